@@ -108,6 +108,13 @@ impl Engine {
         self.batch.rows[index as usize].dest.conn().filter(|_| is_open)
     }
 
+    /// Getter: for how long the next packet of a stream's run has been due; 0 if it is not yet, or nothing runs. What may be sent ahead
+    /// ([`crate::Start`]) is due from the beginning.
+    pub fn behind_ns(&self, now: Instant, id: StreamId) -> u64 {
+        let running = self.find(id).ok().filter(|index| self.stream(*index).is_running);
+        running.map_or(0, |index| now.ns_since(self.next_due(index).0))
+    }
+
     /// Getter: what has been done so far.
     pub fn counters(&self) -> &EngineCounters {
         &self.counters

@@ -115,12 +115,14 @@ pub enum Event {
         /// Why.
         refusal: millrace_engine::Refusal,
     },
-    /// What the connection of a stream has been given and its peer has not acknowledged.
+    /// What the connection of a stream has been given and its peer has not acknowledged, and what it has not been given yet.
     Backlog {
         /// The stream.
         stream: StreamId,
         /// Bytes, with those of replies and of other streams through this connection.
         backlog_bytes: u64,
+        /// For how long the stream's next packet has been due and has not left ([`millrace_engine::Engine::behind_ns`]).
+        behind_ns: u64,
     },
     /// A connection broke while the loop owned its writes.
     ConnGone {

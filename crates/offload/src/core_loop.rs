@@ -303,9 +303,9 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
                 (stream, Some(run.run), self.engine.queue(now, stream, cut, run))
             }
             Command::Pause { stream } => (stream, None, self.engine.pause(now, stream)),
-            Command::Measure { stream } => return self.publish_backlog(stream),
+            Command::Measure { stream } => return self.publish_backlog(now, stream),
             Command::Close { stream } => {
-                self.publish_backlog(stream);
+                self.publish_backlog(now, stream);
                 (stream, None, self.engine.close(now, stream))
             }
             Command::ConnAdd { conn, fd } => {
@@ -456,10 +456,11 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
         self.control_bell.ring();
     }
 
-    fn publish_backlog(&mut self, stream: StreamId) {
+    fn publish_backlog(&mut self, now: Instant, stream: StreamId) {
         let backlog = self.engine.conn_of(stream).and_then(|conn| self.tx.backlog_bytes(conn));
         if let Some(backlog_bytes) = backlog {
-            self.publish(Event::Backlog { stream, backlog_bytes });
+            let behind_ns = self.engine.behind_ns(now, stream);
+            self.publish(Event::Backlog { stream, backlog_bytes, behind_ns });
         }
     }
 

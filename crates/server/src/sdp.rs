@@ -4,6 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use millrace_core::limits::RTP_HEADER_BYTES;
+use millrace_core::units::BitRate;
 use millrace_core::wire::frame::{IPV4_HEADER_BYTES, UDP_HEADER_BYTES};
 use millrace_core::wire::rtp::PAYLOAD_TYPE_MP2T;
 use sdp_types::{
@@ -12,22 +13,48 @@ use sdp_types::{
 
 use crate::rtsp::range::npt;
 use crate::rtsp::target;
-use crate::service::{Entry, FecMode};
+use crate::service::{Entry, FecMode, Rendition};
 
-/// The description, for a viewer that reaches the server at `local`. `wish` and the
-/// transformation are what its URL asks for: players leave the query out when they put URLs together, so they go into the track's.
-pub fn describe(entry: &Entry, local: IpAddr, wish: Option<FecMode>) -> String {
+/// What the URL of a DESCRIBE asks for: players leave the query out when they put URLs together, so it goes into the track's.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// How much FEC.
+    pub fec: Option<FecMode>,
+    /// Which rendition.
+    pub rendition: Option<String>,
+}
+
+impl Asked {
+    /// As the query of a URL, with the transformation of the title; empty if nothing was asked for.
+    fn query(&self, entry: &Entry) -> String {
+        let transform = entry.transform.as_ref().map(|of| format!("{}={}", target::TRANSFORM, of.name));
+        let fec = self.fec.map(|mode| format!("fec={mode}"));
+        let rendition = self.rendition.as_ref().map(|name| format!("rendition={name}"));
+        let asked: Vec<_> = [transform, fec, rendition].into_iter().flatten().collect();
+        if asked.is_empty() { String::new() } else { format!("?{}", asked.join("&")) }
+    }
+
+    /// Of the renditions, the one that is asked for.
+    fn of<'a>(&self, renditions: &'a [Rendition]) -> Option<&'a Rendition> {
+        let asked = self.rendition.as_deref()?;
+        renditions.iter().find(|rendition| rendition.name.as_str() == asked)
+    }
+}
+
+/// The description, for a viewer that reaches the server at `local`.
+pub fn describe(entry: &Entry, local: IpAddr, renditions: &[Rendition], asked: &Asked) -> String {
     let attribute = |name: &str, value: String| Attribute { attribute: name.into(), value: Some(value) };
     let mut media = Media::new(MediaType::Video, 0, TransportProto::RtpAvp, PAYLOAD_TYPE_MP2T); // port: by SETUP
-    media.bandwidths.push(Bandwidth::new(BandwidthType::As, session_kbits(entry)));
+    let peak_rate = asked.of(renditions).map_or(entry.peak_rate, |rendition| rendition.peak_rate);
+    media.bandwidths.push(Bandwidth::new(BandwidthType::As, session_kbits(entry, peak_rate)));
     media.attributes.push(attribute("rtpmap", format!("{PAYLOAD_TYPE_MP2T} MP2T/90000")));
-    let fec = wish.map(|mode| format!("fec={mode}"));
-    let transform = entry.transform.as_ref().map(|of| format!("{}={}", target::TRANSFORM, of.name));
-    let query: Vec<_> = [transform, fec].into_iter().flatten().collect();
-    let mark = if query.is_empty() { "" } else { "?" };
-    media.attributes.push(attribute("control", format!("track1{mark}{}", query.join("&"))));
+    media.attributes.push(attribute("control", format!("track1{}", asked.query(entry))));
     if let Some(matrix) = entry.fec {
         media.attributes.push(attribute("x-millrace-fec", matrix.offer()));
+    }
+    for Rendition { name, mean_rate, peak_rate, .. } in renditions {
+        let (mean, peak) = (mean_rate.0, peak_rate.0);
+        media.attributes.push(attribute("x-millrace-rendition", format!("{name};mean={mean};peak={peak}")));
     }
 
     let origin = Origin::with_ip_addr(entry.timeline.ssrc, 1, local);
@@ -47,10 +74,10 @@ pub fn describe(entry: &Entry, local: IpAddr, wish: Option<FecMode>) -> String {
 }
 
 /// `b=AS`: kilobits a second with RTP, UDP and IP headers, rounded up (RFC 3550 section 6.2 counts them).
-fn session_kbits(entry: &Entry) -> u64 {
+fn session_kbits(entry: &Entry, peak_rate: BitRate) -> u64 {
     let payload = entry.layout.packet_bytes() as u64;
     let datagram = payload + (RTP_HEADER_BYTES + UDP_HEADER_BYTES + IPV4_HEADER_BYTES) as u64;
-    let bits = u128::from(entry.peak_rate.0) * u128::from(datagram) / u128::from(payload);
+    let bits = u128::from(peak_rate.0) * u128::from(datagram) / u128::from(payload);
     u64::try_from(bits.div_ceil(1000)).unwrap_or(u64::MAX).max(1)
 }
 

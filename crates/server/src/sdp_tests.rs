@@ -15,6 +15,9 @@ impl AccessPoints for Nowhere {
     fn access_at_or_before(&self, _: MediaTicks) -> AccessPoint {
         AccessPoint { packet: 0, time: MediaTicks(0) }
     }
+    fn access_at_or_after(&self, _: MediaTicks) -> Option<AccessPoint> {
+        None
+    }
     fn packet_at(&self, _: MediaTicks) -> u32 {
         0
     }
@@ -26,6 +29,7 @@ impl AccessPoints for Nowhere {
 fn entry(name: &str) -> Entry {
     Entry {
         name: name.into(),
+        is_made: false,
         scale: Scale::NORMAL,
         duration: MediaTicks(90_000 * 83 + 45_000),
         presentation: Presentation::default(),
@@ -42,7 +46,7 @@ fn entry(name: &str) -> Entry {
 
 #[test]
 fn the_whole_text() {
-    let text = describe(&entry("film"), "192.0.2.1".parse().unwrap(), None);
+    let text = describe(&entry("film"), "192.0.2.1".parse().unwrap(), &[], &Asked::default());
     let expected = "v=0\r\no=- 77 1 IN IP4 192.0.2.1\r\ns=film\r\nc=IN IP4 0.0.0.0\r\nt=0 0\r\na=control:*\r\n\
                     a=range:npt=0-83.500\r\nm=video 0 RTP/AVP 33\r\nb=AS:4637\r\na=rtpmap:33 MP2T/90000\r\n\
                     a=control:track1\r\n";
@@ -54,18 +58,25 @@ fn the_whole_text() {
 fn the_end_is_that_of_the_last_picture() {
     let presentation = Presentation::new(Some(MediaTicks(90_000 * 84 + 22_500)), Vec::new());
     let entry = Entry { presentation, ..entry("film") };
-    let text = describe(&entry, "192.0.2.1".parse().unwrap(), None);
+    let text = describe(&entry, "192.0.2.1".parse().unwrap(), &[], &Asked::default());
     assert!(text.contains("a=range:npt=0-84.250\r\n"), "{text}");
     // An end before the last packet would cut what is still to come.
     let entry = Entry { presentation: Presentation::new(Some(MediaTicks(90_000)), Vec::new()), ..entry };
-    assert!(describe(&entry, "::1".parse().unwrap(), None).contains("a=range:npt=0-83.500\r\n"));
+    assert!(
+        describe(&entry, "::1".parse().unwrap(), &[], &Asked::default()).contains("a=range:npt=0-83.500\r\n")
+    );
 }
 
 #[test]
 fn a_protected_title_has_one_more_line() {
     let fec = Some(FecMatrix { data_units: 4, parity_units: 2, unit_packets: 20 });
     let entry = Entry { fec, ..entry("film") };
-    let text = describe(&entry, "192.0.2.1".parse().unwrap(), Some(FecMode::Xor));
+    let text = describe(
+        &entry,
+        "192.0.2.1".parse().unwrap(),
+        &[],
+        &Asked { fec: Some(FecMode::Xor), rendition: None },
+    );
     let end = "a=control:track1?fec=xor\r\n\
                a=x-millrace-fec:xor,all;xor_port=+2;rs_port=+6;pt=96;L=20;D=4;k=4;m=2;U=20\r\n";
     assert!(text.ends_with(end), "{text}");
@@ -77,16 +88,38 @@ fn a_protected_title_has_one_more_line() {
 fn a_transformed_title_names_the_transformation_in_its_tracks_url() {
     let transform = Some(Transformed { name: "deu".into(), number: 3 });
     let entry = Entry { transform, ..entry("film") };
-    let text = |wish| describe(&entry, "192.0.2.1".parse().unwrap(), wish);
+    let text = |fec| {
+        describe(&entry, "192.0.2.1".parse().unwrap(), &[], &Asked { fec, rendition: None })
+    };
     assert!(text(None).ends_with("a=control:track1?transform=deu\r\n"), "{}", text(None));
     let both = text(Some(FecMode::Xor));
     assert!(both.contains("a=control:track1?transform=deu&fec=xor\r\n"), "{both}");
 }
 
 #[test]
+fn a_title_with_renditions_lists_them() {
+    let rendition = |name: &str, mean, peak| Rendition {
+        name: name.parse().unwrap(),
+        title: String::new(),
+        mean_rate: BitRate(mean),
+        peak_rate: BitRate(peak),
+    };
+    let all = [rendition("1080p", 4_000_000, 4_500_000), rendition("480p", 1_000_000, 1_200_000)];
+    let asked = |name: &str| Asked { fec: Some(FecMode::Xor), rendition: Some(name.to_owned()) };
+    let text = |name| describe(&entry("film"), "192.0.2.1".parse().unwrap(), &all, &asked(name));
+    let end = "b=AS:1237\r\na=rtpmap:33 MP2T/90000\r\na=control:track1?fec=xor&rendition=480p\r\n\
+               a=x-millrace-rendition:1080p;mean=4000000;peak=4500000\r\n\
+               a=x-millrace-rendition:480p;mean=1000000;peak=1200000\r\n";
+    assert!(text("480p").ends_with(end), "{}", text("480p"));
+    assert!(text("auto").contains("b=AS:4637\r\n") && text("auto").contains("&rendition=auto\r\n"));
+    assert_eq!(Session::parse(text("auto").as_bytes()).unwrap().medias.len(), 1);
+}
+
+#[test]
 fn ipv6_and_names_that_would_break_a_line() {
-    let text = describe(&entry("a\r\nm=audio 1 RTP/AVP 0"), "2001:db8::1".parse().unwrap(), None);
+    let text =
+        describe(&entry("a\r\nm=audio 1 RTP/AVP 0"), "2001:db8::1".parse().unwrap(), &[], &Asked::default());
     assert!(text.contains("o=- 77 1 IN IP6 2001:db8::1\r\n") && text.contains("c=IN IP6 ::\r\n"), "{text}");
     assert_eq!(Session::parse(text.as_bytes()).unwrap().medias.len(), 1);
-    assert!(describe(&entry(""), "::1".parse().unwrap(), None).contains("\r\ns= \r\n"));
+    assert!(describe(&entry(""), "::1".parse().unwrap(), &[], &Asked::default()).contains("\r\ns= \r\n"));
 }

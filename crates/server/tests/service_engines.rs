@@ -6,13 +6,15 @@ mod service_support;
 use std::collections::HashSet;
 
 use millrace_core::limits::{ADMISSION_LOOK_NS, PLAY_DELAY_NS};
+use millrace_core::time::MediaTicks;
 use millrace_offload::command;
 use millrace_server::admission::{AdmissionConfig, EngineFigures};
 use millrace_server::service::{
-    EndReason, Event, FecMode, FecWish, Path, Played, Refusal, ServiceConfig, StreamKey,
+    Begins, EndReason, Event, FecMode, FecWish, Path, Played, Refusal, RenditionWish, ServiceConfig,
+    StreamKey,
 };
 use proptest::prelude::*;
-use rtsp_support::SECOND;
+use rtsp_support::{SECOND, packets_per_s};
 use service_support::*;
 
 /// What a viewer of 4 Mb/s needs.
@@ -221,6 +223,47 @@ fn the_newest_streams_of_an_overloaded_engine_go_on_from_the_other() {
     }
 }
 
+/// A change of rendition that is queued when its stream goes over is made by the other engine.
+#[test]
+fn streams_that_are_about_to_change_their_rendition_do_so_in_the_other_engine() {
+    let mut site = Site::new();
+    let keys = site.play("ladder", 8, 5000);
+    for key in &keys {
+        let change =
+            site.desk.service.set_rendition(site.desk.now, *key, &RenditionWish::parse("480p"), None);
+        assert_eq!(change.unwrap().begins, Begins::At(MediaTicks(2 * 90_000)));
+    }
+    site.desk.settle();
+    site.look(12, CORES_WHEN_OVERLOADED);
+    let [first, second] = site.streams();
+    assert!(first < 4 && first + second == 8, "{first} {second}");
+    // Those that went over right before the access point change at the next one.
+    site.desk.wait(4 * SECOND);
+    assert_eq!(site.desk.counters.rendition_changes, 8);
+    for key in keys {
+        let stream = site.desk.service.stream(key).unwrap();
+        assert!(stream.is_playing() && stream.rendition().unwrap().as_str() == "480p");
+        site.desk.close(key);
+    }
+    site.desk.assert_empty();
+    // Each run begins with the title, or with the number and at the time at which another one ended.
+    let sent = site.desk.engine.sent.iter().chain(&site.desk.second.sent);
+    let place = |run: &command::RunSpec, packet: u32| {
+        let (command::Numbering::Sequence(first) | command::Numbering::Own(first)) = run.numbering else {
+            panic!("{run:?}")
+        };
+        let ticks = 90_000 / packets_per_s(run.media.packets);
+        (
+            first + (packet - run.from) as u16,
+            run.media.timeline.timestamp(MediaTicks(u64::from(packet) * ticks)),
+        )
+    };
+    let ends: HashSet<_> = sent.clone().map(|(_, run, next)| place(run, *next)).collect();
+    for (_, run, _) in sent {
+        assert!(run.from == 0 || ends.contains(&place(run, run.from)), "{run:?}");
+    }
+}
+
 /// The same, but the other has no time either.
 const CORES_WHEN_NOBODY_HAS_ROOM: [Core; 2] =
     [CORES_WHEN_OVERLOADED[0], Core { busy_percent: 95, ..CORES_WHEN_OVERLOADED[1] }];
@@ -235,6 +278,28 @@ fn streams_that_cannot_be_handed_over_end() {
     let ends = site.desk.ends();
     assert!(!ends.is_empty() && ends.iter().all(|end| *end == EndReason::Overloaded), "{ends:?}");
     assert_eq!(site.streams(), [4 - ends.len(), 4]);
+}
+
+/// Nobody is ended while those can be sent less for whom the server chooses.
+#[test]
+fn the_newest_streams_are_sent_less_before_anybody_is_ended() {
+    for is_auto in [true, false] {
+        let mut site = Site::with(|config| config.adapt = is_auto);
+        let keys = site.play("ladder", 8, 5000);
+        site.look(12, CORES_WHEN_NOBODY_HAS_ROOM);
+        site.desk.wait(3 * SECOND);
+        let ended = site.desk.ends().len();
+        if !is_auto {
+            assert!(ended > 0);
+            continue;
+        }
+        assert_eq!((ended, site.streams()), (0, [4, 4]));
+        let sent = |key: &StreamKey| site.desk.service.stream(*key).unwrap().rendition().unwrap().to_string();
+        // The oldest of the first engine needs not go down.
+        let sent: Vec<_> = keys.iter().step_by(2).map(sent).collect();
+        assert_eq!(sent, ["1080p", "480p", "480p", "480p"]);
+        assert_eq!(site.desk.counters.renditions_lowered, 3);
+    }
 }
 
 #[test]

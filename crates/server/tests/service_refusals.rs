@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use millrace_core::limits::MAX_OPENINGS;
 use millrace_server::admission::AdmissionConfig;
 use millrace_server::service::{
-    ConnRefusal, EndReason, Event, FecMode, FecRefusal, FecWish, Refusal, StreamKey, Which,
+    ConnRefusal, EndReason, Event, FecMode, FecRefusal, FecWish, Refusal, RenditionWish, StreamKey, Which,
 };
 use rtsp_support::SECOND;
 use service_support::*;
@@ -41,6 +41,9 @@ fn name(refusal: &Refusal) -> &'static str {
         Refusal::EndReached => "EndReached",
         Refusal::BeginningReached => "BeginningReached",
         Refusal::NoReverse => "NoReverse",
+        Refusal::NoRenditions => "NoRenditions",
+        Refusal::NoRendition { .. } => "NoRendition",
+        Refusal::RenditionHeld(_) => "RenditionHeld",
         Refusal::NothingLeft => "NothingLeft",
         Refusal::Fec(refusal) => match refusal {
             FecRefusal::NotUnderstood => "Fec NotUnderstood",
@@ -55,13 +58,14 @@ fn name(refusal: &Refusal) -> &'static str {
             FecRefusal::Full(_) => "Fec Full",
             FecRefusal::EngineStreams => "Fec EngineStreams",
             FecRefusal::Broken => "Fec Broken",
+            FecRefusal::Rendition => "Fec Rendition",
             FecRefusal::NotAsked => "Fec NotAsked",
         },
     }
 }
 
 /// How many there are.
-const REFUSALS: usize = 39;
+const REFUSALS: usize = 43;
 
 /// Collects what was met.
 #[derive(Default)]
@@ -267,6 +271,18 @@ fn commands(met: &mut Met) {
     let other = desk.udp("other", 5100);
     met.see(desk.play_at(other, -400, None), "the title cannot be played backwards", None);
     desk.close(other);
+    let set = |desk: &mut Desk, key, name: &str| {
+        desk.service.set_rendition(desk.now, key, &RenditionWish::parse(name), None)
+    };
+    met.see(set(&mut desk, key, "480p"), "the title has no renditions", None);
+    let ladder = desk.udp("ladder", 5200);
+    let there = "the title has no such rendition; there are 1080p, 720p, 480p";
+    met.see(set(&mut desk, ladder, "540p"), there, None);
+    desk.play_at(ladder, 400, None).unwrap();
+    let held = "the rendition cannot be changed now: it plays at another speed";
+    met.see(set(&mut desk, ladder, "480p"), held, None);
+    desk.close(ladder);
+    assert_eq!(set(&mut desk, ladder, "480p"), Err(Refusal::Gone));
     desk.play(key, None).unwrap();
     desk.engine.silent = true;
     desk.play(key, span(10, None)).unwrap();
@@ -313,6 +329,13 @@ fn fec(met: &mut Met) {
     met.see_fec(wish(&mut desk, "safe", 65_530, all).1, "its ports would be beyond 65535");
     met.see_fec(wish(&mut desk, "frail", 5300, all).1, "the title's parity cannot be read now");
     let conn = desk.conn();
+    let mut request = desk.request("ladder", conn, udp(5700));
+    (request.fec, request.entry.fec) = (xor, desk.service.find("safe").unwrap().fec);
+    request.rendition = Some(RenditionWish::parse("480p"));
+    met.see_fec(
+        desk.admit(request).unwrap().fec,
+        "FEC goes with the title itself, not with another rendition",
+    );
     let mut request = desk.request("safe", conn, tcp(conn));
     request.fec = xor;
     let by_tcp = desk.admit(request).unwrap();

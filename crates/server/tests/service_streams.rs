@@ -415,7 +415,7 @@ fn what_a_viewer_has_lost_and_has_not_got_is_known_and_told_at_its_end() {
     let report = ReportBlock { cumulative_lost: 12, fraction_lost: 3, ..ReportBlock::default() };
     desk.take_commands();
     for key in [tcp, udp] {
-        desk.service.note_report(key, report);
+        desk.service.note_report(desk.now, key, report);
         desk.service.measure(key);
     }
     desk.settle();
@@ -425,7 +425,7 @@ fn what_a_viewer_has_lost_and_has_not_got_is_known_and_told_at_its_end() {
     // What the engine finds at the end counts.
     let place = *desk.engine.streams.iter().find(|(_, state)| state.dest.conn().is_some()).unwrap().0;
     desk.service.close(desk.now, tcp, EndReason::TornDown);
-    let found = command::Event::Backlog { stream: place, backlog_bytes: 77 };
+    let found = command::Event::Backlog { stream: place, backlog_bytes: 77, behind_ns: 0 };
     desk.service.engine_event(desk.now, 0, found);
     desk.close(udp);
     let ended: Vec<_> = desk.events.iter().filter(|event| matches!(event, Event::Closed { .. })).collect();

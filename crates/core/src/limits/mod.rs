@@ -15,6 +15,7 @@
 //! | [`viewer`] | `play`, `load` and their reports |
 //! | [`volume`] | files of a volume, ingest, repair |
 
+pub mod adapt;
 pub mod cache;
 pub mod control;
 pub mod egress;
@@ -119,9 +120,9 @@ pub const CATCH_UP_RATIO: (u64, u64) = (5, 4);
 /// First RTP packet after the PLAY reply on an interleaved connection. Players that read RTP from the RTSP connection lose what comes right behind
 /// the reply (live555: half of the runs at 0 ms, none at 20 ms).
 pub const PLAY_DELAY_NS: u64 = 50_000_000;
-/// How far ahead of what is being sent FEC is switched: far enough that the run with other FEC is queued, and its first extent read,
-/// before its time comes.
-pub const FEC_SWITCH_AHEAD_NS: u64 = 250_000_000;
+/// How far ahead of what is being sent a run is queued behind it, with other FEC or of another rendition: far enough that the engine knows of it,
+/// and its first extent has been read, before its time comes.
+pub const QUEUE_AHEAD_NS: u64 = 250_000_000;
 /// Time in which the first extent of a run that begins at once should be read: viewers who are played to come first, and
 /// nobody notices so short a wait.
 pub const START_READ_NS: u64 = 50_000_000;

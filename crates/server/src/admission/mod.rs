@@ -239,7 +239,7 @@ impl fmt::Display for News {
             Self::Shedding { engine, served_permille } => write!(
                 f,
                 "engine {engine} sends {}.{} % of what its viewers need: its core no longer keeps up; the newest streams are moved to \
-                 other engines or ended until the rest are in time (--overload share keeps them)",
+                 other engines, sent at lower bit rates or ended until the rest are in time (--overload share keeps them)",
                 served_permille / 10,
                 served_permille % 10
             ),

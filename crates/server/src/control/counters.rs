@@ -1,6 +1,6 @@
 //! What the control plane has done since it was started, and what it holds now. All sums are made of the stream of events.
 
-use crate::service::{ConnRefusal, EndReason, Event, FecChange, FecMode, Playing, Refusal};
+use crate::service::{Cause, ConnRefusal, EndReason, Event, FecChange, FecMode, Playing, Refusal};
 
 millrace_core::counters! {
     /// Sums since the start.
@@ -55,6 +55,14 @@ millrace_core::counters! {
         sum seeks,
         /// Plays at another speed than the normal one: fast forward, rewind, slow motion.
         sum trick_plays,
+        /// Times a session went over to another rendition.
+        sum rendition_changes,
+        /// Of these, because a viewer read too slowly or reported loss, or an engine was overloaded.
+        sum renditions_lowered,
+        /// Of these, because all had been well for a while.
+        sum renditions_raised,
+        /// Times a session stayed as it was because another rendition could not be read.
+        sum rendition_failed,
         /// RTCP datagrams and frames of a known session.
         sum rtcp_received,
         /// RTCP datagrams of nobody known.
@@ -80,6 +88,15 @@ impl Counters {
             Event::Started { .. } => &mut self.sessions_started,
             Event::Playing(Playing { seek: true, .. }) => &mut self.seeks,
             Event::Finished { .. } => &mut self.titles_finished,
+            Event::Rendition { cause, .. } => {
+                self.rendition_changes += 1;
+                match cause {
+                    Cause::Viewer => return,
+                    Cause::Trouble(_) => &mut self.renditions_lowered,
+                    Cause::Recovered => &mut self.renditions_raised,
+                }
+            }
+            Event::RenditionFailed { .. } => &mut self.rendition_failed,
             Event::Ended { reason, .. } => match reason {
                 EndReason::TornDown => &mut self.sessions_torn_down,
                 EndReason::Expired => &mut self.sessions_expired,

@@ -49,6 +49,7 @@ fn plays(titles: &mut Titles, title: &str, seek: bool) {
         title: title.to_owned(),
         scale: Scale::NORMAL,
         speed: Speed::NORMAL,
+        rendition: None,
         from: None,
         until: MediaTicks(1),
         sequence: 1,

@@ -89,6 +89,14 @@ impl AccessPoints for Access {
         self.time_of(packet).map_or(start, |time| AccessPoint { packet, time })
     }
 
+    fn access_at_or_after(&self, time: MediaTicks) -> Option<AccessPoint> {
+        // In another size a packet begins before the byte that it should begin with.
+        let files = self.files().filter(|_| self.packet_bytes == DEFAULT_PACKET_BYTES)?;
+        let points = files.index.access_points();
+        let point = points.get(points.partition_point(|point| point.time < time))?;
+        Some(AccessPoint { packet: point.packet, time: point.time })
+    }
+
     fn packet_at(&self, time: MediaTicks) -> u32 {
         let exact = self.read(move |files| files.packet_at(time));
         // Where records are damaged, the index alone is near enough.

@@ -12,7 +12,7 @@ use millrace_core::ids::TitleId;
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::scale::Scale;
 use millrace_store::StoreError;
-use millrace_store::volume::{ListedAt, ListedTitle, Listing, TitleInfo, UnreadableTitle, Volume};
+use millrace_store::volume::{ListedAt, ListedTitle, Listing, Rendition, TitleInfo, UnreadableTitle, Volume};
 
 use super::access::Access;
 
@@ -106,17 +106,30 @@ impl OpenTitles {
     }
 
     /// The titles that show the one of this name at other speeds, by what is in memory.
-    pub(super) fn derived_of(&self, name: &str) -> Vec<(Scale, String)> {
+    pub(super) fn speeds_of(&self, name: &str) -> Vec<(Scale, String)> {
+        let speed = |info: &TitleInfo| Some((info.derived?.speed()?, info.name.clone()));
+        self.with_derived(name, |_, derived| derived.filter_map(speed).collect())
+    }
+
+    /// What the one of this name can be had at, itself included, by what is in memory.
+    pub(super) fn renditions_of(&self, name: &str) -> Vec<Rendition> {
+        self.with_derived(name, |title, derived| Rendition::of(title, derived))
+    }
+
+    /// Looks at a title and those that are derived from it; nothing comes of it if there is no such title.
+    fn with_derived<R: Default>(
+        &self,
+        name: &str,
+        look: impl for<'a> FnOnce(&'a TitleInfo, &mut dyn Iterator<Item = &'a TitleInfo>) -> R,
+    ) -> R {
         let titles = self.lock();
-        let Some(parent) = titles.get(name).map(|served| served.listed.info.id) else { return Vec::new() };
-        // Their names are that of their parent with a mark and the speed behind it.
+        let Some(title) = titles.get(name).map(|served| &served.listed.info) else { return R::default() };
+        // Their names are that of their parent with a mark and more behind it.
         let prefix = format!("{name}@");
         let named = titles.range(prefix.clone()..).take_while(|(other, _)| other.starts_with(&prefix));
-        let made = named.filter_map(|(other, served)| {
-            let derived = served.listed.info.derived.filter(|derived| derived.parent == parent)?;
-            Some((derived.speed()?, other.clone()))
-        });
-        made.collect()
+        let infos = named.map(|(_, served)| &served.listed.info);
+        let mut derived = infos.filter(|info| info.derived.is_some_and(|derived| derived.parent == title.id));
+        look(title, &mut derived)
     }
 
     /// What a title is called.

@@ -18,13 +18,13 @@ use millrace_store::cache::{Cache, ReadyTitle, TitleSource};
 use millrace_store::index::{PTS_MODULUS, TitleIndex};
 use millrace_store::stripes::StripeLayout;
 use millrace_store::transform::{Derivation, DeriveTitleError, Transforms, timeline_of};
-use millrace_store::volume::{Derived, Volume};
+use millrace_store::volume::{self, Derived, Volume};
 
 use super::open_titles::{OpenTitles, ServedTitle};
 use super::openers::Openers;
 use crate::admission::CacheFigures;
 use crate::service::{
-    Entry, FecMatrix, Library, Need, OpenError, Part, Presentation, TimeBase, Track, Transformed,
+    Entry, FecMatrix, Library, Need, OpenError, Part, Presentation, Rendition, TimeBase, Track, Transformed,
 };
 
 /// What the index says of the title's time stamps, which are moved by `offset`.
@@ -364,6 +364,7 @@ impl Library for Reader {
         let layout = files.as_ref().map(|files| files.layout);
         Some(Entry {
             name: info.name.clone(),
+            is_made: info.derived.is_some(),
             scale: info.derived.map_or(Scale::NORMAL, Derived::scale),
             duration: info.duration,
             presentation: files.as_ref().map(|files| presentation(&files.index, 0)).unwrap_or_default(),
@@ -393,7 +394,16 @@ impl Library for Reader {
     }
 
     fn derived(&mut self, entry: &Entry) -> Vec<(Scale, String)> {
-        self.open_titles.derived_of(&entry.name)
+        self.open_titles.speeds_of(&entry.name)
+    }
+
+    fn renditions(&mut self, entry: &Entry) -> Vec<Rendition> {
+        let all = self.open_titles.renditions_of(&entry.name).into_iter();
+        let as_served = |rendition: volume::Rendition| {
+            let volume::Rendition { name, title, mean_rate, peak_rate } = rendition;
+            Rendition { name, title, mean_rate, peak_rate }
+        };
+        all.map(as_served).collect()
     }
 
     fn sized(&mut self, entry: &Entry, packet_bytes: usize) -> Option<Entry> {

@@ -3,6 +3,7 @@
 use millrace_core::ids::{RunSerial, StreamId, TitleRef};
 use millrace_core::scale::Scale;
 use millrace_core::time::Instant;
+use millrace_core::wire::rtp::Timeline;
 use millrace_offload::command::Command;
 
 use super::conns::ConnKey;
@@ -11,6 +12,7 @@ use super::fec::{FecWish, Granted};
 use super::measured::demand_of;
 use super::ports::{Entry, Need, OpenError};
 use super::refusal::{FecRefusal, Refusal};
+use super::rendition::{RenditionWish, Renditions};
 use super::room::Place;
 use super::scale::Speed;
 use super::stream::{EndReason, Media, Path, Stream, StreamKey, ports_of};
@@ -31,6 +33,8 @@ pub struct Request {
     pub path: Path,
     /// What it wishes beside them.
     pub fec: FecWish,
+    /// Which rendition it wishes; `None`: nothing was said about that.
+    pub rendition: Option<RenditionWish>,
 }
 
 /// The stream that is asked for.
@@ -86,59 +90,89 @@ impl Service {
                 return Err(Refusal::Busy);
             }
         }
-        let granted = self.grant(request.fec, &request.entry, request.path);
-        // Parity protects packets of the default size.
+        let before = own.and_then(|key| self.streams.get(&key)).map(|stream| stream.renditions.clone());
+        let mut renditions =
+            self.choose_rendition(&request.entry, request.rendition.as_ref(), before.as_ref())?;
+        let first = self.first_sent(&request.entry, &renditions)?;
+        let granted = match self.grant(request.fec, &request.entry, request.path) {
+            Granted::Possible { .. } if first.is_made => Granted::Refused(FecRefusal::Rendition),
+            granted => granted,
+        };
         let entry = match granted {
+            // Parity protects packets of the default size; only in that do renditions have access points in common.
             Granted::Possible { .. } => request.entry.clone(),
+            Granted::Silent | Granted::Refused(_) if !renditions.is_empty() => request.entry.clone(),
             Granted::Silent | Granted::Refused(_) => self.sized(now, &request)?,
         };
+        renditions.is_auto &= !matches!(granted, Granted::Possible { .. });
         self.replace_others(now, own, &request);
-        let place = self.place(now, &request, own, &entry)?;
+        let home = if first.is_made { first.timeline } else { entry.timeline };
+        let place = self.place(now, &request, own, if first.is_made { &first } else { &entry })?;
         let tracks = if let Granted::Possible { mode, .. } = &granted { mode.tracks() } else { &[] };
         let parity = tracks.iter().map(|&track| Need::parity(&entry, track));
         self.need(now, request.conn, [Need::media(&entry)].into_iter().chain(parity))?;
         let taken = self.take(&request, &entry, place)?;
         let key = match request.which {
-            Which::New { label, agent } => {
-                let stream = Stream {
-                    key: StreamKey(self.new_key()),
-                    label: label.into_boxed_str(),
-                    timeline: entry.timeline,
-                    entry,
-                    title: taken.title,
-                    viewer: request.viewer,
-                    path: request.path,
-                    owner: None,
-                    engine: taken.place.engine,
-                    place: taken.id,
-                    last_run: RunSerial(0),
-                    rate: taken.place.rate,
-                    is_reserved: false,
-                    idle_since: now,
-                    media: Media::Fresh,
-                    scale: Scale::NORMAL,
-                    speed: Speed::NORMAL,
-                    has_own_timeline: false,
-                    tricks: Vec::new(),
-                    speed_rate: 0,
-                    pending: None,
-                    moves_to: None,
-                    ending: None,
-                    fec: None,
-                    started: now,
-                    report: None,
-                    backlog_bytes: None,
-                };
+            Which::New { ref label, ref agent } => {
+                let (label, agent) = (label.clone(), agent.clone());
+                let stream = self.new_stream(now, label, &request, (entry, home, renditions), &taken);
                 self.begin(stream, request.conn, agent)
             }
             Which::Moved(key) => {
                 self.move_stream(now, key, &request, &entry, &taken);
+                if let Some(stream) = self.streams.get_mut(&key) {
+                    (stream.renditions, stream.queued) = (renditions, None);
+                }
                 key
             }
         };
         let fec = self.begin_fec(key, granted);
         self.open_stream(key);
         Ok(Admitted { stream: key, fec })
+    }
+
+    /// One that has not played.
+    fn new_stream(
+        &mut self,
+        now: Instant,
+        label: String,
+        request: &Request,
+        (entry, home, renditions): (Entry, Timeline, Renditions),
+        taken: &Taken,
+    ) -> Stream {
+        Stream {
+            key: StreamKey(self.new_key()),
+            label: label.into_boxed_str(),
+            timeline: home,
+            home,
+            entry,
+            title: taken.title,
+            viewer: request.viewer,
+            path: request.path,
+            owner: None,
+            engine: taken.place.engine,
+            place: taken.id,
+            last_run: RunSerial(0),
+            rate: taken.place.rate,
+            is_reserved: false,
+            idle_since: now,
+            media: Media::Fresh,
+            scale: Scale::NORMAL,
+            speed: Speed::NORMAL,
+            has_own_timeline: false,
+            made: Vec::new(),
+            renditions,
+            queued: None,
+            speed_rate: 0,
+            pending: None,
+            moves_to: None,
+            ending: None,
+            fec: None,
+            started: now,
+            report: None,
+            backlog_bytes: None,
+            behind: None,
+        }
     }
 
     /// The title in the largest packets that the way to the viewer carries. Through a connection, where packets cross
@@ -243,9 +277,10 @@ impl Service {
         }
         stream.media = stream.media.in_size_of(&stream.entry, entry);
         (stream.entry, stream.title, stream.path) = (entry.clone(), taken.title, request.path);
+        stream.home = entry.timeline;
         (stream.engine, stream.place, stream.rate) = (taken.place.engine, taken.id, taken.place.rate);
         (stream.viewer, stream.fec, stream.speed_rate) = (request.viewer, None, 0);
-        (stream.report, stream.backlog_bytes) = (None, None);
+        (stream.report, stream.backlog_bytes, stream.behind) = (None, None, None);
         if from != to {
             self.usage.entry(to).or_default().sessions += 1;
             self.release_usage(from, |usage| &mut usage.sessions);

@@ -44,6 +44,8 @@ pub struct ServiceConfig {
     pub fec: bool,
     /// Media that is sent ahead to viewers by a connection when they begin to play, in milliseconds.
     pub fast_start_ms: u16,
+    /// Of titles with renditions, the server chooses the one that is sent, for sessions that name none.
+    pub adapt: bool,
     /// Where the MTU of a path is looked up.
     pub path_mtu: PathMtu,
 }
@@ -78,6 +80,7 @@ impl Default for ServiceConfig {
             packet_sizes: PacketSizes::default(),
             fec: true,
             fast_start_ms: limits::DEFAULT_FAST_START_MS,
+            adapt: true,
             path_mtu: kernel_path_mtu,
         }
     }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use millrace_core::ids::TitleRef;
 use millrace_core::limits::ENGINE_ANSWER_TIMEOUT_NS;
 use millrace_core::time::Instant;
+use millrace_core::wire::rtp::sequence_of;
 use millrace_offload::command::{Command, Numbering, RunSpec};
 
 use super::event::{Event, Totals};
@@ -16,7 +17,7 @@ use super::{Service, bucket};
 pub(super) struct Closing {
     pub(super) title: TitleRef,
     /// What was made of it and is open beside it.
-    pub(super) tricks: Vec<TitleRef>,
+    pub(super) made: Vec<TitleRef>,
     /// The title's name, for what is still to be told of its runs; `None`: FEC, of which nothing is.
     pub(super) name: Option<String>,
     /// What to tell then; `None` if the stream goes on in another place.
@@ -56,15 +57,15 @@ impl Service {
             reported_loss: stream.reported_loss(),
             backlog_bytes: stream.backlog_bytes,
         });
-        let tricks = stream.tricks.iter().map(|trick| trick.title).collect();
-        let closing = Closing { title: stream.title, tricks, name: Some(stream.entry.name.clone()), ended };
+        let made = stream.made.iter().map(|made| made.title).collect();
+        let closing = Closing { title: stream.title, made, name: Some(stream.entry.name.clone()), ended };
         for port in ports_of(stream.path) {
             self.forget_port(key, ip, port);
         }
         self.by_place.remove(&(engine, place));
         self.closing.insert((engine, place), closing);
         if let Some(stream) = self.streams.get_mut(&key) {
-            stream.tricks.clear();
+            stream.made.clear();
         }
         self.command(engine, Command::Close { stream: place });
     }
@@ -88,7 +89,7 @@ impl Service {
     ) {
         let Some(closing) = self.closing.remove(&(engine, place)) else { return };
         self.library.close(closing.title);
-        closing.tricks.into_iter().for_each(|title| self.library.close(title));
+        closing.made.into_iter().for_each(|title| self.library.close(title));
         self.slots[engine].places.give_back_stream(place);
         if let Some(mut event) = closing.ended {
             if let Event::Closed { totals, .. } = &mut event {
@@ -135,10 +136,19 @@ impl Service {
             scale_permille: 1000,
             step: None,
         };
-        let run_now =
-            Run { serial: run.run, from_time: Some(stop.time), at: now, stop, speed: Speed::NORMAL };
+        let run_now = Run {
+            serial: run.run,
+            from: run.from,
+            sequence: sequence_of(run.from),
+            from_time: Some(stop.time),
+            at: now,
+            due: Instant(0),
+            stop,
+            speed: Speed::NORMAL,
+            ahead_ms: 0,
+        };
         stream.media = Media::Running(run_now);
-        stream.ending = Some(reason);
+        (stream.ending, stream.queued) = (Some(reason), None);
         let (engine, place) = (stream.engine, stream.place);
         self.command(engine, Command::Play { stream: place, at: now, ahead_ms: 0, run });
         self.pause_companions(key);
@@ -160,6 +170,7 @@ impl Service {
             self.tell(Event::EngineSilent { stream: key, session });
         }
         self.release_long_paused(now);
+        self.adapt_all(now);
     }
 
     /// The server stops: no more connections and streams. Returns how many viewers have been sent something, so that

@@ -10,6 +10,7 @@ use millrace_offload::command::{self, Command, FailReason, RunEnd, StopReason, S
 use super::Service;
 use super::end::Closing;
 use super::event::{Event, Totals};
+use super::queued::{Missed, Next};
 use super::stream::{EndReason, Media, StreamKey};
 
 impl Service {
@@ -23,8 +24,8 @@ impl Service {
             command::Event::Refused { stream, run, refusal } => {
                 self.refused(now, engine, stream, run, refusal);
             }
-            command::Event::Backlog { stream, backlog_bytes } => {
-                self.note_backlog(engine, stream, backlog_bytes);
+            command::Event::Backlog { stream, backlog_bytes, behind_ns } => {
+                self.note_backlog(now, engine, stream, backlog_bytes, behind_ns);
             }
             command::Event::ConnGone { conn, .. } => self.engine_lost_conn(now, engine, conn),
             command::Event::ConnRemoved { conn, .. } => self.slots[engine].places.give_back_conn(conn),
@@ -76,16 +77,18 @@ impl Service {
     }
 
     /// What a viewer has reported of a stream.
-    pub fn note_report(&mut self, key: StreamKey, report: ReportBlock) {
+    pub fn note_report(&mut self, now: Instant, key: StreamKey, report: ReportBlock) {
         if let Some(stream) = self.streams.get_mut(&key) {
             stream.report = Some(report);
+            stream.hear_report(now, report.fraction_lost);
         }
     }
 
     /// Of a stream, or of one that is about to be forgotten.
-    fn note_backlog(&mut self, engine: usize, place: StreamId, bytes: u64) {
+    fn note_backlog(&mut self, now: Instant, engine: usize, place: StreamId, bytes: u64, behind_ns: u64) {
         if let Some(stream) = self.by_place.get(&(engine, place)).and_then(|key| self.streams.get_mut(key)) {
             stream.backlog_bytes = Some(bytes);
+            stream.hear_backlog(now, bytes, behind_ns);
         } else if let Some(Closing { ended: Some(Event::Closed { backlog_bytes, .. }), .. }) =
             self.closing.get_mut(&(engine, place))
         {
@@ -141,18 +144,20 @@ impl Service {
         let Some(stream) = self.streams.get_mut(&key) else { return };
         let (Media::Running(run) | Media::Pausing(run)) = stream.media else { return };
         if run.serial != end.run {
-            if matches!(end.reason, StopReason::Failed(_)) {
-                self.switch_missed(key, end.run);
+            if let StopReason::Failed(reason) = end.reason {
+                self.queued_missed(now, key, end.run, Missed::Failed(reason));
             }
             return;
         }
         if let Some(reason) = stream.ending {
             return self.close(now, key, reason);
         }
-        if end.reason == StopReason::Finished && self.switched(key, end.next_due) {
+        if end.reason == StopReason::Finished && self.taken_over(now, key, &end) {
             return;
         }
         let Some(stream) = self.streams.get_mut(&key) else { return };
+        // What was queued ends with it; what it was for is asked for again, or left until the stream plays.
+        stream.queued.take_if(|queued| queued.next != Next::Fec);
         let (next_packet, next_sequence, stop) = (end.next_packet, end.next_sequence, run.stop);
         match end.reason {
             StopReason::Paused => stream.media = Media::Paused { next_packet, next_sequence, stop },
@@ -194,7 +199,9 @@ impl Service {
         refusal: command::Refusal,
     ) {
         if let Some(&key) = self.by_place.get(&(engine, place)) {
-            if run.is_some_and(|run| self.switch_missed(key, run)) {
+            let missed =
+                if refusal == command::Refusal::CutPassed { Missed::Passed } else { Missed::Refused };
+            if run.is_some_and(|run| self.queued_missed(now, key, run, missed)) {
                 return;
             }
             if self.is_companion(key, place) {

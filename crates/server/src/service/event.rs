@@ -5,12 +5,14 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use millrace_core::rendition::RenditionName;
 use millrace_core::scale::Scale;
 use millrace_core::time::MediaTicks;
 
 use super::conns::ConnKey;
 use super::fec::FecMode;
 use super::refusal::{ConnRefusal, Refusal};
+use super::rendition::Cause;
 use super::scale::Speed;
 use super::stream::{EndReason, ReportedLoss, StreamKey};
 use crate::admission::News;
@@ -46,6 +48,32 @@ pub enum Event {
         session: String,
         /// The title.
         title: String,
+    },
+    /// It goes over to another rendition.
+    Rendition {
+        /// The session.
+        session: String,
+        /// The title.
+        title: String,
+        /// What was sent.
+        from: RenditionName,
+        /// What is sent from now on.
+        to: RenditionName,
+        /// From this place on, where that is known.
+        at: Option<MediaTicks>,
+        /// Why.
+        cause: Cause,
+    },
+    /// Another rendition cannot be read: the one that is sent goes on.
+    RenditionFailed {
+        /// The session.
+        session: String,
+        /// The title.
+        title: String,
+        /// What was to be sent.
+        to: RenditionName,
+        /// Why it is not.
+        reason: String,
     },
     /// The title has been sent to its end, and BYE with it.
     Finished {
@@ -206,6 +234,8 @@ pub struct Playing {
     pub scale: Scale,
     /// How fast it is delivered.
     pub speed: Speed,
+    /// Which rendition is sent at normal speed; `None`: there is one only.
+    pub rendition: Option<RenditionName>,
     /// Where in the title the first packet is, where that is known.
     pub from: Option<MediaTicks>,
     /// Where it ends: before `from` if it is shown backwards.
@@ -269,7 +299,10 @@ impl Event {
         match self {
             Self::Closed { reason, .. } => reason.is_failure(),
             Self::Fec { trouble, .. } => trouble.is_some(),
-            Self::Broken { .. } | Self::EngineSilent { .. } | Self::Admission(_) => true,
+            Self::Broken { .. }
+            | Self::EngineSilent { .. }
+            | Self::RenditionFailed { .. }
+            | Self::Admission(_) => true,
             _ => false,
         }
     }
@@ -294,10 +327,22 @@ impl fmt::Display for Event {
                 write!(f, "session {session} started: {title} for {peer} by {transport}")?;
                 agent.as_ref().map_or(Ok(()), |agent| write!(f, " ({agent})"))
             }
-            Self::Playing(Playing { session, title, from, seek, scale, .. }) => {
+            Self::Playing(Playing { session, title, from, seek, scale, rendition, .. }) => {
                 let plays = if *seek { "seeks" } else { "plays" };
                 write!(f, "session {session} {plays}: {title} from {}", from.unwrap_or_default())?;
-                if scale.is_normal() { Ok(()) } else { write!(f, " at speed {scale}") }
+                match rendition {
+                    _ if !scale.is_normal() => write!(f, " at speed {scale}"),
+                    Some(rendition) => write!(f, " as {rendition}"),
+                    None => Ok(()),
+                }
+            }
+            Self::Rendition { session, title, from, to, at, cause } => {
+                write!(f, "session {session} goes from {from} to {to}: {title} ")?;
+                at.map_or(Ok(()), |at| write!(f, "at {at} "))?;
+                cause.fmt(f)
+            }
+            Self::RenditionFailed { session, title, to, reason } => {
+                write!(f, "session {session} stays as it is: {title} as {to} cannot be sent, {reason}")
             }
             Self::Paused { session, title } => write!(f, "session {session} pauses: {title}"),
             Self::Fec { session, title, mode, trouble, .. } => {

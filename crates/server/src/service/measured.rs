@@ -42,7 +42,7 @@ impl Service {
     }
 
     /// What an engine has done by now: call it about every [`millrace_core::limits::ADMISSION_LOOK_NS`]. The newest viewers of an engine
-    /// that no longer serves all go over to others that have room, or end.
+    /// that no longer serves all go over to others that have room, are sent less, or end.
     pub fn look_at_load(&mut self, now: Instant, engine: usize, figures: EngineFigures) {
         if !self.admission.is_on() || engine >= self.slots.len() {
             return;
@@ -51,7 +51,8 @@ impl Service {
         let excess = self.admission.look(now, engine, figures, promised);
         if excess > 0 {
             let moved = self.move_newest(engine, excess);
-            let count = self.newest_with(engine, excess.saturating_sub(moved));
+            let lowered = self.lower_newest(now, engine, excess.saturating_sub(moved));
+            let count = self.newest_with(engine, excess.saturating_sub(moved + lowered));
             let ended = self.end_newest(now, engine, count);
             self.admission.ended(now, engine, ended as u64);
         }

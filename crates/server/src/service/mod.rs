@@ -34,6 +34,9 @@
 //! | `opening` | titles that are being opened, and the requests that wait for them |
 //! | `play`, `seek` | play and pause; which media time a place means |
 //! | `scale` | other speeds: what is sent in place of the title, and faster delivery |
+//! | [`rendition`] | other bit rates: which one is sent, and going over to another |
+//! | [`adapt`], `adapting` | when the server changes that by itself |
+//! | `queued` | runs that follow without a break |
 //! | `fec` | parity beside the title: wishes, grants, the streams that carry it |
 //! | `end` | how streams end, one by one and all together |
 //! | `engines` | what the engines say |
@@ -42,6 +45,8 @@
 //! | `slots` | what is taken of each engine |
 #![forbid(unsafe_code)]
 
+pub mod adapt;
+mod adapting;
 mod admit;
 pub mod config;
 mod conns;
@@ -55,7 +60,9 @@ mod opening;
 pub mod packet_size;
 mod play;
 pub mod ports;
+mod queued;
 pub mod refusal;
+pub mod rendition;
 mod room;
 mod scale;
 mod seek;
@@ -81,8 +88,11 @@ pub use fec::{FecMatrix, FecMode, FecWish, TRACK_RS, TRACK_XOR, port_offset};
 use opening::Openings;
 pub use packet_size::{PacketSizes, PathMtu, kernel_path_mtu};
 pub use play::{Played, Wanted};
-pub use ports::{AccessPoint, AccessPoints, Entry, Library, Need, OpenError, Part, Track, Transformed};
+pub use ports::{
+    AccessPoint, AccessPoints, Entry, Library, Need, OpenError, Part, Rendition, Track, Transformed,
+};
 pub use refusal::{ConnRefusal, FecRefusal, Refusal};
+pub use rendition::{Begins, Cause, Change, RenditionWish};
 pub use scale::Speed;
 pub use seek::{From, Presentation, Span, TimeBase};
 use slots::EngineSlots;
@@ -236,9 +246,7 @@ impl Service {
     /// The stream by UDP to this address whose RTP source is this, if there is exactly one.
     pub fn only_stream_of(&self, ip: IpAddr, ssrc: u32) -> Option<StreamKey> {
         let mut fitting = self.streams.values().filter(|stream| {
-            matches!(stream.path, Path::Udp { .. })
-                && stream.viewer.ip() == ip
-                && stream.entry.timeline.ssrc == ssrc
+            matches!(stream.path, Path::Udp { .. }) && stream.viewer.ip() == ip && stream.ssrc() == ssrc
         });
         match (fitting.next(), fitting.next()) {
             (Some(stream), None) => Some(stream.key),

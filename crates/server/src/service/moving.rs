@@ -17,7 +17,7 @@ use millrace_core::time::Instant;
 
 use super::Service;
 use super::conns::ConnKey;
-use super::scale::Trick;
+use super::scale::Made;
 use super::stream::{Media, Path, Plan, Stream, StreamKey};
 use crate::admission::Demand;
 
@@ -26,7 +26,7 @@ struct NewPlace {
     key: StreamKey,
     title: TitleRef,
     /// One more opening of what was made of it.
-    tricks: Vec<Trick>,
+    made: Vec<Made>,
     place: StreamId,
 }
 
@@ -205,27 +205,27 @@ impl Service {
 
     fn new_place(&mut self, engine: usize, key: StreamKey) -> Option<NewPlace> {
         let entry = self.streams.get(&key)?.entry.clone();
-        let tricks = self.open_tricks_again(key)?;
+        let made = self.open_made_again(key)?;
         let title = self.library.open(&entry).ok();
         let Some((title, place)) = title.and_then(|title| Some((title, self.place_for(engine, title)?)))
         else {
-            self.close_tricks(tricks);
+            self.close_made(made);
             return None;
         };
-        Some(NewPlace { key, title, tricks, place })
+        Some(NewPlace { key, title, made, place })
     }
 
     fn give_up_places(&mut self, engine: usize, places: Vec<NewPlace>) {
-        for NewPlace { title, tricks, place, .. } in places {
+        for NewPlace { title, made, place, .. } in places {
             self.library.close(title);
-            self.close_tricks(tricks);
+            self.close_made(made);
             self.slots[engine].places.give_back_stream(place);
         }
     }
 
     /// The stream leaves its place for this one, and is counted there.
     fn take_place(&mut self, now: Instant, engine: usize, new: NewPlace) {
-        let NewPlace { key, title, tricks, place } = new;
+        let NewPlace { key, title, made, place } = new;
         self.retire_stream(now, key, None);
         let was_reserved = self.streams.get(&key).is_some_and(|stream| stream.is_reserved);
         self.release_reservation(key);
@@ -234,7 +234,7 @@ impl Service {
         self.slots[stream.engine].admitted -= demand;
         self.slots[engine].admitted += demand;
         (stream.engine, stream.place) = (engine, place);
-        (stream.title, stream.tricks) = (title, tricks);
+        (stream.title, stream.made) = (title, made);
         if was_reserved {
             self.take_reservation(key);
         }

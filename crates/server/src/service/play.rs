@@ -74,6 +74,9 @@ impl Service {
         }
         let wished = wanted.scale.unwrap_or(Scale::NORMAL);
         let scale = self.nearest_scale(now, key, wanted.told_by, wished)?;
+        if scale.is_normal() {
+            self.open_wanted(now, key, wanted.told_by)?;
+        }
         let stream = self.streams.get(&key).ok_or(Refusal::Gone)?;
         let mut plan = match decide(stream, now, wanted, scale)? {
             Decision::GoesOn => return Ok(Played::GoesOn),
@@ -85,6 +88,7 @@ impl Service {
             self.set_speed_rate(key, 0);
         }
         self.check_members(&entry)?;
+        self.charge_for(key, scale)?;
         self.reserve(now, key)?;
         plan.speed = self.reserve_speed(key, plan.speed);
         let stream = self.streams.get_mut(&key).ok_or(Refusal::Gone)?;
@@ -107,9 +111,11 @@ impl Service {
     /// Plays a stream that stands still: tells what will come, then lets the packets out.
     pub(super) fn start(&mut self, now: Instant, key: StreamKey, plan: Plan) -> Result<(), Refusal> {
         let stream = self.streams.get(&key).ok_or(Refusal::Gone)?;
-        let shown = stream.at_scale(plan.scale).ok_or(Refusal::Broken)?;
-        let from = place(stream, shown, &plan)?;
-        let stop = plan.stop.unwrap_or_else(|| resumed_stop(stream, shown, &plan));
+        let (rendition, start) = stream.rendition_for(&plan);
+        let shown = stream.at(plan.scale, rendition).ok_or(Refusal::Broken)?;
+        let from = place(stream, shown, start, plan.scale)?;
+        let to = plan.stop.map(|time| shown.stop_at(time));
+        let stop = to.unwrap_or_else(|| resumed_stop(stream, shown, start, plan.scale));
         if from.packet >= stop.packet {
             return Err(Refusal::NothingLeft);
         }
@@ -118,13 +124,17 @@ impl Service {
         // What a player has in its buffer when it pauses it still has when it goes on.
         let is_plain = plan.scale.is_normal() && plan.speed.is_normal();
         let ahead_ms = if plan.start == Start::Resume || !is_plain { 0 } else { self.lead_ms(stream) };
-        let is_jump = matches!(plan.start, Start::Access(_)) && stream.media != Media::Fresh;
+        let is_jump = matches!(plan.start, Start::At(_)) && stream.media != Media::Fresh;
         let from_time = from.time.map(|time| shown.shown_time(time));
         let transform = shown.sent.transform.as_ref().map(|of| Arc::clone(&of.name));
         let anew = !matches!((plan.start, stream.media), (Start::Resume, Media::Paused { .. }));
+        if plan.scale.is_normal() && !stream.is_fresh() {
+            self.tell_rendition(now, key, rendition, from_time);
+        }
         let stream = self.streams.get_mut(&key).ok_or(Refusal::Gone)?;
         (stream.scale, stream.speed, stream.timeline) = (plan.scale, plan.speed, numbers.timeline);
-        stream.has_own_timeline |= matches!(numbers.numbering, Numbering::Own(_));
+        stream.has_own_timeline |= !plan.scale.is_normal();
+        stream.renditions.sent = rendition;
         let playing = Playing {
             stream: key,
             session: stream.label.to_string(),
@@ -133,6 +143,7 @@ impl Service {
             speed: plan.speed,
             from: from_time,
             until: stop.time,
+            rendition: stream.renditions.name(rendition),
             sequence: numbers.sequence,
             timestamp: from.time.map(|time| numbers.timeline.timestamp(time)),
             seek: is_jump,
@@ -148,12 +159,24 @@ impl Service {
             scale_permille: plan.speed.permille(),
             step: None,
         };
-        stream.media = Media::Running(Run { serial: run.run, from_time, at, stop, speed: plan.speed });
+        stream.media = Media::Running(Run {
+            serial: run.run,
+            from: run.from,
+            sequence: numbers.sequence,
+            from_time,
+            at,
+            due: Instant(0),
+            stop,
+            speed: plan.speed,
+            ahead_ms,
+        });
         let (engine, place) = (stream.engine, stream.place);
         self.tell(Event::Playing(playing));
         self.command(engine, Command::Play { stream: place, at, ahead_ms, run });
         self.prepare_companions(key, run.from..run.until, anew, false);
-        self.release_tricks(key);
+        self.release_made(key);
+        self.settle_charge(key);
+        self.queue_rendition(now, key, None);
         Ok(())
     }
 
@@ -193,17 +216,17 @@ impl Service {
 }
 
 /// Where to start in what is sent.
-fn place(stream: &Stream, shown: Shown<'_>, plan: &Plan) -> Result<Origin, Refusal> {
+fn place(stream: &Stream, shown: Shown<'_>, start: Start, scale: Scale) -> Result<Origin, Refusal> {
     // Nothing of the place depends on the clock while it stands still.
     let here = || stream.position(Instant(0)).unwrap_or_default();
-    let is_jump = matches!(plan.start, Start::Access(_));
-    if plan.scale.is_reverse() && !is_jump && here() == MediaTicks(0) {
+    let is_jump = matches!(start, Start::At(_));
+    if scale.is_reverse() && !is_jump && here() == MediaTicks(0) {
         return Err(Refusal::BeginningReached);
     }
-    let AccessPoint { packet, time } = match (plan.start, stream.media) {
+    let AccessPoint { packet, time } = match (start, stream.media) {
         // start() is for streams that stand still.
         (_, Media::Running(_) | Media::Pausing(_)) => return Err(Refusal::Busy),
-        (Start::Access(access), _) => access,
+        (Start::At(time), _) => shown.access(time),
         (Start::Resume, Media::Paused { next_packet, .. }) if next_packet < shown.sent.packets => {
             return Ok(Origin { packet: next_packet, time: shown.sent.access.time_of(next_packet) });
         }
@@ -238,14 +261,14 @@ fn numbers(stream: &Stream, shown: Shown<'_>, plan: &Plan, from: Origin) -> Numb
         Media::Fresh | Media::Running(_) | Media::Pausing(_) => None,
     };
     let first = next_sequence.unwrap_or(sequence_of(from.packet));
-    let own = stream.entry.timeline;
-    // FEC names packets by their numbers on the title's own timeline.
+    let own = stream.home;
+    // FEC names packets by their numbers on the title's own timeline; then no other rendition is sent.
     if stream.fec.is_some() && plan.scale.is_normal() {
         let sequence = sequence_of(from.packet);
         return Numbers { numbering: Numbering::Sequence(sequence), sequence, timeline: own };
     }
     if plan.scale.is_normal() && !stream.has_own_timeline {
-        return Numbers { numbering: Numbering::Sequence(first), sequence: first, timeline: own };
+        return Numbers { numbering: stream.numbering(shown, first), sequence: first, timeline: own };
     }
     let timestamp = stream.next_timestamp().unwrap_or(own.timestamp_base);
     // Where the time cannot be read, timestamps have a jump, and nobody is told of a first one.
@@ -260,11 +283,11 @@ fn shown_ticks(shown: Shown<'_>, from: Origin) -> u32 {
 }
 
 /// A run that goes on, in the same or in another direction of the same, goes on to where it was going; a jump goes to the end of the title.
-fn resumed_stop(stream: &Stream, shown: Shown<'_>, plan: &Plan) -> Stop {
-    match (plan.start, stream.media) {
+fn resumed_stop(stream: &Stream, shown: Shown<'_>, start: Start, scale: Scale) -> Stop {
+    match (start, stream.media) {
         (Start::Resume, Media::Paused { stop, .. }) => stop,
         (Start::Here, Media::Paused { stop, .. })
-            if plan.scale.is_reverse() == stream.scale.is_reverse() && stop != stream.shown().end() =>
+            if scale.is_reverse() == stream.scale.is_reverse() && stop != stream.shown().end() =>
         {
             shown.stop_at(stop.time)
         }
@@ -286,9 +309,7 @@ fn decide(stream: &Stream, now: Instant, wanted: &Wanted, scale: Scale) -> Resul
         Some(From::At(asked)) => Some(seek::locate(stream, now, asked, wanted.in_stamps)),
         _ => None,
     };
-    let shown = stream.at_scale(scale).ok_or(Refusal::Broken)?;
     let speed = wanted.speed.unwrap_or_default();
-    let access = |time| Start::Access(shown.access(time));
     let is_same = scale == stream.scale && speed == stream.speed;
     let start = match (span.map(|span| span.from), stream.media) {
         (None | Some(From::Here), Media::Running(_))
@@ -301,13 +322,13 @@ fn decide(stream: &Stream, now: Instant, wanted: &Wanted, scale: Scale) -> Resul
             if is_reverse && time == MediaTicks(0) {
                 return Err(Refusal::BeginningReached);
             }
-            access(time)
+            Start::At(time)
         }
         (None | Some(From::Here), Media::Fresh) if is_reverse => return Err(Refusal::BeginningReached),
-        (None | Some(From::Here), Media::Fresh) => access(MediaTicks(0)),
+        (None | Some(From::Here), Media::Fresh) => Start::At(MediaTicks(0)),
         (None | Some(From::Here), Media::Ended { .. }) if is_reverse => Start::Here,
         // Played to the end: without a span it begins again, one from here has nothing left.
-        (None, Media::Ended { .. }) => access(MediaTicks(0)),
+        (None, Media::Ended { .. }) => Start::At(MediaTicks(0)),
         (Some(From::Here), Media::Ended { .. }) => return Err(Refusal::EndReached),
         (None | Some(From::Here), _) if scale == stream.scale => Start::Resume,
         (None | Some(From::Here), _) => Start::Here,
@@ -316,9 +337,9 @@ fn decide(stream: &Stream, now: Instant, wanted: &Wanted, scale: Scale) -> Resul
         Some(Span { to: Some(to), .. }) => {
             let to =
                 sought.map_or(Some(to), |sought| sought.end(to, is_reverse)).ok_or(Refusal::EmptyRange)?;
-            Some(shown.stop_at(to))
+            Some(to)
         }
-        Some(Span { to: None, .. }) => Some(shown.end()),
+        Some(Span { to: None, .. }) => Some(if is_reverse { MediaTicks(0) } else { stream.entry.end() }),
         None => None,
     };
     Ok(Decision::Do(Plan { start, stop, scale, speed, told_by: wanted.told_by }))

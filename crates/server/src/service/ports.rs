@@ -7,6 +7,7 @@ use std::sync::Arc;
 use millrace_core::ids::TitleRef;
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::packet::WireLayout;
+use millrace_core::rendition::RenditionName;
 use millrace_core::scale::Scale;
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
@@ -21,8 +22,10 @@ use crate::admission::CacheFigures;
 pub struct Entry {
     /// Its name, by which it is asked for.
     pub name: String,
-    /// How fast it shows the title that it was made of; normal: it is a title itself. Others are sent in place of theirs, and cannot be asked
-    /// for by name ([`Library::derived`]).
+    /// It was made of another title: it is sent in place of that, and cannot be asked for by name ([`Library::derived`],
+    /// [`Library::renditions`]).
+    pub is_made: bool,
+    /// How fast it shows the title that it was made of; normal for a title itself and its renditions.
     pub scale: Scale,
     /// Media time that its packets take.
     pub duration: MediaTicks,
@@ -85,6 +88,20 @@ pub struct AccessPoint {
     pub time: MediaTicks,
 }
 
+/// One of the bit rates that a title can be had at: the title itself, or another title that shows the same at the same times, with access points
+/// at the same times.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rendition {
+    /// What it is called.
+    pub name: RenditionName,
+    /// The name by which [`Library::find`] knows it.
+    pub title: String,
+    /// Mean bit rate of its transport stream.
+    pub mean_rate: BitRate,
+    /// Highest bit rate over one second.
+    pub peak_rate: BitRate,
+}
+
 /// From times to packets and back. They are called while a viewer waits for a reply: they may read a page of a
 /// file, not more, and open nothing.
 pub trait AccessPoints: Send + Sync {
@@ -94,6 +111,8 @@ pub trait AccessPoints: Send + Sync {
     }
     /// The last access point at or before `time`; the title's beginning if there is none.
     fn access_at_or_before(&self, time: MediaTicks) -> AccessPoint;
+    /// The first access point at or behind `time`; `None` if there is none, or none that begins a packet.
+    fn access_at_or_after(&self, time: MediaTicks) -> Option<AccessPoint>;
     /// First packet at or after `time`; the number of packets if there is none.
     fn packet_at(&self, time: MediaTicks) -> u32;
     /// Media time of a packet. `None` if it cannot be read: then the reply leaves out what must be exact or absent.
@@ -221,6 +240,12 @@ pub trait Library: Send {
     /// The titles that were made of this one to be sent in its place at another speed: each speed once, with the name by which
     /// [`Library::find`] knows it. Cheap: asked at each such play.
     fn derived(&mut self, entry: &Entry) -> Vec<(Scale, String)> {
+        let _ = entry;
+        Vec::new()
+    }
+    /// The bit rates that this title can be had at, the best first, itself among them; empty if that is the only one. Cheap: asked for each
+    /// new stream.
+    fn renditions(&mut self, entry: &Entry) -> Vec<Rendition> {
         let _ = entry;
         Vec::new()
     }

@@ -2,6 +2,7 @@
 
 use millrace_core::units::BitRate;
 
+use super::ports::Rendition;
 use crate::admission::Full;
 
 /// Why a viewer cannot have what it asks for.
@@ -105,6 +106,18 @@ pub enum Refusal {
     /// There is nothing that shows the title backwards.
     #[error("the title cannot be played backwards")]
     NoReverse,
+    /// There is one bit rate only.
+    #[error("the title has no renditions")]
+    NoRenditions,
+    /// It has no such rendition.
+    #[error("the title has no such rendition; there are {there}")]
+    NoRendition {
+        /// Their names.
+        there: String,
+    },
+    /// The stream has to go on with what it is sent.
+    #[error("the rendition cannot be changed now: {0}")]
+    RenditionHeld(&'static str),
     /// No packet lies between start and end.
     #[error("there is nothing left to play")]
     NothingLeft,
@@ -114,6 +127,12 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// There are only these.
+    pub fn no_rendition(there: &[Rendition]) -> Self {
+        let names: Vec<_> = there.iter().map(|rendition| rendition.name.to_string()).collect();
+        Self::NoRendition { there: names.join(", ") }
+    }
+
     /// What is used up, if that is the reason.
     pub fn resource(&self) -> Option<&'static str> {
         Some(match self {
@@ -187,6 +206,9 @@ pub enum FecRefusal {
     /// The parity's files are damaged ([`super::Event::Broken`] says how).
     #[error("the title's parity cannot be read now")]
     Broken,
+    /// Another rendition than the title itself is to be sent.
+    #[error("FEC goes with the title itself, not with another rendition")]
+    Rendition,
     /// It was admitted without a wish for FEC: its title's packets may not be those that parity protects.
     #[error("the session was set up without FEC")]
     NotAsked,

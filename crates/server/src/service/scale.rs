@@ -12,6 +12,7 @@ use millrace_core::ids::TitleRef;
 use millrace_core::limits::{MAX_SPEED_PERMILLE, MIN_SPEED_PERMILLE};
 use millrace_core::scale::Scale;
 use millrace_core::time::{Instant, MediaTicks};
+use millrace_offload::command;
 
 use super::Service;
 use super::conns::ConnKey;
@@ -60,9 +61,9 @@ impl Default for Speed {
 /// Speeds of delivery that are tried, the fastest first, where the one that is wished cannot be admitted.
 const LOWER_SPEEDS: [Speed; 3] = [Speed(3_000), Speed(2_000), Speed(1_500)];
 
-/// A title that was made of a stream's own, open for it.
+/// A title that was made of a stream's own, at another speed or bit rate, open for it.
 #[derive(Debug)]
-pub(super) struct Trick {
+pub(super) struct Made {
     pub(super) entry: Entry,
     pub(super) title: TitleRef,
 }
@@ -139,34 +140,58 @@ fn by_distance(wished: Scale, a: Scale, b: Scale) -> Ordering {
 }
 
 impl Stream {
-    /// What is sent for it at this speed; `None` if that is not open.
-    pub(super) fn at_scale(&self, scale: Scale) -> Option<Shown<'_>> {
-        if scale.is_normal() {
-            return Some(Shown::new(&self.entry, &self.entry));
-        }
-        self.trick(scale).map(|trick| Shown::new(&self.entry, &trick.entry))
+    /// What is sent for it at this speed, or at normal speed in this rendition; `None` if that is not open.
+    pub(super) fn at(&self, scale: Scale, rendition: usize) -> Option<Shown<'_>> {
+        let (entry, _) = self.open_at(scale, rendition)?;
+        Some(Shown::new(&self.entry, entry))
+    }
+
+    /// The same, and what the cache calls it.
+    fn open_at(&self, scale: Scale, rendition: usize) -> Option<(&Entry, TitleRef)> {
+        let made = match self.renditions.made(rendition) {
+            _ if !scale.is_normal() => self.trick(scale)?,
+            Some(name) => self.made.iter().find(|made| made.entry.name == name)?,
+            None => return Some((&self.entry, self.title)),
+        };
+        Some((&made.entry, made.title))
     }
 
     /// What its last run sent.
     pub(super) fn shown(&self) -> Shown<'_> {
-        self.at_scale(self.scale).unwrap_or(Shown::new(&self.entry, &self.entry))
+        self.at(self.scale, self.renditions.sent).unwrap_or(Shown::new(&self.entry, &self.entry))
     }
 
-    pub(super) fn trick(&self, scale: Scale) -> Option<&Trick> {
-        self.tricks.iter().find(|trick| trick.entry.scale == scale)
+    /// What a run at this speed, or at normal speed in this rendition, sends on the stream's timeline.
+    pub(super) fn media_at(&self, scale: Scale, rendition: usize) -> command::Media {
+        let (entry, title) = self.open_at(scale, rendition).unwrap_or((&self.entry, self.title));
+        let Entry { packets, layout, .. } = *entry;
+        let spare = if self.is_plain() { self.spare() } else { 0 };
+        command::Media { title, packets, timeline: self.timeline, layout, spare }
+    }
+
+    pub(super) fn trick(&self, scale: Scale) -> Option<&Made> {
+        self.made.iter().find(|made| made.entry.scale == scale && !scale.is_normal())
+    }
+
+    /// Whether this is what is sent, or will be.
+    fn needs(&self, made: &Made) -> bool {
+        let Entry { scale, name, .. } = &made.entry;
+        if scale.is_normal() { self.renditions.needs(name) } else { *scale == self.scale }
     }
 
     /// A stream that stands still gets another path, where its packets are numbered anew: it stands in its title, which was not open in this
     /// size, where it was in what was made of it.
     pub(super) fn go_back_to_title(&mut self) {
         let shown = self.position(Instant(0));
-        if let (Media::Paused { next_sequence, .. }, false) = (self.media, self.scale.is_normal()) {
+        let is_title = self.scale.is_normal() && self.renditions.made(self.renditions.sent).is_none();
+        if let (Media::Paused { next_sequence, .. }, false) = (self.media, is_title) {
             let AccessPoint { packet, .. } = self.entry.access.access_at_or_before(shown.unwrap_or_default());
             let stop = Shown::new(&self.entry, &self.entry).end();
             self.media = Media::Paused { next_packet: packet, next_sequence, stop };
         }
         (self.scale, self.speed) = (Scale::NORMAL, Speed::NORMAL);
         (self.timeline, self.has_own_timeline) = (self.entry.timeline, false);
+        self.renditions.go_back_to_title();
     }
 
     /// Why nothing of the FEC that it has comes with what is sent now; told with each such run.
@@ -209,7 +234,7 @@ impl Service {
             if scale.is_normal() {
                 return Ok(scale);
             }
-            match self.open_trick(now, key, conn, scale, &name) {
+            match self.open_made(now, key, conn, &name, scale) {
                 Ok(()) => return Ok(scale),
                 Err(wait @ (Refusal::Opening | Refusal::TooManyOpenings | Refusal::ShuttingDown)) => {
                     return Err(wait);
@@ -221,22 +246,23 @@ impl Service {
         Err(Refusal::Broken)
     }
 
-    /// Opens a made title for a stream, unless it is open.
-    fn open_trick(
+    /// Opens a made title for a stream, unless it is open: one that shows its title at this speed.
+    pub(super) fn open_made(
         &mut self,
         now: Instant,
         key: StreamKey,
         conn: Option<ConnKey>,
-        scale: Scale,
         name: &str,
+        scale: Scale,
     ) -> Result<(), Refusal> {
         self.need(now, conn, [Need::title(name)])?;
         let stream = self.streams.get(&key).ok_or(Refusal::Gone)?;
-        if stream.trick(scale).is_some() {
+        if stream.made.iter().any(|made| made.entry.name == name) {
             return Ok(());
         }
         let (is_raw, transform) = (stream.entry.layout.is_raw(), stream.entry.transform.clone());
-        let entry = self.library.find(name).filter(|entry| entry.scale == scale).ok_or(Refusal::Broken)?;
+        let entry = self.library.find(name).filter(|entry| entry.is_made && entry.scale == scale);
+        let entry = entry.ok_or(Refusal::Broken)?;
         let entry = match transform {
             Some(of) => self.library.transformed(&entry, &of.name).ok_or(Refusal::Broken)?,
             None => entry,
@@ -250,21 +276,21 @@ impl Service {
             }
         })?;
         if let Some(stream) = self.streams.get_mut(&key) {
-            stream.tricks.push(Trick { entry, title });
+            stream.made.push(Made { entry, title });
         }
         Ok(())
     }
 
     /// Once more what a stream has open of what was made of its title, for another place of it; `None` if that cannot be had.
-    pub(super) fn open_tricks_again(&mut self, key: StreamKey) -> Option<Vec<Trick>> {
-        let tricks = self.streams.get(&key).map_or(&[][..], |stream| stream.tricks.as_slice()).iter();
-        let entries: Vec<_> = tricks.map(|trick| trick.entry.clone()).collect();
+    pub(super) fn open_made_again(&mut self, key: StreamKey) -> Option<Vec<Made>> {
+        let made = self.streams.get(&key).map_or(&[][..], |stream| stream.made.as_slice()).iter();
+        let entries: Vec<_> = made.map(|trick| trick.entry.clone()).collect();
         let mut again = Vec::with_capacity(entries.len());
         for entry in entries {
             match self.library.open(&entry) {
-                Ok(title) => again.push(Trick { entry, title }),
+                Ok(title) => again.push(Made { entry, title }),
                 Err(_) => {
-                    self.close_tricks(again);
+                    self.close_made(again);
                     return None;
                 }
             }
@@ -272,18 +298,17 @@ impl Service {
         Some(again)
     }
 
-    pub(super) fn close_tricks(&mut self, tricks: Vec<Trick>) {
-        tricks.into_iter().for_each(|trick| self.library.close(trick.title));
+    pub(super) fn close_made(&mut self, made: Vec<Made>) {
+        made.into_iter().for_each(|trick| self.library.close(trick.title));
     }
 
-    /// Closes the made titles that a stream has open, but for that of the speed at which it plays from now on.
-    pub(super) fn release_tricks(&mut self, key: StreamKey) {
+    /// Closes the made titles that a stream has open, but for what it plays from now on and the rendition that is to follow.
+    pub(super) fn release_made(&mut self, key: StreamKey) {
         let Some(stream) = self.streams.get_mut(&key) else { return };
-        let (kept, done): (Vec<_>, Vec<_>) = std::mem::take(&mut stream.tricks)
-            .into_iter()
-            .partition(|trick| trick.entry.scale == stream.scale);
-        stream.tricks = kept;
-        self.close_tricks(done);
+        let made = std::mem::take(&mut stream.made);
+        let (kept, done): (Vec<_>, Vec<_>) = made.into_iter().partition(|made| stream.needs(made));
+        stream.made = kept;
+        self.close_made(done);
     }
 
     /// Reserves what a speed of delivery costs beyond the normal one: the fastest up to the one that is wished for which there is room.

@@ -15,6 +15,9 @@ impl AccessPoints for Even {
         let second = time.0 / 90_000;
         AccessPoint { packet: (second * 400) as u32, time: MediaTicks(second * 90_000) }
     }
+    fn access_at_or_after(&self, _: MediaTicks) -> Option<AccessPoint> {
+        None
+    }
     fn packet_at(&self, time: MediaTicks) -> u32 {
         time.0.div_ceil(225) as u32
     }
@@ -26,6 +29,7 @@ impl AccessPoints for Even {
 fn entry(hundredths: i16, seconds: u64) -> Entry {
     Entry {
         name: "film".into(),
+        is_made: hundredths != 100,
         scale: Scale::from_hundredths(hundredths).unwrap(),
         duration: MediaTicks(seconds * 90_000),
         presentation: Presentation::new(Some(MediaTicks(seconds * 90_000 + 9_000)), Vec::new()),

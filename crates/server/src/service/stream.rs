@@ -23,8 +23,10 @@ use millrace_offload::command;
 
 use super::conns::ConnKey;
 use super::fec::Fec;
-use super::ports::{AccessPoint, Entry};
-use super::scale::{Speed, Trick};
+use super::ports::Entry;
+use super::queued::Queued;
+use super::rendition::Renditions;
+use super::scale::{Made, Speed};
 
 /// A stream, for as long as the server runs: never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -35,14 +37,30 @@ pub struct StreamKey(pub u64);
 pub(super) struct Run {
     /// What the engine calls it.
     pub(super) serial: RunSerial,
+    /// Its first packet, in what is sent, and the sequence number of that.
+    pub(super) from: u32,
+    pub(super) sequence: u16,
     /// Where in the title its first packet is, where that is known.
     pub(super) from_time: Option<MediaTicks>,
     /// When it leaves.
     pub(super) at: Instant,
+    /// When it is due, if it follows a run that has been sent ahead; else 0.
+    pub(super) due: Instant,
     /// Where it ends.
     pub(super) stop: Stop,
     /// How fast its packets leave.
     pub(super) speed: Speed,
+    /// Media that it may have sent ahead of that, in milliseconds.
+    pub(super) ahead_ms: u16,
+}
+
+impl Run {
+    /// When this place in the title is due, behind its beginning.
+    pub(super) fn due_at(&self, time: MediaTicks) -> Instant {
+        let shown = time.since(self.from_time.unwrap_or(time));
+        let ns = u128::from(shown.to_ns()) * 1_000 / u128::from(self.speed.permille().max(1));
+        self.at.max(self.due).plus_ns(u64::try_from(ns).unwrap_or(u64::MAX))
+    }
 }
 
 /// The end of what is played.
@@ -107,8 +125,8 @@ pub(super) fn ports_of(path: Path) -> impl Iterator<Item = u16> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) start: Start,
-    /// `None`: the end that was played to so far, or that of the title.
-    pub(super) stop: Option<Stop>,
+    /// The place in the title where it ends; `None`: the end that was played to so far, or that of the title.
+    pub(super) stop: Option<MediaTicks>,
     /// How fast the title is shown: what is sent for that is open.
     pub(super) scale: Scale,
     /// How fast it is delivered.
@@ -127,8 +145,8 @@ impl Plan {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Start {
-    /// A jump to here in what is sent.
-    Access(AccessPoint),
+    /// A jump to the access point of this place in the title.
+    At(MediaTicks),
     /// With the packet before which the stream stopped.
     Resume,
     /// At the place in the title where the stream stopped, in something else that shows it.
@@ -172,10 +190,16 @@ pub struct Stream {
     pub(super) speed: Speed,
     /// The RTP timeline of that run.
     pub(super) timeline: Timeline,
+    /// That of what it was admitted with: its SSRC is the stream's.
+    pub(super) home: Timeline,
     /// It has shown its title at another speed: from then on its timestamps go on from run to run.
     pub(super) has_own_timeline: bool,
     /// What was made of its title and is open for it.
-    pub(super) tricks: Vec<Trick>,
+    pub(super) made: Vec<Made>,
+    /// The renditions of its title, which of them is sent and which is to be.
+    pub(super) renditions: Renditions,
+    /// The run that the engine has been told to go over to.
+    pub(super) queued: Option<Queued>,
     /// Bits a second of its rate for faster delivery than the normal one.
     pub(super) speed_rate: u64,
     pub(super) pending: Option<Pending>,
@@ -190,9 +214,11 @@ pub struct Stream {
     pub(super) report: Option<ReportBlock>,
     /// What its engine said last.
     pub(super) backlog_bytes: Option<u64>,
+    /// When it said last for how long its next packet had been due, and that.
+    pub(super) behind: Option<(Instant, u64)>,
 }
 
-/// What a viewer says that it has lost. Shown, never acted upon: first reports of common players are nonsense.
+/// What a viewer says that it has lost. No single report is acted upon: first reports of common players are nonsense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReportedLoss {
     /// Packets in all; negative if more came than were sent.
@@ -215,6 +241,11 @@ impl Stream {
     /// What it plays.
     pub fn entry(&self) -> &Entry {
         &self.entry
+    }
+
+    /// The RTP source that its viewer was told.
+    pub fn ssrc(&self) -> u32 {
+        self.home.ssrc
     }
 
     /// Who gets it.
@@ -292,10 +323,7 @@ impl Stream {
 
     /// What its runs send.
     pub(super) fn run_media(&self) -> command::Media {
-        let title = self.trick(self.scale).map_or(self.title, |trick| trick.title);
-        let Entry { packets, layout, .. } = *self.shown().sent;
-        let spare = if self.is_plain() { self.spare() } else { 0 };
-        command::Media { title, packets, timeline: self.timeline, layout, spare }
+        self.media_at(self.scale, self.renditions.sent)
     }
 
     /// A name for one more run.
@@ -310,7 +338,8 @@ impl Stream {
         match self.media {
             Media::Fresh => Some(MediaTicks(0)),
             Media::Running(run) | Media::Pausing(run) => {
-                let ns = u128::from(now.ns_since(run.at)) * u128::from(run.speed.permille()) / 1_000;
+                let ns =
+                    u128::from(now.ns_since(run.at.max(run.due))) * u128::from(run.speed.permille()) / 1_000;
                 let seen = MediaTicks::from_ns(u64::try_from(ns).unwrap_or(u64::MAX));
                 run.from_time.map(|from| shown.after(from, seen, run.stop))
             }

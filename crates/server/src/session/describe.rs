@@ -4,6 +4,8 @@ use millrace_core::time::Instant;
 use rtsp_types::headers::{ACCEPT, CONTENT_BASE, CONTENT_TYPE};
 
 use super::fec::wish;
+use super::refusal::refusal_reply;
+use super::rendition;
 use super::server::Server;
 use crate::rtsp::{Reply, Request, target};
 use crate::sdp;
@@ -24,14 +26,21 @@ impl Server {
         }
         let entry = Entry { fec: entry.fec.filter(|_| self.config.service.fec), ..entry };
         let Some(local) = self.conns.get(&conn).map(|conn| conn.local) else { return Reply::status(500) };
-        let wished = match wish(request) {
+        let renditions = self.service.renditions(&entry);
+        let rendition = match rendition::wish(request).map(|wish| rendition::described(&wish, &renditions)) {
+            Some(Err(refusal)) => return refusal_reply(&refusal),
+            Some(Ok(rendition)) => Some(rendition),
+            None => None,
+        };
+        let fec = match wish(request) {
             FecWish::Mode(mode) => Some(mode),
             FecWish::Silent | FecWish::Unclear => None,
         };
+        let asked = sdp::Asked { fec, rendition };
         Reply::ok()
             .header(CONTENT_BASE, target::base(url, &target))
             .header(CONTENT_TYPE, "application/sdp")
-            .body(sdp::describe(&entry, local.ip(), wished))
+            .body(sdp::describe(&entry, local.ip(), &renditions, &asked))
     }
 }
 

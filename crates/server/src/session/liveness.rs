@@ -1,4 +1,4 @@
-//! What viewers send beside requests: RTCP by UDP or interleaved, and hole punches. Signs of life, nothing more.
+//! What viewers send beside requests: RTCP by UDP or interleaved, and hole punches. Signs of life; what they report is the service's to judge.
 
 use std::net::SocketAddr;
 
@@ -87,7 +87,7 @@ impl Server {
     fn heard_from(&mut self, now: Instant, key: StreamKey, heard: &Heard) {
         let Some(session) = self.sessions.get_mut(&key) else { return };
         if let Some(report) = heard.block {
-            self.service.note_report(key, report);
+            self.service.note_report(now, key, report);
         }
         if !heard.bye {
             (session.last_heard, session.said_bye) = (now, false);

@@ -36,6 +36,7 @@ mod opening;
 mod params;
 mod play;
 mod refusal;
+mod rendition;
 mod server;
 mod setup;
 mod state;

@@ -5,17 +5,18 @@ use rtsp_types::headers::CONTENT_TYPE;
 
 use super::fec::fec_header;
 use super::refusal::refusal_reply;
+use super::rendition::{rendition_header, told};
 use super::server::Server;
 use super::state::State;
 use crate::rtsp::range::npt;
 use crate::rtsp::{Reply, Request, speeds};
-use crate::service::{ConnKey, FecMode, Stream, StreamKey};
+use crate::service::{ConnKey, FecMode, Refusal, RenditionWish, Stream, StreamKey};
 
 const TEXT: &str = "text/parameters";
 
 impl Server {
     /// Without a body it is a keep-alive. Otherwise one parameter a line: `position`, `duration`, `stream_state`,
-    /// `scale`, `speed`, `fec`.
+    /// `scale`, `speed`, `rendition`, `fec`.
     pub(super) fn get_parameter(&mut self, now: Instant, key: Option<StreamKey>, request: &Request) -> Reply {
         let Some(names) = parameters(request) else { return not_understood(&["a body that is not text"]) };
         if names.is_empty() {
@@ -33,6 +34,7 @@ impl Server {
                 "stream_state" => Some(State::of(stream).as_str().to_owned()),
                 "scale" => Some(speeds::format_scale(stream.scale())),
                 "speed" => Some(speeds::format_speed(stream.speed())),
+                "rendition" => stream.rendition().map(|rendition| rendition.to_string()),
                 "fec" => Some(stream.fec_mode().to_string()),
                 _ => None,
             };
@@ -49,7 +51,7 @@ impl Server {
         self.with_session(reply, key)
     }
 
-    /// Without a body it is a keep-alive. What can be set is `fec`: `on`, `off`, `xor` or `all`.
+    /// Without a body it is a keep-alive. What can be set is `fec`: `on`, `off`, `xor` or `all`; and `rendition`: a name or `auto`.
     pub(super) fn set_parameter(
         &mut self,
         now: Instant,
@@ -60,6 +62,9 @@ impl Server {
         let reply = match parameters(request).as_deref() {
             Some([]) => Reply::ok(),
             Some([name]) if name.eq_ignore_ascii_case("fec") => self.set_fec(now, conn, key, value(request)),
+            Some([name]) if name.eq_ignore_ascii_case("rendition") => {
+                self.set_rendition(now, conn, key, value(request))
+            }
             Some(names) => not_understood(names),
             None => not_understood(&["a body that is not text"]),
         };
@@ -85,6 +90,26 @@ impl Server {
         }
         let state = self.service.stream(key).and_then(Stream::fec_grant);
         state.map_or_else(Reply::ok, |state| Reply::ok().header(fec_header(), state))
+    }
+}
+
+impl Server {
+    fn set_rendition(&mut self, now: Instant, conn: ConnKey, key: Option<StreamKey>, value: &str) -> Reply {
+        let Some(key) = key.filter(|key| self.service.stream(*key).is_some()) else {
+            return Reply::error(454, "parameters belong to a session; name one");
+        };
+        let set = self.service.set_rendition(now, key, &RenditionWish::parse(value), Some(conn));
+        self.absorb(now);
+        match set {
+            Ok(change) => Reply::ok().header(rendition_header(), told(&change)),
+            Err(refusal @ (Refusal::NoRenditions | Refusal::NoRendition { .. })) => {
+                not_understood(&[&format!("rendition: {refusal}")])
+            }
+            Err(refusal) => {
+                let title = self.service.stream(key).map(|stream| stream.entry().name.clone());
+                self.refuse(conn, &title.unwrap_or_default(), &refusal)
+            }
+        }
     }
 }
 

@@ -24,9 +24,9 @@ fn status(refusal: &Refusal) -> u16 {
         | Refusal::EngineConnections
         | Refusal::Ending
         | Refusal::Fec(_) => 453,
-        Refusal::Unfit(_) => 404,
+        Refusal::Unfit(_) | Refusal::NoRenditions | Refusal::NoRendition { .. } => 404,
         Refusal::Gone => 454,
-        Refusal::Busy => 455,
+        Refusal::Busy | Refusal::RenditionHeld(_) => 455,
         Refusal::NoReverse => 456,
         Refusal::EmptyRange | Refusal::BeginningReached | Refusal::EndReached | Refusal::NothingLeft => 457,
         Refusal::Broken => 500,

@@ -8,6 +8,7 @@ use rtsp_types::headers::{SESSION, TRANSPORT, USER_AGENT};
 
 use super::fec::{fec_header, off_because, wish};
 use super::refusal::refusal_reply;
+use super::rendition;
 use super::server::{Server, transform_header};
 use super::state::{Session, short};
 use crate::rtsp::target::Target;
@@ -74,7 +75,7 @@ impl Server {
         let target = target::parse(url).filter(|target| target.track.is_none_or(|track| track == 1));
         let target = target.ok_or_else(no_title)?;
         self.service.prepare(now, conn, &target.title).map_err(|refusal| refusal_reply(&refusal))?;
-        let entry = self.service.find(&target.title).filter(|entry| entry.scale.is_normal());
+        let entry = self.service.find(&target.title).filter(|entry| !entry.is_made);
         let entry = entry.ok_or_else(no_title)?;
         let Some(name) = target::query(url, target::TRANSFORM) else { return Ok((target, entry)) };
         let entry = self.service.transformed(&entry, &name);
@@ -178,8 +179,9 @@ impl Server {
             }
         };
         let title = entry.name.clone();
+        let (fec, rendition) = (wish(request), rendition::wish(request));
         let asked =
-            service::Request { which, viewer, conn: Some(conn), entry, path: way.path, fec: wish(request) };
+            service::Request { which, viewer, conn: Some(conn), entry, path: way.path, fec, rendition };
         let admitted = self.service.admit(now, asked);
         let admitted = match admitted {
             Ok(admitted) => admitted,
@@ -213,7 +215,7 @@ impl Server {
         let (Some(session), Some(stream)) = (self.sessions.get(&key), self.service.stream(key)) else {
             return Reply::status(500);
         };
-        let ssrc = stream.entry().timeline.ssrc;
+        let ssrc = stream.ssrc();
         let spec = way.spec.as_str();
         let transport = match way.path {
             Path::Udp { port, rtcp_port, .. } => {

@@ -10,7 +10,7 @@ use millrace_offload::command::{
     Command, Cut, Dest, Event, Numbering, Refusal, RunEnd, RunSpec, StopReason, StreamEvent,
 };
 
-use super::{PACKETS_PER_S, SECOND};
+use super::{SECOND, packets_per_s};
 
 /// What the real engine answers, without its packets; `rtsp_fake_engine.rs` compares the two.
 #[derive(Default)]
@@ -26,6 +26,12 @@ pub struct FakeEngine {
     pub events: VecDeque<Event>,
     /// What `Closed` will claim.
     pub max_streams: usize,
+    /// What was sent of each stream, run by run, with the packet before which it ended.
+    pub sent: Vec<(StreamId, RunSpec, u32)>,
+    runs: HashMap<(StreamId, RunSerial), RunSpec>,
+    /// What it answers when it is asked how far a viewer is behind.
+    pub backlog_bytes: u64,
+    pub behind_ns: u64,
     /// How long the first extent of a run takes to be read.
     pub read_ns: u64,
 }
@@ -67,7 +73,7 @@ impl FakeRun {
 
     /// When a packet leaves.
     fn due(&self, packet: u32) -> Instant {
-        let per_s = PACKETS_PER_S * u64::from(self.spec.scale_permille);
+        let per_s = packets_per_s(self.spec.media.packets) * u64::from(self.spec.scale_permille);
         self.at.plus_ns(u64::from(packet - self.spec.from) * SECOND * 1000 / per_s)
     }
 }
@@ -107,7 +113,7 @@ impl FakeStream {
             }
             let RunSpec { from, until, .. } = run.spec;
             let until = self.queued.map_or(until, |(cut, _)| cut);
-            let per_s = PACKETS_PER_S * u64::from(run.spec.scale_permille);
+            let per_s = packets_per_s(run.spec.media.packets) * u64::from(run.spec.scale_permille);
             let due = now.ns_since(run.at) * per_s / SECOND / 1000 + u64::from(now >= run.at);
             self.next = from + due.min(u64::from(until - from)) as u32;
             if self.next < until {
@@ -135,7 +141,7 @@ impl FakeStream {
 
 impl FakeEngine {
     pub fn new() -> Self {
-        Self { max_streams: usize::MAX, ..Self::default() }
+        Self { max_streams: usize::MAX, backlog_bytes: 4_096, ..Self::default() }
     }
 
     /// Packets that have left by `now`.
@@ -148,6 +154,11 @@ impl FakeEngine {
     }
 
     pub fn tell(&mut self, event: StreamEvent) {
+        if let StreamEvent::RunEnded { stream, end } = event
+            && let Some(spec) = self.runs.remove(&(stream, end.run)).filter(|_| end.packets > 0)
+        {
+            self.sent.push((stream, spec, end.next_packet));
+        }
         self.events.push_back(Event::Stream(event));
     }
 
@@ -187,7 +198,8 @@ impl FakeEngine {
             },
             Command::Measure { stream } => {
                 if self.streams.get(&stream).is_some_and(|state| state.dest.conn().is_some()) {
-                    self.events.push_back(Event::Backlog { stream, backlog_bytes: 4_096 });
+                    let (backlog_bytes, behind_ns) = (self.backlog_bytes, self.behind_ns);
+                    self.events.push_back(Event::Backlog { stream, backlog_bytes, behind_ns });
                 }
             }
             Command::Close { stream } => {
@@ -240,6 +252,7 @@ impl FakeEngine {
         let conn = state.dest.conn();
         assert!(conn.is_none_or(|conn| self.conns.contains(&conn.0)), "{conn:?} is not here");
         self.end_run(stream, StopReason::Replaced);
+        self.runs.insert((stream, spec.run), spec);
         let Some(state) = self.streams.get_mut(&stream) else { return };
         let read_at = now.plus_ns(self.read_ns);
         let at = if state.quiet { at } else { at.max(read_at) };
@@ -261,6 +274,7 @@ impl FakeEngine {
         if cut < state.next {
             return self.refuse(stream, Some(spec.run), Refusal::CutPassed);
         }
+        self.runs.insert((stream, spec.run), spec);
         if let Some((_, old)) = state.queued.replace((cut, spec)) {
             self.tell(StreamEvent::RunEnded { stream, end: end_of_queued(&old, StopReason::Replaced) });
         }

@@ -10,21 +10,35 @@ use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
 use millrace_server::service::{
-    AccessPoint, AccessPoints, Entry, FecMatrix, Library, Need, OpenError, Presentation, TimeBase, Track,
-    Transformed,
+    AccessPoint, AccessPoints, Entry, FecMatrix, Library, Need, OpenError, Presentation, Rendition, TimeBase,
+    Track, Transformed,
 };
 
 /// Packets a second of every made-up title; one packet lasts 225 ticks.
 pub const PACKETS_PER_S: u64 = 400;
+const PACKET_TICKS: u64 = 90_000 / PACKETS_PER_S;
 /// Rows of 4 data units and 2 parity units of 20 packets.
 pub const MATRIX: FecMatrix = FecMatrix { data_units: 4, parity_units: 2, unit_packets: 20 };
 const TORN: &str = "2 members lost (b, c), 1 may be";
 /// An access point every two seconds.
 pub const GOP_PACKETS: u32 = 800;
 
-/// A title whose packet `n` has media time `225 n`.
+/// What `ladder` and `turning` can be had at, and how long a packet of that lasts in ticks.
+pub const RENDITIONS: [(&str, u64); 3] = [("1080p", PACKET_TICKS), ("720p", 300), ("480p", 750)];
+
+/// Packets a second of the title with so many packets: no made-up title has as many as a rendition of another one.
+pub fn packets_per_s(packets: u32) -> u64 {
+    match packets {
+        20_100 | 300_000 => 90_000 / RENDITIONS[1].1,
+        8_040 | 120_000 => 90_000 / RENDITIONS[2].1,
+        _ => PACKETS_PER_S,
+    }
+}
+
+/// A title whose packet `n` has media time `ticks * n`.
 pub struct Even {
     pub packets: u32,
+    pub ticks: u64,
     /// The file of times cannot be read.
     pub times_broken: bool,
     /// It should be opened again.
@@ -43,6 +57,9 @@ impl AccessPoints for Larger {
         let packet = self.times.access_at_or_before(time).packet / self.factor;
         AccessPoint { packet, time: MediaTicks(u64::from(packet * self.factor) * 225) }
     }
+    fn access_at_or_after(&self, _: MediaTicks) -> Option<AccessPoint> {
+        None
+    }
     fn packet_at(&self, time: MediaTicks) -> u32 {
         self.times.packet_at(time).div_ceil(self.factor).min(self.packets)
     }
@@ -56,14 +73,21 @@ impl AccessPoints for Even {
         self.is_stale
     }
     fn access_at_or_before(&self, time: MediaTicks) -> AccessPoint {
-        let packet = ((time.0 / 225) as u32).min(self.packets - 1) / GOP_PACKETS * GOP_PACKETS;
-        AccessPoint { packet, time: MediaTicks(u64::from(packet) * 225) }
+        let gop = u64::from(GOP_PACKETS) * PACKET_TICKS / self.ticks;
+        let packet = (time.0 / self.ticks).min(u64::from(self.packets) - 1) / gop * gop;
+        AccessPoint { packet: packet as u32, time: MediaTicks(packet * self.ticks) }
+    }
+    fn access_at_or_after(&self, time: MediaTicks) -> Option<AccessPoint> {
+        let gop = u64::from(GOP_PACKETS) * PACKET_TICKS;
+        let packet = (time.0.next_multiple_of(gop) / self.ticks) as u32;
+        let point = AccessPoint { packet, time: MediaTicks(time.0.next_multiple_of(gop)) };
+        (packet < self.packets).then_some(point)
     }
     fn packet_at(&self, time: MediaTicks) -> u32 {
-        (time.0.div_ceil(225) as u32).min(self.packets)
+        (time.0.div_ceil(self.ticks) as u32).min(self.packets)
     }
     fn time_of(&self, packet: u32) -> Option<MediaTicks> {
-        (!self.times_broken).then(|| MediaTicks(u64::from(packet) * 225))
+        (!self.times_broken).then(|| MediaTicks(u64::from(packet) * self.ticks))
     }
 }
 
@@ -71,6 +95,7 @@ pub fn entry(name: &str, seconds: u64) -> Entry {
     let packets = (seconds * PACKETS_PER_S) as u32;
     Entry {
         name: name.to_owned(),
+        is_made: false,
         scale: Scale::NORMAL,
         duration: MediaTicks(seconds * 90_000),
         presentation: Presentation::default(),
@@ -80,7 +105,7 @@ pub fn entry(name: &str, seconds: u64) -> Entry {
         timeline: Timeline { ssrc: 0x1234_abcd, timestamp_base: 1_000_000 },
         layout: WireLayout::new(1316).unwrap(),
         fec: None,
-        access: Arc::new(Even { packets, times_broken: false, is_stale: false }),
+        access: Arc::new(Even { packets, times_broken: false, is_stale: false, ticks: PACKET_TICKS }),
         transform: None,
     }
 }
@@ -102,7 +127,7 @@ fn with_stamps(seconds: u64, bases: &[(u64, i64)]) -> Entry {
 /// Speeds at which a title is shown by what was made of it, in hundredths. That of 3200 cannot be opened.
 fn speeds_of(name: &str) -> &'static [i16] {
     match name {
-        "film" | "long" | "safe" | "turning" => &[-400, -100, 50, 400, 1_600, 3_200],
+        "film" | "long" | "safe" | "turning" | "ladder" => &[-400, -100, 50, 400, 1_600, 3_200],
         "other" => &[400],
         _ => &[],
     }
@@ -113,17 +138,36 @@ fn made_of(title: &Entry, scale: Scale) -> Entry {
     let packets = (u64::from(title.packets) * 100 / u64::from(scale.speed_hundredths())) as u32;
     Entry {
         name: format!("{}@{}", title.name, scale.hundredths()),
+        is_made: true,
         scale,
         duration: MediaTicks(u64::from(packets) * 225),
         packets,
         timeline: Timeline { ssrc: 0x0400_0000, timestamp_base: 77 },
         fec: None,
-        access: Arc::new(Even { packets, times_broken: false, is_stale: false }),
+        access: Arc::new(Even { packets, times_broken: false, is_stale: false, ticks: PACKET_TICKS }),
         ..title.clone()
     }
 }
 
-/// Titles with stamps of their own (`recording`, `wrapping`, `feature`, `joined`), `film` (60 s), `other` (20 s), `long` (1000 s: sequence numbers wrap), `turning` (timestamps too), `broken` (cannot be opened), `crowded`
+/// A rendition of `title`: its place among them says its rate.
+fn rendition_of(title: &Entry, place: usize) -> Entry {
+    let (label, ticks) = RENDITIONS[place];
+    let packets = (title.duration.0 / ticks) as u32;
+    let rate = |rate: BitRate| BitRate(rate.0 * PACKET_TICKS / ticks);
+    Entry {
+        name: format!("{}@{label}", title.name),
+        is_made: true,
+        mean_rate: rate(title.mean_rate),
+        peak_rate: rate(title.peak_rate),
+        packets,
+        timeline: Timeline { ssrc: 0x0720_0000 + place as u32, timestamp_base: 99 },
+        fec: None,
+        access: Arc::new(Even { packets, times_broken: false, is_stale: false, ticks }),
+        ..title.clone()
+    }
+}
+
+/// Titles with stamps of their own (`recording`, `wrapping`, `feature`, `joined`), `film` (60 s), `other` (20 s), `ladder` (67 s, at three bit rates, as is `turning`), `long` (1000 s: sequence numbers wrap), `turning` (timestamps too), `broken` (cannot be opened), `crowded`
 /// (the cache is full), `blind` (packet times cannot be read), `safe` (60 s, with parity), `frail` (the same, its second
 /// parity track cannot be opened), `torn` (too many members are lost), `silent` (its disks do not answer), `worn` (its times should be
 /// opened again).
@@ -162,7 +206,28 @@ impl Library for SharedTitles {
         let scales = speeds_of(&entry.name).iter().filter_map(|speed| Scale::from_hundredths(*speed));
         scales.map(|scale| (scale, format!("{}@{}", entry.name, scale.hundredths()))).collect()
     }
+    fn renditions(&mut self, entry: &Entry) -> Vec<Rendition> {
+        if !["ladder", "turning"].contains(&entry.name.as_str()) {
+            return Vec::new();
+        }
+        let all = RENDITIONS.iter().enumerate().map(|(place, (label, _))| {
+            let made = rendition_of(entry, place);
+            let title = if place == 0 { entry.name.clone() } else { made.name };
+            Rendition {
+                name: label.parse().unwrap(),
+                title,
+                mean_rate: made.mean_rate,
+                peak_rate: made.peak_rate,
+            }
+        });
+        all.collect()
+    }
     fn find(&mut self, name: &str) -> Option<Entry> {
+        if let Some((title, label)) = name.split_once('@')
+            && let Some(place) = RENDITIONS.iter().position(|(name, _)| *name == label)
+        {
+            return Some(rendition_of(&self.find(title)?, place));
+        }
         if let Some((title, speed)) = name.split_once('@') {
             let scale = Scale::from_hundredths(speed.parse().ok()?)?;
             return Some(made_of(&self.find(title)?, scale));
@@ -172,6 +237,7 @@ impl Library for SharedTitles {
             "other" | "broken" | "crowded" | "torn" | "silent" => {
                 Some(Entry { timeline: Timeline { ssrc: 7, timestamp_base: 0 }, ..entry(name, 20) })
             }
+            "ladder" => Some(entry(name, 67)),
             "long" => Some(entry(name, 1000)),
             "turning" => {
                 // Its sequence numbers and its timestamps wrap at 164 s.
@@ -186,13 +252,15 @@ impl Library for SharedTitles {
             "blind" => {
                 let mut entry = entry(name, 60);
                 let packets = entry.packets;
-                entry.access = Arc::new(Even { packets, times_broken: true, is_stale: false });
+                entry.access =
+                    Arc::new(Even { packets, times_broken: true, is_stale: false, ticks: PACKET_TICKS });
                 Some(entry)
             }
             "worn" => {
                 let mut entry = entry(name, 60);
                 let packets = entry.packets;
-                entry.access = Arc::new(Even { packets, times_broken: false, is_stale: true });
+                entry.access =
+                    Arc::new(Even { packets, times_broken: false, is_stale: true, ticks: PACKET_TICKS });
                 Some(entry)
             }
             _ => None,

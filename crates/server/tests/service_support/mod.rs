@@ -78,6 +78,7 @@ impl Desk {
             entry: self.service.find(title).expect("a title of this name"),
             path,
             fec: FecWish::Silent,
+            rendition: None,
         }
     }
 

@@ -126,6 +126,9 @@ pub(crate) struct ServeArgs {
     /// separated by commas, or auto for all of these
     #[arg(long, value_name = "LIST", default_value_t = PacketSizes::default())]
     pub(crate) packet_sizes: PacketSizes,
+    /// Whether the server chooses the bit rate of titles with renditions, and changes it during playback, for sessions that name none
+    #[arg(long, value_name = "WHETHER", default_value = "on")]
+    pub(crate) adapt: AdaptChoice,
     /// Allow clients to request forward error correction (needs titles stored with parity)
     #[arg(long, value_name = "WHETHER", default_value = "allow")]
     pub(crate) fec: FecChoice,
@@ -183,6 +186,15 @@ pub(crate) enum ReadChoice {
     Uring,
     /// A few threads with pread.
     Threads,
+}
+
+/// Whether the server chooses renditions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum AdaptChoice {
+    /// Unless the session names one.
+    On,
+    /// Only if the session asks for that.
+    Off,
 }
 
 /// Whether viewers get FEC.

@@ -36,7 +36,7 @@ use super::librarian::{Librarian, Refreshed, Said};
 use super::members::{DamageWatch, HealthWatch, MembersWatch};
 use super::stats::StatsFile;
 use super::transforms::{self, TransformsWatch};
-use super::{AdmissionChoice, FecChoice, ReadChoice, ServeArgs, bind, invite};
+use super::{AdaptChoice, AdmissionChoice, FecChoice, ReadChoice, ServeArgs, bind, invite};
 use crate::admission::AdmissionConfig;
 use crate::cmds::egress::{Devices, Egress, Ports, figures_file};
 use crate::control::{Control, ControlConfig, ControlHandle, EnginePort, Sockets, UdpSockets};
@@ -349,6 +349,7 @@ fn control_config(args: &ServeArgs) -> ControlConfig {
     // Its range is that of the field.
     service.fast_start_ms =
         u16::try_from(args.fast_start.0.as_millis()).unwrap_or(MAX_AHEAD_MS).min(MAX_AHEAD_MS);
+    service.adapt = args.adapt == AdaptChoice::On;
     service.fec = args.fec == FecChoice::Allow;
     service.max_rate = args.max_rate;
     service.packet_sizes = args.packet_sizes.clone();

@@ -12,8 +12,8 @@ mod wanted;
 use std::net::IpAddr;
 use std::ops::Range;
 
-use millrace_core::ids::{RunSerial, StreamId, TitleRef};
-use millrace_core::limits::FEC_SWITCH_AHEAD_NS;
+use millrace_core::ids::{StreamId, TitleRef};
+use millrace_core::limits::QUEUE_AHEAD_NS;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtp::Timeline;
 use millrace_offload::command::{self, Command, Cut, Numbering, RunSpec};
@@ -24,6 +24,7 @@ use super::Service;
 use super::end::Closing;
 use super::event::{Event, FecChange};
 use super::ports::{Entry, Track};
+use super::queued::{Next, Queued};
 use super::refusal::FecRefusal;
 use super::stream::{Media, Path, Plan, Run, Stream, StreamKey};
 
@@ -58,22 +59,12 @@ pub(super) struct Fec {
     /// Packets of a run of media that has not begun: the companions have yet to be played. `true`: only those that do not play, because
     /// the run continues another.
     next_run: Option<(Range<u32>, bool)>,
-    /// A run for another mode that the engine has been told to go over to.
-    queued: Option<Switch>,
     /// The companions are to be changed once the media stream stands still; `true`: and it goes on.
     change: Option<bool>,
     /// Why it has to play without; the viewer has yet to be told.
     left_out: Option<String>,
     /// Tracks that are kept open for companions to come: they were open when the switch was granted, and it may take a moment.
     kept_open: Vec<TitleRef>,
-}
-
-/// A run of media that is queued.
-#[derive(Clone, Copy, Debug)]
-struct Switch {
-    run: RunSerial,
-    packet: u32,
-    time: MediaTicks,
 }
 
 /// A stream of parity.
@@ -203,7 +194,6 @@ impl Service {
             companions: Vec::new(),
             since: 0,
             next_run: None,
-            queued: None,
             change: None,
             left_out: None,
             kept_open: Vec::new(),
@@ -304,7 +294,7 @@ impl Service {
             self.by_place.remove(&(engine, stream));
             self.closing.insert(
                 (engine, stream),
-                Closing { title: companion.media.title, tricks: Vec::new(), name: None, ended: None },
+                Closing { title: companion.media.title, made: Vec::new(), name: None, ended: None },
             );
             self.command(engine, Command::Close { stream });
         }
@@ -443,7 +433,7 @@ impl Service {
     fn queue_switch(&mut self, now: Instant, key: StreamKey, run: Run) -> bool {
         let Some(stream) = self.streams.get_mut(&key) else { return false };
         let Some(position) = stream.position(now) else { return false };
-        let ahead = MediaTicks(position.0 + MediaTicks::from_ns(FEC_SWITCH_AHEAD_NS).0);
+        let ahead = MediaTicks(position.0 + MediaTicks::from_ns(QUEUE_AHEAD_NS).0);
         let per_extent = stream.entry.layout.packets_per_extent();
         let packet = stream.entry.access.packet_at(ahead).next_multiple_of(per_extent);
         let time = stream.entry.access.time_of(packet).filter(|_| packet < run.stop.packet);
@@ -458,49 +448,34 @@ impl Service {
             step: None,
         };
         let (engine, place) = (stream.engine, stream.place);
-        if let Some(fec) = stream.fec.as_mut() {
-            fec.queued = Some(Switch { run: spec.run, packet, time });
-        }
+        let queued = Queued { run: spec.run, from: packet, time, stop: run.stop, next: Next::Fec };
+        stream.queued = Some(queued);
         self.command(engine, Command::Queue { stream: place, cut: Cut::At(packet), run: spec });
         true
     }
 
-    /// The run that lasted has ended, and the one for another mode has taken over; `false` if none was queued.
-    pub(super) fn switched(&mut self, key: StreamKey, at: Instant) -> bool {
-        let Some(stream) = self.streams.get_mut(&key) else { return false };
-        let Some(switch) = stream.fec.as_mut().and_then(|fec| fec.queued.take()) else { return false };
-        let follow = |run: Run| Run { serial: switch.run, from_time: Some(switch.time), at, ..run };
-        stream.media = match stream.media {
-            Media::Running(run) => Media::Running(follow(run)),
-            Media::Pausing(run) => Media::Pausing(follow(run)),
-            other => other,
-        };
-        let (Media::Running(run) | Media::Pausing(run)) = stream.media else { return true };
+    /// The run for another mode has taken over.
+    pub(super) fn fec_switched(&mut self, key: StreamKey, packets: Range<u32>) {
         self.change_companions(key);
-        self.prepare_companions(key, switch.packet..run.stop.packet, false, true);
-        true
+        self.prepare_companions(key, packets, false, true);
     }
 
-    /// The run for another mode will not be: too late, or it cannot be read. Then the run that lasts ends. `false`: it was not queued
-    /// for that.
-    pub(super) fn switch_missed(&mut self, key: StreamKey, serial: RunSerial) -> bool {
-        let Some(stream) = self.streams.get_mut(&key) else { return false };
-        let Some(fec) = stream.fec.as_mut() else { return false };
-        if fec.queued.is_none_or(|switch| switch.run != serial) {
-            return false;
+    /// The run for another mode will not be. Then the run that lasts ends.
+    pub(super) fn fec_missed(&mut self, key: StreamKey) {
+        let Some(stream) = self.streams.get_mut(&key) else { return };
+        match (stream.media, stream.fec.as_mut()) {
+            (Media::Running(run), _) => self.pause_to_switch(key, run),
+            (_, Some(fec)) => fec.change = fec.change.or(Some(false)),
+            _ => {}
         }
-        fec.queued = None;
-        match stream.media {
-            Media::Running(run) => self.pause_to_switch(key, run),
-            _ => fec.change = fec.change.or(Some(false)),
-        }
-        true
     }
 
     /// The media stream stands still: what has been put off until then.
     pub(super) fn finish_switch(&mut self, now: Instant, key: StreamKey) {
-        let Some(fec) = self.streams.get_mut(&key).and_then(|stream| stream.fec.as_mut()) else { return };
-        if fec.queued.take().is_some() {
+        let Some(stream) = self.streams.get_mut(&key) else { return };
+        let queued = stream.queued.take_if(|queued| queued.next == Next::Fec);
+        let Some(fec) = stream.fec.as_mut() else { return };
+        if queued.is_some() {
             fec.change = fec.change.or(Some(false));
         }
         let Some(goes_on) = fec.change.take() else { return };

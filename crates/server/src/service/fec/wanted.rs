@@ -6,6 +6,7 @@ use super::{FecChange, FecMode, Service, StreamKey};
 use crate::service::conns::ConnKey;
 use crate::service::ports::Need;
 use crate::service::refusal::{FecRefusal, Refusal};
+use crate::service::stream::Stream;
 
 impl Service {
     /// Switches a stream's FEC over because its viewer wants it, by a request on this connection: to this mode, or the most below it that
@@ -36,8 +37,10 @@ impl Service {
             fec.kept_open.extend(kept);
         }
         let switched = self.switch_fec(now, key, mode);
-        let fec = self.streams.get(&key).and_then(|stream| stream.fec.as_ref());
-        if fec.is_none_or(|fec| fec.queued.is_none() && fec.change.is_none()) {
+        let waits = |stream: &Stream| {
+            stream.queued.is_some() || stream.fec.as_ref().is_some_and(|fec| fec.change.is_some())
+        };
+        if !self.streams.get(&key).is_some_and(waits) {
             self.release_tracks(key);
         }
         switched?;

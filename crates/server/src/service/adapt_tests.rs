@@ -1,0 +1,201 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const S: u64 = 1_000_000_000;
+
+fn at(tenths: u64) -> Instant {
+    Instant(1_000 * S + tenths * S / 10)
+}
+
+/// A viewer that is measured each second, and what becomes of it.
+#[derive(Default)]
+struct Viewer {
+    adapter: Adapter,
+    tenths: u64,
+    verdicts: Vec<(u64, Verdict)>,
+}
+
+impl Viewer {
+    /// For so many seconds, with this each second; what is said is done.
+    fn live(&mut self, seconds: u64, mut heard: impl FnMut(&mut Adapter, Instant, u64)) {
+        for second in 0..seconds {
+            self.tenths += 10;
+            let now = at(self.tenths);
+            heard(&mut self.adapter, now, second);
+            if let Some(verdict) = self.adapter.verdict(now) {
+                self.verdicts.push((self.tenths / 10, verdict));
+                self.adapter.changed(now, verdict == Verdict::Up);
+            }
+        }
+    }
+
+    fn times(&self) -> Vec<(u64, bool)> {
+        self.verdicts.iter().map(|(at, verdict)| (*at, *verdict == Verdict::Up)).collect()
+    }
+}
+
+#[test]
+fn a_viewer_that_falls_behind_gets_what_its_way_carries() {
+    let mut viewer = Viewer::default();
+    // It takes 6 of 10.
+    viewer.live(9, |adapter, now, second| adapter.behind(now, second * 4 * S / 10));
+    let down = Verdict::Down { through_permille: 600, trouble: Trouble::SlowReader };
+    assert_eq!(viewer.verdicts, [(4, down)]);
+    // It is still behind, but catches up.
+    viewer.live(20, |adapter, now, second| adapter.behind(now, (3 * S).saturating_sub(second * S / 10)));
+    assert_eq!(viewer.verdicts.len(), 1);
+}
+
+#[test]
+fn a_moment_without_reading_changes_nothing() {
+    let mut viewer = Viewer::default();
+    for _ in 0..10 {
+        viewer.live(1, |adapter, now, _| adapter.behind(now, 3 * S));
+        viewer.live(3, |adapter, now, second| adapter.behind(now, (2 - second) * S));
+        viewer.live(1, |adapter, now, _| adapter.behind(now, 0));
+    }
+    assert!(viewer.verdicts.is_empty(), "{:?}", viewer.verdicts);
+}
+
+#[test]
+fn one_report_says_nothing_whatever_it_says() {
+    let mut viewer = Viewer::default();
+    // As live555 and GStreamer begin; once more after each good report; and far apart.
+    viewer.live(120, |adapter, now, second| match second % 5 {
+        0 | 1 => adapter.report(now, 255),
+        2 => adapter.report(now, 0),
+        _ => {}
+    });
+    assert!(viewer.verdicts.is_empty(), "{:?}", viewer.verdicts);
+    viewer.live(200, |adapter, now, second| {
+        if second % 25 == 0 {
+            adapter.report(now, 255);
+        }
+    });
+    assert!(viewer.verdicts.is_empty(), "{:?}", viewer.verdicts);
+    // Not in so short a time either, however many.
+    let mut viewer = Viewer::default();
+    viewer.live(1, |adapter, now, _| (0..40).for_each(|n| adapter.report(Instant(now.0 + n * S / 12), 200)));
+    assert!(viewer.verdicts.is_empty(), "{:?}", viewer.verdicts);
+}
+
+#[test]
+fn sustained_loss_is_believed() {
+    let mut viewer = Viewer::default();
+    viewer.live(6, |adapter, now, second| {
+        if second % 2 == 0 {
+            adapter.report(now, 64);
+        }
+    });
+    assert_eq!(viewer.verdicts, [(5, Verdict::Down { through_permille: 750, trouble: Trouble::Loss })]);
+}
+
+#[test]
+fn each_try_that_fails_doubles_the_time_to_the_next() {
+    let mut viewer = Viewer::default();
+    let reads_well =
+        |viewer: &mut Viewer, seconds| viewer.live(seconds, |adapter, now, _| adapter.behind(now, 0));
+    reads_well(&mut viewer, 25);
+    let mut ups = Vec::new();
+    for _ in 0..6 {
+        // What is tried is too much.
+        viewer.live(13, |adapter, now, second| adapter.behind(now, second * S));
+        let begins = viewer.verdicts.last().expect("it has gone down").0;
+        let before = viewer.verdicts.len();
+        while viewer.verdicts.len() == before {
+            reads_well(&mut viewer, 1);
+        }
+        ups.push(viewer.verdicts.last().unwrap().0 - begins);
+    }
+    let least = |n: usize| {
+        (RENDITION_UP_NS << n.min(4)) / S * u64::from(n < 5) + RENDITION_UP_MAX_NS / S * u64::from(n >= 5)
+    };
+    for (n, up) in ups.iter().enumerate() {
+        assert!((least(n + 1)..least(n + 1) + 5).contains(up), "{ups:?}");
+    }
+    // One that lasts counts for all that failed.
+    reads_well(&mut viewer, 61);
+    let last = viewer.verdicts.last().unwrap().0;
+    viewer.live(13, |adapter, now, second| adapter.behind(now, second * S));
+    reads_well(&mut viewer, 30);
+    assert!(
+        viewer.times().iter().any(|(at, up)| *up && *at > last && *at < last + 130),
+        "{:?}",
+        viewer.times()
+    );
+}
+
+#[test]
+fn an_overload_and_a_refusal_put_off_the_next_try() {
+    let mut viewer = Viewer::default();
+    viewer.live(100, |adapter, _, _| adapter.pressure());
+    viewer.live(19, |adapter, now, _| adapter.behind(now, 0));
+    let now = at(viewer.tenths);
+    viewer.adapter.refused(now);
+    viewer.live(19, |adapter, now, _| adapter.behind(now, 0));
+    assert!(viewer.verdicts.is_empty(), "{:?}", viewer.verdicts);
+    viewer.live(2, |_, _, _| {});
+    assert_eq!(viewer.times().len(), 1);
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Heard {
+    Behind(u64),
+    Report(u8),
+    Pressure,
+    Refused,
+    Viewer(bool),
+    Nothing,
+}
+
+fn heard() -> impl Strategy<Value = Heard> {
+    prop_oneof![
+        (0..5_000u64).prop_map(|ms| Heard::Behind(ms * 1_000_000)),
+        any::<u8>().prop_map(Heard::Report),
+        Just(Heard::Report(255)),
+        Just(Heard::Pressure),
+        Just(Heard::Refused),
+        any::<bool>().prop_map(Heard::Viewer),
+        Just(Heard::Nothing),
+    ]
+}
+
+proptest! {
+    /// Whatever is heard: at most one change in 10 s, down for a reason, up only when all has been well for long enough, and a share that is one.
+    #[test]
+    fn whatever_is_heard(all in proptest::collection::vec((heard(), 1u64..40), 1..400)) {
+        let mut adapter = Adapter::default();
+        let (mut tenths, mut changed, mut bad) = (0, None, 0);
+        for (heard, passes) in all {
+            tenths += passes;
+            let now = at(tenths);
+            match heard {
+                Heard::Behind(ns) => adapter.behind(now, ns),
+                Heard::Report(fraction) => adapter.report(now, fraction),
+                Heard::Pressure => adapter.pressure(),
+                Heard::Refused => adapter.refused(now),
+                Heard::Viewer(is_up) => {
+                    adapter.changed(now, is_up);
+                    changed = Some(tenths);
+                }
+                Heard::Nothing => {}
+            }
+            let is_bad = match heard {
+                Heard::Behind(ns) => ns > GOOD_READER_NS,
+                Heard::Report(fraction) => fraction >= LOSS_LOW_256,
+                Heard::Nothing => false,
+                _ => true,
+            };
+            bad = if is_bad { tenths } else { bad };
+            let Some(verdict) = adapter.verdict(now) else { continue };
+            prop_assert!(changed.is_none_or(|changed| tenths - changed >= 100));
+            match verdict {
+                Verdict::Up => prop_assert!((tenths - bad) * S / 10 >= RENDITION_UP_NS),
+                Verdict::Down { through_permille, .. } => prop_assert!(through_permille <= 1_000),
+            }
+            adapter.changed(now, verdict == Verdict::Up);
+            changed = Some(tenths);
+        }
+    }
+}

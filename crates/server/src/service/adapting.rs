@@ -1,0 +1,127 @@
+//! Renditions that the server chooses: what is heard of viewers goes into [`super::adapt`], and its verdicts are carried out.
+
+use millrace_core::limits::adapt::RENDITION_STALE_NS;
+use millrace_core::time::{Instant, NS_PER_S};
+
+use super::Service;
+use super::adapt::{Trouble, Verdict};
+use super::measured::demand_of;
+use super::refusal::Refusal;
+use super::rendition::Cause;
+use super::stream::{Media, Stream, StreamKey};
+
+impl Stream {
+    /// Whether the server may change its rendition now.
+    fn adapts(&self) -> bool {
+        let is_settled = self.queued.is_none() && !self.renditions.is_changing();
+        self.renditions.is_auto
+            && is_settled
+            && matches!(self.media, Media::Running(_))
+            && self.scale.is_normal()
+            && self.fec.is_none()
+            && self.ending.is_none()
+            && self.moves_to.is_none()
+    }
+
+    /// Its connection was given so many bytes that its viewer has not acknowledged, and the next packet has been due for so long.
+    pub(super) fn hear_backlog(&mut self, now: Instant, bytes: u64, behind_ns: u64) {
+        let Media::Running(run) = self.media else { return };
+        let rate = self.title_rate();
+        if !self.renditions.is_auto || rate == 0 {
+            return;
+        }
+        self.behind = Some((now, behind_ns));
+        let held_ns = u128::from(bytes) * 8 * u128::from(NS_PER_S) / u128::from(rate);
+        let ahead_ns = u64::from(run.ahead_ms) * 1_000_000;
+        let lacks_ns = behind_ns.saturating_add(u64::try_from(held_ns).unwrap_or(u64::MAX));
+        if self.adapts() {
+            self.renditions.adapter.behind(now, lacks_ns.saturating_sub(ahead_ns));
+        }
+    }
+
+    /// Its viewer has reported that this share of the packets was lost, in 1/256.
+    pub(super) fn hear_report(&mut self, now: Instant, fraction_256: u8) {
+        if self.adapts() {
+            self.renditions.adapter.report(now, fraction_256);
+        }
+    }
+
+    /// How far what the engine sends is behind its position, as far as that is known.
+    pub(super) fn known_behind_ns(&self, now: Instant) -> u64 {
+        let known = self.behind.filter(|(at, _)| now.ns_since(*at) < RENDITION_STALE_NS);
+        known.map_or(0, |(_, behind_ns)| behind_ns)
+    }
+}
+
+impl Service {
+    /// Changes what has to be changed, and asks the engines how far viewers are behind: what they say counts the next time. Call it about
+    /// once a second.
+    pub(super) fn adapt_all(&mut self, now: Instant) {
+        let mut adapting: Vec<_> =
+            self.streams.values().filter(|stream| stream.adapts()).map(|stream| stream.key).collect();
+        adapting.sort_unstable();
+        for key in adapting {
+            self.adapt(now, key);
+            self.measure(key);
+        }
+    }
+
+    fn adapt(&mut self, now: Instant, key: StreamKey) {
+        let basis = self.config.rate_basis;
+        let Some(stream) = self.streams.get_mut(&key) else { return };
+        let Some(verdict) = stream.renditions.adapter.verdict(now) else { return };
+        let (wanted, cause) = match verdict {
+            Verdict::Up => (stream.renditions.higher(), Cause::Recovered),
+            Verdict::Down { through_permille, trouble } => {
+                (stream.renditions.lower(through_permille, basis), Cause::Trouble(trouble))
+            }
+        };
+        let Some(wanted) = wanted else { return };
+        match self.want_rendition(now, key, wanted, cause, None) {
+            Ok(()) => self.note_change(now, key, verdict == Verdict::Up),
+            // It is there the next time.
+            Err(Refusal::Opening | Refusal::TooManyOpenings) => {}
+            Err(_) => {
+                if let Some(stream) = self.streams.get_mut(&key) {
+                    stream.renditions.adapter.refused(now);
+                }
+            }
+        }
+    }
+
+    /// Nothing that was heard of what was sent before says anything of what is sent now.
+    pub(super) fn note_change(&mut self, now: Instant, key: StreamKey, is_up: bool) {
+        if let Some(stream) = self.streams.get_mut(&key) {
+            stream.renditions.adapter.changed(now, is_up);
+        }
+    }
+
+    /// An engine serves less than it has promised: of the newest streams whose rendition the server chooses so many are sent the lowest until
+    /// so many packets a second are gone. Returns how many are; those that are on their way down count.
+    pub(super) fn lower_newest(&mut self, now: Instant, engine: usize, packets_per_s: u64) -> u64 {
+        let newest: Vec<_> = self.newest(engine).into_iter().map(|stream| stream.key).collect();
+        let relief = |service: &Self, key: StreamKey| {
+            let stream = service.streams.get(&key)?;
+            let less = stream.renditions.relief(service.config.rate_basis);
+            Some(demand_of(&stream.entry, less).packets_per_s)
+        };
+        let mut gone: u64 = newest.iter().filter_map(|key| relief(self, *key)).sum();
+        for key in newest {
+            let Some(stream) = self.streams.get_mut(&key).filter(|_| gone < packets_per_s) else { continue };
+            if !stream.renditions.is_auto {
+                continue;
+            }
+            stream.renditions.adapter.pressure();
+            let may_change = stream.adapts() && stream.renditions.adapter.may_change(now);
+            let Some(lowest) = stream.renditions.lowest().filter(|_| may_change) else { continue };
+            match self.want_rendition(now, key, lowest, Cause::Trouble(Trouble::Overload), None) {
+                Ok(()) => {
+                    self.note_change(now, key, false);
+                    gone += relief(self, key).unwrap_or(0);
+                }
+                Err(_) => {}
+            }
+        }
+        gone.min(packets_per_s)
+    }
+}

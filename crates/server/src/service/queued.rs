@@ -1,0 +1,93 @@
+//! Runs that the engine goes over to without a break (`docs/design/0012-runs.md`): with other FEC, or in another rendition. One at a time: the
+//! engine takes a cut for one in the run that it sends, and which that is is known for certain only while nothing is queued. What is asked
+//! meanwhile follows when the queued run has taken over.
+
+use millrace_core::ids::RunSerial;
+use millrace_core::time::{Instant, MediaTicks};
+use millrace_offload::command::{FailReason, RunEnd};
+
+use super::Service;
+use super::rendition::Cause;
+use super::stream::{Media, Run, Stop, StreamKey};
+
+/// A run that the engine has been told to go over to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Queued {
+    /// What the engine calls it.
+    pub(super) run: RunSerial,
+    /// Its first packet, in what it sends.
+    pub(super) from: u32,
+    /// The place in the title of that packet.
+    pub(super) time: MediaTicks,
+    /// Where it ends.
+    pub(super) stop: Stop,
+    /// What it is for.
+    pub(super) next: Next,
+}
+
+/// What is different in a queued run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// What its viewer can repair.
+    Fec,
+    /// Its place among the renditions of the title.
+    Rendition(usize, Cause),
+}
+
+/// Why a queued run will not be.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Missed {
+    /// The packet before which it was to begin had been sent.
+    Passed,
+    /// The engine refused it for another reason.
+    Refused,
+    /// It cannot be read.
+    Failed(FailReason),
+}
+
+impl Service {
+    /// The run that lasted has ended; `false` if none was queued behind it.
+    pub(super) fn taken_over(&mut self, now: Instant, key: StreamKey, end: &RunEnd) -> bool {
+        let Some(stream) = self.streams.get_mut(&key) else { return false };
+        let Some(Queued { run: serial, from, time, stop, next }) = stream.queued.take() else { return false };
+        let follow = |run: Run| Run {
+            serial,
+            from,
+            sequence: end.next_sequence,
+            from_time: Some(time),
+            at: end.next_due,
+            stop,
+            due: if run.ahead_ms > 0 { run.due_at(time) } else { Instant(0) },
+            ..run
+        };
+        stream.media = match stream.media {
+            Media::Running(run) => Media::Running(follow(run)),
+            Media::Pausing(run) => Media::Pausing(follow(run)),
+            other => other,
+        };
+        match next {
+            Next::Fec => self.fec_switched(key, from..stop.packet),
+            Next::Rendition(rendition, cause) => {
+                self.rendition_taken_over(now, key, rendition, time, cause);
+            }
+        }
+        true
+    }
+
+    /// The queued run will not be. `false`: there is none of this name.
+    pub(super) fn queued_missed(
+        &mut self,
+        now: Instant,
+        key: StreamKey,
+        serial: RunSerial,
+        missed: Missed,
+    ) -> bool {
+        let Some(stream) = self.streams.get_mut(&key) else { return false };
+        let Some(queued) = stream.queued.take_if(|queued| queued.run == serial) else { return false };
+        match queued.next {
+            Next::Fec => self.fec_missed(key),
+            Next::Rendition(rendition, _) => self.rendition_missed(now, key, rendition, queued.time, missed),
+        }
+        true
+    }
+}

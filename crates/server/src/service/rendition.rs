@@ -1,0 +1,574 @@
+//! Renditions: titles that show the same as another one at other bit rates, with access points at the same times. A stream sends one of them in
+//! place of its title, and goes over to another at an access point that both have, without a break in sequence numbers and timestamps. See
+//! `docs/design/0030-renditions.md`.
+//!
+//! Two places among the renditions say all: `sent` and `wanted`. Whatever begins a run sees to it that `sent` becomes `wanted`:
+//!
+//! | a run begins | it sends | and then |
+//! | --- | --- | --- |
+//! | with a jump, or where another speed ends | what is wanted | |
+//! | with the packet before which the stream stopped | what was sent before | what is wanted is queued at the next access point |
+
+use std::fmt;
+
+use millrace_core::limits::QUEUE_AHEAD_NS;
+use millrace_core::rendition::RenditionName;
+use millrace_core::scale::Scale;
+use millrace_core::time::{Instant, MediaTicks};
+use millrace_offload::command::{Command, Cut, Numbering, RunSpec};
+
+use super::Service;
+use super::adapt::{Adapter, Trouble};
+use super::config::RateBasis;
+use super::conns::ConnKey;
+use super::event::Event;
+use super::ports::{AccessPoint, Entry, Rendition};
+use super::queued::{Missed, Next, Queued};
+use super::refusal::{FecRefusal, Refusal};
+use super::scale::Shown;
+use super::stream::{Media, Plan, Run, Start, Stop, Stream, StreamKey};
+
+/// Which rendition a viewer wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RenditionWish {
+    /// The one of this name.
+    Named(String),
+    /// The server chooses, and changes it while it plays.
+    Auto,
+}
+
+impl RenditionWish {
+    /// As a viewer says it.
+    pub fn parse(text: &str) -> Self {
+        if text.eq_ignore_ascii_case("auto") { Self::Auto } else { Self::Named(text.to_ascii_lowercase()) }
+    }
+}
+
+/// Why a stream changes its rendition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Its viewer wants it.
+    Viewer,
+    /// The server sends less.
+    Trouble(Trouble),
+    /// The server tries more.
+    Recovered,
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Viewer => "as its viewer wishes",
+            Self::Trouble(Trouble::SlowReader) => "because its viewer reads too slowly",
+            Self::Trouble(Trouble::Loss) => "because its viewer reports loss",
+            Self::Trouble(Trouble::Overload) => "because the engine is overloaded",
+            Self::Recovered => "because all has been well for a while",
+        })
+    }
+}
+
+/// What becomes of a wish for a rendition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// What is to be sent.
+    pub to: RenditionName,
+    /// When that begins.
+    pub begins: Begins,
+}
+
+/// When a rendition begins to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begins {
+    /// It is sent already.
+    Now,
+    /// At this place in the title.
+    At(MediaTicks),
+    /// When a change has been made that was asked for before.
+    Next,
+    /// When the stream is played the next time.
+    WithPlay,
+}
+
+/// The renditions of a stream's title, and which of them it gets. There are none, or at least two.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Renditions {
+    /// The best first.
+    all: Box<[Rendition]>,
+    /// Which of them is the title itself.
+    own: usize,
+    /// What its last run sent at normal speed.
+    pub(super) sent: usize,
+    /// What is to be sent.
+    wanted: usize,
+    /// Why that is not what is sent.
+    cause: Option<Cause>,
+    /// The server chooses.
+    pub(super) is_auto: bool,
+    /// By this.
+    pub(super) adapter: Adapter,
+}
+
+impl Renditions {
+    /// Those of a title of this name.
+    fn new(all: Vec<Rendition>, title: &str, is_auto: bool) -> Self {
+        let Some(own) = all.iter().position(|rendition| rendition.title == title) else {
+            return Self::default();
+        };
+        Self {
+            all: all.into_boxed_slice(),
+            own,
+            sent: own,
+            wanted: own,
+            cause: None,
+            is_auto,
+            adapter: Adapter::default(),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// The title that was made for this one; `None`: it is the title itself, or there is no other.
+    pub(super) fn made(&self, rendition: usize) -> Option<&str> {
+        self.all.get(rendition).filter(|_| rendition != self.own).map(|rendition| rendition.title.as_str())
+    }
+
+    /// Whether the made title of this name is sent, or is to be.
+    pub(super) fn needs(&self, name: &str) -> bool {
+        [self.sent, self.wanted].into_iter().any(|rendition| self.made(rendition) == Some(name))
+    }
+
+    /// The stream stands in the title itself.
+    pub(super) fn go_back_to_title(&mut self) {
+        self.sent = self.own;
+    }
+
+    pub(super) fn name(&self, rendition: usize) -> Option<RenditionName> {
+        self.all.get(rendition).map(|rendition| rendition.name)
+    }
+
+    /// # Errors
+    /// There is none of this name.
+    fn place_of(&self, name: &str) -> Result<usize, Refusal> {
+        if self.is_empty() {
+            return Err(Refusal::NoRenditions);
+        }
+        let found = self.all.iter().position(|rendition| rendition.name.as_str() == name);
+        found.ok_or_else(|| Refusal::no_rendition(&self.all))
+    }
+
+    /// What it costs; 0 if there are none.
+    fn rate(&self, rendition: usize, basis: RateBasis) -> u64 {
+        let of = |rendition: &Rendition| match basis {
+            RateBasis::Mean => rendition.mean_rate.0,
+            RateBasis::Peak => rendition.peak_rate.0,
+        };
+        self.all.get(rendition).map_or(0, of)
+    }
+
+    /// Whether something else is to be sent than what is.
+    pub(super) fn is_changing(&self) -> bool {
+        self.sent != self.wanted
+    }
+
+    /// The next better one.
+    pub(super) fn higher(&self) -> Option<usize> {
+        self.sent.checked_sub(1)
+    }
+
+    /// The lowest one, if that is not sent.
+    pub(super) fn lowest(&self) -> Option<usize> {
+        self.all.len().checked_sub(1).filter(|lowest| *lowest > self.sent)
+    }
+
+    /// The best one that needs no more than this share of what is sent, in thousandths, or the lowest.
+    pub(super) fn lower(&self, through_permille: u64, basis: RateBasis) -> Option<usize> {
+        let lowest = self.lowest()?;
+        let through = self.rate(self.sent, basis).saturating_mul(through_permille) / 1_000;
+        let fits = |rendition: &usize| self.rate(*rendition, basis) <= through;
+        Some((self.sent + 1..lowest).find(fits).unwrap_or(lowest))
+    }
+
+    /// Bits a second that are saved when what is wanted is sent.
+    pub(super) fn relief(&self, basis: RateBasis) -> u64 {
+        self.rate(self.sent, basis).saturating_sub(self.rate(self.wanted, basis))
+    }
+
+    /// What a stream costs that plays at this speed: of two that are sent one behind the other, both for as long as it takes.
+    fn cost(&self, scale: Scale, basis: RateBasis) -> u64 {
+        if scale.is_normal() {
+            self.rate(self.sent, basis).max(self.rate(self.wanted, basis))
+        } else {
+            self.rate(self.own, basis)
+        }
+    }
+}
+
+/// Where a stream can go over.
+struct Crossing {
+    /// Before this packet of what is sent.
+    packet: u32,
+    /// To this one of what is wanted.
+    to: AccessPoint,
+    /// Where that ends.
+    stop: Stop,
+}
+
+impl Stream {
+    /// What is sent of the renditions of its title, or will be when it plays; `None` if it has none.
+    pub fn rendition(&self) -> Option<RenditionName> {
+        let Renditions { sent, wanted, .. } = self.renditions;
+        self.renditions.name(if self.is_fresh() { wanted } else { sent })
+    }
+
+    /// Whether the server chooses it.
+    pub fn is_rendition_auto(&self) -> bool {
+        self.renditions.is_auto
+    }
+
+    /// Which rendition a run of this plan sends, if it is at normal speed, and how it begins. One that goes on where it stopped can only go
+    /// over if that is an access point.
+    pub(super) fn rendition_for(&self, plan: &Plan) -> (usize, Start) {
+        let Renditions { sent, wanted, .. } = self.renditions;
+        match plan.start {
+            start if !plan.scale.is_normal() => (sent, start),
+            Start::Resume if sent != wanted && self.stands_at_common_point() => (wanted, Start::Here),
+            Start::Resume => (sent, Start::Resume),
+            start => (wanted, start),
+        }
+    }
+
+    fn stands_at_common_point(&self) -> bool {
+        let Media::Paused { next_packet, .. } = self.media else { return false };
+        let (sent, wanted) = (self.shown().sent, self.at(Scale::NORMAL, self.renditions.wanted));
+        let Some(wanted) = wanted.filter(|_| next_packet < sent.packets) else { return false };
+        let common = sent.access.time_of(next_packet).and_then(|time| common_point(sent, wanted.sent, time));
+        common.is_some_and(|(packet, _)| packet == next_packet)
+    }
+
+    /// How a run without timestamps of its own is numbered, if its first packet has this number.
+    pub(super) fn numbering(&self, shown: Shown<'_>, first: u16) -> Numbering {
+        let is_as_stored = shown.sent.timeline == self.home && !self.has_own_timeline;
+        if is_as_stored { Numbering::Sequence(first) } else { Numbering::Own(first) }
+    }
+
+    /// The first place, behind `after` if that is given, where what is sent now can give way to what is wanted.
+    fn next_cut(&self, now: Instant, run: Run, after: Option<MediaTicks>) -> Option<Crossing> {
+        let (sent, wanted) = (self.shown(), self.at(Scale::NORMAL, self.renditions.wanted)?);
+        let ahead_ns = QUEUE_AHEAD_NS * u64::from(run.speed.permille()) / 1_000;
+        let ahead = MediaTicks::from_ns(ahead_ns + u64::from(run.ahead_ms) * 1_000_000);
+        let from = match after {
+            Some(after) => MediaTicks(after.0 + 1),
+            None => {
+                // What is measured to be behind its position is met earlier.
+                let behind = MediaTicks::from_ns(self.known_behind_ns(now));
+                MediaTicks((self.position(now)?.0 + ahead.0).saturating_sub(behind.0))
+            }
+        };
+        let (packet, to) = common_point(sent.sent, wanted.sent, from)?;
+        let stop = wanted.stop_at(run.stop.time);
+        (packet < run.stop.packet && to.packet < stop.packet).then_some(Crossing { packet, to, stop })
+    }
+
+    /// Why its rendition cannot be changed now.
+    fn may_change_rendition(&self) -> Result<(), Refusal> {
+        if self.ending.is_some() {
+            return Err(Refusal::Ending);
+        }
+        if self.fec.is_some() {
+            // Parity names packets of one rendition by their numbers.
+            return Err(Refusal::RenditionHeld("it was set up with FEC, which protects one rendition"));
+        }
+        if self.scale.is_normal() { Ok(()) } else { Err(Refusal::RenditionHeld("it plays at another speed")) }
+    }
+}
+
+/// The first access point at or behind a time that both have: its packet in `sent`, and where it is in `wanted`.
+fn common_point(sent: &Entry, wanted: &Entry, from: MediaTicks) -> Option<(u32, AccessPoint)> {
+    let here = sent.access.access_at_or_after(from)?;
+    let there = wanted.access.access_at_or_before(here.time);
+    (there.time == here.time).then_some((here.packet, there))
+}
+
+/// What there is not enough of for a higher rate.
+fn lacking(refusal: FecRefusal) -> Refusal {
+    match refusal {
+        FecRefusal::Rate { used, max, more } => Refusal::Rate { used, max, more },
+        FecRefusal::AddressRate { used, max, more } => Refusal::AddressRate { used, max, more },
+        FecRefusal::Full(full) => Refusal::Full(full),
+        other => Refusal::Fec(other),
+    }
+}
+
+impl Service {
+    /// The bit rates that a title can be had at, the best first; empty if there is one only.
+    pub fn renditions(&mut self, entry: &Entry) -> Vec<Rendition> {
+        self.library.renditions(entry)
+    }
+
+    /// The renditions of a title, and the one of them with which a new stream begins.
+    ///
+    /// # Errors
+    /// There is none of the name that is wished.
+    pub(super) fn choose_rendition(
+        &mut self,
+        entry: &Entry,
+        wish: Option<&RenditionWish>,
+        before: Option<&Renditions>,
+    ) -> Result<Renditions, Refusal> {
+        let all = self.library.renditions(entry);
+        let mut renditions = Renditions::new(all, &entry.name, self.config.adapt);
+        if let Some(before) = before.filter(|before| !before.is_empty() && !renditions.is_empty()) {
+            let name = before.name(before.wanted);
+            let kept = name.and_then(|name| renditions.place_of(name.as_str()).ok());
+            (renditions.wanted, renditions.is_auto) = (kept.unwrap_or(renditions.own), before.is_auto);
+        }
+        match wish {
+            None => {}
+            Some(_) if renditions.is_empty() => return Err(Refusal::NoRenditions),
+            Some(RenditionWish::Auto) => renditions.is_auto = true,
+            Some(RenditionWish::Named(name)) => {
+                (renditions.wanted, renditions.is_auto) = (renditions.place_of(name)?, false);
+            }
+        }
+        renditions.is_auto &= !renditions.is_empty();
+        if before.is_none() {
+            renditions.sent = renditions.wanted;
+        }
+        Ok(renditions)
+    }
+
+    /// The title that a stream with these renditions begins with.
+    pub(super) fn first_sent(&mut self, entry: &Entry, renditions: &Renditions) -> Result<Entry, Refusal> {
+        match renditions.made(renditions.wanted) {
+            Some(name) => self.library.find(name).ok_or(Refusal::Broken),
+            None => Ok(entry.clone()),
+        }
+    }
+
+    /// Sees to it that a stream gets the rendition that its viewer wants, by a request on this connection: at once if it is not playing, else
+    /// from the next access point on.
+    ///
+    /// # Errors
+    /// Why it stays as it is; [`Refusal::Opening`] while what was asked for is being opened.
+    pub fn set_rendition(
+        &mut self,
+        now: Instant,
+        key: StreamKey,
+        wish: &RenditionWish,
+        conn: Option<ConnKey>,
+    ) -> Result<Change, Refusal> {
+        let stream = self.streams.get(&key).ok_or(Refusal::Gone)?;
+        if stream.renditions.is_empty() {
+            return Err(Refusal::NoRenditions);
+        }
+        let wanted = match wish {
+            RenditionWish::Auto => stream.renditions.wanted,
+            RenditionWish::Named(name) => stream.renditions.place_of(name)?,
+        };
+        stream.may_change_rendition()?;
+        let (viewer, title) = (stream.viewer, stream.entry.name.clone());
+        self.want_rendition(now, key, wanted, Cause::Viewer, conn)
+            .map_err(|refusal| self.told(viewer, &title, refusal))?;
+        let stream = self.streams.get_mut(&key).ok_or(Refusal::Gone)?;
+        stream.renditions.is_auto = *wish == RenditionWish::Auto;
+        let begins = match (stream.queued, stream.media) {
+            (Some(Queued { next: Next::Rendition(to, _), time, .. }), _) if to == wanted => Begins::At(time),
+            (Some(_), _) => Begins::Next,
+            (None, Media::Running(_)) if stream.renditions.sent == wanted => Begins::Now,
+            _ => Begins::WithPlay,
+        };
+        let to = stream.renditions.name(wanted).ok_or(Refusal::NoRenditions)?;
+        Ok(Change { to, begins })
+    }
+
+    /// Opens a rendition for a stream, charges what it costs more, and sends it from the next access point on.
+    pub(super) fn want_rendition(
+        &mut self,
+        now: Instant,
+        key: StreamKey,
+        wanted: usize,
+        cause: Cause,
+        conn: Option<ConnKey>,
+    ) -> Result<(), Refusal> {
+        self.open_rendition(now, key, wanted, conn)?;
+        let basis = self.config.rate_basis;
+        let stream = self.streams.get(&key).ok_or(Refusal::Gone)?;
+        self.charge(key, stream.renditions.rate(wanted, basis))?;
+        let stream = self.streams.get_mut(&key).ok_or(Refusal::Gone)?;
+        (stream.renditions.wanted, stream.renditions.cause) = (wanted, Some(cause));
+        if stream.is_fresh() {
+            stream.renditions.sent = wanted;
+        }
+        self.queue_rendition(now, key, None);
+        self.settle_charge(key);
+        if self.streams.get(&key).is_some_and(|stream| stream.queued.is_none()) {
+            self.release_made(key);
+        }
+        Ok(())
+    }
+
+    /// What a stream is to get that is about to play.
+    ///
+    /// # Errors
+    /// [`Refusal::Opening`], or why it cannot be opened.
+    pub(super) fn open_wanted(
+        &mut self,
+        now: Instant,
+        key: StreamKey,
+        conn: Option<ConnKey>,
+    ) -> Result<(), Refusal> {
+        let wanted = self.streams.get(&key).map_or(0, |stream| stream.renditions.wanted);
+        self.open_rendition(now, key, wanted, conn)
+    }
+
+    fn open_rendition(
+        &mut self,
+        now: Instant,
+        key: StreamKey,
+        rendition: usize,
+        conn: Option<ConnKey>,
+    ) -> Result<(), Refusal> {
+        let stream = self.streams.get(&key).ok_or(Refusal::Gone)?;
+        let Some(name) = stream.renditions.made(rendition).map(str::to_owned) else { return Ok(()) };
+        self.open_made(now, key, conn, &name, Scale::NORMAL)
+    }
+
+    /// Counts at least so many bits a second for a stream's title.
+    ///
+    /// # Errors
+    /// What there is not enough of.
+    fn charge(&mut self, key: StreamKey, rate: u64) -> Result<(), Refusal> {
+        let stream = self.streams.get(&key).ok_or(Refusal::Gone)?;
+        let has = stream.title_rate();
+        if rate > has {
+            self.room_for_more(stream, rate - has).map_err(lacking)?;
+            self.change_rate(key, stream.rate - has + rate);
+        }
+        Ok(())
+    }
+
+    /// The same for one that is about to play at this speed.
+    pub(super) fn charge_for(&mut self, key: StreamKey, scale: Scale) -> Result<(), Refusal> {
+        let stream = self.streams.get(&key).ok_or(Refusal::Gone)?;
+        let (viewer, title) = (stream.viewer, stream.entry.name.clone());
+        let cost = stream.renditions.cost(scale, self.config.rate_basis);
+        self.charge(key, cost).map_err(|refusal| self.told(viewer, &title, refusal))
+    }
+
+    /// Counts for a stream what it costs now.
+    pub(super) fn settle_charge(&mut self, key: StreamKey) {
+        let Some(stream) = self.streams.get(&key).filter(|stream| !stream.renditions.is_empty()) else {
+            return;
+        };
+        let cost = stream.renditions.cost(stream.scale, self.config.rate_basis);
+        self.change_rate(key, stream.rate - stream.title_rate() + cost);
+    }
+
+    /// Has the engine go over to what is wanted, at the first access point that can still be met and lies behind `after`. Nothing happens
+    /// while another run is queued, or if there is no such point.
+    pub(super) fn queue_rendition(&mut self, now: Instant, key: StreamKey, after: Option<MediaTicks>) {
+        let Some(stream) = self.streams.get_mut(&key) else { return };
+        let Renditions { sent, wanted, .. } = stream.renditions;
+        let is_for_it =
+            sent != wanted && stream.queued.is_none() && stream.ending.is_none() && stream.scale.is_normal();
+        let Media::Running(run) = stream.media else { return };
+        let Some(Crossing { packet, to, stop }) =
+            is_for_it.then(|| stream.next_cut(now, run, after)).flatten()
+        else {
+            return;
+        };
+        let first = run.sequence.wrapping_add((packet - run.from) as u16);
+        let numbering = stream
+            .at(Scale::NORMAL, wanted)
+            .map_or(Numbering::Own(first), |shown| stream.numbering(shown, first));
+        let spec = RunSpec {
+            run: stream.next_run(),
+            media: stream.media_at(Scale::NORMAL, wanted),
+            from: to.packet,
+            until: stop.packet,
+            numbering,
+            scale_permille: run.speed.permille(),
+            step: None,
+        };
+        let cause = stream.renditions.cause.unwrap_or(Cause::Viewer);
+        let next = Next::Rendition(wanted, cause);
+        stream.queued = Some(Queued { run: spec.run, from: to.packet, time: to.time, stop, next });
+        let (engine, place) = (stream.engine, stream.place);
+        self.command(engine, Command::Queue { stream: place, cut: Cut::At(packet), run: spec });
+    }
+
+    /// The queued run has taken over.
+    pub(super) fn rendition_taken_over(
+        &mut self,
+        now: Instant,
+        key: StreamKey,
+        rendition: usize,
+        at: MediaTicks,
+        cause: Cause,
+    ) {
+        self.say_rendition(now, key, rendition, Some(at), cause);
+        if let Some(stream) = self.streams.get_mut(&key) {
+            stream.renditions.sent = rendition;
+        }
+        self.settle_charge(key);
+        self.release_made(key);
+        // What has been asked for meanwhile.
+        self.queue_rendition(now, key, None);
+    }
+
+    /// The queued run will not be.
+    pub(super) fn rendition_missed(
+        &mut self,
+        now: Instant,
+        key: StreamKey,
+        rendition: usize,
+        at: MediaTicks,
+        missed: Missed,
+    ) {
+        match missed {
+            Missed::Passed => self.queue_rendition(now, key, Some(at)),
+            // The run that lasts is at its end: what is wanted comes with the next one.
+            Missed::Refused => {}
+            Missed::Failed(reason) => {
+                let Some(stream) = self.streams.get_mut(&key) else { return };
+                if stream.renditions.wanted == rendition {
+                    stream.renditions.wanted = stream.renditions.sent;
+                }
+                let (session, title) = (stream.label.to_string(), stream.entry.name.clone());
+                if let Some(to) = stream.renditions.name(rendition) {
+                    let reason = reason.to_string();
+                    self.tell(Event::RenditionFailed { session, title, to, reason });
+                }
+                self.settle_charge(key);
+                self.release_made(key);
+                self.queue_rendition(now, key, None);
+            }
+        }
+    }
+
+    /// The run of a stream that begins at this place is of this rendition.
+    pub(super) fn tell_rendition(&mut self, now: Instant, key: StreamKey, to: usize, at: Option<MediaTicks>) {
+        let cause = self.streams.get(&key).and_then(|stream| stream.renditions.cause);
+        self.say_rendition(now, key, to, at, cause.unwrap_or(Cause::Viewer));
+    }
+
+    fn say_rendition(
+        &mut self,
+        now: Instant,
+        key: StreamKey,
+        to: usize,
+        at: Option<MediaTicks>,
+        cause: Cause,
+    ) {
+        let Some(stream) = self.streams.get(&key) else { return };
+        let Renditions { sent, .. } = stream.renditions;
+        let names = stream.renditions.name(sent).zip(stream.renditions.name(to));
+        let is_up = to < sent;
+        let Some((from, to)) = names.filter(|_| sent != to) else { return };
+        let (session, title) = (stream.label.to_string(), stream.entry.name.clone());
+        self.note_change(now, key, is_up);
+        self.tell(Event::Rendition { session, title, from, to, at, cause });
+    }
+}

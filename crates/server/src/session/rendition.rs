@@ -1,0 +1,44 @@
+//! Renditions in requests and replies (`docs/ref/rtsp.md`): `?rendition=` in a URL, the parameter `rendition`, and what a change is answered with.
+
+use rtsp_types::HeaderName;
+
+use crate::rtsp::Request;
+use crate::rtsp::range::npt;
+use crate::service::{Begins, Change, Refusal, Rendition, RenditionWish};
+
+/// `X-Millrace-Rendition`, in replies.
+pub(super) fn rendition_header() -> HeaderName {
+    HeaderName::from_static_str("X-Millrace-Rendition").expect("the name is ASCII")
+}
+
+/// What the URL of a SETUP or DESCRIBE wishes.
+pub(super) fn wish(request: &Request) -> Option<RenditionWish> {
+    let (_, value) = request.request_uri()?.query_pairs().find(|(name, _)| name == "rendition")?;
+    Some(RenditionWish::parse(&value))
+}
+
+/// What a description repeats of a wish, so that SETUP has it too.
+///
+/// # Errors
+/// There is no such rendition.
+pub(super) fn described(wish: &RenditionWish, there: &[Rendition]) -> Result<String, Refusal> {
+    match wish {
+        _ if there.is_empty() => Err(Refusal::NoRenditions),
+        RenditionWish::Auto => Ok("auto".to_owned()),
+        RenditionWish::Named(name) => match there.iter().find(|rendition| rendition.name.as_str() == name) {
+            Some(rendition) => Ok(rendition.name.to_string()),
+            None => Err(Refusal::no_rendition(there)),
+        },
+    }
+}
+
+/// What a header says of a change.
+pub(super) fn told(change: &Change) -> String {
+    let to = change.to;
+    match change.begins {
+        Begins::Now => to.to_string(),
+        Begins::At(time) => format!("{to};npt={}", npt(time)),
+        Begins::Next => format!("{to};after=change"),
+        Begins::WithPlay => format!("{to};after=play"),
+    }
+}

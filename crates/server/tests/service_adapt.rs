@@ -1,0 +1,182 @@
+//! Renditions that the server chooses, in virtual time: what it hears of viewers, what it does about it, and how often.
+
+mod rtsp_support;
+mod service_support;
+
+use millrace_core::limits::PLAY_DELAY_NS;
+use millrace_core::units::BitRate;
+use millrace_core::wire::rtcp::ReportBlock;
+use millrace_server::service::adapt::Trouble;
+use millrace_server::service::{Cause, Event, RenditionWish, StreamKey};
+use rtsp_support::SECOND;
+use service_support::*;
+
+const MS: u64 = 1_000_000;
+
+/// A viewer of `ladder` by TCP that plays.
+fn by_tcp(desk: &mut Desk) -> StreamKey {
+    let conn = desk.conn();
+    let request = desk.request("ladder", conn, tcp(conn));
+    let key = desk.admit(request).unwrap().stream;
+    desk.play(key, None).unwrap();
+    // Packets and looks at it go on from here at the same second.
+    desk.wait(PLAY_DELAY_NS);
+    key
+}
+
+fn sent(desk: &Desk, key: StreamKey) -> String {
+    desk.service.stream(key).unwrap().rendition().unwrap().to_string()
+}
+
+/// When each change was made, in seconds of the test, and why.
+fn changes(desk: &Desk, times: &[u64]) -> Vec<(u64, String, Cause)> {
+    let change = |event: &Event| match event {
+        Event::Rendition { to, cause, .. } => Some((to.to_string(), *cause)),
+        _ => None,
+    };
+    let changes: Vec<_> = desk.events.iter().filter_map(change).collect();
+    assert_eq!(changes.len(), times.len());
+    times.iter().zip(changes).map(|(at, (to, cause))| (*at, to, cause)).collect()
+}
+
+/// For so many seconds this is what the engine says; returns the seconds at which the rendition was another.
+fn live(desk: &mut Desk, key: StreamKey, seconds: u64, mut behind_ms: impl FnMut(u64) -> u64) -> Vec<u64> {
+    let (mut at, mut before) = (Vec::new(), sent(desk, key));
+    for second in 0..seconds {
+        desk.engine.behind_ns = behind_ms(second) * MS;
+        desk.wait(SECOND);
+        let now = sent(desk, key);
+        if now != before {
+            at.push(second + 1);
+            before = now;
+        }
+    }
+    at
+}
+
+#[test]
+fn a_slow_reader_gets_what_its_way_carries_and_more_when_it_reads() {
+    let mut desk = Desk::new();
+    let key = by_tcp(&mut desk);
+    desk.engine.backlog_bytes = 0;
+    // It takes 3.4 of 4 Mb/s: 720p would do.
+    let down = live(&mut desk, key, 16, |second| second.saturating_sub(1) * 150);
+    assert_eq!(sent(&desk, key), "720p");
+    let all = changes(&desk, &down);
+    assert_eq!(all[0].2, Cause::Trouble(Trouble::SlowReader));
+    assert!((8..14).contains(&all[0].0), "{all:?}");
+    // It takes 0.9 of 3 Mb/s: at once the lowest.
+    let down = live(&mut desk, key, 12, |second| 1_000 + second * 700);
+    assert_eq!((sent(&desk, key).as_str(), down.len()), ("480p", 1));
+    // Now it reads: a step each 20 s and more.
+    let up = live(&mut desk, key, 50, |_| 0);
+    assert_eq!((sent(&desk, key).as_str(), up.len()), ("1080p", 2));
+    assert!(up[0] > 18 && up[1] - up[0] >= 20, "{up:?}");
+    assert_eq!((desk.counters.renditions_lowered, desk.counters.renditions_raised), (2, 2));
+    assert_eq!(desk.counters.rendition_changes, 4);
+    desk.close(key);
+}
+
+/// Bytes that were given to the connection count as well, less what was sent ahead.
+#[test]
+fn what_lies_in_the_connection_counts() {
+    for (fast_start_ms, kbytes, expected) in [(0, 400, "1080p"), (0, 700, "480p"), (1_000, 700, "1080p")] {
+        let mut desk = Desk::with(|config| config.fast_start_ms = fast_start_ms);
+        let key = by_tcp(&mut desk);
+        desk.engine.backlog_bytes = kbytes * 1_000;
+        live(&mut desk, key, 10, |second| second * 20);
+        let is_lowered = sent(&desk, key) != "1080p";
+        assert_eq!(is_lowered, expected != "1080p", "{fast_start_ms} {kbytes}");
+        desk.close(key);
+    }
+}
+
+fn report(desk: &mut Desk, key: StreamKey, fraction_lost: u8) {
+    let block =
+        ReportBlock { ssrc: 7, fraction_lost, cumulative_lost: -1, highest_sequence: 65_536, jitter: 0 };
+    desk.service.note_report(desk.now, key, block);
+}
+
+#[test]
+fn one_report_changes_nothing_and_many_do() {
+    let mut desk = Desk::new();
+    let key = desk.udp("ladder", 5000);
+    desk.play(key, None).unwrap();
+    for fraction in [255, 255, 0, 255, 0] {
+        report(&mut desk, key, fraction);
+        desk.wait(5 * SECOND);
+    }
+    assert_eq!((sent(&desk, key).as_str(), desk.counters.rendition_changes), ("1080p", 0));
+    for _ in 0..4 {
+        report(&mut desk, key, 40);
+        desk.wait(2 * SECOND);
+    }
+    desk.wait(2 * SECOND);
+    // 40/256 lost: 3.4 Mb/s come through.
+    assert_eq!(sent(&desk, key), "720p");
+    assert!(desk.commands.iter().all(|command| command != "measure"), "there is nothing to measure by UDP");
+    desk.close(key);
+}
+
+#[test]
+fn who_has_chosen_is_left_alone() {
+    for (adapt, wish, is_lowered) in [
+        (true, None, true),
+        (true, Some("1080p"), false),
+        (true, Some("auto"), true),
+        (false, None, false),
+        (false, Some("auto"), true),
+    ] {
+        let mut desk = Desk::with(|config| config.adapt = adapt);
+        let conn = desk.conn();
+        let mut request = desk.request("ladder", conn, tcp(conn));
+        request.rendition = wish.map(RenditionWish::parse);
+        let key = desk.admit(request).unwrap().stream;
+        desk.play(key, None).unwrap();
+        live(&mut desk, key, 12, |second| second * 500);
+        assert_eq!(sent(&desk, key) != "1080p", is_lowered, "{adapt} {wish:?}");
+        // One that is named while it plays holds from then on.
+        desk.service.set_rendition(desk.now, key, &RenditionWish::parse("720p"), None).unwrap();
+        desk.settle();
+        live(&mut desk, key, 25, |second| second * 500);
+        assert_eq!(sent(&desk, key), "720p");
+        desk.service.set_rendition(desk.now, key, &RenditionWish::Auto, None).unwrap();
+        live(&mut desk, key, 15, |second| second * 500);
+        assert_eq!(sent(&desk, key), "480p");
+        desk.close(key);
+    }
+}
+
+/// Not while it pauses, or plays at another speed; and what was heard before counts for nothing then.
+#[test]
+fn who_does_not_play_at_normal_speed_is_left_alone() {
+    let mut desk = Desk::new();
+    let key = by_tcp(&mut desk);
+    live(&mut desk, key, 4, |second| second * 300);
+    desk.pause(key);
+    live(&mut desk, key, 20, |second| second * 500);
+    assert_eq!(desk.counters.rendition_changes, 0);
+    desk.engine.behind_ns = 0;
+    desk.play_at(key, 400, None).unwrap();
+    live(&mut desk, key, 5, |second| second * 500);
+    assert_eq!(desk.counters.rendition_changes, 0);
+    desk.close(key);
+}
+
+/// More is not tried where there is no room for it, and nobody is told.
+#[test]
+fn up_needs_room() {
+    let mut desk = Desk::with(|config| config.max_rate = Some(BitRate(6_000_000)));
+    let key = by_tcp(&mut desk);
+    live(&mut desk, key, 12, |second| second * 900);
+    assert_eq!(sent(&desk, key), "480p");
+    let other = desk.udp("film", 6000);
+    desk.play(other, None).unwrap();
+    live(&mut desk, key, 30, |_| 0);
+    assert_eq!((sent(&desk, key).as_str(), desk.counters.refused_full), ("480p", 0));
+    desk.close(other);
+    desk.play(key, span(0, None)).unwrap();
+    live(&mut desk, key, 45, |_| 0);
+    assert_ne!(sent(&desk, key), "480p");
+    desk.close(key);
+}
