@@ -220,6 +220,9 @@ pub struct Report {
     pub rtp_info_exact: Option<bool>,
     /// Each PLAY.
     pub plays: Vec<PlayRecord>,
+    /// What the server said to each request for another rendition.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub renditions: Vec<String>,
     /// The BYE, if one came.
     pub bye: Option<ByeReport>,
     /// Sender reports.

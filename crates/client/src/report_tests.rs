@@ -27,6 +27,7 @@ pub(crate) fn clean() -> Report {
             packets: 1000,
             ..PlayRecord::default()
         }],
+        renditions: Vec::new(),
         bye: Some(ByeReport { after_last_packet_us: Some(2_500_400) }),
         sender_reports: SenderReports { count: 13, ..SenderReports::default() },
         ts: TsCounts { packets: 7000, pids: 4, ..TsCounts::default() },

@@ -1,8 +1,9 @@
-//! Scripts of pauses, seeks and speeds: `pause@5,play@8,seek@10=30,scale@12=-4`. Seconds count from the reply to the first PLAY.
+//! Scripts of pauses, seeks, speeds and renditions: `pause@5,play@8,seek@10=30,scale@12=-4,rendition@15=480p`. Seconds count from the reply to the first PLAY.
 
 use std::str::FromStr;
 
 use millrace_core::limits::viewer::MAX_SCRIPT_STEPS;
+use millrace_core::rendition::RenditionName;
 use millrace_core::scale::Scale;
 use millrace_core::time::{MediaTicks, NS_PER_S};
 
@@ -19,6 +20,8 @@ pub enum Action {
     Seek(MediaTicks),
     /// PAUSE if it plays, and PLAY on at this speed.
     Scale(Scale),
+    /// SET_PARAMETER: another rendition, or `auto`.
+    Rendition(RenditionName),
 }
 
 /// One step of a script.
@@ -61,12 +64,17 @@ impl FromStr for Script {
                             error("the speed is not a number from 0.25 to 32, or its negative")
                         })?)
                     }
+                    ("rendition", Some(target)) => {
+                        let name = target.trim().parse();
+                        Action::Rendition(name.map_err(|_| error("the rendition is no name, nor auto"))?)
+                    }
+                    ("rendition", None) => return Err(error("a rendition needs \"=\" and a name")),
                     ("scale", None) => return Err(error("a scale needs \"=\" and a speed")),
                     ("seek", None) => return Err(error("a seek needs \"=\" and a position")),
                     ("pause" | "play", Some(_)) => {
-                        return Err(error("only a seek has a place, and a scale a speed"));
+                        return Err(error("only a seek has a place, a scale a speed and a rendition a name"));
                     }
-                    _ => return Err(error("the verbs are pause, play, seek and scale")),
+                    _ => return Err(error("the verbs are pause, play, seek, scale and rendition")),
                 };
             if steps.last().is_some_and(|last| last.at_ns > at_ns) {
                 return Err(error("it lies before the step in front of it"));
@@ -93,7 +101,7 @@ mod tests {
 
     #[test]
     fn scripts_parse() {
-        let script: Script = "pause@5, play@8,seek@10.5=30,scale@11=-0.5".parse().unwrap();
+        let script: Script = "pause@5, play@8,seek@10.5=30,scale@11=-0.5,rendition@12=480p".parse().unwrap();
         let place = MediaTicks::from_secs_f64(30.0).unwrap();
         assert_eq!(
             script.0.iter().map(|step| (step.at_secs(), step.action)).collect::<Vec<_>>(),
@@ -101,7 +109,8 @@ mod tests {
                 (5.0, Action::Pause),
                 (8.0, Action::Resume),
                 (10.5, Action::Seek(place)),
-                (11.0, Action::Scale("-0.5".parse().unwrap()))
+                (11.0, Action::Scale("-0.5".parse().unwrap())),
+                (12.0, Action::Rendition("480p".parse().unwrap()))
             ]
         );
         assert_eq!("".parse::<Script>().unwrap(), Script::default());
@@ -118,6 +127,8 @@ mod tests {
             ("play@5=7", "play@5=7", "only a seek"),
             ("scale@5", "scale@5", "needs \"=\""),
             ("scale@5=0", "scale@5=0", "speed is not"),
+            ("rendition@5=A", "rendition@5=A", "no name"),
+            ("rendition@5", "rendition@5", "needs \"=\""),
             ("pause@5,play@4", "play@4", "before"),
         ] {
             let error = text.parse::<Script>().unwrap_err().to_string();

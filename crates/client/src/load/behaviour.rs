@@ -8,10 +8,11 @@
 //!           | "pause" time "for" time    after each time a pause
 //!           | "seek" time                after each time somewhere else in the title
 //!           | "trick" time "at" speed    after each time fast forward or whatever it is, or normal speed again
+//!           | "switch" time "between" name name   after each time the other one of two renditions
 //!           | "leave" time ["replaced"]  after this time away for good; replaced: another viewer comes
 //! time      = duration ["fixed"]         the mean of an exponential, or just that
 //! speed     = 0.25 to 32, or -0.25 to -32
-//! script    = pause@S,play@S,seek@S=S,scale@S=speed    the same steps for all, in seconds after the first PLAY
+//! script    = pause@S,play@S,seek@S=S,scale@S=speed,rendition@S=name    the same steps for all, in seconds after the first PLAY
 //! ```
 
 use std::fmt;
@@ -19,6 +20,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use millrace_core::limits::viewer::{MAX_HABITS, MIN_HABIT_WAIT};
+use millrace_core::rendition::RenditionName;
 use millrace_core::scale::Scale;
 use millrace_core::units::HumanDuration;
 
@@ -69,6 +71,13 @@ pub enum Habit {
         after: Wait,
         /// The other speed.
         scale: Scale,
+    },
+    /// The other one of two renditions.
+    Switch {
+        /// How long each lasts.
+        after: Wait,
+        /// The first that is asked for, and the second.
+        names: [RenditionName; 2],
     },
     /// Goes away.
     Leave {
@@ -157,11 +166,20 @@ fn habit(part: &str) -> Result<(Habit, f64), ClientError> {
                 scale: scale.ok_or_else(|| error(part, "a trick has a speed: trick 12s at -4"))?,
             }
         }
+        Some("switch") => {
+            let after = wait(part, &mut words)?;
+            let is_between = words.next() == Some("between");
+            let mut name = || words.next().filter(|_| is_between)?.parse().ok();
+            let names = name().zip(name()).map(|(one, other)| [one, other]);
+            let names =
+                names.ok_or_else(|| error(part, "renditions have names: switch 12s between 480p 1080p"))?;
+            Habit::Switch { after, names }
+        }
         Some("leave") => {
             let after = wait(part, &mut words)?;
             Habit::Leave { after, is_replaced: words.next_if_eq(&"replaced").is_some() }
         }
-        _ => return Err(error(part, "the verbs are watch, zap, pause, seek, trick and leave")),
+        _ => return Err(error(part, "the verbs are watch, zap, pause, seek, trick, switch and leave")),
     };
     if words.next().is_some() {
         return Err(error(part, "there is a word too many"));
@@ -200,6 +218,7 @@ impl fmt::Display for Habit {
             Self::Pause { after, lasts } => write!(f, "pause {after} for {lasts}"),
             Self::Seek { after } => write!(f, "seek {after}"),
             Self::Trick { after, scale } => write!(f, "trick {after} at {scale}"),
+            Self::Switch { after, names: [one, other] } => write!(f, "switch {after} between {one} {other}"),
             Self::Leave { after, is_replaced } => {
                 write!(f, "leave {after}{}", if *is_replaced { " replaced" } else { "" })
             }
@@ -218,6 +237,7 @@ impl fmt::Display for Behaviour {
                 Action::Resume => format!("play@{at}"),
                 Action::Seek(to) => format!("seek@{at}={}", to.as_secs_f64()),
                 Action::Scale(scale) => format!("scale@{at}={scale}"),
+                Action::Rendition(name) => format!("rendition@{at}={name}"),
             });
         }
         f.write_str(&if parts.is_empty() { "watch".to_owned() } else { parts.join(",") })

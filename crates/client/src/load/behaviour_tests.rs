@@ -43,8 +43,10 @@ fn bad_texts_say_which_part_and_why() {
         ("watch:inf", "watch:inf", "above 0"),
         ("trick 5s", "trick 5s", "trick 12s at -4"),
         ("trick 5s at 0", "trick 5s at 0", "trick 12s at -4"),
+        ("switch 5s at 480p", "switch 5s at 480p", "between 480p 1080p"),
+        ("switch 5s between 480p", "switch 5s between 480p", "between 480p 1080p"),
         ("zap 8s again", "zap 8s again", "a word too many"),
-        ("jump@5", "jump@5", "pause, play, seek and scale"),
+        ("jump@5", "jump@5", "pause, play, seek, scale and rendition"),
     ] {
         let error = text.parse::<Behaviour>().unwrap_err().to_string();
         assert!(error.contains(&format!("\"{part}\"")) && error.contains(why), "{error}");
@@ -60,7 +62,8 @@ fn what_is_printed_can_be_read_back() {
         "pause 1.5s for 100ms fixed",
         "leave 2m replaced,seek 333ms fixed:7",
         "trick 12s at -4:2,trick 1s fixed at 0.5",
-        "pause@5,play@8.5,seek@10=30,scale@11=-32",
+        "switch 12s between 480p 1080p:2,switch 1s fixed between a auto",
+        "pause@5,play@8.5,seek@10=30,scale@11=-32,rendition@12.5=480p",
     ] {
         let behaviour: Behaviour = text.parse().unwrap();
         assert_eq!(behaviour.to_string().parse::<Behaviour>().unwrap(), behaviour, "{behaviour}");

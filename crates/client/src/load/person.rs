@@ -32,6 +32,7 @@ pub(super) struct Person {
     /// When it decides next; `None` while nothing plays.
     at: Option<Instant>,
     is_paused: bool,
+    /// The other speed or rendition of the two.
     is_scaled: bool,
     /// When the first title began to play.
     since: Option<Instant>,
@@ -75,6 +76,7 @@ impl Person {
             | Habit::Pause { after, .. }
             | Habit::Seek { after }
             | Habit::Trick { after, .. }
+            | Habit::Switch { after, .. }
             | Habit::Leave { after, .. } => Some(after),
         };
         self.at = wait.map(|wait| now + wait.draw(&mut self.rng).min(Duration::from_secs(1_000_000)));
@@ -91,6 +93,7 @@ impl Person {
                 Action::Resume => Command::Resume,
                 Action::Seek(to) => Command::Seek(Place::At(to)),
                 Action::Scale(scale) => Command::Scale(scale),
+                Action::Rendition(name) => Command::Rendition(name),
             }));
         }
         let deed = match self.habit {
@@ -101,6 +104,10 @@ impl Person {
             Habit::Trick { scale, .. } => {
                 self.is_scaled = !self.is_scaled;
                 Some(Deed::Command(Command::Scale(if self.is_scaled { scale } else { Scale::NORMAL })))
+            }
+            Habit::Switch { names: [one, other], .. } => {
+                self.is_scaled = !self.is_scaled;
+                Some(Deed::Command(Command::Rendition(if self.is_scaled { one } else { other })))
             }
             Habit::Pause { .. } => {
                 self.is_paused = !self.is_paused;

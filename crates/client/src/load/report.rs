@@ -162,6 +162,8 @@ pub struct LoadReport {
     pub seeks: u64,
     /// Changes of speed.
     pub tricks: u64,
+    /// Changes of rendition.
+    pub switches: u64,
     /// Viewers that went away of their own accord.
     pub leaves: u64,
     /// Viewers that came in the place of one that left.
@@ -322,6 +324,7 @@ impl LoadReport {
             (self.pauses, "pauses"),
             (self.seeks, "seeks"),
             (self.tricks, "changes of speed"),
+            (self.switches, "changes of rendition"),
             (self.leaves, "left"),
             (self.replaced, "replaced"),
             (self.deeds_skipped, "not possible"),

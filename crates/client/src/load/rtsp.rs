@@ -330,6 +330,7 @@ impl RtspViewer {
                     self.meter.pause();
                     self.probed.iter_mut().for_each(ProbeMeter::pause);
                 }
+                Event::Rendition(_) => {}
                 Event::Down => self.stage = Stage::Done,
                 Event::Failed(RtspFailure::Closed { .. }) if self.stage == Stage::Playing => {
                     self.fail(now, lent, "the server closed the connection while playing".to_owned());
@@ -528,6 +529,7 @@ impl Viewer for RtspViewer {
                     (self.is_paused || self.dialogue.pause(now)) && self.dialogue.play(now, range(to))
                 }
             },
+            Command::Rendition(name) => self.dialogue.set_rendition(now, name),
             Command::Scale(scale) => {
                 self.is_seeking = true;
                 let pace = Pace { scale: Some(scale), ..Pace::default() };

@@ -380,6 +380,7 @@ impl<'a> Shard<'a> {
                     Command::Pause => counts.pauses += 1,
                     Command::Seek(_) => counts.seeks += 1,
                     Command::Scale(_) => counts.tricks += 1,
+                    Command::Rendition(_) => counts.switches += 1,
                     Command::Resume => {}
                 }
                 return;

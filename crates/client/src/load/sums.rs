@@ -40,7 +40,7 @@ counts! {
     sessions, played, packets, payload_bytes, lost, lost_at_start, lost_at_end, reordered, duplicates, strays, restarts,
     with_loss, silent, stalled, ended, rtp_info_wrong, unstamped, socket_drops, malformed, foreign,
     /// What people did.
-    zaps, pauses, seeks, tricks, leaves, replaced,
+    zaps, pauses, seeks, tricks, switches, leaves, replaced,
     /// What they could not do: no length known, a reply outstanding.
     deeds_skipped,
     /// Times the loop did not look for more than 10 ms, and how long that was.
@@ -378,6 +378,7 @@ impl Sums {
             pauses: c.pauses,
             seeks: c.seeks,
             tricks: c.tricks,
+            switches: c.switches,
             leaves: c.leaves,
             replaced: c.replaced,
             deeds_skipped: c.deeds_skipped,

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use hdrhistogram::Histogram;
+use millrace_core::rendition::RenditionName;
 use millrace_core::scale::Scale;
 use millrace_core::time::{Instant, MediaTicks};
 use rustix::event::epoll;
@@ -57,6 +58,8 @@ pub(super) enum Command {
     Seek(Place),
     /// Go on at this speed.
     Scale(Scale),
+    /// Go on in this rendition.
+    Rendition(RenditionName),
 }
 
 /// A place in a title.

@@ -207,6 +207,7 @@ impl<'a> Listening<'a> {
             asked: self.options.fec,
             analyse: self.options.analyse,
             granted: FecGrant { choice: self.options.fec, ..FecGrant::default() },
+            renditions: Vec::new(),
             media: self.media,
             receiver: self.receiver,
             socket,

@@ -89,6 +89,8 @@ pub(super) struct Session<'a> {
     receiver: ReceiverReport,
     /// What FEC was granted.
     granted: FecGrant,
+    /// What the server said to requests for another rendition.
+    renditions: Vec<String>,
     output_full_ns: u64,
     errors_before: UdpErrors,
     ssrc: u32,
@@ -147,6 +149,7 @@ impl<'a> Session<'a> {
             },
             receiver: ReceiverReport::default(),
             granted: FecGrant::default(),
+            renditions: Vec::new(),
             output_full_ns: 0,
             errors_before,
             ssrc: random_u64() as u32,
@@ -361,6 +364,10 @@ impl<'a> Session<'a> {
                 Event::Ready(reply) => self.agree(now, &reply),
                 Event::Playing(reply) => self.begin_play(now, &reply, arrival_ns),
                 Event::Paused => self.media.pause(),
+                Event::Rendition(told) => {
+                    let told = told.unwrap_or_else(|(status, reason)| format!("{status} {reason}"));
+                    self.renditions.push(told);
+                }
                 Event::Down => {}
                 Event::Failed(failure) => self.failed(failure),
             }

@@ -27,6 +27,8 @@ pub(super) struct Summary {
     pub(super) analyse: bool,
     pub(super) granted: FecGrant,
     pub(super) media: Media,
+    /// What the server said to requests for another rendition.
+    pub(super) renditions: Vec<String>,
     /// What was counted on the way.
     pub(super) receiver: ReceiverReport,
     /// What the media's socket says; nothing over TCP.
@@ -88,6 +90,7 @@ impl Summary {
             timing: media.timing,
             rtp_info_exact: media.rtp_info_exact,
             plays: media.plays,
+            renditions: self.renditions,
             bye: media.bye,
             sender_reports: media.senders,
             ts: TsCounts::of(&sink.analysis, sink.odd_payloads),
@@ -136,6 +139,7 @@ mod tests {
                 reason: Some("no parity".to_owned()),
                 ..FecGrant::default()
             },
+            renditions: Vec::new(),
             media: Media::new(sink, 64, 1000),
             receiver: ReceiverReport { malformed: 2, foreign: 3, ..ReceiverReport::default() },
             socket: SocketFacts { kernel_stamps: true, truncated: 5, drops: 7 },

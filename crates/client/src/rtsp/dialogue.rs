@@ -16,6 +16,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use millrace_core::rendition::RenditionName;
 use millrace_core::scale::Scale;
 use millrace_core::text::excerpt;
 use millrace_core::time::{Instant, NS_PER_S};
@@ -83,6 +84,9 @@ impl PlayReply {
     }
 }
 
+/// In which a server says what becomes of a request for another rendition.
+const RENDITION_HEADER: &str = "X-Millrace-Rendition";
+
 /// What happened, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -96,6 +100,8 @@ pub enum Event {
     Playing(PlayReply),
     /// PAUSE was answered.
     Paused,
+    /// The request for another rendition was answered: with what will happen, or with the status and the reason why it will not.
+    Rendition(Result<String, (u16, String)>),
     /// TEARDOWN was answered.
     Down,
     /// The dialogue is over.
@@ -109,6 +115,7 @@ enum Ask {
     Setup(Wanted),
     Play(Option<NptRange>, Pace),
     Pause,
+    Rendition(RenditionName),
     KeepAlive,
     Teardown,
 }
@@ -121,6 +128,7 @@ impl Ask {
             Self::Setup(_) => "SETUP",
             Self::Play(..) => "PLAY",
             Self::Pause => "PAUSE",
+            Self::Rendition(_) => "SET_PARAMETER",
             Self::KeepAlive if get_parameter => "GET_PARAMETER",
             Self::KeepAlive => "OPTIONS",
             Self::Teardown => "TEARDOWN",
@@ -207,6 +215,11 @@ impl Dialogue {
     /// Pauses; `false` unless there is a session.
     pub fn pause(&mut self, now: Instant) -> bool {
         self.ask_in_session(now, Ask::Pause)
+    }
+
+    /// Asks for another rendition, or `auto`; `false` unless there is a session.
+    pub fn set_rendition(&mut self, now: Instant, name: RenditionName) -> bool {
+        self.ask_in_session(now, Ask::Rendition(name))
     }
 
     /// Ends the session; requests that wait are dropped. `false` if there is no session or it is ended already.
@@ -337,7 +350,9 @@ impl Dialogue {
         let url = match ask {
             Ask::Options | Ask::Describe => &self.url,
             Ask::Setup(_) => &self.control,
-            Ask::KeepAlive | Ask::Play(..) | Ask::Pause | Ask::Teardown => &self.aggregate,
+            Ask::KeepAlive | Ask::Play(..) | Ask::Pause | Ask::Rendition(_) | Ask::Teardown => {
+                &self.aggregate
+            }
         };
         let mut text = format!("{method} {url} RTSP/1.0\r\nCSeq: {}\r\n", self.cseq);
         if !self.config.user_agent.is_empty() {
@@ -360,7 +375,15 @@ impl Dialogue {
         if let Some(session) = &self.session {
             text.push_str(&format!("Session: {}\r\n", session.id));
         }
-        text.push_str("\r\n");
+        if let Ask::Rendition(name) = ask {
+            let body = format!("rendition: {name}\r\n");
+            text.push_str(&format!(
+                "Content-Type: text/parameters\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            ));
+        } else {
+            text.push_str("\r\n");
+        }
         self.output.extend_from_slice(text.as_bytes());
         self.last_sent = now;
         let deadline = now.plus_ns(self.config.reply_timeout_ns);
@@ -418,6 +441,12 @@ impl Dialogue {
                 self.phase = Phase::Paused;
                 self.events.push_back(Event::Paused);
             }
+            Ask::Rendition(_) => {
+                let told =
+                    reply.headers().find(|(name, _)| name.as_str().eq_ignore_ascii_case(RENDITION_HEADER));
+                let told = told.map_or("", |(_, value)| value.as_str());
+                self.events.push_back(Event::Rendition(Ok(excerpt(told, 100))));
+            }
             Ask::KeepAlive => {}
             Ask::Teardown => self.down(),
         }
@@ -428,6 +457,10 @@ impl Dialogue {
             // A server without OPTIONS can still be asked for the title.
             (Ask::Options, 400 | 404 | 405 | 500 | 501 | 551) => self.ask(now, Ask::Describe),
             (Ask::Setup(_), 461) => self.events.push_back(Event::TransportRefused),
+            // What plays goes on.
+            (Ask::Rendition(_), 451 | 453 | 455) => {
+                self.events.push_back(Event::Rendition(Err((status, excerpt(reason, 100)))));
+            }
             // The request was understood as a sign of life; only a lost session matters.
             (Ask::KeepAlive, status) if status != 454 => self.get_parameter = false,
             (Ask::Teardown, _) => self.down(),

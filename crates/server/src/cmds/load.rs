@@ -52,7 +52,7 @@ pub(super) struct LoadArgs {
     /// How viewers choose titles: in-turn, uniform or zipf:S
     #[arg(long, value_name = "HOW", default_value = "in-turn", help_heading = "Load")]
     titles: TitleChoice,
-    /// Viewer behaviour: weighted habits (watch, zap T, pause T for T, seek T, leave T [replaced]) or a script
+    /// Viewer behaviour: weighted habits (watch, zap T, pause T for T, seek T, switch T between NAME NAME, leave T [replaced]) or a script
     #[arg(long, value_name = "TEXT", default_value = "watch", help_heading = "Load")]
     behaviour: Behaviour,
     /// Seed of the random generator

@@ -7,6 +7,7 @@ use clap::Args;
 use millrace_client::play::{PlayOptions, Progress, TransportChoice, play};
 use millrace_client::script::Script;
 use millrace_client::{FecChoice, Output, Pace, Verdict};
+use millrace_core::rendition::RenditionName;
 use millrace_core::scale::Scale;
 use millrace_core::time::MediaTicks;
 use millrace_core::units::{BitRate, HumanDuration};
@@ -66,7 +67,11 @@ pub(super) struct PlayArgs {
     /// Deliver the packets at this speed, 0.25 to 4 times real time
     #[arg(long, value_name = "RATIO", value_parser = parse_speed)]
     speed: Option<u16>,
-    /// Script of actions: pause@SECONDS, play@SECONDS, seek@SECONDS=POSITION, scale@SECONDS=SPEED, separated by commas
+    /// Play this rendition of the title, for example 720p; auto leaves the choice to the server
+    #[arg(long, value_name = "NAME")]
+    rendition: Option<RenditionName>,
+    /// Script of actions: pause@SECONDS, play@SECONDS, seek@SECONDS=POSITION, scale@SECONDS=SPEED, rendition@SECONDS=NAME, separated by
+    /// commas
     #[arg(long = "do", value_name = "SCRIPT", default_value = "", hide_default_value = true)]
     script: Script,
     /// No progress line
@@ -95,7 +100,11 @@ fn ticks(time: HumanDuration) -> MediaTicks {
 
 /// Plays; the report goes to standard output, or to standard error when the media goes there.
 pub(super) fn run(args: &PlayArgs) -> anyhow::Result<ExitCode> {
-    let mut options = PlayOptions::new(&args.url);
+    let mut url = args.url.clone();
+    if let Some(name) = args.rendition {
+        url.push_str(&format!("{}rendition={name}", if url.contains('?') { '&' } else { '?' }));
+    }
+    let mut options = PlayOptions::new(&url);
     options.transport = args.transport;
     options.fec = args.fec;
     options.output = match args.output.as_str() {

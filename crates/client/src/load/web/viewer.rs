@@ -525,8 +525,8 @@ impl Viewer for WebViewer {
                 true
             }
             Command::Seek(place) => self.seek(now, place, lent),
-            // A server of files has no other speeds.
-            Command::Scale(_) => false,
+            // A server of files has no other speeds and no renditions.
+            Command::Scale(_) | Command::Rendition(_) => false,
         };
         self.go_on(now, lent);
         done

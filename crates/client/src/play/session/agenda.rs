@@ -52,6 +52,9 @@ impl Session<'_> {
                     self.pace.scale = Some(scale);
                     self.play(now, None);
                 }
+                Action::Rendition(name) => {
+                    self.dialogue.set_rendition(now, name);
+                }
             }
         }
     }

@@ -67,6 +67,7 @@ impl Session<'_> {
             asked: self.options.fec,
             analyse: self.options.analyse,
             granted: self.granted,
+            renditions: self.renditions,
             media: self.media,
             receiver: self.receiver,
             socket,
