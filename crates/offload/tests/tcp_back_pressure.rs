@@ -60,7 +60,7 @@ struct Scene {
     began: u64,
     ends: StdInstant,
     /// What was said of backlogs.
-    backlogs: Vec<u64>,
+    backlogs: Vec<(u64, u64)>,
 }
 
 impl Scene {
@@ -96,8 +96,8 @@ impl Scene {
     fn turn(&mut self) {
         self.stage.core.turn();
         while let Ok(event) = self.stage.events.pop() {
-            if let Event::Backlog { backlog_bytes, .. } = event {
-                self.backlogs.push(backlog_bytes);
+            if let Event::Backlog { backlog_bytes, behind_ns, .. } = event {
+                self.backlogs.push((backlog_bytes, behind_ns / MS));
             }
         }
         assert!(StdInstant::now() < self.ends, "not there after a minute");
@@ -162,12 +162,24 @@ fn a_viewer_that_stops_reading_holds_nothing_and_goes_on_at_the_very_byte() {
 fn what_a_viewer_has_not_got_is_told_when_asked_and_when_its_stream_is_closed() {
     let mut scene = Scene::new();
     let _reads_nothing = scene.viewer(0);
+    let stream = StreamId { index: 0, generation: 0 };
+    let (ask, close) = (|| Command::Measure { stream }, Command::Close { stream });
+    // At first it is given what is due.
+    while scene.stage.core.engine.counters().packets < 50 {
+        scene.turn();
+        scene.clock.advance(MS);
+    }
+    scene.stage.commands.push(ask()).unwrap();
     while scene.stage.core.engine.counters().parked == 0 {
         scene.turn();
         scene.clock.advance(MS);
     }
-    let stream = StreamId { index: 0, generation: 0 };
-    let (ask, close) = (|| Command::Measure { stream }, Command::Close { stream });
+    for _ in 0..700 {
+        scene.turn();
+        scene.clock.advance(MS);
+    }
+    let at_first = scene.backlogs.remove(0);
+    assert!(at_first.1 < 60, "{at_first:?}");
     for command in [ask(), close, ask()] {
         scene.stage.commands.push(command).unwrap();
     }
@@ -175,8 +187,10 @@ fn what_a_viewer_has_not_got_is_told_when_asked_and_when_its_stream_is_closed() 
         scene.turn();
     }
     scene.turn();
+    // Blocked for 200 ms until it was parked, and 700 ms since.
+    assert!((900..1_100).contains(&scene.backlogs[0].1), "{:?}", scene.backlogs);
     assert!(
-        matches!(scene.backlogs[..], [asked, closed] if asked > 100_000 && closed == asked),
+        matches!(scene.backlogs[..], [asked, closed] if asked.0 > 100_000 && closed == asked),
         "{:?}",
         scene.backlogs
     );

@@ -13,10 +13,10 @@ use service_support::*;
 
 const MS: u64 = 1_000_000;
 
-/// A viewer of `ladder` by TCP that plays.
+/// A viewer of `turning` by TCP that plays.
 fn by_tcp(desk: &mut Desk) -> StreamKey {
     let conn = desk.conn();
-    let request = desk.request("ladder", conn, tcp(conn));
+    let request = desk.request("turning", conn, tcp(conn));
     let key = desk.admit(request).unwrap().stream;
     desk.play(key, None).unwrap();
     // Packets and looks at it go on from here at the same second.
@@ -129,7 +129,7 @@ fn who_has_chosen_is_left_alone() {
     ] {
         let mut desk = Desk::with(|config| config.adapt = adapt);
         let conn = desk.conn();
-        let mut request = desk.request("ladder", conn, tcp(conn));
+        let mut request = desk.request("turning", conn, tcp(conn));
         request.rendition = wish.map(RenditionWish::parse);
         let key = desk.admit(request).unwrap().stream;
         desk.play(key, None).unwrap();

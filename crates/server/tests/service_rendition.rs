@@ -361,6 +361,27 @@ fn a_cut_that_has_passed_is_made_at_the_next_point() {
     assert_whole(&pieces(&desk));
 }
 
+/// What the engine sends to a viewer that is behind is behind the position: it is met there, and if it is not so far behind any more, later.
+#[test]
+fn a_viewer_that_is_behind_is_met_where_it_is() {
+    let mut desk = Desk::new();
+    let conn = desk.conn();
+    let request = desk.request("ladder", conn, tcp(conn));
+    let key = desk.admit(request).unwrap().stream;
+    desk.play(key, None).unwrap();
+    desk.wait(10 * SECOND);
+    desk.engine.behind_ns = 3 * SECOND;
+    desk.wait(SECOND / 2);
+    assert_eq!(position(&desk, key), 10.45);
+    let change = desk.service.set_rendition(desk.now, key, &named("480p"), None);
+    assert_eq!(change.map(|change| change.begins), at(8));
+    desk.settle();
+    desk.wait(2 * SECOND);
+    assert_eq!((rendition(&desk, key).as_str(), changes(&desk)[0].2), ("480p", Some(12)));
+    desk.close(key);
+    assert_whole(&pieces(&desk));
+}
+
 #[test]
 fn what_cannot_be_read_is_not_gone_over_to() {
     let (mut desk, key) = playing();

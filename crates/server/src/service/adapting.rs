@@ -81,11 +81,13 @@ impl Service {
             Ok(()) => self.note_change(now, key, verdict == Verdict::Up),
             // It is there the next time.
             Err(Refusal::Opening | Refusal::TooManyOpenings) => {}
-            Err(_) => {
+            Err(_) if verdict == Verdict::Up => {
                 if let Some(stream) = self.streams.get_mut(&key) {
                     stream.renditions.adapter.refused(now);
                 }
             }
+            // It cannot be opened, which the operator has been told; not again the next second.
+            Err(_) => self.note_change(now, key, false),
         }
     }
 
