@@ -187,8 +187,8 @@ fn what_a_viewer_has_not_got_is_told_when_asked_and_when_its_stream_is_closed() 
         scene.turn();
     }
     scene.turn();
-    // Blocked for 200 ms until it was parked, and 700 ms since.
-    assert!((900..1_100).contains(&scene.backlogs[0].1), "{:?}", scene.backlogs);
+    // Blocked for 200 ms at least until it was parked, and 700 ms since.
+    assert!(scene.backlogs[0].1 >= 900, "{:?}", scene.backlogs);
     assert!(
         matches!(scene.backlogs[..], [asked, closed] if asked.0 > 100_000 && closed == asked),
         "{:?}",

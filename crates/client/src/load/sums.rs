@@ -334,14 +334,18 @@ impl Sums {
         if expected == 0 { 0.0 } else { delivered as f64 / expected as f64 }
     }
 
+    fn take_streams(&mut self) -> Vec<StreamReport> {
+        self.streams.sort_by_key(|stream| (stream.viewer, stream.session));
+        std::mem::take(&mut self.streams)
+    }
+
     /// The report, but for what is judged.
     pub(super) fn report(mut self, plan: &Plan, errors: UdpErrors, series: Vec<Sample>) -> LoadReport {
-        self.streams.sort_by_key(|stream| (stream.viewer, stream.session));
         if let Some(probe) = plan.probe.as_ref().filter(|probe| !probe.passes()) {
             probe.whole_lateness(&mut self.times.lateness);
         }
-        let failures = std::mem::take(&mut self.failures);
-        let (worst, per_stream) = (std::mem::take(&mut self.worst), std::mem::take(&mut self.streams));
+        let (failures, worst) = (std::mem::take(&mut self.failures), std::mem::take(&mut self.worst));
+        let per_stream = self.take_streams();
         let (c, t) = (&self.counts, &self.times);
         LoadReport {
             streams: u64::from(plan.options.streams),

@@ -88,14 +88,7 @@ impl Counters {
             Event::Started { .. } => &mut self.sessions_started,
             Event::Playing(Playing { seek: true, .. }) => &mut self.seeks,
             Event::Finished { .. } => &mut self.titles_finished,
-            Event::Rendition { cause, .. } => {
-                self.rendition_changes += 1;
-                match cause {
-                    Cause::Viewer => return,
-                    Cause::Trouble(_) => &mut self.renditions_lowered,
-                    Cause::Recovered => &mut self.renditions_raised,
-                }
-            }
+            Event::Rendition { cause, .. } => return self.count_rendition(*cause),
             Event::RenditionFailed { .. } => &mut self.rendition_failed,
             Event::Ended { reason, .. } => match reason {
                 EndReason::TornDown => &mut self.sessions_torn_down,
@@ -148,6 +141,15 @@ impl Counters {
             _ => return,
         };
         *counter += 1;
+    }
+
+    fn count_rendition(&mut self, cause: Cause) {
+        self.rendition_changes += 1;
+        match cause {
+            Cause::Viewer => {}
+            Cause::Trouble(_) => self.renditions_lowered += 1,
+            Cause::Recovered => self.renditions_raised += 1,
+        }
     }
 }
 
