@@ -88,9 +88,7 @@ fn a_protected_title_has_one_more_line() {
 fn a_transformed_title_names_the_transformation_in_its_tracks_url() {
     let transform = Some(Transformed { name: "deu".into(), number: 3 });
     let entry = Entry { transform, ..entry("film") };
-    let text = |fec| {
-        describe(&entry, "192.0.2.1".parse().unwrap(), &[], &Asked { fec, rendition: None })
-    };
+    let text = |fec| describe(&entry, "192.0.2.1".parse().unwrap(), &[], &Asked { fec, rendition: None });
     assert!(text(None).ends_with("a=control:track1?transform=deu\r\n"), "{}", text(None));
     let both = text(Some(FecMode::Xor));
     assert!(both.contains("a=control:track1?transform=deu&fec=xor\r\n"), "{both}");

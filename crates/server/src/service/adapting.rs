@@ -116,12 +116,10 @@ impl Service {
             stream.renditions.adapter.pressure();
             let may_change = stream.adapts() && stream.renditions.adapter.may_change(now);
             let Some(lowest) = stream.renditions.lowest().filter(|_| may_change) else { continue };
-            match self.want_rendition(now, key, lowest, Cause::Trouble(Trouble::Overload), None) {
-                Ok(()) => {
-                    self.note_change(now, key, false);
-                    gone += relief(self, key).unwrap_or(0);
-                }
-                Err(_) => {}
+            // Who cannot change is left to what comes behind this.
+            if self.want_rendition(now, key, lowest, Cause::Trouble(Trouble::Overload), None).is_ok() {
+                self.note_change(now, key, false);
+                gone += relief(self, key).unwrap_or(0);
             }
         }
         gone.min(packets_per_s)
