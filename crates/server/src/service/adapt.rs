@@ -60,6 +60,8 @@ pub struct Adapter {
     fell_from: Option<(Instant, u64)>,
     /// Reports in a row of high loss: the first one's and the last one's time, how many, the sum of their fractions.
     loss: Option<(Instant, Instant, u32, u32)>,
+    /// Its last report was of loss: until one says otherwise, time without reports proves nothing.
+    is_lossy: bool,
     /// A reason to send less that has not been acted upon.
     trouble: Option<(Trouble, u64)>,
 }
@@ -74,6 +76,7 @@ impl Default for Adapter {
             behind: None,
             fell_from: None,
             loss: None,
+            is_lossy: false,
             trouble: None,
         }
     }
@@ -101,7 +104,8 @@ impl Adapter {
 
     /// The viewer reports that this share of the packets since its last report is lost, in 1/256.
     pub fn report(&mut self, now: Instant, fraction_256: u8) {
-        if fraction_256 >= LOSS_LOW_256 {
+        self.is_lossy = fraction_256 >= LOSS_LOW_256;
+        if self.is_lossy {
             self.good_since = None;
         }
         if fraction_256 < LOSS_HIGH_256 {
@@ -137,7 +141,7 @@ impl Adapter {
         self.changed = Some(now);
         self.raised = if is_up { Some(now) } else { self.raised };
         (self.good_since, self.loss, self.trouble) = (None, None, None);
-        (self.behind, self.fell_from) = (None, None);
+        (self.behind, self.fell_from, self.is_lossy) = (None, None, false);
     }
 
     /// Whether its rendition may be changed by now.
@@ -152,6 +156,9 @@ impl Adapter {
         }
         if let Some((trouble, through_permille)) = self.trouble {
             return self.may_change(now).then_some(Verdict::Down { through_permille, trouble });
+        }
+        if self.is_lossy {
+            return None;
         }
         let since = *self.good_since.get_or_insert(now);
         let is_up = self.may_change(now) && now.ns_since(since) >= self.up_after_ns;

@@ -50,10 +50,9 @@ fn a_viewer_that_falls_behind_gets_what_its_way_carries() {
 #[test]
 fn a_moment_without_reading_changes_nothing() {
     let mut viewer = Viewer::default();
+    // It stands still for just under a second, again and again, and catches up each time.
     for _ in 0..10 {
-        viewer.live(1, |adapter, now, _| adapter.behind(now, 3 * S));
-        viewer.live(3, |adapter, now, second| adapter.behind(now, (2 - second) * S));
-        viewer.live(1, |adapter, now, _| adapter.behind(now, 0));
+        viewer.live(4, |adapter, now, second| adapter.behind(now, (9 - 3 * second) * S / 10));
     }
     assert!(viewer.verdicts.is_empty(), "{:?}", viewer.verdicts);
 }
@@ -112,13 +111,14 @@ fn each_try_that_fails_doubles_the_time_to_the_next() {
         (RENDITION_UP_NS << n.min(4)) / S * u64::from(n < 5) + RENDITION_UP_MAX_NS / S * u64::from(n >= 5)
     };
     for (n, up) in ups.iter().enumerate() {
-        assert!((least(n + 1)..least(n + 1) + 5).contains(up), "{ups:?}");
+        // Up to 13 s of falling behind may follow the change.
+        assert!((least(n + 1)..least(n + 1) + 13).contains(up), "{ups:?}");
     }
     // One that lasts counts for all that failed.
     reads_well(&mut viewer, 61);
     let last = viewer.verdicts.last().unwrap().0;
     viewer.live(13, |adapter, now, second| adapter.behind(now, second * S));
-    reads_well(&mut viewer, 30);
+    reads_well(&mut viewer, 2 * RENDITION_UP_NS / S + 13);
     assert!(
         viewer.times().iter().any(|(at, up)| *up && *at > last && *at < last + 130),
         "{:?}",
