@@ -24,6 +24,7 @@
 //! | [`shape`] | a payload, checked: which bytes make which datagram |
 //! | [`sleep`] | who sleeps and has to be woken: the protocol of a doorbell |
 //! | [`text`] | text from outside, made fit for terminals and logs |
+//! | [`wheel`] | a timing wheel: one timer for each of many owners |
 //! | [`wire`] | checksums, headers, RTP, RTCP: bytes on the wire |
 #![deny(unsafe_code)]
 
@@ -46,4 +47,5 @@ mod sync;
 pub mod text;
 pub mod time;
 pub mod units;
+pub mod wheel;
 pub mod wire;

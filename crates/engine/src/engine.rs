@@ -17,6 +17,7 @@ use millrace_core::ids::{ConnId, StreamId};
 use millrace_core::limits::{MAX_BURST_NS, MAX_STREAMS_PER_ENGINE, SHARED_WAKE_NS};
 use millrace_core::pool::Lease;
 use millrace_core::time::{Instant, MediaTicks};
+use millrace_core::wheel::Wheel;
 use millrace_core::wire::rtp::Timeline;
 
 use crate::batch::Batch;
@@ -24,7 +25,6 @@ use crate::conns::ConnLists;
 use crate::frame::times;
 use crate::held::HeldLeases;
 use crate::pace::BurstRules;
-use crate::pace::wheel::Wheel;
 use crate::queue::IndexQueue;
 use crate::stream::{Cold, Ends, Input, NEVER, Next, Numbers, Slot, State, Stream, flag, pending};
 use crate::types::{EngineConfig, EngineCounters, FailReason, Refusal, RunEnd, StopReason};

@@ -30,8 +30,6 @@
 //! every time must not slow the title down. So 5/4 holds for any window that is longer by that credit. However many bursts
 //! leave at one moment, they are never more than [`MAX_BURST_PACKETS`] together ([`LastBurst::room`]).
 
-pub mod wheel;
-
 use millrace_core::limits::{
     CATCH_UP_RATIO, MAX_BURST_PACKETS, MIN_BURST_PACKETS, MIN_PACKET_GAP_NS, TCP_BURST_RATIO, WAKE_CREDIT_NS,
     WAKE_CREDIT_PACKETS,

@@ -7,8 +7,8 @@ use std::hint::black_box;
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_BATCH_BURSTS, RTP_HEADER_BYTES};
 use millrace_core::prefetch::prefetch_all;
 use millrace_core::time::Instant;
+use millrace_core::wheel::Wheel;
 use millrace_core::wire::frame::{MAX_HEADER_BYTES, Template};
-use millrace_engine::pace::wheel::Wheel;
 
 use super::framing::template;
 use super::{PACKET_NS, START};

@@ -21,8 +21,8 @@ use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::pool::{ExtentArena, ExtentContent, HeapRegion, Lease};
 use millrace_core::seam::{Dest, Payload, SendOutcome, TransmitBatch};
 use millrace_core::time::{Instant, MediaTicks};
+use millrace_core::wheel::Wheel;
 use millrace_core::wire::rtp::{Timeline, sequence_of};
-use millrace_engine::pace::wheel::Wheel;
 use millrace_engine::{Engine, EngineConfig, Media, Numbering, RunSpec, StreamEvent, StreamSpec};
 
 use self::bare::{Bare, Heap, Lcg};

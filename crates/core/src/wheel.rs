@@ -21,7 +21,7 @@
 mod bits;
 mod lists;
 
-use millrace_core::time::Instant;
+use crate::time::Instant;
 
 use self::bits::Bits;
 use self::lists::{Entry, Place, Queues};
