@@ -36,6 +36,12 @@ const RULES: &[Rule] = &[
         theirs: Some(&[]),
         why: "deterministic: without other crates it cannot reach a clock, a file or a socket",
     },
+    Rule {
+        krate: "millrace-tcp",
+        ours: &["millrace-core"],
+        theirs: Some(&[]),
+        why: "deterministic, as the engine is: segments and time come in, segments go out",
+    },
     Rule { krate: "millrace-netio", ours: &["millrace-core"], theirs: None, why: "knows packets, not films" },
     Rule {
         krate: "millrace-offload",

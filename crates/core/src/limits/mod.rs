@@ -22,6 +22,7 @@ pub mod egress;
 pub mod engines;
 pub mod ladder;
 pub mod stream;
+pub mod tcp;
 pub mod transform;
 pub mod trick;
 pub mod ts;
