@@ -7,7 +7,7 @@ use millrace_core::limits::PLAY_DELAY_NS;
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtcp::ReportBlock;
 use millrace_server::service::adapt::Trouble;
-use millrace_server::service::{Cause, Event, RenditionWish, StreamKey};
+use millrace_server::service::{Cause, Event, Refusal, RenditionWish, StreamKey};
 use rtsp_support::SECOND;
 use service_support::*;
 
@@ -178,5 +178,31 @@ fn up_needs_room() {
     desk.play(key, span(0, None)).unwrap();
     live(&mut desk, key, 45, |_| 0);
     assert_ne!(sent(&desk, key), "480p");
+    desk.close(key);
+}
+
+/// Who leaves the choice to the server begins with what there is room for, and gets more when there is more. Who has chosen is refused, and so is
+/// everybody whom no rendition fits.
+#[test]
+fn a_newcomer_begins_with_what_there_is_room_for() {
+    let mut desk = Desk::with(|config| config.max_rate = Some(BitRate(7_500_000)));
+    let other = desk.udp("film", 6000);
+    desk.play(other, None).unwrap();
+    // 3.5 of 7.5 Mb/s are left.
+    let conn = desk.conn();
+    let mut named = desk.request("turning", conn, tcp(conn));
+    named.rendition = Some(RenditionWish::Named("1080p".to_owned()));
+    assert!(matches!(desk.admit(named), Err(Refusal::Rate { .. })));
+    let key = by_tcp(&mut desk);
+    assert_eq!((sent(&desk, key).as_str(), desk.service.reserved_rate()), ("720p", 7_000_000));
+    assert!(desk.service.stream(key).unwrap().is_rendition_auto());
+    let conn = desk.conn();
+    let none_fits = desk.request("turning", conn, tcp(conn));
+    // What it lacks is told of the one that it should have begun with.
+    let Err(Refusal::Rate { more, .. }) = desk.admit(none_fits) else { panic!("it is refused") };
+    assert_eq!(more, BitRate(4_000_000));
+    desk.close(other);
+    live(&mut desk, key, 45, |_| 0);
+    assert_eq!(sent(&desk, key), "1080p");
     desk.close(key);
 }

@@ -5,9 +5,12 @@ use millrace_core::time::{Instant, NS_PER_S};
 
 use super::Service;
 use super::adapt::{Trouble, Verdict};
+use super::admit::Request;
 use super::measured::demand_of;
+use super::ports::Entry;
 use super::refusal::Refusal;
-use super::rendition::Cause;
+use super::rendition::{Cause, Renditions};
+use super::room::Place;
 use super::stream::{Media, Stream, StreamKey};
 
 impl Stream {
@@ -54,6 +57,35 @@ impl Stream {
 }
 
 impl Service {
+    /// What a stream begins with, and which engine takes it. One whose rendition the server chooses begins with the best that there is room for: `entry`
+    /// is the title itself.
+    ///
+    /// # Errors
+    /// What is lacking for what it should begin with.
+    pub(super) fn place_first(
+        &mut self,
+        now: Instant,
+        request: &Request,
+        own: Option<StreamKey>,
+        entry: &Entry,
+        renditions: &mut Renditions,
+    ) -> Result<(Entry, Place), Refusal> {
+        let mut lacking = None;
+        loop {
+            let first = self.first_sent(entry, renditions)?;
+            let refusal = match self.place(now, request, own, &first) {
+                Ok(place) => return Ok((first, place)),
+                Err(refusal) => refusal,
+            };
+            // Who has seen one rendition goes on with it.
+            let helps = own.is_none() && refusal.is_of_rate() && renditions.begin_lower();
+            let lacking = lacking.get_or_insert(refusal);
+            if !helps {
+                return Err(lacking.clone());
+            }
+        }
+    }
+
     /// Changes what has to be changed, and asks the engines how far viewers are behind: what they say counts the next time. Call it about
     /// once a second.
     pub(super) fn adapt_all(&mut self, now: Instant) {

@@ -106,8 +106,8 @@ impl Service {
         };
         renditions.is_auto &= !matches!(granted, Granted::Possible { .. });
         self.replace_others(now, own, &request);
+        let (first, place) = self.place_first(now, &request, own, &entry, &mut renditions)?;
         let home = if first.is_made { first.timeline } else { entry.timeline };
-        let place = self.place(now, &request, own, if first.is_made { &first } else { &entry })?;
         let tracks = if let Granted::Possible { mode, .. } = &granted { mode.tracks() } else { &[] };
         let parity = tracks.iter().map(|&track| Need::parity(&entry, track));
         self.need(now, request.conn, [Need::media(&entry)].into_iter().chain(parity))?;

@@ -133,6 +133,12 @@ impl Refusal {
         Self::NoRendition { there: names.join(", ") }
     }
 
+    /// Whether something that has a lower bit rate may not meet it.
+    pub(super) fn is_of_rate(&self) -> bool {
+        let is_full = matches!(self, Self::Full(Full::Processor { .. } | Full::Link { .. }));
+        is_full || matches!(self, Self::Rate { .. } | Self::AddressRate { .. })
+    }
+
     /// What is used up, if that is the reason.
     pub fn resource(&self) -> Option<&'static str> {
         Some(match self {

@@ -182,6 +182,16 @@ impl Renditions {
         self.all.len().checked_sub(1).filter(|lowest| *lowest > self.sent)
     }
 
+    /// To begin with the next lower one, if the server chooses and there is one.
+    pub(super) fn begin_lower(&mut self) -> bool {
+        let has_lower = self.is_auto && self.wanted + 1 < self.all.len();
+        if has_lower {
+            self.wanted += 1;
+            self.sent = self.wanted;
+        }
+        has_lower
+    }
+
     /// The best one that needs no more than this share of what is sent, in thousandths, or the lowest.
     pub(super) fn lower(&self, through_permille: u64, basis: RateBasis) -> Option<usize> {
         let lowest = self.lowest()?;
