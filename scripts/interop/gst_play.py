@@ -38,13 +38,14 @@ PAUSE_SETTLES_S = 0.3
 
 
 def parse_step(text):
-    """'4:pause', '7:resume', '5:seek=8' or '5:rate=-4' as (seconds, word, value)."""
+    """'4:pause', '7:resume', '5:seek=8', '5:rate=-4' or '5:rendition=180p' as (seconds, word, value)."""
     at, _, action = text.partition(":")
     word, _, value = action.partition("=")
-    if word not in ("pause", "resume", "seek", "rate") or (word in ("seek", "rate")) != bool(value):
-        words = "SECONDS:pause, SECONDS:resume, SECONDS:seek=SECONDS or SECONDS:rate=SPEED"
+    with_value = ("seek", "rate", "rendition")
+    if word not in ("pause", "resume", *with_value) or (word in with_value) != bool(value):
+        words = "SECONDS:pause, SECONDS:resume, SECONDS:seek=SECONDS, SECONDS:rate=SPEED or SECONDS:rendition=NAME"
         raise argparse.ArgumentTypeError(f"'{text}' is not {words}")
-    return float(at), word, float(value or 0)
+    return float(at), word, value if word == "rendition" else float(value or 0)
 
 
 def parse_arguments():
@@ -53,7 +54,7 @@ def parse_arguments():
     parser.add_argument("--transport", choices=sorted(PROTOCOLS), default="udp")
     parser.add_argument("--limit", type=float, required=True, help="give up after so many seconds")
     parser.add_argument("--latency", type=int, help="jitter buffer in milliseconds (GStreamer's own: 2000)")
-    parser.add_argument("--step", type=parse_step, action="append", default=[], help="SECONDS:pause|resume|seek=T|rate=X")
+    parser.add_argument("--step", type=parse_step, action="append", default=[], help="SECONDS:pause|resume|seek=T|rate=X|rendition=NAME")
     return parser.parse_args()
 
 
@@ -67,6 +68,7 @@ class Player:
         self.paused_since = None
         self.awaits_seek = False
         self.jitter_buffers = []
+        self.source = None
         self.report = {
             "pictures": [],
             "frames_while_paused": 0,
@@ -107,6 +109,7 @@ class Player:
         return sink
 
     def on_source(self, _pipeline, source):
+        self.source = source
         Gst.util_set_object_arg(source, "protocols", PROTOCOLS[self.arguments.transport])
         if self.arguments.latency is not None:
             source.set_property("latency", self.arguments.latency)
@@ -165,6 +168,11 @@ class Player:
             self.pipeline.set_state(Gst.State.PLAYING)
         elif word == "rate":
             self.change_rate(value)
+        elif word == "rendition":
+            # rtspsrc's own way to SET_PARAMETER.
+            if not self.source.emit("set-parameter", "rendition", value, "text/parameters", Gst.Promise.new()):
+                self.report["errors"].append(f"the rendition {value} was not asked for")
+                self.loop.quit()
         else:
             with self.lock:
                 self.awaits_seek = True

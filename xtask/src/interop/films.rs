@@ -27,6 +27,8 @@ pub(crate) struct Film {
     /// The same of every decoded block of sound.
     pub(super) sounds: Vec<String>,
     pub(super) stored: Option<Stored>,
+    /// What its pictures are at the lower bit rate, if it can be had at two.
+    pub(super) lower: Vec<String>,
 }
 
 /// A title of the store.
@@ -162,6 +164,13 @@ const JOINS: [(&str, [&str; 2]); 2] = [
     (JOINED_ALIKE, ["-f mpegts"; 2]),
 ];
 
+/// A film at two bit rates, with pictures of two sizes.
+pub(super) const RUNGS: &str = "rungs";
+const LADDER: &str = "360p:1800k,180p:600k";
+/// What the lower one is called.
+pub(super) const LOWER: &str = "180p";
+const RUNGS_SECONDS: f64 = 16.0;
+
 /// The titles of `make demo`, and the extensions of their files.
 const DEMO_FILMS: [(&str, &str); 2] = [(DEMO_CBR, "ts"), (DEMO_VBR, "mp4")];
 pub(super) const DEMO_CBR: &str = "test-card-cbr";
@@ -169,7 +178,8 @@ pub(super) const DEMO_VBR: &str = "test-card-vbr";
 const DEMO_SECONDS: f64 = 12.0;
 
 /// Makes the films in `dir/films` and decodes each once; those that few checks play, and those of the demo, only if they are wanted.
-pub(super) fn make(dir: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<Film>, String> {
+pub(super) fn make(lab: &Lab, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<Film>, String> {
+    let dir = lab.dir.as_path();
     let folder = dir.join("films");
     std::fs::create_dir_all(&folder).map_err(|e| format!("{} cannot be made: {e}", folder.display()))?;
     let recipes = RECIPES.iter().filter(|r| !r.on_demand || is_wanted(r.name));
@@ -181,7 +191,62 @@ pub(super) fn make(dir: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<F
     if DEMO_FILMS.iter().any(|(name, _)| is_wanted(name)) {
         films.extend(make_demo(&folder, dir)?);
     }
+    if is_wanted(RUNGS) {
+        films.push(make_ladder(lab)?);
+    }
     Ok(films)
+}
+
+/// A title with a rendition, made by the program in its store. What both show is what is decoded from there.
+fn make_ladder(lab: &Lab) -> Result<Film, String> {
+    let parts = lab.dir.join(format!("parts-of-{RUNGS}"));
+    std::fs::create_dir_all(&parts).map_err(|e| format!("{} cannot be made: {e}", parts.display()))?;
+    let recipe =
+        Recipe { name: RUNGS, extension: "mp4", seconds: RUNGS_SECONDS, video: "-crf 20 -bf 0", ..USUAL };
+    let recipe = Recipe { container: "-movflags +faststart", ..recipe };
+    let file = encode(&recipe, &parts, &parts)?;
+    let ended = Program::new(&lab.millrace)
+        .args(&format!("add --quiet --ladder {LADDER} --name {RUNGS} --store"))
+        .arg(lab.store())
+        .arg(&file)
+        .run(&parts.join("add"), 120.0)?;
+    ended.ok("millrace add --ladder")?;
+    let titles = listing(lab, &["--all"])?;
+    let frames = |name: &str| {
+        let id =
+            title_id(&titles, name).ok_or_else(|| format!("millrace ls --all shows no title '{name}'"))?;
+        let data = lab.store().join("titles").join(id).join("data.ts");
+        Frames::of_file(&data, STREAMS, &parts.join(format!("decode-{name}")))
+    };
+    let Frames { pictures, sounds } = frames(RUNGS)?;
+    let lower = frames(&format!("{RUNGS}@{LOWER}"))?.pictures;
+    if lower.len() != pictures.len() || pictures.iter().any(|picture| lower.contains(picture)) {
+        return Err(format!(
+            "{} and {} pictures, or some equal, at two bit rates",
+            pictures.len(),
+            lower.len()
+        ));
+    }
+    let film = Film {
+        name: RUNGS,
+        seconds: RUNGS_SECONDS,
+        rate: USUAL.rate,
+        is_stream: false,
+        is_joined: false,
+        pictures,
+        sounds,
+        stored: None,
+        lower,
+    };
+    distinct(film)
+}
+
+/// What `millrace ls --json` prints of the store.
+fn listing(lab: &Lab, options: &[&str]) -> Result<serde_json::Value, String> {
+    let ls = Program::new(&lab.millrace).args("ls --json --store").arg(lab.store());
+    let ended = options.iter().fold(ls, |ls, option| ls.arg(option)).run(&lab.dir.join("ls"), 10.0)?;
+    ended.ok("millrace ls")?;
+    serde_json::from_str(&ended.out).map_err(|e| format!("millrace ls --json printed no JSON: {e}"))
 }
 
 /// The films of the demo, shorter, by the demo's own script.
@@ -273,7 +338,17 @@ fn decoded(
         return Err(format!("{} has {} pictures, not {expected}", file.display(), pictures.len()));
     }
     let is_stream = extension == "ts";
-    Ok(Film { name, seconds, rate, is_stream, is_joined: false, pictures, sounds, stored: None })
+    Ok(Film {
+        name,
+        seconds,
+        rate,
+        is_stream,
+        is_joined: false,
+        pictures,
+        sounds,
+        stored: None,
+        lower: Vec::new(),
+    })
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, String> {
@@ -283,15 +358,7 @@ fn read(file: &Path) -> Result<Vec<u8>, String> {
 /// Asks the program what it has stored and compares every stored title with its film, each once.
 pub(super) fn learn_stored(lab: &mut Lab) -> Result<String, String> {
     let store = lab.store();
-    let ended = Program::new(&lab.millrace)
-        .arg("ls")
-        .arg("--store")
-        .arg(&store)
-        .arg("--json")
-        .run(&lab.dir.join("ls"), 10.0)?;
-    ended.ok("millrace ls")?;
-    let titles =
-        serde_json::from_str(&ended.out).map_err(|e| format!("millrace ls --json printed no JSON: {e}"))?;
+    let titles = listing(lab, &[])?;
     let mut equal = 0;
     for film in &mut lab.films {
         let id = title_id(&titles, film.name)

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{Check, END_SECONDS, ODD_FILMS, ODD_TIMES, Outcome, SHORT_FILMS, Transport};
 use crate::interop::Lab;
 use crate::interop::films::{
-    DEMO_CBR, DEMO_VBR, Film, GROUP_SECONDS, JOINED, TWO_HOURS, difference, to_the_end,
+    DEMO_CBR, DEMO_VBR, Film, GROUP_SECONDS, JOINED, RUNGS, TWO_HOURS, difference, to_the_end,
 };
 use crate::interop::process::{Ended, Program};
 use crate::interop::server::Server;
@@ -47,6 +47,7 @@ pub(super) fn add(checks: &mut Vec<Check>) {
         let join = if transport == Transport::Udp { &INTO_THE_SECOND } else { &ACROSS_THE_JOIN };
         checks.push(scene(join, JOINED).only_long());
         checks.push(scene(&ANYWHERE, TWO_HOURS).short_by_udp(transport));
+        checks.push(scene(&DOWN_AND_UP, RUNGS));
     }
 }
 
@@ -99,12 +100,21 @@ struct Scene {
     pauses: bool,
     /// Where the player asks to go, one place after the other.
     seeks: &'static [f64],
+    /// How often it asks for the other rendition.
+    changes: usize,
     long: bool,
 }
 
 /// From the beginning to the end.
-const WHOLE: Scene =
-    Scene { name: "whole", steps: "", added_seconds: 0.0, pauses: false, seeks: &[], long: false };
+const WHOLE: Scene = Scene {
+    name: "whole",
+    steps: "",
+    added_seconds: 0.0,
+    pauses: false,
+    seeks: &[],
+    changes: 0,
+    long: false,
+};
 
 const SCENES: &[Scene] = &[
     WHOLE,
@@ -148,6 +158,14 @@ const ANYWHERE: Scene = Scene {
     steps: "--step 5:seek=20 --step 10:seek=3600 --step 15:seek=7190",
     added_seconds: 36.0 - 7200.0,
     seeks: &[20.0, 3600.0, 7190.0],
+    ..WHOLE
+};
+
+/// To the lower bit rate and back, by SET_PARAMETER while it plays.
+const DOWN_AND_UP: Scene = Scene {
+    name: "rendition",
+    steps: "--step 5:rendition=180p --step 10:rendition=360p",
+    changes: 2,
     ..WHOLE
 };
 
@@ -197,6 +215,8 @@ fn judge(report: &Value, film: &Film, scene: &Scene, transport: Transport) -> Ou
     let note = if !scene.seeks.is_empty() {
         let (shown, stale) = without_stale(&film.pictures, &shown, transport);
         format!("{stale}{}", after_seeks(film, &shown, scene.seeks)?)
+    } else if scene.changes > 0 {
+        changes(film, &shown, scene.changes)?
     } else if shown == film.pictures {
         String::new()
     } else if scene.pauses && transport == Transport::Tcp {
@@ -223,6 +243,28 @@ fn after_seeks(film: &Film, shown: &[String], seeks: &[f64]) -> Outcome {
         && pieces.first().is_some_and(|piece| piece.start == 0)
         && pieces.last().is_some_and(|piece| piece.end == film.pictures.len())
         && starts.all(|(start, &wanted)| (wanted - early..wanted + 0.5).contains(&start));
+    if is_right { Ok(format!("; {found}")) } else { Err(found) }
+}
+
+/// Every picture must be the film's at one bit rate or the other, each in its place, and change from one to the other so often, at access points.
+fn changes(film: &Film, shown: &[String], wanted: usize) -> Outcome {
+    let is_lower = |at: usize| match &shown[at] {
+        picture if Some(picture) == film.pictures.get(at) => Some(false),
+        picture if Some(picture) == film.lower.get(at) => Some(true),
+        _ => None,
+    };
+    let of: Option<Vec<bool>> = (0..shown.len()).map(is_lower).collect();
+    let Some(of) = of.filter(|of| of.len() == film.pictures.len()) else {
+        let foreign = (0..shown.len()).find(|&at| is_lower(at).is_none()).unwrap_or(shown.len());
+        return Err(format!(
+            "{} of {} pictures, picture {foreign} is not the film's at either bit rate",
+            shown.len(),
+            film.pictures.len()
+        ));
+    };
+    let places: Vec<usize> = (1..of.len()).filter(|&at| of[at] != of[at - 1]).collect();
+    let found = format!("the bit rate changes at pictures {places:?}");
+    let is_right = places.len() == wanted && places.iter().all(|at| at % (GROUP_SECONDS * film.rate) == 0);
     if is_right { Ok(format!("; {found}")) } else { Err(found) }
 }
 
@@ -291,6 +333,7 @@ mod tests {
             pictures,
             sounds: Vec::new(),
             stored: None,
+            lower: Vec::new(),
         }
     }
 
@@ -379,6 +422,26 @@ mod tests {
         for shown in [&[&all[200..]][..], &[all], &[&all[..20], &all[21..40], &all[200..]]] {
             assert!(seek(shown.concat(), Transport::Udp, 0).is_err());
         }
+    }
+
+    #[test]
+    fn a_change_of_the_bit_rate_is_at_an_access_point_and_damages_nothing() {
+        let mut film = film();
+        film.lower = (0..300).map(|number| format!("lower {number}")).collect();
+        let (best, lower) = (film.pictures.clone(), film.lower.clone());
+        let down_and_up = |down: usize, up: usize| [&best[..down], &lower[down..up], &best[up..]].concat();
+        assert_eq!(
+            changes(&film, &down_and_up(150, 250), 2).unwrap(),
+            "; the bit rate changes at pictures [150, 250]"
+        );
+        assert!(changes(&film, &down_and_up(150, 249), 2).unwrap_err().contains("[150, 249]"));
+        assert!(changes(&film, &best, 2).is_err() && changes(&film, &down_and_up(150, 300), 2).is_err());
+        let mut damaged = down_and_up(150, 250);
+        damaged[150] = "damaged".into();
+        assert!(changes(&film, &damaged, 2).unwrap_err().contains("picture 150 is not the film's"));
+        let missing = [&best[..150], &lower[151..250], &best[250..]].concat();
+        assert!(changes(&film, &missing, 2).unwrap_err().contains("299 of 300 pictures, picture 150"));
+        assert!(changes(&film, &down_and_up(150, 250)[..299], 2).unwrap_err().contains("picture 299"));
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 
 use super::{Check, END_SECONDS, ODD_TIMES, Outcome, Transport};
 use crate::interop::films::{
-    DEMO_CBR, DEMO_VBR, FRAMES_PER_SECOND, Film, Frames, GROUP_SECONDS, JOINED, PART_SECONDS, difference,
-    to_the_end,
+    DEMO_CBR, DEMO_VBR, FRAMES_PER_SECOND, Film, Frames, GROUP_SECONDS, JOINED, LOWER, PART_SECONDS, RUNGS,
+    difference, to_the_end,
 };
 use crate::interop::server::Server;
 
@@ -19,15 +19,20 @@ pub(super) fn add(checks: &mut Vec<Check>) {
     let films = [DEMO_CBR, DEMO_VBR, "cbr", "vbr", "bframes", "big", "two-programs", JOINED];
     for film in films.into_iter().chain(ODD_TIMES) {
         let check = Check::playing("vlc", "record", film, Transport::Udp, NEEDS, |_, server, film, log| {
-            record(server, film, log)
+            record(server, film, &server.url(film)?, &film.pictures, log)
         });
         checks.push(if film == DEMO_CBR { check } else { check.only_long() });
     }
+    checks.push(Check::playing("vlc", "rendition", RUNGS, Transport::Udp, NEEDS, |_, server, film, log| {
+        let url = format!("{}?rendition={LOWER}", server.url(film)?);
+        record(server, film, &url, &film.lower, log)
+    }));
 }
 
-fn record(server: &Server, film: &Film, log: &str) -> Outcome {
+/// Records what comes from `url`: the film with these pictures.
+fn record(server: &Server, film: &Film, url: &str, wanted: &[String], log: &str) -> Outcome {
     // VLC refuses to run as root, so its folder must be open to the user it runs as.
-    let folder = server.folder().join(format!("vlc-{}", film.name));
+    let folder = server.folder().join(log.replace('/', "-") + "-folder");
     std::fs::create_dir_all(&folder)
         .and_then(|()| std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777)))
         .map_err(|e| format!("{}: {e}", folder.display()))?;
@@ -36,7 +41,7 @@ fn record(server: &Server, film: &Film, log: &str) -> Outcome {
         .client("cvlc")
         .args("-q --no-video-title-show --play-and-exit --sout")
         .arg(format!("#std{{access=file,mux=ts,dst={}}}", file.display()))
-        .arg(server.url(film)?)
+        .arg(url)
         .arg("vlc://quit")
         .env("HOME", &folder)
         .unprivileged()
@@ -47,15 +52,14 @@ fn record(server: &Server, film: &Film, log: &str) -> Outcome {
     }
     let pictures = Frames::of_file(&file, "0:v:0", &server.log(&format!("{log}-decoded")))?.pictures;
     if film.is_joined {
-        let note = across_the_join(&film.pictures, &pictures)?;
+        let note = across_the_join(wanted, &pictures)?;
         return Ok(format!("{note}, ended {:.1} s after the film", ended.seconds - film.seconds));
     }
-    let at = to_the_end(&film.pictures, &pictures, EDGE_FRAMES)
-        .ok_or_else(|| difference(&film.pictures, &pictures))?;
+    let at = to_the_end(wanted, &pictures, EDGE_FRAMES).ok_or_else(|| difference(wanted, &pictures))?;
     if at > EDGE_FRAMES {
         return Err(format!("{} pictures recorded, {at} missing before the first", pictures.len()));
     }
-    let (got, all) = (pictures.len(), film.pictures.len());
+    let (got, all) = (pictures.len(), wanted.len());
     Ok(format!(
         "{got} of {all} pictures recorded, all equal, ended {:.1} s after the film",
         ended.seconds - film.seconds
