@@ -42,6 +42,10 @@ fn a_viewer_that_falls_behind_gets_what_its_way_carries() {
     viewer.live(9, |adapter, now, second| adapter.behind(now, second * 4 * S / 10));
     let down = Verdict::Down { through_permille: 600, trouble: Trouble::SlowReader };
     assert_eq!(viewer.verdicts, [(4, down)]);
+    // What it was behind before it began to fall behind does not count.
+    let mut late = Viewer::default();
+    late.live(5, |adapter, now, second| adapter.behind(now, (3 + second * 4) * S / 10));
+    assert_eq!(late.verdicts, [(3, down)]);
     // It is still behind, but catches up.
     viewer.live(20, |adapter, now, second| adapter.behind(now, (3 * S).saturating_sub(second * S / 10)));
     assert_eq!(viewer.verdicts.len(), 1);
@@ -71,6 +75,14 @@ fn one_report_says_nothing_whatever_it_says() {
         if second % 25 == 0 {
             adapter.report(now, 255);
         }
+    });
+    assert!(viewer.verdicts.is_empty(), "{:?}", viewer.verdicts);
+    // Nor do two of them, however far apart they are.
+    let mut viewer = Viewer::default();
+    viewer.live(60, |adapter, now, second| match second % 15 {
+        0 | 7 => adapter.report(now, 255),
+        8 => adapter.report(now, 0),
+        _ => {}
     });
     assert!(viewer.verdicts.is_empty(), "{:?}", viewer.verdicts);
     // Not in so short a time either, however many.
