@@ -118,8 +118,7 @@ impl Touching {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let touch_all = move || {
-            // Threads that serve viewers come first. In a thread it says how nice that thread is; refused, it is as any other.
-            let _ = rustix::process::nice(LEAST_URGENT);
+            crate::background::yield_to_all();
             let pages = arena.memory().1.div_ceil(HUGE_PAGE_BYTES);
             for page in 0..pages {
                 if stopped.load(Ordering::Relaxed) || !touch(&arena, page) {
@@ -147,9 +146,6 @@ impl Drop for Touching {
         }
     }
 }
-
-/// The lowest priority of an ordinary thread.
-const LEAST_URGENT: i32 = 19;
 
 /// Makes 2 MiB of an arena present; `false` if the kernel cannot (before Linux 5.14) or has not so much memory. One page at a
 /// time, because nobody can change the process's mappings meanwhile.

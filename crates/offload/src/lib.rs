@@ -13,11 +13,13 @@
 //! | [`load`] | how busy the core is, in nanoseconds |
 //! | [`adaptive_burst`] | longer bursts when it is busy |
 //! | [`reception`] | what comes in by a device, handed to whoever wants it |
+//! | [`background`] | threads that give way to all others |
 //! | [`hugepage`], [`affinity`], [`clock`] | memory, cores and time of the real machine |
 #![deny(unsafe_code)]
 
 pub mod adaptive_burst;
 pub mod affinity;
+pub mod background;
 pub mod clock;
 pub mod command;
 pub mod core_loop;

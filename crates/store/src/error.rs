@@ -217,7 +217,7 @@ impl StoreError {
     }
 
     /// Whether a file system that may not be written to is the reason.
-    pub(crate) fn is_read_only(&self) -> bool {
+    pub fn is_read_only(&self) -> bool {
         match self {
             Self::Io { error, .. } => error.kind() == io::ErrorKind::ReadOnlyFilesystem,
             Self::ReadOnly { .. } => true,
@@ -226,7 +226,7 @@ impl StoreError {
     }
 
     /// Whether the disk being full is the reason.
-    pub(crate) fn is_no_space(&self) -> bool {
+    pub fn is_no_space(&self) -> bool {
         match self {
             Self::Io { error, .. } => {
                 matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)

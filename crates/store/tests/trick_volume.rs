@@ -16,7 +16,7 @@ use millrace_store::check::{Depth, check_store};
 use millrace_store::disk::ReadFaults;
 use millrace_store::ingest::identify;
 use millrace_store::repair::{Fate, Verdict};
-use millrace_store::trick::{TrickError, TrickProgress, make};
+use millrace_store::trick::{TrickError, TrickProgress, make, make_on_use};
 use millrace_store::volume::{Derived, FinishTitle, TitleInfo, Volume};
 use repair_support::{Members, content, flip, run_repair, run_scrub};
 use trick_support::{Fixture, X264, add, film, make_of, numbers};
@@ -208,4 +208,65 @@ fn it_goes_on_where_it_was_stopped() {
     let source = identify(&film.dir.path().join("film.ts")).unwrap();
     assert_eq!(film.volume.find_source(&source).unwrap(), Some(film.parent.clone()));
     assert_eq!(check_store(film.volume.dir(), Depth::Full, &mut |_| {}).unwrap(), []);
+}
+
+/// Makes one speed as on use, if `room` says so of what it may take; returns what that was too.
+fn on_use(
+    volume: &Volume,
+    parent: &TitleInfo,
+    speed: &str,
+    room: bool,
+) -> (Result<Option<TitleInfo>, TrickError>, Option<u64>) {
+    let (cancel, mut asked) = (AtomicBool::new(false), None);
+    let mut ask = |bytes| {
+        asked = Some(bytes);
+        room
+    };
+    let made = make_on_use(volume, parent, scale(speed), &cancel, &mut |_| {}, &mut ask);
+    (made, asked)
+}
+
+#[test]
+fn what_viewers_ask_for_goes_until_somebody_asks_for_it_to_stay() {
+    let (disks, volume) = Disks::volume(3, 1, 0);
+    let file = disks.dir.path().join("film.ts");
+    film(&file, 6, X264);
+    let parent = add(&volume, &file);
+    for speed in ["4", "-4", "0.5"] {
+        let (refused, most) = on_use(&volume, &parent, speed, false);
+        assert!(matches!(refused, Err(TrickError::NoSpace(_))), "{refused:?}");
+        assert!((0..3).all(|i| fs::read_dir(disks.at(i).join("tmp")).unwrap().count() == 0));
+        let (made, again) = on_use(&volume, &parent, speed, true);
+        let info = made.unwrap().unwrap();
+        assert!(info.derived.unwrap().on_use && again == most);
+        let stored = volume.stored_bytes(info.id).unwrap();
+        let on_disks: u64 = (0..3)
+            .flat_map(|i| fs::read_dir(disks.title(i, info.id)).unwrap())
+            .map(|file| file.unwrap())
+            .filter(|file| file.file_name() != "manifest.mrm")
+            .map(|file| file.metadata().unwrap().len())
+            .sum();
+        assert_eq!(stored, on_disks);
+        assert!(stored <= most.unwrap(), "{speed}: {stored} of {most:?}");
+    }
+    let id = |speed: &str| volume.find(&format!("film@{speed}")).unwrap().unwrap().id;
+    // A use is remembered.
+    let used = std::time::UNIX_EPOCH + std::time::Duration::from_secs(2_000_000_000);
+    volume.note_use(id("4"), used);
+    assert_eq!(volume.last_use(id("4")), Some(used));
+    // Asked for by an operator it stays, on every member.
+    assert!(make_of(&volume, &parent, "4").unwrap().remove(0).result.unwrap().is_none());
+    drop(volume);
+    let volume = Volume::open(&disks.at(1)).unwrap();
+    let id = |speed: &str| volume.find(&format!("film@{speed}")).unwrap().unwrap().id;
+    let (stays, goes) = (id("4"), id("-4"));
+    assert!(!volume.remove_made_on_use(stays).unwrap() && !volume.remove_made_on_use(parent.id).unwrap());
+    assert!(volume.remove_made_on_use(goes).unwrap());
+    assert!(matches!(volume.remove_made_on_use(goes), Err(StoreError::NoTitle { .. })));
+    assert_eq!(names(&volume.titles().unwrap()), ["film", "film@0.5", "film@4"]);
+    assert_eq!(check_store(&disks.at(0), Depth::Full, &mut |_| {}).unwrap(), []);
+    // Nothing is made while a member is missing, and that is known before anything is read.
+    assert!(volume.can_take_titles().is_ok());
+    disks.pull(2);
+    assert!(matches!(volume.can_take_titles(), Err(StoreError::MemberNeeded { .. })));
 }

@@ -129,6 +129,11 @@ pub(super) const LISTED: &[Entry] = &[
         "crates/netio/tests/no_alloc.rs",
         "an allocator that counts, to show that there is nothing to count",
     ),
+    entry(
+        Rule::Unsafe,
+        "crates/offload/src/background.rs",
+        "the system call that sets the priority of a thread's reads, which rustix does not know",
+    ),
     entry(Rule::Unsafe, "crates/offload/src/hugepage.rs", "maps and advises the memory of the arena"),
     entry(
         Rule::Unsafe,

@@ -124,7 +124,7 @@ impl OutputBound {
 }
 
 /// What must stay free on a disk of so many bytes.
-fn reserve(disk_bytes: u64) -> u64 {
+pub(crate) fn reserve(disk_bytes: u64) -> u64 {
     DISK_RESERVE_BYTES.min(disk_bytes / DISK_RESERVE_PARTS)
 }
 

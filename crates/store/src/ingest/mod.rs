@@ -48,6 +48,7 @@ use crate::error::StoreError;
 use crate::volume::{Derived, FinishTitle, SourceIdentity, TitleInfo, TitleWriter, Volume};
 
 pub use bounds::FfmpegBounds;
+pub(crate) use bounds::reserve;
 pub use clock_source::ClockOrigin;
 pub use error::{Exceeded, IngestError, StreamError};
 pub use framing::{Framing, Skipped};

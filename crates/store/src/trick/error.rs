@@ -1,7 +1,7 @@
 //! Why a title cannot be shown at another speed.
 
 use millrace_core::scale::Scale;
-use millrace_core::units::BitRate;
+use millrace_core::units::{BitRate, ByteLen};
 
 use crate::error::StoreError;
 use crate::ingest::StreamError;
@@ -59,6 +59,9 @@ pub enum TrickError {
     /// What was made cannot be taken in: an error of this program.
     #[error("what was made of it is no stream that can be stored: {0}; please report this")]
     Stream(#[source] Box<StreamError>),
+    /// Whoever wanted it has no space for it.
+    #[error("it would take up to {0}, for which there is no space")]
+    NoSpace(ByteLen),
     /// The caller wanted it to stop.
     #[error("cancelled; what was complete is kept, nothing incomplete is left")]
     Cancelled,

@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::scale::Scale;
-use millrace_core::units::Count;
+use millrace_core::units::{ByteLen, Count};
 
 pub use self::error::TrickError;
 use self::mux::Mux;
@@ -70,10 +70,50 @@ pub fn make(
     cancel: &AtomicBool,
     tell: &mut dyn FnMut(TrickProgress),
 ) -> Result<Vec<Made>, TrickError> {
+    build(volume, parent, scales, cancel, tell, None)
+}
+
+/// The same for one speed that a viewer has asked for: the title is marked as made on use. `room` is asked before anything is written
+/// whether there is space for so many bytes on all members together.
+///
+/// # Errors
+/// As [`make`], and [`TrickError::NoSpace`] if `room` says no.
+pub fn make_on_use(
+    volume: &Volume,
+    parent: &TitleInfo,
+    scale: Scale,
+    cancel: &AtomicBool,
+    tell: &mut dyn FnMut(TrickProgress),
+    room: &mut dyn FnMut(u64) -> bool,
+) -> Result<Option<TitleInfo>, TrickError> {
+    let mut made = build(volume, parent, &[scale], cancel, tell, Some(room))?;
+    made.pop().map_or(Ok(None), |made| made.result)
+}
+
+/// Asked whether there is space for so many bytes.
+type AskRoom<'a> = Option<&'a mut dyn FnMut(u64) -> bool>;
+
+fn build(
+    volume: &Volume,
+    parent: &TitleInfo,
+    scales: &[Scale],
+    cancel: &AtomicBool,
+    tell: &mut dyn FnMut(TrickProgress),
+    mut room: AskRoom<'_>,
+) -> Result<Vec<Made>, TrickError> {
     if parent.derived.is_some() {
         return Err(TrickError::Derived);
     }
-    let there: Vec<Scale> = volume.speeds_of(parent.id)?.into_iter().map(|(scale, _)| scale).collect();
+    let found = volume.speeds_of(parent.id)?;
+    // What viewers have asked for before is asked for by somebody else now, and stays.
+    let is_wanted = |scale: &Scale, info: &TitleInfo| {
+        scales.contains(scale) && info.derived.is_some_and(|derived| derived.on_use)
+    };
+    if room.is_none() {
+        let mut wanted = found.iter().filter(|(scale, info)| is_wanted(scale, info));
+        wanted.try_for_each(|(_, info)| volume.keep(info.id))?;
+    }
+    let there: Vec<Scale> = found.into_iter().map(|(scale, _)| scale).collect();
     let is_missing = |scale: &&Scale| !there.contains(scale) && !scale.is_normal();
     let needs_all = |scale: &Scale| (25..=200).contains(&scale.hundredths());
     let missing: Vec<Scale> = scales.iter().filter(is_missing).copied().collect();
@@ -97,9 +137,9 @@ pub fn make(
         let result = match &scanned {
             _ if scale.is_normal() => Err(TrickError::Normal),
             Some(scanned) if missing.contains(&scale) => {
-                let derived = Derived::at_speed(parent.id, scale);
+                let derived = Derived { on_use: room.is_some(), ..Derived::at_speed(parent.id, scale) };
                 let mut making = Making { volume, parent, derived, scanned, source: &mut source, cancel };
-                making.make(tell).map(Some)
+                making.make(tell, &mut room).map(Some)
             }
             _ => Ok(None),
         };
@@ -123,13 +163,21 @@ struct Making<'a> {
 }
 
 impl Making<'_> {
-    fn make(&mut self, tell: &mut dyn FnMut(TrickProgress)) -> Result<TitleInfo, TrickError> {
+    fn make(
+        &mut self,
+        tell: &mut dyn FnMut(TrickProgress),
+        room: &mut AskRoom<'_>,
+    ) -> Result<TitleInfo, TrickError> {
         let (parent, derived) = (self.parent, self.derived);
         let no_room = || TrickError::NoRoom { peak: parent.peak_rate, scale: derived.scale() };
         let shape = Shape::below(parent.peak_rate).ok_or_else(no_room)?;
         let (parent_duration, peak) = (parent.duration, parent.peak_rate);
         let order = Order { scanned: self.scanned, derived, parent_duration, peak, shape };
         let plan = order.plan()?;
+        let bytes = self.volume.bytes_to_store(order.most_bytes(&plan), self.packet_sizes().len());
+        if room.as_mut().is_some_and(|room| !room(bytes)) {
+            return Err(TrickError::NoSpace(ByteLen(bytes)));
+        }
         let mut writer = TitleWriter::begin(self.volume, &parent.packet_sizes)?;
         let indexed = self.write(&plan, shape, &mut writer, tell)?;
         // The plan makes sure of it; a title that broke this rule would cost other viewers their room.

@@ -2,8 +2,9 @@
 
 use std::iter::successors;
 
+use millrace_core::limits::TS_PACKET_BYTES;
 use millrace_core::limits::trick::{
-    MAX_DELAY_SLOTS, MAX_KEY_SLOTS, MAX_PICTURE_TICKS, MIN_PICTURE_TICKS, TRICK_SLOT_TICKS,
+    MAX_DELAY_SLOTS, MAX_KEY_SLOTS, MAX_PICTURE_TICKS, MIN_PICTURE_TICKS, MIN_SLOT_ROOM, TRICK_SLOT_TICKS,
 };
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
@@ -93,6 +94,15 @@ impl Order<'_> {
         let own = picture.found.bytes as usize + parameters.map_or(0, |parameters| parameters.bytes.len());
         // Rewriting adds delimiters and group headers, and a few bits to each slice; emulation prevention may grow with them.
         packets_of_picture(own + own / 64 + 256)
+    }
+
+    /// Bytes that a plan makes, at most.
+    pub(super) fn most_bytes(&self, plan: &Plan) -> u64 {
+        let pictures = plan.shown.iter().map(|shown| self.packets(&self.scanned.pictures[shown.number]));
+        let slots = slots_of(self.derived.duration(self.parent_duration)) + 1;
+        // A slot has clock and tables beside its pictures, or is filled up.
+        let packets = pictures.sum::<u64>() + slots * (self.shape.least + MIN_SLOT_ROOM);
+        packets * TS_PACKET_BYTES as u64
     }
 
     /// Key pictures, those left out that would come too late, and those repeated that are far from the next.

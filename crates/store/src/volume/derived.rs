@@ -32,6 +32,9 @@ pub struct Derived {
     pub parent: TitleId,
     /// What it is of that title.
     pub kind: DerivedKind,
+    /// Made because a viewer asked for its speed, and removed when its space is needed. What an operator has asked for stays. Never a
+    /// rendition.
+    pub on_use: bool,
 }
 
 /// What a derived title is of its parent.
@@ -44,14 +47,14 @@ pub enum DerivedKind {
 }
 
 impl Derived {
-    /// A title that shows `parent` at this speed.
+    /// A title that shows `parent` at this speed, made to stay.
     pub fn at_speed(parent: TitleId, scale: Scale) -> Self {
-        Self { parent, kind: DerivedKind::Speed(scale) }
+        Self { parent, kind: DerivedKind::Speed(scale), on_use: false }
     }
 
     /// A rendition of `parent`.
     pub fn as_rendition(parent: TitleId, name: RenditionName) -> Self {
-        Self { parent, kind: DerivedKind::Rendition(name) }
+        Self { parent, kind: DerivedKind::Rendition(name), on_use: false }
     }
 
     /// The speed, if that is what it was made for.
@@ -138,15 +141,17 @@ struct Stored {
     scale: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     rendition: Option<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    on_use: bool,
 }
 
 impl From<Derived> for Stored {
     fn from(derived: Derived) -> Self {
-        let Derived { parent, kind } = derived;
+        let Derived { parent, kind, on_use } = derived;
         let text = Some(kind.to_string());
         match kind {
-            DerivedKind::Speed(_) => Self { parent, scale: text, rendition: None },
-            DerivedKind::Rendition(_) => Self { parent, scale: None, rendition: text },
+            DerivedKind::Speed(_) => Self { parent, scale: text, rendition: None, on_use },
+            DerivedKind::Rendition(_) => Self { parent, scale: None, rendition: text, on_use },
         }
     }
 }
@@ -155,7 +160,7 @@ impl TryFrom<Stored> for Derived {
     type Error = String;
 
     fn try_from(stored: Stored) -> Result<Self, String> {
-        let Stored { parent, scale, rendition } = stored;
+        let Stored { parent, scale, rendition, on_use } = stored;
         let kind = match (scale, rendition) {
             (Some(scale), None) => DerivedKind::Speed(scale.parse().map_err(|e: ScaleError| e.to_string())?),
             (None, Some(name)) => {
@@ -163,7 +168,10 @@ impl TryFrom<Stored> for Derived {
             }
             _ => return Err("derived: one of scale and rendition must be there".to_owned()),
         };
-        Ok(Self { parent, kind })
+        if on_use && matches!(kind, DerivedKind::Rendition(_)) {
+            return Err("derived: no rendition is made on use".to_owned());
+        }
+        Ok(Self { parent, kind, on_use })
     }
 }
 
@@ -249,7 +257,7 @@ impl Volume {
         }
         for (id, parent) in orphans {
             // Under the lock: renditions become visible before their title, whoever makes them.
-            self.remove_if_there(id, |usable| usable.iter().all(|dirs| !dirs.title(parent).exists()))?;
+            self.remove_if_there(id, |usable| Ok(usable.iter().all(|dirs| !dirs.title(parent).exists())))?;
         }
         Ok(())
     }
@@ -283,14 +291,24 @@ mod tests {
         let body = |kind: &str| format!("{{\"parent\":\"{}\"{kind}}}", "01".repeat(16));
         let read =
             |kind: &str| serde_json::from_str::<Derived>(&body(kind)).map_err(|error| error.to_string());
-        for (kind, name) in [(r#","scale":"-16""#, "film@-16"), (r#","rendition":"720p""#, "film@720p")] {
+        for (kind, name) in [
+            (r#","scale":"-16""#, "film@-16"),
+            (r#","scale":"4","on_use":true"#, "film@4"),
+            (r#","rendition":"720p""#, "film@720p"),
+        ] {
             let derived = read(kind).unwrap();
             assert_eq!(serde_json::to_string(&derived).unwrap(), body(kind));
             assert_eq!(derived.name("film"), name);
             assert!(derived.may_be_called(name));
         }
         assert_eq!(read(r#","rendition":"720p""#).unwrap().scale(), Scale::NORMAL);
-        for wrong in ["", r#","scale":"4","rendition":"720p""#, r#","scale":"99""#, r#","rendition":"4""#] {
+        for wrong in [
+            "",
+            r#","scale":"4","rendition":"720p""#,
+            r#","scale":"99""#,
+            r#","rendition":"4""#,
+            r#","rendition":"720p","on_use":true"#,
+        ] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
     }

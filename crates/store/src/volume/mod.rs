@@ -20,6 +20,7 @@
 //! | `catalogue` | finds titles by name, id, source |
 //! | `listing` | where titles lie, and what of that is lost |
 //! | `derived` | titles made of other titles: names, times, removal with the parent |
+//! | `on_use` | derived titles that are made and removed as viewers want them |
 //! | `damaged` | titles in which serving found damage: a list for the next scrub |
 //! | `remove` | removes a title, and what was derived from it |
 //! | `recover` | sweeps `tmp`, finishes what was begun on some of the members |
@@ -38,6 +39,7 @@ pub(crate) mod manifest_io;
 mod media;
 mod members_io;
 mod name;
+mod on_use;
 mod open;
 mod parity_crcs;
 mod publish;

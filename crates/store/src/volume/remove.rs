@@ -20,26 +20,32 @@ impl Volume {
     /// no parent, which the next open sees.
     pub fn remove(&self, id: TitleId) -> Result<(), StoreError> {
         let named = self.inner.with_catalogue(move |catalogue| catalogue.by_id(id)).ok().flatten();
-        self.remove_one(id, |_| true)?;
+        self.remove_one(id, |_| Ok(true))?;
         let name = named.map(|info| info.name);
         // The title is gone whatever becomes of these.
         let derived = self.inner.with_catalogue(move |catalogue| catalogue.derived_of(id, name));
-        derived.unwrap_or_default().iter().try_for_each(|info| self.remove_if_there(info.id, |_| true))
+        derived.unwrap_or_default().iter().try_for_each(|info| self.remove_if_there(info.id, |_| Ok(true)))
     }
 
     /// Removes a title if it is there and `is_due` says so of the members' directories under the lock.
     pub(super) fn remove_if_there(
         &self,
         id: TitleId,
-        is_due: impl Fn(&[Dirs]) -> bool,
+        is_due: impl FnOnce(&[Dirs]) -> Result<bool, StoreError>,
     ) -> Result<(), StoreError> {
-        match self.remove_one(id, is_due) {
+        match self.remove_one(id, is_due).map(drop) {
             Err(StoreError::NoTitle { .. }) => Ok(()),
             removed => removed,
         }
     }
 
-    fn remove_one(&self, id: TitleId, is_due: impl Fn(&[Dirs]) -> bool) -> Result<(), StoreError> {
+    /// Removes a title if `is_due` says so of the members' directories under the lock, when nobody else can change the volume; whether
+    /// it did.
+    pub(super) fn remove_one(
+        &self,
+        id: TitleId,
+        is_due: impl FnOnce(&[Dirs]) -> Result<bool, StoreError>,
+    ) -> Result<bool, StoreError> {
         let Inner { members, disk, .. } = &*self.inner;
         members.refresh();
         enough(&self.inner.dir, members)?;
@@ -49,8 +55,8 @@ impl Volume {
         if usable.iter().all(|dirs| !dirs.title(id).is_dir()) {
             return Err(StoreError::NoTitle { id });
         }
-        if !is_due(&usable) {
-            return Ok(());
+        if !is_due(&usable)? {
+            return Ok(false);
         }
         members_io::leave_missing_behind(members, disk, &lock, manifest_io::lies_on(members, id))?;
         // Were the stripe still there when the title is gone, a refresh would drop it: an error here changes nothing.
@@ -61,6 +67,6 @@ impl Volume {
         // On a disk that was full there may be space for the catalogue now; if not, it is brought up to date at the next open.
         let _ = self.inner.with_catalogue(Catalogue::return_to_disk);
         self.forget_damaged(&[id]);
-        Ok(())
+        Ok(true)
     }
 }

@@ -14,7 +14,7 @@ use super::media::read_metas;
 use super::members_io::leave_missing_behind;
 use super::parity_crcs::ParityCrcs;
 use super::workspace::Workspace;
-use super::{Inner, MediaReader, TitleFiles, open};
+use super::{Derived, Inner, MediaReader, TitleFiles, open};
 use crate::crcs::CrcMaker;
 use crate::error::StoreError;
 use crate::format::manifest::{
@@ -69,7 +69,7 @@ pub(super) fn prepare(
             copy_new(&home.disk, &workspace.path().join(name), &path.join(name))?;
         }
     }
-    publish(volume, &homes, &workspace, id, made)
+    publish(volume, &homes, &workspace, id, |manifest| Ok(enter(manifest, made)))
 }
 
 /// The members that have the title. None of the volume's may be on its way back: it would be filled with the title as it was.
@@ -180,28 +180,43 @@ impl Makers {
     }
 }
 
-/// The manifest is replaced after the new files are in place, on all members. A crash between the renames leaves files that
-/// no manifest names: fsck shows them, and the next try replaces them. Once the new manifest is in place on one member, the
-/// next open puts it in place on the others.
-fn publish(
+/// Has a derived title stay that was made on use.
+pub(super) fn keep(volume: &Inner, id: TitleId) -> Result<(), StoreError> {
+    change(volume, id, "keeping a title", |manifest| {
+        manifest.title.derived = manifest.title.derived.map(|derived| Derived { on_use: false, ..derived });
+        Ok(Vec::new())
+    })
+}
+
+/// Names a title among the renditions that it is to have: no new files, only what its manifest says.
+pub(super) fn name_rendition(volume: &Inner, id: TitleId, name: RenditionName) -> Result<(), StoreError> {
+    change(volume, id, "naming a rendition", |manifest| match manifest.title.rendition {
+        Some(is) if is != name => {
+            Err(StoreError::BadTitle { id, what: format!("is called {is} among its renditions") })
+        }
+        _ => {
+            manifest.title.rendition = Some(name);
+            Ok(Vec::new())
+        }
+    })
+}
+
+/// Changes nothing but what a title's manifest says.
+fn change(
     volume: &Inner,
-    homes: &[Dirs],
-    workspace: &Workspace,
     id: TitleId,
-    made: Vec<Made>,
-) -> Result<Vec<String>, StoreError> {
-    let (lock, usable) = StoreLock::take_all(&volume.members, &|slot| volume.dirs(slot))?;
-    // Read again: another process may have removed the title or added a size meanwhile.
-    let (_, mut manifest) = find_manifest(&volume.members, id)?;
-    let has_title = usable.iter().filter(|dirs| dirs.title(id).is_dir()).map(|dirs| &dirs.root);
-    if !has_title.eq(homes.iter().map(|home| &home.root)) {
-        let what = "the members of the volume have changed meanwhile; prepare it again".to_owned();
-        return Err(StoreError::BadTitle { id, what });
-    }
+    action: &'static str,
+    change: impl FnOnce(&mut Manifest) -> Result<Vec<String>, StoreError>,
+) -> Result<(), StoreError> {
+    volume.writable(action)?;
+    let homes = homes(volume, id)?;
+    let workspace = Workspace::create_on(&homes)?;
+    publish(volume, &homes, &workspace, id, change).map(drop)
+}
+
+/// Puts the files that were made into the manifest, but for those that it has by now; returns their names.
+fn enter(manifest: &mut Manifest, made: Vec<Made>) -> Vec<String> {
     let new: Vec<Made> = made.into_iter().filter(|made| manifest.file(&made.name).is_none()).collect();
-    if new.is_empty() {
-        return Ok(Vec::new());
-    }
     for made in &new {
         let blake3 = made.done.blake3.to_hex().to_string();
         manifest.files.push(FileEntry { name: made.name.clone(), bytes: made.done.bytes, blake3 });
@@ -209,40 +224,45 @@ fn publish(
     }
     manifest.files.sort_by(|a, b| a.name.cmp(&b.name));
     manifest.title.packet_sizes.sort_unstable();
+    new.into_iter().map(|made| made.name).collect()
+}
+
+/// The manifest is replaced after the new files are in place, on all members. A crash between the renames leaves files that
+/// no manifest names: fsck shows them, and the next try replaces them. Once the new manifest is in place on one member, the
+/// next open puts it in place on the others. `change` returns the names of the new files.
+fn publish(
+    volume: &Inner,
+    homes: &[Dirs],
+    workspace: &Workspace,
+    id: TitleId,
+    change: impl FnOnce(&mut Manifest) -> Result<Vec<String>, StoreError>,
+) -> Result<Vec<String>, StoreError> {
+    let (lock, usable) = StoreLock::take_all(&volume.members, &|slot| volume.dirs(slot))?;
+    // Read again: another process may have removed the title or added a size meanwhile.
+    let (_, before) = find_manifest(&volume.members, id)?;
+    let has_title = usable.iter().filter(|dirs| dirs.title(id).is_dir()).map(|dirs| &dirs.root);
+    if !has_title.eq(homes.iter().map(|home| &home.root)) {
+        let what = "the members of the volume have changed meanwhile; do it again".to_owned();
+        return Err(StoreError::BadTitle { id, what });
+    }
+    let mut manifest = before.clone();
+    let new = change(&mut manifest)?;
+    if manifest == before {
+        return Ok(Vec::new());
+    }
     manifest.validate().map_err(|e| StoreError::BadTitle { id, what: e.to_string() })?;
     leave_missing_behind(&volume.members, &volume.disk, &lock, lies_on(&volume.members, id))?;
     replace(homes, workspace, id, &new, &manifest)?;
     // The catalogue sees the manifest's new inode at its next refresh, should this fail.
     let _ = volume.with_catalogue(move |catalogue| catalogue.put(&manifest));
-    Ok(new.into_iter().map(|made| made.name).collect())
-}
-
-/// Gives a title its name among its renditions, if it has none.
-pub(super) fn name_rendition(volume: &Inner, id: TitleId, name: RenditionName) -> Result<(), StoreError> {
-    volume.writable("naming a rendition")?;
-    let homes = homes(volume, id)?;
-    let workspace = Workspace::create_on(&homes)?;
-    let (lock, _) = StoreLock::take_all(&volume.members, &|slot| volume.dirs(slot))?;
-    let (_, mut manifest) = find_manifest(&volume.members, id)?;
-    match manifest.title.rendition {
-        Some(is) if is == name => return Ok(()),
-        Some(is) => {
-            return Err(StoreError::BadTitle { id, what: format!("is called {is} among its renditions") });
-        }
-        None => manifest.title.rendition = Some(name),
-    }
-    manifest.validate().map_err(|e| StoreError::BadTitle { id, what: e.to_string() })?;
-    leave_missing_behind(&volume.members, &volume.disk, &lock, lies_on(&volume.members, id))?;
-    replace(&homes, &workspace, id, &[], &manifest)?;
-    let _ = volume.with_catalogue(move |catalogue| catalogue.put(&manifest));
-    Ok(())
+    Ok(new)
 }
 
 fn replace(
     homes: &[Dirs],
     workspace: &Workspace,
     id: TitleId,
-    new: &[Made],
+    new: &[String],
     manifest: &Manifest,
 ) -> Result<(), StoreError> {
     let bytes = manifest.encode();
@@ -255,8 +275,8 @@ fn replace(
         }
     }
     for (home, path) in homes.iter().zip(workspace.paths()) {
-        for made in new {
-            rename(&home.disk, &path.join(&made.name), &home.title(id).join(&made.name))?;
+        for name in new {
+            rename(&home.disk, &path.join(name), &home.title(id).join(name))?;
         }
         sync_dir(&home.disk, &home.title(id))?;
     }

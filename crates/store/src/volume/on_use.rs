@@ -1,0 +1,110 @@
+//! Derived titles that are made because viewers ask for them, and removed when their space is needed: what a volume knows of them beyond
+//! what it knows of all titles. Who makes and removes them, and when, is decided elsewhere.
+//!
+//! When one was used last is the modification time of its index: a date that costs no write of its own format, that is copied with the
+//! directory, and that no check looks at.
+
+use std::fs::File;
+use std::path::Path;
+use std::time::SystemTime;
+
+use millrace_core::ids::TitleId;
+
+use super::dirs::Dirs;
+use super::manifest_io::find_manifest;
+use super::{Volume, resize};
+use crate::blocking::Timeout;
+use crate::error::StoreError;
+use crate::format::manifest::INDEX_FILE;
+use crate::ingest::reserve;
+
+impl Volume {
+    /// Whether titles can be added now.
+    ///
+    /// # Errors
+    /// Why not: a member is missing, not complete, or read-only.
+    pub fn can_take_titles(&self) -> Result<(), StoreError> {
+        self.inner.all_members("making a title for another speed").map(drop)
+    }
+
+    /// Has a derived title stay that was made on use.
+    ///
+    /// # Errors
+    /// If there is no such title, or a member cannot be written.
+    pub fn keep(&self, id: TitleId) -> Result<(), StoreError> {
+        resize::keep(&self.inner, id)
+    }
+
+    /// Removes a title if it was made on use; `false`: it was not, or somebody has asked for it to stay meanwhile.
+    ///
+    /// # Errors
+    /// As [`Volume::remove`].
+    pub fn remove_made_on_use(&self, id: TitleId) -> Result<bool, StoreError> {
+        self.remove_one(id, |_| {
+            let (_, manifest) = find_manifest(&self.inner.members, id)?;
+            Ok(manifest.title.derived.is_some_and(|derived| derived.on_use))
+        })
+    }
+
+    /// Bytes that a title takes on all members together.
+    ///
+    /// # Errors
+    /// If its manifest cannot be read.
+    pub fn stored_bytes(&self, id: TitleId) -> Result<u64, StoreError> {
+        let (_, manifest) = find_manifest(&self.inner.members, id)?;
+        let positions = 0..manifest.placement.members.len();
+        Ok(positions.flat_map(|position| manifest.files_on(position)).map(|file| file.bytes).sum())
+    }
+
+    /// What so many bytes of media will take on all members together, at most: with parity, sums and times, in so many packet sizes.
+    pub fn bytes_to_store(&self, media_bytes: u64, packet_sizes: usize) -> u64 {
+        let geometry = self.inner.members.geometry();
+        let (k, m) = (u64::from(geometry.k.max(1)), u64::from(geometry.m));
+        // Of each packet 12 bytes and some of parity's, 2 of each TS packet, and what is there once; records of small packets take most.
+        let records = (media_bytes / 32).saturating_mul(packet_sizes.max(1) as u64).saturating_add(32 << 10);
+        let units = media_bytes.saturating_add(media_bytes.saturating_mul(m) / k);
+        units.saturating_add(records.saturating_mul(u64::from(geometry.members.max(1))))
+    }
+
+    /// Bytes that each member that is there has room for, beyond what is to stay free on a disk.
+    ///
+    /// # Errors
+    /// If one does not answer, or cannot say.
+    pub fn room(&self) -> Result<Vec<u64>, StoreError> {
+        let members = &self.inner.members;
+        let ask = |slot| {
+            let stat = |dir: &Path| rustix::fs::statvfs(dir).map_err(|error| (dir.to_owned(), error));
+            let stat = members.ask(slot, Timeout::Work, stat)?;
+            let stat = stat.map_err(|(dir, error)| StoreError::io("look at", &dir)(error.into()))?;
+            let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+            Ok(bytes(stat.f_bavail).saturating_sub(reserve(bytes(stat.f_blocks))))
+        };
+        members.usable().into_iter().map(ask).collect()
+    }
+
+    /// Writes down when a title was used last. Where that cannot be done the date stays: it only decides which title goes first.
+    pub fn note_use(&self, id: TitleId, at: SystemTime) {
+        for slot in self.inner.members.usable() {
+            let note = move |dir: &Path| {
+                let path = Dirs::new(dir).title(id).join(INDEX_FILE);
+                File::open(path).and_then(|file| file.set_modified(at))
+            };
+            if let Ok(Ok(())) = self.inner.members.ask(slot, Timeout::Work, note) {
+                return;
+            }
+        }
+    }
+
+    /// When a title was used last, or made; `None` if that cannot be read.
+    pub fn last_use(&self, id: TitleId) -> Option<SystemTime> {
+        let members = &self.inner.members;
+        let dates = members.usable().into_iter().filter_map(|slot| {
+            let date = move |dir: &Path| {
+                std::fs::metadata(Dirs::new(dir).title(id).join(INDEX_FILE)).and_then(|data| data.modified())
+            };
+            members.ask(slot, Timeout::Work, date).ok()?.ok()
+        });
+        // Only one of them is written to.
+        dates.max()
+    }
+}
