@@ -276,6 +276,47 @@ fn what_cannot_be_had_is_the_nearest_or_refused() {
     desk.assert_empty();
 }
 
+/// A speed is wished for only if it is one of the usual ones, and nearer to what was asked for than what there is.
+#[test]
+fn what_is_not_there_is_wished_for_at_a_usual_speed() {
+    let mut desk = Desk::new();
+    let key = desk.udp("film", 5000);
+    let mut wishes = |asked| {
+        desk.play_at(key, asked, span(30, None)).unwrap();
+        let wishes = std::mem::take(&mut desk.titles.0.lock().unwrap().wishes);
+        wishes
+            .into_iter()
+            .map(|(title, speed)| {
+                assert_eq!(title, "film");
+                speed
+            })
+            .collect::<Vec<_>>()
+    };
+    for (asked, wished) in [
+        (800, Some(800)),
+        (780, Some(800)),
+        (400, None),
+        (1_200, None),
+        (150, Some(200)),
+        (110, None),
+        (75, Some(75)),
+        (30, Some(25)),
+        (-250, Some(-200)),
+        (-3_200, Some(-3_200)),
+        (-100, None),
+        // It is there and cannot be opened.
+        (3_200, None),
+    ] {
+        assert_eq!(wishes(asked), Vec::from_iter(wished), "{asked}");
+    }
+    desk.close(key);
+    let key = desk.udp("other", 5000);
+    assert_eq!(desk.play_at(key, -500, None), Err(Refusal::NoReverse));
+    assert_eq!(desk.titles.0.lock().unwrap().wishes, [("other".to_owned(), -400)]);
+    desk.close(key);
+    desk.assert_empty();
+}
+
 /// Nothing of what was opened for other speeds stays open, whatever the stream is doing.
 #[test]
 fn a_stream_is_closed_in_every_state() {

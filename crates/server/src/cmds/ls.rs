@@ -4,17 +4,19 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::UNIX_EPOCH;
 
 use clap::Args;
 use millrace_core::limits::control::LS_ANSWER;
 use millrace_core::units::ByteLen;
-use millrace_store::volume::{ListedTitle, Rendition, TitleInfo};
+use millrace_store::volume::{ListedTitle, Rendition, TitleInfo, Volume};
 use serde::{Serialize, Serializer};
 
 use super::StoreArgs;
 use super::progress::codecs;
 use super::serve::{DEFAULT_PORTS, invite};
 use super::terminal::name;
+use crate::rtsp::date::rfc1123;
 
 /// List the titles in the store
 #[derive(Args)]
@@ -53,6 +55,9 @@ struct JsonTitle<'a> {
     /// And which members are missing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     missing: Vec<MissingMember>,
+    /// Of a title that was made because a viewer asked for it: when it was watched last, or made, seconds since 1970 (UTC).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_used_unix_s: Option<u64>,
     /// Whether serving found damage in it, and no scrub has found it whole or repaired it since.
     damaged: bool,
 }
@@ -105,6 +110,18 @@ fn renditions(title: &TitleInfo, derived: &[TitleInfo]) -> String {
     if names.is_empty() { String::new() } else { format!("; as {}", names.join(", ")) }
 }
 
+/// When a title was watched last, or made, that was made because a viewer asked for it.
+fn last_use(volume: &Volume, info: &TitleInfo) -> Option<u64> {
+    let at = info.derived.filter(|derived| derived.on_use).and_then(|_| volume.last_use(info.id))?;
+    at.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs())
+}
+
+/// The same, for the end of its line.
+fn made_on_use(volume: &Volume, info: &TitleInfo) -> String {
+    let at = last_use(volume, info).map(rfc1123);
+    at.map(|at| format!("; made on use, last watched {at}")).unwrap_or_default()
+}
+
 /// Prints a table, or what was asked for instead.
 pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
     let volume = args.store.open_any()?;
@@ -124,7 +141,8 @@ pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
             let (playable, damaged) = (lost.is_none(), is_damaged(title));
             let renditions =
                 Rendition::of(&title.info, &derived).into_iter().map(JsonRendition::from).collect();
-            JsonTitle { info: &title.info, renditions, playable, reason, missing, damaged }
+            let last_used_unix_s = last_use(&volume, &title.info);
+            JsonTitle { info: &title.info, renditions, playable, reason, missing, last_used_unix_s, damaged }
         });
         super::print_json(&rows.collect::<Vec<_>>())?;
         return Ok(ExitCode::SUCCESS);
@@ -152,10 +170,11 @@ pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
         let size = ByteLen(t.bytes).to_string();
         writeln!(
             out,
-            "{:width$}  {length:>11}  {mean:>10}  {peak:>10}  {size:>9}  {}{}",
+            "{:width$}  {length:>11}  {mean:>10}  {peak:>10}  {size:>9}  {}{}{}",
             name(&t.name),
             codecs(t),
-            renditions(t, &derived)
+            renditions(t, &derived),
+            made_on_use(&volume, t)
         )?;
     }
     for title in &titles {

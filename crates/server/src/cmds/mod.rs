@@ -56,7 +56,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    Serve(serve::ServeArgs),
+    Serve(Box<serve::ServeArgs>),
     Add(add::AddArgs),
     Prepare(prepare::PrepareArgs),
     Trick(trick::TrickArgs),
@@ -223,7 +223,7 @@ pub fn main() -> ExitCode {
         Err(faults) => return refuse(faults),
     };
     let result = match cli.command {
-        Command::Serve(args) => serve::run(args, &origins),
+        Command::Serve(args) => serve::run(&args, &origins),
         Command::Add(args) => add::run(&args),
         Command::Prepare(args) => prepare::run(&args),
         Command::Trick(args) => trick::run(&args),

@@ -6,10 +6,12 @@
 //! | [`skipped`] | what was said of files and folders that were left out |
 //! | [`open_titles`] | the titles of the store, as the control plane sees them |
 //! | [`reader`] | the control thread's hand among them: looks them up, has them opened |
+//! | [`on_use`] | which speeds viewers wish for, which titles were made so, and which of those go |
 //! | `access` | index and packet times of one |
 //! | `openers` | the threads that open them |
 
 mod access;
+pub mod on_use;
 pub mod open_titles;
 mod openers;
 pub mod reader;

@@ -20,8 +20,15 @@ use super::access::Access;
 #[derive(Default)]
 pub struct OpenTitles {
     titles: Mutex<BTreeMap<String, Arc<ServedTitle>>>,
-    /// The listing that they come from, and how many of its titles were lost.
-    listed: Mutex<(Option<ListedAt>, usize)>,
+    listed: Mutex<Listed>,
+}
+
+/// What the open titles come from.
+#[derive(Default)]
+struct Listed {
+    as_of: Option<ListedAt>,
+    /// What has changed since it was told last.
+    news: Changes,
 }
 
 /// One title among the open titles.
@@ -53,20 +60,29 @@ impl OpenTitles {
         self.titles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the catalogue again.
+    /// Reads the catalogue again; returns what has changed since it was told last.
     ///
     /// # Errors
     /// When the store cannot be read; the open titles stay as they were.
-    pub fn refresh(&self, volume: &Arc<Volume>) -> Result<Changes, StoreError> {
+    pub fn refresh(&self, volume: &Volume) -> Result<Changes, StoreError> {
+        self.look(volume)?;
         let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
-        let (as_of, lost) = &mut *listed;
-        let Some(listing) = volume.listing_since(as_of.as_ref())? else {
-            return Ok(Changes { lost: *lost, ..Changes::default() });
-        };
+        let untold = Changes { lost: listed.news.lost, ..Changes::default() };
+        Ok(std::mem::replace(&mut listed.news, untold))
+    }
+
+    /// Reads the catalogue again, and leaves it to [`OpenTitles::refresh`] to tell what has changed.
+    ///
+    /// # Errors
+    /// As [`OpenTitles::refresh`].
+    pub fn look(&self, volume: &Volume) -> Result<(), StoreError> {
+        let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
+        let Listed { as_of, news: changes } = &mut *listed;
+        let Some(listing) = volume.listing_since(as_of.as_ref())? else { return Ok(()) };
         let Listing { titles: found, unreadable, as_of: now } = listing;
         let mut titles = self.lock();
         let mut next = BTreeMap::new();
-        let mut changes = Changes::default();
+        changes.lost = 0;
         for listed in found {
             changes.lost += usize::from(listed.lost(|slot| volume.members().is_usable(slot)).is_some());
             let info = &listed.info;
@@ -89,13 +105,13 @@ impl OpenTitles {
         let is_gone = |(name, served): &(&String, &Arc<ServedTitle>)| {
             !next.contains_key(*name) && served.listed.info.derived.is_none()
         };
-        changes.removed = titles.iter().filter(is_gone).map(|(name, _)| name.clone()).collect();
+        changes.removed.extend(titles.iter().filter(is_gone).map(|(name, _)| name.clone()));
         let before = std::mem::replace(&mut *titles, next);
         drop(titles);
         // Closes the files of titles that are gone, for which a disk may be waited for: the control thread looks titles up meanwhile.
         drop(before);
-        (*as_of, *lost) = (now, changes.lost);
-        Ok(changes)
+        *as_of = now;
+        Ok(())
     }
 
     /// All titles, by name, without those that are derived from them.
@@ -134,10 +150,22 @@ impl OpenTitles {
 
     /// What a title is called.
     pub fn name_of(&self, id: TitleId) -> Option<String> {
-        self.lock()
-            .values()
-            .find(|shelved| shelved.listed.info.id == id)
-            .map(|shelved| shelved.listed.info.name.clone())
+        self.info(id).map(|info| info.name)
+    }
+
+    /// What is known of a title.
+    pub fn info(&self, id: TitleId) -> Option<TitleInfo> {
+        let titles = self.lock();
+        let mut infos = titles.values().map(|served| &served.listed.info);
+        infos.find(|info| info.id == id).cloned()
+    }
+
+    /// Titles that were made because viewers asked for them, and their names.
+    pub fn made_on_use(&self) -> Vec<(TitleId, String)> {
+        let titles = self.lock();
+        let infos = titles.values().map(|served| &served.listed.info);
+        let made = infos.filter(|info| info.derived.is_some_and(|derived| derived.on_use));
+        made.map(|info| (info.id, info.name.clone())).collect()
     }
 
     pub(super) fn get(&self, name: &str) -> Option<Arc<ServedTitle>> {

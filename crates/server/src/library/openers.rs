@@ -23,7 +23,22 @@ type Job<T> = Box<dyn FnOnce() -> T + Send>;
 pub(super) struct Openers<T> {
     jobs: Sender<(Job<T>, Job<T>)>,
     results: Receiver<T>,
+    sender: Sender<T>,
     bell: Arc<EventBell>,
+}
+
+/// Where results go.
+pub(super) struct Results<T> {
+    sender: Sender<T>,
+    bell: Arc<EventBell>,
+}
+
+impl<T> Results<T> {
+    /// Adds one, and wakes the control thread. One that nobody takes any more is dropped.
+    pub(super) fn send(&self, result: T) {
+        let _ = self.sender.send(result);
+        self.bell.ring();
+    }
 }
 
 impl<T: Send + 'static> Openers<T> {
@@ -41,7 +56,7 @@ impl<T: Send + 'static> Openers<T> {
             let serve = move || serve(&todo, &sender, &bell);
             std::thread::Builder::new().name(format!("opener-{number}")).spawn(serve)?;
         }
-        Ok(Self { jobs, results, bell })
+        Ok(Self { jobs, results, sender, bell })
     }
 
     /// Has `job` done by the next thread that is free. `failed` makes the result if it panics.
@@ -52,6 +67,11 @@ impl<T: Send + 'static> Openers<T> {
     ) {
         // The threads listen for as long as there is a sender.
         let _ = self.jobs.send((Box::new(job), Box::new(failed)));
+    }
+
+    /// For results that come from other threads.
+    pub(super) fn results(&self) -> Results<T> {
+        Results { sender: self.sender.clone(), bell: Arc::clone(&self.bell) }
     }
 
     /// The next result.

@@ -20,8 +20,9 @@ use millrace_store::stripes::StripeLayout;
 use millrace_store::transform::{Derivation, DeriveTitleError, Transforms, timeline_of};
 use millrace_store::volume::{self, Derived, Volume};
 
+use super::on_use::OnUse;
 use super::open_titles::{OpenTitles, ServedTitle};
-use super::openers::Openers;
+use super::openers::{Openers, Results};
 use crate::admission::CacheFigures;
 use crate::service::{
     Entry, FecMatrix, Library, Need, OpenError, Part, Presentation, Rendition, TimeBase, Track, Transformed,
@@ -59,6 +60,8 @@ pub struct Reader {
     idle: VecDeque<Key>,
     /// What could not be opened and why, the last ones: the requests that have waited for it are told.
     failed: VecDeque<(Key, OpenError)>,
+    /// Where viewers' wishes go, if any are to be heard.
+    on_use: Option<Arc<OnUse>>,
 }
 
 /// A title in one packet size, or one of its parity tracks: each is open, cached and closed by itself.
@@ -68,16 +71,35 @@ enum Key {
     Parity { id: TitleId, track: u8 },
 }
 
+impl Key {
+    fn id(self) -> TitleId {
+        let (Self::Media { id, .. } | Self::Parity { id, .. }) = self;
+        id
+    }
+}
+
 struct Open {
     /// A title as well as a parity track is packets in a layout.
     track: Track,
     viewers: usize,
 }
 
-/// What an opener has done.
-struct Done {
-    need: Need,
-    opened: Opened,
+/// What other threads have done.
+enum Done {
+    /// An opener has opened this.
+    Opened(Need, Opened),
+    /// This title has been removed to make room.
+    Removed(TitleId),
+}
+
+/// Has the files of titles closed that were removed, for their space is free only then.
+pub struct Closer(Results<Done>);
+
+impl Closer {
+    /// This title has been removed, and nobody watches it.
+    pub fn removed(&self, id: TitleId) {
+        self.0.send(Done::Removed(id));
+    }
 }
 
 enum Opened {
@@ -114,12 +136,23 @@ impl Reader {
             by_ref: HashMap::new(),
             idle: VecDeque::new(),
             failed: VecDeque::new(),
+            on_use: None,
         })
     }
 
     /// The same with these transformations.
     pub fn with_transforms(self, transforms: Transforms) -> Self {
         Self { transforms, ..self }
+    }
+
+    /// Passes on which speeds viewers wish for, and which of those that were made so are used.
+    pub fn with_wishes(self, on_use: Arc<OnUse>) -> Self {
+        Self { on_use: Some(on_use), ..self }
+    }
+
+    /// For whoever removes titles.
+    pub fn closer(&self) -> Closer {
+        Closer(self.openers.results())
     }
 
     /// Members that the volume misses. How well the others are read says nothing of whether a title can be had: each packet of it is
@@ -151,8 +184,15 @@ impl Reader {
 
     /// The title for one more viewer, if it is open.
     fn take(&mut self, need: &Need) -> Result<Track, OpenError> {
-        let key = self.open_titles.get(&need.title).and_then(|served| Self::key(&served, need.part));
-        let key = key.ok_or_else(removed)?;
+        let served = self.open_titles.get(&need.title).ok_or_else(removed)?;
+        let key = Self::key(&served, need.part).ok_or_else(removed)?;
+        let id = served.listed.info.id;
+        let is_on_use = served.listed.info.derived.is_some_and(|derived| derived.on_use);
+        if let Some(on_use) = self.on_use.as_ref().filter(|_| is_on_use && self.open.contains_key(&key))
+            && !on_use.begin_use(id)
+        {
+            return Err(removed());
+        }
         if let Some(open) = self.open.get_mut(&key) {
             open.viewers += 1;
             self.idle.retain(|&idle| idle != key);
@@ -205,10 +245,22 @@ impl Reader {
     fn close_idle(&mut self, keep: usize) {
         while self.idle.len() > keep {
             let Some(key) = self.idle.pop_front() else { break };
-            if let Some(open) = self.open.remove(&key) {
-                self.by_ref.remove(&open.track.title);
-                self.cache.close_title(open.track.title);
-            }
+            self.close_key(key);
+        }
+    }
+
+    /// Closes what is open without viewers of a title that was removed.
+    fn close_removed(&mut self, id: TitleId) {
+        let (removed, idle) =
+            std::mem::take(&mut self.idle).into_iter().partition::<VecDeque<_>, _>(|key| key.id() == id);
+        self.idle = idle;
+        removed.into_iter().for_each(|key| self.close_key(key));
+    }
+
+    fn close_key(&mut self, key: Key) {
+        if let Some(open) = self.open.remove(&key) {
+            self.by_ref.remove(&open.track.title);
+            self.cache.close_title(open.track.title);
         }
     }
 }
@@ -315,28 +367,31 @@ impl Library for Reader {
         let (need, of) = (need.clone(), need.clone());
         match key {
             Some(key) => self.openers.begin(
-                move || Done { need, opened: Opened::Track(key, open_track(&volume, &transforms, key)) },
-                move || Done { need: of, opened: Opened::Track(key, Err(panicked())) },
+                move || Done::Opened(need, Opened::Track(key, open_track(&volume, &transforms, key))),
+                move || Done::Opened(of, Opened::Track(key, Err(panicked()))),
             ),
             None => self.openers.begin(
                 move || {
                     // One that has just been removed has nothing to be opened, and is answered all the same.
                     let times = served.ok_or_else(removed);
                     let times = times.and_then(|served| open_times(&volume, &served, need.part));
-                    Done { need, opened: Opened::Times(times) }
+                    Done::Opened(need, Opened::Times(times))
                 },
-                move || Done { need: of, opened: Opened::Times(Err(panicked())) },
+                move || Done::Opened(of, Opened::Times(Err(panicked()))),
             ),
         }
     }
 
     fn poll_answer(&mut self) -> Option<(Need, Result<(), OpenError>)> {
-        let Done { need, opened } = self.openers.poll()?;
-        let result = match opened {
-            Opened::Times(result) => result,
-            Opened::Track(key, ready) => self.adopt_or_note(key, ready),
-        };
-        Some((need, result))
+        loop {
+            match self.openers.poll()? {
+                Done::Opened(need, Opened::Times(result)) => return Some((need, result)),
+                Done::Opened(need, Opened::Track(key, ready)) => {
+                    return Some((need, self.adopt_or_note(key, ready)));
+                }
+                Done::Removed(id) => self.close_removed(id),
+            }
+        }
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -406,6 +461,12 @@ impl Library for Reader {
         all.map(as_served).collect()
     }
 
+    fn wish(&mut self, entry: &Entry, scale: Scale) {
+        if let (Some(on_use), Some(served)) = (&self.on_use, self.open_titles.get(&entry.name)) {
+            on_use.wish(served.listed.info.id, scale);
+        }
+    }
+
     fn sized(&mut self, entry: &Entry, packet_bytes: usize) -> Option<Entry> {
         if entry.layout.packet_bytes() == packet_bytes {
             return Some(entry.clone());
@@ -445,6 +506,9 @@ impl Library for Reader {
         let Some(&key) = self.by_ref.get(&title) else { return };
         let Some(open) = self.open.get_mut(&key) else { return };
         open.viewers = open.viewers.saturating_sub(1);
+        if let Some(on_use) = &self.on_use {
+            on_use.end_use(key.id());
+        }
         if open.viewers == 0 {
             self.idle.push_back(key);
             self.close_idle(MAX_IDLE_TITLES);

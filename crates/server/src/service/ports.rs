@@ -249,6 +249,11 @@ pub trait Library: Send {
         let _ = entry;
         Vec::new()
     }
+    /// A viewer would rather have this title at this speed than at the nearest there is: it may be made when there is time. Asked at each
+    /// such play, and only for usual speeds.
+    fn wish(&mut self, entry: &Entry, scale: Scale) {
+        let _ = (entry, scale);
+    }
     /// What is lost of a title of which so much is lost that it cannot be played: in words for viewers. `None`: nothing, or
     /// little enough.
     fn lost(&mut self, entry: &Entry) -> Option<String> {

@@ -139,6 +139,17 @@ fn by_distance(wished: Scale, a: Scale, b: Scale) -> Ordering {
     (a_high * b_low).cmp(&(b_high * a_low)).then(a.is_normal().cmp(&b.is_normal()))
 }
 
+/// Speeds that are worth a title of their own, in hundredths: those that players have buttons for. So viewers cannot have any number made.
+const USUAL: [i16; 14] = [25, 50, 75, 200, 400, 800, 1_600, 3_200, -100, -200, -400, -800, -1_600, -3_200];
+
+/// The usual speed that is nearer to the one that is wished than `nearest`, which is the nearest there is.
+fn worth_making(wished: Scale, nearest: Option<Scale>) -> Option<Scale> {
+    let usual = USUAL.into_iter().filter_map(Scale::from_hundredths);
+    let in_direction = usual.filter(|scale| scale.is_reverse() == wished.is_reverse());
+    let best = in_direction.min_by(|a, b| by_distance(wished, *a, *b))?;
+    nearest.is_none_or(|nearest| by_distance(wished, best, nearest).is_lt()).then_some(best)
+}
+
 impl Stream {
     /// What is sent for it at this speed, or at normal speed in this rendition; `None` if that is not open.
     pub(super) fn at(&self, scale: Scale, rendition: usize) -> Option<Shown<'_>> {
@@ -221,15 +232,35 @@ impl Service {
         if wished.is_normal() {
             return Ok(wished);
         }
-        let stream = self.streams.get(&key).ok_or(Refusal::Gone)?;
-        let mut there = self.library.derived(&stream.entry);
+        let entry = self.streams.get(&key).ok_or(Refusal::Gone)?.entry.clone();
+        let mut there = self.library.derived(&entry);
         there.retain(|(scale, _)| scale.is_reverse() == wished.is_reverse() && !scale.is_normal());
         if !wished.is_reverse() {
             there.push((Scale::NORMAL, String::new()));
-        } else if there.is_empty() {
-            return Err(Refusal::NoReverse);
         }
         there.sort_by(|(a, _), (b, _)| by_distance(wished, *a, *b));
+        let better = worth_making(wished, there.first().map(|(scale, _)| *scale));
+        let found = self.first_that_opens(now, key, conn, there);
+        // One that waits is made again.
+        if let Some(better) = better
+            && matches!(found, Ok(_) | Err(Refusal::NoReverse))
+        {
+            self.library.wish(&entry, better);
+        }
+        found
+    }
+
+    /// The first of these speeds that can be opened.
+    fn first_that_opens(
+        &mut self,
+        now: Instant,
+        key: StreamKey,
+        conn: Option<ConnKey>,
+        there: Vec<(Scale, String)>,
+    ) -> Result<Scale, Refusal> {
+        if there.is_empty() {
+            return Err(Refusal::NoReverse);
+        }
         for (scale, name) in there {
             if scale.is_normal() {
                 return Ok(scale);

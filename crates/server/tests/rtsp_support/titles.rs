@@ -183,6 +183,8 @@ pub struct OpenTitles {
     /// What has been opened, or why it could not be.
     opened: HashMap<Need, Result<(), OpenError>>,
     answers: VecDeque<(Need, Result<(), OpenError>)>,
+    /// Which titles were wished for at which speeds, in hundredths.
+    pub wishes: Vec<(String, i16)>,
     next: u32,
 }
 
@@ -221,6 +223,9 @@ impl Library for SharedTitles {
             }
         });
         all.collect()
+    }
+    fn wish(&mut self, entry: &Entry, scale: Scale) {
+        self.0.lock().unwrap().wishes.push((entry.name.clone(), scale.hundredths()));
     }
     fn find(&mut self, name: &str) -> Option<Entry> {
         if let Some((title, label)) = name.split_once('@')

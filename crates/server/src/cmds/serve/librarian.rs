@@ -5,16 +5,15 @@ use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
+use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::limits::control::LIBRARY_LOOK_EVERY;
-use millrace_core::limits::{DEFAULT_PACKET_BYTES, LIBRARY_STOP_NS};
 use millrace_core::units::Count;
 use millrace_store::ingest::{self, IngestOptions};
 use millrace_store::volume::{TitleInfo, Volume};
 
+use super::worker::Worker;
 use crate::cmds::ffmpeg::FfmpegArgs;
 use crate::cmds::progress::{IngestBar, describe};
 use crate::library::open_titles::{Changes, OpenTitles};
@@ -66,14 +65,6 @@ pub(super) struct Said {
     skipped: RefCell<Skipped>,
 }
 
-/// The running thread.
-pub(super) struct LibrarianThread {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<()>,
-    /// Its other end goes when the thread does.
-    ended: Receiver<()>,
-}
-
 impl Librarian {
     /// Starts the thread; `first` is what was put among the open titles before. `ready` is called once, after the first look at all
     /// folders.
@@ -84,16 +75,8 @@ impl Librarian {
         self,
         first: Changes,
         ready: impl FnOnce() + Send + 'static,
-    ) -> std::io::Result<LibrarianThread> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let (alive, ended) = channel();
-        let run = move || {
-            let _alive: Sender<()> = alive;
-            self.run(&stopped, first, ready);
-        };
-        let thread = std::thread::Builder::new().name("library".into()).spawn(run)?;
-        Ok(LibrarianThread { stop, thread, ended })
+    ) -> std::io::Result<Worker> {
+        Worker::start("library", move |stop| self.run(stop, first, ready))
     }
 
     fn run(self, stop: &Arc<AtomicBool>, first: Changes, ready: impl FnOnce()) {
@@ -222,23 +205,6 @@ impl Librarian {
             && !self.said.in_memory.replace(true)
         {
             tracing::warn!("{why}");
-        }
-    }
-}
-
-impl LibrarianThread {
-    /// Stops the thread; an ingest under way is given up and leaves nothing behind. One that a disk holds ends with the
-    /// process.
-    pub(super) fn stop(self) {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.thread().unpark();
-        let limit = Duration::from_nanos(LIBRARY_STOP_NS);
-        if self.ended.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
-            tracing::warn!(
-                "the library thread is blocked by a disk that does not answer; the server exits without waiting for it"
-            );
-        } else if self.thread.join().is_err() {
-            tracing::error!("the library thread panicked");
         }
     }
 }

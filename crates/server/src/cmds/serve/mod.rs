@@ -1,15 +1,17 @@
 //! `millrace serve`: the server. Its settings are here; `run` starts everything and stops everything, `librarian` keeps
-//! the titles in step with folders and store, `invite` says what to paste into a player.
+//! the titles in step with folders and store, `maker` makes them for speeds that viewers ask for, `invite` says what to paste into a player.
 
 mod bind;
 mod inject;
 pub(crate) mod invite;
 mod librarian;
 mod link;
+mod maker;
 mod members;
 mod run;
 mod stats;
 mod transforms;
+mod worker;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -149,6 +151,10 @@ pub(crate) struct ServeArgs {
     /// shorter. Up to it viewers do not get the damaged packets; above it their stream is ended (0%: at the first damaged packet)
     #[arg(long, value_name = "PERCENT", default_value_t = Percent(f64::from(limits::DEFAULT_MAX_DAMAGED_PERMILLE) / 10.0))]
     pub(crate) max_damaged: Percent,
+    /// Space for fast forward, rewind and slow motion that are built because a viewer asks for them, on all members together; those not
+    /// watched for the longest time are removed for others. 0B: build none
+    #[arg(long, value_name = "SIZE", default_value_t = ByteLen(limits::trick::DEFAULT_TRICK_SPACE_BYTES))]
+    pub(crate) trick_space: ByteLen,
     /// Write every counter into this file as JSON, once a second; each time the file is replaced as a whole
     #[arg(long, value_name = "FILE")]
     pub(crate) stats: Option<PathBuf>,
@@ -290,9 +296,9 @@ impl ServeArgs {
 }
 
 /// Serves until a signal comes.
-pub(crate) fn run(args: ServeArgs, origins: &Origins) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &ServeArgs, origins: &Origins) -> anyhow::Result<ExitCode> {
     args.check().map_err(|error| super::usage(origins.blame(error)))?;
-    run::run(&args)
+    run::run(args)
 }
 
 #[cfg(test)]

@@ -6,12 +6,15 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use anyhow::Context;
-use millrace_core::counters::Registry;
+use millrace_core::counters::{Registry, Sheet};
 use millrace_core::limits::control::{SIGNAL_LOOK_EVERY, SPARE_STREAMS, STOP_FAREWELL};
+use millrace_core::limits::trick::MAKER_STOP;
 use millrace_core::limits::{
-    EXTENT_BYTES, MAX_AHEAD_MS, MAX_CONNS_PER_ENGINE, MAX_STREAMS_PER_ENGINE, session_table_size,
+    EXTENT_BYTES, LIBRARY_STOP_NS, MAX_AHEAD_MS, MAX_CONNS_PER_ENGINE, MAX_STREAMS_PER_ENGINE,
+    session_table_size,
 };
 use millrace_core::pool::ExtentArena;
 use millrace_core::seam::Doorbell;
@@ -28,11 +31,13 @@ use millrace_offload::xdp::XdpTx;
 use millrace_offload::{GsoMode, KernelTx, KernelTxConfig, UdpPair, UdpPorts, bind_ports};
 use millrace_store::cache::{Cache, CacheConfig, CacheHandle, CacheStats, ReadBackend};
 use millrace_store::disk::ReadFaults;
+use millrace_store::transform::Transforms;
 use millrace_store::volume::Volume;
 use tracing_subscriber::EnvFilter;
 
 use super::inject::Injector;
 use super::librarian::{Librarian, Refreshed, Said};
+use super::maker::{MadeOnUse, Maker, MakerParts};
 use super::members::{DamageWatch, HealthWatch, MembersWatch};
 use super::stats::StatsFile;
 use super::transforms::{self, TransformsWatch};
@@ -40,6 +45,7 @@ use super::{AdaptChoice, AdmissionChoice, FecChoice, ReadChoice, ServeArgs, bind
 use crate::admission::AdmissionConfig;
 use crate::cmds::egress::{Devices, Egress, Ports, figures_file};
 use crate::control::{Control, ControlConfig, ControlHandle, EnginePort, Sockets, UdpSockets};
+use crate::library::on_use::OnUse;
 use crate::library::open_titles::OpenTitles;
 use crate::library::reader::Reader;
 
@@ -75,11 +81,13 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let reader = Reader::new(Arc::clone(&open_titles), Arc::clone(&volume), Arc::clone(&cache))
         .context("threads that open titles")?
         .with_transforms(transforms.clone());
+    let (reader, maker) = with_maker(args, reader, (&volume, &open_titles, &cache), &meters);
+    let made = maker.as_ref().map(Maker::sheet);
     let sockets = |pair: UdpPair| UdpSockets { rtp: pair.rtp, rtcp: pair.rtcp };
     let udp = udp.into_iter().flatten().map(|ports| sockets(ports.receiver)).collect();
     let sockets = Sockets { listeners: vec![listener], udp };
     let control = Control::start(control_config(args), Box::new(reader), engines, sockets)?;
-    let mut registry = registry(&control, &cache, &meters);
+    let mut registry = registry(&control, &cache, &meters, made.unwrap_or_default());
     transforms::register(&mut registry, &transforms);
     let stats = args.stats.as_deref().map(|path| StatsFile::start(path, registry)).transpose()?;
 
@@ -89,20 +97,16 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let librarian = librarian(args, volume, open_titles, base_url);
     let ready_url = format!("rtsp://{address}/").replace("[::]", "localhost").replace("0.0.0.0", "127.0.0.1");
     let librarian = librarian.start(first, move || println!("ready {ready_url}"))?;
+    let maker = maker.map(Maker::start).transpose().context("thread that makes titles")?;
 
-    let (mut health, mut damage) = (HealthWatch::default(), DamageWatch::default());
-    let mut said = TransformsWatch::default();
-    while !cancel.load(Ordering::Relaxed) && !control.is_finished() {
-        std::thread::sleep(SIGNAL_LOOK_EVERY);
-        injector.look();
-        health.look(&cache);
-        tell_of_damage(&cache, &titles);
-        said.look(&transforms, &titles);
-        damage.look(&cache, &members);
-    }
+    let is_over = || cancel.load(Ordering::Relaxed) || control.is_finished();
+    watch(is_over, &cache, &titles, &members, &transforms, &mut injector);
     let ended_itself = control.is_finished();
     tracing::info!("stopping");
-    librarian.stop();
+    if let Some(maker) = maker {
+        maker.stop(MAKER_STOP);
+    }
+    librarian.stop(Duration::from_nanos(LIBRARY_STOP_NS));
     members.stop();
     sum_up(control, &cache.stats(), &meters);
     if let Some(stats) = stats {
@@ -111,6 +115,50 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     drop((supervisor, touching));
     anyhow::ensure!(!ended_itself, "the control thread ended unexpectedly; see the log above");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Tells the operator what goes wrong, as it comes up, until it is over.
+fn watch(
+    is_over: impl Fn() -> bool,
+    cache: &Cache,
+    titles: &OpenTitles,
+    members: &MembersWatch,
+    transforms: &Transforms,
+    injector: &mut Injector,
+) {
+    let (mut health, mut damage) = (HealthWatch::default(), DamageWatch::default());
+    let mut said = TransformsWatch::default();
+    while !is_over() {
+        std::thread::sleep(SIGNAL_LOOK_EVERY);
+        injector.look();
+        health.look(cache);
+        tell_of_damage(cache, titles);
+        said.look(transforms, titles);
+        damage.look(cache, members);
+    }
+}
+
+/// Has titles made for speeds that viewers ask for, if they may take any space.
+fn with_maker(
+    args: &ServeArgs,
+    reader: Reader,
+    (volume, open_titles, cache): (&Arc<Volume>, &Arc<OpenTitles>, &Arc<Cache>),
+    meters: &[Meters],
+) -> (Reader, Option<Maker>) {
+    if args.trick_space.0 == 0 {
+        return (reader, None);
+    }
+    let on_use = Arc::new(OnUse::default());
+    let maker = Maker::new(MakerParts {
+        volume: Arc::clone(volume),
+        open_titles: Arc::clone(open_titles),
+        cache: Arc::clone(cache),
+        closer: reader.closer(),
+        on_use: Arc::clone(&on_use),
+        loops: meters.iter().map(|meters| Arc::clone(&meters.sheets.load)).collect(),
+        space: args.trick_space,
+    });
+    (reader.with_wishes(on_use), Some(maker))
 }
 
 fn librarian(
@@ -240,7 +288,12 @@ fn streams_per_engine(args: &ServeArgs) -> usize {
 }
 
 /// Every counter of the server.
-fn registry(control: &ControlHandle, cache: &Arc<Cache>, meters: &[Meters]) -> Registry {
+fn registry(
+    control: &ControlHandle,
+    cache: &Arc<Cache>,
+    meters: &[Meters],
+    made: Arc<Sheet<MadeOnUse>>,
+) -> Registry {
     let mut registry = Registry::default();
     let sheets = control.sheets();
     registry.add("sessions", None, move || sheets.counters.read());
@@ -248,6 +301,7 @@ fn registry(control: &ControlHandle, cache: &Arc<Cache>, meters: &[Meters]) -> R
     registry.add("now", None, move || sheets.held.read());
     let sheets = control.sheets();
     registry.add_all("titles", "title", move || sheets.titles.read());
+    registry.add("made_on_use", None, move || made.read());
     for (number, meters) in meters.iter().enumerate() {
         let engine = Some(("engine", number.to_string()));
         let LoopSheets { load, engine: counters, tx, rx } = meters.sheets.clone();

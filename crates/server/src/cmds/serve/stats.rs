@@ -152,10 +152,11 @@ mod tests {
     }
 
     /// The groups that `serve` registers, by their part; the reference is made of them.
-    const PARTS: [(&str, &[Counter]); 12] = [
+    const PARTS: [(&str, &[Counter]); 13] = [
         ("sessions", crate::control::Counters::COUNTERS),
         ("now", crate::control::Held::COUNTERS),
         ("titles", crate::control::TitleCounters::COUNTERS),
+        ("made_on_use", crate::cmds::serve::maker::MadeOnUse::COUNTERS),
         ("loop", LoadSnapshot::COUNTERS),
         ("engine", EngineCounters::COUNTERS),
         ("sockets", TxCounters::COUNTERS),

@@ -1,0 +1,262 @@
+//! What viewers have asked for and is not there: a bounded list without duplicates.
+//!
+//! Next is what was asked for most often, of those the oldest. When the list is full, what was asked for least often, and of those not for the
+//! longest time, gives way, unless it has been asked for again. What could not be made is remembered and not taken in again.
+
+use std::cmp::Reverse;
+use std::collections::VecDeque;
+
+use millrace_core::ids::TitleId;
+use millrace_core::limits::trick::{MAX_REFUSED_WISHES, MAX_WISHES, WISH_KEPT_NS};
+use millrace_core::scale::Scale;
+use millrace_core::time::Instant;
+
+/// A title at a speed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wish {
+    /// The title.
+    pub parent: TitleId,
+    /// The speed.
+    pub scale: Scale,
+}
+
+/// What became of a wish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// It is on the list.
+    New,
+    /// It is on the list in the place of another.
+    Crowded,
+    /// It was on the list, or is being made.
+    Known,
+    /// The list is full of what is asked for more often.
+    Dropped,
+    /// It cannot be made.
+    Refused,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    wish: Wish,
+    asked: u64,
+    first: Instant,
+    last: Instant,
+    not_before: Instant,
+}
+
+/// Something that cannot be made.
+#[derive(Clone, Copy, Debug)]
+struct Refused {
+    parent: TitleId,
+    /// `None`: at no speed.
+    scale: Option<Scale>,
+    /// `None`: for as long as the server runs. A title that was changed is another title.
+    until: Option<Instant>,
+}
+
+/// All wishes.
+#[derive(Debug, Default)]
+pub struct Wishes {
+    waiting: Vec<Waiting>,
+    making: Option<Waiting>,
+    /// The oldest first.
+    refused: VecDeque<Refused>,
+}
+
+impl Wishes {
+    /// A viewer has asked for it.
+    pub fn ask(&mut self, now: Instant, wish: Wish) -> Asked {
+        self.forget_old(now);
+        let refuses = |refused: &Refused| {
+            refused.parent == wish.parent && refused.scale.is_none_or(|scale| scale == wish.scale)
+        };
+        if self.refused.iter().any(refuses) {
+            return Asked::Refused;
+        }
+        let mut known = self.waiting.iter_mut().chain(&mut self.making);
+        if let Some(known) = known.find(|waiting| waiting.wish == wish) {
+            (known.asked, known.last) = (known.asked + 1, now);
+            return Asked::Known;
+        }
+        let is_full = self.waiting.len() >= MAX_WISHES;
+        if is_full && !self.drop_least() {
+            return Asked::Dropped;
+        }
+        self.waiting.push(Waiting { wish, asked: 1, first: now, last: now, not_before: now });
+        if is_full { Asked::Crowded } else { Asked::New }
+    }
+
+    /// Makes room for one that is asked for the first time.
+    fn drop_least(&mut self) -> bool {
+        let by_use = |(_, waiting): &(usize, &Waiting)| (waiting.asked, waiting.last);
+        let least = self.waiting.iter().enumerate().min_by_key(by_use);
+        let Some((index, _)) = least.filter(|(_, least)| least.asked == 1) else { return false };
+        self.waiting.remove(index);
+        true
+    }
+
+    /// What is to be made next, until [`Wishes::done`], [`Wishes::later`] or [`Wishes::refuse`] says what became of it.
+    pub fn next(&mut self, now: Instant) -> Option<Wish> {
+        self.forget_old(now);
+        let ready = self.waiting.iter().enumerate().filter(|(_, waiting)| waiting.not_before <= now);
+        let (index, _) = ready.max_by_key(|(_, waiting)| (waiting.asked, Reverse(waiting.first)))?;
+        self.making = Some(self.waiting.remove(index));
+        self.making.map(|making| making.wish)
+    }
+
+    /// What was being made is there, or nobody can want it any more.
+    pub fn done(&mut self) {
+        self.making = None;
+    }
+
+    /// It could not be made now: it waits for so long, unless the list has been filled meanwhile.
+    pub fn later(&mut self, now: Instant, ns: u64) {
+        if let Some(making) = self.making.take()
+            && self.waiting.len() < MAX_WISHES
+        {
+            self.waiting.push(Waiting { not_before: now.plus_ns(ns), ..making });
+        }
+    }
+
+    /// It cannot be made: at no speed, if `all` says so, and for as long as the server runs, if there is no time.
+    pub fn refuse(&mut self, all: bool, until: Option<Instant>) {
+        let Some(making) = self.making.take() else { return };
+        let Wish { parent, scale } = making.wish;
+        if all {
+            self.waiting.retain(|waiting| waiting.wish.parent != parent);
+        }
+        if self.refused.len() >= MAX_REFUSED_WISHES {
+            self.refused.pop_front();
+        }
+        self.refused.push_back(Refused { parent, scale: (!all).then_some(scale), until });
+    }
+
+    /// Wishes that wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    fn forget_old(&mut self, now: Instant) {
+        self.waiting.retain(|waiting| now.ns_since(waiting.last) < WISH_KEPT_NS);
+        self.refused.retain(|refused| refused.until.is_none_or(|until| now < until));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn wish(title: u8, scale: i16) -> Wish {
+        Wish { parent: TitleId([title; 16]), scale: Scale::from_hundredths(scale).unwrap() }
+    }
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn at(seconds: u64) -> Instant {
+        Instant(seconds * SECOND)
+    }
+
+    #[test]
+    fn what_is_asked_for_most_comes_first_and_then_what_is_oldest() {
+        let mut wishes = Wishes::default();
+        for (second, title) in [(1, 1), (2, 2), (3, 3), (4, 3), (5, 2)] {
+            wishes.ask(at(second), wish(title, 400));
+        }
+        let mut order = Vec::new();
+        while let Some(next) = wishes.next(at(6)) {
+            assert_eq!(wishes.ask(at(6), next), Asked::Known, "it is being made");
+            order.push(next.parent.0[0]);
+            wishes.done();
+        }
+        assert_eq!(order, [2, 3, 1]);
+    }
+
+    #[test]
+    fn a_crowd_of_wishes_does_not_drive_out_what_is_asked_for_again() {
+        let mut wishes = Wishes::default();
+        wishes.ask(at(1), wish(0, 400));
+        wishes.ask(at(2), wish(0, 400));
+        for title in 1..=255 {
+            wishes.ask(at(3), wish(title, 400));
+        }
+        assert_eq!(wishes.waiting(), MAX_WISHES);
+        assert_eq!(wishes.next(at(4)), Some(wish(0, 400)));
+        wishes.done();
+        // What came last has stayed, and then nothing gives way to something new.
+        for title in 256 - MAX_WISHES as u16 + 1..256 {
+            assert_eq!(wishes.ask(at(5), wish(title as u8, 400)), Asked::Known, "{title}");
+        }
+        assert_eq!(wishes.ask(at(6), wish(7, 800)), Asked::New);
+        assert_eq!(wishes.ask(at(6), wish(8, 800)), Asked::Crowded);
+        wishes.ask(at(7), wish(8, 800));
+        assert_eq!(wishes.ask(at(8), wish(9, 800)), Asked::Dropped);
+    }
+
+    #[test]
+    fn what_cannot_be_made_is_not_asked_for_again() {
+        let mut wishes = Wishes::default();
+        let mut refuse = |title, scale, all, until| {
+            wishes.ask(at(1), wish(title, scale));
+            assert_eq!(wishes.next(at(1)), Some(wish(title, scale)));
+            wishes.refuse(all, until);
+        };
+        refuse(1, 400, true, None);
+        refuse(2, 400, false, None);
+        refuse(3, 400, true, Some(at(10)));
+        let mut ask = |second, title, scale| {
+            let asked = wishes.ask(at(second), wish(title, scale));
+            wishes.next(at(second));
+            wishes.done();
+            asked
+        };
+        assert_eq!(ask(9, 1, 800), Asked::Refused);
+        assert_eq!(ask(9, 2, 400), Asked::Refused);
+        assert_eq!(ask(9, 2, 800), Asked::New);
+        assert_eq!(ask(9, 3, 400), Asked::Refused);
+        assert_eq!(ask(10, 3, 400), Asked::New);
+        assert_eq!(ask(100_000, 1, 400), Asked::Refused);
+    }
+
+    #[test]
+    fn what_has_to_wait_is_made_later_and_what_nobody_wants_never() {
+        let mut wishes = Wishes::default();
+        wishes.ask(at(1), wish(1, 400));
+        wishes.next(at(1));
+        wishes.later(at(1), 60 * SECOND);
+        assert_eq!(wishes.next(at(60)), None);
+        assert_eq!(wishes.next(at(61)), Some(wish(1, 400)));
+        wishes.later(at(61), 0);
+        assert_eq!(wishes.next(at(1).plus_ns(WISH_KEPT_NS)), None, "nobody has asked again");
+    }
+
+    proptest! {
+        #[test]
+        fn never_more_than_allowed_never_one_twice(
+            steps in prop::collection::vec((0u8..8, 0u8..100, prop::sample::select(vec![-400i16, 50, 800])), 1..400)
+        ) {
+            let mut wishes = Wishes::default();
+            let mut making = None;
+            for (second, (step, title, scale)) in steps.into_iter().enumerate() {
+                let now = at(second as u64);
+                match step {
+                    0 if making.is_none() => making = wishes.next(now),
+                    1 if making.take().is_some() => wishes.done(),
+                    2 if making.take().is_some() => wishes.later(now, SECOND),
+                    3 if making.take().is_some() => wishes.refuse(title % 2 == 0, Some(now.plus_ns(SECOND))),
+                    _ => {
+                        let before = wishes.waiting();
+                        let asked = wishes.ask(now, wish(title, scale));
+                        prop_assert_eq!(wishes.waiting(), before + usize::from(asked == Asked::New));
+                    }
+                }
+                prop_assert!(wishes.waiting() <= MAX_WISHES);
+                for (index, one) in wishes.waiting.iter().enumerate() {
+                    prop_assert!(wishes.waiting[..index].iter().all(|other| other.wish != one.wish));
+                    prop_assert!(Some(one.wish) != making);
+                }
+            }
+        }
+    }
+}
