@@ -205,6 +205,8 @@ impl Manager {
                 self.policy.close_title(now, title);
                 self.monitor.forget_title(title);
                 self.damage.forget_title(title);
+                // A place keeps the files of its last read until its next: a title that was removed would keep its space.
+                self.free_places.iter().for_each(|&place| self.reader.forget(place));
                 let _ = reply.send(());
             }
             Control::Watch(members) => self.monitor.watch(now, members),

@@ -76,6 +76,11 @@ pub(super) trait Reader {
     /// What the last read in a place has brought, one result for each span of its order; nothing while it is in flight.
     fn results(&self, place: usize) -> Vec<SpanResult<'_>>;
 
+    /// Nobody needs what the last read in a free place has brought: its memory and its files are let go.
+    fn forget(&mut self, place: usize) {
+        let _ = place;
+    }
+
     /// What is still missing at a place.
     fn unanswered(&mut self, now: Instant, place: usize) -> Unanswered;
 

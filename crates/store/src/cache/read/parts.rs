@@ -132,7 +132,8 @@ impl Parts {
         })
     }
 
-    fn clear(&mut self, place: usize) {
+    /// Lets go of what the last order at a free place has brought, and of the files that it was read from.
+    pub(super) fn clear(&mut self, place: usize) {
         let mut seat = std::mem::take(&mut self.seats[place]);
         for id in seat.parts.drain(..) {
             let slot = &mut self.slots[id];

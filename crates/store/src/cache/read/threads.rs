@@ -140,6 +140,10 @@ impl Reader for Threads {
         self.parts.results(place)
     }
 
+    fn forget(&mut self, place: usize) {
+        self.parts.clear(place);
+    }
+
     fn unanswered(&mut self, now: Instant, place: usize) -> Unanswered {
         self.collect();
         let queues = self.shared.lock();

@@ -335,6 +335,10 @@ impl Reader for Uring {
         self.parts.results(place)
     }
 
+    fn forget(&mut self, place: usize) {
+        self.parts.clear(place);
+    }
+
     fn unanswered(&mut self, now: Instant, place: usize) -> Unanswered {
         let fresh = &self.fresh;
         self.parts.unanswered(now, place, |id| fresh.contains(&id))
