@@ -15,6 +15,8 @@ use serde_json::Value;
 use support::{Server, add, film, millrace, ok, play, run, volume};
 
 const LIMIT: Duration = Duration::from_secs(60);
+const PICTURES: &str = "-f lavfi -i testsrc2=size=320x180:rate=25:duration=8";
+const TONES: &str = "-f lavfi -i sine=frequency=440:duration=8";
 
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
@@ -36,6 +38,16 @@ impl Site {
         fs::write(&source, bytes.repeat(times)).unwrap();
         add(&source, &site.store);
         site
+    }
+
+    /// A transport stream that ffmpeg makes of these arguments.
+    fn made_by_ffmpeg(&self, name: &str, arguments: &str) -> PathBuf {
+        let file = self.dir.path().join(format!("{name}.ts"));
+        let mut ffmpeg = Command::new("ffmpeg");
+        ffmpeg.args(["-nostdin", "-v", "error"]).args(arguments.split_whitespace()).arg(&file);
+        let status = ffmpeg.status().expect("these tests need ffmpeg: apt-get install ffmpeg");
+        assert!(status.success(), "ffmpeg {arguments}");
+        file
     }
 
     fn stats(&self) -> PathBuf {
@@ -237,12 +249,7 @@ fn what_is_watched_stays() {
 #[test]
 fn a_title_that_cannot_be_shown_fast_is_tried_once() {
     let site = Site::new(1);
-    let source = site.dir.path().join("old.ts");
-    let picture =
-        ["-nostdin", "-v", "error", "-f", "lavfi", "-i", "testsrc2=size=320x180:rate=25:duration=8"];
-    let status = Command::new("ffmpeg").args(picture).args(["-c:v", "mpeg4"]).arg(&source).status();
-    assert!(status.expect("these tests need ffmpeg: apt-get install ffmpeg").success());
-    add(&source, &site.store);
+    add(&site.made_by_ffmpeg("old", &format!("{PICTURES} -c:v mpeg4")), &site.store);
     let mut server = site.server(&[]);
     let ask = |server: &Server, speed: &str| {
         play(&[&server.title("old"), "--scale", speed, "--duration", "1s", "-o", "null"]);
@@ -258,6 +265,65 @@ fn a_title_that_cannot_be_shown_fast_is_tried_once() {
     assert_eq!((&counters["wishes"], &counters["failed"]), (&2.into(), &1.into()), "{counters}");
     assert!(server.interrupt(), "{:?}", server.log);
     assert_eq!(server.said("cannot be made").len(), 1, "{:?}", server.log);
+}
+
+/// A viewer of a title in bad condition has the nearest speed there is, or is told that there is none; the server says what is wrong.
+#[test]
+fn whatever_is_wrong_with_a_title_its_viewers_are_answered() {
+    let site = Site::new(1);
+    let encoded = "-c:v libx264 -preset ultrafast -g 25 -c:a aac";
+    add(&site.made_by_ffmpeg("radio", &format!("{TONES} -c:a aac")), &site.store);
+    let hidden = site.made_by_ffmpeg("hidden", &format!("{PICTURES} {TONES} {encoded}"));
+    let mut bytes = fs::read(&hidden).unwrap();
+    let of_pictures = |packet: &&mut [u8]| packet[1] & 0x1f == 1 && packet[2] == 0;
+    bytes.chunks_exact_mut(188).filter(of_pictures).for_each(|packet| packet[3] |= 0x80);
+    fs::write(&hidden, bytes).unwrap();
+    add(&hidden, &site.store);
+    let worn = site.made_by_ffmpeg("worn", &format!("{PICTURES} {TONES} {encoded}"));
+    add(&worn, &site.store);
+    let is_worn = |title: &Value| title["name"] == "worn";
+    let id = site.listed().into_iter().find(is_worn).unwrap()["id"].as_str().unwrap().to_owned();
+    let data = site.store.join("titles").join(id).join("data.ts");
+    let mut bytes = fs::read(&data).unwrap();
+    let last = bytes.len() - 1000;
+    bytes[last] ^= 1;
+    fs::write(&data, bytes).unwrap();
+    let two = "-map 0 -map 1 -map 2 -map 3 -program program_num=7:st=0:st=1 -program program_num=9:st=2:st=3";
+    let pair = format!("{PICTURES} {TONES} {PICTURES} {TONES} {two} {encoded}");
+    add(&site.made_by_ffmpeg("pair", &pair), &site.store);
+    let mut server = site.server(&[]);
+    let fast = |server: &Server, name: &str| {
+        let report = play(&[
+            &server.title(name),
+            "--scale",
+            "8",
+            "--start",
+            "1s",
+            "--duration",
+            "500ms",
+            "-o",
+            "null",
+        ]);
+        assert_eq!(report["sequence"]["lost"], 0, "{name}: {report}");
+        report["place"]["scale_hundredths"].as_i64().unwrap_or_else(|| panic!("{name}: {report}"))
+    };
+    for (name, why) in [
+        ("radio", "it has no pictures"),
+        ("hidden", "its pictures are scrambled"),
+        ("worn", "is not what was ingested; run millrace scrub"),
+    ] {
+        assert_eq!(fast(&server, name), 100, "{name}");
+        let line = server.wait_for(&format!("{name} at speed 8: cannot be made"), LIMIT);
+        assert!(line.contains(why), "{line}");
+        assert_eq!(fast(&server, name), 100, "{name}");
+        let refused = run(&["play", &server.title(name), "--scale=-8", "--duration", "1s", "-o", "null"]);
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("456"), "{name}: {refused:?}");
+    }
+    assert_eq!(fast(&server, "pair"), 100);
+    server.wait_for("pair at speed 8: made in", LIMIT);
+    assert_eq!(fast(&server, "pair"), 800);
+    assert!(server.interrupt(), "{:?}", server.log);
+    assert_eq!(server.said("cannot be made").len(), 3, "{:?}", server.log);
 }
 
 #[test]

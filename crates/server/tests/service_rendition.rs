@@ -242,6 +242,18 @@ fn a_pause_at_an_access_point() {
     assert_whole(&pieces(&desk));
 }
 
+/// What is made for other speeds is made of the title, whichever rendition of it is watched.
+#[test]
+fn a_speed_is_wished_for_of_the_title() {
+    let (mut desk, key) = playing();
+    set(&mut desk, key, "480p").unwrap();
+    desk.wait(3 * SECOND);
+    assert_eq!(rendition(&desk, key), "480p");
+    desk.play_at(key, 800, None).unwrap();
+    assert_eq!(desk.titles.0.lock().unwrap().wishes, [("ladder".to_owned(), 800)]);
+    finish(&mut desk, key);
+}
+
 #[test]
 fn a_jump_and_other_speeds_while_a_change_is_queued() {
     let (mut desk, key) = playing();

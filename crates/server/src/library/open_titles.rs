@@ -178,6 +178,10 @@ impl ServedTitle {
         Self { listed, access: Arc::new(Access::new(DEFAULT_PACKET_BYTES)), sized: Mutex::default() }
     }
 
+    pub(super) fn id(&self) -> TitleId {
+        self.listed.info.id
+    }
+
     /// Index and packet times in a packet size; `None` if they have not been opened yet, or cannot be.
     pub(super) fn access(&self, packet_bytes: usize) -> Option<Arc<Access>> {
         if packet_bytes == DEFAULT_PACKET_BYTES {

@@ -169,7 +169,7 @@ impl Reader {
 
     /// What the cache calls it.
     fn key(served: &ServedTitle, part: Part) -> Option<Key> {
-        let id = served.listed.info.id;
+        let id = served.id();
         match part {
             Part::Times { .. } => None,
             Part::Media { packet_bytes, is_raw } => {
@@ -186,7 +186,7 @@ impl Reader {
     fn take(&mut self, need: &Need) -> Result<Track, OpenError> {
         let served = self.open_titles.get(&need.title).ok_or_else(removed)?;
         let key = Self::key(&served, need.part).ok_or_else(removed)?;
-        let id = served.listed.info.id;
+        let id = served.id();
         let is_on_use = served.listed.info.derived.is_some_and(|derived| derived.on_use);
         if let Some(on_use) = self.on_use.as_ref().filter(|_| is_on_use && self.open.contains_key(&key))
             && !on_use.begin_use(id)
@@ -276,8 +276,7 @@ fn panicked() -> OpenError {
 /// Opens index and times. On an opener's thread.
 fn open_times(volume: &Volume, served: &ServedTitle, part: Part) -> Result<(), OpenError> {
     let Part::Times { packet_bytes } = part else { return Ok(()) };
-    let files =
-        volume.open_title(served.listed.info.id, packet_bytes).map_err(|error| said_of(volume, error))?;
+    let files = volume.open_title(served.id(), packet_bytes).map_err(|error| said_of(volume, error))?;
     // What cannot be had in this size is asked for again the next time: range sums may come while the server runs.
     let access = served.access(packet_bytes).or_else(|| served.add_access(packet_bytes));
     if let Some(access) = access {
@@ -387,6 +386,9 @@ impl Library for Reader {
             match self.openers.poll()? {
                 Done::Opened(need, Opened::Times(result)) => return Some((need, result)),
                 Done::Opened(need, Opened::Track(key, ready)) => {
+                    // One that was removed meanwhile would keep its space for nobody.
+                    let is_there = self.open_titles.get(&need.title).is_some_and(|at| at.id() == key.id());
+                    let ready = ready.and_then(|ready| if is_there { Ok(ready) } else { Err(removed()) });
                     return Some((need, self.adopt_or_note(key, ready)));
                 }
                 Done::Removed(id) => self.close_removed(id),
@@ -463,7 +465,7 @@ impl Library for Reader {
 
     fn wish(&mut self, entry: &Entry, scale: Scale) {
         if let (Some(on_use), Some(served)) = (&self.on_use, self.open_titles.get(&entry.name)) {
-            on_use.wish(served.listed.info.id, scale);
+            on_use.wish(served.id(), scale);
         }
     }
 
