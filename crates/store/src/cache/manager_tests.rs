@@ -84,6 +84,9 @@ impl Reader for Scripted {
         }
         results
     }
+    fn forget(&mut self, place: usize) {
+        self.inner.forget(place);
+    }
     fn unanswered(&mut self, now: Instant, place: usize) -> Unanswered {
         self.inner.unanswered(now, place)
     }
@@ -194,6 +197,22 @@ impl World {
             }
         }
     }
+}
+
+/// The space of a title that was removed is free when nobody has its files.
+#[test]
+fn the_files_of_a_closed_title_are_let_go() {
+    let mut world = World::new(&[]);
+    let title = world.manager.policy.title(world.title).unwrap();
+    let file = title.order(0, 0, MemberView::default(), false).unwrap().spans[0].file.clone();
+    drop(world.fetch());
+    assert!(world.handle.leave(StreamId { index: 0, generation: 0 }));
+    world.manager.turn(Instant(7));
+    assert!(file.holders() > 1);
+    let (reply, _replied) = sync_channel(1);
+    world.orders.send(Control::Close(world.title, reply)).unwrap();
+    world.manager.turn(Instant(7));
+    assert_eq!(file.holders(), 1, "this one");
 }
 
 #[test]

@@ -83,6 +83,19 @@ fn failure(order: &Order, results: &[SpanResult<'_>]) -> Option<(Role, i32)> {
 }
 
 #[test]
+fn what_is_forgotten_is_held_by_nobody() {
+    let title = SampleTitle::new(2);
+    let held = title.holders();
+    for (mut reader, wake) in readers(1) {
+        reader.begin(NOW, 0, &order(&title, 0));
+        wait_done(&mut *reader, &wake);
+        assert!(title.holders() > held, "{}", reader.name());
+        reader.forget(0);
+        assert_eq!(title.holders(), held, "{}", reader.name());
+    }
+}
+
+#[test]
 fn what_is_read_is_what_is_in_the_files() {
     let title = SampleTitle::new(20);
     let meta = std::fs::read(title.sample.meta_path()).unwrap();
