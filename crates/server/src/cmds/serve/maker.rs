@@ -289,7 +289,7 @@ impl Maker {
         let now = MonotonicClock.now();
         match (Verdict::of(error), error) {
             (Verdict::Gone, _) => {
-                tracing::debug!("{name}: given up: {error}");
+                tracing::info!("{name}: given up: {error}");
                 self.ledger.on_use.lock().wishes.done();
             }
             (Verdict::Later, TrickError::Store(error)) => self.wait_for_volume(error),
@@ -503,6 +503,31 @@ mod tests {
     use millrace_core::units::BitRate;
 
     use super::*;
+
+    /// Work ends between two steps when the server does, and when the title is gone, for which it is looked once a second.
+    #[test]
+    fn making_is_given_up_when_nobody_wants_it_any_more() {
+        let now = MonotonicClock.now();
+        let long_ago = Instant(now.0.saturating_sub(2 * MAKER_LOOK_EVERY.as_nanos() as u64));
+        for (stops, looked, is_given_up) in
+            [(true, now, true), (false, long_ago, true), (false, now.plus_ns(60_000_000_000), false)]
+        {
+            let (stop, cancel) = (AtomicBool::new(stops), AtomicBool::new(false));
+            let mut turn = Turn {
+                stop: &stop,
+                cancel: &cancel,
+                parent: TitleId([1; 16]),
+                began: now.plus_ns(60_000_000_000),
+                looked,
+                // Without any title.
+                open_titles: &OpenTitles::default(),
+                pressed: &mut |_| false,
+                is_watched: &|| false,
+            };
+            turn.take();
+            assert_eq!(cancel.into_inner(), is_given_up, "{stops} {looked:?}");
+        }
+    }
 
     #[test]
     fn what_failed_is_tried_again_only_where_that_may_help() {
