@@ -212,7 +212,7 @@ pub struct Sender {
     has_progressed: bool,
 }
 
-const _: () = assert!(size_of::<Sender>() <= 256);
+const _: () = assert!(size_of::<Sender>() <= 312);
 
 impl Sender {
     /// A sender with nothing in flight.
