@@ -98,6 +98,11 @@ impl TimeWaits {
         self.pushed_out
     }
 
+    /// Whether a connection between these ends waits.
+    pub fn contains(&self, flow: &FlowKey) -> bool {
+        self.table.find(flow).is_some()
+    }
+
     /// Takes in a connection that enters TIME_WAIT; one between the same ends is replaced.
     pub fn insert(&mut self, flow: &FlowKey, ended: Ended, now: Instant) {
         self.remove(flow);

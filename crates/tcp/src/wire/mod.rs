@@ -51,6 +51,12 @@ impl Flags {
         self.0 & other.0 == other.0
     }
 
+    /// These without those of `other`.
+    #[inline]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
     /// These and those of `other`.
     #[inline]
     pub const fn with(self, other: Self) -> Self {
