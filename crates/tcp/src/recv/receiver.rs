@@ -156,7 +156,7 @@ impl Receiver {
         let offered = self.take_in(pages, arrival);
         match offered {
             Offered::Refused(Refused::WrongSum) => {}
-            Offered::Ready { .. } if !had_early && !arrival.is_fin && !arrival.is_marked => {
+            Offered::Ready { .. } if !had_early && !arrival.is_marked && !self.state.is_finished => {
                 self.acks.took(now, self.next, arrival.payload.len(), self.state.mss);
             }
             // RFC 5681 section 4.2: at once for what comes out of order and for what fills a hole.
@@ -207,6 +207,7 @@ impl Receiver {
         if arrival.is_fin {
             self.take_fin(pages, arrival);
         }
+        self.reach_fin();
         Offered::Ready { bytes }
     }
 
