@@ -93,11 +93,14 @@ impl Mtu {
     }
 
     /// A probe of `len` bytes has arrived.
-    pub(crate) fn arrived(&mut self, len: u16) {
+    pub(crate) fn arrived(&mut self, len: u16, now: Tick) {
         if len == self.probe {
             self.mss = self.mss.max(len.min(self.high));
         }
         (self.probe, self.is_out, self.lost) = (0, false, 0);
+        if self.high - self.mss.min(self.high) < MTU_STEP {
+            self.pause_until = Tick(now.0.wrapping_add(ticks(MTU_RAISE_NS)));
+        }
     }
 
     /// The probe was lost, but nothing else. `period`: how long congestion control expects to be without a loss, in ticks.

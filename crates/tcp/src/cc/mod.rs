@@ -195,4 +195,4 @@ impl Control for Controller {
 
 #[cfg(test)]
 #[path = "cc_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -118,7 +118,7 @@ impl Rack {
         if !self.is_set {
             return Losses::default();
         }
-        let patience = self.rtt.saturating_add(window);
+        let limit = self.rtt.saturating_add(window);
         let mut wait_ticks = 0;
         let mut losses = board.mark_lost(slab, |record| {
             if !is_sent_after(self.sent, self.end, record.last_sent, record.end()) {
@@ -132,10 +132,10 @@ impl Rack {
             //# declare a segment lost when:
             //#
             //# Segment.xmit_ts + RACK.rtt + RACK.reo_wnd - now <= 0
-            if age >= patience {
+            if age >= limit {
                 return Some(true);
             }
-            wait_ticks = wait_ticks.max(patience - age);
+            wait_ticks = wait_ticks.max(limit - age);
             Some(false)
         });
         losses.wait_ticks = wait_ticks;
@@ -152,14 +152,14 @@ impl Rack {
         now: Tick,
     ) -> Losses {
         let window = self.window(true, board, rtt);
-        let patience = self.rtt.max(rtt.min()).saturating_add(window);
+        let limit = self.rtt.max(rtt.min()).saturating_add(window);
         //= RFC 8985 section 6.3
         //# Upon RTO timer expiration, RACK marks the first outstanding segment
         //# as lost (since it was sent an RTO ago); for all the other segments,
         //# RACK only marks the segment as lost if the time elapsed since the
         //# segment was transmitted is at least the sum of the recent RTT and the
         //# reordering window.
-        board.mark_lost(slab, |record| Some(record.seq.up_to(una) || now.since(record.last_sent) >= patience))
+        board.mark_lost(slab, |record| Some(record.seq.up_to(una) || now.since(record.last_sent) >= limit))
     }
 }
 
@@ -209,7 +209,7 @@ impl Delivery {
             return;
         }
         self.has_retransmitted |= record.is(RETRANSMITTED);
-        self.arrived(rack, record);
+        self.arrived(rack, record, self.echo);
     }
 
     /// A segment is selectively acknowledged, which it was not before.
@@ -217,11 +217,12 @@ impl Delivery {
         self.sacked_bytes += u32::from(record.len);
         let end = record.end();
         self.sacked_until = Some(self.sacked_until.map_or(end, |until| until.max(end)));
-        self.arrived(rack, record);
+        // The echo is that of the last segment in order (RFC 7323 section 4.3): it says nothing about this one.
+        self.arrived(rack, record, None);
     }
 
     /// Steps 2 and 3 for one segment. Segments come in ascending order of their ends.
-    fn arrived(&mut self, rack: &mut Rack, record: &Record) {
+    fn arrived(&mut self, rack: &mut Rack, record: &Record, echo: Option<u32>) {
         self.bytes += u32::from(record.len);
         if record.is(MTU_PROBE) {
             self.mtu_probe = Some(record.len);
@@ -244,7 +245,7 @@ impl Delivery {
             //# its sequence range has been retransmitted before and if either of two
             //# conditions is true:
             let sent = stamp_of(record.last_sent, self.arrived);
-            if self.echo.is_some_and(|echo| is_stamp_before(echo, sent)) || rtt < self.min_rtt {
+            if echo.is_some_and(|echo| is_stamp_before(echo, sent)) || rtt < self.min_rtt {
                 return;
             }
         } else {

@@ -18,6 +18,8 @@ use crate::seq::Seq;
 struct Pass {
     una_before: Seq,
     has_advanced: bool,
+    /// It came while what a time-out left was being repaired.
+    was_timed_out: bool,
     /// Segments acknowledged cumulatively.
     segments: u32,
     /// FlightSize before it.
@@ -44,7 +46,7 @@ impl Sender {
         acked.is_duplicate = self.count_duplicate(ack, &mut pass);
         self.measure(ack, &pass);
         if let Some(len) = pass.delivery.mtu_probe {
-            self.mtu.arrived(len);
+            self.mtu.arrived(len, Tick::at(now));
         }
         self.check_undo(records, ack, &pass, &mut acked);
         self.check_probe(ack, &pass);
@@ -86,7 +88,8 @@ impl Sender {
         }
         delivery.finish(&mut self.rack);
         let segments = segments - self.board.segments;
-        Pass { una_before, has_advanced, segments, outstanding, dsack, delivery }
+        let was_timed_out = self.phase == Phase::TimedOut;
+        Pass { una_before, has_advanced, was_timed_out, segments, outstanding, dsack, delivery }
     }
 
     /// SACK blocks; returns what is reported to have come twice.
@@ -273,6 +276,8 @@ impl Sender {
         match self.phase {
             // A round trip after the recovery nothing can prove any more that it was for nothing.
             Phase::Open => return self.undo.end(),
+            // So that the CWR that went behind it has arrived, and marks from before it do not count again.
+            Phase::Marked if self.una == self.recovery_point => return,
             Phase::Fast | Phase::Marked => self.end_reduction(),
             Phase::TimedOut => {}
         }
@@ -472,7 +477,7 @@ impl Sender {
             rtt: pass.delivery.shortest,
             una: self.una,
             nxt: self.nxt,
-            is_recovering: self.phase == Phase::TimedOut,
+            is_recovering: pass.was_timed_out,
             is_paced: self.pace.is_on(),
             is_used,
         });

@@ -182,12 +182,12 @@ pub struct Sender {
     recovery_point: Seq,
     /// SND.WND at the last acknowledgment.
     window: u32,
-    board: Board,
+    pub(crate) board: Board,
     rtt: Rtt,
-    rack: Rack,
-    tlp: Tlp,
+    pub(crate) rack: Rack,
+    pub(crate) tlp: Tlp,
     prr: Prr,
-    undo: Undo,
+    pub(crate) undo: Undo,
     controller: Controller,
     validate: Validate,
     pace: Pace,
@@ -364,6 +364,10 @@ impl Sender {
     }
 }
 
+#[cfg(test)]
+mod link;
+#[cfg(test)]
+mod link_tests;
 #[cfg(test)]
 pub(crate) mod rig;
 #[cfg(test)]

@@ -153,7 +153,7 @@ impl Rig {
     /// Waits for the timer, and lets it fire; returns how long it took in milliseconds.
     pub(crate) fn fire(&mut self) -> (u64, Fired) {
         let due = self.sender.due().expect("a timer that runs");
-        let waited = due.ns_since(self.now) / 1_000_000;
+        let waited = (due.ns_since(self.now) + 500_000) / 1_000_000;
         self.now = self.now.max(due);
         let fired = self.sender.fired(&mut self.records, self.now);
         self.sender.board.verify(&self.records);
