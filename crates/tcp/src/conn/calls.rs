@@ -3,7 +3,7 @@
 use millrace_core::pool::Lease;
 
 use super::{Connection, Env, Marks, State};
-use crate::recv::{Pages, Receiver, ReceiverSettings};
+use crate::recv::{Receiver, ReceiverSettings};
 use crate::send::{ExtentRange, Refused};
 use crate::seq::Seq;
 use crate::stack::ListenerId;
@@ -98,10 +98,6 @@ impl Connection {
     pub(crate) fn dissolve(&mut self, env: &mut Env<'_>) {
         self.release_all(env);
         self.receiver.clear(env.pages);
-    }
-
-    pub(crate) fn clear_received(&mut self, pages: &mut Pages) {
-        self.receiver.clear(pages);
     }
 
     pub(crate) fn set_listener(&mut self, listener: ListenerId) {

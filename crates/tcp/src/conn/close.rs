@@ -1,6 +1,6 @@
 //! CLOSE and ABORT (RFC 9293 sections 3.10.4 and 3.10.5).
 
-use super::{Connection, Env, Marks, NEVER, Reason, State};
+use super::{Connection, Env, Happened, Marks, NEVER, Reason, State};
 use crate::wire::{Flags, Head};
 
 impl Connection {
@@ -89,6 +89,7 @@ impl Connection {
     /// The last state that has a use for the pools is over.
     pub(super) fn enter_time_wait(&mut self, env: &mut Env<'_>) {
         (self.state, self.timer) = (State::TimeWait, NEVER);
+        self.happened.insert(Happened::CLOSED);
         self.release_all(env);
     }
 }

@@ -64,8 +64,8 @@ impl Connection {
             //# If this happens, the sender SHOULD NOT send new data (SHLD-15), but
             //# SHOULD retransmit normally the old unacknowledged data between
             //# SND.UNA and SND.UNA+SND.WND (SHLD-16).
-            Planned::Wanted(content) if !self.owes_ack(env.now) => return Planned::Wanted(content),
-            Planned::Wanted(_) => None,
+            // It is asked for once: an ACK that is due goes with the next look.
+            Planned::Wanted(content) => return Planned::Wanted(content),
             Planned::Idle(wait) => wait,
         };
         if self.marks.has(Marks::PROBE_NOW)
@@ -168,6 +168,12 @@ impl Connection {
     fn plan_range(&mut self, env: &mut Env<'_>, seq: Seq, mss: u32, most: u32, is_again: bool) -> Planned {
         // A part of what is to go again may be acknowledged already.
         let done = self.snd_una().since(seq).max(0) as u32;
+        if done >= most && is_again {
+            // All of it is: the sender is told that it went, and says what is next.
+            let _ = self.sender.sent(env.records, env.now, seq, most as u16, true);
+            self.sender.device_done(env.records, seq, most as u16);
+            return Planned::Idle(Some(env.now));
+        }
         let (seq, most) = (seq + done, most.saturating_sub(done));
         let data = (self.queue.end().since(seq).max(0) as u32).min(most);
         let cut = match data {
@@ -203,7 +209,9 @@ impl Connection {
         let bytes = cut.map_or(0, |cut| cut.bytes());
         let end = seq + bytes;
         let mut flags = Flags::ACK;
-        if end == self.queue.end() && self.marks.has(Marks::FIN_QUEUED) && bytes < most {
+        // The sender counts the FIN as a byte of the segment.
+        let has_room = bytes < most && bytes < u32::from(self.sender.mss());
+        if end == self.queue.end() && self.marks.has(Marks::FIN_QUEUED) && has_room {
             flags = flags.with(Flags::FIN);
         } else if bytes == 0 {
             return Planned::Idle(None);

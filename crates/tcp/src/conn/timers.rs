@@ -46,6 +46,9 @@ impl Connection {
             //# and return.
             env.counters.timeouts += 1;
         }
+        if self.is_past(env, self.ack_at()) {
+            self.marks.insert(Marks::ACK_NOW);
+        }
         if self.marks.has(Marks::PERSISTS) && self.is_past(env, Some(self.timer)) {
             self.marks.insert(Marks::PROBE_NOW);
             self.tries = self.tries.saturating_add(1);
@@ -122,8 +125,8 @@ impl Connection {
 
     fn ack_at(&self) -> Option<Instant> {
         match self.receiver.ack_due() {
-            AckDue::At(due) => Some(due),
-            AckDue::Now | AckDue::Never => None,
+            AckDue::At(due) if !self.marks.has(Marks::ACK_NOW) => Some(due),
+            _ => None,
         }
     }
 

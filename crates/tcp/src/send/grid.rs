@@ -209,7 +209,7 @@ impl Store {
                 cut.is_full = true;
                 break;
             };
-            if piece == 0 || usize::from(cut.count) == MAX_PIECES {
+            if piece == 0 || usize::from(cut.count) == MAX_PIECES || self.belongs_to_next(index, at, mss - natural) && natural > 0 && !is_exact {
                 cut.is_full = true;
                 break;
             }
@@ -230,6 +230,18 @@ impl Store {
         }
         cut.is_full &= cut.bytes == natural;
         if cut.bytes == 0 { Cutting::Empty } else { Cutting::Cut(cut) }
+    }
+
+    /// Whether host bytes stand before a packet that finds no room of `room` bytes with them: they wait for it.
+    fn belongs_to_next(&self, index: u32, at: u32, room: u32) -> bool {
+        let Some(host) = self.descriptors.get(index as usize) else { return false };
+        if !matches!(host.source, Source::Host { .. }) {
+            return false;
+        }
+        let left = room.saturating_sub(host.bytes - at);
+        self.descriptors
+            .get(host.next as usize)
+            .is_some_and(|next| matches!(next.source, Source::Extent { .. }) && piece_of(next, 0, left, false, false) == Some(0))
     }
 
     /// The descriptor with byte `seq`, and where in it. Remembers the furthest.

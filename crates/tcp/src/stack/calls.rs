@@ -79,7 +79,19 @@ impl Stack {
     /// # Errors
     /// Why nothing can be sent.
     pub fn write(&mut self, id: ConnectionId, bytes: &[u8], now: Instant) -> Result<usize, CallError> {
-        self.send(id, now, |connection, env| Ok(connection.write(env, bytes)))
+        let connection = self.connection(id).ok_or(CallError::NoConnection)?;
+        if !connection.may_send() {
+            return Err(match connection.state() {
+                State::Closed => CallError::NoConnection,
+                _ => CallError::Closing,
+            });
+        }
+        let taken = self.with(id.number, now, |connection, env| connection.write(env, bytes)).unwrap_or(0);
+        if taken > 0 {
+            self.make_ready(id.number);
+            self.settle(id.number, now, None);
+        }
+        Ok(taken)
     }
 
     /// SEND of a range of a leased extent.
@@ -95,33 +107,15 @@ impl Stack {
             Some(connection) if !connection.may_send() => return Err((CallError::Closing, lease)),
             Some(_) => {}
         }
-        let sent = self.with(id.number, now, |connection, env| connection.send_extent(env, lease, range));
+        match self.with(id.number, now, |connection, env| connection.send_extent(env, lease, range)) {
+            Some(Err((Refused::Full, lease))) => return Err((CallError::NoRoom, lease)),
+            Some(Err((Refused::Unfit, lease))) => return Err((CallError::Unfit, lease)),
+            _ => {}
+        }
         self.make_ready(id.number);
         self.settle(id.number, now, None);
-        match sent {
-            Some(Err((Refused::Full, lease))) => Err((CallError::NoRoom, lease)),
-            Some(Err((Refused::Unfit, lease))) => Err((CallError::Unfit, lease)),
-            _ => Ok(()),
-        }
+        Ok(())
     }
-
-    fn send<R>(
-        &mut self, id: ConnectionId, now: Instant,
-        call: impl FnOnce(&mut Connection, &mut crate::conn::Env<'_>) -> Result<R, CallError>,
-    ) -> Result<R, CallError> {
-        let connection = self.connection(id).ok_or(CallError::NoConnection)?;
-        if !connection.may_send() {
-            return Err(match connection.state() {
-                State::Closed => CallError::NoConnection,
-                _ => CallError::Closing,
-            });
-        }
-        let sent = self.with(id.number, now, call).unwrap_or(Err(CallError::NoConnection));
-        self.make_ready(id.number);
-        self.settle(id.number, now, None);
-        sent
-    }
-
     /// RECEIVE: copies what came in order into `to`; 0: nothing is there, or (after [`Happened::PEER_CLOSED`]) nothing will be.
     ///
     /// # Errors

@@ -40,7 +40,8 @@ impl Stack {
         let due = connection.due(&self.shared.env(now));
         let due = [due, wait].into_iter().flatten().min();
         match due {
-            Some(due) => self.wheel.set(number, due, now),
+            // Never in this moment again: the second stage would not end.
+            Some(due) => self.wheel.set(number, due.max(now.plus_ns(1)), now),
             None => self.wheel.cancel(number),
         }
     }
