@@ -62,6 +62,10 @@ fn reserved_bits_are_ignored_and_written_as_zero() {
 //# The window size MUST be treated as an unsigned number, or else
 //# large window sizes will appear like negative windows and TCP will
 //# not work (MUST-1).
+//= RFC 9293 section 3.1
+//= type=test
+//# A TCP implementation MUST be able to receive a TCP Option in any
+//# segment (MUST-5).
 #[test]
 fn fields_are_where_they_belong() {
     let stamps = Some(Stamps { value: 0x0102_0304, echo: 0xfffe_fdfc });
