@@ -40,7 +40,9 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let tree = Tree::of_workspace()?;
     let mut quotes = Vec::new();
     let mut findings = Vec::new();
-    for file in tree.files.iter().filter(|file| file.path.starts_with("crates/") && file.path.ends_with(".rs")) {
+    for file in
+        tree.files.iter().filter(|file| file.path.starts_with("crates/") && file.path.ends_with(".rs"))
+    {
         quote::read(&file.path, &file.text, &mut quotes, &mut findings);
     }
     let texts = texts(Path::new(&dir), &quotes, &mut findings);
@@ -88,7 +90,8 @@ fn compare<'a>(quotes: &'a [Quote], texts: &BTreeMap<u32, Rfc>, findings: &mut V
             }
             Ok(_) => {}
             Err(fault) => {
-                findings.push(format!("{}: {fault} (RFC {} section {})", quote.place, quote.rfc, quote.section));
+                findings
+                    .push(format!("{}: {fault} (RFC {} section {})", quote.place, quote.rfc, quote.section));
             }
         }
     }
@@ -129,9 +132,13 @@ fn requirements(text: &Rfc, covered: &Covered<'_>) -> String {
         };
         *counts.entry(state).or_default() += 1;
         let reasons = quotes.iter().filter_map(|quote| quote.reason.clone());
-        let notes: Vec<String> =
-            [implemented, tested, left_out].into_iter().filter(|places| !places.is_empty()).chain(reasons).collect();
-        out += format!("  MUST-{number:<3} {feature:<60} {state}: {}", notes.join("; ")).trim_end_matches([' ', ':']);
+        let notes: Vec<String> = [implemented, tested, left_out]
+            .into_iter()
+            .filter(|places| !places.is_empty())
+            .chain(reasons)
+            .collect();
+        out += format!("  MUST-{number:<3} {feature:<60} {state}: {}", notes.join("; "))
+            .trim_end_matches([' ', ':']);
         out.push('\n');
     }
     let counts: Vec<String> = counts.iter().map(|(state, count)| format!("{count} {state}")).collect();

@@ -31,7 +31,8 @@ pub(super) fn read(path: &str, text: &str, quotes: &mut Vec<Quote>, findings: &m
         if let Some(quoted) = line.strip_prefix("//#") {
             match &mut open {
                 Some(quote) => quote.text.extend(quoted.chars().filter(|c| !c.is_whitespace())),
-                None => findings.push(format!("{place}: a quote without a source; put //= RFC n section m above it")),
+                None => findings
+                    .push(format!("{place}: a quote without a source; put //= RFC n section m above it")),
             }
             continue;
         }
@@ -58,7 +59,8 @@ pub(super) fn read(path: &str, text: &str, quotes: &mut Vec<Quote>, findings: &m
             Some(("type", "test")) => quote.kind = Kind::Tested,
             Some(("type", "exception")) => quote.kind = Kind::LeftOut,
             Some(("reason", reason)) => quote.reason = Some(reason.to_owned()),
-            _ => findings.push(format!("{place}: '{rest}' is neither type=test, type=exception nor reason=...")),
+            _ => findings
+                .push(format!("{place}: '{rest}' is neither type=test, type=exception nor reason=...")),
         }
     }
     close(open, quotes, findings);
@@ -75,7 +77,10 @@ fn source(text: &str) -> Option<(u32, String)> {
 fn close(quote: Option<Quote>, quotes: &mut Vec<Quote>, findings: &mut Vec<String>) {
     let Some(quote) = quote else { return };
     if quote.text.is_empty() {
-        findings.push(format!("{}: a source without a quote; add //# lines, or make it a plain comment", quote.place));
+        findings.push(format!(
+            "{}: a source without a quote; add //# lines, or make it a plain comment",
+            quote.place
+        ));
     } else if quote.kind == Kind::LeftOut && quote.reason.is_none() {
         findings.push(format!("{}: left out without a reason; add //= reason=...", quote.place));
     } else {

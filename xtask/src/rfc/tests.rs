@@ -26,7 +26,7 @@ RFC 6191        Reducing TIME-WAIT State with Timestamps      April 2011
 
 3.2.  Other
 
-   Elsewhere.
+   Elsewhere.  A list (MUST-7 -- see MUST-8) ends.
 
 Appendix B.  Table
 
@@ -61,11 +61,14 @@ fn quotes_are_read_with_their_kind_and_place() {
     );
     assert_eq!(findings, Vec::<String>::new());
     let seen: Vec<_> = found.iter().map(|q| (q.rfc, &*q.section, q.kind, &*q.text, &*q.place)).collect();
-    assert_eq!(seen, [
-        (9293, "3.1", Kind::Implemented, "Onetwo.", "crates/a.rs:2"),
-        (6191, "2", Kind::Tested, "Three", "crates/a.rs:5"),
-        (9293, "B", Kind::LeftOut, "Four", "crates/a.rs:10"),
-    ]);
+    assert_eq!(
+        seen,
+        [
+            (9293, "3.1", Kind::Implemented, "Onetwo.", "crates/a.rs:2"),
+            (6191, "2", Kind::Tested, "Three", "crates/a.rs:5"),
+            (9293, "B", Kind::LeftOut, "Four", "crates/a.rs:10"),
+        ]
+    );
     assert_eq!(found[2].reason.as_deref(), Some("because = so"));
 }
 
@@ -90,15 +93,18 @@ fn what_is_wrong_in_the_form_of_a_quote_is_said() {
 #[test]
 fn a_quote_is_looked_for_in_its_section_whatever_the_white_space() {
     let rfc = Rfc::new(TEXT);
-    let find = |section: &str, quote: &str| {
-        rfc.find(section, &quote.replace([' ', '\n'], ""))
-    };
-    assert_eq!(find("3.1", "The pseudo-header MUST be summed (MUST-2)"), Ok(vec![2, 3]), "to the end of its sentence");
+    let find = |section: &str, quote: &str| rfc.find(section, &quote.replace([' ', '\n'], ""));
+    assert_eq!(
+        find("3.1", "The pseudo-header MUST be summed (MUST-2)"),
+        Ok(vec![2, 3]),
+        "to the end of its sentence"
+    );
     assert_eq!(find("3.1", "the receiver MUST check it (MUST-3)."), Ok(vec![3]), "across the page");
     assert_eq!(find("3.1.1", "A window is unsigned"), Ok(vec![1]));
     assert_eq!(find("3.1", "it will not work"), Ok(vec![1]), "in a section of the section");
     assert_eq!(find("3", "More follows"), Ok(vec![9]));
     assert_eq!(find("3.2", "Elsewhere."), Ok(vec![]));
+    assert_eq!(find("3.2", "A list (MUST-7"), Ok(vec![7]), "without what is remarked");
     assert!(find("3.2", "A window is unsigned").unwrap_err().contains("not in that section"));
     assert!(find("3.1", "A window is signed").unwrap_err().contains("not in that section"));
     assert!(find("3.3", "Elsewhere.").unwrap_err().contains("no such section"));
@@ -106,7 +112,9 @@ fn a_quote_is_looked_for_in_its_section_whatever_the_white_space() {
 
 #[test]
 fn headings_of_old_texts_are_indented() {
-    let rfc = Rfc::new("4. TRANSPORT\n\n      4.2.2.1  Ports\n\n  Well-known.\n\n      4.2.2.10  Push\n\n  Pushed.\n");
+    let rfc = Rfc::new(
+        "4. TRANSPORT\n\n      4.2.2.1  Ports\n\n  Well-known.\n\n      4.2.2.10  Push\n\n  Pushed.\n",
+    );
     assert_eq!(rfc.find("4.2.2.1", "Well-known."), Ok(vec![]));
     assert!(rfc.find("4.2.2.1", "Pushed.").is_err());
     assert_eq!(rfc.find("4", "Pushed."), Ok(vec![]));
@@ -135,16 +143,22 @@ fn each_requirement_of_the_table_is_listed_once_with_what_has_become_of_it() {
     assert_eq!(findings.len(), 1);
     assert!(findings[0].starts_with("crates/a.rs:12: the quote is not in that section"), "{findings:?}");
     let listed = requirements(&texts[&LISTED], &covered);
-    let lines: Vec<String> = listed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
-    assert_eq!(lines, [
-        "MUST-1 Treat as unsigned implemented and tested: crates/a.rs:1; crates/a.rs:3",
-        "MUST-2 Sums implemented, not tested: crates/a.rs:6",
-        "MUST-3 Checked implemented, not tested: crates/a.rs:6; crates/a.rs:8; hardware does",
-        "MUST-9 Other not quoted",
-        "RFC 9293 appendix B: 1 implemented and tested, 2 implemented, not tested, 1 not quoted",
-    ]);
+    let lines: Vec<String> =
+        listed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    assert_eq!(
+        lines,
+        [
+            "MUST-1 Treat as unsigned implemented and tested: crates/a.rs:1; crates/a.rs:3",
+            "MUST-2 Sums implemented, not tested: crates/a.rs:6",
+            "MUST-3 Checked implemented, not tested: crates/a.rs:6; crates/a.rs:8; hardware does",
+            "MUST-9 Other not quoted",
+            "RFC 9293 appendix B: 1 implemented and tested, 2 implemented, not tested, 1 not quoted",
+        ]
+    );
     assert_eq!(sections(&quotes, false), "RFC 9293: 3 implemented, 1 tested, 1 left out\n");
-    assert!(sections(&quotes, true).contains("RFC 9293 section 3.1.1: 1 implemented, 1 tested, 0 left out\n"));
+    assert!(
+        sections(&quotes, true).contains("RFC 9293 section 3.1.1: 1 implemented, 1 tested, 0 left out\n")
+    );
 }
 
 #[test]

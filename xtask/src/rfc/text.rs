@@ -49,9 +49,11 @@ impl Rfc {
         for (from, to) in ranges {
             if let Some(at) = self.text[from..to].find(quote) {
                 let end = from + at + quote.len();
-                let rest = self.text.get(end..).unwrap_or_default();
+                // A dash begins a remark, which may name other requirements.
+                let rest = self.text[end..].split("--").next().unwrap_or_default();
                 let is_whole = quote.ends_with(['.', ':']);
-                let rest = if is_whole { 0 } else { rest.find('.').filter(|&at| at < LONGEST_REST).unwrap_or(0) };
+                let rest =
+                    if is_whole { 0 } else { rest.find('.').filter(|&at| at < LONGEST_REST).unwrap_or(0) };
                 return Ok(marks(&self.text[from + at..end + rest]));
             }
         }
@@ -64,7 +66,9 @@ impl Rfc {
         let at_margin = self.headings.iter().filter(is_section).any(|heading| heading.is_at_margin);
         // Headings are indented in old texts only.
         let counts = |heading: &&Heading| heading.is_at_margin || !at_margin;
-        let inside = |number: &str| number.strip_prefix(section).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+        let inside = |number: &str| {
+            number.strip_prefix(section).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
         let end = |from: usize| {
             let mut behind = self.headings.iter().filter(counts).filter(|heading| heading.at > from);
             behind.find(|heading| !inside(&heading.number)).map_or(self.text.len(), |heading| heading.at)
@@ -78,7 +82,8 @@ impl Rfc {
 fn is_page_break(line: &str) -> bool {
     let line = line.trim_end().trim_start_matches('\u{c}');
     let is_footer = line.ends_with(']') && line.contains("[Page ");
-    let ends_in_year = line.len() > 40 && line[line.len().saturating_sub(4)..].chars().all(|c| c.is_ascii_digit());
+    let ends_in_year =
+        line.len() > 40 && line[line.len().saturating_sub(4)..].chars().all(|c| c.is_ascii_digit());
     is_footer || line.starts_with("RFC") && ends_in_year
 }
 
@@ -91,8 +96,11 @@ fn heading(line: &str) -> Option<String> {
     }
     let (number, title) = line.split_once(' ')?;
     let number = number.trim_end_matches('.');
-    let is_number = number.split('.').all(|part| !part.is_empty() && part.chars().all(|c| c.is_ascii_digit()));
-    let is_title = title.trim_start().starts_with(char::is_alphabetic) && !title.contains("...") && !title.contains(". .");
+    let is_number =
+        number.split('.').all(|part| !part.is_empty() && part.chars().all(|c| c.is_ascii_digit()));
+    let is_title = title.trim_start().starts_with(char::is_alphabetic)
+        && !title.contains("...")
+        && !title.contains(". .");
     (is_number && is_title).then(|| number.to_owned())
 }
 
