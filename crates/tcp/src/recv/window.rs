@@ -10,7 +10,11 @@ const SLACK_SHIFT: u32 = 4;
 
 /// The scale to offer for a window of at most `limit_bytes`.
 pub fn scale_for(limit_bytes: u32) -> u8 {
-    let with_slack = if limit_bytes > u32::from(u16::MAX) { limit_bytes.saturating_add(limit_bytes >> SLACK_SHIFT) } else { limit_bytes };
+    let with_slack = if limit_bytes > u32::from(u16::MAX) {
+        limit_bytes.saturating_add(limit_bytes >> SLACK_SHIFT)
+    } else {
+        limit_bytes
+    };
     (0..MAX_WINDOW_SCALE).find(|scale| with_slack <= u32::from(u16::MAX) << scale).unwrap_or(MAX_WINDOW_SCALE)
 }
 
