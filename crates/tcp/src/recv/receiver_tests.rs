@@ -198,7 +198,7 @@ proptest! {
     #[test]
     fn each_byte_that_is_read_is_the_first_that_came(start: u32, steps in prop::collection::vec(step(), 1..120)) {
         let (mut receiver, mut pages) = (receiver(Seq(start)), pages());
-        let (mut came, mut done) = (vec![None; 1 << 20], 0);
+        let (mut came, mut done, mut had_fin) = (vec![None; 1 << 20], 0, false);
         let mut edge = receiver.next() + receiver.open_bytes();
         for step in steps {
             let next = receiver.next();
@@ -207,6 +207,7 @@ proptest! {
                     let at = (next.since(Seq(start)) + at).max(0) as usize;
                     let payload: Vec<u8> = (at..at + length).map(|i| byte.unwrap_or(i as u8)).collect();
                     let seq = start.wrapping_add(at as u32);
+                    had_fin |= is_fin;
                     let unread = receiver.unread_bytes();
                     let offered = offer(&mut receiver, &mut pages, seq, &payload, is_fin);
                     if !matches!(offered, Offered::Refused(_) | Offered::Duplicate) {
@@ -237,6 +238,8 @@ proptest! {
             let received = done as u32 + receiver.unread_bytes() + u32::from(receiver.is_finished());
             prop_assert_eq!(receiver.next(), Seq(start) + received);
             prop_assert!(receiver.unread_bytes() <= LIMIT);
+            // And none that could be read is held back.
+            prop_assert!(had_fin || came[received as usize].is_none(), "byte {} has come", received);
             for (left, right) in receiver.sacks().blocks().iter().skip(1) {
                 prop_assert!(left.before(*right) && right.up_to(edge));
             }
