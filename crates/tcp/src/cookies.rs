@@ -69,7 +69,14 @@ impl Cookies {
     /// What was offered, if `seq` is a cookie that was given in answer to `peer_seq` at most two slots ago: of the ACK that ends a
     /// handshake its acknowledgment number less 1, and its sequence number less 1. `echo` is the time stamp that it echoes; without one
     /// there were no options but the MSS.
-    pub fn open(&self, flow: &FlowKey, seq: Seq, peer_seq: Seq, echo: Option<u32>, now: Instant) -> Option<Offered> {
+    pub fn open(
+        &self,
+        flow: &FlowKey,
+        seq: Seq,
+        peer_seq: Seq,
+        echo: Option<u32>,
+        now: Instant,
+    ) -> Option<Offered> {
         let slot_now = now.0 / COOKIE_SLOT_NS;
         let age = slot_now.wrapping_sub(u64::from(seq.0 >> (32 - SLOT_BITS))) & ((1 << SLOT_BITS) - 1);
         let slot = slot_now.checked_sub(age).filter(|_| age <= 1)?;
@@ -90,7 +97,8 @@ impl Cookies {
 
     fn cookie(&self, flow: &FlowKey, peer_seq: Seq, size: u32, slot: u64) -> u32 {
         let [a, b, c, d, rest] = *flow.words();
-        let hash = self.key.strong(&[a, b, c, d, rest, u64::from(peer_seq.0) << 32 | u64::from(size), slot]) as u32;
+        let hash =
+            self.key.strong(&[a, b, c, d, rest, u64::from(peer_seq.0) << 32 | u64::from(size), slot]) as u32;
         (slot as u32) << (32 - SLOT_BITS) | size << HASH_BITS | hash >> (32 - HASH_BITS)
     }
 }
@@ -152,15 +160,10 @@ mod tests {
             let seq = cookies().seq(&flow(1), Seq(5), mss, Instant(0))?;
             Some(cookies().open(&flow(1), seq, Seq(5), None, Instant(0)).unwrap().mss)
         };
-        assert_eq!([215, 216, 535, 536, 1459, 1460, u16::MAX].map(through), [
-            None,
-            Some(216),
-            Some(216),
-            Some(536),
-            Some(1440),
-            Some(1460),
-            Some(8940)
-        ]);
+        assert_eq!(
+            [215, 216, 535, 536, 1459, 1460, u16::MAX].map(through),
+            [None, Some(216), Some(216), Some(536), Some(1440), Some(1460), Some(8940)]
+        );
     }
 
     proptest! {

@@ -3,7 +3,7 @@
 //! SipHash (Aumasson, Bernstein: SipHash: a fast short-input PRF, INDOCRYPT 2012) over a few 64-bit words, without the buffer that
 //! a hash of bytes carries along.
 
-/// A secret of 128 bits, made anew at each start.
+/// A secret of 128 bits, another at each start.
 #[derive(Clone, Copy)]
 pub struct HashKey([u64; 2]);
 
@@ -95,7 +95,8 @@ mod tests {
     fn it_is_the_sip_hash_of_the_standard_library() {
         let mut random = millrace_core::random::SplitMix(3);
         for count in 0..12 {
-            let (key, words) = ([random.next(), random.next()], Vec::from_iter((0..count).map(|_| random.next())));
+            let (key, words) =
+                ([random.next(), random.next()], Vec::from_iter((0..count).map(|_| random.next())));
             let mut library = SipHasher::new_with_keys(key[0], key[1]);
             words.iter().for_each(|word| library.write(&word.to_le_bytes()));
             assert_eq!(HashKey::new(key).strong(&words), library.finish(), "{count} words");

@@ -52,7 +52,10 @@ fn a_million_connections_have_less_than_60_bytes_each() {
 /// How far each connection is from its home, at the most.
 fn farthest(table: &Table) -> usize {
     let taken = table.places.iter().enumerate().filter(|(_, place)| place.number != FREE);
-    taken.map(|(at, place)| at.wrapping_sub(table.home(place.hash)) & (table.places.len() - 1)).max().unwrap_or(0)
+    taken
+        .map(|(at, place)| at.wrapping_sub(table.home(place.hash)) & (table.places.len() - 1))
+        .max()
+        .unwrap_or(0)
 }
 
 #[test]

@@ -163,7 +163,9 @@ impl TimeWaits {
             //# The only thing that can arrive in this state is a
             //# retransmission of the remote FIN.  Acknowledge it, and
             //# restart the 2 MSL timeout.
-            if let (Some(stamps), Some(record)) = (segment.options.stamps, self.records.get_mut(number as usize)) {
+            if let (Some(stamps), Some(record)) =
+                (segment.options.stamps, self.records.get_mut(number as usize))
+            {
                 record.stamp = stamps.value;
             }
             self.unlink(number);

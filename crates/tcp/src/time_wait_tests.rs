@@ -46,7 +46,10 @@ fn records_stay_for_two_lifetimes_in_the_order_in_which_they_came() {
     assert_eq!((waits.len(), waits.due(Instant(3 * MS))), (2, Some(Instant(lifetime))));
     assert_eq!(waits.expire(Instant(lifetime - 1), 9), 0);
     assert_eq!(waits.expire(Instant(lifetime), 9), 1);
-    assert_eq!(waits.arrived(&flow(1), &segment(Flags::ACK, 0, None, b""), Instant(lifetime)), Answer::Unknown);
+    assert_eq!(
+        waits.arrived(&flow(1), &segment(Flags::ACK, 0, None, b""), Instant(lifetime)),
+        Answer::Unknown
+    );
     assert_eq!(waits.due(Instant(lifetime)), Some(Instant(lifetime + 5 * MS)));
     assert_eq!(waits.due(Instant(2 * lifetime)), Some(Instant(2 * lifetime)), "overdue");
     assert_eq!((waits.expire(Instant(2 * lifetime), 0), waits.expire(Instant(2 * lifetime), 9)), (0, 1));
@@ -55,14 +58,21 @@ fn records_stay_for_two_lifetimes_in_the_order_in_which_they_came() {
     let late = Instant((1u64 << 31) * MS - 5 * MS);
     waits.insert(&flow(3), ended, late);
     assert_eq!(waits.due(late), Some(late.plus_ns(lifetime)));
-    assert_eq!((waits.expire(late.plus_ns(lifetime - MS), 9), waits.expire(late.plus_ns(lifetime), 9)), (0, 1));
+    assert_eq!(
+        (waits.expire(late.plus_ns(lifetime - MS), 9), waits.expire(late.plus_ns(lifetime), 9)),
+        (0, 1)
+    );
 }
 
 #[test]
 fn the_oldest_makes_room_and_the_same_ends_are_one_connection() {
     let (mut waits, ended) = with_one(None);
     for port in 2..=5 {
-        waits.insert(&flow(port), Ended { send_next: Seq(port.into()), ..ended }, Instant(u64::from(port) * MS));
+        waits.insert(
+            &flow(port),
+            Ended { send_next: Seq(port.into()), ..ended },
+            Instant(u64::from(port) * MS),
+        );
     }
     assert_eq!((waits.len(), waits.pushed_out()), (4, 1));
     assert_eq!(waits.remove(&flow(1)), None);
@@ -113,14 +123,18 @@ fn a_fin_that_comes_again_is_acknowledged_and_the_time_begins_anew() {
 #[test]
 fn nothing_old_ends_the_state() {
     let (mut waits, ended) = with_one(Some(70));
-    for flags in [Flags::RST, Flags::RST.with(Flags::ACK), Flags::RST.with(Flags::SYN), Flags::FIN, Flags(0)] {
+    for flags in [Flags::RST, Flags::RST.with(Flags::ACK), Flags::RST.with(Flags::SYN), Flags::FIN, Flags(0)]
+    {
         assert_eq!(answer(&mut waits, &segment(flags, 1000, Some(99), b"")), Answer::Drop, "{flags:?}");
     }
     assert_eq!(answer(&mut waits, &segment(Flags::ACK, 1000, None, b"")), Answer::Drop, "as expected");
     // What is not acceptable is answered by what is.
     assert_eq!(answer(&mut waits, &segment(Flags::ACK, 999, None, b"")), Answer::Ack(ended));
     assert_eq!(answer(&mut waits, &segment(Flags::ACK, 1000, None, b"x")), Answer::Ack(ended));
-    assert_eq!(answer(&mut waits, &segment(Flags::SYN.with(Flags::ACK), 1000, None, b"")), Answer::Ack(ended));
+    assert_eq!(
+        answer(&mut waits, &segment(Flags::SYN.with(Flags::ACK), 1000, None, b"")),
+        Answer::Ack(ended)
+    );
     assert_eq!(waits.len(), 1);
 }
 
@@ -148,7 +162,11 @@ fn a_syn_begins_anew_if_stamp_or_number_say_that_it_is_later() {
     ] {
         let (mut waits, ended) = with_one(had);
         let expected = if reopens { Answer::Reopen(Seq(500)) } else { Answer::Drop };
-        assert_eq!(answer(&mut waits, &segment(Flags::SYN, seq, has, b"")), expected, "{had:?} {has:?} {seq}");
+        assert_eq!(
+            answer(&mut waits, &segment(Flags::SYN, seq, has, b"")),
+            expected,
+            "{had:?} {has:?} {seq}"
+        );
         // The record stays: the SYN may turn out to be an old duplicate.
         assert_eq!((waits.len(), waits.remove(&flow(1))), (1, Some(ended)));
     }

@@ -80,7 +80,9 @@ impl Acks {
     /// The latest segment is in this block of early data, which takes in those that it touches.
     pub(super) fn note_block(&mut self, block: (Seq, Seq)) {
         let before = self.blocks;
-        let others = before.into_iter().filter(|&(from, to)| !is_empty((from, to)) && (to.before(block.0) || from.after(block.1)));
+        let others = before
+            .into_iter()
+            .filter(|&(from, to)| !is_empty((from, to)) && (to.before(block.0) || from.after(block.1)));
         self.blocks = [(Seq(0), Seq(0)); REMEMBERED];
         for (at, other) in self.blocks.iter_mut().zip(std::iter::once(block).chain(others)) {
             *at = other;

@@ -12,8 +12,17 @@ struct Peer {
 
 impl Peer {
     fn new(next: u32) -> Self {
-        let settings = ReceiverSettings { next: Seq(next), limit_bytes: 60_000, scale: 0, mss: 1460, is_sack_permitted: true };
-        let clusters = [ClusterSize { bytes: 1 << 18, page_bytes: 4096 }, ClusterSize { bytes: 1 << 18, page_bytes: 2048 }];
+        let settings = ReceiverSettings {
+            next: Seq(next),
+            limit_bytes: 60_000,
+            scale: 0,
+            mss: 1460,
+            is_sack_permitted: true,
+        };
+        let clusters = [
+            ClusterSize { bytes: 1 << 18, page_bytes: 4096 },
+            ClusterSize { bytes: 1 << 18, page_bytes: 2048 },
+        ];
         Self { receiver: Receiver::new(&settings), pages: Pages::new(&clusters), now: Instant(0) }
     }
 

@@ -115,7 +115,9 @@ impl Pages {
 
     /// Changes the size of a cluster's pages. False, and nothing changes, while one of them is in use or when there is no such cluster.
     pub fn set_page_bytes(&mut self, cluster: usize, page_bytes: u32) -> bool {
-        let Some(cluster) = self.clusters.get_mut(cluster).filter(|cluster| cluster.used == 0) else { return false };
+        let Some(cluster) = self.clusters.get_mut(cluster).filter(|cluster| cluster.used == 0) else {
+            return false;
+        };
         cluster.set_page_bytes(page_bytes);
         true
     }
@@ -153,7 +155,9 @@ impl Pages {
     #[inline]
     pub fn release(&mut self, id: PageId) {
         let Some(cluster) = self.clusters.get_mut(id.cluster()) else { return };
-        let Some(page) = cluster.pages.get_mut(id.number() as usize).filter(|page| page.is_used) else { return };
+        let Some(page) = cluster.pages.get_mut(id.number() as usize).filter(|page| page.is_used) else {
+            return;
+        };
         page.is_used = false;
         cluster.used -= 1;
     }
@@ -201,7 +205,8 @@ impl Pages {
 
 impl Cluster {
     fn set_page_bytes(&mut self, page_bytes: u32) {
-        let page_bytes = down_to_power_of_two(page_bytes.clamp(MIN_PAGE_BYTES, MAX_PAGE_BYTES)).min(self.bytes);
+        let page_bytes =
+            down_to_power_of_two(page_bytes.clamp(MIN_PAGE_BYTES, MAX_PAGE_BYTES)).min(self.bytes);
         self.page_shift = page_bytes.trailing_zeros();
         self.mask = self.bytes / page_bytes - 1;
     }

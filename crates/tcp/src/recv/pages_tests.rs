@@ -75,7 +75,10 @@ fn offset_and_length_say_what_is_in_a_page() {
     assert_eq!((pages.room(id).len(), pages.bytes(id)), (512, &[][..]));
     pages.room(id)[..4].copy_from_slice(b"abcd");
     pages.page_mut(id).unwrap().length = 4;
-    assert_eq!((pages.room(id).len(), pages.bytes(id), pages.page(id).unwrap().end()), (508, &b"abcd"[..], Seq(81)));
+    assert_eq!(
+        (pages.room(id).len(), pages.bytes(id), pages.page(id).unwrap().end()),
+        (508, &b"abcd"[..], Seq(81))
+    );
     let page = pages.page_mut(id).unwrap();
     (page.offset, page.length) = (1, 3);
     assert_eq!((pages.room(id).len(), pages.bytes(id)), (508, &b"bcd"[..]));

@@ -109,7 +109,13 @@ impl Queue {
     }
 
     /// Puts data from `seq` on wherever nothing is yet. Its sum has been checked. In `cluster` are the pages taken for it.
-    pub(super) fn insert(&mut self, pages: &mut Pages, mut seq: Seq, mut data: &[u8], cluster: usize) -> Inserted {
+    pub(super) fn insert(
+        &mut self,
+        pages: &mut Pages,
+        mut seq: Seq,
+        mut data: &[u8],
+        cluster: usize,
+    ) -> Inserted {
         let mut inserted = Inserted::default();
         let mut previous = self.before(pages, seq);
         while !data.is_empty() {
@@ -144,7 +150,14 @@ impl Queue {
 
     /// Puts the beginning of `piece` behind the page `previous`: into what is free of that page, if it ends where the piece begins, else
     /// into a new one. The page, and how many bytes.
-    fn put(&mut self, pages: &mut Pages, previous: PageId, seq: Seq, piece: &[u8], cluster: usize) -> Option<(PageId, usize)> {
+    fn put(
+        &mut self,
+        pages: &mut Pages,
+        previous: PageId,
+        seq: Seq,
+        piece: &[u8],
+        cluster: usize,
+    ) -> Option<(PageId, usize)> {
         let follows = pages.page(previous).is_some_and(|page| page.end() == seq);
         let id = if follows && !pages.room(previous).is_empty() {
             previous

@@ -4,7 +4,10 @@ use super::*;
 use crate::recv::ClusterSize;
 
 fn pages() -> Pages {
-    Pages::new(&[ClusterSize { bytes: 1 << 16, page_bytes: 1024 }, ClusterSize { bytes: 1 << 19, page_bytes: 1024 }])
+    Pages::new(&[
+        ClusterSize { bytes: 1 << 16, page_bytes: 1024 },
+        ClusterSize { bytes: 1 << 19, page_bytes: 1024 },
+    ])
 }
 
 fn insert(queue: &mut Queue, pages: &mut Pages, seq: u32, data: &[u8]) -> Inserted {
@@ -85,10 +88,19 @@ fn a_flood_of_holes_costs_no_more_than_the_bound() {
 
 #[test]
 fn a_cluster_without_pages_cuts_what_comes() {
-    let mut pages = Pages::new(&[ClusterSize { bytes: 512, page_bytes: 512 }, ClusterSize { bytes: 512, page_bytes: 512 }]);
+    let mut pages = Pages::new(&[
+        ClusterSize { bytes: 512, page_bytes: 512 },
+        ClusterSize { bytes: 512, page_bytes: 512 },
+    ]);
     let (mut one, mut other) = (Queue::new(), Queue::new());
-    assert_eq!(insert(&mut one, &mut pages, 10, &[1; 600]), Inserted { bytes: 512, is_cut: true, duplicate: None });
-    assert_eq!(insert(&mut other, &mut pages, 10, b"a"), Inserted { bytes: 0, is_cut: true, duplicate: None });
+    assert_eq!(
+        insert(&mut one, &mut pages, 10, &[1; 600]),
+        Inserted { bytes: 512, is_cut: true, duplicate: None }
+    );
+    assert_eq!(
+        insert(&mut other, &mut pages, 10, b"a"),
+        Inserted { bytes: 0, is_cut: true, duplicate: None }
+    );
     one.clear(&mut pages);
     assert_eq!(pages.used(EARLY).0, 0);
     assert_eq!(insert(&mut other, &mut pages, 10, b"a").bytes, 1);
@@ -106,8 +118,14 @@ fn data_in_order_is_kept_only_if_its_sum_is_right() {
     assert_eq!(queue.ready(&pages), b"abc");
     assert_eq!(queue.append(&mut pages, Seq(4), b"def", (0, 0), Some(sum16(b"def"))), Appended::Kept);
     // What is there already stands before it: one byte, so that the others have the other places in their words.
-    assert_eq!(queue.append(&mut pages, Seq(7), b"gh", (sum16(b"f"), 1), Some(sum16(b"fgh"))), Appended::Kept);
-    assert_eq!(queue.append(&mut pages, Seq(9), b"ij", (sum16(b"gh"), 2), Some(sum16(b"ghij"))), Appended::Kept);
+    assert_eq!(
+        queue.append(&mut pages, Seq(7), b"gh", (sum16(b"f"), 1), Some(sum16(b"fgh"))),
+        Appended::Kept
+    );
+    assert_eq!(
+        queue.append(&mut pages, Seq(9), b"ij", (sum16(b"gh"), 2), Some(sum16(b"ghij"))),
+        Appended::Kept
+    );
     assert_eq!((pages.used(READY).0, queue.ready(&pages)), (1, &b"abcdefghij"[..]));
     // More than the page has left begins another; more than a page is not plain, nor is what has early data behind it.
     assert_eq!(queue.append(&mut pages, Seq(11), &[7; 1024], (0, 0), None), Appended::Kept);

@@ -212,7 +212,14 @@ impl Receiver {
     }
 
     /// All that is not plain: `data` begins `from` bytes behind the segment's beginning. The sum is right.
-    fn put(&mut self, pages: &mut Pages, arrival: &Arrival<'_>, from: u32, data: &[u8], is_whole: bool) -> Offered {
+    fn put(
+        &mut self,
+        pages: &mut Pages,
+        arrival: &Arrival<'_>,
+        from: u32,
+        data: &[u8],
+        is_whole: bool,
+    ) -> Offered {
         let begin = arrival.seq + from;
         let cluster = if begin == self.next { READY } else { EARLY };
         let inserted = self.queue.insert(pages, begin, data, cluster);
@@ -221,10 +228,11 @@ impl Receiver {
             self.acks.note_duplicate(left, right);
         }
         let next = self.queue.advance(pages, self.next);
-        let ready_bytes = if self.state.is_finished { 0 } else { next.since(self.next).max(0).cast_unsigned() };
+        let ready_bytes =
+            if self.state.is_finished { 0 } else { next.since(self.next).max(0).cast_unsigned() };
         self.next += ready_bytes;
         self.state.unread_bytes += ready_bytes;
-        let is_new_fin = arrival.is_fin && is_whole && !inserted.is_cut && self.take_fin(pages, arrival);
+        let is_new_fin = arrival.is_fin && is_whole && self.take_fin(pages, arrival);
         let reaches_fin = ready_bytes > 0 && self.reach_fin();
         if ready_bytes > 0 {
             self.acks.advance(self.next);
@@ -251,7 +259,9 @@ impl Receiver {
         }
         // As a rule it continues the latest block, and nothing is behind it.
         match self.acks.latest_block() {
-            Some((left, right)) if right == from && self.queue.end(pages) == Some(to) => self.acks.note_block((left, to)),
+            Some((left, right)) if right == from && self.queue.end(pages) == Some(to) => {
+                self.acks.note_block((left, to))
+            }
             _ => {
                 if let Some(block) = self.queue.run_around(pages, from) {
                     self.acks.note_block(block);

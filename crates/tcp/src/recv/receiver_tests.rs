@@ -6,11 +6,20 @@ use crate::recv::ClusterSize;
 const LIMIT: u32 = 6000;
 
 fn pages() -> Pages {
-    Pages::new(&[ClusterSize { bytes: 1 << 16, page_bytes: 2048 }, ClusterSize { bytes: 1 << 18, page_bytes: 2048 }])
+    Pages::new(&[
+        ClusterSize { bytes: 1 << 16, page_bytes: 2048 },
+        ClusterSize { bytes: 1 << 18, page_bytes: 2048 },
+    ])
 }
 
 fn receiver(next: Seq) -> Receiver {
-    Receiver::new(&ReceiverSettings { next, limit_bytes: LIMIT, scale: 0, mss: 1000, is_sack_permitted: true })
+    Receiver::new(&ReceiverSettings {
+        next,
+        limit_bytes: LIMIT,
+        scale: 0,
+        mss: 1000,
+        is_sack_permitted: true,
+    })
 }
 
 fn arrival(seq: u32, payload: &[u8], is_fin: bool) -> Arrival<'_> {
@@ -58,7 +67,11 @@ fn a_wrong_sum_leaves_no_trace() {
     receiver.ack_sent();
     let mut wrong = |seq, payload: &[u8], is_fin| {
         let arrival = Arrival { expected_sum: Some(sum16(payload) ^ 0x100), ..arrival(seq, payload, is_fin) };
-        assert_eq!(receiver.offer(&mut pages, Instant(0), &arrival), Offered::Refused(Refused::WrongSum), "{seq}");
+        assert_eq!(
+            receiver.offer(&mut pages, Instant(0), &arrival),
+            Offered::Refused(Refused::WrongSum),
+            "{seq}"
+        );
         let state = (receiver.next(), receiver.is_finished(), receiver.has_early(), receiver.ack_due());
         assert_eq!(state, (Seq(102), false, false, crate::recv::AckDue::Never));
         assert_eq!((receiver.peek(&pages), receiver.sacks().blocks().len()), (&b"ab"[..], 0));
@@ -108,7 +121,10 @@ fn a_fin_is_reached_when_all_before_it_is_there() {
         // It comes again, and something behind it.
         assert_eq!(offer(&mut receiver, &mut pages, 104, b"", true), Offered::Duplicate);
         assert_eq!(offer(&mut receiver, &mut pages, 102, b"cd", true), Offered::Duplicate);
-        assert_eq!(offer(&mut receiver, &mut pages, 105, b"x", false), Offered::Refused(Refused::OutOfWindow));
+        assert_eq!(
+            offer(&mut receiver, &mut pages, 105, b"x", false),
+            Offered::Refused(Refused::OutOfWindow)
+        );
         assert_eq!(receiver.next(), Seq(105));
         assert_eq!(read(&mut receiver, &mut pages), b"abcd");
     }
@@ -139,7 +155,10 @@ fn a_fin_that_contradicts_what_is_there_is_no_fin() {
 
 #[test]
 fn what_finds_no_page_has_to_come_again() {
-    let mut pages = Pages::new(&[ClusterSize { bytes: 2048, page_bytes: 2048 }, ClusterSize { bytes: 512, page_bytes: 512 }]);
+    let mut pages = Pages::new(&[
+        ClusterSize { bytes: 2048, page_bytes: 2048 },
+        ClusterSize { bytes: 512, page_bytes: 512 },
+    ]);
     let (mut one, mut other) = (receiver(Seq(0)), receiver(Seq(0)));
     assert_eq!(offer(&mut one, &mut pages, 0, &[1; 100], false), Offered::Ready { bytes: 100 });
     assert_eq!(offer(&mut other, &mut pages, 0, &[2; 100], false), Offered::Refused(Refused::NoRoom));
@@ -179,7 +198,7 @@ proptest! {
     #[test]
     fn each_byte_that_is_read_is_the_first_that_came(start: u32, steps in prop::collection::vec(step(), 1..120)) {
         let (mut receiver, mut pages) = (receiver(Seq(start)), pages());
-        let (mut came, mut done) = (vec![None; 1 << 20], 0);
+        let (mut came, mut done, mut had_fin) = (vec![None; 1 << 20], 0, false);
         let mut edge = receiver.next() + receiver.open_bytes();
         for step in steps {
             let next = receiver.next();
@@ -188,6 +207,7 @@ proptest! {
                     let at = (next.since(Seq(start)) + at).max(0) as usize;
                     let payload: Vec<u8> = (at..at + length).map(|i| byte.unwrap_or(i as u8)).collect();
                     let seq = start.wrapping_add(at as u32);
+                    had_fin |= is_fin;
                     let unread = receiver.unread_bytes();
                     let offered = offer(&mut receiver, &mut pages, seq, &payload, is_fin);
                     if !matches!(offered, Offered::Refused(_) | Offered::Duplicate) {
@@ -218,6 +238,8 @@ proptest! {
             let received = done as u32 + receiver.unread_bytes() + u32::from(receiver.is_finished());
             prop_assert_eq!(receiver.next(), Seq(start) + received);
             prop_assert!(receiver.unread_bytes() <= LIMIT);
+            // And none that could be read is held back.
+            prop_assert!(had_fin || came[received as usize].is_none(), "byte {} has come", received);
             for (left, right) in receiver.sacks().blocks().iter().skip(1) {
                 prop_assert!(left.before(*right) && right.up_to(edge));
             }

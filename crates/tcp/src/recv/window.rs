@@ -10,15 +10,20 @@ const SLACK_SHIFT: u32 = 4;
 
 /// The scale to offer for a window of at most `limit_bytes`.
 pub fn scale_for(limit_bytes: u32) -> u8 {
-    let with_slack = if limit_bytes > u32::from(u16::MAX) { limit_bytes.saturating_add(limit_bytes >> SLACK_SHIFT) } else { limit_bytes };
+    let with_slack = if limit_bytes > u32::from(u16::MAX) {
+        limit_bytes.saturating_add(limit_bytes >> SLACK_SHIFT)
+    } else {
+        limit_bytes
+    };
     (0..MAX_WINDOW_SCALE).find(|scale| with_slack <= u32::from(u16::MAX) << scale).unwrap_or(MAX_WINDOW_SCALE)
 }
 
-/// As much of `limit_bytes` as can be announced by a scale, the slack included; at least 1 byte.
+/// As much of `limit_bytes` as can be announced by a scale, the slack included; at least its unit.
 pub(super) fn limit(limit_bytes: u32, scale: u8) -> u32 {
-    let announced = u32::from(u16::MAX) << scale.min(MAX_WINDOW_SCALE);
+    let scale = scale.min(MAX_WINDOW_SCALE);
+    let announced = u32::from(u16::MAX) << scale;
     let most = if scale == 0 { announced } else { announced - (announced >> SLACK_SHIFT) };
-    limit_bytes.clamp(1, most)
+    limit_bytes.clamp(1 << scale, most)
 }
 
 /// The window field of a SYN.
@@ -40,13 +45,11 @@ impl Receiver {
         //= RFC 9293 section 3.8.6.2.2
         //# The suggested SWS avoidance algorithm for the receiver is to keep
         //# RCV.NXT+RCV.WND fixed until the reduction satisfies:
-        if want.since(self.edge) >= self.least_step() {
-            self.edge = want;
-        }
+        let edge = if want.since(self.edge) >= self.least_step() { want } else { self.edge };
         //= RFC 9293 section 3.8.6
         //# A TCP receiver SHOULD NOT shrink the window, i.e., move the right
         //# window edge to the left (SHLD-14).
-        let open = self.edge.since(self.next).max(0).cast_unsigned();
+        let open = edge.since(self.next).max(0).cast_unsigned();
         let unit = 1u32 << self.state.scale;
         let up = open.next_multiple_of(unit);
         let slack = (self.state.limit_bytes >> SLACK_SHIFT).cast_signed();
@@ -93,16 +96,17 @@ impl Receiver {
         }
     }
 
-    /// The edge that memory allows.
+    /// The edge that memory allows; before RCV.NXT when more is unread than the limit, which slack and rounding make possible.
     #[inline]
     fn wanted_edge(&self) -> Seq {
-        self.next + self.state.limit_bytes.saturating_sub(self.state.unread_bytes)
+        self.next + self.state.limit_bytes - self.state.unread_bytes
     }
 
-    /// By how much the edge moves at least: min(RCV.BUFF / 2, MSS).
+    /// By how much the edge moves at least: min(RCV.BUFF / 2, MSS), and a unit of the scale.
     #[inline]
     fn least_step(&self) -> i32 {
-        (self.state.limit_bytes / 2).min(u32::from(self.state.mss)).max(1).cast_signed()
+        let step = (self.state.limit_bytes / 2).min(u32::from(self.state.mss));
+        step.max(1 << self.state.scale).cast_signed()
     }
 }
 

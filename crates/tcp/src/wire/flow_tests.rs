@@ -46,8 +46,8 @@ fn a_scope_counts_for_link_local_addresses_only() {
 proptest! {
     //= RFC 9293 section 3.1
     //= type=test
-    //# For IPv4, the pseudo-header is 96 bits long and is formatted as
-    //# follows:
+    //# The pseudo-header is 96 bits for IPv4
+    //# and 320 bits for IPv6.
     #[test]
     fn the_sum_is_that_of_the_pseudo_header(a: [u8; 16], b: [u8; 16], ports: (u16, u16), is_v4: bool) {
         let end = |bytes: [u8; 16], port| {

@@ -5,8 +5,11 @@ use super::*;
 use crate::wire::{Body, Head, Options, Sacks, Stamps, Template};
 
 fn flow(is_v4: bool) -> FlowKey {
-    let (local, remote) =
-        if is_v4 { ("192.0.2.1:80", "198.51.100.7:4711") } else { ("[2001:db8::1]:80", "[2001:db8::2]:4711") };
+    let (local, remote) = if is_v4 {
+        ("192.0.2.1:80", "198.51.100.7:4711")
+    } else {
+        ("[2001:db8::1]:80", "[2001:db8::2]:4711")
+    };
     FlowKey::new(local.parse().unwrap(), remote.parse().unwrap()).unwrap()
 }
 
@@ -25,7 +28,11 @@ fn segment(flow: &FlowKey, head: &Head, payload: &[u8]) -> Vec<u8> {
 //# The number of 32-bit words in the TCP header.
 #[test]
 fn a_header_that_does_not_fit_is_refused() {
-    let whole = segment(&flow(true), &Head { options: Options { mss: Some(9), ..Options::default() }, ..Head::default() }, b"ab");
+    let whole = segment(
+        &flow(true),
+        &Head { options: Options { mss: Some(9), ..Options::default() }, ..Head::default() },
+        b"ab",
+    );
     assert_eq!(parse(&whole).unwrap().payload, b"ab");
     for bytes in 0..24 {
         assert_eq!(parse(&whole[..bytes]), Err(Unfit::Length), "{bytes}");
@@ -62,6 +69,10 @@ fn reserved_bits_are_ignored_and_written_as_zero() {
 //# The window size MUST be treated as an unsigned number, or else
 //# large window sizes will appear like negative windows and TCP will
 //# not work (MUST-1).
+//= RFC 9293 section 3.1
+//= type=test
+//# A TCP implementation MUST be able to receive a TCP Option in any
+//# segment (MUST-5).
 #[test]
 fn fields_are_where_they_belong() {
     let stamps = Some(Stamps { value: 0x0102_0304, echo: 0xfffe_fdfc });
@@ -89,7 +100,8 @@ fn fields_are_where_they_belong() {
 fn each_wrong_bit_is_found() {
     for is_v4 in [true, false] {
         let flow = flow(is_v4);
-        let whole = segment(&flow, &Head { seq: Seq(7), flags: Flags::ACK, window: 9, ..Head::default() }, b"odd");
+        let whole =
+            segment(&flow, &Head { seq: Seq(7), flags: Flags::ACK, window: 9, ..Head::default() }, b"odd");
         assert!(is_right(&flow, &whole) && is_right(&flow.reversed(), &whole));
         for bit in 0..whole.len() * 8 {
             let mut wrong = whole.clone();

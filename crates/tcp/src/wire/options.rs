@@ -51,6 +51,10 @@ fn parse_each(bytes: &[u8]) -> Result<Options, Unfit> {
             NO_OPERATION => rest = behind,
             _ => {
                 //= RFC 9293 section 3.1
+                //# All TCP Options except End of Option List Option (EOL) and
+                //# No-Operation (NOP) MUST have length fields, including all future
+                //# options (MUST-68).
+                //= RFC 9293 section 3.1
                 //# TCP implementations MUST be prepared to handle
                 //# an illegal option length (e.g., zero); a suggested procedure is to
                 //# reset the connection and log the error cause (MUST-7).
@@ -68,6 +72,8 @@ fn parse_each(bytes: &[u8]) -> Result<Options, Unfit> {
 fn take(found: &mut Options, kind: u8, data: &[u8]) {
     let short = || data.try_into().ok().map(u16::from_be_bytes);
     match kind {
+        //= RFC 9293 section 3.1
+        //# the following options MUST be supported (MUST-4
         MSS => found.mss = found.mss.or_else(short),
         SCALE => {
             if let ([scale], None) = (data, found.scale) {
@@ -75,10 +81,8 @@ fn take(found: &mut Options, kind: u8, data: &[u8]) {
             }
         }
         SACK_PERMITTED => found.is_sack_permitted |= data.is_empty(),
-        SACK => {
-            if found.sacks.blocks().is_empty() && data.len().is_multiple_of(8) {
-                found.sacks = read_sacks(data);
-            }
+        SACK if found.sacks.blocks().is_empty() && data.len().is_multiple_of(8) => {
+            found.sacks = read_sacks(data);
         }
         STAMPS => found.stamps = found.stamps.or_else(|| read_stamps(data)),
         USER_TIMEOUT => found.user_timeout = found.user_timeout.or_else(short),
@@ -106,6 +110,11 @@ fn read_sacks(data: &[u8]) -> Sacks {
 
 /// Writes options to the beginning of `room` and returns how many bytes they have, a multiple of 4. SACK blocks come last and are as
 /// many as there is room for: three beside time stamps.
+///
+/// What would be padding are no-operations before an option: nothing stands behind the last one.
+//= RFC 9293 section 3.1
+//# The content of the header beyond the End of
+//# Option List Option MUST be header padding of zeros (MUST-69).
 pub fn write(options: &Options, room: &mut [u8; OPTIONS_BYTES]) -> usize {
     let mut out = Writer { room, used: 0 };
     if let Some(mss) = options.mss {

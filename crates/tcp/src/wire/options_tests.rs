@@ -25,17 +25,31 @@ const ALL: Options = Options {
 
 //= RFC 9293 section 3.1
 //= type=test
+//# the following options MUST be supported (MUST-4
+//= RFC 9293 section 3.1
+//= type=test
+//# The content of the header beyond the End of
+//# Option List Option MUST be header padding of zeros (MUST-69).
+//= RFC 9293 section 3.1
+//= type=test
 //# The option-length counts the two octets of option-kind and option-
 //# length as well as the option-data octets.
 #[test]
 fn options_lie_on_words_as_others_write_them() {
-    assert_eq!(written(&ALL), [
-        2, 4, 5, 180, 1, 3, 3, 7, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2, 28, 4, 0x80, 1
-    ]);
+    assert_eq!(
+        written(&ALL),
+        [2, 4, 5, 180, 1, 3, 3, 7, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2, 28, 4, 0x80, 1]
+    );
     let one = |options: Options| written(&options);
     assert_eq!(one(Options { is_sack_permitted: true, ..Options::default() }), [1, 1, 4, 2]);
-    assert_eq!(one(Options { stamps: ALL.stamps, ..Options::default() }), [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2]);
-    assert_eq!(one(Options { sacks: blocks(1), ..Options::default() }), [1, 1, 5, 10, 0, 0, 0, 0, 0, 0, 0, 1]);
+    assert_eq!(
+        one(Options { stamps: ALL.stamps, ..Options::default() }),
+        [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2]
+    );
+    assert_eq!(
+        one(Options { sacks: blocks(1), ..Options::default() }),
+        [1, 1, 5, 10, 0, 0, 0, 0, 0, 0, 0, 1]
+    );
     assert_eq!(one(Options::default()), []);
     assert_eq!(parse(&written(&ALL)), Ok(ALL));
 }
@@ -54,6 +68,11 @@ fn as_many_sack_blocks_are_written_as_there_is_room_for() {
     assert!(!blocks(4).clone().push(Seq(1), Seq(2)));
 }
 
+//= RFC 9293 section 3.1
+//= type=test
+//# All TCP Options except End of Option List Option (EOL) and
+//# No-Operation (NOP) MUST have length fields, including all future
+//# options (MUST-68).
 //= RFC 9293 section 3.1
 //= type=test
 //# A TCP implementation MUST (MUST-6) ignore without error any TCP
@@ -89,7 +108,10 @@ fn lengths_that_cannot_be_are_refused() {
 //# boundary (MUST-64).
 #[test]
 fn options_may_begin_anywhere() {
-    assert_eq!(parse(&[1, 2, 4, 1, 2, 3, 3, 5, 0]), Ok(Options { mss: Some(0x102), scale: Some(5), ..Options::default() }));
+    assert_eq!(
+        parse(&[1, 2, 4, 1, 2, 3, 3, 5, 0]),
+        Ok(Options { mss: Some(0x102), scale: Some(5), ..Options::default() })
+    );
     let stamps = Some(Stamps { value: 0x0102_0304, echo: 5 });
     assert_eq!(parse(&[8, 10, 1, 2, 3, 4, 0, 0, 0, 5, 1, 1]), Ok(Options { stamps, ..Options::default() }));
     // Twelve bytes that begin like two paddings and time stamps.

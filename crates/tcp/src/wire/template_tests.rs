@@ -4,8 +4,11 @@ use super::*;
 use crate::wire::{is_right, parse};
 
 fn flow(is_v4: bool) -> FlowKey {
-    let (local, remote) =
-        if is_v4 { ("192.0.2.1:80", "198.51.100.7:4711") } else { ("[2001:db8::1]:80", "[2001:db8::2]:4711") };
+    let (local, remote) = if is_v4 {
+        ("192.0.2.1:80", "198.51.100.7:4711")
+    } else {
+        ("[2001:db8::1]:80", "[2001:db8::2]:4711")
+    };
     FlowKey::new(local.parse().unwrap(), remote.parse().unwrap()).unwrap()
 }
 
