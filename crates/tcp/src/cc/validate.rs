@@ -18,11 +18,8 @@ pub(crate) struct Validate {
     samples: [u32; 2],
     half_began: Tick,
     unvalidated_since: Tick,
-    /// Up to here the window was found full.
-    full_until: Seq,
     has_sample: bool,
     is_unvalidated: bool,
-    is_full: bool,
 }
 
 impl Validate {
@@ -33,10 +30,8 @@ impl Validate {
             samples: [0; 2],
             half_began: now,
             unvalidated_since: now,
-            full_until: first,
             has_sample: false,
             is_unvalidated: false,
-            is_full: false,
         }
     }
 
@@ -48,25 +43,6 @@ impl Validate {
     /// Whether the window is in the non-validated phase.
     pub(crate) fn is_unvalidated(&self) -> bool {
         self.is_unvalidated
-    }
-
-    /// A loss is being repaired: nothing is measured until then, and nothing is known afterwards.
-    pub(crate) fn reset(&mut self, una: Seq, now: Tick) {
-        //= RFC 7661 section 4.4.1
-        //# After completing the loss recovery phase, the sender MUST
-        //# re-initialise the pipeACK variable to the "undefined" value.
-        *self = Self { is_full: self.is_full, full_until: self.full_until, ..Self::new(una, now) };
-    }
-
-    /// More would have been sent, had the window been larger.
-    pub(crate) fn window_is_full(&mut self, nxt: Seq) {
-        (self.is_full, self.full_until) = (true, nxt);
-    }
-
-    /// Whether the window was full when what is acknowledged now was in flight.
-    pub(crate) fn was_full(&mut self, una_before: Seq) -> bool {
-        self.is_full &= una_before.before(self.full_until);
-        self.is_full
     }
 
     /// New data was acknowledged up to `una`, outside of recovery.
