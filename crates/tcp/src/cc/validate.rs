@@ -81,15 +81,20 @@ impl Validate {
         if !self.is_unvalidated || now.since(self.unvalidated_since) < ticks(UNVALIDATED_NS) {
             return;
         }
-        let (cwnd, ssthresh) = (control.cwnd(), control.ssthresh());
-        //= RFC 7661 section 4.4.3
-        //# ssthresh = max(ssthresh, 3*cwnd/4).
-        let ssthresh = ssthresh.max(cwnd / 4 * 3);
-        //= RFC 7661 section 4.4.3
-        //# cwnd = max((1/2)*cwnd, IW).
-        control.set(cwnd.min((cwnd / 2).max(initial(mss))), ssthresh);
+        shrink(control, mss);
         self.unvalidated_since = now;
     }
+}
+
+/// A window that was not validated for five minutes shrinks.
+pub(crate) fn shrink(control: &mut Controller, mss: u32) {
+    let (cwnd, ssthresh) = (control.cwnd(), control.ssthresh());
+    //= RFC 7661 section 4.4.3
+    //# ssthresh = max(ssthresh, 3*cwnd/4).
+    let ssthresh = ssthresh.max(cwnd / 4 * 3);
+    //= RFC 7661 section 4.4.3
+    //# cwnd = max((1/2)*cwnd, IW).
+    control.set(cwnd.min((cwnd / 2).max(initial(mss))), ssthresh);
 }
 
 #[cfg(test)]

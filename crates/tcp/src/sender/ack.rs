@@ -258,7 +258,7 @@ impl Sender {
         let has_repaired = self.tlp.acked(&ProbeAck {
             ack: self.una,
             dsack_end: pass.dsack.map(|(_, right)| right),
-            is_bare_duplicate: !pass.has_advanced && !ack.has_data && ack.sacks.blocks().is_empty(),
+            is_bare_duplicate: ack.ack == pass.una_before && !ack.has_data && ack.sacks.blocks().is_empty(),
         });
         //= RFC 8985 section 7.4.2
         //# The sender then

@@ -3,7 +3,8 @@
 use millrace_core::time::Instant;
 
 use crate::cc::Control;
-use crate::limits::DEVICE_COPIES;
+use crate::cc::validate::shrink;
+use crate::limits::{DEVICE_COPIES, UNVALIDATED_NS};
 use crate::mtu::Opportunity;
 use crate::pace::Rate;
 use crate::recover::records::{MTU_PROBE, Record, Records};
@@ -15,6 +16,9 @@ impl Sender {
     /// What may be sent now. `limit`: up to where there is something to send that the receiver's window takes.
     pub fn next(&mut self, records: &mut Records, now: Instant, limit: Seq) -> Permit {
         let available = limit.since(self.nxt).max(0) as u32;
+        if self.board.segments == 0 && available > 0 {
+            self.shrink_after_rest(now);
+        }
         let has_room = self.board.has_room(records);
         if self.tlp.is_wanted()
             && let Some(probe) = self.next_probe(records, available, has_room)
@@ -34,7 +38,7 @@ impl Sender {
         }
         let mss = u32::from(self.mss());
         let room = self.frto.segments().map_or(room, |segments| segments * mss);
-        if room < mss.min(available) && !(is_alone && !self.frto.sends_new()) {
+        if room < mss.min(available) && (!is_alone || self.frto.sends_new()) {
             if self.phase == Phase::Open || self.phase == Phase::TimedOut {
                 self.window_is_full();
             }
@@ -128,6 +132,20 @@ impl Sender {
         //# The congestion window (cwnd) MUST NOT be changed when these new
         //# segments are transmitted.
         self.controller.cwnd().saturating_sub(self.in_flight())
+    }
+
+    /// Nothing was in flight for some time: a window that was not used for so long is not trusted (RFC 7661 section 4.4.3).
+    fn shrink_after_rest(&mut self, now: Instant) {
+        let periods = now.ns_since(self.rto_at) / UNVALIDATED_NS;
+        if periods == 0 || self.timer != Timer::Off {
+            return;
+        }
+        let mss = u32::from(self.mss());
+        for _ in 0..periods.min(32) {
+            shrink(&mut self.controller, mss);
+        }
+        // What is counted is not counted again.
+        self.rto_at = now;
     }
 
     /// More would be sent, were the window larger.

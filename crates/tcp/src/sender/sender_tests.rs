@@ -75,6 +75,19 @@ fn a_stream_slower_than_its_window_does_not_widen_it() {
 }
 
 #[test]
+fn a_window_at_rest_is_halved_every_five_minutes_and_not_below_the_initial_one() {
+    for (minutes, window) in [(4, 80), (6, 40), (11, 20), (240, 10)] {
+        let mut rig = Rig::in_flight(&setup(), 80);
+        rig.wait_ms(100);
+        rig.ack(80, &[]);
+        rig.set_cwnd(80, 80);
+        rig.wait_ms(minutes * 60_000);
+        rig.limit = 300;
+        assert_eq!(rig.pump().len(), window, "after {minutes} minutes");
+    }
+}
+
+#[test]
 fn one_reduction_for_all_marks_of_a_window() {
     let mut rig = Rig::in_flight(&setup(), 20);
     rig.limit = 100;
