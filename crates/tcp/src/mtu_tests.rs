@@ -83,6 +83,7 @@ fn reports_lower_and_never_raise() {
     assert!(!mtu.too_big(9000, at_s(1)) && !mtu.too_big(1448, at_s(1)));
     assert!(mtu.too_big(1300, at_s(1)));
     assert!(!mtu.too_big(1400, at_s(1)));
+    assert_eq!(mtu.high, 1300, "nor does it raise what may be probed");
     assert_eq!(mtu.mss(), 1300);
     assert!(mtu.too_big(1, at_s(1)));
     assert_eq!(mtu.mss(), MSS_MIN, "not to be made to send crumbs");

@@ -30,17 +30,11 @@ impl Rate {
 #[derive(Debug)]
 pub(crate) struct Pace {
     next: Instant,
-    is_on: bool,
 }
 
 impl Pace {
-    pub(crate) fn new(is_on: bool, now: Instant) -> Self {
-        Self { next: now, is_on }
-    }
-
-    /// Whether departures are spread.
-    pub(crate) fn is_on(&self) -> bool {
-        self.is_on
+    pub(crate) fn new(now: Instant) -> Self {
+        Self { next: now }
     }
 
     /// The moment to wait for, if it is not now.
@@ -50,9 +44,6 @@ impl Pace {
 
     /// A segment left.
     pub(crate) fn sent(&mut self, now: Instant, bytes: u32, rate: &Rate) {
-        if !self.is_on {
-            return;
-        }
         // Time that was not used is kept for a burst of ten segments, not longer.
         let burst_ns = rate.takes_ns(BURST_SEGMENTS.saturating_sub(1) * rate.mss);
         let earliest = Instant(now.0.saturating_sub(burst_ns));

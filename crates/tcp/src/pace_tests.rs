@@ -19,7 +19,7 @@ fn sent_within(pace: &mut Pace, from: Instant, ns: u64, rate: &Rate) -> u64 {
 
 #[test]
 fn the_rate_is_a_fifth_more_than_the_window_in_a_round_trip() {
-    let mut pace = Pace::new(true, Instant(0));
+    let mut pace = Pace::new(Instant(0));
     sent_within(&mut pace, Instant(0), 1, &RATE);
     let bytes = sent_within(&mut pace, Instant(1_000_000), 1_000_000_000, &RATE);
     assert!((1_180_000..1_215_000).contains(&bytes), "{bytes}");
@@ -30,7 +30,7 @@ fn the_rate_is_a_fifth_more_than_the_window_in_a_round_trip() {
 
 #[test]
 fn a_burst_is_ten_segments_after_any_pause() {
-    let mut pace = Pace::new(true, Instant(0));
+    let mut pace = Pace::new(Instant(0));
     for pause_s in [0, 1, 3600] {
         let now = Instant(1_000_000_000 * (10 + pause_s));
         let mut burst = 0;
@@ -43,14 +43,12 @@ fn a_burst_is_ten_segments_after_any_pause() {
 }
 
 #[test]
-fn nothing_is_spread_where_it_is_off_or_the_round_trip_is_not_known() {
-    let mut off = Pace::new(false, Instant(5));
-    let mut unknown = Pace::new(true, Instant(5));
+fn nothing_is_spread_where_the_round_trip_is_not_known() {
+    let mut unknown = Pace::new(Instant(5));
     for _ in 0..100 {
-        off.sent(Instant(5), 1000, &RATE);
         unknown.sent(Instant(5), 1000, &Rate { srtt_ns: 0, ..RATE });
     }
-    assert_eq!((off.wait(Instant(5)), unknown.wait(Instant(5))), (None, None));
-    off.hold(Instant(7));
-    assert_eq!(off.wait(Instant(6)), Some(Instant(7)));
+    assert_eq!(unknown.wait(Instant(5)), None);
+    unknown.hold(Instant(7));
+    assert_eq!(unknown.wait(Instant(6)), Some(Instant(7)));
 }

@@ -36,6 +36,15 @@ fn the_next_measurements_move_it_by_an_eighth_and_a_quarter() {
 }
 
 #[test]
+fn a_shorter_round_trip_is_variation_as_well() {
+    let mut rtt = rtt();
+    rtt.sample(ticks(800 * MS), 1);
+    rtt.sample(ticks(200 * MS), 1);
+    // 3/4 * 400 + 1/4 * 600 = 450; 7/8 * 800 + 1/8 * 200 = 725.
+    assert!(rtt.rto_ns().abs_diff(725 * MS + 4 * 450 * MS) < MS, "{}", rtt.rto_ns());
+}
+
+#[test]
 fn many_samples_in_a_window_weigh_as_much_as_one() {
     let (mut one, mut many) = (rtt(), rtt());
     for rtt in [&mut one, &mut many] {

@@ -74,9 +74,11 @@ fn a_window_that_shrinks_makes_room_for_others() {
 fn an_undone_reduction_leaves_no_trace() {
     let mut control = cubic(100_000, 100_000);
     control.on_loss(&Cut { used: 100_000, mss: MSS });
-    let now = run(&mut control, 0, 3.0, SRTT_NS);
+    let now = run(&mut control, 0, 1.0, SRTT_NS);
+    assert!(control.cwnd() < control.w_max);
     let before = (control.cwnd(), control.ssthresh(), control.w_max, control.k_s, control.epoch);
     control.on_loss(&Cut { used: control.cwnd(), mss: MSS });
+    assert_ne!(control.w_max, before.2, "fast convergence");
     control.on_undo();
     let after = (control.cwnd(), control.ssthresh(), control.w_max, control.k_s, control.epoch);
     assert_eq!(before, after);

@@ -18,11 +18,8 @@ pub(crate) struct Validate {
     samples: [u32; 2],
     half_began: Tick,
     unvalidated_since: Tick,
-    /// Up to here the window was found full.
-    full_until: Seq,
     has_sample: bool,
     is_unvalidated: bool,
-    is_full: bool,
 }
 
 impl Validate {
@@ -33,10 +30,8 @@ impl Validate {
             samples: [0; 2],
             half_began: now,
             unvalidated_since: now,
-            full_until: first,
             has_sample: false,
             is_unvalidated: false,
-            is_full: false,
         }
     }
 
@@ -48,25 +43,6 @@ impl Validate {
     /// Whether the window is in the non-validated phase.
     pub(crate) fn is_unvalidated(&self) -> bool {
         self.is_unvalidated
-    }
-
-    /// A loss is being repaired: nothing is measured until then, and nothing is known afterwards.
-    pub(crate) fn reset(&mut self, una: Seq, now: Tick) {
-        //= RFC 7661 section 4.4.1
-        //# After completing the loss recovery phase, the sender MUST
-        //# re-initialise the pipeACK variable to the "undefined" value.
-        *self = Self { is_full: self.is_full, full_until: self.full_until, ..Self::new(una, now) };
-    }
-
-    /// More would have been sent, had the window been larger.
-    pub(crate) fn window_is_full(&mut self, nxt: Seq) {
-        (self.is_full, self.full_until) = (true, nxt);
-    }
-
-    /// Whether the window was full when what is acknowledged now was in flight.
-    pub(crate) fn was_full(&mut self, una_before: Seq) -> bool {
-        self.is_full &= una_before.before(self.full_until);
-        self.is_full
     }
 
     /// New data was acknowledged up to `una`, outside of recovery.
@@ -105,15 +81,20 @@ impl Validate {
         if !self.is_unvalidated || now.since(self.unvalidated_since) < ticks(UNVALIDATED_NS) {
             return;
         }
-        let (cwnd, ssthresh) = (control.cwnd(), control.ssthresh());
-        //= RFC 7661 section 4.4.3
-        //# ssthresh = max(ssthresh, 3*cwnd/4).
-        let ssthresh = ssthresh.max(cwnd / 4 * 3);
-        //= RFC 7661 section 4.4.3
-        //# cwnd = max((1/2)*cwnd, IW).
-        control.set(cwnd.min((cwnd / 2).max(initial(mss))), ssthresh);
+        shrink(control, mss);
         self.unvalidated_since = now;
     }
+}
+
+/// A window that was not validated for five minutes shrinks.
+pub(crate) fn shrink(control: &mut Controller, mss: u32) {
+    let (cwnd, ssthresh) = (control.cwnd(), control.ssthresh());
+    //= RFC 7661 section 4.4.3
+    //# ssthresh = max(ssthresh, 3*cwnd/4).
+    let ssthresh = ssthresh.max(cwnd / 4 * 3);
+    //= RFC 7661 section 4.4.3
+    //# cwnd = max((1/2)*cwnd, IW).
+    control.set(cwnd.min((cwnd / 2).max(initial(mss))), ssthresh);
 }
 
 #[cfg(test)]

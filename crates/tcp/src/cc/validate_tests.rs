@@ -72,12 +72,3 @@ fn a_window_that_is_not_used_is_halved_every_five_minutes() {
     assert_eq!(windows, [40_000, 40_000, 20_000, 10_000, 10_000]);
     assert_eq!(control.ssthresh(), 60_000, "slow start up to what was good once");
 }
-
-#[test]
-fn a_full_window_is_remembered_until_what_was_in_flight_is_acknowledged() {
-    let mut validate = Validate::new(Seq(0), at_ms(0));
-    assert!(!validate.was_full(Seq(0)));
-    validate.window_is_full(Seq(5000));
-    assert!(validate.was_full(Seq(0)) && validate.was_full(Seq(4000)));
-    assert!(!validate.was_full(Seq(5000)));
-}

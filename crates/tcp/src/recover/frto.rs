@@ -10,8 +10,10 @@ pub(crate) enum Frto {
     Off,
     /// Step 2: waits for the acknowledgment of what was sent again.
     Retransmitted,
-    /// Step 2b: so many segments of new data may go, then step 3.
-    SendsNew(u8),
+    /// Step 2b: two segments of new data may go, then step 3.
+    SendsTwo,
+    /// One more of them.
+    SendsOne,
     /// Step 3: waits for the next acknowledgment.
     Decides,
 }
@@ -40,14 +42,26 @@ pub(crate) struct FrtoAck {
 impl Frto {
     /// Whether new data goes before retransmissions.
     pub(crate) fn sends_new(self) -> bool {
-        matches!(self, Self::SendsNew(_) | Self::Decides)
+        self.segments().is_some()
+    }
+
+    /// How many segments of new data may go, where it has a say in it.
+    pub(crate) fn segments(self) -> Option<u32> {
+        match self {
+            Self::Off | Self::Retransmitted => None,
+            Self::SendsTwo => Some(2),
+            Self::SendsOne => Some(1),
+            Self::Decides => Some(0),
+        }
     }
 
     /// A segment of new data was sent.
     pub(crate) fn sent_new(&mut self) {
-        if let Self::SendsNew(left) = *self {
-            *self = if left > 1 { Self::SendsNew(left - 1) } else { Self::Decides };
-        }
+        *self = match *self {
+            Self::SendsTwo => Self::SendsOne,
+            Self::SendsOne => Self::Decides,
+            other => other,
+        };
     }
 
     /// There is nothing new to send.
@@ -60,7 +74,7 @@ impl Frto {
         //# refrain from entering step 3 of this algorithm.
         *self = match *self {
             // One of the two segments went: its acknowledgment decides as well.
-            Self::SendsNew(1) | Self::Decides => Self::Decides,
+            Self::SendsOne | Self::Decides => Self::Decides,
             _ => Self::Off,
         };
     }
@@ -83,10 +97,10 @@ impl Frto {
             //# "RecoveryPoint" but is larger than SND.UNA, transmit up to two
             //# new (previously unsent) segments and proceed to step 3.
             Self::Retransmitted => {
-                *self = Self::SendsNew(2);
+                *self = Self::SendsTwo;
                 Verdict::None
             }
-            Self::SendsNew(_) | Self::Decides => {
+            Self::SendsTwo | Self::SendsOne | Self::Decides => {
                 *self = Self::Off;
                 let is_past = |end: Seq| end.after(ack.recovery_point);
                 let is_new = ack.has_advanced || ack.sacked_until.is_some();

@@ -24,7 +24,7 @@ pub(crate) struct Rack {
     /// RACK.xmit_ts and RACK.end_seq: when the segment was sent that was sent last of those that have arrived, and where it ends.
     sent: Tick,
     end: Seq,
-    /// RACK.rtt in ticks.
+    /// RACK.rtt in ticks; 0 while nothing has arrived that what is in flight can be compared with.
     rtt: u32,
     /// RACK.fack: up to where anything arrived.
     fack: Seq,
@@ -34,8 +34,6 @@ pub(crate) struct Rack {
     mult: u8,
     /// RACK.reo_wnd_persist.
     persist: u8,
-    /// Whether anything has arrived that what is in flight can be compared with.
-    is_set: bool,
     is_reordering_seen: bool,
     is_in_dsack_round: bool,
 }
@@ -59,7 +57,6 @@ impl Rack {
             dsack_round: first,
             mult: 1,
             persist: PERSIST,
-            is_set: false,
             is_reordering_seen: false,
             is_in_dsack_round: false,
         }
@@ -68,7 +65,7 @@ impl Rack {
     /// Nothing is in flight: what arrived so far is compared with nothing any more. (Times of departure are kept modulo 73
     /// minutes; a connection may rest for longer.)
     pub(crate) fn rest(&mut self) {
-        self.is_set = false;
+        self.rtt = 0;
     }
 
     /// Step 4: the reordering window in ticks.
@@ -115,7 +112,7 @@ impl Rack {
 
     /// Step 5: marks what is lost.
     pub(crate) fn detect(&self, board: &mut Board, slab: &mut Records, window: u32, now: Tick) -> Losses {
-        if !self.is_set {
+        if self.rtt == 0 {
             return Losses::default();
         }
         let limit = self.rtt.saturating_add(window);
@@ -263,10 +260,10 @@ impl Delivery {
     /// RACK takes over what was sent last.
     pub(crate) fn finish(&self, rack: &mut Rack) {
         let Some((sent, end, rtt)) = self.newest else { return };
-        rack.rtt = rtt;
-        if !rack.is_set || is_sent_after(sent, end, rack.sent, rack.end) {
-            (rack.sent, rack.end, rack.is_set) = (sent, end, true);
+        if rack.rtt == 0 || is_sent_after(sent, end, rack.sent, rack.end) {
+            (rack.sent, rack.end) = (sent, end);
         }
+        rack.rtt = rtt.max(1);
     }
 }
 

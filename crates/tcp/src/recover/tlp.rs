@@ -7,18 +7,26 @@ use crate::seq::Seq;
 /// Wait for a probe before anything was measured, in nanoseconds (RFC 8985 section 7.2).
 const PTO_FIRST_NS: u64 = 1_000_000_000;
 
+/// Where a probe is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Probe {
+    None,
+    /// One may be sent, whatever the windows say.
+    Wanted,
+    /// New data, in flight.
+    New,
+    /// A retransmission, in flight (TLP.is_retrans).
+    Again,
+}
+
 /// State of tail loss probes (RFC 8985 section 5.3).
 #[derive(Debug)]
 pub(crate) struct Tlp {
-    /// TLP.end_seq, where `is_out`.
+    /// TLP.end_seq, where a probe is in flight.
     end: Seq,
     /// Length of a probe that is a retransmission, in bytes.
     len: u16,
-    is_out: bool,
-    /// TLP.is_retrans.
-    is_retransmission: bool,
-    /// A probe may be sent, whatever the windows say.
-    pub(crate) is_wanted: bool,
+    probe: Probe,
     /// A round-trip time was measured since the last probe.
     pub(crate) has_sample: bool,
 }
@@ -35,14 +43,7 @@ pub(crate) struct ProbeAck {
 
 impl Tlp {
     pub(crate) fn new() -> Self {
-        Self {
-            end: Seq(0),
-            len: 0,
-            is_out: false,
-            is_retransmission: false,
-            is_wanted: false,
-            has_sample: false,
-        }
+        Self { end: Seq(0), len: 0, probe: Probe::None, has_sample: false }
     }
 
     /// A recovery begins, or there is nothing to probe for.
@@ -50,7 +51,7 @@ impl Tlp {
         //= RFC 8985 section 7.1
         //# Reset TLP.is_retrans and TLP.end_seq when initiating a connection,
         //# fast recovery, or RTO recovery.
-        (self.is_out, self.is_retransmission, self.is_wanted) = (false, false, false);
+        self.probe = Probe::None;
     }
 
     /// How long to wait for a probe, in nanoseconds.
@@ -74,45 +75,51 @@ impl Tlp {
         //= RFC 8985 section 7.3
         //# When the PTO timer expires, the sender MUST check whether both of the
         //# following conditions are met before sending a loss probe:
-        self.is_wanted = !self.is_out && self.has_sample;
-        self.is_wanted
+        if self.has_sample && !self.is_out() {
+            self.probe = Probe::Wanted;
+        }
+        self.is_wanted()
     }
 
     /// The probe was sent; `nxt` is SND.NXT behind it.
     pub(crate) fn sent(&mut self, nxt: Seq, len: u16, is_retransmission: bool) {
-        self.is_wanted = false;
         self.has_sample = false;
-        self.is_out = true;
-        (self.end, self.len, self.is_retransmission) = (nxt, len, is_retransmission);
+        self.probe = if is_retransmission { Probe::Again } else { Probe::New };
+        (self.end, self.len) = (nxt, len);
     }
 
     /// A probe is in flight.
     pub(crate) fn is_out(&self) -> bool {
-        self.is_out
+        matches!(self.probe, Probe::New | Probe::Again)
+    }
+
+    /// A probe may be sent, whatever the windows say.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.probe == Probe::Wanted
     }
 
     /// Bytes in the network that the scoreboard does not know of: a second copy of the last segment.
     pub(crate) fn extra_bytes(&self) -> u32 {
-        if self.is_out && self.is_retransmission { u32::from(self.len) } else { 0 }
+        if self.probe == Probe::Again { u32::from(self.len) } else { 0 }
     }
 
     /// Takes an acknowledgment; true if the probe repaired a loss, which congestion control has to answer.
     pub(crate) fn acked(&mut self, ack: &ProbeAck) -> bool {
-        if !self.is_out || ack.ack.before(self.end) {
+        if !self.is_out() || ack.ack.before(self.end) {
             return false;
         }
-        if !self.is_retransmission || ack.dsack_end == Some(self.end) {
-            self.is_out = false;
+        if self.probe == Probe::New || ack.dsack_end == Some(self.end) {
+            self.probe = Probe::None;
         } else if ack.ack.after(self.end) {
             //= RFC 8985 section 7.4.2
             //# If the TLP
             //# sender does not receive such an indication, then it MUST assume that
             //# the original data segment, the TLP retransmission, or a corresponding
             //# ACK was lost for congestion control purposes.
-            self.is_out = false;
+            self.probe = Probe::None;
             return true;
         } else if ack.is_bare_duplicate {
-            self.is_out = false;
+            self.probe = Probe::None;
         }
         false
     }

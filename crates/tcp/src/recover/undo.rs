@@ -3,15 +3,24 @@
 
 use crate::rtt::is_stamp_before;
 
+/// Whether a reduction may be taken back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Episode {
+    #[default]
+    Over,
+    /// Nothing was sent again yet.
+    Begun,
+    Retransmitted,
+}
+
 /// State of an episode of loss.
 #[derive(Debug, Default)]
 pub(crate) struct Undo {
     /// Segments sent again of which the receiver did not say that they came twice.
-    unreported: u32,
+    unreported: u16,
     /// Time stamp of the first of them (RFC 3522: RetransmitTS).
     stamp: u32,
-    is_armed: bool,
-    has_sent: bool,
+    episode: Episode,
     /// A D-SACK came at any time of the connection.
     has_seen_dsack: bool,
 }
@@ -29,12 +38,12 @@ pub(crate) struct Evidence {
 impl Undo {
     /// A recovery begins, and with it an episode.
     pub(crate) fn begin(&mut self) {
-        (self.unreported, self.is_armed, self.has_sent) = (0, true, false);
+        (self.unreported, self.episode) = (0, Episode::Begun);
     }
 
     /// The episode is over.
     pub(crate) fn end(&mut self) {
-        self.is_armed = false;
+        self.episode = Episode::Over;
     }
 
     /// A segment was sent again.
@@ -45,8 +54,8 @@ impl Undo {
         //# overwritten as loss recovery progresses, e.g., in case of
         //# a second timeout and subsequent second retransmit of the
         //# same octet.
-        if !self.has_sent {
-            (self.stamp, self.has_sent) = (stamp, true);
+        if self.episode == Episode::Begun {
+            (self.stamp, self.episode) = (stamp, Episode::Retransmitted);
         }
         self.unreported = self.unreported.saturating_add(1);
     }
@@ -55,14 +64,14 @@ impl Undo {
     pub(crate) fn acked(&mut self, evidence: &Evidence) -> bool {
         let had_seen_dsack = self.has_seen_dsack;
         self.has_seen_dsack |= evidence.duplicates.is_some();
-        if !self.is_armed || !self.has_sent {
+        if self.episode != Episode::Retransmitted {
             return false;
         }
         if let Some(duplicates) = evidence.duplicates {
             //= RFC 3522 section 3.2
             //# (5)     If the acceptable ACK carries a DSACK option [RFC2883],
             //# then proceed to step (DONE),
-            self.unreported = self.unreported.saturating_sub(duplicates);
+            self.unreported = self.unreported.saturating_sub(duplicates.min(u32::from(u16::MAX)) as u16);
             return self.unreported == 0;
         }
         //= RFC 3522 section 3.2

@@ -2,6 +2,7 @@
 
 use millrace_core::time::Instant;
 
+use crate::cc::validate::Validate;
 use crate::cc::{Control, Cut, Growth};
 use crate::recover::frto::{Frto, FrtoAck, Verdict};
 use crate::recover::marks::Losses;
@@ -11,7 +12,10 @@ use crate::recover::records::Records;
 use crate::recover::tlp::ProbeAck;
 use crate::recover::undo::Evidence;
 use crate::rtt::{Tick, stamp, ticks};
-use crate::sender::{AckIn, Acked, Phase, Sender};
+use crate::sender::{
+    AckIn, Acked, Book, HAS_ECN, HAS_PROGRESSED, HAS_SACK, IS_FORCED, IS_PACED, Phase, Sender, WANTS_CWR,
+    WAS_FULL, WAS_UNVALIDATED,
+};
 use crate::seq::Seq;
 
 /// What is known of an acknowledgment on the way through.
@@ -48,7 +52,7 @@ impl Sender {
         if let Some(len) = pass.delivery.mtu_probe {
             self.mtu.arrived(len, Tick::at(now));
         }
-        self.check_undo(records, ack, &pass, &mut acked);
+        self.check_undo(records, ack, &pass, now, &mut acked);
         self.check_probe(ack, &pass);
         self.check_progress(&pass, now);
         let losses = self.find_losses(records, &pass, was_recovering, now);
@@ -83,7 +87,7 @@ impl Sender {
             self.una = ack.ack;
         }
         let mut dsack = None;
-        if self.has_sack && !ack.sacks.blocks().is_empty() {
+        if self.is(HAS_SACK) && !ack.sacks.blocks().is_empty() {
             dsack = self.take_sacks(records, ack, una_before, &mut delivery);
         }
         delivery.finish(&mut self.rack);
@@ -146,14 +150,13 @@ impl Sender {
         //# received on the given connection (TCP.UNA from [RFC793]) and (e)
         //# the advertised window in the incoming acknowledgment equals the
         //# advertised window in the last incoming acknowledgment.
-        let is_duplicate = self.board.segments > 0
-            && !ack.has_data
-            && ack.ack == pass.una_before
-            && ack.window == self.window;
+        let window = (ack.window ^ (ack.window >> 16)) as u16;
+        let is_duplicate =
+            self.board.segments > 0 && !ack.has_data && ack.ack == pass.una_before && window == self.window;
         if !ack.ack.before(pass.una_before) {
-            self.window = ack.window;
+            self.window = window;
         }
-        if self.has_sack {
+        if self.is(HAS_SACK) {
             return is_duplicate;
         }
         if pass.has_advanced && self.phase == Phase::Fast {
@@ -199,7 +202,14 @@ impl Sender {
     }
 
     /// Whether a reduction was for nothing.
-    fn check_undo(&mut self, records: &mut Records, ack: &AckIn<'_>, pass: &Pass, acked: &mut Acked) {
+    fn check_undo(
+        &mut self,
+        records: &mut Records,
+        ack: &AckIn<'_>,
+        pass: &Pass,
+        now: Instant,
+        acked: &mut Acked,
+    ) {
         let mss = u32::from(self.mss());
         let evidence = Evidence {
             echo: ack.stamps.map(|stamps| stamps.echo),
@@ -237,6 +247,7 @@ impl Sender {
         self.rtt.backoff = 0;
         if self.is_recovering() {
             self.phase = Phase::Open;
+            self.book = Book::Open(Validate::new(self.una, Tick::at(now)));
             self.recovery_point = self.nxt;
             self.rack.recovery_ended();
         }
@@ -247,7 +258,7 @@ impl Sender {
         let has_repaired = self.tlp.acked(&ProbeAck {
             ack: self.una,
             dsack_end: pass.dsack.map(|(_, right)| right),
-            is_bare_duplicate: !pass.has_advanced && !ack.has_data && ack.sacks.blocks().is_empty(),
+            is_bare_duplicate: ack.ack == pass.una_before && !ack.has_data && ack.sacks.blocks().is_empty(),
         });
         //= RFC 8985 section 7.4.2
         //# The sender then
@@ -268,7 +279,7 @@ impl Sender {
         if !pass.has_advanced {
             return;
         }
-        self.has_progressed = true;
+        self.switches.set(HAS_PROGRESSED, true);
         if self.una.before(self.recovery_point) {
             return;
         }
@@ -284,7 +295,10 @@ impl Sender {
         if self.is_recovering() {
             self.rack.recovery_ended();
         }
-        self.validate.reset(self.una, tick);
+        //= RFC 7661 section 4.4.1
+        //# After completing the loss recovery phase, the sender MUST
+        //# re-initialise the pipeACK variable to the "undefined" value.
+        self.book = Book::Open(Validate::new(self.una, tick));
         self.phase = Phase::Open;
         self.frto = Frto::Off;
         self.recovery_point = self.nxt;
@@ -296,16 +310,16 @@ impl Sender {
         //# cwnd MUST be set to no more than
         //# ssthresh and congestion avoidance MUST be used to further increase
         let mut cwnd = self.controller.ssthresh();
-        if self.was_unvalidated {
+        if let (true, Book::Reducing(prr)) = (self.is(WAS_UNVALIDATED), &self.book) {
             //= RFC 7661 section 4.4.1
             //# cwnd = (Max(pipeACK,LossFlightSize) - R)/2.
-            cwnd = cwnd.saturating_sub(self.prr.retransmitted / 2);
+            cwnd = cwnd.saturating_sub(prr.retransmitted / 2);
         }
         let cwnd = cwnd.max(u32::from(self.mss()));
         if cwnd != self.controller.cwnd() {
             self.controller.set(cwnd, cwnd);
         }
-        self.was_unvalidated = false;
+        self.switches.set(WAS_UNVALIDATED, false);
     }
 
     /// RFC 8985 section 6.2 steps 4 and 5; without SACK three duplicates (RFC 5681 section 3.2).
@@ -316,7 +330,7 @@ impl Sender {
         was_recovering: bool,
         now: Instant,
     ) -> Losses {
-        if !self.has_sack {
+        if !self.is(HAS_SACK) {
             //= RFC 5681 section 3.2
             //# The lost segment starting at SND.UNA MUST be retransmitted and
             let is_third =
@@ -325,7 +339,7 @@ impl Sender {
             if !is_third && !is_partial {
                 return Losses::default();
             }
-            self.is_forced |= is_partial;
+            self.switches.set(IS_FORCED, is_partial || self.is(IS_FORCED));
             let mut is_first = true;
             return self.board.mark_lost(records, |_| std::mem::take(&mut is_first).then_some(true));
         }
@@ -345,7 +359,11 @@ impl Sender {
         //# Implementation Note: An easy mistake to make is to simply use cwnd,
         //# rather than FlightSize, which in some implementations may
         //# incidentally increase well beyond rwnd.
-        let used = outstanding.max(self.validate.pipe_ack().unwrap_or(0));
+        let pipe_ack = match &self.book {
+            Book::Open(validate) => validate.pipe_ack().unwrap_or(0),
+            Book::Reducing(_) => 0,
+        };
+        let used = outstanding.max(pipe_ack);
         used.min(self.controller.cwnd())
     }
 
@@ -390,25 +408,20 @@ impl Sender {
 
     fn begin_reduction(&mut self, phase: Phase, sacked: u32) {
         // RFC 9937 section 6: what was selectively acknowledged before is not delivered during recovery.
-        self.prr = Prr::begin(self.outstanding().saturating_sub(sacked));
-        self.was_unvalidated = self.validate.is_unvalidated();
+        let was_unvalidated = matches!(&self.book, Book::Open(validate) if validate.is_unvalidated());
+        self.switches.set(WAS_UNVALIDATED, was_unvalidated);
+        self.book = Book::Reducing(Prr::begin(self.outstanding().saturating_sub(sacked)));
         self.phase = phase;
         self.recovery_point = self.nxt;
-        self.wants_cwr |= self.has_ecn;
+        self.switches.set(WANTS_CWR, self.is(HAS_ECN));
     }
 
     pub(super) fn reduce_proportionally(&mut self, delivered: u32, is_safe: bool) {
-        if !matches!(self.phase, Phase::Fast | Phase::Marked) {
-            return;
-        }
-        let progress = Progress {
-            delivered,
-            pipe: self.in_flight(),
-            ssthresh: self.controller.ssthresh(),
-            mss: u32::from(self.mss()),
-            is_safe,
-        };
-        self.prr.acked(&progress);
+        let pipe = self.in_flight();
+        let mss = u32::from(self.mss());
+        let Book::Reducing(prr) = &mut self.book else { return };
+        let progress = Progress { delivered, pipe, ssthresh: self.controller.ssthresh(), mss, is_safe };
+        prr.acked(&progress);
     }
 
     /// The network marked a segment instead of dropping it (RFC 3168).
@@ -424,7 +437,7 @@ impl Sender {
         //# TCP should not react to congestion indications more than once every
         //# window of data (or more loosely, more than once every round-trip
         //# time).
-        if !ack.is_ece || !self.has_ecn || self.phase != Phase::Open || self.board.segments == 0 {
+        if !ack.is_ece || !self.is(HAS_ECN) || self.phase != Phase::Open || self.board.segments == 0 {
             return;
         }
         records.counts.ecn += 1;
@@ -452,33 +465,35 @@ impl Sender {
         let now = Tick::at(ack.arrived);
         let cwnd = self.controller.cwnd();
         let is_slow_start = self.controller.is_slow_start();
-        let was_full = self.validate.was_full(pass.una_before);
+        let was_full = self.is(WAS_FULL) && pass.una_before.before(self.full_until);
+        self.switches.set(WAS_FULL, was_full);
         //= RFC 7661 section 4.4
         //# A sender that is not cwnd-limited MUST NOT increase the cwnd
         //# when ACK packets are received in this phase (i.e., needs to
         //# avoid growing the cwnd when it has not recently sent using the
         //# current size of cwnd).
         let is_used = was_full || (is_slow_start && pass.outstanding >= cwnd / 2);
-        if self.phase == Phase::Open {
-            self.validate.acked(pass.una_before, self.una, cwnd, self.rtt.srtt(), now);
+        let srtt = self.rtt.srtt();
+        if let (Phase::Open, Book::Open(validate)) = (self.phase, &mut self.book) {
+            validate.acked(pass.una_before, self.una, cwnd, srtt, now);
         }
         //= RFC 3168 section 6.1.2
         //# The sending
         //# TCP SHOULD NOT increase the congestion window in response to the
         //# receipt of an ECN-Echo ACK packet.
-        if ack.is_ece && self.has_ecn {
+        if ack.is_ece && self.is(HAS_ECN) {
             return;
         }
         self.controller.on_ack(&Growth {
             now,
             bytes,
             mss: u32::from(self.mss()),
-            srtt: self.rtt.srtt(),
+            srtt,
             rtt: pass.delivery.shortest,
             una: self.una,
             nxt: self.nxt,
             is_recovering: pass.was_timed_out,
-            is_paced: self.pace.is_on(),
+            is_paced: self.is(IS_PACED),
             is_used,
         });
     }

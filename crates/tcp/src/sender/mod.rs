@@ -173,6 +173,40 @@ enum Timer {
     Probe,
 }
 
+/// What is measured, or counted during a reduction: never both.
+#[derive(Debug)]
+enum Book {
+    Open(Validate),
+    Reducing(Prr),
+}
+
+/// Yes or no, one bit each.
+#[derive(Clone, Copy, Debug, Default)]
+struct Switches(u8);
+
+/// Both ends agreed upon SACK.
+const HAS_SACK: u8 = 1;
+/// Both ends agreed upon ECN.
+const HAS_ECN: u8 = 2;
+/// Departures are spread.
+const IS_PACED: u8 = 4;
+/// The next new segment is to carry CWR.
+const WANTS_CWR: u8 = 8;
+/// The window was cut while it was not validated (RFC 7661 section 4.4.1).
+const WAS_UNVALIDATED: u8 = 16;
+/// The first segment goes again, whatever the windows say.
+const IS_FORCED: u8 = 32;
+/// The acknowledged edge has moved since the last time-out.
+const HAS_PROGRESSED: u8 = 64;
+/// The window was found full (RFC 7661 section 4.5.3), up to `full_until`.
+const WAS_FULL: u8 = 128;
+
+impl Switches {
+    fn set(&mut self, switch: u8, is_on: bool) {
+        self.0 = if is_on { self.0 | switch } else { self.0 & !switch };
+    }
+}
+
 /// Congestion control, loss recovery, pacing and MTU of one connection.
 #[derive(Debug)]
 pub struct Sender {
@@ -180,39 +214,32 @@ pub struct Sender {
     nxt: Seq,
     /// SND.NXT when the recovery began (RecoveryPoint); after it, when it ended.
     recovery_point: Seq,
-    /// SND.WND at the last acknowledgment.
-    window: u32,
+    /// Up to here the window was found full.
+    full_until: Seq,
     pub(crate) board: Board,
     rtt: Rtt,
     pub(crate) rack: Rack,
     pub(crate) tlp: Tlp,
-    prr: Prr,
     pub(crate) undo: Undo,
     controller: Controller,
-    validate: Validate,
+    book: Book,
     pace: Pace,
     mtu: Mtu,
-    /// When [`Sender::fired`] is due, and when the retransmission time-out runs out.
+    /// When [`Sender::fired`] is due.
     due: Instant,
+    /// When the retransmission time-out runs out; while nothing is in flight, since when.
     rto_at: Instant,
-    last_sent: Tick,
+    /// SND.WND of the last acknowledgment, folded: to tell whether the next one's is the same.
+    window: u16,
     timer: Timer,
     phase: Phase,
     frto: Frto,
     /// Duplicate acknowledgments in a row, where there is no SACK.
     duplicates: u8,
-    has_sack: bool,
-    has_ecn: bool,
-    wants_cwr: bool,
-    /// The window was cut while it was not validated (RFC 7661 section 4.4.1).
-    was_unvalidated: bool,
-    /// The first segment goes again, whatever the windows say.
-    is_forced: bool,
-    /// The acknowledged edge has moved since the last time-out.
-    has_progressed: bool,
+    switches: Switches,
 }
 
-const _: () = assert!(size_of::<Sender>() <= 312);
+const _: () = assert!(size_of::<Sender>() <= 256);
 
 impl Sender {
     /// A sender with nothing in flight.
@@ -223,31 +250,28 @@ impl Sender {
             una: first,
             nxt: first,
             recovery_point: first,
-            window: 0,
+            full_until: first,
             board: Board::new(),
             rtt: Rtt::new(setup.was_syn_repeated, now),
             rack: Rack::new(first),
             tlp: Tlp::new(),
-            prr: Prr::default(),
             undo: Undo::default(),
             controller: Controller::new(setup.algorithm, u32::from(mss), setup.was_syn_repeated, first),
-            validate: Validate::new(first, tick),
-            pace: Pace::new(setup.is_paced, now),
+            book: Book::Open(Validate::new(first, tick)),
+            pace: Pace::new(now),
             mtu: Mtu::new(mss, setup.mss_limit, tick),
             due: now,
             rto_at: now,
-            last_sent: tick,
+            window: 0,
             timer: Timer::Off,
             phase: Phase::Open,
             frto: Frto::Off,
             duplicates: 0,
-            has_sack: setup.has_sack,
-            has_ecn: setup.has_ecn,
-            wants_cwr: false,
-            was_unvalidated: false,
-            is_forced: false,
-            has_progressed: false,
+            switches: Switches::default(),
         };
+        sender.switches.set(HAS_SACK, setup.has_sack);
+        sender.switches.set(HAS_ECN, setup.has_ecn);
+        sender.switches.set(IS_PACED, setup.is_paced);
         //= RFC 6298 section 3
         //# RTT samples MUST NOT be made using segments that were
         //# retransmitted (and thus for which it is ambiguous whether the reply
@@ -259,6 +283,10 @@ impl Sender {
         }
         sender.tlp.has_sample = true;
         sender
+    }
+
+    fn is(&self, switch: u8) -> bool {
+        self.switches.0 & switch != 0
     }
 
     /// SND.UNA: the first byte that is not acknowledged.
@@ -338,7 +366,7 @@ impl Sender {
 
     /// Whether the next segment with new data is to carry CWR (RFC 3168 section 6.1.2); [`Sender::sent`] of new data ends it.
     pub fn wants_cwr(&self) -> bool {
-        self.wants_cwr
+        self.is(WANTS_CWR)
     }
 
     /// The device has given back one frame with these bytes. Bytes that are not in flight are passed over.

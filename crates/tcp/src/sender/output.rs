@@ -3,21 +3,24 @@
 use millrace_core::time::Instant;
 
 use crate::cc::Control;
-use crate::limits::DEVICE_COPIES;
+use crate::cc::validate::shrink;
+use crate::limits::{DEVICE_COPIES, UNVALIDATED_NS};
 use crate::mtu::Opportunity;
 use crate::pace::Rate;
-use crate::recover::frto::Frto;
 use crate::recover::records::{MTU_PROBE, Record, Records};
 use crate::rtt::{Tick, nanoseconds, stamp};
-use crate::sender::{Full, Permit, Phase, Sender, Timer};
+use crate::sender::{Book, Full, IS_FORCED, IS_PACED, Permit, Phase, Sender, Timer, WANTS_CWR, WAS_FULL};
 use crate::seq::Seq;
 
 impl Sender {
     /// What may be sent now. `limit`: up to where there is something to send that the receiver's window takes.
     pub fn next(&mut self, records: &mut Records, now: Instant, limit: Seq) -> Permit {
         let available = limit.since(self.nxt).max(0) as u32;
+        if self.board.segments == 0 && available > 0 {
+            self.shrink_after_rest(now);
+        }
         let has_room = self.board.has_room(records);
-        if self.tlp.is_wanted
+        if self.tlp.is_wanted()
             && let Some(probe) = self.next_probe(records, available, has_room)
         {
             return probe;
@@ -34,21 +37,19 @@ impl Sender {
             return Permit::Nothing;
         }
         let mss = u32::from(self.mss());
-        let room = match self.frto {
-            Frto::Off | Frto::Retransmitted => room,
-            Frto::SendsNew(left) => u32::from(left) * mss,
-            Frto::Decides => 0,
-        };
-        if room < mss.min(available) && !(is_alone && self.frto == Frto::Off) {
+        let room = self.frto.segments().map_or(room, |segments| segments * mss);
+        if room < mss.min(available) && (!is_alone || self.frto.sends_new()) {
             if self.phase == Phase::Open || self.phase == Phase::TimedOut {
-                self.validate.window_is_full(self.nxt);
+                self.window_is_full();
             }
             return Permit::Nothing;
         }
         if let Some(until) = self.pace.wait(now) {
             return Permit::Wait(until);
         }
-        self.validate.before_send(&mut self.controller, mss, Tick::at(now));
+        if let Book::Open(validate) = &mut self.book {
+            validate.before_send(&mut self.controller, mss, Tick::at(now));
+        }
         let chance = Opportunity {
             available,
             room,
@@ -82,7 +83,7 @@ impl Sender {
                 Some(Permit::Probe { seq: last.seq, len: last.len, is_new: false })
             }
             _ => {
-                self.tlp.is_wanted = false;
+                self.tlp.reset();
                 None
             }
         }
@@ -108,22 +109,22 @@ impl Sender {
         //# A segment marked
         //# as lost by RACK-TLP MUST NOT be retransmitted until congestion
         //# control deems this appropriate.
-        if room < u32::from(record.len) && !is_alone && !self.is_forced {
+        if room < u32::from(record.len) && !is_alone && !self.is(IS_FORCED) {
             if self.phase == Phase::TimedOut {
-                self.validate.window_is_full(self.nxt);
+                self.window_is_full();
             }
             return Permit::Nothing;
         }
         match self.pace.wait(now) {
-            Some(until) if !self.is_forced => Permit::Wait(until),
+            Some(until) if !self.is(IS_FORCED) => Permit::Wait(until),
             _ => Permit::Retransmit { seq: record.seq, len: record.len },
         }
     }
 
     /// Bytes that congestion control has room for.
     fn room(&self) -> u32 {
-        if matches!(self.phase, Phase::Fast | Phase::Marked) {
-            return self.prr.quota();
+        if let Book::Reducing(prr) = &self.book {
+            return prr.quota();
         }
         // In flight is less by what duplicate acknowledgments and SACK blocks report: so new segments go for the first two
         // of them, and the window is not changed for it (limited transmit).
@@ -131,6 +132,26 @@ impl Sender {
         //# The congestion window (cwnd) MUST NOT be changed when these new
         //# segments are transmitted.
         self.controller.cwnd().saturating_sub(self.in_flight())
+    }
+
+    /// Nothing was in flight for some time: a window that was not used for so long is not trusted (RFC 7661 section 4.4.3).
+    fn shrink_after_rest(&mut self, now: Instant) {
+        let periods = now.ns_since(self.rto_at) / UNVALIDATED_NS;
+        if periods == 0 || self.timer != Timer::Off {
+            return;
+        }
+        let mss = u32::from(self.mss());
+        for _ in 0..periods.min(32) {
+            shrink(&mut self.controller, mss);
+        }
+        // What is counted is not counted again.
+        self.rto_at = now;
+    }
+
+    /// More would be sent, were the window larger.
+    fn window_is_full(&mut self) {
+        self.switches.set(WAS_FULL, true);
+        self.full_until = self.nxt;
     }
 
     /// How fast segments may leave.
@@ -164,15 +185,16 @@ impl Sender {
         } else {
             if was_idle {
                 self.rack.rest();
-                self.controller.on_idle(tick.since(self.last_sent));
+                self.controller.on_idle(tick.since(Tick::at(self.rto_at)));
             }
             self.sent_new(records, tick, seq, len)?;
         }
-        self.last_sent = tick;
-        let rate = self.rate();
-        self.pace.sent(now, u32::from(len), &rate);
-        if matches!(self.phase, Phase::Fast | Phase::Marked) {
-            self.prr.sent(u32::from(len), is_retransmission);
+        if self.is(IS_PACED) {
+            let rate = self.rate();
+            self.pace.sent(now, u32::from(len), &rate);
+        }
+        if let Book::Reducing(prr) = &mut self.book {
+            prr.sent(u32::from(len), is_retransmission);
         }
         //= RFC 6298 section 5
         //# (5.1) Every time a packet containing data is sent (including a
@@ -197,8 +219,8 @@ impl Sender {
     fn sent_again(&mut self, records: &mut Records, now: Instant, seq: Seq, len: u16) {
         self.board.sent_again(records, seq, len, Tick::at(now));
         self.undo.sent(stamp(now));
-        self.is_forced = false;
-        if self.tlp.is_wanted {
+        self.switches.set(IS_FORCED, false);
+        if self.tlp.is_wanted() {
             records.counts.probes += 1;
             self.tlp.sent(self.nxt, len, true);
         }
@@ -214,9 +236,9 @@ impl Sender {
         //= RFC 3168 section 6.1.2
         //# it SHOULD set the CWR bit only on the first
         //# new data packet that it transmits.
-        self.wants_cwr = false;
+        self.switches.set(WANTS_CWR, false);
         self.frto.sent_new();
-        if self.tlp.is_wanted {
+        if self.tlp.is_wanted() {
             records.counts.probes += 1;
             self.tlp.sent(self.nxt, len, false);
         }

@@ -104,7 +104,7 @@ impl Rig {
                 }
                 Permit::New { bytes } => {
                     sent.push(('N', self.segment(nxt)));
-                    self.send(nxt, MSS.min(bytes as u16), false);
+                    self.send(nxt, bytes.min(u32::from(MSS)) as u16, false);
                 }
                 Permit::Probe { seq, len, is_new } => {
                     sent.push(('P', self.segment(seq)));

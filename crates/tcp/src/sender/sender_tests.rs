@@ -70,8 +70,21 @@ fn a_stream_slower_than_its_window_does_not_widen_it() {
         rig.wait_ms(900);
     }
     assert_eq!(rig.sender.cwnd(), 10 * KIB);
-    assert_eq!(rig.sender.validate.pipe_ack(), Some(3 * KIB));
-    assert!(rig.sender.validate.is_unvalidated());
+    let Book::Open(validate) = &rig.sender.book else { panic!("nothing was lost") };
+    assert_eq!((validate.pipe_ack(), validate.is_unvalidated()), (Some(3 * KIB), true));
+}
+
+#[test]
+fn a_window_at_rest_is_halved_every_five_minutes_and_not_below_the_initial_one() {
+    for (minutes, window) in [(4, 80), (6, 40), (11, 20), (240, 10)] {
+        let mut rig = Rig::in_flight(&setup(), 80);
+        rig.wait_ms(100);
+        rig.ack(80, &[]);
+        rig.set_cwnd(80, 80);
+        rig.wait_ms(minutes * 60_000);
+        rig.limit = 300;
+        assert_eq!(rig.pump().len(), window, "after {minutes} minutes");
+    }
 }
 
 #[test]
@@ -183,4 +196,170 @@ fn a_report_of_a_router_sends_what_was_too_large_again_in_pieces() {
     rig.wait_ms(100);
     rig.ack(4, &[]);
     assert_eq!(rig.records.free_blocks(), 64);
+}
+
+//= RFC 3042 section 2
+//= type=test
+//# The congestion window (cwnd) MUST NOT be changed when these new
+//# segments are transmitted.
+#[test]
+fn without_sack_two_duplicates_send_new_segments_and_the_third_the_lost_one() {
+    let mut rig = Rig::in_flight(&Setup { has_sack: false, ..setup() }, 10);
+    rig.limit = 30;
+    rig.wait_ms(100);
+    assert!(!rig.ack(1, &[]).is_duplicate);
+    assert_eq!(rig.pump(), [('N', 10)]);
+    let cwnd = rig.sender.cwnd();
+    for new in [11, 12] {
+        assert!(rig.ack(1, &[]).is_duplicate);
+        assert_eq!(rig.pump(), [('N', new)]);
+        assert_eq!(rig.sender.cwnd(), cwnd);
+    }
+    rig.ack(1, &[]);
+    assert_eq!(rig.pump()[0], ('R', 1));
+    assert!(rig.sender.is_recovering() && rig.sender.cwnd() < cwnd);
+    rig.ack_with(1, &[], |segment| segment.has_data = true);
+    // A partial acknowledgment: the next hole (RFC 6582).
+    rig.wait_ms(100);
+    rig.ack(4, &[]);
+    assert_eq!(rig.pump()[0], ('R', 4));
+    rig.ack(13, &[]);
+    assert!(!rig.sender.is_recovering());
+}
+
+#[test]
+fn a_segment_with_data_or_another_window_is_no_duplicate() {
+    let mut rig = Rig::in_flight(&setup(), 10);
+    rig.wait_ms(100);
+    rig.ack(1, &[]);
+    assert!(!rig.ack_with(1, &[], |segment| segment.has_data = true).is_duplicate);
+    assert!(!rig.ack_with(1, &[], |segment| segment.window += 1000).is_duplicate);
+    assert!(!rig.ack(2, &[]).is_duplicate);
+    assert!(rig.ack(2, &[]).is_duplicate);
+    rig.ack(10, &[]);
+    assert!(!rig.ack(10, &[]).is_duplicate, "nothing is outstanding");
+}
+
+// RFC 2018 section 8: the receiver may drop what it said to have.
+#[test]
+fn what_the_receiver_dropped_again_is_sent_again() {
+    let mut rig = Rig::in_flight(&setup(), 4);
+    rig.wait_ms(100);
+    rig.ack(0, &[(1, 4)]);
+    assert_eq!(rig.pump(), [('R', 0)]);
+    rig.wait_ms(100);
+    // Segment 0 has arrived, and the next one is expected, though it was reported.
+    rig.ack(1, &[]);
+    assert!(rig.pump().is_empty());
+    let (_, fired) = rig.fire();
+    assert_eq!(fired, Fired::TimedOut { times: 1 });
+    assert_eq!(rig.records.counts.reneged, 1);
+    assert_eq!(rig.pump()[0], ('R', 1));
+}
+
+//= RFC 6298 section 5
+//= type=test
+//# The host MUST set RTO <- RTO * 2 ("back off the timer").
+#[test]
+fn each_time_out_takes_twice_as_long_until_something_is_measured() {
+    let mut rig = Rig::in_flight(&Setup { has_sack: false, ..setup() }, 1);
+    let mut waits = Vec::new();
+    for times in 1..=5 {
+        let (waited, fired) = rig.fire();
+        assert_eq!(fired, Fired::TimedOut { times });
+        assert_eq!(rig.pump(), [('R', 0)]);
+        waits.push(waited);
+    }
+    assert!(waits.windows(2).all(|two| two[1].abs_diff(2 * two[0]) <= 2), "{waits:?}");
+    rig.wait_ms(100);
+    rig.ack(1, &[]);
+    assert!(rig.sender.rto_ns() > 5_000_000_000, "a retransmission measures nothing");
+    rig.limit = 2;
+    rig.pump();
+    rig.wait_ms(100);
+    rig.ack(2, &[]);
+    assert!(rig.sender.rto_ns() < 1_000_000_000);
+}
+
+//= RFC 6298 section 3
+//= type=test
+//# The
+//# only case when TCP can safely take RTT samples from retransmitted
+//# segments is when the TCP timestamp option [JBB92] is employed, since
+//# the timestamp option removes the ambiguity regarding which instance
+//# of the data segment triggered the acknowledgment.
+#[test]
+fn a_time_stamp_measures_a_retransmission() {
+    let mut rig = Rig::in_flight(&Setup { has_sack: false, ..setup() }, 1);
+    rig.has_stamps = true;
+    rig.fire();
+    rig.pump();
+    rig.fire();
+    rig.pump();
+    rig.wait_ms(180);
+    rig.echo = Some(crate::rtt::stamp(Instant(rig.now.0 - 180_000_000)));
+    rig.ack(1, &[]);
+    let srtt_ms = rig.sender.srtt_ns().expect("measured") / 1_000_000;
+    assert!((108..=112).contains(&srtt_ms), "7/8 of 100 and 1/8 of 180: {srtt_ms}");
+    assert!(rig.sender.rto_ns() < 1_000_000_000);
+}
+
+//= RFC 6298 section 5
+//= type=test
+//# An implementation MUST manage the retransmission timer(s) in such a
+//# way that a segment is never retransmitted too early, i.e., less than
+//# one RTO after the previous transmission of that segment.
+#[test]
+fn a_fast_retransmission_has_a_whole_time_out_to_arrive() {
+    let mut rig = Rig::in_flight(&setup(), 10);
+    rig.wait_ms(150);
+    rig.ack(0, &[(1, 5)]);
+    assert_eq!(rig.pump()[0], ('R', 0));
+    let rto_ns = rig.sender.rto_ns();
+    let due = rig.sender.due().expect("a timer");
+    assert!(due.ns_since(rig.now) + 1_000_000 >= rto_ns, "{} of {rto_ns}", due.ns_since(rig.now));
+}
+
+#[test]
+fn how_long_the_first_segment_waits_counts_from_its_first_transmission() {
+    let mut rig = Rig::in_flight(&setup(), 3);
+    assert_eq!(rig.sender.waiting_ns(&rig.records, rig.now), Some(0));
+    let start = rig.now;
+    while !matches!(rig.fire().1, Fired::TimedOut { .. }) {}
+    rig.pump();
+    let waited = rig.sender.waiting_ns(&rig.records, rig.now).expect("in flight");
+    assert!(waited.abs_diff(rig.now.ns_since(start)) < 10_000);
+    rig.ack(3, &[]);
+    assert_eq!(rig.sender.waiting_ns(&rig.records, rig.now), None);
+}
+
+#[test]
+fn acknowledgments_may_be_merged_while_nothing_is_amiss() {
+    let mut rig = Rig::in_flight(&setup(), 10);
+    rig.wait_ms(100);
+    rig.ack(1, &[]);
+    assert!(rig.sender.may_merge_acks());
+    rig.ack(1, &[(2, 6)]);
+    assert!(!rig.sender.may_merge_acks());
+}
+
+#[test]
+fn a_cut_of_a_window_that_was_not_validated_counts_what_was_used() {
+    let mut rig = Rig::new(&setup());
+    rig.set_cwnd(100, 100);
+    for round in 0..4 {
+        rig.limit += 10;
+        assert_eq!(rig.pump().len(), 10);
+        rig.wait_ms(110);
+        rig.ack(10 * (round + 1), &[]);
+    }
+    rig.limit += 10;
+    rig.pump();
+    rig.wait_ms(110);
+    rig.ack(40, &[(42, 50)]);
+    assert_eq!(rig.sender.ssthresh(), 5000, "half of ten, not of a hundred");
+    assert_eq!(rig.pump()[..2], [('R', 40), ('R', 41)]);
+    rig.wait_ms(110);
+    rig.ack(50, &[]);
+    assert_eq!(rig.sender.cwnd(), 4000, "less half of what was sent again");
 }

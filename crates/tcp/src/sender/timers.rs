@@ -2,13 +2,17 @@
 
 use millrace_core::time::Instant;
 
+use crate::cc::validate::Validate;
 use crate::cc::{Control, Cut};
 use crate::recover::frto::Frto;
 use crate::recover::rack::Surroundings;
 use crate::recover::records::{Records, SACKED};
 use crate::recover::tlp::Tlp;
 use crate::rtt::{Tick, nanoseconds};
-use crate::sender::{Fired, Phase, Sender, Timer};
+use crate::sender::{
+    Book, Fired, HAS_ECN, HAS_PROGRESSED, HAS_SACK, IS_FORCED, Phase, Sender, Timer, WANTS_CWR,
+    WAS_UNVALIDATED,
+};
 
 impl Sender {
     /// When [`Sender::fired`] is to be called.
@@ -22,7 +26,9 @@ impl Sender {
         //# (5.2) When all outstanding data has been acknowledged, turn off the
         //# retransmission timer.
         if self.board.segments == 0 {
+            // From now on it says since when nothing is in flight.
             self.timer = Timer::Off;
+            self.rto_at = now;
             return;
         }
         //= RFC 8985 section 8
@@ -42,7 +48,7 @@ impl Sender {
         //# acknowledges new data unless it is already in fast recovery, RTO
         //# recovery, or segments have been SACKed (i.e., RACK.segs_sacked is not
         //# zero).
-        if is_new && is_calm && self.has_sack && !self.tlp.is_out() {
+        if is_new && is_calm && self.is(HAS_SACK) && !self.tlp.is_out() {
             let wait_ns = Tlp::wait_ns(&self.rtt, self.board.segments);
             self.timer = Timer::Probe;
             self.due = now.plus_ns(wait_ns).min(self.rto_at);
@@ -119,7 +125,7 @@ impl Sender {
         //# retransmission timer and the given segment has already been
         //# retransmitted by way of the retransmission timer at least once, the
         //# value of ssthresh is held constant.
-        let is_repeated = self.phase == Phase::TimedOut && !self.has_progressed;
+        let is_repeated = self.phase == Phase::TimedOut && !self.is(HAS_PROGRESSED);
         let cut = Cut { used, mss: u32::from(self.mss()) };
         self.controller.on_rto(&cut, is_repeated);
         //= RFC 5682 section 3.1
@@ -128,7 +134,7 @@ impl Sender {
         //# when a retransmission timeout occurs.
         let is_first = matches!(self.phase, Phase::Open | Phase::Marked);
         let again = is_repeated && self.frto == Frto::Retransmitted;
-        self.frto = if self.has_sack && (is_first || again) { Frto::Retransmitted } else { Frto::Off };
+        self.frto = if self.is(HAS_SACK) && (is_first || again) { Frto::Retransmitted } else { Frto::Off };
         //= RFC 3522 section 3.2
         //# The Eifel detection algorithm MUST NOT be reinitiated after
         //# loss recovery has already started.
@@ -138,13 +144,13 @@ impl Sender {
             self.undo.end();
         }
         self.phase = Phase::TimedOut;
-        self.was_unvalidated = false;
-        self.has_progressed = false;
-        self.is_forced = true;
+        self.book = Book::Open(Validate::new(self.una, tick));
+        self.switches.set(WAS_UNVALIDATED | HAS_PROGRESSED, false);
+        self.switches.set(IS_FORCED, true);
         self.recovery_point = self.nxt;
         self.duplicates = 0;
         self.tlp.reset();
-        self.wants_cwr |= self.has_ecn;
+        self.switches.set(WANTS_CWR, self.is(HAS_ECN));
         if times > 1 {
             self.rack.rest();
         }
