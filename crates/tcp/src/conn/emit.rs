@@ -169,10 +169,15 @@ impl Connection {
         // A part of what is to go again may be acknowledged already.
         let done = self.snd_una().since(seq).max(0) as u32;
         if done >= most && is_again {
-            // All of it is: the sender is told that it went, and says what is next.
+            // All of it is (a segment that was cut in two after its begin was acknowledged): that part counts as sent, and what is not
+            // acknowledged goes.
             let _ = self.sender.sent(env.records, env.now, seq, most as u16, true);
             self.sender.device_done(env.records, seq, most as u16);
-            return Planned::Idle(Some(env.now));
+            let left = self.sender.outstanding().min(mss);
+            if left == 0 {
+                return Planned::Idle(None);
+            }
+            return self.plan_range(env, self.snd_una(), mss, left, true);
         }
         let (seq, most) = (seq + done, most.saturating_sub(done));
         let data = (self.queue.end().since(seq).max(0) as u32).min(most);

@@ -82,7 +82,7 @@ impl Stack {
         }
     }
 
-    fn time_wait_ack(&self, flow: &FlowKey, ended: &crate::time_wait::Ended, now: Instant) -> Head {
+    pub(super) fn time_wait_ack(&self, flow: &FlowKey, ended: &crate::time_wait::Ended, now: Instant) -> Head {
         let mut head =
             Head { seq: ended.send_next, ack: ended.receive_next, flags: Flags::ACK, ..Head::default() };
         head.options.stamps = ended.recent_stamp.map(|echo| self.stamps(flow, echo, now));

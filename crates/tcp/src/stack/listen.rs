@@ -119,12 +119,12 @@ impl Stack {
         &mut self, flow: &FlowKey, syn: &Segment<'_>, id: ListenerId, above: Option<Seq>, now: Instant,
     ) {
         let Some(&Listener { backlog, half_open, .. }) = self.listener(id) else { return };
-        if half_open >= backlog || self.requests.is_full() {
-            return self.send_cookie(flow, syn, now);
-        }
         if !self.has_room_for(id) {
             self.shared.counters.syns_dropped += 1;
             return;
+        }
+        if half_open >= backlog || self.requests.is_full() {
+            return self.send_cookie(flow, syn, now);
         }
         let iss = initial_seq(&self.keys.isn, flow, now);
         //= RFC 9293 section 3.6.1

@@ -11,7 +11,7 @@ use crate::conn::arrive::Arrival;
 use crate::conn::{Connection, Marks};
 use crate::limits::{ACK_DEFER_NS, MAX_NOTES};
 use crate::seq::Seq;
-use crate::wire::{Flags, MAX_SACKS, Options, Sacks, Segment, Stamps};
+use crate::wire::{Flags, Options, Sacks, Segment, Stamps};
 
 const NONE: u32 = u32::MAX;
 
@@ -47,7 +47,7 @@ fn join(newer: &Sacks, older: &Sacks, ack: Seq) -> Option<Sacks> {
     for &(left, right) in older.blocks() {
         let is_covered = right.up_to(ack)
             || newer.blocks().iter().any(|block| block.0.up_to(left) && right.up_to(block.1));
-        if !is_covered && !(joined.blocks().len() < MAX_SACKS && joined.push(left, right)) {
+        if !is_covered && !joined.push(left, right) {
             return None;
         }
     }

@@ -2,7 +2,7 @@
 
 use millrace_core::time::Instant;
 
-use super::Stack;
+use super::{Reply, Stack};
 use crate::conn::{Connection, Marks, Reason, State};
 use crate::time_wait::Ended;
 
@@ -60,7 +60,13 @@ impl Stack {
                 receive_next: connection.rcv_nxt(),
                 recent_stamp: connection.recent_stamp(),
             };
+            let owes_ack = connection.marks_mut().take(Marks::ACK_NOW);
             self.time_waits.insert(&flow, ended, now);
+            if owes_ack {
+                // The peer's FIN is acknowledged by the record from now on.
+                let head = self.time_wait_ack(&flow, &ended, now);
+                self.reply(Reply { flow, head });
+            }
         }
     }
 

@@ -164,7 +164,7 @@ impl Connection {
         let asked_ns = u64::from(asked & 0x7fff) * unit_s * 1_000_000_000;
         //= RFC 5482 section 3.1
         //# USER_TIMEOUT = min(U_LIMIT, max(ADV_UTO, REMOTE_UTO, L_LIMIT))
-        let ns = asked_ns.max(env.config.user_timeout_ns).max(USER_TIMEOUT_MIN_NS).min(USER_TIMEOUT_MAX_NS);
+        let ns = asked_ns.max(env.config.user_timeout_ns).clamp(USER_TIMEOUT_MIN_NS, USER_TIMEOUT_MAX_NS);
         self.user_timeout_ms = (ns / 1_000_000) as u32;
     }
 }
