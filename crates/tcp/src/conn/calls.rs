@@ -34,7 +34,10 @@ impl Connection {
 
     /// SEND of a range of an extent.
     pub(crate) fn send_extent(
-        &mut self, env: &mut Env<'_>, lease: Lease, range: ExtentRange,
+        &mut self,
+        env: &mut Env<'_>,
+        lease: Lease,
+        range: ExtentRange,
     ) -> Result<(), (Refused, Lease)> {
         self.before_append(env);
         env.store.append_extent(&mut self.queue, lease, range)

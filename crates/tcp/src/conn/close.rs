@@ -16,11 +16,11 @@ impl Connection {
             }
             State::SynReceived => {
                 //= RFC 9293 section 3.10.4
+                //= type=exception
+                //= reason=the FIN always waits for ESTABLISHED: its SYN is not acknowledged, and the outcome for both sides is the same
                 //# If no SENDs have been issued and there is no pending data to send,
                 //# then form a FIN segment and send it, and enter FIN-WAIT-1 state;
                 //# otherwise, queue for processing after entering ESTABLISHED state.
-                //= type=exception
-                //= reason=the FIN always waits for ESTABLISHED: its SYN is not acknowledged, and the outcome for both sides is the same
                 let is_first = !self.marks.has(Marks::FIN_QUEUED);
                 self.queue_fin();
                 is_first
@@ -60,11 +60,7 @@ impl Connection {
         //# <SEQ=SND.NXT><CTL=RST>
         let reset = matches!(
             self.state,
-            State::SynReceived
-                | State::Established
-                | State::FinWait1
-                | State::FinWait2
-                | State::CloseWait
+            State::SynReceived | State::Established | State::FinWait1 | State::FinWait2 | State::CloseWait
         )
         .then(|| self.reset());
         //= RFC 9293 section 3.10.5

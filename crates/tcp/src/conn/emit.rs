@@ -265,6 +265,9 @@ impl Connection {
         //# (1)  if a maximum-sized segment can be sent, i.e., if:
         //#
         //# min(D,U) >= Eff.snd.MSS;
+        //= RFC 9293 section 3.8.6.2.1
+        //# A TCP implementation MUST include a SWS avoidance algorithm in the
+        //# sender (MUST-38).
         let goes = cut.is_full()
             //= RFC 9293 section 3.8.6.2.1
             //# (2)  or if the data is pushed and all queued data can be sent now,
@@ -292,6 +295,12 @@ impl Connection {
         //# The sending TCP peer must regularly transmit at least one octet of
         //# new data (if available), or retransmit to the receiving TCP peer even
         //# if the send window is zero, in order to "probe" the window.
+        //= RFC 9293 section 3.8.6
+        //# If the window shrinks to zero, the TCP
+        //# implementation MUST probe it in the standard way (described below)
+        //# (MUST-35).
+        //= RFC 9293 section 3.8.6.1
+        //# Probing of zero (offered) windows MUST be supported (MUST-36).
         let most = usable.clamp(1, u32::from(self.sender.mss()));
         match self.plan_range(env, nxt, most, most, false) {
             Planned::Segment(plan) if usable == 0 => {

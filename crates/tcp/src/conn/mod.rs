@@ -62,6 +62,11 @@ pub enum State {
     TimeWait,
 }
 
+//= RFC 9293 section 3.6
+//# If the local TCP connection is closed by the
+//# remote side due to a FIN or RST received from the remote side, then
+//# the local application MUST be informed whether it closed normally or
+//# was aborted (MUST-12).
 /// Why a connection is closed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reason {

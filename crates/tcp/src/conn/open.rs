@@ -74,6 +74,9 @@ impl Config {
             Some(agreed) => (agreed.snd_scale.is_some(), agreed.has_sack, agreed.ts_recent.is_some()),
         };
         Options {
+            //= RFC 9293 section 3.7.1
+            //# TCP endpoints MUST implement both sending and receiving the MSS
+            //# Option (MUST-14).
             mss: Some(self.mss(is_v4)),
             scale: scales.then(|| agreed.map_or(self.scale(), |agreed| agreed.rcv_scale)),
             is_sack_permitted: sack,
@@ -178,6 +181,10 @@ impl Connection {
     pub(crate) fn accept(key: &FlowKey, env: &mut Env<'_>, agreed: &Agreed, since: Option<Instant>) -> Self {
         let mut this = Self::new(key, env.config, agreed.iss, env.now);
         this.state = State::SynReceived;
+        //= RFC 9293 section 3.5
+        //# Note that a TCP implementation MUST keep track of whether a
+        //# connection has reached SYN-RECEIVED state as the result of a passive
+        //# OPEN or an active OPEN (MUST-11).
         this.marks.insert(Marks::PASSIVE);
         match since {
             Some(since) => this.progress = since,

@@ -52,8 +52,8 @@ impl Connection {
         //# TS.Recent is found to be invalid, then the segment is accepted,
         //# regardless of the failure of the timestamp check, and rule R3 updates
         //# TS.Recent with the TSval from the new segment.
-        let is_valid = self.marks.has(Marks::HAS_RECENT)
-            && ms(now).wrapping_sub(self.ts_recent_ms) < STAMP_VALID_MS;
+        let is_valid =
+            self.marks.has(Marks::HAS_RECENT) && ms(now).wrapping_sub(self.ts_recent_ms) < STAMP_VALID_MS;
         if is_valid && Seq(stamps.value).before(Seq(self.ts_recent)) { Age::Old } else { Age::Current }
     }
 
@@ -63,9 +63,10 @@ impl Connection {
     //# timestamp in TS.Recent.
     /// TS.Recent becomes that of the segment that the next ACK is for.
     pub(super) fn note_stamp(&mut self, segment: &Segment<'_>, now: Instant) {
-        let Some(stamps) = segment.options.stamps.filter(|_| self.marks.has(Marks::HAS_STAMPS)) else { return };
-        let is_newer =
-            !self.marks.has(Marks::HAS_RECENT) || !Seq(stamps.value).before(Seq(self.ts_recent));
+        let Some(stamps) = segment.options.stamps.filter(|_| self.marks.has(Marks::HAS_STAMPS)) else {
+            return;
+        };
+        let is_newer = !self.marks.has(Marks::HAS_RECENT) || !Seq(stamps.value).before(Seq(self.ts_recent));
         let is_stale = ms(now).wrapping_sub(self.ts_recent_ms) >= STAMP_VALID_MS;
         if (is_newer || is_stale) && segment.seq.up_to(self.receiver.last_ack_sent()) {
             self.set_recent(stamps.value, now);

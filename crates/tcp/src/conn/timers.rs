@@ -3,9 +3,7 @@
 use millrace_core::time::Instant;
 
 use super::{Connection, Env, Marks, NEVER, Reason, State};
-use crate::limits::{
-    FIN_WAIT_2_NS, KEEP_ALIVE_PROBES, KEEP_ALIVE_RETRY_NS, SYN_TIMEOUT_NS, UNPIN_AFTER_NS,
-};
+use crate::limits::{FIN_WAIT_2_NS, KEEP_ALIVE_PROBES, KEEP_ALIVE_RETRY_NS, SYN_TIMEOUT_NS, UNPIN_AFTER_NS};
 use crate::recv::AckDue;
 use crate::sender::Fired;
 

@@ -194,7 +194,8 @@ impl Store {
 
     fn cut_by(&self, queue: &mut Queue, seq: Seq, mss: u32, most: u32, is_exact: bool) -> Cutting {
         let Some((mut index, mut at)) = self.locate(queue, seq) else { return Cutting::Empty };
-        let mut cut = Cut { seq, bytes: 0, pieces: Default::default(), count: 0, descriptors: 0, is_full: false };
+        let mut cut =
+            Cut { seq, bytes: 0, pieces: Default::default(), count: 0, descriptors: 0, is_full: false };
         let mut natural = 0;
         let mut last = NONE;
         while let Some(descriptor) = self.descriptors.get(index as usize) {
@@ -209,7 +210,10 @@ impl Store {
                 cut.is_full = true;
                 break;
             };
-            if piece == 0 || usize::from(cut.count) == MAX_PIECES || self.belongs_to_next(index, at, mss - natural) && natural > 0 && !is_exact {
+            if piece == 0
+                || usize::from(cut.count) == MAX_PIECES
+                || self.belongs_to_next(index, at, mss - natural) && natural > 0 && !is_exact
+            {
                 cut.is_full = true;
                 break;
             }
@@ -239,9 +243,9 @@ impl Store {
             return false;
         }
         let left = room.saturating_sub(host.bytes - at);
-        self.descriptors
-            .get(host.next as usize)
-            .is_some_and(|next| matches!(next.source, Source::Extent { .. }) && piece_of(next, 0, left, false, false) == Some(0))
+        self.descriptors.get(host.next as usize).is_some_and(|next| {
+            matches!(next.source, Source::Extent { .. }) && piece_of(next, 0, left, false, false) == Some(0)
+        })
     }
 
     /// The descriptor with byte `seq`, and where in it. Remembers the furthest.

@@ -11,7 +11,11 @@ pub(super) struct HostPages {
 
 impl HostPages {
     pub(super) fn new(pages: u32) -> Self {
-        Self { bytes: vec![0; pages as usize * HOST_PAGE_BYTES].into(), free: (0..pages).rev().collect(), pages }
+        Self {
+            bytes: vec![0; pages as usize * HOST_PAGE_BYTES].into(),
+            free: (0..pages).rev().collect(),
+            pages,
+        }
     }
 
     pub(super) fn used(&self) -> u32 {

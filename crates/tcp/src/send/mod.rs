@@ -23,8 +23,8 @@ use millrace_core::pool::{ExtentContent, Lease};
 
 use crate::seq::Seq;
 
-pub use self::grid::{Cut, Cutting, Payload};
 use self::grid::Geometry;
+pub use self::grid::{Cut, Cutting, Payload};
 use self::host::HostPages;
 
 /// Stands for no descriptor.
@@ -64,8 +64,12 @@ pub enum Refused {
 impl std::fmt::Display for Refused {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Full => "the send queue has no descriptor or page left; try again when data was acknowledged",
-            Self::Unfit => "the range lies outside the leased extent or has missing packets; lease the extent again",
+            Self::Full => {
+                "the send queue has no descriptor or page left; try again when data was acknowledged"
+            }
+            Self::Unfit => {
+                "the range lies outside the leased extent or has missing packets; lease the extent again"
+            }
         })
     }
 }
@@ -193,7 +197,10 @@ impl Store {
     /// # Errors
     /// Why not, and the lease back.
     pub fn append_extent(
-        &mut self, queue: &mut Queue, lease: Lease, range: ExtentRange,
+        &mut self,
+        queue: &mut Queue,
+        lease: Lease,
+        range: ExtentRange,
     ) -> Result<(), (Refused, Lease)> {
         if !Geometry::new(&lease.content(), range.part).has(&lease, &range) {
             return Err((Refused::Unfit, lease));
@@ -201,7 +208,8 @@ impl Store {
         let ExtentRange { place, skip, part, bytes } = range;
         let Some(index) = self.take() else { return Err((Refused::Full, lease)) };
         self.leases += 1;
-        self.descriptors[index as usize].source = Source::Extent { held: Held::Lease(lease), place, skip, part };
+        self.descriptors[index as usize].source =
+            Source::Extent { held: Held::Lease(lease), place, skip, part };
         self.append(queue, index, bytes);
         Ok(())
     }

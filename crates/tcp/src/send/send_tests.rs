@@ -255,7 +255,9 @@ fn bounds_hold() {
     let (mut store, mut queue) = (Store::new(3, 2), Queue::new(FIRST));
     assert_eq!(store.append_bytes(&mut queue, &[1; 10_000]), 4096);
     let lease = || arena.lend(0, content).unwrap();
-    for range in [(20, 0, 1), (19, 0, 189), (0, 1316, 1), (0, 0, 0), (0, 0, 19 * 1316 + 189), (5, 0, u32::MAX)] {
+    for range in
+        [(20, 0, 1), (19, 0, 189), (0, 1316, 1), (0, 0, 0), (0, 0, 19 * 1316 + 189), (5, 0, u32::MAX)]
+    {
         let range = ExtentRange { place: range.0, skip: range.1, bytes: range.2, part: Part::Payloads };
         let refused = store.append_extent(&mut queue, lease(), range).unwrap_err();
         assert_eq!(refused.0, Refused::Unfit, "{range:?}");
@@ -282,7 +284,9 @@ fn packets_that_are_missing_are_not_queued() {
     fill.part_mut(layout.meta_offset(7, 20), 8).copy_from_slice(&meta);
     fill.publish();
     let (mut store, mut queue) = (Store::new(4, 2), Queue::new(FIRST));
-    for (place, bytes, fits) in [(0, 7 * 1316, true), (0, 7 * 1316 + 1, false), (7, 10, false), (8, 1316, true)] {
+    for (place, bytes, fits) in
+        [(0, 7 * 1316, true), (0, 7 * 1316 + 1, false), (7, 10, false), (8, 1316, true)]
+    {
         let range = ExtentRange { place, skip: 0, bytes, part: Part::Payloads };
         let queued = store.append_extent(&mut queue, arena.lend(0, content).unwrap(), range);
         assert_eq!(queued.is_ok(), fits, "{range:?}");

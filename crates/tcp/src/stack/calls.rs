@@ -49,7 +49,15 @@ impl Stack {
     ///
     /// # Errors
     /// Why it cannot be opened.
-    pub fn open(&mut self, local: SocketAddr, remote: SocketAddr, now: Instant) -> Result<ConnectionId, CallError> {
+    pub fn open(
+        &mut self,
+        local: SocketAddr,
+        remote: SocketAddr,
+        now: Instant,
+    ) -> Result<ConnectionId, CallError> {
+        //= RFC 9293 section 3.9.1.1
+        //# The optional "local IP address" parameter MUST be supported to allow
+        //# the specification of the local IP address (MUST-43).
         let mut flow = FlowKey::new(local, remote).ok_or(CallError::Families)?;
         if flow.local_port() == 0 {
             let (table, time_waits) = (&self.table, &self.time_waits);
@@ -99,7 +107,11 @@ impl Stack {
     /// # Errors
     /// Why not, and the lease back.
     pub fn send_extent(
-        &mut self, id: ConnectionId, lease: Lease, range: ExtentRange, now: Instant,
+        &mut self,
+        id: ConnectionId,
+        lease: Lease,
+        range: ExtentRange,
+        now: Instant,
     ) -> Result<(), (CallError, Lease)> {
         // A closure that may not run cannot hand the lease back: it is looked up first.
         match self.connection(id) {
@@ -151,7 +163,8 @@ impl Stack {
 
     fn abort_number(&mut self, number: u32, now: Instant) {
         let flow = self.table.flow(number).copied();
-        let reset = self.with(number, now, |connection, env| connection.abort(env, Reason::Aborted)).flatten();
+        let reset =
+            self.with(number, now, |connection, env| connection.abort(env, Reason::Aborted)).flatten();
         if let (Some(flow), Some(head)) = (flow, reset) {
             self.reply(Reply { flow, head });
         }
@@ -232,7 +245,8 @@ impl Stack {
         if self.connection(id).is_none() {
             return false;
         }
-        let used = self.with(id.number, now, |connection, env| connection.supply(env, lease)).unwrap_or(false);
+        let used =
+            self.with(id.number, now, |connection, env| connection.supply(env, lease)).unwrap_or(false);
         self.make_ready(id.number);
         self.settle(id.number, now, None);
         used
@@ -242,7 +256,8 @@ impl Stack {
     pub fn poll_event(&mut self) -> Option<Event> {
         while let Some(number) = self.told.pop_front() {
             let id = self.id(number);
-            let Some(connection) = self.slots.get_mut(number as usize).and_then(|slot| slot.connection.as_mut())
+            let Some(connection) =
+                self.slots.get_mut(number as usize).and_then(|slot| slot.connection.as_mut())
             else {
                 continue;
             };

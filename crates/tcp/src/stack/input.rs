@@ -47,9 +47,15 @@ impl Stack {
 
     /// A segment for a connection that has a slot.
     pub(super) fn arrive(
-        &mut self, number: u32, flow: &FlowKey, segment: &Segment<'_>, arrival: Arrival, now: Instant,
+        &mut self,
+        number: u32,
+        flow: &FlowKey,
+        segment: &Segment<'_>,
+        arrival: Arrival,
+        now: Instant,
     ) {
-        let reset = self.with(number, now, |connection, env| connection.arrive(env, segment, arrival)).flatten();
+        let reset =
+            self.with(number, now, |connection, env| connection.arrive(env, segment, arrival)).flatten();
         if let Some(head) = reset {
             self.reply(Reply { flow: *flow, head });
         }
@@ -82,7 +88,12 @@ impl Stack {
         }
     }
 
-    pub(super) fn time_wait_ack(&self, flow: &FlowKey, ended: &crate::time_wait::Ended, now: Instant) -> Head {
+    pub(super) fn time_wait_ack(
+        &self,
+        flow: &FlowKey,
+        ended: &crate::time_wait::Ended,
+        now: Instant,
+    ) -> Head {
         let mut head =
             Head { seq: ended.send_next, ack: ended.receive_next, flags: Flags::ACK, ..Head::default() };
         head.options.stamps = ended.recent_stamp.map(|echo| self.stamps(flow, echo, now));

@@ -31,17 +31,26 @@ impl Listener {
 
 impl Stack {
     //= RFC 9293 section 3.9.1.1
-    //# A passive OPEN call may have either a fully specified remote socket to
-    //# wait for a particular connection or an unspecified remote socket to
-    //# wait for any call.
     //= type=exception
     //= reason=listeners take calls from anybody; who may call is decided above
+    //# A passive OPEN may have either a
+    //# fully specified remote socket to wait for a particular connection or
+    //# an unspecified remote socket to wait for any call.
     /// OPEN, passive: any number of connections to `local`, whose address may be unspecified. `backlog`: most connections that were not polled yet, and
     /// most that are being opened.
     ///
     /// # Errors
     /// There is a listener for it already, or no room for another.
     pub fn listen(&mut self, local: SocketAddr, backlog: u32) -> Result<ListenerId, CallError> {
+        //= RFC 9293 section 3.9.1.1
+        //# Every passive OPEN call either creates a new connection record in
+        //# LISTEN state, or it returns an error; it MUST NOT affect any
+        //# previously created connection record (MUST-41).
+        //= RFC 9293 section 3.9.1.1
+        //# A TCP implementation that supports multiple concurrent connections
+        //# MUST provide an OPEN call that will functionally allow an application
+        //# to LISTEN on a port while a connection block with the same local port
+        //# is in SYN-SENT or SYN-RECEIVED state (MUST-42).
         if self.listeners.iter().flatten().any(|listener| listener.local == local) {
             return Err(CallError::Exists);
         }
@@ -101,7 +110,11 @@ impl Stack {
     /// LISTEN (RFC 9293 section 3.10.7.2). False: nobody listens there. `above`: where the sequence numbers of the last connection
     /// between these ends have got to, if the SYN reopens it.
     pub(super) fn arrive_for_listener(
-        &mut self, flow: &FlowKey, segment: &Segment<'_>, above: Option<Seq>, now: Instant,
+        &mut self,
+        flow: &FlowKey,
+        segment: &Segment<'_>,
+        above: Option<Seq>,
+        now: Instant,
     ) -> bool {
         let Some(id) = self.find_listener(flow.local()) else { return false };
         let is_request = segment.flags.has(Flags::SYN) && !segment.flags.has(Flags::RST);
@@ -116,7 +129,12 @@ impl Stack {
     }
 
     fn request(
-        &mut self, flow: &FlowKey, syn: &Segment<'_>, id: ListenerId, above: Option<Seq>, now: Instant,
+        &mut self,
+        flow: &FlowKey,
+        syn: &Segment<'_>,
+        id: ListenerId,
+        above: Option<Seq>,
+        now: Instant,
     ) {
         let Some(&Listener { backlog, half_open, .. }) = self.listener(id) else { return };
         if !self.has_room_for(id) {
@@ -172,10 +190,14 @@ impl Stack {
 
     /// Whether an ACK ends a handshake that was answered with a cookie; then there is a connection, if there is room.
     fn take_cookie(&mut self, flow: &FlowKey, segment: &Segment<'_>, id: ListenerId, now: Instant) -> bool {
-        let Some(cookies) = self.cookies.as_ref().filter(|_| !segment.flags.has(Flags::SYN)) else { return false };
+        let Some(cookies) = self.cookies.as_ref().filter(|_| !segment.flags.has(Flags::SYN)) else {
+            return false;
+        };
         let (iss, irs) = (segment.ack - 1, segment.seq - 1);
         let stamps = segment.options.stamps;
-        let Some(offered) = cookies.open(flow, iss, irs, stamps.map(|stamps| stamps.echo), now) else { return false };
+        let Some(offered) = cookies.open(flow, iss, irs, stamps.map(|stamps| stamps.echo), now) else {
+            return false;
+        };
         if segment.flags.has(Flags::RST) {
             return true;
         }

@@ -201,9 +201,8 @@ impl Stack {
     /// A stack without connections or listeners. All its memory is taken here.
     pub fn new(settings: &Settings) -> Self {
         let mut random = SplitMix(settings.secret[0] ^ settings.secret[1].rotate_left(32));
-        let mut key = || {
-            HashKey::new([random.next() ^ settings.secret[0], random.next() ^ settings.secret[1]])
-        };
+        let mut key =
+            || HashKey::new([random.next() ^ settings.secret[0], random.next() ^ settings.secret[1]]);
         let connections = settings.connections;
         let slot = |_| Slot { connection: None, generation: 0, note: u32::MAX };
         Self {
@@ -286,7 +285,10 @@ impl Stack {
 
     /// Calls `call` with connection `number`, if there is one.
     fn with<R>(
-        &mut self, number: u32, now: Instant, call: impl FnOnce(&mut Connection, &mut Env<'_>) -> R,
+        &mut self,
+        number: u32,
+        now: Instant,
+        call: impl FnOnce(&mut Connection, &mut Env<'_>) -> R,
     ) -> Option<R> {
         let connection = self.slots.get_mut(number as usize)?.connection.as_mut()?;
         Some(call(connection, &mut self.shared.env(now)))

@@ -57,9 +57,7 @@ fn join(newer: &Sacks, older: &Sacks, ack: Seq) -> Option<Sacks> {
 /// Whether the first block reports a duplicate (RFC 2883 section 4).
 fn has_dsack(sacks: &Sacks, ack: Seq) -> bool {
     match *sacks.blocks() {
-        [first, second, ..] => {
-            first.1.up_to(ack) || second.0.up_to(first.0) && first.1.up_to(second.1)
-        }
+        [first, second, ..] => first.1.up_to(ack) || second.0.up_to(first.0) && first.1.up_to(second.1),
         [first] => first.1.up_to(ack),
         [] => false,
     }
@@ -86,7 +84,13 @@ impl Connection {
 
 impl Stack {
     /// Takes note of a segment if it is a plain ACK. False: it has to be processed at once.
-    pub(super) fn note(&mut self, number: u32, segment: &Segment<'_>, arrival: Arrival, now: Instant) -> bool {
+    pub(super) fn note(
+        &mut self,
+        number: u32,
+        segment: &Segment<'_>,
+        arrival: Arrival,
+        now: Instant,
+    ) -> bool {
         if !self.defers_acks {
             return false;
         }
@@ -156,7 +160,8 @@ impl Stack {
     pub(super) fn process_overdue_notes(&mut self, now: Instant) {
         let mut at = 0;
         while let Some(note) = self.notes.notes.get(at).copied() {
-            let srtt = self.slots[note.number as usize].connection.as_ref().and_then(|c| c.sender().srtt_ns());
+            let srtt =
+                self.slots[note.number as usize].connection.as_ref().and_then(|c| c.sender().srtt_ns());
             let wait = srtt.map_or(ACK_DEFER_NS, |srtt| (srtt / 8).min(ACK_DEFER_NS));
             if note.at.plus_ns(wait) <= now {
                 self.process_note(note.number, now);
@@ -204,7 +209,10 @@ mod tests {
         let newer = sacks(&[(50, 60)]);
         assert_eq!(join(&newer, &older, Seq(25)), Some(sacks(&[(50, 60), (30, 40)])));
         let many = sacks(&[(70, 80), (90, 100), (110, 120)]);
-        assert_eq!(join(&many, &sacks(&[(30, 40)]), Seq(0)), Some(sacks(&[(70, 80), (90, 100), (110, 120), (30, 40)])));
+        assert_eq!(
+            join(&many, &sacks(&[(30, 40)]), Seq(0)),
+            Some(sacks(&[(70, 80), (90, 100), (110, 120), (30, 40)]))
+        );
         assert_eq!(join(&many, &older, Seq(0)), None, "two more do not fit");
     }
 

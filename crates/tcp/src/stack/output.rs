@@ -64,6 +64,12 @@ enum Turn {
 }
 
 impl Stack {
+    //= RFC 9293 section 3.10.7.4
+    //# In general, the processing of received segments MUST be
+    //# implemented to aggregate ACK segments whenever possible
+    //# (MUST-58).  For example, if the TCP endpoint is processing a
+    //# series of queued segments, it MUST process them all before
+    //# sending any ACK segments (MUST-59).
     /// The third stage. `out` is shown each segment that goes; how many went.
     pub fn output(&mut self, now: Instant, out: &mut impl FnMut(&Out<'_>) -> Taken) -> usize {
         let mut count = 0;
@@ -118,7 +124,11 @@ impl Stack {
     }
 
     fn send_burst(
-        &mut self, number: u32, now: Instant, out: &mut impl FnMut(&Out<'_>) -> Taken, count: &mut usize,
+        &mut self,
+        number: u32,
+        now: Instant,
+        out: &mut impl FnMut(&Out<'_>) -> Taken,
+        count: &mut usize,
     ) -> Turn {
         for _ in 0..TURN_SEGMENTS {
             let Some(planned) = self.with(number, now, Connection::plan) else { return Turn::Done(None) };
@@ -139,7 +149,11 @@ impl Stack {
 
     /// Shows a segment to the device. False: it has no room.
     fn send_segment(
-        &mut self, number: u32, plan: &Plan, now: Instant, out: &mut impl FnMut(&Out<'_>) -> Taken,
+        &mut self,
+        number: u32,
+        plan: &Plan,
+        now: Instant,
+        out: &mut impl FnMut(&Out<'_>) -> Taken,
     ) -> bool {
         let Some(flow) = self.table.flow(number).copied() else { return true };
         let connection_id = self.id(number);
@@ -176,7 +190,9 @@ impl Stack {
     pub fn device_done(&mut self, frame: Frame) {
         let Frame { connection: id, seq, bytes, handed } = frame;
         self.shared.store.returned(handed);
-        let Some(slot) = self.slots.get_mut(id.number as usize).filter(|slot| slot.generation == id.generation) else {
+        let Some(slot) =
+            self.slots.get_mut(id.number as usize).filter(|slot| slot.generation == id.generation)
+        else {
             return;
         };
         if let Some(connection) = slot.connection.as_mut() {

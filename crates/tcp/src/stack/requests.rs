@@ -81,7 +81,13 @@ impl Requests {
 
 impl Stack {
     /// A SYN was let in: it is remembered and answered. False if there is no room.
-    pub(super) fn add_request(&mut self, flow: &FlowKey, listener: ListenerId, agreed: Agreed, now: Instant) -> bool {
+    pub(super) fn add_request(
+        &mut self,
+        flow: &FlowKey,
+        listener: ListenerId,
+        agreed: Agreed,
+        now: Instant,
+    ) -> bool {
         let request = Request { agreed, listener, tries: 0, since: now };
         if !self.requests.insert(flow, request, now) {
             return false;
@@ -111,7 +117,13 @@ impl Stack {
     }
 
     /// SEGMENT ARRIVES in SYN-RECEIVED (RFC 9293 section 3.10.7.4), until the handshake ends.
-    pub(super) fn arrive_for_request(&mut self, number: u32, flow: &FlowKey, segment: &Segment<'_>, now: Instant) {
+    pub(super) fn arrive_for_request(
+        &mut self,
+        number: u32,
+        flow: &FlowKey,
+        segment: &Segment<'_>,
+        now: Instant,
+    ) {
         let Some(request) = self.requests.records.get(number as usize).copied().flatten() else { return };
         let agreed = request.agreed;
         let (next, window) = (agreed.irs + 1, u32::from(window::of_syn(self.shared.config.receive_bytes)));
@@ -170,8 +182,13 @@ impl Stack {
 
     /// The handshake is over: the connection begins, with the segment that ended it.
     pub(super) fn accept(
-        &mut self, flow: &FlowKey, agreed: &Agreed, listener: ListenerId, since: Option<Instant>,
-        segment: &Segment<'_>, now: Instant,
+        &mut self,
+        flow: &FlowKey,
+        agreed: &Agreed,
+        listener: ListenerId,
+        since: Option<Instant>,
+        segment: &Segment<'_>,
+        now: Instant,
     ) {
         let mut env = self.shared.env(now);
         let mut connection = Connection::accept(flow, &mut env, agreed, since);

@@ -9,7 +9,8 @@ use crate::time_wait::Ended;
 impl Stack {
     /// The connection may have something to send: it has its turn in the next output stage.
     pub(super) fn make_ready(&mut self, number: u32) {
-        let Some(connection) = self.slots.get_mut(number as usize).and_then(|slot| slot.connection.as_mut()) else {
+        let Some(connection) = self.slots.get_mut(number as usize).and_then(|slot| slot.connection.as_mut())
+        else {
             return;
         };
         if !connection.marks().has(Marks::IS_READY) {
@@ -20,7 +21,8 @@ impl Stack {
 
     /// Looks at what a call or a segment has made of a connection. `wait`: when it may send again, if it said so.
     pub(super) fn settle(&mut self, number: u32, now: Instant, wait: Option<Instant>) {
-        let Some(connection) = self.slots.get_mut(number as usize).and_then(|slot| slot.connection.as_mut()) else {
+        let Some(connection) = self.slots.get_mut(number as usize).and_then(|slot| slot.connection.as_mut())
+        else {
             return;
         };
         match connection.state() {
@@ -51,7 +53,8 @@ impl Stack {
         let Some(flow) = self.table.flow(number).copied() else { return };
         self.table.remove(&flow);
         self.drop_note(number);
-        let Some(connection) = self.slots.get_mut(number as usize).and_then(|slot| slot.connection.as_mut()) else {
+        let Some(connection) = self.slots.get_mut(number as usize).and_then(|slot| slot.connection.as_mut())
+        else {
             return;
         };
         if connection.state() == State::TimeWait {

@@ -118,9 +118,9 @@ impl Ours {
             return self.arena.lend(at as u32, Self::content(number));
         }
         let first = self.random.below(u64::from(EXTENTS)) as u32;
-        let at = (0..EXTENTS).map(|step| (first + step) % EXTENTS).find(|&at| {
-            self.cache[at as usize].is_none() || self.arena.reclaim(at)
-        })?;
+        let at = (0..EXTENTS)
+            .map(|step| (first + step) % EXTENTS)
+            .find(|&at| self.cache[at as usize].is_none() || self.arena.reclaim(at))?;
         self.cache[at as usize] = Some(number);
         let content = Self::content(number);
         let mut fill = self.arena.fill(at).expect("a reclaimed extent");
@@ -272,8 +272,10 @@ impl Endpoint for Ours {
             });
             match out.frame {
                 Some(frame) if *device_ns > 0 => {
-                    let places = out.payload.slices().iter().map(|slice| (slice.as_ptr() as usize).wrapping_sub(base));
-                    let extents = places.filter(|&at| at < span).map(|at| (at / EXTENT_BYTES) as u32).collect();
+                    let places =
+                        out.payload.slices().iter().map(|slice| (slice.as_ptr() as usize).wrapping_sub(base));
+                    let extents =
+                        places.filter(|&at| at < span).map(|at| (at / EXTENT_BYTES) as u32).collect();
                     let last = device.back().map_or(now, |held| held.until);
                     let until = last.max(now).plus_ns(random.below(*device_ns));
                     device.push_back(Held { until, frame, extents });
@@ -292,7 +294,8 @@ impl Endpoint for Ours {
     }
 
     fn due(&mut self, now: Instant) -> Option<Instant> {
-        let reads = (self.app.received < self.app.to_receive && self.next_read > now).then_some(self.next_read);
+        let reads =
+            (self.app.received < self.app.to_receive && self.next_read > now).then_some(self.next_read);
         let wants = self.wants.front().map(|&(at, _)| at.max(now.plus_ns(1)));
         // Waits for a lease that it could not have.
         let starved = (self.uses_extents && !self.app.has_sent()).then(|| now.plus_ns(5 * MS));
@@ -333,7 +336,11 @@ impl Endpoint for Ours {
             self.stack.release(id, now);
         }
         let store = self.stack.store();
-        assert_eq!((store.used(), store.leases(), store.host_pages()), (0, 0, 0), "the send queue is not empty");
+        assert_eq!(
+            (store.used(), store.leases(), store.host_pages()),
+            (0, 0, 0),
+            "the send queue is not empty"
+        );
         assert_eq!((0..EXTENTS).map(|extent| self.arena.leases(extent)).sum::<u32>(), 0, "a lease is left");
         assert_eq!([0, 1].map(|cluster| self.stack.pages().used(cluster).0), [0, 0], "pages are left");
         assert_eq!((self.stack.connections(), self.stack.requests()), (0, 0));

@@ -133,7 +133,9 @@ impl Smol {
 
 impl Endpoint for Smol {
     fn take(&mut self, _: Instant, packet: &Packet) {
-        let (IpAddr::V4(source), IpAddr::V4(destination)) = (packet.source, packet.destination) else { return };
+        let (IpAddr::V4(source), IpAddr::V4(destination)) = (packet.source, packet.destination) else {
+            return;
+        };
         let mut bytes = vec![0; IPV4_HEADER + packet.bytes.len()];
         let mut header = Ipv4Packet::new_unchecked(&mut bytes);
         header.set_version(4);
@@ -157,7 +159,13 @@ impl Endpoint for Smol {
         let packet = |bytes: Vec<u8>| {
             let header = Ipv4Packet::new_unchecked(&bytes);
             let (source, destination) = (header.src_addr().into(), header.dst_addr().into());
-            Packet { source, destination, is_capable: false, is_marked: false, bytes: bytes[IPV4_HEADER..].to_vec() }
+            Packet {
+                source,
+                destination,
+                is_capable: false,
+                is_marked: false,
+                bytes: bytes[IPV4_HEADER..].to_vec(),
+            }
         };
         self.wire.outward.drain(..).map(packet).collect()
     }

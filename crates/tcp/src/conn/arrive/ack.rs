@@ -158,7 +158,9 @@ impl Connection {
 
     /// The user time-out that the peer asks for.
     fn take_user_timeout(&mut self, env: &Env<'_>, segment: &Segment<'_>) {
-        let Some(asked) = segment.options.user_timeout.filter(|_| env.config.takes_user_timeout) else { return };
+        let Some(asked) = segment.options.user_timeout.filter(|_| env.config.takes_user_timeout) else {
+            return;
+        };
         // RFC 5482 section 3: the highest bit says minutes.
         let unit_s: u64 = if asked & 0x8000 != 0 { 60 } else { 1 };
         let asked_ns = u64::from(asked & 0x7fff) * unit_s * 1_000_000_000;

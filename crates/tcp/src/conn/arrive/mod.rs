@@ -47,7 +47,10 @@ impl Connection {
     /// A segment for this connection, with the right checksum as far as the header goes. The reset to send in answer, if one is due; all other answers are
     /// noted and go out with the next segment.
     pub(crate) fn arrive(
-        &mut self, env: &mut Env<'_>, segment: &Segment<'_>, arrival: Arrival,
+        &mut self,
+        env: &mut Env<'_>,
+        segment: &Segment<'_>,
+        arrival: Arrival,
     ) -> Option<Head> {
         let taken = match self.check_sum(env, segment, arrival) {
             Sum::Right => None,
@@ -73,7 +76,11 @@ impl Connection {
 
     /// Its data was in order and is taken in: what is left of the steps, of which none will refuse it.
     fn arrive_plain(
-        &mut self, env: &mut Env<'_>, segment: &Segment<'_>, arrival: Arrival, offered: Offered,
+        &mut self,
+        env: &mut Env<'_>,
+        segment: &Segment<'_>,
+        arrival: Arrival,
+        offered: Offered,
     ) -> Step {
         self.note_stamp(segment, env.now);
         self.check_ack(env, segment, arrival)?;

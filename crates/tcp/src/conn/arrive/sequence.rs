@@ -58,6 +58,10 @@ impl Connection {
         //# If the RCV.WND is zero, no segments will be acceptable, but
         //# special allowance should be made to accept valid ACKs, URGs,
         //# and RSTs.
+        //= RFC 9293 section 3.4
+        //# A TCP receiver MUST process the RST and URG
+        //# fields of all incoming segments, even when the receive window is zero
+        //# (MUST-66).
         if self.rcv_wnd() == 0 && segment.seq == self.rcv_nxt() && !segment.flags.has(Flags::SYN) {
             segment.payload = &[];
             segment.flags = segment.flags.without(Flags::FIN);

@@ -22,7 +22,9 @@ impl Connection {
     /// Nothing of a segment may be believed before its payload was summed. What comes in order, as nearly everything does, is summed while
     /// it is copied to where it will be read (NTT 1996 section 4.1 item 3); everything else first.
     pub(super) fn check_sum(&mut self, env: &mut Env<'_>, segment: &Segment<'_>, arrival: Arrival) -> Sum {
-        let Some(expected) = arrival.expected_sum.filter(|_| !segment.payload.is_empty()) else { return Sum::Right };
+        let Some(expected) = arrival.expected_sum.filter(|_| !segment.payload.is_empty()) else {
+            return Sum::Right;
+        };
         if !self.is_plain(env, segment) {
             return if is_same_sum(sum16(segment.payload), expected) { Sum::Right } else { Sum::Wrong };
         }
@@ -81,7 +83,11 @@ impl Connection {
 
     /// After the receiver has taken data in.
     pub(super) fn took_text(
-        &mut self, env: &mut Env<'_>, segment: &Segment<'_>, arrival: Arrival, offered: Offered,
+        &mut self,
+        env: &mut Env<'_>,
+        segment: &Segment<'_>,
+        arrival: Arrival,
+        offered: Offered,
     ) -> Step {
         if self.marks.has(Marks::HAS_ECN) && !segment.payload.is_empty() {
             //= RFC 3168 section 6.1.3

@@ -15,6 +15,12 @@ impl Connection {
         //= RFC 9293 section 3.8.5
         //# The urgent pointer MUST point to the sequence number of the octet
         //# following the urgent data (MUST-62).
+        //= RFC 9293 section 3.8.5
+        //# However, TCP implementations MUST still include support for the
+        //# urgent mechanism (MUST-30).
+        //= RFC 9293 section 3.8.5
+        //# A TCP implementation MUST support a sequence of urgent data of any
+        //# length (MUST-31) [19].
         let end = segment.seq + u32::from(segment.urgent);
         //= RFC 9293 section 3.10.7.4
         //# If the URG bit is set, RCV.UP <- max(RCV.UP,SEG.UP), and

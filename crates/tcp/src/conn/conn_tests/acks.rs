@@ -43,7 +43,10 @@ fn what_is_acknowledged_is_released_and_told() {
         assert_eq!((rig.connection.snd_una(), rig.store.used()), (ISS + 4, 1));
         assert!(rig.connection.take_happened().has(Happened::ACKED));
         rig.arrives(&rig.segment(Flags::ACK).acks(ISS + 7));
-        assert_eq!((rig.connection.snd_una(), rig.store.used(), rig.connection.unacked_bytes()), (ISS + 7, 0, 0));
+        assert_eq!(
+            (rig.connection.snd_una(), rig.store.used(), rig.connection.unacked_bytes()),
+            (ISS + 7, 0, 0)
+        );
     }
 }
 

@@ -108,7 +108,9 @@ fn a_lost_fin_goes_again_with_its_data() {
     }
     let mut rig = Rig::new(State::LastAck);
     let sent = rig.pass_ms(30_000);
-    assert!(sent.len() >= 2 && sent.iter().all(|sent| sent.head.flags.has(Flags::FIN) && sent.payload.is_empty()));
+    assert!(
+        sent.len() >= 2 && sent.iter().all(|sent| sent.head.flags.has(Flags::FIN) && sent.payload.is_empty())
+    );
 }
 
 #[test]

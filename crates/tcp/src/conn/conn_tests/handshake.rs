@@ -41,6 +41,10 @@ fn a_listener_resets_acknowledgments_and_ignores_resets() {
 
 #[test]
 fn the_syn_says_what_is_offered() {
+    //= RFC 9293 section 3.7.1
+    //= type=test
+    //# TCP endpoints MUST implement both sending and receiving the MSS
+    //# Option (MUST-14).
     let mut rig = Rig::syn_sent(Config { receive_bytes: 1 << 20, ..Config::default() });
     rig.now = rig.now.plus_ns(1_000 * MS);
     rig.call(Connection::fired);
@@ -118,7 +122,11 @@ fn a_syn_ack_establishes_and_its_data_is_taken() {
 
 #[test]
 fn a_simultaneous_open_ends_established() {
-    // RFC 9293 figure 7: both SYNs cross, then both SYN,ACKs.
+    //= RFC 9293 section 3.5
+    //= type=test
+    //# A TCP implementation MUST support simultaneous open attempts (MUST-
+    //# 10).
+    // Figure 7: both SYNs cross, then both SYN,ACKs.
     let mut rig = Rig::new(State::SynSent);
     assert_eq!(rig.arrives(&rig.segment(Flags::SYN)), None);
     assert_eq!(rig.state(), State::SynReceived);
@@ -216,6 +224,11 @@ fn the_segment_size_is_the_smaller_one_and_a_silent_peer_gets_the_default() {
 
 #[test]
 fn a_listener_connection_goes_back_without_a_word() {
+    //= RFC 9293 section 3.5
+    //= type=test
+    //# Note that a TCP implementation MUST keep track of whether a
+    //# connection has reached SYN-RECEIVED state as the result of a passive
+    //# OPEN or an active OPEN (MUST-11).
     let mut rig = Rig::new(State::SynReceived);
     rig.connection.marks.insert(Marks::PASSIVE);
     assert_eq!(rig.arrives(&rig.segment(Flags::SYN)), None);

@@ -30,6 +30,13 @@ fn nagle_holds_small_segments_back_while_anything_is_unacknowledged() {
 
 #[test]
 fn the_last_byte_queued_is_pushed() {
+    //= RFC 9293 section 3.9.1.2
+    //= type=test
+    //# If
+    //# PUSH flags are not implemented, then the sending TCP peer: (1) MUST
+    //# NOT buffer data indefinitely (MUST-60), and (2) MUST set the PSH bit
+    //# in the last buffered segment (i.e., when there is no more queued data
+    //# to be sent) (MUST-61).
     let mut rig = Rig::established();
     rig.write(&[1; 2000]);
     let sent = rig.sent();
@@ -71,6 +78,14 @@ fn half_of_the_largest_window_is_worth_a_segment() {
 
 #[test]
 fn a_closed_window_is_probed_with_longer_and_longer_waits_for_as_long_as_it_answers() {
+    //= RFC 9293 section 3.8.6
+    //= type=test
+    //# If the window shrinks to zero, the TCP
+    //# implementation MUST probe it in the standard way (described below)
+    //# (MUST-35).
+    //= RFC 9293 section 3.8.6.1
+    //= type=test
+    //# Probing of zero (offered) windows MUST be supported (MUST-36).
     let mut rig = Rig::established();
     rig.arrives(&Segment { window: 0, ..rig.segment(Flags::ACK) });
     rig.write(b"abcdef");

@@ -14,7 +14,7 @@ use millrace_core::time::Instant;
 use super::arrive::Arrival;
 use super::*;
 use crate::recv::ClusterSize;
-use crate::wire::{FlowKey, Flags, Head, Options, Segment, Stamps};
+use crate::wire::{Flags, FlowKey, Head, Options, Segment, Stamps};
 
 /// Initial sequence numbers of both sides; ours wraps soon.
 const ISS: Seq = Seq(u32::MAX - 2);
@@ -46,7 +46,15 @@ impl Sent {
 }
 
 fn plain_config() -> Config {
-    Config { stamps: false, sack: true, scaling: false, ecn: false, paced: false, nagle: false, ..Config::default() }
+    Config {
+        stamps: false,
+        sack: true,
+        scaling: false,
+        ecn: false,
+        paced: false,
+        nagle: false,
+        ..Config::default()
+    }
 }
 
 fn flow() -> FlowKey {

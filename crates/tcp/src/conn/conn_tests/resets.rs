@@ -20,6 +20,12 @@ fn a_reset_with_just_the_next_number_ends_every_state() {
         (State::LastAck, Reason::Finished),
     ];
     for (state, reason) in reasons {
+        //= RFC 9293 section 3.6
+        //= type=test
+        //# If the local TCP connection is closed by the
+        //# remote side due to a FIN or RST received from the remote side, then
+        //# the local application MUST be informed whether it closed normally or
+        //# was aborted (MUST-12).
         let mut rig = Rig::new(state);
         rig.write_if_possible();
         assert_eq!(rig.arrives(&rig.segment(Flags::RST)), None);
@@ -89,9 +95,8 @@ fn challenges_are_limited() {
     //# conservative.
     let mut rig = Rig::new(State::Established);
     let syn = rig.segment(Flags::SYN);
-    let answers = |rig: &mut Rig| {
-        (0..100).filter(|_| rig.arrives(&syn).is_none() && !rig.sent().is_empty()).count()
-    };
+    let answers =
+        |rig: &mut Rig| (0..100).filter(|_| rig.arrives(&syn).is_none() && !rig.sent().is_empty()).count();
     assert_eq!(answers(&mut rig), 10);
     rig.now = rig.now.plus_ns(1_000 * MS);
     assert_eq!(answers(&mut rig), 10);

@@ -100,6 +100,11 @@ fn a_full_window_still_takes_acknowledgments_and_resets() {
     //# window edge to the left (SHLD-14).
     assert_eq!(rig.sent()[0].head.window, 1000);
     rig.arrives(&with(rig.segment(Flags::ACK), &[5; 1000]));
+    //= RFC 9293 section 3.4
+    //= type=test
+    //# A TCP receiver MUST process the RST and URG
+    //# fields of all incoming segments, even when the receive window is zero
+    //# (MUST-66).
     assert_eq!(rig.arrives(&rig.segment(Flags::RST)), None);
     assert_eq!(rig.state(), State::Closed);
 }
@@ -121,7 +126,8 @@ fn a_wrong_sum_makes_a_segment_nothing() {
     let mut rig = Rig::new(State::Established);
     rig.write(b"abc");
     rig.sent();
-    for (flags, seq) in [(Flags::ACK, IRS + 1), (Flags::ACK, IRS + 5), (Flags::ACK.with(Flags::FIN), IRS + 1)] {
+    for (flags, seq) in [(Flags::ACK, IRS + 1), (Flags::ACK, IRS + 5), (Flags::ACK.with(Flags::FIN), IRS + 1)]
+    {
         let segment = with(rig.segment(flags).at(seq), b"data");
         let arrival = Arrival { at: rig.now, is_marked: false, expected_sum: Some(0x1234) };
         assert_eq!(rig.call(|connection, env| connection.arrive(env, &segment, arrival)), None);

@@ -4,6 +4,14 @@ use super::*;
 
 #[test]
 fn urgent_data_is_told_once_and_delivered_in_line() {
+    //= RFC 9293 section 3.8.5
+    //= type=test
+    //# However, TCP implementations MUST still include support for the
+    //# urgent mechanism (MUST-30).
+    //= RFC 9293 section 3.8.5
+    //= type=test
+    //# A TCP implementation MUST support a sequence of urgent data of any
+    //# length (MUST-31) [19].
     //= RFC 9293 section 3.10.7.4
     //= type=test
     //# If the URG bit is set, RCV.UP <- max(RCV.UP,SEG.UP), and
@@ -14,6 +22,12 @@ fn urgent_data_is_told_once_and_delivered_in_line() {
     let urgent = Segment { urgent: 6, ..rig.segment(Flags::ACK.with(Flags::URG)) };
     rig.arrives(&with(urgent, b"abc"));
     assert!(rig.connection.take_happened().has(Happened::URGENT));
+    //= RFC 9293 section 3.8.5
+    //= type=test
+    //# The TCP implementation MUST (MUST-33)
+    //# provide a way for the application to learn how much urgent data
+    //# remains to be read from the connection, or at least to determine
+    //# whether more urgent data remains to be read [19].
     assert_eq!(rig.connection.urgent_bytes(), 6);
     //= RFC 9293 section 3.10.7.4
     //= type=test
@@ -57,6 +71,7 @@ fn urgent_data_that_goes_out_is_pointed_behind() {
     rig.connection.mark_urgent();
     rig.write(&[2; 1000]);
     let sent = rig.sent();
-    let pointers: Vec<_> = sent.iter().map(|sent| (sent.head.flags.has(Flags::URG), sent.head.urgent)).collect();
+    let pointers: Vec<_> =
+        sent.iter().map(|sent| (sent.head.flags.has(Flags::URG), sent.head.urgent)).collect();
     assert_eq!(pointers, [(true, 2000), (true, 540), (false, 0)]);
 }
