@@ -87,9 +87,13 @@ impl Stack {
             self.seen(listener);
         }
         connection.dissolve(&mut self.shared.env(Instant(0)));
-        // Queues hold each number at most once; one that is left behind is passed over, because the slot's marks are gone with it.
-        self.ready.retain(|&other| other != number);
-        self.told.retain(|&other| other != number);
+        // A number is in each queue at most once: the next connection with it must not find it there.
+        if connection.marks().has(Marks::IS_READY) {
+            self.ready.retain(|&other| other != number);
+        }
+        if connection.marks().has(Marks::IS_TOLD) {
+            self.told.retain(|&other| other != number);
+        }
         self.free.push(number);
     }
 
