@@ -95,6 +95,7 @@ fn a_segment_is_a_stored_packet() {
     assert_eq!(cut_all(&store, &mut queue, 8948, &all)[..2], [6 * 1316, 6 * 1316], "a jumbo takes several");
     let small = cut_all(&store, &mut queue, 536, &all);
     assert_eq!(small[..6], [536, 536, 244, 536, 536, 244], "what does not fit is cut at the same places");
+    assert_eq!(cut(&store, &mut queue, FIRST + 100, 536, 9_000).bytes(), 436, "whoever asks");
 }
 
 #[test]
