@@ -25,7 +25,7 @@ struct Part {
 /// In this order: what is quick and often wrong comes first.
 const PARTS: &[Part] = &[
     Part { word: "fmt", help: "cargo fmt --check", run: |_| fmt() },
-    Part { word: "house", help: "house rules and crate edges", run: |_| house() },
+    Part { word: "house", help: "house rules, crate edges, quotes of RFCs", run: |_| house() },
     Part { word: "scripts", help: "shell and Python helpers parse", run: |_| scripts() },
     Part { word: "clippy", help: "clippy on all targets, no warnings", run: |_| clippy() },
     Part { word: "test", help: "all tests of the workspace", run: test },
@@ -104,13 +104,13 @@ fn fmt() -> Outcome {
 
 /// The same functions that `cargo test -p xtask` runs; here their findings come before minutes of compiling.
 fn house() -> Outcome {
-    let faults: Vec<String> =
-        [crate::edges::run(&[]), crate::tidy::run(&[])].into_iter().filter_map(Result::err).collect();
+    let checks = [crate::edges::run(&[]), crate::tidy::run(&[]), crate::rfc::run(&[])];
+    let faults: Vec<String> = checks.into_iter().filter_map(Result::err).collect();
     if faults.is_empty() {
         return Outcome::Passed;
     }
     eprintln!("{}", faults.join("\n"));
-    Outcome::Failed("cargo xtask edges; cargo xtask tidy".into())
+    Outcome::Failed("cargo xtask edges; cargo xtask tidy; cargo xtask rfc".into())
 }
 
 fn clippy() -> Outcome {

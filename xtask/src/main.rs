@@ -8,6 +8,7 @@ mod fuzz;
 mod interop;
 mod loom;
 mod miri;
+mod rfc;
 mod rust_text;
 mod suite;
 mod tidy;
@@ -40,6 +41,11 @@ const CHORES: &[Chore] = &[
         word: "errors",
         help: "write docs/ref/errors.md, the messages that the code can print [--check]",
         run: errors::run,
+    },
+    Chore {
+        word: "rfc",
+        help: "sentences of RFCs quoted in the code, against their texts: rfc [--list]",
+        run: rfc::run,
     },
     Chore {
         word: "interop",

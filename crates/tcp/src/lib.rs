@@ -4,7 +4,36 @@
 //! | --- | --- |
 //! | [`seq`] | sequence numbers |
 //! | [`wire`] | headers and options |
+//! | [`keyed`] | the keyed hash behind what nobody outside may compute |
+//! | [`isn`], [`ports`], [`cookies`] | initial sequence numbers, source ports, SYN cookies |
+//! | [`table`], [`time_wait`] | connections by their ends; connections that are over |
+//! | [`recv`] | received data: pages, reassembly, window, ACKs |
+//! | [`sender`] | what may be sent, when: the front of the four below |
+//! | [`recover`] | segments in flight, losses |
+//! | [`cc`] | congestion control |
+//! | [`rtt`] | round-trip times |
+//! | [`send`] | the send queue: what is sent, where it lies |
+//! | [`conn`] | one connection: the state machine of RFC 9293 |
+//! | [`stack`] | many connections, listeners, the turn of three stages |
+//! | [`limits`] | bounds and constants, with their reasons |
 #![forbid(unsafe_code)]
 
+pub mod cc;
+pub mod conn;
+pub mod cookies;
+pub mod isn;
+pub mod keyed;
+pub mod limits;
+mod mtu;
+mod pace;
+pub mod ports;
+pub mod recover;
+pub mod recv;
+pub mod rtt;
+pub mod send;
+pub mod sender;
 pub mod seq;
+pub mod stack;
+pub mod table;
+pub mod time_wait;
 pub mod wire;

@@ -1,6 +1,27 @@
-//! Segments as they are on the wire: what is in them, apart from how it is written.
+//! Segments as they are on the wire: what is in them, how it is parsed and how it is written.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`flow`] | the two ends of a connection |
+//! | [`header`] | parsing and checksums of segments that came in |
+//! | [`options`] | options, both ways |
+//! | [`template`] | headers of segments that go out, apart from their contents |
+
+pub mod flow;
+pub mod header;
+pub mod options;
+pub mod template;
+
+pub use flow::FlowKey;
+pub use header::{Unfit, is_right, parse, payload_sum};
+pub use template::{Body, DataHead, Head, Template};
 
 use crate::seq::Seq;
+
+/// Bytes of a header without options (RFC 9293 section 3.1).
+pub const HEADER_BYTES: usize = 20;
+/// Bytes that options have room in: what four bits of 32-bit words count, without the header.
+pub const OPTIONS_BYTES: usize = 40;
 
 /// The control bits of a header (RFC 9293 section 3.1; ECE and CWR: RFC 3168 section 6.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,6 +51,12 @@ impl Flags {
         self.0 & other.0 == other.0
     }
 
+    /// These without those of `other`.
+    #[inline]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
     /// These and those of `other`.
     #[inline]
     pub const fn with(self, other: Self) -> Self {
@@ -57,6 +84,9 @@ pub struct Sacks {
 }
 
 impl Sacks {
+    /// No blocks.
+    pub const NONE: Self = Self { blocks: [(Seq(0), Seq(0)); MAX_SACKS], count: 0 };
+
     /// Adds a block; false if there is no room.
     pub fn push(&mut self, left: Seq, right: Seq) -> bool {
         let Some(room) = self.blocks.get_mut(usize::from(self.count)) else { return false };

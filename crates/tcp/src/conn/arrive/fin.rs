@@ -1,0 +1,31 @@
+//! Eighth, check the FIN bit: what it means once everything before it is there.
+
+use super::{Connection, Env, State};
+use crate::conn::Happened;
+
+impl Connection {
+    /// RCV.NXT has just passed the FIN.
+    pub(super) fn take_fin(&mut self, env: &mut Env<'_>) {
+        //= RFC 9293 section 3.10.7.4
+        //# If the FIN bit is set, signal the user "connection closing" and
+        //# return any pending RECEIVEs with same message, advance RCV.NXT
+        //# over the FIN, and send an acknowledgment for the FIN.
+        self.happened.insert(Happened::PEER_CLOSED);
+        self.want_ack();
+        match self.state {
+            //= RFC 9293 section 3.10.7.4
+            //# Enter the CLOSE-WAIT state.
+            State::SynReceived | State::Established => self.state = State::CloseWait,
+            //= RFC 9293 section 3.10.7.4
+            //# If our FIN has been ACKed (perhaps in this segment), then
+            //# enter TIME-WAIT, start the time-wait timer, turn off the
+            //# other timers; otherwise, enter the CLOSING state.
+            State::FinWait1 => self.state = State::Closing,
+            //= RFC 9293 section 3.10.7.4
+            //# Enter the TIME-WAIT state.  Start the time-wait timer,
+            //# turn off the other timers.
+            State::FinWait2 => self.enter_time_wait(env),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! SEGMENT ARRIVES (RFC 9293 section 3.10.7): each step of section 3.10.7.4 in its own file, in the order of the text.
+//!
+//! The third step, the check of security and compartment, has nothing to check: neither is used here.
+
+mod ack;
+mod closed;
+mod fin;
+mod reset;
+mod sequence;
+mod syn;
+mod syn_sent;
+mod text;
+mod urgent;
+
+use std::ops::ControlFlow;
+
+use millrace_core::time::Instant;
+
+use super::{Connection, Env, State};
+use crate::recv::Offered;
+use crate::wire::{Head, Segment};
+
+use self::text::Sum;
+
+pub(crate) use self::closed::{answer_closed, answer_listen};
+
+/// What is known of a segment beside what is in it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    /// When it came.
+    pub(crate) at: Instant,
+    /// The network has marked it: congestion experienced (RFC 3168).
+    pub(crate) is_marked: bool,
+    /// What the payload has to add up to; `None`: that was checked.
+    pub(crate) expected_sum: Option<u16>,
+}
+
+/// Whether the next step is taken, or this was the last; then the reset to send, if any.
+type Step = ControlFlow<Option<Head>>;
+
+/// The segment is done with.
+const DONE: Step = ControlFlow::Break(None);
+/// On to the next step.
+const NEXT: Step = ControlFlow::Continue(());
+
+impl Connection {
+    /// A segment for this connection, with the right checksum as far as the header goes. The reset to send in answer, if one is due; all other answers are
+    /// noted and go out with the next segment.
+    pub(crate) fn arrive(
+        &mut self,
+        env: &mut Env<'_>,
+        segment: &Segment<'_>,
+        arrival: Arrival,
+    ) -> Option<Head> {
+        let taken = match self.check_sum(env, segment, arrival) {
+            Sum::Right => None,
+            Sum::Taken(offered) => Some(offered),
+            Sum::Wrong => {
+                env.counters.bad_checksums += 1;
+                return None;
+            }
+        };
+        let step = match self.state {
+            State::Closed => ControlFlow::Break(answer_closed(segment)),
+            State::SynSent => self.arrive_syn_sent(env, segment, arrival),
+            _ => match taken {
+                Some(offered) => self.arrive_plain(env, segment, arrival, offered),
+                None => self.arrive_other(env, segment, arrival),
+            },
+        };
+        match step {
+            ControlFlow::Break(reset) => reset,
+            ControlFlow::Continue(()) => None,
+        }
+    }
+
+    /// Its data was in order and is taken in: what is left of the steps, of which none will refuse it.
+    fn arrive_plain(
+        &mut self,
+        env: &mut Env<'_>,
+        segment: &Segment<'_>,
+        arrival: Arrival,
+        offered: Offered,
+    ) -> Step {
+        self.note_stamp(segment, env.now);
+        self.check_ack(env, segment, arrival)?;
+        self.took_text(env, segment, arrival, offered)
+    }
+
+    fn arrive_other(&mut self, env: &mut Env<'_>, segment: &Segment<'_>, arrival: Arrival) -> Step {
+        let mut segment = *segment;
+        self.check_sequence(env, &mut segment)?;
+        self.check_reset(env, &segment)?;
+        self.check_syn(env, &segment)?;
+        self.check_ack(env, &segment, arrival)?;
+        self.check_urgent(&segment)?;
+        self.take_text(env, &segment, arrival)
+    }
+}

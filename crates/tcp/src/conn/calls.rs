@@ -1,0 +1,123 @@
+//! SEND, RECEIVE and STATUS of one connection (RFC 9293 sections 3.10.2, 3.10.3 and 3.10.6).
+
+use millrace_core::pool::Lease;
+
+use super::{Connection, Env, Marks, State};
+use crate::recv::{Receiver, ReceiverSettings};
+use crate::send::{ExtentRange, Refused};
+use crate::seq::Seq;
+use crate::stack::ListenerId;
+
+/// No listener.
+pub(super) const NO_LISTENER: u16 = u16::MAX;
+
+impl Connection {
+    pub(super) fn new_receiver(&self, env: &Env<'_>, next: Seq) -> Receiver {
+        Receiver::new(&ReceiverSettings {
+            next,
+            limit_bytes: env.config.receive_bytes,
+            scale: self.rcv_scale,
+            mss: env.config.mss(self.marks.has(Marks::IS_V4)),
+            is_sack_permitted: self.marks.has(Marks::HAS_SACK),
+        })
+    }
+
+    /// SEND of bytes of the application's own; how many were taken.
+    pub(crate) fn write(&mut self, env: &mut Env<'_>, bytes: &[u8]) -> usize {
+        self.before_append(env);
+        //= RFC 9293 section 3.10.2
+        //# Queue the data for transmission after entering ESTABLISHED state.
+        //# If no space to queue, respond with "error: insufficient
+        //# resources".
+        env.store.append_bytes(&mut self.queue, bytes)
+    }
+
+    /// SEND of a range of an extent.
+    pub(crate) fn send_extent(
+        &mut self,
+        env: &mut Env<'_>,
+        lease: Lease,
+        range: ExtentRange,
+    ) -> Result<(), (Refused, Lease)> {
+        self.before_append(env);
+        env.store.append_extent(&mut self.queue, lease, range)
+    }
+
+    fn before_append(&mut self, env: &Env<'_>) {
+        if self.queue.is_empty() && self.is_synchronized() {
+            // What is queued now begins to wait now.
+            self.progress = self.progress.max(env.now);
+        }
+    }
+
+    //= RFC 9293 section 3.9.1.2
+    //# If the URGENT flag is set, segments sent to the destination TCP peer
+    //# will have the urgent pointer set.
+    /// What is queued is urgent.
+    pub(crate) fn mark_urgent(&mut self) {
+        self.snd_up = self.queue.end();
+        self.marks.insert(Marks::SENDS_URGENT);
+    }
+
+    /// An extent came back.
+    pub(crate) fn supply(&mut self, env: &mut Env<'_>, lease: &Lease) -> bool {
+        self.marks.remove(Marks::STARVED);
+        env.store.supply(&self.queue, lease, self.marks.has(Marks::UNPINNED)) > 0
+    }
+
+    /// RECEIVE.
+    pub(crate) fn read(&mut self, env: &mut Env<'_>, to: &mut [u8]) -> usize {
+        let bytes = self.receiver.read(env.pages, to);
+        if self.marks.has(Marks::URGENT) && !self.rcv_up.after(self.read_up_to()) {
+            //= RFC 9293 section 3.8.5
+            //# when the receive sequence number catches up to the urgent
+            //# pointer, the TCP implementation must tell user to go into "normal
+            //# mode".
+            self.marks.remove(Marks::URGENT);
+        }
+        bytes
+    }
+
+    /// The sequence number of the next byte that the application reads.
+    pub(super) fn read_up_to(&self) -> Seq {
+        let fin = u32::from(self.receiver.is_finished());
+        self.rcv_nxt() - fin - self.receiver.unread_bytes()
+    }
+
+    pub(crate) fn unread_bytes(&self) -> u32 {
+        self.receiver.unread_bytes()
+    }
+
+    /// Bytes queued and not acknowledged.
+    pub(crate) fn unacked_bytes(&self) -> u32 {
+        match self.state {
+            State::Closed | State::TimeWait => 0,
+            State::SynSent | State::SynReceived => self.queue.end().since(self.iss + 1).max(0) as u32,
+            _ => self.queue.end().since(self.snd_una()).max(0) as u32,
+        }
+    }
+
+    /// Gives everything back: nobody has a use for it any more.
+    pub(crate) fn dissolve(&mut self, env: &mut Env<'_>) {
+        self.release_all(env);
+        self.receiver.clear(env.pages);
+    }
+
+    pub(crate) fn set_listener(&mut self, listener: ListenerId) {
+        self.listener = listener.0;
+        self.marks.insert(Marks::UNSEEN);
+    }
+
+    pub(crate) fn listener(&self) -> Option<ListenerId> {
+        (self.listener != NO_LISTENER).then_some(ListenerId(self.listener))
+    }
+
+    /// The listener that waits for the application to see this connection.
+    pub(crate) fn unseen_of(&self) -> Option<ListenerId> {
+        self.listener().filter(|_| self.marks.has(Marks::UNSEEN))
+    }
+
+    pub(crate) fn recent_stamp(&self) -> Option<u32> {
+        self.marks.has(Marks::HAS_STAMPS).then_some(self.ts_recent)
+    }
+}

@@ -1,0 +1,112 @@
+//! The fifth step in every state: SND.UNA, windows, RFC 5961's range; and ECN's echo.
+
+use super::*;
+
+#[test]
+fn what_was_never_sent_cannot_be_acknowledged() {
+    for state in SYNCHRONIZED {
+        //= RFC 9293 section 3.10.7.4
+        //= type=test
+        //# TCP stacks that implement RFC
+        //# 5961 MUST add an input check that the ACK value is
+        //# acceptable only if it is in the range of ((SND.UNA -
+        //# MAX.SND.WND) =< SEG.ACK =< SND.NXT).  All incoming segments
+        //# whose ACK value doesn't satisfy the above condition MUST be
+        //# discarded and an ACK sent back.
+        let mut rig = Rig::new(state);
+        let (una, nxt) = (rig.connection.snd_una(), rig.connection.snd_nxt());
+        let max = rig.connection.max_snd_wnd;
+        for ack in [nxt + 1, nxt + 100_000, una - (max + 1), una - (1 << 24)] {
+            rig.only_acks(&with(rig.segment(Flags::ACK).acks(ack), b"abc"));
+            assert_eq!(rig.connection.snd_una(), una);
+        }
+        assert_eq!(rig.read(), b"");
+        // An old ACK within the range is a duplicate; its text counts.
+        rig.arrives(&with(rig.segment(Flags::ACK).acks(una - max), b"abc"));
+        assert_eq!((rig.connection.snd_una(), rig.state()), (una, state));
+    }
+}
+
+#[test]
+fn what_is_acknowledged_is_released_and_told() {
+    //= RFC 9293 section 3.10.7.4
+    //= type=test
+    //# If SND.UNA < SEG.ACK =< SND.NXT, then set SND.UNA <-
+    //# SEG.ACK.  Any segments on the retransmission queue that
+    //# are thereby entirely acknowledged are removed.
+    for state in [State::Established, State::CloseWait] {
+        let mut rig = Rig::new(state);
+        rig.connection.take_happened();
+        rig.write(b"abcdef");
+        assert_eq!(rig.sent()[0].payload, b"abcdef");
+        rig.arrives(&rig.segment(Flags::ACK).acks(ISS + 4));
+        assert_eq!((rig.connection.snd_una(), rig.store.used()), (ISS + 4, 1));
+        assert!(rig.connection.take_happened().has(Happened::ACKED));
+        rig.arrives(&rig.segment(Flags::ACK).acks(ISS + 7));
+        assert_eq!(
+            (rig.connection.snd_una(), rig.store.used(), rig.connection.unacked_bytes()),
+            (ISS + 7, 0, 0)
+        );
+    }
+}
+
+#[test]
+fn old_segments_do_not_set_the_window() {
+    //= RFC 9293 section 3.10.7.4
+    //= type=test
+    //# If SND.UNA =< SEG.ACK =< SND.NXT, the send window should
+    //# be updated.  If (SND.WL1 < SEG.SEQ or (SND.WL1 = SEG.SEQ
+    //# and SND.WL2 =< SEG.ACK)), set SND.WND <- SEG.WND, set
+    //# SND.WL1 <- SEG.SEQ, and set SND.WL2 <- SEG.ACK.
+    let mut rig = Rig::new(State::Established);
+    let first = Segment { window: 100, ..rig.segment(Flags::ACK) };
+    rig.arrives(&with(first, b"abc"));
+    assert_eq!(rig.connection.snd_wnd, 100);
+    rig.write(b"xyz");
+    rig.sent();
+    let newer = Segment { window: 50, ..rig.segment(Flags::ACK) };
+    rig.arrives(&newer);
+    assert_eq!(rig.connection.snd_wnd, 50);
+    let older = Segment { window: 9_000, ..rig.segment(Flags::ACK) };
+    rig.arrives(&older.acks(ISS + 2));
+    assert_eq!(rig.connection.snd_wnd, 50, "it acknowledges less");
+    rig.arrives(&with(older.at(IRS + 2), b"b"));
+    assert_eq!(rig.connection.snd_wnd, 50, "it was sent before");
+    assert_eq!(rig.connection.max_snd_wnd, 65_535);
+}
+
+#[test]
+fn the_window_of_a_syn_is_not_scaled_and_others_are() {
+    //= RFC 7323 section 2.2
+    //= type=test
+    //# The window field in a segment where the SYN bit is set (i.e., a <SYN>
+    //# or <SYN,ACK>) MUST NOT be scaled.
+    let mut rig = Rig::established_with(Config { scaling: true, ..plain_config() });
+    assert_eq!(rig.connection.snd_wnd, 65_535);
+    rig.arrives(&Segment { window: 100, ..rig.segment(Flags::ACK) });
+    assert_eq!(rig.connection.snd_wnd, 400);
+}
+
+#[test]
+fn marks_of_the_network_are_echoed_until_they_were_heard() {
+    let mut rig = Rig::established();
+    rig.connection.marks.insert(Marks::HAS_ECN);
+    let take = |rig: &mut Rig, flags, is_marked| {
+        let segment = with(rig.segment(flags), b"abc");
+        let arrival = Arrival { at: rig.now, is_marked, expected_sum: None };
+        rig.call(|connection, env| connection.arrive(env, &segment, arrival));
+        let mut sent = rig.sent();
+        sent.extend(rig.pass_ms(100));
+        sent.last().unwrap().head.flags.has(Flags::ECE)
+    };
+    assert!(!take(&mut rig, Flags::ACK, false));
+    //= RFC 3168 section 6.1.3
+    //= type=test
+    //# When TCP receives a CE data packet at the destination end-system, the
+    //# TCP data receiver sets the ECN-Echo flag in the TCP header of the
+    //# subsequent ACK packet.
+    assert!(take(&mut rig, Flags::ACK, true));
+    assert!(take(&mut rig, Flags::ACK, false));
+    assert!(!take(&mut rig, Flags::ACK.with(Flags::CWR), false));
+    assert!(take(&mut rig, Flags::ACK.with(Flags::CWR), true));
+}

@@ -1,0 +1,136 @@
+//! Section 3.10.8, keep-alive, and leases that go back.
+
+use super::*;
+
+#[test]
+fn a_syn_is_tried_for_three_minutes() {
+    let mut rig = Rig::new(State::SynSent);
+    let start = rig.now;
+    let sent = rig.pass_ms(179_000);
+    assert!(sent.len() >= 6 && sent.iter().all(|sent| sent.head.flags.has(Flags::SYN)), "{}", sent.len());
+    //= RFC 9293 section 3.8.3
+    //= type=test
+    //# In particular, R2 for a SYN segment MUST
+    //# be set large enough to provide retransmission of the segment for at
+    //# least 3 minutes (MUST-23).
+    assert_eq!(rig.state(), State::SynSent);
+    rig.pass_ms(120_000);
+    assert_eq!((rig.state(), rig.connection.reason()), (State::Closed, Reason::TimedOut));
+    assert!(rig.now.ns_since(start) > 180_000 * MS);
+}
+
+#[test]
+fn unacknowledged_data_ends_the_connection_after_the_user_time_out() {
+    //= RFC 9293 section 3.10.8
+    //= type=test
+    //# For any state if the user timeout expires, flush all queues,
+    //# signal the user "error: connection aborted due to user timeout" in
+    //# general and for any outstanding calls, delete the TCB, enter the
+    //# CLOSED state, and return.
+    for state in [State::Established, State::CloseWait, State::FinWait1, State::Closing, State::LastAck] {
+        let mut rig = Rig::new(state);
+        rig.write_or_not();
+        let sent = rig.sent().len() + rig.pass_ms(119_000).len();
+        assert!(sent >= 5, "{state:?}: sent {sent} times");
+        assert_ne!(rig.state(), State::Closed, "{state:?}");
+        rig.pass_ms(2_000);
+        assert_eq!((rig.state(), rig.connection.reason()), (State::Closed, Reason::TimedOut), "{state:?}");
+        assert_eq!(rig.store.used(), 0);
+    }
+}
+
+impl Rig {
+    fn write_or_not(&mut self) {
+        if self.connection.may_send() {
+            self.write(b"abc");
+        }
+    }
+}
+
+#[test]
+fn an_idle_connection_stays() {
+    let mut rig = Rig::new(State::Established);
+    assert_eq!(rig.pass_ms(10 * 86_400_000), []);
+    assert_eq!(rig.state(), State::Established);
+    // What comes after a long rest has its own time.
+    rig.write(b"abc");
+    assert_eq!(rig.sent().len(), 1);
+    rig.pass_ms(60_000);
+    assert_eq!(rig.state(), State::Established);
+}
+
+#[test]
+fn an_orphan_does_not_wait_for_ever_in_fin_wait_2() {
+    let mut rig = Rig::new(State::FinWait2);
+    rig.pass_ms(3_600_000);
+    assert_eq!(rig.state(), State::FinWait2, "its application may want to read");
+    rig.connection.marks.insert(Marks::ORPHAN);
+    rig.arrives(&rig.segment(Flags::ACK));
+    rig.pass_ms(59_000);
+    assert_eq!(rig.state(), State::FinWait2);
+    rig.pass_ms(2_000);
+    assert_eq!(rig.state(), State::Closed);
+}
+
+#[test]
+fn keep_alive_is_off_by_default_and_gives_up_after_several_probes() {
+    //= RFC 9293 section 3.8.4
+    //= type=test
+    //# This interval MUST
+    //# be configurable (MUST-27) and MUST default to no less than two hours
+    //# (MUST-28).
+    assert_eq!(Config::default().keep_alive_ns, 7_200_000 * MS);
+    let mut rig = Rig::new(State::Established);
+    rig.connection.marks.insert(Marks::KEEP_ALIVE);
+    assert_eq!(rig.pass_ms(7_100_000), []);
+    let probe = rig.pass_ms(150_000);
+    assert!(!probe.is_empty());
+    assert_eq!((probe[0].head.seq, probe[0].head.flags, probe[0].payload.len()), (ISS, Flags::ACK, 0));
+    // One answer is enough.
+    rig.arrives(&rig.segment(Flags::ACK));
+    assert_eq!(rig.pass_ms(7_100_000), []);
+    assert_eq!(rig.state(), State::Established);
+    //= RFC 9293 section 3.8.4
+    //= type=test
+    //# Consequently, if a
+    //# keep-alive mechanism is implemented it MUST NOT interpret failure to
+    //# respond to any specific probe as a dead connection (MUST-29).
+    let probes = rig.pass_ms(3_600_000);
+    assert_eq!(probes.len(), 9);
+    assert_eq!((rig.state(), rig.connection.reason()), (State::Closed, Reason::Silent));
+}
+
+#[test]
+fn no_keep_alive_while_data_is_outstanding() {
+    //= RFC 9293 section 3.8.4
+    //= type=test
+    //# Keep-alive packets MUST only be sent when no sent data is
+    //# outstanding, and no data or acknowledgment packets have been received
+    //# for the connection within an interval (MUST-26).
+    let mut rig = Rig::established_with(Config { keep_alive_ns: 10_000 * MS, ..plain_config() });
+    rig.connection.marks.insert(Marks::KEEP_ALIVE);
+    rig.write(b"abc");
+    rig.sent();
+    assert!(rig.pass_ms(60_000).iter().all(|sent| sent.payload == b"abc"));
+    rig.arrives(&rig.segment(Flags::ACK));
+    assert!(rig.pass_ms(11_000).iter().all(|sent| sent.payload.is_empty() && sent.head.seq == ISS + 3));
+}
+
+#[test]
+fn a_peer_may_ask_for_a_user_time_out_within_bounds() {
+    let mut rig = Rig::established_with(Config { takes_user_timeout: true, ..plain_config() });
+    for (asked, expected_s) in [(5, 120), (200, 200), (0x8000 | 4, 240), (0x8000 | 20_000, 600)] {
+        //= RFC 5482 section 3.1
+        //= type=test
+        //# USER_TIMEOUT = min(U_LIMIT, max(ADV_UTO, REMOTE_UTO, L_LIMIT))
+        let mut segment = rig.segment(Flags::ACK);
+        segment.options.user_timeout = Some(asked);
+        rig.arrives(&segment);
+        assert_eq!(rig.connection.user_timeout_ms, expected_s * 1_000);
+    }
+    let mut rig = Rig::established();
+    let mut segment = rig.segment(Flags::ACK);
+    segment.options.user_timeout = Some(500);
+    rig.arrives(&segment);
+    assert_eq!(rig.connection.user_timeout_ms, 120_000);
+}

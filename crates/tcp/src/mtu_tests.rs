@@ -1,0 +1,102 @@
+use super::*;
+
+fn at_s(s: u64) -> Tick {
+    Tick(ticks(s * 1_000_000_000))
+}
+
+fn chance(s: u64) -> Opportunity {
+    Opportunity { available: 1 << 20, room: 1 << 20, cwnd: 1 << 20, is_quiet: true, now: at_s(s) }
+}
+
+/// Probes on a path that takes up to `path` bytes until nothing is probed for; the segment's size then, and how many were lost.
+fn search(mtu: &mut Mtu, path: u16, from_s: u64) -> (u16, u32) {
+    let mut lost = 0;
+    for step in 0..200 {
+        let now = from_s + 2 * step;
+        let Some(len) = mtu.wants(&chance(now)) else { continue };
+        assert!(len > mtu.mss() && mtu.sent(len));
+        if len <= path {
+            mtu.arrived(len, at_s(now));
+        } else {
+            lost += 1;
+            mtu.probe_lost(0, at_s(now));
+        }
+    }
+    (mtu.mss(), lost)
+}
+
+#[test]
+fn the_search_finds_what_passes() {
+    for (path, most_lost) in [(8948, 0), (4000, 27), (1448, 27)] {
+        let mut mtu = Mtu::new(1448, 8948, at_s(0));
+        let (found, lost) = search(&mut mtu, path, 1);
+        assert!(found <= path && path - found < MTU_STEP, "{path}: {found}");
+        assert!(lost <= most_lost, "{path}: {lost} lost");
+    }
+}
+
+//= RFC 4821 section 7.3
+//= type=test
+//# When the timer expires, search_high should be
+//# reset to its initial value (described above) so that probing can
+//# resume.
+#[test]
+fn the_search_is_repeated_after_ten_minutes() {
+    let mut mtu = Mtu::new(1448, 8948, at_s(0));
+    assert!(search(&mut mtu, 4000, 1).0 <= 4000);
+    assert_eq!(mtu.wants(&chance(550)), None);
+    assert_eq!(search(&mut mtu, 8948, 1100), (8948, 0));
+}
+
+//= RFC 4821 section 7.4
+//= type=test
+//# Before sending a probe, the flow MUST meet at least the following
+//# conditions:
+#[test]
+fn a_probe_waits_for_data_room_quiet_and_the_last_probe() {
+    let mut mtu = Mtu::new(1448, 8948, at_s(0));
+    let good = chance(1);
+    for bad in [
+        Opportunity { available: 9000, ..good },
+        Opportunity { room: 8000, ..good },
+        Opportunity { cwnd: 9000, ..good },
+        Opportunity { is_quiet: false, ..good },
+    ] {
+        assert_eq!(mtu.wants(&bad), None, "{bad:?}");
+    }
+    assert_eq!(mtu.wants(&good), Some(8948));
+    assert!(!mtu.sent(1448) && mtu.sent(8948));
+    assert_eq!(mtu.wants(&good), None, "one at a time");
+    mtu.probe_lost(ticks(5_000_000_000), at_s(1));
+    assert_eq!(mtu.wants(&chance(5)), None, "as long as congestion control expects to be without a loss");
+    assert_eq!(mtu.wants(&chance(7)), Some(8948));
+}
+
+//= RFC 8899 section 3
+//= type=test
+//# A
+//# PTB message MUST NOT be used to increase the PLPMTU [RFC8201] but
+//# could trigger a probe to test for a larger PLPMTU.
+#[test]
+fn reports_lower_and_never_raise() {
+    let mut mtu = Mtu::new(1448, 1448, at_s(0));
+    assert!(!mtu.too_big(9000, at_s(1)) && !mtu.too_big(1448, at_s(1)));
+    assert!(mtu.too_big(1300, at_s(1)));
+    assert!(!mtu.too_big(1400, at_s(1)));
+    assert_eq!(mtu.high, 1300, "nor does it raise what may be probed");
+    assert_eq!(mtu.mss(), 1300);
+    assert!(mtu.too_big(1, at_s(1)));
+    assert_eq!(mtu.mss(), MSS_MIN, "not to be made to send crumbs");
+    assert_eq!(mtu.wants(&chance(550)), None);
+    assert_eq!(mtu.wants(&chance(602)), Some(1448));
+}
+
+#[test]
+fn a_path_that_swallows_large_segments_is_noticed() {
+    let mut mtu = Mtu::new(1448, 1448, at_s(0));
+    assert!(!mtu.timed_out(1, at_s(10)));
+    assert!(mtu.timed_out(2, at_s(12)));
+    assert_eq!(mtu.mss(), MSS_BASE);
+    assert!(!mtu.timed_out(3, at_s(20)), "there is nothing lower to go");
+    assert_eq!(mtu.wants(&chance(30)), Some(1448), "an outage is no black hole");
+}

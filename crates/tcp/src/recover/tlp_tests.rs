@@ -1,0 +1,134 @@
+use crate::sender::rig::{Rig, setup};
+use crate::sender::{Fired, Permit};
+
+/// Four segments of which the first is acknowledged after 100 ms.
+fn tail() -> Rig {
+    let mut rig = Rig::in_flight(&setup(), 4);
+    rig.wait_ms(100);
+    rig.ack(1, &[]);
+    rig
+}
+
+// The example of RFC 8985 section 3.4, with one retransmission lost as well.
+#[test]
+fn a_lost_tail_is_repaired_by_a_probe_and_no_time_out() {
+    let mut rig = tail();
+    let (waited, fired) = rig.fire();
+    assert_eq!(fired, Fired::Probe);
+    assert!((198..=202).contains(&waited), "two round trips: {waited}");
+    assert_eq!(rig.pump(), [('P', 3)]);
+    rig.wait_ms(100);
+    rig.ack(1, &[(3, 4)]);
+    let mut sent = rig.pump();
+    if sent.len() < 2 {
+        rig.wait_ms(1);
+        sent.extend(rig.pump());
+    }
+    assert_eq!(sent[0], ('R', 1));
+    rig.wait_ms(100);
+    if sent.len() == 2 {
+        rig.ack(1, &[(2, 4)]);
+        assert_eq!(rig.pump(), [('R', 1)]);
+        rig.wait_ms(100);
+    }
+    rig.ack(4, &[]);
+    assert_eq!(rig.records.counts.timeouts, 0);
+    assert_eq!(rig.sender.due(), None);
+}
+
+//= RFC 8985 section 7.3
+//= type=test
+//# If both conditions are met, then the sender SHOULD transmit a
+//# previously unsent data segment, if one exists and the receive window
+//# allows, and increment the FlightSize accordingly.
+#[test]
+fn a_probe_is_new_data_where_there_is_some_whatever_the_window_says() {
+    let mut rig = tail();
+    rig.set_cwnd(3, 3);
+    rig.limit = 5;
+    assert_eq!(rig.next(), Permit::Nothing);
+    assert_eq!(rig.fire().1, Fired::Probe);
+    assert_eq!(rig.pump(), [('P', 4)]);
+    assert_eq!(rig.sender.in_flight(), 4000);
+}
+
+//= RFC 8985 section 7.3
+//= type=test
+//# After attempting to send a loss probe, regardless of whether a loss
+//# probe was sent, the sender MUST re-arm the RTO timer, not the PTO
+//# timer, if the FlightSize is not zero.
+#[test]
+fn a_probe_is_followed_by_the_time_out() {
+    let mut rig = tail();
+    rig.fire();
+    rig.pump();
+    let rto_ms = rig.sender.rto_ns() / 1_000_000;
+    let (waited, fired) = rig.fire();
+    assert_eq!(fired, Fired::TimedOut { times: 1 });
+    assert!(waited.abs_diff(rto_ms) <= 1, "{waited}");
+}
+
+//= RFC 8985 section 7.3
+//= type=test
+//# When the PTO timer expires, the sender MUST check whether both of the
+//# following conditions are met before sending a loss probe:
+#[test]
+fn no_second_probe_before_a_new_measurement() {
+    let mut rig = tail();
+    rig.sender.tlp.has_sample = false;
+    assert_eq!(rig.fire().1, Fired::Nothing);
+    assert!(rig.pump().is_empty());
+    assert!(matches!(rig.fire().1, Fired::TimedOut { .. }));
+}
+
+#[test]
+fn one_segment_is_given_time_for_a_delayed_acknowledgment() {
+    let mut rig = Rig::in_flight(&setup(), 1);
+    let (waited, fired) = rig.fire();
+    // The time-out (100 ms + 4 * 50 ms) comes before 2 * 100 + 200 ms.
+    assert_eq!((waited, fired), (300, Fired::Probe));
+}
+
+//= RFC 8985 section 7.4.2
+//= type=test
+//# If the TLP
+//# sender does not receive such an indication, then it MUST assume that
+//# the original data segment, the TLP retransmission, or a corresponding
+//# ACK was lost for congestion control purposes.
+#[test]
+fn a_loss_that_the_probe_repaired_is_answered() {
+    let probed = || {
+        let mut rig = tail();
+        rig.set_cwnd(10, 10);
+        rig.fire();
+        assert_eq!(rig.pump(), [('P', 3)]);
+        rig.wait_ms(100);
+        rig
+    };
+    // One acknowledgment of all, and nothing that says that the probe came twice; new data confirms it.
+    let mut rig = probed();
+    rig.ack(4, &[]);
+    assert_eq!(rig.sender.cwnd(), 10_000);
+    rig.limit = 5;
+    rig.pump();
+    rig.wait_ms(100);
+    rig.ack(5, &[]);
+    assert!(rig.sender.cwnd() < 10_000, "{}", rig.sender.cwnd());
+    // Case 1: reported as a duplicate.
+    let mut rig = probed();
+    rig.ack(4, &[(3, 4)]);
+    rig.limit = 5;
+    rig.pump();
+    rig.wait_ms(100);
+    rig.ack(5, &[]);
+    assert_eq!(rig.sender.cwnd(), 10_000);
+    // Case 2: a duplicate acknowledgment without SACK.
+    let mut rig = probed();
+    rig.ack(4, &[]);
+    rig.ack(4, &[]);
+    rig.limit = 5;
+    rig.pump();
+    rig.wait_ms(100);
+    rig.ack(5, &[]);
+    assert_eq!(rig.sender.cwnd(), 10_000);
+}

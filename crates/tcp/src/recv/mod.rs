@@ -1,0 +1,19 @@
+//! Received data: pages, reassembly, the window and when to acknowledge.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`pages`] | pages of fixed size, shared by all connections |
+//! | [`reassembly`] | what a connection has in pages, in order of sequence numbers |
+//! | [`receiver`] | one connection's receiver: [`Receiver`] |
+//! | [`window`] | what of the window is announced, and which segments are acceptable |
+//! | [`acks`] | when an ACK is due, and its SACK blocks |
+
+pub mod acks;
+pub mod pages;
+pub mod reassembly;
+pub mod receiver;
+pub mod window;
+
+pub use acks::AckDue;
+pub use pages::{ClusterSize, PageId, Pages};
+pub use receiver::{Arrival, Offered, Receiver, ReceiverSettings, Refused};

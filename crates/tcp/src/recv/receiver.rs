@@ -1,0 +1,344 @@
+//! One connection's receiver.
+
+use millrace_core::time::Instant;
+use millrace_core::wire::checksum::sum16;
+
+use super::acks::Acks;
+use super::pages::Pages;
+use super::reassembly::{Appended, EARLY, Queue, READY};
+use super::window;
+use crate::seq::Seq;
+use crate::wire::header::is_same_sum;
+
+/// What a receiver is made with, once both SYNs are known.
+#[derive(Clone, Copy, Debug)]
+pub struct ReceiverSettings {
+    /// The sequence number of the first byte: the peer's initial one and 1.
+    pub next: Seq,
+    /// Received and not read, and the window, in all at most.
+    pub limit_bytes: u32,
+    /// The scale that our SYN offered ([`window::scale_for`]), if the peer scales too; else 0.
+    pub scale: u8,
+    /// The segment size that our SYN announced.
+    pub mss: u16,
+    /// Whether the peer's SYN permitted SACK.
+    pub is_sack_permitted: bool,
+}
+
+/// A segment with data or a FIN.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival<'a> {
+    /// Sequence number of the first byte.
+    pub seq: Seq,
+    /// The data.
+    pub payload: &'a [u8],
+    /// Whether a FIN follows it.
+    pub is_fin: bool,
+    /// Whether a router has marked it (ECN).
+    pub is_marked: bool,
+    /// What the payload has to add up to ([`crate::wire::payload_sum`]); `None` when the checksum has been checked already.
+    pub expected_sum: Option<u16>,
+}
+
+/// What became of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offered {
+    /// So many more bytes are ready to be read; 0 if only the FIN was new.
+    Ready {
+        /// Bytes, those included that had come early and now have what was missing before them.
+        bytes: u32,
+    },
+    /// Something in it is kept behind a hole.
+    Early {
+        /// New bytes.
+        bytes: u32,
+    },
+    /// All of it was there already.
+    Duplicate,
+    /// Nothing of it is kept.
+    Refused(Refused),
+}
+
+/// Why nothing is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The checksum is wrong: as if it had never come.
+    WrongSum,
+    /// It lies outside the window, or behind the FIN.
+    OutOfWindow,
+    /// There is no page for it: it has to come again.
+    NoRoom,
+}
+
+/// What a connection has received and can receive: 96 bytes, and pages while there is data that has not been read.
+#[derive(Debug)]
+pub struct Receiver {
+    /// RCV.NXT.
+    pub(super) next: Seq,
+    /// RCV.NXT + RCV.WND, as it has been announced: never goes back.
+    pub(super) edge: Seq,
+    pub(super) state: State,
+    pub(super) acks: Acks,
+    queue: Queue,
+}
+
+const _: () = assert!(size_of::<Receiver>() <= 96);
+
+/// What is neither sequence numbers nor pages nor ACKs.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) limit_bytes: u32,
+    /// Bytes that are ready and have not been read.
+    pub(super) unread_bytes: u32,
+    /// Where the FIN is, if one has come.
+    fin: Seq,
+    pub(super) mss: u16,
+    pub(super) scale: u8,
+    pub(super) is_sack_permitted: bool,
+    has_fin: bool,
+    pub(super) is_finished: bool,
+}
+
+impl Receiver {
+    /// Nothing has been received.
+    pub fn new(settings: &ReceiverSettings) -> Self {
+        let limit_bytes = window::limit(settings.limit_bytes, settings.scale);
+        let state = State {
+            limit_bytes,
+            unread_bytes: 0,
+            fin: Seq(0),
+            mss: settings.mss.max(1),
+            scale: settings.scale.min(crate::limits::MAX_WINDOW_SCALE),
+            is_sack_permitted: settings.is_sack_permitted,
+            has_fin: false,
+            is_finished: false,
+        };
+        let edge = settings.next + u32::from(window::of_syn(limit_bytes));
+        Self { next: settings.next, edge, state, acks: Acks::new(settings.next), queue: Queue::new() }
+    }
+
+    /// RCV.NXT: the next sequence number expected, behind the FIN if that has been reached.
+    #[inline]
+    pub const fn next(&self) -> Seq {
+        self.next
+    }
+
+    /// Whether everything has been received, the FIN too.
+    #[inline]
+    pub const fn is_finished(&self) -> bool {
+        self.state.is_finished
+    }
+
+    /// Bytes that are ready and have not been read.
+    #[inline]
+    pub const fn unread_bytes(&self) -> u32 {
+        self.state.unread_bytes
+    }
+
+    /// Whether data has come for which something before it is missing.
+    #[inline]
+    pub fn has_early(&self) -> bool {
+        self.queue.has_early()
+    }
+
+    /// Takes in a segment; one without data or a FIN has its checksum looked at and changes nothing. Data in order is summed while it is copied and kept only if the sum is right; nothing else
+    /// of a segment may be believed before this has not said [`Refused::WrongSum`].
+    #[inline]
+    pub fn offer(&mut self, pages: &mut Pages, now: Instant, arrival: &Arrival<'_>) -> Offered {
+        if arrival.payload.is_empty() && !arrival.is_fin {
+            return if arrival.expected_sum.is_none_or(|expected| is_same_sum(0, expected)) {
+                Offered::Ready { bytes: 0 }
+            } else {
+                Offered::Refused(Refused::WrongSum)
+            };
+        }
+        let had_early = self.queue.has_early();
+        let offered = self.take_in(pages, arrival);
+        match offered {
+            Offered::Refused(Refused::WrongSum) => {}
+            Offered::Ready { .. } if !had_early && !arrival.is_marked && !self.state.is_finished => {
+                self.acks.took(now, self.next, arrival.payload.len(), self.state.mss);
+            }
+            // RFC 5681 section 4.2: at once for what comes out of order and for what fills a hole.
+            _ => self.acks.want_now(),
+        }
+        offered
+    }
+
+    #[inline]
+    fn take_in(&mut self, pages: &mut Pages, arrival: &Arrival<'_>) -> Offered {
+        let &Arrival { seq, payload, expected_sum, .. } = arrival;
+        let length = payload.len() as i32;
+        let limit = if self.state.has_fin { self.edge.min(self.state.fin) } else { self.edge };
+        //= RFC 9293 section 3.10.7.4
+        //# If a segment's
+        //# contents straddle the boundary between old and new, only the
+        //# new parts are processed.
+        let from = self.next.since(seq).clamp(0, length);
+        let to = limit.since(seq).clamp(from, length);
+        let data = &payload[from as usize..to as usize];
+        let is_whole = to == length;
+        if from > 0 || self.next == seq {
+            // It begins with what is expected next, or with what is there already.
+            if !data.is_empty() && is_whole {
+                let before = (if from > 0 { sum16(&payload[..from as usize]) } else { 0 }, from as usize);
+                match self.queue.append(pages, self.next, data, before, expected_sum) {
+                    Appended::Kept => return self.appended(pages, arrival, from as u32, data.len() as u32),
+                    Appended::WrongSum => return Offered::Refused(Refused::WrongSum),
+                    Appended::NoPage => return Offered::Refused(Refused::NoRoom),
+                    Appended::NotPlain => {}
+                }
+            }
+        }
+        if expected_sum.is_some_and(|expected| !is_same_sum(sum16(payload), expected)) {
+            return Offered::Refused(Refused::WrongSum);
+        }
+        self.put(pages, arrival, from as u32, data, is_whole)
+    }
+
+    /// Data in order was kept.
+    #[inline]
+    fn appended(&mut self, pages: &Pages, arrival: &Arrival<'_>, from: u32, bytes: u32) -> Offered {
+        self.next += bytes;
+        self.state.unread_bytes += bytes;
+        if from > 0 {
+            self.acks.note_duplicate(arrival.seq, arrival.seq + from);
+        }
+        if arrival.is_fin {
+            self.take_fin(pages, arrival);
+        }
+        self.reach_fin();
+        Offered::Ready { bytes }
+    }
+
+    /// All that is not plain: `data` begins `from` bytes behind the segment's beginning. The sum is right.
+    fn put(
+        &mut self,
+        pages: &mut Pages,
+        arrival: &Arrival<'_>,
+        from: u32,
+        data: &[u8],
+        is_whole: bool,
+    ) -> Offered {
+        let begin = arrival.seq + from;
+        let cluster = if begin == self.next { READY } else { EARLY };
+        let inserted = self.queue.insert(pages, begin, data, cluster);
+        let duplicate = if from > 0 { Some((arrival.seq, begin)) } else { inserted.duplicate };
+        if let Some((left, right)) = duplicate {
+            self.acks.note_duplicate(left, right);
+        }
+        let next = self.queue.advance(pages, self.next);
+        let ready_bytes =
+            if self.state.is_finished { 0 } else { next.since(self.next).max(0).cast_unsigned() };
+        self.next += ready_bytes;
+        self.state.unread_bytes += ready_bytes;
+        let is_new_fin = arrival.is_fin && is_whole && self.take_fin(pages, arrival);
+        let reaches_fin = ready_bytes > 0 && self.reach_fin();
+        if ready_bytes > 0 {
+            self.acks.advance(self.next);
+        }
+        if ready_bytes > 0 || reaches_fin || is_new_fin && self.state.is_finished {
+            return Offered::Ready { bytes: ready_bytes };
+        }
+        self.note_early(pages, begin, begin + data.len() as u32);
+        if inserted.bytes > 0 || is_new_fin {
+            Offered::Early { bytes: inserted.bytes }
+        } else if inserted.is_cut {
+            Offered::Refused(Refused::NoRoom)
+        } else if duplicate.is_some() || arrival.is_fin && self.is_known_fin(arrival) {
+            Offered::Duplicate
+        } else {
+            Offered::Refused(Refused::OutOfWindow)
+        }
+    }
+
+    /// Remembers the block of early data that the segment is in: the first to be told.
+    fn note_early(&mut self, pages: &Pages, from: Seq, to: Seq) {
+        if from == to || !self.queue.has_early() {
+            return;
+        }
+        // As a rule it continues the latest block, and nothing is behind it.
+        match self.acks.latest_block() {
+            Some((left, right)) if right == from && self.queue.end(pages) == Some(to) => {
+                self.acks.note_block((left, to))
+            }
+            _ => {
+                if let Some(block) = self.queue.run_around(pages, from) {
+                    self.acks.note_block(block);
+                }
+            }
+        }
+    }
+
+    /// Whether the segment's FIN is the one that is known.
+    fn is_known_fin(&self, arrival: &Arrival<'_>) -> bool {
+        self.state.has_fin && arrival.seq + arrival.payload.len() as u32 == self.state.fin
+    }
+
+    /// Takes note of a FIN, unless there is one already or data behind it. Whether it is new.
+    fn take_fin(&mut self, pages: &Pages, arrival: &Arrival<'_>) -> bool {
+        let fin = arrival.seq + arrival.payload.len() as u32;
+        let has_data_behind = self.queue.end(pages).is_some_and(|end| end.after(fin));
+        if self.state.has_fin || fin.before(self.next) || fin.after(self.edge) || has_data_behind {
+            return false;
+        }
+        self.state.has_fin = true;
+        self.state.fin = fin;
+        self.reach_fin();
+        true
+    }
+
+    /// Steps over the FIN when everything before it is there. Whether that has just happened.
+    fn reach_fin(&mut self) -> bool {
+        let reaches = self.state.has_fin && !self.state.is_finished && self.next == self.state.fin;
+        if reaches {
+            //= RFC 9293 section 3.10.7.4
+            //# If the FIN bit is set, signal the user "connection closing"
+            //# and return any pending RECEIVEs with same message, advance
+            //# RCV.NXT over the FIN, and send an acknowledgment for the FIN.
+            self.state.is_finished = true;
+            self.next += 1;
+        }
+        reaches
+    }
+
+    /// What is to be read next, as far as it lies together: empty only if nothing is ready.
+    #[inline]
+    pub fn peek<'a>(&self, pages: &'a Pages) -> &'a [u8] {
+        self.queue.ready(pages)
+    }
+
+    /// The first `bytes` bytes have been read: their pages are free. How many there were.
+    #[inline]
+    pub fn consume(&mut self, pages: &mut Pages, bytes: usize) -> usize {
+        let consumed = self.queue.consume(pages, bytes);
+        self.state.unread_bytes -= consumed as u32;
+        consumed
+    }
+
+    /// Copies what is ready to `to`, as much as fits, and lets go of it.
+    pub fn read(&mut self, pages: &mut Pages, to: &mut [u8]) -> usize {
+        let mut done = 0;
+        while done < to.len() {
+            let ready = self.queue.ready(pages);
+            let bytes = ready.len().min(to.len() - done);
+            if bytes == 0 {
+                break;
+            }
+            to[done..done + bytes].copy_from_slice(&ready[..bytes]);
+            done += self.consume(pages, bytes);
+        }
+        done
+    }
+
+    /// Gives all pages back: the connection ends, or nobody reads any more. What comes later is not kept either if it is not offered.
+    pub fn clear(&mut self, pages: &mut Pages) {
+        self.queue.clear(pages);
+        self.queue = Queue::new();
+        self.state.unread_bytes = 0;
+    }
+}
+
+#[cfg(test)]
+#[path = "receiver_tests.rs"]
+mod tests;

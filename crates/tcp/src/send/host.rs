@@ -1,0 +1,48 @@
+//! Pages for what the application wrote itself: headers, answers, short messages.
+
+use crate::limits::HOST_PAGE_BYTES;
+
+/// Pages of one size; a page belongs to one descriptor.
+pub(super) struct HostPages {
+    bytes: Box<[u8]>,
+    free: Vec<u32>,
+    pages: u32,
+}
+
+impl HostPages {
+    pub(super) fn new(pages: u32) -> Self {
+        Self {
+            bytes: vec![0; pages as usize * HOST_PAGE_BYTES].into(),
+            free: (0..pages).rev().collect(),
+            pages,
+        }
+    }
+
+    pub(super) fn used(&self) -> u32 {
+        self.pages - self.free.len() as u32
+    }
+
+    pub(super) fn take(&mut self) -> Option<u32> {
+        self.free.pop()
+    }
+
+    /// A page that [`HostPages::take`] gave.
+    pub(super) fn give_back(&mut self, page: u32) {
+        debug_assert!(self.free.len() < self.pages as usize);
+        self.free.push(page);
+    }
+
+    /// Writes what fits from `at` on; how much that was.
+    pub(super) fn write(&mut self, page: u32, at: usize, bytes: &[u8]) -> usize {
+        let start = page as usize * HOST_PAGE_BYTES;
+        let room = &mut self.bytes[start + at.min(HOST_PAGE_BYTES)..start + HOST_PAGE_BYTES];
+        let copied = room.len().min(bytes.len());
+        room[..copied].copy_from_slice(&bytes[..copied]);
+        copied
+    }
+
+    pub(super) fn read(&self, page: u32, at: usize, len: usize) -> &[u8] {
+        let start = page as usize * HOST_PAGE_BYTES + at;
+        &self.bytes[start..start + len]
+    }
+}

@@ -1,0 +1,413 @@
+//! The send queue: descriptors of ranges of leased extents and of host pages. There is no socket buffer: a segment points into what the
+//! descriptors name, a retransmission does so again.
+//!
+//! ```text
+//! Queue (24 bytes in the connection)      Store (shared by all connections)
+//!   head ---------------------> descriptor -> descriptor -> descriptor      each: bytes, how many frames the device holds
+//!   first, end: sequence numbers   |              |              |
+//!                               extent         host page      extent
+//! ```
+//!
+//! A descriptor goes when its bytes are acknowledged and the device has given back every frame that points into it. One whose connection makes
+//! no progress gives its lease back earlier and keeps what the extent held: [`Cutting::Wanted`] asks for it again.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `grid` | where a segment ends, and its sum |
+//! | `host` | pages for what the application wrote itself |
+
+mod grid;
+mod host;
+
+use millrace_core::pool::{ExtentContent, Lease};
+
+use crate::seq::Seq;
+
+use self::grid::Geometry;
+pub use self::grid::{Cut, Cutting, Payload};
+use self::host::HostPages;
+
+/// Stands for no descriptor.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// What of a packet's slot is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The payload, without what the slot has before it.
+    Payloads,
+    /// The whole slot: RTP header and payload.
+    Frames,
+}
+
+/// Which bytes of an extent are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExtentRange {
+    /// Packet in the extent that the first byte is of.
+    pub place: u32,
+    /// Bytes of that packet before it.
+    pub skip: u32,
+    /// How many.
+    pub bytes: u32,
+    /// What of each packet.
+    pub part: Part,
+}
+
+/// Why something was not queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// No descriptor or no host page is free: try again when something was acknowledged.
+    Full,
+    /// The range is not in the lease, or packets of it are missing there.
+    Unfit,
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Full => {
+                "the send queue has no descriptor or page left; try again when data was acknowledged"
+            }
+            Self::Unfit => {
+                "the range lies outside the leased extent or has missing packets; lease the extent again"
+            }
+        })
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// A lease, or what it was of.
+#[derive(Debug)]
+enum Held {
+    Lease(Lease),
+    Content(ExtentContent),
+}
+
+#[derive(Debug)]
+enum Source {
+    Free,
+    Extent { held: Held, place: u32, skip: u32, part: Part },
+    Host { page: u32, at: u32 },
+}
+
+#[derive(Debug)]
+struct Descriptor {
+    source: Source,
+    next: u32,
+    bytes: u32,
+    /// Frames with its bytes that the device has not given back.
+    in_device: u32,
+    /// Its bytes are acknowledged or given up: it goes with the last frame.
+    is_done: bool,
+    /// Its lease goes back with the last frame.
+    is_unpinned: bool,
+    /// Its extent was asked for.
+    is_wanted: bool,
+}
+
+const _: () = assert!(size_of::<Descriptor>() <= 80);
+
+/// One connection's queue.
+#[derive(Clone, Copy, Debug)]
+pub struct Queue {
+    head: u32,
+    tail: u32,
+    /// Sequence number of the first byte of `head`.
+    first: Seq,
+    /// One behind the last byte.
+    end: Seq,
+    /// The furthest descriptor that was sent from, and its first sequence number: new data is found without walking.
+    hint: u32,
+    hint_first: Seq,
+}
+
+impl Queue {
+    /// Nothing queued; the first byte will be `first`.
+    pub const fn new(first: Seq) -> Self {
+        Self { head: NONE, tail: NONE, first, end: first, hint: NONE, hint_first: first }
+    }
+
+    /// One behind the last queued byte.
+    #[inline]
+    pub const fn end(&self) -> Seq {
+        self.end
+    }
+
+    /// Whether everything that was queued is gone.
+    pub const fn is_empty(&self) -> bool {
+        self.head == NONE
+    }
+}
+
+/// Descriptors that the device holds a frame of: to be handed back when it has given the frame back ([`Store::returned`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Handed {
+    first: u32,
+    descriptors: u8,
+}
+
+/// All descriptors and host pages.
+pub struct Store {
+    descriptors: Box<[Descriptor]>,
+    /// First free one; they are linked by `next`.
+    free: u32,
+    used: u32,
+    leases: u32,
+    host: HostPages,
+}
+
+impl Store {
+    /// Room for `descriptors` descriptors and `host_pages` pages of [`crate::limits::HOST_PAGE_BYTES`].
+    pub fn new(descriptors: u32, host_pages: u32) -> Self {
+        let empty = |index| Descriptor {
+            source: Source::Free,
+            next: if index + 1 == descriptors { NONE } else { index + 1 },
+            bytes: 0,
+            in_device: 0,
+            is_done: false,
+            is_unpinned: false,
+            is_wanted: false,
+        };
+        Self {
+            descriptors: (0..descriptors).map(empty).collect(),
+            free: if descriptors == 0 { NONE } else { 0 },
+            used: 0,
+            leases: 0,
+            host: HostPages::new(host_pages),
+        }
+    }
+
+    /// Descriptors in use.
+    pub fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// Leases held.
+    pub fn leases(&self) -> u32 {
+        self.leases
+    }
+
+    /// Host pages in use.
+    pub fn host_pages(&self) -> u32 {
+        self.host.used()
+    }
+
+    /// Queues a range of `lease`.
+    ///
+    /// # Errors
+    /// Why not, and the lease back.
+    pub fn append_extent(
+        &mut self,
+        queue: &mut Queue,
+        lease: Lease,
+        range: ExtentRange,
+    ) -> Result<(), (Refused, Lease)> {
+        if !Geometry::new(&lease.content(), range.part).has(&lease, &range) {
+            return Err((Refused::Unfit, lease));
+        }
+        let ExtentRange { place, skip, part, bytes } = range;
+        let Some(index) = self.take() else { return Err((Refused::Full, lease)) };
+        self.leases += 1;
+        self.descriptors[index as usize].source =
+            Source::Extent { held: Held::Lease(lease), place, skip, part };
+        self.append(queue, index, bytes);
+        Ok(())
+    }
+
+    /// Copies as much of `bytes` into host pages as there is room for, and queues it; how much that was.
+    pub fn append_bytes(&mut self, queue: &mut Queue, mut bytes: &[u8]) -> usize {
+        let all = bytes.len();
+        while !bytes.is_empty() {
+            let copied = self.extend_tail(queue, bytes);
+            bytes = &bytes[copied..];
+            if bytes.is_empty() {
+                break;
+            }
+            let Some(page) = self.host.take() else { break };
+            let Some(index) = self.take() else {
+                self.host.give_back(page);
+                break;
+            };
+            self.descriptors[index as usize].source = Source::Host { page, at: 0 };
+            self.append(queue, index, 0);
+        }
+        all - bytes.len()
+    }
+
+    /// Puts what fits into the rest of the page of the last descriptor, if it has one.
+    fn extend_tail(&mut self, queue: &mut Queue, bytes: &[u8]) -> usize {
+        let Some(tail) = self.descriptors.get_mut(queue.tail as usize) else { return 0 };
+        let Source::Host { page, at } = tail.source else { return 0 };
+        let copied = self.host.write(page, (at + tail.bytes) as usize, bytes);
+        tail.bytes += copied as u32;
+        queue.end += copied as u32;
+        copied
+    }
+
+    fn take(&mut self) -> Option<u32> {
+        let index = self.free;
+        let descriptor = self.descriptors.get_mut(index as usize)?;
+        self.free = descriptor.next;
+        self.used += 1;
+        (descriptor.next, descriptor.in_device) = (NONE, 0);
+        (descriptor.is_done, descriptor.is_unpinned, descriptor.is_wanted) = (false, false, false);
+        Some(index)
+    }
+
+    fn append(&mut self, queue: &mut Queue, index: u32, bytes: u32) {
+        self.descriptors[index as usize].bytes = bytes;
+        match queue.tail {
+            NONE => queue.head = index,
+            tail => self.descriptors[tail as usize].next = index,
+        }
+        if queue.hint == NONE {
+            (queue.hint, queue.hint_first) = (index, queue.end);
+        }
+        queue.tail = index;
+        queue.end += bytes;
+    }
+
+    /// Everything before `una` is acknowledged: what of it the device does not hold goes.
+    pub fn acked(&mut self, queue: &mut Queue, una: Seq) {
+        while queue.head != NONE {
+            let index = queue.head;
+            let descriptor = &self.descriptors[index as usize];
+            let end = queue.first + descriptor.bytes;
+            if end.after(una) {
+                break;
+            }
+            let next = descriptor.next;
+            if queue.hint == index {
+                (queue.hint, queue.hint_first) = (next, end);
+            }
+            (queue.head, queue.first) = (next, end);
+            self.done(index);
+        }
+        if queue.head == NONE {
+            queue.tail = NONE;
+        }
+    }
+
+    /// Nothing of the queue will be sent again.
+    pub fn clear(&mut self, queue: &mut Queue) {
+        self.acked(queue, queue.end);
+    }
+
+    fn done(&mut self, index: u32) {
+        let descriptor = &mut self.descriptors[index as usize];
+        descriptor.is_done = true;
+        if descriptor.in_device == 0 {
+            self.release(index);
+        }
+    }
+
+    fn release(&mut self, index: u32) {
+        let descriptor = &mut self.descriptors[index as usize];
+        match std::mem::replace(&mut descriptor.source, Source::Free) {
+            Source::Extent { held: Held::Lease(_), .. } => self.leases -= 1,
+            Source::Host { page, .. } => self.host.give_back(page),
+            Source::Extent { .. } | Source::Free => {}
+        }
+        descriptor.next = self.free;
+        self.free = index;
+        self.used -= 1;
+    }
+
+    /// The device has a frame that points into what was cut.
+    pub fn handed(&mut self, cut: &Cut) -> Handed {
+        let mut index = cut.first();
+        for _ in 0..cut.descriptors() {
+            let descriptor = &mut self.descriptors[index as usize];
+            descriptor.in_device += 1;
+            index = descriptor.next;
+        }
+        Handed { first: cut.first(), descriptors: cut.descriptors() }
+    }
+
+    /// The device has given that frame back.
+    pub fn returned(&mut self, handed: Handed) {
+        let mut index = handed.first;
+        for _ in 0..handed.descriptors {
+            let Some(descriptor) = self.descriptors.get_mut(index as usize) else { return };
+            let next = descriptor.next;
+            descriptor.in_device = descriptor.in_device.saturating_sub(1);
+            if descriptor.in_device == 0 {
+                match (descriptor.is_done, descriptor.is_unpinned) {
+                    (true, _) => self.release(index),
+                    (false, true) => self.drop_lease(index),
+                    (false, false) => {}
+                }
+            }
+            index = next;
+        }
+    }
+
+    fn drop_lease(&mut self, index: u32) {
+        let Source::Extent { held, .. } = &mut self.descriptors[index as usize].source else { return };
+        if let Held::Lease(lease) = held {
+            *held = Held::Content(lease.content());
+            self.leases -= 1;
+        }
+    }
+
+    /// Gives every lease of the queue back, those of frames in the device as soon as it has given them back. What is queued stays.
+    /// Whether there was one.
+    pub fn unpin(&mut self, queue: &Queue) -> bool {
+        let before = self.leases;
+        let mut is_pinned = false;
+        let mut index = queue.head;
+        while let Some(descriptor) = self.descriptors.get_mut(index as usize) {
+            let next = descriptor.next;
+            descriptor.is_unpinned = true;
+            is_pinned |= descriptor.in_device > 0;
+            if descriptor.in_device == 0 {
+                self.drop_lease(index);
+            }
+            index = next;
+        }
+        is_pinned || self.leases < before
+    }
+
+    /// There is progress again: leases stay until their bytes are acknowledged.
+    pub fn keep(&mut self, queue: &Queue) {
+        let mut index = queue.head;
+        while let Some(descriptor) = self.descriptors.get_mut(index as usize) {
+            descriptor.is_unpinned = false;
+            index = descriptor.next;
+        }
+    }
+
+    /// What the extent of a descriptor held, if it is not there and was not asked for. It counts as asked for from now on.
+    pub(crate) fn want(&mut self, index: u32) -> Option<ExtentContent> {
+        let descriptor = self.descriptors.get_mut(index as usize)?;
+        let Source::Extent { held: Held::Content(content), .. } = descriptor.source else { return None };
+        (!std::mem::replace(&mut descriptor.is_wanted, true)).then_some(content)
+    }
+
+    /// An extent that was asked for: every descriptor of the queue that wants its content and can have it gets a lease.
+    /// How many did. With `is_unpinned` it goes back with the next frame that the device returns.
+    pub fn supply(&mut self, queue: &Queue, lease: &Lease, is_unpinned: bool) -> u32 {
+        let (mut index, mut count) = (queue.head, 0);
+        let new = lease.content();
+        while let Some(descriptor) = self.descriptors.get_mut(index as usize) {
+            if let Source::Extent { held, .. } = &mut descriptor.source
+                && let Held::Content(old) = held
+                && (new.title, new.number, new.first_packet, new.layout)
+                    == (old.title, old.number, old.first_packet, old.layout)
+                && new.packets >= old.packets
+                && new.spare == 0
+            {
+                *held = Held::Lease(lease.clone());
+                (descriptor.is_unpinned, descriptor.is_wanted) = (is_unpinned, false);
+                self.leases += 1;
+                count += 1;
+            }
+            index = descriptor.next;
+        }
+        count
+    }
+}
+
+#[cfg(test)]
+#[path = "send_tests.rs"]
+mod tests;

@@ -1,0 +1,295 @@
+//! The send queue: grid, sums, leases.
+
+use std::sync::Arc;
+
+use millrace_core::ids::TitleRef;
+use millrace_core::packet::{PacketMeta, WireLayout};
+use millrace_core::pool::{ExtentArena, HeapRegion};
+use millrace_core::random::SplitMix;
+use millrace_core::time::MediaTicks;
+use millrace_core::wire::checksum::sum16;
+
+use super::*;
+
+const FIRST: Seq = Seq(u32::MAX - 3_000);
+
+/// An extent of 20 packets, the last one short, with random bytes and right sums.
+fn extent(arena: &Arc<ExtentArena>, index: u32, layout: WireLayout) -> ExtentContent {
+    let content = ExtentContent {
+        title: TitleRef(3),
+        number: index,
+        first_packet: index * 20,
+        packets: 20,
+        last_packet_bytes: 188,
+        layout,
+        spare: 0,
+    };
+    let mut fill = arena.fill(index).unwrap();
+    let mut random = SplitMix(u64::from(index) + 1);
+    let bytes = fill.bytes_mut();
+    bytes.iter_mut().for_each(|byte| *byte = random.next() as u8);
+    for packet in 0..20 {
+        let at = packet as usize * layout.slot_bytes() + layout.header_bytes();
+        let length = if packet == 19 { 188 } else { layout.packet_bytes() };
+        let meta = PacketMeta::new(sum16(&bytes[at..at + length]), 0, MediaTicks(0)).to_bytes();
+        let record = layout.meta_offset(packet, 20);
+        bytes[record..record + 8].copy_from_slice(&meta);
+    }
+    fill.publish();
+    content
+}
+
+fn arena() -> Arc<ExtentArena> {
+    ExtentArena::new(Box::new(HeapRegion::new(2)))
+}
+
+/// What a range of an extent has in the stream.
+fn expected(lease: &Lease, range: &ExtentRange) -> Vec<u8> {
+    let layout = lease.content().layout;
+    let lead = if range.part == Part::Frames { 0 } else { layout.header_bytes() };
+    let mut bytes = Vec::new();
+    for packet in range.place..20 {
+        let at = packet as usize * layout.slot_bytes();
+        let payload = if packet == 19 { 188 } else { layout.packet_bytes() };
+        bytes.extend_from_slice(&lease.bytes()[at + lead..at + layout.header_bytes() + payload]);
+    }
+    bytes[range.skip as usize..][..range.bytes as usize].to_vec()
+}
+
+fn cut(store: &Store, queue: &mut Queue, seq: Seq, mss: u32, most: u32) -> Cut {
+    match store.cut(queue, seq, mss, most) {
+        Cutting::Cut(cut) => cut,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Cuts all of the queue in segments; their lengths. Bytes and sums are compared.
+fn cut_all(store: &Store, queue: &mut Queue, mss: u32, expected: &[u8]) -> Vec<u32> {
+    let (mut seq, mut lengths, mut all) = (FIRST, Vec::new(), Vec::new());
+    while seq != queue.end() {
+        let cut = cut(store, queue, seq, mss, u32::MAX);
+        let payload = store.payload(&cut);
+        let bytes = payload.slices().concat();
+        assert_eq!(payload.bytes as usize, bytes.len());
+        assert_eq!(payload.sum % 0xffff, sum16(&bytes) % 0xffff, "{lengths:?}");
+        lengths.push(cut.bytes());
+        all.extend(bytes);
+        seq += cut.bytes();
+    }
+    assert!(all == expected, "{lengths:?}");
+    lengths
+}
+
+#[test]
+fn a_segment_is_a_stored_packet() {
+    let arena = arena();
+    let content = extent(&arena, 0, WireLayout::new(1316).unwrap());
+    let lease = arena.lend(0, content).unwrap();
+    let (mut store, mut queue) = (Store::new(4, 4), Queue::new(FIRST));
+    let range = ExtentRange { place: 0, skip: 0, bytes: 19 * 1316 + 188, part: Part::Payloads };
+    let all = expected(&lease, &range);
+    store.append_extent(&mut queue, lease, range).unwrap();
+    let lengths = cut_all(&store, &mut queue, 1460, &all);
+    assert_eq!(lengths[..19], [1316; 19]);
+    assert_eq!(lengths[19..], [188]);
+    assert_eq!(cut_all(&store, &mut queue, 8948, &all)[..2], [6 * 1316, 6 * 1316], "a jumbo takes several");
+    let small = cut_all(&store, &mut queue, 536, &all);
+    assert_eq!(small[..6], [536, 536, 244, 536, 536, 244], "what does not fit is cut at the same places");
+    assert_eq!(cut(&store, &mut queue, FIRST + 100, 536, 9_000).bytes(), 436, "whoever asks");
+}
+
+#[test]
+fn a_stored_sum_is_what_is_used() {
+    let arena = arena();
+    let layout = WireLayout::new(1316).unwrap();
+    let content = extent(&arena, 0, layout);
+    // A record that lies: whole packets show it, pieces do not.
+    assert!(arena.reclaim(0));
+    let mut fill = arena.fill(0).unwrap();
+    let record = layout.meta_offset(0, 20);
+    fill.part_mut(record, 8).copy_from_slice(&PacketMeta::new(0x1234, 0, MediaTicks(0)).to_bytes());
+    fill.publish();
+    let lease = arena.lend(0, content).unwrap();
+    let (mut store, mut queue) = (Store::new(4, 4), Queue::new(FIRST));
+    let range = ExtentRange { place: 0, skip: 0, bytes: 2632, part: Part::Payloads };
+    store.append_extent(&mut queue, lease, range).unwrap();
+    let whole = cut(&store, &mut queue, FIRST, 1460, 5_000);
+    assert_eq!(store.payload(&whole).sum, 0x1234);
+    let piece = cut(&store, &mut queue, FIRST, 1460, 1000);
+    assert_ne!(store.payload(&piece).sum, 0x1234);
+}
+
+#[test]
+fn odd_edges_frames_and_host_bytes_have_right_sums() {
+    let arena = arena();
+    for layout in [WireLayout::new(1316).unwrap(), WireLayout::blocks(777).unwrap()] {
+        let content = extent(&arena, 0, layout);
+        for part in [Part::Payloads, Part::Frames] {
+            for (skip, host, cut_off) in [(0, 4, 0), (1, 1, 1), (315, 7, 2), (2, 1000, 501)] {
+                let (mut store, mut queue) = (Store::new(8, 4), Queue::new(FIRST));
+                let lease = arena.lend(0, content).unwrap();
+                let unit = if part == Part::Frames { layout.slot_bytes() } else { layout.packet_bytes() };
+                let bytes = 5 * unit as u32 - skip - cut_off;
+                let range = ExtentRange { place: 2, skip, bytes, part };
+                let head = vec![0x5a; host];
+                let mut all = [head.as_slice(), &expected(&lease, &range)].concat();
+                all.extend(b"tail");
+                assert_eq!(store.append_bytes(&mut queue, &head), host);
+                store.append_extent(&mut queue, lease, range).unwrap();
+                assert_eq!(store.append_bytes(&mut queue, b"tail"), 4);
+                for mss in [1460, 1400, 536, 8948, 100] {
+                    cut_all(&store, &mut queue, mss, &all);
+                }
+                store.clear(&mut queue);
+                assert_eq!((store.used(), store.leases(), store.host_pages()), (0, 0, 0));
+            }
+        }
+        assert!(arena.reclaim(0));
+    }
+}
+
+#[test]
+fn a_few_bytes_before_a_packet_share_its_segment_if_both_fit() {
+    let arena = arena();
+    let content = extent(&arena, 0, WireLayout::new(1316).unwrap());
+    let (mut store, mut queue) = (Store::new(8, 4), Queue::new(FIRST));
+    let range = ExtentRange { place: 0, skip: 0, bytes: 1328, part: Part::Frames };
+    for _ in 0..2 {
+        store.append_bytes(&mut queue, b"$\x00\x05\x30");
+        store.append_extent(&mut queue, arena.lend(0, content).unwrap(), range).unwrap();
+    }
+    let first = cut(&store, &mut queue, FIRST, 1460, 9_000);
+    assert_eq!((first.bytes(), first.is_full(), first.descriptors()), (1332, true, 2));
+    let second = cut(&store, &mut queue, FIRST + 1332, 1460, 9_000);
+    assert_eq!((second.bytes(), second.is_full()), (1332, false), "the last one may have to wait");
+    let host = cut(&store, &mut queue, FIRST, 1330, 9_000);
+    assert_eq!(host.bytes(), 4);
+    let clipped = cut(&store, &mut queue, FIRST, 1460, 1000);
+    assert_eq!((clipped.bytes(), clipped.is_full()), (1000, false));
+}
+
+#[test]
+fn a_probe_of_the_path_takes_exactly_what_it_wants() {
+    let arena = arena();
+    let content = extent(&arena, 0, WireLayout::new(1316).unwrap());
+    let (mut store, mut queue) = (Store::new(8, 4), Queue::new(FIRST));
+    let lease = arena.lend(0, content).unwrap();
+    let range = ExtentRange { place: 0, skip: 0, bytes: 13_160, part: Part::Payloads };
+    let all = expected(&lease, &range);
+    store.append_extent(&mut queue, lease, range).unwrap();
+    let Cutting::Cut(cut) = store.cut_exactly(&mut queue, FIRST, 1400) else { panic!("no probe") };
+    let payload = store.payload(&cut);
+    assert_eq!(payload.slices().concat(), all[..1400]);
+    assert_eq!(payload.sum % 0xffff, sum16(&all[..1400]) % 0xffff);
+}
+
+#[test]
+fn a_lease_goes_back_when_its_bytes_are_acknowledged_and_the_device_is_done() {
+    let arena = arena();
+    let content = extent(&arena, 0, WireLayout::new(1316).unwrap());
+    let (mut store, mut queue) = (Store::new(4, 4), Queue::new(FIRST));
+    let range = ExtentRange { place: 0, skip: 0, bytes: 2632, part: Part::Payloads };
+    store.append_extent(&mut queue, arena.lend(0, content).unwrap(), range).unwrap();
+    let first = cut(&store, &mut queue, FIRST, 1460, 9_000);
+    let frames = [store.handed(&first), store.handed(&first)];
+    let second = cut(&store, &mut queue, FIRST + 1316, 1460, 9_000);
+    let third = store.handed(&second);
+    store.returned(frames[0]);
+    store.acked(&mut queue, FIRST + 2631);
+    assert_eq!((store.used(), arena.leases(0)), (1, 1), "a byte is missing");
+    store.acked(&mut queue, FIRST + 2632);
+    assert!(queue.is_empty());
+    assert_eq!((store.used(), arena.leases(0)), (1, 1), "the device reads it");
+    store.returned(third);
+    assert_eq!(arena.leases(0), 1, "a retransmission is in the device too");
+    store.returned(frames[1]);
+    assert_eq!((store.used(), store.leases(), arena.leases(0)), (0, 0, 0));
+    // The other order: the device first.
+    let mut queue = Queue::new(FIRST);
+    store.append_extent(&mut queue, arena.lend(0, content).unwrap(), range).unwrap();
+    let frame = store.handed(&cut(&store, &mut queue, FIRST, 1460, 9_000));
+    store.returned(frame);
+    assert_eq!(arena.leases(0), 1);
+    store.acked(&mut queue, FIRST + 2632);
+    assert_eq!(arena.leases(0), 0);
+}
+
+#[test]
+fn a_stalled_reader_pins_nothing_and_its_extent_is_asked_for_again() {
+    let arena = arena();
+    let content = extent(&arena, 0, WireLayout::new(1316).unwrap());
+    let (mut store, mut queue) = (Store::new(4, 4), Queue::new(FIRST));
+    let lease = arena.lend(0, content).unwrap();
+    let range = ExtentRange { place: 1, skip: 5, bytes: 2000, part: Part::Payloads };
+    let all = expected(&lease, &range);
+    store.append_extent(&mut queue, lease, range).unwrap();
+    let first = cut(&store, &mut queue, FIRST, 1460, 9_000);
+    let frame = store.handed(&first);
+    assert!(store.unpin(&queue));
+    assert_eq!(arena.leases(0), 1, "the device reads it");
+    store.returned(frame);
+    assert_eq!((arena.leases(0), store.leases(), store.used()), (0, 0, 1));
+    let Cutting::Wanted(index) = store.cut(&mut queue, FIRST, 1460, 9_000) else { panic!("not wanted") };
+    assert_eq!(store.want(index), Some(content));
+    assert_eq!(store.want(index), None, "asked for once");
+    let other = extent(&arena, 1, WireLayout::new(1316).unwrap());
+    assert_eq!(store.supply(&queue, &arena.lend(1, other).unwrap(), true), 0, "another extent");
+    assert_eq!(store.supply(&queue, &arena.lend(0, content).unwrap(), true), 1);
+    let again = cut(&store, &mut queue, FIRST, 1460, 9_000);
+    assert_eq!(store.payload(&again).slices().concat(), all[..again.bytes() as usize]);
+    let frame = store.handed(&again);
+    store.returned(frame);
+    assert_eq!(arena.leases(0), 0, "still stalled: it goes back when the device is done");
+    // Progress: it stays.
+    store.supply(&queue, &arena.lend(0, content).unwrap(), true);
+    store.keep(&queue);
+    let frame = store.handed(&again);
+    store.returned(frame);
+    assert_eq!(arena.leases(0), 1);
+    assert_eq!(cut_all(&store, &mut queue, 1460, &all).len(), 2);
+}
+
+#[test]
+fn bounds_hold() {
+    let arena = arena();
+    let content = extent(&arena, 0, WireLayout::new(1316).unwrap());
+    let (mut store, mut queue) = (Store::new(3, 2), Queue::new(FIRST));
+    assert_eq!(store.append_bytes(&mut queue, &[1; 10_000]), 4096);
+    let lease = || arena.lend(0, content).unwrap();
+    for range in
+        [(20, 0, 1), (19, 0, 189), (0, 1316, 1), (0, 0, 0), (0, 0, 19 * 1316 + 189), (5, 0, u32::MAX)]
+    {
+        let range = ExtentRange { place: range.0, skip: range.1, bytes: range.2, part: Part::Payloads };
+        let refused = store.append_extent(&mut queue, lease(), range).unwrap_err();
+        assert_eq!(refused.0, Refused::Unfit, "{range:?}");
+    }
+    let range = ExtentRange { place: 0, skip: 0, bytes: 1316, part: Part::Payloads };
+    store.append_extent(&mut queue, lease(), range).unwrap();
+    assert_eq!(store.append_extent(&mut queue, lease(), range).unwrap_err().0, Refused::Full);
+    assert_eq!((store.used(), store.leases()), (3, 1));
+    store.acked(&mut queue, FIRST + 2048);
+    assert_eq!((store.used(), store.host_pages()), (2, 1));
+    store.clear(&mut queue);
+    assert_eq!((store.used(), store.leases(), store.host_pages(), arena.leases(0)), (0, 0, 0, 0));
+    assert_eq!(store.cut(&mut queue, FIRST, 1460, 10), Cutting::Empty);
+}
+
+#[test]
+fn packets_that_are_missing_are_not_queued() {
+    let arena = arena();
+    let layout = WireLayout::new(1316).unwrap();
+    let content = extent(&arena, 0, layout);
+    assert!(arena.reclaim(0));
+    let mut fill = arena.fill(0).unwrap();
+    let meta = PacketMeta::new(0, PacketMeta::MISSING, MediaTicks(0)).to_bytes();
+    fill.part_mut(layout.meta_offset(7, 20), 8).copy_from_slice(&meta);
+    fill.publish();
+    let (mut store, mut queue) = (Store::new(4, 2), Queue::new(FIRST));
+    for (place, bytes, fits) in
+        [(0, 7 * 1316, true), (0, 7 * 1316 + 1, false), (7, 10, false), (8, 1316, true)]
+    {
+        let range = ExtentRange { place, skip: 0, bytes, part: Part::Payloads };
+        let queued = store.append_extent(&mut queue, arena.lend(0, content).unwrap(), range);
+        assert_eq!(queued.is_ok(), fits, "{range:?}");
+    }
+}

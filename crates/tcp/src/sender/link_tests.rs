@@ -1,0 +1,174 @@
+use super::link::{Link, Path};
+use super::*;
+
+const S: u64 = 1_000_000_000;
+const START: u64 = S;
+
+fn setup(algorithm: Algorithm) -> Setup {
+    Setup {
+        first: Seq(u32::MAX - 1_000_000),
+        mss: 1448,
+        mss_limit: 1448,
+        has_sack: true,
+        has_ecn: true,
+        was_syn_repeated: false,
+        handshake_ns: Some(20_000_000),
+        algorithm,
+        is_paced: true,
+    }
+}
+
+/// Sends so many segments; the link afterwards.
+fn transfer(setup: &Setup, path: Path, segments: u64, limit_s: u64) -> Link {
+    let mut link = Link::new(setup, path.clone(), segments * 1448, 4 << 20);
+    let done = link.run(START + limit_s * S);
+    assert_eq!(done, segments * 1448, "not done after {limit_s} s: {path:?} {:?}", link.records.counts);
+    link
+}
+
+#[test]
+fn a_clean_path_loses_nothing_and_is_used() {
+    for algorithm in [Algorithm::Cubic, Algorithm::Reno] {
+        let link = transfer(&setup(algorithm), Path { queue_bytes: 1 << 30, ..Path::default() }, 5000, 10);
+        assert_eq!(link.transmissions, 5000, "{:?}", link.records.counts);
+        let seconds = (link.now.0 - START) as f64 / S as f64;
+        assert!(seconds < 0.606 + 0.3, "5000 segments of 1514 bytes at 100 Mb/s: {seconds}");
+    }
+}
+
+#[test]
+fn no_time_out_where_acknowledgments_or_a_probe_suffice() {
+    for has_stamps in [true, false] {
+        for first in 0..40 {
+            for lost in 1..=3 {
+                let path = Path { has_stamps, lost: (first..first + lost).collect(), ..Path::default() };
+                let link = transfer(&setup(Algorithm::Cubic), path, 40, 10);
+                let counts = link.records.counts;
+                // Transmission 40 is the probe.
+                let has_probe = first + lost > 40;
+                assert!(has_probe || counts.timeouts == 0, "{first} {lost}: {counts:?}");
+                assert!(
+                    link.transmissions <= 40 + 2 * lost + 1,
+                    "{first} {lost}: {} {counts:?}",
+                    link.transmissions
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn goodput_is_near_what_the_path_and_the_losses_allow() {
+    for (loss_ppm, least) in [(0, 0.90), (1000, 0.20), (10_000, 0.055), (30_000, 0.028)] {
+        let path = Path { loss_ppm, ..Path::default() };
+        let mut link = Link::new(&setup(Algorithm::Cubic), path, u64::from(u32::MAX), 4 << 20);
+        let done = link.run(START + 20 * S);
+        // Of 100 Mb/s less headers. The figures for losses: 1.2 / sqrt(loss) segments a round trip of 20 ms, with some
+        // allowance (RFC 9438 section 4.3: at least what Reno has).
+        let share = done as f64 * 8.0 / 20.0 / (100e6 * 1448.0 / 1514.0);
+        let counts = link.records.counts;
+        assert!(share >= least, "{loss_ppm} ppm: {share:.3} {counts:?}");
+        assert!(counts.timeouts <= counts.lost / 100, "{loss_ppm} ppm: {counts:?}");
+    }
+}
+
+#[test]
+fn reordering_is_learnt_and_costs_little() {
+    let path = Path { late_ppm: 20_000, late_ns: 4_000_000, queue_bytes: 1 << 20, ..Path::default() };
+    let mut link = Link::new(&setup(Algorithm::Cubic), path, 100 << 20, 4 << 20);
+    let done = link.run(START + 10 * S);
+    let share = done as f64 * 8.0 / 10.0 / 100e6;
+    let counts = link.records.counts;
+    assert!(share > 0.8, "{share:.3} {counts:?}");
+    assert_eq!(counts.timeouts, 0, "{counts:?}");
+}
+
+#[test]
+fn an_outage_is_survived() {
+    let path = Path { outage: START + S / 2..START + 4 * S, ..Path::default() };
+    let link = transfer(&setup(Algorithm::Cubic), path, 10_000, 12);
+    let counts = link.records.counts;
+    assert!((1..=6).contains(&counts.timeouts), "{counts:?}");
+}
+
+#[test]
+fn a_path_that_swallows_large_segments_is_crossed() {
+    let path = Path { largest: 1300, ..Path::default() };
+    let link = transfer(&setup(Algorithm::Cubic), path, 1000, 30);
+    assert!(link.records.counts.black_holes == 1 && link.sender.mss() <= 1300, "{:?}", link.records.counts);
+}
+
+#[test]
+fn larger_segments_are_found_out_and_cost_no_window() {
+    let setup = Setup { mss_limit: 8948, ..setup(Algorithm::Cubic) };
+    let link = transfer(&setup, Path { queue_bytes: 1 << 30, ..Path::default() }, 20_000, 30);
+    assert_eq!(link.sender.mss(), 8948);
+    let path = Path { largest: 1448, queue_bytes: 1 << 30, ..Path::default() };
+    let link = transfer(&setup, path, 20_000, 60);
+    let counts = link.records.counts;
+    assert_eq!(link.sender.mss(), 1448);
+    assert!(counts.mtu_probes > 0 && counts.recoveries == 0 && counts.timeouts == 0, "{counts:?}");
+}
+
+#[test]
+fn marks_keep_the_queue_short_without_a_loss() {
+    let path = Path { mark_bytes: 100_000, queue_bytes: 1 << 20, ..Path::default() };
+    let link = transfer(&setup(Algorithm::Cubic), path, 30_000, 20);
+    let counts = link.records.counts;
+    assert!(counts.ecn > 0 && counts.lost == 0, "{counts:?}");
+    assert!((link.now.0 - START) < 6 * S, "3.6 s at the path's rate: {}", link.now.0 - START);
+}
+
+#[test]
+fn without_sack_it_gets_through_as_well() {
+    for loss_ppm in [0, 10_000, 30_000] {
+        let path = Path { loss_ppm, ..Path::default() };
+        let setup = Setup { has_sack: false, ..setup(Algorithm::Reno) };
+        transfer(&setup, path, 2000, 120);
+    }
+}
+
+/// A path made from a seed.
+fn any_path(seed: u64) -> Path {
+    let mut random = seed.wrapping_mul(0xD134_2543_DE82_EF95) | 1;
+    let mut pick = |most: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        (random >> 16) % most
+    };
+    let outage = START + pick(S);
+    Path {
+        rate_bps: 1_000_000 << pick(10),
+        delay_ns: 100_000 << pick(10),
+        queue_bytes: 5000 + (1 << pick(20)),
+        loss_ppm: [0, 1000, 30_000, 200_000][pick(4) as usize],
+        ack_loss_ppm: [0, 0, 100_000, 500_000][pick(4) as usize],
+        twice_ppm: [0, 0, 50_000][pick(3) as usize],
+        late_ppm: [0, 0, 50_000][pick(3) as usize],
+        late_ns: pick(50_000_000),
+        lost: (0..pick(30)).collect(),
+        outage: outage..outage + pick(4) * pick(S),
+        largest: [u16::MAX, u16::MAX, 1300][pick(3) as usize],
+        mark_bytes: [u64::MAX, 10_000][pick(2) as usize],
+        has_stamps: pick(2) == 0,
+        seed,
+    }
+}
+
+#[test]
+fn any_path_is_crossed_and_every_sum_holds() {
+    for seed in 1..=400 {
+        let path = any_path(seed);
+        let setup = Setup {
+            has_sack: !seed.is_multiple_of(5),
+            has_ecn: seed.is_multiple_of(2),
+            is_paced: !seed.is_multiple_of(3),
+            mss_limit: [1448, 8948][usize::from(seed.is_multiple_of(7))],
+            ..setup([Algorithm::Cubic, Algorithm::Reno][usize::from(seed.is_multiple_of(4))])
+        };
+        let mut link = Link::new(&setup, path.clone(), 200 * 1448, 65_535 << (seed % 3));
+        let done = link.run(START + 24 * 3600 * S);
+        assert_eq!(done, 200 * 1448, "seed {seed}: {path:?} {:?} {:?}", link.records.counts, link.sender);
+    }
+}

@@ -1,0 +1,288 @@
+//! What an application asks for: OPEN, SEND, RECEIVE, CLOSE, ABORT, STATUS (RFC 9293 section 3.9.1).
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use millrace_core::pool::Lease;
+use millrace_core::time::Instant;
+
+use super::{ConnectionId, Event, Reply, Stack, Wanted};
+use crate::conn::{Connection, Happened, Marks, Reason, State};
+use crate::isn::initial_seq;
+use crate::send::{ExtentRange, Refused};
+use crate::wire::FlowKey;
+
+/// Why a call was not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallError {
+    /// "connection does not exist": it is closed, or was never there.
+    NoConnection,
+    /// "connection closing": nothing can be sent after CLOSE.
+    Closing,
+    /// "insufficient resources": no slot, port, descriptor or page is free.
+    NoRoom,
+    /// "connection already exists" between these ends.
+    Exists,
+    /// The two ends are of different families.
+    Families,
+    /// The range cannot be sent from this lease.
+    Unfit,
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoConnection => "connection does not exist",
+            Self::Closing => "connection closing: nothing can be sent after a close",
+            Self::NoRoom => "insufficient resources: close connections or wait until data is acknowledged",
+            Self::Exists => "connection already exists",
+            Self::Families => "local and remote address are of different families",
+            Self::Unfit => "the range lies outside the leased extent or has missing packets",
+        })
+    }
+}
+
+impl std::error::Error for CallError {}
+
+impl Stack {
+    /// OPEN, active. Port 0 here: one is chosen.
+    ///
+    /// # Errors
+    /// Why it cannot be opened.
+    pub fn open(
+        &mut self,
+        local: SocketAddr,
+        remote: SocketAddr,
+        now: Instant,
+    ) -> Result<ConnectionId, CallError> {
+        //= RFC 9293 section 3.9.1.1
+        //# The optional "local IP address" parameter MUST be supported to allow
+        //# the specification of the local IP address (MUST-43).
+        let mut flow = FlowKey::new(local, remote).ok_or(CallError::Families)?;
+        if flow.local_port() == 0 {
+            let (table, time_waits) = (&self.table, &self.time_waits);
+            let is_free = |port| {
+                let flow = flow.with_local_port(port);
+                table.find(&flow).is_none() && !time_waits.contains(&flow)
+            };
+            let port = self.ports.pick(&flow, is_free).ok_or(CallError::NoRoom)?;
+            flow = flow.with_local_port(port);
+        }
+        //= RFC 9293 section 3.10.1
+        //# Return "error: connection already exists".
+        if self.table.find(&flow).is_some() || self.requests.find(&flow).is_some() {
+            return Err(CallError::Exists);
+        }
+        let iss = initial_seq(&self.keys.isn, &flow, now);
+        let ts_offset = self.keys.stamps.strong(flow.words()) as u32;
+        let connection = Connection::open(&flow, &mut self.shared.env(now), iss, ts_offset);
+        let number = self.occupy(&flow, connection).ok_or(CallError::NoRoom)?;
+        self.make_ready(number);
+        self.settle(number, now, None);
+        Ok(self.id(number))
+    }
+
+    /// SEND of bytes of the application's own: how many were taken.
+    ///
+    /// # Errors
+    /// Why nothing can be sent.
+    pub fn write(&mut self, id: ConnectionId, bytes: &[u8], now: Instant) -> Result<usize, CallError> {
+        let connection = self.connection(id).ok_or(CallError::NoConnection)?;
+        if !connection.may_send() {
+            return Err(match connection.state() {
+                State::Closed => CallError::NoConnection,
+                _ => CallError::Closing,
+            });
+        }
+        let taken = self.with(id.number, now, |connection, env| connection.write(env, bytes)).unwrap_or(0);
+        if taken > 0 {
+            self.make_ready(id.number);
+            self.settle(id.number, now, None);
+        }
+        Ok(taken)
+    }
+
+    /// SEND of a range of a leased extent.
+    ///
+    /// # Errors
+    /// Why not, and the lease back.
+    pub fn send_extent(
+        &mut self,
+        id: ConnectionId,
+        lease: Lease,
+        range: ExtentRange,
+        now: Instant,
+    ) -> Result<(), (CallError, Lease)> {
+        // A closure that may not run cannot hand the lease back: it is looked up first.
+        match self.connection(id) {
+            None => return Err((CallError::NoConnection, lease)),
+            Some(connection) if !connection.may_send() => return Err((CallError::Closing, lease)),
+            Some(_) => {}
+        }
+        match self.with(id.number, now, |connection, env| connection.send_extent(env, lease, range)) {
+            Some(Err((Refused::Full, lease))) => return Err((CallError::NoRoom, lease)),
+            Some(Err((Refused::Unfit, lease))) => return Err((CallError::Unfit, lease)),
+            _ => {}
+        }
+        self.make_ready(id.number);
+        self.settle(id.number, now, None);
+        Ok(())
+    }
+    /// RECEIVE: copies what came in order into `to`; 0: nothing is there, or (after [`Happened::PEER_CLOSED`]) nothing will be.
+    ///
+    /// # Errors
+    /// There is no such connection.
+    pub fn read(&mut self, id: ConnectionId, to: &mut [u8], now: Instant) -> Result<usize, CallError> {
+        self.connection(id).ok_or(CallError::NoConnection)?;
+        let bytes = self.with(id.number, now, |connection, env| connection.read(env, to)).unwrap_or(0);
+        if bytes > 0 {
+            self.make_ready(id.number);
+            self.settle(id.number, now, None);
+        }
+        Ok(bytes)
+    }
+
+    /// CLOSE: nothing more will be sent; what the peer sends can still be read.
+    ///
+    /// # Errors
+    /// There is no such connection, or it was closed already.
+    pub fn close(&mut self, id: ConnectionId, now: Instant) -> Result<(), CallError> {
+        self.connection(id).ok_or(CallError::NoConnection)?;
+        let is_first = self.with(id.number, now, Connection::close).unwrap_or(false);
+        self.make_ready(id.number);
+        self.settle(id.number, now, None);
+        if is_first { Ok(()) } else { Err(CallError::Closing) }
+    }
+
+    /// ABORT: the peer is told by a reset.
+    pub fn abort(&mut self, id: ConnectionId, now: Instant) {
+        if self.connection(id).is_some() {
+            self.abort_number(id.number, now);
+        }
+    }
+
+    fn abort_number(&mut self, number: u32, now: Instant) {
+        let flow = self.table.flow(number).copied();
+        let reset =
+            self.with(number, now, |connection, env| connection.abort(env, Reason::Aborted)).flatten();
+        if let (Some(flow), Some(head)) = (flow, reset) {
+            self.reply(Reply { flow, head });
+        }
+        self.settle(number, now, None);
+    }
+
+    /// The application has no more use for the connection's number. One that is not closed yet closes by itself; with data left that
+    /// nobody will read it is reset (RFC 9293 section 3.6.1).
+    pub fn release(&mut self, id: ConnectionId, now: Instant) {
+        let Some(connection) = self.connection(id) else { return };
+        let loses_data = connection.unread_bytes() > 0;
+        if loses_data && !matches!(connection.state(), State::Closed | State::TimeWait) {
+            self.abort_number(id.number, now);
+        }
+        self.with(id.number, now, |connection, env| {
+            connection.marks_mut().insert(Marks::ORPHAN);
+            if connection.may_send() {
+                connection.close(env);
+            }
+        });
+        self.make_ready(id.number);
+        self.settle(id.number, now, None);
+    }
+
+    /// STATUS.
+    pub fn state(&self, id: ConnectionId) -> State {
+        self.connection(id).map_or(State::Closed, Connection::state)
+    }
+
+    /// The two ends of a connection that is not closed, the local one first.
+    pub fn ends(&self, id: ConnectionId) -> Option<(SocketAddr, SocketAddr)> {
+        self.connection(id)?;
+        self.table.flow(id.number).map(|flow| (flow.local(), flow.remote()))
+    }
+
+    /// Bytes queued and not acknowledged.
+    pub fn unacked_bytes(&self, id: ConnectionId) -> u32 {
+        self.connection(id).map_or(0, Connection::unacked_bytes)
+    }
+
+    /// Bytes up to the end of the urgent data that are not read.
+    pub fn urgent_bytes(&self, id: ConnectionId) -> u32 {
+        self.connection(id).map_or(0, Connection::urgent_bytes)
+    }
+
+    /// Everything queued so far is urgent (RFC 9293 section 3.8.5).
+    pub fn mark_urgent(&mut self, id: ConnectionId) {
+        if self.connection(id).is_some() {
+            self.with(id.number, Instant(0), |connection, _| connection.mark_urgent());
+        }
+    }
+
+    //= RFC 9293 section 3.8.4
+    //# If
+    //# keep-alives are included, the application MUST be able to turn them
+    //# on or off for each TCP connection (MUST-24), and they MUST default to
+    //# off (MUST-25).
+    /// Turns keep-alive on or off.
+    pub fn keep_alive(&mut self, id: ConnectionId, on: bool, now: Instant) {
+        self.set_mark(id, Marks::KEEP_ALIVE, on, now);
+    }
+
+    /// Turns Nagle's algorithm on or off.
+    pub fn nagle(&mut self, id: ConnectionId, on: bool, now: Instant) {
+        self.set_mark(id, Marks::NAGLE, on, now);
+    }
+
+    fn set_mark(&mut self, id: ConnectionId, mark: Marks, on: bool, now: Instant) {
+        if self.connection(id).is_some() {
+            self.with(id.number, now, |connection, _| connection.marks_mut().set(mark, on));
+            self.make_ready(id.number);
+            self.settle(id.number, now, None);
+        }
+    }
+
+    /// An extent that was wanted ([`Stack::poll_wanted`]) is here: whether anything of it was still wanted.
+    pub fn supply(&mut self, id: ConnectionId, lease: &Lease, now: Instant) -> bool {
+        if self.connection(id).is_none() {
+            return false;
+        }
+        let used =
+            self.with(id.number, now, |connection, env| connection.supply(env, lease)).unwrap_or(false);
+        self.make_ready(id.number);
+        self.settle(id.number, now, None);
+        used
+    }
+
+    /// The next event, if there is one.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        while let Some(number) = self.told.pop_front() {
+            let id = self.id(number);
+            let Some(connection) =
+                self.slots.get_mut(number as usize).and_then(|slot| slot.connection.as_mut())
+            else {
+                continue;
+            };
+            connection.marks_mut().remove(Marks::IS_TOLD);
+            let (happened, reason) = (connection.take_happened(), connection.reason());
+            let listener = connection.listener();
+            let first = connection.unseen_of();
+            connection.marks_mut().remove(Marks::UNSEEN);
+            if let Some(listener) = first {
+                self.seen(listener);
+            }
+            if happened != Happened::default() {
+                return Some(Event { connection: id, happened, reason, listener });
+            }
+        }
+        None
+    }
+
+    /// The next extent that is needed again, if there is one.
+    pub fn poll_wanted(&mut self) -> Option<Wanted> {
+        while let Some(wanted) = self.wanted.pop_front() {
+            if self.connection(wanted.connection).is_some() {
+                return Some(wanted);
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,122 @@
+//! The first stage: a segment finds its connection, request or listener.
+
+use millrace_core::time::Instant;
+
+use super::{Arrived, Reply, Stack};
+use crate::conn::arrive::{Arrival, answer_closed};
+use crate::limits::MAX_REPLIES;
+use crate::time_wait::Answer;
+use crate::wire::{Flags, FlowKey, Head, Segment, is_right, parse, payload_sum};
+
+impl Stack {
+    /// Takes in a segment. Its bytes are not needed afterwards.
+    pub fn input(&mut self, arrived: &Arrived<'_>, now: Instant) {
+        let counters = &mut self.shared.counters;
+        counters.segments_in += 1;
+        let Ok(segment) = parse(arrived.bytes) else {
+            counters.malformed += 1;
+            return;
+        };
+        let (mut local, mut remote) = (arrived.destination, arrived.source);
+        local.set_port(segment.destination);
+        remote.set_port(segment.source);
+        let Some(flow) = FlowKey::new(local, remote) else {
+            counters.malformed += 1;
+            return;
+        };
+        let number = self.table.find(&flow);
+        // Data for a connection is summed while it is copied; all else at once.
+        let expected_sum = match number {
+            Some(_) if !segment.payload.is_empty() => payload_sum(&flow, arrived.bytes).ok(),
+            _ => None,
+        };
+        if expected_sum.is_none() && !is_right(&flow, arrived.bytes) {
+            self.shared.counters.bad_checksums += 1;
+            return;
+        }
+        let arrival = Arrival { at: arrived.at, is_marked: arrived.is_marked, expected_sum };
+        match number {
+            Some(number) if self.note(number, &segment, arrival, now) => {}
+            Some(number) => {
+                self.process_note(number, now);
+                self.arrive(number, &flow, &segment, arrival, now);
+            }
+            None => self.arrive_elsewhere(&flow, &segment, now),
+        }
+    }
+
+    /// A segment for a connection that has a slot.
+    pub(super) fn arrive(
+        &mut self,
+        number: u32,
+        flow: &FlowKey,
+        segment: &Segment<'_>,
+        arrival: Arrival,
+        now: Instant,
+    ) {
+        let reset =
+            self.with(number, now, |connection, env| connection.arrive(env, segment, arrival)).flatten();
+        if let Some(head) = reset {
+            self.reply(Reply { flow: *flow, head });
+        }
+        self.make_ready(number);
+        self.settle(number, now, None);
+    }
+
+    fn arrive_elsewhere(&mut self, flow: &FlowKey, segment: &Segment<'_>, now: Instant) {
+        if let Some(request) = self.requests.find(flow) {
+            return self.arrive_for_request(request, flow, segment, now);
+        }
+        match self.time_waits.arrived(flow, segment, now) {
+            Answer::Unknown => {}
+            Answer::Drop => return,
+            Answer::Ack(ended) => {
+                let head = self.time_wait_ack(flow, &ended, now);
+                return self.reply(Reply { flow: *flow, head });
+            }
+            Answer::Reopen(next) => {
+                if self.arrive_for_listener(flow, segment, Some(next), now) {
+                    self.time_waits.remove(flow);
+                }
+                return;
+            }
+        }
+        if !self.arrive_for_listener(flow, segment, None, now)
+            && let Some(head) = answer_closed(segment)
+        {
+            self.reply(Reply { flow: *flow, head });
+        }
+    }
+
+    pub(super) fn time_wait_ack(
+        &self,
+        flow: &FlowKey,
+        ended: &crate::time_wait::Ended,
+        now: Instant,
+    ) -> Head {
+        let mut head =
+            Head { seq: ended.send_next, ack: ended.receive_next, flags: Flags::ACK, ..Head::default() };
+        head.options.stamps = ended.recent_stamp.map(|echo| self.stamps(flow, echo, now));
+        head
+    }
+
+    /// Time stamps of a segment that no connection sends.
+    pub(super) fn stamps(&self, flow: &FlowKey, echo: u32, now: Instant) -> crate::wire::Stamps {
+        let value = crate::rtt::stamp(now).wrapping_add(self.stamp_offset(flow));
+        crate::wire::Stamps { value, echo }
+    }
+
+    pub(super) fn stamp_offset(&self, flow: &FlowKey) -> u32 {
+        self.keys.stamps.strong(flow.words()) as u32
+    }
+
+    /// Sends a segment of no connection in the next output stage.
+    pub(super) fn reply(&mut self, reply: Reply) {
+        if self.replies.len() >= MAX_REPLIES {
+            self.shared.counters.replies_dropped += 1;
+            return;
+        }
+        self.shared.counters.resets_out += u64::from(reply.head.flags.has(Flags::RST));
+        self.replies.push_back(reply);
+    }
+}

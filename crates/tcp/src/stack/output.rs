@@ -1,0 +1,202 @@
+//! The third stage: what may go goes; then the noted ACKs are processed.
+
+use millrace_core::time::Instant;
+
+use super::{ConnectionId, Stack, Wanted};
+use crate::conn::{Connection, Marks, Plan, Planned};
+use crate::limits::TURN_SEGMENTS;
+use crate::send::{Handed, Payload};
+use crate::seq::Seq;
+use crate::wire::{Body, FlowKey, HEADER_BYTES, OPTIONS_BYTES, Template};
+
+/// The ECN field of the IP header (RFC 3168 section 5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ecn {
+    /// Not ECN-capable.
+    NotCapable,
+    /// ECT(0).
+    Capable,
+}
+
+/// A segment that goes out: everything from the TCP header on.
+#[derive(Debug)]
+pub struct Out<'a> {
+    /// Between which ends, the local one first.
+    pub flow: &'a FlowKey,
+    /// For the IP header.
+    pub ecn: Ecn,
+    /// The TCP header, its checksum too.
+    pub header: &'a [u8],
+    /// The payload, where it lies, and its sum.
+    pub payload: Payload<'a>,
+    /// What to hand back when the device has read the payload, if it did not copy it ([`Stack::device_done`]).
+    pub frame: Option<Frame>,
+}
+
+/// Names a frame in the hands of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame {
+    connection: ConnectionId,
+    seq: Seq,
+    bytes: u16,
+    handed: Handed,
+}
+
+/// What a device did with a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It has copied it: nothing is lent any more.
+    Copied,
+    /// It will read the payload later and then hand the frame back.
+    Kept,
+    /// It has no room: nothing was sent, and nothing more is tried in this turn.
+    Full,
+}
+
+/// What became of a connection's turn.
+enum Turn {
+    /// It has nothing more to send before this moment.
+    Done(Option<Instant>),
+    /// It has more to send, after others.
+    More,
+    /// The device is full.
+    Full,
+}
+
+impl Stack {
+    //= RFC 9293 section 3.10.7.4
+    //# In general, the processing of received segments MUST be
+    //# implemented to aggregate ACK segments whenever possible
+    //# (MUST-58).  For example, if the TCP endpoint is processing a
+    //# series of queued segments, it MUST process them all before
+    //# sending any ACK segments (MUST-59).
+    /// The third stage. `out` is shown each segment that goes; how many went.
+    pub fn output(&mut self, now: Instant, out: &mut impl FnMut(&Out<'_>) -> Taken) -> usize {
+        let mut count = 0;
+        if self.send_replies(out, &mut count) {
+            // Those that are ready now have one turn each; who has more to send comes again behind them.
+            let mut left = self.ready.len();
+            while left > 0
+                && let Some(number) = self.ready.pop_front()
+            {
+                left -= 1;
+                if let Some(connection) = self.slots[number as usize].connection.as_mut() {
+                    connection.marks_mut().remove(Marks::IS_READY);
+                }
+                match self.send_burst(number, now, out, &mut count) {
+                    Turn::Done(wait) => self.settle(number, now, wait),
+                    Turn::More => {
+                        self.settle(number, now, None);
+                        self.make_ready(number);
+                    }
+                    Turn::Full => {
+                        self.settle(number, now, None);
+                        self.make_ready(number);
+                        break;
+                    }
+                }
+            }
+        }
+        self.process_notes(now);
+        count
+    }
+
+    /// Segments that belong to no connection. False: the device is full.
+    fn send_replies(&mut self, out: &mut impl FnMut(&Out<'_>) -> Taken, count: &mut usize) -> bool {
+        while let Some(reply) = self.replies.front() {
+            let mut header = [0; HEADER_BYTES + OPTIONS_BYTES];
+            let bytes = Template::new(&reply.flow).write(&reply.head, Body::EMPTY, &mut header);
+            let segment = Out {
+                flow: &reply.flow,
+                ecn: Ecn::NotCapable,
+                header: &header[..bytes],
+                payload: Payload::default(),
+                frame: None,
+            };
+            if out(&segment) == Taken::Full {
+                return false;
+            }
+            self.shared.counters.segments_out += 1;
+            self.replies.pop_front();
+            *count += 1;
+        }
+        true
+    }
+
+    fn send_burst(
+        &mut self,
+        number: u32,
+        now: Instant,
+        out: &mut impl FnMut(&Out<'_>) -> Taken,
+        count: &mut usize,
+    ) -> Turn {
+        for _ in 0..TURN_SEGMENTS {
+            let Some(planned) = self.with(number, now, Connection::plan) else { return Turn::Done(None) };
+            match planned {
+                Planned::Idle(wait) => return Turn::Done(wait),
+                Planned::Wanted(content) => {
+                    let connection = self.id(number);
+                    self.wanted.push_back(Wanted { connection, content });
+                }
+                Planned::Segment(plan) => match self.send_segment(number, &plan, now, out) {
+                    true => *count += 1,
+                    false => return Turn::Full,
+                },
+            }
+        }
+        Turn::More
+    }
+
+    /// Shows a segment to the device. False: it has no room.
+    fn send_segment(
+        &mut self,
+        number: u32,
+        plan: &Plan,
+        now: Instant,
+        out: &mut impl FnMut(&Out<'_>) -> Taken,
+    ) -> bool {
+        let Some(flow) = self.table.flow(number).copied() else { return true };
+        let connection_id = self.id(number);
+        let Some(connection) = self.slots[number as usize].connection.as_mut() else { return true };
+        let handed = plan.cut.map(|cut| self.shared.store.handed(&cut));
+        let frame = handed.map(|handed| Frame {
+            connection: connection_id,
+            seq: plan.head.seq,
+            bytes: plan.seq_len() as u16,
+            handed,
+        });
+        let payload = plan.cut.map(|cut| self.shared.store.payload(&cut)).unwrap_or_default();
+        let mut header = [0; HEADER_BYTES + OPTIONS_BYTES];
+        let body = Body::new(payload.sum, payload.bytes);
+        let bytes = connection.template().write(&plan.head, body, &mut header);
+        let ecn = if plan.is_ect { Ecn::Capable } else { Ecn::NotCapable };
+        let taken = out(&Out { flow: &flow, ecn, header: &header[..bytes], payload, frame });
+        if taken != Taken::Full {
+            connection.commit(&mut self.shared.env(now), plan);
+        }
+        // A FIN alone has no frame that anybody could hand back.
+        if frame.is_none() && plan.seq_len() > 0 && taken != Taken::Full {
+            connection.sender_mut().device_done(&mut self.shared.records, plan.head.seq, 1);
+        }
+        match (taken, frame) {
+            (Taken::Copied, Some(frame)) => self.device_done(frame),
+            (Taken::Full, Some(frame)) => self.shared.store.returned(frame.handed),
+            _ => {}
+        }
+        taken != Taken::Full
+    }
+
+    /// The device has given a frame back.
+    pub fn device_done(&mut self, frame: Frame) {
+        let Frame { connection: id, seq, bytes, handed } = frame;
+        self.shared.store.returned(handed);
+        let Some(slot) =
+            self.slots.get_mut(id.number as usize).filter(|slot| slot.generation == id.generation)
+        else {
+            return;
+        };
+        if let Some(connection) = slot.connection.as_mut() {
+            connection.sender_mut().device_done(&mut self.shared.records, seq, bytes);
+        }
+    }
+}

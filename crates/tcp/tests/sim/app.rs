@@ -1,0 +1,76 @@
+//! An application: sends a stream that its seed makes, and compares what it receives with the other's.
+
+use millrace_core::random::mix;
+
+/// Byte `at` of stream `seed`.
+pub(crate) fn byte(seed: u64, at: u64) -> u8 {
+    (mix(seed ^ (at / 8)) >> (8 * (at % 8))) as u8
+}
+
+/// `bytes` bytes from `at` on.
+pub(crate) fn stream(seed: u64, at: u64, bytes: usize) -> Vec<u8> {
+    (at..at + bytes as u64).map(|at| byte(seed, at)).collect()
+}
+
+/// How far both streams are.
+#[derive(Clone, Debug)]
+pub(crate) struct App {
+    pub(crate) out_seed: u64,
+    pub(crate) in_seed: u64,
+    pub(crate) to_send: u64,
+    pub(crate) to_receive: u64,
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
+    /// Bytes of one write.
+    pub(crate) chunk: usize,
+    /// Bytes of one read.
+    pub(crate) gulp: usize,
+    /// Nanoseconds between reads.
+    pub(crate) pause_ns: u64,
+    pub(crate) is_closed: bool,
+    pub(crate) has_end: bool,
+}
+
+impl App {
+    pub(crate) fn new(out_seed: u64, in_seed: u64, to_send: u64, to_receive: u64) -> Self {
+        Self {
+            out_seed,
+            in_seed,
+            to_send,
+            to_receive,
+            sent: 0,
+            received: 0,
+            chunk: 4000,
+            gulp: 1 << 16,
+            pause_ns: 0,
+            is_closed: false,
+            has_end: false,
+        }
+    }
+
+    /// What to write next.
+    pub(crate) fn next(&self) -> Vec<u8> {
+        let bytes = self.chunk.min((self.to_send - self.sent) as usize);
+        stream(self.out_seed, self.sent, bytes)
+    }
+
+    /// Compares what came.
+    pub(crate) fn took(&mut self, bytes: &[u8]) {
+        for (offset, &found) in bytes.iter().enumerate() {
+            let at = self.received + offset as u64;
+            assert!(at < self.to_receive, "byte {at} was never sent");
+            assert_eq!(found, byte(self.in_seed, at), "byte {at} of {} is wrong", self.to_receive);
+        }
+        self.received += bytes.len() as u64;
+    }
+
+    /// The peer says that there is no more.
+    pub(crate) fn ended(&mut self) {
+        assert_eq!(self.received, self.to_receive, "the end came early");
+        self.has_end = true;
+    }
+
+    pub(crate) fn has_sent(&self) -> bool {
+        self.sent == self.to_send
+    }
+}

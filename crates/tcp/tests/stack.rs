@@ -1,0 +1,320 @@
+//! Many connections on one stack: listeners and their bounds, SYN floods, slots that are used again, ACKs that are put off.
+
+#[allow(dead_code)] // the simulation uses the rest of it
+mod sim;
+
+use std::net::SocketAddr;
+
+use millrace_core::random::SplitMix;
+use millrace_core::time::Instant;
+use millrace_tcp::conn::{Config, Happened, Reason, State};
+use millrace_tcp::stack::{Arrived, CallError, ConnectionId, Ecn, Settings, Stack, Taken};
+use millrace_tcp::wire::{Body, Flags, FlowKey, Head, Template};
+
+use sim::{MS, Packet};
+
+fn server_end() -> SocketAddr {
+    "10.0.0.2:80".parse().expect("an address")
+}
+
+fn settings(connections: u32, secret: u64) -> Settings {
+    let base = sim::ours::settings(Config { paced: false, ..Config::default() }, secret);
+    Settings {
+        connections,
+        requests: 16,
+        time_waits: 64,
+        records: 4 * connections,
+        descriptors: 2 * connections,
+        host_pages: 2 * connections,
+        ..base
+    }
+}
+
+/// Two stacks with nothing between them.
+struct Pair {
+    client: Stack,
+    server: Stack,
+    now: Instant,
+}
+
+fn packets(stack: &mut Stack, now: Instant) -> Vec<Packet> {
+    stack.protocol(now);
+    let mut packets = Vec::new();
+    stack.output(now, &mut |out| {
+        let mut bytes = out.header.to_vec();
+        out.payload.slices().iter().for_each(|slice| bytes.extend_from_slice(slice));
+        packets.push(Packet {
+            source: out.flow.local().ip(),
+            destination: out.flow.remote().ip(),
+            is_capable: out.ecn == Ecn::Capable,
+            is_marked: false,
+            bytes,
+        });
+        Taken::Copied
+    });
+    packets
+}
+
+fn give(stack: &mut Stack, packets: &[Packet], now: Instant) {
+    for packet in packets {
+        let arrived = Arrived {
+            source: SocketAddr::new(packet.source, 0),
+            destination: SocketAddr::new(packet.destination, 0),
+            is_marked: false,
+            bytes: &packet.bytes,
+            at: now,
+        };
+        stack.input(&arrived, now);
+    }
+}
+
+impl Pair {
+    fn new(connections: u32) -> Self {
+        let client = Stack::new(&settings(connections, 1));
+        let server = Stack::new(&settings(connections, 2));
+        Self { client, server, now: Instant(1_000 * MS) }
+    }
+
+    fn open(&mut self) -> ConnectionId {
+        let local = "10.0.0.1:0".parse().expect("an address");
+        self.client.open(local, server_end(), self.now).expect("a connection")
+    }
+
+    /// Lets both talk for `turns` milliseconds.
+    fn talk(&mut self, turns: u64) {
+        for _ in 0..turns {
+            let out = packets(&mut self.client, self.now);
+            give(&mut self.server, &out, self.now);
+            let back = packets(&mut self.server, self.now);
+            give(&mut self.client, &back, self.now);
+            self.now = self.now.plus_ns(MS);
+        }
+    }
+}
+
+fn events(stack: &mut Stack) -> Vec<(ConnectionId, Happened, Reason)> {
+    std::iter::from_fn(|| stack.poll_event())
+        .map(|event| (event.connection, event.happened, event.reason))
+        .collect()
+}
+
+#[test]
+fn a_listener_has_no_more_connections_than_its_backlog_that_nobody_has_seen() {
+    //= RFC 9293 section 3.9.1.1
+    //= type=test
+    //# Every passive OPEN call either creates a new connection record in
+    //# LISTEN state, or it returns an error; it MUST NOT affect any
+    //# previously created connection record (MUST-41).
+    let mut pair = Pair::new(64);
+    pair.server.listen(server_end(), 4).expect("a listener");
+    assert_eq!(pair.server.listen(server_end(), 4), Err(CallError::Exists));
+    let ids: Vec<_> = (0..10).map(|_| pair.open()).collect();
+    for &id in &ids {
+        // Whoever answers a cookie that is not taken has to say something again.
+        pair.client.write(id, b"hello", pair.now).expect("room");
+    }
+    pair.talk(20);
+    assert_eq!(pair.server.connections(), 4);
+    let seen = events(&mut pair.server);
+    assert_eq!(seen.len(), 4);
+    assert!(seen.iter().all(|(_, happened, _)| happened.has(Happened::ESTABLISHED)));
+    // The others come in as their handshakes are repeated.
+    for _ in 0..20 {
+        pair.talk(1_000);
+        events(&mut pair.server);
+    }
+    assert_eq!(pair.server.connections(), 10);
+    assert!(ids.iter().all(|&id| pair.client.state(id) == State::Established));
+}
+
+#[test]
+fn nobody_listens_there() {
+    let mut pair = Pair::new(4);
+    let id = pair.open();
+    pair.talk(3);
+    assert_eq!(pair.client.state(id), State::Closed);
+    assert_eq!(events(&mut pair.client), [(id, Happened::CLOSED, Reason::Refused)]);
+    assert_eq!(pair.client.write(id, b"x", pair.now), Err(CallError::NoConnection));
+    pair.client.release(id, pair.now);
+    assert_eq!(pair.client.connections(), 0);
+}
+
+/// A SYN from anywhere.
+fn syn(number: u32) -> Packet {
+    let source: SocketAddr = SocketAddr::new(std::net::Ipv4Addr::from(0x0b00_0000 + number).into(), 1_000);
+    let flow = FlowKey::new(source, server_end()).expect("one family");
+    let mut bytes = [0; 60];
+    let mut head =
+        Head { seq: millrace_tcp::seq::Seq(number), flags: Flags::SYN, window: 1000, ..Head::default() };
+    head.options.mss = Some(1460);
+    let length = Template::new(&flow).write(&head, Body::EMPTY, &mut bytes);
+    Packet {
+        source: source.ip(),
+        destination: server_end().ip(),
+        is_capable: false,
+        is_marked: false,
+        bytes: bytes[..length].to_vec(),
+    }
+}
+
+#[test]
+fn a_flood_of_syns_takes_no_memory_and_lets_others_in() {
+    let mut pair = Pair::new(64);
+    pair.server.listen(server_end(), 8).expect("a listener");
+    let mut answers = 0;
+    for number in 0..20_000 {
+        give(&mut pair.server, &[syn(number)], pair.now);
+        if number % 100 == 0 {
+            answers += packets(&mut pair.server, pair.now).len();
+            assert!(pair.server.requests() <= 8 && pair.server.connections() == 0);
+        }
+    }
+    assert!(answers > 10_000 && pair.server.counters().cookies_sent > 10_000);
+    let id = pair.open();
+    pair.talk(5);
+    assert_eq!((pair.client.state(id), pair.server.counters().cookies_taken), (State::Established, 1));
+    pair.client.write(id, b"hello", pair.now).expect("room");
+    pair.talk(5);
+    let (server_id, happened, _) = events(&mut pair.server)[0];
+    assert!(happened.has(Happened::READABLE));
+    let mut to = [0; 16];
+    assert_eq!((pair.server.read(server_id, &mut to, pair.now), &to[..5]), (Ok(5), &b"hello"[..]));
+}
+
+#[test]
+fn ten_thousand_connects_and_aborts_leave_nothing() {
+    let mut pair = Pair::new(64);
+    pair.server.listen(server_end(), 64).expect("a listener");
+    for round in 0..10_000u32 {
+        let id = pair.open();
+        pair.talk(3);
+        assert_eq!(pair.client.state(id), State::Established, "round {round}");
+        let (server_id, ..) = events(&mut pair.server)[0];
+        let written = pair.client.write(id, b"unread", pair.now);
+        assert_eq!(written, Ok(6));
+        pair.talk(1);
+        match round % 4 {
+            0 => pair.client.abort(id, pair.now),
+            1 => pair.server.abort(server_id, pair.now),
+            // With data that nobody has read: a reset.
+            2 => pair.server.release(server_id, pair.now),
+            _ => {
+                let mut to = [0; 16];
+                assert_eq!(pair.server.read(server_id, &mut to, pair.now), Ok(6));
+                pair.client.close(id, pair.now).expect("open");
+                pair.talk(2);
+                pair.server.close(server_id, pair.now).expect("open");
+            }
+        }
+        pair.talk(3);
+        pair.client.release(id, pair.now);
+        pair.server.release(server_id, pair.now);
+        pair.talk(1);
+        assert_eq!((pair.client.connections(), pair.server.connections()), (0, 0), "round {round}");
+    }
+    for stack in [&pair.client, &pair.server] {
+        assert_eq!((stack.store().used(), stack.store().host_pages()), (0, 0));
+        assert_eq!(stack.pages().used(0).0 + stack.pages().used(1).0, 0);
+        assert!(stack.time_waits() <= 64);
+    }
+}
+
+/// Two clients that send the same to the same peer: one puts ACKs off; the other takes none but the last of each turn, behind its output stage.
+/// What they send, byte by byte, has to be the same.
+#[test]
+fn deferred_acks_are_as_if_those_that_were_merged_had_been_lost() {
+    for seed in 0..30 {
+        let mut random = SplitMix(seed);
+        let mut pair = Pair::new(4);
+        pair.client = Stack::new(&Settings { defers_acks: true, host_pages: 64, ..settings(4, 1) });
+        let mut prompt = Stack::new(&Settings { defers_acks: false, host_pages: 64, ..settings(4, 1) });
+        pair.server.listen(server_end(), 4).expect("a listener");
+        let id = pair.open();
+        let twin = prompt
+            .open("10.0.0.1:0".parse().expect("an address"), server_end(), pair.now)
+            .expect("a connection");
+        for turn in 0..300 {
+            let server_id = events(&mut pair.server).first().map(|event| event.0);
+            if pair.client.state(id) == State::Established {
+                let bytes = vec![7; random.below(20_000) as usize];
+                let written = pair.client.write(id, &bytes, pair.now);
+                assert_eq!(written, prompt.write(twin, &bytes, pair.now), "seed {seed}, turn {turn}");
+            }
+            let out = packets(&mut pair.client, pair.now);
+            let same = packets(&mut prompt, pair.now);
+            assert!(
+                out.iter().map(|packet| &packet.bytes).eq(same.iter().map(|packet| &packet.bytes)),
+                "seed {seed}, turn {turn}"
+            );
+            let mut acks = Vec::new();
+            for some in out.chunks(1 + random.below(3) as usize) {
+                give(&mut pair.server, some, pair.now);
+                acks.extend(packets(&mut pair.server, pair.now));
+                if let Some(server_id) = server_id {
+                    let mut to = vec![0; random.below(9_000) as usize];
+                    pair.server.read(server_id, &mut to, pair.now).expect("open");
+                }
+            }
+            pair.now = pair.now.plus_ns(random.below(3) * MS + 1);
+            if pair.client.state(id) != State::Established {
+                give(&mut pair.client, &acks, pair.now);
+                give(&mut prompt, &acks, pair.now);
+                continue;
+            }
+            give(&mut pair.client, &acks, pair.now);
+            let out = packets(&mut pair.client, pair.now);
+            let same = packets(&mut prompt, pair.now);
+            assert!(
+                out.iter().map(|packet| &packet.bytes).eq(same.iter().map(|packet| &packet.bytes)),
+                "seed {seed}, turn {turn}"
+            );
+            give(&mut pair.server, &out, pair.now);
+            give(&mut prompt, &acks[acks.len().saturating_sub(1)..], pair.now);
+        }
+        let counters = pair.client.counters();
+        assert!(counters.acks_merged > 20 && prompt.counters().acks_deferred == 0, "{counters:?}");
+    }
+}
+
+#[test]
+fn time_wait_answers_a_repeated_fin_and_lets_a_new_connection_in() {
+    let mut pair = Pair::new(4);
+    pair.server.listen(server_end(), 4).expect("a listener");
+    let local: SocketAddr = "10.0.0.1:45000".parse().expect("an address");
+    let id = pair.client.open(local, server_end(), pair.now).expect("a connection");
+    pair.talk(3);
+    let (server_id, ..) = events(&mut pair.server)[0];
+    pair.server.close(server_id, pair.now).expect("open");
+    pair.talk(2);
+    pair.client.close(id, pair.now).expect("open");
+    let fin = packets(&mut pair.client, pair.now);
+    give(&mut pair.server, &fin, pair.now);
+    assert_eq!((pair.server.state(server_id), pair.server.time_waits()), (State::TimeWait, 1));
+    packets(&mut pair.server, pair.now);
+    // Its ACK is lost: the FIN comes again.
+    give(&mut pair.server, &fin, pair.now);
+    let answer = packets(&mut pair.server, pair.now);
+    assert_eq!(answer.len(), 1);
+    give(&mut pair.client, &answer, pair.now);
+    packets(&mut pair.client, pair.now);
+    assert_eq!(pair.client.state(id), State::Closed);
+    pair.client.release(id, pair.now);
+    pair.now = pair.now.plus_ns(1_000 * MS);
+    let again = pair.client.open(local, server_end(), pair.now).expect("a connection");
+    pair.talk(3);
+    assert_eq!((pair.client.state(again), pair.server.time_waits()), (State::Established, 0));
+    pair.now = pair.now.plus_ns(61_000 * MS);
+    pair.talk(1);
+    assert_eq!(pair.client.state(again), State::Established);
+}
+
+#[test]
+fn ends_of_two_families_and_a_full_table_are_refused() {
+    let mut pair = Pair::new(2);
+    let local: SocketAddr = "[::1]:0".parse().expect("an address");
+    assert_eq!(pair.client.open(local, server_end(), pair.now), Err(CallError::Families));
+    pair.open();
+    pair.open();
+    let local: SocketAddr = "10.0.0.1:0".parse().expect("an address");
+    assert_eq!(pair.client.open(local, server_end(), pair.now), Err(CallError::NoRoom));
+}

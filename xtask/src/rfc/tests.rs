@@ -1,0 +1,172 @@
+use super::*;
+
+/// A text with a table of contents, a page break within a sentence and a table of requirements.
+const TEXT: &str = "\
+1.  Introduction ....... 1
+    3.1.  Header Format
+    3.2.  Other
+
+3.  Functions
+
+3.1.  Header Format
+
+   The pseudo-
+   header MUST be summed (MUST-2) and the receiver MUST
+
+Author              Best Current Practice                 [Page 4]
+\u{c}
+RFC 6191        Reducing TIME-WAIT State with Timestamps      April 2011
+
+   check it (MUST-3).  The end.
+
+3.1.1.  Deeper
+
+   A window is unsigned, or it will not
+   work (MUST-1).  More follows (MUST-9).
+
+3.2.  Other
+
+   Elsewhere.  A list (MUST-7 -- see MUST-8) ends.
+
+Appendix B.  Table
+
+    +====+========+
+    | Sums                              |
+    | Treat as      | MUST-1  |  X  |   |
+    | unsigned      |         |     |   |
+    +----+
+    | * Sums        | MUST-2  |  X  |   |
+    | Checked       | SHLD-7  |  X  |   |
+    | sometimes     |         |     |   |
+    | Checked       | MUST-3  |  X  |   |
+    | * Again       | MUST-3  |  X  |   |
+    | Other         | MUST-9  |     | X |
+
+Acknowledgments
+
+    | None          | MUST-10 |  X  |   |
+";
+
+fn quotes(text: &str) -> (Vec<Quote>, Vec<String>) {
+    let (mut quotes, mut findings) = (Vec::new(), Vec::new());
+    quote::read("crates/a.rs", text, &mut quotes, &mut findings);
+    (quotes, findings)
+}
+
+#[test]
+fn quotes_are_read_with_their_kind_and_place() {
+    let (found, findings) = quotes(
+        "fn a() {\n    //= RFC 9293 section 3.1\n    //# One\n    //# two.\n    //= RFC 6191 section 2.\n    //= type=test\n    //# Three\n    \
+         b();\n}\n//= RFC 9293 section B\n//= type=exception\n//= reason=because = so\n//# Four\n",
+    );
+    assert_eq!(findings, Vec::<String>::new());
+    let seen: Vec<_> = found.iter().map(|q| (q.rfc, &*q.section, q.kind, &*q.text, &*q.place)).collect();
+    assert_eq!(
+        seen,
+        [
+            (9293, "3.1", Kind::Implemented, "Onetwo.", "crates/a.rs:2"),
+            (6191, "2", Kind::Tested, "Three", "crates/a.rs:5"),
+            (9293, "B", Kind::LeftOut, "Four", "crates/a.rs:10"),
+        ]
+    );
+    assert_eq!(found[2].reason.as_deref(), Some("because = so"));
+}
+
+#[test]
+fn what_is_wrong_in_the_form_of_a_quote_is_said() {
+    for (text, part) in [
+        ("//# One\n", "without a source"),
+        ("//= RFC 9293 section 3.1\nfn a() {}\n", "without a quote"),
+        ("//= RFC 9293 section 3.1\n//= RFC 9293 section 3.2\n//# One\n", "without a quote"),
+        ("//= RFC 9293\n", "is not of the form"),
+        ("//= RFC 9293 section (3)\n", "is not of the form"),
+        ("//= RFC 9293 section 3.1\n//= type=none\n//# One\n", "is neither"),
+        ("//= RFC 9293 section 3.1\n//# One\n//= type=test\n", "does not stand between"),
+        ("//= type=test\n", "does not stand between"),
+        ("//= RFC 9293 section 3.1\n//= type=exception\n//# One\n", "without a reason"),
+    ] {
+        let (_, findings) = quotes(text);
+        assert!(findings.len() == 1 && findings[0].contains(part), "{text}: {findings:?}");
+    }
+}
+
+#[test]
+fn a_quote_is_looked_for_in_its_section_whatever_the_white_space() {
+    let rfc = Rfc::new(TEXT);
+    let find = |section: &str, quote: &str| rfc.find(section, &quote.replace([' ', '\n'], ""));
+    assert_eq!(
+        find("3.1", "The pseudo-header MUST be summed (MUST-2)"),
+        Ok(vec![2, 3]),
+        "to the end of its sentence"
+    );
+    assert_eq!(find("3.1", "the receiver MUST check it (MUST-3)."), Ok(vec![3]), "across the page");
+    assert_eq!(find("3.1.1", "A window is unsigned"), Ok(vec![1]));
+    assert_eq!(find("3.1", "it will not work"), Ok(vec![1]), "in a section of the section");
+    assert_eq!(find("3", "More follows"), Ok(vec![9]));
+    assert_eq!(find("3.2", "Elsewhere."), Ok(vec![]));
+    assert_eq!(find("3.2", "A list (MUST-7"), Ok(vec![7]), "without what is remarked");
+    assert!(find("3.2", "A window is unsigned").unwrap_err().contains("not in that section"));
+    assert!(find("3.1", "A window is signed").unwrap_err().contains("not in that section"));
+    assert!(find("3.3", "Elsewhere.").unwrap_err().contains("no such section"));
+}
+
+#[test]
+fn headings_of_old_texts_are_indented() {
+    let rfc = Rfc::new(
+        "4. TRANSPORT\n\n      4.2.2.1  Ports\n\n  Well-known.\n\n      4.2.2.10  Push\n\n  Pushed.\n",
+    );
+    assert_eq!(rfc.find("4.2.2.1", "Well-known."), Ok(vec![]));
+    assert!(rfc.find("4.2.2.1", "Pushed.").is_err());
+    assert_eq!(rfc.find("4", "Pushed."), Ok(vec![]));
+}
+
+#[test]
+fn each_requirement_of_the_table_is_listed_once_with_what_has_become_of_it() {
+    let source = "\
+//= RFC 9293 section 3.1.1
+//# it will not work (MUST-1).
+//= RFC 9293 section 3.1.1
+//= type=test
+//# it will not work (MUST-1).
+//= RFC 9293 section 3.1
+//# (MUST-2)
+//= RFC 9293 section 3.1
+//= type=exception
+//= reason=hardware does
+//# check it (MUST-3).
+//= RFC 9293 section 3.1
+//# nothing like it
+";
+    let (quotes, mut findings) = quotes(source);
+    let texts = BTreeMap::from([(LISTED, Rfc::new(TEXT))]);
+    let covered = compare(&quotes, &texts, &mut findings);
+    assert_eq!(findings.len(), 1);
+    assert!(findings[0].starts_with("crates/a.rs:12: the quote is not in that section"), "{findings:?}");
+    let listed = requirements(&texts[&LISTED], &covered);
+    let lines: Vec<String> =
+        listed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    assert_eq!(
+        lines,
+        [
+            "MUST-1 Treat as unsigned implemented and tested: crates/a.rs:1; crates/a.rs:3",
+            "MUST-2 Sums implemented, not tested: crates/a.rs:6",
+            "MUST-3 Checked implemented, not tested: crates/a.rs:6; crates/a.rs:8; hardware does",
+            "MUST-9 Other not quoted",
+            "RFC 9293 appendix B: 1 implemented and tested, 2 implemented, not tested, 1 not quoted",
+        ]
+    );
+    assert_eq!(sections(&quotes, false), "RFC 9293: 3 implemented, 1 tested, 1 left out\n");
+    assert!(
+        sections(&quotes, true).contains("RFC 9293 section 3.1.1: 1 implemented, 1 tested, 0 left out\n")
+    );
+}
+
+#[test]
+fn a_text_that_is_not_there_is_said_once() {
+    let (quotes, mut findings) = quotes("//= RFC 1 section 1\n//# One\n//= RFC 1 section 2\n//# Two\n");
+    let texts = texts(Path::new("/nonexistent"), &quotes, &mut findings);
+    assert_eq!(findings.len(), 2, "{findings:?}");
+    assert!(findings[0].starts_with("/nonexistent/rfc1.txt: ") && findings[1].contains("rfc9293.txt"));
+    compare(&quotes, &texts, &mut findings);
+    assert_eq!(findings.len(), 2);
+}
