@@ -69,7 +69,7 @@ const RULES: &[Rule] = &[
             "millrace-engine",
             "millrace-netio",
             "millrace-offload",
-            "millrace-stream",
+            "millrace-tcp",
             "millrace-stream",
             "millrace-client",
             "millrace-ts",

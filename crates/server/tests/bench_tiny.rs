@@ -125,6 +125,14 @@ fn every_benchmark_runs_and_keeps_the_form() {
                 assert_eq!(changed[0]["name"], "viewers who changed it", "{report}");
                 assert!(changed[0]["value"].as_f64().is_some_and(|viewers| viewers > 0.0), "{report}");
             }
+            "tcp" => {
+                let rows = report["rows"].as_array().unwrap();
+                let ours = rows.iter().filter_map(|row| row["figures"][0]["value"].as_f64());
+                assert_eq!(ours.filter(|rate| *rate > 0.0).count(), rows.len(), "{report}");
+            }
+            "tcp-turns" => {
+                assert!(promise(&report, "tcp-segment-ns")["value"].as_f64().unwrap() > 0.0, "{report}");
+            }
             "rx" => assert!(promise(&report, "rx-gro-rate")["value"].as_f64().unwrap() > 0.0, "{report}"),
             _ => {}
         }

@@ -18,6 +18,8 @@ mod steer;
 mod streams;
 mod sums;
 mod switches;
+mod tcp;
+mod tcp_turns;
 mod transforms;
 mod tx;
 
@@ -28,6 +30,8 @@ pub const ALL: &[Bench] = &[
     ingest::BENCH,
     sums::BENCH,
     transforms::BENCH,
+    tcp::BENCH,
+    tcp_turns::BENCH,
     reads::BENCH,
     parity::BENCH,
     engine::BENCH,

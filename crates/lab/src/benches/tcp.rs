@@ -1,0 +1,266 @@
+//! Goodput of our TCP beside this kernel's CUBIC over the same emulated link, at several losses; and both at once.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant as StdInstant};
+
+use anyhow::Context;
+use millrace_core::time::Instant;
+use millrace_core::units::BitRate;
+use millrace_netio::link::{Impairment, LinkSpec, QueueBound, RateLimit, Share};
+use millrace_tcp::conn::{Config, Happened, TcpCounters};
+use millrace_tcp::recv::ClusterSize;
+use millrace_tcp::stack::{ConnectionId, Settings, Stack};
+use rustix::net::{AddressFamily, SocketType, sockopt};
+
+use crate::frame::stats::median;
+use crate::frame::{Bench, Need, NoiseMeter, Options, Promise, Report, Row};
+use crate::tcp_host::{Application, KERNEL_IP, OUR_IP, TcpHost};
+
+/// The benchmark.
+pub(super) const BENCH: Bench = Bench {
+    name: "tcp",
+    shows: "goodput of our TCP beside this kernel's CUBIC over the same link of 100 Mb/s and 20 ms at several losses, and both at once",
+    not_for: "the speed of a machine: the link is emulated by one thread, and slower than any processor",
+    options: &["runs", "duration", "quick"],
+    targets: &["tcp-goodput", "tcp-fairness", "tcp-no-timeouts"],
+    needs: &[Need::Root],
+    run,
+};
+
+const RATE: BitRate = BitRate(100_000_000);
+const ONE_WAY: Duration = Duration::from_millis(10);
+/// One product of rate and round trip.
+const QUEUE_BYTES: u64 = 250_000;
+/// Losses in parts of a million, and how they are called.
+const LOSSES: [(u32, &str); 4] =
+    [(0, "nothing lost"), (1_000, "0.1 % lost"), (10_000, "1 % lost"), (30_000, "3 % lost")];
+const PORT: u16 = 7000;
+/// What counts from the kernel's own.
+const GOODPUT_BOUND: f64 = 0.95;
+/// The share of one of two flows.
+const FAIR: (f64, f64) = (0.4, 0.6);
+/// Buffers on both sides hold more than the link and its queue.
+const BUFFER_BYTES: u32 = 4 << 20;
+/// Data for which there is no room yet.
+const CHUNK: usize = 64 << 10;
+
+/// Who sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    Ours,
+    Kernel,
+    Both,
+}
+
+/// Bits a second that arrived, of ours and of the kernel's, and what our stack counted.
+struct Outcome {
+    ours: f64,
+    kernel: f64,
+    counters: TcpCounters,
+}
+
+fn run(options: &Options) -> anyhow::Result<Report> {
+    let mut report = Report::new("tcp");
+    let mut noise = NoiseMeter::start();
+    let rounds = options.runs.unwrap_or(options.pick(1, 2, 5)) as usize;
+    let length = options
+        .duration_s
+        .map_or(Duration::from_millis(options.pick(400, 8_000, 20_000)), Duration::from_secs);
+    let (mut least, mut timeouts) = (f64::INFINITY, 0);
+    for (ppm, label) in LOSSES {
+        let (mut ours, mut kernel) = (Vec::new(), Vec::new());
+        let mut repeated = 0;
+        for round in 0..rounds {
+            noise.look();
+            options.go_on()?;
+            options.say(&format!("{label}, round {}", round + 1));
+            let outcome = transfer(ppm, round as u64, Who::Ours, length)?;
+            ours.push(outcome.ours / 1e6);
+            repeated += outcome.counters.retransmitted;
+            // More than 1 %: what is sent again is lost again, and the last of it only a time-out finds.
+            timeouts += if ppm <= 10_000 { outcome.counters.timeouts } else { 0 };
+            kernel.push(transfer(ppm, round as u64, Who::Kernel, length)?.kernel / 1e6);
+        }
+        let ratio = median(&ours) / median(&kernel);
+        least = least.min(ratio);
+        report.rows.push(
+            Row::new(label)
+                .with("ours", median(&ours), "Mb/s")
+                .with("the kernel's CUBIC", median(&kernel), "Mb/s")
+                .with("ratio", ratio, "")
+                .with("segments sent again", repeated as f64, ""),
+        );
+    }
+    let mut shares = Vec::new();
+    for round in 0..rounds {
+        options.go_on()?;
+        options.say(&format!("both at once, round {}", round + 1));
+        let both = transfer(0, round as u64, Who::Both, length * 2)?;
+        shares.push(both.ours / (both.ours + both.kernel));
+        report.rows.push(
+            Row::new(format!("both at once, round {}", round + 1))
+                .with("ours", both.ours / 1e6, "Mb/s")
+                .with("the kernel's CUBIC", both.kernel / 1e6, "Mb/s")
+                .with("our share", shares[round], ""),
+        );
+    }
+    let share = median(&shares);
+    report.promises.push(Promise::at_least("tcp-goodput", least, GOODPUT_BOUND, "of the kernel's"));
+    report.promises.push(Promise::at_most(
+        "tcp-fairness",
+        (share - 0.5).abs(),
+        (FAIR.1 - FAIR.0) / 2.0,
+        "from one half",
+    ));
+    report.promises.push(Promise::at_most(
+        "tcp-no-timeouts",
+        timeouts as f64,
+        0.0,
+        "time-outs up to 1 % of loss",
+    ));
+    report.noise = Some(noise.finish());
+    Ok(report)
+}
+
+fn link(ppm: u32, round: u64) -> LinkSpec {
+    let there = Impairment {
+        rate: Some(RateLimit { rate: RATE, queue: QueueBound::Bytes(QUEUE_BYTES) }),
+        loss: Share::from_ppm(ppm),
+        delay: ONE_WAY,
+        seed: 1 + round,
+        ..Impairment::default()
+    };
+    LinkSpec { there, back: Impairment { delay: ONE_WAY, ..Impairment::default() } }
+}
+
+fn settings() -> Settings {
+    Settings {
+        config: Config { receive_bytes: BUFFER_BYTES, ..Config::default() },
+        connections: 16,
+        requests: 16,
+        time_waits: 16,
+        records: 16_384,
+        descriptors: 8_192,
+        host_pages: 8_192,
+        clusters: vec![ClusterSize { bytes: 8 << 20, page_bytes: 2048 }; 2],
+        defers_acks: true,
+        cookies: true,
+        ports: 49_152..=65_535,
+        secret: [0x6d69_6c6c_7261_6365, 0x7463_7020_6265_6e63],
+    }
+}
+
+/// Opens a connection when it may and sends as much as it takes.
+struct Source {
+    may_begin: Arc<AtomicBool>,
+    id: Option<ConnectionId>,
+    is_open: bool,
+    bytes: Box<[u8]>,
+}
+
+impl Application for Source {
+    fn turn(&mut self, stack: &mut Stack, now: Instant) {
+        if !self.may_begin.load(Ordering::Relaxed) {
+            return;
+        }
+        if self.id.is_none() {
+            self.id = stack.open((OUR_IP, 0).into(), (KERNEL_IP, PORT).into(), now).ok();
+        }
+        while let Some(event) = stack.poll_event() {
+            self.is_open |= event.happened.has(Happened::ESTABLISHED);
+        }
+        if let Some(id) = self.id.filter(|_| self.is_open) {
+            while stack.unacked_bytes(id) < BUFFER_BYTES
+                && stack.write(id, &self.bytes, now).is_ok_and(|taken| taken > 0)
+            {}
+        }
+    }
+}
+
+/// Sends for so long, and counts at the receiver from a tenth of the time on: the handshake and the first doublings are the same for everybody.
+fn transfer(ppm: u32, round: u64, who: Who, length: Duration) -> anyhow::Result<Outcome> {
+    let may_begin = Arc::new(AtomicBool::new(false));
+    let source = Source {
+        may_begin: Arc::clone(&may_begin),
+        id: None,
+        is_open: false,
+        bytes: vec![0x47; CHUNK].into(),
+    };
+    let host = TcpHost::start(&link(ppm, round), &settings(), source)?;
+    let (ours, kernel) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let stop = Arc::new(AtomicBool::new(false));
+    let listener = host.in_kernel(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)))?.context("listen")?;
+    let (ours_in, kernel_in, ends) = (Arc::clone(&ours), Arc::clone(&kernel), Arc::clone(&stop));
+    let sink = std::thread::spawn(move || receive(&listener, who, &ours_in, &kernel_in, &ends));
+    if who != Who::Kernel {
+        may_begin.store(true, Ordering::Relaxed);
+    }
+    let rival = (who != Who::Ours).then(|| {
+        let ends = Arc::clone(&stop);
+        host.in_rival(connect_with_cubic)
+            .and_then(|stream| stream.context("connect"))
+            .map(|stream| std::thread::spawn(move || pour(stream, &ends)))
+    });
+    let rival = rival.transpose()?;
+    std::thread::sleep(length / 10);
+    let (begun, before) = (StdInstant::now(), [&ours, &kernel].map(|count| count.load(Ordering::Relaxed)));
+    std::thread::sleep(length - length / 10);
+    let after = [&ours, &kernel].map(|count| count.load(Ordering::Relaxed));
+    let seconds = begun.elapsed().as_secs_f64();
+    stop.store(true, Ordering::Relaxed);
+    // The link goes first: nobody waits for what is still in it.
+    let counters = host.stop()?;
+    drop(rival);
+    drop(sink);
+    let rate = |at: usize| (after[at] - before[at]) as f64 * 8.0 / seconds;
+    Ok(Outcome { ours: rate(0), kernel: rate(1), counters })
+}
+
+/// A connection with the congestion control of the comparison: what a kernel uses by itself may be another.
+fn connect_with_cubic() -> std::io::Result<TcpStream> {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    sockopt::set_tcp_congestion(&socket, "cubic")?;
+    rustix::net::connect(&socket, &SocketAddr::from((KERNEL_IP, PORT)))?;
+    Ok(socket.into())
+}
+
+/// Takes one connection, or two, and counts what comes from whom.
+fn receive(
+    listener: &TcpListener,
+    who: Who,
+    ours: &Arc<AtomicU64>,
+    kernel: &Arc<AtomicU64>,
+    stop: &Arc<AtomicBool>,
+) {
+    for _ in 0..if who == Who::Both { 2 } else { 1 } {
+        let Ok((stream, from)) = listener.accept() else { return };
+        let is_ours = matches!(from, SocketAddr::V4(from) if *from.ip() == OUR_IP);
+        let (count, ends) = (Arc::clone(if is_ours { ours } else { kernel }), Arc::clone(stop));
+        std::thread::spawn(move || drain(stream, &count, &ends));
+    }
+}
+
+fn drain(mut stream: TcpStream, count: &AtomicU64, stop: &AtomicBool) {
+    let _ = stream.set_read_timeout(Some(Duration::from_millis(100)));
+    let mut buffer = vec![0; 256 << 10];
+    while !stop.load(Ordering::Relaxed) {
+        match stream.read(&mut buffer) {
+            Ok(0) => return,
+            Ok(bytes) => {
+                count.fetch_add(bytes as u64, Ordering::Relaxed);
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+fn pour(mut stream: TcpStream, stop: &AtomicBool) {
+    let _ = stream.set_write_timeout(Some(Duration::from_millis(100)));
+    let bytes = vec![0x47; CHUNK];
+    while !stop.load(Ordering::Relaxed) {
+        let _ = stream.write(&bytes);
+    }
+}

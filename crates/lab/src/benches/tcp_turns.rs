@@ -1,0 +1,326 @@
+//! What a turn of our TCP costs: nanoseconds for an acknowledgment, processed after the output stage or at once, and for a segment of data from due to
+//! frame. The peers are headers written beforehand; nothing is sent, and time is virtual.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Instant as StdInstant;
+
+use anyhow::{Context, ensure};
+use millrace_core::ids::TitleRef;
+use millrace_core::limits::DEFAULT_PACKET_BYTES;
+use millrace_core::packet::WireLayout;
+use millrace_core::pool::{ExtentArena, ExtentContent, HeapRegion, Lease};
+use millrace_core::random::SplitMix;
+use millrace_core::time::Instant;
+use millrace_tcp::conn::{Config, Happened};
+use millrace_tcp::recv::ClusterSize;
+use millrace_tcp::send::{ExtentRange, Part};
+use millrace_tcp::seq::Seq;
+use millrace_tcp::stack::{Arrived, ConnectionId, Out, Settings, Stack, Taken};
+use millrace_tcp::wire::{Body, Flags, FlowKey, Head, Options as TcpOptions, Stamps, Template, parse};
+
+use crate::frame::stats::median;
+use crate::frame::{Bench, Noise, Options, Promise, Report, Row};
+
+/// The benchmark.
+pub(super) const BENCH: Bench = Bench {
+    name: "tcp-turns",
+    shows: "ns for an acknowledgment that is processed behind the output stage, beside one that is processed at once; ns for a segment of data from due to frame",
+    not_for: "what a device costs, or a whole server: nothing is sent, and the peers never lose anything",
+    options: &["runs", "quick"],
+    targets: &["tcp-deferred-ratio", "tcp-segment-ns"],
+    needs: &[],
+    run,
+};
+
+/// Connections, and ACKs for each of them in a turn of [`ACKS_PER_TURN`].
+const SCENES: [(u32, u32); 4] = [(10_000, 2), (10_000, 1), (64, 2), (64, 1)];
+/// The scene that the promise is about.
+const PROMISED: (u32, u32) = (10_000, 2);
+const ACKS_PER_TURN: u32 = 64;
+const DEFERRED_BOUND: f64 = 1.5;
+const SEGMENT_BOUND_NS: f64 = 250.0;
+/// The stack's address and port; the peers' are made from their numbers.
+const HERE: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 0, 0, 1), 80);
+const START: Instant = Instant(1 << 40);
+/// Between sending and acknowledgment.
+const RTT_NS: u64 = 20_000_000;
+const PACKET: u32 = DEFAULT_PACKET_BYTES as u32;
+const WINDOW: u16 = u16::MAX;
+const SCALE: u8 = 7;
+const HEADER_ROOM: usize = 60;
+
+fn run(options: &Options) -> anyhow::Result<Report> {
+    let mut report = Report::new("tcp-turns");
+    let turns = options.pick(20, 2_000, 10_000);
+    let rounds = options.runs.unwrap_or(options.pick(1, 5, 9));
+    for (connections, each) in SCENES {
+        let connections = if options.tiny { connections.min(128) } else { connections };
+        options.say(&format!("{connections} connections, {each} ACKs for each of {}", ACKS_PER_TURN / each));
+        let (mut deferred, mut prompt, mut segments) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..rounds {
+            options.go_on()?;
+            // In turns, so that both meet the same machine.
+            let (acks, segment) = Ground::new(connections, true)?.measure(turns, each)?;
+            deferred.push(acks);
+            segments.push(segment);
+            prompt.push(Ground::new(connections, false)?.measure(turns, each)?.0);
+        }
+        let ratios: Vec<f64> =
+            prompt.iter().zip(&deferred).map(|(prompt, deferred)| prompt / deferred).collect();
+        report.rows.push(
+            Row::new(format!("{connections} connections, {each} ACKs for each of {}", ACKS_PER_TURN / each))
+                .with("behind the output stage", median(&deferred), "ns/ACK")
+                .with("at once", median(&prompt), "ns/ACK")
+                .with("ratio", median(&ratios), "")
+                .with("a segment of data", median(&segments), "ns"),
+        );
+        if (connections, each) == PROMISED || options.tiny && each == 2 {
+            let ratio = Promise::at_least("tcp-deferred-ratio", median(&ratios), DEFERRED_BOUND, "");
+            let segment = Promise::at_most("tcp-segment-ns", median(&segments), SEGMENT_BOUND_NS, "ns");
+            report.promises = vec![ratio, segment];
+        }
+    }
+    report.noise = Some(Noise::quiet());
+    Ok(report)
+}
+
+/// One of the other ends.
+struct Peer {
+    flow: FlowKey,
+    template: Template,
+    id: Option<ConnectionId>,
+    /// Its own next number, and the next that it expects.
+    seq: Seq,
+    ack: Seq,
+    /// The time stamp that it echoes.
+    echo: u32,
+}
+
+impl Peer {
+    fn new(number: u32) -> Self {
+        let [_, b, c, d] = (0x0a01_0000 + (number >> 8 << 8) + number % 250 + 1).to_be_bytes();
+        let there = SocketAddr::from((Ipv4Addr::new(10, b, c, d), 1024 + (number % 60_000) as u16));
+        let flow = FlowKey::new(there, HERE.into()).expect("both are of IPv4");
+        Self {
+            flow,
+            template: Template::new(&flow),
+            id: None,
+            seq: Seq(number.wrapping_mul(77)),
+            ack: Seq(0),
+            echo: 0,
+        }
+    }
+
+    /// What it would send now.
+    fn segment(&self, flags: Flags, options: TcpOptions, room: &mut [u8; HEADER_ROOM]) -> usize {
+        let ack = if flags.has(Flags::ACK) { self.ack } else { Seq(0) };
+        let head = Head { seq: self.seq, ack, flags, window: WINDOW, urgent: 0, options };
+        self.template.write(&head, Body::EMPTY, room)
+    }
+
+    fn stamps(&self, now: Instant) -> Option<Stamps> {
+        Some(Stamps { value: (now.0 / 1_000_000) as u32, echo: self.echo })
+    }
+
+    fn arrived<'a>(&self, bytes: &'a [u8], at: Instant) -> Arrived<'a> {
+        Arrived { source: self.flow.local(), destination: self.flow.remote(), is_marked: false, bytes, at }
+    }
+}
+
+/// A stack with connections that are all established.
+struct Ground {
+    stack: Stack,
+    peers: Vec<Peer>,
+    lease: Lease,
+    now: Instant,
+}
+
+impl Ground {
+    fn new(connections: u32, defers_acks: bool) -> anyhow::Result<Self> {
+        let settings = Settings {
+            config: Config { paced: false, ..Config::default() },
+            connections: connections + 8,
+            requests: 1024,
+            time_waits: 8,
+            records: 8 * connections + 1024,
+            descriptors: 4 * connections + 1024,
+            host_pages: 16,
+            clusters: vec![ClusterSize { bytes: 1 << 20, page_bytes: 2048 }; 2],
+            defers_acks,
+            cookies: false,
+            ports: 49_152..=65_535,
+            secret: [1, 2],
+        };
+        let mut ground = Self {
+            stack: Stack::new(&settings),
+            peers: (0..connections).map(Peer::new).collect(),
+            lease: extent()?,
+            now: START,
+        };
+        ground.stack.listen(HERE.into(), 512).ok().context("listen")?;
+        ground.connect()?;
+        Ok(ground)
+    }
+
+    /// All handshakes, some at a time.
+    fn connect(&mut self) -> anyhow::Result<()> {
+        let mut room = [0; HEADER_ROOM];
+        for first in (0..self.peers.len()).step_by(256) {
+            let last = self.peers.len().min(first + 256);
+            let options = |now| TcpOptions {
+                mss: Some(1460),
+                scale: Some(SCALE),
+                is_sack_permitted: true,
+                stamps: Some(Stamps { value: now, echo: 0 }),
+                ..TcpOptions::default()
+            };
+            for peer in &self.peers[first..last] {
+                let bytes = peer.segment(Flags::SYN, options((self.now.0 / 1_000_000) as u32), &mut room);
+                self.stack.input(&peer.arrived(&room[..bytes], self.now), self.now);
+            }
+            self.take_out(|peer, seq, _| peer.ack = seq + 1);
+            self.now = self.now.plus_ns(RTT_NS);
+            for peer in &mut self.peers[first..last] {
+                peer.seq += 1;
+                let options = TcpOptions { stamps: peer.stamps(self.now), ..TcpOptions::default() };
+                let bytes = peer.segment(Flags::ACK, options, &mut room);
+                self.stack.input(&peer.arrived(&room[..bytes], self.now), self.now);
+            }
+            self.take_out(|_, _, _| {});
+            while let Some(event) = self.stack.poll_event() {
+                let ends = self.stack.ends(event.connection).context("a connection that is gone")?;
+                let flow = FlowKey::new(ends.1, ends.0).context("two families")?;
+                if event.happened.has(Happened::ESTABLISHED)
+                    && let Some(peer) = self.peers.iter_mut().find(|peer| peer.flow == flow)
+                {
+                    peer.id = Some(event.connection);
+                }
+            }
+        }
+        ensure!(self.peers.iter().all(|peer| peer.id.is_some()), "some connections were not made");
+        Ok(())
+    }
+
+    /// Everything that goes out, shown to the peer that it is for with sequence number and length of its payload.
+    fn take_out(&mut self, mut take: impl FnMut(&mut Peer, Seq, u32)) {
+        let peers = &mut self.peers;
+        let by_flow = |peers: &[Peer], flow: FlowKey| peers.iter().position(|peer| peer.flow == flow);
+        self.stack.protocol(self.now);
+        self.stack.output(self.now, &mut |out: &Out<'_>| {
+            let found = by_flow(peers, out.flow.reversed());
+            if let (Some(at), Ok(segment)) = (found, parse(out.header)) {
+                peers[at].echo = segment.options.stamps.map_or(0, |stamps| stamps.value);
+                take(&mut peers[at], segment.seq, out.payload.bytes);
+            }
+            Taken::Copied
+        });
+    }
+
+    /// Nanoseconds for an acknowledgment and for a segment: medians over turns.
+    fn measure(&mut self, turns: u64, each: u32) -> anyhow::Result<(f64, f64)> {
+        let (mut acks, mut segments) = (Vec::new(), Vec::new());
+        let mut random = SplitMix(7);
+        let many = (ACKS_PER_TURN / each) as usize;
+        let step = self.peers.len() / many;
+        let mut written = vec![([0; HEADER_ROOM], 0, 0); ACKS_PER_TURN as usize];
+        for _ in 0..turns {
+            // Any connections, each once: those of a turn have nothing in common in a server either.
+            let offset = random.below(step as u64) as usize;
+            let chosen: Vec<usize> = (0..many).map(|n| n * step + offset).collect();
+            self.queue(&chosen, each)?;
+            segments.push(self.send_timed(&chosen, each)?);
+            self.now = self.now.plus_ns(RTT_NS);
+            self.stack.protocol(self.now);
+            self.write_acks(&chosen, each, &mut written);
+            let begun = StdInstant::now();
+            for (bytes, len, peer) in &written {
+                let arrived = self.peers[*peer].arrived(&bytes[..*len], self.now);
+                self.stack.input(&arrived, self.now);
+            }
+            let sent = self.stack.output(self.now, &mut |_| Taken::Copied);
+            acks.push(begun.elapsed().as_nanos() as f64 / f64::from(ACKS_PER_TURN));
+            ensure!(sent == 0, "{sent} segments went out while acknowledgments were processed");
+            while self.stack.poll_event().is_some() {}
+            for &at in &chosen {
+                let unacked = self.peers[at].id.map_or(0, |id| self.stack.unacked_bytes(id));
+                ensure!(unacked == 0, "{unacked} bytes are not acknowledged");
+            }
+        }
+        Ok((median(&acks), median(&segments)))
+    }
+
+    /// So many segments for each.
+    fn queue(&mut self, chosen: &[usize], each: u32) -> anyhow::Result<()> {
+        for &at in chosen {
+            let id = self.peers[at].id.context("no connection")?;
+            let range = ExtentRange { place: 0, skip: 0, bytes: each * PACKET, part: Part::Payloads };
+            let sent = self.stack.send_extent(id, self.lease.clone(), range, self.now);
+            sent.map_err(|(error, _)| error).context("send")?;
+        }
+        Ok(())
+    }
+
+    /// The output stage with all of them ready: nanoseconds a segment.
+    fn send_timed(&mut self, chosen: &[usize], each: u32) -> anyhow::Result<f64> {
+        let mut headers: Vec<(FlowKey, u32)> = Vec::with_capacity(ACKS_PER_TURN as usize);
+        let (mut sent, wanted) = (0, chosen.len() * each as usize);
+        let begun = StdInstant::now();
+        // A turn takes a little of each connection that is ready.
+        for _ in 0..each {
+            sent += self.stack.output(self.now, &mut |out: &Out<'_>| {
+                // What a device would be given.
+                let stamp =
+                    out.header.get(24..28).map_or(0, |b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]));
+                headers.push((*out.flow, stamp));
+                Taken::Copied
+            });
+        }
+        let took = begun.elapsed().as_nanos() as f64;
+        ensure!(
+            sent == chosen.len() * each as usize,
+            "{sent} segments went out, not {}",
+            chosen.len() * each as usize
+        );
+        for &at in chosen {
+            let peer = &mut self.peers[at];
+            peer.echo =
+                headers.iter().find(|(flow, _)| flow.reversed() == peer.flow).map_or(0, |(_, stamp)| *stamp);
+        }
+        Ok(took / sent as f64)
+    }
+
+    /// Acknowledgments of all that was sent: one for each segment if `each` is more than one, else one.
+    fn write_acks(&mut self, chosen: &[usize], each: u32, to: &mut [([u8; HEADER_ROOM], usize, usize)]) {
+        let mut slots = to.iter_mut();
+        // One of each connection behind the other: as they come from many peers at once.
+        for _ in 0..each {
+            for (&at, slot) in chosen.iter().zip(&mut slots) {
+                let peer = &mut self.peers[at];
+                peer.ack += PACKET;
+                let options = TcpOptions { stamps: peer.stamps(self.now), ..TcpOptions::default() };
+                slot.1 = peer.segment(Flags::ACK, options, &mut slot.0);
+                slot.2 = at;
+            }
+        }
+    }
+}
+
+/// An extent of stored packets.
+fn extent() -> anyhow::Result<Lease> {
+    let layout = WireLayout::new(DEFAULT_PACKET_BYTES).context("no layout")?;
+    let arena = ExtentArena::new(Box::new(HeapRegion::new(1)));
+    let fill = arena.fill(0).context("an extent")?;
+    fill.publish();
+    let content = ExtentContent {
+        title: TitleRef(0),
+        number: 0,
+        first_packet: 0,
+        packets: layout.packets_per_extent(),
+        last_packet_bytes: DEFAULT_PACKET_BYTES as u16,
+        layout,
+        spare: 0,
+    };
+    let lease = Arc::clone(&arena).lend(0, content).context("a lease")?;
+    Ok(lease)
+}

@@ -1,0 +1,306 @@
+//! Our TCP at one end of an emulated link. At the other end, behind a TUN device in a namespace of its own, is this kernel's. Needs root.
+//!
+//! ```text
+//!   our stack ──────────────┐                 ┌── the kernel, 10.79.0.2
+//!   10.79.0.1               ├── one link ─────┤
+//!   the rival, 10.79.0.3 ───┘                 └
+//! ```
+//!
+//! The rival is this kernel once more, on our side of the link: what it does there can be compared with what we do, and both can share it. One thread
+//! is the link and our host. No address of it exists on this machine itself; nobody else can reach them.
+
+use std::fs::File;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use anyhow::Context;
+use millrace_core::time::{Instant, NS_PER_S};
+use millrace_netio::link::{ImpairmentModel, LinkSpec, Traffic, Tun};
+use millrace_tcp::conn::TcpCounters;
+use millrace_tcp::stack::{Arrived, Ecn, Out, Settings, Stack, Taken};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::netns::{add_namespace, inside, ip, namespace_path, tun_here, unique_name};
+
+/// Address of the stack.
+pub const OUR_IP: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 1);
+/// Address of the kernel's end.
+pub const KERNEL_IP: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 2);
+/// Address of the kernel on our side.
+pub const RIVAL_IP: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 3);
+
+const IP_HEADER_BYTES: usize = 20;
+const TCP: u8 = 6;
+/// Don't Fragment, in the word of flags and offset.
+const DONT_FRAGMENT: u16 = 0x4000;
+/// More Fragments, and the offset.
+const IS_FRAGMENT: u16 = 0x3fff;
+const HOPS: u8 = 64;
+/// ECN field: congestion experienced, ECN-capable.
+const MARKED: u8 = 3;
+const CAPABLE: u8 = 2;
+/// Packets taken from the device in one turn.
+const READS_PER_TURN: usize = 256;
+/// A turn at least so often: the application may have something new to do.
+const IDLE_NS: u64 = 5_000_000;
+const LARGEST_PACKET: usize = 65_536;
+
+/// What uses the stack.
+pub trait Application: Send {
+    /// Called once a turn, between input and output.
+    fn turn(&mut self, stack: &mut Stack, now: Instant);
+}
+
+/// A running stack. Its thread ends when it is dropped.
+pub struct TcpHost {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<anyhow::Result<TcpCounters>>>,
+    kernel: File,
+    rival: File,
+}
+
+/// A namespace that has no name any more, and its TUN device.
+fn kernel_at(address: Ipv4Addr) -> anyhow::Result<(File, Tun)> {
+    let name = unique_name("t");
+    add_namespace(&name)?;
+    // Opened, it needs no name: nothing is left behind even if this process is killed.
+    let made = File::open(namespace_path(&name)).context("open the namespace").and_then(|namespace| {
+        let tun = inside(&namespace, || {
+            ip(None, "link set lo up")?;
+            tun_here("mill-tcp", &format!("{address}/24"))
+        })??;
+        Ok((namespace, tun))
+    });
+    ip(None, &format!("netns del {name}"))?;
+    made
+}
+
+impl TcpHost {
+    /// Starts a stack and a kernel's network that is joined to it. `spec.there` is the way from the stack to the kernel.
+    ///
+    /// # Errors
+    /// Without root, `ip` or TUN devices.
+    pub fn start(
+        spec: &LinkSpec,
+        settings: &Settings,
+        app: impl Application + 'static,
+    ) -> anyhow::Result<Self> {
+        let ((kernel, tun), (rival, rival_tun)) = (kernel_at(KERNEL_IP)?, kernel_at(RIVAL_IP)?);
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut runner = Runner {
+            stack: Stack::new(settings),
+            tun,
+            rival: rival_tun,
+            app: Box::new(app),
+            there: ImpairmentModel::with_stream(&spec.there, 0),
+            back: ImpairmentModel::with_stream(&spec.back, 1),
+            epoch: std::time::Instant::now(),
+            ip_id: 0,
+        };
+        let ends = Arc::clone(&stop);
+        let thread = std::thread::Builder::new()
+            .name("tcp".to_owned())
+            .spawn(move || runner.run(&ends))
+            .context("a thread")?;
+        Ok(Self { stop, thread: Some(thread), kernel, rival })
+    }
+
+    /// Runs `work` on a thread whose sockets are those of the kernel at the other end.
+    ///
+    /// # Errors
+    /// When the namespace cannot be entered.
+    pub fn in_kernel<T: Send>(&self, work: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
+        inside(&self.kernel, work)
+    }
+
+    /// The same on our side of the link.
+    ///
+    /// # Errors
+    /// When the namespace cannot be entered.
+    pub fn in_rival<T: Send>(&self, work: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
+        inside(&self.rival, work)
+    }
+
+    /// Ends the stack's thread; what it has counted.
+    ///
+    /// # Errors
+    /// Why it ended before.
+    pub fn stop(mut self) -> anyhow::Result<TcpCounters> {
+        self.end().unwrap_or_else(|| Err(anyhow::anyhow!("its thread was gone")))
+    }
+
+    fn end(&mut self) -> Option<anyhow::Result<TcpCounters>> {
+        self.stop.store(true, Ordering::Relaxed);
+        let thread = self.thread.take()?;
+        Some(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    }
+}
+
+impl Drop for TcpHost {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let _ = self.end();
+        }
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The thread.
+struct Runner {
+    stack: Stack,
+    tun: Tun,
+    rival: Tun,
+    app: Box<dyn Application>,
+    there: ImpairmentModel<Vec<u8>>,
+    back: ImpairmentModel<Vec<u8>>,
+    epoch: std::time::Instant,
+    ip_id: u16,
+}
+
+impl Runner {
+    fn run(&mut self, stop: &AtomicBool) -> anyhow::Result<TcpCounters> {
+        // The kernel may else put off every wake-up by 50 us.
+        let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+        let mut scratch = vec![0; LARGEST_PACKET];
+        // It listens before anybody can call.
+        let now = self.now();
+        self.app.turn(&mut self.stack, now);
+        while !stop.load(Ordering::Relaxed) {
+            self.wait()?;
+            self.take_in(&mut scratch)?;
+            let now = self.now();
+            self.stack.protocol(now);
+            self.app.turn(&mut self.stack, now);
+            self.send(now);
+            self.let_out();
+        }
+        Ok(self.stack.counters().clone())
+    }
+
+    /// Never 0, which is no moment of a stack.
+    fn now(&self) -> Instant {
+        Instant(1 + u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX - 1))
+    }
+
+    fn wait(&self) -> anyhow::Result<()> {
+        let now = self.now();
+        let next = [self.stack.next_due(now), self.there.poll_at(), self.back.poll_at()];
+        let wait_ns =
+            next.into_iter().flatten().map(|at| at.ns_since(now)).min().unwrap_or(IDLE_NS).min(IDLE_NS);
+        let timeout = Timespec {
+            tv_sec: (wait_ns / NS_PER_S).cast_signed(),
+            tv_nsec: (wait_ns % NS_PER_S).cast_signed(),
+        };
+        let mut fds =
+            [&self.tun, &self.rival].map(|tun| PollFd::from_borrowed_fd(tun.as_fd(), PollFlags::IN));
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno).context("wait for packets"),
+        }
+    }
+
+    fn take_in(&mut self, scratch: &mut [u8]) -> anyhow::Result<()> {
+        for _ in 0..READS_PER_TURN {
+            let now = self.now();
+            let Some(bytes) = self.tun.read(scratch).context("read from the kernel's device")? else { break };
+            let _ = self.back.handle_packet(now, bytes, Traffic::Other, scratch[..bytes].to_vec());
+        }
+        for _ in 0..READS_PER_TURN {
+            let now = self.now();
+            let Some(bytes) = self.rival.read(scratch).context("read from the rival's device")? else {
+                break;
+            };
+            let _ = self.there.handle_packet(now, bytes, Traffic::Other, scratch[..bytes].to_vec());
+        }
+        let now = self.now();
+        while let Some(departure) = self.back.poll_output(now) {
+            for _ in 0..departure.times {
+                self.deliver(&departure.packet, now);
+            }
+        }
+        Ok(())
+    }
+
+    /// A packet has crossed the link to our side.
+    fn deliver(&mut self, packet: &[u8], now: Instant) {
+        let Some(parsed) = parse(packet) else { return };
+        if parsed.destination == RIVAL_IP {
+            // A full device drops, as any does.
+            let _ = self.rival.write(packet);
+        } else if parsed.destination == OUR_IP {
+            let arrived = Arrived {
+                source: SocketAddr::new(parsed.source.into(), 0),
+                destination: SocketAddr::new(OUR_IP.into(), 0),
+                is_marked: parsed.is_marked,
+                bytes: parsed.segment,
+                at: now,
+            };
+            self.stack.input(&arrived, now);
+        }
+    }
+
+    fn send(&mut self, now: Instant) {
+        let Self { stack, there, ip_id, .. } = self;
+        stack.output(now, &mut |out| {
+            *ip_id = ip_id.wrapping_add(1);
+            let packet = packet(out, *ip_id);
+            let _ = there.handle_packet(now, packet.len(), Traffic::Other, packet);
+            Taken::Copied
+        });
+    }
+
+    fn let_out(&mut self) {
+        let now = self.now();
+        while let Some(departure) = self.there.poll_output(now) {
+            for _ in 0..departure.times {
+                // A full device drops, as any does.
+                let _ = self.tun.write(&departure.packet);
+            }
+        }
+    }
+}
+
+/// An IPv4 packet around a segment (RFC 791 section 3.1).
+fn packet(out: &Out<'_>, id: u16) -> Vec<u8> {
+    let bytes = IP_HEADER_BYTES + out.header.len() + out.payload.bytes as usize;
+    let mut packet = vec![0; IP_HEADER_BYTES];
+    packet.reserve(bytes - IP_HEADER_BYTES);
+    packet[0] = 0x45;
+    packet[1] = if out.ecn == Ecn::Capable { CAPABLE } else { 0 };
+    packet[2..4].copy_from_slice(&(bytes as u16).to_be_bytes());
+    packet[4..6].copy_from_slice(&id.to_be_bytes());
+    packet[6..8].copy_from_slice(&DONT_FRAGMENT.to_be_bytes());
+    (packet[8], packet[9]) = (HOPS, TCP);
+    packet[12..16].copy_from_slice(&OUR_IP.octets());
+    packet[16..20].copy_from_slice(&KERNEL_IP.octets());
+    let sum = !millrace_core::wire::checksum::sum16(&packet);
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet.extend_from_slice(out.header);
+    out.payload.slices().iter().for_each(|slice| packet.extend_from_slice(slice));
+    packet
+}
+
+/// An IPv4 packet with a segment in it.
+struct Parsed<'a> {
+    source: Ipv4Addr,
+    destination: Ipv4Addr,
+    is_marked: bool,
+    segment: &'a [u8],
+}
+
+fn parse(packet: &[u8]) -> Option<Parsed<'_>> {
+    let first = *packet.first()?;
+    let header = usize::from(first & 15) * 4;
+    let word = |at: usize| Some(u16::from_be_bytes(packet.get(at..at + 2)?.try_into().ok()?));
+    let address = |at: usize| Some(Ipv4Addr::from(<[u8; 4]>::try_from(packet.get(at..at + 4)?).ok()?));
+    let is_fit = first >> 4 == 4
+        && header >= IP_HEADER_BYTES
+        && packet.get(9) == Some(&TCP)
+        && word(6)? & IS_FRAGMENT == 0;
+    let segment = packet.get(header..usize::from(word(2)?)).filter(|_| is_fit)?;
+    let is_marked = packet.get(1)? & MARKED == MARKED;
+    Some(Parsed { source: address(12)?, destination: address(16)?, is_marked, segment })
+}
