@@ -177,7 +177,7 @@ impl Runner {
             self.send(now);
             self.let_out();
         }
-        Ok(self.stack.counters().clone())
+        Ok(*self.stack.counters())
     }
 
     /// Never 0, which is no moment of a stack.

@@ -17,7 +17,7 @@ use millrace_tcp::stack::{ConnectionId, Settings, Stack};
 
 const PORT: u16 = 7000;
 /// No transfer here needs as long on any machine; a connection that is stuck does.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 fn can_run() -> bool {
     let root = rustix::process::geteuid().is_root();
@@ -182,8 +182,8 @@ impl Application for Caller {
 /// The kernel's end of an echo: sends, half-closes, and reads until the end.
 fn call(to: SocketAddr, seed: u64, bytes: usize) -> Result<(), String> {
     let said = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
-    let mut stream = TcpStream::connect_timeout(&to, PATIENCE).map_err(said("connect"))?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(said("time-out"))?;
+    let mut stream = TcpStream::connect_timeout(&to, TIMEOUT).map_err(said("connect"))?;
+    stream.set_read_timeout(Some(TIMEOUT)).map_err(said("time-out"))?;
     let mut writer = stream.try_clone().map_err(said("clone"))?;
     let sender = std::thread::spawn(move || {
         for at in (0..bytes).step_by(16_384) {
@@ -209,7 +209,7 @@ fn call(to: SocketAddr, seed: u64, bytes: usize) -> Result<(), String> {
 /// The kernel echoes one connection.
 fn kernel_echo(listener: &TcpListener) -> std::io::Result<()> {
     let (mut stream, _) = listener.accept()?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     let mut buffer = vec![0; 65_536];
     loop {
         match stream.read(&mut buffer)? {
@@ -300,7 +300,7 @@ fn we_call_the_kernel() {
             kernel_echo(&listener)
         });
         let begun = std::time::Instant::now();
-        while outcome.lock().unwrap().is_none() && begun.elapsed() < PATIENCE {
+        while outcome.lock().unwrap().is_none() && begun.elapsed() < TIMEOUT {
             std::thread::sleep(Duration::from_millis(5));
         }
         let counters = host.stop().unwrap();

@@ -3,11 +3,13 @@
 //!
 //! Sizes are payloads in bytes; headers are the connection's affair.
 
-use crate::limits::{BLACK_HOLE_TIMEOUTS, MSS_BASE, MSS_MIN, MTU_PROBES, MTU_RAISE_NS, MTU_STEP};
+use crate::limits::{
+    BLACK_HOLE_TIMEOUTS, MSS_BASE, MSS_MIN, MTU_PROBE_PAUSE_NS, MTU_PROBES, MTU_RAISE_NS, MTU_STEP,
+};
 use crate::rtt::{Tick, ticks};
 
-/// Least pause after a probe was lost, in ticks (one second).
-const PAUSE: u32 = ticks(1_000_000_000);
+/// [`MTU_PROBE_PAUSE_NS`] in ticks.
+const AFTER_LOSS: u32 = ticks(MTU_PROBE_PAUSE_NS);
 
 /// State of the search.
 #[derive(Debug)]
@@ -114,7 +116,7 @@ impl Mtu {
         //# Specifically, after a probe failure event and suppressed congestion
         //# control, PLPMTUD MUST NOT probe again until an interval that is
         //# larger than the expected interval between congestion control events.
-        let mut pause = PAUSE.max(period);
+        let mut pause = AFTER_LOSS.max(period);
         if self.lost >= MTU_PROBES {
             //= RFC 4821 section 7.6.2
             //# In the absence of other indications, set search_high to the probe
@@ -166,7 +168,7 @@ impl Mtu {
         self.high = self.mss;
         self.mss = MSS_BASE;
         self.lost = 0;
-        self.pause_until = Tick(now.0.wrapping_add(PAUSE));
+        self.pause_until = Tick(now.0.wrapping_add(AFTER_LOSS));
         true
     }
 }

@@ -82,8 +82,9 @@ impl Rfc {
 fn is_page_break(line: &str) -> bool {
     let line = line.trim_end().trim_start_matches('\u{c}');
     let is_footer = line.ends_with(']') && line.contains("[Page ");
-    let ends_in_year =
-        line.len() > 40 && line[line.len().saturating_sub(4)..].chars().all(|c| c.is_ascii_digit());
+    // Names of authors need not be ASCII.
+    let last = line.len().saturating_sub(4);
+    let ends_in_year = line.len() > 40 && line.bytes().skip(last).all(|byte| byte.is_ascii_digit());
     is_footer || line.starts_with("RFC") && ends_in_year
 }
 

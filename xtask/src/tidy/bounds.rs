@@ -46,6 +46,15 @@ const GIVEN: &[(&str, &str, &str)] = &[
     ("crates/store/src/ingest/psi.rs", "MAX_SECTION_BYTES", "ISO/IEC 13818-1 section 2.4.4.4"),
     ("crates/store/src/stripes.rs", "MAX_FEC_DATA_UNITS", "SMPTE ST 2022-1"),
     ("crates/store/src/stripes.rs", "MIN_FEC_DATA_UNITS", "SMPTE ST 2022-1"),
+    ("crates/tcp/src/cc/cubic.rs", "EPOCH_MAX", "half of what a tick's number can say"),
+    ("crates/tcp/src/cc/hystart.rs", "MAX_RTT_THRESH", "RFC 9406 section 4.3"),
+    ("crates/tcp/src/cc/hystart.rs", "MIN_RTT_DIVISOR", "RFC 9406 section 4.3"),
+    ("crates/tcp/src/cc/hystart.rs", "MIN_RTT_THRESH", "RFC 9406 section 4.3"),
+    ("crates/tcp/src/cc/validate.rs", "PERIOD_MIN", "RFC 7661 section 4.2"),
+    ("crates/tcp/src/isn.rs", "TICK_NS", "RFC 6528 section 3"),
+    ("crates/tcp/src/recover/tlp.rs", "PTO_FIRST_NS", "RFC 8985 section 7.2"),
+    ("crates/tcp/src/wire/mod.rs", "MAX_SACKS", "RFC 2018 section 3"),
+    ("crates/tcp/src/wire/options.rs", "USER_TIMEOUT", "the kind of an option, RFC 5482 section 3"),
 ];
 
 pub(super) fn check(tree: &Tree, findings: &mut Vec<Finding>) {

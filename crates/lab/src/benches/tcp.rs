@@ -65,7 +65,7 @@ struct Outcome {
 fn run(options: &Options) -> anyhow::Result<Report> {
     let mut report = Report::new("tcp");
     let mut noise = NoiseMeter::start();
-    let rounds = options.runs.unwrap_or(options.pick(1, 2, 5)) as usize;
+    let rounds = options.runs.unwrap_or(options.pick(1, 2, 5));
     let length = options
         .duration_s
         .map_or(Duration::from_millis(options.pick(400, 8_000, 20_000)), Duration::from_secs);

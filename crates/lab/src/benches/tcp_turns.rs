@@ -277,11 +277,7 @@ impl Ground {
             });
         }
         let took = begun.elapsed().as_nanos() as f64;
-        ensure!(
-            sent == chosen.len() * each as usize,
-            "{sent} segments went out, not {}",
-            chosen.len() * each as usize
-        );
+        ensure!(sent == wanted, "{sent} segments went out, not {wanted}");
         for &at in chosen {
             let peer = &mut self.peers[at];
             peer.echo =

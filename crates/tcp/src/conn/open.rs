@@ -1,7 +1,7 @@
 //! OPEN (RFC 9293 section 3.10.1), and what the two SYNs agree upon.
 
 use super::{Config, Connection, Env, Happened, Marks, NEVER, Reason, State};
-use crate::limits::{DEFAULT_MSS_V4, DEFAULT_MSS_V6, INITIAL_RTO_NS, MIN_MSS};
+use crate::limits::{DEFAULT_MSS_V4, DEFAULT_MSS_V6, INITIAL_RTO_NS, MAX_WINDOW_SCALE, MIN_MSS};
 use crate::recv::{Receiver, ReceiverSettings, window};
 use crate::send::Queue;
 use crate::sender::{Sender, Setup};
@@ -15,8 +15,6 @@ const HEADERS_V4: u16 = 40;
 const HEADERS_V6: u16 = 60;
 /// What time stamps take of each segment (RFC 7323 appendix A).
 const STAMPS_BYTES: u16 = 12;
-/// Largest window scale.
-const MAX_SCALE: u8 = 14;
 
 /// What a SYN says that outlives it: all that has to be remembered of a request for a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -99,7 +97,7 @@ impl Config {
             iss,
             irs: syn.seq,
             peer_mss: peer_mss(is_v4, &syn.options),
-            snd_scale: scale.map(|scale| scale.min(MAX_SCALE)),
+            snd_scale: scale.map(|scale| scale.min(MAX_WINDOW_SCALE)),
             rcv_scale: if scale.is_some() { self.scale() } else { 0 },
             has_sack: self.sack && syn.options.is_sack_permitted,
             has_ecn: self.ecn && asks_ecn,
