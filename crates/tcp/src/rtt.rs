@@ -102,7 +102,7 @@ impl Rtt {
             self.var_4 = measured * 2;
             return;
         }
-        //= RFC 7323 appendix G
+        //= RFC 7323 section G
         //# This modification
         //# will ensure that a similar amount of time is taken into account for
         //# the RTO estimation, regardless of how many samples are taken per

@@ -96,7 +96,7 @@ fn play(lab: &mut Lab, options: &Options, report: &mut Report) -> Result<(), Str
     };
     let all: Vec<_> = checks::PHASES.iter().flat_map(chosen).collect();
     // The name of a check ends in the film that it plays.
-    lab.films = films::make(&lab, |film| all.iter().any(|check| check.name.ends_with(film)))?;
+    lab.films = films::make(lab, |film| all.iter().any(|check| check.name.ends_with(film)))?;
     for phase in checks::PHASES {
         let checks = chosen(phase);
         if checks.is_empty() {

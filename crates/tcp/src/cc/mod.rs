@@ -107,10 +107,10 @@ impl Windows {
     /// Slow start, not beyond the threshold; returns the bytes that were left over.
     pub(crate) fn slow_start(&mut self, bytes: u32, limit: u32) -> u32 {
         //= RFC 5681 section 3.1
-        //# During slow start, a TCP increments cwnd by at most SMSS bytes for
-        //# each ACK received that cumulatively acknowledges new data.
         //= type=exception
         //= reason=RFC 3465 counts bytes up to a limit instead, RFC 9406 raises the limit for a sender that spreads its departures.
+        //# During slow start, a TCP increments cwnd by at most SMSS bytes for
+        //# each ACK received that cumulatively acknowledges new data.
         let step = bytes.min(limit).min(self.ssthresh.saturating_sub(self.cwnd));
         self.grow(step);
         bytes - step

@@ -33,7 +33,8 @@ impl Control for Reno {
         }
         if self.is_slow_start() {
             //= RFC 3465 section 2.3
-            //# MUST NOT be > 1*SMSS bytes in any slow start-based loss recovery.
+            //# In this situation, a
+            //# TCP MUST use L=1*SMSS as specified in RFC 2581 since ACKs for large
             let limit = if growth.is_recovering { growth.mss } else { 2 * growth.mss };
             self.windows.slow_start(growth.bytes, limit);
             return;

@@ -192,7 +192,7 @@ impl Sender {
             delivery.longest
         };
         let Some(measured) = measured else { return };
-        //= RFC 7323 appendix G
+        //= RFC 7323 section G
         //# ExpectedSamples = ceiling(FlightSize / (SMSS * 2))
         self.rtt.sample(measured, pass.outstanding.div_ceil(2 * mss));
         self.tlp.has_sample = true;

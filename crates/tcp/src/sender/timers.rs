@@ -109,11 +109,11 @@ impl Sender {
         self.rtt.backoff = self.rtt.backoff.saturating_add(1);
         let times = self.rtt.backoff;
         //= RFC 2018 section 5
+        //= type=exception
+        //= reason=Only where the first segment bears the mark, which proves it: all others were retransmitted for nothing each time. A receiver that dropped something further on comes to that point as well.
         //# After a retransmit timeout the data sender SHOULD turn off all of the
         //# SACKed bits, since the timeout might indicate that the data receiver
         //# has reneged.
-        //= type=exception
-        //= reason=Only where the first segment bears the mark, which proves it: all others were retransmitted for nothing each time. A receiver that dropped something further on comes to that point as well.
         if self.board.first(records).is_some_and(|first| first.is(SACKED)) {
             records.counts.reneged += 1;
             self.board.forget_sacked(records);
