@@ -1,4 +1,4 @@
-//! Congestion control: how large the window is. When it is cut is decided by recovery; how far it may be trusted by [`validate`].
+//! Congestion control: how large the window is. When it is cut is decided by recovery; how far it may be trusted by `validate`.
 
 use crate::limits::{CWND_MAX, INITIAL_BYTES, INITIAL_SEGMENTS};
 use crate::rtt::Tick;
