@@ -195,6 +195,8 @@ impl Ground {
                     && let Some(peer) = self.peers.iter_mut().find(|peer| peer.flow == flow)
                 {
                     peer.id = Some(event.connection);
+                    // As a stream has it: its last packet does not wait for an acknowledgment.
+                    self.stack.nagle(event.connection, false, self.now);
                 }
             }
         }
