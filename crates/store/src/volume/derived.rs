@@ -122,7 +122,7 @@ impl Derived {
 
 const _: () = assert!(MAX_DERIVED_SUFFIX_BYTES >= "@-31.25".len());
 
-/// As it stands behind [`MARK`].
+/// As it stands behind `MARK`.
 impl fmt::Display for DerivedKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
