@@ -46,9 +46,9 @@ pub const RECORDS_IN_BLOCK: usize = 15;
 pub const DEVICE_COPIES: u8 = u8::MAX;
 /// Smallest variation that the retransmission time-out allows for, in nanoseconds: receivers delay acknowledgments by 40 to 200 ms.
 pub const RTO_MIN_NS: u64 = 200_000_000;
-/// Largest retransmission time-out, in nanoseconds (RFC 6298 rule 2.5: at least 60 s).
+/// Largest retransmission time-out, also of a SYN and of a window probe, in nanoseconds (RFC 6298 rule 2.5: at least 60 s).
 pub const RTO_MAX_NS: u64 = 60_000_000_000;
-/// Retransmission time-out before anything was measured, in nanoseconds (RFC 6298 rule 2.1).
+/// Retransmission time-out before anything was measured, also of a SYN or SYN,ACK, in nanoseconds (RFC 6298 rule 2.1).
 pub const RTO_FIRST_NS: u64 = 1_000_000_000;
 /// The same if the SYN timed out (RFC 6298 rule 5.7).
 pub const RTO_AFTER_SYN_NS: u64 = 3_000_000_000;
@@ -99,10 +99,6 @@ pub const UNPIN_AFTER_NS: u64 = 2_000_000_000;
 /// Challenge ACKs and answers to segments out of the window that a connection sends a second (RFC 5961 section 7). The RFC suggests ten in five
 /// seconds; a peer that lost its window needs one a round trip.
 pub const CHALLENGES_PER_SECOND: u8 = 10;
-/// First wait of a SYN or SYN,ACK for its acknowledgment (RFC 6298 section 2.1).
-pub const INITIAL_RTO_NS: u64 = 1_000_000_000;
-/// Longest wait between two tries of a SYN or two window probes (RFC 6298 section 2.5 allows no less than 60 s).
-pub const MAX_BACKOFF_NS: u64 = 60_000_000_000;
 /// Shortest wait for the first window probe: the override time-out of the sender's silly-window avoidance is to be 0.1 to 1 s (RFC 9293
 /// section 3.8.6.2.1).
 pub const MIN_PERSIST_NS: u64 = 200_000_000;

@@ -4,7 +4,7 @@ use millrace_core::pool::ExtentContent;
 use millrace_core::time::Instant;
 
 use super::{Agreed, Connection, Env, Marks, NEVER, State};
-use crate::limits::{MAX_BACKOFF_NS, MIN_PERSIST_NS};
+use crate::limits::{MIN_PERSIST_NS, RTO_MAX_NS};
 use crate::recv::{AckDue, window};
 use crate::send::{Cut, Cutting};
 use crate::sender::Permit;
@@ -341,7 +341,7 @@ impl Connection {
     //# 29) (Section 3.8.1), and SHOULD increase exponentially the interval
     //# between successive probes (SHLD-30).
     pub(super) fn persist_ns(&self) -> u64 {
-        (self.sender.rto_ns() << self.tries.min(16)).clamp(MIN_PERSIST_NS, MAX_BACKOFF_NS)
+        (self.sender.rto_ns() << self.tries.min(16)).clamp(MIN_PERSIST_NS, RTO_MAX_NS)
     }
 
     /// The segment went. False: the sender had no room to remember it, and it has to be kept back.

@@ -1,11 +1,12 @@
 //! OPEN (RFC 9293 section 3.10.1), and what the two SYNs agree upon.
 
 use super::{Config, Connection, Env, Happened, Marks, NEVER, Reason, State};
-use crate::limits::{DEFAULT_MSS_V4, DEFAULT_MSS_V6, INITIAL_RTO_NS, MAX_WINDOW_SCALE, MIN_MSS};
+use crate::limits::{DEFAULT_MSS_V4, DEFAULT_MSS_V6, MAX_WINDOW_SCALE, MIN_MSS, RTO_FIRST_NS};
 use crate::recv::{Receiver, ReceiverSettings, window};
 use crate::send::Queue;
 use crate::sender::{Sender, Setup};
 use crate::seq::Seq;
+use crate::wire::options::STAMPS_BYTES;
 use crate::wire::{Flags, FlowKey, Options, Segment, Stamps, Template};
 
 use millrace_core::time::Instant;
@@ -13,8 +14,6 @@ use millrace_core::time::Instant;
 /// Bytes of an IPv4 and of a TCP header without options, and of an IPv6 one.
 const HEADERS_V4: u16 = 40;
 const HEADERS_V6: u16 = 60;
-/// What time stamps take of each segment (RFC 7323 appendix A).
-const STAMPS_BYTES: u16 = 12;
 
 /// What a SYN says that outlives it: all that has to be remembered of a request for a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -216,7 +215,7 @@ impl Connection {
 
     /// Enters ESTABLISHED: everything that the sender has to know is known.
     pub(super) fn establish(&mut self, env: &mut Env<'_>, handshake_ns: Option<u64>) {
-        let overhead = if self.marks.has(Marks::HAS_STAMPS) { STAMPS_BYTES } else { 0 };
+        let overhead = if self.marks.has(Marks::HAS_STAMPS) { STAMPS_BYTES as u16 } else { 0 };
         let own = env.config.mss(self.marks.has(Marks::IS_V4));
         //= RFC 9293 section 3.7.1
         //# The maximum size of a segment that a TCP endpoint really sends, the
@@ -224,7 +223,7 @@ impl Connection {
         //# (that reflects the available reassembly buffer size at the remote
         //# host, the EMTU_R [19]) and the largest transmission size permitted by
         //# the IP layer (EMTU_S [19]):
-        let mss = self.peer_mss.min(own).saturating_sub(overhead).max(MIN_MSS - STAMPS_BYTES);
+        let mss = self.peer_mss.min(own).saturating_sub(overhead).max(MIN_MSS - STAMPS_BYTES as u16);
         let was_repeated = self.marks.has(Marks::SYN_REPEATED);
         self.sender = Sender::new(
             &Setup {
@@ -264,6 +263,6 @@ impl Connection {
 
     /// Wait before the next try of the SYN.
     pub(super) fn syn_wait_ns(&self) -> u64 {
-        (INITIAL_RTO_NS << self.tries.min(16)).min(crate::limits::MAX_BACKOFF_NS)
+        (RTO_FIRST_NS << self.tries.min(16)).min(crate::limits::RTO_MAX_NS)
     }
 }

@@ -7,7 +7,7 @@ use super::{ListenerId, Reply, Stack};
 use crate::conn::arrive::{Arrival, answer_listen};
 use crate::conn::{Agreed, Connection, State};
 use crate::keyed::HashKey;
-use crate::limits::{INITIAL_RTO_NS, SYN_ACK_TRIES};
+use crate::limits::{RTO_FIRST_NS, SYN_ACK_TRIES};
 use crate::recv::window;
 use crate::table::Table;
 use crate::wire::{Flags, FlowKey, Head, Segment};
@@ -66,7 +66,7 @@ impl Requests {
         }
         self.free.pop();
         self.records[number as usize] = Some(request);
-        self.wheel.set(number, now.plus_ns(INITIAL_RTO_NS), now);
+        self.wheel.set(number, now.plus_ns(RTO_FIRST_NS), now);
         true
     }
 
@@ -236,7 +236,7 @@ impl Stack {
             request.tries += 1;
             request.agreed.is_repeated = true;
             let (agreed, tries) = (request.agreed, request.tries);
-            self.requests.wheel.set(number, now.plus_ns(INITIAL_RTO_NS << tries), now);
+            self.requests.wheel.set(number, now.plus_ns(RTO_FIRST_NS << tries), now);
             let head = self.syn_ack(&flow, &agreed, now);
             self.reply(Reply { flow, head });
         }

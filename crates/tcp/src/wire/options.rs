@@ -16,7 +16,7 @@ const USER_TIMEOUT: u8 = 28;
 /// How nearly every segment of a connection with time stamps begins its options (RFC 7323 appendix A).
 pub(super) const STAMPS_HEAD: [u8; 4] = [NO_OPERATION, NO_OPERATION, STAMPS, 10];
 /// Bytes of options that are time stamps and nothing else.
-pub(super) const STAMPS_BYTES: usize = 12;
+pub(crate) const STAMPS_BYTES: usize = 12;
 
 /// Reads options. Of an option that is there twice the first counts; one of a known kind but another length is passed over like an
 /// unknown one.
