@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use millrace_core::random::SplitMix;
 use millrace_core::time::Instant;
 use millrace_tcp::conn::{Config, Happened, Reason, State};
-use millrace_tcp::stack::{Arrived, CallError, ConnectionId, Ecn, Settings, Stack, Taken};
+use millrace_tcp::stack::{CallError, ConnectionId, Settings, Stack, Taken};
 use millrace_tcp::wire::{Body, Flags, FlowKey, Head, Template};
 
 use sim::{MS, Packet};
@@ -41,15 +41,7 @@ fn packets(stack: &mut Stack, now: Instant) -> Vec<Packet> {
     stack.protocol(now);
     let mut packets = Vec::new();
     stack.output(now, &mut |out| {
-        let mut bytes = out.header.to_vec();
-        out.payload.slices().iter().for_each(|slice| bytes.extend_from_slice(slice));
-        packets.push(Packet {
-            source: out.flow.local().ip(),
-            destination: out.flow.remote().ip(),
-            is_capable: out.ecn == Ecn::Capable,
-            is_marked: false,
-            bytes,
-        });
+        packets.push(Packet::of(out));
         Taken::Copied
     });
     packets
@@ -57,14 +49,7 @@ fn packets(stack: &mut Stack, now: Instant) -> Vec<Packet> {
 
 fn give(stack: &mut Stack, packets: &[Packet], now: Instant) {
     for packet in packets {
-        let arrived = Arrived {
-            source: SocketAddr::new(packet.source, 0),
-            destination: SocketAddr::new(packet.destination, 0),
-            is_marked: false,
-            bytes: &packet.bytes,
-            at: now,
-        };
-        stack.input(&arrived, now);
+        stack.input(&packet.arrived(now), now);
     }
 }
 

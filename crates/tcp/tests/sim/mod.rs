@@ -5,9 +5,10 @@ pub(crate) mod link;
 pub(crate) mod ours;
 pub(crate) mod smol;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use millrace_core::time::Instant;
+use millrace_tcp::stack::{Arrived, Ecn, Out};
 
 use self::link::Link;
 
@@ -25,6 +26,32 @@ pub(crate) struct Packet {
     pub(crate) is_capable: bool,
     pub(crate) is_marked: bool,
     pub(crate) bytes: Vec<u8>,
+}
+
+impl Packet {
+    /// Around a segment that a stack sends.
+    pub(crate) fn of(out: &Out<'_>) -> Self {
+        let mut bytes = out.header.to_vec();
+        out.payload.slices().iter().for_each(|slice| bytes.extend_from_slice(slice));
+        Self {
+            source: out.flow.local().ip(),
+            destination: out.flow.remote().ip(),
+            is_capable: out.ecn == Ecn::Capable,
+            is_marked: false,
+            bytes,
+        }
+    }
+
+    /// As a stack takes it in.
+    pub(crate) fn arrived(&self, at: Instant) -> Arrived<'_> {
+        Arrived {
+            source: SocketAddr::new(self.source, 0),
+            destination: SocketAddr::new(self.destination, 0),
+            is_marked: self.is_marked,
+            bytes: &self.bytes,
+            at,
+        }
+    }
 }
 
 /// Who stands at the end of a link.

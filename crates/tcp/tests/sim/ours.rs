@@ -14,7 +14,7 @@ use millrace_core::wire::checksum::sum16;
 use millrace_tcp::conn::{Config, Happened, Reason, State};
 use millrace_tcp::recv::ClusterSize;
 use millrace_tcp::send::{ExtentRange, Part};
-use millrace_tcp::stack::{Arrived, CallError, ConnectionId, Ecn, Frame, Settings, Stack, Taken};
+use millrace_tcp::stack::{CallError, ConnectionId, Frame, Settings, Stack, Taken};
 
 use super::app::{App, stream};
 use super::{Endpoint, MS, Packet};
@@ -237,14 +237,7 @@ impl Ours {
 
 impl Endpoint for Ours {
     fn take(&mut self, now: Instant, packet: &Packet) {
-        let arrived = Arrived {
-            source: SocketAddr::new(packet.source, 0),
-            destination: SocketAddr::new(packet.destination, 0),
-            is_marked: packet.is_marked,
-            bytes: &packet.bytes,
-            at: now,
-        };
-        self.stack.input(&arrived, now);
+        self.stack.input(&packet.arrived(now), now);
     }
 
     fn turn(&mut self, now: Instant) -> Vec<Packet> {
@@ -261,15 +254,7 @@ impl Endpoint for Ours {
             if *device_ns > 0 && random.below(50) == 0 {
                 return Taken::Full;
             }
-            let mut bytes = out.header.to_vec();
-            out.payload.slices().iter().for_each(|slice| bytes.extend_from_slice(slice));
-            packets.push(Packet {
-                source: out.flow.local().ip(),
-                destination: out.flow.remote().ip(),
-                is_capable: out.ecn == Ecn::Capable,
-                is_marked: false,
-                bytes,
-            });
+            packets.push(Packet::of(out));
             match out.frame {
                 Some(frame) if *device_ns > 0 => {
                     let places =
