@@ -129,7 +129,7 @@ impl TcpHost {
     /// # Errors
     /// Why it ended before.
     pub fn stop(mut self) -> anyhow::Result<TcpCounters> {
-        self.end().unwrap_or_else(|| Err(anyhow::anyhow!("its thread was gone")))
+        self.end().expect("it is stopped once")
     }
 
     fn end(&mut self) -> Option<anyhow::Result<TcpCounters>> {
@@ -141,10 +141,11 @@ impl TcpHost {
 
 impl Drop for TcpHost {
     fn drop(&mut self) {
+        // While a panic unwinds nobody waits for it.
+        self.stop.store(true, Ordering::Relaxed);
         if !std::thread::panicking() {
             let _ = self.end();
         }
-        self.stop.store(true, Ordering::Relaxed);
     }
 }
 
