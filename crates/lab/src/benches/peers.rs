@@ -21,7 +21,7 @@ pub(super) const BENCH: Bench = Bench {
     name: "peers",
     shows: "viewers that one core serves with us, with other servers and with senders that anybody could write",
     not_for: "absolute figures: the machine, the veth pair and the receiver are the same for all, so read the ratios",
-    options: &["peers", "rate", "transport", "titles", "offload", "runs", "quick", "duration", "scratch"],
+    options: &["peers", "rate", "transport", "titles", "offload", "backend", "runs", "quick", "duration", "scratch"],
     targets: &["peers-ratio", "gso-cpu-ratio"],
     needs: &[
         Need::Root,
@@ -78,7 +78,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     options.say(&format!("making {titles} media files of {rate}"));
     let files = MediaFiles::make(&scratch.0.join("media"), rate, effort.media_s(spread), titles)?;
     let site = Site::new(options.offload.unwrap_or(false), 1, scratch.0.join("site"))?;
-    let scene = Scene::new(options, &site, &files, spread);
+    let scene = Scene { backend: options.backend.as_deref(), ..Scene::new(options, &site, &files, spread) };
     let (mut standings, mut lines) = (Vec::new(), Lines::default());
     for peer in std::iter::once(&peers::OURSELVES).chain(peers::ALL) {
         let is_wanted = options.peers.is_empty() || options.peers.iter().any(|name| name == peer.name);
