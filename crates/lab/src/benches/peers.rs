@@ -21,7 +21,18 @@ pub(super) const BENCH: Bench = Bench {
     name: "peers",
     shows: "viewers that one core serves with us, with other servers and with senders that anybody could write",
     not_for: "absolute figures: the machine, the veth pair and the receiver are the same for all, so read the ratios",
-    options: &["peers", "rate", "transport", "titles", "offload", "backend", "runs", "quick", "duration", "scratch"],
+    options: &[
+        "peers",
+        "rate",
+        "transport",
+        "titles",
+        "offload",
+        "backend",
+        "runs",
+        "quick",
+        "duration",
+        "scratch",
+    ],
     targets: &["peers-ratio", "gso-cpu-ratio"],
     needs: &[
         Need::Root,
@@ -209,7 +220,7 @@ fn cpu_ratio(options: &Options, scene: Scene<'_>, ours: f64, report: &mut Report
     let window = Duration::from_secs_f64(options.pick(1.0, 3.0, 4.0));
     let effort = Effort { max_viewers: count, ..Effort::of(options) };
     let udp = |peer: &Peer| -> anyhow::Result<Option<Service<'_>>> {
-        // The last one of the ring has the longest bursts: the hardest to keep up with.
+        // The last one of the ring has bursts about as long as ours can be.
         Ok(peer.services(scene)?.into_iter().rfind(|s| s.transport != TransportChoice::Tcp))
     };
     let ring = peers::ALL.iter().find(|peer| peer.name == "reference-ring");

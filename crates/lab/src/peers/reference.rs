@@ -15,6 +15,8 @@ use crate::reference::Kind;
 
 /// The most packets that one send with segmentation offload carries.
 const LONG_BURST_PACKETS: u64 = 44;
+/// The longest bursts that leave something of the strict limit of lateness to the machine; about as long as the engine's longest.
+const LONGEST_WHOLE_MS: u64 = 17;
 /// Longer bursts are late by themselves: the patient limit is 100 ms.
 const LONGEST_DISTANCE_MS: u64 = 80;
 
@@ -25,17 +27,20 @@ pub(super) const RING: Peer = Peer {
     install: INSTALL,
     missing: || None,
     services: |scene| {
-        // The second has the longest bursts that leave something of the strict limit of lateness to the machine.
-        let rings = [10, 17];
-        let mut services = Vec::from(rings.map(|ms| ring(scene, format!("every {ms} ms"), ms)));
+        let every = [10, LONGEST_WHOLE_MS];
+        let mut services = Vec::new();
         // What a burst costs is a matter of its packets, so lengths in packets are what rates are compared by.
         for packets in [8, LONG_BURST_PACKETS] {
             let distance_ms = distance_ms(packets, scene.files.rate);
-            if rings.iter().all(|known| *known != distance_ms) && distance_ms <= LONGEST_DISTANCE_MS {
-                let label = format!("{packets} packets every {distance_ms} ms");
-                services.push(ring(scene, label, distance_ms));
+            if !every.contains(&distance_ms) && distance_ms <= LONGEST_DISTANCE_MS {
+                services.push(ring(
+                    scene,
+                    format!("of {packets} packets every {distance_ms} ms"),
+                    distance_ms,
+                ));
             }
         }
+        services.extend(every.map(|ms| ring(scene, format!("every {ms} ms"), ms)));
         Ok(services)
     },
 };
