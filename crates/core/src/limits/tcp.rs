@@ -80,6 +80,10 @@ pub const BLACK_HOLE_TIMEOUTS: u8 = 2;
 /// Smallest payload that reports of routers may lower a segment to, in bytes: MTU 552 less headers with full options. Less is an
 /// attack that multiplies packets rather than a path (RFC 5927 section 7).
 pub const MSS_MIN: u16 = 472;
+/// Least MTU of an IPv6 link, in bytes (RFC 8200 section 5): no report of a smaller one is true.
+pub const IPV6_MTU_MIN: u32 = 1280;
+/// Sizes of packets to try in turn where a router says that one is too big, but not what it takes, in bytes (RFC 1191 section 7.1).
+pub const MTU_PLATEAUS: [u32; 11] = [65_535, 32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 508, 296, 68];
 /// Payload to which a black hole lowers a segment, in bytes: it fits IPv6's least MTU of 1280 with headers and 20 bytes of options.
 pub const MSS_BASE: u16 = 1200;
 /// The search for a larger segment ends when no more than this is to be gained, in bytes.

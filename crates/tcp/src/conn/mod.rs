@@ -6,6 +6,7 @@
 //! | `arrive/` | SEGMENT ARRIVES: a file for each step of section 3.10.7.4 |
 //! | `calls` | SEND, RECEIVE, STATUS |
 //! | `close` | CLOSE and ABORT |
+//! | `icmp` | error messages of ICMP |
 //! | `emit` | which segment goes next: what was lost, new data, probes, acknowledgments |
 //! | `timers` | time-outs: SYN, window probe, keep-alive, user time-out, release of extents |
 //! | `stamps` | RFC 7323: time stamps, PAWS |
@@ -17,6 +18,7 @@ pub(crate) mod arrive;
 mod calls;
 mod close;
 mod emit;
+mod icmp;
 mod marks;
 mod open;
 mod stamps;
@@ -31,6 +33,7 @@ use crate::recv::{Pages, Receiver};
 use crate::send::{Queue, Store};
 use crate::sender::Sender;
 use crate::seq::Seq;
+use crate::stack::Undelivered;
 use crate::wire::Template;
 
 pub(crate) use self::emit::{Plan, Planned};
@@ -75,6 +78,8 @@ pub enum Reason {
     Finished,
     /// The peer refused it: RST in answer to the SYN.
     Refused,
+    /// The SYN cannot reach the peer's TCP, an ICMP message says.
+    Unreachable,
     /// The peer reset it.
     Reset,
     /// The application aborted it.
@@ -92,6 +97,7 @@ impl std::fmt::Display for Reason {
         f.write_str(match self {
             Self::Finished => "closed by both sides",
             Self::Refused => "connection refused",
+            Self::Unreachable => "connection refused: the peer's port, or its TCP, cannot be reached",
             Self::Reset => "connection reset",
             Self::Aborted => "connection aborted",
             Self::TimedOut => "connection aborted due to user timeout",
@@ -211,6 +217,12 @@ millrace_core::counters! {
         sum timed_out,
         /// Times that leases went back because a connection made no progress.
         sum unpinned,
+        /// ICMP messages that came in.
+        sum icmp_in,
+        /// ICMP messages that concern no connection, or nothing in flight, or are unlikely.
+        sum icmp_ignored,
+        /// ICMP messages by which segments were made smaller, or the search for larger ones ended.
+        sum icmp_too_big,
         /// Noted acknowledgments processed after the output stage.
         sum acks_deferred,
         /// Acknowledgments merged into a later one.
@@ -245,6 +257,9 @@ impl Happened {
     pub const URGENT: Self = Self(16);
     /// Closed; the reason is with it, and the connection's number means nothing from now on.
     pub const CLOSED: Self = Self(32);
+
+    /// A segment did not arrive, an ICMP message says ([`crate::stack::Stack::undelivered`]); it is sent again all the same.
+    pub const UNDELIVERED: Self = Self(64);
 
     /// Whether all of `other` happened.
     pub const fn has(self, other: Self) -> bool {
@@ -300,6 +315,8 @@ pub(crate) struct Connection {
     state: State,
     reason: Reason,
     happened: Happened,
+    /// What ICMP last said, if nothing was acknowledged since.
+    undelivered: Option<Undelivered>,
     snd_scale: u8,
     rcv_scale: u8,
     /// Tries of the timer above.

@@ -15,6 +15,11 @@ use millrace_core::time::Instant;
 const HEADERS_V4: u16 = 40;
 const HEADERS_V6: u16 = 60;
 
+/// Bytes of an IP header and of a TCP header without options.
+pub(super) const fn header_bytes(is_v4: bool) -> u16 {
+    if is_v4 { HEADERS_V4 } else { HEADERS_V6 }
+}
+
 /// What a SYN says that outlives it: all that has to be remembered of a request for a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Agreed {
@@ -56,7 +61,7 @@ impl Config {
     //# effective MTU minus the fixed IP and TCP headers.
     /// The segment size that is announced.
     pub(crate) fn mss(&self, is_v4: bool) -> u16 {
-        self.mtu.saturating_sub(if is_v4 { HEADERS_V4 } else { HEADERS_V6 }).max(MIN_MSS)
+        self.mtu.saturating_sub(header_bytes(is_v4)).max(MIN_MSS)
     }
 
     /// The smallest scale with which the receive buffer can be announced.
@@ -153,6 +158,7 @@ impl Connection {
             state: State::Closed,
             reason: Reason::Finished,
             happened: Happened::default(),
+            undelivered: None,
             snd_scale: 0,
             rcv_scale: 0,
             tries: 0,

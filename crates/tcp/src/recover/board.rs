@@ -60,6 +60,19 @@ impl Board {
         block.records[block.pending()].last()
     }
 
+    /// The segment with byte `seq`, unless it is acknowledged.
+    pub(crate) fn find<'a>(&self, slab: &'a Records, seq: Seq) -> Option<&'a Record> {
+        let mut index = self.pending;
+        while let Some(block) = slab.block(index) {
+            if block.end_seq.after(seq) {
+                let mut records = block.records[block.pending()].iter();
+                return records.find(|record| seq.is_within(record.seq, u32::from(record.len)));
+            }
+            index = block.next;
+        }
+        None
+    }
+
     /// Whether one more segment can be kept in mind.
     pub(crate) fn has_room(&self, slab: &Records) -> bool {
         slab.free_blocks() > 0 || slab.block(self.tail).is_some_and(|block| !block.is_full())

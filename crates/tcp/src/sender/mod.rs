@@ -18,7 +18,7 @@ use crate::recover::board::Board;
 use crate::recover::frto::Frto;
 use crate::recover::prr::Prr;
 use crate::recover::rack::Rack;
-use crate::recover::records::Records;
+use crate::recover::records::{Records, SACKED};
 use crate::recover::tlp::Tlp;
 use crate::recover::undo::Undo;
 use crate::rtt::{Rtt, Tick, nanoseconds, ticks};
@@ -374,14 +374,21 @@ impl Sender {
         self.board.device_done(records, seq, len);
     }
 
+    /// Length of the segment in flight that byte `seq` is in, in bytes; `None` if it is not, or the receiver has it.
+    pub fn len_in_flight(&self, records: &Records, seq: Seq) -> Option<u16> {
+        self.board.find(records, seq).filter(|record| !record.is(SACKED)).map(|record| record.len)
+    }
+
     /// A router reported that segments with more payload than this do not pass (RFC 1191, RFC 8201); the caller has checked that
-    /// the report quotes bytes that are in flight, and taken off the headers.
-    pub fn too_big(&mut self, records: &mut Records, now: Instant, payload: u16) {
-        if self.mtu.too_big(payload, Tick::at(now)) {
+    /// the report quotes bytes that are in flight, and taken off the headers. False: that was known.
+    pub fn too_big(&mut self, records: &mut Records, now: Instant, payload: u16) -> bool {
+        let is_news = self.mtu.too_big(payload, Tick::at(now));
+        if is_news {
             // What was too large was dropped, but not by congestion: it goes again in smaller segments (RFC 8201 section 5.4).
-            let mss = self.mtu.mss();
-            self.board.mark_lost(records, |record| Some(record.len > mss));
+            let largest = self.mtu.mss().max(payload);
+            self.board.mark_lost(records, |record| Some(record.len > largest));
         }
+        is_news
     }
 
     /// Sending ends for good: everything counts as acknowledged, so that only the device keeps records.

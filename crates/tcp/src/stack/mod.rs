@@ -14,9 +14,11 @@
 //! | `requests` | SYN-RECEIVED of listeners: small records |
 //! | `listen` | listeners, their backlogs, SYN cookies |
 //! | `calls` | what the application asks for |
+//! | `icmp` | error messages of ICMP |
 //! | `settle` | what follows from a changed state: events, timers, TIME-WAIT |
 
 mod calls;
+mod icmp;
 mod input;
 mod listen;
 mod notes;
@@ -25,6 +27,7 @@ mod requests;
 mod settle;
 
 pub use self::calls::CallError;
+pub use self::icmp::{IcmpError, IcmpKind, Undelivered};
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

@@ -58,6 +58,11 @@ impl Requests {
         self.wheel.next_due()
     }
 
+    /// Sequence number of the SYN,ACK.
+    pub(super) fn iss(&self, number: u32) -> Option<crate::seq::Seq> {
+        self.records.get(number as usize)?.as_ref().map(|request| request.agreed.iss)
+    }
+
     /// False if there is no room.
     fn insert(&mut self, flow: &FlowKey, request: Request, now: Instant) -> bool {
         let Some(&number) = self.free.last() else { return false };

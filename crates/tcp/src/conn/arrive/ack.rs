@@ -107,6 +107,7 @@ impl Connection {
             //# have been SENT and fully acknowledged
             self.happened.insert(Happened::ACKED);
             self.progress = env.now;
+            self.undelivered = None;
             self.marks.remove(Marks::STARVED);
             if self.marks.take(Marks::UNPINNED) {
                 env.store.keep(&self.queue);
