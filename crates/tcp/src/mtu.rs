@@ -4,7 +4,8 @@
 //! Sizes are payloads in bytes; headers are the connection's affair.
 
 use crate::limits::{
-    BLACK_HOLE_TIMEOUTS, MSS_BASE, MSS_MIN, MTU_PROBE_PAUSE_NS, MTU_PROBES, MTU_RAISE_NS, MTU_STEP,
+    BLACK_HOLE_TIMEOUTS, MIN_SIZE_TIMEOUTS, MSS_BASE, MSS_MIN, MTU_PROBE_PAUSE_NS, MTU_PROBES, MTU_RAISE_NS,
+    MTU_STEP,
 };
 use crate::rtt::{Tick, ticks};
 
@@ -23,6 +24,8 @@ pub(crate) struct Mtu {
     /// Size of the probe that is asked for or in flight; 0: none.
     probe: u16,
     is_out: bool,
+    /// `high` is what a router said, or what passed before: it is tried before anything in between.
+    is_told: bool,
     /// Probes of the size of `high` that were lost.
     lost: u8,
     /// Nothing is probed before this moment.
@@ -42,23 +45,33 @@ pub(crate) struct Opportunity {
     pub(crate) now: Tick,
 }
 
+/// What the search wants now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    Nothing,
+    /// That no new data goes until the window has room for a probe: where each acknowledgment makes room for a segment or two, it never
+    /// would have.
+    Room,
+    /// A probe of this size.
+    Probe(u16),
+}
+
 impl Mtu {
-    pub(crate) fn new(mss: u16, limit: u16, now: Tick) -> Self {
+    /// `from`: when the first probe may go.
+    pub(crate) fn new(mss: u16, limit: u16, from: Tick) -> Self {
         let limit = limit.max(mss);
-        Self { mss, high: limit, limit, probe: 0, is_out: false, lost: 0, pause_until: now }
+        Self { mss, high: limit, limit, probe: 0, is_out: false, is_told: false, lost: 0, pause_until: from }
     }
 
     pub(crate) fn mss(&self) -> u16 {
         self.mss
     }
 
-    /// The size to probe with now, if any. Cheap where there is nothing to find.
-    pub(crate) fn wants(&mut self, chance: &Opportunity) -> Option<u16> {
-        if self.mss >= self.limit || self.is_out {
-            return None;
-        }
-        if chance.now.since(self.pause_until) as i32 <= 0 {
-            return None;
+    /// Whether to probe now, and with which size. Cheap where there is nothing to find.
+    pub(crate) fn wants(&mut self, chance: &Opportunity) -> Wish {
+        let is_paused = chance.now.since(self.pause_until) as i32 <= 0;
+        if self.mss >= self.limit || self.is_out || is_paused {
+            return Wish::Nothing;
         }
         if self.high - self.mss < MTU_STEP {
             // The search had ended, and its pause is over.
@@ -66,25 +79,25 @@ impl Mtu {
             //# When the timer expires, search_high should be
             //# reset to its initial value (described above) so that probing can
             //# resume.
-            (self.high, self.lost) = (self.limit, 0);
+            (self.high, self.lost, self.is_told) = (self.limit, 0, false);
         }
         // The largest first: links have few sizes, and this is the most common answer; halves afterwards.
-        let size =
-            if self.high == self.limit { self.high } else { self.mss + (self.high - self.mss).div_ceil(2) };
+        let is_first = self.high == self.limit || self.is_told;
+        let size = if is_first { self.high } else { self.mss + (self.high - self.mss).div_ceil(2) };
         //= RFC 4821 section 7.4
         //# Before sending a probe, the flow MUST meet at least the following
         //# conditions:
         let bytes = u32::from(size);
         let behind = 3 * u32::from(self.mss);
-        let is_able = chance.is_quiet
-            && chance.available >= bytes + behind
-            && chance.room >= bytes
-            && chance.cwnd >= bytes + behind;
+        let is_able = chance.is_quiet && chance.available >= bytes + behind && chance.cwnd >= bytes + behind;
         if !is_able {
-            return None;
+            return Wish::Nothing;
+        }
+        if chance.room < bytes {
+            return Wish::Room;
         }
         self.probe = size;
-        Some(size)
+        Wish::Probe(size)
     }
 
     /// Whether a new segment of `len` bytes is the probe that was asked for.
@@ -122,7 +135,7 @@ impl Mtu {
             //# In the absence of other indications, set search_high to the probe
             //# size minus one.
             self.high = self.probe.saturating_sub(1).max(self.mss);
-            self.lost = 0;
+            (self.lost, self.is_told) = (0, false);
             if self.high - self.mss < MTU_STEP {
                 pause = ticks(MTU_RAISE_NS);
             }
@@ -131,7 +144,7 @@ impl Mtu {
         self.pause_until = Tick(now.0.wrapping_add(pause));
     }
 
-    /// A router reported that no more than `payload` passes. True if segments are smaller from now on.
+    /// A router reported that no more than `payload` passes. False if no more was meant to be sent anyway.
     pub(crate) fn too_big(&mut self, payload: u16, now: Tick) -> bool {
         let payload = payload.max(MSS_MIN);
         //= RFC 8899 section 3
@@ -142,6 +155,21 @@ impl Mtu {
             return false;
         }
         (self.high, self.lost) = (payload, 0);
+        if self.probe > payload {
+            // It is what the report is about.
+            (self.probe, self.is_out) = (0, false);
+        }
+        if payload > self.mss {
+            // Still more than what is known to pass.
+            self.is_told = true;
+            self.pause_until = Tick(now.0.wrapping_add(AFTER_LOSS));
+            return true;
+        }
+        //= RFC 1191 section 3
+        //# When a host receives a Datagram Too Big message, it MUST reduce its
+        //# estimate of the PMTU for the relevant path, based on the value of the
+        //# Next-Hop MTU field in the message (see section 4).
+        self.mss = payload;
         //= RFC 1191 section 3
         //# An attempt to
         //# detect an increase (by sending a datagram larger than the current
@@ -149,27 +177,29 @@ impl Mtu {
         //# Big message has been received for the given destination, or less than
         //# 1 minute after a previous, successful attempted increase.
         self.pause_until = Tick(now.0.wrapping_add(ticks(MTU_RAISE_NS)));
-        //= RFC 1191 section 3
-        //# When a host receives a Datagram Too Big message, it MUST reduce its
-        //# estimate of the PMTU for the relevant path, based on the value of the
-        //# Next-Hop MTU field in the message (see section 4).
-        let is_less = payload < self.mss;
-        self.mss = self.mss.min(payload);
-        is_less
+        true
     }
 
     /// A retransmission time-out, the `times`-th in a row. True if the path counts as a black hole from now on.
     pub(crate) fn timed_out(&mut self, times: u8, now: Tick) -> bool {
         (self.probe, self.is_out) = (0, false);
-        if times < BLACK_HOLE_TIMEOUTS || self.mss <= MSS_BASE {
-            return false;
-        }
+        let lower = match times {
+            ..BLACK_HOLE_TIMEOUTS => return false,
+            BLACK_HOLE_TIMEOUTS.. if self.mss > MSS_BASE => MSS_BASE,
+            // Nor does that pass: IPv4 has such links.
+            MIN_SIZE_TIMEOUTS.. if self.is_fallen() => MSS_MIN,
+            _ => return false,
+        };
         // RFC 4821 section 7.7: a full-stop time-out; the old size is what is probed first, in case it was an outage.
-        self.high = self.mss;
-        self.mss = MSS_BASE;
-        self.lost = 0;
+        self.high = if self.is_fallen() { self.high } else { self.mss };
+        (self.mss, self.lost, self.is_told) = (lower, 0, true);
         self.pause_until = Tick(now.0.wrapping_add(AFTER_LOSS));
         true
+    }
+
+    /// A time-out has lowered the size, and nothing has raised it since.
+    fn is_fallen(&self) -> bool {
+        self.is_told && self.mss == MSS_BASE
     }
 }
 

@@ -13,7 +13,7 @@ fn search(mtu: &mut Mtu, path: u16, from_s: u64) -> (u16, u32) {
     let mut lost = 0;
     for step in 0..200 {
         let now = from_s + 2 * step;
-        let Some(len) = mtu.wants(&chance(now)) else { continue };
+        let Wish::Probe(len) = mtu.wants(&chance(now)) else { continue };
         assert!(len > mtu.mss() && mtu.sent(len));
         if len <= path {
             mtu.arrived(len, at_s(now));
@@ -44,7 +44,7 @@ fn the_search_finds_what_passes() {
 fn the_search_is_repeated_after_ten_minutes() {
     let mut mtu = Mtu::new(1448, 8948, at_s(0));
     assert!(search(&mut mtu, 4000, 1).0 <= 4000);
-    assert_eq!(mtu.wants(&chance(550)), None);
+    assert_eq!(mtu.wants(&chance(550)), Wish::Nothing);
     assert_eq!(search(&mut mtu, 8948, 1100), (8948, 0));
 }
 
@@ -58,18 +58,22 @@ fn a_probe_waits_for_data_room_quiet_and_the_last_probe() {
     let good = chance(1);
     for bad in [
         Opportunity { available: 9000, ..good },
-        Opportunity { room: 8000, ..good },
         Opportunity { cwnd: 9000, ..good },
         Opportunity { is_quiet: false, ..good },
     ] {
-        assert_eq!(mtu.wants(&bad), None, "{bad:?}");
+        assert_eq!(mtu.wants(&bad), Wish::Nothing, "{bad:?}");
     }
-    assert_eq!(mtu.wants(&good), Some(8948));
+    assert_eq!(mtu.wants(&Opportunity { room: 8000, ..good }), Wish::Room);
+    assert_eq!(mtu.wants(&good), Wish::Probe(8948));
     assert!(!mtu.sent(1448) && mtu.sent(8948));
-    assert_eq!(mtu.wants(&good), None, "one at a time");
+    assert_eq!(mtu.wants(&good), Wish::Nothing, "one at a time");
     mtu.probe_lost(ticks(5_000_000_000), at_s(1));
-    assert_eq!(mtu.wants(&chance(5)), None, "as long as congestion control expects to be without a loss");
-    assert_eq!(mtu.wants(&chance(7)), Some(8948));
+    assert_eq!(
+        mtu.wants(&chance(5)),
+        Wish::Nothing,
+        "as long as congestion control expects to be without a loss"
+    );
+    assert_eq!(mtu.wants(&chance(7)), Wish::Probe(8948));
 }
 
 //= RFC 8899 section 3
@@ -87,8 +91,8 @@ fn reports_lower_and_never_raise() {
     assert_eq!(mtu.mss(), 1300);
     assert!(mtu.too_big(1, at_s(1)));
     assert_eq!(mtu.mss(), MSS_MIN, "not to be made to send crumbs");
-    assert_eq!(mtu.wants(&chance(550)), None);
-    assert_eq!(mtu.wants(&chance(602)), Some(1448));
+    assert_eq!(mtu.wants(&chance(550)), Wish::Nothing);
+    assert_eq!(mtu.wants(&chance(602)), Wish::Probe(1448));
 }
 
 #[test]
@@ -97,6 +101,35 @@ fn a_path_that_swallows_large_segments_is_noticed() {
     assert!(!mtu.timed_out(1, at_s(10)));
     assert!(mtu.timed_out(2, at_s(12)));
     assert_eq!(mtu.mss(), MSS_BASE);
-    assert!(!mtu.timed_out(3, at_s(20)), "there is nothing lower to go");
-    assert_eq!(mtu.wants(&chance(30)), Some(1448), "an outage is no black hole");
+    assert!(!mtu.timed_out(3, at_s(20)));
+    assert!(mtu.timed_out(4, at_s(24)), "IPv4 has links with less than that");
+    assert_eq!(mtu.mss(), MSS_MIN);
+    assert!(!mtu.timed_out(5, at_s(28)), "there is nothing lower to go");
+    assert_eq!(mtu.wants(&chance(30)), Wish::Probe(1448), "an outage is no black hole");
+}
+
+#[test]
+fn a_report_about_a_probe_says_what_to_probe_with_next() {
+    let mut mtu = Mtu::new(1448, 8948, at_s(0));
+    assert_eq!(mtu.wants(&chance(1)), Wish::Probe(8948));
+    assert!(mtu.sent(8948) && mtu.too_big(4000, at_s(1)));
+    assert_eq!((mtu.mss(), mtu.wants(&chance(3))), (1448, Wish::Probe(4000)));
+    assert!(mtu.sent(4000));
+    mtu.arrived(4000, at_s(3));
+    assert_eq!((mtu.mss(), mtu.wants(&chance(500))), (4000, Wish::Nothing));
+    // Where it was a lie the search goes on below.
+    let mut mtu = Mtu::new(1448, 8948, at_s(0));
+    mtu.too_big(4000, at_s(1));
+    let (found, lost) = search(&mut mtu, 2000, 3);
+    assert!(found <= 2000 && 2000 - found < MTU_STEP && lost <= 21, "{found}, {lost} lost");
+}
+
+#[test]
+fn the_size_from_before_a_black_hole_is_tried_first_and_then_what_lies_between() {
+    let mut mtu = Mtu::new(1448, 8948, at_s(0));
+    assert_eq!(search(&mut mtu, 8948, 1), (8948, 0));
+    assert!(mtu.timed_out(2, at_s(700)));
+    assert_eq!((mtu.mss(), mtu.wants(&chance(702))), (MSS_BASE, Wish::Probe(8948)));
+    let (found, _) = search(&mut mtu, 4000, 702);
+    assert!(found <= 4000 && 4000 - found < MTU_STEP, "{found}");
 }

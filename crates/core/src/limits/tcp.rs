@@ -71,12 +71,17 @@ pub const BURST_SEGMENTS: u32 = 10;
 pub const UNVALIDATED_NS: u64 = 300_000_000_000;
 /// Probes of one size before it counts as too large (RFC 8899 section 5.1.3, MAX_PROBES).
 pub const MTU_PROBES: u8 = 3;
-/// Least pause after a probe for a larger size was lost, in nanoseconds: longer than any round trip that is still of use.
+/// Least pause before the first probe for a larger size, and after one that was lost, in nanoseconds: longer than any round trip that is still of use.
 pub const MTU_PROBE_PAUSE_NS: u64 = 1_000_000_000;
 /// Time after which a larger size is tried again, in nanoseconds (RFC 4821 section 7.7, RFC 8899 section 5.1.1: 600 s).
 pub const MTU_RAISE_NS: u64 = 600_000_000_000;
 /// Retransmission time-outs in a row after which the path counts as a black hole for segments of this size (RFC 4821 section 7.7.1).
 pub const BLACK_HOLE_TIMEOUTS: u8 = 2;
+/// Retransmission time-outs in a row after which not even [`MSS_BASE`] counts as passing.
+pub const MIN_SIZE_TIMEOUTS: u8 = 4;
+/// Packet from which the search for larger ones begins, in bytes: what almost every path takes (Ethernet). A device that takes less begins
+/// with what it takes.
+pub const SEARCH_FROM_MTU: u16 = 1500;
 /// Smallest payload that reports of routers may lower a segment to, in bytes: MTU 552 less headers with full options. Less is an
 /// attack that multiplies packets rather than a path (RFC 5927 section 7).
 pub const MSS_MIN: u16 = 472;

@@ -1,7 +1,9 @@
 //! OPEN (RFC 9293 section 3.10.1), and what the two SYNs agree upon.
 
 use super::{Config, Connection, Env, Happened, Marks, NEVER, Reason, State};
-use crate::limits::{DEFAULT_MSS_V4, DEFAULT_MSS_V6, MAX_WINDOW_SCALE, MIN_MSS, RTO_FIRST_NS};
+use crate::limits::{
+    DEFAULT_MSS_V4, DEFAULT_MSS_V6, MAX_WINDOW_SCALE, MIN_MSS, RTO_FIRST_NS, SEARCH_FROM_MTU,
+};
 use crate::recv::{Receiver, ReceiverSettings, window};
 use crate::send::Queue;
 use crate::sender::{Sender, Setup};
@@ -229,13 +231,16 @@ impl Connection {
         //# (that reflects the available reassembly buffer size at the remote
         //# host, the EMTU_R [19]) and the largest transmission size permitted by
         //# the IP layer (EMTU_S [19]):
-        let mss = self.peer_mss.min(own).saturating_sub(overhead).max(MIN_MSS - STAMPS_BYTES as u16);
+        let is_v4 = self.marks.has(Marks::IS_V4);
+        let mss_limit = self.peer_mss.min(own).saturating_sub(overhead).max(MIN_MSS - STAMPS_BYTES as u16);
+        // More than an Ethernet's size is found by probing, however much both devices take (RFC 4821 section 7.2).
+        let mss = mss_limit.min(SEARCH_FROM_MTU - header_bytes(is_v4) - overhead);
         let was_repeated = self.marks.has(Marks::SYN_REPEATED);
         self.sender = Sender::new(
             &Setup {
                 first: self.iss + 1,
                 mss,
-                mss_limit: mss,
+                mss_limit,
                 has_sack: self.marks.has(Marks::HAS_SACK),
                 has_ecn: self.marks.has(Marks::HAS_ECN),
                 was_syn_repeated: was_repeated,

@@ -108,9 +108,11 @@ impl Board {
         None
     }
 
-    /// Bytes from `seq` on, `len` of them, were sent again: their records are in the network from `now` on.
+    /// Bytes from `seq` on, `len` of them, were sent again: their records are in the network from `now` on. One that they end in is cut
+    /// there: what is left of it was not sent.
     pub(crate) fn sent_again(&mut self, slab: &mut Records, seq: Seq, len: u16, now: Tick) {
         let end = seq + u32::from(len);
+        self.split_at(slab, end);
         let mut index = self.pending;
         while let Some(block) = slab.blocks.get_mut(index as usize) {
             let this = index;
@@ -190,6 +192,29 @@ impl Board {
             self.device = block.next;
         }
         self.release(slab);
+    }
+
+    /// Whether a record of this block can be cut in two.
+    pub(crate) fn may_split(&self, slab: &Records, index: u32) -> bool {
+        slab.free_blocks() > 0 || slab.block(index).is_some_and(|block| !block.is_full())
+    }
+
+    /// Cuts the record that `seq` lies within in two, if there is room.
+    fn split_at(&mut self, slab: &mut Records, seq: Seq) {
+        let mut index = self.pending;
+        while let Some(block) = slab.block(index) {
+            if !block.end_seq.after(seq) {
+                index = block.next;
+                continue;
+            }
+            let within = |at: &usize| block.records[*at].end().after(seq);
+            let Some(at) = block.pending().find(within) else { return };
+            let first = seq.since(block.records[at].seq);
+            if first > 0 {
+                self.split(slab, index, at, first as u16);
+            }
+            return;
+        }
     }
 
     /// Cuts a record in two, the first of `len` bytes. False if there is no block for it.

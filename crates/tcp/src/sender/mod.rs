@@ -11,7 +11,7 @@ use millrace_core::time::Instant;
 
 use crate::cc::validate::Validate;
 use crate::cc::{Algorithm, Control, Controller};
-use crate::limits::RTO_MAX_NS;
+use crate::limits::{MTU_PROBE_PAUSE_NS, RTO_MAX_NS};
 use crate::mtu::Mtu;
 use crate::pace::Pace;
 use crate::recover::board::Board;
@@ -259,7 +259,8 @@ impl Sender {
             controller: Controller::new(setup.algorithm, u32::from(mss), setup.was_syn_repeated, first),
             book: Book::Open(Validate::new(first, tick)),
             pace: Pace::new(now),
-            mtu: Mtu::new(mss, setup.mss_limit, tick),
+            // What is sent first is waited for, and must not hang on a probe.
+            mtu: Mtu::new(mss, setup.mss_limit, Tick::at(now.plus_ns(MTU_PROBE_PAUSE_NS))),
             due: now,
             rto_at: now,
             window: 0,

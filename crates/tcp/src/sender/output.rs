@@ -5,7 +5,7 @@ use millrace_core::time::Instant;
 use crate::cc::Control;
 use crate::cc::validate::shrink;
 use crate::limits::{DEVICE_COPIES, UNVALIDATED_NS};
-use crate::mtu::Opportunity;
+use crate::mtu::{Opportunity, Wish};
 use crate::pace::Rate;
 use crate::recover::records::{MTU_PROBE, Record, Records};
 use crate::rtt::{Tick, nanoseconds, stamp};
@@ -57,8 +57,13 @@ impl Sender {
             is_quiet: self.phase == Phase::Open && self.board.sacked_segments == 0 && self.duplicates == 0,
             now: Tick::at(now),
         };
-        if let Some(len) = self.mtu.wants(&chance) {
-            return Permit::MtuProbe { len };
+        match self.mtu.wants(&chance) {
+            Wish::Probe(len) => return Permit::MtuProbe { len },
+            Wish::Room => {
+                self.window_is_full();
+                return Permit::Nothing;
+            }
+            Wish::Nothing => {}
         }
         Permit::New { bytes: room.max(mss).min(available) }
     }
@@ -97,7 +102,8 @@ impl Sender {
             return Permit::Nothing;
         };
         if record.len > mss {
-            if !self.board.split(records, block, at, mss) {
+            // It goes in pieces, and whoever sends them knows where they end: the record is cut there when the first has gone.
+            if !self.board.may_split(records, block) {
                 return Permit::Nothing;
             }
             record.len = mss;

@@ -174,3 +174,7 @@ impl Stack {
         self.connection(id).and_then(Connection::undelivered)
     }
 }
+
+#[cfg(test)]
+#[path = "icmp_tests.rs"]
+mod tests;

@@ -4,6 +4,7 @@ mod acks;
 mod closing;
 mod handshake;
 mod holding;
+mod icmp;
 mod resets;
 mod sequence;
 mod timeouts;

@@ -1,0 +1,143 @@
+//! Error messages of ICMP.
+
+use super::*;
+use crate::limits::MSS_MIN;
+use crate::stack::{IcmpKind, Undelivered};
+
+const PORT: IcmpKind = IcmpKind::Undelivered(Undelivered::Port);
+const HOST: IcmpKind = IcmpKind::Undelivered(Undelivered::Host);
+/// Headers of IPv4 and TCP.
+const HEADERS: u32 = 40;
+
+fn too_big(mtu: u32) -> IcmpKind {
+    IcmpKind::TooBig { mtu }
+}
+
+impl Rig {
+    /// A message about the segment that began with byte `bytes` of the stream; whether it was believed.
+    fn icmp(&mut self, bytes: u32, kind: IcmpKind) -> bool {
+        let seq = ISS + 1 + bytes;
+        self.call(|connection, env| connection.icmp(env, seq, kind))
+    }
+
+    /// Four segments in flight.
+    fn busy() -> Self {
+        let mut rig = Self::established();
+        rig.write(&[7; 4 * 1460]);
+        assert_eq!(rig.sent().len(), 4);
+        rig
+    }
+}
+
+//= RFC 9293 section 3.9.2.2
+//= type=test
+//# Since these Unreachable messages indicate soft error conditions, a
+//# TCP implementation MUST NOT abort the connection (MUST-56), and it
+//# SHOULD make the information available to the application (SHLD-25).
+#[test]
+fn what_may_pass_ends_nothing_and_is_told() {
+    for mut rig in [Rig::new(State::SynSent), Rig::busy()] {
+        let (state, at) = (rig.state(), rig.connection.snd_una().since(ISS + 1));
+        rig.connection.take_happened();
+        let seq = (ISS + 1) + at as u32;
+        assert!(rig.call(|connection, env| connection.icmp(env, seq, HOST)), "{state:?}");
+        assert_eq!((rig.state(), rig.connection.undelivered()), (state, Some(Undelivered::Host)));
+        assert_eq!(rig.connection.take_happened(), Happened::UNDELIVERED);
+    }
+    let mut rig = Rig::busy();
+    rig.icmp(0, HOST);
+    let ack = rig.segment(Flags::ACK).acks(ISS + 1 + 1460);
+    rig.arrives(&ack);
+    assert_eq!(rig.connection.undelivered(), None, "something came through since");
+}
+
+//= RFC 9293 section 3.9.2.2
+//= type=test
+//# These are hard error conditions, so TCP implementations SHOULD
+//# abort the connection (SHLD-26).  [35] notes that some
+//# implementations do not abort connections when an ICMP hard error is
+//# received for a connection that is in any of the synchronized
+//# states.
+#[test]
+fn what_will_not_pass_ends_an_open_and_no_connection() {
+    let mut rig = Rig::new(State::SynSent);
+    assert_eq!((rig.state(), rig.call(|c, env| c.icmp(env, ISS + 1, PORT))), (State::SynSent, false));
+    assert_eq!(rig.state(), State::SynSent, "it quotes another segment");
+    assert!(rig.call(|c, env| c.icmp(env, ISS, PORT)));
+    assert_eq!((rig.state(), rig.connection.reason()), (State::Closed, Reason::Unreachable));
+    assert_eq!(rig.connection.undelivered(), Some(Undelivered::Port));
+    assert!(rig.connection.take_happened().has(Happened::CLOSED));
+
+    let mut rig = Rig::busy();
+    assert!(rig.icmp(0, PORT));
+    assert_eq!(rig.state(), State::Established);
+    for state in SYNCHRONIZED {
+        let mut rig = Rig::new(state);
+        for bytes in [0, u32::MAX, 1 << 20] {
+            rig.icmp(bytes, PORT);
+            assert_eq!(rig.state(), state);
+        }
+    }
+}
+
+#[test]
+fn nothing_is_believed_about_what_is_not_in_flight() {
+    let mut rig = Rig::busy();
+    let ack = rig.segment(Flags::ACK).acks(ISS + 1 + 1460);
+    rig.arrives(&ack);
+    for bytes in [0, 1459, 4 * 1460, u32::MAX, 1 << 31] {
+        assert!(!rig.icmp(bytes, HOST) && !rig.icmp(bytes, too_big(1000)), "{bytes}");
+    }
+    assert_eq!((rig.connection.undelivered(), rig.connection.sender().mss()), (None, 1460));
+    assert!(rig.icmp(1460, HOST) && rig.icmp(4 * 1460 - 1, too_big(1000)));
+    let mut idle = Rig::established();
+    assert!(!idle.icmp(0, HOST) && !idle.icmp(0, too_big(1000)));
+}
+
+#[test]
+fn a_size_is_believed_if_what_it_is_about_was_larger() {
+    let mut rig = Rig::busy();
+    for mtu in [1500, 1501, 9000, u32::MAX] {
+        assert!(!rig.icmp(0, too_big(mtu)), "{mtu} bytes would have passed");
+    }
+    assert!(rig.icmp(0, too_big(1300)));
+    assert_eq!((u32::from(rig.connection.sender().mss()), rig.counters.icmp_too_big), (1300 - HEADERS, 1));
+    let again = rig.sent();
+    assert_eq!(again.first().map(|sent| (sent.head.seq, sent.payload.len())), Some((ISS + 1, 1260)));
+    assert!(again.iter().all(|sent| sent.payload.len() <= 1260), "{again:?}");
+    assert_eq!(
+        again.iter().map(|sent| sent.payload.len()).sum::<usize>(),
+        4 * 1460,
+        "nothing but what was in flight"
+    );
+    assert!(!rig.icmp(0, too_big(1300)), "the others of the same flight say the same");
+    assert!(rig.icmp(0, too_big(60)));
+    assert_eq!(rig.connection.sender().mss(), MSS_MIN, "not to be made to send crumbs");
+}
+
+#[test]
+fn a_router_that_says_no_size_means_the_next_smaller_one() {
+    let mut rig = Rig::busy();
+    for mss in [1492 - HEADERS, 1006 - HEADERS, u32::from(MSS_MIN)] {
+        assert!(rig.icmp(0, too_big(0)));
+        assert_eq!(u32::from(rig.connection.sender().mss()), mss);
+        // What is in flight is as large from now on.
+        rig.sent();
+    }
+}
+
+//= RFC 8201 section 4
+//= type=test
+//# If a node receives a Packet Too Big message reporting a next-hop MTU
+//# that is less than the IPv6 minimum link MTU, it must discard it.
+#[test]
+fn ipv6_never_takes_less_than_1280_bytes() {
+    let mut rig = Rig::busy();
+    rig.connection.marks_mut().remove(Marks::IS_V4);
+    for mtu in [0, 68, 1279] {
+        assert!(!rig.icmp(0, too_big(mtu)), "{mtu}");
+    }
+    assert_eq!(rig.connection.sender().mss(), 1460);
+    assert!(rig.icmp(0, too_big(1280)));
+    assert_eq!(rig.connection.sender().mss(), 1280 - 60);
+}
