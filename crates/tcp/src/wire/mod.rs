@@ -14,7 +14,7 @@ pub mod template;
 
 pub use flow::FlowKey;
 pub use header::{Unfit, is_right, parse, payload_sum};
-pub use template::{Body, DataHead, Head, Template};
+pub use template::{Body, Head, Template};
 
 use crate::seq::Seq;
 
@@ -116,6 +116,18 @@ pub struct Options {
     pub sacks: Sacks,
     /// User time-out, as it stands there: granularity and 15 bits (RFC 5482 section 3).
     pub user_timeout: Option<u16>,
+}
+
+impl Options {
+    /// Whether there is none but time stamps.
+    #[inline]
+    pub const fn are_stamps_at_most(&self) -> bool {
+        self.mss.is_none()
+            && self.scale.is_none()
+            && !self.is_sack_permitted
+            && self.sacks.count == 0
+            && self.user_timeout.is_none()
+    }
 }
 
 /// A segment: its header's fields and its payload.

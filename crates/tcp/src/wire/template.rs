@@ -3,7 +3,7 @@
 use millrace_core::wire::checksum::{add, fold, sum16};
 
 use super::options::{STAMPS_BYTES, STAMPS_HEAD};
-use super::{Flags, FlowKey, HEADER_BYTES, OPTIONS_BYTES, Options, Stamps, options};
+use super::{Flags, FlowKey, HEADER_BYTES, OPTIONS_BYTES, Options, options};
 use crate::seq::Seq;
 
 /// Bytes of a header whose only option are time stamps.
@@ -65,21 +65,6 @@ pub struct Head {
     pub options: Options,
 }
 
-/// What differs from one segment of an established connection to the next.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DataHead {
-    /// Sequence number.
-    pub seq: Seq,
-    /// Acknowledgment number.
-    pub ack: Seq,
-    /// Control bits.
-    pub flags: Flags,
-    /// Window as it stands there, not scaled.
-    pub window: u16,
-    /// Time stamps, if the connection has them.
-    pub stamps: Option<Stamps>,
-}
-
 /// What all headers of a connection have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Template {
@@ -99,11 +84,14 @@ impl Template {
         Self { ports: u32::from(local) << 16 | u32::from(remote), sum }
     }
 
-    /// Writes the header of a segment without options but time stamps to the beginning of `out` and returns its length: 20, or 32
-    /// with time stamps; 0 when `out` is shorter or the segment longer than IP can carry.
+    /// Writes a header to the beginning of `out` and returns its length; 0 when `out` is shorter or the segment longer than IP can carry.
     #[inline]
-    pub fn data(&self, head: &DataHead, body: Body, out: &mut [u8]) -> usize {
-        match head.stamps {
+    pub fn write(&self, head: &Head, body: Body, out: &mut [u8]) -> usize {
+        // Nearly every segment of a connection.
+        if head.urgent != 0 || !head.options.are_stamps_at_most() {
+            return self.write_any(head, body, out);
+        }
+        match head.options.stamps {
             Some(stamps) => {
                 let [stamps_head, value, echo] = [u32::from_be_bytes(STAMPS_HEAD), stamps.value, stamps.echo];
                 self.put::<8, STAMPED_BYTES>(head, body, [stamps_head, value, echo], out)
@@ -116,7 +104,7 @@ impl Template {
     #[inline]
     fn put<const WORDS: usize, const BYTES: usize>(
         &self,
-        head: &DataHead,
+        head: &Head,
         body: Body,
         options: [u32; 3],
         out: &mut [u8],
@@ -141,9 +129,8 @@ impl Template {
         BYTES
     }
 
-    /// Writes any header to the beginning of `out` and returns its length; 0 when `out` is shorter or the segment longer than IP can
-    /// carry.
-    pub fn write(&self, head: &Head, body: Body, out: &mut [u8]) -> usize {
+    /// Any header.
+    fn write_any(&self, head: &Head, body: Body, out: &mut [u8]) -> usize {
         let mut room = [0; OPTIONS_BYTES];
         let options_bytes = options::write(&head.options, &mut room);
         let options = &room[..options_bytes];
