@@ -363,3 +363,32 @@ fn a_cut_of_a_window_that_was_not_validated_counts_what_was_used() {
     rig.ack(50, &[]);
     assert_eq!(rig.sender.cwnd(), 4000, "less half of what was sent again");
 }
+
+//= RFC 5682 section 3.1
+//= type=test
+//# If the
+//# TCP sender is not able to transmit any previously unsent data
+//# -- either due to receiver window limitation or because it does
+//# not have any new data to send -- the recommended action is to
+//# refrain from entering step 3 of this algorithm.
+#[test]
+fn with_nothing_new_to_send_a_time_out_is_repaired_at_once() {
+    let timed_out = |limit| {
+        let mut rig = Rig::in_flight(&setup(), 10);
+        while !matches!(rig.fire().1, Fired::TimedOut { .. }) {
+            rig.pump();
+        }
+        assert_eq!(rig.pump(), [('R', 0)]);
+        rig.wait_ms(50);
+        rig.limit = limit;
+        rig.ack(1, &[]);
+        rig
+    };
+    let mut rig = timed_out(10);
+    assert_eq!(rig.pump()[0], ('R', 1));
+    // One new segment decides as well as two.
+    let mut rig = timed_out(11);
+    assert_eq!(rig.pump(), [('N', 10)]);
+    rig.wait_ms(50);
+    assert!(rig.ack(2, &[]).is_spurious);
+}
