@@ -21,6 +21,7 @@
 mod bits;
 mod lists;
 
+use crate::prefetch::prefetch;
 use crate::time::Instant;
 
 use self::bits::Bits;
@@ -75,6 +76,11 @@ impl Wheel {
         }
     }
 
+    /// Bytes of a wheel for so many owners.
+    pub const fn bytes(owners: usize) -> usize {
+        owners * size_of::<Timer>() + Queues::bytes(NEAR_SLOTS + FAR_SLOTS, owners)
+    }
+
     /// Timers that are set.
     pub fn len(&self) -> usize {
         self.len as usize
@@ -98,6 +104,24 @@ impl Wheel {
         }
         self.len += 1;
         self.link(owner, due.0);
+    }
+
+    /// When `owner`'s timer fires, if it is set.
+    ///
+    /// # Panics
+    /// If there is no such owner.
+    #[inline]
+    pub fn due(&self, owner: u32) -> Option<Instant> {
+        let timer = &self.timers[owner as usize];
+        (timer.place != Place::NOWHERE).then_some(Instant(timer.due))
+    }
+
+    /// Asks for the memory that [`Wheel::due`], [`Wheel::set`] and [`Wheel::cancel`] read first.
+    #[inline]
+    pub fn prefetch(&self, owner: u32) {
+        if let Some(timer) = self.timers.get(owner as usize) {
+            prefetch(timer);
+        }
     }
 
     /// Takes `owner`'s timer away, if it is set.

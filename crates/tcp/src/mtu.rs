@@ -67,6 +67,14 @@ impl Mtu {
         self.mss
     }
 
+    pub(crate) fn limit(&self) -> u16 {
+        self.limit
+    }
+
+    pub(crate) fn set_limit(&mut self, limit: u16) {
+        (self.limit, self.high) = (limit.max(self.mss), limit.max(self.mss));
+    }
+
     /// Whether to probe now, and with which size. Cheap where there is nothing to find.
     pub(crate) fn wants(&mut self, chance: &Opportunity) -> Wish {
         let is_paused = chance.now.since(self.pause_until) as i32 <= 0;

@@ -19,6 +19,12 @@ struct Place {
     number: u32,
 }
 
+/// At most seven places in eight are taken.
+const fn places_for(capacity: u32) -> usize {
+    let places = (capacity as u64 * 8).div_ceil(7).next_power_of_two() as usize;
+    if places < 2 { 2 } else { places }
+}
+
 /// Numbers of connections by their ends.
 #[derive(Debug)]
 pub struct Table {
@@ -34,13 +40,17 @@ impl Table {
     /// For connections numbered from 0 to below `capacity` (at most 2^31).
     pub fn new(key: HashKey, capacity: u32) -> Self {
         let capacity = capacity.min(1 << 31);
-        let places = (u64::from(capacity) * 8).div_ceil(7).next_power_of_two().max(2);
         Self {
             key,
-            places: vec![Place { hash: 0, number: FREE }; places as usize].into(),
+            places: vec![Place { hash: 0, number: FREE }; places_for(capacity)].into(),
             flows: vec![FlowKey::NONE; capacity as usize].into(),
             len: 0,
         }
+    }
+
+    /// Bytes of a table for so many.
+    pub const fn bytes(capacity: u32) -> usize {
+        places_for(capacity) * size_of::<Place>() + capacity as usize * size_of::<FlowKey>()
     }
 
     /// How many connections are in it.
@@ -64,6 +74,24 @@ impl Table {
     pub fn prefetch(&self, hash: u32) {
         if let Some(place) = self.places.get(self.home(hash)) {
             prefetch(place);
+        }
+    }
+
+    /// The number of a connection whose hash is `hash`: as a rule the one that [`Table::find_hashed`] will find, whose ends this does not
+    /// look at but asks for.
+    #[inline]
+    pub fn likely(&self, hash: u32) -> Option<u32> {
+        let mut at = self.home(hash);
+        loop {
+            let place = self.places[at];
+            if place.number == FREE {
+                return None;
+            }
+            if place.hash == hash {
+                prefetch(&self.flows[place.number as usize]);
+                return Some(place.number);
+            }
+            at = self.next(at);
         }
     }
 

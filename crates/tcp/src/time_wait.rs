@@ -83,6 +83,11 @@ impl TimeWaits {
         Self { table, records, oldest: NONE, newest: NONE, free, pushed_out: 0 }
     }
 
+    /// Bytes of so many.
+    pub fn bytes(capacity: u32) -> usize {
+        capacity as usize * size_of::<Record>() + Table::bytes(capacity)
+    }
+
     /// How many there are.
     pub const fn len(&self) -> u32 {
         self.table.len()

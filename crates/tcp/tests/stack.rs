@@ -303,3 +303,63 @@ fn ends_of_two_families_and_a_full_table_are_refused() {
     let local: SocketAddr = "10.0.0.1:0".parse().expect("an address");
     assert_eq!(pair.client.open(local, server_end(), pair.now), Err(CallError::NoRoom));
 }
+
+#[test]
+fn a_slot_used_again_while_its_number_waits_in_the_queues_serves_the_next_connection() {
+    let mut pair = Pair::new(4);
+    pair.server.listen(server_end(), 4).expect("a listener");
+    let first = pair.open();
+    pair.talk(10);
+    events(&mut pair.client);
+    // It has something to send and something to tell, and is gone.
+    pair.client.write(first, b"never sent", pair.now).expect("room");
+    pair.client.abort(first, pair.now);
+    pair.client.release(first, pair.now);
+    assert_eq!(pair.client.connections(), 0);
+    let second = pair.open();
+    assert_eq!(second.number(), first.number());
+    assert_eq!(events(&mut pair.client), [], "nothing has happened to this one");
+    pair.talk(10);
+    assert_eq!(events(&mut pair.client), [(second, Happened::ESTABLISHED, Reason::Finished)]);
+    pair.client.write(second, b"hello", pair.now).expect("room");
+    pair.talk(60);
+    assert_eq!(pair.client.unacked_bytes(second), 0);
+    // All of them, again and again: each number is given out once.
+    for _ in 0..3 {
+        let ids: Vec<_> = (0..3).map(|_| pair.open()).collect();
+        let mut numbers: Vec<_> = ids.iter().map(|id| id.number()).chain([second.number()]).collect();
+        numbers.sort_unstable();
+        assert_eq!(numbers, [0, 1, 2, 3]);
+        for id in ids {
+            pair.client.abort(id, pair.now);
+            pair.client.release(id, pair.now);
+        }
+    }
+    assert_eq!((pair.client.connections(), pair.client.state(second)), (1, State::Established));
+}
+
+#[test]
+fn acknowledgments_that_stand_in_line_are_all_processed_in_their_turn() {
+    let mut pair = Pair::new(64);
+    pair.server.listen(server_end(), 64).expect("a listener");
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.extend((0..14).map(|_| pair.open()));
+        pair.talk(10);
+    }
+    for &id in &ids {
+        // Two full segments, which are acknowledged at once.
+        pair.client.write(id, &[7; 2 * 1448], pair.now).expect("room");
+    }
+    let out = packets(&mut pair.client, pair.now);
+    give(&mut pair.server, &out, pair.now);
+    let acks = packets(&mut pair.server, pair.now.plus_ns(MS));
+    assert_eq!(acks.len(), ids.len());
+    // None of them, nor more than the line has room for, is lost on the way to the turn's end.
+    pair.now = pair.now.plus_ns(MS);
+    give(&mut pair.client, &acks, pair.now);
+    assert_eq!(pair.client.next_due(pair.now), Some(pair.now), "they wait to be processed");
+    pair.client.protocol(pair.now);
+    pair.client.output(pair.now, &mut |_| Taken::Copied);
+    assert!(ids.iter().all(|&id| pair.client.unacked_bytes(id) == 0));
+}

@@ -23,6 +23,10 @@ pub const MAX_PAGE_BYTES: u32 = 32_768;
 /// once in 10^14.
 pub const MAX_PAGE_SKIPS: u32 = 256;
 
+/// Connections that can have SACK blocks or duplicates to report at once, at least; as many as there are pages of early data if those are
+/// more. A duplicate needs no page. 32 bytes each.
+pub const MIN_REPORTS: u32 = 1024;
+
 /// Pages of early data (behind a hole) of one connection: 256 KB in pages of 2 KB, the product of 100 Mb/s and 20 ms. What each
 /// segment that arrives out of order may have to walk past.
 pub const MAX_EARLY_PAGES: u16 = 128;
@@ -142,6 +146,11 @@ pub const MIN_MSS: u16 = 88;
 pub const ACK_DEFER_NS: u64 = 1_000_000;
 /// Segments that one connection sends before another has its turn: as many as leave at once where departures are paced.
 pub const TURN_SEGMENTS: usize = 10;
+/// Plain ACKs that stand in line until their connections have come into the cache: about what lies in the caches nearest to a core with
+/// seven lines each.
+pub const NEW_ACKS: usize = 16;
+/// How many notes ahead what processing one of them reads is asked for: a miss costs as much as processing one to three.
+pub const NOTES_AHEAD: usize = 4;
 /// ACKs noted in a turn; one more is processed at once. A turn that brings more of them than this is long enough as it is.
 pub const MAX_NOTES: usize = 4096;
 /// Segments that belong to no connection (resets, SYN,ACKs) waiting for the output stage: what a turn of a SYN flood brings at 10 Gb/s within

@@ -68,11 +68,21 @@ pub(super) struct Queues {
     free: u32,
 }
 
+/// Blocks for so many: a queue has at most two blocks that are not full, and no more blocks than timers.
+const fn blocks(queues: usize, timers: usize) -> usize {
+    let broken = if 2 * queues < timers { 2 * queues } else { timers };
+    timers.div_ceil(PER_BLOCK as usize) + broken
+}
+
 impl Queues {
+    /// Bytes of them.
+    pub(super) const fn bytes(queues: usize, timers: usize) -> usize {
+        queues * size_of::<Queue>() + blocks(queues, timers) * size_of::<Block>()
+    }
+
     /// `queues` empty queues with room for `timers` timers in all.
     pub(super) fn new(queues: usize, timers: usize) -> Self {
-        // A queue has at most two blocks that are not full, and no more blocks than timers.
-        let count = timers.div_ceil(PER_BLOCK as usize) + (2 * queues).min(timers);
+        let count = blocks(queues, timers);
         assert!(count < (u32::MAX / 32) as usize, "{timers} timers are too many");
         let nobody = Entry { owner: 0, offset: 0 };
         let block = |at: usize| {

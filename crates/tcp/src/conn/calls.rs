@@ -9,7 +9,7 @@ use crate::seq::Seq;
 use crate::stack::ListenerId;
 
 /// No listener.
-pub(super) const NO_LISTENER: u16 = u16::MAX;
+pub(super) const NO_LISTENER: u8 = u8::MAX;
 
 impl Connection {
     pub(super) fn new_receiver(&self, env: &Env<'_>, next: Seq) -> Receiver {
@@ -92,7 +92,7 @@ impl Connection {
     pub(crate) fn unacked_bytes(&self) -> u32 {
         match self.state {
             State::Closed | State::TimeWait => 0,
-            State::SynSent | State::SynReceived => self.queue.end().since(self.iss + 1).max(0) as u32,
+            State::SynSent | State::SynReceived => self.queue.end().since(self.sender.una()).max(0) as u32,
             _ => self.queue.end().since(self.snd_una()).max(0) as u32,
         }
     }

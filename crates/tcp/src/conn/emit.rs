@@ -128,7 +128,7 @@ impl Connection {
             Some(_) => (Flags::SYN.with(Flags::ACK), self.rcv_nxt()),
         };
         let window = window::of_syn(env.config.receive_bytes);
-        let head = Head { seq: self.iss, ack, flags, window, urgent: 0, options };
+        let head = Head { seq: self.iss(), ack, flags, window, urgent: 0, options };
         Planned::Segment(Plan { head, cut: None, is_ect: false, kind: Kind::Syn })
     }
 
@@ -137,7 +137,7 @@ impl Connection {
         let flags = if self.marks.has(Marks::ECHO_CE) { flags.with(Flags::ECE) } else { flags };
         let mut options = Options { stamps: self.stamps_out(env.now), ..Options::default() };
         if self.marks.has(Marks::HAS_SACK) {
-            options.sacks = self.receiver.sacks();
+            options.sacks = self.receiver.sacks(env.pages);
         }
         let mut head =
             Head { seq, ack: self.rcv_nxt(), flags, window: self.receiver.window(), urgent: 0, options };
@@ -363,7 +363,7 @@ impl Connection {
         env.counters.segments_out += 1;
         if plan.head.flags.has(Flags::ACK) && plan.kind != Kind::KeepAlive {
             self.marks.remove(Marks::ACK_NOW);
-            self.receiver.ack_sent();
+            self.receiver.ack_sent(env.pages);
         }
     }
 

@@ -37,7 +37,7 @@ impl Connection {
     fn is_in_flight(&self, seq: Seq) -> bool {
         match self.state {
             State::Closed | State::TimeWait => false,
-            State::SynSent | State::SynReceived => seq == self.iss && self.timer != super::NEVER,
+            State::SynSent | State::SynReceived => seq == self.iss() && self.timer != super::NEVER,
             _ => seq.is_within(self.snd_una(), self.sender.outstanding()),
         }
     }

@@ -60,6 +60,14 @@ impl Marks {
         self.0 & other.0 == other.0
     }
 
+    pub(crate) const fn has_any(self, others: Self) -> bool {
+        self.0 & others.0 != 0
+    }
+
+    pub(crate) const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
     pub(crate) const fn insert(&mut self, other: Self) {
         self.0 |= other.0;
     }

@@ -34,7 +34,6 @@ use crate::send::{Queue, Store};
 use crate::sender::Sender;
 use crate::seq::Seq;
 use crate::stack::Undelivered;
-use crate::wire::Template;
 
 pub(crate) use self::emit::{Plan, Planned};
 pub(crate) use self::marks::Marks;
@@ -286,14 +285,8 @@ pub(crate) struct Connection {
     queue: Queue,
     /// SYN retransmission before the connection is established, window probe after that.
     timer: Instant,
-    /// When something acceptable last came.
-    heard: Instant,
     /// When data was last acknowledged, or began to wait.
     progress: Instant,
-    /// What all headers have in common.
-    template: Template,
-    iss: Seq,
-    irs: Seq,
     snd_wnd: u32,
     snd_wl1: Seq,
     snd_wl2: Seq,
@@ -304,14 +297,14 @@ pub(crate) struct Connection {
     ts_recent: u32,
     ts_recent_ms: u32,
     ts_offset: u32,
-    user_timeout_ms: u32,
-    /// Second of the last challenge.
-    challenge_s: u32,
+    /// When something acceptable last came, in milliseconds.
+    heard_ms: u32,
     marks: Marks,
-    /// What the peer announced, in bytes.
-    peer_mss: u16,
+    user_timeout_s: u16,
     /// The listener that it came from.
-    listener: u16,
+    listener: u8,
+    /// Second of the last challenge.
+    challenge_s: u8,
     state: State,
     reason: Reason,
     happened: Happened,
@@ -324,11 +317,10 @@ pub(crate) struct Connection {
     challenges: u8,
 }
 
-impl Connection {
-    pub(crate) fn template(&self) -> &Template {
-        &self.template
-    }
+// What a stack has of each connection, idle or not: [`crate::stack::IDLE_CONNECTION_BYTES`] counts it.
+const _: () = assert!(size_of::<Connection>() <= 416);
 
+impl Connection {
     pub(crate) fn state(&self) -> State {
         self.state
     }
@@ -363,7 +355,12 @@ impl Connection {
 
     /// SND.UNA.
     pub(crate) fn snd_una(&self) -> Seq {
-        if self.is_synchronized() { self.sender.una() } else { self.iss }
+        if self.is_synchronized() { self.sender.una() } else { self.iss() }
+    }
+
+    /// ISS, until the connection is established.
+    fn iss(&self) -> Seq {
+        self.sender.una() - 1
     }
 
     /// SND.NXT.
@@ -408,6 +405,12 @@ impl Connection {
     /// Whether our FIN is acknowledged.
     fn is_fin_acked(&self) -> bool {
         self.marks.has(Marks::FIN_SENT) && self.sender.una() == self.snd_end()
+    }
+
+    /// Asks for what an acknowledgment reads in the pools.
+    pub(crate) fn fetch(&self, records: &Records, store: &Store) {
+        self.sender.fetch(records);
+        store.fetch(&self.queue);
     }
 
     /// Leaves for CLOSED. The queues are flushed; the device may still hold frames.

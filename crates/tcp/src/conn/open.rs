@@ -1,5 +1,6 @@
 //! OPEN (RFC 9293 section 3.10.1), and what the two SYNs agree upon.
 
+use super::stamps::ms;
 use super::{Config, Connection, Env, Happened, Marks, NEVER, Reason, State};
 use crate::limits::{
     DEFAULT_MSS_V4, DEFAULT_MSS_V6, MAX_WINDOW_SCALE, MIN_MSS, RTO_FIRST_NS, SEARCH_FROM_MTU,
@@ -9,7 +10,7 @@ use crate::send::Queue;
 use crate::sender::{Sender, Setup};
 use crate::seq::Seq;
 use crate::wire::options::STAMPS_BYTES;
-use crate::wire::{Flags, FlowKey, Options, Segment, Stamps, Template};
+use crate::wire::{Flags, FlowKey, Options, Segment, Stamps};
 
 use millrace_core::time::Instant;
 
@@ -138,11 +139,7 @@ impl Connection {
             receiver: Receiver::new(&no_receiver),
             queue: Queue::new(first),
             timer: NEVER,
-            heard: now,
             progress: now,
-            template: Template::new(key),
-            iss,
-            irs: Seq(0),
             snd_wnd: 0,
             snd_wl1: Seq(0),
             snd_wl2: Seq(0),
@@ -152,11 +149,11 @@ impl Connection {
             ts_recent: 0,
             ts_recent_ms: 0,
             ts_offset: 0,
-            user_timeout_ms: (config.user_timeout_ns / 1_000_000).min(u64::from(u32::MAX)) as u32,
-            challenge_s: 0,
+            heard_ms: ms(now),
             marks,
-            peer_mss: MIN_MSS,
+            user_timeout_s: config.user_timeout_ns.div_ceil(1_000_000_000).min(u64::from(u16::MAX)) as u16,
             listener: super::calls::NO_LISTENER,
+            challenge_s: 0,
             state: State::Closed,
             reason: Reason::Finished,
             happened: Happened::default(),
@@ -202,8 +199,7 @@ impl Connection {
 
     /// The peer's SYN is here.
     pub(super) fn take_agreed(&mut self, env: &mut Env<'_>, agreed: &Agreed) {
-        self.irs = agreed.irs;
-        self.peer_mss = agreed.peer_mss;
+        self.sender.set_mss_limit(agreed.peer_mss);
         (self.snd_scale, self.rcv_scale) = (agreed.snd_scale.unwrap_or(0), agreed.rcv_scale);
         self.marks.set(Marks::HAS_SCALE, agreed.snd_scale.is_some());
         self.marks.set(Marks::HAS_SACK, agreed.has_sack);
@@ -232,13 +228,14 @@ impl Connection {
         //# host, the EMTU_R [19]) and the largest transmission size permitted by
         //# the IP layer (EMTU_S [19]):
         let is_v4 = self.marks.has(Marks::IS_V4);
-        let mss_limit = self.peer_mss.min(own).saturating_sub(overhead).max(MIN_MSS - STAMPS_BYTES as u16);
+        let mss_limit =
+            self.sender.mss_limit().min(own).saturating_sub(overhead).max(MIN_MSS - STAMPS_BYTES as u16);
         // More than an Ethernet's size is found by probing, however much both devices take (RFC 4821 section 7.2).
         let mss = mss_limit.min(SEARCH_FROM_MTU - header_bytes(is_v4) - overhead);
         let was_repeated = self.marks.has(Marks::SYN_REPEATED);
         self.sender = Sender::new(
             &Setup {
-                first: self.iss + 1,
+                first: self.sender.una(),
                 mss,
                 mss_limit,
                 has_sack: self.marks.has(Marks::HAS_SACK),
@@ -252,7 +249,7 @@ impl Connection {
         );
         (self.state, self.timer, self.tries) = (State::Established, NEVER, 0);
         self.marks.remove(Marks::SYN_NOW);
-        (self.heard, self.progress) = (env.now, env.now);
+        (self.heard_ms, self.progress) = (ms(env.now), env.now);
         self.happened.insert(Happened::ESTABLISHED);
     }
 

@@ -34,19 +34,20 @@ impl Connection {
         Some(Stamps { echo: stamps.echo.wrapping_sub(self.ts_offset), ..stamps })
     }
 
-    pub(crate) fn is_current(&self, segment: &Segment<'_>, now: Instant) -> bool {
-        self.age(segment, now) == Age::Current
+    /// Whether a segment with these time stamps is not old (RFC 7323 section 5.3).
+    pub(crate) fn is_current(&self, stamps: Option<Stamps>, now: Instant) -> bool {
+        self.age(stamps, now) == Age::Current
     }
 
     /// R1 of section 5.3, and what section 3.2 says of segments without the option.
-    pub(super) fn age(&self, segment: &Segment<'_>, now: Instant) -> Age {
+    pub(super) fn age(&self, stamps: Option<Stamps>, now: Instant) -> Age {
         if !self.marks.has(Marks::HAS_STAMPS) {
             return Age::Current;
         }
         //= RFC 7323 section 3.2
         //# non-<RST> segment is received without a TSopt, a TCP SHOULD silently
         //# drop the segment.
-        let Some(stamps) = segment.options.stamps else { return Age::Missing };
+        let Some(stamps) = stamps else { return Age::Missing };
         //= RFC 7323 section 5.5
         //# If
         //# TS.Recent is found to be invalid, then the segment is accepted,

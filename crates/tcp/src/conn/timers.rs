@@ -2,6 +2,7 @@
 
 use millrace_core::time::Instant;
 
+use super::stamps::ms;
 use super::{Connection, Env, Marks, NEVER, Reason, State};
 use crate::limits::{FIN_WAIT_2_NS, KEEP_ALIVE_PROBES, KEEP_ALIVE_RETRY_NS, SYN_TIMEOUT_NS, UNPIN_AFTER_NS};
 use crate::recv::AckDue;
@@ -20,8 +21,8 @@ impl Connection {
                 self.ack_at(),
                 self.unpin_at(),
                 self.keep_alive_at(env),
-                self.fin_wait_2_at(),
-                self.give_up_at(),
+                self.fin_wait_2_at(env),
+                self.give_up_at(env),
             ];
             due = others.into_iter().flatten().fold(due, Instant::min);
         }
@@ -33,7 +34,7 @@ impl Connection {
         if !self.is_synchronized() {
             return self.fire_syn(env);
         }
-        if self.is_past(env, self.give_up_at()) || self.is_past(env, self.fin_wait_2_at()) {
+        if self.is_past(env, self.give_up_at(env)) || self.is_past(env, self.fin_wait_2_at(env)) {
             return self.give_up(env);
         }
         if let Fired::TimedOut { .. } = self.sender.fired(env.records, env.now) {
@@ -88,21 +89,27 @@ impl Connection {
         self.snd_end() != self.snd_una()
     }
 
+    /// When something acceptable last came, to the millisecond: within the last 49 days.
+    fn heard(&self, env: &Env<'_>) -> Instant {
+        let ago_ms = ms(env.now).wrapping_sub(self.heard_ms);
+        Instant((env.now.0 / 1_000_000).saturating_sub(u64::from(ago_ms)) * 1_000_000)
+    }
+
     /// When the user time-out ends the connection.
-    fn give_up_at(&self) -> Option<Instant> {
+    fn give_up_at(&self, env: &Env<'_>) -> Option<Instant> {
         //= RFC 9293 section 3.8.6.1
         //# As long as the receiving TCP peer continues to
         //# send acknowledgments in response to the probe segments, the sending
         //# TCP peer MUST allow the connection to stay open (MUST-37).
         let is_shut = self.snd_wnd == 0 || self.marks.has(Marks::PERSISTS);
-        let since = if is_shut { self.heard.max(self.progress) } else { self.progress };
-        self.has_unacked().then(|| since.plus_ns(u64::from(self.user_timeout_ms) * 1_000_000))
+        let since = if is_shut { self.heard(env).max(self.progress) } else { self.progress };
+        self.has_unacked().then(|| since.plus_ns(u64::from(self.user_timeout_s) * 1_000_000_000))
     }
 
     /// When FIN-WAIT-2 has lasted too long without anybody to read what may come.
-    fn fin_wait_2_at(&self) -> Option<Instant> {
+    fn fin_wait_2_at(&self, env: &Env<'_>) -> Option<Instant> {
         (self.state == State::FinWait2 && self.marks.has(Marks::ORPHAN))
-            .then(|| self.heard.plus_ns(FIN_WAIT_2_NS))
+            .then(|| self.heard(env).plus_ns(FIN_WAIT_2_NS))
     }
 
     fn give_up(&mut self, env: &mut Env<'_>) {
@@ -135,7 +142,7 @@ impl Connection {
     fn keep_alive_at(&self, env: &Env<'_>) -> Option<Instant> {
         let is_on = self.marks.has(Marks::KEEP_ALIVE) && !self.has_unacked();
         let tries = if self.marks.has(Marks::PERSISTS) { 0 } else { u64::from(self.tries) };
-        is_on.then(|| self.heard.plus_ns(env.config.keep_alive_ns + tries * KEEP_ALIVE_RETRY_NS))
+        is_on.then(|| self.heard(env).plus_ns(env.config.keep_alive_ns + tries * KEEP_ALIVE_RETRY_NS))
     }
 
     fn fire_keep_alive(&mut self, env: &mut Env<'_>) {

@@ -1,5 +1,7 @@
 //! One connection's segments in flight: the scoreboard (RFC 6675 section 3, RFC 8985 section 5.2).
 
+use millrace_core::prefetch::prefetch_all;
+
 use crate::recover::records::{Block, LOST, NONE, Record, Records, SACKED};
 use crate::sender::Full;
 use crate::seq::Seq;
@@ -58,6 +60,14 @@ impl Board {
     pub(crate) fn last<'a>(&self, slab: &'a Records) -> Option<&'a Record> {
         let block = slab.block(self.tail)?;
         block.records[block.pending()].last()
+    }
+
+    /// Asks for the header of the first block and the first record that is not acknowledged.
+    #[inline]
+    pub(crate) fn fetch(&self, slab: &Records) {
+        if let Some(block) = slab.block(self.pending) {
+            prefetch_all(block);
+        }
     }
 
     /// The segment with byte `seq`, unless it is acknowledged.

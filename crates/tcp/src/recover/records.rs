@@ -172,6 +172,11 @@ impl Records {
         Self { blocks: all, free, free_blocks: blocks, counts: Counts::default() }
     }
 
+    /// Bytes of so many blocks.
+    pub const fn bytes(blocks: u32) -> usize {
+        blocks as usize * size_of::<Block>()
+    }
+
     /// Blocks that nobody uses.
     pub fn free_blocks(&self) -> u32 {
         self.free_blocks

@@ -2,7 +2,9 @@
 
 use millrace_core::time::Instant;
 
+use super::pages::Pages;
 use super::receiver::Receiver;
+use super::reports::{Report, ReportId, Reports, is_empty};
 use crate::limits::{DELAYED_ACK_NS, LEAST_FULL_SEGMENT_BYTES};
 use crate::seq::Seq;
 use crate::wire::Sacks;
@@ -18,20 +20,20 @@ pub enum AckDue {
     Now,
 }
 
-/// SACK blocks that are remembered: as many as fit beside time stamps.
-pub(super) const REMEMBERED: usize = 3;
+/// A moment in nanoseconds, without the padding that its alignment would cost each connection.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, packed(4))]
+struct Due(u64);
 
 /// What is known of ACKs to be sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Acks {
     /// When the delayed ACK is due; the end of time if none is.
-    due: Instant,
+    due: Due,
     /// What the last ACK acknowledged.
     pub(super) acked: Seq,
-    /// A duplicate that has not been reported; empty if there is none.
-    duplicate: (Seq, Seq),
-    /// Blocks of early data, the latest first; empty ones are none.
-    blocks: [(Seq, Seq); REMEMBERED],
+    /// SACK blocks and duplicates.
+    report: ReportId,
     /// The longest segment that has been seen, within bounds.
     full_bytes: u16,
     is_now: bool,
@@ -40,10 +42,9 @@ pub(super) struct Acks {
 impl Acks {
     pub(super) const fn new(acked: Seq) -> Self {
         Self {
-            due: Instant(u64::MAX),
+            due: Due(u64::MAX),
             acked,
-            duplicate: (Seq(0), Seq(0)),
-            blocks: [(Seq(0), Seq(0)); REMEMBERED],
+            report: ReportId::NONE,
             full_bytes: LEAST_FULL_SEGMENT_BYTES,
             is_now: false,
         }
@@ -68,52 +69,46 @@ impl Acks {
             //# A TCP endpoint SHOULD implement a delayed ACK (SHLD-18), but an ACK
             //# should not be excessively delayed; in particular, the delay MUST be
             //# less than 0.5 seconds (MUST-40).
-            self.due = self.due.min(now.plus_ns(DELAYED_ACK_NS));
+            self.due = Due({ self.due.0 }.min(now.plus_ns(DELAYED_ACK_NS).0));
         }
     }
 
     /// Data that was there already came again.
-    pub(super) fn note_duplicate(&mut self, from: Seq, to: Seq) {
-        self.duplicate = (from, to);
+    pub(super) fn note_duplicate(&mut self, reports: &mut Reports, from: Seq, to: Seq) {
+        reports.change(&mut self.report, |report| report.duplicate = (from, to));
     }
 
     /// The latest segment is in this block of early data, which takes in those that it touches.
-    pub(super) fn note_block(&mut self, block: (Seq, Seq)) {
-        let before = self.blocks;
-        let others = before
-            .into_iter()
-            .filter(|&(from, to)| !is_empty((from, to)) && (to.before(block.0) || from.after(block.1)));
-        self.blocks = [(Seq(0), Seq(0)); REMEMBERED];
-        for (at, other) in self.blocks.iter_mut().zip(std::iter::once(block).chain(others)) {
-            *at = other;
-        }
+    pub(super) fn note_block(&mut self, reports: &mut Reports, block: (Seq, Seq)) {
+        reports.change(&mut self.report, |report| report.note_block(block));
     }
 
     /// The block that the latest segment is in.
-    pub(super) fn latest_block(&self) -> Option<(Seq, Seq)> {
-        Some(self.blocks[0]).filter(|block| !is_empty(*block))
+    pub(super) fn latest_block(&self, reports: &Reports) -> Option<(Seq, Seq)> {
+        reports.get(self.report).map(|report| report.blocks[0]).filter(|block| !is_empty(*block))
     }
 
     /// What is below `next` is acknowledged without blocks.
-    pub(super) fn advance(&mut self, next: Seq) {
-        let before = self.blocks;
-        self.blocks = [(Seq(0), Seq(0)); REMEMBERED];
-        let left = before.into_iter().filter(|block| !is_empty(*block) && block.1.after(next));
-        for (at, block) in self.blocks.iter_mut().zip(left) {
-            *at = block;
+    pub(super) fn advance(&mut self, reports: &mut Reports, next: Seq) {
+        if !self.report.is_none() {
+            reports.change(&mut self.report, |report| report.advance(next));
         }
     }
 
-    fn sent(&mut self, next: Seq) {
-        self.due = Instant(u64::MAX);
-        self.acked = next;
-        self.duplicate = (Seq(0), Seq(0));
-        self.is_now = false;
+    /// There is nothing to report any more.
+    pub(super) fn forget(&mut self, reports: &mut Reports) {
+        reports.give(&mut self.report);
     }
-}
 
-fn is_empty((from, to): (Seq, Seq)) -> bool {
-    from == to
+    #[inline]
+    fn sent(&mut self, reports: &mut Reports, next: Seq) {
+        self.due = Due(u64::MAX);
+        self.acked = next;
+        self.is_now = false;
+        if !self.report.is_none() {
+            reports.change(&mut self.report, Report::told);
+        }
+    }
 }
 
 impl Receiver {
@@ -122,10 +117,11 @@ impl Receiver {
     pub fn ack_due(&self) -> AckDue {
         if self.acks.is_now || self.has_window_to_tell() {
             AckDue::Now
-        } else if self.acks.due == Instant(u64::MAX) {
-            AckDue::Never
         } else {
-            AckDue::At(self.acks.due)
+            match { self.acks.due.0 } {
+                u64::MAX => AckDue::Never,
+                due => AckDue::At(Instant(due)),
+            }
         }
     }
 
@@ -136,8 +132,8 @@ impl Receiver {
 
     /// A segment with the current acknowledgment number, window and SACK blocks has gone out, with data or without.
     #[inline]
-    pub fn ack_sent(&mut self) {
-        self.acks.sent(self.next);
+    pub fn ack_sent(&mut self, pages: &mut Pages) {
+        self.acks.sent(pages.reports(), self.next);
     }
 
     /// What the last ACK acknowledged: Last.ACK.sent of RFC 7323 section 4.3.
@@ -148,8 +144,9 @@ impl Receiver {
 
     /// The SACK blocks that belong into the next segment with an ACK; none if the peer has not permitted them.
     #[inline]
-    pub fn sacks(&self) -> Sacks {
+    pub fn sacks(&self, pages: &Pages) -> Sacks {
         let mut sacks = Sacks::default();
+        let Some(report) = pages.report(self.acks.report) else { return sacks };
         //= RFC 2018 section 4
         //# If the data receiver has not received a
         //# SACK-Permitted option for a given connection, it MUST NOT send SACK
@@ -160,8 +157,8 @@ impl Receiver {
             //# number of the duplicate contiguous sequence, and the right edge
             //# of the D-SACK block specifies the sequence number immediately
             //# following the last sequence in the duplicate contiguous sequence.
-            if !is_empty(self.acks.duplicate) {
-                sacks.push(self.acks.duplicate.0, self.acks.duplicate.1);
+            if !is_empty(report.duplicate) {
+                sacks.push(report.duplicate.0, report.duplicate.1);
             }
             //= RFC 2018 section 4
             //# The first SACK block (i.e., the one immediately following the
@@ -169,7 +166,7 @@ impl Receiver {
             //# block of data containing the segment which triggered this ACK,
             //# unless that segment advanced the Acknowledgment Number field in
             //# the header.
-            for &(from, to) in self.acks.blocks.iter().filter(|block| !is_empty(**block)) {
+            for &(from, to) in report.blocks.iter().filter(|block| !is_empty(**block)) {
                 sacks.push(from, to);
             }
         }

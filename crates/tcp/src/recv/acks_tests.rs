@@ -44,8 +44,9 @@ impl Peer {
     }
 
     fn sent(&mut self) -> (u32, Vec<(u32, u32)>) {
-        let sacks = self.receiver.sacks().blocks().iter().map(|(left, right)| (left.0, right.0)).collect();
-        self.receiver.ack_sent();
+        let sacks =
+            self.receiver.sacks(&self.pages).blocks().iter().map(|(left, right)| (left.0, right.0)).collect();
+        self.receiver.ack_sent(&mut self.pages);
         (self.receiver.next().0, sacks)
     }
 }

@@ -7,11 +7,13 @@
 //! | [`receiver`] | one connection's receiver: [`Receiver`] |
 //! | [`window`] | what of the window is announced, and which segments are acceptable |
 //! | [`acks`] | when an ACK is due, and its SACK blocks |
+//! | `reports` | the blocks, in a pool: few connections have any |
 
 pub mod acks;
 pub mod pages;
 pub mod reassembly;
 pub mod receiver;
+mod reports;
 pub mod window;
 
 pub use acks::AckDue;

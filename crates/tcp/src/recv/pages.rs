@@ -5,7 +5,9 @@
 //! pages is changed by changing its mask. A page still in use when the counter comes around is skipped and counted. What is in a page
 //! is an offset and an effective length; a segment never lies in a chain of buffers.
 
-use crate::limits::{MAX_PAGE_BYTES, MAX_PAGE_SKIPS, MIN_PAGE_BYTES};
+use super::reassembly::EARLY;
+use super::reports::{Report, ReportId, Reports};
+use crate::limits::{MAX_PAGE_BYTES, MAX_PAGE_SKIPS, MIN_PAGE_BYTES, MIN_REPORTS};
 use crate::seq::Seq;
 
 /// A page: the cluster in the upper bits, its number there in the lower ones.
@@ -92,6 +94,8 @@ struct Cluster {
 pub struct Pages {
     memory: Box<[u8]>,
     clusters: Box<[Cluster]>,
+    /// What goes with data that lies in them out of order.
+    reports: Reports,
     skipped: u64,
     refused: u64,
 }
@@ -110,7 +114,29 @@ impl Pages {
             cluster
         };
         let clusters: Box<[Cluster]> = sizes.iter().take(CLUSTERS).map(cluster).collect();
-        Self { memory: vec![0; end].into(), clusters, skipped: 0, refused: 0 }
+        let early = clusters.get(EARLY).map_or(0, |cluster| cluster.mask + 1);
+        let reports = Reports::new(early.max(MIN_REPORTS));
+        Self { memory: vec![0; end].into(), clusters, reports, skipped: 0, refused: 0 }
+    }
+
+    #[inline]
+    pub(super) fn report(&self, id: ReportId) -> Option<&Report> {
+        if id.is_none() { None } else { self.reports.get(id) }
+    }
+
+    #[inline]
+    pub(super) fn reports(&mut self) -> &mut Reports {
+        &mut self.reports
+    }
+
+    /// Bytes of clusters of these sizes.
+    pub fn bytes_of(sizes: &[ClusterSize]) -> usize {
+        let cluster = |size: &ClusterSize| {
+            let bytes = down_to_power_of_two(size.bytes.max(MIN_PAGE_BYTES));
+            (bytes + bytes / MIN_PAGE_BYTES * size_of::<Page>() as u32) as usize
+        };
+        let early = sizes.get(EARLY).map_or(0, |size| size.bytes / size.page_bytes.max(MIN_PAGE_BYTES));
+        sizes.iter().take(CLUSTERS).map(cluster).sum::<usize>() + Reports::bytes(early.max(MIN_REPORTS))
     }
 
     /// Changes the size of a cluster's pages. False, and nothing changes, while one of them is in use or when there is no such cluster.

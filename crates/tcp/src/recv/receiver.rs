@@ -70,7 +70,7 @@ pub enum Refused {
     NoRoom,
 }
 
-/// What a connection has received and can receive: 96 bytes, and pages while there is data that has not been read.
+/// What a connection has received and can receive: 64 bytes, and pages while there is data that has not been read.
 #[derive(Debug)]
 pub struct Receiver {
     /// RCV.NXT.
@@ -82,7 +82,7 @@ pub struct Receiver {
     queue: Queue,
 }
 
-const _: () = assert!(size_of::<Receiver>() <= 96);
+const _: () = assert!(size_of::<Receiver>() <= 64);
 
 /// What is neither sequence numbers nor pages nor ACKs.
 #[derive(Debug)]
@@ -198,11 +198,11 @@ impl Receiver {
 
     /// Data in order was kept.
     #[inline]
-    fn appended(&mut self, pages: &Pages, arrival: &Arrival<'_>, from: u32, bytes: u32) -> Offered {
+    fn appended(&mut self, pages: &mut Pages, arrival: &Arrival<'_>, from: u32, bytes: u32) -> Offered {
         self.next += bytes;
         self.state.unread_bytes += bytes;
         if from > 0 {
-            self.acks.note_duplicate(arrival.seq, arrival.seq + from);
+            self.acks.note_duplicate(pages.reports(), arrival.seq, arrival.seq + from);
         }
         if arrival.is_fin {
             self.take_fin(pages, arrival);
@@ -225,7 +225,7 @@ impl Receiver {
         let inserted = self.queue.insert(pages, begin, data, cluster);
         let duplicate = if from > 0 { Some((arrival.seq, begin)) } else { inserted.duplicate };
         if let Some((left, right)) = duplicate {
-            self.acks.note_duplicate(left, right);
+            self.acks.note_duplicate(pages.reports(), left, right);
         }
         let next = self.queue.advance(pages, self.next);
         let ready_bytes =
@@ -235,7 +235,7 @@ impl Receiver {
         let is_new_fin = arrival.is_fin && is_whole && self.take_fin(pages, arrival);
         let reaches_fin = ready_bytes > 0 && self.reach_fin();
         if ready_bytes > 0 {
-            self.acks.advance(self.next);
+            self.acks.advance(pages.reports(), self.next);
         }
         if ready_bytes > 0 || reaches_fin || is_new_fin && self.state.is_finished {
             return Offered::Ready { bytes: ready_bytes };
@@ -253,18 +253,18 @@ impl Receiver {
     }
 
     /// Remembers the block of early data that the segment is in: the first to be told.
-    fn note_early(&mut self, pages: &Pages, from: Seq, to: Seq) {
+    fn note_early(&mut self, pages: &mut Pages, from: Seq, to: Seq) {
         if from == to || !self.queue.has_early() {
             return;
         }
         // As a rule it continues the latest block, and nothing is behind it.
-        match self.acks.latest_block() {
+        match self.acks.latest_block(pages.reports()) {
             Some((left, right)) if right == from && self.queue.end(pages) == Some(to) => {
-                self.acks.note_block((left, to))
+                self.acks.note_block(pages.reports(), (left, to))
             }
             _ => {
                 if let Some(block) = self.queue.run_around(pages, from) {
-                    self.acks.note_block(block);
+                    self.acks.note_block(pages.reports(), block);
                 }
             }
         }
@@ -334,6 +334,7 @@ impl Receiver {
     /// Gives all pages back: the connection ends, or nobody reads any more. What comes later is not kept either if it is not offered.
     pub fn clear(&mut self, pages: &mut Pages) {
         self.queue.clear(pages);
+        self.acks.forget(pages.reports());
         self.queue = Queue::new();
         self.state.unread_bytes = 0;
     }

@@ -64,7 +64,7 @@ fn data_is_read_in_order_however_it_came() {
 fn a_wrong_sum_leaves_no_trace() {
     let (mut receiver, mut pages) = (receiver(Seq(100)), pages());
     offer(&mut receiver, &mut pages, 100, b"ab", false);
-    receiver.ack_sent();
+    receiver.ack_sent(&mut pages);
     let mut wrong = |seq, payload: &[u8], is_fin| {
         let arrival = Arrival { expected_sum: Some(sum16(payload) ^ 0x100), ..arrival(seq, payload, is_fin) };
         assert_eq!(
@@ -74,7 +74,7 @@ fn a_wrong_sum_leaves_no_trace() {
         );
         let state = (receiver.next(), receiver.is_finished(), receiver.has_early(), receiver.ack_due());
         assert_eq!(state, (Seq(102), false, false, crate::recv::AckDue::Never));
-        assert_eq!((receiver.peek(&pages), receiver.sacks().blocks().len()), (&b"ab"[..], 0));
+        assert_eq!((receiver.peek(&pages), receiver.sacks(&pages).blocks().len()), (&b"ab"[..], 0));
     };
     wrong(102, b"cde", false);
     wrong(102, &[1; 2048], false); // in a page of its own
@@ -232,7 +232,7 @@ proptest! {
                     let announced = receiver.next() + u32::from(receiver.window());
                     prop_assert!(receiver.is_finished() || edge.up_to(announced));
                     edge = edge.max(announced);
-                    receiver.ack_sent();
+                    receiver.ack_sent(&mut pages);
                 }
             }
             let received = done as u32 + receiver.unread_bytes() + u32::from(receiver.is_finished());
@@ -240,7 +240,7 @@ proptest! {
             prop_assert!(receiver.unread_bytes() <= LIMIT);
             // And none that could be read is held back.
             prop_assert!(had_fin || came[received as usize].is_none(), "byte {} has come", received);
-            for (left, right) in receiver.sacks().blocks().iter().skip(1) {
+            for (left, right) in receiver.sacks(&pages).blocks().iter().skip(1) {
                 prop_assert!(left.before(*right) && right.up_to(edge));
             }
         }

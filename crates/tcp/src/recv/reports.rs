@@ -39,6 +39,11 @@ pub(super) struct ReportId(u32);
 
 impl ReportId {
     pub(super) const NONE: Self = Self(u32::MAX);
+
+    #[inline]
+    pub(super) const fn is_none(self) -> bool {
+        self.0 == u32::MAX
+    }
 }
 
 /// Reports of all connections. With all of them in use some connection tells nothing, and its peer sends more again than it has to.
@@ -49,6 +54,10 @@ pub(super) struct Reports {
 }
 
 impl Reports {
+    pub(super) const fn bytes(count: u32) -> usize {
+        count as usize * (size_of::<Report>() + size_of::<u32>())
+    }
+
     pub(super) fn new(count: u32) -> Self {
         Self { reports: vec![Report::NOTHING; count as usize].into(), free: (0..count).rev().collect() }
     }
@@ -59,7 +68,7 @@ impl Reports {
 
     /// Changes a report, or begins one; one in which nothing stands any more is given back.
     pub(super) fn change(&mut self, id: &mut ReportId, change: impl FnOnce(&mut Report)) {
-        if id.0 == u32::MAX {
+        if id.is_none() {
             let Some(free) = self.free.pop() else { return };
             self.reports[free as usize] = Report::NOTHING;
             id.0 = free;
@@ -89,8 +98,9 @@ impl Report {
     /// The latest segment is in this block of early data, which takes in those that it touches.
     pub(super) fn note_block(&mut self, block: Range) {
         let before = self.blocks;
-        let others =
-            before.into_iter().filter(|&(from, to)| !is_empty((from, to)) && (to.before(block.0) || from.after(block.1)));
+        let others = before
+            .into_iter()
+            .filter(|&(from, to)| !is_empty((from, to)) && (to.before(block.0) || from.after(block.1)));
         self.blocks = [EMPTY; REMEMBERED];
         for (at, other) in self.blocks.iter_mut().zip(std::iter::once(block).chain(others)) {
             *at = other;
@@ -110,5 +120,43 @@ impl Report {
     /// The duplicate was reported.
     pub(super) fn told(&mut self) {
         self.duplicate = EMPTY;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: Range = (Seq(10), Seq(20));
+    const B: Range = (Seq(30), Seq(40));
+
+    #[test]
+    fn a_report_is_there_as_long_as_something_stands_in_it() {
+        let (mut reports, mut id) = (Reports::new(2), ReportId::NONE);
+        reports.change(&mut id, |report| report.duplicate = A);
+        reports.change(&mut id, |report| report.note_block(B));
+        assert_eq!((reports.used(), id.is_none()), (1, false));
+        reports.change(&mut id, Report::told);
+        assert_eq!(reports.get(id).map(|report| report.blocks[0]), Some(B));
+        reports.change(&mut id, |report| report.advance(Seq(40)));
+        assert_eq!((reports.used(), id.is_none()), (0, true));
+        // What was there is not told of another connection.
+        reports.change(&mut id, |report| report.note_block(A));
+        assert_eq!(
+            reports.get(id).map(|report| (report.duplicate, report.blocks)),
+            Some((EMPTY, [A, EMPTY, EMPTY]))
+        );
+        reports.give(&mut id);
+        reports.give(&mut id);
+        assert_eq!(reports.used(), 0);
+    }
+
+    #[test]
+    fn without_a_free_one_nothing_is_told() {
+        let (mut reports, mut first, mut second) = (Reports::new(1), ReportId::NONE, ReportId::NONE);
+        reports.change(&mut first, |report| report.note_block(A));
+        reports.change(&mut second, |report| report.note_block(B));
+        assert!(second.is_none() && reports.get(second).is_none());
+        assert_eq!(reports.get(first).map(|report| report.blocks[0]), Some(A));
     }
 }

@@ -79,12 +79,12 @@ fn the_window_opens_in_steps_of_a_segment_or_half_the_buffer() {
         assert_eq!(receiver.window(), 0);
         receiver.consume(&mut pages, step - 1);
         assert_eq!(receiver.window(), 0);
-        receiver.ack_sent();
+        receiver.ack_sent(&mut pages);
         assert_eq!(receiver.ack_due(), crate::recv::AckDue::Never);
         receiver.consume(&mut pages, 1);
         assert_eq!(receiver.ack_due(), crate::recv::AckDue::Now, "the window opens");
         assert_eq!(receiver.window(), step as u16);
-        receiver.ack_sent();
+        receiver.ack_sent(&mut pages);
         assert_eq!(receiver.ack_due(), crate::recv::AckDue::Never);
     }
 }
@@ -98,7 +98,7 @@ fn a_reader_that_keeps_up_sends_no_more_acks_than_the_data_asks_for() {
         receiver.consume(&mut pages, 1000);
         if receiver.ack_due() == crate::recv::AckDue::Now {
             receiver.window();
-            receiver.ack_sent();
+            receiver.ack_sent(&mut pages);
             acks += 1;
         }
     }
@@ -158,7 +158,7 @@ proptest! {
             let memory = announced.since(receiver.next()) as u32 + receiver.unread_bytes();
             prop_assert!(memory <= limit + (limit >> SLACK_SHIFT), "{} of {}", memory, limit);
             prop_assert_eq!(announced, receiver.next() + receiver.open_bytes());
-            receiver.ack_sent();
+            receiver.ack_sent(&mut pages);
             prop_assert_eq!(receiver.ack_due(), crate::recv::AckDue::Never, "what has been told is told");
         }
     }

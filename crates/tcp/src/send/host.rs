@@ -18,6 +18,10 @@ impl HostPages {
         }
     }
 
+    pub(super) const fn bytes(pages: u32) -> usize {
+        pages as usize * (HOST_PAGE_BYTES + size_of::<u32>())
+    }
+
     pub(super) fn used(&self) -> u32 {
         self.pages - self.free.len() as u32
     }

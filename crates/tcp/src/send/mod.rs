@@ -20,6 +20,7 @@ mod grid;
 mod host;
 
 use millrace_core::pool::{ExtentContent, Lease};
+use millrace_core::prefetch::prefetch_all;
 
 use crate::seq::Seq;
 
@@ -157,6 +158,11 @@ pub struct Store {
 }
 
 impl Store {
+    /// Bytes of one with so many descriptors and pages.
+    pub const fn bytes(descriptors: u32, host_pages: u32) -> usize {
+        descriptors as usize * size_of::<Descriptor>() + HostPages::bytes(host_pages)
+    }
+
     /// Room for `descriptors` descriptors and `host_pages` pages of [`crate::limits::HOST_PAGE_BYTES`].
     pub fn new(descriptors: u32, host_pages: u32) -> Self {
         let empty = |index| Descriptor {
@@ -285,6 +291,14 @@ impl Store {
         }
         if queue.head == NONE {
             queue.tail = NONE;
+        }
+    }
+
+    /// Asks for the descriptor that an acknowledgment reads first.
+    #[inline]
+    pub(crate) fn fetch(&self, queue: &Queue) {
+        if let Some(descriptor) = self.descriptors.get(queue.head as usize) {
+            prefetch_all(descriptor);
         }
     }
 

@@ -310,6 +310,16 @@ impl Sender {
         self.mtu.mss()
     }
 
+    /// Most that probing may raise [`Sender::mss`] to, in bytes.
+    pub fn mss_limit(&self) -> u16 {
+        self.mtu.limit()
+    }
+
+    /// The peer has said what it takes; before anything is sent.
+    pub(crate) fn set_mss_limit(&mut self, limit: u16) {
+        self.mtu.set_limit(limit);
+    }
+
     /// The congestion window, in bytes; during a recovery what it will be afterwards.
     pub fn cwnd(&self) -> u32 {
         self.controller.cwnd()
@@ -368,6 +378,12 @@ impl Sender {
     /// Whether the next segment with new data is to carry CWR (RFC 3168 section 6.1.2); [`Sender::sent`] of new data ends it.
     pub fn wants_cwr(&self) -> bool {
         self.is(WANTS_CWR)
+    }
+
+    /// Asks for the records that an acknowledgment reads first.
+    #[inline]
+    pub(crate) fn fetch(&self, records: &Records) {
+        self.board.fetch(records);
     }
 
     /// The device has given back one frame with these bytes. Bytes that are not in flight are passed over.

@@ -256,12 +256,9 @@ impl Stack {
     pub fn poll_event(&mut self) -> Option<Event> {
         while let Some(number) = self.told.pop_front() {
             let id = self.id(number);
-            let Some(connection) =
-                self.slots.get_mut(number as usize).and_then(|slot| slot.connection.as_mut())
-            else {
-                continue;
-            };
-            connection.marks_mut().remove(Marks::IS_TOLD);
+            let Some(slot) = self.slots.get_mut(number as usize) else { continue };
+            slot.left_told();
+            let Some(connection) = slot.connection.as_mut() else { continue };
             let (happened, reason) = (connection.take_happened(), connection.reason());
             let listener = connection.listener();
             let first = connection.unseen_of();

@@ -143,6 +143,7 @@ impl Stack {
 
     fn icmp_for(&mut self, number: u32, error: &IcmpError, now: Instant) -> bool {
         // What was acknowledged before the message came is no longer in flight.
+        self.note_new(now);
         self.process_note(number, now);
         let is_used = self
             .with(number, now, |connection, env| connection.icmp(env, error.seq, error.kind))

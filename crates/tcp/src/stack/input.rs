@@ -24,6 +24,20 @@ impl Stack {
             counters.malformed += 1;
             return;
         };
+        let is_plain_ack = segment.flags == Flags::ACK
+            && segment.payload.is_empty()
+            && segment.options.user_timeout.is_none()
+            && self.defers_acks;
+        if is_plain_ack && !arrived.is_marked {
+            if !is_right(&flow, arrived.bytes) {
+                self.shared.counters.bad_checksums += 1;
+                return;
+            }
+            if self.line_up(&flow, &segment, arrived.at, now) {
+                return;
+            }
+        }
+        self.note_new(now);
         let number = self.table.find(&flow);
         // Data for a connection is summed while it is copied; all else at once.
         let expected_sum = match number {
@@ -36,7 +50,6 @@ impl Stack {
         }
         let arrival = Arrival { at: arrived.at, is_marked: arrived.is_marked, expected_sum };
         match number {
-            Some(number) if self.note(number, &segment, arrival, now) => {}
             Some(number) => {
                 self.process_note(number, now);
                 self.arrive(number, &flow, &segment, arrival, now);
@@ -63,7 +76,7 @@ impl Stack {
         self.settle(number, now, None);
     }
 
-    fn arrive_elsewhere(&mut self, flow: &FlowKey, segment: &Segment<'_>, now: Instant) {
+    pub(super) fn arrive_elsewhere(&mut self, flow: &FlowKey, segment: &Segment<'_>, now: Instant) {
         if let Some(request) = self.requests.find(flow) {
             return self.arrive_for_request(request, flow, segment, now);
         }

@@ -56,7 +56,7 @@ impl Stack {
         }
         let number = self.listeners.iter().position(Option::is_none).ok_or(CallError::NoRoom)?;
         self.listeners[number] = Some(Listener { local, backlog, unseen: 0, half_open: 0 });
-        Ok(ListenerId(number as u16))
+        Ok(ListenerId(number as u8))
     }
 
     /// CLOSE of a listener: requests that it has are forgotten when they time out, connections stay.
@@ -80,12 +80,12 @@ impl Stack {
             listener.as_ref().filter(|listener| listener.is_for(local)).map(|listener| (number, listener))
         });
         let best = matching.min_by_key(|(_, listener)| listener.local.ip().is_unspecified())?;
-        Some(ListenerId(best.0 as u16))
+        Some(ListenerId(best.0 as u8))
     }
 
     /// Whether the listener may have another connection.
     pub(super) fn has_room_for(&self, listener: ListenerId) -> bool {
-        !self.free.is_empty()
+        self.free_count > 0
             && self.listener(listener).is_some_and(|listener| listener.unseen < listener.backlog)
     }
 

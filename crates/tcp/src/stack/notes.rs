@@ -3,21 +3,25 @@
 //! A note is the latest ACK of a connection. Another one is merged into it: what it acknowledges, its window, its time stamps and its arrival
 //! replace those of the first, its SACK blocks join them. So a run with notes equals one without in which the merged ACKs were lost but for
 //! their SACK blocks, and those stand in later ACKs too. Only plain ACKs are noted; everything else is processed at once, behind the note.
+//!
+//! Of thousands of connections none is in the cache when its ACK comes. So a plain ACK first stands in a short line while its connection is
+//! fetched, and is looked at when more have come; nothing that comes behind it is processed before.
 
+use millrace_core::prefetch::prefetch_all;
 use millrace_core::time::Instant;
 
 use super::Stack;
 use crate::conn::arrive::Arrival;
 use crate::conn::{Connection, Marks};
-use crate::limits::{ACK_DEFER_NS, MAX_NOTES};
+use crate::limits::{ACK_DEFER_NS, MAX_NOTES, NEW_ACKS, NOTES_AHEAD};
 use crate::seq::Seq;
-use crate::wire::{Flags, Options, Sacks, Segment, Stamps};
+use crate::wire::{Flags, FlowKey, Options, Sacks, Segment, Stamps};
 
 const NONE: u32 = u32::MAX;
 
+/// What a plain ACK says.
 #[derive(Clone, Copy, Debug)]
-struct Note {
-    number: u32,
+struct Ack {
     seq: Seq,
     ack: Seq,
     window: u16,
@@ -26,18 +30,61 @@ struct Note {
     at: Instant,
 }
 
+impl Ack {
+    fn of(segment: &Segment<'_>, at: Instant) -> Self {
+        let Options { stamps, sacks, .. } = segment.options;
+        Self { seq: segment.seq, ack: segment.ack, window: segment.window, stamps, sacks, at }
+    }
+
+    fn segment(&self, flow: &FlowKey) -> Segment<'static> {
+        Segment {
+            source: flow.remote_port(),
+            destination: flow.local_port(),
+            seq: self.seq,
+            ack: self.ack,
+            flags: Flags::ACK,
+            window: self.window,
+            urgent: 0,
+            options: Options { stamps: self.stamps, sacks: self.sacks, ..Options::default() },
+            payload: &[],
+        }
+    }
+
+    fn arrival(&self) -> Arrival {
+        Arrival { at: self.at, is_marked: false, expected_sum: None }
+    }
+}
+
+/// One that waits for its connection to come into the cache.
+#[derive(Clone, Copy, Debug)]
+struct New {
+    flow: FlowKey,
+    /// As a rule that of its connection.
+    number: u32,
+    ack: Ack,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Note {
+    number: u32,
+    ack: Ack,
+}
+
 /// The notes of one turn.
 pub(super) struct Notes {
+    new: Vec<New>,
     notes: Vec<Note>,
 }
 
 impl Notes {
+    pub(super) const BYTES: usize = NEW_ACKS * size_of::<New>() + MAX_NOTES * size_of::<Note>();
+
     pub(super) fn new() -> Self {
-        Self { notes: Vec::with_capacity(MAX_NOTES) }
+        Self { new: Vec::with_capacity(NEW_ACKS), notes: Vec::with_capacity(MAX_NOTES) }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.notes.is_empty()
+        self.new.is_empty() && self.notes.is_empty()
     }
 }
 
@@ -64,56 +111,80 @@ fn has_dsack(sacks: &Sacks, ack: Seq) -> bool {
 }
 
 impl Connection {
-    /// Whether nothing about an ACK asks for being processed at once.
-    pub(crate) fn may_defer(&self, segment: &Segment<'_>, now: Instant) -> bool {
-        let prompt = [Marks::PROBED, Marks::PERSISTS, Marks::UNPINNED, Marks::KEEP_ALIVE_NOW];
-        segment.flags == Flags::ACK
-            && segment.payload.is_empty()
-            && segment.options.user_timeout.is_none()
-            && segment.seq == self.rcv_nxt()
+    /// Whether nothing about a plain ACK asks for being processed at once.
+    fn may_defer(&self, ack: &Ack, now: Instant) -> bool {
+        const PROMPT: Marks =
+            Marks::PROBED.with(Marks::PERSISTS).with(Marks::UNPINNED).with(Marks::KEEP_ALIVE_NOW);
+        ack.seq == self.rcv_nxt()
             && self.is_synchronized()
             && self.marks().has(Marks::HAS_SACK)
-            && !prompt.into_iter().any(|mark| self.marks().has(mark))
-            && !segment.ack.before(self.snd_una())
-            && !segment.ack.after(self.snd_nxt())
-            && !has_dsack(&segment.options.sacks, segment.ack)
-            && self.is_current(segment, now)
+            && !self.marks().has_any(PROMPT)
+            && !ack.ack.before(self.snd_una())
+            && !ack.ack.after(self.snd_nxt())
+            && !has_dsack(&ack.sacks, ack.ack)
+            && self.is_current(ack.stamps, now)
             && self.sender().may_merge_acks()
     }
 }
 
 impl Stack {
-    /// Takes note of a segment if it is a plain ACK. False: it has to be processed at once.
-    pub(super) fn note(
+    /// Puts a plain ACK with the right checksum into line, if there seems to be a connection that it is for. False: it has to be processed.
+    pub(super) fn line_up(
         &mut self,
-        number: u32,
+        flow: &FlowKey,
         segment: &Segment<'_>,
-        arrival: Arrival,
+        at: Instant,
         now: Instant,
     ) -> bool {
-        if !self.defers_acks {
-            return false;
+        let Some(number) = self.table.likely(self.table.hash(flow)) else { return false };
+        if let Some(slot) = self.slots.get(number as usize) {
+            prefetch_all(slot);
         }
+        self.notes.new.push(New { flow: *flow, number, ack: Ack::of(segment, at) });
+        if self.notes.new.len() == NEW_ACKS {
+            self.note_new(now);
+        }
+        true
+    }
+
+    /// Takes note of the ACKs that stand in line.
+    pub(super) fn note_new(&mut self, now: Instant) {
+        if self.notes.new.is_empty() {
+            return;
+        }
+        let mut new = std::mem::take(&mut self.notes.new);
+        for New { flow, number, ack } in &new {
+            let number = match self.table.flow(*number) {
+                Some(found) if found == flow => Some(*number),
+                _ => self.table.find(flow),
+            };
+            match number {
+                Some(number) => {
+                    if !self.note(number, ack, now) {
+                        self.process_note(number, now);
+                        self.arrive(number, flow, &ack.segment(flow), ack.arrival(), now);
+                    }
+                }
+                None => self.arrive_elsewhere(flow, &ack.segment(flow), now),
+            }
+        }
+        new.clear();
+        self.notes.new = new;
+    }
+
+    /// Takes note of a plain ACK. False: it has to be processed at once.
+    fn note(&mut self, number: u32, new: &Ack, now: Instant) -> bool {
         let Some(slot) = self.slots.get_mut(number as usize) else { return false };
         let Some(connection) = &slot.connection else { return false };
-        if !connection.may_defer(segment, now) {
+        if !connection.may_defer(new, now) {
             return false;
         }
-        let new = Note {
-            number,
-            seq: segment.seq,
-            ack: segment.ack,
-            window: segment.window,
-            stamps: segment.options.stamps,
-            sacks: segment.options.sacks,
-            at: arrival.at,
-        };
-        if let Some(old) = self.notes.notes.get_mut(slot.note as usize) {
+        if let Some(Note { ack: old, .. }) = self.notes.notes.get_mut(slot.note as usize) {
             if new.ack.before(old.ack) {
                 return false;
             }
             let Some(sacks) = join(&new.sacks, &old.sacks, new.ack) else { return false };
-            *old = Note { sacks, ..new };
+            *old = Ack { sacks, ..*new };
             self.shared.counters.acks_merged += 1;
             return true;
         }
@@ -121,7 +192,7 @@ impl Stack {
             return false;
         }
         slot.note = self.notes.notes.len() as u32;
-        self.notes.notes.push(new);
+        self.notes.notes.push(Note { number, ack: *new });
         true
     }
 
@@ -150,21 +221,36 @@ impl Stack {
 
     /// Processes every note: the last thing in a turn.
     pub(super) fn process_notes(&mut self, now: Instant) {
+        self.note_new(now);
+        for note in self.notes.notes.iter().rev().take(NOTES_AHEAD) {
+            self.fetch(note.number);
+        }
         while let Some(note) = self.notes.notes.pop() {
+            if let Some(at) = self.notes.notes.len().checked_sub(NOTES_AHEAD) {
+                self.fetch(self.notes.notes[at].number);
+            }
             self.slots[note.number as usize].note = NONE;
             self.process(&note, now);
         }
     }
 
+    /// Asks for what processing an ACK reads beside the connection itself.
+    fn fetch(&self, number: u32) {
+        self.wheel.prefetch(number);
+        if let Some(connection) = &self.slots[number as usize].connection {
+            connection.fetch(&self.shared.records, &self.shared.store);
+        }
+    }
+
     /// Processes the notes that have waited for long enough: a turn that is late must not make round trips look longer.
     pub(super) fn process_overdue_notes(&mut self, now: Instant) {
+        self.note_new(now);
         let mut at = 0;
-        while let Some(note) = self.notes.notes.get(at).copied() {
-            let srtt =
-                self.slots[note.number as usize].connection.as_ref().and_then(|c| c.sender().srtt_ns());
+        while let Some(&Note { number, ack }) = self.notes.notes.get(at) {
+            let srtt = self.slots[number as usize].connection.as_ref().and_then(|c| c.sender().srtt_ns());
             let wait = srtt.map_or(ACK_DEFER_NS, |srtt| (srtt / 8).min(ACK_DEFER_NS));
-            if note.at.plus_ns(wait) <= now {
-                self.process_note(note.number, now);
+            if ack.at.plus_ns(wait) <= now {
+                self.process_note(number, now);
             } else {
                 at += 1;
             }
@@ -172,22 +258,14 @@ impl Stack {
     }
 
     fn process(&mut self, note: &Note, now: Instant) {
-        let Some(flow) = self.table.flow(note.number).copied() else { return };
+        let Some(flow) = self.table.flow(note.number) else { return };
+        let segment = note.ack.segment(flow);
         self.shared.counters.acks_deferred += 1;
-        let options = Options { stamps: note.stamps, sacks: note.sacks, ..Options::default() };
-        let segment = Segment {
-            source: flow.remote_port(),
-            destination: flow.local_port(),
-            seq: note.seq,
-            ack: note.ack,
-            flags: Flags::ACK,
-            window: note.window,
-            urgent: 0,
-            options,
-            payload: &[],
-        };
-        let arrival = Arrival { at: note.at, is_marked: false, expected_sum: None };
-        self.arrive(note.number, &flow, &segment, arrival, now);
+        self.with(note.number, now, |connection, env| {
+            connection.arrive_noted(env, &segment, note.ack.arrival());
+        });
+        self.make_ready(note.number);
+        self.settle(note.number, now, None);
     }
 }
 

@@ -3,7 +3,7 @@
 use millrace_core::time::Instant;
 
 use super::{ConnectionId, Stack, Wanted};
-use crate::conn::{Connection, Marks, Plan, Planned};
+use crate::conn::{Connection, Plan, Planned};
 use crate::limits::TURN_SEGMENTS;
 use crate::send::{Handed, Payload};
 use crate::seq::Seq;
@@ -73,6 +73,7 @@ impl Stack {
     /// The third stage. `out` is shown each segment that goes; how many went.
     pub fn output(&mut self, now: Instant, out: &mut impl FnMut(&Out<'_>) -> Taken) -> usize {
         let mut count = 0;
+        self.note_new(now);
         if self.send_replies(out, &mut count) {
             // Those that are ready now have one turn each; who has more to send comes again behind them.
             let mut left = self.ready.len();
@@ -80,9 +81,7 @@ impl Stack {
                 && let Some(number) = self.ready.pop_front()
             {
                 left -= 1;
-                if let Some(connection) = self.slots[number as usize].connection.as_mut() {
-                    connection.marks_mut().remove(Marks::IS_READY);
-                }
+                self.slots[number as usize].left_ready();
                 match self.send_burst(number, now, out, &mut count) {
                     Turn::Done(wait) => self.settle(number, now, wait),
                     Turn::More => {
@@ -168,7 +167,7 @@ impl Stack {
         let payload = plan.cut.map(|cut| self.shared.store.payload(&cut)).unwrap_or_default();
         let mut header = [0; HEADER_BYTES + OPTIONS_BYTES];
         let body = Body::new(payload.sum, payload.bytes);
-        let bytes = connection.template().write(&plan.head, body, &mut header);
+        let bytes = Template::new(&flow).write(&plan.head, body, &mut header);
         let ecn = if plan.is_ect { Ecn::Capable } else { Ecn::NotCapable };
         let taken = out(&Out { flow: &flow, ecn, header: &header[..bytes], payload, frame });
         if taken != Taken::Full {

@@ -42,6 +42,12 @@ impl Requests {
         }
     }
 
+    /// Bytes of so many.
+    pub(super) fn bytes(capacity: u32) -> usize {
+        let each = size_of::<Option<Request>>() + size_of::<u32>();
+        capacity as usize * each + Table::bytes(capacity) + Wheel::bytes(capacity as usize)
+    }
+
     pub(super) fn len(&self) -> u32 {
         self.table.len()
     }

@@ -2,9 +2,32 @@
 
 use millrace_core::time::Instant;
 
-use super::{Reply, Stack};
+use super::{Reply, Slot, Stack};
 use crate::conn::{Connection, Marks, Reason, State};
 use crate::time_wait::Ended;
+
+/// Of a free slot's link: its number is still in the queue of connections that may have something to send.
+const LEFT_READY: u32 = 1 << 31;
+/// The same of the queue of those with something to tell.
+const LEFT_TOLD: u32 = 1 << 30;
+
+impl Slot {
+    /// Its number has come out of the queue of connections that may have something to send.
+    pub(super) fn left_ready(&mut self) {
+        match &mut self.connection {
+            Some(connection) => connection.marks_mut().remove(Marks::IS_READY),
+            None => self.note &= !LEFT_READY,
+        }
+    }
+
+    /// The same of the queue of those with something to tell.
+    pub(super) fn left_told(&mut self) {
+        match &mut self.connection {
+            Some(connection) => connection.marks_mut().remove(Marks::IS_TOLD),
+            None => self.note &= !LEFT_TOLD,
+        }
+    }
+}
 
 impl Stack {
     /// The connection may have something to send: it has its turn in the next output stage.
@@ -42,8 +65,14 @@ impl Stack {
         let due = connection.due(&self.shared.env(now));
         let due = [due, wait].into_iter().flatten().min();
         match due {
-            // Never in this moment again: the second stage would not end.
-            Some(due) => self.wheel.set(number, due.max(now.plus_ns(1)), now),
+            Some(due) => {
+                // Never in this moment again: the second stage would not end.
+                let due = due.max(now.plus_ns(1));
+                // As a rule it is later each time, and the timer is set anew only when it has fired once for nothing.
+                if self.wheel.due(number).is_none_or(|set| set > due || set <= now) {
+                    self.wheel.set(number, due, now);
+                }
+            }
             None => self.wheel.cancel(number),
         }
     }
@@ -78,33 +107,38 @@ impl Stack {
         if let Some(flow) = self.table.flow(number).copied() {
             self.table.remove(&flow);
         }
+        let Some(mut connection) =
+            self.slots.get_mut(number as usize).and_then(|slot| slot.connection.take())
+        else {
+            return;
+        };
         self.drop_note(number);
         self.wheel.cancel(number);
-        let Some(slot) = self.slots.get_mut(number as usize) else { return };
-        let Some(mut connection) = slot.connection.take() else { return };
-        slot.generation = slot.generation.wrapping_add(1);
         if let Some(listener) = connection.unseen_of() {
             self.seen(listener);
         }
         connection.dissolve(&mut self.shared.env(Instant(0)));
-        // A number is in each queue at most once: the next connection with it must not find it there.
-        if connection.marks().has(Marks::IS_READY) {
-            self.ready.retain(|&other| other != number);
-        }
-        if connection.marks().has(Marks::IS_TOLD) {
-            self.told.retain(|&other| other != number);
-        }
-        self.free.push(number);
+        let marks = connection.marks();
+        let slot = &mut self.slots[number as usize];
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.note = self.free;
+        // The number stays in the queues, in each at most once: it is passed over there, or stands for the next connection with it.
+        slot.note |= if marks.has(Marks::IS_READY) { LEFT_READY } else { 0 };
+        slot.note |= if marks.has(Marks::IS_TOLD) { LEFT_TOLD } else { 0 };
+        (self.free, self.free_count) = (number, self.free_count + 1);
     }
 
     /// Puts a new connection into a slot.
-    pub(super) fn occupy(&mut self, flow: &crate::wire::FlowKey, connection: Connection) -> Option<u32> {
-        let number = *self.free.last()?;
-        if !self.table.insert(flow, number) {
+    pub(super) fn occupy(&mut self, flow: &crate::wire::FlowKey, mut connection: Connection) -> Option<u32> {
+        let number = self.free;
+        if self.free_count == 0 || !self.table.insert(flow, number) {
             return None;
         }
-        self.free.pop();
-        self.slots[number as usize].connection = Some(connection);
+        let slot = &mut self.slots[number as usize];
+        connection.marks_mut().set(Marks::IS_READY, slot.note & LEFT_READY != 0);
+        connection.marks_mut().set(Marks::IS_TOLD, slot.note & LEFT_TOLD != 0);
+        (self.free, self.free_count) = (slot.note & !(LEFT_READY | LEFT_TOLD), self.free_count - 1);
+        (slot.connection, slot.note) = (Some(connection), u32::MAX);
         Some(number)
     }
 }

@@ -2,6 +2,7 @@
 
 use super::closed::reset_for_ack;
 use super::{Arrival, Connection, ControlFlow, DONE, Env, NEXT, State, Step};
+use crate::conn::stamps::ms;
 use crate::conn::{Happened, Marks, Reason};
 use crate::limits::{USER_TIMEOUT_MAX_NS, USER_TIMEOUT_MIN_NS};
 use crate::sender::AckIn;
@@ -30,7 +31,7 @@ impl Connection {
             self.challenge(env);
             return DONE;
         }
-        self.heard = env.now;
+        self.heard_ms = ms(env.now);
         self.marks.remove(Marks::KEEP_ALIVE_NOW);
         if !self.marks.has(Marks::PERSISTS) {
             self.tries = 0;
@@ -46,7 +47,7 @@ impl Connection {
 
     /// SYN-RECEIVED becomes ESTABLISHED.
     fn acknowledge_syn(&mut self, env: &mut Env<'_>, segment: &Segment<'_>, arrival: Arrival) -> Step {
-        if segment.ack.up_to(self.iss) || segment.ack.after(self.snd_nxt()) {
+        if segment.ack.up_to(self.iss()) || segment.ack.after(self.snd_nxt()) {
             //= RFC 9293 section 3.10.7.4
             //# If the segment acknowledgment is not acceptable, form a
             //# reset segment
@@ -168,6 +169,6 @@ impl Connection {
         //= RFC 5482 section 3.1
         //# USER_TIMEOUT = min(U_LIMIT, max(ADV_UTO, REMOTE_UTO, L_LIMIT))
         let ns = asked_ns.max(env.config.user_timeout_ns).clamp(USER_TIMEOUT_MIN_NS, USER_TIMEOUT_MAX_NS);
-        self.user_timeout_ms = (ns / 1_000_000) as u32;
+        self.user_timeout_s = (ns / 1_000_000_000) as u16;
     }
 }

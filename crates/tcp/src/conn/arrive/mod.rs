@@ -74,6 +74,15 @@ impl Connection {
         }
     }
 
+    /// A plain ACK that was noted: of the steps of section 3.10.7.4 those that do anything with one that is in order and in the window.
+    pub(crate) fn arrive_noted(&mut self, env: &mut Env<'_>, segment: &Segment<'_>, arrival: Arrival) {
+        if self.is_synchronized() && self.state != State::TimeWait {
+            self.note_stamp(segment, env.now);
+            // Whatever it is that an ACK in order ends, nothing is sent back.
+            let _ = self.check_ack(env, segment, arrival);
+        }
+    }
+
     /// Its data was in order and is taken in: what is left of the steps, of which none will refuse it.
     fn arrive_plain(
         &mut self,

@@ -15,7 +15,7 @@ impl Connection {
         //# assumption by trimming off any portions that lie outside the
         //# window (including SYN and FIN) and only processing further
         //# if the segment then begins at RCV.NXT.
-        let is_first_syn = segment.flags.has(Flags::SYN) && segment.seq == self.irs;
+        let is_first_syn = segment.flags.has(Flags::SYN) && segment.seq + 1 == self.rcv_nxt();
         if self.state == State::SynReceived && is_first_syn && segment.flags.has(Flags::ACK) {
             segment.flags = segment.flags.without(Flags::SYN);
             segment.seq += 1;
@@ -24,7 +24,7 @@ impl Connection {
         //= RFC 7323 section 5.3
         //# Send an acknowledgment in reply as specified in Section 3.9
         //# of [RFC0793], page 69, and drop the segment.
-        match self.age(segment, env.now) {
+        match self.age(segment.options.stamps, env.now) {
             Age::Old if !is_reset => {
                 env.counters.old_stamps += 1;
                 self.challenge(env);
@@ -75,7 +75,7 @@ impl Connection {
 
     /// An ACK in answer to what may be an attack: not more often than the limit allows. Whether it does.
     pub(super) fn challenge(&mut self, env: &mut Env<'_>) -> bool {
-        let second = (env.now.0 / 1_000_000_000) as u32;
+        let second = (env.now.0 / 1_000_000_000) as u8;
         if second != self.challenge_s {
             (self.challenge_s, self.challenges) = (second, 0);
         }

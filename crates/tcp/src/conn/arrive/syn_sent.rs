@@ -2,6 +2,7 @@
 
 use super::closed::reset_for_ack;
 use super::{Arrival, Connection, ControlFlow, DONE, Env, NEXT, State, Step};
+use crate::conn::stamps::ms;
 use crate::conn::{Agreed, Marks, Reason};
 use crate::wire::{Flags, Segment};
 
@@ -21,8 +22,8 @@ impl Connection {
             //# segment and return.
             return DONE;
         }
-        self.heard = env.now;
-        let agreed = env.config.agree(self.marks.has(Marks::IS_V4), segment, self.iss, self.ts_offset);
+        self.heard_ms = ms(env.now);
+        let agreed = env.config.agree(self.marks.has(Marks::IS_V4), segment, self.iss(), self.ts_offset);
         let agreed = Agreed { has_ecn: agreed.has_ecn && self.marks.has(Marks::ASKED_ECN), ..agreed };
         //= RFC 9293 section 3.10.7.3
         //# If the SYN bit is on and the security/compartment is
@@ -69,7 +70,7 @@ impl Connection {
         let has_ack = segment.flags.has(Flags::ACK);
         let is_reset = segment.flags.has(Flags::RST);
         // First, check the ACK bit.
-        if has_ack && (segment.ack.up_to(self.iss) || segment.ack.after(self.snd_nxt())) {
+        if has_ack && (segment.ack.up_to(self.iss()) || segment.ack.after(self.snd_nxt())) {
             //= RFC 9293 section 3.10.7.3
             //# If SEG.ACK =< ISS or SEG.ACK > SND.NXT, send a reset (unless
             //# the RST bit is set, if so drop the segment and return)

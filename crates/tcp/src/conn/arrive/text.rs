@@ -49,7 +49,7 @@ impl Connection {
             && self.rcv_wnd() > 0
             && self.may_receive()
             && self.is_ack_in_range(segment.ack)
-            && self.is_current(segment, env.now)
+            && self.is_current(segment.options.stamps, env.now)
     }
 
     fn is_marked(&self, arrival: Arrival) -> bool {

@@ -126,11 +126,11 @@ fn a_peer_may_ask_for_a_user_time_out_within_bounds() {
         let mut segment = rig.segment(Flags::ACK);
         segment.options.user_timeout = Some(asked);
         rig.arrives(&segment);
-        assert_eq!(rig.connection.user_timeout_ms, expected_s * 1_000);
+        assert_eq!(rig.connection.user_timeout_s, expected_s);
     }
     let mut rig = Rig::established();
     let mut segment = rig.segment(Flags::ACK);
     segment.options.user_timeout = Some(500);
     rig.arrives(&segment);
-    assert_eq!(rig.connection.user_timeout_ms, 120_000);
+    assert_eq!(rig.connection.user_timeout_s, 120);
 }
