@@ -118,7 +118,7 @@ impl Receiver {
         if self.acks.is_now || self.has_window_to_tell() {
             AckDue::Now
         } else {
-            match { self.acks.due.0 } {
+            match self.acks.due.0 {
                 u64::MAX => AckDue::Never,
                 due => AckDue::At(Instant(due)),
             }
