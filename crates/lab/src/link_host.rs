@@ -143,6 +143,8 @@ fn way_json(stats: &LinkStats) -> serde_json::Value {
             "forwarded": c.forwarded,
             "lost": c.lost,
             "duplicated": c.duplicated,
+            "corrupted": c.corrupted,
+            "marked": c.marked,
             "reordered": c.reordered,
             "queue_drops": c.queue_drops,
             "overflow": c.overflow,

@@ -14,6 +14,10 @@ pub struct LinkCounts {
     pub lost: u64,
     /// Packets that went out twice.
     pub duplicated: u64,
+    /// Packets in which bits were flipped; one that went out twice counts once.
+    pub corrupted: u64,
+    /// ECN-capable packets that were marked; one that went out twice counts once.
+    pub marked: u64,
     /// Packets that were overtaken by at least one other.
     pub reordered: u64,
     /// Packets that found the queue of the rate limit full.
@@ -37,6 +41,8 @@ impl LinkCounts {
             forwarded: self.forwarded + other.forwarded,
             lost: self.lost + other.lost,
             duplicated: self.duplicated + other.duplicated,
+            corrupted: self.corrupted + other.corrupted,
+            marked: self.marked + other.marked,
             reordered: self.reordered + other.reordered,
             queue_drops: self.queue_drops + other.queue_drops,
             overflow: self.overflow + other.overflow,
@@ -60,6 +66,8 @@ impl fmt::Display for LinkCounts {
             (self.lost, "lost"),
             (self.queue_drops, "dropped at a full queue"),
             (self.duplicated, "doubled"),
+            (self.corrupted, "damaged"),
+            (self.marked, "marked"),
             (self.reordered, "overtaken"),
             (self.overflow, "dropped for want of memory"),
             (self.waiting, "on their way"),

@@ -1,10 +1,11 @@
-//! A bad network between two network namespaces, made by ourselves: loss, delay, reordering, duplicates, a bottleneck.
+//! A bad network between two network namespaces, made by ourselves: loss, delay, reordering, duplicates, damage, ECN marks, a bottleneck.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `spec` | [`Impairment`] and [`LinkSpec`]: the words in which a link is described |
 //! | `model` | [`ImpairmentModel`]: what happens to each packet and when it leaves, without I/O or clock |
 //! | `counts` | [`LinkCounts`]: exactly what was done |
+//! | `alter` | bits that are flipped and marks that are set in packets |
 //! | `classify` | which packets are RTP |
 //! | `tun` | [`Tun`]: a network device whose packets are read and written as a file |
 //! | `run` | [`TunLink`]: two such devices, joined by a thread |
@@ -12,6 +13,7 @@
 //! A kernel may be built without `netem`; TUN devices are nearly everywhere. What the link did is counted packet by
 //! packet, so that a receiver's own counts can be held against it.
 
+mod alter;
 mod classify;
 mod counts;
 mod model;
@@ -19,6 +21,7 @@ mod run;
 mod spec;
 mod tun;
 
+pub use alter::Packet;
 pub use classify::{Traffic, classify};
 pub use counts::{LinkCounts, LinkStats};
 pub use model::{Departure, ImpairmentModel};

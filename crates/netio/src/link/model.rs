@@ -1,7 +1,7 @@
 //! What a bad link does to each packet, and when it leaves: a state machine without I/O and without a clock.
 //!
 //! A packet passes the bottleneck (whose queue is reckoned, not kept: it is known at arrival when the packet's last bit
-//! will have left), may get lost or doubled, waits for its delay, and may be held back at the end. Since order is
+//! will have left), may get lost, doubled, marked or damaged, waits for its delay, and may be held back at the end. Since order is
 //! kept until then, all that waits stands in one line, and so do the packets that are held back.
 
 use std::collections::VecDeque;
@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use millrace_core::limits::{MAX_LINK_BYTES, MAX_LINK_PACKETS};
 use millrace_core::time::{Instant, NS_PER_S};
 
+use super::alter::Packet;
 use super::classify::Traffic;
 use super::counts::LinkCounts;
 use super::spec::{BurstLoss, Impairment, QueueBound, RateLimit};
@@ -40,6 +41,8 @@ pub struct ImpairmentModel<P> {
     duplicate: SplitMix,
     jitter: SplitMix,
     reorder: SplitMix,
+    mark: SplitMix,
+    corrupt: SplitMix,
     line: VecDeque<Waiting<P>>,
     held: VecDeque<Held<P>>,
     /// Bytes of both.
@@ -76,7 +79,7 @@ struct Held<P> {
     until_ns: u64,
 }
 
-impl<P> ImpairmentModel<P> {
+impl<P: Packet> ImpairmentModel<P> {
     /// The link that `spec` describes.
     pub fn new(spec: &Impairment) -> Self {
         Self::with_stream(spec, 0)
@@ -87,14 +90,17 @@ impl<P> ImpairmentModel<P> {
         let mut seeds = SplitMix(spec.seed ^ stream.wrapping_mul(0xd134_2543_de82_ef95));
         let mut next = || SplitMix(seeds.next());
         let (loss, duplicate, jitter, reorder) = (next(), next(), next(), next());
+        let (bursts, mark, corrupt) = (next(), next(), next());
         Self {
-            bursts: spec.burst_loss.map(|burst| Bursts::new(burst, next())),
+            bursts: spec.burst_loss.map(|burst| Bursts::new(burst, bursts)),
             bottleneck: spec.rate.map(Bottleneck::new),
             spec: spec.clone(),
             loss,
             duplicate,
             jitter,
             reorder,
+            mark,
+            corrupt,
             line: VecDeque::new(),
             held: VecDeque::new(),
             waiting_bytes: 0,
@@ -108,7 +114,7 @@ impl<P> ImpairmentModel<P> {
 
     /// A packet of `bytes` bytes (network header and all that follows) comes in at `now`. Gives it back if it goes no
     /// further. A `now` before that of an earlier packet counts as the same.
-    pub fn handle_packet(&mut self, now: Instant, bytes: usize, class: Traffic, packet: P) -> Option<P> {
+    pub fn handle_packet(&mut self, now: Instant, bytes: usize, class: Traffic, mut packet: P) -> Option<P> {
         let now_ns = now.0.max(self.last_arrival_ns);
         self.last_arrival_ns = now_ns;
         let bytes = bytes as u64;
@@ -139,6 +145,14 @@ impl<P> ImpairmentModel<P> {
         counts.waiting += 1;
         self.waiting_bytes += bytes;
         let times = 1 + u32::from(self.duplicate.hits(self.spec.duplicate.ppm()));
+        // A router marks what arrives sound; the damage comes on the wire behind it.
+        if self.mark.hits(self.spec.mark.ppm()) {
+            counts.marked += u64::from(packet.mark());
+        }
+        if self.corrupt.hits(self.spec.corrupt.ppm()) {
+            packet.flip_bits(self.corrupt.next());
+            counts.corrupted += 1;
+        }
         let due_ns = sent_ns.saturating_add(self.draw_delay_ns()).max(self.last_due_ns);
         self.last_due_ns = due_ns;
         let hold = self.spec.reorder.is_some_and(|reorder| self.reorder.hits(reorder.share.ppm()));

@@ -10,6 +10,15 @@ fn spec(text: &str) -> Impairment {
     text.parse().unwrap_or_else(|error| panic!("{error}"))
 }
 
+/// The number of a packet stands for it: nothing happens to the number itself. The odd ones are ECN-capable.
+impl Packet for u64 {
+    fn flip_bits(&mut self, _random: u64) {}
+
+    fn mark(&mut self) -> bool {
+        !self.is_multiple_of(2)
+    }
+}
+
 /// What came out: number, copies, time.
 type Out = Vec<(u64, u32, u64)>;
 
@@ -109,6 +118,23 @@ fn loss_and_duplication_are_binomial() {
     }
     assert_eq!(steady("loss 100%", 1000, 1).1.lost, 1000);
     assert_eq!(steady("duplicate 100%", 1000, 1).1.forwarded, 2000);
+}
+
+#[test]
+fn damage_and_marks_are_binomial() {
+    let (out, counts) = steady("corrupt 1%, mark 10%", 100_000, 1);
+    assert!(binomial_range(100_000, 0.01).contains(&counts.corrupted), "{counts}");
+    assert!(binomial_range(50_000, 0.1).contains(&counts.marked), "{counts}");
+    assert_eq!((out.len(), counts.lost), (100_000, 0));
+    let mut model = ImpairmentModel::new(&spec("corrupt 50%"));
+    for n in 0..1000 {
+        assert_eq!(model.handle_packet(Instant(n), 100, Traffic::Other, vec![0x45; 100]), None);
+    }
+    let mut changed = 0;
+    while let Some(departure) = model.poll_output(Instant(1000)) {
+        changed += u64::from(departure.packet != [0x45; 100]);
+    }
+    assert_eq!(changed, model.counts().corrupted, "what is counted has happened, and nothing else");
 }
 
 #[test]
@@ -265,7 +291,10 @@ fn one_effect_does_not_change_another() {
         let there: Vec<u64> = steady(text, 1000, 1).0.iter().map(|(number, _, _)| *number).collect();
         (0..1000).filter(|number| !there.contains(number)).collect()
     };
-    assert_eq!(gone("loss 10%"), gone("loss 10%, jitter 1us, delay 1ms, duplicate 10%, reorder 10% by 2"));
+    assert_eq!(
+        gone("loss 10%"),
+        gone("loss 10%, jitter 1us, delay 1ms, duplicate 10%, mark 9%, corrupt 9%, reorder 10% by 2")
+    );
     let both = gone("loss 10%, burst-loss 10% x4");
     assert!(gone("loss 10%").iter().all(|number| both.contains(number)));
 }
@@ -287,20 +316,15 @@ fn impairments() -> impl Strategy<Value = Impairment> {
     let rate =
         (1_000..1_000_000_000u64, queue).prop_map(|(rate, queue)| RateLimit { rate: BitRate(rate), queue });
     (
-        (shares(), proptest::option::of(burst), shares()),
+        (shares(), proptest::option::of(burst), shares(), shares(), shares()),
         (times(), times(), proptest::option::of(reorder), proptest::option::of(rate)),
         any::<u64>(),
     )
-        .prop_map(|((loss, burst_loss, duplicate), (delay, jitter, reorder, rate), seed)| Impairment {
-            loss,
-            burst_loss,
-            duplicate,
-            delay,
-            jitter,
-            reorder,
-            rate,
-            seed,
-        })
+        .prop_map(
+            |((loss, burst_loss, duplicate, mark, corrupt), (delay, jitter, reorder, rate), seed)| {
+                Impairment { loss, burst_loss, duplicate, mark, corrupt, delay, jitter, reorder, rate, seed }
+            },
+        )
 }
 
 /// Gives the packets in, polling in time after each if `prompt`, else only now and then.

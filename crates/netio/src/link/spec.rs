@@ -69,7 +69,7 @@ pub struct RateLimit {
     pub queue: QueueBound,
 }
 
-/// What a link does to the packets of one direction, in this order: bottleneck, loss, duplication, delay, reordering.
+/// What a link does to the packets of one direction, in this order: bottleneck, loss, duplication, marks, damage, delay, reordering.
 ///
 /// The default does nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,6 +80,11 @@ pub struct Impairment {
     pub burst_loss: Option<BurstLoss>,
     /// Each packet that is not lost goes out twice with this probability, the second right behind the first.
     pub duplicate: Share,
+    /// Each packet that is ECN-capable (RFC 3168) is marked "congestion experienced" with this probability.
+    pub mark: Share,
+    /// In each packet that is not lost bits are flipped with this probability, so that a checksum fails; both copies of a doubled one are
+    /// alike.
+    pub corrupt: Share,
     /// Every packet is delayed by this.
     pub delay: Duration,
     /// And by a time between nothing and this, evenly drawn. Order is kept: no packet leaves before an earlier one.
@@ -98,6 +103,8 @@ impl Default for Impairment {
             loss: Share::NONE,
             burst_loss: None,
             duplicate: Share::NONE,
+            mark: Share::NONE,
+            corrupt: Share::NONE,
             delay: Duration::ZERO,
             jitter: Duration::ZERO,
             reorder: None,
@@ -131,7 +138,7 @@ pub struct LinkSpecError {
 }
 
 const WORDS: &str = "loss 1%, burst-loss 1% x5, delay 20ms, jitter 5ms, reorder 2% by 3, duplicate 0.5%, \
-                     rate 10Mb/s queue 100, seed 7, none";
+                     mark 1%, corrupt 0.1%, rate 10Mb/s queue 100, seed 7, none";
 
 impl FromStr for Impairment {
     type Err = LinkSpecError;
@@ -167,6 +174,8 @@ impl Impairment {
             ("loss", [share]) => self.loss = parse_share(share)?,
             ("burst-loss", [share, length]) => self.burst_loss = Some(parse_burst(share, length)?),
             ("duplicate", [share]) => self.duplicate = parse_share(share)?,
+            ("mark", [share]) => self.mark = parse_share(share)?,
+            ("corrupt", [share]) => self.corrupt = parse_share(share)?,
             ("delay", [time]) => self.delay = parse_time(time)?,
             ("jitter", [time]) => self.jitter = parse_time(time)?,
             ("reorder", [share, "by", count]) => self.reorder = Some(parse_reorder(share, count, None)?),
@@ -178,7 +187,7 @@ impl Impairment {
             ("seed", [number]) => {
                 self.seed = number.parse().map_err(|_| "write a whole number, e.g. seed 7".to_owned())?;
             }
-            ("loss" | "duplicate", _) => return Err(format!("write it as {word} 1%")),
+            ("loss" | "duplicate" | "mark" | "corrupt", _) => return Err(format!("write it as {word} 1%")),
             ("burst-loss", _) => return Err("write it as burst-loss 1% x5: share and mean length".to_owned()),
             ("delay" | "jitter", _) => return Err(format!("write it as {word} 20ms")),
             ("reorder", _) => {
@@ -315,6 +324,8 @@ impl fmt::Display for Impairment {
                 .map(|r| format!("reorder {} by {} within {}", r.share, r.by_packets, exact_time(r.within))),
         );
         parts.extend((self.duplicate != Share::NONE).then(|| format!("duplicate {}", self.duplicate)));
+        parts.extend((self.mark != Share::NONE).then(|| format!("mark {}", self.mark)));
+        parts.extend((self.corrupt != Share::NONE).then(|| format!("corrupt {}", self.corrupt)));
         parts.extend(self.rate.map(|rate| rate.to_string()));
         parts.extend((self.seed != Self::default().seed).then(|| format!("seed {}", self.seed)));
         if parts.is_empty() {

@@ -13,7 +13,7 @@ fn problem(text: &str) -> String {
 fn every_word_says_what_it_says() {
     let link = parse(
         "loss 1%, burst-loss 0.5% x5, delay 20ms, jitter 1.5ms, reorder 2% by 3, duplicate 0.0001%, \
-         rate 10Mb/s queue 100, seed 7",
+         mark 3%, corrupt 0.1%, rate 10Mb/s queue 100, seed 7",
     );
     assert_eq!(link.loss, Share::from_ppm(10_000));
     assert_eq!(link.burst_loss, Some(BurstLoss { share: Share::from_ppm(5_000), mean_packets: 5 }));
@@ -21,6 +21,7 @@ fn every_word_says_what_it_says() {
     let within = Duration::from_nanos(DEFAULT_LINK_HOLD_NS);
     assert_eq!(link.reorder, Some(Reorder { share: Share::from_ppm(20_000), by_packets: 3, within }));
     assert_eq!(link.duplicate, Share::from_ppm(1));
+    assert_eq!((link.mark, link.corrupt), (Share::from_ppm(30_000), Share::from_ppm(1_000)));
     assert_eq!(link.rate, Some(RateLimit { rate: BitRate(10_000_000), queue: QueueBound::Packets(100) }));
     assert_eq!(link.seed, 7);
     assert_eq!(parse("none"), Impairment::default());
@@ -47,6 +48,8 @@ fn mistakes_are_named_with_the_remedy() {
         ("burst-loss 1% 5", "with an x"),
         ("burst-loss 1% x0", "from 1 to"),
         ("burst-loss 60% x1", "lose at most 50%"),
+        ("corrupt", "write it as corrupt 1%"),
+        ("mark 200%", "0% to 100%"),
         ("delay 20", "ns, us, ms, s"),
         ("delay 20ms 5ms", "write it as delay 20ms"),
         ("jitter 11s", "at most 10s"),
@@ -100,20 +103,15 @@ fn impairments() -> impl Strategy<Value = Impairment> {
     ];
     let rate = (1..1u64 << 50, queue).prop_map(|(rate, queue)| RateLimit { rate: BitRate(rate), queue });
     (
-        (shares(), proptest::option::of(burst), shares()),
+        (shares(), proptest::option::of(burst), shares(), shares(), shares()),
         (times(), times(), proptest::option::of(reorder), proptest::option::of(rate)),
         any::<u64>(),
     )
-        .prop_map(|((loss, burst_loss, duplicate), (delay, jitter, reorder, rate), seed)| Impairment {
-            loss,
-            burst_loss,
-            duplicate,
-            delay,
-            jitter,
-            reorder,
-            rate,
-            seed,
-        })
+        .prop_map(
+            |((loss, burst_loss, duplicate, mark, corrupt), (delay, jitter, reorder, rate), seed)| {
+                Impairment { loss, burst_loss, duplicate, mark, corrupt, delay, jitter, reorder, rate, seed }
+            },
+        )
 }
 
 proptest! {
