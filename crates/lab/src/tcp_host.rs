@@ -13,12 +13,13 @@ use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 
 use anyhow::Context;
 use millrace_core::time::{Instant, NS_PER_S};
-use millrace_netio::link::{ImpairmentModel, LinkSpec, Traffic, Tun};
+use millrace_core::wire::checksum::sum16;
+use millrace_netio::link::{ImpairmentModel, LinkCounts, LinkSpec, Traffic, Tun};
 use millrace_tcp::conn::TcpCounters;
 use millrace_tcp::stack::{Arrived, Ecn, Out, Settings, Stack, Taken};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -34,6 +35,13 @@ pub const RIVAL_IP: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 3);
 
 const IP_HEADER_BYTES: usize = 20;
 const TCP: u8 = 6;
+const ICMP: u8 = 1;
+/// Destination unreachable, and of its codes: fragmentation needed and DF set (RFC 792, RFC 1191 section 4).
+const UNREACHABLE: u8 = 3;
+const TOO_LARGE: u8 = 4;
+const ICMP_HEADER_BYTES: usize = 8;
+/// What a report of a router quotes of a packet, behind its IP header (RFC 792).
+const QUOTED_BYTES: usize = 8;
 /// Don't Fragment, in the word of flags and offset.
 const DONT_FRAGMENT: u16 = 0x4000;
 /// More Fragments, and the offset.
@@ -54,10 +62,28 @@ pub trait Application: Send {
     fn turn(&mut self, stack: &mut Stack, now: Instant);
 }
 
+/// What has become of a stack that was stopped, and of its packets.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    /// What the stack has counted.
+    pub tcp: TcpCounters,
+    /// What the link did to packets from our side, and to those from the kernel.
+    pub link: [LinkCounts; 2],
+    /// Packets larger than the link lets pass, from our side and from the kernel.
+    pub too_large: [u64; 2],
+}
+
+/// What the thread is told.
+struct Orders {
+    stop: AtomicBool,
+    /// Largest packet that the link lets pass.
+    mtu: AtomicU32,
+}
+
 /// A running stack. Its thread ends when it is dropped.
 pub struct TcpHost {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<anyhow::Result<TcpCounters>>>,
+    orders: Arc<Orders>,
+    thread: Option<JoinHandle<anyhow::Result<Ended>>>,
     kernel: File,
     rival: File,
 }
@@ -89,7 +115,7 @@ impl TcpHost {
         app: impl Application + 'static,
     ) -> anyhow::Result<Self> {
         let ((kernel, tun), (rival, rival_tun)) = (kernel_at(KERNEL_IP)?, kernel_at(RIVAL_IP)?);
-        let stop = Arc::new(AtomicBool::new(false));
+        let orders = Arc::new(Orders { stop: AtomicBool::new(false), mtu: AtomicU32::new(u32::MAX) });
         let mut runner = Runner {
             stack: Stack::new(settings),
             tun,
@@ -99,13 +125,14 @@ impl TcpHost {
             back: ImpairmentModel::with_stream(&spec.back, 1),
             epoch: std::time::Instant::now(),
             ip_id: 0,
+            too_large: [0; 2],
+            orders: Arc::clone(&orders),
         };
-        let ends = Arc::clone(&stop);
         let thread = std::thread::Builder::new()
             .name("tcp".to_owned())
-            .spawn(move || runner.run(&ends))
+            .spawn(move || runner.run())
             .context("a thread")?;
-        Ok(Self { stop, thread: Some(thread), kernel, rival })
+        Ok(Self { orders, thread: Some(thread), kernel, rival })
     }
 
     /// Runs `work` on a thread whose sockets are those of the kernel at the other end.
@@ -124,16 +151,30 @@ impl TcpHost {
         inside(&self.rival, work)
     }
 
+    /// From now on the link lets no packet of more than `bytes` pass, either way. The kernel is told by ICMP of each that is dropped; our side
+    /// has to find out.
+    pub fn set_mtu(&self, bytes: u32) {
+        self.orders.mtu.store(bytes, Ordering::Relaxed);
+    }
+
     /// Ends the stack's thread; what it has counted.
     ///
     /// # Errors
     /// Why it ended before.
-    pub fn stop(mut self) -> anyhow::Result<TcpCounters> {
+    pub fn stop(self) -> anyhow::Result<TcpCounters> {
+        self.finish().map(|ended| ended.tcp)
+    }
+
+    /// The same with what the link has done.
+    ///
+    /// # Errors
+    /// Why it ended before.
+    pub fn finish(mut self) -> anyhow::Result<Ended> {
         self.end().expect("it is stopped once")
     }
 
-    fn end(&mut self) -> Option<anyhow::Result<TcpCounters>> {
-        self.stop.store(true, Ordering::Relaxed);
+    fn end(&mut self) -> Option<anyhow::Result<Ended>> {
+        self.orders.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.take()?;
         Some(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     }
@@ -142,7 +183,7 @@ impl TcpHost {
 impl Drop for TcpHost {
     fn drop(&mut self) {
         // While a panic unwinds nobody waits for it.
-        self.stop.store(true, Ordering::Relaxed);
+        self.orders.stop.store(true, Ordering::Relaxed);
         if !std::thread::panicking() {
             let _ = self.end();
         }
@@ -159,17 +200,19 @@ struct Runner {
     back: ImpairmentModel<Vec<u8>>,
     epoch: std::time::Instant,
     ip_id: u16,
+    too_large: [u64; 2],
+    orders: Arc<Orders>,
 }
 
 impl Runner {
-    fn run(&mut self, stop: &AtomicBool) -> anyhow::Result<TcpCounters> {
+    fn run(&mut self) -> anyhow::Result<Ended> {
         // The kernel may else put off every wake-up by 50 us.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
         let mut scratch = vec![0; LARGEST_PACKET];
         // It listens before anybody can call.
         let now = self.now();
         self.app.turn(&mut self.stack, now);
-        while !stop.load(Ordering::Relaxed) {
+        while !self.orders.stop.load(Ordering::Relaxed) {
             self.wait()?;
             self.take_in(&mut scratch)?;
             let now = self.now();
@@ -178,7 +221,8 @@ impl Runner {
             self.send(now);
             self.let_out();
         }
-        Ok(*self.stack.counters())
+        let link = [self.there.counts(), self.back.counts()];
+        Ok(Ended { tcp: *self.stack.counters(), link, too_large: self.too_large })
     }
 
     /// Never 0, which is no moment of a stack.
@@ -203,10 +247,21 @@ impl Runner {
         }
     }
 
+    fn mtu(&self) -> usize {
+        self.orders.mtu.load(Ordering::Relaxed) as usize
+    }
+
     fn take_in(&mut self, scratch: &mut [u8]) -> anyhow::Result<()> {
+        let mtu = self.mtu();
         for _ in 0..READS_PER_TURN {
             let now = self.now();
             let Some(bytes) = self.tun.read(scratch).context("read from the kernel's device")? else { break };
+            if bytes > mtu {
+                self.too_large[1] += 1;
+                // A full device drops, as any does.
+                let _ = too_large(&scratch[..bytes], mtu).map(|report| self.tun.write(&report));
+                continue;
+            }
             let _ = self.back.handle_packet(now, bytes, Traffic::Other, scratch[..bytes].to_vec());
         }
         for _ in 0..READS_PER_TURN {
@@ -244,10 +299,15 @@ impl Runner {
     }
 
     fn send(&mut self, now: Instant) {
-        let Self { stack, there, ip_id, .. } = self;
+        let mtu = self.mtu();
+        let Self { stack, there, ip_id, too_large, .. } = self;
         stack.output(now, &mut |out| {
             *ip_id = ip_id.wrapping_add(1);
             let packet = packet(out, *ip_id);
+            if packet.len() > mtu {
+                too_large[0] += 1;
+                return Taken::Copied;
+            }
             let _ = there.handle_packet(now, packet.len(), Traffic::Other, packet);
             Taken::Copied
         });
@@ -266,22 +326,40 @@ impl Runner {
 
 /// An IPv4 packet around a segment (RFC 791 section 3.1).
 fn packet(out: &Out<'_>, id: u16) -> Vec<u8> {
-    let bytes = IP_HEADER_BYTES + out.header.len() + out.payload.bytes as usize;
-    let mut packet = vec![0; IP_HEADER_BYTES];
-    packet.reserve(bytes - IP_HEADER_BYTES);
-    packet[0] = 0x45;
-    packet[1] = if out.ecn == Ecn::Capable { CAPABLE } else { 0 };
-    packet[2..4].copy_from_slice(&(bytes as u16).to_be_bytes());
-    packet[4..6].copy_from_slice(&id.to_be_bytes());
-    packet[6..8].copy_from_slice(&DONT_FRAGMENT.to_be_bytes());
-    (packet[8], packet[9]) = (HOPS, TCP);
-    packet[12..16].copy_from_slice(&OUR_IP.octets());
-    packet[16..20].copy_from_slice(&KERNEL_IP.octets());
-    let sum = !millrace_core::wire::checksum::sum16(&packet);
-    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    let mut packet = ip_header(out.header.len() + out.payload.bytes as usize, TCP, out.ecn, id);
     packet.extend_from_slice(out.header);
     out.payload.slices().iter().for_each(|slice| packet.extend_from_slice(slice));
     packet
+}
+
+/// An IPv4 header from us to the kernel, with room for `bytes` behind it.
+fn ip_header(bytes: usize, protocol: u8, ecn: Ecn, id: u16) -> Vec<u8> {
+    let bytes = IP_HEADER_BYTES + bytes;
+    let mut packet = vec![0; IP_HEADER_BYTES];
+    packet.reserve(bytes - IP_HEADER_BYTES);
+    packet[0] = 0x45;
+    packet[1] = if ecn == Ecn::Capable { CAPABLE } else { 0 };
+    packet[2..4].copy_from_slice(&(bytes as u16).to_be_bytes());
+    packet[4..6].copy_from_slice(&id.to_be_bytes());
+    packet[6..8].copy_from_slice(&DONT_FRAGMENT.to_be_bytes());
+    (packet[8], packet[9]) = (HOPS, protocol);
+    packet[12..16].copy_from_slice(&OUR_IP.octets());
+    packet[16..20].copy_from_slice(&KERNEL_IP.octets());
+    let sum = !sum16(&packet);
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet
+}
+
+/// The report of a router that a packet of the kernel's is too large (RFC 1191 section 4).
+fn too_large(packet: &[u8], mtu: usize) -> Option<Vec<u8>> {
+    let quoted = packet.get(..usize::from(packet.first()? & 15) * 4 + QUOTED_BYTES)?;
+    let mut report = ip_header(ICMP_HEADER_BYTES + quoted.len(), ICMP, Ecn::NotCapable, 0);
+    report.extend_from_slice(&[UNREACHABLE, TOO_LARGE, 0, 0, 0, 0]);
+    report.extend_from_slice(&(mtu as u16).to_be_bytes());
+    report.extend_from_slice(quoted);
+    let sum = !sum16(&report[IP_HEADER_BYTES..]);
+    report[IP_HEADER_BYTES + 2..IP_HEADER_BYTES + 4].copy_from_slice(&sum.to_be_bytes());
+    Some(report)
 }
 
 /// An IPv4 packet with a segment in it.
@@ -300,7 +378,8 @@ fn parse(packet: &[u8]) -> Option<Parsed<'_>> {
     let is_fit = first >> 4 == 4
         && header >= IP_HEADER_BYTES
         && packet.get(9) == Some(&TCP)
-        && word(6)? & IS_FRAGMENT == 0;
+        && word(6)? & IS_FRAGMENT == 0
+        && sum16(packet.get(..header)?) == 0xffff;
     let segment = packet.get(header..usize::from(word(2)?)).filter(|_| is_fit)?;
     let is_marked = packet.get(1)? & MARKED == MARKED;
     Some(Parsed { source: address(12)?, destination: address(16)?, is_marked, segment })

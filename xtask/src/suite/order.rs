@@ -17,6 +17,7 @@ pub(super) const LONG: &[&str] = &[
     "store/cache_members",
     "client/st2022",
     "netio/route",
+    "lab/tcp_linux",
 ];
 
 /// Not beside others, with the reason.
