@@ -7,9 +7,11 @@ use std::net::SocketAddr;
 
 use millrace_core::random::SplitMix;
 use millrace_core::time::Instant;
+use millrace_core::wire::checksum::sum16;
 use millrace_tcp::conn::{Config, Happened, Reason, State};
+use millrace_tcp::seq::Seq;
 use millrace_tcp::stack::{CallError, ConnectionId, Settings, Stack, Taken};
-use millrace_tcp::wire::{Body, Flags, FlowKey, Head, Template};
+use millrace_tcp::wire::{Body, Flags, FlowKey, Head, Template, parse};
 
 use sim::{MS, Packet};
 
@@ -362,4 +364,276 @@ fn acknowledgments_that_stand_in_line_are_all_processed_in_their_turn() {
     pair.client.protocol(pair.now);
     pair.client.output(pair.now, &mut |_| Taken::Copied);
     assert!(ids.iter().all(|&id| pair.client.unacked_bytes(id) == 0));
+}
+
+/// A segment with these flags between these ends, as it comes from outside.
+fn from_outside(source: &str, destination: &str, flags: Flags) -> Packet {
+    with_payload(source, destination, Head { flags, window: 1_000, ..Head::default() }, b"")
+}
+
+fn with_payload(source: &str, destination: &str, head: Head, payload: &[u8]) -> Packet {
+    let (source, destination): (SocketAddr, SocketAddr) =
+        (source.parse().expect("an address"), destination.parse().expect("an address"));
+    let flow = FlowKey::new(source, destination).expect("of one family");
+    let mut bytes = vec![0; 60];
+    let body = Body::new(sum16(payload), payload.len() as u32);
+    let len = Template::new(&flow).write(&head, body, &mut bytes);
+    bytes.truncate(len);
+    bytes.extend_from_slice(payload);
+    Packet { source: source.ip(), destination: destination.ip(), is_capable: false, is_marked: false, bytes }
+}
+
+#[test]
+fn nobody_but_single_hosts_is_called_or_answered() {
+    let mut pair = Pair::new(4);
+    //= RFC 9293 section 3.9.1.1
+    //= type=test
+    //# A TCP implementation MUST reject as an error a local OPEN call for an
+    //# invalid remote IP address (e.g., a broadcast or multicast address)
+    //# (MUST-46).
+    let local: SocketAddr = "10.0.0.1:0".parse().expect("an address");
+    for remote in ["255.255.255.255:80", "224.0.0.1:80", "239.255.0.1:80", "0.0.0.0:80"] {
+        let remote = remote.parse().expect("an address");
+        assert_eq!(pair.client.open(local, remote, pair.now), Err(CallError::Address), "{remote}");
+    }
+    //= RFC 9293 section 3.9.2.3
+    //= type=test
+    //# An incoming SYN with an invalid source address MUST be ignored
+    //# |  either by TCP or by the IP layer [(MUST-63)] (see
+    //# |  Section 3.2.1.3).
+    //= RFC 9293 section 3.9.2.3
+    //= type=test
+    //# A TCP implementation MUST silently discard an incoming SYN segment
+    //# |  that is addressed to a broadcast or multicast address [(MUST-57)].
+    pair.server.listen("0.0.0.0:80".parse().expect("an address"), 4).expect("a listener");
+    for (source, destination) in [
+        ("224.0.0.1:9", "10.0.0.2:80"),
+        ("255.255.255.255:9", "10.0.0.2:80"),
+        ("0.0.0.0:9", "10.0.0.2:80"),
+        ("10.0.0.1:9", "224.0.0.1:80"),
+        ("10.0.0.1:9", "255.255.255.255:80"),
+        // Where nobody listens there is no reset either.
+        ("10.0.0.1:9", "255.255.255.255:81"),
+    ] {
+        give(&mut pair.server, &[from_outside(source, destination, Flags::SYN)], pair.now);
+        assert_eq!((packets(&mut pair.server, pair.now).len(), pair.server.requests()), (0, 0), "{source}");
+    }
+    give(&mut pair.server, &[from_outside("10.0.0.1:9", "10.0.0.2:80", Flags::SYN)], pair.now);
+    assert_eq!((packets(&mut pair.server, pair.now).len(), pair.server.requests()), (1, 1));
+}
+
+#[test]
+fn a_connection_keeps_its_local_address_and_only_its_syn_names_a_segment_size() {
+    let mut pair = Pair::new(4);
+    pair.server.listen("0.0.0.0:80".parse().expect("an address"), 4).expect("a listener");
+    //= RFC 9293 section 3.9.1.1
+    //= type=test
+    //# The optional "local IP address" parameter MUST be supported to allow
+    //# the specification of the local IP address (MUST-43).
+    let local: SocketAddr = "10.0.0.77:0".parse().expect("an address");
+    let remote: SocketAddr = "10.0.0.99:80".parse().expect("an address");
+    let id = pair.client.open(local, remote, pair.now).expect("a connection");
+    assert_eq!(pair.client.ends(id).map(|(local, _)| local.ip()), Some(local.ip()));
+    pair.client.write(id, &[7; 20_000], pair.now).expect("room");
+    let mut count = 0;
+    for turn in 0..30 {
+        for (address, is_client) in [(local.ip(), true), (remote.ip(), false)] {
+            let (from, to) = match is_client {
+                true => (&mut pair.client, &mut pair.server),
+                false => (&mut pair.server, &mut pair.client),
+            };
+            let out = packets(from, pair.now);
+            for packet in &out {
+                //= RFC 9293 section 3.9.1.1
+                //= type=test
+                //# At all other times, a previous segment has either been sent or
+                //# received on this connection, and TCP implementations MUST use the
+                //# same local address that was used in those previous segments (MUST-
+                //# 45).
+                assert_eq!(packet.source, address);
+                //= RFC 9293 section 3.2
+                //= type=test
+                //# This field may be
+                //# sent in the initial connection request (i.e., in segments with the
+                //# SYN control bit set) and MUST NOT be sent in other segments (MUST-
+                //# 65).
+                let segment = parse(&packet.bytes).expect("a segment");
+                assert_eq!(segment.options.mss.is_some(), segment.flags.has(Flags::SYN));
+                count += 1;
+            }
+            give(to, &out, pair.now);
+        }
+        if turn == 20 {
+            pair.client.close(id, pair.now).expect("open");
+        }
+        pair.now = pair.now.plus_ns(50 * MS);
+    }
+    assert!(count > 15, "{count} segments");
+}
+
+#[test]
+fn a_port_can_be_listened_on_while_a_connection_from_it_is_being_opened() {
+    //= RFC 9293 section 3.9.1.1
+    //= type=test
+    //# A TCP implementation that supports multiple concurrent connections
+    //# MUST provide an OPEN call that will functionally allow an application
+    //# to LISTEN on a port while a connection block with the same local port
+    //# is in SYN-SENT or SYN-RECEIVED state (MUST-42).
+    let mut pair = Pair::new(4);
+    let here: SocketAddr = "10.0.0.1:4000".parse().expect("an address");
+    let id = pair.client.open(here, server_end(), pair.now).expect("a connection");
+    let syn = packets(&mut pair.client, pair.now);
+    assert_eq!((syn.len(), pair.client.state(id)), (1, State::SynSent));
+    pair.client.listen(here, 4).expect("a listener beside it");
+    give(&mut pair.server, &syn, pair.now);
+    // Somebody else gets in.
+    let local: SocketAddr = "10.0.0.2:0".parse().expect("an address");
+    let other = pair.server.open(local, here, pair.now).expect("a connection");
+    pair.talk(3);
+    assert_eq!((pair.server.state(other), pair.client.state(id)), (State::Established, State::Closed));
+    let reasons: Vec<_> = events(&mut pair.client).iter().map(|event| event.2).collect();
+    assert!(reasons.contains(&Reason::Refused), "nobody listens at the other end: {reasons:?}");
+}
+
+#[test]
+fn segments_of_one_turn_are_acknowledged_together() {
+    let mut pair = Pair::new(4);
+    pair.server.listen(server_end(), 4).expect("a listener");
+    let id = pair.open();
+    pair.talk(3);
+    pair.client.write(id, &[7; 12_000], pair.now).expect("room");
+    let out = packets(&mut pair.client, pair.now);
+    assert!(out.len() >= 8, "{}", out.len());
+    //= RFC 9293 section 3.10.7.4
+    //= type=test
+    //# In general, the processing of received segments MUST be
+    //# implemented to aggregate ACK segments whenever possible
+    //# (MUST-58).  For example, if the TCP endpoint is processing a
+    //# series of queued segments, it MUST process them all before
+    //# sending any ACK segments (MUST-59).
+    give(&mut pair.server, &out, pair.now);
+    let acks = packets(&mut pair.server, pair.now);
+    assert_eq!(acks.len(), 1);
+    let (ack, last) = (parse(&acks[0].bytes), parse(&out[out.len() - 1].bytes));
+    let (ack, last) = (ack.expect("a segment"), last.expect("a segment"));
+    assert_eq!(ack.ack, last.seq + last.payload.len() as u32);
+}
+
+#[test]
+fn only_connections_that_asked_for_it_are_kept_alive() {
+    let quick = |secret| {
+        let mut settings = settings(4, secret);
+        settings.config.keep_alive_ns = 10_000 * MS;
+        Stack::new(&settings)
+    };
+    let mut pair = Pair { client: quick(1), server: quick(2), now: Instant(1_000 * MS) };
+    pair.server.listen(server_end(), 4).expect("a listener");
+    let ids = [pair.open(), pair.open()];
+    pair.talk(3);
+    //= RFC 9293 section 3.8.4
+    //= type=test
+    //# If
+    //# keep-alives are included, the application MUST be able to turn them
+    //# on or off for each TCP connection (MUST-24), and they MUST default to
+    //# off (MUST-25).
+    let probes = |pair: &mut Pair| {
+        let before = pair.client.counters().keep_alives;
+        for _ in 0..50 {
+            pair.now = pair.now.plus_ns(1_000 * MS);
+            pair.talk(1);
+        }
+        pair.client.counters().keep_alives - before
+    };
+    assert_eq!(probes(&mut pair), 0);
+    pair.client.keep_alive(ids[0], true, pair.now);
+    let of_one = probes(&mut pair);
+    assert!((3..=6).contains(&of_one), "{of_one}");
+    pair.client.keep_alive(ids[1], true, pair.now);
+    let of_both = probes(&mut pair);
+    assert!((2 * of_one - 2..=2 * of_one + 2).contains(&of_both), "{of_both}");
+    pair.client.keep_alive(ids[0], false, pair.now);
+    pair.client.keep_alive(ids[1], false, pair.now);
+    assert_eq!(probes(&mut pair), 0);
+}
+
+#[test]
+fn a_user_time_out_is_for_one_connection() {
+    let mut pair = Pair::new(4);
+    pair.server.listen(server_end(), 4).expect("a listener");
+    let ids = [pair.open(), pair.open()];
+    pair.talk(3);
+    pair.client.user_timeout(ids[0], 5_000 * MS, pair.now);
+    for id in ids {
+        pair.client.write(id, b"abc", pair.now).expect("room");
+    }
+    events(&mut pair.client);
+    for _ in 0..60 {
+        packets(&mut pair.client, pair.now);
+        pair.now = pair.now.plus_ns(100 * MS);
+    }
+    assert_eq!(pair.client.state(ids[0]), State::Closed);
+    assert_eq!(pair.client.state(ids[1]), State::Established);
+    assert!(events(&mut pair.client).iter().any(|event| event.2 == Reason::TimedOut));
+}
+
+#[test]
+fn a_turn_is_due_at_once_while_anything_waits_for_it_and_else_when_a_timer_is() {
+    let mut pair = Pair::new(4);
+    assert_eq!(pair.client.next_due(pair.now), None);
+    // A connection that is ready.
+    pair.server.listen(server_end(), 4).expect("a listener");
+    let id = pair.open();
+    assert_eq!(pair.client.next_due(pair.now), Some(pair.now));
+    let syn = packets(&mut pair.client, pair.now);
+    let second = pair.client.next_due(pair.now).expect("the SYN's timer");
+    assert!(second > pair.now);
+    // An answer to somebody without a connection.
+    give(&mut pair.client, &[from_outside("10.0.0.9:9", "10.0.0.1:9", Flags::SYN)], pair.now);
+    assert_eq!(pair.client.next_due(pair.now), Some(pair.now));
+    assert_eq!(packets(&mut pair.client, pair.now).len(), 1, "a reset");
+    assert_eq!(pair.client.next_due(pair.now), Some(second));
+    // A request, and its timer.
+    give(&mut pair.server, &syn, pair.now);
+    let syn_ack = packets(&mut pair.server, pair.now);
+    assert!(pair.server.next_due(pair.now).is_some_and(|due| due > pair.now));
+    give(&mut pair.client, &syn_ack, pair.now);
+    pair.talk(3);
+    // A noted ACK alone.
+    pair.client.write(id, b"abc", pair.now).expect("room");
+    let data = packets(&mut pair.client, pair.now);
+    give(&mut pair.server, &data, pair.now);
+    let mut ack = packets(&mut pair.server, pair.now);
+    assert!(ack.is_empty());
+    pair.now = pair.server.next_due(pair.now).expect("a delayed ACK");
+    ack.extend(packets(&mut pair.server, pair.now));
+    assert_eq!(ack.len(), 1);
+    packets(&mut pair.client, pair.now);
+    assert_ne!(pair.client.next_due(pair.now), Some(pair.now));
+    give(&mut pair.client, &ack, pair.now);
+    assert_eq!(pair.client.next_due(pair.now), Some(pair.now));
+    assert_eq!(pair.client.counters().acks_deferred, 0, "it is noted and no more");
+}
+
+#[test]
+fn what_ends_below_the_window_completes_no_handshake() {
+    let mut pair = Pair::new(4);
+    pair.server.listen(server_end(), 4).expect("a listener");
+    let (caller, server) = ("10.0.0.1:9", "10.0.0.2:80");
+    give(&mut pair.server, &[from_outside(caller, server, Flags::SYN)], pair.now);
+    let syn_ack = packets(&mut pair.server, pair.now);
+    let ack = parse(&syn_ack[0].bytes).expect("a segment").seq + 1;
+    let head = Head { seq: Seq(0), ack, flags: Flags::ACK, window: 1_000, ..Head::default() };
+    // The number of the SYN, which was taken already.
+    give(&mut pair.server, &[with_payload(caller, server, head, b"a")], pair.now);
+    assert_eq!((pair.server.requests(), pair.server.connections()), (1, 0));
+    let answer = packets(&mut pair.server, pair.now);
+    assert_eq!(answer.len(), 1);
+    assert_eq!(parse(&answer[0].bytes).map(|answer| (answer.flags, answer.ack)), Ok((Flags::ACK, Seq(1))));
+    // Its second byte is the first of the window.
+    give(&mut pair.server, &[with_payload(caller, server, head, b"ab")], pair.now);
+    assert_eq!((pair.server.requests(), pair.server.connections()), (0, 1));
+    let (id, ..) = events(&mut pair.server)[0];
+    let mut to = [0; 9];
+    assert_eq!(pair.server.read(id, &mut to, pair.now), Ok(1));
+    assert_eq!(to[0], b'b');
 }

@@ -28,6 +28,12 @@ const DIR: &str = "MILLRACE_RFC_DIR";
 /// The RFC whose requirements are listed one by one.
 const LISTED: u32 = 9293;
 
+/// Those of its requirements that have a number in its table and none in its text: sentences, without white space, that state them.
+const UNMARKED: [(u32, &str); 1] = [(22, "SYNretransmissionsMUSTbehandledinthegeneralwayjustdescribed")];
+
+/// Where people read what is left out: a table with rows that begin with `| MUST-n`.
+const LEFT_OUT_PAGE: &str = "docs/design/0033-tcp.md";
+
 /// `cargo xtask rfc [--list]`
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     if let Some(unknown) = args.iter().find(|arg| *arg != "--list") {
@@ -48,8 +54,10 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let texts = texts(Path::new(&dir), &quotes, &mut findings);
     let covered = compare(&quotes, &texts, &mut findings);
     print!("{}", sections(&quotes, !args.is_empty()));
-    if let Some(listed) = texts.get(&LISTED) {
+    if let Some(listed) = texts.get(&LISTED).filter(|text| !text.is_empty()) {
         print!("{}", requirements(listed, &covered));
+        let page = tree.files.iter().find(|file| file.path == LEFT_OUT_PAGE);
+        check_page(page.map_or("", |page| &page.text), &covered, &mut findings);
     }
     if findings.is_empty() {
         println!("rfc: {} quotes, all in the texts", quotes.len());
@@ -86,7 +94,9 @@ fn compare<'a>(quotes: &'a [Quote], texts: &BTreeMap<u32, Rfc>, findings: &mut V
         let Some(text) = texts.get(&quote.rfc).filter(|text| !text.is_empty()) else { continue };
         match text.find(&quote.section, &quote.text) {
             Ok(musts) if quote.rfc == LISTED => {
-                musts.into_iter().for_each(|must| covered.entry(must).or_default().push(quote));
+                let unmarked = UNMARKED.into_iter().filter(|(_, sentence)| quote.text.contains(sentence));
+                let musts = musts.into_iter().chain(unmarked.map(|(must, _)| must));
+                musts.for_each(|must| covered.entry(must).or_default().push(quote));
             }
             Ok(_) => {}
             Err(fault) => {
@@ -96,6 +106,29 @@ fn compare<'a>(quotes: &'a [Quote], texts: &BTreeMap<u32, Rfc>, findings: &mut V
         }
     }
     covered
+}
+
+/// What is left out stands in the page for people, and nothing else does.
+fn check_page(page: &str, covered: &Covered<'_>, findings: &mut Vec<String>) {
+    let row = |line: &str| {
+        let rest = line.strip_prefix("| MUST-")?;
+        rest[..rest.find(|c: char| !c.is_ascii_digit())?].parse().ok()
+    };
+    let rows: Vec<u32> = page.lines().filter_map(row).collect();
+    let is_left_out = |must: &u32| {
+        let quotes = covered.get(must).map_or(&[][..], Vec::as_slice);
+        !quotes.is_empty() && quotes.iter().all(|quote| quote.kind == Kind::LeftOut)
+    };
+    for must in covered.keys().filter(|must| is_left_out(must) && !rows.contains(must)) {
+        findings.push(format!(
+            "{LEFT_OUT_PAGE}: MUST-{must} is left out; add a row '| MUST-{must}: ...' that says why"
+        ));
+    }
+    for must in rows.iter().filter(|must| !is_left_out(must)) {
+        findings.push(format!(
+            "{LEFT_OUT_PAGE}: MUST-{must} has a row, but no quote of type=exception alone; remove one"
+        ));
+    }
 }
 
 /// How many quotes there are, by RFC; with their sections if `all` is wanted.

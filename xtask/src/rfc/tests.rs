@@ -22,7 +22,8 @@ RFC 6191        Reducing TIME-WAIT State with Timestamps      April 2011
 3.1.1.  Deeper
 
    A window is unsigned, or it will not
-   work (MUST-1).  More follows (MUST-9).
+   work (MUST-1).  More follows (MUST-9).  SYN retransmissions
+   MUST be handled in the general way just described.
 
 3.2.  Other
 
@@ -169,4 +170,32 @@ fn a_text_that_is_not_there_is_said_once() {
     assert!(findings[0].starts_with("/nonexistent/rfc1.txt: ") && findings[1].contains("rfc9293.txt"));
     compare(&quotes, &texts, &mut findings);
     assert_eq!(findings.len(), 2);
+}
+
+#[test]
+fn a_requirement_without_a_number_in_the_text_is_known_by_its_words() {
+    let (quotes, mut findings) = quotes(
+        "//= RFC 9293 section 3.1.1\n//# SYN retransmissions MUST be handled in the general way just\n//# described.\n",
+    );
+    let texts = BTreeMap::from([(LISTED, Rfc::new(TEXT))]);
+    let covered = compare(&quotes, &texts, &mut findings);
+    assert_eq!((covered.keys().collect::<Vec<_>>(), findings), (vec![&22], Vec::new()));
+}
+
+#[test]
+fn the_page_has_a_row_for_each_requirement_left_out_and_for_no_other() {
+    let exception = "//= RFC 9293 section 3.1.1\n//= type=exception\n//= reason=so\n//# work (MUST-1).\n";
+    let implemented = "//= RFC 9293 section 3.1.1\n//# More follows (MUST-9).\n";
+    let (quotes, mut findings) = quotes(&format!("{exception}fn a() {{}}\n{implemented}fn b() {{}}\n"));
+    let texts = BTreeMap::from([(LISTED, Rfc::new(TEXT))]);
+    let covered = compare(&quotes, &texts, &mut findings);
+    check_page("see MUST-9\n| MUST-1: unsigned | not so |\n", &covered, &mut findings);
+    assert_eq!(findings, Vec::<String>::new());
+    check_page("| MUST-9: more | no |\n| MUST-77 | never heard of |\n", &covered, &mut findings);
+    assert_eq!(findings.len(), 3);
+    for (finding, part) in
+        findings.iter().zip(["MUST-1 is left out; add a row", "MUST-9 has a row", "MUST-77 has a row"])
+    {
+        assert!(finding.contains(part), "{finding}");
+    }
 }

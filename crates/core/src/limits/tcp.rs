@@ -119,6 +119,9 @@ pub const MIN_PERSIST_NS: u64 = 200_000_000;
 pub const SYN_TIMEOUT_NS: u64 = 180_000_000_000;
 /// Tries of a SYN,ACK of a connection that an application has not seen yet: 1 + 2 + 4 + 8 + 16 + 32 s, as Linux does.
 pub const SYN_ACK_TRIES: u8 = 5;
+/// Time-outs in a row after which an application is told that nothing gets through: R1 should be 3 retransmissions at least (RFC 9293
+/// section 3.8.3, SHLD-10).
+pub const STALL_TIMEOUTS: u8 = 3;
 /// How long data may stay unacknowledged: R2 should be 100 s at least (RFC 9293 section 3.8.3, SHLD-11).
 pub const USER_TIMEOUT_NS: u64 = 120_000_000_000;
 /// Shortest user time-out that a peer may ask for (RFC 5482 section 3.1, L_LIMIT: not below R2).

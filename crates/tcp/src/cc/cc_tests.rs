@@ -29,6 +29,11 @@ fn the_initial_window_is_ten_segments_unless_they_are_large() {
     assert_eq!([536, 1460, 4000, 8960].map(initial), [5360, 14_600, 14_600, 17_920]);
 }
 
+//= RFC 9293 section 3.8.2
+//= type=test
+//# A TCP endpoint MUST implement the basic congestion control algorithms
+//# slow start, congestion avoidance, and exponential backoff of RTO to
+//# avoid creating congestion collapse conditions (MUST-19).
 #[test]
 fn slow_start_counts_bytes_up_to_two_segments_and_one_after_a_time_out() {
     let mut control = reno();

@@ -12,6 +12,10 @@ pub(crate) mod validate;
 pub(crate) use cubic::Cubic;
 pub(crate) use reno::Reno;
 
+//= RFC 9293 section 3.8.2
+//# A TCP endpoint MUST implement the basic congestion control algorithms
+//# slow start, congestion avoidance, and exponential backoff of RTO to
+//# avoid creating congestion collapse conditions (MUST-19).
 /// Which algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {

@@ -258,6 +258,10 @@ impl Connection {
         let is_all = cut.bytes() == data;
         let is_idle = nxt == self.snd_una();
         let nagle = self.marks.has(Marks::NAGLE) && !self.marks.has(Marks::FIN_QUEUED);
+        //= RFC 9293 section 3.8.6
+        //# However, a sending TCP peer MUST
+        //# be robust against window shrinking, which may cause the "usable
+        //# window" (see Section 3.8.6.2.1) to become negative (MUST-34).
         let usable = (self.snd_una() + self.snd_wnd).since(nxt).max(0) as u32;
         // Clipped by the congestion window alone: more of it comes with the next ACK.
         let is_clipped = cut.bytes() < usable && !is_all && !cut.is_full();

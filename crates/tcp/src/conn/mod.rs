@@ -256,6 +256,12 @@ impl Happened {
     pub const URGENT: Self = Self(16);
     /// Closed; the reason is with it, and the connection's number means nothing from now on.
     pub const CLOSED: Self = Self(32);
+    //= RFC 9293 section 3.9.1.8
+    //# There MUST be a mechanism for reporting soft TCP error conditions to
+    //# the application (MUST-47).
+    /// The same segment was sent again and again without an answer. Whoever has the IP layer may look for another gateway; the connection goes
+    /// on until its user time-out.
+    pub const STALLED: Self = Self(128);
 
     /// A segment did not arrive, an ICMP message says ([`crate::stack::Stack::undelivered`]); it is sent again all the same.
     pub const UNDELIVERED: Self = Self(64);

@@ -62,6 +62,14 @@ impl Config {
     //= RFC 9293 section 3.7.1
     //# The MSS value to be sent in an MSS Option should be equal to the
     //# effective MTU minus the fixed IP and TCP headers.
+    //= RFC 9293 section 3.7.1
+    //# The MSS value to be sent in an MSS Option must be less than or equal
+    //# to:
+    //#
+    //# MMS_R - 20
+    //#
+    //# where MMS_R is the maximum size for a transport-layer message that
+    //# can be received (and reassembled at the IP layer) (MUST-67).
     /// The segment size that is announced.
     pub(crate) fn mss(&self, is_v4: bool) -> u16 {
         self.mtu.saturating_sub(header_bytes(is_v4)).max(MIN_MSS)
@@ -82,6 +90,11 @@ impl Config {
             //= RFC 9293 section 3.7.1
             //# TCP endpoints MUST implement both sending and receiving the MSS
             //# Option (MUST-14).
+            //= RFC 9293 section 3.2
+            //# This field may be
+            //# sent in the initial connection request (i.e., in segments with the
+            //# SYN control bit set) and MUST NOT be sent in other segments (MUST-
+            //# 65).
             mss: Some(self.mss(is_v4)),
             scale: scales.then(|| agreed.map_or(self.scale(), |agreed| agreed.rcv_scale)),
             is_sack_permitted: sack,
@@ -115,7 +128,16 @@ impl Config {
     }
 }
 
+/// In whole seconds, of which 16 bits are 18 hours.
+fn seconds(ns: u64) -> u16 {
+    ns.div_ceil(1_000_000_000).min(u64::from(u16::MAX)) as u16
+}
+
 impl Connection {
+    pub(crate) fn set_user_timeout(&mut self, timeout_ns: u64) {
+        self.user_timeout_s = seconds(timeout_ns);
+    }
+
     fn new(key: &FlowKey, config: &Config, iss: Seq, now: Instant) -> Self {
         let mut marks = Marks::default();
         marks.set(Marks::NAGLE, config.nagle);
@@ -151,7 +173,7 @@ impl Connection {
             ts_offset: 0,
             heard_ms: ms(now),
             marks,
-            user_timeout_s: config.user_timeout_ns.div_ceil(1_000_000_000).min(u64::from(u16::MAX)) as u16,
+            user_timeout_s: seconds(config.user_timeout_ns),
             listener: super::calls::NO_LISTENER,
             challenge_s: 0,
             state: State::Closed,

@@ -3,8 +3,10 @@
 use millrace_core::time::Instant;
 
 use super::stamps::ms;
-use super::{Connection, Env, Marks, NEVER, Reason, State};
-use crate::limits::{FIN_WAIT_2_NS, KEEP_ALIVE_PROBES, KEEP_ALIVE_RETRY_NS, SYN_TIMEOUT_NS, UNPIN_AFTER_NS};
+use super::{Connection, Env, Happened, Marks, NEVER, Reason, State};
+use crate::limits::{
+    FIN_WAIT_2_NS, KEEP_ALIVE_PROBES, KEEP_ALIVE_RETRY_NS, STALL_TIMEOUTS, SYN_TIMEOUT_NS, UNPIN_AFTER_NS,
+};
 use crate::recv::AckDue;
 use crate::sender::Fired;
 
@@ -37,13 +39,14 @@ impl Connection {
         if self.is_past(env, self.give_up_at(env)) || self.is_past(env, self.fin_wait_2_at(env)) {
             return self.give_up(env);
         }
-        if let Fired::TimedOut { .. } = self.sender.fired(env.records, env.now) {
+        if let Fired::TimedOut { times } = self.sender.fired(env.records, env.now) {
             //= RFC 9293 section 3.10.8
             //# For any state if the retransmission timeout expires on a segment
             //# in the retransmission queue, send the segment at the front of the
             //# retransmission queue again, reinitialize the retransmission timer,
             //# and return.
             env.counters.timeouts += 1;
+            self.tell_if_stalled(times);
         }
         if self.is_past(env, self.ack_at()) {
             self.marks.insert(Marks::ACK_NOW);
@@ -59,6 +62,20 @@ impl Connection {
         }
         if self.is_past(env, self.keep_alive_at(env)) {
             self.fire_keep_alive(env);
+        }
+    }
+
+    //= RFC 9293 section 3.8.3
+    //# The following
+    //# procedure MUST be used to handle excessive retransmissions of data
+    //# segments (MUST-20):
+    //= RFC 9293 section 3.8.3
+    //# When the number of transmissions of the same segment reaches or
+    //# exceeds threshold R1, pass negative advice (see Section 3.3.1.4
+    //# of [19]) to the IP layer, to trigger dead-gateway diagnosis.
+    fn tell_if_stalled(&mut self, times: u8) {
+        if times == STALL_TIMEOUTS {
+            self.happened.insert(Happened::STALLED);
         }
     }
 
@@ -81,6 +98,11 @@ impl Connection {
         self.marks.insert(Marks::SYN_NOW);
         self.marks.insert(Marks::SYN_REPEATED);
         self.tries = self.tries.saturating_add(1);
+        //= RFC 9293 section 3.8.3
+        //# SYN retransmissions
+        //# MUST be handled in the general way just described for data
+        //# retransmissions, including notification of the application layer.
+        self.tell_if_stalled(self.tries);
         self.timer = env.now.plus_ns(self.syn_wait_ns());
     }
 

@@ -177,6 +177,9 @@ impl Sender {
         let arrived = Tick::at(ack.arrived);
         let mss = u32::from(self.mss());
         let delivery = &pass.delivery;
+        //= RFC 9293 section 3.8.1
+        //# The RTO MUST be computed according to the algorithm in [10],
+        //# including Karn's algorithm for taking RTT samples (MUST-18).
         let measured = if delivery.has_retransmitted {
             //= RFC 6298 section 3
             //# The

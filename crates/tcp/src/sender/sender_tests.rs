@@ -260,6 +260,10 @@ fn what_the_receiver_dropped_again_is_sent_again() {
 //= RFC 6298 section 5
 //= type=test
 //# The host MUST set RTO <- RTO * 2 ("back off the timer").
+//= RFC 9293 section 3.8.1
+//= type=test
+//# The RTO MUST be computed according to the algorithm in [10],
+//# including Karn's algorithm for taking RTT samples (MUST-18).
 #[test]
 fn each_time_out_takes_twice_as_long_until_something_is_measured() {
     let mut rig = Rig::in_flight(&Setup { has_sack: false, ..setup() }, 1);
@@ -302,6 +306,26 @@ fn a_time_stamp_measures_a_retransmission() {
     let srtt_ms = rig.sender.srtt_ns().expect("measured") / 1_000_000;
     assert!((108..=112).contains(&srtt_ms), "7/8 of 100 and 1/8 of 180: {srtt_ms}");
     assert!(rig.sender.rto_ns() < 1_000_000_000);
+}
+
+//= RFC 7323 section 4.1
+//= type=test
+//# RTTM Rule: A TSecr value received in a segment MAY be used to update
+//# the averaged RTT measurement only if the segment advances
+//# the left edge of the send window, i.e., SND.UNA is
+//# increased.
+#[test]
+fn a_retransmission_that_is_only_reported_measures_nothing() {
+    let mut rig = Rig::in_flight(&setup(), 10);
+    rig.has_stamps = true;
+    rig.wait_ms(100);
+    rig.ack(0, &[(2, 8)]);
+    assert_eq!(rig.pump()[..2], [('R', 0), ('R', 1)]);
+    let before = (rig.sender.srtt_ns(), rig.sender.rto_ns());
+    rig.wait_ms(100);
+    rig.echo = Some(crate::rtt::stamp(Instant(rig.now.0 - 3_000_000_000)));
+    rig.ack(0, &[(1, 8)]);
+    assert_eq!((rig.sender.srtt_ns(), rig.sender.rto_ns()), before);
 }
 
 //= RFC 6298 section 5

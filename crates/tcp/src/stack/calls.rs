@@ -25,6 +25,8 @@ pub enum CallError {
     Exists,
     /// The two ends are of different families.
     Families,
+    /// One of the ends is no single host: an unspecified, multicast or broadcast address.
+    Address,
     /// The range cannot be sent from this lease.
     Unfit,
 }
@@ -37,6 +39,9 @@ impl fmt::Display for CallError {
             Self::NoRoom => "insufficient resources: close connections or wait until data is acknowledged",
             Self::Exists => "connection already exists",
             Self::Families => "local and remote address are of different families",
+            Self::Address => {
+                "a connection has one host at each end: no unspecified, multicast or broadcast address"
+            }
             Self::Unfit => "the range lies outside the leased extent or has missing packets",
         })
     }
@@ -59,6 +64,25 @@ impl Stack {
         //# The optional "local IP address" parameter MUST be supported to allow
         //# the specification of the local IP address (MUST-43).
         let mut flow = FlowKey::new(local, remote).ok_or(CallError::Families)?;
+        //= RFC 9293 section 3.9.1.1
+        //# A TCP implementation MUST reject as an error a local OPEN call for an
+        //# invalid remote IP address (e.g., a broadcast or multicast address)
+        //# (MUST-46).
+        //= RFC 9293 section 3.9.1.1
+        //= type=exception
+        //= reason=the routes are known to whoever has the IP layer: it names the local address
+        //# If an application on a multihomed host does not specify the local IP
+        //# address when actively opening a TCP connection, then the TCP
+        //# implementation MUST ask the IP layer to select a local IP address
+        //# before sending the (first) SYN (MUST-44).
+        if !flow.is_unicast() {
+            return Err(CallError::Address);
+        }
+        //= RFC 9293 section 3.9.1.1
+        //# At all other times, a previous segment has either been sent or
+        //# received on this connection, and TCP implementations MUST use the
+        //# same local address that was used in those previous segments (MUST-
+        //# 45).
         if flow.local_port() == 0 {
             let (table, time_waits) = (&self.table, &self.time_waits);
             let is_free = |port| {
@@ -225,6 +249,21 @@ impl Stack {
     /// Turns keep-alive on or off.
     pub fn keep_alive(&mut self, id: ConnectionId, on: bool, now: Instant) {
         self.set_mark(id, Marks::KEEP_ALIVE, on, now);
+    }
+
+    //= RFC 9293 section 3.8.3
+    //# An application MUST (MUST-21) be able to set the value for R2
+    //# for a particular connection.
+    /// How long data of this connection may stay unacknowledged, instead of what [`Config::user_timeout_ns`] says. What a peer asks for
+    /// ([`Config::takes_user_timeout`]) still overrides it.
+    ///
+    /// [`Config::user_timeout_ns`]: crate::conn::Config::user_timeout_ns
+    /// [`Config::takes_user_timeout`]: crate::conn::Config::takes_user_timeout
+    pub fn user_timeout(&mut self, id: ConnectionId, timeout_ns: u64, now: Instant) {
+        if self.connection(id).is_some() {
+            self.with(id.number, now, |connection, _| connection.set_user_timeout(timeout_ns));
+            self.settle(id.number, now, None);
+        }
     }
 
     /// Turns Nagle's algorithm on or off.

@@ -77,6 +77,17 @@ impl Stack {
     }
 
     pub(super) fn arrive_elsewhere(&mut self, flow: &FlowKey, segment: &Segment<'_>, now: Instant) {
+        //= RFC 9293 section 3.9.2.3
+        //# An incoming SYN with an invalid source address MUST be ignored
+        //# |  either by TCP or by the IP layer [(MUST-63)] (see
+        //# |  Section 3.2.1.3).
+        //= RFC 9293 section 3.9.2.3
+        //# A TCP implementation MUST silently discard an incoming SYN segment
+        //# |  that is addressed to a broadcast or multicast address [(MUST-57)].
+        if !flow.is_unicast() {
+            self.shared.counters.malformed += 1;
+            return;
+        }
         if let Some(request) = self.requests.find(flow) {
             return self.arrive_for_request(request, flow, segment, now);
         }

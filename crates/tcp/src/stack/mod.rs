@@ -127,6 +127,24 @@ pub struct Wanted {
     pub content: ExtentContent,
 }
 
+//= RFC 9293 section 3.9.2
+//= type=exception
+//= reason=options of IP stay outside with the IP header
+//# When received options are passed up to TCP from the IP layer, a TCP
+//# implementation MUST ignore options that it does not understand (MUST-
+//# 50).
+//= RFC 9293 section 3.9.2.1
+//= type=exception
+//= reason=source routes are options of IP, which stay outside; routers drop them (RFC 7126)
+//# An application MUST be able to specify a source route when it
+//# actively opens a TCP connection (MUST-51), and this MUST take
+//# precedence over a source route received in a datagram (MUST-52).
+//= RFC 9293 section 3.9.2.1
+//= type=exception
+//= reason=as above
+//# TCP
+//# implementations MUST save the return route and use it for all
+//# segments sent on this connection (MUST-53).
 /// A segment that came in, from the IP header on down.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrived<'a> {

@@ -18,6 +18,16 @@ pub enum Ecn {
     Capable,
 }
 
+//= RFC 9293 section 3.9.1.9
+//= type=exception
+//= reason=a segment goes out without an IP header; whoever writes that gives it what it is to have, and Out names the connection by its ends
+//# The application layer MUST be able to specify the Differentiated
+//# Services field for segments that are sent on a connection (MUST-48).
+//= RFC 9293 section 3.9.2
+//= type=exception
+//= reason=as above: the header is written outside
+//# The TTL value used to send TCP segments MUST be
+//# configurable (MUST-49).
 /// A segment that goes out: everything from the TCP header on.
 #[derive(Debug)]
 pub struct Out<'a> {

@@ -75,6 +75,15 @@ impl FlowKey {
         self.words[0] == 0 && self.words[1].to_ne_bytes()[..4] == [0, 0, 0xff, 0xff]
     }
 
+    /// Whether both ends are one host each, as far as their addresses say: neither is unspecified, a multicast group or the broadcast address.
+    /// The broadcast addresses of networks are known to whoever knows the networks.
+    pub fn is_unicast(&self) -> bool {
+        [self.local(), self.remote()].iter().all(|end| match end.ip() {
+            IpAddr::V4(ip) => !ip.is_unspecified() && !ip.is_multicast() && !ip.is_broadcast(),
+            IpAddr::V6(ip) => !ip.is_unspecified() && !ip.is_multicast(),
+        })
+    }
+
     /// What a keyed hash is made of.
     #[inline]
     pub const fn words(&self) -> &[u64; 5] {

@@ -64,3 +64,24 @@ proptest! {
         prop_assert_eq!(flow.reversed().pseudo_sum(), flow.pseudo_sum());
     }
 }
+
+#[test]
+fn only_single_hosts_have_connections() {
+    for (local, remote, expected) in [
+        ("192.0.2.1:1", "198.51.100.7:1", true),
+        ("127.0.0.1:1", "127.0.0.2:1", true),
+        ("192.0.2.1:1", "224.0.0.1:1", false),
+        ("239.1.2.3:1", "192.0.2.1:1", false),
+        ("192.0.2.1:1", "255.255.255.255:1", false),
+        ("255.255.255.255:1", "192.0.2.1:1", false),
+        ("0.0.0.0:1", "192.0.2.1:1", false),
+        ("192.0.2.1:1", "0.0.0.0:1", false),
+        ("[fe80::1%7]:1", "[2001:db8::2]:1", true),
+        ("[2001:db8::1]:1", "[ff02::1]:1", false),
+        ("[ff02::1]:1", "[2001:db8::1]:1", false),
+        ("[::]:1", "[2001:db8::1]:1", false),
+        ("[2001:db8::1]:1", "[::]:1", false),
+    ] {
+        assert_eq!(flow(local, remote).is_unicast(), expected, "{local} {remote}");
+    }
+}

@@ -27,7 +27,8 @@ impl Connection {
         //# signal the user that the remote side has urgent data if the
         //# urgent pointer (RCV.UP) is in advance of the data consumed.
         let is_pending = self.marks.has(Marks::URGENT) && self.rcv_up.after(self.read_up_to());
-        if end.after(self.rcv_up) {
+        let has_advanced = end.after(self.rcv_up);
+        if has_advanced {
             self.rcv_up = end;
         }
         if self.rcv_up.after(self.read_up_to()) {
@@ -35,7 +36,12 @@ impl Connection {
             //# If the user has already been signaled (or is still in the
             //# "urgent mode") for this continuous sequence of urgent data,
             //# do not signal the user again.
-            if !is_pending {
+            //= RFC 9293 section 3.8.5
+            //# A TCP implementation MUST (MUST-32) inform the application layer
+            //# asynchronously whenever it receives an urgent pointer and there was
+            //# previously no pending urgent data, or whenever the urgent pointer
+            //# advances in the data stream.
+            if !is_pending || has_advanced {
                 self.happened.insert(Happened::URGENT);
             }
             self.marks.insert(Marks::URGENT);

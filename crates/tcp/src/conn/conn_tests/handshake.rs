@@ -45,6 +45,15 @@ fn the_syn_says_what_is_offered() {
     //= type=test
     //# TCP endpoints MUST implement both sending and receiving the MSS
     //# Option (MUST-14).
+    //= RFC 9293 section 3.7.1
+    //= type=test
+    //# The MSS value to be sent in an MSS Option must be less than or equal
+    //# to:
+    //#
+    //# MMS_R - 20
+    //#
+    //# where MMS_R is the maximum size for a transport-layer message that
+    //# can be received (and reassembled at the IP layer) (MUST-67).
     let mut rig = Rig::syn_sent(Config { receive_bytes: 1 << 20, ..Config::default() });
     rig.now = rig.now.plus_ns(1_000 * MS);
     rig.call(Connection::fired);
@@ -212,6 +221,13 @@ fn the_segment_size_is_the_smaller_one_and_a_silent_peer_gets_the_default() {
     //# If an MSS Option is not received at connection setup, TCP
     //# implementations MUST assume a default send MSS of 536 (576 - 40) for
     //# IPv4 or 1220 (1280 - 60) for IPv6 (MUST-15).
+    //= RFC 9293 section 3.7.1
+    //= type=test
+    //# The maximum size of a segment that a TCP endpoint really sends, the
+    //# "effective send MSS", MUST be the smaller (MUST-16) of the send MSS
+    //# (that reflects the available reassembly buffer size at the remote
+    //# host, the EMTU_R [19]) and the largest transmission size permitted by
+    //# the IP layer (EMTU_S [19]):
     for (announced, expected) in [(None, 536), (Some(900), 900), (Some(9000), 1460), (Some(1), 88)] {
         let mut rig = Rig::new(State::SynSent);
         let mut syn_ack = rig.segment(Flags::SYN.with(Flags::ACK)).acks(ISS + 1);

@@ -134,3 +134,55 @@ fn a_peer_may_ask_for_a_user_time_out_within_bounds() {
     rig.arrives(&segment);
     assert_eq!(rig.connection.user_timeout_s, 120);
 }
+
+#[test]
+fn an_application_hears_once_that_nothing_gets_through() {
+    //= RFC 9293 section 3.8.3
+    //= type=test
+    //# The following
+    //# procedure MUST be used to handle excessive retransmissions of data
+    //# segments (MUST-20):
+    //= RFC 9293 section 3.8.3
+    //= type=test
+    //# SYN retransmissions
+    //# MUST be handled in the general way just described for data
+    //# retransmissions, including notification of the application layer.
+    //= RFC 9293 section 3.9.1.8
+    //= type=test
+    //# There MUST be a mechanism for reporting soft TCP error conditions to
+    //# the application (MUST-47).
+    for state in [State::SynSent, State::SynReceived, State::Established, State::LastAck] {
+        let mut rig = Rig::new(state);
+        rig.connection.take_happened();
+        rig.write_or_not();
+        rig.sent();
+        let mut told = Vec::new();
+        let mut retransmitted = 0;
+        while rig.state() != State::Closed {
+            retransmitted += rig.pass_ms(100).len();
+            if rig.connection.take_happened().has(Happened::STALLED) {
+                told.push(retransmitted);
+            }
+        }
+        assert!(matches!(told[..], [3 | 4]), "{state:?}: after {told:?} retransmissions");
+        assert_eq!(rig.connection.reason(), Reason::TimedOut, "{state:?}");
+    }
+}
+
+#[test]
+fn a_connection_may_have_a_user_time_out_of_its_own() {
+    //= RFC 9293 section 3.8.3
+    //= type=test
+    //# An application MUST (MUST-21) be able to set the value for R2
+    //# for a particular connection.
+    for (timeout_s, lives_ms) in [(7, 6_900), (3_600, 3_599_000)] {
+        let mut rig = Rig::established();
+        rig.connection.set_user_timeout(timeout_s * 1_000 * MS);
+        rig.write(b"abc");
+        rig.sent();
+        rig.pass_ms(lives_ms);
+        assert_eq!(rig.state(), State::Established);
+        rig.pass_ms(1_100);
+        assert_eq!((rig.state(), rig.connection.reason()), (State::Closed, Reason::TimedOut));
+    }
+}

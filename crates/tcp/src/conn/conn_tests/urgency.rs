@@ -34,9 +34,18 @@ fn urgent_data_is_told_once_and_delivered_in_line() {
     //# If the user has already been signaled (or is still in the
     //# "urgent mode") for this continuous sequence of urgent data,
     //# do not signal the user again.
-    let more = Segment { urgent: 5, ..rig.segment(Flags::ACK.with(Flags::URG)) };
-    rig.arrives(&with(more, b"defgh"));
+    let same = Segment { urgent: 3, ..rig.segment(Flags::ACK.with(Flags::URG)) };
+    rig.arrives(&with(same, b"de"));
     assert!(!rig.connection.take_happened().has(Happened::URGENT));
+    //= RFC 9293 section 3.8.5
+    //= type=test
+    //# A TCP implementation MUST (MUST-32) inform the application layer
+    //# asynchronously whenever it receives an urgent pointer and there was
+    //# previously no pending urgent data, or whenever the urgent pointer
+    //# advances in the data stream.
+    let more = Segment { urgent: 3, ..rig.segment(Flags::ACK.with(Flags::URG)) };
+    rig.arrives(&with(more, b"fgh"));
+    assert!(rig.connection.take_happened().has(Happened::URGENT));
     assert_eq!(rig.connection.urgent_bytes(), 8);
     assert_eq!(rig.read(), b"abcdefgh");
     assert_eq!(rig.connection.urgent_bytes(), 0);
