@@ -187,3 +187,24 @@ fn old_stamps_are_answered_and_dropped_and_missing_ones_dropped() {
     rig.arrives(&reset);
     assert_eq!(rig.state(), State::Closed);
 }
+
+#[test]
+fn data_that_finds_no_page_is_counted_and_comes_again() {
+    let mut rig = Rig::established();
+    let page = ClusterSize { bytes: 1 << 10, page_bytes: 512 };
+    rig.pages = Pages::new(&[page, page]);
+    let first = rig.connection.rcv_nxt();
+    let mut refused = 0;
+    for _ in 0..8 {
+        let next = rig.connection.rcv_nxt();
+        rig.arrives(&with(rig.segment(Flags::ACK), &[7; 512]));
+        refused += u64::from(rig.connection.rcv_nxt() == next);
+        rig.sent();
+    }
+    assert!((4..8).contains(&refused), "{refused}");
+    assert_eq!(rig.counters.refused, refused);
+    let taken = rig.connection.rcv_nxt().since(first);
+    assert_eq!(rig.read().len() as i32, taken);
+    rig.arrives(&with(rig.segment(Flags::ACK), &[8; 512]));
+    assert_eq!((rig.read().as_slice(), rig.counters.refused), (&[8; 512][..], refused));
+}
