@@ -9,6 +9,8 @@
 //! //# If the RCV.WND is zero, no segments will be acceptable
 //! ```
 //!
+//! A packetdrill script (`.pkt`) is a test: its quotes are of tests without saying so.
+//!
 //! White space does not count. The texts are read from the folder that `MILLRACE_RFC_DIR` names, `rfc9293.txt` and so on.
 
 mod quote;
@@ -46,9 +48,8 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let tree = Tree::of_workspace()?;
     let mut quotes = Vec::new();
     let mut findings = Vec::new();
-    for file in
-        tree.files.iter().filter(|file| file.path.starts_with("crates/") && file.path.ends_with(".rs"))
-    {
+    let may_quote = |path: &str| path.starts_with("crates/") && (path.ends_with(".rs") || quote::is_script(path));
+    for file in tree.files.iter().filter(|file| may_quote(&file.path)) {
         quote::read(&file.path, &file.text, &mut quotes, &mut findings);
     }
     let texts = texts(Path::new(&dir), &quotes, &mut findings);

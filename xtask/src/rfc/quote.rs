@@ -23,6 +23,11 @@ pub(super) struct Quote {
     pub(super) place: String,
 }
 
+/// Whether a file is a packetdrill script.
+pub(super) fn is_script(path: &str) -> bool {
+    path.ends_with(".pkt")
+}
+
 /// The quotes of a file; what is wrong in their form.
 pub(super) fn read(path: &str, text: &str, quotes: &mut Vec<Quote>, findings: &mut Vec<String>) {
     let mut open: Option<Quote> = None;
@@ -44,7 +49,8 @@ pub(super) fn read(path: &str, text: &str, quotes: &mut Vec<Quote>, findings: &m
             close(open.take(), quotes, findings);
             match source(rest) {
                 Some((rfc, section)) => {
-                    let (kind, text) = (Kind::Implemented, String::new());
+                    let kind = if is_script(path) { Kind::Tested } else { Kind::Implemented };
+                    let text = String::new();
                     open = Some(Quote { rfc, section, kind, reason: None, text, place });
                 }
                 None => findings.push(format!("{place}: '{rest}' is not of the form RFC n section m")),

@@ -74,6 +74,14 @@ fn quotes_are_read_with_their_kind_and_place() {
 }
 
 #[test]
+fn what_a_script_quotes_is_tested() {
+    let (mut found, mut findings) = (Vec::new(), Vec::new());
+    let text = "//= RFC 9293 section 3.1\n//# One\n0 socket(...) = 3\n";
+    quote::read("crates/tcp/a.pkt", text, &mut found, &mut findings);
+    assert_eq!((found[0].kind, findings), (Kind::Tested, Vec::<String>::new()));
+}
+
+#[test]
 fn what_is_wrong_in_the_form_of_a_quote_is_said() {
     for (text, part) in [
         ("//# One\n", "without a source"),
