@@ -171,18 +171,18 @@ impl Runner {
 
     /// A segment has to go out; when it did.
     fn leaves(&mut self, expected: &Segment, earliest: i64, latest: i64) -> Result<i64, String> {
-        let patience = match latest {
+        let deadline = match latest {
             i64::MAX => self.before + AFTERWARDS_NS,
             _ => latest + self.tolerance_ns,
         };
-        let first = self.next_sent(expected, patience)?;
+        let first = self.next_sent(expected, deadline)?;
         let mut found = self.machine.translate(&first, expected);
         self.compare_payload(&first, found.seq)?;
         self.compare_time(&found, first.at, earliest, latest)?;
         // What hardware would have cut is a run of segments here.
         while found.length < expected.length && found.length > 0 {
             let next =
-                self.next_sent(expected, patience).map_err(|what| format!("{what} behind > {found}"))?;
+                self.next_sent(expected, deadline).map_err(|what| format!("{what} behind > {found}"))?;
             let piece = self.machine.translate(&next, expected);
             self.compare_payload(&next, piece.seq)?;
             self.compare_time(&piece, next.at, earliest, latest)?;
