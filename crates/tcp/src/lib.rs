@@ -14,6 +14,7 @@
 //! | [`rtt`] | round-trip times |
 //! | [`send`] | the send queue: what is sent, where it lies |
 //! | [`conn`] | one connection: the state machine of RFC 9293 |
+//! | [`ip`] | the layer below: Ethernet, IP, ICMP, neighbours |
 //! | [`stack`] | many connections, listeners, the turn of three stages |
 //! | [`limits`] | bounds and constants, with their reasons |
 #![forbid(unsafe_code)]
@@ -21,6 +22,7 @@
 pub mod cc;
 pub mod conn;
 pub mod cookies;
+pub mod ip;
 pub mod isn;
 pub mod keyed;
 pub mod limits;

@@ -9,6 +9,7 @@
 //! | [`control`] | connections, admission, the library, commands |
 //! | [`egress`] | sockets, devices, next hops, the emulated link |
 //! | [`engines`] | the engines and their loops |
+//! | [`ip`] | the IP layer below TCP |
 //! | [`ladder`] | renditions of a title |
 //! | [`trick`] | titles made of other titles |
 //! | [`ts`] | the analyser of transport streams |
@@ -20,6 +21,7 @@ pub mod cache;
 pub mod control;
 pub mod egress;
 pub mod engines;
+pub mod ip;
 pub mod ladder;
 pub mod stream;
 pub mod tcp;

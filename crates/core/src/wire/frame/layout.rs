@@ -15,19 +15,26 @@ pub const UDP: u8 = 17;
 pub const TCP: u8 = 6;
 /// "Don't fragment" and offset 0.
 pub const DONT_FRAGMENT: [u8; 2] = [0x40, 0];
-pub(super) const ETHERTYPE_VLAN: [u8; 2] = [0x81, 0x00];
-pub(super) const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
-pub(super) const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
+/// Type field of Ethernet: a VLAN tag follows.
+pub const ETHERTYPE_VLAN: [u8; 2] = [0x81, 0x00];
+/// The same: IPv4.
+pub const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
+/// The same: IPv6.
+pub const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 const VLAN_ID_MASK: u16 = 0x0fff;
 
 /// Offset of IPv4's total length.
 pub const IPV4_LENGTH: usize = 2;
 /// Offset of IPv4's identification.
 pub const IPV4_ID: usize = 4;
+/// Offset of IPv4's protocol.
+pub const IPV4_PROTOCOL: usize = 9;
 /// Offset of IPv4's header checksum.
 pub const IPV4_CHECK: usize = 10;
 /// Offset of IPv6's payload length.
 pub const IPV6_LENGTH: usize = 4;
+/// Offset of IPv6's next header.
+pub const IPV6_NEXT_HEADER: usize = 6;
 /// Offset of UDP's length.
 pub const UDP_LENGTH: usize = 4;
 /// Offset of UDP's checksum.
@@ -85,7 +92,7 @@ pub fn ipv4(flow: &Flow, source: Ipv4Addr, destination: Ipv4Addr) -> [u8; IPV4_H
     ip[1] = flow.traffic_class;
     ip[6..8].copy_from_slice(&DONT_FRAGMENT);
     ip[8] = flow.hop_limit;
-    ip[9] = UDP;
+    ip[IPV4_PROTOCOL] = UDP;
     ip[12..16].copy_from_slice(&source.octets());
     ip[16..20].copy_from_slice(&destination.octets());
     ip
@@ -97,7 +104,7 @@ pub fn ipv6(flow: &Flow, source: Ipv6Addr, destination: Ipv6Addr) -> [u8; IPV6_H
     let mut ip = [0; IPV6_HEADER_BYTES];
     ip[0] = 0x60 | flow.traffic_class >> 4;
     ip[1] = flow.traffic_class << 4;
-    ip[6] = UDP;
+    ip[IPV6_NEXT_HEADER] = UDP;
     ip[7] = flow.hop_limit;
     ip[8..24].copy_from_slice(&source.octets());
     ip[24..40].copy_from_slice(&destination.octets());

@@ -1,0 +1,301 @@
+//! What is answered: ARP requests, neighbour solicitations, echo requests; and what is announced of the own addresses.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use millrace_core::limits::ip::{ANNOUNCE_NS, ANNOUNCEMENTS, DEFEND_NS, MAX_ADDRESSES};
+use millrace_core::time::Instant;
+use millrace_core::wire::checksum::sum16;
+use millrace_core::wire::frame::{IPV4_HEADER_BYTES, IPV6_HEADER_BYTES};
+
+use super::addresses::{key_of, key_v4};
+use super::icmp::{ICMP_V4, ICMP_V6, put_echo_reply};
+use super::input::Fate;
+use super::link::{BROADCAST, ETHERTYPE_ARP, Frame, Mac};
+use super::nd::{ALL_NODES, Kind};
+use super::neighbours::Claim;
+use super::output::{ethertype, put_v4, put_v6};
+use super::settings::is_station;
+use super::v6::pseudo_sum;
+use super::{Incoming, Interface, arp, nd, v4, v6};
+
+/// What is left to be announced, and when own addresses were defended.
+#[derive(Debug)]
+pub(super) struct Announcements {
+    left: u8,
+    at: Instant,
+    defended: [Option<Instant>; MAX_ADDRESSES],
+}
+
+impl Announcements {
+    pub(super) fn new(has_neighbours: bool, addresses: usize, now: Instant) -> Self {
+        let left = if has_neighbours && addresses > 0 { ANNOUNCEMENTS } else { 0 };
+        Self { left, at: now, defended: [None; MAX_ADDRESSES] }
+    }
+
+    /// When the next one is due.
+    pub(super) fn due(&self) -> Option<Instant> {
+        (self.left > 0).then_some(self.at)
+    }
+}
+
+impl Interface {
+    /// An ARP message (RFC 826 "Packet Reception").
+    pub(super) fn take_arp<'f>(&mut self, frame: &Frame<'f>, now: Instant) -> Result<Incoming<'f>, Fate> {
+        let message = arp::Message::parse(frame.bytes).map_err(|reason| match reason {
+            arp::NoMessage::Short => Fate::Malformed,
+            arp::NoMessage::Other => Fate::ForKernel,
+        })?;
+        let (sender, target) = (key_v4(message.sender), key_v4(message.target));
+        let is_for_us = self.addresses.is_own(target);
+        if message.sender_mac == self.link.mac() {
+            // The device has returned what was sent from here.
+            return Err(Fate::ForKernel);
+        }
+        if !is_station(message.sender_mac) {
+            return if is_for_us { Err(Fate::Martian) } else { Err(Fate::ForKernel) };
+        }
+        if self.addresses.is_own(sender) {
+            self.conflict(IpAddr::from(message.sender), now);
+            return Ok(Incoming::Done);
+        }
+        // Only what was asked for, or asks for an own address, is remembered; of others only what contradicts is of interest.
+        if self.is_neighbour(sender) {
+            let is_answer = !message.is_request && is_for_us && message.target_mac == self.link.mac();
+            let claim = if is_answer { Claim::Answer } else { Claim::Told };
+            self.learn(sender, Some(message.sender_mac), claim, message.is_request && is_for_us, now);
+        }
+        if !is_for_us {
+            return Err(Fate::ForKernel);
+        }
+        if message.is_request {
+            let (link, own) = (&self.link, self.link.mac());
+            let reply = arp::Message {
+                is_request: false,
+                sender_mac: own,
+                sender: message.target,
+                target_mac: message.sender_mac,
+                target: message.sender,
+            };
+            let is_sent = self.frames.push_with(|out| {
+                let at = link.put(out, message.sender_mac, ETHERTYPE_ARP);
+                at + reply.put(&mut out[at..])
+            });
+            self.counters.solicited += u64::from(is_sent);
+            self.counters.own_dropped += u64::from(!is_sent);
+        }
+        Ok(Incoming::Done)
+    }
+
+    /// Something is told of a neighbour. `may_begin`: it will probably be sent to, so it is worth a place that nobody uses.
+    fn learn(
+        &mut self,
+        key: super::addresses::Key,
+        mac: Option<Mac>,
+        claim: Claim,
+        may_begin: bool,
+        now: Instant,
+    ) {
+        let index = match self.neighbours.find(key) {
+            None if may_begin && mac.is_some() => self.neighbour(key, false, now),
+            found => found,
+        };
+        if let Some(index) = index {
+            self.heard(index, mac, claim, now);
+        }
+    }
+
+    /// A message of neighbour discovery whose checksum is right.
+    pub(super) fn take_discovery<'f>(
+        &mut self,
+        frame: &Frame<'f>,
+        packet: &v6::Packet<'f>,
+        upper: &v6::Upper<'f>,
+        now: Instant,
+    ) -> Result<Incoming<'f>, Fate> {
+        if !self.link.has_neighbours() {
+            return Err(Fate::ForKernel);
+        }
+        let message = nd::parse(packet, upper).ok_or(Fate::Discovery)?;
+        if frame.source == self.link.mac() {
+            return Err(Fate::ForKernel);
+        }
+        if message.mac.is_some_and(|mac| !is_station(mac)) {
+            return Err(Fate::Martian);
+        }
+        let is_for_us = self.addresses.is_own(key_of(message.target.into()));
+        match message.kind {
+            Kind::Solicitation if is_for_us => self.answer_solicitation(frame, packet, &message, now),
+            Kind::Solicitation => Err(Fate::ForKernel),
+            Kind::Advertisement { is_solicited, .. } => {
+                if is_for_us {
+                    self.conflict(message.target.into(), now);
+                    return Ok(Incoming::Done);
+                }
+                let key = key_of(message.target.into());
+                let is_to_us = self.addresses.is_own(packet.destination_key());
+                let claim = if is_solicited && is_to_us { Claim::Answer } else { Claim::Told };
+                if self.is_neighbour(key) {
+                    self.learn(key, message.mac, claim, false, now);
+                }
+                // The kernel may have asked, from the same address; and it has its own table.
+                if is_solicited && is_to_us { Ok(Incoming::Done) } else { Err(Fate::ForKernel) }
+            }
+        }
+    }
+
+    fn answer_solicitation<'f>(
+        &mut self,
+        frame: &Frame<'f>,
+        packet: &v6::Packet<'f>,
+        message: &nd::Message,
+        now: Instant,
+    ) -> Result<Incoming<'f>, Fate> {
+        let source = Ipv6Addr::from(*packet.source());
+        let key = packet.source_key();
+        if self.addresses.is_own(key) || !source.is_unspecified() && !super::settings::is_host(source.into())
+        {
+            return Err(Fate::Martian);
+        }
+        if self.is_neighbour(key) {
+            self.learn(key, message.mac, Claim::Told, true, now);
+        }
+        //= RFC 4861 section 7.2.4
+        //# If the source of the solicitation is the unspecified address, the
+        //# node MUST set the Solicited flag to zero and multicast the
+        //# advertisement to the all-nodes address.
+        let (ip, mac, is_solicited) = if source.is_unspecified() {
+            (ALL_NODES, nd::group_mac(ALL_NODES), false)
+        } else {
+            (source, message.mac.unwrap_or(frame.source), true)
+        };
+        if !is_solicited && !self.may_defend(message.target.into(), now) {
+            return Ok(Incoming::Done);
+        }
+        let is_sent = self.advertise(message.target, ip, mac, is_solicited);
+        self.counters.solicited += u64::from(is_sent);
+        Ok(Incoming::Done)
+    }
+
+    /// Sends an advertisement of an own address.
+    fn advertise(&mut self, target: Ipv6Addr, ip: Ipv6Addr, mac: Mac, is_solicited: bool) -> bool {
+        let (link, own) = (&self.link, self.link.mac());
+        let kind = Kind::Advertisement { is_solicited, overrides: true };
+        let is_sent = self.frames.push_with(|out| {
+            let at = link.put(out, mac, ethertype(false));
+            at + nd::put(&mut out[at..], target, ip, kind, target, own)
+        });
+        self.counters.own_dropped += u64::from(!is_sent);
+        is_sent
+    }
+
+    /// Another host uses an own address. It is told so, but not endlessly (RFC 5227 section 2.4 (c)).
+    fn conflict(&mut self, ip: IpAddr, now: Instant) {
+        self.counters.conflicts += 1;
+        if self.may_defend(ip, now) {
+            self.announce_one(ip);
+        }
+    }
+
+    fn may_defend(&mut self, ip: IpAddr, now: Instant) -> bool {
+        let key = key_of(ip);
+        let Some(at) = self.addresses.own().iter().position(|&own| own == key) else { return false };
+        let defended = &mut self.announcements.defended[at];
+        if defended.is_some_and(|defended| now.ns_since(defended) < DEFEND_NS) {
+            return false;
+        }
+        *defended = Some(now);
+        true
+    }
+
+    /// Own addresses are announced a few times at the start, so that nobody keeps the Ethernet address of who had them before.
+    pub(super) fn announce(&mut self, now: Instant) {
+        if self.announcements.due().is_none_or(|due| due > now) {
+            return;
+        }
+        self.announcements.left -= 1;
+        self.announcements.at = now.plus_ns(ANNOUNCE_NS);
+        for at in 0..self.addresses.count() {
+            let ip = super::addresses::ip_of(self.addresses.own()[at]);
+            self.announce_one(ip);
+        }
+    }
+
+    fn announce_one(&mut self, ip: IpAddr) {
+        let ip = match ip {
+            IpAddr::V4(ip) => ip,
+            IpAddr::V6(ip) => {
+                self.advertise(ip, ALL_NODES, nd::group_mac(ALL_NODES), false);
+                return;
+            }
+        };
+        let (link, own) = (&self.link, self.link.mac());
+        let (sender, target) = (ip.octets(), ip.octets());
+        let message = arp::Message { is_request: true, sender_mac: own, sender, target_mac: [0; 6], target };
+        let is_sent = self.frames.push_with(|out| {
+            let at = link.put(out, BROADCAST, ETHERTYPE_ARP);
+            at + message.put(&mut out[at..])
+        });
+        self.counters.own_dropped += u64::from(!is_sent);
+    }
+
+    /// Whether an echo request is answered now.
+    fn may_reply(&mut self, bytes: usize, now: Instant) -> bool {
+        let is_free = bytes <= usize::from(self.mtu) && self.echo_rate.take(now);
+        self.counters.echo_limited += u64::from(!is_free);
+        is_free
+    }
+
+    /// Answers an ICMPv4 echo request whose checksum is right, by the way that it came.
+    pub(super) fn echo_v4(&mut self, frame: &Frame<'_>, packet: &v4::Packet<'_>, now: Instant) {
+        let request = packet.payload;
+        if !self.may_reply(IPV4_HEADER_BYTES + request.len(), now) {
+            return;
+        }
+        let (link, hop_limit) = (&self.link, self.hop_limit);
+        let [from, to] = [packet.destination(), packet.source()].map(Ipv4Addr::from);
+        let is_sent = self.frames.push_with(|out| {
+            let at = link.put(out, frame.source, ethertype(true));
+            let at = at + put_v4(&mut out[at..], from, to, ICMP_V4, request.len() as u16, hop_limit);
+            let end = at + request.len();
+            put_echo_reply(&mut out[at..end], request, true, 0);
+            end
+        });
+        self.counters.echo_replies += u64::from(is_sent);
+        self.counters.own_dropped += u64::from(!is_sent);
+    }
+
+    /// The same of ICMPv6.
+    pub(super) fn echo_v6(
+        &mut self,
+        frame: &Frame<'_>,
+        packet: &v6::Packet<'_>,
+        request: &[u8],
+        now: Instant,
+    ) {
+        if !self.may_reply(IPV6_HEADER_BYTES + request.len(), now) {
+            return;
+        }
+        let (link, hop_limit) = (&self.link, self.hop_limit);
+        let [from, to] = [packet.destination(), packet.source()].map(|ip| Ipv6Addr::from(*ip));
+        let is_sent = self.frames.push_with(|out| {
+            let at = link.put(out, frame.source, ethertype(false));
+            let header = at;
+            let at = at + put_v6(&mut out[at..], from, to, ICMP_V6, request.len() as u16, hop_limit);
+            let end = at + request.len();
+            let addresses = sum16(&out[header + 8..at]);
+            put_echo_reply(
+                &mut out[at..end],
+                request,
+                false,
+                pseudo_sum(addresses, request.len(), ICMP_V6, 0),
+            );
+            end
+        });
+        self.counters.echo_replies += u64::from(is_sent);
+        self.counters.own_dropped += u64::from(!is_sent);
+    }
+}
+
+#[cfg(test)]
+#[path = "answer_tests.rs"]
+mod tests;

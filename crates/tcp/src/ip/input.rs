@@ -1,0 +1,233 @@
+//! A frame comes in: whose it is, what is in it, and what becomes of it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use millrace_core::time::Instant;
+use millrace_core::wire::checksum::sum16;
+use millrace_core::wire::frame::layout::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, TCP};
+
+use super::icmp::{self, ICMP_V4, ICMP_V6, IcmpError, Message, NoQuote};
+use super::link::{ETHERTYPE_ARP, Frame, NoFrame, Station};
+use super::v4::{self, Unfit};
+use super::{Incoming, Interface, v6};
+use crate::seq::Seq;
+use crate::stack::Arrived;
+use crate::wire::FlowKey;
+
+/// The ECN field: congestion experienced (RFC 3168 section 5).
+const ECN: u8 = 3;
+
+/// Why a frame is not taken in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    ForKernel,
+    Fragment,
+    Malformed,
+    Checksum,
+    Martian,
+    Misdirected,
+    Options,
+    Discovery,
+}
+
+impl From<Unfit> for Fate {
+    fn from(unfit: Unfit) -> Self {
+        match unfit {
+            Unfit::Malformed => Self::Malformed,
+            Unfit::Checksum => Self::Checksum,
+            Unfit::Options => Self::Options,
+        }
+    }
+}
+
+impl Interface {
+    /// Takes in a frame. Of a segment nothing but its place in the frame is looked at.
+    #[inline]
+    pub fn input<'f>(&mut self, frame: &'f [u8], now: Instant) -> Incoming<'f> {
+        self.counters.frames_in += 1;
+        self.sort(frame, now).unwrap_or_else(|fate| self.refuse(fate))
+    }
+
+    #[cold]
+    fn refuse<'f>(&mut self, fate: Fate) -> Incoming<'f> {
+        let counters = &mut self.counters;
+        let counter = match fate {
+            Fate::ForKernel | Fate::Fragment => {
+                counters.for_kernel += 1;
+                counters.fragments += u64::from(fate == Fate::Fragment);
+                return Incoming::ForKernel;
+            }
+            Fate::Malformed => &mut counters.malformed,
+            Fate::Checksum => &mut counters.bad_checksums,
+            Fate::Martian => &mut counters.martians,
+            Fate::Misdirected => &mut counters.misdirected,
+            Fate::Options => &mut counters.bad_options,
+            Fate::Discovery => &mut counters.bad_discovery,
+        };
+        *counter += 1;
+        Incoming::Dropped
+    }
+
+    #[inline]
+    fn sort<'f>(&mut self, frame: &'f [u8], now: Instant) -> Result<Incoming<'f>, Fate> {
+        let frame = self.link.parse(frame).map_err(|reason| match reason {
+            NoFrame::Short => Fate::Malformed,
+            NoFrame::Elsewhere => Fate::ForKernel,
+        })?;
+        match frame.ethertype {
+            ETHERTYPE_IPV4 => self.take_v4(&frame, now),
+            ETHERTYPE_IPV6 => self.take_v6(&frame, now),
+            ETHERTYPE_ARP => self.take_arp(&frame, now),
+            _ => Err(Fate::ForKernel),
+        }
+    }
+
+    #[inline]
+    fn take_v4<'f>(&mut self, frame: &Frame<'f>, now: Instant) -> Result<Incoming<'f>, Fate> {
+        let packet = v4::Packet::new(frame.bytes)?;
+        if !self.addresses.is_own(packet.destination_key()) {
+            return Err(Fate::ForKernel);
+        }
+        packet.verify()?;
+        let source = Ipv4Addr::from(packet.source());
+        if self.addresses.is_martian(packet.source_key(), IpAddr::V4(source)) {
+            return Err(Fate::Martian);
+        }
+        //= RFC 1122 section 3.3.6
+        //# A host SHOULD silently discard a datagram that is received via
+        //# a link-layer broadcast (see Section 2.4) but does not specify
+        //# an IP multicast or broadcast destination address.
+        if frame.to != Station::Own {
+            return Err(Fate::Misdirected);
+        }
+        if packet.is_fragment() {
+            return Err(Fate::Fragment);
+        }
+        match packet.protocol() {
+            TCP => {
+                self.counters.segments_in += 1;
+                Ok(Incoming::Segment(Arrived {
+                    source: SocketAddr::from((source, 0)),
+                    destination: SocketAddr::from((Ipv4Addr::from(packet.destination()), 0)),
+                    is_marked: packet.traffic_class() & ECN == ECN,
+                    bytes: packet.payload,
+                    at: now,
+                }))
+            }
+            ICMP_V4 => self.take_icmp_v4(frame, &packet, now),
+            _ => Err(Fate::ForKernel),
+        }
+    }
+
+    fn take_icmp_v4<'f>(
+        &mut self,
+        frame: &Frame<'f>,
+        packet: &v4::Packet<'f>,
+        now: Instant,
+    ) -> Result<Incoming<'f>, Fate> {
+        let message = icmp::sort_v4(packet.payload).ok_or(Fate::Malformed)?;
+        if message == Message::Other {
+            return Err(Fate::ForKernel);
+        }
+        if sum16(packet.payload) != 0xffff {
+            return Err(Fate::Checksum);
+        }
+        match message {
+            Message::Echo if self.answers_echo => {
+                self.echo_v4(frame, packet, now);
+                Ok(Incoming::Done)
+            }
+            Message::Error(cause, quote) => self.take_error(cause, icmp::quoted_v4(quote)),
+            _ => Err(Fate::ForKernel),
+        }
+    }
+
+    /// An error is for TCP if it quotes a segment that can have been sent from here.
+    fn take_error<'f>(
+        &mut self,
+        cause: icmp::Cause,
+        quoted: Result<(FlowKey, Seq), NoQuote>,
+    ) -> Result<Incoming<'f>, Fate> {
+        let (flow, seq) = quoted.map_err(|reason| match reason {
+            NoQuote::Malformed => Fate::Malformed,
+            NoQuote::OtherProtocol => Fate::ForKernel,
+        })?;
+        let [a, b, c, d, _] = *flow.words();
+        if !self.addresses.is_own([a, b]) || self.addresses.is_martian([c, d], flow.remote().ip()) {
+            return Err(Fate::Martian);
+        }
+        self.counters.errors_in += 1;
+        Ok(Incoming::Error(IcmpError { flow, seq, cause }))
+    }
+
+    #[inline]
+    fn take_v6<'f>(&mut self, frame: &Frame<'f>, now: Instant) -> Result<Incoming<'f>, Fate> {
+        let packet = v6::Packet::new(frame.bytes)?;
+        let is_own = self.addresses.is_own(packet.destination_key());
+        if !is_own && packet.destination()[0] != 0xff {
+            return Err(Fate::ForKernel);
+        }
+        let upper = match packet.upper() {
+            Err(_) if !is_own => return Err(Fate::ForKernel),
+            upper => upper?,
+        };
+        if upper.protocol == ICMP_V6
+            && let Some(Message::Solicitation | Message::Advertisement) = icmp::sort_v6(upper.bytes)
+        {
+            if !packet.is_right(&upper) {
+                return Err(Fate::Checksum);
+            }
+            return self.take_discovery(frame, &packet, &upper, now);
+        }
+        if !is_own {
+            return Err(Fate::ForKernel);
+        }
+        let source = Ipv6Addr::from(*packet.source());
+        if self.addresses.is_martian(packet.source_key(), IpAddr::V6(source)) {
+            return Err(Fate::Martian);
+        }
+        if frame.to != Station::Own {
+            return Err(Fate::Misdirected);
+        }
+        match upper.protocol {
+            TCP => {
+                self.counters.segments_in += 1;
+                let [source, destination] =
+                    [packet.source(), packet.destination()].map(|ip| icmp::end_v6(ip, 0, self.scope));
+                let is_marked = packet.traffic_class() & ECN == ECN;
+                Ok(Incoming::Segment(Arrived { source, destination, is_marked, bytes: upper.bytes, at: now }))
+            }
+            ICMP_V6 => self.take_icmp_v6(frame, &packet, &upper, now),
+            v6::FRAGMENT => Err(Fate::Fragment),
+            _ => Err(Fate::ForKernel),
+        }
+    }
+
+    fn take_icmp_v6<'f>(
+        &mut self,
+        frame: &Frame<'f>,
+        packet: &v6::Packet<'f>,
+        upper: &v6::Upper<'f>,
+        now: Instant,
+    ) -> Result<Incoming<'f>, Fate> {
+        let message = icmp::sort_v6(upper.bytes).ok_or(Fate::Malformed)?;
+        if message == Message::Other {
+            return Err(Fate::ForKernel);
+        }
+        if !packet.is_right(upper) {
+            return Err(Fate::Checksum);
+        }
+        match message {
+            Message::Echo if self.answers_echo => {
+                self.echo_v6(frame, packet, upper.bytes, now);
+                Ok(Incoming::Done)
+            }
+            Message::Error(cause, quote) => self.take_error(cause, icmp::quoted_v6(quote, self.scope)),
+            _ => Err(Fate::ForKernel),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "input_tests.rs"]
+mod tests;

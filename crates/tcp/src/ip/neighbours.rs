@@ -1,0 +1,345 @@
+//! The table of neighbours: what is known of each, and who makes room for whom.
+//!
+//! ```text
+//!            used                answered
+//!   Empty ─────────► Incomplete ──────────► Reachable ◄── answered, or TCP has moved on
+//!     ▲               │ no answer              │ used after 30 s, or contradicted
+//!     └─── Failed ◄───┘                        ▼
+//!                     ▲ no answer  Probe ◄── Delay ◄── used ── Stale ◄── heard of
+//! ```
+//!
+//! The table is made of sets of a few places, found by a keyed hash, so nobody can choose whom an address competes with. Gateways have places of
+//! their own behind the sets.
+
+use millrace_core::limits::ip::{
+    CONTRADICTED_TRIES, DELAY_PROBE_NS, NEIGHBOUR_IDLE_NS, NEIGHBOUR_WAYS, REACHABLE_NS, SOLICIT_RETRY_NS,
+    SOLICIT_TRIES, UNREACHABLE_NS,
+};
+use millrace_core::time::Instant;
+use millrace_core::wheel::Wheel;
+
+use super::addresses::{Key, NO_KEY};
+use super::frames::Slot;
+use super::link::Mac;
+use crate::keyed::HashKey;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum State {
+    /// Nothing is known, and nobody was asked.
+    #[default]
+    Empty,
+    /// Everybody was asked.
+    Incomplete,
+    /// Nobody answered.
+    Failed,
+    /// It answered a short while ago.
+    Reachable,
+    /// It is known from what it sent.
+    Stale,
+    /// It may have gone; TCP has a while to prove the opposite.
+    Delay,
+    /// It was asked whether it is still there.
+    Probe,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Cell {
+    /// Nothing has to be looked at before this moment: [`State::Reachable`].
+    fresh_until: Instant,
+    /// When something was last sent to it; 0: never.
+    used: Instant,
+    mac: Mac,
+    state: State,
+    tries: u8,
+    /// Somebody has claimed another Ethernet address.
+    is_contradicted: bool,
+    /// The segment that waits for it.
+    waiting: Option<Slot>,
+}
+
+/// What a sender may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    /// Send there.
+    Send(Mac),
+    /// Wait; somebody has to be asked first.
+    Ask,
+    /// Wait; everybody was asked.
+    Wait,
+    /// It does not answer.
+    Unreachable,
+}
+
+/// What the time has brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fired {
+    /// Ask everybody.
+    Ask(u32),
+    /// Ask the neighbour itself.
+    Probe(u32, Mac),
+    /// Nobody has answered.
+    Failed(u32),
+}
+
+/// What was heard of a neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Claim {
+    /// An answer to this host.
+    Answer,
+    /// It was told without being asked, or is the sender of a request.
+    Told,
+}
+
+/// What follows from that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// Nothing.
+    Nothing,
+    /// It is found: what waits for it may go.
+    Found(Mac),
+    /// It is known with another address, which has to be asked first.
+    Contradicted,
+}
+
+/// All neighbours of an interface.
+pub(super) struct Neighbours {
+    hash: HashKey,
+    sets: usize,
+    keys: Box<[Key]>,
+    cells: Box<[Cell]>,
+    timers: Wheel,
+}
+
+impl Neighbours {
+    /// `places` neighbours, rounded up to a power of two, and the gateways.
+    pub(super) fn new(hash: HashKey, places: u32, gateways: [Key; 2]) -> Self {
+        let sets = match places {
+            0 => 0,
+            places => (places as usize).div_ceil(NEIGHBOUR_WAYS).next_power_of_two(),
+        };
+        let places = sets * NEIGHBOUR_WAYS;
+        let mut keys = vec![NO_KEY; places + gateways.len()];
+        keys[places..].copy_from_slice(&gateways);
+        let cells = vec![Cell::default(); keys.len()];
+        Self { hash, sets, timers: Wheel::new(keys.len()), keys: keys.into(), cells: cells.into() }
+    }
+
+    /// The gateway of a family.
+    pub(super) fn gateway(&self, is_v4: bool) -> u32 {
+        (self.sets * NEIGHBOUR_WAYS + usize::from(!is_v4)) as u32
+    }
+
+    /// Whether it has a place of its own.
+    pub(super) fn is_gateway(&self, index: u32) -> bool {
+        index as usize >= self.sets * NEIGHBOUR_WAYS
+    }
+
+    /// The address of a neighbour.
+    pub(super) fn key(&self, index: u32) -> Key {
+        self.keys[index as usize]
+    }
+
+    /// The first place of the set that a neighbour belongs to.
+    fn set(&self, key: Key) -> usize {
+        (self.hash.fast(&key) as usize & self.sets.wrapping_sub(1)) * NEIGHBOUR_WAYS
+    }
+
+    /// Where a neighbour is in the table.
+    pub(super) fn find(&self, key: Key) -> Option<u32> {
+        if key == NO_KEY {
+            return None;
+        }
+        let gateways = self.sets * NEIGHBOUR_WAYS;
+        let set = if self.sets == 0 { 0..0 } else { self.set(key)..self.set(key) + NEIGHBOUR_WAYS };
+        (gateways..self.keys.len()).chain(set).find(|&at| self.keys[at] == key).map(|at| at as u32)
+    }
+
+    /// Puts a neighbour in that is not there. `is_wanted`: something is to be sent to it; else it was only heard of. Returns its place, and the
+    /// segment that waited for whoever was there before. `None`: there is no room.
+    pub(super) fn insert(&mut self, key: Key, is_wanted: bool, now: Instant) -> Option<(u32, Option<Slot>)> {
+        if self.sets == 0 || key == NO_KEY {
+            return None;
+        }
+        let set = self.set(key);
+        let rank =
+            |at: usize| self.cells[at].rank(is_wanted, now).map(|rank| (rank, self.cells[at].used, at));
+        let (_, _, at) = (set..set + NEIGHBOUR_WAYS).filter_map(rank).min()?;
+        let evicted = std::mem::take(&mut self.cells[at]);
+        self.timers.cancel(at as u32);
+        self.keys[at] = key;
+        Some((at as u32, evicted.waiting))
+    }
+
+    /// Something is to be sent to a neighbour.
+    #[inline]
+    pub(super) fn use_at(&mut self, index: u32, now: Instant) -> Use {
+        let cell = &mut self.cells[index as usize];
+        cell.used = now;
+        if now < cell.fresh_until { Use::Send(cell.mac) } else { self.use_aged(index, now) }
+    }
+
+    #[cold]
+    fn use_aged(&mut self, index: u32, now: Instant) -> Use {
+        let cell = &mut self.cells[index as usize];
+        match cell.state {
+            State::Empty => {
+                (cell.state, cell.tries) = (State::Incomplete, 1);
+                self.timers.set(index, now.plus_ns(SOLICIT_RETRY_NS), now);
+                Use::Ask
+            }
+            State::Incomplete => Use::Wait,
+            State::Failed => Use::Unreachable,
+            State::Delay | State::Probe => Use::Send(cell.mac),
+            State::Reachable | State::Stale => {
+                cell.state = State::Delay;
+                self.timers.set(index, now.plus_ns(DELAY_PROBE_NS), now);
+                Use::Send(cell.mac)
+            }
+        }
+    }
+
+    /// The segment that waits for a neighbour, to be replaced.
+    pub(super) fn waiting(&mut self, index: u32) -> &mut Option<Slot> {
+        &mut self.cells[index as usize].waiting
+    }
+
+    /// Something was heard of a neighbour: its Ethernet address, if that was said.
+    pub(super) fn heard(&mut self, index: u32, mac: Option<Mac>, claim: Claim, now: Instant) -> Heard {
+        let cell = &mut self.cells[index as usize];
+        match (cell.state, mac) {
+            (State::Empty | State::Incomplete | State::Failed, None) => Heard::Nothing,
+            (State::Incomplete, Some(mac)) if claim == Claim::Answer => {
+                cell.mac = mac;
+                self.reach(index, now);
+                Heard::Found(mac)
+            }
+            (State::Empty | State::Incomplete | State::Failed, Some(mac)) => {
+                (cell.mac, cell.state) = (mac, State::Stale);
+                self.timers.cancel(index);
+                // What has waited is a use: whether it still is there has to be asked.
+                if cell.waiting.is_some() {
+                    cell.state = State::Delay;
+                    self.timers.set(index, now.plus_ns(DELAY_PROBE_NS), now);
+                }
+                Heard::Found(mac)
+            }
+            (_, Some(mac)) if mac != cell.mac => {
+                self.contradict(index, now);
+                Heard::Contradicted
+            }
+            (State::Probe, _) if claim == Claim::Answer => {
+                self.reach(index, now);
+                Heard::Nothing
+            }
+            _ => Heard::Nothing,
+        }
+    }
+
+    //= RFC 4861 section 7.2.5
+    //= type=exception
+    //= reason=any station of the link could take over any address at once: the known one is asked first, and only if it is silent everybody is
+    //# The link-layer address in the Target Link-Layer Address option
+    //# MUST be inserted in the cache (if one is supplied and differs
+    //# from the already recorded address).
+    /// Somebody claims another Ethernet address for a neighbour: it is asked at once, but not more often than once in a retry.
+    fn contradict(&mut self, index: u32, now: Instant) {
+        let cell = &mut self.cells[index as usize];
+        if cell.is_contradicted || cell.state == State::Probe {
+            cell.is_contradicted = true;
+            return;
+        }
+        let confirmed = Instant(cell.fresh_until.0.saturating_sub(REACHABLE_NS));
+        (cell.state, cell.is_contradicted, cell.fresh_until) = (State::Delay, true, Instant(0));
+        let at = now.max(confirmed.plus_ns(SOLICIT_RETRY_NS));
+        self.timers.set(index, at, now);
+    }
+
+    /// Packets have reached a neighbour: it acknowledged new data, or answered.
+    #[inline]
+    pub(super) fn confirm(&mut self, index: u32, now: Instant) {
+        match self.cells[index as usize].state {
+            State::Reachable => self.cells[index as usize].fresh_until = now.plus_ns(REACHABLE_NS),
+            State::Stale | State::Delay | State::Probe => self.reach(index, now),
+            State::Empty | State::Incomplete | State::Failed => {}
+        }
+    }
+
+    fn reach(&mut self, index: u32, now: Instant) {
+        let cell = &mut self.cells[index as usize];
+        (cell.state, cell.tries, cell.is_contradicted) = (State::Reachable, 0, false);
+        cell.fresh_until = now.plus_ns(REACHABLE_NS);
+        self.timers.cancel(index);
+    }
+
+    /// When [`Neighbours::pop_fired`] has something to do next.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.timers.next_due()
+    }
+
+    /// What the time has brought, one at a time.
+    pub(super) fn pop_fired(&mut self, now: Instant) -> Option<Fired> {
+        while let Some(index) = self.timers.pop_due(now) {
+            let fired = self.fired(index, now);
+            if fired.is_some() {
+                return fired;
+            }
+        }
+        None
+    }
+
+    fn fired(&mut self, index: u32, now: Instant) -> Option<Fired> {
+        let is_gateway = self.is_gateway(index);
+        let cell = &mut self.cells[index as usize];
+        let retry_at = now.plus_ns(SOLICIT_RETRY_NS);
+        let probes = if cell.is_contradicted { CONTRADICTED_TRIES } else { SOLICIT_TRIES };
+        let (state, tries, due, fired) = match cell.state {
+            State::Incomplete if cell.tries < SOLICIT_TRIES => {
+                (State::Incomplete, cell.tries + 1, retry_at, Fired::Ask(index))
+            }
+            State::Incomplete => (State::Failed, 0, now.plus_ns(UNREACHABLE_NS), Fired::Failed(index)),
+            State::Delay => (State::Probe, 1, retry_at, Fired::Probe(index, cell.mac)),
+            State::Probe if cell.tries < probes => {
+                (State::Probe, cell.tries + 1, retry_at, Fired::Probe(index, cell.mac))
+            }
+            State::Probe => {
+                cell.is_contradicted = false;
+                (State::Incomplete, 1, retry_at, Fired::Ask(index))
+            }
+            State::Failed => {
+                *cell = Cell::default();
+                if !is_gateway {
+                    self.keys[index as usize] = NO_KEY;
+                }
+                return None;
+            }
+            State::Empty | State::Reachable | State::Stale => return None,
+        };
+        (cell.state, cell.tries) = (state, tries);
+        self.timers.set(index, due, now);
+        Some(fired)
+    }
+
+    #[cfg(test)]
+    pub(super) fn state(&self, index: u32) -> State {
+        self.cells[index as usize].state
+    }
+}
+
+impl Cell {
+    /// How readily it makes room for another one; lower ones first. `None`: not at all.
+    fn rank(&self, is_wanted: bool, now: Instant) -> Option<u8> {
+        let is_heard_only = self.used == Instant(0);
+        match self.state {
+            State::Empty => Some(0),
+            State::Stale if is_heard_only => Some(1),
+            _ if !is_wanted => None,
+            State::Failed => Some(2),
+            State::Incomplete => Some(3),
+            _ => (now.ns_since(self.used) >= NEIGHBOUR_IDLE_NS).then_some(4),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "neighbours_tests.rs"]
+mod tests;
