@@ -17,6 +17,7 @@
 //! | [`raw_recv`] | recvmmsg as a C program would call it: the yardstick for what receives |
 //! | [`raw_send`] | sendmmsg with UDP_SEGMENT as a C program would call it: the yardstick |
 //! | [`raw_loops`] | send loops that do nothing else, by sockets and by AF_XDP |
+//! | [`tap_host`] | our IP layer and TCP on an Ethernet, opposite this kernel's |
 //! | [`tcp_host`] | our TCP behind an emulated link, opposite this kernel's |
 //! | [`visitors`] | a client that sets streams up and is gone, as fast as it can |
 //! | [`mod@reference`] | senders that anybody could write, to compare with |
@@ -40,5 +41,6 @@ pub mod raw_send;
 pub mod reference;
 pub mod report;
 pub mod streams;
+pub mod tap_host;
 pub mod tcp_host;
 pub mod visitors;

@@ -102,6 +102,24 @@ pub(crate) fn inside<T: Send>(namespace: &File, work: impl FnOnce() -> T + Send)
     })
 }
 
+/// A namespace that has no name any more, and what `make` has made in it.
+pub(crate) fn nameless<T: Send>(
+    make: impl FnOnce() -> anyhow::Result<T> + Send,
+) -> anyhow::Result<(File, T)> {
+    let name = unique_name("t");
+    add_namespace(&name)?;
+    // Opened, it needs no name: nothing is left behind even if this process is killed.
+    let made = File::open(namespace_path(&name)).context("open the namespace").and_then(|namespace| {
+        let made = inside(&namespace, || {
+            ip(None, "link set lo up")?;
+            make()
+        })??;
+        Ok((namespace, made))
+    });
+    ip(None, &format!("netns del {name}"))?;
+    made
+}
+
 /// A TUN device of this thread's namespace, up, with an address. It speaks IPv4 only, and says nothing of its own.
 pub(crate) fn tun_here(device: &str, address: &str) -> anyhow::Result<Tun> {
     let tun = Tun::open(device)?;

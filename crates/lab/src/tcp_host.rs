@@ -10,7 +10,7 @@
 //! is the link and our host. No address of it exists on this machine itself; nobody else can reach them.
 
 use std::fs::File;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -21,10 +21,11 @@ use millrace_core::time::{Instant, NS_PER_S};
 use millrace_core::wire::checksum::sum16;
 use millrace_netio::link::{ImpairmentModel, LinkCounts, LinkSpec, Traffic, Tun};
 use millrace_tcp::conn::TcpCounters;
-use millrace_tcp::stack::{Arrived, Ecn, Out, Settings, Stack, Taken};
+use millrace_tcp::ip::{self, Incoming, Interface, Link, Outgoing};
+use millrace_tcp::stack::{Settings, Stack, Taken};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::netns::{add_namespace, inside, ip, namespace_path, tun_here, unique_name};
+use crate::netns::{inside, nameless, tun_here};
 
 /// Address of the stack.
 pub const OUR_IP: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 1);
@@ -33,8 +34,11 @@ pub const KERNEL_IP: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 2);
 /// Address of the kernel on our side.
 pub const RIVAL_IP: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 3);
 
+/// Length of the prefix that all of them have in common.
+const PREFIX: u8 = 24;
+/// Where an IPv4 header says to whom it goes.
+const DESTINATION: std::ops::Range<usize> = 16..20;
 const IP_HEADER_BYTES: usize = 20;
-const TCP: u8 = 6;
 const ICMP: u8 = 1;
 /// Destination unreachable, and of its codes: fragmentation needed and DF set (RFC 792, RFC 1191 section 4).
 const UNREACHABLE: u8 = 3;
@@ -42,14 +46,7 @@ const TOO_LARGE: u8 = 4;
 const ICMP_HEADER_BYTES: usize = 8;
 /// What a report of a router quotes of a packet, behind its IP header (RFC 792).
 const QUOTED_BYTES: usize = 8;
-/// Don't Fragment, in the word of flags and offset.
-const DONT_FRAGMENT: u16 = 0x4000;
-/// More Fragments, and the offset.
-const IS_FRAGMENT: u16 = 0x3fff;
 const HOPS: u8 = 64;
-/// ECN field: congestion experienced, ECN-capable.
-const MARKED: u8 = 3;
-const CAPABLE: u8 = 2;
 /// Packets taken from the device in one turn.
 const READS_PER_TURN: usize = 256;
 /// A turn at least so often: the application may have something new to do.
@@ -78,6 +75,8 @@ struct Orders {
     stop: AtomicBool,
     /// Largest packet that the link lets pass.
     mtu: AtomicU32,
+    /// Our side is told of each that it drops, as the kernel is.
+    reports_to_us: AtomicBool,
 }
 
 /// A running stack. Its thread ends when it is dropped.
@@ -88,20 +87,9 @@ pub struct TcpHost {
     rival: File,
 }
 
-/// A namespace that has no name any more, and its TUN device.
+/// A kernel's network, and its TUN device.
 fn kernel_at(address: Ipv4Addr) -> anyhow::Result<(File, Tun)> {
-    let name = unique_name("t");
-    add_namespace(&name)?;
-    // Opened, it needs no name: nothing is left behind even if this process is killed.
-    let made = File::open(namespace_path(&name)).context("open the namespace").and_then(|namespace| {
-        let tun = inside(&namespace, || {
-            ip(None, "link set lo up")?;
-            tun_here("mill-tcp", &format!("{address}/24"))
-        })??;
-        Ok((namespace, tun))
-    });
-    ip(None, &format!("netns del {name}"))?;
-    made
+    nameless(|| tun_here("mill-tcp", &format!("{address}/{PREFIX}")))
 }
 
 impl TcpHost {
@@ -115,16 +103,22 @@ impl TcpHost {
         app: impl Application + 'static,
     ) -> anyhow::Result<Self> {
         let ((kernel, tun), (rival, rival_tun)) = (kernel_at(KERNEL_IP)?, kernel_at(RIVAL_IP)?);
-        let orders = Arc::new(Orders { stop: AtomicBool::new(false), mtu: AtomicU32::new(u32::MAX) });
+        let mut addresses = ip::Settings::new(Link::Ip, settings.secret).with(OUR_IP, PREFIX);
+        addresses.mtu = settings.config.mtu;
+        let orders = Arc::new(Orders {
+            stop: AtomicBool::new(false),
+            mtu: AtomicU32::new(u32::MAX),
+            reports_to_us: AtomicBool::new(false),
+        });
         let mut runner = Runner {
             stack: Stack::new(settings),
+            interface: Interface::new(&addresses, Instant(1)).context("the stack's interface")?,
             tun,
             rival: rival_tun,
             app: Box::new(app),
             there: ImpairmentModel::with_stream(&spec.there, 0),
             back: ImpairmentModel::with_stream(&spec.back, 1),
             epoch: std::time::Instant::now(),
-            ip_id: 0,
             too_large: [0; 2],
             orders: Arc::clone(&orders),
         };
@@ -151,9 +145,10 @@ impl TcpHost {
         inside(&self.rival, work)
     }
 
-    /// From now on the link lets no packet of more than `bytes` pass, either way. The kernel is told by ICMP of each that is dropped; our side
-    /// has to find out.
-    pub fn set_mtu(&self, bytes: u32) {
+    /// From now on the link lets no packet of more than `bytes` pass, either way. The kernel is told by ICMP of each that is dropped, our side if
+    /// `reports_to_us`; otherwise it has to find out.
+    pub fn set_mtu(&self, bytes: u32, reports_to_us: bool) {
+        self.orders.reports_to_us.store(reports_to_us, Ordering::Relaxed);
         self.orders.mtu.store(bytes, Ordering::Relaxed);
     }
 
@@ -193,13 +188,13 @@ impl Drop for TcpHost {
 /// The thread.
 struct Runner {
     stack: Stack,
+    interface: Interface,
     tun: Tun,
     rival: Tun,
     app: Box<dyn Application>,
     there: ImpairmentModel<Vec<u8>>,
     back: ImpairmentModel<Vec<u8>>,
     epoch: std::time::Instant,
-    ip_id: u16,
     too_large: [u64; 2],
     orders: Arc<Orders>,
 }
@@ -232,7 +227,12 @@ impl Runner {
 
     fn wait(&self) -> anyhow::Result<()> {
         let now = self.now();
-        let next = [self.stack.next_due(now), self.there.poll_at(), self.back.poll_at()];
+        let next = [
+            self.stack.next_due(now),
+            self.interface.next_due(now),
+            self.there.poll_at(),
+            self.back.poll_at(),
+        ];
         let wait_ns =
             next.into_iter().flatten().map(|at| at.ns_since(now)).min().unwrap_or(IDLE_NS).min(IDLE_NS);
         let timeout = Timespec {
@@ -282,35 +282,48 @@ impl Runner {
 
     /// A packet has crossed the link to our side.
     fn deliver(&mut self, packet: &[u8], now: Instant) {
-        let Some(parsed) = parse(packet) else { return };
-        if parsed.destination == RIVAL_IP {
+        if packet.get(DESTINATION) == Some(&RIVAL_IP.octets()) {
             // A full device drops, as any does.
             let _ = self.rival.write(packet);
-        } else if parsed.destination == OUR_IP {
-            let arrived = Arrived {
-                source: SocketAddr::new(parsed.source.into(), 0),
-                destination: SocketAddr::new(OUR_IP.into(), 0),
-                is_marked: parsed.is_marked,
-                bytes: parsed.segment,
-                at: now,
-            };
-            self.stack.input(&arrived, now);
+            return;
+        }
+        match self.interface.input(packet, now) {
+            Incoming::Segment(arrived) => self.stack.input(&arrived, now),
+            Incoming::Error(error) => self.stack.icmp(&error, now),
+            // There is no kernel with that address, and the interface counts what it drops.
+            Incoming::Done | Incoming::Dropped | Incoming::ForKernel => {}
         }
     }
 
     fn send(&mut self, now: Instant) {
         let mtu = self.mtu();
-        let Self { stack, there, ip_id, too_large, .. } = self;
-        stack.output(now, &mut |out| {
-            *ip_id = ip_id.wrapping_add(1);
-            let packet = packet(out, *ip_id);
+        let Self { stack, interface, there, .. } = self;
+        let mut dropped = Vec::new();
+        let mut send = |packet: Vec<u8>| {
             if packet.len() > mtu {
-                too_large[0] += 1;
-                return Taken::Copied;
+                dropped.push(packet);
+            } else {
+                let _ = there.handle_packet(now, packet.len(), Traffic::Other, packet);
             }
-            let _ = there.handle_packet(now, packet.len(), Traffic::Other, packet);
+        };
+        stack.output(now, &mut |out| {
+            let mut packet = vec![0; interface.frame_bytes()];
+            if let Outgoing::Written(bytes) = interface.frame(out, now, &mut packet) {
+                packet.truncate(bytes);
+                send(packet);
+            }
             Taken::Copied
         });
+        interface.output(&mut |packet| {
+            send(packet.to_vec());
+            true
+        });
+        self.too_large[0] += dropped.len() as u64;
+        if self.orders.reports_to_us.load(Ordering::Relaxed) {
+            for report in dropped.iter().filter_map(|packet| too_large(packet, mtu)) {
+                self.deliver(&report, now);
+            }
+        }
     }
 
     fn let_out(&mut self) {
@@ -324,63 +337,22 @@ impl Runner {
     }
 }
 
-/// An IPv4 packet around a segment (RFC 791 section 3.1).
-fn packet(out: &Out<'_>, id: u16) -> Vec<u8> {
-    let mut packet = ip_header(out.header.len() + out.payload.bytes as usize, TCP, out.ecn, id);
-    packet.extend_from_slice(out.header);
-    out.payload.slices().iter().for_each(|slice| packet.extend_from_slice(slice));
-    packet
-}
-
-/// An IPv4 header from us to the kernel, with room for `bytes` behind it.
-fn ip_header(bytes: usize, protocol: u8, ecn: Ecn, id: u16) -> Vec<u8> {
-    let bytes = IP_HEADER_BYTES + bytes;
-    let mut packet = vec![0; IP_HEADER_BYTES];
-    packet.reserve(bytes - IP_HEADER_BYTES);
-    packet[0] = 0x45;
-    packet[1] = if ecn == Ecn::Capable { CAPABLE } else { 0 };
-    packet[2..4].copy_from_slice(&(bytes as u16).to_be_bytes());
-    packet[4..6].copy_from_slice(&id.to_be_bytes());
-    packet[6..8].copy_from_slice(&DONT_FRAGMENT.to_be_bytes());
-    (packet[8], packet[9]) = (HOPS, protocol);
-    packet[12..16].copy_from_slice(&OUR_IP.octets());
-    packet[16..20].copy_from_slice(&KERNEL_IP.octets());
-    let sum = !sum16(&packet);
-    packet[10..12].copy_from_slice(&sum.to_be_bytes());
-    packet
-}
-
-/// The report of a router that a packet of the kernel's is too large (RFC 1191 section 4).
+/// The report of a router to the sender of a packet that is too large (RFC 1191 section 4).
 fn too_large(packet: &[u8], mtu: usize) -> Option<Vec<u8>> {
     let quoted = packet.get(..usize::from(packet.first()? & 15) * 4 + QUOTED_BYTES)?;
-    let mut report = ip_header(ICMP_HEADER_BYTES + quoted.len(), ICMP, Ecn::NotCapable, 0);
+    let mut report = vec![0; IP_HEADER_BYTES];
+    report[0] = 0x45;
+    report[2..4].copy_from_slice(&((IP_HEADER_BYTES + ICMP_HEADER_BYTES + quoted.len()) as u16).to_be_bytes());
+    (report[8], report[9]) = (HOPS, ICMP);
+    // As if from where it was to go.
+    report[12..16].copy_from_slice(quoted.get(16..20)?);
+    report[16..20].copy_from_slice(quoted.get(12..16)?);
+    let sum = !sum16(&report);
+    report[10..12].copy_from_slice(&sum.to_be_bytes());
     report.extend_from_slice(&[UNREACHABLE, TOO_LARGE, 0, 0, 0, 0]);
     report.extend_from_slice(&(mtu as u16).to_be_bytes());
     report.extend_from_slice(quoted);
     let sum = !sum16(&report[IP_HEADER_BYTES..]);
     report[IP_HEADER_BYTES + 2..IP_HEADER_BYTES + 4].copy_from_slice(&sum.to_be_bytes());
     Some(report)
-}
-
-/// An IPv4 packet with a segment in it.
-struct Parsed<'a> {
-    source: Ipv4Addr,
-    destination: Ipv4Addr,
-    is_marked: bool,
-    segment: &'a [u8],
-}
-
-fn parse(packet: &[u8]) -> Option<Parsed<'_>> {
-    let first = *packet.first()?;
-    let header = usize::from(first & 15) * 4;
-    let word = |at: usize| Some(u16::from_be_bytes(packet.get(at..at + 2)?.try_into().ok()?));
-    let address = |at: usize| Some(Ipv4Addr::from(<[u8; 4]>::try_from(packet.get(at..at + 4)?).ok()?));
-    let is_fit = first >> 4 == 4
-        && header >= IP_HEADER_BYTES
-        && packet.get(9) == Some(&TCP)
-        && word(6)? & IS_FRAGMENT == 0
-        && sum16(packet.get(..header)?) == 0xffff;
-    let segment = packet.get(header..usize::from(word(2)?)).filter(|_| is_fit)?;
-    let is_marked = packet.get(1)? & MARKED == MARKED;
-    Some(Parsed { source: address(12)?, destination: address(16)?, is_marked, segment })
 }

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 
 use crate::error::NetError;
-use crate::sys::tun::make;
+use crate::sys::tun::{Carries, make};
 
 /// A TUN device of the network namespace of the thread that made it. It is gone when this is dropped.
 ///
@@ -27,6 +27,18 @@ impl Tun {
     /// # Errors
     /// Without `/dev/net/tun`, without `CAP_NET_ADMIN` in this namespace, or if the name is taken ([`Tun::is_taken`]).
     pub fn open(name: &str) -> Result<Self, NetError> {
+        Self::open_as(name, Carries::Packets)
+    }
+
+    /// The same for a TAP device: what it reads and writes are Ethernet frames.
+    ///
+    /// # Errors
+    /// As [`Tun::open`].
+    pub fn open_tap(name: &str) -> Result<Self, NetError> {
+        Self::open_as(name, Carries::Frames)
+    }
+
+    fn open_as(name: &str, carries: Carries) -> Result<Self, NetError> {
         let refused = |what, remedy| {
             let socket = format!("TUN device {name}");
             move |source| NetError::Socket { socket, what, source, remedy }
@@ -35,7 +47,7 @@ impl Tun {
         let fd = rustix::fs::open("/dev/net/tun", flags, Mode::empty()).map_err(io::Error::from).map_err(
             refused("open /dev/net/tun", "load the kernel module tun (modprobe tun) and run as root"),
         )?;
-        make(fd.as_fd(), name).map_err(|error| {
+        make(fd.as_fd(), name, carries).map_err(|error| {
             let remedy = match error.raw_os_error() {
                 Some(libc::EPERM) => "run as root, or with CAP_NET_ADMIN",
                 Some(libc::EBUSY) => "a device of this name exists; choose another name",

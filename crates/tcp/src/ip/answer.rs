@@ -168,9 +168,6 @@ impl Interface {
         } else {
             (source, message.mac.unwrap_or(frame.source), true)
         };
-        if !is_solicited && !self.may_defend(message.target.into(), now) {
-            return Ok(Incoming::Done);
-        }
         let is_sent = self.advertise(message.target, ip, mac, is_solicited);
         self.counters.solicited += u64::from(is_sent);
         Ok(Incoming::Done)

@@ -60,7 +60,3 @@ impl Message {
         BYTES
     }
 }
-
-#[cfg(test)]
-#[path = "arp_tests.rs"]
-mod tests;

@@ -6,13 +6,12 @@ use millrace_core::time::Instant;
 use millrace_core::wire::checksum::sum16;
 use millrace_core::wire::frame::layout::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, TCP};
 
-use super::icmp::{self, ICMP_V4, ICMP_V6, IcmpError, Message, NoQuote};
+use super::addresses::key_of;
+use super::icmp::{self, ICMP_V4, ICMP_V6, Message, NoQuote, Quoted};
 use super::link::{ETHERTYPE_ARP, Frame, NoFrame, Station};
 use super::v4::{self, Unfit};
 use super::{Incoming, Interface, v6};
-use crate::seq::Seq;
-use crate::stack::Arrived;
-use crate::wire::FlowKey;
+use crate::stack::{Arrived, IcmpError, IcmpKind};
 
 /// The ECN field: congestion experienced (RFC 3168 section 5).
 const ECN: u8 = 3;
@@ -45,7 +44,13 @@ impl Interface {
     #[inline]
     pub fn input<'f>(&mut self, frame: &'f [u8], now: Instant) -> Incoming<'f> {
         self.counters.frames_in += 1;
-        self.sort(frame, now).unwrap_or_else(|fate| self.refuse(fate))
+        match self.sort(frame, now) {
+            Ok(incoming) => {
+                self.counters.handled += u64::from(matches!(incoming, Incoming::Done));
+                incoming
+            }
+            Err(fate) => self.refuse(fate),
+        }
     }
 
     #[cold]
@@ -137,7 +142,7 @@ impl Interface {
                 self.echo_v4(frame, packet, now);
                 Ok(Incoming::Done)
             }
-            Message::Error(cause, quote) => self.take_error(cause, icmp::quoted_v4(quote)),
+            Message::Error(kind, quote) => self.take_error(kind, icmp::quoted_v4(quote)),
             _ => Err(Fate::ForKernel),
         }
     }
@@ -145,19 +150,19 @@ impl Interface {
     /// An error is for TCP if it quotes a segment that can have been sent from here.
     fn take_error<'f>(
         &mut self,
-        cause: icmp::Cause,
-        quoted: Result<(FlowKey, Seq), NoQuote>,
+        kind: IcmpKind,
+        quoted: Result<Quoted, NoQuote>,
     ) -> Result<Incoming<'f>, Fate> {
-        let (flow, seq) = quoted.map_err(|reason| match reason {
+        let (local, remote, seq) = quoted.map_err(|reason| match reason {
             NoQuote::Malformed => Fate::Malformed,
             NoQuote::OtherProtocol => Fate::ForKernel,
         })?;
-        let [a, b, c, d, _] = *flow.words();
-        if !self.addresses.is_own([a, b]) || self.addresses.is_martian([c, d], flow.remote().ip()) {
+        let is_own = self.addresses.is_own(key_of(local.ip()));
+        if !is_own || self.addresses.is_martian(key_of(remote.ip()), remote.ip()) {
             return Err(Fate::Martian);
         }
         self.counters.errors_in += 1;
-        Ok(Incoming::Error(IcmpError { flow, seq, cause }))
+        Ok(Incoming::Error(IcmpError { local, remote, seq, kind }))
     }
 
     #[inline]
@@ -172,7 +177,7 @@ impl Interface {
             upper => upper?,
         };
         if upper.protocol == ICMP_V6
-            && let Some(Message::Solicitation | Message::Advertisement) = icmp::sort_v6(upper.bytes)
+            && let Some(Message::Discovery) = icmp::sort_v6(upper.bytes)
         {
             if !packet.is_right(&upper) {
                 return Err(Fate::Checksum);
@@ -222,7 +227,7 @@ impl Interface {
                 self.echo_v6(frame, packet, upper.bytes, now);
                 Ok(Incoming::Done)
             }
-            Message::Error(cause, quote) => self.take_error(cause, icmp::quoted_v6(quote, self.scope)),
+            Message::Error(kind, quote) => self.take_error(kind, icmp::quoted_v6(quote, self.scope)),
             _ => Err(Fate::ForKernel),
         }
     }

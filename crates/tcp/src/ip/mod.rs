@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   frame ──► input ──► Segment(..)  for Stack::input
-//!                  ├──► Error(..)    for the connection that it quotes
+//!                  ├──► Error(..)    for Stack::icmp
 //!                  ├──► Done         (what has to be answered waits for `output`)
 //!                  └──► ForKernel
 //!   Out of Stack::output ──► headers ──► frame
@@ -35,6 +35,8 @@ mod neighbours;
 mod output;
 mod rate;
 mod resolve;
+#[cfg(test)]
+mod rig;
 mod settings;
 mod v4;
 mod v6;
@@ -45,7 +47,6 @@ use millrace_core::limits::ip::{ECHO_REPLIES_PER_SECOND, OWN_FRAMES, SOLICITS_PE
 use millrace_core::time::Instant;
 
 pub use self::counters::IpCounters;
-pub use self::icmp::{Cause, IcmpError};
 pub use self::settings::{Address, Link, Settings, SettingsError};
 
 use self::addresses::Addresses;
@@ -56,14 +57,14 @@ use self::neighbours::Neighbours;
 use self::output::{Recent, Templates};
 use self::rate::Rate;
 use crate::keyed::HashKey;
-use crate::stack::Arrived;
+use crate::stack::{Arrived, IcmpError};
 
 /// What a frame is.
 #[derive(Clone, Copy, Debug)]
 pub enum Incoming<'f> {
     /// A segment for [`Stack::input`](crate::stack::Stack::input). Its checksum has not been looked at.
     Segment(Arrived<'f>),
-    /// An error that quotes a segment which an own address has sent.
+    /// An error that quotes a segment of an own address, for [`Stack::icmp`](crate::stack::Stack::icmp).
     Error(IcmpError),
     /// Nothing that anybody else has to know of. It may have been answered: [`Interface::output`].
     Done,
@@ -137,6 +138,11 @@ impl Interface {
     /// What happened so far.
     pub fn counters(&self) -> &IpCounters {
         &self.counters
+    }
+
+    /// Longest frame.
+    pub fn frame_bytes(&self) -> usize {
+        self.link.bytes() + usize::from(self.mtu)
     }
 
     /// Everything that the time has brought: solicitations, probes, announcements.

@@ -140,7 +140,3 @@ pub(super) fn put(
     out[header..PACKET_BYTES].copy_from_slice(&message);
     PACKET_BYTES
 }
-
-#[cfg(test)]
-#[path = "nd_tests.rs"]
-mod tests;

@@ -1,1 +1,247 @@
-//! tests
+use millrace_core::time::NS_PER_S;
+
+use super::super::addresses::key_v4;
+use super::super::rig::*;
+use super::*;
+
+const GATEWAY: Key = [0, 77];
+
+fn table(places: u32) -> Neighbours {
+    Neighbours::new(HashKey::new([3, 4]), places, [GATEWAY, NO_KEY])
+}
+
+fn key(number: u32) -> Key {
+    key_v4((0x0a00_0000 + number).to_be_bytes())
+}
+
+/// A neighbour that has answered at [`START`].
+fn reachable(table: &mut Neighbours, number: u32) -> u32 {
+    let (index, _) = table.insert(key(number), true, START).unwrap();
+    assert_eq!(table.use_at(index, START), Use::Ask);
+    assert_eq!(table.heard(index, Some(THEIR_MAC), Claim::Answer, START), Heard::Found(THEIR_MAC));
+    index
+}
+
+fn fired(table: &mut Neighbours, now: Instant) -> Vec<Fired> {
+    std::iter::from_fn(|| table.pop_fired(now)).collect()
+}
+
+/// What fires, with the second it fires in, until nothing more is due.
+fn history(table: &mut Neighbours, from: u64) -> Vec<(u64, Fired)> {
+    (from..from + 100).flat_map(|s| fired(table, at_s(s)).into_iter().map(move |fired| (s, fired))).collect()
+}
+
+#[test]
+fn a_neighbour_that_does_not_answer_is_asked_three_times_and_then_left_alone_for_a_while() {
+    let mut table = table(8);
+    let (index, _) = table.insert(key(1), true, START).unwrap();
+    assert_eq!((table.use_at(index, START), table.use_at(index, START)), (Use::Ask, Use::Wait));
+    let events = [(1, Fired::Ask(index)), (2, Fired::Ask(index)), (3, Fired::Failed(index))];
+    for s in 1..=3 {
+        assert_eq!(fired(&mut table, at_s(s)), [events[s as usize - 1].1]);
+    }
+    assert_eq!(table.use_at(index, at_s(4)), Use::Unreachable);
+    assert!(history(&mut table, 4).is_empty());
+    assert_eq!(table.find(key(1)), None);
+    // A gateway keeps its place.
+    let gateway = table.gateway(true);
+    assert_eq!(table.use_at(gateway, START), Use::Ask);
+    history(&mut table, 1);
+    assert_eq!((table.find(GATEWAY), table.state(gateway)), (Some(gateway), State::Empty));
+    assert_eq!(table.find(NO_KEY), None);
+}
+
+#[test]
+fn a_neighbour_that_is_used_and_not_confirmed_is_probed_and_then_searched_for() {
+    let mut table = table(8);
+    let index = reachable(&mut table, 1);
+    assert_eq!(table.use_at(index, at_s(29)), Use::Send(THEIR_MAC));
+    assert!(history(&mut table, 0).is_empty(), "who is not used is not asked");
+    let later = 200;
+    assert_eq!(table.use_at(index, at_s(later)), Use::Send(THEIR_MAC));
+    assert_eq!(table.state(index), State::Delay);
+    let expected = [
+        (later + 5, Fired::Probe(index, THEIR_MAC)),
+        (later + 6, Fired::Probe(index, THEIR_MAC)),
+        (later + 7, Fired::Probe(index, THEIR_MAC)),
+        (later + 8, Fired::Ask(index)),
+        (later + 9, Fired::Ask(index)),
+        (later + 10, Fired::Ask(index)),
+        (later + 11, Fired::Failed(index)),
+    ];
+    assert_eq!(history(&mut table, later), expected);
+}
+
+#[test]
+fn an_answer_to_a_probe_and_progress_of_tcp_confirm_a_neighbour() {
+    let mut table = table(8);
+    let index = reachable(&mut table, 1);
+    table.use_at(index, at_s(40));
+    fired(&mut table, at_s(45));
+    assert_eq!(table.state(index), State::Probe);
+    assert_eq!(table.heard(index, None, Claim::Told, at_s(45)), Heard::Nothing);
+    assert_eq!(table.state(index), State::Probe, "nobody is confirmed by what is told");
+    table.heard(index, None, Claim::Answer, at_s(45));
+    assert_eq!(table.state(index), State::Reachable);
+    assert!(history(&mut table, 46).is_empty());
+    // TCP, in each state that has an address; each time for 30 s.
+    for s in [300, 320, 340] {
+        table.confirm(index, at_s(s));
+        assert_eq!(table.use_at(index, at_s(s + 29)), Use::Send(THEIR_MAC));
+        assert_eq!(table.state(index), State::Reachable);
+    }
+    table.use_at(index, at_s(400));
+    assert_eq!(table.state(index), State::Delay);
+    table.confirm(index, at_s(401));
+    assert!(history(&mut table, 401).is_empty());
+    // Progress says nothing of somebody whose address is not known.
+    let (other, _) = table.insert(key(2), true, START).unwrap();
+    table.confirm(other, at_s(500));
+    assert_eq!(table.use_at(other, at_s(500)), Use::Ask);
+    table.confirm(other, at_s(500));
+    assert_eq!(table.state(other), State::Incomplete);
+}
+
+#[test]
+fn what_was_not_asked_for_is_believed_only_until_it_is_used() {
+    let mut table = table(8);
+    let (index, _) = table.insert(key(1), false, START).unwrap();
+    // An answer that nobody asked for is no better than what is told.
+    assert_eq!(table.heard(index, Some(THEIR_MAC), Claim::Answer, START), Heard::Found(THEIR_MAC));
+    assert_eq!(table.state(index), State::Stale);
+    assert_eq!(table.heard(index, Some(THEIR_MAC), Claim::Answer, START), Heard::Nothing);
+    assert_eq!(table.state(index), State::Stale);
+    assert_eq!(table.use_at(index, START), Use::Send(THEIR_MAC));
+    assert_eq!(history(&mut table, 0)[0], (5, Fired::Probe(index, THEIR_MAC)));
+    // Who is searched for may also be found by what it asks.
+    let (index, _) = table.insert(key(2), true, START).unwrap();
+    table.use_at(index, START);
+    assert_eq!(table.heard(index, None, Claim::Answer, START), Heard::Nothing);
+    assert_eq!(table.heard(index, Some(OTHER_MAC), Claim::Told, START), Heard::Found(OTHER_MAC));
+    assert_eq!(table.state(index), State::Stale);
+    assert!(history(&mut table, 0).is_empty());
+}
+
+#[test]
+fn nobody_takes_over_the_address_of_a_neighbour_that_answers() {
+    let mut table = table(8);
+    let index = reachable(&mut table, 1);
+    for claim in [Claim::Told, Claim::Answer] {
+        assert_eq!(table.heard(index, Some(OTHER_MAC), claim, at_s(10)), Heard::Contradicted);
+        assert_eq!(table.use_at(index, at_s(10)), Use::Send(THEIR_MAC), "{claim:?}");
+    }
+    assert_eq!(fired(&mut table, at_s(10)), [Fired::Probe(index, THEIR_MAC)]);
+    assert_eq!(table.heard(index, Some(OTHER_MAC), Claim::Answer, at_s(10)), Heard::Contradicted);
+    table.heard(index, Some(THEIR_MAC), Claim::Answer, at_s(10));
+    assert_eq!((table.state(index), table.use_at(index, at_s(11))), (State::Reachable, Use::Send(THEIR_MAC)));
+    // A thousand such claims in a second cost one more probe.
+    for ms in 0..1000 {
+        table.heard(index, Some(OTHER_MAC), Claim::Told, at_s(10).plus_ns(ms * 1_000_000));
+    }
+    assert_eq!(fired(&mut table, at_s(11)), [Fired::Probe(index, THEIR_MAC)]);
+}
+
+#[test]
+fn a_neighbour_that_has_moved_is_found_again_in_a_second() {
+    let mut table = table(8);
+    let index = reachable(&mut table, 1);
+    table.heard(index, Some(OTHER_MAC), Claim::Told, at_s(10));
+    assert_eq!(fired(&mut table, at_s(10)), [Fired::Probe(index, THEIR_MAC)]);
+    assert_eq!(fired(&mut table, at_s(11)), [Fired::Ask(index)]);
+    assert_eq!(table.use_at(index, at_s(11)), Use::Wait);
+    assert_eq!(table.heard(index, Some(OTHER_MAC), Claim::Answer, at_s(11)), Heard::Found(OTHER_MAC));
+    assert_eq!(table.use_at(index, at_s(11)), Use::Send(OTHER_MAC));
+    // The next time it is as patient as at first.
+    table.use_at(index, at_s(100));
+    assert_eq!(history(&mut table, 100).len(), 7);
+}
+
+#[test]
+fn who_was_only_heard_of_never_takes_the_place_of_who_is_used() {
+    let mut table = table(64);
+    let live: Vec<u32> = (0..200)
+        .filter(|&number| {
+            let is_new = table.insert(key(number), true, START).is_some();
+            if let Some(index) = table.find(key(number)).filter(|_| is_new) {
+                table.use_at(index, START);
+                table.heard(index, Some(THEIR_MAC), Claim::Answer, START);
+            }
+            is_new
+        })
+        .collect();
+    assert!(live.len() >= 50, "{} of 64", live.len());
+    // 100,000 strangers ask for us.
+    for number in 1000..101_000 {
+        if let Some((index, _)) = table.insert(key(number), false, at_s(1)) {
+            table.heard(index, Some(OTHER_MAC), Claim::Told, at_s(1));
+        }
+    }
+    // And as many are answered that nobody has.
+    for number in 200_000..300_000 {
+        if let Some((index, _)) = table.insert(key(number), true, at_s(2)) {
+            table.use_at(index, at_s(2));
+        }
+    }
+    for &number in &live {
+        let index = table.find(key(number)).expect("it is still there");
+        assert_eq!(table.use_at(index, at_s(3)), Use::Send(THEIR_MAC));
+    }
+}
+
+#[test]
+fn who_has_to_be_asked_takes_the_place_of_who_matters_least() {
+    let mut table = table(8);
+    for number in 0..8 {
+        let (index, _) = table.insert(key(number), number < 6, START).unwrap();
+        match number {
+            // In use since now or long ago; asked for.
+            0..4 => {
+                table.use_at(index, at_s(u64::from(number)));
+                table.heard(index, Some(THEIR_MAC), Claim::Answer, at_s(u64::from(number)));
+            }
+            4..6 => {
+                table.use_at(index, at_s(u64::from(number)));
+            }
+            // Heard of.
+            _ => {
+                table.heard(index, Some(THEIR_MAC), Claim::Told, START);
+            }
+        }
+    }
+    let now = Instant(at_s(1).0 + NEIGHBOUR_IDLE_NS);
+    let gone = |table: &mut Neighbours, new: u32, is_wanted| {
+        let before: Vec<u32> = (0..8).filter(|&number| table.find(key(number)).is_some()).collect();
+        let is_in = table.insert(key(new), is_wanted, now).map(|(index, _)| {
+            table.use_at(index, now);
+            table.heard(index, Some(THEIR_MAC), Claim::Answer, now);
+        });
+        is_in.map(|()| before.into_iter().find(|&number| table.find(key(number)).is_none()))
+    };
+    let order: Vec<_> = (100..107).map(|new| gone(&mut table, new, true)).collect();
+    // Heard of (6, 7), asked for (4, 5), idle for two minutes (0, 1); 2 and 3 are in use.
+    assert_eq!(order[..2].iter().flatten().flatten().count(), 2);
+    assert_eq!(order[2..], [Some(Some(4)), Some(Some(5)), Some(Some(0)), Some(Some(1)), None]);
+    assert_eq!(gone(&mut table, 200, false), None);
+    assert!(table.find(key(2)).is_some() && table.find(key(3)).is_some());
+}
+
+#[test]
+fn an_evicted_neighbour_takes_its_timer_and_its_segment_with_it() {
+    let mut frames = super::super::frames::Frames::new(2, 10);
+    let mut table = table(8);
+    for number in 0..8 {
+        let (index, _) = table.insert(key(number), true, START).unwrap();
+        table.use_at(index, START.plus_ns(u64::from(number)));
+        *table.waiting(index) = if number == 0 { frames.take_waiting() } else { None };
+    }
+    let (index, waiting) = table.insert(key(8), true, START).unwrap();
+    assert!(waiting.is_some() && table.find(key(0)).is_none());
+    assert_eq!(fired(&mut table, START.plus_ns(NS_PER_S + 100)).len(), 7, "{index} has no timer yet");
+}
+
+#[test]
+fn without_places_there_are_only_gateways() {
+    let mut table = table(0);
+    assert_eq!(table.insert(key(1), true, START), None);
+    assert_eq!((table.find(key(1)), table.find(GATEWAY)), (None, Some(0)));
+}

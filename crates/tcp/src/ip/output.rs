@@ -133,7 +133,7 @@ impl Interface {
 
     /// The same with the payload.
     pub fn frame(&mut self, out: &Out<'_>, now: Instant, to: &mut [u8]) -> Outgoing {
-        if to.len() < self.link.bytes() + usize::from(self.mtu) {
+        if to.len() < self.frame_bytes() {
             self.counters.too_long += 1;
             return Outgoing::Dropped;
         }

@@ -58,11 +58,6 @@ impl<'f> Packet<'f> {
         Some(Self { header, fixed, payload })
     }
 
-    /// What the header says of its own length and that of the payload.
-    pub(super) fn total(&self) -> u16 {
-        u16::from_be_bytes([self.fixed[2], self.fixed[3]])
-    }
-
     #[inline]
     pub(super) fn source(&self) -> [u8; 4] {
         let [.., a, b, c, d, _, _, _, _] = *self.fixed;
@@ -145,7 +140,3 @@ fn verify_options(mut rest: &[u8]) -> Result<(), Unfit> {
     }
     Ok(())
 }
-
-#[cfg(test)]
-#[path = "v4_tests.rs"]
-mod tests;

@@ -156,7 +156,3 @@ fn verify_options(mut rest: &[u8]) -> Result<(), Unfit> {
     }
     Ok(())
 }
-
-#[cfg(test)]
-#[path = "v6_tests.rs"]
-mod tests;

@@ -1,0 +1,260 @@
+//! Our IP layer and TCP on one Ethernet with this kernel: each finds the other by ARP and neighbour discovery, pings are answered, and connections work
+//! over both families, to a neighbour and through a gateway, while neighbours are forgotten.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use millrace_core::time::Instant;
+use millrace_core::wire::checksum::sum16;
+use millrace_lab::tap_host::{DEVICE, FAR_V4, KERNEL_V4, KERNEL_V6, OUR_V4, OUR_V6, TapHost, has_v6};
+use millrace_lab::tcp_host::Application;
+use millrace_tcp::conn::{Config, Happened};
+use millrace_tcp::recv::ClusterSize;
+use millrace_tcp::stack::{ConnectionId, Settings, Stack};
+
+const PORT: u16 = 7000;
+/// No transfer here needs as long on any machine; a connection that is stuck does.
+const TIMEOUT: Duration = Duration::from_secs(60);
+const BYTES: usize = 1 << 20;
+
+fn can_run() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    let tun = Path::new("/dev/net/tun").exists();
+    if !root || !tun {
+        eprintln!("skipped: needs root ({root}) and /dev/net/tun ({tun})");
+    }
+    root && tun
+}
+
+fn settings() -> Settings {
+    Settings {
+        config: Config { receive_bytes: 256 << 10, ..Config::default() },
+        connections: 64,
+        requests: 64,
+        time_waits: 64,
+        records: 4096,
+        descriptors: 1024,
+        host_pages: 1024,
+        clusters: vec![ClusterSize { bytes: 4 << 20, page_bytes: 2048 }; 2],
+        defers_acks: true,
+        cookies: true,
+        ports: 49_152..=65_535,
+        secret: [0x1234_5678_9abc_def0, 0x0fed_cba9_8765_4321],
+    }
+}
+
+/// The addresses of both ends, of the families that this kernel has.
+fn ends() -> Vec<(IpAddr, IpAddr)> {
+    let v6 = has_v6().then_some((OUR_V6.into(), KERNEL_V6.into()));
+    [(OUR_V4.into(), KERNEL_V4.into())].into_iter().chain(v6).collect()
+}
+
+fn byte(at: usize) -> u8 {
+    (at ^ at >> 8 ^ at >> 16).wrapping_mul(0x9d) as u8
+}
+
+/// A connection: what was read and has to be written.
+struct Line {
+    id: ConnectionId,
+    kept: Vec<u8>,
+    is_over: bool,
+}
+
+/// Sends back what it gets, and closes when the other side has.
+#[derive(Default)]
+struct Echo {
+    lines: Vec<Line>,
+    listens: bool,
+}
+
+impl Application for Echo {
+    fn turn(&mut self, stack: &mut Stack, now: Instant) {
+        if !std::mem::replace(&mut self.listens, true) {
+            for (ours, _) in ends() {
+                stack.listen(SocketAddr::new(ours, PORT), 16).expect("nobody else listens");
+            }
+        }
+        while let Some(event) = stack.poll_event() {
+            let id = event.connection;
+            if event.happened.has(Happened::ESTABLISHED) {
+                self.lines.push(Line { id, kept: Vec::new(), is_over: false });
+            }
+            if let Some(line) = self.lines.iter_mut().find(|line| line.id == id) {
+                line.is_over |= event.happened.has(Happened::PEER_CLOSED);
+            }
+            if event.happened.has(Happened::CLOSED) {
+                self.lines.retain(|line| line.id != id);
+            }
+        }
+        self.lines.retain_mut(|line| {
+            let mut buffer = [0; 8192];
+            let mut count = 1;
+            while count > 0 {
+                count =
+                    if line.kept.is_empty() { stack.read(line.id, &mut buffer, now).unwrap_or(0) } else { 0 };
+                line.kept.extend_from_slice(&buffer[..count]);
+                let written = stack.write(line.id, &line.kept, now).unwrap_or(0);
+                line.kept.drain(..written);
+                count = count.max(written);
+            }
+            let is_done = line.is_over && line.kept.is_empty();
+            if is_done {
+                stack.close(line.id, now).expect("it is open");
+            }
+            !is_done
+        });
+    }
+}
+
+/// The kernel's end of an echo: sends, half-closes, and reads until the end. `between` is called in the middle.
+fn call(to: SocketAddr, between: impl FnOnce()) -> std::io::Result<()> {
+    let mut stream = TcpStream::connect_timeout(&to, TIMEOUT)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    let bytes: Vec<u8> = (0..BYTES).map(byte).collect();
+    let mut back = vec![0; BYTES];
+    let mut between = Some(between);
+    let mut writer = stream.try_clone()?;
+    for (number, (piece, back)) in bytes.chunks(65_536).zip(back.chunks_mut(65_536)).enumerate() {
+        writer.write_all(piece)?;
+        stream.read_exact(back)?;
+        if number == 8 {
+            between.take().map_or((), |between| between());
+        }
+    }
+    writer.shutdown(Shutdown::Write)?;
+    assert_eq!(stream.read(&mut [0])?, 0, "the end");
+    assert!(back == bytes, "wrong bytes");
+    Ok(())
+}
+
+#[test]
+fn the_kernel_calls_us_and_forgets_where_we_are() {
+    if !can_run() {
+        return;
+    }
+    let host = TapHost::start(&settings(), Echo::default()).unwrap();
+    for (ours, _) in ends() {
+        let flush = || host.ip_in_kernel(&format!("neigh flush dev {DEVICE}")).expect("ip neigh");
+        let outcome = host.in_kernel(|| call((ours, PORT).into(), flush)).unwrap();
+        assert!(outcome.is_ok(), "{ours}: {outcome:?}");
+    }
+    let (tcp, ip) = host.stop().unwrap();
+    assert!(ip.solicited >= 2 * ends().len() as u64, "asked for at the beginning and in the middle: {ip:?}");
+    let dropped =
+        ip.malformed + ip.bad_checksums + ip.martians + ip.misdirected + ip.bad_options + ip.bad_discovery;
+    assert_eq!((dropped, ip.conflicts, ip.own_dropped, tcp.bad_checksums), (0, 0, 0, 0), "{ip:?}");
+}
+
+/// Opens connections to the kernel, one after the other, and sends a greeting on each.
+struct Caller {
+    to: Vec<SocketAddr>,
+    may_begin: Arc<AtomicBool>,
+    open: Option<ConnectionId>,
+    done: Arc<Mutex<usize>>,
+}
+
+const GREETING: &[u8] = b"who is there?";
+
+impl Application for Caller {
+    fn turn(&mut self, stack: &mut Stack, now: Instant) {
+        if !self.may_begin.load(Ordering::Relaxed) {
+            return;
+        }
+        if let (None, Some(&to)) = (self.open, self.to.last()) {
+            let local = if to.is_ipv4() { OUR_V4.into() } else { OUR_V6.into() };
+            self.open = Some(stack.open(SocketAddr::new(local, 0), to, now).expect("there is room"));
+        }
+        while let Some(event) = stack.poll_event() {
+            if event.happened.has(Happened::ESTABLISHED) {
+                assert_eq!(stack.write(event.connection, GREETING, now), Ok(GREETING.len()));
+                stack.close(event.connection, now).expect("it is open");
+            }
+            if event.happened.has(Happened::PEER_CLOSED) {
+                stack.release(event.connection, now);
+                (self.open, _) = (None, self.to.pop());
+                *self.done.lock().unwrap() += 1;
+            }
+        }
+    }
+}
+
+#[test]
+fn we_call_the_kernel_next_to_us_and_behind_a_gateway() {
+    if !can_run() {
+        return;
+    }
+    let mut to: Vec<SocketAddr> = ends().into_iter().map(|(_, theirs)| (theirs, PORT).into()).collect();
+    to.push((FAR_V4, PORT).into());
+    let count = to.len();
+    let (may_begin, done) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(0)));
+    let app = Caller { to, may_begin: Arc::clone(&may_begin), open: None, done: Arc::clone(&done) };
+    let host = TapHost::start(&settings(), app).unwrap();
+    let heard = host.in_kernel(|| {
+        let any: IpAddr = if has_v6() { Ipv6Addr::UNSPECIFIED.into() } else { [0, 0, 0, 0].into() };
+        let listener = TcpListener::bind((any, PORT)).expect("nobody else is there");
+        may_begin.store(true, Ordering::Relaxed);
+        (0..count).try_for_each(|_| {
+            let (mut stream, _) = listener.accept()?;
+            stream.set_read_timeout(Some(TIMEOUT))?;
+            let mut heard = Vec::new();
+            stream.read_to_end(&mut heard)?;
+            assert_eq!(heard, GREETING);
+            std::io::Result::Ok(())
+        })
+    });
+    let begun = std::time::Instant::now();
+    while *done.lock().unwrap() < count && begun.elapsed() < TIMEOUT {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let (_, ip) = host.stop().unwrap();
+    assert!(matches!(heard, Ok(Ok(()))), "{heard:?} {ip:?}");
+    assert_eq!(*done.lock().unwrap(), count, "{ip:?}");
+    assert!(ip.resolved >= ends().len() as u64 && ip.unresolved == 0, "{ip:?}");
+}
+
+/// An echo request through a raw socket; what follows the header in the reply.
+fn ping(to: IpAddr, data: &[u8]) -> rustix::io::Result<Vec<u8>> {
+    use rustix::net::{
+        AddressFamily, RecvFlags, SendFlags, SocketType, ipproto, recv, sendto, socket, sockopt,
+    };
+    let (family, protocol, kind, reply, skipped) = match to {
+        IpAddr::V4(_) => (AddressFamily::INET, ipproto::ICMP, 8, 0, 20),
+        IpAddr::V6(_) => (AddressFamily::INET6, ipproto::ICMPV6, 128, 129, 0),
+    };
+    let socket = socket(family, SocketType::RAW, Some(protocol))?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(TIMEOUT))?;
+    let mut message = [&[kind, 0, 0, 0, 0, 77, 0, 1][..], data].concat();
+    // Of ICMPv6 the kernel computes it.
+    let check = !sum16(&message);
+    message[2..4].copy_from_slice(&check.to_be_bytes());
+    sendto(&socket, &message, SendFlags::empty(), &SocketAddr::new(to, 0))?;
+    let mut buffer = vec![0; 2000];
+    loop {
+        let (bytes, _) = recv(&socket, &mut buffer[..], RecvFlags::empty())?;
+        let message = &buffer[skipped..bytes];
+        if message[0] == reply && message[4..8] == [0, 77, 0, 1] {
+            return Ok(message[8..].to_vec());
+        }
+    }
+}
+
+#[test]
+fn the_kernel_pings_us() {
+    if !can_run() {
+        return;
+    }
+    let host = TapHost::start(&settings(), Echo::default()).unwrap();
+    for (ours, _) in ends() {
+        for length in [0, 1, 56, 1400] {
+            let data: Vec<u8> = (0..length).map(byte).collect();
+            let reply = host.in_kernel(|| ping(ours, &data)).unwrap();
+            assert_eq!(reply, Ok(data), "{ours}");
+        }
+    }
+    let (_, ip) = host.stop().unwrap();
+    assert_eq!(ip.echo_replies, 4 * ends().len() as u64, "{ip:?}");
+}

@@ -1,0 +1,158 @@
+//! What the IP layer costs for each segment, in nanoseconds: headers of one that goes out, and finding one that has come in.
+//!
+//! `cargo run --release -p millrace-tcp --example frame_cost`. A line for each kind of link, family and number of neighbours that segments alternate
+//! between; the least of several rounds.
+
+use std::hint::black_box;
+use std::net::IpAddr;
+use std::time::Instant as Clock;
+
+use millrace_core::time::{Instant, NS_PER_S};
+use millrace_tcp::ip::{Incoming, Interface, Link, Outgoing, Settings};
+use millrace_tcp::stack::{Ecn, Out};
+use millrace_tcp::wire::FlowKey;
+
+const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const SEGMENTS: u32 = 1_000_000;
+const ROUNDS: u32 = 7;
+const NOW: Instant = Instant(NS_PER_S);
+
+fn interface(link: Link) -> Interface {
+    let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
+    let mut settings = Settings::new(link, [1, 2]).with(ip("10.0.0.1"), 16).with(ip("2001:db8::1"), 64);
+    settings.gateway_v4 = Some("10.0.255.254".parse().expect("an address"));
+    settings.gateway_v6 = Some("fe80::fe".parse().expect("an address"));
+    settings.neighbours = 8192;
+    Interface::new(&settings, NOW).expect("an interface")
+}
+
+fn flow(is_v4: bool, number: u16, is_far: bool) -> FlowKey {
+    let [a, b] = number.to_be_bytes();
+    let (local, remote): (IpAddr, IpAddr) = match (is_v4, is_far) {
+        (true, false) => ([10, 0, 0, 1].into(), [10, 0, 1 + a, b].into()),
+        (true, true) => ([10, 0, 0, 1].into(), [198, 18, a, b].into()),
+        (false, false) => {
+            ([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1].into(), [0x2001, 0xdb8, 0, 0, 0, 0, 1, number].into())
+        }
+        (false, true) => {
+            ([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1].into(), [0x2001, 0xdb8, 9, 0, 0, 0, 1, number].into())
+        }
+    };
+    FlowKey::new((local, 80).into(), (remote, 40_000).into()).expect("one family")
+}
+
+/// Answers what the interface asks, as if every address were at one station.
+fn resolve(interface: &mut Interface, flow: &FlowKey) {
+    let mut buffer = [0; 2000];
+    let out = out(flow);
+    if interface.frame(&out, NOW, &mut buffer) != Outgoing::Waiting {
+        return;
+    }
+    let mut questions = Vec::new();
+    interface.output(&mut |frame| {
+        questions.push(frame.to_vec());
+        true
+    });
+    for question in questions.iter().filter(|frame| frame[0] & 1 == 1) {
+        let mut answer = question.clone();
+        let station = [2, 0, 0, 0, 0, 2];
+        answer[..6].copy_from_slice(&MAC);
+        answer[6..12].copy_from_slice(&station);
+        if question[12..14] == [8, 6] {
+            // A reply, sender and target exchanged.
+            answer[21] = 2;
+            answer[22..28].copy_from_slice(&station);
+            answer[28..32].copy_from_slice(&question[38..42]);
+            answer[32..38].copy_from_slice(&MAC);
+            answer[38..42].copy_from_slice(&question[28..32]);
+        } else {
+            // A solicited advertisement with the target's address.
+            answer[22..38].copy_from_slice(&question[62..78]);
+            answer[38..54].copy_from_slice(&question[22..38]);
+            (answer[54], answer[58], answer[78]) = (136, 0x60, 2);
+            answer[80..86].copy_from_slice(&station);
+            answer[56..58].fill(0);
+            let pseudo = [&answer[22..54], &[0, 0, 0, 32, 0, 0, 0, 58]].concat();
+            let sums = [&pseudo[..], &answer[54..]].concat();
+            let check = !millrace_core::wire::checksum::sum16(&sums);
+            answer[56..58].copy_from_slice(&check.to_be_bytes());
+        }
+        let _ = interface.input(&answer, NOW);
+    }
+    interface.output(&mut |_| true);
+}
+
+fn out(flow: &FlowKey) -> Out<'_> {
+    static HEADER: [u8; 32] = [0x80; 32];
+    Out { flow, ecn: Ecn::Capable, header: &HEADER, payload: Default::default(), frame: None }
+}
+
+/// Nanoseconds a call, the least of several rounds.
+fn measure(mut call: impl FnMut(u32)) -> f64 {
+    let round = |call: &mut dyn FnMut(u32)| {
+        let begin = Clock::now();
+        (0..SEGMENTS).for_each(call);
+        begin.elapsed().as_nanos() as f64 / f64::from(SEGMENTS)
+    };
+    (0..ROUNDS).map(|_| round(&mut call)).fold(f64::INFINITY, f64::min)
+}
+
+fn main() {
+    let ethernet = Link::Ethernet { mac: MAC, vlan: None };
+    let links =
+        [("Ethernet", ethernet), ("VLAN", Link::Ethernet { mac: MAC, vlan: Some(7) }), ("bare IP", Link::Ip)];
+    println!("headers of a segment with time stamps, ns");
+    for (name, link) in links {
+        for is_v4 in [true, false] {
+            for (ends, is_far, what) in [
+                (1, false, "one neighbour"),
+                (1000, true, "1000 ends, a gateway"),
+                (1000, false, "1000 neighbours"),
+            ] {
+                let mut interface = interface(link);
+                let flows: Vec<FlowKey> = (0..ends).map(|number| flow(is_v4, number, is_far)).collect();
+                flows.iter().for_each(|flow| resolve(&mut interface, flow));
+                let mut buffer = [0; 128];
+                let ns = measure(|number| {
+                    let flow = &flows[number as usize % flows.len()];
+                    let outgoing = interface.headers(&out(black_box(flow)), NOW, black_box(&mut buffer));
+                    assert!(matches!(outgoing, Outgoing::Written(_)));
+                });
+                println!("{name:9} IPv{} {what:21} {ns:6.1}", if is_v4 { 4 } else { 6 });
+            }
+        }
+    }
+    println!("a segment found in a frame, ns");
+    for (name, link) in links {
+        for is_v4 in [true, false] {
+            let mut interface = interface(link);
+            let ours = flow(is_v4, 1, true);
+            resolve(&mut interface, &ours);
+            let mut frame = vec![0; 2000];
+            let Outgoing::Written(bytes) = interface.frame(&out(&ours), NOW, &mut frame) else {
+                panic!("the gateway is known");
+            };
+            // Both ends and both stations exchanged, it is one that comes in.
+            exchange(&mut frame[..bytes], link, is_v4);
+            let ns = measure(|_| {
+                assert!(matches!(interface.input(black_box(&frame[..bytes]), NOW), Incoming::Segment(_)));
+            });
+            println!("{name:9} IPv{} {ns:28.1}", if is_v4 { 4 } else { 6 });
+        }
+    }
+}
+
+/// Exchanges source and destination of a frame; no checksum changes.
+fn exchange(frame: &mut [u8], link: Link, is_v4: bool) {
+    let at = match link {
+        Link::Ip => 0,
+        Link::Ethernet { vlan, .. } => {
+            let (to, from) = frame[..12].split_at_mut(6);
+            to.swap_with_slice(from);
+            if vlan.is_some() { 18 } else { 14 }
+        }
+    };
+    let (at, length) = if is_v4 { (at + 12, 4) } else { (at + 8, 16) };
+    let (source, destination) = frame[at..at + 2 * length].split_at_mut(length);
+    source.swap_with_slice(destination);
+}
