@@ -39,6 +39,11 @@ pub(super) const LISTED: &[Entry] = &[
     entry(Rule::Clock, "crates/lab/src/frame/ticks.rs", "the clock of benchmarks is calibrated against it"),
     entry(
         Rule::Clock,
+        "crates/lab/src/tap_host.rs",
+        "its thread is the clock of two state machines",
+    ),
+    entry(
+        Rule::Clock,
         "crates/lab/src/tcp_host.rs",
         "its thread is the clock of a state machine and of a link",
     ),

@@ -288,7 +288,6 @@ impl Neighbours {
     }
 
     fn fired(&mut self, index: u32, now: Instant) -> Option<Fired> {
-        let is_gateway = self.is_gateway(index);
         let cell = &mut self.cells[index as usize];
         let retry_at = now.plus_ns(SOLICIT_RETRY_NS);
         let probes = if cell.is_contradicted { CONTRADICTED_TRIES } else { SOLICIT_TRIES };
@@ -306,10 +305,8 @@ impl Neighbours {
                 (State::Incomplete, 1, retry_at, Fired::Ask(index))
             }
             State::Failed => {
+                // It keeps its place until somebody else needs it.
                 *cell = Cell::default();
-                if !is_gateway {
-                    self.keys[index as usize] = NO_KEY;
-                }
                 return None;
             }
             State::Empty | State::Reachable | State::Stale => return None,

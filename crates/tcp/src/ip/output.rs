@@ -107,6 +107,8 @@ impl Templates {
 
 impl Interface {
     /// Writes link, IP and TCP header of a segment to the beginning of `to`. Its payload belongs behind them.
+    ///
+    /// Nothing of a segment that waits or is dropped is needed any more: to the stack it is [`Taken::Copied`](crate::stack::Taken::Copied).
     #[inline]
     pub fn headers(&mut self, out: &Out<'_>, now: Instant, to: &mut [u8]) -> Outgoing {
         let words = out.flow.words();

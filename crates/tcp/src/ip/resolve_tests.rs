@@ -244,23 +244,36 @@ fn the_neighbour_of_the_last_segment_is_not_taken_for_another_one() {
     settings.neighbours = 8;
     let mut interface = interface_of(&settings);
     let ips: Vec<Ipv4Addr> = (10..19).map(|number| Ipv4Addr::new(192, 0, 2, number)).collect();
-    for &ip in &ips[..8] {
+    for &ip in &ips[..7] {
         send(&mut interface, &flow(ip), 1, START);
         learn(&mut interface, THEIR_MAC, ip.into(), START);
     }
-    // Much later the first is the recent one, and loses its place to the ninth.
-    for &ip in &ips[1..8] {
-        send(&mut interface, &flow(ip), 1, at_s(300));
+    // The eighth is the last that something was sent to, and does not answer.
+    send(&mut interface, &flow(ips[7]), 1, START);
+    for s in 1..=6 {
+        interface.protocol(at_s(s));
     }
-    interface.recent = Recent::NONE;
-    let first = interface.neighbours.find(super::super::addresses::key_v4(ips[0].octets())).unwrap();
-    let _ = interface.input(&arp_request((OTHER_MAC, ips[8]), OUR_V4), at_s(300));
-    assert!(interface.counters().table_full == 1, "who only asks gets no place");
-    send(&mut interface, &flow(ips[8]), 1, at_s(300));
-    learn(&mut interface, OTHER_MAC, ips[8].into(), at_s(300));
-    assert_eq!(interface.neighbours.find(super::super::addresses::key_v4(ips[8].octets())), Some(first));
     sent(&mut interface);
-    assert_eq!(to(&send(&mut interface, &flow(ips[8]), 1, at_s(300)).1), OTHER_MAC);
-    assert_eq!(send(&mut interface, &flow(ips[0]), 1, at_s(300)).0, Outgoing::Dropped, "there is no room");
-    assert_eq!(to(&send(&mut interface, &flow(ips[8]), 1, at_s(300)).1), OTHER_MAC);
+    // It is asked for again, by its own address, as long as nobody needs its place.
+    assert_eq!(send(&mut interface, &flow(ips[7]), 1, at_s(7)).0, Outgoing::Waiting);
+    assert_eq!(asked_v4(&sent(&mut interface)[0]), (EVERYBODY, OUR_V4, ips[7]));
+    for s in 8..=13 {
+        interface.protocol(at_s(s));
+    }
+    sent(&mut interface);
+    // Somebody who asks for us gets the place.
+    let _ = interface.input(&arp_request((OTHER_MAC, ips[8]), OUR_V4), at_s(14));
+    assert_eq!(interface.counters().table_full, 0);
+    assert_eq!(send(&mut interface, &flow(ips[7]), 1, at_s(14)).0, Outgoing::Waiting);
+    // And loses it to the one that is sent to; further ones find no room.
+    assert_eq!(
+        send(&mut interface, &flow(ips[8]), 1, at_s(14)).0,
+        Outgoing::Waiting,
+        "in the place of the eighth"
+    );
+    learn(&mut interface, OTHER_MAC, ips[8].into(), at_s(14));
+    assert_eq!(to(&send(&mut interface, &flow(ips[8]), 1, at_s(14)).1), OTHER_MAC);
+    assert_eq!(send(&mut interface, &flow(ips[7]), 1, at_s(14)).0, Outgoing::Dropped);
+    assert_eq!(to(&send(&mut interface, &flow(ips[8]), 1, at_s(14)).1), OTHER_MAC);
+    assert_eq!(interface.counters().table_full, 1);
 }
