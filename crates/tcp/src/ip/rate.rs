@@ -2,30 +2,30 @@
 
 use millrace_core::time::{Instant, NS_PER_S};
 
-/// A bucket of tokens.
+/// What is granted is spread evenly, but for what fits the depth.
 #[derive(Debug)]
 pub(super) struct Rate {
-    /// Nanoseconds that one costs.
+    /// Nanoseconds from one to the next.
     cost_ns: u64,
-    /// The bucket holds what has come in since then, up to a tenth of a second.
-    since: Instant,
+    /// When everything that was granted will have had its time.
+    until: Instant,
 }
 
-/// What the bucket holds at most, in nanoseconds.
+/// How far ahead of its time something may be granted, in nanoseconds.
 const DEPTH: u64 = NS_PER_S / 10;
 
 impl Rate {
     /// `per_second` from 10 to 10^9.
     pub(super) const fn new(per_second: u32) -> Self {
-        Self { cost_ns: NS_PER_S / per_second as u64, since: Instant(0) }
+        Self { cost_ns: NS_PER_S / per_second as u64, until: Instant(0) }
     }
 
     /// Whether one more may be.
     pub(super) fn take(&mut self, now: Instant) -> bool {
-        let since = self.since.max(Instant(now.0.saturating_sub(DEPTH)));
-        let is_free = now.ns_since(since) >= self.cost_ns;
+        let until = self.until.max(now).plus_ns(self.cost_ns);
+        let is_free = until.ns_since(now) <= DEPTH;
         if is_free {
-            self.since = since.plus_ns(self.cost_ns);
+            self.until = until;
         }
         is_free
     }
@@ -45,6 +45,12 @@ mod tests {
         assert!(!rate.take(start.plus_ns(10_000_001)));
         // A pause saves up no more than the depth.
         assert_eq!((0..50).filter(|_| rate.take(start.plus_ns(60 * NS_PER_S))).count(), 10);
+    }
+
+    #[test]
+    fn the_beginning_of_time_is_no_pause() {
+        let mut rate = Rate::new(100);
+        assert_eq!((0..50).filter(|_| rate.take(Instant(1))).count(), 10);
     }
 
     #[test]
