@@ -45,7 +45,7 @@ fn settings(mtu: u16) -> Settings {
 }
 
 fn byte(at: u32) -> u8 {
-    (at / 7 ^ at % 251) as u8
+    ((at / 7) ^ (at % 251)) as u8
 }
 
 fn extent() -> (Arc<ExtentArena>, Lease) {
