@@ -48,7 +48,8 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let tree = Tree::of_workspace()?;
     let mut quotes = Vec::new();
     let mut findings = Vec::new();
-    let may_quote = |path: &str| path.starts_with("crates/") && (path.ends_with(".rs") || quote::is_script(path));
+    let may_quote =
+        |path: &str| path.starts_with("crates/") && (path.ends_with(".rs") || quote::is_script(path));
     for file in tree.files.iter().filter(|file| may_quote(&file.path)) {
         quote::read(&file.path, &file.text, &mut quotes, &mut findings);
     }
