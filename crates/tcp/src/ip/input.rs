@@ -98,10 +98,7 @@ impl Interface {
         if self.addresses.is_martian(packet.source_key(), IpAddr::V4(source)) {
             return Err(Fate::Martian);
         }
-        //= RFC 1122 section 3.3.6
-        //# A host SHOULD silently discard a datagram that is received via
-        //# a link-layer broadcast (see Section 2.4) but does not specify
-        //# an IP multicast or broadcast destination address.
+        // A packet for one host that was broadcast on the link (RFC 1122 section 3.3.6), or that a device without a filter has let in.
         if frame.to != Station::Own {
             return Err(Fate::Misdirected);
         }

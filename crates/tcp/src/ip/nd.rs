@@ -11,7 +11,7 @@ use super::output::put_v6;
 use super::v6::{Packet, Upper, pseudo_sum};
 
 /// Hop limit of all messages: from no other link.
-const HOP_LIMIT: u8 = 255;
+const HOPS: u8 = 255;
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
 /// Flags of an advertisement.
@@ -63,7 +63,7 @@ pub(super) fn parse(packet: &Packet<'_>, upper: &Upper<'_>) -> Option<Message> {
     //= RFC 4861 section 7.1.1
     //# The IP Hop Limit field has a value of 255, i.e., the packet
     //# could not possibly have been forwarded by a router.
-    if packet.hop_limit() != HOP_LIMIT || fixed[1] != 0 {
+    if packet.hop_limit() != HOPS || fixed[1] != 0 {
         return None;
     }
     let target: [u8; 16] = std::array::from_fn(|i| fixed[HEADER_BYTES + i]);
@@ -100,7 +100,7 @@ pub(super) fn parse(packet: &Packet<'_>, upper: &Upper<'_>) -> Option<Message> {
         //# If the IP Destination Address is a multicast address the
         //# Solicited flag is zero.
         Kind::Advertisement { is_solicited, .. } => {
-            !(is_solicited && destination.is_multicast()) && !source.is_unspecified()
+            !(source.is_unspecified() || is_solicited && destination.is_multicast())
         }
     };
     (is_fit && !target.is_multicast()).then_some(Message { kind, target, mac })
@@ -133,7 +133,7 @@ pub(super) fn put(
     message[HEADER_BYTES..FIXED_BYTES].copy_from_slice(&target.octets());
     message[FIXED_BYTES..FIXED_BYTES + 2].copy_from_slice(&[option, 1]);
     message[FIXED_BYTES + 2..].copy_from_slice(&mac);
-    let header = put_v6(out, source, destination, ICMP_V6, MESSAGE_BYTES as u16, HOP_LIMIT);
+    let header = put_v6(out, source, destination, ICMP_V6, MESSAGE_BYTES as u16, HOPS);
     let addresses = sum16(&out[8..header]);
     let check = !pseudo_sum(addresses, MESSAGE_BYTES, ICMP_V6, sum16(&message));
     message[2..4].copy_from_slice(&check.to_be_bytes());
