@@ -121,8 +121,10 @@ fn call(to: SocketAddr, between: impl FnOnce()) -> std::io::Result<()> {
     for (number, (piece, back)) in bytes.chunks(65_536).zip(back.chunks_mut(65_536)).enumerate() {
         writer.write_all(piece)?;
         stream.read_exact(back)?;
-        if number == 8 {
-            between.take().map_or((), |between| between());
+        if number == 8
+            && let Some(between) = between.take()
+        {
+            between();
         }
     }
     writer.shutdown(Shutdown::Write)?;
