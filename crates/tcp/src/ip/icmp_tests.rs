@@ -86,8 +86,7 @@ fn echo_requests_are_answered_byte_for_byte() {
 
 #[test]
 fn both_zeros_are_right_in_echo_checksums() {
-    // A payload that makes the sum of the reply zero: the checksum is 0x0000 in the request or in the reply.
-    for word in 0..=u16::MAX {
+    for word in 0..=40u16 {
         let payload = word.to_be_bytes();
         let echo = etherparse::IcmpEchoHeader { id: 0, seq: 0 };
         let request = icmp_v4(Icmpv4Type::EchoRequest(echo), &payload);
@@ -98,11 +97,8 @@ fn both_zeros_are_right_in_echo_checksums() {
         let Some(TransportSlice::Icmpv4(reply)) = sliced.transport else { panic!("{:?}", sliced.transport) };
         assert!(reply.header().icmp_type == Icmpv4Type::EchoReply(echo));
         assert_eq!(reply.header().checksum, reply.icmp_type().calc_checksum(&payload), "{word:04x}");
-        // Every word takes too long; those around both zeros of either message are enough.
-        if word == 40 {
-            break;
-        }
     }
+    // 0xf7ff makes the sum of the request zero, 0xffff that of the reply.
     for word in [0xf7ff, 0xf7fe, 0xf800, 0xffff, 0xfffe] {
         let payload = u16::to_be_bytes(word);
         let request =
