@@ -12,6 +12,29 @@ pub(crate) fn stream(seed: u64, at: u64, bytes: usize) -> Vec<u8> {
     (at..at + bytes as u64).map(|at| byte(seed, at)).collect()
 }
 
+/// How an application behaves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Side {
+    /// Bytes that it sends.
+    pub(crate) bytes: u64,
+    /// Bytes of one write.
+    pub(crate) chunk: usize,
+    /// Bytes of one read.
+    pub(crate) gulp: usize,
+    /// Nanoseconds between reads.
+    pub(crate) pause_ns: u64,
+    /// What is sent comes from extents.
+    pub(crate) uses_extents: bool,
+    /// It aborts when so many bytes have gone and come.
+    pub(crate) aborts_at: Option<u64>,
+}
+
+impl Side {
+    pub(crate) const fn sending(bytes: u64) -> Self {
+        Self { bytes, chunk: 4000, gulp: 1 << 16, pause_ns: 0, uses_extents: false, aborts_at: None }
+    }
+}
+
 /// How far both streams are.
 #[derive(Clone, Debug)]
 pub(crate) struct App {
@@ -21,28 +44,23 @@ pub(crate) struct App {
     pub(crate) to_receive: u64,
     pub(crate) sent: u64,
     pub(crate) received: u64,
-    /// Bytes of one write.
-    pub(crate) chunk: usize,
-    /// Bytes of one read.
-    pub(crate) gulp: usize,
-    /// Nanoseconds between reads.
-    pub(crate) pause_ns: u64,
+    pub(crate) side: Side,
     pub(crate) is_closed: bool,
     pub(crate) has_end: bool,
 }
 
 impl App {
-    pub(crate) fn new(out_seed: u64, in_seed: u64, to_send: u64, to_receive: u64) -> Self {
+    /// Side `number` of a conversation: how it behaves, and what it says to the other side.
+    pub(crate) fn new(sides: &[Side; 2], number: usize, seed: u64) -> Self {
+        let (own, peer) = (sides[number], sides[1 - number]);
         Self {
-            out_seed,
-            in_seed,
-            to_send,
-            to_receive,
+            out_seed: mix(seed ^ number as u64),
+            in_seed: mix(seed ^ (1 - number) as u64),
+            to_send: own.bytes,
+            to_receive: peer.bytes,
             sent: 0,
             received: 0,
-            chunk: 4000,
-            gulp: 1 << 16,
-            pause_ns: 0,
+            side: own,
             is_closed: false,
             has_end: false,
         }
@@ -50,7 +68,7 @@ impl App {
 
     /// What to write next.
     pub(crate) fn next(&self) -> Vec<u8> {
-        let bytes = self.chunk.min((self.to_send - self.sent) as usize);
+        let bytes = self.side.chunk.min((self.to_send - self.sent) as usize);
         stream(self.out_seed, self.sent, bytes)
     }
 

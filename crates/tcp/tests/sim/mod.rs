@@ -1,20 +1,34 @@
-//! A world in virtual time: two endpoints and the links between them, all from one seed.
+//! A world in virtual time: endpoints around a hub, the links to it, and connections between them, all from one seed.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `scenario` | what a run is made of, from a seed; scenarios with one thing less |
+//! | `shrink` | many seeds, and the smallest scenario that still fails |
+//! | `link` | what goes wrong under way |
+//! | `ours`, `smol` | endpoints: this crate's stack, and smoltcp |
+//! | `app` | what an application sends and expects |
 
 pub(crate) mod app;
 pub(crate) mod link;
 pub(crate) mod ours;
+pub(crate) mod scenario;
+pub(crate) mod shrink;
 pub(crate) mod smol;
 
 use std::net::{IpAddr, SocketAddr};
 
 use millrace_core::time::Instant;
+use millrace_tcp::conn::TcpCounters;
 use millrace_tcp::stack::{Arrived, Ecn, Out};
 
-use self::link::Link;
+use self::link::{Link, Pushed};
 
 pub(crate) const MS: u64 = 1_000_000;
 /// From here on the links are perfect: whatever happened, what is left has to come through.
 pub(crate) const WELL_AT: Instant = Instant(30_000 * MS);
+/// Longest time without progress of a connection on links that are well: two retransmission time-outs at their longest and a third of
+/// a silent black hole.
+pub(crate) const STUCK_NS: u64 = 180_000 * MS;
 /// By then everything is over: three retransmission time-outs at their longest, and TIME-WAIT.
 pub(crate) const END: Instant = Instant(400_000 * MS);
 
@@ -42,6 +56,11 @@ impl Packet {
         }
     }
 
+    /// Its length with the IP header.
+    pub(crate) fn ip_bytes(&self) -> usize {
+        self.bytes.len() + if self.source.is_ipv4() { 20 } else { 40 }
+    }
+
     /// As a stack takes it in.
     pub(crate) fn arrived(&self, at: Instant) -> Arrived<'_> {
         Arrived {
@@ -58,16 +77,22 @@ impl Packet {
 pub(crate) trait Endpoint {
     /// A packet comes in.
     fn take(&mut self, now: Instant, packet: &Packet);
+    /// A router reports that this packet of ours is longer than the `mtu` of a link.
+    fn too_big(&mut self, _now: Instant, _packet: &Packet, _mtu: usize) {}
     /// It is `now`: what goes out.
     fn turn(&mut self, now: Instant) -> Vec<Packet>;
     /// When it wants its next turn.
     fn due(&mut self, now: Instant) -> Option<Instant>;
-    /// Whether the application has sent and received everything.
+    /// Whether the applications have sent and received everything.
     fn is_done(&self) -> bool;
-    /// How far the application is, for people.
+    /// What its stack has counted.
+    fn counters(&self) -> TcpCounters {
+        TcpCounters::default()
+    }
+    /// How far the applications are, for people.
     fn progress(&self) -> String;
     /// Panics if something is wrong now.
-    fn check(&self) {}
+    fn check(&mut self, _now: Instant) {}
     /// Everything is over: panics if anything is left.
     fn end(&mut self, _now: Instant) {}
 }
@@ -77,39 +102,60 @@ pub(crate) trait Endpoint {
 pub(crate) struct Outcome {
     pub(crate) packets: u64,
     pub(crate) took_ns: u64,
+    /// Of each endpoint.
+    pub(crate) counters: Vec<TcpCounters>,
 }
 
-/// Runs both ends until they are done.
-pub(crate) fn run(ends: &mut [&mut dyn Endpoint; 2], links: &mut [Link; 2]) -> Outcome {
+/// Somebody at the hub, and the link from there to the hub. The way back is perfect.
+pub(crate) struct Node {
+    pub(crate) address: IpAddr,
+    pub(crate) end: Box<dyn Endpoint>,
+    pub(crate) link: Link,
+}
+
+/// Runs all ends until they are done.
+pub(crate) fn run(nodes: &mut [Node]) -> Outcome {
     let (mut now, mut outcome, mut still) = (Instant(0), Outcome::default(), 0);
     loop {
-        for side in 0..2 {
-            while let Some(packet) = links[1 - side].pop(now) {
+        for from in 0..nodes.len() {
+            while let Some(packet) = nodes[from].link.pop(now) {
                 outcome.packets += 1;
-                ends[side].take(now, &packet);
-                ends[side].check();
+                // What a flipped bit has sent elsewhere is lost.
+                let Some(to) = nodes.iter_mut().find(|node| node.address == packet.destination) else {
+                    continue;
+                };
+                to.end.take(now, &packet);
+                to.end.check(now);
             }
-            for packet in ends[side].turn(now) {
-                links[side].push(now, packet);
-            }
-            ends[side].check();
         }
-        let is_over = ends.iter().all(|end| end.is_done()) && links.iter().all(Link::is_empty);
-        if is_over {
+        for Node { end, link, .. } in nodes.iter_mut() {
+            for packet in end.turn(now) {
+                if let Pushed::TooBig(packet, mtu) = link.push(now, packet) {
+                    end.too_big(now, &packet, mtu);
+                }
+            }
+            end.check(now);
+        }
+        if nodes.iter().all(|node| node.end.is_done() && node.link.is_empty()) {
             outcome.took_ns = now.0;
             break;
         }
-        let dues = ends.iter_mut().map(|end| end.due(now)).chain(links.iter().map(Link::due));
+        let dues = nodes.iter_mut().flat_map(|node| [node.end.due(now), node.link.due()]);
         let Some(next) = dues.flatten().min() else {
-            panic!("stuck at {now:?}: {} | {}", ends[0].progress(), ends[1].progress());
+            panic!("stuck at {now:?}: {}", progress(nodes));
         };
-        assert!(next < END, "not done in time: {} | {}", ends[0].progress(), ends[1].progress());
+        assert!(next < END, "not done in time: {}", progress(nodes));
         still = if next <= now { still + 1 } else { 0 };
-        assert!(still < 20_000, "no time passes at {now:?}: {} | {}", ends[0].progress(), ends[1].progress());
+        assert!(still < 20_000, "no time passes at {now:?}: {}", progress(nodes));
         now = now.max(next);
     }
-    for end in ends {
-        end.end(now);
+    for node in nodes {
+        node.end.end(now);
+        outcome.counters.push(node.end.counters());
     }
     outcome
+}
+
+fn progress(nodes: &[Node]) -> String {
+    nodes.iter().map(|node| node.end.progress()).collect::<Vec<_>>().join(" | ")
 }

@@ -1,7 +1,7 @@
-//! An endpoint with this crate's stack: an application, a cache with extents, and a device that holds frames for a while.
+//! An endpoint with this crate's stack: applications, a cache with extents, and a device that holds frames for a while.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use millrace_core::ids::TitleRef;
@@ -11,19 +11,23 @@ use millrace_core::pool::{ExtentArena, ExtentContent, HeapRegion, Lease};
 use millrace_core::random::SplitMix;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::checksum::sum16;
-use millrace_tcp::conn::{Config, Happened, Reason, State};
+use millrace_tcp::conn::{Config, Happened, Reason, State, TcpCounters};
+use millrace_tcp::limits::MAX_EARLY_PAGES;
 use millrace_tcp::recv::ClusterSize;
 use millrace_tcp::send::{ExtentRange, Part};
-use millrace_tcp::stack::{CallError, ConnectionId, Frame, Settings, Stack, Taken};
+use millrace_tcp::stack::{CallError, ConnectionId, Frame, Out, Settings, Stack, Taken};
 
 use super::app::{App, stream};
-use super::{Endpoint, MS, Packet};
+use super::scenario::Host;
+use super::{Endpoint, MS, Packet, STUCK_NS, WELL_AT};
 
 /// Packets of an extent here: small titles, many extents.
 const PACKETS: u32 = 12;
 const PACKET_BYTES: u64 = 1316;
-pub(crate) const EXTENT_STREAM_BYTES: u64 = PACKETS as u64 * PACKET_BYTES;
+const EXTENT_STREAM_BYTES: u64 = PACKETS as u64 * PACKET_BYTES;
 const EXTENTS: u32 = 6;
+/// The cluster of pages for data behind a hole.
+const EARLY: usize = 1;
 
 pub(crate) fn settings(config: Config, secret: u64) -> Settings {
     let cluster = ClusterSize { bytes: 1 << 18, page_bytes: 2048 };
@@ -47,62 +51,184 @@ pub(crate) fn settings(config: Config, secret: u64) -> Settings {
 struct Held {
     until: Instant,
     frame: Frame,
-    /// The extents that it points into.
-    extents: Vec<u32>,
+    /// Where its bytes lie, and what they were.
+    slices: Vec<(usize, Vec<u8>)>,
 }
 
-pub(crate) struct Ours {
-    pub(crate) stack: Stack,
-    pub(crate) app: App,
-    pub(crate) connection: Option<ConnectionId>,
-    pub(crate) random: SplitMix,
-    /// What is sent comes from extents.
-    pub(crate) uses_extents: bool,
-    /// Longest that the device holds a frame.
-    pub(crate) device_ns: u64,
+/// One end of a conversation.
+pub(crate) struct End {
+    app: App,
     local: SocketAddr,
-    arena: Arc<ExtentArena>,
-    /// Which extent of the title lies where.
-    cache: [Option<u32>; EXTENTS as usize],
-    device: VecDeque<Held>,
-    wants: VecDeque<(Instant, ExtentContent)>,
+    remote: SocketAddr,
+    /// `None`: it waits for the peer.
+    opens_at: Option<Instant>,
+    /// One of both applications aborts.
+    may_fail: bool,
+    id: Option<ConnectionId>,
+    reason: Option<Reason>,
     next_read: Instant,
     is_over: bool,
-    pub(crate) reason: Option<Reason>,
+    /// What had moved when something last moved.
+    moved: (u64, Instant),
 }
 
-impl Ours {
-    pub(crate) fn new(settings: &Settings, local: SocketAddr, app: App, random: SplitMix) -> Self {
+impl End {
+    pub(crate) fn new(
+        app: App,
+        local: SocketAddr,
+        remote: SocketAddr,
+        opens_at: Option<Instant>,
+        may_fail: bool,
+    ) -> Self {
+        let start = Instant(0);
         Self {
-            stack: Stack::new(settings),
             app,
-            connection: None,
-            random,
-            uses_extents: false,
-            device_ns: 0,
             local,
-            arena: ExtentArena::new(Box::new(HeapRegion::new(EXTENTS as usize))),
-            cache: [None; EXTENTS as usize],
-            device: VecDeque::new(),
-            wants: VecDeque::new(),
-            next_read: Instant(0),
-            is_over: false,
+            remote,
+            opens_at,
+            may_fail,
+            id: None,
             reason: None,
+            next_read: start,
+            is_over: false,
+            moved: (0, start),
         }
     }
 
-    pub(crate) fn listen(&mut self) {
-        self.stack.listen(self.local, 4).expect("a listener");
+    fn is_live(&self) -> bool {
+        self.id.is_some() && !self.is_over
     }
 
-    pub(crate) fn open(&mut self, remote: SocketAddr) {
-        let local = SocketAddr::new(self.local.ip(), 0);
-        self.connection = Some(self.stack.open(local, remote, Instant(0)).expect("a connection"));
+    fn aborts_now(&self) -> bool {
+        self.reason.is_none()
+            && self.app.side.aborts_at.is_some_and(|at| self.app.sent + self.app.received >= at)
+    }
+}
+
+/// What all ends of a host share.
+struct Shared {
+    stack: Stack,
+    random: SplitMix,
+    arena: Arc<ExtentArena>,
+    /// Which extent of which title lies where.
+    cache: [Option<(u32, u32)>; EXTENTS as usize],
+}
+
+pub(crate) struct Ours {
+    shared: Shared,
+    ends: Vec<End>,
+    /// Longest that the device holds a frame.
+    device_ns: u64,
+    device: VecDeque<Held>,
+    wants: VecDeque<(Instant, ConnectionId, ExtentContent)>,
+}
+
+impl Ours {
+    pub(crate) fn new(host: &Host, address: IpAddr, ends: Vec<End>, mut random: SplitMix) -> Self {
+        let scale = ends.len() as u32;
+        let base = settings(host.config, random.next());
+        let settings = Settings {
+            connections: 2 + 2 * scale,
+            requests: 8 + 4 * scale,
+            records: base.records + 16 * scale * random.below(3) as u32,
+            descriptors: base.descriptors + 16 * scale * random.below(3) as u32,
+            defers_acks: host.defers_acks,
+            ..base
+        };
+        let mut stack = Stack::new(&settings);
+        stack.listen(SocketAddr::new(address, 80), settings.requests).expect("a listener");
+        let arena = ExtentArena::new(Box::new(HeapRegion::new(EXTENTS as usize)));
+        let shared = Shared { stack, random, arena, cache: [None; EXTENTS as usize] };
+        Self { shared, ends, device_ns: host.device_ns, device: VecDeque::new(), wants: VecDeque::new() }
     }
 
-    fn content(number: u32) -> ExtentContent {
+    /// Applications open, write, read, close and abort.
+    fn act(&mut self, now: Instant) {
+        let Self { shared, ends, .. } = self;
+        for (number, end) in ends.iter_mut().enumerate() {
+            if end.id.is_none() && end.opens_at.is_some_and(|at| at <= now) {
+                let id = shared.stack.open(end.local, end.remote, now).expect("a connection");
+                end.id = Some(id);
+                shared.stack.keep_alive(id, end.may_fail, now);
+            }
+            if end.is_live() {
+                shared.act(number as u32, end, now);
+            }
+        }
+    }
+
+    fn hear(&mut self, now: Instant) {
+        while let Some(event) = self.shared.stack.poll_event() {
+            let stack = &mut self.shared.stack;
+            let known = self.ends.iter_mut().position(|end| end.id == Some(event.connection));
+            let end = match known {
+                Some(number) => &mut self.ends[number],
+                None => {
+                    let ends = stack.ends(event.connection).expect("an event of a living connection");
+                    let waits = |end: &&mut End| (end.local, end.remote) == ends && end.id.is_none();
+                    let end = self.ends.iter_mut().find(waits).expect("a peer that somebody waits for");
+                    end.id = Some(event.connection);
+                    stack.keep_alive(event.connection, end.may_fail, now);
+                    end
+                }
+            };
+            if event.happened.has(Happened::CLOSED) {
+                end.reason = Some(event.reason);
+            }
+        }
+    }
+
+    fn supply(&mut self, now: Instant) {
+        let Self { shared, ends, wants, .. } = self;
+        while let Some(wanted) = shared.stack.poll_wanted() {
+            let at = now.plus_ns(shared.random.below(30) * MS);
+            wants.push_back((at, wanted.connection, wanted.content));
+        }
+        for _ in 0..wants.len() {
+            let Some((at, id, content)) = wants.pop_front() else { break };
+            let Some(end) = ends.iter().find(|end| end.id == Some(id) && end.is_live()) else { continue };
+            let lease = if at <= now {
+                shared.lease(content.title.0, content.number, end.app.out_seed)
+            } else {
+                None
+            };
+            match lease {
+                Some(lease) => {
+                    shared.stack.supply(id, &lease, now);
+                }
+                None => wants.push_back((at.max(now.plus_ns(MS)), id, content)),
+            }
+        }
+    }
+
+    fn return_frames(&mut self, now: Instant) {
+        while self.device.front().is_some_and(|held| held.until <= now) {
+            let Some(held) = self.device.pop_front() else { break };
+            self.shared.stack.device_done(held.frame);
+        }
+    }
+
+    /// Ends that are over let go of their connections.
+    fn finish(&mut self, now: Instant) {
+        for end in &mut self.ends {
+            let (Some(id), Some(reason)) = (end.id, end.reason) else { continue };
+            let is_read = end.app.received == end.app.to_receive;
+            if end.is_over || reason == Reason::Finished && !is_read {
+                continue;
+            }
+            if reason == Reason::Finished {
+                end.app.ended();
+            }
+            end.is_over = true;
+            self.shared.stack.release(id, now);
+        }
+    }
+}
+
+impl Shared {
+    fn content(title: u32, number: u32) -> ExtentContent {
         ExtentContent {
-            title: TitleRef(1),
+            title: TitleRef(title),
             number,
             first_packet: number * PACKETS,
             packets: PACKETS,
@@ -113,21 +239,21 @@ impl Ours {
     }
 
     /// Extent `number` of the title, read into any extent that nobody has leased; `None`: all are.
-    fn lease(&mut self, number: u32) -> Option<Lease> {
-        if let Some(at) = self.cache.iter().position(|&held| held == Some(number)) {
-            return self.arena.lend(at as u32, Self::content(number));
+    fn lease(&mut self, title: u32, number: u32, seed: u64) -> Option<Lease> {
+        let content = Self::content(title, number);
+        if let Some(at) = self.cache.iter().position(|&held| held == Some((title, number))) {
+            return self.arena.lend(at as u32, content);
         }
         let first = self.random.below(u64::from(EXTENTS)) as u32;
         let at = (0..EXTENTS)
             .map(|step| (first + step) % EXTENTS)
             .find(|&at| self.cache[at as usize].is_none() || self.arena.reclaim(at))?;
-        self.cache[at as usize] = Some(number);
-        let content = Self::content(number);
+        self.cache[at as usize] = Some((title, number));
         let mut fill = self.arena.fill(at).expect("a reclaimed extent");
         let bytes = fill.bytes_mut();
         for packet in 0..PACKETS {
             let start = u64::from(content.first_packet + packet) * PACKET_BYTES;
-            let payload = stream(self.app.out_seed, start, PACKET_BYTES as usize);
+            let payload = stream(seed, start, PACKET_BYTES as usize);
             let at = packet as usize * content.layout.slot_bytes() + content.layout.header_bytes();
             bytes[at..at + payload.len()].copy_from_slice(&payload);
             let meta = PacketMeta::new(sum16(&payload), 0, MediaTicks(0)).to_bytes();
@@ -138,118 +264,105 @@ impl Ours {
         self.arena.lend(at, content)
     }
 
-    /// The application writes, reads and closes.
-    fn act(&mut self, now: Instant) {
-        let Some(id) = self.connection else { return };
-        if now >= self.next_read {
-            let mut to = vec![0; self.app.gulp];
+    /// The application of one end writes, reads and closes. Its title has its number.
+    fn act(&mut self, title: u32, end: &mut End, now: Instant) {
+        let Some(id) = end.id else { return };
+        if end.aborts_now() {
+            return self.stack.abort(id, now);
+        }
+        if now >= end.next_read {
+            let mut to = vec![0; end.app.side.gulp];
             while let Ok(bytes @ 1..) = self.stack.read(id, &mut to, now) {
-                self.app.took(&to[..bytes]);
-                if self.app.pause_ns > 0 {
-                    self.next_read = now.plus_ns(self.app.pause_ns);
+                end.app.took(&to[..bytes]);
+                if end.app.side.pause_ns > 0 {
+                    end.next_read = now.plus_ns(end.app.side.pause_ns);
                     break;
                 }
             }
         }
-        if matches!(self.stack.state(id), State::SynSent | State::SynReceived) {
+        let is_opening = matches!(self.stack.state(id), State::SynSent | State::SynReceived);
+        if is_opening || end.reason.is_some_and(|reason| reason != Reason::Finished) {
             return;
         }
-        while !self.app.has_sent() && self.write(id, now) {}
-        if self.app.has_sent() && !self.app.is_closed {
-            self.app.is_closed = true;
-            self.stack.close(id, now).expect("the first close");
+        while !end.app.has_sent() && self.write(title, &mut end.app, id, now) {}
+        if end.app.has_sent() && !end.app.is_closed {
+            end.app.is_closed = true;
+            let closed = self.stack.close(id, now);
+            assert!(closed.is_ok() || end.may_fail, "the first close: {closed:?}");
         }
     }
 
     /// False: there is no room now.
-    fn write(&mut self, id: ConnectionId, now: Instant) -> bool {
-        let within = self.app.sent % EXTENT_STREAM_BYTES;
-        if self.uses_extents && self.random.below(4) > 0 {
-            // From a packet's begin or from within it, to anywhere in the extent.
-            let number = (self.app.sent / EXTENT_STREAM_BYTES) as u32;
-            let most = (EXTENT_STREAM_BYTES - within).min(self.app.to_send - self.app.sent);
-            let bytes = if self.random.below(3) == 0 { 1 + self.random.below(most) } else { most };
-            if self.stack.unacked_bytes(id) > 60_000 {
-                return false;
-            }
-            let Some(lease) = self.lease(number) else { return false };
-            let range = ExtentRange {
-                place: (within / PACKET_BYTES) as u32,
-                skip: (within % PACKET_BYTES) as u32,
-                bytes: bytes as u32,
-                part: Part::Payloads,
-            };
-            match self.stack.send_extent(id, lease, range, now) {
-                Ok(()) => self.app.sent += bytes,
-                Err((CallError::NoRoom, _)) => return false,
-                Err((error, _)) => panic!("{error}"),
-            }
-            return true;
+    fn write(&mut self, title: u32, app: &mut App, id: ConnectionId, now: Instant) -> bool {
+        if app.side.uses_extents && self.random.below(4) > 0 {
+            return self.write_extent(title, app, id, now);
         }
-        let bytes = self.app.next();
+        let bytes = app.next();
         let written = self.stack.write(id, &bytes, now).unwrap_or(0);
-        self.app.sent += written as u64;
+        app.sent += written as u64;
         written == bytes.len()
     }
 
-    fn hear(&mut self) {
-        while let Some(event) = self.stack.poll_event() {
-            self.connection.get_or_insert(event.connection);
-            assert_eq!(self.connection, Some(event.connection), "one connection only");
-            if event.happened.has(Happened::CLOSED) {
-                self.reason = Some(event.reason);
+    /// From a packet's begin or from within it, to anywhere in the extent.
+    fn write_extent(&mut self, title: u32, app: &mut App, id: ConnectionId, now: Instant) -> bool {
+        let within = app.sent % EXTENT_STREAM_BYTES;
+        let number = (app.sent / EXTENT_STREAM_BYTES) as u32;
+        let most = (EXTENT_STREAM_BYTES - within).min(app.to_send - app.sent);
+        let bytes = if self.random.below(3) == 0 { 1 + self.random.below(most) } else { most };
+        if self.stack.unacked_bytes(id) > 60_000 {
+            return false;
+        }
+        let Some(lease) = self.lease(title, number, app.out_seed) else { return false };
+        let range = ExtentRange {
+            place: (within / PACKET_BYTES) as u32,
+            skip: (within % PACKET_BYTES) as u32,
+            bytes: bytes as u32,
+            part: Part::Payloads,
+        };
+        match self.stack.send_extent(id, lease, range, now) {
+            Ok(()) => app.sent += bytes,
+            Err((CallError::NoRoom | CallError::NoConnection, _)) => return false,
+            Err((error, _)) => panic!("{error}"),
+        }
+        true
+    }
+}
+
+/// Where the payload of a segment lies, and what it is.
+fn slices_of(out: &Out<'_>) -> Vec<(usize, Vec<u8>)> {
+    out.payload.slices().iter().map(|slice| (slice.as_ptr() as usize, slice.to_vec())).collect()
+}
+
+/// Panics if the memory of a frame in the device's hands has changed: it was given back too soon.
+fn compare(device: &VecDeque<Held>, slices: &[(usize, Vec<u8>)]) {
+    for (at, bytes) in device.iter().flat_map(|held| &held.slices) {
+        for (other, others) in slices {
+            let (from, to) = (*at.max(other), (at + bytes.len()).min(other + others.len()));
+            if from < to {
+                assert_eq!(
+                    bytes[from - at..to - at],
+                    others[from - other..to - other],
+                    "memory was used again while the device reads it"
+                );
             }
-        }
-    }
-
-    /// Whether the peer's FIN was seen and everything read.
-    fn sees_end(&self) -> bool {
-        let Some(id) = self.connection else { return false };
-        matches!(
-            self.stack.state(id),
-            State::CloseWait | State::LastAck | State::Closing | State::TimeWait | State::Closed
-        ) && self.app.received == self.app.to_receive
-    }
-
-    fn supply(&mut self, now: Instant) {
-        while let Some(wanted) = self.stack.poll_wanted() {
-            self.wants.push_back((now.plus_ns(self.random.below(30) * MS), wanted.content));
-        }
-        for _ in 0..self.wants.len() {
-            let Some((at, content)) = self.wants.pop_front() else { break };
-            let lease = if at <= now { self.lease(content.number) } else { None };
-            match (lease, self.connection) {
-                (Some(lease), Some(id)) => {
-                    self.stack.supply(id, &lease, now);
-                }
-                _ => self.wants.push_back((at.max(now.plus_ns(MS)), content)),
-            }
-        }
-    }
-
-    fn return_frames(&mut self, now: Instant) {
-        while self.device.front().is_some_and(|held| held.until <= now) {
-            let Some(held) = self.device.pop_front() else { break };
-            self.stack.device_done(held.frame);
         }
     }
 }
 
 impl Endpoint for Ours {
     fn take(&mut self, now: Instant, packet: &Packet) {
-        self.stack.input(&packet.arrived(now), now);
+        self.shared.stack.input(&packet.arrived(now), now);
+        self.hear(now);
     }
 
     fn turn(&mut self, now: Instant) -> Vec<Packet> {
         self.return_frames(now);
-        self.hear();
+        self.hear(now);
         self.supply(now);
         self.act(now);
-        self.stack.protocol(now);
+        self.shared.stack.protocol(now);
         let mut packets = Vec::new();
-        let base = self.arena.memory().0.as_ptr() as usize;
-        let span = EXTENTS as usize * EXTENT_BYTES;
-        let Self { stack, random, device, device_ns, .. } = self;
+        let Self { shared: Shared { stack, random, .. }, device, device_ns, .. } = self;
         stack.output(now, &mut |out| {
             if *device_ns > 0 && random.below(50) == 0 {
                 return Taken::Full;
@@ -257,77 +370,103 @@ impl Endpoint for Ours {
             packets.push(Packet::of(out));
             match out.frame {
                 Some(frame) if *device_ns > 0 => {
-                    let places =
-                        out.payload.slices().iter().map(|slice| (slice.as_ptr() as usize).wrapping_sub(base));
-                    let extents =
-                        places.filter(|&at| at < span).map(|at| (at / EXTENT_BYTES) as u32).collect();
+                    let slices = slices_of(out);
+                    compare(device, &slices);
                     let last = device.back().map_or(now, |held| held.until);
                     let until = last.max(now).plus_ns(random.below(*device_ns));
-                    device.push_back(Held { until, frame, extents });
+                    device.push_back(Held { until, frame, slices });
                     Taken::Kept
                 }
                 _ => Taken::Copied,
             }
         });
-        self.hear();
+        self.hear(now);
         self.act(now);
-        if self.sees_end() && self.app.is_closed && self.reason.is_some() {
-            self.app.ended();
-            self.is_over = true;
-        }
+        self.finish(now);
         packets
     }
 
     fn due(&mut self, now: Instant) -> Option<Instant> {
-        let reads =
-            (self.app.received < self.app.to_receive && self.next_read > now).then_some(self.next_read);
-        let wants = self.wants.front().map(|&(at, _)| at.max(now.plus_ns(1)));
-        // Waits for a lease that it could not have.
-        let starved = (self.uses_extents && !self.app.has_sent()).then(|| now.plus_ns(5 * MS));
+        let soon = now.plus_ns(5 * MS);
+        let of_end = |end: &End| {
+            let opens = end.opens_at.filter(|_| end.id.is_none());
+            let is_live = end.is_live();
+            let reads = is_live && end.app.received < end.app.to_receive && end.next_read > now;
+            // It may wait for a lease that it could not have.
+            let is_starved = is_live && end.app.side.uses_extents && !end.app.has_sent();
+            [opens, reads.then_some(end.next_read), is_starved.then_some(soon)].into_iter().flatten().min()
+        };
+        let ends = self.ends.iter().filter_map(of_end).min();
+        let wants = self.wants.front().map(|&(at, ..)| at.max(now.plus_ns(1)));
         let device = self.device.front().map(|held| held.until);
-        let stack = if self.is_over && self.stack.requests() == 0 { None } else { self.stack.next_due(now) };
-        [reads, wants, starved, device, stack].into_iter().flatten().min()
+        let stack = if self.is_done() { None } else { self.shared.stack.next_due(now) };
+        [ends, wants, device, stack].into_iter().flatten().min()
     }
 
     fn is_done(&self) -> bool {
-        self.is_over && self.device.is_empty()
+        let is_over = |end: &End| end.is_over || end.opens_at.is_none() && end.id.is_none();
+        self.ends.iter().all(is_over) && self.device.is_empty() && self.shared.stack.requests() == 0
+    }
+
+    fn counters(&self) -> TcpCounters {
+        *self.shared.stack.counters()
     }
 
     fn progress(&self) -> String {
-        let state = self.connection.map(|id| self.stack.state(id));
-        let App { sent, to_send, received, to_receive, .. } = self.app;
-        format!(
-            "ours {state:?} {:?}: {sent} of {to_send} out, {received} of {to_receive} in, {} unacked, wants {}, {:?}",
-            self.reason,
-            self.connection.map_or(0, |id| self.stack.unacked_bytes(id)),
-            self.wants.len(),
-            self.stack.counters(),
-        )
+        let stack = &self.shared.stack;
+        let of_end = |end: &End| {
+            let App { sent, to_send, received, to_receive, .. } = end.app;
+            let (state, unacked) =
+                end.id.map_or((State::Closed, 0), |id| (stack.state(id), stack.unacked_bytes(id)));
+            format!(
+                "{} {state:?} {:?}: {sent} of {to_send} out, {received} of {to_receive} in, {unacked} unacked",
+                end.local, end.reason
+            )
+        };
+        let ends: Vec<_> = self.ends.iter().filter(|end| !end.is_over).map(of_end).collect();
+        format!("ours [{}], wants {}, {:?}", ends.join(", "), self.wants.len(), stack.counters())
     }
 
-    fn check(&self) {
-        for held in &self.device {
-            for &extent in &held.extents {
-                assert!(self.arena.leases(extent) > 0, "an extent was given back while the device reads it");
+    fn check(&mut self, now: Instant) {
+        let base = self.shared.arena.memory().0.as_ptr() as usize;
+        let span = EXTENTS as usize * EXTENT_BYTES;
+        for (at, _) in self.device.iter().flat_map(|held| &held.slices) {
+            let place = at.wrapping_sub(base);
+            let is_leased = place >= span || self.shared.arena.leases((place / EXTENT_BYTES) as u32) > 0;
+            assert!(is_leased, "an extent was given back while the device reads it");
+        }
+        let stack = &self.shared.stack;
+        let early = stack.connections() * u32::from(MAX_EARLY_PAGES);
+        assert!(stack.pages().used(EARLY).0 <= early, "more early pages than connections may have");
+        for number in 0..self.ends.len() {
+            let end = &self.ends[number];
+            let Some(id) = end.id.filter(|_| !end.is_over) else { continue };
+            let failed = end.reason.filter(|&reason| reason != Reason::Finished);
+            assert!(failed.is_none() || end.may_fail, "{}", self.progress());
+            let acked = end.app.sent - u64::from(stack.unacked_bytes(id)).min(end.app.sent);
+            let amount = acked + end.app.received + stack.state(id) as u64;
+            if amount != end.moved.0 {
+                self.ends[number].moved = (amount, now);
+            } else {
+                let still_ns = now.ns_since(end.moved.1.max(WELL_AT));
+                assert!(still_ns < STUCK_NS, "no progress since {:?}: {}", end.moved.1, self.progress());
             }
         }
-        if let Some(reason) = self.reason {
-            assert_eq!(reason, Reason::Finished, "{}", self.progress());
-        }
     }
 
-    fn end(&mut self, now: Instant) {
-        if let Some(id) = self.connection {
-            self.stack.release(id, now);
-        }
-        let store = self.stack.store();
+    fn end(&mut self, _: Instant) {
+        let done = |end: &End| end.is_over || end.may_fail;
+        assert!(self.ends.iter().all(done), "a connection came to nothing: {}", self.progress());
+        let stack = &self.shared.stack;
+        let store = stack.store();
         assert_eq!(
             (store.used(), store.leases(), store.host_pages()),
             (0, 0, 0),
             "the send queue is not empty"
         );
-        assert_eq!((0..EXTENTS).map(|extent| self.arena.leases(extent)).sum::<u32>(), 0, "a lease is left");
-        assert_eq!([0, 1].map(|cluster| self.stack.pages().used(cluster).0), [0, 0], "pages are left");
-        assert_eq!((self.stack.connections(), self.stack.requests()), (0, 0));
+        let leases = (0..EXTENTS).map(|extent| self.shared.arena.leases(extent)).sum::<u32>();
+        assert_eq!(leases, 0, "a lease is left");
+        assert_eq!([0, 1].map(|cluster| stack.pages().used(cluster).0), [0, 0], "pages are left");
+        assert_eq!((stack.connections(), stack.requests()), (0, 0));
     }
 }

@@ -104,7 +104,7 @@ impl Smol {
         while socket.can_recv() {
             let app = &mut self.app;
             let taken = socket.recv(|bytes| {
-                let bytes = &bytes[..bytes.len().min(app.gulp)];
+                let bytes = &bytes[..bytes.len().min(app.side.gulp)];
                 app.took(bytes);
                 (bytes.len(), bytes.len())
             });
