@@ -1,4 +1,15 @@
 //! Peers that lie, and others who shoot in the dark: nobody else is harmed, nothing is held for them beyond its bound.
+//!
+//! | peer | must not |
+//! | --- | --- |
+//! | sends anything | crash, leave anything behind |
+//! | acknowledges what it has not received, or was never sent | get more than congestion control allows, or the stream out of order |
+//! | divides ACKs | make the congestion window grow faster |
+//! | lies in SACK blocks, takes them back | stall the stream, have it changed |
+//! | shrinks its window, shuts it, opens it by bytes | be sent more than it ever offered, or be given up |
+//! | sends other bytes for the same numbers | change what was read, pin memory |
+//! | drips bytes with holes between them | take more pages than a connection may |
+//! | knows no sequence numbers (RST, SYN, ACK, FIN) | reset or change anything |
 
 #[allow(dead_code)] // the simulation uses the rest of it
 mod sim;
@@ -8,8 +19,9 @@ use std::net::SocketAddr;
 use millrace_core::random::SplitMix;
 use millrace_core::time::Instant;
 use millrace_tcp::conn::{Config, State};
+use millrace_tcp::limits::MAX_EARLY_PAGES;
 use millrace_tcp::seq::Seq;
-use millrace_tcp::stack::{Arrived, ConnectionId, Stack, Taken};
+use millrace_tcp::stack::{Arrived, ConnectionId, Settings, Stack, Taken};
 use millrace_tcp::wire::{Body, Flags, FlowKey, Head, Options, Sacks, Stamps, Template, parse};
 
 use sim::MS;
@@ -20,8 +32,11 @@ fn end(text: &str) -> SocketAddr {
 }
 
 fn stack(secret: u64) -> Stack {
-    let config = Config { receive_bytes: 20_000, ..Config::default() };
-    let mut stack = Stack::new(&sim::ours::settings(config, secret));
+    stack_with(Config { receive_bytes: 20_000, ..Config::default() }, secret, true)
+}
+
+fn stack_with(config: Config, secret: u64, defers_acks: bool) -> Stack {
+    let mut stack = Stack::new(&Settings { defers_acks, ..sim::ours::settings(config, secret) });
     stack.listen(end("10.0.0.2:80"), 4).expect("a listener");
     stack
 }
@@ -146,6 +161,299 @@ fn a_peer_that_sends_anything_is_held_to_its_bounds_and_leaves_nothing() {
         assert_eq!((store.used(), store.host_pages()), (0, 0), "seed {seed}");
         assert_eq!(server.pages().used(0).0 + server.pages().used(1).0, 0, "seed {seed}");
     }
+}
+
+/// The stream that the server sends to a [`Rogue`].
+const STREAM: u64 = 3;
+/// Offered at first; as much as goes without scaling.
+const OPEN: u16 = 60_000;
+
+/// A peer whose every segment is made by hand, at sequence numbers that count from the first byte on.
+struct Rogue {
+    stack: Stack,
+    id: ConnectionId,
+    now: Instant,
+    /// Our first byte, and the server's.
+    first: Seq,
+    their_first: Seq,
+    /// What the server has written, and how much of it there is to write.
+    written: u64,
+    to_write: u64,
+    /// What was received of the server's stream, byte by byte.
+    got: Vec<bool>,
+}
+
+impl Rogue {
+    fn new(to_write: u64) -> Self {
+        let mut stack =
+            stack_with(Config { receive_bytes: 20_000, paced: false, ..Config::default() }, 5, false);
+        let mut now = Instant(5_000 * MS);
+        let (from, to) = (end("10.0.0.66:666"), end("10.0.0.2:80"));
+        let mut head =
+            Head { seq: Seq(u32::MAX - 5_000), flags: Flags::SYN, window: OPEN, ..Head::default() };
+        (head.options.mss, head.options.is_sack_permitted) = (Some(1460), true);
+        give(&mut stack, from, to, &forge(from, to, &head, &[]), now);
+        let answer = out(&mut stack, now).remove(0).2;
+        let their_first = parse(&answer).expect("a SYN,ACK").seq + 1;
+        let first = head.seq + 1;
+        now = now.plus_ns(20 * MS);
+        let head = Head { seq: first, ack: their_first, flags: Flags::ACK, window: OPEN, ..Head::default() };
+        give(&mut stack, from, to, &forge(from, to, &head, &[]), now);
+        let id = stack.poll_event().expect("a connection").connection;
+        let got = vec![false; to_write as usize];
+        Self { stack, id, now, first, their_first, written: 0, to_write, got }
+    }
+
+    /// Sends bytes from `at` on, acknowledges up to `ack`, offers `window` and reports `sacks`.
+    fn say(&mut self, at: u32, ack: u32, window: u16, sacks: &[(u32, u32)], payload: &[u8]) {
+        let (from, to) = (end("10.0.0.66:666"), end("10.0.0.2:80"));
+        let mut head = Head {
+            seq: self.first + at,
+            ack: self.their_first + ack,
+            flags: Flags::ACK,
+            window,
+            ..Head::default()
+        };
+        for &(left, right) in sacks {
+            head.options.sacks.push(self.their_first + left, self.their_first + right);
+        }
+        give(&mut self.stack, from, to, &forge(from, to, &head, payload), self.now);
+    }
+
+    fn acks(&mut self, ack: u32, window: u16) {
+        self.say(0, ack, window, &[], &[]);
+    }
+
+    /// After `ms` milliseconds: what the server sends, as places in its stream with the bytes there. Every byte has to be right.
+    fn after(&mut self, ms: u64) -> Vec<(u32, u32)> {
+        self.now = self.now.plus_ns(ms * MS);
+        while self.written < self.to_write {
+            let bytes = stream(STREAM, self.written, 4_000.min(self.to_write - self.written) as usize);
+            match self.stack.write(self.id, &bytes, self.now) {
+                Ok(taken @ 1..) => self.written += taken as u64,
+                _ => break,
+            }
+        }
+        let mut ranges = Vec::new();
+        for (.., bytes) in out(&mut self.stack, self.now) {
+            let segment = parse(&bytes).expect("what goes out is well formed");
+            let at = segment.seq.since(self.their_first);
+            let Ok(from) = u32::try_from(at) else { continue };
+            assert_eq!(segment.payload, stream(STREAM, u64::from(from), segment.payload.len()), "at {at}");
+            if !segment.payload.is_empty() {
+                ranges.push((from, from + segment.payload.len() as u32));
+            }
+        }
+        ranges
+    }
+
+    /// From now on an honest receiver: takes everything in until all of the stream is there.
+    fn listens_to_the_end(&mut self, mut ack: u32) {
+        for _ in 0..20_000 {
+            for (from, to) in self.after(10) {
+                self.got[from as usize..to as usize].fill(true);
+                while self.got.get(ack as usize) == Some(&true) {
+                    ack += 1;
+                }
+                self.acks(ack, OPEN);
+            }
+            if u64::from(ack) == self.to_write {
+                return;
+            }
+        }
+        panic!("{ack} of {} came: {:?}", self.to_write, self.stack.counters());
+    }
+
+    fn ends(mut self) {
+        self.stack.abort(self.id, self.now);
+        self.stack.release(self.id, self.now);
+        out(&mut self.stack, self.now);
+        let (store, pages) = (self.stack.store(), self.stack.pages());
+        assert_eq!((store.used(), store.host_pages(), self.stack.connections()), (0, 0, 0));
+        assert_eq!((pages.used(0).0, pages.used(1).0), (0, 0));
+    }
+}
+
+#[test]
+fn acknowledgments_of_what_was_never_sent_do_nothing() {
+    let mut rogue = Rogue::new(200_000);
+    let sent = rogue.after(1).iter().map(|range| range.1).max().expect("the initial window");
+    let unacked = rogue.stack.unacked_bytes(rogue.id);
+    for beyond in [1, 1_448, 1 << 20, 1 << 30] {
+        rogue.acks(sent + beyond, OPEN);
+        rogue.say(0, sent + beyond, OPEN, &[(0, sent)], &[]);
+    }
+    assert_eq!(rogue.stack.unacked_bytes(rogue.id), unacked);
+    assert_eq!(rogue.stack.counters().bad_acks, 8);
+    assert_eq!(rogue.after(0), [], "nothing more goes");
+    rogue.listens_to_the_end(0);
+    rogue.ends();
+}
+
+#[test]
+fn optimistic_acknowledgments_get_no_more_than_was_offered_and_no_more_than_the_window_allows() {
+    // Each segment is acknowledged the moment it leaves, whether it came or not: the round trip seems to be nothing.
+    let mut rogue = Rogue::new(2_000_000);
+    let mut acked = 0;
+    for _ in 0..400 {
+        for (from, to) in rogue.after(1) {
+            assert!(to <= acked + u32::from(OPEN), "{from} to {to} was never offered");
+            acked = acked.max(to);
+        }
+        rogue.acks(acked, OPEN);
+        let store = rogue.stack.store();
+        assert!(store.host_pages() <= 32 && store.used() <= 64);
+    }
+    rogue.to_write = rogue.written;
+    rogue.got.truncate(rogue.written as usize);
+    rogue.listens_to_the_end(acked);
+    rogue.ends();
+}
+
+/// Bytes sent in the first rounds, if the ACK of each round comes in `pieces`.
+fn growth(pieces: u32) -> u32 {
+    let mut rogue = Rogue::new(400_000);
+    let mut acked = 0;
+    for _ in 0..4 {
+        let Some(to) = rogue.after(50).iter().map(|range| range.1).max() else { break };
+        for piece in 1..=pieces {
+            rogue.acks(acked + (to - acked) * piece / pieces, OPEN);
+        }
+        acked = to;
+    }
+    let sent = rogue.after(0).iter().map(|range| range.1).max().unwrap_or(acked);
+    rogue.ends();
+    sent
+}
+
+#[test]
+fn divided_acknowledgments_open_the_congestion_window_no_faster() {
+    let honest = growth(10);
+    for pieces in [100, 1_000] {
+        let divided = growth(pieces);
+        assert!(divided <= honest + 2 * 1_448, "{pieces} pieces: {divided} bytes, {honest} in segments");
+    }
+}
+
+#[test]
+fn blocks_that_lie_neither_stall_nor_change_the_stream() {
+    for seed in 0..100 {
+        let mut random = SplitMix::numbered(seed, 11);
+        let mut rogue = Rogue::new(150_000);
+        let (mut acked, mut sent) = (0, 0);
+        for _ in 0..60 {
+            for (_, to) in rogue.after(10 + random.below(300)) {
+                sent = sent.max(to);
+            }
+            // Of what was sent, of what was not, of what is acknowledged, inside out; what one block said the next takes back.
+            let mut blocks = Vec::new();
+            for _ in 0..1 + random.below(4) {
+                let left = random.below(u64::from(sent) + 20_000) as u32;
+                let length = random.below(30_000) as u32;
+                let right = if random.below(8) == 0 { left.saturating_sub(length) } else { left + length };
+                blocks.push((left, right));
+            }
+            if random.below(4) == 0 {
+                acked += random.below(u64::from(sent - acked) + 1) as u32;
+            }
+            rogue.say(0, acked, OPEN, &blocks, &[]);
+        }
+        // It has none of what it reported: everything behind the last acknowledgment has to come.
+        rogue.listens_to_the_end(acked);
+        rogue.ends();
+    }
+}
+
+#[test]
+fn a_window_that_shrinks_and_shuts_is_never_exceeded_and_never_given_up() {
+    for seed in 0..60 {
+        let mut random = SplitMix::numbered(seed, 12);
+        let mut rogue = Rogue::new(100_000);
+        let (mut acked, mut sent, mut edge) = (0u32, 0u32, u32::from(OPEN));
+        for _ in 0..60 {
+            let window = [0, 0, 1, 100, 1_000, 9_000][random.below(6) as usize];
+            rogue.acks(acked, window);
+            let now_open = acked + u32::from(window);
+            edge = edge.max(now_open);
+            for (from, to) in rogue.after(1 + random.below(5_000)) {
+                // A probe carries one byte behind the edge.
+                assert!(to <= edge.max(sent) + 1, "seed {seed}: {from} to {to}, offered up to {edge}");
+                assert!(from <= sent, "seed {seed}: a hole at {sent}");
+                sent = sent.max(to);
+            }
+            if random.below(2) == 0 {
+                acked += random.below(u64::from(sent - acked) + 1) as u32;
+            }
+        }
+        assert_ne!(rogue.stack.state(rogue.id), State::Closed, "seed {seed}");
+        rogue.acks(acked, OPEN);
+        rogue.listens_to_the_end(acked);
+        rogue.ends();
+    }
+}
+
+/// Byte `at` in a version of its own: which place it is for can be told from it, and which version.
+fn versioned(at: u64, version: u8) -> u8 {
+    (at % 61) as u8 * 4 + version
+}
+
+#[test]
+fn other_bytes_for_the_same_numbers_change_nothing_that_was_read() {
+    for seed in 0..60 {
+        let mut random = SplitMix::numbered(seed, 13);
+        let mut rogue = Rogue::new(0);
+        let mut read = Vec::new();
+        while read.len() < 60_000 {
+            for _ in 0..12 {
+                let near = (read.len() as u64 + random.below(18_000)).saturating_sub(2_000);
+                let at = if random.below(3) == 0 { read.len() as u64 } else { near };
+                let version = random.below(4) as u8;
+                let payload: Vec<_> =
+                    (at..at + 1 + random.below(1_400)).map(|at| versioned(at, version)).collect();
+                rogue.say(at as u32, 0, OPEN, &[], &payload);
+            }
+            rogue.after(random.below(100));
+            let mut to = vec![0; random.below(20_000) as usize];
+            let bytes = rogue.stack.read(rogue.id, &mut to, rogue.now).expect("open");
+            for &byte in &to[..bytes] {
+                let at = read.len() as u64;
+                assert_eq!(byte / 4, versioned(at, 0) / 4, "seed {seed}: byte {at} is from another place");
+                read.push(byte);
+            }
+            assert!(rogue.stack.pages().used(0).0 + rogue.stack.pages().used(1).0 <= 128 + 64, "seed {seed}");
+        }
+        rogue.ends();
+    }
+}
+
+#[test]
+fn dripped_bytes_take_no_more_pages_than_a_connection_may_have() {
+    let mut rogue = Rogue::new(0);
+    // Every other byte, the first one last.
+    for at in (2..10_000).step_by(2) {
+        rogue.say(at, 0, OPEN, &[], &[versioned(u64::from(at), 0)]);
+        assert!(rogue.stack.pages().used(1).0 <= u32::from(MAX_EARLY_PAGES), "at {at}");
+        assert_eq!(rogue.stack.pages().used(0).0, 0, "at {at}");
+        if at % 100 == 0 {
+            rogue.after(1);
+        }
+    }
+    let mut read = 0;
+    for at in 0..10_000 {
+        rogue.say(at, 0, OPEN, &[], &[versioned(u64::from(at), 0)]);
+        let mut to = [0; 64];
+        let bytes = rogue.stack.read(rogue.id, &mut to, rogue.now).expect("open");
+        for &byte in &to[..bytes] {
+            assert_eq!(byte, versioned(read, 0), "byte {read}");
+            read += 1;
+        }
+        rogue.after(1);
+    }
+    while let Ok(bytes @ 1..) = rogue.stack.read(rogue.id, &mut [0; 64], rogue.now) {
+        read += bytes as u64;
+    }
+    assert_eq!(read, 10_000);
+    rogue.ends();
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Many connections on one stack: listeners and their bounds, SYN floods, slots that are used again, ACKs that are put off.
+//! Many connections on one stack: listeners and their bounds, slots that are used again, ACKs that are put off.
 
 #[allow(dead_code)] // the simulation uses the rest of it
 mod sim;
@@ -124,86 +124,6 @@ fn nobody_listens_there() {
     assert_eq!(pair.client.write(id, b"x", pair.now), Err(CallError::NoConnection));
     pair.client.release(id, pair.now);
     assert_eq!(pair.client.connections(), 0);
-}
-
-/// A SYN from anywhere.
-fn syn(number: u32) -> Packet {
-    let source: SocketAddr = SocketAddr::new(std::net::Ipv4Addr::from(0x0b00_0000 + number).into(), 1_000);
-    let flow = FlowKey::new(source, server_end()).expect("one family");
-    let mut bytes = [0; 60];
-    let mut head =
-        Head { seq: millrace_tcp::seq::Seq(number), flags: Flags::SYN, window: 1000, ..Head::default() };
-    head.options.mss = Some(1460);
-    let length = Template::new(&flow).write(&head, Body::EMPTY, &mut bytes);
-    Packet {
-        source: source.ip(),
-        destination: server_end().ip(),
-        is_capable: false,
-        is_marked: false,
-        bytes: bytes[..length].to_vec(),
-    }
-}
-
-#[test]
-fn a_flood_of_syns_takes_no_memory_and_lets_others_in() {
-    let mut pair = Pair::new(64);
-    pair.server.listen(server_end(), 8).expect("a listener");
-    let mut answers = 0;
-    for number in 0..20_000 {
-        give(&mut pair.server, &[syn(number)], pair.now);
-        if number % 100 == 0 {
-            answers += packets(&mut pair.server, pair.now).len();
-            assert!(pair.server.requests() <= 8 && pair.server.connections() == 0);
-        }
-    }
-    assert!(answers > 10_000 && pair.server.counters().cookies_sent > 10_000);
-    let id = pair.open();
-    pair.talk(5);
-    assert_eq!((pair.client.state(id), pair.server.counters().cookies_taken), (State::Established, 1));
-    pair.client.write(id, b"hello", pair.now).expect("room");
-    pair.talk(5);
-    let (server_id, happened, _) = events(&mut pair.server)[0];
-    assert!(happened.has(Happened::READABLE));
-    let mut to = [0; 16];
-    assert_eq!((pair.server.read(server_id, &mut to, pair.now), &to[..5]), (Ok(5), &b"hello"[..]));
-}
-
-#[test]
-fn ten_thousand_connects_and_aborts_leave_nothing() {
-    let mut pair = Pair::new(64);
-    pair.server.listen(server_end(), 64).expect("a listener");
-    for round in 0..10_000u32 {
-        let id = pair.open();
-        pair.talk(3);
-        assert_eq!(pair.client.state(id), State::Established, "round {round}");
-        let (server_id, ..) = events(&mut pair.server)[0];
-        let written = pair.client.write(id, b"unread", pair.now);
-        assert_eq!(written, Ok(6));
-        pair.talk(1);
-        match round % 4 {
-            0 => pair.client.abort(id, pair.now),
-            1 => pair.server.abort(server_id, pair.now),
-            // With data that nobody has read: a reset.
-            2 => pair.server.release(server_id, pair.now),
-            _ => {
-                let mut to = [0; 16];
-                assert_eq!(pair.server.read(server_id, &mut to, pair.now), Ok(6));
-                pair.client.close(id, pair.now).expect("open");
-                pair.talk(2);
-                pair.server.close(server_id, pair.now).expect("open");
-            }
-        }
-        pair.talk(3);
-        pair.client.release(id, pair.now);
-        pair.server.release(server_id, pair.now);
-        pair.talk(1);
-        assert_eq!((pair.client.connections(), pair.server.connections()), (0, 0), "round {round}");
-    }
-    for stack in [&pair.client, &pair.server] {
-        assert_eq!((stack.store().used(), stack.store().host_pages()), (0, 0));
-        assert_eq!(stack.pages().used(0).0 + stack.pages().used(1).0, 0);
-        assert!(stack.time_waits() <= 64);
-    }
 }
 
 /// Two clients that send the same to the same peer: one puts ACKs off; the other takes none but the last of each turn, behind its output stage.
