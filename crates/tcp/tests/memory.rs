@@ -234,6 +234,13 @@ fn a_flood_of_syns_takes_no_memory_and_lets_others_in() {
         pair.pass(1_000);
     }
     pair.assert_is_empty();
+    // The backlog has room again: the next SYN is remembered.
+    let id = pair.open();
+    pair.pipe.fill(&mut pair.client, pair.now);
+    pair.pipe.empty(&mut pair.server, end(2, 0).ip(), pair.now);
+    assert_eq!(pair.server.requests(), 1);
+    pair.talk();
+    assert_eq!(pair.client.state(id), State::Established);
 }
 
 /// How a connection ends: by which side first, and how.

@@ -1,7 +1,7 @@
 //! Connections over bad links in virtual time: every byte right, nothing left behind, everything done once the links are well.
 //!
 //! A failure names its seed and the smallest part of its scenario that still fails: `sim/shrink.rs`.
-//! `MILLRACE_TCP_RUNS=1000000` runs that many of each kind, `MILLRACE_TCP_FROM=5000` from that seed on.
+//! `MILLRACE_TCP_RUNS=250000` runs that many connections of each of the four kinds, `MILLRACE_TCP_FROM=5000` from that seed on.
 
 mod sim;
 

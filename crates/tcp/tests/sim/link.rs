@@ -82,8 +82,8 @@ impl Plan {
 
     /// Largest packet that passes now.
     fn mtu(&self, now: Instant) -> usize {
-        let past = self.mtus.iter().flatten().filter(|change| change.at_ns <= now.0);
-        past.last().map_or(usize::MAX, |change| change.mtu)
+        let mut past = self.mtus.iter().flatten().filter(|change| change.at_ns <= now.0);
+        past.next_back().map_or(usize::MAX, |change| change.mtu)
     }
 }
 

@@ -26,6 +26,16 @@ pub(crate) enum Kind {
     Hub,
 }
 
+impl Kind {
+    /// Connections of a scenario, on average.
+    pub(crate) const fn connections(self) -> u64 {
+        match self {
+            Self::Hub => 8,
+            _ => 1,
+        }
+    }
+}
+
 /// Somebody at the hub.
 #[derive(Clone, Debug)]
 pub(crate) struct Host {
@@ -139,7 +149,7 @@ impl Scenario {
             host.link.mtus = [None; 2];
         }
         let talks = match kind {
-            Kind::Hub => (0..2 + random.below(12)).map(|_| Talk::random(&mut random, count)).collect(),
+            Kind::Hub => (0..2 + random.below(13)).map(|_| Talk::random(&mut random, count)).collect(),
             _ => {
                 let sides = [side(&mut random, 80_000), side(&mut random, 80_000)];
                 let is_simultaneous = kind == Kind::Pair && random.below(8) == 0;

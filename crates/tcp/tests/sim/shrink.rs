@@ -19,7 +19,7 @@ pub(crate) fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Runs `count` seeds of a kind, or what the environment says.
+/// Runs `count` seeds of a kind, or as many as make the connections that the environment asks for.
 pub(crate) fn seeds(kind: Kind, count: u64) {
     if let Some(seed) = number("MILLRACE_TCP_SEED") {
         let without = std::env::var("MILLRACE_TCP_WITHOUT").unwrap_or_default();
@@ -31,7 +31,8 @@ pub(crate) fn seeds(kind: Kind, count: u64) {
         return;
     }
     let first = number("MILLRACE_TCP_FROM").unwrap_or(0);
-    for seed in first..first + number("MILLRACE_TCP_RUNS").unwrap_or(count) {
+    let asked = number("MILLRACE_TCP_RUNS").map(|connections| connections / kind.connections());
+    for seed in first..first + asked.unwrap_or(count) {
         let scenario = Scenario::of(kind, seed);
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| scenario.run())) {
             eprintln!(
