@@ -68,7 +68,8 @@ impl Plan {
         for change in &mut plan.mtus {
             if random.below(4) == 0 {
                 at_ns += random.below(1_500) * MS;
-                let mtu = SILENT_MTUS[random.below(SILENT_MTUS.len() as u64) as usize];
+                let mtus = if plan.reports_too_big { &REPORTED_MTUS[..] } else { &SILENT_MTUS[..] };
+                let mtu = mtus[random.below(mtus.len() as u64) as usize];
                 *change = Some(Narrow { at_ns, mtu });
             }
         }
@@ -89,6 +90,8 @@ impl Plan {
 
 /// Sizes that a sender finds out by itself (`MSS_BASE` with headers fits them all).
 const SILENT_MTUS: [usize; 5] = [1280, 1300, 1400, 1492, 1500];
+/// Sizes that only a report makes known to it are among these.
+const REPORTED_MTUS: [usize; 6] = [576, 600, 1000, 1280, 1400, 1500];
 
 /// Kinds of random events. Each has numbers of its own: a link without one kind does the rest as before.
 enum Kind {

@@ -15,7 +15,8 @@ use millrace_tcp::conn::{Config, Happened, Reason, State, TcpCounters};
 use millrace_tcp::limits::MAX_EARLY_PAGES;
 use millrace_tcp::recv::ClusterSize;
 use millrace_tcp::send::{ExtentRange, Part};
-use millrace_tcp::stack::{CallError, ConnectionId, Frame, Out, Settings, Stack, Taken};
+use millrace_tcp::stack::{CallError, ConnectionId, Frame, IcmpError, IcmpKind, Out, Settings, Stack, Taken};
+use millrace_tcp::wire::parse;
 
 use super::app::{App, stream};
 use super::scenario::Host;
@@ -353,6 +354,17 @@ impl Endpoint for Ours {
     fn take(&mut self, now: Instant, packet: &Packet) {
         self.shared.stack.input(&packet.arrived(now), now);
         self.hear(now);
+    }
+
+    fn too_big(&mut self, now: Instant, packet: &Packet, mtu: usize) {
+        let segment = parse(&packet.bytes).expect("what a stack sends");
+        let error = IcmpError {
+            local: SocketAddr::new(packet.source, segment.source),
+            remote: SocketAddr::new(packet.destination, segment.destination),
+            seq: segment.seq,
+            kind: IcmpKind::TooBig { mtu: mtu as u32 },
+        };
+        self.shared.stack.icmp(&error, now);
     }
 
     fn turn(&mut self, now: Instant) -> Vec<Packet> {

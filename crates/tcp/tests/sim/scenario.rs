@@ -104,8 +104,13 @@ fn side(random: &mut SplitMix, most: u64) -> Side {
 }
 
 fn host(random: &mut SplitMix, is_v6: bool) -> Host {
+    let mut link = Plan::random(random);
+    if is_v6 {
+        // No link of IPv6 passes less (RFC 8200 section 5).
+        link.mtus.iter_mut().flatten().for_each(|change| change.mtu = change.mtu.max(1280));
+    }
     Host {
-        link: Plan::random(random),
+        link,
         config: config(random, is_v6),
         defers_acks: random.below(3) > 0,
         device_ns: if random.below(2) == 0 { 0 } else { random.below(200) * MS },
