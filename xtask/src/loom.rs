@@ -6,7 +6,7 @@ use crate::workspace::{cargo, root};
 const SHORT_PREEMPTIONS: &str = "2";
 /// For the long run.
 const LONG_PREEMPTIONS: &str = "5";
-/// After this time a model gives up, in seconds: four models stay within ten minutes.
+/// After this time a model gives up, in seconds: the models that need the time stay within ten minutes.
 const LIMIT_S: &str = "140";
 
 /// `cargo xtask loom [--long]`

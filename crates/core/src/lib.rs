@@ -22,6 +22,7 @@
 //! | [`scale`] | how fast and in which direction a title is shown |
 //! | [`seam`] | the ports: clock, packets out, doorbells |
 //! | [`shape`] | a payload, checked: which bytes make which datagram |
+//! | [`shared`] | memory of two sides that do not trust each other, and rings of records in it |
 //! | [`sleep`] | who sleeps and has to be woken: the protocol of a doorbell |
 //! | [`text`] | text from outside, made fit for terminals and logs |
 //! | [`wheel`] | a timing wheel: one timer for each of many owners |
@@ -42,6 +43,7 @@ pub mod rendition;
 pub mod scale;
 pub mod seam;
 pub mod shape;
+pub mod shared;
 pub mod sleep;
 mod sync;
 pub mod text;

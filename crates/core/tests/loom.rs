@@ -9,6 +9,7 @@ use loom::thread;
 use millrace_core::ids::TitleRef;
 use millrace_core::packet::WireLayout;
 use millrace_core::pool::{ExtentArena, ExtentContent, HeapRegion, Lease};
+use millrace_core::shared::{ENTRY_WORDS, RECORD_WORDS, RingConsumer, RingProducer, Words};
 use millrace_core::sleep::SleepFlag;
 
 fn arena() -> Arc<ExtentArena> {
@@ -186,5 +187,50 @@ fn no_ring_is_lost() {
         for ringer in ringers {
             ringer.join().unwrap();
         }
+    });
+}
+
+/// A ring of two entries that three records pass: each comes whole, once and in order, and bytes that were written before it are there. The consumer
+/// is the other thread, so that the model has it read old values of what is not ordered.
+#[test]
+fn a_record_comes_whole_and_with_the_bytes_before_it() {
+    loom::model(|| {
+        const ENTRIES: usize = 2;
+        const AREA: usize = ENTRIES * ENTRY_WORDS;
+        let words = Words::new(AREA + 1);
+        let mut producer = RingProducer::new(&words, 0, ENTRIES as u32).unwrap();
+        let mut consumer = RingConsumer::new(&words, 0, ENTRIES as u32).unwrap();
+        let theirs = words.clone();
+        let check = move |consumer: &mut RingConsumer, got: u64| {
+            let Some(record) = consumer.pop() else { return got };
+            assert_eq!(record, [got + 1; RECORD_WORDS]);
+            let mut byte = [0];
+            assert!(theirs.read(AREA * 8 + 1, &mut byte));
+            assert_eq!(byte, [7]);
+            got + 1
+        };
+        let thread = thread::spawn(move || {
+            let mut got = check(&mut consumer, 0);
+            if got == 0 {
+                thread::yield_now();
+            }
+            got = check(&mut consumer, got);
+            (consumer, check, got)
+        });
+        assert!(words.write(AREA * 8 + 1, &[7]));
+        let mut sent = 0;
+        for _ in 0..3 {
+            match producer.push(&[sent + 1; RECORD_WORDS]) {
+                true => sent += 1,
+                false => thread::yield_now(),
+            }
+        }
+        let (mut consumer, check, mut got) = thread.join().unwrap();
+        while got < sent {
+            let before = got;
+            got = check(&mut consumer, got);
+            assert!(got > before, "a record is lost");
+        }
+        assert!(!consumer.is_ready() && sent >= 2);
     });
 }
