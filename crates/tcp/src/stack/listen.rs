@@ -59,6 +59,14 @@ impl Stack {
         Ok(ListenerId(number as u8))
     }
 
+    /// Changes the backlog of a listener, for an application that keeps connections waiting after it has polled them: whatever waits there, the
+    /// bound is one. With 0 nobody gets in.
+    pub fn set_backlog(&mut self, listener: ListenerId, backlog: u32) {
+        if let Some(listener) = self.listener_mut(listener) {
+            listener.backlog = backlog;
+        }
+    }
+
     /// CLOSE of a listener: requests that it has are forgotten when they time out, connections stay.
     pub fn unlisten(&mut self, listener: ListenerId) {
         if let Some(slot) = self.listeners.get_mut(usize::from(listener.0)) {
