@@ -45,9 +45,9 @@ const RULES: &[Rule] = &[
     Rule { krate: "millrace-netio", ours: &["millrace-core"], theirs: None, why: "knows packets, not films" },
     Rule {
         krate: "millrace-offload",
-        ours: &["millrace-core", "millrace-store", "millrace-engine", "millrace-netio"],
+        ours: &["millrace-core", "millrace-store", "millrace-engine", "millrace-netio", "millrace-tcp"],
         theirs: None,
-        why: "its loop is the one place where store, engine and packet I/O meet",
+        why: "its loops are the one place where store, engine, TCP and packet I/O meet",
     },
     Rule {
         krate: "millrace-stream",

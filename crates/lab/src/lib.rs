@@ -19,6 +19,7 @@
 //! | [`raw_loops`] | send loops that do nothing else, by sockets and by AF_XDP |
 //! | [`tap_host`] | our IP layer and TCP on an Ethernet, opposite this kernel's |
 //! | [`tcp_host`] | our TCP behind an emulated link, opposite this kernel's |
+//! | [`toe_host`] | the TCP offload engine opposite this kernel's TCP |
 //! | [`visitors`] | a client that sets streams up and is gone, as fast as it can |
 //! | [`mod@reference`] | senders that anybody could write, to compare with |
 //! | [`streams`] | the experiment of the Stream Engine paper: its senders, and how many streams a core carries |
@@ -43,4 +44,5 @@ pub mod report;
 pub mod streams;
 pub mod tap_host;
 pub mod tcp_host;
+pub mod toe_host;
 pub mod visitors;

@@ -87,8 +87,8 @@ pub struct TcpHost {
     rival: File,
 }
 
-/// A kernel's network, and its TUN device.
-fn kernel_at(address: Ipv4Addr) -> anyhow::Result<(File, Tun)> {
+/// A namespace that has no name any more, and its TUN device.
+pub(crate) fn kernel_at(address: Ipv4Addr) -> anyhow::Result<(File, Tun)> {
     nameless(|| tun_here("mill-tcp", &format!("{address}/{PREFIX}")))
 }
 

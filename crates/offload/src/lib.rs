@@ -13,6 +13,7 @@
 //! | [`load`] | how busy the core is, in nanoseconds |
 //! | [`adaptive_burst`] | longer bursts when it is busy |
 //! | [`reception`] | what comes in by a device, handed to whoever wants it |
+//! | [`toe`] | the TCP offload engine: another loop, and sockets for host threads |
 //! | [`background`] | threads that give way to all others |
 //! | [`hugepage`], [`affinity`], [`clock`] | memory, cores and time of the real machine |
 #![deny(unsafe_code)]
@@ -29,6 +30,7 @@ pub mod idle;
 pub mod load;
 pub mod places;
 pub mod reception;
+pub mod toe;
 
 /// Socket set-up for starting engines: the ports that they share, the egress paths made of them, and what comes in there.
 pub use millrace_netio::{

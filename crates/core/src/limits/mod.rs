@@ -11,6 +11,7 @@
 //! | [`engines`] | the engines and their loops |
 //! | [`ip`] | the IP layer below TCP |
 //! | [`ladder`] | renditions of a title |
+//! | [`toe`] | the TCP offload engine and its queue pairs |
 //! | [`trick`] | titles made of other titles |
 //! | [`ts`] | the analyser of transport streams |
 //! | [`viewer`] | `play`, `load` and their reports |
@@ -25,6 +26,7 @@ pub mod ip;
 pub mod ladder;
 pub mod stream;
 pub mod tcp;
+pub mod toe;
 pub mod transform;
 pub mod trick;
 pub mod ts;

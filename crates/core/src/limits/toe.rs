@@ -1,0 +1,35 @@
+//! Bounds of the TCP offload engine (`crates/offload/src/toe`).
+
+/// Queue pairs of an engine: a host thread each. Each turn of the engine looks at the ring of every one.
+pub const MAX_PAIRS: usize = 64;
+/// Sockets of a queue pair at most: a place in its tables and a word of its memory each.
+pub const MAX_PAIR_SOCKETS: u32 = 1 << 16;
+/// Bytes that a pair's buffers of one kind are at most: offsets in records have 32 bits.
+pub const MAX_AREA_BYTES: u64 = 1 << 31;
+/// Shortest buffer of a pair: below a segment each segment would need more than one event.
+pub const MIN_BUFFER_BYTES: u32 = 2048;
+/// Longest buffer of a pair: eight of the largest chunks of TOAD (2004, table II).
+pub const MAX_BUFFER_BYTES: u32 = 1 << 20;
+/// Requests taken from one pair before another has its turn: what a pair's ring holds by default, so that a host is never waited for twice.
+pub const REQUESTS_PER_TURN: u32 = 256;
+/// Frames taken from the device in one turn: 256 full segments are 3 ms of 1 Gb/s, and as many ACKs as can be noted in a turn with room to spare.
+pub const FRAMES_PER_TURN: usize = 256;
+/// Bytes copied between a pair's memory and the stack at once: they stay in the first-level cache on the way.
+pub const CHUNK_BYTES: usize = 16_384;
+/// Backlog of a listener at most: what Linux takes (net.core.somaxconn).
+pub const MAX_BACKLOG: u32 = 4096;
+/// Backlog of a listener that nobody chose: what the standard library takes.
+pub const DEFAULT_BACKLOG: u32 = 128;
+/// Bytes that a connection may have given and not acknowledged before its writer sleeps: four thresholds, so that there is something to send while
+/// it is being woken.
+pub const SEND_SHARE_BYTES: u32 = 512 << 10;
+/// Bytes that have to be acknowledged before a sleeping writer is woken (TOAD 2004 section III.C: "for instance, the host requests an event once
+/// 128KB of buffers is freed").
+pub const WAKE_BYTES: u32 = 128 << 10;
+/// Bytes of a connection that the engine keeps ready to be sent: what fills 1 Gb/s at 2 ms, and is copied early enough on any shorter path.
+pub const SEND_AHEAD_BYTES: u32 = 256 << 10;
+/// How long received bytes wait for their buffer to be filled: a tenth of the round trips that TCP notices at all, and ten full segments of 1 Gb/s.
+pub const HAND_OVER_NS: u64 = 100_000;
+/// Longest sleep of an engine, of a host thread that waits without a limit too: everything that has work for either rings, so this only bounds
+/// the damage of a ring that was lost.
+pub const MAX_SLEEP_NS: u64 = 1_000_000_000;

@@ -1,0 +1,61 @@
+//! What the engine sends by and receives from.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use millrace_netio::link::Tun;
+
+/// A device of the engine, which nobody else uses. Frames are IP packets.
+pub trait Device: Send {
+    /// Shows the next packet to `take`; false: there is none now.
+    ///
+    /// # Errors
+    /// The device is gone or broken: the engine ends.
+    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> io::Result<bool>;
+
+    /// Sends a packet, which is copied. False: there is no room for it now.
+    ///
+    /// # Errors
+    /// The device is gone or broken: the engine ends.
+    fn send(&mut self, packet: &[u8]) -> io::Result<bool>;
+
+    /// Readable when there is a packet; `None`: the device has to be asked again and again.
+    fn readable(&self) -> Option<BorrowedFd<'_>>;
+}
+
+/// A TUN device: the kernel's network stack is at the other end.
+pub struct TunDevice {
+    tun: Tun,
+    packet: Box<[u8]>,
+}
+
+/// The longest packet of IP.
+const PACKET_BYTES: usize = 65_535;
+
+impl TunDevice {
+    /// A device that is up and has an address.
+    pub fn new(tun: Tun) -> Self {
+        Self { tun, packet: vec![0; PACKET_BYTES].into() }
+    }
+}
+
+impl Device for TunDevice {
+    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> io::Result<bool> {
+        let Some(bytes) = self.tun.read(&mut self.packet)? else { return Ok(false) };
+        take(&self.packet[..bytes]);
+        Ok(true)
+    }
+
+    fn send(&mut self, packet: &[u8]) -> io::Result<bool> {
+        match self.tun.write(packet) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            // What the kernel does not want is lost, as on any network; it is sent again.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(true),
+            other => other.map(|()| true),
+        }
+    }
+
+    fn readable(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.tun.as_fd())
+    }
+}

@@ -1,0 +1,509 @@
+//! Two engines on one wire, on a clock of the test's own: what hosts get of each other, and what no host can do to another.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex};
+
+use millrace_core::random::SplitMix;
+
+use super::*;
+use crate::bell::EventBell;
+use crate::toe::host::HostState;
+use crate::toe::pair::pair;
+use crate::toe::record::{Choice, Request};
+
+type Wire = Arc<Mutex<VecDeque<Vec<u8>>>>;
+
+/// One end of the wire.
+struct End {
+    out: Wire,
+    back: Wire,
+}
+
+impl Device for End {
+    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> io::Result<bool> {
+        let packet = self.back.lock().unwrap().pop_front();
+        Ok(packet.inspect(|packet| take(packet)).is_some())
+    }
+
+    fn send(&mut self, packet: &[u8]) -> io::Result<bool> {
+        self.out.lock().unwrap().push_back(packet.to_vec());
+        Ok(true)
+    }
+
+    fn readable(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+const PORT: u16 = 80;
+/// A turn so often.
+const STEP_NS: u64 = 20_000;
+
+struct Rig {
+    cores: [Core; 2],
+    ends: [End; 2],
+    hosts: [Vec<HostState>; 2],
+    now: Instant,
+    addresses: [SocketAddr; 2],
+}
+
+fn settings(address: &str) -> EngineSettings {
+    let mut settings = EngineSettings::new(vec![address.parse().unwrap()]);
+    settings.stack.connections = 64;
+    settings.stack.records = 4096;
+    settings.stack.host_pages = 1024;
+    settings.stack.descriptors = 1024;
+    settings.stack.clusters = vec![millrace_tcp::recv::ClusterSize { bytes: 4 << 20, page_bytes: 2048 }; 2];
+    settings.stack.secret = [1, 2];
+    settings.pairs = 2;
+    settings.pair.sockets = 16;
+    settings.pair.receive_buffers = 64;
+    settings.pair.send_buffers = 128;
+    settings
+}
+
+impl Rig {
+    fn new(change: impl Fn(&mut EngineSettings)) -> Self {
+        Self::between(["10.0.0.1", "10.0.0.2"], change)
+    }
+
+    fn between(addresses: [&str; 2], change: impl Fn(&mut EngineSettings)) -> Self {
+        let (there, back) = (Wire::default(), Wire::default());
+        let ends = [End { out: Arc::clone(&there), back: Arc::clone(&back) }, End { out: back, back: there }];
+        let mut hosts = [Vec::new(), Vec::new()];
+        let mut side = 0;
+        let cores = addresses.map(|address| {
+            let mut settings = settings(address);
+            change(&mut settings);
+            let mut engine_ends = Vec::new();
+            for _ in 0..settings.pairs {
+                let (engine, host) = pair(&settings.pair).unwrap();
+                engine_ends.push(engine);
+                let bell = Arc::new(EventBell::new().unwrap());
+                hosts[side].push(HostState::new(host, bell, &settings.pair));
+            }
+            side += 1;
+            Core::new(&settings, engine_ends)
+        });
+        let addresses = addresses.map(|address| SocketAddr::new(address.parse().unwrap(), PORT));
+        Self { cores, ends, hosts, now: Instant(1_000_000), addresses }
+    }
+
+    fn turn(&mut self) {
+        self.now = self.now.plus_ns(STEP_NS);
+        for (core, end) in self.cores.iter_mut().zip(&mut self.ends) {
+            core.turn(end, self.now).unwrap();
+        }
+        for host in self.hosts.iter_mut().flatten() {
+            host.hear();
+            host.give_back_all();
+        }
+        self.check();
+    }
+
+    /// Turns until `attempt` has a result.
+    fn until<T>(&mut self, mut attempt: impl FnMut(&mut Self) -> Option<T>) -> T {
+        for _ in 0..200_000 {
+            if let Some(result) = attempt(self) {
+                return result;
+            }
+            self.turn();
+        }
+        panic!("nothing has come of it: {:?}", self.cores.each_ref().map(|core| core.counters));
+    }
+
+    /// No buffer is lost or in two places.
+    fn check(&self) {
+        for pair in self.cores.iter().flat_map(|core| &core.pairs) {
+            let filling = pair.places.iter().filter(|place| match &place.what {
+                What::Line(line) => line.filling != NONE,
+                _ => false,
+            });
+            let lent = pair.lent.iter().flatten().count();
+            assert_eq!(pair.free.len() + lent + filling.count(), pair.lent.len(), "receive buffers");
+        }
+    }
+
+    /// A connection from host `from` of side 0 to host `to` of side 1: the socket of each.
+    fn connect(&mut self, from: usize, to: usize, port: u16) -> (u32, u32) {
+        let mut remote = self.addresses[1];
+        remote.set_port(port);
+        let any = SocketAddr::new(self.addresses[0].ip(), 0);
+        let listener = self.hosts[1][to].listen(remote, 8).unwrap();
+        let socket = self.hosts[0][from].connect(any, remote).unwrap();
+        self.hosts[1][to].ask_for_next(listener).unwrap();
+        let accepted = self.until(|rig| rig.hosts[1][to].take_next(listener).unwrap());
+        let ends = self.until(|rig| rig.hosts[0][from].outcome(socket).unwrap());
+        assert_eq!(ends.1, remote);
+        self.hosts[1][to].close(listener, false);
+        (socket, accepted)
+    }
+
+    /// `bytes` pseudo-random bytes from side `from` to the other.
+    fn transfer(&mut self, from: (usize, usize, u32), to: (usize, usize, u32), bytes: usize) {
+        let mut random = SplitMix(bytes as u64);
+        let sent: Vec<u8> = (0..bytes).map(|_| random.next() as u8).collect();
+        let (mut got, mut done) = (Vec::new(), 0);
+        let mut buffer = vec![0; 5000];
+        self.until(|rig| {
+            if done < bytes {
+                let parts = [&sent[done..], &[]].map(IoSlice::new);
+                done += rig.hosts[from.0][from.1].write(from.2, &parts).unwrap().unwrap_or(0);
+            }
+            while let Some(count) = rig.hosts[to.0][to.1].read(to.2, &mut buffer, true).unwrap() {
+                assert!(count > 0, "the end");
+                got.extend_from_slice(&buffer[..count]);
+            }
+            (got.len() >= bytes).then_some(())
+        });
+        assert!(got == sent, "other bytes came than were sent");
+    }
+}
+
+#[test]
+fn bytes_go_both_ways_by_both_families() {
+    for addresses in [["10.0.0.1", "10.0.0.2"], ["2001:db8::1", "2001:db8::2"]] {
+        let mut rig = Rig::between(addresses, |_| {});
+        let (here, there) = rig.connect(0, 1, PORT);
+        rig.transfer((0, 0, here), (1, 1, there), 1_000_000);
+        rig.transfer((1, 1, there), (0, 0, here), 300_001);
+        rig.hosts[0][0].shut_write(here).unwrap();
+        rig.until(|rig| rig.hosts[1][1].read(there, &mut [0], true).unwrap().filter(|&count| count == 0));
+        rig.transfer((1, 1, there), (0, 0, here), 10_000);
+        rig.hosts[0][0].close(here, false);
+        rig.hosts[1][1].close(there, false);
+        rig.until(|rig| rig.cores.iter().all(|core| core.stack().connections() == 0).then_some(()));
+        for core in &rig.cores {
+            assert_eq!((core.counters.rejected, core.counters.events_lost), (0, 0), "{:?}", core.counters);
+            assert_eq!(core.stack().store().host_pages(), 0);
+            for pair in &core.pairs {
+                assert_eq!(pair.free.len(), pair.lent.len(), "all buffers are back");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_writer_over_its_share_is_told_once_and_not_before_the_threshold() {
+    let mut rig = Rig::new(|settings| {
+        settings.pair.send_share_bytes = 256 << 10;
+        settings.pair.wake_bytes = 128 << 10;
+    });
+    let (here, there) = rig.connect(0, 0, PORT);
+    let block = [7; 8192];
+    let mut given = 0;
+    while let Some(count) = rig.hosts[0][0].write(here, &[IoSlice::new(&block)]).unwrap() {
+        given += count as u64;
+    }
+    assert_eq!(given, 256 << 10, "the share");
+    // The engine takes the bytes, but nothing that is not acknowledged is done with.
+    let count =
+        |rig: &Rig| rig.cores[0].pairs[0].end.words.load(rig.cores[0].pairs[0].end.layout.count(here));
+    for _ in 0..3 {
+        rig.now = rig.now.plus_ns(STEP_NS);
+        rig.cores[0].turn(&mut rig.ends[0], rig.now).unwrap();
+        rig.hosts[0][0].hear();
+    }
+    assert_eq!((rig.cores[0].counters.sent_bytes, count(&rig)), (given, 0));
+    assert_eq!(rig.hosts[0][0].write(here, &[IoSlice::new(&block)]).unwrap(), None);
+    assert_eq!(rig.hosts[0][0].unused().1, 128 - 32, "chunks");
+    // The receiver takes a few bytes at a time: many acknowledgments, one event.
+    let mut taken = 0;
+    rig.until(|rig| {
+        taken += rig.hosts[1][0].read(there, &mut [0; 4096], true).unwrap().unwrap_or(0);
+        let count = count(rig);
+        assert_eq!(rig.cores[0].counters.wakes, u64::from(count >= 128 << 10), "at {count}");
+        (count == given).then_some(())
+    });
+    assert_eq!(rig.cores[0].counters.wakes, 1);
+    assert!(rig.hosts[0][0].write(here, &[IoSlice::new(&block)]).unwrap().is_some(), "it writes again");
+}
+
+#[test]
+fn a_buffer_is_handed_over_when_it_is_full_or_its_time_is_over() {
+    const BOUND_NS: u64 = 500_000_000;
+    let mut rig = Rig::new(|settings| settings.hand_over_ns = BOUND_NS);
+    let (here, there) = rig.connect(0, 0, PORT);
+    let begun = rig.now;
+    assert_eq!(rig.hosts[0][0].write(here, &[IoSlice::new(&[1; 20_000])]).unwrap(), Some(20_000));
+    rig.until(|rig| (rig.cores[1].counters.buffers == 2).then_some(()));
+    assert!(rig.now.ns_since(begun) < BOUND_NS / 2, "full buffers do not wait");
+    rig.until(|rig| (rig.cores[1].counters.buffers == 3).then_some(()));
+    assert!(rig.now.ns_since(begun) >= BOUND_NS, "after {} ns", rig.now.ns_since(begun));
+    let mut all = [0; 30_000];
+    assert_eq!(rig.hosts[1][0].read(there, &mut all, false).unwrap(), Some(20_000));
+    // The end of the bytes waits for nothing.
+    let begun = rig.now;
+    rig.hosts[0][0].write(here, &[IoSlice::new(b"last")]).unwrap();
+    rig.hosts[0][0].shut_write(here).unwrap();
+    rig.until(|rig| (rig.cores[1].counters.buffers == 4).then_some(()));
+    assert!(rig.now.ns_since(begun) < BOUND_NS / 2);
+}
+
+#[test]
+fn who_gives_no_buffers_back_stops_nobody_else() {
+    let mut rig = Rig::new(|settings| settings.pair.receive_buffers = 8);
+    let (greedy, kept) = rig.connect(0, 0, PORT);
+    let (other, there) = rig.connect(1, 1, PORT + 1);
+    rig.hosts[1][0].keep_buffers();
+    let block = [3; 8192];
+    rig.until(|rig| {
+        while rig.hosts[0][0].write(greedy, &[IoSlice::new(&block)]).unwrap().is_some() {}
+        let _ = rig.hosts[1][0].read(kept, &mut [0; 8192], true).unwrap();
+        (rig.cores[1].counters.starved > 0).then_some(())
+    });
+    assert_eq!(rig.cores[1].pairs[0].free.len(), 0);
+    rig.transfer((0, 1, other), (1, 1, there), 500_000);
+    rig.transfer((1, 1, there), (0, 1, other), 500_000);
+}
+
+/// Buffers that one connection has held are there for another that waits for them.
+#[test]
+fn who_starves_goes_on_with_the_buffers_of_others() {
+    let mut rig = Rig::new(|settings| settings.pair.receive_buffers = 8);
+    let (here, full) = rig.connect(0, 0, PORT);
+    let (other, starved) = rig.connect(0, 0, PORT + 1);
+    assert_eq!(rig.hosts[0][0].write(here, &[IoSlice::new(&[1; 8 * 8192])]).unwrap(), Some(8 * 8192));
+    rig.until(|rig| rig.cores[1].pairs[0].free.is_empty().then_some(()));
+    rig.hosts[0][0].write(other, &[IoSlice::new(b"late")]).unwrap();
+    rig.until(|rig| (rig.cores[1].counters.starved == 1).then_some(()));
+    for _ in 0..1000 {
+        rig.turn();
+    }
+    assert_eq!(rig.hosts[1][0].read(starved, &mut [0; 8], false).unwrap(), None);
+    assert_eq!(rig.hosts[1][0].read(full, &mut [0; 8 * 8192], true).unwrap(), Some(8 * 8192));
+    assert_eq!(rig.until(|rig| rig.hosts[1][0].read(starved, &mut [0; 8], true).unwrap()), 4);
+}
+
+#[test]
+fn who_does_not_read_a_connection_holds_no_more_than_its_share() {
+    let mut rig = Rig::new(|settings| settings.pair.receive_share = 4);
+    let (unread, _there) = rig.connect(0, 0, PORT);
+    let (other, there) = rig.connect(0, 0, PORT + 1);
+    let block = [3; 8192];
+    rig.until(|rig| {
+        while rig.hosts[0][0].write(unread, &[IoSlice::new(&block)]).unwrap().is_some() {}
+        (rig.cores[1].pairs[0].lent.iter().flatten().count() == 4).then_some(())
+    });
+    for _ in 0..1000 {
+        rig.turn();
+    }
+    assert_eq!(rig.cores[1].pairs[0].lent.iter().flatten().count(), 4);
+    assert_eq!(rig.cores[1].counters.starved, 0);
+    rig.transfer((1, 0, there), (0, 0, other), 500_000);
+}
+
+/// The end is told behind the last byte, however long it has to wait for buffers.
+#[test]
+fn the_end_comes_behind_the_bytes() {
+    const BYTES: usize = 100_000;
+    let mut rig = Rig::new(|settings| settings.pair.receive_share = 1);
+    let (here, there) = rig.connect(0, 0, PORT);
+    assert_eq!(rig.hosts[0][0].write(here, &[IoSlice::new(&[5; BYTES])]).unwrap(), Some(BYTES));
+    rig.hosts[0][0].shut_write(here).unwrap();
+    let mut got = 0;
+    rig.until(|rig| {
+        // It reads all that there is, before more can come.
+        while let Some(count) = rig.hosts[1][0].read(there, &mut [0; 4096], true).unwrap() {
+            got += count;
+            if count == 0 {
+                return Some(());
+            }
+        }
+        None
+    });
+    assert_eq!(got, BYTES);
+}
+
+#[test]
+fn a_listener_has_no_more_connections_than_its_backlog() {
+    // With cookies a caller is answered before it is known whether there is room.
+    let mut rig = Rig::new(|settings| settings.stack.cookies = false);
+    let remote = rig.addresses[1];
+    let any = SocketAddr::new(rig.addresses[0].ip(), 0);
+    let listener = rig.hosts[1][0].listen(remote, 2).unwrap();
+    rig.turn();
+    let calls: Vec<u32> = (0..5).map(|_| rig.hosts[0][0].connect(any, remote).unwrap()).collect();
+    let connected = |rig: &mut Rig| {
+        calls.iter().filter(|&&call| rig.hosts[0][0].outcome(call).unwrap().is_some()).count()
+    };
+    // Two seconds: those that are not answered have called twice.
+    for _ in 0..100_000 {
+        rig.turn();
+    }
+    assert_eq!(rig.cores[1].stack().connections(), 2);
+    for _ in 0..5 {
+        rig.hosts[1][0].ask_for_next(listener).unwrap();
+        rig.until(|rig| rig.hosts[1][0].take_next(listener).unwrap());
+    }
+    rig.until(|rig| (connected(rig) == 5).then_some(()));
+    // Closed, it sends away who waits there, and the socket that waits comes back.
+    let late = rig.hosts[0][1].connect(any, remote).unwrap();
+    rig.until(|rig| rig.hosts[0][1].outcome(late).unwrap());
+    rig.hosts[1][0].close(listener, false);
+    rig.until(|rig| rig.hosts[0][1].read(late, &mut [0], true).err());
+    let refused = rig.hosts[0][1].connect(any, remote).unwrap();
+    let error = rig.until(|rig| rig.hosts[0][1].outcome(refused).err());
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_the_reason() {
+    let mut rig = Rig::new(|_| {});
+    let own = rig.addresses[1];
+    let host = |rig: &mut Rig, call: &dyn Fn(&mut HostState) -> u32| {
+        let socket = call(&mut rig.hosts[1][0]);
+        let error = rig.until(|rig| {
+            rig.hosts[1][0]
+                .outcome(socket)
+                .map(|ends| ends.map(|_| None))
+                .unwrap_or_else(|error| Some(Some(error.kind())))
+        });
+        rig.hosts[1][0].close(socket, false);
+        error
+    };
+    assert_eq!(
+        host(&mut rig, &|host| host.listen("10.9.9.9:80".parse().unwrap(), 1).unwrap()),
+        Some(io::ErrorKind::AddrNotAvailable)
+    );
+    let first = rig.hosts[1][1].listen(own, 1).unwrap();
+    rig.until(|rig| rig.hosts[1][1].outcome(first).unwrap());
+    assert_eq!(host(&mut rig, &|host| host.listen(own, 1).unwrap()), Some(io::ErrorKind::AddrInUse));
+    let v6 = "[2001:db8::1]:80".parse().unwrap();
+    let any = SocketAddr::from(([0; 4], 0));
+    assert_eq!(host(&mut rig, &|host| host.connect(any, v6).unwrap()), Some(io::ErrorKind::AddrNotAvailable));
+    rig.turn();
+    assert_eq!(rig.hosts[1][0].unused().0, 16, "a socket that was refused is free again");
+    assert_eq!(rig.cores[1].counters.rejected, 0);
+}
+
+#[test]
+fn what_was_given_is_sent_though_the_socket_is_closed() {
+    const BYTES: usize = 400_000;
+    let mut rig = Rig::new(|_| {});
+    let (here, there) = rig.connect(0, 0, PORT);
+    let sent: Vec<u8> = (0..BYTES).map(|at| (at / 251) as u8).collect();
+    assert_eq!(rig.hosts[0][0].write(here, &[IoSlice::new(&sent)]).unwrap(), Some(BYTES));
+    rig.hosts[0][0].close(here, false);
+    let (mut got, mut buffer) = (Vec::new(), [0; 8192]);
+    rig.until(|rig| {
+        let count = rig.hosts[1][0].read(there, &mut buffer, true).unwrap()?;
+        got.extend_from_slice(&buffer[..count]);
+        (count == 0).then_some(())
+    });
+    assert!(got == sent, "{} of {BYTES} bytes", got.len());
+    rig.hosts[1][0].close(there, false);
+    rig.until(|rig| rig.cores.iter().all(|core| core.stack().connections() == 0).then_some(()));
+    assert_eq!(rig.hosts[0][0].unused(), (16, 128), "sockets and chunks");
+}
+
+/// A host of 16 sockets never runs out of them, whatever becomes of what it opens.
+#[test]
+fn no_socket_is_lost() {
+    let mut rig = Rig::new(|_| {});
+    let remote = rig.addresses[1];
+    let any = SocketAddr::new(rig.addresses[0].ip(), 0);
+    for round in 0..40 {
+        if round % 2 == 0 {
+            let (here, there) = rig.connect(0, 0, PORT);
+            rig.hosts[0][0].set(here, Choice::NoDelay, true).unwrap();
+            rig.until(|rig| rig.hosts[0][0].take_done(here).unwrap());
+            rig.hosts[0][0].write(here, &[IoSlice::new(b"unread")]).unwrap();
+            rig.hosts[0][0].close(here, round % 4 == 0);
+            rig.hosts[1][0].close(there, false);
+        } else {
+            let socket = rig.hosts[0][0].connect(any, remote).unwrap();
+            if round % 4 == 1 {
+                rig.until(|rig| rig.hosts[0][0].outcome(socket).err());
+            }
+            rig.hosts[0][0].close(socket, false);
+        }
+    }
+    rig.until(|rig| rig.cores.iter().all(|core| core.stack().connections() == 0).then_some(()));
+    for host in [&rig.hosts[0][0], &rig.hosts[1][0]] {
+        assert_eq!(host.unused(), (16, 128), "sockets and chunks");
+    }
+}
+
+/// Records of any content, of a host that others share the engine with: nothing panics, no buffer is lost, and the others' bytes arrive.
+#[test]
+fn garbage_of_one_host_hurts_no_other() {
+    let mut rejected = 0;
+    bolero::check!().with_type::<Vec<(u8, u8, [u64; 7])>>().with_iterations(200).for_each(|records| {
+        let mut rig = Rig::new(|_| {});
+        let (here, there) = rig.connect(0, 0, PORT);
+        for (kind, socket, record) in records {
+            let mut record = *record;
+            // Half of them are nearly right: a kind and a socket that there may be.
+            if kind % 2 == 0 {
+                record[0] = u64::from(kind / 2 % 10) | record[0] & 0xff00 | u64::from(socket % 20) << 32;
+                record[1] &= if kind % 4 == 0 { 0x0000_3fff_0000_3fff } else { u64::MAX };
+            }
+            let _ = rig.hosts[1][1].inject(&record);
+            rig.turn();
+        }
+        rig.transfer((0, 0, here), (1, 0, there), 20_000);
+        rig.transfer((1, 0, there), (0, 0, here), 20_000);
+    });
+    // And by numbers that a seed repeats, so that some are rejected for certain.
+    let mut rig = Rig::new(|_| {});
+    let (here, there) = rig.connect(0, 0, PORT);
+    let mut random = SplitMix(77);
+    for _ in 0..5000 {
+        let mut record = std::array::from_fn(|_| random.next());
+        record[0] &= 0x000f_0000_ff0f;
+        let _ = rig.hosts[1][1].inject(&record);
+        rig.turn();
+        rejected += 1;
+    }
+    rig.transfer((0, 0, here), (1, 0, there), 100_000);
+    let counters = rig.cores[1].counters;
+    assert!(counters.rejected > rejected / 2, "{counters:?}");
+}
+
+/// Ranges just inside and just outside the area.
+#[test]
+fn a_range_outside_the_area_is_rejected() {
+    let mut rig = Rig::new(|_| {});
+    let (here, _) = rig.connect(0, 0, PORT);
+    let area = 128 * 8192;
+    let send = |rig: &mut Rig, offset, bytes| {
+        let before = rig.cores[0].counters.rejected;
+        assert!(rig.hosts[0][0].inject(&Request::Send { socket: here, offset, bytes }.encode()));
+        rig.turn();
+        rig.cores[0].counters.rejected > before
+    };
+    assert!(!send(&mut rig, area - 8, 8));
+    for (offset, bytes) in [(area - 8, 9), (area, 1), (u32::MAX, 2), (1, u32::MAX), (0, 0)] {
+        assert!(send(&mut rig, offset, bytes), "{bytes} at {offset}");
+    }
+    // Buffers that it does not hold.
+    let before = rig.cores[0].counters.rejected;
+    for buffer in [0, 63, 64, u32::MAX] {
+        let give = Request::Give { count: 1, buffers: [buffer; 12] };
+        assert!(rig.hosts[0][0].inject(&give.encode()));
+    }
+    rig.turn();
+    assert_eq!(rig.cores[0].counters.rejected - before, 4);
+}
+
+/// A host that asks on and on and reads no answer loses answers, and no other does.
+#[test]
+fn who_reads_no_events_loses_only_its_own() {
+    let mut rig = Rig::new(|settings| settings.pair.requests = 64);
+    let (here, there) = rig.connect(0, 0, PORT);
+    let (deaf, _) = rig.connect(1, 1, PORT + 1);
+    let set = Request::Set { socket: deaf, option: Choice::NoDelay, is_on: true }.encode();
+    let (mut lost, mut turns) = (0, 0);
+    while lost == 0 && turns < 10_000 {
+        while rig.hosts[0][1].inject(&set) {}
+        rig.now = rig.now.plus_ns(STEP_NS);
+        let (core, end) = (&mut rig.cores[0], &mut rig.ends[0]);
+        core.turn(end, rig.now).unwrap();
+        (lost, turns) = (core.counters.events_lost, turns + 1);
+    }
+    assert!(lost > 0, "after {turns} turns");
+    rig.transfer((0, 0, here), (1, 0, there), 100_000);
+}

@@ -1,0 +1,403 @@
+//! The engine without its thread: requests and packets and the time come in, packets and events go out.
+//!
+//! ```text
+//!   requests ─► stack: input ─ protocol ─► lines ─► stack: output ─► lines ─► bells
+//!   of all pairs      packets              bytes from and to pairs  counts, events
+//! ```
+//!
+//! A *line* is what stands between a socket of a pair and a connection of the stack. One that may have something to do is in a queue, once; each turn
+//! serves those that are there.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `requests` | what hosts ask for, checked |
+//! | `listen` | listeners, and connections that wait to be accepted |
+//! | `serve` | what a line has to do; its end |
+//! | `send` | from a host's area to the stack |
+//! | `receive` | from the stack to anonymous buffers |
+
+mod listen;
+mod receive;
+mod requests;
+mod send;
+mod serve;
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use millrace_core::limits::tcp::MAX_LISTENERS;
+use millrace_core::limits::toe::{CHUNK_BYTES, FRAMES_PER_TURN};
+use millrace_core::time::Instant;
+use millrace_tcp::conn::{Happened, Reason};
+use millrace_tcp::stack::{Arrived, ConnectionId, ListenerId, Stack, Taken};
+
+use self::send::Descriptors;
+use super::device::Device;
+use super::ip;
+use super::pair::{EngineEnd, PairSettings};
+use super::record::Event;
+use super::{EngineSettings, ToeCounters};
+
+/// Stands for no buffer, descriptor or connection.
+const NONE: u32 = u32::MAX;
+/// Room for an IP packet.
+const PACKET_BYTES: usize = 65_535;
+
+/// A socket of a pair, by the pair's and its own number.
+type SocketId = (u16, u32);
+
+/// The connection behind a socket.
+struct Line {
+    id: ConnectionId,
+    ends: (SocketAddr, SocketAddr),
+    is_connecting: bool,
+    /// Bytes that the host has given, and those of them that the stack has taken.
+    given: u64,
+    taken: u64,
+    /// Descriptors of what it has not taken yet.
+    first: u32,
+    last: u32,
+    /// Count at which the host wants to be told.
+    wake_at: Option<u64>,
+    /// Buffer that is being filled, how far, and since when.
+    filling: u32,
+    filled: u32,
+    since: Instant,
+    /// Buffers that the host holds.
+    held: u32,
+    /// The stack may have something to be read.
+    is_readable: bool,
+    peer_closed: bool,
+    end_told: bool,
+    closed: Option<Reason>,
+    close_told: bool,
+    is_shut: bool,
+    /// The host has closed it; whether by a reset.
+    closing: Option<bool>,
+}
+
+impl Line {
+    fn new(id: ConnectionId, ends: (SocketAddr, SocketAddr)) -> Self {
+        Self {
+            id,
+            ends,
+            is_connecting: false,
+            given: 0,
+            taken: 0,
+            first: NONE,
+            last: NONE,
+            wake_at: None,
+            filling: NONE,
+            filled: 0,
+            since: Instant(0),
+            held: 0,
+            is_readable: true,
+            peer_closed: false,
+            end_told: false,
+            closed: None,
+            close_told: false,
+            is_shut: false,
+            closing: None,
+        }
+    }
+
+    fn hear(&mut self, happened: Happened, reason: Reason) {
+        self.is_readable |= happened.has(Happened::READABLE);
+        self.peer_closed |= happened.has(Happened::PEER_CLOSED);
+        if happened.has(Happened::CLOSED) {
+            self.closed = Some(reason);
+        }
+    }
+}
+
+/// What a socket is.
+enum What {
+    Free,
+    /// It is none, and the host knows; until it closes it.
+    Failed,
+    /// Index of the listener.
+    Listener(u16),
+    /// The next connection of a listener.
+    Waiting,
+    Line(Line),
+}
+
+/// A socket and the queues that it is in, which outlive what it is.
+struct Place {
+    what: What,
+    is_dirty: bool,
+    is_timed: bool,
+    is_starved: bool,
+    is_short: bool,
+}
+
+/// A host's side of the engine.
+struct Pair {
+    end: EngineEnd,
+    settings: PairSettings,
+    places: Box<[Place]>,
+    descriptors: Descriptors,
+    /// Receive buffers that are the engine's and empty.
+    free: Vec<u32>,
+    /// Of each receive buffer whether the host holds it, and of which line.
+    lent: Box<[Option<(u32, ConnectionId)>]>,
+    /// Sockets that wait for a receive buffer.
+    starved: VecDeque<u32>,
+    /// Its host has something to read.
+    rings: bool,
+}
+
+impl Pair {
+    fn new(end: EngineEnd, settings: &PairSettings) -> Self {
+        let place = || Place {
+            what: What::Free,
+            is_dirty: false,
+            is_timed: false,
+            is_starved: false,
+            is_short: false,
+        };
+        let sockets = settings.sockets as usize;
+        Self {
+            end,
+            places: (0..sockets).map(|_| place()).collect(),
+            descriptors: Descriptors::new(settings.send_buffers),
+            // All are the engine's at the start.
+            free: (0..settings.receive_buffers).rev().collect(),
+            lent: (0..settings.receive_buffers).map(|_| None).collect(),
+            starved: VecDeque::with_capacity(sockets),
+            settings: settings.clone(),
+            rings: false,
+        }
+    }
+
+    fn line(&mut self, socket: u32) -> Option<&mut Line> {
+        match &mut self.places.get_mut(socket as usize)?.what {
+            What::Line(line) => Some(line),
+            _ => None,
+        }
+    }
+
+    fn has_free(&self, socket: u32) -> bool {
+        self.places.get(socket as usize).is_some_and(|place| matches!(place.what, What::Free))
+    }
+
+    /// Tells the host. There is always room, unless the host does not read and asks on.
+    fn tell(&mut self, event: &Event, counters: &mut ToeCounters) -> bool {
+        let is_told = self.end.events.push(&event.encode());
+        self.rings |= is_told;
+        counters.events += u64::from(is_told);
+        counters.events_lost += u64::from(!is_told);
+        is_told
+    }
+}
+
+/// Whose a connection of the stack is.
+#[derive(Clone, Copy)]
+enum Owner {
+    Nobody,
+    Line(ConnectionId, SocketId),
+    /// It waits to be accepted.
+    Queued {
+        id: ConnectionId,
+        ends: (SocketAddr, SocketAddr),
+        next: u32,
+        happened: Happened,
+        reason: Reason,
+    },
+}
+
+/// A listener, and the connections that wait there: a list through the owners.
+struct Listening {
+    id: ListenerId,
+    socket: SocketId,
+    backlog: u32,
+    first: u32,
+    last: u32,
+    count: u32,
+    /// The socket that is to be the next connection.
+    waiting: Option<u32>,
+}
+
+/// All of it.
+pub(super) struct Core {
+    stack: Stack,
+    addresses: Vec<IpAddr>,
+    pairs: Box<[Pair]>,
+    owners: Box<[Owner]>,
+    listeners: [Option<Listening>; MAX_LISTENERS],
+    /// Lines that may have something to do.
+    dirty: VecDeque<SocketId>,
+    /// Lines with a buffer that is not full, in the order of the time.
+    timed: VecDeque<SocketId>,
+    /// Lines for whose bytes the stack has no page.
+    short: VecDeque<SocketId>,
+    host_pages: u32,
+    hand_over_ns: u64,
+    chunk: Box<[u8]>,
+    packet: Box<[u8]>,
+    ip_id: u16,
+    pub(super) counters: ToeCounters,
+}
+
+impl Core {
+    /// All its memory is taken here.
+    pub(super) fn new(settings: &EngineSettings, ends: Vec<EngineEnd>) -> Self {
+        let pairs: Box<[Pair]> = ends.into_iter().map(|end| Pair::new(end, &settings.pair)).collect();
+        let sockets = pairs.iter().map(|pair| pair.places.len()).sum();
+        Self {
+            stack: Stack::new(&settings.stack),
+            addresses: settings.addresses.clone(),
+            pairs,
+            owners: (0..settings.stack.connections).map(|_| Owner::Nobody).collect(),
+            listeners: [const { None }; MAX_LISTENERS],
+            dirty: VecDeque::with_capacity(sockets),
+            timed: VecDeque::with_capacity(sockets),
+            short: VecDeque::with_capacity(sockets),
+            host_pages: settings.stack.host_pages,
+            hand_over_ns: settings.hand_over_ns,
+            chunk: vec![0; CHUNK_BYTES].into(),
+            packet: vec![0; PACKET_BYTES].into(),
+            ip_id: 0,
+            counters: ToeCounters::default(),
+        }
+    }
+
+    /// One turn.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(super) fn turn(&mut self, device: &mut dyn Device, now: Instant) -> io::Result<()> {
+        self.take_requests(now);
+        self.take_packets(device, now)?;
+        self.stack.protocol(now);
+        self.hear(now);
+        self.serve_all(now);
+        self.send_packets(device, now)?;
+        // The output stage has processed ACKs: what they free is told in this turn.
+        self.hear(now);
+        self.serve_all(now);
+        self.hand_over_due(now);
+        self.ring();
+        Ok(())
+    }
+
+    /// Whether a host has asked for something.
+    pub(super) fn has_requests(&self) -> bool {
+        self.pairs.iter().any(|pair| pair.end.requests.is_ready())
+    }
+
+    /// When there is something to do even if nothing comes in.
+    pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
+        if !self.dirty.is_empty() {
+            return Some(now);
+        }
+        let timed = self.timed.front().map(|&(pair, socket)| {
+            match &self.pairs[usize::from(pair)].places[socket as usize].what {
+                What::Line(line) => line.since.plus_ns(self.hand_over_ns),
+                _ => now,
+            }
+        });
+        [self.stack.next_due(now), timed].into_iter().flatten().min()
+    }
+
+    /// All hosts are told that there is no engine any more.
+    pub(super) fn stop(&self) {
+        self.pairs.iter().for_each(|pair| pair.end.stop());
+    }
+
+    /// The stack, for tests and counters.
+    pub(super) fn stack(&self) -> &Stack {
+        &self.stack
+    }
+
+    fn take_packets(&mut self, device: &mut dyn Device, now: Instant) -> io::Result<()> {
+        let Self { stack, addresses, counters, .. } = self;
+        for _ in 0..FRAMES_PER_TURN {
+            let mut take = |packet: &[u8]| {
+                let parsed = ip::parse(packet).filter(|packet| addresses.contains(&packet.destination));
+                let Some(packet) = parsed else {
+                    counters.packets_passed += 1;
+                    return;
+                };
+                counters.packets_in += 1;
+                let arrived = Arrived {
+                    source: SocketAddr::new(packet.source, 0),
+                    destination: SocketAddr::new(packet.destination, 0),
+                    is_marked: packet.is_marked,
+                    bytes: packet.segment,
+                    at: now,
+                };
+                stack.input(&arrived, now);
+            };
+            if !device.receive(&mut take)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn send_packets(&mut self, device: &mut dyn Device, now: Instant) -> io::Result<()> {
+        let Self { stack, packet, ip_id, counters, .. } = self;
+        let mut failed = None;
+        stack.output(now, &mut |out| {
+            *ip_id = ip_id.wrapping_add(1);
+            // A segment that no packet holds is none that this stack makes.
+            let Some(bytes) = ip::write(out, *ip_id, packet) else { return Taken::Copied };
+            match device.send(&packet[..bytes]) {
+                Ok(true) => {
+                    counters.packets_out += 1;
+                    Taken::Copied
+                }
+                Ok(false) => Taken::Full,
+                Err(error) => {
+                    failed = Some(error);
+                    Taken::Full
+                }
+            }
+        });
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// What the stack has to tell reaches its line or its listener.
+    fn hear(&mut self, now: Instant) {
+        while let Some(event) = self.stack.poll_event() {
+            let id = event.connection;
+            let Some(owner) = self.owners.get_mut(id.number() as usize) else { continue };
+            match owner {
+                Owner::Line(of, socket) if *of == id => {
+                    let socket = *socket;
+                    if let Some(line) = self.pairs[usize::from(socket.0)].line(socket.1) {
+                        line.hear(event.happened, event.reason);
+                    }
+                    self.make_dirty(socket);
+                }
+                Owner::Queued { id: of, happened, reason, .. } if *of == id => {
+                    happened.0 |= event.happened.0;
+                    *reason = event.reason;
+                }
+                _ => self.hear_of_new(&event, now),
+            }
+        }
+    }
+
+    /// The socket has its turn when lines are served next.
+    fn make_dirty(&mut self, (pair, socket): SocketId) {
+        let place = &mut self.pairs[usize::from(pair)].places[socket as usize];
+        if !std::mem::replace(&mut place.is_dirty, true) {
+            self.dirty.push_back((pair, socket));
+        }
+    }
+
+    fn ring(&mut self) {
+        for pair in &mut self.pairs {
+            if std::mem::take(&mut pair.rings) {
+                pair.end.bell.ring();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "engine_tests.rs"]
+mod tests;

@@ -1,0 +1,192 @@
+//! What hosts ask for. Nothing of a record is believed: a socket that is not there, a range outside the area, a buffer that the host does not hold
+//! is counted, and that is all that happens.
+
+use std::net::SocketAddr;
+
+use millrace_core::limits::toe::REQUESTS_PER_TURN;
+use millrace_core::time::Instant;
+
+use super::{Core, Line, NONE, Owner, Pair, SocketId, What};
+use crate::toe::record::{Choice, Event, Fault, GIVEN_AT_ONCE, Request};
+
+impl Core {
+    /// Takes what hosts have asked for, of each as much as a turn allows.
+    pub(super) fn take_requests(&mut self, now: Instant) {
+        for pair in 0..self.pairs.len() {
+            for _ in 0..REQUESTS_PER_TURN {
+                let Some(record) = self.pairs[pair].end.requests.pop() else { break };
+                self.counters.requests += 1;
+                let is_taken = Request::decode(&record)
+                    .is_some_and(|request| self.take_request(pair as u16, request, now));
+                self.counters.rejected += u64::from(!is_taken);
+            }
+        }
+    }
+
+    /// Whether it could be.
+    fn take_request(&mut self, pair: u16, request: Request, now: Instant) -> bool {
+        match request {
+            Request::Listen { socket, backlog, local } => self.listen((pair, socket), backlog, local),
+            Request::Accept { listener, socket } => self.accept(pair, listener, socket),
+            Request::Connect { socket, local, remote } => self.connect((pair, socket), local, remote, now),
+            Request::Send { socket, offset, bytes } => self.give_bytes((pair, socket), offset, bytes),
+            Request::Shutdown { socket } => {
+                let line = self.pair(pair).line(socket).filter(|line| line.closing.is_none());
+                let Some(line) = line else { return false };
+                line.is_shut = true;
+                self.make_dirty((pair, socket));
+                true
+            }
+            Request::Close { socket, is_reset } => self.close((pair, socket), is_reset, now),
+            Request::Set { socket, option, is_on } => self.set((pair, socket), option, is_on, now),
+            Request::Wake { socket, at } => {
+                let Some(line) = self.pair(pair).line(socket) else { return false };
+                line.wake_at = Some(at);
+                self.make_dirty((pair, socket));
+                true
+            }
+            Request::Give { count, buffers } => self.take_buffers(pair, count, &buffers),
+        }
+    }
+
+    pub(super) fn pair(&mut self, pair: u16) -> &mut Pair {
+        &mut self.pairs[usize::from(pair)]
+    }
+
+    pub(super) fn tell(&mut self, pair: u16, event: &Event) {
+        self.pairs[usize::from(pair)].tell(event, &mut self.counters);
+    }
+
+    fn connect(
+        &mut self,
+        (pair, socket): SocketId,
+        mut local: SocketAddr,
+        remote: SocketAddr,
+        now: Instant,
+    ) -> bool {
+        if !self.pair(pair).has_free(socket) {
+            return false;
+        }
+        let own = |ip| local.ip().is_unspecified() || ip == local.ip();
+        let address = self.addresses.iter().copied().find(|&ip| ip.is_ipv4() == remote.is_ipv4() && own(ip));
+        let opened = match address {
+            None => Err(Fault::NoAddress),
+            Some(_) if remote.port() == 0 || remote.ip().is_unspecified() => Err(Fault::Refused),
+            Some(ip) => {
+                local.set_ip(ip);
+                self.stack.open(local, remote, now).map_err(Fault::of_call)
+            }
+        };
+        match opened {
+            Ok(id) => {
+                let ends = self.stack.ends(id).unwrap_or((local, remote));
+                let line = Line { is_connecting: true, ..Line::new(id, ends) };
+                self.join((pair, socket), line);
+            }
+            Err(error) => {
+                self.pair(pair).places[socket as usize].what = What::Failed;
+                self.tell(pair, &Event::Connected { socket, error: Some(error), local, remote });
+            }
+        }
+        true
+    }
+
+    /// A socket and a connection of the stack belong together from now on.
+    pub(super) fn join(&mut self, (pair, socket): SocketId, line: Line) {
+        self.owners[line.id.number() as usize] = Owner::Line(line.id, (pair, socket));
+        let pair_of = self.pair(pair);
+        let count = pair_of.end.layout.count(socket);
+        pair_of.end.words.store(count, 0);
+        pair_of.places[socket as usize].what = What::Line(line);
+        self.make_dirty((pair, socket));
+    }
+
+    fn close(&mut self, (pair, socket): SocketId, is_reset: bool, now: Instant) -> bool {
+        let Some(place) = self.pair(pair).places.get_mut(socket as usize) else { return false };
+        match &mut place.what {
+            // A socket that waits for a connection goes with its listener.
+            What::Free | What::Waiting => false,
+            What::Failed => {
+                place.what = What::Free;
+                self.tell(pair, &Event::Closed { socket });
+                true
+            }
+            What::Listener(index) => {
+                let index = *index;
+                self.unlisten(index, now);
+                self.pair(pair).places[socket as usize].what = What::Free;
+                self.tell(pair, &Event::Closed { socket });
+                true
+            }
+            What::Line(line) if line.closing.is_some() => false,
+            What::Line(line) => {
+                line.closing = Some(is_reset);
+                self.make_dirty((pair, socket));
+                true
+            }
+        }
+    }
+
+    fn set(&mut self, (pair, socket): SocketId, option: Choice, is_on: bool, now: Instant) -> bool {
+        let Some(line) = self.pair(pair).line(socket) else { return false };
+        let (id, is_over) = (line.id, line.closed.is_some());
+        match option {
+            Choice::NoDelay => self.stack.nagle(id, !is_on, now),
+            Choice::KeepAlive => self.stack.keep_alive(id, is_on, now),
+        }
+        self.tell(pair, &Event::Done { socket, error: is_over.then_some(Fault::NotConnected) });
+        true
+    }
+
+    /// Receive buffers are given back. Those that the host does not hold are passed over, and make the request a wrong one.
+    fn take_buffers(&mut self, pair: u16, count: u8, buffers: &[u32; GIVEN_AT_ONCE]) -> bool {
+        let mut are_all_good = true;
+        for &buffer in &buffers[..usize::from(count).min(GIVEN_AT_ONCE)] {
+            let of = self.pair(pair);
+            let Some((socket, id)) = of.lent.get_mut(buffer as usize).and_then(Option::take) else {
+                are_all_good = false;
+                continue;
+            };
+            of.free.push(buffer);
+            let line = of.line(socket).filter(|line| line.id == id);
+            if let Some(line) = line {
+                line.held -= 1;
+                self.make_dirty((pair, socket));
+            }
+            while let Some(socket) = self.pair(pair).starved.pop_front() {
+                self.pair(pair).places[socket as usize].is_starved = false;
+                self.make_dirty((pair, socket));
+            }
+        }
+        are_all_good
+    }
+
+    /// The range is in the area, or the request is a wrong one.
+    fn give_bytes(&mut self, (pair, socket): SocketId, offset: u32, bytes: u32) -> bool {
+        let Pair { end, places, descriptors, .. } = self.pair(pair);
+        let Some(What::Line(line)) = places.get_mut(socket as usize).map(|place| &mut place.what) else {
+            return false;
+        };
+        let is_in = offset.checked_add(bytes).is_some_and(|end_at| end_at <= end.layout.send_bytes);
+        if !is_in || bytes == 0 || line.is_shut || line.closing.is_some() {
+            return false;
+        }
+        line.given += u64::from(bytes);
+        if line.closed.is_some() {
+            // The host does not know yet. What it has given is its own again at once: the count says so.
+            self.make_dirty((pair, socket));
+            return true;
+        }
+        let Some(index) = descriptors.put(offset, bytes) else {
+            line.given -= u64::from(bytes);
+            return false;
+        };
+        match line.last {
+            NONE => line.first = index,
+            last => descriptors.link(last, index),
+        }
+        line.last = index;
+        self.make_dirty((pair, socket));
+        true
+    }
+}

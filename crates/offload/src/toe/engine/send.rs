@@ -1,0 +1,134 @@
+//! From a host's area to the stack: descriptors wait for the stack to have room; what was acknowledged is counted, and nobody is woken for it
+//! but a writer that has asked to be.
+
+use millrace_core::limits::toe::{CHUNK_BYTES, SEND_AHEAD_BYTES};
+use millrace_core::time::Instant;
+
+use super::{Core, NONE, Pair, SocketId, What};
+use crate::toe::record::Event;
+
+/// Bytes of the area that the stack has not taken yet.
+#[derive(Clone, Copy)]
+struct Descriptor {
+    offset: u32,
+    bytes: u32,
+    next: u32,
+}
+
+/// All descriptors of a pair: a list for each line, and one of those that are free.
+pub(super) struct Descriptors {
+    all: Box<[Descriptor]>,
+    free: u32,
+}
+
+impl Descriptors {
+    /// A host that appends to a buffer names it more than once: twice as many as there are buffers, and a few.
+    pub(super) fn new(buffers: u32) -> Self {
+        let count = buffers * 2 + 64;
+        let next = |index| if index + 1 == count { NONE } else { index + 1 };
+        let descriptor = |index| Descriptor { offset: 0, bytes: 0, next: next(index) };
+        Self { all: (0..count).map(descriptor).collect(), free: 0 }
+    }
+
+    pub(super) fn put(&mut self, offset: u32, bytes: u32) -> Option<u32> {
+        let index = self.free;
+        let descriptor = self.all.get_mut(index as usize)?;
+        self.free = descriptor.next;
+        *descriptor = Descriptor { offset, bytes, next: NONE };
+        Some(index)
+    }
+
+    /// `next` follows `index`.
+    pub(super) fn link(&mut self, index: u32, next: u32) {
+        self.all[index as usize].next = next;
+    }
+
+    /// Frees one; the one behind it.
+    fn free(&mut self, index: u32) -> u32 {
+        let next = std::mem::replace(&mut self.all[index as usize].next, self.free);
+        self.free = index;
+        next
+    }
+
+    /// Frees a list.
+    pub(super) fn free_all(&mut self, mut first: u32) {
+        while first != NONE {
+            first = self.free(first);
+        }
+    }
+}
+
+impl Core {
+    /// Gives the stack of a line's bytes what it has room for.
+    pub(super) fn move_bytes(&mut self, (pair, socket): SocketId, now: Instant) {
+        let Self { stack, pairs, chunk, counters, short, .. } = self;
+        let Pair { end, places, descriptors, .. } = &mut pairs[usize::from(pair)];
+        let place = &mut places[socket as usize];
+        let What::Line(line) = &mut place.what else { return };
+        if line.closed.is_some() || line.closing == Some(true) {
+            descriptors.free_all(line.first);
+            (line.first, line.last) = (NONE, NONE);
+            line.taken = line.given;
+            return;
+        }
+        while let Some(&Descriptor { offset, bytes, .. }) = descriptors.all.get(line.first as usize) {
+            let ahead = SEND_AHEAD_BYTES.saturating_sub(stack.unacked_bytes(line.id));
+            let most = bytes.min(ahead).min(CHUNK_BYTES as u32) as usize;
+            if most == 0 {
+                // Acknowledgments make room, and are told.
+                return;
+            }
+            let chunk = &mut chunk[..most];
+            end.words.read(end.layout.send(offset), chunk);
+            let taken = stack.write(line.id, chunk, now).unwrap_or(0) as u32;
+            line.taken += u64::from(taken);
+            counters.sent_bytes += u64::from(taken);
+            if taken == bytes {
+                line.first = descriptors.free(line.first);
+                if line.first == NONE {
+                    line.last = NONE;
+                }
+                continue;
+            }
+            let descriptor = &mut descriptors.all[line.first as usize];
+            (descriptor.offset, descriptor.bytes) = (offset + taken, bytes - taken);
+            if (taken as usize) < most {
+                // No page is free, or the connection is about to be over, which will be told.
+                counters.short += 1;
+                if !std::mem::replace(&mut place.is_short, true) {
+                    short.push_back((pair, socket));
+                }
+                return;
+            }
+        }
+    }
+
+    /// The count of acknowledged bytes; and the event, if the host sleeps for one and it is due.
+    pub(super) fn mirror(&mut self, (pair, socket): SocketId) {
+        let Self { stack, pairs, counters, .. } = self;
+        let of = &mut pairs[usize::from(pair)];
+        let count = of.end.layout.count(socket);
+        let Some(line) = of.line(socket) else { return };
+        let acked = line.taken - u64::from(stack.unacked_bytes(line.id)).min(line.taken);
+        let is_due = line.wake_at.is_some_and(|at| acked >= at || line.closed.is_some());
+        if is_due {
+            line.wake_at = None;
+        }
+        of.end.words.store(count, acked);
+        if is_due {
+            counters.wakes += 1;
+            of.tell(&Event::Room { socket }, counters);
+        }
+    }
+
+    /// Lines that had no page have their turn, if there are pages again.
+    pub(super) fn retry_short(&mut self) {
+        if self.stack.store().host_pages() >= self.host_pages {
+            return;
+        }
+        while let Some((pair, socket)) = self.short.pop_front() {
+            self.pair(pair).places[socket as usize].is_short = false;
+            self.make_dirty((pair, socket));
+        }
+    }
+}

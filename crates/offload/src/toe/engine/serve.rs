@@ -1,0 +1,99 @@
+//! What a line has to do, step by step, and its end.
+
+use millrace_core::time::Instant;
+use millrace_tcp::conn::State;
+
+use super::{Core, NONE, Owner, SocketId, What};
+use crate::toe::record::{Event, Fault};
+
+impl Core {
+    /// Every line that may have something to do, once.
+    pub(super) fn serve_all(&mut self, now: Instant) {
+        self.retry_short();
+        for _ in 0..self.dirty.len() {
+            let Some((pair, socket)) = self.dirty.pop_front() else { break };
+            self.pair(pair).places[socket as usize].is_dirty = false;
+            self.serve((pair, socket), now);
+        }
+    }
+
+    fn serve(&mut self, id: SocketId, now: Instant) {
+        self.tell_opened(id);
+        self.move_bytes(id, now);
+        self.mirror(id);
+        self.fill(id, now);
+        self.tell_end(id);
+        self.shut(id, now);
+        self.finish(id, now);
+    }
+
+    /// A connection that is being opened: the host is told once what has become of it.
+    fn tell_opened(&mut self, (pair, socket): SocketId) {
+        let What::Line(line) = &self.pairs[usize::from(pair)].places[socket as usize].what else { return };
+        if !line.is_connecting {
+            return;
+        }
+        let (state, closed, (local, remote)) = (self.stack.state(line.id), line.closed, line.ends);
+        let error = closed.map(|reason| Fault::of_reason(reason).unwrap_or(Fault::Aborted));
+        if error.is_none() && state < State::Established {
+            return;
+        }
+        if let Some(line) = self.pair(pair).line(socket) {
+            line.is_connecting = false;
+            // The answer has said it.
+            line.close_told = error.is_some();
+        }
+        self.tell(pair, &Event::Connected { socket, error, local, remote });
+    }
+
+    /// Nothing more will come: that the peer has sent everything is told behind the last bytes, a failure at once.
+    fn tell_end(&mut self, (pair, socket): SocketId) {
+        let Some(line) = self.pair(pair).line(socket) else { return };
+        if line.closing.is_some() {
+            return;
+        }
+        if let Some(error) = line.closed.and_then(Fault::of_reason) {
+            if !std::mem::replace(&mut line.close_told, true) {
+                self.tell(pair, &Event::End { socket, error: Some(error) });
+            }
+            return;
+        }
+        let is_over = line.peer_closed || line.closed.is_some();
+        let is_read = !line.is_readable && line.filling == NONE;
+        if is_over && is_read && !std::mem::replace(&mut line.end_told, true) {
+            self.tell(pair, &Event::End { socket, error: None });
+        }
+    }
+
+    /// A FIN goes behind the last byte that was given.
+    fn shut(&mut self, (pair, socket): SocketId, now: Instant) {
+        let Some(line) = self.pair(pair).line(socket) else { return };
+        if line.is_shut && line.first == NONE && line.closed.is_none() && line.closing.is_none() {
+            let id = line.id;
+            // It is an error to close twice, and nothing happens then.
+            let _ = self.stack.close(id, now);
+        }
+    }
+
+    /// A line that its host has closed ends when the stack has taken all its bytes: the stack sends them, and nobody waits for that.
+    fn finish(&mut self, (pair, socket): SocketId, now: Instant) {
+        let of = self.pair(pair);
+        let Some(line) = of.line(socket) else { return };
+        let Some(is_reset) = line.closing else { return };
+        if !is_reset && line.first != NONE {
+            return;
+        }
+        // Bytes that came and that nobody will read are lost: the peer has to know (RFC 9293 section 3.6.1).
+        let (id, filling, loses_bytes) = (line.id, line.filling, line.filled > 0);
+        if filling != NONE {
+            of.free.push(filling);
+        }
+        of.places[socket as usize].what = What::Free;
+        self.owners[id.number() as usize] = Owner::Nobody;
+        if is_reset || loses_bytes {
+            self.stack.abort(id, now);
+        }
+        self.stack.release(id, now);
+        self.tell(pair, &Event::Closed { socket });
+    }
+}

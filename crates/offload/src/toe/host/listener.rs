@@ -1,0 +1,104 @@
+//! A listener, as the standard library's `TcpListener` is one.
+
+use std::cell::Cell;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+
+use millrace_core::limits::toe::DEFAULT_BACKLOG;
+
+use super::{Host, TcpStream, Until};
+
+/// A listener. It stays on the thread of its [`Host`]; dropped, it closes: connections that nobody has accepted are reset.
+pub struct TcpListener {
+    host: Host,
+    socket: u32,
+    local: SocketAddr,
+    is_nonblocking: Cell<bool>,
+}
+
+impl fmt::Debug for TcpListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TcpListener").field("local", &self.local).finish()
+    }
+}
+
+impl Drop for TcpListener {
+    fn drop(&mut self) {
+        self.host.with(|state| state.close(self.socket, false));
+    }
+}
+
+impl TcpListener {
+    /// Listens, with the backlog that the standard library takes. The address may be unspecified, the port not 0.
+    ///
+    /// # Errors
+    /// Somebody listens there, or the address is not of this engine.
+    pub fn bind(host: &Host, local: SocketAddr) -> io::Result<Self> {
+        Self::bind_with_backlog(host, local, DEFAULT_BACKLOG)
+    }
+
+    /// The same; at most `backlog` connections wait to be accepted, and who calls then is not answered.
+    ///
+    /// # Errors
+    /// As [`TcpListener::bind`].
+    pub fn bind_with_backlog(host: &Host, local: SocketAddr, backlog: u32) -> io::Result<Self> {
+        let socket = host.with(|state| state.listen(local, backlog))?;
+        // Dropped, it gives the socket back, also if nothing comes of it.
+        let mut listener = Self { host: host.clone(), socket, local, is_nonblocking: Cell::new(false) };
+        listener.local = host.wait_for(Until::Then(None), |state| state.outcome(socket))?.0;
+        Ok(listener)
+    }
+
+    /// The next connection, and where it comes from.
+    ///
+    /// # Errors
+    /// No socket is left on this host; the engine has stopped.
+    pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        let until = if self.is_nonblocking.get() { Until::Now } else { Until::Then(None) };
+        let (socket, ends) = self.host.wait_for(until, |state| {
+            state.ask_for_next(self.socket)?;
+            let Some(next) = state.take_next(self.socket)? else { return Ok(None) };
+            Ok(state.outcome(next)?.map(|ends| (next, ends)))
+        })?;
+        Ok((TcpStream::new(&self.host, socket, ends), ends.1))
+    }
+
+    /// Connections without end.
+    pub fn incoming(&self) -> Incoming<'_> {
+        Incoming(self)
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// None; the standard library's has one.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.local)
+    }
+
+    /// Whether [`TcpListener::accept`] waits, or says [`io::ErrorKind::WouldBlock`]; then [`Host::readiness`] says when to try again.
+    ///
+    /// # Errors
+    /// The engine has stopped; no socket is left on this host.
+    pub fn set_nonblocking(&self, is_nonblocking: bool) -> io::Result<()> {
+        self.is_nonblocking.set(is_nonblocking);
+        if is_nonblocking {
+            // Nobody is told of a connection that nobody has asked for.
+            self.host.with(|state| state.ask_for_next(self.socket))?;
+        }
+        Ok(())
+    }
+}
+
+/// Connections of a listener, without end.
+#[derive(Debug)]
+pub struct Incoming<'a>(&'a TcpListener);
+
+impl Iterator for Incoming<'_> {
+    type Item = io::Result<TcpStream>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        Some(self.0.accept().map(|(stream, _)| stream))
+    }
+}

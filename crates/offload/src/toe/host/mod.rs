@@ -1,0 +1,166 @@
+//! A host thread's side: its queue pair, and the sockets on it.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `state` | what the host knows of its sockets and buffers; no waiting |
+//! | `stream`, `listener` | sockets as the standard library has them |
+
+mod listener;
+mod state;
+mod stream;
+
+use std::cell::RefCell;
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use millrace_core::limits::toe::MAX_SLEEP_NS;
+use millrace_core::seam::Clock;
+use millrace_core::time::Instant;
+
+pub use self::listener::{Incoming, TcpListener};
+pub(super) use self::state::HostState;
+pub use self::stream::TcpStream;
+
+use super::thread::Home;
+use crate::bell::EventBell;
+use crate::clock::MonotonicClock;
+
+/// A thread's queue pair. Sockets are made with it and stay on its thread; when it and all of them are dropped, another thread can have the pair.
+#[derive(Clone)]
+pub struct Host(Rc<HostCell>);
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Host").finish_non_exhaustive()
+    }
+}
+
+struct HostCell {
+    /// Taken out only when this goes.
+    state: RefCell<Option<HostState>>,
+    bell: Arc<EventBell>,
+    home: Arc<Home>,
+}
+
+impl Drop for HostCell {
+    fn drop(&mut self) {
+        if let Some(state) = self.state.take() {
+            self.home.take_back(state);
+        }
+    }
+}
+
+/// When a call gives up.
+#[derive(Clone, Copy)]
+enum Until {
+    /// At once.
+    Now,
+    /// Then; `None`: never.
+    Then(Option<Instant>),
+}
+
+impl Until {
+    fn within(limit: Option<Duration>) -> Self {
+        let ns = |limit: Duration| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+        Self::Then(limit.map(|limit| Instant(MonotonicClock.now().0.saturating_add(ns(limit)))))
+    }
+}
+
+impl Host {
+    pub(super) fn new(state: HostState, home: Arc<Home>) -> Self {
+        let bell = Arc::clone(state.bell());
+        Self(Rc::new(HostCell { state: RefCell::new(Some(state)), bell, home }))
+    }
+
+    /// Readable when something may have happened to a socket of this host, after [`Host::arm`].
+    pub fn readiness(&self) -> BorrowedFd<'_> {
+        self.0.bell.fd()
+    }
+
+    /// Makes [`Host::readiness`] quiet until the next event; to be called before each wait for it. True: something has happened already, so that the
+    /// sockets are to be tried and nothing is to be waited for.
+    pub fn arm(&self) -> bool {
+        self.0.bell.clear();
+        self.0.bell.announce_sleep();
+        self.with(|state| {
+            state.give_back_all();
+            state.has_news()
+        })
+    }
+
+    /// Whether the engine has ended: nothing is sent or received any more.
+    pub fn is_stopped(&self) -> bool {
+        self.with(|state| state.is_stopped())
+    }
+
+    /// Puts raw words into the request ring, for tests of what the engine makes of them. False: it is full.
+    #[doc(hidden)]
+    pub fn inject(&self, record: &[u64; 7]) -> bool {
+        let is_put = self.with(|state| state.inject(record));
+        self.0.home.bell.ring();
+        is_put
+    }
+
+    /// Keeps the receive buffers that are read, for tests of what that does to others.
+    #[doc(hidden)]
+    pub fn keep_buffers(&self) {
+        self.with(HostState::keep_buffers);
+    }
+
+    /// Calls `call` with the state, which has heard everything that has happened. The engine is rung for what `call` has asked.
+    fn with<T>(&self, call: impl FnOnce(&mut HostState) -> T) -> T {
+        let mut state = self.0.state.borrow_mut();
+        let state = state.as_mut().expect("it is there until the cell is dropped");
+        state.hear();
+        let result = call(state);
+        if state.take_asked() {
+            self.0.home.bell.ring();
+        }
+        result
+    }
+
+    /// Calls `attempt` until it has a result, sleeping in between.
+    fn wait_for<T>(
+        &self,
+        until: Until,
+        mut attempt: impl FnMut(&mut HostState) -> io::Result<Option<T>>,
+    ) -> io::Result<T> {
+        loop {
+            let (outcome, is_over) = self.with(|state| {
+                let outcome = attempt(state);
+                (outcome, state.is_stopped() && !state.has_events())
+            });
+            if let Some(result) = outcome? {
+                return Ok(result);
+            }
+            if is_over {
+                return Err(state::stopped());
+            }
+            match until {
+                Until::Now => return Err(io::ErrorKind::WouldBlock.into()),
+                Until::Then(Some(deadline)) if MonotonicClock.now() >= deadline => {
+                    let text = "the time-out of the call is over: nothing has happened";
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+                }
+                Until::Then(deadline) => self.sleep(deadline),
+            }
+        }
+    }
+
+    fn sleep(&self, deadline: Option<Instant>) {
+        self.with(HostState::give_back_all);
+        let bell = &self.0.bell;
+        bell.announce_sleep();
+        let state = self.0.state.borrow();
+        if state.as_ref().is_none_or(|state| state.has_events() || state.is_stopped()) {
+            return bell.awake();
+        }
+        let now = MonotonicClock.now();
+        let ns = deadline.map_or(MAX_SLEEP_NS, |deadline| deadline.ns_since(now).min(MAX_SLEEP_NS));
+        bell.sleep(Some(Duration::from_nanos(ns)));
+    }
+}

@@ -1,0 +1,262 @@
+//! A connection, as the standard library's `TcpStream` is one.
+
+use std::cell::Cell;
+use std::fmt;
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::time::Duration;
+
+use super::{Host, Until};
+use crate::toe::record::Choice;
+
+/// A connection. It stays on the thread of its [`Host`]; dropped, it closes: what was written is still sent, and if something that came was not read the
+/// peer is told by a reset.
+pub struct TcpStream {
+    host: Host,
+    socket: u32,
+    ends: (SocketAddr, SocketAddr),
+    read_timeout: Cell<Option<Duration>>,
+    write_timeout: Cell<Option<Duration>>,
+    is_nonblocking: Cell<bool>,
+}
+
+impl fmt::Debug for TcpStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TcpStream").field("local", &self.ends.0).field("peer", &self.ends.1).finish()
+    }
+}
+
+impl Drop for TcpStream {
+    fn drop(&mut self) {
+        self.host.with(|state| state.close(self.socket, false));
+    }
+}
+
+/// A time-out of 0 would be none at all.
+fn not_zero(limit: Option<Duration>) -> io::Result<Option<Duration>> {
+    if limit == Some(Duration::ZERO) {
+        let text = "a time-out of 0: choose a longer one, or none";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    Ok(limit)
+}
+
+impl TcpStream {
+    pub(super) fn new(host: &Host, socket: u32, ends: (SocketAddr, SocketAddr)) -> Self {
+        Self {
+            host: host.clone(),
+            socket,
+            ends,
+            read_timeout: Cell::new(None),
+            write_timeout: Cell::new(None),
+            is_nonblocking: Cell::new(false),
+        }
+    }
+
+    /// Connects, from an address and port that the engine chooses.
+    ///
+    /// # Errors
+    /// Nobody listens there, the peer does not answer, the engine has no address of that family or no place left.
+    pub fn connect(host: &Host, remote: SocketAddr) -> io::Result<Self> {
+        Self::open(host, None, remote, None)
+    }
+
+    /// The same, but not longer than `limit`.
+    ///
+    /// # Errors
+    /// As [`TcpStream::connect`]; the time is over.
+    pub fn connect_timeout(host: &Host, remote: SocketAddr, limit: Duration) -> io::Result<Self> {
+        Self::open(host, None, remote, not_zero(Some(limit))?)
+    }
+
+    /// Connects from an end that the caller chooses; its address may be unspecified, its port 0.
+    ///
+    /// # Errors
+    /// As [`TcpStream::connect`]; there is such a connection.
+    pub fn connect_from(host: &Host, local: SocketAddr, remote: SocketAddr) -> io::Result<Self> {
+        Self::open(host, Some(local), remote, None)
+    }
+
+    fn open(
+        host: &Host,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+        limit: Option<Duration>,
+    ) -> io::Result<Self> {
+        let any: SocketAddr = match remote {
+            SocketAddr::V4(_) => ([0; 4], 0).into(),
+            SocketAddr::V6(_) => ([0; 16], 0).into(),
+        };
+        let socket = host.with(|state| state.connect(local.unwrap_or(any), remote))?;
+        // Dropped, it gives the socket back, also if nothing comes of it.
+        let mut stream = Self::new(host, socket, (any, remote));
+        stream.ends = host.wait_for(Until::within(limit), |state| state.outcome(socket))?;
+        Ok(stream)
+    }
+
+    /// This end.
+    ///
+    /// # Errors
+    /// None; the standard library's has one.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.ends.0)
+    }
+
+    /// The other end.
+    ///
+    /// # Errors
+    /// None; the standard library's has one.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.ends.1)
+    }
+
+    /// Copies what has come and leaves it to be read again.
+    ///
+    /// # Errors
+    /// As reading.
+    pub fn peek(&self, to: &mut [u8]) -> io::Result<usize> {
+        self.receive(to, false)
+    }
+
+    fn receive(&self, to: &mut [u8], takes: bool) -> io::Result<usize> {
+        let until = self.until(&self.read_timeout);
+        self.host.wait_for(until, |state| state.read(self.socket, to, takes))
+    }
+
+    fn send(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        let until = self.until(&self.write_timeout);
+        self.host.wait_for(until, |state| state.write(self.socket, parts))
+    }
+
+    fn until(&self, limit: &Cell<Option<Duration>>) -> Until {
+        if self.is_nonblocking.get() { Until::Now } else { Until::within(limit.get()) }
+    }
+
+    /// Ends reading, writing or both. Behind the last byte that was written the peer is told that nothing more will come.
+    ///
+    /// # Errors
+    /// The engine has stopped.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        self.host.with(|state| {
+            if how != Shutdown::Write {
+                state.shut_read(self.socket);
+            }
+            if how != Shutdown::Read { state.shut_write(self.socket) } else { Ok(()) }
+        })
+    }
+
+    /// How long a read waits; `None`: without end.
+    ///
+    /// # Errors
+    /// A time-out of 0.
+    pub fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        self.read_timeout.set(not_zero(limit)?);
+        Ok(())
+    }
+
+    /// How long a write waits until at least one byte is taken; `None`: without end.
+    ///
+    /// # Errors
+    /// A time-out of 0.
+    pub fn set_write_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        self.write_timeout.set(not_zero(limit)?);
+        Ok(())
+    }
+
+    /// Whether calls wait, or say [`io::ErrorKind::WouldBlock`]; then [`Host::readiness`] says when to try again.
+    ///
+    /// # Errors
+    /// None; the standard library's has one.
+    pub fn set_nonblocking(&self, is_nonblocking: bool) -> io::Result<()> {
+        self.is_nonblocking.set(is_nonblocking);
+        Ok(())
+    }
+
+    /// Whether short segments go at once, without Nagle's algorithm.
+    ///
+    /// # Errors
+    /// There is no connection any more; the engine has stopped.
+    pub fn set_nodelay(&self, is_on: bool) -> io::Result<()> {
+        self.set(Choice::NoDelay, is_on)
+    }
+
+    /// Whether it is looked now and then if the peer is still there.
+    ///
+    /// # Errors
+    /// There is no connection any more; the engine has stopped.
+    pub fn set_keepalive(&self, is_on: bool) -> io::Result<()> {
+        self.set(Choice::KeepAlive, is_on)
+    }
+
+    fn set(&self, option: Choice, is_on: bool) -> io::Result<()> {
+        self.host.with(|state| state.set(self.socket, option, is_on))?;
+        self.host.wait_for(Until::Then(None), |state| state.take_done(self.socket))
+    }
+
+    /// Breaks the connection off: the peer is told by a reset, and what is not sent yet is lost.
+    pub fn abort(self) {
+        self.host.with(|state| state.close(self.socket, true));
+    }
+}
+
+impl Read for &TcpStream {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        self.receive(to, true)
+    }
+
+    fn read_vectored(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let mut done = 0;
+        for part in parts.iter_mut().filter(|part| !part.is_empty()) {
+            // The first part waits; the others take what is there.
+            let until = if done == 0 { self.until(&self.read_timeout) } else { Until::Now };
+            match self.host.wait_for(until, |state| state.read(self.socket, part, true)) {
+                Ok(bytes) => done += bytes,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+            if done == 0 {
+                break;
+            }
+        }
+        Ok(done)
+    }
+}
+
+impl Write for &TcpStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.send(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.send(parts)
+    }
+
+    /// Nothing is kept here.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for TcpStream {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        (&*self).read(to)
+    }
+
+    fn read_vectored(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        (&*self).read_vectored(parts)
+    }
+}
+
+impl Write for TcpStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (&*self).write(bytes)
+    }
+
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        (&*self).write_vectored(parts)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,154 @@
+//! A TCP offload engine (TOAD 2004): one thread runs all of TCP in a polling loop; other threads have sockets and meet it only in queue pairs.
+//!
+//! ```text
+//!   host thread              queue pair (one each)                 engine thread
+//!   TcpStream  ─ requests ─► ring of 64-byte records ────────────► stack ─► device
+//!   TcpListener ◄─ events ── ring of 64-byte records, eventfd ──── (crates/tcp)
+//!              ─ bytes ────► area to send from; count of acknowledged bytes back
+//!              ◄─ bytes ──── anonymous receive buffers, filled before they are handed over
+//! ```
+//!
+//! A [`Host`] is a thread's queue pair; its sockets stay on that thread, so nothing on the way is locked. The two sides share atomic words and
+//! nothing else (`millrace_core::shared`): no pointer crosses, and the engine believes no record (`docs/design/0035-offload-engine.md`).
+//!
+//! ```no_run
+//! use std::io::{Read, Write};
+//! use std::net::SocketAddr;
+//!
+//! use millrace_offload::toe::{Engine, EngineSettings, TcpListener, TunDevice};
+//!
+//! # fn main() -> std::io::Result<()> {
+//! # let tun = millrace_netio::link::Tun::open("toe0").map_err(std::io::Error::other)?;
+//! // A TUN device that is up; the kernel has 10.0.0.2 there, the engine is 10.0.0.1.
+//! let settings = EngineSettings::new(vec!["10.0.0.1".parse().unwrap()]);
+//! let engine = Engine::start(&settings, Box::new(TunDevice::new(tun)))?;
+//! // On each thread that wants sockets:
+//! let host = engine.attach()?;
+//! let listener = TcpListener::bind(&host, SocketAddr::from(([10, 0, 0, 1], 7)))?;
+//! let (mut stream, _peer) = listener.accept()?;
+//! let mut buffer = [0; 8192];
+//! loop {
+//!     match stream.read(&mut buffer)? {
+//!         0 => break,
+//!         bytes => stream.write_all(&buffer[..bytes])?,
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `record` | what crosses, and how it is written |
+//! | `pair` | a queue pair's memory and its two ends |
+//! | `engine/` | the engine without its thread |
+//! | `thread` | its thread; [`Engine`] |
+//! | `host/` | [`Host`], [`TcpStream`], [`TcpListener`] |
+//! | `device`, `ip` | packets from and to a device |
+
+mod device;
+mod engine;
+mod host;
+mod ip;
+mod pair;
+mod record;
+mod thread;
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+
+use millrace_core::limits::toe::HAND_OVER_NS;
+use millrace_tcp::conn::Config;
+use millrace_tcp::recv::ClusterSize;
+use millrace_tcp::stack::Settings;
+
+pub use self::device::{Device, TunDevice};
+pub use self::host::{Host, Incoming, TcpListener, TcpStream};
+pub use self::pair::PairSettings;
+pub use self::record::Fault;
+pub use self::thread::{Engine, Stopped};
+
+/// How an engine is made. Nothing grows after the start.
+#[derive(Clone, Debug)]
+pub struct EngineSettings {
+    /// The stack.
+    pub stack: Settings,
+    /// The engine's own addresses: packets for others are passed over.
+    pub addresses: Vec<IpAddr>,
+    /// Queue pairs: host threads at once.
+    pub pairs: usize,
+    /// What each is like.
+    pub pair: PairSettings,
+    /// How long received bytes may wait for their buffer to be filled, in nanoseconds; 0: not at all.
+    pub hand_over_ns: u64,
+    /// How long the engine looks for work before it sleeps, in nanoseconds; `u64::MAX`: it never sleeps, and has a core for itself.
+    pub poll_ns: u64,
+    /// Core to pin its thread to.
+    pub cpu: Option<usize>,
+}
+
+impl EngineSettings {
+    /// Room for a thousand connections, with these addresses.
+    pub fn new(addresses: Vec<IpAddr>) -> Self {
+        // The seeds of the standard library's hash tables come from the system's random numbers.
+        let random = || RandomState::new().hash_one(0);
+        let stack = Settings {
+            config: Config { receive_bytes: 256 << 10, ..Config::default() },
+            connections: 4096,
+            requests: 1024,
+            time_waits: 4096,
+            records: 65_536,
+            descriptors: 16_384,
+            host_pages: 16_384,
+            clusters: vec![
+                ClusterSize { bytes: 32 << 20, page_bytes: 2048 },
+                ClusterSize { bytes: 16 << 20, page_bytes: 2048 },
+            ],
+            defers_acks: true,
+            cookies: true,
+            ports: 49_152..=65_535,
+            secret: [random(), random()],
+        };
+        Self {
+            stack,
+            addresses,
+            pairs: 8,
+            pair: PairSettings::default(),
+            hand_over_ns: HAND_OVER_NS,
+            poll_ns: 0,
+            cpu: None,
+        }
+    }
+}
+
+millrace_core::counters! {
+    /// What an engine has done.
+    pub struct ToeCounters {
+        /// Packets for the engine that came in.
+        sum packets_in,
+        /// Packets that were for somebody else, or no TCP.
+        sum packets_passed,
+        /// Packets sent.
+        sum packets_out,
+        /// Records that hosts have put into their rings.
+        sum requests,
+        /// Those among them that could not be: nothing was done.
+        sum rejected,
+        /// Events put into the rings of hosts.
+        sum events,
+        /// Events that found no room: the host does not read its ring.
+        sum events_lost,
+        /// Bytes of hosts that the stack has taken.
+        sum sent_bytes,
+        /// Times that the stack had no page for bytes of a host.
+        sum short,
+        /// Writers that were told that there is room.
+        sum wakes,
+        /// Receive buffers handed over.
+        sum buffers,
+        /// Times that a connection had to wait for a receive buffer of its host.
+        sum starved,
+        /// Times that the engine slept.
+        sum sleeps,
+    }
+}

@@ -1,0 +1,94 @@
+//! Each record is read as it was written; what is no record is refused; nothing panics.
+
+use super::*;
+
+fn v4() -> SocketAddr {
+    "192.0.2.1:80".parse().unwrap()
+}
+
+fn v6() -> SocketAddr {
+    SocketAddrV6::new("fe80::7".parse().unwrap(), 65_535, 0, 3).into()
+}
+
+#[test]
+fn requests_are_read_as_they_were_written() {
+    let requests = [
+        Request::Listen { socket: 1, backlog: 128, local: v4() },
+        Request::Listen { socket: u32::MAX, backlog: u32::MAX, local: v6() },
+        Request::Accept { listener: 2, socket: 3 },
+        Request::Connect { socket: 4, local: v4(), remote: v6() },
+        Request::Send { socket: 5, offset: 0xdead_beef, bytes: 0xcafe_babe },
+        Request::Shutdown { socket: 6 },
+        Request::Close { socket: 7, is_reset: true },
+        Request::Close { socket: 7, is_reset: false },
+        Request::Set { socket: 8, option: Choice::NoDelay, is_on: true },
+        Request::Set { socket: 8, option: Choice::KeepAlive, is_on: false },
+        Request::Wake { socket: 9, at: u64::MAX },
+        Request::Give { count: 12, buffers: std::array::from_fn(|i| 100 + i as u32) },
+    ];
+    for request in requests {
+        assert_eq!(Request::decode(&request.encode()), Some(request));
+    }
+}
+
+#[test]
+fn events_are_read_as_they_were_written() {
+    for error in [None].into_iter().chain(Fault::ALL.map(Some)) {
+        let events = [
+            Event::Listening { socket: 1, error, local: v6() },
+            Event::Accepted { socket: 2, error, local: v4(), remote: v4() },
+            Event::Connected { socket: 3, error, local: v6(), remote: v6() },
+            Event::End { socket: 4, error },
+            Event::Done { socket: 5, error },
+        ];
+        for event in events {
+            assert_eq!(Event::decode(&event.encode()), Some(event));
+        }
+    }
+    for event in [
+        Event::Data { socket: 1, buffer: u32::MAX, bytes: 7 },
+        Event::Room { socket: 2 },
+        Event::Closed { socket: u32::MAX },
+    ] {
+        assert_eq!(Event::decode(&event.encode()), Some(event));
+    }
+}
+
+#[test]
+fn what_is_no_record_is_refused() {
+    let refused = [
+        [0; 7],
+        [255, 0, 0, 0, 0, 0, 0],
+        first_only(first(GIVE, 13, 0)),
+        [first(SET, 0, 1), two(2, 0), 0, 0, 0, 0, 0],
+        // Marked as IPv4, and it is not.
+        [first(LISTEN, 0, 1), 1, 2, IS_V4, 0, 0, 0],
+    ];
+    for record in refused {
+        assert_eq!(Request::decode(&record), None, "{record:?}");
+    }
+    for record in [[0; 7], first_only(first(END, 10, 0)), first_only(first(99, 0, 0))] {
+        assert_eq!(Event::decode(&record), None, "{record:?}");
+    }
+}
+
+fn first_only(word: u64) -> Record {
+    [word, 0, 0, 0, 0, 0, 0]
+}
+
+/// What is read of any seven words says, written and read again, the same.
+#[test]
+fn any_words_are_a_record_or_none() {
+    bolero::check!().with_type::<[u64; 7]>().for_each(|record| {
+        for kind in 0..=10 {
+            let mut record = *record;
+            record[0] = record[0] & !0xff | kind;
+            if let Some(request) = Request::decode(&record) {
+                assert_eq!(Request::decode(&request.encode()), Some(request));
+            }
+            if let Some(event) = Event::decode(&record) {
+                assert_eq!(Event::decode(&event.encode()), Some(event));
+            }
+        }
+    });
+}

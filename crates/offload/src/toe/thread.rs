@@ -1,0 +1,192 @@
+//! The engine's thread, and the handle that starts it, hands out queue pairs and stops it.
+
+use std::io;
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use millrace_core::counters::Sheet;
+use millrace_core::limits::toe::{MAX_PAIRS, MAX_SLEEP_NS};
+use millrace_core::seam::Clock;
+use millrace_core::time::Instant;
+use millrace_tcp::conn::TcpCounters;
+
+use super::device::Device;
+use super::engine::Core;
+use super::host::{Host, HostState};
+use super::pair::pair;
+use super::{EngineSettings, ToeCounters};
+use crate::affinity;
+use crate::bell::EventBell;
+use crate::clock::MonotonicClock;
+
+/// What hosts and the handle share; the engine's thread never looks at the list.
+pub(super) struct Home {
+    pub(super) bell: Arc<EventBell>,
+    free: Mutex<Vec<HostState>>,
+    stop: AtomicBool,
+}
+
+impl Home {
+    /// A host's thread has no more use for its pair. What it has closed may still be on its way.
+    pub(super) fn take_back(&self, state: HostState) {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).push(state);
+    }
+}
+
+/// A running engine. It ends when this is dropped; threads that wait for it are told.
+pub struct Engine {
+    home: Arc<Home>,
+    sheet: Arc<Sheet<ToeCounters>>,
+    thread: Option<JoinHandle<io::Result<Stopped>>>,
+}
+
+/// What an engine has done that was stopped.
+#[derive(Clone, Copy, Debug)]
+pub struct Stopped {
+    /// The engine itself.
+    pub engine: ToeCounters,
+    /// Its stack.
+    pub stack: TcpCounters,
+}
+
+impl Engine {
+    /// Starts the thread. Everything that the engine will ever need is allocated before this returns.
+    ///
+    /// # Errors
+    /// A setting that cannot be; no thread, or no descriptors for the bells.
+    pub fn start(settings: &EngineSettings, device: Box<dyn Device>) -> io::Result<Self> {
+        if !(1..=MAX_PAIRS).contains(&settings.pairs) || settings.addresses.is_empty() {
+            let text = format!(
+                "{} queue pairs and {} addresses: choose 1 to {MAX_PAIRS} pairs, and an address",
+                settings.pairs,
+                settings.addresses.len()
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        let bell = Arc::new(EventBell::new()?);
+        let (mut ends, mut free) = (Vec::new(), Vec::new());
+        for _ in 0..settings.pairs {
+            let (engine_end, host_end) = pair(&settings.pair)?;
+            ends.push(engine_end);
+            free.push(HostState::new(host_end, Arc::clone(&bell), &settings.pair));
+        }
+        let home = Arc::new(Home { bell, free: Mutex::new(free), stop: AtomicBool::new(false) });
+        let sheet = Arc::new(Sheet::default());
+        let mut turning = Turning {
+            core: Core::new(settings, ends),
+            device,
+            home: Arc::clone(&home),
+            sheet: Arc::clone(&sheet),
+            poll_ns: settings.poll_ns,
+        };
+        let cpu = settings.cpu;
+        let thread = std::thread::Builder::new().name("toe".into()).spawn(move || {
+            cpu.map_or(Ok(()), affinity::pin_to)?;
+            turning.run()
+        })?;
+        Ok(Self { home, sheet, thread: Some(thread) })
+    }
+
+    /// A queue pair for this thread.
+    ///
+    /// # Errors
+    /// All are taken.
+    pub fn attach(&self) -> io::Result<Host> {
+        let state = self.home.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let none = || {
+            let text =
+                "every queue pair of the offload engine is taken: drop a host, or start it with more pairs";
+            io::Error::new(io::ErrorKind::ResourceBusy, text)
+        };
+        state.map(|state| Host::new(state, Arc::clone(&self.home))).ok_or_else(none)
+    }
+
+    /// What it has done so far, as it was at most a turn ago.
+    pub fn counters(&self) -> ToeCounters {
+        self.sheet.read()
+    }
+
+    /// Whether its thread has ended: it was its device, or it was stopped.
+    pub fn is_finished(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Ends the thread. Connections are not closed: their peers find out when they send.
+    ///
+    /// # Errors
+    /// Why it had ended before: the device's error.
+    pub fn stop(mut self) -> io::Result<Stopped> {
+        self.end().unwrap_or_else(|| Err(io::Error::other("the engine was stopped before")))
+    }
+
+    fn end(&mut self) -> Option<io::Result<Stopped>> {
+        self.home.stop.store(true, Ordering::Release);
+        self.home.bell.ring();
+        let thread = self.thread.take()?;
+        Some(thread.join().unwrap_or_else(|_| Err(io::Error::other("the engine's thread has panicked"))))
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        // Why it ended can be asked by stopping it.
+        let _ = self.end();
+    }
+}
+
+/// The thread.
+struct Turning {
+    core: Core,
+    device: Box<dyn Device>,
+    home: Arc<Home>,
+    sheet: Arc<Sheet<ToeCounters>>,
+    poll_ns: u64,
+}
+
+impl Drop for Turning {
+    fn drop(&mut self) {
+        // However it ends: nobody waits for an engine that is no more.
+        self.core.stop();
+    }
+}
+
+impl Turning {
+    fn run(&mut self) -> io::Result<Stopped> {
+        // The kernel may else put off every wake-up by 50 us.
+        let _ = rustix::thread::set_current_timer_slack(Some(NonZeroU64::MIN));
+        let mut active = MonotonicClock.now();
+        let mut seen = 0;
+        while !self.home.stop.load(Ordering::Acquire) {
+            let now = MonotonicClock.now();
+            self.core.turn(&mut *self.device, now)?;
+            let counters = &self.core.counters;
+            let work =
+                counters.packets_in + counters.packets_passed + counters.packets_out + counters.requests;
+            self.sheet.publish(counters);
+            if work != seen {
+                (seen, active) = (work, now);
+            } else if now.ns_since(active) < self.poll_ns {
+                std::hint::spin_loop();
+            } else {
+                self.sleep(now);
+            }
+        }
+        Ok(Stopped { engine: self.core.counters, stack: *self.core.stack().counters() })
+    }
+
+    /// Sleeps until a packet comes, a host rings or a timer is due.
+    fn sleep(&mut self, now: Instant) {
+        let due_ns = self.core.next_due(now).map_or(MAX_SLEEP_NS, |due| due.ns_since(now).min(MAX_SLEEP_NS));
+        let Some(readable) = self.device.readable().filter(|_| due_ns > 0) else { return };
+        let bell = &self.home.bell;
+        bell.announce_sleep();
+        if self.core.has_requests() || self.home.stop.load(Ordering::Acquire) {
+            return bell.awake();
+        }
+        self.core.counters.sleeps += 1;
+        bell.sleep_beside([Some(readable), None], Some(Duration::from_nanos(due_ns)));
+    }
+}
