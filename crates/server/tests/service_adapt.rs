@@ -158,8 +158,45 @@ fn who_does_not_play_at_normal_speed_is_left_alone() {
     assert_eq!(desk.counters.rendition_changes, 0);
     desk.engine.behind_ns = 0;
     desk.play_at(key, 400, None).unwrap();
+    desk.take_commands();
     live(&mut desk, key, 5, |second| second * 500);
-    assert_eq!(desk.counters.rendition_changes, 0);
+    for _ in 0..5 {
+        report(&mut desk, key, 255);
+        desk.wait(SECOND);
+    }
+    assert_eq!(desk.take_commands(), [""; 0], "nothing is measured or queued at another speed");
+    // Nor is anything wished for that would be sent behind it.
+    desk.engine.behind_ns = 0;
+    desk.play_at(key, 100, None).unwrap();
+    live(&mut desk, key, 15, |_| 0);
+    assert_eq!((sent(&desk, key).as_str(), desk.counters.rendition_changes), ("1080p", 0));
+    desk.close(key);
+}
+
+/// A reason to go down that waits for its time, and a time without trouble, end with the run of which they were heard.
+#[test]
+fn what_was_heard_before_a_pause_counts_for_nothing_behind_it() {
+    let mut desk = Desk::new();
+    let key = by_tcp(&mut desk);
+    let set = |desk: &mut Desk, name: &str| {
+        desk.service.set_rendition(desk.now, key, &RenditionWish::parse(name), None).unwrap();
+        desk.service.set_rendition(desk.now, key, &RenditionWish::Auto, None).unwrap();
+        desk.settle();
+    };
+    set(&mut desk, "720p");
+    live(&mut desk, key, 9, |second| second * 700);
+    assert_eq!(sent(&desk, key), "720p");
+    desk.engine.behind_ns = 0;
+    desk.pause(key);
+    desk.wait(30 * SECOND);
+    desk.play(key, None).unwrap();
+    live(&mut desk, key, 15, |_| 0);
+    assert_eq!((sent(&desk, key).as_str(), desk.counters.rendition_changes), ("720p", 1));
+    desk.pause(key);
+    desk.wait(30 * SECOND);
+    desk.play(key, None).unwrap();
+    let up = live(&mut desk, key, 30, |_| 0);
+    assert!(up.len() == 1 && up[0] > 20, "{up:?}");
     desk.close(key);
 }
 
@@ -176,8 +213,10 @@ fn up_needs_room() {
     assert_eq!((sent(&desk, key).as_str(), desk.counters.refused_full), ("480p", 0));
     desk.close(other);
     desk.play(key, span(0, None)).unwrap();
-    live(&mut desk, key, 45, |_| 0);
+    // It was refused 10 s ago, and is not asked for again each second.
+    let up = live(&mut desk, key, 45, |_| 0);
     assert_ne!(sent(&desk, key), "480p");
+    assert!(up[0] > 5, "{up:?}");
     desk.close(key);
 }
 

@@ -140,6 +140,11 @@ impl Adapter {
     pub fn changed(&mut self, now: Instant, is_up: bool) {
         self.changed = Some(now);
         self.raised = if is_up { Some(now) } else { self.raised };
+        self.interrupted();
+    }
+
+    /// What is sent is not what it was, or nothing is: what was heard until now says nothing of what comes.
+    pub fn interrupted(&mut self) {
         (self.good_since, self.loss, self.trouble) = (None, None, None);
         (self.behind, self.fell_from, self.is_lossy) = (None, None, false);
     }
@@ -160,9 +165,10 @@ impl Adapter {
         if self.is_lossy {
             return None;
         }
+        // All has been well since the last change at most.
+        const { assert!(RENDITION_UP_NS >= RENDITION_GAP_NS) }
         let since = *self.good_since.get_or_insert(now);
-        let is_up = self.may_change(now) && now.ns_since(since) >= self.up_after_ns;
-        is_up.then_some(Verdict::Up)
+        (now.ns_since(since) >= self.up_after_ns).then_some(Verdict::Up)
     }
 
     fn note(&mut self, trouble: Trouble, through_permille: u64) {

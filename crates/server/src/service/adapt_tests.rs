@@ -46,6 +46,10 @@ fn a_viewer_that_falls_behind_gets_what_its_way_carries() {
     let mut late = Viewer::default();
     late.live(5, |adapter, now, second| adapter.behind(now, (3 + second * 4) * S / 10));
     assert_eq!(late.verdicts, [(3, down)]);
+    // Nor does the time before that.
+    let mut well = Viewer::default();
+    well.live(8, |adapter, now, second| adapter.behind(now, second.saturating_sub(4) * 4 * S / 10));
+    assert_eq!(well.verdicts, [(8, down)]);
     // It is still behind, but catches up.
     viewer.live(20, |adapter, now, second| adapter.behind(now, (3 * S).saturating_sub(second * S / 10)));
     assert_eq!(viewer.verdicts.len(), 1);
@@ -151,6 +155,64 @@ fn an_overload_and_a_refusal_put_off_the_next_try() {
     assert_eq!(viewer.times().len(), 1);
 }
 
+/// A viewer whose rendition is changed at 10 s, after so much was heard, and what is said of it in the 25 s behind that.
+fn after_a_change(
+    before: impl Fn(&mut Adapter, Instant, u64),
+    behind: impl Fn(&mut Adapter, Instant, u64),
+) -> Vec<(u64, Verdict)> {
+    let mut adapter = Adapter::default();
+    (1..10).for_each(|second| before(&mut adapter, at(second * 10), second));
+    adapter.changed(at(100), false);
+    let verdicts = (11..=35).map(|second| {
+        behind(&mut adapter, at(second * 10), second);
+        (second, adapter.verdict(at(second * 10)))
+    });
+    verdicts.filter_map(|(second, verdict)| Some((second, verdict?))).collect()
+}
+
+/// Whatever it was: each part of it is followed by what would make it a verdict.
+#[test]
+fn what_was_heard_before_a_change_says_nothing_behind_it() {
+    let silence = |_: &mut Adapter, _: Instant, _: u64| {};
+    let first = |verdicts: Vec<(u64, Verdict)>| verdicts.into_iter().next();
+    let up = Some((31, Verdict::Up));
+    // A reason to go down that was not acted upon; and that all was well.
+    let falls = |adapter: &mut Adapter, now, second| adapter.behind(now, second * S);
+    assert_eq!(first(after_a_change(falls, silence)), up);
+    let reads = |adapter: &mut Adapter, now: Instant, _: u64| adapter.behind(now, 0);
+    let looked_at = |adapter: &mut Adapter, now, second| {
+        reads(adapter, now, second);
+        assert_eq!(adapter.verdict(now), None);
+    };
+    assert_eq!(first(after_a_change(looked_at, reads)), up);
+    // Loss: two reports before, and one behind, are not three.
+    let lossy_until = |end| {
+        move |adapter: &mut Adapter, now, second: u64| {
+            if second.is_multiple_of(4) && second <= end {
+                adapter.report(now, 64);
+            }
+        }
+    };
+    assert_eq!(after_a_change(lossy_until(9), lossy_until(12)), []);
+    // A report of loss from before, and none behind.
+    assert_eq!(first(after_a_change(lossy_until(9), silence)), up);
+    // How far it was behind, which is no less behind the change; and where it began to fall behind.
+    let far = |adapter: &mut Adapter, now, second| {
+        if second < 10 || second == 20 {
+            adapter.behind(now, 2 * S);
+        }
+    };
+    assert_eq!(after_a_change(far, far), []);
+    let slowly = |adapter: &mut Adapter, now, second| adapter.behind(now, second * S / 10);
+    let faster = |adapter: &mut Adapter, now, second: u64| {
+        if second >= 20 {
+            adapter.behind(now, (second - 18) * S / 2);
+        }
+    };
+    let down = Verdict::Down { through_permille: 500, trouble: Trouble::SlowReader };
+    assert_eq!(first(after_a_change(slowly, faster)), Some((21, down)));
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Heard {
     Behind(u64),
@@ -174,11 +236,12 @@ fn heard() -> impl Strategy<Value = Heard> {
 }
 
 proptest! {
-    /// Whatever is heard: at most one change in 10 s, down for a reason, up only when all has been well for long enough, and a share that is one.
+    /// Whatever is heard: at most one change in 10 s, down for a reason from behind the last one, up only when all has been well for long enough
+    /// since then, and a share that is one.
     #[test]
     fn whatever_is_heard(all in proptest::collection::vec((heard(), 1u64..40), 1..400)) {
         let mut adapter = Adapter::default();
-        let (mut tenths, mut changed, mut bad) = (0, None, 0);
+        let (mut tenths, mut changed, mut bad, mut trouble) = (0, None, 0, false);
         for (heard, passes) in all {
             tenths += passes;
             let now = at(tenths);
@@ -189,7 +252,7 @@ proptest! {
                 Heard::Refused => adapter.refused(now),
                 Heard::Viewer(is_up) => {
                     adapter.changed(now, is_up);
-                    changed = Some(tenths);
+                    (changed, trouble) = (Some(tenths), false);
                 }
                 Heard::Nothing => {}
             }
@@ -200,14 +263,22 @@ proptest! {
                 _ => true,
             };
             bad = if is_bad { tenths } else { bad };
+            trouble |= match heard {
+                Heard::Behind(ns) => ns >= SLOW_READER_NS,
+                Heard::Report(fraction) => fraction >= LOSS_HIGH_256,
+                _ => false,
+            };
             let Some(verdict) = adapter.verdict(now) else { continue };
             prop_assert!(changed.is_none_or(|changed| tenths - changed >= 100));
             match verdict {
-                Verdict::Up => prop_assert!((tenths - bad) * S / 10 >= RENDITION_UP_NS),
-                Verdict::Down { through_permille, .. } => prop_assert!(through_permille <= 1_000),
+                Verdict::Up => {
+                    let since = bad.max(changed.unwrap_or(0));
+                    prop_assert!((tenths - since) * S / 10 >= RENDITION_UP_NS);
+                }
+                Verdict::Down { through_permille, .. } => prop_assert!(trouble && through_permille <= 1_000),
             }
             adapter.changed(now, verdict == Verdict::Up);
-            changed = Some(tenths);
+            (changed, trouble) = (Some(tenths), false);
         }
     }
 }

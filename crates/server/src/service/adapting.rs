@@ -89,6 +89,9 @@ impl Service {
     /// Changes what has to be changed, and asks the engines how far viewers are behind: what they say counts the next time. Call it about
     /// once a second.
     pub(super) fn adapt_all(&mut self, now: Instant) {
+        // What was heard before a pause, or at another speed, is no reason for anything behind it.
+        let others = self.streams.values_mut().filter(|stream| !stream.adapts());
+        others.for_each(|stream| stream.renditions.adapter.interrupted());
         let mut adapting: Vec<_> =
             self.streams.values().filter(|stream| stream.adapts()).map(|stream| stream.key).collect();
         adapting.sort_unstable();
