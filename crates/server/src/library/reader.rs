@@ -519,17 +519,10 @@ impl Library for Reader {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
+#[path = "../../../store/tests/ingest_support/mux.rs"]
+#[allow(dead_code, unreachable_pub, missing_docs)] // each test uses a part of it
+mod mux;
 
-    #[test]
-    fn members_that_went_unnoticed_are_a_reason_to_ask_again() {
-        let gone = StoreError::MembersLost { what: "title".into(), lost: 2, may: 1, names: "/disk1".into() };
-        let OpenError::MembersLost(said) = not_opened(gone) else { panic!("it is not broken") };
-        assert_eq!(said, "2 of the title's members are lost; it tolerates the loss of 1");
-        let silent = StoreError::TimedOut { path: "/disk1".into() };
-        assert!(matches!(not_opened(silent), OpenError::TimedOut(said) if said.contains("/disk1")));
-        let removed = StoreError::NoTitle { id: TitleId([7; 16]) };
-        assert!(matches!(not_opened(removed), OpenError::Broken(said) if said.contains("not in this store")));
-    }
-}
+#[cfg(test)]
+#[path = "reader_tests.rs"]
+mod tests;
