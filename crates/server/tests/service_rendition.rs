@@ -4,16 +4,17 @@
 mod rtsp_support;
 mod service_support;
 
+use millrace_core::limits::PLAY_DELAY_NS;
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_offload::command::{Event as EngineEvent, RunEnd, StreamEvent};
 use millrace_offload::command::{FailReason, LeaseFailure, Numbering, Refusal as Refused, StopReason};
 use millrace_server::service::{
-    Begins, Cause, EndReason, Event, FecMode, FecRefusal, FecWish, Played, Refusal, RenditionWish, StreamKey,
-    Which,
+    Begins, Cause, EndReason, Event, FecMode, FecRefusal, FecWish, Played, Refusal, RenditionWish, Speed,
+    StreamKey, Wanted, Which,
 };
 use proptest::prelude::*;
-use rtsp_support::{PACKETS_PER_S, RENDITIONS, SECOND, packets_per_s};
+use rtsp_support::{FOREIGN_TICKS, PACKETS_PER_S, RENDITIONS, SECOND, packets_per_s};
 use service_support::*;
 
 const S: u64 = 90_000;
@@ -392,6 +393,60 @@ fn a_viewer_that_is_behind_is_met_where_it_is() {
     assert_eq!((rendition(&desk, key).as_str(), changes(&desk)[0].2), ("480p", Some(12)));
     desk.close(key);
     assert_whole(&pieces(&desk));
+}
+
+/// Renditions that were made elsewhere: access points that are a little apart are common ones, others are none.
+#[test]
+fn access_points_that_are_nearly_equal_are_common_ones() {
+    let mut desk = Desk::new();
+    let key = desk.udp("foreign", 5000);
+    desk.play(key, None).unwrap();
+    desk.wait(SECOND);
+    assert_eq!(set(&mut desk, key, "720p"), Ok(Begins::At(MediaTicks(2 * S + FOREIGN_TICKS[1]))));
+    desk.wait(2 * SECOND);
+    assert_eq!(rendition(&desk, key), "720p");
+    assert_eq!(set(&mut desk, key, "1080p"), at(4));
+    desk.wait(2 * SECOND);
+    assert_eq!(rendition(&desk, key), "1080p");
+    // Where a pause is, too: not at the one before.
+    desk.play(key, span(8, None)).unwrap();
+    desk.wait(2 * SECOND - 1);
+    desk.pause(key);
+    assert_eq!(position(&desk, key), 10.0);
+    set(&mut desk, key, "720p").unwrap();
+    desk.play(key, None).unwrap();
+    assert_eq!(changes(&desk).pop().unwrap().2, Some(10));
+    desk.play(key, span(11, None)).unwrap();
+    set(&mut desk, key, "1080p").unwrap();
+    desk.wait(3 * SECOND);
+    assert_eq!(rendition(&desk, key), "1080p");
+    // These are a tick too far apart: it begins with a jump.
+    assert_eq!(set(&mut desk, key, "480p"), Ok(Begins::WithPlay));
+    desk.wait(4 * SECOND);
+    assert_eq!(rendition(&desk, key), "1080p");
+    desk.play(key, span(20, None)).unwrap();
+    assert_eq!(rendition(&desk, key), "480p");
+    finish(&mut desk, key);
+}
+
+/// What may have been sent already, or will be before the other rendition is there, is not cut: what was sent ahead, and what goes faster.
+#[test]
+fn a_cut_lies_behind_what_is_sent_ahead_and_what_goes_fast() {
+    for (fast_start_ms, speed, asked_at_ms, begins) in
+        [(0, 1_000, 1_500, 2), (1_000, 1_000, 1_500, 4), (0, 2_000, 1_600, 4), (0, 1_000, 1_600, 2)]
+    {
+        let mut desk = Desk::with(|config| config.fast_start_ms = fast_start_ms);
+        let conn = desk.conn();
+        let request = desk.request("ladder", conn, tcp(conn));
+        let key = desk.admit(request).unwrap().stream;
+        let wanted = Wanted { speed: Some(Speed::nearest(speed)), ..Wanted::default() };
+        desk.service.play(desk.now, key, &wanted).unwrap();
+        desk.settle();
+        desk.wait(PLAY_DELAY_NS + asked_at_ms * 1_000_000 * 1_000 / speed);
+        let said = set(&mut desk, key, "480p");
+        assert_eq!(said, at(begins), "{fast_start_ms} {speed} {asked_at_ms}");
+        finish(&mut desk, key);
+    }
 }
 
 #[test]

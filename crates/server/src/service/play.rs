@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use millrace_core::limits::PLAY_DELAY_NS;
+use millrace_core::limits::ladder::FIT_CLOCK_TICKS;
 use millrace_core::scale::Scale;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtp::{Timeline, sequence_of};
@@ -232,6 +233,8 @@ fn place(stream: &Stream, shown: Shown<'_>, start: Start, scale: Scale) -> Resul
         }
         (Start::Resume, Media::Fresh) => shown.access(MediaTicks(0)),
         (Start::Resume, _) => return Err(Refusal::NothingLeft),
+        // The access point where it stands may be a little later in another rendition.
+        (Start::Here, _) if scale.is_normal() => shown.access(MediaTicks(here().0 + FIT_CLOCK_TICKS)),
         (Start::Here, _) => shown.access(here()),
     };
     Ok(Origin { packet, time: Some(time) })

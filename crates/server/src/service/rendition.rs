@@ -12,6 +12,7 @@
 use std::fmt;
 
 use millrace_core::limits::QUEUE_AHEAD_NS;
+use millrace_core::limits::ladder::FIT_CLOCK_TICKS;
 use millrace_core::rendition::RenditionName;
 use millrace_core::scale::Scale;
 use millrace_core::time::{Instant, MediaTicks};
@@ -294,11 +295,12 @@ impl Stream {
     }
 }
 
-/// The first access point at or behind a time that both have: its packet in `sent`, and where it is in `wanted`.
+/// The first access point at or behind a time that both have: its packet in `sent`, and where it is in `wanted`. Of renditions that were made
+/// elsewhere it need not be at the same tick.
 fn common_point(sent: &Entry, wanted: &Entry, from: MediaTicks) -> Option<(u32, AccessPoint)> {
     let here = sent.access.access_at_or_after(from)?;
-    let there = wanted.access.access_at_or_before(here.time);
-    (there.time == here.time).then_some((here.packet, there))
+    let there = wanted.access.access_at_or_before(MediaTicks(here.time.0 + FIT_CLOCK_TICKS));
+    (there.time.0.abs_diff(here.time.0) <= FIT_CLOCK_TICKS).then_some((here.packet, there))
 }
 
 /// What there is not enough of for a higher rate.

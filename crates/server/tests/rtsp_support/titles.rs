@@ -26,6 +26,9 @@ pub const GOP_PACKETS: u32 = 800;
 /// What `ladder` and `turning` can be had at, and how long a packet of that lasts in ticks.
 pub const RENDITIONS: [(&str, u64); 3] = [("1080p", PACKET_TICKS), ("720p", 300), ("480p", 750)];
 
+/// By how much the access points of the renditions of `foreign` are later: those of the second fit, those of the third do not.
+pub const FOREIGN_TICKS: [u64; 3] = [0, 180, 181];
+
 /// Packets a second of the title with so many packets: no made-up title has as many as a rendition of another one.
 pub fn packets_per_s(packets: u32) -> u64 {
     match packets {
@@ -43,6 +46,34 @@ pub struct Even {
     pub times_broken: bool,
     /// It should be opened again.
     pub is_stale: bool,
+}
+
+/// The same title with access points so many ticks later.
+struct Late {
+    of: Even,
+    ticks: u64,
+}
+
+impl Late {
+    fn later(&self, AccessPoint { packet, time }: AccessPoint) -> AccessPoint {
+        AccessPoint { packet, time: MediaTicks(time.0 + self.ticks) }
+    }
+}
+
+impl AccessPoints for Late {
+    fn access_at_or_before(&self, time: MediaTicks) -> AccessPoint {
+        self.later(self.of.access_at_or_before(MediaTicks(time.0.saturating_sub(self.ticks))))
+    }
+    fn access_at_or_after(&self, time: MediaTicks) -> Option<AccessPoint> {
+        let point = self.of.access_at_or_after(MediaTicks(time.0.saturating_sub(self.ticks)))?;
+        Some(self.later(point))
+    }
+    fn packet_at(&self, time: MediaTicks) -> u32 {
+        self.of.packet_at(time)
+    }
+    fn time_of(&self, packet: u32) -> Option<MediaTicks> {
+        self.of.time_of(packet).map(|time| MediaTicks(time.0 + self.ticks))
+    }
 }
 
 /// The same title in packets `factor` times as large.
@@ -154,6 +185,11 @@ fn rendition_of(title: &Entry, place: usize) -> Entry {
     let (label, ticks) = RENDITIONS[place];
     let packets = (title.duration.0 / ticks) as u32;
     let rate = |rate: BitRate| BitRate(rate.0 * PACKET_TICKS / ticks);
+    let even = Even { packets, times_broken: false, is_stale: false, ticks };
+    let access: Arc<dyn AccessPoints> = match title.name.as_str() {
+        "foreign" => Arc::new(Late { of: even, ticks: FOREIGN_TICKS[place] }),
+        _ => Arc::new(even),
+    };
     Entry {
         name: format!("{}@{label}", title.name),
         is_made: true,
@@ -162,12 +198,12 @@ fn rendition_of(title: &Entry, place: usize) -> Entry {
         packets,
         timeline: Timeline { ssrc: 0x0720_0000 + place as u32, timestamp_base: 99 },
         fec: None,
-        access: Arc::new(Even { packets, times_broken: false, is_stale: false, ticks }),
+        access,
         ..title.clone()
     }
 }
 
-/// Titles with stamps of their own (`recording`, `wrapping`, `feature`, `joined`), `film` (60 s), `other` (20 s), `ladder` (67 s, at three bit rates, as is `turning`), `long` (1000 s: sequence numbers wrap), `turning` (timestamps too), `broken` (cannot be opened), `crowded`
+/// Titles with stamps of their own (`recording`, `wrapping`, `feature`, `joined`), `film` (60 s), `other` (20 s), `ladder` (67 s, at three bit rates, as are `turning` and `foreign`, whose access points are not quite equal), `long` (1000 s: sequence numbers wrap), `turning` (timestamps too), `broken` (cannot be opened), `crowded`
 /// (the cache is full), `blind` (packet times cannot be read), `safe` (60 s, with parity), `frail` (the same, its second
 /// parity track cannot be opened), `torn` (too many members are lost), `silent` (its disks do not answer), `worn` (its times should be
 /// opened again).
@@ -209,7 +245,7 @@ impl Library for SharedTitles {
         scales.map(|scale| (scale, format!("{}@{}", entry.name, scale.hundredths()))).collect()
     }
     fn renditions(&mut self, entry: &Entry) -> Vec<Rendition> {
-        if !["ladder", "turning"].contains(&entry.name.as_str()) {
+        if !["ladder", "turning", "foreign"].contains(&entry.name.as_str()) {
             return Vec::new();
         }
         let all = RENDITIONS.iter().enumerate().map(|(place, (label, _))| {
@@ -242,7 +278,7 @@ impl Library for SharedTitles {
             "other" | "broken" | "crowded" | "torn" | "silent" => {
                 Some(Entry { timeline: Timeline { ssrc: 7, timestamp_base: 0 }, ..entry(name, 20) })
             }
-            "ladder" => Some(entry(name, 67)),
+            "ladder" | "foreign" => Some(entry(name, 67)),
             "long" => Some(entry(name, 1000)),
             "turning" => {
                 // Its sequence numbers and its timestamps wrap at 164 s.
