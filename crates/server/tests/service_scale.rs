@@ -5,8 +5,10 @@ mod rtsp_support;
 mod service_support;
 
 use millrace_core::limits::PLAY_DELAY_NS;
+use millrace_core::limits::trick::UNREAD_NS;
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
+use millrace_offload::command::{Event as EngineEvent, FailReason, LeaseFailure, StreamEvent};
 use millrace_server::service::{
     EndReason, Event, FecMode, FecWish, Played, Playing, Refusal, Speed, StreamKey, Wanted, Which,
 };
@@ -272,6 +274,59 @@ fn what_cannot_be_had_is_the_nearest_or_refused() {
     assert!(
         desk.events.iter().any(|event| matches!(event, Event::Broken { title, .. } if title == "film@3200"))
     );
+    desk.close(key);
+    desk.assert_empty();
+}
+
+/// A viewer who comes to where a made title cannot be read is ended; those who come behind it have the nearest other speed, until it may have
+/// been repaired.
+#[test]
+fn what_could_not_be_read_is_not_sent_again_for_a_while() {
+    let mut desk = Desk::new();
+    let fails = |desk: &mut Desk, key: StreamKey, reason| {
+        let (&stream, _) = desk.engine.streams.iter().next().unwrap();
+        let failed = StreamEvent::Failed { stream, reason };
+        desk.service.engine_event(desk.now, 0, EngineEvent::Stream(failed));
+        desk.settle();
+        assert!(desk.service.stream(key).is_none());
+        assert_eq!(desk.ends().pop(), Some(EndReason::Failed(reason)));
+    };
+    let told = |desk: &Desk| {
+        desk.events
+            .iter()
+            .filter(|event| matches!(event, Event::Broken { title, .. } if title == "film@400"))
+            .count()
+    };
+    let plays = |desk: &mut Desk, asked| {
+        let key = desk.udp("film", 5000);
+        desk.play_at(key, asked, span(30, None)).unwrap();
+        (key, scale_of(desk, key))
+    };
+    let unreadable = FailReason::ReadError(LeaseFailure::Checksum);
+    // Of the title itself nothing else can be had, and a viewer who does not read says nothing of what is stored.
+    let (key, _) = plays(&mut desk, 100);
+    fails(&mut desk, key, unreadable);
+    let (key, _) = plays(&mut desk, 400);
+    fails(&mut desk, key, FailReason::SlowReader);
+    let (key, scale) = plays(&mut desk, 400);
+    assert_eq!((scale, told(&desk)), (400, 0));
+    fails(&mut desk, key, unreadable);
+    let (key, scale) = plays(&mut desk, 400);
+    assert_eq!((scale, told(&desk)), (1_600, 1));
+    assert!(desk.titles.0.lock().unwrap().wishes.is_empty(), "it is there");
+    // Others are as they were, of other titles too.
+    for speed in [-400, 50, 1_600] {
+        desk.play_at(key, speed, span(30, None)).unwrap();
+        assert_eq!(scale_of(&desk, key), speed);
+    }
+    desk.close(key);
+    desk.wait(UNREAD_NS - SECOND);
+    let (key, scale) = plays(&mut desk, 400);
+    assert_eq!(scale, 1_600);
+    desk.close(key);
+    desk.wait(SECOND);
+    let (key, scale) = plays(&mut desk, 400);
+    assert_eq!(scale, 400);
     desk.close(key);
     desk.assert_empty();
 }

@@ -55,6 +55,10 @@ pub const WISH_KEPT_NS: u64 = 3600 * NS_PER_S;
 pub const MAX_REFUSED_WISHES: usize = 4096;
 /// What could not be read is tried again after this time: it may have been repaired.
 pub const REFUSED_NS: u64 = 3600 * NS_PER_S;
+/// Made titles that could not be read are remembered, the last of so many: as many as a disk that fails may have of those that are watched.
+pub const MAX_UNREAD: usize = 64;
+/// They are tried again after this time: they may have been repaired, and if not, it is one viewer in so long who finds out.
+pub const UNREAD_NS: u64 = 600 * NS_PER_S;
 /// What has no room now, or cannot be written now, is tried again after this time.
 pub const LATER_NS: u64 = 60 * NS_PER_S;
 /// Nothing is made while an engine is busy for this share of the time: a third of its core is left for what comes.

@@ -54,6 +54,7 @@ impl Service {
         match event {
             StreamEvent::RunEnded { end, .. } => self.run_ended(now, key, end),
             StreamEvent::Failed { reason, .. } => {
+                self.note_unread(now, key, reason);
                 let end = match reason {
                     FailReason::ConnectionClosed(_) => EndReason::Disconnected,
                     _ => EndReason::Failed(reason),

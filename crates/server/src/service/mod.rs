@@ -34,6 +34,7 @@
 //! | `opening` | titles that are being opened, and the requests that wait for them |
 //! | `play`, `seek` | play and pause; which media time a place means |
 //! | `scale` | other speeds: what is sent in place of the title, and faster delivery |
+//! | `unread` | which of those could not be read, and are left out for a while |
 //! | [`rendition`] | other bit rates: which one is sent, and going over to another |
 //! | [`adapt`], `adapting` | when the server changes that by itself |
 //! | `queued` | runs that follow without a break |
@@ -68,6 +69,7 @@ mod scale;
 mod seek;
 mod slots;
 pub mod stream;
+mod unread;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
@@ -157,6 +159,8 @@ pub struct Service {
     usage: HashMap<IpAddr, Usage>,
     slots: Vec<EngineSlots>,
     admission: Admission,
+    /// What was made of titles and could not be read.
+    unread: unread::Unread,
     outputs: VecDeque<Output>,
     shutting_down: bool,
     next_key: u64,
@@ -182,6 +186,7 @@ impl Service {
             usage: HashMap::new(),
             slots,
             admission,
+            unread: unread::Unread::default(),
             outputs: VecDeque::new(),
             shutting_down: false,
             next_key: 0,

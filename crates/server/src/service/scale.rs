@@ -240,6 +240,7 @@ impl Service {
         }
         there.sort_by(|(a, _), (b, _)| by_distance(wished, *a, *b));
         let better = worth_making(wished, there.first().map(|(scale, _)| *scale));
+        there.retain(|(_, name)| !self.unread.has(now, name));
         let found = self.first_that_opens(now, key, conn, there);
         // One that waits is made again.
         if let Some(better) = better
