@@ -98,6 +98,32 @@ fn what_does_not_end_or_asks_for_too_much_leaves_the_block_as_it_is() {
     assert!(run(&module, 0, &block) == Ok(block.clone()));
 }
 
+/// A module that takes nearly all of it can do so for one block after the other.
+#[test]
+fn each_block_has_all_of_its_fuel() {
+    let turns = |turns: u64| {
+        let body = format!(
+            "(local $left i32) (local.set $left (i32.const {turns})) (loop $on \
+             (br_if $on (local.tee $left (i32.sub (local.get $left) (i32.const 1))))) (local.get 1)"
+        );
+        load(&with("", &body)).unwrap()
+    };
+    let block = vec![0; 1316];
+    // What a turn costs is the interpreter's affair: a few units.
+    let (mut fits, mut too_many) = (WASM_FUEL / 100, WASM_FUEL);
+    assert!(run(&turns(fits), 0, &block).is_ok());
+    assert_eq!(run(&turns(too_many), 0, &block), Err(TransformError::OutOfFuel(WASM_FUEL)));
+    while fits + fits / 16 < too_many {
+        let middle = fits.midpoint(too_many);
+        if run(&turns(middle), 0, &block).is_ok() { fits = middle } else { too_many = middle }
+    }
+    assert!(fits > WASM_FUEL / 10, "{fits} turns are all that fuel allows");
+    let most = turns(fits);
+    for first in 0..4 {
+        assert!(run(&most, first, &block).is_ok(), "block {first}");
+    }
+}
+
 #[test]
 fn a_place_that_a_module_has_not_got_is_refused() {
     let block = vec![0; 1316];
