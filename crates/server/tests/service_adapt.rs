@@ -200,6 +200,19 @@ fn what_was_heard_before_a_pause_counts_for_nothing_behind_it() {
     desk.close(key);
 }
 
+/// What cannot be opened is not tried each second: the operator is told each time.
+#[test]
+fn what_cannot_be_opened_is_tried_as_seldom_as_anything() {
+    let mut desk = Desk::new();
+    let key = by_tcp(&mut desk);
+    desk.titles.0.lock().unwrap().broken = Some("turning@480p".to_owned());
+    live(&mut desk, key, 18, |second| second * 900);
+    let told = |event: &&Event| matches!(event, Event::Broken { title, .. } if title == "turning@480p");
+    assert_eq!(desk.events.iter().filter(told).count(), 2);
+    assert_eq!((sent(&desk, key).as_str(), desk.counters.rendition_changes), ("1080p", 0));
+    desk.close(key);
+}
+
 /// More is not tried where there is no room for it, and nobody is told.
 #[test]
 fn up_needs_room() {

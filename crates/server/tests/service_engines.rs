@@ -280,17 +280,26 @@ fn streams_that_cannot_be_handed_over_end() {
     assert_eq!(site.streams(), [4 - ends.len(), 4]);
 }
 
-/// Nobody is ended while those can be sent less for whom the server chooses.
+/// Nobody is ended while those can be sent less for whom the server chooses, and who have not just been sent something else.
 #[test]
 fn the_newest_streams_are_sent_less_before_anybody_is_ended() {
-    for is_auto in [true, false] {
+    for (is_auto, is_recent) in [(true, false), (false, false), (true, true)] {
         let mut site = Site::with(|config| config.adapt = is_auto);
         let keys = site.play("ladder", 8, 5000);
+        for key in keys.iter().filter(|_| is_recent) {
+            for name in ["720p", "auto"] {
+                let wish = RenditionWish::parse(name);
+                site.desk.service.set_rendition(site.desk.now, *key, &wish, None).unwrap();
+                site.desk.settle();
+            }
+        }
+        site.desk.wait(u64::from(is_recent) * 3 * SECOND);
         site.look(12, CORES_WHEN_NOBODY_HAS_ROOM);
         site.desk.wait(3 * SECOND);
         let ended = site.desk.ends().len();
-        if !is_auto {
+        if !is_auto || is_recent {
             assert!(ended > 0);
+            assert_eq!(site.desk.counters.renditions_lowered, 0);
             continue;
         }
         assert_eq!((ended, site.streams()), (0, [4, 4]));

@@ -8,7 +8,7 @@ use millrace_core::limits::PLAY_DELAY_NS;
 use millrace_core::limits::trick::UNREAD_NS;
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
-use millrace_offload::command::{Event as EngineEvent, FailReason, LeaseFailure, StreamEvent};
+use millrace_offload::command::{Event as EngineEvent, FailReason, LeaseFailure, Numbering, StreamEvent};
 use millrace_server::service::{
     EndReason, Event, FecMode, FecWish, Played, Playing, Refusal, Speed, StreamKey, Wanted, Which,
 };
@@ -204,6 +204,9 @@ fn another_path_begins_at_normal_speed() {
     assert_eq!(desk.play(key, None), Ok(Played::Begun));
     assert_eq!(told(&desk), (100, 8.0, 60.0, 802, BASE + 8 * 90_000));
     assert_as_told(&desk);
+    // It shares the title's headers again, as whoever has seen no other speed.
+    let run = desk.engine.streams.values().find_map(|stream| stream.playing).expect("it plays");
+    assert_eq!(run.spec.numbering, Numbering::Sequence(802));
     desk.close(key);
     desk.assert_empty();
 }

@@ -145,9 +145,6 @@ impl Service {
         let mut gone: u64 = newest.iter().filter_map(|key| relief(self, *key)).sum();
         for key in newest {
             let Some(stream) = self.streams.get_mut(&key).filter(|_| gone < packets_per_s) else { continue };
-            if !stream.renditions.is_auto {
-                continue;
-            }
             stream.renditions.adapter.pressure();
             let may_change = stream.adapts() && stream.renditions.adapter.may_change(now);
             let Some(lowest) = stream.renditions.lowest().filter(|_| may_change) else { continue };

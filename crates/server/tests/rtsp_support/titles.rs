@@ -212,6 +212,8 @@ pub struct OpenTitles {
     pub open: HashMap<TitleRef, u32>,
     /// Members are lost, so many that no title can be played.
     pub members_lost: bool,
+    /// What else cannot be opened.
+    pub broken: Option<String>,
     /// Everything has to be opened before it is used.
     pub on_disk: bool,
     /// What has been asked to be opened and has not been answered yet, the oldest first.
@@ -335,7 +337,9 @@ impl Library for SharedTitles {
             return Err(OpenError::Unfit("time stamps of PID 256 lie across TS packets".into()));
         }
         match entry.name.as_str() {
-            "broken" | "film@3200" => {
+            name if ["broken", "film@3200"].contains(&name)
+                || self.0.lock().unwrap().broken.as_deref() == Some(name) =>
+            {
                 return Err(OpenError::Broken("meta-1316.mrp: checksum mismatch".into()));
             }
             "crowded" => return Err(OpenError::Full),
