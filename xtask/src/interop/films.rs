@@ -167,9 +167,21 @@ const JOINS: [(&str, [&str; 2]); 2] = [
 /// A film at two bit rates, with pictures of two sizes.
 pub(super) const RUNGS: &str = "rungs";
 const LADDER: &str = "360p:1800k,180p:600k";
+const BEST: &str = "360p";
 /// What the lower one is called.
 pub(super) const LOWER: &str = "180p";
 const RUNGS_SECONDS: f64 = 16.0;
+/// The same, as files that were joined, with clock and time stamps that wrap within the first picture behind 8 s: it is sent before
+/// the wrap and shown behind it.
+pub(super) const WRAPPING_RUNGS: &str = "wrapping-ladder";
+/// 33 bits at 90 kHz last 95,443.72 s; a ladder's clock begins at 1 s, and its pictures are shown 0.48 s behind it.
+const TO_8_SECONDS: &str = "later=restamp:offset=95434500ms";
+/// A film that can be had at four times the speed, with time stamps that wrap after 9 s.
+pub(super) const WRAPPING_FAST: &str = "wrapping-fast";
+const FAST_RECIPE: Recipe = Recipe {
+    seconds: 16.0,
+    ..with_odd_times(WRAPPING_FAST, ONE_PROGRAM, "-f mpegts -output_ts_offset 95433.3")
+};
 
 /// The titles of `make demo`, and the extensions of their files.
 const DEMO_FILMS: [(&str, &str); 2] = [(DEMO_CBR, "ts"), (DEMO_VBR, "mp4")];
@@ -191,32 +203,108 @@ pub(super) fn make(lab: &Lab, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<Fi
     if DEMO_FILMS.iter().any(|(name, _)| is_wanted(name)) {
         films.extend(make_demo(&folder, dir)?);
     }
-    if is_wanted(RUNGS) {
-        films.push(make_ladder(lab)?);
+    if is_wanted(RUNGS) || is_wanted(WRAPPING_RUNGS) {
+        let ladder = make_ladder(lab)?;
+        if is_wanted(WRAPPING_RUNGS) {
+            films.push(make_wrapping_ladder(lab, &ladder)?);
+        }
+        films.push(ladder);
+    }
+    if is_wanted(WRAPPING_FAST) {
+        films.push(make_fast(lab)?);
     }
     Ok(films)
 }
 
+/// Runs the program on its store.
+fn millrace(lab: &Lab, command: &str, file: &Path, log: &Path) -> Result<(), String> {
+    let program = Program::new(&lab.millrace).args(command).arg("--store").arg(lab.store()).arg(file);
+    program.run(log, 120.0)?.ok(&format!("millrace {command}"))
+}
+
+/// A folder for what a film is made of.
+fn parts_of(lab: &Lab, name: &str) -> Result<PathBuf, String> {
+    let parts = lab.dir.join(format!("parts-of-{name}"));
+    std::fs::create_dir_all(&parts).map_err(|e| format!("{} cannot be made: {e}", parts.display()))?;
+    Ok(parts)
+}
+
+/// What is stored of a title.
+fn data_of(lab: &Lab, titles: &serde_json::Value, name: &str) -> Result<PathBuf, String> {
+    let id = title_id(titles, name).ok_or_else(|| format!("millrace ls --all shows no title '{name}'"))?;
+    Ok(lab.store().join("titles").join(id).join("data.ts"))
+}
+
+/// A film that wraps, and what shows it faster.
+fn make_fast(lab: &Lab) -> Result<Film, String> {
+    let parts = parts_of(lab, WRAPPING_FAST)?;
+    let film = cook(&FAST_RECIPE, &parts, &parts)?;
+    let file = parts.join(format!("{WRAPPING_FAST}.ts"));
+    check_wraps(&file)?;
+    millrace(lab, &format!("add --quiet --trick=4 --name {WRAPPING_FAST}"), &file, &parts.join("add"))?;
+    Ok(Film { is_stream: false, ..film })
+}
+
+/// The renditions of a ladder once more: as files whose time stamps wrap, added one by one. They show the same.
+fn make_wrapping_ladder(lab: &Lab, ladder: &Film) -> Result<Film, String> {
+    let parts = parts_of(lab, WRAPPING_RUNGS)?;
+    let titles = listing(lab, &["--all"])?;
+    let later = |name: &str| {
+        let (from, to) = (data_of(lab, &titles, name)?, parts.join(format!("{name}.ts")));
+        let command = format!("transform --quiet -o {} {} {TO_8_SECONDS}", to.display(), from.display());
+        Program::new(&lab.millrace)
+            .args(&command)
+            .run(&parts.join(format!("{name}-log")), 60.0)?
+            .ok(&command)?;
+        check_wraps(&to)?;
+        Ok::<_, String>(to)
+    };
+    let (best, lower) = (later(RUNGS)?, later(&format!("{RUNGS}@{LOWER}"))?);
+    millrace(lab, &format!("add --quiet --name {WRAPPING_RUNGS}"), &best, &parts.join("add"))?;
+    let lower = PathBuf::from(format!("{LOWER}={}", lower.display()));
+    millrace(lab, &format!("add --quiet --join {WRAPPING_RUNGS}={BEST}"), &lower, &parts.join("join"))?;
+    Ok(Film {
+        name: WRAPPING_RUNGS,
+        pictures: ladder.pictures.clone(),
+        sounds: ladder.sounds.clone(),
+        lower: ladder.lower.clone(),
+        stored: None,
+        ..*ladder
+    })
+}
+
+/// A film that does not do what its check is for proves nothing.
+fn check_wraps(file: &Path) -> Result<(), String> {
+    let clocks: Vec<u64> = clocks(&read(file)?).collect();
+    let back = clocks.windows(2).filter(|pair| pair[1] < pair[0]).count();
+    if back == 1 {
+        Ok(())
+    } else {
+        Err(format!("the clock of {} wraps {back} times, not once", file.display()))
+    }
+}
+
+/// The bases of all clock references in a transport stream.
+fn clocks(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    let packets = bytes.as_chunks::<188>().0.iter();
+    let with_clock = packets.filter(|packet| packet[3] & 0x20 != 0 && packet[4] > 0 && packet[5] & 0x10 != 0);
+    with_clock.map(|packet| {
+        let [a, b, c, d, e] = [6, 7, 8, 9, 10].map(|at| u64::from(packet[at]));
+        a << 25 | b << 17 | c << 9 | d << 1 | e >> 7
+    })
+}
+
 /// A title with a rendition, made by the program in its store. What both show is what is decoded from there.
 fn make_ladder(lab: &Lab) -> Result<Film, String> {
-    let parts = lab.dir.join(format!("parts-of-{RUNGS}"));
-    std::fs::create_dir_all(&parts).map_err(|e| format!("{} cannot be made: {e}", parts.display()))?;
+    let parts = parts_of(lab, RUNGS)?;
     let recipe =
         Recipe { name: RUNGS, extension: "mp4", seconds: RUNGS_SECONDS, video: "-crf 20 -bf 0", ..USUAL };
     let recipe = Recipe { container: "-movflags +faststart", ..recipe };
     let file = encode(&recipe, &parts, &parts)?;
-    let ended = Program::new(&lab.millrace)
-        .args(&format!("add --quiet --ladder {LADDER} --name {RUNGS} --store"))
-        .arg(lab.store())
-        .arg(&file)
-        .run(&parts.join("add"), 120.0)?;
-    ended.ok("millrace add --ladder")?;
+    millrace(lab, &format!("add --quiet --ladder {LADDER} --name {RUNGS}"), &file, &parts.join("add"))?;
     let titles = listing(lab, &["--all"])?;
     let frames = |name: &str| {
-        let id =
-            title_id(&titles, name).ok_or_else(|| format!("millrace ls --all shows no title '{name}'"))?;
-        let data = lab.store().join("titles").join(id).join("data.ts");
-        Frames::of_file(&data, STREAMS, &parts.join(format!("decode-{name}")))
+        Frames::of_file(&data_of(lab, &titles, name)?, STREAMS, &parts.join(format!("decode-{name}")))
     };
     let Frames { pictures, sounds } = frames(RUNGS)?;
     let lower = frames(&format!("{RUNGS}@{LOWER}"))?.pictures;
@@ -504,6 +592,17 @@ mod tests {
             "3 of 4 frames arrived, 1 of them damaged or foreign, first difference at frame 2"
         );
         assert!(difference(&list("abcd"), &list("ab")).ends_with("first difference at frame 2"));
+    }
+
+    #[test]
+    fn clocks_are_read_from_packets_that_have_one() {
+        let mut bytes = vec![0; 4 * 188];
+        bytes.chunks_mut(188).for_each(|packet| packet[..6].copy_from_slice(&[0x47, 1, 0, 0x30, 7, 0x10]));
+        bytes[6..11].copy_from_slice(&[0xff, 0xff, 0xff, 0xff, 0x80]);
+        bytes[188 + 10] = 0x80;
+        bytes[2 * 188 + 3] = 0x10; // no adaptation field
+        bytes[3 * 188 + 5] = 0; // none with a clock
+        assert_eq!(clocks(&bytes).collect::<Vec<_>>(), [(1 << 33) - 1, 1]);
     }
 
     #[test]

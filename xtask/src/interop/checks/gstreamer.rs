@@ -10,7 +10,8 @@ use serde_json::Value;
 use super::{Check, END_SECONDS, ODD_FILMS, ODD_TIMES, Outcome, SHORT_FILMS, Transport};
 use crate::interop::Lab;
 use crate::interop::films::{
-    DEMO_CBR, DEMO_VBR, Film, GROUP_SECONDS, JOINED, RUNGS, TWO_HOURS, difference, to_the_end,
+    DEMO_CBR, DEMO_VBR, Film, GROUP_SECONDS, JOINED, RUNGS, TWO_HOURS, WRAPPING_FAST, WRAPPING_RUNGS,
+    difference, to_the_end,
 };
 use crate::interop::process::{Ended, Program};
 use crate::interop::server::Server;
@@ -48,6 +49,8 @@ pub(super) fn add(checks: &mut Vec<Check>) {
         checks.push(scene(join, JOINED).only_long());
         checks.push(scene(&ANYWHERE, TWO_HOURS).short_by_udp(transport));
         checks.push(scene(&DOWN_AND_UP, RUNGS));
+        checks.push(scene(&ACROSS_THE_WRAP, WRAPPING_RUNGS).only_long());
+        checks.push(scene(&FASTER, WRAPPING_FAST).short_by_udp(transport));
     }
 }
 
@@ -102,6 +105,8 @@ struct Scene {
     seeks: &'static [f64],
     /// How often it asks for the other rendition.
     changes: usize,
+    /// It asks for another speed, at which only key pictures are sent.
+    is_faster: bool,
     long: bool,
 }
 
@@ -113,6 +118,7 @@ const WHOLE: Scene = Scene {
     pauses: false,
     seeks: &[],
     changes: 0,
+    is_faster: false,
     long: false,
 };
 
@@ -169,6 +175,22 @@ const DOWN_AND_UP: Scene = Scene {
     ..WHOLE
 };
 
+/// The same before a wrap of clock and time stamps, at it, and behind it.
+const ACROSS_THE_WRAP: Scene = Scene {
+    steps: "--step 3:rendition=180p --step 7:rendition=360p --step 11:rendition=180p",
+    changes: 3,
+    ..DOWN_AND_UP
+};
+
+/// Four times the speed, from before a wrap of the time stamps to the end.
+const FASTER: Scene = Scene {
+    name: "faster",
+    steps: "--latency 500 --step 4:rate=4",
+    added_seconds: -8.0,
+    is_faster: true,
+    ..WHOLE
+};
+
 /// Plays with `gst_play.py` and judges its report.
 fn play(server: &Server, film: &Film, transport: Transport, scene: &Scene, log: &str) -> Outcome {
     let limit = film.seconds + scene.added_seconds + LATENCY_SECONDS + END_SECONDS;
@@ -202,7 +224,8 @@ fn judge(report: &Value, film: &Film, scene: &Scene, transport: Transport) -> Ou
         return Err(format!("no end of stream within {} s, {} pictures", report["wall_s"], shown.len()));
     };
     // After a seek over UDP its count of lost packets says nothing (see gst_play.py); the pictures do.
-    let counts_well = scene.seeks.is_empty() || transport == Transport::Tcp;
+    let jumps = !scene.seeks.is_empty() || scene.is_faster;
+    let counts_well = !jumps || transport == Transport::Tcp;
     if counts_well && count("lost") != 0 {
         return Err(format!("{} packets lost or late, {} pictures", count("lost"), shown.len()));
     }
@@ -215,6 +238,10 @@ fn judge(report: &Value, film: &Film, scene: &Scene, transport: Transport) -> Ou
     let note = if !scene.seeks.is_empty() {
         let (shown, stale) = without_stale(&film.pictures, &shown, transport);
         format!("{stale}{}", after_seeks(film, &shown, scene.seeks)?)
+    } else if scene.is_faster {
+        let (shown, stale) = without_stale(&film.pictures, &shown, transport);
+        let place = report["rates"][0][1].as_f64().ok_or("no other speed was asked for")?;
+        format!("{stale}{}", key_pictures(film, &shown, place)?)
     } else if scene.changes > 0 {
         changes(film, &shown, scene.changes)?
     } else if shown == film.pictures {
@@ -244,6 +271,25 @@ fn after_seeks(film: &Film, shown: &[String], seeks: &[f64]) -> Outcome {
         && pieces.last().is_some_and(|piece| piece.end == film.pictures.len())
         && starts.all(|(start, &wanted)| (wanted - early..wanted + 0.5).contains(&start));
     if is_right { Ok(format!("; {found}")) } else { Err(found) }
+}
+
+/// The film's pictures from its beginning up to `place`, in seconds, and from there on one of each group, to the last.
+fn key_pictures(film: &Film, shown: &[String], place: f64) -> Outcome {
+    let group = GROUP_SECONDS * film.rate;
+    let before = film.pictures.iter().zip(shown).take_while(|(a, b)| a == b).count();
+    let keys: Vec<&String> = film.pictures.iter().step_by(group).collect();
+    let (before, behind) = shown.split_at(before);
+    if !behind.first().is_some_and(|first| keys.contains(&first)) {
+        return Err(format!("behind picture {} comes none that begins a group", before.len()));
+    }
+    let from = keys.len().checked_sub(behind.len()).unwrap_or(keys.len());
+    let begins = (from * GROUP_SECONDS) as f64;
+    let found = format!("{} pictures, then {} of {} groups", before.len(), behind.len(), keys.len());
+    // Its position is ahead of what it shows by its jitter buffer and a bit.
+    let is_right = (place - 1.2..place + 0.5).contains(&(before.len() as f64 / film.rate as f64))
+        && behind.iter().eq(keys[from..].iter().copied())
+        && (place - GROUP_SECONDS as f64 - 0.1..place + 0.5).contains(&begins);
+    if is_right { Ok(format!("; {found}")) } else { Err(format!("{found}, asked for at {place} s")) }
 }
 
 /// Every picture must be the film's at one bit rate or the other, each in its place, and change from one to the other so often, at access points.
@@ -442,6 +488,40 @@ mod tests {
         let missing = [&best[..150], &lower[151..250], &best[250..]].concat();
         assert!(changes(&film, &missing, 2).unwrap_err().contains("299 of 300 pictures, picture 150"));
         assert!(changes(&film, &down_and_up(150, 250)[..299], 2).unwrap_err().contains("picture 299"));
+    }
+
+    #[test]
+    fn another_speed_shows_one_picture_of_each_group_and_all_of_them() {
+        let film = film();
+        let all = &film.pictures;
+        let faster = |before: usize, keys: &[usize]| {
+            let keys: Vec<String> = keys.iter().map(|key| all[*key].clone()).collect();
+            [&all[..before], &keys[..]].concat()
+        };
+        let whole = [0, 50, 100, 150, 200, 250];
+        let found = "; 40 pictures, then 6 of 6 groups";
+        assert_eq!(key_pictures(&film, &faster(40, &whole), 1.6).unwrap(), found);
+        assert_eq!(
+            key_pictures(&film, &faster(70, &whole[1..]), 2.7).unwrap(),
+            "; 70 pictures, then 5 of 6 groups"
+        );
+        for keys in [
+            &[0, 50, 150, 200, 250][..],
+            &whole[..5],
+            &[0, 0, 50, 100, 150, 200, 250],
+            &[0, 50, 99],
+            &[],
+            &whole[2..],
+        ] {
+            assert!(key_pictures(&film, &faster(40, keys), 1.6).is_err(), "{keys:?}");
+        }
+        let without_beginning = &faster(40, &whole)[40..];
+        assert!(key_pictures(&film, without_beginning, 1.6).is_err());
+        let mut report = report(&faster(40, &whole));
+        report["rates"] = json!([[4.0, 1.6, 40]]);
+        assert!(judge(&report, &film, &FASTER, Transport::Tcp).unwrap().contains(found));
+        report["rates"] = json!([]);
+        assert!(judge(&report, &film, &FASTER, Transport::Tcp).unwrap_err().contains("no other speed"));
     }
 
     #[test]
