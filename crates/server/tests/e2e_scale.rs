@@ -4,16 +4,18 @@
 mod support;
 
 use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use millrace_client::TransportChoice;
 use millrace_client::load::{LoadOptions, load};
 use millrace_store::format::manifest::Manifest;
 use serde_json::Value;
-use support::{Server, film, ok, play};
+use support::{Server, add, film, header, ok, play, read_head, run};
 
 /// A store with one title, and what was made of it.
 struct Site {
@@ -208,4 +210,191 @@ fn gstreamer_shows_pictures_at_each_speed() {
     assert!(server.interrupt(), "clean shutdown: {:?}", server.log);
     let said = |speed: &str, server: &mut Server| server.said(&format!("at speed {speed}")).len();
     assert_eq!([said("-4", &mut server), said("4", &mut server)], [2, 2], "{:?}", server.log);
+}
+
+/// What shows it at four times the speed is damaged from its middle on. Who comes to it is ended; the next one has the nearest other speed.
+#[test]
+fn what_was_made_and_is_damaged_is_not_sent_to_the_next_viewer() {
+    let site = Site::new();
+    ok(&["trick", "film", "--speeds=2", "--quiet", "--store", text(&site.store)]);
+    let data = site.data("film@4");
+    let mut bytes = fs::read(&data).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle..].iter_mut().step_by(1_000).for_each(|byte| *byte ^= 1);
+    fs::write(&data, bytes).unwrap();
+    let mut server = Server::start(&site.store, &["--engines", "1", "--max-damaged", "0%"]);
+    let url = server.title("film");
+    let plays = |asked: &str, start: &str| {
+        let scale = format!("--scale={asked}");
+        run(&["play", &url, &scale, "--start", start, "--stats", "json", "-o", "null"])
+    };
+    let ended = plays("4", "0s");
+    server.wait_for("title film@4 cannot be played", Duration::from_secs(20));
+    assert!(!ended.status.success(), "{ended:?}");
+    let scale = |done: &std::process::Output| {
+        let report: Value = serde_json::from_slice(&done.stdout).unwrap_or_else(|_| panic!("{done:?}"));
+        assert!(done.status.success(), "{report}");
+        report["place"]["scale_hundredths"].as_i64().unwrap()
+    };
+    assert_eq!((scale(&plays("4", "8s")), scale(&plays("-4", "8s"))), (200, -400));
+    assert!(server.interrupt(), "clean shutdown: {:?}", server.log);
+    assert_eq!(server.said("title film@4 cannot be played").len(), 1, "{:?}", server.log);
+}
+
+/// Titles that players meet: what ffmpeg is asked for, and what is done to it then.
+const ODD: [(&str, &str); 7] = [
+    (
+        "open",
+        "PICTURES SOUND -c:v libx264 -preset ultrafast -g 25 -bf 2 -x264-params open-gop=1:scenecut=0 -c:a aac",
+    ),
+    (
+        "interlaced",
+        "PICTURES SOUND -c:v libx264 -preset ultrafast -g 25 -flags +ilme+ildct -x264-params tff=1 -c:a aac",
+    ),
+    ("broadcast", "PICTURES SOUND -c:v mpeg2video -g 12 -flags +ilme+ildct -top 1 -b:v 800k -c:a mp2"),
+    (
+        "pair",
+        "PICTURES SOUND PICTURES SOUND -map 0 -map 1 -map 2 -map 3 -program program_num=7:st=0:st=1 -program program_num=9:st=2:st=3 -c:v libx264 -preset ultrafast -g 25 -c:a aac",
+    ),
+    ("radio", "SOUND -c:a aac"),
+    ("scrambled", "PICTURES SOUND -c:v libx264 -preset ultrafast -g 25 -c:a aac"),
+    ("blind", "PICTURES SOUND -c:v libx264 -preset ultrafast -g 9999 -c:a aac"),
+];
+
+/// One of these, of 6 s. Of `scrambled` the packets of its pictures are marked as such; `blind` has lost the only picture that can be decoded alone.
+fn odd(dir: &Path, name: &str, arguments: &str) -> PathBuf {
+    let file = dir.join(format!("{name}.ts"));
+    let pictures = "-f lavfi -i testsrc2=size=320x180:rate=25:duration=6";
+    let arguments = arguments.replace("PICTURES", pictures).replace("SOUND", "-f lavfi -i sine=duration=6");
+    let mut ffmpeg = Command::new("ffmpeg");
+    ffmpeg.args(["-nostdin", "-v", "error"]).args(arguments.split_whitespace());
+    let status = ffmpeg.args(["-pix_fmt", "yuv420p"]).arg(&file).status();
+    assert!(status.expect("these tests need ffmpeg: apt-get install ffmpeg").success(), "{arguments}");
+    let mut bytes = fs::read(&file).unwrap();
+    let is_of_pictures = |packet: &[u8]| packet[1] & 0x1f == 1 && packet[2] == 0;
+    if name == "scrambled" {
+        let packets = bytes.chunks_exact_mut(188).filter(|packet| is_of_pictures(packet));
+        packets.for_each(|packet| packet[3] |= 0x80);
+    }
+    if name == "blind" {
+        let mut begun = 0;
+        let packets = bytes.chunks_exact(188).filter(|packet| {
+            begun += usize::from(is_of_pictures(packet) && packet[1] & 0x40 != 0);
+            begun > 1 || !is_of_pictures(packet)
+        });
+        bytes = packets.flatten().copied().collect();
+    }
+    fs::write(&file, bytes).unwrap();
+    file
+}
+
+/// A player through its connection.
+struct Player {
+    stream: BufReader<TcpStream>,
+    url: String,
+    session: String,
+}
+
+impl Player {
+    fn new(server: &Server, title: &str) -> Self {
+        let stream = TcpStream::connect(server.addr).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let mut player =
+            Self { stream: BufReader::new(stream), url: server.title(title), session: String::new() };
+        let setup = player.ask("SETUP", "Transport: RTP/AVP/TCP;unicast;interleaved=0-1");
+        let session = header(&setup, "Session").unwrap().split(';').next().unwrap();
+        player.session = format!("Session: {session}\r\n");
+        player
+    }
+
+    /// The head of the answer; packets that come before it are passed over.
+    fn ask(&mut self, method: &str, line: &str) -> String {
+        let request = format!("{method} {} RTSP/1.0\r\nCSeq: 1\r\n{}{line}\r\n\r\n", self.url, self.session);
+        self.stream.get_mut().write_all(request.as_bytes()).unwrap();
+        while self.packet() {}
+        read_head(&mut self.stream)
+    }
+
+    /// Passes over a packet; `false`: something else comes.
+    fn packet(&mut self) -> bool {
+        if self.stream.fill_buf().expect("something comes").first() != Some(&b'$') {
+            return false;
+        }
+        let mut frame = [0; 4];
+        self.stream.read_exact(&mut frame).unwrap();
+        let mut packet = vec![0; usize::from(u16::from_be_bytes([frame[2], frame[3]]))];
+        self.stream.read_exact(&mut packet).unwrap();
+        true
+    }
+
+    /// Packets come, longer than what was under way lasts.
+    fn is_sent_more(&mut self) {
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(300) {
+            assert!(self.packet(), "an answer that nobody has asked for, or the end");
+        }
+    }
+}
+
+/// Speeds that there are, that there are not, and that are none, of one title; `""` is what is given of none.
+fn ask_everything(mut player: Player, name: &str) {
+    let has = |scale: &str| match name {
+        "radio" | "scrambled" => false,
+        "blind" => scale == "0.5",
+        _ => true,
+    };
+    let answer = player.ask("PLAY", "Range: npt=0-");
+    assert!(answer.starts_with("RTSP/1.0 200"), "{name}: {answer}");
+    player.is_sent_more();
+    for (asked, range, given) in [
+        ("4", "1-", "4.0"),
+        ("3", "1-", "4.0"),
+        ("-4", "5-0", "-4.0"),
+        ("0.5", "1-", "0.5"),
+        ("1000", "1-", "4.0"),
+        ("-1000", "5-0", "-4.0"),
+        ("1", "1-", "1.0"),
+        ("0", "1-", ""),
+        ("-0", "5-0", ""),
+        ("nan", "1-", ""),
+        ("inf", "1-", ""),
+        ("1e3", "1-", ""),
+    ] {
+        let answer = player.ask("PLAY", &format!("Scale: {asked}\r\nRange: npt={range}"));
+        let (status, scale) = (&answer[9..12], header(&answer, "Scale").unwrap_or_default());
+        let expected = match given {
+            "" => ("400", ""),
+            given if given == "1.0" || has(given) => ("200", given),
+            given if given.starts_with('-') => ("456", ""),
+            _ => ("200", "1.0"),
+        };
+        assert_eq!((status, scale), expected, "{name}, Scale: {asked}: {answer}");
+        player.is_sent_more();
+    }
+    assert!(player.ask("TEARDOWN", "User-Agent: test").starts_with("RTSP/1.0 200"), "{name}");
+}
+
+/// Whatever speed is asked for of whatever title, the answer says what comes, or why it stays as it is, and packets go on coming.
+#[test]
+fn whatever_is_asked_of_whatever_title_is_answered_and_packets_come() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    let at = ["--quiet", "--store", text(&store)];
+    for (name, arguments) in ODD {
+        add(&odd(dir.path(), name, arguments), &store);
+        match name {
+            "radio" | "scrambled" => continue,
+            "blind" => ok(&[&["trick", name, "--speeds=0.5"], &at[..]].concat()),
+            _ => ok(&[&["trick", name, "--speeds=0.5,4,-4"], &at[..]].concat()),
+        };
+    }
+    let mut server = Server::start(&store, &["--engines", "1", "--trick-space", "0B"]);
+    std::thread::scope(|scope| {
+        for (name, _) in ODD {
+            let player = Player::new(&server, name);
+            scope.spawn(move || ask_everything(player, name));
+        }
+    });
+    assert!(server.interrupt(), "clean shutdown: {:?}", server.log);
+    assert_eq!(server.said("panicked"), [""; 0]);
 }
