@@ -193,6 +193,10 @@ fn a_lost_member_is_decoded_before_the_packets_are_changed() {
         assert!(world.cache.stats().decoded_bytes > 0);
     }
     // Also for those who could do without: what they would repair with is not for these packets.
+    let (disks, volume) = Disks::volume(5, 1, 0);
+    let info = film.add_sizes(&volume, "film", &[SIZE, 940]);
+    disks.pull(1);
+    volume.members().refresh();
     for mut world in worlds(16) {
         let title = open(&world, &volume, &info, &named, 1316);
         for extent in 0..5 {
