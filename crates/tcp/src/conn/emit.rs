@@ -307,7 +307,11 @@ impl Connection {
         //# Probing of zero (offered) windows MUST be supported (MUST-36).
         let most = usable.clamp(1, u32::from(self.sender.mss()));
         match self.plan_range(env, nxt, most, most, false) {
-            Planned::Segment(plan) if usable == 0 => {
+            Planned::Segment(mut plan) if usable == 0 => {
+                //= RFC 3168 section 6.1.6
+                //# Therefore, the TCP data sender MUST NOT set either an ECT codepoint
+                //# or the CWR bit on window probe packets.
+                plan.head.flags = plan.head.flags.without(Flags::CWR);
                 Some(Plan { kind: Kind::WindowProbe, is_ect: false, ..plan })
             }
             Planned::Segment(plan) => Some(plan),

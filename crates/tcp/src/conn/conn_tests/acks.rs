@@ -110,3 +110,45 @@ fn marks_of_the_network_are_echoed_until_they_were_heard() {
     assert!(!take(&mut rig, Flags::ACK.with(Flags::CWR), false));
     assert!(take(&mut rig, Flags::ACK.with(Flags::CWR), true));
 }
+
+#[test]
+fn a_window_probe_bears_no_mark_of_ecn() {
+    let mut rig = Rig::syn_sent(Config { ecn: true, ..plain_config() });
+    let syn_ack = rig.segment(Flags::SYN.with(Flags::ACK).with(Flags::ECE)).at(IRS).acks(ISS + 1);
+    assert_eq!(rig.arrives(&syn_ack), None);
+    rig.sent();
+    rig.write(&[1; 5000]);
+    rig.sent();
+    // The network was congested, and the window is closed.
+    rig.arrives(&rig.segment(Flags::ACK.with(Flags::ECE)).acks(ISS + 1461));
+    rig.arrives(&Segment { window: 0, ..rig.segment(Flags::ACK) });
+    rig.write(b"abc");
+    assert_eq!(rig.sent(), []);
+    let due = rig.call(|connection, env| connection.due(env)).expect("a timer");
+    rig.now = due;
+    rig.call(Connection::fired);
+    let Planned::Segment(probe) = rig.call(Connection::plan) else { panic!("no probe") };
+    //= RFC 3168 section 6.1.6
+    //= type=test
+    //# Therefore, the TCP data sender MUST NOT set either an ECT codepoint
+    //# or the CWR bit on window probe packets.
+    assert!(!probe.is_ect && !probe.head.flags.has(Flags::CWR), "{:?}", probe.head.flags);
+    rig.call(|connection, env| connection.commit(env, &probe));
+    assert_eq!(rig.counters.window_probes, 1);
+    rig.arrives(&rig.segment(Flags::ACK).acks(rig.connection.snd_nxt()));
+    let Planned::Segment(data) = rig.call(Connection::plan) else { panic!("no data") };
+    assert!(data.is_ect && data.head.flags.has(Flags::CWR), "{:?}", data.head.flags);
+}
+
+#[test]
+fn an_echo_is_read_without_the_offset_of_our_clock() {
+    let mut rig = Rig::established_with(Config { stamps: true, ..plain_config() });
+    rig.connection.ts_offset = 1_000_000;
+    let stamps = Stamps { value: 7_001, echo: 1_000_042 };
+    let segment = Segment {
+        options: Options { stamps: Some(stamps), ..Options::default() },
+        ..rig.segment(Flags::ACK)
+    };
+    let read = rig.connection.stamps_in(&segment).expect("there are some");
+    assert_eq!((read.value, read.echo), (7_001, 42));
+}
