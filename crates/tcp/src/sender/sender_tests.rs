@@ -322,10 +322,12 @@ fn a_retransmission_that_is_only_reported_measures_nothing() {
     rig.ack(0, &[(2, 8)]);
     assert_eq!(rig.pump()[..2], [('R', 0), ('R', 1)]);
     let before = (rig.sender.srtt_ns(), rig.sender.rto_ns());
-    rig.wait_ms(100);
-    rig.echo = Some(crate::rtt::stamp(Instant(rig.now.0 - 3_000_000_000)));
+    rig.echo = Some(crate::rtt::stamp(rig.now));
+    rig.wait_ms(180);
     rig.ack(0, &[(1, 8)]);
     assert_eq!((rig.sender.srtt_ns(), rig.sender.rto_ns()), before);
+    rig.ack(8, &[]);
+    assert!(rig.sender.srtt_ns() > before.0, "now it does");
 }
 
 //= RFC 6298 section 5

@@ -254,3 +254,27 @@ fn a_listener_connection_goes_back_without_a_word() {
     assert_eq!(rig.arrives(&rig.segment(Flags::RST)), None);
     assert_eq!((rig.state(), rig.connection.reason()), (State::Closed, Reason::Forgotten));
 }
+
+#[test]
+fn a_simultaneous_open_answers_with_what_both_sides_offer() {
+    let config = Config { receive_bytes: 1 << 20, stamps: true, scaling: true, ..plain_config() };
+    let everything = Options {
+        mss: Some(1200),
+        scale: Some(3),
+        is_sack_permitted: true,
+        stamps: Some(Stamps { value: 7_000, echo: 0 }),
+        ..Options::default()
+    };
+    for offered in [everything, Options::default()] {
+        let mut rig = Rig::syn_sent(config);
+        let syn = Segment { options: offered, ..rig.segment(Flags::SYN) };
+        assert_eq!(rig.arrives(&syn), None);
+        let sent = rig.sent().remove(0);
+        assert!(sent.is(Flags::SYN.with(Flags::ACK)));
+        let answer = sent.head.options;
+        assert_eq!((answer.mss, answer.is_sack_permitted), (Some(1460), offered.is_sack_permitted));
+        assert_eq!(answer.scale, offered.scale.map(|_| rig.config.scale()));
+        assert_eq!(answer.stamps.map(|stamps| stamps.echo), offered.stamps.map(|stamps| stamps.value));
+        assert!(rig.config.scale() > 0);
+    }
+}

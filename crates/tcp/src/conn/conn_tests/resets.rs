@@ -125,3 +125,24 @@ fn abort_resets_where_the_peer_has_something_to_forget() {
         assert_eq!((rig.state(), rig.store.used(), rig.sent()), (State::Closed, 0, vec![]), "{state:?}");
     }
 }
+
+#[test]
+fn an_abort_names_what_was_sent_and_received() {
+    //= RFC 9293 section 3.10.5
+    //= type=test
+    //# Send a reset segment:
+    //#
+    //# <SEQ=SND.NXT><CTL=RST>
+    let states = [State::SynReceived, State::Established, State::FinWait1, State::FinWait2, State::CloseWait];
+    for state in states {
+        let mut rig = Rig::new(state);
+        let (next, received) = (rig.connection.snd_nxt(), rig.connection.rcv_nxt());
+        let reset = rig.call(|connection, env| connection.abort(env, Reason::Aborted)).unwrap();
+        let flags = Flags::RST.with(Flags::ACK);
+        assert_eq!((reset.seq, reset.ack, reset.flags), (next, received, flags), "{state:?}");
+    }
+    for state in [State::SynSent, State::Closing, State::LastAck] {
+        let mut rig = Rig::new(state);
+        assert_eq!(rig.call(|connection, env| connection.abort(env, Reason::Aborted)), None, "{state:?}");
+    }
+}
