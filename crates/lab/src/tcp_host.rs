@@ -342,7 +342,8 @@ fn too_large(packet: &[u8], mtu: usize) -> Option<Vec<u8>> {
     let quoted = packet.get(..usize::from(packet.first()? & 15) * 4 + QUOTED_BYTES)?;
     let mut report = vec![0; IP_HEADER_BYTES];
     report[0] = 0x45;
-    report[2..4].copy_from_slice(&((IP_HEADER_BYTES + ICMP_HEADER_BYTES + quoted.len()) as u16).to_be_bytes());
+    report[2..4]
+        .copy_from_slice(&((IP_HEADER_BYTES + ICMP_HEADER_BYTES + quoted.len()) as u16).to_be_bytes());
     (report[8], report[9]) = (HOPS, ICMP);
     // As if from where it was to go.
     report[12..16].copy_from_slice(quoted.get(16..20)?);

@@ -17,7 +17,7 @@ pub struct ToeHost {
 impl ToeHost {
     /// Settings of an engine at [`OUR_IP`].
     pub fn settings() -> EngineSettings {
-        EngineSettings::new(vec![OUR_IP.into()])
+        EngineSettings::new(&[(OUR_IP.into(), 24)])
     }
 
     /// Starts the engine.

@@ -279,7 +279,7 @@ impl Application for Aborter {
         while let Some(event) = stack.poll_event() {
             let id = event.connection;
             let by_us = match self.caller {
-                Caller::Us => self.lines.iter().any(|line| *line == (id, 1)),
+                Caller::Us => self.lines.contains(&(id, 1)),
                 Caller::Kernel => event.listener == self.ours_are,
             };
             let is_over = event.happened.has(Happened::CLOSED);

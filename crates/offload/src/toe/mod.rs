@@ -20,7 +20,7 @@
 //! # fn main() -> std::io::Result<()> {
 //! # let tun = millrace_netio::link::Tun::open("toe0").map_err(std::io::Error::other)?;
 //! // A TUN device that is up; the kernel has 10.0.0.2 there, the engine is 10.0.0.1.
-//! let settings = EngineSettings::new(vec!["10.0.0.1".parse().unwrap()]);
+//! let settings = EngineSettings::new(&[("10.0.0.1".parse().unwrap(), 24)]);
 //! let engine = Engine::start(&settings, Box::new(TunDevice::new(tun)))?;
 //! // On each thread that wants sockets:
 //! let host = engine.attach()?;
@@ -44,12 +44,11 @@
 //! | `engine/` | the engine without its thread |
 //! | `thread` | its thread; [`Engine`] |
 //! | `host/` | [`Host`], [`TcpStream`], [`TcpListener`] |
-//! | `device`, `ip` | packets from and to a device |
+//! | `device` | packets from and to a device |
 
 mod device;
 mod engine;
 mod host;
-mod ip;
 mod pair;
 mod record;
 mod thread;
@@ -59,6 +58,7 @@ use std::net::IpAddr;
 
 use millrace_core::limits::toe::HAND_OVER_NS;
 use millrace_tcp::conn::Config;
+use millrace_tcp::ip;
 use millrace_tcp::recv::ClusterSize;
 use millrace_tcp::stack::Settings;
 
@@ -73,8 +73,8 @@ pub use self::thread::{Engine, Stopped};
 pub struct EngineSettings {
     /// The stack.
     pub stack: Settings,
-    /// The engine's own addresses: packets for others are passed over.
-    pub addresses: Vec<IpAddr>,
+    /// Its link and its addresses.
+    pub interface: ip::Settings,
     /// Queue pairs: host threads at once.
     pub pairs: usize,
     /// What each is like.
@@ -88,10 +88,14 @@ pub struct EngineSettings {
 }
 
 impl EngineSettings {
-    /// Room for a thousand connections, with these addresses.
-    pub fn new(addresses: Vec<IpAddr>) -> Self {
+    /// Room for a thousand connections, behind a TUN device, with these addresses and the lengths of their subnets' prefixes.
+    pub fn new(addresses: &[(IpAddr, u8)]) -> Self {
         // The seeds of the standard library's hash tables come from the system's random numbers.
         let random = || RandomState::new().hash_one(0);
+        let mut interface = ip::Settings::new(ip::Link::Ip, [random(), random()]);
+        for &(address, prefix) in addresses {
+            interface = interface.with(address, prefix);
+        }
         let stack = Settings {
             config: Config { receive_bytes: 256 << 10, ..Config::default() },
             connections: 4096,
@@ -111,7 +115,7 @@ impl EngineSettings {
         };
         Self {
             stack,
-            addresses,
+            interface,
             pairs: 8,
             pair: PairSettings::default(),
             hand_over_ns: HAND_OVER_NS,

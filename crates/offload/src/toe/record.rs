@@ -187,10 +187,12 @@ pub enum Fault {
     NotConnected,
     /// Nothing can be sent after a shutdown.
     Shut,
+    /// The network says that nothing gets there.
+    Unreachable,
 }
 
 impl Fault {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Refused,
         Self::Reset,
         Self::TimedOut,
@@ -200,6 +202,7 @@ impl Fault {
         Self::NoAddress,
         Self::NotConnected,
         Self::Shut,
+        Self::Unreachable,
     ];
 
     pub(super) fn of_call(error: CallError) -> Self {
@@ -208,7 +211,7 @@ impl Fault {
             CallError::Closing => Self::Shut,
             CallError::NoRoom => Self::NoRoom,
             CallError::Exists => Self::InUse,
-            CallError::Families => Self::NoAddress,
+            CallError::Families | CallError::Address => Self::NoAddress,
         }
     }
 
@@ -218,6 +221,7 @@ impl Fault {
             Reason::Finished => None,
             Reason::Refused => Some(Self::Refused),
             Reason::Reset => Some(Self::Reset),
+            Reason::Unreachable => Some(Self::Unreachable),
             Reason::TimedOut | Reason::Silent => Some(Self::TimedOut),
             Reason::Aborted | Reason::Forgotten => Some(Self::Aborted),
         }
@@ -243,6 +247,7 @@ impl From<Fault> for io::Error {
                 (Kind::AddrNotAvailable, text)
             }
             Fault::NotConnected => (Kind::NotConnected, "not connected"),
+            Fault::Unreachable => (Kind::HostUnreachable, "unreachable: a router or the host itself said so"),
             Fault::Shut => (Kind::BrokenPipe, "nothing can be sent after a shutdown"),
         };
         Self::new(kind, text)

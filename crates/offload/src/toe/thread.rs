@@ -58,11 +58,11 @@ impl Engine {
     /// # Errors
     /// A setting that cannot be; no thread, or no descriptors for the bells.
     pub fn start(settings: &EngineSettings, device: Box<dyn Device>) -> io::Result<Self> {
-        if !(1..=MAX_PAIRS).contains(&settings.pairs) || settings.addresses.is_empty() {
+        if !(1..=MAX_PAIRS).contains(&settings.pairs) || settings.interface.addresses.is_empty() {
             let text = format!(
                 "{} queue pairs and {} addresses: choose 1 to {MAX_PAIRS} pairs, and an address",
                 settings.pairs,
-                settings.addresses.len()
+                settings.interface.addresses.len()
             );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
@@ -76,7 +76,7 @@ impl Engine {
         let home = Arc::new(Home { bell, free: Mutex::new(free), stop: AtomicBool::new(false) });
         let sheet = Arc::new(Sheet::default());
         let mut turning = Turning {
-            core: Core::new(settings, ends),
+            core: Core::new(settings, ends, MonotonicClock.now())?,
             device,
             home: Arc::clone(&home),
             sheet: Arc::clone(&sheet),

@@ -466,6 +466,7 @@ fn errno(reason: Reason) -> &'static str {
         Reason::Refused => "ECONNREFUSED",
         Reason::Reset => "ECONNRESET",
         Reason::TimedOut | Reason::Silent => "ETIMEDOUT",
+        Reason::Unreachable => "EHOSTUNREACH",
         Reason::Aborted => "ECONNABORTED",
         Reason::Finished | Reason::Forgotten => "EPIPE",
     }

@@ -50,7 +50,8 @@ struct Rig {
 }
 
 fn settings(address: &str) -> EngineSettings {
-    let mut settings = EngineSettings::new(vec![address.parse().unwrap()]);
+    let address: IpAddr = address.parse().unwrap();
+    let mut settings = EngineSettings::new(&[(address, if address.is_ipv4() { 24 } else { 64 })]);
     settings.stack.connections = 64;
     settings.stack.records = 4096;
     settings.stack.host_pages = 1024;
@@ -85,7 +86,7 @@ impl Rig {
                 hosts[side].push(HostState::new(host, bell, &settings.pair));
             }
             side += 1;
-            Core::new(&settings, engine_ends)
+            Core::new(&settings, engine_ends, Instant(1)).unwrap()
         });
         let addresses = addresses.map(|address| SocketAddr::new(address.parse().unwrap(), PORT));
         Self { cores, ends, hosts, now: Instant(1_000_000), addresses }

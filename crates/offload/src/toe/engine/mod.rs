@@ -30,11 +30,11 @@ use millrace_core::limits::tcp::MAX_LISTENERS;
 use millrace_core::limits::toe::{CHUNK_BYTES, FRAMES_PER_TURN};
 use millrace_core::time::Instant;
 use millrace_tcp::conn::{Happened, Reason};
-use millrace_tcp::stack::{Arrived, ConnectionId, ListenerId, Stack, Taken};
+use millrace_tcp::ip::{Incoming, Interface, Outgoing};
+use millrace_tcp::stack::{ConnectionId, ListenerId, Stack, Taken};
 
 use self::send::Descriptors;
 use super::device::Device;
-use super::ip;
 use super::pair::{EngineEnd, PairSettings};
 use super::record::Event;
 use super::{EngineSettings, ToeCounters};
@@ -222,6 +222,7 @@ struct Listening {
 /// All of it.
 pub(super) struct Core {
     stack: Stack,
+    interface: Interface,
     addresses: Vec<IpAddr>,
     pairs: Box<[Pair]>,
     owners: Box<[Owner]>,
@@ -236,18 +237,23 @@ pub(super) struct Core {
     hand_over_ns: u64,
     chunk: Box<[u8]>,
     packet: Box<[u8]>,
-    ip_id: u16,
     pub(super) counters: ToeCounters,
 }
 
 impl Core {
     /// All its memory is taken here.
-    pub(super) fn new(settings: &EngineSettings, ends: Vec<EngineEnd>) -> Self {
+    ///
+    /// # Errors
+    /// What cannot be in the settings of the interface.
+    pub(super) fn new(settings: &EngineSettings, ends: Vec<EngineEnd>, now: Instant) -> io::Result<Self> {
+        let interface = Interface::new(&settings.interface, now)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let pairs: Box<[Pair]> = ends.into_iter().map(|end| Pair::new(end, &settings.pair)).collect();
         let sockets = pairs.iter().map(|pair| pair.places.len()).sum();
-        Self {
+        Ok(Self {
             stack: Stack::new(&settings.stack),
-            addresses: settings.addresses.clone(),
+            addresses: settings.interface.addresses.iter().map(|address| address.ip).collect(),
+            interface,
             pairs,
             owners: (0..settings.stack.connections).map(|_| Owner::Nobody).collect(),
             listeners: [const { None }; MAX_LISTENERS],
@@ -258,9 +264,8 @@ impl Core {
             hand_over_ns: settings.hand_over_ns,
             chunk: vec![0; CHUNK_BYTES].into(),
             packet: vec![0; PACKET_BYTES].into(),
-            ip_id: 0,
             counters: ToeCounters::default(),
-        }
+        })
     }
 
     /// One turn.
@@ -271,6 +276,7 @@ impl Core {
         self.take_requests(now);
         self.take_packets(device, now)?;
         self.stack.protocol(now);
+        self.interface.protocol(now);
         self.hear(now);
         self.serve_all(now);
         self.send_packets(device, now)?;
@@ -298,7 +304,7 @@ impl Core {
                 _ => now,
             }
         });
-        [self.stack.next_due(now), timed].into_iter().flatten().min()
+        [self.stack.next_due(now), self.interface.next_due(now), timed].into_iter().flatten().min()
     }
 
     /// All hosts are told that there is no engine any more.
@@ -312,23 +318,17 @@ impl Core {
     }
 
     fn take_packets(&mut self, device: &mut dyn Device, now: Instant) -> io::Result<()> {
-        let Self { stack, addresses, counters, .. } = self;
+        let Self { stack, interface, counters, .. } = self;
         for _ in 0..FRAMES_PER_TURN {
-            let mut take = |packet: &[u8]| {
-                let parsed = ip::parse(packet).filter(|packet| addresses.contains(&packet.destination));
-                let Some(packet) = parsed else {
+            let mut take = |packet: &[u8]| match interface.input(packet, now) {
+                Incoming::Segment(arrived) => {
+                    counters.packets_in += 1;
+                    stack.input(&arrived, now);
+                }
+                Incoming::Error(error) => stack.icmp(&error, now),
+                Incoming::Done | Incoming::Dropped | Incoming::ForKernel => {
                     counters.packets_passed += 1;
-                    return;
-                };
-                counters.packets_in += 1;
-                let arrived = Arrived {
-                    source: SocketAddr::new(packet.source, 0),
-                    destination: SocketAddr::new(packet.destination, 0),
-                    is_marked: packet.is_marked,
-                    bytes: packet.segment,
-                    at: now,
-                };
-                stack.input(&arrived, now);
+                }
             };
             if !device.receive(&mut take)? {
                 break;
@@ -338,24 +338,24 @@ impl Core {
     }
 
     fn send_packets(&mut self, device: &mut dyn Device, now: Instant) -> io::Result<()> {
-        let Self { stack, packet, ip_id, counters, .. } = self;
+        let Self { stack, interface, packet, counters, .. } = self;
         let mut failed = None;
-        stack.output(now, &mut |out| {
-            *ip_id = ip_id.wrapping_add(1);
-            // A segment that no packet holds is none that this stack makes.
-            let Some(bytes) = ip::write(out, *ip_id, packet) else { return Taken::Copied };
-            match device.send(&packet[..bytes]) {
-                Ok(true) => {
-                    counters.packets_out += 1;
-                    Taken::Copied
-                }
-                Ok(false) => Taken::Full,
-                Err(error) => {
-                    failed = Some(error);
-                    Taken::Full
-                }
+        // Whether the device has taken it.
+        let mut send = |packet: &[u8]| {
+            device.send(packet).unwrap_or_else(|error| {
+                failed = Some(error);
+                false
+            })
+        };
+        stack.output(now, &mut |out| match interface.frame(out, now, packet) {
+            Outgoing::Written(bytes) if !send(&packet[..bytes]) => Taken::Full,
+            Outgoing::Written(_) | Outgoing::Waiting => {
+                counters.packets_out += 1;
+                Taken::Copied
             }
+            Outgoing::Dropped => Taken::Copied,
         });
+        counters.packets_out += interface.output(&mut send) as u64;
         failed.map_or(Ok(()), Err)
     }
 
