@@ -10,7 +10,9 @@ use millrace_core::time::Instant;
 use millrace_core::wire::checksum::sum16;
 use millrace_tcp::conn::{Config, Happened, Reason, State};
 use millrace_tcp::seq::Seq;
-use millrace_tcp::stack::{CallError, ConnectionId, Settings, Stack, Taken};
+use millrace_tcp::stack::{
+    CallError, ConnectionId, IcmpError, IcmpKind, Settings, Stack, Taken, Undelivered,
+};
 use millrace_tcp::wire::{Body, Flags, FlowKey, Head, Template, parse};
 
 use sim::{MS, Packet};
@@ -556,4 +558,38 @@ fn what_ends_below_the_window_completes_no_handshake() {
     let mut to = [0; 9];
     assert_eq!(pair.server.read(id, &mut to, pair.now), Ok(1));
     assert_eq!(to[0], b'b');
+}
+
+#[test]
+fn an_error_message_reaches_the_connection_whose_segment_it_quotes_and_no_other() {
+    let mut pair = Pair::new(4);
+    pair.server.listen(server_end(), 4).expect("a listener");
+    let ids = [pair.open(), pair.open()];
+    pair.talk(3);
+    events(&mut pair.client);
+    for id in ids {
+        pair.client.write(id, b"hello", pair.now).expect("room");
+    }
+    let out = packets(&mut pair.client, pair.now);
+    assert_eq!(out.len(), 2);
+    for (packet, id) in out.iter().zip(ids) {
+        let segment = parse(&packet.bytes).expect("a segment");
+        let (local, remote) = pair.client.ends(id).expect("open");
+        assert_eq!(segment.source, local.port());
+        let kind = IcmpKind::Undelivered(Undelivered::Host);
+        let error = IcmpError { local, remote, seq: segment.seq, kind };
+        //= RFC 9293 section 3.9.2.2
+        //= type=test
+        //# TCP implementations MUST act on an ICMP error message passed up from
+        //# the IP layer, directing it to the connection that created the error
+        //# (MUST-54).
+        pair.client.icmp(&error, pair.now);
+        assert_eq!(events(&mut pair.client), [(id, Happened::UNDELIVERED, Reason::Finished)]);
+        assert_eq!(pair.client.undelivered(id), Some(Undelivered::Host));
+        // The other way round it is about nobody here.
+        let error = IcmpError { local: remote, remote: local, ..error };
+        pair.client.icmp(&error, pair.now);
+        assert_eq!(events(&mut pair.client), []);
+    }
+    assert_eq!((pair.client.counters().icmp_in, pair.client.counters().icmp_ignored), (4, 2));
 }
