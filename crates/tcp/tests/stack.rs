@@ -13,7 +13,7 @@ use millrace_tcp::seq::Seq;
 use millrace_tcp::stack::{
     CallError, ConnectionId, IcmpError, IcmpKind, Settings, Stack, Taken, Undelivered,
 };
-use millrace_tcp::wire::{Body, Flags, FlowKey, Head, Template, parse};
+use millrace_tcp::wire::{Body, Flags, FlowKey, Head, Options, Stamps, Template, parse};
 
 use sim::{MS, Packet};
 
@@ -550,7 +550,8 @@ fn what_ends_below_the_window_completes_no_handshake() {
     assert_eq!((pair.server.requests(), pair.server.connections()), (1, 0));
     let answer = packets(&mut pair.server, pair.now);
     assert_eq!(answer.len(), 1);
-    assert_eq!(parse(&answer[0].bytes).map(|answer| (answer.flags, answer.ack)), Ok((Flags::ACK, Seq(1))));
+    let answer = parse(&answer[0].bytes).expect("a segment");
+    assert_eq!((answer.flags, answer.seq, answer.ack), (Flags::ACK, ack, Seq(1)));
     // Its second byte is the first of the window.
     give(&mut pair.server, &[with_payload(caller, server, head, b"ab")], pair.now);
     assert_eq!((pair.server.requests(), pair.server.connections()), (0, 1));
@@ -592,4 +593,33 @@ fn an_error_message_reaches_the_connection_whose_segment_it_quotes_and_no_other(
         assert_eq!(events(&mut pair.client), []);
     }
     assert_eq!((pair.client.counters().icmp_in, pair.client.counters().icmp_ignored), (4, 2));
+}
+
+#[test]
+fn a_cookie_offers_what_its_time_stamp_can_remember_and_nothing_without_one() {
+    let mut pair = Pair::new(4);
+    pair.server.listen(server_end(), 1).expect("a listener");
+    // One may wait: whoever else comes gets a cookie.
+    give(&mut pair.server, &[from_outside("10.0.0.9:9", "10.0.0.2:80", Flags::SYN)], pair.now);
+    packets(&mut pair.server, pair.now);
+    let everything = Options {
+        mss: Some(1200),
+        scale: Some(3),
+        is_sack_permitted: true,
+        stamps: Some(Stamps { value: 7_000, echo: 0 }),
+        ..Options::default()
+    };
+    let flags = Flags::SYN.with(Flags::ECE).with(Flags::CWR);
+    for (options, is_remembered) in [(everything, true), (Options { stamps: None, ..everything }, false)] {
+        let head = Head { flags, options, window: 1_000, ..Head::default() };
+        give(&mut pair.server, &[with_payload("10.0.0.1:9", "10.0.0.2:80", head, b"")], pair.now);
+        let answer = packets(&mut pair.server, pair.now);
+        assert_eq!((answer.len(), pair.server.requests()), (1, 1));
+        let answer = parse(&answer[0].bytes).expect("a segment");
+        let offered = answer.options;
+        assert_eq!(offered.scale.is_some(), is_remembered);
+        assert_eq!((offered.is_sack_permitted, offered.stamps.is_some()), (is_remembered, is_remembered));
+        assert_eq!(answer.flags.has(Flags::ECE), is_remembered);
+    }
+    assert_eq!(pair.server.counters().cookies_sent, 2);
 }

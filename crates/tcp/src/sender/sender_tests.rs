@@ -308,6 +308,19 @@ fn a_time_stamp_measures_a_retransmission() {
     assert!(rig.sender.rto_ns() < 1_000_000_000);
 }
 
+#[test]
+fn an_echo_of_nothing_measures_nothing() {
+    let mut rig = Rig::in_flight(&Setup { has_sack: false, ..setup() }, 1);
+    rig.has_stamps = true;
+    rig.fire();
+    rig.pump();
+    let before = rig.sender.srtt_ns();
+    rig.wait_ms(180);
+    rig.echo = Some(0);
+    rig.ack(1, &[]);
+    assert_eq!(rig.sender.srtt_ns(), before);
+}
+
 //= RFC 7323 section 4.1
 //= type=test
 //# RTTM Rule: A TSecr value received in a segment MAY be used to update
