@@ -67,7 +67,8 @@ fn what_is_no_record_is_refused() {
     for record in refused {
         assert_eq!(Request::decode(&record), None, "{record:?}");
     }
-    for record in [[0; 7], first_only(first(END, Fault::ALL.len() as u8 + 1, 0)), first_only(first(99, 0, 0))] {
+    for record in [[0; 7], first_only(first(END, Fault::ALL.len() as u8 + 1, 0)), first_only(first(99, 0, 0))]
+    {
         assert_eq!(Event::decode(&record), None, "{record:?}");
     }
 }
