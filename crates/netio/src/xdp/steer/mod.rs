@@ -1,5 +1,8 @@
 //! Which packets reach AF_XDP sockets and which the kernel: a BPF program at the interface that picks out what was asked
-//! for by protocol, own address and port, and hands everything else to the kernel untouched.
+//! for by protocol, own address and port, or by address alone, and hands everything else to the kernel untouched.
+//!
+//! An address alone ([`Steering::steer_address`]) is for a network stack of one's own that has it: all of TCP and ICMP to it, and whoever
+//! asks for it or answers to it by ARP or neighbour discovery. A neighbour's announcement to everybody is the kernel's.
 //!
 //! A packet goes to the socket that [`Steering::set_socket`] has put in the place of the queue it came by; while that place
 //! is empty, to the kernel. The kernel also gets, whatever their port: fragments (the first one too, so that it can put
@@ -41,7 +44,8 @@ pub struct Steering {
     /// Where it is; none while it is being made. First, so that no packet meets a program whose maps are gone.
     link: Option<InterfaceLink>,
     program: Program,
-    ports: Map,
+    /// What is steered.
+    table: Map,
     sockets: SocketMap,
 }
 
@@ -59,10 +63,10 @@ impl Steering {
 
     /// Program and maps that are at no interface yet.
     fn load() -> Result<Self, BpfError> {
-        let ports = Map::hash("steer_ports", program::KEY_BYTES as u32, 1, MAX_STEERED_PORTS)?;
+        let table = Map::hash("steer_ports", program::KEY_BYTES as u32, 1, MAX_STEERED_PORTS)?;
         let sockets = SocketMap::new("steer_sockets", MAX_XDP_QUEUES)?;
-        let program = Program::load("steer", ProgramType::XdpFrags, program::build(&ports, &sockets))?;
-        Ok(Self { link: None, program, ports, sockets })
+        let program = Program::load("steer", ProgramType::XdpFrags, program::build(&table, &sockets))?;
+        Ok(Self { link: None, program, table, sockets })
     }
 
     /// Packets of `protocol` to `local`, an address of this host, go to the sockets from now on.
@@ -70,7 +74,7 @@ impl Steering {
     /// # Errors
     /// When the address is a wildcard, or [`MAX_STEERED_PORTS`] are steered already.
     pub fn steer(&self, protocol: Protocol, local: SocketAddr) -> Result<(), SteerError> {
-        Ok(self.ports.update(&key(protocol, local)?, &[1])?)
+        Ok(self.table.update(&key(protocol, local)?, &[1])?)
     }
 
     /// They go to the kernel again; says whether they were steered.
@@ -78,7 +82,31 @@ impl Steering {
     /// # Errors
     /// When the kernel refuses.
     pub fn unsteer(&self, protocol: Protocol, local: SocketAddr) -> Result<bool, SteerError> {
-        Ok(self.ports.delete(&key(protocol, local)?)?)
+        Ok(self.table.delete(&key(protocol, local)?)?)
+    }
+
+    /// All of TCP and ICMP to `address`, and ARP and neighbour discovery about it, go to the sockets from now on. The kernel should not
+    /// have this address: it would answer, too.
+    ///
+    /// # Errors
+    /// When it is a wildcard, or [`MAX_STEERED_PORTS`] are steered already; an address counts as two.
+    pub fn steer_address(&self, address: IpAddr) -> Result<(), SteerError> {
+        for key in keys_of(address)? {
+            self.table.update(&key, &[1])?;
+        }
+        Ok(())
+    }
+
+    /// They go to the kernel again; says whether they were steered.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn unsteer_address(&self, address: IpAddr) -> Result<bool, SteerError> {
+        let mut is_found = false;
+        for key in keys_of(address)? {
+            is_found |= self.table.delete(&key)?;
+        }
+        Ok(is_found)
     }
 
     /// The AF_XDP socket that gets what comes by `queue`. It must be bound to that queue of that interface, or the kernel
@@ -99,14 +127,26 @@ impl Steering {
     }
 }
 
+/// The keys of an address: TCP and ICMP at any port.
+fn keys_of(address: IpAddr) -> Result<[[u8; program::KEY_BYTES]; 2], SteerError> {
+    let address = one_host(address)?;
+    let icmp = if address.is_ipv4() { program::ICMP_V4 } else { program::ICMP_V6 };
+    Ok([Protocol::Tcp.number(), icmp].map(|protocol| program::key(address, 0, protocol)))
+}
+
 /// The key of the program's table.
 fn key(protocol: Protocol, local: SocketAddr) -> Result<[u8; program::KEY_BYTES], SteerError> {
-    let address = local.ip().to_canonical();
+    Ok(program::key(one_host(local.ip())?, local.port(), protocol.number()))
+}
+
+/// The address, if it can be that of one host.
+fn one_host(address: IpAddr) -> Result<IpAddr, SteerError> {
+    let address = address.to_canonical();
     let is_broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
     if address.is_unspecified() || is_broadcast {
         return Err(SteerError::Address { address });
     }
-    Ok(program::key(address, local.port(), protocol.number()))
+    Ok(address)
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! The program: from the front of the frame to "to the socket" or "to the kernel".
 //!
+//! A key with port 0 stands for all ports, and with ICMP's protocol number also for the messages that ask and tell where an address is.
+//!
 //! `R6` is the context, `R7` where the IP header begins, `R8` where the packet ends, `R9` the protocol; `R0` to `R5` come
 //! and go.
 
@@ -30,6 +32,7 @@ const MD_DATA_END: i16 = 4;
 const MD_RX_QUEUE: i16 = 16;
 
 const ETHERTYPE_V4: u16 = 0x0800;
+const ETHERTYPE_ARP: u16 = 0x0806;
 const ETHERTYPE_V6: u16 = 0x86dd;
 const ETHERTYPE_VLAN: u16 = 0x8100;
 const ETHERNET_BYTES: i16 = frame::ETHERNET_HEADER_BYTES as i16;
@@ -42,6 +45,20 @@ const V4_PLAIN: i32 = 0x45;
 const V4_FRAGMENT: u16 = 0x3fff;
 /// Source and destination port.
 const PORTS_BYTES: i16 = 4;
+/// ARP for IPv4 on Ethernet: its length, and how it begins (hardware and protocol type; the lengths of their addresses).
+const ARP_BYTES: i16 = 28;
+const ARP_TYPES: [u16; 3] = [1, ETHERTYPE_V4, 0x0604];
+/// Where ARP has the address that is asked for, or whose owner had asked.
+const ARP_TARGET: i16 = 24;
+/// ICMP's protocol numbers.
+pub(super) const ICMP_V4: u8 = 1;
+pub(super) const ICMP_V6: u8 = 58;
+/// First byte of a multicast address.
+const V6_GROUP: i32 = 0xff;
+/// Neighbour solicitation, and the advertisement is the next one: type, and where the target is (RFC 4861 sections 4.3 and 4.4).
+const ND_SOLICITATION: i32 = 135;
+const ND_ADVERTISEMENT: i32 = 136;
+const ND_TARGET: i16 = 8;
 
 /// The key of an address, port and protocol.
 pub(super) fn key(address: IpAddr, port: u16, protocol: u8) -> [u8; KEY_BYTES] {
@@ -79,61 +96,59 @@ fn copy(a: &mut Assembler, width: Width, from: Reg, at: i16, to: usize) {
     a.store(width, R10, KEY + to as i16, R5);
 }
 
+/// Copies an IPv6 address to the key.
+fn copy_v6(a: &mut Assembler, from: Reg, at: i16) {
+    for word in 0..4i16 {
+        copy(a, Width::Word, from, at + 4 * word, 4 * word as usize);
+    }
+}
+
+/// `R0` = what the table has at the key.
+fn look_up(a: &mut Assembler, table: &Map) {
+    a.load_map(R1, table);
+    a.mov(R2, R10);
+    a.alu(Alu::Add, R2, i32::from(KEY));
+    a.call(Helper::MapLookup);
+}
+
+/// Where the parts of the program begin.
+#[derive(Clone, Copy)]
+struct Places {
+    pass: Label,
+    v4: Label,
+    v6: Label,
+    /// The key has an address; ports follow in the packet.
+    transport: Label,
+    /// The key is whole, for any port.
+    any_port: Label,
+}
+
 /// Builds the program.
-pub(super) fn build(ports: &Map, sockets: &SocketMap) -> Assembler {
+pub(super) fn build(table: &Map, sockets: &SocketMap) -> Assembler {
     let mut a = Assembler::default();
-    let [pass, ip, v6, transport] = std::array::from_fn(|_| a.label());
+    let [pass, v4, v6, transport, any_port, redirect] = std::array::from_fn(|_| a.label());
+    let places = Places { pass, v4, v6, transport, any_port };
     a.mov(R6, R1);
     a.load(Width::Word, R7, R6, MD_DATA);
     a.load(Width::Word, R8, R6, MD_DATA_END);
-    // Ethernet, with a tag or without.
-    need(&mut a, R7, ETHERNET_BYTES, pass);
-    a.load(Width::Half, R3, R7, ETHERNET_BYTES - 2);
-    a.alu(Alu::Add, R7, i32::from(ETHERNET_BYTES));
-    a.jump_if(Cond::Ne, R3, as_loaded(ETHERTYPE_VLAN), ip);
-    need(&mut a, R7, VLAN_BYTES, pass);
-    a.load(Width::Half, R3, R7, VLAN_BYTES - 2);
-    a.alu(Alu::Add, R7, i32::from(VLAN_BYTES));
-    a.place(ip);
-    for at in [0, 8] {
-        a.store(Width::Double, R10, KEY + at, 0);
-    }
-    a.jump_if(Cond::Eq, R3, as_loaded(ETHERTYPE_V6), v6);
-    a.jump_if(Cond::Ne, R3, as_loaded(ETHERTYPE_V4), pass);
-    // IPv4: no options, no fragment.
-    need(&mut a, R7, V4_BYTES, pass);
-    a.load(Width::Byte, R3, R7, 0);
-    a.jump_if(Cond::Ne, R3, V4_PLAIN, pass);
-    a.load(Width::Half, R3, R7, 6);
-    a.jump_if(Cond::Set, R3, as_loaded(V4_FRAGMENT), pass);
-    a.load(Width::Byte, R9, R7, 9);
-    copy(&mut a, Width::Word, R7, 16, 0);
-    a.store(Width::Byte, R10, KEY + KEY_FAMILY as i16, 4);
-    a.alu(Alu::Add, R7, i32::from(V4_BYTES));
-    a.jump(transport);
-    // IPv6: no extension header, and so no fragment.
-    a.place(v6);
-    need(&mut a, R7, V6_BYTES, pass);
-    a.load(Width::Byte, R3, R7, 0);
-    a.alu(Alu::Rsh, R3, 4);
-    a.jump_if(Cond::Ne, R3, 6, pass);
-    a.load(Width::Byte, R9, R7, 6);
-    for word in 0..4i16 {
-        copy(&mut a, Width::Word, R7, 24 + 4 * word, 4 * word as usize);
-    }
-    a.store(Width::Byte, R10, KEY + KEY_FAMILY as i16, 6);
-    a.alu(Alu::Add, R7, i32::from(V6_BYTES));
-    // Ports are in the same place; other protocols are in no key, whatever stands there.
+    link(&mut a, places);
+    arp(&mut a, places);
+    ipv4(&mut a, places);
+    ipv6(&mut a, places);
+    // Ports are in the same place; where a protocol has something else there, no key has it.
     a.place(transport);
     need(&mut a, R7, PORTS_BYTES, pass);
     copy(&mut a, Width::Half, R7, 2, KEY_PORT);
     a.store(Width::Byte, R10, KEY + KEY_PROTOCOL as i16, R9);
-    a.load_map(R1, ports);
-    a.mov(R2, R10);
-    a.alu(Alu::Add, R2, i32::from(KEY));
-    a.call(Helper::MapLookup);
+    look_up(&mut a, table);
+    a.jump_if(Cond::Ne, R0, 0, redirect);
+    a.store(Width::Half, R10, KEY + KEY_PORT as i16, 0);
+    a.place(any_port);
+    a.store(Width::Byte, R10, KEY + KEY_PROTOCOL as i16, R9);
+    look_up(&mut a, table);
     a.jump_if(Cond::Eq, R0, 0, pass);
     // To the socket of the packet's queue; if there is none, the last argument is the verdict.
+    a.place(redirect);
     a.load_map(R1, sockets);
     a.load(Width::Word, R2, R6, MD_RX_QUEUE);
     a.mov(R3, XDP_PASS);
@@ -143,4 +158,75 @@ pub(super) fn build(ports: &Map, sockets: &SocketMap) -> Assembler {
     a.mov(R0, XDP_PASS);
     a.exit();
     a
+}
+
+/// Ethernet, with a tag or without; then by type, of which ARP is next.
+fn link(a: &mut Assembler, to: Places) {
+    let untagged = a.label();
+    need(a, R7, ETHERNET_BYTES, to.pass);
+    a.load(Width::Half, R3, R7, ETHERNET_BYTES - 2);
+    a.alu(Alu::Add, R7, i32::from(ETHERNET_BYTES));
+    a.jump_if(Cond::Ne, R3, as_loaded(ETHERTYPE_VLAN), untagged);
+    need(a, R7, VLAN_BYTES, to.pass);
+    a.load(Width::Half, R3, R7, VLAN_BYTES - 2);
+    a.alu(Alu::Add, R7, i32::from(VLAN_BYTES));
+    a.place(untagged);
+    for at in [0, 8, 16] {
+        a.store(Width::Double, R10, KEY + at, 0);
+    }
+    a.jump_if(Cond::Eq, R3, as_loaded(ETHERTYPE_V6), to.v6);
+    a.jump_if(Cond::Eq, R3, as_loaded(ETHERTYPE_V4), to.v4);
+    a.jump_if(Cond::Ne, R3, as_loaded(ETHERTYPE_ARP), to.pass);
+}
+
+/// Who asks for an address or answers to it.
+fn arp(a: &mut Assembler, to: Places) {
+    need(a, R7, ARP_BYTES, to.pass);
+    for (at, word) in (0..).step_by(2).zip(ARP_TYPES) {
+        a.load(Width::Half, R3, R7, at);
+        a.jump_if(Cond::Ne, R3, as_loaded(word), to.pass);
+    }
+    copy(a, Width::Word, R7, ARP_TARGET, 0);
+    a.store(Width::Byte, R10, KEY + KEY_FAMILY as i16, 4);
+    a.mov(R9, i32::from(ICMP_V4));
+    a.jump(to.any_port);
+}
+
+/// No options, no fragment.
+fn ipv4(a: &mut Assembler, to: Places) {
+    a.place(to.v4);
+    need(a, R7, V4_BYTES, to.pass);
+    a.load(Width::Byte, R3, R7, 0);
+    a.jump_if(Cond::Ne, R3, V4_PLAIN, to.pass);
+    a.load(Width::Half, R3, R7, 6);
+    a.jump_if(Cond::Set, R3, as_loaded(V4_FRAGMENT), to.pass);
+    a.load(Width::Byte, R9, R7, 9);
+    copy(a, Width::Word, R7, 16, 0);
+    a.store(Width::Byte, R10, KEY + KEY_FAMILY as i16, 4);
+    a.alu(Alu::Add, R7, i32::from(V4_BYTES));
+    a.jump(to.transport);
+}
+
+/// No extension header, and so no fragment. Neighbour discovery that goes to a group is by its target.
+fn ipv6(a: &mut Assembler, to: Places) {
+    let is_discovery = a.label();
+    a.place(to.v6);
+    need(a, R7, V6_BYTES, to.pass);
+    a.load(Width::Byte, R3, R7, 0);
+    a.alu(Alu::Rsh, R3, 4);
+    a.jump_if(Cond::Ne, R3, 6, to.pass);
+    a.load(Width::Byte, R9, R7, 6);
+    copy_v6(a, R7, 24);
+    a.store(Width::Byte, R10, KEY + KEY_FAMILY as i16, 6);
+    a.load(Width::Byte, R3, R7, 24);
+    a.alu(Alu::Add, R7, i32::from(V6_BYTES));
+    a.jump_if(Cond::Ne, R3, V6_GROUP, to.transport);
+    a.jump_if(Cond::Ne, R9, i32::from(ICMP_V6), to.transport);
+    need(a, R7, ND_TARGET + 16, to.pass);
+    a.load(Width::Byte, R3, R7, 0);
+    a.jump_if(Cond::Eq, R3, ND_SOLICITATION, is_discovery);
+    a.jump_if(Cond::Ne, R3, ND_ADVERTISEMENT, to.pass);
+    a.place(is_discovery);
+    copy_v6(a, R7, ND_TARGET);
+    a.jump(to.any_port);
 }

@@ -1,5 +1,6 @@
 //! The program against the rule written down with slices, on packets damaged in every way.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, OwnedFd};
 
 use proptest::prelude::*;
@@ -11,12 +12,18 @@ use crate::bpf::TestRun;
 
 const V4: &str = "10.1.2.3:5004";
 const V6: &str = "[fd00::77]:443";
+/// Addresses that are steered as a whole.
+const OWN: [&str; 2] = ["10.9.8.7", "fd00::99"];
 
 fn local(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-/// A program that steers UDP to [`V4`] and TCP to [`V6`], and the socket that it gives packets of queue 0.
+fn own(index: usize) -> IpAddr {
+    OWN[index].parse().unwrap()
+}
+
+/// A program that steers UDP to [`V4`], TCP to [`V6`] and all of [`OWN`], and the socket that it gives packets of queue 0.
 fn steering() -> Option<(Steering, OwnedFd)> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: BPF needs root");
@@ -25,6 +32,8 @@ fn steering() -> Option<(Steering, OwnedFd)> {
     let steering = Steering::load().unwrap();
     steering.steer(Protocol::Udp, local(V4)).unwrap();
     steering.steer(Protocol::Tcp, local(V6)).unwrap();
+    steering.steer_address(own(0)).unwrap();
+    steering.steer_address(own(1)).unwrap();
     match socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None) {
         Ok(socket) => {
             steering.set_socket(0, socket.as_fd()).unwrap();
@@ -43,17 +52,41 @@ fn verdict(steering: &Steering, packet: &[u8]) -> i32 {
 
 /// A frame to `to`, with so many VLAN tags.
 fn frame(protocol: Protocol, to: SocketAddr, tags: usize) -> Vec<u8> {
-    let mut bytes = vec![2; 12];
-    for _ in 0..tags {
-        bytes.extend([0x81, 0, 0, 5]);
-    }
+    packet(protocol.number(), to, tags)
+}
+
+fn link(tags: usize) -> Vec<u8> {
+    [vec![2; 12], [0x81, 0, 0, 5].repeat(tags)].concat()
+}
+
+/// ARP about an address: a request or an answer, as far as the program is concerned.
+fn arp(about: Ipv4Addr, tags: usize) -> Vec<u8> {
+    let mut bytes = link(tags);
+    bytes.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 4, 4, 4, 4, 4, 4, 10, 1, 2, 4, 0, 0, 0, 0, 0, 0]);
+    bytes.extend(about.octets());
+    bytes.extend([0; 18]);
+    bytes
+}
+
+/// An ICMPv6 message of this type to a group, about an address.
+fn discovery(kind: u8, about: Ipv6Addr, tags: usize) -> Vec<u8> {
+    let mut bytes = packet(58, local("[ff02::1:ff00:99]:0"), tags);
+    let message = 14 + 4 * tags + 40;
+    bytes[message] = kind;
+    bytes[message + 8..message + 24].copy_from_slice(&about.octets());
+    bytes
+}
+
+/// A packet of any protocol, with what would be a port.
+fn packet(protocol: u8, to: SocketAddr, tags: usize) -> Vec<u8> {
+    let mut bytes = link(tags);
     match to.ip() {
         IpAddr::V4(v4) => {
-            bytes.extend([0x08, 0, 0x45, 0, 0, 60, 0, 1, 0x40, 0, 64, protocol.number(), 0, 0, 10, 1, 2, 4]);
+            bytes.extend([0x08, 0, 0x45, 0, 0, 60, 0, 1, 0x40, 0, 64, protocol, 0, 0, 10, 1, 2, 4]);
             bytes.extend(v4.octets());
         }
         IpAddr::V6(v6) => {
-            bytes.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 40, protocol.number(), 64]);
+            bytes.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 40, protocol, 64]);
             bytes.extend([0xfd; 16]);
             bytes.extend(v6.octets());
         }
@@ -68,12 +101,16 @@ fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
 }
 
-/// The rule: whose packet it is, if it is one that may be steered.
+/// The rule: whose packet it is, if it is one that may be steered. Of those about an address the port is 0.
 fn addressee(frame: &[u8]) -> Option<(u8, SocketAddr)> {
     let tagged = be16(frame, 12)? == 0x8100;
     let (ether_type, ip) =
         if tagged { (be16(frame, 16)?, frame.get(18..)?) } else { (be16(frame, 12)?, frame.get(14..)?) };
     let (address, protocol, segment): (IpAddr, u8, &[u8]) = match ether_type {
+        0x0806 => {
+            let message = ip.get(..28).filter(|message| message[..6] == [0, 1, 8, 0, 6, 4])?;
+            return Some((1, (<[u8; 4]>::try_from(&message[24..]).ok()?, 0).into()));
+        }
         0x0800 => {
             let (header, segment) = ip.split_at_checked(20)?;
             let is_fragment = header[6] & 0x3f != 0 || header[7] != 0;
@@ -87,6 +124,10 @@ fn addressee(frame: &[u8]) -> Option<(u8, SocketAddr)> {
             if header[0] >> 4 != 6 {
                 return None;
             }
+            if header[6] == 58 && header[24] == 0xff {
+                let message = segment.get(..24).filter(|message| matches!(message[0], 135 | 136))?;
+                return Some((58, (<[u8; 16]>::try_from(&message[8..]).ok()?, 0).into()));
+            }
             (<[u8; 16]>::try_from(&header[24..40]).ok()?.into(), header[6], segment)
         }
         _ => return None,
@@ -96,7 +137,13 @@ fn addressee(frame: &[u8]) -> Option<(u8, SocketAddr)> {
 
 fn expected(frame: &[u8]) -> i32 {
     let is_steered = match addressee(frame) {
-        Some((protocol, to)) => [(17, local(V4)), (6, local(V6))].contains(&(protocol, to)),
+        Some((protocol, to)) => {
+            let whole = |protocol| {
+                matches!(protocol, 6 | 1) && to.ip() == own(0)
+                    || matches!(protocol, 6 | 58) && to.ip() == own(1)
+            };
+            [(17, local(V4)), (6, local(V6))].contains(&(protocol, to)) || whole(protocol)
+        }
         None => false,
     };
     if is_steered { XDP_REDIRECT } else { XDP_PASS }
@@ -126,6 +173,74 @@ fn what_was_asked_for_and_nothing_else_is_steered() {
         bytes[at] = value;
         assert_eq!((verdict(&steering, &bytes), expected(&bytes)), (XDP_PASS, XDP_PASS), "{at}");
     }
+}
+
+#[test]
+fn an_address_is_steered_with_all_that_belongs_to_it_and_nothing_else() {
+    let Some((steering, _socket)) = steering() else { return };
+    let [v4, v6] = [own(0), own(1)];
+    let (IpAddr::V4(arp4), IpAddr::V6(nd6)) = (v4, v6) else { unreachable!() };
+    for tags in 0..3 {
+        let wanted = if tags < 2 { XDP_REDIRECT } else { XDP_PASS };
+        let steered = [
+            packet(6, (v4, 1).into(), tags),
+            packet(6, (v4, 65_535).into(), tags),
+            packet(6, (v6, 80).into(), tags),
+            packet(1, (v4, 0).into(), tags),
+            packet(1, (v4, 0x1234).into(), tags),
+            packet(58, (v6, 0x1234).into(), tags),
+            arp(arp4, tags),
+            discovery(135, nd6, tags),
+            discovery(136, nd6, tags),
+        ];
+        for (number, bytes) in steered.iter().enumerate() {
+            assert_eq!((verdict(&steering, bytes), expected(bytes)), (wanted, wanted), "{number}, {tags}");
+        }
+        let neighbour = Ipv6Addr::from_bits(nd6.to_bits() ^ 1 << 64);
+        let others = [
+            packet(17, (v4, 53).into(), tags),
+            packet(17, (v6, 53).into(), tags),
+            packet(58, (v4, 53).into(), tags),
+            packet(1, (v6, 53).into(), tags),
+            packet(2, (v4, 53).into(), tags),
+            packet(1, local(V4), tags),
+            packet(58, local(V6), tags),
+            arp(Ipv4Addr::new(10, 1, 2, 3), tags),
+            arp(Ipv4Addr::new(10, 9, 8, 6), tags),
+            // Another address of the same group.
+            discovery(135, neighbour, tags),
+            discovery(134, nd6, tags),
+            discovery(137, nd6, tags),
+        ];
+        for (number, bytes) in others.iter().enumerate() {
+            assert_eq!(
+                (verdict(&steering, bytes), expected(bytes)),
+                (XDP_PASS, XDP_PASS),
+                "{number}, {tags}"
+            );
+        }
+    }
+    // A fragment, options; ARP of another kind, cut short.
+    for (at, value) in [(20, 0x20), (21, 1), (14, 0x46)] {
+        let mut bytes = packet(6, (v4, 80).into(), 0);
+        bytes[at] = value;
+        assert_eq!(verdict(&steering, &bytes), XDP_PASS, "{at}");
+    }
+    for at in 14..20 {
+        let mut bytes = arp(arp4, 0);
+        bytes[at] ^= 2;
+        assert_eq!(verdict(&steering, &bytes), XDP_PASS, "{at}");
+    }
+    assert_eq!(verdict(&steering, &arp(arp4, 0)[..14 + 27]), XDP_PASS);
+    assert_eq!(verdict(&steering, &discovery(135, nd6, 0)[..14 + 40 + 23]), XDP_PASS);
+    for address in [v4, v6] {
+        assert!(steering.unsteer_address(address).unwrap());
+        assert!(!steering.unsteer_address(address).unwrap());
+    }
+    for bytes in [arp(arp4, 0), packet(6, (v4, 80).into(), 0), packet(58, (v6, 0).into(), 0)] {
+        assert_eq!(verdict(&steering, &bytes), XDP_PASS);
+    }
+    assert!(steering.steer_address("0.0.0.0".parse().unwrap()).is_err());
 }
 
 #[test]
@@ -166,16 +281,26 @@ fn wildcards_are_refused() {
 proptest! {
     #[test]
     fn any_damage_is_judged_by_the_rule(
-        is_v6 in any::<bool>(),
-        is_tcp in any::<bool>(),
+        kind in 0usize..10,
         tags in 0usize..3,
-        edits in proptest::collection::vec((0usize..70, prop_oneof![any::<u8>(), Just(0x45), Just(0x60), Just(17), Just(6), Just(0)]), 0..4),
-        cut in prop_oneof![Just(0usize), 0usize..80],
+        edits in proptest::collection::vec((0usize..86, prop_oneof![any::<u8>(), Just(0x45), Just(0x60), Just(17), Just(6), Just(58), Just(1), Just(135), Just(0xff), Just(0)]), 0..4),
+        cut in prop_oneof![Just(0usize), 0usize..90],
     ) {
         // Made once: a thread's tests run one after the other.
         thread_local!(static STEERING: Option<(Steering, OwnedFd)> = steering());
-        let protocol = if is_tcp { Protocol::Tcp } else { Protocol::Udp };
-        let mut bytes = frame(protocol, local(if is_v6 { V6 } else { V4 }), tags);
+        let (IpAddr::V4(v4), IpAddr::V6(v6)) = (own(0), own(1)) else { unreachable!() };
+        let mut bytes = match kind {
+            0 => frame(Protocol::Udp, local(V4), tags),
+            1 => frame(Protocol::Tcp, local(V4), tags),
+            2 => frame(Protocol::Udp, local(V6), tags),
+            3 => frame(Protocol::Tcp, local(V6), tags),
+            4 => packet(6, (v4, 80).into(), tags),
+            5 => packet(1, (v4, 80).into(), tags),
+            6 => packet(6, (v6, 80).into(), tags),
+            7 => packet(58, (v6, 80).into(), tags),
+            8 => arp(v4, tags),
+            _ => discovery(135, v6, tags),
+        };
         for (at, value) in edits {
             if let Some(byte) = bytes.get_mut(at) {
                 *byte = value;
