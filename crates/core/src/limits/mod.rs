@@ -374,6 +374,10 @@ pub const RX_LOOK_NS: u64 = 100_000_000;
 /// Frames of 4 KiB that an AF_XDP device receives into, at most, and so the length of its rings: 8 MiB, which a link of 10 Gb/s with full
 /// packets fills in 2.4 ms, longer than a loop sleeps that has something to do.
 pub const MAX_XDP_RX_FRAMES: u32 = 2048;
+/// Frames each way of a device for whole frames that nobody chose another number for: four turns of a TCP engine.
+pub const DEFAULT_XDP_RAW_FRAMES: u32 = 1024;
+/// Longest frame of such a device, either way: what a frame to receive into has left behind the 256 bytes of the kernel.
+pub const XDP_RAW_FRAME_BYTES: usize = 4096 - 256;
 
 const _: () = assert!(MAX_HELD_PER_STREAM <= u8::MAX as usize && MAX_HELD_PER_STREAM < MAX_HELD_PER_ENGINE);
 const _: () = assert!(2 * MAX_HELD_PER_ENGINE as u64 * EXTENT_BYTES as u64 <= DEFAULT_CACHE_BYTES);

@@ -22,7 +22,7 @@ pub struct MemoryPacket {
     pub descriptors: Vec<Desc>,
 }
 
-/// The other end of an [`XdpTx`](super::XdpTx) over memory.
+/// The other end of an [`XdpTx`](super::XdpTx) over memory, or of what an [`XdpRaw`](super::XdpRaw) sends.
 pub struct MemoryNic {
     tx: Consumer<Desc>,
     completion: Producer<u64>,

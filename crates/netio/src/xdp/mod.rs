@@ -28,6 +28,7 @@
 //! | `output` | datagrams into rings |
 //! | `tx` | [`XdpTx`]: the egress path |
 //! | `rx` | [`XdpRx`]: the ingress path |
+//! | `raw` | [`XdpRaw`]: whole frames both ways, for a network stack of one's own |
 //! | `memory` | [`MemoryNic`]: the other end of rings in memory, for tests |
 //! | `steer` | the program that says which packets come in by sockets of ours |
 //! | `sys` | shared memory, the only `unsafe` |
@@ -37,6 +38,7 @@
 mod error;
 mod memory;
 mod output;
+mod raw;
 pub mod ring;
 mod row;
 mod rx;
@@ -50,6 +52,7 @@ pub mod umem;
 pub use error::XdpError;
 pub use memory::{MemoryNic, MemoryPacket};
 pub use output::XdpCounters;
+pub use raw::{XdpRaw, XdpRawConfig, XdpRawCounters};
 pub use rx::{XdpRx, XdpRxConfig};
 pub use strategy::{Abilities, Strategy};
 pub use tx::{XdpConfig, XdpTx};

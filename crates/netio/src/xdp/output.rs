@@ -77,7 +77,7 @@ pub(super) enum Far {
 }
 
 impl Far {
-    fn kick(&self) -> Kick {
+    pub(super) fn kick(&self) -> Kick {
         match self {
             Self::Kernel(socket) => socket.kick(),
             Self::Memory(bell) => {

@@ -24,7 +24,7 @@ use super::socket::{SocketConfig, XdpSocket};
 use super::umem::{CHUNK_BYTES, FrameKind, Frames};
 
 /// With unaligned chunks the upper bits of an address say where in its frame the packet begins (`XSK_UNALIGNED_BUF_OFFSET_SHIFT`).
-const OFFSET_SHIFT: u32 = 48;
+pub(super) const OFFSET_SHIFT: u32 = 48;
 /// Frames in an extent.
 const FRAMES_PER_EXTENT: u32 = (EXTENT_BYTES / CHUNK_BYTES) as u32;
 

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use millrace_netio::link::Tun;
 
-/// A device of the engine, which nobody else uses. Frames are IP packets.
+/// A device of the engine, which nobody else uses. Packets are what the link of the engine's interface says: bare IP, or frames of Ethernet.
 pub trait Device: Send {
     /// Shows the next packet to `take`; false: there is none now.
     ///
@@ -18,6 +18,14 @@ pub trait Device: Send {
     /// # Errors
     /// The device is gone or broken: the engine ends.
     fn send(&mut self, packet: &[u8]) -> io::Result<bool>;
+
+    /// A turn has given what it had: all that was taken leaves. False: some of it has to wait, and this wants to be called again.
+    ///
+    /// # Errors
+    /// The device is gone or broken: the engine ends.
+    fn flush(&mut self) -> io::Result<bool> {
+        Ok(true)
+    }
 
     /// Readable when there is a packet; `None`: the device has to be asked again and again.
     fn readable(&self) -> Option<BorrowedFd<'_>>;

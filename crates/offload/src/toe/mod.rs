@@ -44,7 +44,8 @@
 //! | `engine/` | the engine without its thread |
 //! | `thread` | its thread; [`Engine`] |
 //! | `host/` | [`Host`], [`TcpStream`], [`TcpListener`] |
-//! | `device` | packets from and to a device |
+//! | `device` | packets from and to a device; a TUN device |
+//! | `xdp` | an Ethernet interface by AF_XDP |
 
 mod device;
 mod engine;
@@ -52,6 +53,7 @@ mod host;
 mod pair;
 mod record;
 mod thread;
+mod xdp;
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -67,6 +69,7 @@ pub use self::host::{Host, Incoming, TcpListener, TcpStream};
 pub use self::pair::PairSettings;
 pub use self::record::Fault;
 pub use self::thread::{Engine, Stopped};
+pub use self::xdp::XdpDevice;
 
 /// How an engine is made. Nothing grows after the start.
 #[derive(Clone, Debug)]
@@ -88,7 +91,7 @@ pub struct EngineSettings {
 }
 
 impl EngineSettings {
-    /// Room for a thousand connections, behind a TUN device, with these addresses and the lengths of their subnets' prefixes.
+    /// Room for a thousand connections, behind a TUN device, with these addresses and the lengths of their subnets' prefixes; [`on_ethernet`](Self::on_ethernet) is for the other one.
     pub fn new(addresses: &[(IpAddr, u8)]) -> Self {
         // The seeds of the standard library's hash tables come from the system's random numbers.
         let random = || RandomState::new().hash_one(0);

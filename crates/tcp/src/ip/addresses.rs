@@ -129,14 +129,6 @@ impl Addresses {
         self.own().contains(&key)
     }
 
-    /// Own IPv6 addresses.
-    pub(super) fn v6(&self) -> impl Iterator<Item = Ipv6Addr> + '_ {
-        self.own().iter().filter_map(|&key| match ip_of(key) {
-            IpAddr::V6(ip) => Some(ip),
-            IpAddr::V4(_) => None,
-        })
-    }
-
     /// Whether a host of this link may have that address, as far as the subnets say.
     #[inline]
     pub(super) fn is_on_link(&self, key: Key) -> bool {

@@ -96,7 +96,8 @@ fn own_addresses_are_announced_twice() {
         }
     }
     assert_eq!(interface.next_due(at_s(100)), None);
-    let groups: Vec<String> = interface.solicited_groups().map(|group| group.to_string()).collect();
+    let groups: Vec<String> =
+        settings(crate::ip::Link::Ip).solicited_groups().map(|group| group.to_string()).collect();
     assert_eq!(groups, ["ff02::1:ff00:1", "ff02::1:ff00:1"]);
     let mut bare = Interface::new(&settings(crate::ip::Link::Ip), START).unwrap();
     bare.protocol(START);

@@ -41,8 +41,6 @@ mod settings;
 mod v4;
 mod v6;
 
-use std::net::Ipv6Addr;
-
 use millrace_core::limits::ip::{ECHO_REPLIES_PER_SECOND, OWN_FRAMES, SOLICITS_PER_SECOND};
 use millrace_core::time::Instant;
 
@@ -169,10 +167,5 @@ impl Interface {
             count += 1;
         }
         count
-    }
-
-    /// The groups that solicitations for own IPv6 addresses are sent to (RFC 4291 section 2.7.1): the host has to have the device receive them.
-    pub fn solicited_groups(&self) -> impl Iterator<Item = Ipv6Addr> + '_ {
-        self.addresses.v6().map(nd::solicited_group)
     }
 }

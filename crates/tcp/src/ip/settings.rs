@@ -5,6 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use millrace_core::limits::ip::{MAX_ADDRESSES, MAX_NEIGHBOURS, MIN_MTU, MIN_MTU_V6, MIN_NEIGHBOURS};
 
+use super::nd::solicited_group;
+
 /// What frames look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
@@ -78,6 +80,14 @@ impl Settings {
     pub fn with(mut self, ip: impl Into<IpAddr>, prefix: u8) -> Self {
         self.addresses.push(Address { ip: ip.into(), prefix });
         self
+    }
+
+    /// The groups that solicitations for own IPv6 addresses are sent to (RFC 4291 section 2.7.1): the host has to have the device receive them.
+    pub fn solicited_groups(&self) -> impl Iterator<Item = Ipv6Addr> + '_ {
+        self.addresses.iter().filter_map(|address| match address.ip {
+            IpAddr::V6(ip) => Some(solicited_group(ip)),
+            IpAddr::V4(_) => None,
+        })
     }
 
     pub(super) fn check(&self) -> Result<(), SettingsError> {

@@ -237,6 +237,8 @@ pub(super) struct Core {
     hand_over_ns: u64,
     chunk: Box<[u8]>,
     packet: Box<[u8]>,
+    /// The device still has packets to send, and wants to be told again.
+    is_held: bool,
     pub(super) counters: ToeCounters,
 }
 
@@ -264,6 +266,7 @@ impl Core {
             hand_over_ns: settings.hand_over_ns,
             chunk: vec![0; CHUNK_BYTES].into(),
             packet: vec![0; PACKET_BYTES].into(),
+            is_held: false,
             counters: ToeCounters::default(),
         })
     }
@@ -295,7 +298,7 @@ impl Core {
 
     /// When there is something to do even if nothing comes in.
     pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
-        if !self.dirty.is_empty() {
+        if self.is_held || !self.dirty.is_empty() {
             return Some(now);
         }
         let timed = self.timed.front().map(|&(pair, socket)| {
@@ -338,7 +341,7 @@ impl Core {
     }
 
     fn send_packets(&mut self, device: &mut dyn Device, now: Instant) -> io::Result<()> {
-        let Self { stack, interface, packet, counters, .. } = self;
+        let Self { stack, interface, packet, counters, is_held, .. } = self;
         let mut failed = None;
         // Whether the device has taken it.
         let mut send = |packet: &[u8]| {
@@ -356,6 +359,7 @@ impl Core {
             Outgoing::Dropped => Taken::Copied,
         });
         counters.packets_out += interface.output(&mut send) as u64;
+        *is_held = !device.flush()?;
         failed.map_or(Ok(()), Err)
     }
 

@@ -1,0 +1,325 @@
+//! Whole frames, out and in, by one queue of one interface: for a network stack of one's own.
+//!
+//! ```text
+//!   send    ─► copied into a free frame ─► TX ring ─► driver ─► completion ring: the frame is free
+//!   receive ◄─ lent where it lies       ◄─ RX ring ◄─ driver ◄─ fill ring: the frame may be written
+//! ```
+//!
+//! One socket does both: the kernel gives a queue to one only. Frames to send and to receive lie in extents of their own, so whatever a
+//! driver completes, nothing is written that it may be receiving into. Nothing in a frame is looked at.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use millrace_core::limits::egress::XDP_CHECK_TURNS;
+use millrace_core::limits::{
+    DEFAULT_XDP_RAW_FRAMES, EXTENT_BYTES, MAX_XDP_RX_FRAMES, RX_BATCH_PACKETS, XDP_RAW_FRAME_BYTES,
+};
+use millrace_core::pool::{ExtentArena, HeapRegion};
+
+use super::error::XdpError;
+use super::memory::MemoryNic;
+use super::output::{Far, MemoryBell};
+use super::ring::{Consumer, Desc, Producer, Ring};
+use super::rx::OFFSET_SHIFT;
+use super::socket::{Kick, SocketConfig, XdpSocket};
+use super::umem::{CHUNK_BYTES, FrameKind, Frames};
+
+/// What an [`XdpRaw`] is made of.
+#[derive(Clone, Debug)]
+pub struct XdpRawConfig {
+    /// The interface, in the calling thread's network namespace.
+    pub interface: String,
+    /// Its queue. There is one socket for each queue at most.
+    pub queue: u32,
+    /// Frames of 4 KiB each way; rounded up to a power of two, at least a batch and at most [`MAX_XDP_RX_FRAMES`]. The kernel locks them all.
+    pub frames: u32,
+    /// Whether the device is to use the memory itself; only some drivers can.
+    pub zero_copy: bool,
+}
+
+impl XdpRawConfig {
+    /// The first queue, by copies.
+    pub fn new(interface: &str) -> Self {
+        Self { interface: interface.to_owned(), queue: 0, frames: DEFAULT_XDP_RAW_FRAMES, zero_copy: false }
+    }
+
+    fn frames(&self) -> u32 {
+        self.frames.clamp(RX_BATCH_PACKETS as u32, MAX_XDP_RX_FRAMES).next_power_of_two()
+    }
+
+    /// Extents that frames of one direction take.
+    fn extents(&self) -> u32 {
+        self.frames().div_ceil((EXTENT_BYTES / CHUNK_BYTES) as u32)
+    }
+
+    fn arena(&self) -> Arc<ExtentArena> {
+        let extents = 2 * self.extents();
+        ExtentArena::with_aside(Box::new(HeapRegion::new(extents as usize)), extents)
+    }
+}
+
+millrace_core::counters! {
+    /// What an [`XdpRaw`] has done.
+    pub struct XdpRawCounters {
+        /// Frames put into the ring.
+        sum sent,
+        /// Frames that were too long or empty: not sent.
+        sum unfit,
+        /// Frames for which there was no room.
+        sum refused,
+        /// Calls that made the kernel look at the ring.
+        sum wakeups,
+        /// Frames that came.
+        sum received,
+        /// Descriptors that were no whole frame of ours.
+        sum malformed,
+        /// Addresses that came back though nothing was out there.
+        sum stray_completions,
+    }
+}
+
+/// Sends and receives whole frames. Nothing comes until a steering program knows its socket. Allocates in [`XdpRaw::open`] and not after.
+pub struct XdpRaw {
+    // In this order: the socket is closed before the memory is given back.
+    far: Far,
+    tx: Producer<Desc>,
+    completion: Consumer<u64>,
+    rx: Consumer<Desc>,
+    fill: Producer<u64>,
+    outgoing: Frames,
+    incoming: Frames,
+    config: XdpRawConfig,
+    /// Frames after which the kernel is made to look.
+    chunk: u32,
+    /// Frames in the ring since it last was.
+    waiting: u32,
+    /// The last descriptor was a piece of a frame that goes on.
+    goes_on: bool,
+    /// Times in a row that nothing had come.
+    idle: u32,
+    counters: XdpRawCounters,
+}
+
+impl XdpRaw {
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// Says which step failed and what to do about it.
+    pub fn open(config: &XdpRawConfig) -> Result<Self, XdpError> {
+        let arena = config.arena();
+        let (socket, rings) = XdpSocket::open(&SocketConfig {
+            interface: config.interface.clone(),
+            queue: config.queue,
+            arena: Arc::clone(&arena),
+            zero_copy: config.zero_copy,
+            multi: false,
+            tx_entries: config.frames(),
+            rx_entries: config.frames(),
+            tx_budget: config.frames(),
+        })?;
+        let Some(rx) = rings.rx else { unreachable!("the socket was made to receive") };
+        let chunk = socket.tx_budget();
+        let far = Far::Kernel(Box::new(socket));
+        Self::build(config, &arena, far, (rings.tx, rings.completion, rx, rings.fill), chunk)
+    }
+
+    /// The same over rings in memory: no privileges, no interface; the ends that a driver has.
+    ///
+    /// # Errors
+    /// None that a configuration can cause.
+    pub fn over_memory(
+        config: &XdpRawConfig,
+    ) -> Result<(Self, MemoryNic, Producer<Desc>, Consumer<u64>), XdpError> {
+        let (arena, entries) = (config.arena(), config.frames());
+        let (tx, driver_tx) = Ring::heap(entries);
+        let (driver_completion, completion) = Ring::heap(entries);
+        let (driver_rx, rx) = Ring::heap(entries);
+        let (fill, driver_fill) = Ring::heap(entries);
+        let bell = Arc::new(MemoryBell::default());
+        let nic = MemoryNic::new(driver_tx, driver_completion, Arc::clone(&arena), Arc::clone(&bell));
+        let raw = Self::build(config, &arena, Far::Memory(bell), (tx, completion, rx, fill), entries)?;
+        Ok((raw, nic, driver_rx, driver_fill))
+    }
+
+    fn build(
+        config: &XdpRawConfig,
+        arena: &Arc<ExtentArena>,
+        far: Far,
+        (tx, completion, rx, mut fill): (Producer<Desc>, Consumer<u64>, Consumer<Desc>, Producer<u64>),
+        chunk: u32,
+    ) -> Result<Self, XdpError> {
+        let needed = config.extents();
+        let [mut incoming, outgoing] = [(); 2].map(|()| Frames::take_from(arena, needed, false, CHUNK_BYTES));
+        if outgoing.extents() < needed {
+            let (interface, found) = (config.interface.clone(), outgoing.extents());
+            return Err(XdpError::NoReceiveFrames { interface, needed, found });
+        }
+        while fill.free(1) > 0
+            && let Some(frame) = incoming.take(FrameKind::Full)
+        {
+            fill.push(frame);
+        }
+        fill.publish();
+        let config = config.clone();
+        let (waiting, goes_on, idle, counters) = (0, false, 0, XdpRawCounters::default());
+        let chunk = chunk.max(1);
+        Ok(Self {
+            far,
+            tx,
+            completion,
+            rx,
+            fill,
+            outgoing,
+            incoming,
+            config,
+            chunk,
+            waiting,
+            goes_on,
+            idle,
+            counters,
+        })
+    }
+
+    /// Puts a copy of a frame into the ring. False: there is no room now. It leaves with the next [`flush`](Self::flush) at the latest.
+    ///
+    /// # Errors
+    /// The interface is down or gone.
+    pub fn send(&mut self, frame: &[u8]) -> Result<bool, XdpError> {
+        if frame.is_empty() || frame.len() > XDP_RAW_FRAME_BYTES {
+            self.counters.unfit += 1;
+            return Ok(true);
+        }
+        if !self.has_room() {
+            self.flush()?;
+        }
+        if !self.has_room() || !self.put(frame) {
+            self.counters.refused += 1;
+            return Ok(false);
+        }
+        self.counters.sent += 1;
+        self.waiting += 1;
+        if self.waiting >= self.chunk {
+            self.flush()?;
+        }
+        Ok(true)
+    }
+
+    fn has_room(&mut self) -> bool {
+        self.tx.free(1) > 0 && self.outgoing.free(FrameKind::Full) > 0
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> bool {
+        let Some(address) = self.outgoing.take(FrameKind::Full) else { return false };
+        let Some(frame) = self.outgoing.bytes_mut(address) else { return false };
+        frame[..bytes.len()].copy_from_slice(bytes);
+        self.tx.push(Desc { address, len: bytes.len() as u32, more: false })
+    }
+
+    /// Makes the kernel send what is in the ring, as long as that moves something. False: some of it is still there, call again.
+    ///
+    /// # Errors
+    /// The interface is down or gone.
+    pub fn flush(&mut self) -> Result<bool, XdpError> {
+        self.waiting = 0;
+        self.tx.publish();
+        self.collect();
+        let mut pending = self.tx.pending();
+        while pending > 0 && self.tx.needs_wakeup(true) {
+            self.counters.wakeups += 1;
+            if let Kick::Dead(errno) = self.far.kick() {
+                return Err(self.gone(errno));
+            }
+            self.collect();
+            let left = self.tx.pending();
+            if left >= pending {
+                return Ok(false);
+            }
+            pending = left;
+        }
+        Ok(true)
+    }
+
+    /// Takes back what the device is done with.
+    fn collect(&mut self) {
+        while let Some(address) = self.completion.pop() {
+            self.counters.stray_completions += u64::from(!self.outgoing.complete(address));
+        }
+        self.completion.release();
+    }
+
+    /// Lends the next frame to `take`; false: there is none now.
+    ///
+    /// # Errors
+    /// The interface is gone. It is asked for now and then, while nothing comes.
+    pub fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> Result<bool, XdpError> {
+        let Some(desc) = self.rx.pop() else {
+            self.idle += 1;
+            if self.idle >= XDP_CHECK_TURNS {
+                self.idle = 0;
+                self.check()?;
+            }
+            return Ok(false);
+        };
+        self.idle = 0;
+        self.show(desc, take);
+        self.rx.release();
+        self.fill.publish();
+        // Only a driver that writes the frames itself ever waits for them.
+        if let Far::Kernel(socket) = &self.far
+            && socket.is_zero_copy()
+            && self.fill.needs_wakeup(true)
+        {
+            socket.wake_receiver();
+        }
+        Ok(true)
+    }
+
+    fn show(&mut self, desc: Desc, take: &mut dyn FnMut(&[u8])) {
+        let is_piece = std::mem::replace(&mut self.goes_on, desc.more) || desc.more;
+        let address = desc.address & ((1 << OFFSET_SHIFT) - 1);
+        let start = (desc.address >> OFFSET_SHIFT) as usize;
+        let Some(bytes) = self.incoming.bytes_mut(address) else {
+            // Not a frame of ours, so there is none to give back.
+            self.counters.malformed += 1;
+            return;
+        };
+        match bytes.get(start..start.saturating_add(desc.len as usize)).filter(|_| !is_piece) {
+            Some(frame) => {
+                self.counters.received += 1;
+                take(frame);
+            }
+            None => self.counters.malformed += 1,
+        }
+        // There is a place for each frame.
+        self.fill.push(address);
+    }
+
+    fn check(&self) -> Result<(), XdpError> {
+        let Far::Kernel(socket) = &self.far else { return Ok(()) };
+        socket.pending_error().map_or(Ok(()), |errno| Err(self.gone(errno)))
+    }
+
+    fn gone(&self, errno: i32) -> XdpError {
+        let source = std::io::Error::from_raw_os_error(errno);
+        XdpError::Gone { interface: self.config.interface.clone(), queue: self.config.queue, source }
+    }
+
+    /// What it has done.
+    pub fn counters(&self) -> &XdpRawCounters {
+        &self.counters
+    }
+
+    /// The socket, for [`Steering::set_socket`](super::steer::Steering::set_socket) and to wait at: readable when a frame waits.
+    /// `None` over memory.
+    pub fn socket_fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.far {
+            Far::Kernel(socket) => Some(socket.as_fd()),
+            Far::Memory(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "raw_tests.rs"]
+mod tests;

@@ -1,0 +1,184 @@
+//! An Ethernet interface whose frames go past the kernel's network stack, by AF_XDP.
+//!
+//! ```text
+//!   interface ─► steering program ─┬─ TCP and ICMP to the engine's addresses, ARP and neighbour discovery about them ─► engine
+//!                                  └─ everything else, the kernel's own addresses first of all ─► kernel
+//! ```
+
+use std::io;
+use std::net::Ipv6Addr;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use millrace_core::limits::XDP_RAW_FRAME_BYTES;
+use millrace_core::wire::frame::{ETHERNET_HEADER_BYTES, VLAN_TAG_BYTES};
+use millrace_netio::bpf::BpfError;
+use millrace_netio::features::DeviceFeatures;
+use millrace_netio::xdp::steer::{SteerError, Steering};
+use millrace_netio::xdp::{XdpError, XdpRaw, XdpRawConfig};
+use millrace_tcp::ip;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
+
+use super::EngineSettings;
+use super::device::Device;
+
+/// Longest IP packet of an engine behind such a device.
+const MAX_MTU: u32 = (XDP_RAW_FRAME_BYTES - ETHERNET_HEADER_BYTES - VLAN_TAG_BYTES) as u32;
+
+/// A queue of an Ethernet interface, which the engine shares with the kernel: each has addresses of its own.
+///
+/// The kernel gets everything again when this is dropped, or the process ends however it does.
+pub struct XdpDevice {
+    // In this order: no frame is given to a socket that is gone.
+    _steering: Steering,
+    raw: XdpRaw,
+    /// Member of the groups that others ask for the engine's addresses, so that the interface lets them in.
+    _groups: Option<OwnedFd>,
+}
+
+impl XdpDevice {
+    /// Takes the queue, and the frames for the addresses of `interface` from the kernel. Those addresses must not be the kernel's. The
+    /// interface is one of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// Rights or abilities that are missing (a TUN device needs fewer), an interface that is not there, or has several queues of which the
+    /// engine would hear one; settings for another link.
+    pub fn open(config: &XdpRawConfig, interface: &ip::Settings) -> io::Result<Self> {
+        let features = DeviceFeatures::of(&config.interface).map_err(io::Error::other)?;
+        check(&features, interface)?;
+        let raw = XdpRaw::open(config).map_err(from_xdp)?;
+        let groups = join(&features, interface)?;
+        let steering = Steering::attach(&config.interface).map_err(from_steering)?;
+        for address in &interface.addresses {
+            steering.steer_address(address.ip).map_err(from_steering)?;
+        }
+        if let Some(socket) = raw.socket_fd() {
+            steering.set_socket(config.queue, socket).map_err(from_steering)?;
+        }
+        Ok(Self { _steering: steering, raw, _groups: groups })
+    }
+}
+
+impl Device for XdpDevice {
+    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> io::Result<bool> {
+        self.raw.receive(take).map_err(io::Error::other)
+    }
+
+    fn send(&mut self, packet: &[u8]) -> io::Result<bool> {
+        self.raw.send(packet).map_err(io::Error::other)
+    }
+
+    fn flush(&mut self) -> io::Result<bool> {
+        self.raw.flush().map_err(io::Error::other)
+    }
+
+    fn readable(&self) -> Option<BorrowedFd<'_>> {
+        self.raw.socket_fd()
+    }
+}
+
+impl EngineSettings {
+    /// With the link, the MTU and the number of an Ethernet interface of the calling thread's network namespace, for an [`XdpDevice`] there.
+    /// Gateways are still to be set, if there are any.
+    ///
+    /// # Errors
+    /// There is no such interface, or it has no Ethernet address.
+    pub fn on_ethernet(mut self, interface: &str) -> io::Result<Self> {
+        let features = DeviceFeatures::of(interface).map_err(io::Error::other)?;
+        let Some(mac) = features.mac else { return Err(no_ethernet(interface)) };
+        self.interface.link = ip::Link::Ethernet { mac, vlan: None };
+        self.interface.scope = features.if_index;
+        self.interface.mtu = features.mtu.min(MAX_MTU) as u16;
+        self.stack.config.mtu = self.interface.mtu;
+        Ok(self)
+    }
+}
+
+fn no_ethernet(interface: &str) -> io::Error {
+    let text = format!(
+        "interface {interface} has no Ethernet address: choose an Ethernet interface, or a TUN device"
+    );
+    io::Error::new(io::ErrorKind::InvalidInput, text)
+}
+
+/// Whether what the engine sends fits the interface, and what comes for it reaches the queue.
+fn check(features: &DeviceFeatures, settings: &ip::Settings) -> io::Result<()> {
+    let name = &features.name;
+    let own = features.mac.ok_or_else(|| no_ethernet(name))?;
+    let invalid = |text| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    if !matches!(settings.link, ip::Link::Ethernet { mac, .. } if mac == own) {
+        return invalid(format!(
+            "the engine's link is {:?}, and interface {name} is Ethernet with the address {own:x?}: make the settings by EngineSettings::on_ethernet",
+            settings.link
+        ));
+    }
+    let longest = features.mtu.min(MAX_MTU);
+    if u32::from(settings.mtu) > longest {
+        return invalid(format!(
+            "the engine's packets have up to {} bytes, and interface {name} takes {longest} by AF_XDP: set a smaller MTU",
+            settings.mtu
+        ));
+    }
+    match features.rx_queues {
+        Some(queues) if queues > 1 => invalid(format!(
+            "interface {name} has {queues} receive queues and the engine hears one: give it one (ethtool -L {name} combined 1), or \
+             choose a TUN device"
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Has the interface receive what is sent to the groups of the engine's IPv6 addresses, for as long as the descriptor is open.
+fn join(features: &DeviceFeatures, settings: &ip::Settings) -> io::Result<Option<OwnedFd>> {
+    let fault = |group: Ipv6Addr, source: Errno| {
+        let source = io::Error::from(source);
+        let text = format!(
+            "interface {}: cannot receive the group {group}, by which neighbours ask for the engine's address ({source}); switch IPv6 on in \
+             the kernel (it needs no address there), or give the engine none",
+            features.name
+        );
+        io::Error::new(source.kind(), text)
+    };
+    let mut socket = None;
+    for group in settings.solicited_groups() {
+        let fd = match &socket {
+            Some(fd) => fd,
+            None => socket.insert(
+                socket_with(AddressFamily::INET6, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+                    .map_err(|errno| fault(group, errno))?,
+            ),
+        };
+        match sockopt::set_ipv6_add_membership(fd, &group, features.if_index) {
+            // Addresses with the same last bytes have one group.
+            Ok(()) | Err(Errno::ADDRINUSE) => {}
+            Err(errno) => return Err(fault(group, errno)),
+        }
+    }
+    Ok(socket)
+}
+
+/// An error that also says what needs none of this.
+fn with_remedy(source: Option<&io::Error>, error: &dyn std::error::Error) -> io::Error {
+    let kind = source.map_or(io::ErrorKind::Other, io::Error::kind);
+    io::Error::new(kind, format!("{error}. Or give the engine a TUN device, which needs CAP_NET_ADMIN only"))
+}
+
+fn from_xdp(error: XdpError) -> io::Error {
+    let source = match &error {
+        XdpError::Call { source, .. } | XdpError::Locked { source, .. } => Some(source),
+        _ => None,
+    };
+    with_remedy(source, &error)
+}
+
+fn from_steering(error: SteerError) -> io::Error {
+    let source = match &error {
+        SteerError::Bpf(BpfError::Call { source, .. }) => Some(source),
+        _ => None,
+    };
+    with_remedy(source, &error)
+}
+
+#[cfg(test)]
+#[path = "xdp_tests.rs"]
+mod tests;
