@@ -1,6 +1,8 @@
 //! Our IP layer and TCP on one Ethernet with this kernel: each finds the other by ARP and neighbour discovery, pings are answered, and connections work
 //! over both families, to a neighbour and through a gateway, while neighbours are forgotten.
 
+mod support;
+
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -9,16 +11,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use millrace_core::time::Instant;
-use millrace_core::wire::checksum::sum16;
 use millrace_lab::tap_host::{DEVICE, FAR_V4, KERNEL_V4, KERNEL_V6, OUR_V4, OUR_V6, TapHost, has_v6};
 use millrace_lab::tcp_host::Application;
 use millrace_tcp::conn::{Config, Happened};
 use millrace_tcp::recv::ClusterSize;
 use millrace_tcp::stack::{ConnectionId, Settings, Stack};
+use support::{TIMEOUT, ping};
 
 const PORT: u16 = 7000;
-/// No transfer here needs as long on any machine; a connection that is stuck does.
-const TIMEOUT: Duration = Duration::from_secs(60);
 const BYTES: usize = 1 << 20;
 
 fn can_run() -> bool {
@@ -216,32 +216,6 @@ fn we_call_the_kernel_next_to_us_and_behind_a_gateway() {
     assert!(matches!(heard, Ok(Ok(()))), "{heard:?} {ip:?}");
     assert_eq!(*done.lock().unwrap(), count, "{ip:?}");
     assert!(ip.resolved >= ends().len() as u64 && ip.unresolved == 0, "{ip:?}");
-}
-
-/// An echo request through a raw socket; what follows the header in the reply.
-fn ping(to: IpAddr, data: &[u8]) -> rustix::io::Result<Vec<u8>> {
-    use rustix::net::{
-        AddressFamily, RecvFlags, SendFlags, SocketType, ipproto, recv, sendto, socket, sockopt,
-    };
-    let (family, protocol, kind, reply, skipped) = match to {
-        IpAddr::V4(_) => (AddressFamily::INET, ipproto::ICMP, 8, 0, 20),
-        IpAddr::V6(_) => (AddressFamily::INET6, ipproto::ICMPV6, 128, 129, 0),
-    };
-    let socket = socket(family, SocketType::RAW, Some(protocol))?;
-    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(TIMEOUT))?;
-    let mut message = [&[kind, 0, 0, 0, 0, 77, 0, 1][..], data].concat();
-    // Of ICMPv6 the kernel computes it.
-    let check = !sum16(&message);
-    message[2..4].copy_from_slice(&check.to_be_bytes());
-    sendto(&socket, &message, SendFlags::empty(), &SocketAddr::new(to, 0))?;
-    let mut buffer = vec![0; 2000];
-    loop {
-        let (bytes, _) = recv(&socket, &mut buffer[..], RecvFlags::empty())?;
-        let message = &buffer[skipped..bytes];
-        if message[0] == reply && message[4..8] == [0, 77, 0, 1] {
-            return Ok(message[8..].to_vec());
-        }
-    }
 }
 
 #[test]

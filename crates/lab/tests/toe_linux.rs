@@ -1,8 +1,9 @@
 //! Sockets of the offload engine against this kernel's, in both roles: every byte arrives, and whatever goes wrong is told to the one whom it concerns.
 
+mod support;
+
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr};
-use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,12 +13,10 @@ use std::time::{Duration, Instant};
 use millrace_core::random::SplitMix;
 use millrace_lab::tcp_host::{KERNEL_IP, OUR_IP};
 use millrace_lab::toe_host::ToeHost;
-use millrace_offload::toe::{Host, TcpListener, TcpStream};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use millrace_offload::toe::{TcpListener, TcpStream};
+use support::{TIMEOUT, echo_server, kernel_calls, pattern};
 
 const PORT: u16 = 7100;
-/// No call here needs as long on any machine; one that hangs does.
-const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn can_run() -> bool {
     let root = rustix::process::geteuid().is_root();
@@ -36,98 +35,6 @@ fn kernels(port: u16) -> SocketAddr {
     (KERNEL_IP, port).into()
 }
 
-/// The bytes of a transfer from `at` on: a multiple of 8.
-fn pattern(seed: u64, at: usize, len: usize) -> Vec<u8> {
-    let word = |index: usize| SplitMix::numbered(seed, index as u64).next().to_le_bytes();
-    let mut bytes: Vec<u8> = (at / 8..(at + len).div_ceil(8)).flat_map(word).collect();
-    bytes.truncate(len);
-    bytes
-}
-
-/// The kernel's side of an echo: sends, half-closes, and reads until the end.
-fn kernel_calls(to: SocketAddr, seed: u64, bytes: usize) {
-    let mut stream = std::net::TcpStream::connect_timeout(&to, TIMEOUT).unwrap();
-    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
-    stream.set_write_timeout(Some(TIMEOUT)).unwrap();
-    let mut writer = stream.try_clone().unwrap();
-    scope(|scope| {
-        scope.spawn(move || {
-            for at in (0..bytes).step_by(16_384) {
-                writer.write_all(&pattern(seed, at, (bytes - at).min(16_384))).unwrap();
-            }
-            writer.shutdown(Shutdown::Write).unwrap();
-        });
-        let mut all = Vec::new();
-        stream.read_to_end(&mut all).unwrap();
-        assert!(all == pattern(seed, 0, bytes), "{} of {bytes} bytes came back, or others", all.len());
-    });
-}
-
-/// A connection of our echo server.
-struct Line {
-    stream: TcpStream,
-    kept: Vec<u8>,
-    peer_closed: bool,
-    shut: bool,
-}
-
-impl Line {
-    /// Echoes what can be now. False: it is over.
-    fn echo(&mut self) -> bool {
-        let mut buffer = [0; 16_384];
-        while !self.peer_closed && self.kept.len() < 65_536 {
-            match self.stream.read(&mut buffer) {
-                Ok(0) => self.peer_closed = true,
-                Ok(count) => self.kept.extend_from_slice(&buffer[..count]),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) => panic!("read: {error}"),
-            }
-        }
-        while !self.kept.is_empty() {
-            match self.stream.write(&self.kept) {
-                Ok(count) => drop(self.kept.drain(..count)),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) => panic!("write: {error}"),
-            }
-        }
-        if self.peer_closed && self.kept.is_empty() && !self.shut {
-            self.stream.shutdown(Shutdown::Write).unwrap();
-            self.shut = true;
-        }
-        !self.shut
-    }
-}
-
-/// Sleeps until something may have happened to a socket of the host.
-fn wait(host: &Host) {
-    if !host.arm() {
-        let fd = host.readiness();
-        let limit = Timespec { tv_sec: 1, tv_nsec: 0 };
-        poll(&mut [PollFd::new(&fd.as_fd(), PollFlags::IN)], Some(&limit)).unwrap();
-    }
-}
-
-/// Echoes `count` connections that come to `port`, all at once, on one thread that waits by poll.
-fn echo_server(host: &Host, port: u16, count: usize, listens: impl FnOnce()) {
-    let listener = TcpListener::bind(host, ours(port)).unwrap();
-    listener.set_nonblocking(true).unwrap();
-    listens();
-    let (mut lines, mut accepted) = (Vec::new(), 0);
-    let begun = Instant::now();
-    while accepted < count || !lines.is_empty() {
-        assert!(begun.elapsed() < TIMEOUT, "{accepted} of {count} accepted, {} open", lines.len());
-        wait(host);
-        while accepted < count
-            && let Ok((stream, _)) = listener.accept()
-        {
-            stream.set_nonblocking(true).unwrap();
-            lines.push(Line { stream, kept: Vec::new(), peer_closed: false, shut: false });
-            accepted += 1;
-        }
-        lines.retain_mut(Line::echo);
-    }
-}
-
 #[test]
 fn the_kernel_calls_us_with_many_connections_on_several_threads() {
     const THREADS: u16 = 3;
@@ -142,7 +49,7 @@ fn the_kernel_calls_us_with_many_connections_on_several_threads() {
             let (toe, listening) = (&toe, &listening);
             scope.spawn(move || {
                 let host = toe.engine().attach().unwrap();
-                echo_server(&host, PORT + thread, EACH, || {
+                echo_server(&host, ours(PORT + thread), EACH, || {
                     listening.wait();
                 });
             });
@@ -405,7 +312,7 @@ fn a_host_that_misbehaves_stops_no_other() {
         });
         scope.spawn(|| {
             let host = toe.engine().attach().unwrap();
-            echo_server(&host, PORT + 1, 4, || {
+            echo_server(&host, ours(PORT + 1), 4, || {
                 listening.wait();
             });
         });

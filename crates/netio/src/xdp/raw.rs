@@ -11,11 +11,12 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use millrace_core::limits::egress::XDP_CHECK_TURNS;
 use millrace_core::limits::{
-    DEFAULT_XDP_RAW_FRAMES, EXTENT_BYTES, MAX_XDP_RX_FRAMES, RX_BATCH_PACKETS, XDP_RAW_FRAME_BYTES,
+    DEFAULT_XDP_RAW_FRAMES, EXTENT_BYTES, MAX_XDP_RX_FRAMES, RX_BATCH_PACKETS, RX_LOOK_NS,
+    XDP_RAW_FRAME_BYTES,
 };
 use millrace_core::pool::{ExtentArena, HeapRegion};
+use millrace_core::time::Instant;
 
 use super::error::XdpError;
 use super::memory::MemoryNic;
@@ -96,8 +97,7 @@ pub struct XdpRaw {
     waiting: u32,
     /// The last descriptor was a piece of a frame that goes on.
     goes_on: bool,
-    /// Times in a row that nothing had come.
-    idle: u32,
+    looked: Instant,
     counters: XdpRawCounters,
 }
 
@@ -162,7 +162,7 @@ impl XdpRaw {
         }
         fill.publish();
         let config = config.clone();
-        let (waiting, goes_on, idle, counters) = (0, false, 0, XdpRawCounters::default());
+        let (waiting, goes_on, looked) = (0, false, Instant(0));
         let chunk = chunk.max(1);
         Ok(Self {
             far,
@@ -176,8 +176,8 @@ impl XdpRaw {
             chunk,
             waiting,
             goes_on,
-            idle,
-            counters,
+            looked,
+            counters: XdpRawCounters::default(),
         })
     }
 
@@ -191,7 +191,7 @@ impl XdpRaw {
             return Ok(true);
         }
         if !self.has_room() {
-            self.flush()?;
+            self.push_out()?;
         }
         if !self.has_room() || !self.put(frame) {
             self.counters.refused += 1;
@@ -200,7 +200,7 @@ impl XdpRaw {
         self.counters.sent += 1;
         self.waiting += 1;
         if self.waiting >= self.chunk {
-            self.flush()?;
+            self.push_out()?;
         }
         Ok(true)
     }
@@ -216,11 +216,20 @@ impl XdpRaw {
         self.tx.push(Desc { address, len: bytes.len() as u32, more: false })
     }
 
-    /// Makes the kernel send what is in the ring, as long as that moves something. False: some of it is still there, call again.
+    /// Makes the kernel send what is in the ring, as long as that moves something. False: some of it is still there, call again. Now and
+    /// then the kernel is asked whether the interface is still there: nothing else would tell a device that only waits, not even poll.
     ///
     /// # Errors
     /// The interface is down or gone.
-    pub fn flush(&mut self) -> Result<bool, XdpError> {
+    pub fn flush(&mut self, now: Instant) -> Result<bool, XdpError> {
+        if now.ns_since(self.looked) >= RX_LOOK_NS {
+            self.looked = now;
+            self.check()?;
+        }
+        self.push_out()
+    }
+
+    fn push_out(&mut self) -> Result<bool, XdpError> {
         self.waiting = 0;
         self.tx.publish();
         self.collect();
@@ -249,19 +258,8 @@ impl XdpRaw {
     }
 
     /// Lends the next frame to `take`; false: there is none now.
-    ///
-    /// # Errors
-    /// The interface is gone. It is asked for now and then, while nothing comes.
-    pub fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> Result<bool, XdpError> {
-        let Some(desc) = self.rx.pop() else {
-            self.idle += 1;
-            if self.idle >= XDP_CHECK_TURNS {
-                self.idle = 0;
-                self.check()?;
-            }
-            return Ok(false);
-        };
-        self.idle = 0;
+    pub fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> bool {
+        let Some(desc) = self.rx.pop() else { return false };
         self.show(desc, take);
         self.rx.release();
         self.fill.publish();
@@ -272,7 +270,7 @@ impl XdpRaw {
         {
             socket.wake_receiver();
         }
-        Ok(true)
+        true
     }
 
     fn show(&mut self, desc: Desc, take: &mut dyn FnMut(&[u8])) {
@@ -297,7 +295,12 @@ impl XdpRaw {
 
     fn check(&self) -> Result<(), XdpError> {
         let Far::Kernel(socket) = &self.far else { return Ok(()) };
-        socket.pending_error().map_or(Ok(()), |errno| Err(self.gone(errno)))
+        // An interface that was only taken down leaves no error: a call to send says so.
+        let gone = socket.pending_error().or(match socket.kick() {
+            Kick::Dead(errno) => Some(errno),
+            Kick::Done | Kick::Again => None,
+        });
+        gone.map_or(Ok(()), |errno| Err(self.gone(errno)))
     }
 
     fn gone(&self, errno: i32) -> XdpError {

@@ -40,7 +40,7 @@ impl Driver {
 
 fn next(device: &mut XdpRaw) -> Option<Vec<u8>> {
     let mut got = None;
-    device.receive(&mut |frame| got = Some(frame.to_vec())).unwrap();
+    device.receive(&mut |frame| got = Some(frame.to_vec()));
     got
 }
 
@@ -55,9 +55,9 @@ fn frames_leave_in_order_as_they_were_given() {
         }
         assert!(driver.nic.run().is_empty(), "nothing leaves before the end of a turn");
         // This driver takes nothing while it is called.
-        assert_eq!(device.flush().unwrap(), sent.is_empty());
+        assert_eq!(device.flush(Instant(1)).unwrap(), sent.is_empty());
         assert_eq!(driver.nic.run(), sent);
-        assert!(device.flush().unwrap());
+        assert!(device.flush(Instant(1)).unwrap());
     }
     assert_eq!((driver.nic.invalid_descriptors(), device.counters().stray_completions), (0, 0));
 }
@@ -78,14 +78,14 @@ fn a_full_ring_refuses_and_what_comes_back_is_room_again() {
     let rest = driver.nic.run();
     assert_eq!(rest.len(), FRAMES as usize - 1);
     assert_eq!(rest[0], frame(1));
-    device.flush().unwrap();
+    device.flush(Instant(1)).unwrap();
     assert_eq!(driver.nic.run(), [frame(77)]);
     // What was never out makes no room and is no harm, be it a frame to receive into.
     let incoming = driver.fill.pop().unwrap();
     for address in [0, u64::MAX, 1, incoming] {
         assert!(driver.nic.complete_address(address));
     }
-    device.flush().unwrap();
+    device.flush(Instant(1)).unwrap();
     assert_eq!(device.counters().stray_completions, 4);
     let sent = (0..2 * FRAMES as usize).filter(|&number| device.send(&frame(number)).unwrap()).count();
     assert_eq!(sent, FRAMES as usize);
@@ -99,7 +99,7 @@ fn what_no_device_can_send_is_not_sent() {
     }
     let longest = vec![1; XDP_RAW_FRAME_BYTES];
     assert!(device.send(&longest).unwrap());
-    device.flush().unwrap();
+    device.flush(Instant(1)).unwrap();
     assert_eq!(driver.nic.run(), [longest]);
     assert_eq!((device.counters().unfit, device.counters().sent), (2, 1));
 }
@@ -156,8 +156,8 @@ fn an_interface_that_goes_is_told_with_its_name() {
     let (mut device, driver) = device();
     driver.nic.answer(libc::EAGAIN);
     assert!(device.send(&frame(1)).unwrap());
-    assert!(!device.flush().unwrap(), "try again");
+    assert!(!device.flush(Instant(1)).unwrap(), "try again");
     driver.nic.answer(libc::ENETDOWN);
-    let text = device.flush().unwrap_err().to_string();
+    let text = device.flush(Instant(1)).unwrap_err().to_string();
     assert!(text.contains("memory") && text.contains("down or gone"), "{text}");
 }

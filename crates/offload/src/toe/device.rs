@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use millrace_core::time::Instant;
 use millrace_netio::link::Tun;
 
 /// A device of the engine, which nobody else uses. Packets are what the link of the engine's interface says: bare IP, or frames of Ethernet.
@@ -23,7 +24,7 @@ pub trait Device: Send {
     ///
     /// # Errors
     /// The device is gone or broken: the engine ends.
-    fn flush(&mut self) -> io::Result<bool> {
+    fn flush(&mut self, _now: Instant) -> io::Result<bool> {
         Ok(true)
     }
 

@@ -10,6 +10,7 @@ use std::net::Ipv6Addr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use millrace_core::limits::XDP_RAW_FRAME_BYTES;
+use millrace_core::time::Instant;
 use millrace_core::wire::frame::{ETHERNET_HEADER_BYTES, VLAN_TAG_BYTES};
 use millrace_netio::bpf::BpfError;
 use millrace_netio::features::DeviceFeatures;
@@ -61,15 +62,15 @@ impl XdpDevice {
 
 impl Device for XdpDevice {
     fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> io::Result<bool> {
-        self.raw.receive(take).map_err(io::Error::other)
+        Ok(self.raw.receive(take))
     }
 
     fn send(&mut self, packet: &[u8]) -> io::Result<bool> {
         self.raw.send(packet).map_err(io::Error::other)
     }
 
-    fn flush(&mut self) -> io::Result<bool> {
-        self.raw.flush().map_err(io::Error::other)
+    fn flush(&mut self, now: Instant) -> io::Result<bool> {
+        self.raw.flush(now).map_err(io::Error::other)
     }
 
     fn readable(&self) -> Option<BorrowedFd<'_>> {

@@ -359,7 +359,7 @@ impl Core {
             Outgoing::Dropped => Taken::Copied,
         });
         counters.packets_out += interface.output(&mut send) as u64;
-        *is_held = !device.flush()?;
+        *is_held = !device.flush(now)?;
         failed.map_or(Ok(()), Err)
     }
 

@@ -1,0 +1,135 @@
+//! What tests against this kernel share: bytes to compare, both sides of an echo, a ping.
+// Each test program uses a part of this, and none exports it.
+#![allow(dead_code, unreachable_pub)]
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr};
+use std::os::fd::AsFd;
+use std::thread::scope;
+use std::time::{Duration, Instant};
+
+use millrace_core::random::SplitMix;
+use millrace_core::wire::checksum::sum16;
+use millrace_offload::toe::{Host, TcpListener, TcpStream};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// No call here needs as long on any machine; one that hangs does.
+pub const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The bytes of a transfer from `at` on: a multiple of 8.
+pub fn pattern(seed: u64, at: usize, len: usize) -> Vec<u8> {
+    let word = |index: usize| SplitMix::numbered(seed, index as u64).next().to_le_bytes();
+    let mut bytes: Vec<u8> = (at / 8..(at + len).div_ceil(8)).flat_map(word).collect();
+    bytes.truncate(len);
+    bytes
+}
+
+/// The kernel's side of an echo: sends, half-closes, and reads until the end.
+pub fn kernel_calls(to: SocketAddr, seed: u64, bytes: usize) {
+    let mut stream = std::net::TcpStream::connect_timeout(&to, TIMEOUT).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    stream.set_write_timeout(Some(TIMEOUT)).unwrap();
+    let mut writer = stream.try_clone().unwrap();
+    scope(|scope| {
+        scope.spawn(move || {
+            for at in (0..bytes).step_by(16_384) {
+                writer.write_all(&pattern(seed, at, (bytes - at).min(16_384))).unwrap();
+            }
+            writer.shutdown(Shutdown::Write).unwrap();
+        });
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).unwrap();
+        assert!(all == pattern(seed, 0, bytes), "{} of {bytes} bytes came back, or others", all.len());
+    });
+}
+
+/// A connection of our echo server.
+struct Line {
+    stream: TcpStream,
+    kept: Vec<u8>,
+    peer_closed: bool,
+    shut: bool,
+}
+
+impl Line {
+    /// Echoes what can be now. False: it is over.
+    fn echo(&mut self) -> bool {
+        let mut buffer = [0; 16_384];
+        while !self.peer_closed && self.kept.len() < 65_536 {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => self.peer_closed = true,
+                Ok(count) => self.kept.extend_from_slice(&buffer[..count]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => panic!("read: {error}"),
+            }
+        }
+        while !self.kept.is_empty() {
+            match self.stream.write(&self.kept) {
+                Ok(count) => drop(self.kept.drain(..count)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => panic!("write: {error}"),
+            }
+        }
+        if self.peer_closed && self.kept.is_empty() && !self.shut {
+            self.stream.shutdown(Shutdown::Write).unwrap();
+            self.shut = true;
+        }
+        !self.shut
+    }
+}
+
+/// Sleeps until something may have happened to a socket of the host.
+fn wait(host: &Host) {
+    if !host.arm() {
+        let fd = host.readiness();
+        let limit = Timespec { tv_sec: 1, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&fd.as_fd(), PollFlags::IN)], Some(&limit)).unwrap();
+    }
+}
+
+/// Echoes `count` connections that come to `at`, all at once, on one thread that waits by poll.
+pub fn echo_server(host: &Host, at: SocketAddr, count: usize, listens: impl FnOnce()) {
+    let listener = TcpListener::bind(host, at).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    listens();
+    let (mut lines, mut accepted) = (Vec::new(), 0);
+    let begun = Instant::now();
+    while accepted < count || !lines.is_empty() {
+        assert!(begun.elapsed() < TIMEOUT, "{accepted} of {count} accepted, {} open", lines.len());
+        wait(host);
+        while accepted < count
+            && let Ok((stream, _)) = listener.accept()
+        {
+            stream.set_nonblocking(true).unwrap();
+            lines.push(Line { stream, kept: Vec::new(), peer_closed: false, shut: false });
+            accepted += 1;
+        }
+        lines.retain_mut(Line::echo);
+    }
+}
+
+/// An echo request through a raw socket; what follows the header in the reply.
+pub fn ping(to: IpAddr, data: &[u8]) -> rustix::io::Result<Vec<u8>> {
+    use rustix::net::{
+        AddressFamily, RecvFlags, SendFlags, SocketType, ipproto, recv, sendto, socket, sockopt,
+    };
+    let (family, protocol, kind, reply, skipped) = match to {
+        IpAddr::V4(_) => (AddressFamily::INET, ipproto::ICMP, 8, 0, 20),
+        IpAddr::V6(_) => (AddressFamily::INET6, ipproto::ICMPV6, 128, 129, 0),
+    };
+    let socket = socket(family, SocketType::RAW, Some(protocol))?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(TIMEOUT))?;
+    let mut message = [&[kind, 0, 0, 0, 0, 77, 0, 1][..], data].concat();
+    // Of ICMPv6 the kernel computes it.
+    let check = !sum16(&message);
+    message[2..4].copy_from_slice(&check.to_be_bytes());
+    sendto(&socket, &message, SendFlags::empty(), &SocketAddr::new(to, 0))?;
+    let mut buffer = vec![0; 2000];
+    loop {
+        let (bytes, _) = recv(&socket, &mut buffer[..], RecvFlags::empty())?;
+        let message = &buffer[skipped..bytes];
+        if message[0] == reply && message[4..8] == [0, 77, 0, 1] {
+            return Ok(message[8..].to_vec());
+        }
+    }
+}
