@@ -15,11 +15,13 @@ pub struct Instant(pub u64);
 
 impl Instant {
     /// The moment `ns` nanoseconds later; stays at the end of time rather than wrap.
+    #[inline]
     pub fn plus_ns(self, ns: u64) -> Self {
         Self(self.0.saturating_add(ns))
     }
 
     /// Nanoseconds from `earlier` to here; 0 if `earlier` is later.
+    #[inline]
     pub fn ns_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }

@@ -20,12 +20,12 @@ impl HashKey {
     }
 
     /// SipHash-1-3 of `words`: for places in tables, which nobody sees.
-    #[inline]
+    #[inline(always)] // of a known number of words, without a loop
     pub fn fast(&self, words: &[u64]) -> u64 {
         self.sip::<1, 3>(words)
     }
 
-    #[inline]
+    #[inline(always)]
     fn sip<const EACH: usize, const LAST: usize>(&self, words: &[u64]) -> u64 {
         let [a, b] = self.0;
         let mut state = State([

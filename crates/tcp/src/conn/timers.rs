@@ -26,7 +26,7 @@ impl Connection {
                 self.fin_wait_2_at(env),
                 self.give_up_at(env),
             ];
-            due = others.into_iter().flatten().fold(due, Instant::min);
+            due = others.into_iter().fold(due, |due, other| due.min(other.unwrap_or(NEVER)));
         }
         (due != NEVER).then_some(due)
     }

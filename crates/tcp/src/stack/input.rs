@@ -13,17 +13,17 @@ impl Stack {
     pub fn input(&mut self, arrived: &Arrived<'_>, now: Instant) {
         let counters = &mut self.shared.counters;
         counters.segments_in += 1;
-        let Ok(segment) = parse(arrived.bytes) else {
+        // Looked at where it was written: a copy would have to wait for what it copies.
+        let parsed = parse(arrived.bytes);
+        let Ok(segment) = &parsed else {
             counters.malformed += 1;
             return;
         };
-        let (mut local, mut remote) = (arrived.destination, arrived.source);
-        local.set_port(segment.destination);
-        remote.set_port(segment.source);
-        let Some(flow) = FlowKey::new(local, remote) else {
+        let Some(ends) = FlowKey::new(arrived.destination, arrived.source) else {
             counters.malformed += 1;
             return;
         };
+        let flow = ends.with_ports(segment.destination, segment.source);
         let is_plain_ack = segment.flags == Flags::ACK
             && segment.payload.is_empty()
             && segment.options.user_timeout.is_none()
@@ -33,7 +33,7 @@ impl Stack {
                 self.shared.counters.bad_checksums += 1;
                 return;
             }
-            if self.line_up(&flow, &segment, arrived.at, now) {
+            if self.line_up(&flow, segment, arrived.at, now) {
                 return;
             }
         }
@@ -52,9 +52,9 @@ impl Stack {
         match number {
             Some(number) => {
                 self.process_note(number, now);
-                self.arrive(number, &flow, &segment, arrival, now);
+                self.arrive(number, &flow, segment, arrival, now);
             }
-            None => self.arrive_elsewhere(&flow, &segment, now),
+            None => self.arrive_elsewhere(&flow, segment, now),
         }
     }
 

@@ -36,10 +36,11 @@ impl Ack {
         Self { seq: segment.seq, ack: segment.ack, window: segment.window, stamps, sacks, at }
     }
 
-    fn segment(&self, flow: &FlowKey) -> Segment<'static> {
+    /// All that processing reads of it: the ports have found their connection.
+    fn segment(&self) -> Segment<'static> {
         Segment {
-            source: flow.remote_port(),
-            destination: flow.local_port(),
+            source: 0,
+            destination: 0,
             seq: self.seq,
             ack: self.ack,
             flags: Flags::ACK,
@@ -154,18 +155,15 @@ impl Stack {
         }
         let mut new = std::mem::take(&mut self.notes.new);
         for New { flow, number, ack } in &new {
-            let number = match self.table.flow(*number) {
-                Some(found) if found == flow => Some(*number),
-                _ => self.table.find(flow),
-            };
+            let number = if self.table.is(*number, flow) { Some(*number) } else { self.table.find(flow) };
             match number {
                 Some(number) => {
                     if !self.note(number, ack, now) {
                         self.process_note(number, now);
-                        self.arrive(number, flow, &ack.segment(flow), ack.arrival(), now);
+                        self.arrive(number, flow, &ack.segment(), ack.arrival(), now);
                     }
                 }
-                None => self.arrive_elsewhere(flow, &ack.segment(flow), now),
+                None => self.arrive_elsewhere(flow, &ack.segment(), now),
             }
         }
         new.clear();
@@ -258,8 +256,7 @@ impl Stack {
     }
 
     fn process(&mut self, note: &Note, now: Instant) {
-        let Some(flow) = self.table.flow(note.number) else { return };
-        let segment = note.ack.segment(flow);
+        let segment = note.ack.segment();
         self.shared.counters.acks_deferred += 1;
         self.with(note.number, now, |connection, env| {
             connection.arrive_noted(env, &segment, note.ack.arrival());

@@ -63,7 +63,7 @@ impl Stack {
             self.told.push_back(number);
         }
         let due = connection.due(&self.shared.env(now));
-        let due = [due, wait].into_iter().flatten().min();
+        let due = due.map_or(wait, |due| Some(wait.map_or(due, |wait| due.min(wait))));
         match due {
             Some(due) => {
                 // Never in this moment again: the second stage would not end.

@@ -2,14 +2,18 @@
 
 use millrace_core::wire::checksum::{add, sum16};
 
-use super::{Flags, FlowKey, HEADER_BYTES, Segment, options};
+use super::{Flags, FlowKey, HEADER_BYTES, Options, Segment, options};
 use crate::seq::Seq;
 
 /// The sum of everything that a checksum covers, the checksum too. The other zero cannot come up: the pseudo-header is not zero.
 const RIGHT_SUM: u16 = 0xffff;
 
 /// Why a segment is not taken.
+///
+/// As wide as what of a [`Segment`] stands in its place in a result: a smaller one would have the compiler move that in pieces of odd bytes,
+/// which the processor cannot forward from one move to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u64)]
 pub enum Unfit {
     /// It ends before its header does, or is longer than IP can carry.
     Length,
@@ -27,9 +31,9 @@ pub enum Unfit {
 pub fn parse(segment: &[u8]) -> Result<Segment<'_>, Unfit> {
     let (header, rest) = split(segment)?;
     let options_bytes = usize::from(header[12] >> 4) * 4 - HEADER_BYTES;
-    let (options, payload) = rest.split_at_checked(options_bytes).ok_or(Unfit::Length)?;
+    let (option_bytes, payload) = rest.split_at_checked(options_bytes).ok_or(Unfit::Length)?;
     let [a, b, c, d, e] = words(header);
-    Ok(Segment {
+    let with = |options| Segment {
         source: (a >> 16) as u16,
         destination: a as u16,
         seq: Seq(b),
@@ -49,9 +53,14 @@ pub fn parse(segment: &[u8]) -> Result<Segment<'_>, Unfit> {
         //= RFC 9293 section 3.1
         //# A TCP implementation MUST be able to receive a TCP Option in any
         //# segment (MUST-5).
-        options: options::parse(options)?,
+        options,
         payload,
-    })
+    };
+    // Made where it goes in either case, and not put together before: see [`Unfit`].
+    if let Some(stamps) = options::stamps_alone(option_bytes) {
+        return Ok(with(Options::of_stamps(Some(stamps))));
+    }
+    Ok(with(options::parse(option_bytes)?))
 }
 
 /// Ports of a segment, source first: all that finding its connection needs.

@@ -77,10 +77,17 @@ pub struct Stamps {
 pub const MAX_SACKS: usize = 4;
 
 /// Blocks of a SACK option, `left..right` each, in their order (RFC 2018 section 3; the first may be a D-SACK: RFC 2883).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sacks {
     blocks: [(Seq, Seq); MAX_SACKS],
     count: u8,
+}
+
+impl Default for Sacks {
+    #[inline]
+    fn default() -> Self {
+        Self::NONE
+    }
 }
 
 impl Sacks {
@@ -102,7 +109,7 @@ impl Sacks {
 }
 
 /// What the options of a header say; options that are not known are passed over (RFC 9293 section 3.1).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Maximum segment size (RFC 9293 section 3.7.1).
     pub mss: Option<u16>,
@@ -118,7 +125,30 @@ pub struct Options {
     pub user_timeout: Option<u16>,
 }
 
+impl Default for Options {
+    #[inline]
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
 impl Options {
+    /// No options.
+    pub const NONE: Self = Self::of_stamps(None);
+
+    /// Time stamps and nothing else.
+    #[inline]
+    pub const fn of_stamps(stamps: Option<Stamps>) -> Self {
+        Self {
+            mss: None,
+            scale: None,
+            is_sack_permitted: false,
+            stamps,
+            sacks: Sacks::NONE,
+            user_timeout: None,
+        }
+    }
+
     /// Whether there is none but time stamps.
     #[inline]
     pub const fn are_stamps_at_most(&self) -> bool {

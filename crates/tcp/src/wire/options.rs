@@ -18,25 +18,20 @@ pub(super) const STAMPS_HEAD: [u8; 4] = [NO_OPERATION, NO_OPERATION, STAMPS, 10]
 /// Bytes of options that are time stamps and nothing else.
 pub(crate) const STAMPS_BYTES: usize = 12;
 
+/// Time stamps, if nothing else is there, written as nearly every segment has them.
+#[inline]
+pub(super) fn stamps_alone(bytes: &[u8]) -> Option<Stamps> {
+    let bytes = <&[u8; STAMPS_BYTES]>::try_from(bytes).ok()?;
+    let (&STAMPS_HEAD, stamps) = bytes.split_first_chunk()? else { return None };
+    read_stamps(stamps)
+}
+
 /// Reads options. Of an option that is there twice the first counts; one of a known kind but another length is passed over like an
 /// unknown one.
 ///
 /// # Errors
 /// [`Unfit::Options`] for a length that cannot be.
-#[inline]
 pub fn parse(bytes: &[u8]) -> Result<Options, Unfit> {
-    if bytes.is_empty() {
-        return Ok(Options::default());
-    }
-    if let Ok(bytes) = <&[u8; STAMPS_BYTES]>::try_from(bytes)
-        && let Some((&STAMPS_HEAD, stamps)) = bytes.split_first_chunk()
-    {
-        return Ok(Options { stamps: read_stamps(stamps), ..Options::default() });
-    }
-    parse_each(bytes)
-}
-
-fn parse_each(bytes: &[u8]) -> Result<Options, Unfit> {
     let (mut found, mut rest) = (Options::default(), bytes);
     //= RFC 9293 section 3.2
     //# There is

@@ -73,10 +73,15 @@ impl Kind {
     }
 }
 
+/// The largest header of IPv4 or TCP.
+const HEADER_BYTES: usize = 60;
+
 /// Uncomplemented one's-complement sum of `bytes` (at most 2^32 of them).
 #[inline]
 pub fn sum16(bytes: &[u8]) -> u16 {
-    sum16_with(Kind::best(), bytes)
+    // A header is summed before vectors would be under way.
+    let kind = if bytes.len() <= HEADER_BYTES { Kind::Carry64 } else { Kind::best() };
+    sum16_with(kind, bytes)
 }
 
 /// The same in a certain way; in the portable one when the processor does not know `kind`.

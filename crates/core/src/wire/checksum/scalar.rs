@@ -19,6 +19,7 @@ pub(super) fn sum(bytes: &[u8]) -> u64 {
 }
 
 /// The same by 64-bit words.
+#[inline]
 pub(super) fn sum_carry64(bytes: &[u8]) -> u64 {
     let (blocks, rest) = bytes.as_chunks::<BLOCK>();
     let (mut sum, mut carry) = (0, false);
@@ -26,6 +27,10 @@ pub(super) fn sum_carry64(bytes: &[u8]) -> u64 {
         for &word in block.as_chunks::<8>().0 {
             (sum, carry) = add_with_carry_64(sum, u64::from_ne_bytes(word), carry);
         }
+    }
+    let (words, rest) = rest.as_chunks::<8>();
+    for &word in words {
+        (sum, carry) = add_with_carry_64(sum, u64::from_ne_bytes(word), carry);
     }
     // Room for the carry and the rest above.
     (sum & 0xffff_ffff) + (sum >> 32) + u64::from(carry) + tail(rest)
