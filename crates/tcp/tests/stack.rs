@@ -623,3 +623,35 @@ fn a_cookie_offers_what_its_time_stamp_can_remember_and_nothing_without_one() {
     }
     assert_eq!(pair.server.counters().cookies_sent, 2);
 }
+
+#[test]
+fn connections_that_are_being_opened_count_against_the_backlog() {
+    let mut pair = Pair::new(4);
+    let mut without_cookies = settings(4, 2);
+    without_cookies.cookies = false;
+    pair.server = Stack::new(&without_cookies);
+    pair.server.listen(server_end(), 2).expect("a listener");
+    let first = [pair.open(), pair.open()];
+    let syns = packets(&mut pair.client, pair.now);
+    give(&mut pair.server, &syns, pair.now);
+    let answers = packets(&mut pair.server, pair.now);
+    assert_eq!((answers.len(), pair.server.requests()), (2, 2));
+    // The end of one handshake and the begin of a third come together: there is no moment in which anybody could look at the first.
+    give(&mut pair.client, &answers[..1], pair.now);
+    let third = pair.open();
+    let both = packets(&mut pair.client, pair.now);
+    assert_eq!(both.len(), 2);
+    give(&mut pair.server, &both, pair.now);
+    let answers = packets(&mut pair.server, pair.now);
+    assert!(answers.iter().all(|packet| !parse(&packet.bytes).expect("a segment").flags.has(Flags::SYN)));
+    assert_eq!((pair.server.requests(), pair.server.counters().syns_dropped), (1, 1));
+    // Once that has been polled there is room, and the SYN is sent again.
+    assert_eq!(events(&mut pair.server).len(), 1);
+    for _ in 0..3_000 {
+        pair.talk(1);
+        events(&mut pair.server);
+    }
+    for id in first.into_iter().chain([third]) {
+        assert_eq!(pair.client.state(id), State::Established);
+    }
+}

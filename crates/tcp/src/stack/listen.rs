@@ -36,8 +36,8 @@ impl Stack {
     //# A passive OPEN may have either a
     //# fully specified remote socket to wait for a particular connection or
     //# an unspecified remote socket to wait for any call.
-    /// OPEN, passive: any number of connections to `local`, whose address may be unspecified. `backlog`: most connections that were not polled yet, and
-    /// most that are being opened.
+    /// OPEN, passive: any number of connections to `local`, whose address may be unspecified. `backlog`: most connections that were not polled yet,
+    /// those that are being opened among them.
     ///
     /// # Errors
     /// There is a listener for it already, or no room for another.
@@ -144,12 +144,13 @@ impl Stack {
         above: Option<Seq>,
         now: Instant,
     ) {
-        let Some(&Listener { backlog, half_open, .. }) = self.listener(id) else { return };
+        let Some(&Listener { backlog, half_open, unseen, .. }) = self.listener(id) else { return };
         if !self.has_room_for(id) {
             self.shared.counters.syns_dropped += 1;
             return;
         }
-        if half_open >= backlog || self.requests.is_full() {
+        // Each of those that are being opened may be one to be polled before anybody has looked.
+        if half_open + unseen >= backlog || self.requests.is_full() {
             return self.send_cookie(flow, syn, now);
         }
         let iss = initial_seq(&self.keys.isn, flow, now);
