@@ -1,9 +1,6 @@
 //! After `Engine::new` the engine neither allocates nor frees: counted by a global allocator of this test, over more than
 //! a million packets with everything that can happen to a stream.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
 use millrace_core::ids::{ConnId, RunSerial, StreamId};
 use millrace_core::pool::{ExtentArena, HeapRegion, Lease};
 use millrace_core::seam::{Dest, SendOutcome, TransmitBatch};
@@ -17,31 +14,9 @@ use millrace_engine::{
 mod film;
 use film::Film;
 
-thread_local! {
-    static CALLS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The system's allocator, counting calls on each thread.
-struct Counting;
-
-// SAFETY: every call is handed on unchanged to the system's allocator, which keeps the contract; counting touches a
-// thread-local that is initialised at compile time and has no destructor, so it never allocates.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        CALLS.set(CALLS.get() + 1);
-        // SAFETY: the caller's promise for `alloc` is the one that System.alloc asks for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        CALLS.set(CALLS.get() + 1);
-        // SAFETY: `at` came from `alloc` above, hence from System, with this layout.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+#[path = "../../core/tests/support/counting.rs"]
+mod counting;
+use counting::calls;
 
 const STREAMS: u32 = 64;
 const MS: u64 = 1_000_000;
@@ -180,11 +155,11 @@ fn a_million_packets_without_an_allocation() {
     for index in 0..STREAMS {
         bench.start(index);
     }
-    let before = CALLS.get();
+    let before = calls();
     while bench.engine.counters().packets < 1_500_000 {
         bench.turn();
     }
-    let calls = CALLS.get() - before;
+    let calls = calls() - before;
     assert!(before > 10, "the allocator counts: {before}");
     assert_eq!(calls, 0, "calls of the allocator");
     let counters = bench.engine.counters();

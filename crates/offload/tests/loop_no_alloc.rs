@@ -2,8 +2,6 @@
 
 mod support;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant as StdInstant};
@@ -17,31 +15,9 @@ use millrace_netio::recv::UdpRxConfig;
 use millrace_offload::reception::{LoopRx, Reception, RxSink};
 use support::{Stage, WithoutConns};
 
-thread_local! {
-    static CALLS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The system's allocator, counting calls on each thread.
-struct Counting;
-
-// SAFETY: every call is handed on unchanged to the system's allocator, which keeps the contract; counting touches a
-// thread-local that is initialised at compile time and has no destructor, so it never allocates.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        CALLS.set(CALLS.get() + 1);
-        // SAFETY: the caller's promise for `alloc` is the one that System.alloc asks for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        CALLS.set(CALLS.get() + 1);
-        // SAFETY: `at` came from `alloc` above, hence from System, with this layout.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+#[path = "../../core/tests/support/counting.rs"]
+mod counting;
+use counting::calls;
 
 /// A device that sends itself a datagram for each one that it receives.
 struct Echo(KernelRx, UdpSocket, SocketAddr);
@@ -103,7 +79,7 @@ fn a_running_loop_never_calls_the_allocator() {
     stage.core.turn();
     let goal = u64::from(STREAMS * (PACKETS - 100));
     let end = StdInstant::now() + Duration::from_secs(60);
-    let before = CALLS.get();
+    let before = calls();
     while stage.core.engine.counters().packets < goal {
         stage.core.turn();
         // Events of streams are plain values: dropping one frees nothing.
@@ -112,7 +88,7 @@ fn a_running_loop_never_calls_the_allocator() {
             break;
         }
     }
-    let calls = CALLS.get() - before;
+    let calls = calls() - before;
     let received = stage.core.reception.as_ref().map(|reception| reception.counters().packets);
     assert!(received > Some(1000), "{received:?} datagrams received");
     let sent = stage.core.engine.counters().packets;

@@ -3,8 +3,6 @@
 //!
 //! `MILLRACE_TCP_SYNS` and `MILLRACE_TCP_CONNECTIONS` say how many; by default 10^6 and 10^5.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use millrace_core::time::Instant;
@@ -14,31 +12,9 @@ use millrace_tcp::seq::Seq;
 use millrace_tcp::stack::{Arrived, ConnectionId, Settings, Stack, Taken};
 use millrace_tcp::wire::{Body, Flags, FlowKey, Head, Stamps, Template};
 
-thread_local! {
-    static CALLS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The system's allocator, counting calls on each thread.
-struct Counting;
-
-// SAFETY: every call is handed on unchanged to the system's allocator, which keeps the contract; counting touches a
-// thread-local that is initialised at compile time and has no destructor, so it never allocates.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        CALLS.set(CALLS.get() + 1);
-        // SAFETY: the caller's promise for `alloc` is the one that System.alloc asks for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        CALLS.set(CALLS.get() + 1);
-        // SAFETY: `at` came from `alloc` above, hence from System, with this layout.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+#[path = "../../core/tests/support/counting.rs"]
+mod counting;
+use counting::calls;
 
 const MS: u64 = 1_000_000;
 const BACKLOG: u32 = 256;
@@ -193,7 +169,7 @@ fn a_flood_of_syns_takes_no_memory_and_lets_others_in() {
     let syns = count("MILLRACE_TCP_SYNS", 1_000_000);
     let mut pair = Pair::new();
     let (mut clients, mut bytes) = (0, [0; 60]);
-    let before = CALLS.get();
+    let before = calls();
     for number in 0..syns {
         let (source, length) = syn(number, &mut bytes);
         let (destination, bytes, at) = (end(2, 80), &bytes[..length], pair.now);
@@ -224,7 +200,7 @@ fn a_flood_of_syns_takes_no_memory_and_lets_others_in() {
             clients += 1;
         }
     }
-    assert_eq!(CALLS.get() - before, 0, "calls of the allocator");
+    assert_eq!(calls() - before, 0, "calls of the allocator");
     let counters = pair.server.counters();
     assert_eq!(counters.accepted, u64::from(syns / 5_000));
     assert!(counters.cookies_taken * 2 > counters.accepted, "{counters:?}");
@@ -278,7 +254,7 @@ fn connections_come_and_go_without_growth() {
     let mut pair = Pair::new();
     let mut ids = Vec::with_capacity(ROUND as usize);
     let mut peers = Vec::with_capacity(ROUND as usize);
-    let before = CALLS.get();
+    let before = calls();
     for round in 0..rounds {
         for _ in 0..ROUND {
             ids.push(pair.open());
@@ -306,7 +282,7 @@ fn connections_come_and_go_without_growth() {
         assert_eq!((pair.client.connections(), pair.server.connections()), (0, 0), "round {round}");
         while pair.server.poll_event().is_some() || pair.client.poll_event().is_some() {}
     }
-    assert_eq!(CALLS.get() - before, 0, "calls of the allocator");
+    assert_eq!(calls() - before, 0, "calls of the allocator");
     let (client, server) = (pair.client.counters(), pair.server.counters());
     let all = u64::from(rounds * ROUND);
     assert_eq!((client.opened, server.accepted), (all, all));

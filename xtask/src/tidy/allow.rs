@@ -93,7 +93,7 @@ pub(super) const LISTED: &[Entry] = &[
     ),
     entry(
         Rule::Unsafe,
-        "crates/engine/tests/no_alloc.rs",
+        "crates/core/tests/support/counting.rs",
         "an allocator that counts, to show that there is nothing to count",
     ),
     entry(
@@ -143,11 +143,6 @@ pub(super) const LISTED: &[Entry] = &[
     entry(Rule::Unsafe, "crates/offload/src/hugepage.rs", "maps and advises the memory of the arena"),
     entry(
         Rule::Unsafe,
-        "crates/offload/tests/loop_no_alloc.rs",
-        "an allocator that counts, to show that there is nothing to count",
-    ),
-    entry(
-        Rule::Unsafe,
         "crates/store/src/cache/aligned.rs",
         "page-aligned memory for reads past the page cache",
     ),
@@ -155,11 +150,6 @@ pub(super) const LISTED: &[Entry] = &[
         Rule::Unsafe,
         "crates/store/src/cache/read/uring.rs",
         "io_uring writes into memory that it was lent",
-    ),
-    entry(
-        Rule::Unsafe,
-        "crates/tcp/tests/memory.rs",
-        "an allocator that counts, to show that there is nothing to count",
     ),
 ];
 
