@@ -11,11 +11,15 @@ use millrace_tcp::ip::{Incoming, Interface, IpCounters, Link, Outgoing, Settings
 use millrace_tcp::recv::ClusterSize;
 use millrace_tcp::stack::{ConnectionId, Settings, Stack, Taken};
 use smoltcp::iface::{Config as SmolConfig, Interface as SmolInterface, SocketHandle, SocketSet};
-use smoltcp::phy::{ChecksumCapabilities, Device, DeviceCapabilities, Medium, RxToken, TxToken};
+use smoltcp::phy::{ChecksumCapabilities, Medium};
 use smoltcp::socket::{icmp, tcp};
 use smoltcp::wire::{
     EthernetAddress, HardwareAddress, Icmpv4Packet, Icmpv4Repr, Icmpv6Packet, Icmpv6Repr, IpCidr,
 };
+
+#[path = "sim/wire.rs"]
+mod wire;
+use wire::Wire;
 
 const MS: u64 = 1_000_000;
 const DELAY_NS: u64 = MS;
@@ -181,51 +185,6 @@ impl Us {
     }
 }
 
-#[derive(Default)]
-struct Wire {
-    inward: VecDeque<Vec<u8>>,
-    outward: Vec<Vec<u8>>,
-}
-
-struct Rx(Vec<u8>);
-struct Tx<'a>(&'a mut Vec<Vec<u8>>);
-
-impl RxToken for Rx {
-    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
-        f(&self.0)
-    }
-}
-
-impl TxToken for Tx<'_> {
-    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
-        let mut bytes = vec![0; len];
-        let result = f(&mut bytes);
-        self.0.push(bytes);
-        result
-    }
-}
-
-impl Device for Wire {
-    type RxToken<'a> = Rx;
-    type TxToken<'a> = Tx<'a>;
-
-    fn receive(&mut self, _: smoltcp::time::Instant) -> Option<(Rx, Tx<'_>)> {
-        let bytes = self.inward.pop_front()?;
-        Some((Rx(bytes), Tx(&mut self.outward)))
-    }
-
-    fn transmit(&mut self, _: smoltcp::time::Instant) -> Option<Tx<'_>> {
-        Some(Tx(&mut self.outward))
-    }
-
-    fn capabilities(&self) -> DeviceCapabilities {
-        let mut capabilities = DeviceCapabilities::default();
-        capabilities.medium = Medium::Ethernet;
-        capabilities.max_transmission_unit = 1514;
-        capabilities
-    }
-}
-
 struct Them {
     wire: Wire,
     interface: SmolInterface,
@@ -244,7 +203,7 @@ fn time(now: Instant) -> smoltcp::time::Instant {
 
 impl Them {
     fn new(is_echo: bool, is_v4: bool, is_far: bool, now: Instant) -> Self {
-        let mut wire = Wire::default();
+        let mut wire = Wire::new(Medium::Ethernet, 1514);
         let mut config = SmolConfig::new(HardwareAddress::Ethernet(EthernetAddress(THEIR_MAC)));
         config.random_seed = 9;
         let mut interface = SmolInterface::new(config, &mut wire, time(now));

@@ -14,6 +14,7 @@ pub(crate) mod ours;
 pub(crate) mod scenario;
 pub(crate) mod shrink;
 pub(crate) mod smol;
+pub(crate) mod wire;
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,64 +1,18 @@
 //! An endpoint with smoltcp: code that shares nothing with this crate.
 
-use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
 use millrace_core::time::Instant;
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
-use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
+use smoltcp::phy::Medium;
 use smoltcp::socket::tcp;
 use smoltcp::wire::{HardwareAddress, IpCidr, IpProtocol, Ipv4Packet};
 
 use super::app::App;
+use super::wire::Wire;
 use super::{Endpoint, Packet};
 
 const IPV4_HEADER: usize = 20;
-
-/// What waits to go in and what goes out, with IP headers.
-#[derive(Default)]
-struct Wire {
-    inward: VecDeque<Vec<u8>>,
-    outward: Vec<Vec<u8>>,
-}
-
-struct Rx(Vec<u8>);
-struct Tx<'a>(&'a mut Vec<Vec<u8>>);
-
-impl RxToken for Rx {
-    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
-        f(&self.0)
-    }
-}
-
-impl TxToken for Tx<'_> {
-    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
-        let mut bytes = vec![0; len];
-        let result = f(&mut bytes);
-        self.0.push(bytes);
-        result
-    }
-}
-
-impl Device for Wire {
-    type RxToken<'a> = Rx;
-    type TxToken<'a> = Tx<'a>;
-
-    fn receive(&mut self, _: smoltcp::time::Instant) -> Option<(Rx, Tx<'_>)> {
-        let bytes = self.inward.pop_front()?;
-        Some((Rx(bytes), Tx(&mut self.outward)))
-    }
-
-    fn transmit(&mut self, _: smoltcp::time::Instant) -> Option<Tx<'_>> {
-        Some(Tx(&mut self.outward))
-    }
-
-    fn capabilities(&self) -> DeviceCapabilities {
-        let mut capabilities = DeviceCapabilities::default();
-        capabilities.medium = Medium::Ip;
-        capabilities.max_transmission_unit = 1500;
-        capabilities
-    }
-}
 
 pub(crate) struct Smol {
     pub(crate) app: App,
@@ -76,7 +30,7 @@ fn time(now: Instant) -> smoltcp::time::Instant {
 
 impl Smol {
     pub(crate) fn new(local: IpAddr, app: App, buffer_bytes: usize, seed: u64) -> Self {
-        let mut wire = Wire::default();
+        let mut wire = Wire::new(Medium::Ip, 1500);
         let mut config = Config::new(HardwareAddress::Ip);
         config.random_seed = seed;
         let mut interface = Interface::new(config, &mut wire, time(Instant(0)));
