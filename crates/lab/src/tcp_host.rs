@@ -10,7 +10,7 @@
 //! is the link and our host. No address of it exists on this machine itself; nobody else can reach them.
 
 use std::fs::File;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -19,6 +19,8 @@ use std::thread::JoinHandle;
 use anyhow::Context;
 use millrace_core::time::{Instant, NS_PER_S};
 use millrace_core::wire::checksum::sum16;
+use millrace_core::wire::frame::Flow;
+use millrace_core::wire::frame::layout::{IPV4_CHECK, IPV4_LENGTH, IPV4_PROTOCOL, ipv4};
 use millrace_netio::link::{ImpairmentModel, LinkCounts, LinkSpec, Traffic, Tun};
 use millrace_tcp::conn::TcpCounters;
 use millrace_tcp::ip::{self, Incoming, Interface, Link, Outgoing};
@@ -36,9 +38,9 @@ pub const RIVAL_IP: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 3);
 
 /// Length of the prefix that all of them have in common.
 const PREFIX: u8 = 24;
-/// Where an IPv4 header says to whom it goes.
+/// Where an IPv4 header says from whom it comes, and to whom it goes.
+const SOURCE: usize = 12;
 const DESTINATION: std::ops::Range<usize> = 16..20;
-const IP_HEADER_BYTES: usize = 20;
 const ICMP: u8 = 1;
 /// Destination unreachable, and of its codes: fragmentation needed and DF set (RFC 792, RFC 1191 section 4).
 const UNREACHABLE: u8 = 3;
@@ -340,20 +342,20 @@ impl Runner {
 /// The report of a router to the sender of a packet that is too large (RFC 1191 section 4).
 fn too_large(packet: &[u8], mtu: usize) -> Option<Vec<u8>> {
     let quoted = packet.get(..usize::from(packet.first()? & 15) * 4 + QUOTED_BYTES)?;
-    let mut report = vec![0; IP_HEADER_BYTES];
-    report[0] = 0x45;
-    report[2..4]
-        .copy_from_slice(&((IP_HEADER_BYTES + ICMP_HEADER_BYTES + quoted.len()) as u16).to_be_bytes());
-    (report[8], report[9]) = (HOPS, ICMP);
+    let end = |at: usize| Some(Ipv4Addr::from(<[u8; 4]>::try_from(quoted.get(at..at + 4)?).ok()?));
     // As if from where it was to go.
-    report[12..16].copy_from_slice(quoted.get(16..20)?);
-    report[16..20].copy_from_slice(quoted.get(12..16)?);
-    let sum = !sum16(&report);
-    report[10..12].copy_from_slice(&sum.to_be_bytes());
-    report.extend_from_slice(&[UNREACHABLE, TOO_LARGE, 0, 0, 0, 0]);
-    report.extend_from_slice(&(mtu as u16).to_be_bytes());
-    report.extend_from_slice(quoted);
-    let sum = !sum16(&report[IP_HEADER_BYTES..]);
-    report[IP_HEADER_BYTES + 2..IP_HEADER_BYTES + 4].copy_from_slice(&sum.to_be_bytes());
-    Some(report)
+    let (from, to) = (end(DESTINATION.start)?, end(SOURCE)?);
+    let ends = [from, to].map(|ip| SocketAddr::from((ip, 0)));
+    let flow = Flow { source: ends[0], destination: ends[1], hop_limit: HOPS, traffic_class: 0 };
+    let mut header = ipv4(&flow, from, to);
+    let length = (header.len() + ICMP_HEADER_BYTES + quoted.len()) as u16;
+    header[IPV4_LENGTH..IPV4_LENGTH + 2].copy_from_slice(&length.to_be_bytes());
+    header[IPV4_PROTOCOL] = ICMP;
+    let sum = !sum16(&header);
+    header[IPV4_CHECK..IPV4_CHECK + 2].copy_from_slice(&sum.to_be_bytes());
+    let [high, low] = (mtu as u16).to_be_bytes();
+    let mut message = [&[UNREACHABLE, TOO_LARGE, 0, 0, 0, 0, high, low], quoted].concat();
+    let sum = !sum16(&message);
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    Some([&header[..], &message].concat())
 }

@@ -5,7 +5,6 @@ mod support;
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,39 +12,12 @@ use std::time::Duration;
 use millrace_core::time::Instant;
 use millrace_lab::tap_host::{DEVICE, FAR_V4, KERNEL_V4, KERNEL_V6, OUR_V4, OUR_V6, TapHost, has_v6};
 use millrace_lab::tcp_host::Application;
-use millrace_tcp::conn::{Config, Happened};
-use millrace_tcp::recv::ClusterSize;
-use millrace_tcp::stack::{ConnectionId, Settings, Stack};
-use support::{TIMEOUT, ping};
+use millrace_tcp::conn::Happened;
+use millrace_tcp::stack::{ConnectionId, Stack};
+use support::{TIMEOUT, can_run, ping, stack_settings};
 
 const PORT: u16 = 7000;
 const BYTES: usize = 1 << 20;
-
-fn can_run() -> bool {
-    let root = rustix::process::geteuid().is_root();
-    let tun = Path::new("/dev/net/tun").exists();
-    if !root || !tun {
-        eprintln!("skipped: needs root ({root}) and /dev/net/tun ({tun})");
-    }
-    root && tun
-}
-
-fn settings() -> Settings {
-    Settings {
-        config: Config { receive_bytes: 256 << 10, ..Config::default() },
-        connections: 64,
-        requests: 64,
-        time_waits: 64,
-        records: 4096,
-        descriptors: 1024,
-        host_pages: 1024,
-        clusters: vec![ClusterSize { bytes: 4 << 20, page_bytes: 2048 }; 2],
-        defers_acks: true,
-        cookies: true,
-        ports: 49_152..=65_535,
-        secret: [0x1234_5678_9abc_def0, 0x0fed_cba9_8765_4321],
-    }
-}
 
 /// The addresses of both ends, of the families that this kernel has.
 fn ends() -> Vec<(IpAddr, IpAddr)> {
@@ -138,7 +110,7 @@ fn the_kernel_calls_us_and_forgets_where_we_are() {
     if !can_run() {
         return;
     }
-    let host = TapHost::start(&settings(), Echo::default()).unwrap();
+    let host = TapHost::start(&stack_settings(), Echo::default()).unwrap();
     for (ours, _) in ends() {
         let flush = || host.ip_in_kernel(&format!("neigh flush dev {DEVICE}")).expect("ip neigh");
         let outcome = host.in_kernel(|| call((ours, PORT).into(), flush)).unwrap();
@@ -194,7 +166,7 @@ fn we_call_the_kernel_next_to_us_and_behind_a_gateway() {
     let count = to.len();
     let (may_begin, done) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(0)));
     let app = Caller { to, may_begin: Arc::clone(&may_begin), open: None, done: Arc::clone(&done) };
-    let host = TapHost::start(&settings(), app).unwrap();
+    let host = TapHost::start(&stack_settings(), app).unwrap();
     let heard = host.in_kernel(|| {
         let any: IpAddr = if has_v6() { Ipv6Addr::UNSPECIFIED.into() } else { [0, 0, 0, 0].into() };
         let listener = TcpListener::bind((any, PORT)).expect("nobody else is there");
@@ -223,7 +195,7 @@ fn the_kernel_pings_us() {
     if !can_run() {
         return;
     }
-    let host = TapHost::start(&settings(), Echo::default()).unwrap();
+    let host = TapHost::start(&stack_settings(), Echo::default()).unwrap();
     for (ours, _) in ends() {
         for length in [0, 1, 56, 1400] {
             let data: Vec<u8> = (0..length).map(byte).collect();

@@ -4,7 +4,6 @@ mod support;
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr};
-use std::path::Path;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::scope;
@@ -14,18 +13,9 @@ use millrace_core::random::SplitMix;
 use millrace_lab::tcp_host::{KERNEL_IP, OUR_IP};
 use millrace_lab::toe_host::ToeHost;
 use millrace_offload::toe::{TcpListener, TcpStream};
-use support::{TIMEOUT, echo_server, kernel_calls, pattern};
+use support::{TIMEOUT, can_run, echo_server, kernel_calls, pattern};
 
 const PORT: u16 = 7100;
-
-fn can_run() -> bool {
-    let root = rustix::process::geteuid().is_root();
-    let tun = Path::new("/dev/net/tun").exists();
-    if !root || !tun {
-        eprintln!("skipped: needs root ({root}) and /dev/net/tun ({tun})");
-    }
-    root && tun
-}
 
 fn ours(port: u16) -> SocketAddr {
     (OUR_IP, port).into()

@@ -1,27 +1,59 @@
-//! What tests against this kernel share: bytes to compare, both sides of an echo, a ping.
+//! What tests against this kernel share: whether they can run, a stack's settings, bytes to compare, both sides of an echo, a ping.
 // Each test program uses a part of this, and none exports it.
 #![allow(dead_code, unreachable_pub)]
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::thread::scope;
 use std::time::{Duration, Instant};
 
 use millrace_core::random::SplitMix;
 use millrace_core::wire::checksum::sum16;
 use millrace_offload::toe::{Host, TcpListener, TcpStream};
+use millrace_tcp::conn::Config;
+use millrace_tcp::recv::ClusterSize;
+use millrace_tcp::stack::Settings;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// No call here needs as long on any machine; one that hangs does.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The bytes of a transfer from `at` on: a multiple of 8.
+/// Whether a namespace and a TUN device can be made here; says why not.
+pub fn can_run() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    let tun = Path::new("/dev/net/tun").exists();
+    if !root || !tun {
+        eprintln!("skipped: needs root ({root}) and /dev/net/tun ({tun})");
+    }
+    root && tun
+}
+
+/// A stack of a thousand connections, for tests that have no more.
+pub fn stack_settings() -> Settings {
+    Settings {
+        config: Config { receive_bytes: 256 << 10, ..Config::default() },
+        connections: 1024,
+        requests: 256,
+        time_waits: 1024,
+        records: 16_384,
+        descriptors: 4096,
+        host_pages: 2048,
+        clusters: vec![ClusterSize { bytes: 8 << 20, page_bytes: 2048 }; 2],
+        defers_acks: true,
+        cookies: true,
+        ports: 49_152..=65_535,
+        secret: [0x1234_5678_9abc_def0, 0x0fed_cba9_8765_4321],
+    }
+}
+
+/// The bytes of a transfer: those from `at` on depend on nothing but `at` and the seed.
 pub fn pattern(seed: u64, at: usize, len: usize) -> Vec<u8> {
     let word = |index: usize| SplitMix::numbered(seed, index as u64).next().to_le_bytes();
-    let mut bytes: Vec<u8> = (at / 8..(at + len).div_ceil(8)).flat_map(word).collect();
-    bytes.truncate(len);
-    bytes
+    let (first, last) = (at / 8, (at + len).div_ceil(8));
+    let bytes: Vec<u8> = (first..last).flat_map(word).collect();
+    bytes[at - first * 8..][..len].to_vec()
 }
 
 /// The kernel's side of an echo: sends, half-closes, and reads until the end.

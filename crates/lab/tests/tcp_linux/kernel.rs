@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
-use crate::{PORT, TIMEOUT, pattern};
+use crate::support::pattern;
+use crate::{PORT, TIMEOUT};
 
 /// A connection to our side; its receive buffer has a size that the kernel chooses, or this one.
 pub(crate) fn connect(to: SocketAddr, receive_bytes: Option<usize>) -> Result<TcpStream> {

@@ -3,17 +3,19 @@
 
 mod kernel;
 mod ours;
+#[path = "../support/mod.rs"]
+mod support;
 
 use std::io::Error;
 use std::path::Path;
 use std::time::Duration;
 
-use millrace_core::random::SplitMix;
 use millrace_lab::tcp_host::{Ended, OUR_IP, TcpHost};
 use millrace_netio::link::LinkSpec;
-use millrace_tcp::conn::Config;
 use millrace_tcp::recv::ClusterSize;
 use millrace_tcp::stack::Settings;
+
+use support::{can_run, stack_settings};
 
 use ours::{Aborter, Caller, Left, Sends, Talker, Watch};
 
@@ -24,40 +26,6 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 const OURS: u64 = 7;
 const KERNELS: u64 = 9;
 const BOTH_ROLES: [Caller; 2] = [Caller::Kernel, Caller::Us];
-
-fn can_run() -> bool {
-    let root = rustix::process::geteuid().is_root();
-    let tun = Path::new("/dev/net/tun").exists();
-    if !root || !tun {
-        eprintln!("skipped: needs root ({root}) and /dev/net/tun ({tun})");
-    }
-    root && tun
-}
-
-fn settings() -> Settings {
-    Settings {
-        config: Config { receive_bytes: 256 << 10, ..Config::default() },
-        connections: 1024,
-        requests: 256,
-        time_waits: 1024,
-        records: 16_384,
-        descriptors: 4096,
-        host_pages: 2048,
-        clusters: vec![ClusterSize { bytes: 8 << 20, page_bytes: 2048 }; 2],
-        defers_acks: true,
-        cookies: true,
-        ports: 49_152..=65_535,
-        secret: [0x1234_5678_9abc_def0, 0x0fed_cba9_8765_4321],
-    }
-}
-
-/// The bytes of a transfer: those from `at` on depend on nothing but `at` and the seed.
-fn pattern(seed: u64, at: usize, len: usize) -> Vec<u8> {
-    let word = |index: usize| SplitMix::numbered(seed, index as u64).next().to_le_bytes();
-    let (first, last) = (at / 8, (at + len).div_ceil(8));
-    let bytes: Vec<u8> = (first..last).flat_map(word).collect();
-    bytes[at - first * 8..][..len].to_vec()
-}
 
 /// What both ends of a conversation do.
 struct Conversation<'a> {
@@ -77,7 +45,7 @@ impl Conversation<'_> {
     fn new(ours: Talker, kernel: Sends) -> Self {
         Self {
             link: LinkSpec::default(),
-            settings: settings(),
+            settings: stack_settings(),
             ours,
             kernel,
             kernel_receive_bytes: None,
@@ -227,7 +195,7 @@ fn windows_of_less_than_two_segments_pass_everything() {
         return;
     }
     for caller in BOTH_ROLES {
-        let mut settings = settings();
+        let mut settings = stack_settings();
         settings.config.receive_bytes = 2000;
         settings.clusters = vec![ClusterSize { bytes: 1 << 16, page_bytes: 512 }; 2];
         let talk = Conversation::of(caller, 100_000, 100_000);
@@ -276,7 +244,7 @@ const ABORTS: u32 = 5_000;
 fn thousands_are_aborted(caller: Caller) {
     let app = Aborter::new(caller, ABORTS);
     let watch = app.watch.clone();
-    let host = TcpHost::start(&LinkSpec::default(), &settings(), app).unwrap();
+    let host = TcpHost::start(&LinkSpec::default(), &stack_settings(), app).unwrap();
     let said = host.in_kernel(|| {
         if caller == Caller::Kernel {
             return kernel::connect_and_abort(OUR_IP, ABORTS);

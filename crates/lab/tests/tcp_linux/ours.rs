@@ -8,7 +8,8 @@ use millrace_lab::tcp_host::{Application, KERNEL_IP, OUR_IP};
 use millrace_tcp::conn::{Happened, Reason, State, TcpCounters};
 use millrace_tcp::stack::{ConnectionId, ListenerId, Stack};
 
-use crate::{PORT, TIMEOUT, pattern};
+use crate::support::pattern;
+use crate::{PORT, TIMEOUT};
 
 /// Who opens the connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
