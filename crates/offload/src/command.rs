@@ -13,6 +13,39 @@ pub use millrace_engine::{
     Cut, FailReason, LeaseFailure, Media, Numbering, Refusal, RunEnd, RunSpec, StopReason, StreamEvent,
 };
 
+pub use crate::toe::EngineSocket;
+
+/// A connection's socket, as it goes from the control side to a loop and back.
+#[derive(Debug)]
+pub enum ConnSocket {
+    /// A duplicate of the descriptor of a connection of the kernel's, non-blocking.
+    Kernel(OwnedFd),
+    /// A connection of the offload engine that this loop turns. Its host still reads it and closes it.
+    Engine(EngineSocket),
+}
+
+impl ConnSocket {
+    /// The descriptor, if the connection is the kernel's.
+    pub fn into_fd(self) -> Option<OwnedFd> {
+        match self {
+            Self::Kernel(fd) => Some(fd),
+            Self::Engine(_) => None,
+        }
+    }
+}
+
+impl From<OwnedFd> for ConnSocket {
+    fn from(fd: OwnedFd) -> Self {
+        Self::Kernel(fd)
+    }
+}
+
+impl From<EngineSocket> for ConnSocket {
+    fn from(socket: EngineSocket) -> Self {
+        Self::Engine(socket)
+    }
+}
+
 /// From the control side to a loop.
 #[derive(Debug)]
 #[repr(align(64))]
@@ -65,8 +98,8 @@ pub enum Command {
     ConnAdd {
         /// Its name.
         conn: ConnId,
-        /// A duplicate of its descriptor, non-blocking.
-        fd: OwnedFd,
+        /// Where its bytes go.
+        socket: ConnSocket,
     },
     /// Control bytes: an RTSP reply, which goes out between RTP frames, or the head of a response before its bytes. Commands are carried
     /// out in order: what is written before [`Command::Play`] is on its way before the first byte of that run. While a run of bytes
@@ -140,16 +173,16 @@ pub enum Event {
     ConnRemoved {
         /// The connection.
         conn: ConnId,
-        /// Its descriptor, if the loop still had it; dropping it here closes it.
-        fd: Option<OwnedFd>,
+        /// Its socket, if the loop still had it; dropping a descriptor here closes it.
+        socket: Option<ConnSocket>,
     },
     /// The loop gives the connection back ([`Command::ConnReturn`]). Who has sent [`Command::ConnRemove`] meanwhile is told
     /// [`Event::ConnRemoved`] too.
     ConnReturned {
         /// The connection.
         conn: ConnId,
-        /// Its descriptor; `None`: the loop did not have it.
-        fd: Option<OwnedFd>,
+        /// Its socket; `None`: the loop did not have it.
+        socket: Option<ConnSocket>,
     },
 }
 

@@ -6,7 +6,7 @@
 //! ```
 
 use std::net::SocketAddr;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use millrace_core::ids::{ConnId, StreamId};
@@ -21,23 +21,26 @@ use millrace_store::cache::{CacheHandle, Grant, ReadFailure};
 
 use crate::adaptive_burst::AdaptiveBurst;
 use crate::bell::EventBell;
-use crate::command::{Command, Event};
+use crate::command::{Command, ConnSocket, Event};
 use crate::idle::{IdlePolicy, Wait};
 use crate::load::LoadMeter;
 use crate::reception::Reception;
 
 /// The egress path that a loop needs: packets, and connections whose writes it owns.
 pub trait LoopTx: PacketTx + Send {
-    /// Takes over the writes of a connection; gives the descriptor back if the table is full.
-    fn add_conn(&mut self, conn: ConnId, fd: OwnedFd) -> Result<(), i32>;
+    /// Takes over the writes of a connection.
+    ///
+    /// # Errors
+    /// The table is full, or it has no way to such a socket.
+    fn add_conn(&mut self, conn: ConnId, socket: ConnSocket) -> Result<(), i32>;
     /// Queues control bytes at a frame boundary.
     fn write_control(&mut self, conn: ConnId, bytes: &[u8]) -> Result<(), i32>;
     /// Gives a connection back once the kernel has taken all that it was given; `false`: there is none.
     fn return_conn(&mut self, conn: ConnId) -> bool;
     /// A connection that is given back.
-    fn poll_conn_returned(&mut self) -> Option<(ConnId, OwnedFd)>;
+    fn poll_conn_returned(&mut self) -> Option<(ConnId, ConnSocket)>;
     /// Gives up a connection.
-    fn remove_conn(&mut self, conn: ConnId) -> Option<OwnedFd>;
+    fn remove_conn(&mut self, conn: ConnId) -> Option<ConnSocket>;
     /// Once a turn: sends what full connections could not take before, where they can be written again; whether any has to be
     /// tried again by time.
     fn flush_conns(&mut self) -> bool;
@@ -79,7 +82,9 @@ pub trait LoopTx: PacketTx + Send {
 pub const ERRNO_NO_BUFFERS: i32 = libc::ENOBUFS;
 
 impl LoopTx for KernelTx {
-    fn add_conn(&mut self, conn: ConnId, fd: OwnedFd) -> Result<(), i32> {
+    fn add_conn(&mut self, conn: ConnId, socket: ConnSocket) -> Result<(), i32> {
+        // A connection of an offload engine that this loop does not turn.
+        let fd = socket.into_fd().ok_or(libc::EOPNOTSUPP)?;
         KernelTx::add_conn(self, conn, fd).map_err(|_| ERRNO_NO_BUFFERS)
     }
     fn write_control(&mut self, conn: ConnId, bytes: &[u8]) -> Result<(), i32> {
@@ -88,11 +93,11 @@ impl LoopTx for KernelTx {
     fn return_conn(&mut self, conn: ConnId) -> bool {
         KernelTx::return_conn(self, conn)
     }
-    fn poll_conn_returned(&mut self) -> Option<(ConnId, OwnedFd)> {
-        KernelTx::poll_conn_returned(self)
+    fn poll_conn_returned(&mut self) -> Option<(ConnId, ConnSocket)> {
+        KernelTx::poll_conn_returned(self).map(|(conn, fd)| (conn, fd.into()))
     }
-    fn remove_conn(&mut self, conn: ConnId) -> Option<OwnedFd> {
-        KernelTx::remove_conn(self, conn)
+    fn remove_conn(&mut self, conn: ConnId) -> Option<ConnSocket> {
+        KernelTx::remove_conn(self, conn).map(ConnSocket::Kernel)
     }
     fn flush_conns(&mut self) -> bool {
         KernelTx::flush_conns(self)
@@ -118,8 +123,8 @@ impl LoopTx for KernelTx {
 }
 
 impl<D: XdpDevice + Send> LoopTx for BestTx<KernelTx, D> {
-    fn add_conn(&mut self, conn: ConnId, fd: OwnedFd) -> Result<(), i32> {
-        LoopTx::add_conn(self.kernel_mut(), conn, fd)
+    fn add_conn(&mut self, conn: ConnId, socket: ConnSocket) -> Result<(), i32> {
+        LoopTx::add_conn(self.kernel_mut(), conn, socket)
     }
     fn write_control(&mut self, conn: ConnId, bytes: &[u8]) -> Result<(), i32> {
         LoopTx::write_control(self.kernel_mut(), conn, bytes)
@@ -127,11 +132,11 @@ impl<D: XdpDevice + Send> LoopTx for BestTx<KernelTx, D> {
     fn return_conn(&mut self, conn: ConnId) -> bool {
         self.kernel_mut().return_conn(conn)
     }
-    fn poll_conn_returned(&mut self) -> Option<(ConnId, OwnedFd)> {
-        self.kernel_mut().poll_conn_returned()
+    fn poll_conn_returned(&mut self) -> Option<(ConnId, ConnSocket)> {
+        LoopTx::poll_conn_returned(self.kernel_mut())
     }
-    fn remove_conn(&mut self, conn: ConnId) -> Option<OwnedFd> {
-        self.kernel_mut().remove_conn(conn)
+    fn remove_conn(&mut self, conn: ConnId) -> Option<ConnSocket> {
+        LoopTx::remove_conn(self.kernel_mut(), conn)
     }
     fn flush_conns(&mut self) -> bool {
         self.kernel_mut().flush_conns()
@@ -308,8 +313,8 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
                 self.publish_backlog(now, stream);
                 (stream, None, self.engine.close(now, stream))
             }
-            Command::ConnAdd { conn, fd } => {
-                return if let Err(errno) = self.tx.add_conn(conn, fd) {
+            Command::ConnAdd { conn, socket } => {
+                return if let Err(errno) = self.tx.add_conn(conn, socket) {
                     self.conn_gone(now, conn, errno)
                 };
             }
@@ -322,14 +327,14 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
             }
             Command::ConnRemove { conn } => {
                 // What was sent there may be written to only when the device has let go.
-                let fd = self.tx.remove_conn(conn);
+                let socket = self.tx.remove_conn(conn);
                 self.engine.conn_gone(now, conn);
-                return self.publish(Event::ConnRemoved { conn, fd });
+                return self.publish(Event::ConnRemoved { conn, socket });
             }
             Command::ConnReturn { conn } => {
                 self.engine.conn_leaves(now, conn);
                 return if !self.tx.return_conn(conn) {
-                    self.publish(Event::ConnReturned { conn, fd: None })
+                    self.publish(Event::ConnReturned { conn, socket: None })
                 };
             }
             Command::Unreachable { dest, errno } => return self.tx.note_unreachable(dest, errno),
@@ -404,9 +409,9 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
             served += 1;
         }
         while self.events.slots() >= 2
-            && let Some((conn, fd)) = self.tx.poll_conn_returned()
+            && let Some((conn, socket)) = self.tx.poll_conn_returned()
         {
-            self.publish(Event::ConnReturned { conn, fd: Some(fd) });
+            self.publish(Event::ConnReturned { conn, socket: Some(socket) });
             served += 1;
         }
         served

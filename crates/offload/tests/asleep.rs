@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use millrace_core::time::MediaTicks;
 use millrace_netio::null::NullTx;
 use millrace_offload::TxCounters;
 use millrace_offload::bell::EventBell;
-use millrace_offload::command::Command;
+use millrace_offload::command::{Command, ConnSocket};
 use millrace_offload::core_loop::LoopTx;
 use support::{Stage, WithoutConns};
 
@@ -45,8 +45,8 @@ impl LoopTx for Full {
     fn counters(&self) -> &TxCounters {
         LoopTx::counters(&self.others)
     }
-    fn add_conn(&mut self, conn: ConnId, fd: OwnedFd) -> Result<(), i32> {
-        self.others.add_conn(conn, fd)
+    fn add_conn(&mut self, conn: ConnId, socket: ConnSocket) -> Result<(), i32> {
+        self.others.add_conn(conn, socket)
     }
     fn write_control(&mut self, conn: ConnId, bytes: &[u8]) -> Result<(), i32> {
         self.others.write_control(conn, bytes)
@@ -54,10 +54,10 @@ impl LoopTx for Full {
     fn return_conn(&mut self, conn: ConnId) -> bool {
         self.others.return_conn(conn)
     }
-    fn poll_conn_returned(&mut self) -> Option<(ConnId, OwnedFd)> {
+    fn poll_conn_returned(&mut self) -> Option<(ConnId, ConnSocket)> {
         self.others.poll_conn_returned()
     }
-    fn remove_conn(&mut self, conn: ConnId) -> Option<OwnedFd> {
+    fn remove_conn(&mut self, conn: ConnId) -> Option<ConnSocket> {
         self.others.remove_conn(conn)
     }
     fn poll_conn_writable(&mut self) -> Option<ConnId> {

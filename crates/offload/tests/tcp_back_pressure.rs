@@ -11,7 +11,7 @@ use millrace_core::ids::{ConnId, StreamId};
 use millrace_core::seam::Clock;
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::rtp::RtpHeader;
-use millrace_offload::command::{Command, Dest, Event};
+use millrace_offload::command::{Command, ConnSocket, Dest, Event};
 use millrace_offload::{GsoMode, KernelTx, KernelTxConfig};
 use support::{Stage, StepClock, film_bytes};
 
@@ -84,8 +84,10 @@ impl Scene {
         let (conn, stream) = (ConnId(index), StreamId { index, generation: 0 });
         let dest = Dest::Interleaved { conn, rtp_channel: 0, rtcp_channel: 1 };
         let play = self.stage.play(index, 0, 1, 1000);
-        let fd = listener.accept().unwrap().0.into();
-        for command in [Command::ConnAdd { conn, fd }, Command::Open { stream, dest, quiet: false }, play] {
+        let writer = ConnSocket::Kernel(listener.accept().unwrap().0.into());
+        for command in
+            [Command::ConnAdd { conn, socket: writer }, Command::Open { stream, dest, quiet: false }, play]
+        {
             self.stage.commands.push(command).unwrap();
         }
         let socket = TcpStream::from(socket);

@@ -13,7 +13,7 @@ use millrace_core::limits::DEFAULT_PACKET_BYTES as SIZE;
 use millrace_core::seam::Clock;
 use millrace_core::time::MediaTicks;
 use millrace_engine::{Media, Numbering, RunEnd, RunSpec, StopReason, StreamEvent};
-use millrace_offload::command::{Command, Dest, Event};
+use millrace_offload::command::{Command, ConnSocket, Dest, Event};
 use millrace_offload::{GsoMode, KernelTx, KernelTxConfig};
 use support::{Stage, StepClock, film_bytes};
 
@@ -46,7 +46,7 @@ impl Scene {
         reader.set_nonblocking(true).unwrap();
         let fd = listener.accept().unwrap().0.into();
         for command in [
-            Command::ConnAdd { conn: CONN, fd },
+            Command::ConnAdd { conn: CONN, socket: ConnSocket::Kernel(fd) },
             Command::Open { stream: STREAM, dest: Dest::Bytes { conn: CONN }, quiet: false },
         ] {
             stage.commands.push(command).unwrap();
@@ -84,7 +84,9 @@ impl Scene {
             match event {
                 Event::Stream(StreamEvent::RunEnded { end, .. }) => self.ends.push(end),
                 Event::Stream(StreamEvent::Failed { reason, .. }) => panic!("{reason}"),
-                Event::ConnReturned { fd, .. } => self.returned = Some(fd),
+                Event::ConnReturned { socket, .. } => {
+                    self.returned = Some(socket.and_then(ConnSocket::into_fd))
+                }
                 Event::ConnGone { .. } | Event::Refused { .. } => panic!("{event:?}"),
                 _ => {}
             }
@@ -204,7 +206,7 @@ fn a_connection_that_is_not_there_is_answered_and_one_in_use_ends_its_stream() {
         while let Ok(event) = scene.stage.events.pop() {
             match event {
                 Event::Stream(StreamEvent::Failed { .. }) => failed += 1,
-                Event::ConnReturned { fd: Some(back), .. } => fd = Some(back),
+                Event::ConnReturned { socket: Some(back), .. } => fd = back.into_fd(),
                 _ => {}
             }
         }

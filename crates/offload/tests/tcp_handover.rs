@@ -96,7 +96,7 @@ impl Loop {
             match event {
                 Event::Stream(StreamEvent::RunEnded { end, .. }) => self.end = Some(end),
                 Event::Stream(StreamEvent::Failed { reason, .. }) => panic!("{reason}"),
-                Event::ConnReturned { fd, .. } => self.returned = Some(fd.expect("it was here")),
+                Event::ConnReturned { socket, .. } => self.returned = socket.expect("it was here").into_fd(),
                 Event::ConnGone { .. } | Event::Refused { .. } => panic!("{event:?}"),
                 _ => {}
             }
@@ -111,7 +111,7 @@ impl Loop {
     fn take_over(&mut self, fd: OwnedFd, from: u32, sequence: u16) {
         let dest = Dest::Interleaved { conn: CONN, rtp_channel: 0, rtcp_channel: 1 };
         let open = Command::Open { stream: STREAM, dest, quiet: false };
-        let add = Command::ConnAdd { conn: CONN, fd };
+        let add = Command::ConnAdd { conn: CONN, socket: fd.into() };
         let reply = Command::ConnWrite { conn: CONN, bytes: REPLY.into() };
         let play = self.stage.play(0, from, sequence, 1000);
         self.order([open, add, reply, play]);

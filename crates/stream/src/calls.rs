@@ -11,7 +11,7 @@ use millrace_core::units::BitRate;
 use millrace_engine::{
     FailReason, Media, Numbering, Refusal, RunEnd, RunSpec, Step, StopReason, StreamEvent,
 };
-use millrace_offload::command::{Command, Dest, Event};
+use millrace_offload::command::{Command, ConnSocket, Dest, Event};
 use millrace_offload::handle::EngineHandle;
 use millrace_offload::places::EnginePlaces;
 
@@ -217,7 +217,7 @@ impl<P: EnginePort> Calls<P> {
         let key = self.new_key();
         if let (Some(conn), Some(fd)) = (conn, fd) {
             self.by_conn.insert((engine, conn), key);
-            self.push(engine, Command::ConnAdd { conn, fd });
+            self.push(engine, Command::ConnAdd { conn, socket: fd.into() });
         }
         self.by_place.insert((engine, place), key);
         let line = Line {
@@ -427,15 +427,15 @@ impl<P: EnginePort> Calls<P> {
                 self.told(engine, stream, run, Err(refusal));
             }
             Event::ConnGone { conn, errno } => self.conn_gone(engine, conn, errno),
-            Event::ConnReturned { conn, fd } => {
+            Event::ConnReturned { conn, socket } => {
                 // The name is free when nothing more is said of it.
                 let key = self.by_conn.get(&(engine, conn));
                 let closing = key.and_then(|key| self.lines.get(key)).and_then(|line| line.closing.as_ref());
                 if closing.is_none_or(|closing| !closing.is_removed) {
-                    self.conn_left(engine, conn, fd);
+                    self.conn_left(engine, conn, socket);
                 }
             }
-            Event::ConnRemoved { conn, fd } => self.conn_left(engine, conn, fd),
+            Event::ConnRemoved { conn, socket } => self.conn_left(engine, conn, socket),
             Event::Refused { run: None, .. } | Event::Backlog { .. } | Event::Recycle { .. } => {}
         }
     }
@@ -490,7 +490,7 @@ impl<P: EnginePort> Calls<P> {
     }
 
     /// An engine knows a connection no more.
-    fn conn_left(&mut self, engine: usize, conn: ConnId, fd: Option<OwnedFd>) {
+    fn conn_left(&mut self, engine: usize, conn: ConnId, socket: Option<ConnSocket>) {
         if let Some(port) = self.ports.get_mut(engine) {
             port.places.give_back_conn(conn);
         }
@@ -498,7 +498,7 @@ impl<P: EnginePort> Calls<P> {
         let line = self.lines.get_mut(&key);
         if let Some(Line { closing: Some(closing), broken, .. }) = line {
             closing.conn_open = false;
-            closing.returned = fd.filter(|_| broken.is_none());
+            closing.returned = socket.and_then(ConnSocket::into_fd).filter(|_| broken.is_none());
         }
         self.look_closed(key);
     }

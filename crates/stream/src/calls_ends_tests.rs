@@ -155,8 +155,8 @@ fn the_name_of_a_connection_that_is_dropped_while_it_comes_back_is_free_once() {
     let (stream, conn) = (calls.lines[&key].place, ConnId(0));
     calls.close(key, true);
     // It is on its way back when nobody waits for it any more; then it breaks besides.
-    let fd = Some(UnixStream::pair().unwrap().0.into());
-    calls.ports[0].link.events.push_back(Event::ConnReturned { conn, fd });
+    let socket = Some(ConnSocket::Kernel(UnixStream::pair().unwrap().0.into()));
+    calls.ports[0].link.events.push_back(Event::ConnReturned { conn, socket });
     calls.close(key, false);
     calls.conn_gone(0, conn, 32);
     let orders: Vec<_> = calls.ports[0].link.orders.iter().filter(|order| **order != "other").collect();
@@ -164,7 +164,7 @@ fn the_name_of_a_connection_that_is_dropped_while_it_comes_back_is_free_once() {
     calls.pump(0);
     assert!(open(&mut calls).is_err(), "the engine still answers for it");
     let closed = StreamEvent::Closed { stream, packets: 0, bytes: 0, unreachable: 0, late: 0 };
-    calls.ports[0].link.events.extend([Event::ConnRemoved { conn, fd: None }, Event::Stream(closed)]);
+    calls.ports[0].link.events.extend([Event::ConnRemoved { conn, socket: None }, Event::Stream(closed)]);
     calls.pump(0);
     assert_eq!(calls.lines(), 0);
     assert!(open(&mut calls).is_ok() && open(&mut calls).is_err(), "one place, one connection");

@@ -92,7 +92,7 @@ impl PacketTx for Sink {
 }
 
 impl LoopTx for Sink {
-    fn add_conn(&mut self, _: ConnId, _: OwnedFd) -> Result<(), i32> {
+    fn add_conn(&mut self, _: ConnId, _: ConnSocket) -> Result<(), i32> {
         Ok(())
     }
     fn write_control(&mut self, _: ConnId, bytes: &[u8]) -> Result<(), i32> {
@@ -102,10 +102,10 @@ impl LoopTx for Sink {
     fn return_conn(&mut self, _: ConnId) -> bool {
         false
     }
-    fn poll_conn_returned(&mut self) -> Option<(ConnId, OwnedFd)> {
+    fn poll_conn_returned(&mut self) -> Option<(ConnId, ConnSocket)> {
         None
     }
-    fn remove_conn(&mut self, _: ConnId) -> Option<OwnedFd> {
+    fn remove_conn(&mut self, _: ConnId) -> Option<ConnSocket> {
         None
     }
     fn flush_conns(&mut self) -> bool {

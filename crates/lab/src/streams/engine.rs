@@ -116,7 +116,7 @@ impl Streams {
             let (conn, stream) = (ConnId(index), StreamId { index, generation: 0 });
             let dest = match connections.next() {
                 Some(connection) => {
-                    self.tell(Command::ConnAdd { conn, fd: OwnedFd::from(connection) })?;
+                    self.tell(Command::ConnAdd { conn, socket: OwnedFd::from(connection).into() })?;
                     Dest::Bytes { conn }
                 }
                 None => Dest::udp(plan.destination(index)?, None),

@@ -71,6 +71,15 @@ pub use self::record::Fault;
 pub use self::thread::{Engine, Stopped};
 pub use self::xdp::XdpDevice;
 
+/// A connection of an engine, named for the thread that turns it ([`TcpStream::engine_socket`]). The name of one that is over names nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct EngineSocket {
+    pair: u16,
+    /// Sockets are used again: which of the connections that it has been.
+    generation: u16,
+    socket: u32,
+}
+
 /// How an engine is made. Nothing grows after the start.
 #[derive(Clone, Debug)]
 pub struct EngineSettings {

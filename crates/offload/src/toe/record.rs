@@ -1,7 +1,7 @@
 //! What crosses between a host and the engine: records of seven words, which are written here and nowhere else.
 //!
-//! The first word has the kind in its lowest byte, an error or a flag in the next one, and the socket in its upper half; what follows depends on
-//! the kind. Nothing in a record is a pointer: sockets and buffers are numbers, ranges are offsets.
+//! The first word has the kind in its lowest byte, an error or a flag in the next one, the generation of a new connection in the two behind
+//! them, and the socket in its upper half; what follows depends on the kind. Nothing in a record is a pointer: sockets and buffers are numbers, ranges are offsets.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -114,6 +114,8 @@ pub(super) enum Event {
         socket: u32,
         /// Why there will be none.
         error: Option<Fault>,
+        /// How many connections the socket has been before.
+        generation: u16,
         /// This end.
         local: SocketAddr,
         /// The other one.
@@ -125,6 +127,8 @@ pub(super) enum Event {
         socket: u32,
         /// Why it is no connection.
         error: Option<Fault>,
+        /// How many connections the socket has been before.
+        generation: u16,
         /// This end.
         local: SocketAddr,
         /// The other one.
@@ -273,6 +277,9 @@ const ROOM: u8 = 6;
 const CLOSED: u8 = 7;
 const DONE: u8 = 8;
 
+/// Where in the first word of a new connection its generation is.
+const GENERATION_SHIFT: u32 = 16;
+
 fn first(kind: u8, flag: u8, socket: u32) -> u64 {
     u64::from(kind) | u64::from(flag) << 8 | u64::from(socket) << 32
 }
@@ -399,11 +406,13 @@ impl Event {
         };
         match *self {
             Self::Listening { socket, error, local } => ends(LISTENING, socket, error, local, None),
-            Self::Accepted { socket, error, local, remote } => {
+            Self::Accepted { socket, error, generation, local, remote } => {
                 ends(ACCEPTED, socket, error, local, Some(remote));
+                record[0] |= u64::from(generation) << GENERATION_SHIFT;
             }
-            Self::Connected { socket, error, local, remote } => {
+            Self::Connected { socket, error, generation, local, remote } => {
                 ends(CONNECTED, socket, error, local, Some(remote));
+                record[0] |= u64::from(generation) << GENERATION_SHIFT;
             }
             Self::Data { socket, buffer, bytes } => {
                 (record[0], record[1]) = (first(DATA, 0, socket), two(buffer, bytes));
@@ -427,9 +436,10 @@ impl Event {
             LISTENING => Self::Listening { socket, error, local: end_of(&record[1..4])? },
             ACCEPTED | CONNECTED => {
                 let (local, remote) = (end_of(&record[1..4])?, end_of(&record[4..7])?);
+                let generation = (record[0] >> GENERATION_SHIFT) as u16;
                 match kind {
-                    ACCEPTED => Self::Accepted { socket, error, local, remote },
-                    _ => Self::Connected { socket, error, local, remote },
+                    ACCEPTED => Self::Accepted { socket, error, generation, local, remote },
+                    _ => Self::Connected { socket, error, generation, local, remote },
                 }
             }
             DATA => Self::Data { socket, buffer: low(record[1]), bytes: high(record[1]) },

@@ -36,8 +36,8 @@ fn events_are_read_as_they_were_written() {
     for error in [None].into_iter().chain(Fault::ALL.map(Some)) {
         let events = [
             Event::Listening { socket: 1, error, local: v6() },
-            Event::Accepted { socket: 2, error, local: v4(), remote: v4() },
-            Event::Connected { socket: 3, error, local: v6(), remote: v6() },
+            Event::Accepted { socket: 2, error, generation: 7, local: v4(), remote: v4() },
+            Event::Connected { socket: 3, error, generation: u16::MAX, local: v6(), remote: v6() },
             Event::End { socket: 4, error },
             Event::Done { socket: 5, error },
         ];

@@ -68,10 +68,10 @@ impl Engine {
         }
         let bell = Arc::new(EventBell::new()?);
         let (mut ends, mut free) = (Vec::new(), Vec::new());
-        for _ in 0..settings.pairs {
+        for number in 0..settings.pairs as u16 {
             let (engine_end, host_end) = pair(&settings.pair)?;
             ends.push(engine_end);
-            free.push(HostState::new(host_end, Arc::clone(&bell), &settings.pair));
+            free.push(HostState::new(number, host_end, Arc::clone(&bell), &settings.pair));
         }
         let home = Arc::new(Home { bell, free: Mutex::new(free), stop: AtomicBool::new(false) });
         let sheet = Arc::new(Sheet::default());

@@ -1,7 +1,7 @@
 //! A title on disk, a cache over it and a loop on top, for tests of the whole way.
 #![allow(dead_code, unreachable_pub)] // every test file uses its part
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +22,7 @@ use millrace_offload::TxCounters;
 use millrace_offload::adaptive_burst::AdaptiveBurst;
 use millrace_offload::bell::EventBell;
 use millrace_offload::clock::MonotonicClock;
-use millrace_offload::command::{Command, Dest, Event, Media, Numbering, RunSpec};
+use millrace_offload::command::{Command, ConnSocket, Dest, Event, Media, Numbering, RunSpec};
 use millrace_offload::core_loop::{CoreLoop, LoopTx};
 use millrace_offload::idle::IdlePolicy;
 use millrace_offload::load::{LoadMeter, LoopSheets};
@@ -43,7 +43,7 @@ impl<T: PacketTx + Send> LoopTx for WithoutConns<T> {
     fn counters(&self) -> &TxCounters {
         &TxCounters::ZERO
     }
-    fn add_conn(&mut self, _: ConnId, _: OwnedFd) -> Result<(), i32> {
+    fn add_conn(&mut self, _: ConnId, _: ConnSocket) -> Result<(), i32> {
         Err(0)
     }
     fn write_control(&mut self, _: ConnId, _: &[u8]) -> Result<(), i32> {
@@ -52,10 +52,10 @@ impl<T: PacketTx + Send> LoopTx for WithoutConns<T> {
     fn return_conn(&mut self, _: ConnId) -> bool {
         false
     }
-    fn poll_conn_returned(&mut self) -> Option<(ConnId, OwnedFd)> {
+    fn poll_conn_returned(&mut self) -> Option<(ConnId, ConnSocket)> {
         None
     }
-    fn remove_conn(&mut self, _: ConnId) -> Option<OwnedFd> {
+    fn remove_conn(&mut self, _: ConnId) -> Option<ConnSocket> {
         None
     }
     fn flush_conns(&mut self) -> bool {

@@ -263,7 +263,7 @@ impl Hub {
         let Some(line) = self.lines.get(&key).cloned() else { return };
         let before = line.writer.replace(Writer::Engine(engine, id));
         match line.stream.as_fd().try_clone_to_owned() {
-            Ok(fd) => self.send(engine, Command::ConnAdd { conn: id, fd }),
+            Ok(fd) => self.send(engine, Command::ConnAdd { conn: id, socket: fd.into() }),
             Err(error) => {
                 self.no_files("a connection cannot be passed to its engine", &error);
                 line.broken.set(true);

@@ -29,7 +29,9 @@ impl Service {
             }
             command::Event::ConnGone { conn, .. } => self.engine_lost_conn(now, engine, conn),
             command::Event::ConnRemoved { conn, .. } => self.slots[engine].places.give_back_conn(conn),
-            command::Event::ConnReturned { conn, fd } => self.conn_returned(now, engine, conn, fd.is_some()),
+            command::Event::ConnReturned { conn, socket } => {
+                self.conn_returned(now, engine, conn, socket.is_some());
+            }
             command::Event::Recycle { .. } => {}
         }
     }

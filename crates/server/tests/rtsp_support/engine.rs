@@ -7,7 +7,7 @@ use millrace_core::ids::{ConnId, RunSerial, StreamId};
 use millrace_core::time::Instant;
 use millrace_core::wire::rtp::sequence_of;
 use millrace_offload::command::{
-    Command, Cut, Dest, Event, Numbering, Refusal, RunEnd, RunSpec, StopReason, StreamEvent,
+    Command, ConnSocket, Cut, Dest, Event, Numbering, Refusal, RunEnd, RunSpec, StopReason, StreamEvent,
 };
 
 use super::{SECOND, packets_per_s};
@@ -220,7 +220,7 @@ impl FakeEngine {
             Command::ConnRemove { conn } => {
                 self.kept.retain(|kept| *kept != conn);
                 self.conns.remove(&conn.0);
-                self.events.push_back(Event::ConnRemoved { conn, fd: None });
+                self.events.push_back(Event::ConnRemoved { conn, socket: None });
             }
             Command::ConnReturn { conn } => {
                 let uses_it = |stream: &FakeStream| stream.dest.conn() == Some(conn);
@@ -239,8 +239,9 @@ impl FakeEngine {
 
     fn give_back(&mut self, conn: ConnId) {
         let was_there = self.conns.remove(&conn.0);
-        let fd = was_there.then(|| File::open("/dev/null").expect("there always").into());
-        self.events.push_back(Event::ConnReturned { conn, fd });
+        let socket =
+            was_there.then(|| ConnSocket::Kernel(File::open("/dev/null").expect("there always").into()));
+        self.events.push_back(Event::ConnReturned { conn, socket });
     }
 
     fn play(&mut self, now: Instant, stream: StreamId, at: Instant, spec: RunSpec) {

@@ -64,8 +64,8 @@ impl EngineState {
         let now = MonotonicClock.now();
         self.run(now); // what is due has left before any command is looked at
         match command {
-            Command::ConnAdd { conn, fd } => {
-                let stream = TcpStream::from(fd);
+            Command::ConnAdd { conn, socket } => {
+                let stream = TcpStream::from(socket.into_fd().expect("it is the kernel's"));
                 assert!(self.conns.insert(conn.0, stream).is_none(), "{conn:?} added twice");
                 self.fake.conns.insert(conn.0);
             }

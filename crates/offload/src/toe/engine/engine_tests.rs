@@ -83,7 +83,7 @@ impl Rig {
                 let (engine, host) = pair(&settings.pair).unwrap();
                 engine_ends.push(engine);
                 let bell = Arc::new(EventBell::new().unwrap());
-                hosts[side].push(HostState::new(host, bell, &settings.pair));
+                hosts[side].push(HostState::new(hosts[side].len() as u16, host, bell, &settings.pair));
             }
             side += 1;
             Core::new(&settings, engine_ends, Instant(1)).unwrap()
@@ -507,4 +507,23 @@ fn who_reads_no_events_loses_only_its_own() {
     }
     assert!(lost > 0, "after {turns} turns");
     rig.transfer((0, 0, here), (1, 0, there), 100_000);
+}
+
+/// Whoever has the name of a connection that is over does not reach the next one of its socket.
+#[test]
+fn a_socket_that_is_used_again_has_another_name() {
+    let mut rig = Rig::new(|_| {});
+    let mut names = [(); 2].map(|()| std::collections::HashSet::new());
+    for _ in 0..3 {
+        let (here, there) = rig.connect(0, 1, PORT);
+        assert_eq!(here, 0, "the same socket each time");
+        let now = [rig.hosts[0][0].name(here), rig.hosts[1][1].name(there)];
+        for (known, name) in names.iter_mut().zip(now) {
+            assert!(known.insert(name), "{name:?} again");
+        }
+        rig.hosts[0][0].close(here, false);
+        rig.hosts[1][1].close(there, false);
+        rig.until(|rig| rig.cores.iter().all(|core| core.stack().connections() == 0).then_some(()));
+        rig.turn();
+    }
 }

@@ -75,8 +75,9 @@ impl Core {
         self.stack.set_backlog(stack_id, room);
         let mut line = Line::new(id, ends);
         line.hear(happened, reason);
-        self.join((pair, socket), line);
-        self.tell(pair, &Event::Accepted { socket, error: None, local: ends.0, remote: ends.1 });
+        let generation = self.join((pair, socket), line);
+        let (local, remote) = ends;
+        self.tell(pair, &Event::Accepted { socket, error: None, generation, local, remote });
     }
 
     /// A connection of which nobody has heard: it waits at its listener.
@@ -132,7 +133,7 @@ impl Core {
             self.pair(pair).places[socket as usize].what = What::Failed;
             let none = SocketAddr::from(([0; 4], 0));
             let error = Some(Fault::Aborted);
-            self.tell(pair, &Event::Accepted { socket, error, local: none, remote: none });
+            self.tell(pair, &Event::Accepted { socket, error, generation: 0, local: none, remote: none });
         }
     }
 }

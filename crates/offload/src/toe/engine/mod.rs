@@ -126,6 +126,8 @@ enum What {
 /// A socket and the queues that it is in, which outlive what it is.
 struct Place {
     what: What,
+    /// How many connections it has been, the one that it is among them.
+    generation: u16,
     is_dirty: bool,
     is_timed: bool,
     is_starved: bool,
@@ -152,6 +154,7 @@ impl Pair {
     fn new(end: EngineEnd, settings: &PairSettings) -> Self {
         let place = || Place {
             what: What::Free,
+            generation: 0,
             is_dirty: false,
             is_timed: false,
             is_starved: false,

@@ -85,20 +85,27 @@ impl Core {
             }
             Err(error) => {
                 self.pair(pair).places[socket as usize].what = What::Failed;
-                self.tell(pair, &Event::Connected { socket, error: Some(error), local, remote });
+                self.tell(
+                    pair,
+                    &Event::Connected { socket, error: Some(error), generation: 0, local, remote },
+                );
             }
         }
         true
     }
 
-    /// A socket and a connection of the stack belong together from now on.
-    pub(super) fn join(&mut self, (pair, socket): SocketId, line: Line) {
+    /// A socket and a connection of the stack belong together from now on; the generation of that.
+    pub(super) fn join(&mut self, (pair, socket): SocketId, line: Line) -> u16 {
         self.owners[line.id.number() as usize] = Owner::Line(line.id, (pair, socket));
         let pair_of = self.pair(pair);
         let count = pair_of.end.layout.count(socket);
         pair_of.end.words.store(count, 0);
-        pair_of.places[socket as usize].what = What::Line(line);
+        let place = &mut pair_of.places[socket as usize];
+        place.what = What::Line(line);
+        place.generation = place.generation.wrapping_add(1);
+        let generation = place.generation;
         self.make_dirty((pair, socket));
+        generation
     }
 
     fn close(&mut self, (pair, socket): SocketId, is_reset: bool, now: Instant) -> bool {

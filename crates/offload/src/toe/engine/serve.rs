@@ -29,7 +29,8 @@ impl Core {
 
     /// A connection that is being opened: the host is told once what has become of it.
     fn tell_opened(&mut self, (pair, socket): SocketId) {
-        let What::Line(line) = &self.pairs[usize::from(pair)].places[socket as usize].what else { return };
+        let place = &self.pairs[usize::from(pair)].places[socket as usize];
+        let (What::Line(line), generation) = (&place.what, place.generation) else { return };
         if !line.is_connecting {
             return;
         }
@@ -43,7 +44,7 @@ impl Core {
             // The answer has said it.
             line.close_told = error.is_some();
         }
-        self.tell(pair, &Event::Connected { socket, error, local, remote });
+        self.tell(pair, &Event::Connected { socket, error, generation, local, remote });
     }
 
     /// Nothing more will come: that the peer has sent everything is told behind the last bytes, a failure at once.

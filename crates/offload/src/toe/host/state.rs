@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::bell::EventBell;
+use crate::toe::EngineSocket;
 use crate::toe::pair::{HostEnd, PairSettings};
 use crate::toe::record::{Choice, Event, Fault, GIVEN_AT_ONCE, Request};
 
@@ -46,6 +47,8 @@ struct InFlight {
 
 struct Socket {
     phase: Phase,
+    /// How many connections it has been, as the engine counts.
+    generation: u16,
     ends: (SocketAddr, SocketAddr),
     pieces: VecDeque<Piece>,
     has_ended: bool,
@@ -67,6 +70,7 @@ impl Socket {
         let none = SocketAddr::from(([0; 4], 0));
         Self {
             phase: Phase::Free,
+            generation: 0,
             ends: (none, none),
             pieces: VecDeque::new(),
             has_ended: false,
@@ -84,6 +88,8 @@ impl Socket {
 
 /// A host's state. It goes from thread to thread with its pair.
 pub(in crate::toe) struct HostState {
+    /// Which of the engine's pairs it is.
+    number: u16,
     end: HostEnd,
     engine_bell: Arc<EventBell>,
     settings: PairSettings,
@@ -100,8 +106,14 @@ pub(in crate::toe) struct HostState {
 }
 
 impl HostState {
-    pub(in crate::toe) fn new(end: HostEnd, engine_bell: Arc<EventBell>, settings: &PairSettings) -> Self {
+    pub(in crate::toe) fn new(
+        number: u16,
+        end: HostEnd,
+        engine_bell: Arc<EventBell>,
+        settings: &PairSettings,
+    ) -> Self {
         Self {
+            number,
             end,
             engine_bell,
             sockets: (0..settings.sockets).map(|_| Socket::new()).collect(),
@@ -192,7 +204,9 @@ impl HostState {
         let Some(of) = self.sockets.get_mut(socket as usize) else { return };
         match event {
             Event::Listening { error, local, .. } => of.opened(error, (local, local)),
-            Event::Accepted { error, local, remote, .. } | Event::Connected { error, local, remote, .. } => {
+            Event::Accepted { error, generation, local, remote, .. }
+            | Event::Connected { error, generation, local, remote, .. } => {
+                of.generation = generation;
                 of.opened(error, (local, remote));
             }
             Event::Data { buffer, bytes, .. } => {
@@ -277,6 +291,11 @@ impl HostState {
             Phase::Failed(fault) => Err(fault.into()),
             _ => Ok(None),
         }
+    }
+
+    /// What a socket that is a connection is called outside of this host.
+    pub(in crate::toe) fn name(&self, socket: u32) -> EngineSocket {
+        EngineSocket { pair: self.number, generation: self.sockets[socket as usize].generation, socket }
     }
 
     /// The host has no more use for a socket. Nothing happens the second time.

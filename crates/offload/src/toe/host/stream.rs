@@ -7,6 +7,7 @@ use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
 
 use super::{Host, Until};
+use crate::toe::EngineSocket;
 use crate::toe::record::Choice;
 
 /// A connection. It stays on the thread of its [`Host`]; dropped, it closes: what was written is still sent, and if something that came was not read the
@@ -108,6 +109,12 @@ impl TcpStream {
     /// None; the standard library's has one.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.ends.1)
+    }
+
+    /// What the thread that turns the engine calls this connection. A loop that it was given to
+    /// ([`Command::ConnAdd`](crate::command::Command::ConnAdd)) writes to it from then on, and this only reads.
+    pub fn engine_socket(&self) -> EngineSocket {
+        self.host.with(|state| state.name(self.socket))
     }
 
     /// Copies what has come and leaves it to be read again.
