@@ -84,7 +84,14 @@ fn resolve(interface: &mut Interface, flow: &FlowKey, now: Instant) {
 
 fn out(flow: &FlowKey) -> Out<'_> {
     static HEADER: [u8; 32] = [0x80; 32];
-    Out { flow, ecn: Ecn::Capable, header: &HEADER, payload: Default::default(), frame: None }
+    Out {
+        flow,
+        ecn: Ecn::Capable,
+        header: &HEADER,
+        payload: Default::default(),
+        moved_ns: Out::NEVER,
+        frame: None,
+    }
 }
 
 /// Nanoseconds a call, the least of several rounds.

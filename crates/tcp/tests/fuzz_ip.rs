@@ -188,15 +188,13 @@ fn fuzz_lives() {
                         [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1].into()
                     };
                     let flow = FlowKey::new((local, 80).into(), (remote, 4000).into()).unwrap();
-                    if a & 16 != 0 {
-                        interface.confirm(&flow, now);
-                    }
                     let header = [0x50; 20];
                     let out = Out {
                         flow: &flow,
                         ecn: Ecn::NotCapable,
                         header: &header,
                         payload: Default::default(),
+                        moved_ns: if a & 16 != 0 { 0 } else { Out::NEVER },
                         frame: None,
                     };
                     let mut frame = [0; 2000];

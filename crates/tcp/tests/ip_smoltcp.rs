@@ -29,7 +29,7 @@ const PORT: u16 = 7;
 /// Bytes that go to and fro: several windows.
 const BYTES: usize = 300_000;
 /// Nothing here takes so long, in virtual time.
-const END: Instant = Instant(60 * NS_PER_S);
+const END: Instant = Instant(1000 * NS_PER_S);
 
 fn our_ip(is_v4: bool) -> IpAddr {
     if is_v4 { "192.0.2.1" } else { "2001:db8::1" }.parse().unwrap()
@@ -58,6 +58,8 @@ struct App {
     sent: usize,
     got: usize,
     is_over: bool,
+    /// It sends no more than this for now.
+    allowed: Option<usize>,
 }
 
 impl App {
@@ -72,6 +74,7 @@ impl App {
     }
 
     fn next(&mut self, most: usize) -> Vec<u8> {
+        let most = self.allowed.map_or(most, |allowed| most.min(allowed - self.sent));
         if self.is_echo {
             return self.kept.iter().copied().take(most).collect();
         }
@@ -376,6 +379,33 @@ fn we_connect_to_them() {
         // The SYN waited for its neighbour, and nothing else did.
         assert_eq!(us.interface.counters().segments_waiting, 1);
         check(us.interface.counters());
+    }
+}
+
+#[test]
+fn data_that_moves_now_and_then_keeps_a_neighbour_without_any_probe() {
+    const PAUSES: usize = 90;
+    for (is_v4, is_far, we_send, they_send) in [
+        (true, false, true, true),
+        (true, false, true, false),
+        (true, true, false, true),
+        (false, true, true, true),
+    ] {
+        let (mut us, mut them, mut now) = pair(!we_send, is_v4, is_far);
+        them.sockets.get_mut::<tcp::Socket>(them.tcp).listen(PORT).unwrap();
+        let local = SocketAddr::new(our_ip(is_v4), 0);
+        us.stack.open(local, SocketAddr::new(their_ip(is_v4, is_far), PORT), now).unwrap();
+        for pause in 1..=PAUSES {
+            let allowed = |sends| if sends { BYTES / PAUSES * pause } else { 0 };
+            let (ours, theirs) = (allowed(we_send), allowed(they_send));
+            (us.app.allowed, them.app.allowed) = (Some(ours), Some(theirs));
+            now = run(&mut us, &mut them, now, |us, them| us.app.got == theirs && them.app.got == ours);
+            now = now.plus_ns(10 * NS_PER_S);
+        }
+        let counters = us.interface.counters();
+        let solicits = counters.solicits_out;
+        assert_eq!(solicits, 1, "once at the start, in 15 minutes: {is_v4} {is_far} {we_send} {they_send}");
+        check(counters);
     }
 }
 

@@ -55,6 +55,8 @@ impl Marks {
     pub(crate) const UNSEEN: Self = Self(1 << 26);
 
     pub(crate) const IS_V4: Self = Self(1 << 27);
+    /// What was last heard acknowledged something new, or was new data in order.
+    pub(crate) const MOVED: Self = Self(1 << 28);
 
     pub(crate) const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0

@@ -33,7 +33,7 @@ use crate::recv::{Pages, Receiver};
 use crate::send::{Queue, Store};
 use crate::sender::Sender;
 use crate::seq::Seq;
-use crate::stack::Undelivered;
+use crate::stack::{Out, Undelivered};
 
 pub(crate) use self::emit::{Plan, Planned};
 pub(crate) use self::marks::Marks;
@@ -327,6 +327,12 @@ pub(crate) struct Connection {
 const _: () = assert!(size_of::<Connection>() <= 416);
 
 impl Connection {
+    /// How long ago data moved, either way, if nothing else was heard since ([`crate::stack::Out::moved_ns`]).
+    pub(crate) fn moved_ns(&self, now: Instant) -> u64 {
+        let heard_ms = stamps::ms(now).wrapping_sub(self.heard_ms);
+        if self.marks.has(Marks::MOVED) { u64::from(heard_ms) * 1_000_000 } else { Out::NEVER }
+    }
+
     pub(crate) fn state(&self) -> State {
         self.state
     }

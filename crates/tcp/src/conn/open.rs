@@ -272,6 +272,7 @@ impl Connection {
         (self.state, self.timer, self.tries) = (State::Established, NEVER, 0);
         self.marks.remove(Marks::SYN_NOW);
         (self.heard_ms, self.progress) = (ms(env.now), env.now);
+        self.marks.insert(Marks::MOVED);
         self.happened.insert(Happened::ESTABLISHED);
     }
 

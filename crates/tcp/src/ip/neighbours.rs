@@ -170,16 +170,19 @@ impl Neighbours {
         Some((at as u32, evicted.waiting))
     }
 
-    /// Something is to be sent to a neighbour.
+    /// Something is to be sent to a neighbour, by a connection whose data moved `moved_ns` ago.
     #[inline]
-    pub(super) fn use_at(&mut self, index: u32, now: Instant) -> Use {
+    pub(super) fn use_at(&mut self, index: u32, now: Instant, moved_ns: u64) -> Use {
         let cell = &mut self.cells[index as usize];
         cell.used = now;
-        if now < cell.fresh_until { Use::Send(cell.mac) } else { self.use_aged(index, now) }
+        if now < cell.fresh_until { Use::Send(cell.mac) } else { self.use_aged(index, now, moved_ns) }
     }
 
     #[cold]
-    fn use_aged(&mut self, index: u32, now: Instant) -> Use {
+    fn use_aged(&mut self, index: u32, now: Instant, moved_ns: u64) -> Use {
+        if moved_ns < REACHABLE_NS {
+            self.confirm(index, Instant(now.0.saturating_sub(moved_ns)));
+        }
         let cell = &mut self.cells[index as usize];
         match cell.state {
             State::Empty => {
@@ -190,6 +193,7 @@ impl Neighbours {
             State::Incomplete => Use::Wait,
             State::Failed => Use::Unreachable,
             State::Delay | State::Probe => Use::Send(cell.mac),
+            State::Reachable if now < cell.fresh_until => Use::Send(cell.mac),
             State::Reachable | State::Stale => {
                 cell.state = State::Delay;
                 self.timers.set(index, now.plus_ns(DELAY_PROBE_NS), now);
@@ -254,13 +258,19 @@ impl Neighbours {
         self.timers.set(index, at, now);
     }
 
-    /// Packets have reached a neighbour: it acknowledged new data, or answered.
-    #[inline]
-    pub(super) fn confirm(&mut self, index: u32, now: Instant) {
-        match self.cells[index as usize].state {
-            State::Reachable => self.cells[index as usize].fresh_until = now.plus_ns(REACHABLE_NS),
-            State::Stale | State::Delay | State::Probe => self.reach(index, now),
-            State::Empty | State::Incomplete | State::Failed => {}
+    //= RFC 4861 section 7.3.1
+    //# If
+    //# packets are reaching the peer, they must also be reaching the
+    //# sender's next-hop neighbor; thus, "forward progress" is a
+    //# confirmation that the next-hop neighbor is reachable.
+    /// Packets had reached a neighbour at this moment, as data of a connection through it shows. Whoever has claimed another Ethernet address
+    /// for it since is not refuted by that: it is asked all the same.
+    fn confirm(&mut self, index: u32, at: Instant) {
+        let cell = &self.cells[index as usize];
+        if matches!(cell.state, State::Reachable | State::Stale | State::Delay | State::Probe)
+            && !cell.is_contradicted
+        {
+            self.reach(index, at);
         }
     }
 

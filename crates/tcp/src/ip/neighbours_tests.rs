@@ -14,10 +14,17 @@ fn key(number: u32) -> Key {
     key_v4((0x0a00_0000 + number).to_be_bytes())
 }
 
+impl Neighbours {
+    /// Uses a neighbour for a connection that has not moved yet.
+    fn use_silently(&mut self, index: u32, now: Instant) -> Use {
+        self.use_at(index, now, u64::MAX)
+    }
+}
+
 /// A neighbour that has answered at [`START`].
 fn reachable(table: &mut Neighbours, number: u32) -> u32 {
     let (index, _) = table.insert(key(number), true, START).unwrap();
-    assert_eq!(table.use_at(index, START), Use::Ask);
+    assert_eq!(table.use_silently(index, START), Use::Ask);
     assert_eq!(table.heard(index, Some(THEIR_MAC), Claim::Answer, START), Heard::Found(THEIR_MAC));
     index
 }
@@ -35,16 +42,16 @@ fn history(table: &mut Neighbours, from: u64) -> Vec<(u64, Fired)> {
 fn a_neighbour_that_does_not_answer_is_asked_three_times_and_then_left_alone_for_a_while() {
     let mut table = table(8);
     let (index, _) = table.insert(key(1), true, START).unwrap();
-    assert_eq!((table.use_at(index, START), table.use_at(index, START)), (Use::Ask, Use::Wait));
+    assert_eq!((table.use_silently(index, START), table.use_silently(index, START)), (Use::Ask, Use::Wait));
     let events = [(1, Fired::Ask(index)), (2, Fired::Ask(index)), (3, Fired::Failed(index))];
     for s in 1..=3 {
         assert_eq!(fired(&mut table, at_s(s)), [events[s as usize - 1].1]);
     }
-    assert_eq!(table.use_at(index, at_s(4)), Use::Unreachable);
+    assert_eq!(table.use_silently(index, at_s(4)), Use::Unreachable);
     assert!(history(&mut table, 4).is_empty());
     assert_eq!((table.find(key(1)), table.state(index)), (Some(index), State::Empty));
     let gateway = table.gateway(true);
-    assert_eq!(table.use_at(gateway, START), Use::Ask);
+    assert_eq!(table.use_silently(gateway, START), Use::Ask);
     history(&mut table, 1);
     assert_eq!((table.find(GATEWAY), table.state(gateway)), (Some(gateway), State::Empty));
     assert_eq!(table.find(NO_KEY), None);
@@ -54,10 +61,10 @@ fn a_neighbour_that_does_not_answer_is_asked_three_times_and_then_left_alone_for
 fn a_neighbour_that_is_used_and_not_confirmed_is_probed_and_then_searched_for() {
     let mut table = table(8);
     let index = reachable(&mut table, 1);
-    assert_eq!(table.use_at(index, at_s(29)), Use::Send(THEIR_MAC));
+    assert_eq!(table.use_silently(index, at_s(29)), Use::Send(THEIR_MAC));
     assert!(history(&mut table, 0).is_empty(), "who is not used is not asked");
     let later = 200;
-    assert_eq!(table.use_at(index, at_s(later)), Use::Send(THEIR_MAC));
+    assert_eq!(table.use_silently(index, at_s(later)), Use::Send(THEIR_MAC));
     assert_eq!(table.state(index), State::Delay);
     let expected = [
         (later + 5, Fired::Probe(index, THEIR_MAC)),
@@ -75,7 +82,7 @@ fn a_neighbour_that_is_used_and_not_confirmed_is_probed_and_then_searched_for() 
 fn an_answer_to_a_probe_and_progress_of_tcp_confirm_a_neighbour() {
     let mut table = table(8);
     let index = reachable(&mut table, 1);
-    table.use_at(index, at_s(40));
+    table.use_silently(index, at_s(40));
     fired(&mut table, at_s(45));
     assert_eq!(table.state(index), State::Probe);
     assert_eq!(table.heard(index, None, Claim::Told, at_s(45)), Heard::Nothing);
@@ -83,22 +90,35 @@ fn an_answer_to_a_probe_and_progress_of_tcp_confirm_a_neighbour() {
     table.heard(index, None, Claim::Answer, at_s(45));
     assert_eq!(table.state(index), State::Reachable);
     assert!(history(&mut table, 46).is_empty());
-    // TCP, in each state that has an address; each time for 30 s.
-    for s in [300, 320, 340] {
-        table.confirm(index, at_s(s));
-        assert_eq!(table.use_at(index, at_s(s + 29)), Use::Send(THEIR_MAC));
-        assert_eq!(table.state(index), State::Reachable);
-    }
-    table.use_at(index, at_s(400));
-    assert_eq!(table.state(index), State::Delay);
-    table.confirm(index, at_s(401));
-    assert!(history(&mut table, 401).is_empty());
+    // TCP confirms as of when it moved, in each state that has an address.
+    assert_eq!(table.use_at(index, at_s(300), 10 * NS_PER_S), Use::Send(THEIR_MAC));
+    assert_eq!(table.state(index), State::Reachable);
+    assert_eq!(table.use_silently(index, at_s(319)), Use::Send(THEIR_MAC));
+    assert_eq!(table.state(index), State::Reachable);
+    assert_eq!(table.use_at(index, at_s(320), 30 * NS_PER_S), Use::Send(THEIR_MAC));
+    assert_eq!(table.state(index), State::Delay, "it moved too long ago");
+    table.use_at(index, at_s(321), 0);
+    assert!(history(&mut table, 321).is_empty());
+    table.use_silently(index, at_s(400));
+    fired(&mut table, at_s(405));
+    assert_eq!(table.state(index), State::Probe);
+    table.use_at(index, at_s(405), 0);
+    assert!(history(&mut table, 405).is_empty());
     // Progress says nothing of somebody whose address is not known.
     let (other, _) = table.insert(key(2), true, START).unwrap();
-    table.confirm(other, at_s(500));
-    assert_eq!(table.use_at(other, at_s(500)), Use::Ask);
-    table.confirm(other, at_s(500));
+    assert_eq!(table.use_at(other, at_s(500), 0), Use::Ask);
+    assert_eq!(table.use_at(other, at_s(500), 0), Use::Wait);
     assert_eq!(table.state(other), State::Incomplete);
+}
+
+#[test]
+fn progress_does_not_refute_a_claim_of_another_address() {
+    let mut table = table(8);
+    let index = reachable(&mut table, 1);
+    assert_eq!(table.heard(index, Some(OTHER_MAC), Claim::Told, at_s(10)), Heard::Contradicted);
+    // What was acknowledged may have been sent before a gateway failed over.
+    assert_eq!(table.use_at(index, at_s(10), 1), Use::Send(THEIR_MAC));
+    assert_eq!(fired(&mut table, at_s(10)), [Fired::Probe(index, THEIR_MAC)]);
 }
 
 #[test]
@@ -110,11 +130,11 @@ fn what_was_not_asked_for_is_believed_only_until_it_is_used() {
     assert_eq!(table.state(index), State::Stale);
     assert_eq!(table.heard(index, Some(THEIR_MAC), Claim::Answer, START), Heard::Nothing);
     assert_eq!(table.state(index), State::Stale);
-    assert_eq!(table.use_at(index, START), Use::Send(THEIR_MAC));
+    assert_eq!(table.use_silently(index, START), Use::Send(THEIR_MAC));
     assert_eq!(history(&mut table, 0)[0], (5, Fired::Probe(index, THEIR_MAC)));
     // Who is searched for may also be found by what it asks.
     let (index, _) = table.insert(key(2), true, START).unwrap();
-    table.use_at(index, START);
+    table.use_silently(index, START);
     assert_eq!(table.heard(index, None, Claim::Answer, START), Heard::Nothing);
     assert_eq!(table.heard(index, Some(OTHER_MAC), Claim::Told, START), Heard::Found(OTHER_MAC));
     assert_eq!(table.state(index), State::Stale);
@@ -127,12 +147,15 @@ fn nobody_takes_over_the_address_of_a_neighbour_that_answers() {
     let index = reachable(&mut table, 1);
     for claim in [Claim::Told, Claim::Answer] {
         assert_eq!(table.heard(index, Some(OTHER_MAC), claim, at_s(10)), Heard::Contradicted);
-        assert_eq!(table.use_at(index, at_s(10)), Use::Send(THEIR_MAC), "{claim:?}");
+        assert_eq!(table.use_silently(index, at_s(10)), Use::Send(THEIR_MAC), "{claim:?}");
     }
     assert_eq!(fired(&mut table, at_s(10)), [Fired::Probe(index, THEIR_MAC)]);
     assert_eq!(table.heard(index, Some(OTHER_MAC), Claim::Answer, at_s(10)), Heard::Contradicted);
     table.heard(index, Some(THEIR_MAC), Claim::Answer, at_s(10));
-    assert_eq!((table.state(index), table.use_at(index, at_s(11))), (State::Reachable, Use::Send(THEIR_MAC)));
+    assert_eq!(
+        (table.state(index), table.use_silently(index, at_s(11))),
+        (State::Reachable, Use::Send(THEIR_MAC))
+    );
     // A thousand such claims in a second cost one more probe.
     for ms in 0..1000 {
         table.heard(index, Some(OTHER_MAC), Claim::Told, at_s(10).plus_ns(ms * 1_000_000));
@@ -147,11 +170,11 @@ fn a_neighbour_that_has_moved_is_found_again_in_a_second() {
     table.heard(index, Some(OTHER_MAC), Claim::Told, at_s(10));
     assert_eq!(fired(&mut table, at_s(10)), [Fired::Probe(index, THEIR_MAC)]);
     assert_eq!(fired(&mut table, at_s(11)), [Fired::Ask(index)]);
-    assert_eq!(table.use_at(index, at_s(11)), Use::Wait);
+    assert_eq!(table.use_silently(index, at_s(11)), Use::Wait);
     assert_eq!(table.heard(index, Some(OTHER_MAC), Claim::Answer, at_s(11)), Heard::Found(OTHER_MAC));
-    assert_eq!(table.use_at(index, at_s(11)), Use::Send(OTHER_MAC));
+    assert_eq!(table.use_silently(index, at_s(11)), Use::Send(OTHER_MAC));
     // The next time it is as patient as at first.
-    table.use_at(index, at_s(100));
+    table.use_silently(index, at_s(100));
     assert_eq!(history(&mut table, 100).len(), 7);
 }
 
@@ -162,7 +185,7 @@ fn who_was_only_heard_of_never_takes_the_place_of_who_is_used() {
         .filter(|&number| {
             let is_new = table.insert(key(number), true, START).is_some();
             if let Some(index) = table.find(key(number)).filter(|_| is_new) {
-                table.use_at(index, START);
+                table.use_silently(index, START);
                 table.heard(index, Some(THEIR_MAC), Claim::Answer, START);
             }
             is_new
@@ -178,12 +201,12 @@ fn who_was_only_heard_of_never_takes_the_place_of_who_is_used() {
     // And as many are answered that nobody has.
     for number in 200_000..300_000 {
         if let Some((index, _)) = table.insert(key(number), true, at_s(2)) {
-            table.use_at(index, at_s(2));
+            table.use_silently(index, at_s(2));
         }
     }
     for &number in &live {
         let index = table.find(key(number)).expect("it is still there");
-        assert_eq!(table.use_at(index, at_s(3)), Use::Send(THEIR_MAC));
+        assert_eq!(table.use_silently(index, at_s(3)), Use::Send(THEIR_MAC));
     }
 }
 
@@ -195,11 +218,11 @@ fn who_has_to_be_asked_takes_the_place_of_who_matters_least() {
         match number {
             // In use since now or long ago; asked for.
             0..4 => {
-                table.use_at(index, at_s(u64::from(number)));
+                table.use_silently(index, at_s(u64::from(number)));
                 table.heard(index, Some(THEIR_MAC), Claim::Answer, at_s(u64::from(number)));
             }
             4..6 => {
-                table.use_at(index, at_s(u64::from(number)));
+                table.use_silently(index, at_s(u64::from(number)));
             }
             // Heard of.
             _ => {
@@ -211,7 +234,7 @@ fn who_has_to_be_asked_takes_the_place_of_who_matters_least() {
     let gone = |table: &mut Neighbours, new: u32, is_wanted| {
         let before: Vec<u32> = (0..8).filter(|&number| table.find(key(number)).is_some()).collect();
         let is_in = table.insert(key(new), is_wanted, now).map(|(index, _)| {
-            table.use_at(index, now);
+            table.use_silently(index, now);
             table.heard(index, Some(THEIR_MAC), Claim::Answer, now);
         });
         is_in.map(|()| before.into_iter().find(|&number| table.find(key(number)).is_none()))
@@ -230,7 +253,7 @@ fn an_evicted_neighbour_takes_its_timer_and_its_segment_with_it() {
     let mut table = table(8);
     for number in 0..8 {
         let (index, _) = table.insert(key(number), true, START).unwrap();
-        table.use_at(index, START.plus_ns(u64::from(number)));
+        table.use_silently(index, START.plus_ns(u64::from(number)));
         *table.waiting(index) = if number == 0 { frames.take_waiting() } else { None };
     }
     let (index, waiting) = table.insert(key(8), true, START).unwrap();

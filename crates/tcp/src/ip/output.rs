@@ -117,7 +117,7 @@ impl Interface {
             return Outgoing::Dropped;
         }
         let mac = if self.link.has_neighbours() {
-            match self.neighbours.use_at(self.recent.index, now) {
+            match self.neighbours.use_at(self.recent.index, now, out.moved_ns) {
                 Use::Send(mac) => mac,
                 other => return self.put_off(out, self.recent.index, other, now),
             }

@@ -10,7 +10,6 @@ use super::neighbours::{Claim, Fired, Heard, Use};
 use super::output::{Recent, ethertype, put_payload};
 use super::{Interface, Outgoing, arp, nd};
 use crate::stack::Out;
-use crate::wire::FlowKey;
 
 impl Interface {
     /// The neighbour that segments to `remote` go to; without a link header any number.
@@ -103,22 +102,6 @@ impl Interface {
                     self.counters.segments_out += 1;
                 }
             }
-        }
-    }
-
-    /// A connection has seen new data acknowledged, or has received new data: the way to its other end works, and no probe of the neighbour on it
-    /// is needed (RFC 4861 section 7.3.1). To be called when that happens, as often as it is convenient.
-    pub fn confirm(&mut self, flow: &FlowKey, now: Instant) {
-        let words = flow.words();
-        let remote = [words[2], words[3]];
-        let index = match self.addresses.next_hop(remote) {
-            _ if !self.link.has_neighbours() => None,
-            NextHop::OnLink => self.neighbours.find(remote),
-            NextHop::Gateway => Some(self.neighbours.gateway(is_v4(remote))),
-            NextHop::None => None,
-        };
-        if let Some(index) = index {
-            self.neighbours.confirm(index, now);
         }
     }
 

@@ -199,17 +199,14 @@ fn no_more_segments_wait_than_there_is_room_for() {
 
 #[test]
 fn a_neighbour_is_kept_by_tcp_without_a_probe_and_lost_without_it() {
-    let run = |confirms: bool| {
+    let run = |moves: bool| {
         let mut interface = interface();
         send(&mut interface, &flow(THEIR_V4), 1, START);
         learn(&mut interface, THEIR_MAC, THEIR_V4.into(), START);
         sent(&mut interface);
         let mut probes = Vec::new();
         for s in 0..120 {
-            send(&mut interface, &flow(THEIR_V4), 1, at_s(s));
-            if confirms {
-                interface.confirm(&flow(THEIR_V4), at_s(s));
-            }
+            send_moved(&mut interface, &flow(THEIR_V4), at_s(s), if moves { 1 } else { 1 + s });
             interface.protocol(at_s(s));
             probes.extend(sent(&mut interface).into_iter().map(|frame| (s, to(&frame))));
         }
@@ -227,10 +224,10 @@ fn far_ends_confirm_the_gateway() {
         send(&mut interface, &flow(far), 1, START);
         learn(&mut interface, THEIR_MAC, gateway, START);
         sent(&mut interface);
-        interface.confirm(&flow(far), at_s(29));
+        send_moved(&mut interface, &flow(far), at_s(35), 6);
         send(&mut interface, &flow(far), 1, at_s(58));
         interface.protocol(at_s(64));
-        assert!(sent(&mut interface).is_empty(), "{far} was confirmed 29 s before");
+        assert!(sent(&mut interface).is_empty(), "{far} had moved at 29 s");
         send(&mut interface, &flow(far), 1, at_s(64));
         interface.protocol(at_s(69));
         assert_eq!(sent(&mut interface).len(), 1);

@@ -215,7 +215,7 @@ pub(super) fn flow(remote: impl Into<std::net::IpAddr>) -> FlowKey {
 
 /// A segment without payload.
 pub(super) fn out<'a>(flow: &'a FlowKey, header: &'a [u8]) -> Out<'a> {
-    Out { flow, ecn: Ecn::Capable, header, payload: Payload::default(), frame: None }
+    Out { flow, ecn: Ecn::Capable, header, payload: Payload::default(), moved_ns: Out::NEVER, frame: None }
 }
 
 /// Sends a header of 20 bytes that begins with `mark`.
@@ -227,6 +227,12 @@ pub(super) fn send(interface: &mut Interface, flow: &FlowKey, mark: u8, now: Ins
     let written = if let Outgoing::Written(bytes) = outgoing { bytes } else { 0 };
     frame.truncate(written);
     (outgoing, frame)
+}
+
+/// A segment of a connection whose data moved `moved_s` ago.
+pub(super) fn send_moved(interface: &mut Interface, flow: &FlowKey, now: Instant, moved_s: u64) {
+    let out = Out { moved_ns: moved_s * NS_PER_S, ..out(flow, &[0x50; 20]) };
+    interface.frame(&out, now, &mut [0; 2000]);
 }
 
 /// To whom a frame is sent.

@@ -39,8 +39,16 @@ pub struct Out<'a> {
     pub header: &'a [u8],
     /// The payload, where it lies, and its sum.
     pub payload: Payload<'a>,
+    /// How long ago its peer acknowledged something new or sent something new, in nanoseconds: until then the way there has worked.
+    /// [`Out::NEVER`]: it has not, or the peer has said something else since.
+    pub moved_ns: u64,
     /// What to hand back when the device has read the payload, if it did not copy it ([`Stack::device_done`]).
     pub frame: Option<Frame>,
+}
+
+impl Out<'_> {
+    /// No progress yet, or no connection that could make any.
+    pub const NEVER: u64 = u64::MAX;
 }
 
 /// Names a frame in the hands of the device.
@@ -120,6 +128,7 @@ impl Stack {
                 ecn: Ecn::NotCapable,
                 header: &header[..bytes],
                 payload: Payload::default(),
+                moved_ns: Out::NEVER,
                 frame: None,
             };
             if out(&segment) == Taken::Full {
@@ -179,7 +188,8 @@ impl Stack {
         let body = Body::new(payload.sum, payload.bytes);
         let bytes = Template::new(&flow).write(&plan.head, body, &mut header);
         let ecn = if plan.is_ect { Ecn::Capable } else { Ecn::NotCapable };
-        let taken = out(&Out { flow: &flow, ecn, header: &header[..bytes], payload, frame });
+        let moved_ns = connection.moved_ns(now);
+        let taken = out(&Out { flow: &flow, ecn, header: &header[..bytes], payload, moved_ns, frame });
         if taken != Taken::Full {
             connection.commit(&mut self.shared.env(now), plan);
         }

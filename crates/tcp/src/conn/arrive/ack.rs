@@ -15,6 +15,7 @@ impl Connection {
             //# if the ACK bit is off, drop the segment and return
             return DONE;
         }
+        self.marks.remove(Marks::MOVED);
         if self.state == State::SynReceived {
             self.acknowledge_syn(env, segment, arrival)?;
         }
@@ -108,6 +109,7 @@ impl Connection {
             //# have been SENT and fully acknowledged
             self.happened.insert(Happened::ACKED);
             self.progress = env.now;
+            self.marks.insert(Marks::MOVED);
             self.undelivered = None;
             self.marks.remove(Marks::STARVED);
             if self.marks.take(Marks::UNPINNED) {

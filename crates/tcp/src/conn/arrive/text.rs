@@ -105,6 +105,7 @@ impl Connection {
             Offered::Ready { bytes } => {
                 if bytes > 0 {
                     self.happened.insert(Happened::READABLE);
+                    self.marks.insert(Marks::MOVED);
                 }
                 if self.marks.has(Marks::ORPHAN) && bytes > 0 {
                     return self.refuse_text(env);
