@@ -33,3 +33,13 @@ pub const HAND_OVER_NS: u64 = 100_000;
 /// Longest sleep of an engine, of a host thread that waits without a limit too: everything that has work for either rings, so this only bounds
 /// the damage of a ring that was lost.
 pub const MAX_SLEEP_NS: u64 = 1_000_000_000;
+/// Bytes of packets that wait for the file of a capture: a burst of 30 ms at 1 Gb/s, should the disk take that long.
+pub const CAPTURE_RING_BYTES: usize = 4 << 20;
+/// Bytes kept of each captured packet unless somebody chose fewer: whole ones, and what tcpdump takes.
+pub const CAPTURE_SNAP_BYTES: u32 = 262_144;
+/// Length of a capture's file at most, unless somebody chose another: 10 s of 1 Gb/s, and nobody's disk is filled by accident.
+pub const CAPTURE_FILE_BYTES: u64 = 1 << 30;
+/// Bytes written to a capture's file at once.
+pub const CAPTURE_BATCH_BYTES: usize = 256 << 10;
+/// Room kept at the end of a capture's file for the block that says how it ended.
+pub const CAPTURE_END_BYTES: u64 = 512;

@@ -32,6 +32,24 @@ pub trait Device: Send {
     fn readable(&self) -> Option<BorrowedFd<'_>>;
 }
 
+impl<D: Device + ?Sized> Device for Box<D> {
+    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> io::Result<bool> {
+        (**self).receive(take)
+    }
+
+    fn send(&mut self, packet: &[u8]) -> io::Result<bool> {
+        (**self).send(packet)
+    }
+
+    fn flush(&mut self, now: Instant) -> io::Result<bool> {
+        (**self).flush(now)
+    }
+
+    fn readable(&self) -> Option<BorrowedFd<'_>> {
+        (**self).readable()
+    }
+}
+
 /// A TUN device: the kernel's network stack is at the other end.
 pub struct TunDevice {
     tun: Tun,

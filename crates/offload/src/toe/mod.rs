@@ -45,8 +45,10 @@
 //! | `thread` | its thread; [`Engine`] |
 //! | `host/` | [`Host`], [`TcpStream`], [`TcpListener`] |
 //! | `device` | packets from and to a device; a TUN device |
+//! | `capture` | what a device sends and receives, in a file |
 //! | `xdp` | an Ethernet interface by AF_XDP |
 
+mod capture;
 mod device;
 mod engine;
 mod host;
@@ -64,6 +66,7 @@ use millrace_tcp::ip;
 use millrace_tcp::recv::ClusterSize;
 use millrace_tcp::stack::Settings;
 
+pub use self::capture::{Capture, Captured};
 pub use self::device::{Device, TunDevice};
 pub use self::host::{Host, Incoming, TcpListener, TcpStream};
 pub use self::pair::PairSettings;
@@ -97,6 +100,8 @@ pub struct EngineSettings {
     pub poll_ns: u64,
     /// Core to pin its thread to.
     pub cpu: Option<usize>,
+    /// File that everything which the device sends and receives is written to.
+    pub capture: Option<Capture>,
 }
 
 impl EngineSettings {
@@ -133,6 +138,7 @@ impl EngineSettings {
             hand_over_ns: HAND_OVER_NS,
             poll_ns: 0,
             cpu: None,
+            capture: None,
         }
     }
 }

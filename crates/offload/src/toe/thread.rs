@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use millrace_core::counters::Sheet;
 use millrace_core::limits::toe::{MAX_PAIRS, MAX_SLEEP_NS};
@@ -13,6 +13,7 @@ use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use millrace_tcp::conn::TcpCounters;
 
+use super::capture::Captured;
 use super::device::Device;
 use super::engine::Core;
 use super::host::{Host, HostState};
@@ -66,6 +67,13 @@ impl Engine {
             );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
+        let device: Box<dyn Device> = match &settings.capture {
+            Some(to) => {
+                let link = settings.interface.link;
+                Box::new(Captured::open(device, to, link, MonotonicClock, SystemTime::now())?)
+            }
+            None => device,
+        };
         let bell = Arc::new(EventBell::new()?);
         let (mut ends, mut free) = (Vec::new(), Vec::new());
         for number in 0..settings.pairs as u16 {
