@@ -157,6 +157,34 @@ fn setup_transports() {
 }
 
 #[test]
+fn a_connection_that_is_bound_to_an_engine_is_offered_no_udp() {
+    let mut w = World::new();
+    let url = "rtsp://192.0.2.1/film";
+    let c = w.connect();
+    w.server.bind_conn(c, 0);
+    let ask = |w: &mut World, transport: &str| {
+        w.ask(c, &format!("SETUP {url} RTSP/1.0\nCSeq: 1\nTransport: {transport}"))
+    };
+    for by_udp in ["RTP/AVP;unicast;client_port=6000-6001", "RAW/RAW/UDP;unicast;client_port=6000"] {
+        let answer = ask(&mut w, by_udp);
+        assert_eq!((answer.status, answer.has("session")), (461, false), "{answer:?}");
+        assert!(answer.reason.contains("RTP/AVP/TCP interleaved: no UDP comes from"), "{answer:?}");
+    }
+    // What can be had of a list is taken.
+    let answer = ask(&mut w, "RTP/AVP;unicast;client_port=6000-6001, RTP/AVP/TCP;unicast;interleaved=0-1");
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert!(answer.get("transport").starts_with("RTP/AVP/TCP;unicast;interleaved=0-1;"), "{answer:?}");
+    // A session by UDP that another connection has made can be spoken of here.
+    let other = w.connect();
+    let session = w.setup_udp(other);
+    assert_eq!(w.ask_session(c, "PLAY", &session, "").status, 200);
+    assert_eq!(w.ask_session(c, "TEARDOWN", &session, "").status, 200);
+    w.hang_up(c);
+    w.hang_up(other);
+    w.assert_empty();
+}
+
+#[test]
 fn udp_goes_to_the_peer_whatever_destination_says() {
     let mut w = World::new();
     let c = w.connect();

@@ -595,6 +595,50 @@ proptest! {
 }
 
 #[test]
+fn what_goes_through_a_connection_that_is_bound_to_an_engine_is_admitted_there_and_stays() {
+    let mut site = Site::with(|config| config.pause_reservation_ns = SECOND);
+    // The other core has nothing to do, and gets everybody else.
+    site.look(10, [busy(60), busy(10)]);
+    let bound = |site: &mut Site| {
+        let conn = site.desk.conn();
+        site.desk.service.bind_conn(conn, 0);
+        (conn, site.desk.try_tcp(conn))
+    };
+    let viewers: Vec<_> = (0..4).map(|_| bound(&mut site)).collect();
+    let keys: Vec<_> = viewers.iter().map(|(_, key)| *key.as_ref().unwrap()).collect();
+    for key in &keys {
+        site.desk.play(*key, None).unwrap();
+    }
+    site.play_by_tcp(2);
+    assert_eq!(site.streams(), [4, 2]);
+    // Its core is full: one more is refused, although the other one has room, and one that has paused for long is not moved there.
+    site.desk.pause(keys[0]);
+    site.desk.wait(2 * SECOND);
+    site.look(20, [Core { packets_per_s: 3 * VIEWER_PACKETS_PER_S, ..busy(95) }, busy(10)]);
+    site.desk.take_commands();
+    assert!(matches!(bound(&mut site).1, Err(Refusal::Full(_))));
+    assert!(matches!(site.desk.play(keys[0], None), Err(Refusal::Full(_))));
+    let second_on_it = site.desk.request(
+        "film",
+        viewers[0].0,
+        Path::Interleaved { conn: viewers[0].0, rtp_channel: 2, rtcp_channel: 3 },
+    );
+    assert!(matches!(site.desk.admit(second_on_it), Err(Refusal::Full(_))));
+    assert_eq!(site.desk.take_commands(), [""; 0]);
+    let other = site.desk.conn();
+    assert!(site.desk.try_tcp(other).is_ok());
+    assert_eq!(site.streams(), [4, 3]);
+    // Nor is anybody moved when it is behind.
+    site.look(12, CORES_WHEN_OVERLOADED);
+    let moves = site.desk.take_commands().into_iter().filter(|command| command.contains("return"));
+    assert_eq!((moves.count(), site.streams()[1]), (0, 3));
+    // An engine that is not there binds nothing.
+    let conn = site.desk.conn();
+    site.desk.service.bind_conn(conn, 2);
+    assert_eq!(site.desk.service.bound_to(conn), None);
+}
+
+#[test]
 fn a_pause_while_a_stream_is_being_moved_is_a_pause() {
     let mut site = Site::new();
     let keys = site.play("film", 8, 5000);

@@ -26,6 +26,8 @@ pub(super) struct Conn {
     leaving: Option<(usize, ConnId)>,
     /// The engine that is to write to it as soon as its streams stand still.
     pub(super) moves_to: Option<usize>,
+    /// The only engine that can write to it; `None`: any can.
+    bound_to: Option<usize>,
 }
 
 impl Service {
@@ -46,13 +48,33 @@ impl Service {
         } else {
             self.usage.entry(bucket(ip)).or_default().connections += 1;
             let key = ConnKey(self.new_key());
-            self.conns
-                .insert(key, Conn { ip, streams: Vec::new(), attached: None, leaving: None, moves_to: None });
+            let conn = Conn {
+                ip,
+                streams: Vec::new(),
+                attached: None,
+                leaving: None,
+                moves_to: None,
+                bound_to: None,
+            };
+            self.conns.insert(key, conn);
             self.tell(Event::ConnectionOpened { peer });
             return Ok(key);
         };
         self.tell(Event::ConnectionRefused { address: ip, refusal });
         Err(refusal)
+    }
+
+    /// Only this engine can write to the connection: its socket is there. What goes through it is sent by that engine, however much others have
+    /// to do, and it never goes over to another one.
+    pub fn bind_conn(&mut self, key: ConnKey, engine: usize) {
+        if let Some(conn) = self.conns.get_mut(&key) {
+            conn.bound_to = Some(engine).filter(|engine| *engine < self.slots.len());
+        }
+    }
+
+    /// The only engine that can write to the connection, if there is such a one.
+    pub fn bound_to(&self, conn: ConnKey) -> Option<usize> {
+        self.conns.get(&conn)?.bound_to
     }
 
     /// The connection is closed, by whomever. Streams that go through it end; the others made on it go on without it.

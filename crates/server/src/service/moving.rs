@@ -1,7 +1,8 @@
 //! Streams that go over to another engine. Only where nothing is under way: a stream that stands still, or between two runs. Its title,
 //! packets, numbers and ports stay the same; what is new is its place.
 //!
-//! One engine writes to a connection: the streams that go through it move together, and it goes with them.
+//! One engine writes to a connection: the streams that go through it move together, and it goes with them. One whose socket is an engine's own
+//! ([`Service::bind_conn`]) stays there, with its streams.
 //!
 //! ```text
 //!            the first engine                                      the other one
@@ -54,6 +55,7 @@ impl Service {
     fn party(&self, stream: &Stream) -> Option<Vec<&Stream>> {
         let keys = match (stream.path, stream.path.conn()) {
             (Path::Multicast { .. }, _) => return None,
+            (_, Some(conn)) if self.bound_to(conn).is_some() => return None,
             (_, Some(conn)) => self.streams_through(conn),
             (_, None) => vec![stream.key],
         };
@@ -244,7 +246,8 @@ impl Service {
     /// nothing is under way on it.
     pub(super) fn conn_leaves_full_engine(&mut self, now: Instant, conn: ConnKey, load: Demand) {
         let Some((from, _)) = self.attachment(conn) else { return };
-        if self.is_between_engines(conn) || self.room_as_measured(from, load, Demand::default()).is_ok() {
+        let stays = self.is_between_engines(conn) || self.bound_to(conn).is_some();
+        if stays || self.room_as_measured(from, load, Demand::default()).is_ok() {
             return;
         }
         let party = self.streams_through(conn);

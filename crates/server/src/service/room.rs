@@ -151,10 +151,13 @@ impl Service {
         if let Some(conn) = request.path.conn().filter(|_| own.is_none()) {
             self.conn_leaves_full_engine(now, conn, load);
         }
-        let attached = request.path.conn().and_then(|conn| self.attachment(conn));
-        let engine = match attached {
+        let writer = request.path.conn().and_then(|conn| {
+            let attached = self.attachment(conn).map(|(engine, _)| engine);
+            attached.or_else(|| self.bound_to(conn))
+        });
+        let engine = match writer {
             // All RTP of one connection comes from the engine that writes to it.
-            Some((engine, _)) => Some(engine).filter(|engine| self.slots[*engine].places.stream_room() > 0),
+            Some(engine) => Some(engine).filter(|engine| self.slots[*engine].places.stream_room() > 0),
             None => {
                 self.engines_by_load().into_iter().find(|engine| self.slots[*engine].places.stream_room() > 0)
             }

@@ -200,6 +200,11 @@ impl Server {
         Ok(key)
     }
 
+    /// Only this engine can write to the connection: nothing is sent to its viewer but through it.
+    pub fn bind_conn(&mut self, conn: ConnKey, engine: usize) {
+        self.service.bind_conn(conn, engine);
+    }
+
     /// Whether the connection waits for the engine, or for a title to be opened: hold back what else came from it.
     pub fn is_waiting(&self, conn: ConnKey) -> bool {
         self.conns.get(&conn).is_some_and(Conn::is_waiting)

@@ -56,7 +56,12 @@ impl Server {
         };
         // RFC 2326 section 12.39: the first that is acceptable. No Session header: GStreamer would go on using it.
         let Some(way) = offers.iter().find_map(|offer| self.way(conn, session, &entry, offer)) else {
-            return Reply::error(461, "RTP/AVP or RAW/RAW/UDP by UDP unicast, or RTP/AVP/TCP interleaved");
+            let fits = if self.service.bound_to(conn).is_some() {
+                "RTP/AVP/TCP interleaved: no UDP comes from the address of this connection"
+            } else {
+                "RTP/AVP or RAW/RAW/UDP by UDP unicast, or RTP/AVP/TCP interleaved"
+            };
+            return Reply::error(461, fits);
         };
         let entry = if let Spec::Raw { .. } = way.spec { entry.raw() } else { Some(entry) };
         let Some(entry) = entry else { return Reply::status(500) }; // way() has seen it
@@ -100,6 +105,10 @@ impl Server {
             return None;
         }
         let conn = self.conns.get(&key)?;
+        // Packets by UDP are the kernel's: they would come from another address than the one that the viewer has called.
+        if matches!(offer.spec, Spec::Udp { .. } | Spec::Raw { .. }) && self.service.bound_to(key).is_some() {
+            return None;
+        }
         let path = match offer.spec {
             Spec::Udp { .. } => {
                 self.ports(conn.peer.ip())?;
