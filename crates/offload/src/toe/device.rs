@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use millrace_core::time::Instant;
+use millrace_netio::NetError;
 use millrace_netio::link::Tun;
 
 /// A device of the engine, which nobody else uses. Packets are what the link of the engine's interface says: bare IP, or frames of Ethernet.
@@ -60,6 +61,15 @@ pub struct TunDevice {
 const PACKET_BYTES: usize = 65_535;
 
 impl TunDevice {
+    /// The TUN device of that name, which exists and which nobody else has open (`ip tuntap add NAME mode tun`); one that does not exist is made.
+    ///
+    /// # Errors
+    /// Rights that are missing; somebody else has it.
+    pub fn open(name: &str) -> io::Result<Self> {
+        let named = |error: NetError| io::Error::other(error.to_string());
+        Ok(Self::new(Tun::open(name).map_err(named)?))
+    }
+
     /// A device that is up and has an address.
     pub fn new(tun: Tun) -> Self {
         Self { tun, packet: vec![0; PACKET_BYTES].into() }
