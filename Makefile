@@ -63,10 +63,10 @@ miri: toolchain ## unsafe code of core with every access to memory checked, wher
 fuzz: toolchain ## all property tests for longer; SECONDS_EACH=60
 	@$(XTASK) fuzz --seconds $(or $(SECONDS_EACH),60)
 
-# Every eleventh of some 3,400, from the SEED-th on: the same ones for the same seed and code. Missed ones and time-outs are the result, no failure.
-mutants: toolchain ## faults put into TCP one at a time, 300 of them: which does no test notice? at most an hour; SEED=0..10 (needs cargo-mutants)
+# Every fifteenth of some 4,600, from the SEED-th on: the same ones for the same seed and code. Missed ones and time-outs are the result, no failure.
+mutants: toolchain ## faults put into TCP one at a time, 300 of them: which does no test notice? at most an hour; SEED=0..14 (needs cargo-mutants)
 	@if ! command -v cargo-mutants >/dev/null; then echo "skipped: cargo-mutants is not installed; cargo install --locked cargo-mutants"; \
-	else mkdir -p $(TARGET); MILLRACE_TCP_RUNS=50 cargo mutants --package millrace-tcp --shard $(or $(SEED),0)/11 --sharding round-robin \
+	else mkdir -p $(TARGET); MILLRACE_TCP_RUNS=50 cargo mutants --package millrace-tcp --shard $(or $(SEED),0)/15 --sharding round-robin \
 	  --no-shuffle --jobs 2 --output $(TARGET) || test $$? -eq 2 -o $$? -eq 3; fi
 
 deny: toolchain ## licences, advisories and sources of all dependencies (needs cargo-deny)
