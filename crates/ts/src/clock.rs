@@ -1,8 +1,8 @@
 //! The clock references of one PID: how far apart, whether they jump, whether they keep to one rate (TR 101 290 checks 2.3 and 2.4).
 
 use millrace_core::limits::ts::{
-    ACCURACY_PCRS, CONSTANT_RATE_PERCENT, MAX_FINDINGS_PER_CHECK, MAX_PCR_GAP_TICKS, MIN_ACCURACY_PCRS,
-    PCR_ACCURACY_NS, PCR_INTERVAL_TICKS, PCR_NOTE_INTERVAL_TICKS,
+    ACCURACY_PCRS, CONSTANT_RATE_PERCENT, MAX_FINDINGS_PER_CHECK, MAX_PCR_GAP_TICKS, MAX_RATE_CHANGES,
+    MIN_ACCURACY_PCRS, PCR_ACCURACY_NS, PCR_INTERVAL_TICKS, PCR_NOTE_INTERVAL_TICKS,
 };
 
 use crate::check::What;
@@ -157,8 +157,8 @@ type Sample = (u64, u64, i64);
 
 /// Whether the references lie on a line, as at a constant rate they do, and how far from it (TR 101 290 check 2.4).
 ///
-/// They are judged some at a time. The rate is constant where nearly all intervals fit one rate to half a packet, and what is off is a fault
-/// only if nearly all of the stream has such a rate.
+/// They are judged some at a time. The rate is constant where nearly all intervals fit one rate to half a packet and the others do not add up
+/// to another rate, and what is off is a fault only if nearly all of the stream has such a rate.
 #[derive(Debug, Default)]
 pub(crate) struct Accuracy {
     samples: Vec<Sample>,
@@ -188,6 +188,39 @@ fn line(points: &[(f64, f64)]) -> (f64, f64) {
 
 fn ns(ticks: f64) -> i64 {
     (ticks * 1000.0 / 27.0).round() as i64
+}
+
+/// What an interval does to the line that the references lie on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rest {
+    /// It ends where the line goes on, or is one of several that lead off it and back: a reference between them may be off.
+    Line,
+    /// The clock went on by more or less than it does else and stays there: one fault.
+    Jump,
+    /// The clock went on as it does else, by another number of packets: what changed is the rate. So it is in a stream that sends its
+    /// references by the clock and as much between them as there is, but at least some.
+    Rate,
+}
+
+/// What each interval of so many packets and ticks does, which is off the rate (in ticks a packet) by so much.
+fn rests(steps: &[(f64, f64)], offs: &[f64], rate: f64) -> Vec<Rest> {
+    let usual = median(steps.iter().map(|(_, ticks)| *ticks).collect());
+    let mut rests = vec![Rest::Line; offs.len()];
+    let (mut first, mut sum) = (0, 0.0);
+    for (index, off) in offs.iter().enumerate() {
+        if off.abs() <= rate / 2.0 {
+            (first, sum) = (index + 1, 0.0);
+            continue;
+        }
+        let is_usual = (steps[index].1 - usual).abs() <= rate / 2.0;
+        rests[index] = if is_usual { Rest::Rate } else { Rest::Jump };
+        sum += off;
+        if sum.abs() <= rate / 2.0 {
+            rests[first..=index].fill(Rest::Line);
+            (first, sum) = (index + 1, 0.0);
+        }
+    }
+    rests
 }
 
 impl Accuracy {
@@ -240,12 +273,19 @@ impl Accuracy {
             self.variable += 1;
             return;
         }
+        let rests = rests(&steps, &offs, rate);
+        if rests.iter().filter(|rest| **rest == Rest::Rate).count() > MAX_RATE_CHANGES {
+            self.variable += 1;
+            return;
+        }
         self.constant += 1;
-        // A jump of more than half a packet is one finding; what follows is judged by the line that it leads to.
+        // What follows an interval that moved the line is judged by where it leads to.
         let mut shift = 0.0;
-        for (index, off) in offs.iter().enumerate() {
-            if off.abs() > rate / 2.0 {
+        for (index, (rest, off)) in rests.iter().zip(&offs).enumerate() {
+            if *rest != Rest::Line {
                 shift += off;
+            }
+            if *rest == Rest::Jump {
                 self.tell(samples[index + 1], *off);
             }
             points[index + 1].1 -= shift;

@@ -98,3 +98,54 @@ fn accuracy_is_judged_where_the_rate_is_constant() {
     // Too little says nothing.
     assert_eq!(run(steady(20, |_| 0)).0.accuracy.is_constant(), None);
 }
+
+/// References each 20 ms with so many packets between them, and each changed.
+fn beat(packets: impl IntoIterator<Item = u64>, change: impl Fn(usize) -> i64) -> Accuracy {
+    let mut packet = 0;
+    let references = packets.into_iter().enumerate().map(|(n, packets)| {
+        packet += packets;
+        (packet, (10 * STEP + n as u64 * STEP).wrapping_add_signed(change(n)), false)
+    });
+    run(references).0.accuracy
+}
+
+#[test]
+fn more_packets_in_the_same_time_are_another_rate_and_no_fault() {
+    // At least seven in each interval, and what a picture needs: each two seconds, in several intervals or, now and then, in one.
+    for (every, intervals) in [(100, 4), (100, 1), (60, 1), (50, 3)] {
+        let packets = (0..1000).map(|n| if n % every < intervals && n > 0 { 21 } else { 7 });
+        let accuracy = beat(packets, |_| 0);
+        assert_eq!((accuracy.off_count, accuracy.worst_ns), (0, 0), "{every}: {:?}", accuracy.off);
+        let is_told_apart = intervals > 1 || every < 64;
+        assert!(!is_told_apart || accuracy.is_constant() == Some(false), "{every}");
+    }
+    // A busy one is as often below its peak.
+    let accuracy = beat((0..1000).map(|n| if n % 40 < 2 { 7 } else { 21 }), |_| 0);
+    assert_eq!((accuracy.is_constant(), accuracy.off_count), (Some(false), 0));
+}
+
+#[test]
+fn references_that_jitter_now_and_then_are_found_at_a_constant_rate() {
+    // By more than half a packet, so that both intervals beside it fit no rate: one finding each, wherever a batch ends.
+    for every in [40, 63, 64, 127] {
+        let moved = |n: usize| n % every == 33;
+        let count = (0..1000).filter(|n| moved(*n)).count() as u64;
+        let accuracy = beat((0..1000).map(|_| PACKETS), |n| if moved(n) { 27_000 * 3 } else { 0 });
+        assert_eq!((accuracy.is_constant(), accuracy.off_count), (Some(true), count), "{every}");
+        assert_eq!(accuracy.worst_ns, 3_000_000);
+        // The packet was put three packets later and kept its value.
+        let late = |n: usize| PACKETS + 3 * u64::from(moved(n)) - 3 * u64::from(n > 0 && moved(n - 1));
+        let accuracy = beat((0..1000).map(late), |_| 0);
+        assert_eq!((accuracy.is_constant(), accuracy.off_count), (Some(true), count), "{every}");
+    }
+    // Two in a row, each in its way.
+    let accuracy = beat((0..300).map(|_| PACKETS), |n| match n % 50 {
+        20 => 80_000,
+        21 => -50_000,
+        _ => 0,
+    });
+    assert_eq!((accuracy.is_constant(), accuracy.off_count), (Some(true), 12));
+    // A clock that jumps again and again is no rate: one finding each.
+    let accuracy = beat((0..1000).map(|_| PACKETS), |n| (n / 60) as i64 * 27_000 * 40);
+    assert_eq!((accuracy.is_constant(), accuracy.off_count), (Some(true), 16));
+}

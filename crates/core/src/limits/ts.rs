@@ -55,6 +55,9 @@ pub const MIN_ACCURACY_PCRS: usize = 24;
 /// Share of the intervals, in per cent, that must fit one rate before it counts as constant, and of the batches before the stream does: a reference
 /// that is off spoils two intervals.
 pub const CONSTANT_RATE_PERCENT: usize = 90;
+/// Intervals of a batch that may have another number of packets in the usual time without the rate being variable: a single one may be
+/// the end of a reference that was put elsewhere, the rest of which is in the next batch.
+pub const MAX_RATE_CHANGES: usize = 1;
 /// Presentation times remembered to see the same twice: longer than any reordering of pictures (16 frames of H.264).
 pub const RECENT_PTS: usize = 32;
 /// Access units in a buffer of the decoder model: 10 s of 120 pictures a second. Beyond it the oldest are taken for decoded.
