@@ -123,6 +123,47 @@ fn slow_motion_shows_all_pictures() {
     assert_eq!(pictures, (0..pictures.len() as u64).collect::<Vec<_>>());
 }
 
+#[test]
+fn slow_motion_of_a_quiet_film_has_a_variable_rate_and_sound_clocks() {
+    // One picture for all the time but for its number: nearly all slots have as few packets as there may be, and only key pictures take
+    // more. Sound makes the parent's rate high enough for that.
+    let still = format!("noise=alls=90,loop=-1:1:0,{NUMBER}");
+    for seconds in [2, 4] {
+        let keys = (seconds * FPS).to_string();
+        let quiet = ["-vf", &still, "-t", "16", "-bf", "0", "-qp", "10", "-g", &keys, "-keyint_min", &keys];
+        let film = with_sound(16, &[X264, &quiet].concat(), &["-c:a", "mp2", "-b:a", "384k"]);
+        let (info, path) = film.one("0.5");
+        trick_support::check_stream(&film.volume, &film.parent, &info);
+        let pictures = numbers(&path);
+        assert_eq!(pictures, (0..pictures.len() as u64).collect::<Vec<_>>(), "{seconds}");
+        assert!(pictures.len() >= 16 * 25 - 8, "{}", pictures.len());
+    }
+}
+
+#[test]
+fn h265_in_fields_is_shown_as_frames_are() {
+    // Fields as large as the other tests' frames, each with a number; a key picture each second, which is 50 fields.
+    let fields = format!("scale=320:192,separatefields,{NUMBER}");
+    let params = "interlace=tff:keyint=50:min-keyint=50:scenecut=0:open-gop=0:bframes=2:log-level=none";
+    let h265 = ["-vf", &fields, "-c:v", "libx265", "-preset", "ultrafast", "-x265-params", params];
+    let film = Fixture::new(16, &h265);
+    let fields = headers(&film.dir.path().join("film.ts"), "field_seq_flag");
+    assert!(!fields.is_empty() && fields.iter().all(|flag| *flag == 1), "{fields:?}");
+    for (speed, least) in [("4", 8), ("3", 14), ("16", 3), ("-4", 8), ("0.5", 775)] {
+        let (info, path) = film.one(speed);
+        trick_support::check_stream(&film.volume, &film.parent, &info);
+        let mut pictures = numbers(&path);
+        if speed.starts_with('-') {
+            pictures.reverse();
+        }
+        pictures.dedup();
+        assert!(pictures.len() >= least, "{speed}: {pictures:?}");
+        assert!(pictures.windows(2).all(|pair| pair[0] < pair[1]), "{speed}: {pictures:?}");
+        let are_keys = pictures.iter().all(|number| number % 50 == 0);
+        assert!(are_keys || speed == "0.5", "{speed}: {pictures:?}");
+    }
+}
+
 /// Noise that stays makes key pictures large and all others small: sending one takes almost a second.
 fn with_large_key_pictures() -> Fixture {
     let noise = ["-vf", &format!("noise=alls=90,{NUMBER}"), "-qp", "36", "-x264-params", "ipratio=30"];
@@ -179,15 +220,20 @@ fn a_program_among_others_is_shown_alone() {
     assert_eq!(film.checked("4"), keys(6));
 }
 
-#[test]
-fn sound_is_left_out() {
+/// A film with a tone, coded as `sound` says.
+fn with_sound(secs: u64, pictures: &[&str], sound: &[&str]) -> Fixture {
     let dir = tempfile::tempdir().unwrap();
     let (silent, path) = (dir.path().join("silent.ts"), dir.path().join("film.ts"));
-    trick_support::film(&silent, 6, X264);
-    let tone = ["-f", "lavfi", "-i", "sine=frequency=440:duration=6", "-c:v", "copy", "-c:a", "aac", "-y"];
-    let (from, to) = (silent.to_str().unwrap(), path.to_str().unwrap());
-    trick_support::ffmpeg(&[&["-i", from][..], &tone, &[to]].concat());
-    let film = Fixture::changed(1, X264, |bytes| *bytes = std::fs::read(&path).unwrap());
+    trick_support::film(&silent, secs, pictures);
+    let sine = format!("sine=frequency=440:duration={secs}");
+    let from = ["-i", silent.to_str().unwrap(), "-f", "lavfi", "-i", &sine, "-c:v", "copy"];
+    trick_support::ffmpeg(&[&from[..], sound, &["-y", path.to_str().unwrap()]].concat());
+    Fixture::changed(1, X264, |bytes| *bytes = std::fs::read(&path).unwrap())
+}
+
+#[test]
+fn sound_is_left_out() {
+    let film = with_sound(6, X264, &["-c:a", "aac"]);
     assert_eq!(film.parent.streams.len(), 2);
     let (info, path) = film.one("4");
     assert_eq!((info.streams.len(), numbers(&path)), (1, keys(6)));

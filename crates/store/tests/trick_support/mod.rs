@@ -177,14 +177,8 @@ pub fn shown_at(number: u64) -> MediaTicks {
 pub fn check(volume: &Volume, parent: &TitleInfo, info: &TitleInfo, path: &Path) -> Vec<u64> {
     let derived: Derived = info.derived.unwrap();
     assert_eq!(info.name, format!("{}@{}", parent.name, derived.scale()));
-    let bytes = std::fs::read(path).unwrap();
-    let (report, of_parent) = (analyse(&bytes), analyse(&media(volume, parent)));
-    let is_new = |check: &&Check| check.severity() == Severity::Fault && of_parent.count(**check) == 0;
-    let new: Vec<_> = Check::ALL.iter().filter(is_new).filter(|check| report.count(**check) > 0).collect();
-    assert!(new.is_empty(), "{} has faults that its parent has not: {new:?}\n{report}", info.name);
-    let stream = Stream::read(&bytes);
-    stream.check(parent.peak_rate.0);
-    assert!(info.peak_rate <= parent.peak_rate, "{} above {}", info.peak_rate, parent.peak_rate);
+    check_stream(volume, parent, info);
+    let stream = Stream::read(&std::fs::read(path).unwrap());
     let exact = derived.duration(parent.duration);
     assert!(info.duration.0.abs_diff(exact.0) <= 3600, "{} for {exact}", info.duration);
     let mut pictures = numbers(path);
@@ -216,6 +210,17 @@ pub fn check(volume: &Volume, parent: &TitleInfo, info: &TitleInfo, path: &Path)
         );
     }
     pictures
+}
+
+/// What must hold of the packets of a derived title: no fault that its parent has not, clock and tables in time, not above its peak rate.
+pub fn check_stream(volume: &Volume, parent: &TitleInfo, info: &TitleInfo) {
+    let bytes = media(volume, info);
+    let (report, of_parent) = (analyse(&bytes), analyse(&media(volume, parent)));
+    let is_new = |check: &&Check| check.severity() == Severity::Fault && of_parent.count(**check) == 0;
+    let new: Vec<_> = Check::ALL.iter().filter(is_new).filter(|check| report.count(**check) > 0).collect();
+    assert!(new.is_empty(), "{} has faults that its parent has not: {new:?}\n{report}", info.name);
+    Stream::read(&bytes).check(parent.peak_rate.0);
+    assert!(info.peak_rate <= parent.peak_rate, "{} above {}", info.peak_rate, parent.peak_rate);
 }
 
 /// What the analyser of transport streams says of it, the decoder's buffers included.
