@@ -13,6 +13,7 @@ use millrace_core::random::SplitMix;
 use millrace_lab::tcp_host::{KERNEL_IP, OUR_IP};
 use millrace_lab::toe_host::ToeHost;
 use millrace_offload::toe::{TcpListener, TcpStream};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use support::{TIMEOUT, can_run, echo_server, kernel_calls, pattern};
 
 const PORT: u16 = 7100;
@@ -377,6 +378,32 @@ fn who_waits_for_an_engine_that_stops_is_told() {
         toe.stop().unwrap();
     });
     drop(listener);
+}
+
+/// A call for one socket hears what happens to others: who waits for the descriptor is told all the same.
+#[test]
+fn news_of_a_socket_are_not_lost_by_a_call_for_another() {
+    if !can_run() {
+        return;
+    }
+    let toe = ToeHost::start(&ToeHost::settings()).unwrap();
+    let host = toe.engine().attach().unwrap();
+    let listener = TcpListener::bind(&host, ours(PORT)).unwrap();
+    let [(mut kernel, mut with_news), (_quiet, mut without)] = [0; 2].map(|_| {
+        let kernel = toe.in_kernel(|| std::net::TcpStream::connect(ours(PORT)).unwrap()).unwrap();
+        (kernel, listener.accept().unwrap().0)
+    });
+    for stream in [&with_news, &without] {
+        stream.set_nonblocking(true).unwrap();
+    }
+    while host.arm() {}
+    kernel.write_all(b"news").unwrap();
+    let fd = host.readiness();
+    let limit = Timespec { tv_sec: TIMEOUT.as_secs() as i64, tv_nsec: 0 };
+    assert_eq!(poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&limit)).unwrap(), 1);
+    assert_eq!(without.read(&mut [0; 8]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    assert!(host.arm(), "the other has bytes, and nobody would ring for them again");
+    assert_eq!(with_news.read(&mut [0; 8]).unwrap(), 4);
 }
 
 #[test]

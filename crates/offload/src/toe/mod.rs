@@ -43,7 +43,7 @@
 //! | `pair` | a queue pair's memory and its two ends |
 //! | `engine/` | the engine without its thread |
 //! | `thread` | its thread; [`Engine`] |
-//! | `host/` | [`Host`], [`TcpStream`], [`TcpListener`] |
+//! | `host/` | [`Host`], [`TcpStream`], [`TcpListener`]; the same for tokio (feature `tokio`) |
 //! | `device` | packets from and to a device; a TUN device |
 //! | `capture` | what a device sends and receives, in a file |
 //! | `xdp` | an Ethernet interface by AF_XDP |
@@ -68,6 +68,8 @@ use millrace_tcp::stack::Settings;
 
 pub use self::capture::{Capture, Captured};
 pub use self::device::{Device, TunDevice};
+#[cfg(feature = "tokio")]
+pub use self::host::tokio;
 pub use self::host::{Host, Incoming, TcpListener, TcpStream};
 pub use self::pair::PairSettings;
 pub use self::record::Fault;

@@ -3,13 +3,15 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Wake, Waker};
 
 use millrace_core::random::SplitMix;
 
 use super::*;
 use crate::bell::EventBell;
-use crate::toe::host::HostState;
+use crate::toe::host::{HostState, Interest};
 use crate::toe::pair::pair;
 use crate::toe::record::{Choice, Request};
 
@@ -101,7 +103,16 @@ impl Rig {
             host.hear();
             host.give_back_all();
         }
+        self.wake();
         self.check();
+    }
+
+    /// Tasks for which something has happened are woken, as a host does.
+    fn wake(&mut self) {
+        for host in self.hosts.iter_mut().flatten() {
+            host.wake_for_chunks();
+            host.take_woken(Vec::new()).into_iter().for_each(Waker::wake);
+        }
     }
 
     /// Turns until `attempt` has a result.
@@ -526,4 +537,109 @@ fn a_socket_that_is_used_again_has_another_name() {
         rig.until(|rig| rig.cores.iter().all(|core| core.stack().connections() == 0).then_some(()));
         rig.turn();
     }
+}
+
+/// A task, as far as a socket knows it: it counts how often it is woken.
+#[derive(Default)]
+struct Task(AtomicU32);
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Task {
+    fn waits(self: &Arc<Self>, host: &mut HostState, socket: u32, interest: Interest) {
+        host.wake_later(socket, interest, &Waker::from(Arc::clone(self)));
+    }
+
+    fn count(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn an_event_wakes_the_task_of_its_socket_and_no_other() {
+    const COUNT: usize = 1000;
+    let mut rig = Rig::new(|settings| {
+        settings.pair.sockets = COUNT as u32 + 8;
+        settings.stack.connections = 2048;
+    });
+    let remote = rig.addresses[1];
+    let any = SocketAddr::new(rig.addresses[0].ip(), 0);
+    let listener = rig.hosts[1][0].listen(remote, 8).unwrap();
+    // Who waits at the listener is woken for each that comes.
+    let accepts = Arc::new(Task::default());
+    let mut sockets = Vec::new();
+    for number in 1..=COUNT {
+        let here = rig.hosts[0][0].connect(any, remote).unwrap();
+        rig.hosts[1][0].ask_for_next(listener).unwrap();
+        accepts.waits(&mut rig.hosts[1][0], listener, Interest::Read);
+        rig.until(|rig| rig.hosts[0][0].outcome(here).unwrap());
+        let there = rig.until(|rig| rig.hosts[1][0].take_next(listener).unwrap());
+        assert_eq!(accepts.count(), number as u32);
+        sockets.push((here, there));
+    }
+    let tasks: Vec<[Arc<Task>; 2]> = sockets.iter().map(|_| Default::default()).collect();
+    for (&(here, there), [reads, writes]) in sockets.iter().zip(&tasks) {
+        assert!(!rig.hosts[1][0].is_readable(there) && rig.hosts[1][0].is_writable(there).unwrap());
+        // A task that asks twice is woken once.
+        reads.waits(&mut rig.hosts[1][0], there, Interest::Read);
+        reads.waits(&mut rig.hosts[1][0], there, Interest::Read);
+        writes.waits(&mut rig.hosts[1][0], there, Interest::Write);
+        writes.waits(&mut rig.hosts[0][0], here, Interest::Read);
+    }
+    let counts = |tasks: &[[Arc<Task>; 2]]| {
+        let count = |side: usize| tasks.iter().map(|task| task[side].count()).sum::<u32>();
+        (count(0), count(1))
+    };
+    (0..1000).for_each(|_| rig.turn());
+    assert_eq!(counts(&tasks), (0, 0), "nothing has happened");
+    // Bytes, the end, a reset: for reading, reading, both.
+    rig.hosts[0][0].write(sockets[7].0, &[IoSlice::new(b"x")]).unwrap();
+    rig.until(|_| (tasks[7][0].count() == 1).then_some(()));
+    rig.hosts[0][0].shut_write(sockets[8].0).unwrap();
+    rig.until(|_| (tasks[8][0].count() == 1).then_some(()));
+    assert_eq!(counts(&tasks), (2, 0));
+    rig.hosts[0][0].close(sockets[9].0, true);
+    rig.until(|_| (tasks[9][0].count() == 1).then_some(()));
+    // The closed socket's own task is woken too: it has nothing to wait for any more.
+    assert_eq!((tasks[9][1].count(), counts(&tasks)), (2, (3, 2)));
+    assert!([7, 8, 9].iter().all(|&index: &usize| rig.hosts[1][0].is_readable(sockets[index].1)));
+    rig.hosts[1][0].wake_all();
+    rig.wake();
+    assert_eq!(counts(&tasks), (COUNT as u32, COUNT as u32 + 1));
+}
+
+#[test]
+fn a_task_that_writes_is_woken_once_there_is_room_and_for_chunks_of_others_too() {
+    let mut rig = Rig::new(|settings| {
+        settings.pair.send_buffers = 32;
+        settings.pair.send_share_bytes = 256 << 10;
+        settings.pair.wake_bytes = 128 << 10;
+    });
+    let (full, reads) = rig.connect(0, 0, PORT);
+    let (other, _) = rig.connect(0, 0, PORT + 1);
+    let block = [7; 8192];
+    while rig.hosts[0][0].write(full, &[IoSlice::new(&block)]).unwrap().is_some() {}
+    // One is over its share; the other has sent nothing, and there is no chunk for it.
+    let [over, lacks] = [Arc::<Task>::default(), Arc::default()];
+    for (socket, task) in [(full, &over), (other, &lacks)] {
+        assert!(!rig.hosts[0][0].is_writable(socket).unwrap());
+        task.waits(&mut rig.hosts[0][0], socket, Interest::Write);
+    }
+    let mut taken = 0;
+    rig.until(|rig| {
+        taken += rig.hosts[1][0].read(reads, &mut [0; 4096], true).unwrap().unwrap_or(0);
+        (lacks.count() == 1).then_some(())
+    });
+    assert!(rig.hosts[0][0].is_writable(other).unwrap());
+    rig.until(|rig| {
+        taken += rig.hosts[1][0].read(reads, &mut [0; 4096], true).unwrap().unwrap_or(0);
+        (taken == 256 << 10).then_some(())
+    });
+    (0..1000).for_each(|_| rig.turn());
+    assert_eq!((over.count(), lacks.count()), (1, 1));
+    assert!(rig.hosts[0][0].is_writable(full).unwrap());
 }

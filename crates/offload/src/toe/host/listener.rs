@@ -4,10 +4,12 @@ use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::task::{Context, Poll};
 
 use millrace_core::limits::toe::DEFAULT_BACKLOG;
 
-use super::{Host, TcpStream, Until};
+use super::waiters::Interest;
+use super::{Host, HostState, TcpStream, Until};
 
 /// A listener. It stays on the thread of its [`Host`]; dropped, it closes: connections that nobody has accepted are reset.
 pub struct TcpListener {
@@ -56,12 +58,24 @@ impl TcpListener {
     /// No socket is left on this host; the engine has stopped.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let until = if self.is_nonblocking.get() { Until::Now } else { Until::Then(None) };
-        let (socket, ends) = self.host.wait_for(until, |state| {
-            state.ask_for_next(self.socket)?;
-            let Some(next) = state.take_next(self.socket)? else { return Ok(None) };
-            Ok(state.outcome(next)?.map(|ends| (next, ends)))
-        })?;
-        Ok((TcpStream::new(&self.host, socket, ends), ends.1))
+        let (socket, ends) = self.host.wait_for(until, |state| self.next(state))?;
+        Ok((TcpStream::new(&self.host, socket), ends.1))
+    }
+
+    /// The next connection, for a task: it is woken when there is one. Who calls this sees to it that [`Host::arm`] is called when
+    /// [`Host::readiness`] is readable, as `toe::tokio` does.
+    ///
+    /// # Errors
+    /// As [`TcpListener::accept`].
+    pub fn poll_accept(&self, context: &Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
+        let next = self.host.poll_for(context, (self.socket, Interest::Read), |state| self.next(state));
+        next.map_ok(|(socket, ends)| (TcpStream::new(&self.host, socket), ends.1))
+    }
+
+    fn next(&self, state: &mut HostState) -> io::Result<Option<(u32, (SocketAddr, SocketAddr))>> {
+        state.ask_for_next(self.socket)?;
+        let Some(next) = state.take_next(self.socket)? else { return Ok(None) };
+        Ok(state.outcome(next)?.map(|ends| (next, ends)))
     }
 
     /// Connections without end.

@@ -3,18 +3,26 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `state` | what the host knows of its sockets and buffers; no waiting |
+//! | `bytes` | from receive buffers, and to chunks of the area |
+//! | `waiters` | tasks that wait for a socket |
 //! | `stream`, `listener` | sockets as the standard library has them |
+//! | `tokio/` | sockets as tokio has them |
 
+mod bytes;
 mod listener;
 mod state;
 mod stream;
+#[cfg(feature = "tokio")]
+pub mod tokio;
+mod waiters;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 use millrace_core::limits::toe::MAX_SLEEP_NS;
@@ -24,6 +32,8 @@ use millrace_core::time::Instant;
 pub use self::listener::{Incoming, TcpListener};
 pub(super) use self::state::HostState;
 pub use self::stream::TcpStream;
+#[cfg(test)]
+pub(super) use self::waiters::Interest;
 
 use super::thread::Home;
 use crate::bell::EventBell;
@@ -44,6 +54,10 @@ struct HostCell {
     state: RefCell<Option<HostState>>,
     bell: Arc<EventBell>,
     home: Arc<Home>,
+    /// Somebody waits, or may wait, for the bell's descriptor: a call that sleeps announces the sleep again when it is over.
+    is_armed: Cell<bool>,
+    /// An empty list, to take those that are woken with.
+    spare: Cell<Vec<Waker>>,
 }
 
 impl Drop for HostCell {
@@ -73,7 +87,8 @@ impl Until {
 impl Host {
     pub(super) fn new(state: HostState, home: Arc<Home>) -> Self {
         let bell = Arc::clone(state.bell());
-        Self(Rc::new(HostCell { state: RefCell::new(Some(state)), bell, home }))
+        let (is_armed, spare) = (Cell::new(false), Cell::default());
+        Self(Rc::new(HostCell { state: RefCell::new(Some(state)), bell, home, is_armed, spare }))
     }
 
     /// Readable when something may have happened to a socket of this host, after [`Host::arm`].
@@ -82,14 +97,26 @@ impl Host {
     }
 
     /// Makes [`Host::readiness`] quiet until the next event; to be called before each wait for it. True: something has happened already, so that the
-    /// sockets are to be tried and nothing is to be waited for.
+    /// sockets are to be tried and nothing is to be waited for. Tasks that wait for one of the sockets to which it has happened are woken
+    /// ([`TcpStream::poll_readable`] and the like).
     pub fn arm(&self) -> bool {
         self.0.bell.clear();
         self.0.bell.announce_sleep();
+        self.0.is_armed.set(true);
         self.with(|state| {
             state.give_back_all();
-            state.has_news()
+            if state.is_stopped() {
+                state.wake_all();
+            }
+            state.take_news()
         })
+    }
+
+    /// Nobody waits for the descriptor any more.
+    #[cfg(feature = "tokio")]
+    fn disarm(&self) {
+        self.0.is_armed.set(false);
+        self.0.bell.awake();
     }
 
     /// Whether the engine has ended: nothing is sent or received any more.
@@ -111,15 +138,21 @@ impl Host {
         self.with(HostState::keep_buffers);
     }
 
-    /// Calls `call` with the state, which has heard everything that has happened. The engine is rung for what `call` has asked.
+    /// Calls `call` with the state, which has heard everything that has happened. The engine is rung for what `call` has asked, and the tasks for which
+    /// something has happened are woken.
     fn with<T>(&self, call: impl FnOnce(&mut HostState) -> T) -> T {
-        let mut state = self.0.state.borrow_mut();
-        let state = state.as_mut().expect("it is there until the cell is dropped");
+        let mut borrowed = self.0.state.borrow_mut();
+        let state = borrowed.as_mut().expect("it is there until the cell is dropped");
         state.hear();
         let result = call(state);
         if state.take_asked() {
             self.0.home.bell.ring();
         }
+        state.wake_for_chunks();
+        let mut woken = state.take_woken(self.0.spare.take());
+        drop(borrowed);
+        woken.drain(..).for_each(Waker::wake);
+        self.0.spare.set(woken);
         result
     }
 
@@ -157,10 +190,15 @@ impl Host {
         bell.announce_sleep();
         let state = self.0.state.borrow();
         if state.as_ref().is_none_or(|state| state.has_events() || state.is_stopped()) {
-            return bell.awake();
+            bell.awake();
+        } else {
+            let now = MonotonicClock.now();
+            let ns = deadline.map_or(MAX_SLEEP_NS, |deadline| deadline.ns_since(now).min(MAX_SLEEP_NS));
+            bell.sleep(Some(Duration::from_nanos(ns)));
         }
-        let now = MonotonicClock.now();
-        let ns = deadline.map_or(MAX_SLEEP_NS, |deadline| deadline.ns_since(now).min(MAX_SLEEP_NS));
-        bell.sleep(Some(Duration::from_nanos(ns)));
+        if self.0.is_armed.get() {
+            // What is in the ring is heard next; whoever waits for the descriptor is told of the rest.
+            bell.announce_sleep();
+        }
     }
 }

@@ -4,8 +4,10 @@ use std::cell::Cell;
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, SocketAddr};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use super::waiters::Interest;
 use super::{Host, Until};
 use crate::toe::EngineSocket;
 use crate::toe::record::Choice;
@@ -15,7 +17,6 @@ use crate::toe::record::Choice;
 pub struct TcpStream {
     host: Host,
     socket: u32,
-    ends: (SocketAddr, SocketAddr),
     read_timeout: Cell<Option<Duration>>,
     write_timeout: Cell<Option<Duration>>,
     is_nonblocking: Cell<bool>,
@@ -23,7 +24,8 @@ pub struct TcpStream {
 
 impl fmt::Debug for TcpStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TcpStream").field("local", &self.ends.0).field("peer", &self.ends.1).finish()
+        let (local, peer) = self.ends();
+        f.debug_struct("TcpStream").field("local", &local).field("peer", &peer).finish()
     }
 }
 
@@ -43,11 +45,10 @@ fn not_zero(limit: Option<Duration>) -> io::Result<Option<Duration>> {
 }
 
 impl TcpStream {
-    pub(super) fn new(host: &Host, socket: u32, ends: (SocketAddr, SocketAddr)) -> Self {
+    pub(super) fn new(host: &Host, socket: u32) -> Self {
         Self {
             host: host.clone(),
             socket,
-            ends,
             read_timeout: Cell::new(None),
             write_timeout: Cell::new(None),
             is_nonblocking: Cell::new(false),
@@ -84,23 +85,72 @@ impl TcpStream {
         remote: SocketAddr,
         limit: Option<Duration>,
     ) -> io::Result<Self> {
+        let stream = Self::begin(host, local, remote)?;
+        host.wait_for(Until::within(limit), |state| state.outcome(stream.socket))?;
+        Ok(stream)
+    }
+
+    /// Begins to connect and does not wait: [`TcpStream::is_connected`] and [`TcpStream::poll_connected`] say what has become of it.
+    ///
+    /// # Errors
+    /// No socket is left on this host; the engine has stopped.
+    pub fn begin(host: &Host, local: Option<SocketAddr>, remote: SocketAddr) -> io::Result<Self> {
         let any: SocketAddr = match remote {
             SocketAddr::V4(_) => ([0; 4], 0).into(),
             SocketAddr::V6(_) => ([0; 16], 0).into(),
         };
         let socket = host.with(|state| state.connect(local.unwrap_or(any), remote))?;
         // Dropped, it gives the socket back, also if nothing comes of it.
-        let mut stream = Self::new(host, socket, (any, remote));
-        stream.ends = host.wait_for(Until::within(limit), |state| state.outcome(socket))?;
-        Ok(stream)
+        Ok(Self::new(host, socket))
     }
 
-    /// This end.
+    /// Whether it is a connection; false: not yet.
+    ///
+    /// # Errors
+    /// Why it is none: as [`TcpStream::connect`].
+    pub fn is_connected(&self) -> io::Result<bool> {
+        self.host.with(|state| state.outcome(self.socket)).map(|ends| ends.is_some())
+    }
+
+    /// The same for a task, which is woken when it is known.
+    ///
+    /// # Errors
+    /// As [`TcpStream::is_connected`].
+    pub fn poll_connected(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
+        let outcome =
+            self.host.poll_for(context, (self.socket, Interest::Write), |state| state.outcome(self.socket));
+        outcome.map_ok(|_| ())
+    }
+
+    /// Ready when a read would not wait, also for the end or a failure; else the task is woken then. Who calls this sees to it that
+    /// [`Host::arm`] is called when [`Host::readiness`] is readable, as `toe::tokio` does.
+    ///
+    /// # Errors
+    /// The engine has stopped.
+    pub fn poll_readable(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
+        let interest = (self.socket, Interest::Read);
+        self.host.poll_for(context, interest, |state| Ok(state.is_readable(self.socket).then_some(())))
+    }
+
+    /// The same for writing.
+    ///
+    /// # Errors
+    /// The engine has stopped.
+    pub fn poll_writable(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
+        let interest = (self.socket, Interest::Write);
+        self.host.poll_for(context, interest, |state| Ok(state.is_writable(self.socket)?.then_some(())))
+    }
+
+    fn ends(&self) -> (SocketAddr, SocketAddr) {
+        self.host.with(|state| state.ends(self.socket))
+    }
+
+    /// This end; before it is connected, the one that was asked for.
     ///
     /// # Errors
     /// None; the standard library's has one.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.ends.0)
+        Ok(self.ends().0)
     }
 
     /// The other end.
@@ -108,7 +158,7 @@ impl TcpStream {
     /// # Errors
     /// None; the standard library's has one.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.ends.1)
+        Ok(self.ends().1)
     }
 
     /// What the thread that turns the engine calls this connection. A loop that it was given to

@@ -1,0 +1,211 @@
+//! Bytes from and to a socket: receive buffers are read and given back, chunks of the area are filled and freed.
+
+use std::io::{self, IoSlice};
+
+use super::state::{HostState, InFlight, Phase, stopped};
+use crate::toe::record::{Fault, GIVEN_AT_ONCE, Request};
+
+impl HostState {
+    // --- receiving ---
+
+    /// Copies what has come to `to`, as far as it goes, and lets go of it if `takes`. `None`: nothing has come yet; 0: nothing will.
+    pub(in crate::toe) fn read(
+        &mut self,
+        socket: u32,
+        to: &mut [u8],
+        takes: bool,
+    ) -> io::Result<Option<usize>> {
+        let HostState { end, settings, sockets, .. } = self;
+        let of = &mut sockets[socket as usize];
+        let (mut done, mut emptied) = (0, 0);
+        for piece in &mut of.pieces {
+            let bytes = ((piece.to - piece.from) as usize).min(to.len() - done);
+            let at = end.layout.receive(piece.buffer, settings.receive_bytes) + piece.from as usize;
+            end.words.read(at, &mut to[done..done + bytes]);
+            done += bytes;
+            if takes {
+                piece.from += bytes as u32;
+                emptied += usize::from(piece.from == piece.to);
+            }
+            if done == to.len() {
+                break;
+            }
+        }
+        for _ in 0..emptied {
+            if let Some(piece) = self.socket(socket).pieces.pop_front() {
+                self.give_back(piece.buffer);
+            }
+        }
+        let of = self.socket(socket);
+        match (done, of.fault) {
+            (1.., _) => Ok(Some(done)),
+            _ if to.is_empty() || of.is_read_shut || of.has_ended => Ok(Some(0)),
+            (_, Some(fault)) => Err(fault.into()),
+            _ => Ok(None),
+        }
+    }
+
+    /// A receive buffer is read: it is given back with others.
+    pub(super) fn give_back(&mut self, buffer: u32) {
+        if self.keeps_buffers {
+            return;
+        }
+        self.read.push(buffer);
+        while self.read.len() >= self.batch && self.give_some() {}
+    }
+
+    /// Gives back all that there are, as before a sleep.
+    pub(in crate::toe) fn give_back_all(&mut self) {
+        while !self.read.is_empty() && self.give_some() {}
+    }
+
+    fn give_some(&mut self) -> bool {
+        let count = self.read.len().min(GIVEN_AT_ONCE);
+        let mut buffers = [0; GIVEN_AT_ONCE];
+        let from = self.read.len() - count;
+        buffers[..count].copy_from_slice(&self.read[from..]);
+        self.read.truncate(from);
+        // Without an engine nobody needs them.
+        self.ask(&Request::Give { count: count as u8, buffers }).is_ok()
+    }
+
+    // --- sending ---
+
+    /// Frees the chunks whose bytes are acknowledged; the count.
+    pub(super) fn reap(&mut self, socket: u32) -> u64 {
+        let count = self.end.words.load(self.end.layout.count(socket));
+        let HostState { sockets, free_chunks, .. } = self;
+        let in_flight = &mut sockets[socket as usize].in_flight;
+        while in_flight.front().is_some_and(|chunk| chunk.end <= count) {
+            free_chunks.extend(in_flight.pop_front().map(|chunk| chunk.buffer));
+        }
+        count
+    }
+
+    /// Gives the engine as much of `parts` as the socket's share and the chunks allow. `None`: nothing; the engine has been asked to say when.
+    pub(in crate::toe) fn write(&mut self, socket: u32, parts: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
+        let of = self.socket(socket);
+        if let Some(fault) = of.fault {
+            return Err(fault.into());
+        }
+        if of.is_write_shut {
+            return Err(Fault::Shut.into());
+        }
+        let all: usize = parts.iter().map(|part| part.len()).sum();
+        if all == 0 {
+            return Ok(Some(0));
+        }
+        match self.room(socket)? {
+            0 => Ok(None),
+            room => self.give(socket, parts, room.min(all)).map(Some),
+        }
+    }
+
+    /// Bytes of a socket's share that are left, if there is a chunk for them. 0: the engine has been asked to say when.
+    fn room(&mut self, socket: u32) -> io::Result<usize> {
+        if self.socket(socket).waits_for_room {
+            // One event ends the wait, and no sooner than it is worth while.
+            return if self.is_stopped() { Err(stopped()) } else { Ok(0) };
+        }
+        let acked = self.reap(socket);
+        let outstanding = self.socket(socket).sent.saturating_sub(acked);
+        let room = u64::from(self.settings.send_share_bytes).saturating_sub(outstanding) as usize;
+        if room > 0 && self.has_chunk(socket) {
+            return Ok(room);
+        }
+        if room > 0 && !std::mem::replace(&mut self.socket(socket).lacks_chunk, true) {
+            self.lacks_chunk.push_back(socket);
+        }
+        self.wait_for_room(socket, room == 0)?;
+        Ok(0)
+    }
+
+    /// Whether a read would not wait.
+    pub(in crate::toe) fn is_readable(&mut self, socket: u32) -> bool {
+        let of = self.socket(socket);
+        !of.pieces.is_empty() || of.has_ended || of.is_read_shut || of.fault.is_some()
+    }
+
+    /// Whether a write would not wait. If it would, the engine has been asked to say when.
+    pub(in crate::toe) fn is_writable(&mut self, socket: u32) -> io::Result<bool> {
+        let of = self.socket(socket);
+        Ok(of.fault.is_some() || of.is_write_shut || self.room(socket)? > 0)
+    }
+
+    /// Asks for the event: for this socket if its share is used up, else for all that hold chunks.
+    fn wait_for_room(&mut self, socket: u32, is_over_share: bool) -> io::Result<()> {
+        let all = if is_over_share { socket..socket + 1 } else { 0..self.settings.sockets };
+        for socket in all {
+            let count = self.reap(socket);
+            let of = self.socket(socket);
+            if of.phase != Phase::Ready || of.in_flight.is_empty() || of.waits_for_room {
+                continue;
+            }
+            let outstanding = of.sent.saturating_sub(count);
+            let at = count + outstanding.min(u64::from(self.settings.wake_bytes));
+            self.ask(&Request::Wake { socket, at })?;
+            self.socket(socket).waits_for_room = true;
+        }
+        Ok(())
+    }
+
+    /// Copies up to `most` bytes into chunks and hands them over; how many.
+    fn give(&mut self, socket: u32, parts: &[IoSlice<'_>], most: usize) -> io::Result<usize> {
+        let mut done = 0;
+        let (mut part, mut skip) = (0, 0);
+        while done < most {
+            let Some((buffer, used)) = self.chunk(socket) else { break };
+            let base = buffer * self.settings.send_bytes + used;
+            let room = ((self.settings.send_bytes - used) as usize).min(most - done);
+            let mut filled = 0;
+            while filled < room {
+                let bytes = &parts[part][skip..];
+                let bytes = &bytes[..bytes.len().min(room - filled)];
+                self.end.words.write(self.end.layout.send(base) + filled, bytes);
+                (filled, skip) = (filled + bytes.len(), skip + bytes.len());
+                if skip == parts[part].len() {
+                    (part, skip) = (part + 1, 0);
+                }
+            }
+            self.ask(&Request::Send { socket, offset: base, bytes: filled as u32 })?;
+            let of = self.socket(socket);
+            of.sent += filled as u64;
+            if let Some(chunk) = of.in_flight.back_mut() {
+                (chunk.used, chunk.end) = (used + filled as u32, of.sent);
+            }
+            done += filled;
+        }
+        Ok(done)
+    }
+
+    /// Whether there is room in a chunk, of any socket that has been acknowledged.
+    fn has_chunk(&mut self, socket: u32) -> bool {
+        let bytes = self.settings.send_bytes;
+        if !self.free_chunks.is_empty()
+            || self.socket(socket).in_flight.back().is_some_and(|last| last.used < bytes)
+        {
+            return true;
+        }
+        (0..self.settings.sockets).for_each(|other| {
+            if !self.sockets[other as usize].in_flight.is_empty() {
+                self.reap(other);
+            }
+        });
+        !self.free_chunks.is_empty()
+    }
+
+    /// The chunk that the next byte goes to, and how much of it is used.
+    fn chunk(&mut self, socket: u32) -> Option<(u32, u32)> {
+        let bytes = self.settings.send_bytes;
+        if let Some(last) = self.socket(socket).in_flight.back().filter(|last| last.used < bytes) {
+            return Some((last.buffer, last.used));
+        }
+        if !self.has_chunk(socket) {
+            return None;
+        }
+        let buffer = self.free_chunks.pop()?;
+        // Free at a count that is never reached, until it is given.
+        self.socket(socket).in_flight.push_back(InFlight { buffer, used: 0, end: u64::MAX });
+        Some((buffer, 0))
+    }
+}

@@ -1,0 +1,115 @@
+//! Sockets of the engine for tokio's tasks, as `tokio::net` has them (feature `tokio`).
+//!
+//! They stay on their thread as all sockets of a host do: they belong on a current-thread runtime, in tasks of a `LocalSet`. One task, the
+//! [`Reactor`]'s, waits for the host's descriptor; an event wakes the tasks that wait for its socket, and no other. So idle sockets cost nothing,
+//! however many there are.
+//!
+//! ```no_run
+//! use millrace_offload::toe::tokio::{Reactor, TcpListener};
+//! use tokio::io::{AsyncReadExt, AsyncWriteExt};
+//!
+//! # fn main() -> std::io::Result<()> {
+//! # let engine: millrace_offload::toe::Engine = unimplemented!();
+//! let host = engine.attach()?;
+//! let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+//! tokio::task::LocalSet::new().block_on(&runtime, async {
+//!     let reactor = Reactor::new(&host)?;
+//!     let listener = TcpListener::bind(&reactor, ([10, 0, 0, 1], 7).into())?;
+//!     loop {
+//!         let (mut stream, _peer) = listener.accept().await?;
+//!         tokio::task::spawn_local(async move {
+//!             let mut buffer = [0; 8192];
+//!             while let Ok(bytes @ 1..) = stream.read(&mut buffer).await {
+//!                 if stream.write_all(&buffer[..bytes]).await.is_err() {
+//!                     break;
+//!                 }
+//!             }
+//!         });
+//!     }
+//! })
+//! # }
+//! ```
+//!
+//! Hyper serves over them with `hyper_util::rt::TokioIo`, axum's routers as services of hyper's connections; `axum::serve` itself asks for sockets
+//! that go from thread to thread.
+
+mod listener;
+mod stream;
+
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use ::tokio::io::Interest;
+use ::tokio::io::unix::AsyncFd;
+use ::tokio::task::{AbortHandle, spawn_local, yield_now};
+
+pub use self::listener::TcpListener;
+pub use self::stream::TcpStream;
+use super::{Host, HostState};
+
+/// Brings what happens to the sockets of a host to the tasks that wait for it. A clone is the same reactor; it ends when all of them and all sockets
+/// made with them are dropped.
+#[derive(Clone)]
+pub struct Reactor(Rc<Shared>);
+
+struct Shared {
+    host: Host,
+    task: AbortHandle,
+}
+
+impl fmt::Debug for Reactor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reactor").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Reactor {
+    /// Begins to listen for the host's events, by a task of the `LocalSet` that this is called in.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    ///
+    /// # Panics
+    /// Outside of a `LocalSet`, and of a runtime with I/O.
+    pub fn new(host: &Host) -> io::Result<Self> {
+        // The new constructors are `unsafe`: the descriptor has to stay open and the same. One that nobody else has does.
+        let own = host.readiness().try_clone_to_owned()?;
+        #[expect(deprecated)]
+        let fd = AsyncFd::with_interest(own, Interest::READABLE)?;
+        let task = spawn_local(run(host.clone(), fd)).abort_handle();
+        Ok(Self(Rc::new(Shared { host: host.clone(), task })))
+    }
+
+    /// The host.
+    pub fn host(&self) -> &Host {
+        &self.0.host
+    }
+}
+
+/// Hears what has happened, and sleeps when nothing has. While tasks run nobody has to ring: their calls hear what happens, and so does this once
+/// more before it sleeps.
+async fn run(host: Host, fd: AsyncFd<OwnedFd>) {
+    loop {
+        if host.with(HostState::take_news) || host.arm() {
+            if host.is_stopped() {
+                return host.with(HostState::wake_all);
+            }
+            host.disarm();
+            yield_now().await;
+            continue;
+        }
+        match fd.readable().await {
+            Ok(mut guard) => guard.clear_ready(),
+            // The runtime ends.
+            Err(_) => return,
+        }
+    }
+}
