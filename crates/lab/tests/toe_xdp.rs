@@ -5,6 +5,7 @@ mod support;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::Barrier;
 use std::thread::scope;
@@ -12,13 +13,17 @@ use std::time::Instant;
 
 use millrace_lab::netns::{CLIENT_IP, SERVER_IP, TwoHosts};
 use millrace_lab::tap_host::has_v6;
+use millrace_netio::bpf::{Assembler, InterfaceLink, Program, ProgramType, Reg};
 use millrace_netio::features::DeviceFeatures;
 use millrace_netio::xdp::XdpRawConfig;
 use millrace_offload::toe::{Engine, EngineSettings, TcpStream, XdpDevice};
-use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+use rustix::process::Uid;
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_thread_res_uid};
 use support::{TIMEOUT, echo_server, kernel_calls, pattern, ping};
 
 const PORT: u16 = 7200;
+/// The verdict "to the kernel".
+const XDP_PASS: i32 = 2;
 /// The interface that engine and kernel share, and the one at the other end.
 const SHARED: &str = "vs";
 const FAR: &str = "vc";
@@ -49,11 +54,16 @@ fn far_v4() -> Ipv4Addr {
 impl Cable {
     /// Both kernels, joined; `None`, with the reason printed, without rights.
     fn lay() -> Option<Self> {
+        Self::lay_with(1)
+    }
+
+    /// The same with so many queues each way.
+    fn lay_with(queues: u32) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             eprintln!("skipped: needs root");
             return None;
         }
-        let hosts = TwoHosts::new(true).unwrap();
+        let hosts = TwoHosts::with_queues(true, queues).unwrap();
         // Nobody computes checksums for an XDP program, or cuts what its peer has not cut.
         let off = "tx off tso off gso off";
         run("ip", &format!("netns exec {} ethtool -K {FAR} {off}", hosts.client));
@@ -69,7 +79,11 @@ impl Cable {
 
     /// With an engine; `None`, with the reason printed, on a kernel without AF_XDP.
     fn with_engine() -> Option<Self> {
-        let mut cable = Self::lay()?;
+        Self::lay()?.start_engine()
+    }
+
+    fn start_engine(mut self) -> Option<Self> {
+        let cable = &mut self;
         match cable.hosts.inside_server(start).unwrap() {
             Ok(engine) => cable.engine = Some(engine),
             Err(error) if error.to_string().contains("built without AF_XDP") => {
@@ -78,7 +92,7 @@ impl Cable {
             }
             Err(error) => panic!("{error}"),
         }
-        Some(cable)
+        Some(self)
     }
 
     fn engine(&self) -> &Engine {
@@ -99,11 +113,16 @@ impl Cable {
 }
 
 fn start() -> std::io::Result<Engine> {
+    start_on(SHARED)
+}
+
+fn start_on(interface: &str) -> std::io::Result<Engine> {
     let v6 = has_v6().then_some((ENGINE_V6.into(), 64));
     let addresses: Vec<_> = [(ENGINE_V4.into(), 24)].into_iter().chain(v6).collect();
-    let mut settings = EngineSettings::new(&addresses).on_ethernet(SHARED)?;
+    let mut settings = EngineSettings::new(&addresses).on_ethernet(interface)?;
     settings.interface.gateway_v4 = Some(far_v4());
-    let device = XdpDevice::open(&XdpRawConfig::new(SHARED), &settings.interface)?;
+    settings.interface.gateway_v6 = has_v6().then_some(FAR_V6);
+    let device = XdpDevice::open(&XdpRawConfig::new(interface), &settings.interface)?;
     Engine::start(&settings, Box::new(device))
 }
 
@@ -326,15 +345,235 @@ fn an_interface_that_goes_ends_the_engine_and_a_second_one_is_refused() {
     assert!(text.contains(SHARED) && text.contains("down or gone"), "{text}");
 }
 
+/// What is said where no engine can be.
+fn refusal(cable: &Cable, on: &str) -> std::io::Error {
+    cable.beside(|| start_on(on).err().expect("there can be none"))
+}
+
 #[test]
 fn without_rights_a_tun_device_is_named() {
     let Some(cable) = Cable::lay() else { return };
-    let error = cable.beside(|| {
-        // Of this thread only, which ends here.
+    // Of this thread only, which ends here.
+    let drop_capabilities = || {
         let sets = capabilities(None).unwrap();
         set_capabilities(None, CapabilitySets { effective: CapabilitySet::empty(), ..sets }).unwrap();
-        start().err().expect("it has no rights")
+    };
+    let be_nobody = || {
+        let nobody = Uid::from_raw(65_534);
+        set_thread_res_uid(nobody, nobody, nobody).unwrap();
+    };
+    for lose in [&drop_capabilities as &(dyn Fn() + Sync), &be_nobody] {
+        let error = cable.beside(|| {
+            lose();
+            start().err().expect("it has no rights")
+        });
+        let text = error.to_string();
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+        assert!(
+            text.contains("TUN device") && text.contains("CAP_NET_RAW") && text.contains(SHARED),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn where_no_engine_can_be_the_sentence_says_what_to_do() {
+    let Some(cable) = Cable::lay() else { return };
+    let text = refusal(&cable, "lo").to_string();
+    assert!(text.contains("interface lo has no Ethernet address") && text.contains("TUN device"), "{text}");
+    let text = refusal(&cable, "gone7").to_string();
+    assert!(text.contains("gone7") && text.contains("ip link"), "{text}");
+    run("ip", &format!("-n {} link set {SHARED} down", cable.hosts.server));
+    let text = refusal(&cable, SHARED).to_string();
+    assert!(text.contains(SHARED) && text.contains("ip link set up"), "{text}");
+    run("ip", &format!("-n {} link set {SHARED} up", cable.hosts.server));
+    // Somebody else's program.
+    let other = cable.beside(|| {
+        let mut code = Assembler::default();
+        code.mov(Reg::R0, XDP_PASS);
+        code.exit();
+        let program = Program::load("pass", ProgramType::XdpFrags, code).unwrap();
+        InterfaceLink::attach(&program, SHARED).unwrap()
     });
-    assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
-    assert!(error.to_string().contains("TUN device") && error.to_string().contains("CAP_NET_RAW"), "{error}");
+    let text = refusal(&cable, SHARED).to_string();
+    let words = [SHARED, "another program", "xdp off", "TUN device"];
+    assert!(words.iter().all(|word| text.contains(word)), "{text}");
+    drop(other);
+    let begun = Instant::now();
+    while let Err(error) = cable.beside(start) {
+        assert!(begun.elapsed() < TIMEOUT, "{error}");
+    }
+}
+
+#[test]
+fn all_queues_of_an_interface_are_heard() {
+    const QUEUES: u32 = 4;
+    const CALLS: usize = 24;
+    let Some(mut cable) = Cable::lay_with(QUEUES).and_then(Cable::start_engine) else { return };
+    let listening = Barrier::new(2);
+    scope(|scope| {
+        let (cable, listening) = (&cable, &listening);
+        scope.spawn(move || {
+            let host = cable.engine().attach().unwrap();
+            echo_server(&host, (ENGINE_V4, PORT).into(), CALLS, || {
+                listening.wait();
+            });
+        });
+        listening.wait();
+        cable.far(|| {
+            std::thread::scope(|scope| {
+                for call in 0..CALLS {
+                    scope.spawn(move || kernel_calls((ENGINE_V4, PORT).into(), call as u64, 30_000 + call));
+                }
+            });
+        });
+    });
+    // The far kernel has chosen a queue for each connection. All of them together fit one queue, so nothing can have been lost.
+    let statistics = run("ip", &format!("netns exec {} ethtool -S {SHARED}", cable.hosts.server));
+    let of = |queue: u32, what: &str| {
+        let name = format!("rx_queue_{queue}_{what}: ");
+        let value = statistics.lines().find_map(|line| line.trim().strip_prefix(&name));
+        value.unwrap_or_else(|| panic!("{name} in {statistics}")).parse::<u64>().unwrap()
+    };
+    let used = (0..QUEUES).filter(|&queue| of(queue, "xdp_redirect") > 10).count();
+    assert!(used >= 2, "{CALLS} connections came by {used} queue: {statistics}");
+    let lost: u64 = (0..QUEUES).map(|queue| of(queue, "xdp_drops") + of(queue, "drops")).sum();
+    let counters = cable.engine.take().unwrap().stop().unwrap();
+    assert_eq!(
+        (lost, counters.stack.bad_checksums, counters.stack.accepted),
+        (0, 0, CALLS as u64),
+        "{statistics}"
+    );
+}
+
+#[test]
+fn datagrams_and_fragments_to_the_engines_address_are_the_kernels() {
+    let Some(cable) = Cable::with_engine() else { return };
+    // The engine has the address at the cable, the kernel elsewhere; it asks for neighbours by its own one, else the engine got the answers.
+    let announce = format!("net.ipv4.conf.{SHARED}.arp_announce=2");
+    run("ip", &format!("netns exec {} sysctl -q -w {announce}", cable.hosts.server));
+    run("ip", &format!("-n {} addr add {ENGINE_V4}/32 dev lo", cable.hosts.server));
+    if has_v6() {
+        run("ip", &format!("-n {} addr add {ENGINE_V6}/128 dev lo nodad", cable.hosts.server));
+    }
+    for (ours, far) in ends() {
+        let here = cable.beside(|| UdpSocket::bind((ours, PORT)).unwrap());
+        here.set_read_timeout(Some(TIMEOUT)).unwrap();
+        let there = cable.far(|| UdpSocket::bind((far, 0)).unwrap());
+        there.set_read_timeout(Some(TIMEOUT)).unwrap();
+        let mut buffer = [0; 9000];
+        // The last two are cut.
+        for length in [1, 1400, 4000, 8000] {
+            let sent = pattern(length as u64, 0, length);
+            there.send_to(&sent, (ours, PORT)).unwrap();
+            let (count, from) = here.recv_from(&mut buffer).unwrap();
+            assert_eq!(&buffer[..count], sent, "{ours}: {length} bytes");
+            here.send_to(&sent, from).unwrap();
+            let (count, _) = there.recv_from(&mut buffer).unwrap();
+            assert_eq!(&buffer[..count], sent, "{ours}: {length} bytes back");
+        }
+        // What asks for the engine is answered all the same, and an echo request in pieces by the kernel.
+        for length in [1000, 4000] {
+            let data = pattern(2, 0, length);
+            assert_eq!(
+                cable.far(|| ping(ours, &data)).map(|back| back == data),
+                Ok(true),
+                "{ours}: {length}"
+            );
+        }
+    }
+}
+
+/// A host behind the far one, which lets no packet of the usual length pass to there.
+struct Behind {
+    namespace: String,
+}
+
+const BEHIND_V4: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 2);
+const BEHIND_V6: Ipv6Addr = Ipv6Addr::new(0xfd78, 0, 0, 0, 0, 0, 0, 2);
+const BEHIND_MTU: u32 = 1300;
+
+impl Behind {
+    fn lay(cable: &Cable) -> Self {
+        let (far, namespace) = (&cable.hosts.client, format!("{}-b", cable.hosts.client));
+        let behind = Self { namespace: namespace.clone() };
+        run("ip", &format!("netns add {namespace}"));
+        run("ip", &format!("-n {far} link add vb type veth peer name va netns {namespace}"));
+        let ends =
+            [(far, "vb", "198.18.1.1/24", "fd78::1/64"), (&namespace, "va", "198.18.1.2/24", "fd78::2/64")];
+        for (at, device, v4, v6) in ends {
+            run("ip", &format!("-n {at} addr add {v4} dev {device}"));
+            if has_v6() {
+                run("ip", &format!("-n {at} addr add {v6} dev {device} nodad"));
+            }
+            run("ip", &format!("-n {at} link set {device} up"));
+        }
+        // Of the router's way there: the host behind it promises to take longer packets.
+        run("ip", &format!("-n {far} route change 198.18.1.0/24 dev vb mtu lock {BEHIND_MTU}"));
+        run("ip", &format!("-n {namespace} route add default via 198.18.1.1"));
+        let mut switches = vec!["net.ipv4.ip_forward=1"];
+        if has_v6() {
+            run("ip", &format!("-n {far} -6 route change fd78::/64 dev vb mtu lock {BEHIND_MTU}"));
+            run("ip", &format!("-n {namespace} -6 route add default via fd78::1"));
+            switches.push("net.ipv6.conf.all.forwarding=1");
+        }
+        for switch in switches {
+            run("ip", &format!("netns exec {far} sysctl -q -w {switch}"));
+        }
+        behind
+    }
+
+    /// A listener there.
+    fn listen(&self, at: IpAddr) -> std::net::TcpListener {
+        let namespace = std::fs::File::open(format!("/run/netns/{}", self.namespace)).unwrap();
+        scope(|scope| {
+            let listens = scope.spawn(|| {
+                let kind = Some(rustix::thread::LinkNameSpaceType::Network);
+                rustix::thread::move_into_link_name_space(namespace.as_fd(), kind).unwrap();
+                std::net::TcpListener::bind((at, PORT)).unwrap()
+            });
+            listens.join().unwrap()
+        })
+    }
+}
+
+impl Drop for Behind {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.namespace]).output();
+    }
+}
+
+#[test]
+fn a_router_with_a_smaller_mtu_is_heard() {
+    const BYTES: usize = 400_000;
+    let Some(mut cable) = Cable::with_engine() else { return };
+    let behind = Behind::lay(&cable);
+    let v6 = has_v6().then_some(IpAddr::from(BEHIND_V6));
+    for at in [BEHIND_V4.into()].into_iter().chain(v6) {
+        let listener = behind.listen(at);
+        scope(|scope| {
+            scope.spawn(|| far_echo(&listener, 1));
+            let host = cable.engine().attach().unwrap();
+            let mut stream = TcpStream::connect_timeout(&host, (at, PORT).into(), TIMEOUT).unwrap();
+            stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+            for from in (0..BYTES).step_by(50_000) {
+                stream.write_all(&pattern(3, from, 50_000)).unwrap();
+                let mut back = vec![0; 50_000];
+                stream.read_exact(&mut back).unwrap();
+                assert!(back == pattern(3, from, 50_000), "{at} from {from} on");
+            }
+        });
+    }
+    // And one that says that there is no way: the SYN is sent again, so it is told of and goes on.
+    run("ip", &format!("-n {} route add unreachable 198.18.2.0/24", cable.hosts.client));
+    let host = cable.engine().attach().unwrap();
+    let nowhere = SocketAddr::from(([198, 18, 2, 1], PORT));
+    let error =
+        TcpStream::connect_timeout(&host, nowhere, std::time::Duration::from_millis(300)).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    drop(host);
+    let counters = cable.engine.take().unwrap().stop().unwrap();
+    let too_big = counters.stack.icmp_too_big;
+    assert!(too_big > v6.map_or(0, |_| 1), "a report of each family: {counters:?}");
+    assert!(counters.stack.icmp_in > too_big, "the last one says that there is no way: {counters:?}");
 }

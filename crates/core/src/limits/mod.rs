@@ -376,6 +376,10 @@ pub const RX_LOOK_NS: u64 = 100_000_000;
 pub const MAX_XDP_RX_FRAMES: u32 = 2048;
 /// Frames each way of a device for whole frames that nobody chose another number for: four turns of a TCP engine.
 pub const DEFAULT_XDP_RAW_FRAMES: u32 = 1024;
+/// Queues of an interface that such a device takes at once: as many as large servers have cores, and 52 MiB of locked memory.
+pub const MAX_XDP_RAW_QUEUES: u32 = 64;
+/// Queues that all frames are there for; of more, each has a part, as each has a part of the traffic.
+pub const XDP_RAW_FULL_QUEUES: u32 = 8;
 /// Longest frame of such a device, either way: what a frame to receive into has left behind the 256 bytes of the kernel.
 pub const XDP_RAW_FRAME_BYTES: usize = 4096 - 256;
 

@@ -32,7 +32,7 @@ pub enum XdpError {
     /// The memory that frames are sent from may not be locked.
     #[error(
         "AF_XDP on {interface}: the kernel would have to lock {bytes} bytes of memory and may not ({source}); \
-         give the program CAP_IPC_LOCK, raise its limit of locked memory (ulimit -l, LimitMEMLOCK=infinity), or choose a smaller cache"
+         give the program CAP_IPC_LOCK, raise its limit of locked memory (ulimit -l, LimitMEMLOCK=infinity), or choose a smaller cache, or an interface with fewer queues"
     )]
     Locked {
         /// The interface.
@@ -41,6 +41,18 @@ pub enum XdpError {
         bytes: usize,
         /// What the kernel said.
         source: io::Error,
+    },
+    /// The interface has more queues than one device takes.
+    #[error(
+        "AF_XDP on {interface}: it has {count} receive queues, and one device takes {} of them at most; give it fewer \
+         (ethtool -L {interface} combined {0})",
+        millrace_core::limits::MAX_XDP_RAW_QUEUES
+    )]
+    Queues {
+        /// The interface.
+        interface: String,
+        /// Its queues.
+        count: u32,
     },
     /// The arena has too few extents aside.
     #[error(

@@ -29,6 +29,7 @@
 //! | `tx` | [`XdpTx`]: the egress path |
 //! | `rx` | [`XdpRx`]: the ingress path |
 //! | `raw` | [`XdpRaw`]: whole frames both ways, for a network stack of one's own |
+//! | `queues` | [`XdpQueues`]: the same by all queues of an interface |
 //! | `memory` | [`MemoryNic`]: the other end of rings in memory, for tests |
 //! | `steer` | the program that says which packets come in by sockets of ours |
 //! | `sys` | shared memory, the only `unsafe` |
@@ -38,6 +39,7 @@
 mod error;
 mod memory;
 mod output;
+mod queues;
 mod raw;
 pub mod ring;
 mod row;
@@ -52,6 +54,7 @@ pub mod umem;
 pub use error::XdpError;
 pub use memory::{MemoryNic, MemoryPacket};
 pub use output::XdpCounters;
+pub use queues::XdpQueues;
 pub use raw::{XdpRaw, XdpRawConfig, XdpRawCounters};
 pub use rx::{XdpRx, XdpRxConfig};
 pub use strategy::{Abilities, Strategy};

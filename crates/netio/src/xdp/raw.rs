@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use millrace_core::limits::{
     DEFAULT_XDP_RAW_FRAMES, EXTENT_BYTES, MAX_XDP_RX_FRAMES, RX_BATCH_PACKETS, RX_LOOK_NS,
-    XDP_RAW_FRAME_BYTES,
+    XDP_RAW_FRAME_BYTES, XDP_RAW_FULL_QUEUES,
 };
 use millrace_core::pool::{ExtentArena, HeapRegion};
 use millrace_core::time::Instant;
@@ -33,8 +33,10 @@ pub struct XdpRawConfig {
     pub interface: String,
     /// Its queue. There is one socket for each queue at most.
     pub queue: u32,
-    /// Frames of 4 KiB each way; rounded up to a power of two, at least a batch and at most [`MAX_XDP_RX_FRAMES`]. The kernel locks them all.
+    /// Frames of 4 KiB to receive into; rounded up to a power of two, at least a batch and at most [`MAX_XDP_RX_FRAMES`]. The kernel locks them all.
     pub frames: u32,
+    /// The same to send from.
+    pub send_frames: u32,
     /// Whether the device is to use the memory itself; only some drivers can.
     pub zero_copy: bool,
 }
@@ -42,22 +44,49 @@ pub struct XdpRawConfig {
 impl XdpRawConfig {
     /// The first queue, by copies.
     pub fn new(interface: &str) -> Self {
-        Self { interface: interface.to_owned(), queue: 0, frames: DEFAULT_XDP_RAW_FRAMES, zero_copy: false }
+        Self {
+            interface: interface.to_owned(),
+            queue: 0,
+            frames: DEFAULT_XDP_RAW_FRAMES,
+            send_frames: DEFAULT_XDP_RAW_FRAMES,
+            zero_copy: false,
+        }
     }
 
-    fn frames(&self) -> u32 {
-        self.frames.clamp(RX_BATCH_PACKETS as u32, MAX_XDP_RX_FRAMES).next_power_of_two()
+    /// What each of `count` queues takes: a whole device's frames to receive into, or its part of those of [`XDP_RAW_FULL_QUEUES`]. Only the
+    /// first one sends.
+    pub(super) fn share_of(&self, count: u32, is_first: bool) -> Self {
+        let send_frames = if is_first { self.send_frames } else { 0 };
+        let frames = self.frames * XDP_RAW_FULL_QUEUES / count.max(XDP_RAW_FULL_QUEUES);
+        Self { frames, send_frames, ..self.clone() }
     }
 
-    /// Extents that frames of one direction take.
-    fn extents(&self) -> u32 {
-        self.frames().div_ceil((EXTENT_BYTES / CHUNK_BYTES) as u32)
+    /// Bytes of memory that the kernel locks.
+    pub(super) fn memory_bytes(&self) -> usize {
+        (extents(self.receives()) + extents(self.sends())) as usize * EXTENT_BYTES
+    }
+
+    fn receives(&self) -> u32 {
+        whole_ring(self.frames)
+    }
+
+    fn sends(&self) -> u32 {
+        whole_ring(self.send_frames)
     }
 
     fn arena(&self) -> Arc<ExtentArena> {
-        let extents = 2 * self.extents();
+        let extents = extents(self.receives()) + extents(self.sends());
         ExtentArena::with_aside(Box::new(HeapRegion::new(extents as usize)), extents)
     }
+}
+
+fn whole_ring(frames: u32) -> u32 {
+    frames.clamp(RX_BATCH_PACKETS as u32, MAX_XDP_RX_FRAMES).next_power_of_two()
+}
+
+/// Extents that so many frames take.
+fn extents(frames: u32) -> u32 {
+    frames.div_ceil((EXTENT_BYTES / CHUNK_BYTES) as u32)
 }
 
 millrace_core::counters! {
@@ -114,9 +143,9 @@ impl XdpRaw {
             arena: Arc::clone(&arena),
             zero_copy: config.zero_copy,
             multi: false,
-            tx_entries: config.frames(),
-            rx_entries: config.frames(),
-            tx_budget: config.frames(),
+            tx_entries: config.sends(),
+            rx_entries: config.receives(),
+            tx_budget: config.sends(),
         })?;
         let Some(rx) = rings.rx else { unreachable!("the socket was made to receive") };
         let chunk = socket.tx_budget();
@@ -131,14 +160,14 @@ impl XdpRaw {
     pub fn over_memory(
         config: &XdpRawConfig,
     ) -> Result<(Self, MemoryNic, Producer<Desc>, Consumer<u64>), XdpError> {
-        let (arena, entries) = (config.arena(), config.frames());
-        let (tx, driver_tx) = Ring::heap(entries);
-        let (driver_completion, completion) = Ring::heap(entries);
-        let (driver_rx, rx) = Ring::heap(entries);
-        let (fill, driver_fill) = Ring::heap(entries);
+        let (arena, receives, sends) = (config.arena(), config.receives(), config.sends());
+        let (tx, driver_tx) = Ring::heap(sends);
+        let (driver_completion, completion) = Ring::heap(sends);
+        let (driver_rx, rx) = Ring::heap(receives);
+        let (fill, driver_fill) = Ring::heap(receives);
         let bell = Arc::new(MemoryBell::default());
         let nic = MemoryNic::new(driver_tx, driver_completion, Arc::clone(&arena), Arc::clone(&bell));
-        let raw = Self::build(config, &arena, Far::Memory(bell), (tx, completion, rx, fill), entries)?;
+        let raw = Self::build(config, &arena, Far::Memory(bell), (tx, completion, rx, fill), sends)?;
         Ok((raw, nic, driver_rx, driver_fill))
     }
 
@@ -149,11 +178,12 @@ impl XdpRaw {
         (tx, completion, rx, mut fill): (Producer<Desc>, Consumer<u64>, Consumer<Desc>, Producer<u64>),
         chunk: u32,
     ) -> Result<Self, XdpError> {
-        let needed = config.extents();
-        let [mut incoming, outgoing] = [(); 2].map(|()| Frames::take_from(arena, needed, false, CHUNK_BYTES));
-        if outgoing.extents() < needed {
+        let needed = [config.receives(), config.sends()].map(extents);
+        let [mut incoming, outgoing] =
+            needed.map(|needed| Frames::take_from(arena, needed, false, CHUNK_BYTES));
+        if outgoing.extents() < needed[1] {
             let (interface, found) = (config.interface.clone(), outgoing.extents());
-            return Err(XdpError::NoReceiveFrames { interface, needed, found });
+            return Err(XdpError::NoReceiveFrames { interface, needed: needed[1], found });
         }
         while fill.free(1) > 0
             && let Some(frame) = incoming.take(FrameKind::Full)

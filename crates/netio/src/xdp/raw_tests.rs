@@ -14,7 +14,7 @@ struct Driver {
 }
 
 fn device() -> (XdpRaw, Driver) {
-    let config = XdpRawConfig { frames: FRAMES, ..XdpRawConfig::new("memory") };
+    let config = XdpRawConfig { frames: FRAMES, send_frames: FRAMES, ..XdpRawConfig::new("memory") };
     let (raw, nic, rx, fill) = XdpRaw::over_memory(&config).unwrap();
     (raw, Driver { nic, rx, fill })
 }

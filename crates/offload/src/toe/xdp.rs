@@ -15,7 +15,7 @@ use millrace_core::wire::frame::{ETHERNET_HEADER_BYTES, VLAN_TAG_BYTES};
 use millrace_netio::bpf::BpfError;
 use millrace_netio::features::DeviceFeatures;
 use millrace_netio::xdp::steer::{SteerError, Steering};
-use millrace_netio::xdp::{XdpError, XdpRaw, XdpRawConfig};
+use millrace_netio::xdp::{XdpError, XdpQueues, XdpRawConfig};
 use millrace_tcp::ip;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
@@ -26,55 +26,54 @@ use super::device::Device;
 /// Longest IP packet of an engine behind such a device.
 const MAX_MTU: u32 = (XDP_RAW_FRAME_BYTES - ETHERNET_HEADER_BYTES - VLAN_TAG_BYTES) as u32;
 
-/// A queue of an Ethernet interface, which the engine shares with the kernel: each has addresses of its own.
+/// All queues of an Ethernet interface, which the engine shares with the kernel: each has addresses of its own.
 ///
 /// The kernel gets everything again when this is dropped, or the process ends however it does.
 pub struct XdpDevice {
     // In this order: no frame is given to a socket that is gone.
     _steering: Steering,
-    raw: XdpRaw,
+    queues: XdpQueues,
     /// Member of the groups that others ask for the engine's addresses, so that the interface lets them in.
     _groups: Option<OwnedFd>,
 }
 
 impl XdpDevice {
-    /// Takes the queue, and the frames for the addresses of `interface` from the kernel. Those addresses must not be the kernel's. The
+    /// Takes the queues, whichever `config` names, and the frames for the addresses of `interface` from the kernel. Those addresses must not be the kernel's. The
     /// interface is one of the calling thread's network namespace.
     ///
     /// # Errors
-    /// Rights or abilities that are missing (a TUN device needs fewer), an interface that is not there, or has several queues of which the
-    /// engine would hear one; settings for another link.
+    /// Rights or abilities that are missing (a TUN device needs fewer), an interface that is not there; settings for another link.
     pub fn open(config: &XdpRawConfig, interface: &ip::Settings) -> io::Result<Self> {
         let features = DeviceFeatures::of(&config.interface).map_err(io::Error::other)?;
         check(&features, interface)?;
-        let raw = XdpRaw::open(config).map_err(from_xdp)?;
+        let queues = XdpQueues::open(config, features.rx_queues.unwrap_or(1)).map_err(from_xdp)?;
         let groups = join(&features, interface)?;
         let steering = Steering::attach(&config.interface).map_err(from_steering)?;
         for address in &interface.addresses {
             steering.steer_address(address.ip).map_err(from_steering)?;
         }
-        if let Some(socket) = raw.socket_fd() {
-            steering.set_socket(config.queue, socket).map_err(from_steering)?;
+        for (queue, socket) in queues.sockets() {
+            steering.set_socket(queue, socket).map_err(from_steering)?;
         }
-        Ok(Self { _steering: steering, raw, _groups: groups })
+        Ok(Self { _steering: steering, queues, _groups: groups })
     }
 }
 
 impl Device for XdpDevice {
     fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> io::Result<bool> {
-        Ok(self.raw.receive(take))
+        Ok(self.queues.receive(take))
     }
 
     fn send(&mut self, packet: &[u8]) -> io::Result<bool> {
-        self.raw.send(packet).map_err(io::Error::other)
+        self.queues.send(packet).map_err(io::Error::other)
     }
 
     fn flush(&mut self, now: Instant) -> io::Result<bool> {
-        self.raw.flush(now).map_err(io::Error::other)
+        self.queues.flush(now).map_err(io::Error::other)
     }
 
     fn readable(&self) -> Option<BorrowedFd<'_>> {
-        self.raw.socket_fd()
+        self.queues.readable()
     }
 }
 
@@ -86,13 +85,18 @@ impl EngineSettings {
     /// There is no such interface, or it has no Ethernet address.
     pub fn on_ethernet(mut self, interface: &str) -> io::Result<Self> {
         let features = DeviceFeatures::of(interface).map_err(io::Error::other)?;
-        let Some(mac) = features.mac else { return Err(no_ethernet(interface)) };
+        let Some(mac) = station(&features) else { return Err(no_ethernet(interface)) };
         self.interface.link = ip::Link::Ethernet { mac, vlan: None };
         self.interface.scope = features.if_index;
         self.interface.mtu = features.mtu.min(MAX_MTU) as u16;
         self.stack.config.mtu = self.interface.mtu;
         Ok(self)
     }
+}
+
+/// The Ethernet address of an interface. That of loopback is all zeros, and is none.
+fn station(features: &DeviceFeatures) -> Option<[u8; 6]> {
+    features.mac.filter(|mac| *mac != [0; 6])
 }
 
 fn no_ethernet(interface: &str) -> io::Error {
@@ -105,7 +109,7 @@ fn no_ethernet(interface: &str) -> io::Error {
 /// Whether what the engine sends fits the interface, and what comes for it reaches the queue.
 fn check(features: &DeviceFeatures, settings: &ip::Settings) -> io::Result<()> {
     let name = &features.name;
-    let own = features.mac.ok_or_else(|| no_ethernet(name))?;
+    let own = station(features).ok_or_else(|| no_ethernet(name))?;
     let invalid = |text| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     if !matches!(settings.link, ip::Link::Ethernet { mac, .. } if mac == own) {
         return invalid(format!(
@@ -120,13 +124,7 @@ fn check(features: &DeviceFeatures, settings: &ip::Settings) -> io::Result<()> {
             settings.mtu
         ));
     }
-    match features.rx_queues {
-        Some(queues) if queues > 1 => invalid(format!(
-            "interface {name} has {queues} receive queues and the engine hears one: give it one (ethtool -L {name} combined 1), or \
-             choose a TUN device"
-        )),
-        _ => Ok(()),
-    }
+    Ok(())
 }
 
 /// Has the interface receive what is sent to the groups of the engine's IPv6 addresses, for as long as the descriptor is open.

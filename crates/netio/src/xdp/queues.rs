@@ -1,0 +1,109 @@
+//! All receive queues of one interface: an [`XdpRaw`] for each, since the kernel gives a queue to one socket only.
+//!
+//! A frame may come by any of them, whichever the card or the sender's end of a veth pair chooses; all are sent by the first. So nothing that
+//! is sent is overtaken, and only the first needs frames to send.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use millrace_core::limits::{MAX_XDP_RAW_QUEUES, RX_BATCH_PACKETS};
+use millrace_core::time::Instant;
+use rustix::event::epoll;
+
+use super::error::XdpError;
+use super::raw::{XdpRaw, XdpRawConfig};
+
+/// The queues of an interface, as one device.
+pub struct XdpQueues {
+    queues: Box<[XdpRaw]>,
+    /// The queue that is looked at, and how many frames it may give before the next one has its turn.
+    at: usize,
+    left: usize,
+    /// Readable when a frame waits in any of several queues.
+    wait: Option<OwnedFd>,
+}
+
+impl XdpQueues {
+    /// Opens the first `count` queues. Many share the frames to receive into.
+    ///
+    /// # Errors
+    /// Says which step failed, with which queue, and what to do about it; more than [`MAX_XDP_RAW_QUEUES`].
+    pub fn open(config: &XdpRawConfig, count: u32) -> Result<Self, XdpError> {
+        if count > MAX_XDP_RAW_QUEUES {
+            return Err(XdpError::Queues { interface: config.interface.clone(), count });
+        }
+        let each = |queue| XdpRawConfig { queue, ..config.share_of(count, queue == 0) };
+        let bytes = (0..count).map(|queue| each(queue).memory_bytes()).sum();
+        // What cannot be locked is all of it: one queue alone may have fitted.
+        let of_all = |error| match error {
+            XdpError::Locked { interface, source, .. } => XdpError::Locked { interface, bytes, source },
+            other => other,
+        };
+        let queues = (0..count).map(|queue| XdpRaw::open(&each(queue)).map_err(of_all));
+        let mut this = Self::of(queues.collect::<Result<_, _>>()?);
+        if count > 1 {
+            let call = |source: rustix::io::Errno| XdpError::Call {
+                interface: config.interface.clone(),
+                queue: 0,
+                what: "wait at several queues",
+                source: source.into(),
+                remedy: "raise the limit of open files (ulimit -n), or give the interface one queue (ethtool -L IF combined 1)",
+            };
+            this.wait = Some(this.epoll().map_err(call)?);
+        }
+        Ok(this)
+    }
+
+    fn of(queues: Box<[XdpRaw]>) -> Self {
+        Self { queues, at: 0, left: RX_BATCH_PACKETS, wait: None }
+    }
+
+    fn epoll(&self) -> rustix::io::Result<OwnedFd> {
+        let wait = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        for (queue, socket) in self.sockets() {
+            epoll::add(&wait, socket, epoll::EventData::new_u64(queue.into()), epoll::EventFlags::IN)?;
+        }
+        Ok(wait)
+    }
+
+    /// The queues and their sockets, for [`Steering::set_socket`](super::steer::Steering::set_socket).
+    pub fn sockets(&self) -> impl Iterator<Item = (u32, BorrowedFd<'_>)> {
+        (0..).zip(&self.queues).filter_map(|(queue, raw)| Some((queue, raw.socket_fd()?)))
+    }
+
+    /// Lends the next frame to `take`; false: there is none in any queue now. After a batch of one queue the next one has its turn.
+    pub fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> bool {
+        for _ in 0..=self.queues.len() {
+            if self.left > 0 && self.queues[self.at].receive(take) {
+                self.left -= 1;
+                return true;
+            }
+            (self.at, self.left) = ((self.at + 1) % self.queues.len(), RX_BATCH_PACKETS);
+        }
+        false
+    }
+
+    /// As [`XdpRaw::send`].
+    ///
+    /// # Errors
+    /// The interface is down or gone.
+    pub fn send(&mut self, frame: &[u8]) -> Result<bool, XdpError> {
+        self.queues[0].send(frame)
+    }
+
+    /// As [`XdpRaw::flush`].
+    ///
+    /// # Errors
+    /// The interface is down or gone.
+    pub fn flush(&mut self, now: Instant) -> Result<bool, XdpError> {
+        self.queues[0].flush(now)
+    }
+
+    /// Readable when a frame waits in any queue; `None` over memory.
+    pub fn readable(&self) -> Option<BorrowedFd<'_>> {
+        self.wait.as_ref().map(AsFd::as_fd).or_else(|| self.queues[0].socket_fd())
+    }
+}
+
+#[cfg(test)]
+#[path = "queues_tests.rs"]
+mod tests;

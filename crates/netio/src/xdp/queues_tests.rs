@@ -1,0 +1,94 @@
+//! Several queues over rings in memory.
+
+use super::super::memory::MemoryNic;
+use super::super::ring::{Consumer, Desc, Producer};
+use super::*;
+
+const FRAMES: u32 = 256;
+
+struct Driver {
+    nic: MemoryNic,
+    rx: Producer<Desc>,
+    fill: Consumer<u64>,
+}
+
+fn queues(count: u32) -> (XdpQueues, Vec<Driver>) {
+    let config = XdpRawConfig { frames: FRAMES, ..XdpRawConfig::new("memory") };
+    let (queues, drivers): (Vec<_>, Vec<_>) = (0..count)
+        .map(|queue| {
+            let config = XdpRawConfig { queue, ..config.clone() };
+            let (raw, nic, rx, fill) = XdpRaw::over_memory(&config).unwrap();
+            (raw, Driver { nic, rx, fill })
+        })
+        .unzip();
+    (XdpQueues::of(queues.into()), drivers)
+}
+
+impl Driver {
+    /// Frames that say in their length which one it is.
+    fn deliver(&mut self, lengths: impl IntoIterator<Item = u32>) {
+        for len in lengths {
+            let address = self.fill.pop().unwrap();
+            self.fill.release();
+            assert!(self.rx.push(Desc { address, len, more: false }));
+        }
+        self.rx.publish();
+    }
+}
+
+fn next(queues: &mut XdpQueues) -> Option<usize> {
+    let mut got = None;
+    queues.receive(&mut |frame| got = Some(frame.len()));
+    got
+}
+
+#[test]
+fn a_full_queue_keeps_no_other_one_waiting_and_each_keeps_its_order() {
+    let (mut queues, mut drivers) = queues(4);
+    drivers[0].deliver(1000..1200);
+    drivers[2].deliver(2000..2003);
+    drivers[3].deliver(3000..3001);
+    let all: Vec<usize> = std::iter::from_fn(|| next(&mut queues)).collect();
+    let batch = RX_BATCH_PACKETS;
+    let expected: Vec<usize> =
+        (1000..1000 + batch).chain(2000..2003).chain([3000]).chain(1000 + batch..1200).collect();
+    assert_eq!(all, expected);
+    // And again, from wherever it stands now.
+    for driver in &mut drivers {
+        driver.deliver(500..700);
+    }
+    let mut all: Vec<usize> = std::iter::from_fn(|| next(&mut queues)).collect();
+    all.sort_unstable();
+    assert_eq!(all, (500..700).flat_map(|length| [length; 4]).collect::<Vec<_>>());
+    assert_eq!(next(&mut queues), None);
+}
+
+#[test]
+fn one_queue_alone_gives_more_than_a_batch() {
+    let (mut queues, mut drivers) = queues(1);
+    drivers[0].deliver(1..201);
+    assert_eq!(std::iter::from_fn(|| next(&mut queues)).count(), 200);
+}
+
+#[test]
+fn all_is_sent_by_the_first() {
+    let (mut queues, mut drivers) = queues(3);
+    for length in 60..70 {
+        assert!(queues.send(&vec![1; length]).unwrap());
+    }
+    queues.flush(Instant(1)).unwrap();
+    let sent: Vec<usize> = drivers.iter_mut().map(|driver| driver.nic.run().len()).collect();
+    assert_eq!(sent, [10, 0, 0]);
+}
+
+#[test]
+fn queues_share_the_memory_of_one_device() {
+    let config = XdpRawConfig::new("eth7");
+    assert_eq!(config.memory_bytes(), 8 << 20);
+    assert_eq!(config.share_of(1, true).memory_bytes(), 8 << 20);
+    let of = |count, is_first| config.share_of(count, is_first).memory_bytes();
+    assert_eq!((of(8, true), of(8, false)), (8 << 20, (4 << 20) + (256 << 10)));
+    assert_eq!((of(64, true), of(64, false)), ((4 << 20) + (512 << 10), (512 << 10) + (256 << 10)));
+    let error = XdpQueues::open(&config, MAX_XDP_RAW_QUEUES + 1).err().unwrap().to_string();
+    assert!(error.contains("eth7") && error.contains("ethtool -L eth7"), "{error}");
+}
