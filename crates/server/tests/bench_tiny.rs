@@ -133,6 +133,10 @@ fn every_benchmark_runs_and_keeps_the_form() {
             "tcp-turns" => {
                 assert!(promise(&report, "tcp-segment-ns")["value"].as_f64().unwrap() > 0.0, "{report}");
             }
+            "tcp-frames" => {
+                let figures = report["rows"][0]["figures"].as_array().unwrap();
+                assert!(figures.iter().all(|figure| figure["value"].as_f64().unwrap() > 0.0), "{report}");
+            }
             "rx" => assert!(promise(&report, "rx-gro-rate")["value"].as_f64().unwrap() > 0.0, "{report}"),
             _ => {}
         }

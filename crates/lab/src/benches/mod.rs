@@ -19,6 +19,7 @@ mod streams;
 mod sums;
 mod switches;
 mod tcp;
+mod tcp_frames;
 mod tcp_turns;
 mod transforms;
 mod tx;
@@ -32,6 +33,7 @@ pub const ALL: &[Bench] = &[
     transforms::BENCH,
     tcp::BENCH,
     tcp_turns::BENCH,
+    tcp_frames::BENCH,
     reads::BENCH,
     parity::BENCH,
     engine::BENCH,

@@ -1,20 +1,29 @@
-//! What the IP layer costs for each segment, in nanoseconds: headers of one that goes out, and finding one that has come in.
-//!
-//! `cargo run --release -p millrace-tcp --example frame_cost`. A line for each kind of link, family and number of neighbours that segments alternate
-//! between; the least of several rounds.
+//! What the IP layer costs for each segment, in nanoseconds: headers of one that goes out, and finding one that has come in. Nothing is sent.
 
 use std::hint::black_box;
 use std::net::IpAddr;
 use std::time::Instant as Clock;
 
+use anyhow::bail;
 use millrace_core::time::{Instant, NS_PER_S};
 use millrace_tcp::ip::{Incoming, Interface, Link, Outgoing, Settings};
 use millrace_tcp::stack::{Ecn, Out};
 use millrace_tcp::wire::FlowKey;
 
+use crate::frame::{Bench, Noise, Options, Report, Row};
+
+/// The benchmark.
+pub(super) const BENCH: Bench = Bench {
+    name: "tcp-frames",
+    shows: "ns for the headers of a segment that goes out and for one that is found in a frame, by link, family and number of neighbours",
+    not_for: "what a device or a state machine costs: nothing is sent, and the segments are always the same",
+    options: &["runs", "quick"],
+    targets: &[],
+    needs: &[],
+    run,
+};
+
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
-const SEGMENTS: u32 = 1_000_000;
-const ROUNDS: u32 = 7;
 const NOW: Instant = Instant(NS_PER_S);
 
 fn interface(link: Link) -> Interface {
@@ -95,61 +104,69 @@ fn out(flow: &FlowKey) -> Out<'_> {
 }
 
 /// Nanoseconds a call, the least of several rounds.
-fn measure(mut call: impl FnMut(u32)) -> f64 {
+fn measure(options: &Options, mut call: impl FnMut(u32)) -> f64 {
+    let calls: u32 = options.pick(1000, 100_000, 1_000_000);
     let round = |call: &mut dyn FnMut(u32)| {
         let begin = Clock::now();
-        (0..SEGMENTS).for_each(call);
-        begin.elapsed().as_nanos() as f64 / f64::from(SEGMENTS)
+        (0..calls).for_each(call);
+        begin.elapsed().as_nanos() as f64 / f64::from(calls)
     };
-    (0..ROUNDS).map(|_| round(&mut call)).fold(f64::INFINITY, f64::min)
+    let rounds = options.runs.unwrap_or(options.pick(1, 5, 7));
+    (0..rounds).map(|_| round(&mut call)).fold(f64::INFINITY, f64::min)
 }
 
-fn main() {
+fn run(options: &Options) -> anyhow::Result<Report> {
+    let mut report = Report::new("tcp-frames");
     let ethernet = Link::Ethernet { mac: MAC, vlan: None };
-    let links =
-        [("Ethernet", ethernet), ("VLAN", Link::Ethernet { mac: MAC, vlan: Some(7) }), ("bare IP", Link::Ip)];
-    println!("headers of a segment with time stamps, ns");
-    for (name, link) in links {
+    let vlan = Link::Ethernet { mac: MAC, vlan: Some(7) };
+    for (name, link) in [("Ethernet", ethernet), ("VLAN", vlan), ("bare IP", Link::Ip)] {
         for is_v4 in [true, false] {
+            options.go_on()?;
+            let mut row = Row::new(format!("{name}, IPv{}", if is_v4 { 4 } else { 6 }));
             for (ends, is_far, what) in [
                 (1, false, "one neighbour"),
                 (1000, true, "1000 ends, a gateway"),
                 (1000, false, "1000 neighbours"),
             ] {
-                let mut interface = interface(link);
-                let flows: Vec<FlowKey> = (0..ends).map(|number| flow(is_v4, number, is_far)).collect();
-                // As fast as solicitations are allowed, and before the first neighbour has to be asked again.
-                let at = |number: usize| NOW.plus_ns(number as u64 * 10_000_000);
-                flows.iter().enumerate().for_each(|(number, flow)| resolve(&mut interface, flow, at(number)));
-                let now = at(flows.len());
-                let mut buffer = [0; 128];
-                let ns = measure(|number| {
-                    let flow = &flows[number as usize % flows.len()];
-                    let outgoing = interface.headers(&out(black_box(flow)), now, black_box(&mut buffer));
-                    assert!(matches!(outgoing, Outgoing::Written(_)));
-                });
-                println!("{name:9} IPv{} {what:21} {ns:6.1}", if is_v4 { 4 } else { 6 });
+                row = row.with(what, headers(options, link, is_v4, (ends, is_far)), "ns");
             }
+            report.rows.push(row.with("a segment found", found(options, link, is_v4)?, "ns"));
         }
     }
-    println!("a segment found in a frame, ns");
-    for (name, link) in links {
-        for is_v4 in [true, false] {
-            let mut interface = interface(link);
-            let ours = flow(is_v4, 1, true);
-            resolve(&mut interface, &ours, NOW);
-            let mut frame = vec![0; 2000];
-            let Outgoing::Written(bytes) = interface.frame(&out(&ours), NOW, &mut frame) else {
-                panic!("the gateway is known");
-            };
-            // Both ends and both stations exchanged, it is one that comes in.
-            exchange(&mut frame[..bytes], link, is_v4);
-            let ns = measure(|_| {
-                assert!(matches!(interface.input(black_box(&frame[..bytes]), NOW), Incoming::Segment(_)));
-            });
-            println!("{name:9} IPv{} {ns:28.1}", if is_v4 { 4 } else { 6 });
-        }
-    }
+    report.noise = Some(Noise::quiet());
+    Ok(report)
+}
+
+/// Headers of a segment with time stamps.
+fn headers(options: &Options, link: Link, is_v4: bool, (ends, is_far): (u16, bool)) -> f64 {
+    let mut interface = interface(link);
+    let flows: Vec<FlowKey> = (0..ends).map(|number| flow(is_v4, number, is_far)).collect();
+    // As fast as solicitations are allowed, and before the first neighbour has to be asked again.
+    let at = |number: usize| NOW.plus_ns(number as u64 * 10_000_000);
+    flows.iter().enumerate().for_each(|(number, flow)| resolve(&mut interface, flow, at(number)));
+    let now = at(flows.len());
+    let mut buffer = [0; 128];
+    measure(options, |number| {
+        let flow = &flows[number as usize % flows.len()];
+        let outgoing = interface.headers(&out(black_box(flow)), now, black_box(&mut buffer));
+        assert!(matches!(outgoing, Outgoing::Written(_)));
+    })
+}
+
+/// A segment found in a frame.
+fn found(options: &Options, link: Link, is_v4: bool) -> anyhow::Result<f64> {
+    let mut interface = interface(link);
+    let ours = flow(is_v4, 1, true);
+    resolve(&mut interface, &ours, NOW);
+    let mut frame = vec![0; 2000];
+    let Outgoing::Written(bytes) = interface.frame(&out(&ours), NOW, &mut frame) else {
+        bail!("the gateway is not known");
+    };
+    // Both ends and both stations exchanged, it is one that comes in.
+    exchange(&mut frame[..bytes], link, is_v4);
+    Ok(measure(options, |_| {
+        assert!(matches!(interface.input(black_box(&frame[..bytes]), NOW), Incoming::Segment(_)));
+    }))
 }
 
 /// Exchanges source and destination of a frame; no checksum changes.
