@@ -4,7 +4,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test crash arm interop loom miri bench bench-peers fuzz mutants deny fmt clean toolchain
+.PHONY: help deps build demo test crash arm interop loom miri bench bench-peers soak-toe fuzz mutants deny fmt clean toolchain
 
 XTASK := cargo run --quiet --locked --package xtask --
 TARGET := $(or $(CARGO_TARGET_DIR),target)
@@ -46,6 +46,9 @@ bench-peers: build ## compare with the media servers that Debian has, as root; Q
 
 crash: toolchain ## power cuts and failing disks under the store, far more of them; SEEDS=100
 	MILLRACE_CRASH_SEEDS=$(or $(SEEDS),100) cargo test --release --locked --package millrace-store --test 'crash_*'
+
+soak-toe: toolchain ## the TCP offload engine by AF_XDP through loss and kills for so long, as root; MINUTES=60
+	MILLRACE_SOAK_SECONDS=$$((60 * $(or $(MINUTES),60))) cargo test --release --locked --package millrace-lab --test toe_soak -- --nocapture
 
 arm: toolchain ## tests of framing, sums and parity code on an emulated arm64: the NEON kernels too
 	@scripts/deps.sh arm

@@ -85,28 +85,28 @@ struct Line {
 
 impl Line {
     /// Echoes what can be now. False: it is over.
-    fn echo(&mut self) -> bool {
+    fn echo(&mut self) -> std::io::Result<bool> {
         let mut buffer = [0; 16_384];
         while !self.peer_closed && self.kept.len() < 65_536 {
             match self.stream.read(&mut buffer) {
                 Ok(0) => self.peer_closed = true,
                 Ok(count) => self.kept.extend_from_slice(&buffer[..count]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) => panic!("read: {error}"),
+                Err(error) => return Err(error),
             }
         }
         while !self.kept.is_empty() {
             match self.stream.write(&self.kept) {
                 Ok(count) => drop(self.kept.drain(..count)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) => panic!("write: {error}"),
+                Err(error) => return Err(error),
             }
         }
         if self.peer_closed && self.kept.is_empty() && !self.shut {
-            self.stream.shutdown(Shutdown::Write).unwrap();
+            self.stream.shutdown(Shutdown::Write)?;
             self.shut = true;
         }
-        !self.shut
+        Ok(!self.shut)
     }
 }
 
@@ -114,29 +114,47 @@ impl Line {
 fn wait(host: &Host) {
     if !host.arm() {
         let fd = host.readiness();
-        let limit = Timespec { tv_sec: 1, tv_nsec: 0 };
+        let limit = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
         poll(&mut [PollFd::new(&fd.as_fd(), PollFlags::IN)], Some(&limit)).unwrap();
     }
 }
 
 /// Echoes `count` connections that come to `at`, all at once, on one thread that waits by poll.
 pub fn echo_server(host: &Host, at: SocketAddr, count: usize, listens: impl FnOnce()) {
+    let begun = Instant::now();
+    let is_over = |accepted, open| {
+        assert!(begun.elapsed() < TIMEOUT, "{accepted} of {count} accepted, {open} open");
+        accepted == count && open == 0
+    };
+    echo_until(host, at, listens, is_over, |error| panic!("echo: {error}"));
+}
+
+/// Echoes every connection that comes to `at`, until `is_over` says so of how many were accepted and how many are open. Those that are open
+/// then end with it. `failed` is told why a connection ended early.
+pub fn echo_until(
+    host: &Host,
+    at: SocketAddr,
+    listens: impl FnOnce(),
+    mut is_over: impl FnMut(usize, usize) -> bool,
+    mut failed: impl FnMut(std::io::Error),
+) {
     let listener = TcpListener::bind(host, at).unwrap();
     listener.set_nonblocking(true).unwrap();
     listens();
-    let (mut lines, mut accepted) = (Vec::new(), 0);
-    let begun = Instant::now();
-    while accepted < count || !lines.is_empty() {
-        assert!(begun.elapsed() < TIMEOUT, "{accepted} of {count} accepted, {} open", lines.len());
+    let (mut lines, mut accepted) = (Vec::<Line>::new(), 0);
+    while !is_over(accepted, lines.len()) {
         wait(host);
-        while accepted < count
-            && let Ok((stream, _)) = listener.accept()
-        {
+        while let Ok((stream, _)) = listener.accept() {
             stream.set_nonblocking(true).unwrap();
             lines.push(Line { stream, kept: Vec::new(), peer_closed: false, shut: false });
             accepted += 1;
         }
-        lines.retain_mut(Line::echo);
+        lines.retain_mut(|line| {
+            line.echo().unwrap_or_else(|error| {
+                failed(error);
+                false
+            })
+        });
     }
 }
 

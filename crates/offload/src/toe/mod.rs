@@ -174,5 +174,13 @@ millrace_core::counters! {
         sum starved,
         /// Times that the engine slept.
         sum sleeps,
+        /// Connections of the stack, those that its hosts have closed and that still send among them.
+        gauge connections,
+        /// Entries of its send queues.
+        gauge descriptors,
+        /// Pages with bytes of hosts that are not acknowledged.
+        gauge host_pages,
+        /// Pages with received bytes that no host has yet.
+        gauge receive_pages,
     }
 }

@@ -159,6 +159,11 @@ impl Pages {
         self.clusters.get(cluster).map_or((0, 0), |cluster| (cluster.used, cluster.mask + 1))
     }
 
+    /// Pages of all clusters in use.
+    pub fn all_used(&self) -> u32 {
+        self.clusters.iter().map(|cluster| cluster.used).sum()
+    }
+
     /// Pages in use that the counters met.
     pub const fn skipped(&self) -> u64 {
         self.skipped

@@ -291,7 +291,17 @@ impl Core {
         self.serve_all(now);
         self.hand_over_due(now);
         self.ring();
+        self.gauge();
         Ok(())
+    }
+
+    /// What of the stack is in use.
+    fn gauge(&mut self) {
+        let Self { stack, counters, .. } = self;
+        counters.connections = stack.connections().into();
+        counters.descriptors = stack.store().used().into();
+        counters.host_pages = stack.store().host_pages().into();
+        counters.receive_pages = stack.pages().all_used().into();
     }
 
     /// Whether a host has asked for something.

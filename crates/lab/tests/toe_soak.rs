@@ -1,0 +1,434 @@
+//! A soak of the offload engine at an interface by AF_XDP, through loss: short and long connections, slow readers and idle ones, while hosts end with
+//! their sockets open and the engine's process is killed or ended. Every call comes to an end, nothing wrong is received, calls fail only when
+//! something was killed, and an engine that ends in peace has everything back. Needs root.
+//!
+//! 20 seconds; `make soak-toe MINUTES=60` is the long form.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
+use std::os::fd::BorrowedFd;
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread::{scope, sleep};
+use std::time::{Duration, Instant};
+
+use millrace_core::random::SplitMix;
+use millrace_core::time;
+use millrace_lab::netns::{SERVER_IP, TwoHosts};
+use millrace_netio::xdp::XdpRawConfig;
+use millrace_offload::toe::{Device, Engine, EngineSettings, ToeCounters, XdpDevice};
+use support::{echo_until, pattern};
+
+const ENGINE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 100);
+const SHARED: &str = "vs";
+/// Each is served by a host of its own.
+const PORTS: [u16; 3] = [7300, 7301, 7302];
+const KERNELS_PORT: u16 = 7310;
+/// Set for the engine's process.
+const IS_ENGINE: &str = "MILLRACE_SOAK_ENGINE";
+/// How long the soak takes.
+const SECONDS: &str = "MILLRACE_SOAK_SECONDS";
+const DEFAULT_SECONDS: u64 = 20;
+/// One packet of so many is lost, either way.
+const LOST_OF: u64 = 100;
+/// No call waits longer for anything.
+const CALL: Duration = Duration::from_secs(15);
+/// And none takes longer than this, all its waits together.
+const HANGS: Duration = Duration::from_secs(90);
+
+/// A device that loses packets.
+struct Lossy {
+    device: XdpDevice,
+    random: SplitMix,
+}
+
+impl Device for Lossy {
+    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> std::io::Result<bool> {
+        let is_lost = self.random.below(LOST_OF) == 0;
+        self.device.receive(&mut |packet| {
+            if !is_lost {
+                take(packet);
+            }
+        })
+    }
+
+    fn send(&mut self, packet: &[u8]) -> std::io::Result<bool> {
+        if self.random.below(LOST_OF) == 0 { Ok(true) } else { self.device.send(packet) }
+    }
+
+    fn flush(&mut self, now: time::Instant) -> std::io::Result<bool> {
+        self.device.flush(now)
+    }
+
+    fn readable(&self) -> Option<BorrowedFd<'_>> {
+        self.device.readable()
+    }
+}
+
+fn start_engine() -> std::io::Result<Engine> {
+    let settings = EngineSettings::new(&[(ENGINE.into(), 24)]).on_ethernet(SHARED)?;
+    let device = XdpDevice::open(&XdpRawConfig::new(SHARED), &settings.interface)?;
+    Engine::start(&settings, Box::new(Lossy { device, random: SplitMix(u64::from(std::process::id())) }))
+}
+
+fn open_files() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn resident_bytes() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}
+
+/// What of an engine somebody still has.
+fn in_use(counters: &ToeCounters) -> [u64; 4] {
+    [counters.connections, counters.descriptors, counters.host_pages, counters.receive_pages]
+}
+
+/// The engine's process: it and three hosts. A line with a port ends that port's host; the end of its input ends all.
+#[test]
+fn engine_process() {
+    if std::env::var_os(IS_ENGINE).is_none() {
+        return;
+    }
+    let engine = start_engine().unwrap();
+    let files = open_files();
+    let (is_over, lives) = (AtomicBool::new(false), PORTS.map(|_| AtomicUsize::new(0)));
+    let mut resident = Vec::new();
+    scope(|scope| {
+        for (port, life) in PORTS.iter().zip(&lives) {
+            let (engine, is_over) = (&engine, &is_over);
+            scope.spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    let this = life.load(Ordering::Relaxed);
+                    let host = engine.attach().unwrap();
+                    let ends = |_, _| is_over.load(Ordering::Relaxed) || life.load(Ordering::Relaxed) != this;
+                    // Peers that were killed, or gave up: their connections' errors are no news here.
+                    echo_until(&host, (ENGINE, *port).into(), || println!("serves {port}"), ends, drop);
+                }
+            });
+        }
+        for line in std::io::stdin().lines() {
+            let port: u16 = line.unwrap().parse().unwrap();
+            resident.push(resident_bytes());
+            let index = PORTS.iter().position(|&of| of == port).unwrap();
+            lives[index].fetch_add(1, Ordering::Relaxed);
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    let begun = Instant::now();
+    while in_use(&engine.counters()) != [0; 4] && begun.elapsed() < HANGS {
+        sleep(Duration::from_millis(20));
+    }
+    let counters = engine.counters();
+    assert_eq!(in_use(&counters), [0; 4], "not all is back: {counters:?}");
+    assert_eq!((counters.rejected, counters.events_lost), (0, 0), "{counters:?}");
+    let pairs: Vec<_> = std::iter::from_fn(|| engine.attach().ok()).collect();
+    assert_eq!((pairs.len(), open_files()), (8, files), "pairs, and files");
+    resident.push(resident_bytes());
+    let (warm, end) = (resident[resident.len() / 4], resident[resident.len() - 1]);
+    assert!(end <= warm + warm / 10 + (16 << 20), "resident memory grows: {resident:?}");
+    println!("settled: {} MB resident, {} MB before, {counters:?}", end >> 20, warm >> 20);
+}
+
+/// The engine's process, from outside.
+struct Process {
+    child: Child,
+    orders: Option<ChildStdin>,
+    says: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Process {
+    fn start(hosts: &TwoHosts) -> Self {
+        let mut command = hosts.on_server(&std::env::current_exe().unwrap());
+        command.args(["--exact", "engine_process", "--nocapture"]).env(IS_ENGINE, "1");
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let says = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut process = Self { orders: child.stdin.take(), child, says };
+        PORTS.iter().for_each(|_| process.until("serves"));
+        process
+    }
+
+    /// Reads its lines up to one that begins like this.
+    fn until(&mut self, begin: &str) {
+        let line = self.says.find(|line| line.as_ref().unwrap().contains(begin));
+        let line = line.unwrap_or_else(|| panic!("the engine's process has ended before it said {begin:?}"));
+        if begin == "settled" {
+            println!("{}", line.unwrap());
+        }
+    }
+
+    /// Ends a host with whatever it has open; until there is another one.
+    fn end_host(&mut self, port: u16) {
+        writeln!(self.orders.as_mut().unwrap(), "{port}").unwrap();
+        self.until("serves");
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    fn end(mut self) {
+        self.orders = None;
+        self.until("settled");
+        assert!(self.child.wait().unwrap().success(), "the engine's process has found something");
+    }
+}
+
+/// What the callers have done.
+#[derive(Default)]
+struct Watch {
+    /// Odd while something is being killed or started; calls that see it change may fail.
+    epoch: AtomicUsize,
+    /// No new calls.
+    rests: AtomicBool,
+    is_over: AtomicBool,
+    busy: AtomicUsize,
+    done: [AtomicU64; KINDS.len()],
+    failed: AtomicU64,
+    kernel_bytes: AtomicU64,
+}
+
+impl Watch {
+    /// While `work` goes on calls may fail.
+    fn disturb<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.epoch.fetch_add(1, Ordering::SeqCst);
+        let done = work();
+        self.epoch.fetch_add(1, Ordering::SeqCst);
+        done
+    }
+
+    /// Calls until all is over.
+    fn call_on(&self, kind: usize, seed: u64) {
+        let mut random = SplitMix(seed);
+        while !self.is_over.load(Ordering::SeqCst) {
+            self.busy.fetch_add(1, Ordering::SeqCst);
+            if self.rests.load(Ordering::SeqCst) {
+                self.busy.fetch_sub(1, Ordering::SeqCst);
+                sleep(Duration::from_millis(5));
+                continue;
+            }
+            let (before, begun) = (self.epoch.load(Ordering::SeqCst), Instant::now());
+            let port = PORTS[random.below(PORTS.len() as u64) as usize];
+            let outcome = KINDS[kind].1((ENGINE, port).into(), &mut random);
+            let is_disturbed = before % 2 == 1 || self.epoch.load(Ordering::SeqCst) != before;
+            let took = begun.elapsed();
+            self.busy.fetch_sub(1, Ordering::SeqCst);
+            assert!(took < HANGS, "a call has taken {took:?}: {} {outcome:?}", KINDS[kind].0);
+            match outcome {
+                Ok(()) => drop(self.done[kind].fetch_add(1, Ordering::Relaxed)),
+                Err(error) => {
+                    assert!(is_disturbed, "{} has failed after {took:?}: {error}", KINDS[kind].0);
+                    assert_ne!(error.kind(), ErrorKind::InvalidData, "{}: {error}", KINDS[kind].0);
+                    self.failed.fetch_add(1, Ordering::Relaxed);
+                    sleep(Duration::from_millis(20));
+                }
+            }
+        }
+    }
+
+    /// No call is under way.
+    fn rest(&self) {
+        self.rests.store(true, Ordering::SeqCst);
+        let begun = Instant::now();
+        while self.busy.load(Ordering::SeqCst) > 0 {
+            assert!(begun.elapsed() < HANGS, "a call hangs");
+            sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+type Call = fn(SocketAddr, &mut SplitMix) -> std::io::Result<()>;
+
+/// What callers do.
+const KINDS: [(&str, Call); 4] =
+    [("short connections", short), ("bulk both ways", bulk), ("slow readers", slow), ("idle", idle)];
+
+fn connect(to: SocketAddr) -> std::io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&to, CALL)?;
+    stream.set_read_timeout(Some(CALL))?;
+    stream.set_write_timeout(Some(CALL))?;
+    Ok(stream)
+}
+
+/// Reads so many bytes of a pattern, and the end if that is to come; `pause` before each piece.
+fn read_back(stream: &mut TcpStream, seed: u64, bytes: usize, pause: Duration) -> std::io::Result<()> {
+    let (mut at, mut buffer) = (0, [0; 8192]);
+    while at < bytes {
+        sleep(pause);
+        let count = stream.read(&mut buffer)?;
+        if count == 0 {
+            return Err(Error::from(ErrorKind::UnexpectedEof));
+        }
+        if buffer[..count] != pattern(seed, at, count) {
+            return Err(Error::new(ErrorKind::InvalidData, format!("wrong bytes from {at} on")));
+        }
+        at += count;
+    }
+    Ok(())
+}
+
+fn echo(stream: &mut TcpStream, seed: u64, bytes: usize, pause: Duration) -> std::io::Result<()> {
+    let mut writer = stream.try_clone()?;
+    scope(|scope| {
+        let writes = scope.spawn(move || {
+            for at in (0..bytes).step_by(16_384) {
+                writer.write_all(&pattern(seed, at, (bytes - at).min(16_384)))?;
+            }
+            writer.shutdown(Shutdown::Write)
+        });
+        let read = read_back(stream, seed, bytes, pause);
+        if read.is_err() {
+            // The writer is not to wait for its time-out.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        let written = writes.join().unwrap();
+        read.and(written)
+    })?;
+    match stream.read(&mut [0])? {
+        0 => Ok(()),
+        _ => Err(Error::new(ErrorKind::InvalidData, "more than was sent")),
+    }
+}
+
+fn short(to: SocketAddr, random: &mut SplitMix) -> std::io::Result<()> {
+    let bytes = 1 + random.below(500) as usize;
+    let mut stream = connect(to)?;
+    stream.write_all(&pattern(9, 0, bytes))?;
+    read_back(&mut stream, 9, bytes, Duration::ZERO)
+}
+
+fn bulk(to: SocketAddr, random: &mut SplitMix) -> std::io::Result<()> {
+    echo(&mut connect(to)?, random.next(), 500_000 + random.below(1_500_000) as usize, Duration::ZERO)
+}
+
+fn slow(to: SocketAddr, random: &mut SplitMix) -> std::io::Result<()> {
+    echo(&mut connect(to)?, random.next(), 800_000, Duration::from_millis(3))
+}
+
+fn idle(to: SocketAddr, random: &mut SplitMix) -> std::io::Result<()> {
+    let mut stream = connect(to)?;
+    sleep(Duration::from_millis(500 + random.below(2000)));
+    echo(&mut stream, random.next(), 10, Duration::ZERO)
+}
+
+/// The kernel's own traffic on the same interface, which nothing may disturb.
+fn kernels_talk(hosts: &TwoHosts, watch: &Watch) {
+    let listener =
+        hosts.inside_server(|| std::net::TcpListener::bind((SERVER_IP, KERNELS_PORT)).unwrap()).unwrap();
+    let to = listener.local_addr().unwrap();
+    scope(|scope| {
+        scope.spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            std::io::copy(&mut stream.try_clone().unwrap(), &mut stream).unwrap();
+        });
+        let mut stream = hosts.on_client(|| connect(to).unwrap()).unwrap();
+        while !watch.is_over.load(Ordering::SeqCst) {
+            stream.write_all(&pattern(5, 0, 65_536)).unwrap();
+            read_back(&mut stream, 5, 65_536, Duration::ZERO).expect("the kernel's own connection");
+            watch.kernel_bytes.fetch_add(65_536, Ordering::Relaxed);
+            sleep(Duration::from_millis(2));
+        }
+        stream.shutdown(Shutdown::Write).unwrap();
+    });
+}
+
+/// Both hosts; `None`, with the reason printed, where it cannot be.
+fn lay() -> Option<TwoHosts> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root");
+        return None;
+    }
+    let hosts = TwoHosts::with_queues(true, 2).unwrap();
+    let off =
+        ["netns", "exec", &hosts.client, "ethtool", "-K", "vc", "tx", "off", "tso", "off", "gso", "off"];
+    assert!(std::process::Command::new("ip").args(off).status().unwrap().success());
+    match hosts.inside_server(start_engine).unwrap() {
+        Err(error) if error.to_string().contains("built without AF_XDP") => {
+            eprintln!("skipped: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+        Ok(_) => Some(hosts),
+    }
+}
+
+#[test]
+fn nothing_hangs_and_nothing_is_left_behind() {
+    let Some(hosts) = lay() else { return };
+    let seconds = std::env::var(SECONDS).map_or(DEFAULT_SECONDS, |text| text.parse().expect("seconds"));
+    let (begun, soak) = (Instant::now(), Duration::from_secs(seconds));
+    let files = open_files();
+    let mut random = SplitMix(seconds);
+    let watch = Watch { epoch: AtomicUsize::new(1), ..Watch::default() };
+    let (mut lives, mut ended_hosts) = ([0; 2], 0);
+    scope(|scope| {
+        let (hosts, watch) = (&hosts, &watch);
+        scope.spawn(|| kernels_talk(hosts, watch));
+        // Their sockets are those of the thread that they are started from.
+        scope.spawn(|| {
+            let call = || {
+                std::thread::scope(|scope| {
+                    for (seed, kind) in [0, 0, 1, 1, 2, 3].into_iter().enumerate() {
+                        scope.spawn(move || watch.call_on(kind, seed as u64));
+                    }
+                });
+            };
+            hosts.on_client(call).unwrap();
+        });
+        let _ends = Ends(watch);
+        while begun.elapsed() < soak {
+            let mut process = Process::start(hosts);
+            watch.epoch.fetch_add(1, Ordering::SeqCst);
+            watch.rests.store(false, Ordering::SeqCst);
+            for _ in 0..3 + random.below(4) {
+                sleep(Duration::from_millis(300 + random.below(700)));
+                let port = PORTS[random.below(PORTS.len() as u64) as usize];
+                watch.disturb(|| process.end_host(port));
+                ended_hosts += 1;
+            }
+            // By turns, so that either happens however short this is.
+            let is_killed = lives[0] <= lives[1];
+            if is_killed {
+                watch.epoch.fetch_add(1, Ordering::SeqCst);
+                process.kill();
+            } else {
+                watch.rest();
+                watch.epoch.fetch_add(1, Ordering::SeqCst);
+                process.end();
+            }
+            lives[usize::from(!is_killed)] += 1;
+        }
+    });
+    let took = begun.elapsed().as_secs_f64();
+    let done: Vec<String> = KINDS
+        .iter()
+        .zip(&watch.done)
+        .map(|((name, _), done)| format!("{} {name}", done.load(Ordering::Relaxed)))
+        .collect();
+    println!(
+        "{took:.0} s: {}; {} calls failed by {} kills of the engine and {ended_hosts} ends of hosts; {} ends in peace; the kernel's own \
+         connection: {:.0} Mb/s each way",
+        done.join(", "),
+        watch.failed.load(Ordering::Relaxed),
+        lives[0],
+        lives[1],
+        watch.kernel_bytes.load(Ordering::Relaxed) as f64 * 8e-6 / took,
+    );
+    assert!(lives.iter().all(|&count| count > 0), "{lives:?}");
+    assert!(watch.done.iter().all(|done| done.load(Ordering::Relaxed) > 0), "{done:?}");
+    assert!(watch.kernel_bytes.load(Ordering::Relaxed) > 0);
+    assert_eq!(open_files(), files, "files of the callers");
+}
+
+/// Ends the callers, also when something is found.
+struct Ends<'a>(&'a Watch);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.is_over.store(true, Ordering::SeqCst);
+    }
+}
