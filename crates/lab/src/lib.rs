@@ -17,6 +17,7 @@
 //! | [`raw_recv`] | recvmmsg as a C program would call it: the yardstick for what receives |
 //! | [`raw_send`] | sendmmsg with UDP_SEGMENT as a C program would call it: the yardstick |
 //! | [`raw_loops`] | send loops that do nothing else, by sockets and by AF_XDP |
+//! | [`runner`] | the thread of our TCP in these two |
 //! | [`tap_host`] | our IP layer and TCP on an Ethernet, opposite this kernel's |
 //! | [`tcp_host`] | our TCP behind an emulated link, opposite this kernel's |
 //! | [`toe_host`] | the TCP offload engine opposite this kernel's TCP |
@@ -41,6 +42,7 @@ pub mod raw_recv;
 pub mod raw_send;
 pub mod reference;
 pub mod report;
+pub mod runner;
 pub mod streams;
 pub mod tap_host;
 pub mod tcp_host;

@@ -4,23 +4,22 @@
 
 use std::fs::File;
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
+use std::time::Duration;
 
 use anyhow::Context;
-use millrace_core::time::{Instant, NS_PER_S};
+use millrace_core::time::Instant;
 use millrace_netio::link::Tun;
 use millrace_tcp::conn::TcpCounters;
-use millrace_tcp::ip::{self, Incoming, Interface, IpCounters, Link, Outgoing};
-use millrace_tcp::stack::{Settings, Stack, Taken};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use millrace_tcp::ip::{self, IpCounters, Link};
+use millrace_tcp::stack::Settings;
 
 use crate::netns::{inside, ip, nameless};
-use crate::tcp_host::Application;
+use crate::runner::{Application, READS_PER_TURN, Running, Wire};
 
+/// Longest frame of the kernel.
+const LARGEST_FRAME: usize = 65_550;
 /// Addresses of the stack.
 pub const OUR_V4: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 /// The same of IPv6.
@@ -36,15 +35,9 @@ pub const DEVICE: &str = "mill-tap";
 /// The stack's Ethernet address.
 pub const OUR_MAC: [u8; 6] = [2, 0x6d, 0x69, 0x6c, 0x6c, 1];
 
-/// Frames taken from the device in one turn.
-const READS_PER_TURN: usize = 256;
-/// A turn at least so often: the application may have something new to do.
-const IDLE_NS: u64 = 5_000_000;
-
 /// A running stack. Its thread ends when it is dropped.
 pub struct TapHost {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<anyhow::Result<(TcpCounters, IpCounters)>>>,
+    running: Running<TapWire>,
     kernel: File,
 }
 
@@ -75,20 +68,13 @@ impl TapHost {
         let mut addresses = ip::Settings::new(link, settings.secret).with(OUR_V4, 24).with(OUR_V6, 64);
         addresses.gateway_v4 = Some(KERNEL_V4);
         addresses.mtu = settings.config.mtu;
-        let stop = Arc::new(AtomicBool::new(false));
-        let mut runner = Runner {
-            stack: Stack::new(settings),
-            interface: Interface::new(&addresses, Instant(1)).context("the stack's interface")?,
-            tap,
-            app: Box::new(app),
-            epoch: std::time::Instant::now(),
-        };
-        let ends = Arc::clone(&stop);
-        let thread = std::thread::Builder::new()
-            .name("tap".to_owned())
-            .spawn(move || runner.run(&ends))
-            .context("a thread")?;
-        Ok(Self { stop, thread: Some(thread), kernel })
+        let wire = TapWire { tap, scratch: vec![0; LARGEST_FRAME] };
+        Ok(Self { running: Running::start(settings, &addresses, wire, app)?, kernel })
+    }
+
+    /// So much time passes for the stack at once, and none for the kernel.
+    pub fn leap(&self, time: Duration) {
+        self.running.leap(time.as_nanos() as u64);
     }
 
     /// Runs `work` on a thread whose sockets are those of the kernel at the other end.
@@ -111,95 +97,33 @@ impl TapHost {
     ///
     /// # Errors
     /// Why it ended before.
-    pub fn stop(mut self) -> anyhow::Result<(TcpCounters, IpCounters)> {
-        self.stop.store(true, Ordering::Relaxed);
-        let thread = self.thread.take().expect("it is stopped once");
-        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    pub fn stop(self) -> anyhow::Result<(TcpCounters, IpCounters)> {
+        self.running.stop().map(|ended| (ended.tcp, ended.ip))
     }
 }
 
-impl Drop for TapHost {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take().filter(|_| !std::thread::panicking()) {
-            let _ = thread.join();
-        }
-    }
-}
-
-/// The thread.
-struct Runner {
-    stack: Stack,
-    interface: Interface,
+/// The device.
+struct TapWire {
     tap: Tun,
-    app: Box<dyn Application>,
-    epoch: std::time::Instant,
+    scratch: Vec<u8>,
 }
 
-impl Runner {
-    fn run(&mut self, stop: &AtomicBool) -> anyhow::Result<(TcpCounters, IpCounters)> {
-        let mut frame = vec![0; self.interface.frame_bytes()];
-        // It listens before anybody can call.
-        let now = self.now();
-        self.app.turn(&mut self.stack, now);
-        while !stop.load(Ordering::Relaxed) {
-            self.wait()?;
-            self.take_in(&mut frame)?;
-            let now = self.now();
-            self.stack.protocol(now);
-            self.interface.protocol(now);
-            self.app.turn(&mut self.stack, now);
-            self.send(now, &mut frame);
-        }
-        Ok((*self.stack.counters(), *self.interface.counters()))
+impl Wire for TapWire {
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.tap.as_fd()]
     }
 
-    /// Never 0, which is no moment of a stack.
-    fn now(&self) -> Instant {
-        Instant(1 + u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX - 1))
-    }
-
-    fn wait(&self) -> anyhow::Result<()> {
-        let now = self.now();
-        let next = [self.stack.next_due(now), self.interface.next_due(now)];
-        let wait_ns =
-            next.into_iter().flatten().map(|at| at.ns_since(now)).min().unwrap_or(IDLE_NS).min(IDLE_NS);
-        let timeout = Timespec {
-            tv_sec: (wait_ns / NS_PER_S).cast_signed(),
-            tv_nsec: (wait_ns % NS_PER_S).cast_signed(),
-        };
-        let mut fds = [PollFd::from_borrowed_fd(self.tap.as_fd(), PollFlags::IN)];
-        match poll(&mut fds, Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(errno) => Err(errno).context("wait for frames"),
-        }
-    }
-
-    fn take_in(&mut self, frame: &mut [u8]) -> anyhow::Result<()> {
+    fn receive(&mut self, _now: Instant, take: &mut dyn FnMut(&[u8])) -> anyhow::Result<()> {
         for _ in 0..READS_PER_TURN {
-            let Some(bytes) = self.tap.read(frame).context("read from the device")? else { break };
-            let now = self.now();
-            match self.interface.input(&frame[..bytes], now) {
-                Incoming::Segment(arrived) => self.stack.input(&arrived, now),
-                Incoming::Error(error) => self.stack.icmp(&error, now),
-                Incoming::Done | Incoming::Dropped | Incoming::ForKernel => {}
-            }
+            let Some(bytes) = self.tap.read(&mut self.scratch).context("read from the device")? else {
+                break;
+            };
+            take(&self.scratch[..bytes]);
         }
         Ok(())
     }
 
-    fn send(&mut self, now: Instant, frame: &mut [u8]) {
-        let Self { stack, interface, tap, .. } = self;
-        stack.output(now, &mut |out| {
-            if let Outgoing::Written(bytes) = interface.frame(out, now, frame) {
-                // A full device drops, as any does.
-                let _ = tap.write(&frame[..bytes]);
-            }
-            Taken::Copied
-        });
-        interface.output(&mut |frame| {
-            let _ = tap.write(frame);
-            true
-        });
+    fn send(&mut self, _now: Instant, frame: &[u8]) {
+        let _ = self.tap.write(frame);
     }
 }

@@ -11,23 +11,22 @@
 
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::thread::JoinHandle;
 
 use anyhow::Context;
-use millrace_core::time::{Instant, NS_PER_S};
+use millrace_core::time::Instant;
 use millrace_core::wire::checksum::sum16;
 use millrace_core::wire::frame::Flow;
 use millrace_core::wire::frame::layout::{IPV4_CHECK, IPV4_LENGTH, IPV4_PROTOCOL, ipv4};
 use millrace_netio::link::{ImpairmentModel, LinkCounts, LinkSpec, Traffic, Tun};
 use millrace_tcp::conn::TcpCounters;
-use millrace_tcp::ip::{self, Incoming, Interface, Link, Outgoing};
-use millrace_tcp::stack::{Settings, Stack, Taken};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use millrace_tcp::ip::{self, Link};
+use millrace_tcp::stack::Settings;
 
 use crate::netns::{inside, nameless, tun_here};
+use crate::runner::{self, Application, READS_PER_TURN, Running, Wire};
 
 /// Address of the stack.
 pub const OUR_IP: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 1);
@@ -49,17 +48,7 @@ const ICMP_HEADER_BYTES: usize = 8;
 /// What a report of a router quotes of a packet, behind its IP header (RFC 792).
 const QUOTED_BYTES: usize = 8;
 const HOPS: u8 = 64;
-/// Packets taken from the device in one turn.
-const READS_PER_TURN: usize = 256;
-/// A turn at least so often: the application may have something new to do.
-const IDLE_NS: u64 = 5_000_000;
 const LARGEST_PACKET: usize = 65_536;
-
-/// What uses the stack.
-pub trait Application: Send {
-    /// Called once a turn, between input and output.
-    fn turn(&mut self, stack: &mut Stack, now: Instant);
-}
 
 /// What has become of a stack that was stopped, and of its packets.
 #[derive(Clone, Copy, Debug)]
@@ -72,19 +61,18 @@ pub struct Ended {
     pub too_large: [u64; 2],
 }
 
-/// What the thread is told.
+/// What the link is told.
 struct Orders {
-    stop: AtomicBool,
     /// Largest packet that the link lets pass.
     mtu: AtomicU32,
     /// Our side is told of each that it drops, as the kernel is.
     reports_to_us: AtomicBool,
 }
 
-/// A running stack. Its thread ends when it is dropped.
+/// A running stack. It ends when it is dropped.
 pub struct TcpHost {
     orders: Arc<Orders>,
-    thread: Option<JoinHandle<anyhow::Result<Ended>>>,
+    running: Running<LinkWire>,
     kernel: File,
     rival: File,
 }
@@ -107,28 +95,20 @@ impl TcpHost {
         let ((kernel, tun), (rival, rival_tun)) = (kernel_at(KERNEL_IP)?, kernel_at(RIVAL_IP)?);
         let mut addresses = ip::Settings::new(Link::Ip, settings.secret).with(OUR_IP, PREFIX);
         addresses.mtu = settings.config.mtu;
-        let orders = Arc::new(Orders {
-            stop: AtomicBool::new(false),
-            mtu: AtomicU32::new(u32::MAX),
-            reports_to_us: AtomicBool::new(false),
-        });
-        let mut runner = Runner {
-            stack: Stack::new(settings),
-            interface: Interface::new(&addresses, Instant(1)).context("the stack's interface")?,
+        let orders =
+            Arc::new(Orders { mtu: AtomicU32::new(u32::MAX), reports_to_us: AtomicBool::new(false) });
+        let wire = LinkWire {
             tun,
             rival: rival_tun,
-            app: Box::new(app),
             there: ImpairmentModel::with_stream(&spec.there, 0),
             back: ImpairmentModel::with_stream(&spec.back, 1),
-            epoch: std::time::Instant::now(),
             too_large: [0; 2],
+            reports: Vec::new(),
+            scratch: vec![0; LARGEST_PACKET],
             orders: Arc::clone(&orders),
         };
-        let thread = std::thread::Builder::new()
-            .name("tcp".to_owned())
-            .spawn(move || runner.run())
-            .context("a thread")?;
-        Ok(Self { orders, thread: Some(thread), kernel, rival })
+        let running = Running::start(settings, &addresses, wire, app)?;
+        Ok(Self { orders, running, kernel, rival })
     }
 
     /// Runs `work` on a thread whose sockets are those of the kernel at the other end.
@@ -166,170 +146,94 @@ impl TcpHost {
     ///
     /// # Errors
     /// Why it ended before.
-    pub fn finish(mut self) -> anyhow::Result<Ended> {
-        self.end().expect("it is stopped once")
-    }
-
-    fn end(&mut self) -> Option<anyhow::Result<Ended>> {
-        self.orders.stop.store(true, Ordering::Relaxed);
-        let thread = self.thread.take()?;
-        Some(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    pub fn finish(self) -> anyhow::Result<Ended> {
+        let runner::Ended { tcp, wire, .. } = self.running.stop()?;
+        Ok(Ended { tcp, link: [wire.there.counts(), wire.back.counts()], too_large: wire.too_large })
     }
 }
 
-impl Drop for TcpHost {
-    fn drop(&mut self) {
-        // While a panic unwinds nobody waits for it.
-        self.orders.stop.store(true, Ordering::Relaxed);
-        if !std::thread::panicking() {
-            let _ = self.end();
-        }
-    }
-}
-
-/// The thread.
-struct Runner {
-    stack: Stack,
-    interface: Interface,
+/// The link, and the kernels behind it.
+struct LinkWire {
     tun: Tun,
     rival: Tun,
-    app: Box<dyn Application>,
     there: ImpairmentModel<Vec<u8>>,
     back: ImpairmentModel<Vec<u8>>,
-    epoch: std::time::Instant,
     too_large: [u64; 2],
+    /// Of routers to the stack, which it has not got yet.
+    reports: Vec<Vec<u8>>,
+    scratch: Vec<u8>,
     orders: Arc<Orders>,
 }
 
-impl Runner {
-    fn run(&mut self) -> anyhow::Result<Ended> {
-        // The kernel may else put off every wake-up by 50 us.
-        let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
-        let mut scratch = vec![0; LARGEST_PACKET];
-        // It listens before anybody can call.
-        let now = self.now();
-        self.app.turn(&mut self.stack, now);
-        while !self.orders.stop.load(Ordering::Relaxed) {
-            self.wait()?;
-            self.take_in(&mut scratch)?;
-            let now = self.now();
-            self.stack.protocol(now);
-            self.app.turn(&mut self.stack, now);
-            self.send(now);
-            self.let_out();
-        }
-        let link = [self.there.counts(), self.back.counts()];
-        Ok(Ended { tcp: *self.stack.counters(), link, too_large: self.too_large })
-    }
-
-    /// Never 0, which is no moment of a stack.
-    fn now(&self) -> Instant {
-        Instant(1 + u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX - 1))
-    }
-
-    fn wait(&self) -> anyhow::Result<()> {
-        let now = self.now();
-        let next = [
-            self.stack.next_due(now),
-            self.interface.next_due(now),
-            self.there.poll_at(),
-            self.back.poll_at(),
-        ];
-        let wait_ns =
-            next.into_iter().flatten().map(|at| at.ns_since(now)).min().unwrap_or(IDLE_NS).min(IDLE_NS);
-        let timeout = Timespec {
-            tv_sec: (wait_ns / NS_PER_S).cast_signed(),
-            tv_nsec: (wait_ns % NS_PER_S).cast_signed(),
-        };
-        let mut fds =
-            [&self.tun, &self.rival].map(|tun| PollFd::from_borrowed_fd(tun.as_fd(), PollFlags::IN));
-        match poll(&mut fds, Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(errno) => Err(errno).context("wait for packets"),
-        }
-    }
-
+impl LinkWire {
     fn mtu(&self) -> usize {
         self.orders.mtu.load(Ordering::Relaxed) as usize
     }
 
-    fn take_in(&mut self, scratch: &mut [u8]) -> anyhow::Result<()> {
+    /// What the kernels have sent enters the link.
+    fn take_in(&mut self, now: Instant) -> anyhow::Result<()> {
         let mtu = self.mtu();
         for _ in 0..READS_PER_TURN {
-            let now = self.now();
-            let Some(bytes) = self.tun.read(scratch).context("read from the kernel's device")? else { break };
+            let read = self.tun.read(&mut self.scratch).context("read from the kernel's device")?;
+            let Some(bytes) = read else { break };
+            let packet = &self.scratch[..bytes];
             if bytes > mtu {
                 self.too_large[1] += 1;
                 // A full device drops, as any does.
-                let _ = too_large(&scratch[..bytes], mtu).map(|report| self.tun.write(&report));
+                let _ = too_large(packet, mtu).map(|report| self.tun.write(&report));
                 continue;
             }
-            let _ = self.back.handle_packet(now, bytes, Traffic::Other, scratch[..bytes].to_vec());
+            let _ = self.back.handle_packet(now, bytes, Traffic::Other, packet.to_vec());
         }
         for _ in 0..READS_PER_TURN {
-            let now = self.now();
-            let Some(bytes) = self.rival.read(scratch).context("read from the rival's device")? else {
-                break;
-            };
-            let _ = self.there.handle_packet(now, bytes, Traffic::Other, scratch[..bytes].to_vec());
+            let read = self.rival.read(&mut self.scratch).context("read from the rival's device")?;
+            let Some(bytes) = read else { break };
+            let _ = self.there.handle_packet(now, bytes, Traffic::Other, self.scratch[..bytes].to_vec());
         }
-        let now = self.now();
+        Ok(())
+    }
+}
+
+impl Wire for LinkWire {
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.tun.as_fd(), self.rival.as_fd()]
+    }
+
+    fn due(&self) -> Option<Instant> {
+        let reports = (!self.reports.is_empty()).then_some(Instant(0));
+        [reports, self.there.poll_at(), self.back.poll_at()].into_iter().flatten().min()
+    }
+
+    fn receive(&mut self, now: Instant, take: &mut dyn FnMut(&[u8])) -> anyhow::Result<()> {
+        self.reports.drain(..).for_each(|report| take(&report));
+        self.take_in(now)?;
         while let Some(departure) = self.back.poll_output(now) {
+            let packet = &departure.packet;
             for _ in 0..departure.times {
-                self.deliver(&departure.packet, now);
+                if packet.get(DESTINATION) == Some(&RIVAL_IP.octets()) {
+                    // A full device drops, as any does.
+                    let _ = self.rival.write(packet);
+                } else {
+                    take(packet);
+                }
             }
         }
         Ok(())
     }
 
-    /// A packet has crossed the link to our side.
-    fn deliver(&mut self, packet: &[u8], now: Instant) {
-        if packet.get(DESTINATION) == Some(&RIVAL_IP.octets()) {
-            // A full device drops, as any does.
-            let _ = self.rival.write(packet);
+    fn send(&mut self, now: Instant, packet: &[u8]) {
+        let mtu = self.mtu();
+        if packet.len() <= mtu {
+            let _ = self.there.handle_packet(now, packet.len(), Traffic::Other, packet.to_vec());
             return;
         }
-        match self.interface.input(packet, now) {
-            Incoming::Segment(arrived) => self.stack.input(&arrived, now),
-            Incoming::Error(error) => self.stack.icmp(&error, now),
-            // There is no kernel with that address, and the interface counts what it drops.
-            Incoming::Done | Incoming::Dropped | Incoming::ForKernel => {}
-        }
-    }
-
-    fn send(&mut self, now: Instant) {
-        let mtu = self.mtu();
-        let Self { stack, interface, there, .. } = self;
-        let mut dropped = Vec::new();
-        let mut send = |packet: Vec<u8>| {
-            if packet.len() > mtu {
-                dropped.push(packet);
-            } else {
-                let _ = there.handle_packet(now, packet.len(), Traffic::Other, packet);
-            }
-        };
-        stack.output(now, &mut |out| {
-            let mut packet = vec![0; interface.frame_bytes()];
-            if let Outgoing::Written(bytes) = interface.frame(out, now, &mut packet) {
-                packet.truncate(bytes);
-                send(packet);
-            }
-            Taken::Copied
-        });
-        interface.output(&mut |packet| {
-            send(packet.to_vec());
-            true
-        });
-        self.too_large[0] += dropped.len() as u64;
+        self.too_large[0] += 1;
         if self.orders.reports_to_us.load(Ordering::Relaxed) {
-            for report in dropped.iter().filter_map(|packet| too_large(packet, mtu)) {
-                self.deliver(&report, now);
-            }
+            self.reports.extend(too_large(packet, mtu));
         }
     }
 
-    fn let_out(&mut self) {
-        let now = self.now();
+    fn flush(&mut self, now: Instant) {
         while let Some(departure) = self.there.poll_output(now) {
             for _ in 0..departure.times {
                 // A full device drops, as any does.

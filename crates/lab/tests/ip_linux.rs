@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use millrace_core::time::Instant;
+use millrace_lab::runner::Application;
 use millrace_lab::tap_host::{DEVICE, FAR_V4, KERNEL_V4, KERNEL_V6, OUR_V4, OUR_V6, TapHost, has_v6};
-use millrace_lab::tcp_host::Application;
 use millrace_tcp::conn::Happened;
 use millrace_tcp::stack::{ConnectionId, Stack};
 use support::{TIMEOUT, can_run, ping, stack_settings};
@@ -205,4 +205,28 @@ fn the_kernel_pings_us() {
     }
     let (_, ip) = host.stop().unwrap();
     assert_eq!(ip.echo_replies, 4 * ends().len() as u64, "{ip:?}");
+}
+
+#[test]
+fn data_that_moves_keeps_the_kernel_known_without_any_probe() {
+    if !can_run() {
+        return;
+    }
+    let host = TapHost::start(&stack_settings(), Echo::default()).unwrap();
+    for (ours, _) in ends() {
+        let connect = || TcpStream::connect_timeout(&(ours, PORT).into(), TIMEOUT).unwrap();
+        let mut stream = host.in_kernel(connect).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        for number in 0..40 {
+            // The second one acknowledges what has come back of the first.
+            for _ in 0..2 {
+                stream.write_all(&[number; 100]).unwrap();
+                stream.read_exact(&mut [0; 100]).unwrap();
+            }
+            host.leap(Duration::from_secs(10));
+        }
+    }
+    let (_, ip) = host.stop().unwrap();
+    // The kernel has asked for us, so its Ethernet address is known, but not that it hears us: TCP has shown that, for seven minutes.
+    assert_eq!((ip.solicits_out, ip.unresolved), (0, 0), "{ip:?}");
 }

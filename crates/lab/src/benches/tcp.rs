@@ -17,7 +17,8 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 
 use crate::frame::stats::median;
 use crate::frame::{Bench, Need, NoiseMeter, Options, Promise, Report, Row};
-use crate::tcp_host::{Application, KERNEL_IP, OUR_IP, TcpHost};
+use crate::runner::Application;
+use crate::tcp_host::{KERNEL_IP, OUR_IP, TcpHost};
 
 /// The benchmark.
 pub(super) const BENCH: Bench = Bench {

@@ -4,7 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex};
 
 use millrace_core::time::Instant;
-use millrace_lab::tcp_host::{Application, KERNEL_IP, OUR_IP};
+use millrace_lab::runner::Application;
+use millrace_lab::tcp_host::{KERNEL_IP, OUR_IP};
 use millrace_tcp::conn::{Happened, Reason, State, TcpCounters};
 use millrace_tcp::stack::{ConnectionId, ListenerId, Stack};
 
