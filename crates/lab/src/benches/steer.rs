@@ -1,7 +1,7 @@
 //! What the steering program costs those who have nothing to do with it: UDP and TCP of kernel sockets at other ports, with
-//! our program at the receiving interface, with a program that passes everything, and with none.
+//! our program at the receiving interface, with an offload engine there, with a program that passes everything, and with none.
 //!
-//! Each of the three has a pair of hosts of its own, so nothing is attached or taken away while it is measured. A batch is
+//! Each of the four has a pair of hosts of its own, so nothing is attached or taken away while it is measured. A batch is
 //! sent on one host and received to its last byte on the other by the same thread; its time is that of the whole path. The
 //! base is the bare program, since any XDP program makes a veth pair work in another manner than none.
 
@@ -13,7 +13,9 @@ use anyhow::{Context, ensure};
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, RTP_HEADER_BYTES};
 use millrace_core::random::SplitMix;
 use millrace_netio::bpf::{Assembler, InterfaceLink, Program, ProgramType, Reg};
+use millrace_netio::xdp::XdpRawConfig;
 use millrace_netio::xdp::steer::{Protocol, Steering};
+use millrace_offload::toe::{Engine, EngineSettings, XdpDevice};
 
 use crate::frame::{
     Bench, Contest, ContestOptions, ContestResult, Need, Noise, Options, Promise, Report, Slot,
@@ -48,26 +50,30 @@ const BUFFER_BYTES: usize = 4 << 20;
 const RATE_BOUND: f64 = 0.95;
 /// What is said to be steered, of what the measured traffic is not.
 const STEERED: [(Protocol, u16); 3] = [(Protocol::Tcp, 80), (Protocol::Tcp, 443), (Protocol::Udp, 5004)];
+/// The engine's own address, to which nobody sends.
+const ENGINES_IP: &str = "10.77.0.100";
 const PASSES: &str = "program that passes everything";
 const OURS: &str = "steering program";
+const ENGINE: &str = "offload engine";
 const NONE: &str = "no program";
 
 fn run(options: &Options) -> anyhow::Result<Report> {
-    let mut rigs = [Rig::build(PASSES)?, Rig::build(OURS)?, Rig::build(NONE)?];
+    let mut rigs = [Rig::build(PASSES)?, Rig::build(OURS)?, Rig::build(ENGINE)?, Rig::build(NONE)?];
     let mut report = Report::new("steer");
     let (mut noise, mut worst, mut judged) = (Noise::quiet(), 1f64, Vec::new());
     for bytes in DATAGRAM_BYTES {
         let what = format!("UDP, {bytes} bytes");
         let result = compare(&what, options, &mut rigs, |rig, slot| rig.udp(slot, bytes))?;
         worst = worst.min(rate(&result)?);
-        judged.extend(result.rounds_of_ratio(OURS));
+        judged.extend([OURS, ENGINE].into_iter().flat_map(|name| result.rounds_of_ratio(name)));
         write_up(&what, "datagram", &result, &mut report);
         noise = noise.and(result.noise);
     }
     report.promises.push(Promise::at_least("steer-udp-rate", worst, RATE_BOUND, "").by_rows(judged));
     let result = compare("TCP", options, &mut rigs, Rig::tcp)?;
     let tcp = Promise::at_least("steer-tcp-rate", rate(&result)?, RATE_BOUND, "");
-    report.promises.push(tcp.by_rows(result.rounds_of_ratio(OURS)));
+    let judged = [OURS, ENGINE].into_iter().flat_map(|name| result.rounds_of_ratio(name));
+    report.promises.push(tcp.by_rows(judged));
     write_up("TCP", "KiB", &result, &mut report);
     report.noise = Some(noise.and(result.noise));
     Ok(report)
@@ -86,9 +92,12 @@ fn compare(
     contest.run(&ContestOptions::from_options(options))
 }
 
-/// The rate with our program in parts of the rate with the bare one.
+/// The rate with our program, alone or an engine's, in parts of the rate with the bare one.
 fn rate(result: &ContestResult) -> anyhow::Result<f64> {
-    Ok(1.0 / result.of(OURS).context("the steering program was not measured")?.ratio.mid)
+    let of = |name: &str| -> anyhow::Result<f64> {
+        Ok(1.0 / result.of(name).with_context(|| format!("the {name} was not measured"))?.ratio.mid)
+    };
+    Ok(f64::min(of(OURS)?, of(ENGINE)?))
 }
 
 fn write_up(what: &str, item: &str, result: &ContestResult, report: &mut Report) {
@@ -117,6 +126,7 @@ enum Attached {
     Nothing,
     Bare { _link: InterfaceLink },
     Ours { _steering: Steering },
+    Engine { _engine: Engine },
 }
 
 impl Attached {
@@ -138,6 +148,11 @@ impl Attached {
                     steering.steer(protocol, SocketAddr::new(own, port))?;
                 }
                 Ok(Self::Ours { _steering: steering })
+            }
+            ENGINE => {
+                let settings = EngineSettings::new(&[(ENGINES_IP.parse()?, 24)]).on_ethernet(DEVICE)?;
+                let device = XdpDevice::open(&XdpRawConfig::new(DEVICE), &settings.interface)?;
+                Ok(Self::Engine { _engine: Engine::start(&settings, Box::new(device))? })
             }
             _ => Ok(Self::Nothing),
         }
