@@ -345,7 +345,7 @@ fn lay() -> Option<TwoHosts> {
     let hosts = TwoHosts::with_queues(true, 2).unwrap();
     let off =
         ["netns", "exec", &hosts.client, "ethtool", "-K", "vc", "tx", "off", "tso", "off", "gso", "off"];
-    assert!(std::process::Command::new("ip").args(off).status().unwrap().success());
+    assert!(std::process::Command::new("ip").args(off).output().unwrap().status.success());
     match hosts.inside_server(start_engine).unwrap() {
         Err(error) if error.to_string().contains("built without AF_XDP") => {
             eprintln!("skipped: {error}");
@@ -367,9 +367,9 @@ fn nothing_hangs_and_nothing_is_left_behind() {
     let (mut lives, mut ended_hosts) = ([0; 2], 0);
     scope(|scope| {
         let (hosts, watch) = (&hosts, &watch);
-        scope.spawn(|| kernels_talk(hosts, watch));
+        scope.spawn(move || kernels_talk(hosts, watch));
         // Their sockets are those of the thread that they are started from.
-        scope.spawn(|| {
+        scope.spawn(move || {
             let call = || {
                 std::thread::scope(|scope| {
                     for (seed, kind) in [0, 0, 1, 1, 2, 3].into_iter().enumerate() {

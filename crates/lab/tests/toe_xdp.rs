@@ -513,7 +513,7 @@ impl Behind {
         run("ip", &format!("-n {namespace} route add default via 198.18.1.1"));
         let mut switches = vec!["net.ipv4.ip_forward=1"];
         if has_v6() {
-            run("ip", &format!("-n {far} -6 route change fd78::/64 dev vb mtu lock {BEHIND_MTU}"));
+            run("ip", &format!("-n {far} -6 route add fd78::/64 dev vb metric 100 mtu lock {BEHIND_MTU}"));
             run("ip", &format!("-n {namespace} -6 route add default via fd78::1"));
             switches.push("net.ipv6.conf.all.forwarding=1");
         }

@@ -37,12 +37,7 @@ pub(super) const LISTED: &[Entry] = &[
     // Clocks. Everything else is passed the time.
     entry(Rule::Clock, "crates/client/src/clock.rs", "the clocks of the receiver, passed down from here"),
     entry(Rule::Clock, "crates/lab/src/frame/ticks.rs", "the clock of benchmarks is calibrated against it"),
-    entry(Rule::Clock, "crates/lab/src/tap_host.rs", "its thread is the clock of two state machines"),
-    entry(
-        Rule::Clock,
-        "crates/lab/src/tcp_host.rs",
-        "its thread is the clock of a state machine and of a link",
-    ),
+    entry(Rule::Clock, "crates/lab/src/runner.rs", "its thread is the clock of state machines and a link"),
     entry(Rule::Clock, "crates/lab/src/proc.rs", "the processor time that a benchmark has used"),
     entry(
         Rule::Clock,

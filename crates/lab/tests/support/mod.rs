@@ -174,7 +174,7 @@ pub fn ping(to: IpAddr, data: &[u8]) -> rustix::io::Result<Vec<u8>> {
     let check = !sum16(&message);
     message[2..4].copy_from_slice(&check.to_be_bytes());
     sendto(&socket, &message, SendFlags::empty(), &SocketAddr::new(to, 0))?;
-    let mut buffer = vec![0; 2000];
+    let mut buffer = vec![0; 9000];
     loop {
         let (bytes, _) = recv(&socket, &mut buffer[..], RecvFlags::empty())?;
         let message = &buffer[skipped..bytes];

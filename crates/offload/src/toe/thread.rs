@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use millrace_core::counters::Sheet;
 use millrace_core::limits::toe::{MAX_PAIRS, MAX_SLEEP_NS};
@@ -21,7 +21,7 @@ use super::pair::pair;
 use super::{EngineSettings, ToeCounters};
 use crate::affinity;
 use crate::bell::EventBell;
-use crate::clock::MonotonicClock;
+use crate::clock::{MonotonicClock, wall_offset_ns};
 
 /// What hosts and the handle share; the engine's thread never looks at the list.
 pub(super) struct Home {
@@ -70,7 +70,7 @@ impl Engine {
         let device: Box<dyn Device> = match &settings.capture {
             Some(to) => {
                 let link = settings.interface.link;
-                Box::new(Captured::open(device, to, link, MonotonicClock, SystemTime::now())?)
+                Box::new(Captured::open(device, to, link, MonotonicClock, wall_offset_ns())?)
             }
             None => device,
         };

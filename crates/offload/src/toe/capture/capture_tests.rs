@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::process::Command;
 use std::sync::Mutex;
-use std::time::Instant as StdInstant;
+use std::time::{Duration, Instant as StdInstant};
 
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 
@@ -94,14 +94,10 @@ impl Device for Queue {
     }
 }
 
-fn wall(ns: u64) -> SystemTime {
-    SystemTime::UNIX_EPOCH + Duration::from_nanos(ns)
-}
-
 const WALL_NS: u64 = 1_700_000_000_123_456_789;
 
 fn open(capture: &Capture, received: Vec<Vec<u8>>) -> io::Result<Captured<Queue, Ticks>> {
-    Captured::open(Queue(received.into()), capture, LINK, Ticks(Cell::new(1000)), wall(WALL_NS))
+    Captured::open(Queue(received.into()), capture, LINK, Ticks(Cell::new(1)), WALL_NS)
 }
 
 /// A TCP segment from port `port`.
@@ -115,7 +111,7 @@ fn frame(port: u16, payload: usize) -> Vec<u8> {
 }
 
 fn capture_in(dir: &tempfile::TempDir) -> Capture {
-    Capture::to(dir.path().join("engine.pcapng"))
+    Capture::to(dir.path().join("engine.pcapng"), |text| panic!("{text}"))
 }
 
 #[test]
@@ -132,7 +128,6 @@ fn what_went_either_way_is_in_the_file_with_its_time() {
     drop(device);
     let file = std::fs::read(&capture.file).unwrap();
     let all = packets(&file);
-    // The clock has been asked once before, when it was opened.
     let expected = [(1, 2, frame(3, 33)), (2, 1, frame(1, 10)), (3, 1, frame(2, 1400))];
     assert_eq!(all.len(), expected.len());
     for ((ns, way, length, bytes), (after, expected_way, sent)) in all.iter().zip(&expected) {
@@ -162,8 +157,7 @@ fn what_went_either_way_is_in_the_file_with_its_time() {
 fn packets_without_a_link_header_are_marked_as_such() {
     let dir = tempfile::tempdir().unwrap();
     let capture = capture_in(&dir);
-    let device =
-        Captured::open(Queue(VecDeque::new()), &capture, Link::Ip, Ticks(Cell::new(1)), wall(0)).unwrap();
+    let device = Captured::open(Queue(VecDeque::new()), &capture, Link::Ip, Ticks(Cell::new(1)), 0).unwrap();
     drop(device);
     let file = std::fs::read(&capture.file).unwrap();
     assert_eq!(number(blocks(&file)[1].1, 0), 101);
@@ -205,13 +199,13 @@ fn a_full_disk_ends_the_capture_and_nothing_else() {
     static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let report = |text: &str| SAID.lock().unwrap().push(text.to_owned());
     // The header is written at once, so nothing begins on a full disk.
-    let full = Capture { report, ..Capture::to("/dev/full") };
+    let full = Capture::to("/dev/full", report);
     let error = open(&full, Vec::new()).err().unwrap().to_string();
     assert!(error.contains("/dev/full") && error.contains("choose"), "{error}");
     // A file in memory that may not grow is a disk that is full after so many bytes.
     let fd = rustix::fs::memfd_create("full", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
     let file = File::from(fd.try_clone().unwrap());
-    let mut writer = Writer::new(file, &Capture { report, ..Capture::to("memory") }, LINK).unwrap();
+    let mut writer = Writer::new(file, &Capture::to("memory", report), LINK).unwrap();
     let header =
         std::fs::metadata(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd))).unwrap().len();
     rustix::fs::ftruncate(&fd, 20_000).unwrap();

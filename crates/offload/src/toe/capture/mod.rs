@@ -18,9 +18,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
 
-use millrace_core::limits::toe::{CAPTURE_FILE_BYTES, CAPTURE_RING_BYTES, CAPTURE_SNAP_BYTES};
+use millrace_core::limits::toe::{
+    CAPTURE_FILE_BYTES, CAPTURE_LOOK_EVERY, CAPTURE_RING_BYTES, CAPTURE_SNAP_BYTES,
+};
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use millrace_tcp::ip::Link;
@@ -42,9 +43,8 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Whole packets, up to 1 GiB of them; what there is to report goes to standard error.
-    pub fn to(file: impl Into<PathBuf>) -> Self {
-        let report = |text: &str| eprintln!("millrace: {text}");
+    /// Whole packets, up to 1 GiB of them.
+    pub fn to(file: impl Into<PathBuf>, report: fn(&str)) -> Self {
         Self { file: file.into(), snap_bytes: CAPTURE_SNAP_BYTES, max_bytes: CAPTURE_FILE_BYTES, report }
     }
 }
@@ -114,11 +114,12 @@ struct Tap<C> {
 }
 
 impl<D: Device, C: Clock + Send> Captured<D, C> {
-    /// Makes the file, and the thread that writes it. Packets get the time of `clock`, which shows `now` at this moment.
+    /// Makes the file, and the thread that writes it. Packets get the time of `clock` and `epoch_ns`, nanoseconds from the beginning of 1970 to
+    /// its zero.
     ///
     /// # Errors
     /// The file cannot be made, or the thread.
-    pub fn open(device: D, capture: &Capture, link: Link, clock: C, now: SystemTime) -> io::Result<Self> {
+    pub fn open(device: D, capture: &Capture, link: Link, clock: C, epoch_ns: u64) -> io::Result<Self> {
         let path = capture.file.display();
         let fault = |error: io::Error| {
             io::Error::new(
@@ -136,9 +137,6 @@ impl<D: Device, C: Clock + Send> Captured<D, C> {
         let thread = std::thread::Builder::new()
             .name("toe-capture".into())
             .spawn(move || write(packets, writer, &theirs, report))?;
-        let Instant(at) = clock.now();
-        let wall = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let epoch_ns = u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX).saturating_sub(at);
         let snap_bytes = capture.snap_bytes as usize;
         Ok(Self { device, tap: Tap { clock, epoch_ns, snap_bytes, ring, shared, thread: Some(thread) } })
     }
@@ -199,9 +197,6 @@ impl<D: Device, C: Clock + Send> Device for Captured<D, C> {
     }
 }
 
-/// Packets wait so long for a file that nobody rings for: the ring takes 400 MB/s meanwhile.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
-
 /// The thread: from the ring to the file, until the device is gone or the file takes no more.
 fn write(mut packets: rtrb::Consumer<u8>, mut writer: Writer, shared: &Shared, report: fn(&str)) {
     loop {
@@ -220,7 +215,7 @@ fn write(mut packets: rtrb::Consumer<u8>, mut writer: Writer, shared: &Shared, r
                 return;
             }
             Ok(()) if is_last => return,
-            Ok(()) => std::thread::park_timeout(LOOK_EVERY),
+            Ok(()) => std::thread::park_timeout(CAPTURE_LOOK_EVERY),
         }
     }
 }
