@@ -2,7 +2,7 @@
 //! how much work it did.
 //!
 //! ```text
-//!   commands ──► leases ──► connections ──► receive ──► send (frame, pace, packet I/O) ──► wants ──► events ──► idle
+//!   commands ──► arrivals ──► leases ──► connections ──► receive ──► send (frame, pace, packet I/O) ──► departures ──► wants ──► events ──► idle
 //! ```
 
 use std::net::SocketAddr;
@@ -12,6 +12,7 @@ use std::sync::Arc;
 use millrace_core::ids::{ConnId, StreamId};
 use millrace_core::limits::engines::{BATCHES_PER_TURN, LINGER_NS};
 use millrace_core::limits::{COMMANDS_PER_TURN, LEASES_PER_TURN, MAX_BATCH_BURSTS, MAX_BURST_NS, RETRY_NS};
+use millrace_core::pool::Lease;
 use millrace_core::seam::{Clock, Dest, PacketTx, SendOutcome, TransmitBatch};
 use millrace_core::time::Instant;
 use millrace_engine::{Engine, LeaseFailure, Start, StreamEvent, StreamSpec};
@@ -20,6 +21,7 @@ use millrace_netio::{KernelTx, TxCounters};
 use millrace_store::cache::{CacheHandle, Grant, ReadFailure};
 
 use crate::adaptive_burst::AdaptiveBurst;
+use crate::again::{Again, Wanted};
 use crate::bell::EventBell;
 use crate::command::{Command, ConnSocket, Event};
 use crate::idle::{IdlePolicy, Wait};
@@ -71,10 +73,38 @@ pub trait LoopTx: PacketTx + Send {
     }
     /// What its sockets have done.
     fn counters(&self) -> &TxCounters;
-    /// Once a turn, before anything is sent: takes back what the devices are done with and hears of news. Whether
+    /// Once a turn, before anything else: takes what has come in, takes back what the devices are done with and hears of news. Whether
     /// something is still under way, so that the loop must not sleep for long.
-    fn tend(&mut self) -> bool {
+    fn tend(&mut self, now: Instant) -> bool {
+        let _ = now;
         false
+    }
+    /// Once a turn, behind everything that was sent: what was gathered leaves. How much work that and [`LoopTx::tend`] have done, if it is to
+    /// keep the loop from sleeping.
+    fn depart(&mut self, now: Instant) -> usize {
+        let _ = now;
+        0
+    }
+    /// When it has something to do even if nothing happens.
+    fn next_due(&self, now: Instant) -> Option<Instant> {
+        let _ = now;
+        None
+    }
+    /// Readable when something has come in for [`LoopTx::tend`].
+    fn incoming_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+    /// Whether somebody has asked it for something: the last look before the loop sleeps.
+    fn is_asked(&self) -> bool {
+        false
+    }
+    /// An extent that it gave back and needs again, to be answered by [`LoopTx::supply`].
+    fn poll_wanted(&mut self) -> Option<Wanted> {
+        None
+    }
+    /// The extent, or that it cannot be had.
+    fn supply(&mut self, now: Instant, wanted: &Wanted, lease: Option<Lease>) {
+        let _ = (now, wanted, lease);
     }
 }
 
@@ -159,7 +189,7 @@ impl<D: XdpDevice + Send> LoopTx for BestTx<KernelTx, D> {
     fn counters(&self) -> &TxCounters {
         self.kernel().counters()
     }
-    fn tend(&mut self) -> bool {
+    fn tend(&mut self, _: Instant) -> bool {
         BestTx::tend(self)
     }
 }
@@ -190,6 +220,8 @@ pub struct CoreLoop<C, T> {
     pub adaptive_burst: AdaptiveBurst,
     /// The ingress path, if there is one.
     pub reception: Option<Reception>,
+    /// Extents that the egress path needs again.
+    again: Again,
     state: State,
 }
 
@@ -237,6 +269,7 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
             load,
             adaptive_burst,
             reception: None,
+            again: Again::default(),
             state,
         }
     }
@@ -263,13 +296,15 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
     pub fn turn(&mut self) -> (Instant, usize) {
         let now = self.clock.now();
         let mut work = self.take_commands(now);
+        self.state.tx_pending = self.tx.tend(now);
         work += self.take_leases(now);
         work += self.serve_connections(now);
         if self.reception.is_some() {
             work += self.receive(now);
         }
         work += self.send(now);
-        work += self.post_wants();
+        work += self.tx.depart(now);
+        work += self.post_wants(now);
         work += self.publish_events();
         // What a turn did belongs to it: most wake-ups have one turn with work, and then one without.
         let ended = self.clock.now();
@@ -350,8 +385,13 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
 
     #[inline(never)]
     fn take_leases(&mut self, now: Instant) -> usize {
+        let streams = self.engine.streams();
         for taken in 0..LEASES_PER_TURN {
-            let Some(Grant { stream, run, extent, lease, .. }) = self.handle.poll() else { return taken };
+            let Some(grant) = self.handle.poll() else { return taken };
+            let Some(grant) = self.again.answer(now, streams, grant, &mut self.tx, &mut self.handle) else {
+                continue;
+            };
+            let Grant { stream, run, extent, lease, .. } = grant;
             match lease {
                 Ok(lease) => self.engine.handle_lease(now, stream, run, extent, lease),
                 Err(failure) => {
@@ -375,7 +415,6 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
 
     #[inline(never)]
     fn send(&mut self, now: Instant) -> usize {
-        self.state.tx_pending = self.tx.tend();
         let mut bursts = 0;
         for _ in 0..BATCHES_PER_TURN {
             if self.engine.poll_bursts(now) == 0 {
@@ -418,12 +457,12 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
     }
 
     #[inline(never)]
-    fn post_wants(&mut self) -> usize {
+    fn post_wants(&mut self, now: Instant) -> usize {
         if matches!(self.state.held, Some(StreamEvent::Left { .. })) {
             // It must reach the cache before a want of the same stream.
             return 0;
         }
-        let mut posted = 0;
+        let mut posted = self.again.post(now, self.engine.streams(), &mut self.tx, &mut self.handle);
         while let Some(want) = self.engine.poll_want() {
             if !self.handle.want(&want) {
                 self.engine.want_refused(&want);
@@ -476,14 +515,15 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
 
     #[inline(never)]
     fn wait(&mut self, now: Instant) {
-        let mut next = self.engine.poll_at();
+        let earlier = |a: Option<Instant>, b: Option<Instant>| a.into_iter().chain(b).min();
+        let mut next = earlier(self.engine.poll_at(), self.tx.next_due(now));
         if self.state.conns_pending || self.state.tx_pending || self.state.held.is_some() {
             let retry = now.plus_ns(RETRY_NS);
             next = Some(next.map_or(retry, |next| next.min(retry)));
         }
         let Wait::Sleep(limit) = self.idle.wait(now, next) else { return std::hint::spin_loop() };
         let rx = self.reception.as_ref().and_then(Reception::fd);
-        let others = [self.tx.full_conns_fd(), rx];
+        let others = [self.tx.full_conns_fd(), self.tx.incoming_fd(), rx];
         if self.engine.shares_wakes() && limit.as_nanos() <= u128::from(MAX_BURST_NS) {
             // All wake-ups of streams are one: what comes from others in so short a time waits for it too.
             self.bell.rest(others, limit);
@@ -491,7 +531,7 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
         }
         self.bell.announce_sleep();
         // The last look: a thread that adds work after this sees the announcement and rings.
-        if self.commands.is_empty() && self.handle.is_quiet() {
+        if self.commands.is_empty() && self.handle.is_quiet() && !self.tx.is_asked() {
             self.bell.sleep_beside(others, Some(limit));
             self.load.slept(self.clock.now());
         } else {

@@ -12,6 +12,7 @@
 //! | [`idle`] | busy, adaptive, sleeping |
 //! | [`load`] | how busy the core is, in nanoseconds |
 //! | [`adaptive_burst`] | longer bursts when it is busy |
+//! | [`again`] | extents that an egress path gave back and needs again |
 //! | [`reception`] | what comes in by a device, handed to whoever wants it |
 //! | [`toe`] | the TCP offload engine: another loop, and sockets for host threads |
 //! | [`background`] | threads that give way to all others |
@@ -20,6 +21,7 @@
 
 pub mod adaptive_burst;
 pub mod affinity;
+pub mod again;
 pub mod background;
 pub mod clock;
 pub mod command;

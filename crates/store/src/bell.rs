@@ -4,6 +4,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use millrace_core::limits::engines::MAX_WATCHED;
 use millrace_core::seam::Doorbell;
 use millrace_core::sleep::SleepFlag;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -42,11 +43,11 @@ impl EventBell {
 
     /// Sleeps until rung or until `limit` has passed; the caller has announced it.
     pub fn sleep(&self, limit: Option<Duration>) {
-        self.sleep_beside([None; 2], limit);
+        self.sleep_beside([None; 1], limit);
     }
 
     /// The same, but also until another descriptor is readable.
-    pub fn sleep_beside(&self, others: [Option<BorrowedFd<'_>>; 2], limit: Option<Duration>) {
+    pub fn sleep_beside<const N: usize>(&self, others: [Option<BorrowedFd<'_>>; N], limit: Option<Duration>) {
         if self.wait(PollFlags::IN, others, limit) {
             self.clear();
         }
@@ -55,15 +56,21 @@ impl EventBell {
 
     /// Sleeps until `limit` has passed or one of these descriptors is readable. Not announced, so nobody rings: whoever has work for the owner
     /// leaves it there.
-    pub fn rest(&self, others: [Option<BorrowedFd<'_>>; 2], limit: Duration) {
+    pub fn rest<const N: usize>(&self, others: [Option<BorrowedFd<'_>>; N], limit: Duration) {
         self.wait(PollFlags::empty(), others, Some(limit));
     }
 
     /// Waits for `own` of the bell, or until another is readable; whether it was the bell.
-    fn wait(&self, own: PollFlags, others: [Option<BorrowedFd<'_>>; 2], limit: Option<Duration>) -> bool {
+    fn wait<const N: usize>(
+        &self,
+        own: PollFlags,
+        others: [Option<BorrowedFd<'_>>; N],
+        limit: Option<Duration>,
+    ) -> bool {
+        const { assert!(N <= MAX_WATCHED) };
         let timeout =
             limit.map(|d| Timespec { tv_sec: d.as_secs() as i64, tv_nsec: i64::from(d.subsec_nanos()) });
-        let mut fds = [(); 3].map(|()| PollFd::from_borrowed_fd(self.fd(), own));
+        let mut fds = [(); MAX_WATCHED + 1].map(|()| PollFd::from_borrowed_fd(self.fd(), own));
         let mut count = 1;
         for other in others.into_iter().flatten() {
             fds[count] = PollFd::from_borrowed_fd(other, PollFlags::IN);

@@ -27,3 +27,5 @@ pub const MIN_SLEEP_NS: u64 = 1_000_000;
 pub const BURST_LOOK_NS: u64 = 50_000_000;
 /// How often a loop publishes its load: ten times for each look of admission, and nothing beside a loop's work.
 pub const LOAD_PUBLISH_NS: u64 = 10_000_000;
+/// Descriptors beside its bell that a thread's sleep watches: full connections, a device of our own TCP, what comes in by UDP.
+pub const MAX_WATCHED: usize = 3;

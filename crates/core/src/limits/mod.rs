@@ -74,6 +74,9 @@ pub const MAX_TITLE_PACKETS: u64 = u32::MAX as u64;
 
 /// Streams in one engine. 128 bytes of state each, so 2^17 streams stay within 16 MiB.
 pub const MAX_STREAMS_PER_ENGINE: usize = 1 << 17;
+/// Extents that a loop's egress path may ask for again at once: each is one more stream of the loop to the cache. Viewers who read on after they
+/// had stopped are few, and one extent is a quarter of a second of a fast title.
+pub const AGAIN_PLACES: usize = 16;
 /// Default ceiling of streams in one engine: above what one core was ever seen to carry with kernel sockets.
 pub const DEFAULT_STREAMS_PER_ENGINE: usize = 16_384;
 /// Viewers at once unless the operator says otherwise: at 2 Mb/s the 10 Gb/s of a server's link.

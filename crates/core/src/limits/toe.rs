@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::MAX_BURST_PACKETS;
+
 /// Queue pairs of an engine: a host thread each. Each turn of the engine looks at the ring of every one.
 pub const MAX_PAIRS: usize = 64;
 /// Sockets of a queue pair at most: a place in its tables and a word of its memory each.
@@ -30,6 +32,11 @@ pub const SEND_SHARE_BYTES: u32 = 512 << 10;
 pub const WAKE_BYTES: u32 = 128 << 10;
 /// Bytes of a connection that the engine keeps ready to be sent: what fills 1 Gb/s at 2 ms, and is copied early enough on any shorter path.
 pub const SEND_AHEAD_BYTES: u32 = 256 << 10;
+/// Bytes of a connection that a loop may have given and that are not acknowledged: what Linux lets a socket's send buffer grow to
+/// (net.ipv4.tcp_wmem). What has not been sent yet is bounded as for connections of the kernel.
+pub const PENDING_SHARE_BYTES: u32 = 4 << 20;
+/// Descriptors that have to be free before a loop is told that a connection takes something again: a burst of frames, each with its head.
+pub const LOW_DESCRIPTORS: u32 = 2 * MAX_BURST_PACKETS as u32;
 /// How long received bytes wait for their buffer to be filled: a tenth of the round trips that TCP notices at all, and ten full segments of 1 Gb/s.
 pub const HAND_OVER_NS: u64 = 100_000;
 /// Longest sleep of an engine, of a host thread that waits without a limit too: everything that has work for either rings, so this only bounds

@@ -43,6 +43,7 @@
 //! | `pair` | a queue pair's memory and its two ends |
 //! | `engine/` | the engine without its thread |
 //! | `thread` | its thread; [`Engine`] |
+//! | `egress` | [`EngineTx`]: media from the loop that turns an engine |
 //! | `host/` | [`Host`], [`TcpStream`], [`TcpListener`]; the same for tokio (feature `tokio`) |
 //! | `device` | packets from and to a device; a TUN device |
 //! | `capture` | what a device sends and receives, in a file |
@@ -50,6 +51,7 @@
 
 mod capture;
 mod device;
+mod egress;
 mod engine;
 mod host;
 mod pair;
@@ -68,12 +70,13 @@ use millrace_tcp::stack::Settings;
 
 pub use self::capture::{Capture, Captured};
 pub use self::device::{Device, TunDevice};
+pub use self::egress::EngineTx;
 #[cfg(feature = "tokio")]
 pub use self::host::tokio;
 pub use self::host::{Host, Incoming, TcpListener, TcpStream};
 pub use self::pair::PairSettings;
 pub use self::record::Fault;
-pub use self::thread::{Engine, Stopped};
+pub use self::thread::{Engine, Stopped, Turning};
 pub use self::xdp::XdpDevice;
 
 /// A connection of an engine, named for the thread that turns it ([`TcpStream::engine_socket`]). The name of one that is over names nothing.

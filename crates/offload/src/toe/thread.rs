@@ -1,9 +1,10 @@
-//! The engine's thread, and the handle that starts it, hands out queue pairs and stops it.
+//! The engine's thread, and the handle that starts it, hands out queue pairs and stops it. An engine may also have no thread of its own: then a loop
+//! turns it beside its other work ([`EngineTx`](super::EngineTx)).
 
 use std::io;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -28,9 +29,36 @@ pub(super) struct Home {
     pub(super) bell: Arc<EventBell>,
     free: Mutex<Vec<HostState>>,
     stop: AtomicBool,
+    /// Why an engine without a thread of its own has ended.
+    end: OnceLock<String>,
 }
 
 impl Home {
+    pub(super) fn new(bell: Arc<EventBell>, free: Vec<HostState>) -> Self {
+        Self { bell, free: Mutex::new(free), stop: AtomicBool::new(false), end: OnceLock::new() }
+    }
+
+    /// Whether its handle has stopped it.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// Its handle wants no more of it.
+    pub(super) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.bell.ring();
+    }
+
+    /// Why it has ended that had no thread.
+    pub(super) fn end(&self) -> Option<&str> {
+        self.end.get().map(String::as_str)
+    }
+
+    /// Whoever turned it has given it up.
+    pub(super) fn ended(&self, why: String) {
+        let _ = self.end.set(why);
+    }
+
     /// A host's thread has no more use for its pair. What it has closed may still be on its way.
     pub(super) fn take_back(&self, state: HostState) {
         self.free.lock().unwrap_or_else(PoisonError::into_inner).push(state);
@@ -59,6 +87,25 @@ impl Engine {
     /// # Errors
     /// A setting that cannot be; no thread, or no descriptors for the bells.
     pub fn start(settings: &EngineSettings, device: Box<dyn Device>) -> io::Result<Self> {
+        let (mut engine, mut turning) = Self::in_loop(settings, device, Arc::new(EventBell::new()?))?;
+        let cpu = settings.cpu;
+        let thread = std::thread::Builder::new().name("toe".into()).spawn(move || {
+            cpu.map_or(Ok(()), affinity::pin_to)?;
+            turning.run()
+        })?;
+        engine.thread = Some(thread);
+        Ok(engine)
+    }
+
+    /// An engine without a thread, for a loop that turns it ([`EngineTx`](super::EngineTx)) and sleeps at this bell.
+    ///
+    /// # Errors
+    /// A setting that cannot be, or no descriptors for the bells.
+    pub fn in_loop(
+        settings: &EngineSettings,
+        device: Box<dyn Device>,
+        bell: Arc<EventBell>,
+    ) -> io::Result<(Self, Turning)> {
         if !(1..=MAX_PAIRS).contains(&settings.pairs) || settings.interface.addresses.is_empty() {
             let text = format!(
                 "{} queue pairs and {} addresses: choose 1 to {MAX_PAIRS} pairs, and an address",
@@ -74,28 +121,22 @@ impl Engine {
             }
             None => device,
         };
-        let bell = Arc::new(EventBell::new()?);
         let (mut ends, mut free) = (Vec::new(), Vec::new());
         for number in 0..settings.pairs as u16 {
             let (engine_end, host_end) = pair(&settings.pair)?;
             ends.push(engine_end);
             free.push(HostState::new(number, host_end, Arc::clone(&bell), &settings.pair));
         }
-        let home = Arc::new(Home { bell, free: Mutex::new(free), stop: AtomicBool::new(false) });
+        let home = Arc::new(Home::new(bell, free));
         let sheet = Arc::new(Sheet::default());
-        let mut turning = Turning {
+        let turning = Turning {
             core: Core::new(settings, ends, MonotonicClock.now())?,
             device,
             home: Arc::clone(&home),
             sheet: Arc::clone(&sheet),
             poll_ns: settings.poll_ns,
         };
-        let cpu = settings.cpu;
-        let thread = std::thread::Builder::new().name("toe".into()).spawn(move || {
-            cpu.map_or(Ok(()), affinity::pin_to)?;
-            turning.run()
-        })?;
-        Ok(Self { home, sheet, thread: Some(thread) })
+        Ok((Self { home, sheet, thread: None }, turning))
     }
 
     /// A queue pair for this thread.
@@ -117,9 +158,14 @@ impl Engine {
         self.sheet.read()
     }
 
-    /// Whether its thread has ended: it was its device, or it was stopped.
+    /// Whether it has ended: it was its device, or it was stopped.
     pub fn is_finished(&self) -> bool {
-        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+        self.thread.as_ref().map_or(self.home.end().is_some(), JoinHandle::is_finished)
+    }
+
+    /// Why an engine has ended that a loop turned; `None`: it has not.
+    pub fn end(&self) -> Option<&str> {
+        self.home.end()
     }
 
     /// Ends the thread. Connections are not closed: their peers find out when they send.
@@ -127,12 +173,11 @@ impl Engine {
     /// # Errors
     /// Why it had ended before: the device's error.
     pub fn stop(mut self) -> io::Result<Stopped> {
-        self.end().unwrap_or_else(|| Err(io::Error::other("the engine was stopped before")))
+        self.finish().unwrap_or_else(|| Err(io::Error::other("the engine was stopped before")))
     }
 
-    fn end(&mut self) -> Option<io::Result<Stopped>> {
-        self.home.stop.store(true, Ordering::Release);
-        self.home.bell.ring();
+    fn finish(&mut self) -> Option<io::Result<Stopped>> {
+        self.home.stop();
         let thread = self.thread.take()?;
         Some(thread.join().unwrap_or_else(|_| Err(io::Error::other("the engine's thread has panicked"))))
     }
@@ -141,17 +186,17 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         // Why it ended can be asked by stopping it.
-        let _ = self.end();
+        let _ = self.finish();
     }
 }
 
-/// The thread.
-struct Turning {
-    core: Core,
-    device: Box<dyn Device>,
-    home: Arc<Home>,
-    sheet: Arc<Sheet<ToeCounters>>,
-    poll_ns: u64,
+/// An engine for whoever turns it: its thread, or a loop. Dropped, it tells all hosts that there is no engine any more.
+pub struct Turning {
+    pub(super) core: Core,
+    pub(super) device: Box<dyn Device>,
+    pub(super) home: Arc<Home>,
+    pub(super) sheet: Arc<Sheet<ToeCounters>>,
+    pub(super) poll_ns: u64,
 }
 
 impl Drop for Turning {
@@ -167,7 +212,7 @@ impl Turning {
         let _ = rustix::thread::set_current_timer_slack(Some(NonZeroU64::MIN));
         let mut active = MonotonicClock.now();
         let mut seen = 0;
-        while !self.home.stop.load(Ordering::Acquire) {
+        while !self.home.is_stopping() {
             let now = MonotonicClock.now();
             self.core.turn(&mut *self.device, now)?;
             let counters = &self.core.counters;
@@ -191,7 +236,7 @@ impl Turning {
         let Some(readable) = self.device.readable().filter(|_| due_ns > 0) else { return };
         let bell = &self.home.bell;
         bell.announce_sleep();
-        if self.core.has_requests() || self.home.stop.load(Ordering::Acquire) {
+        if self.core.has_requests() || self.home.is_stopping() {
             return bell.awake();
         }
         self.core.counters.sleeps += 1;

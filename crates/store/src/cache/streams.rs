@@ -1,7 +1,7 @@
 //! What is known of each stream: where it is, what it waits for.
 
 use millrace_core::ids::{RunSerial, StreamId, TitleRef};
-use millrace_core::limits::{MAX_STREAMS_PER_ENGINE, MAX_WANTS_PER_STREAM};
+use millrace_core::limits::{AGAIN_PLACES, MAX_STREAMS_PER_ENGINE, MAX_WANTS_PER_STREAM};
 
 use super::plan::{ExtentKey, Waiter};
 use super::playheads::{Ns, Place, StreamKey};
@@ -57,7 +57,7 @@ struct Stream {
     timer: u32,
 }
 
-/// The streams of all engines. Grows with the largest index in use, up to [`MAX_STREAMS_PER_ENGINE`] per engine.
+/// The streams of all engines. Grows with the largest index in use, up to [`MAX_STREAMS_PER_ENGINE`] and [`AGAIN_PLACES`] per engine.
 #[derive(Debug)]
 pub(super) struct Streams {
     handles: Vec<Vec<Option<Stream>>>,
@@ -89,7 +89,7 @@ impl Streams {
     pub(super) fn enter(&mut self, key: StreamKey, generation: u32, spare: u8) -> bool {
         let Some(handle) = self.handles.get_mut(usize::from(key.handle)) else { return false };
         let index = key.index as usize;
-        if index >= MAX_STREAMS_PER_ENGINE {
+        if index >= MAX_STREAMS_PER_ENGINE + AGAIN_PLACES {
             return false;
         }
         if index >= handle.len() {

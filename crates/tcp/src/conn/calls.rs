@@ -43,6 +43,24 @@ impl Connection {
         env.store.append_extent(&mut self.queue, lease, range)
     }
 
+    /// SEND of a range of an extent behind a head.
+    pub(crate) fn send_framed(
+        &mut self,
+        env: &mut Env<'_>,
+        head: &[u8],
+        lease: Lease,
+        range: ExtentRange,
+    ) -> Result<(), (Refused, Lease)> {
+        self.before_append(env);
+        env.store.append_framed(&mut self.queue, head, lease, range)
+    }
+
+    /// SEND of bytes of the application's own, all of them or none.
+    pub(crate) fn write_whole(&mut self, env: &mut Env<'_>, parts: &[&[u8]]) -> bool {
+        self.before_append(env);
+        env.store.append_whole(&mut self.queue, parts)
+    }
+
     fn before_append(&mut self, env: &Env<'_>) {
         if self.queue.is_empty() && self.is_synchronized() {
             // What is queued now begins to wait now.
@@ -95,6 +113,11 @@ impl Connection {
             State::SynSent | State::SynReceived => self.queue.end().since(self.sender.una()).max(0) as u32,
             _ => self.queue.end().since(self.snd_una()).max(0) as u32,
         }
+    }
+
+    /// Bytes queued and never sent.
+    pub(crate) fn unsent_bytes(&self) -> u32 {
+        self.queue.end().since(self.sender.nxt()).max(0) as u32
     }
 
     /// Gives everything back: nobody has a use for it any more.

@@ -239,7 +239,7 @@ impl Store {
     /// Whether host bytes stand before a packet that finds no room of `room` bytes with them: they wait for it.
     fn belongs_to_next(&self, index: u32, at: u32, room: u32) -> bool {
         let Some(host) = self.descriptors.get(index as usize) else { return false };
-        if !matches!(host.source, Source::Host { .. }) {
+        if !matches!(host.source, Source::Host { .. } | Source::Head(_)) {
             return false;
         }
         let left = room.saturating_sub(host.bytes - at);
@@ -297,6 +297,10 @@ impl Store {
                 let bytes = self.host.read(*page, (at + piece.at) as usize, len);
                 Some((bytes, sum16(bytes)))
             }
+            Source::Head(bytes) => {
+                let bytes = bytes.get(piece.at as usize..piece.at as usize + len)?;
+                Some((bytes, sum16(bytes)))
+            }
             Source::Extent { .. } | Source::Free => None,
         }
     }
@@ -312,7 +316,7 @@ fn piece_of(descriptor: &Descriptor, at: u32, room: u32, is_first: bool, is_exac
             // Where the grid would end the segment the rest comes from the packet all the same.
             Some(if is_exact && piece == 0 { left.min(room) } else { piece })
         }
-        Source::Host { .. } => Some(left.min(room)),
+        Source::Host { .. } | Source::Head(_) => Some(left.min(room)),
         Source::Extent { .. } | Source::Free => None,
     }
 }

@@ -30,6 +30,10 @@ impl HostPages {
         self.free.pop()
     }
 
+    pub(super) fn free(&self) -> u32 {
+        self.free.len() as u32
+    }
+
     /// A page that [`HostPages::take`] gave.
     pub(super) fn give_back(&mut self, page: u32) {
         debug_assert!(self.free.len() < self.pages as usize);

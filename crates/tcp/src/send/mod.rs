@@ -19,14 +19,19 @@
 mod grid;
 mod host;
 
+use millrace_core::limits::{FRAME_PREFIX_BYTES, RTP_HEADER_BYTES};
 use millrace_core::pool::{ExtentContent, Lease};
 use millrace_core::prefetch::prefetch_all;
 
+use crate::limits::HOST_PAGE_BYTES;
 use crate::seq::Seq;
 
 use self::grid::Geometry;
 pub use self::grid::{Cut, Cutting, Payload};
 use self::host::HostPages;
+
+/// Longest head of [`Store::append_framed`]: the prefix of an interleaved frame and an RTP header.
+pub const HEAD_BYTES: usize = FRAME_PREFIX_BYTES + RTP_HEADER_BYTES;
 
 /// Stands for no descriptor.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -87,8 +92,18 @@ enum Held {
 #[derive(Debug)]
 enum Source {
     Free,
-    Extent { held: Held, place: u32, skip: u32, part: Part },
-    Host { page: u32, at: u32 },
+    Extent {
+        held: Held,
+        place: u32,
+        skip: u32,
+        part: Part,
+    },
+    Host {
+        page: u32,
+        at: u32,
+    },
+    /// A few bytes before a range, in the descriptor itself.
+    Head([u8; HEAD_BYTES]),
 }
 
 #[derive(Debug)]
@@ -188,9 +203,19 @@ impl Store {
         self.used
     }
 
+    /// Descriptors that are free.
+    pub fn free_descriptors(&self) -> u32 {
+        self.descriptors.len() as u32 - self.used
+    }
+
     /// Leases held.
     pub fn leases(&self) -> u32 {
         self.leases
+    }
+
+    /// Host pages that are free.
+    pub fn free_host_pages(&self) -> u32 {
+        self.host.free()
     }
 
     /// Host pages in use.
@@ -218,6 +243,47 @@ impl Store {
             Source::Extent { held: Held::Lease(lease), place, skip, part };
         self.append(queue, index, bytes);
         Ok(())
+    }
+
+    /// Queues `head` and a range of `lease` behind it: both or nothing. The head is kept in a descriptor, and takes no page.
+    ///
+    /// # Errors
+    /// Why not, and the lease back. A head longer than [`HEAD_BYTES`], or none, is [`Refused::Unfit`].
+    pub fn append_framed(
+        &mut self,
+        queue: &mut Queue,
+        head: &[u8],
+        lease: Lease,
+        range: ExtentRange,
+    ) -> Result<(), (Refused, Lease)> {
+        let mut bytes = [0; HEAD_BYTES];
+        match bytes.get_mut(..head.len()) {
+            Some(part) if !head.is_empty() => part.copy_from_slice(head),
+            _ => return Err((Refused::Unfit, lease)),
+        }
+        if !Geometry::new(&lease.content(), range.part).has(&lease, &range) {
+            return Err((Refused::Unfit, lease));
+        }
+        if self.free_descriptors() < 2 {
+            return Err((Refused::Full, lease));
+        }
+        if let Some(index) = self.take() {
+            self.descriptors[index as usize].source = Source::Head(bytes);
+            self.append(queue, index, head.len() as u32);
+        }
+        self.append_extent(queue, lease, range)
+    }
+
+    /// Copies all of `parts` into host pages and queues them, one behind the other, or nothing. `false`: there is no room.
+    pub fn append_whole(&mut self, queue: &mut Queue, parts: &[&[u8]]) -> bool {
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        let pages = bytes.div_ceil(HOST_PAGE_BYTES) as u32;
+        if self.free_descriptors() < pages || self.host.free() < pages {
+            return false;
+        }
+        let taken: usize = parts.iter().map(|part| self.append_bytes(queue, part)).sum();
+        debug_assert_eq!(taken, bytes, "there was room for all of it");
+        true
     }
 
     /// Copies as much of `bytes` into host pages as there is room for, and queues it; how much that was.
@@ -320,7 +386,7 @@ impl Store {
         match std::mem::replace(&mut descriptor.source, Source::Free) {
             Source::Extent { held: Held::Lease(_), .. } => self.leases -= 1,
             Source::Host { page, .. } => self.host.give_back(page),
-            Source::Extent { .. } | Source::Free => {}
+            Source::Extent { .. } | Source::Head(_) | Source::Free => {}
         }
         descriptor.next = self.free;
         self.free = index;

@@ -293,3 +293,48 @@ fn packets_that_are_missing_are_not_queued() {
         assert_eq!(queued.is_ok(), fits, "{range:?}");
     }
 }
+
+#[test]
+fn a_head_and_its_range_are_queued_together_or_not_at_all() {
+    let arena = arena();
+    let content = extent(&arena, 0, WireLayout::new(1316).unwrap());
+    let lease = || arena.lend(0, content).unwrap();
+    let range = |place| ExtentRange { place, skip: 0, bytes: 1316, part: Part::Payloads };
+    let (mut store, mut queue) = (Store::new(5, 1), Queue::new(Seq(100)));
+    let heads: Vec<[u8; HEAD_BYTES]> = (1..=2).map(|n| [n; HEAD_BYTES]).collect();
+    for (place, head) in heads.iter().enumerate() {
+        store.append_framed(&mut queue, head, lease(), range(place as u32)).unwrap();
+    }
+    assert_eq!((store.used(), store.leases(), store.host_pages()), (4, 2, 0));
+    // One descriptor is left, and two are needed.
+    for (head, wanted) in
+        [(&heads[0][..], Refused::Full), (&[], Refused::Unfit), (&[0; HEAD_BYTES + 1], Refused::Unfit)]
+    {
+        let refused = store.append_framed(&mut queue, head, lease(), range(2)).unwrap_err().0;
+        assert_eq!((refused, queue.end(), store.used()), (wanted, Seq(100) + 2 * 1332, 4));
+    }
+    // A head goes with its packet: each segment is one frame, and its sum is that of its bytes.
+    let mut seq = Seq(100);
+    for (place, head) in heads.iter().enumerate() {
+        let cut = cut(&store, &mut queue, seq, 1448, u32::MAX);
+        let payload = store.payload(&cut);
+        let bytes = payload.slices().concat();
+        let lease = lease();
+        let wanted = [&head[..], &lease.wire(place as u32, 1)[12..]].concat();
+        assert!(bytes == wanted && payload.sum == sum16(&bytes), "frame {place}");
+        seq += cut.bytes();
+    }
+    store.clear(&mut queue);
+    assert_eq!((store.used(), store.leases()), (0, 0));
+}
+
+#[test]
+fn bytes_that_are_to_be_whole_are_queued_whole_or_not_at_all() {
+    let (mut store, mut queue) = (Store::new(8, 2), Queue::new(Seq(0)));
+    let long = [1; 2 * HOST_PAGE_BYTES];
+    assert!(!store.append_whole(&mut queue, &[&long, &[2]]));
+    assert_eq!((store.used(), store.host_pages(), queue.end()), (0, 0, Seq(0)));
+    assert!(store.append_whole(&mut queue, &[&long[1..], &[2]]));
+    assert_eq!((store.free_host_pages(), queue.end()), (0, Seq(2 * HOST_PAGE_BYTES as u32)));
+    assert!(!store.append_whole(&mut queue, &[&[3]]));
+}

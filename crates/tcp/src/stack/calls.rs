@@ -7,7 +7,7 @@ use millrace_core::pool::Lease;
 use millrace_core::time::Instant;
 
 use super::{ConnectionId, Event, Reply, Stack, Wanted};
-use crate::conn::{Connection, Happened, Marks, Reason, State};
+use crate::conn::{Connection, Env, Happened, Marks, Reason, State};
 use crate::isn::initial_seq;
 use crate::send::{ExtentRange, Refused};
 use crate::wire::FlowKey;
@@ -111,13 +111,7 @@ impl Stack {
     /// # Errors
     /// Why nothing can be sent.
     pub fn write(&mut self, id: ConnectionId, bytes: &[u8], now: Instant) -> Result<usize, CallError> {
-        let connection = self.connection(id).ok_or(CallError::NoConnection)?;
-        if !connection.may_send() {
-            return Err(match connection.state() {
-                State::Closed => CallError::NoConnection,
-                _ => CallError::Closing,
-            });
-        }
+        self.may_send(id)?;
         let taken = self.with(id.number, now, |connection, env| connection.write(env, bytes)).unwrap_or(0);
         if taken > 0 {
             self.make_ready(id.number);
@@ -137,13 +131,38 @@ impl Stack {
         range: ExtentRange,
         now: Instant,
     ) -> Result<(), (CallError, Lease)> {
+        self.send_lease(id, lease, now, |connection, env, lease| connection.send_extent(env, lease, range))
+    }
+
+    /// The same behind a head of up to [`HEAD_BYTES`](crate::send::HEAD_BYTES), which is copied: both or nothing.
+    ///
+    /// # Errors
+    /// As [`Stack::send_extent`].
+    pub fn send_framed(
+        &mut self,
+        id: ConnectionId,
+        head: &[u8],
+        lease: Lease,
+        range: ExtentRange,
+        now: Instant,
+    ) -> Result<(), (CallError, Lease)> {
+        self.send_lease(id, lease, now, |connection, env, lease| {
+            connection.send_framed(env, head, lease, range)
+        })
+    }
+
+    fn send_lease(
+        &mut self,
+        id: ConnectionId,
+        lease: Lease,
+        now: Instant,
+        send: impl FnOnce(&mut Connection, &mut Env<'_>, Lease) -> Result<(), (Refused, Lease)>,
+    ) -> Result<(), (CallError, Lease)> {
         // A closure that may not run cannot hand the lease back: it is looked up first.
-        match self.connection(id) {
-            None => return Err((CallError::NoConnection, lease)),
-            Some(connection) if !connection.may_send() => return Err((CallError::Closing, lease)),
-            Some(_) => {}
+        if let Err(error) = self.may_send(id) {
+            return Err((error, lease));
         }
-        match self.with(id.number, now, |connection, env| connection.send_extent(env, lease, range)) {
+        match self.with(id.number, now, |connection, env| send(connection, env, lease)) {
             Some(Err((Refused::Full, lease))) => return Err((CallError::NoRoom, lease)),
             Some(Err((Refused::Unfit, lease))) => return Err((CallError::Unfit, lease)),
             _ => {}
@@ -152,6 +171,29 @@ impl Stack {
         self.settle(id.number, now, None);
         Ok(())
     }
+
+    /// SEND of bytes of the application's own, all of `parts` one behind the other, or nothing.
+    ///
+    /// # Errors
+    /// Why nothing can be sent; [`CallError::NoRoom`]: not now.
+    pub fn write_whole(&mut self, id: ConnectionId, parts: &[&[u8]], now: Instant) -> Result<(), CallError> {
+        self.may_send(id)?;
+        if !self.with(id.number, now, |connection, env| connection.write_whole(env, parts)).unwrap_or(false) {
+            return Err(CallError::NoRoom);
+        }
+        self.make_ready(id.number);
+        self.settle(id.number, now, None);
+        Ok(())
+    }
+
+    fn may_send(&self, id: ConnectionId) -> Result<(), CallError> {
+        match self.connection(id).ok_or(CallError::NoConnection)? {
+            connection if connection.may_send() => Ok(()),
+            connection if connection.state() == State::Closed => Err(CallError::NoConnection),
+            _ => Err(CallError::Closing),
+        }
+    }
+
     /// RECEIVE: copies what came in order into `to`; 0: nothing is there, or (after [`Happened::PEER_CLOSED`]) nothing will be.
     ///
     /// # Errors
@@ -227,6 +269,11 @@ impl Stack {
     /// Bytes queued and not acknowledged.
     pub fn unacked_bytes(&self, id: ConnectionId) -> u32 {
         self.connection(id).map_or(0, Connection::unacked_bytes)
+    }
+
+    /// Bytes queued and never sent: what the windows have held back so far.
+    pub fn unsent_bytes(&self, id: ConnectionId) -> u32 {
+        self.connection(id).map_or(0, Connection::unsent_bytes)
     }
 
     /// Bytes up to the end of the urgent data that are not read.

@@ -14,8 +14,10 @@
 //! | `listen` | listeners, and connections that wait to be accepted |
 //! | `serve` | what a line has to do; its end |
 //! | `send` | from a host's area to the stack |
+//! | `lend` | from the loop that turns the engine to the stack |
 //! | `receive` | from the stack to anonymous buffers |
 
+mod lend;
 mod listen;
 mod receive;
 mod requests;
@@ -33,6 +35,8 @@ use millrace_tcp::conn::{Happened, Reason};
 use millrace_tcp::ip::{Incoming, Interface, Outgoing};
 use millrace_tcp::stack::{ConnectionId, ListenerId, Stack, Taken};
 
+use self::lend::Lent;
+pub(super) use self::lend::{Given, News, Way};
 use self::send::Descriptors;
 use super::device::Device;
 use super::pair::{EngineEnd, PairSettings};
@@ -55,6 +59,12 @@ struct Line {
     /// Bytes that the host has given, and those of them that the stack has taken.
     given: u64,
     taken: u64,
+    /// Bytes that loops have given: all in the stack.
+    foreign: u64,
+    /// The count that the host was shown last.
+    mirrored: u64,
+    /// The loop writes to it.
+    lent: Option<Lent>,
     /// Descriptors of what it has not taken yet.
     first: u32,
     last: u32,
@@ -85,6 +95,9 @@ impl Line {
             is_connecting: false,
             given: 0,
             taken: 0,
+            foreign: 0,
+            mirrored: 0,
+            lent: None,
             first: NONE,
             last: NONE,
             wake_at: None,
@@ -236,6 +249,8 @@ pub(super) struct Core {
     timed: VecDeque<SocketId>,
     /// Lines for whose bytes the stack has no page.
     short: VecDeque<SocketId>,
+    /// What the loop has not heard yet of the lines that it writes to.
+    news: VecDeque<News>,
     host_pages: u32,
     hand_over_ns: u64,
     chunk: Box<[u8]>,
@@ -265,6 +280,8 @@ impl Core {
             dirty: VecDeque::with_capacity(sockets),
             timed: VecDeque::with_capacity(sockets),
             short: VecDeque::with_capacity(sockets),
+            // Of each line that it is over, and that it can be written again.
+            news: VecDeque::with_capacity(2 * sockets),
             host_pages: settings.stack.host_pages,
             hand_over_ns: settings.hand_over_ns,
             chunk: vec![0; CHUNK_BYTES].into(),
@@ -279,12 +296,29 @@ impl Core {
     /// # Errors
     /// The device's.
     pub(super) fn turn(&mut self, device: &mut dyn Device, now: Instant) -> io::Result<()> {
+        self.arrive(device, now)?;
+        self.depart(device, now)
+    }
+
+    /// The first half of a turn: what came in.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(super) fn arrive(&mut self, device: &mut dyn Device, now: Instant) -> io::Result<()> {
         self.take_requests(now);
         self.take_packets(device, now)?;
         self.stack.protocol(now);
         self.interface.protocol(now);
         self.hear(now);
         self.serve_all(now);
+        Ok(())
+    }
+
+    /// The second half: what goes out, and what follows from it.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(super) fn depart(&mut self, device: &mut dyn Device, now: Instant) -> io::Result<()> {
         self.send_packets(device, now)?;
         // The output stage has processed ACKs: what they free is told in this turn.
         self.hear(now);

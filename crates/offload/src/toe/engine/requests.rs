@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 
 use millrace_core::limits::toe::REQUESTS_PER_TURN;
+use millrace_core::shared::Record;
 use millrace_core::time::Instant;
 
 use super::{Core, Line, NONE, Owner, Pair, SocketId, What};
@@ -15,12 +16,24 @@ impl Core {
         for pair in 0..self.pairs.len() {
             for _ in 0..REQUESTS_PER_TURN {
                 let Some(record) = self.pairs[pair].end.requests.pop() else { break };
-                self.counters.requests += 1;
-                let is_taken = Request::decode(&record)
-                    .is_some_and(|request| self.take_request(pair as u16, request, now));
-                self.counters.rejected += u64::from(!is_taken);
+                self.take_record(pair as u16, &record, now);
             }
         }
+    }
+
+    /// Takes all that one host had asked for when this was called.
+    pub(super) fn take_all_requests(&mut self, pair: u16, now: Instant) {
+        let Some(most) = self.pairs.get(usize::from(pair)).map(|of| of.settings.requests) else { return };
+        for _ in 0..most {
+            let Some(record) = self.pairs[usize::from(pair)].end.requests.pop() else { break };
+            self.take_record(pair, &record, now);
+        }
+    }
+
+    fn take_record(&mut self, pair: u16, record: &Record, now: Instant) {
+        self.counters.requests += 1;
+        let is_taken = Request::decode(record).is_some_and(|request| self.take_request(pair, request, now));
+        self.counters.rejected += u64::from(!is_taken);
     }
 
     /// Whether it could be.
@@ -175,7 +188,7 @@ impl Core {
             return false;
         };
         let is_in = offset.checked_add(bytes).is_some_and(|end_at| end_at <= end.layout.send_bytes);
-        if !is_in || bytes == 0 || line.is_shut || line.closing.is_some() {
+        if !is_in || bytes == 0 || line.is_shut || line.closing.is_some() || line.lent.is_some() {
             return false;
         }
         line.given += u64::from(bytes);

@@ -4,6 +4,7 @@
 use millrace_core::limits::toe::{CHUNK_BYTES, SEND_AHEAD_BYTES};
 use millrace_core::time::Instant;
 
+use super::lend::{RESERVE, has_descriptors};
 use super::{Core, NONE, Pair, SocketId, What};
 use crate::toe::record::Event;
 
@@ -61,7 +62,7 @@ impl Descriptors {
 impl Core {
     /// Gives the stack of a line's bytes what it has room for.
     pub(super) fn move_bytes(&mut self, (pair, socket): SocketId, now: Instant) {
-        let Self { stack, pairs, chunk, counters, short, .. } = self;
+        let Self { stack, pairs, chunk, counters, short, host_pages, .. } = self;
         let Pair { end, places, descriptors, .. } = &mut pairs[usize::from(pair)];
         let place = &mut places[socket as usize];
         let What::Line(line) = &mut place.what else { return };
@@ -80,7 +81,8 @@ impl Core {
             }
             let chunk = &mut chunk[..most];
             end.words.read(end.layout.send(offset), chunk);
-            let taken = stack.write(line.id, chunk, now).unwrap_or(0) as u32;
+            let has_pages = stack.store().free_host_pages() > *host_pages / RESERVE;
+            let taken = if has_pages { stack.write(line.id, chunk, now).unwrap_or(0) as u32 } else { 0 };
             line.taken += u64::from(taken);
             counters.sent_bytes += u64::from(taken);
             if taken == bytes {
@@ -109,7 +111,7 @@ impl Core {
         let of = &mut pairs[usize::from(pair)];
         let count = of.end.layout.count(socket);
         let Some(line) = of.line(socket) else { return };
-        let acked = line.taken - u64::from(stack.unacked_bytes(line.id)).min(line.taken);
+        let acked = line.own_acked(stack);
         let is_due = line.wake_at.is_some_and(|at| acked >= at || line.closed.is_some());
         if is_due {
             line.wake_at = None;
@@ -123,7 +125,7 @@ impl Core {
 
     /// Lines that had no page have their turn, if there are pages again.
     pub(super) fn retry_short(&mut self) {
-        if self.stack.store().host_pages() >= self.host_pages {
+        if self.stack.store().free_host_pages() <= self.reserve_pages() || !has_descriptors(&self.stack) {
             return;
         }
         while let Some((pair, socket)) = self.short.pop_front() {

@@ -23,6 +23,7 @@ impl Core {
         self.mirror(id);
         self.fill(id, now);
         self.tell_end(id);
+        self.tell_loop(id);
         self.shut(id, now);
         self.finish(id, now);
     }
@@ -66,10 +67,11 @@ impl Core {
         }
     }
 
-    /// A FIN goes behind the last byte that was given.
+    /// A FIN goes behind the last byte that was given; the loop's are among them as long as it writes.
     fn shut(&mut self, (pair, socket): SocketId, now: Instant) {
         let Some(line) = self.pair(pair).line(socket) else { return };
-        if line.is_shut && line.first == NONE && line.closed.is_none() && line.closing.is_none() {
+        let is_over = line.closed.is_some() || line.closing.is_some();
+        if line.is_shut && line.first == NONE && line.lent.is_none() && !is_over {
             let id = line.id;
             // It is an error to close twice, and nothing happens then.
             let _ = self.stack.close(id, now);

@@ -1,0 +1,94 @@
+//! Extents that an egress path gave back while a viewer did not read, and needs again when he does (`docs/design/0036-media-by-our-tcp.md`).
+//!
+//! They are asked for under names of their own, behind those of the engine's streams: to the cache each is one more stream that wants one extent.
+
+use millrace_core::ids::{RunSerial, StreamId};
+use millrace_core::limits::AGAIN_PLACES;
+use millrace_core::seam::Want;
+use millrace_core::time::Instant;
+use millrace_store::cache::{CacheHandle, Grant};
+pub use millrace_tcp::stack::Wanted;
+
+use crate::core_loop::LoopTx;
+
+/// What was asked for again and is not answered.
+#[derive(Default)]
+pub(crate) struct Again {
+    places: [Option<Wanted>; AGAIN_PLACES],
+    /// How often each place was used: a late answer finds nobody.
+    generations: [u32; AGAIN_PLACES],
+    /// One for which the ring had no room.
+    held: Option<Wanted>,
+    /// A stream that the cache has to forget, and had no room to be told.
+    leaving: Option<StreamId>,
+}
+
+impl Again {
+    /// Asks for what is needed, as far as there are places. `streams`: how many the engine has. Returns how much it asked for.
+    pub(crate) fn post(
+        &mut self,
+        now: Instant,
+        streams: usize,
+        tx: &mut impl LoopTx,
+        handle: &mut CacheHandle,
+    ) -> usize {
+        let mut posted = 0;
+        if !self.leave(None, handle) {
+            return posted;
+        }
+        while let Some(place) = self.places.iter().position(Option::is_none) {
+            let Some(wanted) = self.held.take().or_else(|| tx.poll_wanted()) else { break };
+            let stream = self.name(place, streams);
+            let Wanted { content, .. } = wanted;
+            let want = Want {
+                stream,
+                run: RunSerial(0),
+                title: content.title,
+                extent: content.number,
+                // All that it had, of one that grows too.
+                place: content.packets.saturating_sub(1) as u16,
+                by: now,
+                spare: 0,
+            };
+            if !handle.want(&want) {
+                self.held = Some(wanted);
+                break;
+            }
+            self.places[place] = Some(wanted);
+            posted += 1;
+        }
+        posted
+    }
+
+    fn name(&self, place: usize, streams: usize) -> StreamId {
+        StreamId { index: (streams + place) as u32, generation: self.generations[place] }
+    }
+
+    /// Hands an answer to the egress path if it is one of these; gives it back otherwise.
+    pub(crate) fn answer(
+        &mut self,
+        now: Instant,
+        streams: usize,
+        grant: Grant,
+        tx: &mut impl LoopTx,
+        handle: &mut CacheHandle,
+    ) -> Option<Grant> {
+        let Some(place) = (grant.stream.index as usize).checked_sub(streams) else { return Some(grant) };
+        if place < AGAIN_PLACES
+            && grant.stream == self.name(place, streams)
+            && let Some(wanted) = self.places[place].take()
+        {
+            self.generations[place] = self.generations[place].wrapping_add(1);
+            tx.supply(now, &wanted, grant.lease.ok());
+            self.leave(Some(grant.stream), handle);
+        }
+        None
+    }
+
+    /// The cache need not remember a stream; whether all are told.
+    fn leave(&mut self, stream: Option<StreamId>, handle: &mut CacheHandle) -> bool {
+        // One that cannot be told is forgotten when its place is used again: it has another generation then.
+        self.leaving = stream.or(self.leaving).filter(|&stream| !handle.leave(stream));
+        self.leaving.is_none()
+    }
+}

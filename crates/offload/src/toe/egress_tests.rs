@@ -1,0 +1,694 @@
+//! A loop's egress path, its engine, and a viewer behind a wire that may lose packets, on a clock of the test's own.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::sync::{Arc, Mutex};
+
+use millrace_core::counters::Sheet;
+use millrace_core::ids::TitleRef;
+use millrace_core::packet::{PacketMeta, WireLayout};
+use millrace_core::pool::{ExtentArena, ExtentContent, HeapRegion};
+use millrace_core::random::SplitMix;
+use millrace_core::time::MediaTicks;
+use millrace_core::wire::checksum::sum16;
+
+use super::*;
+use crate::bell::EventBell;
+use crate::toe::device::Device;
+use crate::toe::engine::Core;
+use crate::toe::host::HostState;
+use crate::toe::pair::pair;
+use crate::toe::thread::Home;
+use crate::toe::{EngineSettings, ToeCounters};
+
+const STEP_NS: u64 = 50_000;
+const PACKETS: u32 = 40;
+const CONN: ConnId = ConnId(3);
+const CHANNELS: [u8; 2] = [4, 5];
+
+/// What the wire does, from the test's hand.
+#[derive(Default)]
+struct Wire {
+    queue: VecDeque<Vec<u8>>,
+    /// Every packet of this number is lost; 0: none.
+    loses: u64,
+    count: u64,
+    is_broken: bool,
+}
+
+struct End {
+    out: Arc<Mutex<Wire>>,
+    back: Arc<Mutex<Wire>>,
+}
+
+impl Device for End {
+    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> io::Result<bool> {
+        let mut wire = self.back.lock().unwrap();
+        if wire.is_broken {
+            return Err(io::Error::from_raw_os_error(libc::ENODEV));
+        }
+        let packet = wire.queue.pop_front();
+        Ok(packet.inspect(|packet| take(packet)).is_some())
+    }
+
+    fn send(&mut self, packet: &[u8]) -> io::Result<bool> {
+        let mut wire = self.out.lock().unwrap();
+        wire.count += 1;
+        if wire.loses == 0 || !wire.count.is_multiple_of(wire.loses) {
+            wire.queue.push_back(packet.to_vec());
+        }
+        Ok(true)
+    }
+
+    fn readable(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+/// The path inside: it remembers what it was asked to send.
+#[derive(Default)]
+struct Inner {
+    sent: Vec<Dest>,
+}
+
+impl PacketTx for Inner {
+    fn send(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]) {
+        for (index, outcome) in outcomes.iter_mut().enumerate().take(batch.len()) {
+            self.sent.push(batch.get(index).dest);
+            *outcome = SendOutcome::Sent;
+        }
+    }
+}
+
+impl LoopTx for Inner {
+    fn add_conn(&mut self, _: ConnId, _: ConnSocket) -> Result<(), i32> {
+        Err(libc::EOPNOTSUPP)
+    }
+    fn write_control(&mut self, _: ConnId, _: &[u8]) -> Result<(), i32> {
+        Err(libc::ENOTCONN)
+    }
+    fn return_conn(&mut self, _: ConnId) -> bool {
+        false
+    }
+    fn poll_conn_returned(&mut self) -> Option<(ConnId, ConnSocket)> {
+        None
+    }
+    fn remove_conn(&mut self, _: ConnId) -> Option<ConnSocket> {
+        None
+    }
+    fn flush_conns(&mut self) -> bool {
+        false
+    }
+    fn poll_conn_writable(&mut self) -> Option<ConnId> {
+        None
+    }
+    fn full_conns_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+    fn poll_conn_gone(&mut self) -> Option<(ConnId, i32)> {
+        None
+    }
+    fn counters(&self) -> &TxCounters {
+        const { &<TxCounters as millrace_core::counters::Group>::ZERO }
+    }
+}
+
+/// An extent of a title, and what lies in it.
+struct Film {
+    arena: Arc<ExtentArena>,
+    content: ExtentContent,
+    missing: Vec<u32>,
+}
+
+impl Film {
+    fn new(layout: WireLayout, missing: &[u32]) -> Self {
+        let arena = ExtentArena::new(Box::new(HeapRegion::new(1)));
+        let mut fill = arena.fill(0).unwrap();
+        let mut random = SplitMix(7);
+        let (last, packets) = (700, layout.packets_per_extent().min(PACKETS));
+        for place in 0..packets {
+            let size = if place + 1 == packets { last } else { layout.packet_bytes() };
+            let at = place as usize * layout.slot_bytes();
+            let slot = &mut fill.bytes_mut()[at..at + layout.header_bytes() + size];
+            slot.iter_mut().for_each(|byte| *byte = random.next() as u8);
+            let sum = sum16(&slot[layout.header_bytes()..]);
+            let flags = if missing.contains(&place) { PacketMeta::MISSING } else { 0 };
+            let at = layout.meta_offset(place, packets);
+            let meta = PacketMeta::new(sum, flags, MediaTicks(0));
+            fill.bytes_mut()[at..at + 8].copy_from_slice(&meta.to_bytes());
+        }
+        fill.publish();
+        let content = ExtentContent {
+            title: TitleRef(1),
+            number: 0,
+            first_packet: 0,
+            packets,
+            last_packet_bytes: last as u16,
+            layout,
+            spare: if missing.is_empty() { 0 } else { 255 },
+        };
+        Self { arena, content, missing: missing.to_vec() }
+    }
+
+    fn lease(&self) -> Lease {
+        self.arena.lend(0, self.content).unwrap()
+    }
+}
+
+/// One entry, with the lease that its packets lie in.
+struct One<'a> {
+    dest: Dest,
+    payload: Payload<'a>,
+    source: Option<Source<'a>>,
+}
+
+struct Batch<'a>(Vec<One<'a>>);
+
+impl TransmitBatch for Batch<'_> {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn get(&self, index: usize) -> Transmit<'_> {
+        let One { dest, payload, .. } = self.0[index];
+        Transmit { stream: StreamId { index: 0, generation: 0 }, dest, payload }
+    }
+    fn source(&self, index: usize) -> Option<Source<'_>> {
+        self.0[index].source
+    }
+}
+
+const INTERLEAVED: Dest =
+    Dest::Interleaved { conn: CONN, rtp_channel: CHANNELS[0], rtcp_channel: CHANNELS[1] };
+
+/// What a viewer gets of frames `place..place + count`, with these headers in place of their own.
+fn framed(lease: &Lease, place: u32, count: u32, headers: Option<&[u8]>) -> Vec<u8> {
+    let mut all = Vec::new();
+    for index in 0..count {
+        let wire = lease.wire(place + index, 1);
+        all.extend([b'$', CHANNELS[0]]);
+        all.extend((wire.len() as u16).to_be_bytes());
+        let at = index as usize * RTP_HEADER_BYTES;
+        all.extend_from_slice(
+            headers.map_or(&wire[..RTP_HEADER_BYTES], |all| &all[at..at + RTP_HEADER_BYTES]),
+        );
+        all.extend_from_slice(&wire[RTP_HEADER_BYTES..]);
+    }
+    all
+}
+
+struct Rig {
+    tx: EngineTx<Inner>,
+    near: HostState,
+    far: HostState,
+    peer: Core,
+    peer_end: End,
+    /// To the viewer, and back.
+    wires: [Arc<Mutex<Wire>>; 2],
+    home: Arc<Home>,
+    now: Instant,
+    listener: u32,
+    name: EngineSocket,
+    /// The connection's socket here and there.
+    sockets: [u32; 2],
+    /// What the viewer has to get, and has got.
+    due: Vec<u8>,
+    got: Vec<u8>,
+}
+
+fn settings(address: [u8; 4]) -> EngineSettings {
+    let mut settings = EngineSettings::new(&[(address.into(), 24)]);
+    settings.stack.connections = 16;
+    settings.stack.records = 4096;
+    settings.stack.host_pages = 256;
+    settings.stack.descriptors = 4096;
+    settings.stack.clusters = vec![millrace_tcp::recv::ClusterSize { bytes: 2 << 20, page_bytes: 2048 }; 2];
+    settings.stack.secret = [1, 2];
+    settings.pair.sockets = 8;
+    settings.pair.receive_buffers = 64;
+    settings.pair.send_buffers = 64;
+    settings.hand_over_ns = 0;
+    settings
+}
+
+fn core(settings: &EngineSettings) -> (Core, HostState) {
+    let (end, host) = pair(&settings.pair).unwrap();
+    let host = HostState::new(0, host, Arc::new(EventBell::new().unwrap()), &settings.pair);
+    (Core::new(settings, vec![end], Instant(1)).unwrap(), host)
+}
+
+impl Rig {
+    /// A viewer whose connection was accepted here, and is the loop's.
+    fn new() -> Self {
+        let mut rig = Self::accepted(|_| {});
+        rig.tx.add_conn(CONN, rig.name.into()).unwrap();
+        rig
+    }
+
+    /// Accepted, and still its host's.
+    fn accepted(change: impl Fn(&mut EngineSettings)) -> Self {
+        let wires = [(); 2].map(|()| Arc::<Mutex<Wire>>::default());
+        let end = |out: usize| End { out: Arc::clone(&wires[out]), back: Arc::clone(&wires[1 - out]) };
+        let mut near = settings([10, 0, 0, 1]);
+        change(&mut near);
+        let ((engine, near), (peer, far)) = (core(&near), core(&settings([10, 0, 0, 2])));
+        let home = Arc::new(Home::new(Arc::new(EventBell::new().unwrap()), Vec::new()));
+        let turning = Turning {
+            core: engine,
+            device: Box::new(end(0)),
+            home: Arc::clone(&home),
+            sheet: Arc::new(Sheet::<ToeCounters>::default()),
+            poll_ns: 0,
+        };
+        let mut rig = Self {
+            tx: EngineTx::new(Inner::default(), turning, 8),
+            near,
+            far,
+            peer,
+            peer_end: end(1),
+            home,
+            now: Instant(1_000_000),
+            listener: 0,
+            name: EngineSocket { pair: 0, generation: 0, socket: 0 },
+            sockets: [0; 2],
+            due: Vec::new(),
+            got: Vec::new(),
+            wires,
+        };
+        rig.listener = rig.near.listen(SocketAddr::from(([10, 0, 0, 1], 554)), 8).unwrap();
+        rig.turn();
+        rig.connect();
+        rig
+    }
+
+    fn connect(&mut self) {
+        let any = SocketAddr::from(([0, 0, 0, 0], 0));
+        let there = self.far.connect(any, SocketAddr::from(([10, 0, 0, 1], 554))).unwrap();
+        self.near.ask_for_next(self.listener).unwrap();
+        let listener = self.listener;
+        let here = self.until(|rig| rig.near.take_next(listener).unwrap());
+        self.until(|rig| rig.far.outcome(there).unwrap());
+        (self.sockets, self.name) = ([here, there], self.near.name(here));
+    }
+
+    fn engine(&mut self) -> &mut Core {
+        &mut self.tx.engine.as_mut().unwrap().core
+    }
+
+    /// A turn of the loop, in which nothing is sent that waits for nobody.
+    fn turn(&mut self) {
+        self.now = self.now.plus_ns(STEP_NS);
+        self.tx.tend(self.now);
+        self.tx.flush_conns();
+        self.tx.depart(self.now);
+        self.turn_peer();
+    }
+
+    fn turn_peer(&mut self) {
+        self.peer.turn(&mut self.peer_end, self.now).unwrap();
+        for host in [&mut self.near, &mut self.far] {
+            host.hear();
+            host.give_back_all();
+        }
+    }
+
+    fn until<R>(&mut self, mut attempt: impl FnMut(&mut Self) -> Option<R>) -> R {
+        for _ in 0..400_000 {
+            if let Some(result) = attempt(self) {
+                return result;
+            }
+            self.turn();
+        }
+        panic!("nothing has come of it: {} of {} bytes", self.got.len(), self.due.len());
+    }
+
+    /// Sends one entry, which is answered this.
+    fn send(&mut self, dest: Dest, payload: Payload<'_>, source: Option<Source<'_>>) -> SendOutcome {
+        let mut outcomes = [SendOutcome::Sent];
+        self.tx.send(&Batch(vec![One { dest, payload, source }]), &mut outcomes);
+        outcomes[0]
+    }
+
+    /// Sends frames with headers of their own, from `skip` on; how many were taken.
+    fn send_patched(&mut self, lease: &Lease, skip: u32, serial: u8) -> u32 {
+        let headers = vec![serial; (PACKETS - skip) as usize * RTP_HEADER_BYTES];
+        let bytes = lease.wire(skip, PACKETS - skip);
+        let payload =
+            Payload::Patched { headers: &headers, bytes, segment: lease.content().layout.slot_bytes() };
+        let taken = match self.send(INTERLEAVED, payload, Some(Source { lease, place: skip })) {
+            SendOutcome::Sent => PACKETS - skip,
+            SendOutcome::Blocked { taken } => taken.into(),
+            other => panic!("{other:?}"),
+        };
+        self.due.extend(framed(lease, skip, taken, Some(&headers)));
+        taken
+    }
+
+    fn write_control(&mut self, bytes: &[u8]) {
+        self.tx.write_control(CONN, bytes).unwrap();
+        self.due.extend_from_slice(bytes);
+    }
+
+    /// The viewer reads what has come.
+    fn read(&mut self) -> bool {
+        let mut buffer = [0; 8192];
+        let count = self.far.read(self.sockets[1], &mut buffer, true).unwrap();
+        self.got.extend_from_slice(&buffer[..count.unwrap_or(0)]);
+        count == Some(0)
+    }
+
+    /// Until the viewer has all that it is to get; and it was that.
+    fn read_all(&mut self) {
+        self.until(|rig| {
+            rig.read();
+            (rig.got.len() >= rig.due.len()).then_some(())
+        });
+        assert!(self.got == self.due, "other bytes came than were sent");
+    }
+
+    /// Fills the connection until it takes nothing more; extents given since.
+    fn fill(&mut self, lease: &Lease) -> (u32, u32) {
+        let (mut rounds, mut skip) = (0, 0);
+        loop {
+            let taken = self.send_patched(lease, skip, rounds as u8);
+            if skip + taken < PACKETS {
+                return (rounds, skip + taken);
+            }
+            (rounds, skip) = (rounds + 1, 0);
+            assert!(rounds < 1000, "it never fills");
+        }
+    }
+
+    fn leases(&mut self) -> u32 {
+        self.engine().stack().store().leases()
+    }
+}
+
+fn rtp() -> WireLayout {
+    WireLayout::new(1316).unwrap()
+}
+
+#[test]
+fn frames_replies_and_rtcp_arrive_whole_and_in_order_and_leases_go_back() {
+    for loses in [0, 7] {
+        let film = Film::new(rtp(), &[]);
+        let lease = film.lease();
+        let mut rig = Rig::new();
+        rig.wires[0].lock().unwrap().loses = loses;
+        for round in 0..30 {
+            assert_eq!(rig.send_patched(&lease, 0, round), PACKETS, "round {round}");
+            rig.write_control(format!("RTSP/1.0 200 OK\r\nCSeq: {round}\r\n\r\n").as_bytes());
+            let bytes = lease.wire(3, 5);
+            let payload = Payload::Wire { bytes, segment: rtp().slot_bytes() };
+            let source = Some(Source { lease: &lease, place: 3 });
+            assert_eq!(rig.send(INTERLEAVED, payload, source), SendOutcome::Sent);
+            rig.due.extend(framed(&lease, 3, 5, None));
+            // From memory of which nothing is known.
+            let elsewhere = lease.wire(9, 2).to_vec();
+            let payload = Payload::Wire { bytes: &elsewhere, segment: rtp().slot_bytes() };
+            assert_eq!(rig.send(INTERLEAVED, payload, None), SendOutcome::Sent);
+            rig.due.extend(framed(&lease, 9, 2, None));
+            let report = [round; 60];
+            assert_eq!(rig.send(INTERLEAVED, Payload::Rtcp(&report), None), SendOutcome::Sent);
+            rig.due.extend([b'$', CHANNELS[1], 0, 60]);
+            rig.due.extend(report);
+            assert!(rig.leases() > 0, "nothing is copied but what has to be");
+            rig.read_all();
+        }
+        rig.until(|rig| (rig.engine().stack().store().used() == 0).then_some(()));
+        assert_eq!((rig.leases(), film.arena.leases(0)), (0, 1), "loses {loses}");
+        let counters = *rig.tx.counters();
+        assert_eq!((counters.frames, counters.entries), (30 * (PACKETS as u64 + 8), 120));
+        assert_eq!(rig.tx.backlog_bytes(CONN), Some(0));
+        let resent = rig.engine().stack().counters().retransmitted > 0;
+        assert_eq!(resent, loses > 0, "{:?}", rig.engine().stack().counters());
+    }
+}
+
+#[test]
+fn bytes_of_a_title_arrive_with_nothing_around_them() {
+    for layout in [rtp(), rtp().raw().unwrap(), WireLayout::new(8084).unwrap()] {
+        let packets = layout.packets_per_extent().min(PACKETS);
+        for missing in [&[][..], &[0, 7, 8, packets - 1]] {
+            let film = Film::new(layout, missing);
+            let lease = film.lease();
+            let mut rig = Rig::new();
+            for (place, count, head, tail) in
+                [(0, packets, 0, 0), (6, 4, 100, 50), (packets - 2, 2, 1315, 699), (7, 1, 3, 3)]
+            {
+                let range = ByteRange { lease: &lease, place, count, head, tail };
+                let outcome = rig.send(Dest::Bytes { conn: CONN }, Payload::Bytes(range), None);
+                assert_eq!(outcome, SendOutcome::Sent, "{layout:?} {place}");
+                (0..count).for_each(|index| rig.due.extend_from_slice(range.piece(index)));
+                rig.read_all();
+            }
+            assert_eq!(film.missing.len(), missing.len());
+            rig.until(|rig| (rig.leases() == 0).then_some(()));
+        }
+    }
+}
+
+/// The host's bytes go before and behind those of the loop, and its count is of its own.
+#[test]
+fn a_connection_goes_to_the_loop_and_back() {
+    let film = Film::new(rtp(), &[]);
+    let lease = film.lease();
+    let mut rig = Rig::accepted(|_| {});
+    let here = rig.sockets[0];
+    for round in 0..3 {
+        // Nothing of this has reached the engine when the loop hears of the connection.
+        let mine = vec![round; 20_000];
+        assert_eq!(rig.near.write(here, &[IoSlice::new(&mine)]).unwrap(), Some(20_000));
+        rig.due.extend_from_slice(&mine);
+        rig.tx.add_conn(CONN, rig.name.into()).unwrap();
+        assert_eq!(rig.tx.add_conn(ConnId(4), rig.name.into()), Err(libc::EBUSY));
+        // What the host gives now is nobody's.
+        let before = rig.engine().counters.rejected;
+        rig.near.inject(&crate::toe::record::Request::Send { socket: here, offset: 0, bytes: 9 }.encode());
+        rig.turn();
+        assert_eq!(rig.engine().counters.rejected, before + 1);
+        let mut skip = 0;
+        while skip < PACKETS {
+            skip += rig.send_patched(&lease, skip, round);
+            rig.turn();
+        }
+        // Of the host all is acknowledged while the loop still has something under way.
+        assert!(rig.tx.return_conn(CONN) && rig.tx.return_conn(CONN));
+        let (conn, socket) = rig.tx.poll_conn_returned().unwrap();
+        assert!(conn == CONN && matches!(socket, ConnSocket::Engine(name) if name == rig.name));
+        assert!(rig.tx.poll_conn_returned().is_none() && !rig.tx.return_conn(CONN));
+        assert_eq!(rig.send(INTERLEAVED, Payload::Rtcp(&[1]), None), SendOutcome::Sent);
+        assert_eq!(rig.tx.inner.sent.len(), round as usize + 1, "it is the other path's");
+        rig.near.write(here, &[IoSlice::new(b"teardown")]).unwrap();
+        rig.due.extend_from_slice(b"teardown");
+        rig.read_all();
+    }
+    rig.near.shut_write(here).unwrap();
+    rig.until(|rig| rig.read().then_some(()));
+    rig.near.close(here, false);
+    rig.until(|rig| (rig.near.unused().1 == 64).then_some(()));
+    assert_eq!(rig.leases(), 0);
+}
+
+#[test]
+fn a_viewer_who_does_not_read_holds_its_share_and_is_told_of_room_once() {
+    let film = Film::new(rtp(), &[]);
+    let lease = film.lease();
+    let mut rig = Rig::new();
+    let mut most = 0;
+    for _ in 0..3 {
+        most = most.max(rig.fill_up(&lease));
+        // What is behind in a batch does not overtake, however small it is.
+        let wire = || Payload::Wire { bytes: lease.wire(0, 9), segment: rtp().slot_bytes() };
+        let source = Some(Source { lease: &lease, place: 0 });
+        let batch = Batch(vec![
+            One { dest: INTERLEAVED, payload: wire(), source },
+            One { dest: INTERLEAVED, payload: Payload::Rtcp(&[1]), source: None },
+            One { dest: Dest::udp(([10, 0, 0, 9], 7).into(), None), payload: wire(), source },
+        ]);
+        let mut outcomes = [SendOutcome::Sent; 3];
+        let before = rig.tx.inner.sent.len();
+        rig.tx.send(&batch, &mut outcomes);
+        let full = SendOutcome::Blocked { taken: 0 };
+        assert_eq!(outcomes, [full, full, SendOutcome::Sent]);
+        assert_eq!(rig.tx.inner.sent.len(), before + 1);
+        // A reply goes all the same.
+        rig.write_control(b"RTSP/1.0 200 OK\r\n\r\n");
+        let mut told = 0;
+        rig.until(|rig| {
+            rig.read();
+            told += u32::from(rig.tx.poll_conn_writable().is_some());
+            (rig.got.len() == rig.due.len()).then_some(())
+        });
+        assert_eq!(told, 1);
+        assert!(rig.got == rig.due, "other bytes came than were sent");
+    }
+    // What waits, what the viewer's window takes, a frame.
+    assert!(most < (256 << 10) + (256 << 10) + 4096, "{most} bytes");
+}
+
+impl Rig {
+    /// Fills the connection, and the viewer's window, until nothing gets on. The most that was under way.
+    fn fill_up(&mut self, lease: &Lease) -> u64 {
+        let (mut skip, mut most) = (0, 0);
+        self.until(|rig| {
+            let taken = rig.send_patched(lease, skip, 1);
+            skip = (skip + taken) % PACKETS;
+            most = most.max(rig.tx.backlog_bytes(CONN).unwrap());
+            let is_quiet = rig.wires.iter().all(|wire| wire.lock().unwrap().queue.is_empty());
+            (taken == 0 && rig.tx.poll_conn_writable().is_none() && is_quiet).then_some(())
+        });
+        most
+    }
+}
+
+#[test]
+fn a_viewer_that_goes_takes_nothing_with_it() {
+    for is_reset in [true, false] {
+        let film = Film::new(rtp(), &[]);
+        let lease = film.lease();
+        let mut rig = Rig::new();
+        rig.fill(&lease);
+        rig.turn();
+        let there = rig.sockets[1];
+        rig.far.close(there, is_reset);
+        let gone = rig.until(|rig| rig.tx.poll_conn_gone());
+        // Its data meets nobody: it is answered by a reset too.
+        assert_eq!(gone, (CONN, libc::ECONNRESET));
+        assert_eq!(
+            (rig.tx.poll_conn_gone(), rig.tx.write_control(CONN, b"x")),
+            (None, Err(libc::ECONNRESET))
+        );
+        let closed = SendOutcome::Closed { errno: libc::ECONNRESET };
+        assert_eq!(rig.send(INTERLEAVED, Payload::Rtcp(&[1]), None), closed);
+        assert_eq!((rig.leases(), film.arena.leases(0)), (0, 1), "at once, whatever its host does");
+        assert!(rig.tx.remove_conn(CONN).is_some() && rig.tx.remove_conn(CONN).is_none());
+    }
+}
+
+/// A host that lies, or closes too early, has what it closes closed.
+#[test]
+fn a_host_that_closes_a_connection_ends_it_for_the_loop() {
+    for is_reset in [false, true] {
+        let film = Film::new(rtp(), &[]);
+        let lease = film.lease();
+        let mut rig = Rig::new();
+        assert_eq!(rig.send_patched(&lease, 0, 9), PACKETS);
+        let (here, name) = (rig.sockets[0], rig.name);
+        rig.near.close(here, is_reset);
+        let gone = rig.until(|rig| rig.tx.poll_conn_gone());
+        assert_eq!(gone, (CONN, if is_reset { libc::ECONNABORTED } else { 0 }));
+        if !is_reset {
+            // What was taken is still sent, and the end behind it.
+            rig.until(|rig| rig.read().then_some(()));
+            assert!(rig.got == rig.due, "other bytes came than were sent");
+        }
+        rig.until(|rig| (rig.leases() == 0).then_some(()));
+        // The socket is another connection soon: neither the old name nor the old place reaches it.
+        let there = rig.sockets[1];
+        rig.far.close(there, true);
+        rig.connect();
+        assert_eq!((rig.sockets[0], rig.name.generation), (here, name.generation + 1));
+        assert!(matches!(rig.send(INTERLEAVED, Payload::Rtcp(&[1]), None), SendOutcome::Closed { .. }));
+        assert_eq!(rig.tx.add_conn(ConnId(4), name.into()), Err(libc::EBADF));
+        rig.tx.remove_conn(CONN);
+        rig.tx.add_conn(CONN, rig.name.into()).unwrap();
+        (rig.due, rig.got) = (Vec::new(), Vec::new());
+        rig.write_control(b"hello");
+        rig.read_all();
+        assert_eq!(rig.tx.poll_conn_gone(), None, "what was the old one's");
+    }
+}
+
+#[test]
+fn a_viewer_who_stands_still_pins_nothing_and_goes_on_when_the_extents_are_back() {
+    for is_there in [true, false] {
+        let film = Film::new(rtp(), &[]);
+        let lease = film.lease();
+        let mut rig = Rig::new();
+        rig.fill_up(&lease);
+        assert!(rig.leases() > 100);
+        let begun = rig.now;
+        rig.until(|rig| (rig.leases() == 0).then_some(()));
+        let waited = rig.now.ns_since(begun);
+        assert!((1_500_000_000..2_500_000_000).contains(&waited), "{waited} ns");
+        assert_eq!(film.arena.leases(0), 1);
+        let mut supplied = 0;
+        let gone = rig.until(|rig| {
+            while let Some(wanted) = rig.tx.poll_wanted() {
+                assert_eq!(wanted.content, film.content);
+                supplied += 1;
+                rig.tx.supply(rig.now, &wanted, is_there.then(|| film.lease()));
+            }
+            if rig.far.outcome(rig.sockets[1]).is_ok() && is_there {
+                rig.read();
+            } else {
+                let _ = rig.far.read(rig.sockets[1], &mut [0; 8192], true);
+            }
+            let gone = rig.tx.poll_conn_gone();
+            (gone.is_some() || rig.got.len() == rig.due.len()).then_some(gone)
+        });
+        assert!(supplied > 0);
+        match is_there {
+            true => assert!(gone.is_none() && rig.got == rig.due),
+            false => assert_eq!(gone, Some((CONN, libc::ECONNABORTED))),
+        }
+        rig.until(|rig| (rig.leases() == 0).then_some(()));
+        assert_eq!(film.arena.leases(0), 1);
+    }
+}
+
+#[test]
+fn replies_have_pages_when_media_has_taken_the_rest_and_are_bounded() {
+    let film = Film::new(rtp(), &[]);
+    let lease = film.lease();
+    let mut rig = Rig::accepted(|settings| settings.stack.host_pages = 48);
+    rig.tx.add_conn(CONN, rig.name.into()).unwrap();
+    let elsewhere = lease.wire(0, 39).to_vec();
+    let payload = Payload::Wire { bytes: &elsewhere, segment: rtp().slot_bytes() };
+    let SendOutcome::Blocked { taken: first } = (0..10)
+        .map(|_| rig.send(INTERLEAVED, payload, None))
+        .find(|outcome| *outcome != SendOutcome::Sent)
+        .unwrap()
+    else {
+        panic!("it is full")
+    };
+    assert!(first < 39);
+    assert_eq!(rig.tx.write_control(CONN, &[b'x'; 2000]), Ok(()));
+    assert_eq!(rig.tx.write_control(CONN, &[b'x'; 65_000]), Err(libc::ENOBUFS));
+    // Somebody else's pages are free again: it hears of that.
+    rig.until(|rig| {
+        rig.read();
+        rig.tx.poll_conn_writable()
+    });
+}
+
+#[test]
+fn a_device_that_is_gone_takes_its_connections_and_nothing_else() {
+    for at_stop in [false, true] {
+        let film = Film::new(rtp(), &[]);
+        let lease = film.lease();
+        let mut rig = Rig::new();
+        rig.fill(&lease);
+        let held = film.arena.leases(0);
+        assert!(held > 100);
+        match at_stop {
+            false => rig.wires[1].lock().unwrap().is_broken = true,
+            true => rig.home.stop(),
+        }
+        rig.now = rig.now.plus_ns(STEP_NS);
+        rig.tx.tend(rig.now);
+        assert_eq!((rig.tx.poll_conn_gone(), rig.tx.poll_conn_gone()), (Some((CONN, libc::ENETDOWN)), None));
+        assert_eq!(film.arena.leases(0), 1, "of {held}");
+        assert!(rig.near.is_stopped(), "its hosts hear of it");
+        let why = rig.home.end().unwrap().to_owned();
+        assert!(why.contains(if at_stop { "stopped" } else { "device failed" }), "{why}");
+        let closed = SendOutcome::Closed { errno: libc::ENETDOWN };
+        assert_eq!(rig.send(INTERLEAVED, Payload::Rtcp(&[1]), None), closed);
+        let udp = Dest::udp(([10, 0, 0, 9], 7).into(), Some(8));
+        assert_eq!(rig.send(udp, Payload::Rtcp(&[1]), None), SendOutcome::Sent);
+        assert_eq!(rig.tx.inner.sent, [udp]);
+        assert_eq!(rig.tx.add_conn(ConnId(1), rig.name.into()), Err(libc::ENETDOWN));
+        assert!(rig.tx.remove_conn(CONN).is_some());
+        assert_eq!((rig.tx.next_due(rig.now), rig.tx.depart(rig.now)), (None, 0));
+    }
+}
