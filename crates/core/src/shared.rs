@@ -27,13 +27,25 @@ pub const RECORD_WORDS: usize = ENTRY_WORDS - 1;
 /// What crosses.
 pub type Record = [u64; RECORD_WORDS];
 
+/// Memory from elsewhere, such as a mapping that another process has too.
+pub trait Region: Send + Sync {
+    /// Its words, always the same. The first one begins a cache line.
+    fn words(&self) -> &[AtomicU64];
+}
+
 /// The memory. A clone is the same memory.
 #[derive(Clone)]
-pub struct Words {
-    all: Arc<[AtomicU64]>,
-    /// Words before the first one, so that it begins a cache line.
-    skip: usize,
-    count: usize,
+pub struct Words(Memory);
+
+#[derive(Clone)]
+enum Memory {
+    Own {
+        all: Arc<[AtomicU64]>,
+        /// Words before the first one, so that it begins a cache line.
+        skip: usize,
+        count: usize,
+    },
+    Region(Arc<dyn Region>),
 }
 
 impl Words {
@@ -41,16 +53,25 @@ impl Words {
     pub fn new(count: usize) -> Self {
         let all: Arc<[AtomicU64]> = (0..count + ENTRY_WORDS).map(|_| AtomicU64::new(0)).collect();
         let address = all.as_ptr().addr() / WORD_BYTES;
-        Self { skip: address.next_multiple_of(ENTRY_WORDS) - address, all, count }
+        Self(Memory::Own { skip: address.next_multiple_of(ENTRY_WORDS) - address, all, count })
+    }
+
+    /// The words of `region`, as they are.
+    pub fn over(region: Arc<dyn Region>) -> Self {
+        Self(Memory::Region(region))
     }
 
     /// How many there are.
     pub fn count(&self) -> usize {
-        self.count
+        self.words().len()
     }
 
-    fn words(&self) -> &[AtomicU64] {
-        &self.all[self.skip..self.skip + self.count]
+    #[inline]
+    pub(crate) fn words(&self) -> &[AtomicU64] {
+        match &self.0 {
+            Memory::Own { all, skip, count } => &all[*skip..*skip + *count],
+            Memory::Region(region) => region.words(),
+        }
     }
 
     /// A word, and what was written before it was stored; 0 outside the memory.
@@ -148,6 +169,12 @@ impl Place {
     }
 }
 
+/// The record of the entry that begins with word `at`, and its turn.
+#[inline]
+fn entry_of(words: &Words, at: usize) -> Option<(&[AtomicU64], &AtomicU64)> {
+    words.words().get(at..)?.get(..ENTRY_WORDS)?.split_last().map(|(turn, record)| (record, turn))
+}
+
 /// The side that fills entries.
 pub struct RingProducer(Place);
 
@@ -169,14 +196,15 @@ impl RingProducer {
     #[must_use = "a full ring takes nothing"]
     pub fn push(&mut self, record: &Record) -> bool {
         let (at, free) = self.0.entry(0);
-        if self.0.turn(at) != free {
+        let Some((words, turn)) = entry_of(&self.0.words, at) else { return false };
+        if turn.load(Ordering::Acquire) != free {
             return false;
         }
-        for (word, value) in self.0.words.words()[at..at + RECORD_WORDS].iter().zip(record) {
+        for (word, value) in words.iter().zip(record) {
             word.store(*value, Ordering::Relaxed);
         }
         // Behind the record: who sees the turn sees the record.
-        self.0.words.store(at + RECORD_WORDS, free + 1);
+        turn.store(free + 1, Ordering::Release);
         self.0.next += 1;
         true
     }
@@ -202,15 +230,16 @@ impl RingConsumer {
     #[inline]
     pub fn pop(&mut self) -> Option<Record> {
         let (at, free) = self.0.entry(0);
-        if self.0.turn(at) != free + 1 {
+        let (words, turn) = entry_of(&self.0.words, at)?;
+        if turn.load(Ordering::Acquire) != free + 1 {
             return None;
         }
         let mut record = [0; RECORD_WORDS];
-        for (value, word) in record.iter_mut().zip(&self.0.words.words()[at..at + RECORD_WORDS]) {
+        for (value, word) in record.iter_mut().zip(words) {
             *value = word.load(Ordering::Relaxed);
         }
         // Behind the reads: who sees that it is free may write.
-        self.0.words.store(at + RECORD_WORDS, free + 2);
+        turn.store(free + 2, Ordering::Release);
         self.0.next += 1;
         Some(record)
     }

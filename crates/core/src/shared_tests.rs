@@ -105,3 +105,28 @@ fn two_threads_hand_over_many() {
     }
     thread.join().unwrap();
 }
+
+/// Words that somebody else owns are words as any others.
+#[test]
+fn a_region_of_somebody_else_holds_a_ring() {
+    struct Shared([AtomicU64; 20]);
+    impl Region for Shared {
+        fn words(&self) -> &[AtomicU64] {
+            &self.0
+        }
+    }
+    let region = Arc::new(Shared([const { AtomicU64::new(0) }; 20]));
+    let words = Words::over(Arc::clone(&region) as Arc<dyn Region>);
+    assert_eq!(words.count(), 20);
+    assert!(RingProducer::new(&words, 5, 2).is_none(), "it ends outside");
+    let (mut producer, mut consumer) =
+        (RingProducer::new(&words, 4, 2).unwrap(), RingConsumer::new(&words, 4, 2).unwrap());
+    assert!(producer.push(&[7; RECORD_WORDS]));
+    assert_eq!(region.0[4].load(Ordering::Relaxed), 7);
+    assert_eq!(consumer.pop(), Some([7; RECORD_WORDS]));
+    let flag = crate::sleep::SleepFlag::new(&words, 3).unwrap();
+    flag.announce();
+    assert_eq!(region.0[3].load(Ordering::Relaxed), 1, "the other side sees who sleeps");
+    assert!(flag.must_wake() && !flag.must_wake() && !flag.is_asleep());
+    assert!(crate::sleep::SleepFlag::new(&words, 20).is_none());
+}

@@ -8,26 +8,51 @@
 //! Either the sleeper's last look sees the work, or the ringer sees the announcement; never neither. While the sleeper is awake a
 //! ring costs one load.
 
-use crate::sync::{AtomicBool, Ordering, fence};
+use std::fmt;
 
-/// Whether the owner is asleep, or about to be.
-#[derive(Debug, Default)]
+use crate::shared::Words;
+use crate::sync::{AtomicU64, Ordering, fence};
+
+/// Whether the owner is asleep, or about to be. A word of memory says so, which may be memory that two processes share.
 pub struct SleepFlag {
-    asleep: AtomicBool,
+    words: Words,
+    at: usize,
+}
+
+impl Default for SleepFlag {
+    fn default() -> Self {
+        Self { words: Words::new(1), at: 0 }
+    }
+}
+
+impl fmt::Debug for SleepFlag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SleepFlag").field("asleep", &self.is_asleep()).finish_non_exhaustive()
+    }
 }
 
 impl SleepFlag {
+    /// The flag at word `at` of `words`, which is 0 as long as the owner is awake; `None` if it does not lie in the memory.
+    pub fn new(words: &Words, at: usize) -> Option<Self> {
+        (at < words.count()).then(|| Self { words: words.clone(), at })
+    }
+
+    #[inline]
+    fn asleep(&self) -> &AtomicU64 {
+        &self.words.words()[self.at]
+    }
+
     /// The owner says that it is about to sleep. It looks once more for work after this and before it sleeps.
     #[inline]
     pub fn announce(&self) {
-        self.asleep.store(true, Ordering::Relaxed);
+        self.asleep().store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
     /// The owner found work after all, or woke.
     #[inline]
     pub fn awake(&self) {
-        self.asleep.store(false, Ordering::Relaxed);
+        self.asleep().store(0, Ordering::Relaxed);
     }
 
     /// Whether the caller, who has published work, has to wake the owner; of several callers one.
@@ -36,11 +61,12 @@ impl SleepFlag {
     pub fn must_wake(&self) -> bool {
         // Pairs with the fence in announce.
         fence(Ordering::SeqCst);
-        self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed)
+        let asleep = self.asleep();
+        asleep.load(Ordering::Relaxed) != 0 && asleep.swap(0, Ordering::Relaxed) != 0
     }
 
     /// Whether it has announced that it sleeps, and nobody has woken it.
     pub fn is_asleep(&self) -> bool {
-        self.asleep.load(Ordering::Relaxed)
+        self.asleep().load(Ordering::Relaxed) != 0
     }
 }

@@ -1,18 +1,28 @@
 //! A doorbell that costs nothing while the other side is awake, and one eventfd write when it sleeps: between the loops
 //! and the cache, and between the control side and the loops.
+//!
+//! The two sides may be two processes. Then the flag lies in memory that both have mapped, and in place of the eventfd each has an end of a pair of
+//! sockets, one for the bells of both directions. An eventfd would not do: both sides would have the same one, and either could make the other
+//! block in it. The end of a process is heard too.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use millrace_core::limits::engines::MAX_WATCHED;
 use millrace_core::seam::Doorbell;
 use millrace_core::sleep::SleepFlag;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 /// Wakes a loop that sleeps in [`EventBell::sleep`], or a reactor that watches [`EventBell::fd`].
 pub struct EventBell {
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
     flag: SleepFlag,
+    /// The descriptor is an end of a pair of sockets, and the other side has the other one.
+    is_socket: bool,
+    is_hung_up: AtomicBool,
 }
 
 impl EventBell {
@@ -22,7 +32,42 @@ impl EventBell {
     /// When no file descriptor is left.
     pub fn new() -> std::io::Result<Self> {
         let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Self { fd, flag: SleepFlag::default() })
+        Ok(Self {
+            fd: Arc::new(fd),
+            flag: SleepFlag::default(),
+            is_socket: false,
+            is_hung_up: AtomicBool::new(false),
+        })
+    }
+
+    /// This side of a bell between two processes, whichever side it is: an end of a pair of stream sockets, and the flag of who sleeps.
+    pub fn over_socket(fd: Arc<OwnedFd>, flag: SleepFlag) -> Self {
+        Self { fd, flag, is_socket: true, is_hung_up: AtomicBool::new(false) }
+    }
+
+    /// Whether the other process has been seen to be gone: nobody rings any more.
+    pub fn is_hung_up(&self) -> bool {
+        self.is_hung_up.load(Ordering::Relaxed)
+    }
+
+    /// Looks whether the other process is gone. It takes no ring back.
+    pub fn look_for_hang_up(&self) -> bool {
+        if self.is_socket && !self.is_hung_up() {
+            self.hear(recv(&self.fd, &mut [0u8], RecvFlags::DONTWAIT | RecvFlags::PEEK));
+        }
+        self.is_hung_up()
+    }
+
+    /// What the socket has said.
+    fn hear(&self, got: rustix::io::Result<(usize, usize)>) {
+        use rustix::io::Errno;
+        let is_over = match got {
+            Ok((bytes, _)) => bytes == 0,
+            Err(errno) => !matches!(errno, Errno::AGAIN | Errno::INTR | Errno::NOMEM | Errno::NOBUFS),
+        };
+        if is_over {
+            self.is_hung_up.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Readable when the bell has been rung.
@@ -82,6 +127,9 @@ impl EventBell {
 
     /// Takes back a ring, so that [`EventBell::fd`] is quiet again.
     pub fn clear(&self) {
+        if self.is_socket {
+            return self.hear(recv(&self.fd, &mut [0u8; 64], RecvFlags::DONTWAIT));
+        }
         let mut count = [0; 8];
         // Nothing to read (EAGAIN) means that nobody rang: just as well.
         let _ = rustix::io::read(&self.fd, &mut count);
@@ -91,10 +139,15 @@ impl EventBell {
 impl EventBell {
     /// There is work; the ringing thread has published it before.
     pub fn ring(&self) {
-        if self.flag.must_wake() {
-            // A full counter (EAGAIN) is already readable: the owner wakes all the same.
-            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+        if !self.flag.must_wake() {
+            return;
         }
+        // A full counter or socket (EAGAIN) is already readable: the owner wakes all the same. Without an owner nobody has to be woken.
+        let _ = if self.is_socket {
+            send(&self.fd, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+        } else {
+            rustix::io::write(&self.fd, &1u64.to_ne_bytes())
+        };
     }
 }
 
@@ -107,8 +160,62 @@ impl Doorbell for EventBell {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use millrace_core::shared::Words;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use std::sync::atomic::AtomicU64;
+
+    /// Two sides that share nothing but words and a pair of sockets: of each side the bell that wakes it, and the one that it rings.
+    fn apart() -> [[EventBell; 2]; 2] {
+        let words = Words::new(2);
+        let (kind, flags) = (SocketType::STREAM, SocketFlags::CLOEXEC);
+        let (a, b) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
+        let flag = |at| SleepFlag::new(&words, at).unwrap();
+        [(a, [0, 1]), (b, [1, 0])].map(|(fd, at)| {
+            let fd = Arc::new(fd);
+            at.map(|at| EventBell::over_socket(Arc::clone(&fd), flag(at)))
+        })
+    }
+
+    #[test]
+    fn bells_of_two_processes_ring_both_ways_and_a_side_that_is_gone_is_noticed() {
+        let [[ours, to_them], [theirs, to_us]] = apart();
+        for (own, other) in [(&ours, &to_us), (&theirs, &to_them)] {
+            other.ring(); // awake: nothing goes by the socket
+            own.announce_sleep();
+            other.ring();
+            other.ring();
+            assert!(!own.look_for_hang_up(), "a look takes nothing");
+            own.sleep(None); // would hang for ever if the ring were lost
+            let mut byte = [0u8];
+            assert!(
+                recv(&own.fd, &mut byte, RecvFlags::DONTWAIT).is_err(),
+                "one ring, and it was taken back"
+            );
+        }
+        ours.announce_sleep();
+        assert!(!ours.look_for_hang_up());
+        drop((theirs, to_us));
+        ours.sleep(None); // would hang for ever if nobody heard of it
+        assert!(ours.is_hung_up() && to_them.look_for_hang_up());
+        theirs_are_gone(&to_them);
+    }
+
+    /// A ring of a side that is gone: no signal, no error.
+    fn theirs_are_gone(bell: &EventBell) {
+        bell.announce_sleep();
+        bell.ring();
+    }
+
+    #[test]
+    fn a_socket_that_nobody_reads_blocks_nobody() {
+        let [[_ours, to_them], [theirs, _to_us]] = apart();
+        // Whatever the other side makes of its end: ours does not wait.
+        for _ in 0..100_000 {
+            theirs.announce_sleep();
+            to_them.ring();
+        }
+        theirs.sleep(None);
+    }
 
     #[test]
     fn a_ring_before_sleep_is_not_lost() {

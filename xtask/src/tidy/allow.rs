@@ -138,6 +138,11 @@ pub(super) const LISTED: &[Entry] = &[
     entry(Rule::Unsafe, "crates/offload/src/hugepage.rs", "maps and advises the memory of the arena"),
     entry(
         Rule::Unsafe,
+        "crates/offload/src/toe/remote/memory.rs",
+        "maps the memory of a queue pair that another process has mapped too",
+    ),
+    entry(
+        Rule::Unsafe,
         "crates/store/src/cache/aligned.rs",
         "page-aligned memory for reads past the page cache",
     ),

@@ -54,3 +54,16 @@ pub const CAPTURE_BATCH_BYTES: usize = 256 << 10;
 pub const CAPTURE_END_BYTES: u64 = 512;
 /// How often a capture's thread looks for packets, since nobody rings for it: the ring takes 400 MB/s meanwhile.
 pub const CAPTURE_LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Programs at once that have connected to an engine's socket and are no hosts yet: each is answered as soon as it is read.
+pub const MAX_CALLERS: usize = 16;
+/// Longest message between an engine and a program that connects: a page, several times what the longest one takes.
+pub const MAX_HANDSHAKE_BYTES: usize = 4096;
+/// Longest text that says why a program gets no queue pair: a few sentences.
+pub const MAX_REFUSAL_BYTES: usize = 1024;
+/// How long a program that has connected may say nothing, and how long it may wait for a queue pair that its last host is just leaving.
+pub const HANDSHAKE_NS: u64 = 2_000_000_000;
+/// How long an engine goes on sending what a host that is gone had given to connections that it had closed: the time for which Linux keeps a
+/// connection without a socket (net.ipv4.tcp_fin_timeout). Nobody else can have the pair meanwhile.
+pub const LINGER_NS: u64 = 60_000_000_000;
+/// Sockets of a host that is gone that are closed in one turn: a reset each.
+pub const CLOSED_PER_TURN: usize = 64;

@@ -251,11 +251,12 @@ impl Rig {
         let mut near = settings([10, 0, 0, 1]);
         change(&mut near);
         let ((engine, near), (peer, far)) = (core(&near), core(&settings([10, 0, 0, 2])));
-        let home = Arc::new(Home::new(Arc::new(EventBell::new().unwrap()), Vec::new()));
+        let home = Arc::new(Home::new(Arc::new(EventBell::new().unwrap()), Vec::new(), Vec::new()));
         let turning = Turning {
             core: engine,
             device: Box::new(end(0)),
             home: Arc::clone(&home),
+            remote: None,
             sheet: Arc::new(Sheet::<ToeCounters>::default()),
             poll_ns: 0,
         };

@@ -45,6 +45,7 @@
 //! | `thread` | its thread; [`Engine`] |
 //! | `egress` | [`EngineTx`]: media from the loop that turns an engine |
 //! | `host/` | [`Host`], [`TcpStream`], [`TcpListener`]; the same for tokio (feature `tokio`) |
+//! | `remote/` | the engine as a process of its own: [`Engine::serve`], [`connect`] |
 //! | `device` | packets from and to a device; a TUN device |
 //! | `capture` | what a device sends and receives, in a file |
 //! | `xdp` | an Ethernet interface by AF_XDP |
@@ -56,6 +57,7 @@ mod engine;
 mod host;
 mod pair;
 mod record;
+mod remote;
 mod thread;
 mod xdp;
 
@@ -76,6 +78,7 @@ pub use self::host::tokio;
 pub use self::host::{Host, Incoming, TcpListener, TcpStream};
 pub use self::pair::PairSettings;
 pub use self::record::Fault;
+pub use self::remote::{Access, GateCounters, connect, default_socket};
 pub use self::thread::{Engine, Stopped, Turning};
 pub use self::xdp::XdpDevice;
 
@@ -95,8 +98,10 @@ pub struct EngineSettings {
     pub stack: Settings,
     /// Its link and its addresses.
     pub interface: ip::Settings,
-    /// Queue pairs: host threads at once.
+    /// Queue pairs for threads of this program: host threads at once.
     pub pairs: usize,
+    /// Queue pairs for threads of other programs ([`Engine::serve`]).
+    pub remote_pairs: usize,
     /// What each is like.
     pub pair: PairSettings,
     /// How long received bytes may wait for their buffer to be filled, in nanoseconds; 0: not at all.
@@ -139,6 +144,7 @@ impl EngineSettings {
             stack,
             interface,
             pairs: 8,
+            remote_pairs: 0,
             pair: PairSettings::default(),
             hand_over_ns: HAND_OVER_NS,
             poll_ns: 0,
@@ -185,5 +191,9 @@ millrace_core::counters! {
         gauge host_pages,
         /// Pages with received bytes that no host has yet.
         gauge receive_pages,
+        /// Queue pairs of other processes that were cleared because their host is gone.
+        sum pairs_cleared,
+        /// Connections and listeners that such hosts had left open: they were reset and closed.
+        sum left_open,
     }
 }

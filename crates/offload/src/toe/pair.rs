@@ -1,9 +1,11 @@
 //! A queue pair: how its memory is divided, and the two ends of it.
 //!
 //! ```text
-//!   state word ─ request ring ─ event ring ─ counts ─ area to send from ─ receive buffers
-//!   (engine)     (host fills)   (engine)     (engine) (host)             (whose turn it is)
+//!   state word ─ who sleeps ─ request ring ─ event ring ─ counts ─ area to send from ─ receive buffers
+//!   (engine)     (both)       (host fills)   (engine)     (engine) (host)             (whose turn it is)
 //! ```
+//!
+//! Who sleeps: a word for each side, used where the sides are two processes (`remote/`).
 //!
 //! Counts: of each socket the bytes that were acknowledged since it became a connection. The engine writes them, the host reads them when it
 //! likes: nobody is woken for them.
@@ -19,7 +21,7 @@ use millrace_core::shared::{ENTRY_WORDS, RingConsumer, RingProducer, WORD_BYTES,
 use crate::bell::EventBell;
 
 /// How large a queue pair is. Nothing grows after the start.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PairSettings {
     /// Sockets at once.
     pub sockets: u32,
@@ -61,6 +63,9 @@ impl Default for PairSettings {
 pub(super) const STOPPED: u64 = 1;
 /// Where it is: alone in its cache line.
 const STATE: usize = 0;
+/// Whether the host sleeps, and whether the engine does: a cache line each.
+pub(super) const HOST_SLEEPS: usize = STATE + ENTRY_WORDS;
+pub(super) const ENGINE_SLEEPS: usize = HOST_SLEEPS + ENTRY_WORDS;
 /// Events of one socket that may wait to be read, apart from data: an answer, an end, room, closed, and one to spare for the next connection of
 /// that number.
 const EVENTS_PER_SOCKET: u32 = 6;
@@ -75,7 +80,7 @@ pub(super) struct Layout {
     send: usize,
     pub(super) send_bytes: u32,
     receive: usize,
-    words: usize,
+    pub(super) words: usize,
 }
 
 impl Layout {
@@ -118,7 +123,7 @@ impl Layout {
         // A host that reads its events, however late, finds each of them: there is an entry for everything that can be under way at once.
         let most = of.receive_buffers + of.sockets * EVENTS_PER_SOCKET + of.requests;
         let event_entries = most.next_power_of_two();
-        let requests = STATE + ENTRY_WORDS;
+        let requests = ENGINE_SLEEPS + ENTRY_WORDS;
         let events = requests + of.requests as usize * ENTRY_WORDS;
         let counts = events + event_entries as usize * ENTRY_WORDS;
         let send_at = counts + (of.sockets as usize).next_multiple_of(ENTRY_WORDS);
@@ -159,9 +164,49 @@ pub(super) struct EngineEnd {
     pub(super) events: RingProducer,
     /// Wakes the host's thread.
     pub(super) bell: Arc<EventBell>,
+    /// What the host rings if it is another process; the engine's own bell otherwise.
+    pub(super) doorbell: Option<EventBell>,
 }
 
 impl EngineEnd {
+    /// # Errors
+    /// `words` is not the memory of such a pair.
+    pub(super) fn new(
+        settings: &PairSettings,
+        words: Words,
+        bell: Arc<EventBell>,
+        doorbell: Option<EventBell>,
+    ) -> io::Result<Self> {
+        let layout = Layout::new(settings)?;
+        let requests = RingConsumer::new(&words, layout.requests, settings.requests).ok_or_else(too_small)?;
+        let events = RingProducer::new(&words, layout.events, layout.event_entries).ok_or_else(too_small)?;
+        Ok(Self { words, layout, requests, events, bell, doorbell })
+    }
+
+    /// An end without a host: nothing is ever asked there.
+    ///
+    /// # Errors
+    /// None: it takes no descriptor.
+    pub(super) fn nobody(bell: Arc<EventBell>) -> io::Result<Self> {
+        let words = Words::new(3 * ENTRY_WORDS);
+        let (requests, events) = (ENTRY_WORDS, 2 * ENTRY_WORDS);
+        let end = words.count();
+        let at = end * WORD_BYTES;
+        let layout = Layout {
+            requests,
+            events,
+            event_entries: 1,
+            counts: end,
+            send: at,
+            send_bytes: 0,
+            receive: at,
+            words: end,
+        };
+        let requests = RingConsumer::new(&words, requests, 1).ok_or_else(too_small)?;
+        let events = RingProducer::new(&words, events, 1).ok_or_else(too_small)?;
+        Ok(Self { words, layout, requests, events, bell, doorbell: None })
+    }
+
     /// The engine is no more: whoever waits is told.
     pub(super) fn stop(&self) {
         self.words.store(STATE, STOPPED);
@@ -180,37 +225,34 @@ pub(super) struct HostEnd {
 }
 
 impl HostEnd {
+    /// # Errors
+    /// `words` is not the memory of such a pair.
+    pub(super) fn new(settings: &PairSettings, words: Words, bell: Arc<EventBell>) -> io::Result<Self> {
+        let layout = Layout::new(settings)?;
+        let requests = RingProducer::new(&words, layout.requests, settings.requests).ok_or_else(too_small)?;
+        let events = RingConsumer::new(&words, layout.events, layout.event_entries).ok_or_else(too_small)?;
+        Ok(Self { words, layout, requests, events, bell })
+    }
+
+    /// The engine has said that it is no more, or its process has been seen to be gone.
     pub(super) fn is_stopped(&self) -> bool {
-        self.words.load(STATE) == STOPPED
+        self.words.load(STATE) == STOPPED || self.bell.is_hung_up()
     }
 }
 
-/// A queue pair, with all its memory.
+fn too_small() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the memory of a queue pair does not hold its rings")
+}
+
+/// A queue pair within this process, with all its memory.
 ///
 /// # Errors
 /// A setting that cannot be, or no descriptor for the bell.
 pub(super) fn pair(settings: &PairSettings) -> io::Result<(EngineEnd, HostEnd)> {
-    let layout = Layout::new(settings)?;
-    let words = Words::new(layout.words);
+    let words = Words::new(Layout::new(settings)?.words);
     let bell = Arc::new(EventBell::new()?);
-    // It is asked for ranges that the layout has just reserved.
-    let out = || io::Error::other("the memory of a queue pair does not hold its rings");
-    let (requests, events) = ((layout.requests, settings.requests), (layout.events, layout.event_entries));
-    let engine = EngineEnd {
-        words: words.clone(),
-        layout,
-        requests: RingConsumer::new(&words, requests.0, requests.1).ok_or_else(out)?,
-        events: RingProducer::new(&words, events.0, events.1).ok_or_else(out)?,
-        bell: Arc::clone(&bell),
-    };
-    let host = HostEnd {
-        requests: RingProducer::new(&words, requests.0, requests.1).ok_or_else(out)?,
-        events: RingConsumer::new(&words, events.0, events.1).ok_or_else(out)?,
-        words,
-        layout,
-        bell,
-    };
-    Ok((engine, host))
+    let engine = EngineEnd::new(settings, words.clone(), Arc::clone(&bell), None)?;
+    Ok((engine, HostEnd::new(settings, words, bell)?))
 }
 
 #[cfg(test)]
@@ -223,6 +265,8 @@ mod tests {
         let layout = Layout::new(&settings).unwrap();
         let parts = [
             (STATE, 1),
+            (HOST_SLEEPS, 1),
+            (ENGINE_SLEEPS, 1),
             (layout.requests, settings.requests as usize * ENTRY_WORDS),
             (layout.events, layout.event_entries as usize * ENTRY_WORDS),
             (layout.count(0), 5),
@@ -238,7 +282,7 @@ mod tests {
         for two in parts.windows(2) {
             assert!(two[0].0 + two[0].1 <= two[1].0, "{parts:?}");
         }
-        assert_eq!(parts[5].0 + parts[5].1, layout.words);
+        assert_eq!(parts[7].0 + parts[7].1, layout.words);
     }
 
     #[test]

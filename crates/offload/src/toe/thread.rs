@@ -2,23 +2,27 @@
 //! turns it beside its other work ([`EngineTx`](super::EngineTx)).
 
 use std::io;
+use std::net::IpAddr;
 use std::num::NonZeroU64;
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use millrace_core::counters::Sheet;
 use millrace_core::limits::toe::{MAX_PAIRS, MAX_SLEEP_NS};
 use millrace_core::seam::Clock;
-use millrace_core::time::Instant;
+use millrace_core::time::{Instant, NS_PER_S};
 use millrace_tcp::conn::TcpCounters;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::capture::Captured;
 use super::device::Device;
 use super::engine::Core;
 use super::host::{Host, HostState};
-use super::pair::pair;
+use super::pair::{EngineEnd, PairSettings, pair};
+use super::remote::{self, Access, Command, Gate, GateCounters, GatePort, GateSettings, RemotePort};
 use super::{EngineSettings, ToeCounters};
 use crate::affinity;
 use crate::bell::EventBell;
@@ -27,15 +31,24 @@ use crate::clock::{MonotonicClock, wall_offset_ns};
 /// What hosts and the handle share; the engine's thread never looks at the list.
 pub(super) struct Home {
     pub(super) bell: Arc<EventBell>,
+    pub(super) addresses: Vec<(IpAddr, u8)>,
     free: Mutex<Vec<HostState>>,
     stop: AtomicBool,
+    /// The socket to the engine, if it is another process. It learns by its end that the host is gone.
+    link: Option<OwnedFd>,
     /// Why an engine without a thread of its own has ended.
     end: OnceLock<String>,
 }
 
 impl Home {
-    pub(super) fn new(bell: Arc<EventBell>, free: Vec<HostState>) -> Self {
-        Self { bell, free: Mutex::new(free), stop: AtomicBool::new(false), end: OnceLock::new() }
+    pub(super) fn new(bell: Arc<EventBell>, addresses: Vec<(IpAddr, u8)>, free: Vec<HostState>) -> Self {
+        let (free, stop) = (Mutex::new(free), AtomicBool::new(false));
+        Self { bell, addresses, free, stop, link: None, end: OnceLock::new() }
+    }
+
+    /// That of the one host of an engine that is another process.
+    pub(super) fn elsewhere(bell: Arc<EventBell>, addresses: Vec<(IpAddr, u8)>, link: OwnedFd) -> Self {
+        Self { link: Some(link), ..Self::new(bell, addresses, Vec::new()) }
     }
 
     /// Whether its handle has stopped it.
@@ -61,7 +74,10 @@ impl Home {
 
     /// A host's thread has no more use for its pair. What it has closed may still be on its way.
     pub(super) fn take_back(&self, state: HostState) {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).push(state);
+        // Another process gives its pair back by hanging up.
+        if self.link.is_none() {
+            self.free.lock().unwrap_or_else(PoisonError::into_inner).push(state);
+        }
     }
 }
 
@@ -70,6 +86,10 @@ pub struct Engine {
     home: Arc<Home>,
     sheet: Arc<Sheet<ToeCounters>>,
     thread: Option<JoinHandle<io::Result<Stopped>>>,
+    /// For [`Engine::serve`], until it is called.
+    port: Option<GatePort>,
+    gate: Option<Gate>,
+    pair: PairSettings,
 }
 
 /// What an engine has done that was stopped.
@@ -87,7 +107,7 @@ impl Engine {
     /// # Errors
     /// A setting that cannot be; no thread, or no descriptors for the bells.
     pub fn start(settings: &EngineSettings, device: Box<dyn Device>) -> io::Result<Self> {
-        let (mut engine, mut turning) = Self::in_loop(settings, device, Arc::new(EventBell::new()?))?;
+        let (mut engine, mut turning) = Self::assemble(settings, device, Arc::new(EventBell::new()?))?;
         let cpu = settings.cpu;
         let thread = std::thread::Builder::new().name("toe".into()).spawn(move || {
             cpu.map_or(Ok(()), affinity::pin_to)?;
@@ -100,16 +120,28 @@ impl Engine {
     /// An engine without a thread, for a loop that turns it ([`EngineTx`](super::EngineTx)) and sleeps at this bell.
     ///
     /// # Errors
-    /// A setting that cannot be, or no descriptors for the bells.
+    /// A setting that cannot be, pairs for other programs among them; no descriptors for the bells.
     pub fn in_loop(
         settings: &EngineSettings,
         device: Box<dyn Device>,
         bell: Arc<EventBell>,
     ) -> io::Result<(Self, Turning)> {
-        if !(1..=MAX_PAIRS).contains(&settings.pairs) || settings.interface.addresses.is_empty() {
+        if settings.remote_pairs > 0 {
+            let text = "queue pairs for other programs: an engine that a loop turns has none, set remote_pairs to 0";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        Self::assemble(settings, device, bell)
+    }
+
+    fn assemble(
+        settings: &EngineSettings,
+        device: Box<dyn Device>,
+        bell: Arc<EventBell>,
+    ) -> io::Result<(Self, Turning)> {
+        let pairs = settings.pairs.saturating_add(settings.remote_pairs);
+        if !(1..=MAX_PAIRS).contains(&pairs) || settings.interface.addresses.is_empty() {
             let text = format!(
-                "{} queue pairs and {} addresses: choose 1 to {MAX_PAIRS} pairs, and an address",
-                settings.pairs,
+                "{pairs} queue pairs and {} addresses: choose 1 to {MAX_PAIRS} pairs, and an address",
                 settings.interface.addresses.len()
             );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
@@ -127,16 +159,49 @@ impl Engine {
             ends.push(engine_end);
             free.push(HostState::new(number, host_end, Arc::clone(&bell), &settings.pair));
         }
-        let home = Arc::new(Home::new(bell, free));
+        for _ in 0..settings.remote_pairs {
+            ends.push(EngineEnd::nobody(Arc::clone(&bell))?);
+        }
+        let (port, remote) = if settings.remote_pairs > 0 {
+            let (port, remote) = remote::ports(settings.pairs as u16, settings.remote_pairs as u16)?;
+            (Some(port), Some(remote))
+        } else {
+            (None, None)
+        };
+        let addresses = settings.interface.addresses.iter().map(|of| (of.ip, of.prefix)).collect();
+        let home = Arc::new(Home::new(bell, addresses, free));
         let sheet = Arc::new(Sheet::default());
         let turning = Turning {
             core: Core::new(settings, ends, MonotonicClock.now())?,
             device,
             home: Arc::clone(&home),
+            remote,
             sheet: Arc::clone(&sheet),
             poll_ns: settings.poll_ns,
         };
-        Ok((Self { home, sheet, thread: None }, turning))
+        let engine = Self { home, sheet, thread: None, port, gate: None, pair: settings.pair.clone() };
+        Ok((engine, turning))
+    }
+
+    /// Lets other programs have queue pairs: those that connect to the Unix socket `path` ([`connect`](super::connect)), which this makes. Each thread
+    /// of them takes one of the settings' `remote_pairs`.
+    ///
+    /// # Errors
+    /// Another engine listens there, the socket cannot be made, or the settings have no pair for other programs.
+    pub fn serve(&mut self, path: &Path, access: Access) -> io::Result<()> {
+        let Some(port) = self.port.take() else {
+            let text = "an engine serves one socket, and with remote_pairs in its settings";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        };
+        let settings =
+            GateSettings { pair: self.pair.clone(), addresses: self.home.addresses.clone(), access };
+        self.gate = Some(Gate::start(path, settings, port, Arc::clone(&self.home.bell))?);
+        Ok(())
+    }
+
+    /// What has happened at the socket of [`Engine::serve`].
+    pub fn gate_counters(&self) -> GateCounters {
+        self.gate.as_ref().map_or_else(GateCounters::default, Gate::counters)
     }
 
     /// A queue pair for this thread.
@@ -177,6 +242,8 @@ impl Engine {
     }
 
     fn finish(&mut self) -> Option<io::Result<Stopped>> {
+        // Nobody connects any more.
+        self.gate = None;
         self.home.stop();
         let thread = self.thread.take()?;
         Some(thread.join().unwrap_or_else(|_| Err(io::Error::other("the engine's thread has panicked"))))
@@ -195,6 +262,8 @@ pub struct Turning {
     pub(super) core: Core,
     pub(super) device: Box<dyn Device>,
     pub(super) home: Arc<Home>,
+    /// Pairs of other processes that come and go.
+    pub(super) remote: Option<RemotePort>,
     pub(super) sheet: Arc<Sheet<ToeCounters>>,
     pub(super) poll_ns: u64,
 }
@@ -214,6 +283,7 @@ impl Turning {
         let mut seen = 0;
         while !self.home.is_stopping() {
             let now = MonotonicClock.now();
+            self.turn_gate(now);
             self.core.turn(&mut *self.device, now)?;
             let counters = &self.core.counters;
             let work =
@@ -230,16 +300,57 @@ impl Turning {
         Ok(Stopped { engine: self.core.counters, stack: *self.core.stack().counters() })
     }
 
+    /// Takes in hosts of other processes, and lets go of those that are gone.
+    fn turn_gate(&mut self, now: Instant) {
+        let Some(remote) = &mut self.remote else { return };
+        while let Some(command) = remote.next() {
+            match command {
+                Command::Join(pair, end) => self.core.join_host(pair, end),
+                Command::Leave(pair, nobody) => self.core.leave_host(pair, nobody, now),
+            }
+        }
+        while remote.has_room()
+            && let Some((pair, end)) = self.core.take_departed()
+        {
+            remote.give_back(pair, end);
+        }
+    }
+
     /// Sleeps until a packet comes, a host rings or a timer is due.
     fn sleep(&mut self, now: Instant) {
         let due_ns = self.core.next_due(now).map_or(MAX_SLEEP_NS, |due| due.ns_since(now).min(MAX_SLEEP_NS));
-        let Some(readable) = self.device.readable().filter(|_| due_ns > 0) else { return };
+        if due_ns == 0 || self.device.readable().is_none() {
+            return;
+        }
         let bell = &self.home.bell;
         bell.announce_sleep();
-        if self.core.has_requests() || self.home.is_stopping() {
-            return bell.awake();
+        self.core.announce_sleep();
+        let has_commands = self.remote.as_ref().is_some_and(RemotePort::has_commands);
+        if has_commands || self.core.has_requests() || self.home.is_stopping() {
+            bell.awake();
+            return self.core.awake(&[]);
         }
         self.core.counters.sleeps += 1;
-        bell.sleep_beside([Some(readable), None], Some(Duration::from_nanos(due_ns)));
+        self.wait(due_ns);
+    }
+
+    /// Waits for the engine's bell, its device, and the bells of hosts of other processes.
+    fn wait(&mut self, limit_ns: u64) {
+        let bell = &self.home.bell;
+        let mut fds = [(); MAX_PAIRS + 2].map(|()| PollFd::from_borrowed_fd(bell.fd(), PollFlags::IN));
+        let mut count = 1;
+        for fd in self.device.readable().into_iter().chain(self.core.doorbells()) {
+            fds[count] = PollFd::from_borrowed_fd(fd, PollFlags::IN);
+            count += 1;
+        }
+        let limit = Timespec { tv_sec: (limit_ns / NS_PER_S) as i64, tv_nsec: (limit_ns % NS_PER_S) as i64 };
+        // An interrupted poll is an early wake-up: the loop looks for work and comes back.
+        let is_woken = poll(&mut fds[..count], Some(&limit)).is_ok_and(|count| count > 0);
+        let is_ready = fds.each_ref().map(|fd| is_woken && !fd.revents().is_empty());
+        bell.awake();
+        if is_ready[0] {
+            bell.clear();
+        }
+        self.core.awake(&is_ready[2..count]);
     }
 }

@@ -16,10 +16,12 @@
 //! | `send` | from a host's area to the stack |
 //! | `lend` | from the loop that turns the engine to the stack |
 //! | `receive` | from the stack to anonymous buffers |
+//! | `remote` | hosts of other processes come and go |
 
 mod lend;
 mod listen;
 mod receive;
+mod remote;
 mod requests;
 mod send;
 mod serve;
@@ -37,6 +39,7 @@ use millrace_tcp::stack::{ConnectionId, ListenerId, Stack, Taken};
 
 use self::lend::Lent;
 pub(super) use self::lend::{Given, News, Way};
+use self::remote::Leaving;
 use self::send::Descriptors;
 use super::device::Device;
 use super::pair::{EngineEnd, PairSettings};
@@ -161,6 +164,8 @@ struct Pair {
     starved: VecDeque<u32>,
     /// Its host has something to read.
     rings: bool,
+    /// Its host is gone: nobody is told anything.
+    is_gone: bool,
 }
 
 impl Pair {
@@ -184,6 +189,7 @@ impl Pair {
             starved: VecDeque::with_capacity(sockets),
             settings: settings.clone(),
             rings: false,
+            is_gone: false,
         }
     }
 
@@ -200,6 +206,9 @@ impl Pair {
 
     /// Tells the host. There is always room, unless the host does not read and asks on.
     fn tell(&mut self, event: &Event, counters: &mut ToeCounters) -> bool {
+        if self.is_gone {
+            return false;
+        }
         let is_told = self.end.events.push(&event.encode());
         self.rings |= is_told;
         counters.events += u64::from(is_told);
@@ -249,6 +258,9 @@ pub(super) struct Core {
     timed: VecDeque<SocketId>,
     /// Lines for whose bytes the stack has no page.
     short: VecDeque<SocketId>,
+    /// Pairs whose host is gone and that are being cleared, and those that are.
+    leaving: Vec<Leaving>,
+    departed: Vec<(u16, EngineEnd)>,
     /// What the loop has not heard yet of the lines that it writes to.
     news: VecDeque<News>,
     host_pages: u32,
@@ -269,6 +281,7 @@ impl Core {
         let interface = Interface::new(&settings.interface, now)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let pairs: Box<[Pair]> = ends.into_iter().map(|end| Pair::new(end, &settings.pair)).collect();
+        let pairs_count = pairs.len();
         let sockets = pairs.iter().map(|pair| pair.places.len()).sum();
         Ok(Self {
             stack: Stack::new(&settings.stack),
@@ -280,6 +293,8 @@ impl Core {
             dirty: VecDeque::with_capacity(sockets),
             timed: VecDeque::with_capacity(sockets),
             short: VecDeque::with_capacity(sockets),
+            leaving: Vec::with_capacity(pairs_count),
+            departed: Vec::with_capacity(pairs_count),
             // Of each line that it is over, and that it can be written again.
             news: VecDeque::with_capacity(2 * sockets),
             host_pages: settings.stack.host_pages,
@@ -306,6 +321,7 @@ impl Core {
     /// The device's.
     pub(super) fn arrive(&mut self, device: &mut dyn Device, now: Instant) -> io::Result<()> {
         self.take_requests(now);
+        self.see_off(now);
         self.take_packets(device, now)?;
         self.stack.protocol(now);
         self.interface.protocol(now);
@@ -354,7 +370,8 @@ impl Core {
                 _ => now,
             }
         });
-        [self.stack.next_due(now), self.interface.next_due(now), timed].into_iter().flatten().min()
+        let (stack, interface) = (self.stack.next_due(now), self.interface.next_due(now));
+        [stack, interface, timed, self.clearing_due(now)].into_iter().flatten().min()
     }
 
     /// All hosts are told that there is no engine any more.

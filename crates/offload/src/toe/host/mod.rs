@@ -19,6 +19,7 @@ mod waiters;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -112,6 +113,11 @@ impl Host {
         })
     }
 
+    /// Addresses of the engine, with the lengths of their subnets' prefixes.
+    pub fn addresses(&self) -> &[(IpAddr, u8)] {
+        &self.0.home.addresses
+    }
+
     /// Nobody waits for the descriptor any more.
     #[cfg(feature = "tokio")]
     fn disarm(&self) {
@@ -156,6 +162,16 @@ impl Host {
         result
     }
 
+    /// Gives back buffers before a wait. Unlike [`with`](Self::with) it takes in no event: the caller would sleep on it.
+    fn give_back(&self) {
+        if let Some(state) = self.0.state.borrow_mut().as_mut() {
+            state.give_back_all();
+            if state.take_asked() {
+                self.0.home.bell.ring();
+            }
+        }
+    }
+
     /// Calls `attempt` until it has a result, sleeping in between.
     fn wait_for<T>(
         &self,
@@ -174,6 +190,8 @@ impl Host {
                 return Err(state::stopped());
             }
             match until {
+                // Nothing but this says to a caller that never waits that the engine's process is gone.
+                Until::Now if self.0.bell.look_for_hang_up() => return Err(state::stopped()),
                 Until::Now => return Err(io::ErrorKind::WouldBlock.into()),
                 Until::Then(Some(deadline)) if MonotonicClock.now() >= deadline => {
                     let text = "the time-out of the call is over: nothing has happened";
@@ -185,7 +203,7 @@ impl Host {
     }
 
     fn sleep(&self, deadline: Option<Instant>) {
-        self.with(HostState::give_back_all);
+        self.give_back();
         let bell = &self.0.bell;
         bell.announce_sleep();
         let state = self.0.state.borrow();
@@ -200,5 +218,31 @@ impl Host {
             // What is in the ring is heard next; whoever waits for the descriptor is told of the rest.
             bell.announce_sleep();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::toe::PairSettings;
+    use crate::toe::pair::pair;
+    use crate::toe::record::Event;
+
+    /// An event that comes between a look and the wait that follows is not slept on.
+    #[test]
+    fn what_has_come_ends_the_wait() {
+        let settings = PairSettings { sockets: 4, ..PairSettings::default() };
+        let (mut engine, host) = pair(&settings).unwrap();
+        let bell = Arc::new(EventBell::new().unwrap());
+        let state = HostState::new(0, host, Arc::clone(&bell), &settings);
+        let (link, _) = std::os::unix::net::UnixStream::pair().unwrap();
+        let host = Host::new(state, Arc::new(Home::elsewhere(bell, Vec::new(), link.into())));
+        assert!(!host.arm(), "nothing has come");
+        assert!(engine.events.push(&Event::Room { socket: 1 }.encode()));
+        let begun = MonotonicClock.now();
+        host.sleep(None);
+        assert!(MonotonicClock.now().ns_since(begun) < MAX_SLEEP_NS / 2, "it has slept on it");
+        assert!(host.arm(), "and it is still there to be taken in");
+        assert!(!host.arm());
     }
 }

@@ -18,6 +18,9 @@ pub(in crate::toe) fn stopped() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionAborted, text)
 }
 
+/// Requests after which a host looks whether the engine's process is still there, if nothing else makes it look: a system call then.
+const ASKED_WITHOUT_A_LOOK: u64 = 16;
+
 /// How far a socket is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -119,6 +122,8 @@ pub(in crate::toe) struct HostState {
     pub(super) keeps_buffers: bool,
     /// Something was asked of the engine since it was rung.
     pub(super) has_asked: bool,
+    /// Requests so far.
+    asked: u64,
 }
 
 impl HostState {
@@ -143,6 +148,7 @@ impl HostState {
             settings: settings.clone(),
             keeps_buffers: false,
             has_asked: false,
+            asked: 0,
         }
     }
 
@@ -175,6 +181,12 @@ impl HostState {
         self.keeps_buffers = true;
     }
 
+    /// The memory of the pair.
+    #[cfg(test)]
+    pub(in crate::toe) fn words(&self) -> &millrace_core::shared::Words {
+        &self.end.words
+    }
+
     /// Sockets and chunks that are free.
     #[cfg(test)]
     pub(in crate::toe) fn unused(&self) -> (usize, usize) {
@@ -188,10 +200,14 @@ impl HostState {
     /// Asks the engine for something. A full ring is soon empty: the engine takes what is there whatever this host does.
     pub(super) fn ask(&mut self, request: &Request) -> io::Result<()> {
         self.has_asked = true;
+        self.asked += 1;
+        // Who only writes would not notice otherwise that the engine's process is gone.
+        let mut looks = self.asked.is_multiple_of(ASKED_WITHOUT_A_LOOK);
         loop {
-            if self.is_stopped() {
+            if self.is_stopped() || (looks && self.end.bell.look_for_hang_up()) {
                 return Err(stopped());
             }
+            looks = true;
             if self.end.requests.push(&request.encode()) {
                 return Ok(());
             }

@@ -1,0 +1,188 @@
+//! Hosts of other processes come and go. One that is gone, however that came, has asked for what it has asked for: it is done first. Then its
+//! listeners are closed and its connections reset, but for those that it had closed itself: what it had given to them is sent. Then another host can
+//! have the pair. Everything is done a bounded number a turn.
+
+use std::os::fd::BorrowedFd;
+
+use millrace_core::limits::toe::{CLOSED_PER_TURN, LINGER_NS, REQUESTS_PER_TURN};
+use millrace_core::time::Instant;
+
+use super::{Core, What};
+use crate::toe::pair::EngineEnd;
+
+/// How far a pair is that is being cleared.
+pub(super) struct Leaving {
+    pair: u16,
+    /// What takes the place of its end.
+    nobody: EngineEnd,
+    step: Step,
+    /// Until when what is still to be sent may take.
+    until: Instant,
+}
+
+#[derive(Clone, Copy)]
+enum Step {
+    /// Turns in which its last requests may still be taken: what fits into its ring.
+    Requests(u32),
+    /// First of the sockets that are not closed yet.
+    Close(u32),
+    /// First of the sockets that may not be free yet.
+    Wait(u32),
+}
+
+impl Core {
+    /// A host has this pair from now on.
+    pub(in crate::toe) fn join_host(&mut self, pair: u16, end: EngineEnd) {
+        if let Some(of) = self.pairs.get_mut(usize::from(pair)) {
+            of.end = end;
+            of.is_gone = false;
+        }
+    }
+
+    /// The host of a pair is gone; `nobody` takes the place of its end when the pair is cleared.
+    pub(in crate::toe) fn leave_host(&mut self, pair: u16, nobody: EngineEnd, now: Instant) {
+        let Some(of) = self.pairs.get_mut(usize::from(pair)) else { return };
+        of.is_gone = true;
+        let turns = of.settings.requests.div_ceil(REQUESTS_PER_TURN);
+        let until = now.plus_ns(LINGER_NS);
+        self.leaving.push(Leaving { pair, nobody, step: Step::Requests(turns), until });
+    }
+
+    /// A pair that is cleared, with the end of the host that is gone.
+    pub(in crate::toe) fn take_departed(&mut self) -> Option<(u16, EngineEnd)> {
+        self.departed.pop()
+    }
+
+    /// When there is something to clear.
+    pub(super) fn clearing_due(&self, now: Instant) -> Option<Instant> {
+        if !self.departed.is_empty() {
+            return Some(now);
+        }
+        let due = |leaving: &Leaving| match leaving.step {
+            Step::Wait(from) if !self.pairs[usize::from(leaving.pair)].has_free(from) => leaving.until,
+            _ => now,
+        };
+        self.leaving.iter().map(due).min()
+    }
+
+    /// Clears pairs whose hosts are gone, a bit of each.
+    pub(super) fn see_off(&mut self, now: Instant) {
+        let mut index = 0;
+        while index < self.leaving.len() {
+            let Leaving { pair, step, until, .. } = self.leaving[index];
+            match self.clear(pair, step, now, now >= until) {
+                Some(next) => {
+                    if matches!((step, next), (Step::Requests(_), Step::Close(_))) {
+                        // Whoever still writes into that memory is not heard.
+                        let of = &mut self.pairs[usize::from(pair)];
+                        std::mem::swap(&mut of.end.requests, &mut self.leaving[index].nobody.requests);
+                    }
+                    self.leaving[index].step = next;
+                    index += 1;
+                }
+                None => {
+                    let Leaving { mut nobody, .. } = self.leaving.swap_remove(index);
+                    let of = &mut self.pairs[usize::from(pair)];
+                    std::mem::swap(&mut of.end.requests, &mut nobody.requests);
+                    let end = std::mem::replace(&mut of.end, nobody);
+                    of.empty();
+                    self.counters.pairs_cleared += 1;
+                    self.departed.push((pair, end));
+                }
+            }
+        }
+    }
+
+    /// One step; `None`: nothing is left.
+    fn clear(&mut self, pair: u16, step: Step, now: Instant, is_late: bool) -> Option<Step> {
+        let sockets = self.pair(pair).settings.sockets;
+        match step {
+            Step::Requests(turns) if turns > 0 && self.pair(pair).end.requests.is_ready() => {
+                Some(Step::Requests(turns - 1))
+            }
+            Step::Requests(_) => {
+                self.close_listeners(pair, now);
+                Some(Step::Close(0))
+            }
+            Step::Close(from) => {
+                let end = sockets.min(from + CLOSED_PER_TURN as u32);
+                (from..end).for_each(|socket| self.close_left_open(pair, socket, false));
+                Some(if end == sockets { Step::Wait(0) } else { Step::Close(end) })
+            }
+            Step::Wait(mut from) => {
+                for _ in 0..CLOSED_PER_TURN {
+                    if from < sockets && is_late {
+                        self.close_left_open(pair, from, true);
+                    }
+                    if from == sockets || !self.pair(pair).has_free(from) {
+                        break;
+                    }
+                    from += 1;
+                }
+                (from < sockets).then_some(Step::Wait(from))
+            }
+        }
+    }
+
+    fn close_listeners(&mut self, pair: u16, now: Instant) {
+        for index in 0..self.listeners.len() {
+            let socket = self.listeners[index].as_ref().map(|listening| listening.socket);
+            if let Some((of, socket)) = socket.filter(|socket| socket.0 == pair) {
+                self.unlisten(index as u16, now);
+                self.pair(of).places[socket as usize].what = What::Free;
+                self.counters.left_open += 1;
+            }
+        }
+    }
+
+    /// A connection that its host has not closed is reset; with `all` also one that it has.
+    fn close_left_open(&mut self, pair: u16, socket: u32, all: bool) {
+        let place = &mut self.pairs[usize::from(pair)].places[socket as usize];
+        match &mut place.what {
+            What::Line(line) if line.closing.is_none() || (all && line.closing == Some(false)) => {
+                self.counters.left_open += u64::from(line.closing.is_none());
+                line.closing = Some(true);
+                self.make_dirty((pair, socket));
+            }
+            What::Line(_) | What::Free => {}
+            What::Failed | What::Waiting | What::Listener(_) => place.what = What::Free,
+        }
+    }
+
+    /// The engine is about to sleep: hosts of other processes ring from now on.
+    pub(in crate::toe) fn announce_sleep(&self) {
+        self.pairs
+            .iter()
+            .filter_map(|pair| pair.end.doorbell.as_ref())
+            .for_each(|bell| bell.announce_sleep());
+    }
+
+    /// What they ring.
+    pub(in crate::toe) fn doorbells(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let bells = self.pairs.iter().filter_map(|pair| pair.end.doorbell.as_ref());
+        bells.filter(|bell| !bell.is_hung_up()).map(|bell| bell.fd())
+    }
+
+    /// It is awake; of [`doorbells`](Self::doorbells), in their order, whether they were rung.
+    pub(in crate::toe) fn awake(&self, is_rung: &[bool]) {
+        let mut is_rung = is_rung.iter();
+        for bell in self.pairs.iter().filter_map(|pair| pair.end.doorbell.as_ref()) {
+            bell.awake();
+            if !bell.is_hung_up() && is_rung.next() == Some(&true) {
+                bell.clear();
+            }
+        }
+    }
+}
+
+impl super::Pair {
+    /// As it was before its first host.
+    fn empty(&mut self) {
+        self.free.clear();
+        self.free.extend((0..self.settings.receive_buffers).rev());
+        self.lent.fill(None);
+        self.starved.clear();
+        self.places.iter_mut().for_each(|place| place.is_starved = false);
+        self.rings = false;
+    }
+}

@@ -1,0 +1,102 @@
+//! The host's side: a queue pair of an engine that is another process.
+
+use std::io::{self, ErrorKind, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use millrace_core::limits::toe::{HANDSHAKE_NS, MAX_HANDSHAKE_BYTES};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix, SocketFlags,
+    SocketType, recvmsg, socket_with, sockopt,
+};
+
+use super::message::{Message, Refusal, Welcome};
+use super::{host_side, send};
+use crate::toe::host::{Host, HostState};
+use crate::toe::thread::Home;
+
+/// A queue pair, for this thread, of the engine that listens at `path` (`millrace engine`). What is made with it are the same sockets as those of
+/// an engine within this process. When the engine ends, however it ends, every call says [`ErrorKind::ConnectionAborted`]; when this process ends,
+/// the engine resets what it had open.
+///
+/// # Errors
+/// Nobody listens there; this user may not; every pair is taken.
+pub fn connect(path: impl AsRef<Path>) -> io::Result<Host> {
+    let path = path.as_ref();
+    let at = |error: io::Error| {
+        io::Error::new(error.kind(), format!("offload engine at {}: {error}", path.display()))
+    };
+    let socket = dial(path)?;
+    send(&socket, &Message::Attach, &[]).map_err(at)?;
+    let (Welcome { number, pair, addresses }, fds) = answer(&socket).map_err(at)?;
+    let (end, engine_bell) = host_side(&pair, fds).map_err(at)?;
+    let engine_bell = Arc::new(engine_bell);
+    let state = HostState::new(number, end, Arc::clone(&engine_bell), &pair);
+    Ok(Host::new(state, Arc::new(Home::elsewhere(engine_bell, addresses, socket))))
+}
+
+/// A connection to the engine's socket.
+pub(super) fn dial(path: &Path) -> io::Result<OwnedFd> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    let limit = Duration::from_nanos(HANDSHAKE_NS * 2);
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(limit))?;
+    // While its queue of callers is full this would wait.
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(limit))?;
+    let connected = SocketAddrUnix::new(path).and_then(|to| rustix::net::connect(&socket, &to));
+    connected.map_err(io::Error::from).map_err(|error| {
+        let name = path.display();
+        let text = match error.kind() {
+            ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
+                format!("no offload engine listens at {name}: start one with `millrace engine`")
+            }
+            ErrorKind::PermissionDenied => {
+                format!("offload engine at {name}: its socket may not be opened by this user; start it with --allow-uid")
+            }
+            _ => format!("offload engine at {name}: {error}"),
+        };
+        io::Error::new(error.kind(), text)
+    })?;
+    Ok(socket)
+}
+
+/// The engine's answer to [`Message::Attach`].
+pub(super) fn answer(socket: &OwnedFd) -> io::Result<(Welcome, [OwnedFd; 2])> {
+    let mut bytes = [0; MAX_HANDSHAKE_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut with = RecvAncillaryBuffer::new(&mut space);
+    let got = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut with, RecvFlags::CMSG_CLOEXEC)
+        .map_err(|errno| match io::Error::from(errno) {
+            error if error.kind() == ErrorKind::WouldBlock => {
+                io::Error::new(ErrorKind::TimedOut, "it does not answer")
+            }
+            error => error,
+        })?;
+    let mut fds = Vec::new();
+    for message in with.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    match (Message::decode(&bytes[..got.bytes.min(MAX_HANDSHAKE_BYTES)]), <[OwnedFd; 2]>::try_from(fds)) {
+        (Some(Message::Welcome(welcome)), Ok(fds)) => Ok((welcome, fds)),
+        (Some(Message::Refused(why, text)), _) => {
+            let kind = match why {
+                Refusal::NotAllowed => ErrorKind::PermissionDenied,
+                Refusal::Full => ErrorKind::ResourceBusy,
+                Refusal::NoMemory => ErrorKind::OutOfMemory,
+                Refusal::Unknown => ErrorKind::Unsupported,
+            };
+            Err(io::Error::new(kind, text))
+        }
+        _ if got.bytes == 0 => {
+            Err(io::Error::new(ErrorKind::ConnectionAborted, "it has hung up without an answer"))
+        }
+        _ => Err(io::Error::new(
+            ErrorKind::InvalidData,
+            "its answer is none that this program understands: use the same version of both",
+        )),
+    }
+}

@@ -1,0 +1,495 @@
+//! The thread that owns the engine's socket: who connects is checked and gets a queue pair, who is gone gives it back. The engine's thread sees
+//! neither sockets nor memory being mapped: pairs come to it ready, by a ring, and go back by another one.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use millrace_core::counters::Sheet;
+use millrace_core::limits::toe::{HANDSHAKE_NS, MAX_CALLERS, MAX_HANDSHAKE_BYTES};
+use millrace_core::seam::Clock;
+use millrace_core::time::Instant;
+use rtrb::{Consumer, Producer, RingBuffer};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, chmod};
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{
+    AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, UCred, accept_with, bind, listen,
+    recv, socket_with,
+};
+
+use super::client::dial;
+use super::message::{Message, Refusal, Welcome};
+use super::{engine_side, send};
+use crate::bell::EventBell;
+use crate::clock::MonotonicClock;
+use crate::toe::pair::{EngineEnd, PairSettings};
+
+/// Programs that may connect, beside those of the engine's own user and of root.
+#[derive(Clone, Debug, Default)]
+pub struct Access {
+    /// Of these users.
+    pub uids: Vec<u32>,
+    /// Of these groups: the one that the program runs with, not further ones of its user.
+    pub gids: Vec<u32>,
+}
+
+impl Access {
+    fn allows(&self, who: &UCred) -> bool {
+        let (uid, gid) = (who.uid, who.gid.as_raw());
+        uid.is_root()
+            || uid == rustix::process::geteuid()
+            || self.uids.contains(&uid.as_raw())
+            || self.gids.contains(&gid)
+    }
+
+    fn is_own_only(&self) -> bool {
+        self.uids.is_empty() && self.gids.is_empty()
+    }
+}
+
+millrace_core::counters! {
+    /// What has happened at an engine's socket.
+    pub struct GateCounters {
+        /// Programs that have connected.
+        sum callers,
+        /// Queue pairs handed to other processes.
+        sum hosts_joined,
+        /// Hosts whose end was noticed: they have closed their socket, or have died.
+        sum hosts_left,
+        /// Hosts now.
+        gauge hosts,
+        /// Programs that may not connect.
+        sum not_allowed,
+        /// Programs that found every pair taken, or no memory for one.
+        sum no_pair,
+        /// Programs that sent nothing in time, or anything that is no message.
+        sum bad_callers,
+    }
+}
+
+/// From the gate to the engine's thread.
+pub(in crate::toe) enum Command {
+    /// A host has this pair from now on.
+    Join(u16, EngineEnd),
+    /// It is gone. What takes its place until there is another one.
+    Leave(u16, EngineEnd),
+}
+
+/// The engine thread's side of the gate.
+pub(in crate::toe) struct RemotePort {
+    commands: Consumer<Command>,
+    departed: Producer<(u16, EngineEnd)>,
+    bell: Arc<EventBell>,
+}
+
+impl RemotePort {
+    /// What the gate wants next.
+    pub(in crate::toe) fn next(&mut self) -> Option<Command> {
+        self.commands.pop().ok()
+    }
+
+    pub(in crate::toe) fn has_commands(&self) -> bool {
+        !self.commands.is_empty()
+    }
+
+    /// Whether the next pair can be given back.
+    pub(in crate::toe) fn has_room(&self) -> bool {
+        !self.departed.is_full()
+    }
+
+    /// The engine has no more use for the memory of a pair.
+    pub(in crate::toe) fn give_back(&mut self, pair: u16, end: EngineEnd) {
+        // There is an entry for every pair.
+        let _ = self.departed.push((pair, end));
+        self.bell.ring();
+    }
+}
+
+impl Drop for RemotePort {
+    fn drop(&mut self) {
+        // The engine's thread has ended: so does the gate.
+        self.bell.ring();
+    }
+}
+
+/// The gate's side, before its thread is started.
+pub(in crate::toe) struct GatePort {
+    commands: Producer<Command>,
+    departed: Consumer<(u16, EngineEnd)>,
+    bell: Arc<EventBell>,
+    first_pair: u16,
+    pairs: u16,
+}
+
+/// What lies between the gate and the engine's thread, for `pairs` pairs from number `first` on.
+///
+/// # Errors
+/// No descriptor for the bell.
+pub(in crate::toe) fn ports(first: u16, pairs: u16) -> io::Result<(GatePort, RemotePort)> {
+    let bell = Arc::new(EventBell::new()?);
+    // Of each pair at most a Join and a Leave are under way.
+    let (to_engine, commands) = RingBuffer::new(usize::from(pairs) * 2);
+    let (given_back, departed) = RingBuffer::new(usize::from(pairs));
+    let port = GatePort { commands: to_engine, departed, bell: Arc::clone(&bell), first_pair: first, pairs };
+    Ok((port, RemotePort { commands, departed: given_back, bell }))
+}
+
+/// The running thread. Dropped, it ends, and the socket's file with it.
+pub(in crate::toe) struct Gate {
+    stop: Arc<AtomicBool>,
+    bell: Arc<EventBell>,
+    sheet: Arc<Sheet<GateCounters>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the gate tells its hosts, and whom it lets in.
+pub(in crate::toe) struct GateSettings {
+    pub(in crate::toe) pair: PairSettings,
+    pub(in crate::toe) addresses: Vec<(IpAddr, u8)>,
+    pub(in crate::toe) access: Access,
+}
+
+impl Gate {
+    /// Listens at `path`, and starts the thread.
+    ///
+    /// # Errors
+    /// Another engine listens there; the file cannot be made.
+    pub(in crate::toe) fn start(
+        path: &Path,
+        settings: GateSettings,
+        port: GatePort,
+        engine: Arc<EventBell>,
+    ) -> io::Result<Self> {
+        let listener = listen_at(path, settings.access.is_own_only())?;
+        let (stop, sheet) = (Arc::new(AtomicBool::new(false)), Arc::new(Sheet::default()));
+        let bell = Arc::clone(&port.bell);
+        let gate = Running {
+            listener,
+            path: path.to_owned(),
+            slots: vec![Slot::Free; usize::from(port.pairs)],
+            port,
+            engine,
+            settings,
+            callers: Vec::new(),
+            accepts_after: Instant(0),
+            counters: GateCounters::default(),
+            sheet: Arc::clone(&sheet),
+            stop: Arc::clone(&stop),
+        };
+        let thread = std::thread::Builder::new().name("toe-gate".into()).spawn(move || gate.run())?;
+        Ok(Self { stop, bell, sheet, thread: Some(thread) })
+    }
+
+    pub(in crate::toe) fn counters(&self) -> GateCounters {
+        self.sheet.read()
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        self.bell.ring();
+        if let Some(thread) = self.thread.take() {
+            // A gate that has panicked is over as well.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Takes the place of a socket that nobody listens at any more, and of nothing else.
+fn listen_at(path: &Path, is_own_only: bool) -> io::Result<OwnedFd> {
+    use std::os::unix::fs::FileTypeExt as _;
+    let fail = |what: &str, error: io::Error| {
+        io::Error::new(error.kind(), format!("engine socket {}: {what}: {error}", path.display()))
+    };
+    if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
+        std::fs::create_dir_all(dir).map_err(|error| fail("cannot make its directory", error))?;
+    }
+    if let Ok(found) = std::fs::symlink_metadata(path) {
+        if !found.file_type().is_socket() {
+            let text = "there is a file of that name, which is no socket; choose another one with --socket";
+            return Err(fail(text, io::ErrorKind::AlreadyExists.into()));
+        }
+        match dial(path) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                std::fs::remove_file(path).map_err(|error| fail("cannot remove the old one", error))?;
+            }
+            _ => {
+                let text = "another engine listens there; stop it, or choose another one with --socket";
+                return Err(fail(text, io::ErrorKind::AddrInUse.into()));
+            }
+        }
+    }
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    let bound = SocketAddrUnix::new(path).and_then(|at| bind(&listener, &at));
+    bound.map_err(|errno| fail("cannot be made", errno.into()))?;
+    // Who may connect is decided by credentials; the file lets nobody come so far who has no business here.
+    let mode = if is_own_only { 0o600 } else { 0o666 };
+    chmod(path, Mode::from_raw_mode(mode)).map_err(|errno| fail("cannot set its mode", errno.into()))?;
+    listen(&listener, MAX_CALLERS as i32)?;
+    Ok(listener)
+}
+
+/// A pair of the gate.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Slot {
+    Free,
+    Taken,
+    /// Its host is gone, and the engine still has to do with it.
+    Leaving,
+}
+
+/// How far somebody who has connected is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Has to say what it wants.
+    Greeting,
+    /// Wants a pair, and one will soon be free.
+    Waiting,
+    /// Has the pair of this slot.
+    Host(usize),
+    /// Is to be hung up on.
+    Over,
+}
+
+struct Caller {
+    socket: OwnedFd,
+    stage: Stage,
+    since: Instant,
+}
+
+struct Running {
+    listener: OwnedFd,
+    path: PathBuf,
+    port: GatePort,
+    /// Wakes the engine's thread.
+    engine: Arc<EventBell>,
+    settings: GateSettings,
+    slots: Vec<Slot>,
+    callers: Vec<Caller>,
+    /// The process was out of descriptors.
+    accepts_after: Instant,
+    counters: GateCounters,
+    sheet: Arc<Sheet<GateCounters>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Running {
+    fn run(mut self) {
+        while !self.is_over() {
+            let now = MonotonicClock.now();
+            self.take_departed();
+            self.look_at_time(now);
+            self.counters.hosts = self.slots.iter().filter(|&&slot| slot == Slot::Taken).count() as u64;
+            self.sheet.publish(&self.counters);
+            let ready = self.wait(now);
+            let now = MonotonicClock.now();
+            for (index, _) in ready.iter().enumerate().skip(1).filter(|(_, is_ready)| **is_ready) {
+                self.hear(index - 1, now);
+            }
+            self.callers.retain(|caller| caller.stage != Stage::Over);
+            if ready[0] {
+                self.accept(now);
+            }
+        }
+        // Whoever looks for an engine here from now on finds none.
+        let _ = std::fs::remove_file(&self.path);
+    }
+
+    fn is_over(&self) -> bool {
+        self.stop.load(Ordering::Acquire) || self.port.commands.is_abandoned()
+    }
+
+    /// Sleeps until something comes. Of the listener and of each caller whether it is readable.
+    fn wait(&self, now: Instant) -> Vec<bool> {
+        let bell = &self.port.bell;
+        bell.announce_sleep();
+        if self.is_over() || !self.port.departed.is_empty() {
+            bell.awake();
+            return vec![false; self.callers.len() + 1];
+        }
+        let is_accepting = now >= self.accepts_after;
+        let mut fds = vec![
+            PollFd::from_borrowed_fd(bell.fd(), PollFlags::IN),
+            PollFd::new(&self.listener, if is_accepting { PollFlags::IN } else { PollFlags::empty() }),
+        ];
+        fds.extend(self.callers.iter().map(|caller| PollFd::new(&caller.socket, PollFlags::IN)));
+        let limited = self.callers.iter().filter(|caller| !matches!(caller.stage, Stage::Host(_)));
+        let due = limited.map(|caller| caller.since.plus_ns(HANDSHAKE_NS));
+        let due = due.chain((!is_accepting).then_some(self.accepts_after)).min();
+        let limit = due.map(|due| {
+            // A timer that is early would only come back here.
+            let ns = due.ns_since(now) + 1_000_000;
+            Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
+        });
+        // An interrupted poll is an early wake-up.
+        let is_woken = poll(&mut fds, limit.as_ref()).is_ok_and(|count| count > 0);
+        let ready = fds[1..].iter().map(|fd| is_woken && !fd.revents().is_empty()).collect();
+        bell.awake();
+        bell.clear();
+        ready
+    }
+
+    fn accept(&mut self, now: Instant) {
+        for _ in 0..MAX_CALLERS {
+            match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok(socket) => self.greet(socket, now),
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(_) => {
+                    // No descriptor is left, for instance: it stays readable, and would be tried without end.
+                    self.accepts_after = now.plus_ns(HANDSHAKE_NS / 10);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn greet(&mut self, socket: OwnedFd, now: Instant) {
+        self.counters.callers += 1;
+        let who = socket_peercred(&socket);
+        if !who.as_ref().is_ok_and(|who| self.settings.access.allows(who)) {
+            self.counters.not_allowed += 1;
+            let uid = who.map_or_else(|_| "?".to_owned(), |who| who.uid.as_raw().to_string());
+            let text = format!("user {uid} may not use this engine; start it with --allow-uid {uid}");
+            // It has hung up if it does not get there.
+            let _ = send(&socket, &Message::Refused(Refusal::NotAllowed, text), &[]);
+            return;
+        }
+        let is_greeting = |caller: &&mut Caller| !matches!(caller.stage, Stage::Host(_));
+        if self.callers.iter_mut().filter(is_greeting).count() >= MAX_CALLERS {
+            // The one that has said nothing for the longest time makes room.
+            let oldest = self.callers.iter_mut().filter(is_greeting).min_by_key(|caller| caller.since);
+            if let Some(caller) = oldest {
+                caller.stage = Stage::Over;
+                self.counters.bad_callers += 1;
+            }
+            self.callers.retain(|caller| caller.stage != Stage::Over);
+        }
+        self.callers.push(Caller { socket, stage: Stage::Greeting, since: now });
+    }
+
+    /// Something has come from a caller, or it has hung up.
+    fn hear(&mut self, index: usize, now: Instant) {
+        let mut bytes = [0; MAX_HANDSHAKE_BYTES + 1];
+        let caller = &mut self.callers[index];
+        // Descriptors that come along are not taken.
+        let got = match recv(&caller.socket, &mut bytes, RecvFlags::DONTWAIT) {
+            Err(Errno::AGAIN | Errno::INTR) => return,
+            Ok((bytes, _)) => bytes,
+            Err(_) => 0,
+        };
+        match (caller.stage, Message::decode(&bytes[..got])) {
+            (Stage::Greeting, Some(Message::Attach)) => {
+                (caller.stage, caller.since) = (Stage::Waiting, now);
+                self.attach(index);
+            }
+            _ if got == 0 => self.hang_up(index),
+            // Nobody says anything else.
+            _ => {
+                self.counters.bad_callers += 1;
+                let text = "this is no request that the engine understands: use the same version of both";
+                self.refuse(index, Refusal::Unknown, text);
+            }
+        }
+    }
+
+    fn refuse(&mut self, index: usize, why: Refusal, text: &str) {
+        // It has hung up if it does not get there.
+        let _ = send(&self.callers[index].socket, &Message::Refused(why, text.to_owned()), &[]);
+        self.hang_up(index);
+    }
+
+    /// A caller is over; its pair leaves.
+    fn hang_up(&mut self, index: usize) {
+        let caller = &mut self.callers[index];
+        let stage = std::mem::replace(&mut caller.stage, Stage::Over);
+        let Stage::Host(slot) = stage else { return };
+        self.counters.hosts_left += 1;
+        let Ok(nobody) = EngineEnd::nobody(Arc::clone(&self.engine)) else { return };
+        self.slots[slot] = Slot::Leaving;
+        // There is an entry for it.
+        let _ = self.port.commands.push(Command::Leave(self.port.first_pair + slot as u16, nobody));
+        self.engine.ring();
+    }
+
+    /// A pair for a caller, if there is one; else it waits for one that will soon be free.
+    fn attach(&mut self, index: usize) {
+        let Some(slot) = self.slots.iter().position(|&slot| slot == Slot::Free) else {
+            if !self.slots.contains(&Slot::Leaving) {
+                self.counters.no_pair += 1;
+                let text = format!(
+                    "all {} queue pairs of the engine are taken: end a program, or start the engine with more --pairs",
+                    self.slots.len()
+                );
+                self.refuse(index, Refusal::Full, &text);
+            }
+            return;
+        };
+        let (end, [memory, bells]) = match engine_side(&self.settings.pair) {
+            Ok(made) => made,
+            Err(error) => {
+                self.counters.no_pair += 1;
+                let text = format!("the engine cannot make another queue pair: {error}");
+                return self.refuse(index, Refusal::NoMemory, &text);
+            }
+        };
+        let number = self.port.first_pair + slot as u16;
+        let welcome = Message::Welcome(Welcome {
+            number,
+            pair: self.settings.pair.clone(),
+            addresses: self.settings.addresses.clone(),
+        });
+        let _ = self.port.commands.push(Command::Join(number, end));
+        self.engine.ring();
+        self.slots[slot] = Slot::Taken;
+        self.callers[index].stage = Stage::Host(slot);
+        self.counters.hosts_joined += 1;
+        let sent = send(&self.callers[index].socket, &welcome, &[memory.as_fd(), bells.as_fd()]);
+        if sent.is_err() {
+            self.hang_up(index);
+        }
+    }
+
+    /// The engine has done with pairs of hosts that are gone: others can have one.
+    fn take_departed(&mut self) {
+        // Here the memory of a pair goes; the next host has memory of its own.
+        while let Ok((pair, _memory)) = self.port.departed.pop() {
+            self.slots[usize::from(pair - self.port.first_pair)] = Slot::Free;
+        }
+        for index in 0..self.callers.len() {
+            if self.callers[index].stage == Stage::Waiting {
+                self.attach(index);
+            }
+        }
+        self.callers.retain(|caller| caller.stage != Stage::Over);
+    }
+
+    /// Who says nothing is hung up on, and who has waited long enough for a pair is told.
+    fn look_at_time(&mut self, now: Instant) {
+        for index in 0..self.callers.len() {
+            let caller = &self.callers[index];
+            let is_late = now.ns_since(caller.since) >= HANDSHAKE_NS;
+            match caller.stage {
+                Stage::Greeting if is_late => {
+                    self.counters.bad_callers += 1;
+                    self.refuse(index, Refusal::Unknown, "no request came in time");
+                }
+                Stage::Waiting if is_late => {
+                    self.counters.no_pair += 1;
+                    let text = "no queue pair of the engine has become free in time; try again";
+                    self.refuse(index, Refusal::Full, text);
+                }
+                _ => {}
+            }
+        }
+        self.callers.retain(|caller| caller.stage != Stage::Over);
+    }
+}

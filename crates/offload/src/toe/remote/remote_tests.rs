@@ -1,0 +1,377 @@
+//! An engine that serves other programs, and what these can do to it: both sides are in this process here, but share only what two processes would.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::time::Duration;
+
+use millrace_core::limits::toe::{HANDSHAKE_NS, MAX_CALLERS};
+use millrace_core::random::SplitMix;
+
+use super::client::{answer, dial};
+use super::message::Message;
+use super::*;
+use crate::toe::host::HostState;
+use crate::toe::{Device, Engine, EngineSettings, TcpListener, TcpStream};
+
+const PORT: u16 = 80;
+
+/// An end of a wire.
+struct Wire(UnixDatagram, Box<[u8]>);
+
+impl Device for Wire {
+    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> io::Result<bool> {
+        match self.0.recv(&mut self.1) {
+            Ok(bytes) => take(&self.1[..bytes]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        Ok(true)
+    }
+
+    fn send(&mut self, packet: &[u8]) -> io::Result<bool> {
+        match self.0.send(packet) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+            // Its peer is gone: as on any wire.
+            _ => Ok(true),
+        }
+    }
+
+    fn readable(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.0.as_fd())
+    }
+}
+
+/// An engine that serves, and another one, for threads, at the other end of its wire.
+struct Rig {
+    served: Engine,
+    other: Engine,
+    dir: tempfile::TempDir,
+}
+
+const OURS: [u8; 4] = [10, 0, 0, 1];
+const THEIRS: [u8; 4] = [10, 0, 0, 2];
+
+fn settings(address: [u8; 4]) -> EngineSettings {
+    let mut settings = EngineSettings::new(&[(address.into(), 24)]);
+    settings.stack.connections = 64;
+    settings.stack.host_pages = 1024;
+    settings.stack.clusters = vec![millrace_tcp::recv::ClusterSize { bytes: 4 << 20, page_bytes: 2048 }; 2];
+    settings.pair =
+        PairSettings { sockets: 16, requests: 64, send_buffers: 128, receive_buffers: 64, ..settings.pair };
+    settings
+}
+
+impl Rig {
+    fn new(remote_pairs: usize) -> Self {
+        let (a, b) = UnixDatagram::pair().unwrap();
+        let [a, b] = [a, b].map(|end| {
+            end.set_nonblocking(true).unwrap();
+            Box::new(Wire(end, vec![0; 65_536].into()))
+        });
+        let mut settings_of_served = settings(OURS);
+        (settings_of_served.pairs, settings_of_served.remote_pairs) = (0, remote_pairs);
+        let mut served = Engine::start(&settings_of_served, a).unwrap();
+        let other = Engine::start(&settings(THEIRS), b).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        served.serve(&dir.path().join("below/engine.sock"), Access::default()).unwrap();
+        Self { served, other, dir }
+    }
+
+    fn path(&self) -> std::path::PathBuf {
+        self.dir.path().join("below/engine.sock")
+    }
+
+    /// Waits until it is so.
+    fn until(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
+        let begun = std::time::Instant::now();
+        while !is_so(self) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{what}: {:?}", self.served.gate_counters());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// A host as its process would have it, without what it does when it is dropped: it dies.
+struct Mortal {
+    state: HostState,
+    engine: Arc<EventBell>,
+    _link: OwnedFd,
+}
+
+impl Mortal {
+    fn connect(path: &Path) -> Self {
+        let link = dial(path).unwrap();
+        send(&link, &Message::Attach, &[]).unwrap();
+        let (welcome, fds) = answer(&link).unwrap();
+        let (end, engine) = host_side(&welcome.pair, fds).unwrap();
+        let engine = Arc::new(engine);
+        Self {
+            state: HostState::new(welcome.number, end, Arc::clone(&engine), &welcome.pair),
+            engine,
+            _link: link,
+        }
+    }
+
+    /// Asks, and waits until there is an answer.
+    fn until<T>(&mut self, mut attempt: impl FnMut(&mut HostState) -> io::Result<Option<T>>) -> T {
+        let begun = std::time::Instant::now();
+        loop {
+            self.state.hear();
+            if let Some(result) = attempt(&mut self.state).unwrap() {
+                return result;
+            }
+            self.engine.ring();
+            assert!(begun.elapsed() < Duration::from_secs(60));
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Sends bytes there and back.
+fn echo(path: &Path, other: &Engine, port: u16, bytes: usize) {
+    std::thread::scope(|scope| {
+        let host = other.attach().unwrap();
+        let listener = TcpListener::bind(&host, (THEIRS, port).into()).unwrap();
+        scope.spawn(move || {
+            let host = connect(path).unwrap();
+            assert_eq!(host.addresses(), [(OURS.into(), 24)]);
+            let mut stream = TcpStream::connect(&host, (THEIRS, port).into()).unwrap();
+            assert_eq!(stream.local_addr().unwrap().ip(), IpAddr::from(OURS));
+            stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            let mut random = SplitMix(bytes as u64);
+            for at in (0..bytes).step_by(50_000) {
+                let sent: Vec<u8> = (0..(bytes - at).min(50_000)).map(|_| random.next() as u8).collect();
+                stream.write_all(&sent).unwrap();
+                let mut back = vec![0; sent.len()];
+                stream.read_exact(&mut back).unwrap();
+                assert!(back == sent, "other bytes came back");
+            }
+        });
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut buffer = [0; 8192];
+        loop {
+            match stream.read(&mut buffer).unwrap() {
+                0 => break,
+                count => stream.write_all(&buffer[..count]).unwrap(),
+            }
+        }
+    });
+}
+
+#[test]
+fn bytes_go_both_ways_through_an_engine_of_another_process() {
+    let rig = Rig::new(2);
+    echo(&rig.path(), &rig.other, PORT, 2_000_000);
+    rig.until("the pair comes back", |rig| rig.served.counters().pairs_cleared == 1);
+    let counters = rig.served.counters();
+    assert_eq!((counters.rejected, counters.events_lost, counters.left_open), (0, 0, 0), "{counters:?}");
+    assert!(counters.sleeps > 0, "it sleeps, and is woken by the host");
+    let path = rig.path();
+    drop(rig.served);
+    assert!(!path.exists(), "the socket goes with its engine");
+    assert_eq!(connect(&path).unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+/// A thousand hosts that die, one after the other, on a single pair: their peers see a reset, what they had closed themselves arrives, and nothing
+/// is left of them.
+#[test]
+fn a_host_that_dies_is_cleared_away_and_its_pair_serves_the_next_one() {
+    let rig = Rig::new(1);
+    let host = rig.other.attach().unwrap();
+    let listener = TcpListener::bind(&host, (THEIRS, PORT).into()).unwrap();
+    let any = std::net::SocketAddr::from((OURS, 0));
+    for _ in 0..1000 {
+        let mut mortal = Mortal::connect(&rig.path());
+        let sockets = [(); 3].map(|()| mortal.state.connect(any, (THEIRS, PORT).into()).unwrap());
+        mortal.engine.ring();
+        let mut streams = Vec::new();
+        for _ in sockets {
+            streams.push(listener.accept().unwrap().0);
+        }
+        let ends = sockets.map(|socket| mortal.until(|state| state.outcome(socket)));
+        let of =
+            |socket: usize| streams.iter().position(|stream| stream.peer_addr().unwrap() == ends[socket].0);
+        let [closed, open, written] = [0, 1, 2].map(|socket| of(socket).unwrap());
+        let kept = mortal.state.listen((OURS, PORT).into(), 4).unwrap();
+        mortal.until(|state| state.outcome(kept));
+        let bytes = [7; 5000];
+        for socket in [sockets[0], sockets[2]] {
+            assert_eq!(mortal.state.write(socket, &[io::IoSlice::new(&bytes)]).unwrap(), Some(bytes.len()));
+        }
+        mortal.state.close(sockets[0], false);
+        drop(mortal);
+        let mut all = Vec::new();
+        streams[closed].read_to_end(&mut all).unwrap();
+        assert_eq!(all, bytes, "what was written before the close");
+        let reset = |stream: &mut TcpStream| stream.read_to_end(&mut Vec::new()).unwrap_err().kind();
+        assert_eq!(reset(&mut streams[open]), ErrorKind::ConnectionReset);
+        assert_eq!(reset(&mut streams[written]), ErrorKind::ConnectionReset);
+    }
+    rig.until("the last one is cleared", |rig| rig.served.counters().pairs_cleared == 1000);
+    let counters = rig.served.counters();
+    // Two connections and a listener each.
+    assert_eq!((counters.left_open, counters.rejected, counters.events_lost), (3000, 0, 0), "{counters:?}");
+    assert!(TcpStream::connect(&host, (OURS, PORT).into()).is_err(), "nobody listens there any more");
+    echo(&rig.path(), &rig.other, PORT + 1, 100_000);
+    let gate = rig.served.gate_counters();
+    assert_eq!((gate.hosts_joined, gate.bad_callers, gate.no_pair), (1001, 0, 0), "{gate:?}");
+}
+
+#[test]
+fn callers_that_say_nothing_or_anything_are_hung_up_on_and_keep_nobody_out() {
+    let rig = Rig::new(1);
+    let path = rig.path();
+    let begun = std::time::Instant::now();
+    let silent: Vec<_> = (0..MAX_CALLERS + 3).map(|_| dial(&path).unwrap()).collect();
+    rig.until("all have connected", |rig| rig.served.gate_counters().callers == MAX_CALLERS as u64 + 3);
+    assert_eq!(rig.served.gate_counters().bad_callers, 3, "the oldest have made room");
+    let garbage = [vec![0], vec![0xff; 5000], Message::Attach.encode()[..7].to_vec()];
+    for bytes in garbage {
+        let caller = dial(&path).unwrap();
+        rustix::net::send(&caller, &bytes, rustix::net::SendFlags::NOSIGNAL).unwrap();
+        assert_eq!(answer(&caller).unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+    echo(&path, &rig.other, PORT, 10_000);
+    // What comes from a host that is one already is no message either.
+    let host = dial(&path).unwrap();
+    for expected in [true, false] {
+        send(&host, &Message::Attach, &[]).unwrap();
+        assert_eq!(answer(&host).is_ok(), expected);
+    }
+    rig.until("it is cleared away", |rig| rig.served.counters().pairs_cleared == 2);
+    // All that are left run into the time-out.
+    let last = silent.last().unwrap();
+    assert_eq!(answer(last).unwrap_err().to_string(), "no request came in time");
+    assert!(begun.elapsed() >= Duration::from_nanos(HANDSHAKE_NS));
+}
+
+#[test]
+fn there_are_as_many_hosts_as_pairs() {
+    let rig = Rig::new(2);
+    let hosts = [(); 2].map(|()| connect(rig.path()).unwrap());
+    let error = connect(rig.path()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ResourceBusy);
+    assert!(error.to_string().contains("all 2 queue pairs"), "{error}");
+    drop(hosts);
+    // Its pair may still be on its way back: it is waited for.
+    let again = [(); 2].map(|()| connect(rig.path()).unwrap());
+    assert!(!again[0].is_stopped());
+}
+
+#[test]
+fn an_engine_that_ends_is_noticed_whatever_its_hosts_do() {
+    let rig = Rig::new(4);
+    let path = rig.path();
+    let host = rig.other.attach().unwrap();
+    let listener = TcpListener::bind(&host, (THEIRS, PORT).into()).unwrap();
+    let stopped = |error: io::Error| assert_eq!(error.kind(), ErrorKind::ConnectionAborted, "{error}");
+    let ready = std::sync::Barrier::new(4);
+    std::thread::scope(|scope| {
+        let (path, ready) = (&path, &ready);
+        let call = move || TcpStream::connect(&connect(path).unwrap(), (THEIRS, PORT).into()).unwrap();
+        scope.spawn(move || {
+            let mut stream = call();
+            ready.wait();
+            stopped(stream.read(&mut [0; 10]).unwrap_err());
+        });
+        scope.spawn(move || {
+            let mut stream = call();
+            ready.wait();
+            stopped(stream.write_all(&vec![0; 32 << 20]).unwrap_err());
+        });
+        scope.spawn(move || {
+            let mut stream = call();
+            stream.set_nonblocking(true).unwrap();
+            ready.wait();
+            let error = loop {
+                match stream.read(&mut [0; 10]).unwrap_err() {
+                    error if error.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
+                    error => break error,
+                }
+            };
+            stopped(error);
+        });
+        let streams = [(); 3].map(|()| listener.accept().unwrap());
+        ready.wait();
+        rig.served.stop().unwrap();
+        drop(streams);
+    });
+}
+
+/// A host writes anything anywhere into its memory, as fast as it can, while another one works: that one notices nothing.
+#[test]
+fn a_host_that_scribbles_over_its_memory_disturbs_no_other() {
+    let rig = Rig::new(2);
+    let path = rig.path();
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut random = SplitMix(17);
+            let mut lives = 0;
+            while lives < 20 || !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                lives += 1;
+                let mut mortal = Mortal::connect(&path);
+                let any = std::net::SocketAddr::from((OURS, 0));
+                let socket = mortal.state.connect(any, (THEIRS, 9).into()).unwrap();
+                let _ = mortal.state.listen((OURS, 9).into(), 8);
+                let words = mortal.state.words().clone();
+                for _ in 0..50_000 {
+                    // Everywhere, and as often where the rings and the flags are.
+                    let at = random.next() as usize % words.count();
+                    let at = if random.next().is_multiple_of(2) { at } else { at % 4096 };
+                    // Turns, kinds and sockets that there are, among others.
+                    let value = match random.next() % 4 {
+                        0 => random.next(),
+                        1 => random.next() % 16,
+                        2 => random.next() & 0x0000_000f_0000_ff0f,
+                        _ => u64::MAX,
+                    };
+                    words.store(at, value);
+                }
+                let _ = mortal.state.inject(&[socket.into(); 7]);
+                mortal.engine.ring();
+            }
+        });
+        for round in 0..10 {
+            echo(&path, &rig.other, PORT + round, 200_000);
+        }
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    rig.until("all are cleared away", |rig| {
+        rig.served.counters().pairs_cleared == rig.served.gate_counters().hosts_joined
+    });
+    assert!(rig.served.counters().rejected > 0);
+    rig.served.stop().unwrap();
+}
+
+#[test]
+fn a_socket_is_taken_over_from_an_engine_that_is_no_more_and_from_nobody_else() {
+    let rig = Rig::new(1);
+    let path = rig.path();
+    let serve = |at: &Path| {
+        let (a, _b) = UnixDatagram::pair().unwrap();
+        a.set_nonblocking(true).unwrap();
+        let settings = EngineSettings { remote_pairs: 1, ..settings(OURS) };
+        let mut engine = Engine::start(&settings, Box::new(Wire(a, vec![0; 2000].into()))).unwrap();
+        engine.serve(at, Access::default()).map(|()| engine)
+    };
+    let error = serve(&path).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::AddrInUse, "{error}");
+    let file = rig.dir.path().join("file");
+    std::fs::write(&file, "precious").unwrap();
+    let error = serve(&file).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
+    assert_eq!(std::fs::read(&file).unwrap(), b"precious");
+    // What a killed one leaves.
+    let old = rig.dir.path().join("old.sock");
+    drop(std::os::unix::net::UnixListener::bind(&old).unwrap());
+    assert_eq!(dial(&old).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    drop(serve(&old).unwrap());
+    let mut rig = rig;
+    assert_eq!(rig.served.serve(&old, Access::default()).unwrap_err().kind(), ErrorKind::InvalidInput);
+    let mode = std::fs::metadata(&path).unwrap();
+    assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode.permissions()) & 0o777, 0o600);
+}
