@@ -655,3 +655,57 @@ fn connections_that_are_being_opened_count_against_the_backlog() {
         assert_eq!(pair.client.state(id), State::Established);
     }
 }
+
+/// Three callers of a listener that has room for two: the third was answered with a cookie.
+fn a_cookie_that_finds_no_room(requests: u32) -> (Pair, ConnectionId) {
+    let mut pair = Pair::new(8);
+    pair.server = Stack::new(&Settings { requests, ..settings(8, 2) });
+    pair.server.listen(server_end(), 2).expect("a listener");
+    let ids = [pair.open(), pair.open(), pair.open()];
+    pair.talk(3);
+    assert!(ids.iter().all(|&id| pair.client.state(id) == State::Established), "all believe it");
+    assert_eq!((pair.server.connections(), pair.server.counters().overflows), (2, 1));
+    (pair, ids[2])
+}
+
+#[test]
+fn whoever_answered_a_cookie_and_found_no_room_gets_in_later_though_it_says_nothing() {
+    let (mut pair, _) = a_cookie_that_finds_no_room(16);
+    assert_eq!(pair.server.requests(), 1);
+    // Still no room: what is said is a try, and its loss.
+    pair.talk(2_000);
+    assert_eq!((pair.server.connections(), pair.server.requests()), (2, 1));
+    assert_eq!(events(&mut pair.server).len(), 2);
+    pair.talk(4_000);
+    assert_eq!((pair.server.connections(), pair.server.requests()), (3, 0));
+    let third = events(&mut pair.server);
+    assert_eq!(third.len(), 1);
+    // It is a connection like the others.
+    pair.server.write(third[0].0, b"welcome", pair.now).expect("room");
+    pair.talk(3);
+    assert_eq!(events(&mut pair.client).iter().filter(|event| event.1.has(Happened::READABLE)).count(), 1);
+}
+
+#[test]
+fn whoever_believes_that_it_is_connected_is_told_that_it_is_not() {
+    // After the last try: 1 + 2 + 4 + 8 + 16 + 32 s.
+    let (mut pair, third) = a_cookie_that_finds_no_room(16);
+    pair.talk(62_000);
+    assert_eq!(pair.client.state(third), State::Established);
+    pair.talk(2_000);
+    let closed = |pair: &mut Pair| {
+        let all = events(&mut pair.client);
+        all.into_iter().filter(|event| event.1.has(Happened::CLOSED)).collect::<Vec<_>>()
+    };
+    assert_eq!(closed(&mut pair).iter().map(|event| event.2).collect::<Vec<_>>(), [Reason::Reset]);
+    assert_eq!((pair.client.state(third), pair.server.requests()), (State::Closed, 0));
+    // At once where there is nothing to remember it in.
+    let mut pair = Pair::new(8);
+    pair.server = Stack::new(&Settings { requests: 1, ..settings(8, 2) });
+    pair.server.listen(server_end(), 1).expect("a listener");
+    (0..3).for_each(|_| drop(pair.open()));
+    pair.talk(4);
+    assert_eq!((pair.server.connections(), pair.server.requests()), (1, 1));
+    assert_eq!(closed(&mut pair).iter().map(|event| event.2).collect::<Vec<_>>(), [Reason::Reset]);
+    assert_eq!(pair.server.counters().overflows, 2);
+}

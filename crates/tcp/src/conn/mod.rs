@@ -204,6 +204,8 @@ millrace_core::counters! {
         sum cookies_sent,
         /// Connections made from a cookie.
         sum cookies_taken,
+        /// Handshakes whose last ACK found no room for the connection.
+        sum overflows,
         /// Retransmission time-outs.
         sum timeouts,
         /// Segments sent again.

@@ -160,9 +160,7 @@ impl Stack {
         //# connection incarnation, and
         let iss = above.map_or(iss, |above| iss.max(above + 1));
         let agreed = self.shared.config.agree(flow.is_v4(), syn, iss, self.stamp_offset(flow));
-        if self.add_request(flow, id, agreed, now) {
-            self.half_open(id, 1);
-        }
+        self.add_request(flow, id, agreed, now);
     }
 
     /// Answers a SYN without remembering it.
@@ -197,7 +195,8 @@ impl Stack {
         self.reply(Reply { flow: *flow, head });
     }
 
-    /// Whether an ACK ends a handshake that was answered with a cookie; then there is a connection, if there is room.
+    /// Whether an ACK ends a handshake that was answered with a cookie. Then there is a connection; without room for it there is a request, and
+    /// without room for that either it counts as an ACK that ends nothing: it is reset.
     fn take_cookie(&mut self, flow: &FlowKey, segment: &Segment<'_>, id: ListenerId, now: Instant) -> bool {
         let Some(cookies) = self.cookies.as_ref().filter(|_| !segment.flags.has(Flags::SYN)) else {
             return false;
@@ -208,10 +207,6 @@ impl Stack {
             return false;
         };
         if segment.flags.has(Flags::RST) {
-            return true;
-        }
-        if !self.has_room_for(id) {
-            self.shared.counters.syns_dropped += 1;
             return true;
         }
         let agreed = Agreed {
@@ -226,6 +221,10 @@ impl Stack {
             ts_offset: self.stamp_offset(flow),
             is_repeated: false,
         };
+        if !self.has_room_for(id) {
+            self.shared.counters.overflows += 1;
+            return self.add_acked_request(flow, id, agreed, now);
+        }
         self.shared.counters.cookies_taken += 1;
         self.accept(flow, &agreed, id, None, segment, now);
         true

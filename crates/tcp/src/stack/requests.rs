@@ -20,6 +20,8 @@ pub(super) struct Request {
     tries: u8,
     /// When the first SYN,ACK was sent.
     since: Instant,
+    /// It was acknowledged, and there was no room for the connection: for the peer there is one.
+    is_acked: bool,
 }
 
 const _: () = assert!(size_of::<Request>() <= 64);
@@ -99,13 +101,30 @@ impl Stack {
         agreed: Agreed,
         now: Instant,
     ) -> bool {
-        let request = Request { agreed, listener, tries: 0, since: now };
+        let request = Request { agreed, listener, tries: 0, since: now, is_acked: false };
         if !self.requests.insert(flow, request, now) {
             return false;
         }
+        self.half_open(listener, 1);
         let head = self.syn_ack(flow, &agreed, now);
         self.reply(Reply { flow: *flow, head });
         true
+    }
+
+    /// A cookie came back, and there is no room for the connection. The peer believes that it is connected; if it waits for us to speak nothing
+    /// would ever tell it otherwise. As a request it has its SYN,ACK repeated, and whatever it answers or says is another try. False if there is
+    /// no room for that either.
+    pub(super) fn add_acked_request(
+        &mut self,
+        flow: &FlowKey,
+        listener: ListenerId,
+        agreed: Agreed,
+        now: Instant,
+    ) -> bool {
+        let request = Request { agreed, listener, tries: 0, since: now, is_acked: true };
+        let is_added = self.requests.insert(flow, request, now);
+        self.half_open(listener, i32::from(is_added));
+        is_added
     }
 
     //= RFC 9293 section 3.10.7.2
@@ -187,7 +206,12 @@ impl Stack {
         }
         if self.has_room_for(request.listener) {
             self.drop_request(number);
-            self.accept(flow, &request.agreed, request.listener, Some(request.since), segment, now);
+            // An answer that had to come again says nothing about the round trip.
+            let since = (!request.is_acked).then_some(request.since);
+            self.accept(flow, &request.agreed, request.listener, since, segment, now);
+        } else if let Some(Some(request)) = self.requests.records.get_mut(number as usize) {
+            self.shared.counters.overflows += u64::from(!request.is_acked);
+            request.is_acked = true;
         }
     }
 
@@ -241,7 +265,13 @@ impl Stack {
             let Some(flow) = self.requests.table.flow(number).copied() else { continue };
             let Some(Some(request)) = self.requests.records.get_mut(number as usize) else { continue };
             if request.tries == SYN_ACK_TRIES {
+                let (is_acked, seq) = (request.is_acked, request.agreed.iss + 1);
                 self.drop_request(number);
+                if is_acked {
+                    // It believes that it is connected, and may wait for ever.
+                    let head = Head { seq, flags: Flags::RST, ..Head::default() };
+                    self.reply(Reply { flow, head });
+                }
                 continue;
             }
             request.tries += 1;
