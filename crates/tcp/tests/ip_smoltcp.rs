@@ -114,6 +114,7 @@ impl Us {
             config: Config { mtu: 1500, ..Config::default() },
             connections: 8,
             requests: 8,
+            listeners: 16,
             time_waits: 8,
             records: 512,
             descriptors: 256,

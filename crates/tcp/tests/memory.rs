@@ -35,6 +35,7 @@ fn stack(secret: u64) -> Stack {
         config: Config { paced: false, ..Config::default() },
         connections: 2 * ROUND,
         requests: BACKLOG,
+        listeners: 16,
         time_waits: 512,
         records: 1024,
         descriptors: 512,

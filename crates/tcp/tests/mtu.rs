@@ -32,6 +32,7 @@ fn settings(mtu: u16) -> Settings {
         config: Config { mtu, receive_bytes: 256 << 10, ..Config::default() },
         connections: 4,
         requests: 4,
+        listeners: 16,
         time_waits: 4,
         records: 4096,
         descriptors: 64,

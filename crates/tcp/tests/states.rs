@@ -164,6 +164,7 @@ impl World {
             let mut stack = Stack::new(&Settings {
                 connections: 2,
                 requests: 2,
+                listeners: 16,
                 time_waits: 2,
                 records: 15,
                 descriptors: 4,

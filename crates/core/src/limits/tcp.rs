@@ -159,5 +159,5 @@ pub const MAX_NOTES: usize = 4096;
 /// Segments that belong to no connection (resets, SYN,ACKs) waiting for the output stage: what a turn of a SYN flood brings at 10 Gb/s within
 /// 100 us. Further ones are dropped, and asked for again.
 pub const MAX_REPLIES: usize = 2048;
-/// Listeners of a stack: an address for each protocol and interface that a server has.
-pub const MAX_LISTENERS: usize = 16;
+/// Listeners of a stack at most: a connection remembers its own in a byte, and each SYN looks at all of them.
+pub const MAX_LISTENERS: usize = 255;

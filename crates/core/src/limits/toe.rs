@@ -20,6 +20,8 @@ pub const REQUESTS_PER_TURN: u32 = 256;
 pub const FRAMES_PER_TURN: usize = 256;
 /// Bytes copied between a pair's memory and the stack at once: they stay in the first-level cache on the way.
 pub const CHUNK_BYTES: usize = 16_384;
+/// Listeners of a host that did not choose: an address for each protocol and interface that a server has.
+pub const LISTENERS: u8 = 16;
 /// Backlog of a listener at most: what Linux takes (net.core.somaxconn).
 pub const MAX_BACKLOG: u32 = 4096;
 /// Backlog of a listener that nobody chose: what the standard library takes.

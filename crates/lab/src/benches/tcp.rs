@@ -142,6 +142,7 @@ fn settings() -> Settings {
         config: Config { receive_bytes: BUFFER_BYTES, ..Config::default() },
         connections: 16,
         requests: 16,
+        listeners: 16,
         time_waits: 16,
         records: 16_384,
         descriptors: 8_192,

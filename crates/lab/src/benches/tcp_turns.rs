@@ -142,6 +142,7 @@ impl Ground {
             config: Config { paced: false, ..Config::default() },
             connections: connections + 8,
             requests: 1024,
+            listeners: 16,
             time_waits: 8,
             records: 8 * connections + 1024,
             descriptors: 4 * connections + 1024,

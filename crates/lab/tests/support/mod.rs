@@ -36,6 +36,7 @@ pub fn stack_settings() -> Settings {
         config: Config { receive_bytes: 256 << 10, ..Config::default() },
         connections: 1024,
         requests: 256,
+        listeners: 16,
         time_waits: 1024,
         records: 16_384,
         descriptors: 4096,

@@ -127,6 +127,7 @@ impl EngineSettings {
             config: Config { receive_bytes: 256 << 10, ..Config::default() },
             connections: 4096,
             requests: 1024,
+            listeners: 128,
             time_waits: 4096,
             records: 65_536,
             descriptors: 16_384,

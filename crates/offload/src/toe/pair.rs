@@ -14,7 +14,8 @@ use std::io;
 use std::sync::Arc;
 
 use millrace_core::limits::toe::{
-    MAX_AREA_BYTES, MAX_BUFFER_BYTES, MAX_PAIR_SOCKETS, MIN_BUFFER_BYTES, SEND_SHARE_BYTES, WAKE_BYTES,
+    LISTENERS, MAX_AREA_BYTES, MAX_BUFFER_BYTES, MAX_PAIR_SOCKETS, MIN_BUFFER_BYTES, SEND_SHARE_BYTES,
+    WAKE_BYTES,
 };
 use millrace_core::shared::{ENTRY_WORDS, RingConsumer, RingProducer, WORD_BYTES, Words};
 
@@ -25,6 +26,8 @@ use crate::bell::EventBell;
 pub struct PairSettings {
     /// Sockets at once.
     pub sockets: u32,
+    /// Those among them that may be listeners.
+    pub listeners: u8,
     /// Entries of the request ring, a power of two.
     pub requests: u32,
     /// Bytes of a chunk to send: what one request hands over at most.
@@ -47,6 +50,7 @@ impl Default for PairSettings {
     fn default() -> Self {
         Self {
             sockets: 1024,
+            listeners: LISTENERS,
             requests: 1024,
             send_bytes: 8192,
             send_buffers: 1024,

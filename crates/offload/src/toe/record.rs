@@ -22,6 +22,8 @@ pub(super) enum Request {
         socket: u32,
         /// Connections that wait to be accepted, at most.
         backlog: u32,
+        /// Others that say so too may listen there.
+        is_shared: bool,
         /// Where; the address may be unspecified.
         local: SocketAddr,
     },
@@ -329,8 +331,8 @@ impl Request {
     pub(super) fn encode(&self) -> Record {
         let mut record = [0; 7];
         match *self {
-            Self::Listen { socket, backlog, local } => {
-                record[0] = first(LISTEN, 0, socket);
+            Self::Listen { socket, backlog, is_shared, local } => {
+                record[0] = first(LISTEN, u8::from(is_shared), socket);
                 record[1..4].copy_from_slice(&end(local));
                 record[4] = u64::from(backlog);
             }
@@ -366,7 +368,10 @@ impl Request {
     pub(super) fn decode(record: &Record) -> Option<Self> {
         let (kind, flag, socket) = (record[0] as u8, (record[0] >> 8) as u8, high(record[0]));
         Some(match kind {
-            LISTEN => Self::Listen { socket, local: end_of(&record[1..4])?, backlog: low(record[4]) },
+            LISTEN => {
+                let (local, backlog) = (end_of(&record[1..4])?, low(record[4]));
+                Self::Listen { socket, backlog, is_shared: flag != 0, local }
+            }
             ACCEPT => Self::Accept { listener: low(record[1]), socket },
             CONNECT => {
                 Self::Connect { socket, local: end_of(&record[1..4])?, remote: end_of(&record[4..7])? }

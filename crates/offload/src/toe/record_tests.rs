@@ -13,8 +13,8 @@ fn v6() -> SocketAddr {
 #[test]
 fn requests_are_read_as_they_were_written() {
     let requests = [
-        Request::Listen { socket: 1, backlog: 128, local: v4() },
-        Request::Listen { socket: u32::MAX, backlog: u32::MAX, local: v6() },
+        Request::Listen { socket: 1, backlog: 128, is_shared: false, local: v4() },
+        Request::Listen { socket: u32::MAX, backlog: u32::MAX, is_shared: true, local: v6() },
         Request::Accept { listener: 2, socket: 3 },
         Request::Connect { socket: 4, local: v4(), remote: v6() },
         Request::Send { socket: 5, offset: 0xdead_beef, bytes: 0xcafe_babe },

@@ -85,6 +85,8 @@ pub struct Settings {
     pub connections: u32,
     /// Requests for connections (SYN-RECEIVED) at once.
     pub requests: u32,
+    /// Listeners at once, at most 255: each SYN looks at all of them.
+    pub listeners: u8,
     /// Connections in TIME-WAIT at once; the oldest makes room.
     pub time_waits: u32,
     /// Segments in flight at once, of all connections.
@@ -216,7 +218,7 @@ pub struct Stack {
     notes: Notes,
     requests: Requests,
     time_waits: TimeWaits,
-    listeners: [Option<Listener>; MAX_LISTENERS],
+    listeners: Box<[Option<Listener>]>,
     cookies: Option<Cookies>,
     ports: Ports,
     keys: Keys,
@@ -255,7 +257,7 @@ impl Stack {
             wanted: VecDeque::with_capacity(settings.descriptors as usize),
             replies: VecDeque::with_capacity(crate::limits::MAX_REPLIES),
             notes: Notes::new(),
-            listeners: [const { None }; MAX_LISTENERS],
+            listeners: vec![None; usize::from(settings.listeners).min(MAX_LISTENERS)].into(),
             defers_acks: settings.defers_acks,
         }
     }

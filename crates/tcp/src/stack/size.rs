@@ -2,6 +2,7 @@
 
 use millrace_core::wheel::Wheel;
 
+use super::listen::Listener;
 use super::notes::Notes;
 use super::requests::Requests;
 use super::{Reply, Settings, Slot, Wanted};
@@ -31,7 +32,8 @@ impl Settings {
         let sending = Records::bytes(self.records) + Store::bytes(self.descriptors, self.host_pages);
         let waiting = self.descriptors as usize * size_of::<Wanted>() + MAX_REPLIES * size_of::<Reply>();
         let received = Pages::bytes_of(&self.clusters);
-        (slots + found + handshakes + sending + waiting + received + Notes::BYTES) as u64
+        let listeners = usize::from(self.listeners) * size_of::<Option<Listener>>();
+        (slots + found + handshakes + listeners + sending + waiting + received + Notes::BYTES) as u64
     }
 }
 
@@ -48,6 +50,7 @@ mod tests {
             config: Config::default(),
             connections: 1_000_000,
             requests: 65_536,
+            listeners: 16,
             time_waits: 262_144,
             records: 262_144,
             descriptors: 262_144,

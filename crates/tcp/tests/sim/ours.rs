@@ -36,6 +36,7 @@ pub(crate) fn settings(config: Config, secret: u64) -> Settings {
         config,
         connections: 8,
         requests: 8,
+        listeners: 16,
         time_waits: 8,
         records: 64,
         descriptors: 64,

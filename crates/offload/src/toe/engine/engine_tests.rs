@@ -15,6 +15,9 @@ use crate::toe::host::{HostState, Interest};
 use crate::toe::pair::pair;
 use crate::toe::record::{Choice, Request};
 
+#[path = "listen_tests.rs"]
+mod listening;
+
 type Wire = Arc<Mutex<VecDeque<Vec<u8>>>>;
 
 /// One end of the wire.
@@ -143,7 +146,7 @@ impl Rig {
         let mut remote = self.addresses[1];
         remote.set_port(port);
         let any = SocketAddr::new(self.addresses[0].ip(), 0);
-        let listener = self.hosts[1][to].listen(remote, 8).unwrap();
+        let listener = self.hosts[1][to].listen(remote, 8, false).unwrap();
         let socket = self.hosts[0][from].connect(any, remote).unwrap();
         self.hosts[1][to].ask_for_next(listener).unwrap();
         let accepted = self.until(|rig| rig.hosts[1][to].take_next(listener).unwrap());
@@ -335,7 +338,7 @@ fn a_listener_has_no_more_connections_than_its_backlog() {
     let mut rig = Rig::new(|settings| settings.stack.cookies = false);
     let remote = rig.addresses[1];
     let any = SocketAddr::new(rig.addresses[0].ip(), 0);
-    let listener = rig.hosts[1][0].listen(remote, 2).unwrap();
+    let listener = rig.hosts[1][0].listen(remote, 2, false).unwrap();
     rig.turn();
     let calls: Vec<u32> = (0..5).map(|_| rig.hosts[0][0].connect(any, remote).unwrap()).collect();
     let connected = |rig: &mut Rig| {
@@ -377,12 +380,12 @@ fn what_cannot_be_is_refused_with_the_reason() {
         error
     };
     assert_eq!(
-        host(&mut rig, &|host| host.listen("10.9.9.9:80".parse().unwrap(), 1).unwrap()),
+        host(&mut rig, &|host| host.listen("10.9.9.9:80".parse().unwrap(), 1, false).unwrap()),
         Some(io::ErrorKind::AddrNotAvailable)
     );
-    let first = rig.hosts[1][1].listen(own, 1).unwrap();
+    let first = rig.hosts[1][1].listen(own, 1, false).unwrap();
     rig.until(|rig| rig.hosts[1][1].outcome(first).unwrap());
-    assert_eq!(host(&mut rig, &|host| host.listen(own, 1).unwrap()), Some(io::ErrorKind::AddrInUse));
+    assert_eq!(host(&mut rig, &|host| host.listen(own, 1, false).unwrap()), Some(io::ErrorKind::AddrInUse));
     let v6 = "[2001:db8::1]:80".parse().unwrap();
     let any = SocketAddr::from(([0; 4], 0));
     assert_eq!(host(&mut rig, &|host| host.connect(any, v6).unwrap()), Some(io::ErrorKind::AddrNotAvailable));
@@ -568,7 +571,7 @@ fn an_event_wakes_the_task_of_its_socket_and_no_other() {
     });
     let remote = rig.addresses[1];
     let any = SocketAddr::new(rig.addresses[0].ip(), 0);
-    let listener = rig.hosts[1][0].listen(remote, 8).unwrap();
+    let listener = rig.hosts[1][0].listen(remote, 8, false).unwrap();
     // Who waits at the listener is woken for each that comes.
     let accepts = Arc::new(Task::default());
     let mut sockets = Vec::new();

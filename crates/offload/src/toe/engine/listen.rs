@@ -4,37 +4,100 @@ use std::net::SocketAddr;
 
 use millrace_core::limits::toe::MAX_BACKLOG;
 use millrace_core::time::Instant;
-use millrace_tcp::stack::{ConnectionId, Event as StackEvent};
+use millrace_tcp::stack::{ConnectionId, Event as StackEvent, ListenerId};
 
 use super::{Core, Line, Listening, NONE, Owner, SocketId, What};
 use crate::toe::record::{Event, Fault};
 
 impl Core {
-    pub(super) fn listen(&mut self, (pair, socket): SocketId, backlog: u32, local: SocketAddr) -> bool {
+    pub(super) fn listen(
+        &mut self,
+        (pair, socket): SocketId,
+        backlog: u32,
+        is_shared: bool,
+        mut local: SocketAddr,
+    ) -> bool {
         if !self.pair(pair).has_free(socket) {
             return false;
         }
+        if local.port() == 0 {
+            local.set_port(self.port_to_listen(local));
+        }
         let backlog = backlog.clamp(1, MAX_BACKLOG);
-        let is_own = local.ip().is_unspecified() || self.addresses.contains(&local.ip());
-        let place = self.listeners.iter().position(Option::is_none);
-        let listening = match place {
-            _ if !is_own || local.port() == 0 => Err(Fault::NoAddress),
-            None => Err(Fault::NoRoom),
-            Some(index) => self.stack.listen(local, backlog).map(|id| (index, id)).map_err(Fault::of_call),
-        };
-        let (what, error) = match listening {
+        let (what, error) = match self.listening_at((pair, socket), backlog, is_shared, local) {
             Err(error) => (What::Failed, Some(error)),
-            Ok((index, id)) => {
-                let socket = (pair, socket);
-                let listening =
-                    Listening { id, socket, backlog, first: NONE, last: NONE, count: 0, waiting: None };
+            Ok((index, listening)) => {
+                let id = listening.id;
                 self.listeners[index] = Some(listening);
+                self.set_room(id);
                 (What::Listener(index as u16), None)
             }
         };
         self.pair(pair).places[socket as usize].what = what;
         self.tell(pair, &Event::Listening { socket, error, local });
         true
+    }
+
+    /// A listener, and its place among the others.
+    fn listening_at(
+        &mut self,
+        socket: SocketId,
+        backlog: u32,
+        is_shared: bool,
+        local: SocketAddr,
+    ) -> Result<(usize, Listening), Fault> {
+        if !local.ip().is_unspecified() && !self.addresses.contains(&local.ip()) {
+            return Err(Fault::NoAddress);
+        }
+        let of_pair = self.listeners.iter().flatten().filter(|other| other.socket.0 == socket.0).count();
+        if of_pair >= usize::from(self.pair(socket.0).settings.listeners) {
+            return Err(Fault::NoRoom);
+        }
+        let index = self.listeners.iter().position(Option::is_none).ok_or(Fault::NoRoom)?;
+        let id = match self.listeners.iter().flatten().find(|other| other.local == local) {
+            Some(other) if is_shared && other.is_shared => other.id,
+            Some(_) => return Err(Fault::InUse),
+            None => self.stack.listen(local, backlog).map_err(Fault::of_call)?,
+        };
+        let (first, last) = (NONE, NONE);
+        let listening =
+            Listening { id, local, is_shared, socket, backlog, first, last, count: 0, waiting: None };
+        Ok((index, listening))
+    }
+
+    /// A port that nobody listens on; if there is none, one of them.
+    fn port_to_listen(&mut self, local: SocketAddr) -> u16 {
+        let (first, last) = (*self.ports.start(), *self.ports.end());
+        for _ in first..=last {
+            let port = self.next_port;
+            self.next_port = if port >= last { first } else { port + 1 };
+            let is_taken = |other: &Listening| other.local.port() == port;
+            if !self.listeners.iter().flatten().any(is_taken) {
+                return port;
+            }
+        }
+        local.port().max(first)
+    }
+
+    /// The stack lets in as many as the listeners have room for.
+    fn set_room(&mut self, id: ListenerId) {
+        let those = self.listeners.iter().flatten().filter(|listening| listening.id == id);
+        let room = those.map(Listening::room).sum();
+        self.stack.set_backlog(id, room);
+    }
+
+    /// Of the listeners that share an address the one that the next connection goes to: one that waits for it before others, then that with
+    /// the fewest that wait there, and in turn among equals.
+    fn choose(&mut self, id: ListenerId) -> Option<usize> {
+        let count = self.listeners.len();
+        let all = (0..count).map(|step| (self.next_listener + step) % count);
+        let those = all.filter_map(|index| {
+            let of = self.listeners[index].as_ref().filter(|of| of.id == id)?;
+            Some((index, (of.waiting.is_none(), of.room() == 0, of.count)))
+        });
+        let (chosen, _) = those.min_by_key(|&(_, rank)| rank)?;
+        self.next_listener = chosen + 1;
+        Some(chosen)
     }
 
     pub(super) fn accept(&mut self, pair: u16, listener: u32, socket: u32) -> bool {
@@ -71,8 +134,8 @@ impl Core {
         if next == NONE {
             listening.last = NONE;
         }
-        let (stack_id, room) = (listening.id, listening.backlog - listening.count);
-        self.stack.set_backlog(stack_id, room);
+        let stack_id = listening.id;
+        self.set_room(stack_id);
         let mut line = Line::new(id, ends);
         line.hear(happened, reason);
         let generation = self.join((pair, socket), line);
@@ -83,17 +146,19 @@ impl Core {
     /// A connection of which nobody has heard: it waits at its listener.
     pub(super) fn hear_of_new(&mut self, event: &StackEvent, now: Instant) {
         let id = event.connection;
-        let found = self.listeners.iter().position(|listening| {
-            listening.as_ref().is_some_and(|listening| Some(listening.id) == event.listener)
-        });
+        let found = event.listener.and_then(|listener| self.choose(listener));
         // One that is over before anybody has seen it, or whose listener is gone, is let go of.
         let (Some(index), Some(ends)) = (found, self.stack.ends(id)) else {
             return self.let_go(id, now);
         };
+        let (happened, reason) = (event.happened, event.reason);
+        self.queue(index, Owner::Queued { id, ends, next: NONE, happened, reason }, id.number());
+    }
+
+    /// The connection waits at this listener, behind the others.
+    fn queue(&mut self, index: usize, owner: Owner, number: u32) {
         let Some(listening) = self.listeners[index].as_mut() else { return };
-        let number = id.number();
-        self.owners[number as usize] =
-            Owner::Queued { id, ends, next: NONE, happened: event.happened, reason: event.reason };
+        self.owners[number as usize] = owner;
         match listening.last {
             NONE => listening.first = number,
             last => {
@@ -104,8 +169,8 @@ impl Core {
         }
         listening.last = number;
         listening.count += 1;
-        let (stack_id, room) = (listening.id, listening.backlog.saturating_sub(listening.count));
-        self.stack.set_backlog(stack_id, room);
+        let stack_id = listening.id;
+        self.set_room(stack_id);
         self.deliver(index as u16);
     }
 
@@ -114,20 +179,27 @@ impl Core {
         self.stack.release(id, now);
     }
 
-    /// The listener closes: who waits there is sent away, and so is the socket that waits.
+    /// The listener closes. Who waits there goes on to others at the same address, as far as those have room, and is sent away else; so is the
+    /// socket that waits.
     pub(super) fn unlisten(&mut self, index: u16, now: Instant) {
         let Some(listening) = self.listeners[usize::from(index)].take() else { return };
-        self.stack.unlisten(listening.id);
+        if !self.listeners.iter().flatten().any(|other| other.id == listening.id) {
+            self.stack.unlisten(listening.id);
+        }
         let mut number = listening.first;
         while number != NONE {
-            let Owner::Queued { id, next, .. } =
-                std::mem::replace(&mut self.owners[number as usize], Owner::Nobody)
-            else {
-                break;
-            };
-            self.let_go(id, now);
+            let owner = std::mem::replace(&mut self.owners[number as usize], Owner::Nobody);
+            let Owner::Queued { id, ends, next, happened, reason } = owner else { break };
+            let other = self.choose(listening.id);
+            match other.filter(|&other| self.listeners[other].as_ref().is_some_and(Listening::takes)) {
+                Some(other) => {
+                    self.queue(other, Owner::Queued { id, ends, next: NONE, happened, reason }, number);
+                }
+                None => self.let_go(id, now),
+            }
             number = next;
         }
+        self.set_room(listening.id);
         if let Some(socket) = listening.waiting {
             let pair = listening.socket.0;
             self.pair(pair).places[socket as usize].what = What::Failed;
@@ -135,5 +207,17 @@ impl Core {
             let error = Some(Fault::Aborted);
             self.tell(pair, &Event::Accepted { socket, error, generation: 0, local: none, remote: none });
         }
+    }
+}
+
+impl Listening {
+    /// Connections that may still come to wait here.
+    fn room(&self) -> u32 {
+        self.backlog.saturating_sub(self.count)
+    }
+
+    /// Whether a connection that has waited elsewhere can come here.
+    fn takes(&self) -> bool {
+        self.waiting.is_some() || self.room() > 0
     }
 }

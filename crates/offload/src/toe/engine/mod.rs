@@ -29,8 +29,8 @@ mod serve;
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 
-use millrace_core::limits::tcp::MAX_LISTENERS;
 use millrace_core::limits::toe::{CHUNK_BYTES, FRAMES_PER_TURN};
 use millrace_core::time::Instant;
 use millrace_tcp::conn::{Happened, Reason};
@@ -234,7 +234,10 @@ enum Owner {
 
 /// A listener, and the connections that wait there: a list through the owners.
 struct Listening {
+    /// The stack's; of those that share an address it is one.
     id: ListenerId,
+    local: SocketAddr,
+    is_shared: bool,
     socket: SocketId,
     backlog: u32,
     first: u32,
@@ -251,7 +254,12 @@ pub(super) struct Core {
     addresses: Vec<IpAddr>,
     pairs: Box<[Pair]>,
     owners: Box<[Owner]>,
-    listeners: [Option<Listening>; MAX_LISTENERS],
+    listeners: Box<[Option<Listening>]>,
+    /// Where the search for a listener begins, so that those that share an address have their turns.
+    next_listener: usize,
+    /// Where the search for a port to listen on begins.
+    next_port: u16,
+    ports: RangeInclusive<u16>,
     /// Lines that may have something to do.
     dirty: VecDeque<SocketId>,
     /// Lines with a buffer that is not full, in the order of the time.
@@ -289,7 +297,10 @@ impl Core {
             interface,
             pairs,
             owners: (0..settings.stack.connections).map(|_| Owner::Nobody).collect(),
-            listeners: [const { None }; MAX_LISTENERS],
+            listeners: (0..settings.pairs * usize::from(settings.pair.listeners)).map(|_| None).collect(),
+            next_listener: 0,
+            next_port: *settings.stack.ports.start(),
+            ports: settings.stack.ports.clone(),
             dirty: VecDeque::with_capacity(sockets),
             timed: VecDeque::with_capacity(sockets),
             short: VecDeque::with_capacity(sockets),

@@ -39,7 +39,9 @@ impl Core {
     /// Whether it could be.
     fn take_request(&mut self, pair: u16, request: Request, now: Instant) -> bool {
         match request {
-            Request::Listen { socket, backlog, local } => self.listen((pair, socket), backlog, local),
+            Request::Listen { socket, backlog, is_shared, local } => {
+                self.listen((pair, socket), backlog, is_shared, local)
+            }
             Request::Accept { listener, socket } => self.accept(pair, listener, socket),
             Request::Connect { socket, local, remote } => self.connect((pair, socket), local, remote, now),
             Request::Send { socket, offset, bytes } => self.give_bytes((pair, socket), offset, bytes),

@@ -37,11 +37,12 @@ impl HostState {
             }
         }
         let of = self.socket(socket);
-        match (done, of.fault) {
-            (1.., _) => Ok(Some(done)),
-            _ if to.is_empty() || of.is_read_shut || of.has_ended => Ok(Some(0)),
-            (_, Some(fault)) => Err(fault.into()),
-            _ => Ok(None),
+        if done > 0 || to.is_empty() {
+            return Ok(Some(done));
+        }
+        match of.fault.take() {
+            Some(fault) => Err(fault.into()),
+            None => Ok((of.is_read_shut || of.has_ended || of.is_broken).then_some(0)),
         }
     }
 
@@ -85,10 +86,10 @@ impl HostState {
     /// Gives the engine as much of `parts` as the socket's share and the chunks allow. `None`: nothing; the engine has been asked to say when.
     pub(in crate::toe) fn write(&mut self, socket: u32, parts: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
         let of = self.socket(socket);
-        if let Some(fault) = of.fault {
+        if let Some(fault) = of.fault.take() {
             return Err(fault.into());
         }
-        if of.is_write_shut {
+        if of.is_write_shut || of.is_broken {
             return Err(Fault::Shut.into());
         }
         let all: usize = parts.iter().map(|part| part.len()).sum();
@@ -120,16 +121,30 @@ impl HostState {
         Ok(0)
     }
 
+    /// Whether the peer has everything that was written, or never will. If not, the engine has been asked to say when.
+    pub(in crate::toe) fn is_flushed(&mut self, socket: u32) -> io::Result<bool> {
+        let acked = self.reap(socket);
+        let of = self.socket(socket);
+        let at = of.sent;
+        if of.is_broken || acked >= at {
+            return Ok(true);
+        }
+        if !std::mem::replace(&mut of.waits_for_room, true) {
+            self.ask(&Request::Wake { socket, at })?;
+        }
+        Ok(false)
+    }
+
     /// Whether a read would not wait.
     pub(in crate::toe) fn is_readable(&mut self, socket: u32) -> bool {
         let of = self.socket(socket);
-        !of.pieces.is_empty() || of.has_ended || of.is_read_shut || of.fault.is_some()
+        !of.pieces.is_empty() || of.has_ended || of.is_read_shut || of.is_broken
     }
 
     /// Whether a write would not wait. If it would, the engine has been asked to say when.
     pub(in crate::toe) fn is_writable(&mut self, socket: u32) -> io::Result<bool> {
         let of = self.socket(socket);
-        Ok(of.fault.is_some() || of.is_write_shut || self.room(socket)? > 0)
+        Ok(of.is_broken || of.is_write_shut || self.room(socket)? > 0)
     }
 
     /// Asks for the event: for this socket if its share is used up, else for all that hold chunks.

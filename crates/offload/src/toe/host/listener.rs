@@ -32,7 +32,7 @@ impl Drop for TcpListener {
 }
 
 impl TcpListener {
-    /// Listens, with the backlog that the standard library takes. The address may be unspecified, the port not 0.
+    /// Listens, with the backlog that the standard library takes. The address may be unspecified; for port 0 the engine chooses one.
     ///
     /// # Errors
     /// Somebody listens there, or the address is not of this engine.
@@ -45,7 +45,21 @@ impl TcpListener {
     /// # Errors
     /// As [`TcpListener::bind`].
     pub fn bind_with_backlog(host: &Host, local: SocketAddr, backlog: u32) -> io::Result<Self> {
-        let socket = host.with(|state| state.listen(local, backlog))?;
+        Self::open(host, local, backlog, false)
+    }
+
+    /// The same where others listen too, on this host or on others, as with `SO_REUSEPORT`: all of them have to say so. A connection goes to one that waits
+    /// in [`TcpListener::accept`], in turn if there are several, else to where the fewest wait. When one closes, those that wait there go on to
+    /// the others as far as they have room, and are reset else.
+    ///
+    /// # Errors
+    /// As [`TcpListener::bind`]; somebody listens there and does not share.
+    pub fn bind_shared(host: &Host, local: SocketAddr, backlog: u32) -> io::Result<Self> {
+        Self::open(host, local, backlog, true)
+    }
+
+    fn open(host: &Host, local: SocketAddr, backlog: u32, is_shared: bool) -> io::Result<Self> {
+        let socket = host.with(|state| state.listen(local, backlog, is_shared))?;
         // Dropped, it gives the socket back, also if nothing comes of it.
         let mut listener = Self { host: host.clone(), socket, local, is_nonblocking: Cell::new(false) };
         listener.local = host.wait_for(Until::Then(None), |state| state.outcome(socket))?.0;
@@ -81,6 +95,14 @@ impl TcpListener {
     /// Connections without end.
     pub fn incoming(&self) -> Incoming<'_> {
         Incoming(self)
+    }
+
+    /// What has gone wrong with it behind the back of its calls: nothing ever does.
+    ///
+    /// # Errors
+    /// None; the standard library's has one.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        Ok(None)
     }
 
     /// Where it listens.

@@ -57,7 +57,10 @@ pub(super) struct Socket {
     pub(super) ends: (SocketAddr, SocketAddr),
     pub(super) pieces: VecDeque<Piece>,
     pub(super) has_ended: bool,
+    /// A failure that no call has reported yet.
     pub(super) fault: Option<Fault>,
+    /// There was one: nothing more comes or goes.
+    pub(super) is_broken: bool,
     pub(super) sent: u64,
     pub(super) in_flight: VecDeque<InFlight>,
     /// The engine was asked to say when there is room.
@@ -85,6 +88,7 @@ impl Socket {
             pieces: VecDeque::new(),
             has_ended: false,
             fault: None,
+            is_broken: false,
             sent: 0,
             in_flight: VecDeque::new(),
             waits_for_room: false,
@@ -251,13 +255,13 @@ impl HostState {
                 of.opened(error, (local, remote));
             }
             Event::Data { buffer, bytes, .. } => {
-                if of.phase != Phase::Ready || of.is_read_shut {
+                if of.phase != Phase::Ready {
                     return self.give_back(buffer);
                 }
                 of.pieces.push_back(Piece { buffer, from: 0, to: bytes.min(self.settings.receive_bytes) });
             }
             Event::End { error: None, .. } => of.has_ended = true,
-            Event::End { error, .. } => of.fault = error,
+            Event::End { error, .. } => (of.fault, of.is_broken) = (error, true),
             Event::Room { .. } => of.waits_for_room = false,
             Event::Done { error, .. } => of.done = Some(error),
             Event::Closed { .. } if of.phase == Phase::Closing => {
@@ -316,8 +320,13 @@ impl HostState {
         Ok(socket)
     }
 
-    pub(in crate::toe) fn listen(&mut self, local: SocketAddr, backlog: u32) -> io::Result<u32> {
-        self.open(|socket| Request::Listen { socket, backlog, local })
+    pub(in crate::toe) fn listen(
+        &mut self,
+        local: SocketAddr,
+        backlog: u32,
+        is_shared: bool,
+    ) -> io::Result<u32> {
+        self.open(|socket| Request::Listen { socket, backlog, is_shared, local })
     }
 
     pub(in crate::toe) fn connect(&mut self, local: SocketAddr, remote: SocketAddr) -> io::Result<u32> {
@@ -401,18 +410,30 @@ impl HostState {
         }
     }
 
+    /// A failure that no call has reported yet; it is reported once.
+    pub(in crate::toe) fn take_fault(&mut self, socket: u32) -> Option<Fault> {
+        let of = self.socket(socket);
+        match of.phase {
+            Phase::Failed(fault) => Some(fault),
+            _ => of.fault.take(),
+        }
+    }
+
     pub(in crate::toe) fn shut_write(&mut self, socket: u32) -> io::Result<()> {
-        if !std::mem::replace(&mut self.socket(socket).is_write_shut, true) {
+        let of = self.socket(socket);
+        if of.is_broken {
+            return Err(Fault::NotConnected.into());
+        }
+        if !std::mem::replace(&mut of.is_write_shut, true) {
             self.ask(&Request::Shutdown { socket })?;
         }
         Ok(())
     }
 
+    /// What has come can still be read; then reading ends instead of waiting.
     pub(in crate::toe) fn shut_read(&mut self, socket: u32) {
-        let of = self.socket(socket);
-        of.is_read_shut = true;
-        let unread = std::mem::take(&mut of.pieces);
-        unread.iter().for_each(|piece| self.give_back(piece.buffer));
+        self.socket(socket).is_read_shut = true;
+        self.wake(socket, Interest::Read);
     }
 }
 

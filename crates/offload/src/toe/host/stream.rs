@@ -14,12 +14,18 @@ use crate::toe::record::Choice;
 
 /// A connection. It stays on the thread of its [`Host`]; dropped, it closes: what was written is still sent, and if something that came was not read the
 /// peer is told by a reset.
+///
+/// What the standard library's has and this has not: `try_clone`, since a socket belongs to one thread, where a reference reads and writes and an
+/// `Rc` is a clone; and `ttl`, since every packet of an engine begins with 64. A time-out is [`io::ErrorKind::TimedOut`] here, where Linux says
+/// `WouldBlock`.
 pub struct TcpStream {
     host: Host,
     socket: u32,
     read_timeout: Cell<Option<Duration>>,
     write_timeout: Cell<Option<Duration>>,
     is_nonblocking: Cell<bool>,
+    is_nodelay: Cell<bool>,
+    linger: Cell<Option<Duration>>,
 }
 
 impl fmt::Debug for TcpStream {
@@ -31,7 +37,15 @@ impl fmt::Debug for TcpStream {
 
 impl Drop for TcpStream {
     fn drop(&mut self) {
-        self.host.with(|state| state.close(self.socket, false));
+        let linger = self.linger.get();
+        if let Some(limit) = linger.filter(|limit| !limit.is_zero()) {
+            // It closes all the same, whatever becomes of the wait.
+            let _ = self.host.with(|state| state.shut_write(self.socket));
+            let _ = self.host.wait_for(Until::within(Some(limit)), |state| {
+                Ok(state.is_flushed(self.socket)?.then_some(()))
+            });
+        }
+        self.host.with(|state| state.close(self.socket, linger == Some(Duration::ZERO)));
     }
 }
 
@@ -52,6 +66,8 @@ impl TcpStream {
             read_timeout: Cell::new(None),
             write_timeout: Cell::new(None),
             is_nonblocking: Cell::new(false),
+            is_nodelay: Cell::new(false),
+            linger: Cell::new(None),
         }
     }
 
@@ -189,10 +205,10 @@ impl TcpStream {
         if self.is_nonblocking.get() { Until::Now } else { Until::within(limit.get()) }
     }
 
-    /// Ends reading, writing or both. Behind the last byte that was written the peer is told that nothing more will come.
+    /// Ends reading, writing or both. Behind the last byte that was written the peer is told that nothing more will come. What has come can still be read.
     ///
     /// # Errors
-    /// The engine has stopped.
+    /// There is no connection any more; the engine has stopped.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.host.with(|state| {
             if how != Shutdown::Write {
@@ -209,6 +225,49 @@ impl TcpStream {
     pub fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
         self.read_timeout.set(not_zero(limit)?);
         Ok(())
+    }
+
+    /// How long a read waits.
+    ///
+    /// # Errors
+    /// None; the standard library's has one.
+    pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(self.read_timeout.get())
+    }
+
+    /// How long a write waits.
+    ///
+    /// # Errors
+    /// None; the standard library's has one.
+    pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(self.write_timeout.get())
+    }
+
+    /// A failure that no call has reported yet. Whoever takes it is the one that is told: then there is an end to be read, and writing fails as after a
+    /// shutdown.
+    ///
+    /// # Errors
+    /// None; the standard library's has one.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        Ok(self.host.with(|state| state.take_fault(self.socket)).map(io::Error::from))
+    }
+
+    /// What dropping this does: `None` returns at once, and what was written is sent; a time waits so long until the peer has acknowledged all of
+    /// it; 0 breaks the connection off, as [`TcpStream::abort`] does.
+    ///
+    /// # Errors
+    /// None; those of other sockets have one.
+    pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
+        self.linger.set(linger);
+        Ok(())
+    }
+
+    /// As it was set.
+    ///
+    /// # Errors
+    /// None; those of other sockets have one.
+    pub fn linger(&self) -> io::Result<Option<Duration>> {
+        Ok(self.linger.get())
     }
 
     /// How long a write waits until at least one byte is taken; `None`: without end.
@@ -234,7 +293,17 @@ impl TcpStream {
     /// # Errors
     /// There is no connection any more; the engine has stopped.
     pub fn set_nodelay(&self, is_on: bool) -> io::Result<()> {
-        self.set(Choice::NoDelay, is_on)
+        self.set(Choice::NoDelay, is_on)?;
+        self.is_nodelay.set(is_on);
+        Ok(())
+    }
+
+    /// As it was set.
+    ///
+    /// # Errors
+    /// None; the standard library's has one.
+    pub fn nodelay(&self) -> io::Result<bool> {
+        Ok(self.is_nodelay.get())
     }
 
     /// Whether it is looked now and then if the peer is still there.

@@ -1,0 +1,134 @@
+//! Listeners: several at one address, ports that the engine chooses, and how many one host may have.
+
+use super::*;
+
+impl Rig {
+    fn listens(&mut self, host: usize, at: SocketAddr, backlog: u32, is_shared: bool) -> io::Result<u32> {
+        let socket = self.hosts[1][host].listen(at, backlog, is_shared).unwrap();
+        self.until(|rig| {
+            rig.hosts[1][host]
+                .outcome(socket)
+                .map(|ends| ends.map(Ok))
+                .unwrap_or_else(|error| Some(Err(error)))
+        })?;
+        Ok(socket)
+    }
+
+    /// A connection from host 0 of side 0, as far as that one knows.
+    fn calls(&mut self, to: SocketAddr) -> u32 {
+        let socket = self.hosts[0][0].connect(SocketAddr::new(self.addresses[0].ip(), 0), to).unwrap();
+        self.until(|rig| rig.hosts[0][0].outcome(socket).unwrap());
+        socket
+    }
+
+    /// Accepts what is there on a host of side 1.
+    fn accepts(&mut self, host: usize, listener: u32) -> u32 {
+        let mut count = 0;
+        loop {
+            self.hosts[1][host].ask_for_next(listener).unwrap();
+            (0..5).for_each(|_| self.turn());
+            if self.hosts[1][host].take_next(listener).unwrap().is_none() {
+                return count;
+            }
+            count += 1;
+        }
+    }
+}
+
+#[test]
+fn a_connection_goes_to_the_listener_that_waits_and_to_each_in_turn() {
+    let mut rig = Rig::new(|_| {});
+    let at = rig.addresses[1];
+    let listeners = [0, 1].map(|host| rig.listens(host, at, 4, true).unwrap());
+    // Whoever does not share gets no part, and gives none.
+    assert_eq!(rig.listens(0, at, 4, false).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    let own = SocketAddr::new(at.ip(), PORT + 1);
+    rig.listens(0, own, 4, false).unwrap();
+    assert_eq!(rig.listens(1, own, 4, true).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    for _ in 0..3 {
+        rig.hosts[1][1].ask_for_next(listeners[1]).unwrap();
+        rig.turn();
+        rig.calls(at);
+        rig.until(|rig| rig.hosts[1][1].take_next(listeners[1]).unwrap());
+    }
+    let mut taken = [0; 2];
+    for _ in 0..6 {
+        for host in 0..2 {
+            rig.hosts[1][host].ask_for_next(listeners[host]).unwrap();
+        }
+        rig.turn();
+        rig.calls(at);
+        let host = rig.until(|rig| {
+            (0..2).find(|&host| rig.hosts[1][host].take_next(listeners[host]).unwrap().is_some())
+        });
+        taken[host] += 1;
+    }
+    assert_eq!(taken, [3, 3]);
+}
+
+#[test]
+fn connections_of_a_listener_that_closes_go_on_to_the_others_as_far_as_they_have_room() {
+    let mut rig = Rig::new(|_| {});
+    let at = rig.addresses[1];
+    let listeners = [(0, 2), (1, 3)].map(|(host, backlog)| rig.listens(host, at, backlog, true).unwrap());
+    // Nobody waits: two and two.
+    let calls: Vec<u32> = (0..4).map(|_| rig.calls(at)).collect();
+    rig.hosts[1][0].close(listeners[0], false);
+    (0..20).for_each(|_| rig.turn());
+    let reset = calls.iter().filter(|&&call| rig.hosts[0][0].read(call, &mut [0], true).is_err());
+    assert_eq!(reset.count(), 1, "one finds no room");
+    assert_eq!(rig.accepts(1, listeners[1]), 3);
+    // There is a listener still, until the last one closes.
+    let late = rig.calls(at);
+    rig.hosts[1][1].close(listeners[1], false);
+    rig.until(|rig| rig.hosts[0][0].read(late, &mut [0], true).err());
+    let refused = rig.hosts[0][0].connect(SocketAddr::new(rig.addresses[0].ip(), 0), at).unwrap();
+    assert_eq!(
+        rig.until(|rig| rig.hosts[0][0].outcome(refused).err()).kind(),
+        io::ErrorKind::ConnectionRefused
+    );
+    rig.listens(0, at, 4, false).unwrap();
+    assert_eq!(rig.cores[1].counters.rejected, 0);
+}
+
+/// The backlogs of those that share an address are one bound: nobody is let in for whom none has room.
+#[test]
+fn listeners_that_share_have_room_for_the_sum_of_their_backlogs() {
+    let mut rig = Rig::new(|settings| settings.stack.cookies = false);
+    let at = rig.addresses[1];
+    let listeners = [0, 1].map(|host| rig.listens(host, at, 2, true).unwrap());
+    let any = SocketAddr::new(rig.addresses[0].ip(), 0);
+    for _ in 0..7 {
+        rig.hosts[0][0].connect(any, at).unwrap();
+    }
+    (0..1000).for_each(|_| rig.turn());
+    assert_eq!(rig.cores[1].stack().connections(), 4);
+    assert_eq!(rig.accepts(0, listeners[0]) + rig.accepts(1, listeners[1]), 4);
+}
+
+#[test]
+fn the_engine_chooses_ports_that_nobody_listens_on() {
+    let mut rig = Rig::new(|_| {});
+    let any = SocketAddr::new(rig.addresses[1].ip(), 0);
+    let sockets = [0, 1].map(|host| rig.listens(host, any, 4, false).unwrap());
+    let at = [0, 1].map(|host| rig.hosts[1][host].outcome(sockets[host]).unwrap().unwrap().0);
+    assert!(at[0].port() != at[1].port() && at.iter().all(|at| at.port() >= 49_152), "{at:?}");
+    for at in at {
+        rig.calls(at);
+    }
+    assert_eq!([0, 1].map(|host| rig.accepts(host, sockets[host])), [1, 1]);
+}
+
+#[test]
+fn no_host_takes_the_listeners_of_another() {
+    let mut rig = Rig::new(|settings| settings.pair.listeners = 2);
+    let at = |port: u16| SocketAddr::new(rig.addresses[1].ip(), port);
+    let ports: Vec<SocketAddr> = (1..=6).map(at).collect();
+    let first = rig.listens(0, ports[0], 1, false).unwrap();
+    rig.listens(0, ports[1], 1, false).unwrap();
+    assert_eq!(rig.listens(0, ports[2], 1, false).unwrap_err().kind(), io::ErrorKind::OutOfMemory);
+    rig.listens(1, ports[3], 1, false).unwrap();
+    rig.listens(1, ports[4], 1, false).unwrap();
+    rig.hosts[1][0].close(first, false);
+    rig.listens(0, ports[5], 1, false).unwrap();
+}
