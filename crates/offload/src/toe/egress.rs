@@ -10,8 +10,10 @@
 //! A device that is gone takes the engine's connections with it and nothing else.
 
 use std::collections::VecDeque;
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use millrace_core::ids::{ConnId, StreamId};
 use millrace_core::limits::{FRAME_PREFIX_BYTES, MAX_BATCH_BURSTS, RTP_HEADER_BYTES};
@@ -22,10 +24,12 @@ use millrace_core::time::Instant;
 use millrace_netio::TxCounters;
 use millrace_tcp::send::{ExtentRange, HEAD_BYTES, Part};
 
-use super::EngineSocket;
+use super::device::Device;
 use super::engine::{Given, News, Way};
-use super::thread::Turning;
+use super::thread::{Engine, Turning};
+use super::{EngineSettings, EngineSocket};
 use crate::again::Wanted;
+use crate::bell::EventBell;
 use crate::command::ConnSocket;
 use crate::core_loop::LoopTx;
 
@@ -42,8 +46,10 @@ struct Conn {
 /// See the module.
 pub struct EngineTx<T> {
     inner: T,
-    /// `None`: its device is gone, or its handle has stopped it.
+    /// `None`: there has been none, its device is gone, or its handle has stopped it.
     engine: Option<Turning>,
+    /// The next one, which is turned when there is none.
+    next: Option<rtrb::Consumer<Turning>>,
     conns: Box<[Option<Conn>]>,
     /// How many of them there are.
     used: usize,
@@ -59,6 +65,33 @@ pub struct EngineTx<T> {
     worked: u64,
 }
 
+/// Where engines are put for a loop to turn ([`EngineTx::with_seat`]).
+pub struct Seat {
+    producer: rtrb::Producer<Turning>,
+    bell: Arc<EventBell>,
+}
+
+impl Seat {
+    /// Starts an engine that the loop turns from its next turn on, or from when the one before has ended.
+    ///
+    /// # Errors
+    /// A setting that cannot be, no descriptors for the bells; another engine waits already, or the loop has ended.
+    pub fn start(&mut self, settings: &EngineSettings, device: Box<dyn Device>) -> io::Result<Engine> {
+        let refused = |text: &str| io::Error::new(io::ErrorKind::ResourceBusy, text);
+        if self.producer.is_abandoned() {
+            return Err(refused(
+                "the loop that would turn the offload engine has ended: start the server again",
+            ));
+        }
+        let (engine, turning) = Engine::in_loop(settings, device, Arc::clone(&self.bell))?;
+        self.producer.push(turning).map_err(|_| {
+            refused("another offload engine waits for the loop to turn it: stop that one before")
+        })?;
+        self.bell.ring();
+        Ok(engine)
+    }
+}
+
 /// How far an entry got.
 enum Got {
     All,
@@ -70,10 +103,15 @@ enum Got {
 impl<T: LoopTx> EngineTx<T> {
     /// Serves connections of `engine` beside what `inner` sends. Names of connections are below `conns`, whoever serves them.
     pub fn new(inner: T, engine: Turning, conns: usize) -> Self {
+        Self { engine: Some(engine), ..Self::without(inner, conns) }
+    }
+
+    fn without(inner: T, conns: usize) -> Self {
         Self {
             counters: *inner.counters(),
             inner,
-            engine: Some(engine),
+            engine: None,
+            next: None,
             conns: (0..conns).map(|_| None).collect(),
             used: 0,
             writable: VecDeque::with_capacity(conns),
@@ -84,6 +122,13 @@ impl<T: LoopTx> EngineTx<T> {
             own: TxCounters::default(),
             worked: 0,
         }
+    }
+
+    /// The same without an engine, for a loop that sleeps at this bell; and where engines are put, one after the other.
+    pub fn with_seat(inner: T, conns: usize, bell: Arc<EventBell>) -> (Self, Seat) {
+        let (producer, next) = rtrb::RingBuffer::new(1);
+        let tx = Self { engine: None, next: Some(next), ..Self::without(inner, conns) };
+        (tx, Seat { producer, bell })
     }
 
     /// The path inside.
@@ -108,7 +153,18 @@ impl<T: LoopTx> EngineTx<T> {
         }
     }
 
+    /// Takes the next engine, if there is one and none before it.
+    fn take_next(&mut self) {
+        if self.engine.is_none()
+            && let Some(next) = &mut self.next
+            && let Ok(engine) = next.pop()
+        {
+            (self.engine, self.worked) = (Some(engine), 0);
+        }
+    }
+
     fn arrive(&mut self, now: Instant) {
+        self.take_next();
         let Some(Turning { core, device, home, .. }) = &mut self.engine else { return };
         if home.is_stopping() {
             return self.end("it was stopped".into());
@@ -496,7 +552,8 @@ impl<T: LoopTx> LoopTx for EngineTx<T> {
             .engine
             .as_ref()
             .is_some_and(|engine| engine.core.has_requests() || engine.home.is_stopping());
-        own || self.inner.is_asked()
+        let has_next = self.engine.is_none() && self.next.as_ref().is_some_and(|next| !next.is_empty());
+        own || has_next || self.inner.is_asked()
     }
 
     fn poll_wanted(&mut self) -> Option<Wanted> {

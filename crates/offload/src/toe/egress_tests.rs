@@ -693,3 +693,42 @@ fn a_device_that_is_gone_takes_its_connections_and_nothing_else() {
         assert_eq!((rig.tx.next_due(rig.now), rig.tx.depart(rig.now)), (None, 0));
     }
 }
+
+/// One engine after the other: the next waits until the one before has ended.
+#[test]
+fn engines_follow_one_another_in_the_seat_of_a_loop() {
+    let wires = [(); 2].map(|()| Arc::<Mutex<Wire>>::default());
+    let device = |number: usize| Box::new(End { out: Arc::default(), back: Arc::clone(&wires[number]) });
+    let of = settings([10, 0, 0, 1]);
+    let (mut tx, mut seat) = EngineTx::with_seat(Inner::default(), 8, Arc::new(EventBell::new().unwrap()));
+    let turn = |tx: &mut EngineTx<Inner>, now: u64| {
+        tx.tend(Instant(now * STEP_NS));
+        tx.depart(Instant(now * STEP_NS))
+    };
+    assert_eq!((turn(&mut tx, 1), tx.is_asked()), (0, false));
+    assert_eq!(
+        tx.add_conn(CONN, EngineSocket { pair: 0, generation: 1, socket: 0 }.into()),
+        Err(libc::ENETDOWN)
+    );
+    let first = seat.start(&of, device(0)).unwrap();
+    assert!(tx.is_asked(), "the loop must not sleep now");
+    let of_first = first.attach().unwrap();
+    assert!((0..3).all(|_| of_first.inject(&[0; 7])));
+    assert_eq!(turn(&mut tx, 2), 3, "three requests");
+    let second = seat.start(&of, device(1)).unwrap();
+    let of_second = second.attach().unwrap();
+    assert!(of_second.inject(&[0; 7]));
+    assert_eq!((turn(&mut tx, 3), tx.is_asked()), (0, false), "it waits");
+    let refused = seat.start(&of, device(1)).err().unwrap().to_string();
+    assert!(refused.contains("waits for the loop"), "{refused}");
+    wires[0].lock().unwrap().is_broken = true;
+    turn(&mut tx, 4);
+    assert!(of_first.is_stopped() && first.end().is_some_and(|why| why.contains("device failed")));
+    assert!(tx.is_asked() && second.end().is_none());
+    assert_eq!(turn(&mut tx, 5), 1, "one request of its own");
+    assert!(!of_second.is_stopped());
+    drop(tx);
+    assert!(of_second.is_stopped());
+    let refused = seat.start(&of, device(1)).err().unwrap().to_string();
+    assert!(refused.contains("the loop that would turn"), "{refused}");
+}

@@ -72,7 +72,7 @@ use millrace_tcp::stack::Settings;
 
 pub use self::capture::{Capture, Captured};
 pub use self::device::{Device, TunDevice};
-pub use self::egress::EngineTx;
+pub use self::egress::{EngineTx, Seat};
 #[cfg(feature = "tokio")]
 pub use self::host::tokio;
 pub use self::host::{Host, Incoming, TcpListener, TcpStream};
@@ -108,6 +108,8 @@ pub struct EngineSettings {
     pub hand_over_ns: u64,
     /// How long the engine looks for work before it sleeps, in nanoseconds; `u64::MAX`: it never sleeps, and has a core for itself.
     pub poll_ns: u64,
+    /// Whether peers of accepted connections are asked, after `stack.config.keep_alive_ns` of silence, whether they are still there.
+    pub keeps_alive: bool,
     /// Core to pin its thread to.
     pub cpu: Option<usize>,
     /// File that everything which the device sends and receives is written to.
@@ -149,6 +151,7 @@ impl EngineSettings {
             pair: PairSettings::default(),
             hand_over_ns: HAND_OVER_NS,
             poll_ns: 0,
+            keeps_alive: false,
             cpu: None,
             capture: None,
         }

@@ -646,3 +646,32 @@ fn a_task_that_writes_is_woken_once_there_is_room_and_for_chunks_of_others_too()
     assert_eq!((over.count(), lacks.count()), (1, 1));
     assert!(rig.hosts[0][0].is_writable(full).unwrap());
 }
+
+/// A peer that says nothing is asked whether it is still there; one that has vanished without a word is found out.
+#[test]
+fn who_vanishes_is_noticed_where_connections_are_kept_alive() {
+    const SILENCE_NS: u64 = 60_000_000_000;
+    for (keeps_alive, vanishes) in [(true, true), (true, false), (false, true)] {
+        let mut rig = Rig::new(|settings| {
+            settings.keeps_alive = keeps_alive;
+            settings.stack.config.keep_alive_ns = SILENCE_NS;
+        });
+        let (_, accepted) = rig.connect(0, 0, PORT);
+        let mut end = None;
+        for _ in 0..3600 {
+            rig.now = rig.now.plus_ns(1_000_000_000);
+            let sides = if vanishes { 1..2 } else { 0..2 };
+            for side in sides {
+                rig.cores[side].turn(&mut rig.ends[side], rig.now).unwrap();
+                rig.hosts[side][0].hear();
+            }
+            end = rig.hosts[1][0].read(accepted, &mut [0], true).err();
+            if end.is_some() {
+                break;
+            }
+        }
+        let noticed = end.map(|error| error.kind());
+        let expected = (keeps_alive && vanishes).then_some(std::io::ErrorKind::TimedOut);
+        assert_eq!(noticed, expected, "keeps alive: {keeps_alive}, vanishes: {vanishes}");
+    }
+}

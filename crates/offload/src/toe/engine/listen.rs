@@ -151,6 +151,9 @@ impl Core {
         let (Some(index), Some(ends)) = (found, self.stack.ends(id)) else {
             return self.let_go(id, now);
         };
+        if self.keeps_alive {
+            self.stack.keep_alive(id, true, now);
+        }
         let (happened, reason) = (event.happened, event.reason);
         self.queue(index, Owner::Queued { id, ends, next: NONE, happened, reason }, id.number());
     }

@@ -273,6 +273,7 @@ pub(super) struct Core {
     news: VecDeque<News>,
     host_pages: u32,
     hand_over_ns: u64,
+    keeps_alive: bool,
     chunk: Box<[u8]>,
     packet: Box<[u8]>,
     /// The device still has packets to send, and wants to be told again.
@@ -310,6 +311,7 @@ impl Core {
             news: VecDeque::with_capacity(2 * sockets),
             host_pages: settings.stack.host_pages,
             hand_over_ns: settings.hand_over_ns,
+            keeps_alive: settings.keeps_alive,
             chunk: vec![0; CHUNK_BYTES].into(),
             packet: vec![0; PACKET_BYTES].into(),
             is_held: false,

@@ -10,7 +10,7 @@ use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use ::tokio::task::coop::poll_proceed;
 
 use super::Reactor;
-use crate::toe::host;
+use crate::toe::{EngineSocket, host};
 
 /// A connection; dropped, it closes: what was written is still sent, and if something that came was not read the peer is told by a reset.
 ///
@@ -145,6 +145,11 @@ impl TcpStream {
     /// None; tokio's has one.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.inner.peer_addr()
+    }
+
+    /// What the thread that turns the engine calls this connection, as [`toe::TcpStream::engine_socket`](crate::toe::TcpStream::engine_socket) says.
+    pub fn engine_socket(&self) -> EngineSocket {
+        self.inner.engine_socket()
     }
 
     /// Whether short segments go at once, without Nagle's algorithm. The engine answers within a turn.
