@@ -48,6 +48,18 @@ pub const RING_RETRY: Duration = Duration::from_millis(1);
 pub const LISTEN_BACKLOG: i32 = 4096;
 /// Pause after a failed accept: no descriptor is left, and one more try at once will not find one.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Pause before the offload engine is started again when its device has gone: an interface that is set up anew is away for about that long.
+pub const OFFLOAD_RETRY_FIRST: Duration = Duration::from_secs(1);
+/// Each pause is twice the one before, up to this: a device that stays away costs a look a minute, and one that is back is used within that.
+pub const OFFLOAD_RETRY_MOST: Duration = Duration::from_secs(60);
+/// Connections of the offload engine at once: a place in its tables each, and 20 KiB of addresses and counts in all.
+pub const OFFLOAD_CONNECTIONS: u32 = 4096;
+/// Descriptors for what they have under way, two for each frame: 870 viewers of 8 Mb/s at a round trip of 100 ms, or forty who read nothing any more.
+/// 80 bytes each.
+pub const OFFLOAD_DESCRIPTORS: u32 = 1 << 18;
+/// Bytes that come from one of them and are not read yet, in receive buffers of the engine: requests and reports are short, and a viewer that sends
+/// more than is taken waits.
+pub const OFFLOAD_RECEIVE_SHARE: u32 = 8;
 /// How long the engines may take to say BYE to their viewers when the server ends: a thousand turns of their loops.
 pub const BYE_LIMIT: Duration = Duration::from_secs(1);
 /// How often that end is looked for: nothing else is done meanwhile, and nobody notices so little.

@@ -133,7 +133,7 @@ async fn say_bye(hub: &Shared, line: &Line, ended: bool) {
     }
     if !line.is_attached() {
         // The viewer sees the end of the stream behind the reply. An attached line is the engine's to end.
-        let _ = rustix::net::shutdown(&line.stream, rustix::net::Shutdown::Write);
+        line.stream.shut_write();
     }
     loop {
         if line.stream.readable().await.is_err() {

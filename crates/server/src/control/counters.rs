@@ -71,6 +71,10 @@ millrace_core::counters! {
         sum punches,
         /// Replies given up because the engine did not answer.
         sum engine_silent,
+        /// Times that the offload engine ended because its device was gone.
+        sum offload_lost,
+        /// Connections that ended with it.
+        sum offload_connections_lost,
         /// ICMP errors about viewers that came from neither the viewer nor this host, and so changed nothing.
         sum icmp_hearsay,
     }
@@ -129,6 +133,10 @@ impl Counters {
             Event::Heard { is_report: true, is_known: true } => &mut self.rtcp_received,
             Event::Heard { is_report: true, is_known: false } => &mut self.rtcp_unknown,
             Event::Heard { is_report: false, is_known: true } => &mut self.punches,
+            Event::OffloadLost { connections, .. } => {
+                self.offload_connections_lost += *connections as u64;
+                &mut self.offload_lost
+            }
             Event::IcmpHearsay => &mut self.icmp_hearsay,
             Event::ConnectionOpened { .. } => &mut self.connections_accepted,
             Event::ConnectionRefused { refusal: ConnRefusal::Full, .. } => &mut self.connections_refused,

@@ -3,9 +3,9 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
 use std::rc::Rc;
 
+use millrace_core::counters::{Group, Kind};
 use millrace_core::ids::ConnId;
 use millrace_core::limits::MAX_CONN_PENDING_BYTES;
 use millrace_core::limits::control::{EVENTS_PER_TURN, MAX_BACKLOG};
@@ -13,11 +13,12 @@ use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use millrace_offload::clock::MonotonicClock;
 use millrace_offload::command::{self, Command};
-use tokio::net::TcpStream;
+use millrace_offload::toe::{self, ToeCounters};
 use tokio::sync::Notify;
 
 use super::counters::{Counters, Held};
 use super::log::ClientLog;
+use super::stream::ViewerStream;
 use super::titles::Titles;
 use super::{ControlSheets, EnginePort, Snapshot};
 use crate::service::{self, ConnKey};
@@ -36,6 +37,14 @@ pub(super) struct Hub {
     log: ClientLog,
     write_timeout_ns: u64,
     sheets: ControlSheets,
+    /// The offload engine that carries connections.
+    offload: Option<toe::Host>,
+    /// Connections that ended with it, before it was known that it has.
+    offload_cut: usize,
+    /// What offload engines have done that run no more.
+    offload_before: ToeCounters,
+    /// The loops are being stopped, and the offload engine with them.
+    is_ending: bool,
     /// Rung when a command had to wait.
     pub(super) backlog: Rc<Notify>,
     /// Rung when no more commands wait.
@@ -62,7 +71,7 @@ enum Writer {
 /// The way back to one viewer.
 pub(super) struct Line {
     pub(super) key: ConnKey,
-    pub(super) stream: TcpStream,
+    pub(super) stream: ViewerStream,
     writer: RefCell<Writer>,
     /// Bytes that the socket has not taken.
     out: RefCell<VecDeque<u8>>,
@@ -77,7 +86,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    fn new(key: ConnKey, stream: TcpStream) -> Self {
+    fn new(key: ConnKey, stream: ViewerStream) -> Self {
         Self {
             key,
             stream,
@@ -136,6 +145,19 @@ impl Line {
     }
 }
 
+/// Sums of both, and what there is now of the other.
+fn together(before: &ToeCounters, now: &ToeCounters) -> ToeCounters {
+    let (mut earlier, mut values) = (Vec::new(), Vec::new());
+    before.put(|value| earlier.push(value));
+    let mut place = ToeCounters::COUNTERS.iter().zip(earlier);
+    now.put(|value| match place.next() {
+        Some((counter, earlier)) if counter.kind == Kind::Sum => values.push(earlier + value),
+        _ => values.push(value),
+    });
+    let mut values = values.into_iter();
+    ToeCounters::take(|| values.next().unwrap_or_default())
+}
+
 impl Hub {
     pub(super) fn new(
         server: Server,
@@ -153,6 +175,10 @@ impl Hub {
             log: ClientLog::default(),
             write_timeout_ns,
             sheets,
+            offload: None,
+            offload_cut: 0,
+            offload_before: ToeCounters::default(),
+            is_ending: false,
             backlog: Rc::new(Notify::new()),
             room: Rc::new(Notify::new()),
         }
@@ -173,14 +199,18 @@ impl Hub {
         self.log.finish();
     }
 
-    /// A new connection; `None` if there are too many.
+    /// A new connection, to which only this engine can write if one is named; `None` if there are too many.
     pub(super) fn accept(
         &mut self,
-        stream: TcpStream,
+        stream: ViewerStream,
         peer: SocketAddr,
         local: SocketAddr,
+        writer: Option<usize>,
     ) -> Option<Rc<Line>> {
         let opened = self.server.conn_opened(self.now(), peer, local);
+        if let (Ok(key), Some(writer)) = (&opened, writer) {
+            self.server.bind_conn(*key, writer);
+        }
         let line = opened.ok().map(|key| Rc::new(Line::new(key, stream)));
         if let Some(line) = &line {
             self.lines.insert(line.key, Rc::clone(line));
@@ -191,7 +221,13 @@ impl Hub {
 
     /// The connection is closed.
     pub(super) fn hang_up(&mut self, key: ConnKey) {
-        self.lines.remove(&key);
+        let line = self.lines.remove(&key);
+        // The connections may notice the engine's end before its listeners do.
+        if line.is_some_and(|line| line.stream.is_offloaded())
+            && self.offload.as_ref().is_some_and(toe::Host::is_stopped)
+        {
+            self.offload_cut += 1;
+        }
         self.server.conn_closed(self.now(), key);
         self.flush();
     }
@@ -209,6 +245,41 @@ impl Hub {
             }
             self.flush();
         }
+    }
+
+    /// The offload engine carries connections from now on.
+    pub(super) fn offload_up(&mut self, host: toe::Host, at: Vec<SocketAddr>) {
+        self.offload = Some(host);
+        self.publish_event(&service::Event::OffloadUp { at });
+    }
+
+    /// What the offload engine that runs has done.
+    pub(super) fn offload_counts(&self, now: &ToeCounters) {
+        self.sheets.offload.publish(&together(&self.offload_before, now));
+    }
+
+    /// What one has done that runs no more.
+    pub(super) fn offload_counted(&mut self, all: &ToeCounters) {
+        // Of what it held nothing is left.
+        self.offload_before = together(&together(&self.offload_before, all), &ToeCounters::default());
+        self.sheets.offload.publish(&self.offload_before);
+    }
+
+    /// The offload engine has ended, and with it every connection that it carried. `false`: so does everything.
+    pub(super) fn offload_lost(&mut self, why: String) -> bool {
+        if self.is_ending {
+            return false;
+        }
+        self.offload = None;
+        let lost: Vec<_> =
+            self.lines.values().filter(|line| line.stream.is_offloaded()).map(Rc::clone).collect();
+        let connections = lost.len() + std::mem::take(&mut self.offload_cut);
+        self.publish_event(&service::Event::OffloadLost { connections, why });
+        for line in lost {
+            line.broken.set(true);
+            line.wake.notify_one();
+        }
+        true
     }
 
     pub(super) fn line_count(&self) -> usize {
@@ -262,8 +333,8 @@ impl Hub {
     fn attach(&mut self, key: ConnKey, engine: usize, id: ConnId) {
         let Some(line) = self.lines.get(&key).cloned() else { return };
         let before = line.writer.replace(Writer::Engine(engine, id));
-        match line.stream.as_fd().try_clone_to_owned() {
-            Ok(fd) => self.send(engine, Command::ConnAdd { conn: id, socket: fd.into() }),
+        match line.stream.for_loop() {
+            Ok(socket) => self.send(engine, Command::ConnAdd { conn: id, socket }),
             Err(error) => {
                 self.no_files("a connection cannot be passed to its engine", &error);
                 line.broken.set(true);
@@ -418,6 +489,7 @@ impl Hub {
 
     /// Ends the engines: they say BYE to whom they send.
     pub(super) fn stop_engines(&mut self) {
+        self.is_ending = true;
         for engine in 0..self.engines.len() {
             self.send(engine, Command::Stop);
         }
@@ -432,5 +504,17 @@ impl Hub {
             streams: service.place_count(),
             reserved_rate: service.reserved_rate(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_engines_have_done_adds_up_and_what_they_hold_does_not() {
+        let of = |packets_in, connections| ToeCounters { packets_in, connections, ..ToeCounters::default() };
+        assert_eq!(together(&of(3, 9), &of(4, 2)), of(7, 2));
+        assert_eq!(together(&together(&of(3, 9), &of(4, 2)), &of(0, 0)), of(7, 0));
     }
 }

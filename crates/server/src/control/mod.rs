@@ -7,6 +7,8 @@
 //!   the library's answers ── one task ───────────────────┘
 //! ```
 //!
+//! Connections come by the kernel's TCP, and by an offload engine's where there is one ([`Offload`]); from there on they are the same.
+//!
 //! A connection is read only while nothing waits to be written to it, no answer of an engine or of the library is being waited for and the
 //! engines' rings have room: a viewer that does not read its replies, or sends faster than they can be made, holds up
 //! nobody but itself. Once a connection carries RTP, the engine is its only writer and replies go to it as commands.
@@ -18,6 +20,7 @@
 //! let sockets = Sockets {
 //!     listeners: vec![std::net::TcpListener::bind("[::]:8554")?],
 //!     udp: vec![UdpSockets { rtp, rtcp }], // on the ports that the engine sends from
+//!     offload: None,
 //! };
 //! let control = Control::start(ControlConfig::default(), library, vec![engine], sockets)?;
 //! println!("{} sessions", control.snapshot().map_or(0, |snapshot| snapshot.sessions.len()));
@@ -32,7 +35,9 @@ mod counters;
 mod engine_port;
 mod hub;
 mod log;
+mod offload;
 mod run;
+mod stream;
 mod titles;
 mod udp;
 
@@ -44,10 +49,12 @@ use std::time::Duration;
 use millrace_core::counters::Sheet;
 use millrace_core::limits::RTSP_WRITE_TIMEOUT_NS;
 use millrace_core::limits::control::{DROP_LIMIT, SNAPSHOT_WAIT};
+use millrace_offload::toe::ToeCounters;
 use tokio::sync::mpsc;
 
 pub use counters::{Counters, Held};
 pub use engine_port::EnginePort;
+pub use offload::{Offload, OpenOffload};
 pub use titles::{TitleCounters, TitleSheets};
 
 use crate::service::Library;
@@ -76,6 +83,8 @@ pub struct Sockets {
     pub listeners: Vec<TcpListener>,
     /// The sockets that receive on the ports from which the engines send, at most one pair of each address family.
     pub udp: Vec<UdpSockets>,
+    /// The offload engine that carries connections beside the kernel, if there is one.
+    pub offload: Option<Offload>,
 }
 
 /// A pair of UDP sockets.
@@ -148,6 +157,8 @@ pub struct ControlSheets {
     pub held: Arc<Sheet<Held>>,
     /// The same of each title.
     pub titles: Arc<TitleSheets>,
+    /// What the offload engine has done, those before it included.
+    pub offload: Arc<Sheet<ToeCounters>>,
 }
 
 /// From the handle to the thread.

@@ -20,7 +20,10 @@ use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::hub::{Hub, Shared};
-use super::{Ask, ControlConfig, ControlError, ControlSheets, EnginePort, Farewell, Sockets, conn, udp};
+use super::stream::ViewerStream;
+use super::{
+    Ask, ControlConfig, ControlError, ControlSheets, EnginePort, Farewell, Sockets, conn, offload, udp,
+};
 use crate::service::Library;
 use crate::session::{Entropy, Server, UdpPort};
 
@@ -96,6 +99,10 @@ fn start(hub: &Shared, engines: usize, sockets: Sockets) -> Result<Vec<JoinHandl
         spawn_local(look_at_load(Rc::clone(hub)));
     }
     spawn_local(retry(Rc::clone(hub)));
+    if let Some(engine) = sockets.offload {
+        // It goes on until the end: connections end with it, and take leave before.
+        spawn_local(offload::run(Rc::clone(hub), engine));
+    }
     let mut listeners = Vec::new();
     for listener in sockets.listeners {
         rustix::net::listen(&listener, LISTEN_BACKLOG).map_err(|errno| refused("listen")(errno.into()))?;
@@ -119,7 +126,8 @@ async fn accept(hub: Shared, listener: TcpListener) {
             Ok((stream, peer)) => {
                 let Ok(local) = stream.local_addr() else { continue }; // already reset
                 set_options(&stream);
-                let line = hub.borrow_mut().accept(stream, peer, local);
+                let stream = ViewerStream::Kernel(stream);
+                let line = hub.borrow_mut().accept(stream, peer, local, None);
                 if let Some(line) = line {
                     spawn_local(conn::serve(Rc::clone(&hub), line));
                 }

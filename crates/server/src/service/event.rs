@@ -196,6 +196,18 @@ pub enum Event {
         /// Why.
         refusal: ConnRefusal,
     },
+    /// The offload engine carries connections from now on.
+    OffloadUp {
+        /// Where it listens.
+        at: Vec<SocketAddr>,
+    },
+    /// The offload engine has ended; the kernel's TCP carries whoever comes.
+    OffloadLost {
+        /// Connections that ended with it.
+        connections: usize,
+        /// Why.
+        why: String,
+    },
     /// A connection broke under the engine's writes: it is to be closed.
     ConnectionLost {
         /// The connection.
@@ -302,6 +314,7 @@ impl Event {
             Self::Broken { .. }
             | Self::EngineSilent { .. }
             | Self::RenditionFailed { .. }
+            | Self::OffloadLost { .. }
             | Self::Admission(_) => true,
             _ => false,
         }
@@ -382,7 +395,23 @@ impl fmt::Display for Event {
                 write!(f, "{peer} sent what is not {protocol}: {what}; connection closed")
             }
             Self::TooSlow { peer, what } => write!(f, "connection of {peer} closed: {what}"),
+            Self::OffloadUp { at } => show_offload(f, at),
+            Self::OffloadLost { connections, why } => show_offload_lost(f, *connections, why),
             silent => write!(f, "{silent:?}"),
         }
     }
+}
+
+fn show_offload(f: &mut fmt::Formatter<'_>, at: &[SocketAddr]) -> fmt::Result {
+    let at: Vec<_> = at.iter().map(ToString::to_string).collect();
+    write!(f, "the offload engine carries connections to {}", at.join(", "))
+}
+
+fn show_offload_lost(f: &mut fmt::Formatter<'_>, connections: usize, why: &str) -> fmt::Result {
+    let plural = if connections == 1 { "" } else { "s" };
+    write!(
+        f,
+        "the offload engine has ended: {why}. {connections} connection{plural} ended with it; new ones "
+    )?;
+    f.write_str("are carried by the kernel's TCP, and the engine is started again when it can be")
 }

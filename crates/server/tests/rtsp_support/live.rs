@@ -294,7 +294,8 @@ impl Live {
             threads.push(thread);
         }
         let open_titles = SharedTitles::default();
-        let sockets = Sockets { listeners: vec![listener], udp: vec![UdpSockets { rtp, rtcp }] };
+        let sockets =
+            Sockets { listeners: vec![listener], udp: vec![UdpSockets { rtp, rtcp }], offload: None };
         let control = Control::start(config, Box::new(open_titles.clone()), ports, sockets).unwrap();
         let address = control.addresses()[0];
         Self {

@@ -1,5 +1,5 @@
 //! `millrace serve`: the server. Its settings are here; `run` starts everything and stops everything, `librarian` keeps
-//! the titles in step with folders and store, `maker` makes them for speeds that viewers ask for, `invite` says what to paste into a player.
+//! the titles in step with folders and store, `maker` makes them for speeds that viewers ask for, `tcp` starts the offload engine, `invite` says what to paste into a player.
 
 mod bind;
 mod inject;
@@ -10,6 +10,7 @@ mod maker;
 mod members;
 mod run;
 mod stats;
+mod tcp;
 mod transforms;
 mod worker;
 
@@ -26,6 +27,7 @@ use millrace_store::transform::Transforms;
 use millrace_store::volume::Volume;
 
 use self::link::LinkRate;
+use self::tcp::TcpArgs;
 use super::NewStoreArgs;
 use super::egress::EgressArgs;
 use super::ffmpeg::FfmpegArgs;
@@ -144,6 +146,8 @@ pub(crate) struct ServeArgs {
     pub(crate) no_gso: bool,
     #[command(flatten)]
     pub(crate) egress: EgressArgs,
+    #[command(flatten)]
+    pub(crate) tcp: TcpArgs,
     /// How the cache reads: auto, uring or threads
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub(crate) read: ReadChoice,
@@ -275,6 +279,7 @@ impl ServeArgs {
             Count(u64::from(self.engines), "engine")
         );
         self.egress.check()?;
+        self.tcp.check(self.listen.map(|listen| listen.ip()))?;
         self.named_transforms()?;
         for folder in &self.folders {
             anyhow::ensure!(folder.is_dir(), "{}: no such folder", folder.display());

@@ -27,6 +27,7 @@ use millrace_offload::handle::{EngineConfig, EngineHandle, ThreadConfig};
 use millrace_offload::hugepage::{PageRegion, Touching};
 use millrace_offload::idle::IdlePolicy;
 use millrace_offload::load::LoopSheets;
+use millrace_offload::toe::{EngineTx, Seat};
 use millrace_offload::xdp::XdpTx;
 use millrace_offload::{GsoMode, KernelTx, KernelTxConfig, UdpPair, UdpPorts, bind_ports};
 use millrace_store::cache::{Cache, CacheConfig, CacheHandle, CacheStats, ReadBackend};
@@ -40,6 +41,7 @@ use super::librarian::{Librarian, Refreshed, Said};
 use super::maker::{MadeOnUse, Maker, MakerParts};
 use super::members::{DamageWatch, HealthWatch, MembersWatch};
 use super::stats::StatsFile;
+use super::tcp::url_host;
 use super::transforms::{self, TransformsWatch};
 use super::{AdaptChoice, AdmissionChoice, FecChoice, ReadChoice, ServeArgs, bind, invite};
 use crate::admission::AdmissionConfig;
@@ -76,7 +78,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let streams = streams_per_engine(args);
     let (loop_sides, device_sides) = (0..args.engines).map(|_| exchange()).unzip::<_, _, Vec<_>, Vec<_>>();
     let supervisor = Devices::start(&egress, device_sides, arena, streams, ports)?;
-    let (engines, meters) =
+    let (engines, meters, seat) =
         start_engines(args, &mut udp, &egress, handles.into_iter().zip(loop_sides), &bells)?;
     let reader = Reader::new(Arc::clone(&open_titles), Arc::clone(&volume), Arc::clone(&cache))
         .context("threads that open titles")?
@@ -85,13 +87,15 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let made = maker.as_ref().map(Maker::sheet);
     let sockets = |pair: UdpPair| UdpSockets { rtp: pair.rtp, rtcp: pair.rtcp };
     let udp = udp.into_iter().flatten().map(|ports| sockets(ports.receiver)).collect();
-    let sockets = Sockets { listeners: vec![listener], udp };
+    let offload = args.tcp.start(address.port(), seat);
+    let offload_host = url_host(offload.as_ref());
+    let sockets = Sockets { listeners: vec![listener], udp, offload };
     let control = Control::start(control_config(args), Box::new(reader), engines, sockets)?;
     let mut registry = registry(&control, &cache, &meters, made.unwrap_or_default());
     transforms::register(&mut registry, &transforms);
     let stats = args.stats.as_deref().map(|path| StatsFile::start(path, registry)).transpose()?;
 
-    let host = args.host.clone().unwrap_or_else(|| invite::own_host(address));
+    let host = args.host.clone().or(offload_host).unwrap_or_else(|| invite::own_host(address));
     let base_url = invite::base_url(&host, address.port());
     let titles = Arc::clone(&open_titles);
     let librarian = librarian(args, volume, open_titles, base_url);
@@ -301,6 +305,8 @@ fn registry(
     registry.add("now", None, move || sheets.held.read());
     let sheets = control.sheets();
     registry.add_all("titles", "title", move || sheets.titles.read());
+    let sheets = control.sheets();
+    registry.add("offload", None, move || sheets.offload.read());
     registry.add("made_on_use", None, move || made.read());
     for (number, meters) in meters.iter().enumerate() {
         let engine = Some(("engine", number.to_string()));
@@ -338,7 +344,8 @@ struct Meters {
     egress: Arc<Tally>,
 }
 
-type Engines = (Vec<Box<dyn EnginePort>>, Vec<Meters>);
+/// Engines, and where an offload engine is put.
+type Engines = (Vec<Box<dyn EnginePort>>, Vec<Meters>, Option<Seat>);
 
 fn start_engines(
     args: &ServeArgs,
@@ -348,7 +355,7 @@ fn start_engines(
     bells: &[Arc<EventBell>],
 ) -> anyhow::Result<Engines> {
     let streams = streams_per_engine(args);
-    let (mut engines, mut meters) = (Vec::<Box<dyn EnginePort>>::new(), Vec::new());
+    let (mut engines, mut meters, mut seat) = (Vec::<Box<dyn EnginePort>>::new(), Vec::new(), None);
     for (number, ((handle, devices), bell)) in handles.zip(bells).enumerate() {
         let [v4, v6] = udp.each_mut().map(|ports| ports.as_mut().and_then(|ports| ports.senders.pop()));
         let kernel = KernelTx::new(KernelTxConfig {
@@ -373,12 +380,20 @@ fn start_engines(
             idle: args.idle,
             busy_burst_ns: u64::try_from(args.busy_burst.0.as_nanos())?,
         };
-        let handle = EngineHandle::start(thread, engine, MonotonicClock, handle, tx, Arc::clone(bell))
-            .context("start an engine")?;
+        let (clock, bell_of) = (MonotonicClock, Arc::clone(bell));
+        let handle = if number == 0 && args.tcp.is_engine() {
+            // One offload engine: the first loop turns it.
+            let (tx, its_seat) = EngineTx::with_seat(tx, MAX_CONNS_PER_ENGINE, Arc::clone(bell));
+            seat = Some(its_seat);
+            EngineHandle::start(thread, engine, clock, handle, tx, bell_of)
+        } else {
+            EngineHandle::start(thread, engine, clock, handle, tx, bell_of)
+        };
+        let handle = handle.context("start an engine")?;
         meters.push(Meters { sheets: handle.sheets(), egress: tally });
         engines.push(Box::new(handle));
     }
-    Ok((engines, meters))
+    Ok((engines, meters, seat))
 }
 
 /// Where the kernel shows the network devices.

@@ -121,6 +121,7 @@ mod tests {
     use millrace_offload::TxCounters;
     use millrace_offload::best::{ChoiceCounters, PathCounters};
     use millrace_offload::load::LoadSnapshot;
+    use millrace_offload::toe::ToeCounters;
     use millrace_store::cache::{CacheStats, MemberFigures};
     use millrace_store::transform::TransformCounters;
 
@@ -152,10 +153,11 @@ mod tests {
     }
 
     /// The groups that `serve` registers, by their part; the reference is made of them.
-    const PARTS: [(&str, &[Counter]); 13] = [
+    const PARTS: [(&str, &[Counter]); 14] = [
         ("sessions", crate::control::Counters::COUNTERS),
         ("now", crate::control::Held::COUNTERS),
         ("titles", crate::control::TitleCounters::COUNTERS),
+        ("offload", ToeCounters::COUNTERS),
         ("made_on_use", crate::cmds::serve::maker::MadeOnUse::COUNTERS),
         ("loop", LoadSnapshot::COUNTERS),
         ("engine", EngineCounters::COUNTERS),

@@ -1,0 +1,152 @@
+//! The offload engine beside the kernel's TCP: its listeners, and what happens when its device goes and comes back.
+//!
+//! The kernel's listeners know nothing of it. When the device goes, the connections that it carried are over, and whoever comes next comes by the
+//! kernel's addresses; from then on it is looked for again, first soon and then ever less often.
+
+use std::fmt;
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+
+use millrace_core::limits::control::{ACCEPT_PAUSE, CONTROL_TICK, OFFLOAD_RETRY_FIRST, OFFLOAD_RETRY_MOST};
+use millrace_core::limits::toe::MAX_BACKLOG;
+use millrace_offload::toe;
+use millrace_offload::toe::tokio::{Reactor, TcpListener, TcpStream};
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::{MissedTickBehavior, interval, sleep};
+
+use super::conn;
+use super::hub::Shared;
+use super::stream::ViewerStream;
+
+/// Opens the engine's device and starts the engine, as often as it is asked; on a thread that may wait.
+pub trait OpenOffload: Send {
+    /// # Errors
+    /// Why that cannot be now: what failed, where, and what to do.
+    fn open(&mut self) -> Result<toe::Engine, String>;
+}
+
+/// An offload engine for viewers, and where it listens.
+pub struct Offload {
+    /// The engine that runs; or why none does, which the operator has been told.
+    pub engine: Result<toe::Engine, String>,
+    /// How another one is started when that one has ended.
+    pub opener: Box<dyn OpenOffload>,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+    /// The port at each of them.
+    pub port: u16,
+    /// The loop that writes to its connections.
+    pub writer: usize,
+}
+
+impl fmt::Debug for Offload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { engine, addresses, port, writer, .. } = self;
+        let mut out = f.debug_struct("Offload");
+        out.field("runs", &engine.is_ok()).field("addresses", addresses).field("port", port);
+        out.field("writer", writer).finish_non_exhaustive()
+    }
+}
+
+/// Serves viewers by the engine for ever, and starts it again when it has ended.
+pub(super) async fn run(hub: Shared, offload: Offload) {
+    let Offload { engine, mut opener, addresses, port, writer } = offload;
+    let ends: Vec<_> = addresses.iter().map(|ip| SocketAddr::new(*ip, port)).collect();
+    let mut pause = OFFLOAD_RETRY_FIRST;
+    let (mut engine, mut said) = match engine {
+        Ok(engine) => (Some(engine), None),
+        Err(why) => (None, Some(why)),
+    };
+    loop {
+        let opened = match engine.take() {
+            Some(engine) => Ok(engine),
+            None => {
+                sleep(pause).await;
+                pause = (pause * 2).min(OFFLOAD_RETRY_MOST);
+                let tried = spawn_blocking(move || (opener.open(), opener)).await;
+                // It ends by a panic only, and then there is nothing to try with.
+                let Ok((opened, back)) = tried else { return };
+                opener = back;
+                opened
+            }
+        };
+        match opened {
+            Ok(engine) => {
+                let since = hub.borrow().now();
+                let why = serve(&hub, engine, &ends, writer).await;
+                let mut hub = hub.borrow_mut();
+                if !hub.offload_lost(why) {
+                    return;
+                }
+                said = None;
+                // One that comes and goes is not asked for every second.
+                if u128::from(hub.now().ns_since(since)) >= OFFLOAD_RETRY_MOST.as_nanos() {
+                    pause = OFFLOAD_RETRY_FIRST;
+                }
+            }
+            // The same again is no news.
+            Err(why) => {
+                if said.as_ref() != Some(&why) {
+                    tracing::warn!("the offload engine cannot be started now: {why}");
+                    said = Some(why);
+                }
+            }
+        }
+    }
+}
+
+/// Accepts connections until the engine has ended; why it has.
+async fn serve(hub: &Shared, engine: toe::Engine, ends: &[SocketAddr], writer: usize) -> String {
+    let mut accepting = JoinSet::new();
+    let listened = engine.attach().and_then(|host| {
+        let reactor = Reactor::new(&host)?;
+        for end in ends {
+            let listener = toe::TcpListener::bind_with_backlog(&host, *end, MAX_BACKLOG)?;
+            let listener = TcpListener::new(&reactor, listener);
+            accepting.spawn_local(accept(Rc::clone(hub), host.clone(), listener, writer));
+        }
+        Ok(host)
+    });
+    match listened {
+        Ok(host) => hub.borrow_mut().offload_up(host, ends.to_vec()),
+        Err(error) => return error.to_string(),
+    }
+    let mut looks = interval(CONTROL_TICK);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            // One ends when the engine has.
+            _ = accepting.join_next() => break,
+            _ = looks.tick() => hub.borrow_mut().offload_counts(&engine.counters()),
+        }
+    }
+    accepting.shutdown().await;
+    let counters = engine.counters();
+    let why = engine.end().unwrap_or("the loop that turned it has ended").to_owned();
+    hub.borrow_mut().offload_counted(&counters);
+    why
+}
+
+async fn accept(hub: Shared, host: toe::Host, listener: TcpListener, writer: usize) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => take(&hub, stream, peer, writer),
+            Err(_) if host.is_stopped() => return,
+            // Of one connection, not of the listener.
+            Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
+            Err(error) => {
+                hub.borrow_mut().no_files("the offload engine accepts no connections", &error);
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+fn take(hub: &Shared, stream: TcpStream, peer: SocketAddr, writer: usize) {
+    let Ok(local) = stream.local_addr() else { return };
+    let line = hub.borrow_mut().accept(ViewerStream::Offload(stream), peer, local, Some(writer));
+    if let Some(line) = line {
+        tokio::task::spawn_local(conn::serve(Rc::clone(hub), line));
+    }
+}

@@ -1,0 +1,74 @@
+//! A viewer's connection, whichever TCP carries it: the kernel's or the offload engine's.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use millrace_offload::command::ConnSocket;
+use millrace_offload::toe;
+use tokio::net::TcpStream;
+
+/// Read and written without waiting, with waits beside it, as tokio's sockets are.
+#[derive(Debug)]
+pub(super) enum ViewerStream {
+    /// A socket of the kernel's.
+    Kernel(TcpStream),
+    /// A socket of the offload engine's.
+    Offload(toe::tokio::TcpStream),
+}
+
+impl ViewerStream {
+    /// Whether the offload engine carries it.
+    pub(super) fn is_offloaded(&self) -> bool {
+        matches!(self, Self::Offload(_))
+    }
+
+    /// Returns when a read would not wait.
+    pub(super) async fn readable(&self) -> io::Result<()> {
+        match self {
+            Self::Kernel(stream) => stream.readable().await,
+            Self::Offload(stream) => stream.readable().await,
+        }
+    }
+
+    /// Returns when a write would not wait.
+    pub(super) async fn writable(&self) -> io::Result<()> {
+        match self {
+            Self::Kernel(stream) => stream.writable().await,
+            Self::Offload(stream) => stream.writable().await,
+        }
+    }
+
+    pub(super) fn try_read(&self, to: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Kernel(stream) => stream.try_read(to),
+            Self::Offload(stream) => stream.try_read(to),
+        }
+    }
+
+    pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Kernel(stream) => stream.try_write(bytes),
+            Self::Offload(stream) => stream.try_write(bytes),
+        }
+    }
+
+    /// The viewer sees the end of the stream behind what has been written.
+    pub(super) fn shut_write(&self) {
+        // A connection that is over already has no end to be told of.
+        match self {
+            Self::Kernel(stream) => drop(rustix::net::shutdown(stream, rustix::net::Shutdown::Write)),
+            Self::Offload(stream) => drop(stream.shut(std::net::Shutdown::Write)),
+        }
+    }
+
+    /// What the loop that is to write to it is given.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub(super) fn for_loop(&self) -> io::Result<ConnSocket> {
+        Ok(match self {
+            Self::Kernel(stream) => ConnSocket::Kernel(stream.as_fd().try_clone_to_owned()?),
+            Self::Offload(stream) => ConnSocket::Engine(stream.engine_socket()),
+        })
+    }
+}
