@@ -8,6 +8,10 @@ use std::process::Command;
 const SERVER: &str = "10.213.77.1";
 const CLIENT: &str = "10.213.77.2";
 
+/// Address of the server's offload engine, behind a TUN device, and of the kernel at that device.
+const ENGINE: &str = "10.213.78.1";
+const AT_TUN: &str = "10.213.78.2";
+
 /// Prefix of the namespaces; the number of the process that made them follows.
 const PREFIX: &str = "millrace-interop-";
 
@@ -16,19 +20,36 @@ pub(super) struct Ground {
     pub(super) host: &'static str,
     pub(super) server: Option<String>,
     pub(super) client: Option<String>,
+    /// Address of an offload engine, and what makes the server have one.
+    pub(super) engine: Option<(&'static str, String)>,
     /// Deletes the namespaces in the end.
     _network: Option<Network>,
 }
 
 impl Ground {
     pub(super) fn loopback() -> Self {
-        Self { host: "127.0.0.1", server: None, client: None, _network: None }
+        Self { host: "127.0.0.1", server: None, client: None, engine: None, _network: None }
     }
 
     pub(super) fn namespaces() -> Result<Self, String> {
         let network = Network::make()?;
         let (server, client) = (Some(network.name('s')), Some(network.name('c')));
-        Ok(Self { host: SERVER, server, client, _network: Some(network) })
+        Ok(Self { host: SERVER, server, client, engine: None, _network: Some(network) })
+    }
+
+    /// As between namespaces, but clients call an address of the server's offload engine, which is at a TUN device behind the server's kernel.
+    pub(super) fn by_engine() -> Result<Self, String> {
+        let mut ground = Self::namespaces()?;
+        let (server, client) = (ground.server.clone(), ground.client.clone());
+        let (server, client) = (server.unwrap_or_default(), client.unwrap_or_default());
+        command(&format!("ip -n {server} tuntap add dev mill0 mode tun"))?;
+        command(&format!("ip -n {server} addr add {AT_TUN}/24 dev mill0"))?;
+        command(&format!("ip -n {server} link set mill0 up"))?;
+        command(&format!("ip netns exec {server} sysctl -qw net.ipv4.ip_forward=1"))?;
+        command(&format!("ip -n {client} route add {ENGINE}/32 via {SERVER}"))?;
+        let args = format!("--tcp engine --tcp-interface mill0 --tcp-address {ENGINE}/24");
+        ground.engine = Some((ENGINE, args));
+        Ok(ground)
     }
 
     /// As between namespaces, but the client's firewall drops all UDP.

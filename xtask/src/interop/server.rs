@@ -21,7 +21,10 @@ const READY: &str = "ready rtsp://";
 /// A running server and the way to it.
 pub(crate) struct Server {
     running: Running,
+    /// Where players play.
     base: String,
+    /// At the kernel's address.
+    kernel_base: String,
     ready_after: f64,
     pub(super) client_namespace: Option<String>,
     pub(super) server_namespace: Option<String>,
@@ -47,9 +50,11 @@ impl Server {
             .arg("--store")
             .arg(lab.store())
             .args(&format!("--listen {address} --admission off"))
+            .args(ground.engine.as_ref().map_or("", |(_, args)| args))
             .inside(ground.server.as_deref())
             .start(&logs.join("server"))?;
-        let base = format!("rtsp://{address}");
+        let kernel_base = format!("rtsp://{address}");
+        let by_engine = ground.engine.as_ref().map(|(host, _)| kernel_base.replace(ground.host, host));
         loop {
             let said = running.output() + &running.errors();
             let is_offered = |film: &Film| said.lines().any(|line| announces(line, film.name));
@@ -66,7 +71,8 @@ impl Server {
         Ok(Self {
             ready_after: running.seconds(),
             running,
-            base,
+            base: by_engine.unwrap_or_else(|| kernel_base.clone()),
+            kernel_base,
             client_namespace: ground.client.clone(),
             server_namespace: ground.server.clone(),
             logs,
@@ -79,6 +85,11 @@ impl Server {
 
     pub(super) fn url(&self, film: &Film) -> Result<String, String> {
         Ok(format!("{}/{}", self.base, film.stored()?.title))
+    }
+
+    /// The same at the kernel's address, if players play by an offload engine.
+    pub(super) fn kernel_url(&self, film: &Film) -> Result<String, String> {
+        Ok(format!("{}/{}", self.kernel_base, film.stored()?.title))
     }
 
     /// A program on the client's side.

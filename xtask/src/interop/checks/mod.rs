@@ -70,6 +70,13 @@ pub(super) const PHASES: &[Phase] = &[
         ground: |_| Ground::without_udp(),
         fill: wire::add_blocked,
     },
+    Phase {
+        word: "engine",
+        title: "between network namespaces, RTSP by the offload engine at a TUN device",
+        impossible: no_namespaces,
+        ground: |_| Ground::by_engine(),
+        fill: wire::add_by_engine,
+    },
 ];
 
 impl Phase {

@@ -10,7 +10,7 @@ use crate::interop::films::{
 };
 use crate::interop::server::Server;
 
-const NEEDS: &[&str] = &["cvlc", "setpriv"];
+pub(super) const NEEDS: &[&str] = &["cvlc", "setpriv"];
 
 /// Pictures that may be missing at either end: the recorder starts and stops at whole groups of packets.
 const EDGE_FRAMES: usize = FRAMES_PER_SECOND;
@@ -30,7 +30,7 @@ pub(super) fn add(checks: &mut Vec<Check>) {
 }
 
 /// Records what comes from `url`: the film with these pictures.
-fn record(server: &Server, film: &Film, url: &str, wanted: &[String], log: &str) -> Outcome {
+pub(super) fn record(server: &Server, film: &Film, url: &str, wanted: &[String], log: &str) -> Outcome {
     // VLC refuses to run as root, so its folder must be open to the user it runs as.
     let folder = server.folder().join(log.replace('/', "-") + "-folder");
     std::fs::create_dir_all(&folder)

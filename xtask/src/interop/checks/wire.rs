@@ -1,6 +1,6 @@
 //! Between two namespaces: what the kernel of the receiving side counts, and a firewall that drops UDP.
 
-use super::{Check, Outcome, Transport, ffmpeg, gstreamer, own};
+use super::{Check, Outcome, Transport, ffmpeg, gstreamer, own, vlc};
 use crate::interop::Lab;
 use crate::interop::network::UdpCounters;
 use crate::interop::server::Server;
@@ -38,6 +38,41 @@ pub(super) fn add_blocked(checks: &mut Vec<Check>) {
         gstreamer::launch(server, lab.film("cbr")?, "udp+tcp", GIVE_UP_SECONDS, "gst-falls-back")
     });
     checks.extend([ffmpeg.only_long(), gst.only_long()]);
+}
+
+/// Interleaved in connections that the offload engine carries. VLC, as Debian builds it, knows no interleaved RTP: it plays the same title by UDP from the
+/// kernel's address meanwhile.
+pub(super) fn add_by_engine(checks: &mut Vec<Check>) {
+    let tcp = Transport::Tcp;
+    checks.push(Check::playing("own", "whole", "cbr", tcp, &[], move |lab, server, film, log| {
+        own::whole(lab, server, film, tcp, log)
+    }));
+    checks.push(Check::playing("ffmpeg", "whole", "vbr", tcp, &["ffmpeg"], |_, server, film, log| {
+        ffmpeg::whole(server, film, "-rtsp_transport tcp", 0.0, log)
+    }));
+    // UDP, which these ask for first, is refused.
+    checks.push(Check::new("ffmpeg/goes-on/cbr".into(), &["ffmpeg"], |lab, server| {
+        ffmpeg::whole(server, lab.film("cbr")?, "", 0.0, "ffmpeg-goes-on")
+    }));
+    checks.push(Check::new("gst/goes-on/cbr".into(), &["gst-launch-1.0"], |lab, server| {
+        gstreamer::launch(server, lab.film("cbr")?, "udp+tcp", 0.0, "gst-goes-on")
+    }));
+    checks.push(Check::playing(
+        "gst",
+        "launch",
+        "bframes",
+        tcp,
+        &["gst-launch-1.0"],
+        |_, server, film, log| gstreamer::launch(server, film, "tcp", 0.0, log),
+    ));
+    checks.push(Check::playing(
+        "vlc",
+        "kernel",
+        "cbr",
+        Transport::Udp,
+        vlc::NEEDS,
+        |_, server, film, log| vlc::record(server, film, &server.kernel_url(film)?, &film.pictures, log),
+    ));
 }
 
 /// After films have been played here: the receiving kernel has seen many datagrams and not one with a wrong
