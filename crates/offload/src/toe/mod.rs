@@ -75,7 +75,7 @@ pub use self::device::{Device, TunDevice};
 pub use self::egress::{EngineTx, Seat};
 #[cfg(feature = "tokio")]
 pub use self::host::tokio;
-pub use self::host::{Host, Incoming, TcpListener, TcpStream};
+pub use self::host::{Host, Incoming, Ready, Sockets, TcpListener, TcpStream};
 pub use self::pair::PairSettings;
 pub use self::record::Fault;
 pub use self::remote::{Access, GateCounters, connect, default_socket};

@@ -35,7 +35,7 @@ pub(super) struct Home {
     free: Mutex<Vec<HostState>>,
     stop: AtomicBool,
     /// The socket to the engine, if it is another process. It learns by its end that the host is gone.
-    link: Option<OwnedFd>,
+    pub(super) link: Option<OwnedFd>,
     /// Why an engine without a thread of its own has ended.
     end: OnceLock<String>,
 }

@@ -675,3 +675,71 @@ fn who_vanishes_is_noticed_where_connections_are_kept_alive() {
         assert_eq!(noticed, expected, "keeps alive: {keeps_alive}, vanishes: {vanishes}");
     }
 }
+
+/// Who waits for many sockets at once is told which have something new, and what they are ready for.
+#[test]
+fn news_are_of_sockets_that_something_has_happened_to() {
+    const SHARE: usize = 64 << 10;
+    let mut rig = Rig::new(|settings| {
+        settings.pair.send_share_bytes = SHARE as u32;
+        settings.pair.wake_bytes = SHARE as u32 / 2;
+    });
+    let (_quiet, _there) = rig.connect(0, 0, PORT + 1);
+    rig.hosts[0][0].keep_news();
+    rig.hosts[1][0].keep_news();
+    let news = |side: usize, expected: u32| {
+        move |rig: &mut Rig| {
+            let socket = rig.hosts[side][0].next_news()?;
+            assert_eq!(socket, expected);
+            Some(rig.hosts[side][0].ready(socket))
+        }
+    };
+    let (remote, any) = (rig.addresses[1], SocketAddr::new(rig.addresses[0].ip(), 0));
+    let listener = rig.hosts[1][0].listen(remote, 8).unwrap();
+    rig.hosts[1][0].ask_for_next(listener).unwrap();
+    assert!(rig.hosts[1][0].ready(listener).is_opening);
+    assert_eq!(rig.until(news(1, listener)), Ready::default());
+    let here = rig.hosts[0][0].connect(any, remote).unwrap();
+    assert_eq!(rig.hosts[0][0].ready(here), Ready { is_opening: true, ..Ready::default() });
+    assert_eq!(rig.hosts[0][0].room_for(here).unwrap(), 0);
+    assert_eq!(rig.until(news(0, here)), Ready::default());
+    // Of a connection that nobody has taken the listener has news.
+    assert!(rig.until(news(1, listener)).is_readable);
+    let there = rig.hosts[1][0].take_next(listener).unwrap().unwrap();
+    assert!(!rig.hosts[1][0].ready(listener).is_readable);
+    // The share is the room; when it is used up there are news as soon as half of it is free.
+    assert_eq!(rig.hosts[0][0].room_for(here).unwrap(), SHARE);
+    assert_eq!(rig.hosts[0][0].write(here, &[IoSlice::new(&[1; SHARE])]).unwrap(), Some(SHARE));
+    assert_eq!(rig.hosts[0][0].room_for(here).unwrap(), 0);
+    assert!(rig.until(news(1, there)).unread > 0);
+    rig.until(news(0, here));
+    assert!(rig.hosts[0][0].room_for(here).unwrap() >= SHARE / 2);
+    // The end is news without bytes, and so is a reset.
+    rig.hosts[0][0].shut_write(here).unwrap();
+    assert!(rig.hosts[0][0].room_for(here).is_err());
+    rig.until(|rig| rig.hosts[1][0].next_news().filter(|_| rig.hosts[1][0].ready(there).has_ended));
+    rig.hosts[1][0].close(there, true);
+    let ready = rig.until(|rig| rig.hosts[0][0].next_news().map(|socket| rig.hosts[0][0].ready(socket)));
+    assert_eq!((ready.fault, ready.is_readable), (Some(Fault::Reset), true));
+    // Everybody is told once that there is no engine any more.
+    rig.cores[0].stop();
+    let told: Vec<u32> = std::iter::from_fn(|| rig.hosts[0][0].next_news()).collect();
+    assert!(told.len() == 2 && told.contains(&here), "{told:?}");
+}
+
+/// A writer that finds no chunk, since others hold them all, is told when there are some again.
+#[test]
+fn news_are_of_writers_that_have_waited_for_chunks_of_others() {
+    let mut rig = Rig::new(|settings| settings.pair.send_buffers = 8);
+    let (here, there) = rig.connect(0, 0, PORT);
+    let (other, _) = rig.connect(0, 0, PORT + 1);
+    rig.hosts[0][0].keep_news();
+    assert_eq!(rig.hosts[0][0].write(here, &[IoSlice::new(&[1; 8 * 8192])]).unwrap(), Some(8 * 8192));
+    assert_eq!(rig.hosts[0][0].room_for(other).unwrap(), 0);
+    let mut all = [0; 8192];
+    rig.until(|rig| {
+        let _ = rig.hosts[1][0].read(there, &mut all, true).unwrap();
+        rig.hosts[0][0].next_news().filter(|&socket| socket == other)
+    });
+    assert!(rig.hosts[0][0].room_for(other).unwrap() > 0);
+}

@@ -103,7 +103,7 @@ impl HostState {
     }
 
     /// Bytes of a socket's share that are left, if there is a chunk for them. 0: the engine has been asked to say when.
-    fn room(&mut self, socket: u32) -> io::Result<usize> {
+    pub(super) fn room(&mut self, socket: u32) -> io::Result<usize> {
         if self.socket(socket).waits_for_room {
             // One event ends the wait, and no sooner than it is worth while.
             return if self.is_stopped() { Err(stopped()) } else { Ok(0) };

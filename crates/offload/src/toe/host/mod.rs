@@ -7,9 +7,13 @@
 //! | `waiters` | tasks that wait for a socket |
 //! | `stream`, `listener` | sockets as the standard library has them |
 //! | `tokio/` | sockets as tokio has them |
+//! | `ready` | what a socket is ready for, and which have something new |
+//! | `sockets` | sockets as numbers, for a layer with locks and waits of its own |
 
 mod bytes;
 mod listener;
+mod ready;
+mod sockets;
 mod state;
 mod stream;
 #[cfg(feature = "tokio")]
@@ -31,6 +35,8 @@ use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 
 pub use self::listener::{Incoming, TcpListener};
+pub use self::ready::Ready;
+pub use self::sockets::Sockets;
 pub(super) use self::state::HostState;
 pub use self::stream::TcpStream;
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Waker;
 
+use super::ready::News;
 use super::waiters::{Interest, Waiters};
 use crate::bell::EventBell;
 use crate::toe::EngineSocket;
@@ -128,6 +129,8 @@ pub(in crate::toe) struct HostState {
     pub(super) has_asked: bool,
     /// Requests so far.
     asked: u64,
+    /// Which sockets have something new, for those who ask.
+    pub(super) news: News,
 }
 
 impl HostState {
@@ -153,6 +156,7 @@ impl HostState {
             keeps_buffers: false,
             has_asked: false,
             asked: 0,
+            news: News::default(),
         }
     }
 
@@ -242,6 +246,7 @@ impl HostState {
             | Event::Done { socket, .. } => socket,
         };
         let Some(of) = self.sockets.get_mut(socket as usize) else { return };
+        self.news.hear(&event, of.listener.unwrap_or(socket));
         let waits = match event {
             // Whoever waits for the next connection waits at its listener.
             Event::Accepted { .. } => of.listener.unwrap_or(socket),

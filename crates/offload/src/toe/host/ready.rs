@@ -1,0 +1,131 @@
+//! What a socket is ready for, and which sockets have something new: for those who wait for many of them at once.
+
+use std::io;
+
+use super::state::HostState;
+use super::state::{Phase, stopped};
+use crate::toe::record::{Event, Fault};
+
+/// What a socket is ready for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ready {
+    /// It is being made: a connection that is not open yet, a listener that the engine has not answered.
+    pub is_opening: bool,
+    /// A read has something to say, be it the end or a failure; a listener has a connection.
+    pub is_readable: bool,
+    /// Bytes that have come and are not read.
+    pub unread: usize,
+    /// The peer has sent everything.
+    pub has_ended: bool,
+    /// Why it is over, if it has failed.
+    pub fault: Option<Fault>,
+}
+
+/// Sockets with something new, each once until it is taken. Nothing is noted before somebody asks for it.
+#[derive(Default)]
+pub(super) struct News {
+    is_kept: bool,
+    sockets: Vec<u32>,
+    is_noted: Vec<bool>,
+    stop_told: bool,
+}
+
+impl News {
+    fn note(&mut self, socket: u32) {
+        if self.is_noted.get_mut(socket as usize).is_some_and(|is_noted| !std::mem::replace(is_noted, true)) {
+            self.sockets.push(socket);
+        }
+    }
+
+    /// An event of a socket, or of the next connection of this listener.
+    pub(super) fn hear(&mut self, event: &Event, socket: u32) {
+        if self.is_kept && !matches!(event, Event::Closed { .. } | Event::Done { .. }) {
+            self.note(socket);
+        }
+    }
+}
+
+impl HostState {
+    /// From now on it is noted which sockets have something new.
+    pub(in crate::toe) fn keep_news(&mut self) {
+        let sockets = self.settings.sockets as usize;
+        self.news.is_kept = true;
+        self.news.sockets.reserve(sockets);
+        self.news.is_noted = vec![false; sockets];
+    }
+
+    /// A socket with something new since it was taken last. When the engine has stopped, each once more.
+    pub(in crate::toe) fn next_news(&mut self) -> Option<u32> {
+        if self.is_stopped() && !self.has_events() && !std::mem::replace(&mut self.news.stop_told, true) {
+            (0..self.settings.sockets)
+                .filter(|&socket| self.sockets[socket as usize].phase != Phase::Free)
+                .for_each(|socket| self.news.note(socket));
+        }
+        if !self.free_chunks.is_empty() {
+            while let Some(waiting) = self.lacks_chunk.pop_front() {
+                self.socket(waiting).lacks_chunk = false;
+                self.news.note(waiting);
+            }
+        }
+        let socket = self.news.sockets.pop()?;
+        self.news.is_noted[socket as usize] = false;
+        Some(socket)
+    }
+
+    /// What a socket is ready for; for writing [`HostState::room`] says it.
+    pub(in crate::toe) fn ready(&self, socket: u32) -> Ready {
+        let of = &self.sockets[socket as usize];
+        let mut ready = Ready { has_ended: of.has_ended || of.is_read_shut, ..Ready::default() };
+        match of.phase {
+            Phase::Asked => ready.is_opening = true,
+            Phase::Failed(fault) => ready.fault = Some(fault),
+            _ => ready.fault = of.fault,
+        }
+        if ready.fault.is_none() && self.is_stopped() && !self.has_events() {
+            (ready.fault, ready.is_opening) = (Some(Fault::Aborted), false);
+        }
+        ready.unread = of.pieces.iter().map(|piece| (piece.to - piece.from) as usize).sum();
+        let has_next = of
+            .next
+            .is_some_and(|next| matches!(self.sockets[next as usize].phase, Phase::Ready | Phase::Failed(_)));
+        ready.is_readable = ready.unread > 0 || ready.has_ended || ready.fault.is_some() || has_next;
+        ready
+    }
+
+    /// Bytes that a write would take now. 0: the engine has been asked to say when there is room again.
+    pub(in crate::toe) fn room_for(&mut self, socket: u32) -> io::Result<usize> {
+        let of = self.socket(socket);
+        let fault = match of.phase {
+            Phase::Asked => return Ok(0),
+            Phase::Failed(fault) => Some(fault),
+            _ => of.fault.or(of.is_write_shut.then_some(Fault::Shut)),
+        };
+        match fault {
+            Some(fault) => Err(fault.into()),
+            None if self.is_stopped() => Err(stopped()),
+            None => {
+                let room = self.room(socket)?;
+                let last = self.sockets[socket as usize].in_flight.back();
+                let begun = last.map_or(0, |last| self.settings.send_bytes.saturating_sub(last.used));
+                let free = self.free_chunks.len() * self.settings.send_bytes as usize;
+                Ok(room.min(free + begun as usize))
+            }
+        }
+    }
+
+    /// Whether a socket that was closed is not free yet.
+    pub(in crate::toe) fn is_closing(&self) -> bool {
+        self.sockets.iter().any(|socket| socket.phase == Phase::Closing)
+    }
+
+    /// Bytes that were given and are not acknowledged.
+    pub(in crate::toe) fn unacknowledged(&mut self, socket: u32) -> u64 {
+        let acked = self.reap(socket);
+        self.socket(socket).sent.saturating_sub(acked)
+    }
+
+    /// Whether a stop of the engine is still to be told.
+    pub(in crate::toe) fn has_untold_stop(&self) -> bool {
+        self.is_stopped() && !self.news.stop_told
+    }
+}

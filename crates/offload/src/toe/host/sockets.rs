@@ -1,0 +1,242 @@
+//! A queue pair's sockets as numbers: no call waits, and the whole goes from thread to thread.
+
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::{Host, HostState, Ready};
+use crate::bell::EventBell;
+use crate::toe::record::Choice;
+use crate::toe::thread::Home;
+
+/// The sockets of a queue pair, for a layer that has locks and waits of its own: a library between programs and their sockets, an executor. Numbers
+/// are those that its calls have given and that are not closed; any other number panics.
+///
+/// Who waits calls [`Sockets::arm`], waits until [`Sockets::readiness`] is readable, calls [`Sockets::hear`] and then [`Sockets::take_news`] until
+/// there is none.
+pub struct Sockets {
+    /// Taken out only when this goes.
+    state: Option<HostState>,
+    bell: Arc<EventBell>,
+    home: Arc<Home>,
+    /// Listeners for whose next connection no socket was left.
+    hungry: Vec<u32>,
+}
+
+impl fmt::Debug for Sockets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sockets").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Sockets {
+    fn drop(&mut self) {
+        if let Some(state) = self.state.take() {
+            self.home.take_back(state);
+        }
+    }
+}
+
+impl Sockets {
+    /// Takes the pair of a host that has no sockets. Its streams and listeners would be on one thread.
+    ///
+    /// # Errors
+    /// There are some, or clones of the host.
+    pub fn new(host: Host) -> io::Result<Self> {
+        let shared = |_| io::Error::new(io::ErrorKind::InvalidInput, "the host has sockets: drop them first");
+        // What is dropped here has no pair any more.
+        let cell = Rc::try_unwrap(host.0).map_err(shared)?;
+        let mut state = cell.state.borrow_mut().take();
+        if let Some(state) = &mut state {
+            state.keep_news();
+        }
+        Ok(Self { state, bell: Arc::clone(&cell.bell), home: Arc::clone(&cell.home), hungry: Vec::new() })
+    }
+
+    fn state(&mut self) -> &mut HostState {
+        self.state.as_mut().expect("it is there until this is dropped")
+    }
+
+    /// Readable when something may have happened, after [`Sockets::arm`].
+    pub fn readiness(&self) -> BorrowedFd<'_> {
+        self.bell.fd()
+    }
+
+    /// To be called before each wait for [`Sockets::readiness`]. True: something has happened already, so that nothing is to be waited for.
+    pub fn arm(&mut self) -> bool {
+        self.bell.announce_sleep();
+        let state = self.state();
+        state.give_back_all();
+        let has_news = state.has_events() || state.has_untold_stop();
+        self.flush();
+        has_news
+    }
+
+    /// Makes [`Sockets::readiness`] quiet until the next event. To be called before [`Sockets::hear`].
+    pub fn quiet(&mut self) {
+        self.bell.clear();
+    }
+
+    /// Takes in what has happened.
+    pub fn hear(&mut self) {
+        self.state().hear();
+        for listener in std::mem::take(&mut self.hungry) {
+            self.ask_for_next(listener);
+        }
+    }
+
+    /// A socket with something new; of a new connection it is the listener.
+    pub fn take_news(&mut self) -> Option<u32> {
+        self.state().next_news()
+    }
+
+    /// Rings the engine if it was asked for something. To be called behind calls that ask: everything but [`Sockets::read`], which may wait until
+    /// [`Sockets::arm`].
+    pub fn flush(&mut self) {
+        if self.state().take_asked() {
+            self.home.bell.ring();
+        }
+    }
+
+    /// Whether the engine has ended.
+    pub fn is_stopped(&self) -> bool {
+        self.state.as_ref().is_none_or(HostState::is_stopped)
+    }
+
+    /// A new listener; [`Sockets::outcome`] says what becomes of it.
+    ///
+    /// # Errors
+    /// No socket is left on this host; the engine has stopped.
+    pub fn listen(&mut self, local: SocketAddr, backlog: u32) -> io::Result<u32> {
+        self.state().listen(local, backlog)
+    }
+
+    /// A new connection; [`Sockets::outcome`] says what becomes of it. The address of `local` may be unspecified, its port 0.
+    ///
+    /// # Errors
+    /// No socket is left on this host; the engine has stopped.
+    pub fn connect(&mut self, local: SocketAddr, remote: SocketAddr) -> io::Result<u32> {
+        self.state().connect(local, remote)
+    }
+
+    /// This end and the other one of a connection that is open, a listener's end twice; `None`: not yet.
+    ///
+    /// # Errors
+    /// Why nothing has come of it.
+    pub fn outcome(&mut self, socket: u32) -> io::Result<Option<(SocketAddr, SocketAddr)>> {
+        self.state().outcome(socket)
+    }
+
+    /// The listener has news when there is a connection. Without a socket for it that is asked again when one may be free.
+    pub fn ask_for_next(&mut self, listener: u32) {
+        if self.state().ask_for_next(listener).is_err() {
+            self.hungry.push(listener);
+        }
+    }
+
+    /// The next connection of a listener and its ends, if there is one; the one behind it is asked for.
+    ///
+    /// # Errors
+    /// What has become of it.
+    pub fn accept(&mut self, listener: u32) -> io::Result<Option<(u32, (SocketAddr, SocketAddr))>> {
+        let state = self.state();
+        let Some(socket) = state.take_next(listener)? else { return Ok(None) };
+        let ends = state.outcome(socket)?;
+        self.ask_for_next(listener);
+        Ok(ends.map(|ends| (socket, ends)))
+    }
+
+    /// What a socket is ready for.
+    pub fn ready(&mut self, socket: u32) -> Ready {
+        self.state().ready(socket)
+    }
+
+    /// Bytes that [`Sockets::write`] would take now. 0: the socket has news when that changes.
+    ///
+    /// # Errors
+    /// As writing.
+    pub fn room(&mut self, socket: u32) -> io::Result<usize> {
+        self.state().room_for(socket)
+    }
+
+    /// Copies what has come to `to` and lets go of it if `takes`. `None`: nothing has come yet; 0: nothing will.
+    ///
+    /// # Errors
+    /// Why the connection is over.
+    pub fn read(&mut self, socket: u32, to: &mut [u8], takes: bool) -> io::Result<Option<usize>> {
+        let state = self.state();
+        let is_over = state.is_stopped() && !state.has_events();
+        match state.read(socket, to, takes)? {
+            None if is_over => Err(super::state::stopped()),
+            outcome => Ok(outcome),
+        }
+    }
+
+    /// Takes as much of `parts` as there is room for. `None`: nothing; the socket has news when that changes.
+    ///
+    /// # Errors
+    /// Why the connection is over, or nothing can be sent.
+    pub fn write(&mut self, socket: u32, parts: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
+        let state = self.state();
+        if parts.iter().all(|part| part.is_empty()) {
+            return Ok(Some(0));
+        }
+        match state.room_for(socket)? {
+            0 => Ok(None),
+            _ => state.write(socket, parts),
+        }
+    }
+
+    /// Ends reading, writing or both.
+    ///
+    /// # Errors
+    /// The engine has stopped.
+    pub fn shutdown(&mut self, socket: u32, how: Shutdown) -> io::Result<()> {
+        let state = self.state();
+        if how != Shutdown::Write {
+            state.shut_read(socket);
+        }
+        if how != Shutdown::Read { state.shut_write(socket) } else { Ok(()) }
+    }
+
+    /// Whether short segments go at once, without Nagle's algorithm. What becomes of it is not waited for.
+    ///
+    /// # Errors
+    /// The engine has stopped.
+    pub fn set_nodelay(&mut self, socket: u32, is_on: bool) -> io::Result<()> {
+        self.state().set(socket, Choice::NoDelay, is_on)
+    }
+
+    /// Whether it is looked now and then if the peer is still there. What becomes of it is not waited for.
+    ///
+    /// # Errors
+    /// The engine has stopped.
+    pub fn set_keepalive(&mut self, socket: u32, is_on: bool) -> io::Result<()> {
+        self.state().set(socket, Choice::KeepAlive, is_on)
+    }
+
+    /// The socket is used no more: what was written is still sent, unless `is_reset` or something that came was not read.
+    pub fn close(&mut self, socket: u32, is_reset: bool) {
+        self.hungry.retain(|&listener| listener != socket);
+        self.state().close(socket, is_reset);
+    }
+
+    /// Whether the engine still has something to do for a socket that was closed.
+    pub fn is_closing(&self) -> bool {
+        self.state.as_ref().is_some_and(HostState::is_closing)
+    }
+
+    /// Bytes that were written and are not acknowledged.
+    pub fn unacknowledged(&mut self, socket: u32) -> u64 {
+        self.state().unacknowledged(socket)
+    }
+
+    /// Numbers of the descriptors that this has: a layer that closes all that it does not know leaves them alone.
+    pub fn descriptors(&self) -> Vec<i32> {
+        let link = self.home.link.iter().map(AsRawFd::as_raw_fd);
+        [self.bell.fd(), self.home.bell.fd()].iter().map(AsRawFd::as_raw_fd).chain(link).collect()
+    }
+}
