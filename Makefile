@@ -15,10 +15,11 @@ help: ## this list
 deps: ## install the Debian packages that building, demo and tests need (root or sudo)
 	@scripts/deps.sh build demo test
 
-build: toolchain ## the program, optimised: target/release/millrace, its symbols in millrace.debug beside it
+build: toolchain ## the program, optimised: target/release/millrace, its symbols in millrace.debug beside it, and libmillrace_preload.so
 	@scripts/deps.sh --try build
-	cargo build --release --locked --package millrace-server
+	cargo build --release --locked --package millrace-server --package millrace-preload
 	@scripts/split-symbols.sh $(TARGET)/release/millrace
+	@scripts/split-symbols.sh $(TARGET)/release/libmillrace_preload.so
 
 demo: ## make two films and serve them; PROVE=1: play them too, then end
 	@scripts/deps.sh build demo

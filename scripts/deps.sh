@@ -27,6 +27,9 @@ test   ethtool                    switches checksum offload off there, so that c
 test   bindfs                     a disk that hangs: a mount whose program is stopped
 test   iptables                   a firewall there that drops UDP, so that players have to ask for TCP
 test   libisal2                   another implementation of the parity code, to compare ours with
+test   curl                       a program that is preloaded: a client with poll
+test   nginx-light                another: a server with epoll and sendfile; its service is kept from starting
+test   iperf3                     another: select, in both directions
 test   vlc-bin                    cvlc: a third player
 test   tstools                    tsinfo, tsreport: what another analyser sees in a transport stream
 test   vlc-plugin-base            its RTSP, demultiplexers and output to files

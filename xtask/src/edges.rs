@@ -56,6 +56,12 @@ const RULES: &[Rule] = &[
         why: "the engine for other programs: a library without a protocol, a service or an executor",
     },
     Rule {
+        krate: "millrace-preload",
+        ours: &["millrace-core", "millrace-offload"],
+        theirs: Some(&["libc", "rustix"]),
+        why: "it is loaded into programs of others: small, and nothing of the server's",
+    },
+    Rule {
         krate: "millrace-client",
         ours: &["millrace-core", "millrace-netio", "millrace-ts"],
         theirs: None,

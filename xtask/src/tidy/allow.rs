@@ -143,6 +143,31 @@ pub(super) const LISTED: &[Entry] = &[
     ),
     entry(
         Rule::Unsafe,
+        "crates/preload/src/exports/bytes.rs",
+        "the C library's functions are passed pointers",
+    ),
+    entry(
+        Rule::Unsafe,
+        "crates/preload/src/exports/descriptors.rs",
+        "the C library's functions are passed pointers",
+    ),
+    entry(
+        Rule::Unsafe,
+        "crates/preload/src/exports/sockets.rs",
+        "the C library's functions are passed pointers",
+    ),
+    entry(
+        Rule::Unsafe,
+        "crates/preload/src/exports/waiting.rs",
+        "the C library's functions are passed pointers",
+    ),
+    entry(
+        Rule::Unsafe,
+        "crates/preload/src/real.rs",
+        "calls the C library's own functions, which are found while the program runs",
+    ),
+    entry(
+        Rule::Unsafe,
         "crates/store/src/cache/aligned.rs",
         "page-aligned memory for reads past the page cache",
     ),

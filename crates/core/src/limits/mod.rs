@@ -11,6 +11,7 @@
 //! | [`engines`] | the engines and their loops |
 //! | [`ip`] | the IP layer below TCP |
 //! | [`ladder`] | renditions of a title |
+//! | [`preload`] | the library that is preloaded |
 //! | [`toe`] | the TCP offload engine and its queue pairs |
 //! | [`trick`] | titles made of other titles |
 //! | [`ts`] | the analyser of transport streams |
@@ -24,6 +25,7 @@ pub mod egress;
 pub mod engines;
 pub mod ip;
 pub mod ladder;
+pub mod preload;
 pub mod stream;
 pub mod tcp;
 pub mod toe;

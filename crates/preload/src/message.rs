@@ -1,0 +1,40 @@
+//! What a user is told: on standard error, each thing once.
+
+use std::sync::Mutex;
+
+use millrace_core::limits::preload::MAX_TEXTS;
+
+/// What has been said. Texts are few: each names a function or a setting.
+static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Says it, if it is new.
+pub(crate) fn once(text: &str) {
+    if is_new(text) {
+        let line = format!("millrace preload: {text}\n");
+        // Past the standard library: nothing of the program's is locked, and a closed descriptor is no error.
+        let _ = rustix::io::write(std::io::stderr(), line.as_bytes());
+    }
+}
+
+fn is_new(text: &str) -> bool {
+    // A signal handler may come in between: then it is not said.
+    let Ok(mut said) = SAID.try_lock() else { return false };
+    if said.len() >= MAX_TEXTS || said.iter().any(|known| known == text) {
+        return false;
+    }
+    said.push(text.to_owned());
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_said_twice_and_not_without_end() {
+        assert!(is_new("splice: no"));
+        assert!(!is_new("splice: no"));
+        let new = (0..1000).filter(|number| is_new(&number.to_string())).count();
+        assert!(new < MAX_TEXTS);
+    }
+}

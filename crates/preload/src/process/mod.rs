@@ -1,0 +1,408 @@
+//! The sockets of this process: one queue pair and one lock for all threads.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `socket` | a socket: how far it is, and what it is ready for |
+//! | `opening` | bind, connect, listen, accept, shutdown |
+//! | `bytes` | reading and writing |
+//! | `options` | options that mean something to the engine |
+//! | `descriptors` | close, dup, epoll sets |
+
+mod bytes;
+mod descriptors;
+mod opening;
+mod options;
+mod socket;
+
+use std::cell::{Cell, RefCell};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Once, PoisonError};
+
+use libc::{epoll_event, pollfd};
+use millrace_core::limits::preload::LEAVE_NS;
+use millrace_core::seam::Clock;
+use millrace_offload::clock::MonotonicClock;
+use millrace_offload::toe::{self, Sockets};
+
+pub(crate) use self::bytes::{Flags, receive, send, send_file};
+pub(crate) use self::descriptors::{close, close_all, control_set, dup, note_set};
+pub(crate) use self::opening::{accept, bind, connect, listen, names, shutdown};
+pub(crate) use self::options::{
+    Answer, allow_option, get_option, set_nonblocking, set_option, unread, unsent,
+};
+use self::socket::Socket;
+
+use crate::config::{Config, Subnet};
+use crate::errno::{Errno, Outcome};
+use crate::ready::Set;
+use crate::table::{self, Kind};
+use crate::wait::{Interest, Waiter};
+use crate::{message, real};
+
+static CONFIG: LazyLock<Config> = LazyLock::new(|| {
+    let (config, faults) = Config::read(|name| std::env::var_os(name));
+    faults.iter().for_each(|fault| message::once(fault));
+    config
+});
+
+static PROCESS: Mutex<Process> = Mutex::new(Process::new());
+
+thread_local! {
+    static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
+    /// The lock while this thread forks.
+    static FORKING: RefCell<Option<MutexGuard<'static, Process>>> = const { RefCell::new(None) };
+}
+
+/// Whether there is an engine to be asked at all.
+pub(crate) fn is_configured() -> bool {
+    CONFIG.engine.is_some()
+}
+
+/// Things with numbers. A number says its place and how many have been there before: one that is closed is not taken for the next.
+pub(crate) struct Slab<T>(Vec<(u32, Option<T>)>);
+
+/// Bits of a number that are the place; the others, of the 30 that the table keeps, count.
+const PLACE_BITS: u32 = 17;
+const PLACES: u32 = 1 << PLACE_BITS;
+const COUNTS: u32 = 1 << (30 - PLACE_BITS);
+
+impl<T> Slab<T> {
+    fn insert(&mut self, value: T) -> u32 {
+        let free = self.0.iter().position(|place| place.1.is_none()).unwrap_or(self.0.len());
+        if free == self.0.len() {
+            self.0.push((0, None));
+        }
+        let place = &mut self.0[free];
+        *place = ((place.0 + 1) % COUNTS, Some(value));
+        // There are no more than twice as many as descriptors in the table.
+        place.0 << PLACE_BITS | free as u32
+    }
+
+    fn place(&mut self, number: u32) -> Option<&mut Option<T>> {
+        let place = self.0.get_mut((number % PLACES) as usize)?;
+        (place.0 == number >> PLACE_BITS).then_some(&mut place.1)
+    }
+
+    fn get(&mut self, number: u32) -> Outcome<&mut T> {
+        self.place(number).and_then(Option::as_mut).ok_or(Errno::BADF)
+    }
+
+    fn remove(&mut self, number: u32) -> Option<T> {
+        self.place(number)?.take()
+    }
+
+    fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.0.iter_mut().filter_map(|place| place.1.as_mut())
+    }
+}
+
+/// How far the way to the engine is.
+enum Way {
+    /// Nobody has needed it yet.
+    Unknown,
+    /// It was tried: sockets are the kernel's.
+    None,
+    Open(Box<Open>),
+}
+
+struct Open {
+    sockets: Sockets,
+    /// Its addresses and their subnets.
+    subnets: Vec<Subnet>,
+}
+
+/// All of it.
+pub(crate) struct Process {
+    way: Way,
+    sockets: Slab<Socket>,
+    sets: Slab<Set>,
+    /// Which socket a number of the engine is.
+    owners: Vec<Option<u32>>,
+    waiters: Vec<Waiter>,
+}
+
+/// Calls `call` with the process's sockets, which have heard all that has happened.
+pub(crate) fn with<T>(call: impl FnOnce(&mut Process) -> T) -> Outcome<T> {
+    struct Leave;
+    impl Drop for Leave {
+        fn drop(&mut self) {
+            IS_INSIDE.set(false);
+        }
+    }
+    if IS_INSIDE.replace(true) {
+        message::once("a signal handler has called a socket of the engine within another such call: EDEADLK");
+        return Err(Errno::DEADLK);
+    }
+    let _leave = Leave;
+    let mut process = lock();
+    process.hear();
+    let result = call(&mut process);
+    if let Way::Open(open) = &mut process.way {
+        open.sockets.flush();
+    }
+    Ok(result)
+}
+
+fn lock() -> MutexGuard<'static, Process> {
+    PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Process {
+    const fn new() -> Self {
+        Self {
+            way: Way::Unknown,
+            sockets: Slab(Vec::new()),
+            sets: Slab(Vec::new()),
+            owners: Vec::new(),
+            waiters: Vec::new(),
+        }
+    }
+
+    fn engine(&mut self) -> Outcome<&mut Sockets> {
+        match &mut self.way {
+            Way::Open(open) => Ok(&mut open.sockets),
+            _ => Err(Errno::NETDOWN),
+        }
+    }
+
+    /// Takes in what has happened: sets of which a socket has news have it in their queues, threads that wait for it are woken.
+    fn hear(&mut self) {
+        let Self { way: Way::Open(open), sockets, sets, owners, waiters } = self else { return };
+        open.sockets.hear();
+        while let Some(number) = open.sockets.take_news() {
+            let Some(index) = owners.get(number as usize).copied().flatten() else { continue };
+            mark(sockets, sets, waiters, index);
+        }
+    }
+
+    /// Something has happened to a socket, by a call of the program's.
+    fn mark(&mut self, index: u32) {
+        let Self { sockets, sets, waiters, .. } = self;
+        mark(sockets, sets, waiters, index);
+    }
+
+    fn own(&mut self, number: u32, index: Option<u32>) {
+        let number = number as usize;
+        if self.owners.len() <= number {
+            self.owners.resize(number + 1, None);
+        }
+        self.owners[number] = index;
+    }
+
+    /// Attaches to the engine, if that was not tried yet. `None`: there is none.
+    fn subnets(&mut self) -> Option<&[Subnet]> {
+        if matches!(self.way, Way::Unknown) {
+            self.way = CONFIG.engine.as_deref().map_or(Way::None, attach);
+        }
+        match &self.way {
+            Way::Open(open) if open.sockets.is_stopped() => {
+                message::once(
+                    "the engine has stopped: its connections are reset, and new sockets are the kernel's",
+                );
+                None
+            }
+            Way::Open(open) => Some(&open.subnets),
+            _ => None,
+        }
+    }
+
+    // --- waiting ---
+
+    /// Before a thread sleeps. `None`: something has happened. Else the descriptor that says when something does; -1: there is none.
+    pub(crate) fn begin_wait(&mut self, interest: Interest, bell: &Arc<OwnedFd>) -> Option<i32> {
+        let mut engine = -1;
+        if let Way::Open(open) = &mut self.way {
+            if open.sockets.arm() {
+                return None;
+            }
+            if !open.sockets.is_stopped() {
+                engine = open.sockets.readiness().as_raw_fd();
+            }
+        }
+        self.waiters.push(Waiter { interest, bell: Arc::clone(bell) });
+        Some(engine)
+    }
+
+    /// When it has slept.
+    pub(crate) fn end_wait(&mut self, bell: &Arc<OwnedFd>, is_rung: bool) {
+        self.waiters.retain(|waiter| !Arc::ptr_eq(&waiter.bell, bell));
+        if let Way::Open(open) = &mut self.way
+            && is_rung
+        {
+            open.sockets.quiet();
+            self.hear();
+        }
+    }
+
+    /// Asks those of `fds` that are ours; how many have something to say.
+    pub(crate) fn ask_all(&mut self, fds: &mut [pollfd]) -> usize {
+        let mut count = 0;
+        for of in fds {
+            let Kind::Socket(index) = table::kind(of.fd) else { continue };
+            let always = libc::POLLERR | libc::POLLHUP;
+            of.revents = self.events(index, of.events as u16 as u32) as i16 & (of.events | always);
+            count += usize::from(of.revents != 0);
+        }
+        count
+    }
+
+    /// Events of the engine's sockets in a set; and whether the kernel's are to be looked for before the next sleep.
+    pub(crate) fn take_events(&mut self, index: u32, events: &mut [epoll_event]) -> (usize, bool) {
+        let Ok(set) = self.sets.get(index) else { return (0, false) };
+        set.turn = set.turn.wrapping_add(1);
+        // The kernel's sockets have a place too, however much the engine's have to say; where there is one place only they take turns.
+        let most = match events.len() {
+            1 if set.turn.is_multiple_of(2) => return (0, true),
+            1 => 1,
+            all => all - all.div_ceil(4),
+        };
+        let mut taken = std::mem::take(set);
+        let mut at = 0;
+        let count = taken.take(
+            most,
+            |socket, wants| self.events(socket, wants),
+            |found, data| {
+                events[at] = epoll_event { events: found, u64: data };
+                at += 1;
+            },
+        );
+        if let Ok(set) = self.sets.get(index) {
+            *set = taken;
+        }
+        (count, false)
+    }
+
+    // --- forks, and the end ---
+
+    /// In a child: the queue pair is its parent's.
+    fn forget(&mut self) {
+        if let Way::Open(open) = std::mem::replace(&mut self.way, Way::Unknown) {
+            // By the end of these the engine learns that the parent is gone, so the child may not keep them.
+            for fd in open.sockets.descriptors() {
+                let _ = real::close_fd(fd);
+                table::set(fd, Kind::Kernel);
+            }
+            // Dropped, it would close the parent's sockets.
+            Box::leak(open);
+        }
+        self.sockets.iter_mut().for_each(Socket::lose);
+        self.owners.clear();
+        self.waiters.clear();
+    }
+
+    /// At the end of the process: what it has written is still sent, as the kernel would.
+    fn leave(&mut self) -> bool {
+        let mut numbers: Vec<u32> = Vec::new();
+        self.sockets.iter_mut().for_each(|socket| numbers.extend(socket.take_numbers().1));
+        let Way::Open(open) = &mut self.way else { return false };
+        numbers.iter().for_each(|&number| open.sockets.close(number, false));
+        open.sockets.flush();
+        true
+    }
+}
+
+fn mark(sockets: &mut Slab<Socket>, sets: &mut Slab<Set>, waiters: &[Waiter], index: u32) {
+    let Ok(socket) = sockets.get(index) else { return };
+    for &(set, fd) in &socket.watchers {
+        if let Ok(set) = sets.get(set) {
+            set.mark((fd, index));
+        }
+    }
+    for waiter in waiters {
+        let is_woken = match waiter.interest {
+            Interest::Any => true,
+            Interest::Socket(of) => of == index,
+            Interest::Set(of) => socket.watchers.iter().any(|watcher| watcher.0 == of),
+        };
+        if is_woken {
+            waiter.wake();
+        }
+    }
+}
+
+/// Attaches to an engine.
+fn attach(path: &std::path::Path) -> Way {
+    static AROUND: Once = Once::new();
+    AROUND.call_once(|| real::at_fork_and_exit(before_fork, behind_fork, in_child, at_end));
+    let subnet = |&(address, prefix): &(std::net::IpAddr, u8)| Subnet { address, prefix };
+    let opened = toe::connect(path).and_then(|host| {
+        let subnets = host.addresses().iter().map(subnet).collect();
+        Ok(Box::new(Open { sockets: Sockets::new(host)?, subnets }))
+    });
+    match opened {
+        Ok(open) => {
+            descriptors::own();
+            for fd in open.sockets.descriptors() {
+                table::set(fd, Kind::Internal);
+            }
+            Way::Open(open)
+        }
+        Err(error) => {
+            message::once(&format!(
+                "{}: no offload engine answers there ({error}); sockets are the kernel's. Start it: millrace engine --help",
+                path.display()
+            ));
+            Way::None
+        }
+    }
+}
+
+extern "C" fn before_fork() {
+    // A handler that forks while this thread has the lock: the child has no engine either way.
+    if !IS_INSIDE.get() {
+        FORKING.with(|guard| *guard.borrow_mut() = Some(lock()));
+    }
+}
+
+extern "C" fn behind_fork() {
+    FORKING.with(|guard| drop(guard.borrow_mut().take()));
+}
+
+extern "C" fn in_child() {
+    FORKING.with(|guard| {
+        if let Some(mut process) = guard.borrow_mut().take() {
+            process.forget();
+            descriptors::own();
+        }
+    });
+}
+
+extern "C" fn at_end() {
+    // Best effort: a process that ends says nothing any more.
+    let _ = std::panic::catch_unwind(|| {
+        if with(Process::leave) != Ok(true) {
+            return;
+        }
+        let begun = MonotonicClock.now();
+        while MonotonicClock.now().ns_since(begun) < LEAVE_NS {
+            let is_done = with(|process| {
+                process.engine().map_or(true, |engine| engine.is_stopped() || !engine.is_closing())
+            });
+            if is_done.unwrap_or(true) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_is_closed_is_not_taken_for_the_next() {
+        let mut slab = Slab(Vec::new());
+        let (first, second) = (slab.insert('a'), slab.insert('b'));
+        assert_eq!(slab.remove(first), Some('a'));
+        let third = slab.insert('c');
+        assert_eq!(slab.0.len(), 2, "its place is used again");
+        assert_eq!(slab.get(first), Err(Errno::BADF));
+        assert_eq!((slab.get(second).copied(), slab.get(third).copied()), (Ok('b'), Ok('c')));
+        assert_eq!(slab.remove(first), None);
+        for _ in 0..COUNTS * 2 {
+            let number = slab.insert('d');
+            assert!(number < 1 << 30 && slab.remove(number) == Some('d'));
+        }
+    }
+}

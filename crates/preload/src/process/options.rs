@@ -1,0 +1,137 @@
+//! Options that mean something to the engine. All others stay with the kernel's socket that holds the number: a program can set and read them.
+
+use super::socket::Stage;
+use super::with;
+use crate::errno::{self, Errno, Outcome};
+use crate::{message, real};
+
+/// What the engine knows better than the socket that holds the number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Number(i32),
+    /// Of `TCP_INFO` the first byte; the engine does not say the rest.
+    State(u8),
+}
+
+/// Options that would change what is sent or received.
+const REFUSED: [(i32, i32, &str); 6] = [
+    (libc::IPPROTO_TCP, libc::TCP_ULP, "TCP_ULP"),
+    (libc::IPPROTO_TCP, libc::TCP_REPAIR, "TCP_REPAIR"),
+    (libc::IPPROTO_TCP, libc::TCP_MD5SIG, "TCP_MD5SIG"),
+    (libc::SOL_SOCKET, libc::SO_ZEROCOPY, "SO_ZEROCOPY"),
+    (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, "SO_ATTACH_FILTER"),
+    (libc::SOL_SOCKET, libc::SO_ATTACH_BPF, "SO_ATTACH_BPF"),
+];
+
+const ESTABLISHED: u8 = 1;
+const SYN_SENT: u8 = 2;
+const CLOSE: u8 = 7;
+const LISTEN: u8 = 10;
+
+/// Before an option is set.
+pub(crate) fn allow_option(level: i32, name: i32) -> Outcome<()> {
+    let refused = REFUSED.iter().find(|option| (option.0, option.1) == (level, name));
+    refused.map_or(Ok(()), |(.., text)| {
+        message::once(&format!("setsockopt: {text} is not to be had with the engine (ENOPROTOOPT)"));
+        Err(Errno::NOPROTOOPT)
+    })
+}
+
+/// The kernel's socket has taken an option: so does the engine's.
+pub(crate) fn set_option(index: u32, fd: i32, level: i32, name: i32) -> Outcome<()> {
+    with(|process| {
+        process.settle(index)?;
+        let socket = process.sockets.get(index)?;
+        let number = match socket.stage {
+            Stage::Connected { number, .. } => Some(number),
+            _ => None,
+        };
+        match (level, name) {
+            (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => socket.read_timeout = real::time_option(fd, name),
+            (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => socket.write_timeout = real::time_option(fd, name),
+            (libc::SOL_SOCKET, libc::SO_LINGER) => socket.resets = real::lingers_for_nothing(fd),
+            (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => {
+                socket.is_v6_only = real::option(fd, level, name)? != 0;
+            }
+            (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
+                let is_on = real::option(fd, level, name)? != 0;
+                if std::mem::replace(&mut socket.has_nodelay, is_on) != is_on
+                    && let Some(number) = number
+                {
+                    process.engine()?.set_nodelay(number, is_on).map_err(|error| errno::of(&error))?;
+                }
+            }
+            (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => {
+                let is_on = real::option(fd, level, name)? != 0;
+                if std::mem::replace(&mut socket.has_keepalive, is_on) != is_on
+                    && let Some(number) = number
+                {
+                    process.engine()?.set_keepalive(number, is_on).map_err(|error| errno::of(&error))?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    })?
+}
+
+/// `None`: the kernel's socket knows it.
+pub(crate) fn get_option(index: u32, level: i32, name: i32) -> Outcome<Option<Answer>> {
+    with(|process| {
+        process.settle(index)?;
+        let socket = process.sockets.get(index)?;
+        let is_listening = matches!(socket.stage, Stage::Listening { .. });
+        Ok(match (level, name) {
+            (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => Some(Answer::Number(is_listening.into())),
+            (libc::SOL_SOCKET, libc::SO_ERROR) => {
+                let mut error = socket.error.take();
+                if let Stage::Connected { number, .. } = socket.stage {
+                    let fault = process.engine()?.ready(number).fault;
+                    let socket = process.sockets.get(index)?;
+                    error = fault.filter(|_| !socket.is_error_told).map(|fault| errno::of(&fault.into()));
+                    socket.is_error_told |= error.is_some();
+                }
+                Some(Answer::Number(error.map_or(0, Errno::raw_os_error)))
+            }
+            (libc::IPPROTO_TCP, libc::TCP_INFO) => Some(Answer::State(match socket.stage {
+                Stage::Connected { .. } => ESTABLISHED,
+                Stage::Connecting { .. } => SYN_SENT,
+                Stage::Listening { .. } => LISTEN,
+                Stage::Bound(_) | Stage::Lost => CLOSE,
+            })),
+            _ => None,
+        })
+    })?
+}
+
+/// Whether calls wait.
+pub(crate) fn set_nonblocking(index: u32, is_nonblocking: bool) -> Outcome<()> {
+    with(|process| {
+        process.sockets.get(index)?.is_nonblocking = is_nonblocking;
+        Ok(())
+    })?
+}
+
+/// `FIONREAD`.
+pub(crate) fn unread(index: u32) -> Outcome<usize> {
+    with(|process| {
+        process.settle(index)?;
+        match process.sockets.get(index)?.stage {
+            Stage::Connected { number, .. } => Ok(process.engine()?.ready(number).unread),
+            Stage::Listening { .. } => Err(Errno::INVAL),
+            _ => Ok(0),
+        }
+    })?
+}
+
+/// `SIOCOUTQ`: bytes that are not acknowledged.
+pub(crate) fn unsent(index: u32) -> Outcome<u64> {
+    with(|process| {
+        process.settle(index)?;
+        match process.sockets.get(index)?.stage {
+            Stage::Connected { number, .. } => Ok(process.engine()?.unacknowledged(number)),
+            Stage::Listening { .. } => Err(Errno::INVAL),
+            _ => Ok(0),
+        }
+    })?
+}

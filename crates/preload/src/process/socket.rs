@@ -1,0 +1,199 @@
+//! A socket of the engine: how far it is, and what it is ready for. Several descriptors may be of it.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::Process;
+use crate::address::Family;
+use crate::errno::{self, Errno, Outcome};
+use crate::real;
+use crate::wait::Until;
+
+/// How far a socket is. Numbers are those of the queue pair.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// It has an address, which may be unspecified, and nothing else.
+    Bound(SocketAddr),
+    Connecting {
+        number: u32,
+        local: SocketAddr,
+    },
+    Connected {
+        number: u32,
+        ends: (SocketAddr, SocketAddr),
+    },
+    /// One listener for each family that it serves.
+    Listening {
+        numbers: Vec<u32>,
+        local: SocketAddr,
+    },
+    /// It was a parent's, before a fork.
+    Lost,
+}
+
+/// A socket.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    /// Descriptors of it.
+    pub(super) refs: u32,
+    pub(super) family: Family,
+    pub(super) stage: Stage,
+    pub(super) is_nonblocking: bool,
+    pub(super) is_v6_only: bool,
+    pub(super) has_nodelay: bool,
+    pub(super) has_keepalive: bool,
+    /// A close is a reset.
+    pub(super) resets: bool,
+    pub(super) read_timeout: Option<Duration>,
+    pub(super) write_timeout: Option<Duration>,
+    pub(super) is_write_shut: bool,
+    /// Why a connection has failed, until somebody is told.
+    pub(super) error: Option<Errno>,
+    /// Somebody was told why it is over: reads say the end from then on.
+    pub(super) is_error_told: bool,
+    /// Sets that it is in, and by which descriptor.
+    pub(super) watchers: Vec<(u32, i32)>,
+}
+
+impl Socket {
+    /// The engine's, in the place of a socket of the kernel's whose options it takes over.
+    pub(super) fn in_place_of(fd: i32, family: Family, local: SocketAddr) -> Self {
+        let is_on = |level, name| real::option(fd, level, name).is_ok_and(|value| value != 0);
+        Self {
+            refs: 1,
+            family,
+            stage: Stage::Bound(local),
+            is_nonblocking: real::is_nonblocking(fd).unwrap_or(false),
+            is_v6_only: family == Family::V6 && is_on(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
+            has_nodelay: is_on(libc::IPPROTO_TCP, libc::TCP_NODELAY),
+            has_keepalive: is_on(libc::SOL_SOCKET, libc::SO_KEEPALIVE),
+            resets: real::lingers_for_nothing(fd),
+            read_timeout: real::time_option(fd, libc::SO_RCVTIMEO),
+            write_timeout: real::time_option(fd, libc::SO_SNDTIMEO),
+            is_write_shut: false,
+            error: None,
+            is_error_told: false,
+            watchers: Vec::new(),
+        }
+    }
+
+    /// A connection of this listener.
+    pub(super) fn accepted(&self, number: u32, ends: (SocketAddr, SocketAddr), is_nonblocking: bool) -> Self {
+        Self {
+            refs: 1,
+            stage: Stage::Connected { number, ends },
+            is_nonblocking,
+            error: None,
+            is_error_told: false,
+            is_write_shut: false,
+            watchers: Vec::new(),
+            ..*self
+        }
+    }
+
+    /// Whether it is reset when it is closed, and its numbers, which are the caller's now.
+    pub(super) fn take_numbers(&mut self) -> (bool, Vec<u32>) {
+        let numbers = match &mut self.stage {
+            Stage::Connecting { number, .. } | Stage::Connected { number, .. } => vec![*number],
+            Stage::Listening { numbers, .. } => std::mem::take(numbers),
+            Stage::Bound(_) | Stage::Lost => Vec::new(),
+        };
+        self.stage = Stage::Lost;
+        (self.resets, numbers)
+    }
+
+    pub(super) fn lose(&mut self) {
+        self.stage = Stage::Lost;
+    }
+
+    pub(super) fn until_read(&self, is_nonblocking: bool) -> Until {
+        if is_nonblocking || self.is_nonblocking { Until::Now } else { Until::within(self.read_timeout) }
+    }
+
+    pub(super) fn until_written(&self, is_nonblocking: bool) -> Until {
+        if is_nonblocking || self.is_nonblocking { Until::Now } else { Until::within(self.write_timeout) }
+    }
+}
+
+const IN: u32 = (libc::POLLIN | libc::POLLRDNORM) as u32;
+const OUT: u32 = (libc::POLLOUT | libc::POLLWRNORM) as u32;
+const END: u32 = libc::POLLRDHUP as u32;
+const HUP: u32 = libc::POLLHUP as u32;
+const ERR: u32 = libc::POLLERR as u32;
+
+impl Process {
+    /// What has become of a connection that is being opened: it is one, or has failed and can be asked why.
+    pub(super) fn settle(&mut self, index: u32) -> Outcome<()> {
+        let socket = self.sockets.get(index)?;
+        let Stage::Connecting { number, local, .. } = socket.stage else { return Ok(()) };
+        let outcome = self.engine()?.outcome(number);
+        let is_stopped = self.engine()?.is_stopped();
+        let socket = self.sockets.get(index)?;
+        match outcome {
+            Ok(None) if !is_stopped => return Ok(()),
+            Ok(None) => (socket.error, socket.stage) = (Some(Errno::NETDOWN), Stage::Bound(local)),
+            Ok(Some(ends)) => {
+                socket.stage = Stage::Connected { number, ends };
+                return self.apply_options(index, number);
+            }
+            Err(error) => (socket.error, socket.stage) = (Some(errno::of(&error)), Stage::Bound(local)),
+        }
+        self.engine()?.close(number, false);
+        self.own(number, None);
+        Ok(())
+    }
+
+    /// Options that were set before it was a connection.
+    pub(super) fn apply_options(&mut self, index: u32, number: u32) -> Outcome<()> {
+        let socket = self.sockets.get(index)?;
+        let (nodelay, keepalive) = (socket.has_nodelay, socket.has_keepalive);
+        let engine = self.engine()?;
+        // A connection that is over has no use for them.
+        if nodelay {
+            let _ = engine.set_nodelay(number, true);
+        }
+        if keepalive {
+            let _ = engine.set_keepalive(number, true);
+        }
+        Ok(())
+    }
+
+    /// What a socket is ready for, in the bits of `poll` and `epoll`. That there is room is only found out for those who want it.
+    pub(super) fn events(&mut self, index: u32, wants: u32) -> u32 {
+        if self.settle(index).is_err() {
+            return ERR | HUP;
+        }
+        let Ok(socket) = self.sockets.get(index) else { return 0 };
+        let (has_error, is_shut, is_told) =
+            (socket.error.is_some(), socket.is_write_shut, socket.is_error_told);
+        let number = match &socket.stage {
+            Stage::Lost => return IN | OUT | ERR | HUP,
+            Stage::Bound(_) if has_error => return IN | OUT | ERR | HUP | END,
+            Stage::Bound(_) => return OUT | HUP,
+            Stage::Connecting { .. } => return 0,
+            Stage::Listening { numbers, .. } => {
+                let numbers = numbers.clone();
+                let Ok(engine) = self.engine() else { return 0 };
+                // Without an engine nobody comes any more: no reason to wake a server again and again.
+                let has_next = |&number: &u32| {
+                    let ready = engine.ready(number);
+                    ready.is_readable && ready.fault.is_none()
+                };
+                return if numbers.iter().any(has_next) { IN } else { 0 };
+            }
+            Stage::Connected { number, .. } => *number,
+        };
+        let Ok(engine) = self.engine() else { return ERR | HUP };
+        let ready = engine.ready(number);
+        let mut events = if ready.is_readable { IN } else { 0 };
+        if ready.has_ended {
+            events |= END | if is_shut { HUP } else { 0 };
+        }
+        if ready.fault.is_some() {
+            events |= IN | OUT | HUP | END | if is_told { 0 } else { ERR };
+        } else if wants & OUT != 0 && engine.room(number).map_or(true, |room| room > 0) {
+            events |= OUT;
+        }
+        events
+    }
+}
