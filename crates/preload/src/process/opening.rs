@@ -213,6 +213,10 @@ fn connect_ours(index: u32, remote: SocketAddr) -> Outcome<()> {
         process.begin_connect(index, remote)?;
         Ok(process.sockets.get(index)?.until_written(false))
     })??;
+    if matches!(until, Until::Now) {
+        // What has become of it is asked later, however fast the engine was: programs are used to that from the kernel.
+        return Err(Errno::INPROGRESS);
+    }
     let outcome = wait_for(index, until, |process| {
         process.settle(index)?;
         let socket = process.sockets.get(index)?;
