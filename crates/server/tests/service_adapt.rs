@@ -7,7 +7,7 @@ use millrace_core::limits::PLAY_DELAY_NS;
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtcp::ReportBlock;
 use millrace_server::service::adapt::Trouble;
-use millrace_server::service::{Cause, Event, Refusal, RenditionWish, StreamKey};
+use millrace_server::service::{Cause, Event, Need, OpenError, Refusal, RenditionWish, StreamKey};
 use rtsp_support::SECOND;
 use service_support::*;
 
@@ -200,16 +200,92 @@ fn what_was_heard_before_a_pause_counts_for_nothing_behind_it() {
     desk.close(key);
 }
 
-/// What cannot be opened is not tried each second: the operator is told each time.
+fn told(desk: &Desk, name: &str) -> usize {
+    let is_it = |event: &&Event| matches!(event, Event::Broken { title, .. } if title == name);
+    desk.events.iter().filter(is_it).count()
+}
+
+/// What cannot be opened is left alone, and the next one is sent; who wishes for it is told that it cannot be had.
 #[test]
-fn what_cannot_be_opened_is_tried_as_seldom_as_anything() {
+fn what_cannot_be_opened_is_left_alone_for_ten_minutes() {
     let mut desk = Desk::new();
     let key = by_tcp(&mut desk);
     desk.titles.0.lock().unwrap().broken = Some("turning@480p".to_owned());
-    live(&mut desk, key, 18, |second| second * 900);
-    let told = |event: &&Event| matches!(event, Event::Broken { title, .. } if title == "turning@480p");
-    assert_eq!(desk.events.iter().filter(told).count(), 2);
-    assert_eq!((sent(&desk, key).as_str(), desk.counters.rendition_changes), ("1080p", 0));
+    let down = live(&mut desk, key, 18, |second| second * 900);
+    assert_eq!((sent(&desk, key).as_str(), down.len(), told(&desk, "turning@480p")), ("720p", 1, 1));
+    // It still reads too slowly, and so does another viewer.
+    let other = by_tcp(&mut desk);
+    live(&mut desk, key, 60, |second| 1_000 + second * 700);
+    assert_eq!((sent(&desk, key), sent(&desk, other)), ("720p".to_owned(), "720p".to_owned()));
+    assert_eq!(told(&desk, "turning@480p"), 1);
+    let wish = RenditionWish::Named("480p".to_owned());
+    assert_eq!(desk.service.set_rendition(desk.now, key, &wish, None), Err(Refusal::Broken));
+    desk.close(other);
+    desk.close(key);
+    // Ten minutes behind that it is tried again.
+    desk.wait(600 * SECOND);
+    let key = by_tcp(&mut desk);
+    desk.settle();
+    let before = told(&desk, "turning@480p");
+    live(&mut desk, key, 5, |second| second * 900);
+    assert_eq!(told(&desk, "turning@480p"), before + 1);
+    desk.close(key);
+}
+
+/// The same where what is asked for is answered later, and no request waits for the answer.
+#[test]
+fn what_turns_out_not_to_open_is_not_asked_for_again() {
+    let mut desk = Desk::new();
+    let (key, other) = (by_tcp(&mut desk), by_tcp(&mut desk));
+    desk.titles.0.lock().unwrap().on_disk = true;
+    let fails = |need: &Need, failing: &[&str]| failing.contains(&need.title.as_str());
+    let mut asked = Vec::new();
+    let mut seconds = |desk: &mut Desk, seconds, from: u64, failing: &[&str]| {
+        for second in from..from + seconds {
+            desk.engine.behind_ns = second * 900 * MS;
+            desk.wait(SECOND);
+            while desk.titles.is_opening() {
+                let need = desk.titles.0.lock().unwrap().begun[0].clone();
+                let broken = || Err(OpenError::Broken("meta-1316.mrp: checksum mismatch".into()));
+                desk.titles.answer(if fails(&need, failing) { broken() } else { Ok(()) });
+                asked.push(need.title);
+                assert!(desk.service.take_openings(desk.now).is_empty());
+                desk.settle();
+            }
+        }
+        std::mem::take(&mut asked)
+    };
+    let both = ["turning@480p", "turning@720p"];
+    assert_eq!(seconds(&mut desk, 40, 0, &both), both, "each once, for both viewers");
+    assert_eq!((told(&desk, both[0]), told(&desk, both[1])), (1, 1));
+    assert_eq!((sent(&desk, key).as_str(), sent(&desk, other).as_str()), ("1080p", "1080p"));
+    // Ten minutes behind that they can be had.
+    assert_eq!(seconds(&mut desk, 550, 40, &[]), [""; 0]);
+    let asked = seconds(&mut desk, 40, 590, &[]);
+    assert!(asked.iter().all(|title| title == "turning@480p") && !asked.is_empty(), "{asked:?}");
+    assert_eq!((sent(&desk, key).as_str(), sent(&desk, other).as_str()), ("480p", "480p"));
+    desk.close(other);
+    desk.close(key);
+}
+
+/// A full cache is no fault of the title: it is asked for again.
+#[test]
+fn what_found_no_room_in_the_cache_is_asked_for_again() {
+    let mut desk = Desk::new();
+    let key = by_tcp(&mut desk);
+    desk.titles.0.lock().unwrap().on_disk = true;
+    let mut asked = 0;
+    live(&mut desk, key, 10, |second| second * 900);
+    while desk.titles.is_opening() {
+        asked += 1;
+        desk.titles.answer(Err(OpenError::Full));
+        desk.service.take_openings(desk.now);
+        live(&mut desk, key, 1, |_| 10_000 + asked * 900);
+        if asked == 5 {
+            break;
+        }
+    }
+    assert_eq!((asked, told(&desk, "turning@480p")), (5, 0));
     desk.close(key);
 }
 

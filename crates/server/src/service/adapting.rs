@@ -78,7 +78,9 @@ impl Service {
                 Err(refusal) => refusal,
             };
             // Who has seen one rendition goes on with it.
-            let helps = own.is_none() && refusal.is_of_rate() && renditions.begin_lower();
+            let helps = own.is_none()
+                && refusal.is_of_rate()
+                && renditions.begin_lower(|all, one| self.unread.allows(now, all, one));
             let lacking = lacking.get_or_insert(refusal);
             if !helps {
                 return Err(lacking.clone());
@@ -103,27 +105,40 @@ impl Service {
 
     fn adapt(&mut self, now: Instant, key: StreamKey) {
         let basis = self.config.rate_basis;
-        let Some(stream) = self.streams.get_mut(&key) else { return };
-        let Some(verdict) = stream.renditions.adapter.verdict(now) else { return };
+        let Self { streams, unread, .. } = self;
+        let Some(Stream { renditions, .. }) = streams.get_mut(&key) else { return };
+        let Some(verdict) = renditions.adapter.verdict(now) else { return };
+        let can = |rendition: &usize| unread.allows(now, renditions, *rendition);
         let (wanted, cause) = match verdict {
-            Verdict::Up => (stream.renditions.higher(), Cause::Recovered),
+            Verdict::Up => (renditions.higher(can), Cause::Recovered),
             Verdict::Down { through_permille, trouble } => {
-                (stream.renditions.lower(through_permille, basis), Cause::Trouble(trouble))
+                (renditions.lower(through_permille, basis, can), Cause::Trouble(trouble))
             }
         };
         let Some(wanted) = wanted else { return };
-        match self.want_rendition(now, key, wanted, cause, None) {
+        match self.go_over(now, key, wanted, cause) {
             Ok(()) => self.note_change(now, key, verdict == Verdict::Up),
             // It is there the next time.
             Err(Refusal::Opening | Refusal::TooManyOpenings) => {}
+            // The next time it is another one.
+            Err(refusal) if refusal.is_of_title() => {}
             Err(_) if verdict == Verdict::Up => {
                 if let Some(stream) = self.streams.get_mut(&key) {
                     stream.renditions.adapter.refused(now);
                 }
             }
-            // It cannot be opened, which the operator has been told; not again the next second.
+            // Not again the next second.
             Err(_) => self.note_change(now, key, false),
         }
+    }
+
+    /// The server's own wish. What cannot be opened, which the operator has been told, is left alone for a while.
+    fn go_over(&mut self, now: Instant, key: StreamKey, wanted: usize, cause: Cause) -> Result<(), Refusal> {
+        let wish = self.want_rendition(now, key, wanted, cause, None);
+        if wish.as_ref().is_err_and(Refusal::is_of_title) {
+            self.leave_alone(now, key, wanted);
+        }
+        wish
     }
 
     /// Nothing that was heard of what was sent before says anything of what is sent now.
@@ -144,12 +159,14 @@ impl Service {
         };
         let mut gone: u64 = newest.iter().filter_map(|key| relief(self, *key)).sum();
         for key in newest {
-            let Some(stream) = self.streams.get_mut(&key).filter(|_| gone < packets_per_s) else { continue };
+            let Self { streams, unread, .. } = self;
+            let Some(stream) = streams.get_mut(&key).filter(|_| gone < packets_per_s) else { continue };
             stream.renditions.adapter.pressure();
             let may_change = stream.adapts() && stream.renditions.adapter.may_change(now);
-            let Some(lowest) = stream.renditions.lowest().filter(|_| may_change) else { continue };
+            let lowest = stream.renditions.lowest(|one| unread.allows(now, &stream.renditions, *one));
+            let Some(lowest) = lowest.filter(|_| may_change) else { continue };
             // Who cannot change is left to what comes behind this.
-            if self.want_rendition(now, key, lowest, Cause::Trouble(Trouble::Overload), None).is_ok() {
+            if self.go_over(now, key, lowest, Cause::Trouble(Trouble::Overload)).is_ok() {
                 self.note_change(now, key, false);
                 gone += relief(self, key).unwrap_or(0);
             }

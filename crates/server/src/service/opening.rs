@@ -47,9 +47,11 @@ impl Openings {
         self.waiting.get(&conn).is_some_and(|waiting| waiting.failed.contains(need))
     }
 
-    /// An answer has come. Adds the connections whose requests have all their answers now.
-    fn answered(&mut self, need: &Need, result: &Result<(), OpenError>, complete: &mut Vec<ConnKey>) {
-        for conn in self.under_way.remove(need).unwrap_or_default() {
+    /// An answer has come. Adds the connections whose requests have all their answers now; `false` if no request has waited for it.
+    fn answered(&mut self, need: &Need, result: &Result<(), OpenError>, complete: &mut Vec<ConnKey>) -> bool {
+        let conns = self.under_way.remove(need).unwrap_or_default();
+        let is_awaited = !conns.is_empty();
+        for conn in conns {
             let Some(waiting) = self.waiting.get_mut(&conn) else { continue };
             waiting.missing -= 1;
             if result.is_err() {
@@ -59,6 +61,7 @@ impl Openings {
                 complete.push(conn);
             }
         }
+        is_awaited
     }
 
     fn forget(&mut self, conn: ConnKey) {
@@ -88,11 +91,16 @@ impl Service {
     }
 
     /// Takes what the library has answered; returns the connections whose requests can be made again, in the order of the answers.
-    pub fn take_openings(&mut self) -> Vec<ConnKey> {
+    pub fn take_openings(&mut self, now: Instant) -> Vec<ConnKey> {
         let mut complete = Vec::new();
         self.library.rearm();
         while let Some((need, result)) = self.library.poll_answer() {
-            self.openings.answered(&need, &result, &mut complete);
+            let is_awaited = self.openings.answered(&need, &result, &mut complete);
+            if let Err(error) = result.as_ref()
+                && !is_awaited
+            {
+                self.note_unopened(now, need.title, error);
+            }
         }
         complete
     }

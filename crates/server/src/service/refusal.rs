@@ -139,6 +139,11 @@ impl Refusal {
         is_full || matches!(self, Self::Rate { .. } | Self::AddressRate { .. })
     }
 
+    /// Whether the title itself cannot be opened, as things are.
+    pub(super) fn is_of_title(&self) -> bool {
+        matches!(self, Self::Broken | Self::Unfit(_) | Self::TimedOut | Self::MembersLost(_))
+    }
+
     /// What is used up, if that is the reason.
     pub fn resource(&self) -> Option<&'static str> {
         Some(match self {

@@ -16,7 +16,7 @@ use millrace_core::limits::ladder::FIT_CLOCK_TICKS;
 use millrace_core::rendition::RenditionName;
 use millrace_core::scale::Scale;
 use millrace_core::time::{Instant, MediaTicks};
-use millrace_offload::command::{Command, Cut, Numbering, RunSpec};
+use millrace_offload::command::{Command, Cut, FailReason, Numbering, RunSpec};
 
 use super::Service;
 use super::adapt::{Adapter, Trouble};
@@ -135,6 +135,11 @@ impl Renditions {
         self.all.get(rendition).filter(|_| rendition != self.own).map(|rendition| rendition.title.as_str())
     }
 
+    /// Whether the title of this name was made for this one.
+    pub(super) fn have_made(&self, name: &str) -> bool {
+        (0..self.all.len()).any(|rendition| self.made(rendition) == Some(name))
+    }
+
     /// Whether the made title of this name is sent, or is to be.
     pub(super) fn needs(&self, name: &str) -> bool {
         [self.sent, self.wanted].into_iter().any(|rendition| self.made(rendition) == Some(name))
@@ -173,31 +178,36 @@ impl Renditions {
         self.sent != self.wanted
     }
 
-    /// The next better one.
-    pub(super) fn higher(&self) -> Option<usize> {
-        self.sent.checked_sub(1)
+    /// The next better one of those that can be had: all but what is left alone for a while.
+    pub(super) fn higher(&self, can: impl Fn(&usize) -> bool) -> Option<usize> {
+        (0..self.sent).rev().find(can)
     }
 
-    /// The lowest one, if that is not sent.
-    pub(super) fn lowest(&self) -> Option<usize> {
-        self.all.len().checked_sub(1).filter(|lowest| *lowest > self.sent)
+    /// The lowest one of those, if that is not sent.
+    pub(super) fn lowest(&self, can: impl Fn(&usize) -> bool) -> Option<usize> {
+        (self.sent + 1..self.all.len()).rev().find(can)
     }
 
-    /// To begin with the next lower one, if the server chooses and there is one.
-    pub(super) fn begin_lower(&mut self) -> bool {
-        let has_lower = self.is_auto && self.wanted + 1 < self.all.len();
-        if has_lower {
-            self.wanted += 1;
-            self.sent = self.wanted;
+    /// To begin with the next lower one of those, if the server chooses and there is one.
+    pub(super) fn begin_lower(&mut self, can: impl Fn(&Self, usize) -> bool) -> bool {
+        let mut lower = self.wanted + 1..self.all.len();
+        let lower = lower.find(|rendition| self.is_auto && can(self, *rendition));
+        if let Some(lower) = lower {
+            (self.wanted, self.sent) = (lower, lower);
         }
-        has_lower
+        lower.is_some()
     }
 
-    /// The best one that needs no more than this share of what is sent, in thousandths, or the lowest.
-    pub(super) fn lower(&self, through_permille: u64, basis: RateBasis) -> Option<usize> {
-        let lowest = self.lowest()?;
+    /// The best one of those that needs no more than this share of what is sent, in thousandths, or the lowest.
+    pub(super) fn lower(
+        &self,
+        through_permille: u64,
+        basis: RateBasis,
+        can: impl Fn(&usize) -> bool,
+    ) -> Option<usize> {
+        let lowest = self.lowest(&can)?;
         let through = self.rate(self.sent, basis).saturating_mul(through_permille) / 1_000;
-        let fits = |rendition: &usize| self.rate(*rendition, basis) <= through;
+        let fits = |rendition: &usize| self.rate(*rendition, basis) <= through && can(rendition);
         Some((self.sent + 1..lowest).find(fits).unwrap_or(lowest))
     }
 
@@ -544,6 +554,9 @@ impl Service {
             // The run that lasts is at its end: what is wanted comes with the next one.
             Missed::Refused => {}
             Missed::Failed(reason) => {
+                if matches!(reason, FailReason::ReadError(_)) {
+                    self.leave_alone(now, key, rendition);
+                }
                 let Some(stream) = self.streams.get_mut(&key) else { return };
                 if stream.renditions.wanted == rendition {
                     stream.renditions.wanted = stream.renditions.sent;

@@ -1,4 +1,5 @@
-//! Titles made of others that could not be read: whoever asks for their speed has the nearest other one until they may have been repaired.
+//! Titles made of others that could not be read or opened: whoever asks for their speed has the nearest other one, and the server sends nobody
+//! their bit rate, until they may have been repaired.
 
 use std::collections::VecDeque;
 
@@ -8,6 +9,8 @@ use millrace_offload::command::FailReason;
 
 use super::Service;
 use super::event::Event;
+use super::ports::OpenError;
+use super::rendition::Renditions;
 use super::stream::StreamKey;
 
 /// The last ones, the oldest first: their names, and when a viewer came to what cannot be read.
@@ -26,16 +29,46 @@ impl Unread {
     pub(super) fn has(&self, now: Instant, name: &str) -> bool {
         self.0.iter().any(|(other, at)| other == name && now.ns_since(*at) < UNREAD_NS)
     }
+
+    /// Whether the server may choose this one of a title's renditions.
+    pub(super) fn allows(&self, now: Instant, all: &Renditions, rendition: usize) -> bool {
+        all.made(rendition).is_none_or(|name| !self.has(now, name))
+    }
 }
 
 impl Service {
     /// A stream has failed. It ends all the same: its viewer was told a speed and a range, and RTSP has no word for others while it plays.
     pub(super) fn note_unread(&mut self, now: Instant, key: StreamKey, reason: FailReason) {
         let Some(stream) = self.streams.get(&key) else { return };
-        let made = stream.trick(stream.scale()).filter(|_| matches!(reason, FailReason::ReadError(_)));
-        let Some(title) = made.map(|made| made.entry.name.clone()) else { return };
+        if !matches!(reason, FailReason::ReadError(_)) {
+            return;
+        }
+        if stream.scale().is_normal() {
+            return self.leave_alone(now, key, stream.renditions.sent);
+        }
+        let Some(title) = stream.trick(stream.scale()).map(|made| made.entry.name.clone()) else { return };
         self.unread.note(now, title.clone());
         let reason = format!("{reason}; viewers get the nearest other speed for ten minutes");
+        self.tell(Event::Broken { title, reason });
+    }
+
+    /// A rendition of a stream's title could not be read or opened. Who wishes for it by its name gets it all the same, if it can be had.
+    pub(super) fn leave_alone(&mut self, now: Instant, key: StreamKey, rendition: usize) {
+        let made = self.streams.get(&key).and_then(|stream| stream.renditions.made(rendition));
+        if let Some(title) = made.map(str::to_owned) {
+            self.unread.note(now, title);
+        }
+    }
+
+    /// A title could not be opened, and no request is refused for that: if it is a rendition, the server has wished for it, and would again the
+    /// next second.
+    pub(super) fn note_unopened(&mut self, now: Instant, title: String, error: &OpenError) {
+        let is_made = |stream: &super::Stream| stream.renditions.have_made(&title);
+        if *error == OpenError::Full || !self.streams.values().any(is_made) {
+            return;
+        }
+        self.unread.note(now, title.clone());
+        let reason = format!("{error}; the server sends nobody this bit rate for ten minutes");
         self.tell(Event::Broken { title, reason });
     }
 }

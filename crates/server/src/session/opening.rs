@@ -11,7 +11,7 @@ use crate::service::{ConnKey, Refusal};
 impl Server {
     /// The library has answered: carries out what has waited for that.
     pub fn take_openings(&mut self, now: Instant) {
-        for conn in self.service.take_openings() {
+        for conn in self.service.take_openings(now) {
             if let Some(request) = self.take_waiting(conn) {
                 self.carry_out(now, conn, &request);
             }
