@@ -133,3 +133,24 @@ fn the_size_from_before_a_black_hole_is_tried_first_and_then_what_lies_between()
     let (found, _) = search(&mut mtu, 4000, 702);
     assert!(found <= 4000 && 4000 - found < MTU_STEP, "{found}");
 }
+
+#[test]
+fn a_report_of_just_the_probe_s_size_is_not_about_the_probe() {
+    for (less, found) in [(0, 5198), (1, 1448)] {
+        let mut mtu = Mtu::new(1448, 8948, at_s(0));
+        let probes = (1..20).map(|step| {
+            let Wish::Probe(len) = mtu.wants(&chance(1000 * step)) else { panic!("it is probed for") };
+            assert!(mtu.sent(len));
+            if len == 8948 {
+                mtu.probe_lost(0, at_s(1000 * step));
+            }
+            (len, step)
+        });
+        let (len, step) = { probes }.find(|(len, _)| *len < 8948).unwrap();
+        assert_eq!(len, 5198);
+        // Something else was larger than that.
+        assert!(mtu.too_big(len - less, at_s(1000 * step)));
+        mtu.arrived(len, at_s(1000 * step));
+        assert_eq!(mtu.mss(), found, "{less} less");
+    }
+}

@@ -88,6 +88,18 @@ mod tests {
     }
 
     #[test]
+    fn the_largest_offset_and_counter_are_added_without_an_overflow() {
+        let (flow, ports) = (flow("198.51.100.7:80"), 0..=u16::MAX);
+        let [a, b, c, d, rest] = *flow.words();
+        let offset = |key: u64| HashKey::new([key, 2]).strong(&[a, b, c, d, rest, OFFSET]) as u32;
+        let key = (0..).find(|key| offset(*key) > u32::MAX - u32::from(u16::MAX)).unwrap();
+        let mut ports = Ports::new(HashKey::new([key, 2]), 3, ports);
+        ports.counters.fill(u16::MAX);
+        let expected = offset(key).wrapping_add(u32::from(u16::MAX)) as u16;
+        assert_eq!(ports.pick(&flow, |_| true), Some(expected));
+    }
+
+    #[test]
     fn other_remote_ends_and_other_keys_begin_elsewhere() {
         let first = |key, remote: &str| {
             Ports::new(HashKey::new([key, 2]), 3, 1024..=u16::MAX).pick(&flow(remote), |_| true).unwrap()

@@ -44,6 +44,7 @@ fn records_stay_for_two_lifetimes_in_the_order_in_which_they_came() {
     let lifetime = u64::from(TIME_WAIT_MS) * MS;
     waits.insert(&flow(2), ended, Instant(5 * MS));
     assert_eq!((waits.len(), waits.due(Instant(3 * MS))), (2, Some(Instant(lifetime))));
+    assert!(!waits.is_empty());
     assert_eq!(waits.expire(Instant(lifetime - 1), 9), 0);
     assert_eq!(waits.expire(Instant(lifetime), 9), 1);
     assert_eq!(

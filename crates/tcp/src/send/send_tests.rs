@@ -338,3 +338,11 @@ fn bytes_that_are_to_be_whole_are_queued_whole_or_not_at_all() {
     assert_eq!((store.free_host_pages(), queue.end()), (0, Seq(2 * HOST_PAGE_BYTES as u32)));
     assert!(!store.append_whole(&mut queue, &[&[3]]));
 }
+
+#[test]
+fn its_size_counts_all_descriptors_and_pages() {
+    let (store, bytes) = (Store::new(300, 20), Store::bytes(300, 20));
+    let pages = 20 * crate::limits::HOST_PAGE_BYTES;
+    let all = size_of_val(&*store.descriptors) + pages;
+    assert!(bytes >= all && bytes < all + pages, "{bytes} for {all}");
+}
