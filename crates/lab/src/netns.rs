@@ -44,7 +44,7 @@ fn run(program: &str, args: &[&str]) -> anyhow::Result<()> {
 }
 
 /// What a program printed that ended well.
-fn output_of(program: &str, args: &[&str]) -> anyhow::Result<String> {
+pub(crate) fn output_of(program: &str, args: &[&str]) -> anyhow::Result<String> {
     let output =
         Command::new(program).args(args).output().with_context(|| format!("{program}: cannot be started"))?;
     if !output.status.success() {

@@ -137,6 +137,17 @@ fn every_benchmark_runs_and_keeps_the_form() {
                 let figures = report["rows"][0]["figures"].as_array().unwrap();
                 assert!(figures.iter().all(|figure| figure["value"].as_f64().unwrap() > 0.0), "{report}");
             }
+            "toe" => {
+                // Each way, each size, each contender has moved bytes.
+                let rows = report["rows"].as_array().unwrap();
+                let rates = rows.iter().filter_map(|row| {
+                    let figures = row["figures"].as_array()?;
+                    figures.iter().find(|figure| figure["name"] == "rate" && figure["unit"] == "Gb/s")
+                });
+                let rates: Vec<f64> = rates.filter_map(|figure| figure["value"].as_f64()).collect();
+                assert_eq!(rates.len(), 28, "{report}");
+                assert!(rates.iter().all(|rate| *rate > 0.0), "{report}");
+            }
             "rx" => assert!(promise(&report, "rx-gro-rate")["value"].as_f64().unwrap() > 0.0, "{report}"),
             _ => {}
         }

@@ -21,6 +21,7 @@ mod switches;
 mod tcp;
 mod tcp_frames;
 mod tcp_turns;
+mod toe;
 mod transforms;
 mod tx;
 
@@ -34,6 +35,7 @@ pub const ALL: &[Bench] = &[
     tcp::BENCH,
     tcp_turns::BENCH,
     tcp_frames::BENCH,
+    toe::BENCH,
     reads::BENCH,
     parity::BENCH,
     engine::BENCH,

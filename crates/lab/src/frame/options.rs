@@ -40,6 +40,8 @@ pub struct Options {
     pub offload: Option<bool>,
     /// How our server sends UDP packets: `kernel` or `xdp`, its own choice if not said.
     pub backend: Option<String>,
+    /// The offload engine has a TUN device, not an Ethernet interface by AF_XDP.
+    pub tun: bool,
     /// How often the measured part is repeated.
     pub runs: Option<usize>,
     /// Cores that the server may use.
@@ -81,6 +83,7 @@ impl Options {
             only: Vec::new(),
             offload: None,
             backend: None,
+            tun: false,
             runs: None,
             cores: None,
             cancel: Arc::new(AtomicBool::new(false)),

@@ -93,6 +93,9 @@ struct WhatArgs {
     /// How our server sends UDP packets, as in `serve --backend`
     #[arg(long, value_name = "HOW", value_parser = ["kernel", "xdp"])]
     backend: Option<String>,
+    /// The offload engine behind a TUN device, not at an Ethernet interface by AF_XDP
+    #[arg(long)]
+    tun: bool,
     /// Command line of a server to measure instead of ours
     #[arg(long, value_name = "COMMAND", requires = "url")]
     server_cmd: Option<String>,
@@ -141,6 +144,7 @@ impl WhatArgs {
             ("only", list(&self.only)),
             ("offload", offload),
             ("backend", self.backend.clone()),
+            ("tun", self.tun.then(String::new)),
             ("server-cmd", self.server_cmd.clone()),
             ("url", self.url.clone()),
         ];
@@ -159,9 +163,11 @@ impl BenchArgs {
         let mut words = vec!["millrace bench".to_owned(), self.name.clone()];
         words.extend(self.quick.then(|| "--quick".to_owned()));
         words.extend(self.tiny.then(|| "--tiny".to_owned()));
-        words.extend(
-            self.what.given().into_iter().map(|(name, value)| format!("--{name} {}", quoted(&value))),
-        );
+        words.extend(self.what.given().into_iter().map(|(name, value)| match value.as_str() {
+            // A switch has no value.
+            "" => format!("--{name}"),
+            value => format!("--{name} {}", quoted(value)),
+        }));
         words.join(" ")
     }
 
@@ -182,6 +188,7 @@ impl BenchArgs {
             only: what.only.clone(),
             offload: what.offload.map(|s| s == Switch::On),
             backend: what.backend.clone(),
+            tun: what.tun,
             runs: what.runs.map(usize::from),
             cores: what.cores.map(usize::from),
             cancel: super::cancel_on_signals()?,

@@ -1,0 +1,140 @@
+//! What the application's copy alone takes: memcpy over the same walk, and the copy through the engine's words with another processor at the other end,
+//! without sockets, requests or events.
+
+use std::hint::{black_box, spin_loop};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use millrace_core::shared::Words;
+
+use super::rig::{Places, become_};
+use super::work::Way;
+use crate::frame::stats::median;
+use crate::frame::ticks::clock;
+
+/// Bytes of a chunk that the engine's side copies at once, as the engine does.
+const PIECE: usize = 16 << 10;
+
+/// Nanoseconds a byte.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Copies {
+    /// memcpy, by one processor alone.
+    pub(super) bare: f64,
+    /// Through words that the other processor writes or reads.
+    pub(super) across: f64,
+}
+
+/// Measures both over a walk of `walk` bytes, into or from an area of `area` bytes, which is used again and again.
+pub(super) fn measure(
+    way: Way,
+    chunk: usize,
+    walk: usize,
+    area: usize,
+    places: &Places,
+    length: Duration,
+) -> anyhow::Result<Copies> {
+    let mut bytes = vec![0x47; walk.max(chunk)];
+    let (app, other) = (places.app, places.engine);
+    std::thread::scope(|scope| {
+        let host = scope.spawn(|| -> anyhow::Result<Copies> {
+            become_("bench-copy", app)?;
+            let bare = bare(way, chunk, &mut bytes, area, length);
+            let across = across(way, chunk, &mut bytes, area, other, length)?;
+            Ok(Copies { bare, across })
+        });
+        host.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Median of the chunks: what interrupts a chunk is no copy.
+fn bare(way: Way, chunk: usize, walk: &mut [u8], area: usize, length: Duration) -> f64 {
+    let mut area = vec![1_u8; area.max(chunk)];
+    let mut took = Vec::new();
+    let end = Instant::now() + length;
+    let slots = area.len() / chunk;
+    for n in 0.. {
+        if n % 16 == 0 && Instant::now() >= end && n > walk.len() / chunk {
+            break;
+        }
+        let at = n % (walk.len() / chunk) * chunk;
+        let (mine, shared) = (&mut walk[at..at + chunk], &mut area[n % slots * chunk..][..chunk]);
+        let from = clock().now();
+        match way {
+            Way::Send => shared.copy_from_slice(mine),
+            Way::Receive => mine.copy_from_slice(shared),
+        }
+        took.push(clock().ns(from, clock().now()));
+        black_box((mine, shared));
+    }
+    median(&took) / chunk as f64
+}
+
+/// The other side takes or fills each chunk of the area on its processor before it is used again.
+fn across(
+    way: Way,
+    chunk: usize,
+    walk: &mut [u8],
+    area: usize,
+    other: usize,
+    length: Duration,
+) -> anyhow::Result<f64> {
+    let slots = (area / chunk).max(2) as u64;
+    let words = Words::new(slots as usize * chunk / 8);
+    let (put, taken, stop) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    let at = |n: u64| (n % slots) as usize * chunk;
+    std::thread::scope(|scope| {
+        let far = scope.spawn(|| -> anyhow::Result<()> {
+            become_("bench-copy", other)?;
+            let mut piece = vec![0x47; PIECE.min(chunk)];
+            for n in 0.. {
+                // Sending it takes what was put, receiving it puts where there is room.
+                let is_there = || match way {
+                    Way::Send => put.load(Ordering::Acquire) > n,
+                    Way::Receive => n < taken.load(Ordering::Acquire) + slots,
+                };
+                while !is_there() {
+                    if stop.load(Ordering::Relaxed) {
+                        return Ok(());
+                    }
+                    spin_loop();
+                }
+                for skip in (0..chunk).step_by(piece.len()) {
+                    match way {
+                        Way::Send => words.read(at(n) + skip, &mut piece),
+                        Way::Receive => words.write(at(n) + skip, &piece),
+                    };
+                }
+                let mine = if way == Way::Send { &taken } else { &put };
+                mine.store(n + 1, Ordering::Release);
+            }
+            Ok(())
+        });
+        let end = Instant::now() + length;
+        let mut took = Vec::new();
+        for n in 0.. {
+            let is_there = || match way {
+                Way::Send => n < taken.load(Ordering::Acquire) + slots,
+                Way::Receive => put.load(Ordering::Acquire) > n,
+            };
+            while !is_there() && !far.is_finished() {
+                spin_loop();
+            }
+            if far.is_finished() || Instant::now() >= end && n as usize > walk.len() / chunk {
+                break;
+            }
+            let from_walk = n as usize % (walk.len() / chunk) * chunk;
+            let mine = &mut walk[from_walk..from_walk + chunk];
+            let from = clock().now();
+            match way {
+                Way::Send => words.write(at(n), mine),
+                Way::Receive => words.read(at(n), mine),
+            };
+            took.push(clock().ns(from, clock().now()));
+            let own = if way == Way::Send { &put } else { &taken };
+            own.store(n + 1, Ordering::Release);
+        }
+        stop.store(true, Ordering::Relaxed);
+        far.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        Ok(median(&took) / chunk as f64)
+    })
+}

@@ -1,0 +1,153 @@
+//! What a host's processor has to do for TCP: this kernel's, and the offload engine's (TOAD 2004, tables I and II; its perturbation test; its future work).
+//!
+//! Two hosts are joined by a veth pair. The measured one sends or receives by the kernel's sockets or by the engine's, which has the pair by AF_XDP; the
+//! other one always has the kernel's. Nothing is left to a card that a veth pair does not have: packets are cut and summed by processors, for
+//! both. Received packets are processed by a kernel thread for each end of the pair (threaded NAPI), so that the time that the kernel's TCP takes
+//! for them is that of a thread which can be pinned and read. All loads are processor time over bytes, in percents of one processor for each Gb/s.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `rig` | the hosts, which processor does what, clocks |
+//! | `work` | one connection in chunks |
+//! | `tables` | contenders, and the two tables |
+//! | `split` | copy, protocol, driver: by samples |
+//! | `copies` | the copy alone |
+//! | `mtu`, `perturb`, `calls` | larger packets; memory copies beside the engine; short connections, requests |
+
+mod calls;
+mod copies;
+mod mtu;
+mod perturb;
+pub(super) mod rig;
+mod split;
+mod tables;
+mod work;
+
+use anyhow::ensure;
+
+use self::rig::Rig;
+use self::tables::{ENGINE, LARGE, POLLING, Shown};
+use self::work::Way;
+use crate::frame::stats::median;
+use crate::frame::{Bench, Need, NoiseMeter, Options, Promise, Report, Row};
+
+/// The benchmark.
+pub(super) const BENCH: Bench = Bench {
+    name: "toe",
+    shows: "what sending and receiving by TCP takes of a host's processor, by this kernel's TCP and by the offload engine; memory copies beside the engine; short connections and requests",
+    not_for: "the speed of a network card: the hosts are joined by a veth pair, which AF_XDP copies to and from, and share processors with their peers",
+    options: &["runs", "only", "tun", "quick"],
+    targets: &[
+        "toe-send-driver",
+        "toe-receive-driver",
+        "toe-send-ahead",
+        "toe-receive-ahead",
+        "toe-send-total",
+        "toe-receive-total",
+        "toe-mtu",
+    ],
+    needs: &[
+        Need::Root,
+        Need::Program("ethtool", "apt-get install ethtool"),
+        Need::Program("ip", "apt-get install iproute2"),
+    ],
+    run,
+};
+
+/// Parts that `--only` names.
+const PARTS: [&str; 4] = ["tables", "mtu", "perturbation", "calls"];
+const MTU: u32 = 1500;
+/// The host's load without the copy.
+const DRIVER_PERCENT: f64 = 1.0;
+/// How far the host is ahead of the kernel's TCP, sending and receiving.
+const AHEAD: [f64; 2] = [7.0, 10.0];
+/// All processors of the measured host, beside those of the kernel's TCP.
+const TOTAL: f64 = 1.5;
+/// The paper's tables: load, and the copy's part of it.
+const PAPER: [(&str, f64, f64); 6] = [
+    ("paper, send: Solaris", 81.0, 9.0),
+    ("paper, receive: Solaris", 134.0, 22.0),
+    ("paper, send, 128 KB: engine", 11.0, 9.0),
+    ("paper, send, 8 KB: engine", 14.0, 10.0),
+    ("paper, receive, 128 KB: engine", 12.0, 10.0),
+    ("paper, receive, 8 KB: engine", 24.0, 10.0),
+];
+
+fn run(options: &Options) -> anyhow::Result<Report> {
+    let unknown = options.only.iter().find(|part| !PARTS.contains(&part.as_str()));
+    ensure!(
+        unknown.is_none(),
+        "--only {}: the parts of bench toe are {}",
+        unknown.map_or("", |part| part),
+        PARTS.join(", ")
+    );
+    let wants = |part: &str| options.only.is_empty() || options.only.iter().any(|only| only == part);
+    let mut report = Report::new("toe");
+    let mut noise = NoiseMeter::start();
+    let mut rig = Rig::lay(MTU)?;
+    let tun = options.tun || falls_back(&mut rig, &mut report);
+    report.rows.push(Row::new(format!(
+        "engine by {}; veth pair, MTU {MTU}: segmentation and checksums by the processors for all (GSO: cut behind the stack); threaded NAPI at both ends; buffers of 64 MB",
+        if tun { "a TUN device: what it sends the peer's kernel processes on the engine's thread" } else { "AF_XDP" }
+    )));
+    if wants("tables") {
+        for (name, host, copy) in PAPER {
+            report.rows.push(Row::new(name).with("host", host, "% a Gb/s").with(
+                "of that the copy",
+                copy,
+                "% a Gb/s",
+            ));
+        }
+        let shown = tables::run(options, tun, &mut rig, &mut report, &mut noise)?;
+        judge(&shown, &mut report);
+    }
+    if wants("mtu") && !tun {
+        mtu::run(options, &mut rig, &mut report, &mut noise)?;
+    }
+    if wants("perturbation") {
+        perturb::run(options, tun, &mut rig, &mut report, &mut noise)?;
+    }
+    if wants("calls") {
+        calls::run(options, tun, &mut rig, &mut report, &mut noise)?;
+    }
+    report.noise = Some(noise.finish());
+    Ok(report)
+}
+
+/// Whether there is no AF_XDP here; the reason is told.
+fn falls_back(rig: &mut Rig, report: &mut Report) -> bool {
+    match rig.engine(false, |_| ()) {
+        Ok(_) => false,
+        Err(error) => {
+            report.rows.push(Row::new(format!("no AF_XDP here, so by a TUN device: {error:#}")));
+            true
+        }
+    }
+}
+
+fn judge(shown: &[Shown], report: &mut Report) {
+    for (at, way) in Way::BOTH.into_iter().enumerate() {
+        let of_way = || shown.iter().filter(|shown| shown.way == way && shown.chunk == LARGE);
+        let best = |load: &dyn Fn(&Shown) -> f64| {
+            let kernels = of_way().filter(|shown| shown.of.is_kernel());
+            kernels.map(load).min_by(f64::total_cmp).unwrap_or(f64::NAN)
+        };
+        let rows = || of_way().map(Shown::label).collect::<Vec<_>>();
+        let find = |of| of_way().find(|shown| shown.of == of);
+        let name = |what: &str| format!("toe-{}-{what}", way.name());
+        if let Some(engine) = find(ENGINE) {
+            let ahead = best(&|shown| median(&shown.host)) / median(&engine.host);
+            report.promises.extend([
+                Promise::at_most(&name("driver"), engine.rest, DRIVER_PERCENT, "% a Gb/s")
+                    .by_rows([engine.label()]),
+                Promise::at_least(&name("ahead"), ahead, AHEAD[at], "times").by_rows(rows()),
+            ]);
+        }
+        if let Some(polling) = find(POLLING) {
+            let total = median(&polling.total) / best(&|shown| median(&shown.total));
+            report
+                .promises
+                .push(Promise::at_most(&name("total"), total, TOTAL, "of the kernel's").by_rows(rows()));
+        }
+    }
+}

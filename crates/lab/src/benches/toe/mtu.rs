@@ -1,0 +1,52 @@
+//! "The same when normalized to the throughput" (section IV), whatever the size of packets: the host's load with an MTU of 1500 and of 3000.
+
+use std::time::Duration;
+
+use super::rig::Rig;
+use super::tables::{CONTENDERS, ENGINE, LARGE, host_load};
+use super::work::{WALK_BYTES, Walk, Way};
+use crate::frame::stats::median;
+use crate::frame::{NoiseMeter, Options, Promise, Report, Row};
+
+const LARGER: u32 = 3000;
+/// The kernel's TCP beside it: with the fewest packets that it makes.
+const KERNEL: usize = 2;
+const WITHIN_PERCENT: f64 = 10.0;
+
+pub(super) fn run(
+    options: &Options,
+    rig: &mut Rig,
+    report: &mut Report,
+    noise: &mut NoiseMeter,
+) -> anyhow::Result<()> {
+    let rounds = options.runs.unwrap_or(options.pick(1, 3, 9));
+    let length = Duration::from_millis(options.pick(30, 400, 1000));
+    let mut other = Rig::lay(LARGER)?;
+    let mut walk = Walk::new(options.pick(1 << 20, WALK_BYTES, WALK_BYTES), LARGE);
+    let mut worst = 0_f64;
+    for way in Way::BOTH {
+        for of in [ENGINE, CONTENDERS[KERNEL]] {
+            let (mut small, mut large, mut apart) = (Vec::new(), Vec::new(), Vec::new());
+            for round in 0..rounds {
+                noise.look();
+                options.go_on()?;
+                options.say(&format!("MTU, {}, round {}", way.name(), round + 1));
+                let case = (way, LARGE, length);
+                small.push(host_load(&of, &of.slot(rig, false, case, &mut walk, None)?));
+                large.push(host_load(&of, &of.slot(&mut other, false, case, &mut walk, None)?));
+                apart.push((large[round] / small[round] - 1.0) * 100.0);
+            }
+            if of == ENGINE {
+                worst = worst.max(median(&apart).abs());
+            }
+            report.rows.push(
+                Row::new(format!("{}, 128 KB: {}", way.name(), of.name))
+                    .with("MTU 1500", median(&small), "% a Gb/s")
+                    .with("MTU 3000", median(&large), "% a Gb/s")
+                    .with("apart", median(&apart), "%"),
+            );
+        }
+    }
+    report.promises.push(Promise::at_most("toe-mtu", worst, WITHIN_PERCENT, "% apart"));
+    Ok(())
+}

@@ -1,0 +1,342 @@
+//! Tables I and II of the paper: the load of the measured host's processors in percents of one of them for each Gb/s.
+
+use std::time::Duration;
+
+use anyhow::bail;
+use millrace_offload::toe::{Engine, EngineSettings, PairSettings};
+
+use super::copies;
+use super::rig::{Offload, Places, Rig, Side};
+use super::split::{self, Shares};
+use super::work::{self, Beside, Job, Moved, WALK_BYTES, Walk, Way};
+use crate::frame::stats::{Spread, median};
+use crate::frame::{Axis, NoiseMeter, Options, Plot, PlotKind, Point, Report, Row};
+
+/// Bytes that applications move at once, and that engine and application hand to each other at once.
+pub(super) const CHUNKS: [usize; 2] = [128 << 10, 8 << 10];
+/// Chunks of the targets.
+pub(super) const LARGE: usize = CHUNKS[0];
+/// Bytes of an application's buffers, sent or received, that wait with the engine.
+const AREA_BYTES: u32 = 8 << 20;
+/// What a connection may have given and not sent, of which as much is used again and again.
+const SHARE_BYTES: usize = 512 << 10;
+/// The engine waits so long for a buffer to be filled: as in the paper, where it waits until it is.
+const HAND_OVER_NS: u64 = 1_000_000;
+
+/// Who moves bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Contender {
+    pub(super) name: &'static str,
+    pub(super) kind: Kind,
+    is_apart: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Kernel(Offload),
+    /// For how long the engine looks for work before it sleeps.
+    Engine(u64),
+}
+
+/// The first three are the baselines.
+pub(super) const CONTENDERS: [Contender; 7] = [
+    Contender { name: "kernel, one processor", kind: Kind::Kernel(Offload::Off), is_apart: false },
+    Contender { name: "kernel, interrupts apart", kind: Kind::Kernel(Offload::Off), is_apart: true },
+    Contender { name: "kernel, one processor, GSO", kind: Kind::Kernel(Offload::Software), is_apart: false },
+    Contender {
+        name: "kernel, interrupts apart, GSO",
+        kind: Kind::Kernel(Offload::Software),
+        is_apart: true,
+    },
+    Contender { name: "engine apart", kind: Kind::Engine(0), is_apart: true },
+    Contender { name: "engine apart, never sleeps", kind: Kind::Engine(u64::MAX), is_apart: true },
+    Contender { name: "engine on the same processor", kind: Kind::Engine(0), is_apart: false },
+];
+/// The one that targets are about, and the one whose total is judged.
+pub(super) const ENGINE: Contender = CONTENDERS[4];
+pub(super) const POLLING: Contender = CONTENDERS[5];
+
+impl Contender {
+    pub(super) fn is_kernel(&self) -> bool {
+        matches!(self.kind, Kind::Kernel(_))
+    }
+
+    pub(super) fn places(&self) -> Places {
+        let places = if self.is_apart { Places::apart() } else { Places::together() };
+        match self.kind {
+            // Whoever never sleeps shares its processor with nobody.
+            Kind::Engine(u64::MAX) => Places { napi: places.peer, ..places },
+            _ => places,
+        }
+    }
+
+    /// Starts its engine, which waits for `hand_over_ns` for a buffer of `chunk` bytes to be filled.
+    pub(super) fn start(
+        &self,
+        rig: &mut Rig,
+        tun: bool,
+        (chunk, hand_over_ns): (usize, u64),
+        cpu: usize,
+    ) -> anyhow::Result<Engine> {
+        let Kind::Engine(poll_ns) = self.kind else { bail!("{} has no engine", self.name) };
+        rig.offload(Offload::Off, Offload::Off)?;
+        rig.engine(tun, |settings: &mut EngineSettings| {
+            let chunk = chunk as u32;
+            settings.poll_ns = poll_ns;
+            settings.cpu = Some(cpu);
+            settings.hand_over_ns = hand_over_ns;
+            settings.pairs = 1;
+            settings.pair = PairSettings {
+                send_bytes: chunk,
+                receive_bytes: chunk,
+                send_buffers: AREA_BYTES / chunk,
+                receive_buffers: AREA_BYTES / chunk,
+                ..PairSettings::default()
+            };
+        })
+    }
+
+    /// One slot of it.
+    pub(super) fn slot(
+        &self,
+        rig: &mut Rig,
+        tun: bool,
+        case: Case,
+        walk: &mut Walk,
+        beside: Beside<'_>,
+    ) -> anyhow::Result<Moved> {
+        self.slot_at(rig, tun, self.places(), case, walk, beside)
+    }
+
+    /// The same on other processors.
+    pub(super) fn slot_at(
+        &self,
+        rig: &mut Rig,
+        tun: bool,
+        places: Places,
+        (way, chunk, length): Case,
+        walk: &mut Walk,
+        beside: Beside<'_>,
+    ) -> anyhow::Result<Moved> {
+        let job = Job { way, places, length };
+        match self.kind {
+            Kind::Kernel(own) => {
+                rig.offload(own, Offload::Off)?;
+                work::by_kernel(rig, &job, walk, beside)
+            }
+            Kind::Engine(_) => {
+                let engine = self.start(rig, tun, (chunk, HAND_OVER_NS), places.engine)?;
+                work::by_engine(rig, &engine, &job, walk, beside)
+            }
+        }
+    }
+}
+
+/// Which way, in which chunks, for how long.
+pub(super) type Case = (Way, usize, Duration);
+
+/// What a contender has shown in one of the four cases.
+pub(super) struct Shown {
+    pub(super) way: Way,
+    pub(super) chunk: usize,
+    pub(super) of: Contender,
+    pub(super) host: Vec<f64>,
+    pub(super) total: Vec<f64>,
+    /// The host's load without the copy.
+    pub(super) rest: f64,
+}
+
+impl Shown {
+    /// What noise calls it.
+    pub(super) fn label(&self) -> String {
+        label(self.way, self.chunk, &self.of)
+    }
+}
+
+fn label(way: Way, chunk: usize, of: &Contender) -> String {
+    format!("{}, {} KB: {}", way.name(), chunk >> 10, of.name)
+}
+
+/// The application's thread, and for the kernel's TCP what receives at its interface too: acknowledgments and data are its work.
+pub(super) fn host_load(of: &Contender, moved: &Moved) -> f64 {
+    let used = &moved.used;
+    let driver = if of.is_kernel() { used.napi_ns } else { 0 };
+    moved.percent(used.host_ns + driver)
+}
+
+/// All of it on the measured host. An engine that never sleeps takes all of its processor.
+fn total_load(of: &Contender, moved: &Moved) -> f64 {
+    let used = &moved.used;
+    let engine = match of.kind {
+        Kind::Engine(u64::MAX) => moved.wall_ns,
+        _ => used.engine_ns,
+    };
+    moved.percent(used.host_ns + used.napi_ns + engine)
+}
+
+/// All cases and contenders.
+pub(super) fn run(
+    options: &Options,
+    tun: bool,
+    rig: &mut Rig,
+    report: &mut Report,
+    noise: &mut NoiseMeter,
+) -> anyhow::Result<Vec<Shown>> {
+    let mut all = Vec::new();
+    let walk_bytes = options.pick(1 << 20, WALK_BYTES, WALK_BYTES);
+    let length = Duration::from_millis(options.pick(30, 400, 1000));
+    let rounds = options.runs.unwrap_or(options.pick(1, 3, 9));
+    for way in Way::BOTH {
+        for chunk in CHUNKS {
+            let mut walk = Walk::new(walk_bytes, chunk);
+            let mut moved: Vec<Vec<Moved>> = CONTENDERS.map(|_| Vec::new()).into();
+            for round in 0..rounds {
+                noise.look();
+                options.go_on()?;
+                options.say(&format!("{}, {} KB, round {}", way.name(), chunk >> 10, round + 1));
+                for at in 0..CONTENDERS.len() {
+                    // Another order in each round.
+                    let at = (at + round) % CONTENDERS.len();
+                    let case = (way, chunk, length);
+                    moved[at].push(CONTENDERS[at].slot(rig, tun, case, &mut walk, None)?);
+                }
+            }
+            copied(options, (way, chunk, walk_bytes), report)?;
+            for (of, moved) in CONTENDERS.iter().zip(&moved) {
+                options.go_on()?;
+                let sides = profile(options, rig, tun, of, (way, chunk), &mut walk, report)?;
+                all.push(show(*of, (way, chunk), moved, &sides, report, noise));
+            }
+        }
+    }
+    report.plots.push(plot(&all));
+    Ok(all)
+}
+
+/// The copy alone.
+fn copied(
+    options: &Options,
+    (way, chunk, walk): (Way, usize, usize),
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let length = Duration::from_millis(options.pick(5, 200, 500));
+    let copies = |area| copies::measure(way, chunk, walk, area, &ENGINE.places(), length);
+    let (small, large) = (copies(SHARE_BYTES)?, copies(AREA_BYTES as usize)?);
+    report.rows.push(
+        Row::new(format!("{}, {} KB: the copy alone", way.name(), chunk >> 10))
+            .with("memcpy", small.bare * 12.5, "% a Gb/s")
+            .with("shared words, 512 KB of them", small.across * 12.5, "% a Gb/s")
+            .with("shared words, 8 MB of them", large.across * 12.5, "% a Gb/s"),
+    );
+    Ok(())
+}
+
+/// The threads of one more slot, by routines.
+fn profile(
+    options: &Options,
+    rig: &mut Rig,
+    tun: bool,
+    of: &Contender,
+    (way, chunk): (Way, usize),
+    walk: &mut Walk,
+    report: &mut Report,
+) -> anyhow::Result<Vec<(Side, Shares)>> {
+    if options.tiny {
+        return Ok(Vec::new());
+    }
+    let found = std::sync::Mutex::new(None);
+    let seconds = options.pick(0.1, 0.5, 1.5);
+    let beside = |threads: [(Side, Option<u32>); 3]| {
+        let shares = split::sample(&threads, seconds, &options.scratch);
+        *found.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(shares);
+    };
+    let length = Duration::from_secs_f64(seconds);
+    of.slot(rig, tun, (way, chunk, length), walk, Some(&beside))?;
+    match found.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
+        Some(Ok(shares)) => Ok(shares),
+        Some(Err(error)) => {
+            report.rows.push(Row::new(format!("{}: not split: {error:#}", label(way, chunk, of))));
+            Ok(Vec::new())
+        }
+        None => Ok(Vec::new()),
+    }
+}
+
+/// The rows of one contender in one case.
+fn show(
+    of: Contender,
+    (way, chunk): (Way, usize),
+    moved: &[Moved],
+    sides: &[(Side, Shares)],
+    report: &mut Report,
+    noise: &mut NoiseMeter,
+) -> Shown {
+    let each = |value: &dyn Fn(&Moved) -> f64| moved.iter().map(value).collect::<Vec<f64>>();
+    let middle = |value: &dyn Fn(&Moved) -> f64| median(&each(value));
+    let of_side = |wanted: Side| sides.iter().find(|(side, _)| *side == wanted).map(|(_, shares)| *shares);
+    let application = middle(&|m| m.percent(m.used.host_ns));
+    let receiver = middle(&|m| m.percent(m.used.napi_ns));
+    let host = each(&|m| host_load(&of, m));
+    let total = each(&|m| total_load(&of, m));
+    // Without samples nobody can say.
+    let part = |pick: &dyn Fn(&Shares) -> f64| {
+        let own = of_side(Side::Application).map_or(f64::NAN, |shares| pick(&shares)) * application;
+        let at_interface = of_side(Side::Receiver).filter(|_| of.is_kernel());
+        own + at_interface.map_or(0.0, |shares| pick(&shares) * receiver)
+    };
+    let (copy, protocol, driver) = (part(&|s| s.copy), part(&|s| s.protocol), part(&|s| s.driver));
+    let spread = Spread::of(&host);
+    let chunks = |m: &Moved| m.bytes as f64 / chunk as f64;
+    let name = label(way, chunk, &of);
+    noise.repeated(&name, &host);
+    report.rows.push(
+        Row::new(name.clone())
+            .with("host", median(&host), "% a Gb/s")
+            .with("p10", spread.p10, "")
+            .with("p90", spread.p90, "")
+            .with("copy", copy, "")
+            .with("protocol", protocol, "")
+            .with("driver", driver, "")
+            .with("engine", middle(&|m| m.percent(m.used.engine_ns)), "")
+            .with("interface", receiver, "")
+            .with("total", median(&total), "% a Gb/s")
+            .with("peer", middle(&|m| m.percent(m.used.peer_ns + m.used.peer_napi_ns)), "")
+            .with("rate", middle(&|m| m.gbit_per_s()), "Gb/s")
+            .with("waits a chunk", middle(&|m| m.used.waits as f64 / chunks(m)), "")
+            .with("sent again", middle(&|m| m.used.retransmitted as f64), ""),
+    );
+    for (at, side) in [(Side::Engine, "engine"), (Side::Receiver, "interface")] {
+        if let Some(shares) = of_side(at).filter(|shares| shares.samples > 0) {
+            report.rows.push(
+                Row::new(format!("{name}: its {side}'s time"))
+                    .with("copy", shares.copy * 100.0, "%")
+                    .with("protocol", shares.protocol * 100.0, "%")
+                    .with("driver", shares.driver * 100.0, "%"),
+            );
+        }
+    }
+    let softirqs: Vec<String> = (0..moved.first().map_or(0, |m| m.used.softirqs.len()))
+        .map(|cpu| format!("{}", middle(&|m| m.used.softirqs.get(cpu).copied().unwrap_or(0) as f64)))
+        .collect();
+    if chunk == LARGE {
+        let places = of.places().describe(!of.is_kernel());
+        let softirqs = softirqs.join(", ");
+        report.rows.push(Row::new(format!(
+            "{name}: processors: {places}; NET_RX soft interrupts in a slot: {softirqs}"
+        )));
+    }
+    Shown { way, chunk, of, rest: median(&host) - copy, host, total }
+}
+
+fn plot(all: &[Shown]) -> Plot {
+    let axis = Axis::new("host's load", "% of a processor a Gb/s");
+    let mut plot = Plot::new(PlotKind::Bars, "Tables I and II: the host's load", Axis::default(), axis);
+    for contender in CONTENDERS {
+        let mine = all.iter().filter(|shown| shown.of == contender);
+        let bar = |shown: &Shown| {
+            Point::bar(format!("{}, {} KB", shown.way.name(), shown.chunk >> 10), median(&shown.host))
+        };
+        plot = plot.with(contender.name, mine.map(bar).collect());
+    }
+    plot
+}

@@ -1,0 +1,265 @@
+//! One connection, as fast as it goes, in chunks, through buffers that are walked from end to end; and what it takes.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener as KernelListener, TcpStream as KernelStream};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use millrace_offload::toe::{Engine, TcpListener, TcpStream};
+use rustix::net::RecvFlags;
+
+use super::rig::{HOST, Look, PEER, Places, Rig, Side, become_};
+
+/// Buffers that applications walk: more than any cache holds.
+pub(super) const WALK_BYTES: usize = 64 << 20;
+/// What a peer reads or writes at once.
+const PEER_BYTES: usize = 256 << 10;
+/// Before anything is counted: the first doublings, and buffers that were never touched.
+const WARM_UP: Duration = Duration::from_millis(150);
+/// A peer looks so often whether it is to end.
+const PEER_TIMEOUT: Duration = Duration::from_millis(200);
+/// Nothing here takes as long on any machine.
+const LIMIT: Duration = Duration::from_secs(20);
+const PORT: u16 = 7300;
+
+/// Which way the measured host moves bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Send,
+    Receive,
+}
+
+impl Way {
+    pub(super) const BOTH: [Self; 2] = [Self::Send, Self::Receive];
+
+    pub(super) fn name(self) -> &'static str {
+        if self == Self::Send { "send" } else { "receive" }
+    }
+}
+
+/// One slot of one contender.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Job {
+    pub(super) way: Way,
+    pub(super) places: Places,
+    pub(super) length: Duration,
+}
+
+/// What is done beside the work, with the threads that do it; the work goes on until it is over.
+pub(super) type Beside<'a> = Option<&'a (dyn Fn([(Side, Option<u32>); 3]) + Sync)>;
+
+/// What was moved, and what it took.
+#[derive(Clone, Debug)]
+pub(super) struct Moved {
+    pub(super) bytes: u64,
+    pub(super) wall_ns: u64,
+    pub(super) used: Look,
+}
+
+impl Moved {
+    pub(super) fn gbit_per_s(&self) -> f64 {
+        self.bytes as f64 * 8.0 / self.wall_ns.max(1) as f64
+    }
+
+    /// So many nanoseconds as percents of a processor for each Gb/s: 1 ns a byte is an eighth of a processor.
+    pub(super) fn percent(&self, ns: u64) -> f64 {
+        ns as f64 / self.bytes.max(1) as f64 * 12.5
+    }
+}
+
+/// An application's side of a connection.
+pub(super) struct Walk {
+    bytes: Vec<u8>,
+    at: usize,
+    chunk: usize,
+}
+
+impl Walk {
+    pub(super) fn new(bytes: usize, chunk: usize) -> Self {
+        Self { bytes: vec![0x47; bytes.max(chunk)], at: 0, chunk }
+    }
+
+    fn next(&mut self) -> &mut [u8] {
+        if self.at + self.chunk > self.bytes.len() {
+            self.at = 0;
+        }
+        let from = self.at;
+        self.at += self.chunk;
+        &mut self.bytes[from..from + self.chunk]
+    }
+}
+
+/// A socket that takes and gives chunks, the kernel's or the engine's.
+trait Chunks {
+    fn give(&mut self, chunk: &[u8]) -> std::io::Result<()>;
+    fn take(&mut self, chunk: &mut [u8]) -> std::io::Result<usize>;
+}
+
+impl Chunks for KernelStream {
+    fn give(&mut self, chunk: &[u8]) -> std::io::Result<()> {
+        self.write_all(chunk)
+    }
+
+    /// One call for a whole chunk.
+    fn take(&mut self, chunk: &mut [u8]) -> std::io::Result<usize> {
+        let (_, bytes) = rustix::net::recv(self.as_fd(), chunk, RecvFlags::WAITALL)?;
+        Ok(bytes)
+    }
+}
+
+impl Chunks for TcpStream {
+    fn give(&mut self, chunk: &[u8]) -> std::io::Result<()> {
+        self.write_all(chunk)
+    }
+
+    fn take(&mut self, chunk: &mut [u8]) -> std::io::Result<usize> {
+        self.read(chunk)
+    }
+}
+
+/// Moves chunks until the time is over.
+fn carry(
+    stream: &mut impl Chunks,
+    rig: &Rig,
+    job: &Job,
+    walk: &mut Walk,
+    beside: Beside<'_>,
+) -> anyhow::Result<Moved> {
+    let mut bytes = 0;
+    let mut until = |end: Instant| -> anyhow::Result<u64> {
+        let before = bytes;
+        while Instant::now() < end {
+            let chunk = walk.next();
+            bytes += match job.way {
+                Way::Send => stream.give(chunk).map(|()| chunk.len()),
+                Way::Receive => stream.take(chunk),
+            }
+            .context("move a chunk")? as u64;
+        }
+        super::rig::some(bytes - before, "a connection")
+    };
+    until(Instant::now() + WARM_UP)?;
+    let threads = rig.threads()?;
+    std::thread::scope(|scope| {
+        let watcher = beside.map(|beside| scope.spawn(move || beside(threads)));
+        let (begun, before) = (Instant::now(), rig.look()?);
+        let mut bytes = until(begun + job.length)?;
+        while watcher.as_ref().is_some_and(|watcher| !watcher.is_finished()) {
+            bytes += until(Instant::now() + job.length / 4)?;
+        }
+        let used = rig.look()?.since(&before);
+        Ok(Moved { bytes, wall_ns: begun.elapsed().as_nanos() as u64, used })
+    })
+}
+
+/// The peer's thread: connects, then reads or writes until it is told to stop or the connection ends.
+struct Peer {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<anyhow::Result<()>>>,
+}
+
+impl Peer {
+    fn start(rig: &Rig, to: SocketAddr, job: &Job) -> anyhow::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&stop);
+        let (way, cpu) = (job.way, job.places.peer);
+        let thread = rig.peer(move || {
+            std::thread::spawn(move || {
+                become_(PEER, cpu)?;
+                let stream = KernelStream::connect_timeout(&to, LIMIT).context("the peer connects")?;
+                stream.set_read_timeout(Some(PEER_TIMEOUT))?;
+                stream.set_write_timeout(Some(PEER_TIMEOUT))?;
+                match way {
+                    Way::Send => drain(&stream, &ends),
+                    Way::Receive => pour(&stream, &ends),
+                }
+                Ok(())
+            })
+        })?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+
+    fn end(mut self) -> anyhow::Result<()> {
+        self.stop.store(true, Ordering::Relaxed);
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(result)) => result,
+            _ => bail!("the peer's thread has panicked"),
+        }
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Reads and throws away, without a copy: the peer is to cost little, and the same for everybody.
+fn drain(stream: &KernelStream, stop: &AtomicBool) {
+    let mut room = vec![0; PEER_BYTES];
+    while !stop.load(Ordering::Relaxed) {
+        match rustix::net::recv(stream, &mut room[..], RecvFlags::TRUNC) {
+            Ok((_, 0)) => return,
+            Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+fn pour(mut stream: &KernelStream, stop: &AtomicBool) {
+    let bytes = vec![0x47; PEER_BYTES];
+    while !stop.load(Ordering::Relaxed) {
+        match stream.write(&bytes) {
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// The kernel's TCP, with socket buffers as it tunes them itself.
+pub(super) fn by_kernel(rig: &Rig, job: &Job, walk: &mut Walk, beside: Beside<'_>) -> anyhow::Result<Moved> {
+    rig.place(&job.places)?;
+    let to = SocketAddr::new(rig.ends(false)?.0, PORT);
+    rig.host(|| -> anyhow::Result<Moved> {
+        become_(HOST, job.places.app)?;
+        let listener = KernelListener::bind(to).context("listen")?;
+        let peer = Peer::start(rig, to, job)?;
+        let (mut stream, _) = listener.accept().context("accept")?;
+        stream.set_read_timeout(Some(LIMIT))?;
+        stream.set_write_timeout(Some(LIMIT))?;
+        let moved = carry(&mut stream, rig, job, walk, beside);
+        drop(stream);
+        peer.end()?;
+        moved
+    })?
+}
+
+/// The engine's sockets.
+pub(super) fn by_engine(
+    rig: &Rig,
+    engine: &Engine,
+    job: &Job,
+    walk: &mut Walk,
+    beside: Beside<'_>,
+) -> anyhow::Result<Moved> {
+    rig.place(&job.places)?;
+    let to = SocketAddr::new(rig.ends(true)?.0, PORT);
+    rig.host(|| -> anyhow::Result<Moved> {
+        become_(HOST, job.places.app)?;
+        let host = engine.attach()?;
+        let listener = TcpListener::bind(&host, to)?;
+        let peer = Peer::start(rig, to, job)?;
+        let (mut stream, _) = listener.accept().context("accept")?;
+        stream.set_read_timeout(Some(LIMIT))?;
+        stream.set_write_timeout(Some(LIMIT))?;
+        let moved = carry(&mut stream, rig, job, walk, beside);
+        stream.abort();
+        peer.end()?;
+        moved
+    })?
+}
