@@ -148,6 +148,14 @@ fn every_benchmark_runs_and_keeps_the_form() {
                 assert_eq!(rates.len(), 28, "{report}");
                 assert!(rates.iter().all(|rate| *rate > 0.0), "{report}");
             }
+            "tcp-sessions" => {
+                assert!(promise(&report, "tcp-sessions-64")["value"].as_f64().unwrap() > 0.0, "{report}");
+                let rows = report["rows"].as_array().unwrap();
+                let some =
+                    |word: &str| rows.iter().any(|row| row["label"].as_str().unwrap().starts_with(word));
+                assert!(some("16 connections: kernel, a process each"), "{report}");
+                assert!(some("16 connections: engine, ACKs at once"), "{report}");
+            }
             "rx" => assert!(promise(&report, "rx-gro-rate")["value"].as_f64().unwrap() > 0.0, "{report}"),
             _ => {}
         }

@@ -20,6 +20,7 @@ mod sums;
 mod switches;
 mod tcp;
 mod tcp_frames;
+mod tcp_sessions;
 mod tcp_turns;
 mod toe;
 mod transforms;
@@ -36,6 +37,7 @@ pub const ALL: &[Bench] = &[
     tcp_turns::BENCH,
     tcp_frames::BENCH,
     toe::BENCH,
+    tcp_sessions::BENCH,
     reads::BENCH,
     parity::BENCH,
     engine::BENCH,

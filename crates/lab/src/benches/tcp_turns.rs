@@ -37,7 +37,7 @@ pub(super) const BENCH: Bench = Bench {
 const SCENES: [(u32, u32); 4] = [(10_000, 2), (10_000, 1), (64, 2), (64, 1)];
 /// The scene that the promise is about.
 const PROMISED: (u32, u32) = (10_000, 2);
-const ACKS_PER_TURN: u32 = 64;
+pub(super) const ACKS_PER_TURN: u32 = 64;
 const DEFERRED_BOUND: f64 = 1.5;
 const SEGMENT_BOUND_NS: f64 = 250.0;
 /// The stack's address and port; the peers' are made from their numbers.
@@ -61,10 +61,11 @@ fn run(options: &Options) -> anyhow::Result<Report> {
         for _ in 0..rounds {
             options.go_on()?;
             // In turns, so that both meet the same machine.
-            let (acks, segment) = Ground::new(connections, true)?.measure(turns, each)?;
-            deferred.push(acks);
-            segments.push(segment);
-            prompt.push(Ground::new(connections, false)?.measure(turns, each)?.0);
+            let chosen = ACKS_PER_TURN / each;
+            let took = Ground::new(connections, true)?.measure(turns, chosen, each)?;
+            deferred.push(took.ack);
+            segments.push(took.segment);
+            prompt.push(Ground::new(connections, false)?.measure(turns, chosen, each)?.ack);
         }
         let ratios: Vec<f64> =
             prompt.iter().zip(&deferred).map(|(prompt, deferred)| prompt / deferred).collect();
@@ -128,8 +129,19 @@ impl Peer {
     }
 }
 
+/// Medians over turns, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Took {
+    /// An acknowledgment.
+    pub(super) ack: f64,
+    /// A segment of data from due to frame.
+    pub(super) segment: f64,
+    /// To queue what a connection sends in a turn.
+    pub(super) queue: f64,
+}
+
 /// A stack with connections that are all established.
-struct Ground {
+pub(super) struct Ground {
     stack: Stack,
     peers: Vec<Peer>,
     lease: Lease,
@@ -137,7 +149,7 @@ struct Ground {
 }
 
 impl Ground {
-    fn new(connections: u32, defers_acks: bool) -> anyhow::Result<Self> {
+    pub(super) fn new(connections: u32, defers_acks: bool) -> anyhow::Result<Self> {
         let settings = Settings {
             config: Config { paced: false, ..Config::default() },
             connections: connections + 8,
@@ -220,18 +232,20 @@ impl Ground {
         });
     }
 
-    /// Nanoseconds for an acknowledgment and for a segment: medians over turns.
-    fn measure(&mut self, turns: u64, each: u32) -> anyhow::Result<(f64, f64)> {
-        let (mut acks, mut segments) = (Vec::new(), Vec::new());
+    /// What it takes when in each turn `chosen` connections send `each` segments, and are acknowledged.
+    pub(super) fn measure(&mut self, turns: u64, chosen: u32, each: u32) -> anyhow::Result<Took> {
+        let (mut acks, mut segments, mut queued) = (Vec::new(), Vec::new(), Vec::new());
         let mut random = SplitMix(7);
-        let many = (ACKS_PER_TURN / each) as usize;
+        let (many, in_turn) = (chosen as usize, chosen * each);
         let step = self.peers.len() / many;
-        let mut written = vec![([0; HEADER_ROOM], 0, 0); ACKS_PER_TURN as usize];
+        let mut written = vec![([0; HEADER_ROOM], 0, 0); in_turn as usize];
         for _ in 0..turns {
             // Any connections, each once: those of a turn have nothing in common in a server either.
             let offset = random.below(step as u64) as usize;
             let chosen: Vec<usize> = (0..many).map(|n| n * step + offset).collect();
+            let begun = StdInstant::now();
             self.queue(&chosen, each)?;
+            queued.push(begun.elapsed().as_nanos() as f64 / many as f64);
             segments.push(self.send_timed(&chosen, each)?);
             self.now = self.now.plus_ns(RTT_NS);
             self.stack.protocol(self.now);
@@ -242,7 +256,7 @@ impl Ground {
                 self.stack.input(&arrived, self.now);
             }
             let sent = self.stack.output(self.now, &mut |_| Taken::Copied);
-            acks.push(begun.elapsed().as_nanos() as f64 / f64::from(ACKS_PER_TURN));
+            acks.push(begun.elapsed().as_nanos() as f64 / f64::from(in_turn));
             ensure!(sent == 0, "{sent} segments went out while acknowledgments were processed");
             while self.stack.poll_event().is_some() {}
             for &at in &chosen {
@@ -250,7 +264,7 @@ impl Ground {
                 ensure!(unacked == 0, "{unacked} bytes are not acknowledged");
             }
         }
-        Ok((median(&acks), median(&segments)))
+        Ok(Took { ack: median(&acks), segment: median(&segments), queue: median(&queued) })
     }
 
     /// So many segments for each.
@@ -266,7 +280,7 @@ impl Ground {
 
     /// The output stage with all of them ready: nanoseconds a segment.
     fn send_timed(&mut self, chosen: &[usize], each: u32) -> anyhow::Result<f64> {
-        let mut headers: Vec<(FlowKey, u32)> = Vec::with_capacity(ACKS_PER_TURN as usize);
+        let mut headers: Vec<(FlowKey, u32)> = Vec::with_capacity(chosen.len() * each as usize);
         let (mut sent, wanted) = (0, chosen.len() * each as usize);
         let begun = StdInstant::now();
         // A turn takes a little of each connection that is ready.
@@ -306,7 +320,7 @@ impl Ground {
 }
 
 /// An extent of stored packets.
-fn extent() -> anyhow::Result<Lease> {
+pub(super) fn extent() -> anyhow::Result<Lease> {
     let layout = WireLayout::new(DEFAULT_PACKET_BYTES).context("no layout")?;
     let arena = ExtentArena::new(Box::new(HeapRegion::new(1)));
     let fill = arena.fill(0).context("an extent")?;

@@ -331,7 +331,7 @@ fn say_ready() {
 }
 
 /// Each stream by TCP is a descriptor, each process of a stream a few; the soft limit of a login shell is 1024.
-fn raise_open_files() {
+pub(crate) fn raise_open_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     // Whoever needs more than there is will say so.

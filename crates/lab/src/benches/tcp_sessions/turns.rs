@@ -1,0 +1,132 @@
+//! Nanoseconds for a segment, from due to frame and acknowledged, without a device: only what the number of connections changes is left.
+
+use std::hint::black_box;
+
+use millrace_core::limits::DEFAULT_PACKET_BYTES;
+
+use crate::benches::tcp_turns::{ACKS_PER_TURN, Ground};
+use crate::frame::stats::{Spread, median};
+use crate::frame::ticks::clock;
+use crate::frame::{Axis, NoiseMeter, Options, Plot, PlotKind, Point, Promise, Report, Row};
+
+const CONNECTIONS: [u32; 10] = [1, 2, 4, 8, 16, 32, 64, 256, 1000, 10_000];
+/// Segments of a connection in one turn at most: they fit the first window.
+const EACH: u32 = 8;
+/// The two that are promised, and how far they may be from the best.
+const PROMISED: [(u32, &str, f64); 2] = [(64, "tcp-sessions-64", 1.02), (10_000, "tcp-sessions-10000", 1.3)];
+/// The paper's unit, and what the processor needed for it beside the transfer, in microseconds.
+const UNIT_BYTES: usize = 4096;
+const PAPER_BEYOND_US: f64 = 19.0;
+const PAPER_TRANSFER_US: f64 = 321.0;
+/// Memory in which the unit is not in any cache.
+const COLD_BYTES: usize = 64 << 20;
+
+/// What was measured with so many connections: of each round, with ACKs behind the output stage and at once.
+struct Seen {
+    connections: u32,
+    deferred: Vec<f64>,
+    prompt: Vec<f64>,
+    ack: Vec<f64>,
+}
+
+pub(super) fn run(options: &Options, report: &mut Report, noise: &mut NoiseMeter) -> anyhow::Result<()> {
+    let rounds = options.runs.unwrap_or(options.pick(1, 5, 9));
+    let turns = options.pick(20, 1500, 6000);
+    let most = options.pick(128, u32::MAX, u32::MAX);
+    let mut all: Vec<Seen> = CONNECTIONS
+        .into_iter()
+        .filter(|connections| *connections <= most)
+        .map(|connections| Seen { connections, deferred: Vec::new(), prompt: Vec::new(), ack: Vec::new() })
+        .collect();
+    for round in 0..rounds {
+        noise.look();
+        options.say(&format!("null device, round {}", round + 1));
+        for seen in &mut all {
+            options.go_on()?;
+            let each = (ACKS_PER_TURN / seen.connections).clamp(1, EACH);
+            let chosen = seen.connections.min(ACKS_PER_TURN / each);
+            let took = Ground::new(seen.connections, true)?.measure(turns, chosen, each)?;
+            let at_once = Ground::new(seen.connections, false)?.measure(turns, chosen, each)?;
+            seen.deferred.push(took.segment + took.ack);
+            seen.prompt.push(at_once.segment + at_once.ack);
+            seen.ack.push(took.ack);
+        }
+    }
+    rows(&all, report);
+    promises(&all, report);
+    let middle = all.iter().find(|seen| seen.connections == 64).map_or(f64::NAN, |s| median(&s.deferred));
+    beyond(options, middle, report);
+    report.plots.push(plot(&all));
+    Ok(())
+}
+
+/// The best of those medians.
+fn best(all: &[Seen]) -> Option<&Seen> {
+    all.iter().min_by(|a, b| median(&a.deferred).total_cmp(&median(&b.deferred)))
+}
+
+fn rows(all: &[Seen], report: &mut Report) {
+    let least = best(all).map_or(f64::NAN, |seen| median(&seen.deferred));
+    for seen in all {
+        let spread = Spread::of(&seen.deferred);
+        report.rows.push(
+            Row::new(format!("null device, {} connections", seen.connections))
+                .with("a segment and its ACK, rescheduled", median(&seen.deferred), "ns")
+                .with("p10", spread.p10, "")
+                .with("p90", spread.p90, "")
+                .with("of that the ACK", median(&seen.ack), "ns")
+                .with("ACKs at once", median(&seen.prompt), "ns")
+                .with("over the best", median(&seen.deferred) / least, ""),
+        );
+    }
+}
+
+fn promises(all: &[Seen], report: &mut Report) {
+    let Some(least) = best(all) else { return };
+    for (connections, name, bound) in PROMISED {
+        let Some(seen) = all.iter().find(|seen| seen.connections == connections) else { continue };
+        // Within a round: what disturbs it meets both.
+        let ratios: Vec<f64> =
+            seen.deferred.iter().zip(&least.deferred).map(|(of, best)| of / best).collect();
+        report.promises.push(Promise::at_most(name, median(&ratios), bound, "of the best"));
+    }
+}
+
+/// "The protocol processing overhead was only 19 us" of 340 for 4 KB, whose transfer took the rest (section 5.1).
+fn beyond(options: &Options, segment_ns: f64, report: &mut Report) {
+    let from = vec![7_u8; options.pick(1 << 20, COLD_BYTES, COLD_BYTES)];
+    let mut to = [0_u8; UNIT_BYTES];
+    let mut took = Vec::new();
+    for unit in from.chunks_exact(UNIT_BYTES) {
+        let begun = clock().now();
+        to.copy_from_slice(black_box(unit));
+        took.push(clock().ns(begun, clock().now()));
+        black_box(&to);
+    }
+    let (transfer, protocol) = (median(&took), segment_ns * UNIT_BYTES as f64 / DEFAULT_PACKET_BYTES as f64);
+    report.rows.push(
+        Row::new("4 KB, 64 connections: data transfer, and the time beyond it")
+            .with("one copy of cold memory", transfer / 1e3, "us")
+            .with("beyond", protocol / 1e3, "us")
+            .with("beyond, of the transfer", protocol / transfer, "")
+            .with("paper: transfer", PAPER_TRANSFER_US, "us")
+            .with("paper: beyond", PAPER_BEYOND_US, "us")
+            .with("paper: of the transfer", PAPER_BEYOND_US / PAPER_TRANSFER_US, ""),
+    );
+}
+
+fn plot(all: &[Seen]) -> Plot {
+    let x = Axis::log("connections", "");
+    let mut plot =
+        Plot::new(PlotKind::Lines, "a segment and its ACK, into a null device", x, Axis::new("time", "ns"));
+    let line = |values: &dyn Fn(&Seen) -> Spread| -> Vec<Point> {
+        let point = |seen: &Seen| {
+            let spread = values(seen);
+            Point::xy(f64::from(seen.connections), spread.p50).within(spread.p10, spread.p90)
+        };
+        all.iter().map(point).collect()
+    };
+    plot = plot.with("rescheduled", line(&|seen| Spread::of(&seen.deferred)));
+    plot = plot.with("at once", line(&|seen| Spread::of(&seen.prompt)));
+    plot
+}
