@@ -15,6 +15,7 @@ mod seeks;
 mod sessions;
 mod start;
 mod steer;
+mod stream_offload;
 mod streams;
 mod sums;
 mod switches;
@@ -56,6 +57,7 @@ pub const ALL: &[Bench] = &[
     switches::BENCH,
     peers::BENCH,
     streams::BENCH,
+    stream_offload::BENCH,
 ];
 
 /// The one of that name.

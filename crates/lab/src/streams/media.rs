@@ -84,7 +84,7 @@ pub(super) fn name(title: u32) -> String {
 }
 
 /// The file of a title that is sent by `transport`.
-fn path(dir: &Path, transport: Transport, title: u32) -> PathBuf {
+pub(super) fn path(dir: &Path, transport: Transport, title: u32) -> PathBuf {
     dir.join(name(title)).with_extension(if transport == Transport::Udp { "rtp" } else { "ts" })
 }
 

@@ -314,13 +314,18 @@ pub fn destination(to: &[IpAddr], base_port: u16, index: u32) -> anyhow::Result<
     Ok(SocketAddr::new(*ip, port))
 }
 
+/// The file of the first title as it is sent by TCP.
+pub(crate) fn title_path(media: &Media) -> PathBuf {
+    media::path(&media.dir, Transport::Tcp, 0)
+}
+
 /// The monotonic clock.
-fn now_ns() -> u64 {
+pub(crate) fn now_ns() -> u64 {
     MonotonicClock.now().0
 }
 
 /// Sleeps until the monotonic clock says so, by its absolute time: a late wake-up is not added to the next.
-fn sleep_until(due_ns: u64) {
+pub(crate) fn sleep_until(due_ns: u64) {
     let at = Timespec { tv_sec: (due_ns / NS_PER_S) as i64, tv_nsec: (due_ns % NS_PER_S) as _ };
     while clock_nanosleep_absolute(ClockId::Monotonic, &at) == Err(rustix::io::Errno::INTR) {}
 }

@@ -1,0 +1,166 @@
+//! Paced streams by TCP, and who does what: the four cases of the stream engine paper's section 5 (Stream Engine 2003).
+//!
+//! | row | application | TCP |
+//! | --- | --- | --- |
+//! | a thread each | sleeps, reads a block, sends it | the kernel's; the engine's |
+//! | one loop | a heap of due times, blocks from memory: a stream engine on the host | the kernel's; the engine's |
+//! | this program's stream engine | its core loop over its cache | the kernel's |
+//!
+//! The paper had a process for each stream and says that a thread has the same overhead; sockets of the offload engine stay in the engine's program,
+//! so here both have threads.
+
+mod senders;
+
+use std::time::Duration;
+
+use millrace_core::units::BitRate;
+
+use self::senders::{Case, Seen, carry};
+use crate::benches::toe::rig::Rig;
+use crate::capacity::Scratch;
+use crate::frame::stats::{Spread, median};
+use crate::frame::{Axis, Bench, Need, NoiseMeter, Options, Plot, PlotKind, Point, Promise, Report, Row};
+use crate::streams::{Blocks, Media};
+
+/// The benchmark.
+pub(super) const BENCH: Bench = Bench {
+    name: "stream-offload",
+    shows: "paced streams by TCP on this kernel's sockets and the offload engine's, by a thread each, by one loop and by this program's stream engine: load of the host, and of all",
+    not_for: "how many viewers a server carries: the hosts are joined by a veth pair and share processors with the viewers",
+    options: &["runs", "streams", "rate", "tun", "quick", "scratch"],
+    targets: &[
+        "stream-offload-each",
+        "stream-offload-loop",
+        "stream-offload-inside",
+        "stream-offload-viewers",
+        "stream-offload-host",
+    ],
+    needs: &[
+        Need::Root,
+        Need::Program("ethtool", "apt-get install ethtool"),
+        Need::Program("ip", "apt-get install iproute2"),
+    ],
+    run,
+};
+
+/// Media of a viewer.
+const RATE: BitRate = BitRate(8_000_000);
+/// From one block to the next.
+const INTERVAL: Duration = Duration::from_millis(20);
+/// Threads with sockets of the engine have a queue pair each, and an engine has 64 at most.
+const STREAMS: usize = 48;
+const MTU: u32 = 1500;
+/// Part of the bytes that are due that has to arrive.
+const DELIVERED: f64 = 0.98;
+/// The paper: 25 % more than a process each, 60 % more with a stream engine on the host, and a quarter of its load with the stream engine in the offload engine.
+const EACH: f64 = 1.25;
+const LOOP: f64 = 1.6;
+
+fn run(options: &Options) -> anyhow::Result<Report> {
+    let mut report = Report::new("stream-offload");
+    let mut noise = NoiseMeter::start();
+    let rounds = options.runs.unwrap_or(options.pick(1, 3, 9));
+    let length = Duration::from_millis(options.pick(200, 2000, 5000));
+    let count = options.streams.unwrap_or(options.pick(4, STREAMS, STREAMS)).clamp(1, STREAMS) as u32;
+    let rate = options.rates.first().copied().unwrap_or(RATE);
+    let blocks = Blocks::of(rate, INTERVAL)?;
+    let dir = Scratch::new(options, "stream-offload")?;
+    let media = Media::make(&dir.0, blocks, length.as_secs() + 20, 1)?;
+    let mut rig = Rig::lay(MTU)?;
+    let mut seen: Vec<Vec<Seen>> = Case::ALL.map(|_| Vec::new()).into();
+    for round in 0..rounds {
+        noise.look();
+        for at in 0..Case::ALL.len() {
+            options.go_on()?;
+            let at = (at + round) % Case::ALL.len();
+            options.say(&format!("{}, round {}", Case::ALL[at].name(), round + 1));
+            seen[at].push(carry(&mut rig, options, Case::ALL[at], &media, count, length)?);
+        }
+    }
+    for (case, seen) in Case::ALL.into_iter().zip(&seen) {
+        let name = format!("{count} streams of {rate}: {}", case.name());
+        noise.repeated(&name, &seen.iter().map(|seen| seen.host).collect::<Vec<_>>());
+        report.rows.push(row(name, seen));
+    }
+    report.rows.push(Row::new(
+        "not here: the stream engine in the offload engine (a loop that turns the engine and sends from leased extents)",
+    ));
+    judge(&seen, &mut report);
+    report.plots.push(plot(&seen));
+    report.noise = Some(noise.finish());
+    Ok(report)
+}
+
+fn middle(seen: &[Seen], value: impl Fn(&Seen) -> f64) -> f64 {
+    median(&seen.iter().map(value).collect::<Vec<f64>>())
+}
+
+fn row(name: String, seen: &[Seen]) -> Row {
+    let spread = Spread::of(&seen.iter().map(|seen| seen.host).collect::<Vec<_>>());
+    Row::new(name)
+        .with("host", spread.p50, "% a Gb/s")
+        .with("p10", spread.p10, "")
+        .with("p90", spread.p90, "")
+        .with("engine", middle(seen, |seen| seen.engine), "")
+        .with("interface", middle(seen, |seen| seen.interface), "")
+        .with("total", middle(seen, |seen| seen.total), "% a Gb/s")
+        .with("waits", middle(seen, |seen| seen.waits_per_s), "1/s")
+        .with("delivered", middle(seen, |seen| seen.delivered) * 100.0, "%")
+        .with("viewers of a processor, all counted", middle(seen, Seen::viewers), "")
+}
+
+fn judge(seen: &[Vec<Seen>], report: &mut Report) {
+    let of = |case: Case| Case::ALL.iter().position(|one| *one == case).map_or(&[][..], |at| &seen[at]);
+    let is_kept = |case| middle(of(case), |seen| seen.delivered) >= DELIVERED;
+    let host = |case| if is_kept(case) { middle(of(case), |seen| seen.host) } else { f64::NAN };
+    let total = |case| if is_kept(case) { middle(of(case), |seen| seen.total) } else { f64::NAN };
+    let more = |base: Case, new: Case| host(base) / host(new);
+    let (each, in_loop) =
+        (more(Case::EachKernel, Case::EachEngine), more(Case::LoopKernel, Case::LoopEngine));
+    for (name, ratio, paper) in [
+        ("a thread each: engine's sockets over the kernel's", each, 25.0),
+        ("one loop: engine's sockets over the kernel's", in_loop, 60.0),
+        (
+            "one loop on engine's sockets over this program's stream engine on the kernel's",
+            more(Case::StreamEngine, Case::LoopEngine),
+            60.0,
+        ),
+    ] {
+        report.rows.push(
+            Row::new(format!("throughput of a host's processor, {name}"))
+                .with("more", (ratio - 1.0) * 100.0, "%")
+                .with("paper", paper, "%"),
+        );
+    }
+    // The best that this kernel does.
+    let kernels = [Case::EachKernel, Case::LoopKernel, Case::StreamEngine];
+    let least = |load: &dyn Fn(Case) -> f64| kernels.map(load).into_iter().fold(f64::NAN, f64::min);
+    report.promises.extend([
+        Promise::at_least("stream-offload-each", each, EACH, "of the kernel's"),
+        Promise::at_least("stream-offload-loop", in_loop, LOOP, "of the kernel's"),
+        Promise::at_least(
+            "stream-offload-viewers",
+            least(&total) / total(Case::LoopEngine),
+            1.0,
+            "of the kernel's",
+        ),
+        Promise::at_most(
+            "stream-offload-host",
+            host(Case::LoopEngine) / least(&host),
+            1.0,
+            "of the kernel's time a byte",
+        ),
+    ]);
+}
+
+fn plot(seen: &[Vec<Seen>]) -> Plot {
+    let axis = Axis::new("load", "% of a processor a Gb/s");
+    let title = "paced streams by TCP: the host's load, and all of it";
+    let mut plot = Plot::new(PlotKind::Bars, title, Axis::default(), axis);
+    let bars = |value: &dyn Fn(&Seen) -> f64| -> Vec<Point> {
+        Case::ALL.iter().zip(seen).map(|(case, seen)| Point::bar(case.name(), middle(seen, value))).collect()
+    };
+    plot = plot.with("host", bars(&|seen| seen.host));
+    plot = plot.with("total", bars(&|seen| seen.total));
+    plot
+}

@@ -1,0 +1,431 @@
+//! The senders, their viewers, and what both use.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::net::{SocketAddr, TcpListener as KernelListener, TcpStream as KernelStream};
+use std::os::unix::fs::FileExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{JoinHandle, sleep};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use millrace_offload::toe::{Engine, EngineSettings, PairSettings, TcpStream};
+
+use crate::benches::tcp_sessions::link::drain;
+use crate::benches::toe::rig::{HOST, Offload, PEER, Places, Rig, become_};
+use crate::frame::Options;
+use crate::proc;
+use crate::streams::{Blocks, Media, now_ns, sleep_until, title_path};
+
+/// Threads that send.
+const SENDER: &str = "bench-strm";
+const PORT: u16 = 7500;
+/// A loop wakes no oftener than this: what is due meanwhile goes together.
+const TICK_NS: u64 = 1_000_000;
+/// From the word that all begin to the first look.
+const SETTLE: Duration = Duration::from_millis(300);
+const LIMIT: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Who sends, and by which TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Case {
+    EachKernel,
+    EachEngine,
+    LoopKernel,
+    LoopEngine,
+    StreamEngine,
+}
+
+impl Case {
+    pub(super) const ALL: [Self; 5] =
+        [Self::EachKernel, Self::EachEngine, Self::LoopKernel, Self::LoopEngine, Self::StreamEngine];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::EachKernel => "a thread each, kernel",
+            Self::EachEngine => "a thread each, engine's sockets",
+            Self::LoopKernel => "one loop, kernel",
+            Self::LoopEngine => "one loop, engine's sockets",
+            Self::StreamEngine => "this program's stream engine, kernel",
+        }
+    }
+
+    fn is_engine(self) -> bool {
+        matches!(self, Self::EachEngine | Self::LoopEngine)
+    }
+
+    fn is_each(self) -> bool {
+        matches!(self, Self::EachKernel | Self::EachEngine)
+    }
+}
+
+/// Loads in percents of a processor for each Gb/s.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    /// Senders; on the kernel's TCP what receives ACKs, too.
+    pub(super) host: f64,
+    pub(super) engine: f64,
+    pub(super) interface: f64,
+    pub(super) total: f64,
+    pub(super) waits_per_s: f64,
+    /// Of the bytes that were due.
+    pub(super) delivered: f64,
+    rate: u64,
+}
+
+impl Seen {
+    /// Viewers that one processor would carry with all this.
+    pub(super) fn viewers(&self) -> f64 {
+        100.0 / self.total * 1e9 / self.rate as f64
+    }
+}
+
+/// So many streams for so long.
+pub(super) fn carry(
+    rig: &mut Rig,
+    options: &Options,
+    case: Case,
+    media: &Media,
+    count: u32,
+    length: Duration,
+) -> anyhow::Result<Seen> {
+    let places = if case.is_engine() { Places::apart() } else { Places::together() };
+    rig.offload(Offload::Off, Offload::Off)?;
+    let engine = if case.is_engine() {
+        let pairs = if case.is_each() { count } else { 1 };
+        Some(rig.engine(options.tun, |settings| size(settings, pairs, count, places.engine))?)
+    } else {
+        None
+    };
+    rig.place(&places)?;
+    let rig = &*rig;
+    let (own, viewers) = rig.ends(case.is_engine())?;
+    rig.host(|| -> anyhow::Result<Seen> {
+        become_(HOST, places.app)?;
+        let stop = AtomicBool::new(false);
+        if case == Case::StreamEngine {
+            let at = SocketAddr::new(own, PORT);
+            let child = Started::start(options, media, at, count)?;
+            let viewers = Viewers::call(rig, at, &places, count)?;
+            return measure(rig, case, media, &viewers, (count, length), child.0.id(), "");
+        }
+        let at = SocketAddr::new(viewers, PORT);
+        let viewers = Viewers::listen(rig, at, &places, count)?;
+        let (engine, stop) = (engine.as_ref(), &stop);
+        std::thread::scope(|scope| {
+            let work = Work { at, media, count, cpu: places.app, stop };
+            let senders: Vec<_> = match case.is_each() {
+                true => (0..count).map(|index| scope.spawn(move || each(work, engine, index))).collect(),
+                false => vec![scope.spawn(move || in_loop(work, engine))],
+            };
+            let seen = measure(rig, case, media, &viewers, (count, length), std::process::id(), SENDER);
+            stop.store(true, Ordering::Relaxed);
+            for sender in senders {
+                sender.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            }
+            seen
+        })
+    })?
+}
+
+fn size(settings: &mut EngineSettings, pairs: u32, count: u32, cpu: usize) {
+    settings.cpu = Some(cpu);
+    settings.pairs = pairs as usize;
+    let each = count / pairs;
+    settings.pair = PairSettings {
+        sockets: each + 4,
+        requests: 256,
+        send_bytes: 8192,
+        send_buffers: 64 * each,
+        receive_bytes: 2048,
+        receive_buffers: 8 * each,
+        receive_share: 4,
+        ..PairSettings::default()
+    };
+}
+
+/// What senders need to know.
+#[derive(Clone, Copy)]
+struct Work<'a> {
+    at: SocketAddr,
+    media: &'a Media,
+    count: u32,
+    cpu: usize,
+    stop: &'a AtomicBool,
+}
+
+impl Work<'_> {
+    /// When a stream's first block is due: they are evenly spread over an interval.
+    fn first_due_ns(&self, index: u32) -> u64 {
+        let interval = self.media.blocks.interval_ns;
+        now_ns() + interval + interval * u64::from(index) / u64::from(self.count)
+    }
+}
+
+/// The paper's process: sleeps, reads a block, sends it.
+fn each(work: Work<'_>, engine: Option<&Engine>, index: u32) -> anyhow::Result<()> {
+    become_(SENDER, work.cpu)?;
+    match engine {
+        Some(engine) => {
+            let host = engine.attach()?;
+            let stream = TcpStream::connect(&host, work.at).context("connect to a viewer")?;
+            stream.set_nodelay(true)?;
+            stream.set_write_timeout(Some(LIMIT))?;
+            send_each(work, stream, index)
+        }
+        None => {
+            let stream = KernelStream::connect_timeout(&work.at, LIMIT).context("connect to a viewer")?;
+            stream.set_nodelay(true)?;
+            send_each(work, stream, index)
+        }
+    }
+}
+
+fn send_each(work: Work<'_>, mut stream: impl Write, index: u32) -> anyhow::Result<()> {
+    let file = File::open(title_path(work.media)).context("open the title")?;
+    let Blocks { interval_ns, .. } = work.media.blocks;
+    let mut block = vec![0; work.media.blocks.bytes() as usize];
+    let bytes = work.media.blocks.bytes();
+    let blocks = file.metadata()?.len() / bytes;
+    let mut due_ns = work.first_due_ns(index);
+    for n in (0..blocks).cycle() {
+        sleep_until(due_ns);
+        due_ns += interval_ns;
+        if work.stop.load(Ordering::Relaxed) {
+            break;
+        }
+        file.read_exact_at(&mut block, n * bytes).context("read a block")?;
+        stream.write_all(&block).context("send a block")?;
+    }
+    Ok(())
+}
+
+/// A stream engine: one thread, due times, blocks from memory.
+fn in_loop(work: Work<'_>, engine: Option<&Engine>) -> anyhow::Result<()> {
+    become_(SENDER, work.cpu)?;
+    match engine {
+        Some(engine) => {
+            let host = engine.attach()?;
+            let open = || -> anyhow::Result<TcpStream> {
+                let stream = TcpStream::connect(&host, work.at).context("connect to a viewer")?;
+                stream.set_nodelay(true)?;
+                stream.set_nonblocking(true)?;
+                Ok(stream)
+            };
+            send_all(work, (0..work.count).map(|_| open()).collect::<anyhow::Result<_>>()?)
+        }
+        None => {
+            let open = || -> anyhow::Result<KernelStream> {
+                let stream = KernelStream::connect_timeout(&work.at, LIMIT).context("connect to a viewer")?;
+                stream.set_nodelay(true)?;
+                stream.set_nonblocking(true)?;
+                Ok(stream)
+            };
+            send_all(work, (0..work.count).map(|_| open()).collect::<anyhow::Result<_>>()?)
+        }
+    }
+}
+
+/// A stream of the loop: the next byte of its title that its connection has not taken, and the end of what was due.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    at: u64,
+    due: u64,
+}
+
+fn send_all<S: Write>(work: Work<'_>, mut streams: Vec<S>) -> anyhow::Result<()> {
+    let title = std::fs::read(title_path(work.media)).context("read the title")?;
+    let Blocks { interval_ns, .. } = work.media.blocks;
+    let block = work.media.blocks.bytes();
+    let mut places = vec![Place::default(); streams.len()];
+    let mut due: BinaryHeap<Reverse<(u64, u32)>> =
+        (0..work.count).map(|index| Reverse((work.first_due_ns(index), index))).collect();
+    let mut woke_ns = now_ns();
+    while let Some(&Reverse((next_ns, _))) = due.peek() {
+        if work.stop.load(Ordering::Relaxed) {
+            break;
+        }
+        sleep_until(next_ns.max(woke_ns + TICK_NS));
+        woke_ns = now_ns();
+        while let Some(mut next) = due.peek_mut() {
+            let Reverse((due_ns, index)) = *next;
+            if due_ns > woke_ns {
+                break;
+            }
+            let index_of = index as usize;
+            let place = &mut places[index_of];
+            place.due += block;
+            send_due(&mut streams[index_of], &title, place)?;
+            *next = Reverse((due_ns + interval_ns, index));
+        }
+    }
+    Ok(())
+}
+
+/// As much of what is due as the connection takes; the title begins again at its end.
+fn send_due(stream: &mut impl Write, title: &[u8], place: &mut Place) -> anyhow::Result<()> {
+    while place.at < place.due {
+        let from = (place.at % title.len() as u64) as usize;
+        let to = title.len().min(from + (place.due - place.at) as usize);
+        match stream.write(&title[from..to]) {
+            Ok(bytes) => place.at += bytes as u64,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+            Err(error) => return Err(error).context("send a block"),
+        }
+    }
+    Ok(())
+}
+
+/// This program's stream engine, as `bench streams` starts it; it ends when this goes.
+struct Started(Child);
+
+impl Started {
+    fn start(options: &Options, media: &Media, at: SocketAddr, count: u32) -> anyhow::Result<Self> {
+        let Blocks { datagram_bytes, datagrams, interval_ns } = media.blocks;
+        let mut command = Command::new(&options.program);
+        command.args(["bench-stream", "engine", "--transport", "tcp", "--titles", "1"]);
+        command.arg("--dir").arg(&media.dir);
+        for (name, value) in [
+            ("--datagram-bytes", datagram_bytes.to_string()),
+            ("--datagrams", datagrams.to_string()),
+            ("--interval", format!("{interval_ns}ns")),
+            ("--streams", count.to_string()),
+            ("--listen", at.to_string()),
+        ] {
+            command.args([name, &value]);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // It inherits this thread's processor and network.
+        Ok(Self(command.spawn().context("start the stream engine")?))
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Viewers, all read by one thread.
+struct Viewers {
+    bytes: Arc<AtomicU64>,
+    ready: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<anyhow::Result<()>>>,
+}
+
+impl Viewers {
+    fn spawn(
+        rig: &Rig,
+        places: &Places,
+        open: impl FnOnce() -> anyhow::Result<Vec<KernelStream>> + Send + 'static,
+    ) -> anyhow::Result<Self> {
+        let (bytes, ready, stop) = <(Arc<AtomicU64>, Arc<AtomicBool>, Arc<AtomicBool>)>::default();
+        let (counted, is_ready, ends) = (Arc::clone(&bytes), Arc::clone(&ready), Arc::clone(&stop));
+        let cpu = places.peer;
+        let thread = rig.peer(move || {
+            std::thread::spawn(move || {
+                become_(PEER, cpu)?;
+                let all = open()?;
+                is_ready.store(true, Ordering::Release);
+                drain(&all, &counted, &ends)
+            })
+        })?;
+        Ok(Self { bytes, ready, stop, thread: Some(thread) })
+    }
+
+    /// They are called.
+    fn listen(rig: &Rig, at: SocketAddr, places: &Places, count: u32) -> anyhow::Result<Self> {
+        let listener = rig.peer(|| KernelListener::bind(at))?.context("viewers listen")?;
+        Self::spawn(rig, places, move || {
+            let accept = |_| listener.accept().map(|(stream, _)| stream).context("accept a sender");
+            (0..count).map(accept).collect()
+        })
+    }
+
+    /// They call, and tell the sender to begin.
+    fn call(rig: &Rig, at: SocketAddr, places: &Places, count: u32) -> anyhow::Result<Self> {
+        Self::spawn(rig, places, move || {
+            let begun = Instant::now();
+            let mut all = Vec::new();
+            while all.len() < count as usize {
+                match KernelStream::connect_timeout(&at, LIMIT) {
+                    Ok(stream) => all.push(stream),
+                    // It does not listen yet.
+                    Err(_) if begun.elapsed() < LIMIT => sleep(LOOK),
+                    Err(error) => return Err(error).context("connect to the stream engine"),
+                }
+            }
+            for stream in &mut all {
+                stream.write_all(&[1]).context("tell the sender")?;
+            }
+            Ok(all)
+        })
+    }
+
+    fn wait(&self) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        while !self.ready.load(Ordering::Acquire) {
+            let is_over = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
+            ensure!(!is_over, "the viewers have ended");
+            ensure!(begun.elapsed() < LIMIT, "not all viewers are connected within {LIMIT:?}");
+            sleep(LOOK);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Viewers {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // What it has to say is of no use any more: a sender that failed has said so.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// Looks at everything twice. The senders are the threads of `pid` whose names begin with `name`.
+fn measure(
+    rig: &Rig,
+    case: Case,
+    media: &Media,
+    viewers: &Viewers,
+    (count, length): (u32, Duration),
+    pid: u32,
+    name: &str,
+) -> anyhow::Result<Seen> {
+    viewers.wait()?;
+    sleep(SETTLE);
+    let look = || -> anyhow::Result<_> {
+        let (senders, waits) = (proc::cpu_ns(pid, name)?, proc::switches(pid, name)?.0);
+        Ok((Instant::now(), rig.look()?, senders, waits, viewers.bytes.load(Ordering::Relaxed)))
+    };
+    let before = look()?;
+    sleep(length);
+    let after = look()?;
+    let used = after.1.since(&before.1);
+    let wall_s = (after.0 - before.0).as_secs_f64();
+    let bytes = after.4 - before.4;
+    if bytes == 0 {
+        bail!("{}: nothing has arrived", case.name());
+    }
+    let percent = |ns: u64| ns as f64 / bytes as f64 * 12.5;
+    let senders = after.2.saturating_sub(before.2);
+    let (engine, interface) = (percent(used.engine_ns), percent(used.napi_ns));
+    let host = percent(senders) + if case.is_engine() { 0.0 } else { interface };
+    let rate = media.blocks.rate().0;
+    Ok(Seen {
+        host,
+        engine,
+        interface,
+        total: percent(senders) + engine + interface,
+        waits_per_s: after.3.saturating_sub(before.3) as f64 / wall_s,
+        delivered: bytes as f64 * 8.0 / (rate as f64 * f64::from(count) * wall_s),
+        rate,
+    })
+}
