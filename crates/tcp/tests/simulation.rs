@@ -54,6 +54,28 @@ fn a_perfect_link_is_used_and_nothing_times_out() {
     assert!((ideal_ns..ideal_ns * 13 / 10).contains(&outcome.took_ns), "{outcome:?}");
 }
 
+/// A reader that stands still for so long that extents go back: the probe of its window asks for them again, and what it has room for comes.
+#[test]
+fn a_window_probe_asks_for_an_extent_that_went_back() {
+    let host = |receive_bytes| Host {
+        link: Plan::perfect(5 * MS, 20_000_000),
+        config: Config { receive_bytes, ..Config::default() },
+        defers_acks: true,
+        device_ns: 0,
+        smoltcp: None,
+    };
+    let reader = Side { gulp: 4000, pause_ns: 10_000 * MS, ..Side::sending(0) };
+    let sides = [reader, Side { uses_extents: true, ..Side::sending(30_000) }];
+    let talk = Talk { hosts: [0, 1], sides, opens_at_ns: 0, is_simultaneous: false };
+    let hosts = vec![host(8192), host(1 << 18)];
+    let outcome = Scenario { seed: 1, is_v6: false, hosts, talks: vec![talk] }.run();
+    let counters = &outcome.counters[1];
+    assert!(counters.unpinned > 0 && counters.window_probes > 10, "{counters:?}");
+    assert_eq!(counters.timed_out, 0);
+    // Probes wait longer each time, whether or not their extent is there: a pause sees four.
+    assert!(counters.window_probes <= 8 * 4, "{counters:?}");
+}
+
 #[test]
 fn a_failure_is_shrunk_to_what_makes_it_fail() {
     // A scenario "fails" while one thing is in it: only that is left.

@@ -68,10 +68,11 @@ impl Connection {
             Planned::Wanted(content) => return Planned::Wanted(content),
             Planned::Idle(wait) => wait,
         };
-        if self.marks.has(Marks::PROBE_NOW)
-            && let Some(plan) = self.plan_window_probe(env)
-        {
-            return Planned::Segment(plan);
+        if self.marks.has(Marks::PROBE_NOW) {
+            match self.plan_window_probe(env) {
+                Planned::Idle(_) => {}
+                plan => return plan,
+            }
         }
         if self.marks.has(Marks::KEEP_ALIVE_NOW) {
             //= RFC 9293 section 3.8.4
@@ -287,13 +288,13 @@ impl Connection {
     }
 
     /// What the persist timer forces out: what the window has room for, or one byte if it has none.
-    fn plan_window_probe(&mut self, env: &mut Env<'_>) -> Option<Plan> {
+    fn plan_window_probe(&mut self, env: &mut Env<'_>) -> Planned {
         let nxt = self.snd_nxt();
         let usable = (self.snd_una() + self.snd_wnd).since(nxt).max(0) as u32;
         let waits = self.snd_end().since(nxt).max(0) as u32;
         if waits == 0 {
             self.stop_persisting();
-            return None;
+            return Planned::Idle(None);
         }
         //= RFC 9293 section 3.8.6.1
         //# The sending TCP peer must regularly transmit at least one octet of
@@ -312,10 +313,10 @@ impl Connection {
                 //# Therefore, the TCP data sender MUST NOT set either an ECT codepoint
                 //# or the CWR bit on window probe packets.
                 plan.head.flags = plan.head.flags.without(Flags::CWR);
-                Some(Plan { kind: Kind::WindowProbe, is_ect: false, ..plan })
+                Planned::Segment(Plan { kind: Kind::WindowProbe, is_ect: false, ..plan })
             }
-            Planned::Segment(plan) => Some(plan),
-            _ => None,
+            // Its extent may have gone back: then it is asked for, and the probe goes when it is there again.
+            other => other,
         }
     }
 
@@ -324,7 +325,7 @@ impl Connection {
         let is_held = self.snd_nxt() == self.snd_una()
             && self.snd_end() != self.snd_nxt()
             && wait.is_none()
-            && !self.marks.has(Marks::STARVED);
+            && (!self.marks.has(Marks::STARVED) || self.marks.has(Marks::PERSISTS));
         if !is_held {
             return self.stop_persisting();
         }
