@@ -63,10 +63,13 @@ fn resolve(interface: &mut Interface, flow: &FlowKey, now: Instant) {
         true
     });
     for question in questions.iter().filter(|frame| frame[0] & 1 == 1) {
-        let mut answer = question.clone();
+        let mut whole = question.clone();
         let station = [2, 0, 0, 0, 0, 2];
-        answer[..6].copy_from_slice(&MAC);
-        answer[6..12].copy_from_slice(&station);
+        whole[..6].copy_from_slice(&MAC);
+        whole[6..12].copy_from_slice(&station);
+        // What follows a VLAN tag is as it is without one.
+        let tag = if question[12..14] == [0x81, 0] { 4 } else { 0 };
+        let (question, answer) = (&question[tag..], &mut whole[tag..]);
         if question[12..14] == [8, 6] {
             // A reply, sender and target exchanged.
             answer[21] = 2;
@@ -86,7 +89,7 @@ fn resolve(interface: &mut Interface, flow: &FlowKey, now: Instant) {
             let check = !millrace_core::wire::checksum::sum16(&sums);
             answer[56..58].copy_from_slice(&check.to_be_bytes());
         }
-        let _ = interface.input(&answer, now);
+        let _ = interface.input(&whole, now);
     }
     interface.output(&mut |_| true);
 }

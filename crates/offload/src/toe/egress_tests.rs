@@ -275,7 +275,7 @@ impl Rig {
             got: Vec::new(),
             wires,
         };
-        rig.listener = rig.near.listen(SocketAddr::from(([10, 0, 0, 1], 554)), 8).unwrap();
+        rig.listener = rig.near.listen(SocketAddr::from(([10, 0, 0, 1], 554)), 8, false).unwrap();
         rig.turn();
         rig.connect();
         rig

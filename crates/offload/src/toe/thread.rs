@@ -86,8 +86,8 @@ pub struct Engine {
     home: Arc<Home>,
     sheet: Arc<Sheet<ToeCounters>>,
     thread: Option<JoinHandle<io::Result<Stopped>>>,
-    /// For [`Engine::serve`], until it is called.
-    port: Option<GatePort>,
+    /// For [`Engine::serve`], until it is called. Locked only so that threads can share the handle.
+    port: Mutex<Option<GatePort>>,
     gate: Option<Gate>,
     pair: PairSettings,
 }
@@ -127,7 +127,8 @@ impl Engine {
         bell: Arc<EventBell>,
     ) -> io::Result<(Self, Turning)> {
         if settings.remote_pairs > 0 {
-            let text = "queue pairs for other programs: an engine that a loop turns has none, set remote_pairs to 0";
+            let text =
+                "queue pairs for other programs: an engine that a loop turns has none, set remote_pairs to 0";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
         Self::assemble(settings, device, bell)
@@ -179,7 +180,8 @@ impl Engine {
             sheet: Arc::clone(&sheet),
             poll_ns: settings.poll_ns,
         };
-        let engine = Self { home, sheet, thread: None, port, gate: None, pair: settings.pair.clone() };
+        let (port, pair) = (Mutex::new(port), settings.pair.clone());
+        let engine = Self { home, sheet, thread: None, port, gate: None, pair };
         Ok((engine, turning))
     }
 
@@ -189,7 +191,7 @@ impl Engine {
     /// # Errors
     /// Another engine listens there, the socket cannot be made, or the settings have no pair for other programs.
     pub fn serve(&mut self, path: &Path, access: Access) -> io::Result<()> {
-        let Some(port) = self.port.take() else {
+        let Some(port) = self.port.get_mut().unwrap_or_else(PoisonError::into_inner).take() else {
             let text = "an engine serves one socket, and with remote_pairs in its settings";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         };

@@ -339,7 +339,7 @@ fn attach(path: &std::path::Path) -> Way {
         }
         Err(error) => {
             message::once(&format!(
-                "{}: no offload engine answers there ({error}); sockets are the kernel's. Start it: millrace engine --help",
+                "{}: no offload engine answers there ({error}); sockets are the kernel's. Is the program that runs the engine up, and is this its socket?",
                 path.display()
             ));
             Way::None

@@ -275,7 +275,11 @@ mod tests {
     #[test]
     fn the_table_has_a_limit() {
         let mut streams = Streams::new(1);
-        assert!(!streams.enter(StreamKey { handle: 0, index: MAX_STREAMS_PER_ENGINE as u32 }, 0, 0));
+        assert!(!streams.enter(
+            StreamKey { handle: 0, index: (MAX_STREAMS_PER_ENGINE + AGAIN_PLACES) as u32 },
+            0,
+            0
+        ));
         assert!(!streams.enter(StreamKey { handle: 1, index: 0 }, 0, 0));
         assert!(streams.enter(STREAM, 0, 0) && streams.enter(StreamKey { index: 1, ..STREAM }, 0, 0));
         assert_eq!(streams.of_handle(0), [StreamKey { index: 1, ..STREAM }, STREAM]);

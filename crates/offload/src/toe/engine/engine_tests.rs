@@ -7,13 +7,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 
+use millrace_core::limits::toe::REQUESTS_PER_TURN;
 use millrace_core::random::SplitMix;
 
 use super::*;
 use crate::bell::EventBell;
-use crate::toe::host::{HostState, Interest};
+use crate::toe::host::{HostState, Interest, Ready};
 use crate::toe::pair::pair;
-use crate::toe::record::{Choice, Request};
+use crate::toe::record::{Choice, Fault, Request};
 
 #[path = "listen_tests.rs"]
 mod listening;
@@ -695,7 +696,7 @@ fn news_are_of_sockets_that_something_has_happened_to() {
         }
     };
     let (remote, any) = (rig.addresses[1], SocketAddr::new(rig.addresses[0].ip(), 0));
-    let listener = rig.hosts[1][0].listen(remote, 8).unwrap();
+    let listener = rig.hosts[1][0].listen(remote, 8, false).unwrap();
     rig.hosts[1][0].ask_for_next(listener).unwrap();
     assert!(rig.hosts[1][0].ready(listener).is_opening);
     assert_eq!(rig.until(news(1, listener)), Ready::default());
@@ -742,4 +743,58 @@ fn news_are_of_writers_that_have_waited_for_chunks_of_others() {
         rig.hosts[0][0].next_news().filter(|&socket| socket == other)
     });
     assert!(rig.hosts[0][0].room_for(other).unwrap() > 0);
+}
+
+/// A host of another process is gone: what it had asked for is done, also what no single turn takes; what it had not closed is reset; whatever it
+/// writes into its memory afterwards is not heard, and the next host has the pair as if there had been none before.
+#[test]
+fn what_a_host_leaves_is_cleared_away_and_the_next_one_has_its_pair() {
+    const BYTES: usize = 20_000;
+    let mut rig = Rig::new(|settings| settings.pair.requests = 1024);
+    let (closed, closed_there) = rig.connect(0, 0, PORT);
+    let (open, open_there) = rig.connect(0, 1, PORT + 1);
+    // It holds buffers that it has not read.
+    let bytes = [7; BYTES];
+    assert_eq!(rig.hosts[1][1].write(open_there, &[IoSlice::new(&bytes)]).unwrap(), Some(BYTES));
+    rig.until(|rig| (rig.cores[0].pairs[0].lent.iter().flatten().count() >= 2).then_some(()));
+    let mut gone = rig.hosts[0].remove(0);
+    for _ in 0..3 * REQUESTS_PER_TURN {
+        assert!(gone.inject(&[u64::MAX; 7]));
+    }
+    assert_eq!(gone.write(closed, &[IoSlice::new(&bytes)]).unwrap(), Some(BYTES));
+    gone.close(closed, false);
+    let bell = Arc::new(EventBell::new().unwrap());
+    let nobody = EngineEnd::nobody(Arc::clone(&bell)).unwrap();
+    let now = rig.now;
+    rig.cores[0].leave_host(0, nobody, now);
+    let mut got = 0;
+    rig.until(|rig| {
+        let count = rig.hosts[1][0].read(closed_there, &mut [0; 5000], true).unwrap()?;
+        got += count;
+        // The next one would be heard in another's name.
+        gone.inject(&[u64::MAX; 7]);
+        (count == 0).then_some(())
+    });
+    assert_eq!(got, BYTES);
+    let reset = rig.hosts[1][1].read(open_there, &mut [0], true).unwrap_err();
+    assert_eq!(reset.kind(), io::ErrorKind::ConnectionReset);
+    let (pair, end) = rig.until(|rig| rig.cores[0].take_departed());
+    assert_eq!(pair, 0);
+    let heard = rig.cores[0].counters.requests;
+    assert!(gone.inject(&[u64::MAX; 7]));
+    rig.turn();
+    assert_eq!(rig.cores[0].counters.requests, heard, "it is still heard");
+    drop((gone, end));
+    let of = &rig.cores[0].pairs[0];
+    assert_eq!((of.free.len(), of.descriptors.unused()), (of.lent.len(), of.descriptors.count()));
+    let counters = rig.cores[0].counters;
+    assert_eq!((counters.pairs_cleared, counters.left_open, counters.events_lost), (1, 1, 0));
+    let settings = of.settings.clone();
+    let (engine, host) = crate::toe::pair::pair(&settings).unwrap();
+    rig.cores[0].join_host(0, engine);
+    rig.hosts[0].push(HostState::new(0, host, bell, &settings));
+    let (here, there) = rig.connect(1, 1, PORT + 2);
+    assert_eq!(here, open.min(closed), "all sockets are free");
+    rig.transfer((0, 1, here), (1, 1, there), 300_000);
+    rig.transfer((1, 1, there), (0, 1, here), 300_000);
 }

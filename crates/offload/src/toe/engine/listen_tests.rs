@@ -53,8 +53,8 @@ fn a_connection_goes_to_the_listener_that_waits_and_to_each_in_turn() {
     }
     let mut taken = [0; 2];
     for _ in 0..6 {
-        for host in 0..2 {
-            rig.hosts[1][host].ask_for_next(listeners[host]).unwrap();
+        for (host, listener) in rig.hosts[1].iter_mut().zip(listeners) {
+            host.ask_for_next(listener).unwrap();
         }
         rig.turn();
         rig.calls(at);

@@ -298,7 +298,7 @@ impl Core {
             interface,
             pairs,
             owners: (0..settings.stack.connections).map(|_| Owner::Nobody).collect(),
-            listeners: (0..settings.pairs * usize::from(settings.pair.listeners)).map(|_| None).collect(),
+            listeners: (0..pairs_count * usize::from(settings.pair.listeners)).map(|_| None).collect(),
             next_listener: 0,
             next_port: *settings.stack.ports.start(),
             ports: settings.stack.ports.clone(),

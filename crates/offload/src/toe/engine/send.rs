@@ -39,6 +39,18 @@ impl Descriptors {
         Some(index)
     }
 
+    /// How many are in no list.
+    #[cfg(test)]
+    pub(super) fn unused(&self) -> usize {
+        std::iter::successors(self.all.get(self.free as usize), |of| self.all.get(of.next as usize)).count()
+    }
+
+    /// How many there are.
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.all.len()
+    }
+
     /// `next` follows `index`.
     pub(super) fn link(&mut self, index: u32, next: u32) {
         self.all[index as usize].next = next;

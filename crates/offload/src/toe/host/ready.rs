@@ -43,6 +43,13 @@ impl News {
             self.note(socket);
         }
     }
+
+    /// A socket that had no chunk to write to may have one now.
+    pub(super) fn has_chunk(&mut self, socket: u32) {
+        if self.is_kept {
+            self.note(socket);
+        }
+    }
 }
 
 impl HostState {
@@ -61,12 +68,7 @@ impl HostState {
                 .filter(|&socket| self.sockets[socket as usize].phase != Phase::Free)
                 .for_each(|socket| self.news.note(socket));
         }
-        if !self.free_chunks.is_empty() {
-            while let Some(waiting) = self.lacks_chunk.pop_front() {
-                self.socket(waiting).lacks_chunk = false;
-                self.news.note(waiting);
-            }
-        }
+        self.wake_for_chunks();
         let socket = self.news.sockets.pop()?;
         self.news.is_noted[socket as usize] = false;
         Some(socket)

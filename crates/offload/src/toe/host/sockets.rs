@@ -111,7 +111,7 @@ impl Sockets {
     /// # Errors
     /// No socket is left on this host; the engine has stopped.
     pub fn listen(&mut self, local: SocketAddr, backlog: u32) -> io::Result<u32> {
-        self.state().listen(local, backlog)
+        self.state().listen(local, backlog, false)
     }
 
     /// A new connection; [`Sockets::outcome`] says what becomes of it. The address of `local` may be unspecified, its port 0.

@@ -73,6 +73,7 @@ impl HostState {
             && let Some(socket) = self.lacks_chunk.pop_front()
         {
             self.socket(socket).lacks_chunk = false;
+            self.news.has_chunk(socket);
             chunks -= usize::from(self.wake(socket, Interest::Write));
         }
     }

@@ -18,7 +18,7 @@ use super::{host_side, send};
 use crate::toe::host::{Host, HostState};
 use crate::toe::thread::Home;
 
-/// A queue pair, for this thread, of the engine that listens at `path` (`millrace engine`). What is made with it are the same sockets as those of
+/// A queue pair, for this thread, of the engine that listens at `path` ([`Engine::serve`](crate::toe::Engine::serve)). What is made with it are the same sockets as those of
 /// an engine within this process. When the engine ends, however it ends, every call says [`ErrorKind::ConnectionAborted`]; when this process ends,
 /// the engine resets what it had open.
 ///
@@ -50,10 +50,10 @@ pub(super) fn dial(path: &Path) -> io::Result<OwnedFd> {
         let name = path.display();
         let text = match error.kind() {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
-                format!("no offload engine listens at {name}: start one with `millrace engine`")
+                format!("no offload engine listens at {name}: start one, or name the socket of one that runs")
             }
             ErrorKind::PermissionDenied => {
-                format!("offload engine at {name}: its socket may not be opened by this user; start it with --allow-uid")
+                format!("offload engine at {name}: its socket may not be opened by this user; have the engine allow it")
             }
             _ => format!("offload engine at {name}: {error}"),
         };

@@ -213,7 +213,7 @@ fn listen_at(path: &Path, is_own_only: bool) -> io::Result<OwnedFd> {
     }
     if let Ok(found) = std::fs::symlink_metadata(path) {
         if !found.file_type().is_socket() {
-            let text = "there is a file of that name, which is no socket; choose another one with --socket";
+            let text = "there is a file of that name, which is no socket; choose another one";
             return Err(fail(text, io::ErrorKind::AlreadyExists.into()));
         }
         match dial(path) {
@@ -221,7 +221,7 @@ fn listen_at(path: &Path, is_own_only: bool) -> io::Result<OwnedFd> {
                 std::fs::remove_file(path).map_err(|error| fail("cannot remove the old one", error))?;
             }
             _ => {
-                let text = "another engine listens there; stop it, or choose another one with --socket";
+                let text = "another engine listens there; stop it, or choose another one";
                 return Err(fail(text, io::ErrorKind::AddrInUse.into()));
             }
         }
@@ -358,7 +358,7 @@ impl Running {
         if !who.as_ref().is_ok_and(|who| self.settings.access.allows(who)) {
             self.counters.not_allowed += 1;
             let uid = who.map_or_else(|_| "?".to_owned(), |who| who.uid.as_raw().to_string());
-            let text = format!("user {uid} may not use this engine; start it with --allow-uid {uid}");
+            let text = format!("user {uid} may not use this engine; have the engine allow it");
             // It has hung up if it does not get there.
             let _ = send(&socket, &Message::Refused(Refusal::NotAllowed, text), &[]);
             return;
@@ -426,7 +426,7 @@ impl Running {
             if !self.slots.contains(&Slot::Leaving) {
                 self.counters.no_pair += 1;
                 let text = format!(
-                    "all {} queue pairs of the engine are taken: end a program, or start the engine with more --pairs",
+                    "all {} queue pairs of the engine are taken: end a program, or start the engine with more",
                     self.slots.len()
                 );
                 self.refuse(index, Refusal::Full, &text);
@@ -491,5 +491,23 @@ impl Running {
             }
         }
         self.callers.retain(|caller| caller.stage != Stage::Over);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{Gid, Pid, Uid, geteuid};
+
+    #[test]
+    fn own_programs_and_those_of_root_may_connect_and_others_by_name_only() {
+        let who = |uid, gid| UCred { pid: Pid::INIT, uid: Uid::from_raw(uid), gid: Gid::from_raw(gid) };
+        let other = geteuid().as_raw() + 1;
+        let none = Access::default();
+        assert!(none.is_own_only() && none.allows(&who(0, 7)) && none.allows(&who(geteuid().as_raw(), 7)));
+        assert!(!none.allows(&who(other, 0)), "a group of root is no user of root");
+        let some = Access { uids: vec![other], gids: vec![70] };
+        assert!(!some.is_own_only() && some.allows(&who(other, 7)) && some.allows(&who(other + 1, 70)));
+        assert!(!some.allows(&who(other + 1, 71)));
     }
 }

@@ -115,6 +115,7 @@ impl Welcome {
         let (pair, rest) = words.split_at_checked(numbers(&PairSettings::default()).len())?;
         let &[
             sockets,
+            listeners,
             requests,
             send_bytes,
             send_buffers,
@@ -129,6 +130,7 @@ impl Welcome {
         };
         let pair = PairSettings {
             sockets,
+            listeners: u8::try_from(listeners).ok()?,
             requests,
             send_bytes,
             send_buffers,
@@ -164,9 +166,10 @@ fn words(bytes: &[u8]) -> Option<Vec<u32>> {
     Some(words.iter().map(|word| u32::from_le_bytes(*word)).collect())
 }
 
-fn numbers(pair: &PairSettings) -> [u32; 9] {
+fn numbers(pair: &PairSettings) -> [u32; 10] {
     let &PairSettings {
         sockets,
+        listeners,
         requests,
         send_bytes,
         send_buffers,
@@ -178,6 +181,7 @@ fn numbers(pair: &PairSettings) -> [u32; 9] {
     } = pair;
     [
         sockets,
+        u32::from(listeners),
         requests,
         send_bytes,
         send_buffers,

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use millrace_core::limits::toe::{HANDSHAKE_NS, MAX_CALLERS};
 use millrace_core::random::SplitMix;
+use millrace_core::shared::ENTRY_WORDS;
 
 use super::client::{answer, dial};
 use super::message::Message;
@@ -195,7 +196,7 @@ fn a_host_that_dies_is_cleared_away_and_its_pair_serves_the_next_one() {
         let of =
             |socket: usize| streams.iter().position(|stream| stream.peer_addr().unwrap() == ends[socket].0);
         let [closed, open, written] = [0, 1, 2].map(|socket| of(socket).unwrap());
-        let kept = mortal.state.listen((OURS, PORT).into(), 4).unwrap();
+        let kept = mortal.state.listen((OURS, PORT).into(), 4, false).unwrap();
         mortal.until(|state| state.outcome(kept));
         let bytes = [7; 5000];
         for socket in [sockets[0], sockets[2]] {
@@ -316,20 +317,37 @@ fn a_host_that_scribbles_over_its_memory_disturbs_no_other() {
                 let mut mortal = Mortal::connect(&path);
                 let any = std::net::SocketAddr::from((OURS, 0));
                 let socket = mortal.state.connect(any, (THEIRS, 9).into()).unwrap();
-                let _ = mortal.state.listen((OURS, 9).into(), 8);
+                let _ = mortal.state.listen((OURS, 9).into(), 8, false);
                 let words = mortal.state.words().clone();
-                for _ in 0..50_000 {
-                    // Everywhere, and as often where the rings and the flags are.
-                    let at = random.next() as usize % words.count();
-                    let at = if random.next().is_multiple_of(2) { at } else { at % 4096 };
+                let mut value = {
+                    let mut random = SplitMix(lives);
                     // Turns, kinds and sockets that there are, among others.
-                    let value = match random.next() % 4 {
+                    move || match random.next() % 4 {
                         0 => random.next(),
                         1 => random.next() % 16,
                         2 => random.next() & 0x0000_000f_0000_ff0f,
                         _ => u64::MAX,
-                    };
-                    words.store(at, value);
+                    }
+                };
+                // Records that are taken, while everything behind the request ring changes.
+                let behind = ENGINE_SLEEPS + ENTRY_WORDS * (1 + 64);
+                let begun = std::time::Instant::now();
+                for step in 0u64.. {
+                    if step > 20_000 && rig.served.counters().rejected > 0 {
+                        break;
+                    }
+                    assert!(begun.elapsed() < Duration::from_secs(60), "no record is taken");
+                    words.store(behind + random.next() as usize % (words.count() - behind), value());
+                    if step % 8 == 0 {
+                        mortal.state.inject(&std::array::from_fn(|_| value()));
+                        mortal.engine.ring();
+                    }
+                }
+                // Then everywhere, and as often where the rings and the flags are.
+                for _ in 0..30_000 {
+                    let at = random.next() as usize % words.count();
+                    let at = if random.next().is_multiple_of(2) { at } else { at % 4096 };
+                    words.store(at, value());
                 }
                 let _ = mortal.state.inject(&[socket.into(); 7]);
                 mortal.engine.ring();
