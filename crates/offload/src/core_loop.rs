@@ -85,6 +85,10 @@ pub trait LoopTx: PacketTx + Send {
         let _ = now;
         0
     }
+    /// The loop ends: connections that nobody else will end are shut now, behind what they were given. Whoever has them waits for nothing more.
+    fn farewell(&mut self, now: Instant) {
+        let _ = now;
+    }
     /// When it has something to do even if nothing happens.
     fn next_due(&self, now: Instant) -> Option<Instant> {
         let _ = now;
@@ -282,6 +286,7 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
             if let Some(since) = self.state.stopping {
                 let is_over = self.engine.counters().open == 0 || now.ns_since(since) > LINGER_NS;
                 if work == 0 && is_over {
+                    self.tx.farewell(now);
                     self.load.publish(self.engine.counters(), self.tx.counters());
                     break self.publish_reception();
                 }

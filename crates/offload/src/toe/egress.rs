@@ -533,6 +533,14 @@ impl<T: LoopTx> LoopTx for EngineTx<T> {
         work
     }
 
+    fn farewell(&mut self, now: Instant) {
+        self.inner.farewell(now);
+        if let Some(engine) = &mut self.engine {
+            engine.core.shut_all(now);
+        }
+        self.depart(now);
+    }
+
     fn next_due(&self, now: Instant) -> Option<Instant> {
         let own = self.engine.as_ref().and_then(|engine| {
             let is_blind = engine.device.readable().is_none();

@@ -732,3 +732,23 @@ fn engines_follow_one_another_in_the_seat_of_a_loop() {
     let refused = seat.start(&of, device(1)).err().unwrap().to_string();
     assert!(refused.contains("the loop that would turn"), "{refused}");
 }
+
+/// A loop that ends takes leave of connections, whether it writes to them or not: the end comes although nothing is turned any more.
+#[test]
+fn a_loop_that_ends_shuts_the_connections_of_its_engine() {
+    for is_lent in [false, true] {
+        let mut rig = Rig::accepted(|_| {});
+        if is_lent {
+            rig.tx.add_conn(CONN, rig.name.into()).unwrap();
+            rig.write_control(b"the last reply");
+        }
+        rig.tx.farewell(rig.now);
+        let mut has_ended = false;
+        for _ in 0..100 {
+            rig.now = rig.now.plus_ns(STEP_NS);
+            rig.turn_peer();
+            has_ended |= rig.read();
+        }
+        assert!(has_ended && rig.got == rig.due, "lent: {is_lent}");
+    }
+}

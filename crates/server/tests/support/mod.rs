@@ -171,6 +171,11 @@ impl Server {
     /// Ends it as Ctrl-C does; returns whether it said BYE with exit code 0.
     pub fn interrupt(&mut self) -> bool {
         signal(self.child.id(), "INT");
+        self.ends()
+    }
+
+    /// Waits until it ends, as it does when it was told to; whether with exit code 0.
+    pub fn ends(&mut self) -> bool {
         let end = Instant::now() + Duration::from_secs(20);
         loop {
             if let Some(status) = self.child.try_wait().expect("the server is our child") {

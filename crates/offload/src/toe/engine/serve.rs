@@ -68,6 +68,19 @@ impl Core {
     }
 
     /// A FIN goes behind the last byte that was given; the loop's are among them as long as it writes.
+    /// Every connection is shut for writing, as if its host had asked for it; the loop writes to none any more.
+    pub(in crate::toe) fn shut_all(&mut self, now: Instant) {
+        for pair in 0..self.pairs.len() as u16 {
+            for socket in 0..self.pair(pair).places.len() as u32 {
+                if let Some(line) = self.pair(pair).line(socket) {
+                    (line.is_shut, line.lent) = (true, None);
+                    self.make_dirty((pair, socket));
+                }
+            }
+        }
+        self.serve_all(now);
+    }
+
     fn shut(&mut self, (pair, socket): SocketId, now: Instant) {
         let Some(line) = self.pair(pair).line(socket) else { return };
         let is_over = line.closed.is_some() || line.closing.is_some();
