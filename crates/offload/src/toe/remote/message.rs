@@ -66,7 +66,8 @@ impl Message {
             Self::Attach => {}
             Self::Welcome(Welcome { number, pair, addresses }) => {
                 words.push(u32::from(*number));
-                words.extend(numbers(pair));
+                words.push(u32::from(pair.listeners));
+                words.extend(numbers(&mut pair.clone()).map(|number| *number));
                 for &(address, prefix) in addresses.iter().take(MAX_ADDRESSES) {
                     let (bytes, family) = match address {
                         IpAddr::V4(ip) => (ip.to_ipv6_mapped().octets(), 4),
@@ -112,34 +113,11 @@ impl Welcome {
     fn decode(words: &[u32]) -> Option<Self> {
         let (&number, words) = words.split_first()?;
         let number = u16::try_from(number).ok()?;
-        let (pair, rest) = words.split_at_checked(numbers(&PairSettings::default()).len())?;
-        let &[
-            sockets,
-            listeners,
-            requests,
-            send_bytes,
-            send_buffers,
-            receive_bytes,
-            receive_buffers,
-            receive_share,
-            send_share_bytes,
-            wake_bytes,
-        ] = pair
-        else {
-            return None;
-        };
-        let pair = PairSettings {
-            sockets,
-            listeners: u8::try_from(listeners).ok()?,
-            requests,
-            send_bytes,
-            send_buffers,
-            receive_bytes,
-            receive_buffers,
-            receive_share,
-            send_share_bytes,
-            wake_bytes,
-        };
+        let (&listeners, words) = words.split_first()?;
+        let mut pair = PairSettings { listeners: u8::try_from(listeners).ok()?, ..PairSettings::default() };
+        let numbers = numbers(&mut pair);
+        let (of_pair, rest) = words.split_at_checked(numbers.len())?;
+        numbers.into_iter().zip(of_pair).for_each(|(number, word)| *number = *word);
         let (addresses, []) = rest.as_chunks::<5>() else { return None };
         if addresses.len() > MAX_ADDRESSES {
             return None;
@@ -166,10 +144,11 @@ fn words(bytes: &[u8]) -> Option<Vec<u32>> {
     Some(words.iter().map(|word| u32::from_le_bytes(*word)).collect())
 }
 
-fn numbers(pair: &PairSettings) -> [u32; 10] {
-    let &PairSettings {
+/// What of a pair crosses, and in which order; the listeners go before.
+fn numbers(pair: &mut PairSettings) -> [&mut u32; 9] {
+    let PairSettings {
         sockets,
-        listeners,
+        listeners: _,
         requests,
         send_bytes,
         send_buffers,
@@ -181,7 +160,6 @@ fn numbers(pair: &PairSettings) -> [u32; 10] {
     } = pair;
     [
         sockets,
-        u32::from(listeners),
         requests,
         send_bytes,
         send_buffers,
