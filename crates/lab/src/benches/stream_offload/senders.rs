@@ -7,16 +7,15 @@ use std::io::{ErrorKind, Write};
 use std::net::{SocketAddr, TcpListener as KernelListener, TcpStream as KernelStream};
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::{JoinHandle, sleep};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use millrace_offload::toe::{Engine, EngineSettings, PairSettings, TcpStream};
 
-use crate::benches::tcp_sessions::link::drain;
-use crate::benches::toe::rig::{HOST, Offload, PEER, Places, Rig, become_};
+use crate::benches::toe::peer::Readers;
+use crate::benches::toe::rig::{HOST, Offload, Places, Rig, become_};
 use crate::frame::Options;
 use crate::proc;
 use crate::streams::{Blocks, Media, now_ns, sleep_until, title_path};
@@ -313,45 +312,22 @@ impl Drop for Started {
 }
 
 /// Viewers, all read by one thread.
-struct Viewers {
-    bytes: Arc<AtomicU64>,
-    ready: Arc<AtomicBool>,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<anyhow::Result<()>>>,
-}
+struct Viewers(Readers);
 
 impl Viewers {
-    fn spawn(
-        rig: &Rig,
-        places: &Places,
-        open: impl FnOnce() -> anyhow::Result<Vec<KernelStream>> + Send + 'static,
-    ) -> anyhow::Result<Self> {
-        let (bytes, ready, stop) = <(Arc<AtomicU64>, Arc<AtomicBool>, Arc<AtomicBool>)>::default();
-        let (counted, is_ready, ends) = (Arc::clone(&bytes), Arc::clone(&ready), Arc::clone(&stop));
-        let cpu = places.peer;
-        let thread = rig.peer(move || {
-            std::thread::spawn(move || {
-                become_(PEER, cpu)?;
-                let all = open()?;
-                is_ready.store(true, Ordering::Release);
-                drain(&all, &counted, &ends)
-            })
-        })?;
-        Ok(Self { bytes, ready, stop, thread: Some(thread) })
-    }
-
     /// They are called.
     fn listen(rig: &Rig, at: SocketAddr, places: &Places, count: u32) -> anyhow::Result<Self> {
         let listener = rig.peer(|| KernelListener::bind(at))?.context("viewers listen")?;
-        Self::spawn(rig, places, move || {
+        Readers::start(rig, places.peer, move |_| {
             let accept = |_| listener.accept().map(|(stream, _)| stream).context("accept a sender");
             (0..count).map(accept).collect()
         })
+        .map(Self)
     }
 
     /// They call, and tell the sender to begin.
     fn call(rig: &Rig, at: SocketAddr, places: &Places, count: u32) -> anyhow::Result<Self> {
-        Self::spawn(rig, places, move || {
+        Readers::start(rig, places.peer, move |_| {
             let begun = Instant::now();
             let mut all = Vec::new();
             while all.len() < count as usize {
@@ -367,13 +343,13 @@ impl Viewers {
             }
             Ok(all)
         })
+        .map(Self)
     }
 
     fn wait(&self) -> anyhow::Result<()> {
         let begun = Instant::now();
-        while !self.ready.load(Ordering::Acquire) {
-            let is_over = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
-            ensure!(!is_over, "the viewers have ended");
+        while !self.0.is_ready() {
+            ensure!(!self.0.is_over(), "the viewers have ended");
             ensure!(begun.elapsed() < LIMIT, "not all viewers are connected within {LIMIT:?}");
             sleep(LOOK);
         }
@@ -383,9 +359,8 @@ impl Viewers {
 
 impl Drop for Viewers {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
         // What it has to say is of no use any more: a sender that failed has said so.
-        let _ = self.thread.take().map(JoinHandle::join);
+        let _ = self.0.end();
     }
 }
 
@@ -403,7 +378,7 @@ fn measure(
     sleep(SETTLE);
     let look = || -> anyhow::Result<_> {
         let (senders, waits) = (proc::cpu_ns(pid, name)?, proc::switches(pid, name)?.0);
-        Ok((Instant::now(), rig.look()?, senders, waits, viewers.bytes.load(Ordering::Relaxed)))
+        Ok((Instant::now(), rig.look()?, senders, waits, viewers.0.bytes()))
     };
     let before = look()?;
     sleep(length);

@@ -6,17 +6,16 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpListener as KernelListener, TcpStream as KernelStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use millrace_offload::toe::{Engine, EngineSettings, PairSettings, TcpListener};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
-use rustix::net::{RecvFlags, listen};
+use rustix::net::listen;
 
-use crate::benches::toe::rig::{HOST, Look, Offload, PEER, Places, Rig, become_};
+use crate::benches::toe::peer::{Readers, wait};
+use crate::benches::toe::rig::{HOST, Look, Offload, Places, Rig, become_};
 use crate::frame::stats::{Spread, median};
 use crate::frame::{Axis, NoiseMeter, Options, Plot, PlotKind, Point, Report, Row};
 use crate::streams::raise_open_files;
@@ -207,108 +206,33 @@ fn size(settings: &mut EngineSettings, count: u32) {
 }
 
 /// The peer: all its connections, and what came.
-struct Peer {
-    bytes: Arc<AtomicU64>,
-    ready: Arc<AtomicBool>,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<anyhow::Result<()>>>,
-}
-
-impl Peer {
-    fn start(rig: &Rig, to: SocketAddr, places: &Places, count: u32) -> anyhow::Result<Self> {
-        let (bytes, ready, stop) = <(Arc<AtomicU64>, Arc<AtomicBool>, Arc<AtomicBool>)>::default();
-        let (counted, is_ready, ends) = (Arc::clone(&bytes), Arc::clone(&ready), Arc::clone(&stop));
-        let cpu = places.peer;
-        let thread = rig.peer(move || {
-            std::thread::spawn(move || {
-                become_(PEER, cpu)?;
-                let mut all = Vec::new();
-                for n in 0..count {
-                    let stream = KernelStream::connect_timeout(&to, LIMIT);
-                    all.push(stream.with_context(|| format!("connection {n} of the peer"))?);
-                    if ends.load(Ordering::Relaxed) {
-                        return Ok(());
-                    }
-                }
-                is_ready.store(true, Ordering::Release);
-                drain(&all, &counted, &ends)
-            })
-        })?;
-        Ok(Self { bytes, ready, stop, thread: Some(thread) })
-    }
-
-    fn is_ready(&self) -> bool {
-        self.ready.load(Ordering::Acquire) || self.thread.as_ref().is_none_or(JoinHandle::is_finished)
-    }
-
-    fn end(mut self) -> anyhow::Result<()> {
-        self.stop.store(true, Ordering::Relaxed);
-        match self.thread.take().map(JoinHandle::join) {
-            Some(Ok(result)) => result,
-            _ => bail!("the peer's thread has panicked"),
+fn peer(rig: &Rig, to: SocketAddr, places: &Places, count: u32) -> anyhow::Result<Readers> {
+    Readers::start(rig, places.peer, move |stop| {
+        let mut all = Vec::new();
+        while all.len() < count as usize && !stop.load(Ordering::Relaxed) {
+            let stream = KernelStream::connect_timeout(&to, LIMIT);
+            all.push(stream.with_context(|| format!("connection {} of the peer", all.len()))?);
         }
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-    }
-}
-
-/// Reads from all that have something and throws it away, without a copy.
-pub(in crate::benches) fn drain(
-    all: &[KernelStream],
-    bytes: &AtomicU64,
-    stop: &AtomicBool,
-) -> anyhow::Result<()> {
-    let watch = epoll::create(epoll::CreateFlags::CLOEXEC).context("epoll")?;
-    for (n, stream) in all.iter().enumerate() {
-        stream.set_nonblocking(true)?;
-        epoll::add(&watch, stream, epoll::EventData::new_u64(n as u64), epoll::EventFlags::IN)?;
-    }
-    let mut room = vec![0; 256 << 10];
-    let mut events = Vec::with_capacity(SENDS);
-    while !stop.load(Ordering::Relaxed) {
-        wait(&watch, &mut events)?;
-        for event in &events {
-            match rustix::net::recv(&all[event.data.u64() as usize], &mut room[..], RecvFlags::TRUNC) {
-                Ok((_, 0)) => return Ok(()),
-                Ok((_, count)) => {
-                    bytes.fetch_add(count as u64, Ordering::Relaxed);
-                }
-                Err(_) => {}
-            }
-        }
-    }
-    Ok(())
-}
-
-fn wait(watch: &OwnedFd, events: &mut Vec<epoll::Event>) -> anyhow::Result<()> {
-    events.clear();
-    let timeout = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
-    match epoll::wait(watch, rustix::buffer::spare_capacity(events), Some(&timeout)) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(error) => Err(error).context("wait for connections"),
-    }
+        Ok(all)
+    })
 }
 
 /// Sends while `send` does, and measures once all is going: `send` is called until the time is over.
 fn measure(
     rig: &Rig,
-    peer: &Peer,
+    peer: &Readers,
     length: Duration,
     mut send: impl FnMut(Instant) -> anyhow::Result<()>,
 ) -> anyhow::Result<Slot> {
     let begun = Instant::now();
-    while !peer.is_ready() {
+    while !peer.is_ready() && !peer.is_over() {
         anyhow::ensure!(begun.elapsed() < LIMIT, "the peer's connections are not there within {LIMIT:?}");
         send(Instant::now() + Duration::from_millis(5))?;
     }
     send(Instant::now() + length / 2)?;
-    let (begun, before) = (Instant::now(), (rig.look()?, peer.bytes.load(Ordering::Relaxed)));
+    let (begun, before) = (Instant::now(), (rig.look()?, peer.bytes()));
     send(begun + length)?;
-    let (used, bytes) = (rig.look()?.since(&before.0), peer.bytes.load(Ordering::Relaxed) - before.1);
+    let (used, bytes) = (rig.look()?.since(&before.0), peer.bytes() - before.1);
     let wall = begun.elapsed().as_nanos() as f64;
     anyhow::ensure!(bytes > 0, "nothing has arrived");
     let Look { host_ns, engine_ns, napi_ns, peer_ns, peer_napi_ns, .. } = used;
@@ -347,7 +271,7 @@ fn by_engine(
 ) -> anyhow::Result<Slot> {
     let host = engine.attach()?;
     let listener = TcpListener::bind_with_backlog(&host, to, BACKLOG)?;
-    let peer = Peer::start(rig, to, places, count)?;
+    let mut peer = peer(rig, to, places, count)?;
     let mut all = Vec::new();
     for _ in 0..count {
         let (stream, _) = listener.accept().context("accept")?;
@@ -383,10 +307,10 @@ fn accept_all(
     to: SocketAddr,
     places: &Places,
     count: u32,
-) -> anyhow::Result<(Peer, Vec<KernelStream>)> {
+) -> anyhow::Result<(Readers, Vec<KernelStream>)> {
     let listener = KernelListener::bind(to).context("listen")?;
     listen(listener.as_fd(), BACKLOG as i32).context("listen")?;
-    let peer = Peer::start(rig, to, places, count)?;
+    let peer = peer(rig, to, places, count)?;
     let accepted = (0..count).map(|_| listener.accept().map(|(stream, _)| stream));
     let all = accepted.collect::<std::io::Result<Vec<_>>>().context("accept")?;
     Ok((peer, all))
@@ -399,7 +323,7 @@ fn by_epoll(
     count: u32,
     length: Duration,
 ) -> anyhow::Result<Slot> {
-    let (peer, all) = accept_all(rig, to, places, count)?;
+    let (mut peer, all) = accept_all(rig, to, places, count)?;
     let watch = epoll::create(epoll::CreateFlags::CLOEXEC).context("epoll")?;
     for (n, stream) in all.iter().enumerate() {
         stream.set_nonblocking(true)?;
@@ -440,7 +364,7 @@ fn by_processes(
     count: u32,
     length: Duration,
 ) -> anyhow::Result<Slot> {
-    let (peer, all) = accept_all(rig, to, places, count)?;
+    let (mut peer, all) = accept_all(rig, to, places, count)?;
     let mut children = Children(Vec::new());
     for stream in all {
         // Each inherits this thread's processor.

@@ -17,6 +17,7 @@
 mod calls;
 mod copies;
 mod mtu;
+pub(super) mod peer;
 mod perturb;
 pub(super) mod rig;
 mod split;

@@ -3,16 +3,15 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener as KernelListener, TcpStream as KernelStream};
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use millrace_offload::toe::{Engine, TcpListener, TcpStream};
 use rustix::net::RecvFlags;
 
-use super::rig::{HOST, Look, PEER, Places, Rig, Side, become_};
+use super::peer::PeerThread;
+use super::rig::{HOST, Look, Places, Rig, Side, become_};
 
 /// Buffers that applications walk: more than any cache holds.
 pub(super) const WALK_BYTES: usize = 64 << 20;
@@ -156,46 +155,19 @@ fn carry(
     })
 }
 
-/// The peer's thread: connects, then reads or writes until it is told to stop or the connection ends.
-struct Peer {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<anyhow::Result<()>>>,
-}
-
-impl Peer {
-    fn start(rig: &Rig, to: SocketAddr, job: &Job) -> anyhow::Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let ends = Arc::clone(&stop);
-        let (way, cpu) = (job.way, job.places.peer);
-        let thread = rig.peer(move || {
-            std::thread::spawn(move || {
-                become_(PEER, cpu)?;
-                let stream = KernelStream::connect_timeout(&to, LIMIT).context("the peer connects")?;
-                stream.set_read_timeout(Some(PEER_TIMEOUT))?;
-                stream.set_write_timeout(Some(PEER_TIMEOUT))?;
-                match way {
-                    Way::Send => drain(&stream, &ends),
-                    Way::Receive => pour(&stream, &ends),
-                }
-                Ok(())
-            })
-        })?;
-        Ok(Self { stop, thread: Some(thread) })
-    }
-
-    fn end(mut self) -> anyhow::Result<()> {
-        self.stop.store(true, Ordering::Relaxed);
-        match self.thread.take().map(JoinHandle::join) {
-            Some(Ok(result)) => result,
-            _ => bail!("the peer's thread has panicked"),
+/// The peer connects, then reads or writes until it is told to stop or the connection ends.
+fn peer(rig: &Rig, to: SocketAddr, job: &Job) -> anyhow::Result<PeerThread> {
+    let way = job.way;
+    PeerThread::start(rig, job.places.peer, move |stop| {
+        let stream = KernelStream::connect_timeout(&to, LIMIT).context("the peer connects")?;
+        stream.set_read_timeout(Some(PEER_TIMEOUT))?;
+        stream.set_write_timeout(Some(PEER_TIMEOUT))?;
+        match way {
+            Way::Send => drain(&stream, stop),
+            Way::Receive => pour(&stream, stop),
         }
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-    }
+        Ok(())
+    })
 }
 
 /// Reads and throws away, without a copy: the peer is to cost little, and the same for everybody.
@@ -228,7 +200,7 @@ pub(super) fn by_kernel(rig: &Rig, job: &Job, walk: &mut Walk, beside: Beside<'_
     rig.host(|| -> anyhow::Result<Moved> {
         become_(HOST, job.places.app)?;
         let listener = KernelListener::bind(to).context("listen")?;
-        let peer = Peer::start(rig, to, job)?;
+        let mut peer = peer(rig, to, job)?;
         let (mut stream, _) = listener.accept().context("accept")?;
         stream.set_read_timeout(Some(LIMIT))?;
         stream.set_write_timeout(Some(LIMIT))?;
@@ -253,7 +225,7 @@ pub(super) fn by_engine(
         become_(HOST, job.places.app)?;
         let host = engine.attach()?;
         let listener = TcpListener::bind(&host, to)?;
-        let peer = Peer::start(rig, to, job)?;
+        let mut peer = peer(rig, to, job)?;
         let (mut stream, _) = listener.accept().context("accept")?;
         stream.set_read_timeout(Some(LIMIT))?;
         stream.set_write_timeout(Some(LIMIT))?;
