@@ -62,6 +62,12 @@ const RULES: &[Rule] = &[
         why: "it is loaded into programs of others: small, and nothing of the server's",
     },
     Rule {
+        krate: "millrace-web",
+        ours: &["millrace-core", "millrace-store"],
+        theirs: None,
+        why: "HTTP and its libraries; it sees titles, and the service through a trait, never an engine",
+    },
+    Rule {
         krate: "millrace-client",
         ours: &["millrace-core", "millrace-netio", "millrace-ts"],
         theirs: None,
@@ -92,6 +98,7 @@ const RULES: &[Rule] = &[
             "millrace-client",
             "millrace-lab",
             "millrace-ts",
+            "millrace-web",
         ],
         theirs: None,
         why: "the control side: it reaches engine and packet I/O through offload only",

@@ -10,6 +10,7 @@ const DOCUMENT: &str = "docs/ref/errors.md";
 /// Crates whose messages a user can meet, with what they are about.
 const CRATES: &[(&str, &str)] = &[
     ("server", "Commands and the RTSP server"),
+    ("web", "HTTP"),
     ("store", "Store, ingest and volumes"),
     ("client", "Receiver and load generator"),
     ("netio", "Packet I/O"),

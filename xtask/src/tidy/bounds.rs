@@ -8,8 +8,10 @@ use crate::rust_text::RustText;
 const LIMITS: &str = "crates/core/src/limits/";
 
 /// Crates whose bounds stand there: those that are shipped, without the benchmarks.
-const SHIPPED: &[&str] =
-    &["core", "engine", "netio", "offload", "store", "stream", "server", "client", "ts", "tcp", "preload"];
+const SHIPPED: &[&str] = &[
+    "core", "engine", "netio", "offload", "store", "stream", "server", "client", "ts", "tcp", "preload",
+    "web",
+];
 
 /// Parts of a constant's name that say that it bounds something.
 const BOUNDING: &[&str] = &[

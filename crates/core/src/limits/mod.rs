@@ -34,6 +34,7 @@ pub mod trick;
 pub mod ts;
 pub mod viewer;
 pub mod volume;
+pub mod web;
 
 /// Length of a TS packet (ISO/IEC 13818-1 section 2.4.3.2).
 pub const TS_PACKET_BYTES: usize = 188;

@@ -1,0 +1,120 @@
+//! What the web side needs of the server: titles, bytes of them sent by an engine, figures.
+
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use millrace_core::counters::Sample;
+use millrace_store::index::TitleIndex;
+use millrace_store::volume::TitleInfo;
+use tokio::sync::oneshot;
+
+/// The server, as the web side sees it. Called from the web side's threads.
+pub trait Site: Send + Sync + 'static {
+    /// All titles that can be asked for, by name, without those that were made of others. From memory.
+    fn titles(&self) -> Vec<TitleInfo>;
+
+    /// The title of this name, also one that was made of another (`film@540p`). From memory.
+    fn title(&self, name: &str) -> Option<TitleInfo>;
+
+    /// The renditions of a title, the best first, itself among them; empty if it is the only one. From memory.
+    fn renditions(&self, name: &str) -> Vec<TitleInfo>;
+
+    /// The index of a title. Reads files: call it where waiting is allowed.
+    ///
+    /// # Errors
+    /// The title is gone, or its files cannot be read.
+    fn index(&self, name: &str) -> Result<Arc<TitleIndex>, SiteError>;
+
+    /// Bytes of a title's transport stream, to look into: its tables, its first pictures. Reads files: call it where waiting is allowed, and for
+    /// little.
+    ///
+    /// # Errors
+    /// The title is gone, has no such bytes, or its files cannot be read.
+    fn read(&self, name: &str, from: u64, out: &mut [u8]) -> Result<(), SiteError>;
+
+    /// Has an engine send bytes of a title, at the title's pace, counted by admission as any viewer. Returns at once; `order.done` is told
+    /// what became of it.
+    fn send(&self, order: Order);
+
+    /// All counters of the server, one after the other.
+    fn counters(&self, visit: &mut dyn FnMut(Sample<'_>));
+}
+
+/// Why something of a title cannot be had.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SiteError {
+    /// There is no such title, or not any more.
+    #[error("no such title")]
+    NoTitle,
+    /// Its files cannot be read: for the log, not for viewers.
+    #[error("{0}")]
+    Unreadable(String),
+}
+
+/// A connection on which bytes of a title are sent.
+#[derive(Debug)]
+pub enum OrderSocket {
+    /// A viewer's own connection, in plain HTTP/1.1.
+    Viewer(std::net::TcpStream),
+    /// The far end of a pair whose other end the web side reads: for TLS and HTTP/2.
+    Inside(UnixStream),
+}
+
+/// Bytes of a title to be sent.
+#[derive(Debug)]
+pub struct Order {
+    /// Where they go. It does not block.
+    pub socket: OrderSocket,
+    /// Who gets them: room is counted for this address.
+    pub peer: SocketAddr,
+    /// The title's name ([`Site::title`]).
+    pub title: String,
+    /// Which bytes of its transport stream; not empty, and within it.
+    pub bytes: Range<u64>,
+    /// What goes before them: the head of the response, tables of a segment. At most [`MAX_ORDER_HEAD_BYTES`](millrace_core::limits::web::MAX_ORDER_HEAD_BYTES).
+    pub before: Vec<u8>,
+    /// Media that may be sent as fast as the viewer takes it before the title's pace sets in, in milliseconds.
+    pub ahead_ms: u32,
+    /// What log lines call it: the id of the request.
+    pub label: String,
+    /// What the viewer's program calls itself.
+    pub agent: Option<String>,
+    /// Told once.
+    pub done: oneshot::Sender<Delivery>,
+}
+
+/// What became of an [`Order`].
+#[derive(Debug)]
+pub enum Delivery {
+    /// Everything has been sent, and the viewer's kernel or ours has it. The connection can be used further.
+    Sent {
+        /// The connection.
+        socket: OrderSocket,
+        /// What the viewer has sent meanwhile: the beginning of its next request.
+        read: Vec<u8>,
+    },
+    /// Nothing has been sent, and `before` has not either.
+    Refused {
+        /// The connection.
+        socket: OrderSocket,
+        /// What the viewer has sent meanwhile.
+        read: Vec<u8>,
+        /// Why.
+        why: Refused,
+    },
+    /// The connection is over: the viewer has gone, or the title cannot be read any further.
+    Broken,
+}
+
+/// Why nothing was sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Something is used up; says what, for viewers. Worth trying again later.
+    Full(String),
+    /// The title is gone, or has no such bytes.
+    Gone,
+    /// The title cannot be read at the moment; says why as far as viewers may know.
+    Broken(String),
+}
