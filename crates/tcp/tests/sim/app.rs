@@ -1,6 +1,7 @@
 //! An application: sends a stream that its seed makes, and compares what it receives with the other's.
 
 use millrace_core::random::mix;
+use millrace_core::time::Instant;
 
 /// Byte `at` of stream `seed`.
 pub(crate) fn byte(seed: u64, at: u64) -> u8 {
@@ -23,6 +24,9 @@ pub(crate) struct Side {
     pub(crate) gulp: usize,
     /// Nanoseconds between reads.
     pub(crate) pause_ns: u64,
+    /// Once it has read this many bytes, it reads nothing for `stall_ns`.
+    pub(crate) stalls_at: u64,
+    pub(crate) stall_ns: u64,
     /// What is sent comes from extents.
     pub(crate) uses_extents: bool,
     /// It aborts when so many bytes have gone and come.
@@ -31,7 +35,16 @@ pub(crate) struct Side {
 
 impl Side {
     pub(crate) const fn sending(bytes: u64) -> Self {
-        Self { bytes, chunk: 4000, gulp: 1 << 16, pause_ns: 0, uses_extents: false, aborts_at: None }
+        Self {
+            bytes,
+            chunk: 4000,
+            gulp: 1 << 16,
+            pause_ns: 0,
+            stalls_at: 0,
+            stall_ns: 0,
+            uses_extents: false,
+            aborts_at: None,
+        }
     }
 }
 
@@ -47,6 +60,9 @@ pub(crate) struct App {
     pub(crate) side: Side,
     pub(crate) is_closed: bool,
     pub(crate) has_end: bool,
+    /// Nothing is read before.
+    pub(crate) next_read: Instant,
+    has_stalled: bool,
 }
 
 impl App {
@@ -63,7 +79,18 @@ impl App {
             side: own,
             is_closed: false,
             has_end: false,
+            next_read: Instant(0),
+            has_stalled: false,
         }
+    }
+
+    /// Whether it reads now; the stall begins where it is due.
+    pub(crate) fn reads(&mut self, now: Instant) -> bool {
+        if !self.has_stalled && self.side.stall_ns > 0 && self.received >= self.side.stalls_at {
+            self.has_stalled = true;
+            self.next_read = now.plus_ns(self.side.stall_ns);
+        }
+        self.next_read <= now
     }
 
     /// What to write next.

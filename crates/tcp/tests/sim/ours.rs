@@ -68,7 +68,6 @@ pub(crate) struct End {
     may_fail: bool,
     id: Option<ConnectionId>,
     reason: Option<Reason>,
-    next_read: Instant,
     is_over: bool,
     /// What had moved when something last moved.
     moved: (u64, Instant),
@@ -82,19 +81,8 @@ impl End {
         opens_at: Option<Instant>,
         may_fail: bool,
     ) -> Self {
-        let start = Instant(0);
-        Self {
-            app,
-            local,
-            remote,
-            opens_at,
-            may_fail,
-            id: None,
-            reason: None,
-            next_read: start,
-            is_over: false,
-            moved: (0, start),
-        }
+        let moved = (0, Instant(0));
+        Self { app, local, remote, opens_at, may_fail, id: None, reason: None, is_over: false, moved }
     }
 
     fn is_live(&self) -> bool {
@@ -272,14 +260,13 @@ impl Shared {
         if end.aborts_now() {
             return self.stack.abort(id, now);
         }
-        if now >= end.next_read {
-            let mut to = vec![0; end.app.side.gulp];
-            while let Ok(bytes @ 1..) = self.stack.read(id, &mut to, now) {
-                end.app.took(&to[..bytes]);
-                if end.app.side.pause_ns > 0 {
-                    end.next_read = now.plus_ns(end.app.side.pause_ns);
-                    break;
-                }
+        let mut to = Vec::new();
+        while end.app.reads(now) {
+            to.resize(end.app.side.gulp, 0);
+            let Ok(bytes @ 1..) = self.stack.read(id, &mut to, now) else { break };
+            end.app.took(&to[..bytes]);
+            if end.app.side.pause_ns > 0 {
+                end.app.next_read = now.plus_ns(end.app.side.pause_ns);
             }
         }
         let is_opening = matches!(self.stack.state(id), State::SynSent | State::SynReceived);
@@ -404,10 +391,13 @@ impl Endpoint for Ours {
         let of_end = |end: &End| {
             let opens = end.opens_at.filter(|_| end.id.is_none());
             let is_live = end.is_live();
-            let reads = is_live && end.app.received < end.app.to_receive && end.next_read > now;
+            let reads = is_live && end.app.received < end.app.to_receive && end.app.next_read > now;
             // It may wait for a lease that it could not have.
             let is_starved = is_live && end.app.side.uses_extents && !end.app.has_sent();
-            [opens, reads.then_some(end.next_read), is_starved.then_some(soon)].into_iter().flatten().min()
+            [opens, reads.then_some(end.app.next_read), is_starved.then_some(soon)]
+                .into_iter()
+                .flatten()
+                .min()
         };
         let ends = self.ends.iter().filter_map(of_end).min();
         let wants = self.wants.front().map(|&(at, ..)| at.max(now.plus_ns(1)));

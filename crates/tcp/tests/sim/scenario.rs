@@ -100,6 +100,11 @@ fn side(random: &mut SplitMix, most: u64) -> Side {
         side.pause_ns = random.below(40) * MS;
     }
     side.uses_extents = random.below(2) == 0;
+    if random.below(6) == 0 {
+        // So long that windows close and are probed, and that extents go back.
+        side.stalls_at = random.below(20_000);
+        side.stall_ns = (1_000 + random.below(14_000)) * MS;
+    }
     side
 }
 
@@ -156,7 +161,11 @@ impl Scenario {
         let talks = match kind {
             Kind::Hub => (0..2 + random.below(13)).map(|_| Talk::random(&mut random, count)).collect(),
             _ => {
-                let sides = [side(&mut random, 80_000), side(&mut random, 80_000)];
+                let mut sides = [side(&mut random, 80_000), side(&mut random, 80_000)];
+                if let Some(number) = smol {
+                    // Ten seconds into TIME-WAIT it throws away what nobody has read.
+                    sides[number].stall_ns = sides[number].stall_ns.min(8_000 * MS);
+                }
                 let is_simultaneous = kind == Kind::Pair && random.below(8) == 0;
                 vec![Talk { hosts: [0, 1], sides, opens_at_ns: 0, is_simultaneous }]
             }
@@ -290,9 +299,10 @@ const HOST: [Change<Host>; 21] = [
 ];
 
 /// What can be left out of an application.
-const SIDE: [Change<Side>; 6] = [
+const SIDE: [Change<Side>; 7] = [
     ("abort", |side| side.aborts_at = None),
     ("extents", |side| side.uses_extents = false),
+    ("stall", |side| side.stall_ns = 0),
     ("pause", |side| (side.gulp, side.pause_ns) = (1 << 16, 0)),
     ("chunk", |side| side.chunk = 4000),
     ("bytes", |side| side.bytes = 0),

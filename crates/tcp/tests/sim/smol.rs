@@ -52,10 +52,10 @@ impl Smol {
         socket.connect(self.interface.context(), (remote.ip(), remote.port()), port).expect("a connection");
     }
 
-    fn act(&mut self) {
+    fn act(&mut self, now: Instant) {
         let socket = self.sockets.get_mut::<tcp::Socket>(self.socket);
         self.was_open |= socket.may_send();
-        while socket.can_recv() {
+        while socket.can_recv() && self.app.reads(now) {
             let app = &mut self.app;
             let taken = socket.recv(|bytes| {
                 let bytes = &bytes[..bytes.len().min(app.side.gulp)];
@@ -79,7 +79,7 @@ impl Smol {
             socket.close();
         }
         let is_over = !socket.is_active() || socket.state() == tcp::State::TimeWait;
-        if self.was_open && !self.app.has_end && self.app.is_closed && is_over {
+        if self.was_open && !self.app.has_end && self.app.is_closed && is_over && !socket.can_recv() {
             self.app.ended();
         }
     }
@@ -107,7 +107,7 @@ impl Endpoint for Smol {
     fn turn(&mut self, now: Instant) -> Vec<Packet> {
         for _ in 0..2 {
             self.interface.poll(time(now), &mut self.wire, &mut self.sockets);
-            self.act();
+            self.act(now);
         }
         self.interface.poll(time(now), &mut self.wire, &mut self.sockets);
         let packet = |bytes: Vec<u8>| {
@@ -128,8 +128,10 @@ impl Endpoint for Smol {
         if self.app.has_end {
             return None;
         }
-        let due = self.interface.poll_at(time(now), &self.sockets)?;
-        Some(Instant(due.total_micros() as u64 * 1_000).max(now.plus_ns(1_000)))
+        let polls = self.interface.poll_at(time(now), &self.sockets);
+        let polls = polls.map(|due| Instant(due.total_micros() as u64 * 1_000).max(now.plus_ns(1_000)));
+        let reads = Some(self.app.next_read).filter(|&at| at > now);
+        [polls, reads].into_iter().flatten().min()
     }
 
     fn is_done(&self) -> bool {
