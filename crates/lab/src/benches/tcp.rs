@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant as StdInstant};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use millrace_core::time::Instant;
 use millrace_core::units::BitRate;
 use millrace_netio::link::{Impairment, LinkSpec, QueueBound, RateLimit, Share};
@@ -25,7 +25,7 @@ pub(super) const BENCH: Bench = Bench {
     name: "tcp",
     shows: "goodput of our TCP beside this kernel's CUBIC over the same link of 100 Mb/s and 20 ms at several losses, and both at once",
     not_for: "the speed of a machine: the link is emulated by one thread, and slower than any processor",
-    options: &["runs", "duration", "quick"],
+    options: &["runs", "duration", "only", "quick"],
     targets: &["tcp-goodput", "tcp-fairness", "tcp-no-timeouts"],
     needs: &[Need::Root],
     run,
@@ -41,8 +41,8 @@ const LOSSES: [(u32, &str); 4] =
 const PORT: u16 = 7000;
 /// What counts from the kernel's own.
 const GOODPUT_BOUND: f64 = 0.95;
-/// The share of one of two flows.
-const FAIR: (f64, f64) = (0.4, 0.6);
+/// How far from one half the share of one of two flows may be: 40 to 60 %.
+const FAIR_WITHIN: f64 = 0.1;
 /// Buffers on both sides hold more than the link and its queue.
 const BUFFER_BYTES: u32 = 4 << 20;
 /// Data for which there is no room yet.
@@ -54,36 +54,84 @@ enum Who {
     Ours,
     Kernel,
     Both,
+    /// Two connections of the kernel's.
+    Kernels,
 }
 
-/// Bits a second that arrived, of ours and of the kernel's, and what our stack counted.
+impl Who {
+    fn includes_ours(self) -> bool {
+        matches!(self, Self::Ours | Self::Both)
+    }
+
+    /// Connections of the kernel.
+    fn rivals(self) -> usize {
+        match self {
+            Self::Ours => 0,
+            Self::Kernel | Self::Both => 1,
+            Self::Kernels => 2,
+        }
+    }
+}
+
+/// What arrived, and what our stack counted.
 struct Outcome {
-    ours: f64,
-    kernel: f64,
+    /// Of ours, or of the first of two of the kernel's; and of the kernel's.
+    bits_per_s: [f64; 2],
     counters: TcpCounters,
 }
 
+/// Parts that `--only` names.
+const PARTS: [&str; 2] = ["goodput", "fairness"];
+
 fn run(options: &Options) -> anyhow::Result<Report> {
+    let unknown = options.only.iter().find(|part| !PARTS.contains(&part.as_str()));
+    ensure!(
+        unknown.is_none(),
+        "--only {}: the parts of bench tcp are {}",
+        unknown.map_or("", |part| part),
+        PARTS.join(", ")
+    );
+    let wants = |part: &str| options.only.is_empty() || options.only.iter().any(|only| only == part);
     let mut report = Report::new("tcp");
     let mut noise = NoiseMeter::start();
-    let rounds = options.runs.unwrap_or(options.pick(1, 2, 5));
     let length = options
         .duration_s
         .map_or(Duration::from_millis(options.pick(400, 8_000, 20_000)), Duration::from_secs);
+    if wants("goodput") {
+        goodput(options, length, &mut report, &mut noise)?;
+    }
+    if wants("fairness") {
+        fairness(options, length * 2, &mut report, &mut noise)?;
+    }
+    report.noise = Some(noise.finish());
+    Ok(report)
+}
+
+fn rounds(options: &Options) -> usize {
+    options.runs.unwrap_or(options.pick(1, 2, 5))
+}
+
+/// Our TCP and the kernel's in turns over links with the same losses.
+fn goodput(
+    options: &Options,
+    length: Duration,
+    report: &mut Report,
+    noise: &mut NoiseMeter,
+) -> anyhow::Result<()> {
     let (mut least, mut timeouts) = (f64::INFINITY, 0);
     for (ppm, label) in LOSSES {
         let (mut ours, mut kernel) = (Vec::new(), Vec::new());
         let mut repeated = 0;
-        for round in 0..rounds {
+        for round in 0..rounds(options) {
             noise.look();
             options.go_on()?;
             options.say(&format!("{label}, round {}", round + 1));
             let outcome = transfer(ppm, round as u64, Who::Ours, length)?;
-            ours.push(outcome.ours / 1e6);
+            ours.push(outcome.bits_per_s[0] / 1e6);
             repeated += outcome.counters.retransmitted;
             // More than 1 %: what is sent again is lost again, and the last of it only a time-out finds.
             timeouts += if ppm <= 10_000 { outcome.counters.timeouts } else { 0 };
-            kernel.push(transfer(ppm, round as u64, Who::Kernel, length)?.kernel / 1e6);
+            kernel.push(transfer(ppm, round as u64, Who::Kernel, length)?.bits_per_s[1] / 1e6);
         }
         let ratio = median(&ours) / median(&kernel);
         least = least.min(ratio);
@@ -95,35 +143,44 @@ fn run(options: &Options) -> anyhow::Result<Report> {
                 .with("segments sent again", repeated as f64, ""),
         );
     }
-    let mut shares = Vec::new();
-    for round in 0..rounds {
-        options.go_on()?;
-        options.say(&format!("both at once, round {}", round + 1));
-        let both = transfer(0, round as u64, Who::Both, length * 2)?;
-        shares.push(both.ours / (both.ours + both.kernel));
-        report.rows.push(
-            Row::new(format!("both at once, round {}", round + 1))
-                .with("ours", both.ours / 1e6, "Mb/s")
-                .with("the kernel's CUBIC", both.kernel / 1e6, "Mb/s")
-                .with("our share", shares[round], ""),
-        );
-    }
-    let share = median(&shares);
     report.promises.push(Promise::at_least("tcp-goodput", least, GOODPUT_BOUND, "of the kernel's"));
-    report.promises.push(Promise::at_most(
-        "tcp-fairness",
-        (share - 0.5).abs(),
-        (FAIR.1 - FAIR.0) / 2.0,
-        "from one half",
-    ));
     report.promises.push(Promise::at_most(
         "tcp-no-timeouts",
         timeouts as f64,
         0.0,
         "time-outs up to 1 % of loss",
     ));
-    report.noise = Some(noise.finish());
-    Ok(report)
+    Ok(())
+}
+
+/// Both at once; and two connections of the kernel, which show how much of a difference is the link's doing.
+fn fairness(
+    options: &Options,
+    length: Duration,
+    report: &mut Report,
+    noise: &mut NoiseMeter,
+) -> anyhow::Result<()> {
+    for (who, label) in [(Who::Both, "ours beside the kernel's"), (Who::Kernels, "two of the kernel's")] {
+        let mut shares = Vec::new();
+        for round in 0..rounds(options) {
+            noise.look();
+            options.go_on()?;
+            options.say(&format!("{label}, round {}", round + 1));
+            let [first, second] = transfer(0, round as u64, who, length)?.bits_per_s;
+            shares.push(first / (first + second));
+            report.rows.push(
+                Row::new(format!("{label}, round {}", round + 1))
+                    .with("the first", first / 1e6, "Mb/s")
+                    .with("the second", second / 1e6, "Mb/s")
+                    .with("share of the first", shares[round], ""),
+            );
+        }
+        if who == Who::Both {
+            let off = (median(&shares) - 0.5).abs();
+            report.promises.push(Promise::at_most("tcp-fairness", off, FAIR_WITHIN, "from one half"));
+        }
+    }
+    Ok(())
 }
 
 fn link(ppm: u32, round: u64) -> LinkSpec {
@@ -192,33 +249,27 @@ fn transfer(ppm: u32, round: u64, who: Who, length: Duration) -> anyhow::Result<
         bytes: vec![0x47; CHUNK].into(),
     };
     let host = TcpHost::start(&link(ppm, round), &settings(), source)?;
-    let (ours, kernel) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let counts = [Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0))];
     let stop = Arc::new(AtomicBool::new(false));
     let listener = host.in_kernel(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)))?.context("listen")?;
-    let (ours_in, kernel_in, ends) = (Arc::clone(&ours), Arc::clone(&kernel), Arc::clone(&stop));
-    let sink = std::thread::spawn(move || receive(&listener, who, &ours_in, &kernel_in, &ends));
-    if who != Who::Kernel {
-        may_begin.store(true, Ordering::Relaxed);
-    }
-    let rival = (who != Who::Ours).then(|| {
+    let (sinks, ends) = (counts.clone(), Arc::clone(&stop));
+    std::thread::spawn(move || receive(&listener, who, &sinks, &ends));
+    may_begin.store(who.includes_ours(), Ordering::Relaxed);
+    for _ in 0..who.rivals() {
         let ends = Arc::clone(&stop);
-        host.in_rival(connect_with_cubic)
-            .and_then(|stream| stream.context("connect"))
-            .map(|stream| std::thread::spawn(move || pour(stream, &ends)))
-    });
-    let rival = rival.transpose()?;
+        let stream = host.in_rival(connect_with_cubic)?.context("connect")?;
+        std::thread::spawn(move || pour(stream, &ends));
+    }
+    let counted = || counts.each_ref().map(|count| count.load(Ordering::Relaxed));
     std::thread::sleep(length / 10);
-    let (begun, before) = (StdInstant::now(), [&ours, &kernel].map(|count| count.load(Ordering::Relaxed)));
+    let (begun, before) = (StdInstant::now(), counted());
     std::thread::sleep(length - length / 10);
-    let after = [&ours, &kernel].map(|count| count.load(Ordering::Relaxed));
-    let seconds = begun.elapsed().as_secs_f64();
+    let (after, seconds) = (counted(), begun.elapsed().as_secs_f64());
     stop.store(true, Ordering::Relaxed);
     // The link goes first: nobody waits for what is still in it.
     let counters = host.stop()?;
-    drop(rival);
-    drop(sink);
-    let rate = |at: usize| (after[at] - before[at]) as f64 * 8.0 / seconds;
-    Ok(Outcome { ours: rate(0), kernel: rate(1), counters })
+    let bits_per_s = [0, 1].map(|at| (after[at] - before[at]) as f64 * 8.0 / seconds);
+    Ok(Outcome { bits_per_s, counters })
 }
 
 /// A connection with the congestion control of the comparison: what a kernel uses by itself may be another.
@@ -230,17 +281,14 @@ fn connect_with_cubic() -> std::io::Result<TcpStream> {
 }
 
 /// Takes one connection, or two, and counts what comes from whom.
-fn receive(
-    listener: &TcpListener,
-    who: Who,
-    ours: &Arc<AtomicU64>,
-    kernel: &Arc<AtomicU64>,
-    stop: &Arc<AtomicBool>,
-) {
-    for _ in 0..if who == Who::Both { 2 } else { 1 } {
+fn receive(listener: &TcpListener, who: Who, counts: &[Arc<AtomicU64>; 2], stop: &Arc<AtomicBool>) {
+    for number in 0..usize::from(who.includes_ours()) + who.rivals() {
         let Ok((stream, from)) = listener.accept() else { return };
-        let is_ours = matches!(from, SocketAddr::V4(from) if *from.ip() == OUR_IP);
-        let (count, ends) = (Arc::clone(if is_ours { ours } else { kernel }), Arc::clone(stop));
+        let is_first = match who {
+            Who::Kernels => number == 0,
+            _ => matches!(from, SocketAddr::V4(from) if *from.ip() == OUR_IP),
+        };
+        let (count, ends) = (Arc::clone(&counts[usize::from(!is_first)]), Arc::clone(stop));
         std::thread::spawn(move || drain(stream, &count, &ends));
     }
 }
