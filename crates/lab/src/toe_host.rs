@@ -8,7 +8,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use millrace_core::random::SplitMix;
-use millrace_offload::toe::{Access, Device, Engine, EngineSettings, Stopped, TunDevice};
+use millrace_offload::bell::EventBell;
+use millrace_offload::toe::{Access, Device, Engine, EngineSettings, Stopped, TunDevice, Turning};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::netns::inside;
@@ -39,11 +40,30 @@ impl ToeHost {
     /// # Errors
     /// As [`ToeHost::start`].
     pub fn start_with_loss(settings: &EngineSettings, lost: u64) -> anyhow::Result<Self> {
-        let (kernel, tun) = kernel_at(KERNEL_IP)?;
-        let device: Box<dyn Device> = Box::new(TunDevice::new(tun));
-        let device = if lost > 0 { Box::new(Lossy::new(device, lost)) } else { device };
+        let (kernel, device) = Self::device(lost)?;
         let engine = Engine::start(settings, device)?;
         Ok(Self { engine, kernel })
+    }
+
+    /// The same for a loop that turns the engine and sleeps at this bell.
+    ///
+    /// # Errors
+    /// As [`ToeHost::start`].
+    pub fn in_loop(
+        settings: &EngineSettings,
+        lost: u64,
+        bell: Arc<EventBell>,
+    ) -> anyhow::Result<(Self, Turning)> {
+        let (kernel, device) = Self::device(lost)?;
+        let (engine, turning) = Engine::in_loop(settings, device, bell)?;
+        Ok((Self { engine, kernel }, turning))
+    }
+
+    /// The kernel's namespace, and the device that leads there.
+    fn device(lost: u64) -> anyhow::Result<(File, Box<dyn Device>)> {
+        let (kernel, tun) = kernel_at(KERNEL_IP)?;
+        let device: Box<dyn Device> = Box::new(TunDevice::new(tun));
+        Ok((kernel, if lost > 0 { Box::new(Lossy::new(device, lost)) } else { device }))
     }
 
     /// Lets other programs have sockets of it.
