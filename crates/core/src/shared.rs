@@ -13,6 +13,8 @@
 //!
 //! Memory that is all zeros is an empty ring.
 
+mod copy;
+
 use std::sync::Arc;
 
 use crate::sync::{AtomicU64, Ordering};
@@ -98,9 +100,7 @@ impl Words {
         }
         let words = &words[usize::from(skip > 0).min(words.len())..];
         let (chunks, end) = rest.as_chunks_mut::<WORD_BYTES>();
-        for (chunk, word) in chunks.iter_mut().zip(words) {
-            *chunk = word.load(Ordering::Relaxed).to_ne_bytes();
-        }
+        copy::out_of(words, chunks);
         if !end.is_empty() {
             end.copy_from_slice(&words[chunks.len()].load(Ordering::Relaxed).to_ne_bytes()[..end.len()]);
         }
@@ -118,9 +118,7 @@ impl Words {
         }
         let words = &words[usize::from(skip > 0).min(words.len())..];
         let (chunks, end) = rest.as_chunks::<WORD_BYTES>();
-        for (chunk, word) in chunks.iter().zip(words) {
-            word.store(u64::from_ne_bytes(*chunk), Ordering::Relaxed);
-        }
+        copy::into(words, chunks);
         if !end.is_empty() {
             patch(&words[chunks.len()], 0, end);
         }

@@ -83,6 +83,11 @@ pub(super) const LISTED: &[Entry] = &[
     entry(Rule::Unsafe, "crates/core/src/prefetch.rs", "a prefetch takes a raw pointer, and never faults"),
     entry(
         Rule::Unsafe,
+        "crates/core/src/shared/copy.rs",
+        "words that another process may access meanwhile, moved by vectors: that is machine code",
+    ),
+    entry(
+        Rule::Unsafe,
         "crates/core/src/wire/checksum/x86.rs",
         "vector loads take raw pointers; vector code may run only where the processor has it",
     ),
