@@ -156,8 +156,9 @@ struct Pair {
     settings: PairSettings,
     places: Box<[Place]>,
     descriptors: Descriptors,
-    /// Receive buffers that are the engine's and empty.
-    free: Vec<u32>,
+    /// Receive buffers that are the engine's and empty. The one that came back first is filled next: its lines are not in the cache of the host's
+    /// processor any more, which makes each write to them wait.
+    free: VecDeque<u32>,
     /// Of each receive buffer whether the host holds it, and of which line.
     lent: Box<[Option<(u32, ConnectionId)>]>,
     /// Sockets that wait for a receive buffer.
@@ -184,7 +185,7 @@ impl Pair {
             places: (0..sockets).map(|_| place()).collect(),
             descriptors: Descriptors::new(settings.send_buffers),
             // All are the engine's at the start.
-            free: (0..settings.receive_buffers).rev().collect(),
+            free: (0..settings.receive_buffers).collect(),
             lent: (0..settings.receive_buffers).map(|_| None).collect(),
             starved: VecDeque::with_capacity(sockets),
             settings: settings.clone(),

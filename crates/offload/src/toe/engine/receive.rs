@@ -33,7 +33,7 @@ impl Core {
                     // Giving one back makes the line dirty.
                     break;
                 }
-                let Some(buffer) = free.pop() else {
+                let Some(buffer) = free.pop_front() else {
                     if !std::mem::replace(&mut place.is_starved, true) {
                         starved.push_back(socket);
                         counters.starved += 1;
@@ -55,7 +55,7 @@ impl Core {
             }
         }
         if line.filled == 0 && line.filling != NONE {
-            free.push(std::mem::replace(&mut line.filling, NONE));
+            free.push_back(std::mem::replace(&mut line.filling, NONE));
         }
         let is_last = (line.peer_closed || line.closed.is_some()) && !line.is_readable;
         if line.filled > 0 && (is_last || *hand_over_ns == 0 || now.ns_since(line.since) >= *hand_over_ns) {

@@ -179,7 +179,7 @@ impl super::Pair {
     /// As it was before its first host.
     fn empty(&mut self) {
         self.free.clear();
-        self.free.extend((0..self.settings.receive_buffers).rev());
+        self.free.extend(0..self.settings.receive_buffers);
         self.lent.fill(None);
         self.starved.clear();
         self.places.iter_mut().for_each(|place| place.is_starved = false);

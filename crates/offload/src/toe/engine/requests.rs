@@ -169,7 +169,7 @@ impl Core {
                 are_all_good = false;
                 continue;
             };
-            of.free.push(buffer);
+            of.free.push_back(buffer);
             let line = of.line(socket).filter(|line| line.id == id);
             if let Some(line) = line {
                 line.held -= 1;

@@ -102,7 +102,7 @@ impl Core {
         // Bytes that came and that nobody will read are lost: the peer has to know (RFC 9293 section 3.6.1).
         let (id, filling, loses_bytes) = (line.id, line.filling, line.filled > 0);
         if filling != NONE {
-            of.free.push(filling);
+            of.free.push_back(filling);
         }
         of.places[socket as usize].what = What::Free;
         self.owners[id.number() as usize] = Owner::Nobody;

@@ -218,7 +218,7 @@ impl HostState {
         if !self.has_chunk(socket) {
             return None;
         }
-        let buffer = self.free_chunks.pop()?;
+        let buffer = self.free_chunks.pop_front()?;
         // Free at a count that is never reached, until it is given.
         self.socket(socket).in_flight.push_back(InFlight { buffer, used: 0, end: u64::MAX });
         Some((buffer, 0))

@@ -113,7 +113,9 @@ pub(in crate::toe) struct HostState {
     pub(super) settings: PairSettings,
     pub(super) sockets: Box<[Socket]>,
     pub(super) free_sockets: Vec<u32>,
-    pub(super) free_chunks: Vec<u32>,
+    /// The one that has been free for longest is filled next: its lines are not in the cache of the engine's processor any more, which makes each
+    /// write to them wait.
+    pub(super) free_chunks: VecDeque<u32>,
     /// Sockets that may write more, if there were a chunk.
     pub(super) lacks_chunk: VecDeque<u32>,
     /// Tasks for which something has happened.
@@ -146,7 +148,7 @@ impl HostState {
             engine_bell,
             sockets: (0..settings.sockets).map(|_| Socket::new()).collect(),
             free_sockets: (0..settings.sockets).rev().collect(),
-            free_chunks: (0..settings.send_buffers).rev().collect(),
+            free_chunks: (0..settings.send_buffers).collect(),
             lacks_chunk: VecDeque::new(),
             woken: Vec::new(),
             has_heard: false,
