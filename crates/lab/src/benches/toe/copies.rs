@@ -1,11 +1,12 @@
 //! What the application's copy alone takes: memcpy over the same walk, and the copy through the engine's words with another processor at the other end,
-//! without sockets, requests or events.
+//! without sockets, requests or events: as it is, and word by word.
 
 use std::hint::{black_box, spin_loop};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use millrace_core::shared::Words;
+use millrace_core::shared::{Region, WORD_BYTES, Words};
 
 use super::rig::{Places, become_};
 use super::work::Way;
@@ -22,9 +23,53 @@ pub(super) struct Copies {
     pub(super) bare: f64,
     /// Through words that the other processor writes or reads.
     pub(super) across: f64,
+    /// The same, a word at a time.
+    pub(super) word_by_word: f64,
 }
 
-/// Measures both over a walk of `walk` bytes, into or from an area of `area` bytes, which is used again and again.
+/// How words are copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    Routine,
+    WordByWord,
+}
+
+/// The shared memory.
+struct Area(Vec<AtomicU64>);
+
+impl Region for Area {
+    fn words(&self) -> &[AtomicU64] {
+        &self.0
+    }
+}
+
+impl By {
+    /// Copies to byte `at` of the area, which begins a word.
+    fn write(self, words: &Words, area: &Area, at: usize, bytes: &[u8]) {
+        if self == Self::Routine {
+            words.write(at, bytes);
+            return;
+        }
+        let words = &area.0[at / WORD_BYTES..];
+        for (word, bytes) in words.iter().zip(bytes.as_chunks::<WORD_BYTES>().0) {
+            word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+        }
+    }
+
+    /// The same from there.
+    fn read(self, words: &Words, area: &Area, at: usize, bytes: &mut [u8]) {
+        if self == Self::Routine {
+            words.read(at, bytes);
+            return;
+        }
+        let words = &area.0[at / WORD_BYTES..];
+        for (bytes, word) in bytes.as_chunks_mut::<WORD_BYTES>().0.iter_mut().zip(words) {
+            *bytes = word.load(Ordering::Relaxed).to_ne_bytes();
+        }
+    }
+}
+
+/// Measures all over a walk of `walk` bytes, into or from an area of `area` bytes, which is used again and again.
 pub(super) fn measure(
     way: Way,
     chunk: usize,
@@ -39,8 +84,8 @@ pub(super) fn measure(
         let host = scope.spawn(|| -> anyhow::Result<Copies> {
             become_("bench-copy", app)?;
             let bare = bare(way, chunk, &mut bytes, area, length);
-            let across = across(way, chunk, &mut bytes, area, other, length)?;
-            Ok(Copies { bare, across })
+            let mut by = |by| across((way, by), chunk, &mut bytes, area, other, length);
+            Ok(Copies { bare, across: by(By::Routine)?, word_by_word: by(By::WordByWord)? })
         });
         host.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
@@ -71,7 +116,7 @@ fn bare(way: Way, chunk: usize, walk: &mut [u8], area: usize, length: Duration) 
 
 /// The other side takes or fills each chunk of the area on its processor before it is used again.
 fn across(
-    way: Way,
+    (way, by): (Way, By),
     chunk: usize,
     walk: &mut [u8],
     area: usize,
@@ -79,7 +124,8 @@ fn across(
     length: Duration,
 ) -> anyhow::Result<f64> {
     let slots = (area / chunk).max(2) as u64;
-    let words = Words::new(slots as usize * chunk / 8);
+    let area = Arc::new(Area((0..slots as usize * chunk / WORD_BYTES).map(|_| AtomicU64::new(0)).collect()));
+    let words = Words::over(Arc::clone(&area) as Arc<dyn Region>);
     let (put, taken, stop) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let at = |n: u64| (n % slots) as usize * chunk;
     std::thread::scope(|scope| {
@@ -100,9 +146,9 @@ fn across(
                 }
                 for skip in (0..chunk).step_by(piece.len()) {
                     match way {
-                        Way::Send => words.read(at(n) + skip, &mut piece),
-                        Way::Receive => words.write(at(n) + skip, &piece),
-                    };
+                        Way::Send => by.read(&words, &area, at(n) + skip, &mut piece),
+                        Way::Receive => by.write(&words, &area, at(n) + skip, &piece),
+                    }
                 }
                 let mine = if way == Way::Send { &taken } else { &put };
                 mine.store(n + 1, Ordering::Release);
@@ -126,9 +172,9 @@ fn across(
             let mine = &mut walk[from_walk..from_walk + chunk];
             let from = clock().now();
             match way {
-                Way::Send => words.write(at(n), mine),
-                Way::Receive => words.read(at(n), mine),
-            };
+                Way::Send => by.write(&words, &area, at(n), mine),
+                Way::Receive => by.read(&words, &area, at(n), mine),
+            }
             took.push(clock().ns(from, clock().now()));
             let own = if way == Way::Send { &put } else { &taken };
             own.store(n + 1, Ordering::Release);

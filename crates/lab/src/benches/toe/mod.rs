@@ -56,7 +56,7 @@ pub(super) const BENCH: Bench = Bench {
 };
 
 /// Parts that `--only` names.
-const PARTS: [&str; 4] = ["tables", "mtu", "perturbation", "calls"];
+const PARTS: [&str; 5] = ["copies", "tables", "mtu", "perturbation", "calls"];
 const MTU: u32 = 1500;
 /// The host's load without the copy.
 const DRIVER_PERCENT: f64 = 1.0;
@@ -91,6 +91,9 @@ fn run(options: &Options) -> anyhow::Result<Report> {
         "engine by {}; veth pair, MTU {MTU}: segmentation and checksums by the processors for all (GSO: cut behind the stack); threaded NAPI at both ends; buffers of 64 MB",
         if tun { "a TUN device: what it sends the peer's kernel processes on the engine's thread" } else { "AF_XDP" }
     )));
+    if wants("copies") {
+        tables::copies(options, &mut report)?;
+    }
     if wants("tables") {
         for (name, host, copy) in PAPER {
             report.rows.push(Row::new(name).with("host", host, "% a Gb/s").with(
