@@ -5,14 +5,18 @@
 //!      │ nothing taken for 200 ms                            ▲
 //!      ▼                                                     │ the extent is lent again
 //!   parked: no lease ── can be written again ──► resumed: asks for its extent
-//!      │ 10 s behind
+//!      │ 10 s behind; of bytes, nothing taken for two minutes
 //!      ▼
 //!   failed: reads too slowly
 //! ```
 //!
+//! A player that is 10 s behind shows nothing any more. Who fetches bytes may be as slow as it likes, and a browser that has enough stops reading
+//! until it needs more.
+//!
 //! What has no connection (a full UDP socket, a ring) is not told when there is room, and tried again soon.
 
 use millrace_core::ids::ConnId;
+use millrace_core::limits::web::MAX_BYTES_STALL_NS;
 use millrace_core::limits::{MAX_TCP_BEHIND_NS, RETRY_NS, START_READ_NS, TCP_PARK_NS};
 use millrace_core::time::Instant;
 
@@ -68,14 +72,17 @@ impl Engine {
             self.exact_until = self.exact_until.max(stream.due);
             return;
         }
-        let departure = owed(stream, cold).departure(time_of(lease, stream.place()));
-        let gives_up = departure.plus_ns(MAX_TCP_BEHIND_NS);
-        if now >= gives_up {
-            return self.fail(index, now, FailReason::SlowReader);
-        }
         if has_taken || !stream.has(flag::BLOCKED) {
             stream.flags |= flag::BLOCKED;
             cold.blocked_since = now;
+        }
+        let gives_up = if stream.has(flag::BYTES) {
+            cold.blocked_since.plus_ns(MAX_BYTES_STALL_NS)
+        } else {
+            owed(stream, cold).departure(time_of(lease, stream.place())).plus_ns(MAX_TCP_BEHIND_NS)
+        };
+        if now >= gives_up {
+            return self.fail(index, now, FailReason::SlowReader);
         }
         // Then it is tried once more, whatever was heard of the connection until then.
         let parks = cold.blocked_since.plus_ns(TCP_PARK_NS);

@@ -1,8 +1,9 @@
 //! Bytes in a connection: a run is a range of a title's bytes, whatever packets they lie in.
 
 use millrace_core::ids::{ConnId, RunSerial};
+use millrace_core::limits::web::MAX_BYTES_STALL_NS;
 use millrace_core::seam::{Dest, SendOutcome};
-use millrace_engine::{Numbering, Refusal, RunEnd, RunSpec, StopReason, StreamEvent};
+use millrace_engine::{FailReason, Numbering, Refusal, RunEnd, RunSpec, StopReason, StreamEvent};
 
 use crate::film::Film;
 use crate::world::{MS, S, World, id, udp};
@@ -115,6 +116,27 @@ fn a_connection_that_takes_little_or_nothing_for_long_tears_nothing() {
         world.run_for(60 * S);
         assert_eq!(taken(&mut world, from), to, "{from}..{to}");
         assert_eq!(end_of(&world, 1).bytes, to - from);
+    }
+}
+
+/// A browser whose viewer pauses: it takes nothing for as long as that lasts, and then the rest.
+#[test]
+fn who_fetches_bytes_may_stop_for_long_but_not_for_ever() {
+    for (stop_s, is_whole) in [(MAX_BYTES_STALL_NS / S - 1, true), (MAX_BYTES_STALL_NS / S + 1, false)] {
+        let (mut world, film) = (World::small(), film());
+        let stream = world.open(&film, 0, Dest::Bytes { conn: ConnId(3) });
+        let (stops, goes_on) = (world.now.plus_ns(300 * MS), world.now.plus_ns(300 * MS + stop_s * S));
+        world.device = Box::new(move |now, _| {
+            if now < stops || now >= goes_on { SendOutcome::Sent } else { SendOutcome::Blocked { taken: 0 } }
+        });
+        world.writable = Box::new(move |now, _| Some(now.max(goes_on)));
+        world.engine.play(world.now, stream, world.now, run_of(&film, 1, 0, title_bytes())).unwrap();
+        world.run_for(400 * S);
+        let end = end_of(&world, 1);
+        let reason = if is_whole { StopReason::Finished } else { StopReason::Failed(FailReason::SlowReader) };
+        assert_eq!(end.reason, reason, "after {stop_s} s");
+        assert_eq!(taken(&mut world, 0) == title_bytes(), is_whole);
+        assert_eq!(world.disk.leases(), 0, "it pins nothing");
     }
 }
 
