@@ -43,6 +43,10 @@ millrace_core::counters! {
         sum sessions_failed,
         /// Titles played to their end.
         sum titles_finished,
+        /// Times that bytes of a title were sent as asked, by HTTP.
+        sum deliveries,
+        /// Times that such bytes ended early: with the connection, by a failure, or with the server.
+        sum deliveries_broken,
         /// SETUP and PLAY requests refused for lack of streams or bit rate (453).
         sum refused_full,
         /// Of these, because cores, disks, cache or links were seen to be full.
@@ -94,8 +98,10 @@ impl Counters {
             Event::Finished { .. } => &mut self.titles_finished,
             Event::Rendition { cause, .. } => return self.count_rendition(*cause),
             Event::RenditionFailed { .. } => &mut self.rendition_failed,
-            Event::Ended { reason, .. } => match reason {
-                EndReason::TornDown => &mut self.sessions_torn_down,
+            Event::Delivered { reason: EndReason::Sent, .. } => &mut self.deliveries,
+            Event::Delivered { .. } => &mut self.deliveries_broken,
+            Event::Ended { is_bytes: false, reason, .. } => match reason {
+                EndReason::TornDown | EndReason::Sent => &mut self.sessions_torn_down,
                 EndReason::Expired => &mut self.sessions_expired,
                 EndReason::Replaced => &mut self.sessions_replaced,
                 EndReason::TablesFull => &mut self.sessions_ended_early,

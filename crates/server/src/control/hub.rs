@@ -21,7 +21,7 @@ use super::log::ClientLog;
 use super::stream::ViewerStream;
 use super::titles::Titles;
 use super::{ControlSheets, EnginePort, Snapshot};
-use crate::service::{self, ConnKey};
+use crate::service::{self, ConnKey, ConnRefusal};
 use crate::session::{Output, Server};
 
 /// One thread, so no lock; borrowed only between two awaits.
@@ -83,6 +83,21 @@ pub(super) struct Line {
     pub(super) broken: Cell<bool>,
     /// Rung when the connection's task should look again.
     pub(super) wake: Notify,
+    /// What has happened to the order that came with it, if one has.
+    pub(super) order: OrderNews,
+}
+
+/// What has happened to an order (`orders.rs`).
+#[derive(Debug, Default)]
+pub(super) struct OrderNews {
+    /// What it waited for has been opened, or could not be.
+    pub(super) opened: Cell<bool>,
+    /// The last byte has been taken.
+    pub(super) sent: Cell<bool>,
+    /// Its stream is over.
+    pub(super) over: Cell<bool>,
+    /// No engine writes to the connection any more.
+    pub(super) returned: Cell<bool>,
 }
 
 impl Line {
@@ -96,6 +111,7 @@ impl Line {
             closing: Cell::new(false),
             broken: Cell::new(false),
             wake: Notify::new(),
+            order: OrderNews::default(),
         }
     }
 
@@ -219,6 +235,23 @@ impl Hub {
         line
     }
 
+    /// A connection that comes with an order; given back if there are too many.
+    pub(super) fn accept_order(
+        &mut self,
+        stream: ViewerStream,
+        peer: SocketAddr,
+    ) -> Result<Rc<Line>, (ViewerStream, ConnRefusal)> {
+        let opened = self.server.with_service(self.now(), |service| service.conn_opened(peer));
+        self.flush();
+        let key = match opened {
+            Ok(key) => key,
+            Err(refusal) => return Err((stream, refusal)),
+        };
+        let line = Rc::new(Line::new(key, stream));
+        self.lines.insert(key, Rc::clone(&line));
+        Ok(line)
+    }
+
     /// The connection is closed.
     pub(super) fn hang_up(&mut self, key: ConnKey) {
         let line = self.lines.remove(&key);
@@ -290,7 +323,7 @@ impl Hub {
     pub(super) fn flush(&mut self) {
         while let Some(output) = self.server.poll_output() {
             match output {
-                Output::Reply { conn, bytes } => self.reply(conn, bytes),
+                Output::Reply { conn, bytes } => self.write_to(conn, bytes),
                 Output::Attach { conn, engine, id } => self.attach(conn, engine, id),
                 Output::Hold { conn } => {
                     if let Some(line) = self.lines.get(&conn) {
@@ -314,9 +347,33 @@ impl Hub {
         self.counters.count(event);
         self.titles.count(event);
         self.log.write(self.now(), event);
+        self.tell_order(event);
     }
 
-    fn reply(&mut self, conn: ConnKey, bytes: Vec<u8>) {
+    /// An order's task is told what it waits for.
+    fn tell_order(&self, event: &service::Event) {
+        let tell = |conn: &ConnKey, tell: fn(&Line)| {
+            if let Some(line) = self.lines.get(conn) {
+                tell(line);
+                line.wake.notify_one();
+            }
+        };
+        match event {
+            service::Event::BytesSent { conn } => tell(conn, |line| line.order.sent.set(true)),
+            service::Event::Ended { is_bytes: true, conn: Some(conn), .. } => {
+                tell(conn, |line| line.order.over.set(true));
+            }
+            service::Event::ConnectionReturned { conn } => tell(conn, |line| {
+                line.writer.replace(Writer::Control);
+                line.order.returned.set(true);
+            }),
+            // The connections of RTSP are closed by its server.
+            service::Event::ConnectionLost { conn } => tell(conn, |line| line.order.over.set(true)),
+            _ => {}
+        }
+    }
+
+    pub(super) fn write_to(&mut self, conn: ConnKey, bytes: Vec<u8>) {
         let Some(line) = self.lines.get(&conn).cloned() else { return };
         match &mut *line.writer.borrow_mut() {
             Writer::Control => return line.write(self.now(), &bytes),
@@ -412,7 +469,12 @@ impl Hub {
     /// The library has opened something, or could not.
     pub(super) fn take_openings(&mut self) {
         let now = self.now();
-        self.server.take_openings(now);
+        for conn in self.server.take_openings(now) {
+            if let Some(line) = self.lines.get(&conn) {
+                line.order.opened.set(true);
+                line.wake.notify_one();
+            }
+        }
         self.flush();
     }
 

@@ -21,6 +21,7 @@
 //!     listeners: vec![std::net::TcpListener::bind("[::]:8554")?],
 //!     udp: vec![UdpSockets { rtp, rtcp }], // on the ports that the engine sends from
 //!     offload: None,
+//!     orders: None,
 //! };
 //! let control = Control::start(ControlConfig::default(), library, vec![engine], sockets)?;
 //! println!("{} sessions", control.snapshot().map_or(0, |snapshot| snapshot.sessions.len()));
@@ -36,6 +37,7 @@ mod engine_port;
 mod hub;
 mod log;
 mod offload;
+mod orders;
 mod run;
 mod stream;
 mod titles;
@@ -85,6 +87,8 @@ pub struct Sockets {
     pub udp: Vec<UdpSockets>,
     /// The offload engine that carries connections beside the kernel, if there is one.
     pub offload: Option<Offload>,
+    /// Where the web side's orders come from, if there is one.
+    pub orders: Option<mpsc::UnboundedReceiver<millrace_web::Order>>,
 }
 
 /// A pair of UDP sockets.

@@ -22,7 +22,8 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use super::hub::{Hub, Shared};
 use super::stream::ViewerStream;
 use super::{
-    Ask, ControlConfig, ControlError, ControlSheets, EnginePort, Farewell, Sockets, conn, offload, udp,
+    Ask, ControlConfig, ControlError, ControlSheets, EnginePort, Farewell, Sockets, conn, offload, orders,
+    udp,
 };
 use crate::service::Library;
 use crate::session::{Entropy, Server, UdpPort};
@@ -104,6 +105,10 @@ fn start(hub: &Shared, engines: usize, sockets: Sockets) -> Result<Vec<JoinHandl
         spawn_local(offload::run(Rc::clone(hub), engine));
     }
     let mut listeners = Vec::new();
+    if let Some(orders) = sockets.orders {
+        // None are taken any more when the server ends.
+        listeners.push(spawn_local(orders::take(Rc::clone(hub), orders)));
+    }
     for listener in sockets.listeners {
         rustix::net::listen(&listener, LISTEN_BACKLOG).map_err(|errno| refused("listen")(errno.into()))?;
         let listener = TcpListener::from_std(listener).map_err(refused("listen"))?;

@@ -5,7 +5,8 @@ use std::os::fd::AsFd;
 
 use millrace_offload::command::ConnSocket;
 use millrace_offload::toe;
-use tokio::net::TcpStream;
+use millrace_web::OrderSocket;
+use tokio::net::{TcpStream, UnixStream};
 
 /// Read and written without waiting, with waits beside it, as tokio's sockets are.
 #[derive(Debug)]
@@ -14,6 +15,8 @@ pub(super) enum ViewerStream {
     Kernel(TcpStream),
     /// A socket of the offload engine's.
     Offload(toe::tokio::TcpStream),
+    /// An end of a pair whose other end the web side reads.
+    Inside(UnixStream),
 }
 
 impl ViewerStream {
@@ -22,11 +25,32 @@ impl ViewerStream {
         matches!(self, Self::Offload(_))
     }
 
+    /// The connection of an order.
+    ///
+    /// # Errors
+    /// It cannot be watched.
+    pub(super) fn of_order(socket: OrderSocket) -> io::Result<Self> {
+        Ok(match socket {
+            OrderSocket::Viewer(stream) => Self::Kernel(TcpStream::from_std(stream)?),
+            OrderSocket::Inside(stream) => Self::Inside(UnixStream::from_std(stream)?),
+        })
+    }
+
+    /// The way back; `None`: it cannot be had, or was none.
+    pub(super) fn into_order(self) -> Option<OrderSocket> {
+        match self {
+            Self::Kernel(stream) => stream.into_std().ok().map(OrderSocket::Viewer),
+            Self::Inside(stream) => stream.into_std().ok().map(OrderSocket::Inside),
+            Self::Offload(_) => None,
+        }
+    }
+
     /// Returns when a read would not wait.
     pub(super) async fn readable(&self) -> io::Result<()> {
         match self {
             Self::Kernel(stream) => stream.readable().await,
             Self::Offload(stream) => stream.readable().await,
+            Self::Inside(stream) => stream.readable().await,
         }
     }
 
@@ -35,6 +59,7 @@ impl ViewerStream {
         match self {
             Self::Kernel(stream) => stream.writable().await,
             Self::Offload(stream) => stream.writable().await,
+            Self::Inside(stream) => stream.writable().await,
         }
     }
 
@@ -42,6 +67,7 @@ impl ViewerStream {
         match self {
             Self::Kernel(stream) => stream.try_read(to),
             Self::Offload(stream) => stream.try_read(to),
+            Self::Inside(stream) => stream.try_read(to),
         }
     }
 
@@ -49,6 +75,7 @@ impl ViewerStream {
         match self {
             Self::Kernel(stream) => stream.try_write(bytes),
             Self::Offload(stream) => stream.try_write(bytes),
+            Self::Inside(stream) => stream.try_write(bytes),
         }
     }
 
@@ -58,6 +85,7 @@ impl ViewerStream {
         match self {
             Self::Kernel(stream) => drop(rustix::net::shutdown(stream, rustix::net::Shutdown::Write)),
             Self::Offload(stream) => drop(stream.shut(std::net::Shutdown::Write)),
+            Self::Inside(stream) => drop(rustix::net::shutdown(stream, rustix::net::Shutdown::Write)),
         }
     }
 
@@ -69,6 +97,7 @@ impl ViewerStream {
         Ok(match self {
             Self::Kernel(stream) => ConnSocket::Kernel(stream.as_fd().try_clone_to_owned()?),
             Self::Offload(stream) => ConnSocket::Engine(stream.engine_socket()),
+            Self::Inside(stream) => ConnSocket::Kernel(stream.as_fd().try_clone_to_owned()?),
         })
     }
 }

@@ -128,7 +128,7 @@ impl OpenTitles {
     }
 
     /// What the one of this name can be had at, itself included, by what is in memory.
-    pub(super) fn renditions_of(&self, name: &str) -> Vec<Rendition> {
+    pub fn renditions_of(&self, name: &str) -> Vec<Rendition> {
         self.with_derived(name, |title, derived| Rendition::of(title, derived))
     }
 
@@ -158,6 +158,11 @@ impl OpenTitles {
         let titles = self.lock();
         let mut infos = titles.values().map(|served| &served.listed.info);
         infos.find(|info| info.id == id).cloned()
+    }
+
+    /// What is known of the title of this name.
+    pub fn info_named(&self, name: &str) -> Option<TitleInfo> {
+        self.lock().get(name).map(|served| served.listed.info.clone())
     }
 
     /// Titles that were made because viewers asked for them, and their names.

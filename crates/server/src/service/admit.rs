@@ -91,8 +91,11 @@ impl Service {
             }
         }
         let before = own.and_then(|key| self.streams.get(&key)).map(|stream| stream.renditions.clone());
-        let mut renditions =
-            self.choose_rendition(&request.entry, request.rendition.as_ref(), before.as_ref())?;
+        let mut renditions = match request.path {
+            // Bytes are those of the title that was named.
+            Path::Bytes { .. } => Renditions::default(),
+            _ => self.choose_rendition(&request.entry, request.rendition.as_ref(), before.as_ref())?,
+        };
         let first = self.first_sent(&request.entry, &renditions)?;
         let granted = match self.grant(request.fec, &request.entry, request.path) {
             Granted::Possible { .. } if first.is_made => Granted::Refused(FecRefusal::Rendition),
@@ -245,7 +248,9 @@ impl Service {
         let (key, peer) = (stream.key, stream.viewer);
         let transport = stream.path.to_string();
         let (session, title) = (stream.label.to_string(), stream.entry.name.clone());
-        self.tell(Event::Started { session, title, peer, transport, agent });
+        if !matches!(stream.path, Path::Bytes { .. }) {
+            self.tell(Event::Started { session, title, peer, transport, agent });
+        }
         self.slots[stream.engine].admitted += stream.demand();
         self.usage.entry(bucket(peer.ip())).or_default().sessions += 1;
         self.idle.insert((stream.idle_since, key));

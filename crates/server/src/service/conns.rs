@@ -202,6 +202,12 @@ impl Service {
             return self.engine_lost_conn(now, engine, id);
         }
         let Some(conn) = self.conns.get_mut(&key) else { return };
+        if conn.attached == Some((engine, id)) {
+            conn.attached = None;
+            self.by_conn.remove(&(engine, id));
+            self.slots[engine].places.give_back_conn(id);
+            return self.tell(Event::ConnectionReturned { conn: key });
+        }
         if conn.leaving != Some((engine, id)) {
             return;
         }

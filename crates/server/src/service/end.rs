@@ -10,7 +10,7 @@ use millrace_offload::command::{Command, Numbering, RunSpec};
 
 use super::event::{Event, Totals};
 use super::scale::Speed;
-use super::stream::{EndReason, Media, Run, Stream, StreamKey, ports_of};
+use super::stream::{EndReason, Media, Path, Run, Stream, StreamKey, ports_of};
 use super::{Service, bucket};
 
 /// A place that its engine has been told to clear: it is taken, and its title open, until it says so.
@@ -36,7 +36,8 @@ impl Service {
         self.slots[stream.engine].admitted -= stream.demand();
         self.release_usage(bucket(stream.viewer.ip()), |usage| &mut usage.sessions);
         self.disown(key, stream.owner);
-        self.tell(Event::Ended { stream: key, conn: stream.owner, reason });
+        let is_bytes = matches!(stream.path, Path::Bytes { .. });
+        self.tell(Event::Ended { stream: key, is_bytes, conn: stream.owner, reason });
         // It may have been the last for which the others of its connection waited.
         self.finish_conn_move(now, stream.path);
     }
@@ -47,16 +48,7 @@ impl Service {
         self.release_tracks(key);
         let Some(stream) = self.streams.get(&key) else { return };
         let (engine, place, ip) = (stream.engine, stream.place, stream.viewer.ip());
-        let ended = reason.map(|reason| Event::Closed {
-            session: stream.label.to_string(),
-            title: stream.entry.name.clone(),
-            peer: stream.viewer,
-            reason,
-            lasted_ns: now.ns_since(stream.started),
-            totals: None,
-            reported_loss: stream.reported_loss(),
-            backlog_bytes: stream.backlog_bytes,
-        });
+        let ended = reason.map(|reason| ended(stream, now, reason));
         let made = stream.made.iter().map(|made| made.title).collect();
         let closing = Closing { title: stream.title, made, name: Some(stream.entry.name.clone()), ended };
         for port in ports_of(stream.path) {
@@ -92,7 +84,7 @@ impl Service {
         closing.made.into_iter().for_each(|title| self.library.close(title));
         self.slots[engine].places.give_back_stream(place);
         if let Some(mut event) = closing.ended {
-            if let Event::Closed { totals, .. } = &mut event {
+            if let Event::Closed { totals, .. } | Event::Delivered { totals, .. } = &mut event {
                 *totals = sent;
             }
             self.tell(event);
@@ -126,6 +118,10 @@ impl Service {
     /// A run without packets has nothing but its BYE. The stream ends when that is out.
     fn end_with_bye(&mut self, now: Instant, key: StreamKey, reason: EndReason) {
         let Some(stream) = self.streams.get_mut(&key) else { return };
+        if let Path::Bytes { .. } = stream.path {
+            // There is no BYE among bytes: that they end early has to be seen.
+            return self.close(now, key, reason);
+        }
         let Media::Running(Run { stop, .. }) = stream.media else { return };
         let run = RunSpec {
             run: stream.next_run(),
@@ -196,5 +192,24 @@ impl Service {
         for key in streams {
             self.close(now, key, EndReason::Shutdown);
         }
+    }
+}
+
+/// What is told when the engine has forgotten it.
+fn ended(stream: &Stream, now: Instant, reason: EndReason) -> Event {
+    let (label, title) = (stream.label.to_string(), stream.entry.name.clone());
+    let (peer, lasted_ns) = (stream.viewer, now.ns_since(stream.started));
+    if let Path::Bytes { .. } = stream.path {
+        return Event::Delivered { label, title, peer, reason, lasted_ns, totals: None };
+    }
+    Event::Closed {
+        session: label,
+        title,
+        peer,
+        reason,
+        lasted_ns,
+        totals: None,
+        reported_loss: stream.reported_loss(),
+        backlog_bytes: stream.backlog_bytes,
     }
 }

@@ -11,7 +11,7 @@ use super::Service;
 use super::end::Closing;
 use super::event::{Event, Totals};
 use super::queued::{Missed, Next};
-use super::stream::{EndReason, Media, StreamKey};
+use super::stream::{EndReason, Media, Path, StreamKey};
 
 impl Service {
     /// One event. The buffer in [`command::Event::Recycle`] is dropped here: callers that reuse it take it out first.
@@ -166,6 +166,12 @@ impl Service {
             StopReason::Paused => stream.media = Media::Paused { next_packet, next_sequence, stop },
             StopReason::Finished | StopReason::ShutDown => {
                 stream.media = Media::Ended { next_sequence, stop };
+                if let Path::Bytes { conn } = stream.path {
+                    if end.reason == StopReason::Finished {
+                        return self.tell(Event::BytesSent { conn });
+                    }
+                    return self.close(now, key, EndReason::Shutdown);
+                }
                 let (session, title) = (stream.label.to_string(), stream.entry.name.clone());
                 self.tell(Event::Finished { session, title });
             }

@@ -82,10 +82,32 @@ pub enum Event {
         /// The title.
         title: String,
     },
-    /// The stream is over: it can be named no longer. [`Event::Closed`] follows.
+    /// The last one of the bytes of a title that were asked for has been taken.
+    BytesSent {
+        /// The connection that they went into.
+        conn: ConnKey,
+    },
+    /// The engine has forgotten a stream of bytes.
+    Delivered {
+        /// What log lines call it.
+        label: String,
+        /// The title.
+        title: String,
+        /// The viewer.
+        peer: SocketAddr,
+        /// Why it was over.
+        reason: EndReason,
+        /// Nanoseconds from its admission to its end.
+        lasted_ns: u64,
+        /// What was sent; `None` if the engine was gone before it could tell.
+        totals: Option<Totals>,
+    },
+    /// The stream is over: it can be named no longer. [`Event::Closed`] follows, or [`Event::Delivered`].
     Ended {
         /// The stream.
         stream: StreamKey,
+        /// It was a stream of bytes.
+        is_bytes: bool,
         /// The connection that it belonged to, if that was open.
         conn: Option<ConnKey>,
         /// Why.
@@ -213,6 +235,11 @@ pub enum Event {
         /// The connection.
         conn: ConnKey,
     },
+    /// No engine writes to a connection any more, and everything that was to be written has been ([`super::Service::take_back`]).
+    ConnectionReturned {
+        /// The connection.
+        conn: ConnKey,
+    },
     /// Somebody sends what the protocol does not know.
     BadMessage {
         /// Who.
@@ -291,10 +318,14 @@ pub struct Totals {
 impl Event {
     /// Whether it has a line in the log. The others happen with one that has, or too often.
     pub fn is_logged(&self) -> bool {
+        if let Self::Delivered { reason, .. } = self {
+            return reason.is_failure();
+        }
         !matches!(
             self,
             Self::PlayRefused { .. }
                 | Self::Ended { .. }
+                | Self::BytesSent { .. }
                 | Self::Sent { .. }
                 | Self::NoRoom { .. }
                 | Self::Answered { .. }
@@ -302,6 +333,7 @@ impl Event {
                 | Self::IcmpHearsay
                 | Self::ConnectionOpened { .. }
                 | Self::ConnectionLost { .. }
+                | Self::ConnectionReturned { .. }
                 | Self::NotReading
         )
     }
@@ -309,7 +341,7 @@ impl Event {
     /// Whether something of the server failed: what clients cause in crowds must not hide it in the log.
     pub fn is_failure(&self) -> bool {
         match self {
-            Self::Closed { reason, .. } => reason.is_failure(),
+            Self::Closed { reason, .. } | Self::Delivered { reason, .. } => reason.is_failure(),
             Self::Fec { trouble, .. } => trouble.is_some(),
             Self::Broken { .. }
             | Self::EngineSilent { .. }
@@ -379,6 +411,10 @@ impl fmt::Display for Event {
                 write!(f, ", {packets} packets, {bytes} bytes, {unreachable} refused, {late} late")?;
                 reported_loss.map_or(Ok(()), |loss| write!(f, ", {} reported lost", loss.packets))?;
                 backlog_bytes.map_or(Ok(()), |bytes| write!(f, ", {bytes} bytes not acknowledged"))
+            }
+            Self::Delivered { label, title, peer, reason, lasted_ns, .. } => {
+                let ms = lasted_ns / 1_000_000;
+                write!(f, "{label}: {title} for {peer}, {reason}, after {ms} ms")
             }
             Self::Refused { peer, title, status, reason } => {
                 write!(f, "refused {title} to {peer} with {status}: {reason}")

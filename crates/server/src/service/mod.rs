@@ -32,6 +32,7 @@
 //! | `measured` | whether engines, disks, cache and links carry it, and who goes when they no longer do ([`crate::admission`]) |
 //! | `moving` | streams that go over to another engine |
 //! | `opening` | titles that are being opened, and the requests that wait for them |
+//! | `bytes` | bytes of a title in a connection |
 //! | `play`, `seek` | play and pause; which media time a place means |
 //! | `scale` | other speeds: what is sent in place of the title, and faster delivery |
 //! | `unread` | which of those could not be read, and are left out for a while |
@@ -49,6 +50,7 @@
 pub mod adapt;
 mod adapting;
 mod admit;
+mod bytes;
 pub mod config;
 mod conns;
 mod end;

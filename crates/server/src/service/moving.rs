@@ -54,7 +54,7 @@ impl Service {
     /// The streams that can only move together with this one, itself among them; `None`: it has to stay where it is.
     fn party(&self, stream: &Stream) -> Option<Vec<&Stream>> {
         let keys = match (stream.path, stream.path.conn()) {
-            (Path::Multicast { .. }, _) => return None,
+            (Path::Multicast { .. } | Path::Bytes { .. }, _) => return None,
             (_, Some(conn)) if self.bound_to(conn).is_some() => return None,
             (_, Some(conn)) => self.streams_through(conn),
             (_, None) => vec![stream.key],

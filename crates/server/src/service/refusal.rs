@@ -241,7 +241,7 @@ pub enum ConnRefusal {
 
 impl ConnRefusal {
     /// For the log.
-    pub(super) fn reason(self) -> &'static str {
+    pub fn reason(self) -> &'static str {
         match self {
             Self::Full => "too many connections",
             Self::Address => "too many connections from this address",

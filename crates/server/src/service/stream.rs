@@ -371,6 +371,8 @@ impl Stream {
 pub enum EndReason {
     /// Its viewer wants no more.
     TornDown,
+    /// All bytes that were asked for have been sent.
+    Sent,
     /// Nothing was heard from the viewer for the announced time.
     Expired,
     /// Its connection is gone; for UDP, after the viewer's RTCP said BYE.
@@ -400,6 +402,7 @@ impl fmt::Display for EndReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TornDown => f.write_str("torn down"),
+            Self::Sent => f.write_str("all sent"),
             Self::Expired => f.write_str("expired: nothing heard from the viewer"),
             Self::Disconnected => f.write_str("disconnected"),
             Self::Replaced => f.write_str("replaced by a new session on the same port"),

@@ -70,7 +70,7 @@ impl Server {
                 let reply = self.with_session(reply, Some(*stream));
                 self.answer_pending(now, &pending, &reply);
             }
-            Event::Ended { stream, conn, reason } => self.session_over(now, *stream, *conn, *reason),
+            Event::Ended { stream, conn, reason, .. } => self.session_over(now, *stream, *conn, *reason),
             Event::ConnectionLost { conn } => self.close(*conn),
             _ => {}
         }

@@ -9,13 +9,16 @@ use crate::rtsp::Request;
 use crate::service::{ConnKey, Refusal};
 
 impl Server {
-    /// The library has answered: carries out what has waited for that.
-    pub fn take_openings(&mut self, now: Instant) {
-        for conn in self.service.take_openings(now) {
+    /// The library has answered: carries out what has waited for that. Returns the connections of others for which the same has happened.
+    pub fn take_openings(&mut self, now: Instant) -> Vec<ConnKey> {
+        let mut others = self.service.take_openings(now);
+        others.retain(|&conn| {
             if let Some(request) = self.take_waiting(conn) {
                 self.carry_out(now, conn, &request);
             }
-        }
+            !self.conns.contains_key(&conn)
+        });
+        others
     }
 
     /// Answers requests whose titles have not been opened in time.

@@ -61,8 +61,8 @@ pub struct FakeRun {
 fn first_sequence(spec: &RunSpec) -> u16 {
     match spec.numbering {
         Numbering::Sequence(sequence) | Numbering::Own(sequence) => sequence,
-        Numbering::Title => sequence_of(spec.from),
-        Numbering::Viewer | Numbering::Bytes { .. } => unreachable!("the session layer names the numbers"),
+        Numbering::Title | Numbering::Bytes { .. } => sequence_of(spec.from),
+        Numbering::Viewer => unreachable!("the session layer names the numbers"),
     }
 }
 
@@ -123,7 +123,8 @@ impl FakeStream {
                 news.push(StreamEvent::Drained { stream: id, run: run.spec.run });
             }
             // BYE 2.5 s behind the last packet.
-            let bye_ns = if self.quiet { 0 } else { 5 * SECOND / 2 };
+            let has_bye = !self.quiet && self.dest.has_rtcp();
+            let bye_ns = if has_bye { 5 * SECOND / 2 } else { 0 };
             let run = *run;
             if let Some((_, spec)) = self.queued.take() {
                 let at = run.due(until);

@@ -294,8 +294,12 @@ impl Live {
             threads.push(thread);
         }
         let open_titles = SharedTitles::default();
-        let sockets =
-            Sockets { listeners: vec![listener], udp: vec![UdpSockets { rtp, rtcp }], offload: None };
+        let sockets = Sockets {
+            listeners: vec![listener],
+            udp: vec![UdpSockets { rtp, rtcp }],
+            offload: None,
+            orders: None,
+        };
         let control = Control::start(config, Box::new(open_titles.clone()), ports, sockets).unwrap();
         let address = control.addresses()[0];
         Self {

@@ -134,6 +134,11 @@ impl Desk {
         self.settle();
     }
 
+    /// Its engine has given it back: no one writes to it.
+    pub fn writes_itself(&mut self, conn: ConnKey) {
+        assert!(self.writers.remove(&conn).is_some());
+    }
+
     /// Moves the clock; the engine and the service's timers run.
     pub fn wait(&mut self, ns: u64) {
         let end = self.now.plus_ns(ns);

@@ -89,7 +89,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let udp = udp.into_iter().flatten().map(|ports| sockets(ports.receiver)).collect();
     let offload = args.tcp.start(address.port(), seat);
     let offload_host = url_host(offload.as_ref());
-    let sockets = Sockets { listeners: vec![listener], udp, offload };
+    let sockets = Sockets { listeners: vec![listener], udp, offload, orders: None };
     let control = Control::start(control_config(args), Box::new(reader), engines, sockets)?;
     let mut registry = registry(&control, &cache, &meters, made.unwrap_or_default());
     transforms::register(&mut registry, &transforms);

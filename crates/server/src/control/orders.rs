@@ -1,0 +1,242 @@
+//! Bytes of titles that the web side orders ([`millrace_web::Order`]): each connection comes with its order, is written to by an engine as an RTSP
+//! viewer's with interleaved media is, and goes back.
+//!
+//! ```text
+//!   Order ─► opened ─► admitted, room reserved ─► head written ─► bytes played ─► all taken ─► connection given back ─► Delivery
+//!              │            │ refused: nothing has been written                  │ viewer or title gone
+//!              └────────────┴─► Delivery::Refused                                └─► Delivery::Broken
+//! ```
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+use millrace_core::limits::OPENING_NS;
+use millrace_core::limits::web::{MAX_BYTES_STALL_NS, MAX_ORDER_HEAD_BYTES, MAX_ORDER_READ_BYTES};
+use millrace_web::{Delivery, Order, Refused};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::task::spawn_local;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::hub::{Hub, Line, Shared};
+use super::stream::ViewerStream;
+use crate::service::{ConnKey, EndReason, FecWish, Path, Refusal, Request, StreamKey, Which};
+
+/// What is ordered, without the connection.
+struct Wanted {
+    peer: SocketAddr,
+    title: String,
+    bytes: Range<u64>,
+    before: Vec<u8>,
+    ahead_ms: u16,
+    label: String,
+    agent: Option<String>,
+}
+
+/// What came of it instead.
+enum Failure {
+    Refused(Refused),
+    Broken,
+}
+
+/// Takes orders for as long as there is somebody who gives any.
+pub(super) async fn take(hub: Shared, mut orders: UnboundedReceiver<Order>) {
+    while let Some(order) = orders.recv().await {
+        spawn_local(serve(Rc::clone(&hub), order));
+    }
+}
+
+async fn serve(hub: Shared, order: Order) {
+    let Order { socket, peer, title, bytes, before, ahead_ms, label, agent, done } = order;
+    let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+    let ahead_ms = ahead_ms.min(millrace_core::limits::MAX_AHEAD_MS.into()) as u16;
+    let wanted = Wanted { peer, title, bytes, before, ahead_ms, label, agent };
+    let Ok(stream) = ViewerStream::of_order(socket) else {
+        // No descriptor can be watched: its viewer sees the connection end.
+        let _ = done.send(Delivery::Broken);
+        return;
+    };
+    let opened = hub.borrow_mut().accept_order(stream, peer);
+    let line = match opened {
+        Ok(line) => line,
+        Err((stream, refusal)) => {
+            let why = Refused::Full(refusal.reason().to_owned());
+            let delivery = match stream.into_order() {
+                Some(socket) => Delivery::Refused { socket, read: Vec::new(), why },
+                None => Delivery::Broken,
+            };
+            let _ = done.send(delivery);
+            return;
+        }
+    };
+    let mut read = Vec::new();
+    let outcome = match deliver(&hub, &line, &wanted, &mut read).await {
+        Err(Failure::Broken) => Err(Failure::Broken),
+        // Whatever came of it, the connection can be used further only when no engine writes to it.
+        outcome => get_back(&hub, &line, &mut read).await.and(outcome),
+    };
+    hub.borrow_mut().hang_up(line.key);
+    let socket = Rc::into_inner(line).and_then(|line| line.stream.into_order());
+    // Nobody may wait for it any more: then the connection ends here.
+    let _ = done.send(match (outcome, socket) {
+        (Ok(()), Some(socket)) => Delivery::Sent { socket, read },
+        (Err(Failure::Refused(why)), Some(socket)) => Delivery::Refused { socket, read, why },
+        _ => Delivery::Broken,
+    });
+}
+
+/// Sends what is wanted; returns when the last byte has been taken, or something else has come of it.
+async fn deliver(hub: &Shared, line: &Line, wanted: &Wanted, read: &mut Vec<u8>) -> Result<(), Failure> {
+    if wanted.before.len() > MAX_ORDER_HEAD_BYTES {
+        return Err(Failure::Refused(Refused::Broken("the head of the response is too long".to_owned())));
+    }
+    let stream = begin(hub, line, wanted).await?;
+    hub.borrow_mut().play_order(line.key, stream, wanted).map_err(|_| Failure::Broken)?;
+    loop {
+        if line.order.sent.get() {
+            hub.borrow_mut().close_order(stream);
+            return Ok(());
+        }
+        if line.order.over.get() || line.broken.get() {
+            return Err(Failure::Broken);
+        }
+        hear(line, read).await?;
+    }
+}
+
+/// Waits until something has happened to the order, or the viewer sends something.
+async fn hear(line: &Line, read: &mut Vec<u8>) -> Result<(), Failure> {
+    tokio::select! {
+        ready = line.stream.readable(), if read.len() < MAX_ORDER_READ_BYTES => {
+            ready.map_err(|_| Failure::Broken)?;
+            let mut bytes = [0; 2048];
+            let most = bytes.len().min(MAX_ORDER_READ_BYTES - read.len());
+            match line.stream.try_read(&mut bytes[..most]) {
+                // Whoever hangs up wants no more.
+                Ok(0) => Err(Failure::Broken),
+                Ok(len) => {
+                    read.extend_from_slice(&bytes[..len]);
+                    Ok(())
+                }
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(()),
+                Err(_) => Err(Failure::Broken),
+            }
+        }
+        () = line.wake.notified() => Ok(()),
+    }
+}
+
+/// Has the title opened, and everything taken that its sending needs.
+async fn begin(hub: &Shared, line: &Line, wanted: &Wanted) -> Result<StreamKey, Failure> {
+    let room = Rc::clone(&hub.borrow().room);
+    let opening = async {
+        loop {
+            while hub.borrow().is_congested() {
+                room.notified().await;
+            }
+            line.order.opened.set(false);
+            let tried = hub.borrow_mut().try_order(line.key, wanted);
+            match tried {
+                Err(Refusal::Opening) => {}
+                other => return other,
+            }
+            while !line.order.opened.get() {
+                line.wake.notified().await;
+            }
+        }
+    };
+    let begun = timeout(Duration::from_nanos(OPENING_NS), opening).await.unwrap_or(Err(Refusal::TimedOut));
+    hub.borrow_mut().end_opening(line.key);
+    begun.map_err(|refusal| Failure::Refused(refused(&refusal)))
+}
+
+/// Waits until no engine writes to the connection any more.
+async fn get_back(hub: &Shared, line: &Line, read: &mut Vec<u8>) -> Result<(), Failure> {
+    if !hub.borrow_mut().take_back(line.key) {
+        return Ok(());
+    }
+    let deadline = Instant::now() + Duration::from_nanos(MAX_BYTES_STALL_NS);
+    while !line.order.returned.get() {
+        if line.broken.get() {
+            return Err(Failure::Broken);
+        }
+        tokio::select! {
+            heard = hear(line, read) => heard?,
+            () = sleep_until(deadline) => return Err(Failure::Broken),
+        }
+    }
+    Ok(())
+}
+
+/// What viewers may know of a refusal.
+fn refused(refusal: &Refusal) -> Refused {
+    match refusal {
+        Refusal::Gone | Refusal::EmptyRange => Refused::Gone,
+        Refusal::MembersLost(_)
+        | Refusal::Unfit(_)
+        | Refusal::TimedOut
+        | Refusal::TooManyTitles
+        | Refusal::Broken => Refused::Broken(refusal.to_string()),
+        _ => Refused::Full(refusal.to_string()),
+    }
+}
+
+impl Hub {
+    fn try_order(&mut self, conn: ConnKey, wanted: &Wanted) -> Result<StreamKey, Refusal> {
+        let now = self.now();
+        let tried = self.server.with_service(now, |service| {
+            service.prepare(now, conn, &wanted.title)?;
+            let entry = service.find(&wanted.title).ok_or(Refusal::Gone)?;
+            service.check_members(&entry)?;
+            let request = Request {
+                which: Which::New { label: wanted.label.clone(), agent: wanted.agent.clone() },
+                viewer: wanted.peer,
+                conn: Some(conn),
+                entry,
+                path: Path::Bytes { conn },
+                fec: FecWish::Silent,
+                rendition: None,
+            };
+            let stream = service.admit(now, request)?.stream;
+            let reserved = service.reserve_bytes(now, stream, &wanted.bytes);
+            if reserved.is_err() {
+                service.close(now, stream, EndReason::TornDown);
+            }
+            reserved.map(|()| stream)
+        });
+        self.flush();
+        tried
+    }
+
+    /// Behind what goes before, the bytes.
+    fn play_order(&mut self, conn: ConnKey, stream: StreamKey, wanted: &Wanted) -> Result<(), Refusal> {
+        let now = self.now();
+        self.write_to(conn, wanted.before.clone());
+        let played = self
+            .server
+            .with_service(now, |service| service.play_bytes(now, stream, &wanted.bytes, wanted.ahead_ms));
+        self.flush();
+        played
+    }
+
+    fn close_order(&mut self, stream: StreamKey) {
+        let now = self.now();
+        self.server.with_service(now, |service| service.close(now, stream, EndReason::Sent));
+        self.flush();
+    }
+
+    fn end_opening(&mut self, conn: ConnKey) {
+        let now = self.now();
+        self.server.with_service(now, |service| service.end_opening(conn));
+    }
+
+    /// `false`: no engine writes to it.
+    fn take_back(&mut self, conn: ConnKey) -> bool {
+        let now = self.now();
+        let is_asked = self.server.with_service(now, |service| service.take_back(conn));
+        self.flush();
+        is_asked
+    }
+}
