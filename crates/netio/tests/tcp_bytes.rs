@@ -6,6 +6,7 @@ mod support;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -213,6 +214,31 @@ fn a_connection_is_given_back_alive_behind_the_last_byte() {
     let got = thread.join().unwrap();
     let whole = title.bytes.iter().cycle().copied().take(bytes);
     assert!(got == whole.chain(rest()).chain(*b"and what its owner says").collect::<Vec<_>>());
+}
+
+#[test]
+fn a_unix_stream_is_written_to_as_a_tcp_connection_is() {
+    let title = Title::new(layouts()[0]);
+    let mut tx = sender(GsoMode::Auto, 1);
+    let (writer, mut reader) = UnixStream::pair().unwrap();
+    writer.set_nonblocking(true).unwrap();
+    tx.add_conn(ConnId(0), writer.try_clone().unwrap().into()).unwrap();
+    let bytes = fill(&mut tx, &title);
+    assert!(tx.return_conn(ConnId(0)) && tx.poll_conn_returned().is_none(), "not while something waits");
+    let thread = std::thread::spawn(move || {
+        let mut got = Vec::new();
+        reader.read_to_end(&mut got).unwrap();
+        got
+    });
+    let ends = Instant::now() + TIMEOUT;
+    while tx.poll_conn_returned().is_none() {
+        assert!(Instant::now() < ends, "never given back");
+        wait_writable(&writer);
+        tx.flush_conns();
+    }
+    drop(writer);
+    let whole = title.bytes.iter().cycle().copied().take(bytes);
+    assert!(thread.join().unwrap() == whole.chain(rest()).collect::<Vec<_>>());
 }
 
 #[test]

@@ -164,10 +164,10 @@ impl KernelTx {
         Ok(MulticastId(id as u8))
     }
 
-    /// Takes the writing side of a connected TCP socket. Sets `TCP_NODELAY` and `TCP_NOTSENT_LOWAT` (256 KiB).
+    /// Takes the writing side of a connected TCP socket, of which it sets `TCP_NODELAY` and `TCP_NOTSENT_LOWAT` (256 KiB), or of a Unix stream.
     ///
     /// # Errors
-    /// If the id is beyond the table or in use, or the socket is not TCP; the descriptor is closed then.
+    /// If the id is beyond the table or in use, or it is another kind of socket; the descriptor is closed then.
     pub fn add_conn(&mut self, conn: ConnId, fd: OwnedFd) -> Result<(), NetError> {
         self.conns.add(conn, fd)
     }

@@ -26,7 +26,7 @@ use millrace_core::limits::{
 };
 use millrace_core::seam::{ByteRange, SendOutcome};
 use millrace_core::shape::Shape;
-use rustix::net::{SendAncillaryBuffer, SendFlags, sockopt};
+use rustix::net::{AddressFamily, SendAncillaryBuffer, SendFlags, sockopt};
 
 use super::TxCounters;
 use super::pieces::{Pieces, Prefix};
@@ -121,13 +121,17 @@ impl Conns {
                 socket: format!("connection {}", id.0),
                 what,
                 source,
-                remedy: "give a connected TCP socket",
+                remedy: "give a connected TCP or Unix stream socket",
             }
         };
-        // Frames leave in bursts already; waiting for more would only add delay (RFC 1122 section 4.2.3.4).
-        sockopt::set_tcp_nodelay(&socket, true).map_err(|e| refused("set TCP_NODELAY")(e.into()))?;
-        set_int(socket.as_fd(), libc::SOL_TCP, libc::TCP_NOTSENT_LOWAT, TCP_NOT_SENT_BYTES)
-            .map_err(refused("set TCP_NOTSENT_LOWAT"))?;
+        let family = sockopt::socket_domain(&socket).map_err(|e| refused("look at its family")(e.into()))?;
+        // A Unix socket hands over what it gets at once, and holds little.
+        if family != AddressFamily::UNIX {
+            // Frames leave in bursts already; waiting for more would only add delay (RFC 1122 section 4.2.3.4).
+            sockopt::set_tcp_nodelay(&socket, true).map_err(|e| refused("set TCP_NODELAY")(e.into()))?;
+            set_int(socket.as_fd(), libc::SOL_TCP, libc::TCP_NOTSENT_LOWAT, TCP_NOT_SENT_BYTES)
+                .map_err(refused("set TCP_NOTSENT_LOWAT"))?;
+        }
         *slot = Some(Conn {
             socket,
             start: 0,

@@ -36,7 +36,7 @@ fn something_else_than_tcp_is_refused() {
     let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let error = conns.add(ID, udp.into()).unwrap_err().to_string();
     assert!(error.starts_with("connection 1: cannot set TCP_NODELAY"), "{error}");
-    assert!(error.ends_with("give a connected TCP socket"), "{error}");
+    assert!(error.ends_with("give a connected TCP or Unix stream socket"), "{error}");
 }
 
 #[test]

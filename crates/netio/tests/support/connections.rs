@@ -28,7 +28,7 @@ pub fn connection(send_buffer: Option<usize>, receive_buffer: Option<usize>) -> 
 }
 
 /// Waits until the connection takes bytes again.
-pub fn wait_writable(fd: &OwnedFd) {
+pub fn wait_writable(fd: &impl AsFd) {
     let timeout = Timespec { tv_sec: TIMEOUT.as_secs() as i64, tv_nsec: 0 };
     let mut fds = [PollFd::new(fd, PollFlags::OUT)];
     assert_eq!(poll(&mut fds, Some(&timeout)).unwrap(), 1, "the reader does not read");
