@@ -1,9 +1,10 @@
 //! A TUN device: what the kernel sends through it is read here, what is written here the kernel receives from it.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, IoSlice, Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use millrace_core::limits::tcp::MAX_PACKET_PIECES;
 use rustix::fs::{Mode, OFlags};
 
 use crate::error::NetError;
@@ -89,6 +90,20 @@ impl Tun {
     /// If the kernel does not take it: the device is down, or the bytes are no IP packet.
     pub fn write(&self, packet: &[u8]) -> io::Result<()> {
         rustix::io::retry_on_intr(|| rustix::io::write(&self.fd, packet)).map(drop).map_err(io::Error::from)
+    }
+
+    /// The same with a packet in pieces: `head`, then those of `body`, of which there are fewer than [`MAX_PACKET_PIECES`].
+    ///
+    /// # Errors
+    /// As [`Tun::write`]; more pieces than that.
+    pub fn gather(&self, head: &[u8], body: &[&[u8]]) -> io::Result<()> {
+        let mut pieces = [IoSlice::new(head); MAX_PACKET_PIECES];
+        let Some(rest) = pieces.get_mut(1..=body.len()) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        rest.iter_mut().zip(body).for_each(|(piece, bytes)| *piece = IoSlice::new(bytes));
+        let pieces = &pieces[..=body.len()];
+        rustix::io::retry_on_intr(|| rustix::io::writev(&self.fd, pieces)).map(drop).map_err(io::Error::from)
     }
 
     /// Packets that the kernel dropped because nobody had read those before them.

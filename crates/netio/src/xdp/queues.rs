@@ -90,6 +90,14 @@ impl XdpQueues {
         self.queues[0].send(frame)
     }
 
+    /// As [`XdpRaw::gather`].
+    ///
+    /// # Errors
+    /// The interface is down or gone.
+    pub fn gather(&mut self, head: &[u8], body: &[&[u8]]) -> Result<bool, XdpError> {
+        self.queues[0].gather(head, body)
+    }
+
     /// As [`XdpRaw::flush`].
     ///
     /// # Errors

@@ -216,14 +216,23 @@ impl XdpRaw {
     /// # Errors
     /// The interface is down or gone.
     pub fn send(&mut self, frame: &[u8]) -> Result<bool, XdpError> {
-        if frame.is_empty() || frame.len() > XDP_RAW_FRAME_BYTES {
+        self.gather(frame, &[])
+    }
+
+    /// The same with a frame in pieces, which are put together where it goes.
+    ///
+    /// # Errors
+    /// The interface is down or gone.
+    pub fn gather(&mut self, head: &[u8], body: &[&[u8]]) -> Result<bool, XdpError> {
+        let bytes = body.iter().fold(head.len(), |bytes, piece| bytes + piece.len());
+        if bytes == 0 || bytes > XDP_RAW_FRAME_BYTES {
             self.counters.unfit += 1;
             return Ok(true);
         }
         if !self.has_room() {
             self.push_out()?;
         }
-        if !self.has_room() || !self.put(frame) {
+        if !self.has_room() || !self.put(head, body) {
             self.counters.refused += 1;
             return Ok(false);
         }
@@ -239,11 +248,17 @@ impl XdpRaw {
         self.tx.free(1) > 0 && self.outgoing.free(FrameKind::Full) > 0
     }
 
-    fn put(&mut self, bytes: &[u8]) -> bool {
+    /// Pieces that fit a frame.
+    fn put(&mut self, head: &[u8], body: &[&[u8]]) -> bool {
         let Some(address) = self.outgoing.take(FrameKind::Full) else { return false };
         let Some(frame) = self.outgoing.bytes_mut(address) else { return false };
-        frame[..bytes.len()].copy_from_slice(bytes);
-        self.tx.push(Desc { address, len: bytes.len() as u32, more: false })
+        let mut end = head.len();
+        frame[..end].copy_from_slice(head);
+        for piece in body {
+            frame[end..end + piece.len()].copy_from_slice(piece);
+            end += piece.len();
+        }
+        self.tx.push(Desc { address, len: end as u32, more: false })
     }
 
     /// Makes the kernel send what is in the ring, as long as that moves something. False: some of it is still there, call again. Now and

@@ -21,6 +21,19 @@ pub trait Device: Send {
     /// The device is gone or broken: the engine ends.
     fn send(&mut self, packet: &[u8]) -> io::Result<bool>;
 
+    /// The same with a packet in pieces: headers, then what lies in `body`. A device that cannot put them together where they go has it done in
+    /// `room`, which is long enough for all of them.
+    ///
+    /// # Errors
+    /// The device is gone or broken: the engine ends.
+    fn gather(&mut self, head: &[u8], body: &[&[u8]], room: &mut [u8]) -> io::Result<bool> {
+        if body.is_empty() {
+            return self.send(head);
+        }
+        let bytes = join(head, body, room);
+        self.send(&room[..bytes])
+    }
+
     /// A turn has given what it had: all that was taken leaves. False: some of it has to wait, and this wants to be called again.
     ///
     /// # Errors
@@ -33,6 +46,16 @@ pub trait Device: Send {
     fn readable(&self) -> Option<BorrowedFd<'_>>;
 }
 
+/// Puts a packet together; its length.
+fn join(head: &[u8], body: &[&[u8]], room: &mut [u8]) -> usize {
+    let mut bytes = 0;
+    for piece in std::iter::once(&head).chain(body) {
+        room[bytes..bytes + piece.len()].copy_from_slice(piece);
+        bytes += piece.len();
+    }
+    bytes
+}
+
 impl<D: Device + ?Sized> Device for Box<D> {
     fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> io::Result<bool> {
         (**self).receive(take)
@@ -40,6 +63,10 @@ impl<D: Device + ?Sized> Device for Box<D> {
 
     fn send(&mut self, packet: &[u8]) -> io::Result<bool> {
         (**self).send(packet)
+    }
+
+    fn gather(&mut self, head: &[u8], body: &[&[u8]], room: &mut [u8]) -> io::Result<bool> {
+        (**self).gather(head, body, room)
     }
 
     fn flush(&mut self, now: Instant) -> io::Result<bool> {
@@ -84,15 +111,26 @@ impl Device for TunDevice {
     }
 
     fn send(&mut self, packet: &[u8]) -> io::Result<bool> {
-        match self.tun.write(packet) {
+        Self::outcome(self.tun.write(packet))
+    }
+
+    fn gather(&mut self, head: &[u8], body: &[&[u8]], _: &mut [u8]) -> io::Result<bool> {
+        Self::outcome(self.tun.gather(head, body))
+    }
+
+    fn readable(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.tun.as_fd())
+    }
+}
+
+impl TunDevice {
+    /// Whether the kernel has taken a packet.
+    fn outcome(written: io::Result<()>) -> io::Result<bool> {
+        match written {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
             // What the kernel does not want is lost, as on any network; it is sent again.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(true),
             other => other.map(|()| true),
         }
-    }
-
-    fn readable(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.tun.as_fd())
     }
 }

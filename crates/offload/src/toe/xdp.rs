@@ -68,6 +68,10 @@ impl Device for XdpDevice {
         self.queues.send(packet).map_err(io::Error::other)
     }
 
+    fn gather(&mut self, head: &[u8], body: &[&[u8]], _: &mut [u8]) -> io::Result<bool> {
+        self.queues.gather(head, body).map_err(io::Error::other)
+    }
+
     fn flush(&mut self, now: Instant) -> io::Result<bool> {
         self.queues.flush(now).map_err(io::Error::other)
     }

@@ -23,13 +23,18 @@ impl Connection {
     }
 
     /// SEND of bytes of the application's own; how many were taken.
-    pub(crate) fn write(&mut self, env: &mut Env<'_>, bytes: &[u8]) -> usize {
+    pub(crate) fn write(
+        &mut self,
+        env: &mut Env<'_>,
+        most: usize,
+        fill: &mut dyn FnMut(usize, &mut [u8]),
+    ) -> usize {
         self.before_append(env);
         //= RFC 9293 section 3.10.2
         //# Queue the data for transmission after entering ESTABLISHED state.
         //# If no space to queue, respond with "error: insufficient
         //# resources".
-        env.store.append_bytes(&mut self.queue, bytes)
+        env.store.append_from(&mut self.queue, most, fill)
     }
 
     /// SEND of a range of an extent.
@@ -84,8 +89,8 @@ impl Connection {
     }
 
     /// RECEIVE.
-    pub(crate) fn read(&mut self, env: &mut Env<'_>, to: &mut [u8]) -> usize {
-        let bytes = self.receiver.read(env.pages, to);
+    pub(crate) fn read(&mut self, env: &mut Env<'_>, most: usize, take: &mut dyn FnMut(&[u8])) -> usize {
+        let bytes = self.receiver.read_to(env.pages, most, take);
         if self.marks.has(Marks::URGENT) && !self.rcv_up.after(self.read_up_to()) {
             //= RFC 9293 section 3.8.5
             //# when the receive sequence number catches up to the urgent

@@ -318,14 +318,23 @@ impl Receiver {
 
     /// Copies what is ready to `to`, as much as fits, and lets go of it.
     pub fn read(&mut self, pages: &mut Pages, to: &mut [u8]) -> usize {
+        let mut at = 0;
+        self.read_to(pages, to.len(), &mut |bytes| {
+            to[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
+        })
+    }
+
+    /// Shows what is ready to `take`, up to `most` bytes, piece by piece, and lets go of it. How many there were.
+    pub fn read_to(&mut self, pages: &mut Pages, most: usize, take: &mut dyn FnMut(&[u8])) -> usize {
         let mut done = 0;
-        while done < to.len() {
+        while done < most {
             let ready = self.queue.ready(pages);
-            let bytes = ready.len().min(to.len() - done);
+            let bytes = ready.len().min(most - done);
             if bytes == 0 {
                 break;
             }
-            to[done..done + bytes].copy_from_slice(&ready[..bytes]);
+            take(&ready[..bytes]);
             done += self.consume(pages, bytes);
         }
         done

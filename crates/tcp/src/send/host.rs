@@ -40,13 +40,12 @@ impl HostPages {
         self.free.push(page);
     }
 
-    /// Writes what fits from `at` on; how much that was.
-    pub(super) fn write(&mut self, page: u32, at: usize, bytes: &[u8]) -> usize {
+    /// Room for up to `most` bytes from `at` on.
+    pub(super) fn room(&mut self, page: u32, at: usize, most: usize) -> &mut [u8] {
         let start = page as usize * HOST_PAGE_BYTES;
         let room = &mut self.bytes[start + at.min(HOST_PAGE_BYTES)..start + HOST_PAGE_BYTES];
-        let copied = room.len().min(bytes.len());
-        room[..copied].copy_from_slice(&bytes[..copied]);
-        copied
+        let bytes = room.len().min(most);
+        &mut room[..bytes]
     }
 
     pub(super) fn read(&self, page: u32, at: usize, len: usize) -> &[u8] {

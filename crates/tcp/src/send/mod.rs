@@ -287,12 +287,23 @@ impl Store {
     }
 
     /// Copies as much of `bytes` into host pages as there is room for, and queues it; how much that was.
-    pub fn append_bytes(&mut self, queue: &mut Queue, mut bytes: &[u8]) -> usize {
-        let all = bytes.len();
-        while !bytes.is_empty() {
-            let copied = self.extend_tail(queue, bytes);
-            bytes = &bytes[copied..];
-            if bytes.is_empty() {
+    pub fn append_bytes(&mut self, queue: &mut Queue, bytes: &[u8]) -> usize {
+        self.append_from(queue, bytes.len(), &mut |at, room| {
+            room.copy_from_slice(&bytes[at..at + room.len()]);
+        })
+    }
+
+    /// The same with bytes that are elsewhere: `fill` copies those from `at` on to the room that it is shown, all of which is queued. `most` are there.
+    pub fn append_from(
+        &mut self,
+        queue: &mut Queue,
+        most: usize,
+        fill: &mut dyn FnMut(usize, &mut [u8]),
+    ) -> usize {
+        let mut done = 0;
+        while done < most {
+            done += self.extend_tail(queue, most - done, &mut |room| fill(done, room));
+            if done == most {
                 break;
             }
             let Some(page) = self.host.take() else { break };
@@ -303,17 +314,21 @@ impl Store {
             self.descriptors[index as usize].source = Source::Host { page, at: 0 };
             self.append(queue, index, 0);
         }
-        all - bytes.len()
+        done
     }
 
-    /// Puts what fits into the rest of the page of the last descriptor, if it has one.
-    fn extend_tail(&mut self, queue: &mut Queue, bytes: &[u8]) -> usize {
+    /// Has what fits put into the rest of the page of the last descriptor, if it has one.
+    fn extend_tail(&mut self, queue: &mut Queue, most: usize, fill: &mut dyn FnMut(&mut [u8])) -> usize {
         let Some(tail) = self.descriptors.get_mut(queue.tail as usize) else { return 0 };
         let Source::Host { page, at } = tail.source else { return 0 };
-        let copied = self.host.write(page, (at + tail.bytes) as usize, bytes);
-        tail.bytes += copied as u32;
-        queue.end += copied as u32;
-        copied
+        let room = self.host.room(page, (at + tail.bytes) as usize, most);
+        let bytes = room.len();
+        if bytes > 0 {
+            fill(room);
+        }
+        tail.bytes += bytes as u32;
+        queue.end += bytes as u32;
+        bytes
     }
 
     fn take(&mut self) -> Option<u32> {

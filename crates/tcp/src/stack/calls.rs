@@ -111,8 +111,25 @@ impl Stack {
     /// # Errors
     /// Why nothing can be sent.
     pub fn write(&mut self, id: ConnectionId, bytes: &[u8], now: Instant) -> Result<usize, CallError> {
+        self.write_from(id, bytes.len(), now, &mut |at, room| {
+            room.copy_from_slice(&bytes[at..at + room.len()]);
+        })
+    }
+
+    /// The same with bytes that are elsewhere, `most` of them: `fill` copies those from the number on that it is given to the room that it is shown.
+    ///
+    /// # Errors
+    /// Why nothing can be sent.
+    pub fn write_from(
+        &mut self,
+        id: ConnectionId,
+        most: usize,
+        now: Instant,
+        fill: &mut dyn FnMut(usize, &mut [u8]),
+    ) -> Result<usize, CallError> {
         self.may_send(id)?;
-        let taken = self.with(id.number, now, |connection, env| connection.write(env, bytes)).unwrap_or(0);
+        let taken =
+            self.with(id.number, now, |connection, env| connection.write(env, most, fill)).unwrap_or(0);
         if taken > 0 {
             self.make_ready(id.number);
             self.settle(id.number, now, None);
@@ -199,8 +216,27 @@ impl Stack {
     /// # Errors
     /// There is no such connection.
     pub fn read(&mut self, id: ConnectionId, to: &mut [u8], now: Instant) -> Result<usize, CallError> {
+        let mut at = 0;
+        self.read_to(id, to.len(), now, &mut |bytes| {
+            to[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
+        })
+    }
+
+    /// The same with bytes that go elsewhere: `take` is shown up to `most` of them, piece by piece.
+    ///
+    /// # Errors
+    /// There is no such connection.
+    pub fn read_to(
+        &mut self,
+        id: ConnectionId,
+        most: usize,
+        now: Instant,
+        take: &mut dyn FnMut(&[u8]),
+    ) -> Result<usize, CallError> {
         self.connection(id).ok_or(CallError::NoConnection)?;
-        let bytes = self.with(id.number, now, |connection, env| connection.read(env, to)).unwrap_or(0);
+        let bytes =
+            self.with(id.number, now, |connection, env| connection.read(env, most, take)).unwrap_or(0);
         if bytes > 0 {
             self.make_ready(id.number);
             self.settle(id.number, now, None);

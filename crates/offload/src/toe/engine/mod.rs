@@ -31,7 +31,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
-use millrace_core::limits::toe::{CHUNK_BYTES, FRAMES_PER_TURN};
+use millrace_core::limits::toe::FRAMES_PER_TURN;
 use millrace_core::time::Instant;
 use millrace_tcp::conn::{Happened, Reason};
 use millrace_tcp::ip::{Incoming, Interface, Outgoing};
@@ -48,8 +48,10 @@ use super::{EngineSettings, ToeCounters};
 
 /// Stands for no buffer, descriptor or connection.
 const NONE: u32 = u32::MAX;
-/// Room for an IP packet.
-const PACKET_BYTES: usize = 65_535;
+/// Room for headers of link, IP and TCP.
+const HEADERS_BYTES: usize = 128;
+/// Room for a frame with an IP packet.
+const PACKET_BYTES: usize = 65_535 + HEADERS_BYTES;
 
 /// A socket of a pair, by the pair's and its own number.
 type SocketId = (u16, u32);
@@ -275,7 +277,6 @@ pub(super) struct Core {
     host_pages: u32,
     hand_over_ns: u64,
     keeps_alive: bool,
-    chunk: Box<[u8]>,
     packet: Box<[u8]>,
     /// The device still has packets to send, and wants to be told again.
     is_held: bool,
@@ -313,8 +314,7 @@ impl Core {
             host_pages: settings.stack.host_pages,
             hand_over_ns: settings.hand_over_ns,
             keeps_alive: settings.keeps_alive,
-            chunk: vec![0; CHUNK_BYTES].into(),
-            packet: vec![0; PACKET_BYTES].into(),
+            packet: vec![0; HEADERS_BYTES + PACKET_BYTES].into(),
             is_held: false,
             counters: ToeCounters::default(),
         })
@@ -420,23 +420,24 @@ impl Core {
 
     fn send_packets(&mut self, device: &mut dyn Device, now: Instant) -> io::Result<()> {
         let Self { stack, interface, packet, counters, is_held, .. } = self;
+        let (head, room) = packet.split_at_mut(HEADERS_BYTES);
         let mut failed = None;
-        // Whether the device has taken it.
-        let mut send = |packet: &[u8]| {
-            device.send(packet).unwrap_or_else(|error| {
+        // Whether the device has taken it: a payload is copied from where it lies to where the device has it.
+        let mut send = |head: &[u8], body: &[&[u8]]| {
+            device.gather(head, body, room).unwrap_or_else(|error| {
                 failed = Some(error);
                 false
             })
         };
-        stack.output(now, &mut |out| match interface.frame(out, now, packet) {
-            Outgoing::Written(bytes) if !send(&packet[..bytes]) => Taken::Full,
+        stack.output(now, &mut |out| match interface.headers(out, now, head) {
+            Outgoing::Written(bytes) if !send(&head[..bytes], out.payload.slices()) => Taken::Full,
             Outgoing::Written(_) | Outgoing::Waiting => {
                 counters.packets_out += 1;
                 Taken::Copied
             }
             Outgoing::Dropped => Taken::Copied,
         });
-        counters.packets_out += interface.output(&mut send) as u64;
+        counters.packets_out += interface.output(&mut |packet| send(packet, &[])) as u64;
         *is_held = !device.flush(now)?;
         failed.map_or(Ok(()), Err)
     }

@@ -9,7 +9,7 @@ use crate::toe::record::Event;
 impl Core {
     /// Fills buffers with what has come for a line.
     pub(super) fn fill(&mut self, (pair, socket): SocketId, now: Instant) {
-        let Self { stack, pairs, chunk, counters, timed, hand_over_ns, .. } = self;
+        let Self { stack, pairs, counters, timed, hand_over_ns, .. } = self;
         let Pair { end, settings, places, free, lent, starved, rings, .. } = &mut pairs[usize::from(pair)];
         let place = &mut places[socket as usize];
         let What::Line(line) = &mut place.what else { return };
@@ -42,13 +42,14 @@ impl Core {
                 };
                 (line.filling, line.filled, line.since) = (buffer, 0, now);
             }
-            let most = ((settings.receive_bytes - line.filled) as usize).min(chunk.len());
-            let got = stack.read(line.id, &mut chunk[..most], now).unwrap_or(0);
+            let most = (settings.receive_bytes - line.filled) as usize;
+            let mut at = end.layout.receive(line.filling, settings.receive_bytes) + line.filled as usize;
+            let mut copy = |bytes: &[u8]| {
+                end.words.write(at, bytes);
+                at += bytes.len();
+            };
+            let got = stack.read_to(line.id, most, now, &mut copy).unwrap_or(0);
             line.is_readable = got == most;
-            end.words.write(
-                end.layout.receive(line.filling, settings.receive_bytes) + line.filled as usize,
-                &chunk[..got],
-            );
             line.filled += got as u32;
             if line.filled == settings.receive_bytes {
                 hand_over(line);

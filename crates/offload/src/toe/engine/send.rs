@@ -74,7 +74,7 @@ impl Descriptors {
 impl Core {
     /// Gives the stack of a line's bytes what it has room for.
     pub(super) fn move_bytes(&mut self, (pair, socket): SocketId, now: Instant) {
-        let Self { stack, pairs, chunk, counters, short, host_pages, .. } = self;
+        let Self { stack, pairs, counters, short, host_pages, .. } = self;
         let Pair { end, places, descriptors, .. } = &mut pairs[usize::from(pair)];
         let place = &mut places[socket as usize];
         let What::Line(line) = &mut place.what else { return };
@@ -91,10 +91,12 @@ impl Core {
                 // Acknowledgments make room, and are told.
                 return;
             }
-            let chunk = &mut chunk[..most];
-            end.words.read(end.layout.send(offset), chunk);
             let has_pages = stack.store().free_host_pages() > *host_pages / RESERVE;
-            let taken = if has_pages { stack.write(line.id, chunk, now).unwrap_or(0) as u32 } else { 0 };
+            let mut copy = |at: usize, room: &mut [u8]| {
+                end.words.read(end.layout.send(offset) + at, room);
+            };
+            let taken = if has_pages { stack.write_from(line.id, most, now, &mut copy) } else { Ok(0) };
+            let taken = taken.unwrap_or(0) as u32;
             line.taken += u64::from(taken);
             counters.sent_bytes += u64::from(taken);
             if taken == bytes {

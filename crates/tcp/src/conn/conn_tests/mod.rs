@@ -204,13 +204,15 @@ impl Rig {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        assert_eq!(self.call(|connection, env| connection.write(env, bytes)), bytes.len());
+        let mut fill = |at: usize, room: &mut [u8]| room.copy_from_slice(&bytes[at..at + room.len()]);
+        let taken = self.call(|connection, env| connection.write(env, bytes.len(), &mut fill));
+        assert_eq!(taken, bytes.len());
     }
 
     fn read(&mut self) -> Vec<u8> {
-        let mut to = vec![0; 1 << 17];
-        let bytes = self.call(|connection, env| connection.read(env, &mut to));
-        to.truncate(bytes);
+        let mut to = Vec::new();
+        let mut take = |bytes: &[u8]| to.extend_from_slice(bytes);
+        self.call(|connection, env| connection.read(env, 1 << 17, &mut take));
         to
     }
 
