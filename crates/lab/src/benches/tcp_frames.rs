@@ -1,21 +1,25 @@
-//! What the IP layer costs for each segment, in nanoseconds: headers of one that goes out, and finding one that has come in. Nothing is sent.
+//! What the IP layer costs for each segment, in nanoseconds: headers of one that goes out, finding one that has come in, and putting one together. Nothing
+//! is sent.
 
 use std::hint::black_box;
 use std::net::IpAddr;
 use std::time::Instant as Clock;
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
 use millrace_core::time::{Instant, NS_PER_S};
+use millrace_netio::xdp::{XdpRaw, XdpRawConfig};
 use millrace_tcp::ip::{Incoming, Interface, Link, Outgoing, Settings};
 use millrace_tcp::stack::{Ecn, Out};
 use millrace_tcp::wire::FlowKey;
 
+use crate::frame::stats::median;
+use crate::frame::ticks::clock;
 use crate::frame::{Bench, Noise, Options, Report, Row};
 
 /// The benchmark.
 pub(super) const BENCH: Bench = Bench {
     name: "tcp-frames",
-    shows: "ns for the headers of a segment that goes out and for one that is found in a frame, by link, family and number of neighbours",
+    shows: "ns for the headers of a segment that goes out and for one that is found in a frame, by link, family and number of neighbours; ns to put a payload into a frame",
     not_for: "what a device or a state machine costs: nothing is sent, and the segments are always the same",
     options: &["runs", "quick"],
     targets: &[],
@@ -136,8 +140,49 @@ fn run(options: &Options) -> anyhow::Result<Report> {
             report.rows.push(row.with("a segment found", found(options, link, is_v4)?, "ns"));
         }
     }
+    report.rows.push(gathered(options)?);
     report.noise = Some(Noise::quiet());
     Ok(report)
+}
+
+/// Payloads of a walk that no cache holds, into frames of AF_XDP's rings in memory: put together first and then copied there, and put together there.
+fn gathered(options: &Options) -> anyhow::Result<Row> {
+    const PAYLOAD: usize = 1448;
+    const FRAMES: usize = 64;
+    let mut walk = vec![7_u8; options.pick(1 << 20, 64 << 20, 64 << 20)];
+    walk.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+    let (mut device, mut nic, _rx, _fill) = XdpRaw::over_memory(&XdpRawConfig::new("memory"))?;
+    let head = [0x45; 14 + 20 + 32];
+    let mut room = [0; 2048];
+    let [mut first, mut there, mut ratios] = [const { Vec::new() }; 3];
+    let mut batches = walk.chunks_exact(PAYLOAD * FRAMES);
+    while let (Some(one), Some(other)) = (batches.next(), batches.next()) {
+        options.go_on()?;
+        let mut put = |payloads: &[u8], put: &mut dyn FnMut(&mut XdpRaw, &[u8]) -> bool| {
+            let begun = clock().now();
+            let all = payloads.chunks_exact(PAYLOAD).all(|payload| put(&mut device, payload));
+            let ns = clock().ns(begun, clock().now()) / FRAMES as f64;
+            // The card takes them, and the frames are free again.
+            device.flush(NOW)?;
+            ensure!(nic.run().len() == FRAMES && all, "frames are missing");
+            device.flush(NOW)?;
+            anyhow::Ok(ns)
+        };
+        let a = put(one, &mut |device, payload| {
+            let bytes = head.len() + payload.len();
+            room[..head.len()].copy_from_slice(&head);
+            room[head.len()..bytes].copy_from_slice(payload);
+            device.send(black_box(&room[..bytes])).unwrap_or(false)
+        })?;
+        let b = put(other, &mut |device, payload| device.gather(&head, &[payload]).unwrap_or(false))?;
+        first.push(a);
+        there.push(b);
+        ratios.push(a / b);
+    }
+    Ok(Row::new(format!("{PAYLOAD} bytes of a walk of 64 MB into a frame"))
+        .with("put together before", median(&first), "ns")
+        .with("where it goes", median(&there), "ns")
+        .with("ratio", median(&ratios), ""))
 }
 
 /// Headers of a segment with time stamps.

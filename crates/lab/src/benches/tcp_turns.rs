@@ -62,10 +62,10 @@ fn run(options: &Options) -> anyhow::Result<Report> {
             options.go_on()?;
             // In turns, so that both meet the same machine.
             let chosen = ACKS_PER_TURN / each;
-            let took = Ground::new(connections, true)?.measure(turns, chosen, each)?;
+            let took = Ground::new(connections, true)?.measure(turns, (chosen, each))?;
             deferred.push(took.ack);
             segments.push(took.segment);
-            prompt.push(Ground::new(connections, false)?.measure(turns, chosen, each)?.ack);
+            prompt.push(Ground::new(connections, false)?.measure(turns, (chosen, each))?.ack);
         }
         let ratios: Vec<f64> =
             prompt.iter().zip(&deferred).map(|(prompt, deferred)| prompt / deferred).collect();
@@ -233,7 +233,7 @@ impl Ground {
     }
 
     /// What it takes when in each turn `chosen` connections send `each` segments, and are acknowledged.
-    pub(super) fn measure(&mut self, turns: u64, chosen: u32, each: u32) -> anyhow::Result<Took> {
+    pub(super) fn measure(&mut self, turns: u64, (chosen, each): (u32, u32)) -> anyhow::Result<Took> {
         let (mut acks, mut segments, mut queued) = (Vec::new(), Vec::new(), Vec::new());
         let mut random = SplitMix(7);
         let (many, in_turn) = (chosen as usize, chosen * each);

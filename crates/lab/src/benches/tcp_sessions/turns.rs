@@ -1,4 +1,5 @@
-//! Nanoseconds for a segment, from due to frame and acknowledged, without a device: only what the number of connections changes is left.
+//! Nanoseconds for a segment, from due to frame and acknowledged, without a device: only what the number of connections changes is left. So a
+//! connection that has its turn always sends as much; how much less it is for each when it sends more at once, is shown beside it.
 
 use std::hint::black_box;
 
@@ -10,7 +11,7 @@ use crate::frame::ticks::clock;
 use crate::frame::{Axis, NoiseMeter, Options, Plot, PlotKind, Point, Promise, Report, Row};
 
 const CONNECTIONS: [u32; 10] = [1, 2, 4, 8, 16, 32, 64, 256, 1000, 10_000];
-/// Segments of a connection in one turn at most: they fit the first window.
+/// Segments of a connection in one turn: they fit the first window.
 const EACH: u32 = 8;
 /// The two that are promised, and how far they may be from the best.
 const PROMISED: [(u32, &str, f64); 2] = [(64, "tcp-sessions-64", 1.02), (10_000, "tcp-sessions-10000", 1.3)];
@@ -27,29 +28,37 @@ struct Seen {
     deferred: Vec<f64>,
     prompt: Vec<f64>,
     ack: Vec<f64>,
+    /// With one segment of each connection in a turn.
+    single: Vec<f64>,
+}
+
+impl Seen {
+    fn new(connections: u32) -> Self {
+        let [deferred, prompt, ack, single] = [const { Vec::new() }; 4];
+        Self { connections, deferred, prompt, ack, single }
+    }
 }
 
 pub(super) fn run(options: &Options, report: &mut Report, noise: &mut NoiseMeter) -> anyhow::Result<()> {
     let rounds = options.runs.unwrap_or(options.pick(1, 5, 9));
     let turns = options.pick(20, 1500, 6000);
     let most = options.pick(128, u32::MAX, u32::MAX);
-    let mut all: Vec<Seen> = CONNECTIONS
-        .into_iter()
-        .filter(|connections| *connections <= most)
-        .map(|connections| Seen { connections, deferred: Vec::new(), prompt: Vec::new(), ack: Vec::new() })
-        .collect();
+    let mut all: Vec<Seen> =
+        CONNECTIONS.into_iter().filter(|connections| *connections <= most).map(Seen::new).collect();
     for round in 0..rounds {
         noise.look();
         options.say(&format!("null device, round {}", round + 1));
         for seen in &mut all {
             options.go_on()?;
-            let each = (ACKS_PER_TURN / seen.connections).clamp(1, EACH);
-            let chosen = seen.connections.min(ACKS_PER_TURN / each);
-            let took = Ground::new(seen.connections, true)?.measure(turns, chosen, each)?;
-            let at_once = Ground::new(seen.connections, false)?.measure(turns, chosen, each)?;
+            // A turn has as many segments whoever sends them.
+            let turn = |each: u32| (seen.connections.min(ACKS_PER_TURN / each), each);
+            let took = Ground::new(seen.connections, true)?.measure(turns, turn(EACH))?;
+            let at_once = Ground::new(seen.connections, false)?.measure(turns, turn(EACH))?;
+            let single = Ground::new(seen.connections, true)?.measure(turns, turn(1))?;
             seen.deferred.push(took.segment + took.ack);
             seen.prompt.push(at_once.segment + at_once.ack);
             seen.ack.push(took.ack);
+            seen.single.push(single.segment + single.ack);
         }
     }
     rows(&all, report);
@@ -76,7 +85,8 @@ fn rows(all: &[Seen], report: &mut Report) {
                 .with("p90", spread.p90, "")
                 .with("of that the ACK", median(&seen.ack), "ns")
                 .with("ACKs at once", median(&seen.prompt), "ns")
-                .with("over the best", median(&seen.deferred) / least, ""),
+                .with("over the best", median(&seen.deferred) / least, "")
+                .with("one segment of each in a turn", median(&seen.single), "ns"),
         );
     }
 }
