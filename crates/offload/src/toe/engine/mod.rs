@@ -158,8 +158,8 @@ struct Pair {
     settings: PairSettings,
     places: Box<[Place]>,
     descriptors: Descriptors,
-    /// Receive buffers that are the engine's and empty. The one that came back first is filled next: its lines are not in the cache of the host's
-    /// processor any more, which makes each write to them wait.
+    /// Receive buffers that are the engine's and empty. The one that came back first is filled next: few of its lines are still in the cache of the
+    /// host's processor, where each write to them would have to wait.
     free: VecDeque<u32>,
     /// Of each receive buffer whether the host holds it, and of which line.
     lent: Box<[Option<(u32, ConnectionId)>]>,

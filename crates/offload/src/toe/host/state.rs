@@ -113,8 +113,8 @@ pub(in crate::toe) struct HostState {
     pub(super) settings: PairSettings,
     pub(super) sockets: Box<[Socket]>,
     pub(super) free_sockets: Vec<u32>,
-    /// The one that has been free for longest is filled next: its lines are not in the cache of the engine's processor any more, which makes each
-    /// write to them wait.
+    /// The one that has been free for longest is filled next: few of its lines are still in the cache of the engine's processor, where each
+    /// write to them would have to wait.
     pub(super) free_chunks: VecDeque<u32>,
     /// Sockets that may write more, if there were a chunk.
     pub(super) lacks_chunk: VecDeque<u32>,
