@@ -59,7 +59,7 @@ pub(super) fn run(options: &Options, report: &mut Report) -> anyhow::Result<Nois
         noise = noise.and(result.noise);
     }
     // The whole calls of our stack, in which those parts are.
-    let took = Ground::new(1000, true)?.measure(options.pick(20, 1500, 6000), 16, SEGMENTS as u32)?;
+    let took = Ground::new(1000, true)?.measure(options.pick(20, 1500, 6000), (16, SEGMENTS as u32))?;
     report.rows.push(
         Row::new("4 KB through our stack, null device, 1000 connections")
             .with("socket output (queueing)", took.queue, "ns")
