@@ -70,6 +70,8 @@ pub(crate) struct Rtt {
     /// How often the time-out was doubled.
     pub(crate) backoff: u8,
     was_syn_repeated: bool,
+    /// Segments sent again, for whoever looks. Here, because anywhere else it would take eight bytes of each connection.
+    pub(crate) retransmitted: u16,
 }
 
 impl Rtt {
@@ -82,12 +84,18 @@ impl Rtt {
             span_began: Tick::at(now),
             backoff: 0,
             was_syn_repeated,
+            retransmitted: 0,
         }
     }
 
     /// SRTT in ticks; 0 until something was measured.
     pub(crate) fn srtt(&self) -> u32 {
         self.srtt_8 / 8
+    }
+
+    /// RTTVAR in nanoseconds.
+    pub(crate) fn deviation_ns(&self) -> u64 {
+        nanoseconds(self.var_4) / 4
     }
 
     /// Takes a measurement. `expected`: how many of them a window's worth of data yields.

@@ -498,6 +498,39 @@ fn a_user_time_out_is_for_one_connection() {
     assert!(events(&mut pair.client).iter().any(|event| event.2 == Reason::TimedOut));
 }
 
+/// What is shown of a connection while everything that it sends is lost, and when all has arrived.
+#[test]
+fn a_connection_can_be_looked_at() {
+    let mut pair = Pair::new(4);
+    pair.server.listen(server_end(), 4).expect("a listener");
+    let id = pair.open();
+    let look = |pair: &Pair| pair.client.info(id.number(), pair.now).expect("a connection").1;
+    assert_eq!((pair.client.capacity(), look(&pair).state, look(&pair).rtt_ns), (4, State::SynSent, None));
+    pair.talk(3);
+    let open = look(&pair);
+    assert_eq!((open.state, open.retransmitted, open.ssthresh_bytes), (State::Established, 0, None));
+    assert!(open.has_sack && open.has_stamps && !open.is_recovering && open.rtt_ns.is_some(), "{open:?}");
+    assert!(open.cwnd_bytes >= u32::from(open.mss_bytes) && open.send_window_bytes > 1000, "{open:?}");
+    pair.client.write(id, b"abc", pair.now).expect("room");
+    let before = pair.now;
+    for _ in 0..30 {
+        packets(&mut pair.client, pair.now);
+        pair.now = pair.now.plus_ns(100 * MS);
+    }
+    let stuck = look(&pair);
+    assert_eq!((stuck.unacked_bytes, stuck.unsent_bytes), (3, 0));
+    assert!(stuck.is_recovering && stuck.retransmitted >= 2 && stuck.ssthresh_bytes.is_some(), "{stuck:?}");
+    assert_eq!(u64::from(stuck.retransmitted), pair.client.counters().retransmitted);
+    assert!(stuck.silent_ns >= pair.now.ns_since(before) && stuck.rto_ns > open.rto_ns, "{stuck:?}");
+    pair.talk(4_000);
+    let done = look(&pair);
+    assert!(done.unacked_bytes == 0 && !done.is_recovering && done.silent_ns < stuck.silent_ns + 4_000 * MS);
+    let (_, there) = pair.server.info(0, pair.now).expect("the other end");
+    assert_eq!((there.unread_bytes, there.retransmitted), (3, 0));
+    assert_eq!(pair.client.info(3, pair.now), None);
+    assert_eq!(pair.client.info(4, pair.now), None, "a number beyond the capacity");
+}
+
 #[test]
 fn a_turn_is_due_at_once_while_anything_waits_for_it_and_else_when_a_timer_is() {
     let mut pair = Pair::new(4);

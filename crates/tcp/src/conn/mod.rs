@@ -4,7 +4,8 @@
 //! | --- | --- |
 //! | `open` | OPEN, active and passive; what a handshake agrees upon |
 //! | `arrive/` | SEGMENT ARRIVES: a file for each step of section 3.10.7.4 |
-//! | `calls` | SEND, RECEIVE, STATUS |
+//! | `calls` | SEND, RECEIVE |
+//! | `info` | STATUS |
 //! | `close` | CLOSE and ABORT |
 //! | `icmp` | error messages of ICMP |
 //! | `emit` | which segment goes next: what was lost, new data, probes, acknowledgments |
@@ -19,6 +20,7 @@ mod calls;
 mod close;
 mod emit;
 mod icmp;
+mod info;
 mod marks;
 mod open;
 mod stamps;
@@ -36,6 +38,7 @@ use crate::seq::Seq;
 use crate::stack::{Out, Undelivered};
 
 pub(crate) use self::emit::{Plan, Planned};
+pub use self::info::Info;
 pub(crate) use self::marks::Marks;
 pub use self::open::Agreed;
 

@@ -348,6 +348,11 @@ impl Sender {
         Some(nanoseconds(self.rtt.srtt())).filter(|&ns| ns > 0)
     }
 
+    /// Mean deviation of the round-trip time in nanoseconds.
+    pub fn rtt_deviation_ns(&self) -> u64 {
+        self.rtt.deviation_ns()
+    }
+
     /// Least round-trip time of the last one to two minutes in nanoseconds, once there is one.
     pub fn min_rtt_ns(&self) -> Option<u64> {
         Some(nanoseconds(self.rtt.min())).filter(|&ns| ns > 0)
@@ -363,6 +368,11 @@ impl Sender {
     pub fn waiting_ns(&self, records: &Records, now: Instant) -> Option<u64> {
         let first = self.board.first(records)?;
         Some(nanoseconds(Tick::at(now).since(first.first_sent)))
+    }
+
+    /// Segments sent again; at `u16::MAX` at least as many.
+    pub fn retransmitted(&self) -> u16 {
+        self.rtt.retransmitted
     }
 
     /// Whether losses are being repaired.

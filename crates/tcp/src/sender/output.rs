@@ -188,6 +188,7 @@ impl Sender {
         let was_idle = self.board.segments == 0;
         if is_retransmission {
             self.sent_again(records, now, seq, len);
+            self.rtt.retransmitted = self.rtt.retransmitted.saturating_add(1);
         } else {
             if was_idle {
                 self.rack.rest();

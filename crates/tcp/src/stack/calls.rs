@@ -7,7 +7,7 @@ use millrace_core::pool::Lease;
 use millrace_core::time::Instant;
 
 use super::{ConnectionId, Event, Reply, Stack, Wanted};
-use crate::conn::{Connection, Env, Happened, Marks, Reason, State};
+use crate::conn::{Connection, Env, Happened, Info, Marks, Reason, State};
 use crate::isn::initial_seq;
 use crate::send::{ExtentRange, Refused};
 use crate::wire::FlowKey;
@@ -294,6 +294,12 @@ impl Stack {
     /// STATUS.
     pub fn state(&self, id: ConnectionId) -> State {
         self.connection(id).map_or(State::Closed, Connection::state)
+    }
+
+    /// STATUS in full, of the connection that has this number now, if there is one; numbers are below [`Stack::capacity`].
+    pub fn info(&self, number: u32, now: Instant) -> Option<(ConnectionId, Info)> {
+        let connection = self.slots.get(number as usize)?.connection.as_ref()?;
+        Some((self.id(number), connection.info(now)))
     }
 
     /// The two ends of a connection that is not closed, the local one first.

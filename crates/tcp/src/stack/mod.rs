@@ -282,6 +282,11 @@ impl Stack {
         self.slots.len() as u32 - self.free_count
     }
 
+    /// Connections that there can be.
+    pub fn capacity(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
     /// Requests for connections that wait for the last segment of their handshake.
     pub fn requests(&self) -> u32 {
         self.requests.len()
