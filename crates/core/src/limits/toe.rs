@@ -64,6 +64,12 @@ pub const MAX_HANDSHAKE_BYTES: usize = 4096;
 pub const MAX_REFUSAL_BYTES: usize = 1024;
 /// How long a program that has connected may say nothing, and how long it may wait for a queue pair that its last host is just leaving.
 pub const HANDSHAKE_NS: u64 = 2_000_000_000;
+/// Connections in one answer about an engine's status: what fits a message of [`MAX_HANDSHAKE_BYTES`], and takes the engine a few microseconds.
+pub const SURVEY_CONNECTIONS: usize = 16;
+/// Connections and listeners that a program takes from an engine's status at most: more than any engine has, so that one that lies comes to an end.
+pub const MAX_SHOWN_CONNECTIONS: usize = 1 << 20;
+/// Places of its tables that an engine looks at for one such answer, used or not: a cache miss each.
+pub const SURVEY_PLACES: u32 = 128;
 /// How long an engine goes on sending what a host that is gone had given to connections that it had closed: the time for which Linux keeps a
 /// connection without a socket (net.ipv4.tcp_fin_timeout). Nobody else can have the pair meanwhile.
 pub const LINGER_NS: u64 = 60_000_000_000;

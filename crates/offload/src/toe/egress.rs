@@ -61,8 +61,6 @@ pub struct EngineTx<T> {
     /// Of the engine's connections alone; and with those of the path inside.
     own: TxCounters,
     counters: TxCounters,
-    /// Packets and requests of the engine that were work already.
-    worked: u64,
 }
 
 /// Where engines are put for a loop to turn ([`EngineTx::with_seat`]).
@@ -120,7 +118,6 @@ impl<T: LoopTx> EngineTx<T> {
             now: Instant(0),
             batch: 0,
             own: TxCounters::default(),
-            worked: 0,
         }
     }
 
@@ -159,17 +156,18 @@ impl<T: LoopTx> EngineTx<T> {
             && let Some(next) = &mut self.next
             && let Ok(engine) = next.pop()
         {
-            (self.engine, self.worked) = (Some(engine), 0);
+            self.engine = Some(engine);
         }
     }
 
     fn arrive(&mut self, now: Instant) {
         self.take_next();
-        let Some(Turning { core, device, home, .. }) = &mut self.engine else { return };
-        if home.is_stopping() {
+        let Some(engine) = &mut self.engine else { return };
+        if engine.home.is_stopping() {
             return self.end("it was stopped".into());
         }
-        if let Err(error) = core.arrive(&mut **device, now) {
+        engine.turn_gate(now);
+        if let Err(error) = engine.core.arrive(&mut *engine.device, now) {
             self.end(format!("its device failed: {error}"));
         }
     }
@@ -518,15 +516,10 @@ impl<T: LoopTx> LoopTx for EngineTx<T> {
 
     fn depart(&mut self, now: Instant) -> usize {
         let mut work = self.inner.depart(now);
-        if let Some(Turning { core, device, sheet, .. }) = &mut self.engine {
-            if let Err(error) = core.depart(&mut **device, now) {
-                self.end(format!("its device failed: {error}"));
-            } else {
-                let counters = &core.counters;
-                sheet.publish(counters);
-                let done =
-                    counters.packets_in + counters.packets_passed + counters.packets_out + counters.requests;
-                work += (done - std::mem::replace(&mut self.worked, done)) as usize;
+        if let Some(engine) = &mut self.engine {
+            match engine.core.depart(&mut *engine.device, now) {
+                Ok(()) => work += engine.publish() as usize,
+                Err(error) => self.end(format!("its device failed: {error}")),
             }
         }
         self.add_up();
@@ -556,10 +549,9 @@ impl<T: LoopTx> LoopTx for EngineTx<T> {
     }
 
     fn is_asked(&self) -> bool {
-        let own = self
-            .engine
-            .as_ref()
-            .is_some_and(|engine| engine.core.has_requests() || engine.home.is_stopping());
+        let own = self.engine.as_ref().is_some_and(|engine| {
+            engine.core.has_requests() || engine.home.is_stopping() || engine.is_asked()
+        });
         let has_next = self.engine.is_none() && self.next.as_ref().is_some_and(|next| !next.is_empty());
         own || has_next || self.inner.is_asked()
     }

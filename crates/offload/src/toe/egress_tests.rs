@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex};
 
-use millrace_core::counters::Sheet;
 use millrace_core::ids::TitleRef;
 use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::pool::{ExtentArena, ExtentContent, HeapRegion};
@@ -19,7 +18,7 @@ use crate::toe::engine::Core;
 use crate::toe::host::HostState;
 use crate::toe::pair::pair;
 use crate::toe::thread::Home;
-use crate::toe::{EngineSettings, ToeCounters};
+use crate::toe::{CounterSheets, EngineSettings};
 
 const STEP_NS: u64 = 50_000;
 const PACKETS: u32 = 40;
@@ -257,7 +256,8 @@ impl Rig {
             device: Box::new(end(0)),
             home: Arc::clone(&home),
             remote: None,
-            sheet: Arc::new(Sheet::<ToeCounters>::default()),
+            sheets: CounterSheets::default(),
+            shown: 0,
             poll_ns: 0,
         };
         let mut rig = Self {

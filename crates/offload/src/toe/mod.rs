@@ -46,6 +46,7 @@
 //! | `egress` | [`EngineTx`]: media from the loop that turns an engine |
 //! | `host/` | [`Host`], [`TcpStream`], [`TcpListener`]; the same for tokio (feature `tokio`) |
 //! | `remote/` | the engine as a process of its own: [`Engine::serve`], [`connect`] |
+//! | `status` | counters, and what is shown of connections |
 //! | `device` | packets from and to a device; a TUN device |
 //! | `capture` | what a device sends and receives, in a file |
 //! | `xdp` | an Ethernet interface by AF_XDP |
@@ -58,6 +59,7 @@ mod host;
 mod pair;
 mod record;
 mod remote;
+mod status;
 mod thread;
 mod xdp;
 
@@ -78,7 +80,11 @@ pub use self::host::tokio;
 pub use self::host::{Host, Incoming, Ready, Sockets, TcpListener, TcpStream};
 pub use self::pair::PairSettings;
 pub use self::record::Fault;
-pub use self::remote::{Access, GateCounters, connect, default_socket};
+pub use self::remote::{Access, GateCounters, connect, connections, default_socket, status};
+pub use millrace_tcp::conn::{State as ConnectionState, TcpCounters};
+pub use millrace_tcp::ip::IpCounters;
+
+pub use self::status::{ConnectionFigures, ConnectionStatus, CounterSheets, EngineStatus, HostStatus, Owner};
 pub use self::thread::{Engine, Stopped, Turning};
 pub use self::xdp::XdpDevice;
 
@@ -189,6 +195,10 @@ millrace_core::counters! {
         sum sleeps,
         /// Connections of the stack, those that its hosts have closed and that still send among them.
         gauge connections,
+        /// Requests for connections that wait for the last segment of their handshake.
+        gauge handshakes,
+        /// Connections in TIME-WAIT.
+        gauge time_waits,
         /// Entries of its send queues.
         gauge descriptors,
         /// Pages with bytes of hosts that are not acknowledged.

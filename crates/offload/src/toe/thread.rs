@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
-use millrace_core::counters::Sheet;
 use millrace_core::limits::toe::{MAX_PAIRS, MAX_SLEEP_NS};
 use millrace_core::seam::Clock;
 use millrace_core::time::{Instant, NS_PER_S};
@@ -22,7 +21,8 @@ use super::device::Device;
 use super::engine::Core;
 use super::host::{Host, HostState};
 use super::pair::{EngineEnd, PairSettings, pair};
-use super::remote::{self, Access, Command, Gate, GateCounters, GatePort, GateSettings, RemotePort};
+use super::remote::{self, Access, Command, Gate, GatePort, GateSettings, RemotePort};
+use super::status::CounterSheets;
 use super::{EngineSettings, ToeCounters};
 use crate::affinity;
 use crate::bell::EventBell;
@@ -84,7 +84,7 @@ impl Home {
 /// A running engine. It ends when this is dropped; threads that wait for it are told.
 pub struct Engine {
     home: Arc<Home>,
-    sheet: Arc<Sheet<ToeCounters>>,
+    sheets: CounterSheets,
     thread: Option<JoinHandle<io::Result<Stopped>>>,
     /// For [`Engine::serve`], until it is called. Locked only so that threads can share the handle.
     port: Mutex<Option<GatePort>>,
@@ -109,11 +109,18 @@ impl Engine {
     pub fn start(settings: &EngineSettings, device: Box<dyn Device>) -> io::Result<Self> {
         let (mut engine, mut turning) = Self::assemble(settings, device, Arc::new(EventBell::new()?))?;
         let cpu = settings.cpu;
+        let (begins, begun) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name("toe".into()).spawn(move || {
             cpu.map_or(Ok(()), affinity::pin_to)?;
+            // Whoever starts it waits for this.
+            let _ = begins.send(());
             turning.run()
         })?;
         engine.thread = Some(thread);
+        if begun.recv().is_err() {
+            engine.stop()?;
+            return Err(io::Error::other("the engine's thread has not begun"));
+        }
         Ok(engine)
     }
 
@@ -163,47 +170,39 @@ impl Engine {
         for _ in 0..settings.remote_pairs {
             ends.push(EngineEnd::nobody(Arc::clone(&bell))?);
         }
-        let (port, remote) = if settings.remote_pairs > 0 {
-            let (port, remote) = remote::ports(settings.pairs as u16, settings.remote_pairs as u16)?;
-            (Some(port), Some(remote))
-        } else {
-            (None, None)
-        };
+        let (port, remote) = remote::ports(settings.pairs as u16, settings.remote_pairs as u16)?;
         let addresses = settings.interface.addresses.iter().map(|of| (of.ip, of.prefix)).collect();
         let home = Arc::new(Home::new(bell, addresses, free));
-        let sheet = Arc::new(Sheet::default());
+        let sheets = CounterSheets::default();
         let turning = Turning {
             core: Core::new(settings, ends, MonotonicClock.now())?,
             device,
             home: Arc::clone(&home),
-            remote,
-            sheet: Arc::clone(&sheet),
+            remote: Some(remote),
+            sheets: sheets.clone(),
+            shown: 0,
             poll_ns: settings.poll_ns,
         };
-        let (port, pair) = (Mutex::new(port), settings.pair.clone());
-        let engine = Self { home, sheet, thread: None, port, gate: None, pair };
+        let (port, pair) = (Mutex::new(Some(port)), settings.pair.clone());
+        let engine = Self { home, sheets, thread: None, port, gate: None, pair };
         Ok((engine, turning))
     }
 
     /// Lets other programs have queue pairs: those that connect to the Unix socket `path` ([`connect`](super::connect)), which this makes. Each thread
-    /// of them takes one of the settings' `remote_pairs`.
+    /// of them takes one of the settings' `remote_pairs`. Without such pairs they can only ask for its [`status`](super::status).
     ///
     /// # Errors
-    /// Another engine listens there, the socket cannot be made, or the settings have no pair for other programs.
+    /// Another engine listens there, the socket cannot be made; it serves one already.
     pub fn serve(&mut self, path: &Path, access: Access) -> io::Result<()> {
         let Some(port) = self.port.get_mut().unwrap_or_else(PoisonError::into_inner).take() else {
-            let text = "an engine serves one socket, and with remote_pairs in its settings";
+            let text = "an engine serves one socket";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         };
         let settings =
             GateSettings { pair: self.pair.clone(), addresses: self.home.addresses.clone(), access };
-        self.gate = Some(Gate::start(path, settings, port, Arc::clone(&self.home.bell))?);
+        self.gate =
+            Some(Gate::start(path, settings, port, Arc::clone(&self.home.bell), self.sheets.clone())?);
         Ok(())
-    }
-
-    /// What has happened at the socket of [`Engine::serve`].
-    pub fn gate_counters(&self) -> GateCounters {
-        self.gate.as_ref().map_or_else(GateCounters::default, Gate::counters)
     }
 
     /// A queue pair for this thread.
@@ -222,7 +221,12 @@ impl Engine {
 
     /// What it has done so far, as it was at most a turn ago.
     pub fn counters(&self) -> ToeCounters {
-        self.sheet.read()
+        self.sheets.engine()
+    }
+
+    /// The same, and what its TCP, its IP layer and its socket have done; for whoever watches it.
+    pub fn sheets(&self) -> &CounterSheets {
+        &self.sheets
     }
 
     /// Whether it has ended: it was its device, or it was stopped.
@@ -266,7 +270,9 @@ pub struct Turning {
     pub(super) home: Arc<Home>,
     /// Pairs of other processes that come and go.
     pub(super) remote: Option<RemotePort>,
-    pub(super) sheet: Arc<Sheet<ToeCounters>>,
+    pub(super) sheets: CounterSheets,
+    /// The work that was shown last.
+    pub(super) shown: u64,
     pub(super) poll_ns: u64,
 }
 
@@ -282,17 +288,12 @@ impl Turning {
         // The kernel may else put off every wake-up by 50 us.
         let _ = rustix::thread::set_current_timer_slack(Some(NonZeroU64::MIN));
         let mut active = MonotonicClock.now();
-        let mut seen = 0;
         while !self.home.is_stopping() {
             let now = MonotonicClock.now();
             self.turn_gate(now);
             self.core.turn(&mut *self.device, now)?;
-            let counters = &self.core.counters;
-            let work =
-                counters.packets_in + counters.packets_passed + counters.packets_out + counters.requests;
-            self.sheet.publish(counters);
-            if work != seen {
-                (seen, active) = (work, now);
+            if self.publish() > 0 {
+                active = now;
             } else if now.ns_since(active) < self.poll_ns {
                 std::hint::spin_loop();
             } else {
@@ -302,13 +303,34 @@ impl Turning {
         Ok(Stopped { engine: self.core.counters, stack: *self.core.stack().counters() })
     }
 
+    /// Shows the counters; how much has been done since the last time.
+    pub(super) fn publish(&mut self) -> u64 {
+        let Core { counters, .. } = &self.core;
+        self.sheets.publish_engine(counters);
+        let done = counters.packets_in + counters.packets_passed + counters.packets_out + counters.requests;
+        let work = done - std::mem::replace(&mut self.shown, done);
+        if work > 0 {
+            self.sheets.publish_layers(self.core.stack().counters(), self.core.interface().counters());
+        }
+        work
+    }
+
+    /// Whether the gate wants something.
+    pub(super) fn is_asked(&self) -> bool {
+        self.remote.as_ref().is_some_and(RemotePort::has_commands)
+    }
+
     /// Takes in hosts of other processes, and lets go of those that are gone.
-    fn turn_gate(&mut self, now: Instant) {
+    pub(super) fn turn_gate(&mut self, now: Instant) {
         let Some(remote) = &mut self.remote else { return };
         while let Some(command) = remote.next() {
             match command {
                 Command::Join(pair, end) => self.core.join_host(pair, end),
                 Command::Leave(pair, nobody) => self.core.leave_host(pair, nobody, now),
+                Command::Survey(mut survey) => {
+                    self.core.survey(&mut survey, now);
+                    remote.answer(survey);
+                }
             }
         }
         while remote.has_room()
@@ -327,8 +349,7 @@ impl Turning {
         let bell = &self.home.bell;
         bell.announce_sleep();
         self.core.announce_sleep();
-        let has_commands = self.remote.as_ref().is_some_and(RemotePort::has_commands);
-        if has_commands || self.core.has_requests() || self.home.is_stopping() {
+        if self.is_asked() || self.core.has_requests() || self.home.is_stopping() {
             bell.awake();
             return self.core.awake(&[]);
         }

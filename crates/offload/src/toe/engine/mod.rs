@@ -17,6 +17,7 @@
 //! | `lend` | from the loop that turns the engine to the stack |
 //! | `receive` | from the stack to anonymous buffers |
 //! | `remote` | hosts of other processes come and go |
+//! | `survey` | a look at the connections, for whoever asks |
 
 mod lend;
 mod listen;
@@ -25,6 +26,7 @@ mod remote;
 mod requests;
 mod send;
 mod serve;
+mod survey;
 
 use std::collections::VecDeque;
 use std::io;
@@ -41,6 +43,7 @@ use self::lend::Lent;
 pub(super) use self::lend::{Given, News, Way};
 use self::remote::Leaving;
 use self::send::Descriptors;
+pub(super) use self::survey::Survey;
 use super::device::Device;
 use super::pair::{EngineEnd, PairSettings};
 use super::record::Event;
@@ -363,6 +366,8 @@ impl Core {
     fn gauge(&mut self) {
         let Self { stack, counters, .. } = self;
         counters.connections = stack.connections().into();
+        counters.handshakes = stack.requests().into();
+        counters.time_waits = stack.time_waits().into();
         counters.descriptors = stack.store().used().into();
         counters.host_pages = stack.store().host_pages().into();
         counters.receive_pages = stack.pages().all_used().into();
@@ -396,6 +401,11 @@ impl Core {
     /// The stack, for tests and counters.
     pub(super) fn stack(&self) -> &Stack {
         &self.stack
+    }
+
+    /// The IP layer, for counters.
+    pub(super) fn interface(&self) -> &Interface {
+        &self.interface
     }
 
     fn take_packets(&mut self, device: &mut dyn Device, now: Instant) -> io::Result<()> {

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_core::limits::toe::{HANDSHAKE_NS, MAX_HANDSHAKE_BYTES};
+use millrace_core::limits::toe::{HANDSHAKE_NS, MAX_HANDSHAKE_BYTES, MAX_SHOWN_CONNECTIONS};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix, SocketFlags,
     SocketType, recvmsg, socket_with, sockopt,
@@ -16,6 +16,7 @@ use rustix::net::{
 use super::message::{Message, Refusal, Welcome};
 use super::{host_side, send};
 use crate::toe::host::{Host, HostState};
+use crate::toe::status::{ConnectionStatus, EngineStatus};
 use crate::toe::thread::Home;
 
 /// A queue pair, for this thread, of the engine that listens at `path` ([`Engine::serve`](crate::toe::Engine::serve)). What is made with it are the same sockets as those of
@@ -26,16 +27,59 @@ use crate::toe::thread::Home;
 /// Nobody listens there; this user may not; every pair is taken.
 pub fn connect(path: impl AsRef<Path>) -> io::Result<Host> {
     let path = path.as_ref();
-    let at = |error: io::Error| {
-        io::Error::new(error.kind(), format!("offload engine at {}: {error}", path.display()))
-    };
     let socket = dial(path)?;
-    send(&socket, &Message::Attach, &[]).map_err(at)?;
-    let (Welcome { number, pair, addresses }, fds) = answer(&socket).map_err(at)?;
-    let (end, engine_bell) = host_side(&pair, fds).map_err(at)?;
+    send(&socket, &Message::Attach, &[]).map_err(|error| at(path, error))?;
+    let (Welcome { number, pair, addresses }, fds) = answer(&socket).map_err(|error| at(path, error))?;
+    let (end, engine_bell) = host_side(&pair, fds).map_err(|error| at(path, error))?;
     let engine_bell = Arc::new(engine_bell);
     let state = HostState::new(number, end, Arc::clone(&engine_bell), &pair);
     Ok(Host::new(state, Arc::new(Home::elsewhere(engine_bell, addresses, socket))))
+}
+
+/// What the engine that listens at `path` has done, and who uses it.
+///
+/// # Errors
+/// Nobody listens there; this user may not; its answer is none.
+pub fn status(path: impl AsRef<Path>) -> io::Result<EngineStatus> {
+    let path = path.as_ref();
+    let socket = dial(path)?;
+    match ask(&socket, &Message::AskStatus).map_err(|error| at(path, error))? {
+        Message::Status(status) => Ok(*status),
+        _ => Err(at(path, no_answer())),
+    }
+}
+
+/// Its listeners, then its connections, as they are while they are looked at: some at a time, so that the engine goes on.
+///
+/// # Errors
+/// As [`status`].
+pub fn connections(path: impl AsRef<Path>) -> io::Result<Vec<ConnectionStatus>> {
+    let path = path.as_ref();
+    let socket = dial(path)?;
+    let (mut all, mut from) = (Vec::new(), 0);
+    loop {
+        match ask(&socket, &Message::AskConnections(from)).map_err(|error| at(path, error))? {
+            Message::Connections(page) => {
+                all.extend(page.connections);
+                match page.next {
+                    None => return Ok(all),
+                    // It ends, whoever is there.
+                    Some(next) if next > from && all.len() < MAX_SHOWN_CONNECTIONS => from = next,
+                    Some(_) => return Err(at(path, no_answer())),
+                }
+            }
+            _ => return Err(at(path, no_answer())),
+        }
+    }
+}
+
+fn at(path: &Path, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("offload engine at {}: {error}", path.display()))
+}
+
+fn no_answer() -> io::Error {
+    let text = "its answer is none that this program understands: use the same version of both";
+    io::Error::new(ErrorKind::InvalidData, text)
 }
 
 /// A connection to the engine's socket.
@@ -62,8 +106,23 @@ pub(super) fn dial(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Asks, without anything to be handed over.
+pub(super) fn ask(socket: &OwnedFd, question: &Message) -> io::Result<Message> {
+    // Descriptors that nobody has asked for are closed.
+    send(socket, question, &[]).and_then(|()| receive(socket)).map(|(answer, _)| answer)
+}
+
 /// The engine's answer to [`Message::Attach`].
 pub(super) fn answer(socket: &OwnedFd) -> io::Result<(Welcome, [OwnedFd; 2])> {
+    let (answer, fds) = receive(socket)?;
+    match (answer, <[OwnedFd; 2]>::try_from(fds)) {
+        (Message::Welcome(welcome), Ok(fds)) => Ok((welcome, fds)),
+        _ => Err(no_answer()),
+    }
+}
+
+/// The next message, if it is no refusal, and the descriptors that came with it.
+fn receive(socket: &OwnedFd) -> io::Result<(Message, Vec<OwnedFd>)> {
     let mut bytes = [0; MAX_HANDSHAKE_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut with = RecvAncillaryBuffer::new(&mut space);
@@ -80,9 +139,8 @@ pub(super) fn answer(socket: &OwnedFd) -> io::Result<(Welcome, [OwnedFd; 2])> {
             fds.extend(rights);
         }
     }
-    match (Message::decode(&bytes[..got.bytes.min(MAX_HANDSHAKE_BYTES)]), <[OwnedFd; 2]>::try_from(fds)) {
-        (Some(Message::Welcome(welcome)), Ok(fds)) => Ok((welcome, fds)),
-        (Some(Message::Refused(why, text)), _) => {
+    match Message::decode(&bytes[..got.bytes.min(MAX_HANDSHAKE_BYTES)]) {
+        Some(Message::Refused(why, text)) => {
             let kind = match why {
                 Refusal::NotAllowed => ErrorKind::PermissionDenied,
                 Refusal::Full => ErrorKind::ResourceBusy,
@@ -91,12 +149,10 @@ pub(super) fn answer(socket: &OwnedFd) -> io::Result<(Welcome, [OwnedFd; 2])> {
             };
             Err(io::Error::new(kind, text))
         }
-        _ if got.bytes == 0 => {
+        Some(message) => Ok((message, fds)),
+        None if got.bytes == 0 => {
             Err(io::Error::new(ErrorKind::ConnectionAborted, "it has hung up without an answer"))
         }
-        _ => Err(io::Error::new(
-            ErrorKind::InvalidData,
-            "its answer is none that this program understands: use the same version of both",
-        )),
+        None => Err(no_answer()),
     }
 }

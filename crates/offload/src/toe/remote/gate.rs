@@ -9,11 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use millrace_core::counters::Sheet;
 use millrace_core::limits::toe::{HANDSHAKE_NS, MAX_CALLERS, MAX_HANDSHAKE_BYTES};
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
-use rtrb::{Consumer, Producer, RingBuffer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, chmod};
 use rustix::io::Errno;
@@ -25,10 +23,14 @@ use rustix::net::{
 
 use super::client::dial;
 use super::message::{Message, Refusal, Welcome};
+use super::ports::{Command, GatePort, Returned};
+use super::report::Page;
 use super::{engine_side, send};
 use crate::bell::EventBell;
 use crate::clock::MonotonicClock;
+use crate::toe::engine::Survey;
 use crate::toe::pair::{EngineEnd, PairSettings};
+use crate::toe::status::{CounterSheets, EngineStatus, HostStatus};
 
 /// Programs that may connect, beside those of the engine's own user and of root.
 #[derive(Clone, Debug, Default)]
@@ -73,78 +75,10 @@ millrace_core::counters! {
     }
 }
 
-/// From the gate to the engine's thread.
-pub(in crate::toe) enum Command {
-    /// A host has this pair from now on.
-    Join(u16, EngineEnd),
-    /// It is gone. What takes its place until there is another one.
-    Leave(u16, EngineEnd),
-}
-
-/// The engine thread's side of the gate.
-pub(in crate::toe) struct RemotePort {
-    commands: Consumer<Command>,
-    departed: Producer<(u16, EngineEnd)>,
-    bell: Arc<EventBell>,
-}
-
-impl RemotePort {
-    /// What the gate wants next.
-    pub(in crate::toe) fn next(&mut self) -> Option<Command> {
-        self.commands.pop().ok()
-    }
-
-    pub(in crate::toe) fn has_commands(&self) -> bool {
-        !self.commands.is_empty()
-    }
-
-    /// Whether the next pair can be given back.
-    pub(in crate::toe) fn has_room(&self) -> bool {
-        !self.departed.is_full()
-    }
-
-    /// The engine has no more use for the memory of a pair.
-    pub(in crate::toe) fn give_back(&mut self, pair: u16, end: EngineEnd) {
-        // There is an entry for every pair.
-        let _ = self.departed.push((pair, end));
-        self.bell.ring();
-    }
-}
-
-impl Drop for RemotePort {
-    fn drop(&mut self) {
-        // The engine's thread has ended: so does the gate.
-        self.bell.ring();
-    }
-}
-
-/// The gate's side, before its thread is started.
-pub(in crate::toe) struct GatePort {
-    commands: Producer<Command>,
-    departed: Consumer<(u16, EngineEnd)>,
-    bell: Arc<EventBell>,
-    first_pair: u16,
-    pairs: u16,
-}
-
-/// What lies between the gate and the engine's thread, for `pairs` pairs from number `first` on.
-///
-/// # Errors
-/// No descriptor for the bell.
-pub(in crate::toe) fn ports(first: u16, pairs: u16) -> io::Result<(GatePort, RemotePort)> {
-    let bell = Arc::new(EventBell::new()?);
-    // Of each pair at most a Join and a Leave are under way.
-    let (to_engine, commands) = RingBuffer::new(usize::from(pairs) * 2);
-    let (given_back, departed) = RingBuffer::new(usize::from(pairs));
-    let port = GatePort { commands: to_engine, departed, bell: Arc::clone(&bell), first_pair: first, pairs };
-    Ok((port, RemotePort { commands, departed: given_back, bell }))
-}
-
 /// The running thread. Dropped, it ends, and the socket's file with it.
 pub(in crate::toe) struct Gate {
     stop: Arc<AtomicBool>,
     bell: Arc<EventBell>,
-    sheet: Arc<Sheet<GateCounters>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -165,9 +99,10 @@ impl Gate {
         settings: GateSettings,
         port: GatePort,
         engine: Arc<EventBell>,
+        sheets: CounterSheets,
     ) -> io::Result<Self> {
         let listener = listen_at(path, settings.access.is_own_only())?;
-        let (stop, sheet) = (Arc::new(AtomicBool::new(false)), Arc::new(Sheet::default()));
+        let stop = Arc::new(AtomicBool::new(false));
         let bell = Arc::clone(&port.bell);
         let gate = Running {
             listener,
@@ -177,17 +112,15 @@ impl Gate {
             engine,
             settings,
             callers: Vec::new(),
+            survey: Some(Box::new(Survey::new())),
+            begun: MonotonicClock.now(),
             accepts_after: Instant(0),
             counters: GateCounters::default(),
-            sheet: Arc::clone(&sheet),
+            sheets,
             stop: Arc::clone(&stop),
         };
         let thread = std::thread::Builder::new().name("toe-gate".into()).spawn(move || gate.run())?;
-        Ok(Self { stop, bell, sheet, thread: Some(thread) })
-    }
-
-    pub(in crate::toe) fn counters(&self) -> GateCounters {
-        self.sheet.read()
+        Ok(Self { stop, bell, thread: Some(thread) })
     }
 }
 
@@ -253,6 +186,10 @@ enum Stage {
     Greeting,
     /// Wants a pair, and one will soon be free.
     Waiting,
+    /// Wants connections from this place on, and another one is being answered.
+    Asking(u32),
+    /// The engine looks at connections for it.
+    Asked,
     /// Has the pair of this slot.
     Host(usize),
     /// Is to be hung up on.
@@ -261,6 +198,10 @@ enum Stage {
 
 struct Caller {
     socket: OwnedFd,
+    pid: u32,
+    uid: u32,
+    /// Others are refused when they have said something: a socket that is closed with unread bytes takes its last message along.
+    is_allowed: bool,
     stage: Stage,
     since: Instant,
 }
@@ -274,10 +215,13 @@ struct Running {
     settings: GateSettings,
     slots: Vec<Slot>,
     callers: Vec<Caller>,
+    /// The one survey, while the engine has it not.
+    survey: Option<Box<Survey>>,
+    begun: Instant,
     /// The process was out of descriptors.
     accepts_after: Instant,
     counters: GateCounters,
-    sheet: Arc<Sheet<GateCounters>>,
+    sheets: CounterSheets,
     stop: Arc<AtomicBool>,
 }
 
@@ -285,10 +229,10 @@ impl Running {
     fn run(mut self) {
         while !self.is_over() {
             let now = MonotonicClock.now();
-            self.take_departed();
+            self.take_returned(now);
             self.look_at_time(now);
             self.counters.hosts = self.slots.iter().filter(|&&slot| slot == Slot::Taken).count() as u64;
-            self.sheet.publish(&self.counters);
+            self.sheets.publish_gate(&self.counters);
             let ready = self.wait(now);
             let now = MonotonicClock.now();
             for (index, _) in ready.iter().enumerate().skip(1).filter(|(_, is_ready)| **is_ready) {
@@ -311,7 +255,7 @@ impl Running {
     fn wait(&self, now: Instant) -> Vec<bool> {
         let bell = &self.port.bell;
         bell.announce_sleep();
-        if self.is_over() || !self.port.departed.is_empty() {
+        if self.is_over() || !self.port.returned.is_empty() {
             bell.awake();
             return vec![false; self.callers.len() + 1];
         }
@@ -354,26 +298,26 @@ impl Running {
 
     fn greet(&mut self, socket: OwnedFd, now: Instant) {
         self.counters.callers += 1;
-        let who = socket_peercred(&socket);
-        if !who.as_ref().is_ok_and(|who| self.settings.access.allows(who)) {
-            self.counters.not_allowed += 1;
-            let uid = who.map_or_else(|_| "?".to_owned(), |who| who.uid.as_raw().to_string());
-            let text = format!("user {uid} may not use this engine; have the engine allow it");
-            // It has hung up if it does not get there.
-            let _ = send(&socket, &Message::Refused(Refusal::NotAllowed, text), &[]);
-            return;
-        }
+        let who = socket_peercred(&socket).ok();
+        let is_allowed = who.as_ref().is_some_and(|who| self.settings.access.allows(who));
+        self.counters.not_allowed += u64::from(!is_allowed);
         let is_greeting = |caller: &&mut Caller| !matches!(caller.stage, Stage::Host(_));
         if self.callers.iter_mut().filter(is_greeting).count() >= MAX_CALLERS {
-            // The one that has said nothing for the longest time makes room.
-            let oldest = self.callers.iter_mut().filter(is_greeting).min_by_key(|caller| caller.since);
+            // The one that has said nothing for the longest time makes room; one that will be refused before all others.
+            let oldest = self
+                .callers
+                .iter_mut()
+                .filter(is_greeting)
+                .min_by_key(|caller| (caller.is_allowed, caller.since));
             if let Some(caller) = oldest {
                 caller.stage = Stage::Over;
                 self.counters.bad_callers += 1;
             }
             self.callers.retain(|caller| caller.stage != Stage::Over);
         }
-        self.callers.push(Caller { socket, stage: Stage::Greeting, since: now });
+        let pid = who.map_or(0, |who| who.pid.as_raw_pid().cast_unsigned());
+        let uid = who.map_or(u32::MAX, |who| who.uid.as_raw());
+        self.callers.push(Caller { socket, pid, uid, is_allowed, stage: Stage::Greeting, since: now });
     }
 
     /// Something has come from a caller, or it has hung up.
@@ -387,11 +331,24 @@ impl Running {
             Err(_) => 0,
         };
         match (caller.stage, Message::decode(&bytes[..got])) {
+            _ if got == 0 => self.hang_up(index),
+            _ if !caller.is_allowed => {
+                let text = format!("user {} may not use this engine; have the engine allow it", caller.uid);
+                self.refuse(index, Refusal::NotAllowed, &text);
+            }
             (Stage::Greeting, Some(Message::Attach)) => {
                 (caller.stage, caller.since) = (Stage::Waiting, now);
                 self.attach(index);
             }
-            _ if got == 0 => self.hang_up(index),
+            (Stage::Greeting, Some(Message::AskStatus)) => {
+                caller.since = now;
+                let status = Message::Status(Box::new(self.status(now)));
+                self.tell(index, &status);
+            }
+            (Stage::Greeting, Some(Message::AskConnections(from))) => {
+                (caller.stage, caller.since) = (Stage::Asking(from), now);
+                self.ask_engine();
+            }
             // Nobody says anything else.
             _ => {
                 self.counters.bad_callers += 1;
@@ -399,6 +356,62 @@ impl Running {
                 self.refuse(index, Refusal::Unknown, text);
             }
         }
+    }
+
+    /// Answers a caller who may then ask for something else. One who does not read is hung up on.
+    fn tell(&mut self, index: usize, message: &Message) {
+        if send(&self.callers[index].socket, message, &[]).is_err() {
+            self.hang_up(index);
+        }
+    }
+
+    fn status(&self, now: Instant) -> EngineStatus {
+        let host = |caller: &Caller| match caller.stage {
+            Stage::Host(slot) => Some(HostStatus {
+                pair: self.port.first_pair + slot as u16,
+                pid: caller.pid,
+                uid: caller.uid,
+            }),
+            _ => None,
+        };
+        EngineStatus {
+            uptime_ns: now.ns_since(self.begun),
+            pairs: self.port.pairs.into(),
+            addresses: self.settings.addresses.clone(),
+            engine: self.sheets.engine(),
+            stack: self.sheets.stack(),
+            ip: self.sheets.ip(),
+            gate: self.counters,
+            hosts: self.callers.iter().filter_map(host).collect(),
+        }
+    }
+
+    /// Has the engine look for whoever waits the longest, if it looks for nobody.
+    fn ask_engine(&mut self) {
+        let asking = self.callers.iter_mut().filter_map(|caller| match caller.stage {
+            Stage::Asking(from) => Some((caller, from)),
+            _ => None,
+        });
+        let Some((caller, from)) = asking.min_by_key(|(caller, _)| caller.since) else { return };
+        let Some(mut survey) = self.survey.take() else { return };
+        survey.from = from;
+        caller.stage = Stage::Asked;
+        // There is an entry for it.
+        let _ = self.port.commands.push(Command::Survey(survey));
+        self.engine.ring();
+    }
+
+    /// The engine has looked.
+    fn take_survey(&mut self, survey: Box<Survey>, now: Instant) {
+        // Who asked may have hung up meanwhile.
+        if let Some(index) = self.callers.iter().position(|caller| caller.stage == Stage::Asked) {
+            let caller = &mut self.callers[index];
+            (caller.stage, caller.since) = (Stage::Greeting, now);
+            let page = Page { next: survey.next, connections: survey.found.clone() };
+            self.tell(index, &Message::Connections(page));
+        }
+        self.survey = Some(survey);
+        self.ask_engine();
     }
 
     fn refuse(&mut self, index: usize, why: Refusal, text: &str) {
@@ -425,10 +438,13 @@ impl Running {
         let Some(slot) = self.slots.iter().position(|&slot| slot == Slot::Free) else {
             if !self.slots.contains(&Slot::Leaving) {
                 self.counters.no_pair += 1;
-                let text = format!(
-                    "all {} queue pairs of the engine are taken: end a program, or start the engine with more",
-                    self.slots.len()
-                );
+                let text = match self.slots.len() {
+                    0 => "this engine has no queue pairs for other programs, and only shows its status"
+                        .to_owned(),
+                    all => format!(
+                        "all {all} queue pairs of the engine are taken: end a program, or start the engine with more"
+                    ),
+                };
                 self.refuse(index, Refusal::Full, &text);
             }
             return;
@@ -458,11 +474,16 @@ impl Running {
         }
     }
 
-    /// The engine has done with pairs of hosts that are gone: others can have one.
-    fn take_departed(&mut self) {
-        // Here the memory of a pair goes; the next host has memory of its own.
-        while let Ok((pair, _memory)) = self.port.departed.pop() {
-            self.slots[usize::from(pair - self.port.first_pair)] = Slot::Free;
+    /// The engine has done with pairs of hosts that are gone: others can have one. Or it has looked at connections.
+    fn take_returned(&mut self, now: Instant) {
+        while let Ok(returned) = self.port.returned.pop() {
+            match returned {
+                // Here the memory of a pair goes; the next host has memory of its own.
+                Returned::Pair(pair, _memory) => {
+                    self.slots[usize::from(pair - self.port.first_pair)] = Slot::Free;
+                }
+                Returned::Survey(survey) => self.take_survey(survey, now),
+            }
         }
         for index in 0..self.callers.len() {
             if self.callers[index].stage == Stage::Waiting {
@@ -486,6 +507,9 @@ impl Running {
                     self.counters.no_pair += 1;
                     let text = "no queue pair of the engine has become free in time; try again";
                     self.refuse(index, Refusal::Full, text);
+                }
+                Stage::Asking(_) | Stage::Asked if is_late => {
+                    self.refuse(index, Refusal::Full, "the engine has not answered in time; try again");
                 }
                 _ => {}
             }

@@ -1,19 +1,25 @@
 //! What crosses the engine's socket before a queue pair does. Each message is one packet of it: a head of two 32-bit words, magic and kind, then
 //! words that depend on the kind, all little-endian. A packet that is longer or shorter than its kind says is none.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 use millrace_core::limits::ip::MAX_ADDRESSES;
 use millrace_core::limits::toe::MAX_REFUSAL_BYTES;
 
+use super::report::{Page, Reader, Writer, subnet};
 use crate::toe::pair::PairSettings;
+use crate::toe::status::EngineStatus;
 
 /// "MTE" and the version of the layout: of these messages, of the records and of a pair's memory.
-const MAGIC: u32 = u32::from_le_bytes(*b"MTE\x01");
+const MAGIC: u32 = u32::from_le_bytes(*b"MTE\x02");
 
 const ATTACH: u32 = 1;
 const WELCOME: u32 = 2;
 const REFUSED: u32 = 3;
+const ASK_STATUS: u32 = 4;
+const STATUS: u32 = 5;
+const ASK_CONNECTIONS: u32 = 6;
+const CONNECTIONS: u32 = 7;
 
 /// What comes or goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +30,14 @@ pub(super) enum Message {
     Welcome(Welcome),
     /// To a program: no.
     Refused(Refusal, String),
+    /// To the engine: how are you?
+    AskStatus,
+    /// So.
+    Status(Box<EngineStatus>),
+    /// To the engine: some connections, from this place on.
+    AskConnections(u32),
+    /// Here they are.
+    Connections(Page),
 }
 
 /// What a host has to know of its pair and of its engine.
@@ -60,26 +74,28 @@ impl Message {
             Self::Attach => ATTACH,
             Self::Welcome(_) => WELCOME,
             Self::Refused(..) => REFUSED,
+            Self::AskStatus => ASK_STATUS,
+            Self::Status(_) => STATUS,
+            Self::AskConnections(_) => ASK_CONNECTIONS,
+            Self::Connections(_) => CONNECTIONS,
         };
-        let mut words = vec![MAGIC, kind];
+        let mut writer = Writer(vec![MAGIC, kind]);
+        let words = &mut writer.0;
         match self {
-            Self::Attach => {}
+            Self::Attach | Self::AskStatus => {}
+            Self::Status(status) => status.write(&mut writer),
+            Self::AskConnections(from) => words.push(*from),
+            Self::Connections(page) => page.write(&mut writer),
             Self::Welcome(Welcome { number, pair, addresses }) => {
                 words.push(u32::from(*number));
                 words.push(u32::from(pair.listeners));
                 words.extend(numbers(&mut pair.clone()).map(|number| *number));
-                for &(address, prefix) in addresses.iter().take(MAX_ADDRESSES) {
-                    let (bytes, family) = match address {
-                        IpAddr::V4(ip) => (ip.to_ipv6_mapped().octets(), 4),
-                        IpAddr::V6(ip) => (ip.octets(), 6),
-                    };
-                    words.extend(bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)));
-                    words.push(u32::from(prefix) | family << 8);
-                }
+                let addresses = addresses.iter().take(MAX_ADDRESSES);
+                addresses.for_each(|&(address, prefix)| writer.address(address, prefix.into()));
             }
             Self::Refused(why, _) => words.push(*why as u32),
         }
-        let mut bytes: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
+        let mut bytes: Vec<u8> = writer.0.into_iter().flat_map(u32::to_le_bytes).collect();
         if let Self::Refused(_, text) = self {
             let end = (0..=text.len().min(MAX_REFUSAL_BYTES)).rev().find(|&at| text.is_char_boundary(at));
             bytes.extend_from_slice(&text.as_bytes()[..end.unwrap_or(0)]);
@@ -104,6 +120,13 @@ impl Message {
                 let why = Refusal::ALL.into_iter().find(|&known| known as u32 == why)?;
                 Some(Self::Refused(why, std::str::from_utf8(text).ok()?.to_owned()))
             }
+            ASK_STATUS if rest.is_empty() => Some(Self::AskStatus),
+            STATUS => EngineStatus::read(Reader(&words(rest)?)).map(|status| Self::Status(Box::new(status))),
+            ASK_CONNECTIONS => match words(rest)?[..] {
+                [from] => Some(Self::AskConnections(from)),
+                _ => None,
+            },
+            CONNECTIONS => Page::read(Reader(&words(rest)?)).map(Self::Connections),
             _ => None,
         }
     }
@@ -118,24 +141,14 @@ impl Welcome {
         let numbers = numbers(&mut pair);
         let (of_pair, rest) = words.split_at_checked(numbers.len())?;
         numbers.into_iter().zip(of_pair).for_each(|(number, word)| *number = *word);
-        let (addresses, []) = rest.as_chunks::<5>() else { return None };
-        if addresses.len() > MAX_ADDRESSES {
-            return None;
+        let (mut rest, mut addresses) = (Reader(rest), Vec::new());
+        while !rest.is_empty() {
+            if addresses.len() == MAX_ADDRESSES {
+                return None;
+            }
+            addresses.push(subnet(&mut rest)?);
         }
-        let addresses = addresses.iter().map(|&[a, b, c, d, last]| {
-            let mut octets = [0; 16];
-            for (four, word) in octets.as_chunks_mut::<4>().0.iter_mut().zip([a, b, c, d]) {
-                *four = word.to_le_bytes();
-            }
-            let ip = Ipv6Addr::from(octets);
-            let prefix = last as u8;
-            match last >> 8 {
-                4 if prefix <= 32 => Some((IpAddr::V4(ip.to_ipv4_mapped()?), prefix)),
-                6 if prefix <= 128 => Some((IpAddr::V6(ip), prefix)),
-                _ => None,
-            }
-        });
-        Some(Self { number, pair, addresses: addresses.collect::<Option<_>>()? })
+        Some(Self { number, pair, addresses })
     }
 }
 

@@ -1,26 +1,75 @@
 //! What is read is what was written, and nothing else is a message.
 
-use millrace_core::limits::toe::MAX_HANDSHAKE_BYTES;
+use std::net::SocketAddr;
+
+use millrace_core::counters::Group;
+use millrace_core::limits::toe::{MAX_HANDSHAKE_BYTES, MAX_PAIRS, SURVEY_CONNECTIONS};
+use millrace_tcp::conn::State;
 
 use super::*;
+use crate::toe::status::{ConnectionFigures, ConnectionStatus, HostStatus, Owner};
+
+/// Different numbers in each place.
+fn figures<G: Group>() -> G {
+    let mut number = u64::from(u32::MAX) - 3;
+    G::take(|| {
+        number += 1;
+        number
+    })
+}
+
+fn connection(port: u16, state: Option<State>, owner: Owner) -> ConnectionStatus {
+    let remote = SocketAddr::from(([10, 0, 0, 2], port));
+    ConnectionStatus { state, owner, local: "[2001:db8::1]:80".parse().unwrap(), remote, figures: figures() }
+}
+
+fn status(hosts: u16, addresses: Vec<(IpAddr, u8)>) -> Message {
+    Message::Status(Box::new(EngineStatus {
+        uptime_ns: 1 << 40,
+        pairs: 64,
+        engine: figures(),
+        stack: figures(),
+        ip: figures(),
+        gate: figures(),
+        addresses,
+        hosts: (0..hosts).map(|pair| HostStatus { pair, pid: 7, uid: u32::MAX }).collect(),
+    }))
+}
 
 fn all() -> Vec<Message> {
     let addresses: Vec<(IpAddr, u8)> =
         vec![("10.0.0.1".parse().unwrap(), 24), ("2001:db8::1".parse().unwrap(), 64)];
+    let connections = vec![
+        connection(80, None, Owner::Pair(63)),
+        connection(81, Some(State::TimeWait), Owner::Queue),
+        connection(65_535, Some(State::Closed), Owner::Nobody),
+    ];
     vec![
         Message::Attach,
-        Message::Welcome(Welcome { number: 63, pair: PairSettings::default(), addresses }),
+        Message::Welcome(Welcome { number: 63, pair: PairSettings::default(), addresses: addresses.clone() }),
         Message::Welcome(Welcome { number: 0, pair: PairSettings::default(), addresses: Vec::new() }),
         Message::Refused(Refusal::NotAllowed, "for ünknown reasons".to_owned()),
         Message::Refused(Refusal::Full, String::new()),
+        Message::AskStatus,
+        status(2, addresses),
+        status(0, Vec::new()),
+        Message::AskConnections(u32::MAX),
+        Message::Connections(Page { next: Some(7), connections }),
+        Message::Connections(Page { next: None, connections: Vec::new() }),
     ]
 }
 
 #[test]
 fn messages_come_back_and_fit() {
-    for message in all() {
+    let subnet = ("2001:db8::1".parse().unwrap(), 64);
+    let line = connection(1, Some(State::Established), Owner::Pair(0));
+    let longest = [
+        status(MAX_PAIRS as u16, vec![subnet; MAX_ADDRESSES]),
+        Message::Connections(Page { next: None, connections: vec![line; SURVEY_CONNECTIONS] }),
+    ];
+    for message in all().into_iter().chain(longest) {
         let bytes = message.encode();
-        assert!(bytes.len() <= MAX_HANDSHAKE_BYTES);
+        assert!(bytes.len() <= MAX_HANDSHAKE_BYTES, "{}", bytes.len());
         assert_eq!(Message::decode(&bytes), Some(message));
     }
     let long = Message::Refused(Refusal::Unknown, "ü".repeat(MAX_REFUSAL_BYTES));
@@ -28,22 +77,32 @@ fn messages_come_back_and_fit() {
     assert_eq!(text, "ü".repeat(MAX_REFUSAL_BYTES / 2));
 }
 
+/// Where the list at the end of a message begins, and how long its entries are.
+fn list(message: &Message) -> (usize, usize) {
+    match message {
+        Message::Refused(..) => (12, 1),
+        Message::Welcome(_) => (8 + 11 * 4, 20),
+        Message::Status(status) => (message.encode().len() - status.hosts.len() * 12, 12),
+        Message::Connections(_) => (12, 4 * (2 + 5 + 5 + 2 * ConnectionFigures::COUNTERS.len())),
+        other => (other.encode().len(), 1),
+    }
+}
+
 /// Each byte of each message matters, and so does its length.
 #[test]
 fn what_is_cut_longer_or_of_another_version_is_none() {
     for message in all() {
         let bytes = message.encode();
-        let text = matches!(message, Message::Refused(..));
+        let (from, entry) = list(&message);
+        let is_text = matches!(message, Message::Refused(..));
         for len in 0..bytes.len() {
-            // The text of a refusal may be shorter.
-            let cut = Message::decode(&bytes[..len]);
-            assert!(
-                cut.is_none() || (text && len >= 12) || (len - 12) % 20 == 40 % 20,
-                "{message:?} of {len} bytes"
-            );
+            // A list may be shorter.
+            let is_shorter = len >= from && (len - from).is_multiple_of(entry);
+            let is_message = is_shorter && (!is_text || str::from_utf8(&bytes[from..len]).is_ok());
+            assert_eq!(Message::decode(&bytes[..len]).is_some(), is_message, "{message:?} of {len} bytes");
         }
         let longer = [&bytes[..], &[0]].concat();
-        assert!(text || Message::decode(&longer).is_none(), "{message:?}");
+        assert!(is_text || Message::decode(&longer).is_none(), "{message:?}");
         for at in 0..8 {
             let mut other = bytes.clone();
             other[at] ^= 0x40;

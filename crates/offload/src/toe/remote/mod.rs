@@ -13,13 +13,17 @@
 //! | --- | --- |
 //! | `memory` | the memory of a pair as a sealed memfd |
 //! | `message` | what crosses the socket |
-//! | `gate` | the thread that owns the socket, and what it hands to the engine's thread |
-//! | `client` | [`connect`] |
+//! | `gate` | the thread that owns the socket |
+//! | `ports` | what lies between it and the engine's thread |
+//! | `report` | the status of an engine, as it crosses the socket |
+//! | `client` | [`connect`], [`status`] and [`connections`] |
 
 mod client;
 mod gate;
 mod memory;
 mod message;
+mod ports;
+mod report;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,9 +33,10 @@ use std::sync::Arc;
 use millrace_core::sleep::SleepFlag;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-pub use self::client::connect;
+pub use self::client::{connect, connections, status};
 pub use self::gate::{Access, GateCounters};
-pub(super) use self::gate::{Command, Gate, GatePort, GateSettings, RemotePort, ports};
+pub(super) use self::gate::{Gate, GateSettings};
+pub(super) use self::ports::{Command, GatePort, RemotePort, ports};
 
 use super::pair::{ENGINE_SLEEPS, EngineEnd, HOST_SLEEPS, HostEnd, Layout, PairSettings};
 use crate::bell::EventBell;

@@ -7,15 +7,19 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::time::Duration;
 
-use millrace_core::limits::toe::{HANDSHAKE_NS, MAX_CALLERS};
+use millrace_core::limits::toe::{DEFAULT_BACKLOG, HANDSHAKE_NS, MAX_CALLERS};
 use millrace_core::random::SplitMix;
 use millrace_core::shared::ENTRY_WORDS;
 
-use super::client::{answer, dial};
+use super::client::{answer, ask, dial};
 use super::message::Message;
+use super::report::Page;
 use super::*;
 use crate::toe::host::HostState;
-use crate::toe::{Device, Engine, EngineSettings, TcpListener, TcpStream};
+use crate::toe::{
+    ConnectionState as State, ConnectionStatus, Device, Engine, EngineSettings, HostStatus, Owner,
+    TcpListener, TcpStream,
+};
 
 const PORT: u16 = 80;
 
@@ -89,7 +93,7 @@ impl Rig {
     fn until(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
         let begun = std::time::Instant::now();
         while !is_so(self) {
-            assert!(begun.elapsed() < Duration::from_secs(60), "{what}: {:?}", self.served.gate_counters());
+            assert!(begun.elapsed() < Duration::from_secs(60), "{what}: {:?}", self.served.sheets().gate());
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -217,7 +221,7 @@ fn a_host_that_dies_is_cleared_away_and_its_pair_serves_the_next_one() {
     assert_eq!((counters.left_open, counters.rejected, counters.events_lost), (3000, 0, 0), "{counters:?}");
     assert!(TcpStream::connect(&host, (OURS, PORT).into()).is_err(), "nobody listens there any more");
     echo(&rig.path(), &rig.other, PORT + 1, 100_000);
-    let gate = rig.served.gate_counters();
+    let gate = rig.served.sheets().gate();
     assert_eq!((gate.hosts_joined, gate.bad_callers, gate.no_pair), (1001, 0, 0), "{gate:?}");
 }
 
@@ -227,8 +231,8 @@ fn callers_that_say_nothing_or_anything_are_hung_up_on_and_keep_nobody_out() {
     let path = rig.path();
     let begun = std::time::Instant::now();
     let silent: Vec<_> = (0..MAX_CALLERS + 3).map(|_| dial(&path).unwrap()).collect();
-    rig.until("all have connected", |rig| rig.served.gate_counters().callers == MAX_CALLERS as u64 + 3);
-    assert_eq!(rig.served.gate_counters().bad_callers, 3, "the oldest have made room");
+    rig.until("all have connected", |rig| rig.served.sheets().gate().callers == MAX_CALLERS as u64 + 3);
+    assert_eq!(rig.served.sheets().gate().bad_callers, 3, "the oldest have made room");
     let garbage = [vec![0], vec![0xff; 5000], Message::Attach.encode()[..7].to_vec()];
     for bytes in garbage {
         let caller = dial(&path).unwrap();
@@ -247,6 +251,99 @@ fn callers_that_say_nothing_or_anything_are_hung_up_on_and_keep_nobody_out() {
     let last = silent.last().unwrap();
     assert_eq!(answer(last).unwrap_err().to_string(), "no request came in time");
     assert!(begun.elapsed() >= Duration::from_nanos(HANDSHAKE_NS));
+}
+
+/// Connections, a listener and hosts are shown while they work, also when they do not fit one answer; and whoever asks takes no pair.
+#[test]
+fn an_engine_shows_what_it_does() {
+    const EACH: usize = 10;
+    let rig = Rig::new(2);
+    let path = rig.path();
+    let peers = [(); 2].map(|()| rig.other.attach().unwrap());
+    let hosts = [(); 2].map(|()| connect(&path).unwrap());
+    let ours = TcpListener::bind(&hosts[1], (OURS, PORT).into()).unwrap();
+    let mut streams = Vec::new();
+    for ((host, peer), port) in hosts.iter().zip(&peers).zip(PORT..) {
+        let listener = TcpListener::bind(peer, (THEIRS, port).into()).unwrap();
+        for _ in 0..EACH {
+            let stream = TcpStream::connect(host, (THEIRS, port).into()).unwrap();
+            streams.push((stream, listener.accept().unwrap().0));
+        }
+    }
+    // One that nobody has accepted, and one with bytes that its host has in a buffer.
+    let _waits = TcpStream::connect(&peers[0], (OURS, PORT).into()).unwrap();
+    streams[0].0.write_all(&[1; 1000]).unwrap();
+    streams[0].1.read_exact(&mut [0; 1000]).unwrap();
+    streams[0].1.write_all(&[2; 100]).unwrap();
+    let of = |port: u16, all: &[ConnectionStatus]| *all.iter().find(|of| of.local.port() == port).unwrap();
+    let first = streams[0].0.local_addr().unwrap().port();
+    let shows = || of(first, &connections(&path).unwrap()).figures;
+    rig.until("the buffer is handed over", |_| shows().host_buffers == 1);
+    let all = connections(&path).unwrap();
+    assert_eq!(all.len(), 1 + 2 * EACH + 1);
+    let listening = all[0];
+    assert_eq!(
+        (listening.state, listening.owner, listening.local),
+        (None, Owner::Pair(1), (OURS, PORT).into())
+    );
+    assert_eq!((listening.figures.queued, listening.figures.backlog), (1, DEFAULT_BACKLOG.into()));
+    for (index, (stream, _)) in streams.iter().enumerate() {
+        let shown = of(stream.local_addr().unwrap().port(), &all[1..]);
+        let pair = (index / EACH) as u16;
+        assert_eq!((shown.state, shown.owner), (Some(State::Established), Owner::Pair(pair)));
+        assert_eq!(shown.remote, (THEIRS, PORT + pair).into());
+        assert!(shown.figures.rtt_ns > 0 && shown.figures.sack == 1, "{shown:?}");
+    }
+    let figures = shows();
+    assert_eq!((figures.given_bytes, figures.unacked_bytes, figures.retransmitted), (1000, 0, 0));
+    assert_eq!(of(PORT, &all[1..]).owner, Owner::Queue);
+    let status = status(&path).unwrap();
+    assert_eq!((status.pairs, status.addresses), (2, vec![(OURS.into(), 24)]));
+    assert_eq!((status.engine.connections, status.stack.opened), (2 * EACH as u64 + 1, 2 * EACH as u64));
+    assert_eq!((status.gate.hosts, status.gate.hosts_joined, status.gate.bad_callers), (2, 2, 0));
+    assert!(status.ip.segments_in > 0 && status.uptime_ns > 0);
+    let own = std::process::id();
+    let expected = [0, 1].map(|pair| HostStatus { pair, pid: own, uid: rustix::process::geteuid().as_raw() });
+    assert_eq!(status.hosts, expected);
+    drop(ours);
+}
+
+/// Who asks for connections and does not wait, asks on, or asks for places that are not there keeps nobody from being answered.
+#[test]
+fn questions_of_any_kind_are_answered_or_refused() {
+    let rig = Rig::new(1);
+    let path = rig.path();
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut random = SplitMix(5);
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                let Ok(caller) = dial(&path) else { continue };
+                for _ in 0..=random.next() % 3 {
+                    let question = match random.next() % 4 {
+                        0 => Message::AskStatus.encode(),
+                        1 => Message::AskConnections(random.next() as u32).encode(),
+                        2 => Message::AskConnections(random.next() as u32 % 200).encode(),
+                        _ => (0..random.next() % 40).map(|_| random.next() as u8).collect(),
+                    };
+                    // It may have been hung up on.
+                    let _ = rustix::net::send(&caller, &question, rustix::net::SendFlags::NOSIGNAL);
+                }
+                if random.next().is_multiple_of(2) {
+                    let _ = rustix::net::recv(&caller, &mut [0; 4096], rustix::net::RecvFlags::empty());
+                }
+            }
+        });
+        for round in 0..20 {
+            echo(&path, &rig.other, PORT + round, 20_000);
+            assert_eq!(connections(&path).unwrap().iter().filter(|of| of.state.is_none()).count(), 0);
+            assert_eq!(status(&path).unwrap().pairs, 1);
+        }
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    let beyond = ask(&dial(&path).unwrap(), &Message::AskConnections(u32::MAX)).unwrap();
+    assert_eq!(beyond, Message::Connections(Page { next: None, connections: Vec::new() }));
+    rig.served.stop().unwrap();
 }
 
 #[test]
@@ -359,7 +456,7 @@ fn a_host_that_scribbles_over_its_memory_disturbs_no_other() {
         is_over.store(true, std::sync::atomic::Ordering::Relaxed);
     });
     rig.until("all are cleared away", |rig| {
-        rig.served.counters().pairs_cleared == rig.served.gate_counters().hosts_joined
+        rig.served.counters().pairs_cleared == rig.served.sheets().gate().hosts_joined
     });
     assert!(rig.served.counters().rejected > 0);
     rig.served.stop().unwrap();
