@@ -126,6 +126,8 @@ fn examples_in_help_texts_are_taken() {
         "transform",
         "play",
         "load",
+        "engine",
+        "engine status",
         "doctor",
         "config",
         "bench",

@@ -177,8 +177,9 @@ fn stats(path: &Path) -> Value {
 #[test]
 fn films_arrive_byte_for_byte_by_the_engine_and_by_the_kernel_beside_it() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("stats.json");
-    let Some(mut site) = at_tun(4, &["--stats", path.to_str().unwrap()]) else { return };
+    let (path, socket) = (dir.path().join("stats.json"), dir.path().join("engine.sock"));
+    let args = ["--stats", path.to_str().unwrap(), "--tcp-socket", socket.to_str().unwrap()];
+    let Some(mut site) = at_tun(4, &args) else { return };
     let scene = &site.scene;
     std::thread::scope(|scope| {
         for (server, copy) in [(ENGINE, "one.ts"), (ENGINE, "two.ts"), (KERNEL, "three.ts")] {
@@ -188,6 +189,11 @@ fn films_arrive_byte_for_byte_by_the_engine_and_by_the_kernel_beside_it() {
     let (packets, bytes) = (site.scene.packets(), fs::metadata(&site.scene.data).unwrap().len());
     let urls = site.server.said("rtsp://10.78.0.1:8554/");
     assert!(!urls.is_empty(), "URLs name the engine: {:?}", site.server.log);
+    let status: Value =
+        serde_json::from_str(&ok(&["engine", "status", "--json", "--socket", args[3]])).unwrap();
+    let listening = &status["connections"][0];
+    assert_eq!((&listening["state"], &listening["local"]), (&"LISTEN".into(), &ENGINE.into()), "{status}");
+    assert_eq!((&status["offload_tcp"]["accepted"], &status["pairs"]), (&2.into(), &0.into()), "{status}");
     assert!(site.server.interrupt());
     let stats = stats(&path);
     let sessions = &stats["sessions"];
@@ -206,6 +212,8 @@ fn films_arrive_byte_for_byte_by_the_engine_and_by_the_kernel_beside_it() {
     let offload = &stats["offload"];
     assert!(offload["packets_out"].as_u64() > Some(2 * bytes / 1500), "{stats}");
     assert!(offload["packets_in"].as_u64() > Some(100), "{stats}");
+    assert_eq!(stats["offload_tcp"]["accepted"], 2, "{stats}");
+    assert!(stats["offload_ip"]["segments_in"].as_u64() > Some(100), "{stats}");
 }
 
 #[test]

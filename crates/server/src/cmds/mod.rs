@@ -23,6 +23,7 @@ mod bench_stream;
 mod config;
 mod doctor;
 mod egress;
+pub(crate) mod engine;
 mod ffmpeg;
 mod fsck;
 mod inspect;
@@ -70,6 +71,7 @@ enum Command {
     Transform(transform::TransformArgs),
     Play(play::PlayArgs),
     Load(Box<load::LoadArgs>),
+    Engine(Box<engine::EngineArgs>),
     Doctor(doctor::DoctorArgs),
     Config(config::ConfigArgs),
     Bench(bench::BenchArgs),
@@ -237,6 +239,7 @@ pub fn main() -> ExitCode {
         Command::Transform(args) => transform::run(&args),
         Command::Play(args) => play::run(&args),
         Command::Load(args) => load::run(&args),
+        Command::Engine(args) => engine::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Config(args) => config::run(&args),
         Command::Bench(args) => bench::run(&args),

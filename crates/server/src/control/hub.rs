@@ -5,7 +5,6 @@ use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use millrace_core::counters::{Group, Kind};
 use millrace_core::ids::ConnId;
 use millrace_core::limits::MAX_CONN_PENDING_BYTES;
 use millrace_core::limits::control::{EVENTS_PER_TURN, MAX_BACKLOG};
@@ -13,11 +12,12 @@ use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use millrace_offload::clock::MonotonicClock;
 use millrace_offload::command::{self, Command};
-use millrace_offload::toe::{self, ToeCounters};
+use millrace_offload::toe;
 use tokio::sync::Notify;
 
 use super::counters::{Counters, Held};
 use super::log::ClientLog;
+use super::offload::OffloadCounters;
 use super::stream::ViewerStream;
 use super::titles::Titles;
 use super::{ControlSheets, EnginePort, Snapshot};
@@ -42,7 +42,7 @@ pub(super) struct Hub {
     /// Connections that ended with it, before it was known that it has.
     offload_cut: usize,
     /// What offload engines have done that run no more.
-    offload_before: ToeCounters,
+    offload_before: OffloadCounters,
     /// The loops are being stopped, and the offload engine with them.
     is_ending: bool,
     /// Rung when a command had to wait.
@@ -161,19 +161,6 @@ impl Line {
     }
 }
 
-/// Sums of both, and what there is now of the other.
-fn together(before: &ToeCounters, now: &ToeCounters) -> ToeCounters {
-    let (mut earlier, mut values) = (Vec::new(), Vec::new());
-    before.put(|value| earlier.push(value));
-    let mut place = ToeCounters::COUNTERS.iter().zip(earlier);
-    now.put(|value| match place.next() {
-        Some((counter, earlier)) if counter.kind == Kind::Sum => values.push(earlier + value),
-        _ => values.push(value),
-    });
-    let mut values = values.into_iter();
-    ToeCounters::take(|| values.next().unwrap_or_default())
-}
-
 impl Hub {
     pub(super) fn new(
         server: Server,
@@ -193,7 +180,7 @@ impl Hub {
             sheets,
             offload: None,
             offload_cut: 0,
-            offload_before: ToeCounters::default(),
+            offload_before: OffloadCounters::default(),
             is_ending: false,
             backlog: Rc::new(Notify::new()),
             room: Rc::new(Notify::new()),
@@ -287,14 +274,14 @@ impl Hub {
     }
 
     /// What the offload engine that runs has done.
-    pub(super) fn offload_counts(&self, now: &ToeCounters) {
-        self.sheets.offload.publish(&together(&self.offload_before, now));
+    pub(super) fn offload_counts(&self, now: &OffloadCounters) {
+        self.sheets.offload.publish(&self.offload_before.and(now));
     }
 
     /// What one has done that runs no more.
-    pub(super) fn offload_counted(&mut self, all: &ToeCounters) {
+    pub(super) fn offload_counted(&mut self, all: &OffloadCounters) {
         // Of what it held nothing is left.
-        self.offload_before = together(&together(&self.offload_before, all), &ToeCounters::default());
+        self.offload_before = self.offload_before.and(all).and(&OffloadCounters::default());
         self.sheets.offload.publish(&self.offload_before);
     }
 
@@ -566,17 +553,5 @@ impl Hub {
             streams: service.place_count(),
             reserved_rate: service.reserved_rate(),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_engines_have_done_adds_up_and_what_they_hold_does_not() {
-        let of = |packets_in, connections| ToeCounters { packets_in, connections, ..ToeCounters::default() };
-        assert_eq!(together(&of(3, 9), &of(4, 2)), of(7, 2));
-        assert_eq!(together(&together(&of(3, 9), &of(4, 2)), &of(0, 0)), of(7, 0));
     }
 }

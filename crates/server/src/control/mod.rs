@@ -51,12 +51,11 @@ use std::time::Duration;
 use millrace_core::counters::Sheet;
 use millrace_core::limits::RTSP_WRITE_TIMEOUT_NS;
 use millrace_core::limits::control::{DROP_LIMIT, SNAPSHOT_WAIT};
-use millrace_offload::toe::ToeCounters;
 use tokio::sync::mpsc;
 
 pub use counters::{Counters, Held};
 pub use engine_port::EnginePort;
-pub use offload::{Offload, OpenOffload};
+pub use offload::{Offload, OffloadSheets, OpenOffload};
 pub use titles::{TitleCounters, TitleSheets};
 
 use crate::service::Library;
@@ -162,7 +161,7 @@ pub struct ControlSheets {
     /// The same of each title.
     pub titles: Arc<TitleSheets>,
     /// What the offload engine has done, those before it included.
-    pub offload: Arc<Sheet<ToeCounters>>,
+    pub offload: Arc<OffloadSheets>,
 }
 
 /// From the handle to the thread.

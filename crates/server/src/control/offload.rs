@@ -8,10 +8,11 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
+use millrace_core::counters::{Group, Kind, Sheet};
 use millrace_core::limits::control::{ACCEPT_PAUSE, CONTROL_TICK, OFFLOAD_RETRY_FIRST, OFFLOAD_RETRY_MOST};
 use millrace_core::limits::toe::MAX_BACKLOG;
-use millrace_offload::toe;
 use millrace_offload::toe::tokio::{Reactor, TcpListener, TcpStream};
+use millrace_offload::toe::{self, CounterSheets, IpCounters, TcpCounters, ToeCounters};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
@@ -46,6 +47,60 @@ impl fmt::Debug for Offload {
         let mut out = f.debug_struct("Offload");
         out.field("runs", &engine.is_ok()).field("addresses", addresses).field("port", port);
         out.field("writer", writer).finish_non_exhaustive()
+    }
+}
+
+/// What an offload engine, or several one after the other, have done.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct OffloadCounters {
+    engine: ToeCounters,
+    tcp: TcpCounters,
+    ip: IpCounters,
+}
+
+impl OffloadCounters {
+    fn of(sheets: &CounterSheets) -> Self {
+        Self { engine: sheets.engine(), tcp: sheets.stack(), ip: sheets.ip() }
+    }
+
+    /// Sums of both, and what there is now of the other.
+    pub(super) fn and(&self, now: &Self) -> Self {
+        Self {
+            engine: together(&self.engine, &now.engine),
+            tcp: together(&self.tcp, &now.tcp),
+            ip: together(&self.ip, &now.ip),
+        }
+    }
+}
+
+fn together<G: Group>(before: &G, now: &G) -> G {
+    let (mut earlier, mut values) = (Vec::new(), Vec::new());
+    before.put(|value| earlier.push(value));
+    let mut place = G::COUNTERS.iter().zip(earlier);
+    now.put(|value| match place.next() {
+        Some((counter, earlier)) if counter.kind == Kind::Sum => values.push(earlier + value),
+        _ => values.push(value),
+    });
+    let mut values = values.into_iter();
+    G::take(|| values.next().unwrap_or_default())
+}
+
+/// Where others read it.
+#[derive(Debug, Default)]
+pub struct OffloadSheets {
+    /// The engine.
+    pub engine: Sheet<ToeCounters>,
+    /// Its TCP.
+    pub tcp: Sheet<TcpCounters>,
+    /// Its IP layer.
+    pub ip: Sheet<IpCounters>,
+}
+
+impl OffloadSheets {
+    pub(super) fn publish(&self, counters: &OffloadCounters) {
+        self.engine.publish(&counters.engine);
+        self.tcp.publish(&counters.tcp);
+        self.ip.publish(&counters.ip);
     }
 }
 
@@ -118,11 +173,11 @@ async fn serve(hub: &Shared, engine: toe::Engine, ends: &[SocketAddr], writer: u
         tokio::select! {
             // One ends when the engine has.
             _ = accepting.join_next() => break,
-            _ = looks.tick() => hub.borrow_mut().offload_counts(&engine.counters()),
+            _ = looks.tick() => hub.borrow_mut().offload_counts(&OffloadCounters::of(engine.sheets())),
         }
     }
     accepting.shutdown().await;
-    let counters = engine.counters();
+    let counters = OffloadCounters::of(engine.sheets());
     let why = engine.end().unwrap_or("the loop that turned it has ended").to_owned();
     hub.borrow_mut().offload_counted(&counters);
     why
@@ -148,5 +203,17 @@ fn take(hub: &Shared, stream: TcpStream, peer: SocketAddr, writer: usize) {
     let line = hub.borrow_mut().accept(ViewerStream::Offload(stream), peer, local, Some(writer));
     if let Some(line) = line {
         tokio::task::spawn_local(conn::serve(Rc::clone(hub), line));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_engines_have_done_adds_up_and_what_they_hold_does_not() {
+        let of = |packets_in, connections| ToeCounters { packets_in, connections, ..ToeCounters::default() };
+        assert_eq!(together(&of(3, 9), &of(4, 2)), of(7, 2));
+        assert_eq!(together(&together(&of(3, 9), &of(4, 2)), &of(0, 0)), of(7, 0));
     }
 }

@@ -9,7 +9,7 @@ mod link;
 mod maker;
 mod members;
 mod run;
-mod stats;
+pub(crate) mod stats;
 mod tcp;
 mod transforms;
 mod worker;

@@ -306,7 +306,10 @@ fn registry(
     let sheets = control.sheets();
     registry.add_all("titles", "title", move || sheets.titles.read());
     let sheets = control.sheets();
-    registry.add("offload", None, move || sheets.offload.read());
+    let [offload, tcp, ip] = [(); 3].map(|()| Arc::clone(&sheets.offload));
+    registry.add("offload", None, move || offload.engine.read());
+    registry.add("offload_tcp", None, move || tcp.tcp.read());
+    registry.add("offload_ip", None, move || ip.ip.read());
     registry.add("made_on_use", None, move || made.read());
     for (number, meters) in meters.iter().enumerate() {
         let engine = Some(("engine", number.to_string()));

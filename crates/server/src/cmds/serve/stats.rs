@@ -13,7 +13,7 @@ use millrace_offload::clock::{MonotonicClock, wall_offset_ns};
 use serde_json::{Map, Value, json};
 
 /// Writes until it is stopped. On a thread of its own: a disk that hangs holds up nothing else.
-pub(super) struct StatsFile {
+pub(crate) struct StatsFile {
     stop: Option<Sender<()>>,
     ended: Receiver<()>,
 }
@@ -23,7 +23,7 @@ impl StatsFile {
     ///
     /// # Errors
     /// If the file cannot be written now.
-    pub(super) fn start(path: &Path, registry: Registry) -> anyhow::Result<Self> {
+    pub(crate) fn start(path: &Path, registry: Registry) -> anyhow::Result<Self> {
         let (stop, stopped) = channel::<()>();
         let (end, ended) = channel();
         let mut file =
@@ -42,7 +42,7 @@ impl StatsFile {
     }
 
     /// Writes for the last time.
-    pub(super) fn stop(mut self) {
+    pub(crate) fn stop(mut self) {
         drop(self.stop.take());
         // It ends by being dropped; when the disk hangs, nobody waits for it.
         let _ = self.ended.recv_timeout(STATS_LAST);
@@ -121,7 +121,7 @@ mod tests {
     use millrace_offload::TxCounters;
     use millrace_offload::best::{ChoiceCounters, PathCounters};
     use millrace_offload::load::LoadSnapshot;
-    use millrace_offload::toe::ToeCounters;
+    use millrace_offload::toe::{GateCounters, IpCounters, TcpCounters, ToeCounters};
     use millrace_store::cache::{CacheStats, MemberFigures};
     use millrace_store::transform::TransformCounters;
 
@@ -152,12 +152,15 @@ mod tests {
         assert_eq!(found, expected);
     }
 
-    /// The groups that `serve` registers, by their part; the reference is made of them.
-    const PARTS: [(&str, &[Counter]); 14] = [
+    /// The groups that `serve` and `engine` register, by their part; the reference is made of them.
+    const PARTS: [(&str, &[Counter]); 17] = [
         ("sessions", crate::control::Counters::COUNTERS),
         ("now", crate::control::Held::COUNTERS),
         ("titles", crate::control::TitleCounters::COUNTERS),
         ("offload", ToeCounters::COUNTERS),
+        ("offload_tcp", TcpCounters::COUNTERS),
+        ("offload_ip", IpCounters::COUNTERS),
+        ("offload_gate", GateCounters::COUNTERS),
         ("made_on_use", crate::cmds::serve::maker::MadeOnUse::COUNTERS),
         ("loop", LoadSnapshot::COUNTERS),
         ("engine", EngineCounters::COUNTERS),

@@ -3,21 +3,17 @@
 //! What can never be is refused when the settings are read. What cannot be now (rights, the interface, this kernel) leaves the kernel's TCP, with a
 //! sentence that says so, and is tried again ([`OpenOffload`]).
 
-use std::fmt;
 use std::net::IpAddr;
-use std::str::FromStr;
+use std::path::PathBuf;
 
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 use clap::{Args, ValueEnum};
 use millrace_core::limits::control::{
     KEEPALIVE_IDLE, OFFLOAD_CONNECTIONS, OFFLOAD_DESCRIPTORS, OFFLOAD_RECEIVE_SHARE, OFFLOAD_RETRY_MOST,
 };
-use millrace_core::limits::ip::MAX_ADDRESSES;
-use millrace_offload::best::measure::Target;
-use millrace_offload::features::DeviceFeatures;
-use millrace_offload::toe::{Device, Engine, EngineSettings, Seat, TunDevice, XdpDevice};
-use millrace_offload::xdp::XdpRawConfig;
+use millrace_offload::toe::{Access, Engine, EngineSettings, Seat};
 
+use crate::cmds::engine::place::{OptionNames, OwnAddress, Place};
 use crate::control::{Offload, OpenOffload};
 
 /// Settings.
@@ -38,6 +34,9 @@ pub(crate) struct TcpArgs {
     /// --tcp-address are reached]
     #[arg(long = "tcp-gateway", value_name = "ADDR", value_delimiter = ',')]
     pub(crate) tcp_gateways: Vec<IpAddr>,
+    /// Unix socket at which `millrace engine status` shows the connections of the offload engine [default: none]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) tcp_socket: Option<PathBuf>,
 }
 
 /// Which TCP.
@@ -49,88 +48,18 @@ pub(crate) enum TcpChoice {
     Engine,
 }
 
-/// An address and the length of its subnet's prefix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OwnAddress {
-    ip: IpAddr,
-    prefix: u8,
-}
-
-impl FromStr for OwnAddress {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let parts = text.split_once('/');
-        let parsed = parts.and_then(|(ip, prefix)| Some((ip.parse().ok()?, prefix.parse().ok()?)));
-        let Some((ip, prefix)) = parsed else {
-            return Err(format!(
-                "got \"{text}\"; write an address and the length of its subnet's prefix, for example 10.0.0.5/24"
-            ));
-        };
-        let longest = if IpAddr::is_ipv4(&ip) { 32 } else { 128 };
-        if prefix > longest || !is_host(ip) {
-            return Err(format!(
-                "got \"{text}\", which no host can have; write an address of its own for the engine, for example 10.0.0.5/24"
-            ));
-        }
-        Ok(Self { ip, prefix })
-    }
-}
-
-impl fmt::Display for OwnAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.ip, self.prefix)
-    }
-}
-
-impl OwnAddress {
-    fn has_on_subnet(&self, other: IpAddr) -> bool {
-        let bits = |ip| match ip {
-            IpAddr::V4(ip) => (u128::from(u32::from(ip)) << 96, 32),
-            IpAddr::V6(ip) => (u128::from(ip), 128),
-        };
-        let ((own, own_bits), (other, other_bits)) = (bits(self.ip), bits(other));
-        let differing = (own ^ other).checked_shr(128 - u32::from(self.prefix)).unwrap_or(0);
-        own_bits == other_bits && differing == 0
-    }
-}
-
-fn is_host(ip: IpAddr) -> bool {
-    let is_mapped = matches!(ip, IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some());
-    let is_this_network = matches!(ip, IpAddr::V4(ip) if ip.octets()[0] == 0 || ip.octets()[0] >= 240);
-    !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || is_mapped || is_this_network)
-}
+/// What the options of a place are called here.
+const NAMES: OptionNames =
+    OptionNames { interface: "--tcp-interface", address: "--tcp-address", gateway: "--tcp-gateway" };
 
 impl TcpArgs {
     /// Checks what no setting shows by itself.
     pub(crate) fn check(&self, listen: Option<IpAddr>) -> anyhow::Result<()> {
         let addresses = &self.tcp_addresses;
-        for (place, address) in addresses.iter().enumerate() {
-            let ip = address.ip;
-            ensure!(
-                addresses[..place].iter().all(|other| other.ip != ip),
-                "--tcp-address: {ip} is named twice"
-            );
-            ensure!(
-                listen != Some(ip),
+        NAMES.check(addresses, &self.tcp_gateways)?;
+        if let Some(ip) = listen.filter(|listen| addresses.iter().any(|address| address.ip == *listen)) {
+            bail!(
                 "--tcp-address: {ip} is where --listen has the kernel listen; give the offload engine an address of its own"
-            );
-        }
-        ensure!(
-            addresses.len() <= MAX_ADDRESSES,
-            "--tcp-address: got {}, at most {MAX_ADDRESSES}",
-            addresses.len()
-        );
-        for (place, gateway) in self.tcp_gateways.iter().enumerate() {
-            ensure!(
-                self.tcp_gateways[..place].iter().all(|other| other.is_ipv4() != gateway.is_ipv4()),
-                "--tcp-gateway: {gateway} is the second one of its family; give one for IPv4 and one for IPv6 at most"
-            );
-            let is_near = addresses.iter().any(|address| address.has_on_subnet(*gateway));
-            let is_own = addresses.iter().any(|address| address.ip == *gateway);
-            ensure!(
-                is_near && !is_own,
-                "--tcp-gateway: {gateway} is no other host on a subnet of --tcp-address; give the router's address there"
             );
         }
         if self.tcp == TcpChoice::Engine {
@@ -155,7 +84,8 @@ impl TcpArgs {
     pub(super) fn start(&self, port: u16, seat: Option<Seat>) -> Option<Offload> {
         let (seat, interface) = (seat?, self.tcp_interface.clone()?);
         let (addresses, gateways) = (self.tcp_addresses.clone(), self.tcp_gateways.clone());
-        let mut opener = Opener { interface, addresses, gateways, seat };
+        let place = Place { interface, addresses, gateways, mtu: None, names: NAMES };
+        let mut opener = Opener { place, seat, socket: self.tcp_socket.clone() };
         let engine = opener.open().inspect_err(|why| {
             tracing::warn!(
                 "the kernel's TCP carries all connections, because the offload engine cannot be started: {why}. It is tried again, at least every {} s",
@@ -176,86 +106,43 @@ pub(super) fn url_host(offload: Option<&Offload>) -> Option<String> {
 
 /// Starts the engine, as often as it has to be.
 struct Opener {
-    interface: String,
-    addresses: Vec<OwnAddress>,
-    gateways: Vec<IpAddr>,
+    place: Place,
+    /// Where it shows what it does.
+    socket: Option<PathBuf>,
     seat: Seat,
 }
 
 impl OpenOffload for Opener {
     fn open(&mut self) -> Result<Engine, String> {
-        let (settings, device) = self.device()?;
-        self.seat.start(&settings, device).map_err(|error| error.to_string())
+        let (settings, device) = self.place.open(adjust)?;
+        let mut engine = self.seat.start(&settings, device).map_err(|error| error.to_string())?;
+        if let Some(socket) = &self.socket
+            && let Err(error) = engine.serve(socket, Access::default())
+        {
+            tracing::warn!("--tcp-socket: the status of the offload engine is not to be had: {error}");
+        }
+        Ok(engine)
     }
 }
 
-impl Opener {
-    /// The engine's device, and the settings that go with it.
-    fn device(&self) -> Result<(EngineSettings, Box<dyn Device>), String> {
-        let name = &self.interface;
-        let all = Target::all().map_err(|error| error.to_string())?;
-        let of_kernel = |ip| all.iter().find(|target| target.addresses.contains(&ip));
-        if let Some((ip, of)) = self.addresses.iter().find_map(|own| Some((own.ip, of_kernel(own.ip)?))) {
-            return Err(format!(
-                "{ip} is the kernel's address at {}: take it away there (ip address del), or give the engine another one with --tcp-address",
-                of.name
-            ));
-        }
-        let target = Target::of(name).map_err(|error| error.to_string())?;
-        let features = DeviceFeatures::of(name).map_err(|error| error.to_string())?;
-        if !features.is_up {
-            return Err(format!("interface {name} is down: switch it on (ip link set {name} up)"));
-        }
-        let is_tun = !target.is_ethernet && features.driver.as_deref() == Some("tun");
-        if !target.is_ethernet && !is_tun {
-            return Err(format!(
-                "{name} is neither an Ethernet interface nor a TUN device: name another one with --tcp-interface"
-            ));
-        }
-        let opened = if is_tun { self.at_tun(&target) } else { self.at_ethernet() };
-        opened.map_err(|error| error.to_string())
-    }
-
-    fn settings(&self) -> EngineSettings {
-        let addresses: Vec<_> = self.addresses.iter().map(|own| (own.ip, own.prefix)).collect();
-        let mut settings = EngineSettings::new(&addresses);
-        for gateway in &self.gateways {
-            match gateway {
-                IpAddr::V4(ip) => settings.interface.gateway_v4 = Some(*ip),
-                IpAddr::V6(ip) => settings.interface.gateway_v6 = Some(*ip),
-            }
-        }
-        // The control thread is the one host.
-        settings.pairs = 1;
-        settings.pair.sockets = OFFLOAD_CONNECTIONS;
-        settings.pair.receive_share = OFFLOAD_RECEIVE_SHARE;
-        // Replies leave at once.
-        settings.stack.config.nagle = false;
-        settings.stack.descriptors = OFFLOAD_DESCRIPTORS;
-        // A viewer that vanished without a word is noticed, paused or not.
-        settings.keeps_alive = true;
-        settings.stack.config.keep_alive_ns = KEEPALIVE_IDLE.as_nanos() as u64;
-        settings
-    }
-
-    fn at_tun(&self, target: &Target) -> std::io::Result<(EngineSettings, Box<dyn Device>)> {
-        let mut settings = self.settings();
-        settings.interface.mtu = target.mtu.min(u32::from(u16::MAX)) as u16;
-        settings.stack.config.mtu = settings.interface.mtu;
-        Ok((settings, Box::new(TunDevice::open(&self.interface)?)))
-    }
-
-    fn at_ethernet(&self) -> std::io::Result<(EngineSettings, Box<dyn Device>)> {
-        let settings = self.settings().on_ethernet(&self.interface)?;
-        let device = XdpDevice::open(&XdpRawConfig::new(&self.interface), &settings.interface)?;
-        Ok((settings, Box::new(device)))
-    }
+fn adjust(settings: &mut EngineSettings) {
+    // The control thread is the one host.
+    settings.pairs = 1;
+    settings.pair.sockets = OFFLOAD_CONNECTIONS;
+    settings.pair.receive_share = OFFLOAD_RECEIVE_SHARE;
+    // Replies leave at once.
+    settings.stack.config.nagle = false;
+    settings.stack.descriptors = OFFLOAD_DESCRIPTORS;
+    // A viewer that vanished without a word is noticed, paused or not.
+    settings.keeps_alive = true;
+    settings.stack.config.keep_alive_ns = KEEPALIVE_IDLE.as_nanos() as u64;
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
+    use millrace_core::limits::ip::MAX_ADDRESSES;
     use millrace_offload::bell::EventBell;
     use millrace_offload::toe::EngineTx;
     use millrace_offload::{GsoMode, KernelTx, KernelTxConfig};
@@ -268,6 +155,7 @@ mod tests {
             tcp_interface: Some("eth9".into()),
             tcp_addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
             tcp_gateways: gateways.iter().map(|text| text.parse().unwrap()).collect(),
+            tcp_socket: None,
         }
     }
 
@@ -275,28 +163,13 @@ mod tests {
         let kernel = KernelTx::new(KernelTxConfig { v4: None, v6: None, gso: GsoMode::Off, conns: 1 });
         let (_, seat) = EngineTx::with_seat(kernel.unwrap(), 1, Arc::new(EventBell::new().unwrap()));
         let addresses = addresses.iter().map(|text| text.parse().unwrap()).collect();
-        Opener { interface: interface.into(), addresses, gateways: Vec::new(), seat }
+        let place =
+            Place { interface: interface.into(), addresses, gateways: Vec::new(), mtu: None, names: NAMES };
+        Opener { place, seat, socket: None }
     }
 
     fn refusal(args: &TcpArgs) -> String {
         args.check(Some("10.0.0.9".parse().unwrap())).unwrap_err().to_string()
-    }
-
-    #[test]
-    fn an_address_has_a_prefix_and_is_one_of_a_host() {
-        for text in ["10.0.0.5/24", "fd00::5/64", "10.0.0.5/32", "10.0.0.5/0"] {
-            assert_eq!(text.parse::<OwnAddress>().unwrap().to_string(), text);
-        }
-        for text in ["10.0.0.5", "10.0.0.5/", "/24", "10.0.0.5/33", "fd00::5/129", "eth0", "10.0.0.5/-1", ""]
-        {
-            let error = text.parse::<OwnAddress>().unwrap_err();
-            assert!(error.contains(&format!("\"{text}\"")) && error.contains("10.0.0.5/24"), "{error}");
-        }
-        for text in
-            ["0.0.0.0/0", "127.0.0.1/8", "224.0.0.1/4", "::/0", "::1/128", "ff02::1/64", "::ffff:10.0.0.1/96"]
-        {
-            assert!(text.parse::<OwnAddress>().unwrap_err().contains("which no host can have"), "{text}");
-        }
     }
 
     #[test]
@@ -327,15 +200,6 @@ mod tests {
         assert!(
             refusal(&args(&["10.0.0.5/8"], &["10.0.0.1", "10.1.0.1"])).contains("10.1.0.1 is the second one")
         );
-    }
-
-    #[test]
-    fn where_it_cannot_run_it_is_said_why() {
-        let open = |interface: &str, address: &str| opener(interface, &[address]).open().err().unwrap();
-        let free = "192.0.2.55/24";
-        assert!(open("no-such-if", free).contains("no such interface"), "{}", open("no-such-if", free));
-        let on_lo = open("lo", free);
-        assert!(on_lo.starts_with("lo is neither an Ethernet interface nor a TUN device"), "{on_lo}");
     }
 
     #[test]
