@@ -1,11 +1,13 @@
 //! For tests: a path in virtual time, a receiver at its end, and a sender that has so many bytes to send. Everything follows from a seed.
 
+use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
+use std::rc::Rc;
 
 use millrace_core::time::Instant;
 
-use super::{AckIn, Fired, Permit, Sender, Setup};
+use super::{AckIn, Fired, Permit, Phase, Sender, Setup};
 use crate::recover::records::Records;
 use crate::rtt::stamp;
 use crate::seq::Seq;
@@ -136,7 +138,10 @@ pub(crate) struct Link {
     receiver: Receiver,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     order: u64,
-    free_at: u64,
+    /// When the bottleneck is free: senders may share it.
+    free_at: Rc<Cell<u64>>,
+    /// New segments wait until so many may go (large segments that a device cuts).
+    train: u32,
     random: u64,
     waits_until: u64,
     verify_every: u64,
@@ -158,7 +163,8 @@ impl Link {
             receiver: Receiver::default(),
             events: BinaryHeap::new(),
             order: 0,
-            free_at: 0,
+            free_at: Rc::default(),
+            train: 1,
             random: path.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
             waits_until: 0,
             verify_every: if total > 1 << 20 { 64 } else { 1 },
@@ -197,7 +203,7 @@ impl Link {
         let number = self.transmissions;
         self.transmissions += 1;
         let bytes = u64::from(len) + 66;
-        let start = self.free_at.max(self.now.0);
+        let start = self.free_at.get().max(self.now.0);
         let queued = (start - self.now.0) * self.path.rate_bps / 8_000_000_000;
         let takes = bytes * 8_000_000_000 / self.path.rate_bps;
         self.at(self.now.0 + takes, Event::DeviceDone { from, len });
@@ -208,8 +214,8 @@ impl Link {
         if is_lost || queued + bytes > self.path.queue_bytes {
             return;
         }
-        self.free_at = start + takes;
-        let mut arrives = self.free_at + self.path.delay_ns;
+        self.free_at.set(start + takes);
+        let mut arrives = start + takes + self.path.delay_ns;
         if self.chance(self.path.late_ppm) {
             arrives += self.path.late_ns;
         }
@@ -229,6 +235,14 @@ impl Link {
             match self.sender.next(&mut self.records, self.now, limit) {
                 Permit::Retransmit { seq, len } => self.transmit(seq, len, true),
                 Permit::Probe { seq, len, is_new } => self.transmit(seq, len, !is_new),
+                Permit::New { bytes }
+                    if bytes < self.train * u32::from(self.sender.mss()) && self.sender.in_flight() > 0 =>
+                {
+                    if self.sender.phase == Phase::Open {
+                        self.sender.window_is_full();
+                    }
+                    return;
+                }
                 Permit::New { bytes } => {
                     let len = bytes.min(u32::from(self.sender.mss())) as u16;
                     self.transmit(nxt, len, false);
@@ -324,27 +338,45 @@ impl Link {
         assert!(self.sender.board.segments == 0 || self.sender.due().is_some(), "nothing would wake it");
     }
 
+    /// Another sender, so much later, at the same bottleneck. Its segments go in trains of so many.
+    pub(crate) fn beside(&self, setup: &Setup, train: u32, later_ns: u64) -> Self {
+        let other = Self::new(setup, self.path.clone(), self.total, self.window);
+        let mut other = Self { free_at: Rc::clone(&self.free_at), train, ..other };
+        other.now = other.now.plus_ns(later_ns);
+        other.at(other.now.0, Event::Wake);
+        other
+    }
+
+    /// When something happens next.
+    fn next(&self) -> u64 {
+        let event = self.events.peek().map(|Reverse((time, ..))| *time);
+        let time = event.into_iter().chain(self.sender.due().map(|due| due.0)).min();
+        time.unwrap_or_else(|| panic!("stuck: {:?} {:?}", self.path, self.sender))
+    }
+
+    /// It happens.
+    fn step(&mut self, time: u64) {
+        self.now = Instant(time.max(self.now.0));
+        let is_event = self.events.peek().is_some_and(|Reverse((at, ..))| *at == time);
+        if is_event && let Some(Reverse((_, _, event))) = self.events.pop() {
+            self.handle(event);
+        } else {
+            let _: Fired = self.sender.fired(&mut self.records, self.now);
+        }
+        self.pump();
+    }
+
     /// Runs until all is acknowledged, at most until `until_ns`; returns the bytes that were.
     pub(crate) fn run(&mut self, until_ns: u64) -> u64 {
         self.pump();
         let mut steps = 0_u64;
         while self.offset(self.sender.una()) < self.total {
-            let event = self.events.peek().map(|Reverse((time, ..))| *time);
-            let timer = self.sender.due().map(|due| due.0);
-            let time = event.into_iter().chain(timer).min();
-            let time = time.unwrap_or_else(|| panic!("stuck: {:?} {:?}", self.path, self.sender));
+            let time = self.next();
             if time > until_ns {
                 self.now = Instant(until_ns);
                 break;
             }
-            self.now = Instant(time.max(self.now.0));
-            if event == Some(time) {
-                let Some(Reverse((_, _, event))) = self.events.pop() else { unreachable!() };
-                self.handle(event);
-            } else {
-                let _: Fired = self.sender.fired(&mut self.records, self.now);
-            }
-            self.pump();
+            self.step(time);
             steps += 1;
             if steps.is_multiple_of(self.verify_every) {
                 self.verify();
@@ -352,5 +384,19 @@ impl Link {
         }
         self.verify();
         self.offset(self.sender.una())
+    }
+
+    /// Two that share a bottleneck run until `until_ns`; the bytes that were acknowledged.
+    pub(crate) fn run_both(pair: &mut [Self; 2], until_ns: u64) -> [u64; 2] {
+        pair.iter_mut().filter(|link| link.transmissions == 0 && link.events.is_empty()).for_each(Self::pump);
+        loop {
+            let times = pair.each_ref().map(Self::next);
+            let which = usize::from(times[1] < times[0]);
+            if times[which] > until_ns {
+                pair.iter().for_each(Self::verify);
+                return pair.each_ref().map(|link| link.offset(link.sender.una()));
+            }
+            pair[which].step(times[which]);
+        }
     }
 }

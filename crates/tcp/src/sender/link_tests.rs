@@ -172,3 +172,24 @@ fn any_path_is_crossed_and_every_sum_holds() {
         assert_eq!(done, 200 * 1448, "seed {seed}: {path:?} {:?} {:?}", link.records.counts, link.sender);
     }
 }
+
+/// Ours beside one that is not paced and hands its device large segments, as a kernel does.
+#[test]
+fn two_that_share_a_bottleneck_get_half_each() {
+    let setup = |is_paced| Setup { is_paced, has_ecn: false, ..setup(Algorithm::Cubic) };
+    let mut shares = Vec::new();
+    for (train, later_ms) in [(1, 0), (1, 7), (1, 300), (5, 0), (5, 7), (5, 300)] {
+        let ours = Link::new(&setup(true), Path::default(), 1 << 40, 4 << 20);
+        let other = ours.beside(&setup(false), train, later_ms * S / 1000);
+        let mut pair = [ours, other];
+        // Slow start is over then.
+        let before = Link::run_both(&mut pair, START + 4 * S);
+        let after = Link::run_both(&mut pair, START + 40 * S);
+        let [ours, other] = [0, 1].map(|at| (after[at] - before[at]) as f64);
+        assert!(ours + other > 0.95 * 36.0 * 12.5e6 * 1448.0 / 1514.0, "{train} {later_ms}: {ours} {other}");
+        shares.push(ours / (ours + other));
+    }
+    let mean = shares.iter().sum::<f64>() / shares.len() as f64;
+    assert!(shares.iter().all(|share| (0.4..0.6).contains(share)), "{shares:?}");
+    assert!((0.46..0.56).contains(&mean), "{shares:?}");
+}

@@ -155,7 +155,7 @@ impl Sender {
     }
 
     /// More would be sent, were the window larger.
-    fn window_is_full(&mut self) {
+    pub(super) fn window_is_full(&mut self) {
         self.switches.set(WAS_FULL, true);
         self.full_until = self.nxt;
     }
