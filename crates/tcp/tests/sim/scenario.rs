@@ -165,6 +165,9 @@ impl Scenario {
                 if let Some(number) = smol {
                     // Ten seconds into TIME-WAIT it throws away what nobody has read.
                     sides[number].stall_ns = sides[number].stall_ns.min(8_000 * MS);
+                    // After duplicate ACKs it sends beyond the window, and where the window is closed then, it probes behind that and
+                    // never repeats it: it waits for ever, whatever the window becomes.
+                    sides[1 - number].stall_ns = 0;
                 }
                 let is_simultaneous = kind == Kind::Pair && random.below(8) == 0;
                 vec![Talk { hosts: [0, 1], sides, opens_at_ns: 0, is_simultaneous }]
