@@ -17,9 +17,13 @@
 //! writes those above it, so no byte is both written and read. It counts as a lease itself: until it is dropped, nobody reclaims the extent.
 #![allow(unsafe_code)]
 
+mod recall;
+
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use self::recall::OpenTitles;
+pub use self::recall::Recall;
 use crate::ids::TitleRef;
 use crate::limits::{EXTENT_BYTES, TS_PACKET_BYTES};
 use crate::packet::{PacketMeta, WireLayout};
@@ -109,6 +113,8 @@ pub struct ExtentArena {
     access: Box<[Access]>,
     /// Extents at the end that are not for titles.
     aside: u32,
+    /// Titles whose extents can be had again.
+    titles: OpenTitles,
 }
 
 // SAFETY: `base` points into `region`, which may be sent and shared; access to the memory is governed by the states.
@@ -130,7 +136,15 @@ impl ExtentArena {
         let marks = states.iter().map(|_| AtomicU32::new(WHOLE)).collect();
         let access = states.iter().map(|_| Access::default()).collect();
         let aside = aside.min(states.len() as u32);
-        Arc::new(Self { base: region.base(), region, states, marks, access, aside })
+        Arc::new(Self {
+            base: region.base(),
+            region,
+            states,
+            marks,
+            access,
+            aside,
+            titles: OpenTitles::new(),
+        })
     }
 
     /// Number of extents for media: they come first.
@@ -383,6 +397,12 @@ const _: () = {
     assert!(size_of::<Lease>() == 32);
     assert!(EXTENT_BYTES / TS_PACKET_BYTES <= u16::MAX as usize);
 };
+
+impl std::fmt::Debug for ExtentArena {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ExtentArena").field("extents", &self.extents()).finish_non_exhaustive()
+    }
+}
 
 impl std::fmt::Debug for Lease {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

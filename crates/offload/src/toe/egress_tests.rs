@@ -146,6 +146,7 @@ impl Film {
             layout,
             spare: if missing.is_empty() { 0 } else { 255 },
         };
+        arena.open_title(content.title);
         Self { arena, content, missing: missing.to_vec() }
     }
 
@@ -635,6 +636,62 @@ fn a_viewer_who_stands_still_pins_nothing_and_goes_on_when_the_extents_are_back(
         }
         rig.until(|rig| (rig.leases() == 0).then_some(()));
         assert_eq!(film.arena.leases(0), 1);
+    }
+}
+
+/// What a connection is given while its viewer stands still goes back too.
+#[test]
+fn what_is_given_to_a_viewer_who_stands_still_is_not_pinned_either() {
+    let film = Film::new(rtp(), &[]);
+    let lease = film.lease();
+    let mut rig = Rig::new();
+    // Somewhat more than its window, so that it stands still with room for more.
+    for round in 0..6 {
+        assert_eq!(rig.send_patched(&lease, 0, round), PACKETS);
+    }
+    rig.until(|rig| (rig.leases() == 0).then_some(()));
+    for round in 6..8 {
+        assert_eq!(rig.send_patched(&lease, 0, round), PACKETS);
+        assert!(rig.leases() > 0);
+        rig.until(|rig| (rig.leases() == 0).then_some(()));
+    }
+    rig.until(|rig| {
+        while let Some(wanted) = rig.tx.poll_wanted() {
+            rig.tx.supply(rig.now, &wanted, Some(film.lease()));
+        }
+        rig.read();
+        (rig.got.len() == rig.due.len()).then_some(())
+    });
+    assert!(rig.got == rig.due, "other bytes came than were sent");
+}
+
+/// The title of a run that has ended is closed, its connection is too: what is left of it still arrives.
+#[test]
+fn the_tail_of_a_run_arrives_although_its_title_is_closed() {
+    for closed_before in [false, true] {
+        let film = Film::new(rtp(), &[]);
+        let lease = film.lease();
+        let mut rig = Rig::new();
+        rig.fill_up(&lease);
+        let begun = rig.now;
+        if closed_before {
+            assert!(film.arena.close_title(film.content.title), "nobody has to ask for it: it is here");
+        }
+        rig.until(|rig| (rig.now.ns_since(begun) > 3_000_000_000).then_some(()));
+        assert_eq!(rig.leases() > 0, closed_before);
+        // What the cache does of a title that stays open.
+        assert_eq!(film.arena.close_title(film.content.title), closed_before);
+        rig.tx.remove_conn(CONN);
+        let here = rig.sockets[0];
+        rig.near.close(here, false);
+        rig.until(|rig| {
+            while let Some(wanted) = rig.tx.poll_wanted() {
+                rig.tx.supply(rig.now, &wanted, (!closed_before).then(|| film.lease()));
+            }
+            rig.read().then_some(())
+        });
+        assert!(rig.got == rig.due, "{} of {} bytes, or others", rig.got.len(), rig.due.len());
+        assert!(film.arena.close_title(film.content.title));
     }
 }
 

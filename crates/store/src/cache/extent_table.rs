@@ -80,6 +80,11 @@ impl ExtentTable {
         }
     }
 
+    /// Where its extents lie.
+    pub(super) fn arena(&self) -> &ExtentArena {
+        &self.arena
+    }
+
     /// Extents that are free.
     pub(super) fn free(&self) -> usize {
         self.free.len()

@@ -166,6 +166,10 @@ impl Manager {
         work += self.take_asks(now);
         work += self.policy.take_fed(now);
         self.policy.handle_time(now);
+        while let Some(title) = self.policy.next_closed(now) {
+            self.forget_title(title);
+            work += 1;
+        }
         self.monitor.look(now);
         if self.is_reading() || self.reader.aside_bytes() > 0 || self.reader.has_done() {
             self.reader.wait(now, Some(Duration::ZERO));
@@ -203,15 +207,19 @@ impl Manager {
             }
             Control::Close(title, reply) => {
                 self.policy.close_title(now, title);
-                self.monitor.forget_title(title);
-                self.damage.forget_title(title);
-                // A place keeps the files of its last read until its next: a title that was removed would keep its space.
-                self.free_places.iter().for_each(|&place| self.reader.forget(place));
+                self.forget_title(title);
                 let _ = reply.send(());
             }
             Control::Watch(members) => self.monitor.watch(now, members),
             Control::Stop => self.stopping = true,
         }
+    }
+
+    fn forget_title(&mut self, title: TitleRef) {
+        self.monitor.forget_title(title);
+        self.damage.forget_title(title);
+        // A place keeps the files of its last read until its next: a title that was removed would keep its space.
+        self.free_places.iter().for_each(|&place| self.reader.forget(place));
     }
 
     fn take_asks(&mut self, now: Instant) -> usize {

@@ -358,7 +358,8 @@ impl Cache {
     }
 
     /// Closes a title. When this returns, no want for it is granted any more ([`ReadFailure::NoTitle`]); what it
-    /// holds in memory is freed as the leases on it come back. A title that is not open: nothing happens.
+    /// holds in memory is freed as the leases on it come back. A title that is not open: nothing happens. While a connection may need extents
+    /// of it again ([`millrace_core::pool::Recall`]), it stays open for that, unless it is a live one.
     pub fn close_title(&self, title: TitleRef) {
         let (reply, done) = sync_channel(1);
         if self.tell(Control::Close(title, reply)).is_ok() {

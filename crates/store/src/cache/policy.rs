@@ -6,6 +6,7 @@
 //!   poll_grant  ◄──  waiters   ◄──  extent table (what lies where; who goes when there is no room) ◄── finish
 //! ```
 
+mod closing;
 mod live;
 
 use std::cmp::Reverse;
@@ -63,6 +64,8 @@ pub(super) struct Policy {
     titles: Titles,
     /// Of these, those that are being written.
     live: Vec<(TitleRef, Feed)>,
+    /// Those that are to be closed when nobody may need them again.
+    closing: Vec<TitleRef>,
     streams: Streams,
     plan: Plan,
     extent_table: ExtentTable,
@@ -114,6 +117,7 @@ impl Policy {
             joined: HashSet::new(),
             titles: Titles::default(),
             live: Vec::new(),
+            closing: Vec::new(),
             streams: Streams::new(handles),
             plan: Plan::new(extents as usize),
             extent_table: ExtentTable::new(arena),
@@ -132,11 +136,6 @@ impl Policy {
         policy
     }
 
-    /// Opens a title; `None`: too many are open.
-    pub(super) fn open_title(&mut self, title: OpenTitle) -> Option<TitleRef> {
-        self.titles.add(title)
-    }
-
     /// Whether a title is open.
     pub(super) fn is_open(&self, title: TitleRef) -> bool {
         self.titles.get(title).is_some()
@@ -145,17 +144,6 @@ impl Policy {
     /// An open title.
     pub(super) fn title(&self, title: TitleRef) -> Option<&OpenTitle> {
         self.titles.get(title).map(|title| &*title.open)
-    }
-
-    /// Closes a title: whoever waits is told so, what it holds is dropped, what is being read for it is thrown away.
-    pub(super) fn close_title(&mut self, now: Instant, title: TitleRef) {
-        let Some(closed) = self.titles.remove(title) else { return };
-        self.positions -= closed.heads.places();
-        self.extent_table.drop_title(title);
-        self.close_live(now, title);
-        for (key, waiter) in self.plan.forget_title(title) {
-            self.answer(ns(now), key, &waiter, Err(ReadFailure::NoTitle));
-        }
     }
 
     /// A member is well again: what has holes because of it is read again for whoever wants it next.
@@ -351,7 +339,8 @@ impl Policy {
         let room = room.then(|| now.saturating_add(CACHE_SPACE_RETRY_NS as Ns));
         let ahead = self.ahead_put_off.then(|| now.saturating_add(AHEAD_RETRY_NS));
         let sweep = (self.extent_table.orphans() > 0).then_some(self.next_sweep);
-        let next = [timer, room, ahead, sweep].into_iter().flatten().min()?;
+        let closing = (!self.closing.is_empty()).then(|| now.saturating_add(SWEEP_NS));
+        let next = [timer, room, ahead, sweep, closing].into_iter().flatten().min()?;
         Some(Instant(u64::try_from(next).unwrap_or(0)))
     }
 

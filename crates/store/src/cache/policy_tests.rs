@@ -328,6 +328,38 @@ fn a_closed_title_answers_its_waiters_and_nothing_of_it_comes_back() {
 }
 
 #[test]
+fn a_title_stays_open_while_a_connection_may_need_extents_of_it_again() {
+    for opened_again in [false, true] {
+        let mut world = World::new(8, 0);
+        let title = world.open(1, 100);
+        world.want(0, title, 1, 0);
+        world.read_all();
+        let recall = world.granted()[0].lease.as_ref().unwrap().recall().unwrap();
+        for _ in 0..2 {
+            // Closed too often, too.
+            world.policy.close_title(world.now, title);
+        }
+        assert_eq!(world.policy.next_closed(world.now), None);
+        let look = world.policy.poll_at(world.now);
+        assert_eq!(look, Some(world.now.plus_ns(SWEEP_NS as u64)), "nobody says when");
+        // It comes back.
+        world.want(1, title, 1, 0);
+        assert!(world.granted()[0].lease.is_ok());
+        if opened_again {
+            assert_eq!(world.open(1, 100), title);
+        }
+        drop(recall);
+        assert_eq!(world.policy.next_closed(world.now), Some(title));
+        assert_eq!(world.policy.next_closed(world.now), None);
+        assert_eq!(world.policy.is_open(title), opened_again);
+        world.policy.close_title(world.now, title);
+        world.policy.publish();
+        assert!(!world.policy.is_open(title));
+        assert_eq!((world.counters.free.get(), world.policy.poll_at(world.now)), (8, None));
+    }
+}
+
+#[test]
 fn with_everything_lent_out_those_who_wait_wait_and_nobody_fails() {
     let mut world = World::new(4, 0);
     let title = world.open(1, 100);

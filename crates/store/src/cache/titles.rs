@@ -72,6 +72,11 @@ impl Titles {
         self.places.iter().flat_map(|place| &place.title).any(|title| title.is(open))
     }
 
+    /// How often a title is open.
+    pub(super) fn opened(&self, title: TitleRef) -> u32 {
+        self.get(title).map_or(0, |title| title.opened)
+    }
+
     /// Closes a title once; returns it if that was the last time.
     pub(super) fn remove(&mut self, title: TitleRef) -> Option<Title> {
         let open = self.get_mut(title)?;

@@ -71,6 +71,8 @@ impl Connection {
             // What is queued now begins to wait now.
             self.progress = self.progress.max(env.now);
         }
+        // What is queued now is pinned, and goes back like what was before it.
+        self.marks.remove(Marks::UNPINNED);
     }
 
     //= RFC 9293 section 3.9.1.2

@@ -20,7 +20,7 @@ mod grid;
 mod host;
 
 use millrace_core::limits::{FRAME_PREFIX_BYTES, RTP_HEADER_BYTES};
-use millrace_core::pool::{ExtentContent, Lease};
+use millrace_core::pool::{ExtentContent, Lease, Recall};
 use millrace_core::prefetch::prefetch_all;
 
 use crate::limits::HOST_PAGE_BYTES;
@@ -82,11 +82,11 @@ impl std::fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// A lease, or what it was of.
+/// A lease, or what it was of and how that can be had again.
 #[derive(Debug)]
 enum Held {
     Lease(Lease),
-    Content(ExtentContent),
+    Recall(Recall),
 }
 
 #[derive(Debug)]
@@ -439,14 +439,17 @@ impl Store {
 
     fn drop_lease(&mut self, index: u32) {
         let Source::Extent { held, .. } = &mut self.descriptors[index as usize].source else { return };
-        if let Held::Lease(lease) = held {
-            *held = Held::Content(lease.content());
+        // Without the title nothing could be had again: then the extent stays here.
+        if let Held::Lease(lease) = held
+            && let Some(recall) = lease.recall()
+        {
+            *held = Held::Recall(recall);
             self.leases -= 1;
         }
     }
 
-    /// Gives every lease of the queue back, those of frames in the device as soon as it has given them back. What is queued stays.
-    /// Whether there was one.
+    /// Gives every lease of the queue back, those of frames in the device as soon as it has given them back, and except those of titles that are
+    /// closed. What is queued stays. Whether there was one.
     pub fn unpin(&mut self, queue: &Queue) -> bool {
         let before = self.leases;
         let mut is_pinned = false;
@@ -475,8 +478,8 @@ impl Store {
     /// What the extent of a descriptor held, if it is not there and was not asked for. It counts as asked for from now on.
     pub(crate) fn want(&mut self, index: u32) -> Option<ExtentContent> {
         let descriptor = self.descriptors.get_mut(index as usize)?;
-        let Source::Extent { held: Held::Content(content), .. } = descriptor.source else { return None };
-        (!std::mem::replace(&mut descriptor.is_wanted, true)).then_some(content)
+        let Source::Extent { held: Held::Recall(recall), .. } = &descriptor.source else { return None };
+        (!std::mem::replace(&mut descriptor.is_wanted, true)).then(|| recall.content())
     }
 
     /// An extent that was asked for: every descriptor of the queue that wants its content and can have it gets a lease.
@@ -486,7 +489,8 @@ impl Store {
         let new = lease.content();
         while let Some(descriptor) = self.descriptors.get_mut(index as usize) {
             if let Source::Extent { held, .. } = &mut descriptor.source
-                && let Held::Content(old) = held
+                && let Held::Recall(recall) = held
+                && let old = recall.content()
                 && (new.title, new.number, new.first_packet, new.layout)
                     == (old.title, old.number, old.first_packet, old.layout)
                 && new.packets >= old.packets

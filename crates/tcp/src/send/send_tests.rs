@@ -36,6 +36,7 @@ fn extent(arena: &Arc<ExtentArena>, index: u32, layout: WireLayout) -> ExtentCon
         bytes[record..record + 8].copy_from_slice(&meta);
     }
     fill.publish();
+    arena.open_title(content.title);
     content
 }
 
@@ -247,6 +248,32 @@ fn a_stalled_reader_pins_nothing_and_its_extent_is_asked_for_again() {
     store.returned(frame);
     assert_eq!(arena.leases(0), 1);
     assert_eq!(cut_all(&store, &mut queue, 1460, &all).len(), 2);
+}
+
+#[test]
+fn of_a_title_that_is_closed_a_stalled_reader_keeps_what_it_has() {
+    let arena = arena();
+    let content = extent(&arena, 0, WireLayout::new(1316).unwrap());
+    let (mut store, mut queue) = (Store::new(4, 4), Queue::new(FIRST));
+    let range = ExtentRange { place: 0, skip: 0, bytes: 2000, part: Part::Payloads };
+    store.append_extent(&mut queue, arena.lend(0, content).unwrap(), range).unwrap();
+    assert!(store.unpin(&queue));
+    assert!(!arena.close_title(content.title), "it may be asked for");
+    assert_eq!(store.supply(&queue, &arena.lend(0, content).unwrap(), false), 1);
+    assert!(arena.close_title(content.title));
+    assert!(!store.unpin(&queue));
+    assert_eq!((store.leases(), arena.leases(0)), (1, 1), "nobody could give it back");
+    let frame = store.handed(&cut(&store, &mut queue, FIRST, 1460, 9_000));
+    store.returned(frame);
+    assert_eq!(arena.leases(0), 1);
+    // A connection that ends needs nothing any more.
+    store.clear(&mut queue);
+    assert_eq!(arena.leases(0), 0);
+    arena.open_title(content.title);
+    store.append_extent(&mut queue, arena.lend(0, content).unwrap(), range).unwrap();
+    assert!(store.unpin(&queue) && !arena.close_title(content.title));
+    store.clear(&mut queue);
+    assert!(arena.close_title(content.title));
 }
 
 #[test]

@@ -231,6 +231,7 @@ impl Shared {
     /// Extent `number` of the title, read into any extent that nobody has leased; `None`: all are.
     fn lease(&mut self, title: u32, number: u32, seed: u64) -> Option<Lease> {
         let content = Self::content(title, number);
+        self.arena.open_title(content.title);
         if let Some(at) = self.cache.iter().position(|&held| held == Some((title, number))) {
             return self.arena.lend(at as u32, content);
         }

@@ -36,7 +36,7 @@ impl Policy {
         if self.titles.has(&title) {
             return Err(CacheError::HasFeeder);
         }
-        let title = self.titles.add(title).ok_or(CacheError::TooManyTitles)?;
+        let title = self.open_title(title).ok_or(CacheError::TooManyTitles)?;
         self.live.push((title, feed));
         self.count_live();
         self.bring(now, self.live.len() - 1);
