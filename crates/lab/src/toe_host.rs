@@ -8,8 +8,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use millrace_core::random::SplitMix;
-use millrace_offload::bell::EventBell;
-use millrace_offload::toe::{Access, Device, Engine, EngineSettings, Stopped, TunDevice, Turning};
+use millrace_offload::toe::{Access, Device, Engine, EngineSettings, Stopped, TunDevice};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::netns::inside;
@@ -45,18 +44,20 @@ impl ToeHost {
         Ok(Self { engine, kernel })
     }
 
-    /// The same for a loop that turns the engine and sleeps at this bell.
+    /// The same for an engine that a loop turns: `start` makes it of the device.
     ///
     /// # Errors
     /// As [`ToeHost::start`].
-    pub fn in_loop(
-        settings: &EngineSettings,
+    pub fn start_by<T, E>(
         lost: u64,
-        bell: Arc<EventBell>,
-    ) -> anyhow::Result<(Self, Turning)> {
+        start: impl FnOnce(Box<dyn Device>) -> Result<(Engine, T), E>,
+    ) -> anyhow::Result<(Self, T)>
+    where
+        anyhow::Error: From<E>,
+    {
         let (kernel, device) = Self::device(lost)?;
-        let (engine, turning) = Engine::in_loop(settings, device, bell)?;
-        Ok((Self { engine, kernel }, turning))
+        let (engine, other) = start(device)?;
+        Ok((Self { engine, kernel }, other))
     }
 
     /// The kernel's namespace, and the device that leads there.

@@ -22,7 +22,7 @@ use millrace_offload::clock::MonotonicClock;
 use millrace_offload::command::{Command, Dest, Event, Media, Numbering, RunSpec, StopReason, StreamEvent};
 use millrace_offload::handle::{EngineConfig, EngineHandle, ThreadConfig};
 use millrace_offload::idle::IdlePolicy;
-use millrace_offload::toe::{EngineTx, Host, TcpListener, TcpStream};
+use millrace_offload::toe::{Engine, EngineTx, Host, TcpListener, TcpStream};
 use millrace_offload::{GsoMode, KernelTx, KernelTxConfig};
 use millrace_store::cache::{Cache, CacheConfig};
 use millrace_store::index::TitleIndex;
@@ -68,7 +68,9 @@ impl Scene {
             Cache::start(CacheConfig::default(), Arc::clone(&arena), Arc::new(MonotonicClock), bells)
                 .unwrap();
         let title: TitleRef = cache.open_title(files).unwrap();
-        let (toe, turning) = ToeHost::in_loop(&ToeHost::settings(), lost, Arc::clone(&bell)).unwrap();
+        let (settings, of_loop) = (ToeHost::settings(), Arc::clone(&bell));
+        let (toe, turning) =
+            ToeHost::start_by(lost, |device| Engine::in_loop(&settings, device, of_loop)).unwrap();
         let kernel =
             KernelTx::new(KernelTxConfig { v4: None, v6: None, gso: GsoMode::Off, conns: CONNS }).unwrap();
         let tx = EngineTx::new(kernel, turning, CONNS);

@@ -2,7 +2,6 @@
 //! engines and wakers of those who wait come out. The events' thread drives it, and tests do on a clock of their own.
 
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::OwnedFd;
 use std::task::{Poll, Waker};
 
 use millrace_core::ids::{ConnId, RunSerial, StreamId};
@@ -104,7 +103,7 @@ struct Closing {
     is_forgotten: bool,
     /// The engine was told to drop the connection: only its answer to that is the last.
     is_removed: bool,
-    returned: Option<OwnedFd>,
+    returned: Option<ConnSocket>,
 }
 
 struct Port<P> {
@@ -199,25 +198,25 @@ impl<P: EnginePort> Calls<P> {
         &mut self,
         engine: usize,
         dest: Dest<()>,
-        fd: Option<OwnedFd>,
-    ) -> Result<Key, (Refused, Option<OwnedFd>)> {
+        socket: Option<ConnSocket>,
+    ) -> Result<Key, (Refused, Option<ConnSocket>)> {
         let Bounds { streams, conns, .. } = self.bounds;
         let places = &mut self.ports[engine].places;
-        let conn = match &fd {
+        let conn = match &socket {
             None => None,
             Some(_) => match places.take_conn() {
                 Some(conn) => Some(conn),
-                None => return Err((Refused::Connections { most: conns * self.ports.len() }, fd)),
+                None => return Err((Refused::Connections { most: conns * self.ports.len() }, socket)),
             },
         };
         let (Some(place), Some(dest)) = (places.take_stream(), dest.with_conn(|()| conn)) else {
             conn.into_iter().for_each(|conn| places.give_back_conn(conn));
-            return Err((Refused::Streams { most: streams * self.ports.len() }, fd));
+            return Err((Refused::Streams { most: streams * self.ports.len() }, socket));
         };
         let key = self.new_key();
-        if let (Some(conn), Some(fd)) = (conn, fd) {
+        if let (Some(conn), Some(socket)) = (conn, socket) {
             self.by_conn.insert((engine, conn), key);
-            self.push(engine, Command::ConnAdd { conn, socket: fd.into() });
+            self.push(engine, Command::ConnAdd { conn, socket });
         }
         self.by_place.insert((engine, place), key);
         let line = Line {
@@ -371,13 +370,13 @@ impl<P: EnginePort> Calls<P> {
     }
 
     /// The connection of a line that was closed, if it has come back alive.
-    pub(crate) fn poll_closed(&mut self, key: Key, waker: &Waker) -> Poll<Option<OwnedFd>> {
+    pub(crate) fn poll_closed(&mut self, key: Key, waker: &Waker) -> Poll<Option<ConnSocket>> {
         let Some(line) = self.lines.get_mut(&key) else { return Poll::Ready(None) };
         match &mut line.closing {
             Some(closing) if !closing.stream_open && !closing.conn_open => {
-                let fd = closing.returned.take();
+                let socket = closing.returned.take();
                 self.lines.remove(&key);
-                Poll::Ready(fd)
+                Poll::Ready(socket)
             }
             _ => {
                 line.waker = Some(waker.clone());
@@ -449,7 +448,7 @@ impl<P: EnginePort> Calls<P> {
                 let Some(line) = key.and_then(|key| self.lines.get_mut(key)) else { return };
                 line.state = State::Failed;
                 if let FailReason::ConnectionClosed(errno) = reason {
-                    line.broken = Some(errno);
+                    line.broken = line.broken.or(Some(errno));
                 }
             }
             StreamEvent::Closed { .. } => {
@@ -474,15 +473,16 @@ impl<P: EnginePort> Calls<P> {
         }
     }
 
-    fn told(&mut self, engine: usize, place: StreamId, run: RunSerial, told: Told) {
+    fn told(&mut self, engine: usize, place: StreamId, run: RunSerial, mut told: Told) {
         let key = self.by_place.get(&(engine, place));
         let Some(line) = key.and_then(|key| self.lines.get_mut(key)).filter(|line| line.run == run) else {
             return;
         };
         let has_failed = matches!(&told, Ok(ended) if matches!(ended.end.reason, StopReason::Failed(_)));
         line.state = if has_failed { State::Failed } else { State::Ready };
-        if let Ok(Ended { reason: Reason::PeerGone { errno }, .. }) = told {
-            line.broken = Some(errno);
+        if let Ok(Ended { reason: Reason::PeerGone { errno }, .. }) = &mut told {
+            // A loop that has heard it from its egress path says why in the event of the connection only, which comes before.
+            *errno = *line.broken.get_or_insert(*errno);
         }
         line.told = Some(told);
         self.used = BitRate(self.used.0 - std::mem::take(&mut line.rate.0));
@@ -498,7 +498,7 @@ impl<P: EnginePort> Calls<P> {
         let line = self.lines.get_mut(&key);
         if let Some(Line { closing: Some(closing), broken, .. }) = line {
             closing.conn_open = false;
-            closing.returned = socket.and_then(ConnSocket::into_fd).filter(|_| broken.is_none());
+            closing.returned = socket.filter(|_| broken.is_none());
         }
         self.look_closed(key);
     }

@@ -148,7 +148,7 @@ impl EnginePort for Script {
 fn the_name_of_a_connection_that_is_dropped_while_it_comes_back_is_free_once() {
     let mut calls = Calls::new(vec![Script::default()], Bounds { streams: 9, conns: 1, max_rate: None });
     let open = |calls: &mut Calls<Script>| {
-        let fd = UnixStream::pair().unwrap().0.into();
+        let fd = OwnedFd::from(UnixStream::pair().unwrap().0).into();
         calls.open(0, Dest::Bytes { conn: () }, Some(fd))
     };
     let key = open(&mut calls).map_err(|(refused, _)| refused).unwrap();

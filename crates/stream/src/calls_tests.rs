@@ -191,7 +191,7 @@ impl World {
 
     fn open(&mut self, stream: &mut StreamContext) -> Key {
         let transport = &mut stream.transport;
-        self.calls.open(0, transport.dest, transport.fd.take()).map_err(|(refused, _)| refused).unwrap()
+        self.calls.open(0, transport.dest, transport.socket.take()).map_err(|(refused, _)| refused).unwrap()
     }
 
     fn begin(&mut self, key: Key, stream: &mut StreamContext) -> RunSerial {
@@ -443,7 +443,7 @@ fn runs_are_refused_beyond_the_rate_and_the_places_and_accepted_when_there_is_ro
     assert_eq!(world.calls.used(), BitRate(0));
     world.open(&mut one);
     // Connections have places of their own.
-    let pair = || OwnedFd::from(UnixStream::pair().unwrap().0);
+    let pair = || ConnSocket::from(OwnedFd::from(UnixStream::pair().unwrap().0));
     let dest = Dest::Bytes { conn: () };
     world.calls.open(0, dest, Some(pair())).map_err(|(refused, _)| refused).unwrap();
     assert!(matches!(

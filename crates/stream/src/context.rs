@@ -12,6 +12,8 @@ use millrace_core::limits::{MAX_AHEAD_MS, MAX_SCALE_PERMILLE};
 use millrace_core::time::Instant;
 use millrace_core::units::BitRate;
 use millrace_engine::{Media, Step};
+use millrace_offload::command::ConnSocket;
+use millrace_offload::toe::TcpStream;
 
 use crate::calls::{Ended, Plan};
 use crate::outcome::{OpenError, Outcome, Position, Refused};
@@ -21,7 +23,7 @@ use crate::source::{Opened, Place, Source, Wire};
 /// How packets are carried, and to where.
 pub struct Transport {
     pub(crate) dest: Dest<()>,
-    pub(crate) fd: Option<OwnedFd>,
+    pub(crate) socket: Option<ConnSocket>,
     wire: Option<Wire>,
 }
 
@@ -29,24 +31,49 @@ impl Transport {
     /// RTP in UDP (RFC 2250) from the engine's port. With `rtcp_port`, a port of the same address, sender reports go there, and a run that has sent everything
     /// ends with a BYE, two and a half seconds behind its last packet.
     pub fn udp_rtp(to: SocketAddr, rtcp_port: Option<u16>) -> Self {
-        Self { dest: Dest::udp(to, rtcp_port), fd: None, wire: Some(Wire::Rtp) }
+        Self { dest: Dest::udp(to, rtcp_port), socket: None, wire: Some(Wire::Rtp) }
     }
 
     /// Datagrams with nothing but the source's bytes in them.
     pub fn udp(to: SocketAddr) -> Self {
-        Self { dest: Dest::udp(to, None), fd: None, wire: Some(Wire::Raw) }
+        Self { dest: Dest::udp(to, None), socket: None, wire: Some(Wire::Raw) }
     }
 
     /// The source's bytes in a connected TCP socket. The engine writes to it until the context is [finished](StreamContext::finish), which gives it
     /// back alive, or dropped, which closes it; a duplicate of the descriptor may read meanwhile.
     pub fn tcp(connection: impl Into<OwnedFd>) -> Self {
-        Self { dest: Dest::Bytes { conn: () }, fd: Some(connection.into()), wire: None }
+        Self::bytes(connection.into().into())
     }
 
     /// RTP and RTCP in the frames of an RTSP connection (RFC 2326 section 10.12), else as [`Transport::tcp`].
     pub fn interleaved(connection: impl Into<OwnedFd>, rtp_channel: u8, rtcp_channel: u8) -> Self {
+        Self::frames(connection.into().into(), rtp_channel, rtcp_channel)
+    }
+
+    /// The source's bytes in a connection of the stream engine's offload engine ([`StreamEngine::start_offload`](crate::StreamEngine::start_offload)).
+    /// They leave from where they lie in memory. The socket stays its owner's, who reads from it meanwhile, writes again when the context is
+    /// [finished](StreamContext::finish) or dropped, and closes it.
+    pub fn offload(connection: &TcpStream) -> Self {
+        Self::bytes(connection.engine_socket().into())
+    }
+
+    /// RTP and RTCP in the frames of an RTSP connection of the offload engine, else as [`Transport::offload`].
+    pub fn offload_interleaved(connection: &TcpStream, rtp_channel: u8, rtcp_channel: u8) -> Self {
+        Self::frames(connection.engine_socket().into(), rtp_channel, rtcp_channel)
+    }
+
+    fn bytes(socket: ConnSocket) -> Self {
+        Self { dest: Dest::Bytes { conn: () }, socket: Some(socket), wire: None }
+    }
+
+    fn frames(socket: ConnSocket, rtp_channel: u8, rtcp_channel: u8) -> Self {
         let dest = Dest::Interleaved { conn: (), rtp_channel, rtcp_channel };
-        Self { dest, fd: Some(connection.into()), wire: Some(Wire::Rtp) }
+        Self { dest, socket: Some(socket), wire: Some(Wire::Rtp) }
+    }
+
+    /// Whether only the loop that turns the offload engine can send there.
+    pub(crate) fn is_offloaded(&self) -> bool {
+        matches!(self.socket, Some(ConnSocket::Engine(_)))
     }
 
     fn is_bytes(&self) -> bool {

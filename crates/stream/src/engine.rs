@@ -24,6 +24,7 @@ use millrace_offload::handle::{EngineConfig, EngineHandle, ThreadConfig};
 use millrace_offload::hugepage::PageRegion;
 use millrace_offload::idle::IdlePolicy;
 use millrace_offload::load::LoopSheets;
+use millrace_offload::toe::{Device, Engine, EngineSettings, EngineTx, Seat};
 use millrace_offload::{GsoMode, KernelTx, KernelTxConfig, UdpPorts, bind_ports};
 use millrace_store::cache::{Cache, CacheConfig, CacheHandle, ReadyTitle};
 use millrace_store::transform::{Derivation, NamedTransform, Transforms};
@@ -101,6 +102,9 @@ impl StreamEngineConfig {
     }
 }
 
+/// The loop that turns the offload engine.
+const OFFLOADED: usize = 0;
+
 /// How busy the core of an engine is.
 #[derive(Default)]
 struct Busy {
@@ -167,9 +171,9 @@ impl Shared {
             return Err(Refused::AddressFamily.into());
         }
         let key = self.with(|calls| {
-            let engine = calls.next_engine()?;
-            calls.open(engine, transport.dest, transport.fd.take()).map_err(|(refused, fd)| {
-                transport.fd = fd;
+            let engine = if transport.is_offloaded() { OFFLOADED } else { calls.next_engine()? };
+            calls.open(engine, transport.dest, transport.socket.take()).map_err(|(refused, socket)| {
+                transport.socket = socket;
                 RunError::Refused(refused)
             })
         })?;
@@ -201,6 +205,8 @@ pub struct StreamEngine {
     cache: Arc<Cache>,
     transforms: Transforms,
     buffers: Mutex<Vec<Weak<Inner>>>,
+    /// Where an offload engine is put; `None`: there has been one.
+    seat: Mutex<Option<Seat>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -226,7 +232,7 @@ impl StreamEngine {
             config.ipv4.map(|address| bind(address.into())).transpose()?,
             config.ipv6.map(|address| bind(address.into())).transpose()?,
         ];
-        let engines = start_engines(config, &mut udp, handles, &bells)?;
+        let (engines, seat) = start_engines(config, &mut udp, handles, &bells)?;
         let watch = Watch::new().map_err(system("a descriptor to watch others"))?;
         let wake = EventBell::new().map_err(system("a descriptor for its events"))?;
         // It is watched all the time.
@@ -260,7 +266,48 @@ impl StreamEngine {
             .spawn(move || events::run(&heard, &receivers))
             .map_err(system("a thread for its events"))?;
         let transforms = config.transforms.clone();
-        Ok(Self { shared, cache, transforms, buffers: Mutex::default(), thread: Some(thread) })
+        let (buffers, seat) = (Mutex::default(), Mutex::new(seat));
+        Ok(Self { shared, cache, transforms, buffers, seat, thread: Some(thread) })
+    }
+
+    /// Starts an offload engine, a TCP of this program's own on a device of its own ([`millrace_offload::toe`]), whose connections can be
+    /// [transports](Transport::offload) of runs: what a run sends there leaves from the cache's memory, without a copy and without the
+    /// kernel's TCP. The first loop turns it beside its streams. It ends when what this returns is dropped, and with this stream engine.
+    ///
+    /// ```no_run
+    /// # use millrace_stream::{StreamContext, StreamEngine, Transport, toe};
+    /// # fn f(engine: &StreamEngine, device: Box<dyn toe::Device>) -> Result<(), Box<dyn std::error::Error>> {
+    /// let film = engine.transport_stream("film.ts".as_ref())?;
+    /// let offload = engine.start_offload(&toe::EngineSettings::new(&[("10.0.0.1".parse()?, 24)]), device)?;
+    /// let host = offload.attach()?; // on each thread that has sockets
+    /// let listener = toe::TcpListener::bind(&host, "10.0.0.1:80".parse()?)?;
+    /// let (viewer, _) = listener.accept()?;
+    /// let mut stream = StreamContext::new(Transport::offload(&viewer), &film)?;
+    /// // A run ends when the viewer says something: there are no other sockets on this host that anybody writes to.
+    /// host.arm();
+    /// stream.control(&host.readiness())?;
+    /// let outcome = engine.run(&mut stream)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// A setting that cannot be, no descriptors; there has been one: names of its connections must not reach those of another.
+    pub fn start_offload(
+        &self,
+        settings: &EngineSettings,
+        device: Box<dyn Device>,
+    ) -> Result<Engine, OpenError> {
+        let mut seat = self.seat.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(free) = seat.as_mut() else {
+            let what = "a stream engine has one offload engine, once: start another stream engine";
+            return Err(OpenError::Config(what.into()));
+        };
+        let engine = free
+            .start(settings, device)
+            .map_err(|source| OpenError::System { what: "an offload engine", source })?;
+        *seat = None;
+        Ok(engine)
     }
 
     /// A title of a volume.
@@ -362,7 +409,8 @@ fn start_engines(
     udp: &mut [Option<UdpPorts>; 2],
     handles: Vec<CacheHandle>,
     bells: &[Arc<EventBell>],
-) -> Result<Vec<EngineHandle>, OpenError> {
+) -> Result<(Vec<EngineHandle>, Option<Seat>), OpenError> {
+    let mut seat = None;
     let start = |(number, (handle, bell)): (usize, (CacheHandle, &Arc<EventBell>))| {
         let [v4, v6] = udp.each_mut().map(|ports| ports.as_mut().and_then(|ports| ports.senders.pop()));
         let conns = config.streams.min(MAX_CONNS_PER_ENGINE);
@@ -376,8 +424,16 @@ fn start_engines(
         };
         let cpu = config.cpus.get(number).copied();
         let thread = ThreadConfig { number, cpu, idle: config.idle, busy_burst_ns: BUSY_BURST_NS };
-        EngineHandle::start(thread, engine, MonotonicClock, handle, tx, Arc::clone(bell))
-            .map_err(|source| OpenError::System { what: "a thread for a loop", source })
+        let bell = Arc::clone(bell);
+        let started = if number == OFFLOADED {
+            let (tx, free) = EngineTx::with_seat(tx, conns, Arc::clone(&bell));
+            seat = Some(free);
+            EngineHandle::start(thread, engine, MonotonicClock, handle, tx, bell)
+        } else {
+            EngineHandle::start(thread, engine, MonotonicClock, handle, tx, bell)
+        };
+        started.map_err(|source| OpenError::System { what: "a thread for a loop", source })
     };
-    handles.into_iter().zip(bells).enumerate().map(start).collect()
+    let engines = handles.into_iter().zip(bells).enumerate().map(start).collect::<Result<_, _>>()?;
+    Ok((engines, seat))
 }

@@ -46,6 +46,7 @@
 //! | --- | --- |
 //! | `stream_eng_ctx` | [`StreamContext`] |
 //! | data connection: transport mode and descriptor | [`Transport`] |
+//! | a TCP offload engine that works with the stream engine, section 5 | [`StreamEngine::start_offload`], [`Transport::offload`] |
 //! | source of type FILE, starting and stopping offset | [`StreamEngine::transport_stream`], [`StreamEngine::plain_file`], [`StreamEngine::title`]; [`StreamContext::start_at`], [`StreamContext::stop_at`] |
 //! | source of type BUFFER, length, circular or not, end position | [`Buffer`], [`BufferWriter`] |
 //! | transmission interval | the media times of a transport stream; [`Pace::every`] for other files; the rate of a buffer |
@@ -82,8 +83,12 @@ pub use source::{Place, Source};
 
 /// Bit rates.
 pub use millrace_core::units::BitRate;
+/// What a connection comes back as.
+pub use millrace_offload::command::ConnSocket as Connection;
 /// How loops wait.
 pub use millrace_offload::idle::IdlePolicy;
+/// The offload engine of [`StreamEngine::start_offload`], its devices and its sockets.
+pub use millrace_offload::toe;
 /// What titles can be transformed by.
 pub use millrace_store::transform::Transforms;
 /// What a volume is, and the words of its interface.

@@ -1,7 +1,6 @@
 //! One run, as a future: begun when it is polled first, ended when the engine says so, or at once when it is dropped.
 
 use std::future::{Future, poll_fn};
-use std::os::fd::OwnedFd;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,6 +11,7 @@ use millrace_core::ids::RunSerial;
 use millrace_core::limits::stream::HAND_BACK;
 use millrace_core::seam::Clock;
 use millrace_offload::clock::MonotonicClock;
+use millrace_offload::command::ConnSocket;
 
 use crate::calls::Key;
 use crate::context::StreamContext;
@@ -134,12 +134,12 @@ impl Drop for Run<'_> {
 
 impl StreamContext {
     /// Ends the stream. A connection comes back when it has taken all that was sent; `None` if there is none, if it broke, or if that took longer than ten
-    /// seconds: then it is closed.
+    /// seconds: then it is closed. One of the offload engine comes back by its name: its owner has the socket, and may write to it again.
     ///
     /// # Errors
     /// [`RunError::ShutDown`]
-    pub fn finish(mut self) -> Result<Option<OwnedFd>, RunError> {
-        let Some(line) = self.line.take() else { return Ok(self.transport.fd.take()) };
+    pub fn finish(mut self) -> Result<Option<ConnSocket>, RunError> {
+        let Some(line) = self.line.take() else { return Ok(self.transport.socket.take()) };
         line.shared.with(|calls| calls.close(line.key, true));
         let back = poll_fn(|cx| line.shared.with(|calls| calls.poll_closed(line.key, cx.waker())));
         let until = MonotonicClock.now() + HAND_BACK;
@@ -148,8 +148,8 @@ impl StreamContext {
     }
 
     /// The same as a future, without a limit. Dropped, it closes the connection.
-    pub async fn finish_async(mut self) -> Option<OwnedFd> {
-        let Some(line) = self.line.take() else { return self.transport.fd.take() };
+    pub async fn finish_async(mut self) -> Option<ConnSocket> {
+        let Some(line) = self.line.take() else { return self.transport.socket.take() };
         line.shared.with(|calls| calls.close(line.key, true));
         poll_fn(|cx| line.shared.with(|calls| calls.poll_closed(line.key, cx.waker()))).await
     }

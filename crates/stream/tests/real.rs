@@ -15,8 +15,8 @@ use millrace_store::ingest::{IngestOptions, ingest};
 use millrace_store::transform::{Block, Derivation, timeline_of};
 use millrace_store::volume::TitleInfo;
 use millrace_stream::{
-    Assembly, BitRate, Buffer, OpenError, Outcome, Pace, Place, Reason, RunError, Source, StreamContext,
-    StreamEngine, StreamEngineConfig, Transforms, Transport, Volume, WhenFull,
+    Assembly, BitRate, Buffer, Connection, OpenError, Outcome, Pace, Place, Reason, RunError, Source,
+    StreamContext, StreamEngine, StreamEngineConfig, Transforms, Transport, Volume, WhenFull,
 };
 use support::{film, noise};
 
@@ -78,7 +78,8 @@ fn a_message_ends_the_run_is_left_unread_and_the_next_goes_on() {
     commander.write_all(b"x").unwrap();
     let outcome = engine.run(stream.start_at(Place::START)).unwrap();
     assert_eq!(outcome.reason, Reason::Control);
-    let mut back = TcpStream::from(stream.finish().unwrap().expect("the connection"));
+    let back = stream.finish().unwrap().and_then(Connection::into_fd);
+    let mut back = TcpStream::from(back.expect("the connection"));
     back.write_all(b"tail").unwrap();
     drop(back);
     let got = reader.join().unwrap();
