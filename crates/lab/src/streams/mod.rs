@@ -319,6 +319,11 @@ pub(crate) fn title_path(media: &Media) -> PathBuf {
     media::path(&media.dir, Transport::Tcp, 0)
 }
 
+/// The volume that the first title is in, and its name there.
+pub(crate) fn title_of(media: &Media) -> (PathBuf, String) {
+    (media::store(&media.dir), media::name(0))
+}
+
 /// The monotonic clock.
 pub(crate) fn now_ns() -> u64 {
     MonotonicClock.now().0

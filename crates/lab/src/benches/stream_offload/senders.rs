@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use millrace_offload::toe::{Engine, EngineSettings, PairSettings, TcpStream};
 
+use super::inside;
 use crate::benches::toe::peer::Readers;
 use crate::benches::toe::rig::{HOST, Offload, Places, Rig, become_};
 use crate::frame::Options;
@@ -21,7 +22,7 @@ use crate::proc;
 use crate::streams::{Blocks, Media, now_ns, sleep_until, title_path};
 
 /// Threads that send.
-const SENDER: &str = "bench-strm";
+pub(super) const SENDER: &str = "bench-strm";
 const PORT: u16 = 7500;
 /// A loop wakes no oftener than this: what is due meanwhile goes together.
 const TICK_NS: u64 = 1_000_000;
@@ -38,11 +39,18 @@ pub(super) enum Case {
     LoopKernel,
     LoopEngine,
     StreamEngine,
+    Inside,
 }
 
 impl Case {
-    pub(super) const ALL: [Self; 5] =
-        [Self::EachKernel, Self::EachEngine, Self::LoopKernel, Self::LoopEngine, Self::StreamEngine];
+    pub(super) const ALL: [Self; 6] = [
+        Self::EachKernel,
+        Self::EachEngine,
+        Self::LoopKernel,
+        Self::LoopEngine,
+        Self::StreamEngine,
+        Self::Inside,
+    ];
 
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -51,11 +59,12 @@ impl Case {
             Self::LoopKernel => "one loop, kernel",
             Self::LoopEngine => "one loop, engine's sockets",
             Self::StreamEngine => "this program's stream engine, kernel",
+            Self::Inside => "this program's stream engine in the offload engine",
         }
     }
 
     fn is_engine(self) -> bool {
-        matches!(self, Self::EachEngine | Self::LoopEngine)
+        matches!(self, Self::EachEngine | Self::LoopEngine | Self::Inside)
     }
 
     fn is_each(self) -> bool {
@@ -95,12 +104,14 @@ pub(super) fn carry(
 ) -> anyhow::Result<Seen> {
     let places = if case.is_engine() { Places::apart() } else { Places::together() };
     rig.offload(Offload::Off, Offload::Off)?;
-    let engine = if case.is_engine() {
-        let pairs = if case.is_each() { count } else { 1 };
-        Some(rig.engine(options.tun, |settings| size(settings, pairs, count, places.engine))?)
-    } else {
-        None
-    };
+    let pairs = if case.is_each() { count } else { 1 };
+    let change = |settings: &mut EngineSettings| size(settings, pairs, count, places.engine);
+    let (mut engine, mut parts) = (None, None);
+    match case {
+        Case::EachEngine | Case::LoopEngine => engine = Some(rig.engine(options.tun, change)?),
+        Case::Inside => parts = Some(rig.engine_parts(options.tun, change)?),
+        Case::EachKernel | Case::LoopKernel | Case::StreamEngine => {}
+    }
     rig.place(&places)?;
     let rig = &*rig;
     let (own, viewers) = rig.ends(case.is_engine())?;
@@ -111,18 +122,26 @@ pub(super) fn carry(
             let at = SocketAddr::new(own, PORT);
             let child = Started::start(options, media, at, count)?;
             let viewers = Viewers::call(rig, at, &places, count)?;
-            return measure(rig, case, media, &viewers, (count, length), child.0.id(), "");
+            let threads = Threads { pid: child.0.id(), host: &[""], engine: &[] };
+            return measure(rig, case, media, &viewers, (count, length), threads);
         }
         let at = SocketAddr::new(viewers, PORT);
         let viewers = Viewers::listen(rig, at, &places, count)?;
         let (engine, stop) = (engine.as_ref(), &stop);
+        let work = Work { at, media, count, cpu: places.app, stop };
+        if let Some(parts) = parts {
+            let (host, engine) = (&inside::HOST_THREADS, &inside::ENGINE_THREADS);
+            let threads = Threads { pid: std::process::id(), host, engine };
+            let measure = || measure(rig, case, media, &viewers, (count, length), threads);
+            return inside::send(work, parts, places.engine, measure);
+        }
         std::thread::scope(|scope| {
-            let work = Work { at, media, count, cpu: places.app, stop };
             let senders: Vec<_> = match case.is_each() {
                 true => (0..count).map(|index| scope.spawn(move || each(work, engine, index))).collect(),
                 false => vec![scope.spawn(move || in_loop(work, engine))],
             };
-            let seen = measure(rig, case, media, &viewers, (count, length), std::process::id(), SENDER);
+            let threads = Threads { pid: std::process::id(), host: &[SENDER], engine: &[] };
+            let seen = measure(rig, case, media, &viewers, (count, length), threads);
             stop.store(true, Ordering::Relaxed);
             for sender in senders {
                 sender.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
@@ -150,17 +169,17 @@ fn size(settings: &mut EngineSettings, pairs: u32, count: u32, cpu: usize) {
 
 /// What senders need to know.
 #[derive(Clone, Copy)]
-struct Work<'a> {
-    at: SocketAddr,
-    media: &'a Media,
-    count: u32,
-    cpu: usize,
+pub(super) struct Work<'a> {
+    pub(super) at: SocketAddr,
+    pub(super) media: &'a Media,
+    pub(super) count: u32,
+    pub(super) cpu: usize,
     stop: &'a AtomicBool,
 }
 
 impl Work<'_> {
     /// When a stream's first block is due: they are evenly spread over an interval.
-    fn first_due_ns(&self, index: u32) -> u64 {
+    pub(super) fn first_due_ns(&self, index: u32) -> u64 {
         let interval = self.media.blocks.interval_ns;
         now_ns() + interval + interval * u64::from(index) / u64::from(self.count)
     }
@@ -287,7 +306,8 @@ impl Started {
     fn start(options: &Options, media: &Media, at: SocketAddr, count: u32) -> anyhow::Result<Self> {
         let Blocks { datagram_bytes, datagrams, interval_ns } = media.blocks;
         let mut command = Command::new(&options.program);
-        command.args(["bench-stream", "engine", "--transport", "tcp", "--titles", "1"]);
+        // In the bursts of the library call, which the same engine inside the offload engine has too.
+        command.args(["bench-stream", "engine", "--usual", "--transport", "tcp", "--titles", "1"]);
         command.arg("--dir").arg(&media.dir);
         for (name, value) in [
             ("--datagram-bytes", datagram_bytes.to_string()),
@@ -364,34 +384,52 @@ impl Drop for Viewers {
     }
 }
 
-/// Looks at everything twice. The senders are the threads of `pid` whose names begin with `name`.
+/// Threads of process `pid`, by what their names begin with: those of the host, and those that do the work of an engine beside its own.
+#[derive(Clone, Copy)]
+struct Threads<'a> {
+    pid: u32,
+    host: &'a [&'a str],
+    engine: &'a [&'a str],
+}
+
+impl Threads<'_> {
+    fn cpu_ns(&self, names: &[&str]) -> anyhow::Result<u64> {
+        names.iter().map(|name| proc::cpu_ns(self.pid, name)).sum()
+    }
+
+    fn waits(&self) -> anyhow::Result<u64> {
+        self.host.iter().map(|name| proc::switches(self.pid, name).map(|(waits, _)| waits)).sum()
+    }
+}
+
+/// Looks at everything twice.
 fn measure(
     rig: &Rig,
     case: Case,
     media: &Media,
     viewers: &Viewers,
     (count, length): (u32, Duration),
-    pid: u32,
-    name: &str,
+    threads: Threads<'_>,
 ) -> anyhow::Result<Seen> {
     viewers.wait()?;
     sleep(SETTLE);
     let look = || -> anyhow::Result<_> {
-        let (senders, waits) = (proc::cpu_ns(pid, name)?, proc::switches(pid, name)?.0);
-        Ok((Instant::now(), rig.look()?, senders, waits, viewers.0.bytes()))
+        let (host, engine) = (threads.cpu_ns(threads.host)?, threads.cpu_ns(threads.engine)?);
+        Ok((Instant::now(), rig.look()?, host, engine, threads.waits()?, viewers.0.bytes()))
     };
     let before = look()?;
     sleep(length);
     let after = look()?;
     let used = after.1.since(&before.1);
     let wall_s = (after.0 - before.0).as_secs_f64();
-    let bytes = after.4 - before.4;
+    let bytes = after.5 - before.5;
     if bytes == 0 {
         bail!("{}: nothing has arrived", case.name());
     }
     let percent = |ns: u64| ns as f64 / bytes as f64 * 12.5;
     let senders = after.2.saturating_sub(before.2);
-    let (engine, interface) = (percent(used.engine_ns), percent(used.napi_ns));
+    let (engine, interface) =
+        (percent(used.engine_ns + after.3.saturating_sub(before.3)), percent(used.napi_ns));
     let host = percent(senders) + if case.is_engine() { 0.0 } else { interface };
     let rate = media.blocks.rate().0;
     Ok(Seen {
@@ -399,7 +437,7 @@ fn measure(
         engine,
         interface,
         total: percent(senders) + engine + interface,
-        waits_per_s: after.3.saturating_sub(before.3) as f64 / wall_s,
+        waits_per_s: after.4.saturating_sub(before.4) as f64 / wall_s,
         delivered: bytes as f64 * 8.0 / (rate as f64 * f64::from(count) * wall_s),
         rate,
     })

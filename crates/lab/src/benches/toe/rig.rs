@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use millrace_netio::xdp::XdpRawConfig;
-use millrace_offload::toe::{Engine, EngineSettings, TunDevice, XdpDevice};
+use millrace_offload::toe::{Device, Engine, EngineSettings, TunDevice, XdpDevice};
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -185,22 +185,36 @@ impl Rig {
         tun: bool,
         change: impl FnOnce(&mut EngineSettings) + Send,
     ) -> anyhow::Result<Engine> {
+        let (settings, device) = self.engine_parts(tun, change)?;
+        Ok(Engine::start(&settings, device)?)
+    }
+
+    /// What an engine there is made of.
+    ///
+    /// # Errors
+    /// As [`Rig::engine`].
+    pub(in crate::benches) fn engine_parts(
+        &mut self,
+        tun: bool,
+        change: impl FnOnce(&mut EngineSettings) + Send,
+    ) -> anyhow::Result<(EngineSettings, Box<dyn Device>)> {
         if tun {
             let (namespace, tun) = kernel_at(KERNEL_IP)?;
             self.tun = Some(namespace);
             let mut settings = EngineSettings::new(&[(OUR_IP.into(), 24)]);
             change(&mut settings);
-            return Ok(Engine::start(&settings, Box::new(TunDevice::new(tun)))?);
+            return Ok((settings, Box::new(TunDevice::new(tun))));
         }
         self.tun = None;
         let device = self.devices[0].clone();
-        let engine = self.host(move || -> std::io::Result<Engine> {
+        let parts = self.host(move || -> std::io::Result<(EngineSettings, XdpDevice)> {
             let mut settings = EngineSettings::new(&[(ENGINE_IP.into(), 24)]).on_ethernet(&device)?;
             change(&mut settings);
             let xdp = XdpDevice::open(&XdpRawConfig::new(&device), &settings.interface)?;
-            Engine::start(&settings, Box::new(xdp))
+            Ok((settings, xdp))
         })?;
-        Ok(engine?)
+        let (settings, xdp) = parts?;
+        Ok((settings, Box::new(xdp)))
     }
 
     /// Address of the measured host, of its kernel or its engine, and of the peer.
