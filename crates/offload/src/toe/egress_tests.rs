@@ -462,18 +462,21 @@ fn a_connection_goes_to_the_loop_and_back() {
         assert_eq!(rig.near.write(here, &[IoSlice::new(&mine)]).unwrap(), Some(20_000));
         rig.due.extend_from_slice(&mine);
         rig.tx.add_conn(CONN, rig.name.into()).unwrap();
+        rig.write_control(b"a reply in the same turn");
         assert_eq!(rig.tx.add_conn(ConnId(4), rig.name.into()), Err(libc::EBUSY));
         // What the host gives now is nobody's.
         let before = rig.engine().counters.rejected;
         rig.near.inject(&crate::toe::record::Request::Send { socket: here, offset: 0, bytes: 9 }.encode());
         rig.turn();
         assert_eq!(rig.engine().counters.rejected, before + 1);
+        assert!(!rig.near.is_flushed(here).unwrap(), "what loops gave before counts for nothing");
         let mut skip = 0;
         while skip < PACKETS {
             skip += rig.send_patched(&lease, skip, round);
             rig.turn();
         }
-        // Of the host all is acknowledged while the loop still has something under way.
+        // Of the host all is acknowledged while the loop may still have something under way.
+        rig.until(|rig| rig.near.is_flushed(here).unwrap().then_some(()));
         assert!(rig.tx.return_conn(CONN) && rig.tx.return_conn(CONN));
         let (conn, socket) = rig.tx.poll_conn_returned().unwrap();
         assert!(conn == CONN && matches!(socket, ConnSocket::Engine(name) if name == rig.name));
@@ -489,6 +492,47 @@ fn a_connection_goes_to_the_loop_and_back() {
     rig.near.close(here, false);
     rig.until(|rig| (rig.near.unused().1 == 64).then_some(()));
     assert_eq!(rig.leases(), 0);
+}
+
+/// The stack has no room for all that the host has written: the loop's bytes wait for that.
+#[test]
+fn what_the_host_has_written_goes_first_however_long_it_waits() {
+    let film = Film::new(rtp(), &[]);
+    let lease = film.lease();
+    let mut rig = Rig::accepted(|settings| settings.stack.host_pages = 16);
+    let here = rig.sockets[0];
+    let mine = vec![7; 100_000];
+    let given = rig.near.write(here, &[IoSlice::new(&mine)]).unwrap().unwrap();
+    assert!(given > 16 * 2048, "{given} bytes are no more than the stack takes");
+    rig.due.extend_from_slice(&mine[..given]);
+    rig.tx.add_conn(CONN, rig.name.into()).unwrap();
+    assert_eq!(rig.send_patched(&lease, 0, 1), 0);
+    let mut skip = 0;
+    rig.until(|rig| {
+        if skip < PACKETS {
+            skip += rig.send_patched(&lease, skip, 1);
+        }
+        rig.read();
+        (skip == PACKETS && rig.got.len() == rig.due.len()).then_some(())
+    });
+    assert!(rig.got == rig.due, "other bytes came than were sent");
+}
+
+/// What has happened to a connection and was not told yet is not told of the next one of its name.
+#[test]
+fn news_of_a_connection_do_not_reach_the_next_one() {
+    let mut rig = Rig::new();
+    let before = rig.sockets[0];
+    rig.connect();
+    rig.near.close(before, false);
+    rig.now = rig.now.plus_ns(STEP_NS);
+    rig.tx.tend(rig.now);
+    rig.tx.remove_conn(CONN);
+    rig.tx.add_conn(CONN, rig.name.into()).unwrap();
+    rig.tx.flush_conns();
+    assert_eq!(rig.tx.poll_conn_gone(), None);
+    rig.write_control(b"hello");
+    rig.read_all();
 }
 
 #[test]
@@ -648,6 +692,7 @@ fn what_is_given_to_a_viewer_who_stands_still_is_not_pinned_either() {
     // Somewhat more than its window, so that it stands still with room for more.
     for round in 0..6 {
         assert_eq!(rig.send_patched(&lease, 0, round), PACKETS);
+        (0..400).for_each(|_| rig.turn());
     }
     rig.until(|rig| (rig.leases() == 0).then_some(()));
     for round in 6..8 {
@@ -711,6 +756,16 @@ fn replies_have_pages_when_media_has_taken_the_rest_and_are_bounded() {
         panic!("it is full")
     };
     assert!(first < 39);
+    // What needs no page does not overtake what waits for one.
+    let behind = Payload::Wire { bytes: lease.wire(0, 9), segment: rtp().slot_bytes() };
+    let source = Some(Source { lease: &lease, place: 0 });
+    let batch = Batch(vec![
+        One { dest: INTERLEAVED, payload, source: None },
+        One { dest: INTERLEAVED, payload: behind, source },
+    ]);
+    let mut outcomes = [SendOutcome::Sent; 2];
+    rig.tx.send(&batch, &mut outcomes);
+    assert_eq!(outcomes, [SendOutcome::Blocked { taken: 0 }; 2]);
     assert_eq!(rig.tx.write_control(CONN, &[b'x'; 2000]), Ok(()));
     assert_eq!(rig.tx.write_control(CONN, &[b'x'; 65_000]), Err(libc::ENOBUFS));
     // Somebody else's pages are free again: it hears of that.

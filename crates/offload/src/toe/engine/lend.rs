@@ -151,6 +151,8 @@ impl Core {
         line.lent = Some(lent);
         // Frames leave in bursts already; waiting for more would only add delay (RFC 1122 section 4.2.3.4).
         self.stack.nagle(id, false, now);
+        // A reply of the loop goes behind what the host has said just before, and not only in the next turn.
+        self.move_bytes(socket, now);
         self.make_dirty(socket);
         Ok(Way { socket, conn })
     }
