@@ -108,6 +108,11 @@ pub const MAX_PACKET_PIECES: usize = 1 + MAX_PIECES;
 /// Bytes of a page for what the application wrote itself: an answer's header or a short message fits one, and it holds the largest
 /// segment of an Ethernet.
 pub const HOST_PAGE_BYTES: usize = 2048;
+/// Bytes of one descriptor of a range of an application's area: short writes that lie side by side share it, and what is acknowledged of it is
+/// stepped over at most so long.
+pub const MAX_AREA_RANGE_BYTES: u32 = 64 << 10;
+/// Longest payload of a segment: what IP's length field allows.
+pub const MAX_PAYLOAD_BYTES: usize = 65_535;
 /// Time without progress after which a connection's extents go back: two seconds are several retransmissions on any path that is worth
 /// serving, and less than it takes a cache under pressure to read its extents anew.
 pub const UNPIN_AFTER_NS: u64 = 2_000_000_000;

@@ -18,6 +18,7 @@ use millrace_core::limits::toe::{
     WAKE_BYTES,
 };
 use millrace_core::shared::{ENTRY_WORDS, RingConsumer, RingProducer, WORD_BYTES, Words};
+use millrace_tcp::send::Area;
 
 use crate::bell::EventBell;
 
@@ -209,6 +210,12 @@ impl EngineEnd {
         let requests = RingConsumer::new(&words, requests, 1).ok_or_else(too_small)?;
         let events = RingProducer::new(&words, events, 1).ok_or_else(too_small)?;
         Ok(Self { words, layout, requests, events, bell, doorbell: None })
+    }
+
+    /// The area that the host's bytes are sent from; `None`: there is no host.
+    pub(super) fn area(&self) -> Option<Area> {
+        let area = Area { words: self.words.clone(), first: self.layout.send, bytes: self.layout.send_bytes };
+        (area.bytes > 0).then_some(area)
     }
 
     /// The engine is no more: whoever waits is told.

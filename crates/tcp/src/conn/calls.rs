@@ -66,6 +66,23 @@ impl Connection {
         env.store.append_whole(&mut self.queue, parts)
     }
 
+    /// SEND of a range of an area.
+    pub(crate) fn send_area(
+        &mut self,
+        env: &mut Env<'_>,
+        area: u16,
+        at: u32,
+        bytes: u32,
+    ) -> Result<(), Refused> {
+        self.before_append(env);
+        env.store.append_area(&mut self.queue, area, at, bytes)
+    }
+
+    /// What is queued needs no area any more; false: some of it still does.
+    pub(crate) fn keep_areas(&mut self, env: &mut Env<'_>, reserve: u32) -> bool {
+        env.store.keep_areas(&mut self.queue, reserve)
+    }
+
     fn before_append(&mut self, env: &Env<'_>) {
         if self.queue.is_empty() && self.is_synchronized() {
             // What is queued now begins to wait now.

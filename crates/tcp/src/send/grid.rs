@@ -108,10 +108,10 @@ pub(crate) fn add_at(sum: u16, piece: u16, offset: u32) -> u16 {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Piece {
-    descriptor: u32,
-    at: u32,
-    bytes: u32,
+pub(super) struct Piece {
+    pub(super) descriptor: u32,
+    pub(super) at: u32,
+    pub(super) bytes: u32,
 }
 
 /// The payload of one segment, as places in descriptors.
@@ -124,6 +124,8 @@ pub struct Cut {
     descriptors: u8,
     /// No more fits, as the segment size and the grid have it: neither Nagle nor the silly window holds it back.
     is_full: bool,
+    /// Some of it is read from an area when it is sent.
+    is_staged: bool,
 }
 
 impl Cut {
@@ -140,6 +142,11 @@ impl Cut {
     /// Whether nothing more fits it.
     pub fn is_full(&self) -> bool {
         self.is_full
+    }
+
+    /// Whether some of it is of an area: then its payload lies where it stands only until the next one is asked for, and a device has to copy it.
+    pub fn is_staged(&self) -> bool {
+        self.is_staged
     }
 
     pub(super) fn first(&self) -> u32 {
@@ -194,8 +201,15 @@ impl Store {
 
     fn cut_by(&self, queue: &mut Queue, seq: Seq, mss: u32, most: u32, is_exact: bool) -> Cutting {
         let Some((mut index, mut at)) = self.locate(queue, seq) else { return Cutting::Empty };
-        let mut cut =
-            Cut { seq, bytes: 0, pieces: Default::default(), count: 0, descriptors: 0, is_full: false };
+        let mut cut = Cut {
+            seq,
+            bytes: 0,
+            pieces: Default::default(),
+            count: 0,
+            descriptors: 0,
+            is_full: false,
+            is_staged: false,
+        };
         let mut natural = 0;
         let mut last = NONE;
         while let Some(descriptor) = self.descriptors.get(index as usize) {
@@ -223,6 +237,7 @@ impl Store {
                 cut.count += 1;
                 cut.bytes += bytes;
                 cut.descriptors += u8::from(index != last);
+                cut.is_staged |= matches!(descriptor.source, Source::Area { .. });
                 last = index;
             }
             natural += piece;
@@ -239,7 +254,7 @@ impl Store {
     /// Whether host bytes stand before a packet that finds no room of `room` bytes with them: they wait for it.
     fn belongs_to_next(&self, index: u32, at: u32, room: u32) -> bool {
         let Some(host) = self.descriptors.get(index as usize) else { return false };
-        if !matches!(host.source, Source::Host { .. } | Source::Head(_)) {
+        if !matches!(host.source, Source::Host { .. } | Source::Area { .. } | Source::Head(_)) {
             return false;
         }
         let left = room.saturating_sub(host.bytes - at);
@@ -270,11 +285,15 @@ impl Store {
     }
 
     /// What `cut` points at.
-    pub fn payload(&self, cut: &Cut) -> Payload<'_> {
+    pub fn payload(&mut self, cut: &Cut) -> Payload<'_> {
+        let pieces = &cut.pieces[..usize::from(cut.count)];
+        if cut.is_staged {
+            self.stage(pieces);
+        }
         let mut payload = Payload { bytes: cut.bytes, ..Payload::default() };
-        let mut offset = 0;
-        for piece in &cut.pieces[..usize::from(cut.count)] {
-            let Some((slice, sum)) = self.piece(piece) else { return Payload::default() };
+        let (mut offset, mut staged) = (0, 0);
+        for piece in pieces {
+            let Some((slice, sum)) = self.piece(piece, &mut staged) else { return Payload::default() };
             payload.slices[usize::from(payload.count)] = slice;
             payload.count += 1;
             payload.sum = add_at(payload.sum, sum, offset);
@@ -283,7 +302,8 @@ impl Store {
         payload
     }
 
-    fn piece(&self, piece: &Piece) -> Option<(&[u8], u16)> {
+    /// Bytes of a piece and their sum; of the stage `staged` bytes are those of pieces before it.
+    fn piece(&self, piece: &Piece, staged: &mut usize) -> Option<(&[u8], u16)> {
         let len = piece.bytes as usize;
         match &self.descriptors.get(piece.descriptor as usize)?.source {
             Source::Extent { held: Held::Lease(lease), place, skip, part } => {
@@ -295,6 +315,11 @@ impl Store {
             }
             Source::Host { page, at } => {
                 let bytes = self.host.read(*page, (at + piece.at) as usize, len);
+                Some((bytes, sum16(bytes)))
+            }
+            Source::Area { .. } => {
+                let bytes = self.areas.staged(*staged, len)?;
+                *staged += len;
                 Some((bytes, sum16(bytes)))
             }
             Source::Head(bytes) => {
@@ -316,7 +341,7 @@ fn piece_of(descriptor: &Descriptor, at: u32, room: u32, is_first: bool, is_exac
             // Where the grid would end the segment the rest comes from the packet all the same.
             Some(if is_exact && piece == 0 { left.min(room) } else { piece })
         }
-        Source::Host { .. } | Source::Head(_) => Some(left.min(room)),
+        Source::Host { .. } | Source::Area { .. } | Source::Head(_) => Some(left.min(room)),
         Source::Extent { .. } | Source::Free => None,
     }
 }

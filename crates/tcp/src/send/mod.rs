@@ -1,4 +1,4 @@
-//! The send queue: descriptors of ranges of leased extents and of host pages. There is no socket buffer: a segment points into what the
+//! The send queue: descriptors of ranges of leased extents, of areas of an application and of host pages. There is no socket buffer: a segment points into what the
 //! descriptors name, a retransmission does so again.
 //!
 //! ```text
@@ -15,7 +15,9 @@
 //! | --- | --- |
 //! | `grid` | where a segment ends, and its sum |
 //! | `host` | pages for what the application wrote itself |
+//! | `area` | ranges of memory that the application writes to |
 
+mod area;
 mod grid;
 mod host;
 
@@ -26,6 +28,8 @@ use millrace_core::prefetch::prefetch_all;
 use crate::limits::HOST_PAGE_BYTES;
 use crate::seq::Seq;
 
+pub use self::area::Area;
+use self::area::Areas;
 use self::grid::Geometry;
 pub use self::grid::{Cut, Cutting, Payload};
 use self::host::HostPages;
@@ -102,6 +106,11 @@ enum Source {
         page: u32,
         at: u32,
     },
+    /// Bytes of an area from `at` on.
+    Area {
+        area: u16,
+        at: u32,
+    },
     /// A few bytes before a range, in the descriptor itself.
     Head([u8; HEAD_BYTES]),
 }
@@ -170,6 +179,7 @@ pub struct Store {
     used: u32,
     leases: u32,
     host: HostPages,
+    areas: Areas,
 }
 
 impl Store {
@@ -195,6 +205,7 @@ impl Store {
             used: 0,
             leases: 0,
             host: HostPages::new(host_pages),
+            areas: Areas::default(),
         }
     }
 
@@ -401,7 +412,7 @@ impl Store {
         match std::mem::replace(&mut descriptor.source, Source::Free) {
             Source::Extent { held: Held::Lease(_), .. } => self.leases -= 1,
             Source::Host { page, .. } => self.host.give_back(page),
-            Source::Extent { .. } | Source::Head(_) | Source::Free => {}
+            Source::Extent { .. } | Source::Area { .. } | Source::Head(_) | Source::Free => {}
         }
         descriptor.next = self.free;
         self.free = index;

@@ -65,10 +65,10 @@ fn cut(store: &Store, queue: &mut Queue, seq: Seq, mss: u32, most: u32) -> Cut {
 }
 
 /// Cuts all of the queue in segments; their lengths. Bytes and sums are compared.
-fn cut_all(store: &Store, queue: &mut Queue, mss: u32, expected: &[u8]) -> Vec<u32> {
+fn cut_all(store: &mut Store, queue: &mut Queue, mss: u32, expected: &[u8]) -> Vec<u32> {
     let (mut seq, mut lengths, mut all) = (FIRST, Vec::new(), Vec::new());
     while seq != queue.end() {
-        let cut = cut(store, queue, seq, mss, u32::MAX);
+        let cut = cut(&*store, queue, seq, mss, u32::MAX);
         let payload = store.payload(&cut);
         let bytes = payload.slices().concat();
         assert_eq!(payload.bytes as usize, bytes.len());
@@ -90,11 +90,15 @@ fn a_segment_is_a_stored_packet() {
     let range = ExtentRange { place: 0, skip: 0, bytes: 19 * 1316 + 188, part: Part::Payloads };
     let all = expected(&lease, &range);
     store.append_extent(&mut queue, lease, range).unwrap();
-    let lengths = cut_all(&store, &mut queue, 1460, &all);
+    let lengths = cut_all(&mut store, &mut queue, 1460, &all);
     assert_eq!(lengths[..19], [1316; 19]);
     assert_eq!(lengths[19..], [188]);
-    assert_eq!(cut_all(&store, &mut queue, 8948, &all)[..2], [6 * 1316, 6 * 1316], "a jumbo takes several");
-    let small = cut_all(&store, &mut queue, 536, &all);
+    assert_eq!(
+        cut_all(&mut store, &mut queue, 8948, &all)[..2],
+        [6 * 1316, 6 * 1316],
+        "a jumbo takes several"
+    );
+    let small = cut_all(&mut store, &mut queue, 536, &all);
     assert_eq!(small[..6], [536, 536, 244, 536, 536, 244], "what does not fit is cut at the same places");
     assert_eq!(cut(&store, &mut queue, FIRST + 100, 536, 9_000).bytes(), 436, "whoever asks");
 }
@@ -139,7 +143,7 @@ fn odd_edges_frames_and_host_bytes_have_right_sums() {
                 store.append_extent(&mut queue, lease, range).unwrap();
                 assert_eq!(store.append_bytes(&mut queue, b"tail"), 4);
                 for mss in [1460, 1400, 536, 8948, 100] {
-                    cut_all(&store, &mut queue, mss, &all);
+                    cut_all(&mut store, &mut queue, mss, &all);
                 }
                 store.clear(&mut queue);
                 assert_eq!((store.used(), store.leases(), store.host_pages()), (0, 0, 0));
@@ -247,7 +251,7 @@ fn a_stalled_reader_pins_nothing_and_its_extent_is_asked_for_again() {
     let frame = store.handed(&again);
     store.returned(frame);
     assert_eq!(arena.leases(0), 1);
-    assert_eq!(cut_all(&store, &mut queue, 1460, &all).len(), 2);
+    assert_eq!(cut_all(&mut store, &mut queue, 1460, &all).len(), 2);
 }
 
 #[test]

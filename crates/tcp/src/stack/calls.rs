@@ -9,7 +9,7 @@ use millrace_core::time::Instant;
 use super::{ConnectionId, Event, Reply, Stack, Wanted};
 use crate::conn::{Connection, Env, Happened, Info, Marks, Reason, State};
 use crate::isn::initial_seq;
-use crate::send::{ExtentRange, Refused};
+use crate::send::{Area, ExtentRange, Refused};
 use crate::wire::FlowKey;
 
 /// Why a call was not done.
@@ -201,6 +201,41 @@ impl Stack {
         self.make_ready(id.number);
         self.settle(id.number, now, None);
         Ok(())
+    }
+
+    /// Ranges of area `number` are in this memory from now on; `None`: there is none. To be called only while no connection has any to send.
+    pub fn set_area(&mut self, number: u16, area: Option<Area>) {
+        self.shared.store.set_area(number, area);
+    }
+
+    /// SEND of a range of an area. Its bytes are not to be changed until they are acknowledged or kept ([`Stack::keep_areas`]), or the peer may get others.
+    ///
+    /// # Errors
+    /// Why nothing can be sent.
+    pub fn send_area(
+        &mut self,
+        id: ConnectionId,
+        area: u16,
+        at: u32,
+        bytes: u32,
+        now: Instant,
+    ) -> Result<(), CallError> {
+        self.may_send(id)?;
+        match self.with(id.number, now, |connection, env| connection.send_area(env, area, at, bytes)) {
+            Some(Err(Refused::Full)) => return Err(CallError::NoRoom),
+            Some(Err(Refused::Unfit)) => return Err(CallError::Unfit),
+            _ => {}
+        }
+        self.make_ready(id.number);
+        self.settle(id.number, now, None);
+        Ok(())
+    }
+
+    /// What a connection has still to send is copied from areas into pages, as far as more than `reserve` of them are free. False: some of it is
+    /// still in an area.
+    pub fn keep_areas(&mut self, id: ConnectionId, reserve: u32, now: Instant) -> bool {
+        let keep = |connection: &mut Connection, env: &mut Env<'_>| connection.keep_areas(env, reserve);
+        self.connection(id).is_none() || self.with(id.number, now, keep).unwrap_or(true)
     }
 
     fn may_send(&self, id: ConnectionId) -> Result<(), CallError> {

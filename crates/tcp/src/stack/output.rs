@@ -42,7 +42,7 @@ pub struct Out<'a> {
     /// How long ago its peer acknowledged something new or sent something new, in nanoseconds: until then the way there has worked.
     /// [`Out::NEVER`]: it has not, or the peer has said something else since.
     pub moved_ns: u64,
-    /// What to hand back when the device has read the payload, if it did not copy it ([`Stack::device_done`]).
+    /// What to hand back when the device has read the payload, if it did not copy it ([`Stack::device_done`]). `None`: it has to copy what there is of payload.
     pub frame: Option<Frame>,
 }
 
@@ -176,7 +176,9 @@ impl Stack {
         let Some(flow) = self.table.flow(number).copied() else { return true };
         let connection_id = self.id(number);
         let Some(connection) = self.slots[number as usize].connection.as_mut() else { return true };
-        let handed = plan.cut.map(|cut| self.shared.store.handed(&cut));
+        // What is staged lies there only now.
+        let lasting = plan.cut.filter(|cut| !cut.is_staged());
+        let handed = lasting.map(|cut| self.shared.store.handed(&cut));
         let frame = handed.map(|handed| Frame {
             connection: connection_id,
             seq: plan.head.seq,
@@ -193,9 +195,13 @@ impl Stack {
         if taken != Taken::Full {
             connection.commit(&mut self.shared.env(now), plan);
         }
-        // A FIN alone has no frame that anybody could hand back.
+        // Nor has a FIN alone a frame that anybody could hand back.
         if frame.is_none() && plan.seq_len() > 0 && taken != Taken::Full {
-            connection.sender_mut().device_done(&mut self.shared.records, plan.head.seq, 1);
+            connection.sender_mut().device_done(
+                &mut self.shared.records,
+                plan.head.seq,
+                plan.seq_len() as u16,
+            );
         }
         match (taken, frame) {
             (Taken::Copied, Some(frame)) => self.device_done(frame),

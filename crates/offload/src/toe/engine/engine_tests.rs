@@ -18,6 +18,8 @@ use crate::toe::record::{Choice, Fault, Request};
 
 #[path = "listen_tests.rs"]
 mod listening;
+#[path = "send_tests.rs"]
+mod sending;
 
 type Wire = Arc<Mutex<VecDeque<Vec<u8>>>>;
 

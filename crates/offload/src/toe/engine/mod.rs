@@ -297,8 +297,10 @@ impl Core {
         let pairs: Box<[Pair]> = ends.into_iter().map(|end| Pair::new(end, &settings.pair)).collect();
         let pairs_count = pairs.len();
         let sockets = pairs.iter().map(|pair| pair.places.len()).sum();
+        let mut stack = Stack::new(&settings.stack);
+        pairs.iter().enumerate().for_each(|(number, pair)| stack.set_area(number as u16, pair.end.area()));
         Ok(Self {
-            stack: Stack::new(&settings.stack),
+            stack,
             addresses: settings.interface.addresses.iter().map(|address| address.ip).collect(),
             interface,
             pairs,

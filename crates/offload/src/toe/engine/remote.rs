@@ -36,6 +36,7 @@ impl Core {
         if let Some(of) = self.pairs.get_mut(usize::from(pair)) {
             of.end = end;
             of.is_gone = false;
+            self.stack.set_area(pair, of.end.area());
         }
     }
 
@@ -86,6 +87,7 @@ impl Core {
                     std::mem::swap(&mut of.end.requests, &mut nobody.requests);
                     let end = std::mem::replace(&mut of.end, nobody);
                     of.empty();
+                    self.stack.set_area(pair, None);
                     self.counters.pairs_cleared += 1;
                     self.departed.push((pair, end));
                 }

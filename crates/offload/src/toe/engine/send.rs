@@ -1,10 +1,11 @@
-//! From a host's area to the stack: descriptors wait for the stack to have room; what was acknowledged is counted, and nobody is woken for it
-//! but a writer that has asked to be.
+//! From a host's area to the stack: ranges wait for the stack to have room. It reads them when it sends them, out of the area: a chunk is the host's
+//! again when it is acknowledged. What was acknowledged is counted, and nobody is woken for it but a writer that has asked to be. A socket that its host
+//! closes is the host's again at once, with its chunks: what is left of its bytes is copied into pages of the stack.
 
 use millrace_core::limits::toe::{CHUNK_BYTES, SEND_AHEAD_BYTES};
 use millrace_core::time::Instant;
 
-use super::lend::{RESERVE, has_descriptors};
+use super::lend::has_descriptors;
 use super::{Core, NONE, Pair, SocketId, What};
 use crate::toe::record::Event;
 
@@ -74,7 +75,8 @@ impl Descriptors {
 impl Core {
     /// Gives the stack of a line's bytes what it has room for.
     pub(super) fn move_bytes(&mut self, (pair, socket): SocketId, now: Instant) {
-        let Self { stack, pairs, counters, short, host_pages, .. } = self;
+        let reserve = self.reserve_pages();
+        let Self { stack, pairs, counters, short, .. } = self;
         let Pair { end, places, descriptors, .. } = &mut pairs[usize::from(pair)];
         let place = &mut places[socket as usize];
         let What::Line(line) = &mut place.what else { return };
@@ -86,17 +88,23 @@ impl Core {
         }
         while let Some(&Descriptor { offset, bytes, .. }) = descriptors.all.get(line.first as usize) {
             let ahead = SEND_AHEAD_BYTES.saturating_sub(stack.unacked_bytes(line.id));
-            let most = bytes.min(ahead).min(CHUNK_BYTES as u32) as usize;
+            let most = bytes.min(ahead);
             if most == 0 {
                 // Acknowledgments make room, and are told.
                 return;
             }
-            let has_pages = stack.store().free_host_pages() > *host_pages / RESERVE;
-            let mut copy = |at: usize, room: &mut [u8]| {
-                end.words.read(end.layout.send(offset) + at, room);
+            let taken = if line.closing.is_some() {
+                let has_pages = stack.store().free_host_pages() > reserve;
+                let mut copy = |at: usize, room: &mut [u8]| {
+                    end.words.read(end.layout.send(offset) + at, room);
+                };
+                let taken = if has_pages { stack.write_from(line.id, most, now, &mut copy) } else { Ok(0) };
+                taken.unwrap_or(0) as u32
+            } else {
+                let is_taken =
+                    has_descriptors(stack) && stack.send_area(line.id, pair, offset, most, now).is_ok();
+                if is_taken { most } else { 0 }
             };
-            let taken = if has_pages { stack.write_from(line.id, most, now, &mut copy) } else { Ok(0) };
-            let taken = taken.unwrap_or(0) as u32;
             line.taken += u64::from(taken);
             counters.sent_bytes += u64::from(taken);
             if taken == bytes {
@@ -108,8 +116,8 @@ impl Core {
             }
             let descriptor = &mut descriptors.all[line.first as usize];
             (descriptor.offset, descriptor.bytes) = (offset + taken, bytes - taken);
-            if (taken as usize) < most {
-                // No page is free, or the connection is about to be over, which will be told.
+            if taken < most {
+                // No descriptor or page is free, or the connection is about to be over, which will be told.
                 counters.short += 1;
                 if !std::mem::replace(&mut place.is_short, true) {
                     short.push_back((pair, socket));
@@ -117,6 +125,22 @@ impl Core {
                 return;
             }
         }
+    }
+
+    /// What the stack has of a line's bytes is its own: their chunks can be the host's again. False: there are not pages enough for that now.
+    pub(super) fn keep_bytes(&mut self, (pair, socket): SocketId, now: Instant) -> bool {
+        let reserve = self.reserve_pages();
+        let Self { stack, pairs, counters, short, .. } = self;
+        let place = &mut pairs[usize::from(pair)].places[socket as usize];
+        let What::Line(line) = &place.what else { return true };
+        let is_kept = stack.keep_areas(line.id, reserve, now);
+        if !is_kept {
+            counters.short += 1;
+            if !std::mem::replace(&mut place.is_short, true) {
+                short.push_back((pair, socket));
+            }
+        }
+        is_kept
     }
 
     /// The count of acknowledged bytes; and the event, if the host sleeps for one and it is due.

@@ -91,14 +91,16 @@ impl Core {
         }
     }
 
-    /// A line that its host has closed ends when the stack has taken all its bytes: the stack sends them, and nobody waits for that.
+    /// A line that its host has closed ends when the stack has all its bytes, in pages of its own: it sends them, and nobody waits for that.
     fn finish(&mut self, (pair, socket): SocketId, now: Instant) {
         let of = self.pair(pair);
         let Some(line) = of.line(socket) else { return };
         let Some(is_reset) = line.closing else { return };
-        if !is_reset && line.first != NONE {
+        if !is_reset && (line.first != NONE || !self.keep_bytes((pair, socket), now)) {
             return;
         }
+        let of = self.pair(pair);
+        let Some(line) = of.line(socket) else { return };
         // Bytes that came and that nobody will read are lost: the peer has to know (RFC 9293 section 3.6.1).
         let (id, filling, loses_bytes) = (line.id, line.filling, line.filled > 0);
         if filling != NONE {

@@ -1,0 +1,129 @@
+//! Sending from a host's area: the bytes go from where they lie, the chunks come back, and who writes there meanwhile hurts nobody else.
+
+use std::sync::atomic::AtomicBool;
+
+use super::*;
+
+impl Rig {
+    /// Turns of side 0 alone, as if the peer were far away.
+    fn turn_alone(&mut self) {
+        self.now = self.now.plus_ns(STEP_NS);
+        self.cores[0].turn(&mut self.ends[0], self.now).unwrap();
+        self.hosts[0].iter_mut().for_each(HostState::hear);
+    }
+
+    /// Overwrites all that host `host` of side 0 sends from.
+    fn scribble(&self, host: usize, byte: u8) {
+        let end = &self.cores[0].pairs[host].end;
+        let bytes = vec![byte; end.layout.send_bytes as usize];
+        assert!(end.words.write(end.layout.send(0), &bytes));
+    }
+
+    /// All bytes up to the end.
+    fn read_all(&mut self, socket: u32) -> Vec<u8> {
+        let (mut got, mut buffer) = (Vec::new(), [0; 8192]);
+        self.until(|rig| {
+            let count = rig.hosts[1][0].read(socket, &mut buffer, true).unwrap()?;
+            got.extend_from_slice(&buffer[..count]);
+            (count == 0).then_some(())
+        });
+        got
+    }
+}
+
+/// Set when it goes, also by a panic: whoever waits for the thread that looks at it waits no longer.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn random_bytes(count: usize) -> Vec<u8> {
+    let mut random = SplitMix(count as u64);
+    (0..count).map(|_| random.next() as u8).collect()
+}
+
+/// Until it is closed a connection takes no page; then it needs no chunk, though nothing is acknowledged yet.
+#[test]
+fn the_chunks_of_a_closed_socket_are_the_hosts_again() {
+    const BYTES: usize = 200_003;
+    let mut rig = Rig::new(|_| {});
+    let (here, there) = rig.connect(0, 0, PORT);
+    let sent = random_bytes(BYTES);
+    assert_eq!(rig.hosts[0][0].write(here, &[IoSlice::new(&sent)]).unwrap(), Some(BYTES));
+    (0..3).for_each(|_| rig.turn_alone());
+    let store = rig.cores[0].stack().store();
+    assert_eq!((store.host_pages(), rig.cores[0].counters.sent_bytes), (0, BYTES as u64));
+    assert!(store.used() > 0 && store.used() < 10, "{} descriptors", store.used());
+    rig.hosts[0][0].close(here, false);
+    (0..3).for_each(|_| rig.turn_alone());
+    assert_eq!(rig.hosts[0][0].unused(), (16, 128), "sockets and chunks");
+    assert!(rig.cores[0].stack().store().host_pages() >= 90, "nothing of it is acknowledged");
+    rig.scribble(0, 0xff);
+    assert!(rig.read_all(there) == sent, "other bytes came than were sent");
+    rig.hosts[1][0].close(there, false);
+    rig.until(|rig| rig.cores.iter().all(|core| core.stack().connections() == 0).then_some(()));
+    assert_eq!(rig.cores[0].stack().store().used(), 0);
+}
+
+/// Without pages enough a closed socket stays until its bytes are acknowledged, and its chunks with it.
+#[test]
+fn a_socket_that_finds_no_pages_closes_when_its_bytes_are_acknowledged() {
+    const BYTES: usize = 200_003;
+    let mut rig = Rig::new(|settings| settings.stack.host_pages = 32);
+    let (here, there) = rig.connect(0, 0, PORT);
+    let sent = random_bytes(BYTES);
+    assert_eq!(rig.hosts[0][0].write(here, &[IoSlice::new(&sent)]).unwrap(), Some(BYTES));
+    (0..3).for_each(|_| rig.turn_alone());
+    rig.hosts[0][0].close(here, false);
+    (0..100).for_each(|_| rig.turn_alone());
+    assert_eq!(rig.hosts[0][0].unused().0, 15, "it is still there");
+    assert_eq!(rig.cores[0].stack().store().free_host_pages(), 2, "what is kept back for replies");
+    assert!(rig.cores[0].counters.short > 0);
+    assert!(rig.read_all(there) == sent, "other bytes came than were sent");
+    rig.hosts[1][0].close(there, false);
+    rig.until(|rig| rig.cores.iter().all(|core| core.stack().connections() == 0).then_some(()));
+    assert_eq!(rig.hosts[0][0].unused(), (16, 128), "sockets and chunks");
+    assert_eq!(rig.cores[0].stack().store().used(), 0);
+}
+
+/// A host that writes into its area without an end, while segments are made and made again because some are lost: its peer gets as many bytes as were
+/// given, in segments whose sums are right, and nobody else's bytes are others.
+#[test]
+fn who_scribbles_over_its_area_hurts_only_its_own_bytes() {
+    const BYTES: usize = 400_000;
+    let mut rig = Rig::new(|_| {});
+    let (here, there) = rig.connect(0, 0, PORT);
+    let (other, other_there) = rig.connect(1, 1, PORT + 1);
+    let end = &rig.cores[0].pairs[0].end;
+    let (words, first, count) = (end.words.clone(), end.layout.send(0), end.layout.send_bytes as usize);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut byte = 0_u8;
+            while !is_over.load(Ordering::Relaxed) {
+                byte = byte.wrapping_add(1);
+                words.write(first, &vec![byte; count]);
+            }
+        });
+        let _over = Over(&is_over);
+        let (mut given, mut got, mut turns) = (0, 0, 0);
+        rig.until(|rig| {
+            turns += 1;
+            if turns % 7 == 0 {
+                rig.ends[0].out.lock().unwrap().pop_front();
+            }
+            if given < BYTES {
+                given += rig.hosts[0][0].write(here, &[IoSlice::new(&[9; 5000])]).unwrap().unwrap_or(0);
+            }
+            got += rig.hosts[1][0].read(there, &mut [0; 8192], true).unwrap().unwrap_or(0);
+            (given >= BYTES && got == given).then_some(())
+        });
+        rig.transfer((0, 1, other), (1, 1, other_there), BYTES);
+    });
+    let counters = rig.cores[1].stack().counters();
+    assert_eq!((counters.bad_checksums, counters.malformed), (0, 0));
+    assert!(rig.cores[0].stack().counters().retransmitted > 0, "nothing was lost");
+}
