@@ -35,6 +35,7 @@ pub mod rtt;
 pub mod send;
 pub mod sender;
 pub mod seq;
+mod shares;
 pub mod stack;
 pub mod table;
 pub mod time_wait;

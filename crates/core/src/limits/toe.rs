@@ -32,6 +32,8 @@ pub const SEND_SHARE_BYTES: u32 = 512 << 10;
 /// Bytes that have to be acknowledged before a sleeping writer is woken (TOAD 2004 section III.C: "for instance, the host requests an event once
 /// 128KB of buffers is freed").
 pub const WAKE_BYTES: u32 = 128 << 10;
+/// Connections that found no page or descriptor and that try again in one turn: those of a host that has its share do so in vain.
+pub const RETRIED_PER_TURN: usize = 64;
 /// Bytes of a connection that the engine keeps ready to be sent: what fills 1 Gb/s at 2 ms, and is copied early enough on any shorter path.
 pub const SEND_AHEAD_BYTES: u32 = 256 << 10;
 /// Bytes of a connection that a loop may have given and that are not acknowledged: what Linux lets a socket's send buffer grow to

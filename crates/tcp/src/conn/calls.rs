@@ -13,13 +13,15 @@ pub(super) const NO_LISTENER: u8 = u8::MAX;
 
 impl Connection {
     pub(super) fn new_receiver(&self, env: &Env<'_>, next: Seq) -> Receiver {
-        Receiver::new(&ReceiverSettings {
+        let mut receiver = Receiver::new(&ReceiverSettings {
             next,
             limit_bytes: env.config.receive_bytes,
             scale: self.rcv_scale,
             mss: env.config.mss(self.marks.has(Marks::IS_V4)),
             is_sack_permitted: self.marks.has(Marks::HAS_SACK),
-        })
+        });
+        receiver.set_group(self.group());
+        receiver
     }
 
     /// SEND of bytes of the application's own; how many were taken.
@@ -79,8 +81,8 @@ impl Connection {
     }
 
     /// What is queued needs no area any more; false: some of it still does.
-    pub(crate) fn keep_areas(&mut self, env: &mut Env<'_>, reserve: u32) -> bool {
-        env.store.keep_areas(&mut self.queue, reserve)
+    pub(crate) fn keep_areas(&mut self, env: &mut Env<'_>) -> bool {
+        env.store.keep_areas(&mut self.queue)
     }
 
     fn before_append(&mut self, env: &Env<'_>) {
@@ -157,6 +159,14 @@ impl Connection {
 
     pub(crate) fn listener(&self) -> Option<ListenerId> {
         (self.listener != NO_LISTENER).then_some(ListenerId(self.listener))
+    }
+
+    pub(crate) fn group(&self) -> u8 {
+        self.receiver.group()
+    }
+
+    pub(crate) fn set_group(&mut self, group: u8) {
+        self.receiver.set_group(group);
     }
 
     /// The listener that waits for the application to see this connection.

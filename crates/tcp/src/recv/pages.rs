@@ -9,6 +9,7 @@ use super::reassembly::EARLY;
 use super::reports::{Report, ReportId, Reports};
 use crate::limits::{MAX_PAGE_BYTES, MAX_PAGE_SKIPS, MIN_PAGE_BYTES, MIN_REPORTS};
 use crate::seq::Seq;
+use crate::shares::Shares;
 
 /// A page: the cluster in the upper bits, its number there in the lower ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,12 +62,14 @@ pub struct Page {
     /// The connection's page with the next higher sequence numbers.
     pub next: PageId,
     is_used: bool,
+    group: u8,
 }
 
 const _: () = assert!(size_of::<Page>() == 16);
 
 impl Page {
-    const FREE: Self = Self { seq: Seq(0), offset: 0, length: 0, next: PageId::NONE, is_used: false };
+    const FREE: Self =
+        Self { seq: Seq(0), offset: 0, length: 0, next: PageId::NONE, is_used: false, group: 0 };
 
     /// The sequence number behind its last effective byte.
     #[inline]
@@ -85,6 +88,7 @@ struct Cluster {
     counter: u32,
     used: u32,
     bytes: u32,
+    shares: Shares,
     /// One for each page of the shortest size.
     pages: Box<[Page]>,
 }
@@ -109,7 +113,16 @@ impl Pages {
             let address = usize::next_multiple_of(end, bytes as usize);
             end = address + bytes as usize;
             let pages = vec![Page::FREE; (bytes / MIN_PAGE_BYTES) as usize].into();
-            let mut cluster = Cluster { address, mask: 0, page_shift: 0, counter: 0, used: 0, bytes, pages };
+            let mut cluster = Cluster {
+                address,
+                mask: 0,
+                page_shift: 0,
+                counter: 0,
+                used: 0,
+                bytes,
+                shares: Shares::default(),
+                pages,
+            };
             cluster.set_page_bytes(size.page_bytes);
             cluster
         };
@@ -174,10 +187,23 @@ impl Pages {
         self.refused
     }
 
+    /// Divides the pages of each cluster among groups, while none is in use.
+    pub fn share_out(&mut self, groups: u8) {
+        for cluster in self.clusters.iter_mut().filter(|cluster| cluster.used == 0) {
+            cluster.shares = Shares::new(cluster.mask + 1, groups);
+        }
+    }
+
     /// An empty page of a cluster, to begin with `seq`; `None` if all are in use, or as good as all.
     #[inline]
     pub fn take(&mut self, cluster: usize, seq: Seq) -> Option<PageId> {
-        let found = self.clusters.get_mut(cluster).and_then(|of| of.take(seq, &mut self.skipped));
+        self.take_for(0, cluster, seq)
+    }
+
+    /// The same for a group; `None` also if it has its share ([`Pages::share_out`]).
+    #[inline]
+    pub fn take_for(&mut self, group: u8, cluster: usize, seq: Seq) -> Option<PageId> {
+        let found = self.clusters.get_mut(cluster).and_then(|of| of.take(group, seq, &mut self.skipped));
         self.refused += u64::from(found.is_none());
         found.map(|number| PageId((cluster as u32) << NUMBER_BITS | number))
     }
@@ -191,6 +217,7 @@ impl Pages {
         };
         page.is_used = false;
         cluster.used -= 1;
+        cluster.shares.give(page.group);
     }
 
     /// What is known of a page; `None` if it is not in use.
@@ -243,8 +270,8 @@ impl Cluster {
     }
 
     #[inline]
-    fn take(&mut self, seq: Seq, skipped: &mut u64) -> Option<u32> {
-        if self.used > self.mask {
+    fn take(&mut self, group: u8, seq: Seq, skipped: &mut u64) -> Option<u32> {
+        if self.used > self.mask || !self.shares.has_room(group) {
             return None;
         }
         for _ in 0..=MAX_PAGE_SKIPS.min(self.mask) {
@@ -252,8 +279,9 @@ impl Cluster {
             self.counter = self.counter.wrapping_add(1);
             let page = self.pages.get_mut(number as usize)?;
             if !page.is_used {
-                *page = Page { seq, is_used: true, ..Page::FREE };
+                *page = Page { seq, is_used: true, group, ..Page::FREE };
                 self.used += 1;
+                self.shares.take(group);
                 return Some(number);
             }
             *skipped += 1;

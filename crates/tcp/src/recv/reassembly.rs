@@ -25,6 +25,8 @@ pub(super) struct Queue {
     tail: PageId,
     /// Pages of the cluster [`EARLY`].
     early_pages: u16,
+    /// Whose pages they are.
+    pub(super) group: u8,
 }
 
 /// What became of data that was put in.
@@ -50,7 +52,7 @@ pub(super) enum Appended {
 
 impl Queue {
     pub(super) const fn new() -> Self {
-        Self { head: PageId::NONE, ready_tail: PageId::NONE, tail: PageId::NONE, early_pages: 0 }
+        Self { head: PageId::NONE, ready_tail: PageId::NONE, tail: PageId::NONE, early_pages: 0, group: 0 }
     }
 
     /// Whether anything came early.
@@ -83,7 +85,7 @@ impl Queue {
         if !has_room && (pages.page_bytes(READY) as usize) < data.len() {
             return Appended::NotPlain;
         }
-        let taken = if has_room { Some(self.tail) } else { pages.take(READY, seq) };
+        let taken = if has_room { Some(self.tail) } else { pages.take_for(self.group, READY, seq) };
         let Some(id) = taken else { return Appended::NoPage };
         let Some(room) = pages.room(id).get_mut(..data.len()) else { return Appended::NotPlain };
         if let Some(expected) = expected_sum {
@@ -165,7 +167,7 @@ impl Queue {
             if cluster == EARLY && self.early_pages >= MAX_EARLY_PAGES {
                 return None;
             }
-            let id = pages.take(cluster, seq)?;
+            let id = pages.take_for(self.group, cluster, seq)?;
             self.link(pages, previous, id);
             id
         };

@@ -117,6 +117,16 @@ impl Receiver {
         Self { next: settings.next, edge, state, acks: Acks::new(settings.next), queue: Queue::new() }
     }
 
+    /// Whose the pages are that it takes.
+    pub fn group(&self) -> u8 {
+        self.queue.group
+    }
+
+    /// They are this group's from now on.
+    pub fn set_group(&mut self, group: u8) {
+        self.queue.group = group;
+    }
+
     /// RCV.NXT: the next sequence number expected, behind the FIN if that has been reached.
     #[inline]
     pub const fn next(&self) -> Seq {

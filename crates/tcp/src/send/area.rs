@@ -9,8 +9,15 @@ use millrace_core::shared::Words;
 
 use crate::limits::{HOST_PAGE_BYTES, MAX_AREA_RANGE_BYTES, MAX_PAYLOAD_BYTES};
 
+use crate::shares::Shares;
+
 use super::grid::Piece;
 use super::{NONE, Queue, Refused, Source, Store};
+
+/// The group that the descriptors of an area are counted for.
+pub(super) fn group(area: u16) -> u8 {
+    u8::try_from(area).map_or(u8::MAX, |area| area.saturating_add(1))
+}
 
 /// Memory that ranges can be sent from.
 #[derive(Clone)]
@@ -28,6 +35,8 @@ pub struct Area {
 pub(super) struct Areas {
     all: Vec<Option<Area>>,
     stage: Box<[u8]>,
+    /// Of the descriptors.
+    pub(super) shares: Shares,
 }
 
 impl Areas {
@@ -47,9 +56,26 @@ impl Areas {
 }
 
 impl Store {
+    /// Divides the descriptors among areas, but for `reserve` of them and as many as there may be pages of what they have kept.
+    pub(crate) fn share_out(&mut self, groups: u8, reserve: u32) {
+        let all = self.descriptors.len() as u32;
+        let divided = all.saturating_sub(self.most_kept() + reserve).max(all / 4);
+        self.areas.shares = Shares::new(divided, groups);
+    }
+
+    /// Whether more may be kept of areas.
+    pub fn may_keep(&self) -> bool {
+        self.host.used() < self.most_kept()
+    }
+
+    /// Pages that areas may have kept at most: a quarter of those for which there is a descriptor.
+    fn most_kept(&self) -> u32 {
+        (self.host.used() + self.host.free()).min(self.descriptors.len() as u32) / 4
+    }
+
     /// Ranges of area `number` are in this memory from now on; `None`: there is none. No queue may have ranges of it when it changes.
     pub fn set_area(&mut self, number: u16, area: Option<Area>) {
-        let Areas { all, stage } = &mut self.areas;
+        let Areas { all, stage, .. } = &mut self.areas;
         if stage.is_empty() && area.is_some() {
             *stage = vec![0; MAX_PAYLOAD_BYTES].into();
         }
@@ -83,19 +109,24 @@ impl Store {
             queue.end += bytes;
             return Ok(());
         }
+        if !self.areas.shares.has_room(group(number)) {
+            return Err(Refused::Full);
+        }
         let index = self.take().ok_or(Refused::Full)?;
+        self.areas.shares.take(group(number));
         self.descriptors[index as usize].source = Source::Area { area: number, at };
         self.append(queue, index, bytes);
         Ok(())
     }
 
-    /// Copies what the queue has of areas into host pages, as far as there are descriptors, and more than `reserve` pages. False: something is left.
-    pub fn keep_areas(&mut self, queue: &mut Queue, reserve: u32) -> bool {
+    /// Copies what the queue has of areas into host pages, as far as there are descriptors and three quarters of the pages are free. False:
+    /// something is left.
+    pub fn keep_areas(&mut self, queue: &mut Queue) -> bool {
         let mut index = queue.head;
         while let Some(descriptor) = self.descriptors.get(index as usize) {
             let next = descriptor.next;
             if let Source::Area { area, at } = descriptor.source
-                && !self.keep_range(queue, (index, area, at), reserve)
+                && !self.keep_range(queue, (index, area, at))
             {
                 return false;
             }
@@ -105,10 +136,10 @@ impl Store {
     }
 
     /// The same with one descriptor, which becomes one for each page.
-    fn keep_range(&mut self, queue: &mut Queue, range: (u32, u16, u32), reserve: u32) -> bool {
+    fn keep_range(&mut self, queue: &mut Queue, range: (u32, u16, u32)) -> bool {
         let (mut index, area, mut at) = range;
         loop {
-            if self.host.free() <= reserve {
+            if !self.may_keep() {
                 return false;
             }
             let Some(page) = self.host.take() else { return false };
@@ -127,6 +158,7 @@ impl Store {
             let descriptor = &mut self.descriptors[index as usize];
             (descriptor.source, descriptor.bytes) = (Source::Host { page, at: 0 }, kept);
             if rest == NONE {
+                self.areas.shares.give(group(area));
                 return true;
             }
             descriptor.next = rest;

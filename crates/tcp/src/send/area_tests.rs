@@ -123,11 +123,11 @@ fn ranges_that_are_not_there_are_refused() {
 
 #[test]
 fn what_is_kept_needs_no_area() {
-    for (pages, reserve) in [(64, 0), (64, 5), (3, 0), (1, 0), (0, 0)] {
+    for pages in [64, 32, 28, 6, 1, 0] {
         let (mut store, words, bytes) = store(64, pages);
         let mut queue = Queue::new(FIRST);
         store.append_area(&mut queue, 3, 7, 10_000).unwrap();
-        let page = usize::from(pages > reserve) as u32;
+        let page = u32::from(pages > 0);
         assert_eq!(store.append_bytes(&mut queue, &[5; HEAD_BYTES]), HEAD_BYTES * page as usize);
         store.append_area(&mut queue, 3, 100_000, 3_000).unwrap();
         let wanted =
@@ -136,10 +136,10 @@ fn what_is_kept_needs_no_area() {
         // Some is sent already, some acknowledged.
         sent(&mut store, &mut queue, FIRST, 1448);
         store.acked(&mut queue, FIRST + 100);
-        let is_kept = store.keep_areas(&mut queue, reserve);
+        let is_kept = store.keep_areas(&mut queue);
         let needed = 5 + 1 + 2;
-        assert_eq!(is_kept, pages >= needed + reserve, "{pages} pages, {reserve} in reserve");
-        assert!(store.free_host_pages() >= reserve);
+        assert_eq!(is_kept, pages / 4 >= needed, "{pages} pages");
+        assert!(store.host_pages() <= (pages / 4).max(1), "the rest is for others");
         assert!(sent(&mut store, &mut queue, FIRST, 1448) == wanted, "the same bytes as before");
         if is_kept {
             assert!(words.write(BEFORE, &[0; BYTES]));
@@ -152,4 +152,28 @@ fn what_is_kept_needs_no_area() {
         store.clear(&mut queue);
         assert_eq!((store.used(), store.host_pages()), (0, 0));
     }
+}
+
+#[test]
+fn nobody_takes_the_descriptors_of_others() {
+    let (mut store, words, bytes) = store(64, 16);
+    store.set_area(0, Some(Area { words, first: BEFORE, bytes: BYTES as u32 }));
+    // 64, without 4 for pages; a fifth of half of them is each group's.
+    store.share_out(5, 0);
+    let take = |store: &mut Store, queue: &mut Queue, area| {
+        (0..).take_while(|&count| store.append_area(queue, area, count * 100, 10).is_ok()).count()
+    };
+    let mut queues = [0; 3].map(|_| Queue::new(FIRST));
+    assert_eq!(take(&mut store, &mut queues[0], 3), 60 - 4 * 6);
+    assert_eq!(take(&mut store, &mut queues[1], 0), 6);
+    // One that is kept in a page is not in the way of its area any more.
+    store.acked(&mut queues[1], FIRST + 40);
+    assert_eq!(take(&mut store, &mut queues[2], 0), 4);
+    assert!(store.keep_areas(&mut queues[2]));
+    assert_eq!((take(&mut store, &mut queues[2], 0), take(&mut store, &mut queues[0], 3)), (4, 0));
+    assert!(
+        sent(&mut store, &mut queues[1], FIRST + 40, 1448) == [&bytes[400..410], &bytes[500..510]].concat()
+    );
+    queues.iter_mut().for_each(|queue| store.clear(queue));
+    assert_eq!((store.used(), take(&mut store, &mut queues[0], 0)), (0, 36));
 }

@@ -412,7 +412,8 @@ impl Store {
         match std::mem::replace(&mut descriptor.source, Source::Free) {
             Source::Extent { held: Held::Lease(_), .. } => self.leases -= 1,
             Source::Host { page, .. } => self.host.give_back(page),
-            Source::Extent { .. } | Source::Area { .. } | Source::Head(_) | Source::Free => {}
+            Source::Area { area, .. } => self.areas.shares.give(area::group(area)),
+            Source::Extent { .. } | Source::Head(_) | Source::Free => {}
         }
         descriptor.next = self.free;
         self.free = index;

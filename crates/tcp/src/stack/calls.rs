@@ -231,11 +231,10 @@ impl Stack {
         Ok(())
     }
 
-    /// What a connection has still to send is copied from areas into pages, as far as more than `reserve` of them are free. False: some of it is
-    /// still in an area.
-    pub fn keep_areas(&mut self, id: ConnectionId, reserve: u32, now: Instant) -> bool {
-        let keep = |connection: &mut Connection, env: &mut Env<'_>| connection.keep_areas(env, reserve);
-        self.connection(id).is_none() || self.with(id.number, now, keep).unwrap_or(true)
+    /// What a connection has still to send is copied from areas into pages, as far as three quarters of those are free. False: some of it is still in
+    /// an area.
+    pub fn keep_areas(&mut self, id: ConnectionId, now: Instant) -> bool {
+        self.connection(id).is_none() || self.with(id.number, now, Connection::keep_areas).unwrap_or(true)
     }
 
     fn may_send(&self, id: ConnectionId) -> Result<(), CallError> {
@@ -363,6 +362,15 @@ impl Stack {
         if self.connection(id).is_some() {
             self.with(id.number, Instant(0), |connection, _| connection.mark_urgent());
         }
+    }
+
+    /// Whose a connection is, for an application that shares the stack out among others: it is counted there until it is over, also when it was
+    /// released. A new one is of group 0.
+    pub fn set_group(&mut self, id: ConnectionId, group: u8) {
+        let Some(connection) = self.connection(id) else { return };
+        self.shares.give(connection.group());
+        self.shares.take(group);
+        self.with(id.number, Instant(0), |connection, _| connection.set_group(group));
     }
 
     //= RFC 9293 section 3.8.4

@@ -47,6 +47,7 @@ use crate::ports::Ports;
 use crate::recover::records::Records;
 use crate::recv::{ClusterSize, Pages};
 use crate::send::Store;
+use crate::shares::Shares;
 use crate::table::Table;
 use crate::time_wait::TimeWaits;
 use crate::wire::{FlowKey, Head};
@@ -219,6 +220,8 @@ pub struct Stack {
     requests: Requests,
     time_waits: TimeWaits,
     listeners: Box<[Option<Listener>]>,
+    /// Of its connections.
+    shares: Shares,
     cookies: Option<Cookies>,
     ports: Ports,
     keys: Keys,
@@ -257,6 +260,7 @@ impl Stack {
             wanted: VecDeque::with_capacity(settings.descriptors as usize),
             replies: VecDeque::with_capacity(crate::limits::MAX_REPLIES),
             notes: Notes::new(),
+            shares: Shares::default(),
             listeners: vec![None; usize::from(settings.listeners).min(MAX_LISTENERS)].into(),
             defers_acks: settings.defers_acks,
         }
@@ -275,6 +279,24 @@ impl Stack {
     /// The receive buffers' memory.
     pub fn pages(&self) -> &Pages {
         &self.shared.pages
+    }
+
+    /// Divides connections, descriptors of areas and pages for received data among groups ([`Stack::set_group`]; area n is of group n + 1): half of them
+    /// equally, and of the other half each takes what it needs. Areas do not get the last `descriptors`. To be called before there is any connection.
+    pub fn share_out(&mut self, groups: u8, descriptors: u32) {
+        self.shares = Shares::new(self.slots.len() as u32, groups);
+        self.shared.store.share_out(groups, descriptors);
+        self.shared.pages.share_out(groups);
+    }
+
+    /// Whether a group may have another connection.
+    pub fn has_share_for(&self, group: u8) -> bool {
+        self.shares.has_room(group)
+    }
+
+    /// Connections of a group, those that were released and are not over yet among them.
+    pub fn connections_of(&self, group: u8) -> u32 {
+        self.shares.used(group)
     }
 
     /// Connections at the moment, those that are closed and not released among them.

@@ -112,6 +112,7 @@ impl Stack {
         else {
             return;
         };
+        self.shares.give(connection.group());
         self.drop_note(number);
         self.wheel.cancel(number);
         if let Some(listener) = connection.unseen_of() {
@@ -134,6 +135,7 @@ impl Stack {
         if self.free_count == 0 || !self.table.insert(flow, number) {
             return None;
         }
+        self.shares.take(connection.group());
         let slot = &mut self.slots[number as usize];
         connection.marks_mut().set(Marks::IS_READY, slot.note & LEFT_READY != 0);
         connection.marks_mut().set(Marks::IS_TOLD, slot.note & LEFT_TOLD != 0);

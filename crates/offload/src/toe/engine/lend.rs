@@ -25,7 +25,7 @@ use crate::toe::EngineSocket;
 const NOT_SENT_BYTES: u32 = TCP_NOT_SENT_BYTES as u32;
 
 /// Which part of the pages nobody but a reply gets.
-pub(super) const RESERVE: u32 = 16;
+const RESERVE: u32 = 16;
 
 /// A line that the loop writes to, as it calls it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +99,7 @@ impl Line {
 }
 
 /// Whether the stack has descriptors for a burst.
-pub(super) fn has_descriptors(stack: &Stack) -> bool {
+fn has_descriptors(stack: &Stack) -> bool {
     let store = stack.store();
     let all = store.used() + store.free_descriptors();
     store.free_descriptors() >= LOW_DESCRIPTORS.min(all / 2)
@@ -338,7 +338,7 @@ impl Core {
     }
 
     /// Pages that nobody but a reply gets: a viewer is answered however much the others have under way.
-    pub(super) fn reserve_pages(&self) -> u32 {
+    fn reserve_pages(&self) -> u32 {
         self.host_pages / RESERVE
     }
 }

@@ -6,6 +6,7 @@ use millrace_core::limits::toe::MAX_BACKLOG;
 use millrace_core::time::Instant;
 use millrace_tcp::stack::{ConnectionId, Event as StackEvent, ListenerId};
 
+use super::requests::group;
 use super::{Core, Line, Listening, NONE, Owner, SocketId, What};
 use crate::toe::record::{Event, Fault};
 
@@ -86,18 +87,18 @@ impl Core {
         self.stack.set_backlog(id, room);
     }
 
-    /// Of the listeners that share an address the one that the next connection goes to: one that waits for it before others, then that with
+    /// Of the listeners that share an address, and whose hosts may have another connection, the one that the next connection goes to: one that waits for it before others, then that with
     /// the fewest that wait there, and in turn among equals.
     fn choose(&mut self, id: ListenerId) -> Option<usize> {
         let count = self.listeners.len();
         let all = (0..count).map(|step| (self.next_listener + step) % count);
         let those = all.filter_map(|index| {
             let of = self.listeners[index].as_ref().filter(|of| of.id == id)?;
-            Some((index, (of.waiting.is_none(), of.room() == 0, of.count)))
+            Some((index, (self.is_at_share(of.socket.0), of.waiting.is_none(), of.room() == 0, of.count)))
         });
-        let (chosen, _) = those.min_by_key(|&(_, rank)| rank)?;
+        let (chosen, (is_at_share, ..)) = those.min_by_key(|&(_, rank)| rank)?;
         self.next_listener = chosen + 1;
-        Some(chosen)
+        (!is_at_share).then_some(chosen)
     }
 
     pub(super) fn accept(&mut self, pair: u16, listener: u32, socket: u32) -> bool {
@@ -147,7 +148,7 @@ impl Core {
     pub(super) fn hear_of_new(&mut self, event: &StackEvent, now: Instant) {
         let id = event.connection;
         let found = event.listener.and_then(|listener| self.choose(listener));
-        // One that is over before anybody has seen it, or whose listener is gone, is let go of.
+        // One that is over before anybody has seen it, whose listener is gone, or whose host has its share already, is let go of.
         let (Some(index), Some(ends)) = (found, self.stack.ends(id)) else {
             return self.let_go(id, now);
         };
@@ -162,6 +163,9 @@ impl Core {
     fn queue(&mut self, index: usize, owner: Owner, number: u32) {
         let Some(listening) = self.listeners[index].as_mut() else { return };
         self.owners[number as usize] = owner;
+        if let Owner::Queued { id, .. } = owner {
+            self.stack.set_group(id, group(listening.socket.0));
+        }
         match listening.last {
             NONE => listening.first = number,
             last => {

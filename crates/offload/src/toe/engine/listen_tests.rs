@@ -1,5 +1,6 @@
 //! Listeners: several at one address, ports that the engine chooses, and how many one host may have.
 
+use super::requests::group;
 use super::*;
 
 impl Rig {
@@ -131,4 +132,65 @@ fn no_host_takes_the_listeners_of_another() {
     rig.listens(1, ports[4], 1, false).unwrap();
     rig.hosts[1][0].close(first, false);
     rig.listens(0, ports[5], 1, false).unwrap();
+}
+
+/// A host has its share of the stack's connections, the closed ones that are not over among them, and no more.
+#[test]
+fn no_host_takes_the_connections_of_another() {
+    // Of 12, two are each one's own: those of the other host, and of connections of which nobody has heard yet, are not to be had.
+    const SHARE: usize = 8;
+    let mut rig = Rig::new(|settings| settings.stack.connections = 12);
+    let [first, second] = [PORT, PORT + 1].map(|port| SocketAddr::new(rig.addresses[1].ip(), port));
+    let any = SocketAddr::new(rig.addresses[0].ip(), 0);
+    let listeners = [(0, first), (1, second)].map(|(host, at)| rig.listens(host, at, 8, false).unwrap());
+    let calls: Vec<u32> = (0..SHARE).map(|_| rig.calls(first)).collect();
+    assert_eq!(rig.accepts(0, listeners[0]), SHARE as u32);
+    // Neither side may have another, and the other hosts of both may.
+    let more = rig.hosts[0][0].connect(any, second).unwrap();
+    let error = rig.until(|rig| rig.hosts[0][0].outcome(more).err());
+    assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
+    let reset = rig.hosts[0][1].connect(any, first).unwrap();
+    rig.until(|rig| rig.hosts[0][1].read(reset, &mut [0], true).err());
+    let other = rig.hosts[0][1].connect(any, second).unwrap();
+    rig.until(|rig| rig.hosts[0][1].outcome(other).unwrap());
+    assert_eq!(rig.accepts(1, listeners[1]), 1);
+    // Closed here, and not by the peer: they are still there.
+    for call in calls {
+        rig.hosts[0][0].close(call, false);
+    }
+    (0..100).for_each(|_| rig.turn());
+    let more = rig.hosts[0][0].connect(any, second).unwrap();
+    assert_eq!(rig.until(|rig| rig.hosts[0][0].outcome(more).err()).kind(), io::ErrorKind::OutOfMemory);
+    // The host of the peers goes: all are over, and there is room on both sides.
+    (0..16).for_each(|socket| rig.hosts[1][0].close(socket, true));
+    rig.until(|rig| {
+        let counts = [rig.cores[0].stack(), rig.cores[1].stack()].map(|stack| stack.connections_of(group(0)));
+        (counts == [0, 0]).then_some(())
+    });
+    let again = rig.hosts[0][0].connect(any, second).unwrap();
+    rig.until(|rig| rig.hosts[0][0].outcome(again).unwrap());
+}
+
+/// Whoever does not read takes no page that another host needs, however much comes for it.
+#[test]
+fn no_host_takes_the_receive_pages_of_another() {
+    let mut rig = Rig::new(|settings| {
+        // 256 pages: less than what four connections may have unread.
+        settings.stack.clusters =
+            vec![millrace_tcp::recv::ClusterSize { bytes: 512 << 10, page_bytes: 2048 }; 2];
+        settings.pair.receive_share = 1;
+    });
+    let greedy: Vec<u32> = (0..4).map(|port| rig.connect(0, 0, PORT + port).0).collect();
+    let (other, there) = rig.connect(1, 1, PORT + 10);
+    for _ in 0..2000 {
+        for &socket in &greedy {
+            let _ = rig.hosts[0][0].write(socket, &[IoSlice::new(&[1; 8192])]).unwrap();
+        }
+        rig.turn();
+    }
+    let (used, all) = rig.cores[1].stack().pages().used(0);
+    assert!(used > all / 2 && used < all, "{used} of {all}");
+    assert!(rig.cores[1].stack().pages().refused() > 0, "there was room for all of it");
+    rig.transfer((0, 1, other), (1, 1, there), 300_000);
+    rig.transfer((1, 1, there), (0, 1, other), 300_000);
 }

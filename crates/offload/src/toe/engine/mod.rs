@@ -33,7 +33,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
-use millrace_core::limits::toe::FRAMES_PER_TURN;
+use millrace_core::limits::toe::{FRAMES_PER_TURN, LOW_DESCRIPTORS};
 use millrace_core::time::Instant;
 use millrace_tcp::conn::{Happened, Reason};
 use millrace_tcp::ip::{Incoming, Interface, Outgoing};
@@ -298,6 +298,7 @@ impl Core {
         let pairs_count = pairs.len();
         let sockets = pairs.iter().map(|pair| pair.places.len()).sum();
         let mut stack = Stack::new(&settings.stack);
+        stack.share_out(pairs_count as u8 + 1, LOW_DESCRIPTORS);
         pairs.iter().enumerate().for_each(|(number, pair)| stack.set_area(number as u16, pair.end.area()));
         Ok(Self {
             stack,

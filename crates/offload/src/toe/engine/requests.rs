@@ -3,12 +3,19 @@
 
 use std::net::SocketAddr;
 
-use millrace_core::limits::toe::REQUESTS_PER_TURN;
+use millrace_core::limits::toe::{MAX_PAIRS, REQUESTS_PER_TURN};
 use millrace_core::shared::Record;
 use millrace_core::time::Instant;
 
 use super::{Core, Line, NONE, Owner, Pair, SocketId, What};
 use crate::toe::record::{Choice, Event, Fault, GIVEN_AT_ONCE, Request};
+
+/// What the stack counts a pair's connections as. Group 0 is of those that nobody has heard of yet.
+pub(super) fn group(pair: u16) -> u8 {
+    pair as u8 + 1
+}
+
+const _: () = assert!(MAX_PAIRS < u8::MAX as usize);
 
 impl Core {
     /// Takes what hosts have asked for, of each as much as a turn allows.
@@ -87,6 +94,7 @@ impl Core {
         let opened = match address {
             None => Err(Fault::NoAddress),
             Some(_) if remote.port() == 0 || remote.ip().is_unspecified() => Err(Fault::Refused),
+            Some(_) if self.is_at_share(pair) => Err(Fault::NoRoom),
             Some(ip) => {
                 local.set_ip(ip);
                 self.stack.open(local, remote, now).map_err(Fault::of_call)
@@ -94,6 +102,7 @@ impl Core {
         };
         match opened {
             Ok(id) => {
+                self.stack.set_group(id, group(pair));
                 let ends = self.stack.ends(id).unwrap_or((local, remote));
                 let line = Line { is_connecting: true, ..Line::new(id, ends) };
                 self.join((pair, socket), line);
@@ -107,6 +116,11 @@ impl Core {
             }
         }
         true
+    }
+
+    /// Whether a pair has all the connections of the stack that it may have.
+    pub(super) fn is_at_share(&self, pair: u16) -> bool {
+        !self.stack.has_share_for(group(pair))
     }
 
     /// A socket and a connection of the stack belong together from now on; the generation of that.

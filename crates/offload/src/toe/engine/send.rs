@@ -2,10 +2,9 @@
 //! again when it is acknowledged. What was acknowledged is counted, and nobody is woken for it but a writer that has asked to be. A socket that its host
 //! closes is the host's again at once, with its chunks: what is left of its bytes is copied into pages of the stack.
 
-use millrace_core::limits::toe::{CHUNK_BYTES, SEND_AHEAD_BYTES};
+use millrace_core::limits::toe::{CHUNK_BYTES, RETRIED_PER_TURN, SEND_AHEAD_BYTES};
 use millrace_core::time::Instant;
 
-use super::lend::has_descriptors;
 use super::{Core, NONE, Pair, SocketId, What};
 use crate::toe::record::Event;
 
@@ -75,7 +74,6 @@ impl Descriptors {
 impl Core {
     /// Gives the stack of a line's bytes what it has room for.
     pub(super) fn move_bytes(&mut self, (pair, socket): SocketId, now: Instant) {
-        let reserve = self.reserve_pages();
         let Self { stack, pairs, counters, short, .. } = self;
         let Pair { end, places, descriptors, .. } = &mut pairs[usize::from(pair)];
         let place = &mut places[socket as usize];
@@ -94,15 +92,14 @@ impl Core {
                 return;
             }
             let taken = if line.closing.is_some() {
-                let has_pages = stack.store().free_host_pages() > reserve;
+                let has_pages = stack.store().may_keep();
                 let mut copy = |at: usize, room: &mut [u8]| {
                     end.words.read(end.layout.send(offset) + at, room);
                 };
                 let taken = if has_pages { stack.write_from(line.id, most, now, &mut copy) } else { Ok(0) };
                 taken.unwrap_or(0) as u32
             } else {
-                let is_taken =
-                    has_descriptors(stack) && stack.send_area(line.id, pair, offset, most, now).is_ok();
+                let is_taken = stack.send_area(line.id, pair, offset, most, now).is_ok();
                 if is_taken { most } else { 0 }
             };
             line.taken += u64::from(taken);
@@ -129,11 +126,10 @@ impl Core {
 
     /// What the stack has of a line's bytes is its own: their chunks can be the host's again. False: there are not pages enough for that now.
     pub(super) fn keep_bytes(&mut self, (pair, socket): SocketId, now: Instant) -> bool {
-        let reserve = self.reserve_pages();
         let Self { stack, pairs, counters, short, .. } = self;
         let place = &mut pairs[usize::from(pair)].places[socket as usize];
         let What::Line(line) = &place.what else { return true };
-        let is_kept = stack.keep_areas(line.id, reserve, now);
+        let is_kept = stack.keep_areas(line.id, now);
         if !is_kept {
             counters.short += 1;
             if !std::mem::replace(&mut place.is_short, true) {
@@ -161,12 +157,10 @@ impl Core {
         }
     }
 
-    /// Lines that had no page have their turn, if there are pages again.
+    /// Lines that had no page or descriptor try again, some of them.
     pub(super) fn retry_short(&mut self) {
-        if self.stack.store().free_host_pages() <= self.reserve_pages() || !has_descriptors(&self.stack) {
-            return;
-        }
-        while let Some((pair, socket)) = self.short.pop_front() {
+        for _ in 0..RETRIED_PER_TURN {
+            let Some((pair, socket)) = self.short.pop_front() else { break };
             self.pair(pair).places[socket as usize].is_short = false;
             self.make_dirty((pair, socket));
         }

@@ -80,7 +80,7 @@ fn a_socket_that_finds_no_pages_closes_when_its_bytes_are_acknowledged() {
     rig.hosts[0][0].close(here, false);
     (0..100).for_each(|_| rig.turn_alone());
     assert_eq!(rig.hosts[0][0].unused().0, 15, "it is still there");
-    assert_eq!(rig.cores[0].stack().store().free_host_pages(), 2, "what is kept back for replies");
+    assert_eq!(rig.cores[0].stack().store().free_host_pages(), 24, "the rest is for others");
     assert!(rig.cores[0].counters.short > 0);
     assert!(rig.read_all(there) == sent, "other bytes came than were sent");
     rig.hosts[1][0].close(there, false);
@@ -113,6 +113,7 @@ fn who_scribbles_over_its_area_hurts_only_its_own_bytes() {
         rig.until(|rig| {
             turns += 1;
             if turns % 7 == 0 {
+                rig.turn_alone();
                 rig.ends[0].out.lock().unwrap().pop_front();
             }
             if given < BYTES {
@@ -126,4 +127,28 @@ fn who_scribbles_over_its_area_hurts_only_its_own_bytes() {
     let counters = rig.cores[1].stack().counters();
     assert_eq!((counters.bad_checksums, counters.malformed), (0, 0));
     assert!(rig.cores[0].stack().counters().retransmitted > 0, "nothing was lost");
+}
+
+/// Whoever has much to send that is not acknowledged takes no descriptor that another host needs.
+#[test]
+fn no_host_takes_the_descriptors_of_another() {
+    let mut rig = Rig::new(|settings| {
+        settings.stack.descriptors = 256;
+        settings.pair.receive_share = 1;
+    });
+    let greedy: Vec<u32> = (0..4).map(|port| rig.connect(0, 0, PORT + port).0).collect();
+    let (other, there) = rig.connect(1, 1, PORT + 10);
+    // Ranges that do not lie side by side: one descriptor each.
+    for at in 0..4000_u32 {
+        let (socket, offset) = (greedy[at as usize % 4], at * 64 % (128 * 8192));
+        rig.hosts[0][0].inject(&Request::Send { socket, offset, bytes: 40 }.encode());
+        if at % 8 == 0 {
+            rig.turn_alone();
+        }
+    }
+    let store = rig.cores[0].stack().store();
+    assert!(store.used() > 40 && store.free_descriptors() > 40, "{} used", store.used());
+    assert!(rig.cores[0].counters.short > 0, "there was room for all of it");
+    rig.transfer((0, 1, other), (1, 1, there), 300_000);
+    rig.transfer((1, 1, there), (0, 1, other), 300_000);
 }
