@@ -68,6 +68,11 @@ impl Words {
         self.words().len()
     }
 
+    /// The words, if nobody else can have them: they are of this process, and no mapping.
+    pub fn own(&self) -> Option<&[AtomicU64]> {
+        matches!(self.0, Memory::Own { .. }).then(|| self.words())
+    }
+
     #[inline]
     pub(crate) fn words(&self) -> &[AtomicU64] {
         match &self.0 {

@@ -143,6 +143,11 @@ pub(super) const LISTED: &[Entry] = &[
     entry(Rule::Unsafe, "crates/offload/src/hugepage.rs", "maps and advises the memory of the arena"),
     entry(
         Rule::Unsafe,
+        "crates/offload/src/toe/host/received.rs",
+        "shows a receive buffer, which is atomic words, as the bytes that it is",
+    ),
+    entry(
+        Rule::Unsafe,
         "crates/offload/src/toe/remote/memory.rs",
         "maps the memory of a queue pair that another process has mapped too",
     ),

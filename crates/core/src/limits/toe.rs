@@ -34,6 +34,9 @@ pub const SEND_SHARE_BYTES: u32 = 512 << 10;
 pub const WAKE_BYTES: u32 = 128 << 10;
 /// Connections that found no page or descriptor and that try again in one turn: those of a host that has its share do so in vain.
 pub const RETRIED_PER_TURN: usize = 64;
+/// Ranges of leased extents that a host may have given and that are not acknowledged: one for each of a thousand viewers' next second, and so
+/// many extents of a cache at most are in use by one host.
+pub const EXTENTS_UNDER_WAY: u32 = 1024;
 /// Bytes of a connection that the engine keeps ready to be sent: what fills 1 Gb/s at 2 ms, and is copied early enough on any shorter path.
 pub const SEND_AHEAD_BYTES: u32 = 256 << 10;
 /// Bytes of a connection that a loop may have given and that are not acknowledged: what Linux lets a socket's send buffer grow to

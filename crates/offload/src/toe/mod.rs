@@ -70,6 +70,7 @@ use millrace_core::limits::toe::HAND_OVER_NS;
 use millrace_tcp::conn::Config;
 use millrace_tcp::ip;
 use millrace_tcp::recv::ClusterSize;
+pub use millrace_tcp::send::{ExtentRange, Part};
 use millrace_tcp::stack::Settings;
 
 pub use self::capture::{Capture, Captured};
@@ -77,7 +78,7 @@ pub use self::device::{Device, TunDevice};
 pub use self::egress::{EngineTx, Seat};
 #[cfg(feature = "tokio")]
 pub use self::host::tokio;
-pub use self::host::{Host, Incoming, Ready, Sockets, TcpListener, TcpStream};
+pub use self::host::{Host, Incoming, Ready, Received, Sockets, TcpListener, TcpStream};
 pub use self::pair::PairSettings;
 pub use self::record::Fault;
 pub use self::remote::{Access, GateCounters, connect, connections, default_socket, status};

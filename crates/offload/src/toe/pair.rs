@@ -14,11 +14,12 @@ use std::io;
 use std::sync::Arc;
 
 use millrace_core::limits::toe::{
-    LISTENERS, MAX_AREA_BYTES, MAX_BUFFER_BYTES, MAX_PAIR_SOCKETS, MIN_BUFFER_BYTES, SEND_SHARE_BYTES,
-    WAKE_BYTES,
+    EXTENTS_UNDER_WAY, LISTENERS, MAX_AREA_BYTES, MAX_BUFFER_BYTES, MAX_PAIR_SOCKETS, MIN_BUFFER_BYTES,
+    SEND_SHARE_BYTES, WAKE_BYTES,
 };
+use millrace_core::pool::Lease;
 use millrace_core::shared::{ENTRY_WORDS, RingConsumer, RingProducer, WORD_BYTES, Words};
-use millrace_tcp::send::Area;
+use millrace_tcp::send::{Area, ExtentRange};
 
 use crate::bell::EventBell;
 
@@ -161,12 +162,17 @@ impl Layout {
     }
 }
 
+/// A range of a leased extent.
+pub(super) type Extent = (Lease, ExtentRange);
+
 /// The engine's end.
 pub(super) struct EngineEnd {
     pub(super) words: Words,
     pub(super) layout: Layout,
     pub(super) requests: RingConsumer,
     pub(super) events: RingProducer,
+    /// Ranges of leased extents, in the order of their requests: of a host of this program.
+    pub(super) extents: Option<rtrb::Consumer<Extent>>,
     /// Wakes the host's thread.
     pub(super) bell: Arc<EventBell>,
     /// What the host rings if it is another process; the engine's own bell otherwise.
@@ -185,7 +191,7 @@ impl EngineEnd {
         let layout = Layout::new(settings)?;
         let requests = RingConsumer::new(&words, layout.requests, settings.requests).ok_or_else(too_small)?;
         let events = RingProducer::new(&words, layout.events, layout.event_entries).ok_or_else(too_small)?;
-        Ok(Self { words, layout, requests, events, bell, doorbell })
+        Ok(Self { words, layout, requests, events, extents: None, bell, doorbell })
     }
 
     /// An end without a host: nothing is ever asked there.
@@ -209,7 +215,7 @@ impl EngineEnd {
         };
         let requests = RingConsumer::new(&words, requests, 1).ok_or_else(too_small)?;
         let events = RingProducer::new(&words, events, 1).ok_or_else(too_small)?;
-        Ok(Self { words, layout, requests, events, bell, doorbell: None })
+        Ok(Self { words, layout, requests, events, extents: None, bell, doorbell: None })
     }
 
     /// The area that the host's bytes are sent from; `None`: there is no host.
@@ -231,6 +237,8 @@ pub(super) struct HostEnd {
     pub(super) layout: Layout,
     pub(super) requests: RingProducer,
     pub(super) events: RingConsumer,
+    /// The other end of the engine's.
+    pub(super) extents: Option<rtrb::Producer<Extent>>,
     /// Wakes this host's thread.
     pub(super) bell: Arc<EventBell>,
 }
@@ -242,7 +250,7 @@ impl HostEnd {
         let layout = Layout::new(settings)?;
         let requests = RingProducer::new(&words, layout.requests, settings.requests).ok_or_else(too_small)?;
         let events = RingConsumer::new(&words, layout.events, layout.event_entries).ok_or_else(too_small)?;
-        Ok(Self { words, layout, requests, events, bell })
+        Ok(Self { words, layout, requests, events, extents: None, bell })
     }
 
     /// The engine has said that it is no more, or its process has been seen to be gone.
@@ -262,8 +270,11 @@ fn too_small() -> io::Error {
 pub(super) fn pair(settings: &PairSettings) -> io::Result<(EngineEnd, HostEnd)> {
     let words = Words::new(Layout::new(settings)?.words);
     let bell = Arc::new(EventBell::new()?);
-    let engine = EngineEnd::new(settings, words.clone(), Arc::clone(&bell), None)?;
-    Ok((engine, HostEnd::new(settings, words, bell)?))
+    let mut engine = EngineEnd::new(settings, words.clone(), Arc::clone(&bell), None)?;
+    let mut host = HostEnd::new(settings, words, bell)?;
+    let (give, take) = rtrb::RingBuffer::new(EXTENTS_UNDER_WAY as usize);
+    (engine.extents, host.extents) = (Some(take), Some(give));
+    Ok((engine, host))
 }
 
 #[cfg(test)]

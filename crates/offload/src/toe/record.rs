@@ -52,6 +52,11 @@ pub(super) enum Request {
         /// How many.
         bytes: u32,
     },
+    /// Send the next range of a leased extent in the ring beside this one, which only hosts of the engine's own program have. Nothing answers, as above.
+    SendExtent {
+        /// The connection.
+        socket: u32,
+    },
     /// Nothing more will be sent. Nothing answers.
     Shutdown {
         /// The connection.
@@ -269,6 +274,7 @@ const CLOSE: u8 = 6;
 const SET: u8 = 7;
 const WAKE: u8 = 8;
 const GIVE: u8 = 9;
+const SEND_EXTENT: u8 = 10;
 
 const LISTENING: u8 = 1;
 const ACCEPTED: u8 = 2;
@@ -347,6 +353,7 @@ impl Request {
             Self::Send { socket, offset, bytes } => {
                 (record[0], record[1]) = (first(SEND, 0, socket), two(offset, bytes));
             }
+            Self::SendExtent { socket } => record[0] = first(SEND_EXTENT, 0, socket),
             Self::Shutdown { socket } => record[0] = first(SHUTDOWN, 0, socket),
             Self::Close { socket, is_reset } => record[0] = first(CLOSE, u8::from(is_reset), socket),
             Self::Set { socket, option, is_on } => {
@@ -377,6 +384,7 @@ impl Request {
                 Self::Connect { socket, local: end_of(&record[1..4])?, remote: end_of(&record[4..7])? }
             }
             SEND => Self::Send { socket, offset: low(record[1]), bytes: high(record[1]) },
+            SEND_EXTENT => Self::SendExtent { socket },
             SHUTDOWN => Self::Shutdown { socket },
             CLOSE => Self::Close { socket, is_reset: flag != 0 },
             SET => {

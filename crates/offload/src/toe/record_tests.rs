@@ -18,6 +18,7 @@ fn requests_are_read_as_they_were_written() {
         Request::Accept { listener: 2, socket: 3 },
         Request::Connect { socket: 4, local: v4(), remote: v6() },
         Request::Send { socket: 5, offset: 0xdead_beef, bytes: 0xcafe_babe },
+        Request::SendExtent { socket: 5 },
         Request::Shutdown { socket: 6 },
         Request::Close { socket: 7, is_reset: true },
         Request::Close { socket: 7, is_reset: false },

@@ -68,6 +68,17 @@ impl Connection {
         env.store.append_whole(&mut self.queue, parts)
     }
 
+    /// SEND of a range of an extent whose lease stays.
+    pub(crate) fn send_held(
+        &mut self,
+        env: &mut Env<'_>,
+        lease: Lease,
+        range: ExtentRange,
+    ) -> Result<(), (Refused, Lease)> {
+        self.before_append(env);
+        env.store.append_held(&mut self.queue, lease, range)
+    }
+
     /// SEND of a range of an area.
     pub(crate) fn send_area(
         &mut self,

@@ -62,6 +62,13 @@ pub struct ExtentRange {
     pub part: Part,
 }
 
+impl ExtentRange {
+    /// Whether `lease` has all of it.
+    pub fn is_in(&self, lease: &Lease) -> bool {
+        Geometry::new(&lease.content(), self.part).has(lease, self)
+    }
+}
+
 /// Why something was not queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
@@ -128,6 +135,8 @@ struct Descriptor {
     is_unpinned: bool,
     /// Its extent was asked for.
     is_wanted: bool,
+    /// Its lease is not given back before it is done with: nobody could supply another.
+    is_held: bool,
 }
 
 const _: () = assert!(size_of::<Descriptor>() <= 80);
@@ -198,6 +207,7 @@ impl Store {
             is_done: false,
             is_unpinned: false,
             is_wanted: false,
+            is_held: false,
         };
         Self {
             descriptors: (0..descriptors).map(empty).collect(),
@@ -244,7 +254,7 @@ impl Store {
         lease: Lease,
         range: ExtentRange,
     ) -> Result<(), (Refused, Lease)> {
-        if !Geometry::new(&lease.content(), range.part).has(&lease, &range) {
+        if !range.is_in(&lease) {
             return Err((Refused::Unfit, lease));
         }
         let ExtentRange { place, skip, part, bytes } = range;
@@ -253,6 +263,21 @@ impl Store {
         self.descriptors[index as usize].source =
             Source::Extent { held: Held::Lease(lease), place, skip, part };
         self.append(queue, index, bytes);
+        Ok(())
+    }
+
+    /// The same with a lease that stays until its bytes are acknowledged, however long that takes.
+    ///
+    /// # Errors
+    /// As [`Store::append_extent`].
+    pub fn append_held(
+        &mut self,
+        queue: &mut Queue,
+        lease: Lease,
+        range: ExtentRange,
+    ) -> Result<(), (Refused, Lease)> {
+        self.append_extent(queue, lease, range)?;
+        self.descriptors[queue.tail as usize].is_held = true;
         Ok(())
     }
 
@@ -272,7 +297,7 @@ impl Store {
             Some(part) if !head.is_empty() => part.copy_from_slice(head),
             _ => return Err((Refused::Unfit, lease)),
         }
-        if !Geometry::new(&lease.content(), range.part).has(&lease, &range) {
+        if !range.is_in(&lease) {
             return Err((Refused::Unfit, lease));
         }
         if self.free_descriptors() < 2 {
@@ -348,7 +373,8 @@ impl Store {
         self.free = descriptor.next;
         self.used += 1;
         (descriptor.next, descriptor.in_device) = (NONE, 0);
-        (descriptor.is_done, descriptor.is_unpinned, descriptor.is_wanted) = (false, false, false);
+        (descriptor.is_done, descriptor.is_unpinned) = (false, false);
+        (descriptor.is_wanted, descriptor.is_held) = (false, false);
         Some(index)
     }
 
@@ -468,10 +494,12 @@ impl Store {
         let mut index = queue.head;
         while let Some(descriptor) = self.descriptors.get_mut(index as usize) {
             let next = descriptor.next;
-            descriptor.is_unpinned = true;
-            is_pinned |= descriptor.in_device > 0;
-            if descriptor.in_device == 0 {
-                self.drop_lease(index);
+            if !descriptor.is_held {
+                descriptor.is_unpinned = true;
+                is_pinned |= descriptor.in_device > 0;
+                if descriptor.in_device == 0 {
+                    self.drop_lease(index);
+                }
             }
             index = next;
         }

@@ -254,6 +254,24 @@ fn a_stalled_reader_pins_nothing_and_its_extent_is_asked_for_again() {
     assert_eq!(cut_all(&mut store, &mut queue, 1460, &all).len(), 2);
 }
 
+/// Of an application that could not supply it again.
+#[test]
+fn a_lease_that_is_held_stays_until_its_bytes_are_acknowledged() {
+    let arena = arena();
+    let content = extent(&arena, 0, WireLayout::new(1316).unwrap());
+    let (mut store, mut queue) = (Store::new(4, 4), Queue::new(FIRST));
+    let range = ExtentRange { place: 0, skip: 0, bytes: 2632, part: Part::Payloads };
+    store.append_held(&mut queue, arena.lend(0, content).unwrap(), range).unwrap();
+    assert!(!store.unpin(&queue), "there was none to be given back");
+    let frame = store.handed(&cut(&store, &mut queue, FIRST, 1460, 9_000));
+    store.returned(frame);
+    assert_eq!(arena.leases(0), 1);
+    store.acked(&mut queue, FIRST + 2632);
+    assert_eq!(arena.leases(0), 0);
+    store.append_extent(&mut queue, arena.lend(0, content).unwrap(), range).unwrap();
+    assert!(store.unpin(&queue) && arena.leases(0) == 0, "the next one of that descriptor does not");
+}
+
 #[test]
 fn of_a_title_that_is_closed_a_stalled_reader_keeps_what_it_has() {
     let arena = arena();

@@ -151,6 +151,20 @@ impl Stack {
         self.send_lease(id, lease, now, |connection, env, lease| connection.send_extent(env, lease, range))
     }
 
+    /// The same with a lease that is not given back before the bytes are acknowledged, also while the peer does not read: it is never wanted again.
+    ///
+    /// # Errors
+    /// As [`Stack::send_extent`].
+    pub fn send_held(
+        &mut self,
+        id: ConnectionId,
+        lease: Lease,
+        range: ExtentRange,
+        now: Instant,
+    ) -> Result<(), (CallError, Lease)> {
+        self.send_lease(id, lease, now, |connection, env, lease| connection.send_held(env, lease, range))
+    }
+
     /// The same behind a head of up to [`HEAD_BYTES`](crate::send::HEAD_BYTES), which is copied: both or nothing.
     ///
     /// # Errors

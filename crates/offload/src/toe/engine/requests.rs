@@ -7,6 +7,7 @@ use millrace_core::limits::toe::{MAX_PAIRS, REQUESTS_PER_TURN};
 use millrace_core::shared::Record;
 use millrace_core::time::Instant;
 
+use super::send::Descriptors;
 use super::{Core, Line, NONE, Owner, Pair, SocketId, What};
 use crate::toe::record::{Choice, Event, Fault, GIVEN_AT_ONCE, Request};
 
@@ -52,6 +53,7 @@ impl Core {
             Request::Accept { listener, socket } => self.accept(pair, listener, socket),
             Request::Connect { socket, local, remote } => self.connect((pair, socket), local, remote, now),
             Request::Send { socket, offset, bytes } => self.give_bytes((pair, socket), offset, bytes),
+            Request::SendExtent { socket } => self.give_extent((pair, socket)),
             Request::Shutdown { socket } => {
                 let line = self.pair(pair).line(socket).filter(|line| line.closing.is_none());
                 let Some(line) = line else { return false };
@@ -199,12 +201,33 @@ impl Core {
 
     /// The range is in the area, or the request is a wrong one.
     fn give_bytes(&mut self, (pair, socket): SocketId, offset: u32, bytes: u32) -> bool {
-        let Pair { end, places, descriptors, .. } = self.pair(pair);
+        let area = self.pair(pair).end.layout.send_bytes;
+        if bytes == 0 || offset.checked_add(bytes).is_none_or(|end| end > area) {
+            return false;
+        }
+        self.give_at((pair, socket), bytes, |descriptors| descriptors.put(offset, bytes))
+    }
+
+    /// The next range of an extent is this socket's. If it cannot be the lease goes back.
+    fn give_extent(&mut self, (pair, socket): SocketId) -> bool {
+        let extent = self.pair(pair).end.extents.as_mut().and_then(|extents| extents.pop().ok());
+        let Some(extent) = extent else { return false };
+        let bytes = extent.1.bytes;
+        self.give_at((pair, socket), bytes, |descriptors| descriptors.put_extent(extent))
+    }
+
+    /// `bytes` bytes go behind those of the socket, in the descriptor that `put` makes.
+    fn give_at(
+        &mut self,
+        (pair, socket): SocketId,
+        bytes: u32,
+        put: impl FnOnce(&mut Descriptors) -> Option<u32>,
+    ) -> bool {
+        let Pair { places, descriptors, .. } = self.pair(pair);
         let Some(What::Line(line)) = places.get_mut(socket as usize).map(|place| &mut place.what) else {
             return false;
         };
-        let is_in = offset.checked_add(bytes).is_some_and(|end_at| end_at <= end.layout.send_bytes);
-        if !is_in || bytes == 0 || line.is_shut || line.closing.is_some() || line.lent.is_some() {
+        if line.is_shut || line.closing.is_some() || line.lent.is_some() {
             return false;
         }
         line.given += u64::from(bytes);
@@ -213,7 +236,7 @@ impl Core {
             self.make_dirty((pair, socket));
             return true;
         }
-        let Some(index) = descriptors.put(offset, bytes) else {
+        let Some(index) = put(descriptors) else {
             line.given -= u64::from(bytes);
             return false;
         };

@@ -2,16 +2,23 @@
 //! again when it is acknowledged. What was acknowledged is counted, and nobody is woken for it but a writer that has asked to be. A socket that its host
 //! closes is the host's again at once, with its chunks: what is left of its bytes is copied into pages of the stack.
 
-use millrace_core::limits::toe::{CHUNK_BYTES, RETRIED_PER_TURN, SEND_AHEAD_BYTES};
+use millrace_core::limits::toe::{CHUNK_BYTES, EXTENTS_UNDER_WAY, RETRIED_PER_TURN, SEND_AHEAD_BYTES};
 use millrace_core::time::Instant;
 
 use super::{Core, NONE, Pair, SocketId, What};
+use crate::toe::pair::Extent;
 use crate::toe::record::Event;
 
-/// Bytes of the area that the stack has not taken yet.
-#[derive(Clone, Copy)]
+/// Where bytes are.
+enum Source {
+    /// In the area, from there on.
+    Area(u32),
+    Extent(Extent),
+}
+
+/// Bytes that the stack has not taken yet.
 struct Descriptor {
-    offset: u32,
+    source: Source,
     bytes: u32,
     next: u32,
 }
@@ -23,19 +30,28 @@ pub(super) struct Descriptors {
 }
 
 impl Descriptors {
-    /// A host that appends to a buffer names it more than once: twice as many as there are buffers, and a few.
+    /// A host that appends to a buffer names it more than once: twice as many as there are buffers, and a few; and one for each range of an extent.
     pub(super) fn new(buffers: u32) -> Self {
-        let count = buffers * 2 + 64;
+        let count = buffers * 2 + 64 + EXTENTS_UNDER_WAY;
         let next = |index| if index + 1 == count { NONE } else { index + 1 };
-        let descriptor = |index| Descriptor { offset: 0, bytes: 0, next: next(index) };
+        let descriptor = |index| Descriptor { source: Source::Area(0), bytes: 0, next: next(index) };
         Self { all: (0..count).map(descriptor).collect(), free: 0 }
     }
 
     pub(super) fn put(&mut self, offset: u32, bytes: u32) -> Option<u32> {
+        self.put_at(Source::Area(offset), bytes)
+    }
+
+    pub(super) fn put_extent(&mut self, extent: Extent) -> Option<u32> {
+        let bytes = extent.1.bytes;
+        self.put_at(Source::Extent(extent), bytes)
+    }
+
+    fn put_at(&mut self, source: Source, bytes: u32) -> Option<u32> {
         let index = self.free;
         let descriptor = self.all.get_mut(index as usize)?;
         self.free = descriptor.next;
-        *descriptor = Descriptor { offset, bytes, next: NONE };
+        *descriptor = Descriptor { source, bytes, next: NONE };
         Some(index)
     }
 
@@ -58,9 +74,9 @@ impl Descriptors {
 
     /// Frees one; the one behind it.
     fn free(&mut self, index: u32) -> u32 {
-        let next = std::mem::replace(&mut self.all[index as usize].next, self.free);
+        let empty = Descriptor { source: Source::Area(0), bytes: 0, next: self.free };
         self.free = index;
-        next
+        std::mem::replace(&mut self.all[index as usize], empty).next
     }
 
     /// Frees a list.
@@ -84,23 +100,32 @@ impl Core {
             line.taken = line.given;
             return;
         }
-        while let Some(&Descriptor { offset, bytes, .. }) = descriptors.all.get(line.first as usize) {
+        while let Some(Descriptor { source, bytes, .. }) = descriptors.all.get(line.first as usize) {
+            let bytes = *bytes;
             let ahead = SEND_AHEAD_BYTES.saturating_sub(stack.unacked_bytes(line.id));
             let most = bytes.min(ahead);
             if most == 0 {
                 // Acknowledgments make room, and are told.
                 return;
             }
-            let taken = if line.closing.is_some() {
-                let has_pages = stack.store().may_keep();
-                let mut copy = |at: usize, room: &mut [u8]| {
-                    end.words.read(end.layout.send(offset) + at, room);
-                };
-                let taken = if has_pages { stack.write_from(line.id, most, now, &mut copy) } else { Ok(0) };
-                taken.unwrap_or(0) as u32
-            } else {
-                let is_taken = stack.send_area(line.id, pair, offset, most, now).is_ok();
-                if is_taken { most } else { 0 }
+            let whole = |is_taken, bytes| (bytes, if is_taken { bytes } else { 0 });
+            let (most, taken) = match source {
+                // All of it or nothing, since it takes no memory of the stack.
+                Source::Extent((lease, range)) => {
+                    whole(stack.send_held(line.id, lease.clone(), *range, now).is_ok(), bytes)
+                }
+                Source::Area(offset) if line.closing.is_some() => {
+                    let has_pages = stack.store().may_keep();
+                    let mut copy = |at: usize, room: &mut [u8]| {
+                        end.words.read(end.layout.send(*offset) + at, room);
+                    };
+                    let taken =
+                        if has_pages { stack.write_from(line.id, most, now, &mut copy) } else { Ok(0) };
+                    (most, taken.unwrap_or(0) as u32)
+                }
+                Source::Area(offset) => {
+                    whole(stack.send_area(line.id, pair, *offset, most, now).is_ok(), most)
+                }
             };
             line.taken += u64::from(taken);
             counters.sent_bytes += u64::from(taken);
@@ -112,7 +137,10 @@ impl Core {
                 continue;
             }
             let descriptor = &mut descriptors.all[line.first as usize];
-            (descriptor.offset, descriptor.bytes) = (offset + taken, bytes - taken);
+            descriptor.bytes = bytes - taken;
+            if let Source::Area(offset) = &mut descriptor.source {
+                *offset += taken;
+            }
             if taken < most {
                 // No descriptor or page is free, or the connection is about to be over, which will be told.
                 counters.short += 1;

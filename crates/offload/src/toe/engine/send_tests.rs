@@ -2,6 +2,14 @@
 
 use std::sync::atomic::AtomicBool;
 
+use millrace_core::ids::TitleRef;
+use millrace_core::limits::toe::EXTENTS_UNDER_WAY;
+use millrace_core::packet::{PacketMeta, WireLayout};
+use millrace_core::pool::{ExtentArena, ExtentContent, HeapRegion, Lease};
+use millrace_core::time::MediaTicks;
+use millrace_core::wire::checksum::sum16;
+use millrace_tcp::send::{ExtentRange, Part};
+
 use super::*;
 
 impl Rig {
@@ -151,4 +159,138 @@ fn no_host_takes_the_descriptors_of_another() {
     assert!(rig.cores[0].counters.short > 0, "there was room for all of it");
     rig.transfer((0, 1, other), (1, 1, there), 300_000);
     rig.transfer((1, 1, there), (0, 1, other), 300_000);
+}
+
+/// An arena with one extent of 20 packets; its bytes without the headers.
+fn extent() -> (Arc<ExtentArena>, Lease, Vec<u8>) {
+    let arena = ExtentArena::new(Box::new(HeapRegion::new(1)));
+    let layout = WireLayout::new(1316).unwrap();
+    let content = ExtentContent {
+        title: TitleRef(3),
+        number: 0,
+        first_packet: 0,
+        packets: 20,
+        last_packet_bytes: 1316,
+        layout,
+        spare: 0,
+    };
+    let (mut fill, mut payload) = (arena.fill(0).unwrap(), Vec::new());
+    let (mut random, bytes) = (SplitMix(4), fill.bytes_mut());
+    for packet in 0..20 {
+        let at = packet as usize * layout.slot_bytes() + layout.header_bytes();
+        let of_packet = &mut bytes[at..at + 1316];
+        of_packet.iter_mut().for_each(|byte| *byte = random.next() as u8);
+        payload.extend_from_slice(of_packet);
+        let meta = PacketMeta::new(sum16(of_packet), 0, MediaTicks(0)).to_bytes();
+        let record = layout.meta_offset(packet, 20);
+        bytes[record..record + meta.len()].copy_from_slice(&meta);
+    }
+    fill.publish();
+    let lease = arena.lend(0, content).unwrap();
+    (arena, lease, payload)
+}
+
+const ALL: ExtentRange = ExtentRange { place: 0, skip: 0, bytes: 20 * 1316, part: Part::Payloads };
+
+/// Between bytes that are written, more often than there may be ranges under way; the leases go back as they are acknowledged.
+#[test]
+fn extents_are_sent_from_where_they_lie() {
+    let (arena, lease, payload) = extent();
+    let mut rig = Rig::new(|_| {});
+    let (here, there) = rig.connect(0, 0, PORT);
+    let mut sent = Vec::new();
+    rig.hosts[0][0].write(here, &[IoSlice::new(b"head")]).unwrap();
+    assert_eq!(rig.hosts[0][0].write_extent(here, &lease, ALL).unwrap(), Some(()));
+    rig.hosts[0][0].write(here, &[IoSlice::new(b"tail")]).unwrap();
+    sent.extend([b"head", &payload[..], b"tail"].concat());
+    (0..3).for_each(|_| rig.turn_alone());
+    assert_eq!((rig.cores[0].stack().store().host_pages(), arena.leases(0)), (0, 2));
+    let (mut got, mut buffer, mut count) = (Vec::new(), [0; 8192], 0);
+    let all = EXTENTS_UNDER_WAY + 100;
+    rig.until(|rig| {
+        let range = ExtentRange { place: count % 20, skip: 5, bytes: 700, part: Part::Payloads };
+        if count < all && rig.hosts[0][0].write_extent(here, &lease, range).unwrap().is_some() {
+            sent.extend_from_slice(&payload[(count % 20) as usize * 1316 + 5..][..700]);
+            count += 1;
+        }
+        got.extend_from_slice(
+            &buffer[..rig.hosts[1][0].read(there, &mut buffer, true).unwrap().unwrap_or(0)],
+        );
+        (count == all && got.len() == sent.len()).then_some(())
+    });
+    assert!(got == sent, "other bytes came than were sent");
+    rig.until(|rig| (rig.hosts[0][0].unacknowledged(here) == 0).then_some(()));
+    assert_eq!((arena.leases(0), rig.cores[0].counters.rejected), (1, 0));
+    assert_eq!(rig.hosts[0][0].unused().1, 128, "chunks");
+}
+
+/// One range goes over the share, as the last byte of a write does not; then its writer waits until the peer has acknowledged enough.
+#[test]
+fn a_writer_of_extents_has_its_share() {
+    let (arena, lease, _) = extent();
+    let mut rig =
+        Rig::new(|settings| (settings.pair.send_share_bytes, settings.pair.wake_bytes) = (40_000, 20_000));
+    let (here, there) = rig.connect(0, 0, PORT);
+    for given in [Some(()), Some(()), None] {
+        assert_eq!(rig.hosts[0][0].write_extent(here, &lease, ALL).unwrap(), given);
+    }
+    assert_eq!((arena.leases(0), rig.hosts[0][0].unacknowledged(here)), (3, 2 * u64::from(ALL.bytes)));
+    rig.until(|rig| {
+        let _ = rig.hosts[1][0].read(there, &mut [0; 8192], true).unwrap();
+        rig.hosts[0][0].write_extent(here, &lease, ALL).unwrap()
+    });
+}
+
+/// Who closes, who breaks off, and who is broken off: what was given is sent or not, and no lease is kept.
+#[test]
+fn leases_go_back_however_a_connection_ends() {
+    for end in 0..3 {
+        let (arena, lease, payload) = extent();
+        let mut rig = Rig::new(|_| {});
+        let (here, there) = rig.connect(0, 0, PORT);
+        // More than the stack takes ahead.
+        for _ in 0..15 {
+            assert_eq!(rig.hosts[0][0].write_extent(here, &lease, ALL).unwrap(), Some(()));
+        }
+        (0..3).for_each(|_| rig.turn_alone());
+        assert_eq!(arena.leases(0), 16);
+        match end {
+            0 => {
+                rig.hosts[0][0].close(here, false);
+                assert!(rig.read_all(there) == payload.repeat(15), "other bytes came than were sent");
+                rig.hosts[1][0].close(there, false);
+            }
+            1 => rig.hosts[0][0].close(here, true),
+            _ => {
+                rig.hosts[1][0].close(there, true);
+                rig.until(|rig| rig.hosts[0][0].take_fault(here));
+            }
+        }
+        rig.until(|_| (arena.leases(0) == 1).then_some(()));
+        rig.hosts[0][0].close(here, false);
+        rig.until(|rig| (rig.hosts[0][0].unused().0 == 16).then_some(()));
+    }
+}
+
+/// Nobody could supply it again: it stays although there is no progress, and goes on.
+#[test]
+fn a_peer_that_stands_still_gets_the_extent_all_the_same() {
+    let (arena, lease, payload) = extent();
+    let mut rig = Rig::new(|_| {});
+    let (here, there) = rig.connect(0, 0, PORT);
+    assert_eq!(rig.hosts[0][0].write_extent(here, &lease, ALL).unwrap(), Some(()));
+    for _ in 0..100 {
+        rig.now = rig.now.plus_ns(100_000_000);
+        rig.turn_alone();
+        rig.ends[0].out.lock().unwrap().clear();
+    }
+    assert_eq!(arena.leases(0), 2);
+    rig.hosts[0][0].shut_write(here).unwrap();
+    assert!(rig.read_all(there) == payload, "other bytes came than were sent");
+    assert_eq!(arena.leases(0), 1);
+    // A request without an extent is a wrong one.
+    let before = rig.cores[0].counters.rejected;
+    assert!(rig.hosts[0][0].inject(&Request::SendExtent { socket: here }.encode()));
+    rig.turn();
+    assert_eq!(rig.cores[0].counters.rejected, before + 1);
 }

@@ -2,8 +2,16 @@
 
 use std::io::{self, IoSlice};
 
-use super::state::{HostState, InFlight, Phase, stopped};
+use millrace_core::pool::Lease;
+use millrace_tcp::send::ExtentRange;
+
+use super::state::{EXTENT, HostState, InFlight, Phase, stopped};
 use crate::toe::record::{Fault, GIVEN_AT_ONCE, Request};
+
+fn elsewhere() -> io::Error {
+    let text = "leased extents go to an engine of the same program only: write their bytes instead";
+    io::Error::new(io::ErrorKind::Unsupported, text)
+}
 
 impl HostState {
     // --- receiving ---
@@ -75,23 +83,13 @@ impl HostState {
     /// Frees the chunks whose bytes are acknowledged; the count.
     pub(super) fn reap(&mut self, socket: u32) -> u64 {
         let count = self.end.words.load(self.end.layout.count(socket));
-        let HostState { sockets, free_chunks, .. } = self;
-        let in_flight = &mut sockets[socket as usize].in_flight;
-        while in_flight.front().is_some_and(|chunk| chunk.end <= count) {
-            free_chunks.extend(in_flight.pop_front().map(|chunk| chunk.buffer));
-        }
+        while self.free_first(socket, count) {}
         count
     }
 
     /// Gives the engine as much of `parts` as the socket's share and the chunks allow. `None`: nothing; the engine has been asked to say when.
     pub(in crate::toe) fn write(&mut self, socket: u32, parts: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
-        let of = self.socket(socket);
-        if let Some(fault) = of.fault.take() {
-            return Err(fault.into());
-        }
-        if of.is_write_shut || of.is_broken {
-            return Err(Fault::Shut.into());
-        }
+        self.may_write(socket)?;
         let all: usize = parts.iter().map(|part| part.len()).sum();
         if all == 0 {
             return Ok(Some(0));
@@ -100,6 +98,64 @@ impl HostState {
             0 => Ok(None),
             room => self.give(socket, parts, room.min(all)).map(Some),
         }
+    }
+
+    fn may_write(&mut self, socket: u32) -> io::Result<()> {
+        let of = self.socket(socket);
+        match of.fault.take() {
+            Some(fault) => Err(fault.into()),
+            None if of.is_write_shut || of.is_broken => Err(Fault::Shut.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives the engine a range of a leased extent, which is in it. `None`: not now; the engine has been asked to say when.
+    pub(in crate::toe) fn write_extent(
+        &mut self,
+        socket: u32,
+        lease: &Lease,
+        range: ExtentRange,
+    ) -> io::Result<Option<()>> {
+        self.may_write(socket)?;
+        if self.socket(socket).waits_for_room {
+            return if self.is_stopped() { Err(stopped()) } else { Ok(None) };
+        }
+        let acked = self.reap(socket);
+        let outstanding = self.socket(socket).sent.saturating_sub(acked);
+        let is_over_share = outstanding >= u64::from(self.settings.send_share_bytes);
+        if is_over_share || !self.has_extent() {
+            self.wait_for_room(socket, is_over_share)?;
+            return Ok(None);
+        }
+        let Some(extents) = &mut self.end.extents else { return Err(elsewhere()) };
+        if extents.push((lease.clone(), range)).is_err() {
+            // As many as it holds are not acknowledged yet: there is no room in it only for a moment.
+            return Ok(None);
+        }
+        self.ask(&Request::SendExtent { socket })?;
+        self.free_extents -= 1;
+        let of = self.socket(socket);
+        of.sent += u64::from(range.bytes);
+        // Nothing is appended to it.
+        let end = of.sent;
+        of.in_flight.push_back(InFlight { buffer: EXTENT, used: u32::MAX, end });
+        Ok(Some(()))
+    }
+
+    /// Whether another range may be under way, now that all that is acknowledged is counted.
+    fn has_extent(&mut self) -> bool {
+        if self.free_extents == 0 {
+            self.reap_all();
+        }
+        self.free_extents > 0 || self.end.extents.is_none()
+    }
+
+    fn reap_all(&mut self) {
+        (0..self.settings.sockets).for_each(|other| {
+            if !self.sockets[other as usize].in_flight.is_empty() {
+                self.reap(other);
+            }
+        });
     }
 
     /// Bytes of a socket's share that are left, if there is a chunk for them. 0: the engine has been asked to say when.
@@ -201,11 +257,7 @@ impl HostState {
         {
             return true;
         }
-        (0..self.settings.sockets).for_each(|other| {
-            if !self.sockets[other as usize].in_flight.is_empty() {
-                self.reap(other);
-            }
-        });
+        self.reap_all();
         !self.free_chunks.is_empty()
     }
 

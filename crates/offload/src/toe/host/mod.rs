@@ -7,12 +7,14 @@
 //! | `waiters` | tasks that wait for a socket |
 //! | `stream`, `listener` | sockets as the standard library has them |
 //! | `tokio/` | sockets as tokio has them |
+//! | `received` | receive buffers lent to the application |
 //! | `ready` | what a socket is ready for, and which have something new |
 //! | `sockets` | sockets as numbers, for a layer with locks and waits of its own |
 
 mod bytes;
 mod listener;
 mod ready;
+mod received;
 mod sockets;
 mod state;
 mod stream;
@@ -36,6 +38,7 @@ use millrace_core::time::Instant;
 
 pub use self::listener::{Incoming, TcpListener};
 pub use self::ready::Ready;
+pub use self::received::Received;
 pub use self::sockets::Sockets;
 pub(super) use self::state::HostState;
 pub use self::stream::TcpStream;
@@ -136,7 +139,8 @@ impl Host {
         self.with(|state| state.is_stopped())
     }
 
-    /// Puts raw words into the request ring, for tests of what the engine makes of them. False: it is full.
+    /// Puts raw words into the request ring, for tests of what the engine makes of them. False: it is full, or a buffer is lent
+    /// ([`TcpStream::read_lent`]); none is lent afterwards.
     #[doc(hidden)]
     pub fn inject(&self, record: &[u64; 7]) -> bool {
         let is_put = self.with(|state| state.inject(record));

@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Waker;
 
+use millrace_core::limits::toe::EXTENTS_UNDER_WAY;
+
 use super::ready::News;
 use super::waiters::{Interest, Waiters};
 use crate::bell::EventBell;
@@ -41,7 +43,10 @@ pub(super) struct Piece {
     pub(super) to: u32,
 }
 
-/// A chunk with bytes that are not acknowledged.
+/// Stands for no chunk: bytes of an extent.
+pub(super) const EXTENT: u32 = u32::MAX;
+
+/// A chunk with bytes that are not acknowledged, or a range of an extent.
 #[derive(Clone, Copy)]
 pub(super) struct InFlight {
     pub(super) buffer: u32,
@@ -116,6 +121,8 @@ pub(in crate::toe) struct HostState {
     /// The one that has been free for longest is filled next: few of its lines are still in the cache of the engine's processor, where each
     /// write to them would have to wait.
     pub(super) free_chunks: VecDeque<u32>,
+    /// Ranges of extents that may be given; an engine of another process takes none.
+    pub(super) free_extents: u32,
     /// Sockets that may write more, if there were a chunk.
     pub(super) lacks_chunk: VecDeque<u32>,
     /// Tasks for which something has happened.
@@ -127,6 +134,10 @@ pub(in crate::toe) struct HostState {
     /// How many of them are given back at once.
     pub(super) batch: usize,
     pub(super) keeps_buffers: bool,
+    /// Receive buffers that the application has.
+    pub(super) lent: usize,
+    /// There may be records in the ring that are not this host's own.
+    pub(super) has_injected: bool,
     /// Something was asked of the engine since it was rung.
     pub(super) has_asked: bool,
     /// Requests so far.
@@ -144,18 +155,21 @@ impl HostState {
     ) -> Self {
         Self {
             number,
-            end,
             engine_bell,
             sockets: (0..settings.sockets).map(|_| Socket::new()).collect(),
             free_sockets: (0..settings.sockets).rev().collect(),
             free_chunks: (0..settings.send_buffers).collect(),
+            free_extents: if end.extents.is_some() { EXTENTS_UNDER_WAY } else { 0 },
             lacks_chunk: VecDeque::new(),
             woken: Vec::new(),
             has_heard: false,
             read: Vec::with_capacity(settings.receive_buffers as usize),
             batch: GIVEN_AT_ONCE.min((settings.receive_share as usize / 2).max(1)),
             settings: settings.clone(),
+            end,
             keeps_buffers: false,
+            lent: 0,
+            has_injected: false,
             has_asked: false,
             asked: 0,
             news: News::default(),
@@ -184,6 +198,10 @@ impl HostState {
     }
 
     pub(in crate::toe) fn inject(&mut self, record: &[u64; 7]) -> bool {
+        if self.lent > 0 {
+            return false;
+        }
+        self.has_injected = true;
         self.end.requests.push(record)
     }
 
@@ -303,8 +321,24 @@ impl HostState {
         let of = self.socket(socket);
         let lacks_chunk = of.lacks_chunk;
         let chunks = std::mem::replace(of, Socket { lacks_chunk, ..Socket::new() }).in_flight;
-        self.free_chunks.extend(chunks.iter().map(|chunk| chunk.buffer));
+        chunks.iter().for_each(|chunk| self.free_chunk(chunk.buffer));
         self.free_sockets.push(socket);
+    }
+
+    fn free_chunk(&mut self, buffer: u32) {
+        match buffer {
+            EXTENT => self.free_extents += 1,
+            chunk => self.free_chunks.push_back(chunk),
+        }
+    }
+
+    /// Takes the first of a socket's chunks, if its bytes are among the first `count`.
+    pub(super) fn free_first(&mut self, socket: u32, count: u64) -> bool {
+        let in_flight = &mut self.socket(socket).in_flight;
+        let Some(chunk) = in_flight.front().filter(|chunk| chunk.end <= count).copied() else { return false };
+        in_flight.pop_front();
+        self.free_chunk(chunk.buffer);
+        true
     }
 
     /// A socket for what is asked next.

@@ -7,6 +7,9 @@ use std::net::{Shutdown, SocketAddr};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use millrace_core::pool::Lease;
+use millrace_tcp::send::ExtentRange;
+
 use super::waiters::Interest;
 use super::{Host, Until};
 use crate::toe::EngineSocket;
@@ -19,9 +22,9 @@ use crate::toe::record::Choice;
 /// `Rc` is a clone; and `ttl`, since every packet of an engine begins with 64. A time-out is [`io::ErrorKind::TimedOut`] here, where Linux says
 /// `WouldBlock`.
 pub struct TcpStream {
-    host: Host,
-    socket: u32,
-    read_timeout: Cell<Option<Duration>>,
+    pub(super) host: Host,
+    pub(super) socket: u32,
+    pub(super) read_timeout: Cell<Option<Duration>>,
     write_timeout: Cell<Option<Duration>>,
     is_nonblocking: Cell<bool>,
     is_nodelay: Cell<bool>,
@@ -201,7 +204,26 @@ impl TcpStream {
         self.host.wait_for(until, |state| state.write(self.socket, parts))
     }
 
-    fn until(&self, limit: &Cell<Option<Duration>>) -> Until {
+    /// Sends a range of a leased extent behind what was written, from where it lies: nothing is copied. It waits as a write does, for the connection's
+    /// share, and then gives all of the range. The extent stays leased until the peer has acknowledged it or the connection is over.
+    ///
+    /// # Errors
+    /// As writing; the range is not in the lease, or packets of it are missing; the engine is another process.
+    pub fn send_extent(&self, lease: &Lease, range: ExtentRange) -> io::Result<()> {
+        if !range.is_in(lease) {
+            let text = "the range lies outside the leased extent or has missing packets";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        let until = self.until(&self.write_timeout);
+        self.host.wait_for(until, |state| state.write_extent(self.socket, lease, range))
+    }
+
+    /// Bytes that were written and that the peer has not acknowledged.
+    pub fn unacknowledged(&self) -> u64 {
+        self.host.with(|state| state.unacknowledged(self.socket))
+    }
+
+    pub(super) fn until(&self, limit: &Cell<Option<Duration>>) -> Until {
         if self.is_nonblocking.get() { Until::Now } else { Until::within(limit.get()) }
     }
 

@@ -1,0 +1,131 @@
+//! Receive buffers that the application has: what is in them, and when the engine gets them back.
+
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use millrace_core::shared::Region;
+
+use super::*;
+use crate::bell::EventBell;
+use crate::toe::PairSettings;
+use crate::toe::pair::{EngineEnd, HostEnd, Layout};
+use crate::toe::record::{Event, Fault, Request};
+use crate::toe::thread::Home;
+
+/// A connection and the engine's end of its pair; `is_shared`: in memory that another process might have.
+fn stream(is_shared: bool) -> (EngineEnd, Host, TcpStream) {
+    struct Mapping(Vec<AtomicU64>);
+    impl Region for Mapping {
+        fn words(&self) -> &[AtomicU64] {
+            &self.0
+        }
+    }
+    let settings = PairSettings { sockets: 4, receive_buffers: 32, ..PairSettings::default() };
+    let count = Layout::new(&settings).unwrap().words;
+    let words = match is_shared {
+        true => Words::over(Arc::new(Mapping((0..count).map(|_| AtomicU64::new(0)).collect()))),
+        false => Words::new(count),
+    };
+    let bell = Arc::new(EventBell::new().unwrap());
+    let mut engine = EngineEnd::new(&settings, words.clone(), Arc::clone(&bell), None).unwrap();
+    let end = HostEnd::new(&settings, words, Arc::clone(&bell)).unwrap();
+    let (link, _) = UnixStream::pair().unwrap();
+    let home = Arc::new(Home::elsewhere(Arc::clone(&bell), Vec::new(), link.into()));
+    let host = Host::new(HostState::new(0, end, bell, &settings), home);
+    let (local, remote) = ("192.0.2.1:1".parse().unwrap(), "192.0.2.2:2".parse().unwrap());
+    let stream = TcpStream::begin(&host, None, remote).unwrap();
+    let connected = Event::Connected { socket: stream.socket, error: None, generation: 1, local, remote };
+    assert!(engine.requests.pop().is_some() && engine.events.push(&connected.encode()));
+    stream.set_nonblocking(true).unwrap();
+    (engine, host, stream)
+}
+
+/// Bytes of the engine for socket 0, in a buffer; where they are.
+fn come(engine: &mut EngineEnd, stream: &TcpStream, buffer: u32, bytes: &[u8]) -> usize {
+    let at = engine.layout.receive(buffer, 8192);
+    assert!(engine.words.write(at, bytes));
+    let data = Event::Data { socket: stream.socket, buffer, bytes: bytes.len() as u32 };
+    assert!(engine.events.push(&data.encode()));
+    at
+}
+
+/// Buffers that were given back since this was last asked.
+fn given(engine: &mut EngineEnd, host: &Host) -> Vec<u32> {
+    host.give_back();
+    let mut all = Vec::new();
+    while let Some(record) = engine.requests.pop() {
+        let Some(Request::Give { count, buffers }) = Request::decode(&record) else { continue };
+        all.extend_from_slice(&buffers[..usize::from(count)]);
+    }
+    all
+}
+
+#[test]
+fn bytes_are_lent_where_they_lie_and_the_buffer_goes_back_when_they_are_dropped() {
+    let (mut engine, host, stream) = stream(false);
+    assert_eq!(stream.read_lent().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    let at = come(&mut engine, &stream, 7, b"hello");
+    come(&mut engine, &stream, 3, b"there");
+    let first = stream.read_lent().unwrap();
+    let begin = engine.words.own().unwrap().as_ptr().cast::<u8>();
+    assert_eq!((&*first, first.as_ptr()), (&b"hello"[..], begin.wrapping_add(at)));
+    // What is half read is lent from there on.
+    assert_eq!((&stream).read(&mut [0; 2]).unwrap(), 2);
+    let second = stream.read_lent().unwrap();
+    assert_eq!(&*second, b"ere");
+    assert_eq!(given(&mut engine, &host), []);
+    drop(first);
+    assert_eq!(given(&mut engine, &host), [7]);
+    // It outlives its connection, and everything else of its host.
+    drop(stream);
+    assert_eq!(given(&mut engine, &host), []);
+    drop(host);
+    assert_eq!(&*second, b"ere");
+    let host = match &second.0 {
+        Bytes::Lent { host, .. } => host.clone(),
+        _ => panic!("it was copied"),
+    };
+    drop(second);
+    assert_eq!(given(&mut engine, &host), [3]);
+}
+
+#[test]
+fn the_end_and_a_failure_are_told_behind_the_bytes() {
+    for error in [None, Some(Fault::Reset)] {
+        let (mut engine, _host, stream) = stream(false);
+        come(&mut engine, &stream, 0, b"last");
+        assert!(engine.events.push(&Event::End { socket: stream.socket, error }.encode()));
+        assert_eq!(&*stream.read_lent().unwrap(), b"last");
+        match error {
+            None => assert!(stream.read_lent().unwrap().is_empty()),
+            Some(_) => assert_eq!(stream.read_lent().unwrap_err().kind(), io::ErrorKind::ConnectionReset),
+        }
+        assert!(stream.read_lent().unwrap().is_empty());
+    }
+}
+
+#[test]
+fn memory_of_another_process_is_copied() {
+    let (mut engine, host, stream) = stream(true);
+    let at = come(&mut engine, &stream, 5, b"hello");
+    let got = stream.read_lent().unwrap();
+    assert_eq!(given(&mut engine, &host), [5], "it is not needed any more");
+    assert!(engine.words.write(at, b"other"));
+    assert_eq!(&*got, b"hello");
+}
+
+/// Whoever can ask the engine for anything could have it write to a buffer that is lent.
+#[test]
+fn nothing_is_injected_while_a_buffer_is_lent_and_none_is_lent_afterwards() {
+    let (mut engine, host, stream) = stream(false);
+    come(&mut engine, &stream, 5, b"hello");
+    come(&mut engine, &stream, 6, b"there");
+    let lent = stream.read_lent().unwrap();
+    assert!(!host.inject(&[0; 7]));
+    drop(lent);
+    assert!(host.inject(&[0; 7]));
+    let copied = stream.read_lent().unwrap();
+    assert!(matches!(copied.0, Bytes::Copied(_)));
+    assert_eq!(given(&mut engine, &host), [5, 6]);
+}
