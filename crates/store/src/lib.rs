@@ -19,6 +19,7 @@
 //! | [`trick`] | titles for fast forward, rewind and slow motion, made of another title |
 //! | [`disk`] | every operation that must survive a power cut, and readers that fail on order |
 //! | [`blocking`] | system calls on disks that may not answer, by threads that may be given up |
+//! | [`bits`] | bits of pictures' headers |
 //! | [`bell`] | wakes a sleeping side: the cache's manager, an engine's loop, the control side |
 //! | [`cache`] | the one copy in memory, read ahead, lent to many |
 //!
@@ -26,6 +27,7 @@
 #![deny(unsafe_code)]
 
 pub mod bell;
+pub mod bits;
 pub mod blocking;
 pub mod cache;
 pub mod check;

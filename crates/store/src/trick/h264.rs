@@ -7,8 +7,8 @@
 
 use millrace_core::limits::trick::{MAX_HEADER_BYTES, MAX_PPS, MAX_SPS};
 
-use super::bits::{Bits, BitsOut, escape, unescape};
 use super::units::{split, trimmed};
+use crate::bits::{Bits, BitsOut, escape, unescape};
 
 /// NAL unit types (table 7-1).
 pub(super) mod nal {

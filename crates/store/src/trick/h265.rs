@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use super::bits::{Bits, unescape};
 use super::pictures::{Open, Parameters};
+use crate::bits::{Bits, unescape};
 
 const BLA_N_LP: u8 = 18;
 const IRAP: std::ops::RangeInclusive<u8> = 16..=21;

@@ -2,7 +2,7 @@
 //! off and put in.
 
 /// The payload of a NAL unit, at most `most` bytes of it, without its emulation prevention bytes (H.264 section 7.4.1).
-pub(super) fn unescape(nal: &[u8], most: usize) -> Vec<u8> {
+pub fn unescape(nal: &[u8], most: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(nal.len().min(most));
     let mut zeros = 0;
     for &byte in nal {
@@ -20,7 +20,7 @@ pub(super) fn unescape(nal: &[u8], most: usize) -> Vec<u8> {
 }
 
 /// Appends a payload with emulation prevention bytes.
-pub(super) fn escape(payload: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn escape(payload: &[u8], out: &mut Vec<u8>) {
     let mut zeros = 0;
     for &byte in payload {
         if zeros >= 2 && byte <= 3 {
@@ -38,17 +38,19 @@ pub(super) fn escape(payload: &[u8], out: &mut Vec<u8>) {
 
 /// Reads bits, the highest of each byte first. Every read is `None` behind the end.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bits<'a> {
+pub struct Bits<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
 impl<'a> Bits<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Self {
+    /// From the first bit on.
+    pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
     }
 
-    pub(super) fn bit(&mut self) -> Option<bool> {
+    /// The next bit.
+    pub fn bit(&mut self) -> Option<bool> {
         let byte = self.bytes.get(self.at / 8)?;
         let bit = byte >> (7 - self.at % 8) & 1;
         self.at += 1;
@@ -56,17 +58,18 @@ impl<'a> Bits<'a> {
     }
 
     /// At most 32 bits as a number.
-    pub(super) fn number(&mut self, bits: u32) -> Option<u32> {
+    pub fn number(&mut self, bits: u32) -> Option<u32> {
         (0..bits).try_fold(0u32, |value, _| Some(value << 1 | u32::from(self.bit()?)))
     }
 
-    pub(super) fn skip(&mut self, bits: usize) -> Option<()> {
+    /// Passes over so many bits.
+    pub fn skip(&mut self, bits: usize) -> Option<()> {
         self.at = self.at.checked_add(bits).filter(|&at| at <= self.bytes.len() * 8)?;
         Some(())
     }
 
     /// Unsigned Exp-Golomb code (H.264 section 9.1).
-    pub(super) fn ue(&mut self) -> Option<u32> {
+    pub fn ue(&mut self) -> Option<u32> {
         let mut zeros = 0;
         while !self.bit()? {
             zeros += 1;
@@ -78,19 +81,19 @@ impl<'a> Bits<'a> {
     }
 
     /// Signed Exp-Golomb code (H.264 section 9.1.1).
-    pub(super) fn se(&mut self) -> Option<i32> {
+    pub fn se(&mut self) -> Option<i32> {
         let code = i64::from(self.ue()?);
         let value = if code % 2 == 1 { code / 2 + 1 } else { -(code / 2) };
         i32::try_from(value).ok()
     }
 
     /// Whole bytes from the next byte's boundary on.
-    pub(super) fn aligned_rest(&self) -> &'a [u8] {
+    pub(crate) fn aligned_rest(&self) -> &'a [u8] {
         self.bytes.get(self.at.div_ceil(8)..).unwrap_or(&[])
     }
 
     /// Bits up to, not including, the stop bit: the last one that is 1 (H.264 section 7.3.2.11). `None` if there is none ahead.
-    pub(super) fn before_stop(&self) -> Option<usize> {
+    pub(crate) fn before_stop(&self) -> Option<usize> {
         let last = self.bytes.iter().rposition(|&byte| byte != 0)?;
         let stop = last * 8 + 7 - self.bytes[last].trailing_zeros() as usize;
         stop.checked_sub(self.at)
@@ -99,14 +102,14 @@ impl<'a> Bits<'a> {
 
 /// Writes bits.
 #[derive(Debug, Default)]
-pub(super) struct BitsOut {
+pub(crate) struct BitsOut {
     bytes: Vec<u8>,
     /// Bits that are free in the last byte.
     free: u32,
 }
 
 impl BitsOut {
-    pub(super) fn bit(&mut self, bit: bool) {
+    pub(crate) fn bit(&mut self, bit: bool) {
         if self.free == 0 {
             self.bytes.push(0);
             self.free = 8;
@@ -117,24 +120,24 @@ impl BitsOut {
         }
     }
 
-    pub(super) fn number(&mut self, value: u32, bits: u32) {
+    pub(crate) fn number(&mut self, value: u32, bits: u32) {
         (0..bits).rev().for_each(|i| self.bit(value >> i & 1 == 1));
     }
 
-    pub(super) fn ue(&mut self, value: u32) {
+    pub(crate) fn ue(&mut self, value: u32) {
         let code = u64::from(value) + 1;
         let bits = 64 - code.leading_zeros();
         (1..bits).for_each(|_| self.bit(false));
         (0..bits).rev().for_each(|i| self.bit(code >> i & 1 == 1));
     }
 
-    pub(super) fn se(&mut self, value: i32) {
+    pub(crate) fn se(&mut self, value: i32) {
         let double = value.unsigned_abs().saturating_mul(2);
         self.ue(if value > 0 { double - 1 } else { double });
     }
 
     /// Copies `bits` bits.
-    pub(super) fn copy(&mut self, from: &mut Bits<'_>, bits: usize) -> Option<()> {
+    pub(crate) fn copy(&mut self, from: &mut Bits<'_>, bits: usize) -> Option<()> {
         for _ in 0..bits {
             self.bit(from.bit()?);
         }
@@ -142,7 +145,7 @@ impl BitsOut {
     }
 
     /// Fills the last byte with ones, as before CABAC data (H.264 section 7.3.4), and appends whole bytes.
-    pub(super) fn align_and_append(&mut self, bytes: &[u8]) {
+    pub(crate) fn align_and_append(&mut self, bytes: &[u8]) {
         while self.free > 0 {
             self.bit(true);
         }
@@ -150,12 +153,12 @@ impl BitsOut {
     }
 
     /// The stop bit and zeros up to the byte's end.
-    pub(super) fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         self.bit(true);
         self.free = 0;
     }
 
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 }
