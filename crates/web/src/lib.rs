@@ -1,17 +1,176 @@
 //! HTTP for browsers and operators: titles as files and as HLS, the page, the API, metrics.
 //!
-//! It knows the service and no engine: what it needs of the server is the trait [`Site`]. Its connections have threads of their own, so
-//! whatever clients do there costs RTSP nothing. A media request leaves them: the connection goes with its [`Order`] to the service, an
+//! It knows the service and no engine: what it needs of the server is the trait [`Site`]. Its connections have a thread of their own, so
+//! whatever clients do there costs RTSP nothing. A media request leaves it: the connection goes with its [`Order`] to the service, an
 //! engine sends the bytes from the extents that all viewers share, and the connection comes back.
 //!
 //! ```text
 //!   accept ─► head of a request ─┬─ media ─► Order { connection, bytes a..b } ─► Site::send ─► service, engine
 //!                 ▲              │                                                   │
 //!                 └──────────────┼──────────────── Delivery { connection } ◄─────────┘
-//!                                └─ everything else ─► hyper, axum: page, playlists, API, metrics
+//!                                └─ everything else, HTTP/2 ─► hyper: page, API, metrics
 //! ```
+//!
+//! | module | is about |
+//! | --- | --- |
+//! | `front` | connections, heads of requests, responses in HTTP/1.1 |
+//! | `hyper_side` | connections that hyper serves |
+//! | `route` | every address, in one table |
+//! | `shared` | who answers what; orders |
+//! | `request`, `answer`, `conditions`, `range`, `date` | a request and its response, whatever the protocol |
+//! | `file` | a title as a file |
+//! | `hls` | a title as segments and playlists |
+//! | `page`, `api`, `metrics` | what people and other programs see of it |
+//! | `totals` | what is counted |
 #![forbid(unsafe_code)]
 
+mod answer;
+mod api;
+mod conditions;
+mod date;
+mod file;
+mod front;
+mod hls;
+mod hyper_side;
+mod metrics;
+mod page;
+mod range;
+mod request;
+mod route;
+mod shared;
 pub mod site;
+mod totals;
 
-pub use site::{Delivery, Order, OrderSocket, Refused, Site, SiteError};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use millrace_core::limits::web::{
+    MAX_WEB_CONNECTIONS, MAX_WEB_CONNECTIONS_PER_ADDRESS, WEB_DROP_TIME, WEB_READS_AT_ONCE,
+};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::{mpsc, watch};
+
+use self::shared::Shared;
+pub use self::site::{Delivery, Order, OrderSocket, Refused, Site, SiteError};
+pub use self::totals::{Totals, WebCounters};
+
+/// What responses say of the program.
+const SERVER: &str = concat!("millrace/", env!("CARGO_PKG_VERSION"));
+
+/// The paths of all addresses that are answered, with `{name}`, `{version}` and `{number}` in the place of what differs.
+pub fn routes() -> impl Iterator<Item = &'static str> {
+    route::ROUTES.iter().map(|route| route.path)
+}
+
+/// What the web side is given.
+#[derive(Debug)]
+pub struct WebConfig {
+    /// Where connections come in.
+    pub listeners: Vec<TcpListener>,
+    /// How many of them.
+    pub limits: WebLimits,
+    /// Whether `/metrics` is answered to every address; else to this machine only.
+    pub metrics_for_all: bool,
+    /// Where it counts what it does.
+    pub totals: Arc<Totals>,
+}
+
+/// How many connections there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WebLimits {
+    /// At once.
+    pub connections: usize,
+    /// From one address.
+    pub connections_per_address: usize,
+}
+
+impl Default for WebLimits {
+    fn default() -> Self {
+        Self { connections: MAX_WEB_CONNECTIONS, connections_per_address: MAX_WEB_CONNECTIONS_PER_ADDRESS }
+    }
+}
+
+/// The running web side. Dropping it stops it, with a short time limit.
+#[derive(Debug)]
+pub struct WebHandle {
+    addresses: Vec<SocketAddr>,
+    ends: watch::Sender<bool>,
+    time_limit: mpsc::UnboundedSender<Duration>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Starts it, on a thread of its own.
+///
+/// # Errors
+/// If the thread or its runtime cannot be had, or a listener cannot be used.
+pub fn start(config: WebConfig, site: Arc<dyn Site>) -> io::Result<WebHandle> {
+    let WebConfig { listeners, limits, metrics_for_all, totals } = config;
+    let addresses = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<_>>()?;
+    let runtime =
+        Builder::new_current_thread().enable_all().max_blocking_threads(WEB_READS_AT_ONCE).build()?;
+    let listeners = {
+        let _entered = runtime.enter();
+        let listener = |listener: TcpListener| {
+            listener.set_nonblocking(true)?;
+            tokio::net::TcpListener::from_std(listener)
+        };
+        listeners.into_iter().map(listener).collect::<io::Result<Vec<_>>>()?
+    };
+    let (ends, told) = watch::channel(false);
+    let (time_limit, stopped) = mpsc::unbounded_channel();
+    let shared = Arc::new(Shared::new(site, limits, metrics_for_all, totals, told));
+    let thread = std::thread::Builder::new()
+        .name("web".to_owned())
+        .spawn(move || run(runtime, listeners, &shared, stopped))?;
+    Ok(WebHandle { addresses, ends, time_limit, thread: Some(thread) })
+}
+
+/// Accepts connections until told to stop, then waits for those that are being answered.
+fn run(
+    runtime: Runtime,
+    listeners: Vec<tokio::net::TcpListener>,
+    shared: &Arc<Shared>,
+    mut stopped: mpsc::UnboundedReceiver<Duration>,
+) {
+    runtime.block_on(async {
+        let accepting: Vec<_> = listeners
+            .into_iter()
+            .map(|listener| tokio::spawn(front::accept(listener, Arc::clone(shared))))
+            .collect();
+        let limit = stopped.recv().await.unwrap_or(WEB_DROP_TIME);
+        accepting.iter().for_each(tokio::task::JoinHandle::abort);
+        let _ = tokio::time::timeout(limit, shared.all_closed()).await;
+    });
+    // A read of a file that hangs must not hold the end up.
+    runtime.shutdown_background();
+}
+
+impl WebHandle {
+    /// Where it listens.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Stops: takes no more connections, closes those that are idle, and gives those that are being answered so long to end.
+    pub fn stop(mut self, limit: Duration) {
+        self.end(limit);
+    }
+
+    fn end(&mut self, limit: Duration) {
+        let _ = self.ends.send(true);
+        let _ = self.time_limit.send(limit);
+        if let Some(thread) = self.thread.take() {
+            // A panic there was reported by its own thread.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for WebHandle {
+    fn drop(&mut self) {
+        self.end(WEB_DROP_TIME);
+    }
+}

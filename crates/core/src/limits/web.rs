@@ -1,5 +1,10 @@
 //! HTTP.
 
+use std::time::Duration;
+
+use super::TS_PACKET_BYTES;
+use crate::time::MEDIA_HZ;
+
 /// What may go before the bytes of a title that an engine sends: the head of a response, and a PAT and a PMT of 1,024 bytes each with what makes
 /// whole TS packets of them. It waits in the connection's own room, which has so much for replies.
 pub const MAX_ORDER_HEAD_BYTES: usize = 8 * 1024;
@@ -14,3 +19,80 @@ pub const DEFAULT_HTTP_PORT: u16 = 8080;
 pub const HTTP_PORTS: u16 = 10;
 /// Indexes of titles that are kept for playlists: those that were asked for last. An hour of film has some 50 KB.
 pub const MAX_WEB_INDEXES: usize = 64;
+
+// Connections.
+
+/// HTTP connections at once: ten thousand that are idle, and room for those that ask. One that is idle holds a descriptor and less than 2 KiB.
+pub const MAX_WEB_CONNECTIONS: usize = 12 * 1024;
+/// HTTP connections from one address by default, as for RTSP: a NAT box hides a whole hotel floor. A proxy in front needs fewer than it has viewers.
+pub const MAX_WEB_CONNECTIONS_PER_ADDRESS: usize = 1024;
+/// Longest head of a request: browsers with many cookies stay below 8 KiB, and other servers' limits are 8 to 16 KiB.
+pub const MAX_REQUEST_HEAD_BYTES: usize = 16 * 1024;
+/// Longest target of a request (RFC 9112 section 3 asks for 8,000 octets at least).
+pub const MAX_TARGET_BYTES: usize = 8 * 1024;
+/// Most header lines of a request: browsers send about 20.
+pub const MAX_REQUEST_HEADERS: usize = 64;
+/// Bytes read from a connection at once: the head of almost every request.
+pub const WEB_READ_BYTES: usize = 4096;
+/// What a viewer may have sent ahead of the replies to its requests: a hundred heads of players. One that has sent more is closed behind the reply
+/// that is due.
+pub const MAX_PIPELINED_BYTES: usize = 64 * 1024;
+/// Time from the first byte of a head to its last: players send it in one piece.
+pub const HEAD_TIME: Duration = Duration::from_secs(10);
+/// A connection from which no request comes for this long is closed: players ask for a segment every few seconds, and browsers close theirs
+/// after one or two minutes.
+pub const WEB_IDLE_TIME: Duration = Duration::from_secs(75);
+/// A connection that takes nothing of a reply that is ready for this long is closed. Titles' bytes have [`MAX_BYTES_STALL_NS`].
+pub const WEB_WRITE_STALL: Duration = Duration::from_secs(30);
+/// Files that are read for requests at once: playlists and tables are kept, so these are first visits.
+pub const WEB_READS_AT_ONCE: usize = 4;
+/// Streams of an HTTP/2 connection at once: browsers use 6 to 20.
+pub const MAX_H2_STREAMS: u32 = 64;
+/// Streams of an HTTP/2 connection that were reset before they were answered (rapid reset): more close the connection.
+pub const MAX_H2_RESETS: usize = 20;
+/// An HTTP/2 connection is asked this often whether it still is, and has as long to answer.
+pub const H2_PING: Duration = Duration::from_secs(30);
+/// Bytes of a title that a connection inside the program hands on at once: some 30 ms of 8 Mb/s, and one allocation each.
+pub const INSIDE_READ_BYTES: usize = 32 * 1024;
+/// How long requests that are being answered have when the handle is dropped: nobody waits longer for a program that ends.
+pub const WEB_DROP_TIME: Duration = Duration::from_secs(1);
+
+// Media.
+
+/// Media that goes out at once when a title is asked for as a file, in milliseconds: ffplay looks at 5 s before it shows anything, VLC wants
+/// 1 to 3 s in its buffer.
+pub const FAST_START_MS: u32 = 6_000;
+/// Seconds after which a viewer that was refused may ask again: places get free when others end, and segments are asked for every 6 s.
+pub const RETRY_AFTER_S: u32 = 5;
+
+// HTTP Live Streaming.
+
+/// Length that segments come near to: what Apple's authoring specification asks for.
+pub const HLS_TARGET_TICKS: u64 = 6 * MEDIA_HZ;
+/// No segment is ended before this by choice: each costs a request.
+pub const HLS_LEAST_TICKS: u64 = 2 * MEDIA_HZ;
+/// Packets of PAT and PMTs in front of a segment: both sections as long as they can be (1,024 bytes) take 12.
+pub const MAX_TABLE_PACKETS: usize = 20;
+/// Bytes in front of a segment among which its tables are looked for: a PAT every 100 ms, at 10 Mb/s.
+pub const TABLES_LOOK_BYTES: usize = 128 * 1024 / TS_PACKET_BYTES * TS_PACKET_BYTES;
+/// Bytes from a title's first access point among which its streams are looked at: the first second of 4 Mb/s, with every stream in it.
+pub const DESCRIBE_BYTES: usize = 512 * 1024;
+/// Bytes of one stream that are looked at for it: parameter sets come before the first picture's data, a frame of sound has at most 2 KiB.
+pub const DESCRIBE_STREAM_BYTES: usize = 8 * 1024;
+/// Longest part of a sequence parameter set that is looked at: those of real encoders are below 100 bytes, scaling lists make some of 700.
+pub const MAX_SPS_BYTES: usize = 1024;
+/// No picture is wider or higher: the highest levels of H.264 and H.265 end at 16,888.
+pub const MAX_PICTURE_SIDE: u32 = 1 << 15;
+/// Thousandths of pictures a second above which a rate is none of pictures: cameras for slow motion have 240.
+pub const MAX_PICTURE_RATE: u32 = 240_000;
+/// Titles whose cuts are kept: those that are watched by HLS. An hour has 600 segments of 64 bytes.
+pub const MAX_LOOKED_AT: usize = 256;
+/// Different tables of a title that are kept once: counters of PAT and PMT count to 16 each, often in step.
+pub const MAX_TABLES_KEPT: usize = 256;
+
+const _: () = {
+    // The head of a response is below 2 KiB.
+    assert!(MAX_TABLE_PACKETS * TS_PACKET_BYTES + 2048 <= MAX_ORDER_HEAD_BYTES);
+    assert!(MAX_TARGET_BYTES < MAX_REQUEST_HEAD_BYTES);
+    assert!(FAST_START_MS <= super::MAX_AHEAD_MS as u32);
+};

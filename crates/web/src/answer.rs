@@ -1,0 +1,84 @@
+//! A response before it is known by which protocol it goes.
+
+use std::ops::Range;
+
+use hyper::body::Bytes;
+use serde_json::json;
+
+/// A response.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    /// Header fields but `Content-Length`, `Date`, `Server` and what concerns the connection. None of the values has a control character.
+    pub(crate) headers: Vec<(&'static str, String)>,
+    pub(crate) body: Body,
+}
+
+/// Its body.
+#[derive(Debug)]
+pub(crate) enum Body {
+    /// It has none, as 204 and 304.
+    None,
+    /// It would have so many bytes (HEAD).
+    Length(u64),
+    /// These.
+    Bytes(Bytes),
+    /// Bytes of a title.
+    Media(Media),
+}
+
+/// Bytes of a title in a response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Media {
+    pub(crate) title: String,
+    /// Which bytes of the title; not empty.
+    pub(crate) bytes: Range<u64>,
+    /// What goes before them.
+    pub(crate) before: Vec<u8>,
+    /// See [`Order::ahead_ms`](crate::Order::ahead_ms).
+    pub(crate) ahead_ms: u32,
+}
+
+impl Answer {
+    pub(crate) fn new(status: u16, content_type: &str, bytes: impl Into<Bytes>) -> Self {
+        let headers = vec![("Content-Type", content_type.to_owned())];
+        Self { status, headers, body: Body::Bytes(bytes.into()) }
+    }
+
+    /// Something went wrong, or cannot be had: JSON with one sentence that says what.
+    pub(crate) fn error(status: u16, what: &str) -> Self {
+        let body = json!({ "error": { "status": status, "message": what } }).to_string() + "\n";
+        Self::new(status, "application/json", body).with("Cache-Control", "no-store")
+    }
+
+    pub(crate) fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.headers.push((name, value.into()));
+        self
+    }
+
+    /// The same for HEAD: the header alone.
+    pub(crate) fn without_body(mut self) -> Self {
+        if let Some(length) = self.body.length() {
+            self.body = Body::Length(length);
+        }
+        self
+    }
+}
+
+impl Body {
+    /// What `Content-Length` says; `None`: it says nothing.
+    pub(crate) fn length(&self) -> Option<u64> {
+        match self {
+            Self::None => None,
+            Self::Length(length) => Some(*length),
+            Self::Bytes(bytes) => Some(bytes.len() as u64),
+            Self::Media(media) => Some(media.length()),
+        }
+    }
+}
+
+impl Media {
+    pub(crate) fn length(&self) -> u64 {
+        self.before.len() as u64 + (self.bytes.end - self.bytes.start)
+    }
+}

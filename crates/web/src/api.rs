@@ -1,0 +1,81 @@
+//! `/api/v1`: what there is, as JSON. Fields are added, never changed or taken away: `docs/ref/http.md` describes them.
+
+use millrace_store::volume::TitleInfo;
+use serde::Serialize;
+
+use crate::answer::Answer;
+use crate::site::Site;
+
+#[derive(Serialize)]
+struct Titles {
+    titles: Vec<Title>,
+}
+
+#[derive(Serialize)]
+struct Title {
+    name: String,
+    id: String,
+    bytes: u64,
+    duration_s: f64,
+    mean_bits_per_s: u64,
+    peak_bits_per_s: u64,
+    is_constant_rate: bool,
+    added_unix_s: u64,
+    streams: Vec<Stream>,
+    /// Names of its renditions, the best first, with itself among them; empty if it is the only one.
+    renditions: Vec<String>,
+    /// Addresses, from the root of this server.
+    file: String,
+    hls: String,
+}
+
+#[derive(Serialize)]
+struct Stream {
+    pid: u16,
+    stream_type: u8,
+    codec: String,
+    language: Option<String>,
+}
+
+/// `/api/v1/titles`
+pub(crate) fn titles(site: &dyn Site) -> Answer {
+    json(&Titles { titles: site.titles().into_iter().map(|title| of(site, title)).collect() })
+}
+
+/// `/api/v1/titles/NAME`
+pub(crate) fn title(site: &dyn Site, title: TitleInfo) -> Answer {
+    json(&of(site, title))
+}
+
+fn of(site: &dyn Site, title: TitleInfo) -> Title {
+    let stream = |stream: millrace_store::volume::ElementaryStream| Stream {
+        pid: stream.pid,
+        stream_type: stream.stream_type,
+        codec: stream.codec,
+        language: stream.language,
+    };
+    Title {
+        renditions: site.renditions(&title.name).into_iter().map(|rendition| rendition.name).collect(),
+        file: format!("/titles/{}.ts", title.name),
+        hls: format!("/titles/{}/index.m3u8", title.name),
+        id: title.id.to_string(),
+        bytes: title.bytes,
+        duration_s: title.duration.as_secs_f64(),
+        mean_bits_per_s: title.mean_rate.0,
+        peak_bits_per_s: title.peak_rate.0,
+        is_constant_rate: title.constant_rate,
+        added_unix_s: title.added_unix_s,
+        streams: title.streams.into_iter().map(stream).collect(),
+        name: title.name,
+    }
+}
+
+fn json<T: Serialize>(value: &T) -> Answer {
+    match serde_json::to_vec(value) {
+        Ok(mut text) => {
+            text.push(b'\n');
+            Answer::new(200, "application/json", text).with("Cache-Control", "no-cache")
+        }
+        Err(_) => Answer::error(500, "the answer cannot be written as JSON"),
+    }
+}

@@ -1,0 +1,69 @@
+//! A title as a file: `/titles/NAME.ts`, whole or one range of it.
+
+use std::ops::Range;
+
+use millrace_core::limits::web::FAST_START_MS;
+use millrace_store::volume::TitleInfo;
+
+use crate::answer::{Answer, Body, Media};
+use crate::conditions::{self, Verdict, Version};
+use crate::date;
+use crate::range::{self, Wanted};
+use crate::request::{Method, Request};
+
+/// What a transport stream is called (RFC 3555 section 4.2.10).
+pub(crate) const MPEG_TS: &str = "video/mp2t";
+
+/// Digits of a title's BLAKE3 in tags and addresses: 128 bits, which nobody meets twice.
+const TAG_DIGITS: usize = 32;
+
+/// What tells this content of the title from others of the same name.
+pub(crate) fn content_tag(title: &TitleInfo) -> &str {
+    title.blake3.get(..TAG_DIGITS).unwrap_or(&title.blake3)
+}
+
+/// Answers GET and HEAD.
+pub(crate) fn answer(request: &Request, title: &TitleInfo) -> Answer {
+    let version =
+        Version { tag: format!("\"{}\"", content_tag(title)), made_unix_s: Some(title.added_unix_s) };
+    let headers = vec![
+        ("Content-Type", MPEG_TS.to_owned()),
+        // The name may be given to another title: ask whether it is still this one.
+        ("Cache-Control", "no-cache".to_owned()),
+    ];
+    ranged(request, &version, title.bytes, headers, |bytes| {
+        let (title, before) = (title.name.clone(), Vec::new());
+        Body::Media(Media { title, bytes, before, ahead_ms: FAST_START_MS })
+    })
+}
+
+/// The response with something of `length` bytes or a part of it, as the request has it; `body` gives bytes of it.
+pub(crate) fn ranged(
+    request: &Request,
+    version: &Version,
+    length: u64,
+    mut headers: Vec<(&'static str, String)>,
+    body: impl Fn(Range<u64>) -> Body,
+) -> Answer {
+    headers.push(("Accept-Ranges", "bytes".to_owned()));
+    headers.push(("ETag", version.tag.clone()));
+    headers.extend(version.made_unix_s.map(|made| ("Last-Modified", date::of_unix_s(made))));
+    let answer = |status, body| Answer { status, headers, body };
+    match conditions::judge(&request.fields, request.method, version) {
+        Verdict::NotModified => return answer(304, Body::None),
+        Verdict::Failed => return Answer::error(412, "there is another version than was asked for"),
+        Verdict::Go => {}
+    }
+    let asked = request.fields.range.as_deref().filter(|_| {
+        // RFC 9110 section 14.2: ranges are for GET.
+        request.method == Method::Get && conditions::range_counts(&request.fields, version)
+    });
+    match asked.map_or(Wanted::Whole, |value| range::wanted(value, length)) {
+        Wanted::Whole => answer(200, body(0..length)),
+        Wanted::Part(part) => {
+            let place = format!("bytes {}-{}/{length}", part.start, part.end - 1);
+            answer(206, body(part)).with("Content-Range", place)
+        }
+        Wanted::Nowhere(why) => Answer::error(416, why).with("Content-Range", format!("bytes */{length}")),
+    }
+}

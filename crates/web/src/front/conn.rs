@@ -1,0 +1,221 @@
+//! One connection: requests one after the other, until it ends or goes to hyper.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use millrace_core::limits::control::CONN_LINGER;
+use millrace_core::limits::web::{
+    HEAD_TIME, MAX_PIPELINED_BYTES, MAX_REQUEST_HEAD_BYTES, WEB_IDLE_TIME, WEB_READ_BYTES, WEB_WRITE_STALL,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::head::{self, FrontRequest, Parsed};
+use super::reply::{self, Then};
+use crate::answer::{Answer, Body, Media};
+use crate::hyper_side;
+use crate::shared::{Place, Shared, refusal};
+use crate::site::{Delivery, OrderSocket};
+
+/// A connection with what has been read of it and not used yet.
+struct Conn {
+    stream: TcpStream,
+    read: Vec<u8>,
+    peer: SocketAddr,
+    shared: Arc<Shared>,
+    number: u64,
+    requests: u64,
+}
+
+/// Serves a connection until it ends.
+pub(super) async fn serve(stream: TcpStream, peer: SocketAddr, shared: Arc<Shared>, place: Place) {
+    let number = shared.next_number();
+    let mut conn = Conn { stream, read: Vec::new(), peer, shared, number, requests: 0 };
+    loop {
+        let next = match conn.next_head().await {
+            Some(Parsed::Front(request, length)) => {
+                conn.read.drain(..length);
+                // Most connections are idle most of the time: they keep the small part only.
+                Box::pin(conn.answer(*request)).await
+            }
+            Some(parsed @ (Parsed::Other | Parsed::Http2)) => {
+                let is_http2 = matches!(parsed, Parsed::Http2);
+                let Conn { stream, read, peer, shared, number, .. } = conn;
+                Box::pin(hyper_side::serve(stream, read, is_http2, peer, &shared, number)).await;
+                break;
+            }
+            Some(Parsed::Bad(status, why)) => {
+                conn.shared.totals.add(|c| c.bad_messages += 1);
+                let _ = conn.write(&Answer::error(status, why), Then::Close, true).await;
+                conn.linger().await;
+                break;
+            }
+            Some(Parsed::More) | None => break,
+        };
+        match next {
+            Some(next) => conn = next,
+            None => break,
+        }
+    }
+    drop(place);
+}
+
+impl Conn {
+    /// Reads until a head is whole; `None`: no more requests come.
+    async fn next_head(&mut self) -> Option<Parsed> {
+        if self.read.is_empty() {
+            self.read = Vec::new();
+            let mut ends = self.shared.ends.clone();
+            let came = tokio::select! {
+                came = timeout(WEB_IDLE_TIME, self.first_bytes()) => came.unwrap_or(false),
+                _ = ends.wait_for(|ends| *ends) => false,
+            };
+            if !came {
+                return None;
+            }
+        }
+        match timeout(HEAD_TIME, self.read_head()).await {
+            Ok(parsed) => parsed,
+            Err(_) => {
+                self.shared.totals.add(|c| c.connections_too_slow += 1);
+                Some(Parsed::Bad(408, "the request did not come whole in time"))
+            }
+        }
+    }
+
+    /// Waits for the beginning of a request, without room for it meanwhile; false: the connection has ended.
+    async fn first_bytes(&mut self) -> bool {
+        loop {
+            if self.stream.readable().await.is_err() {
+                return false;
+            }
+            self.read.reserve(WEB_READ_BYTES);
+            match self.stream.try_read_buf(&mut self.read) {
+                Ok(count) => return count > 0,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.read = Vec::new(),
+                Err(_) => return false,
+            }
+        }
+    }
+
+    async fn read_head(&mut self) -> Option<Parsed> {
+        let mut seen = 0;
+        loop {
+            match head::parse(&self.read, seen) {
+                Parsed::More => {}
+                parsed => return Some(parsed),
+            }
+            seen = self.read.len();
+            let room = MAX_REQUEST_HEAD_BYTES + WEB_READ_BYTES - seen.min(MAX_REQUEST_HEAD_BYTES);
+            self.read.reserve(room.min(WEB_READ_BYTES));
+            match self.stream.read_buf(&mut self.read).await {
+                Ok(0) | Err(_) => return None,
+                Ok(_) => {}
+            }
+        }
+    }
+
+    /// Answers a request; gives the connection back if it can be used further.
+    async fn answer(mut self, request: FrontRequest) -> Option<Self> {
+        self.requests += 1;
+        let FrontRequest { request, keeps, is_old } = request;
+        let then = match (keeps && !*self.shared.ends.borrow(), is_old) {
+            (false, _) => Then::Close,
+            (true, true) => Then::KeepOld,
+            (true, false) => Then::Keep,
+        };
+        let shared = Arc::clone(&self.shared);
+        let mut answer = shared.answer(&request, self.peer).await;
+        let conn = match std::mem::replace(&mut answer.body, Body::None) {
+            Body::Media(media) => {
+                answer.body = Body::Length(media.length());
+                let before = [reply::head(&answer, then), media.before.clone()].concat();
+                self.send_media(media, before, answer.status, then, request.fields.agent()).await
+            }
+            body => {
+                answer.body = body;
+                let is_written = self.write(&answer, then, true).await.is_ok();
+                is_written.then_some(self)
+            }
+        };
+        match (conn, then) {
+            (Some(mut conn), Then::Close) => {
+                conn.linger().await;
+                None
+            }
+            (conn, _) => conn,
+        }
+    }
+
+    /// Gives the connection away with an order, and takes it back.
+    async fn send_media(
+        self,
+        media: Media,
+        before: Vec<u8>,
+        status: u16,
+        then: Then,
+        agent: Option<String>,
+    ) -> Option<Self> {
+        let Self { stream, read, peer, shared, number, requests } = self;
+        let socket = OrderSocket::Viewer(stream.into_std().ok()?);
+        let label = format!("http-{number}.{requests}");
+        let (socket, came, why) = match shared.deliver(socket, peer, media, before, label, agent).await {
+            Delivery::Sent { socket, read } => (socket, read, None),
+            Delivery::Refused { socket, read, why } => (socket, read, Some(why)),
+            Delivery::Broken => {
+                shared.totals.replied(status);
+                return None;
+            }
+        };
+        // It is another kind of socket only if the site mixes up its orders.
+        let OrderSocket::Viewer(socket) = socket else { return None };
+        let stream = TcpStream::from_std(socket).ok()?;
+        let read = if read.is_empty() { came } else { [read, came].concat() };
+        let mut conn = Self { stream, read, peer, shared, number, requests };
+        match why {
+            None => conn.shared.totals.replied(status),
+            Some(why) => conn.write(&refusal(&why), then, true).await.ok()?,
+        }
+        // What waits here has been sent ahead; no player does that with so much.
+        (conn.read.len() <= MAX_PIPELINED_BYTES).then_some(conn)
+    }
+
+    /// Writes a response that is in memory.
+    async fn write(&mut self, answer: &Answer, then: Then, is_counted: bool) -> io::Result<()> {
+        let mut bytes = reply::head(answer, then);
+        if let Body::Bytes(body) = &answer.body {
+            bytes.extend_from_slice(body);
+        }
+        if is_counted {
+            self.shared.totals.replied(answer.status);
+        }
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            match timeout(WEB_WRITE_STALL, self.stream.write(rest)).await {
+                Ok(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(Ok(written)) => rest = &rest[written..],
+                Ok(Err(error)) => return Err(error),
+                Err(_) => {
+                    self.shared.totals.add(|c| c.connections_too_slow += 1);
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the viewer take the last response: closing with bytes unread would reset the connection, and the response would be lost with it
+    /// (RFC 9112 section 9.6).
+    async fn linger(&mut self) {
+        if self.stream.shutdown().await.is_err() {
+            return;
+        }
+        let drain = async {
+            let mut bytes = [0; 512];
+            while self.stream.read(&mut bytes).await.is_ok_and(|count| count > 0) {}
+        };
+        let _ = timeout(CONN_LINGER, drain).await;
+    }
+}

@@ -1,0 +1,172 @@
+//! Playlists and segments, asked for.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use hyper::body::Bytes;
+use millrace_core::limits::MAX_AHEAD_MS;
+use millrace_store::volume::TitleInfo;
+
+use super::looked_at::Look;
+use super::master::{self, Variant};
+use super::playlist::{self, Source};
+use crate::answer::{Answer, Body, Media};
+use crate::conditions::{self, Verdict, Version};
+use crate::file::{MPEG_TS, content_tag, ranged};
+use crate::request::Request;
+use crate::shared::{Shared, no_title};
+use crate::site::SiteError;
+
+/// What playlists are called (RFC 8216 section 4).
+const M3U8: &str = "application/vnd.apple.mpegurl";
+
+/// How titles are cut. It is part of segments' addresses: one who cuts otherwise must count it up, because what has an address is kept for ever.
+const CUTS: u32 = 1;
+
+/// Digits of the content's hash in addresses.
+const VERSION_DIGITS: usize = 12;
+
+/// What tells the segments of this content from those of another by the same name.
+fn version_of(title: &TitleInfo) -> String {
+    let tag = content_tag(title);
+    format!("{CUTS}-{}", tag.get(..VERSION_DIGITS).unwrap_or(tag))
+}
+
+/// `/titles/NAME/index.m3u8`
+pub(crate) async fn master_playlist(shared: &Arc<Shared>, request: &Request, title: TitleInfo) -> Answer {
+    let asked = title.name.clone();
+    let work = move |shared: &Shared| {
+        let mut titles = shared.site.renditions(&title.name);
+        if titles.is_empty() {
+            titles.push(title);
+        }
+        let mut are_independent = true;
+        let mut variants = Vec::new();
+        for title in &titles {
+            let look = match shared.looked_at.look(&*shared.site, title) {
+                // A rendition that was removed a moment ago.
+                Err(SiteError::NoTitle) if title.name != asked => continue,
+                look => look?,
+            };
+            are_independent &= look.segments.are_independent;
+            let (rates, streams) = look.describe(&*shared.site, title)?;
+            let address = match title.name == asked {
+                true => "media.m3u8".to_owned(),
+                false => format!("../{}/media.m3u8", title.name),
+            };
+            variants.push(Variant { address, rates, streams });
+        }
+        Ok(master::write(&variants, are_independent))
+    };
+    playlist(request, shared.reading(work).await)
+}
+
+/// `/titles/NAME/media.m3u8`
+pub(crate) async fn media_playlist(shared: &Arc<Shared>, request: &Request, title: TitleInfo) -> Answer {
+    let text = |look: &Look, title: &TitleInfo| {
+        let source = Source {
+            segments: &look.segments.list,
+            first: 0,
+            discontinuities: 0,
+            target_s: look.target_s,
+            is_whole: true,
+            are_independent: look.segments.are_independent,
+        };
+        let version = version_of(title);
+        playlist::write(&source, |number| format!("hls/{version}/{number}.ts"))
+    };
+    if let Some(look) = shared.looked_at.known(title.id) {
+        return playlist(request, Ok(text(&look, &title)));
+    }
+    let work = move |shared: &Shared| Ok(text(&*shared.looked_at.look(&*shared.site, &title)?, &title));
+    playlist(request, shared.reading(work).await)
+}
+
+/// `/titles/NAME/hls/VERSION/NUMBER.ts`
+pub(crate) async fn segment(
+    shared: &Arc<Shared>,
+    request: &Request,
+    title: TitleInfo,
+    version: &str,
+    number: u32,
+) -> Answer {
+    if version != version_of(&title) {
+        return Answer::error(404, "the title has other segments now: read its playlist again");
+    }
+    let at = number as usize;
+    let known = shared.looked_at.known(title.id);
+    let known = known.and_then(|look| Some((look.known_tables(at)?, look)));
+    let found = match known {
+        Some((tables, look)) => Ok(Some((look, tables))),
+        None => {
+            let title = title.clone();
+            let work = move |shared: &Shared| {
+                let look = shared.looked_at.look(&*shared.site, &title)?;
+                if at >= look.segments.list.len() {
+                    return Ok(None);
+                }
+                let tables = look.tables(&*shared.site, at)?;
+                Ok(Some((look, tables)))
+            };
+            shared.reading(work).await
+        }
+    };
+    let (look, tables) = match found {
+        Ok(Some(found)) => found,
+        Ok(None) => return Answer::error(404, "the title has no such segment"),
+        Err(error) => return failed(&error),
+    };
+    let segment = &look.segments.list[at];
+    let version = Version {
+        tag: format!("\"{}-{CUTS}-{number}\"", content_tag(&title)),
+        made_unix_s: Some(title.added_unix_s),
+    };
+    let headers = vec![
+        ("Content-Type", MPEG_TS.to_owned()),
+        // The address names the content, so that this is so for ever.
+        ("Cache-Control", "public, max-age=31536000, immutable".to_owned()),
+    ];
+    let start = segment.bytes.start;
+    let in_front = tables.len() as u64;
+    let length = in_front + (segment.bytes.end - start);
+    // Players fetch segments ahead of what they show, and judge the network by how fast they come.
+    let ahead_ms = u32::try_from(segment.duration.0 / 90).unwrap_or(u32::MAX).min(u32::from(MAX_AHEAD_MS));
+    ranged(request, &version, length, headers, |part| {
+        let cut = |at: u64| at.min(in_front) as usize;
+        let before = &tables[cut(part.start)..cut(part.end)];
+        let bytes = start + part.start.saturating_sub(in_front)..start + part.end.saturating_sub(in_front);
+        match bytes.is_empty() {
+            true => Body::Bytes(Bytes::copy_from_slice(before)),
+            false => {
+                Body::Media(Media { title: title.name.clone(), bytes, before: before.to_vec(), ahead_ms })
+            }
+        }
+    })
+}
+
+/// The response with a playlist.
+fn playlist(request: &Request, text: Result<String, SiteError>) -> Answer {
+    let text = match text {
+        Ok(text) => text,
+        Err(error) => return failed(&error),
+    };
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    let version = Version { tag: format!("\"{:016x}\"", hasher.finish()), made_unix_s: None };
+    let answer = match conditions::judge(&request.fields, request.method, &version) {
+        Verdict::Go => Answer::new(200, M3U8, text),
+        Verdict::NotModified => Answer { status: 304, headers: Vec::new(), body: Body::None },
+        Verdict::Failed => Answer::error(412, "the playlist has another version than was asked for"),
+    };
+    answer.with("ETag", version.tag).with("Cache-Control", "no-cache")
+}
+
+fn failed(error: &SiteError) -> Answer {
+    match error {
+        SiteError::NoTitle => no_title(),
+        SiteError::Unreadable(why) => {
+            tracing::debug!(%why, "HTTP: a title cannot be read");
+            Answer::error(500, "the title cannot be read at the moment")
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! What has been found out of titles, kept: cuts, tables, what their streams are.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use millrace_core::ids::TitleId;
+use millrace_core::limits::TS_PACKET_BYTES;
+use millrace_core::limits::web::{DESCRIBE_BYTES, MAX_LOOKED_AT, MAX_TABLES_KEPT, TABLES_LOOK_BYTES};
+use millrace_store::index::{PidRole, TitleIndex};
+use millrace_store::volume::TitleInfo;
+
+use super::codecs;
+use super::master::{Rates, Streams, rates};
+use super::playlist::target_s;
+use super::segments::{Segments, segments};
+use super::tables::{self, Which};
+use crate::site::{Site, SiteError};
+
+/// The titles that were looked at last.
+#[derive(Debug, Default)]
+pub(crate) struct LookedAt {
+    /// The last one in front.
+    titles: Mutex<VecDeque<Arc<Look>>>,
+}
+
+/// What has been found out of a title.
+#[derive(Debug)]
+pub(crate) struct Look {
+    id: TitleId,
+    name: String,
+    bytes: u64,
+    map_pids: Vec<u16>,
+    /// Packet with which sending for the first access point starts.
+    first_access: u64,
+    pub(super) segments: Segments,
+    pub(super) target_s: u64,
+    streams: OnceLock<Streams>,
+    /// PAT and PMT at the title's beginning.
+    first_tables: OnceLock<Arc<[u8]>>,
+    /// Those for each segment; most are alike.
+    tables: Box<[OnceLock<Arc<[u8]>>]>,
+    kinds: Mutex<Vec<Arc<[u8]>>>,
+}
+
+impl LookedAt {
+    /// What is known of a title without reading.
+    pub(super) fn known(&self, id: TitleId) -> Option<Arc<Look>> {
+        let mut titles = self.titles.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = titles.iter().position(|look| look.id == id)?;
+        let look = titles.remove(at)?;
+        titles.push_front(Arc::clone(&look));
+        Some(look)
+    }
+
+    /// The same; if nothing is known, the title's index is read.
+    pub(super) fn look(&self, site: &dyn Site, title: &TitleInfo) -> Result<Arc<Look>, SiteError> {
+        if let Some(look) = self.known(title.id) {
+            return Ok(look);
+        }
+        let look = Arc::new(Look::new(title, &*site.index(&title.name)?));
+        let mut titles = self.titles.lock().unwrap_or_else(PoisonError::into_inner);
+        titles.truncate(MAX_LOOKED_AT - 1);
+        titles.push_front(Arc::clone(&look));
+        Ok(look)
+    }
+}
+
+impl Look {
+    fn new(title: &TitleInfo, index: &TitleIndex) -> Self {
+        let segments = segments(index);
+        let map_pids =
+            index.pids().iter().filter(|pid| pid.role == PidRole::Pmt).map(|pid| pid.pid).collect();
+        let first_access = index.access_points().first().map_or(0, |point| point.packet);
+        Self {
+            id: title.id,
+            name: title.name.clone(),
+            bytes: index.data_bytes(),
+            map_pids,
+            first_access: u64::from(first_access) * millrace_core::limits::DEFAULT_PACKET_BYTES as u64,
+            target_s: target_s(&segments.list),
+            streams: OnceLock::new(),
+            first_tables: OnceLock::new(),
+            tables: segments.list.iter().map(|_| OnceLock::new()).collect(),
+            segments,
+            kinds: Mutex::default(),
+        }
+    }
+
+    /// The rates at which its segments are, and what its streams are. Reads the title's beginning, once.
+    pub(super) fn describe(&self, site: &dyn Site, title: &TitleInfo) -> Result<(Rates, Streams), SiteError> {
+        let streams = match self.streams.get() {
+            Some(streams) => streams.clone(),
+            None => {
+                let bytes = self.read(site, self.first_access, DESCRIBE_BYTES)?;
+                self.streams.get_or_init(|| codecs::describe(&bytes, &title.streams)).clone()
+            }
+        };
+        let tables = self.first_tables(site)?.len() as u64;
+        Ok((rates(&self.segments.list, self.target_s, tables), streams))
+    }
+
+    /// PAT and PMT for the front of a segment, if they are known.
+    pub(super) fn known_tables(&self, number: usize) -> Option<Arc<[u8]>> {
+        self.tables.get(number)?.get().cloned()
+    }
+
+    /// The same; reads a little of the title if they are not. Empty if the title has none.
+    pub(super) fn tables(&self, site: &dyn Site, number: usize) -> Result<Arc<[u8]>, SiteError> {
+        let (Some(place), Some(segment)) = (self.tables.get(number), self.segments.list.get(number)) else {
+            return Err(SiteError::NoTitle);
+        };
+        if let Some(known) = place.get() {
+            return Ok(Arc::clone(known));
+        }
+        let start = segment.bytes.start;
+        let before = segment.tables.max(start.saturating_sub(TABLES_LOOK_BYTES as u64));
+        let mut found = None;
+        if before < start {
+            let bytes = self.read(site, before, (start - before) as usize)?;
+            found = tables::find(&bytes, &self.map_pids, Which::Last);
+        }
+        if found.is_none() {
+            let bytes = self.read(site, start, TABLES_LOOK_BYTES)?;
+            found = tables::find(&bytes, &self.map_pids, Which::First);
+        }
+        let found = match found {
+            Some(found) => self.kept(found),
+            None => self.first_tables(site)?,
+        };
+        Ok(Arc::clone(place.get_or_init(|| found)))
+    }
+
+    fn first_tables(&self, site: &dyn Site) -> Result<Arc<[u8]>, SiteError> {
+        if let Some(known) = self.first_tables.get() {
+            return Ok(Arc::clone(known));
+        }
+        let bytes = self.read(site, 0, DESCRIBE_BYTES)?;
+        let found = tables::find(&bytes, &self.map_pids, Which::First).unwrap_or_default();
+        Ok(Arc::clone(self.first_tables.get_or_init(|| Arc::from(found))))
+    }
+
+    /// The same tables are kept once.
+    fn kept(&self, tables: Vec<u8>) -> Arc<[u8]> {
+        let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = kinds.iter().find(|known| known[..] == tables[..]) {
+            return Arc::clone(known);
+        }
+        let tables: Arc<[u8]> = tables.into();
+        if kinds.len() < MAX_TABLES_KEPT {
+            kinds.push(Arc::clone(&tables));
+        }
+        tables
+    }
+
+    /// At most so many bytes from here on, whole packets.
+    fn read(&self, site: &dyn Site, from: u64, most: usize) -> Result<Vec<u8>, SiteError> {
+        let left = usize::try_from(self.bytes.saturating_sub(from)).unwrap_or(usize::MAX);
+        let mut bytes = vec![0; left.min(most) / TS_PACKET_BYTES * TS_PACKET_BYTES];
+        site.read(&self.name, from, &mut bytes)?;
+        Ok(bytes)
+    }
+}

@@ -1,0 +1,88 @@
+//! Master playlists (RFC 8216 section 4.3.4): the renditions of a title, with what players choose by.
+
+use std::fmt::Write;
+
+use millrace_core::time::MEDIA_HZ;
+
+use super::segments::Segment;
+
+/// A rendition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Variant {
+    /// Where its media playlist is.
+    pub(crate) address: String,
+    pub(crate) rates: Rates,
+    pub(crate) streams: Streams,
+}
+
+/// What is known of its streams. What is not known is left out of the playlist: players look for themselves then.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Streams {
+    /// `CODECS`: all of them, or none.
+    pub(crate) codecs: Option<String>,
+    /// Width and height of its pictures.
+    pub(crate) resolution: Option<(u32, u32)>,
+    /// Thousandths of pictures a second.
+    pub(crate) frame_rate: Option<u32>,
+}
+
+/// Bits a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rates {
+    /// Of the fastest run of segments of half to one and a half target durations.
+    pub(crate) peak: u64,
+    pub(crate) mean: u64,
+}
+
+/// The rates of a title cut into these segments, each with so many bytes of tables in front.
+pub(crate) fn rates(segments: &[Segment], target_s: u64, tables: u64) -> Rates {
+    let bytes_of = |segment: &Segment| segment.bytes.end - segment.bytes.start + tables;
+    let rate = |bytes: u64, ticks: u64| {
+        let bits = u128::from(bytes) * 8 * u128::from(MEDIA_HZ);
+        u64::try_from(bits.div_ceil(u128::from(ticks.max(1)))).unwrap_or(u64::MAX)
+    };
+    let target = target_s * MEDIA_HZ;
+    let (mut peak, mut longest) = (0, 0);
+    for start in 0..segments.len() {
+        let (mut bytes, mut ticks) = (0, 0);
+        for segment in &segments[start..] {
+            bytes += bytes_of(segment);
+            ticks += segment.duration.0;
+            if ticks > target + target / 2 {
+                break;
+            }
+            if ticks >= target / 2 {
+                peak = peak.max(rate(bytes, ticks));
+            }
+            longest = longest.max(rate(bytes, ticks.max(target / 2)));
+        }
+    }
+    let all = segments.iter().map(bytes_of).sum();
+    let mean = rate(all, segments.iter().map(|segment| segment.duration.0).sum());
+    // A title shorter than half a target duration has no such run.
+    let peak = if peak > 0 { peak } else { longest.max(mean) };
+    Rates { peak: peak.max(mean), mean }
+}
+
+/// The text.
+pub(crate) fn write(variants: &[Variant], are_independent: bool) -> String {
+    let mut text = String::from("#EXTM3U\n#EXT-X-VERSION:3\n");
+    if are_independent {
+        text.push_str("#EXT-X-INDEPENDENT-SEGMENTS\n");
+    }
+    for Variant { address, rates, streams } in variants {
+        // Writing into a string does not fail.
+        let _ = write!(text, "#EXT-X-STREAM-INF:BANDWIDTH={},AVERAGE-BANDWIDTH={}", rates.peak, rates.mean);
+        if let Some(codecs) = &streams.codecs {
+            let _ = write!(text, ",CODECS=\"{codecs}\"");
+        }
+        if let Some((width, height)) = streams.resolution {
+            let _ = write!(text, ",RESOLUTION={width}x{height}");
+        }
+        if let Some(rate) = streams.frame_rate {
+            let _ = write!(text, ",FRAME-RATE={}.{:03}", rate / 1000, rate % 1000);
+        }
+        let _ = write!(text, "\n{address}\n");
+    }
+    text
+}

@@ -1,0 +1,67 @@
+//! Media playlists (RFC 8216 section 4.3.3).
+//!
+//! The writer is told whether the end is known, and the numbers of what comes first: a source whose beginning and end move can be written
+//! with it as well.
+
+use std::fmt::Write;
+
+use millrace_core::time::{MEDIA_HZ, MediaTicks};
+
+use super::segments::Segment;
+
+/// What a media playlist is made of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Source<'a> {
+    /// The segments that are listed.
+    pub(crate) segments: &'a [Segment],
+    /// Number of the first of them since the beginning.
+    pub(crate) first: u64,
+    /// Discontinuities before the first of them.
+    pub(crate) discontinuities: u64,
+    /// No segment is or will be longer than this, in whole seconds.
+    pub(crate) target_s: u64,
+    /// Whether no segment will be added.
+    pub(crate) is_whole: bool,
+    /// Whether each begins where a decoder can start.
+    pub(crate) are_independent: bool,
+}
+
+/// The least target duration that these segments allow: the longest, rounded to the nearest second (section 4.3.3.1).
+pub(crate) fn target_s(segments: &[Segment]) -> u64 {
+    let rounded = segments.iter().map(|segment| (segment.duration.0 + MEDIA_HZ / 2) / MEDIA_HZ);
+    rounded.max().unwrap_or(0).max(1)
+}
+
+/// The text. `address` gives that of the segment of a number.
+pub(crate) fn write(source: &Source<'_>, address: impl Fn(u64) -> String) -> String {
+    let mut text = String::with_capacity(256 + source.segments.len() * 64);
+    text.push_str("#EXTM3U\n#EXT-X-VERSION:3\n");
+    if source.are_independent {
+        text.push_str("#EXT-X-INDEPENDENT-SEGMENTS\n");
+    }
+    if source.is_whole && source.first == 0 {
+        text.push_str("#EXT-X-PLAYLIST-TYPE:VOD\n");
+    }
+    // Writing into a string does not fail.
+    let _ =
+        write!(text, "#EXT-X-TARGETDURATION:{}\n#EXT-X-MEDIA-SEQUENCE:{}\n", source.target_s, source.first);
+    if source.discontinuities > 0 {
+        let _ = writeln!(text, "#EXT-X-DISCONTINUITY-SEQUENCE:{}", source.discontinuities);
+    }
+    for (number, segment) in (source.first..).zip(source.segments) {
+        if segment.is_discontinuous && number > source.first {
+            text.push_str("#EXT-X-DISCONTINUITY\n");
+        }
+        let _ = writeln!(text, "#EXTINF:{},\n{}", seconds(segment.duration), address(number));
+    }
+    if source.is_whole {
+        text.push_str("#EXT-X-ENDLIST\n");
+    }
+    text
+}
+
+/// Seconds with six digits behind the point, rounded.
+fn seconds(time: MediaTicks) -> String {
+    let us = (u128::from(time.0) * 1_000_000 + u128::from(MEDIA_HZ) / 2) / u128::from(MEDIA_HZ);
+    format!("{}.{:06}", us / 1_000_000, us % 1_000_000)
+}

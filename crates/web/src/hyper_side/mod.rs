@@ -1,0 +1,230 @@
+//! Everything that the front does not answer: HTTP/2, and all requests of a connection on which one came that is not for media.
+//!
+//! Bytes of a title take a way around here: an engine writes them into one end of a socket pair, and the response's body reads the other.
+//!
+//! | file | does |
+//! | --- | --- |
+//! | `io` | the connection, with what was read of it already, and a bound on how long it may take nothing |
+//! | `body` | bodies of responses |
+
+mod body;
+mod io;
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hyper::body::Incoming;
+use hyper::header::{HeaderName, HeaderValue};
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper::{Request as HyperRequest, Response, StatusCode, Version};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use millrace_core::limits::web::{
+    H2_PING, HEAD_TIME, INSIDE_READ_BYTES, MAX_H2_RESETS, MAX_H2_STREAMS, MAX_REQUEST_HEAD_BYTES,
+    MAX_REQUEST_HEADERS, MAX_TARGET_BYTES, WEB_IDLE_TIME,
+};
+use tokio::net::{TcpStream, UnixStream};
+
+use self::body::WebBody;
+use self::io::Rewound;
+use crate::SERVER;
+use crate::answer::{Answer, Body, Media};
+use crate::request::{Fields, Method, Request};
+use crate::shared::{Shared, refusal};
+use crate::site::{Delivery, OrderSocket, Refused};
+
+/// Serves a connection until it ends; `read` has been read of it.
+pub(crate) async fn serve(
+    stream: TcpStream,
+    read: Vec<u8>,
+    is_http2: bool,
+    peer: SocketAddr,
+    shared: &Arc<Shared>,
+    number: u64,
+) {
+    let io = TokioIo::new(Rewound::new(stream, read, Arc::clone(&shared.totals)));
+    let requests = Arc::new(AtomicU64::new(0));
+    let service = service_fn(|request: HyperRequest<Incoming>| {
+        let (shared, requests) = (Arc::clone(shared), Arc::clone(&requests));
+        async move {
+            let label = format!("http-{number}.{}", requests.fetch_add(1, Ordering::Relaxed) + 1);
+            Ok::<_, Infallible>(respond(request, peer, &shared, label).await)
+        }
+    });
+    let mut ends = shared.ends.clone();
+    let ends = async move { ends.wait_for(|ends| *ends).await.map(drop) };
+    let result = if is_http2 {
+        let conn = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(MAX_H2_STREAMS)
+            .max_pending_accept_reset_streams(MAX_H2_RESETS)
+            .max_header_list_size(MAX_REQUEST_HEAD_BYTES as u32)
+            .keep_alive_interval(H2_PING)
+            .keep_alive_timeout(H2_PING)
+            .serve_connection(io, service);
+        tokio::pin!(conn);
+        tokio::select! {
+            result = conn.as_mut() => result,
+            _ = ends => { conn.as_mut().graceful_shutdown(); conn.await }
+        }
+    } else {
+        let conn = http1::Builder::new()
+            .timer(TokioTimer::new())
+            // It covers the wait for a request as well.
+            .header_read_timeout(if HEAD_TIME > WEB_IDLE_TIME { HEAD_TIME } else { WEB_IDLE_TIME })
+            .max_headers(MAX_REQUEST_HEADERS)
+            .max_header_size(MAX_REQUEST_HEAD_BYTES)
+            .serve_connection(io, service);
+        tokio::pin!(conn);
+        tokio::select! {
+            result = conn.as_mut() => result,
+            _ = ends => { conn.as_mut().graceful_shutdown(); conn.await }
+        }
+    };
+    if let Err(error) = result {
+        tracing::debug!(%peer, %error, "HTTP: a connection ended early");
+    }
+}
+
+/// Answers a request.
+async fn respond(
+    request: HyperRequest<Incoming>,
+    peer: SocketAddr,
+    shared: &Arc<Shared>,
+    label: String,
+) -> Response<WebBody> {
+    let request = match read(&request) {
+        Ok(request) => request,
+        Err(answer) => return finish(answer, shared),
+    };
+    let mut answer = shared.answer(&request, peer).await;
+    match std::mem::replace(&mut answer.body, Body::None) {
+        Body::Media(media) => {
+            let agent = request.fields.agent();
+            media_response(answer, media, peer, shared, label, agent).await
+        }
+        body => {
+            answer.body = body;
+            finish(answer, shared)
+        }
+    }
+}
+
+/// What of a request anything depends on.
+fn read(request: &HyperRequest<Incoming>) -> Result<Request, Answer> {
+    let hosts = request.headers().get_all("host").iter().count();
+    if hosts > 1 || hosts == 0 && request.version() == Version::HTTP_11 {
+        return Err(Answer::error(400, "one Host is needed"));
+    }
+    let path = request.uri().path();
+    if path.len() > MAX_TARGET_BYTES {
+        return Err(Answer::error(414, "the address is too long"));
+    }
+    let mut fields = Fields::default();
+    for (name, value) in request.headers() {
+        fields.note(name.as_str(), value.as_bytes());
+    }
+    Ok(Request { method: Method::of(request.method().as_str()), path: path.to_owned(), fields })
+}
+
+/// A response with bytes of a title, once it is known whether they come.
+async fn media_response(
+    answer: Answer,
+    media: Media,
+    peer: SocketAddr,
+    shared: &Arc<Shared>,
+    label: String,
+    agent: Option<String>,
+) -> Response<WebBody> {
+    let Some((near, far)) = pair() else {
+        return finish(Answer::error(503, "too many files are open"), shared);
+    };
+    let length = media.length();
+    let before = media.before.clone();
+    let order = {
+        let shared = Arc::clone(shared);
+        // On its own: the response ends before the order is told to be done.
+        tokio::spawn(async move {
+            shared.deliver(OrderSocket::Inside(far), peer, media, before, label, agent).await
+        })
+    };
+    tokio::pin!(order);
+    let done = tokio::select! {
+        // Most orders have sent something long before they are done.
+        biased;
+        first = first_bytes(&near) => match first.is_empty() {
+            true => order.await,
+            false => return response(answer, WebBody::media(near, first, length), shared),
+        },
+        done = &mut order => done,
+    };
+    if !matches!(done, Ok(Delivery::Refused { .. })) {
+        // A short one, or one that broke off: what it has sent lies in the pair, and behind it the end.
+        let first = first_bytes(&near).await;
+        if !first.is_empty() {
+            return response(answer, WebBody::media(near, first, length), shared);
+        }
+    }
+    finish(refused(done), shared)
+}
+
+/// Waits for bytes in the pair; none: its other end is closed.
+async fn first_bytes(near: &UnixStream) -> Vec<u8> {
+    loop {
+        if near.readable().await.is_err() {
+            return Vec::new();
+        }
+        let mut first = vec![0; INSIDE_READ_BYTES];
+        match near.try_read(&mut first) {
+            Ok(count) => {
+                first.truncate(count);
+                return first;
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(_) => return Vec::new(),
+        }
+    }
+}
+
+/// What a viewer is told if nothing comes.
+fn refused(done: Result<Delivery, tokio::task::JoinError>) -> Answer {
+    match done {
+        Ok(Delivery::Refused { why, .. }) => refusal(&why),
+        Ok(Delivery::Sent { .. } | Delivery::Broken) | Err(_) => {
+            refusal(&Refused::Broken("the title cannot be sent at the moment".to_owned()))
+        }
+    }
+}
+
+fn pair() -> Option<(UnixStream, std::os::unix::net::UnixStream)> {
+    let (near, far) = std::os::unix::net::UnixStream::pair().ok()?;
+    near.set_nonblocking(true).and_then(|()| far.set_nonblocking(true)).ok()?;
+    Some((UnixStream::from_std(near).ok()?, far))
+}
+
+fn finish(answer: Answer, shared: &Shared) -> Response<WebBody> {
+    let body = match &answer.body {
+        Body::Bytes(bytes) => WebBody::whole(bytes.clone()),
+        Body::Length(length) => WebBody::absent(*length),
+        Body::None | Body::Media(_) => WebBody::whole(hyper::body::Bytes::new()),
+    };
+    response(answer, body, shared)
+}
+
+fn response(answer: Answer, body: WebBody, shared: &Shared) -> Response<WebBody> {
+    shared.totals.replied(answer.status);
+    let mut response = Response::new(body);
+    *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = response.headers_mut();
+    headers.insert("server", HeaderValue::from_static(SERVER));
+    for (name, value) in answer.headers {
+        // Names are constants of this program, values have no control characters: neither is ever refused.
+        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::try_from(value))
+        {
+            headers.append(name, value);
+        }
+    }
+    response
+}

@@ -1,0 +1,100 @@
+//! A request, as those who answer it see it: from the front parser and from hyper alike.
+
+use millrace_core::text;
+
+/// What is asked of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Method {
+    Get,
+    Head,
+    Options,
+    /// Nothing that is done here.
+    Other,
+}
+
+impl Method {
+    pub(crate) fn of(name: &str) -> Self {
+        match name {
+            "GET" => Self::Get,
+            "HEAD" => Self::Head,
+            "OPTIONS" => Self::Options,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// A request without a body.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) method: Method,
+    /// Without the query.
+    pub(crate) path: String,
+    pub(crate) fields: Fields,
+}
+
+/// The header fields that anything depends on. A field that came twice is joined by a comma, as RFC 9110 section 5.3 has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Fields {
+    pub(crate) range: Option<String>,
+    pub(crate) if_range: Option<String>,
+    pub(crate) if_match: Option<String>,
+    pub(crate) if_none_match: Option<String>,
+    pub(crate) if_modified_since: Option<String>,
+    pub(crate) if_unmodified_since: Option<String>,
+    pub(crate) user_agent: Option<String>,
+}
+
+impl Fields {
+    /// Takes a header line; those that nothing depends on, and values that are not text, are left out.
+    pub(crate) fn note(&mut self, name: &str, value: &[u8]) {
+        let known = [
+            ("range", &mut self.range),
+            ("if-range", &mut self.if_range),
+            ("if-match", &mut self.if_match),
+            ("if-none-match", &mut self.if_none_match),
+            ("if-modified-since", &mut self.if_modified_since),
+            ("if-unmodified-since", &mut self.if_unmodified_since),
+            ("user-agent", &mut self.user_agent),
+        ];
+        let Some((_, field)) = known.into_iter().find(|(known, _)| name.eq_ignore_ascii_case(known)) else {
+            return;
+        };
+        // A range that is no text must not become none: it would be answered by the whole.
+        let value = String::from_utf8_lossy(value);
+        let value = value.trim_matches([' ', '\t']);
+        match field {
+            Some(before) => {
+                before.push_str(", ");
+                before.push_str(value);
+            }
+            None => *field = Some(value.to_owned()),
+        }
+    }
+
+    /// What the viewer's program calls itself, fit for a log.
+    pub(crate) fn agent(&self) -> Option<String> {
+        self.user_agent.as_ref().map(|agent| text::excerpt(agent, millrace_core::limits::control::MAX_QUOTED))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_that_come_twice_are_joined() {
+        let mut fields = Fields::default();
+        for (name, value) in [
+            ("If-None-Match", &b"\"a\""[..]),
+            ("RANGE", b" bytes=0-1\t"),
+            ("if-none-match", b"\"b\""),
+            ("Cookie", b"x"),
+            ("User-Agent", b"\xff\x1b[2J"),
+        ] {
+            fields.note(name, value);
+        }
+        assert_eq!(fields.if_none_match.as_deref(), Some("\"a\", \"b\""));
+        assert_eq!(fields.range.as_deref(), Some("bytes=0-1"));
+        assert_eq!(fields.agent().as_deref(), Some("\u{fffd}\\u{1b}[2J"));
+    }
+}

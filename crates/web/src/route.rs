@@ -1,0 +1,177 @@
+//! Every address that is answered, in one table.
+//!
+//! Addresses are matched as they are written: only the characters that names of titles have (and `%40` for `@`) can stand for a name, so that
+//! no `..`, no encoded slash and no NUL ever gets as far as a title.
+
+/// What an address names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A title as a file.
+    File,
+    /// Its master playlist.
+    Master,
+    /// Its media playlist.
+    Media,
+    /// One of its segments.
+    Segment,
+    /// The page, and what it is made of.
+    Page,
+    Style,
+    Script,
+    /// All titles, as JSON.
+    ApiTitles,
+    /// One title, as JSON.
+    ApiTitle,
+    /// All counters.
+    Metrics,
+    /// Whether the program runs.
+    Live,
+    /// Whether it serves.
+    Ready,
+}
+
+/// An address, or a family of them.
+#[derive(Debug)]
+pub(crate) struct Route {
+    /// The path; `{name}`, `{version}` and `{number}` stand for one part each.
+    pub(crate) path: &'static str,
+    pub(crate) kind: Kind,
+    /// Whether the front parser answers it: what players ask for, again and again on the same connection. The others go to hyper, with their connection.
+    pub(crate) is_front: bool,
+    /// Whether pages from elsewhere may read it.
+    pub(crate) is_shared: bool,
+}
+
+/// All of them.
+pub(crate) const ROUTES: &[Route] = &[
+    media("/titles/{name}.ts", Kind::File),
+    media("/titles/{name}/index.m3u8", Kind::Master),
+    media("/titles/{name}/media.m3u8", Kind::Media),
+    media("/titles/{name}/hls/{version}/{number}.ts", Kind::Segment),
+    own("/", Kind::Page),
+    own("/page.css", Kind::Style),
+    own("/page.js", Kind::Script),
+    Route { is_shared: true, ..own("/api/v1/titles", Kind::ApiTitles) },
+    Route { is_shared: true, ..own("/api/v1/titles/{name}", Kind::ApiTitle) },
+    own("/metrics", Kind::Metrics),
+    own("/healthz", Kind::Live),
+    own("/readyz", Kind::Ready),
+];
+
+/// What players ask for.
+const fn media(path: &'static str, kind: Kind) -> Route {
+    Route { path, kind, is_front: true, is_shared: true }
+}
+
+/// What is asked for now and then, by the page and by operators.
+const fn own(path: &'static str, kind: Kind) -> Route {
+    Route { path, kind, is_front: false, is_shared: false }
+}
+
+/// A route, and what its parts are in an address.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    pub(crate) route: &'static Route,
+    /// `{name}`, decoded.
+    pub(crate) name: String,
+    /// `{version}`.
+    pub(crate) version: String,
+    /// `{number}`.
+    pub(crate) number: u32,
+}
+
+/// The route of a path (without its query).
+pub(crate) fn find(path: &str) -> Option<Found> {
+    ROUTES.iter().find_map(|route| {
+        let mut found = Found { route, name: String::new(), version: String::new(), number: 0 };
+        let (mut wanted, mut parts) = (route.path.split('/'), path.split('/'));
+        loop {
+            match (wanted.next(), parts.next()) {
+                (None, None) => return Some(found),
+                (Some(wanted), Some(part)) => take(wanted, part, &mut found)?,
+                _ => return None,
+            }
+        }
+    })
+}
+
+/// Matches one part of a path.
+fn take(wanted: &str, part: &str, found: &mut Found) -> Option<()> {
+    let Some((before, (place, after))) =
+        wanted.split_once('{').and_then(|(before, rest)| Some((before, rest.split_once('}')?)))
+    else {
+        return (wanted == part).then_some(());
+    };
+    let value = part.strip_prefix(before)?.strip_suffix(after)?;
+    match place {
+        "name" => found.name = name(value)?,
+        "version" => found.version = name(value)?,
+        _ => found.number = number(value)?,
+    }
+    Some(())
+}
+
+/// A number in its one spelling, so that a segment has one address.
+fn number(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|number: &u32| number.to_string() == text)
+}
+
+/// The name of a title as an address spells it; `None` if no title can be called that.
+fn name(text: &str) -> Option<String> {
+    let name = text.replace("%40", "@");
+    let is_allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'@');
+    (!name.is_empty() && !name.starts_with('.') && name.bytes().all(is_allowed)).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_taken_as_they_are() {
+        for (path, expected) in [
+            ("/titles/film.ts", Some("film")),
+            ("/titles/film@540p.ts", Some("film@540p")),
+            ("/titles/film%40540p.ts", Some("film@540p")),
+            ("/titles/a.b_c-1.ts", Some("a.b_c-1")),
+            ("/titles/film", None),
+            ("/titles/.ts", None),
+            ("/titles/..ts", None),
+            ("/titles/../film.ts", None),
+            ("/titles/%2e%2e/film.ts", None),
+            ("/titles/..%2ffilm.ts", None),
+            ("/titles/a%2fb.ts", None),
+            ("/titles/film%00.ts", None),
+            ("/titles/film.ts/", None),
+            ("//titles/film.ts", None),
+            ("titles/film.ts", None),
+            ("/titles/fi\u{fc}lm.ts", None),
+            ("/titles/film.TS", None),
+            ("", None),
+        ] {
+            let found = find(path).filter(|found| found.route.kind == Kind::File);
+            assert_eq!(found.as_ref().map(|found| found.name.as_str()), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_number_has_one_spelling() {
+        assert_eq!(number("0"), Some(0));
+        assert_eq!(number("17"), Some(17));
+        for text in ["", "+1", "01", "-1", "1e3", "99999999999", "0x1"] {
+            assert_eq!(number(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn no_address_has_two_routes() {
+        let paths: Vec<_> = ROUTES
+            .iter()
+            .map(|r| r.path.replace("{name}", "n").replace("{version}", "v").replace("{number}", "1"))
+            .collect();
+        for (path, route) in paths.iter().zip(ROUTES) {
+            assert_eq!(find(path).unwrap().route.path, route.path);
+            assert_eq!(paths.iter().filter(|other| *other == path).count(), 1);
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! What every connection shares, and who answers what.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use millrace_core::limits::web::RETRY_AFTER_S;
+use tokio::sync::{Notify, watch};
+
+use crate::answer::{Answer, Body, Media};
+use crate::hls::{self, LookedAt};
+use crate::request::{Method, Request};
+use crate::route::{self, Found, Kind};
+use crate::site::{Delivery, Order, OrderSocket, Refused, Site, SiteError};
+use crate::totals::Totals;
+use crate::{WebLimits, api, file, metrics, page};
+
+/// What every connection shares.
+pub(crate) struct Shared {
+    pub(crate) site: Arc<dyn Site>,
+    pub(crate) limits: WebLimits,
+    pub(crate) totals: Arc<Totals>,
+    /// Becomes true when the server ends.
+    pub(crate) ends: watch::Receiver<bool>,
+    pub(crate) looked_at: LookedAt,
+    /// Whether [`Kind::Metrics`] is for every address.
+    metrics_for_all: bool,
+    open: Mutex<Open>,
+    numbers: AtomicU64,
+    /// Told when the last connection has closed.
+    closed: Notify,
+}
+
+/// Open connections.
+#[derive(Default)]
+struct Open {
+    all: usize,
+    by_address: HashMap<IpAddr, usize>,
+}
+
+/// A place among the open connections; given back when it is dropped.
+pub(crate) struct Place {
+    shared: Arc<Shared>,
+    address: IpAddr,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        site: Arc<dyn Site>,
+        limits: WebLimits,
+        metrics_for_all: bool,
+        totals: Arc<Totals>,
+        ends: watch::Receiver<bool>,
+    ) -> Self {
+        let (open, looked_at) = (Mutex::default(), LookedAt::default());
+        Self {
+            site,
+            limits,
+            totals,
+            ends,
+            looked_at,
+            metrics_for_all,
+            open,
+            numbers: AtomicU64::new(0),
+            closed: Notify::new(),
+        }
+    }
+
+    /// Waits until no connection is open.
+    pub(crate) async fn all_closed(&self) {
+        loop {
+            let closed = self.closed.notified();
+            if self.open.lock().unwrap_or_else(PoisonError::into_inner).all == 0 {
+                return;
+            }
+            closed.await;
+        }
+    }
+
+    /// A number for a connection, for the log.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Lets a connection in; `None`, counted, if there are too many.
+    pub(crate) fn admit(self: &Arc<Self>, peer: SocketAddr) -> Option<Place> {
+        let address = counted_address(peer.ip());
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if open.all >= self.limits.connections {
+            self.totals.add(|c| c.connections_refused += 1);
+            return None;
+        }
+        let of_address = open.by_address.entry(address).or_default();
+        if *of_address >= self.limits.connections_per_address {
+            self.totals.add(|c| c.connections_refused_address += 1);
+            return None;
+        }
+        *of_address += 1;
+        open.all += 1;
+        self.totals.add(|c| {
+            c.connections_accepted += 1;
+            c.connections += 1;
+        });
+        Some(Place { shared: Arc::clone(self), address })
+    }
+
+    /// Answers a request; for HEAD without the body.
+    pub(crate) async fn answer(self: &Arc<Self>, request: &Request, peer: SocketAddr) -> Answer {
+        let Some(found) = route::find(&request.path) else {
+            return Answer::error(404, "nothing has this address");
+        };
+        let answer = match request.method {
+            Method::Get => self.look_up(request, &found, peer).await,
+            Method::Head => self.look_up(request, &found, peer).await.without_body(),
+            Method::Options => preflight(),
+            Method::Other => Answer::error(405, "only GET and HEAD are possible here").with("Allow", ALLOWED),
+        };
+        let answer = answer.with("X-Content-Type-Options", "nosniff");
+        if found.route.is_shared { shared(answer) } else { answer }
+    }
+
+    async fn look_up(self: &Arc<Self>, request: &Request, found: &Found, peer: SocketAddr) -> Answer {
+        let site = &*self.site;
+        match found.route.kind {
+            Kind::Page => return page::html(),
+            Kind::Style => return page::style(),
+            Kind::Script => return page::script(),
+            Kind::ApiTitles => return api::titles(site),
+            Kind::Metrics if self.metrics_for_all || peer.ip().to_canonical().is_loopback() => {
+                return metrics::answer(site);
+            }
+            Kind::Metrics => {
+                return Answer::error(
+                    403,
+                    "metrics are for this machine only, unless the server is set otherwise",
+                );
+            }
+            Kind::Live => return state("ok\n"),
+            Kind::Ready if *self.ends.borrow() => return Answer::error(503, "the server is ending"),
+            Kind::Ready => return state("ready\n"),
+            Kind::File | Kind::Master | Kind::Media | Kind::Segment | Kind::ApiTitle => {}
+        }
+        let Some(title) = self.site.title(&found.name) else { return no_title() };
+        match found.route.kind {
+            Kind::File => file::answer(request, &title),
+            Kind::Master => hls::master_playlist(self, request, title).await,
+            Kind::Media => hls::media_playlist(self, request, title).await,
+            Kind::Segment => hls::segment(self, request, title, &found.version, found.number).await,
+            _ => api::title(site, title),
+        }
+    }
+
+    /// Has something done that reads files, where waiting for them is allowed.
+    pub(crate) async fn reading<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Self) -> Result<T, SiteError> + Send + 'static,
+    ) -> Result<T, SiteError> {
+        let shared = Arc::clone(self);
+        let done = tokio::task::spawn_blocking(move || work(&shared)).await;
+        done.unwrap_or_else(|error| Err(SiteError::Unreadable(error.to_string())))
+    }
+
+    /// Has an engine send it; says what became of that.
+    pub(crate) async fn deliver(
+        &self,
+        socket: OrderSocket,
+        peer: SocketAddr,
+        media: Media,
+        before: Vec<u8>,
+        label: String,
+        agent: Option<String>,
+    ) -> Delivery {
+        let (done, told) = tokio::sync::oneshot::channel();
+        let Media { title, bytes, ahead_ms, .. } = media;
+        let length = bytes.end - bytes.start;
+        self.site.send(Order { socket, peer, title, bytes, before, ahead_ms, label, agent, done });
+        // Whoever drops an order without a word has lost its connection too.
+        let delivery = told.await.unwrap_or(Delivery::Broken);
+        self.totals.add(|c| {
+            c.media_orders += 1;
+            match &delivery {
+                Delivery::Sent { .. } => c.media_bytes += length,
+                Delivery::Refused { .. } => c.media_refused += 1,
+                Delivery::Broken => c.media_broken += 1,
+            }
+        });
+        delivery
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut open = self.shared.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.all -= 1;
+        if let Some(count) = open.by_address.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                open.by_address.remove(&self.address);
+            }
+        }
+        if open.all == 0 {
+            self.shared.closed.notify_waiters();
+        }
+        self.shared.totals.add(|c| c.connections -= 1);
+    }
+}
+
+const ALLOWED: &str = "GET, HEAD, OPTIONS";
+
+/// Header fields of responses that scripts from elsewhere may read, beside those that they always may.
+const EXPOSED: &str =
+    "Accept-Ranges, Content-Length, Content-Range, Content-Type, Date, ETag, Last-Modified, Retry-After";
+
+/// Whose connections are counted together: an IPv6 host has a whole network of 64 bits.
+fn counted_address(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) => IpAddr::V6((u128::from(v6) >> 64 << 64).into()),
+        v4 => v4,
+    }
+}
+
+/// How the program is.
+fn state(text: &'static str) -> Answer {
+    Answer::new(200, "text/plain", text).with("Cache-Control", "no-store")
+}
+
+pub(crate) fn no_title() -> Answer {
+    Answer::error(404, "no such title")
+}
+
+/// What OPTIONS says, to browsers that ask before they ask (Fetch standard, CORS preflight).
+fn preflight() -> Answer {
+    Answer { status: 204, headers: vec![("Allow", ALLOWED.to_owned())], body: Body::None }
+        .with("Access-Control-Allow-Methods", ALLOWED)
+        .with("Access-Control-Allow-Headers", "Range, If-Range, If-None-Match, If-Modified-Since")
+        .with("Access-Control-Max-Age", "86400")
+}
+
+/// Lets pages from elsewhere read it.
+fn shared(answer: Answer) -> Answer {
+    answer.with("Access-Control-Allow-Origin", "*").with("Access-Control-Expose-Headers", EXPOSED)
+}
+
+/// What a viewer is told whose media was not sent.
+pub(crate) fn refusal(why: &Refused) -> Answer {
+    let answer = match why {
+        Refused::Full(what) => Answer::error(503, what).with("Retry-After", RETRY_AFTER_S.to_string()),
+        Refused::Gone => no_title(),
+        Refused::Broken(what) => Answer::error(500, what),
+    };
+    shared(answer).with("X-Content-Type-Options", "nosniff")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_host_is_one_address() {
+        let of = |text: &str| counted_address(text.parse().unwrap());
+        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:2"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
+    }
+}

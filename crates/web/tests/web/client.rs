@@ -1,0 +1,104 @@
+//! A client that sends whatever a test wants, and reads responses by their length.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Response {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Response {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let mut values =
+            self.headers.iter().filter(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v.as_str());
+        let value = values.next();
+        assert_eq!(values.next(), None, "{name} comes twice");
+        value
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+}
+
+pub(crate) struct Client {
+    stream: BufReader<TcpStream>,
+}
+
+impl Client {
+    pub(crate) fn to(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        // A bound, not a measure: nothing here takes so long unless it hangs.
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        Self { stream: BufReader::new(stream) }
+    }
+
+    pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.stream.get_mut().write_all(bytes.as_ref()).unwrap();
+    }
+
+    /// Sends a request with these further lines, each with its CRLF.
+    pub(crate) fn ask(&mut self, method: &str, path: &str, lines: &str) -> Response {
+        self.send(format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n"));
+        self.response(method == "HEAD")
+    }
+
+    pub(crate) fn get(&mut self, path: &str) -> Response {
+        self.ask("GET", path, "")
+    }
+
+    /// The next response; `None`: the connection has ended.
+    pub(crate) fn try_response(&mut self, is_head: bool) -> Option<Response> {
+        let mut line = String::new();
+        if self.stream.read_line(&mut line).unwrap_or(0) == 0 {
+            return None;
+        }
+        let status = line.strip_prefix("HTTP/1.1 ").unwrap().get(..3).unwrap().parse().unwrap();
+        let mut headers = Vec::new();
+        loop {
+            let mut line = String::new();
+            self.stream.read_line(&mut line).unwrap();
+            let line = line.strip_suffix("\r\n").unwrap();
+            if line.is_empty() {
+                break;
+            }
+            let (name, value) = line.split_once(": ").unwrap();
+            headers.push((name.to_owned(), value.to_owned()));
+        }
+        let mut response = Response { status, headers, body: Vec::new() };
+        let length = match response.header("content-length") {
+            _ if is_head || matches!(status, 204 | 304) => 0,
+            Some(length) => length.parse().unwrap(),
+            None => panic!("no length: {response:?}"),
+        };
+        let count = self.stream.by_ref().take(length).read_to_end(&mut response.body).unwrap();
+        assert_eq!(count as u64, length, "cut off: {status} {:?}", response.headers);
+        Some(response)
+    }
+
+    pub(crate) fn response(&mut self, is_head: bool) -> Response {
+        self.try_response(is_head).expect("a response")
+    }
+
+    /// Reads to the end of the connection: what is left, or nothing if it was reset.
+    pub(crate) fn rest(&mut self) -> Vec<u8> {
+        let mut rest = Vec::new();
+        let _ = self.stream.read_to_end(&mut rest);
+        rest
+    }
+}
+
+/// Runs curl; quiet, with a limit of time.
+pub(crate) fn curl(args: &[&str]) -> Output {
+    let output = Command::new("curl")
+        .args(["--silent", "--show-error", "--max-time", "60", "--noproxy", "*"])
+        .args(args)
+        .stdin(Stdio::null())
+        .output();
+    output.unwrap_or_else(|error| panic!("curl: {error}; these tests need curl: apt-get install curl"))
+}

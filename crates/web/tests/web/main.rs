@@ -1,0 +1,9 @@
+//! The web side over real sockets, in front of a site that is made up.
+
+mod client;
+mod connections;
+mod hls;
+mod liars;
+mod media;
+mod pages;
+mod site;

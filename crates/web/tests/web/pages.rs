@@ -1,0 +1,142 @@
+//! The page, the API, metrics; and every address of the table.
+
+use std::collections::BTreeMap;
+
+use millrace_web::WebLimits;
+
+use super::client::Client;
+use super::hls::films;
+use super::site::{Film, MadeUp, Manner, serve};
+
+/// An address of each route that leads to something.
+fn examples(client: &mut Client) -> Vec<(&'static str, String)> {
+    let list = client.get("/titles/film/media.m3u8");
+    let segment = list.text().lines().find(|line| line.starts_with("hls/")).unwrap().to_owned();
+    let [_, version, number] = segment.split('/').collect::<Vec<_>>()[..] else { panic!("{segment}") };
+    let number = number.trim_end_matches(".ts");
+    let fill =
+        |path: &str| path.replace("{name}", "film").replace("{version}", version).replace("{number}", number);
+    millrace_web::routes().map(|path| (path, fill(path))).collect()
+}
+
+#[test]
+fn every_address_answers_by_each_method() {
+    let (_web, address, _) = serve(&films().site, WebLimits::default());
+    let examples = examples(&mut Client::to(address));
+    let document = include_str!("../../../../docs/ref/http.md");
+    for (route, path) in examples {
+        let in_words =
+            route.replace("{name}", "NAME").replace("{version}", "VERSION").replace("{number}", "NUMBER");
+        assert!(document.contains(&format!("`{in_words}`")), "{in_words} is not in docs/ref/http.md");
+        let mut client = Client::to(address);
+        let get = client.get(&path);
+        assert_eq!(get.status, 200, "{path}");
+        assert_eq!(get.header("X-Content-Type-Options"), Some("nosniff"), "{path}");
+        assert!(get.header("Cache-Control").is_some() && get.header("Content-Type").is_some(), "{path}");
+        let head = client.ask("HEAD", &path, "");
+        let told = |response: &super::client::Response| {
+            let mut headers: BTreeMap<_, _> = response
+                .headers
+                .iter()
+                .map(|(name, value)| (name.to_ascii_lowercase(), value.clone()))
+                .collect();
+            headers.remove("date");
+            headers
+        };
+        assert_eq!((head.status, told(&head)), (200, told(&get)), "{path}");
+        assert_eq!(client.ask("OPTIONS", &path, "").status, 204, "{path}");
+        for method in ["POST", "PUT", "DELETE"] {
+            assert_eq!(Client::to(address).ask(method, &path, "").status, 405, "{method} {path}");
+        }
+        // One letter more is another address.
+        let other = Client::to(address).get(&format!("{path}x"));
+        assert_eq!(other.status, 404, "{path}x");
+        assert!(other.text().contains("\"error\""), "{}", other.text());
+        for path in [format!("{path}/"), format!("/{path}")].iter().filter(|path| *path != "//") {
+            assert_eq!(Client::to(address).get(path).status, 404, "{path}");
+        }
+    }
+}
+
+#[test]
+fn the_page_is_one_file_each_of_three_kinds() {
+    let (_web, address, _) = serve(&films().site, WebLimits::default());
+    let mut client = Client::to(address);
+    let page = client.get("/");
+    let policy = page.header("Content-Security-Policy").unwrap();
+    assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
+    assert_eq!(page.header("Content-Type"), Some("text/html; charset=utf-8"));
+    // What it refers to is there, and below it.
+    for (reference, kind) in
+        [("page.css", "text/css; charset=utf-8"), ("page.js", "text/javascript; charset=utf-8")]
+    {
+        assert!(page.text().contains(&format!("\"{reference}\"")));
+        assert_eq!(client.get(&format!("/{reference}")).header("Content-Type"), Some(kind));
+    }
+}
+
+#[test]
+fn the_api_describes_titles() {
+    let site =
+        MadeUp::with(vec![Film::pattern("b", 10, Manner::Sends), Film::pattern("a", 20, Manner::Sends)]);
+    let (_web, address, _) = serve(&site, WebLimits::default());
+    let mut client = Client::to(address);
+    let answer = client.get("/api/v1/titles");
+    assert_eq!((answer.status, answer.header("Content-Type")), (200, Some("application/json")));
+    assert_eq!(answer.header("Access-Control-Allow-Origin"), Some("*"));
+    let list: serde_json::Value = serde_json::from_str(answer.text()).unwrap();
+    let names: Vec<_> =
+        list["titles"].as_array().unwrap().iter().map(|title| title["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["a", "b"]);
+    let one: serde_json::Value = serde_json::from_str(client.get("/api/v1/titles/b").text()).unwrap();
+    assert_eq!(one, list["titles"][1]);
+    let fields: Vec<_> = one.as_object().unwrap().keys().map(String::as_str).collect();
+    let document = include_str!("../../../../docs/ref/http.md");
+    for field in fields {
+        assert!(document.contains(&format!("`{field}`")), "{field} is not in docs/ref/http.md");
+    }
+    assert_eq!((&one["file"], &one["hls"]), (&"/titles/b.ts".into(), &"/titles/b/index.m3u8".into()));
+    assert_eq!(
+        (&one["bytes"], &one["duration_s"], &one["id"]),
+        (&1880.into(), &60.0.into(), &"07".repeat(16).into())
+    );
+    // Where the source lies is nobody's business.
+    assert!(!answer.text().contains("/films/"));
+    assert_eq!(
+        client.get("/api/v1/titles/c").text(),
+        "{\"error\":{\"message\":\"no such title\",\"status\":404}}\n"
+    );
+}
+
+#[test]
+fn metrics_are_one_family_each() {
+    let site = MadeUp::with(Vec::new());
+    let (_web, address, _) = serve(&site, WebLimits::default());
+    let answer = Client::to(address).get("/metrics");
+    assert_eq!(answer.header("Content-Type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    assert_eq!(answer.header("Access-Control-Allow-Origin"), None);
+    assert_eq!(
+        answer.text(),
+        "# HELP millrace_engine_sent_bytes_total Bytes sent.\n\
+         # TYPE millrace_engine_sent_bytes_total counter\n\
+         millrace_engine_sent_bytes_total{engine=\"0\"} 1000\n\
+         millrace_engine_sent_bytes_total{engine=\"1\"} 1001\n\
+         # HELP millrace_engine_open Now open.\n\
+         # TYPE millrace_engine_open gauge\n\
+         millrace_engine_open{engine=\"0\"} 0\n\
+         millrace_engine_open{engine=\"1\"} 1\n\
+         # HELP millrace_engine_longest_turn_seconds Longest turn.\n\
+         # TYPE millrace_engine_longest_turn_seconds gauge\n\
+         millrace_engine_longest_turn_seconds{engine=\"0\"} 1.500000000\n\
+         millrace_engine_longest_turn_seconds{engine=\"1\"} 1.500000001\n\
+         # HELP millrace_titles_sent_bytes_total Bytes sent.\n\
+         # TYPE millrace_titles_sent_bytes_total counter\n\
+         millrace_titles_sent_bytes_total{title=\"a\\\"b\\\\c\\nd\"} 0\n\
+         # HELP millrace_titles_open Now open.\n\
+         # TYPE millrace_titles_open gauge\n\
+         millrace_titles_open{title=\"a\\\"b\\\\c\\nd\"} 0\n\
+         # HELP millrace_titles_longest_turn_seconds Longest turn.\n\
+         # TYPE millrace_titles_longest_turn_seconds gauge\n\
+         millrace_titles_longest_turn_seconds{title=\"a\\\"b\\\\c\\nd\"} 0.000000000\n"
+    );
+}

@@ -1,0 +1,248 @@
+//! A site with titles in memory. Its engine is a thread for each order, that writes the bytes and gives the connection back.
+
+use std::collections::HashMap;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::thread::{sleep, spawn};
+use std::time::Duration;
+
+use millrace_core::counters::{Registry, Sample};
+use millrace_core::ids::TitleId;
+use millrace_core::time::MediaTicks;
+use millrace_core::units::BitRate;
+use millrace_core::wire::rtp::Timeline;
+use millrace_store::index::TitleIndex;
+use millrace_store::volume::{SourceIdentity, TitleInfo};
+use millrace_web::{
+    Delivery, Order, OrderSocket, Refused, Site, SiteError, Totals, WebConfig, WebHandle, WebLimits,
+};
+
+/// What becomes of orders for a title.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// All is sent.
+    Sends,
+    /// So many bytes at a time, with a pause behind each.
+    Slowly(usize, Duration),
+    /// Nothing is.
+    Refuses(Refused),
+    /// So many bytes, then the connection is closed.
+    BreaksOff(usize),
+    /// The order is dropped without a word.
+    Forgets,
+}
+
+pub(crate) struct Film {
+    pub(crate) info: TitleInfo,
+    pub(crate) index: Arc<TitleIndex>,
+    pub(crate) bytes: Arc<[u8]>,
+    pub(crate) manner: Manner,
+}
+
+/// What was ordered.
+#[derive(Clone, Debug)]
+pub(crate) struct Ordered {
+    pub(crate) bytes: std::ops::Range<u64>,
+    pub(crate) is_inside: bool,
+    pub(crate) ahead_ms: u32,
+    pub(crate) label: String,
+    pub(crate) agent: Option<String>,
+    pub(crate) peer: SocketAddr,
+}
+
+#[derive(Default)]
+pub(crate) struct MadeUp {
+    pub(crate) films: HashMap<String, Film>,
+    pub(crate) orders: Mutex<Vec<Ordered>>,
+}
+
+impl Film {
+    /// Bytes that differ everywhere, of a title that has no media times.
+    pub(crate) fn pattern(name: &str, packets: usize, manner: Manner) -> Self {
+        let len = packets * 188;
+        let bytes: Arc<[u8]> = (0..len).map(|at| (at * 7 + at / 251 + at / 65_521) as u8).collect();
+        let info = TitleInfo {
+            id: TitleId([7; 16]),
+            name: name.to_owned(),
+            bytes: len as u64,
+            packets: len.div_ceil(1316) as u32,
+            packet_sizes: vec![1316],
+            duration: MediaTicks(90_000 * 60),
+            mean_rate: BitRate(len as u64 * 8 / 60),
+            peak_rate: BitRate(len as u64 * 8 / 50),
+            constant_rate: false,
+            streams: Vec::new(),
+            timeline: Timeline { ssrc: 1, timestamp_base: 2 },
+            source: SourceIdentity {
+                path: PathBuf::from("/films/pattern.ts"),
+                bytes: len as u64,
+                modified_unix_ns: 0,
+            },
+            added_unix_s: 784_111_777,
+            blake3: "0123456789abcdef".repeat(4),
+            notes: Vec::new(),
+            derived: None,
+            rendition: None,
+        };
+        Self { info, index: Arc::default(), bytes, manner }
+    }
+}
+
+impl MadeUp {
+    pub(crate) fn with(films: Vec<Film>) -> Arc<Self> {
+        let films = films.into_iter().map(|film| (film.info.name.clone(), film)).collect();
+        Arc::new(Self { films, orders: Mutex::default() })
+    }
+
+    pub(crate) fn orders(&self) -> Vec<Ordered> {
+        self.orders.lock().unwrap().clone()
+    }
+}
+
+/// Starts the web side on a port of its own.
+pub(crate) fn serve(site: &Arc<MadeUp>, limits: WebLimits) -> (WebHandle, SocketAddr, Arc<Totals>) {
+    let totals = Arc::new(Totals::default());
+    let listeners = vec![TcpListener::bind("127.0.0.1:0").unwrap()];
+    let config = WebConfig { listeners, limits, metrics_for_all: false, totals: Arc::clone(&totals) };
+    let handle = millrace_web::start(config, Arc::<MadeUp>::clone(site)).unwrap();
+    let address = handle.addresses()[0];
+    (handle, address, totals)
+}
+
+impl Site for MadeUp {
+    fn titles(&self) -> Vec<TitleInfo> {
+        let mut titles: Vec<_> = self.films.values().map(|film| film.info.clone()).collect();
+        titles.retain(|title| title.derived.is_none());
+        titles.sort_by(|a, b| a.name.cmp(&b.name));
+        titles
+    }
+
+    fn title(&self, name: &str) -> Option<TitleInfo> {
+        self.films.get(name).map(|film| film.info.clone())
+    }
+
+    fn renditions(&self, name: &str) -> Vec<TitleInfo> {
+        let mut titles: Vec<_> = self
+            .films
+            .values()
+            .map(|film| &film.info)
+            .filter(|info| info.rendition_name().is_some())
+            .collect();
+        titles.retain(|title| title.name == name || title.name.starts_with(&format!("{name}@")));
+        titles.sort_by_key(|title| std::cmp::Reverse(title.peak_rate.0));
+        titles.into_iter().cloned().collect()
+    }
+
+    fn index(&self, name: &str) -> Result<Arc<TitleIndex>, SiteError> {
+        self.films.get(name).map(|film| Arc::clone(&film.index)).ok_or(SiteError::NoTitle)
+    }
+
+    fn read(&self, name: &str, from: u64, out: &mut [u8]) -> Result<(), SiteError> {
+        let film = self.films.get(name).ok_or(SiteError::NoTitle)?;
+        let from = from as usize;
+        let bytes = film.bytes.get(from..from + out.len());
+        out.copy_from_slice(bytes.ok_or_else(|| SiteError::Unreadable("beyond the end".to_owned()))?);
+        Ok(())
+    }
+
+    fn send(&self, order: Order) {
+        self.orders.lock().unwrap().push(Ordered {
+            bytes: order.bytes.clone(),
+            is_inside: matches!(order.socket, OrderSocket::Inside(_)),
+            ahead_ms: order.ahead_ms,
+            label: order.label.clone(),
+            agent: order.agent.clone(),
+            peer: order.peer,
+        });
+        assert!(order.before.len() <= millrace_core::limits::web::MAX_ORDER_HEAD_BYTES);
+        let (bytes, manner) = match self.films.get(&order.title) {
+            Some(film) => (Arc::clone(&film.bytes), film.manner.clone()),
+            None => (Arc::from(Vec::new()), Manner::Refuses(Refused::Gone)),
+        };
+        spawn(move || deliver(order, &bytes, &manner));
+    }
+
+    fn counters(&self, visit: &mut dyn FnMut(Sample<'_>)) {
+        let mut registry = Registry::default();
+        for engine in 0..2u64 {
+            let probe =
+                Probe { sent_bytes: 1000 + engine, open: engine, longest_turn_ns: 1_500_000_000 + engine };
+            registry.add("engine", Some(("engine", engine.to_string())), move || probe);
+        }
+        registry.add_all("titles", "title", || vec![("a\"b\\c\nd".to_owned(), Probe::default())]);
+        registry.read(visit);
+    }
+}
+
+millrace_core::counters! {
+    /// For `/metrics`.
+    struct Probe {
+        /// Bytes sent.
+        sum sent_bytes,
+        /// Now open.
+        gauge open,
+        /// Longest turn.
+        highest longest_turn_ns,
+    }
+}
+
+fn deliver(order: Order, bytes: &[u8], manner: &Manner) {
+    let Order { socket, bytes: range, before, done, .. } = order;
+    let mut socket = socket;
+    let whole = [&before[..], &bytes[range.start as usize..range.end as usize]].concat();
+    let is_sent = match manner {
+        Manner::Forgets => return,
+        Manner::Refuses(why) => {
+            let read = unread(&mut socket);
+            let _ = done.send(Delivery::Refused { socket, read, why: why.clone() });
+            return;
+        }
+        Manner::Sends => write_all(&mut socket, &whole),
+        Manner::BreaksOff(count) => {
+            write_all(&mut socket, &whole[..*count]);
+            drop(socket);
+            let _ = done.send(Delivery::Broken);
+            return;
+        }
+        Manner::Slowly(count, pause) => whole.chunks(*count).all(|piece| {
+            sleep(*pause);
+            write_all(&mut socket, piece)
+        }),
+    };
+    let _ = match is_sent {
+        true => {
+            let read = unread(&mut socket);
+            done.send(Delivery::Sent { socket, read })
+        }
+        false => done.send(Delivery::Broken),
+    };
+}
+
+/// Writes into a socket that does not block, as an engine does; false if the viewer has gone.
+fn write_all(socket: &mut OrderSocket, mut bytes: &[u8]) -> bool {
+    while !bytes.is_empty() {
+        let wrote = match socket {
+            OrderSocket::Viewer(socket) => socket.write(bytes),
+            OrderSocket::Inside(socket) => socket.write(bytes),
+        };
+        match wrote {
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if error.kind() == ErrorKind::WouldBlock => sleep(Duration::from_micros(200)),
+            Err(_) => return false,
+        }
+    }
+    true
+}
+
+/// A little of what the viewer has sent meanwhile, as an engine finds it.
+fn unread(socket: &mut OrderSocket) -> Vec<u8> {
+    let mut read = vec![0; 16];
+    let count = match socket {
+        OrderSocket::Viewer(socket) => socket.read(&mut read),
+        OrderSocket::Inside(_) => Ok(0),
+    };
+    read.truncate(count.unwrap_or(0));
+    read
+}
