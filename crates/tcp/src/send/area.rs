@@ -153,7 +153,7 @@ impl Store {
             };
             self.areas.read(area, at, 0, kept as usize);
             if let Some(bytes) = self.areas.staged(0, kept as usize) {
-                self.host.write(page, 0, bytes);
+                self.host.room(page, 0, bytes.len()).copy_from_slice(bytes);
             }
             let descriptor = &mut self.descriptors[index as usize];
             (descriptor.source, descriptor.bytes) = (Source::Host { page, at: 0 }, kept);

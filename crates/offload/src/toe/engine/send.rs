@@ -119,8 +119,11 @@ impl Core {
                     let mut copy = |at: usize, room: &mut [u8]| {
                         end.words.read(end.layout.send(*offset) + at, room);
                     };
-                    let taken =
-                        if has_pages { stack.write_from(line.id, most, now, &mut copy) } else { Ok(0) };
+                    let taken = if has_pages {
+                        stack.write_from(line.id, most as usize, now, &mut copy)
+                    } else {
+                        Ok(0)
+                    };
                     (most, taken.unwrap_or(0) as u32)
                 }
                 Source::Area(offset) => {
