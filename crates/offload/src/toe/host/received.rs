@@ -44,6 +44,7 @@ impl Deref for Received {
 }
 
 /// The bytes of a receive buffer that this host holds.
+#[allow(unsafe_code)]
 fn slice(words: &[AtomicU64], at: usize, bytes: usize) -> &[u8] {
     let end = at.checked_add(bytes).filter(|&end| end <= size_of_val(words));
     assert!(end.is_some(), "a receive buffer lies in its pair's memory");
