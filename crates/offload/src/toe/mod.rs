@@ -184,7 +184,7 @@ millrace_core::counters! {
         sum events_lost,
         /// Bytes of hosts that the stack has taken.
         sum sent_bytes,
-        /// Times that the stack had no page for bytes of a host.
+        /// Times that the stack had no descriptor or page for bytes of a host.
         sum short,
         /// Writers that were told that there is room.
         sum wakes,
@@ -202,7 +202,7 @@ millrace_core::counters! {
         gauge time_waits,
         /// Entries of its send queues.
         gauge descriptors,
-        /// Pages with bytes of hosts that are not acknowledged.
+        /// Pages with bytes of closed sockets, and of loops, that are not acknowledged.
         gauge host_pages,
         /// Pages with received bytes that no host has yet.
         gauge receive_pages,
