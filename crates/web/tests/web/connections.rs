@@ -52,6 +52,8 @@ fn idle_connections_stand_in_nobodys_way() {
     }
     drop(idle);
     wait_for("all places are free", || totals.read().connections == 1);
+    let mut next: Vec<Client> = (0..100).map(|_| Client::to(address)).collect();
+    assert!(next.iter_mut().all(|client| client.get("/titles/film.ts").status == 200));
 }
 
 #[test]
