@@ -1,6 +1,6 @@
-//! A soak of the offload engine at an interface by AF_XDP, through loss: short and long connections, slow readers and idle ones, while hosts end with
-//! their sockets open and the engine's process is killed or ended. Every call comes to an end, nothing wrong is received, calls fail only when
-//! something was killed, and an engine that ends in peace has everything back. Needs root.
+//! A soak of the offload engine at an interface by AF_XDP, through loss: short and long connections, slow readers and idle ones, while hosts and
+//! the engine, all of them processes, are killed or end. Every call comes to an end, nothing wrong is received, calls fail only when something
+//! was killed or ended, hosts notice when their engine is gone, and an engine that ends in peace has everything back. Needs root.
 //!
 //! 20 seconds; `make soak-toe MINUTES=60` is the long form.
 
@@ -9,7 +9,8 @@ mod support;
 use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::os::fd::BorrowedFd;
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
@@ -18,7 +19,9 @@ use millrace_core::random::SplitMix;
 use millrace_core::time;
 use millrace_lab::netns::{SERVER_IP, TwoHosts};
 use millrace_netio::xdp::XdpRawConfig;
-use millrace_offload::toe::{Device, Engine, EngineSettings, ToeCounters, XdpDevice};
+use millrace_offload::toe::{
+    Access, Device, Engine, EngineSettings, ToeCounters, XdpDevice, connect as connect_to_engine,
+};
 use support::{echo_until, pattern};
 
 const ENGINE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 100);
@@ -26,8 +29,11 @@ const SHARED: &str = "vs";
 /// Each is served by a host of its own.
 const PORTS: [u16; 3] = [7300, 7301, 7302];
 const KERNELS_PORT: u16 = 7310;
-/// Set for the engine's process.
+/// Set for the engine's process, and for a host's: where the engine serves.
 const IS_ENGINE: &str = "MILLRACE_SOAK_ENGINE";
+const IS_HOST: &str = "MILLRACE_SOAK_HOST";
+/// Where a host listens.
+const HOST_PORT: &str = "MILLRACE_SOAK_PORT";
 /// How long the soak takes.
 const SECONDS: &str = "MILLRACE_SOAK_SECONDS";
 const DEFAULT_SECONDS: u64 = 20;
@@ -70,7 +76,8 @@ impl Device for Lossy {
 }
 
 fn start_engine() -> std::io::Result<Engine> {
-    let settings = EngineSettings::new(&[(ENGINE.into(), 24)]).on_ethernet(SHARED)?;
+    let mut settings = EngineSettings::new(&[(ENGINE.into(), 24)]).on_ethernet(SHARED)?;
+    (settings.pairs, settings.remote_pairs) = (0, PORTS.len());
     let device = XdpDevice::open(&XdpRawConfig::new(SHARED), &settings.interface)?;
     Engine::start(&settings, Box::new(Lossy { device, random: SplitMix(u64::from(std::process::id())) }))
 }
@@ -91,51 +98,41 @@ fn in_use(counters: &ToeCounters) -> [u64; 4] {
     [counters.connections, counters.descriptors, counters.host_pages, counters.receive_pages]
 }
 
-/// The engine's process: it and three hosts. A line with a port ends that port's host; the end of its input ends all.
-#[test]
-fn engine_process() {
-    if std::env::var_os(IS_ENGINE).is_none() {
-        return;
-    }
-    // Whatever goes wrong on any of its threads ends the process, and nobody waits for it.
+/// Whatever goes wrong on any of a process's threads ends it, and nobody waits for it.
+fn end_by_panic() {
     std::panic::set_hook(Box::new(|panic| {
         eprintln!("{panic}");
         std::process::exit(101);
     }));
-    let engine = start_engine().unwrap();
+}
+
+/// The engine's process. Each line is a host that was killed or has ended; the end of its input ends the engine.
+#[test]
+fn engine_process() {
+    let Some(path) = std::env::var_os(IS_ENGINE) else { return };
+    end_by_panic();
+    let mut engine = start_engine().unwrap();
+    engine.serve(path.as_ref(), Access::default()).unwrap();
     let files = open_files();
-    let (is_over, lives) = (AtomicBool::new(false), PORTS.map(|_| AtomicUsize::new(0)));
+    println!("listens");
     let mut before = None;
-    scope(|scope| {
-        for (port, life) in PORTS.iter().zip(&lives) {
-            let (engine, is_over) = (&engine, &is_over);
-            scope.spawn(move || {
-                while !is_over.load(Ordering::Relaxed) {
-                    let this = life.load(Ordering::Relaxed);
-                    let host = engine.attach().unwrap();
-                    let ends = |_, _| is_over.load(Ordering::Relaxed) || life.load(Ordering::Relaxed) != this;
-                    // Peers that were killed, or gave up: their connections' errors are no news here.
-                    echo_until(&host, (ENGINE, *port).into(), || println!("serves {port}"), ends, drop);
-                }
-            });
-        }
-        for line in std::io::stdin().lines() {
-            let port: u16 = line.unwrap().parse().unwrap();
-            before.get_or_insert_with(memory);
-            let index = PORTS.iter().position(|&of| of == port).unwrap();
-            lives[index].fetch_add(1, Ordering::Relaxed);
-        }
-        is_over.store(true, Ordering::Relaxed);
-    });
+    for line in std::io::stdin().lines() {
+        line.unwrap();
+        before.get_or_insert_with(memory);
+    }
     let begun = Instant::now();
-    while in_use(&engine.counters()) != [0; 4] && begun.elapsed() < HANGS {
+    let is_left = || {
+        let (counters, gate) = (engine.counters(), engine.sheets().gate());
+        in_use(&counters) == [0; 4] && gate.hosts == 0 && counters.pairs_cleared == gate.hosts_joined
+    };
+    while !is_left() && begun.elapsed() < HANGS {
         sleep(Duration::from_millis(20));
     }
-    let counters = engine.counters();
-    assert_eq!(in_use(&counters), [0; 4], "not all is back: {counters:?}");
+    let (counters, gate) = (engine.counters(), engine.sheets().gate());
+    assert!(is_left(), "not all is back: {counters:?} {gate:?}");
     assert_eq!((counters.rejected, counters.events_lost), (0, 0), "{counters:?}");
-    let pairs: Vec<_> = std::iter::from_fn(|| engine.attach().ok()).collect();
-    assert_eq!((pairs.len(), open_files()), (8, files), "pairs, and files");
+    assert_eq!((gate.no_pair, gate.bad_callers), (0, 0), "{gate:?}");
+    assert_eq!(open_files(), files, "files");
     // All that an engine ever needs it takes at its start, and touches it bit by bit.
     let ([taken_before, _], [taken, touched]) = (before.unwrap(), memory());
     assert!(taken <= taken_before + SLACK, "memory grows: {taken_before} bytes, then {taken}");
@@ -147,7 +144,32 @@ fn engine_process() {
     );
 }
 
-/// The engine's process, from outside.
+/// A host's process: an echo server. The end of its input, or that of its engine, ends it, with whatever it has open.
+#[test]
+fn host_process() {
+    let Some(path) = std::env::var_os(IS_HOST) else { return };
+    end_by_panic();
+    let port: u16 = std::env::var(HOST_PORT).unwrap().parse().unwrap();
+    let (host, is_over) = (connect_to_engine(path).unwrap(), AtomicBool::new(false));
+    scope(|scope| {
+        scope.spawn(|| {
+            let said = std::io::stdin().lines().count();
+            assert_eq!(said, 0, "a host is told nothing");
+            is_over.store(true, Ordering::Relaxed);
+        });
+        let ends = |_, _| is_over.load(Ordering::Relaxed) || host.is_stopped();
+        // Peers that gave up: their connections' errors are no news here.
+        echo_until(&host, (ENGINE, port).into(), || println!("serves {port}"), ends, drop);
+        if host.is_stopped() {
+            std::process::exit(ENGINE_GONE);
+        }
+    });
+}
+
+/// Says that a host's engine is no more.
+const ENGINE_GONE: i32 = 3;
+
+/// A process of this test, from outside.
 struct Process {
     child: Child,
     orders: Option<ChildStdin>,
@@ -155,29 +177,22 @@ struct Process {
 }
 
 impl Process {
-    fn start(hosts: &TwoHosts) -> Self {
-        let mut command = hosts.on_server(&std::env::current_exe().unwrap());
-        command.args(["--exact", "engine_process", "--nocapture"]).env(IS_ENGINE, "1");
+    fn start(command: &mut Command, test: &str, begin: &str) -> Self {
+        command.args(["--exact", test, "--nocapture"]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let says = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut process = Self { orders: child.stdin.take(), child, says };
-        PORTS.iter().for_each(|_| process.until("serves"));
+        process.until(begin);
         process
     }
 
     /// Reads its lines up to one that begins like this.
     fn until(&mut self, begin: &str) {
         let line = self.says.find(|line| line.as_ref().unwrap().contains(begin));
-        let line = line.unwrap_or_else(|| panic!("the engine's process has ended before it said {begin:?}"));
+        let line = line.unwrap_or_else(|| panic!("a process has ended before it said {begin:?}"));
         if begin == "settled" {
             println!("{}", line.unwrap());
         }
-    }
-
-    /// Ends a host with whatever it has open; until there is another one.
-    fn end_host(&mut self, port: u16) {
-        writeln!(self.orders.as_mut().unwrap(), "{port}").unwrap();
-        self.until("serves");
     }
 
     fn kill(mut self) {
@@ -185,10 +200,71 @@ impl Process {
         self.child.wait().unwrap();
     }
 
-    fn end(mut self) {
-        self.orders = None;
-        self.until("settled");
-        assert!(self.child.wait().unwrap().success(), "the engine's process has found something");
+    /// Its exit code, when it has ended by itself.
+    fn wait(&mut self) -> Option<i32> {
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(begun.elapsed() < HANGS, "a process hangs");
+            sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// The engine's process and its hosts'.
+struct Engines {
+    engine: Process,
+    hosts: Vec<Process>,
+    path: PathBuf,
+}
+
+impl Engines {
+    fn start(hosts: &TwoHosts, path: &Path) -> Self {
+        let mut command = hosts.on_server(&std::env::current_exe().unwrap());
+        let engine = Process::start(command.env(IS_ENGINE, path), "engine_process", "listens");
+        let hosts = PORTS.iter().map(|&port| Self::host(path, port)).collect();
+        Self { engine, hosts, path: path.to_owned() }
+    }
+
+    fn host(path: &Path, port: u16) -> Process {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.env(IS_HOST, path).env(HOST_PORT, port.to_string());
+        Process::start(&mut command, "host_process", "serves")
+    }
+
+    /// Kills or ends a host with whatever it has open; until there is another one.
+    fn end_host(&mut self, index: usize, is_killed: bool) {
+        let mut host = self.hosts.remove(index);
+        writeln!(self.engine.orders.as_mut().unwrap(), "{index}").unwrap();
+        if is_killed {
+            host.kill();
+        } else {
+            host.orders = None;
+            assert_eq!(host.wait(), Some(0), "a host has found something");
+        }
+        self.hosts.insert(index, Self::host(&self.path, PORTS[index]));
+    }
+
+    /// Kills the engine; its hosts notice.
+    fn kill(self) {
+        let Self { engine, mut hosts, .. } = self;
+        engine.kill();
+        for host in &mut hosts {
+            assert_eq!(host.wait(), Some(ENGINE_GONE), "a host has not noticed that its engine is gone");
+        }
+    }
+
+    fn end(self) {
+        let Self { mut engine, mut hosts, .. } = self;
+        for host in &mut hosts {
+            host.orders = None;
+            assert_eq!(host.wait(), Some(0), "a host has found something");
+        }
+        engine.orders = None;
+        engine.until("settled");
+        assert_eq!(engine.wait(), Some(0), "the engine's process has found something");
     }
 }
 
@@ -375,10 +451,12 @@ fn nothing_hangs_and_nothing_is_left_behind() {
     let Some(hosts) = lay() else { return };
     let seconds = std::env::var(SECONDS).map_or(DEFAULT_SECONDS, |text| text.parse().expect("seconds"));
     let (begun, soak) = (Instant::now(), Duration::from_secs(seconds));
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("engine.sock");
     let files = open_files();
     let mut random = SplitMix(seconds);
     let watch = Watch { epoch: AtomicUsize::new(1), ..Watch::default() };
-    let (mut lives, mut ended_hosts) = ([0; 2], 0);
+    let (mut lives, mut hosts_gone) = ([0; 2], [0; 2]);
     scope(|scope| {
         let (hosts, watch) = (&hosts, &watch);
         scope.spawn(move || kernels_talk(hosts, watch));
@@ -395,25 +473,26 @@ fn nothing_hangs_and_nothing_is_left_behind() {
         });
         let _ends = Ends(watch);
         while begun.elapsed() < soak {
-            let mut process = Process::start(hosts);
+            let mut engines = Engines::start(hosts, &path);
             watch.epoch.fetch_add(1, Ordering::SeqCst);
             watch.rests.store(false, Ordering::SeqCst);
             // Long lives in a long soak: what leaks needs time to show.
             for _ in 0..3 + random.below(4 + seconds / 12) {
                 sleep(Duration::from_millis(300 + random.below(700)));
-                let port = PORTS[random.below(PORTS.len() as u64) as usize];
-                watch.disturb(|| process.end_host(port));
-                ended_hosts += 1;
+                let (index, is_killed) =
+                    (random.below(PORTS.len() as u64) as usize, hosts_gone[0] <= hosts_gone[1]);
+                watch.disturb(|| engines.end_host(index, is_killed));
+                hosts_gone[usize::from(!is_killed)] += 1;
             }
             // By turns, so that either happens however short this is.
             let is_killed = lives[0] <= lives[1];
             if is_killed {
                 watch.epoch.fetch_add(1, Ordering::SeqCst);
-                process.kill();
+                engines.kill();
             } else {
                 watch.rest();
                 watch.epoch.fetch_add(1, Ordering::SeqCst);
-                process.end();
+                engines.end();
             }
             lives[usize::from(!is_killed)] += 1;
         }
@@ -425,15 +504,17 @@ fn nothing_hangs_and_nothing_is_left_behind() {
         .map(|((name, _), done)| format!("{} {name}", done.load(Ordering::Relaxed)))
         .collect();
     println!(
-        "{took:.0} s: {}; {} calls failed by {} kills of the engine and {ended_hosts} ends of hosts; {} ends in peace; the kernel's own \
+        "{took:.0} s: {}; {} calls failed by {} kills of the engine, {} kills of hosts and {} ends of hosts; {} ends in peace; the kernel's own \
          connection: {:.0} Mb/s each way",
         done.join(", "),
         watch.failed.load(Ordering::Relaxed),
         lives[0],
+        hosts_gone[0],
+        hosts_gone[1],
         lives[1],
         watch.kernel_bytes.load(Ordering::Relaxed) as f64 * 8e-6 / took,
     );
-    assert!(lives.iter().all(|&count| count > 0), "{lives:?}");
+    assert!(lives.iter().chain(&hosts_gone).all(|&count| count > 0), "{lives:?} {hosts_gone:?}");
     // The others take so long that in a short soak each may meet a kill.
     assert!(watch.done[..2].iter().all(|done| done.load(Ordering::Relaxed) > 0), "{done:?}");
     assert!(watch.kernel_bytes.load(Ordering::Relaxed) > 0);
