@@ -11,14 +11,6 @@ pub const MAX_ORDER_HEAD_BYTES: usize = 8 * 1024;
 /// A connection that is sent bytes of a title and takes none for this long is broken off. A browser that has enough stops reading for as long as
 /// its viewer pauses, and asks again from where it was when it needs more; each such connection holds a viewer's place meanwhile.
 pub const MAX_BYTES_STALL_NS: u64 = 120_000_000_000;
-/// What is read of a connection while bytes are sent on it: the beginning of what the viewer asks for next. The rest waits in the kernel.
-pub const MAX_ORDER_READ_BYTES: usize = 16 * 1024;
-/// Where HTTP is listened for if nothing else is said: this port, or the first free one of the next.
-pub const DEFAULT_HTTP_PORT: u16 = 8080;
-/// So many are tried.
-pub const HTTP_PORTS: u16 = 10;
-/// Indexes of titles that are kept for playlists: those that were asked for last. An hour of film has some 50 KB.
-pub const MAX_WEB_INDEXES: usize = 64;
 
 // Connections.
 
@@ -89,6 +81,19 @@ pub const MAX_PICTURE_RATE: u32 = 240_000;
 pub const MAX_LOOKED_AT: usize = 256;
 /// Different tables of a title that are kept once: counters of PAT and PMT count to 16 each, often in step.
 pub const MAX_TABLES_KEPT: usize = 256;
+
+// The web side in the server.
+
+/// What is read of a connection while bytes are sent on it: the beginning of what the viewer asks for next. The rest waits in the kernel.
+pub const MAX_ORDER_READ_BYTES: usize = 16 * 1024;
+/// That much of it at once: most requests are no longer.
+pub const ORDER_READ_BYTES: usize = 2 * 1024;
+/// Where HTTP is listened for if nothing else is said: this port, or the first free one of the next.
+pub const DEFAULT_HTTP_PORT: u16 = 8080;
+/// So many are tried.
+pub const HTTP_PORTS: u16 = 10;
+/// Indexes of titles that are kept for playlists: those that were asked for last. An hour of film has some 50 KB.
+pub const MAX_WEB_INDEXES: usize = 64;
 
 const _: () = {
     // The head of a response is below 2 KiB.

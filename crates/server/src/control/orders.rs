@@ -14,11 +14,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use millrace_core::limits::OPENING_NS;
-use millrace_core::limits::web::{MAX_BYTES_STALL_NS, MAX_ORDER_HEAD_BYTES, MAX_ORDER_READ_BYTES};
+use millrace_core::limits::web::{
+    MAX_BYTES_STALL_NS, MAX_ORDER_HEAD_BYTES, MAX_ORDER_READ_BYTES, ORDER_READ_BYTES,
+};
 use millrace_web::{Delivery, Order, Refused};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::spawn_local;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::timeout;
 
 use super::hub::{Hub, Line, Shared};
 use super::stream::ViewerStream;
@@ -33,6 +35,14 @@ struct Wanted {
     ahead_ms: u16,
     label: String,
     agent: Option<String>,
+}
+
+/// What the viewer has said meanwhile.
+#[derive(Default)]
+struct Heard {
+    bytes: Vec<u8>,
+    /// It says no more, or has gone: if it takes no more either, the engine that writes to it will notice.
+    is_over: bool,
 }
 
 /// What came of it instead.
@@ -71,12 +81,13 @@ async fn serve(hub: Shared, order: Order) {
             return;
         }
     };
-    let mut read = Vec::new();
-    let outcome = match deliver(&hub, &line, &wanted, &mut read).await {
+    let mut heard = Heard::default();
+    let outcome = match deliver(&hub, &line, &wanted, &mut heard).await {
         Err(Failure::Broken) => Err(Failure::Broken),
         // Whatever came of it, the connection can be used further only when no engine writes to it.
-        outcome => get_back(&hub, &line, &mut read).await.and(outcome),
+        outcome => get_back(&hub, &line, &mut heard).await.and(outcome),
     };
+    let read = heard.bytes;
     hub.borrow_mut().hang_up(line.key);
     let socket = Rc::into_inner(line).and_then(|line| line.stream.into_order());
     // Nobody may wait for it any more: then the connection ends here.
@@ -88,7 +99,7 @@ async fn serve(hub: Shared, order: Order) {
 }
 
 /// Sends what is wanted; returns when the last byte has been taken, or something else has come of it.
-async fn deliver(hub: &Shared, line: &Line, wanted: &Wanted, read: &mut Vec<u8>) -> Result<(), Failure> {
+async fn deliver(hub: &Shared, line: &Line, wanted: &Wanted, heard: &mut Heard) -> Result<(), Failure> {
     if wanted.before.len() > MAX_ORDER_HEAD_BYTES {
         return Err(Failure::Refused(Refused::Broken("the head of the response is too long".to_owned())));
     }
@@ -102,29 +113,24 @@ async fn deliver(hub: &Shared, line: &Line, wanted: &Wanted, read: &mut Vec<u8>)
         if line.order.over.get() || line.broken.get() {
             return Err(Failure::Broken);
         }
-        hear(line, read).await?;
+        hear(line, heard).await;
     }
 }
 
-/// Waits until something has happened to the order, or the viewer sends something.
-async fn hear(line: &Line, read: &mut Vec<u8>) -> Result<(), Failure> {
+/// Waits until something has happened to the order, or the viewer says something.
+async fn hear(line: &Line, heard: &mut Heard) {
+    let has_room = heard.bytes.len() < MAX_ORDER_READ_BYTES;
     tokio::select! {
-        ready = line.stream.readable(), if read.len() < MAX_ORDER_READ_BYTES => {
-            ready.map_err(|_| Failure::Broken)?;
-            let mut bytes = [0; 2048];
-            let most = bytes.len().min(MAX_ORDER_READ_BYTES - read.len());
-            match line.stream.try_read(&mut bytes[..most]) {
-                // Whoever hangs up wants no more.
-                Ok(0) => Err(Failure::Broken),
-                Ok(len) => {
-                    read.extend_from_slice(&bytes[..len]);
-                    Ok(())
-                }
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(()),
-                Err(_) => Err(Failure::Broken),
+        ready = line.stream.readable(), if has_room && !heard.is_over => {
+            let mut bytes = [0; ORDER_READ_BYTES];
+            let most = bytes.len().min(MAX_ORDER_READ_BYTES - heard.bytes.len());
+            match ready.and_then(|()| line.stream.try_read(&mut bytes[..most])) {
+                Ok(len) if len > 0 => heard.bytes.extend_from_slice(&bytes[..len]),
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+                Ok(_) | Err(_) => heard.is_over = true,
             }
         }
-        () = line.wake.notified() => Ok(()),
+        () = line.wake.notified() => {}
     }
 }
 
@@ -153,21 +159,20 @@ async fn begin(hub: &Shared, line: &Line, wanted: &Wanted) -> Result<StreamKey, 
 }
 
 /// Waits until no engine writes to the connection any more.
-async fn get_back(hub: &Shared, line: &Line, read: &mut Vec<u8>) -> Result<(), Failure> {
+async fn get_back(hub: &Shared, line: &Line, heard: &mut Heard) -> Result<(), Failure> {
     if !hub.borrow_mut().take_back(line.key) {
         return Ok(());
     }
-    let deadline = Instant::now() + Duration::from_nanos(MAX_BYTES_STALL_NS);
-    while !line.order.returned.get() {
-        if line.broken.get() {
-            return Err(Failure::Broken);
+    let back = async {
+        while !line.order.returned.get() {
+            if line.broken.get() {
+                return Err(Failure::Broken);
+            }
+            hear(line, heard).await;
         }
-        tokio::select! {
-            heard = hear(line, read) => heard?,
-            () = sleep_until(deadline) => return Err(Failure::Broken),
-        }
-    }
-    Ok(())
+        Ok(())
+    };
+    timeout(Duration::from_nanos(MAX_BYTES_STALL_NS), back).await.unwrap_or(Err(Failure::Broken))
 }
 
 /// What viewers may know of a refusal.

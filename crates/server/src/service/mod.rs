@@ -2,7 +2,7 @@
 //! engines say and the clock come in, [`Output`]s go out.
 //!
 //! ```text
-//!   session (RTSP) · later HTTP, casts, an admin API          control: log, counters, later webhooks
+//!   session (RTSP) · orders (HTTP) · later casts              control: log, counters, later webhooks
 //!      │ find  admit  play  pause  set_fec  close                  ▲
 //!      ▼                                                           │ Output::Event, in one stream
 //!   ┌───────────────────────── Service ────────────────────────────┴─────────┐

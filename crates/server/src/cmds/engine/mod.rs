@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use anyhow::{Context, anyhow};
@@ -119,8 +120,8 @@ pub(super) fn run(args: &EngineArgs) -> anyhow::Result<ExitCode> {
     NAMES.check(&args.addresses, &args.gateways).map_err(usage)?;
     let cancel = cancel_on_signals()?;
     let engine = start(args)?;
-    let registry = registry(engine.sheets());
-    let stats = args.stats.as_ref().map(|path| StatsFile::start(path, registry)).transpose()?;
+    let registry = Arc::new(registry(engine.sheets()));
+    let stats = args.stats.as_ref().map(|path| StatsFile::start(path, &registry)).transpose()?;
     let socket = args.socket();
     print!("{}", greeting(args, &socket, library().as_deref()));
     while !cancel.load(Ordering::SeqCst) && !engine.is_finished() {

@@ -1,4 +1,4 @@
-//! The port for RTSP: taken at the start, so that a port that somebody else has is said at once, and listened on only when
+//! The ports for RTSP and HTTP: taken at the start, so that a port that somebody else has is said at once, and listened on only when
 //! everything can be answered ([`crate::control`] does that). Until then a player is refused, and tries again, instead of
 //! waiting in a queue or being told that a title is not there.
 
@@ -8,8 +8,25 @@ use std::net::{SocketAddr, TcpListener};
 use anyhow::Context;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 
+/// What a port is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum For {
+    Rtsp,
+    Http,
+}
+
+impl For {
+    /// Its name, and the setting by which another address is chosen.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Rtsp => ("RTSP", "--listen"),
+            Self::Http => ("HTTP", "--http"),
+        }
+    }
+}
+
 /// Takes the first of `choices` that can be had. Nobody can connect yet.
-pub(super) fn first_free(choices: &[SocketAddr]) -> anyhow::Result<TcpListener> {
+pub(super) fn first_free(choices: &[SocketAddr], what: For) -> anyhow::Result<TcpListener> {
     let mut last = None;
     for &address in choices {
         match take(address) {
@@ -18,17 +35,18 @@ pub(super) fn first_free(choices: &[SocketAddr]) -> anyhow::Result<TcpListener> 
         }
     }
     let (address, error) = last.context("no address to listen on")?;
-    Err(anyhow::anyhow!("listen on {address} for RTSP: {error}; {}", remedy(error.kind())))
+    let (protocol, setting) = what.words();
+    Err(anyhow::anyhow!("listen on {address} for {protocol}: {error}; {} {setting}", remedy(error.kind())))
 }
 
 fn remedy(kind: ErrorKind) -> &'static str {
     match kind {
-        ErrorKind::AddrInUse => "another program has the port, choose another with --listen",
-        ErrorKind::AddrNotAvailable => "this machine has no such address, see: ip address",
-        ErrorKind::PermissionDenied => {
-            "ports below 1024 need CAP_NET_BIND_SERVICE, choose another with --listen"
+        ErrorKind::AddrInUse => "another program has the port, choose another with",
+        ErrorKind::AddrNotAvailable => {
+            "this machine has no such address (see: ip address), choose another with"
         }
-        _ => "choose another address with --listen",
+        ErrorKind::PermissionDenied => "ports below 1024 need CAP_NET_BIND_SERVICE, choose another with",
+        _ => "choose another address with",
     }
 }
 
@@ -50,17 +68,27 @@ mod tests {
     #[test]
     fn nobody_can_connect_before_it_listens() {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let listener = first_free(&[any]).unwrap();
+        let listener = first_free(&[any], For::Rtsp).unwrap();
         let address = listener.local_addr().unwrap();
         assert_eq!(TcpStream::connect(address).unwrap_err().kind(), ErrorKind::ConnectionRefused);
         rustix::net::listen(&listener, 8).unwrap();
         assert!(TcpStream::connect(address).is_ok());
         // The next choice is taken, and the last failure told.
-        let second = first_free(&[address, any]).unwrap();
+        let second = first_free(&[address, any], For::Rtsp).unwrap();
         assert_ne!(second.local_addr().unwrap(), address);
-        assert!(first_free(&[address]).unwrap_err().to_string().contains("another program has the port"));
+        assert!(
+            first_free(&[address], For::Rtsp)
+                .unwrap_err()
+                .to_string()
+                .contains("another program has the port")
+        );
         let documentation = SocketAddr::from(([192, 0, 2, 1], 0));
-        assert!(first_free(&[documentation]).unwrap_err().to_string().contains("has no such address"));
+        assert!(
+            first_free(&[documentation], For::Http)
+                .unwrap_err()
+                .to_string()
+                .contains("no such address (see: ip address), choose another with --http")
+        );
     }
 
     #[test]

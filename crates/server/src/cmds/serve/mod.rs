@@ -12,6 +12,7 @@ mod run;
 pub(crate) mod stats;
 mod tcp;
 mod transforms;
+mod web;
 mod worker;
 
 use std::net::{IpAddr, SocketAddr};
@@ -28,6 +29,7 @@ use millrace_store::volume::Volume;
 
 use self::link::LinkRate;
 use self::tcp::TcpArgs;
+use self::web::HttpChoice;
 use super::NewStoreArgs;
 use super::egress::EgressArgs;
 use super::ffmpeg::FfmpegArgs;
@@ -62,6 +64,10 @@ pub(crate) struct ServeArgs {
     /// Address and port of RTSP; port 0 takes any free one [default: all addresses, port 554 if allowed, else 8554]
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_listen)]
     pub(crate) listen: Option<SocketAddr>,
+    /// Address and port of HTTP, or off: the page, titles as files and as HLS, the API, figures at /metrics [default: the address of --listen, port 8080
+    /// or the next free one]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) http: Option<HttpChoice>,
     /// Host name or address to print in URLs [default: this machine's address]
     #[arg(long, value_name = "HOST")]
     pub(crate) host: Option<String>,

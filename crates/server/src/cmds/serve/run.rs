@@ -43,6 +43,7 @@ use super::members::{DamageWatch, HealthWatch, MembersWatch};
 use super::stats::StatsFile;
 use super::tcp::url_host;
 use super::transforms::{self, TransformsWatch};
+use super::web::Web;
 use super::{AdaptChoice, AdmissionChoice, FecChoice, ReadChoice, ServeArgs, bind, invite};
 use crate::admission::AdmissionConfig;
 use crate::cmds::egress::{Devices, Egress, Ports, figures_file};
@@ -57,7 +58,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let cancel = crate::cmds::cancel_on_signals()?;
     raise_open_files();
     let transforms = args.named_transforms()?;
-    let listener = bind::first_free(&args.listen_choices())?;
+    let listener = bind::first_free(&args.listen_choices(), bind::For::Rtsp)?;
     let volume = Arc::new(args.open_volume()?);
     // All titles are known before the first player can ask for one.
     let open_titles = Arc::new(OpenTitles::default());
@@ -67,6 +68,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     }
     let members = MembersWatch::start(Arc::clone(&volume))?;
     let address = listener.local_addr()?;
+    let mut web = Web::take(args, address)?;
     let bells = (0..args.engines).map(|_| EventBell::new().map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
     let mut udp = bind_udp(args, address)?;
     let egress = Egress::decide(&args.egress, &figures_file(Some(&args.store_dir()?)), address.ip())?;
@@ -89,13 +91,16 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let udp = udp.into_iter().flatten().map(|ports| sockets(ports.receiver)).collect();
     let offload = args.tcp.start(address.port(), seat);
     let offload_host = url_host(offload.as_ref());
-    let sockets = Sockets { listeners: vec![listener], udp, offload, orders: None };
+    let sockets = Sockets { listeners: vec![listener], udp, offload, orders: web.ordered() };
     let control = Control::start(control_config(args), Box::new(reader), engines, sockets)?;
     let mut registry = registry(&control, &cache, &meters, made.unwrap_or_default());
     transforms::register(&mut registry, &transforms);
-    let stats = args.stats.as_deref().map(|path| StatsFile::start(path, registry)).transpose()?;
+    web.register(&mut registry);
+    let registry = Arc::new(registry);
+    let stats = args.stats.as_deref().map(|path| StatsFile::start(path, &registry)).transpose()?;
 
     let host = args.host.clone().or(offload_host).unwrap_or_else(|| invite::own_host(address));
+    let web = web.start((&open_titles, &volume), &registry, &host)?;
     let base_url = invite::base_url(&host, address.port());
     let titles = Arc::clone(&open_titles);
     let librarian = librarian(args, volume, open_titles, base_url);
@@ -107,6 +112,10 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     watch(is_over, &cache, &titles, &members, &transforms, &mut injector);
     let ended_itself = control.is_finished();
     tracing::info!("stopping");
+    if let Some(web) = web {
+        // What is being sent goes on until the engines end.
+        web.stop(Duration::ZERO);
+    }
     if let Some(maker) = maker {
         maker.stop(MAKER_STOP);
     }

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 
 use anyhow::Context;
@@ -23,11 +24,15 @@ impl StatsFile {
     ///
     /// # Errors
     /// If the file cannot be written now.
-    pub(crate) fn start(path: &Path, registry: Registry) -> anyhow::Result<Self> {
+    pub(crate) fn start(path: &Path, registry: &Arc<Registry>) -> anyhow::Result<Self> {
         let (stop, stopped) = channel::<()>();
         let (end, ended) = channel();
-        let mut file =
-            Writer { path: path.to_owned(), registry, started: MonotonicClock.now(), failed: false };
+        let mut file = Writer {
+            path: path.to_owned(),
+            registry: Arc::clone(registry),
+            started: MonotonicClock.now(),
+            failed: false,
+        };
         file.write().with_context(|| {
             format!("--stats {}: cannot be written; name a file in a directory that exists", path.display())
         })?;
@@ -51,7 +56,7 @@ impl StatsFile {
 
 struct Writer {
     path: PathBuf,
-    registry: Registry,
+    registry: Arc<Registry>,
     started: Instant,
     /// Whether the last writing failed.
     failed: bool,
@@ -124,6 +129,7 @@ mod tests {
     use millrace_offload::toe::{GateCounters, IpCounters, TcpCounters, ToeCounters};
     use millrace_store::cache::{CacheStats, MemberFigures};
     use millrace_store::transform::TransformCounters;
+    use millrace_web::WebCounters;
 
     use super::*;
 
@@ -153,9 +159,10 @@ mod tests {
     }
 
     /// The groups that `serve` and `engine` register, by their part; the reference is made of them.
-    const PARTS: [(&str, &[Counter]); 17] = [
+    const PARTS: [(&str, &[Counter]); 18] = [
         ("sessions", crate::control::Counters::COUNTERS),
         ("now", crate::control::Held::COUNTERS),
+        ("web", WebCounters::COUNTERS),
         ("titles", crate::control::TitleCounters::COUNTERS),
         ("offload", ToeCounters::COUNTERS),
         ("offload_tcp", TcpCounters::COUNTERS),
@@ -197,13 +204,13 @@ mod tests {
     fn a_directory_that_is_not_there_is_said_at_the_start() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("none/stats.json");
-        let error = StatsFile::start(&path, Registry::default()).err().unwrap();
+        let error = StatsFile::start(&path, &Arc::default()).err().unwrap();
         assert!(
             format!("{error:#}").contains("--stats") && format!("{error:#}").contains("No such file"),
             "{error:#}"
         );
         let path = dir.path().join("stats.json");
-        StatsFile::start(&path, Registry::default()).unwrap().stop();
+        StatsFile::start(&path, &Arc::default()).unwrap().stop();
         let written: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
         assert!(written["uptime_ms"].is_u64());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left aside");

@@ -1,0 +1,217 @@
+//! What the web side sees of the server, and where it listens.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Context;
+use millrace_core::counters::{Registry, Sample};
+use millrace_core::ids::TitleId;
+use millrace_core::limits::DEFAULT_PACKET_BYTES;
+use millrace_core::limits::control::LISTEN_BACKLOG;
+use millrace_core::limits::web::{DEFAULT_HTTP_PORT, HTTP_PORTS, MAX_WEB_INDEXES};
+use millrace_store::index::TitleIndex;
+use millrace_store::volume::{MediaReader, TitleInfo, Volume};
+use millrace_web::{Order, Site, SiteError, Totals, WebConfig, WebHandle, WebLimits};
+use tokio::sync::mpsc;
+
+use super::{ServeArgs, bind};
+use crate::library::open_titles::OpenTitles;
+
+/// Where HTTP is listened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HttpChoice {
+    /// At this address.
+    At(SocketAddr),
+    /// Nowhere.
+    Off,
+}
+
+impl FromStr for HttpChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "off" => Ok(Self::Off),
+            _ => super::parse_listen(text).map(Self::At).map_err(|error| format!("{error}, or off")),
+        }
+    }
+}
+
+/// The web side before it is started: its port is taken, and orders can be waited for.
+pub(super) struct Web {
+    listener: Option<TcpListener>,
+    orders: mpsc::UnboundedSender<Order>,
+    ordered: Option<mpsc::UnboundedReceiver<Order>>,
+    totals: Arc<Totals>,
+}
+
+impl Web {
+    /// Takes the address for HTTP. Without a choice it is that of RTSP with the usual port, or one of the next.
+    pub(super) fn take(args: &ServeArgs, rtsp: SocketAddr) -> anyhow::Result<Self> {
+        let listener = match args.http {
+            Some(HttpChoice::Off) => None,
+            Some(HttpChoice::At(address)) => Some(bind::first_free(&[address], bind::For::Http)?),
+            None => usual(args.listen, rtsp.ip()),
+        };
+        let (orders, ordered) = mpsc::unbounded_channel();
+        let ordered = Some(ordered).filter(|_| listener.is_some());
+        Ok(Self { listener, orders, ordered, totals: Arc::default() })
+    }
+
+    /// Where orders come from, once; `None` if there will be none.
+    pub(super) fn ordered(&mut self) -> Option<mpsc::UnboundedReceiver<Order>> {
+        self.ordered.take()
+    }
+
+    /// What it does is counted among the rest.
+    pub(super) fn register(&self, registry: &mut Registry) {
+        let totals = Arc::clone(&self.totals);
+        registry.add("web", None, move || totals.read());
+    }
+
+    /// Starts it, if it is wanted, and prints where the page is.
+    pub(super) fn start(
+        self,
+        (open_titles, volume): (&Arc<OpenTitles>, &Arc<Volume>),
+        registry: &Arc<Registry>,
+        host: &str,
+    ) -> anyhow::Result<Option<WebHandle>> {
+        let Some(listener) = self.listener else { return Ok(None) };
+        rustix::net::listen(&listener, LISTEN_BACKLOG).context("listen for HTTP")?;
+        let port = listener.local_addr()?.port();
+        let site = ServerSite {
+            open_titles: Arc::clone(open_titles),
+            volume: Arc::clone(volume),
+            orders: self.orders,
+            registry: Arc::clone(registry),
+            indexes: Mutex::default(),
+        };
+        let config = WebConfig {
+            listeners: vec![listener],
+            limits: WebLimits::default(),
+            metrics_for_all: false,
+            totals: self.totals,
+        };
+        let web = millrace_web::start(config, Arc::new(site)).context("web side")?;
+        println!("page {}", page(host, port));
+        Ok(Some(web))
+    }
+}
+
+/// What is taken if nothing was said. That there is none is no reason not to serve RTSP.
+fn usual(listen: Option<SocketAddr>, ip: IpAddr) -> Option<TcpListener> {
+    let ports = match listen {
+        // Whoever takes any free port does not want a certain one here.
+        Some(listen) if listen.port() == 0 => 0..1,
+        _ => DEFAULT_HTTP_PORT..DEFAULT_HTTP_PORT + HTTP_PORTS,
+    };
+    let choices: Vec<_> = ports.map(|port| SocketAddr::new(ip, port)).collect();
+    bind::first_free(&choices, bind::For::Http)
+        .inspect_err(|error| tracing::warn!("no page and no HTTP: {error:#}"))
+        .ok()
+}
+
+/// The page's address as it is printed.
+fn page(host: &str, port: u16) -> String {
+    let host = match host.parse() {
+        Ok(IpAddr::V6(ip)) => format!("[{ip}]"),
+        _ => host.to_owned(),
+    };
+    format!("http://{host}:{port}/")
+}
+
+/// The server, as the web side sees it.
+struct ServerSite {
+    open_titles: Arc<OpenTitles>,
+    volume: Arc<Volume>,
+    orders: mpsc::UnboundedSender<Order>,
+    registry: Arc<Registry>,
+    /// Those that were asked for last.
+    indexes: Mutex<VecDeque<(TitleId, Arc<TitleIndex>)>>,
+}
+
+impl ServerSite {
+    fn id_of(&self, name: &str) -> Result<TitleId, SiteError> {
+        self.open_titles.info_named(name).map(|info| info.id).ok_or(SiteError::NoTitle)
+    }
+
+    fn kept(&self, id: TitleId) -> Option<Arc<TitleIndex>> {
+        let mut indexes = self.indexes.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = indexes.iter().position(|(other, _)| *other == id)?;
+        let found = indexes.remove(place)?;
+        let index = Arc::clone(&found.1);
+        indexes.push_front(found);
+        Some(index)
+    }
+}
+
+fn unreadable(error: impl std::fmt::Display) -> SiteError {
+    SiteError::Unreadable(error.to_string())
+}
+
+impl Site for ServerSite {
+    fn titles(&self) -> Vec<TitleInfo> {
+        self.open_titles.titles()
+    }
+
+    fn title(&self, name: &str) -> Option<TitleInfo> {
+        self.open_titles.info_named(name)
+    }
+
+    fn renditions(&self, name: &str) -> Vec<TitleInfo> {
+        let all = self.open_titles.renditions_of(name);
+        all.iter().filter_map(|rendition| self.open_titles.info_named(&rendition.title)).collect()
+    }
+
+    fn index(&self, name: &str) -> Result<Arc<TitleIndex>, SiteError> {
+        let id = self.id_of(name)?;
+        if let Some(index) = self.kept(id) {
+            return Ok(index);
+        }
+        let index = self.volume.open_title(id, DEFAULT_PACKET_BYTES).map_err(unreadable)?.index;
+        let mut indexes = self.indexes.lock().unwrap_or_else(PoisonError::into_inner);
+        indexes.push_front((id, Arc::clone(&index)));
+        indexes.truncate(MAX_WEB_INDEXES);
+        Ok(index)
+    }
+
+    fn read(&self, name: &str, from: u64, out: &mut [u8]) -> Result<(), SiteError> {
+        let mut reader = MediaReader::open(&self.volume, self.id_of(name)?).map_err(unreadable)?;
+        reader.read_exact(from, out).map_err(unreadable)
+    }
+
+    fn send(&self, order: Order) {
+        // Without a control side the order is dropped, and with it its connection: the server ends.
+        drop(self.orders.send(order));
+    }
+
+    fn counters(&self, visit: &mut dyn FnMut(Sample<'_>)) {
+        self.registry.read(visit);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_or_off() {
+        assert_eq!("off".parse(), Ok(HttpChoice::Off));
+        assert_eq!("127.0.0.1:80".parse(), Ok(HttpChoice::At(([127, 0, 0, 1], 80).into())));
+        assert!("8080".parse::<HttpChoice>().unwrap_err().ends_with(", or off"));
+        assert_eq!(page("::1", 8080), "http://[::1]:8080/");
+        assert_eq!(page("tv.example", 80), "http://tv.example:80/");
+    }
+
+    #[test]
+    fn a_port_that_is_taken_is_passed_over_unless_it_was_asked_for() {
+        let here = IpAddr::from([127, 0, 0, 1]);
+        let first = usual(None, here).expect("one of ten");
+        let second = usual(None, here).expect("one of nine");
+        assert_ne!(first.local_addr().unwrap(), second.local_addr().unwrap());
+        let any = usual(Some(SocketAddr::new(here, 0)), here).unwrap().local_addr().unwrap();
+        assert!(!(DEFAULT_HTTP_PORT..DEFAULT_HTTP_PORT + HTTP_PORTS).contains(&any.port()));
+    }
+}
