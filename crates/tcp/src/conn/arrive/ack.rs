@@ -86,7 +86,7 @@ impl Connection {
 
     /// What is done in every synchronised state.
     pub(crate) fn acknowledge(&mut self, env: &mut Env<'_>, segment: &Segment<'_>, arrival: Arrival) {
-        let old_window = self.snd_wnd;
+        let (old_window, old_una) = (self.snd_wnd, self.snd_una());
         let ack = AckIn {
             ack: segment.ack,
             window: self.window_of(segment),
@@ -121,7 +121,11 @@ impl Connection {
         //# be updated.  If (SND.WL1 < SEG.SEQ or (SND.WL1 = SEG.SEQ
         //# and SND.WL2 =< SEG.ACK)), set SND.WND <- SEG.WND, set
         //# SND.WL1 <- SEG.SEQ, and set SND.WL2 <- SEG.ACK.
-        let is_newer = self.snd_wl1.before(segment.seq)
+        //
+        // SND.WND counts from SND.UNA. A retransmission bears an old sequence number, but where it acknowledges more than anything
+        // before, it was sent after all that: kept as it was, the window would grow by what is acknowledged, and data be sent beyond it.
+        let is_newer = segment.ack.after(old_una)
+            || self.snd_wl1.before(segment.seq)
             || self.snd_wl1 == segment.seq && self.snd_wl2.up_to(segment.ack);
         if !segment.ack.before(self.snd_una()) && is_newer {
             self.set_window(segment);

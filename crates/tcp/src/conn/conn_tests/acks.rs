@@ -75,6 +75,26 @@ fn old_segments_do_not_set_the_window() {
     assert_eq!(rig.connection.max_snd_wnd, 65_535);
 }
 
+/// SND.WND counts from SND.UNA: whatever moves that has to say how large the window is from there on, or what was acknowledged would make room.
+#[test]
+fn what_acknowledges_more_sets_the_window_though_its_data_is_old() {
+    let mut rig = Rig::established();
+    let behind_a_hole = Segment { window: 2_920, ..rig.segment(Flags::ACK) }.at(IRS + 101);
+    rig.arrives(&with(behind_a_hole, b"later"));
+    rig.sent();
+    rig.write(&[7; 5_840]);
+    assert_eq!(rig.sent().iter().map(|sent| sent.payload.len()).collect::<Vec<_>>(), [1_460, 1_460]);
+    // The hole is filled by a retransmission; the peer has not read.
+    let old = Segment { window: 1_460, ..rig.segment(Flags::ACK) }.acks(ISS + 1 + 1_460);
+    rig.arrives(&with(old, &[0; 100]));
+    assert_eq!((rig.connection.snd_una(), rig.connection.snd_wnd), (ISS + 1_461, 1_460));
+    assert!(rig.sent().iter().all(|sent| sent.payload.is_empty()), "it sends beyond the window");
+    // So does one behind it, and what acknowledges as much and was sent before does not.
+    rig.arrives(&Segment { window: 1_000, ..rig.segment(Flags::ACK) });
+    rig.arrives(&with(Segment { window: 9_000, ..rig.segment(Flags::ACK) }.at(IRS + 100), b"xy"));
+    assert_eq!(rig.connection.snd_wnd, 1_000);
+}
+
 #[test]
 fn the_window_of_a_syn_is_not_scaled_and_others_are() {
     //= RFC 7323 section 2.2
