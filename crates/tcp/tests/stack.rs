@@ -302,7 +302,14 @@ fn with_payload(source: &str, destination: &str, head: Head, payload: &[u8]) -> 
     let len = Template::new(&flow).write(&head, body, &mut bytes);
     bytes.truncate(len);
     bytes.extend_from_slice(payload);
-    Packet { source: source.ip(), destination: destination.ip(), is_capable: false, is_marked: false, bytes }
+    Packet {
+        source: source.ip(),
+        destination: destination.ip(),
+        is_capable: false,
+        is_marked: false,
+        is_damaged: false,
+        bytes,
+    }
 }
 
 #[test]

@@ -191,6 +191,7 @@ impl Link {
         if self.random(Kind::Corrupt).hits(plan.corrupt) {
             let bit = self.random(Kind::Corrupt).below(packet.bytes.len() as u64 * 8);
             packet.bytes[bit as usize / 8] ^= 1 << (bit % 8);
+            packet.is_damaged = true;
         }
         true
     }

@@ -6,6 +6,7 @@
 //! | `shrink` | many seeds, and the smallest scenario that still fails |
 //! | `link` | what goes wrong under way |
 //! | `ours`, `smol` | endpoints: this crate's stack, and smoltcp |
+//! | `window` | what an end may send |
 //! | `app` | what an application sends and expects |
 
 pub(crate) mod app;
@@ -14,6 +15,7 @@ pub(crate) mod ours;
 pub(crate) mod scenario;
 pub(crate) mod shrink;
 pub(crate) mod smol;
+pub(crate) mod window;
 pub(crate) mod wire;
 
 use std::net::{IpAddr, SocketAddr};
@@ -40,6 +42,8 @@ pub(crate) struct Packet {
     pub(crate) destination: IpAddr,
     pub(crate) is_capable: bool,
     pub(crate) is_marked: bool,
+    /// A bit was flipped.
+    pub(crate) is_damaged: bool,
     pub(crate) bytes: Vec<u8>,
 }
 
@@ -53,6 +57,7 @@ impl Packet {
             destination: out.flow.remote().ip(),
             is_capable: out.ecn == Ecn::Capable,
             is_marked: false,
+            is_damaged: false,
             bytes,
         }
     }

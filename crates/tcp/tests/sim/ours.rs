@@ -20,6 +20,7 @@ use millrace_tcp::wire::parse;
 
 use super::app::{App, stream};
 use super::scenario::Host;
+use super::window::Windows;
 use super::{Endpoint, MS, Packet, STUCK_NS, WELL_AT};
 
 /// Packets of an extent here: small titles, many extents.
@@ -111,6 +112,8 @@ pub(crate) struct Ours {
     device_ns: u64,
     device: VecDeque<Held>,
     wants: VecDeque<(Instant, ConnectionId, ExtentContent)>,
+    windows: Windows,
+    scales: bool,
 }
 
 impl Ours {
@@ -129,7 +132,15 @@ impl Ours {
         stack.listen(SocketAddr::new(address, 80), settings.requests).expect("a listener");
         let arena = ExtentArena::new(Box::new(HeapRegion::new(EXTENTS as usize)));
         let shared = Shared { stack, random, arena, cache: [None; EXTENTS as usize] };
-        Self { shared, ends, device_ns: host.device_ns, device: VecDeque::new(), wants: VecDeque::new() }
+        Self {
+            shared,
+            ends,
+            device_ns: host.device_ns,
+            device: VecDeque::new(),
+            wants: VecDeque::new(),
+            windows: Windows::default(),
+            scales: host.config.scaling,
+        }
     }
 
     /// Applications open, write, read, close and abort.
@@ -341,6 +352,7 @@ fn compare(device: &VecDeque<Held>, slices: &[(usize, Vec<u8>)]) {
 
 impl Endpoint for Ours {
     fn take(&mut self, now: Instant, packet: &Packet) {
+        self.windows.hear(packet, self.scales);
         self.shared.stack.input(&packet.arrived(now), now);
         self.hear(now);
     }
@@ -363,12 +375,14 @@ impl Endpoint for Ours {
         self.act(now);
         self.shared.stack.protocol(now);
         let mut packets = Vec::new();
-        let Self { shared: Shared { stack, random, .. }, device, device_ns, .. } = self;
+        let Self { shared: Shared { stack, random, .. }, device, device_ns, windows, .. } = self;
         stack.output(now, &mut |out| {
             if *device_ns > 0 && random.below(50) == 0 {
                 return Taken::Full;
             }
-            packets.push(Packet::of(out));
+            let packet = Packet::of(out);
+            windows.check(&packet);
+            packets.push(packet);
             match out.frame {
                 Some(frame) if *device_ns > 0 => {
                     let slices = slices_of(out);

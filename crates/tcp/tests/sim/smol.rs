@@ -118,6 +118,7 @@ impl Endpoint for Smol {
                 destination,
                 is_capable: false,
                 is_marked: false,
+                is_damaged: false,
                 bytes: bytes[IPV4_HEADER..].to_vec(),
             }
         };

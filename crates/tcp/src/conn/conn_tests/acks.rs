@@ -91,8 +91,8 @@ fn what_acknowledges_more_sets_the_window_though_its_data_is_old() {
     assert!(rig.sent().iter().all(|sent| sent.payload.is_empty()), "it sends beyond the window");
     // So does one behind it, and what acknowledges as much and was sent before does not.
     rig.arrives(&Segment { window: 1_000, ..rig.segment(Flags::ACK) });
-    rig.arrives(&with(Segment { window: 9_000, ..rig.segment(Flags::ACK) }.at(IRS + 100), b"xy"));
-    assert_eq!(rig.connection.snd_wnd, 1_000);
+    rig.arrives(&with(Segment { window: 9_000, ..rig.segment(Flags::ACK) }.at(IRS + 105), b"xyz"));
+    assert_eq!((rig.connection.rcv_nxt(), rig.connection.snd_wnd), (IRS + 108, 1_000));
 }
 
 #[test]
