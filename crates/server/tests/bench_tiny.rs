@@ -159,7 +159,7 @@ fn every_benchmark_runs_and_keeps_the_form() {
             "stream-offload" => {
                 let rows = report["rows"].as_array().unwrap();
                 let hosts = rows.iter().filter(|row| row["figures"][0]["name"] == "host");
-                assert_eq!(hosts.count(), 5, "{report}");
+                assert_eq!(hosts.count(), 6, "{report}");
             }
             "rx" => assert!(promise(&report, "rx-gro-rate")["value"].as_f64().unwrap() > 0.0, "{report}"),
             _ => {}

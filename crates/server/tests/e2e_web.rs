@@ -17,7 +17,7 @@ use serde_json::Value;
 use support::{Server, add, film, header, read_head};
 
 /// Long enough for any answer on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// TS packets of the film: 2.2 s of 13.6 Mb/s.
 const TS_PACKETS: usize = 20_000;
 
@@ -31,7 +31,7 @@ fn site(store: &Path, args: &[&str]) -> (Server, SocketAddr) {
 
 fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream
 }
 
@@ -134,7 +134,7 @@ fn a_viewer_who_hangs_up_or_stops_reading_hurts_nobody() {
         let document: Value = serde_json::from_slice(&std::fs::read(&stats).unwrap()).unwrap();
         document["sessions"][counter].as_u64().unwrap()
     };
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while count("deliveries_broken") < 20 || count("deliveries") < 1 {
         assert!(Instant::now() < end, "{} broken, {} whole", count("deliveries_broken"), count("deliveries"));
         std::thread::sleep(Duration::from_millis(100));
@@ -162,7 +162,7 @@ fn when_all_streams_are_in_use_it_says_so_and_the_connection_goes_on() {
     assert!(header(&head, "Retry-After").is_some(), "{head}");
     assert!(String::from_utf8_lossy(&body).contains("in use"), "{}", String::from_utf8_lossy(&body));
     drop(first);
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
         let (head, body) = get(&mut second, "/titles/film.ts", &range(&(0..10)));
         if head.starts_with("HTTP/1.1 206 ") {

@@ -34,6 +34,7 @@ use millrace_store::cache::{Cache, CacheConfig, CacheHandle, CacheStats, ReadBac
 use millrace_store::disk::ReadFaults;
 use millrace_store::transform::Transforms;
 use millrace_store::volume::Volume;
+use millrace_web::WebHandle;
 use tracing_subscriber::EnvFilter;
 
 use super::inject::Injector;
@@ -44,6 +45,7 @@ use super::stats::StatsFile;
 use super::tcp::url_host;
 use super::transforms::{self, TransformsWatch};
 use super::web::Web;
+use super::worker::Worker;
 use super::{AdaptChoice, AdmissionChoice, FecChoice, ReadChoice, ServeArgs, bind, invite};
 use crate::admission::AdmissionConfig;
 use crate::cmds::egress::{Devices, Egress, Ports, figures_file};
@@ -112,15 +114,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     watch(is_over, &cache, &titles, &members, &transforms, &mut injector);
     let ended_itself = control.is_finished();
     tracing::info!("stopping");
-    if let Some(web) = web {
-        // What is being sent goes on until the engines end.
-        web.stop(Duration::ZERO);
-    }
-    if let Some(maker) = maker {
-        maker.stop(MAKER_STOP);
-    }
-    librarian.stop(Duration::from_nanos(LIBRARY_STOP_NS));
-    members.stop();
+    stop_aside(web, maker, librarian, members);
     sum_up(control, &cache.stats(), &meters);
     if let Some(stats) = stats {
         stats.stop();
@@ -128,6 +122,18 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     drop((supervisor, touching));
     anyhow::ensure!(!ended_itself, "the control thread ended unexpectedly; see the log above");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Ends what works beside the control side. What is being sent by HTTP goes on until the engines end.
+fn stop_aside(web: Option<WebHandle>, maker: Option<Worker>, librarian: Worker, members: MembersWatch) {
+    if let Some(web) = web {
+        web.stop(Duration::ZERO);
+    }
+    if let Some(maker) = maker {
+        maker.stop(MAKER_STOP);
+    }
+    librarian.stop(Duration::from_nanos(LIBRARY_STOP_NS));
+    members.stop();
 }
 
 /// Tells the operator what goes wrong, as it comes up, until it is over.
