@@ -18,8 +18,6 @@ pub const MAX_BUFFER_BYTES: u32 = 1 << 20;
 pub const REQUESTS_PER_TURN: u32 = 256;
 /// Frames taken from the device in one turn: 256 full segments are 3 ms of 1 Gb/s, and as many ACKs as can be noted in a turn with room to spare.
 pub const FRAMES_PER_TURN: usize = 256;
-/// Bytes copied from a pair's memory to the stack before it is asked again whether it has pages to spare: eight of its pages.
-pub const CHUNK_BYTES: usize = 16_384;
 /// Listeners of a host that did not choose: an address for each protocol and interface that a server has.
 pub const LISTENERS: u8 = 16;
 /// Backlog of a listener at most: what Linux takes (net.core.somaxconn).
