@@ -98,6 +98,8 @@ pub(super) struct OrderNews {
     pub(super) over: Cell<bool>,
     /// No engine writes to the connection any more.
     pub(super) returned: Cell<bool>,
+    /// The connection broke under an engine's writes: it will not be given back.
+    pub(super) lost: Cell<bool>,
 }
 
 impl Line {
@@ -355,7 +357,7 @@ impl Hub {
                 line.order.returned.set(true);
             }),
             // The connections of RTSP are closed by its server.
-            service::Event::ConnectionLost { conn } => tell(conn, |line| line.order.over.set(true)),
+            service::Event::ConnectionLost { conn } => tell(conn, |line| line.order.lost.set(true)),
             _ => {}
         }
     }

@@ -110,7 +110,7 @@ async fn deliver(hub: &Shared, line: &Line, wanted: &Wanted, heard: &mut Heard) 
             hub.borrow_mut().close_order(stream);
             return Ok(());
         }
-        if line.order.over.get() || line.broken.get() {
+        if line.order.over.get() || line.order.lost.get() || line.broken.get() {
             return Err(Failure::Broken);
         }
         hear(line, heard).await;
@@ -165,7 +165,7 @@ async fn get_back(hub: &Shared, line: &Line, heard: &mut Heard) -> Result<(), Fa
     }
     let back = async {
         while !line.order.returned.get() {
-            if line.broken.get() {
+            if line.order.lost.get() || line.broken.get() {
                 return Err(Failure::Broken);
             }
             hear(line, heard).await;

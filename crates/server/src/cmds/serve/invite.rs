@@ -4,11 +4,16 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 /// `rtsp://host:port/`, with brackets around an IPv6 address and without the default port.
 pub(crate) fn base_url(host: &str, port: u16) -> String {
-    let host = match host.parse::<IpAddr>() {
+    let host = in_url(host);
+    if port == 554 { format!("rtsp://{host}/") } else { format!("rtsp://{host}:{port}/") }
+}
+
+/// A host as it stands in URLs: an IPv6 address in brackets (RFC 3986 section 3.2.2).
+pub(super) fn in_url(host: &str) -> String {
+    match host.parse() {
         Ok(IpAddr::V6(ip)) => format!("[{ip}]"),
         _ => host.to_owned(),
-    };
-    if port == 554 { format!("rtsp://{host}/") } else { format!("rtsp://{host}:{port}/") }
+    }
 }
 
 /// The address under which others reach this machine: the one that it listens on, or the one that it would use to

@@ -16,7 +16,7 @@ use millrace_store::volume::{MediaReader, TitleInfo, Volume};
 use millrace_web::{Order, Site, SiteError, Totals, WebConfig, WebHandle, WebLimits};
 use tokio::sync::mpsc;
 
-use super::{ServeArgs, bind};
+use super::{ServeArgs, bind, invite};
 use crate::library::open_titles::OpenTitles;
 
 /// Where HTTP is listened for.
@@ -115,11 +115,7 @@ fn usual(listen: Option<SocketAddr>, ip: IpAddr) -> Option<TcpListener> {
 
 /// The page's address as it is printed.
 fn page(host: &str, port: u16) -> String {
-    let host = match host.parse() {
-        Ok(IpAddr::V6(ip)) => format!("[{ip}]"),
-        _ => host.to_owned(),
-    };
-    format!("http://{host}:{port}/")
+    format!("http://{}:{port}/", invite::in_url(host))
 }
 
 /// The server, as the web side sees it.
