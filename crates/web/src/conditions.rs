@@ -1,8 +1,9 @@
 //! Whether a request's conditions hold (RFC 9110 section 13): what a viewer has already need not be sent again, and a part of one version
 //! must not be joined to a part of another.
 
+use crate::answer::{Answer, Body};
 use crate::date;
-use crate::request::{Fields, Method};
+use crate::request::{Fields, Method, Request};
 
 /// What tells one version of a resource from others.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +45,17 @@ pub(crate) fn judge(fields: &Fields, method: Method, version: &Version) -> Verdi
         (true, Method::Get | Method::Head) => Verdict::NotModified,
         (true, _) => Verdict::Failed,
     }
+}
+
+/// What has this tag, whole, unless the viewer has it already. It may be another the next time: ask.
+pub(crate) fn tagged(request: &Request, tag: String, answer: impl FnOnce() -> Answer) -> Answer {
+    let version = Version { tag, made_unix_s: None };
+    let answer = match judge(&request.fields, request.method, &version) {
+        Verdict::Go => answer(),
+        Verdict::NotModified => Answer { status: 304, headers: Vec::new(), body: Body::None },
+        Verdict::Failed => Answer::error(412, "there is another version than was asked for"),
+    };
+    answer.with("ETag", version.tag).with("Cache-Control", "no-cache")
 }
 
 /// Whether the range counts: without `If-Range`, or if that names this version (strongly, section 13.1.5).

@@ -53,6 +53,7 @@ use millrace_core::limits::web::{
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, watch};
 
+pub use self::page::HAS_HLS_JS;
 use self::shared::Shared;
 pub use self::site::{Delivery, Order, OrderSocket, Refused, Site, SiteError};
 pub use self::totals::{Totals, WebCounters};

@@ -18,6 +18,9 @@ pub(crate) enum Kind {
     Page,
     Style,
     Script,
+    Icon,
+    /// hls.js, which plays where the browser cannot.
+    Player,
     /// All titles, as JSON.
     ApiTitles,
     /// One title, as JSON.
@@ -51,6 +54,8 @@ pub(crate) const ROUTES: &[Route] = &[
     own("/", Kind::Page),
     own("/page.css", Kind::Style),
     own("/page.js", Kind::Script),
+    own("/icon.svg", Kind::Icon),
+    own("/hls.js", Kind::Player),
     Route { is_shared: true, ..own("/api/v1/titles", Kind::ApiTitles) },
     Route { is_shared: true, ..own("/api/v1/titles/{name}", Kind::ApiTitle) },
     own("/metrics", Kind::Metrics),

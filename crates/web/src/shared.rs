@@ -126,6 +126,8 @@ impl Shared {
             Kind::Page => return page::html(),
             Kind::Style => return page::style(),
             Kind::Script => return page::script(),
+            Kind::Icon => return page::icon(),
+            Kind::Player => return page::player(request),
             Kind::ApiTitles => return api::titles(site),
             Kind::Metrics if self.metrics_for_all || peer.ip().to_canonical().is_loopback() => {
                 return metrics::answer(site);

@@ -11,7 +11,7 @@ use super::looked_at::Look;
 use super::master::{self, Variant};
 use super::playlist::{self, Source};
 use crate::answer::{Answer, Body, Media};
-use crate::conditions::{self, Verdict, Version};
+use crate::conditions::{self, Version};
 use crate::file::{MPEG_TS, content_tag, ranged};
 use crate::request::Request;
 use crate::shared::{Shared, no_title};
@@ -152,13 +152,7 @@ fn playlist(request: &Request, text: Result<String, SiteError>) -> Answer {
     };
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
-    let version = Version { tag: format!("\"{:016x}\"", hasher.finish()), made_unix_s: None };
-    let answer = match conditions::judge(&request.fields, request.method, &version) {
-        Verdict::Go => Answer::new(200, M3U8, text),
-        Verdict::NotModified => Answer { status: 304, headers: Vec::new(), body: Body::None },
-        Verdict::Failed => Answer::error(412, "the playlist has another version than was asked for"),
-    };
-    answer.with("ETag", version.tag).with("Cache-Control", "no-cache")
+    conditions::tagged(request, format!("\"{:016x}\"", hasher.finish()), || Answer::new(200, M3U8, text))
 }
 
 fn failed(error: &SiteError) -> Answer {

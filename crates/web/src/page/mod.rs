@@ -1,37 +1,71 @@
 //! The page at `/`: HTML, style and script of our own, inside the program. It asks no other host for anything, and its addresses are relative, so that it
-//! can stand below any path of a proxy.
+//! can stand below any path of a proxy. Browsers without HLS of their own play with hls.js, which is inside the program too where it was built with it.
 
 use crate::answer::Answer;
+use crate::conditions;
+use crate::request::Request;
 
 /// What the page may do: load from here, and nothing else. Titles and their names are put in as text by the script.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; media-src 'self' blob:; img-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
+/// hls.js, compressed; empty in a program that was built without it (`scripts/npm.sh page`).
+const HLS_JS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hls.js.gz"));
+
+/// Whether this program was built with hls.js.
+pub const HAS_HLS_JS: bool = !HLS_JS.is_empty();
+
 pub(crate) fn html() -> Answer {
-    file("text/html; charset=utf-8", include_str!("page.html"))
+    part("text/html; charset=utf-8", include_str!("page.html"))
         .with("Content-Security-Policy", POLICY)
         .with("Referrer-Policy", "no-referrer")
 }
 
 pub(crate) fn style() -> Answer {
-    file("text/css; charset=utf-8", include_str!("page.css"))
+    part("text/css; charset=utf-8", include_str!("page.css"))
 }
 
 pub(crate) fn script() -> Answer {
-    file("text/javascript; charset=utf-8", include_str!("page.js"))
+    part("text/javascript; charset=utf-8", include_str!("page.js"))
 }
 
-fn file(kind: &str, text: &'static str) -> Answer {
+pub(crate) fn icon() -> Answer {
+    part("image/svg+xml", include_str!("icon.svg"))
+}
+
+/// hls.js: always compressed, because every program that could run it takes it so (RFC 9110 section 12.5.3 leaves that to the server).
+pub(crate) fn player(request: &Request) -> Answer {
+    // The end of a gzip file is the CRC and the length of what is in it (RFC 1952 section 2.3).
+    let Some((_, [a, b, c, d, ..])) = HLS_JS.split_last_chunk::<8>() else {
+        return Answer::error(
+            404,
+            "this build of the server lacks hls.js; scripts/npm.sh page brings it, then build again",
+        );
+    };
+    let tag = format!("\"hls-{:08x}-{}\"", u32::from_le_bytes([*a, *b, *c, *d]), HLS_JS.len());
+    conditions::tagged(request, tag, || {
+        Answer::new(200, "text/javascript; charset=utf-8", HLS_JS).with("Content-Encoding", "gzip")
+    })
+}
+
+fn part(kind: &str, text: &'static str) -> Answer {
     Answer::new(200, kind, text).with("Cache-Control", "no-cache")
 }
 
 #[cfg(test)]
 mod tests {
+    use super::HLS_JS;
+
     const PARTS: [&str; 3] = [include_str!("page.html"), include_str!("page.css"), include_str!("page.js")];
+
+    /// Before the page can be used at all, and with what it plays with.
+    const MAX_BYTES: usize = 50_000;
+    const MAX_BYTES_PLAYING: usize = 300_000;
 
     #[test]
     fn it_is_small_and_asks_nobody_else() {
-        assert!(PARTS.iter().map(|part| part.len()).sum::<usize>() < 40_000);
+        let own = PARTS.iter().map(|part| part.len()).sum::<usize>();
+        assert!(own < MAX_BYTES && own + HLS_JS.len() < MAX_BYTES_PLAYING, "{own}, {}", HLS_JS.len());
         for part in PARTS {
             assert!(
                 !part.contains("//") || part.split("//").skip(1).all(|rest| rest.starts_with(' ')),

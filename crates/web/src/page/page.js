@@ -3,8 +3,14 @@
 
 const at = (id) => document.getElementById(id);
 const address = (path) => new URL(path.replace(/^[/]/, ''), document.baseURI.split('#')[0]).href;
+const HLS_TYPE = 'application/vnd.apple.mpegurl';
+const SPEEDS = [0.5, 0.75, 1, 1.25, 1.5, 2];
 
 let titles = [];
+// What plays: the title, hls.js if it does, and whether it was told once to go on after a failure of the decoder.
+let playing = { title: null, hls: null, recovered: false };
+
+// --- words ---
 
 function seconds(total) {
   const whole = Math.round(total);
@@ -13,17 +19,53 @@ function seconds(total) {
   return (h ? h + ':' + two(Math.floor(whole / 60) % 60) : String(Math.floor(whole / 60))) + ':' + two(whole % 60);
 }
 
+const megabits = (rate) => (rate / 1e6).toFixed(1) + ' Mb/s';
+
 function about(title) {
   const codecs = [...new Set(title.streams.map((stream) => stream.codec))].join(', ');
-  const rate = (title.mean_bits_per_s / 1e6).toFixed(1) + ' Mb/s';
-  return [seconds(title.duration_s), rate, codecs].filter(Boolean).join(' · ');
+  return [seconds(title.duration_s), megabits(title.mean_bits_per_s), codecs].filter(Boolean).join(' · ');
 }
+
+// --- elements ---
 
 function element(kind, text) {
   const made = document.createElement(kind);
   if (text !== undefined) made.textContent = text;
   return made;
 }
+
+// Fills a list to choose from; it is not shown if there is nothing to choose.
+function choices(id, options, chosen) {
+  at(id).replaceChildren(...options.map(([value, text]) => {
+    const option = element('option', text);
+    option.value = String(value);
+    option.selected = value === chosen;
+    return option;
+  }));
+  at('of-' + id).hidden = options.length < 2;
+}
+
+function line(label, text) {
+  const copy = element('button', 'Copy');
+  copy.type = 'button';
+  copy.setAttribute('aria-label', 'Copy: ' + label);
+  copy.addEventListener('click', () => {
+    // Browsers allow it on secure pages only: elsewhere the text is selected, ready to be copied.
+    const select = () => getSelection().selectAllChildren(code);
+    if (navigator.clipboard) {
+      navigator.clipboard.writeText(text).then(() => { copy.textContent = 'Copied'; }, select);
+    } else {
+      select();
+    }
+  });
+  const code = element('code', text);
+  code.tabIndex = 0;
+  const value = element('dd');
+  value.append(code, copy);
+  return [element('dt', label), value];
+}
+
+// --- the list ---
 
 function show() {
   const words = at('search').value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -59,71 +101,6 @@ function chosen() {
   }
 }
 
-function line(label, text) {
-  const copy = element('button', 'Copy');
-  copy.type = 'button';
-  copy.setAttribute('aria-label', 'Copy: ' + label);
-  copy.addEventListener('click', () => {
-    // Browsers allow it on secure pages only: elsewhere the text is selected, ready to be copied.
-    const select = () => getSelection().selectAllChildren(code);
-    if (navigator.clipboard) {
-      navigator.clipboard.writeText(text).then(() => { copy.textContent = 'Copied'; }, select);
-    } else {
-      select();
-    }
-  });
-  const code = element('code', text);
-  code.tabIndex = 0;
-  const value = element('dd');
-  value.append(code, copy);
-  return [element('dt', label), value];
-}
-
-function play() {
-  const video = at('video');
-  const title = titles.find((title) => title.name === chosen());
-  at('trouble').hidden = true;
-  mark();
-  video.removeAttribute('src');
-  video.load();
-  at('player').hidden = !title;
-  if (!title) return;
-  const [hls, file] = [address(title.hls), address(title.file)];
-  const plays = video.canPlayType('application/vnd.apple.mpegurl') !== '';
-  at('playing').textContent = title.name;
-  at('about').textContent = about(title);
-  at('unplayable').hidden = plays;
-  video.hidden = !plays;
-  at('lines').replaceChildren(
-    ...line('HLS, for players and browsers', hls),
-    ...line('FFmpeg', 'ffplay ' + hls),
-    ...line('VLC', 'vlc ' + hls),
-    ...line('The file', file));
-  at('player').scrollIntoView({ block: 'start' });
-  if (plays) {
-    video.src = hls;
-    video.focus();
-    // Browsers may want a click first: then the controls are there.
-    video.play().catch(() => {});
-  } else {
-    at('close').focus();
-  }
-}
-
-async function explain() {
-  const title = titles.find((title) => title.name === chosen());
-  if (!title || !at('video').error) return;
-  let why = 'The browser cannot play this title: ' + (at('video').error.message || 'its codecs may be missing');
-  try {
-    const answer = await fetch(address(title.hls));
-    if (!answer.ok) why = (await answer.json()).error.message;
-  } catch {
-    why = 'The server does not answer.';
-  }
-  at('trouble').textContent = why;
-  at('trouble').hidden = false;
-}
-
 async function load() {
   try {
     const answer = await fetch(address('api/v1/titles'));
@@ -136,19 +113,237 @@ async function load() {
   }
 }
 
-at('search').addEventListener('input', show);
-at('video').addEventListener('error', explain);
-at('close').addEventListener('click', () => {
+// --- the player ---
+
+function trouble(why) {
+  at('why').textContent = why || '';
+  at('trouble').hidden = !why;
+}
+
+// hls.js, loaded once it is needed; null if this build of the server has none.
+let loading = null;
+function hlsLibrary() {
+  loading ||= new Promise((resolve) => {
+    const script = element('script');
+    script.src = address('hls.js');
+    script.addEventListener('load', () => resolve(globalThis.Hls || null));
+    script.addEventListener('error', () => { loading = null; resolve(null); });
+    document.head.append(script);
+  });
+  return loading;
+}
+
+// What a browser calls the codecs that it may have; it has none of the others.
+const NAMES = {
+  'H.264': 'video/mp4; codecs="avc1.640028"',
+  'H.265': 'video/mp4; codecs="hvc1.1.6.L93.B0"',
+  'AAC': 'audio/mp4; codecs="mp4a.40.2"',
+  'MP3': 'audio/mpeg',
+  'AC-3': 'audio/mp4; codecs="ac-3"',
+  'E-AC-3': 'audio/mp4; codecs="ec-3"',
+};
+const IS_SHOWN = /^(H[.]26|MPEG|MP[123]$|AAC|E?-?AC-3|AV|VC-1|JPEG|DTS|LPCM|TrueHD|Opus|SMPTE)/;
+
+function undecodable(title) {
+  const source = globalThis.MediaSource || globalThis.ManagedMediaSource;
+  const can = (codec) => NAMES[codec] && (!source || source.isTypeSupported(NAMES[codec]));
+  const codecs = new Set(title.streams.map((stream) => stream.codec));
+  return [...codecs].filter((codec) => IS_SHOWN.test(codec) && !can(codec));
+}
+
+function cannotDecode(title) {
+  const what = undecodable(title);
+  return (what.length ? 'This browser cannot decode ' + what.join(' and ') + '.' : 'This browser cannot decode this title.') +
+    ' Another player can: see the lines below.';
+}
+
+function stop() {
+  if (playing.hls) playing.hls.destroy();
+  playing = { title: null, hls: null, recovered: false };
+  const video = at('video');
+  if (video.hasAttribute('src')) {
+    video.removeAttribute('src');
+    video.load();
+  }
+  trouble('');
+  choices('quality', []);
+  choices('sound', []);
+}
+
+function play() {
+  const title = titles.find((title) => title.name === chosen()) || null;
+  mark();
+  if (title && title === playing.title) return;
+  stop();
+  at('player').hidden = !title;
+  if (title) start(title);
+}
+
+async function start(title) {
+  const video = at('video');
+  const hls = address(title.hls);
+  playing.title = title;
+  at('playing').textContent = title.name;
+  at('about').textContent = about(title);
+  at('elsewhere').open = false;
+  at('lines').replaceChildren(
+    ...line('HLS, for players and browsers', hls),
+    ...line('FFmpeg', 'ffplay ' + hls),
+    ...line('VLC', 'vlc ' + hls),
+    ...line('The file', address(title.file)));
+  at('player').scrollIntoView({ block: 'start' });
+  video.focus({ preventScroll: true });
+  const isNative = video.canPlayType(HLS_TYPE) !== '';
+  // Who lets a page choose sounds plays HLS well himself. Others are left to hls.js, with which the quality can be chosen.
+  const library = isNative && 'audioTracks' in video ? null : await hlsLibrary();
+  if (playing.title !== title) return;
+  if (library && library.isSupported()) {
+    playWith(library, title, hls);
+  } else if (isNative) {
+    video.src = hls;
+    begin();
+  } else {
+    failed(library ? 'This browser has neither HLS nor what is needed to bring it along.'
+      : 'This browser has no HLS itself, and this build of the server lacks hls.js. Another player can: see the lines below.');
+  }
+}
+
+// Browsers may want a click first: then the controls are there.
+function begin() {
+  const video = at('video');
+  video.playbackRate = Number(at('speed').value);
+  video.play().catch(() => {});
+}
+
+function failed(why) {
+  trouble(why);
+  at('elsewhere').open = true;
+}
+
+function playWith(Hls, title, source) {
+  const hls = new Hls({ enableWorker: false, backBufferLength: 60 });
+  playing.hls = hls;
+  hls.on(Hls.Events.MANIFEST_PARSED, () => {
+    showLevels();
+    begin();
+  });
+  hls.on(Hls.Events.LEVEL_SWITCHED, showLevels);
+  hls.on(Hls.Events.AUDIO_TRACKS_UPDATED, () => {
+    const sounds = hls.audioTracks.map((track, number) => [number, track.name || track.lang || 'Sound ' + (number + 1)]);
+    choices('sound', sounds, hls.audioTrack);
+  });
+  hls.on(Hls.Events.FRAG_BUFFERED, () => trouble(''));
+  hls.on(Hls.Events.ERROR, (_, data) => hlsError(Hls, title, data));
+  hls.loadSource(source);
+  hls.attachMedia(at('video'));
+}
+
+function showLevels() {
+  const { levels, autoLevelEnabled, currentLevel, nextLevel } = playing.hls;
+  const name = (level) => (level.height ? level.height + 'p, ' : '') + megabits(level.bitrate);
+  const now = levels[currentLevel];
+  const automatic = 'Automatic' + (autoLevelEnabled && now && now.height ? ' (' + now.height + 'p)' : '');
+  const options = levels.map((level, number) => [number, name(level)]).reverse();
+  choices('quality', options.length < 2 ? [] : [[-1, automatic], ...options], autoLevelEnabled ? -1 : nextLevel);
+}
+
+// What the server said to hls.js.
+function reason(data) {
+  try {
+    const body = data.networkDetails.response;
+    return JSON.parse(typeof body === 'string' ? body : new TextDecoder().decode(body)).error.message;
+  } catch {
+    const status = data.response && data.response.code;
+    return status ? 'the server answers with status ' + status : 'the server does not answer';
+  }
+}
+
+function hlsError(Hls, title, data) {
+  const { hls } = playing;
+  if (data.type === Hls.ErrorTypes.NETWORK_ERROR && data.details !== Hls.ErrorDetails.MANIFEST_INCOMPATIBLE_CODECS_ERROR) {
+    const is4xx = data.response && data.response.code >= 400;
+    if (data.fatal) trouble('The title cannot be loaded: ' + reason(data) + '.');
+    else if (is4xx) trouble('Waiting: ' + reason(data) + '.');
+  } else if (data.fatal && data.details === Hls.ErrorDetails.BUFFER_STALLED_ERROR) {
+    trouble('Playing has stopped: nothing more comes.');
+  } else if (data.fatal && data.type === Hls.ErrorTypes.MEDIA_ERROR && undecodable(title).length === 0 && !playing.recovered) {
+    playing.recovered = true;
+    hls.recoverMediaError();
+  } else if (data.fatal) {
+    failed(cannotDecode(title));
+  }
+}
+
+// Of a title that the browser plays itself.
+async function nativeError() {
+  const { title, hls } = playing;
+  if (!title || hls || !at('video').error) return;
+  let why = cannotDecode(title);
+  try {
+    const answer = await fetch(address(title.hls));
+    if (!answer.ok) why = (await answer.json()).error.message;
+  } catch {
+    why = 'The server does not answer.';
+  }
+  failed(why);
+}
+
+// Sounds that the browser offers itself.
+function nativeSounds() {
+  const tracks = at('video').audioTracks;
+  if (playing.hls || !tracks) return;
+  const all = [...tracks];
+  choices('sound', all.map((track, number) => [number, track.label || track.language || 'Sound ' + (number + 1)]),
+    all.findIndex((track) => track.enabled));
+}
+
+function close() {
   const name = chosen();
   location.hash = '';
   const button = [...document.querySelectorAll('#titles button')].find((button) => button.dataset.name === name);
   (button || at('search')).focus();
+}
+
+const KEYS = {
+  j: (video) => { video.currentTime -= 10; },
+  l: (video) => { video.currentTime += 10; },
+  m: (video) => { video.muted = !video.muted; },
+  f: (video) => (document.fullscreenElement ? document.exitFullscreen() : video.requestFullscreen()).catch(() => {}),
+};
+
+// --- what people do ---
+
+choices('speed', SPEEDS.map((speed) => [speed, speed + ' ×']), 1);
+at('search').addEventListener('input', show);
+at('video').addEventListener('error', nativeError);
+at('video').addEventListener('loadedmetadata', nativeSounds);
+at('video').addEventListener('keydown', (event) => {
+  const does = KEYS[event.key.toLowerCase()];
+  if (does && !event.ctrlKey && !event.metaKey && !event.altKey) {
+    event.preventDefault();
+    does(at('video'));
+  }
 });
+at('quality').addEventListener('change', () => { playing.hls.nextLevel = Number(at('quality').value); });
+at('sound').addEventListener('change', () => {
+  const number = Number(at('sound').value);
+  if (playing.hls) playing.hls.audioTrack = number;
+  else [...at('video').audioTracks].forEach((track, other) => { track.enabled = other === number; });
+});
+at('speed').addEventListener('change', () => { at('video').playbackRate = Number(at('speed').value); });
+at('again').addEventListener('click', () => {
+  stop();
+  play();
+});
+at('close').addEventListener('click', close);
 addEventListener('hashchange', play);
 addEventListener('keydown', (event) => {
-  if (event.key === '/' && document.activeElement !== at('search')) {
+  const isTyped = event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement;
+  if (event.key === '/' && !isTyped) {
     event.preventDefault();
     at('search').focus();
+  } else if (event.key === 'Escape' && playing.title && !isTyped && !document.fullscreenElement) {
+    close();
   }
 });
 load();

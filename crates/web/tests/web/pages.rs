@@ -25,6 +25,9 @@ fn every_address_answers_by_each_method() {
     let examples = examples(&mut Client::to(address));
     let document = include_str!("../../../../docs/ref/http.md");
     for (route, path) in examples {
+        if route == "/hls.js" && !millrace_web::HAS_HLS_JS {
+            continue;
+        }
         let in_words =
             route.replace("{name}", "NAME").replace("{version}", "VERSION").replace("{number}", "NUMBER");
         assert!(document.contains(&format!("`{in_words}`")), "{in_words} is not in docs/ref/http.md");
@@ -73,6 +76,24 @@ fn the_page_is_one_file_each_of_three_kinds() {
         assert!(page.text().contains(&format!("\"{reference}\"")));
         assert_eq!(client.get(&format!("/{reference}")).header("Content-Type"), Some(kind));
     }
+}
+
+#[test]
+fn hls_js_comes_compressed_or_with_what_to_do() {
+    let (_web, address, _) = serve(&films().site, WebLimits::default());
+    let mut client = Client::to(address);
+    let answer = client.get("/hls.js");
+    if !millrace_web::HAS_HLS_JS {
+        assert_eq!(answer.status, 404);
+        assert!(answer.text().contains("scripts/npm.sh page"), "{}", answer.text());
+        return;
+    }
+    assert_eq!(answer.header("Content-Type"), Some("text/javascript; charset=utf-8"));
+    assert_eq!(answer.header("Content-Encoding"), Some("gzip"));
+    assert_eq!(answer.body[..3], [0x1f, 0x8b, 8], "the beginning of a gzip file");
+    let tag = answer.header("ETag").unwrap();
+    let again = client.ask("GET", "/hls.js", &format!("If-None-Match: {tag}\r\n"));
+    assert_eq!((again.status, again.body.len(), again.header("ETag")), (304, 0, Some(tag)));
 }
 
 #[test]
