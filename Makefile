@@ -17,6 +17,7 @@ deps: ## install the Debian packages that building, demo and tests need (root or
 
 build: toolchain ## the program, optimised: target/release/millrace, its symbols in millrace.debug beside it, and libmillrace_preload.so
 	@scripts/deps.sh --try build
+	@scripts/npm.sh --try page
 	cargo build --release --locked --package millrace-server --package millrace-preload
 	@scripts/split-symbols.sh $(TARGET)/release/millrace
 	@scripts/split-symbols.sh $(TARGET)/release/libmillrace_preload.so
@@ -28,10 +29,12 @@ demo: ## make two films and serve them; PROVE=1: play them too, then end
 
 test: toolchain ## everything that CI runs; says what was skipped and why
 	@scripts/deps.sh --try build test
+	@scripts/npm.sh --try page browser
 	@$(XTASK) ci
 
-interop: toolchain ## long runs with FFmpeg, GStreamer, VLC and our own receiver
+interop: toolchain ## long runs with FFmpeg, GStreamer, VLC, Chromium and our own receiver
 	@scripts/deps.sh --try build test
+	@scripts/npm.sh --try page browser
 	cargo build --release --locked --package millrace-server
 	@$(XTASK) interop --long --millrace $(TARGET)/release/millrace
 
@@ -81,7 +84,7 @@ fmt: toolchain ## format all code
 	cargo fmt --all
 
 clean: ## remove what was built, and the demo's films and store
-	rm -rf demo
+	rm -rf demo target/npm
 	if command -v cargo >/dev/null; then cargo clean; fi
 
 # Cargo's own words for a compiler that is too old are hard to understand, for one that is missing there are none.

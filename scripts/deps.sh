@@ -10,6 +10,8 @@ set -euo pipefail
 PACKAGES="
 build  gcc                        compiles the SQLite that the catalogue brings along
 build  libc6-dev                  headers for it
+build  nodejs                     runs npm
+build  npm                        fetches hls.js, with which the page plays where browsers have no HLS
 build  binutils                   objcopy: puts the symbols of the program into a file of their own
 demo   ffmpeg                     makes the test films, remuxes films that are no transport stream, proves playback
 demo   fonts-dejavu-core          draws the running time code into the test films
@@ -30,6 +32,9 @@ test   libisal2                   another implementation of the parity code, to 
 test   curl                       a program that is preloaded: a client with poll
 test   nginx-light                another: a server with epoll and sendfile; its service is kept from starting
 test   iperf3                     another: select, in both directions
+test   chromium                   the page in a browser, with clicks and keys
+test   nodejs                     drives it
+test   npm                        fetches playwright-core for that
 test   vlc-bin                    cvlc: a third player
 test   tstools                    tsinfo, tsreport: what another analyser sees in a transport stream
 test   vlc-plugin-base            its RTSP, demultiplexers and output to files
@@ -84,6 +89,8 @@ fi
 # shellcheck disable=SC2086
 installed=$(dpkg-query -W -f '${db:Status-Abbrev} ${Package}\n' $names 2>/dev/null | awk '$1 == "ii" { print $2 }') || true
 missing=$(grep -vxF -e "$installed" <<<"$names" || true)
+# A program that came from elsewhere does as well, and Debian's package may not fit beside it.
+missing=$(while read -r name; do [ -z "$name" ] || command -v "$name" >/dev/null || echo "$name"; done <<<"$missing")
 [ -n "$missing" ] || exit 0
 
 echo "deps: missing packages:"

@@ -168,6 +168,35 @@ const JOINS: [(&str, [&str; 2]); 2] = [
 pub(super) const RUNGS: &str = "rungs";
 const LADDER: &str = "360p:1800k,180p:600k";
 const BEST: &str = "360p";
+/// Draws one bit of a picture's number.
+macro_rules! bit {
+    ($x:literal, $period:literal, $half:literal) => {
+        concat!(
+            ",drawbox=x=",
+            $x,
+            ":y=300:w=64:h=60:t=fill:color=white:enable='gte(mod(n\\,",
+            $period,
+            ")\\,",
+            $half,
+            ")'"
+        )
+    };
+}
+
+/// The usual noise, and below it the number of the picture, its lowest bit on the left: a browser shows pictures, no checksums of them.
+const NUMBERED: &str = concat!(
+    ",noise=alls=10:allf=t,drawbox=x=0:y=300:w=640:h=60:t=fill:color=black",
+    bit!(0, 2, 1),
+    bit!(64, 4, 2),
+    bit!(128, 8, 4),
+    bit!(192, 16, 8),
+    bit!(256, 32, 16),
+    bit!(320, 64, 32),
+    bit!(384, 128, 64),
+    bit!(448, 256, 128),
+    bit!(512, 512, 256),
+    bit!(576, 1024, 512),
+);
 /// What the lower one is called.
 pub(super) const LOWER: &str = "180p";
 const RUNGS_SECONDS: f64 = 16.0;
@@ -299,6 +328,7 @@ fn make_ladder(lab: &Lab) -> Result<Film, String> {
     let parts = parts_of(lab, RUNGS)?;
     let recipe =
         Recipe { name: RUNGS, extension: "mp4", seconds: RUNGS_SECONDS, video: "-crf 20 -bf 0", ..USUAL };
+    let recipe = Recipe { filter: NUMBERED, ..recipe };
     let recipe = Recipe { container: "-movflags +faststart", ..recipe };
     let file = encode(&recipe, &parts, &parts)?;
     millrace(lab, &format!("add --quiet --ladder {LADDER} --name {RUNGS}"), &file, &parts.join("add"))?;

@@ -29,6 +29,8 @@ pub(crate) struct Lab {
     pub(crate) dir: PathBuf,
     pub(crate) millrace: PathBuf,
     pub(crate) films: Vec<Film>,
+    /// Where pictures of the page are wanted.
+    pub(crate) pictures: Option<PathBuf>,
 }
 
 impl Lab {
@@ -73,7 +75,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let dir = std::env::temp_dir().join(format!("millrace-interop-{}", std::process::id()));
     std::fs::create_dir_all(&dir).map_err(|e| format!("{} cannot be made: {e}", dir.display()))?;
     let millrace = std::path::absolute(millrace).map_err(|e| format!("the program's path: {e}"))?;
-    let mut lab = Lab { dir, millrace, films: Vec::new() };
+    let mut lab = Lab { dir, millrace, films: Vec::new(), pictures: options.pictures.clone() };
     let mut report = Report::default();
     let outcome = play(&mut lab, &options, &mut report);
     finish(&lab.dir, &options, &report, outcome)
@@ -167,6 +169,9 @@ fn attempt(check: &Check, lab: &Lab, server: &Server) -> (Verdict, f64, Option<f
     let missing: Vec<_> = check.needs.iter().filter(|p| !workspace::has_program(p)).copied().collect();
     if !missing.is_empty() {
         let reason = format!("{} not installed; `make deps` installs it", missing.join(", "));
+        return (Verdict::Skip(reason), 0.0, None);
+    }
+    if let Some(reason) = (check.impossible)() {
         return (Verdict::Skip(reason), 0.0, None);
     }
     let watch = Stopwatch::start();

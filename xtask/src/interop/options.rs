@@ -13,6 +13,7 @@ Plays films through the millrace program with real players and compares what arr
   --jobs N          checks at a time [default: 6]
   --millrace FILE   the program [default: debug/millrace in cargo's target folder]
   --json FILE       write the verdicts and figures as JSON
+  --pictures DIR    write two pictures of the page, for the documents
   --keep            keep films, store and logs even if all is well
 ";
 
@@ -25,6 +26,7 @@ pub(super) struct Options {
     pub(super) jobs: usize,
     pub(super) millrace: Option<PathBuf>,
     pub(super) json: Option<PathBuf>,
+    pub(super) pictures: Option<PathBuf>,
     pub(super) keep: bool,
 }
 
@@ -38,6 +40,7 @@ impl Options {
             jobs: 6,
             millrace: None,
             json: None,
+            pictures: None,
             keep: false,
         };
         let mut args = args.iter();
@@ -51,6 +54,7 @@ impl Options {
                 "--only" => options.only.push(value()?),
                 "--millrace" => options.millrace = Some(value()?.into()),
                 "--json" => options.json = Some(value()?.into()),
+                "--pictures" => options.pictures = Some(value()?.into()),
                 "--jobs" => {
                     let jobs = value()?.parse().ok().filter(|jobs| (1..=64).contains(jobs));
                     options.jobs = jobs.ok_or("--jobs needs a whole number from 1 to 64")?;

@@ -87,6 +87,13 @@ impl Server {
         Ok(format!("{}/{}", self.base, film.stored()?.title))
     }
 
+    /// The address of its page.
+    pub(super) fn page(&self) -> Result<String, String> {
+        let said = self.running.output();
+        let address = said.lines().find_map(|line| line.strip_prefix("page "));
+        address.map(str::to_owned).ok_or_else(|| "the server has printed no address of its page".to_owned())
+    }
+
     /// The same at the kernel's address, if players play by an offload engine.
     pub(super) fn kernel_url(&self, film: &Film) -> Result<String, String> {
         Ok(format!("{}/{}", self.kernel_base, film.stored()?.title))

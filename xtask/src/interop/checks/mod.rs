@@ -1,5 +1,6 @@
 //! All checks, by phase.
 
+mod browser;
 mod ffmpeg;
 mod gstreamer;
 mod own;
@@ -30,6 +31,8 @@ pub(super) struct Check {
     pub(super) alone: bool,
     /// Programs without which it is skipped.
     pub(super) needs: &'static [&'static str],
+    /// What else is missing, if anything is: then it is skipped too.
+    pub(super) impossible: fn() -> Option<String>,
     pub(super) run: Box<Try>,
 }
 
@@ -54,6 +57,7 @@ pub(super) const PHASES: &[Phase] = &[
             gstreamer::add(checks);
             own::add(checks);
             vlc::add(checks);
+            browser::add(checks);
         },
     },
     Phase {
@@ -124,7 +128,7 @@ impl Check {
         needs: &'static [&'static str],
         run: impl Fn(&Lab, &Server) -> Outcome + Send + Sync + 'static,
     ) -> Self {
-        Self { name, long: false, alone: false, needs, run: Box::new(run) }
+        Self { name, long: false, alone: false, needs, impossible: || None, run: Box::new(run) }
     }
 
     /// A check that plays one film over one transport; `run` gets the film and a name for its logs.

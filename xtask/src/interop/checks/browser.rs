@@ -1,0 +1,77 @@
+//! Chromium on the page of the server, with real clicks and keys (`scripts/interop/browser/check.mjs`): each picture carries its number, so what is
+//! shown at a time can be compared with what the film has there.
+
+use std::path::Path;
+
+use super::{Check, Outcome};
+use crate::interop::Lab;
+use crate::interop::films::RUNGS;
+use crate::interop::process::Program;
+use crate::interop::server::Server;
+use crate::workspace;
+
+const NEEDS: &[&str] = &["chromium", "node", "setpriv"];
+
+/// Where `scripts/npm.sh` puts what drives Chromium, and what the page plays with.
+const PLAYWRIGHT: &str = "target/npm/browser/node_modules/playwright-core";
+const HLS_JS: &str = "target/npm/hls.js.gz";
+
+/// For a part: the longest plays a film of 16 s twice.
+const SECONDS_AT_MOST: f64 = 240.0;
+
+/// The pictures for the documents, and how many colours they need: a hundred kilobytes are enough for one.
+const PICTURES: [&str; 2] = ["page.png", "page-narrow.png"];
+const FEW_COLOURS: &str = "split[a][b];[a]palettegen=max_colors=64[p];[b][p]paletteuse=dither=none";
+
+pub(super) fn add(checks: &mut Vec<Check>) {
+    for (part, long) in [("page", false), ("troubles", false), ("levels", true)] {
+        let name = format!("browser/{part}/{RUNGS}");
+        let log = name.clone();
+        let run = move |lab: &Lab, server: &Server| browse(lab, server, part, &log);
+        // It decodes and draws as fast as it can: others would be short of a processor beside it.
+        checks.push(Check { long, alone: true, impossible: missing, ..Check::new(name, NEEDS, run) });
+    }
+}
+
+/// What is not there of what comes from the npm registry.
+fn missing() -> Option<String> {
+    let root = workspace::root();
+    let is_there = |path: &str| std::fs::metadata(root.join(path)).is_ok_and(|meta| meta.len() > 0);
+    let lacks = [("playwright-core", PLAYWRIGHT), ("hls.js", HLS_JS)]
+        .into_iter()
+        .find(|(_, path)| !is_there(path))?;
+    Some(format!("there is no {}; scripts/npm.sh page browser brings it, then build again", lacks.0))
+}
+
+fn browse(lab: &Lab, server: &Server, part: &str, log: &str) -> Outcome {
+    let root = workspace::root();
+    let program = server
+        .client("node")
+        .arg(root.join("scripts/interop/browser/check.mjs"))
+        .arg(root.join(PLAYWRIGHT))
+        .arg("/usr/bin/chromium")
+        .arg(server.page()?)
+        .arg(lab.film(RUNGS)?.name)
+        .arg(part);
+    let pictures = lab.pictures.as_deref().filter(|_| part == "page");
+    let program = pictures.into_iter().fold(program, |program, folder| program.arg(folder));
+    let ended = program.run(&server.log(log), SECONDS_AT_MOST)?;
+    ended.ok("Chromium")?;
+    for picture in pictures.into_iter().flat_map(|folder| PICTURES.map(|name| folder.join(name))) {
+        shrink(&picture, &server.log(&format!("{log}-shrink")))?;
+    }
+    Ok(ended.out.trim().replace('\n', ", "))
+}
+
+/// Leaves a picture few colours.
+fn shrink(picture: &Path, log: &Path) -> Result<(), String> {
+    let small = picture.with_extension("small.png");
+    let program = Program::new("ffmpeg").args("-v error -nostdin -y -i").arg(picture);
+    program
+        .arg("-vf")
+        .arg(FEW_COLOURS)
+        .arg(&small)
+        .run(log, 30.0)?
+        .ok("ffmpeg, with a picture of the page")?;
+    std::fs::rename(&small, picture).map_err(|e| format!("{}: {e}", picture.display()))
+}
