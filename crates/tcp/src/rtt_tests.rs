@@ -32,7 +32,8 @@ fn the_next_measurements_move_it_by_an_eighth_and_a_quarter() {
     rtt.sample(ticks(800 * MS), 1);
     let near = |is: u64, wanted: u64| is.abs_diff(wanted) < MS / 10;
     assert!(near(nanoseconds(rtt.srtt()), 450 * MS), "7/8 * 400 + 1/8 * 800");
-    assert!(near(rtt.rto_ns(), 450 * MS + 4 * 250 * MS), "3/4 * 200 + 1/4 * 400 = 250");
+    assert!(near(rtt.deviation_ns(), 250 * MS), "3/4 * 200 + 1/4 * 400");
+    assert!(near(rtt.rto_ns(), 450 * MS + 4 * 250 * MS));
 }
 
 #[test]

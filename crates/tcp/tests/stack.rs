@@ -218,6 +218,33 @@ fn time_wait_answers_a_repeated_fin_and_lets_a_new_connection_in() {
 }
 
 #[test]
+fn time_wait_has_time_stamps_only_if_the_connection_had() {
+    for stamps in [true, false] {
+        let settings = |secret| {
+            let base = settings(4, secret);
+            Settings { config: Config { stamps, ..base.config }, ..base }
+        };
+        let (client, server) = (Stack::new(&settings(1)), Stack::new(&settings(2)));
+        let mut pair = Pair { client, server, now: Instant(1_000 * MS) };
+        pair.server.listen(server_end(), 4).expect("a listener");
+        let id = pair.open();
+        pair.talk(3);
+        let (server_id, ..) = events(&mut pair.server)[0];
+        pair.server.close(server_id, pair.now).expect("open");
+        pair.talk(2);
+        pair.client.close(id, pair.now).expect("open");
+        let fin = packets(&mut pair.client, pair.now);
+        give(&mut pair.server, &fin, pair.now);
+        packets(&mut pair.server, pair.now);
+        give(&mut pair.server, &fin, pair.now);
+        let answer = packets(&mut pair.server, pair.now);
+        let [answer] = &answer[..] else { panic!("{} answers", answer.len()) };
+        let segment = parse(&answer.bytes).expect("a segment");
+        assert_eq!((segment.flags, segment.options.stamps.is_some()), (Flags::ACK, stamps));
+    }
+}
+
+#[test]
 fn ends_of_two_families_and_a_full_table_are_refused() {
     let mut pair = Pair::new(2);
     let local: SocketAddr = "[::1]:0".parse().expect("an address");

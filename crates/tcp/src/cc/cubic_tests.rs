@@ -129,3 +129,29 @@ fn a_long_epoch_outlasts_the_clock() {
     }
     assert!(control.cwnd() <= crate::limits::CWND_MAX);
 }
+
+// What is left of an acknowledgment counts towards the next segment: else stretch ACKs would make the window grow more slowly.
+#[test]
+fn the_estimate_counts_every_byte_that_is_acknowledged() {
+    let mut control = cubic(100_000, 100_000);
+    for _ in 0..8 {
+        control.grow_estimate(&growth(Tick(0), 75_000));
+    }
+    assert_eq!(control.w_est, 6 * MSS, "a segment for each window: 8 * 75,000 / 100,000");
+}
+
+#[test]
+fn the_window_grows_alike_by_few_large_acknowledgments_and_many_small_ones() {
+    let grown = |bytes: u32| {
+        let mut control = cubic(1_000_000, 1_000_000);
+        control.on_loss(&Cut { used: 1_000_000, mss: MSS });
+        control.on_ack(&growth(Tick(0), bytes));
+        let later = Tick(ticks(5_000_000_000));
+        for _ in 0..200_000 / bytes {
+            control.on_ack(&growth(later, bytes));
+        }
+        control.cwnd() - 700_000
+    };
+    let (large, small) = (grown(2000), grown(100));
+    assert!(small > 30 * MSS && large.abs_diff(small) <= 2 * MSS, "{large} and {small}");
+}

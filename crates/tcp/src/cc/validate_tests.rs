@@ -72,3 +72,12 @@ fn a_window_that_is_not_used_is_halved_every_five_minutes() {
     assert_eq!(windows, [40_000, 40_000, 20_000, 10_000, 10_000]);
     assert_eq!(control.ssthresh(), 60_000, "slow start up to what was good once");
 }
+
+#[test]
+fn a_sample_takes_a_round_trip_and_no_more() {
+    let mut validate = Validate::new(Seq(0), at_ms(0));
+    validate.acked(Seq(0), Seq(1000), 10_000, SRTT, Tick(at_ms(0).0 + SRTT - 1));
+    assert_eq!(validate.pipe_ack(), None);
+    validate.acked(Seq(1000), Seq(3000), 10_000, SRTT, Tick(at_ms(0).0 + SRTT));
+    assert_eq!(validate.pipe_ack(), Some(3000));
+}

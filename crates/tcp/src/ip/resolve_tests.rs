@@ -274,3 +274,16 @@ fn the_neighbour_of_the_last_segment_is_not_taken_for_another_one() {
     assert_eq!(to(&send(&mut interface, &flow(ips[8]), 1, at_s(14)).1), OTHER_MAC);
     assert_eq!(interface.counters().table_full, 1);
 }
+
+#[test]
+fn who_tells_without_being_asked_is_asked_whether_it_is_true() {
+    let mut interface = interface();
+    send(&mut interface, &flow(THEIR_V6), 1, START);
+    assert_eq!(sent(&mut interface).len(), 1);
+    // To us alone, but no answer (RFC 4861 section 7.2.5: STALE).
+    let _ = interface.input(&advertisement(THEIR_MAC, THEIR_V6, OUR_V6, OVERRIDE), START);
+    assert_eq!(sent(&mut interface).len(), 1, "what has waited");
+    interface.protocol(at_s(6));
+    let [probe] = &sent(&mut interface)[..] else { panic!("one question") };
+    assert_eq!(asked_v6(probe), (THEIR_MAC, OUR_V6, THEIR_V6, THEIR_V6));
+}

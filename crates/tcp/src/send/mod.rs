@@ -337,7 +337,7 @@ impl Store {
         fill: &mut dyn FnMut(usize, &mut [u8]),
     ) -> usize {
         let mut done = 0;
-        while done < most {
+        loop {
             done += self.extend_tail(queue, most - done, &mut |room| fill(done, room));
             if done == most {
                 break;

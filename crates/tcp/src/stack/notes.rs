@@ -181,8 +181,13 @@ impl Stack {
             if new.ack.before(old.ack) {
                 return false;
             }
-            let Some(sacks) = join(&new.sacks, &old.sacks, new.ack) else { return false };
-            *old = Ack { sacks, ..*new };
+            // As a rule there are none, and nothing has to be put together.
+            if old.sacks.blocks().is_empty() {
+                *old = *new;
+            } else {
+                let Some(sacks) = join(&new.sacks, &old.sacks, new.ack) else { return false };
+                *old = Ack { sacks, ..*new };
+            }
             self.shared.counters.acks_merged += 1;
             return true;
         }

@@ -172,3 +172,43 @@ fn an_echo_is_read_without_the_offset_of_our_clock() {
     let read = rig.connection.stamps_in(&segment).expect("there are some");
     assert_eq!((read.value, read.echo), (7_001, 42));
 }
+
+#[test]
+fn that_data_moves_is_known_until_something_else_is_heard() {
+    let mut rig = Rig::established();
+    rig.write(b"abc");
+    rig.sent();
+    rig.arrives(&rig.segment(Flags::ACK));
+    let later = rig.now.plus_ns(30 * MS);
+    let moved_ns = rig.connection.moved_ns(later);
+    assert!((29 * MS..=31 * MS).contains(&moved_ns), "{moved_ns}");
+    // The same once more: whatever it was, it acknowledges nothing new.
+    rig.arrives(&rig.segment(Flags::ACK));
+    assert_eq!(rig.connection.moved_ns(later), Out::NEVER);
+}
+
+#[test]
+fn nothing_is_unacknowledged_once_the_connection_is_closed() {
+    let mut rig = Rig::established();
+    rig.write(b"abcdef");
+    rig.sent();
+    rig.write(b"ghi");
+    assert_eq!(rig.connection.unacked_bytes(), 9);
+    rig.arrives(&rig.segment(Flags::RST));
+    assert_eq!((rig.state(), rig.connection.unacked_bytes()), (State::Closed, 0));
+}
+
+#[test]
+fn blocks_of_sack_go_with_data_that_leaves_room_for_them() {
+    // Two blocks take 20 bytes of options.
+    for (bytes, blocks) in [(1440, 2), (1441, 0), (1460, 0)] {
+        let mut rig = Rig::established();
+        for gap in [10, 30] {
+            rig.arrives(&with(rig.segment(Flags::ACK).at(IRS + 1 + gap), b"abc"));
+        }
+        rig.sent();
+        rig.write(&vec![1; bytes]);
+        let sent = rig.sent();
+        assert_eq!((sent[0].payload.len(), sent[0].head.options.sacks.blocks().len()), (bytes, blocks));
+    }
+}

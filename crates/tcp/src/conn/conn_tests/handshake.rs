@@ -278,3 +278,15 @@ fn a_simultaneous_open_answers_with_what_both_sides_offer() {
         assert!(rig.config.scale() > 0);
     }
 }
+
+#[test]
+fn a_simultaneous_open_agrees_on_ecn() {
+    let setup = Flags::SYN.with(Flags::ECE).with(Flags::CWR);
+    for (ecn, flags) in [(true, setup), (true, Flags::SYN), (false, setup)] {
+        let mut rig = Rig::syn_sent(Config { ecn, ..plain_config() });
+        assert_eq!(rig.arrives(&rig.segment(flags)), None);
+        let answer = Flags::SYN.with(Flags::ACK);
+        let answer = if ecn && flags == setup { answer.with(Flags::ECE) } else { answer };
+        assert!(rig.sent()[0].is(answer), "{ecn} {flags:?}");
+    }
+}
