@@ -191,6 +191,12 @@ fn discovery_that_breaks_its_rules_is_refused() {
         assert_eq!(sent(&mut interface).len(), 1);
         assert_eq!(to(&send(&mut interface, &flow(THEIR_V6), 1, START).1), THEIR_MAC);
     }
+    // Another option of the same length is no address: who asks is answered, and has to be asked for his.
+    let frame = discovery((THEIR_V6, OUR_V6), macs, [135, 0, 0], OUR_V6, &[14, 1, 2, 0, 0, 0, 0, 9]);
+    let mut other = interface();
+    assert!(matches!(other.input(&frame, START), Incoming::Done));
+    assert_eq!(sent(&mut other).len(), 1);
+    assert_eq!(send(&mut other, &flow(THEIR_V6), 1, START).0, Outgoing::Waiting);
     // Each bit behind the IP header is covered by the checksum.
     for bit in 54 * 8..good.len() * 8 {
         let mut frame = good.clone();
@@ -237,5 +243,6 @@ fn answers_beyond_the_room_are_dropped_and_counted() {
     while interface.output(&mut |_| takes()) > 0 {}
     assert_eq!(interface.counters().solicited, limit as u64);
     assert_eq!(interface.counters().own_dropped, 1000 - limit as u64);
+    assert_eq!(interface.counters().too_long, 0);
     assert_eq!(interface.next_due(START), None);
 }

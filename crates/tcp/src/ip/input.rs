@@ -8,7 +8,7 @@ use millrace_core::wire::frame::layout::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, TCP};
 
 use super::addresses::key_of;
 use super::icmp::{self, ICMP_V4, ICMP_V6, Message, NoQuote, Quoted};
-use super::link::{ETHERTYPE_ARP, Frame, NoFrame, Station};
+use super::link::{ETHERTYPE_ARP, Frame, NoFrame};
 use super::v4::{self, Unfit};
 use super::{Incoming, Interface, v6};
 use crate::stack::{Arrived, IcmpError, IcmpKind};
@@ -99,7 +99,7 @@ impl Interface {
             return Err(Fate::Martian);
         }
         // A packet for one host that was broadcast on the link (RFC 1122 section 3.3.6), or that a device without a filter has let in.
-        if frame.to != Station::Own {
+        if !frame.is_to_us {
             return Err(Fate::Misdirected);
         }
         if packet.is_fragment() {
@@ -188,7 +188,7 @@ impl Interface {
         if self.addresses.is_martian(packet.source_key(), IpAddr::V6(source)) {
             return Err(Fate::Martian);
         }
-        if frame.to != Station::Own {
+        if !frame.is_to_us {
             return Err(Fate::Misdirected);
         }
         match upper.protocol {

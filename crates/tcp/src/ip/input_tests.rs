@@ -32,9 +32,9 @@ fn segment<'f>(interface: &mut Interface, frame: &'f [u8]) -> Arrived<'f> {
 fn a_segment_over_ipv4_is_found_whatever_is_around_it() {
     let plain = segment_v4(FAR_V4, OUR_V4, b"odd");
     let tcp = plain[34..].to_vec();
-    // No operation, Record Route with room for one address, end of the list, padding.
+    // No operation, Record Route with room for one address, one of two bytes that nobody knows, end of the list, padding.
     let mut options = ipv4(FAR_V4, OUR_V4);
-    options.options = [1, 7, 7, 4, 0, 0, 0, 0, 0, 0, 0, 0][..].try_into().unwrap();
+    options.options = [1, 7, 7, 4, 0, 0, 0, 0, 30, 2, 0, 0][..].try_into().unwrap();
     let with_options = segment_behind(IpHeaders::Ipv4(options, Default::default()), b"odd");
     let padded = [&plain[..], &[0; 9]].concat();
     let no_hops_left = changed(plain.clone(), |ip| ip[8] = 0);

@@ -17,21 +17,11 @@ pub(super) const LINK_BYTES: usize = ETHERNET_HEADER_BYTES + VLAN_TAG_BYTES;
 /// The VLAN identifier in a tag; the bits above are the priority.
 const VLAN_ID: u16 = 0x0fff;
 
-/// To whom a frame was sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Station {
-    /// To this one, or there is no link header that could say otherwise.
-    Own,
-    /// To a group, broadcast among them.
-    Group,
-    /// To another one.
-    Other,
-}
-
 /// What a link header says.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame<'f> {
-    pub(super) to: Station,
+    /// Sent to this station alone, or there is no link header that could say otherwise.
+    pub(super) is_to_us: bool,
     pub(super) source: Mac,
     pub(super) ethertype: [u8; 2],
     pub(super) bytes: &'f [u8],
@@ -107,7 +97,7 @@ impl LinkTemplate {
                 6 => ETHERTYPE_IPV6,
                 _ => return Err(NoFrame::Elsewhere),
             };
-            return Ok(Frame { to: Station::Own, source: [0; 6], ethertype, bytes: frame });
+            return Ok(Frame { is_to_us: true, source: [0; 6], ethertype, bytes: frame });
         }
         let (header, mut bytes) = frame.split_first_chunk::<ETHERNET_HEADER_BYTES>().ok_or(NoFrame::Short)?;
         let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, high, low] = *header;
@@ -122,11 +112,7 @@ impl LinkTemplate {
         if vlan.unwrap_or(0) != self.vlan.unwrap_or(0) {
             return Err(NoFrame::Elsewhere);
         }
-        let to = match [d0, d1, d2, d3, d4, d5] {
-            own if own == self.mac => Station::Own,
-            [first, ..] if first & 1 == 1 => Station::Group,
-            _ => Station::Other,
-        };
-        Ok(Frame { to, source: [s0, s1, s2, s3, s4, s5], ethertype, bytes })
+        let is_to_us = [d0, d1, d2, d3, d4, d5] == self.mac;
+        Ok(Frame { is_to_us, source: [s0, s1, s2, s3, s4, s5], ethertype, bytes })
     }
 }

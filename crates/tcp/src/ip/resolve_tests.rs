@@ -6,6 +6,7 @@ use smoltcp::wire::{Icmpv6Packet, Icmpv6Repr, IpAddress, Ipv6Packet, NdiscRepr};
 
 use super::super::rig::*;
 use super::*;
+use crate::send::Payload;
 
 /// What a frame of ours asks for by ARP: to whom the frame goes, from which address, for which.
 fn asked_v4(frame: &[u8]) -> (Mac, Ipv4Addr, Ipv4Addr) {
@@ -73,6 +74,7 @@ fn a_segment_waits_until_its_neighbour_is_found() {
     }
     let c = interface.counters();
     assert_eq!((c.segments_waiting, c.segments_unresolved, c.segments_out, c.resolved), (8, 4, 8, 4));
+    assert_eq!((c.solicits_out, c.own_dropped, c.too_long), (4, 0, 0));
     assert_eq!(interface.frames.free(), OWN_FRAMES);
 }
 
@@ -286,4 +288,19 @@ fn who_tells_without_being_asked_is_asked_whether_it_is_true() {
     interface.protocol(at_s(6));
     let [probe] = &sent(&mut interface)[..] else { panic!("one question") };
     assert_eq!(asked_v6(probe), (THEIR_MAC, OUR_V6, THEIR_V6, THEIR_V6));
+}
+
+#[test]
+fn what_waits_is_the_whole_segment_in_all_its_pieces() {
+    let mut interface = interface();
+    let flow = flow(THEIR_V4);
+    let out = Out { payload: Payload::of(&[b"one, ", b"two"]), ..out(&flow, &[0x50; 20]) };
+    let mut frame = [0; 2000];
+    assert_eq!(interface.frame(&out, START, &mut frame), Outgoing::Waiting);
+    sent(&mut interface);
+    learn(&mut interface, THEIR_MAC, THEIR_V4.into(), START);
+    let [waited] = &sent(&mut interface)[..] else { panic!("the segment") };
+    assert_eq!((waited.len(), &waited[54..]), (62, &b"one, two"[..]));
+    let Outgoing::Written(bytes) = interface.frame(&out, START, &mut frame) else { panic!("it is known") };
+    assert_eq!(&frame[..bytes], &waited[..]);
 }

@@ -50,6 +50,16 @@ pub struct ClusterSize {
     pub page_bytes: u32,
 }
 
+impl ClusterSize {
+    /// Where a cluster begins behind what there is up to `end`, and its length: at a multiple of it.
+    fn place_behind(self, end: &mut usize) -> (usize, u32) {
+        let bytes = down_to_power_of_two(self.bytes.max(MIN_PAGE_BYTES));
+        let address = end.next_multiple_of(bytes as usize);
+        *end = address + bytes as usize;
+        (address, bytes)
+    }
+}
+
 /// What is known of a page in use.
 #[derive(Clone, Copy, Debug)]
 pub struct Page {
@@ -109,9 +119,7 @@ impl Pages {
     pub fn new(sizes: &[ClusterSize]) -> Self {
         let mut end = 0;
         let cluster = |size: &ClusterSize| {
-            let bytes = down_to_power_of_two(size.bytes.max(MIN_PAGE_BYTES));
-            let address = usize::next_multiple_of(end, bytes as usize);
-            end = address + bytes as usize;
+            let (address, bytes) = size.place_behind(&mut end);
             let pages = vec![Page::FREE; (bytes / MIN_PAGE_BYTES) as usize].into();
             let mut cluster = Cluster {
                 address,
@@ -142,14 +150,16 @@ impl Pages {
         &mut self.reports
     }
 
-    /// Bytes of clusters of these sizes.
+    /// Bytes that clusters of these sizes take, what lies between them too.
     pub fn bytes_of(sizes: &[ClusterSize]) -> usize {
-        let cluster = |size: &ClusterSize| {
-            let bytes = down_to_power_of_two(size.bytes.max(MIN_PAGE_BYTES));
-            (bytes + bytes / MIN_PAGE_BYTES * size_of::<Page>() as u32) as usize
+        let mut end = 0;
+        let pages = |size: &ClusterSize| {
+            let (_, bytes) = size.place_behind(&mut end);
+            (bytes / MIN_PAGE_BYTES) as usize * size_of::<Page>()
         };
+        let pages: usize = sizes.iter().take(CLUSTERS).map(pages).sum();
         let early = sizes.get(EARLY).map_or(0, |size| size.bytes / size.page_bytes.max(MIN_PAGE_BYTES));
-        sizes.iter().take(CLUSTERS).map(cluster).sum::<usize>() + Reports::bytes(early.max(MIN_REPORTS))
+        end + pages + Reports::bytes(early.max(MIN_REPORTS))
     }
 
     /// Changes the size of a cluster's pages. False, and nothing changes, while one of them is in use or when there is no such cluster.

@@ -109,3 +109,27 @@ fn the_size_of_pages_changes_with_the_mask_while_none_is_in_use() {
     let large = Pages::new(&[sizes(1 << 20, 1 << 20)]);
     assert_eq!(large.page_bytes(0), MAX_PAGE_BYTES);
 }
+
+#[test]
+fn what_clusters_take_is_known_beforehand() {
+    // The second one leaves a gap in front of it.
+    let sizes = [sizes(2048, 512), sizes(8192, 2048), sizes(5000, 1024)];
+    let pages = Pages::new(&sizes);
+    let tables: usize = pages.clusters.iter().map(|cluster| size_of_val(&*cluster.pages)).sum();
+    let early = pages.clusters[EARLY].mask + 1;
+    let bytes = pages.memory.len() + tables + Reports::bytes(early.max(MIN_REPORTS));
+    assert_eq!(Pages::bytes_of(&sizes), bytes);
+    assert_eq!(pages.memory.len(), 8192 + 8192 + 4096);
+}
+
+#[test]
+fn groups_have_their_shares_of_clusters_that_are_empty() {
+    let mut pages = Pages::new(&[sizes(8192, 1024), sizes(8192, 1024)]);
+    let used = taken(&mut pages, 0);
+    pages.share_out(2);
+    // Half of eight pages are divided: two for each group, and four for whoever asks first.
+    let mut take = |cluster| (0..8).filter(|_| pages.take_for(0, cluster, Seq(0)).is_some()).count();
+    assert_eq!((take(0), take(1)), (7, 6), "the first one was in use");
+    assert!(pages.take_for(1, 1, Seq(0)).is_some());
+    pages.release(used);
+}

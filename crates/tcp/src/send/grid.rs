@@ -186,6 +186,16 @@ impl<'a> Payload<'a> {
     pub fn slices(&self) -> &[&'a [u8]] {
         &self.slices[..usize::from(self.count)]
     }
+
+    /// These bytes, with their sum.
+    #[cfg(test)]
+    pub(crate) fn of(pieces: &[&'a [u8]]) -> Self {
+        let mut slices = [&[][..]; MAX_PIECES];
+        slices[..pieces.len()].copy_from_slice(pieces);
+        let bytes = pieces.concat();
+        let sum = millrace_core::wire::checksum::sum16(&bytes);
+        Self { slices, count: pieces.len() as u8, sum, bytes: bytes.len() as u32 }
+    }
 }
 
 impl Store {
