@@ -315,6 +315,38 @@ fn acknowledgments_that_stand_in_line_are_all_processed_in_their_turn() {
     assert!(ids.iter().all(|&id| pair.client.unacked_bytes(id) == 0));
 }
 
+#[test]
+fn acknowledgments_that_are_merged_report_the_blocks_of_all() {
+    let in_flight = |defers_acks| {
+        let client = Stack::new(&Settings { defers_acks, ..settings(4, 1) });
+        let mut pair = Pair { client, server: Stack::new(&settings(4, 2)), now: Instant(1_000 * MS) };
+        pair.server.listen(server_end(), 4).expect("a listener");
+        let id = pair.open();
+        pair.talk(3);
+        pair.client.write(id, &[7; 10 * 1448], pair.now).expect("room");
+        let out = packets(&mut pair.client, pair.now);
+        assert_eq!(out.len(), 10);
+        // Every second one arrives. An option with time stamps has room for three blocks, the newest: the first is in the first ACK alone.
+        let mut acks = Vec::new();
+        for packet in out.iter().skip(1).step_by(2).take(4) {
+            give(&mut pair.server, std::slice::from_ref(packet), pair.now);
+            acks.extend(packets(&mut pair.server, pair.now));
+        }
+        let blocks = |packet: &Packet| parse(&packet.bytes).expect("a segment").options.sacks.blocks().len();
+        assert_eq!(acks.iter().map(blocks).collect::<Vec<_>>(), [1, 2, 3, 3]);
+        pair.now = pair.now.plus_ns(20 * MS);
+        give(&mut pair.client, &acks, pair.now);
+        if defers_acks {
+            pair.client.output(pair.now, &mut |_| panic!("nothing is ready before they are processed"));
+        }
+        assert_eq!(pair.client.counters().acks_merged, if defers_acks { 3 } else { 0 });
+        pair.client.info(id.number(), pair.now).expect("a connection").1.in_flight_bytes
+    };
+    let (merged, at_once) = (in_flight(true), in_flight(false));
+    assert_eq!(merged, at_once);
+    assert!(merged <= 6 * 1448, "{merged}");
+}
+
 /// A segment with these flags between these ends, as it comes from outside.
 fn from_outside(source: &str, destination: &str, flags: Flags) -> Packet {
     with_payload(source, destination, Head { flags, window: 1_000, ..Head::default() }, b"")

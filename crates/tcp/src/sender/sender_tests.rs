@@ -228,6 +228,38 @@ fn without_sack_two_duplicates_send_new_segments_and_the_third_the_lost_one() {
 }
 
 #[test]
+fn without_sack_each_duplicate_in_recovery_makes_room() {
+    let mut rig = Rig::in_flight(&Setup { has_sack: false, ..setup() }, 10);
+    rig.limit = 40;
+    rig.wait_ms(100);
+    for _ in 0..4 {
+        rig.ack(1, &[]);
+        rig.pump();
+    }
+    assert!(rig.sender.is_recovering());
+    let mut more = || {
+        rig.ack(1, &[]);
+        rig.pump().len()
+    };
+    let sent: usize = (0..6).map(|_| more()).sum();
+    assert!((2..=4).contains(&sent), "{sent} for six that have left: half as many");
+}
+
+#[test]
+fn without_sack_duplicates_are_counted_anew_behind_progress() {
+    let mut rig = Rig::in_flight(&Setup { has_sack: false, ..setup() }, 10);
+    rig.wait_ms(100);
+    // Two of each: segments that arrived in another order.
+    for ack in 1..5 {
+        for _ in 0..3 {
+            rig.ack(ack, &[]);
+            assert_eq!(rig.pump(), []);
+        }
+    }
+    assert!(!rig.sender.is_recovering());
+}
+
+#[test]
 fn a_segment_with_data_or_another_window_is_no_duplicate() {
     let mut rig = Rig::in_flight(&setup(), 10);
     rig.wait_ms(100);

@@ -212,3 +212,16 @@ fn blocks_of_sack_go_with_data_that_leaves_room_for_them() {
         assert_eq!((sent[0].payload.len(), sent[0].head.options.sacks.blocks().len()), (bytes, blocks));
     }
 }
+
+#[test]
+fn data_that_acknowledges_nothing_new_is_no_duplicate_acknowledgment() {
+    // Without SACK three of those would mean a loss (RFC 5681 section 2 (b)).
+    let mut rig = Rig::established_with(Config { sack: false, ..plain_config() });
+    rig.write(&[1; 5 * 1460]);
+    rig.sent();
+    for _ in 0..5 {
+        rig.arrives(&with(rig.segment(Flags::ACK).acks(ISS + 1), b"abc"));
+        assert!(rig.sent().iter().all(|sent| sent.payload.is_empty()));
+    }
+    assert!(!rig.connection.sender().is_recovering());
+}

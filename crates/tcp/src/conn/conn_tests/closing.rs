@@ -154,3 +154,15 @@ fn data_for_an_application_that_has_let_go_is_reset() {
         assert_eq!(rig.state(), State::Closed);
     }
 }
+
+#[test]
+fn data_that_nobody_will_read_is_refused_and_a_fin_is_taken() {
+    for payload in [&b""[..], b"abc"] {
+        let mut rig = Rig::new(State::FinWait2);
+        rig.connection.marks.insert(Marks::ORPHAN);
+        let reset = rig.arrives(&with(rig.segment(Flags::FIN.with(Flags::ACK)), payload));
+        let is_refused = !payload.is_empty();
+        assert_eq!(reset.is_some_and(|head| head.flags.has(Flags::RST)), is_refused);
+        assert_eq!(rig.state(), if is_refused { State::Closed } else { State::TimeWait });
+    }
+}
