@@ -161,6 +161,10 @@ fn when_all_streams_are_in_use_it_says_so_and_the_connection_goes_on() {
     assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
     assert!(header(&head, "Retry-After").is_some(), "{head}");
     assert!(String::from_utf8_lossy(&body).contains("in use"), "{}", String::from_utf8_lossy(&body));
+    let status = status(address);
+    assert_eq!(status["room"][0], serde_json::json!({ "what": "streams", "used": 1, "of": 1 }));
+    let why = status["refusals"][0]["what"].as_str().expect("a refusal");
+    assert!(why.starts_with("film for 127.0.0.1:") && why.ends_with("all 1 streams are in use"), "{why}");
     drop(first);
     let end = Instant::now() + TIMEOUT;
     loop {
@@ -172,6 +176,41 @@ fn when_all_streams_are_in_use_it_says_so_and_the_connection_goes_on() {
         assert!(Instant::now() < end, "{head}");
         std::thread::sleep(Duration::from_millis(50));
     }
+    assert!(server.interrupt());
+}
+
+/// What operators are told.
+fn status(address: SocketAddr) -> Value {
+    let (head, body) = get(&mut connect(address), "/api/v1/status", "");
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    serde_json::from_slice(&body).expect("JSON")
+}
+
+#[test]
+fn operators_see_who_is_watching_by_rtsp() {
+    let dir = tempfile::tempdir().unwrap();
+    Film::new(TS_PACKETS, 12).add(&Volume::open_or_create(dir.path()).unwrap(), "film");
+    let (mut server, address) = site(dir.path(), &["--max-rate", "1Gb/s"]);
+    let before = status(address);
+    assert_eq!((&before["sessions"], &before["streams"]), (&serde_json::json!([]), &0.into()));
+    let url = server.title("film");
+    let rtsp: SocketAddr = url["rtsp://".len()..].split('/').next().unwrap().parse().expect("an address");
+    let mut viewer = connect(rtsp);
+    let transport = "Transport: RTP/AVP/TCP;unicast;interleaved=0-1";
+    write!(viewer, "SETUP {url} RTSP/1.0\r\nCSeq: 1\r\n{transport}\r\n\r\n").unwrap();
+    let head = read_head(&mut viewer);
+    assert!(head.starts_with("RTSP/1.0 200 "), "{head}");
+    let after = status(address);
+    let session = &after["sessions"][0];
+    assert_eq!((&session["title"], &session["transport"]), (&"film".into(), &"TCP".into()));
+    assert_eq!(session["peer"], viewer.local_addr().unwrap().to_string());
+    assert_eq!((&session["is_playing"], &session["lost"]), (&false.into(), &Value::Null));
+    assert!(session["bits_per_s"].as_u64() > Some(1_000_000), "{session}");
+    assert_eq!(
+        after["room"][1],
+        serde_json::json!({ "what": "bits a second", "used": 0, "of": 1_000_000_000 })
+    );
+    drop(viewer);
     assert!(server.interrupt());
 }
 

@@ -70,7 +70,7 @@ fn of(site: &dyn Site, title: TitleInfo) -> Title {
     }
 }
 
-fn json<T: Serialize>(value: &T) -> Answer {
+pub(crate) fn json<T: Serialize>(value: &T) -> Answer {
     match serde_json::to_vec(value) {
         Ok(mut text) => {
             text.push(b'\n');

@@ -20,7 +20,7 @@
 //! | `request`, `answer`, `conditions`, `range`, `date` | a request and its response, whatever the protocol |
 //! | `file` | a title as a file |
 //! | `hls` | a title as segments and playlists |
-//! | `page`, `api`, `metrics` | what people and other programs see of it |
+//! | `page`, `api`, `status`, `metrics` | what people and other programs see of it |
 //! | `totals` | what is counted |
 #![forbid(unsafe_code)]
 
@@ -39,6 +39,7 @@ mod request;
 mod route;
 mod shared;
 pub mod site;
+pub mod status;
 mod totals;
 
 use std::io;
@@ -56,6 +57,7 @@ use tokio::sync::{mpsc, watch};
 pub use self::page::HAS_HLS_JS;
 use self::shared::Shared;
 pub use self::site::{Delivery, Order, OrderSocket, Refused, Site, SiteError};
+pub use self::status::Status;
 pub use self::totals::{Totals, WebCounters};
 
 /// What responses say of the program.

@@ -25,6 +25,8 @@ pub(crate) enum Kind {
     ApiTitles,
     /// One title, as JSON.
     ApiTitle,
+    /// Who is watching, and how full the server is.
+    ApiStatus,
     /// All counters.
     Metrics,
     /// Whether the program runs.
@@ -58,6 +60,7 @@ pub(crate) const ROUTES: &[Route] = &[
     own("/hls.js", Kind::Player),
     Route { is_shared: true, ..own("/api/v1/titles", Kind::ApiTitles) },
     Route { is_shared: true, ..own("/api/v1/titles/{name}", Kind::ApiTitle) },
+    own("/api/v1/status", Kind::ApiStatus),
     own("/metrics", Kind::Metrics),
     own("/healthz", Kind::Live),
     own("/readyz", Kind::Ready),

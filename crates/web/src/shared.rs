@@ -14,7 +14,7 @@ use crate::request::{Method, Request};
 use crate::route::{self, Found, Kind};
 use crate::site::{Delivery, Order, OrderSocket, Refused, Site, SiteError};
 use crate::totals::Totals;
-use crate::{WebLimits, api, file, metrics, page};
+use crate::{WebLimits, api, file, metrics, page, status};
 
 /// What every connection shares.
 pub(crate) struct Shared {
@@ -129,6 +129,8 @@ impl Shared {
             Kind::Icon => return page::icon(),
             Kind::Player => return page::player(request),
             Kind::ApiTitles => return api::titles(site),
+            Kind::ApiStatus if peer.ip().to_canonical().is_loopback() => return self.status().await,
+            Kind::ApiStatus => return Answer::error(403, "who is watching is told on this machine only"),
             Kind::Metrics if self.metrics_for_all || peer.ip().to_canonical().is_loopback() => {
                 return metrics::answer(site);
             }
@@ -150,6 +152,13 @@ impl Shared {
             Kind::Media => hls::media_playlist(self, request, title).await,
             Kind::Segment => hls::segment(self, request, title, &found.version, found.number).await,
             _ => api::title(site, title),
+        }
+    }
+
+    async fn status(self: &Arc<Self>) -> Answer {
+        match self.reading(|shared| shared.site.status()).await {
+            Ok(status) => status::answer(&*self.site, status),
+            Err(error) => Answer::error(503, &error.to_string()),
         }
     }
 

@@ -10,6 +10,8 @@ use millrace_store::index::TitleIndex;
 use millrace_store::volume::TitleInfo;
 use tokio::sync::oneshot;
 
+use crate::status::Status;
+
 /// The server, as the web side sees it. Called from the web side's threads.
 pub trait Site: Send + Sync + 'static {
     /// All titles that can be asked for, by name, without those that were made of others. From memory.
@@ -37,6 +39,12 @@ pub trait Site: Send + Sync + 'static {
     /// Has an engine send bytes of a title, at the title's pace, counted by admission as any viewer. Returns at once; `order.done` is told
     /// what became of it.
     fn send(&self, order: Order);
+
+    /// How the server is. May wait, a second at most: call it where waiting is allowed.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    fn status(&self) -> Result<Status, SiteError>;
 
     /// All counters of the server, one after the other.
     fn counters(&self, visit: &mut dyn FnMut(Sample<'_>));

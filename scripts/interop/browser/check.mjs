@@ -186,6 +186,7 @@ async function look(page) {
       const contrast = (Math.max(text, back) + 0.05) / (Math.min(text, back) + 0.05);
       return { isDark: back < text, contrast, overhang: document.scrollingElement.scrollWidth - innerWidth };
     });
+    check(await page.locator('#server summary').isVisible(), 'the page does not show how its server is');
     check(found.overhang <= 0, `a window of ${size.width} scrolls sideways by ${found.overhang}`);
     check(found.isDark === (scheme === 'dark') && found.contrast >= 7, `${scheme}: ${JSON.stringify(found)}`);
     if (pictures) await page.screenshot({ path: join(pictures, `${name}.png`), fullPage: size === NARROW });
@@ -237,6 +238,31 @@ async function checkLevels(page) {
   }
 }
 
+// What the page shows of a server with trouble, as text; and that it does not ask again once it is told that this is not for it.
+async function checkStatus(page) {
+  const session = { session: 's', title: '<b>film</b>', peer: '192.0.2.1:5000', transport: 'UDP', is_playing: true, position_s: 61, age_s: 70, bits_per_s: 8e6, lost: 0.25 };
+  const status = {
+    streams: 3, sent_bytes: 0, packets: 0, late_packets: 0, late_max_s: 0.012, sessions: [session], sessions_left_out: 4,
+    room: [{ what: 'streams', used: 3, of: 100 }, { what: 'places in the cache', used: 9, of: 10 }],
+    refusals: [{ at_unix_s: 0, what: 'film for 192.0.2.9:1: all 3 streams are in use', more: 2 }],
+    members: [{ member: 0, place: '/disk0', trouble: null }, { member: 1, place: '/disk1', trouble: 'member 1 is gone; run: millrace repair' }],
+  };
+  let asked = 0;
+  await page.route('**/api/v1/status', (route) => {
+    asked += 1;
+    const refused = { status: 403, body: '{}' };
+    return route.fulfill(asked > 1 ? refused : { contentType: 'application/json', body: JSON.stringify(status) });
+  });
+  await page.goto(pageUrl);
+  await page.getByText(/3 streams .* fullest: 90 % of the places in the cache .* at most 12 ms .* 1 of 2 disks with trouble/).click();
+  for (const text of ['<b>film</b>', '192.0.2.1:5000 by UDP', '25.0 %', 'and 4 who came before', /all 3 streams are in use [(]and 2 more[)]/, /run: millrace repair/]) {
+    await page.locator('#server').getByText(text).waitFor();
+  }
+  await page.waitForResponse((response) => response.status() === 403);
+  figures.push('a server with trouble shown');
+  await page.close();
+}
+
 // What cannot be played, each on a page of its own. `prepare` spoils something, `says` is what the page has to say.
 async function checkTroubles(page, newPage) {
   await page.close();
@@ -266,6 +292,7 @@ async function checkTroubles(page, newPage) {
       await route.fulfill({ response, body: JSON.stringify(body) });
     })],
   ];
+  await checkStatus(await newPage());
   for (const [name, says, prepare] of cases) {
     const page = await newPage();
     await prepare(page);

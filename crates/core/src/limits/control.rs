@@ -73,6 +73,8 @@ pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 pub const KEEPALIVE_COUNT: u32 = 6;
 /// How long another thread waits for the control thread to say how things stand: it does so between two tasks, of milliseconds at most.
 pub const SNAPSHOT_WAIT: Duration = Duration::from_secs(1);
+/// Refusals that are kept for operators who look: more do not fit a screen, and the log has all.
+pub const MAX_REFUSALS_KEPT: usize = 20;
 
 // Admission.
 

@@ -94,6 +94,8 @@ pub const DEFAULT_HTTP_PORT: u16 = 8080;
 pub const HTTP_PORTS: u16 = 10;
 /// Indexes of titles that are kept for playlists: those that were asked for last. An hour of film has some 50 KB.
 pub const MAX_WEB_INDEXES: usize = 64;
+/// Sessions that `/api/v1/status` lists, the newest: some 40 KB of JSON, which the page asks for every few seconds.
+pub const MAX_SESSIONS_SHOWN: usize = 200;
 
 const _: () = {
     // The head of a response is below 2 KiB.

@@ -12,6 +12,7 @@
 //! No I/O and no clock: figures and the time are passed in.
 
 mod engine_load;
+mod in_use;
 mod shed;
 
 use std::fmt;
@@ -24,6 +25,7 @@ use millrace_core::time::Instant;
 use millrace_core::units::BitRate;
 
 pub use engine_load::{EngineFigures, EngineLoad};
+pub use in_use::InUse;
 pub use shed::Shedder;
 
 /// What a viewer needs, or several together.

@@ -9,7 +9,7 @@ use millrace_core::ids::ConnId;
 use millrace_core::limits::MAX_CONN_PENDING_BYTES;
 use millrace_core::limits::control::{EVENTS_PER_TURN, MAX_BACKLOG};
 use millrace_core::seam::Clock;
-use millrace_core::time::Instant;
+use millrace_core::time::{Instant, NS_PER_S};
 use millrace_offload::clock::MonotonicClock;
 use millrace_offload::command::{self, Command};
 use millrace_offload::toe;
@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 use super::counters::{Counters, Held};
 use super::log::ClientLog;
 use super::offload::OffloadCounters;
+use super::refusals::Refusals;
 use super::stream::ViewerStream;
 use super::titles::Titles;
 use super::{ControlSheets, EnginePort, Snapshot};
@@ -36,6 +37,7 @@ pub(super) struct Hub {
     titles: Titles,
     log: ClientLog,
     write_timeout_ns: u64,
+    refusals: Refusals,
     sheets: ControlSheets,
     /// The offload engine that carries connections.
     offload: Option<toe::Host>,
@@ -179,6 +181,7 @@ impl Hub {
             titles: Titles::default(),
             log: ClientLog::default(),
             write_timeout_ns,
+            refusals: Refusals::default(),
             sheets,
             offload: None,
             offload_cut: 0,
@@ -333,9 +336,11 @@ impl Hub {
 
     /// What has happened goes to all subscribers: one more is one more line here.
     fn publish_event(&mut self, event: &service::Event) {
+        let now = self.now();
         self.counters.count(event);
         self.titles.count(event);
-        self.log.write(self.now(), event);
+        self.refusals.note(|| (now.0 + millrace_offload::clock::wall_offset_ns()) / NS_PER_S, event);
+        self.log.write(now, event);
         self.tell_order(event);
     }
 
@@ -554,6 +559,8 @@ impl Hub {
             connections: service.connection_count(),
             streams: service.place_count(),
             reserved_rate: service.reserved_rate(),
+            in_use: service.in_use(),
+            turned_away: self.refusals.list(),
         }
     }
 }

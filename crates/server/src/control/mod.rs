@@ -38,6 +38,7 @@ mod hub;
 mod log;
 mod offload;
 mod orders;
+mod refusals;
 mod run;
 mod stream;
 mod titles;
@@ -56,8 +57,10 @@ use tokio::sync::mpsc;
 pub use counters::{Counters, Held};
 pub use engine_port::EnginePort;
 pub use offload::{Offload, OffloadSheets, OpenOffload};
+pub use refusals::TurnedAway;
 pub use titles::{TitleCounters, TitleSheets};
 
+use crate::admission::InUse;
 use crate::service::Library;
 use crate::session::{ServerConfig, SessionInfo, SystemEntropy};
 
@@ -140,6 +143,23 @@ pub struct Snapshot {
     pub streams: usize,
     /// Bits a second that admission has given away.
     pub reserved_rate: u64,
+    /// How much viewers use of what there is.
+    pub in_use: Vec<InUse>,
+    /// Who was turned away lately, the newest first.
+    pub turned_away: Vec<TurnedAway>,
+}
+
+/// Asks the control plane how things stand, from any thread.
+#[derive(Clone, Debug)]
+pub struct Asker(mpsc::UnboundedSender<Ask>);
+
+impl Asker {
+    /// How things stand now. Waits for the control thread, at most a second; `None` if it does not answer.
+    pub fn snapshot(&self) -> Option<Snapshot> {
+        let (answer, answered) = std::sync::mpsc::sync_channel(1);
+        self.0.send(Ask::Snapshot(answer)).ok()?;
+        answered.recv_timeout(SNAPSHOT_WAIT).ok()
+    }
 }
 
 /// How the control plane ended.
@@ -165,6 +185,7 @@ pub struct ControlSheets {
 }
 
 /// From the handle to the thread.
+#[derive(Debug)]
 enum Ask {
     Snapshot(std::sync::mpsc::SyncSender<Snapshot>),
     ShutDown(Duration),
@@ -287,9 +308,12 @@ impl ControlHandle {
 
     /// How things stand now. Waits for the control thread, at most a second; `None` if it does not answer.
     pub fn snapshot(&self) -> Option<Snapshot> {
-        let (answer, answered) = std::sync::mpsc::sync_channel(1);
-        self.asks.send(Ask::Snapshot(answer)).ok()?;
-        answered.recv_timeout(SNAPSHOT_WAIT).ok()
+        self.asker().snapshot()
+    }
+
+    /// What asks for it from another thread.
+    pub fn asker(&self) -> Asker {
+        Asker(self.asks.clone())
     }
 
     /// Whether the control thread has ended without being asked: it has panicked.

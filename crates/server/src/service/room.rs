@@ -20,7 +20,7 @@ use super::ports::Entry;
 use super::refusal::{FecRefusal, Refusal};
 use super::stream::{EndReason, Stream, StreamKey};
 use super::{Service, bucket};
-use crate::admission::Demand;
+use crate::admission::{Demand, InUse};
 
 /// The engine and the bit rate of a stream that can be admitted.
 #[derive(Clone, Copy, Debug)]
@@ -293,6 +293,14 @@ impl Service {
         for key in over {
             self.release_reservation(key);
         }
+    }
+
+    /// How much viewers use of what there is: the operator's limits, then what is measured.
+    pub fn in_use(&self) -> Vec<InUse> {
+        let streams = InUse::new("streams", self.reserved_streams() as u64, self.config.max_streams as u64);
+        let rate = self.config.max_rate.map(|max| InUse::new("bits a second", self.reserved_rate(), max.0));
+        let measured = self.admission.in_use(self.slots.iter().map(|slots| slots.reserved));
+        [streams].into_iter().chain(rate).chain(measured).collect()
     }
 
     /// Streams that play, or have paused only just now.

@@ -263,6 +263,11 @@ impl Stream {
         self.owner
     }
 
+    /// Bits a second that it needs while it plays.
+    pub fn rate(&self) -> u64 {
+        self.rate
+    }
+
     /// When it was admitted.
     pub fn started(&self) -> Instant {
         self.started

@@ -75,6 +75,8 @@ pub struct SessionInfo {
     pub state: State,
     /// Media time that is being sent, where it is known.
     pub position: Option<MediaTicks>,
+    /// Bits a second that it needs while it plays.
+    pub rate: u64,
     /// Nanoseconds since SETUP.
     pub age_ns: u64,
     /// What the viewer reported last.
@@ -164,6 +166,7 @@ impl Server {
                 path: stream.path(),
                 state: State::of(stream),
                 position: stream.position(now),
+                rate: stream.rate(),
                 age_ns: now.ns_since(stream.started()),
                 report: stream.report(),
             })

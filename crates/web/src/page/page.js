@@ -311,6 +311,67 @@ const KEYS = {
   f: (video) => (document.fullscreenElement ? document.exitFullscreen() : video.requestFullscreen()).catch(() => {}),
 };
 
+// --- the server ---
+
+const STATUS_EVERY_MS = 2000;
+// The last figures, and when they came: the bit rate is what has been sent since.
+let before = null;
+
+function list(id, lines, none) {
+  at(id).replaceChildren(...(lines.length ? lines : [none]).map((text) => element('li', text)));
+}
+
+const share = ({ used, of }) => (of ? used / of : 0);
+
+function showStatus(status) {
+  const now = performance.now();
+  const rate = before ? Math.max(0, status.sent_bytes - before.bytes) * 8000 / (now - before.at) : 0;
+  before = { bytes: status.sent_bytes, at: now };
+  const fullest = status.room.reduce((a, b) => (share(b) > share(a) ? b : a), { what: '', used: 0, of: 0 });
+  const percent = (room) => Math.round(100 * share(room)) + ' %';
+  const ill = status.members.filter((member) => member.trouble);
+  at('load').textContent = ['This server: ' + status.streams + (status.streams === 1 ? ' stream' : ' streams'), megabits(rate),
+    fullest.what && 'fullest: ' + percent(fullest) + ' of the ' + fullest.what,
+    'late at most ' + Math.round(status.late_max_s * 1000) + ' ms',
+    ill.length && ill.length + ' of ' + status.members.length + ' disks with trouble'].filter(Boolean).join(' · ');
+  at('room').replaceChildren(...status.room.map((room) => {
+    const item = element('li', room.used.toLocaleString('en') + ' of ' + room.of.toLocaleString('en') + ' ' + room.what + ' ');
+    const meter = element('meter', percent(room));
+    [meter.max, meter.high, meter.value] = [1, 0.9, Math.min(1, share(room))];
+    meter.setAttribute('aria-label', room.what);
+    item.append(meter);
+    return item;
+  }));
+  list('members', status.members.map(({ member, place, trouble }) => trouble || 'member ' + member + ' at ' + place + ' is well'), 'one store, without parity');
+  at('sessions').replaceChildren(...status.sessions.map((session) => {
+    const row = element('tr');
+    const at = session.position_s === null ? '' : seconds(session.position_s);
+    const lost = session.lost === null ? '' : (100 * session.lost).toFixed(1) + ' %';
+    [session.title, session.peer + ' by ' + session.transport, session.is_playing ? at : at + ' paused', megabits(session.bits_per_s), lost]
+      .forEach((text) => row.append(element('td', text)));
+    return row;
+  }));
+  at('more').textContent = status.sessions_left_out ? 'and ' + status.sessions_left_out + ' who came before'
+    : status.sessions.length ? '' : 'nobody';
+  list('refusals', status.refusals.map(({ at_unix_s, what, more }) =>
+    new Date(at_unix_s * 1000).toLocaleTimeString('en-GB') + ' ' + what + (more ? ' (and ' + more + ' more)' : '')), 'nobody');
+  at('server').hidden = false;
+}
+
+// Asks again and again while the page can be seen; never again once it is told that this is not for it.
+async function watchServer() {
+  if (!document.hidden) {
+    try {
+      const answer = await fetch(address('api/v1/status'));
+      if (answer.status === 403) return;
+      if (answer.ok) showStatus(await answer.json());
+    } catch {
+      at('load').textContent = 'This server does not answer.';
+    }
+  }
+  setTimeout(watchServer, STATUS_EVERY_MS);
+}
+
 // --- what people do ---
 
 choices('speed', SPEEDS.map((speed) => [speed, speed + ' ×']), 1);
@@ -347,3 +408,5 @@ addEventListener('keydown', (event) => {
   }
 });
 load();
+// Others are not told.
+if (['localhost', '127.0.0.1', '[::1]'].includes(location.hostname)) watchServer();

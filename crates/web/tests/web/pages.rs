@@ -130,6 +130,27 @@ fn the_api_describes_titles() {
 }
 
 #[test]
+fn the_status_tells_who_is_watching_to_this_machine() {
+    let site = std::sync::Arc::new(MadeUp { sessions: 203, ..MadeUp::default() });
+    let (_web, address, _) = serve(&site, WebLimits::default());
+    let answer = Client::to(address).get("/api/v1/status");
+    assert_eq!((answer.status, answer.header("Access-Control-Allow-Origin")), (200, None));
+    let status: serde_json::Value = serde_json::from_str(answer.text()).unwrap();
+    assert_eq!(status["room"][0]["used"], 3);
+    assert_eq!(status["members"][0]["trouble"], "it is slow");
+    assert_eq!(status["refusals"][0]["more"], 2);
+    // The newest are listed, the others counted.
+    let sessions = status["sessions"].as_array().unwrap();
+    assert_eq!((sessions.len(), &status["sessions_left_out"]), (200, &3.into()));
+    assert_eq!(sessions[0]["session"], "session-3");
+    let document = include_str!("../../../../docs/ref/http.md");
+    let lists = ["room", "sessions", "refusals", "members"].map(|list| &status[list][0]);
+    for field in [&status].into_iter().chain(lists).flat_map(|object| object.as_object().unwrap().keys()) {
+        assert!(document.contains(&format!("`{field}`")), "{field} is not in docs/ref/http.md");
+    }
+}
+
+#[test]
 fn metrics_are_one_family_each() {
     let site = MadeUp::with(Vec::new());
     let (_web, address, _) = serve(&site, WebLimits::default());

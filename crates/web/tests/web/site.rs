@@ -15,6 +15,7 @@ use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
 use millrace_store::index::TitleIndex;
 use millrace_store::volume::{SourceIdentity, TitleInfo};
+use millrace_web::status::{Member, Refusal, Room, Session, Status};
 use millrace_web::{
     Delivery, Order, OrderSocket, Refused, Site, SiteError, Totals, WebConfig, WebHandle, WebLimits,
 };
@@ -56,6 +57,8 @@ pub(crate) struct Ordered {
 pub(crate) struct MadeUp {
     pub(crate) films: HashMap<String, Film>,
     pub(crate) orders: Mutex<Vec<Ordered>>,
+    /// How many watch by RTSP.
+    pub(crate) sessions: usize,
 }
 
 impl Film {
@@ -93,7 +96,7 @@ impl Film {
 impl MadeUp {
     pub(crate) fn with(films: Vec<Film>) -> Arc<Self> {
         let films = films.into_iter().map(|film| (film.info.name.clone(), film)).collect();
-        Arc::new(Self { films, orders: Mutex::default() })
+        Arc::new(Self { films, ..Self::default() })
     }
 
     pub(crate) fn orders(&self) -> Vec<Ordered> {
@@ -162,6 +165,34 @@ impl Site for MadeUp {
             None => (Arc::from(Vec::new()), Manner::Refuses(Refused::Gone)),
         };
         spawn(move || deliver(order, &bytes, &manner));
+    }
+
+    fn status(&self) -> Result<Status, SiteError> {
+        let session = |number: usize| Session {
+            session: format!("session-{number}"),
+            title: "film".to_owned(),
+            peer: "192.0.2.1:5000".to_owned(),
+            transport: "UDP",
+            is_playing: true,
+            position_s: Some(1.5),
+            age_s: 2,
+            bits_per_s: 8_000_000,
+            lost: None,
+        };
+        Ok(Status {
+            room: vec![Room { what: "streams".to_owned(), used: 3, of: 100 }],
+            sessions: (0..self.sessions).map(session).collect(),
+            refusals: vec![Refusal {
+                at_unix_s: 784_111_777,
+                what: "film for 192.0.2.1:5000: full".to_owned(),
+                more: 2,
+            }],
+            members: vec![Member {
+                member: 1,
+                place: "/disk1".to_owned(),
+                trouble: Some("it is slow".to_owned()),
+            }],
+        })
     }
 
     fn counters(&self, visit: &mut dyn FnMut(Sample<'_>)) {

@@ -137,7 +137,7 @@ impl HealthWatch {
 }
 
 /// What is wrong with a slot.
-fn trouble(slot: &SlotReport) -> Option<String> {
+pub(super) fn trouble(slot: &SlotReport) -> Option<String> {
     let why = match (&slot.absent, slot.state) {
         (Some(absent), _) => absent.clone(),
         (None, MemberState::Active) => return None,

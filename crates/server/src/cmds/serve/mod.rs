@@ -10,6 +10,7 @@ mod maker;
 mod members;
 mod run;
 pub(crate) mod stats;
+mod status;
 mod tcp;
 mod transforms;
 mod web;

@@ -102,7 +102,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let stats = args.stats.as_deref().map(|path| StatsFile::start(path, &registry)).transpose()?;
 
     let host = args.host.clone().or(offload_host).unwrap_or_else(|| invite::own_host(address));
-    let web = web.start((&open_titles, &volume), &registry, &host)?;
+    let web = web.start((&open_titles, &volume), (control.asker(), &cache), &registry, &host)?;
     let base_url = invite::base_url(&host, address.port());
     let titles = Arc::clone(&open_titles);
     let librarian = librarian(args, volume, open_titles, base_url);

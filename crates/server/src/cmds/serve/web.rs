@@ -11,12 +11,14 @@ use millrace_core::ids::TitleId;
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::limits::control::LISTEN_BACKLOG;
 use millrace_core::limits::web::{DEFAULT_HTTP_PORT, HTTP_PORTS, MAX_WEB_INDEXES};
+use millrace_store::cache::Cache;
 use millrace_store::index::TitleIndex;
 use millrace_store::volume::{MediaReader, TitleInfo, Volume};
-use millrace_web::{Order, Site, SiteError, Totals, WebConfig, WebHandle, WebLimits};
+use millrace_web::{Order, Site, SiteError, Status, Totals, WebConfig, WebHandle, WebLimits};
 use tokio::sync::mpsc;
 
-use super::{ServeArgs, bind, invite};
+use super::{ServeArgs, bind, invite, status};
+use crate::control::Asker;
 use crate::library::open_titles::OpenTitles;
 
 /// Where HTTP is listened for.
@@ -75,6 +77,7 @@ impl Web {
     pub(super) fn start(
         self,
         (open_titles, volume): (&Arc<OpenTitles>, &Arc<Volume>),
+        (control, cache): (Asker, &Arc<Cache>),
         registry: &Arc<Registry>,
         host: &str,
     ) -> anyhow::Result<Option<WebHandle>> {
@@ -85,6 +88,8 @@ impl Web {
             open_titles: Arc::clone(open_titles),
             volume: Arc::clone(volume),
             orders: self.orders,
+            control,
+            cache: Arc::clone(cache),
             registry: Arc::clone(registry),
             indexes: Mutex::default(),
         };
@@ -123,6 +128,8 @@ struct ServerSite {
     open_titles: Arc<OpenTitles>,
     volume: Arc<Volume>,
     orders: mpsc::UnboundedSender<Order>,
+    control: Asker,
+    cache: Arc<Cache>,
     registry: Arc<Registry>,
     /// Those that were asked for last.
     indexes: Mutex<VecDeque<(TitleId, Arc<TitleIndex>)>>,
@@ -181,6 +188,11 @@ impl Site for ServerSite {
     fn send(&self, order: Order) {
         // Without a control side the order is dropped, and with it its connection: the server ends.
         drop(self.orders.send(order));
+    }
+
+    fn status(&self) -> Result<Status, SiteError> {
+        let snapshot = self.control.snapshot().ok_or_else(|| unreadable("the server does not answer"))?;
+        Ok(status::of(snapshot, status::members(&self.volume, &self.cache)))
     }
 
     fn counters(&self, visit: &mut dyn FnMut(Sample<'_>)) {

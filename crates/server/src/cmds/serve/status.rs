@@ -1,0 +1,62 @@
+//! How the server is, as the web side tells it to operators.
+
+use millrace_core::dest::Dest;
+use millrace_core::time::NS_PER_S;
+use millrace_store::cache::{Cache, MemberHealth};
+use millrace_store::volume::Volume;
+use millrace_web::Status;
+use millrace_web::status::{Member, Refusal, Room, Session};
+
+use super::members::trouble;
+use crate::admission::InUse;
+use crate::control::{Snapshot, TurnedAway};
+use crate::session::{SessionInfo, State};
+
+pub(super) fn of(snapshot: Snapshot, members: Vec<Member>) -> Status {
+    let room = |InUse { what, used, of }| Room { what, used, of };
+    let refusal = |TurnedAway { at_unix_s, what, more }| Refusal { at_unix_s, what, more };
+    Status {
+        room: snapshot.in_use.into_iter().map(room).collect(),
+        sessions: snapshot.sessions.into_iter().map(session).collect(),
+        refusals: snapshot.turned_away.into_iter().map(refusal).collect(),
+        members,
+    }
+}
+
+fn session(info: SessionInfo) -> Session {
+    Session {
+        session: info.session,
+        title: info.title,
+        peer: info.peer.to_string(),
+        transport: match info.path {
+            Dest::Udp { .. } => "UDP",
+            Dest::Multicast { .. } => "multicast",
+            Dest::Interleaved { .. } | Dest::Bytes { .. } => "TCP",
+        },
+        is_playing: info.state == State::Playing,
+        position_s: info.position.map(|position| position.as_secs_f64()),
+        age_s: info.age_ns / NS_PER_S,
+        bits_per_s: info.rate,
+        lost: info.report.map(|report| f64::from(report.fraction_lost) / 256.0),
+    }
+}
+
+/// The members of a volume of several, with what its files and its reads say of them.
+pub(super) fn members(volume: &Volume, cache: &Cache) -> Vec<Member> {
+    let reads = cache.members();
+    let slots = volume.members().report();
+    if slots.len() < 2 {
+        return Vec::new();
+    }
+    let member = |slot: millrace_store::members::SlotReport| {
+        let read = reads.iter().find(|read| usize::from(read.index) == slot.index);
+        let answers_badly =
+            read.filter(|read| matches!(read.health, MemberHealth::Slow | MemberHealth::Failing));
+        Member {
+            member: slot.index,
+            place: slot.dir.display().to_string(),
+            trouble: trouble(&slot).or_else(|| answers_badly.map(|read| read.summary())),
+        }
+    };
+    slots.into_iter().map(member).collect()
+}

@@ -1,0 +1,115 @@
+//! `/api/v1/status`: how the server is, for its operator. It tells who is watching what, so it is for this machine only.
+
+use millrace_core::limits::web::MAX_SESSIONS_SHOWN;
+use serde::Serialize;
+
+use crate::answer::Answer;
+use crate::api::json;
+use crate::site::Site;
+
+/// How the server is.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Status {
+    /// What viewers use up.
+    pub room: Vec<Room>,
+    /// Who is watching by RTSP, the oldest first.
+    pub sessions: Vec<Session>,
+    /// Who was turned away lately, the newest first.
+    pub refusals: Vec<Refusal>,
+    /// Members of the volume, if it has several.
+    pub members: Vec<Member>,
+}
+
+/// Something that viewers use up.
+#[derive(Clone, Debug, Serialize)]
+pub struct Room {
+    /// What, in the plural: it is the unit of both figures.
+    pub what: String,
+    /// How much is in use.
+    pub used: u64,
+    /// How much there is.
+    pub of: u64,
+}
+
+/// Somebody who is watching.
+#[derive(Clone, Debug, Serialize)]
+pub struct Session {
+    /// What log lines call it.
+    pub session: String,
+    /// What.
+    pub title: String,
+    /// Who.
+    pub peer: String,
+    /// How it is sent.
+    pub transport: &'static str,
+    /// Whether anything is sent now.
+    pub is_playing: bool,
+    /// Where, if that is known.
+    pub position_s: Option<f64>,
+    /// Since when, in seconds.
+    pub age_s: u64,
+    /// Bits a second that are kept for it.
+    pub bits_per_s: u64,
+    /// Share of the packets that it has lost since its report before the last, if it reports.
+    pub lost: Option<f64>,
+}
+
+/// Somebody who was turned away, and others in the same second.
+#[derive(Clone, Debug, Serialize)]
+pub struct Refusal {
+    /// When, seconds since 1970.
+    pub at_unix_s: u64,
+    /// Who and why.
+    pub what: String,
+    /// How many more in that second.
+    pub more: u64,
+}
+
+/// A member of the volume.
+#[derive(Clone, Debug, Serialize)]
+pub struct Member {
+    /// Its number.
+    pub member: usize,
+    /// Where it is.
+    pub place: String,
+    /// What is wrong with it and what to do, if anything is.
+    pub trouble: Option<String>,
+}
+
+/// What the counters say, beside it.
+#[derive(Default, Serialize)]
+struct Figures {
+    /// Streams that are being sent, by RTSP and HTTP.
+    streams: u64,
+    /// Media so far: who asks twice knows the bit rate.
+    sent_bytes: u64,
+    packets: u64,
+    late_packets: u64,
+    late_max_s: f64,
+    sessions_left_out: usize,
+}
+
+#[derive(Serialize)]
+struct Whole {
+    #[serde(flatten)]
+    figures: Figures,
+    #[serde(flatten)]
+    status: Status,
+}
+
+/// The answer with it.
+pub(crate) fn answer(site: &dyn Site, mut status: Status) -> Answer {
+    let mut figures = Figures::default();
+    site.counters(&mut |sample| match (sample.part, sample.counter.name) {
+        ("engine", "playing") => figures.streams += sample.value,
+        ("engine", "bytes") => figures.sent_bytes += sample.value,
+        ("engine", "packets") => figures.packets += sample.value,
+        ("engine", "late") => figures.late_packets += sample.value,
+        ("engine", "late_max_ns") => figures.late_max_s = figures.late_max_s.max(sample.value as f64 / 1e9),
+        _ => {}
+    });
+    figures.sessions_left_out = status.sessions.len().saturating_sub(MAX_SESSIONS_SHOWN);
+    // The newest: whoever looks has just heard of them.
+    status.sessions.drain(..figures.sessions_left_out);
+    json(&Whole { figures, status })
+}
