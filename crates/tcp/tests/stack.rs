@@ -117,6 +117,41 @@ fn a_listener_has_no_more_connections_than_its_backlog_that_nobody_has_seen() {
 }
 
 #[test]
+fn the_end_of_a_connection_that_was_seen_makes_no_room_in_the_backlog() {
+    let mut pair = Pair::new(64);
+    pair.server.listen(server_end(), 2).expect("a listener");
+    pair.open();
+    pair.talk(3);
+    let (seen, ..) = events(&mut pair.server)[0];
+    pair.open();
+    pair.open();
+    pair.talk(3);
+    assert_eq!(pair.server.connections(), 3);
+    pair.server.abort(seen, pair.now);
+    pair.server.release(seen, pair.now);
+    assert_eq!(pair.server.connections(), 2);
+    let last = pair.open();
+    pair.client.write(last, b"hello", pair.now).expect("room");
+    pair.talk(20);
+    assert_eq!(pair.server.connections(), 2, "two that nobody has seen");
+}
+
+#[test]
+fn a_slot_whose_last_connection_nobody_was_told_of_is_not_lost() {
+    let mut pair = Pair::new(3);
+    pair.server.listen(server_end(), 3).expect("a listener");
+    let id = pair.open();
+    pair.talk(3);
+    pair.client.abort(id, pair.now);
+    pair.client.release(id, pair.now);
+    // Its number still stands in the queue.
+    assert_eq!((events(&mut pair.client), pair.client.connections()), (vec![], 0));
+    let local = "10.0.0.1:0".parse().expect("an address");
+    let opened = (0..4).filter(|_| pair.client.open(local, server_end(), pair.now).is_ok()).count();
+    assert_eq!(opened, 3);
+}
+
+#[test]
 fn nobody_listens_there() {
     let mut pair = Pair::new(4);
     let id = pair.open();
@@ -340,7 +375,12 @@ fn acknowledgments_that_are_merged_report_the_blocks_of_all() {
             pair.client.output(pair.now, &mut |_| panic!("nothing is ready before they are processed"));
         }
         assert_eq!(pair.client.counters().acks_merged, if defers_acks { 3 } else { 0 });
-        pair.client.info(id.number(), pair.now).expect("a connection").1.in_flight_bytes
+        let in_flight = pair.client.info(id.number(), pair.now).expect("a connection").1.in_flight_bytes;
+        let seq = |packet: &Packet| parse(&packet.bytes).expect("a segment").seq;
+        let again: Vec<Seq> = packets(&mut pair.client, pair.now).iter().map(seq).collect();
+        assert!(again.len() > 1 && again[0] == seq(&out[0]), "what is missing goes again: {again:?}");
+        assert!(!again.contains(&seq(&out[1])), "what the first ACK has reported does not");
+        in_flight
     };
     let (merged, at_once) = (in_flight(true), in_flight(false));
     assert_eq!(merged, at_once);
