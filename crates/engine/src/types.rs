@@ -63,7 +63,7 @@ pub struct Start {
     /// When the first packet leaves, if it has been read by then.
     pub at: Instant,
     /// Media that may be sent ahead of the run's pace, in milliseconds: so much leaves as fast as the destination takes it and
-    /// [`limits::MIN_PACKET_GAP_NS`] allows, in bursts of the usual length. From then on the run keeps its pace, and that far ahead. At
+    /// [`limits::MIN_PACKET_GAP_NS`] allows, in bursts of the usual length, and of bytes in longer ones. From then on the run keeps its pace, and that far ahead. At
     /// most [`limits::MAX_AHEAD_MS`].
     pub ahead_ms: u16,
 }

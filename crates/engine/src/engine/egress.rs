@@ -7,7 +7,7 @@ use millrace_core::prefetch::{prefetch, prefetch_all};
 use millrace_core::seam::{TransmitBatch, Want};
 use millrace_core::time::Instant;
 
-use super::ahead::measure_ahead;
+use super::ahead::{count_ahead, measure_ahead};
 use super::{Engine, time_of};
 use crate::batch::Burst;
 use crate::frame::{holes, packets_per_write, times};
@@ -257,7 +257,11 @@ impl Engine {
             stream.flags ^= flag::CATCHING_UP;
             self.counters.catch_ups += u64::from(behind);
         }
-        let count = rules.count(&pace, times(lease, place, most.min(stream.last.room(now))));
+        let room = most.min(stream.last.room(now));
+        let mut count = rules.count(&pace, times(lease, place, room));
+        if stream.has(flag::BYTES) && stream.has(flag::AHEAD) {
+            count = count.max(count_ahead(stream, now, times(lease, place, room)));
+        }
         let burst = Burst { extent, place, count };
         if stream.has(flag::BYTES) {
             let is_edge = stream.bursts == 0 || stream.next + count == stream.until;

@@ -3,7 +3,7 @@
 use millrace_core::ids::{ConnId, RunSerial};
 use millrace_core::limits::web::MAX_BYTES_STALL_NS;
 use millrace_core::seam::{Dest, SendOutcome};
-use millrace_engine::{FailReason, Numbering, Refusal, RunEnd, RunSpec, StopReason, StreamEvent};
+use millrace_engine::{FailReason, Numbering, Refusal, RunEnd, RunSpec, Start, StopReason, StreamEvent};
 
 use crate::film::Film;
 use crate::world::{MS, S, World, id, udp};
@@ -117,6 +117,33 @@ fn a_connection_that_takes_little_or_nothing_for_long_tears_nothing() {
         assert_eq!(taken(&mut world, from), to, "{from}..{to}");
         assert_eq!(end_of(&world, 1).bytes, to - from);
     }
+}
+
+/// What may be sent ahead goes in writes as long as can be, and nothing beyond that.
+#[test]
+fn what_is_sent_ahead_goes_in_long_writes() {
+    let film = film();
+    for (ahead_ms, most) in [(2_000, 24), (0, usize::MAX)] {
+        let mut world = World::small();
+        let stream = world.open(&film, 0, Dest::Bytes { conn: ConnId(3) });
+        let start = Start { at: world.now, ahead_ms };
+        world.engine.play(world.now, stream, start, run_of(&film, 1, 0, title_bytes())).unwrap();
+        // 1.3 s of media.
+        world.run_for(if ahead_ms > 0 { 100 * MS } else { 20 * S });
+        let writes = world.bytes.len();
+        assert!(writes <= most, "{writes} writes for {PACKETS} packets in 6 extents");
+        assert!(ahead_ms > 0 || writes > 30, "{writes}: at its pace writes are shorter");
+        assert_eq!(taken(&mut world, 0), title_bytes());
+    }
+    // With a lead shorter than the title: that at once, and then the pace.
+    let mut world = World::small();
+    let stream = world.open(&film, 0, Dest::Bytes { conn: ConnId(3) });
+    let start = Start { at: world.now, ahead_ms: 500 };
+    world.engine.play(world.now, stream, start, run_of(&film, 1, 0, title_bytes())).unwrap();
+    world.run_for(100 * MS);
+    let led = taken(&mut world, 0);
+    // 0.5 s of 8 Mb/s, what was due meanwhile, and a burst.
+    assert!((500_000..680_000).contains(&led), "{led}");
 }
 
 /// A browser whose viewer pauses: it takes nothing for as long as that lasts, and then the rest.
