@@ -1,5 +1,7 @@
 //! A request, as those who answer it see it: from the front parser and from hyper alike.
 
+use std::net::SocketAddr;
+
 use millrace_core::text;
 
 /// What is asked of an address.
@@ -32,6 +34,13 @@ pub(crate) struct Request {
     pub(crate) fields: Fields,
 }
 
+impl Request {
+    /// Whether it comes from this machine. What a proxy on this machine passes on does not, whoever it was that it got it from.
+    pub(crate) fn is_local(&self, peer: SocketAddr) -> bool {
+        peer.ip().to_canonical().is_loopback() && !self.fields.is_forwarded
+    }
+}
+
 /// The header fields that anything depends on. A field that came twice is joined by a comma, as RFC 9110 section 5.3 has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fields {
@@ -42,7 +51,12 @@ pub(crate) struct Fields {
     pub(crate) if_modified_since: Option<String>,
     pub(crate) if_unmodified_since: Option<String>,
     pub(crate) user_agent: Option<String>,
+    /// A proxy has passed the request on, by what it says itself. For whom is not believed: anybody can write that.
+    pub(crate) is_forwarded: bool,
 }
+
+/// What proxies add to a request: Forwarded (RFC 7239), Via (RFC 9110 section 7.6.3), and what came before these.
+const ADDED_BY_PROXIES: [&str; 4] = ["forwarded", "x-forwarded-for", "x-real-ip", "via"];
 
 impl Fields {
     /// Takes a header line; those that nothing depends on, and values that are not text, are left out.
@@ -56,6 +70,7 @@ impl Fields {
             ("if-unmodified-since", &mut self.if_unmodified_since),
             ("user-agent", &mut self.user_agent),
         ];
+        self.is_forwarded |= ADDED_BY_PROXIES.iter().any(|added| name.eq_ignore_ascii_case(added));
         let Some((_, field)) = known.into_iter().find(|(known, _)| name.eq_ignore_ascii_case(known)) else {
             return;
         };
@@ -96,5 +111,11 @@ mod tests {
         assert_eq!(fields.if_none_match.as_deref(), Some("\"a\", \"b\""));
         assert_eq!(fields.range.as_deref(), Some("bytes=0-1"));
         assert_eq!(fields.agent().as_deref(), Some("\u{fffd}\\u{1b}[2J"));
+        assert!(!fields.is_forwarded);
+        for name in ["X-Forwarded-For", "forwarded", "VIA", "X-Real-IP"] {
+            let mut fields = Fields::default();
+            fields.note(name, b"127.0.0.1");
+            assert!(fields.is_forwarded, "{name}");
+        }
     }
 }

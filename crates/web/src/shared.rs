@@ -129,9 +129,9 @@ impl Shared {
             Kind::Icon => return page::icon(),
             Kind::Player => return page::player(request),
             Kind::ApiTitles => return api::titles(site),
-            Kind::ApiStatus if peer.ip().to_canonical().is_loopback() => return self.status().await,
+            Kind::ApiStatus if request.is_local(peer) => return self.status().await,
             Kind::ApiStatus => return Answer::error(403, "who is watching is told on this machine only"),
-            Kind::Metrics if self.metrics_for_all || peer.ip().to_canonical().is_loopback() => {
+            Kind::Metrics if self.metrics_for_all || request.is_local(peer) => {
                 return metrics::answer(site);
             }
             Kind::Metrics => {

@@ -44,6 +44,8 @@ pub const MAX_H2_STREAMS: u32 = 64;
 pub const MAX_H2_RESETS: usize = 20;
 /// An HTTP/2 connection is asked this often whether it still is, and has as long to answer.
 pub const H2_PING: Duration = Duration::from_secs(30);
+/// An HTTP/2 connection is looked at this often for what it has asked for and taken: [`WEB_IDLE_TIME`] and [`MAX_BYTES_STALL_NS`] are kept to this.
+pub const H2_LOOK: Duration = Duration::from_secs(15);
 /// Bytes of a title that a connection inside the program hands on at once: some 30 ms of 8 Mb/s, and one allocation each.
 pub const INSIDE_READ_BYTES: usize = 32 * 1024;
 /// How long requests that are being answered have when the handle is dropped: nobody waits longer for a program that ends.

@@ -1,9 +1,10 @@
-//! One connection: requests one after the other, until it ends or goes to hyper.
+//! One connection: requests one after the other, each answered here or by hyper, until it ends or turns out to be HTTP/2.
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use hyper::body::{Buf, Bytes};
 use millrace_core::limits::control::CONN_LINGER;
 use millrace_core::limits::web::{
     HEAD_TIME, MAX_PIPELINED_BYTES, MAX_REQUEST_HEAD_BYTES, WEB_IDLE_TIME, WEB_READ_BYTES, WEB_WRITE_STALL,
@@ -12,10 +13,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::head::{self, FrontRequest, Parsed};
+use super::head::{self, FrontRequest, OtherRequest, Parsed};
 use super::reply::{self, Then};
 use crate::answer::{Answer, Body, Media};
-use crate::hyper_side;
+use crate::hyper_side::{self, Lent};
 use crate::shared::{Place, Shared, refusal};
 use crate::site::{Delivery, OrderSocket};
 
@@ -40,10 +41,10 @@ pub(super) async fn serve(stream: TcpStream, peer: SocketAddr, shared: Arc<Share
                 // Most connections are idle most of the time: they keep the small part only.
                 Box::pin(conn.answer(*request)).await
             }
-            Some(parsed @ (Parsed::Other | Parsed::Http2)) => {
-                let is_http2 = matches!(parsed, Parsed::Http2);
+            Some(Parsed::Other(request)) => Box::pin(conn.pass_on(request)).await,
+            Some(Parsed::Http2) => {
                 let Conn { stream, read, peer, shared, number, .. } = conn;
-                Box::pin(hyper_side::serve(stream, read, is_http2, peer, &shared, number)).await;
+                Box::pin(hyper_side::serve_http2(stream, read, peer, &shared, number)).await;
                 break;
             }
             Some(Parsed::Bad(status, why)) => {
@@ -149,6 +150,29 @@ impl Conn {
         }
     }
 
+    /// Has hyper answer a request; gives the connection back if it can be used further.
+    async fn pass_on(mut self, request: OtherRequest) -> Option<Self> {
+        self.requests += 1;
+        let label = self.label();
+        let OtherRequest { length, is_whole, keeps } = request;
+        let Self { stream, mut read, peer, shared, number, requests } = self;
+        // Heads that come behind this one are read here: hyper would take some that can be read in two ways.
+        let rest = if is_whole { read.split_off(length) } else { Vec::new() };
+        let lent = Lent { stream, read, is_whole, keeps };
+        let stream = hyper_side::serve_one(lent, peer, &shared, label).await?;
+        let mut conn = Self { stream, read: rest, peer, shared, number, requests };
+        if !keeps {
+            conn.linger().await;
+            return None;
+        }
+        Some(conn)
+    }
+
+    /// What log lines call the request that is being answered.
+    fn label(&self) -> String {
+        format!("http-{}.{}", self.number, self.requests)
+    }
+
     /// Gives the connection away with an order, and takes it back.
     async fn send_media(
         self,
@@ -158,9 +182,9 @@ impl Conn {
         then: Then,
         agent: Option<String>,
     ) -> Option<Self> {
+        let label = self.label();
         let Self { stream, read, peer, shared, number, requests } = self;
         let socket = OrderSocket::Viewer(stream.into_std().ok()?);
-        let label = format!("http-{number}.{requests}");
         let (socket, came, why) = match shared.deliver(socket, peer, media, before, label, agent).await {
             Delivery::Sent { socket, read } => (socket, read, None),
             Delivery::Refused { socket, read, why } => (socket, read, Some(why)),
@@ -184,18 +208,17 @@ impl Conn {
 
     /// Writes a response that is in memory.
     async fn write(&mut self, answer: &Answer, then: Then, is_counted: bool) -> io::Result<()> {
-        let mut bytes = reply::head(answer, then);
-        if let Body::Bytes(body) = &answer.body {
-            bytes.extend_from_slice(body);
-        }
+        let head = reply::head(answer, then);
+        // Many slow readers of a playlist share its bytes.
+        let body = if let Body::Bytes(body) = &answer.body { body.clone() } else { Bytes::new() };
         if is_counted {
             self.shared.totals.replied(answer.status);
         }
-        let mut rest = &bytes[..];
-        while !rest.is_empty() {
-            match timeout(WEB_WRITE_STALL, self.stream.write(rest)).await {
+        let mut rest = Buf::chain(&head[..], body);
+        while rest.has_remaining() {
+            match timeout(WEB_WRITE_STALL, self.stream.write_buf(&mut rest)).await {
                 Ok(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(Ok(written)) => rest = &rest[written..],
+                Ok(Ok(_)) => {}
                 Ok(Err(error)) => return Err(error),
                 Err(_) => {
                     self.shared.totals.add(|c| c.connections_too_slow += 1);

@@ -20,7 +20,7 @@ pub(crate) enum Parsed {
     /// A request for the front, and the length of its head.
     Front(Box<FrontRequest>, usize),
     /// A request for hyper, in HTTP/1.
-    Other,
+    Other(OtherRequest),
     /// HTTP/2.
     Http2,
     /// Nothing that is answered otherwise than by this status; the connection ends.
@@ -35,6 +35,17 @@ pub(crate) struct FrontRequest {
     pub(crate) keeps: bool,
     /// Whether it has to be told that (HTTP/1.0).
     pub(crate) is_old: bool,
+}
+
+/// A request for hyper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OtherRequest {
+    /// Length of its head.
+    pub(crate) length: usize,
+    /// Whether the head is all of it. Else the connection ends with it: how long a body is, hyper says, and nobody else must be asked.
+    pub(crate) is_whole: bool,
+    /// Whether the connection can be used further.
+    pub(crate) keeps: bool,
 }
 
 /// Reads what has come. Of that the first `seen` bytes were looked at before, without finding an end.
@@ -100,11 +111,13 @@ fn request(head: &[u8], length: usize) -> Parsed {
         Ok(message) => message,
         Err(why) => return Parsed::Bad(400, why),
     };
-    let Some(path) = path_of(target) else { return Parsed::Other };
+    let is_whole = !message.has_body && !message.upgrades && method != "CONNECT";
+    let other = Parsed::Other(OtherRequest { length, is_whole, keeps: message.keeps && is_whole });
+    let Some(path) = path_of(target) else { return other };
     let is_front = route::find(path).is_some_and(|found| found.route.is_front);
     let method = Method::of(method);
     if !is_front || method == Method::Other || message.has_body {
-        return Parsed::Other;
+        return other;
     }
     let request = Request { method, path: path.to_owned(), fields: message.fields };
     Parsed::Front(Box::new(FrontRequest { request, keeps: message.keeps, is_old: version == 0 }), length)
@@ -129,6 +142,8 @@ fn path_of(target: &str) -> Option<&str> {
 struct Message {
     fields: Fields,
     has_body: bool,
+    /// Another protocol is offered for what follows.
+    upgrades: bool,
     keeps: bool,
 }
 
@@ -136,7 +151,7 @@ impl Message {
     fn read(headers: &[httparse::Header<'_>], is_old: bool) -> Result<Self, &'static str> {
         let mut fields = Fields::default();
         let (mut hosts, mut length, mut is_coded) = (0, None, false);
-        let (mut closes, mut keeps) = (false, false);
+        let (mut closes, mut keeps, mut upgrades) = (false, false, false);
         for header in headers {
             let is = |name: &str| header.name.eq_ignore_ascii_case(name);
             if is("host") {
@@ -147,6 +162,8 @@ impl Message {
                 if length.replace(digits(header.value).ok_or("Content-Length is not a number")?).is_some() {
                     return Err("Content-Length comes twice");
                 }
+            } else if is("upgrade") {
+                upgrades = true;
             } else if is("connection") {
                 let has = |option: &[u8]| {
                     header.value.split(|&b| b == b',').any(|o| o.trim_ascii().eq_ignore_ascii_case(option))
@@ -165,6 +182,7 @@ impl Message {
             () => Ok(Self {
                 fields,
                 has_body: is_coded || length.is_some_and(|length| length > 0),
+                upgrades,
                 keeps: !closes && (keeps || !is_old),
             }),
         }

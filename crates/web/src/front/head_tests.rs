@@ -33,18 +33,25 @@ fn media_requests_are_for_the_front() {
 
 #[test]
 fn everything_else_is_for_hyper() {
-    for text in [
-        "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
-        "GET /titles/film HTTP/1.1\r\nHost: a\r\n\r\n",
-        "GET /titles/../film.ts HTTP/1.1\r\nHost: a\r\n\r\n",
-        "POST /titles/film.ts HTTP/1.1\r\nHost: a\r\n\r\n",
-        "CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n",
-        "OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n",
-        "GET ftp://a/titles/film.ts HTTP/1.1\r\nHost: a\r\n\r\n",
-        "GET /titles/film.ts HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello",
-        "GET /titles/film.ts HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    for (line, is_whole, keeps) in [
+        ("GET / HTTP/1.1\r\nHost: a\r\n", true, true),
+        ("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n", true, true),
+        ("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n", true, false),
+        ("GET / HTTP/1.0\r\n", true, false),
+        ("GET /titles/film HTTP/1.1\r\nHost: a\r\n", true, true),
+        ("GET /titles/../film.ts HTTP/1.1\r\nHost: a\r\n", true, true),
+        ("POST /titles/film.ts HTTP/1.1\r\nHost: a\r\n", true, true),
+        ("OPTIONS * HTTP/1.1\r\nHost: a\r\n", true, true),
+        ("GET ftp://a/titles/film.ts HTTP/1.1\r\nHost: a\r\n", true, true),
+        // What follows is no request, or may be none.
+        ("CONNECT a:80 HTTP/1.1\r\nHost: a\r\n", false, false),
+        ("GET / HTTP/1.1\r\nHost: a\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n", false, false),
+        ("GET /titles/film.ts HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n", false, false),
+        ("GET /titles/film.ts HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n", false, false),
     ] {
-        assert!(matches!(whole(text), Parsed::Other), "{text}: {:?}", whole(text));
+        let parsed = whole(&format!("{line}\r\n0\r\n\r\n"));
+        let Parsed::Other(other) = parsed else { panic!("{line}: {parsed:?}") };
+        assert_eq!(other, OtherRequest { length: line.len() + 2, is_whole, keeps }, "{line}");
     }
     assert!(matches!(parse(H2_PREFACE, 0), Parsed::Http2));
     for end in 1..H2_PREFACE.len() {

@@ -56,7 +56,7 @@ pub(crate) async fn master_playlist(shared: &Arc<Shared>, request: &Request, tit
             };
             variants.push(Variant { address, rates, streams });
         }
-        Ok(master::write(&variants, are_independent))
+        Ok(Text::new(master::write(&variants, are_independent)))
     };
     playlist(request, shared.reading(work).await)
 }
@@ -73,7 +73,8 @@ pub(crate) async fn media_playlist(shared: &Arc<Shared>, request: &Request, titl
             are_independent: look.segments.are_independent,
         };
         let version = version_of(title);
-        playlist::write(&source, |number| format!("hls/{version}/{number}.ts"))
+        let write = || Text::new(playlist::write(&source, |number| format!("hls/{version}/{number}.ts")));
+        look.playlist.get_or_init(write).clone()
     };
     if let Some(look) = shared.looked_at.known(title.id) {
         return playlist(request, Ok(text(&look, &title)));
@@ -144,15 +145,28 @@ pub(crate) async fn segment(
     })
 }
 
+/// A playlist, ready to be sent; all who are sent it share its bytes.
+#[derive(Clone, Debug)]
+pub(super) struct Text {
+    bytes: Bytes,
+    tag: String,
+}
+
+impl Text {
+    fn new(text: String) -> Self {
+        let mut hasher = DefaultHasher::new();
+        text.hash(&mut hasher);
+        Self { tag: format!("\"{:016x}\"", hasher.finish()), bytes: text.into() }
+    }
+}
+
 /// The response with a playlist.
-fn playlist(request: &Request, text: Result<String, SiteError>) -> Answer {
+fn playlist(request: &Request, text: Result<Text, SiteError>) -> Answer {
     let text = match text {
         Ok(text) => text,
         Err(error) => return failed(&error),
     };
-    let mut hasher = DefaultHasher::new();
-    text.hash(&mut hasher);
-    conditions::tagged(request, format!("\"{:016x}\"", hasher.finish()), || Answer::new(200, M3U8, text))
+    conditions::tagged(request, text.tag, || Answer::new(200, M3U8, text.bytes))
 }
 
 fn failed(error: &SiteError) -> Answer {

@@ -9,6 +9,7 @@ use millrace_core::limits::web::{DESCRIBE_BYTES, MAX_LOOKED_AT, MAX_TABLES_KEPT,
 use millrace_store::index::{PidRole, TitleIndex};
 use millrace_store::volume::TitleInfo;
 
+use super::answer::Text;
 use super::codecs;
 use super::master::{Rates, Streams, rates};
 use super::playlist::target_s;
@@ -34,6 +35,8 @@ pub(crate) struct Look {
     first_access: u64,
     pub(super) segments: Segments,
     pub(super) target_s: u64,
+    /// The media playlist.
+    pub(super) playlist: OnceLock<Text>,
     streams: OnceLock<Streams>,
     /// PAT and PMT at the title's beginning.
     first_tables: OnceLock<Arc<[u8]>>,
@@ -78,6 +81,7 @@ impl Look {
             map_pids,
             first_access: u64::from(first_access) * millrace_core::limits::DEFAULT_PACKET_BYTES as u64,
             target_s: target_s(&segments.list),
+            playlist: OnceLock::new(),
             streams: OnceLock::new(),
             first_tables: OnceLock::new(),
             tables: segments.list.iter().map(|_| OnceLock::new()).collect(),

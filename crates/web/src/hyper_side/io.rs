@@ -21,6 +21,10 @@ pub(super) struct Rewound {
     /// Comes before what the connection brings; from `used` on.
     read: Vec<u8>,
     used: usize,
+    /// Nothing comes behind `read`.
+    is_whole: bool,
+    /// It stays open when its user shuts it down.
+    is_lent: bool,
     /// Runs while the viewer takes nothing.
     stall: Option<Pin<Box<Sleep>>>,
     totals: Arc<Totals>,
@@ -28,7 +32,16 @@ pub(super) struct Rewound {
 
 impl Rewound {
     pub(super) fn new(stream: TcpStream, read: Vec<u8>, totals: Arc<Totals>) -> Self {
-        Self { stream, read, used: 0, stall: None, totals }
+        Self { stream, read, used: 0, is_whole: false, is_lent: false, stall: None, totals }
+    }
+
+    /// For one request, of which nothing comes behind `read` if it `is_whole`; to be taken back.
+    pub(super) fn lent(stream: TcpStream, read: Vec<u8>, is_whole: bool, totals: Arc<Totals>) -> Self {
+        Self { is_whole, is_lent: true, ..Self::new(stream, read, totals) }
+    }
+
+    pub(super) fn into_stream(self) -> TcpStream {
+        self.stream
     }
 
     /// Passes on what became of a write; fails if there was none for too long.
@@ -61,6 +74,9 @@ impl AsyncRead for Rewound {
             }
             return Poll::Ready(Ok(()));
         }
+        if this.is_whole {
+            return Poll::Ready(Ok(()));
+        }
         Pin::new(&mut this.stream).poll_read(cx, buf)
     }
 }
@@ -89,6 +105,9 @@ impl AsyncWrite for Rewound {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.is_lent {
+            return Poll::Ready(Ok(()));
+        }
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

@@ -1,4 +1,4 @@
-//! Everything that the front does not answer: HTTP/2, and all requests of a connection on which one came that is not for media.
+//! Everything that the front does not answer: HTTP/2 connections, and single requests of others.
 //!
 //! Bytes of a title take a way around here: an engine writes them into one end of a socket pair, and the response's body reads the other.
 //!
@@ -6,9 +6,11 @@
 //! | --- | --- |
 //! | `io` | the connection, with what was read of it already, and a bound on how long it may take nothing |
 //! | `body` | bodies of responses |
+//! | `watch` | whether an HTTP/2 connection is still used |
 
 mod body;
 mod io;
+mod watch;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -22,69 +24,122 @@ use hyper::service::service_fn;
 use hyper::{Request as HyperRequest, Response, StatusCode, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use millrace_core::limits::web::{
-    H2_PING, HEAD_TIME, INSIDE_READ_BYTES, MAX_H2_RESETS, MAX_H2_STREAMS, MAX_REQUEST_HEAD_BYTES,
-    MAX_REQUEST_HEADERS, MAX_TARGET_BYTES, WEB_IDLE_TIME,
+    H2_LOOK, H2_PING, HEAD_TIME, INSIDE_READ_BYTES, MAX_H2_RESETS, MAX_H2_STREAMS, MAX_REQUEST_HEAD_BYTES,
+    MAX_REQUEST_HEADERS, MAX_TARGET_BYTES,
 };
 use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
 
 use self::body::WebBody;
 use self::io::Rewound;
+use self::watch::{Activity, State, Watch, Watched};
 use crate::SERVER;
 use crate::answer::{Answer, Body, Media};
 use crate::request::{Fields, Method, Request};
 use crate::shared::{Shared, refusal};
 use crate::site::{Delivery, OrderSocket, Refused};
 
-/// Serves a connection until it ends; `read` has been read of it.
-pub(crate) async fn serve(
+/// A connection for one request in HTTP/1.
+pub(crate) struct Lent {
+    pub(crate) stream: TcpStream,
+    /// The request's head; behind it the beginning of a body.
+    pub(crate) read: Vec<u8>,
+    /// Whether nothing follows the head.
+    pub(crate) is_whole: bool,
+    /// Whether the connection is to be used further.
+    pub(crate) keeps: bool,
+}
+
+/// Answers one request in HTTP/1; `None`: the connection is broken.
+pub(crate) async fn serve_one(
+    lent: Lent,
+    peer: SocketAddr,
+    shared: &Arc<Shared>,
+    label: String,
+) -> Option<TcpStream> {
+    let Lent { stream, read, is_whole, keeps } = lent;
+    let io = TokioIo::new(Rewound::lent(stream, read, is_whole, Arc::clone(&shared.totals)));
+    let service = service_fn(|request: HyperRequest<Incoming>| {
+        let (shared, label) = (Arc::clone(shared), label.clone());
+        let orders = Arc::new(Semaphore::new(1));
+        async move { Ok::<_, Infallible>(respond(request, peer, &shared, label, &orders).await) }
+    });
+    let mut conn = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIME)
+        .max_headers(MAX_REQUEST_HEADERS)
+        .max_header_size(MAX_REQUEST_HEAD_BYTES)
+        .keep_alive(keeps)
+        // That no more comes is not the end of the viewer.
+        .half_close(is_whole)
+        .serve_connection(io, service);
+    match (&mut conn).await {
+        Ok(()) => Some(conn.into_parts().io.into_inner().into_stream()),
+        Err(error) => {
+            tracing::debug!(%peer, %error, "HTTP: a connection ended early");
+            None
+        }
+    }
+}
+
+/// Serves an HTTP/2 connection until it ends; `read` has been read of it.
+pub(crate) async fn serve_http2(
     stream: TcpStream,
     read: Vec<u8>,
-    is_http2: bool,
     peer: SocketAddr,
     shared: &Arc<Shared>,
     number: u64,
 ) {
     let io = TokioIo::new(Rewound::new(stream, read, Arc::clone(&shared.totals)));
-    let requests = Arc::new(AtomicU64::new(0));
+    let (requests, activity) = (Arc::new(AtomicU64::new(0)), Arc::new(Activity::default()));
+    let orders = Arc::new(Semaphore::new(MAX_H2_STREAMS as usize));
     let service = service_fn(|request: HyperRequest<Incoming>| {
-        let (shared, requests) = (Arc::clone(shared), Arc::clone(&requests));
+        let (shared, requests, orders) = (Arc::clone(shared), Arc::clone(&requests), Arc::clone(&orders));
+        let under_way = activity.begin();
         async move {
             let label = format!("http-{number}.{}", requests.fetch_add(1, Ordering::Relaxed) + 1);
-            Ok::<_, Infallible>(respond(request, peer, &shared, label).await)
+            let response = respond(request, peer, &shared, label, &orders).await;
+            Ok::<_, Infallible>(response.map(|body| Watched::new(body, under_way)))
         }
     });
+    let conn = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(MAX_H2_STREAMS)
+        .max_pending_accept_reset_streams(MAX_H2_RESETS)
+        .max_header_list_size(MAX_REQUEST_HEAD_BYTES as u32)
+        .keep_alive_interval(H2_PING)
+        .keep_alive_timeout(H2_PING)
+        .serve_connection(io, service);
+    tokio::pin!(conn);
     let mut ends = shared.ends.clone();
     let ends = async move { ends.wait_for(|ends| *ends).await.map(drop) };
-    let result = if is_http2 {
-        let conn = http2::Builder::new(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .max_concurrent_streams(MAX_H2_STREAMS)
-            .max_pending_accept_reset_streams(MAX_H2_RESETS)
-            .max_header_list_size(MAX_REQUEST_HEAD_BYTES as u32)
-            .keep_alive_interval(H2_PING)
-            .keep_alive_timeout(H2_PING)
-            .serve_connection(io, service);
-        tokio::pin!(conn);
-        tokio::select! {
-            result = conn.as_mut() => result,
-            _ = ends => { conn.as_mut().graceful_shutdown(); conn.await }
-        }
-    } else {
-        let conn = http1::Builder::new()
-            .timer(TokioTimer::new())
-            // It covers the wait for a request as well.
-            .header_read_timeout(if HEAD_TIME > WEB_IDLE_TIME { HEAD_TIME } else { WEB_IDLE_TIME })
-            .max_headers(MAX_REQUEST_HEADERS)
-            .max_header_size(MAX_REQUEST_HEAD_BYTES)
-            .serve_connection(io, service);
-        tokio::pin!(conn);
-        tokio::select! {
-            result = conn.as_mut() => result,
-            _ = ends => { conn.as_mut().graceful_shutdown(); conn.await }
+    let result = tokio::select! {
+        result = conn.as_mut() => result,
+        _ = ends => { conn.as_mut().graceful_shutdown(); conn.await }
+        state = no_longer_used(&activity) => {
+            if state == State::Stuck {
+                shared.totals.add(|c| c.connections_too_slow += 1);
+                return;
+            }
+            conn.as_mut().graceful_shutdown();
+            timeout(H2_PING, conn).await.unwrap_or(Ok(()))
         }
     };
     if let Err(error) = result {
         tracing::debug!(%peer, %error, "HTTP: a connection ended early");
+    }
+}
+
+/// Waits until a connection has not been used for too long.
+async fn no_longer_used(activity: &Activity) -> State {
+    let mut watch = Watch::default();
+    loop {
+        sleep(H2_LOOK).await;
+        match watch.look(activity) {
+            State::Used => {}
+            state => return state,
+        }
     }
 }
 
@@ -94,6 +149,7 @@ async fn respond(
     peer: SocketAddr,
     shared: &Arc<Shared>,
     label: String,
+    orders: &Arc<Semaphore>,
 ) -> Response<WebBody> {
     let request = match read(&request) {
         Ok(request) => request,
@@ -103,7 +159,7 @@ async fn respond(
     match std::mem::replace(&mut answer.body, Body::None) {
         Body::Media(media) => {
             let agent = request.fields.agent();
-            media_response(answer, media, peer, shared, label, agent).await
+            media_response(answer, media, (peer, agent), shared, label, orders).await
         }
         body => {
             answer.body = body;
@@ -133,11 +189,13 @@ fn read(request: &HyperRequest<Incoming>) -> Result<Request, Answer> {
 async fn media_response(
     answer: Answer,
     media: Media,
-    peer: SocketAddr,
+    (peer, agent): (SocketAddr, Option<String>),
     shared: &Arc<Shared>,
     label: String,
-    agent: Option<String>,
+    orders: &Arc<Semaphore>,
 ) -> Response<WebBody> {
+    // Nobody closes it.
+    let place = Arc::clone(orders).acquire_owned().await.ok();
     let Some((near, far)) = pair() else {
         return finish(Answer::error(503, "too many files are open"), shared);
     };
@@ -147,7 +205,10 @@ async fn media_response(
         let shared = Arc::clone(shared);
         // On its own: the response ends before the order is told to be done.
         tokio::spawn(async move {
-            shared.deliver(OrderSocket::Inside(far), peer, media, before, label, agent).await
+            let delivery = shared.deliver(OrderSocket::Inside(far), peer, media, before, label, agent).await;
+            // A stream that is reset is over at once, the order that it was for only when an engine has noticed. Its place is held until then.
+            drop(place);
+            delivery
         })
     };
     tokio::pin!(order);

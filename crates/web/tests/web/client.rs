@@ -52,6 +52,11 @@ impl Client {
         self.ask("GET", path, "")
     }
 
+    /// Asks for a file with a body, for which the connection goes to hyper, and ends.
+    pub(crate) fn ask_by_hyper(&mut self, path: &str) {
+        self.send(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx"));
+    }
+
     /// The next response; `None`: the connection has ended.
     pub(crate) fn try_response(&mut self, is_head: bool) -> Option<Response> {
         let mut line = String::new();

@@ -33,18 +33,125 @@ fn what_can_be_read_in_two_ways_ends_the_connection() {
         format!("X: y\0\r\n\r\n{HIDDEN}"),
         format!("Host: b\r\n\r\n{HIDDEN}"),
         format!("X: y\r\r\n\r\n{HIDDEN}"),
+        format!("X: y\r\n \r\n\r\n{HIDDEN}"),
+        format!("Content-Length: -1\r\n\r\n{HIDDEN}"),
+        format!("Content-Length: 1e2\r\n\r\n{HIDDEN}"),
+        format!("Content-Length: 0_0\r\n\r\n{HIDDEN}"),
+        format!("Content-Length: 18446744073709551616\r\n\r\n{HIDDEN}"),
+        format!("content-length: 0\r\nCONTENT-LENGTH: {}\r\n\r\n{HIDDEN}", HIDDEN.len()),
+        format!("Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n{HIDDEN}"),
+        format!("Transfer-Encoding\t: chunked\r\n\r\n0\r\n\r\n{HIDDEN}"),
+        format!("X\0: chunked\r\n\r\n{HIDDEN}"),
+        format!("X Y: z\r\n\r\n{HIDDEN}"),
+        format!("host: b\r\n\r\n{HIDDEN}"),
     ];
-    for path in ["/titles/film.ts", "/nowhere"] {
+    // On a new connection, and on one that was answered already: by the front, by hyper.
+    for (before, path) in [
+        (None, "/titles/film.ts"),
+        (None, "/nowhere"),
+        (Some("/titles/none.ts"), "/nowhere"),
+        (Some("/healthz"), "/titles/film.ts"),
+        (Some("/healthz"), "/nowhere"),
+        (Some("/titles/film/../film.ts"), "/healthz"),
+    ] {
         for lines in &refused {
             let mut client = Client::to(address);
+            if let Some(before) = before {
+                client.get(before);
+            }
             client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n{lines}"));
             let answer = client.response(false);
             assert_eq!(
                 (answer.status, answer.header("Connection")),
                 (400, Some("close")),
-                "{path} {lines:?}"
+                "{before:?} {path} {lines:?}"
             );
-            assert!(client.rest().is_empty(), "{path} {lines:?}");
+            assert!(client.rest().is_empty(), "{before:?} {path} {lines:?}");
+        }
+    }
+    // Both at once: what is behind the first is judged when the first has been answered.
+    let mut client = Client::to(address);
+    client
+        .send(format!("GET /healthz HTTP/1.1\r\nHost: a\r\n\r\nGET /healthz HTTP/1.1\nHost: a\n\n{HIDDEN}"));
+    assert_eq!((client.response(false).status, client.response(false).status), (200, 400));
+    assert!(client.rest().is_empty());
+    assert!(site.orders().is_empty());
+}
+
+/// A request line has one spelling.
+#[test]
+fn request_lines_that_could_be_read_in_two_ways() {
+    let (site, _web, address) = start();
+    for line in [
+        "GET /titles/film.ts HTTP/1.1\nHost: a\r\n\r\n",
+        "GET  /titles/film.ts HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /titles/film.ts  HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET\t/titles/film.ts HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /titles/film.ts\tHTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /titles/fi lm.ts HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /titles/film.ts HTTP/1.1 \r\nHost: a\r\n\r\n",
+        "GET /titles/film.ts\r\nHost: a\r\n\r\n",
+        " GET /titles/film.ts HTTP/1.1\r\nHost: a\r\n\r\n",
+        "\nGET /titles/film.ts HTTP/1.1\r\nHost: a\r\n\r\n",
+        "G\0T /titles/film.ts HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /titles/film.ts HTTP/1.1\r\n Host: a\r\n\r\n",
+    ] {
+        for before in [None, Some("/healthz")] {
+            let mut client = Client::to(address);
+            if let Some(before) = before {
+                client.get(before);
+            }
+            client.send(format!("{line}{HIDDEN}"));
+            let answer = client.response(false);
+            assert!(matches!(answer.status, 400 | 505), "{}: {line:?}", answer.status);
+            assert_eq!(answer.header("Connection"), Some("close"), "{line:?}");
+            assert!(client.rest().is_empty(), "{line:?}");
+        }
+    }
+    assert!(site.orders().is_empty());
+}
+
+/// Behind a body no request is looked for, so that it does not matter who counts how.
+#[test]
+fn a_body_ends_its_connection() {
+    let (site, _web, address) = start();
+    let chunk = format!("{:x}\r\n{HIDDEN}\r\n", HIDDEN.len());
+    for body in [
+        "0\r\n\r\n".to_owned(),
+        "0;a=b\r\n\r\n".to_owned(),
+        "0;a\n\r\n".to_owned(),
+        format!("0;{}\r\n\r\n", "a".repeat(20_000)),
+        format!("{}0\r\n\r\n", "1;a=b\r\nx\r\n".repeat(2_000)),
+        "0\r\nContent-Length: 5\r\n\r\n".to_owned(),
+        "0\r\nTransfer-Encoding: chunked\r\n\r\n".to_owned(),
+        "0\n\n".to_owned(),
+        "0x0\r\n\r\n".to_owned(),
+        "-1\r\n\r\n".to_owned(),
+        "+0\r\n\r\n".to_owned(),
+        "10000000000000000\r\n\r\n".to_owned(),
+        "fffffffffffffffff\r\n\r\n".to_owned(),
+        " 0\r\n\r\n".to_owned(),
+        "\r\n0\r\n\r\n".to_owned(),
+        "1\r\nxy\r\n0\r\n\r\n".to_owned(),
+        chunk,
+    ] {
+        for coding in ["chunked", "Chunked", "gzip, chunked", "chunked, identity", "xchunked", "identity", ""]
+        {
+            for method in ["POST", "GET"] {
+                let mut client = Client::to(address);
+                client.send(format!(
+                    "{method} /nowhere HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: {coding}\r\n\r\n{body}{HIDDEN}"
+                ));
+                // A connection may be reset with what was not read, and the answer be lost with it.
+                if let Some(answer) = client.try_response(false) {
+                    assert!(
+                        matches!(answer.status, 400 | 404 | 405),
+                        "{}: {coding} {body:.40?}",
+                        answer.status
+                    );
+                }
+                assert!(client.rest().is_empty(), "{method} {coding} {body:.40?}");
+            }
         }
     }
     assert!(site.orders().is_empty());

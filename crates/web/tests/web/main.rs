@@ -2,6 +2,8 @@
 
 mod client;
 mod connections;
+mod floods;
+mod h2;
 mod hls;
 mod liars;
 mod media;

@@ -157,6 +157,11 @@ fn metrics_are_one_family_each() {
     let answer = Client::to(address).get("/metrics");
     assert_eq!(answer.header("Content-Type"), Some("text/plain; version=0.0.4; charset=utf-8"));
     assert_eq!(answer.header("Access-Control-Allow-Origin"), None);
+    // What a proxy on this machine passes on is not from this machine, whatever it says of where it is from.
+    for line in ["X-Forwarded-For: 127.0.0.1", "forwarded: for=127.0.0.1", "X-Real-IP: ::1", "Via: 1.1 a"] {
+        let refused = Client::to(address).ask("GET", "/metrics", &format!("{line}\r\n"));
+        assert_eq!(refused.status, 403, "{line}");
+    }
     assert_eq!(
         answer.text(),
         "# HELP millrace_engine_sent_bytes_total Bytes sent.\n\

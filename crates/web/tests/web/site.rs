@@ -33,6 +33,8 @@ pub(crate) enum Manner {
     BreaksOff(usize),
     /// The order is dropped without a word.
     Forgets,
+    /// Nothing is done until [`MadeUp::let_go`].
+    Keeps,
 }
 
 pub(crate) struct Film {
@@ -59,6 +61,7 @@ pub(crate) struct MadeUp {
     pub(crate) orders: Mutex<Vec<Ordered>>,
     /// How many watch by RTSP.
     pub(crate) sessions: usize,
+    pub(crate) kept: Mutex<Vec<Order>>,
 }
 
 impl Film {
@@ -101,6 +104,11 @@ impl MadeUp {
 
     pub(crate) fn orders(&self) -> Vec<Ordered> {
         self.orders.lock().unwrap().clone()
+    }
+
+    /// Drops all orders that it keeps, with their connections.
+    pub(crate) fn let_go(&self) {
+        self.kept.lock().unwrap().clear();
     }
 }
 
@@ -164,7 +172,10 @@ impl Site for MadeUp {
             Some(film) => (Arc::clone(&film.bytes), film.manner.clone()),
             None => (Arc::from(Vec::new()), Manner::Refuses(Refused::Gone)),
         };
-        spawn(move || deliver(order, &bytes, &manner));
+        match manner {
+            Manner::Keeps => self.kept.lock().unwrap().push(order),
+            manner => drop(spawn(move || deliver(order, &bytes, &manner))),
+        }
     }
 
     fn status(&self) -> Result<Status, SiteError> {
@@ -224,7 +235,7 @@ fn deliver(order: Order, bytes: &[u8], manner: &Manner) {
     let mut socket = socket;
     let whole = [&before[..], &bytes[range.start as usize..range.end as usize]].concat();
     let is_sent = match manner {
-        Manner::Forgets => return,
+        Manner::Forgets | Manner::Keeps => return,
         Manner::Refuses(why) => {
             let read = unread(&mut socket);
             let _ = done.send(Delivery::Refused { socket, read, why: why.clone() });
