@@ -15,6 +15,8 @@ const LOOK: Duration = Duration::from_millis(100);
 pub struct Held {
     /// Connections.
     pub connections: u64,
+    /// Connections lent for bytes of titles.
+    pub deliveries: u64,
     /// Sessions, playing or not.
     pub sessions: u64,
     /// Places for streams in its engines.
@@ -50,6 +52,7 @@ impl Held {
         let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).context("the server's descriptors")?;
         Ok(Self {
             connections: now("connections")?,
+            deliveries: now("deliveries")?,
             sessions: now("sessions")?,
             streams: now("streams")?,
             reserved_bits_per_s: now("reserved_bits_per_s")?,
@@ -85,6 +88,7 @@ impl Held {
     pub fn beyond(self, expected: Self) -> u64 {
         let over = |held: u64, expected: u64| held.saturating_sub(expected);
         over(self.connections, expected.connections)
+            + over(self.deliveries, expected.deliveries)
             + over(self.sessions, expected.sessions)
             + over(self.streams, expected.streams)
             + over(self.reserved_bits_per_s, expected.reserved_bits_per_s).min(1)
@@ -102,7 +106,7 @@ mod tests {
         let stats = dir.path().join("stats.json");
         let write = |connections, sessions, streams, rate| {
             let now = format!(
-                r#"{{"now":{{"connections":{connections},"sessions":{sessions},"streams":{streams},"reserved_bits_per_s":{rate}}}}}"#
+                r#"{{"now":{{"connections":{connections},"deliveries":0,"sessions":{sessions},"streams":{streams},"reserved_bits_per_s":{rate}}}}}"#
             );
             std::fs::write(&stats, now).unwrap();
             Held::read(std::process::id(), &stats).unwrap()
@@ -121,6 +125,7 @@ mod tests {
             let held = Held { descriptors: empty.descriptors, ..held };
             assert_eq!(held.beyond(expected), count, "{held:?}");
         }
+        assert_eq!(Held { deliveries: 5, ..expected }.beyond(expected), 5);
         assert_eq!(Held::nothing_but(7).beyond(Held::nothing_but(5)), 2);
         std::fs::write(&stats, "{}").unwrap();
         assert!(Held::read(std::process::id(), &stats).is_err());

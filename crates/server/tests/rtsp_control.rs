@@ -4,7 +4,7 @@
 mod live;
 mod rtsp_support;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 use live::{Core, Item, Live, TIMEOUT, Viewer, viewer_ports};
 use millrace_core::wire::rtcp::{RtcpPacket, parse};
 use millrace_core::wire::rtp::RtpHeader;
+use millrace_offload::command::Event;
 use millrace_server::admission::AdmissionConfig;
+use millrace_web::{Delivery, Order, OrderSocket};
 use rtsp_support::{MS, receiver_report};
 
 const OPTIONS: &str = "OPTIONS * RTSP/1.0\nCSeq: 1";
@@ -454,4 +456,51 @@ fn a_connection_goes_over_to_another_engine_without_a_hole() {
         session = (answer.status == 200).then(|| answer.session());
     }
     assert_eq!(v.ask_session("PLAY", &session.unwrap(), "").status, 200);
+}
+
+/// A connection's engine has sent all of an order and is to give it back, and the connection breaks: the order is over then, not after
+/// the two minutes that a viewer may take to read what is left.
+#[test]
+fn an_order_ends_with_its_connection_while_an_engine_gives_it_back() {
+    let live = Live::start();
+    live.engine.lock().unwrap().fake.keeps_conns = true;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut viewer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (socket, peer) = listener.accept().unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let (done, mut told) = tokio::sync::oneshot::channel();
+    let (title, label) = ("film".to_owned(), "http-0.1".to_owned());
+    let (socket, before) = (OrderSocket::Viewer(socket), b"head".to_vec());
+    let order =
+        Order { socket, peer, title, bytes: 0..13_160, before, ahead_ms: 0, label, agent: None, done };
+    live.orders.send(order).unwrap();
+    viewer.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let mut got = [0; 4 + 1316];
+    viewer.read_exact(&mut got).unwrap();
+    assert_eq!(&got[..4], b"head");
+
+    let begun = Instant::now();
+    let conn = loop {
+        if let Some(&conn) = live.engine.lock().unwrap().fake.kept.first() {
+            break conn;
+        }
+        assert!(begun.elapsed() < TIMEOUT, "the connection is not asked for");
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    assert!(told.try_recv().is_err(), "not over while an engine has it");
+    let snapshot = live.snapshot();
+    assert_eq!((snapshot.counters.deliveries, snapshot.deliveries, snapshot.connections), (1, 1, 0));
+    assert_eq!(snapshot.counters.connections_accepted, 0, "it was counted where it came in");
+    live.engine.lock().unwrap().fake.events.push_back(Event::ConnGone { conn, errno: 104 });
+    live.bell_rings();
+    let delivery = loop {
+        match told.try_recv() {
+            Ok(delivery) => break delivery,
+            Err(error) => assert!(begun.elapsed() < TIMEOUT, "the order is not over: {error}"),
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    assert!(matches!(delivery, Delivery::Broken), "{delivery:?}");
+    live.wait_for("the place of its connection", |s| s.deliveries == 0);
+    live.assert_empties();
 }

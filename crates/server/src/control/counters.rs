@@ -172,6 +172,8 @@ millrace_core::counters! {
     pub struct Held {
         /// Open connections.
         gauge connections,
+        /// HTTP connections on which bytes of a title are sent.
+        gauge deliveries,
         /// Sessions, playing or not.
         gauge sessions,
         /// Streams that the engines know, closing ones included.

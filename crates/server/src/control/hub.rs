@@ -233,7 +233,7 @@ impl Hub {
         stream: ViewerStream,
         peer: SocketAddr,
     ) -> Result<Rc<Line>, (ViewerStream, ConnRefusal)> {
-        let opened = self.server.with_service(self.now(), |service| service.conn_opened(peer));
+        let opened = self.server.with_service(self.now(), |service| service.conn_lent(peer));
         self.flush();
         let key = match opened {
             Ok(key) => key,
@@ -517,7 +517,8 @@ impl Hub {
         let service = self.server.service();
         self.sheets.held.publish(&Held {
             connections: service.connection_count() as u64,
-            sessions: service.stream_count() as u64,
+            deliveries: service.lent_count() as u64,
+            sessions: service.session_count() as u64,
             streams: service.place_count() as u64,
             reserved_bits_per_s: service.reserved_rate(),
         });
@@ -557,6 +558,7 @@ impl Hub {
             counters: self.counters,
             sessions: self.server.sessions(self.now()),
             connections: service.connection_count(),
+            deliveries: service.lent_count(),
             streams: service.place_count(),
             reserved_rate: service.reserved_rate(),
             in_use: service.in_use(),

@@ -139,6 +139,8 @@ pub struct Snapshot {
     pub sessions: Vec<SessionInfo>,
     /// Open connections.
     pub connections: usize,
+    /// Connections on which bytes of titles are sent.
+    pub deliveries: usize,
     /// Streams that the engines know, closing ones included.
     pub streams: usize,
     /// Bits a second that admission has given away.

@@ -18,6 +18,8 @@ pub struct ConnKey(pub u64);
 /// One connection.
 pub(super) struct Conn {
     ip: IpAddr,
+    /// It came with an order of bytes, and is given back behind them.
+    is_lent: bool,
     /// Streams made on it that are still there, whatever path they take.
     streams: Vec<StreamKey>,
     /// The engine that writes to it, and its name there.
@@ -36,32 +38,49 @@ impl Service {
     /// # Errors
     /// There are too many; drop it.
     pub fn conn_opened(&mut self, peer: SocketAddr) -> Result<ConnKey, ConnRefusal> {
+        let opened = self.take_conn(peer, false);
+        match opened {
+            Ok(_) => self.tell(Event::ConnectionOpened { peer }),
+            Err(ConnRefusal::ShuttingDown) => {}
+            Err(refusal) => self.tell(Event::ConnectionRefused { address: peer.ip(), refusal }),
+        }
+        opened
+    }
+
+    /// A connection has been lent, for bytes of a title. There is room for it as for any other, but whoever accepted it has counted it.
+    ///
+    /// # Errors
+    /// There are too many; give it back.
+    pub fn conn_lent(&mut self, peer: SocketAddr) -> Result<ConnKey, ConnRefusal> {
+        self.take_conn(peer, true)
+    }
+
+    fn take_conn(&mut self, peer: SocketAddr, is_lent: bool) -> Result<ConnKey, ConnRefusal> {
         let ip = peer.ip();
         if self.shutting_down {
             return Err(ConnRefusal::ShuttingDown);
         }
         let used = self.usage.get(&bucket(ip)).map_or(0, |usage| usage.connections);
-        let refusal = if self.conns.len() >= self.config.max_connections {
-            ConnRefusal::Full
-        } else if used >= self.config.max_connections_per_address {
-            ConnRefusal::Address
-        } else {
-            self.usage.entry(bucket(ip)).or_default().connections += 1;
-            let key = ConnKey(self.new_key());
-            let conn = Conn {
-                ip,
-                streams: Vec::new(),
-                attached: None,
-                leaving: None,
-                moves_to: None,
-                bound_to: None,
-            };
-            self.conns.insert(key, conn);
-            self.tell(Event::ConnectionOpened { peer });
-            return Ok(key);
+        if self.conns.len() >= self.config.max_connections {
+            return Err(ConnRefusal::Full);
+        }
+        if used >= self.config.max_connections_per_address {
+            return Err(ConnRefusal::Address);
+        }
+        self.usage.entry(bucket(ip)).or_default().connections += 1;
+        let key = ConnKey(self.new_key());
+        let conn = Conn {
+            ip,
+            is_lent,
+            streams: Vec::new(),
+            attached: None,
+            leaving: None,
+            moves_to: None,
+            bound_to: None,
         };
-        self.tell(Event::ConnectionRefused { address: ip, refusal });
-        Err(refusal)
+        self.conns.insert(key, conn);
+        self.lent_conns += usize::from(is_lent);
+        Ok(key)
     }
 
     /// Only this engine can write to the connection: its socket is there. What goes through it is sent by that engine, however much others have
@@ -90,7 +109,8 @@ impl Service {
                 self.close(now, stream, EndReason::Disconnected);
             }
         }
-        self.conns.remove(&key);
+        let was_lent = self.conns.remove(&key).is_some_and(|conn| conn.is_lent);
+        self.lent_conns -= usize::from(was_lent);
         self.release_usage(bucket(ip), |usage| &mut usage.connections);
         for (engine, conn) in engines.into_iter().flatten() {
             self.by_conn.remove(&(engine, conn));
@@ -98,9 +118,14 @@ impl Service {
         }
     }
 
-    /// Connections.
+    /// Connections, without those that are lent.
     pub fn connection_count(&self) -> usize {
-        self.conns.len()
+        self.conns.len() - self.lent_conns
+    }
+
+    /// Connections that are lent ([`Service::conn_lent`]).
+    pub fn lent_count(&self) -> usize {
+        self.lent_conns
     }
 
     /// Streams made on it that have not ended.

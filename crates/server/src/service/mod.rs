@@ -157,6 +157,8 @@ pub struct Service {
     /// Places that the engines have been told to clear.
     closing: HashMap<(usize, StreamId), Closing>,
     conns: HashMap<ConnKey, Conn>,
+    /// Those of them that are lent.
+    lent_conns: usize,
     by_conn: HashMap<(usize, ConnId), ConnKey>,
     usage: HashMap<IpAddr, Usage>,
     slots: Vec<EngineSlots>,
@@ -184,6 +186,7 @@ impl Service {
             by_place: HashMap::new(),
             closing: HashMap::new(),
             conns: HashMap::new(),
+            lent_conns: 0,
             by_conn: HashMap::new(),
             usage: HashMap::new(),
             slots,
@@ -238,6 +241,11 @@ impl Service {
     /// Streams that have not ended.
     pub fn stream_count(&self) -> usize {
         self.streams.len()
+    }
+
+    /// Of these, those that somebody set up, and that are not for bytes alone.
+    pub fn session_count(&self) -> usize {
+        self.streams.values().filter(|stream| !matches!(stream.path, Path::Bytes { .. })).count()
     }
 
     /// Places in the engines that are taken, also by what they are about to forget.

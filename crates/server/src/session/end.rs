@@ -24,7 +24,11 @@ impl Server {
     /// The connection is closed, by whomever. Its interleaved sessions end; those by UDP live on until their time-out
     /// (RFC 2326 section 1.1: a session is not tied to a connection).
     pub fn conn_closed(&mut self, now: Instant, key: ConnKey) {
-        let Some(conn) = self.conns.get_mut(&key) else { return };
+        let Some(conn) = self.conns.get_mut(&key) else {
+            // Nothing was spoken on it here: it was lent, and its place is given back like any other.
+            self.service.conn_closed(now, key);
+            return self.absorb(now);
+        };
         conn.closing = true; // whatever is still answered below goes nowhere
         let said_bye = |key: &StreamKey| self.sessions.get(key).is_some_and(|session| session.said_bye);
         let over: Vec<_> = self.service.streams_of(key).iter().copied().filter(said_bye).collect();

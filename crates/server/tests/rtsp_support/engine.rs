@@ -22,7 +22,7 @@ pub struct FakeEngine {
     /// Connections are not given back: their viewers read nothing.
     pub keeps_conns: bool,
     /// Those that were to be.
-    kept: Vec<ConnId>,
+    pub kept: Vec<ConnId>,
     pub events: VecDeque<Event>,
     /// What `Closed` will claim.
     pub max_streams: usize,

@@ -18,6 +18,9 @@ use millrace_offload::bell::EventBell;
 use millrace_offload::clock::MonotonicClock;
 use millrace_offload::command::{Command, Dest, Event, StopReason};
 use millrace_server::admission::EngineFigures;
+use millrace_web::Order;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
 use millrace_server::control::{
     Control, ControlConfig, ControlHandle, EnginePort, Snapshot, Sockets, UdpSockets,
 };
@@ -160,7 +163,11 @@ impl EngineState {
                     let _ = write_all(stream, &frame);
                 }
             }
-            Dest::Bytes { .. } => unreachable!("RTSP sends no bytes"),
+            Dest::Bytes { conn } => {
+                if let Some(stream) = self.conns.get_mut(&conn.0) {
+                    let _ = write_all(stream, datagram.get(RTP_HEADER_BYTES..).unwrap_or_default());
+                }
+            }
         }
     }
 }
@@ -229,6 +236,8 @@ pub struct Live {
     pub second: Option<Arc<Mutex<EngineState>>>,
     pub bell: Arc<EventBell>,
     pub open_titles: SharedTitles,
+    /// Takes orders of a web side.
+    pub orders: UnboundedSender<Order>,
     pub rtcp: SocketAddr,
     pub rtp: SocketAddr,
     stop: Arc<AtomicBool>,
@@ -294,11 +303,12 @@ impl Live {
             threads.push(thread);
         }
         let open_titles = SharedTitles::default();
+        let (orders, ordered) = unbounded_channel();
         let sockets = Sockets {
             listeners: vec![listener],
             udp: vec![UdpSockets { rtp, rtcp }],
             offload: None,
-            orders: None,
+            orders: Some(ordered),
         };
         let control = Control::start(config, Box::new(open_titles.clone()), ports, sockets).unwrap();
         let address = control.addresses()[0];
@@ -309,6 +319,7 @@ impl Live {
             second,
             bell,
             open_titles,
+            orders,
             rtcp: rtcp_address,
             rtp: rtp_address,
             stop,
