@@ -111,7 +111,7 @@ pub(crate) struct ServeArgs {
     /// How long a paused viewer keeps its stream and bit rate; after that PLAY has to reserve them again
     #[arg(long, value_name = "TIME", default_value_t = duration(limits::DEFAULT_PAUSE_RESERVATION_NS))]
     pub(crate) pause_reservation: HumanDuration,
-    /// Highest number of RTSP connections from one client address
+    /// Highest number of connections from one client address, by RTSP and by HTTP each
     #[arg(long, value_name = "N", default_value_t = limits::MAX_CONNECTIONS_PER_ADDRESS)]
     pub(crate) max_connections_per_address: usize,
     /// Share of --max-streams and of --max-rate that all viewers at one address may use; one stream is always allowed

@@ -46,6 +46,7 @@ pub(super) struct Web {
     listener: Option<TcpListener>,
     orders: mpsc::UnboundedSender<Order>,
     ordered: Option<mpsc::UnboundedReceiver<Order>>,
+    limits: WebLimits,
     totals: Arc<Totals>,
 }
 
@@ -59,7 +60,9 @@ impl Web {
         };
         let (orders, ordered) = mpsc::unbounded_channel();
         let ordered = Some(ordered).filter(|_| listener.is_some());
-        Ok(Self { listener, orders, ordered, totals: Arc::default() })
+        let connections_per_address = args.max_connections_per_address;
+        let limits = WebLimits { connections_per_address, ..WebLimits::default() };
+        Ok(Self { listener, orders, ordered, limits, totals: Arc::default() })
     }
 
     /// Where orders come from, once; `None` if there will be none.
@@ -95,7 +98,7 @@ impl Web {
         };
         let config = WebConfig {
             listeners: vec![listener],
-            limits: WebLimits::default(),
+            limits: self.limits,
             metrics_for_all: false,
             totals: self.totals,
         };
