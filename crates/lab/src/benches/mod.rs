@@ -4,6 +4,7 @@ mod backends;
 mod capacity;
 mod degraded;
 mod engine;
+mod http;
 mod ingest;
 mod nlf;
 mod overload;
@@ -56,6 +57,7 @@ pub const ALL: &[Bench] = &[
     seeks::BENCH,
     switches::BENCH,
     peers::BENCH,
+    http::BENCH,
     streams::BENCH,
     stream_offload::BENCH,
 ];

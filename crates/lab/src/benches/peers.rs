@@ -23,6 +23,7 @@ pub(super) const BENCH: Bench = Bench {
     not_for: "absolute figures: the machine, the veth pair and the receiver are the same for all, so read the ratios",
     options: &[
         "peers",
+        "only",
         "rate",
         "transport",
         "titles",
@@ -33,7 +34,7 @@ pub(super) const BENCH: Bench = Bench {
         "duration",
         "scratch",
     ],
-    targets: &["peers-ratio", "gso-cpu-ratio"],
+    targets: &["peers-ratio", "gso-cpu-ratio", "peers-hls-ratio"],
     needs: &[
         Need::Root,
         Need::Program("ffmpeg", "apt-get install ffmpeg"),
@@ -44,6 +45,10 @@ pub(super) const BENCH: Bench = Bench {
 
 /// Ours against the best of the others.
 const RATIO_BOUND: f64 = 3.0;
+/// Viewers by HLS, ours against nginx's.
+const HLS_RATIO_BOUND: f64 = 1.0;
+/// How the names of services over HTTP end.
+const HTTP_KINDS: [&str; 2] = ["HLS", "HTTP progressive"];
 /// Processor time a packet, ours against the kernel's own bound.
 const CPU_RATIO_BOUND: f64 = 1.25;
 /// Media time over which viewers begin.
@@ -106,7 +111,10 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     report.rows = [lines.capacities, lines.got, lines.took, lines.without].concat();
     compare(&standings, &mut report);
     let ours = standings.iter().find(|s| s.is_ours && s.is_udp).map_or(0.0, |s| s.strict.max(s.patient));
-    if let Err(error) = cpu_ratio(options, scene, ours, &mut report) {
+    // A word of a name leaves nothing to compare with.
+    if options.only.is_empty()
+        && let Err(error) = cpu_ratio(options, scene, ours, &mut report)
+    {
         options.go_on()?;
         report.rows.push(Row::new(format!("processor time a packet: could not be measured: {error:#}")));
     }
@@ -139,7 +147,7 @@ fn one_peer(
         let is_udp = service.transport != TransportChoice::Tcp;
         let wanted = options.transports.is_empty()
             || options.transports.iter().any(|t| (t == "udp" && is_udp) || (t == "tcp" && !is_udp));
-        if !wanted {
+        if !wanted || !is_named(&service.name, &options.only) {
             continue;
         }
         options.go_on()?;
@@ -159,6 +167,12 @@ fn one_peer(
         }
     }
     Ok(())
+}
+
+/// Whether `--only` has a word of this service's name: `hls`, `rtp/tcp`.
+fn is_named(service: &str, only: &[String]) -> bool {
+    let service = service.to_lowercase();
+    only.is_empty() || only.iter().any(|word| service.contains(&word.to_lowercase()))
 }
 
 fn both(
@@ -195,6 +209,7 @@ fn both(
 fn compare(standings: &[Standing], report: &mut Report) {
     for is_udp in [true, false] {
         let label = if is_udp { "RTP/UDP" } else { "TCP" };
+        // Ours by RTP, which is listed first.
         let mine = standings.iter().find(|s| s.is_ours && s.is_udp == is_udp);
         let others = standings.iter().filter(|s| !s.is_ours && !s.is_reference && s.is_udp == is_udp);
         let best = others.max_by(|a, b| a.patient.total_cmp(&b.patient));
@@ -211,6 +226,23 @@ fn compare(standings: &[Standing], report: &mut Report) {
         if is_udp {
             report.promises.push(Promise::at_least("peers-ratio", ratio, RATIO_BOUND, ""));
         }
+    }
+    for kind in HTTP_KINDS {
+        compare_http(standings, kind, report);
+    }
+}
+
+/// Ours over HTTP against nginx, in one way of it, under the same limits.
+fn compare_http(standings: &[Standing], kind: &str, report: &mut Report) {
+    let of = |server: &str| {
+        let name = format!("{server}, {kind}");
+        standings.iter().find(|s| s.name == name && s.patient > 0.0).map(|s| s.patient)
+    };
+    let (Some(ours), Some(nginx)) = (of("millrace"), of("nginx")) else { return };
+    let ratio = ours / nginx;
+    report.rows.push(Row::new(format!("ours / nginx (both 100 ms), {kind}")).with("ratio", ratio, ""));
+    if kind == "HLS" {
+        report.promises.push(Promise::at_least("peers-hls-ratio", ratio, HLS_RATIO_BOUND, ""));
     }
 }
 

@@ -8,7 +8,7 @@ use anyhow::Context;
 use millrace_client::load::MediaClock;
 use millrace_client::play::TransportChoice;
 
-use super::{PORT, Peer, run};
+use super::{HTTP_PORT, PORT, Peer, run};
 use crate::capacity::Scene;
 use crate::capacity::site::{Group, SERVER_INTERFACE, Site};
 use crate::capacity::trial::{Delivery, Running, Service};
@@ -18,6 +18,10 @@ pub(super) const PEER: Peer =
 
 /// Viewers of ours that may arrive in a second.
 const ARRIVALS_PER_S: f64 = 600.0;
+/// The same of those over HTTP, as for other servers.
+const HTTP_ARRIVALS_PER_S: f64 = 100.0;
+/// Connections by HTTP that one client address may have, for each of the receiver's.
+const MAX_HTTP_VIEWERS: u32 = 8_000;
 /// What a core of some years ago sends with ease: where the search begins.
 const EASY_BITS_PER_S: u64 = 4_000_000_000;
 /// A cache that holds all of one title.
@@ -49,11 +53,12 @@ fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
         (None, 1) => CACHE_BYTES,
         (None, _) => (scene.files.bytes() / 3).max(SMALL_CACHE_BYTES),
     };
-    let start = move |store: &PathBuf| {
+    let start = move |store: &PathBuf, url: fn(&str, &str) -> String| {
         let site = scene.site;
         let cores: Vec<String> = site.server_cores.iter().map(usize::to_string).collect();
         let mut command = site.command(scene.program);
-        command.args(["serve", "--quiet", "--listen", &format!("{}:{PORT}", site.server_ip())]);
+        let at = |port| format!("{}:{port}", site.server_ip());
+        command.args(["serve", "--quiet", "--listen", &at(PORT), "--http", &at(HTTP_PORT)]);
         command.args(["--admission", if scene.has_admission { "measured" } else { "off" }]);
         command.arg("--stats").arg(stats_file(site));
         command.args(["--cpu", &cores.join(","), "--engines", &cores.len().to_string()]);
@@ -74,15 +79,15 @@ fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
         command.args(["--cache", &format!("{cache}B"), "--store"]).arg(store);
         let mut group = Group::start(site, "millrace", command)?;
         group.wait_for_word("ready ")?;
-        let url = |title| format!("rtsp://{}:{PORT}/{title}", site.server_ip());
+        let url = |title: String| url(site.server_ip(), &title);
         Ok(Running { groups: vec![group], targets: scene.files.titles().map(url).collect() })
     };
-    let of = |transport: TransportChoice, label: &str| {
+    let of = |transport: TransportChoice, label: &str, url: fn(&str, &str) -> String| {
         let store = store.clone();
         Service {
             name: match scene.backend {
-                Some(backend) => format!("millrace ({backend}), RTP/{label}"),
-                None => format!("millrace, RTP/{label}"),
+                Some(backend) => format!("millrace ({backend}), {label}"),
+                None => format!("millrace, {label}"),
             },
             transport,
             delivery: Delivery::Asked,
@@ -93,10 +98,31 @@ fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
             takes_range: true,
             max_viewers: 16_000,
             first: (EASY_BITS_PER_S / scene.files.rate.0.max(1)).clamp(64, 4_000) as u32,
-            start: Box::new(move |_| start(&store)),
+            start: Box::new(move |_| start(&store, url)),
         }
     };
-    Ok(vec![of(TransportChoice::Udp, "UDP"), of(TransportChoice::Tcp, "TCP")])
+    let rtsp = |ip: &str, title: &str| format!("rtsp://{ip}:{PORT}/{title}");
+    Ok(vec![
+        of(TransportChoice::Udp, "RTP/UDP", rtsp),
+        of(TransportChoice::Tcp, "RTP/TCP", rtsp),
+        fetched(of(TransportChoice::Tcp, "HTTP progressive", |ip, title| {
+            format!("http://{ip}:{HTTP_PORT}/titles/{title}.ts")
+        })),
+        fetched(of(TransportChoice::Tcp, "HLS", |ip, title| {
+            format!("http://{ip}:{HTTP_PORT}/titles/{title}/index.m3u8")
+        })),
+    ])
+}
+
+/// The same over HTTP: whoever fetches files begins at their beginning.
+fn fetched(service: Service<'_>) -> Service<'_> {
+    Service {
+        spread: Duration::ZERO,
+        arrivals_per_s: HTTP_ARRIVALS_PER_S,
+        max_viewers: MAX_HTTP_VIEWERS,
+        first: 512,
+        ..service
+    }
 }
 
 /// A server that somebody gives as a command with {ip}, {port}, {file} and {dir} in it, and a URL with {ip}, {port} and

@@ -29,9 +29,12 @@ use crate::capacity::site::Group;
 use crate::capacity::trial::{Delivery, Running, Service};
 
 pub use millrace::{custom, stats_file};
+pub(crate) use nginx::serves as nginx_serves;
 
 /// Port of everything that viewers connect to.
 const PORT: u16 = 8554;
+/// That of our HTTP.
+pub(crate) const HTTP_PORT: u16 = 8555;
 /// First port of viewers that listen.
 const LISTEN_PORT: u16 = 10_000;
 

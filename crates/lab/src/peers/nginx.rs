@@ -1,5 +1,6 @@
 //! nginx: titles as they are over HTTP, and as HLS segments that ffmpeg made beforehand.
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use millrace_core::units::BitRate;
 
 use super::{PORT, Peer, converted, need};
 use crate::capacity::Scene;
-use crate::capacity::site::Group;
+use crate::capacity::site::{Group, Site};
 use crate::capacity::trial::{Delivery, Running, SEGMENT_S, Service};
 
 pub(super) const PEER: Peer = Peer {
@@ -20,29 +21,35 @@ pub(super) const PEER: Peer = Peer {
     services,
 };
 
-fn configuration(scene: Scene<'_>) -> String {
-    let (site, dir) = (scene.site, scene.site.dir.display());
+/// Sendfile from `root`, with everything that costs time for nothing off.
+fn configuration(site: &Site, root: &Path, port: u16) -> String {
+    let dir = site.dir.display();
     format!(
-        "daemon off;\nuser root;\nworker_processes {workers};\npid {dir}/nginx.pid;\nerror_log stderr crit;\n\
+        "daemon off;\nuser root;\nworker_processes {workers};\npid {dir}/nginx-{port}.pid;\nerror_log stderr crit;\n\
          worker_rlimit_nofile 65536;\n\
          events {{ worker_connections 32768; multi_accept on; }}\n\
          http {{\n  access_log off;\n  sendfile on;\n  sendfile_max_chunk 256k;\n  tcp_nopush on;\n  \
          keepalive_requests 100000;\n  open_file_cache max=1000;\n  types {{ video/mp2t ts; \
-         application/vnd.apple.mpegurl m3u8; }}\n  server {{ listen {ip}:{PORT} backlog=4096; root {files}; }}\n}}\n",
+         application/vnd.apple.mpegurl m3u8; }}\n  server {{ listen {ip}:{port} backlog=4096; root {root}; }}\n}}\n",
         workers = site.server_cores.len(),
         ip = site.server_ip(),
-        files = scene.files.dir.display(),
+        root = root.display(),
     )
 }
 
+/// nginx on the server's host: the files in `root`, at `port`.
+pub(crate) fn serves(site: &Site, root: &Path, port: u16) -> anyhow::Result<Group> {
+    let path = site.dir.join(format!("nginx-{port}.conf"));
+    std::fs::write(&path, configuration(site, root, port)).with_context(|| format!("{}", path.display()))?;
+    let mut command = site.command(super::program("", &["nginx"]).context("nginx")?);
+    command.arg("-p").arg(&site.dir).arg("-c").arg(&path).args(["-e", "stderr"]);
+    let mut group = Group::start(site, "nginx", command)?;
+    site.wait_for_port(port, &mut group)?;
+    Ok(group)
+}
+
 fn start(scene: Scene<'_>, targets: Vec<String>) -> anyhow::Result<Running> {
-    let path = scene.site.dir.join("nginx.conf");
-    std::fs::write(&path, configuration(scene)).with_context(|| format!("{}", path.display()))?;
-    let mut command = scene.site.command(super::program("", &["nginx"]).context("nginx")?);
-    command.arg("-p").arg(&scene.site.dir).arg("-c").arg(&path).args(["-e", "stderr"]);
-    let mut group = Group::start(scene.site, "nginx", command)?;
-    scene.site.wait_for_port(PORT, &mut group)?;
-    Ok(Running { groups: vec![group], targets })
+    Ok(Running { groups: vec![serves(scene.site, &scene.files.dir, PORT)?], targets })
 }
 
 /// Rate of the segments of the first title: ffmpeg leaves the stuffing out.
@@ -78,8 +85,8 @@ fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
         command
     })?;
     let url = |name: &str| format!("http://{}:{PORT}/{name}", scene.site.server_ip());
-    let names = |paths: &[std::path::PathBuf]| {
-        let name = |path: &std::path::PathBuf| path.file_name().map(|n| url(&n.to_string_lossy()));
+    let names = |paths: &[PathBuf]| {
+        let name = |path: &PathBuf| path.file_name().map(|n| url(&n.to_string_lossy()));
         paths.iter().filter_map(name).collect::<Vec<String>>()
     };
     let of = |label: &str, targets: Vec<String>, rate| Service {

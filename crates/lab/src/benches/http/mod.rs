@@ -1,0 +1,269 @@
+//! What it costs to send files over HTTP as fast as they are taken, beside nginx with sendfile and the same bytes.
+//!
+//! Both servers run all the time, on the same core; clients on the other cores fetch from one of them at a time, in turns. Everything is in memory: in
+//! the cache of ours, in the page cache for nginx. Bytes are counted by the clients, processor time is that of the server's processes and of the
+//! kernel thread that sends for them: on a veth pair it includes the way to the receiver's socket.
+
+mod fetch;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use millrace_core::limits::web::FAST_START_MS;
+use millrace_core::units::BitRate;
+
+use self::fetch::{Client, Fetched, Shop};
+use crate::capacity::media_files::MediaFiles;
+use crate::capacity::meter::{Spent, Usage};
+use crate::capacity::site::{Group, Site};
+use crate::capacity::{Scene, Scratch};
+use crate::frame::stats::{Spread, median};
+use crate::frame::{Bench, Need, NoiseMeter, Options, Promise, Report, Row};
+use crate::peers::{self, HTTP_PORT, OURSELVES};
+use crate::proc::cpu_ns;
+
+/// The benchmark.
+pub(super) const BENCH: Bench = Bench {
+    name: "http",
+    shows: "bytes a processor second of the server, by HTTP from memory as fast as they are taken: whole HLS segments, whole files; ours and nginx with sendfile",
+    not_for: "how many viewers a server carries (bench peers has that), and the speed of a network card: a veth pair runs the receiver's kernel path on the sender's core",
+    options: &["runs", "rate", "only", "offload", "quick", "duration", "scratch"],
+    targets: &["http-segments-ratio", "http-files-ratio"],
+    needs: &[
+        Need::Root,
+        Need::Program("ffmpeg", "apt-get install ffmpeg"),
+        Need::Program("ethtool", "apt-get install ethtool"),
+        Need::Program("nginx", "apt-get install nginx-light (do not start it as a service)"),
+    ],
+    run,
+};
+
+/// Ours against nginx, in bytes a processor second.
+const RATIO_BOUND: f64 = 0.7;
+/// Clients that fetch at the same time.
+const CLIENTS: usize = 8;
+/// A file that goes out at once as a whole: the rest of a longer one is sent at its pace.
+const FILE_S: u64 = FAST_START_MS as u64 / 1000 - 1;
+/// Length of the title that is fetched in segments: ten of them.
+const TITLE_S: u64 = 60;
+/// Where nginx listens.
+const NGINX_PORT: u16 = 8556;
+/// Before a measurement begins, everybody is under way.
+const SETTLE: Duration = Duration::from_millis(200);
+/// What `--only` names.
+const PARTS: [&str; 2] = ["segments", "files"];
+
+/// What one turn of a server took.
+struct Turn {
+    bytes: u64,
+    files: u64,
+    spent: Spent,
+    /// Processor time in seconds of threads whose names begin so.
+    threads: Vec<(&'static str, f64)>,
+}
+
+/// A server, and what is fetched from it.
+struct Contender<'a> {
+    name: &'static str,
+    group: u32,
+    shop: Shop,
+    /// Threads that are told apart.
+    threads: &'a [&'static str],
+}
+
+fn run(options: &Options) -> anyhow::Result<Report> {
+    let unknown = options.only.iter().find(|part| !PARTS.contains(&part.as_str()));
+    ensure!(
+        unknown.is_none(),
+        "--only {}: the parts of bench http are {}",
+        unknown.map_or("", |part| part),
+        PARTS.join(", ")
+    );
+    let mut report = Report::new("http");
+    let mut noise = NoiseMeter::start();
+    let scratch = Scratch::new(options, "http")?;
+    let default_rate = options.pick(2_000_000, 8_000_000, 8_000_000);
+    let rate = options.rates.first().copied().unwrap_or(BitRate(default_rate));
+    options.say(&format!("making media files of {rate}"));
+    let files = titles(&scratch.0, rate, options.pick(8, TITLE_S, TITLE_S))?;
+    let site = Site::new(options.offload.unwrap_or(false), 1, scratch.0.join("site"))?;
+    let scene = Scene::new(options, &site, &files, Duration::ZERO);
+    let services = OURSELVES.services(scene)?;
+    let ours = (services.first().context("our server")?.start)(0)?;
+    let www = scratch.0.join("www");
+    std::fs::create_dir_all(&www).with_context(|| format!("{}", www.display()))?;
+    let nginx = peers::nginx_serves(&site, &www, NGINX_PORT)?;
+    let ours = ours.groups.first().map(Group::id).context("our server")?;
+    for part in PARTS {
+        if !options.only.is_empty() && !options.only.iter().any(|only| only == part) {
+            continue;
+        }
+        let (our_shop, its_shop) = site.on_client(|| shops(&site, &www, part))??;
+        let contenders = [
+            Contender { name: "ours", group: ours, shop: our_shop, threads: &["engine", "web", "control"] },
+            Contender { name: "nginx", group: nginx.id(), shop: its_shop, threads: &[] },
+        ];
+        rounds(options, &site, part, &contenders, &mut noise, &mut report)?;
+    }
+    report.noise = Some(noise.finish());
+    Ok(report)
+}
+
+/// One title for segments, and a short one that is sent as fast as it is taken.
+fn titles(dir: &Path, rate: BitRate, seconds: u64) -> anyhow::Result<MediaFiles> {
+    let mut files = MediaFiles::make(&dir.join("media"), rate, seconds, 1)?;
+    let short = MediaFiles::make(&dir.join("short"), rate, FILE_S, 1)?;
+    let path = files.dir.join("title-1.ts");
+    std::fs::rename(&short.paths[0], &path).with_context(|| format!("{}", path.display()))?;
+    files.paths.push(path);
+    Ok(files)
+}
+
+/// What is fetched of ours and of nginx: the same bytes, which ours gives first and nginx then.
+fn shops(site: &Site, www: &Path, part: &str) -> anyhow::Result<(Shop, Shop)> {
+    let address = |port: u16| -> anyhow::Result<SocketAddr> {
+        Ok(SocketAddr::new(site.server_ip().parse().context("the server's address")?, port))
+    };
+    let (ours, nginx) = (address(HTTP_PORT)?, address(NGINX_PORT)?);
+    let mut client = Client::to(ours)?;
+    let paths: Vec<String> = match part {
+        "segments" => {
+            let list = client.get("/titles/title-0/media.m3u8")?;
+            let list = String::from_utf8(list).context("the playlist is no text")?;
+            let names = list.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+            names.map(|name| format!("/titles/title-0/{name}")).collect()
+        }
+        _ => vec!["/titles/title-1.ts".to_owned()],
+    };
+    ensure!(!paths.is_empty(), "the playlist has no segments");
+    let mut copies = Vec::new();
+    let mut other = Client::to(nginx)?;
+    for (n, path) in paths.iter().enumerate() {
+        let file = client.get(path)?;
+        let name = format!("{part}-{n}.ts");
+        std::fs::write(www.join(&name), &file).with_context(|| format!("write {name}"))?;
+        let copy = format!("/{name}");
+        ensure!(other.get(&copy)? == file, "{path}: nginx gives other bytes");
+        copies.push(copy);
+    }
+    Ok((Shop { server: ours, paths }, Shop { server: nginx, paths: copies }))
+}
+
+/// All rounds of one part.
+fn rounds(
+    options: &Options,
+    site: &Site,
+    part: &str,
+    contenders: &[Contender<'_>; 2],
+    noise: &mut NoiseMeter,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let rounds = options.runs.unwrap_or(options.pick(1, 5, 9)).max(1);
+    let seconds = options.duration_s.map_or(options.pick(0.3, 1.5, 2.5), |s| s as f64);
+    let length = Duration::from_secs_f64(seconds);
+    let mut turns: [Vec<Turn>; 2] = [Vec::new(), Vec::new()];
+    for round in 0..rounds {
+        noise.look();
+        options.say(&format!("{part}, round {} of {rounds}", round + 1));
+        for at in 0..contenders.len() {
+            options.go_on()?;
+            let at = (at + round) % contenders.len();
+            turns[at].push(turn(site, &contenders[at], length)?);
+        }
+    }
+    for (contender, turns) in contenders.iter().zip(&turns) {
+        report.rows.extend(rows(part, contender, turns));
+    }
+    let [ours, nginx] = &turns;
+    let ratios: Vec<f64> = ours.iter().zip(nginx).map(|(a, b)| per_second(a) / per_second(b)).collect();
+    let (spread, ratio) = (Spread::of(&ratios), median(&ratios));
+    report.rows.push(
+        Row::new(format!("{part}: ours / nginx, bytes a processor second"))
+            .with("ratio", ratio, "")
+            .with("p10", spread.p10, "")
+            .with("p90", spread.p90, "")
+            .with("rounds", rounds as f64, ""),
+    );
+    report.promises.push(Promise::at_least(&format!("http-{part}-ratio"), ratio, RATIO_BOUND, ""));
+    Ok(())
+}
+
+/// Bytes a second of processor time.
+fn per_second(turn: &Turn) -> f64 {
+    turn.bytes as f64 / turn.spent.processes_s.max(1e-9)
+}
+
+fn rows(part: &str, contender: &Contender<'_>, turns: &[Turn]) -> Vec<Row> {
+    let middle = |value: &dyn Fn(&Turn) -> f64| median(&turns.iter().map(value).collect::<Vec<f64>>());
+    let label = format!("{part}: {}", contender.name);
+    let spread = Spread::of(&turns.iter().map(per_second).collect::<Vec<f64>>());
+    let mut rows = vec![
+        Row::new(&label)
+            .with("bytes a processor second", spread.p50 / 1e6, "MB/s")
+            .with("p10", spread.p10 / 1e6, "")
+            .with("p90", spread.p90 / 1e6, "")
+            .with("rate", middle(&|t| t.bytes as f64 * 8.0 / t.spent.wall_s / 1e9), "Gb/s")
+            .with("processes", middle(&|t| t.spent.processes_s / t.spent.wall_s * 100.0), "%")
+            .with("files", middle(&|t| t.files as f64 / t.spent.wall_s), "1/s")
+            .with("voluntary switches", middle(&|t| t.spent.voluntary_switches as f64 / gigabytes(t)), "/GB"),
+    ];
+    if !contender.threads.is_empty() {
+        let mut row = Row::new(format!("{label}, by thread"));
+        for (n, name) in contender.threads.iter().enumerate() {
+            let of = |turn: &Turn| turn.threads.get(n).map_or(0.0, |(_, seconds)| seconds / gigabytes(turn));
+            row = row.with(name, middle(&of) * 1e3, "ms/GB");
+        }
+        rows.push(row);
+    }
+    rows
+}
+
+fn gigabytes(turn: &Turn) -> f64 {
+    (turn.bytes as f64 / 1e9).max(1e-9)
+}
+
+/// One turn: clients fetch, and what the server takes for it is looked at while all of them do.
+fn turn(site: &Site, contender: &Contender<'_>, length: Duration) -> anyhow::Result<Turn> {
+    let (fetched, stop) = (Fetched::default(), AtomicBool::new(false));
+    let look = || -> anyhow::Result<_> {
+        let threads = contender.threads.iter().map(|name| Ok((*name, cpu_ns(contender.group, name)?)));
+        let threads = threads.collect::<anyhow::Result<Vec<(&str, u64)>>>()?;
+        let counts = (fetched.bytes.load(Ordering::Relaxed), fetched.files.load(Ordering::Relaxed));
+        Ok((counts, threads, Usage::look(&[contender.group], &site.server_cores)))
+    };
+    let (before, after) = site.on_client(|| {
+        std::thread::scope(|scope| {
+            let clients: Vec<_> = (0..CLIENTS)
+                .map(|n| {
+                    let (shop, fetched, stop) = (&contender.shop, &fetched, &stop);
+                    // Each begins elsewhere, so that not all ask for the same at the same time.
+                    let first = n * shop.paths.len() / CLIENTS;
+                    scope.spawn(move || fetch::run(shop, first, fetched, stop))
+                })
+                .collect();
+            std::thread::sleep(SETTLE);
+            let before = look();
+            std::thread::sleep(length);
+            let after = look();
+            stop.store(true, Ordering::Relaxed);
+            for client in clients {
+                client.join().map_err(|_| anyhow::anyhow!("a client panicked"))??;
+            }
+            anyhow::Ok((before?, after?))
+        })
+    })??;
+    let ((bytes, files), threads, usage) = after;
+    let ((bytes_then, files_then), threads_then, usage_then) = before;
+    ensure!(bytes > bytes_then, "{}: nothing was fetched", contender.name);
+    let seconds = |now: u64, then: u64| now.saturating_sub(then) as f64 / 1e9;
+    let threads = threads.iter().zip(&threads_then);
+    Ok(Turn {
+        bytes: bytes - bytes_then,
+        files: files - files_then,
+        spent: usage.since(&usage_then),
+        threads: threads.map(|((name, now), (_, then))| (*name, seconds(*now, *then))).collect(),
+    })
+}
