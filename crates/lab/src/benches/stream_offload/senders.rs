@@ -112,9 +112,9 @@ pub(super) fn carry(
         Case::Inside => parts = Some(rig.engine_parts(options.tun, change)?),
         Case::EachKernel | Case::LoopKernel | Case::StreamEngine => {}
     }
-    rig.place(&places)?;
-    let rig = &*rig;
     let (own, viewers) = rig.ends(case.is_engine())?;
+    let rig = &*rig;
+    rig.place(&places)?;
     rig.host(|| -> anyhow::Result<Seen> {
         become_(HOST, places.app)?;
         let stop = AtomicBool::new(false);

@@ -174,9 +174,9 @@ fn slot(rig: &mut Rig, tun: bool, sender: Sender, count: u32, length: Duration) 
         }
         _ => None,
     };
-    rig.place(&places)?;
-    let rig = &*rig;
     let to = SocketAddr::new(rig.ends(is_engine)?.0, PORT);
+    let rig = &*rig;
+    rig.place(&places)?;
     rig.host(|| -> anyhow::Result<Slot> {
         become_(HOST, places.app)?;
         match (&engine, sender) {

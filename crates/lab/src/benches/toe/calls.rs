@@ -103,9 +103,9 @@ fn slot(
         // No response waits for more bytes.
         Kind::Engine(_) => Some(contender.start(rig, tun, (SMALL, 0), places.engine)?),
     };
-    rig.place(&places)?;
     let to = SocketAddr::new(rig.ends(engine.is_some())?.0, PORT);
     let rig = &*rig;
+    rig.place(&places)?;
     rig.host(|| -> anyhow::Result<Slot> {
         become_(HOST, places.app)?;
         let call = || {

@@ -217,8 +217,12 @@ impl Rig {
         Ok((settings, Box::new(xdp)))
     }
 
-    /// Address of the measured host, of its kernel or its engine, and of the peer.
-    pub(in crate::benches) fn ends(&self, engine: bool) -> anyhow::Result<(IpAddr, IpAddr)> {
+    /// Address of the measured host, of its kernel or its engine, and of the peer, for what is measured next. The kernel's peer is the other host, also
+    /// after an engine with a TUN device: that engine's own peer is gone.
+    pub(in crate::benches) fn ends(&mut self, engine: bool) -> anyhow::Result<(IpAddr, IpAddr)> {
+        if !engine {
+            self.tun = None;
+        }
         Ok(match (&self.tun, engine) {
             (Some(_), true) => (OUR_IP.into(), KERNEL_IP.into()),
             (None, true) => (ENGINE_IP.into(), CLIENT_IP.parse()?),

@@ -194,9 +194,15 @@ fn pour(mut stream: &KernelStream, stop: &AtomicBool) {
 }
 
 /// The kernel's TCP, with socket buffers as it tunes them itself.
-pub(super) fn by_kernel(rig: &Rig, job: &Job, walk: &mut Walk, beside: Beside<'_>) -> anyhow::Result<Moved> {
-    rig.place(&job.places)?;
+pub(super) fn by_kernel(
+    rig: &mut Rig,
+    job: &Job,
+    walk: &mut Walk,
+    beside: Beside<'_>,
+) -> anyhow::Result<Moved> {
     let to = SocketAddr::new(rig.ends(false)?.0, PORT);
+    let rig = &*rig;
+    rig.place(&job.places)?;
     rig.host(|| -> anyhow::Result<Moved> {
         become_(HOST, job.places.app)?;
         let listener = KernelListener::bind(to).context("listen")?;
@@ -213,14 +219,15 @@ pub(super) fn by_kernel(rig: &Rig, job: &Job, walk: &mut Walk, beside: Beside<'_
 
 /// The engine's sockets.
 pub(super) fn by_engine(
-    rig: &Rig,
+    rig: &mut Rig,
     engine: &Engine,
     job: &Job,
     walk: &mut Walk,
     beside: Beside<'_>,
 ) -> anyhow::Result<Moved> {
-    rig.place(&job.places)?;
     let to = SocketAddr::new(rig.ends(true)?.0, PORT);
+    let rig = &*rig;
+    rig.place(&job.places)?;
     rig.host(|| -> anyhow::Result<Moved> {
         become_(HOST, job.places.app)?;
         let host = engine.attach()?;
