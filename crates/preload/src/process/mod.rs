@@ -59,7 +59,11 @@ pub(crate) fn is_configured() -> bool {
 }
 
 /// Things with numbers. A number says its place and how many have been there before: one that is closed is not taken for the next.
-pub(crate) struct Slab<T>(Vec<(u32, Option<T>)>);
+pub(crate) struct Slab<T> {
+    places: Vec<(u32, Option<T>)>,
+    /// Those with nothing in them: they are found under the process's lock, however many others there are.
+    free: Vec<u32>,
+}
 
 /// Bits of a number that are the place; the others, of the 30 that the table keeps, count.
 const PLACE_BITS: u32 = 17;
@@ -67,19 +71,23 @@ const PLACES: u32 = 1 << PLACE_BITS;
 const COUNTS: u32 = 1 << (30 - PLACE_BITS);
 
 impl<T> Slab<T> {
+    const fn new() -> Self {
+        Self { places: Vec::new(), free: Vec::new() }
+    }
+
     fn insert(&mut self, value: T) -> u32 {
-        let free = self.0.iter().position(|place| place.1.is_none()).unwrap_or(self.0.len());
-        if free == self.0.len() {
-            self.0.push((0, None));
-        }
-        let place = &mut self.0[free];
+        let free = self.free.pop().unwrap_or_else(|| {
+            self.places.push((0, None));
+            // There are no more than twice as many as descriptors in the table.
+            self.places.len() as u32 - 1
+        });
+        let place = &mut self.places[free as usize];
         *place = ((place.0 + 1) % COUNTS, Some(value));
-        // There are no more than twice as many as descriptors in the table.
-        place.0 << PLACE_BITS | free as u32
+        place.0 << PLACE_BITS | free
     }
 
     fn place(&mut self, number: u32) -> Option<&mut Option<T>> {
-        let place = self.0.get_mut((number % PLACES) as usize)?;
+        let place = self.places.get_mut((number % PLACES) as usize)?;
         (place.0 == number >> PLACE_BITS).then_some(&mut place.1)
     }
 
@@ -88,11 +96,13 @@ impl<T> Slab<T> {
     }
 
     fn remove(&mut self, number: u32) -> Option<T> {
-        self.place(number)?.take()
+        let value = self.place(number)?.take()?;
+        self.free.push(number % PLACES);
+        Some(value)
     }
 
     fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.0.iter_mut().filter_map(|place| place.1.as_mut())
+        self.places.iter_mut().filter_map(|place| place.1.as_mut())
     }
 }
 
@@ -151,8 +161,8 @@ impl Process {
     const fn new() -> Self {
         Self {
             way: Way::Unknown,
-            sockets: Slab(Vec::new()),
-            sets: Slab(Vec::new()),
+            sockets: Slab::new(),
+            sets: Slab::new(),
             owners: Vec::new(),
             waiters: Vec::new(),
         }
@@ -392,11 +402,11 @@ mod tests {
 
     #[test]
     fn a_number_that_is_closed_is_not_taken_for_the_next() {
-        let mut slab = Slab(Vec::new());
+        let mut slab = Slab::new();
         let (first, second) = (slab.insert('a'), slab.insert('b'));
         assert_eq!(slab.remove(first), Some('a'));
         let third = slab.insert('c');
-        assert_eq!(slab.0.len(), 2, "its place is used again");
+        assert_eq!(slab.places.len(), 2, "its place is used again");
         assert_eq!(slab.get(first), Err(Errno::BADF));
         assert_eq!((slab.get(second).copied(), slab.get(third).copied()), (Ok('b'), Ok('c')));
         assert_eq!(slab.remove(first), None);
@@ -404,5 +414,27 @@ mod tests {
             let number = slab.insert('d');
             assert!(number < 1 << 30 && slab.remove(number) == Some('d'));
         }
+    }
+
+    #[test]
+    fn places_that_are_free_are_known_and_each_is_given_once() {
+        let mut slab = Slab::new();
+        let numbers: Vec<u32> = (0..100).map(|value| slab.insert(value)).collect();
+        for (value, &number) in numbers.iter().enumerate().filter(|(value, _)| value % 3 != 0) {
+            assert_eq!(slab.remove(number), Some(value));
+            // The second time it is nobody's any more, and no second place.
+            assert_eq!(slab.remove(number), None);
+        }
+        assert_eq!(slab.free.len(), 66);
+        let again: Vec<u32> = (100..166).map(|value| slab.insert(value)).collect();
+        assert_eq!((slab.places.len(), slab.free.len()), (100, 0));
+        let mut places: Vec<u32> = again.iter().map(|number| number % PLACES).collect();
+        places.sort_unstable();
+        assert!(places.iter().all(|place| place % 3 != 0) && places.windows(2).all(|two| two[0] < two[1]));
+        assert_eq!(
+            again.iter().map(|&number| *slab.get(number).unwrap()).collect::<Vec<_>>(),
+            (100..166).collect::<Vec<_>>()
+        );
+        assert_eq!(*slab.get(numbers[99]).unwrap(), 99);
     }
 }
