@@ -8,9 +8,9 @@ use std::net::{SocketAddr, TcpListener as KernelListener, TcpStream as Viewer};
 use std::time::Duration;
 
 use millrace_core::units::BitRate;
-use millrace_lab::tcp_host::OUR_IP;
+use millrace_lab::tcp_host::{KERNEL_IP, OUR_IP};
 use millrace_lab::toe_host::ToeHost;
-use millrace_offload::toe::{Host, TcpListener, TcpStream};
+use millrace_offload::toe::{Host, Sockets, TcpListener, TcpStream};
 use millrace_stream::{
     Connection, Outcome, Pace, Place, Reason, RunError, Source, StreamContext, StreamEngine,
     StreamEngineConfig, Transport,
@@ -244,4 +244,47 @@ fn a_stream_engine_has_one_offload_engine() {
         }
         Err(other) => panic!("{other}"),
     }
+}
+
+/// Runs on an offload engine with a thread of its own, whose queue pair the stream engine has: viewers at any speed get the bytes, and the end behind them.
+#[test]
+fn the_call_sends_by_an_engine_that_has_a_thread_of_its_own() {
+    const BYTES: usize = 900_000;
+    const VIEWERS: usize = 8;
+    if !can_run() {
+        return;
+    }
+    let engine = Scene::new(false);
+    let (bytes, source, _file) = engine.source(BYTES);
+    let toe = ToeHost::start(&ToeHost::settings()).unwrap();
+    let listener = toe.in_kernel(|| KernelListener::bind((KERNEL_IP, PORT))).unwrap().unwrap();
+    let mut sockets = Sockets::new(toe.engine().attach().unwrap()).unwrap();
+    let mut ends = Vec::new();
+    for _ in 0..VIEWERS {
+        let number = sockets.connect(([0; 4], 0).into(), (KERNEL_IP, PORT).into()).unwrap();
+        sockets.flush();
+        while sockets.outcome(number).unwrap().is_none() {
+            sockets.wait(Some(TIMEOUT)).unwrap();
+        }
+        ends.push((sockets.engine_socket(number), listener.accept().unwrap().0));
+    }
+    engine.engine.use_offload(sockets).unwrap();
+    std::thread::scope(|scope| {
+        for (index, (name, viewer)) in ends.into_iter().enumerate() {
+            let (engine, source, bytes) = (&engine.engine, &source, &bytes);
+            scope.spawn(move || {
+                viewer.set_read_timeout(Some(TIMEOUT)).unwrap();
+                let reader = read_all(viewer);
+                let mut stream = StreamContext::new(Transport::offload_socket(name), source).unwrap();
+                // Much faster than the media: connections are full again and again.
+                let outcome = engine.run(stream.speed(1000 + 1000 * index as u16)).unwrap();
+                assert_eq!((outcome.reason, outcome.bytes), (Reason::Finished, BYTES as u64));
+                // It is closed, behind all of this.
+                assert!(matches!(stream.finish(), Ok(Some(Connection::Engine(of))) if of == name));
+                assert!(reader.join().unwrap() == *bytes, "other bytes came to viewer {index}");
+            });
+        }
+    });
+    let refused = engine.engine.use_offload(Sockets::new(toe.engine().attach().unwrap()).unwrap());
+    assert!(refused.unwrap_err().to_string().contains("start another stream engine"));
 }

@@ -13,7 +13,7 @@ use millrace_core::time::Instant;
 use millrace_core::units::BitRate;
 use millrace_engine::{Media, Step};
 use millrace_offload::command::ConnSocket;
-use millrace_offload::toe::TcpStream;
+use millrace_offload::toe::{EngineSocket, TcpStream};
 
 use crate::calls::{Ended, Plan};
 use crate::outcome::{OpenError, Outcome, Position, Refused};
@@ -57,6 +57,13 @@ impl Transport {
         Self::bytes(connection.engine_socket().into())
     }
 
+    /// The source's bytes in a connection of an offload engine that has a thread of its own, whose queue pair the stream engine has
+    /// ([`StreamEngine::use_offload`](crate::StreamEngine::use_offload)); it is called by its [name](millrace_offload::toe::Sockets::engine_socket). When the
+    /// context is [finished](StreamContext::finish) or dropped the connection is closed, behind what was sent.
+    pub fn offload_socket(name: EngineSocket) -> Self {
+        Self::bytes(name.into())
+    }
+
     /// RTP and RTCP in the frames of an RTSP connection of the offload engine, else as [`Transport::offload`].
     pub fn offload_interleaved(connection: &TcpStream, rtp_channel: u8, rtcp_channel: u8) -> Self {
         Self::frames(connection.engine_socket().into(), rtp_channel, rtcp_channel)
@@ -71,7 +78,7 @@ impl Transport {
         Self { dest, socket: Some(socket), wire: Some(Wire::Rtp) }
     }
 
-    /// Whether only the loop that turns the offload engine can send there.
+    /// Whether only the loop that has the offload engine can send there.
     pub(crate) fn is_offloaded(&self) -> bool {
         matches!(self.socket, Some(ConnSocket::Engine(_)))
     }

@@ -24,7 +24,7 @@ use millrace_offload::handle::{EngineConfig, EngineHandle, ThreadConfig};
 use millrace_offload::hugepage::PageRegion;
 use millrace_offload::idle::IdlePolicy;
 use millrace_offload::load::LoopSheets;
-use millrace_offload::toe::{Device, Engine, EngineSettings, EngineTx, Seat};
+use millrace_offload::toe::{Device, Engine, EngineSettings, EngineTx, Seat, Sockets};
 use millrace_offload::{GsoMode, KernelTx, KernelTxConfig, UdpPorts, bind_ports};
 use millrace_store::cache::{Cache, CacheConfig, CacheHandle, ReadyTitle};
 use millrace_store::transform::{Derivation, NamedTransform, Transforms};
@@ -298,16 +298,44 @@ impl StreamEngine {
         settings: &EngineSettings,
         device: Box<dyn Device>,
     ) -> Result<Engine, OpenError> {
+        self.take_seat(|seat| seat.start(settings, device))
+    }
+
+    /// Sends by an offload engine that has a thread of its own, and may have other hosts: the first loop takes over this queue pair of it, whose connections
+    /// can be [transports](Transport::offload_socket) of runs. What a run sends there leaves from the cache's memory, without a copy; all of TCP is the other
+    /// thread's. Nobody reads from these connections any more. Those that no run has used are closed when this stream engine ends.
+    ///
+    /// ```no_run
+    /// # use millrace_stream::{StreamContext, StreamEngine, Transport, toe};
+    /// # fn f(engine: &StreamEngine, offload: &toe::Engine, viewer: std::net::SocketAddr) -> Result<(), Box<dyn std::error::Error>> {
+    /// let film = engine.transport_stream("film.ts".as_ref())?;
+    /// let mut sockets = toe::Sockets::new(offload.attach()?)?;
+    /// let socket = sockets.connect("0.0.0.0:0".parse()?, viewer)?;
+    /// while sockets.outcome(socket)?.is_none() {
+    ///     sockets.wait(None)?;
+    /// }
+    /// let name = sockets.engine_socket(socket);
+    /// engine.use_offload(sockets)?;
+    /// let outcome = engine.run(&mut StreamContext::new(Transport::offload_socket(name), &film)?)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The offload engine is another process, which takes no extents, or the pair's area is small; there has been an offload engine.
+    pub fn use_offload(&self, sockets: Sockets) -> Result<(), OpenError> {
+        self.take_seat(|seat| seat.take(sockets))
+    }
+
+    fn take_seat<T>(&self, take: impl FnOnce(&mut Seat) -> std::io::Result<T>) -> Result<T, OpenError> {
         let mut seat = self.seat.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(free) = seat.as_mut() else {
             let what = "a stream engine has one offload engine, once: start another stream engine";
             return Err(OpenError::Config(what.into()));
         };
-        let engine = free
-            .start(settings, device)
-            .map_err(|source| OpenError::System { what: "an offload engine", source })?;
+        let taken = take(free).map_err(|source| OpenError::System { what: "an offload engine", source })?;
         *seat = None;
-        Ok(engine)
+        Ok(taken)
     }
 
     /// A title of a volume.

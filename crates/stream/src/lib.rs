@@ -46,7 +46,8 @@
 //! | --- | --- |
 //! | `stream_eng_ctx` | [`StreamContext`] |
 //! | data connection: transport mode and descriptor | [`Transport`] |
-//! | a TCP offload engine that works with the stream engine, section 5 | [`StreamEngine::start_offload`], [`Transport::offload`] |
+//! | a TCP offload engine that works with the stream engine, section 5 | [`StreamEngine::use_offload`], [`Transport::offload_socket`] |
+//! | one that implements it | [`StreamEngine::start_offload`], [`Transport::offload`] |
 //! | source of type FILE, starting and stopping offset | [`StreamEngine::transport_stream`], [`StreamEngine::plain_file`], [`StreamEngine::title`]; [`StreamContext::start_at`], [`StreamContext::stop_at`] |
 //! | source of type BUFFER, length, circular or not, end position | [`Buffer`], [`BufferWriter`] |
 //! | transmission interval | the media times of a transport stream; [`Pace::every`] for other files; the rate of a buffer |

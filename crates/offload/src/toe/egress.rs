@@ -24,10 +24,12 @@ use millrace_core::time::Instant;
 use millrace_netio::TxCounters;
 use millrace_tcp::send::{ExtentRange, HEAD_BYTES, Part};
 
+use super::apart::Apart;
+use super::behind::Behind;
 use super::device::Device;
 use super::engine::{Given, News, Way};
 use super::thread::{Engine, Turning};
-use super::{EngineSettings, EngineSocket};
+use super::{EngineSettings, EngineSocket, Sockets};
 use crate::again::Wanted;
 use crate::bell::EventBell;
 use crate::command::ConnSocket;
@@ -47,9 +49,9 @@ struct Conn {
 pub struct EngineTx<T> {
     inner: T,
     /// `None`: there has been none, its device is gone, or its handle has stopped it.
-    engine: Option<Turning>,
-    /// The next one, which is turned when there is none.
-    next: Option<rtrb::Consumer<Turning>>,
+    engine: Option<Behind>,
+    /// The next one, which is taken when there is none.
+    next: Option<rtrb::Consumer<Behind>>,
     conns: Box<[Option<Conn>]>,
     /// How many of them there are.
     used: usize,
@@ -65,7 +67,7 @@ pub struct EngineTx<T> {
 
 /// Where engines are put for a loop to turn ([`EngineTx::with_seat`]).
 pub struct Seat {
-    producer: rtrb::Producer<Turning>,
+    producer: rtrb::Producer<Behind>,
     bell: Arc<EventBell>,
 }
 
@@ -75,18 +77,37 @@ impl Seat {
     /// # Errors
     /// A setting that cannot be, no descriptors for the bells; another engine waits already, or the loop has ended.
     pub fn start(&mut self, settings: &EngineSettings, device: Box<dyn Device>) -> io::Result<Engine> {
-        let refused = |text: &str| io::Error::new(io::ErrorKind::ResourceBusy, text);
-        if self.producer.is_abandoned() {
-            return Err(refused(
-                "the loop that would turn the offload engine has ended: start the server again",
-            ));
-        }
+        self.is_there()?;
         let (engine, turning) = Engine::in_loop(settings, device, Arc::clone(&self.bell))?;
-        self.producer.push(turning).map_err(|_| {
-            refused("another offload engine waits for the loop to turn it: stop that one before")
+        self.put(Behind::Turned(turning))?;
+        Ok(engine)
+    }
+
+    /// Gives the loop a queue pair of an engine that has a thread of its own: it writes to the pair's connections from its next turn on, and nobody
+    /// reads from them. Those that it is done with are closed, all when it ends or another engine ends.
+    ///
+    /// # Errors
+    /// The engine is another process, or the pair's area is small; another engine waits already, or the loop has ended.
+    pub fn take(&mut self, sockets: Sockets) -> io::Result<()> {
+        self.is_there()?;
+        self.put(Behind::Apart(Apart::new(sockets)?))
+    }
+
+    fn is_there(&self) -> io::Result<()> {
+        if self.producer.is_abandoned() {
+            let text = "the loop that would turn the offload engine has ended: start the server again";
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, engine: Behind) -> io::Result<()> {
+        self.producer.push(engine).map_err(|_| {
+            let text = "another offload engine waits for the loop to turn it: stop that one before";
+            io::Error::new(io::ErrorKind::ResourceBusy, text)
         })?;
         self.bell.ring();
-        Ok(engine)
+        Ok(())
     }
 }
 
@@ -101,7 +122,7 @@ enum Got {
 impl<T: LoopTx> EngineTx<T> {
     /// Serves connections of `engine` beside what `inner` sends. Names of connections are below `conns`, whoever serves them.
     pub fn new(inner: T, engine: Turning, conns: usize) -> Self {
-        Self { engine: Some(engine), ..Self::without(inner, conns) }
+        Self { engine: Some(Behind::Turned(engine)), ..Self::without(inner, conns) }
     }
 
     fn without(inner: T, conns: usize) -> Self {
@@ -141,7 +162,7 @@ impl<T: LoopTx> EngineTx<T> {
     #[cold]
     fn end(&mut self, why: String) {
         let Some(engine) = self.engine.take() else { return };
-        engine.home.ended(why);
+        engine.ended(why);
         for (number, conn) in self.conns.iter_mut().enumerate() {
             let Some(conn) = conn else { continue };
             if conn.broken.replace(libc::ENETDOWN).is_none() {
@@ -163,19 +184,15 @@ impl<T: LoopTx> EngineTx<T> {
     fn arrive(&mut self, now: Instant) {
         self.take_next();
         let Some(engine) = &mut self.engine else { return };
-        if engine.home.is_stopping() {
-            return self.end("it was stopped".into());
-        }
-        engine.turn_gate(now);
-        if let Err(error) = engine.core.arrive(&mut *engine.device, now) {
-            self.end(format!("its device failed: {error}"));
+        if let Err(why) = engine.arrive(now) {
+            self.end(why);
         }
     }
 
     /// What the engine has to tell of connections.
     fn hear(&mut self) {
         let Some(engine) = &mut self.engine else { return };
-        while let Some(news) = engine.core.poll_news() {
+        while let Some(news) = engine.poll_news() {
             let (News::Writable(id) | News::Gone(id, _)) = news;
             let Some(Some(conn)) = self.conns.get_mut(id.0 as usize) else { continue };
             match news {
@@ -253,7 +270,7 @@ impl<T: LoopTx> EngineTx<T> {
 
 /// One entry on its way to the stack.
 struct Sending<'a> {
-    engine: &'a mut Turning,
+    engine: &'a mut Behind,
     way: Way,
     now: Instant,
     counters: &'a mut TxCounters,
@@ -277,12 +294,12 @@ impl Sending<'_> {
             let range = |place| ExtentRange { place, skip: 0, bytes: body.len() as u32, part };
             let mut given = match source {
                 Some(Source { lease, place }) if fits(lease, part) => {
-                    self.engine.core.give_framed(self.way, head, lease, range(place + index as u32), self.now)
+                    self.engine.give_framed(self.way, head, lease, range(place + index as u32), self.now)
                 }
                 _ => Given::Unfit,
             };
             if given == Given::Unfit {
-                given = self.engine.core.give_copied(self.way, &[head, body], self.now);
+                given = self.engine.give_copied(self.way, &[head, body], self.now);
             }
             match given {
                 Given::Taken => {
@@ -328,12 +345,12 @@ impl Sending<'_> {
         if !is_copied {
             let part = Part::Payloads;
             let of = ExtentRange { place: place + index, skip, bytes: bytes as u32, part };
-            given = self.engine.core.give_range(self.way, lease, of, self.now);
+            given = self.engine.give_range(self.way, lease, of, self.now);
         }
         match given {
             Given::Unfit => {
                 let piece = range.piece(index);
-                (self.engine.core.give_copied(self.way, &[piece], self.now), 1, piece.len())
+                (self.engine.give_copied(self.way, &[piece], self.now), 1, piece.len())
             }
             other => (other, end - index, bytes),
         }
@@ -414,7 +431,7 @@ impl<T: LoopTx> LoopTx for EngineTx<T> {
         if place.is_some() {
             return Err(libc::EBUSY);
         }
-        let way = engine.core.lend(name, conn, self.now)?;
+        let way = engine.lend(name, conn, self.now)?;
         *place = Some(Conn { name, way, blocked_in: 0, broken: None });
         self.used += 1;
         Ok(())
@@ -429,7 +446,7 @@ impl<T: LoopTx> LoopTx for EngineTx<T> {
             return Err(errno);
         }
         let engine = self.engine.as_mut().ok_or(libc::ENETDOWN)?;
-        engine.core.give_control(of.way, bytes, now)?;
+        engine.give_control(of.way, bytes, now)?;
         self.own.control_bytes += bytes.len() as u64;
         Ok(())
     }
@@ -461,7 +478,7 @@ impl<T: LoopTx> LoopTx for EngineTx<T> {
         self.returned.retain(|returned| *returned != conn);
         self.gone.retain(|(gone, _)| *gone != conn);
         if let Some(engine) = &mut self.engine {
-            engine.core.take_back(of.way);
+            engine.take_back(of.way);
         }
         Some(ConnSocket::Engine(of.name))
     }
@@ -485,7 +502,7 @@ impl<T: LoopTx> LoopTx for EngineTx<T> {
 
     fn backlog_bytes(&self, conn: ConnId) -> Option<u64> {
         match self.conns.get(conn.0 as usize) {
-            Some(Some(of)) => self.engine.as_ref()?.core.backlog_bytes(of.way),
+            Some(Some(of)) => self.engine.as_ref()?.backlog_bytes(of.way),
             _ => self.inner.backlog_bytes(conn),
         }
     }
@@ -517,9 +534,9 @@ impl<T: LoopTx> LoopTx for EngineTx<T> {
     fn depart(&mut self, now: Instant) -> usize {
         let mut work = self.inner.depart(now);
         if let Some(engine) = &mut self.engine {
-            match engine.core.depart(&mut *engine.device, now) {
-                Ok(()) => work += engine.publish() as usize,
-                Err(error) => self.end(format!("its device failed: {error}")),
+            match engine.depart(now) {
+                Ok(done) => work += done,
+                Err(why) => self.end(why),
             }
         }
         self.add_up();
@@ -529,40 +546,34 @@ impl<T: LoopTx> LoopTx for EngineTx<T> {
     fn farewell(&mut self, now: Instant) {
         self.inner.farewell(now);
         if let Some(engine) = &mut self.engine {
-            engine.core.shut_all(now);
+            engine.shut_all(now);
         }
         self.depart(now);
     }
 
     fn next_due(&self, now: Instant) -> Option<Instant> {
-        let own = self.engine.as_ref().and_then(|engine| {
-            let is_blind = engine.device.readable().is_none();
-            let has_news = engine.core.has_news();
-            if is_blind || has_news { Some(now) } else { engine.core.next_due(now) }
-        });
+        let own = self.engine.as_ref().and_then(|engine| engine.next_due(now));
         let told = (!self.gone.is_empty() || !self.returned.is_empty()).then_some(now);
         [own, told, self.inner.next_due(now)].into_iter().flatten().min()
     }
 
     fn incoming_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.engine.as_ref().and_then(|engine| engine.device.readable())
+        self.engine.as_ref().and_then(Behind::readable)
     }
 
     fn is_asked(&self) -> bool {
-        let own = self.engine.as_ref().is_some_and(|engine| {
-            engine.core.has_requests() || engine.home.is_stopping() || engine.is_asked()
-        });
+        let own = self.engine.as_ref().is_some_and(Behind::is_asked);
         let has_next = self.engine.is_none() && self.next.as_ref().is_some_and(|next| !next.is_empty());
         own || has_next || self.inner.is_asked()
     }
 
     fn poll_wanted(&mut self) -> Option<Wanted> {
-        self.engine.as_mut()?.core.poll_wanted()
+        self.engine.as_mut()?.poll_wanted()
     }
 
     fn supply(&mut self, now: Instant, wanted: &Wanted, lease: Option<Lease>) {
         if let Some(engine) = &mut self.engine {
-            engine.core.supply(wanted, lease.as_ref(), now);
+            engine.supply(wanted, lease.as_ref(), now);
         }
     }
 }

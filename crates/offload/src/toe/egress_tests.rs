@@ -199,6 +199,8 @@ fn framed(lease: &Lease, place: u32, count: u32, headers: Option<&[u8]>) -> Vec<
 
 struct Rig {
     tx: EngineTx<Inner>,
+    /// The engine and its device, if the loop is a host of it.
+    apart: Option<(Core, End)>,
     near: HostState,
     far: HostState,
     peer: Core,
@@ -264,6 +266,7 @@ impl Rig {
         };
         let mut rig = Self {
             tx: EngineTx::new(Inner::default(), turning, 8),
+            apart: None,
             near,
             far,
             peer,
@@ -294,7 +297,11 @@ impl Rig {
     }
 
     fn engine(&mut self) -> &mut Core {
-        &mut self.tx.engine.as_mut().unwrap().core
+        match (&mut self.apart, &mut self.tx.engine) {
+            (Some((core, _)), _) => core,
+            (None, Some(Behind::Turned(engine))) => &mut engine.core,
+            _ => panic!("the engine is gone"),
+        }
     }
 
     /// A turn of the loop, in which nothing is sent that waits for nobody.
@@ -307,6 +314,9 @@ impl Rig {
     }
 
     fn turn_peer(&mut self) {
+        if let Some((engine, device)) = &mut self.apart {
+            engine.turn(device, self.now).unwrap();
+        }
         self.peer.turn(&mut self.peer_end, self.now).unwrap();
         for host in [&mut self.near, &mut self.far] {
             host.hear();
@@ -392,10 +402,10 @@ fn rtp() -> WireLayout {
 
 #[test]
 fn frames_replies_and_rtcp_arrive_whole_and_in_order_and_leases_go_back() {
-    for loses in [0, 7] {
+    for (loses, is_apart) in [(0, false), (7, false), (0, true), (7, true)] {
         let film = Film::new(rtp(), &[]);
         let lease = film.lease();
-        let mut rig = Rig::new();
+        let mut rig = if is_apart { Rig::apart() } else { Rig::new() };
         rig.wires[0].lock().unwrap().loses = loses;
         for round in 0..30 {
             assert_eq!(rig.send_patched(&lease, 0, round), PACKETS, "round {round}");
@@ -414,11 +424,11 @@ fn frames_replies_and_rtcp_arrive_whole_and_in_order_and_leases_go_back() {
             assert_eq!(rig.send(INTERLEAVED, Payload::Rtcp(&report), None), SendOutcome::Sent);
             rig.due.extend([b'$', CHANNELS[1], 0, 60]);
             rig.due.extend(report);
-            assert!(rig.leases() > 0, "nothing is copied but what has to be");
+            assert!(film.arena.leases(0) > 1, "nothing is copied but what has to be");
             rig.read_all();
         }
         rig.until(|rig| (rig.engine().stack().store().used() == 0).then_some(()));
-        assert_eq!((rig.leases(), film.arena.leases(0)), (0, 1), "loses {loses}");
+        assert_eq!((rig.leases(), film.arena.leases(0)), (0, 1), "loses {loses}, is apart: {is_apart}");
         let counters = *rig.tx.counters();
         assert_eq!((counters.frames, counters.entries), (30 * (PACKETS as u64 + 8), 120));
         assert_eq!(rig.tx.backlog_bytes(CONN), Some(0));
@@ -429,12 +439,13 @@ fn frames_replies_and_rtcp_arrive_whole_and_in_order_and_leases_go_back() {
 
 #[test]
 fn bytes_of_a_title_arrive_with_nothing_around_them() {
-    for layout in [rtp(), rtp().raw().unwrap(), WireLayout::new(8084).unwrap()] {
+    let layouts = [rtp(), rtp().raw().unwrap(), WireLayout::new(8084).unwrap()];
+    for (layout, is_apart) in layouts.into_iter().flat_map(|layout| [(layout, false), (layout, true)]) {
         let packets = layout.packets_per_extent().min(PACKETS);
         for missing in [&[][..], &[0, 7, 8, packets - 1]] {
             let film = Film::new(layout, missing);
             let lease = film.lease();
-            let mut rig = Rig::new();
+            let mut rig = if is_apart { Rig::apart() } else { Rig::new() };
             for (place, count, head, tail) in
                 [(0, packets, 0, 0), (6, 4, 100, 50), (packets - 2, 2, 1315, 699), (7, 1, 3, 3)]
             {
@@ -538,9 +549,13 @@ fn news_of_a_connection_do_not_reach_the_next_one() {
 
 #[test]
 fn a_viewer_who_does_not_read_holds_its_share_and_is_told_of_room_once() {
+    holds_its_share(Rig::new());
+    holds_its_share(Rig::apart());
+}
+
+fn holds_its_share(mut rig: Rig) {
     let film = Film::new(rtp(), &[]);
     let lease = film.lease();
-    let mut rig = Rig::new();
     let mut most = 0;
     for _ in 0..3 {
         most = most.max(rig.fill_up(&lease));
@@ -865,3 +880,7 @@ fn a_loop_that_ends_shuts_the_connections_of_its_engine() {
         assert!(has_ended && rig.got == rig.due, "lent: {is_lent}");
     }
 }
+
+/// An engine with a thread of its own, as its host's loop sees it.
+#[path = "apart_tests.rs"]
+mod apart;

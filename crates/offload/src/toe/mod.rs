@@ -51,6 +51,8 @@
 //! | `capture` | what a device sends and receives, in a file |
 //! | `xdp` | an Ethernet interface by AF_XDP |
 
+mod apart;
+mod behind;
 mod capture;
 mod device;
 mod egress;

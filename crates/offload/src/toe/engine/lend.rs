@@ -30,8 +30,8 @@ const RESERVE: u32 = 16;
 /// A line that the loop writes to, as it calls it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::toe) struct Way {
-    socket: SocketId,
-    conn: ConnId,
+    pub(in crate::toe) socket: SocketId,
+    pub(in crate::toe) conn: ConnId,
 }
 
 /// What happened to a line that the loop writes to.

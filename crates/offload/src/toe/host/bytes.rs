@@ -2,13 +2,17 @@
 
 use std::io::{self, IoSlice};
 
+use millrace_core::limits::MAX_CONN_PENDING_BYTES;
 use millrace_core::pool::Lease;
 use millrace_tcp::send::ExtentRange;
 
 use super::state::{EXTENT, HostState, InFlight, Phase, stopped};
 use crate::toe::record::{Fault, GIVEN_AT_ONCE, Request};
 
-fn elsewhere() -> io::Error {
+/// Which part of its area a loop leaves for control bytes, as an engine that it turns leaves of its pages.
+const RESERVE: u32 = 16;
+
+pub(super) fn elsewhere() -> io::Error {
     let text = "leased extents go to an engine of the same program only: write their bytes instead";
     io::Error::new(io::ErrorKind::Unsupported, text)
 }
@@ -117,6 +121,9 @@ impl HostState {
         range: ExtentRange,
     ) -> io::Result<Option<()>> {
         self.may_write(socket)?;
+        if self.end.extents.is_none() {
+            return Err(elsewhere());
+        }
         if self.socket(socket).waits_for_room {
             return if self.is_stopped() { Err(stopped()) } else { Ok(None) };
         }
@@ -127,6 +134,10 @@ impl HostState {
             self.wait_for_room(socket, is_over_share)?;
             return Ok(None);
         }
+        self.give_extent(socket, lease, range)
+    }
+
+    fn give_extent(&mut self, socket: u32, lease: &Lease, range: ExtentRange) -> io::Result<Option<()>> {
         let Some(extents) = &mut self.end.extents else { return Err(elsewhere()) };
         if extents.push((lease.clone(), range)).is_err() {
             // As many as it holds are not acknowledged yet: there is no room in it only for a moment.
@@ -140,6 +151,78 @@ impl HostState {
         let end = of.sent;
         of.in_flight.push_back(InFlight { buffer: EXTENT, used: u32::MAX, end });
         Ok(Some(()))
+    }
+
+    /// Gives the engine a head, which may be empty, and a range behind it: both or none. `None`: none; the engine has been asked to say when.
+    pub(super) fn write_framed(
+        &mut self,
+        socket: u32,
+        head: &[u8],
+        lease: &Lease,
+        range: ExtentRange,
+    ) -> io::Result<Option<()>> {
+        self.may_write(socket)?;
+        if !self.takes(socket, head.len())? {
+            return Ok(None);
+        }
+        if !head.is_empty() {
+            self.give(socket, &[IoSlice::new(head)], head.len())?;
+        }
+        self.give_extent(socket, lease, range)
+    }
+
+    /// Gives the engine all of `parts` or nothing. `None`: nothing; the engine has been asked to say when.
+    pub(super) fn write_whole(&mut self, socket: u32, parts: &[&[u8]]) -> io::Result<Option<()>> {
+        self.may_write(socket)?;
+        let all = parts.iter().map(|part| part.len()).sum();
+        if !self.takes(socket, all)? {
+            return Ok(None);
+        }
+        for part in parts {
+            self.give(socket, &[IoSlice::new(part)], part.len())?;
+        }
+        Ok(Some(()))
+    }
+
+    /// Gives the engine bytes for which no share counts, but what may be kept of a connection's control bytes beside it. False: that is used up.
+    pub(super) fn write_control(&mut self, socket: u32, bytes: &[u8]) -> io::Result<bool> {
+        self.may_write(socket)?;
+        let most = u64::from(self.settings.send_share_bytes) + MAX_CONN_PENDING_BYTES as u64;
+        if self.unacknowledged(socket) + bytes.len() as u64 > most || !self.has_chunks(socket, bytes.len()) {
+            return Ok(false);
+        }
+        self.give(socket, &[IoSlice::new(bytes)], bytes.len())?;
+        Ok(true)
+    }
+
+    /// Whether `bytes` bytes and a range of an extent would be taken now. If not, the engine has been asked to say when.
+    pub(super) fn takes(&mut self, socket: u32, bytes: usize) -> io::Result<bool> {
+        if self.room(socket)? == 0 {
+            return Ok(false);
+        }
+        let is_full = self.end.extents.as_ref().is_some_and(rtrb::Producer::is_full);
+        // Some is left for control bytes, whatever else is under way.
+        let reserve = self.settings.send_buffers / RESERVE * self.settings.send_bytes;
+        if !is_full && self.has_chunks(socket, bytes + reserve as usize) && self.has_extent() {
+            return Ok(true);
+        }
+        self.wait_for_room(socket, false)?;
+        Ok(false)
+    }
+
+    /// Whether there are chunks for so many bytes.
+    fn has_chunks(&mut self, socket: u32, bytes: usize) -> bool {
+        if self.bytes_in_chunks(socket) < bytes {
+            self.reap_all();
+        }
+        self.bytes_in_chunks(socket) >= bytes
+    }
+
+    /// What goes into the chunk that was begun, and into those that are free.
+    pub(super) fn bytes_in_chunks(&self, socket: u32) -> usize {
+        let last = self.sockets[socket as usize].in_flight.back();
+        let begun = last.map_or(0, |last| self.settings.send_bytes.saturating_sub(last.used));
+        self.free_chunks.len() * self.settings.send_bytes as usize + begun as usize
     }
 
     /// Whether another range may be under way, now that all that is acknowledged is counted.

@@ -107,10 +107,7 @@ impl HostState {
             None if self.is_stopped() => Err(stopped()),
             None => {
                 let room = self.room(socket)?;
-                let last = self.sockets[socket as usize].in_flight.back();
-                let begun = last.map_or(0, |last| self.settings.send_bytes.saturating_sub(last.used));
-                let free = self.free_chunks.len() * self.settings.send_bytes as usize;
-                Ok(room.min(free + begun as usize))
+                Ok(room.min(self.bytes_in_chunks(socket)))
             }
         }
     }
@@ -118,6 +115,18 @@ impl HostState {
     /// Whether a socket that was closed is not free yet.
     pub(in crate::toe) fn is_closing(&self) -> bool {
         self.sockets.iter().any(|socket| socket.phase == Phase::Closing)
+    }
+
+    /// The same by the count as it is now, for those who only look.
+    pub(super) fn outstanding(&self, socket: u32) -> u64 {
+        let acked = self.end.words.load(self.end.layout.count(socket));
+        self.sockets[socket as usize].sent.saturating_sub(acked)
+    }
+
+    /// What has come is given back unread.
+    pub(super) fn throw_away(&mut self, socket: u32) {
+        let unread = std::mem::take(&mut self.socket(socket).pieces);
+        unread.iter().for_each(|piece| self.give_back(piece.buffer));
     }
 
     /// Bytes that were given and are not acknowledged.

@@ -6,11 +6,16 @@ use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
+
+use millrace_core::pool::Lease;
+use millrace_tcp::send::ExtentRange;
 
 use super::{Host, HostState, Ready};
 use crate::bell::EventBell;
 use crate::toe::record::Choice;
 use crate::toe::thread::Home;
+use crate::toe::{EngineSocket, PairSettings};
 
 /// The sockets of a queue pair, for a layer that has locks and waits of its own: a library between programs and their sockets, an executor. Numbers
 /// are those that its calls have given and that are not closed; any other number panics.
@@ -56,6 +61,10 @@ impl Sockets {
         Ok(Self { state, bell: Arc::clone(&cell.bell), home: Arc::clone(&cell.home), hungry: Vec::new() })
     }
 
+    fn own(&self) -> &HostState {
+        self.state.as_ref().expect("it is there until this is dropped")
+    }
+
     fn state(&mut self) -> &mut HostState {
         self.state.as_mut().expect("it is there until this is dropped")
     }
@@ -91,6 +100,18 @@ impl Sockets {
     /// A socket with something new; of a new connection it is the listener.
     pub fn take_news(&mut self) -> Option<u32> {
         self.state().next_news()
+    }
+
+    /// Waits until something has happened, which it takes in, or until the time is over.
+    ///
+    /// # Errors
+    /// The engine has ended.
+    pub fn wait(&mut self, limit: Option<Duration>) -> io::Result<()> {
+        if !self.arm() {
+            self.bell.sleep(limit);
+        }
+        self.hear();
+        if self.is_stopped() { Err(super::state::stopped()) } else { Ok(()) }
     }
 
     /// Rings the engine if it was asked for something. To be called behind calls that ask: everything but [`Sockets::read`], which may wait until
@@ -232,6 +253,87 @@ impl Sockets {
     /// Bytes that were written and are not acknowledged.
     pub fn unacknowledged(&mut self, socket: u32) -> u64 {
         self.state().unacknowledged(socket)
+    }
+
+    /// What a connection is called outside of this host.
+    pub fn engine_socket(&self, socket: u32) -> EngineSocket {
+        self.own().name(socket)
+    }
+
+    /// Settings of its pair.
+    ///
+    /// # Errors
+    /// The engine is another process, which takes no leased extents.
+    pub(in crate::toe) fn settings(&self) -> io::Result<&PairSettings> {
+        self.own().end.extents.as_ref().map(|_| &self.own().settings).ok_or_else(super::bytes::elsewhere)
+    }
+
+    /// Whether the engine has said something that was not heard yet.
+    pub(in crate::toe) fn has_events(&self) -> bool {
+        self.own().has_events()
+    }
+
+    /// The ends of a socket that is a connection.
+    pub(in crate::toe) fn ends(&mut self, socket: u32) -> Option<(SocketAddr, SocketAddr)> {
+        // A listener's are both its own.
+        self.state().outcome(socket).ok().flatten().filter(|(local, remote)| local != remote)
+    }
+
+    /// As [`HostState::takes`].
+    pub(in crate::toe) fn takes(&mut self, socket: u32, bytes: usize) -> io::Result<bool> {
+        self.state().takes(socket, bytes)
+    }
+
+    /// As [`HostState::write_framed`].
+    pub(in crate::toe) fn write_framed(
+        &mut self,
+        socket: u32,
+        head: &[u8],
+        lease: &Lease,
+        range: ExtentRange,
+    ) -> io::Result<Option<()>> {
+        self.state().write_framed(socket, head, lease, range)
+    }
+
+    /// As [`HostState::write_whole`].
+    pub(in crate::toe) fn write_whole(&mut self, socket: u32, parts: &[&[u8]]) -> io::Result<Option<()>> {
+        self.state().write_whole(socket, parts)
+    }
+
+    /// As [`HostState::write_control`].
+    pub(in crate::toe) fn write_control(&mut self, socket: u32, bytes: &[u8]) -> io::Result<bool> {
+        self.state().write_control(socket, bytes)
+    }
+
+    /// Bytes that were written and are not acknowledged, or were not when that was looked at last.
+    pub(in crate::toe) fn outstanding(&self, socket: u32) -> u64 {
+        self.own().outstanding(socket)
+    }
+
+    /// [`Sockets::readiness`] is quiet until the next event.
+    pub(in crate::toe) fn await_events(&self) {
+        self.bell.clear();
+        self.bell.announce_sleep();
+    }
+
+    /// Buffers that were read, or thrown away, are the engine's again.
+    pub(in crate::toe) fn give_back_all(&mut self) {
+        self.state().give_back_all();
+    }
+
+    /// What has come is not read.
+    pub(in crate::toe) fn throw_away(&mut self, socket: u32) {
+        self.state().throw_away(socket);
+    }
+
+    /// Closes all that are open.
+    pub(in crate::toe) fn close_all(&mut self) {
+        let state = self.state();
+        for socket in 0..state.settings.sockets {
+            state.throw_away(socket);
+            state.close(socket, false);
+        }
+        self.flush();
     }
 
     /// Numbers of the descriptors that this has: a layer that closes all that it does not know leaves them alone.

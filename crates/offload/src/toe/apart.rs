@@ -1,0 +1,245 @@
+//! Connections of an engine that has a thread of its own, written by a loop: it is the host of their queue pair, and gives ranges of leased extents by
+//! request, as any host may. Whatever is given waits for nobody; a connection that is full is told of when it takes something again.
+//!
+//! ```text
+//!   loop ──► EngineTx ──► Apart ══ requests, ranges of extents ══► engine's thread ─► stack ─► device
+//!                              ◄═ counts, events ═══════════════
+//! ```
+//!
+//! Nobody reads here: what peers say is thrown away.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use millrace_core::ids::ConnId;
+use millrace_core::limits::MAX_CONN_PENDING_BYTES;
+use millrace_core::pool::Lease;
+use millrace_tcp::send::ExtentRange;
+
+use super::engine::{Given, News, Way};
+use super::record::Fault;
+use super::{EngineSocket, Sockets};
+
+/// A connection that the loop writes to.
+#[derive(Clone, Copy)]
+struct Lent {
+    conn: ConnId,
+    /// It has refused something.
+    is_full: bool,
+    is_gone: bool,
+}
+
+/// See the module.
+pub(super) struct Apart {
+    sockets: Sockets,
+    lent: Box<[Option<Lent>]>,
+    news: VecDeque<News>,
+}
+
+impl Drop for Apart {
+    fn drop(&mut self) {
+        self.sockets.close_all();
+    }
+}
+
+fn errno_of(fault: Option<Fault>) -> i32 {
+    match fault {
+        Some(Fault::Reset) => libc::ECONNRESET,
+        Some(Fault::TimedOut) => libc::ETIMEDOUT,
+        Some(Fault::Unreachable) => libc::EHOSTUNREACH,
+        Some(Fault::Refused) => libc::ECONNREFUSED,
+        Some(Fault::Aborted) => libc::ECONNABORTED,
+        _ => libc::EPIPE,
+    }
+}
+
+impl Apart {
+    /// # Errors
+    /// An engine of another process, which takes no extents; an area that does not hold what a connection may be given at once.
+    pub(super) fn new(sockets: Sockets) -> io::Result<Self> {
+        let settings = sockets.settings()?;
+        let area = u64::from(settings.send_bytes) * u64::from(settings.send_buffers);
+        if area < 2 * MAX_CONN_PENDING_BYTES as u64 {
+            let text = format!(
+                "an area of {area} bytes to send from: choose send_buffers and send_bytes so that a loop has {} at least",
+                2 * MAX_CONN_PENDING_BYTES
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        let count = settings.sockets as usize;
+        let (lent, news) = ((0..count).map(|_| None).collect(), VecDeque::with_capacity(2 * count));
+        Ok(Self { sockets, lent, news })
+    }
+
+    /// Readable when the engine has something to tell. To be asked for whenever the loop is about to sleep: what has come by then is found by
+    /// [`Apart::has_events`], and no ring that is still under way wakes it twice.
+    pub(super) fn readable(&self) -> BorrowedFd<'_> {
+        self.sockets.await_events();
+        self.sockets.readiness()
+    }
+
+    /// Whether the engine has something to tell.
+    pub(super) fn has_events(&self) -> bool {
+        self.sockets.has_events() || self.sockets.is_stopped()
+    }
+
+    /// Whether there is something for [`Apart::poll_news`] or [`Apart::arrive`].
+    pub(super) fn has_news(&self) -> bool {
+        !self.news.is_empty() || self.has_events()
+    }
+
+    /// Takes in what the engine has told.
+    ///
+    /// # Errors
+    /// There is no engine any more.
+    pub(super) fn arrive(&mut self) -> Result<(), String> {
+        if !self.has_events() {
+            return Ok(());
+        }
+        if self.sockets.is_stopped() {
+            return Err("its thread has ended".into());
+        }
+        self.sockets.hear();
+        while let Some(socket) = self.sockets.take_news() {
+            self.attend(socket);
+        }
+        // A chunk or an extent that came back may be anybody's.
+        for socket in 0..self.lent.len() as u32 {
+            self.look_for_room(socket);
+        }
+        Ok(())
+    }
+
+    /// Looks at a socket with something new.
+    fn attend(&mut self, socket: u32) {
+        self.sockets.throw_away(socket);
+        let fault = self.sockets.ready(socket).fault;
+        if let (Some(lent), Some(fault)) = (&mut self.lent[socket as usize], fault)
+            && !std::mem::replace(&mut lent.is_gone, true)
+        {
+            self.news.push_back(News::Gone(lent.conn, errno_of(Some(fault))));
+        }
+    }
+
+    fn look_for_room(&mut self, socket: u32) {
+        let Some(lent) = self.lent[socket as usize].as_mut().filter(|lent| lent.is_full && !lent.is_gone)
+        else {
+            return;
+        };
+        // A failure is told by its event.
+        if self.sockets.takes(socket, 1).unwrap_or(false) {
+            lent.is_full = false;
+            self.news.push_back(News::Writable(lent.conn));
+        }
+    }
+
+    pub(super) fn poll_news(&mut self) -> Option<News> {
+        self.news.pop_front()
+    }
+
+    /// What was asked reaches the engine. How much was done: nothing that keeps a loop from sleeping.
+    pub(super) fn depart(&mut self) -> usize {
+        self.sockets.give_back_all();
+        self.sockets.flush();
+        0
+    }
+
+    /// # Errors
+    /// As an errno: there is no such connection, it is over, or the loop writes to it already.
+    pub(super) fn lend(&mut self, name: EngineSocket, conn: ConnId) -> Result<Way, i32> {
+        let socket = name.socket;
+        let place = self.lent.get_mut(socket as usize).ok_or(libc::EBADF)?;
+        if self.sockets.engine_socket(socket) != name || self.sockets.ends(socket).is_none() {
+            return Err(libc::EBADF);
+        }
+        if let Some(fault) = self.sockets.ready(socket).fault {
+            return Err(errno_of(Some(fault)));
+        }
+        if place.is_some() {
+            return Err(libc::EBUSY);
+        }
+        *place = Some(Lent { conn, is_full: false, is_gone: false });
+        // Frames leave in bursts already. Without an engine the loop is told in its next turn.
+        let _ = self.sockets.set_nodelay(socket, true);
+        Ok(Way { socket: (name.pair, socket), conn })
+    }
+
+    /// The connection is nobody's any more: it is closed, behind what it was given.
+    pub(super) fn take_back(&mut self, way: Way) {
+        self.news
+            .retain(|news| !matches!(news, News::Writable(conn) | News::Gone(conn, _) if *conn == way.conn));
+        if self.lent(way).is_some() {
+            self.lent[way.socket.1 as usize] = None;
+            self.sockets.close(way.socket.1, false);
+        }
+    }
+
+    fn lent(&mut self, way: Way) -> Option<&mut Lent> {
+        self.lent.get_mut(way.socket.1 as usize)?.as_mut().filter(|lent| lent.conn == way.conn)
+    }
+
+    /// What has become of something that was given.
+    fn given(&mut self, way: Way, outcome: io::Result<Option<()>>) -> Given {
+        let socket = way.socket.1;
+        match outcome {
+            Ok(Some(())) => Given::Taken,
+            Ok(None) => {
+                if let Some(lent) = self.lent(way) {
+                    lent.is_full = true;
+                }
+                Given::Full
+            }
+            Err(_) if self.sockets.is_stopped() => Given::Gone(libc::ENETDOWN),
+            Err(_) => Given::Gone(errno_of(self.sockets.ready(socket).fault)),
+        }
+    }
+
+    /// A head, which may be empty, and a range behind it: both or none.
+    pub(super) fn give_framed(&mut self, way: Way, head: &[u8], lease: &Lease, range: ExtentRange) -> Given {
+        if self.lent(way).is_none() {
+            return Given::Gone(0);
+        }
+        if !range.is_in(lease) {
+            return Given::Unfit;
+        }
+        let outcome = self.sockets.write_framed(way.socket.1, head, lease, range);
+        self.given(way, outcome)
+    }
+
+    /// Bytes that are copied, all of them or none.
+    pub(super) fn give_copied(&mut self, way: Way, parts: &[&[u8]]) -> Given {
+        if self.lent(way).is_none() {
+            return Given::Gone(0);
+        }
+        let outcome = self.sockets.write_whole(way.socket.1, parts);
+        self.given(way, outcome)
+    }
+
+    /// Control bytes: they go behind what was given, though the connection is full.
+    ///
+    /// # Errors
+    /// As an errno: the connection is over, or there is no room even for them.
+    pub(super) fn give_control(&mut self, way: Way, bytes: &[u8]) -> Result<(), i32> {
+        if self.lent(way).is_none() {
+            return Err(0);
+        }
+        match self.sockets.write_control(way.socket.1, bytes) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(libc::ENOBUFS),
+            Err(_) => Err(errno_of(self.sockets.ready(way.socket.1).fault)),
+        }
+    }
+
+    /// Bytes that were given and that the peer has not acknowledged; `None`: the connection is over.
+    pub(super) fn backlog_bytes(&self, way: Way) -> Option<u64> {
+        let lent = self.lent.get(way.socket.1 as usize)?.as_ref()?;
+        (lent.conn == way.conn).then(|| self.sockets.outstanding(way.socket.1))
+    }
+
+    /// The peers are told that nothing more comes, behind what was given.
+    pub(super) fn shut_all(&mut self) {
+        self.sockets.close_all();
+        self.lent.fill(None);
+    }
+}

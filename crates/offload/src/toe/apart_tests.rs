@@ -1,0 +1,191 @@
+//! A loop that is a host of an engine, beside what holds for both kinds of engine.
+
+use millrace_core::limits::MAX_CONN_PENDING_BYTES;
+
+use super::*;
+use crate::toe::host::Host;
+
+const ANY: ([u8; 4], u16) = ([0; 4], 0);
+const VIEWER: ([u8; 4], u16) = ([10, 0, 0, 2], 554);
+
+impl Rig {
+    /// A viewer that was called by a host whose pair is the loop's by now.
+    pub(super) fn apart() -> Self {
+        let mut rig = Self::handed_over(|_| {});
+        rig.tx.add_conn(CONN, rig.name.into()).unwrap();
+        rig
+    }
+
+    /// The loop has the pair, and has not heard of the connection.
+    fn handed_over(change: impl Fn(&mut EngineSettings)) -> Self {
+        let mut rig = Self::accepted(|_| {});
+        let mut own = settings([10, 0, 0, 3]);
+        own.pair.send_buffers = 256;
+        change(&mut own);
+        let (engine, state) = core(&own);
+        let end = End { out: Arc::clone(&rig.wires[0]), back: Arc::clone(&rig.wires[1]) };
+        let mut sockets = Sockets::new(Host::new(state, Arc::clone(&rig.home))).unwrap();
+        // What turned before is gone.
+        rig.tx.engine = None;
+        rig.apart = Some((engine, end));
+        let listener = rig.far.listen(VIEWER.into(), 8, false).unwrap();
+        rig.far.ask_for_next(listener).unwrap();
+        rig.turn();
+        let here = sockets.connect(ANY.into(), VIEWER.into()).unwrap();
+        rig.until(|_| {
+            sockets.hear();
+            sockets.outcome(here).unwrap()
+        });
+        let there = rig.until(|rig| rig.far.take_next(listener).unwrap());
+        (rig.sockets, rig.name) = ([here, there], sockets.engine_socket(here));
+        rig.tx.engine = Some(Behind::Apart(Apart::new(sockets).unwrap()));
+        rig
+    }
+
+    fn gone(&mut self) -> i32 {
+        let (conn, errno) = self.until(|rig| rig.tx.poll_conn_gone());
+        assert_eq!((conn, self.tx.poll_conn_gone()), (CONN, None));
+        errno
+    }
+}
+
+#[test]
+fn names_that_are_no_connection_of_the_pair_are_refused() {
+    let mut rig = Rig::handed_over(|_| {});
+    let name = rig.name;
+    for wrong in [
+        EngineSocket { pair: 1, ..name },
+        EngineSocket { generation: name.generation + 1, ..name },
+        EngineSocket { socket: 1 - name.socket, ..name },
+        EngineSocket { socket: 99, ..name },
+    ] {
+        assert_eq!(rig.tx.add_conn(CONN, wrong.into()), Err(libc::EBADF), "{wrong:?}");
+    }
+    rig.tx.add_conn(CONN, name.into()).unwrap();
+    assert_eq!(rig.tx.add_conn(ConnId(4), name.into()), Err(libc::EBUSY));
+}
+
+/// What a viewer says is read by nobody, and takes no buffer for good.
+#[test]
+fn what_a_viewer_says_holds_up_nothing() {
+    let film = Film::new(rtp(), &[]);
+    let lease = film.lease();
+    let mut rig = Rig::apart();
+    let there = rig.sockets[1];
+    for round in 0..20 {
+        // More than all receive buffers of the pair hold.
+        let mut left = 100_000;
+        rig.until(|rig| {
+            let parts = [IoSlice::new(&[7; 10_000])];
+            left -= rig.far.write(there, &parts).unwrap().unwrap_or(0).min(left);
+            (left == 0).then_some(())
+        });
+        rig.until(|rig| rig.far.is_flushed(there).unwrap().then_some(()));
+        assert_eq!(rig.send_patched(&lease, 0, round), PACKETS);
+        rig.read_all();
+    }
+}
+
+#[test]
+fn a_connection_that_is_given_up_is_closed_behind_what_was_sent() {
+    let film = Film::new(rtp(), &[]);
+    let lease = film.lease();
+    let mut rig = Rig::apart();
+    rig.fill(&lease);
+    rig.write_control(b"that was all");
+    let socket = rig.tx.remove_conn(CONN).unwrap();
+    assert!(matches!(socket, ConnSocket::Engine(name) if name == rig.name));
+    assert_eq!(rig.tx.add_conn(CONN, rig.name.into()), Err(libc::EBADF), "it is nobody's any more");
+    assert_eq!(rig.tx.backlog_bytes(CONN), None);
+    rig.until(|rig| rig.read().then_some(()));
+    assert!(rig.got == rig.due, "{} of {} bytes came, or others", rig.got.len(), rig.due.len());
+    rig.until(|rig| (rig.leases() == 0).then_some(()));
+    assert_eq!(film.arena.leases(0), 1);
+}
+
+#[test]
+fn a_viewer_that_resets_and_an_engine_that_ends_are_told_and_give_everything_back() {
+    for is_end in [false, true] {
+        let film = Film::new(rtp(), &[]);
+        let lease = film.lease();
+        let mut rig = Rig::apart();
+        rig.fill(&lease);
+        (0..10).for_each(|_| rig.turn());
+        let expected = if is_end {
+            rig.engine().stop();
+            libc::ENETDOWN
+        } else {
+            let there = rig.sockets[1];
+            rig.far.close(there, true);
+            libc::ECONNRESET
+        };
+        assert_eq!(rig.gone(), expected);
+        let outcome = rig.send(INTERLEAVED, Payload::Rtcp(&[1]), None);
+        assert_eq!(outcome, SendOutcome::Closed { errno: expected });
+        assert_eq!(rig.tx.write_control(CONN, b"x"), Err(expected));
+        rig.tx.remove_conn(CONN).unwrap();
+        if is_end {
+            assert!(rig.tx.engine.is_none(), "another one may come");
+            rig.apart = None;
+        } else {
+            rig.until(|rig| (rig.leases() == 0).then_some(()));
+        }
+        assert_eq!(film.arena.leases(0), 1, "is end: {is_end}");
+    }
+}
+
+/// Replies have no share, but a bound.
+#[test]
+fn replies_to_a_viewer_who_does_not_read_end_the_connection_at_last() {
+    let film = Film::new(rtp(), &[]);
+    let lease = film.lease();
+    let mut rig = Rig::apart();
+    rig.fill_up(&lease);
+    let mut taken = 0;
+    let refused = loop {
+        match rig.tx.write_control(CONN, &[b'r'; 1000]) {
+            Ok(()) => taken += 1000,
+            Err(errno) => break errno,
+        }
+        assert!(taken < 1 << 20, "there is no end of it");
+    };
+    assert_eq!(refused, libc::ENOBUFS);
+    assert!(taken >= MAX_CONN_PENDING_BYTES / 2, "{taken} bytes");
+    rig.due.extend(vec![b'r'; taken]);
+    rig.read_all();
+}
+
+/// A head takes a chunk of its own, since what is behind it lies in an extent: a connection that finds none is told when there is one.
+#[test]
+fn a_connection_without_a_chunk_is_told_when_there_is_one() {
+    let film = Film::new(rtp(), &[]);
+    let lease = film.lease();
+    let mut rig = Rig::handed_over(|own| own.pair.send_buffers = 16);
+    rig.tx.add_conn(CONN, rig.name.into()).unwrap();
+    let mut skip = rig.send_patched(&lease, 0, 1);
+    // The sixteenth is for replies.
+    assert_eq!((skip, rig.tx.poll_conn_writable()), (15, None));
+    while skip < PACKETS {
+        rig.until(|rig| {
+            rig.read();
+            rig.tx.poll_conn_writable()
+        });
+        let taken = rig.send_patched(&lease, skip, 1);
+        assert!(taken > 0, "it was told of room that is not there");
+        skip += taken;
+    }
+    rig.read_all();
+}
+
+#[test]
+fn a_pair_whose_area_holds_no_replies_is_refused() {
+    let settings = EngineSettings {
+        pair: crate::toe::PairSettings { send_bytes: 8192, send_buffers: 8, ..Default::default() },
+        ..settings([10, 0, 0, 1])
+    };
+    let (_engine, state) = core(&settings);
+    let home = Arc::new(Home::new(Arc::new(EventBell::new().unwrap()), Vec::new(), Vec::new()));
+    let sockets = Sockets::new(Host::new(state, home)).unwrap();
+    let error = Apart::new(sockets).err().unwrap().to_string();
+    assert!(error.contains("65536 bytes") && error.contains("choose send_buffers"), "{error}");
+}

@@ -1,0 +1,183 @@
+//! What the connections of an egress path stand behind: an engine that its loop turns, or a queue pair of an engine that has a thread of its own.
+
+use std::os::fd::BorrowedFd;
+
+use millrace_core::ids::ConnId;
+use millrace_core::pool::Lease;
+use millrace_core::time::Instant;
+use millrace_tcp::send::ExtentRange;
+
+use super::EngineSocket;
+use super::apart::Apart;
+use super::engine::{Given, News, Way};
+use super::thread::Turning;
+use crate::again::Wanted;
+
+/// See the module. Few are made, and none is moved once it is there.
+#[expect(clippy::large_enum_variant, reason = "a loop has one of them, in its place")]
+pub(super) enum Behind {
+    /// One thread: calls.
+    Turned(Turning),
+    /// Two threads: requests and events.
+    Apart(Apart),
+}
+
+impl Behind {
+    /// The first half of a turn: what has come in.
+    ///
+    /// # Errors
+    /// Why it is over.
+    pub(super) fn arrive(&mut self, now: Instant) -> Result<(), String> {
+        match self {
+            Self::Turned(engine) if engine.home.is_stopping() => Err("it was stopped".into()),
+            Self::Turned(engine) => {
+                engine.turn_gate(now);
+                engine
+                    .core
+                    .arrive(&mut *engine.device, now)
+                    .map_err(|error| format!("its device failed: {error}"))
+            }
+            Self::Apart(apart) => apart.arrive(),
+        }
+    }
+
+    /// The second half: what goes out; how much was done.
+    ///
+    /// # Errors
+    /// Why it is over.
+    pub(super) fn depart(&mut self, now: Instant) -> Result<usize, String> {
+        match self {
+            Self::Turned(engine) => match engine.core.depart(&mut *engine.device, now) {
+                Ok(()) => Ok(engine.publish() as usize),
+                Err(error) => Err(format!("its device failed: {error}")),
+            },
+            Self::Apart(apart) => Ok(apart.depart()),
+        }
+    }
+
+    /// It is over, for whoever asks why.
+    pub(super) fn ended(&self, why: String) {
+        if let Self::Turned(engine) = self {
+            engine.home.ended(why);
+        }
+    }
+
+    /// The loop ends.
+    pub(super) fn shut_all(&mut self, now: Instant) {
+        match self {
+            Self::Turned(engine) => engine.core.shut_all(now),
+            Self::Apart(apart) => apart.shut_all(),
+        }
+    }
+
+    pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
+        match self {
+            Self::Turned(engine) => {
+                let is_blind = engine.device.readable().is_none();
+                if is_blind || engine.core.has_news() { Some(now) } else { engine.core.next_due(now) }
+            }
+            Self::Apart(apart) => apart.has_news().then_some(now),
+        }
+    }
+
+    /// Readable when something has come in.
+    pub(super) fn readable(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Turned(engine) => engine.device.readable(),
+            Self::Apart(apart) => Some(apart.readable()),
+        }
+    }
+
+    pub(super) fn is_asked(&self) -> bool {
+        match self {
+            Self::Turned(engine) => {
+                engine.core.has_requests() || engine.home.is_stopping() || engine.is_asked()
+            }
+            Self::Apart(apart) => apart.has_events(),
+        }
+    }
+
+    pub(super) fn poll_news(&mut self) -> Option<News> {
+        match self {
+            Self::Turned(engine) => engine.core.poll_news(),
+            Self::Apart(apart) => apart.poll_news(),
+        }
+    }
+
+    /// # Errors
+    /// As an errno: there is no such connection, it is over, or somebody writes to it already.
+    pub(super) fn lend(&mut self, name: EngineSocket, conn: ConnId, now: Instant) -> Result<Way, i32> {
+        match self {
+            Self::Turned(engine) => engine.core.lend(name, conn, now),
+            Self::Apart(apart) => apart.lend(name, conn),
+        }
+    }
+
+    pub(super) fn take_back(&mut self, way: Way) {
+        match self {
+            Self::Turned(engine) => engine.core.take_back(way),
+            Self::Apart(apart) => apart.take_back(way),
+        }
+    }
+
+    /// A frame: a head, and a range behind it.
+    pub(super) fn give_framed(
+        &mut self,
+        way: Way,
+        head: &[u8],
+        lease: &Lease,
+        range: ExtentRange,
+        now: Instant,
+    ) -> Given {
+        match self {
+            Self::Turned(engine) => engine.core.give_framed(way, head, lease, range, now),
+            Self::Apart(apart) => apart.give_framed(way, head, lease, range),
+        }
+    }
+
+    /// A range with nothing around it.
+    pub(super) fn give_range(&mut self, way: Way, lease: &Lease, range: ExtentRange, now: Instant) -> Given {
+        match self {
+            Self::Turned(engine) => engine.core.give_range(way, lease, range, now),
+            Self::Apart(apart) => apart.give_framed(way, &[], lease, range),
+        }
+    }
+
+    /// Bytes that are copied, all of them or none.
+    pub(super) fn give_copied(&mut self, way: Way, parts: &[&[u8]], now: Instant) -> Given {
+        match self {
+            Self::Turned(engine) => engine.core.give_copied(way, parts, now),
+            Self::Apart(apart) => apart.give_copied(way, parts),
+        }
+    }
+
+    /// # Errors
+    /// As an errno: the line is over, or too many control bytes are not acknowledged.
+    pub(super) fn give_control(&mut self, way: Way, bytes: &[u8], now: Instant) -> Result<(), i32> {
+        match self {
+            Self::Turned(engine) => engine.core.give_control(way, bytes, now),
+            Self::Apart(apart) => apart.give_control(way, bytes),
+        }
+    }
+
+    pub(super) fn backlog_bytes(&self, way: Way) -> Option<u64> {
+        match self {
+            Self::Turned(engine) => engine.core.backlog_bytes(way),
+            Self::Apart(apart) => apart.backlog_bytes(way),
+        }
+    }
+
+    /// An extent that a connection gave back, and needs again. A host's ranges stay leased until they are acknowledged.
+    pub(super) fn poll_wanted(&mut self) -> Option<Wanted> {
+        match self {
+            Self::Turned(engine) => engine.core.poll_wanted(),
+            Self::Apart(_) => None,
+        }
+    }
+
+    pub(super) fn supply(&mut self, wanted: &Wanted, lease: Option<&Lease>, now: Instant) {
+        if let Self::Turned(engine) = self {
+            engine.core.supply(wanted, lease, now);
+        }
+    }
+}
