@@ -1,9 +1,7 @@
 //! The senders, their viewers, and what both use.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::fs::File;
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener as KernelListener, TcpStream as KernelStream};
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, Stdio};
@@ -14,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use millrace_offload::toe::{Engine, EngineSettings, PairSettings, TcpStream};
 
-use super::inside;
+use super::library;
 use crate::benches::toe::peer::Readers;
 use crate::benches::toe::rig::{HOST, Offload, Places, Rig, become_};
 use crate::frame::Options;
@@ -24,11 +22,9 @@ use crate::streams::{Blocks, Media, now_ns, sleep_until, title_path};
 /// Threads that send.
 pub(super) const SENDER: &str = "bench-strm";
 const PORT: u16 = 7500;
-/// A loop wakes no oftener than this: what is due meanwhile goes together.
-const TICK_NS: u64 = 1_000_000;
 /// From the word that all begin to the first look.
 const SETTLE: Duration = Duration::from_millis(300);
-const LIMIT: Duration = Duration::from_secs(30);
+pub(super) const LIMIT: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Who sends, and by which TCP.
@@ -36,35 +32,27 @@ const LOOK: Duration = Duration::from_millis(5);
 pub(super) enum Case {
     EachKernel,
     EachEngine,
-    LoopKernel,
-    LoopEngine,
     StreamEngine,
+    OnSockets,
     Inside,
 }
 
 impl Case {
-    pub(super) const ALL: [Self; 6] = [
-        Self::EachKernel,
-        Self::EachEngine,
-        Self::LoopKernel,
-        Self::LoopEngine,
-        Self::StreamEngine,
-        Self::Inside,
-    ];
+    pub(super) const ALL: [Self; 5] =
+        [Self::EachKernel, Self::EachEngine, Self::StreamEngine, Self::OnSockets, Self::Inside];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::EachKernel => "a thread each, kernel",
             Self::EachEngine => "a thread each, engine's sockets",
-            Self::LoopKernel => "one loop, kernel",
-            Self::LoopEngine => "one loop, engine's sockets",
             Self::StreamEngine => "this program's stream engine, kernel",
+            Self::OnSockets => "this program's stream engine, engine's sockets",
             Self::Inside => "this program's stream engine in the offload engine",
         }
     }
 
     fn is_engine(self) -> bool {
-        matches!(self, Self::EachEngine | Self::LoopEngine | Self::Inside)
+        matches!(self, Self::EachEngine | Self::OnSockets | Self::Inside)
     }
 
     fn is_each(self) -> bool {
@@ -108,9 +96,9 @@ pub(super) fn carry(
     let change = |settings: &mut EngineSettings| size(settings, pairs, count, places.engine);
     let (mut engine, mut parts) = (None, None);
     match case {
-        Case::EachEngine | Case::LoopEngine => engine = Some(rig.engine(options.tun, change)?),
+        Case::EachEngine | Case::OnSockets => engine = Some(rig.engine(options.tun, change)?),
         Case::Inside => parts = Some(rig.engine_parts(options.tun, change)?),
-        Case::EachKernel | Case::LoopKernel | Case::StreamEngine => {}
+        Case::EachKernel | Case::StreamEngine => {}
     }
     let (own, viewers) = rig.ends(case.is_engine())?;
     let rig = &*rig;
@@ -122,25 +110,32 @@ pub(super) fn carry(
             let at = SocketAddr::new(own, PORT);
             let child = Started::start(options, media, at, count)?;
             let viewers = Viewers::call(rig, at, &places, count)?;
-            let threads = Threads { pid: child.0.id(), host: &[""], engine: &[] };
+            let threads = Threads { pid: child.0.id(), host: &[&[""]], engine: &[] };
             return measure(rig, case, media, &viewers, (count, length), threads);
         }
         let at = SocketAddr::new(viewers, PORT);
         let viewers = Viewers::listen(rig, at, &places, count)?;
         let (engine, stop) = (engine.as_ref(), &stop);
         let work = Work { at, media, count, cpu: places.app, stop };
-        if let Some(parts) = parts {
-            let (host, engine) = (&inside::HOST_THREADS, &inside::ENGINE_THREADS);
-            let threads = Threads { pid: std::process::id(), host, engine };
+        let pid = std::process::id();
+        let (callers, its_loop) = (&library::CALLERS[..], &library::LOOP[..]);
+        let offload = match (parts, engine) {
+            (Some(parts), _) => Some(library::Offload::Inside(Box::new(parts), places.engine)),
+            (None, Some(engine)) if case == Case::OnSockets => Some(library::Offload::Apart(engine)),
+            _ => None,
+        };
+        if let Some(offload) = offload {
+            let threads = match case {
+                Case::Inside => Threads { pid, host: &[callers], engine: &[its_loop] },
+                _ => Threads { pid, host: &[callers, its_loop], engine: &[] },
+            };
             let measure = || measure(rig, case, media, &viewers, (count, length), threads);
-            return inside::send(work, parts, places.engine, measure);
+            return library::send(work, offload, measure);
         }
         std::thread::scope(|scope| {
-            let senders: Vec<_> = match case.is_each() {
-                true => (0..count).map(|index| scope.spawn(move || each(work, engine, index))).collect(),
-                false => vec![scope.spawn(move || in_loop(work, engine))],
-            };
-            let threads = Threads { pid: std::process::id(), host: &[SENDER], engine: &[] };
+            let senders: Vec<_> =
+                (0..count).map(|index| scope.spawn(move || each(work, engine, index))).collect();
+            let threads = Threads { pid, host: &[&[SENDER]], engine: &[] };
             let seen = measure(rig, case, media, &viewers, (count, length), threads);
             stop.store(true, Ordering::Relaxed);
             for sender in senders {
@@ -218,82 +213,10 @@ fn send_each(work: Work<'_>, mut stream: impl Write, index: u32) -> anyhow::Resu
             break;
         }
         file.read_exact_at(&mut block, n * bytes).context("read a block")?;
-        stream.write_all(&block).context("send a block")?;
-    }
-    Ok(())
-}
-
-/// A stream engine: one thread, due times, blocks from memory.
-fn in_loop(work: Work<'_>, engine: Option<&Engine>) -> anyhow::Result<()> {
-    become_(SENDER, work.cpu)?;
-    match engine {
-        Some(engine) => {
-            let host = engine.attach()?;
-            let open = || -> anyhow::Result<TcpStream> {
-                let stream = TcpStream::connect(&host, work.at).context("connect to a viewer")?;
-                stream.set_nodelay(true)?;
-                stream.set_nonblocking(true)?;
-                Ok(stream)
-            };
-            send_all(work, (0..work.count).map(|_| open()).collect::<anyhow::Result<_>>()?)
-        }
-        None => {
-            let open = || -> anyhow::Result<KernelStream> {
-                let stream = KernelStream::connect_timeout(&work.at, LIMIT).context("connect to a viewer")?;
-                stream.set_nodelay(true)?;
-                stream.set_nonblocking(true)?;
-                Ok(stream)
-            };
-            send_all(work, (0..work.count).map(|_| open()).collect::<anyhow::Result<_>>()?)
-        }
-    }
-}
-
-/// A stream of the loop: the next byte of its title that its connection has not taken, and the end of what was due.
-#[derive(Clone, Copy, Default)]
-struct Place {
-    at: u64,
-    due: u64,
-}
-
-fn send_all<S: Write>(work: Work<'_>, mut streams: Vec<S>) -> anyhow::Result<()> {
-    let title = std::fs::read(title_path(work.media)).context("read the title")?;
-    let Blocks { interval_ns, .. } = work.media.blocks;
-    let block = work.media.blocks.bytes();
-    let mut places = vec![Place::default(); streams.len()];
-    let mut due: BinaryHeap<Reverse<(u64, u32)>> =
-        (0..work.count).map(|index| Reverse((work.first_due_ns(index), index))).collect();
-    let mut woke_ns = now_ns();
-    while let Some(&Reverse((next_ns, _))) = due.peek() {
-        if work.stop.load(Ordering::Relaxed) {
-            break;
-        }
-        sleep_until(next_ns.max(woke_ns + TICK_NS));
-        woke_ns = now_ns();
-        while let Some(mut next) = due.peek_mut() {
-            let Reverse((due_ns, index)) = *next;
-            if due_ns > woke_ns {
-                break;
-            }
-            let index_of = index as usize;
-            let place = &mut places[index_of];
-            place.due += block;
-            send_due(&mut streams[index_of], &title, place)?;
-            *next = Reverse((due_ns + interval_ns, index));
-        }
-    }
-    Ok(())
-}
-
-/// As much of what is due as the connection takes; the title begins again at its end.
-fn send_due(stream: &mut impl Write, title: &[u8], place: &mut Place) -> anyhow::Result<()> {
-    while place.at < place.due {
-        let from = (place.at % title.len() as u64) as usize;
-        let to = title.len().min(from + (place.due - place.at) as usize);
-        match stream.write(&title[from..to]) {
-            Ok(bytes) => place.at += bytes as u64,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-            Err(error) => return Err(error).context("send a block"),
+        match stream.write_all(&block) {
+            // The viewers may be gone by then: they end with the first sender that does.
+            Err(_) if work.stop.load(Ordering::Relaxed) => break,
+            sent => sent.context("send a block")?,
         }
     }
     Ok(())
@@ -388,17 +311,22 @@ impl Drop for Viewers {
 #[derive(Clone, Copy)]
 struct Threads<'a> {
     pid: u32,
-    host: &'a [&'a str],
-    engine: &'a [&'a str],
+    host: &'a [&'a [&'a str]],
+    engine: &'a [&'a [&'a str]],
 }
 
 impl Threads<'_> {
-    fn cpu_ns(&self, names: &[&str]) -> anyhow::Result<u64> {
-        names.iter().map(|name| proc::cpu_ns(self.pid, name)).sum()
+    fn cpu_ns(&self, names: &[&[&str]]) -> anyhow::Result<u64> {
+        names.iter().copied().flatten().map(|name| proc::cpu_ns(self.pid, name)).sum()
     }
 
     fn waits(&self) -> anyhow::Result<u64> {
-        self.host.iter().map(|name| proc::switches(self.pid, name).map(|(waits, _)| waits)).sum()
+        self.host
+            .iter()
+            .copied()
+            .flatten()
+            .map(|name| proc::switches(self.pid, name).map(|(waits, _)| waits))
+            .sum()
     }
 }
 
