@@ -8,7 +8,7 @@ use anyhow::Context;
 use millrace_offload::toe::TcpListener;
 
 use super::rig::{HOST, Look, PEER, Rig, become_};
-use super::tables::{CONTENDERS, Contender, Kind};
+use super::tables::{CONTENDERS, COPYING, Contender, Kind};
 use crate::frame::stats::{median, percentile_of_sorted};
 use crate::frame::{NoiseMeter, Options, Report, Row};
 
@@ -42,13 +42,13 @@ pub(super) fn run(
     let rounds = options.runs.unwrap_or(options.pick(1, 3, 9));
     let length = Duration::from_millis(options.pick(20, 400, 1000));
     for what in [What::Requests, What::Connections] {
-        let mut all: [Vec<Slot>; CONTENDERS.len()] = Default::default();
+        let mut all: [Vec<Slot>; COPYING] = Default::default();
         for round in 0..rounds {
             noise.look();
             options.go_on()?;
             options.say(&format!("{what:?}, round {}", round + 1));
-            for at in 0..CONTENDERS.len() {
-                let at = (at + round) % CONTENDERS.len();
+            for at in 0..COPYING {
+                let at = (at + round) % COPYING;
                 all[at].push(slot(&CONTENDERS[at], rig, tun, what, length)?);
             }
         }
@@ -101,7 +101,7 @@ fn slot(
             None
         }
         // No response waits for more bytes.
-        Kind::Engine(_) => Some(contender.start(rig, tun, (SMALL, 0), places.engine)?),
+        Kind::Engine(_) | Kind::Lent => Some(contender.start(rig, tun, (SMALL, 0), places.engine)?),
     };
     let to = SocketAddr::new(rig.ends(engine.is_some())?.0, PORT);
     let rig = &*rig;

@@ -12,10 +12,12 @@
 //! | `tables` | contenders, and the two tables |
 //! | `split` | copy, protocol, driver: by samples |
 //! | `copies` | the copy alone |
+//! | `lent` | chunks without a copy |
 //! | `mtu`, `perturb`, `calls` | larger packets; memory copies beside the engine; short connections, requests |
 
 mod calls;
 mod copies;
+mod lent;
 mod mtu;
 pub(super) mod peer;
 mod perturb;
@@ -27,7 +29,7 @@ mod work;
 use anyhow::ensure;
 
 use self::rig::Rig;
-use self::tables::{ENGINE, LARGE, POLLING, Shown};
+use self::tables::{ENGINE, LARGE, LENT, POLLING, Shown};
 use self::work::Way;
 use crate::frame::stats::median;
 use crate::frame::{Bench, Need, NoiseMeter, Options, Promise, Report, Row};
@@ -41,6 +43,8 @@ pub(super) const BENCH: Bench = Bench {
     targets: &[
         "toe-send-driver",
         "toe-receive-driver",
+        "toe-send-lent",
+        "toe-receive-lent",
         "toe-send-ahead",
         "toe-receive-ahead",
         "toe-send-total",
@@ -60,6 +64,8 @@ const PARTS: [&str; 5] = ["copies", "tables", "mtu", "perturbation", "calls"];
 const MTU: u32 = 1500;
 /// The host's load without the copy.
 const DRIVER_PERCENT: f64 = 1.0;
+/// The host's load where nothing is copied, sending and receiving: about 0 from leased extents.
+const LENT_PERCENT: [f64; 2] = [0.5, 1.0];
 /// How far the host is ahead of the kernel's TCP, sending and receiving.
 const AHEAD: [f64; 2] = [7.0, 10.0];
 /// All processors of the measured host, beside those of the kernel's TCP.
@@ -146,6 +152,13 @@ fn judge(shown: &[Shown], report: &mut Report) {
                     .by_rows([engine.label()]),
                 Promise::at_least(&name("ahead"), ahead, AHEAD[at], "times").by_rows(rows()),
             ]);
+        }
+        if let Some(lent) = find(LENT) {
+            let name = name("lent");
+            let load = median(&lent.host);
+            report
+                .promises
+                .push(Promise::at_most(&name, load, LENT_PERCENT[at], "% a Gb/s").by_rows([lent.label()]));
         }
         if let Some(polling) = find(POLLING) {
             let total = median(&polling.total) / best(&|shown| median(&shown.total));

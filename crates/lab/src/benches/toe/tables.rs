@@ -36,10 +36,14 @@ pub(super) enum Kind {
     Kernel(Offload),
     /// For how long the engine looks for work before it sleeps.
     Engine(u64),
+    /// The same engine, from and to whose memory nothing is copied by the host.
+    Lent,
 }
 
-/// The first three are the baselines.
-pub(super) const CONTENDERS: [Contender; 7] = [
+/// Those that copy; the first four are the baselines.
+pub(super) const COPYING: usize = 7;
+/// All: the last one copies nothing.
+pub(super) const CONTENDERS: [Contender; COPYING + 1] = [
     Contender { name: "kernel, one processor", kind: Kind::Kernel(Offload::Off), is_apart: false },
     Contender { name: "kernel, interrupts apart", kind: Kind::Kernel(Offload::Off), is_apart: true },
     Contender { name: "kernel, one processor, GSO", kind: Kind::Kernel(Offload::Software), is_apart: false },
@@ -51,10 +55,13 @@ pub(super) const CONTENDERS: [Contender; 7] = [
     Contender { name: "engine apart", kind: Kind::Engine(0), is_apart: true },
     Contender { name: "engine apart, never sleeps", kind: Kind::Engine(u64::MAX), is_apart: true },
     Contender { name: "engine on the same processor", kind: Kind::Engine(0), is_apart: false },
+    Contender { name: "engine apart, leased extents, lent buffers", kind: Kind::Lent, is_apart: true },
 ];
 /// The one that targets are about, and the one whose total is judged.
 pub(super) const ENGINE: Contender = CONTENDERS[4];
 pub(super) const POLLING: Contender = CONTENDERS[5];
+/// Whoever copies nothing.
+pub(super) const LENT: Contender = CONTENDERS[COPYING];
 
 impl Contender {
     pub(super) fn is_kernel(&self) -> bool {
@@ -78,7 +85,11 @@ impl Contender {
         (chunk, hand_over_ns): (usize, u64),
         cpu: usize,
     ) -> anyhow::Result<Engine> {
-        let Kind::Engine(poll_ns) = self.kind else { bail!("{} has no engine", self.name) };
+        let poll_ns = match self.kind {
+            Kind::Engine(poll_ns) => poll_ns,
+            Kind::Lent => 0,
+            Kind::Kernel(_) => bail!("{} has no engine", self.name),
+        };
         rig.offload(Offload::Off, Offload::Off)?;
         rig.engine(tun, |settings: &mut EngineSettings| {
             let chunk = chunk as u32;
@@ -124,9 +135,9 @@ impl Contender {
                 rig.offload(own, Offload::Off)?;
                 work::by_kernel(rig, &job, walk, beside)
             }
-            Kind::Engine(_) => {
+            Kind::Engine(_) | Kind::Lent => {
                 let engine = self.start(rig, tun, (chunk, HAND_OVER_NS), places.engine)?;
-                work::by_engine(rig, &engine, &job, walk, beside)
+                work::by_engine(rig, (&engine, self.kind == Kind::Lent), &job, walk, beside)
             }
         }
     }

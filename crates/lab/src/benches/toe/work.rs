@@ -10,6 +10,7 @@ use anyhow::Context;
 use millrace_offload::toe::{Engine, TcpListener, TcpStream};
 use rustix::net::RecvFlags;
 
+use super::lent::{Extents, Lent};
 use super::peer::PeerThread;
 use super::rig::{HOST, Look, Places, Rig, Side, become_};
 
@@ -75,11 +76,13 @@ pub(super) struct Walk {
     bytes: Vec<u8>,
     at: usize,
     chunk: usize,
+    /// As many bytes in extents, for whoever copies nothing.
+    extents: Option<Extents>,
 }
 
 impl Walk {
     pub(super) fn new(bytes: usize, chunk: usize) -> Self {
-        Self { bytes: vec![0x47; bytes.max(chunk)], at: 0, chunk }
+        Self { bytes: vec![0x47; bytes.max(chunk)], at: 0, chunk, extents: None }
     }
 
     fn next(&mut self) -> &mut [u8] {
@@ -93,7 +96,7 @@ impl Walk {
 }
 
 /// A socket that takes and gives chunks, the kernel's or the engine's.
-trait Chunks {
+pub(super) trait Chunks {
     fn give(&mut self, chunk: &[u8]) -> std::io::Result<()>;
     fn take(&mut self, chunk: &mut [u8]) -> std::io::Result<usize>;
 }
@@ -217,10 +220,10 @@ pub(super) fn by_kernel(
     })?
 }
 
-/// The engine's sockets.
+/// The engine's sockets; `lends`: without a copy on the host.
 pub(super) fn by_engine(
     rig: &mut Rig,
-    engine: &Engine,
+    (engine, lends): (&Engine, bool),
     job: &Job,
     walk: &mut Walk,
     beside: Beside<'_>,
@@ -236,7 +239,18 @@ pub(super) fn by_engine(
         let (mut stream, _) = listener.accept().context("accept")?;
         stream.set_read_timeout(Some(LIMIT))?;
         stream.set_write_timeout(Some(LIMIT))?;
-        let moved = carry(&mut stream, rig, job, walk, beside);
+        let moved = if lends {
+            let extents = match walk.extents.take() {
+                Some(extents) => extents,
+                None => Extents::new(walk.bytes.len(), walk.chunk)?,
+            };
+            let moved =
+                carry(&mut Lent { stream: &stream, extents: &extents, at: 0 }, rig, job, walk, beside);
+            walk.extents = Some(extents);
+            moved
+        } else {
+            carry(&mut stream, rig, job, walk, beside)
+        };
         stream.abort();
         peer.end()?;
         moved
