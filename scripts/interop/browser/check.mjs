@@ -18,6 +18,8 @@ const NUMBER_BITS = 10;
 // For whatever has to happen: a bound against hanging, not a measure.
 const PATIENCE_MS = 20_000;
 const SEGMENT_AT_MOST_S = 9;
+// How often the page asks how its server is.
+const STATUS_EVERY_MS = 2000;
 const NARROW = { width: 360, height: 740 };
 const WIDE = { width: 1024, height: 768 };
 const FLAGS = [
@@ -253,12 +255,21 @@ async function checkStatus(page) {
     const refused = { status: 403, body: '{}' };
     return route.fulfill(asked > 1 ? refused : { contentType: 'application/json', body: JSON.stringify(status) });
   });
+  await page.clock.install();
   await page.goto(pageUrl);
   await page.getByText(/3 streams .* fullest: 90 % of the places in the cache .* at most 12 ms .* 1 of 2 disks with trouble/).click();
   for (const text of ['<b>film</b>', '192.0.2.1:5000 by UDP', '25.0 %', 'and 4 who came before', /all 3 streams are in use [(]and 2 more[)]/, /run: millrace repair/]) {
     await page.locator('#server').getByText(text).waitFor();
   }
-  await page.waitForResponse((response) => response.status() === 403);
+  const refused = page.waitForResponse((response) => response.status() === 403);
+  await page.clock.runFor(STATUS_EVERY_MS);
+  await (await refused).finished();
+  for (let round = 0; round < 4; round++) {
+    // A request of its own: what the page had asked before is answered when this one is.
+    await page.evaluate(() => fetch('healthz').then((answer) => answer.text()));
+    await page.clock.runFor(STATUS_EVERY_MS);
+  }
+  check(asked === 2, `the page asked ${asked} times for what it was refused`);
   figures.push('a server with trouble shown');
   await page.close();
 }
