@@ -327,6 +327,8 @@ const profile = await mkdtemp(join(tmpdir(), 'millrace-chromium-'));
 const context = await driver.launchPersistentContext(profile, { executablePath: chromium, headless: true, args: FLAGS, viewport: WIDE });
 const complaints = [];
 try {
+  const library = await context.request.get(new URL('hls.js', pageUrl).href);
+  check(library.ok(), 'this build of the server lacks hls.js: scripts/npm.sh page, then build again');
   context.setDefaultTimeout(PATIENCE_MS);
   await context.addInitScript(helpers, NUMBER_BITS);
   context.on('request', (request) => {

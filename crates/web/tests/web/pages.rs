@@ -62,7 +62,7 @@ fn every_address_answers_by_each_method() {
 }
 
 #[test]
-fn the_page_is_one_file_each_of_three_kinds() {
+fn the_page_refers_to_what_is_there() {
     let (_web, address, _) = serve(&films().site, WebLimits::default());
     let mut client = Client::to(address);
     let page = client.get("/");
@@ -70,9 +70,11 @@ fn the_page_is_one_file_each_of_three_kinds() {
     assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
     assert_eq!(page.header("Content-Type"), Some("text/html; charset=utf-8"));
     // What it refers to is there, and below it.
-    for (reference, kind) in
-        [("page.css", "text/css; charset=utf-8"), ("page.js", "text/javascript; charset=utf-8")]
-    {
+    for (reference, kind) in [
+        ("page.css", "text/css; charset=utf-8"),
+        ("page.js", "text/javascript; charset=utf-8"),
+        ("icon.svg", "image/svg+xml"),
+    ] {
         assert!(page.text().contains(&format!("\"{reference}\"")));
         assert_eq!(client.get(&format!("/{reference}")).header("Content-Type"), Some(kind));
     }
