@@ -34,7 +34,7 @@ pub(crate) mod psi;
 mod remux;
 mod sink;
 mod source;
-pub(crate) mod ts_packet;
+pub mod ts_packet;
 mod watch;
 
 use std::path::{Path, PathBuf};

@@ -29,53 +29,53 @@ mod field {
 
 /// One packet.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct TsPacket<'a>(pub &'a [u8; TS_PACKET_BYTES]);
+pub struct TsPacket<'a>(pub &'a [u8; TS_PACKET_BYTES]);
 
 impl<'a> TsPacket<'a> {
     /// 13-bit packet identifier.
     #[inline]
-    pub(crate) fn pid(self) -> u16 {
+    pub fn pid(self) -> u16 {
         u16::from_be_bytes([self.0[field::PID] & 0x1f, self.0[field::PID + 1]])
     }
 
     /// Whether a PES packet or a section pointer begins here.
     #[inline]
-    pub(crate) fn starts_unit(self) -> bool {
+    pub fn starts_unit(self) -> bool {
         self.0[field::PID] & 0x40 != 0
     }
 
     /// Whether a demodulator has marked the packet as damaged.
-    pub(crate) fn has_error(self) -> bool {
+    pub fn has_error(self) -> bool {
         self.0[field::PID] & 0x80 != 0
     }
 
     /// Whether the payload is scrambled.
     #[inline]
-    pub(crate) fn is_scrambled(self) -> bool {
+    pub fn is_scrambled(self) -> bool {
         self.0[field::CONTROL] & 0xc0 != 0
     }
 
     /// Whether there is an adaptation field.
     #[inline]
-    pub(crate) fn has_adaptation(self) -> bool {
+    pub fn has_adaptation(self) -> bool {
         self.0[field::CONTROL] & 0x20 != 0
     }
 
     /// Whether there is a payload.
     #[inline]
-    pub(crate) fn has_payload(self) -> bool {
+    pub fn has_payload(self) -> bool {
         self.0[field::CONTROL] & 0x10 != 0
     }
 
     /// 4-bit counter of packets with payload on this PID.
     #[inline]
-    pub(crate) fn continuity(self) -> u8 {
+    pub fn continuity(self) -> u8 {
         self.0[field::CONTROL] & 0x0f
     }
 
     /// The adaptation field, if there is one with at least its flags.
     #[inline]
-    pub(crate) fn adaptation(self) -> Option<Adaptation<'a>> {
+    pub fn adaptation(self) -> Option<Adaptation<'a>> {
         if !self.has_adaptation() {
             return None;
         }
@@ -85,7 +85,7 @@ impl<'a> TsPacket<'a> {
     }
 
     /// The payload; empty if there is none.
-    pub(crate) fn payload(self) -> &'a [u8] {
+    pub fn payload(self) -> &'a [u8] {
         if !self.has_payload() {
             return &[];
         }
@@ -99,24 +99,24 @@ impl<'a> TsPacket<'a> {
 
 /// An adaptation field of at least one byte, without its length byte.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Adaptation<'a>(&'a [u8]);
+pub struct Adaptation<'a>(&'a [u8]);
 
 impl Adaptation<'_> {
     /// The clock or the continuity counter jumps here on purpose.
     #[inline]
-    pub(crate) fn is_discontinuity(self) -> bool {
+    pub fn is_discontinuity(self) -> bool {
         self.0[0] & 0x80 != 0
     }
 
     /// A decoder can start at the PES packet that begins here or next on this PID.
     #[inline]
-    pub(crate) fn is_random_access(self) -> bool {
+    pub fn is_random_access(self) -> bool {
         self.0[0] & 0x40 != 0
     }
 
     /// The program clock reference in 27 MHz ticks, below [`PCR_MODULUS`].
     #[inline]
-    pub(crate) fn pcr(self) -> Option<u64> {
+    pub fn pcr(self) -> Option<u64> {
         if self.0[0] & 0x10 == 0 {
             return None;
         }
@@ -131,7 +131,7 @@ impl Adaptation<'_> {
 
 /// Start of a PES packet: its time stamps and its payload (ISO/IEC 13818-1 section 2.4.3.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PesStart<'a> {
+pub struct PesStart<'a> {
     /// Decoding time stamp, or the presentation time stamp where both are the same; 90 kHz, 33 bits.
     pub decode_stamp: Option<u64>,
     /// Presentation time stamp; 90 kHz, 33 bits.
@@ -142,7 +142,7 @@ pub(crate) struct PesStart<'a> {
 
 impl<'a> PesStart<'a> {
     /// From the payload of a TS packet that starts a unit; `None` if no PES packet with the optional header begins here.
-    pub(crate) fn parse(payload: &'a [u8]) -> Option<Self> {
+    pub fn parse(payload: &'a [u8]) -> Option<Self> {
         let fixed: &[u8; 9] = payload.get(..9)?.try_into().ok()?;
         if fixed[..3] != [0, 0, 1] || fixed[6] & 0xc0 != 0x80 {
             return None;
