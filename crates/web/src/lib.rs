@@ -20,12 +20,14 @@
 //! | `request`, `answer`, `conditions`, `range`, `date` | a request and its response, whatever the protocol |
 //! | `file` | a title as a file |
 //! | `hls` | a title as segments and playlists |
+//! | `cmaf` | the same with segments that are made: fragmented MP4 |
 //! | `page`, `api`, `status`, `metrics` | what people and other programs see of it |
 //! | `totals` | what is counted |
 #![forbid(unsafe_code)]
 
 mod answer;
 mod api;
+mod cmaf;
 mod conditions;
 mod date;
 mod file;
@@ -56,14 +58,14 @@ use tokio::sync::{mpsc, watch};
 
 pub use self::page::HAS_HLS_JS;
 use self::shared::Shared;
-pub use self::site::{Delivery, Order, OrderSocket, Refused, Site, SiteError};
+pub use self::site::{Delivery, Order, OrderSocket, Refused, Site, SiteError, TitleBytes};
 pub use self::status::Status;
 pub use self::totals::{Totals, WebCounters};
 
 /// What responses say of the program.
 const SERVER: &str = concat!("millrace/", env!("CARGO_PKG_VERSION"));
 
-/// The paths of all addresses that are answered, with `{name}`, `{version}` and `{number}` in the place of what differs.
+/// The paths of all addresses that are answered, with `{name}`, `{version}`, `{track}` and `{number}` in the place of what differs.
 pub fn routes() -> impl Iterator<Item = &'static str> {
     route::ROUTES.iter().map(|route| route.path)
 }

@@ -14,6 +14,15 @@ pub(crate) enum Kind {
     Media,
     /// One of its segments.
     Segment,
+    /// Its master playlist with segments that are made.
+    Cmaf,
+    /// A media playlist of those, and one of pictures that stand alone.
+    CmafMedia,
+    CmafStills,
+    /// Their pieces.
+    CmafInit,
+    CmafSegment,
+    CmafStill,
     /// The page, and what it is made of.
     Page,
     Style,
@@ -38,7 +47,7 @@ pub(crate) enum Kind {
 /// An address, or a family of them.
 #[derive(Debug)]
 pub(crate) struct Route {
-    /// The path; `{name}`, `{version}` and `{number}` stand for one part each.
+    /// The path; `{name}`, `{version}`, `{track}` and `{number}` stand for one part each.
     pub(crate) path: &'static str,
     pub(crate) kind: Kind,
     /// Whether the front parser answers it: what players ask for, again and again on the same connection. The others go to hyper, with their connection.
@@ -53,6 +62,12 @@ pub(crate) const ROUTES: &[Route] = &[
     media("/titles/{name}/index.m3u8", Kind::Master),
     media("/titles/{name}/media.m3u8", Kind::Media),
     media("/titles/{name}/hls/{version}/{number}.ts", Kind::Segment),
+    media("/titles/{name}/cmaf.m3u8", Kind::Cmaf),
+    media("/titles/{name}/cmaf/{track}.m3u8", Kind::CmafMedia),
+    media("/titles/{name}/cmaf/{track}/stills.m3u8", Kind::CmafStills),
+    media("/titles/{name}/cmaf/{version}/{track}/init-{number}.mp4", Kind::CmafInit),
+    media("/titles/{name}/cmaf/{version}/{track}/{number}.m4s", Kind::CmafSegment),
+    media("/titles/{name}/cmaf/{version}/{track}/still-{number}.m4s", Kind::CmafStill),
     own("/", Kind::Page),
     own("/page.css", Kind::Style),
     own("/page.js", Kind::Script),
@@ -84,6 +99,8 @@ pub(crate) struct Found {
     pub(crate) name: String,
     /// `{version}`.
     pub(crate) version: String,
+    /// `{track}`: a PID.
+    pub(crate) track: u16,
     /// `{number}`.
     pub(crate) number: u32,
 }
@@ -91,7 +108,7 @@ pub(crate) struct Found {
 /// The route of a path (without its query).
 pub(crate) fn find(path: &str) -> Option<Found> {
     ROUTES.iter().find_map(|route| {
-        let mut found = Found { route, name: String::new(), version: String::new(), number: 0 };
+        let mut found = Found { route, name: String::new(), version: String::new(), track: 0, number: 0 };
         let (mut wanted, mut parts) = (route.path.split('/'), path.split('/'));
         loop {
             match (wanted.next(), parts.next()) {
@@ -114,6 +131,7 @@ fn take(wanted: &str, part: &str, found: &mut Found) -> Option<()> {
     match place {
         "name" => found.name = name(value)?,
         "version" => found.version = name(value)?,
+        "track" => found.track = u16::try_from(number(value)?).ok()?,
         _ => found.number = number(value)?,
     }
     Some(())
@@ -175,7 +193,13 @@ mod tests {
     fn no_address_has_two_routes() {
         let paths: Vec<_> = ROUTES
             .iter()
-            .map(|r| r.path.replace("{name}", "n").replace("{version}", "v").replace("{number}", "1"))
+            .map(|r| {
+                r.path
+                    .replace("{name}", "n")
+                    .replace("{version}", "v")
+                    .replace("{track}", "2")
+                    .replace("{number}", "1")
+            })
             .collect();
         for (path, route) in paths.iter().zip(ROUTES) {
             assert_eq!(find(path).unwrap().route.path, route.path);

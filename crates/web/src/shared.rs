@@ -9,12 +9,13 @@ use millrace_core::limits::web::RETRY_AFTER_S;
 use tokio::sync::{Notify, watch};
 
 use crate::answer::{Answer, Body, Media};
+use crate::cmaf::Piece;
 use crate::hls::{self, LookedAt};
 use crate::request::{Method, Request};
 use crate::route::{self, Found, Kind};
 use crate::site::{Delivery, Order, OrderSocket, Refused, Site, SiteError};
 use crate::totals::Totals;
-use crate::{WebLimits, api, file, metrics, page, status};
+use crate::{WebLimits, api, cmaf, file, metrics, page, status};
 
 /// What every connection shares.
 pub(crate) struct Shared {
@@ -24,6 +25,7 @@ pub(crate) struct Shared {
     /// Becomes true when the server ends.
     pub(crate) ends: watch::Receiver<bool>,
     pub(crate) looked_at: LookedAt,
+    pub(crate) made: cmaf::Kept,
     /// Whether [`Kind::Metrics`] is for every address.
     metrics_for_all: bool,
     open: Mutex<Open>,
@@ -60,6 +62,7 @@ impl Shared {
             totals,
             ends,
             looked_at,
+            made: cmaf::Kept::default(),
             metrics_for_all,
             open,
             numbers: AtomicU64::new(0),
@@ -143,12 +146,27 @@ impl Shared {
             Kind::Live => return state("ok\n"),
             Kind::Ready if *self.ends.borrow() => return Answer::error(503, "the server is ending"),
             Kind::Ready => return state("ready\n"),
-            Kind::File | Kind::Master | Kind::Media | Kind::Segment | Kind::ApiTitle => {}
+            _ => {}
         }
         let Some(title) = self.site.title(&found.name) else { return no_title() };
         match found.route.kind {
             Kind::File => file::answer(request, &title),
+            Kind::Cmaf => match cmaf::master_playlist(self, request, &title).await {
+                Ok(answer) => answer,
+                Err(why) => Answer::error(404, why),
+            },
+            Kind::Master if cmaf::is_preferred(&title) => {
+                match cmaf::master_playlist(self, request, &title).await {
+                    Ok(answer) => answer,
+                    Err(_) => hls::master_playlist(self, request, title).await,
+                }
+            }
             Kind::Master => hls::master_playlist(self, request, title).await,
+            Kind::CmafMedia => cmaf::media_playlist(self, request, &title, found, false).await,
+            Kind::CmafStills => cmaf::media_playlist(self, request, &title, found, true).await,
+            Kind::CmafInit => cmaf::piece(self, request, &title, found, Piece::Init).await,
+            Kind::CmafSegment => cmaf::piece(self, request, &title, found, Piece::Segment).await,
+            Kind::CmafStill => cmaf::piece(self, request, &title, found, Piece::Still).await,
             Kind::Media => hls::media_playlist(self, request, title).await,
             Kind::Segment => hls::segment(self, request, title, &found.version, found.number).await,
             _ => api::title(site, title),

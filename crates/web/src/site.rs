@@ -36,6 +36,14 @@ pub trait Site: Send + Sync + 'static {
     /// The title is gone, has no such bytes, or its files cannot be read.
     fn read(&self, name: &str, from: u64, out: &mut [u8]) -> Result<(), SiteError>;
 
+    /// A title opened to read more of it. Reads files: call it where waiting is allowed.
+    ///
+    /// # Errors
+    /// The title is gone, or its files cannot be opened.
+    fn open<'a>(&'a self, name: &'a str) -> Result<Box<dyn TitleBytes + 'a>, SiteError> {
+        Ok(Box::new(ByName { site: self, name }))
+    }
+
     /// Has an engine send bytes of a title, at the title's pace, counted by admission as any viewer. Returns at once; `order.done` is told
     /// what became of it.
     fn send(&self, order: Order);
@@ -48,6 +56,27 @@ pub trait Site: Send + Sync + 'static {
 
     /// All counters of the server, one after the other.
     fn counters(&self, visit: &mut dyn FnMut(Sample<'_>));
+}
+
+/// Bytes of a title, in the order in which they are asked for.
+pub trait TitleBytes {
+    /// Reads bytes from `from` on.
+    ///
+    /// # Errors
+    /// The title has no such bytes, or its files cannot be read.
+    fn read(&mut self, from: u64, out: &mut [u8]) -> Result<(), SiteError>;
+}
+
+/// Opens the title for each read.
+struct ByName<'a, S: ?Sized> {
+    site: &'a S,
+    name: &'a str,
+}
+
+impl<S: Site + ?Sized> TitleBytes for ByName<'_, S> {
+    fn read(&mut self, from: u64, out: &mut [u8]) -> Result<(), SiteError> {
+        self.site.read(self.name, from, out)
+    }
 }
 
 /// Why something of a title cannot be had.

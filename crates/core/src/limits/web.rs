@@ -84,6 +84,46 @@ pub const MAX_LOOKED_AT: usize = 256;
 /// Different tables of a title that are kept once: counters of PAT and PMT count to 16 each, often in step.
 pub const MAX_TABLES_KEPT: usize = 256;
 
+// Segments that are made (CMAF).
+
+/// Bytes of a title between two cuts of which a segment is made: 6 s at 85 Mb/s, which is more than a Blu-ray has. Twice as much is in memory while one is made.
+pub const MAX_MADE_SEGMENT_BYTES: usize = 64 * 1024 * 1024;
+/// Segments that are made at once: half of [`WEB_READS_AT_ONCE`], so that playlists do not wait for them.
+pub const SEGMENTS_MADE_AT_ONCE: usize = 2;
+/// Made segments that are kept: 20 of 6 s at 8 Mb/s. Players of one title ask for the same ones within seconds, and for sound right after pictures.
+pub const MADE_CACHE_BYTES: usize = 128 * 1024 * 1024;
+/// Made segments in memory, with those that are on their way to viewers who take them slowly; beyond this no further one is made for a while.
+pub const MAX_MADE_BYTES: usize = 512 * 1024 * 1024;
+/// Bytes of a title that are read at once for a segment: 250 ms of 8 Mb/s.
+pub const MADE_READ_BYTES: usize = 256 * 1024 / TS_PACKET_BYTES * TS_PACKET_BYTES;
+/// How far before and behind a segment's bytes its sound is looked for: decoders hold pictures and sound for 1 s at most but for some films of high
+/// rate (ISO/IEC 13818-1 section 2.4.2.6), and muxers keep the same times within 2 s of each other.
+pub const MADE_LOOK_TICKS: u64 = 4 * MEDIA_HZ;
+/// First step of that: most muxers keep them within half a second.
+pub const MADE_FIRST_LOOK_TICKS: u64 = MEDIA_HZ / 2;
+/// And in bytes: 4 s of 32 Mb/s.
+pub const MADE_LOOK_BYTES: usize = 16 * 1024 * 1024 / TS_PACKET_BYTES * TS_PACKET_BYTES;
+/// Bytes at the end of a title among which the last picture and the last sound are looked for: 1 s of 8 Mb/s.
+pub const MADE_TAIL_BYTES: usize = 1024 * 1024 / TS_PACKET_BYTES * TS_PACKET_BYTES;
+/// Bytes from a title's first access point among which all of its sounds begin: 8 s of 8 Mb/s. One that begins later is left out.
+pub const MAX_TRACK_LOOK_BYTES: usize = 8 * 1024 * 1024 / TS_PACKET_BYTES * TS_PACKET_BYTES;
+/// Pictures and sounds of a title: discs have at most 32 sounds.
+pub const MAX_CMAF_TRACKS: usize = 33;
+/// Stretches of a title between jumps of its time stamps: each is read at its beginning and end before the first playlist. A recording of a day with a
+/// jump every half an hour has fewer.
+pub const MAX_CMAF_PARTS: usize = 64;
+/// Titles whose tracks and times are kept: those that are watched in this form. An hour has 600 segments of 80 bytes.
+pub const MAX_PLANS: usize = 64;
+/// Parameter sets of a picture: H.264 allows 32 SPS, encoders write one and a few PPS.
+pub const MAX_PARAMETER_SETS: usize = 16;
+/// Longest frame of sound: ADTS has 13 bits for it, E-AC-3 needs 4,096 bytes.
+pub const MAX_SOUND_FRAME_BYTES: usize = 8 * 1024;
+/// A time stamp this far from where its packet is among the clock references counts from another origin, or is damaged: decoders hold pictures for 10 s
+/// at most.
+pub const MAX_STAMP_DISTANCE_TICKS: u64 = 10 * MEDIA_HZ;
+/// Bytes a second that a viewer must take of a reply that is in memory: slower than that no title plays.
+pub const LEAST_REPLY_RATE: u64 = 16 * 1024;
+
 // The web side in the server.
 
 /// What is read of a connection while bytes are sent on it: the beginning of what the viewer asks for next. The rest waits in the kernel.
@@ -103,5 +143,7 @@ const _: () = {
     // The head of a response is below 2 KiB.
     assert!(MAX_TABLE_PACKETS * TS_PACKET_BYTES + 2048 <= MAX_ORDER_HEAD_BYTES);
     assert!(MAX_TARGET_BYTES < MAX_REQUEST_HEAD_BYTES);
+    assert!(SEGMENTS_MADE_AT_ONCE < WEB_READS_AT_ONCE);
+    assert!(MADE_CACHE_BYTES < MAX_MADE_BYTES);
     assert!(FAST_START_MS <= super::MAX_AHEAD_MS as u32);
 };

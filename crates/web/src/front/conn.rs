@@ -3,11 +3,13 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hyper::body::{Buf, Bytes};
 use millrace_core::limits::control::CONN_LINGER;
 use millrace_core::limits::web::{
-    HEAD_TIME, MAX_PIPELINED_BYTES, MAX_REQUEST_HEAD_BYTES, WEB_IDLE_TIME, WEB_READ_BYTES, WEB_WRITE_STALL,
+    HEAD_TIME, LEAST_REPLY_RATE, MAX_PIPELINED_BYTES, MAX_REQUEST_HEAD_BYTES, WEB_IDLE_TIME, WEB_READ_BYTES,
+    WEB_WRITE_STALL,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -214,7 +216,15 @@ impl Conn {
         if is_counted {
             self.shared.totals.replied(answer.status);
         }
-        let mut rest = Buf::chain(&head[..], body);
+        let limit = WEB_WRITE_STALL + Duration::from_secs(body.len() as u64 / LEAST_REPLY_RATE);
+        let written = timeout(limit, self.write_all(Buf::chain(&head[..], body))).await;
+        written.unwrap_or_else(|_| {
+            self.shared.totals.add(|c| c.connections_too_slow += 1);
+            Err(io::ErrorKind::TimedOut.into())
+        })
+    }
+
+    async fn write_all(&mut self, mut rest: impl Buf) -> io::Result<()> {
         while rest.has_remaining() {
             match timeout(WEB_WRITE_STALL, self.stream.write_buf(&mut rest)).await {
                 Ok(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),

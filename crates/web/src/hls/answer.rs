@@ -21,10 +21,10 @@ use crate::site::SiteError;
 const M3U8: &str = "application/vnd.apple.mpegurl";
 
 /// How titles are cut. It is part of segments' addresses: one who cuts otherwise must count it up, because what has an address is kept for ever.
-const CUTS: u32 = 1;
+pub(crate) const CUTS: u32 = 1;
 
 /// Digits of the content's hash in addresses.
-const VERSION_DIGITS: usize = 12;
+pub(crate) const VERSION_DIGITS: usize = 12;
 
 /// What tells the segments of this content from those of another by the same name.
 fn version_of(title: &TitleInfo) -> String {
@@ -54,7 +54,7 @@ pub(crate) async fn master_playlist(shared: &Arc<Shared>, request: &Request, tit
                 true => "media.m3u8".to_owned(),
                 false => format!("../{}/media.m3u8", title.name),
             };
-            variants.push(Variant { address, rates, streams });
+            variants.push(Variant { address, rates, streams, has_sounds_apart: false });
         }
         Ok(Text::new(master::write(&variants, are_independent)))
     };
@@ -71,6 +71,8 @@ pub(crate) async fn media_playlist(shared: &Arc<Shared>, request: &Request, titl
             target_s: look.target_s,
             is_whole: true,
             are_independent: look.segments.are_independent,
+            maps: &[],
+            are_pictures: false,
         };
         let version = version_of(title);
         let write = || Text::new(playlist::write(&source, |number| format!("hls/{version}/{number}.ts")));
@@ -147,13 +149,13 @@ pub(crate) async fn segment(
 
 /// A playlist, ready to be sent; all who are sent it share its bytes.
 #[derive(Clone, Debug)]
-pub(super) struct Text {
+pub(crate) struct Text {
     bytes: Bytes,
     tag: String,
 }
 
 impl Text {
-    fn new(text: String) -> Self {
+    pub(crate) fn new(text: String) -> Self {
         let mut hasher = DefaultHasher::new();
         text.hash(&mut hasher);
         Self { tag: format!("\"{:016x}\"", hasher.finish()), bytes: text.into() }
@@ -161,7 +163,7 @@ impl Text {
 }
 
 /// The response with a playlist.
-fn playlist(request: &Request, text: Result<Text, SiteError>) -> Answer {
+pub(crate) fn playlist(request: &Request, text: Result<Text, SiteError>) -> Answer {
     let text = match text {
         Ok(text) => text,
         Err(error) => return failed(&error),
@@ -169,7 +171,7 @@ fn playlist(request: &Request, text: Result<Text, SiteError>) -> Answer {
     conditions::tagged(request, text.tag, || Answer::new(200, M3U8, text.bytes))
 }
 
-fn failed(error: &SiteError) -> Answer {
+pub(crate) fn failed(error: &SiteError) -> Answer {
     match error {
         SiteError::NoTitle => no_title(),
         SiteError::Unreadable(why) => {

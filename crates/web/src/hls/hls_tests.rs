@@ -86,6 +86,8 @@ fn write(found: &Segments, is_whole: bool) -> String {
         target_s: target_s(&found.list),
         is_whole,
         are_independent: found.are_independent,
+        maps: &[],
+        are_pictures: false,
     };
     playlist::write(&source, |number| format!("hls/{number}.ts"))
 }
@@ -113,6 +115,8 @@ fn a_source_whose_end_moves() {
         target_s: target_s(&found.list),
         is_whole: false,
         are_independent: true,
+        maps: &[],
+        are_pictures: false,
     };
     let text = playlist::write(&source, |number| format!("{number}.ts"));
     let parsed = m3u8_rs::parse_media_playlist_res(text.as_bytes()).unwrap();
@@ -156,11 +160,17 @@ fn a_master_playlist_says_what_is_known() {
         frame_rate: Some(29_970),
     };
     let variants = [
-        super::master::Variant { address: "media.m3u8".to_owned(), rates, streams: known },
+        super::master::Variant {
+            address: "media.m3u8".to_owned(),
+            rates,
+            streams: known,
+            has_sounds_apart: false,
+        },
         super::master::Variant {
             address: "../film@540p/media.m3u8".to_owned(),
             rates,
             streams: Streams::default(),
+            has_sounds_apart: false,
         },
     ];
     let text = super::master::write(&variants, true);

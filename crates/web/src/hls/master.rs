@@ -13,6 +13,28 @@ pub(crate) struct Variant {
     pub(crate) address: String,
     pub(crate) rates: Rates,
     pub(crate) streams: Streams,
+    /// Whether its sound is in renditions of their own ([`Sound`]).
+    pub(crate) has_sounds_apart: bool,
+}
+
+/// A sound that players choose beside the pictures (section 4.3.4.1).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sound {
+    pub(crate) address: String,
+    /// For people; unique among all.
+    pub(crate) name: String,
+    /// As RFC 5646 has it.
+    pub(crate) language: Option<String>,
+    pub(crate) channels: u16,
+}
+
+/// Pictures that stand alone, for seeking (section 4.3.4.3).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Still {
+    pub(crate) address: String,
+    pub(crate) rate: u64,
+    pub(crate) codec: String,
+    pub(crate) resolution: (u32, u32),
 }
 
 /// What is known of its streams. What is not known is left out of the playlist: players look for themselves then.
@@ -64,14 +86,37 @@ pub(crate) fn rates(segments: &[Segment], target_s: u64, tables: u64) -> Rates {
     Rates { peak: peak.max(mean), mean }
 }
 
-/// The text.
+/// The group of all sounds.
+const GROUP: &str = "sound";
+
+/// The text, for renditions whose sound is in the same segments as their pictures.
 pub(crate) fn write(variants: &[Variant], are_independent: bool) -> String {
-    let mut text = String::from("#EXTM3U\n#EXT-X-VERSION:3\n");
+    write_apart(3, variants, &[], &[], are_independent)
+}
+
+/// The text.
+pub(crate) fn write_apart(
+    version: u32,
+    variants: &[Variant],
+    sounds: &[Sound],
+    stills: &[Still],
+    are_independent: bool,
+) -> String {
+    let mut text = format!("#EXTM3U\n#EXT-X-VERSION:{version}\n");
     if are_independent {
         text.push_str("#EXT-X-INDEPENDENT-SEGMENTS\n");
     }
-    for Variant { address, rates, streams } in variants {
+    for (at, Sound { address, name, language, channels }) in sounds.iter().enumerate() {
         // Writing into a string does not fail.
+        let _ = write!(text, "#EXT-X-MEDIA:TYPE=AUDIO,GROUP-ID=\"{GROUP}\",NAME=\"{name}\"");
+        if let Some(language) = language {
+            let _ = write!(text, ",LANGUAGE=\"{language}\"");
+        }
+        let is_default = if at == 0 { "YES" } else { "NO" };
+        let _ = write!(text, ",DEFAULT={is_default},AUTOSELECT=YES,CHANNELS=\"{channels}\"");
+        let _ = writeln!(text, ",URI=\"{address}\"");
+    }
+    for Variant { address, rates, streams, has_sounds_apart } in variants {
         let _ = write!(text, "#EXT-X-STREAM-INF:BANDWIDTH={},AVERAGE-BANDWIDTH={}", rates.peak, rates.mean);
         if let Some(codecs) = &streams.codecs {
             let _ = write!(text, ",CODECS=\"{codecs}\"");
@@ -82,7 +127,14 @@ pub(crate) fn write(variants: &[Variant], are_independent: bool) -> String {
         if let Some(rate) = streams.frame_rate {
             let _ = write!(text, ",FRAME-RATE={}.{:03}", rate / 1000, rate % 1000);
         }
+        if *has_sounds_apart {
+            let _ = write!(text, ",AUDIO=\"{GROUP}\"");
+        }
         let _ = write!(text, "\n{address}\n");
+    }
+    for Still { address, rate, codec, resolution: (width, height) } in stills {
+        let _ = write!(text, "#EXT-X-I-FRAME-STREAM-INF:BANDWIDTH={rate},CODECS=\"{codec}\"");
+        let _ = writeln!(text, ",RESOLUTION={width}x{height},URI=\"{address}\"");
     }
     text
 }

@@ -16,15 +16,15 @@
 //! | `answer` | answers requests |
 //!
 //! Left out: I-frame playlists, because the index says where pictures that stand alone begin, not where they end; groups of audio, because a
-//! title's sounds are in the same transport stream as its pictures.
+//! title's sounds are in the same transport stream as its pictures. `cmaf` has both.
 
-mod answer;
+pub(crate) mod answer;
 mod codecs;
 mod looked_at;
-mod master;
-mod playlist;
-mod segments;
-mod sps;
+pub(crate) mod master;
+pub(crate) mod playlist;
+pub(crate) mod segments;
+pub(crate) mod sps;
 mod tables;
 
 pub(crate) use answer::{master_playlist, media_playlist, segment};

@@ -24,6 +24,10 @@ pub(crate) struct Source<'a> {
     pub(crate) is_whole: bool,
     /// Whether each begins where a decoder can start.
     pub(crate) are_independent: bool,
+    /// Init segments: the number of the first segment that each holds for, and its address. None for transport streams.
+    pub(crate) maps: &'a [(u64, String)],
+    /// Whether each has one picture only (section 4.3.3.6).
+    pub(crate) are_pictures: bool,
 }
 
 /// The least target duration that these segments allow: the longest, rounded to the nearest second (section 4.3.3.1).
@@ -35,14 +39,19 @@ pub(crate) fn target_s(segments: &[Segment]) -> u64 {
 /// The text. `address` gives that of the segment of a number.
 pub(crate) fn write(source: &Source<'_>, address: impl Fn(u64) -> String) -> String {
     let mut text = String::with_capacity(256 + source.segments.len() * 64);
-    text.push_str("#EXTM3U\n#EXT-X-VERSION:3\n");
+    // Writing into a string does not fail.
+    // `EXT-X-MAP` needs version 6 (section 7), pictures alone need 4; Apple's authoring specification asks for 7 with fragmented MP4.
+    let version = if source.maps.is_empty() { 3 } else { 7 };
+    let _ = writeln!(text, "#EXTM3U\n#EXT-X-VERSION:{version}");
     if source.are_independent {
         text.push_str("#EXT-X-INDEPENDENT-SEGMENTS\n");
     }
     if source.is_whole && source.first == 0 {
         text.push_str("#EXT-X-PLAYLIST-TYPE:VOD\n");
     }
-    // Writing into a string does not fail.
+    if source.are_pictures {
+        text.push_str("#EXT-X-I-FRAMES-ONLY\n");
+    }
     let _ =
         write!(text, "#EXT-X-TARGETDURATION:{}\n#EXT-X-MEDIA-SEQUENCE:{}\n", source.target_s, source.first);
     if source.discontinuities > 0 {
@@ -51,6 +60,9 @@ pub(crate) fn write(source: &Source<'_>, address: impl Fn(u64) -> String) -> Str
     for (number, segment) in (source.first..).zip(source.segments) {
         if segment.is_discontinuous && number > source.first {
             text.push_str("#EXT-X-DISCONTINUITY\n");
+        }
+        for (_, address) in source.maps.iter().filter(|(first, _)| *first == number) {
+            let _ = writeln!(text, "#EXT-X-MAP:URI=\"{address}\"");
         }
         let _ = writeln!(text, "#EXTINF:{},\n{}", seconds(segment.duration), address(number));
     }

@@ -12,6 +12,18 @@ pub(crate) struct Pictures {
     pub(crate) height: u32,
     /// Thousandths of pictures a second, at most.
     pub(crate) frame_rate: Option<u32>,
+    /// `chroma_format_idc`, and bits of a sample of luma and of chroma.
+    pub(crate) chroma: u8,
+    pub(crate) depths: (u8, u8),
+    /// How slices of H.264 say which field they belong to; `None`: all pictures are frames.
+    pub(crate) fields: Option<FieldSyntax>,
+}
+
+/// What the place of a slice's `field_pic_flag` depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FieldSyntax {
+    pub(crate) has_colour_planes: bool,
+    pub(crate) frame_num_bits: u32,
 }
 
 /// Of an H.264 NAL unit of type 7, without its header byte (ITU-T H.264 section 7.3.2.1.1 and annex E).
@@ -21,14 +33,13 @@ pub(crate) fn h264(nal: &[u8]) -> Option<Pictures> {
     let mut bits = Bits::new(&payload);
     bits.skip(24)?;
     bits.ue()?;
-    let (mut chroma, mut has_planes) = (1, false);
+    let (mut chroma, mut has_planes, mut depths) = (1, false, (8, 8));
     if [100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135].contains(&profile) {
         chroma = bits.ue().filter(|&chroma| chroma <= 3)?;
         if chroma == 3 {
             has_planes = bits.bit()?;
         }
-        bits.ue()?;
-        bits.ue()?;
+        depths = (depth(&mut bits)?, depth(&mut bits)?);
         bits.skip(1)?;
         if bits.bit()? {
             for list in 0..if chroma == 3 { 12 } else { 8 } {
@@ -38,7 +49,7 @@ pub(crate) fn h264(nal: &[u8]) -> Option<Pictures> {
             }
         }
     }
-    bits.ue()?;
+    let frame_num_bits = bits.ue().filter(|&bits| bits <= 12)? + 4;
     match bits.ue()? {
         0 => drop(bits.ue()?),
         1 => {
@@ -71,7 +82,13 @@ pub(crate) fn h264(nal: &[u8]) -> Option<Pictures> {
     let height = size(rows.checked_add(1)?.checked_mul(16 * fields)?, high * fields, crop[2], crop[3])?;
     let frame_rate = if bits.bit()? { h264_rate(&mut bits) } else { None };
     let codec = format!("avc1.{profile:02x}{constraints:02x}{level:02x}");
-    Some(Pictures { codec, width, height, frame_rate })
+    let fields = (!frames_only).then_some(FieldSyntax { has_colour_planes: has_planes, frame_num_bits });
+    Some(Pictures { codec, width, height, frame_rate, chroma: chroma as u8, depths, fields })
+}
+
+/// Bits of a sample.
+fn depth(bits: &mut Bits<'_>) -> Option<u8> {
+    bits.ue().filter(|&more| more <= 8).map(|more| 8 + more as u8)
 }
 
 /// From the VUI (section E.1.1).
@@ -135,13 +152,14 @@ pub(crate) fn h265(nal: &[u8]) -> Option<Pictures> {
         _ => (1, 1),
     };
     let (width, height) = (size(columns, wide, crop[0], crop[1])?, size(rows, high, crop[2], crop[3])?);
+    let depths = (depth(&mut bits)?, depth(&mut bits)?);
     // ISO/IEC 14496-15 annex E.3: trailing constraint bytes of zero are left out.
     let used = constraints.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
     let space = ["", "A", "B", "C"][space as usize];
     let tier = if is_high { 'H' } else { 'L' };
     let mut codec = format!("hvc1.{space}{profile}.{:X}.{tier}{level}", compatible.reverse_bits());
     constraints[..used].iter().for_each(|byte| codec += &format!(".{byte:X}"));
-    Some(Pictures { codec, width, height, frame_rate: None })
+    Some(Pictures { codec, width, height, frame_rate: None, chroma: chroma as u8, depths, fields: None })
 }
 
 /// What is shown of a length, with so many samples cut off at both ends.
@@ -181,7 +199,8 @@ mod tests {
     #[test]
     fn what_encoders_write() {
         let pictures = |codec: &str, width, height, frame_rate| {
-            Some(Pictures { codec: codec.to_owned(), width, height, frame_rate })
+            let codec = codec.to_owned();
+            Some(Pictures { codec, width, height, frame_rate, chroma: 1, depths: (8, 8), fields: None })
         };
         assert_eq!(h264(&bytes(HIGH_720)), pictures("avc1.64001f", 1280, 720, Some(29_970)));
         assert_eq!(h264(&bytes(BASELINE_180)), pictures("avc1.42c00c", 320, 180, Some(25_000)));

@@ -14,7 +14,7 @@ use super::client::Client;
 use super::site::{Film, MadeUp, Manner, serve};
 
 /// Runs ffmpeg or ffprobe; what it writes.
-fn run(program: &str, args: &[&str]) -> Vec<u8> {
+pub(crate) fn run(program: &str, args: &[&str]) -> Vec<u8> {
     let output = Command::new(program).args(args).stdin(std::process::Stdio::null()).output();
     let output = output.unwrap_or_else(|error| {
         panic!("{program}: {error}; these tests need ffmpeg: apt-get install ffmpeg")
@@ -59,7 +59,7 @@ const H264: &[&str] = &[
 ];
 
 /// A title of the store, as the site has it.
-fn taken_in(dir: &Path, path: &Path) -> Film {
+pub(crate) fn taken_in(dir: &Path, path: &Path) -> Film {
     let volume = Volume::open_or_create(&dir.join("store")).unwrap();
     let info = ingest(&volume, path, &IngestOptions::default(), &mut |_| {}).unwrap();
     let mut media = MediaReader::open(&volume, info.id).unwrap();
@@ -70,7 +70,7 @@ fn taken_in(dir: &Path, path: &Path) -> Film {
 
 pub(crate) struct Films {
     pub(crate) site: Arc<MadeUp>,
-    dir: TempDir,
+    pub(crate) dir: TempDir,
 }
 
 /// `film` of 25 s, and `joined`: two recordings of 7 s whose clocks have nothing in common.

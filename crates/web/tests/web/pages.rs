@@ -14,8 +14,14 @@ fn examples(client: &mut Client) -> Vec<(&'static str, String)> {
     let segment = list.text().lines().find(|line| line.starts_with("hls/")).unwrap().to_owned();
     let [_, version, number] = segment.split('/').collect::<Vec<_>>()[..] else { panic!("{segment}") };
     let number = number.trim_end_matches(".ts");
-    let fill =
-        |path: &str| path.replace("{name}", "film").replace("{version}", version).replace("{number}", number);
+    let list = client.get("/titles/film/cmaf/256.m3u8");
+    let made = list.text().lines().find(|line| line.ends_with(".m4s")).unwrap().to_owned();
+    let made = made.split('/').next().unwrap();
+    let fill = |path: &str| {
+        let version = if path.contains("/cmaf/") { made } else { version };
+        let path = path.replace("{name}", "film").replace("{version}", version).replace("{track}", "256");
+        path.replace("{number}", number)
+    };
     millrace_web::routes().map(|path| (path, fill(path))).collect()
 }
 
@@ -29,7 +35,8 @@ fn every_address_answers_by_each_method() {
             continue;
         }
         let in_words =
-            route.replace("{name}", "NAME").replace("{version}", "VERSION").replace("{number}", "NUMBER");
+            route.replace("{name}", "NAME").replace("{version}", "VERSION").replace("{track}", "TRACK");
+        let in_words = in_words.replace("{number}", "NUMBER");
         assert!(document.contains(&format!("`{in_words}`")), "{in_words} is not in docs/ref/http.md");
         let mut client = Client::to(address);
         let get = client.get(&path);

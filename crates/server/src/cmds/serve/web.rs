@@ -14,7 +14,7 @@ use millrace_core::limits::web::{DEFAULT_HTTP_PORT, HTTP_PORTS, MAX_WEB_INDEXES}
 use millrace_store::cache::Cache;
 use millrace_store::index::TitleIndex;
 use millrace_store::volume::{MediaReader, TitleInfo, Volume};
-use millrace_web::{Order, Site, SiteError, Status, Totals, WebConfig, WebHandle, WebLimits};
+use millrace_web::{Order, Site, SiteError, Status, TitleBytes, Totals, WebConfig, WebHandle, WebLimits};
 use tokio::sync::mpsc;
 
 use super::{ServeArgs, bind, invite, status};
@@ -188,6 +188,11 @@ impl Site for ServerSite {
         reader.read_exact(from, out).map_err(unreadable)
     }
 
+    fn open<'a>(&'a self, name: &'a str) -> Result<Box<dyn TitleBytes + 'a>, SiteError> {
+        let reader = MediaReader::open(&self.volume, self.id_of(name)?).map_err(unreadable)?;
+        Ok(Box::new(OpenTitle(reader)))
+    }
+
     fn send(&self, order: Order) {
         // Without a control side the order is dropped, and with it its connection: the server ends.
         drop(self.orders.send(order));
@@ -200,6 +205,15 @@ impl Site for ServerSite {
 
     fn counters(&self, visit: &mut dyn FnMut(Sample<'_>)) {
         self.registry.read(visit);
+    }
+}
+
+/// A title that is read on.
+struct OpenTitle(MediaReader);
+
+impl TitleBytes for OpenTitle {
+    fn read(&mut self, from: u64, out: &mut [u8]) -> Result<(), SiteError> {
+        self.0.read_exact(from, out).map_err(unreadable)
     }
 }
 

@@ -1,0 +1,273 @@
+//! Playlists, init segments and media segments, asked for.
+
+use std::sync::Arc;
+
+use hyper::body::Bytes;
+use millrace_core::limits::web::RETRY_AFTER_S;
+use millrace_store::volume::TitleInfo;
+
+use super::boxes::{self, Config};
+use super::kept::{self, NotMade, Planned};
+use super::plan::{Plan, Unsuitable};
+use crate::answer::{Answer, Body};
+use crate::conditions::Version;
+use crate::file::{content_tag, ranged};
+use crate::hls::answer::{CUTS, Text, VERSION_DIGITS, failed, playlist};
+use crate::hls::master::{self, Sound, Still, Streams, Variant};
+use crate::hls::playlist::{self as media, Source, target_s};
+use crate::request::Request;
+use crate::route::Found;
+use crate::shared::Shared;
+use crate::site::SiteError;
+
+/// How segments are made. It is part of their addresses: one who makes others of the same title must count it up, because what has an address is kept for ever.
+const MAKE: u32 = 1;
+
+/// What tells the segments of this content from those of another by the same name.
+fn version_of(title: &TitleInfo) -> String {
+    let tag = content_tag(title);
+    format!("{CUTS}.{MAKE}-{}", tag.get(..VERSION_DIGITS).unwrap_or(tag))
+}
+
+/// Whether this is the form that browsers need for a title: they play H.265 in nothing else.
+pub(crate) fn is_preferred(title: &TitleInfo) -> bool {
+    title.streams.iter().any(|stream| stream.codec == "H.265")
+}
+
+/// `/titles/NAME/cmaf.m3u8`. `None`: no rendition of the title can be had in this form, and why.
+pub(crate) async fn master_playlist(
+    shared: &Arc<Shared>,
+    request: &Request,
+    title: &TitleInfo,
+) -> Result<Answer, Unsuitable> {
+    let mut titles = shared.site.renditions(&title.name);
+    if titles.is_empty() {
+        titles.push(title.clone());
+    }
+    let (mut variants, mut sounds, mut stills) = (Vec::new(), Vec::<Sound>::new(), Vec::new());
+    let mut why_not = "no such title";
+    for other in &titles {
+        let planned = match kept::planned(shared, other.id, &other.name).await {
+            // A rendition that was removed a moment ago.
+            Err(SiteError::NoTitle) if other.name != title.name => continue,
+            Err(error) => return Ok(failed(&error)),
+            Ok(planned) => planned,
+        };
+        let plan = match &*planned {
+            Ok(plan) => plan,
+            Err(why) => {
+                why_not = why;
+                continue;
+            }
+        };
+        let base = match other.name == title.name {
+            true => "cmaf".to_owned(),
+            false => format!("../{}/cmaf", other.name),
+        };
+        // All renditions have the same sounds: those of the best are listed.
+        if sounds.is_empty() {
+            sounds = sounds_of(plan, &base);
+        }
+        let (variant, still) = described(plan, &base, !sounds.is_empty());
+        variants.push(variant);
+        stills.extend(still);
+    }
+    if variants.is_empty() {
+        return Err(why_not);
+    }
+    let text = master::write_apart(7, &variants, &sounds, &stills, true);
+    Ok(playlist(request, Ok(Text::new(text))))
+}
+
+/// The sounds of a title as a group. One that has nothing but one sound needs none.
+fn sounds_of(plan: &Plan, base: &str) -> Vec<Sound> {
+    let mut sounds: Vec<Sound> = Vec::new();
+    if plan.tracks.len() == 1 {
+        return sounds;
+    }
+    for track in &plan.tracks {
+        let Config::Audio(config) = &track.config else { continue };
+        let language = track.language.clone().filter(|language| language != "und");
+        let name = language.clone().unwrap_or_else(|| "sound".to_owned());
+        // Names in a group differ (section 4.3.4.1.1).
+        let same = sounds.iter().filter(|sound| sound.name.split(' ').next() == Some(&name)).count();
+        let name = if same == 0 { name } else { format!("{name} {}", same + 1) };
+        let address = format!("{base}/{}.m3u8", track.pid);
+        sounds.push(Sound { address, name, language, channels: config.channels });
+    }
+    sounds
+}
+
+/// A title as a rendition, and its pictures that stand alone.
+fn described(plan: &Plan, base: &str, has_sounds: bool) -> (Variant, Option<Still>) {
+    let first = &plan.tracks[0];
+    let listed = plan.listed(0);
+    let mut codecs: Vec<String> = Vec::new();
+    for codec in plan.tracks.iter().map(|track| track.config.codec()) {
+        if !codecs.contains(&codec) {
+            codecs.push(codec);
+        }
+    }
+    // Less than what the transport stream has, by its headers.
+    let rates = master::rates(&listed, target_s(&listed), 0);
+    let mut streams = Streams { codecs: Some(codecs.join(",")), ..Streams::default() };
+    let mut still = None;
+    if let Config::Video(video) = &first.config {
+        let resolution = (video.pictures.width, video.pictures.height);
+        streams.resolution = Some(resolution);
+        streams.frame_rate = video.pictures.frame_rate;
+        still = Some(Still {
+            address: format!("{base}/{}/stills.m3u8", first.pid),
+            // One picture of each segment is at most the segment.
+            rate: rates.peak,
+            codec: video.pictures.codec.clone(),
+            resolution,
+        });
+    }
+    let address = format!("{base}/{}.m3u8", first.pid);
+    (Variant { address, rates, streams, has_sounds_apart: has_sounds }, still)
+}
+
+/// The plan of a title that can be had in this form.
+async fn usable(shared: &Arc<Shared>, title: &TitleInfo) -> Result<Planned, Answer> {
+    let planned = kept::planned(shared, title.id, &title.name).await.map_err(|error| failed(&error))?;
+    match &*planned {
+        Err(why) => Err(Answer::error(404, why)),
+        Ok(_) => Ok(planned),
+    }
+}
+
+fn track_of(plan: &Plan, found: &Found) -> Result<usize, Answer> {
+    let at = plan.tracks.iter().position(|track| track.pid == found.track);
+    at.ok_or_else(|| Answer::error(404, "the title has no such track"))
+}
+
+/// `/titles/NAME/cmaf/TRACK.m3u8`, and `/titles/NAME/cmaf/TRACK/stills.m3u8` of pictures that stand alone.
+pub(crate) async fn media_playlist(
+    shared: &Arc<Shared>,
+    request: &Request,
+    title: &TitleInfo,
+    found: &Found,
+    are_stills: bool,
+) -> Answer {
+    let planned = match usable(shared, title).await {
+        Ok(planned) => planned,
+        Err(answer) => return answer,
+    };
+    let Ok(plan) = &*planned else { return Answer::error(404, "the title has no segments in this form") };
+    match list(plan, title, found, are_stills) {
+        Ok(text) => playlist(request, Ok(Text::new(text))),
+        Err(answer) => answer,
+    }
+}
+
+/// The text of a media playlist.
+fn list(plan: &Plan, title: &TitleInfo, found: &Found, are_stills: bool) -> Result<String, Answer> {
+    let track = track_of(plan, found)?;
+    if are_stills && !matches!(plan.tracks[track].config, Config::Video(_)) {
+        return Err(Answer::error(404, "only pictures have a playlist of those that stand alone"));
+    }
+    let listed = plan.listed(track);
+    let up = if are_stills { "../" } else { "" };
+    let base = format!("{up}{}/{}", version_of(title), found.track);
+    let parts = plan.parts.iter().enumerate();
+    let maps: Vec<_> = parts
+        .map(|(number, part)| (part.segments.start as u64, format!("{base}/init-{number}.mp4")))
+        .collect();
+    let source = Source {
+        segments: &listed,
+        first: 0,
+        discontinuities: 0,
+        target_s: target_s(&listed),
+        is_whole: true,
+        are_independent: true,
+        maps: &maps,
+        are_pictures: are_stills,
+    };
+    let name = if are_stills { "still-" } else { "" };
+    Ok(media::write(&source, |number| format!("{base}/{name}{number}.m4s")))
+}
+
+/// Which of a track's pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Piece {
+    /// `init-NUMBER.mp4`: of a part of the title.
+    Init,
+    /// `NUMBER.m4s`
+    Segment,
+    /// `still-NUMBER.m4s`
+    Still,
+}
+
+/// `/titles/NAME/cmaf/VERSION/TRACK/...`
+pub(crate) async fn piece(
+    shared: &Arc<Shared>,
+    request: &Request,
+    title: &TitleInfo,
+    found: &Found,
+    piece: Piece,
+) -> Answer {
+    if found.version != version_of(title) {
+        return Answer::error(404, "the title has other segments now: read its playlist again");
+    }
+    let planned = match usable(shared, title).await {
+        Ok(planned) => planned,
+        Err(answer) => return answer,
+    };
+    let Ok(plan) = &*planned else { return Answer::error(404, "the title has no segments in this form") };
+    let track = match track_of(plan, found) {
+        Ok(track) => track,
+        Err(answer) => return answer,
+    };
+    let number = found.number;
+    let count = if piece == Piece::Init { plan.parts.len() } else { plan.segments.len() };
+    if number as usize >= count {
+        return Answer::error(404, "the title has no such segment");
+    }
+    let made = match piece {
+        Piece::Init => {
+            let config = &plan.parts[number as usize].configs[track];
+            let bytes = boxes::init(config, plan.tracks[track].language.as_deref());
+            Ok(Some(Bytes::from(bytes)))
+        }
+        Piece::Segment => {
+            let made = kept::segments(shared, (title.id, &title.name), &planned, number).await;
+            made.map(|made| made.get(track).cloned())
+        }
+        Piece::Still if track == 0 => kept::still(shared, &title.name, &planned, number).await,
+        Piece::Still => Ok(None),
+    };
+    match made {
+        Ok(Some(bytes)) => answer_with(request, title, found, piece, &plan.tracks[track].config, &bytes),
+        Ok(None) => Answer::error(404, "the track has no such segment"),
+        Err(NotMade::Full) => Answer::error(503, "too many segments are being sent")
+            .with("Retry-After", RETRY_AFTER_S.to_string()),
+        Err(NotMade::Site(error)) => failed(&error),
+    }
+}
+
+fn answer_with(
+    request: &Request,
+    title: &TitleInfo,
+    found: &Found,
+    piece: Piece,
+    config: &Config,
+    bytes: &Bytes,
+) -> Answer {
+    let content_type = match config {
+        Config::Video(_) => "video/mp4",
+        Config::Audio(_) => "audio/mp4",
+    };
+    let headers = vec![
+        ("Content-Type", content_type.to_owned()),
+        // The address names the content, so that this is so for ever.
+        ("Cache-Control", "public, max-age=31536000, immutable".to_owned()),
+    ];
+    let (track, number) = (found.track, found.number);
+    let tag = format!("\"{}-{CUTS}.{MAKE}-{piece:?}-{track}-{number}\"", content_tag(title));
+    let version = Version { tag, made_unix_s: Some(title.added_unix_s) };
+    ranged(request, &version, bytes.len() as u64, headers, |part| {
+        // Within what is in memory.
+        Body::Bytes(bytes.slice(part.start as usize..part.end as usize))
+    })
+}

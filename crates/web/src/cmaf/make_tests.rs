@@ -1,0 +1,345 @@
+//! Segments of a stream that is made up: each picture and each frame of sound has a number, and the segments have to have all of them once and in order.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use millrace_core::ids::TitleId;
+use millrace_core::time::MediaTicks;
+use millrace_core::units::BitRate;
+use millrace_core::wire::rtp::Timeline as RtpTimeline;
+use millrace_store::index::{ClockPiece, IndexParts, RandomAccessPoint, TimeBase, TitleIndex};
+use millrace_store::volume::{ElementaryStream, SourceIdentity, TitleInfo};
+use proptest::prelude::*;
+
+use super::super::plan::plan;
+use super::*;
+
+const PICTURE: u64 = 3600;
+const FRAME: u64 = 1920;
+const VIDEO_PID: u16 = 256;
+const SOUND_PID: u16 = 257;
+
+/// One recording.
+#[derive(Clone, Debug)]
+struct Recording {
+    gops: u64,
+    /// Pictures of each; odd.
+    gop: u64,
+    /// Where its time stamps begin.
+    origin: u64,
+    /// How much later than pictures of the same time sound is sent, and how much later it begins.
+    skew: i64,
+    sound_from: u64,
+    frames: u64,
+    /// Frames of a PES packet, and bytes of the first of them that are in the one before.
+    together: usize,
+    unaligned: usize,
+}
+
+/// Two bytes that are neither start codes nor headers.
+fn numbered(number: u64) -> [u8; 2] {
+    [0x80 | (number >> 6) as u8 & 0x3f, 0x80 | number as u8 & 0x3f]
+}
+
+fn number_in(bytes: &[u8]) -> u64 {
+    u64::from(bytes[0] & 0x3f) << 6 | u64::from(bytes[1] & 0x3f)
+}
+
+fn pes(id: u8, pts: u64, dts: u64, payload: &[u8]) -> Vec<u8> {
+    let stamp = |mark: u8, v: u64| {
+        let v = v % (1 << 33);
+        [
+            mark << 4 | ((v >> 30) as u8 & 7) << 1 | 1,
+            (v >> 22) as u8,
+            (v >> 14) as u8 | 1,
+            (v >> 7) as u8,
+            (v << 1) as u8 | 1,
+        ]
+    };
+    let head = [0, 0, 1, id, 0, 0, 0x80, 0xc0, 10];
+    [&head[..], &stamp(3, pts), &stamp(1, dts), payload].concat()
+}
+
+impl Recording {
+    /// PES packets in the order in which they are sent: when, on which PID, and whether it is an access point.
+    fn packets(&self, (first_picture, first_frame): (u64, u64)) -> Vec<(i64, u16, bool, Vec<u8>)> {
+        let sps: Vec<u8> = (0..27)
+            .map(|at| {
+                u8::from_str_radix(
+                    &"64001facd9405005bbff000300041000003e90000ea600f183196000"[at * 2..at * 2 + 2],
+                    16,
+                )
+                .unwrap()
+            })
+            .collect();
+        let mut list = Vec::new();
+        for at in 0..self.gops * self.gop {
+            let is_access = at % self.gop == 0;
+            // Every other picture is shown after the one behind it.
+            let late = if is_access { 1 } else { at % self.gop % 2 * 2 };
+            let (dts, pts) = (self.origin + at * PICTURE, self.origin + (at + late) * PICTURE);
+            let mut bytes = vec![0, 0, 0, 1, 9, 0xf0];
+            if is_access {
+                bytes.extend([&[0, 0, 1, 0x67][..], &sps, &[0, 0, 1, 0x68, 0xee, 0x3c, 0x80]].concat());
+            }
+            bytes.extend([0, 0, 1, if is_access { 0x65 } else { 0x41 }, 0x88]);
+            bytes.extend(numbered(first_picture + at));
+            list.push(((at * PICTURE) as i64, VIDEO_PID, is_access, pes(0xe0, pts, dts, &bytes)));
+        }
+        let sound: Vec<Vec<u8>> = (0..self.frames)
+            .map(|at| {
+                let mut frame = vec![0xff, 0xf1, 0x4c, 0x80, 0x03, 0x1f | 7 << 5, 0xfc];
+                frame[4] = (31 >> 3) as u8;
+                frame.extend(numbered(first_frame + at));
+                frame.resize(31, 0x11);
+                frame
+            })
+            .collect();
+        for (n, frames) in sound.chunks(self.together).enumerate() {
+            let first = n * self.together;
+            let own = self.unaligned.min(30);
+            let mut bytes = if n == 0 { frames[0].clone() } else { frames[0][own..].to_vec() };
+            frames[1..].iter().for_each(|frame| bytes.extend(frame));
+            if let Some(next) = sound.get(first + self.together) {
+                bytes.extend(&next[..own]);
+            }
+            // The stamp is of the first frame that begins here; none begins if there is one alone and its beginning is in the packet before.
+            let begins = first as u64 + u64::from(n > 0 && own > 0);
+            let pts = self.origin + PICTURE + self.sound_from + begins * FRAME;
+            let sent = (self.sound_from + first as u64 * FRAME) as i64 + self.skew;
+            list.push((sent, SOUND_PID, false, pes(0xc0, pts, pts, &bytes)));
+        }
+        list.sort_by_key(|(sent, pid, ..)| (*sent, *pid));
+        list
+    }
+}
+
+struct Film(Vec<u8>);
+
+impl TitleBytes for Film {
+    fn read(&mut self, from: u64, out: &mut [u8]) -> Result<(), SiteError> {
+        out.copy_from_slice(&self.0[from as usize..from as usize + out.len()]);
+        Ok(())
+    }
+}
+
+/// A title of recordings, one behind the other.
+fn film(recordings: &[Recording]) -> (TitleInfo, Arc<TitleIndex>, Film) {
+    let (mut bytes, mut access, mut pieces, mut bases) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut counters, mut numbers, mut start) = ([0u8; 2], (0, 0), 0);
+    for recording in recordings {
+        let packets = recording.packets(numbers);
+        numbers.0 += recording.gops * recording.gop;
+        numbers.1 += recording.frames;
+        let first = packets[0].0;
+        let first_pts = recording.origin + PICTURE;
+        bases.push(TimeBase {
+            byte: bytes.len() as u64,
+            time: MediaTicks(start),
+            first_pts: first_pts % (1 << 33),
+        });
+        let mut time = start;
+        for (sent, pid, is_access, pes) in packets {
+            time = start + (sent - first) as u64;
+            let byte = bytes.len() as u64;
+            if pieces.last().is_none_or(|last: &ClockPiece| last.byte < byte) {
+                pieces.push(ClockPiece { byte, time: MediaTicks(time) });
+            }
+            if is_access {
+                access.push(RandomAccessPoint { packet: (byte / 1316) as u32, time: MediaTicks(time), byte });
+            }
+            for (n, payload) in pes.chunks(184).enumerate() {
+                let counter = &mut counters[usize::from(pid - VIDEO_PID)];
+                *counter = (*counter + 1) & 15;
+                bytes.extend(crate::cmaf::demux::packet(pid, *counter, n == 0, payload));
+            }
+        }
+        start = time + PICTURE;
+    }
+    let index = TitleIndex::from_parts(IndexParts {
+        access,
+        times: times(&pieces, bytes.len() as u64, start),
+        pieces,
+        data_bytes: bytes.len() as u64,
+        duration: MediaTicks(start),
+        bases,
+        ..IndexParts::default()
+    });
+    (info(bytes.len() as u64), Arc::new(index.unwrap()), Film(bytes))
+}
+
+fn times(pieces: &[ClockPiece], bytes: u64, end: u64) -> Vec<MediaTicks> {
+    let last = ClockPiece { byte: bytes, time: MediaTicks(end) };
+    let time = |byte: u64| {
+        let at = pieces.partition_point(|piece| piece.byte <= byte) - 1;
+        pieces[at].time_of(pieces.get(at + 1).unwrap_or(&last), byte)
+    };
+    (0..bytes.div_ceil(1316).div_ceil(256)).map(|n| time(n * 256 * 1316)).collect()
+}
+
+fn info(bytes: u64) -> TitleInfo {
+    let stream = |pid, stream_type, codec: &str| ElementaryStream {
+        pid,
+        stream_type,
+        codec: codec.to_owned(),
+        language: None,
+    };
+    TitleInfo {
+        id: TitleId([7; 16]),
+        name: "film".to_owned(),
+        bytes,
+        packets: bytes.div_ceil(1316) as u32,
+        packet_sizes: vec![1316],
+        duration: MediaTicks(0),
+        mean_rate: BitRate(0),
+        peak_rate: BitRate(0),
+        constant_rate: false,
+        streams: vec![stream(VIDEO_PID, 0x1b, "H.264"), stream(SOUND_PID, 0x0f, "AAC")],
+        timeline: RtpTimeline { ssrc: 1, timestamp_base: 2 },
+        source: SourceIdentity { path: PathBuf::from("/film.ts"), bytes, modified_unix_ns: 0 },
+        added_unix_s: 0,
+        blake3: String::new(),
+        notes: Vec::new(),
+        derived: None,
+        rendition: None,
+    }
+}
+
+/// What a made segment says: when it begins, and its samples' bytes with duration and offset.
+fn read_back(segment: &[u8]) -> (u64, Vec<(Vec<u8>, u64, i64)>) {
+    let number = |at: usize| u64::from(u32::from_be_bytes(segment[at..at + 4].try_into().unwrap()));
+    let find = |name: &[u8]| segment.windows(4).position(|w| w == name).map(|at| at + 4);
+    let tfdt = find(b"tfdt").unwrap();
+    let start = number(tfdt + 4) << 32 | number(tfdt + 8);
+    let Some(trun) = find(b"trun") else { return (start, Vec::new()) };
+    let mut at = find(b"moof").unwrap() - 8 + number(trun + 8) as usize;
+    let samples = (0..number(trun + 4) as usize).map(|n| {
+        let entry = trun + 12 + n * 16;
+        let bytes = segment[at..at + number(entry + 4) as usize].to_vec();
+        at += bytes.len();
+        (bytes, number(entry), (number(entry + 12) as u32).cast_signed().into())
+    });
+    (start, samples.collect())
+}
+
+fn check(recordings: &[Recording]) -> Result<(), TestCaseError> {
+    let (info, index, mut film) = film(recordings);
+    let plan = plan(&info, index, &mut film).unwrap().unwrap();
+    prop_assert_eq!(plan.parts.len(), recordings.len());
+    let all: Vec<_> = (0..plan.segments.len()).map(|n| make(&plan, &mut film, n).unwrap()).collect();
+    for (track, per_sample) in [(0, 2), (1, 0)] {
+        let mut numbers = Vec::new();
+        let mut next = 0;
+        for (n, made) in all.iter().enumerate() {
+            let (start, samples) = read_back(&made[track]);
+            let is_first = plan.parts.iter().any(|part| part.segments.start == n);
+            if !samples.is_empty() {
+                prop_assert!(
+                    start == next && n > 0 || is_first && start >= next,
+                    "track {track}, segment {n}: {start} {next}"
+                );
+                next = start + samples.iter().map(|sample| sample.1).sum::<u64>();
+            }
+            let of =
+                |bytes: &[u8]| number_in(if per_sample == 2 { &bytes[bytes.len() - 2..] } else { bytes });
+            numbers.extend(samples.iter().map(|sample| of(&sample.0)));
+            if track == 0 {
+                // Pictures are shown at their time stamps: one each 3,600 ticks, without a hole.
+                let mut time = start.cast_signed();
+                let mut shown: Vec<i64> = samples
+                    .iter()
+                    .map(|sample| {
+                        let shown = time + sample.2;
+                        time += sample.1.cast_signed();
+                        shown
+                    })
+                    .collect();
+                shown.sort_unstable();
+                prop_assert!(shown.windows(2).all(|pair| pair[1] - pair[0] == 3600), "{shown:?}");
+                // The first one a picture's length after it was decoded.
+                prop_assert_eq!(shown.first().copied(), Some(start.cast_signed() + 3600));
+            }
+        }
+        let count: u64 = recordings.iter().map(|r| if track == 0 { r.gops * r.gop } else { r.frames }).sum();
+        prop_assert_eq!(numbers, (0..count).collect::<Vec<_>>(), "track {}", track);
+    }
+    Ok(())
+}
+
+fn recording() -> impl Strategy<Value = Recording> {
+    (
+        4u64..12,
+        10u64..40,
+        any::<u64>(),
+        -150_000i64..150_000,
+        0u64..60_000,
+        100u64..900,
+        1usize..12,
+        0usize..31,
+    )
+        .prop_map(|(gops, half, origin, skew, sound_from, frames, together, unaligned)| Recording {
+            gops,
+            gop: half * 2 + 1,
+            origin: origin % (1 << 33),
+            skew,
+            sound_from,
+            frames,
+            together,
+            // A packet in which no frame begins has no stamp of its own to give.
+            unaligned: if together == 1 { 0 } else { unaligned },
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Whatever the multiplexer did: each picture and each frame is in exactly one segment, in order, and times run on without a seam.
+    #[test]
+    fn everything_is_there_once(recordings in proptest::collection::vec(recording(), 1..3)) {
+        check(&recordings)?;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever has become of the bytes: nothing panics, and what is made is not more than was there.
+    #[test]
+    fn damaged_titles(
+        recording in recording(),
+        edits in proptest::collection::vec((any::<u32>(), any::<u8>()), 0..60),
+        hole in any::<u32>(),
+    ) {
+        let (info, index, mut film) = film(&[Recording { gops: 5, frames: 300, ..recording }]);
+        let length = film.0.len();
+        for (at, value) in edits {
+            film.0[at as usize % length] = value;
+        }
+        let hole = hole as usize % length;
+        film.0[hole..length.min(hole + 1880)].fill(0xff);
+        if let Ok(plan) = plan(&info, index, &mut film).unwrap() {
+            for n in 0..plan.segments.len() {
+                let made = make(&plan, &mut film, n).unwrap();
+                prop_assert_eq!(made.len(), plan.tracks.len());
+                prop_assert!(made.iter().all(|segment| segment.len() < length * 4 + 4096));
+                first_picture(&plan, &mut film, n).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn gaps_between_known_times_are_filled_evenly() {
+    assert_eq!(decode_times(&[Some(5), None, None, Some(40)], 10, 50), [10, 20, 30, 40, 50]);
+    assert_eq!(decode_times(&[None, None], 0, 100), [0, 50, 100]);
+    // Times that run back do not.
+    assert_eq!(decode_times(&[Some(0), Some(9), Some(3)], 0, 5), [0, 9, 10, 11]);
+    assert_eq!(decode_times(&[], 7, 9), [7]);
+}
+
+#[test]
+fn rounding_is_no_gap() {
+    let config =
+        AudioConfig { coding: audio::Coding::Aac, rate: 44_100, channels: 2, frame: 1024, header: [0; 6] };
+    assert_eq!(smooth(vec![10, 1035, 2057, 5000, 6023], &config), [10, 1034, 2058, 5000, 6024]);
+}

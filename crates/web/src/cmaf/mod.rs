@@ -1,0 +1,34 @@
+//! Titles as CMAF (ISO/IEC 23000-19): fragmented MP4 made of the stored transport stream, pictures and each sound apart, listed by HLS.
+//!
+//! Browsers play H.265 in nothing else, and choose among sounds only where these are apart. Nothing is stored: a segment is made when it is asked for, all
+//! tracks of it in one pass over its bytes, and kept in memory for the next who asks.
+//!
+//! ```text
+//!   TS packets ─► demux ─► video, audio ─► make ─► boxes ─► kept ─► answer
+//!                 PES      pictures,       samples of       for all who
+//!                          frames          one segment      ask for it
+//! ```
+//!
+//! | file | does |
+//! | --- | --- |
+//! | `plan` | a title's tracks and when its segments begin; which picture and which sound is in which |
+//! | `timeline` | the title's time of time stamps |
+//! | `demux` | elementary streams out of TS packets |
+//! | `video`, `audio` | pictures and frames of sound, and what decoders are told before |
+//! | `make` | one segment of all tracks |
+//! | `boxes` | writes the file format |
+//! | `kept` | plans and segments in memory, each made once |
+//! | `answer` | answers requests |
+
+mod answer;
+mod audio;
+mod boxes;
+mod demux;
+mod kept;
+mod make;
+mod plan;
+mod timeline;
+mod video;
+
+pub(crate) use answer::{Piece, is_preferred, master_playlist, media_playlist, piece};
+pub(crate) use kept::Kept;
