@@ -62,8 +62,14 @@ const RULES: &[Rule] = &[
         why: "it is loaded into programs of others: small, and nothing of the server's",
     },
     Rule {
+        krate: "millrace-rights",
+        ours: &["millrace-core"],
+        theirs: None,
+        why: "who may do what, for every protocol alike: it knows names of titles and no title",
+    },
+    Rule {
         krate: "millrace-web",
-        ours: &["millrace-core", "millrace-store"],
+        ours: &["millrace-core", "millrace-store", "millrace-rights"],
         theirs: None,
         why: "HTTP and its libraries; it sees titles, and the service through a trait, never an engine",
     },
@@ -98,6 +104,7 @@ const RULES: &[Rule] = &[
             "millrace-client",
             "millrace-lab",
             "millrace-ts",
+            "millrace-rights",
             "millrace-web",
         ],
         theirs: None,

@@ -11,6 +11,7 @@ const DOCUMENT: &str = "docs/ref/errors.md";
 const CRATES: &[(&str, &str)] = &[
     ("server", "Commands and the RTSP server"),
     ("web", "HTTP"),
+    ("rights", "Users and rights"),
     ("store", "Store, ingest and volumes"),
     ("client", "Receiver and load generator"),
     ("netio", "Packet I/O"),

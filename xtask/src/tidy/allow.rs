@@ -62,6 +62,7 @@ pub(super) const LISTED: &[Entry] = &[
     entry(Rule::Clock, "crates/store/src/volume/catalogue/mod.rs", "compares with the time stamps of files"),
     entry(Rule::Clock, "crates/store/src/volume/dirs.rs", "the date when a title was added, for people"),
     entry(Rule::Clock, "crates/web/src/date.rs", "the date in responses"),
+    entry(Rule::Clock, "crates/rights/src/clock.rs", "the clock of rights, passed down from here"),
     entry(Rule::Clock, "xtask/src/ci.rs", "says how long each part took"),
     entry(Rule::Clock, "xtask/src/interop/process.rs", "bounds how long a player may run"),
     entry(

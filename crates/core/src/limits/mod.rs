@@ -12,6 +12,7 @@
 //! | [`ip`] | the IP layer below TCP |
 //! | [`ladder`] | renditions of a title |
 //! | [`preload`] | the library that is preloaded |
+//! | [`rights`] | users, passwords, tokens, links |
 //! | [`toe`] | the TCP offload engine and its queue pairs |
 //! | [`trick`] | titles made of other titles |
 //! | [`ts`] | the analyser of transport streams |
@@ -26,6 +27,7 @@ pub mod engines;
 pub mod ip;
 pub mod ladder;
 pub mod preload;
+pub mod rights;
 pub mod stream;
 pub mod tcp;
 pub mod toe;

@@ -1,0 +1,179 @@
+//! The decision: who may do what, from where. Without I/O, without a protocol; the faces only say it in their words.
+
+use crate::known::User;
+use crate::link::Link;
+
+/// What somebody wants to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What<'a> {
+    /// Something that tells nothing: whether the server is alive, which methods there are.
+    Nothing,
+    /// See which titles there are.
+    List,
+    /// Watch this title, or see what it is like.
+    Watch(&'a str),
+    /// See who else watches, and figures of the whole server.
+    SeeOthers,
+    /// Change something that others see.
+    Change,
+}
+
+/// Where somebody asks from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A program of this machine, for itself.
+    Here,
+    /// Anywhere else, or a proxy of this machine for somebody there.
+    Elsewhere,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+pub enum Who<'a> {
+    /// It has not been said, or is not known.
+    Nobody,
+    /// A user who has proved it.
+    User(&'a User),
+    /// Somebody with a signed link that holds.
+    Link(&'a Link),
+}
+
+/// Who may watch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Watching {
+    /// Whoever reaches the addresses that are listened to.
+    #[default]
+    Open,
+    /// Users with a grant, and signed links.
+    ByRights,
+}
+
+/// What the operator has chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Who may watch.
+    pub watching: Watching,
+    /// Whether programs of this machine may change things and see others without credentials.
+    pub trusts_here: bool,
+    /// Whether there is a user who manages. Filled in from what is known.
+    pub has_managers: bool,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self { watching: Watching::Open, trusts_here: true, has_managers: false }
+    }
+}
+
+/// What comes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// It may be done.
+    Allow,
+    /// Not by this one; a user who signs in may.
+    Ask,
+    /// No.
+    Refuse(Reason),
+}
+
+/// Why not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Reason {
+    /// It changes or tells about others, and nobody can sign in for that.
+    #[error("this is for programs on the server's own machine only, as no user who manages is set up")]
+    HereOnly,
+    /// The user has no such right.
+    #[error("this user may not manage the server")]
+    NoManager,
+    /// The user has no grant for the title.
+    #[error("this user may not watch this title")]
+    NotThisTitle,
+    /// The link is for another title, or not signed by this server.
+    #[error("the link is not valid for this")]
+    BadLink,
+    /// Its time is over.
+    #[error("the link has expired")]
+    OldLink,
+}
+
+/// Decides.
+pub fn decide(policy: &Policy, who: Who<'_>, what: What<'_>, place: Place) -> Decision {
+    match what {
+        What::Nothing => Decision::Allow,
+        What::List | What::Watch(_) if policy.watching == Watching::Open => Decision::Allow,
+        What::List => match who {
+            Who::User(_) => Decision::Allow,
+            Who::Nobody => Decision::Ask,
+            Who::Link(_) => Decision::Refuse(Reason::BadLink),
+        },
+        What::Watch(title) => match who {
+            Who::User(user) if user.may_watch(title) => Decision::Allow,
+            Who::User(_) => Decision::Refuse(Reason::NotThisTitle),
+            Who::Link(link) if link.covers(title) => Decision::Allow,
+            Who::Link(_) => Decision::Refuse(Reason::BadLink),
+            Who::Nobody => Decision::Ask,
+        },
+        What::SeeOthers | What::Change => match who {
+            Who::User(user) if user.manages => Decision::Allow,
+            _ if place == Place::Here && policy.trusts_here => Decision::Allow,
+            Who::User(_) => Decision::Refuse(Reason::NoManager),
+            Who::Nobody | Who::Link(_) if policy.has_managers => Decision::Ask,
+            Who::Nobody | Who::Link(_) => Decision::Refuse(Reason::HereOnly),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every row of the table in `docs/design/0039-rights.md`.
+    #[test]
+    fn the_whole_table() {
+        let viewer = User::for_test("viewer", &["film"], false);
+        let manager = User::for_test("manager", &[], true);
+        let link = Link::for_test("film", 100);
+        let (nobody, viewer, manager, link) =
+            (Who::Nobody, Who::User(&viewer), Who::User(&manager), Who::Link(&link));
+        let open = Policy::default();
+        let closed = Policy { watching: Watching::ByRights, has_managers: true, ..open };
+        let strict = Policy { trusts_here: false, ..closed };
+        let strict_alone = Policy { has_managers: false, ..strict };
+        use Decision::{Allow, Ask, Refuse};
+        use Place::{Elsewhere, Here};
+        use What::{Change, List, Nothing, SeeOthers, Watch};
+        for (policy, who, what, place, expected) in [
+            (strict, nobody, Nothing, Elsewhere, Allow),
+            (open, nobody, List, Elsewhere, Allow),
+            (open, nobody, Watch("film"), Elsewhere, Allow),
+            (open, viewer, Watch("other"), Elsewhere, Allow),
+            (open, nobody, SeeOthers, Here, Allow),
+            (open, nobody, Change, Here, Allow),
+            (open, nobody, SeeOthers, Elsewhere, Refuse(Reason::HereOnly)),
+            (open, nobody, Change, Elsewhere, Refuse(Reason::HereOnly)),
+            (closed, nobody, List, Here, Ask),
+            (closed, nobody, List, Elsewhere, Ask),
+            (closed, viewer, List, Elsewhere, Allow),
+            (closed, link, List, Elsewhere, Refuse(Reason::BadLink)),
+            (closed, nobody, Watch("film"), Here, Ask),
+            (closed, viewer, Watch("film"), Elsewhere, Allow),
+            (closed, viewer, Watch("film@540p"), Elsewhere, Allow),
+            (closed, viewer, Watch("other"), Elsewhere, Refuse(Reason::NotThisTitle)),
+            (closed, manager, Watch("film"), Elsewhere, Refuse(Reason::NotThisTitle)),
+            (closed, link, Watch("film"), Elsewhere, Allow),
+            (closed, link, Watch("other"), Elsewhere, Refuse(Reason::BadLink)),
+            (closed, nobody, Change, Here, Allow),
+            (closed, nobody, Change, Elsewhere, Ask),
+            (closed, link, Change, Elsewhere, Ask),
+            (closed, viewer, Change, Elsewhere, Refuse(Reason::NoManager)),
+            (closed, manager, Change, Elsewhere, Allow),
+            (closed, manager, SeeOthers, Elsewhere, Allow),
+            (strict, nobody, Change, Here, Ask),
+            (strict, viewer, SeeOthers, Here, Refuse(Reason::NoManager)),
+            (strict, manager, SeeOthers, Here, Allow),
+            (strict_alone, nobody, SeeOthers, Here, Refuse(Reason::HereOnly)),
+        ] {
+            assert_eq!(decide(&policy, who, what, place), expected, "{policy:?} {who:?} {what:?} {place:?}");
+        }
+    }
+}

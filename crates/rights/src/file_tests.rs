@@ -1,0 +1,134 @@
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+
+const CHEAP: Cost = Cost { kib: 8, passes: 1 };
+
+fn user(name: &str) -> NewUser<'_> {
+    NewUser { name, password: "secret-word", digest: true, manages: false, cost: CHEAP }
+}
+
+fn new_file() -> (tempfile::TempDir, RightsFile) {
+    let dir = tempfile::tempdir().unwrap();
+    let file = RightsFile::open_or_create(&dir.path().join(RIGHTS_FILE)).unwrap();
+    (dir, file)
+}
+
+#[test]
+fn it_is_for_its_owner_only() {
+    let (dir, mut file) = new_file();
+    file.add_user(&user("anna"), 7).unwrap();
+    let path = dir.path().join(RIGHTS_FILE);
+    assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+    for mode in [0o644, 0o640, 0o602] {
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        let error = RightsFile::open(&path).unwrap_err().to_string();
+        assert!(error.contains(&format!("{mode:o}")) && error.contains("chmod 600"), "{error}");
+    }
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(RightsFile::open_or_create(&path).unwrap().read().unwrap().users.len(), 1);
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let (_dir, mut file) = new_file();
+    assert!(file.read().unwrap().users.is_empty());
+    file.add_user(&user("anna"), 7).unwrap();
+    file.add_user(&NewUser { digest: false, manages: true, ..user("boss") }, 8).unwrap();
+    file.set_group("kids", &["k-*".to_owned(), "cartoon".to_owned()]).unwrap();
+    file.grant("anna", "film*").unwrap();
+    file.grant("anna", "@kids").unwrap();
+    let (listed, token) = file.add_token("boss", 10, Some(20)).unwrap();
+    let known = file.read().unwrap();
+    let anna = &known.users["anna"];
+    assert!(anna.may_watch("film2") && anna.may_watch("k-1") && anna.may_watch("cartoon@540p"));
+    assert!(!anna.may_watch("other") && !anna.may_watch("@kids") && !anna.manages);
+    assert_eq!(anna.ha1, Some(secret::ha1("anna", "secret-word")));
+    assert!(secret::is_password("secret-word", &anna.password));
+    let boss = &known.users["boss"];
+    assert!(boss.manages && boss.ha1.is_none() && boss.watches.is_empty());
+    let hash = secret::hash_token(&token, &known.keys.as_ref().unwrap().tokens).unwrap();
+    assert_eq!(known.tokens[&hash], Token { user: "boss".into(), expires_unix_s: Some(20) });
+
+    let (users, groups) = file.list().unwrap();
+    assert_eq!(users[0].grants, ["@kids", "film*"]);
+    assert_eq!(users[1].tokens.first(), Some(&listed));
+    assert_eq!(groups, [ListedGroup { name: "kids".into(), patterns: vec!["cartoon".into(), "k-*".into()] }]);
+
+    file.set_group("kids", &["other".to_owned()]).unwrap();
+    file.revoke("anna", "film*").unwrap();
+    file.remove_token("boss", &listed.id).unwrap();
+    file.set_manages("boss", false).unwrap();
+    file.set_password(&NewUser { password: "other-word", digest: false, ..user("anna") }).unwrap();
+    let known = file.read().unwrap();
+    assert_eq!(known.users["anna"].watches, ["other"]);
+    assert!(
+        known.users["anna"].ha1.is_none() && secret::is_password("other-word", &known.users["anna"].password)
+    );
+    assert!(known.tokens.is_empty() && !known.has_managers());
+    file.set_group("kids", &[]).unwrap();
+    assert!(file.list().unwrap().0[0].grants.is_empty());
+}
+
+#[test]
+fn what_belongs_to_a_user_goes_with_it() {
+    let (_dir, mut file) = new_file();
+    file.add_user(&user("anna"), 0).unwrap();
+    file.grant("anna", "*").unwrap();
+    file.add_token("anna", 0, None).unwrap();
+    file.remove_user("anna").unwrap();
+    file.add_user(&user("anna"), 0).unwrap();
+    let known = file.read().unwrap();
+    assert!(known.tokens.is_empty() && known.users["anna"].watches.is_empty());
+}
+
+#[test]
+fn what_cannot_be_done_is_said() {
+    let (_dir, mut file) = new_file();
+    file.add_user(&user("anna"), 0).unwrap();
+    let said = |result: Result<(), FileError>, part: &str| {
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    };
+    said(file.add_user(&user("anna"), 0), "passwd anna");
+    said(file.add_user(&user("a:b"), 0), "a:b: a name has");
+    said(file.add_user(&NewUser { password: "short", ..user("bob") }, 0), "8 to 256");
+    said(file.grant("anna", "a/b"), "a pattern has");
+    said(file.grant("anna", "@none"), "no such group");
+    said(file.grant("bob", "x"), "no such user");
+    said(file.revoke("anna", "x"), "no such grant");
+    said(file.remove_user("bob"), "no such user");
+    said(file.set_password(&user("bob")), "no such user");
+    said(file.remove_token("anna", "12345678"), "no such token");
+    said(file.add_token("bob", 0, None).map(drop), "no such user");
+    said(file.set_group("@a", &[]), "a name has");
+    for _ in 0..MAX_TOKENS_PER_USER {
+        file.add_token("anna", 0, Some(5)).unwrap();
+    }
+    said(file.add_token("anna", 1, None).map(drop), "tokens of this user");
+    file.add_token("anna", 5, None).unwrap(); // those that are over make room
+}
+
+#[test]
+fn a_new_key_ends_all_links() {
+    let (_dir, mut file) = new_file();
+    let before = file.read().unwrap().keys.unwrap();
+    file.renew_links().unwrap();
+    let keys = file.read().unwrap().keys.unwrap();
+    assert_ne!(keys.links, before.links);
+    assert_eq!(keys.tokens, before.tokens);
+}
+
+#[test]
+fn what_is_no_such_file_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x");
+    assert!(matches!(RightsFile::open(&path), Err(FileError::Missing(_))));
+    let (_other, file) = new_file();
+    file.db.pragma_update(None, "user_version", 99).unwrap();
+    assert!(matches!(RightsFile::open(file.path()), Err(FileError::Format { format: 99, .. })));
+    std::fs::write(&path, vec![b'x'; 5000]).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    assert!(matches!(RightsFile::open(&path), Err(FileError::Sqlite { .. })));
+    assert_eq!(std::fs::read(&path).unwrap().len(), 5000);
+}

@@ -1,0 +1,438 @@
+//! The gate that every request goes through: it reads what is shown, looks whether it is right, and has it decided.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::mpsc::{SyncSender, TrySendError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use crate::checked::{Checked, Pair};
+use crate::clock::Now;
+use crate::credentials::Credentials;
+use crate::decide::{Decision, Place, Policy, Reason, Watching, What, Who, decide};
+use crate::digest::{Nonces, Response, challenges};
+use crate::known::{Known, User};
+use crate::link::Link;
+use crate::secret::{self, REALM, SecretError};
+use crate::throttle::Throttle;
+
+millrace_core::counters! {
+    /// Who was let in and who was not.
+    pub struct RightsCounters {
+        /// Requests answered by asking for credentials that had none.
+        sum asked,
+        /// Requests with credentials that are wrong.
+        sum wrong_credentials,
+        /// Requests refused because of a right that the user, or the link, does not have.
+        sum refused,
+        /// Requests refused unseen because too many of their address had wrong credentials.
+        sum throttled,
+        /// Passwords checked.
+        sum passwords_checked,
+        /// Requests refused because too many passwords waited to be checked.
+        sum busy,
+        /// Users that are known.
+        gauge users,
+    }
+}
+
+/// A request, as far as rights are concerned.
+#[derive(Clone, Copy)]
+pub struct Asked<'a> {
+    /// What it wants.
+    pub what: What<'a>,
+    /// Where it is from.
+    pub place: Place,
+    /// Its address: wrong credentials are counted by it.
+    pub address: IpAddr,
+    /// Value of `Authorization`.
+    pub authorization: Option<&'a str>,
+    /// What stands behind the `?` of its address.
+    pub query: Option<&'a str>,
+    /// For protocols with Digest.
+    pub digest: Option<DigestOf<'a>>,
+    /// Who this connection was found to be before, and whether it only goes on with what it was let do then.
+    pub before: Option<(&'a Visitor, bool)>,
+    /// A [`Check`] of it has been made.
+    pub is_again: bool,
+}
+
+/// What an answer to a Digest challenge must be about.
+#[derive(Clone, Copy)]
+pub struct DigestOf<'a> {
+    /// The method.
+    pub method: &'a str,
+    /// Whether an address that was hashed is the one that is asked for.
+    pub is_uri: &'a dyn Fn(&str) -> bool,
+}
+
+/// Who was let in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Visitor {
+    /// Somebody who need not say.
+    Anybody,
+    /// The user of this name.
+    User(Arc<str>),
+    /// Whoever has this link.
+    Link(Arc<Link>),
+}
+
+/// What comes of a request.
+#[derive(Debug)]
+pub enum Verdict {
+    /// It may be done.
+    Allow(Visitor),
+    /// It needs credentials.
+    Ask {
+        /// There were some, and they are wrong.
+        is_wrong: bool,
+        /// They were right once: a player can try again without asking its viewer.
+        is_stale: bool,
+    },
+    /// No.
+    Refuse(Reason),
+    /// Not now: too many wrong credentials have come from there.
+    TooMany,
+    /// Not now: too many passwords wait to be checked.
+    Busy,
+    /// A password has to be looked at first, which takes long: give it to [`Gate::check`], then ask again.
+    Check(Check),
+}
+
+/// A password to be checked.
+pub struct Check {
+    pair: Pair,
+    hash: Option<String>,
+    password: String,
+    address: IpAddr,
+    generation: u64,
+}
+
+/// A check, and who is told when it is done.
+pub(crate) type Job = (Check, Box<dyn FnOnce() + Send>);
+
+/// Everything that changes with requests.
+struct Live {
+    checked: Checked,
+    throttle: Throttle,
+    nonces: Nonces,
+    counters: RightsCounters,
+}
+
+/// What is known, and how often that has changed.
+struct Current {
+    known: Arc<Known>,
+    policy: Policy,
+    generation: u64,
+}
+
+/// See the module.
+pub struct Gate {
+    current: RwLock<Current>,
+    live: Mutex<Live>,
+    /// Of pairs: passwords are not kept.
+    key: [u8; 32],
+    checks: Option<SyncSender<Job>>,
+}
+
+impl Gate {
+    /// A gate for those who are known.
+    ///
+    /// # Errors
+    /// The system gives no random numbers.
+    pub fn new(policy: Policy, known: Known) -> Result<Self, SecretError> {
+        Self::with_checks(policy, known, None)
+    }
+
+    pub(crate) fn with_checks(
+        policy: Policy,
+        known: Known,
+        checks: Option<SyncSender<Job>>,
+    ) -> Result<Self, SecretError> {
+        let live = Live {
+            checked: Checked::default(),
+            throttle: Throttle::default(),
+            nonces: Nonces::new(secret::random()?),
+            counters: RightsCounters::default(),
+        };
+        let current = Current { known: Arc::default(), policy, generation: 0 };
+        let gate =
+            Self { current: RwLock::new(current), live: Mutex::new(live), key: secret::random()?, checks };
+        gate.replace(known);
+        Ok(gate)
+    }
+
+    /// From now on these are known. What was found out about passwords is forgotten.
+    pub fn replace(&self, known: Known) {
+        let users = known.users.len() as u64;
+        {
+            let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+            current.policy.has_managers = known.has_managers();
+            current.known = Arc::new(known);
+            current.generation += 1;
+        }
+        let mut live = self.live();
+        live.checked.clear();
+        live.counters.users = users;
+    }
+
+    /// Looks at a request.
+    pub fn ask(&self, now: Now, asked: &Asked<'_>) -> Verdict {
+        let (known, policy, generation) = self.current();
+        let verdict = Look { gate: self, known: &known, policy, generation, now, asked }.look();
+        let mut live = self.live();
+        match &verdict {
+            Verdict::Allow(_) | Verdict::Check(_) => {}
+            Verdict::Ask { is_wrong: true, is_stale: false } => live.counters.wrong_credentials += 1,
+            Verdict::Ask { .. } => live.counters.asked += 1,
+            Verdict::Refuse(_) => live.counters.refused += 1,
+            Verdict::TooMany => live.counters.throttled += 1,
+            Verdict::Busy => live.counters.busy += 1,
+        }
+        verdict
+    }
+
+    /// Has a password checked, elsewhere if there is a thread for that, and says when that has been done. If too many wait it is not done.
+    pub fn check(&self, check: Check, done: Box<dyn FnOnce() + Send>) {
+        match &self.checks {
+            None => {
+                self.carry_out(check, Now::read());
+                done();
+            }
+            Some(checks) => {
+                if let Err(TrySendError::Full((_, done)) | TrySendError::Disconnected((_, done))) =
+                    checks.try_send((check, done))
+                {
+                    done();
+                }
+            }
+        }
+    }
+
+    /// Checks a password here and now; takes long.
+    pub fn carry_out(&self, check: Check, now: Now) {
+        let is_right = match &check.hash {
+            Some(hash) => secret::is_password(&check.password, hash),
+            None => secret::waste_time(&check.password),
+        };
+        let (_, _, generation) = self.current();
+        let mut live = self.live();
+        live.counters.passwords_checked += 1;
+        if !is_right {
+            live.throttle.fail(check.address, now.mono);
+        }
+        // It may have been changed meanwhile.
+        if generation == check.generation {
+            live.checked.note(check.pair, is_right, now.mono);
+        }
+    }
+
+    /// Whether a visitor may watch a title: for lists.
+    pub fn may_watch(&self, visitor: &Visitor, title: &str) -> bool {
+        let (known, policy, _) = self.current();
+        let who = match visitor {
+            Visitor::Anybody => Who::Nobody,
+            Visitor::User(name) => known.users.get(name).map_or(Who::Nobody, Who::User),
+            Visitor::Link(link) => Who::Link(link),
+        };
+        decide(&policy, who, What::Watch(title), Place::Elsewhere) == Decision::Allow
+    }
+
+    /// Whether titles are for some only: nothing of them may lie in caches that others share.
+    pub fn is_private(&self) -> bool {
+        self.current().1.watching == Watching::ByRights
+    }
+
+    /// What HTTP asks with.
+    pub fn http_challenges(&self) -> [String; 2] {
+        [format!("Basic realm=\"{REALM}\", charset=\"UTF-8\""), format!("Bearer realm=\"{REALM}\"")]
+    }
+
+    /// What RTSP asks with, in this order. Digest is asked for only if a user can answer it: players that know it do not try Basic as well.
+    pub fn rtsp_challenges(&self, now: Now, is_stale: bool) -> Vec<String> {
+        let basic = format!("Basic realm=\"{REALM}\"");
+        if !self.current().0.has_digest() {
+            return vec![basic];
+        }
+        let nonce = self.live().nonces.issue(now.mono);
+        let [sha256, md5] = challenges(&nonce, is_stale);
+        vec![sha256, md5, basic]
+    }
+
+    /// What has been counted.
+    pub fn counters(&self) -> RightsCounters {
+        self.live().counters
+    }
+
+    fn current(&self) -> (Arc<Known>, Policy, u64) {
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        (Arc::clone(&current.known), current.policy, current.generation)
+    }
+
+    fn live(&self) -> MutexGuard<'_, Live> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (known, policy, _) = self.current();
+        f.debug_struct("Gate").field("policy", &policy).field("users", &known.users.len()).finish()
+    }
+}
+
+impl fmt::Debug for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Check")
+    }
+}
+
+/// A request that is being looked at.
+struct Look<'a> {
+    gate: &'a Gate,
+    known: &'a Known,
+    policy: Policy,
+    generation: u64,
+    now: Now,
+    asked: &'a Asked<'a>,
+}
+
+impl Look<'_> {
+    fn look(&self) -> Verdict {
+        if self.decide(Who::Nobody) == Decision::Allow {
+            return Verdict::Allow(Visitor::Anybody);
+        }
+        let link = self.link();
+        if let Some(Ok(link)) = &link
+            && self.decide(Who::Link(link)) == Decision::Allow
+        {
+            return Verdict::Allow(Visitor::Link(Arc::new(link.clone())));
+        }
+        match (self.asked.authorization, link) {
+            (Some(authorization), _) => self.credentials(&Credentials::read(authorization)),
+            (None, Some(Err(reason))) => Verdict::Refuse(reason),
+            (None, _) => self.before().unwrap_or_else(|| self.nobody(false)),
+        }
+    }
+
+    fn decide(&self, who: Who<'_>) -> Decision {
+        decide(&self.policy, who, self.asked.what, self.asked.place)
+    }
+
+    fn link(&self) -> Option<Result<Link, Reason>> {
+        let What::Watch(title) = self.asked.what else { return None };
+        let key = self.known.keys.as_ref().map(|keys| &keys.links);
+        Link::read(key, self.asked.query?, title, self.now.unix_s)
+    }
+
+    /// Who was known before; `None`: nobody, or not any more.
+    fn before(&self) -> Option<Verdict> {
+        let (visitor, goes_on) = self.asked.before?;
+        match visitor {
+            Visitor::Anybody => None,
+            Visitor::User(name) => Some(self.user(self.known.users.get(name)?)),
+            Visitor::Link(link) if link.is_over(self.now.unix_s) && !goes_on => {
+                Some(Verdict::Refuse(Reason::OldLink))
+            }
+            Visitor::Link(link) => (self.decide(Who::Link(link)) == Decision::Allow)
+                .then(|| Verdict::Allow(Visitor::Link(Arc::clone(link)))),
+        }
+    }
+
+    /// Somebody who has shown nothing, or nothing that is right.
+    fn nobody(&self, is_wrong: bool) -> Verdict {
+        match self.decide(Who::Nobody) {
+            Decision::Allow => Verdict::Allow(Visitor::Anybody),
+            Decision::Ask => Verdict::Ask { is_wrong, is_stale: false },
+            Decision::Refuse(reason) => Verdict::Refuse(reason),
+        }
+    }
+
+    fn user(&self, user: &User) -> Verdict {
+        match self.decide(Who::User(user)) {
+            Decision::Allow => Verdict::Allow(Visitor::User(Arc::clone(&user.name))),
+            Decision::Ask => Verdict::Ask { is_wrong: false, is_stale: false },
+            Decision::Refuse(reason) => Verdict::Refuse(reason),
+        }
+    }
+
+    fn credentials(&self, credentials: &Credentials<'_>) -> Verdict {
+        match credentials {
+            Credentials::Bearer(token) => self.bearer(token),
+            Credentials::Basic { user, password } => self.basic(user, password),
+            Credentials::Digest(response) => match self.asked.digest {
+                Some(of) => self.digest(response, of),
+                None => self.fail(),
+            },
+            Credentials::Other => self.fail(),
+        }
+    }
+
+    /// Nobody guesses a token, so it is looked at however many were wrong.
+    fn bearer(&self, token: &str) -> Verdict {
+        let keys = self.known.keys.as_ref();
+        let found = keys
+            .and_then(|keys| secret::hash_token(token, &keys.tokens))
+            .and_then(|hash| self.known.tokens.get(&hash))
+            .filter(|token| token.expires_unix_s.is_none_or(|expires| self.now.unix_s < expires))
+            .and_then(|token| self.known.users.get(&token.user));
+        match found {
+            Some(user) => self.user(user),
+            None => self.fail(),
+        }
+    }
+
+    fn basic(&self, user: &str, password: &str) -> Verdict {
+        let pair = Checked::pair(&self.gate.key, user, password);
+        let known = self.known.users.get(user);
+        let (checked, is_shut) = {
+            let live = self.gate.live();
+            (live.checked.get(&pair, self.now.mono), live.throttle.is_shut(self.asked.address, self.now.mono))
+        };
+        match (checked, known) {
+            (Some(true), Some(user)) => self.user(user),
+            _ if is_shut => Verdict::TooMany,
+            // Its failure has been counted, by whoever checked it.
+            (Some(_), _) if self.asked.is_again => self.nobody(true),
+            (Some(_), _) => self.fail(),
+            (None, _) if self.asked.is_again => Verdict::Busy,
+            (None, known) => Verdict::Check(Check {
+                pair,
+                hash: known.map(|user| user.password.clone()),
+                password: password.to_owned(),
+                address: self.asked.address,
+                generation: self.generation,
+            }),
+        }
+    }
+
+    fn digest(&self, response: &Response, of: DigestOf<'_>) -> Verdict {
+        if self.gate.live().throttle.is_shut(self.asked.address, self.now.mono) {
+            return Verdict::TooMany;
+        }
+        let user = self.known.users.get(&*response.user);
+        let is_right = user.and_then(|user| user.ha1).is_some_and(|ha1| response.is_right(&ha1, of.method));
+        let (Some(user), true, Ok(count)) = (user, is_right && (of.is_uri)(&response.uri), response.count())
+        else {
+            return self.fail();
+        };
+        if !self.gate.live().nonces.take(&response.nonce, count, self.now.mono) {
+            return Verdict::Ask { is_wrong: true, is_stale: true };
+        }
+        self.user(user)
+    }
+
+    /// Wrong credentials.
+    fn fail(&self) -> Verdict {
+        let is_shut = {
+            let mut live = self.gate.live();
+            let is_shut = live.throttle.is_shut(self.asked.address, self.now.mono);
+            live.throttle.fail(self.asked.address, self.now.mono);
+            is_shut
+        };
+        if is_shut { Verdict::TooMany } else { self.nobody(true) }
+    }
+}
+
+#[cfg(test)]
+#[path = "gate_tests.rs"]
+mod tests;

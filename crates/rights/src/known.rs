@@ -1,0 +1,109 @@
+//! What is known of users, tokens and keys: the file's content in memory.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::Arc;
+
+use crate::name;
+
+/// A user.
+#[derive(Clone, PartialEq, Eq)]
+pub struct User {
+    /// Unique.
+    pub name: Arc<str>,
+    /// Whether it may change things and see others.
+    pub manages: bool,
+    /// Patterns of the titles that it may watch, those of its groups among them.
+    pub watches: Vec<String>,
+    /// argon2id, as a string of the Password Hashing Competition.
+    pub password: String,
+    /// What Digest needs, if it is wanted.
+    pub ha1: Option<Ha1>,
+}
+
+/// Hashes of user, realm and password (RFC 7616 section 3.4.2). Whoever has them can answer Digest without the password.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Ha1 {
+    /// MD5.
+    pub md5: [u8; 16],
+    /// SHA-256.
+    pub sha256: [u8; 32],
+}
+
+/// What stands for a user without a password.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Token {
+    /// Whose.
+    pub user: Arc<str>,
+    /// Until when, in seconds since 1970; `None`: for ever.
+    pub expires_unix_s: Option<u64>,
+}
+
+/// Secrets of the file.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Keys {
+    /// Signs links.
+    pub links: [u8; 32],
+    /// Hashes tokens.
+    pub tokens: [u8; 32],
+}
+
+/// All of it. By default nobody is known.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// By name.
+    pub users: BTreeMap<Arc<str>, User>,
+    /// By their keyed hash.
+    pub tokens: HashMap<[u8; 32], Token>,
+    /// `None`: there is no file, so no link and no token is any good.
+    pub keys: Option<Keys>,
+}
+
+impl User {
+    /// Whether a grant fits.
+    pub fn may_watch(&self, title: &str) -> bool {
+        self.watches.iter().any(|pattern| name::fits(pattern, title))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn for_test(name: &str, watches: &[&str], manages: bool) -> Self {
+        let watches = watches.iter().map(|&pattern| pattern.to_owned()).collect();
+        Self { name: name.into(), manages, watches, password: String::new(), ha1: None }
+    }
+}
+
+impl Known {
+    /// Whether there is a user who manages.
+    pub fn has_managers(&self) -> bool {
+        self.users.values().any(|user| user.manages)
+    }
+
+    /// Whether there is a user who can sign in by Digest.
+    pub fn has_digest(&self) -> bool {
+        self.users.values().any(|user| user.ha1.is_some())
+    }
+}
+
+// Secrets must not get into a log.
+impl fmt::Debug for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, manages, watches, .. } = self;
+        f.debug_struct("User")
+            .field("name", name)
+            .field("manages", manages)
+            .field("watches", watches)
+            .finish()
+    }
+}
+
+impl fmt::Debug for Ha1 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Ha1")
+    }
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Keys")
+    }
+}

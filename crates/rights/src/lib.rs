@@ -1,0 +1,43 @@
+//! Who may do what: users, passwords, tokens and signed links, and the one decision about them (`docs/design/0039-rights.md`).
+//!
+//! It knows no protocol and no title but by name. A face makes an [`Asked`] of a request, and the [`Gate`] says what is to become of it.
+//!
+//! | module | is about |
+//! | --- | --- |
+//! | `decide` | the decision |
+//! | `gate` | what is shown with a request, and whether it is right |
+//! | `known` | users, tokens and keys in memory |
+//! | `file`, `list` | the same on disk, and as it is shown |
+//! | `watch` | the thread that checks passwords and follows the file |
+//! | `credentials`, `digest`, `link` | what can be shown |
+//! | `secret` | passwords and tokens |
+//! | `checked`, `throttle` | what is remembered of those who came |
+//! | `name` | names of users, patterns of titles |
+//! | `clock` | the time |
+#![forbid(unsafe_code)]
+
+mod checked;
+mod clock;
+mod credentials;
+mod decide;
+mod digest;
+mod file;
+mod gate;
+mod known;
+mod link;
+mod list;
+mod name;
+mod secret;
+mod throttle;
+mod watch;
+
+pub use clock::Now;
+pub use decide::{Decision, Place, Policy, Reason, Watching, What, Who, decide};
+pub use file::{FileError, NewUser, RIGHTS_FILE, RightsFile};
+pub use gate::{Asked, Check, DigestOf, Gate, RightsCounters, Verdict, Visitor};
+pub use known::{Ha1, Keys, Known, Token, User};
+pub use link::Link;
+pub use list::{ListedGroup, ListedToken, ListedUser};
+pub use name::{NameError, base, check_name, check_pattern, fits};
+pub use secret::{Cost, SecretError, check_password};
+pub use watch::StartError;
