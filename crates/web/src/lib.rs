@@ -16,6 +16,7 @@
 //! | `front` | connections, heads of requests, responses in HTTP/1.1 |
 //! | `hyper_side` | connections that hyper serves |
 //! | `route` | every address, in one table |
+//! | `rights` | who is let in |
 //! | `shared` | who answers what; orders |
 //! | `request`, `answer`, `conditions`, `range`, `date` | a request and its response, whatever the protocol |
 //! | `file` | a title as a file |
@@ -38,6 +39,7 @@ mod metrics;
 mod page;
 mod range;
 mod request;
+mod rights;
 mod route;
 mod shared;
 pub mod site;
@@ -53,6 +55,7 @@ use std::time::Duration;
 use millrace_core::limits::web::{
     MAX_WEB_CONNECTIONS, MAX_WEB_CONNECTIONS_PER_ADDRESS, WEB_DROP_TIME, WEB_READS_AT_ONCE,
 };
+use millrace_rights::Gate;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, watch};
 
@@ -70,6 +73,11 @@ pub fn routes() -> impl Iterator<Item = &'static str> {
     route::ROUTES.iter().map(|route| route.path)
 }
 
+/// Those of them that everybody may ask for, whatever rights there are.
+pub fn routes_without_rights() -> impl Iterator<Item = &'static str> {
+    route::ROUTES.iter().filter(|route| route.needs == route::Needs::Nothing).map(|route| route.path)
+}
+
 /// What the web side is given.
 #[derive(Debug)]
 pub struct WebConfig {
@@ -77,8 +85,8 @@ pub struct WebConfig {
     pub listeners: Vec<TcpListener>,
     /// How many of them.
     pub limits: WebLimits,
-    /// Whether `/metrics` is answered to every address; else to this machine only.
-    pub metrics_for_all: bool,
+    /// Who may do what.
+    pub gate: Arc<Gate>,
     /// Where it counts what it does.
     pub totals: Arc<Totals>,
 }
@@ -112,7 +120,7 @@ pub struct WebHandle {
 /// # Errors
 /// If the thread or its runtime cannot be had, or a listener cannot be used.
 pub fn start(config: WebConfig, site: Arc<dyn Site>) -> io::Result<WebHandle> {
-    let WebConfig { listeners, limits, metrics_for_all, totals } = config;
+    let WebConfig { listeners, limits, gate, totals } = config;
     let addresses = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<_>>()?;
     let runtime =
         Builder::new_current_thread().enable_all().max_blocking_threads(WEB_READS_AT_ONCE).build()?;
@@ -126,7 +134,7 @@ pub fn start(config: WebConfig, site: Arc<dyn Site>) -> io::Result<WebHandle> {
     };
     let (ends, told) = watch::channel(false);
     let (time_limit, stopped) = mpsc::unbounded_channel();
-    let shared = Arc::new(Shared::new(site, limits, metrics_for_all, totals, told));
+    let shared = Arc::new(Shared::new(site, limits, gate, totals, told));
     let thread = std::thread::Builder::new()
         .name("web".to_owned())
         .spawn(move || run(runtime, listeners, &shared, stopped))?;

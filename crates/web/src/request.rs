@@ -1,7 +1,5 @@
 //! A request, as those who answer it see it: from the front parser and from hyper alike.
 
-use std::net::SocketAddr;
-
 use millrace_core::text;
 
 /// What is asked of an address.
@@ -31,14 +29,9 @@ pub(crate) struct Request {
     pub(crate) method: Method,
     /// Without the query.
     pub(crate) path: String,
+    /// What stands behind the `?`.
+    pub(crate) query: Option<String>,
     pub(crate) fields: Fields,
-}
-
-impl Request {
-    /// Whether it comes from this machine. What a proxy on this machine passes on does not, whoever it was that it got it from.
-    pub(crate) fn is_local(&self, peer: SocketAddr) -> bool {
-        peer.ip().to_canonical().is_loopback() && !self.fields.is_forwarded
-    }
 }
 
 /// The header fields that anything depends on. A field that came twice is joined by a comma, as RFC 9110 section 5.3 has it.
@@ -51,6 +44,9 @@ pub(crate) struct Fields {
     pub(crate) if_modified_since: Option<String>,
     pub(crate) if_unmodified_since: Option<String>,
     pub(crate) user_agent: Option<String>,
+    pub(crate) authorization: Option<String>,
+    pub(crate) host: Option<String>,
+    pub(crate) origin: Option<String>,
     /// A proxy has passed the request on, by what it says itself. For whom is not believed: anybody can write that.
     pub(crate) is_forwarded: bool,
 }
@@ -69,6 +65,9 @@ impl Fields {
             ("if-modified-since", &mut self.if_modified_since),
             ("if-unmodified-since", &mut self.if_unmodified_since),
             ("user-agent", &mut self.user_agent),
+            ("authorization", &mut self.authorization),
+            ("host", &mut self.host),
+            ("origin", &mut self.origin),
         ];
         self.is_forwarded |= ADDED_BY_PROXIES.iter().any(|added| name.eq_ignore_ascii_case(added));
         let Some((_, field)) = known.into_iter().find(|(known, _)| name.eq_ignore_ascii_case(known)) else {

@@ -44,6 +44,19 @@ pub(crate) enum Kind {
     Ready,
 }
 
+/// What who asks for an address must be allowed (`docs/design/0039-rights.md`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Needs {
+    /// Nothing: it tells nothing.
+    Nothing,
+    /// To see which titles there are.
+    List,
+    /// To watch the title that the address names.
+    Watch,
+    /// To see who else watches, and figures of the server.
+    SeeOthers,
+}
+
 /// An address, or a family of them.
 #[derive(Debug)]
 pub(crate) struct Route {
@@ -52,6 +65,8 @@ pub(crate) struct Route {
     pub(crate) kind: Kind,
     /// Whether the front parser answers it: what players ask for, again and again on the same connection. The others go to hyper, with their connection.
     pub(crate) is_front: bool,
+    /// What who asks for it must be allowed, by methods that change nothing.
+    pub(crate) needs: Needs,
     /// Whether pages from elsewhere may read it.
     pub(crate) is_shared: bool,
 }
@@ -68,27 +83,27 @@ pub(crate) const ROUTES: &[Route] = &[
     media("/titles/{name}/cmaf/{version}/{track}/init-{number}.mp4", Kind::CmafInit),
     media("/titles/{name}/cmaf/{version}/{track}/{number}.m4s", Kind::CmafSegment),
     media("/titles/{name}/cmaf/{version}/{track}/still-{number}.m4s", Kind::CmafStill),
-    own("/", Kind::Page),
-    own("/page.css", Kind::Style),
-    own("/page.js", Kind::Script),
-    own("/icon.svg", Kind::Icon),
-    own("/hls.js", Kind::Player),
-    Route { is_shared: true, ..own("/api/v1/titles", Kind::ApiTitles) },
-    Route { is_shared: true, ..own("/api/v1/titles/{name}", Kind::ApiTitle) },
-    own("/api/v1/status", Kind::ApiStatus),
-    own("/metrics", Kind::Metrics),
-    own("/healthz", Kind::Live),
-    own("/readyz", Kind::Ready),
+    own("/", Kind::Page, Needs::List),
+    own("/page.css", Kind::Style, Needs::List),
+    own("/page.js", Kind::Script, Needs::List),
+    own("/icon.svg", Kind::Icon, Needs::List),
+    own("/hls.js", Kind::Player, Needs::List),
+    Route { is_shared: true, ..own("/api/v1/titles", Kind::ApiTitles, Needs::List) },
+    Route { is_shared: true, ..own("/api/v1/titles/{name}", Kind::ApiTitle, Needs::Watch) },
+    own("/api/v1/status", Kind::ApiStatus, Needs::SeeOthers),
+    own("/metrics", Kind::Metrics, Needs::SeeOthers),
+    own("/healthz", Kind::Live, Needs::Nothing),
+    own("/readyz", Kind::Ready, Needs::Nothing),
 ];
 
 /// What players ask for.
 const fn media(path: &'static str, kind: Kind) -> Route {
-    Route { path, kind, is_front: true, is_shared: true }
+    Route { path, kind, needs: Needs::Watch, is_front: true, is_shared: true }
 }
 
 /// What is asked for now and then, by the page and by operators.
-const fn own(path: &'static str, kind: Kind) -> Route {
-    Route { path, kind, is_front: false, is_shared: false }
+const fn own(path: &'static str, kind: Kind, needs: Needs) -> Route {
+    Route { path, kind, needs, is_front: false, is_shared: false }
 }
 
 /// A route, and what its parts are in an address.

@@ -6,12 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use millrace_core::limits::web::RETRY_AFTER_S;
+use millrace_rights::Gate;
 use tokio::sync::{Notify, watch};
 
 use crate::answer::{Answer, Body, Media};
 use crate::cmaf::Piece;
 use crate::hls::{self, LookedAt};
 use crate::request::{Method, Request};
+use crate::rights::SeenBy;
 use crate::route::{self, Found, Kind};
 use crate::site::{Delivery, Order, OrderSocket, Refused, Site, SiteError};
 use crate::totals::Totals;
@@ -26,8 +28,7 @@ pub(crate) struct Shared {
     pub(crate) ends: watch::Receiver<bool>,
     pub(crate) looked_at: LookedAt,
     pub(crate) made: cmaf::Kept,
-    /// Whether [`Kind::Metrics`] is for every address.
-    metrics_for_all: bool,
+    pub(crate) gate: Arc<Gate>,
     open: Mutex<Open>,
     numbers: AtomicU64,
     /// Told when the last connection has closed.
@@ -51,7 +52,7 @@ impl Shared {
     pub(crate) fn new(
         site: Arc<dyn Site>,
         limits: WebLimits,
-        metrics_for_all: bool,
+        gate: Arc<Gate>,
         totals: Arc<Totals>,
         ends: watch::Receiver<bool>,
     ) -> Self {
@@ -63,7 +64,7 @@ impl Shared {
             ends,
             looked_at,
             made: cmaf::Kept::default(),
-            metrics_for_all,
+            gate,
             open,
             numbers: AtomicU64::new(0),
             closed: Notify::new(),
@@ -114,62 +115,67 @@ impl Shared {
             return Answer::error(404, "nothing has this address");
         };
         let answer = match request.method {
-            Method::Get => self.look_up(request, &found, peer).await,
-            Method::Head => self.look_up(request, &found, peer).await.without_body(),
+            Method::Get => self.answer_to(request, &found, peer).await,
+            Method::Head => self.answer_to(request, &found, peer).await.without_body(),
             Method::Options => preflight(),
-            Method::Other => Answer::error(405, "only GET and HEAD are possible here").with("Allow", ALLOWED),
+            Method::Other => match self.let_in(request, &found, peer).await {
+                Ok(_) => Answer::error(405, "only GET and HEAD are possible here").with("Allow", ALLOWED),
+                Err(refused) => refused,
+            },
         };
         let answer = answer.with("X-Content-Type-Options", "nosniff");
         if found.route.is_shared { shared(answer) } else { answer }
     }
 
-    async fn look_up(self: &Arc<Self>, request: &Request, found: &Found, peer: SocketAddr) -> Answer {
-        let site = &*self.site;
+    /// Answers whoever may have it, and others why not.
+    async fn answer_to(self: &Arc<Self>, request: &Request, found: &Found, peer: SocketAddr) -> Answer {
+        let visitor = match self.let_in(request, found, peer).await {
+            Ok(visitor) => visitor,
+            Err(refused) => return refused,
+        };
+        let seen = SeenBy { site: Arc::clone(&self.site), gate: Arc::clone(&self.gate), visitor };
+        let answer = self.look_up(request, found, &seen).await;
+        if self.gate.is_private() { private(answer) } else { answer }
+    }
+
+    async fn look_up(self: &Arc<Self>, request: &Request, found: &Found, seen: &SeenBy) -> Answer {
         match found.route.kind {
             Kind::Page => return page::html(),
             Kind::Style => return page::style(),
             Kind::Script => return page::script(),
             Kind::Icon => return page::icon(),
             Kind::Player => return page::player(request),
-            Kind::ApiTitles => return api::titles(site),
-            Kind::ApiStatus if request.is_local(peer) => return self.status().await,
-            Kind::ApiStatus => return Answer::error(403, "who is watching is told on this machine only"),
-            Kind::Metrics if self.metrics_for_all || request.is_local(peer) => {
-                return metrics::answer(site);
-            }
-            Kind::Metrics => {
-                return Answer::error(
-                    403,
-                    "metrics are for this machine only, unless the server is set otherwise",
-                );
-            }
+            Kind::ApiTitles => return api::titles(seen),
+            Kind::ApiStatus => return self.status().await,
+            Kind::Metrics => return metrics::answer(&*self.site),
             Kind::Live => return state("ok\n"),
             Kind::Ready if *self.ends.borrow() => return Answer::error(503, "the server is ending"),
             Kind::Ready => return state("ready\n"),
             _ => {}
         }
         let Some(title) = self.site.title(&found.name) else { return no_title() };
+        let link = &seen.link();
         match found.route.kind {
             Kind::File => file::answer(request, &title),
-            Kind::Cmaf => match cmaf::master_playlist(self, request, &title).await {
+            Kind::Cmaf => match cmaf::master_playlist(self, request, &title, link).await {
                 Ok(answer) => answer,
                 Err(why) => Answer::error(404, why),
             },
             Kind::Master if cmaf::is_preferred(&title) => {
-                match cmaf::master_playlist(self, request, &title).await {
+                match cmaf::master_playlist(self, request, &title, link).await {
                     Ok(answer) => answer,
-                    Err(_) => hls::master_playlist(self, request, title).await,
+                    Err(_) => hls::master_playlist(self, request, title, link).await,
                 }
             }
-            Kind::Master => hls::master_playlist(self, request, title).await,
-            Kind::CmafMedia => cmaf::media_playlist(self, request, &title, found, false).await,
-            Kind::CmafStills => cmaf::media_playlist(self, request, &title, found, true).await,
+            Kind::Master => hls::master_playlist(self, request, title, link).await,
+            Kind::Media => hls::media_playlist(self, request, title, link).await,
+            Kind::CmafMedia => cmaf::media_playlist(self, request, &title, (found, link), false).await,
+            Kind::CmafStills => cmaf::media_playlist(self, request, &title, (found, link), true).await,
             Kind::CmafInit => cmaf::piece(self, request, &title, found, Piece::Init).await,
             Kind::CmafSegment => cmaf::piece(self, request, &title, found, Piece::Segment).await,
             Kind::CmafStill => cmaf::piece(self, request, &title, found, Piece::Still).await,
-            Kind::Media => hls::media_playlist(self, request, title).await,
             Kind::Segment => hls::segment(self, request, title, &found.version, found.number).await,
-            _ => api::title(site, title),
+            _ => api::title(seen, title),
         }
     }
 
@@ -249,6 +255,16 @@ fn counted_address(address: IpAddr) -> IpAddr {
     }
 }
 
+/// Keeps it out of caches that others share: they would give it to whoever asks.
+fn private(mut answer: Answer) -> Answer {
+    for (name, value) in &mut answer.headers {
+        if *name == "Cache-Control" {
+            *value = value.replace("public", "private");
+        }
+    }
+    answer
+}
+
 /// How the program is.
 fn state(text: &'static str) -> Answer {
     Answer::new(200, "text/plain", text).with("Cache-Control", "no-store")
@@ -262,7 +278,10 @@ pub(crate) fn no_title() -> Answer {
 fn preflight() -> Answer {
     Answer { status: 204, headers: vec![("Allow", ALLOWED.to_owned())], body: Body::None }
         .with("Access-Control-Allow-Methods", ALLOWED)
-        .with("Access-Control-Allow-Headers", "Range, If-Range, If-None-Match, If-Modified-Since")
+        .with(
+            "Access-Control-Allow-Headers",
+            "Authorization, Range, If-Range, If-None-Match, If-Modified-Since",
+        )
         .with("Access-Control-Max-Age", "86400")
 }
 

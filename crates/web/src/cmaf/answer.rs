@@ -1,5 +1,6 @@
 //! Playlists, init segments and media segments, asked for.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use hyper::body::Bytes;
@@ -34,11 +35,28 @@ pub(crate) fn is_preferred(title: &TitleInfo) -> bool {
     title.streams.iter().any(|stream| stream.codec == "H.265")
 }
 
+/// Addresses of a title's playlists and pieces.
+struct Addresses<'a> {
+    /// What they begin with.
+    base: String,
+    /// What stands behind those of a signed link, so that what a playlist names is as good.
+    link: &'a str,
+}
+
+impl Addresses<'_> {
+    fn of(&self, what: impl Display) -> String {
+        format!("{}/{what}{}", self.base, self.link)
+    }
+}
+
 /// `/titles/NAME/cmaf.m3u8`. `None`: no rendition of the title can be had in this form, and why.
+///
+/// `link` is what stands behind the addresses of a signed link.
 pub(crate) async fn master_playlist(
     shared: &Arc<Shared>,
     request: &Request,
     title: &TitleInfo,
+    link: &str,
 ) -> Result<Answer, Unsuitable> {
     let mut titles = shared.site.renditions(&title.name);
     if titles.is_empty() {
@@ -64,11 +82,12 @@ pub(crate) async fn master_playlist(
             true => "cmaf".to_owned(),
             false => format!("../{}/cmaf", other.name),
         };
+        let at = Addresses { base, link };
         // All renditions have the same sounds: those of the best are listed.
         if sounds.is_empty() {
-            sounds = sounds_of(plan, &base);
+            sounds = sounds_of(plan, &at);
         }
-        let (variant, still) = described(plan, &base, !sounds.is_empty());
+        let (variant, still) = described(plan, &at, !sounds.is_empty());
         variants.push(variant);
         stills.extend(still);
     }
@@ -80,7 +99,7 @@ pub(crate) async fn master_playlist(
 }
 
 /// The sounds of a title as a group. One that has nothing but one sound needs none.
-fn sounds_of(plan: &Plan, base: &str) -> Vec<Sound> {
+fn sounds_of(plan: &Plan, at: &Addresses<'_>) -> Vec<Sound> {
     let mut sounds: Vec<Sound> = Vec::new();
     if plan.tracks.len() == 1 {
         return sounds;
@@ -92,14 +111,14 @@ fn sounds_of(plan: &Plan, base: &str) -> Vec<Sound> {
         // Names in a group differ (section 4.3.4.1.1).
         let same = sounds.iter().filter(|sound| sound.name.split(' ').next() == Some(&name)).count();
         let name = if same == 0 { name } else { format!("{name} {}", same + 1) };
-        let address = format!("{base}/{}.m3u8", track.pid);
+        let address = at.of(format_args!("{}.m3u8", track.pid));
         sounds.push(Sound { address, name, language, channels: config.channels });
     }
     sounds
 }
 
 /// A title as a rendition, and its pictures that stand alone.
-fn described(plan: &Plan, base: &str, has_sounds: bool) -> (Variant, Option<Still>) {
+fn described(plan: &Plan, at: &Addresses<'_>, has_sounds: bool) -> (Variant, Option<Still>) {
     let first = &plan.tracks[0];
     let listed = plan.listed(0);
     let mut codecs: Vec<String> = Vec::new();
@@ -117,14 +136,14 @@ fn described(plan: &Plan, base: &str, has_sounds: bool) -> (Variant, Option<Stil
         streams.resolution = Some(resolution);
         streams.frame_rate = video.pictures.frame_rate;
         still = Some(Still {
-            address: format!("{base}/{}/stills.m3u8", first.pid),
+            address: at.of(format_args!("{}/stills.m3u8", first.pid)),
             // One picture of each segment is at most the segment.
             rate: rates.peak,
             codec: video.pictures.codec.clone(),
             resolution,
         });
     }
-    let address = format!("{base}/{}.m3u8", first.pid);
+    let address = at.of(format_args!("{}.m3u8", first.pid));
     (Variant { address, rates, streams, has_sounds_apart: has_sounds }, still)
 }
 
@@ -147,7 +166,7 @@ pub(crate) async fn media_playlist(
     shared: &Arc<Shared>,
     request: &Request,
     title: &TitleInfo,
-    found: &Found,
+    (found, link): (&Found, &str),
     are_stills: bool,
 ) -> Answer {
     let planned = match usable(shared, title).await {
@@ -155,24 +174,29 @@ pub(crate) async fn media_playlist(
         Err(answer) => return answer,
     };
     let Ok(plan) = &*planned else { return Answer::error(404, "the title has no segments in this form") };
-    match list(plan, title, found, are_stills) {
+    match list(plan, title, (found, link), are_stills) {
         Ok(text) => playlist(request, Ok(Text::new(text))),
         Err(answer) => answer,
     }
 }
 
 /// The text of a media playlist.
-fn list(plan: &Plan, title: &TitleInfo, found: &Found, are_stills: bool) -> Result<String, Answer> {
+fn list(
+    plan: &Plan,
+    title: &TitleInfo,
+    (found, link): (&Found, &str),
+    are_stills: bool,
+) -> Result<String, Answer> {
     let track = track_of(plan, found)?;
     if are_stills && !matches!(plan.tracks[track].config, Config::Video(_)) {
         return Err(Answer::error(404, "only pictures have a playlist of those that stand alone"));
     }
     let listed = plan.listed(track);
     let up = if are_stills { "../" } else { "" };
-    let base = format!("{up}{}/{}", version_of(title), found.track);
+    let at = Addresses { base: format!("{up}{}/{}", version_of(title), found.track), link };
     let parts = plan.parts.iter().enumerate();
     let maps: Vec<_> = parts
-        .map(|(number, part)| (part.segments.start as u64, format!("{base}/init-{number}.mp4")))
+        .map(|(number, part)| (part.segments.start as u64, at.of(format_args!("init-{number}.mp4"))))
         .collect();
     let source = Source {
         segments: &listed,
@@ -185,7 +209,7 @@ fn list(plan: &Plan, title: &TitleInfo, found: &Found, are_stills: bool) -> Resu
         are_pictures: are_stills,
     };
     let name = if are_stills { "still-" } else { "" };
-    Ok(media::write(&source, |number| format!("{base}/{name}{number}.m4s")))
+    Ok(media::write(&source, |number| at.of(format_args!("{name}{number}.m4s"))))
 }
 
 /// Which of a track's pieces.

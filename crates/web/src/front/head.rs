@@ -113,18 +113,19 @@ fn request(head: &[u8], length: usize) -> Parsed {
     };
     let is_whole = !message.has_body && !message.upgrades && method != "CONNECT";
     let other = Parsed::Other(OtherRequest { length, is_whole, keeps: message.keeps && is_whole });
-    let Some(path) = path_of(target) else { return other };
+    let Some((path, query)) = path_of(target) else { return other };
     let is_front = route::find(path).is_some_and(|found| found.route.is_front);
     let method = Method::of(method);
     if !is_front || method == Method::Other || message.has_body {
         return other;
     }
-    let request = Request { method, path: path.to_owned(), fields: message.fields };
+    let request =
+        Request { method, path: path.to_owned(), query: query.map(str::to_owned), fields: message.fields };
     Parsed::Front(Box::new(FrontRequest { request, keeps: message.keeps, is_old: version == 0 }), length)
 }
 
-/// The path of a target in origin form or absolute form (RFC 9112 section 3.2), without its query.
-fn path_of(target: &str) -> Option<&str> {
+/// The path of a target in origin form or absolute form (RFC 9112 section 3.2), and its query.
+fn path_of(target: &str) -> Option<(&str, Option<&str>)> {
     let path = match target.starts_with('/') {
         true => target,
         false => {
@@ -135,7 +136,10 @@ fn path_of(target: &str) -> Option<&str> {
             &rest[rest.find('/')?..]
         }
     };
-    path.split('?').next()
+    Some(match path.split_once('?') {
+        Some((path, query)) => (path, Some(query)),
+        None => (path, None),
+    })
 }
 
 /// What the header lines say of the message itself.
@@ -156,6 +160,7 @@ impl Message {
             let is = |name: &str| header.name.eq_ignore_ascii_case(name);
             if is("host") {
                 hosts += 1;
+                fields.note(header.name, header.value);
             } else if is("transfer-encoding") {
                 is_coded = true;
             } else if is("content-length") {

@@ -33,8 +33,15 @@ fn version_of(title: &TitleInfo) -> String {
 }
 
 /// `/titles/NAME/index.m3u8`
-pub(crate) async fn master_playlist(shared: &Arc<Shared>, request: &Request, title: TitleInfo) -> Answer {
-    let asked = title.name.clone();
+///
+/// `link` is what stands behind the addresses of a signed link, so that those in the playlist are as good.
+pub(crate) async fn master_playlist(
+    shared: &Arc<Shared>,
+    request: &Request,
+    title: TitleInfo,
+    link: &str,
+) -> Answer {
+    let (asked, link) = (title.name.clone(), link.to_owned());
     let work = move |shared: &Shared| {
         let mut titles = shared.site.renditions(&title.name);
         if titles.is_empty() {
@@ -51,8 +58,8 @@ pub(crate) async fn master_playlist(shared: &Arc<Shared>, request: &Request, tit
             are_independent &= look.segments.are_independent;
             let (rates, streams) = look.describe(&*shared.site, title)?;
             let address = match title.name == asked {
-                true => "media.m3u8".to_owned(),
-                false => format!("../{}/media.m3u8", title.name),
+                true => format!("media.m3u8{link}"),
+                false => format!("../{}/media.m3u8{link}", title.name),
             };
             variants.push(Variant { address, rates, streams, has_sounds_apart: false });
         }
@@ -62,8 +69,16 @@ pub(crate) async fn master_playlist(shared: &Arc<Shared>, request: &Request, tit
 }
 
 /// `/titles/NAME/media.m3u8`
-pub(crate) async fn media_playlist(shared: &Arc<Shared>, request: &Request, title: TitleInfo) -> Answer {
-    let text = |look: &Look, title: &TitleInfo| {
+///
+/// `link` as in [`master_playlist`].
+pub(crate) async fn media_playlist(
+    shared: &Arc<Shared>,
+    request: &Request,
+    title: TitleInfo,
+    link: &str,
+) -> Answer {
+    let link = link.to_owned();
+    let text = move |look: &Look, title: &TitleInfo| {
         let source = Source {
             segments: &look.segments.list,
             first: 0,
@@ -75,8 +90,12 @@ pub(crate) async fn media_playlist(shared: &Arc<Shared>, request: &Request, titl
             are_pictures: false,
         };
         let version = version_of(title);
-        let write = || Text::new(playlist::write(&source, |number| format!("hls/{version}/{number}.ts")));
-        look.playlist.get_or_init(write).clone()
+        let write =
+            || Text::new(playlist::write(&source, |number| format!("hls/{version}/{number}.ts{link}")));
+        match link.is_empty() {
+            true => look.playlist.get_or_init(write).clone(),
+            false => write(), // for its holder alone
+        }
     };
     if let Some(look) = shared.looked_at.known(title.id) {
         return playlist(request, Ok(text(&look, &title)));

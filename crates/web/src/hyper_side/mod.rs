@@ -182,7 +182,12 @@ fn read(request: &HyperRequest<Incoming>) -> Result<Request, Answer> {
     for (name, value) in request.headers() {
         fields.note(name.as_str(), value.as_bytes());
     }
-    Ok(Request { method: Method::of(request.method().as_str()), path: path.to_owned(), fields })
+    if fields.host.is_none() {
+        // In HTTP/2 it is a part of the address.
+        fields.host = request.uri().authority().map(ToString::to_string);
+    }
+    let query = request.uri().query().map(str::to_owned);
+    Ok(Request { method: Method::of(request.method().as_str()), path: path.to_owned(), query, fields })
 }
 
 /// A response with bytes of a title, once it is known whether they come.

@@ -9,4 +9,5 @@ mod hls;
 mod liars;
 mod media;
 mod pages;
+mod rights;
 mod site;

@@ -9,7 +9,7 @@ use super::hls::films;
 use super::site::{Film, MadeUp, Manner, serve};
 
 /// An address of each route that leads to something.
-fn examples(client: &mut Client) -> Vec<(&'static str, String)> {
+pub(crate) fn examples(client: &mut Client) -> Vec<(&'static str, String)> {
     let list = client.get("/titles/film/media.m3u8");
     let segment = list.text().lines().find(|line| line.starts_with("hls/")).unwrap().to_owned();
     let [_, version, number] = segment.split('/').collect::<Vec<_>>()[..] else { panic!("{segment}") };

@@ -13,6 +13,7 @@ use millrace_core::ids::TitleId;
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
+use millrace_rights::{Gate, Known, Policy};
 use millrace_store::index::TitleIndex;
 use millrace_store::volume::{SourceIdentity, TitleInfo};
 use millrace_web::status::{Member, Refusal, Room, Session, Status};
@@ -114,9 +115,18 @@ impl MadeUp {
 
 /// Starts the web side on a port of its own.
 pub(crate) fn serve(site: &Arc<MadeUp>, limits: WebLimits) -> (WebHandle, SocketAddr, Arc<Totals>) {
+    serve_to(site, limits, &Arc::new(Gate::new(Policy::default(), Known::default()).unwrap()))
+}
+
+/// The same with rights.
+pub(crate) fn serve_to(
+    site: &Arc<MadeUp>,
+    limits: WebLimits,
+    gate: &Arc<Gate>,
+) -> (WebHandle, SocketAddr, Arc<Totals>) {
     let totals = Arc::new(Totals::default());
     let listeners = vec![TcpListener::bind("127.0.0.1:0").unwrap()];
-    let config = WebConfig { listeners, limits, metrics_for_all: false, totals: Arc::clone(&totals) };
+    let config = WebConfig { listeners, limits, gate: Arc::clone(gate), totals: Arc::clone(&totals) };
     let handle = millrace_web::start(config, Arc::<MadeUp>::clone(site)).unwrap();
     let address = handle.addresses()[0];
     (handle, address, totals)

@@ -1,0 +1,227 @@
+//! Who is let in: what a request is in the words of rights, and what HTTP says of the decision.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use millrace_core::counters::Sample;
+use millrace_core::limits::rights::FAILURE_RETRY_S;
+use millrace_core::limits::web::RETRY_AFTER_S;
+use millrace_rights::{Asked, Gate, Now, Place, Verdict, Visitor, What};
+use millrace_store::index::TitleIndex;
+use millrace_store::volume::TitleInfo;
+use tokio::sync::oneshot;
+
+use crate::answer::Answer;
+use crate::request::{Fields, Method, Request};
+use crate::route::{Found, Needs};
+use crate::shared::Shared;
+use crate::site::{Order, Site, SiteError};
+use crate::status::Status;
+
+impl Shared {
+    /// Who asks, if that one may; else what is answered. A password is looked at elsewhere meanwhile.
+    pub(crate) async fn let_in(
+        &self,
+        request: &Request,
+        found: &Found,
+        peer: SocketAddr,
+    ) -> Result<Visitor, Answer> {
+        let mut is_again = false;
+        loop {
+            let verdict = {
+                let asked = Asked {
+                    what: what(request.method, found),
+                    place: place(&request.fields, peer),
+                    address: peer.ip(),
+                    authorization: request.fields.authorization.as_deref(),
+                    query: request.query.as_deref(),
+                    digest: None,
+                    before: None,
+                    is_again,
+                };
+                self.gate.ask(Now::read(), &asked)
+            };
+            match verdict {
+                Verdict::Allow(visitor) => return Ok(visitor),
+                Verdict::Check(check) => {
+                    let (done, told) = oneshot::channel();
+                    self.gate.check(
+                        check,
+                        Box::new(move || {
+                            // The viewer may have gone meanwhile.
+                            let _ = done.send(());
+                        }),
+                    );
+                    // Whether it was made or dropped is seen in a moment.
+                    let _ = told.await;
+                    is_again = true;
+                }
+                other => return Err(self.turned_away(&other)),
+            }
+        }
+    }
+
+    fn turned_away(&self, verdict: &Verdict) -> Answer {
+        match verdict {
+            Verdict::Ask { is_wrong, .. } => {
+                let what = match is_wrong {
+                    true => "name and password, or the token, are wrong",
+                    false => "this is for users of the server: sign in",
+                };
+                let challenges = self.gate.http_challenges();
+                challenges
+                    .into_iter()
+                    .fold(Answer::error(401, what), |answer, asked| answer.with("WWW-Authenticate", asked))
+            }
+            Verdict::Refuse(reason) => Answer::error(403, &reason.to_string()),
+            Verdict::TooMany => {
+                Answer::error(429, "too many wrong passwords or tokens have come from this address")
+                    .with("Retry-After", FAILURE_RETRY_S.to_string())
+            }
+            Verdict::Allow(_) | Verdict::Check(_) | Verdict::Busy => {
+                Answer::error(503, "too many passwords wait to be checked")
+                    .with("Retry-After", RETRY_AFTER_S.to_string())
+            }
+        }
+    }
+}
+
+fn what(method: Method, found: &Found) -> What<'_> {
+    match (method, found.route.needs) {
+        // Whatever it would do, it would change something.
+        (Method::Other, _) => What::Change,
+        (_, Needs::Nothing) => What::Nothing,
+        (_, Needs::List) => What::List,
+        (_, Needs::Watch) => What::Watch(&found.name),
+        (_, Needs::SeeOthers) => What::SeeOthers,
+    }
+}
+
+/// Whether a program of this machine asks for itself. A page of another site, opened in a browser here, does not: neither if it asks openly (`Origin`), nor
+/// if its name was made to lead here (`Host`).
+fn place(fields: &Fields, peer: SocketAddr) -> Place {
+    let host = fields.host.as_deref();
+    let of_page = |origin: &str| {
+        let origin = origin.split_once("://").map(|(_, authority)| authority);
+        origin.zip(host).is_some_and(|(origin, host)| origin.eq_ignore_ascii_case(host))
+    };
+    let is_here = peer.ip().to_canonical().is_loopback()
+        && !fields.is_forwarded
+        && host.is_none_or(is_this_machine)
+        && fields.origin.as_deref().is_none_or(of_page);
+    if is_here { Place::Here } else { Place::Elsewhere }
+}
+
+/// Whether a host, perhaps with a port, can only be this machine.
+fn is_this_machine(host: &str) -> bool {
+    if let Ok(address) = host.parse::<SocketAddr>() {
+        return address.ip().to_canonical().is_loopback();
+    }
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    let is_loopback = address.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback());
+    is_loopback || name.eq_ignore_ascii_case("localhost")
+}
+
+/// The site as a visitor sees it: without the titles that it may not watch.
+pub(crate) struct SeenBy {
+    pub(crate) site: Arc<dyn Site>,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) visitor: Visitor,
+}
+
+impl SeenBy {
+    /// What stands behind the addresses that this visitor is given.
+    pub(crate) fn link(&self) -> String {
+        match &self.visitor {
+            Visitor::Link(link) => format!("?{}", link.query()),
+            Visitor::Anybody | Visitor::User(_) => String::new(),
+        }
+    }
+
+    fn may_watch(&self, title: &TitleInfo) -> bool {
+        self.gate.may_watch(&self.visitor, &title.name)
+    }
+}
+
+impl Site for SeenBy {
+    fn titles(&self) -> Vec<TitleInfo> {
+        let mut titles = self.site.titles();
+        titles.retain(|title| self.may_watch(title));
+        titles
+    }
+
+    fn title(&self, name: &str) -> Option<TitleInfo> {
+        self.site.title(name).filter(|title| self.may_watch(title))
+    }
+
+    fn renditions(&self, name: &str) -> Vec<TitleInfo> {
+        let mut titles = self.site.renditions(name);
+        titles.retain(|title| self.may_watch(title));
+        titles
+    }
+
+    fn index(&self, name: &str) -> Result<Arc<TitleIndex>, SiteError> {
+        self.site.index(name)
+    }
+
+    fn read(&self, name: &str, from: u64, out: &mut [u8]) -> Result<(), SiteError> {
+        self.site.read(name, from, out)
+    }
+
+    fn send(&self, order: Order) {
+        self.site.send(order);
+    }
+
+    fn status(&self) -> Result<Status, SiteError> {
+        self.site.status()
+    }
+
+    fn counters(&self, visit: &mut dyn FnMut(Sample<'_>)) {
+        self.site.counters(visit);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(peer: &str, lines: &[(&str, &str)]) -> Place {
+        let mut fields = Fields::default();
+        lines.iter().for_each(|(name, value)| fields.note(name, value.as_bytes()));
+        place(&fields, peer.parse().unwrap())
+    }
+
+    #[test]
+    fn a_program_of_this_machine() {
+        let here = "127.0.0.1:5000";
+        assert_eq!(asked(here, &[]), Place::Here);
+        for host in ["localhost", "LocalHost:8080", "127.0.0.1", "127.1.2.3:80", "[::1]", "[::1]:8080"] {
+            assert_eq!(asked(here, &[("Host", host)]), Place::Here, "{host}");
+            assert_eq!(asked("[::ffff:127.0.0.1]:1", &[("Host", host)]), Place::Here, "{host}");
+            assert_eq!(asked("192.0.2.1:1", &[("Host", host)]), Place::Elsewhere, "{host}");
+        }
+        let own = [("Host", "localhost:8080"), ("Origin", "http://localhost:8080")];
+        assert_eq!(asked(here, &own), Place::Here);
+    }
+
+    #[test]
+    fn a_proxy_or_a_page_of_others_is_not() {
+        let here = "[::1]:5000";
+        for host in
+            ["tv.example", "127.0.0.1.example:80", "localhost.example", "example:localhost", "", "0.0.0.0"]
+        {
+            assert_eq!(asked(here, &[("Host", host)]), Place::Elsewhere, "{host}");
+        }
+        for name in ["Forwarded", "X-Forwarded-For", "x-real-ip", "Via"] {
+            assert_eq!(asked(here, &[("Host", "localhost"), (name, "x")]), Place::Elsewhere, "{name}");
+        }
+        for origin in ["null", "https://example.org", "http://localhost:81", "http://localhost.example"] {
+            let lines = [("Host", "localhost:80"), ("Origin", origin)];
+            assert_eq!(asked(here, &lines), Place::Elsewhere, "{origin}");
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Who is let in by HTTP, over real sockets: every address without rights, and with those that it needs.
+
+use std::sync::Arc;
+
+use millrace_core::limits::rights::FAILURES_AT_ONCE;
+use millrace_rights::{Gate, Keys, Known, Link, NewUser, Now, Policy, RightsFile, Watching};
+use millrace_web::WebLimits;
+use tempfile::TempDir;
+
+use super::client::{Client, Response, curl};
+use super::hls::films;
+use super::pages::examples;
+use super::site::{Film, MadeUp, Manner, serve, serve_to};
+
+const PASSWORD: &str = "secret-word";
+
+struct Rights {
+    gate: Arc<Gate>,
+    known: Known,
+    token: String,
+    _dir: TempDir,
+}
+
+/// `anna` may watch `film` alone, `boss` everything, and manages.
+fn rights() -> Rights {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("rights.sqlite");
+    let mut file = RightsFile::open_or_create(&path).unwrap();
+    for (name, pattern, manages) in [("anna", "film", false), ("boss", "*", true)] {
+        let cost = millrace_rights::Cost { kib: 8, passes: 1 };
+        file.add_user(&NewUser { name, password: PASSWORD, digest: true, manages, cost }, 0).unwrap();
+        file.grant(name, pattern).unwrap();
+    }
+    let (_, token) = file.add_token("boss", 0, None).unwrap();
+    let known = file.read().unwrap();
+    let policy = Policy { watching: Watching::ByRights, trusts_here: false, ..Policy::default() };
+    let gate = Gate::start(policy, &path).unwrap();
+    Rights { gate, known, token, _dir: dir }
+}
+
+impl Rights {
+    fn link(&self, title: &str, seconds: u64) -> String {
+        let Keys { links, .. } = self.known.keys.as_ref().unwrap();
+        Link::sign(links, title, Now::read().unix_s + seconds).query().to_owned()
+    }
+
+    fn bearer(&self) -> String {
+        format!("Authorization: Bearer {}\r\n", self.token)
+    }
+}
+
+// printf 'anna:secret-word' | base64
+const ANNA: &str = "Authorization: Basic YW5uYTpzZWNyZXQtd29yZA==\r\n";
+const WRONG: &str = "Authorization: Basic YW5uYTp3cm9uZy13b3Jk\r\n";
+
+fn challenges(response: &Response) -> Vec<&str> {
+    let all = response.headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case("www-authenticate"));
+    all.map(|(_, value)| value.as_str()).collect()
+}
+
+/// The list is the router's: an address without a rule cannot be added, and one whose rule lets everybody in has to be named here.
+#[test]
+fn no_address_answers_without_rights() {
+    let rights = rights();
+    let site = &films().site;
+    let examples = {
+        let (_web, address, _) = serve(site, WebLimits::default());
+        examples(&mut Client::to(address))
+    };
+    let (_web, address, _) = serve_to(site, WebLimits::default(), &rights.gate);
+    assert_eq!(millrace_web::routes_without_rights().collect::<Vec<_>>(), ["/healthz", "/readyz"]);
+    let bearer = rights.bearer();
+    for (route, path) in examples {
+        let is_open = millrace_web::routes_without_rights().any(|open| open == route);
+        for method in ["GET", "HEAD"] {
+            let response = Client::to(address).ask(method, &path, "");
+            assert_eq!(response.status, if is_open { 200 } else { 401 }, "{method} {path}");
+            if is_open {
+                continue;
+            }
+            let asked = challenges(&response);
+            assert!(
+                asked[0].starts_with("Basic realm=") && asked[1].starts_with("Bearer realm="),
+                "{asked:?}"
+            );
+            assert!(method == "HEAD" || response.text().contains("sign in"), "{path}");
+            let range = Client::to(address).ask(method, &path, "Range: bytes=0-1\r\n");
+            assert_eq!(range.status, 401, "{method} {path}");
+        }
+        for method in ["POST", "PUT", "DELETE", "PATCH"] {
+            assert_eq!(Client::to(address).ask(method, &path, "").status, 401, "{method} {path}");
+            assert_eq!(Client::to(address).ask(method, &path, ANNA).status, 403, "{method} {path}");
+            assert_eq!(Client::to(address).ask(method, &path, &bearer).status, 405, "{method} {path}");
+        }
+        // What browsers ask before they ask says nothing.
+        let preflight = Client::to(address).ask("OPTIONS", &path, "");
+        assert_eq!((preflight.status, preflight.body.len()), (204, 0), "{path}");
+        assert!(preflight.header("Access-Control-Allow-Headers").unwrap().contains("Authorization"));
+        let is_built = route != "/hls.js" || millrace_web::HAS_HLS_JS;
+        let found = if is_built { 200 } else { 404 };
+        assert_eq!(Client::to(address).ask("GET", &path, &bearer).status, found, "{path}");
+        // By HTTP/2 as well.
+        let url = format!("http://{address}{path}");
+        let status = ["--http2-prior-knowledge", "-o", "/dev/null", "-w", "%{http_code}", &url];
+        let without = curl(&status);
+        assert_eq!(String::from_utf8_lossy(&without.stdout), if is_open { "200" } else { "401" }, "{path}");
+        let header = bearer.trim_end();
+        let with = curl(&[&["-H", header], &status[..]].concat());
+        assert_eq!(String::from_utf8_lossy(&with.stdout), found.to_string(), "{path}");
+    }
+}
+
+#[test]
+fn without_a_user_this_machine_alone_sees_others_and_changes_things() {
+    let (_web, address, _) = serve(&films().site, WebLimits::default());
+    let mut client = Client::to(address);
+    let ask = |client: &mut Client, host: &str, path: &str| {
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        client.response(false).status
+    };
+    assert_eq!(ask(&mut client, "localhost", "/metrics"), 200);
+    // Behind a proxy, or by a name that leads here: everybody could be that.
+    assert_eq!(ask(&mut client, "tv.example", "/metrics"), 403);
+    assert_eq!(ask(&mut client, "localhost\r\nX-Forwarded-For: 192.0.2.1", "/metrics"), 403);
+    assert_eq!(ask(&mut client, "tv.example", "/titles/film.ts"), 200);
+    assert_eq!(ask(&mut client, "tv.example", "/api/v1/titles"), 200);
+    client.send("DELETE /titles/film.ts HTTP/1.1\r\nHost: tv.example\r\n\r\n");
+    assert_eq!(client.response(false).status, 403);
+}
+
+#[test]
+fn each_user_sees_its_titles() {
+    let rights = rights();
+    let films = ["film", "other"].map(|name| Film::pattern(name, 100, Manner::Sends));
+    let site = MadeUp::with(films.into());
+    let (_web, address, _) = serve_to(&site, WebLimits::default(), &rights.gate);
+    let mut client = Client::to(address);
+    let list = client.ask("GET", "/api/v1/titles", ANNA);
+    assert!(list.text().contains("\"film\"") && !list.text().contains("other"), "{}", list.text());
+    let whole = client.ask("GET", "/api/v1/titles", &rights.bearer());
+    assert!(whole.text().contains("\"other\""), "{}", whole.text());
+    assert_eq!(client.ask("GET", "/titles/film.ts", ANNA).body.len(), 18_800);
+    for path in ["/titles/other.ts", "/api/v1/titles/other", "/titles/none.ts", "/metrics"] {
+        let refused = client.ask("GET", path, ANNA);
+        assert_eq!(refused.status, 403, "{path}: a title is not told to be there");
+        assert!(refused.text().contains("may not"), "{}", refused.text());
+    }
+    assert_eq!(site.orders().len(), 1, "an engine was asked for what was refused");
+}
+
+#[test]
+fn a_link_goes_from_playlist_to_playlist_and_segment() {
+    let rights = rights();
+    let (_web, address, _) = serve_to(&films().site, WebLimits::default(), &rights.gate);
+    let mut client = Client::to(address);
+    let link = rights.link("film", 600);
+    let master = client.get(&format!("/titles/film/index.m3u8?{link}"));
+    assert_eq!(master.status, 200);
+    let addresses = |text: &str| {
+        text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let media = addresses(master.text());
+    assert!(!media.is_empty() && media.iter().all(|address| address.ends_with(&link)), "{media:?}");
+    for playlist in media {
+        let path = match playlist.strip_prefix("../") {
+            Some(path) => format!("/titles/{path}"),
+            None => format!("/titles/film/{playlist}"),
+        };
+        let list = client.get(&path);
+        assert_eq!(list.status, 200, "{path}");
+        let base = path.split("media.m3u8").next().unwrap();
+        for segment in addresses(list.text()) {
+            let segment = format!("{base}{segment}");
+            let answer = client.get(&segment);
+            assert_eq!(answer.status, 200, "{segment}");
+            let cached = answer.header("Cache-Control").unwrap();
+            assert!(cached.contains("private") && !cached.contains("public"), "{cached}");
+            assert_eq!(client.get(segment.split('?').next().unwrap()).status, 401, "{segment}");
+        }
+    }
+    for (path, why) in [
+        (format!("/titles/other.ts?{link}"), "not valid"),
+        (format!("/titles/film.ts?{}", rights.link("other", 600)), "not valid"),
+        (format!("/titles/film.ts?{}", rights.link("film", 0)), "expired"),
+        (format!("/titles/film.ts?{link}A"), "not valid"),
+        (format!("/titles/film.ts?{link}&until=9"), "not valid"),
+    ] {
+        let refused = client.get(&path);
+        assert_eq!(refused.status, 403, "{path}");
+        assert!(refused.text().contains(why), "{}", refused.text());
+    }
+    assert_eq!(client.get(&format!("/api/v1/titles?{link}")).status, 401);
+    assert_eq!(client.get(&format!("/metrics?{link}")).status, 401);
+    // By HTTP/2, where another parser reads the address.
+    let url = format!("http://{address}/titles/film/index.m3u8?{link}");
+    let by_h2 = curl(&["--http2-prior-knowledge", &url]);
+    assert!(String::from_utf8_lossy(&by_h2.stdout).contains(&link));
+}
+
+#[test]
+fn playlists_without_a_link_have_none() {
+    let rights = rights();
+    let (_web, address, _) = serve_to(&films().site, WebLimits::default(), &rights.gate);
+    let master = Client::to(address).ask("GET", "/titles/film/index.m3u8", ANNA);
+    assert!(master.status == 200 && !master.text().contains('?'), "{}", master.text());
+}
+
+#[test]
+fn many_wrong_tokens_hold_nobody_up() {
+    let rights = rights();
+    let site = MadeUp::with(vec![Film::pattern("film", 10, Manner::Sends)]);
+    let (_web, address, _) = serve_to(&site, WebLimits::default(), &rights.gate);
+    let mut client = Client::to(address);
+    let mut statuses = std::collections::BTreeMap::<u16, u32>::new();
+    for number in 0..2000 {
+        let bad = format!("Authorization: Bearer mr_{number:043}\r\n");
+        *statuses.entry(client.ask("GET", "/titles/film.ts", &bad).status).or_default() += 1;
+    }
+    assert!(statuses[&401] >= FAILURES_AT_ONCE && statuses[&429] > 1900, "{statuses:?}");
+    let wrong = client.ask("GET", "/titles/film.ts", WRONG);
+    assert_eq!((wrong.status, wrong.header("Retry-After")), (429, Some("6")));
+    assert_eq!(rights.gate.counters().passwords_checked, 0);
+    assert_eq!(client.ask("GET", "/titles/film.ts", &rights.bearer()).status, 200);
+}
+
+#[test]
+fn a_wrong_password_is_told_to_be_wrong() {
+    let rights = rights();
+    let site = MadeUp::with(vec![Film::pattern("film", 10, Manner::Sends)]);
+    let (_web, address, _) = serve_to(&site, WebLimits::default(), &rights.gate);
+    let mut client = Client::to(address);
+    let wrong = client.ask("GET", "/titles/film.ts", WRONG);
+    assert_eq!((wrong.status, challenges(&wrong).len()), (401, 2));
+    assert!(wrong.text().contains("wrong"), "{}", wrong.text());
+    assert_eq!(client.ask("GET", "/titles/film.ts", ANNA).status, 200);
+    // Two lines are not one of them.
+    assert_eq!(client.ask("GET", "/titles/film.ts", &format!("{ANNA}{ANNA}")).status, 401);
+    assert_eq!(rights.gate.counters().passwords_checked, 2);
+}
