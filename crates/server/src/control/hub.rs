@@ -13,7 +13,8 @@ use millrace_core::time::{Instant, NS_PER_S};
 use millrace_offload::clock::MonotonicClock;
 use millrace_offload::command::{self, Command};
 use millrace_offload::toe;
-use tokio::sync::Notify;
+use millrace_rights::Check;
+use tokio::sync::{Notify, mpsc};
 
 use super::counters::{Counters, Held};
 use super::log::ClientLog;
@@ -47,6 +48,8 @@ pub(super) struct Hub {
     offload_before: OffloadCounters,
     /// The loops are being stopped, and the offload engine with them.
     is_ending: bool,
+    /// Where it is said that a password was checked.
+    checked: mpsc::UnboundedSender<ConnKey>,
     /// Rung when a command had to wait.
     pub(super) backlog: Rc<Notify>,
     /// Rung when no more commands wait.
@@ -171,6 +174,7 @@ impl Hub {
         engines: Vec<Box<dyn EnginePort>>,
         write_timeout_ns: u64,
         sheets: ControlSheets,
+        checked: mpsc::UnboundedSender<ConnKey>,
     ) -> Self {
         let link = |handle| EngineLink { handle, waiting: VecDeque::new(), gone: false };
         Self {
@@ -187,6 +191,7 @@ impl Hub {
             offload_cut: 0,
             offload_before: OffloadCounters::default(),
             is_ending: false,
+            checked,
             backlog: Rc::new(Notify::new()),
             room: Rc::new(Notify::new()),
         }
@@ -329,8 +334,32 @@ impl Hub {
                         line.wake.notify_one();
                     }
                 }
+                Output::Check { conn, check } => self.check_password(conn, check),
                 Output::Event(event) => self.publish_event(&event),
             }
+        }
+    }
+
+    /// Has a password checked on another thread, which says so on the way that [`Hub::password_checked`] is called from.
+    fn check_password(&self, conn: ConnKey, check: Check) {
+        let checked = self.checked.clone();
+        // Nobody hears it any more when the server ends.
+        let done = move || {
+            let _ = checked.send(conn);
+        };
+        match self.server.gate() {
+            Some(gate) => gate.check(check, Box::new(done)),
+            None => done(),
+        }
+    }
+
+    /// A password that a request has waited for has been checked.
+    pub(super) fn password_checked(&mut self, conn: ConnKey) {
+        let now = self.now();
+        self.server.password_checked(now, conn);
+        self.flush();
+        if let Some(line) = self.lines.get(&conn) {
+            line.wake.notify_one();
         }
     }
 

@@ -25,7 +25,7 @@ use super::{
     Ask, ControlConfig, ControlError, ControlSheets, EnginePort, Farewell, Sockets, conn, offload, orders,
     udp,
 };
-use crate::service::Library;
+use crate::service::{ConnKey, Library};
 use crate::session::{Entropy, Server, UdpPort};
 
 /// What the thread is given.
@@ -47,7 +47,10 @@ pub(super) async fn run(
     let Parts { config, library, entropy, engines, sockets, sheets } = parts;
     let count = engines.len();
     let server = Server::new(config.session, library, entropy);
-    let hub: Shared = Rc::new(RefCell::new(Hub::new(server, engines, config.write_timeout_ns, sheets)));
+    let (checked, hears_checked) = mpsc::unbounded_channel();
+    let hub = Hub::new(server, engines, config.write_timeout_ns, sheets, checked);
+    let hub: Shared = Rc::new(RefCell::new(hub));
+    spawn_local(hear_checks(Rc::clone(&hub), hears_checked));
     let (listeners, limit) = match start(&hub, count, sockets) {
         Ok(listeners) => {
             // If nobody waits for the start any more, the handle is gone and `asked` ends at once.
@@ -169,6 +172,13 @@ async fn hear(hub: Shared, engine: usize, fd: AsyncFd<OwnedFd>) {
             tokio::task::yield_now().await;
         }
         hub.borrow_mut().retry();
+    }
+}
+
+/// Goes on with requests whose passwords have been checked.
+async fn hear_checks(hub: Shared, mut checked: mpsc::UnboundedReceiver<ConnKey>) {
+    while let Some(conn) = checked.recv().await {
+        hub.borrow_mut().password_checked(conn);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Replies: the status, the headers that every reply carries, and the bytes.
 
-use rtsp_types::headers::{CSEQ, DATE, SERVER, TIMESTAMP};
+use rtsp_types::headers::{CSEQ, DATE, SERVER, TIMESTAMP, WWW_AUTHENTICATE};
 use rtsp_types::{HeaderName, Response, StatusCode, Version};
 
 use super::date::rfc1123;
@@ -24,6 +24,8 @@ pub struct Reply {
     /// Instead of the standard phrase: it says what was wrong, and shows up in players' logs.
     reason: Option<String>,
     headers: Vec<(HeaderName, String)>,
+    /// Values of `WWW-Authenticate`.
+    challenges: Vec<String>,
     body: Vec<u8>,
     /// It has its log line already.
     is_logged: bool,
@@ -37,7 +39,14 @@ impl Reply {
 
     /// A status with its standard phrase.
     pub fn status(status: u16) -> Self {
-        Self { status, reason: None, headers: Vec::new(), body: Vec::new(), is_logged: false }
+        Self {
+            status,
+            reason: None,
+            headers: Vec::new(),
+            challenges: Vec::new(),
+            body: Vec::new(),
+            is_logged: false,
+        }
     }
 
     /// A status with the standard phrase and what was wrong.
@@ -75,6 +84,13 @@ impl Reply {
         self
     }
 
+    /// Asks for credentials by each of these, in this order.
+    #[must_use]
+    pub fn challenges(mut self, challenges: impl IntoIterator<Item = String>) -> Self {
+        self.challenges.extend(challenges);
+        self
+    }
+
     /// Sets the body; `Content-Length` follows from it.
     #[must_use]
     pub fn body(mut self, body: impl Into<Vec<u8>>) -> Self {
@@ -98,6 +114,11 @@ impl Reply {
         }
         let mut bytes = Vec::with_capacity(512 + self.body.len());
         builder.build(self.body.as_slice()).write(&mut bytes).expect("a Vec takes every byte");
+        // A line each: players that read one of them only would take a list for one challenge.
+        let lines: String = self.challenges.iter().map(|c| format!("{WWW_AUTHENTICATE}: {c}\r\n")).collect();
+        if let Some(end) = bytes.windows(2).position(|pair| pair == b"\r\n") {
+            bytes.splice(end + 2..end + 2, lines.into_bytes());
+        }
         bytes
     }
 }
@@ -107,6 +128,8 @@ pub fn phrase(status: u16) -> &'static str {
     match status {
         200 => "OK",
         400 => "Bad Request",
+        401 => "Unauthorized",
+        403 => "Forbidden",
         404 => "Not Found",
         405 => "Method Not Allowed",
         406 => "Not Acceptable",
@@ -151,6 +174,15 @@ mod tests {
         assert!(
             matches!(Message::<Vec<u8>>::parse(&bytes), Ok((Message::Response(_), n)) if n == bytes.len())
         );
+    }
+
+    #[test]
+    fn each_challenge_has_a_line() {
+        let reply = Reply::status(401).challenges(["Digest a".to_owned(), "Basic b".to_owned()]);
+        let text = String::from_utf8(reply.to_bytes(&ReplyHead::default(), "s", 0)).unwrap();
+        let start =
+            "RTSP/1.0 401 Unauthorized\r\nWWW-Authenticate: Digest a\r\nWWW-Authenticate: Basic b\r\n";
+        assert!(text.starts_with(start) && text.ends_with("\r\n\r\n"), "{text}");
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! What an operator may choose of RTSP, and its defaults.
 
+use std::sync::Arc;
+
 use millrace_core::limits;
+use millrace_rights::Gate;
 
 use crate::service::ServiceConfig;
 
@@ -23,6 +26,8 @@ pub struct ServerConfig {
     pub ports_v6: Option<(u16, u16)>,
     /// Unix time minus monotonic time, for the `Date` header.
     pub wall_offset_ns: u64,
+    /// Who may watch; `None`: everybody.
+    pub gate: Option<Arc<Gate>>,
 }
 
 impl Default for ServerConfig {
@@ -36,6 +41,7 @@ impl Default for ServerConfig {
             ports_v4: None,
             ports_v6: None,
             wall_offset_ns: 0,
+            gate: None,
         }
     }
 }

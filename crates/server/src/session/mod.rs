@@ -14,6 +14,7 @@
 //! | `server` | connections, and which request goes where |
 //! | `describe`, `setup`, `play`, `params` | the methods |
 //! | `fec` | `X-Millrace-FEC` |
+//! | `rights` | who may watch, and how players are asked who they are |
 //! | `refusal` | statuses of what was refused, and the log line of a request that was turned down |
 //! | `events` | what the service says: replies that waited, sessions that are over |
 //! | `opening` | requests that wait for their title to be opened |
@@ -37,6 +38,7 @@ mod params;
 mod play;
 mod refusal;
 mod rendition;
+mod rights;
 mod server;
 mod setup;
 mod state;

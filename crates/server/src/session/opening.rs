@@ -4,6 +4,7 @@
 use millrace_core::time::Instant;
 
 use super::refusal::refusal_reply;
+use super::rights::Stage;
 use super::server::Server;
 use crate::rtsp::Request;
 use crate::service::{ConnKey, Refusal};
@@ -14,7 +15,7 @@ impl Server {
         let mut others = self.service.take_openings(now);
         others.retain(|&conn| {
             if let Some(request) = self.take_waiting(conn) {
-                self.carry_out(now, conn, &request);
+                self.carry_out(now, conn, &request, Stage::LetIn);
             }
             !self.conns.contains_key(&conn)
         });
@@ -36,7 +37,9 @@ impl Server {
         }
     }
 
-    fn take_waiting(&mut self, conn: ConnKey) -> Option<Box<Request>> {
-        self.conns.get_mut(&conn)?.waiting.take()
+    pub(super) fn take_waiting(&mut self, conn: ConnKey) -> Option<Box<Request>> {
+        let conn = self.conns.get_mut(&conn)?;
+        conn.is_checking = false;
+        conn.waiting.take()
     }
 }

@@ -7,6 +7,7 @@ use millrace_core::ids::ConnId;
 use millrace_core::time::{Instant, MediaTicks, NS_PER_S};
 use millrace_core::wire::rtcp::ReportBlock;
 use millrace_offload::command::Command;
+use millrace_rights::{Check, Visitor};
 use rtsp_types::headers::{
     ALLOW, CONNECTION, CSEQ, PROXY_REQUIRE, PUBLIC, REQUIRE, SESSION, TIMESTAMP, UNSUPPORTED,
 };
@@ -14,6 +15,7 @@ use rtsp_types::{HeaderName, Method, Version};
 
 use super::config::ServerConfig;
 use super::entropy::Entropy;
+use super::rights::{LetIn, Stage};
 use super::state::{Session, State};
 use crate::rtsp::reply::{PUBLIC as METHODS, ReplyHead};
 use crate::rtsp::{FrameError, Reply, Request};
@@ -56,6 +58,13 @@ pub enum Output {
         /// The connection.
         conn: ConnKey,
     },
+    /// Have this password checked elsewhere ([`millrace_rights::Gate::check`]), then say [`Server::password_checked`].
+    Check {
+        /// Whose request waits for it.
+        conn: ConnKey,
+        /// The password.
+        check: Check,
+    },
     /// This has happened.
     Event(Event),
 }
@@ -89,8 +98,13 @@ pub(super) struct Conn {
     pub(super) local: SocketAddr,
     /// A PLAY of this session waits for the engine; nothing else of this connection is looked at meanwhile.
     pub(super) waits_for: Option<StreamKey>,
-    /// A request that waits for its title to be opened; nothing else of this connection is looked at meanwhile.
+    /// A request that waits for its title to be opened, or for a password to be checked; nothing else of this connection is looked at
+    /// meanwhile.
     pub(super) waiting: Option<Box<Request>>,
+    /// It waits for a password.
+    pub(super) is_checking: bool,
+    /// Who was let in.
+    pub(super) visitor: Visitor,
     pub(super) opened: Instant,
     /// When the last whole message came; `None` before the first.
     pub(super) last_message: Option<Instant>,
@@ -193,6 +207,8 @@ impl Server {
             local,
             waits_for: None,
             waiting: None,
+            is_checking: false,
+            visitor: Visitor::Anybody,
             opened: now,
             last_message: None,
             begun: None,
@@ -240,15 +256,16 @@ impl Server {
             return self.close(conn); // the caller did not hold it back, and answers must keep their order
         }
         (state.last_message, state.begun) = (Some(now), None);
-        self.carry_out(now, conn, request);
+        self.carry_out(now, conn, request, Stage::New);
     }
 
-    /// A request for the first time, or again when what it needs has been opened.
-    pub(super) fn carry_out(&mut self, now: Instant, conn: ConnKey, request: &Request) {
+    /// A request for the first time, or again when what it needs has been opened or checked.
+    pub(super) fn carry_out(&mut self, now: Instant, conn: ConnKey, request: &Request, stage: Stage) {
         let head = head(request);
-        let reply = match self.check(request, &head) {
-            Err(reply) => Some(reply),
-            Ok(()) => self.dispatch(now, conn, &head, request),
+        let reply = match self.check(request, &head).map(|()| self.let_in(now, conn, request, stage)) {
+            Err(reply) | Ok(LetIn::No(reply)) => Some(reply),
+            Ok(LetIn::Yes) => self.dispatch(now, conn, &head, request),
+            Ok(LetIn::Later) => return,
         };
         if self.service.is_opening(conn) {
             // It has changed nothing, and the reply says only that it waits.
@@ -349,7 +366,7 @@ impl Server {
     }
 
     /// The session that the request names; `Err` if there is none of that name.
-    fn session_of(&self, request: &Request) -> Result<Option<StreamKey>, ()> {
+    pub(super) fn session_of(&self, request: &Request) -> Result<Option<StreamKey>, ()> {
         let Some(value) = header(request, &SESSION) else { return Ok(None) };
         let id = value.split(';').next().unwrap_or_default().trim();
         self.by_id.get(id).copied().map(Some).ok_or(())
@@ -385,7 +402,7 @@ impl Server {
         if let Some(conn) = self.conns.get_mut(&key)
             && !conn.closing
         {
-            (conn.closing, conn.waiting) = (true, None);
+            (conn.closing, conn.waiting, conn.is_checking) = (true, None, false);
             self.service.end_opening(key);
             self.outputs.push_back(Output::Close { conn: key });
         }

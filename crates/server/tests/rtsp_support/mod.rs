@@ -221,6 +221,11 @@ impl World {
             Output::Close { conn } => {
                 assert!(self.closed.insert(conn), "closed twice");
             }
+            Output::Check { conn, check } => {
+                let now = millrace_rights::Now { mono: self.now, unix_s: 0 };
+                self.server.gate().unwrap().carry_out(check, now);
+                self.server.password_checked(self.now, conn);
+            }
             Output::Event(event) => {
                 self.counters.count(&event);
                 if event.is_logged() {

@@ -1,0 +1,165 @@
+//! Who may watch: what a request is in the words of rights, and how RTSP asks players who they are (RFC 2326 section 14, RFC 7616).
+//!
+//! A connection remembers who was let in. Players show their credentials with every request, but a signed link stands in the URL of DESCRIBE alone.
+
+use std::sync::Arc;
+
+use millrace_core::limits::rights::FAILURE_RETRY_S;
+use millrace_core::time::{Instant, NS_PER_S};
+use millrace_rights::{Asked, DigestOf, Gate, Now, Place, Verdict, What};
+use rtsp_types::headers::{AUTHORIZATION, RETRY_AFTER};
+use rtsp_types::{Method, Url};
+
+use super::server::{Output, Server, header};
+use crate::rtsp::{Reply, Request, target};
+use crate::service::{ConnKey, StreamKey};
+
+/// How far a request has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// It has just come.
+    New,
+    /// The password that it shows has been checked.
+    Checked,
+    /// It was let in, and has waited for something since. What it shows must not be looked at twice: an answer to a challenge is good once.
+    LetIn,
+}
+
+/// Whether a request is carried out.
+pub(super) enum LetIn {
+    Yes,
+    No(Reply),
+    /// When its password has been checked.
+    Later,
+}
+
+impl Server {
+    /// Whom the server asks who may watch.
+    pub fn gate(&self) -> Option<&Arc<Gate>> {
+        self.config.gate.as_ref()
+    }
+
+    /// A password has been checked for which a request on this connection waits.
+    pub fn password_checked(&mut self, now: Instant, conn: ConnKey) {
+        if !self.conns.get(&conn).is_some_and(|conn| conn.is_checking) {
+            return;
+        }
+        if let Some(request) = self.take_waiting(conn) {
+            self.carry_out(now, conn, &request, Stage::Checked);
+        }
+    }
+
+    /// Whether a request may be carried out.
+    pub(super) fn let_in(&mut self, now: Instant, key: ConnKey, request: &Request, stage: Stage) -> LetIn {
+        let Some(gate) = self.config.gate.clone().filter(|_| stage != Stage::LetIn) else {
+            return LetIn::Yes;
+        };
+        let Some(conn) = self.conns.get(&key) else { return LetIn::Later };
+        let unix_s = now.0.saturating_add(self.config.wall_offset_ns) / NS_PER_S;
+        let now = Now { mono: now, unix_s };
+        let session = self.session_of(request).ok().flatten();
+        let of_session = session.and_then(|key| self.service.stream(key)).map(|s| s.entry().name.clone());
+        let of_url = request.request_uri().and_then(title);
+        let title_asked = title_asked(request, of_url.as_deref(), of_session.as_deref());
+        let what = match (request.method(), title_asked) {
+            (Method::Options, _) => What::Nothing,
+            (_, Some(title)) => What::Watch(title),
+            (_, None) => What::List,
+        };
+        let is_uri = |uri: &str| uri_title(uri) == of_url;
+        let asked = Asked {
+            what,
+            // Nothing is changed by RTSP that others see.
+            place: Place::Elsewhere,
+            address: conn.peer.ip(),
+            authorization: header(request, &AUTHORIZATION),
+            query: request.request_uri().and_then(Url::query),
+            digest: Some(DigestOf { method: request.method().into(), is_uri: &is_uri }),
+            before: Some((&conn.visitor, session.is_some() && *request.method() != Method::Describe)),
+            is_again: stage == Stage::Checked,
+        };
+        let visitor = match gate.ask(now, &asked) {
+            Verdict::Allow(visitor) => visitor,
+            Verdict::Check(check) => {
+                if let Some(conn) = self.conns.get_mut(&key) {
+                    (conn.waiting, conn.is_checking) = (Some(Box::new(request.clone())), true);
+                }
+                self.outputs.push_back(Output::Check { conn: key, check });
+                return LetIn::Later;
+            }
+            other => return LetIn::No(self.turned_away(&gate, now, &other, session)),
+        };
+        // A session is not another title's by a URL that names this one.
+        let is_other = of_session.as_deref().is_some_and(|title| !gate.may_watch(&visitor, title));
+        if is_other && what != What::Nothing {
+            return LetIn::No(Reply::error(403, millrace_rights::Reason::NotThisTitle));
+        }
+        if let Some(conn) = self.conns.get_mut(&key)
+            && visitor != millrace_rights::Visitor::Anybody
+        {
+            conn.visitor = visitor;
+        }
+        LetIn::Yes
+    }
+
+    fn turned_away(&self, gate: &Gate, now: Now, verdict: &Verdict, session: Option<StreamKey>) -> Reply {
+        let reply = match verdict {
+            Verdict::Ask { is_wrong, is_stale } => {
+                let reply = match (is_wrong, is_stale) {
+                    // What every player is told at first, and again now and then, is nothing for the log.
+                    (false, _) | (_, true) => Reply::status(401).logged(),
+                    (true, false) => Reply::error(401, "name or password is wrong"),
+                };
+                reply.challenges(gate.rtsp_challenges(now, *is_stale))
+            }
+            Verdict::Refuse(reason) => Reply::error(403, reason),
+            Verdict::TooMany => Reply::error(503, "too many wrong passwords have come from this address")
+                .header(RETRY_AFTER, FAILURE_RETRY_S.to_string()),
+            Verdict::Allow(_) | Verdict::Check(_) | Verdict::Busy => {
+                Reply::error(503, "too many passwords wait to be checked").header(RETRY_AFTER, "5")
+            }
+        };
+        self.with_session(reply, session)
+    }
+}
+
+/// The title that is decided about: that of the session, if the request only goes on with one.
+fn title_asked<'a>(
+    request: &Request,
+    of_url: Option<&'a str>,
+    of_session: Option<&'a str>,
+) -> Option<&'a str> {
+    let begins = matches!(request.method(), Method::Describe | Method::Setup);
+    let first = if begins { of_url.or(of_session) } else { of_session.or(of_url) };
+    first.filter(|title| !title.is_empty())
+}
+
+/// The title that a URL names; empty for the root.
+fn title(url: &Url) -> Option<String> {
+    target::parse(url).map(|target| target.title)
+}
+
+/// The same of a URL as players put it into their answers: whole, or its path.
+fn uri_title(uri: &str) -> Option<String> {
+    match Url::parse(uri) {
+        Ok(url) => title(&url),
+        Err(_) => title(&Url::parse("rtsp://host/").ok()?.join(uri).ok()?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_players_hash_names_a_title() {
+        for uri in
+            ["rtsp://h:8554/film", "rtsp://h/film/track1", "rtsp://h/film/?x=1", "/film", "/film/track1/"]
+        {
+            assert_eq!(uri_title(uri).as_deref(), Some("film"), "{uri}");
+        }
+        assert_eq!(uri_title("rtsp://h/other").as_deref(), Some("other"));
+        assert_eq!(uri_title("rtsp://h").as_deref(), Some(""));
+        assert_eq!(uri_title("/").as_deref(), Some(""));
+    }
+}
