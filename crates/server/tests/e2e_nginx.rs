@@ -142,7 +142,7 @@ fn connect(address: SocketAddr) -> TcpStream {
 
 /// Asks on a connection that is used further; head and body.
 fn ask(stream: &mut TcpStream, method: &str, path: &str, lines: &str) -> (String, Vec<u8>) {
-    write!(stream, "{method} {path} HTTP/1.1\r\nHost: tv\r\n{lines}\r\n").unwrap();
+    write!(stream, "{method} {path} HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n").unwrap();
     let head = read_head(stream);
     if method == "HEAD" || head.starts_with("HTTP/1.1 304") {
         return (head, Vec::new());

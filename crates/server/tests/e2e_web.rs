@@ -37,7 +37,7 @@ fn connect(address: SocketAddr) -> TcpStream {
 
 /// Asks, and returns head and body of the answer.
 fn get(stream: &mut TcpStream, path: &str, more: &str) -> (String, Vec<u8>) {
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: tv\r\n{more}\r\n").unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n{more}\r\n").unwrap();
     answer(stream)
 }
 

@@ -30,6 +30,7 @@ mod inspect;
 mod ladder;
 mod load;
 mod ls;
+mod password;
 mod percent;
 mod play;
 mod prepare;
@@ -41,6 +42,7 @@ pub(crate) mod serve;
 mod settings;
 mod transform;
 mod trick;
+mod user;
 mod volume;
 
 /// A media-on-demand server: a folder of films, paced to many viewers from one copy in memory.
@@ -74,6 +76,7 @@ enum Command {
     Engine(Box<engine::EngineArgs>),
     Doctor(doctor::DoctorArgs),
     Config(config::ConfigArgs),
+    User(user::UserArgs),
     Bench(bench::BenchArgs),
     #[command(hide = true)]
     BenchSender(bench_sender::BenchSenderArgs),
@@ -242,6 +245,7 @@ pub fn main() -> ExitCode {
         Command::Engine(args) => engine::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Config(args) => config::run(&args),
+        Command::User(args) => user::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::BenchSender(args) => bench_sender::run(args),
         Command::BenchStream(args) => bench_stream::run(args),

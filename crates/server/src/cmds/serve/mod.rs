@@ -8,6 +8,7 @@ mod librarian;
 mod link;
 mod maker;
 mod members;
+mod rights;
 mod run;
 pub(crate) mod stats;
 mod status;
@@ -29,6 +30,7 @@ use millrace_store::transform::Transforms;
 use millrace_store::volume::Volume;
 
 use self::link::LinkRate;
+use self::rights::RightsArgs;
 use self::tcp::TcpArgs;
 use self::web::HttpChoice;
 use super::NewStoreArgs;
@@ -155,6 +157,8 @@ pub(crate) struct ServeArgs {
     pub(crate) egress: EgressArgs,
     #[command(flatten)]
     pub(crate) tcp: TcpArgs,
+    #[command(flatten)]
+    pub(crate) rights: RightsArgs,
     /// How the cache reads: auto, uring or threads
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub(crate) read: ReadChoice,

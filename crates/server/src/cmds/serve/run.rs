@@ -30,6 +30,7 @@ use millrace_offload::load::LoopSheets;
 use millrace_offload::toe::{EngineTx, Seat};
 use millrace_offload::xdp::XdpTx;
 use millrace_offload::{GsoMode, KernelTx, KernelTxConfig, UdpPair, UdpPorts, bind_ports};
+use millrace_rights::Gate;
 use millrace_store::cache::{Cache, CacheConfig, CacheHandle, CacheStats, ReadBackend};
 use millrace_store::disk::ReadFaults;
 use millrace_store::transform::Transforms;
@@ -46,7 +47,7 @@ use super::tcp::url_host;
 use super::transforms::{self, TransformsWatch};
 use super::web::Web;
 use super::worker::Worker;
-use super::{AdaptChoice, AdmissionChoice, FecChoice, ReadChoice, ServeArgs, bind, invite};
+use super::{AdaptChoice, AdmissionChoice, FecChoice, ReadChoice, ServeArgs, bind, invite, rights};
 use crate::admission::AdmissionConfig;
 use crate::cmds::egress::{Devices, Egress, Ports, figures_file};
 use crate::control::{Control, ControlConfig, ControlHandle, EnginePort, Sockets, UdpSockets};
@@ -71,6 +72,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let members = MembersWatch::start(Arc::clone(&volume))?;
     let address = listener.local_addr()?;
     let mut web = Web::take(args, address)?;
+    let gate = rights::start(args)?;
     let bells = (0..args.engines).map(|_| EventBell::new().map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
     let mut udp = bind_udp(args, address)?;
     let egress = Egress::decide(&args.egress, &figures_file(Some(&args.store_dir()?)), address.ip())?;
@@ -94,15 +96,16 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let offload = args.tcp.start(address.port(), seat);
     let offload_host = url_host(offload.as_ref());
     let sockets = Sockets { listeners: vec![listener], udp, offload, orders: web.ordered() };
-    let control = Control::start(control_config(args), Box::new(reader), engines, sockets)?;
+    let control = Control::start(control_config(args, &gate), Box::new(reader), engines, sockets)?;
     let mut registry = registry(&control, &cache, &meters, made.unwrap_or_default());
     transforms::register(&mut registry, &transforms);
     web.register(&mut registry);
+    rights::register(&mut registry, &gate);
     let registry = Arc::new(registry);
     let stats = args.stats.as_deref().map(|path| StatsFile::start(path, &registry)).transpose()?;
 
     let host = args.host.clone().or(offload_host).unwrap_or_else(|| invite::own_host(address));
-    let web = web.start((&open_titles, &volume), (control.asker(), &cache), &registry, &host)?;
+    let web = web.start((&open_titles, &volume), (control.asker(), &cache), &registry, gate, &host)?;
     let base_url = invite::base_url(&host, address.port());
     let titles = Arc::clone(&open_titles);
     let librarian = librarian(args, volume, open_titles, base_url);
@@ -417,7 +420,7 @@ fn start_engines(
 /// Where the kernel shows the network devices.
 const NETWORK_DEVICES: &str = "/sys/class/net";
 
-fn control_config(args: &ServeArgs) -> ControlConfig {
+fn control_config(args: &ServeArgs, gate: &Arc<Gate>) -> ControlConfig {
     let mut config = ControlConfig::default();
     config.session.service.admission = AdmissionConfig {
         is_on: args.admission == AdmissionChoice::Measured,
@@ -426,6 +429,7 @@ fn control_config(args: &ServeArgs) -> ControlConfig {
         overload: args.overload,
     };
     let session = &mut config.session;
+    session.gate = Some(Arc::clone(gate));
     session.session_timeout_ns = u64::try_from(args.session_timeout.0.as_nanos()).unwrap_or(u64::MAX);
     let service = &mut session.service;
     service.max_streams = args.max_streams;

@@ -11,6 +11,7 @@ use millrace_core::ids::TitleId;
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::limits::control::LISTEN_BACKLOG;
 use millrace_core::limits::web::{DEFAULT_HTTP_PORT, HTTP_PORTS, MAX_WEB_INDEXES};
+use millrace_rights::Gate;
 use millrace_store::cache::Cache;
 use millrace_store::index::TitleIndex;
 use millrace_store::volume::{MediaReader, TitleInfo, Volume};
@@ -82,6 +83,7 @@ impl Web {
         (open_titles, volume): (&Arc<OpenTitles>, &Arc<Volume>),
         (control, cache): (Asker, &Arc<Cache>),
         registry: &Arc<Registry>,
+        gate: Arc<Gate>,
         host: &str,
     ) -> anyhow::Result<Option<WebHandle>> {
         let Some(listener) = self.listener else { return Ok(None) };
@@ -96,12 +98,7 @@ impl Web {
             registry: Arc::clone(registry),
             indexes: Mutex::default(),
         };
-        let config = WebConfig {
-            listeners: vec![listener],
-            limits: self.limits,
-            metrics_for_all: false,
-            totals: self.totals,
-        };
+        let config = WebConfig { listeners: vec![listener], limits: self.limits, gate, totals: self.totals };
         let web = millrace_web::start(config, Arc::new(site)).context("web side")?;
         println!("page {}", page(host, port));
         Ok(Some(web))

@@ -1,0 +1,86 @@
+//! Who may watch and change things: the settings, and the gate that all faces ask.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::{Args, ValueEnum};
+use millrace_core::counters::Registry;
+use millrace_rights::{Gate, Known, Policy, RIGHTS_FILE, Watching};
+use millrace_store::blocking::{Timeout, send_to};
+
+use super::ServeArgs;
+
+/// Settings.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RightsArgs {
+    /// Who may watch: all (whoever reaches the addresses that are listened to) or users (those who were granted it, and signed links). See also: millrace
+    /// help user
+    #[arg(long, value_name = "WHO", default_value = "all")]
+    watching: WatchingChoice,
+    /// File with users and their rights [default: rights.sqlite in the store's directory]
+    #[arg(long, value_name = "FILE")]
+    rights: Option<PathBuf>,
+    /// Whether programs of this machine may change things and see who watches without credentials. off: also they must sign in, as behind a proxy on this
+    /// machine everybody seems to be one of them
+    #[arg(long, value_name = "WHETHER", default_value = "on")]
+    trust_loopback: TrustChoice,
+}
+
+/// Who may watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum WatchingChoice {
+    /// Everybody.
+    All,
+    /// Who was granted it.
+    Users,
+}
+
+/// Whether the own machine is trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum TrustChoice {
+    /// It is.
+    On,
+    /// It is not.
+    Off,
+}
+
+/// The gate of a server that is being started.
+pub(super) fn start(args: &ServeArgs) -> anyhow::Result<Arc<Gate>> {
+    let RightsArgs { watching, rights, trust_loopback } = &args.rights;
+    let path = match rights {
+        Some(path) => path.clone(),
+        None => args.store_dir()?.join(RIGHTS_FILE),
+    };
+    let watching = match watching {
+        WatchingChoice::All => Watching::Open,
+        WatchingChoice::Users => Watching::ByRights,
+    };
+    let trusts_here = *trust_loopback == TrustChoice::On;
+    let policy = Policy { watching, trusts_here, ..Policy::default() };
+    // The disk may hang, while others of its volume serve.
+    let started = send_to(&path, Timeout::Call, move |path| Gate::start(policy, path));
+    let failed: anyhow::Error = match started {
+        Ok(Ok(gate)) => {
+            if watching == Watching::ByRights && gate.counters().users == 0 {
+                tracing::warn!(
+                    "--watching users: there is no user yet, so nobody can watch but by signed links; add one: millrace user add NAME"
+                );
+            }
+            return Ok(gate);
+        }
+        Ok(Err(error)) => error.into(),
+        Err(error) => anyhow::anyhow!("rights: {}: {error}", path.display()),
+    };
+    if watching == Watching::ByRights || rights.is_some() {
+        return Err(failed);
+    }
+    // Whoever has not asked for rights is served without them: then nobody can sign in.
+    tracing::warn!("{failed:#}; no user can sign in");
+    Ok(Arc::new(Gate::new(policy, Known::default())?))
+}
+
+/// What it does is counted among the rest.
+pub(super) fn register(registry: &mut Registry, gate: &Arc<Gate>) {
+    let gate = Arc::clone(gate);
+    registry.add("rights", None, move || gate.counters());
+}

@@ -1,0 +1,349 @@
+//! `millrace user`: users, their rights, tokens and signed links.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::ensure;
+use clap::{Args, Subcommand};
+use millrace_core::limits::rights::MAX_LINK_TIME;
+use millrace_core::units::{Count, HumanDuration};
+use millrace_rights::{
+    Cost, FileError, Link, ListedUser, NewUser, Now, RIGHTS_FILE, RightsFile, check_pattern,
+};
+use serde_json::json;
+
+use super::{StoreArgs, password};
+use crate::rtsp::date::rfc1123;
+
+/// Add and remove users, say what they may do, make tokens and signed links
+///
+/// Without users everybody who reaches the server may watch, and only programs on its own machine may change anything. With them, `serve --watching users`
+/// lets users watch what they were granted, by RTSP and HTTP. A running server follows changes within a second or two.
+#[derive(Args)]
+#[command(after_help = "Examples:\n  millrace user add anna --grant '*'          may watch everything\n  \
+                        millrace user group kids 'cartoon-*' zoo     a group of titles\n  millrace user grant ben @kids\n  \
+                        millrace user token anna --expires 720h      for a program\n  \
+                        millrace user sign zoo --for 2h              a link for whoever has it\n\n\
+                        Passwords are typed, or piped in:  pass show tv | millrace user add anna")]
+pub(super) struct UserArgs {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Add(AddArgs),
+    Passwd(PasswdArgs),
+    Rm(RmArgs),
+    Ls(LsArgs),
+    /// Let a user watch titles, or manage
+    Grant(GrantArgs),
+    /// Take rights of a user away
+    Revoke(GrantArgs),
+    Group(GroupArgs),
+    Token(TokenArgs),
+    Sign(SignArgs),
+}
+
+/// Where users are kept.
+#[derive(Args)]
+struct FileArgs {
+    /// File with users and their rights [default: rights.sqlite in the store's directory]
+    #[arg(long, value_name = "FILE", env = "MILLRACE_RIGHTS")]
+    rights: Option<PathBuf>,
+    #[command(flatten)]
+    store: StoreArgs,
+}
+
+impl FileArgs {
+    fn path(&self) -> anyhow::Result<PathBuf> {
+        match &self.rights {
+            Some(path) => Ok(path.clone()),
+            None => Ok(self.store.dir()?.join(RIGHTS_FILE)),
+        }
+    }
+
+    fn open(&self) -> anyhow::Result<RightsFile> {
+        Ok(RightsFile::open(&self.path()?)?)
+    }
+
+    fn open_or_create(&self) -> anyhow::Result<RightsFile> {
+        Ok(RightsFile::open_or_create(&self.path()?)?)
+    }
+}
+
+/// Add a user; its password is typed or piped in
+#[derive(Args)]
+struct AddArgs {
+    /// Name
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Titles that it may watch: a pattern with * and ?, or a group (@NAME); repeat it for each
+    #[arg(long = "grant", value_name = "PATTERN|@GROUP")]
+    grants: Vec<String>,
+    /// It may also change things and see who else watches, from everywhere
+    #[arg(long)]
+    manage: bool,
+    /// Do not keep what RTSP Digest needs: whoever steals the file could sign in with that. Players then send the password in clear text
+    #[arg(long)]
+    no_digest: bool,
+    #[command(flatten)]
+    file: FileArgs,
+}
+
+/// Change the password of a user
+#[derive(Args)]
+struct PasswdArgs {
+    /// Name
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Keep what RTSP Digest needs, or do not [default: as before]
+    #[arg(long, value_name = "WHETHER")]
+    digest: Option<bool>,
+    #[command(flatten)]
+    file: FileArgs,
+}
+
+/// Remove users with their grants and tokens
+#[derive(Args)]
+struct RmArgs {
+    /// Names
+    #[arg(required = true, value_name = "NAME")]
+    names: Vec<String>,
+    #[command(flatten)]
+    file: FileArgs,
+}
+
+/// List users, groups and tokens
+#[derive(Args)]
+struct LsArgs {
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    file: FileArgs,
+}
+
+#[derive(Args)]
+struct GrantArgs {
+    /// Name
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// A pattern of titles with * and ?, or a group (@NAME)
+    #[arg(value_name = "PATTERN|@GROUP", required_unless_present = "manage")]
+    what: Vec<String>,
+    /// To change things and to see who else watches, from everywhere
+    #[arg(long)]
+    manage: bool,
+    #[command(flatten)]
+    file: FileArgs,
+}
+
+/// Make a group of titles, or change it; without patterns it is removed
+#[derive(Args)]
+struct GroupArgs {
+    /// Name, without @
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Patterns of titles with * and ?: all that the group is from now on
+    #[arg(value_name = "PATTERN")]
+    patterns: Vec<String>,
+    #[command(flatten)]
+    file: FileArgs,
+}
+
+/// Make a token, which stands for the user's password by HTTP; it is printed once
+#[derive(Args)]
+struct TokenArgs {
+    /// Name of the user
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// It ends after this time [default: never]
+    #[arg(long, value_name = "TIME")]
+    expires: Option<HumanDuration>,
+    /// Remove this token instead; millrace user ls shows what they are called
+    #[arg(long, value_name = "TOKEN", conflicts_with = "expires")]
+    remove: Option<String>,
+    #[command(flatten)]
+    file: FileArgs,
+}
+
+/// Print addresses of a title that hold for a time, for whoever has them
+#[derive(Args)]
+#[command(after_help = "Examples:\n  millrace user sign zoo --for 2h --base rtsp://tv.example:8554/\n  \
+                        millrace user sign zoo --for 30m --base https://tv.example/\n  millrace user sign --renew-key")]
+struct SignArgs {
+    /// The title; what was made of it (renditions) is covered as well
+    #[arg(value_name = "TITLE", required_unless_present = "renew_key")]
+    title: Option<String>,
+    /// How long the address holds
+    #[arg(long = "for", value_name = "TIME", required_unless_present = "renew_key")]
+    time: Option<HumanDuration>,
+    /// Where the server is: rtsp://HOST:PORT/ or http://HOST:PORT/ [default: what comes behind these is printed, for both]
+    #[arg(long, value_name = "URL")]
+    base: Option<String>,
+    /// Make every link void that was signed before
+    #[arg(long, conflicts_with_all = ["title", "time", "base"])]
+    renew_key: bool,
+    #[command(flatten)]
+    file: FileArgs,
+}
+
+pub(super) fn run(args: &UserArgs) -> anyhow::Result<ExitCode> {
+    let now = Now::read().unix_s;
+    match &args.command {
+        Command::Add(args) => add(args, now)?,
+        Command::Passwd(args) => passwd(args)?,
+        Command::Rm(args) => {
+            let mut file = args.file.open()?;
+            args.names.iter().try_for_each(|name| file.remove_user(name))?;
+        }
+        Command::Ls(args) => ls(args, now)?,
+        Command::Grant(args) => {
+            let mut file = args.file.open()?;
+            if args.manage {
+                file.set_manages(&args.name, true)?;
+            }
+            args.what.iter().try_for_each(|what| file.grant(&args.name, what))?;
+        }
+        Command::Revoke(args) => {
+            let mut file = args.file.open()?;
+            if args.manage {
+                file.set_manages(&args.name, false)?;
+            }
+            args.what.iter().try_for_each(|what| file.revoke(&args.name, what))?;
+        }
+        Command::Group(args) => args.file.open_or_create()?.set_group(&args.name, &args.patterns)?,
+        Command::Token(args) => token(args, now)?,
+        Command::Sign(args) => sign(args, now)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn add(args: &AddArgs, now: u64) -> anyhow::Result<()> {
+    let name = &args.name;
+    millrace_rights::check_name(name).map_err(|error| FileError::Name { what: name.clone(), error })?;
+    let mut file = args.file.open_or_create()?;
+    let password = password::new_password(name)?;
+    let user = NewUser {
+        name,
+        password: &password,
+        digest: !args.no_digest,
+        manages: args.manage,
+        cost: Cost::default(),
+    };
+    file.add_user(&user, now)?;
+    args.grants.iter().try_for_each(|grant| file.grant(name, grant))?;
+    if args.grants.is_empty() && !args.manage {
+        eprintln!("millrace: {name} may watch nothing yet; everything: millrace user grant {name} '*'");
+    }
+    Ok(())
+}
+
+fn passwd(args: &PasswdArgs) -> anyhow::Result<()> {
+    let mut file = args.file.open()?;
+    let had_digest = file.has_digest(&args.name)?;
+    let password = password::new_password(&args.name)?;
+    file.set_password(&NewUser {
+        name: &args.name,
+        password: &password,
+        digest: args.digest.unwrap_or(had_digest),
+        manages: false,
+        cost: Cost::default(),
+    })?;
+    Ok(())
+}
+
+fn token(args: &TokenArgs, now: u64) -> anyhow::Result<()> {
+    let mut file = args.file.open()?;
+    if let Some(id) = &args.remove {
+        return Ok(file.remove_token(&args.name, id)?);
+    }
+    let expires = args.expires.map(|time| now.saturating_add(time.0.as_secs()));
+    let (listed, token) = file.add_token(&args.name, now, expires)?;
+    eprintln!("millrace: token {} of {}; it is not shown again", listed.id, args.name);
+    println!("{token}");
+    Ok(())
+}
+
+fn sign(args: &SignArgs, now: u64) -> anyhow::Result<()> {
+    let mut file = args.file.open_or_create()?;
+    let (Some(title), Some(time)) = (&args.title, args.time) else {
+        return Ok(file.renew_links()?);
+    };
+    let is_title = check_pattern(title).is_ok() && !title.contains(['*', '?']);
+    ensure!(is_title, "{title}: no title can be called that; see: millrace ls");
+    let time = time.0;
+    ensure!(
+        time >= Duration::from_secs(1) && time <= MAX_LINK_TIME,
+        "--for: got {}, allowed: 1s to {}",
+        HumanDuration(time),
+        HumanDuration(MAX_LINK_TIME)
+    );
+    let known = file.read()?;
+    let Some(keys) = &known.keys else { anyhow::bail!("rights: the file has no keys") };
+    let link = Link::sign(&keys.links, title, now.saturating_add(time.as_secs()));
+    let (rtsp, http) =
+        (format!("/{title}?{}", link.query()), format!("/titles/{title}/index.m3u8?{}", link.query()));
+    match args.base.as_deref().map(|base| base.trim_end_matches('/')) {
+        None => println!("{rtsp}\n{http}"),
+        Some(base) if base.starts_with("rtsp://") || base.starts_with("rtsps://") => println!("{base}{rtsp}"),
+        Some(base) if base.starts_with("http://") || base.starts_with("https://") => println!("{base}{http}"),
+        Some(base) => anyhow::bail!("--base: got \"{base}\"; write rtsp://HOST:PORT/ or http://HOST:PORT/"),
+    }
+    Ok(())
+}
+
+fn ls(args: &LsArgs, now: u64) -> anyhow::Result<()> {
+    let (users, groups) = args.file.open()?.list()?;
+    if args.json {
+        let users: Vec<_> = users.iter().map(as_json).collect();
+        let group =
+            |group: &millrace_rights::ListedGroup| json!({ "name": group.name, "patterns": group.patterns });
+        let groups: Vec<_> = groups.iter().map(group).collect();
+        return super::print_json(&json!({ "users": users, "groups": groups }));
+    }
+    for user in &users {
+        println!("{}  {}", user.name, rights(user));
+        for token in &user.tokens {
+            let ends = match token.expires_unix_s {
+                None => String::new(),
+                Some(expires) if expires <= now => ", expired".to_owned(),
+                Some(expires) => format!(", until {}", rfc1123(expires)),
+            };
+            println!("  token {}, made {}{ends}", token.id, rfc1123(token.made_unix_s));
+        }
+    }
+    for group in &groups {
+        println!("@{}  {}", group.name, group.patterns.join(", "));
+    }
+    Ok(())
+}
+
+/// What a user may, in words.
+fn rights(user: &ListedUser) -> String {
+    let watches = match user.grants.is_empty() {
+        true => "watches nothing".to_owned(),
+        false => format!("watches {}", user.grants.join(", ")),
+    };
+    let manages = if user.manages { ", manages" } else { "" };
+    let digest = if user.digest { "" } else { ", without digest" };
+    let tokens = match user.tokens.len() {
+        0 => String::new(),
+        count => format!(", {}", Count(count as u64, "token")),
+    };
+    format!("{watches}{manages}{digest}{tokens}")
+}
+
+fn as_json(user: &ListedUser) -> serde_json::Value {
+    let token = |token: &millrace_rights::ListedToken| json!({ "token": token.id, "made_unix_s": token.made_unix_s, "expires_unix_s": token.expires_unix_s });
+    json!({
+        "name": user.name,
+        "manages": user.manages,
+        "digest": user.digest,
+        "grants": user.grants,
+        "tokens": user.tokens.iter().map(token).collect::<Vec<_>>(),
+        "added_unix_s": user.added_unix_s,
+    })
+}

@@ -1,0 +1,182 @@
+//! Users of a running server: the command that makes them, FFmpeg and curl with and without their rights, and what changes meanwhile.
+
+mod support;
+
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use support::{Server, add, fails, film, millrace, ok};
+
+/// Longest that a player may take to find out whether it gets something.
+const PLAYER_LIMIT: &str = "60";
+
+fn piped(args: &[&str], input: &str) -> Output {
+    let mut child = millrace()
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn add_user(store: &Path, name: &str, more: &[&str]) {
+    let args = [&["user", "add", name, "--store", store.to_str().unwrap()], more].concat();
+    let output = piped(&args, "secret-word\n");
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// Whether FFmpeg decodes the beginning of it, and what it says if not.
+fn plays(url: &str, more: &[&str]) -> Result<(), String> {
+    let mut command = Command::new("timeout");
+    command.args([PLAYER_LIMIT, "ffmpeg", "-nostdin", "-v", "error"]).args(more);
+    command.args(["-i", url, "-t", "1", "-f", "null", "-"]);
+    let output = command.stdin(Stdio::null()).output().expect("ffmpeg can be started");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if output.status.success() { Ok(()) } else { Err(said) }
+}
+
+fn curl(args: &[&str]) -> String {
+    let mut command = Command::new("curl");
+    command.args(["--silent", "--show-error", "--max-time", "60", "--noproxy", "*", "-o", "/dev/null"]);
+    let output = command.args(["-w", "%{http_code}"]).args(args).output().expect("curl can be started");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn page(server: &Server) -> String {
+    let line = server.log.iter().find_map(|line| line.strip_prefix("page ")).expect("the page is printed");
+    line.to_owned()
+}
+
+#[test]
+fn players_show_who_they_are_and_rights_change_meanwhile() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    for name in ["film.ts", "other.ts"] {
+        add(&film(dir.path(), name, 20), &store);
+    }
+    add_user(&store, "anna", &["--grant", "film"]);
+    add_user(&store, "plain", &["--grant", "*", "--no-digest"]);
+    let token = ok(&["user", "token", "anna", "--expires", "1h", "--store", store.to_str().unwrap()]);
+    let server = Server::start(&store, &["--watching", "users"]);
+    let url = |user: &str, title: &str| server.url.replace("rtsp://", &format!("rtsp://{user}")) + title;
+    let by_tcp: &[&str] = &["-rtsp_transport", "tcp"];
+    // By Digest, which FFmpeg takes where it can, and by Basic, where it cannot.
+    for transport in [by_tcp, &["-rtsp_transport", "udp"]] {
+        plays(&url("anna:secret-word@", "film"), transport).unwrap();
+    }
+    plays(&url("plain:secret-word@", "other"), by_tcp).unwrap_err(); // it answers a Digest that it cannot know
+    for (user, title, status) in
+        [("", "film", "401"), ("anna:wrong-word@", "film", "401"), ("anna:secret-word@", "other", "403")]
+    {
+        let said = plays(&url(user, title), by_tcp).unwrap_err();
+        assert!(said.contains(status), "{user}{title}: {said}");
+    }
+
+    let page = page(&server);
+    let file = &*format!("{page}titles/film.ts");
+    let range = ["-r", "0-1315"];
+    assert_eq!(curl(&[&range[..], &[file]].concat()), "401");
+    for user in ["anna:secret-word", "plain:secret-word"] {
+        assert_eq!(curl(&[&range[..], &["-u", user, file]].concat()), "206", "{user}");
+    }
+    let header = format!("Authorization: Bearer {}", token.trim());
+    let with_token = || curl(&[&range[..], &["-H", &header, file]].concat());
+    assert_eq!(with_token(), "206");
+
+    // A link is good for RTSP, and for HLS from the first playlist to the last segment.
+    let sign = |base: &str| {
+        ok(&["user", "sign", "film", "--for", "1h", "--base", base, "--store", store.to_str().unwrap()])
+    };
+    plays(sign(&server.url).trim(), by_tcp).unwrap();
+    let hls = sign(&page);
+    plays(hls.trim(), &[]).unwrap();
+    assert!(plays(&hls.trim().replace("titles/film", "titles/other"), &[]).is_err());
+    ok(&["user", "sign", "--renew-key", "--store", store.to_str().unwrap()]);
+    until(|| curl(&[hls.trim()]) == "403", "the link still holds");
+
+    ok(&["user", "rm", "anna", "--store", store.to_str().unwrap()]);
+    until(|| with_token() == "401", "the token is still known");
+    assert!(plays(&url("anna:secret-word@", "film"), by_tcp).unwrap_err().contains("401"));
+}
+
+/// Waits for something that the server does within a second or two; the limit is for a machine that is busy.
+fn until(is_so: impl Fn() -> bool, what: &str) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn users_are_made_listed_and_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("who.sqlite");
+    let at = ["--rights", file.to_str().unwrap()];
+    let user = |args: &[&str]| ok(&[&["user"], args, &at].concat());
+    let refused = |args: &[&str]| fails(&[&["user"], args, &at].concat());
+    assert!(refused(&["ls"]).contains("millrace user add NAME"));
+    let added = piped(&[&["user", "add", "anna"], &at[..]].concat(), "secret-word\r\nand more\n");
+    assert!(added.status.success(), "{added:?}");
+    assert!(String::from_utf8_lossy(&added.stderr).contains("may watch nothing yet"), "{added:?}");
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let short = piped(&[&["user", "add", "ben"], &at[..]].concat(), "short\n");
+    assert!(String::from_utf8_lossy(&short.stderr).contains("8 to 256"), "{short:?}");
+
+    user(&["group", "kids", "zoo", "cartoon-*"]);
+    user(&["grant", "anna", "film*", "@kids", "--manage"]);
+    let token = user(&["token", "anna"]);
+    assert!(token.starts_with("mr_") && token.trim().len() == 46, "{token}");
+    let listed = user(&["ls"]);
+    assert!(listed.contains("anna  watches @kids, film*, manages, 1 token"), "{listed}");
+    assert!(listed.contains("@kids  cartoon-*, zoo") && !listed.contains(token.trim()), "{listed}");
+    let json: serde_json::Value = serde_json::from_str(&user(&["ls", "--json"])).unwrap();
+    let id = json["users"][0]["tokens"][0]["token"].as_str().unwrap();
+    assert_eq!(
+        (json["users"][0]["manages"].as_bool(), json["users"][0]["digest"].as_bool()),
+        (Some(true), Some(true))
+    );
+    user(&["token", "anna", "--remove", id]);
+    user(&["revoke", "anna", "@kids", "--manage"]);
+    let changed =
+        piped(&[&["user", "passwd", "anna", "--digest", "false"], &at[..]].concat(), "other-word\n");
+    assert!(changed.status.success(), "{changed:?}");
+    assert_eq!(user(&["ls"]).lines().next(), Some("anna  watches film*, without digest"));
+
+    let links = user(&["sign", "zoo", "--for", "2h"]);
+    let links: Vec<_> = links.lines().collect();
+    assert!(
+        links[0].starts_with("/zoo?until=") && links[1].starts_with("/titles/zoo/index.m3u8?until="),
+        "{links:?}"
+    );
+    for (args, part) in [
+        (&["sign", "a/b", "--for", "2h"][..], "millrace ls"),
+        (&["sign", "zoo", "--for", "0s"], "allowed"),
+        (&["sign", "zoo", "--for", "2h", "--base", "tv"], "rtsp://HOST"),
+        (&["grant", "ben", "x"], "no such user"),
+        (&["grant", "anna", "@none"], "no such group"),
+        (&["rm", "ben"], "no such user"),
+    ] {
+        let said = refused(args);
+        assert!(said.contains(part), "{args:?}: {said}");
+    }
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    assert!(refused(&["ls"]).contains("chmod 600"));
+}
+
+#[test]
+fn a_server_that_lets_users_watch_does_not_start_without_their_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    add(&film(dir.path(), "film.ts", 1), &store);
+    std::fs::write(store.join("rights.sqlite"), "no database").unwrap();
+    let args = ["serve", "--listen", "127.0.0.1:0", "--cache", "32MiB", "--store", store.to_str().unwrap()];
+    let said = fails(&[&args[..], &["--watching", "users"]].concat());
+    assert!(said.contains("rights.sqlite") && said.contains("chmod 600"), "{said}");
+}
