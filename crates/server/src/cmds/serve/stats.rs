@@ -127,6 +127,7 @@ mod tests {
     use millrace_offload::best::{ChoiceCounters, PathCounters};
     use millrace_offload::load::LoadSnapshot;
     use millrace_offload::toe::{GateCounters, IpCounters, TcpCounters, ToeCounters};
+    use millrace_rights::RightsCounters;
     use millrace_store::cache::{CacheStats, MemberFigures};
     use millrace_store::transform::TransformCounters;
     use millrace_web::WebCounters;
@@ -159,10 +160,11 @@ mod tests {
     }
 
     /// The groups that `serve` and `engine` register, by their part; the reference is made of them.
-    const PARTS: [(&str, &[Counter]); 18] = [
+    const PARTS: [(&str, &[Counter]); 19] = [
         ("sessions", crate::control::Counters::COUNTERS),
         ("now", crate::control::Held::COUNTERS),
         ("web", WebCounters::COUNTERS),
+        ("rights", RightsCounters::COUNTERS),
         ("titles", crate::control::TitleCounters::COUNTERS),
         ("offload", ToeCounters::COUNTERS),
         ("offload_tcp", TcpCounters::COUNTERS),
