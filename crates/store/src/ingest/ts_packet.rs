@@ -114,7 +114,7 @@ impl Adaptation<'_> {
         self.0[0] & 0x40 != 0
     }
 
-    /// The program clock reference in 27 MHz ticks, below [`PCR_MODULUS`].
+    /// The program clock reference in 27 MHz ticks, below 2^33 * 300.
     #[inline]
     pub fn pcr(self) -> Option<u64> {
         if self.0[0] & 0x10 == 0 {
