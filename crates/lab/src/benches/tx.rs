@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant as StdInstant};
 
 use anyhow::{Context, ensure};
 use millrace_core::ids::StreamId;
@@ -67,8 +67,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
         for burst in bursts {
             let before = drop_sink.received()?;
             let (result, sent) = compare(burst, &media, &sink, options)?;
-            // Other packets (neighbour discovery) may come on top.
-            missing += sent.saturating_sub(drop_sink.received()? - before);
+            missing += drop_sink.missing(before, sent)?;
             write_up(burst, &result, &mut report, &mut lines);
             worst = result.contenders.iter().map(|c| c.ratio.mid).fold(worst, f64::max);
             judged.extend(result.rounds_of(&[RAW, SHARED, OWN]));
@@ -251,6 +250,29 @@ impl<'a> DropSink<'a> {
         let text = must("ip", &["netns", "exec", &self.0.server, "cat", file])?;
         text.trim().parse().with_context(|| format!("{file}: not a number: {text}"))
     }
+
+    /// Of `sent` packets since the device had counted `before`, those that it has not counted. Others may come on top (neighbour
+    /// discovery).
+    pub(super) fn missing(&self, before: u64, sent: u64) -> anyhow::Result<u64> {
+        missing(sent, || Ok(self.received()? - before))
+    }
+}
+
+/// How long a count may stand still before what it lacks is missing. Packets lie in a queue of the kernel until its soft interrupts
+/// have a processor, and beside busy programs they wait for that.
+const STANDSTILL: Duration = Duration::from_secs(2);
+
+/// Of `sent` packets, those that `received` does not come to count.
+pub(super) fn missing(sent: u64, received: impl Fn() -> anyhow::Result<u64>) -> anyhow::Result<u64> {
+    let (mut counted, mut moved) = (received()?, StdInstant::now());
+    while counted < sent && moved.elapsed() < STANDSTILL {
+        std::thread::sleep(Duration::from_millis(10));
+        let now = received()?;
+        if now > counted {
+            (counted, moved) = (now, StdInstant::now());
+        }
+    }
+    Ok(sent.saturating_sub(counted))
 }
 
 /// Runs a program to its end; what it printed.

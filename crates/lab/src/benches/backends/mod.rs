@@ -15,6 +15,7 @@ use anyhow::Context;
 use self::contenders::Egress;
 use self::outcome::Outcome;
 use self::stage::{Extents, Stage, Temperature};
+use super::tx::missing;
 use crate::frame::{Bench, Contest, ContestOptions, Need, Options, Report};
 
 /// The benchmark.
@@ -62,7 +63,7 @@ fn measure(options: &Options, stage: &Stage, bursts: &[usize]) -> anyhow::Result
         }
     }
     // Other packets (neighbour discovery) may come on top.
-    outcome.missing = stage.sent().saturating_sub(stage.received()? - before);
+    outcome.missing = missing(stage.sent(), || Ok(stage.received()? - before))?;
     outcome.checksum_errors = stage
         .checksum_errors()?
         .checked_sub(errors_before)

@@ -35,7 +35,7 @@ pub(super) fn run(options: &Options, report: &mut Report) -> anyhow::Result<Nois
         for burst in bursts {
             let before = drop_sink.received()?;
             let (result, sent) = compare(&tx, burst, options)?;
-            missing += sent.saturating_sub(drop_sink.received()? - before);
+            missing += drop_sink.missing(before, sent)?;
             report.rows.extend(result.rows("datagram").into_iter().map(|mut row| {
                 row.label = format!("sending, bursts of {burst}: {}", row.label);
                 row
@@ -44,7 +44,7 @@ pub(super) fn run(options: &Options, report: &mut Report) -> anyhow::Result<Nois
         }
         let before = drop_sink.received()?;
         let (result, sent) = track::run(&tx, options, report)?;
-        missing += sent.saturating_sub(drop_sink.received()? - before);
+        missing += drop_sink.missing(before, sent)?;
         Ok((missing, noise.and(result.noise)))
     };
     let (missing, noise) = hosts.on_client(run_all)??;

@@ -149,8 +149,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
             let _pinned = Pinned::to_last();
             measure(&stage, &memory, packet_bytes, stream_bytes, options, &mut meter)
         })??;
-        // Other packets (neighbour discovery) may come on top.
-        missing += measured.sent.saturating_sub(sink.received()? - before);
+        missing += sink.missing(before, measured.sent)?;
         all.push(measured);
     }
     stage.hosts.on_client(|| stage::set_checksum_offload(true))??;

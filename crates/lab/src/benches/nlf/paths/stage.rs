@@ -28,7 +28,6 @@ pub(super) const CALL_PACKETS: usize = 32;
 const MAX_TRAIN_BYTES: usize = 65_507;
 /// The address that the sink of [`DropSink`] gives the receiving device.
 const RECEIVER_MAC: [u8; 6] = [2, 0, 0, 0x77, 0, 1];
-const PORT: u16 = 5004;
 const SEND_BUFFER_BYTES: usize = 4 << 20;
 /// Frames that are compared: a call's.
 const CHECKED: usize = CALL_PACKETS;
@@ -90,18 +89,22 @@ pub(super) fn set_checksum_offload(is_on: bool) -> anyhow::Result<()> {
 pub(super) struct Egress<'m> {
     memory: &'m Memory,
     stream: Stream<'m>,
+    /// Of all packets, whoever sends them.
+    port: u16,
     socket: RawSender,
     xdp: Result<XdpLoop, String>,
 }
 
 impl<'m> Egress<'m> {
     pub(super) fn open(memory: &'m Memory, stream: Stream<'m>) -> anyhow::Result<Self> {
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT))?;
+        // Any port: a program that is just being started may still hold the socket of the size before.
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        let port = socket.local_addr()?.port();
         rustix::net::sockopt::set_socket_send_buffer_size_force(&socket, SEND_BUFFER_BYTES)?;
         let socket = RawSender::new(socket, CALL_PACKETS);
         // Twice the payload holds the headers too, and is a power of two.
         let xdp = XdpLoop::open_with_frames(INTERFACE, 0, &memory.arena, 0, 2 * stream.packet_bytes);
-        Ok(Self { memory, stream, socket, xdp: xdp.map_err(|error| format!("{error:#}")) })
+        Ok(Self { memory, stream, port, socket, xdp: xdp.map_err(|error| format!("{error:#}")) })
     }
 
     /// Why AF_XDP is not to be had, if it is not.
@@ -170,7 +173,7 @@ impl<'m> Egress<'m> {
         version: Version,
         in_place: bool,
     ) -> anyhow::Result<()> {
-        let connection = connection_to(to)?;
+        let connection = connection_to(to, self.port)?;
         let xdp = self.xdp.as_mut().map_err(|why| anyhow::anyhow!("{why}"))?;
         for (sent, number) in numbers.enumerate() {
             let datagram = self.stream.datagram(number);
@@ -195,9 +198,9 @@ impl<'m> Egress<'m> {
     }
 }
 
-fn connection_to(to: SocketAddr) -> anyhow::Result<Connection> {
+fn connection_to(to: SocketAddr, port: u16) -> anyhow::Result<Connection> {
     let link = LinkHeader { destination: RECEIVER_MAC, source: [2, 0, 0, 0x77, 0, 2], vlan: None };
-    let source = SocketAddr::new(CLIENT_IP.parse()?, PORT);
+    let source = SocketAddr::new(CLIENT_IP.parse()?, port);
     let flow = Flow { source, destination: to, hop_limit: 64, traffic_class: 0 };
     Connection::new(&link, &flow).context("both addresses are IPv4")
 }
