@@ -199,7 +199,8 @@ fn size(settings: &mut EngineSettings, count: u32) {
         wake_bytes: (share / 4).max(CHUNK_BYTES),
         ..PairSettings::default()
     };
-    settings.stack.connections = count + 64;
+    // A quarter is kept for the engine itself, which a host does not get.
+    settings.stack.connections = 2 * count + 64;
     settings.stack.descriptors = 4 * count + 16_384;
     settings.stack.records = 8 * count + 65_536;
     settings.stack.host_pages = 32_768;
