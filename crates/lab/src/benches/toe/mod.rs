@@ -29,7 +29,7 @@ mod work;
 use anyhow::ensure;
 
 use self::rig::Rig;
-use self::tables::{ENGINE, LARGE, LENT, POLLING, Shown};
+use self::tables::{LARGE, POLLING, Shown, judged};
 use self::work::Way;
 use crate::frame::stats::median;
 use crate::frame::{Bench, Need, NoiseMeter, Options, Promise, Report, Row};
@@ -136,6 +136,7 @@ fn falls_back(rig: &mut Rig, report: &mut Report) -> bool {
 }
 
 fn judge(shown: &[Shown], report: &mut Report) {
+    let [copying, lent] = judged();
     for (at, way) in Way::BOTH.into_iter().enumerate() {
         let of_way = || shown.iter().filter(|shown| shown.way == way && shown.chunk == LARGE);
         let best = |load: &dyn Fn(&Shown) -> f64| {
@@ -145,7 +146,7 @@ fn judge(shown: &[Shown], report: &mut Report) {
         let rows = || of_way().map(Shown::label).collect::<Vec<_>>();
         let find = |of| of_way().find(|shown| shown.of == of);
         let name = |what: &str| format!("toe-{}-{what}", way.name());
-        if let Some(engine) = find(ENGINE) {
+        if let Some(engine) = find(copying) {
             let ahead = best(&|shown| median(&shown.host)) / median(&engine.host);
             report.promises.extend([
                 Promise::at_most(&name("driver"), engine.rest, DRIVER_PERCENT, "% a Gb/s")
@@ -153,7 +154,7 @@ fn judge(shown: &[Shown], report: &mut Report) {
                 Promise::at_least(&name("ahead"), ahead, AHEAD[at], "times").by_rows(rows()),
             ]);
         }
-        if let Some(lent) = find(LENT) {
+        if let Some(lent) = find(lent) {
             let name = name("lent");
             let load = median(&lent.host);
             report
