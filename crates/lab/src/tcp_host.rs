@@ -9,6 +9,7 @@
 //! The rival is this kernel once more, on our side of the link: what it does there can be compared with what we do, and both can share it. One thread
 //! is the link and our host. No address of it exists on this machine itself; nobody else can reach them.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use anyhow::Context;
+use millrace_core::random::SplitMix;
 use millrace_core::time::Instant;
 use millrace_core::wire::checksum::sum16;
 use millrace_core::wire::frame::Flow;
@@ -102,6 +104,8 @@ impl TcpHost {
             rival: rival_tun,
             there: ImpairmentModel::with_stream(&spec.there, 0),
             back: ImpairmentModel::with_stream(&spec.back, 1),
+            entering: Default::default(),
+            random: SplitMix(spec.there.seed),
             too_large: [0; 2],
             reports: Vec::new(),
             scratch: vec![0; LARGEST_PACKET],
@@ -158,6 +162,9 @@ struct LinkWire {
     rival: Tun,
     there: ImpairmentModel<Vec<u8>>,
     back: ImpairmentModel<Vec<u8>>,
+    /// What the stack and the rival have sent in this turn.
+    entering: [VecDeque<Vec<u8>>; 2],
+    random: SplitMix,
     too_large: [u64; 2],
     /// Of routers to the stack, which it has not got yet.
     reports: Vec<Vec<u8>>,
@@ -188,9 +195,24 @@ impl LinkWire {
         for _ in 0..READS_PER_TURN {
             let read = self.rival.read(&mut self.scratch).context("read from the rival's device")?;
             let Some(bytes) = read else { break };
-            let _ = self.there.handle_packet(now, bytes, Traffic::Other, self.scratch[..bytes].to_vec());
+            self.entering[1].push_back(self.scratch[..bytes].to_vec());
         }
         Ok(())
+    }
+
+    /// What our side has sent in this turn enters the link in an order of chance that keeps that of each: whoever came first each time would find room
+    /// in a queue that is nearly full, and the other would not; and taking turns keeps step with the packets that leave the queue.
+    fn enter(&mut self, now: Instant) {
+        loop {
+            let [ours, rivals] = self.entering.each_ref().map(|packets| packets.len() as u64);
+            if ours + rivals == 0 {
+                return;
+            }
+            let is_rival = self.random.below(ours + rivals) < rivals;
+            if let Some(packet) = self.entering[usize::from(is_rival)].pop_front() {
+                let _ = self.there.handle_packet(now, packet.len(), Traffic::Other, packet);
+            }
+        }
     }
 }
 
@@ -221,10 +243,10 @@ impl Wire for LinkWire {
         Ok(())
     }
 
-    fn send(&mut self, now: Instant, packet: &[u8]) {
+    fn send(&mut self, _: Instant, packet: &[u8]) {
         let mtu = self.mtu();
         if packet.len() <= mtu {
-            let _ = self.there.handle_packet(now, packet.len(), Traffic::Other, packet.to_vec());
+            self.entering[0].push_back(packet.to_vec());
             return;
         }
         self.too_large[0] += 1;
@@ -234,6 +256,7 @@ impl Wire for LinkWire {
     }
 
     fn flush(&mut self, now: Instant) {
+        self.enter(now);
         while let Some(departure) = self.there.poll_output(now) {
             for _ in 0..departure.times {
                 // A full device drops, as any does.

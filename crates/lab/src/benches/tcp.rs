@@ -35,6 +35,10 @@ const RATE: BitRate = BitRate(100_000_000);
 const ONE_WAY: Duration = Duration::from_millis(10);
 /// One product of rate and round trip.
 const QUEUE_BYTES: u64 = 250_000;
+/// The time of two packets, by which delays differ where two share the link; no packet overtakes another. On a clockwork the packets of one would meet the
+/// full queue just before a packet leaves, those of the other just behind, again and again, and one of both would bear the losses (Floyd and
+/// Jacobson, 1992: phase effects).
+const JITTER: Duration = Duration::from_micros(240);
 /// Losses in parts of a million, and how they are called.
 const LOSSES: [(u32, &str); 4] =
     [(0, "nothing lost"), (1_000, "0.1 % lost"), (10_000, "1 % lost"), (30_000, "3 % lost")];
@@ -183,15 +187,17 @@ fn fairness(
     Ok(())
 }
 
-fn link(ppm: u32, round: u64) -> LinkSpec {
+fn link(ppm: u32, round: u64, who: Who) -> LinkSpec {
+    let jitter = if matches!(who, Who::Both | Who::Kernels) { JITTER } else { Duration::ZERO };
     let there = Impairment {
         rate: Some(RateLimit { rate: RATE, queue: QueueBound::Bytes(QUEUE_BYTES) }),
         loss: Share::from_ppm(ppm),
         delay: ONE_WAY,
+        jitter,
         seed: 1 + round,
         ..Impairment::default()
     };
-    LinkSpec { there, back: Impairment { delay: ONE_WAY, ..Impairment::default() } }
+    LinkSpec { there, back: Impairment { delay: ONE_WAY, jitter, ..Impairment::default() } }
 }
 
 fn settings() -> Settings {
@@ -248,7 +254,7 @@ fn transfer(ppm: u32, round: u64, who: Who, length: Duration) -> anyhow::Result<
         is_open: false,
         bytes: vec![0x47; CHUNK].into(),
     };
-    let host = TcpHost::start(&link(ppm, round), &settings(), source)?;
+    let host = TcpHost::start(&link(ppm, round, who), &settings(), source)?;
     let counts = [Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0))];
     let stop = Arc::new(AtomicBool::new(false));
     let listener = host.in_kernel(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)))?.context("listen")?;
