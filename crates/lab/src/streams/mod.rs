@@ -340,12 +340,13 @@ fn say_ready() {
     println!("{READY}");
 }
 
-/// Each stream by TCP is a descriptor, each process of a stream a few; the soft limit of a login shell is 1024.
-pub(crate) fn raise_open_files() {
+/// Each stream by TCP is a descriptor, each process of a stream a few; the soft limit of a login shell is 1024. How many files may be open now.
+pub(crate) fn raise_open_files() -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     // Whoever needs more than there is will say so.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 /// Sends until the titles are over.
