@@ -145,7 +145,7 @@ fn every_benchmark_runs_and_keeps_the_form() {
                     figures.iter().find(|figure| figure["name"] == "rate" && figure["unit"] == "Gb/s")
                 });
                 let rates: Vec<f64> = rates.filter_map(|figure| figure["value"].as_f64()).collect();
-                assert_eq!(rates.len(), 32, "{report}");
+                assert_eq!(rates.len(), 36, "{report}");
                 assert!(rates.iter().all(|rate| *rate > 0.0), "{report}");
             }
             "tcp-sessions" => {
