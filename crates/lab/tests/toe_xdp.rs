@@ -5,111 +5,31 @@ mod support;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, UdpSocket};
-use std::os::fd::AsFd;
-use std::process::Command;
 use std::sync::Barrier;
 use std::thread::scope;
 use std::time::Instant;
 
-use millrace_lab::netns::{CLIENT_IP, SERVER_IP, TwoHosts};
+use millrace_lab::netns::SERVER_IP;
 use millrace_lab::tap_host::has_v6;
 use millrace_netio::bpf::{Assembler, InterfaceLink, Program, ProgramType, Reg};
-use millrace_netio::features::DeviceFeatures;
 use millrace_netio::xdp::XdpRawConfig;
 use millrace_offload::toe::{Engine, EngineSettings, TcpStream, XdpDevice};
 use rustix::process::Uid;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_thread_res_uid};
+use support::cable::{
+    BEHIND_V4, BEHIND_V6, BEYOND, Behind, Cable, FAR, FAR_V6, PORT, SHARED, SHARED_V6, far_echo, far_v4,
+    kernels_talk, run,
+};
 use support::{TIMEOUT, echo_server, kernel_calls, pattern, ping};
 
-const PORT: u16 = 7200;
 /// The verdict "to the kernel".
 const XDP_PASS: i32 = 2;
-/// The interface that engine and kernel share, and the one at the other end.
-const SHARED: &str = "vs";
-const FAR: &str = "vc";
 const ENGINE_V4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 100);
+/// It has the same solicited-node group as the kernel's address at the interface.
 const ENGINE_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 0x100);
-/// The kernel's address at the same interface. It has the same solicited-node group as the engine's.
-const SHARED_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 1, 0, 0, 0x100);
-const FAR_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
-/// An address behind the other end, which is the engine's gateway to it.
-const BEYOND: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 9);
 
-/// The engine and both kernels.
-struct Cable {
-    hosts: TwoHosts,
-    engine: Option<Engine>,
-}
-
-fn run(program: &str, args: &str) -> String {
-    let output = Command::new(program).args(args.split_whitespace()).output().expect("it starts");
-    assert!(output.status.success(), "{program} {args}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn far_v4() -> Ipv4Addr {
-    CLIENT_IP.parse().unwrap()
-}
-
-impl Cable {
-    /// Both kernels, joined; `None`, with the reason printed, without rights.
-    fn lay() -> Option<Self> {
-        Self::lay_with(1)
-    }
-
-    /// The same with so many queues each way.
-    fn lay_with(queues: u32) -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: needs root");
-            return None;
-        }
-        let hosts = TwoHosts::with_queues(true, queues).unwrap();
-        // Nobody computes checksums for an XDP program, or cuts what its peer has not cut.
-        let off = "tx off tso off gso off";
-        run("ip", &format!("netns exec {} ethtool -K {FAR} {off}", hosts.client));
-        run("ip", &format!("-n {} addr add {BEYOND}/32 dev lo", hosts.client));
-        if has_v6() {
-            run("ip", &format!("-n {} addr add {SHARED_V6}/64 dev {SHARED} nodad", hosts.server));
-            run("ip", &format!("-n {} addr add {FAR_V6}/64 dev {FAR} nodad", hosts.client));
-            run("ip", &format!("-n {} route add {SHARED_V6}/128 dev {FAR}", hosts.client));
-            run("ip", &format!("-n {} route add {FAR_V6}/128 dev {SHARED}", hosts.server));
-        }
-        Some(Self { hosts, engine: None })
-    }
-
-    /// With an engine; `None`, with the reason printed, on a kernel without AF_XDP.
-    fn with_engine() -> Option<Self> {
-        Self::lay()?.start_engine()
-    }
-
-    fn start_engine(mut self) -> Option<Self> {
-        let cable = &mut self;
-        match cable.hosts.inside_server(start).unwrap() {
-            Ok(engine) => cable.engine = Some(engine),
-            Err(error) if error.to_string().contains("built without AF_XDP") => {
-                eprintln!("skipped: {error}");
-                return None;
-            }
-            Err(error) => panic!("{error}"),
-        }
-        Some(self)
-    }
-
-    fn engine(&self) -> &Engine {
-        self.engine.as_ref().expect("it runs")
-    }
-
-    fn far<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        self.hosts.on_client(work).unwrap()
-    }
-
-    fn beside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        self.hosts.inside_server(work).unwrap()
-    }
-
-    fn features(&self) -> DeviceFeatures {
-        self.beside(|| DeviceFeatures::of(SHARED).unwrap())
-    }
+fn with_engine() -> Option<Cable> {
+    Cable::lay()?.start_engine(start)
 }
 
 fn start() -> std::io::Result<Engine> {
@@ -135,7 +55,7 @@ fn ends() -> Vec<(IpAddr, IpAddr)> {
 #[test]
 fn the_far_kernel_finds_us_and_calls_us_with_several_connections() {
     const EACH: usize = 6;
-    let Some(mut cable) = Cable::with_engine() else { return };
+    let Some(mut cable) = with_engine() else { return };
     let ends = ends();
     let listening = Barrier::new(ends.len() + 1);
     scope(|scope| {
@@ -168,25 +88,11 @@ fn the_far_kernel_finds_us_and_calls_us_with_several_connections() {
     assert_eq!(counters.stack.accepted, (EACH * ends.len()) as u64);
 }
 
-/// The far kernel's echo, for `count` connections at once.
-fn far_echo(listener: &std::net::TcpListener, count: usize) {
-    std::thread::scope(|scope| {
-        for _ in 0..count {
-            let (mut stream, _) = listener.accept().unwrap();
-            scope.spawn(move || {
-                stream.set_read_timeout(Some(TIMEOUT)).unwrap();
-                std::io::copy(&mut stream.try_clone().unwrap(), &mut stream).unwrap();
-                stream.shutdown(Shutdown::Write).unwrap();
-            });
-        }
-    });
-}
-
 #[test]
 fn we_find_the_far_kernel_and_what_is_behind_it() {
     const EACH: usize = 4;
     const BYTES: usize = 600_000;
-    let Some(mut cable) = Cable::with_engine() else { return };
+    let Some(mut cable) = with_engine() else { return };
     let to: Vec<IpAddr> = ends().into_iter().map(|(_, far)| far).chain([BEYOND.into()]).collect();
     scope(|scope| {
         for &to in &to {
@@ -221,7 +127,7 @@ fn we_find_the_far_kernel_and_what_is_behind_it() {
 
 #[test]
 fn pings_are_answered_by_whom_they_are_for() {
-    let Some(cable) = Cable::with_engine() else { return };
+    let Some(cable) = with_engine() else { return };
     let shared_v6 = has_v6().then_some(IpAddr::from(SHARED_V6));
     let kernels: Vec<IpAddr> = [SERVER_IP.parse().unwrap()].into_iter().chain(shared_v6).collect();
     let passed_before = cable.engine().counters().packets_passed;
@@ -239,40 +145,9 @@ fn pings_are_answered_by_whom_they_are_for() {
     assert!(counters.packets_out >= count / 2, "{counters:?}");
 }
 
-/// What a kernel's sockets at both ends of the cable say to each other.
-fn kernels_talk(cable: &Cable, at: IpAddr, rounds: usize) {
-    let datagrams = cable.beside(|| UdpSocket::bind((at, PORT)).unwrap());
-    let listener = cable.beside(|| std::net::TcpListener::bind((at, PORT)).unwrap());
-    datagrams.set_read_timeout(Some(TIMEOUT)).unwrap();
-    scope(|scope| {
-        scope.spawn(|| far_echo(&listener, 1));
-        scope.spawn(|| {
-            let mut bytes = [0; 2000];
-            for _ in 0..rounds {
-                let (count, from) = datagrams.recv_from(&mut bytes).unwrap();
-                datagrams.send_to(&bytes[..count], from).unwrap();
-            }
-        });
-        cable.far(|| {
-            let any: IpAddr =
-                if at.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-            let socket = UdpSocket::bind((any, 0)).unwrap();
-            socket.set_read_timeout(Some(TIMEOUT)).unwrap();
-            for round in 0..rounds {
-                let sent = pattern(round as u64, 0, 1 + round % 1400);
-                let mut back = [0; 2000];
-                socket.send_to(&sent, SocketAddr::from((at, PORT))).unwrap();
-                let (count, from) = socket.recv_from(&mut back).unwrap();
-                assert_eq!((&back[..count], from), (&sent[..], (at, PORT).into()));
-            }
-            kernel_calls((at, PORT).into(), 5, 300_000);
-        });
-    });
-}
-
 #[test]
 fn the_kernels_own_traffic_does_not_notice() {
-    let Some(mut cable) = Cable::with_engine() else { return };
+    let Some(mut cable) = with_engine() else { return };
     let shared_v6 = has_v6().then_some(IpAddr::from(SHARED_V6));
     let kernels: Vec<IpAddr> = [SERVER_IP.parse().unwrap()].into_iter().chain(shared_v6).collect();
     let listening = Barrier::new(2);
@@ -301,7 +176,7 @@ fn the_kernels_own_traffic_does_not_notice() {
 
 #[test]
 fn when_the_engine_stops_the_kernel_has_everything_again() {
-    let Some(mut cable) = Cable::with_engine() else { return };
+    let Some(mut cable) = with_engine() else { return };
     let groups = || run("ip", &format!("-n {} -6 maddr show dev {SHARED}", cable.hosts.server));
     let group = "ff02::1:ff00:100";
     if has_v6() {
@@ -331,7 +206,7 @@ fn when_the_engine_stops_the_kernel_has_everything_again() {
 
 #[test]
 fn an_interface_that_goes_ends_the_engine_and_a_second_one_is_refused() {
-    let Some(mut cable) = Cable::with_engine() else { return };
+    let Some(mut cable) = with_engine() else { return };
     let second = cable.beside(start).err().expect("the queue is taken").to_string();
     assert!(second.contains(SHARED) && second.contains("another AF_XDP socket"), "{second}");
     // Nothing of ours is on its way: the engine only waits.
@@ -409,7 +284,7 @@ fn where_no_engine_can_be_the_sentence_says_what_to_do() {
 fn all_queues_of_an_interface_are_heard() {
     const QUEUES: u32 = 4;
     const CALLS: usize = 24;
-    let Some(mut cable) = Cable::lay_with(QUEUES).and_then(Cable::start_engine) else { return };
+    let Some(mut cable) = Cable::lay_with(QUEUES).and_then(|cable| cable.start_engine(start)) else { return };
     let listening = Barrier::new(2);
     scope(|scope| {
         let (cable, listening) = (&cable, &listening);
@@ -448,7 +323,7 @@ fn all_queues_of_an_interface_are_heard() {
 
 #[test]
 fn datagrams_and_fragments_to_the_engines_address_are_the_kernels() {
-    let Some(cable) = Cable::with_engine() else { return };
+    let Some(cable) = with_engine() else { return };
     // The engine has the address at the cable, the kernel elsewhere; it asks for neighbours by its own one, else the engine got the answers.
     let announce = format!("net.ipv4.conf.{SHARED}.arp_announce=2");
     run("ip", &format!("netns exec {} sysctl -q -w {announce}", cable.hosts.server));
@@ -484,69 +359,10 @@ fn datagrams_and_fragments_to_the_engines_address_are_the_kernels() {
     }
 }
 
-/// A host behind the far one, which lets no packet of the usual length pass to there.
-struct Behind {
-    namespace: String,
-}
-
-const BEHIND_V4: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 2);
-const BEHIND_V6: Ipv6Addr = Ipv6Addr::new(0xfd78, 0, 0, 0, 0, 0, 0, 2);
-const BEHIND_MTU: u32 = 1300;
-
-impl Behind {
-    fn lay(cable: &Cable) -> Self {
-        let (far, namespace) = (&cable.hosts.client, format!("{}-b", cable.hosts.client));
-        let behind = Self { namespace: namespace.clone() };
-        run("ip", &format!("netns add {namespace}"));
-        run("ip", &format!("-n {far} link add vb type veth peer name va netns {namespace}"));
-        let ends =
-            [(far, "vb", "198.18.1.1/24", "fd78::1/64"), (&namespace, "va", "198.18.1.2/24", "fd78::2/64")];
-        for (at, device, v4, v6) in ends {
-            run("ip", &format!("-n {at} addr add {v4} dev {device}"));
-            if has_v6() {
-                run("ip", &format!("-n {at} addr add {v6} dev {device} nodad"));
-            }
-            run("ip", &format!("-n {at} link set {device} up"));
-        }
-        // Of the router's way there: the host behind it promises to take longer packets.
-        run("ip", &format!("-n {far} route change 198.18.1.0/24 dev vb mtu lock {BEHIND_MTU}"));
-        run("ip", &format!("-n {namespace} route add default via 198.18.1.1"));
-        let mut switches = vec!["net.ipv4.ip_forward=1"];
-        if has_v6() {
-            run("ip", &format!("-n {far} -6 route add fd78::/64 dev vb metric 100 mtu lock {BEHIND_MTU}"));
-            run("ip", &format!("-n {namespace} -6 route add default via fd78::1"));
-            switches.push("net.ipv6.conf.all.forwarding=1");
-        }
-        for switch in switches {
-            run("ip", &format!("netns exec {far} sysctl -q -w {switch}"));
-        }
-        behind
-    }
-
-    /// A listener there.
-    fn listen(&self, at: IpAddr) -> std::net::TcpListener {
-        let namespace = std::fs::File::open(format!("/run/netns/{}", self.namespace)).unwrap();
-        scope(|scope| {
-            let listens = scope.spawn(|| {
-                let kind = Some(rustix::thread::LinkNameSpaceType::Network);
-                rustix::thread::move_into_link_name_space(namespace.as_fd(), kind).unwrap();
-                std::net::TcpListener::bind((at, PORT)).unwrap()
-            });
-            listens.join().unwrap()
-        })
-    }
-}
-
-impl Drop for Behind {
-    fn drop(&mut self) {
-        let _ = Command::new("ip").args(["netns", "del", &self.namespace]).output();
-    }
-}
-
 #[test]
 fn a_router_with_a_smaller_mtu_is_heard() {
     const BYTES: usize = 400_000;
-    let Some(mut cable) = Cable::with_engine() else { return };
+    let Some(mut cable) = with_engine() else { return };
     let behind = Behind::lay(&cable);
     let v6 = has_v6().then_some(IpAddr::from(BEHIND_V6));
     for at in [BEHIND_V4.into()].into_iter().chain(v6) {

@@ -426,3 +426,37 @@ fn at_an_ethernet_interface_by_af_xdp() {
     play_whole(scene, ENGINE_XDP, "four.ts");
     assert!(site.server.interrupt());
 }
+
+/// One address for both: its RTSP port is the engine's, and the kernel's where the engine is not or does not hear.
+#[test]
+fn the_rtsp_port_of_the_kernels_address_is_the_engines_while_it_runs() {
+    let Some(hosts) = hosts() else { return };
+    on(&hosts.client, "ethtool -K vc tx off tso off gso off");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("stats.json");
+    let place = ["--tcp-interface", "vs", "--tcp-address", "10.77.0.1/24", "--tcp-port-only"];
+    let args = [&["--tcp", "engine", "--stats", path.to_str().unwrap()], &place[..]].concat();
+    let mut site = Site::new(hosts, 4, KERNEL, &args);
+    if let Some(why) = site.server.said("built without AF_XDP").first() {
+        eprintln!("skipped: {why}");
+        return;
+    }
+    up(&mut site.server);
+    let scene = &site.scene;
+    play_whole(scene, KERNEL, "one.ts");
+    // A player on the machine itself, which sends by no interface, comes to the kernel's listener.
+    let near = || TcpStream::connect(KERNEL).unwrap();
+    let mut near = scene.hosts.inside_server(near).unwrap();
+    near.set_read_timeout(Some(TIMEOUT)).unwrap();
+    near.write_all(b"OPTIONS * RTSP/1.0\r\nCSeq: 1\r\n\r\n").unwrap();
+    assert!(read_message(&mut near).0.contains(" 200 "));
+    drop(near);
+    ip(&scene.hosts.server, "link set vs down");
+    site.server.wait_for(LOST, TIMEOUT);
+    ip(&scene.hosts.server, "link set vs up");
+    site.server.wait_for(UP, TIMEOUT);
+    play_whole(scene, KERNEL, "two.ts");
+    assert!(site.server.interrupt());
+    let stats = stats(&path);
+    assert_eq!(stats["offload_tcp"]["accepted"], 2, "both players came by the engine: {stats:#}");
+}

@@ -143,6 +143,22 @@ impl EngineProcess {
         Self { child, said }
     }
 
+    /// The same, with what it says on standard error kept.
+    fn start_hearing(mut command: Command) -> Self {
+        let mut child =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let said = until_said(&mut lines, "LD_PRELOAD=");
+        Self { child, said }
+    }
+
+    /// The first line on standard error of one that is heard.
+    fn warned(&mut self) -> String {
+        let mut line = String::new();
+        BufReader::new(self.child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+        line
+    }
+
     /// Bytes of memory that it has taken.
     fn memory(&self) -> u64 {
         let pages = fs::read_to_string(format!("/proc/{}/statm", self.child.id())).unwrap();
@@ -304,6 +320,114 @@ fn a_second_engine_is_refused_and_the_socket_of_a_killed_one_is_taken_over() {
     let engine = scene.engine(&[]);
     assert_eq!(scene.status()["pairs"], 8);
     assert!(engine.interrupt());
+}
+
+/// The address of the kernel at the interface `vs`, and the other end of its cable.
+const SHARED: &str = "10.77.0.1";
+const SHARED_PORT: u16 = 8200;
+
+#[test]
+fn ports_of_the_kernels_address_are_steered_to_the_engine_until_it_is_killed() {
+    let Some(scene) = Scene::new() else { return };
+    // Nobody computes checksums for an XDP program.
+    let output = Command::new("ip")
+        .args([
+            "netns",
+            "exec",
+            &scene.hosts.client,
+            "ethtool",
+            "-K",
+            "vc",
+            "tx",
+            "off",
+            "tso",
+            "off",
+            "gso",
+            "off",
+        ])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let command = |address: &str, args: &[&str]| {
+        let mut command = scene.hosts.on_server(Path::new(env!("CARGO_BIN_EXE_millrace")));
+        command.args(["engine", "--interface", "vs", "--address", address, "--socket"]).arg(scene.socket());
+        command.args(args);
+        command
+    };
+    let refusal = |mut command: Command| {
+        let output = command.output().unwrap();
+        (output.status.code().unwrap(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    for (command, code, part) in [
+        (scene.command("toe0", &["--ports", "8200"]), 1, "toe0 is a TUN device"),
+        (
+            command("10.77.0.9/24", &["--ports", "8200"]),
+            1,
+            "addresses that the kernel has there, which are 10.77.0.1",
+        ),
+        (
+            command("10.77.0.1/24", &["--ports", "8200", "--gateway", "10.77.0.2"]),
+            2,
+            "--gateway: with --ports",
+        ),
+        (command("10.77.0.1/24", &["--ports", "1-2000"]), 2, "--ports: got 2000 ports, at most 1024"),
+        (command("10.77.0.1/24", &["--ports", "8200-"]), 2, "8080,5540-5560"),
+        (command("10.77.0.1/24", &[]), 1, "the engine have TCP ports of it only, with --ports"),
+    ] {
+        let (is, said) = refusal(command);
+        assert!(is == code && said.contains(part), "{part}: {is} {said}");
+    }
+    let taken =
+        scene.hosts.inside_server(|| std::net::TcpListener::bind((SHARED, SHARED_PORT)).unwrap()).unwrap();
+    let (code, said) = refusal(command("10.77.0.1/24", &["--ports", "8200"]));
+    assert!(code == 1 && said.contains("10.77.0.1:8200") && said.contains("ss -tanp"), "{code} {said}");
+    drop(taken);
+    // One of the ports is the kernel's to give to its own connections.
+    let mut engine = EngineProcess::start_hearing(command("10.77.0.1/24", &["--ports", "8200,40000"]));
+    let warned = engine.warned();
+    assert!(warned.contains("net.ipv4.ip_local_reserved_ports=40000"), "{warned}");
+    assert_eq!(engine.said[0], "offload engine at vs: TCP ports 8200,40000 of 10.77.0.1/24");
+    assert_eq!(scene.status()["ports"], "8200,40000");
+    assert!(
+        scene.status_text().contains(": TCP ports 8200,40000 of 10.77.0.1/24, up "),
+        "{}",
+        scene.status_text()
+    );
+    let host = connect(&scene.socket());
+    assert_eq!(host.ports().map(ToString::to_string), Some("8200,40000".to_owned()));
+    let listener = toe::TcpListener::bind(&host, format!("{SHARED}:{SHARED_PORT}").parse().unwrap()).unwrap();
+    let call = || std::net::TcpStream::connect((SHARED, SHARED_PORT)).unwrap();
+    let mut peer = scene.hosts.on_client(call).unwrap();
+    peer.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.write_all(b"12345").unwrap();
+    peer.read_exact(&mut [0; 5]).unwrap();
+    engine.kill();
+    // Whose program, sockets and ports have gone with it, at the latest a moment later: the kernel knows of no connection, and has the port.
+    let begun = Instant::now();
+    let error = loop {
+        let failed = peer.write_all(b"67890").err();
+        peer.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let error = failed.or_else(|| peer.read(&mut [0; 5]).err()).expect("there is nobody who answers");
+        if !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) {
+            break error;
+        }
+        assert!(begun.elapsed() < TIMEOUT, "no reset comes");
+    };
+    assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{error}");
+    let listen = || std::net::TcpListener::bind((SHARED, SHARED_PORT));
+    let listener = loop {
+        match scene.hosts.inside_server(listen).unwrap() {
+            Ok(listener) => break listener,
+            Err(error) => assert!(begun.elapsed() < TIMEOUT, "{error}"),
+        }
+    };
+    let mut peer = scene.hosts.on_client(call).unwrap();
+    let (mut accepted, _) = listener.accept().unwrap();
+    accepted.write_all(b"kernel").unwrap();
+    let mut said = [0; 6];
+    peer.read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"kernel");
 }
 
 /// Serves one file to each who asks.

@@ -122,7 +122,7 @@ impl Us {
             clusters: vec![cluster, cluster],
             defers_acks: true,
             cookies: true,
-            ports: 40_000..=50_000,
+            ports: (40_000..=50_000).into(),
             secret: [1, 2],
         });
         let interface = Interface::new(&ip, now).unwrap();

@@ -43,7 +43,7 @@ fn stack(secret: u64) -> Stack {
         clusters: vec![cluster, cluster],
         defers_acks: true,
         cookies: true,
-        ports: 40_000..=50_000,
+        ports: (40_000..=50_000).into(),
         secret: [secret, 9],
     })
 }

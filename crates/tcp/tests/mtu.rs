@@ -40,7 +40,7 @@ fn settings(mtu: u16) -> Settings {
         clusters: vec![cluster, cluster],
         defers_acks: true,
         cookies: false,
-        ports: 40_000..=50_000,
+        ports: (40_000..=50_000).into(),
         secret: [3, 4],
     }
 }

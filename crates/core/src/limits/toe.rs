@@ -78,3 +78,14 @@ pub const SURVEY_PLACES: u32 = 128;
 pub const LINGER_NS: u64 = 60_000_000_000;
 /// Sockets of a host that is gone that are closed in one turn: a reset each.
 pub const CLOSED_PER_TURN: usize = 64;
+/// TCP ports that an engine may have of the kernel's addresses: the kernel holds a socket for each of them on each address, and the steering
+/// program two entries of 100 bytes.
+pub const MAX_OWN_PORTS: u32 = 1024;
+/// Ranges of ports in a set: those that a person writes down; all of them fit a message of the engine's socket.
+pub const MAX_PORT_RANGES: usize = 64;
+/// Packets that wait until the kernel has found the way to where they go: the first ones to as many hosts. Others are dropped, and sent again by TCP.
+pub const WAITING_PACKETS: usize = 64;
+/// How long such a packet waits: TCP has sent its bytes again by then (the initial retransmission time-out of RFC 6298).
+pub const WAITING_NS: u64 = 1_000_000_000;
+/// How often it is looked for the way meanwhile: a question to the kernel takes some 0.1 ms, and one on the wire as long again.
+pub const WAY_LOOK_NS: u64 = 1_000_000;

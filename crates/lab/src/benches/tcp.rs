@@ -213,7 +213,7 @@ fn settings() -> Settings {
         clusters: vec![ClusterSize { bytes: 8 << 20, page_bytes: 2048 }; 2],
         defers_acks: true,
         cookies: true,
-        ports: 49_152..=65_535,
+        ports: (49_152..=65_535).into(),
         secret: [0x6d69_6c6c_7261_6365, 0x7463_7020_6265_6e63],
     }
 }

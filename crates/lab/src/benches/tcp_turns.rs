@@ -162,7 +162,7 @@ impl Ground {
             clusters: vec![ClusterSize { bytes: 1 << 20, page_bytes: 2048 }; 2],
             defers_acks,
             cookies: false,
-            ports: 49_152..=65_535,
+            ports: (49_152..=65_535).into(),
             secret: [1, 2],
         };
         let mut ground = Self {

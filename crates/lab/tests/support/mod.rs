@@ -2,6 +2,8 @@
 // Each test program uses a part of this, and none exports it.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod cable;
+
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::os::fd::AsFd;
@@ -44,7 +46,7 @@ pub fn stack_settings() -> Settings {
         clusters: vec![ClusterSize { bytes: 8 << 20, page_bytes: 2048 }; 2],
         defers_acks: true,
         cookies: true,
-        ports: 49_152..=65_535,
+        ports: (49_152..=65_535).into(),
         secret: [0x1234_5678_9abc_def0, 0x0fed_cba9_8765_4321],
     }
 }

@@ -74,7 +74,7 @@ impl Behind {
         match self {
             Self::Turned(engine) => {
                 let is_blind = engine.device.readable().is_none();
-                if is_blind || engine.core.has_news() { Some(now) } else { engine.core.next_due(now) }
+                if is_blind || engine.core.has_news() { Some(now) } else { engine.next_due(now) }
             }
             Self::Apart(apart) => apart.has_news().then_some(now),
         }

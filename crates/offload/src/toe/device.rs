@@ -44,6 +44,11 @@ pub trait Device: Send {
 
     /// Readable when there is a packet; `None`: the device has to be asked again and again.
     fn readable(&self) -> Option<BorrowedFd<'_>>;
+
+    /// When [`flush`](Self::flush) has something to do even if nothing comes in.
+    fn due(&self) -> Option<Instant> {
+        None
+    }
 }
 
 /// Puts a packet together; its length.
@@ -75,6 +80,10 @@ impl<D: Device + ?Sized> Device for Box<D> {
 
     fn readable(&self) -> Option<BorrowedFd<'_>> {
         (**self).readable()
+    }
+
+    fn due(&self) -> Option<Instant> {
+        (**self).due()
     }
 }
 

@@ -50,6 +50,7 @@
 //! | `device` | packets from and to a device; a TUN device |
 //! | `capture` | what a device sends and receives, in a file |
 //! | `xdp` | an Ethernet interface by AF_XDP |
+//! | `steered/` | the same where the addresses are the kernel's, and the engine has TCP ports of them |
 
 mod apart;
 mod behind;
@@ -62,6 +63,7 @@ mod pair;
 mod record;
 mod remote;
 mod status;
+mod steered;
 mod thread;
 mod xdp;
 
@@ -86,8 +88,10 @@ pub use self::record::Fault;
 pub use self::remote::{Access, GateCounters, connect, connections, default_socket, status};
 pub use millrace_tcp::conn::{State as ConnectionState, TcpCounters};
 pub use millrace_tcp::ip::IpCounters;
+pub use millrace_tcp::ports::PortSet;
 
 pub use self::status::{ConnectionFigures, ConnectionStatus, CounterSheets, EngineStatus, HostStatus, Owner};
+pub use self::steered::{XdpPorts, ports_given_out};
 pub use self::thread::{Engine, Stopped, Turning};
 pub use self::xdp::XdpDevice;
 
@@ -107,6 +111,10 @@ pub struct EngineSettings {
     pub stack: Settings,
     /// Its link and its addresses.
     pub interface: ip::Settings,
+    /// The addresses are the kernel's: of them the engine has the TCP ports `stack.ports`, and nothing else ([`on_ports`](Self::on_ports)).
+    pub has_ports_only: bool,
+    /// Listeners of the kernel's at these ports may stay: they hear nothing while the engine runs, and whoever calls afterwards comes to them.
+    pub is_beside_listeners: bool,
     /// Queue pairs for threads of this program: host threads at once.
     pub pairs: usize,
     /// Queue pairs for threads of other programs ([`Engine::serve`]).
@@ -149,12 +157,14 @@ impl EngineSettings {
             ],
             defers_acks: true,
             cookies: true,
-            ports: 49_152..=65_535,
+            ports: (49_152..=65_535).into(),
             secret: [random(), random()],
         };
         Self {
             stack,
             interface,
+            has_ports_only: false,
+            is_beside_listeners: false,
             pairs: 8,
             remote_pairs: 0,
             pair: PairSettings::default(),

@@ -200,10 +200,14 @@ pub enum Fault {
     Shut,
     /// The network says that nothing gets there.
     Unreachable,
+    /// The address is the kernel's, and the port none of those of it that the engine has.
+    NotOwnPort,
+    /// No port is left for a connection to there.
+    NoPort,
 }
 
 impl Fault {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 12] = [
         Self::Refused,
         Self::Reset,
         Self::TimedOut,
@@ -214,6 +218,8 @@ impl Fault {
         Self::NotConnected,
         Self::Shut,
         Self::Unreachable,
+        Self::NotOwnPort,
+        Self::NoPort,
     ];
 
     pub(super) fn of_call(error: CallError) -> Self {
@@ -221,6 +227,7 @@ impl Fault {
             CallError::NoConnection | CallError::Unfit => Self::NotConnected,
             CallError::Closing => Self::Shut,
             CallError::NoRoom => Self::NoRoom,
+            CallError::NoPort => Self::NoPort,
             CallError::Exists => Self::InUse,
             CallError::Families | CallError::Address => Self::NoAddress,
         }
@@ -255,6 +262,16 @@ impl From<Fault> for io::Error {
             }
             Fault::NoAddress => {
                 let text = "address not available: the offload engine has none of this kind";
+                (Kind::AddrNotAvailable, text)
+            }
+            Fault::NotOwnPort => {
+                let text = "address not available: this port of the address is the kernel's; choose one of those that the offload engine \
+                            has (millrace engine status), or start it with more (--ports)";
+                (Kind::AddrNotAvailable, text)
+            }
+            Fault::NoPort => {
+                let text = "no local port is left for a connection to there: close connections, or start the offload engine with more \
+                            ports (--ports); those that somebody listens at are not taken";
                 (Kind::AddrNotAvailable, text)
             }
             Fault::NotConnected => (Kind::NotConnected, "not connected"),

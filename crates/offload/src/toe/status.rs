@@ -9,6 +9,7 @@ use std::sync::Arc;
 use millrace_core::counters::Sheet;
 use millrace_tcp::conn::{State, TcpCounters};
 use millrace_tcp::ip::IpCounters;
+use millrace_tcp::ports::PortSet;
 
 use super::{GateCounters, ToeCounters};
 
@@ -165,6 +166,8 @@ pub struct EngineStatus {
     pub pairs: u32,
     /// Its addresses, and the lengths of their subnets' prefixes.
     pub addresses: Vec<(IpAddr, u8)>,
+    /// The TCP ports that it has of them; `None`: all, they are its own.
+    pub ports: Option<PortSet>,
     /// What it has done.
     pub engine: ToeCounters,
     /// What its TCP has done.

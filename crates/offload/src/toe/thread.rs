@@ -14,6 +14,7 @@ use millrace_core::limits::toe::{MAX_PAIRS, MAX_SLEEP_NS};
 use millrace_core::seam::Clock;
 use millrace_core::time::{Instant, NS_PER_S};
 use millrace_tcp::conn::TcpCounters;
+use millrace_tcp::ports::PortSet;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::capture::Captured;
@@ -32,6 +33,8 @@ use crate::clock::{MonotonicClock, wall_offset_ns};
 pub(super) struct Home {
     pub(super) bell: Arc<EventBell>,
     pub(super) addresses: Vec<(IpAddr, u8)>,
+    /// The ports that the engine has of them; `None`: all, they are its own.
+    pub(super) ports: Option<PortSet>,
     free: Mutex<Vec<HostState>>,
     stop: AtomicBool,
     /// The socket to the engine, if it is another process. It learns by its end that the host is gone.
@@ -43,12 +46,17 @@ pub(super) struct Home {
 impl Home {
     pub(super) fn new(bell: Arc<EventBell>, addresses: Vec<(IpAddr, u8)>, free: Vec<HostState>) -> Self {
         let (free, stop) = (Mutex::new(free), AtomicBool::new(false));
-        Self { bell, addresses, free, stop, link: None, end: OnceLock::new() }
+        Self { bell, addresses, ports: None, free, stop, link: None, end: OnceLock::new() }
     }
 
     /// That of the one host of an engine that is another process.
     pub(super) fn elsewhere(bell: Arc<EventBell>, addresses: Vec<(IpAddr, u8)>, link: OwnedFd) -> Self {
         Self { link: Some(link), ..Self::new(bell, addresses, Vec::new()) }
+    }
+
+    /// The same, with ports of addresses that are the kernel's.
+    pub(super) fn with_ports(self, ports: Option<PortSet>) -> Self {
+        Self { ports, ..self }
     }
 
     /// Whether its handle has stopped it.
@@ -172,7 +180,8 @@ impl Engine {
         }
         let (port, remote) = remote::ports(settings.pairs as u16, settings.remote_pairs as u16)?;
         let addresses = settings.interface.addresses.iter().map(|of| (of.ip, of.prefix)).collect();
-        let home = Arc::new(Home::new(bell, addresses, free));
+        let home = Home::new(bell, addresses, free).with_ports(settings.own_ports().cloned());
+        let home = Arc::new(home);
         let sheets = CounterSheets::default();
         let turning = Turning {
             core: Core::new(settings, ends, MonotonicClock.now())?,
@@ -198,8 +207,8 @@ impl Engine {
             let text = "an engine serves one socket";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         };
-        let settings =
-            GateSettings { pair: self.pair.clone(), addresses: self.home.addresses.clone(), access };
+        let (addresses, ports) = (self.home.addresses.clone(), self.home.ports.clone());
+        let settings = GateSettings { pair: self.pair.clone(), addresses, ports, access };
         self.gate =
             Some(Gate::start(path, settings, port, Arc::clone(&self.home.bell), self.sheets.clone())?);
         Ok(())
@@ -340,9 +349,14 @@ impl Turning {
         }
     }
 
+    /// When there is something to do even if nothing comes in.
+    pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
+        [self.core.next_due(now), self.device.due()].into_iter().flatten().min()
+    }
+
     /// Sleeps until a packet comes, a host rings or a timer is due.
     fn sleep(&mut self, now: Instant) {
-        let due_ns = self.core.next_due(now).map_or(MAX_SLEEP_NS, |due| due.ns_since(now).min(MAX_SLEEP_NS));
+        let due_ns = self.next_due(now).map_or(MAX_SLEEP_NS, |due| due.ns_since(now).min(MAX_SLEEP_NS));
         if due_ns == 0 || self.device.readable().is_none() {
             return;
         }
@@ -377,3 +391,7 @@ impl Turning {
         self.core.awake(&is_ready[2..count]);
     }
 }
+
+#[cfg(test)]
+#[path = "thread_tests.rs"]
+mod tests;

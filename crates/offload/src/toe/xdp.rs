@@ -24,7 +24,7 @@ use super::EngineSettings;
 use super::device::Device;
 
 /// Longest IP packet of an engine behind such a device.
-const MAX_MTU: u32 = (XDP_RAW_FRAME_BYTES - ETHERNET_HEADER_BYTES - VLAN_TAG_BYTES) as u32;
+pub(super) const MAX_MTU: u32 = (XDP_RAW_FRAME_BYTES - ETHERNET_HEADER_BYTES - VLAN_TAG_BYTES) as u32;
 
 /// All queues of an Ethernet interface, which the engine shares with the kernel: each has addresses of its own.
 ///
@@ -99,11 +99,11 @@ impl EngineSettings {
 }
 
 /// The Ethernet address of an interface. That of loopback is all zeros, and is none.
-fn station(features: &DeviceFeatures) -> Option<[u8; 6]> {
+pub(super) fn station(features: &DeviceFeatures) -> Option<[u8; 6]> {
     features.mac.filter(|mac| *mac != [0; 6])
 }
 
-fn no_ethernet(interface: &str) -> io::Error {
+pub(super) fn no_ethernet(interface: &str) -> io::Error {
     let text = format!(
         "interface {interface} has no Ethernet address: choose an Ethernet interface, or a TUN device"
     );
@@ -166,7 +166,7 @@ fn with_remedy(source: Option<&io::Error>, error: &dyn std::error::Error) -> io:
     io::Error::new(kind, format!("{error}. Or give the engine a TUN device, which needs CAP_NET_ADMIN only"))
 }
 
-fn from_xdp(error: XdpError) -> io::Error {
+pub(super) fn from_xdp(error: XdpError) -> io::Error {
     let source = match &error {
         XdpError::Call { source, .. } | XdpError::Locked { source, .. } => Some(source),
         _ => None,
@@ -174,7 +174,7 @@ fn from_xdp(error: XdpError) -> io::Error {
     with_remedy(source, &error)
 }
 
-fn from_steering(error: SteerError) -> io::Error {
+pub(super) fn from_steering(error: SteerError) -> io::Error {
     let source = match &error {
         SteerError::Bpf(BpfError::Call { source, .. }) => Some(source),
         _ => None,

@@ -22,7 +22,7 @@ use libc::{epoll_event, pollfd};
 use millrace_core::limits::preload::LEAVE_NS;
 use millrace_core::seam::Clock;
 use millrace_offload::clock::MonotonicClock;
-use millrace_offload::toe::{self, Sockets};
+use millrace_offload::toe::{self, PortSet, Sockets};
 
 pub(crate) use self::bytes::{Flags, receive, send, send_file};
 pub(crate) use self::descriptors::{close, close_all, control_set, dup, note_set};
@@ -119,6 +119,8 @@ struct Open {
     sockets: Sockets,
     /// Its addresses and their subnets.
     subnets: Vec<Subnet>,
+    /// The ports that it has of its addresses, if these are the kernel's.
+    ports: Option<PortSet>,
 }
 
 /// All of it.
@@ -213,6 +215,14 @@ impl Process {
             }
             Way::Open(open) => Some(&open.subnets),
             _ => None,
+        }
+    }
+
+    /// Whether a port of the engine's addresses is its own; port 0 is one of its choice.
+    fn has_port(&self, port: u16) -> bool {
+        match &self.way {
+            Way::Open(open) => port == 0 || open.ports.as_ref().is_none_or(|ports| ports.contains(port)),
+            _ => false,
         }
     }
 
@@ -336,8 +346,8 @@ fn attach(path: &std::path::Path) -> Way {
     AROUND.call_once(|| real::at_fork_and_exit(before_fork, behind_fork, in_child, at_end));
     let subnet = |&(address, prefix): &(std::net::IpAddr, u8)| Subnet { address, prefix };
     let opened = toe::connect(path).and_then(|host| {
-        let subnets = host.addresses().iter().map(subnet).collect();
-        Ok(Box::new(Open { sockets: Sockets::new(host)?, subnets }))
+        let (subnets, ports) = (host.addresses().iter().map(subnet).collect(), host.ports().cloned());
+        Ok(Box::new(Open { sockets: Sockets::new(host)?, subnets, ports }))
     });
     match opened {
         Ok(open) => {

@@ -174,7 +174,7 @@ pub(crate) fn bind(fd: i32, local: SocketAddr) -> Option<Outcome<()>> {
     let family = tcp_family(fd)?;
     let is_ours = with(|process| {
         let subnets = process.subnets()?;
-        if !CONFIG.binds(local, subnets) {
+        if !CONFIG.binds(local, subnets) || !process.has_port(local.port()) {
             return None;
         }
         process.adopt(fd, family, local)

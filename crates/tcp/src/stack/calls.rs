@@ -19,8 +19,10 @@ pub enum CallError {
     NoConnection,
     /// "connection closing": nothing can be sent after CLOSE.
     Closing,
-    /// "insufficient resources": no slot, port, descriptor or page is free.
+    /// "insufficient resources": no slot, descriptor or page is free.
     NoRoom,
+    /// The same of ports: each that may be chosen is taken.
+    NoPort,
     /// "connection already exists" between these ends.
     Exists,
     /// The two ends are of different families.
@@ -37,6 +39,9 @@ impl fmt::Display for CallError {
             Self::NoConnection => "connection does not exist",
             Self::Closing => "connection closing: nothing can be sent after a close",
             Self::NoRoom => "insufficient resources: close connections or wait until data is acknowledged",
+            Self::NoPort => {
+                "no port is left: close connections, listen on fewer ports, or give the stack more"
+            }
             Self::Exists => "connection already exists",
             Self::Families => "local and remote address are of different families",
             Self::Address => {
@@ -84,12 +89,13 @@ impl Stack {
         //# same local address that was used in those previous segments (MUST-
         //# 45).
         if flow.local_port() == 0 {
-            let (table, time_waits) = (&self.table, &self.time_waits);
+            let (table, time_waits, listeners) = (&self.table, &self.time_waits, &self.listeners);
             let is_free = |port| {
                 let flow = flow.with_local_port(port);
-                table.find(&flow).is_none() && !time_waits.contains(&flow)
+                let is_listened_on = listeners.iter().flatten().any(|other| other.local.port() == port);
+                !is_listened_on && table.find(&flow).is_none() && !time_waits.contains(&flow)
             };
-            let port = self.ports.pick(&flow, is_free).ok_or(CallError::NoRoom)?;
+            let port = self.ports.pick(&flow, is_free).ok_or(CallError::NoPort)?;
             flow = flow.with_local_port(port);
         }
         //= RFC 9293 section 3.10.1

@@ -15,7 +15,7 @@ use crate::wire::{Flags, FlowKey, Segment};
 /// A listener.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Listener {
-    local: SocketAddr,
+    pub(super) local: SocketAddr,
     /// Most connections that the application has not seen, and most requests.
     backlog: u32,
     unseen: u32,

@@ -43,7 +43,7 @@ use crate::conn::{Config, Connection, Env, Happened, Reason, TcpCounters};
 use crate::cookies::Cookies;
 use crate::keyed::HashKey;
 use crate::limits::MAX_LISTENERS;
-use crate::ports::Ports;
+use crate::ports::{PortSet, Ports};
 use crate::recover::records::Records;
 use crate::recv::{ClusterSize, Pages};
 use crate::send::Store;
@@ -103,7 +103,7 @@ pub struct Settings {
     /// Answer SYNs with cookies when the backlog is full; off: drop them.
     pub cookies: bool,
     /// Ports for connections opened from here.
-    pub ports: std::ops::RangeInclusive<u16>,
+    pub ports: PortSet,
     /// Secret random numbers: sequence numbers, ports, cookies and hashes depend on them.
     pub secret: [u64; 2],
 }

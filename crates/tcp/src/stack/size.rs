@@ -58,7 +58,7 @@ mod tests {
             clusters: vec![cluster, cluster],
             defers_acks: true,
             cookies: true,
-            ports: 40_000..=50_000,
+            ports: (40_000..=50_000).into(),
             secret: [1, 2],
         }
     }

@@ -45,7 +45,7 @@ pub(crate) fn settings(config: Config, secret: u64) -> Settings {
         clusters: vec![cluster, cluster],
         defers_acks: true,
         cookies: true,
-        ports: 40_000..=50_000,
+        ports: (40_000..=50_000).into(),
         secret: [secret, secret ^ 0x5555],
     }
 }

@@ -1,6 +1,9 @@
 //! Which packets reach AF_XDP sockets and which the kernel: a BPF program at the interface that picks out what was asked
 //! for by protocol, own address and port, or by address alone, and hands everything else to the kernel untouched.
 //!
+//! A port of TCP with the ICMP errors about what was sent from it ([`Steering::steer_tcp`]) is for a network stack of one's own that has this port of
+//! an address, of which all else is the kernel's: ARP, neighbour discovery, echo requests, other ports.
+//!
 //! An address alone ([`Steering::steer_address`]) is for a network stack of one's own that has it: all of TCP and ICMP to it, and whoever
 //! asks for it or answers to it by ARP or neighbour discovery. A neighbour's announcement to everybody is the kernel's.
 //!
@@ -56,14 +59,22 @@ impl Steering {
     /// # Errors
     /// When there is no such interface, another XDP program is there, or the privileges are missing.
     pub fn attach(interface: &str) -> Result<Self, SteerError> {
-        let mut steering = Self::load()?;
+        Self::attach_with_room(interface, MAX_STEERED_PORTS)
+    }
+
+    /// The same with room for another number of entries than [`MAX_STEERED_PORTS`].
+    ///
+    /// # Errors
+    /// As [`Self::attach`].
+    pub fn attach_with_room(interface: &str, entries: u32) -> Result<Self, SteerError> {
+        let mut steering = Self::load(entries)?;
         steering.link = Some(InterfaceLink::attach(&steering.program, interface)?);
         Ok(steering)
     }
 
     /// Program and maps that are at no interface yet.
-    fn load() -> Result<Self, BpfError> {
-        let table = Map::hash("steer_ports", program::KEY_BYTES as u32, 1, MAX_STEERED_PORTS)?;
+    fn load(entries: u32) -> Result<Self, BpfError> {
+        let table = Map::hash("steer_ports", program::KEY_BYTES as u32, 1, entries)?;
         let sockets = SocketMap::new("steer_sockets", MAX_XDP_QUEUES)?;
         let program = Program::load("steer", ProgramType::XdpFrags, program::build(&table, &sockets))?;
         Ok(Self { link: None, program, table, sockets })
@@ -72,9 +83,21 @@ impl Steering {
     /// Packets of `protocol` to `local`, an address of this host, go to the sockets from now on.
     ///
     /// # Errors
-    /// When the address is a wildcard, or [`MAX_STEERED_PORTS`] are steered already.
+    /// When the address is a wildcard, or all entries are taken.
     pub fn steer(&self, protocol: Protocol, local: SocketAddr) -> Result<(), SteerError> {
         Ok(self.table.update(&key(protocol, local)?, &[1])?)
+    }
+
+    /// TCP segments to `local`, a port of this host, go to the sockets from now on, and so do ICMP errors that quote a segment from there.
+    ///
+    /// # Errors
+    /// When the address is a wildcard, or all entries are taken; a port counts as two.
+    pub fn steer_tcp(&self, local: SocketAddr) -> Result<(), SteerError> {
+        let address = one_host(local.ip())?;
+        for protocol in [Protocol::Tcp.number(), icmp_of(address)] {
+            self.table.update(&program::key(address, local.port(), protocol), &[1])?;
+        }
+        Ok(())
     }
 
     /// They go to the kernel again; says whether they were steered.
@@ -89,7 +112,7 @@ impl Steering {
     /// have this address: it would answer, too.
     ///
     /// # Errors
-    /// When it is a wildcard, or [`MAX_STEERED_PORTS`] are steered already; an address counts as two.
+    /// When it is a wildcard, or all entries are taken; an address counts as two.
     pub fn steer_address(&self, address: IpAddr) -> Result<(), SteerError> {
         for key in keys_of(address)? {
             self.table.update(&key, &[1])?;
@@ -130,8 +153,12 @@ impl Steering {
 /// The keys of an address: TCP and ICMP at any port.
 fn keys_of(address: IpAddr) -> Result<[[u8; program::KEY_BYTES]; 2], SteerError> {
     let address = one_host(address)?;
-    let icmp = if address.is_ipv4() { program::ICMP_V4 } else { program::ICMP_V6 };
-    Ok([Protocol::Tcp.number(), icmp].map(|protocol| program::key(address, 0, protocol)))
+    Ok([Protocol::Tcp.number(), icmp_of(address)].map(|protocol| program::key(address, 0, protocol)))
+}
+
+/// The protocol number of its family's ICMP.
+fn icmp_of(address: IpAddr) -> u8 {
+    if address.is_ipv4() { program::ICMP_V4 } else { program::ICMP_V6 }
 }
 
 /// The key of the program's table.

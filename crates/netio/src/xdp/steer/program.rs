@@ -1,6 +1,7 @@
 //! The program: from the front of the frame to "to the socket" or "to the kernel".
 //!
-//! A key with port 0 stands for all ports, and with ICMP's protocol number also for the messages that ask and tell where an address is.
+//! A key with port 0 stands for all ports, and with ICMP's protocol number also for the messages that ask and tell where an address is. One with
+//! ICMP's number and a port stands for errors that quote a TCP segment from that port.
 //!
 //! `R6` is the context, `R7` where the IP header begins, `R8` where the packet ends, `R9` the protocol; `R0` to `R5` come
 //! and go.
@@ -53,6 +54,13 @@ const ARP_TARGET: i16 = 24;
 /// ICMP's protocol numbers.
 pub(super) const ICMP_V4: u8 = 1;
 pub(super) const ICMP_V6: u8 = 58;
+const TCP: i32 = 6;
+/// Behind these bytes of an ICMP message is the packet that an error quotes, of which 8 bytes behind the IP header are enough.
+const ICMP_BYTES: i16 = 8;
+const QUOTED_BYTES: i16 = 8;
+/// Errors of ICMPv4: unreachable (with "fragmentation needed"), time exceeded, parameter problem. Those of ICMPv6 are below 128 (RFC 4443 section 2.1).
+const ICMP_V4_ERRORS: [i32; 3] = [3, 11, 12];
+const ICMP_V6_ERRORS_END: i32 = 128;
 /// First byte of a multicast address.
 const V6_GROUP: i32 = 0xff;
 /// Neighbour solicitation, and the advertisement is the next one: type, and where the target is (RFC 4861 sections 4.3 and 4.4).
@@ -121,13 +129,19 @@ struct Places {
     transport: Label,
     /// The key is whole, for any port.
     any_port: Label,
+    /// The key has an address; an ICMP message to it follows.
+    icmp_v4: Label,
+    icmp_v6: Label,
+    /// The key has an address, and the port from which the segment came that an ICMP error quotes.
+    quoted: Label,
 }
 
 /// Builds the program.
 pub(super) fn build(table: &Map, sockets: &SocketMap) -> Assembler {
     let mut a = Assembler::default();
-    let [pass, v4, v6, transport, any_port, redirect] = std::array::from_fn(|_| a.label());
-    let places = Places { pass, v4, v6, transport, any_port };
+    let [pass, v4, v6, transport, any_port, icmp_v4, icmp_v6, quoted, redirect] =
+        std::array::from_fn(|_| a.label());
+    let places = Places { pass, v4, v6, transport, any_port, icmp_v4, icmp_v6, quoted };
     a.mov(R6, R1);
     a.load(Width::Word, R7, R6, MD_DATA);
     a.load(Width::Word, R8, R6, MD_DATA_END);
@@ -135,6 +149,14 @@ pub(super) fn build(table: &Map, sockets: &SocketMap) -> Assembler {
     arp(&mut a, places);
     ipv4(&mut a, places);
     ipv6(&mut a, places);
+    quote_v4(&mut a, places);
+    quote_v6(&mut a, places);
+    a.place(quoted);
+    a.store(Width::Byte, R10, KEY + KEY_PROTOCOL as i16, R9);
+    look_up(&mut a, table);
+    a.jump_if(Cond::Ne, R0, 0, redirect);
+    a.store(Width::Half, R10, KEY + KEY_PORT as i16, 0);
+    a.jump(any_port);
     // Ports are in the same place; where a protocol has something else there, no key has it.
     a.place(transport);
     need(&mut a, R7, PORTS_BYTES, pass);
@@ -204,6 +226,7 @@ fn ipv4(a: &mut Assembler, to: Places) {
     copy(a, Width::Word, R7, 16, 0);
     a.store(Width::Byte, R10, KEY + KEY_FAMILY as i16, 4);
     a.alu(Alu::Add, R7, i32::from(V4_BYTES));
+    a.jump_if(Cond::Eq, R9, i32::from(ICMP_V4), to.icmp_v4);
     a.jump(to.transport);
 }
 
@@ -220,8 +243,8 @@ fn ipv6(a: &mut Assembler, to: Places) {
     a.store(Width::Byte, R10, KEY + KEY_FAMILY as i16, 6);
     a.load(Width::Byte, R3, R7, 24);
     a.alu(Alu::Add, R7, i32::from(V6_BYTES));
-    a.jump_if(Cond::Ne, R3, V6_GROUP, to.transport);
     a.jump_if(Cond::Ne, R9, i32::from(ICMP_V6), to.transport);
+    a.jump_if(Cond::Ne, R3, V6_GROUP, to.icmp_v6);
     need(a, R7, ND_TARGET + 16, to.pass);
     a.load(Width::Byte, R3, R7, 0);
     a.jump_if(Cond::Eq, R3, ND_SOLICITATION, is_discovery);
@@ -229,4 +252,55 @@ fn ipv6(a: &mut Assembler, to: Places) {
     a.place(is_discovery);
     copy_v6(a, R7, ND_TARGET);
     a.jump(to.any_port);
+}
+
+/// An ICMPv4 message to the address of the key. An error about a segment from there goes by the segment's port.
+fn quote_v4(a: &mut Assembler, to: Places) {
+    let is_error = a.label();
+    let ip = ICMP_BYTES;
+    a.place(to.icmp_v4);
+    need(a, R7, PORTS_BYTES, to.pass);
+    need(a, R7, ip + V4_BYTES + QUOTED_BYTES, to.any_port);
+    a.load(Width::Byte, R3, R7, 0);
+    for kind in ICMP_V4_ERRORS {
+        a.jump_if(Cond::Eq, R3, kind, is_error);
+    }
+    a.jump(to.any_port);
+    a.place(is_error);
+    a.load(Width::Byte, R3, R7, ip);
+    a.jump_if(Cond::Ne, R3, V4_PLAIN, to.any_port);
+    a.load(Width::Half, R3, R7, ip + 6);
+    a.jump_if(Cond::Set, R3, as_loaded(V4_FRAGMENT), to.any_port);
+    a.load(Width::Byte, R3, R7, ip + 9);
+    a.jump_if(Cond::Ne, R3, TCP, to.any_port);
+    same(a, ip + 12, 1, to.any_port);
+    copy(a, Width::Half, R7, ip + V4_BYTES, KEY_PORT);
+    a.jump(to.quoted);
+}
+
+/// The same of ICMPv6.
+fn quote_v6(a: &mut Assembler, to: Places) {
+    let ip = ICMP_BYTES;
+    a.place(to.icmp_v6);
+    need(a, R7, PORTS_BYTES, to.pass);
+    need(a, R7, ip + V6_BYTES + QUOTED_BYTES, to.any_port);
+    a.load(Width::Byte, R3, R7, 0);
+    a.jump_if(Cond::Ge, R3, ICMP_V6_ERRORS_END, to.any_port);
+    a.load(Width::Byte, R3, R7, ip);
+    a.alu(Alu::Rsh, R3, 4);
+    a.jump_if(Cond::Ne, R3, 6, to.any_port);
+    a.load(Width::Byte, R3, R7, ip + 6);
+    a.jump_if(Cond::Ne, R3, TCP, to.any_port);
+    same(a, ip + 8, 4, to.any_port);
+    copy(a, Width::Half, R7, ip + V6_BYTES, KEY_PORT);
+    a.jump(to.quoted);
+}
+
+/// Goes to `other` unless these words of the packet are those that the key begins with: whoever has sent the quoted segment is who is told.
+fn same(a: &mut Assembler, at: i16, words: i16, other: Label) {
+    for word in 0..words {
+        a.load(Width::Word, R3, R7, at + 4 * word);
+        a.load(Width::Word, R5, R10, KEY + 4 * word);
+        a.jump_if(Cond::Ne, R3, R5, other);
+    }
 }

@@ -12,6 +12,8 @@ use crate::bpf::TestRun;
 
 const V4: &str = "10.1.2.3:5004";
 const V6: &str = "[fd00::77]:443";
+/// Ports of TCP with the errors about them, of addresses of which nothing else is steered but [`V4`].
+const STACK: [&str; 2] = ["10.1.2.3:8080", "[fd00::77]:8080"];
 /// Addresses that are steered as a whole.
 const OWN: [&str; 2] = ["10.9.8.7", "fd00::99"];
 
@@ -23,15 +25,16 @@ fn own(index: usize) -> IpAddr {
     OWN[index].parse().unwrap()
 }
 
-/// A program that steers UDP to [`V4`], TCP to [`V6`] and all of [`OWN`], and the socket that it gives packets of queue 0.
+/// A program that steers UDP to [`V4`], TCP to [`V6`], [`STACK`] and all of [`OWN`], and the socket that it gives packets of queue 0.
 fn steering() -> Option<(Steering, OwnedFd)> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: BPF needs root");
         return None;
     }
-    let steering = Steering::load().unwrap();
+    let steering = Steering::load(MAX_STEERED_PORTS).unwrap();
     steering.steer(Protocol::Udp, local(V4)).unwrap();
     steering.steer(Protocol::Tcp, local(V6)).unwrap();
+    STACK.iter().for_each(|port| steering.steer_tcp(local(port)).unwrap());
     steering.steer_address(own(0)).unwrap();
     steering.steer_address(own(1)).unwrap();
     match socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None) {
@@ -97,11 +100,52 @@ fn packet(protocol: u8, to: SocketAddr, tags: usize) -> Vec<u8> {
     bytes
 }
 
+/// An ICMP message of this type to the host that has sent the segment which it quotes, from a port.
+fn error(kind: u8, about: SocketAddr, tags: usize) -> Vec<u8> {
+    let (protocol, header, source) = if about.is_ipv4() { (1, 20, 12) } else { (58, 40, 8) };
+    let mut bytes = packet(protocol, (about.ip(), 0).into(), tags);
+    let message = 14 + 4 * tags + header;
+    bytes.truncate(message);
+    bytes.extend([kind, 4, 0, 0, 0, 0, 5, 0]);
+    // What was sent: its destination is the source that others have here.
+    let mut quoted = packet(6, (about.ip(), 0).into(), 0)[14..][..header + 8].to_vec();
+    quoted.copy_within(source + (header - source) / 2..header, source);
+    quoted[header..header + 4].copy_from_slice(&[about.port().to_be_bytes(), [0, 80]].concat());
+    bytes.extend(quoted);
+    bytes
+}
+
 fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
 }
 
-/// The rule: whose packet it is, if it is one that may be steered. Of those about an address the port is 0.
+/// The port from which the segment came that an ICMP error to `address` quotes; 0: it is no such error.
+fn quoted(address: IpAddr, message: &[u8]) -> u16 {
+    let found = || {
+        let (kind, quote) = (*message.first()?, message.get(8..)?);
+        let (source, port): (IpAddr, _) = match address {
+            IpAddr::V4(_) => {
+                let quote = quote.get(..28).filter(|_| [3, 11, 12].contains(&kind))?;
+                let is_whole = quote[6] & 0x3f == 0 && quote[7] == 0;
+                if quote[0] != 0x45 || !is_whole || quote[9] != 6 {
+                    return None;
+                }
+                (<[u8; 4]>::try_from(&quote[12..16]).ok()?.into(), be16(quote, 20)?)
+            }
+            IpAddr::V6(_) => {
+                let quote = quote.get(..48).filter(|_| kind < 128)?;
+                if quote[0] >> 4 != 6 || quote[6] != 6 {
+                    return None;
+                }
+                (<[u8; 16]>::try_from(&quote[8..24]).ok()?.into(), be16(quote, 40)?)
+            }
+        };
+        (source == address).then_some(port)
+    };
+    found().unwrap_or(0)
+}
+
+/// The rule: whose packet it is, if it is one that may be steered. Of those about an address the port is 0, of errors that of what they quote.
 fn addressee(frame: &[u8]) -> Option<(u8, SocketAddr)> {
     let tagged = be16(frame, 12)? == 0x8100;
     let (ether_type, ip) =
@@ -132,7 +176,9 @@ fn addressee(frame: &[u8]) -> Option<(u8, SocketAddr)> {
         }
         _ => return None,
     };
-    Some((protocol, SocketAddr::new(address, be16(segment, 2)?)))
+    let port = be16(segment, 2)?;
+    let is_icmp = protocol == if address.is_ipv4() { 1 } else { 58 };
+    Some((protocol, SocketAddr::new(address, if is_icmp { quoted(address, segment) } else { port })))
 }
 
 fn expected(frame: &[u8]) -> i32 {
@@ -142,7 +188,16 @@ fn expected(frame: &[u8]) -> i32 {
                 matches!(protocol, 6 | 1) && to.ip() == own(0)
                     || matches!(protocol, 6 | 58) && to.ip() == own(1)
             };
-            [(17, local(V4)), (6, local(V6))].contains(&(protocol, to)) || whole(protocol)
+            let [stack_v4, stack_v6] = STACK.map(local);
+            let ports = [
+                (17, local(V4)),
+                (6, local(V6)),
+                (6, stack_v4),
+                (6, stack_v6),
+                (1, stack_v4),
+                (58, stack_v6),
+            ];
+            ports.contains(&(protocol, to)) || whole(protocol)
         }
         None => false,
     };
@@ -244,6 +299,65 @@ fn an_address_is_steered_with_all_that_belongs_to_it_and_nothing_else() {
 }
 
 #[test]
+fn a_port_of_tcp_is_steered_with_the_errors_about_it_and_nothing_else() {
+    let Some((steering, _socket)) = steering() else { return };
+    let judge = |bytes: &[u8], wanted, what: &str| {
+        assert_eq!((verdict(&steering, bytes), expected(bytes)), (wanted, wanted), "{what}");
+    };
+    for tags in 0..2 {
+        for stack in STACK.map(local) {
+            let (is_v4, ip) = (stack.is_ipv4(), stack.ip());
+            judge(&packet(6, stack, tags), XDP_REDIRECT, "a segment");
+            let errors = if is_v4 { &[3, 11, 12][..] } else { &[1, 2, 3, 4] };
+            for &kind in errors {
+                judge(&error(kind, stack, tags), XDP_REDIRECT, "an error");
+            }
+            let icmp = if is_v4 { 1 } else { 58 };
+            let echo = if is_v4 { 8 } else { 128 };
+            let others = [
+                packet(17, stack, tags),
+                packet(6, (ip, 8081).into(), tags),
+                // What lies where another protocol has its port is none.
+                packet(icmp, stack, tags),
+                error(echo, stack, tags),
+                error(if is_v4 { 0 } else { 129 }, stack, tags),
+                error(errors[0], (ip, 8081).into(), tags),
+                // A port that is steered without the errors.
+                error(errors[0], local(if is_v4 { V4 } else { V6 }), tags),
+                if let IpAddr::V4(ip) = ip { arp(ip, tags) } else { discovery(135, ip_v6(ip), tags) },
+            ];
+            for (number, bytes) in others.iter().enumerate() {
+                judge(bytes, XDP_PASS, &format!("{number}, {tags}"));
+            }
+            // Quoted: another protocol, a fragment or extension header, somebody else's segment; cut short.
+            let quote = 14 + 4 * tags + if is_v4 { 28 } else { 48 };
+            let places = if is_v4 {
+                [(9, 17), (6, 0x20), (0, 0x46), (12, 11)]
+            } else {
+                [(6, 17), (6, 44), (0, 0x45), (8, 1)]
+            };
+            for (at, value) in places {
+                let mut bytes = error(errors[0], stack, tags);
+                bytes[quote + at] = value;
+                judge(&bytes, XDP_PASS, &format!("{at} = {value}"));
+            }
+            let bytes = error(errors[0], stack, tags);
+            judge(&bytes[..bytes.len() - 1], XDP_PASS, "short");
+        }
+    }
+    // About an address that is steered as a whole all errors are.
+    for (kind, ip) in [(3, own(0)), (2, own(1))] {
+        judge(&error(kind, (ip, 8080).into(), 0), XDP_REDIRECT, "of a whole address");
+    }
+    assert!(steering.steer_tcp("0.0.0.0:80".parse().unwrap()).is_err());
+}
+
+fn ip_v6(ip: IpAddr) -> Ipv6Addr {
+    let IpAddr::V6(ip) = ip else { panic!("{ip} is no IPv6 address") };
+    ip
+}
+
+#[test]
 fn ports_and_sockets_come_and_go() {
     let Some((steering, socket)) = steering() else { return };
     let packet = frame(Protocol::Udp, local(V4), 0);
@@ -281,10 +395,10 @@ fn wildcards_are_refused() {
 proptest! {
     #[test]
     fn any_damage_is_judged_by_the_rule(
-        kind in 0usize..10,
+        kind in 0usize..14,
         tags in 0usize..3,
-        edits in proptest::collection::vec((0usize..86, prop_oneof![any::<u8>(), Just(0x45), Just(0x60), Just(17), Just(6), Just(58), Just(1), Just(135), Just(0xff), Just(0)]), 0..4),
-        cut in prop_oneof![Just(0usize), 0usize..90],
+        edits in proptest::collection::vec((0usize..110, prop_oneof![any::<u8>(), Just(0x45), Just(0x60), Just(17), Just(6), Just(58), Just(1), Just(135), Just(0xff), Just(0)]), 0..4),
+        cut in prop_oneof![Just(0usize), 0usize..110],
     ) {
         // Made once: a thread's tests run one after the other.
         thread_local!(static STEERING: Option<(Steering, OwnedFd)> = steering());
@@ -299,6 +413,10 @@ proptest! {
             6 => packet(6, (v6, 80).into(), tags),
             7 => packet(58, (v6, 80).into(), tags),
             8 => arp(v4, tags),
+            9 => packet(6, local(STACK[0]), tags),
+            10 => error(3, local(STACK[0]), tags),
+            11 => error(2, local(STACK[1]), tags),
+            12 => error(11, (v4, 80).into(), tags),
             _ => discovery(135, v6, tags),
         };
         for (at, value) in edits {

@@ -195,6 +195,10 @@ impl<D: Device, C: Clock + Send> Device for Captured<D, C> {
     fn readable(&self) -> Option<BorrowedFd<'_>> {
         self.device.readable()
     }
+
+    fn due(&self) -> Option<Instant> {
+        self.device.due()
+    }
 }
 
 /// The thread: from the ring to the file, until the device is gone or the file takes no more.

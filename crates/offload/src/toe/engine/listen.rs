@@ -22,7 +22,7 @@ impl Core {
             return false;
         }
         if local.port() == 0 {
-            local.set_port(self.port_to_listen(local));
+            local.set_port(self.port_to_listen());
         }
         let backlog = backlog.clamp(1, MAX_BACKLOG);
         let (what, error) = match self.listening_at((pair, socket), backlog, is_shared, local) {
@@ -50,6 +50,9 @@ impl Core {
         if !local.ip().is_unspecified() && !self.addresses.contains(&local.ip()) {
             return Err(Fault::NoAddress);
         }
+        if !self.has_port(local.port()) {
+            return Err(Fault::NotOwnPort);
+        }
         let of_pair = self.listeners.iter().flatten().filter(|other| other.socket.0 == socket.0).count();
         if of_pair >= usize::from(self.pair(socket.0).settings.listeners) {
             return Err(Fault::NoRoom);
@@ -67,17 +70,18 @@ impl Core {
     }
 
     /// A port that nobody listens on; if there is none, one of them.
-    fn port_to_listen(&mut self, local: SocketAddr) -> u16 {
-        let (first, last) = (*self.ports.start(), *self.ports.end());
-        for _ in first..=last {
-            let port = self.next_port;
-            self.next_port = if port >= last { first } else { port + 1 };
+    fn port_to_listen(&mut self) -> u16 {
+        let count = self.ports.count();
+        for _ in 0..count {
+            let index = self.next_port % count;
+            self.next_port = index + 1;
+            let port = self.ports.nth(index).unwrap_or_default();
             let is_taken = |other: &Listening| other.local.port() == port;
             if !self.listeners.iter().flatten().any(is_taken) {
                 return port;
             }
         }
-        local.port().max(first)
+        self.ports.nth(0).unwrap_or_default()
     }
 
     /// The stack lets in as many as the listeners have room for.

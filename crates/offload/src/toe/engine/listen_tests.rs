@@ -120,6 +120,48 @@ fn the_engine_chooses_ports_that_nobody_listens_on() {
     assert_eq!([0, 1].map(|host| rig.accepts(host, sockets[host])), [1, 1]);
 }
 
+/// Where the addresses are the kernel's.
+#[test]
+fn of_all_ports_only_the_engines_own_can_be_had() {
+    let mut rig = Rig::new(|settings| {
+        (settings.has_ports_only, settings.stack.ports) = (true, "80,90-91".parse().unwrap());
+    });
+    let at = |side: usize, port| SocketAddr::new(rig.addresses[side].ip(), port);
+    let (near, far) = ([0, 79, 80, 81, 92].map(|port| at(0, port)), [0, 80, 90, 92].map(|port| at(1, port)));
+    let refusal = |text: io::Error| {
+        assert_eq!(text.kind(), io::ErrorKind::AddrNotAvailable);
+        text.to_string()
+    };
+    // To listen at.
+    let error = refusal(rig.listens(0, far[3], 4, false).unwrap_err());
+    assert!(error.contains("is the kernel's") && error.contains("--ports"), "{error}");
+    let listener = rig.listens(0, far[1], 4, false).unwrap();
+    let chosen = [0, 1].map(|_| {
+        let socket = rig.listens(1, far[0], 4, false).unwrap();
+        rig.hosts[1][1].outcome(socket).unwrap().unwrap().0.port()
+    });
+    assert_eq!(chosen, [90, 91]);
+    // To call from.
+    for local in [near[1], near[3], near[4]] {
+        let socket = rig.hosts[0][0].connect(local, far[1]).unwrap();
+        let error = refusal(rig.until(|rig| rig.hosts[0][0].outcome(socket).err()));
+        assert!(error.contains("is the kernel's"), "{local}: {error}");
+    }
+    let own = rig.hosts[0][0].connect(near[2], far[2]).unwrap();
+    assert_eq!(rig.until(|rig| rig.hosts[0][0].outcome(own).unwrap()).0, near[2]);
+    let any = near[0];
+    let called = |rig: &mut Rig| {
+        let socket = rig.hosts[0][0].connect(any, far[1]).unwrap();
+        rig.until(|rig| rig.hosts[0][0].outcome(socket).transpose()).map(|ends| ends.0.port())
+    };
+    let mut ports: Vec<u16> = (0..3).map(|_| called(&mut rig).unwrap()).collect();
+    ports.sort_unstable();
+    assert_eq!(ports, [80, 90, 91]);
+    let error = refusal(called(&mut rig).unwrap_err());
+    assert!(error.contains("no local port is left") && error.contains("--ports"), "{error}");
+    assert_eq!(rig.accepts(0, listener), 3);
+}
+
 #[test]
 fn no_host_takes_the_listeners_of_another() {
     let mut rig = Rig::new(|settings| settings.pair.listeners = 2);

@@ -31,12 +31,12 @@ mod survey;
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::ops::RangeInclusive;
 
 use millrace_core::limits::toe::{FRAMES_PER_TURN, LOW_DESCRIPTORS};
 use millrace_core::time::Instant;
 use millrace_tcp::conn::{Happened, Reason};
 use millrace_tcp::ip::{Incoming, Interface, Outgoing};
+use millrace_tcp::ports::PortSet;
 use millrace_tcp::stack::{ConnectionId, ListenerId, Stack, Taken};
 
 use self::lend::Lent;
@@ -264,8 +264,10 @@ pub(super) struct Core {
     /// Where the search for a listener begins, so that those that share an address have their turns.
     next_listener: usize,
     /// Where the search for a port to listen on begins.
-    next_port: u16,
-    ports: RangeInclusive<u16>,
+    next_port: u32,
+    ports: PortSet,
+    /// All else of the addresses is the kernel's.
+    has_ports_only: bool,
     /// Lines that may have something to do.
     dirty: VecDeque<SocketId>,
     /// Lines with a buffer that is not full, in the order of the time.
@@ -308,8 +310,9 @@ impl Core {
             owners: (0..settings.stack.connections).map(|_| Owner::Nobody).collect(),
             listeners: (0..pairs_count * usize::from(settings.pair.listeners)).map(|_| None).collect(),
             next_listener: 0,
-            next_port: *settings.stack.ports.start(),
+            next_port: 0,
             ports: settings.stack.ports.clone(),
+            has_ports_only: settings.has_ports_only,
             dirty: VecDeque::with_capacity(sockets),
             timed: VecDeque::with_capacity(sockets),
             short: VecDeque::with_capacity(sockets),
@@ -394,6 +397,11 @@ impl Core {
         });
         let (stack, interface) = (self.stack.next_due(now), self.interface.next_due(now));
         [stack, interface, timed, self.clearing_due(now)].into_iter().flatten().min()
+    }
+
+    /// Whether a port of the addresses is the engine's.
+    fn has_port(&self, port: u16) -> bool {
+        !self.has_ports_only || self.ports.contains(port)
     }
 
     /// All hosts are told that there is no engine any more.

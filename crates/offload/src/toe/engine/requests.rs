@@ -96,6 +96,7 @@ impl Core {
         let opened = match address {
             None => Err(Fault::NoAddress),
             Some(_) if remote.port() == 0 || remote.ip().is_unspecified() => Err(Fault::Refused),
+            Some(_) if local.port() != 0 && !self.has_port(local.port()) => Err(Fault::NotOwnPort),
             Some(_) if self.is_at_share(pair) => Err(Fault::NoRoom),
             Some(ip) => {
                 local.set_ip(ip);

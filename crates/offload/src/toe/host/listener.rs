@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use millrace_core::limits::toe::DEFAULT_BACKLOG;
 
@@ -71,7 +72,18 @@ impl TcpListener {
     /// # Errors
     /// No socket is left on this host; the engine has stopped.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        let until = if self.is_nonblocking.get() { Until::Now } else { Until::Then(None) };
+        self.accept_until(if self.is_nonblocking.get() { Until::Now } else { Until::Then(None) })
+    }
+
+    /// The same, but not longer than `limit`.
+    ///
+    /// # Errors
+    /// As [`TcpListener::accept`]; the time is over.
+    pub fn accept_timeout(&self, limit: Duration) -> io::Result<(TcpStream, SocketAddr)> {
+        self.accept_until(Until::within(Some(limit)))
+    }
+
+    fn accept_until(&self, until: Until) -> io::Result<(TcpStream, SocketAddr)> {
         let (socket, ends) = self.host.wait_for(until, |state| self.next(state))?;
         Ok((TcpStream::new(&self.host, socket), ends.1))
     }

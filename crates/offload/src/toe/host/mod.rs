@@ -35,6 +35,7 @@ use std::time::Duration;
 use millrace_core::limits::toe::MAX_SLEEP_NS;
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
+use millrace_tcp::ports::PortSet;
 
 pub use self::listener::{Incoming, TcpListener};
 pub use self::ready::Ready;
@@ -125,6 +126,11 @@ impl Host {
     /// Addresses of the engine, with the lengths of their subnets' prefixes.
     pub fn addresses(&self) -> &[(IpAddr, u8)] {
         &self.0.home.addresses
+    }
+
+    /// The TCP ports that the engine has of these addresses, which are the kernel's; `None`: the addresses are the engine's own.
+    pub fn ports(&self) -> Option<&PortSet> {
+        self.0.home.ports.as_ref()
     }
 
     /// Nobody waits for the descriptor any more.

@@ -29,11 +29,13 @@ pub fn connect(path: impl AsRef<Path>) -> io::Result<Host> {
     let path = path.as_ref();
     let socket = dial(path)?;
     send(&socket, &Message::Attach, &[]).map_err(|error| at(path, error))?;
-    let (Welcome { number, pair, addresses }, fds) = answer(&socket).map_err(|error| at(path, error))?;
+    let (Welcome { number, pair, addresses, ports }, fds) =
+        answer(&socket).map_err(|error| at(path, error))?;
     let (end, engine_bell) = host_side(&pair, fds).map_err(|error| at(path, error))?;
     let engine_bell = Arc::new(engine_bell);
     let state = HostState::new(number, end, Arc::clone(&engine_bell), &pair);
-    Ok(Host::new(state, Arc::new(Home::elsewhere(engine_bell, addresses, socket))))
+    let home = Home::elsewhere(engine_bell, addresses, socket).with_ports(ports);
+    Ok(Host::new(state, Arc::new(home)))
 }
 
 /// What the engine that listens at `path` has done, and who uses it.

@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use millrace_core::limits::toe::{HANDSHAKE_NS, MAX_CALLERS, MAX_HANDSHAKE_BYTES};
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
+use millrace_tcp::ports::PortSet;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, chmod};
 use rustix::io::Errno;
@@ -86,6 +87,7 @@ pub(in crate::toe) struct Gate {
 pub(in crate::toe) struct GateSettings {
     pub(in crate::toe) pair: PairSettings,
     pub(in crate::toe) addresses: Vec<(IpAddr, u8)>,
+    pub(in crate::toe) ports: Option<PortSet>,
     pub(in crate::toe) access: Access,
 }
 
@@ -378,6 +380,7 @@ impl Running {
             uptime_ns: now.ns_since(self.begun),
             pairs: self.port.pairs.into(),
             addresses: self.settings.addresses.clone(),
+            ports: self.settings.ports.clone(),
             engine: self.sheets.engine(),
             stack: self.sheets.stack(),
             ip: self.sheets.ip(),
@@ -462,6 +465,7 @@ impl Running {
             number,
             pair: self.settings.pair.clone(),
             addresses: self.settings.addresses.clone(),
+            ports: self.settings.ports.clone(),
         });
         let _ = self.port.commands.push(Command::Join(number, end));
         self.engine.ring();

@@ -5,13 +5,14 @@ use std::net::IpAddr;
 
 use millrace_core::limits::ip::MAX_ADDRESSES;
 use millrace_core::limits::toe::MAX_REFUSAL_BYTES;
+use millrace_tcp::ports::PortSet;
 
 use super::report::{Page, Reader, Writer, subnet};
 use crate::toe::pair::PairSettings;
 use crate::toe::status::EngineStatus;
 
 /// "MTE" and the version of the layout: of these messages, of the records and of a pair's memory.
-const MAGIC: u32 = u32::from_le_bytes(*b"MTE\x02");
+const MAGIC: u32 = u32::from_le_bytes(*b"MTE\x03");
 
 const ATTACH: u32 = 1;
 const WELCOME: u32 = 2;
@@ -48,6 +49,8 @@ pub(super) struct Welcome {
     pub(super) pair: PairSettings,
     /// Addresses of the engine, and the lengths of their subnets' prefixes.
     pub(super) addresses: Vec<(IpAddr, u8)>,
+    /// The ports that it has of them; `None`: all, they are its own.
+    pub(super) ports: Option<PortSet>,
 }
 
 /// Why not.
@@ -86,10 +89,11 @@ impl Message {
             Self::Status(status) => status.write(&mut writer),
             Self::AskConnections(from) => words.push(*from),
             Self::Connections(page) => page.write(&mut writer),
-            Self::Welcome(Welcome { number, pair, addresses }) => {
+            Self::Welcome(Welcome { number, pair, addresses, ports }) => {
                 words.push(u32::from(*number));
                 words.push(u32::from(pair.listeners));
                 words.extend(numbers(&mut pair.clone()).map(|number| *number));
+                writer.ports(ports.as_ref());
                 let addresses = addresses.iter().take(MAX_ADDRESSES);
                 addresses.for_each(|&(address, prefix)| writer.address(address, prefix.into()));
             }
@@ -142,13 +146,14 @@ impl Welcome {
         let (of_pair, rest) = words.split_at_checked(numbers.len())?;
         numbers.into_iter().zip(of_pair).for_each(|(number, word)| *number = *word);
         let (mut rest, mut addresses) = (Reader(rest), Vec::new());
+        let ports = rest.ports()?;
         while !rest.is_empty() {
             if addresses.len() == MAX_ADDRESSES {
                 return None;
             }
             addresses.push(subnet(&mut rest)?);
         }
-        Some(Self { number, pair, addresses })
+        Some(Self { number, pair, addresses, ports })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use millrace_core::counters::Group;
-use millrace_core::limits::toe::{MAX_HANDSHAKE_BYTES, MAX_PAIRS, SURVEY_CONNECTIONS};
+use millrace_core::limits::toe::{MAX_HANDSHAKE_BYTES, MAX_PAIRS, MAX_PORT_RANGES, SURVEY_CONNECTIONS};
 use millrace_tcp::conn::State;
 
 use super::*;
@@ -23,7 +23,7 @@ fn connection(port: u16, state: Option<State>, owner: Owner) -> ConnectionStatus
     ConnectionStatus { state, owner, local: "[2001:db8::1]:80".parse().unwrap(), remote, figures: figures() }
 }
 
-fn status(hosts: u16, addresses: Vec<(IpAddr, u8)>) -> Message {
+fn status(hosts: u16, addresses: Vec<(IpAddr, u8)>, ports: Option<PortSet>) -> Message {
     Message::Status(Box::new(EngineStatus {
         uptime_ns: 1 << 40,
         pairs: 64,
@@ -32,8 +32,13 @@ fn status(hosts: u16, addresses: Vec<(IpAddr, u8)>) -> Message {
         ip: figures(),
         gate: figures(),
         addresses,
+        ports,
         hosts: (0..hosts).map(|pair| HostStatus { pair, pid: 7, uid: u32::MAX }).collect(),
     }))
+}
+
+fn welcome(number: u16, addresses: Vec<(IpAddr, u8)>, ports: Option<PortSet>) -> Message {
+    Message::Welcome(Welcome { number, pair: PairSettings::default(), addresses, ports })
 }
 
 fn all() -> Vec<Message> {
@@ -46,13 +51,15 @@ fn all() -> Vec<Message> {
     ];
     vec![
         Message::Attach,
-        Message::Welcome(Welcome { number: 63, pair: PairSettings::default(), addresses: addresses.clone() }),
-        Message::Welcome(Welcome { number: 0, pair: PairSettings::default(), addresses: Vec::new() }),
+        welcome(63, addresses.clone(), None),
+        welcome(0, Vec::new(), None),
+        welcome(1, addresses.clone(), "80,5540-5560".parse().ok()),
         Message::Refused(Refusal::NotAllowed, "for ünknown reasons".to_owned()),
         Message::Refused(Refusal::Full, String::new()),
         Message::AskStatus,
-        status(2, addresses),
-        status(0, Vec::new()),
+        status(2, addresses.clone(), None),
+        status(1, addresses, "80,5540-5560".parse().ok()),
+        status(0, Vec::new(), None),
         Message::AskConnections(u32::MAX),
         Message::Connections(Page { next: Some(7), connections }),
         Message::Connections(Page { next: None, connections: Vec::new() }),
@@ -63,8 +70,10 @@ fn all() -> Vec<Message> {
 fn messages_come_back_and_fit() {
     let subnet = ("2001:db8::1".parse().unwrap(), 64);
     let line = connection(1, Some(State::Established), Owner::Pair(0));
+    let ports = PortSet::of((1..=MAX_PORT_RANGES as u16).map(|n| 2 * n..=2 * n));
     let longest = [
-        status(MAX_PAIRS as u16, vec![subnet; MAX_ADDRESSES]),
+        status(MAX_PAIRS as u16, vec![subnet; MAX_ADDRESSES], ports.clone()),
+        welcome(1, vec![subnet; MAX_ADDRESSES], ports),
         Message::Connections(Page { next: None, connections: vec![line; SURVEY_CONNECTIONS] }),
     ];
     for message in all().into_iter().chain(longest) {
@@ -81,7 +90,7 @@ fn messages_come_back_and_fit() {
 fn list(message: &Message) -> (usize, usize) {
     match message {
         Message::Refused(..) => (12, 1),
-        Message::Welcome(_) => (8 + 11 * 4, 20),
+        Message::Welcome(of) => (8 + (12 + of.ports.iter().flat_map(PortSet::ranges).count()) * 4, 20),
         Message::Status(status) => (message.encode().len() - status.hosts.len() * 12, 12),
         Message::Connections(_) => (12, 4 * (2 + 5 + 5 + 2 * ConnectionFigures::COUNTERS.len())),
         other => (other.encode().len(), 1),

@@ -5,8 +5,9 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use millrace_core::counters::Group;
 use millrace_core::limits::ip::MAX_ADDRESSES;
-use millrace_core::limits::toe::{MAX_PAIRS, SURVEY_CONNECTIONS};
+use millrace_core::limits::toe::{MAX_PAIRS, MAX_PORT_RANGES, SURVEY_CONNECTIONS};
 use millrace_tcp::conn::State;
+use millrace_tcp::ports::PortSet;
 
 use crate::toe::status::{ConnectionStatus, EngineStatus, HostStatus, Owner};
 
@@ -41,6 +42,13 @@ const NOBODY: u32 = 2 << 16;
 pub(super) struct Writer(pub(super) Vec<u32>);
 
 impl Writer {
+    /// How many ranges there are, 0 for no set, and a word for each.
+    pub(super) fn ports(&mut self, ports: Option<&PortSet>) {
+        let ranges = || ports.into_iter().flat_map(PortSet::ranges);
+        self.0.push(ranges().count() as u32);
+        self.0.extend(ranges().map(|range| u32::from(*range.start()) | u32::from(*range.end()) << 16));
+    }
+
     fn number(&mut self, value: u64) {
         self.0.extend([value as u32, (value >> 32) as u32]);
     }
@@ -96,6 +104,19 @@ impl Reader<'_> {
         Some((ip, last as u16))
     }
 
+    /// `None`: there is no such set.
+    pub(super) fn ports(&mut self) -> Option<Option<PortSet>> {
+        let count = self.word()? as usize;
+        let (words, rest) = self.0.split_at_checked(count).filter(|_| count <= MAX_PORT_RANGES)?;
+        self.0 = rest;
+        if count == 0 {
+            return Some(None);
+        }
+        let ranges = || words.iter().map(|word| *word as u16..=(word >> 16) as u16);
+        let set = PortSet::of(ranges())?;
+        set.ranges().eq(ranges()).then_some(Some(set))
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -119,6 +140,7 @@ impl EngineStatus {
         let addresses = &self.addresses[..self.addresses.len().min(MAX_ADDRESSES)];
         words.0.push(addresses.len() as u32);
         addresses.iter().for_each(|&(ip, prefix)| words.address(ip, prefix.into()));
+        words.ports(self.ports.as_ref());
         for host in self.hosts.iter().take(MAX_PAIRS) {
             words.0.extend([host.pair.into(), host.pid, host.uid]);
         }
@@ -133,6 +155,7 @@ impl EngineStatus {
             ip: words.group()?,
             gate: words.group()?,
             addresses: Vec::new(),
+            ports: None,
             hosts: Vec::new(),
         };
         let count = words.word()? as usize;
@@ -142,6 +165,7 @@ impl EngineStatus {
         for _ in 0..count {
             status.addresses.push(subnet(&mut words)?);
         }
+        status.ports = words.ports()?;
         let (hosts, []) = words.0.as_chunks::<3>() else { return None };
         if hosts.len() > MAX_PAIRS {
             return None;

@@ -16,7 +16,9 @@ use millrace_core::counters::Registry;
 use millrace_core::limits::control::CONTROL_TICK;
 use millrace_core::limits::toe::MAX_PAIRS;
 use millrace_core::units::HumanDuration;
-use millrace_offload::toe::{Access, Capture, CounterSheets, Engine, EngineSettings, default_socket};
+use millrace_offload::toe::{
+    Access, Capture, CounterSheets, Engine, EngineSettings, PortSet, default_socket, ports_given_out,
+};
 
 use self::place::{OptionNames, OwnAddress, Place};
 use super::serve::stats::StatsFile;
@@ -25,7 +27,7 @@ use super::{cancel_on_signals, usage};
 /// Run a TCP offload engine that other programs on this machine use
 ///
 /// The engine has addresses of its own, and a TCP of its own for them: at an Ethernet interface, which it shares with the kernel by AF_XDP, or
-/// behind a TUN device. Programs connect to its Unix socket and have TCP connections by the engine instead of by the kernel. Ctrl-C ends it, and
+/// behind a TUN device. Or it has TCP ports of an address that the kernel has at an Ethernet interface (--ports), and the kernel all else of it. Programs connect to its Unix socket and have TCP connections by the engine instead of by the kernel. Ctrl-C ends it, and
 /// with it the connections that it carries.
 #[derive(Args)]
 #[command(
@@ -34,6 +36,7 @@ use super::{cancel_on_signals, usage};
     after_help = "Examples:\n  millrace engine --interface eth1 --address 192.0.2.7/24 --gateway 192.0.2.1\n  \
                         millrace engine --interface toe0 --address 10.9.0.1/24 --allow-uid 1000\n  \
                         millrace engine --interface eth1 --address 192.0.2.7/24 --poll always --cpu 3\n  \
+                        millrace engine --interface eth1 --address 192.0.2.5/24 --ports 8080,61000-61099\n  \
                         millrace engine status\n\n\
                         docs/guide/engine.md: what it needs, and what happens when something ends."
 )]
@@ -44,9 +47,14 @@ pub(super) struct EngineArgs {
     /// TUN device that exists (CAP_NET_ADMIN, unless the device belongs to this user)
     #[arg(long, value_name = "INTERFACE", required = true)]
     interface: Option<String>,
-    /// Address of the engine with the length of its subnet's prefix: a free one, not the kernel's. Repeat it for more
+    /// Address of the engine with the length of its subnet's prefix: a free one, not the kernel's (with --ports, one that the kernel has at the
+    /// interface). Repeat it for more
     #[arg(long = "address", value_name = "ADDR/PREFIX", value_delimiter = ',', required = true)]
     addresses: Vec<OwnAddress>,
+    /// TCP ports of addresses that the kernel has at the interface: the engine has these and nothing else of them, for listeners and for connections
+    /// that programs open. At an Ethernet interface only
+    #[arg(long, value_name = "PORTS")]
+    ports: Option<PortSet>,
     /// Gateway at an Ethernet interface, at most one for IPv4 and one for IPv6 [default: only hosts on the subnets of --address are reached]
     #[arg(long = "gateway", value_name = "ADDR", value_delimiter = ',')]
     gateways: Vec<IpAddr>,
@@ -86,7 +94,7 @@ enum EngineCommand {
 }
 
 const NAMES: OptionNames =
-    OptionNames { interface: "--interface", address: "--address", gateway: "--gateway" };
+    OptionNames { interface: "--interface", address: "--address", gateway: "--gateway", ports: "--ports" };
 
 fn pairs(text: &str) -> Result<usize, String> {
     let allowed = 1..=MAX_PAIRS;
@@ -117,6 +125,7 @@ pub(super) fn run(args: &EngineArgs) -> anyhow::Result<ExitCode> {
     if let Some(EngineCommand::Status(args)) = &args.command {
         return status::run(args);
     }
+    NAMES.check_ports(args.ports.as_ref(), &args.gateways).map_err(usage)?;
     NAMES.check(&args.addresses, &args.gateways).map_err(usage)?;
     let cancel = cancel_on_signals()?;
     let engine = start(args)?;
@@ -139,6 +148,8 @@ fn start(args: &EngineArgs) -> anyhow::Result<Engine> {
         interface: args.interface().to_owned(),
         addresses: args.addresses.clone(),
         gateways: args.gateways.clone(),
+        ports: args.ports.clone(),
+        is_beside_listeners: false,
         mtu: args.mtu,
         names: NAMES,
     };
@@ -146,9 +157,20 @@ fn start(args: &EngineArgs) -> anyhow::Result<Engine> {
     let instead = "without an engine programs use the kernel's TCP";
     let refused = |why: String| anyhow!("the offload engine cannot be started: {why}; {instead}");
     let (settings, device) = place.open(|settings| adjust(args, settings)).map_err(refused)?;
+    if let Some(warning) = args.ports.as_ref().and_then(|ports| warning(ports_given_out(ports))) {
+        eprintln!("millrace: {warning}");
+    }
     let mut engine = Engine::start(&settings, device).map_err(|error| refused(error.to_string()))?;
     engine.serve(&args.socket(), Access { uids: args.uids.clone(), gids: args.gids.clone() })?;
     Ok(engine)
+}
+
+/// What is said of ports that the kernel gives to its own connections: how many could keep an engine from starting, and what prevents that.
+fn warning(given_out: Option<(PortSet, String)>) -> Option<String> {
+    let (ports, remedy) = given_out?;
+    Some(format!(
+        "warning: --ports: the kernel gives {ports} to its own connections while no engine runs, and no engine can start while it does; keep them: {remedy}"
+    ))
 }
 
 fn adjust(args: &EngineArgs, settings: &mut EngineSettings) {
@@ -190,8 +212,9 @@ fn greeting(args: &EngineArgs, socket: &Path, library: Option<&Path>) -> String 
     let addresses: Vec<String> = args.addresses.iter().map(OwnAddress::to_string).collect();
     let library = library.unwrap_or(Path::new("libmillrace_preload.so")).display();
     let (interface, socket) = (args.interface(), socket.display());
+    let ports = args.ports.as_ref().map(|ports| format!("TCP ports {ports} of ")).unwrap_or_default();
     format!(
-        "offload engine at {interface}: {}\nprograms connect at {socket}, for example:\n  \
+        "offload engine at {interface}: {ports}{}\nprograms connect at {socket}, for example:\n  \
          MILLRACE_ENGINE={socket} LD_PRELOAD={library} curl http://HOST/\n",
         addresses.join(", ")
     )
@@ -241,5 +264,20 @@ mod tests {
             "offload engine at toe0: 10.9.0.1/24, fd00::1/64\nprograms connect at /tmp/s, for example:\n  \
              MILLRACE_ENGINE=/tmp/s LD_PRELOAD=/usr/lib/p.so curl http://HOST/\n"
         );
+        let args = parse(&["--ports", "8080,5540-5560"]).unwrap();
+        let said = greeting(&args, &args.socket(), None);
+        assert!(
+            said.starts_with("offload engine at toe0: TCP ports 5540-5560,8080 of 10.9.0.1/24\n"),
+            "{said}"
+        );
+        let error = parse(&["--ports", "http"]).err().unwrap();
+        assert!(error.contains("8080,5540-5560"), "{error}");
+    }
+
+    #[test]
+    fn ports_that_the_kernel_gives_out_are_warned_of() {
+        assert_eq!(warning(None), None);
+        let said = warning(Some(("40000".parse().unwrap(), "sysctl -w x=40000".to_owned()))).unwrap();
+        assert!(said.starts_with("warning: --ports: ") && said.ends_with("sysctl -w x=40000"), "{said}");
     }
 }

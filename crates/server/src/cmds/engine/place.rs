@@ -1,4 +1,4 @@
-//! Where an offload engine is: an interface, addresses of its own, gateways. What `serve --tcp engine` and `millrace engine` take is checked and
+//! Where an offload engine is: an interface, addresses of its own and gateways, or ports of the kernel's addresses there. What `serve --tcp engine` and `millrace engine` take is checked and
 //! opened here, whatever their options are called.
 
 use std::fmt;
@@ -7,9 +7,10 @@ use std::str::FromStr;
 
 use anyhow::ensure;
 use millrace_core::limits::ip::MAX_ADDRESSES;
+use millrace_core::limits::toe::MAX_OWN_PORTS;
 use millrace_offload::best::measure::Target;
 use millrace_offload::features::DeviceFeatures;
-use millrace_offload::toe::{Device, EngineSettings, TunDevice, XdpDevice};
+use millrace_offload::toe::{Device, EngineSettings, PortSet, TunDevice, XdpDevice, XdpPorts};
 use millrace_offload::xdp::XdpRawConfig;
 
 /// An address and the length of its subnet's prefix.
@@ -70,9 +71,23 @@ pub(crate) struct OptionNames {
     pub(crate) interface: &'static str,
     pub(crate) address: &'static str,
     pub(crate) gateway: &'static str,
+    pub(crate) ports: &'static str,
 }
 
 impl OptionNames {
+    /// Checks what ports of the kernel's addresses do not go with.
+    pub(crate) fn check_ports(&self, ports: Option<&PortSet>, gateways: &[IpAddr]) -> anyhow::Result<()> {
+        let Some(ports) = ports else { return Ok(()) };
+        let (option, count) = (self.ports, ports.count());
+        ensure!(count <= MAX_OWN_PORTS, "{option}: got {count} ports, at most {MAX_OWN_PORTS}");
+        ensure!(
+            gateways.is_empty(),
+            "{}: with {option} packets go where the kernel's routes say; leave it out",
+            self.gateway
+        );
+        Ok(())
+    }
+
     /// Checks what no address and no gateway shows by itself.
     pub(crate) fn check(&self, addresses: &[OwnAddress], gateways: &[IpAddr]) -> anyhow::Result<()> {
         let Self { address: option, gateway: gateway_option, .. } = self;
@@ -106,6 +121,10 @@ pub(crate) struct Place {
     pub(crate) interface: String,
     pub(crate) addresses: Vec<OwnAddress>,
     pub(crate) gateways: Vec<IpAddr>,
+    /// The TCP ports that it has of addresses that are the kernel's; `None`: the addresses are its own.
+    pub(crate) ports: Option<PortSet>,
+    /// Of these ports, listeners of the kernel's may stay beside the engine's.
+    pub(crate) is_beside_listeners: bool,
     /// Longest IP packet; `None`: the interface's.
     pub(crate) mtu: Option<u16>,
     pub(crate) names: OptionNames,
@@ -120,15 +139,9 @@ impl Place {
         &self,
         adjust: impl FnOnce(&mut EngineSettings),
     ) -> Result<(EngineSettings, Box<dyn Device>), String> {
-        let (name, OptionNames { interface: option, address: address_option, .. }) =
-            (&self.interface, self.names);
-        let all = Target::all().map_err(|error| error.to_string())?;
-        let of_kernel = |ip| all.iter().find(|target| target.addresses.contains(&ip));
-        if let Some((ip, of)) = self.addresses.iter().find_map(|own| Some((own.ip, of_kernel(own.ip)?))) {
-            return Err(format!(
-                "{ip} is the kernel's address at {}: take it away there (ip address del), or give the engine another one with {address_option}",
-                of.name
-            ));
+        let (name, OptionNames { interface: option, .. }) = (&self.interface, self.names);
+        if self.ports.is_none() {
+            self.are_free(&Target::all().map_err(|error| error.to_string())?)?;
         }
         let target = Target::of(name).map_err(|error| error.to_string())?;
         let features = DeviceFeatures::of(name).map_err(|error| error.to_string())?;
@@ -143,6 +156,9 @@ impl Place {
         }
         let mut settings = self.settings();
         adjust(&mut settings);
+        if let Some(ports) = &self.ports {
+            return self.open_ports(settings, ports, &target, is_tun);
+        }
         if is_tun {
             settings = self.with_mtu(settings, target.mtu.min(u32::from(u16::MAX)) as u16)?;
             let device = TunDevice::open(name).map_err(|error| error.to_string())?;
@@ -153,6 +169,51 @@ impl Place {
         let settings = self.with_mtu(settings, longest)?;
         let device = XdpDevice::open(&XdpRawConfig::new(name), &settings.interface);
         Ok((settings, Box::new(device.map_err(|error| error.to_string())?)))
+    }
+
+    /// Whether the kernel has none of the addresses.
+    fn are_free(&self, all: &[Target]) -> Result<(), String> {
+        let of_kernel = |ip| all.iter().find(|target| target.addresses.contains(&ip));
+        let taken = self.addresses.iter().find_map(|own| Some((own.ip, of_kernel(own.ip)?)));
+        let Some((ip, of)) = taken else { return Ok(()) };
+        let OptionNames { address, ports, .. } = self.names;
+        Err(format!(
+            "{ip} is the kernel's address at {}: take it away there (ip address del), give the engine another one with {address}, or let the \
+             kernel keep it and the engine have TCP ports of it only, with {ports}",
+            of.name
+        ))
+    }
+
+    /// Opens the device for ports of addresses that the kernel has at the interface.
+    fn open_ports(
+        &self,
+        settings: EngineSettings,
+        ports: &PortSet,
+        target: &Target,
+        is_tun: bool,
+    ) -> Result<(EngineSettings, Box<dyn Device>), String> {
+        let (name, OptionNames { ports: option, address, .. }) = (&self.interface, self.names);
+        if is_tun {
+            return Err(format!(
+                "{name} is a TUN device, and ports of the kernel's addresses can be had at an Ethernet interface only: leave out {option}, and \
+                 give the engine an address of its own"
+            ));
+        }
+        if let Some(own) = self.addresses.iter().find(|own| !target.addresses.contains(&own.ip)) {
+            let has: Vec<String> = target.addresses.iter().map(IpAddr::to_string).collect();
+            return Err(format!(
+                "{} is no address of {name}: with {option} {address} names addresses that the kernel has there, which are {}",
+                own.ip,
+                if has.is_empty() { "none now".to_owned() } else { has.join(", ") }
+            ));
+        }
+        let mut settings = settings.on_ports(name, ports.clone()).map_err(|error| error.to_string())?;
+        settings.is_beside_listeners = self.is_beside_listeners;
+        let longest = settings.interface.mtu;
+        let settings = self.with_mtu(settings, longest)?;
+        let device =
+            XdpPorts::open(&XdpRawConfig::new(name), &settings).map_err(|error| error.to_string())?;
+        Ok((settings, Box::new(device)))
     }
 
     fn settings(&self) -> EngineSettings {
@@ -203,10 +264,23 @@ mod tests {
 
     #[test]
     fn where_it_cannot_run_it_is_said_why() {
-        let names = OptionNames { interface: "--interface", address: "--address", gateway: "--gateway" };
+        let names = OptionNames {
+            interface: "--interface",
+            address: "--address",
+            gateway: "--gateway",
+            ports: "--ports",
+        };
         let open = |interface: &str, address: &str, mtu| {
             let addresses = vec![address.parse().unwrap()];
-            let place = Place { interface: interface.into(), addresses, gateways: Vec::new(), mtu, names };
+            let place = Place {
+                interface: interface.into(),
+                addresses,
+                gateways: Vec::new(),
+                ports: None,
+                is_beside_listeners: false,
+                mtu,
+                names,
+            };
             place.open(|_| ()).err().unwrap()
         };
         let free = "192.0.2.55/24";
@@ -217,11 +291,29 @@ mod tests {
     }
 
     #[test]
+    fn ports_go_with_no_gateway_and_are_not_too_many() {
+        let names = OptionNames { interface: "", address: "", gateway: "--gateway", ports: "--ports" };
+        let check = |ports: &str, gateways: &[&str]| {
+            let gateways: Vec<IpAddr> = gateways.iter().map(|ip| ip.parse().unwrap()).collect();
+            let ports = ports.parse().ok();
+            names.check_ports(ports.as_ref(), &gateways).map_err(|error| error.to_string())
+        };
+        assert_eq!(check("8080,5540-5560", &[]), Ok(()));
+        assert_eq!(check("", &["10.0.0.1"]), Ok(()), "no ports");
+        assert_eq!(check("1-1024", &[]), Ok(()));
+        assert_eq!(check("1-1025", &[]), Err("--ports: got 1025 ports, at most 1024".to_owned()));
+        let error = check("80", &["10.0.0.1"]).unwrap_err();
+        assert!(error.starts_with("--gateway: with --ports"), "{error}");
+    }
+
+    #[test]
     fn packets_are_no_longer_than_the_interface_takes() {
-        let names = OptionNames { interface: "", address: "", gateway: "" };
+        let names = OptionNames { interface: "", address: "", gateway: "", ports: "" };
         let place = |mtu| {
             let addresses = vec!["192.0.2.55/24".parse().unwrap()];
-            Place { interface: "toe0".into(), addresses, gateways: Vec::new(), mtu, names }
+            let (ports, is_beside_listeners) = (None, false);
+            let interface = "toe0".into();
+            Place { interface, addresses, gateways: Vec::new(), ports, is_beside_listeners, mtu, names }
         };
         for (wanted, expected) in [(None, 1500), (Some(1500), 1500), (Some(1280), 1280)] {
             let place = place(wanted);

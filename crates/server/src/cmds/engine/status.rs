@@ -65,8 +65,9 @@ fn text(socket: &Path, engine: &EngineStatus, lines: &[ConnectionStatus]) -> Str
     let (toe, tcp, gate) = (&engine.engine, &engine.stack, &engine.gate);
     let seconds = engine.uptime_ns / 1_000_000_000;
     let up = format!("{} h {:02} min {:02} s", seconds / 3600, seconds / 60 % 60, seconds % 60);
+    let ports = engine.ports.as_ref().map(|ports| format!("TCP ports {ports} of ")).unwrap_or_default();
     let mut text =
-        format!("offload engine at {}: {}, up {up}\n", socket.display(), subnets(engine).join(", "));
+        format!("offload engine at {}: {ports}{}, up {up}\n", socket.display(), subnets(engine).join(", "));
     let mut row = |name: &str, what: String| {
         // Writing to memory.
         let _ = writeln!(text, "  {name:<12} {what}");
@@ -234,6 +235,7 @@ fn document(socket: &Path, engine: &EngineStatus, lines: &[ConnectionStatus]) ->
         "socket": socket.display().to_string(),
         "uptime_ms": engine.uptime_ns / 1_000_000,
         "addresses": subnets(engine),
+        "ports": engine.ports.as_ref().map(ToString::to_string),
         "pairs": engine.pairs,
         "hosts": hosts.collect::<Vec<_>>(),
         "offload": object(&engine.engine),

@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use millrace_core::limits::control::{
     KEEPALIVE_IDLE, OFFLOAD_CONNECTIONS, OFFLOAD_DESCRIPTORS, OFFLOAD_RECEIVE_SHARE, OFFLOAD_RETRY_MOST,
 };
-use millrace_offload::toe::{Access, Engine, EngineSettings, Seat};
+use millrace_offload::toe::{Access, Engine, EngineSettings, PortSet, Seat};
 
 use crate::cmds::engine::place::{OptionNames, OwnAddress, Place};
 use crate::control::{Offload, OpenOffload};
@@ -27,9 +27,13 @@ pub(crate) struct TcpArgs {
     /// or a TUN device (CAP_NET_ADMIN, unless the server's user may open it)
     #[arg(long, value_name = "INTERFACE")]
     pub(crate) tcp_interface: Option<String>,
-    /// Addresses of the offload engine, each with the length of its subnet's prefix: free ones, not the kernel's
+    /// Addresses of the offload engine, each with the length of its subnet's prefix: free ones, not the kernel's, unless --tcp-port-only is set
     #[arg(long = "tcp-address", value_name = "ADDR/PREFIX", value_delimiter = ',')]
     pub(crate) tcp_addresses: Vec<OwnAddress>,
+    /// The addresses of --tcp-address are those that the kernel has at --tcp-interface, an Ethernet interface: the offload engine has the port of
+    /// --listen of them and the kernel everything else, and that port too while the engine does not run
+    #[arg(long)]
+    pub(crate) tcp_port_only: bool,
     /// Gateways of the offload engine at an Ethernet interface, at most one for IPv4 and one for IPv6 [default: only viewers on the subnets of
     /// --tcp-address are reached]
     #[arg(long = "tcp-gateway", value_name = "ADDR", value_delimiter = ',')]
@@ -49,17 +53,23 @@ pub(crate) enum TcpChoice {
 }
 
 /// What the options of a place are called here.
-const NAMES: OptionNames =
-    OptionNames { interface: "--tcp-interface", address: "--tcp-address", gateway: "--tcp-gateway" };
+const NAMES: OptionNames = OptionNames {
+    interface: "--tcp-interface",
+    address: "--tcp-address",
+    gateway: "--tcp-gateway",
+    ports: "--tcp-port-only",
+};
 
 impl TcpArgs {
     /// Checks what no setting shows by itself.
     pub(crate) fn check(&self, listen: Option<IpAddr>) -> anyhow::Result<()> {
         let addresses = &self.tcp_addresses;
+        NAMES.check_ports(self.ports(1).as_ref(), &self.tcp_gateways)?;
         NAMES.check(addresses, &self.tcp_gateways)?;
-        if let Some(ip) = listen.filter(|listen| addresses.iter().any(|address| address.ip == *listen)) {
+        let own = listen.filter(|_| !self.tcp_port_only);
+        if let Some(ip) = own.filter(|listen| addresses.iter().any(|address| address.ip == *listen)) {
             bail!(
-                "--tcp-address: {ip} is where --listen has the kernel listen; give the offload engine an address of its own"
+                "--tcp-address: {ip} is where --listen has the kernel listen; give the offload engine an address of its own, or only this port of it (--tcp-port-only)"
             );
         }
         if self.tcp == TcpChoice::Engine {
@@ -75,6 +85,11 @@ impl TcpArgs {
         Ok(())
     }
 
+    /// What the engine has of addresses that are the kernel's, if they are.
+    fn ports(&self, port: u16) -> Option<PortSet> {
+        self.tcp_port_only.then(|| (port..=port).into())
+    }
+
     /// Whether an engine is wanted.
     pub(super) fn is_engine(&self) -> bool {
         self.tcp == TcpChoice::Engine
@@ -84,7 +99,9 @@ impl TcpArgs {
     pub(super) fn start(&self, port: u16, seat: Option<Seat>) -> Option<Offload> {
         let (seat, interface) = (seat?, self.tcp_interface.clone()?);
         let (addresses, gateways) = (self.tcp_addresses.clone(), self.tcp_gateways.clone());
-        let place = Place { interface, addresses, gateways, mtu: None, names: NAMES };
+        let (ports, is_beside_listeners) = (self.ports(port), self.tcp_port_only);
+        let place =
+            Place { interface, addresses, gateways, ports, is_beside_listeners, mtu: None, names: NAMES };
         let mut opener = Opener { place, seat, socket: self.tcp_socket.clone() };
         let engine = opener.open().inspect_err(|why| {
             tracing::warn!(
@@ -155,6 +172,7 @@ mod tests {
             tcp_interface: Some("eth9".into()),
             tcp_addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
             tcp_gateways: gateways.iter().map(|text| text.parse().unwrap()).collect(),
+            tcp_port_only: false,
             tcp_socket: None,
         }
     }
@@ -163,8 +181,15 @@ mod tests {
         let kernel = KernelTx::new(KernelTxConfig { v4: None, v6: None, gso: GsoMode::Off, conns: 1 });
         let (_, seat) = EngineTx::with_seat(kernel.unwrap(), 1, Arc::new(EventBell::new().unwrap()));
         let addresses = addresses.iter().map(|text| text.parse().unwrap()).collect();
-        let place =
-            Place { interface: interface.into(), addresses, gateways: Vec::new(), mtu: None, names: NAMES };
+        let place = Place {
+            interface: interface.into(),
+            addresses,
+            gateways: Vec::new(),
+            ports: None,
+            is_beside_listeners: false,
+            mtu: None,
+            names: NAMES,
+        };
         Opener { place, seat, socket: None }
     }
 
@@ -191,7 +216,15 @@ mod tests {
         assert!(refusal(&args(&[], &[])).contains("--tcp-address 10.0.0.5/24"));
         assert!(refusal(&args(&["10.0.0.5/24", "10.0.0.5/16"], &[])).contains("10.0.0.5 is named twice"));
         assert!(refusal(&args(&["10.0.0.9/24"], &[])).contains("where --listen has the kernel listen"));
+        let shared = TcpArgs { tcp_port_only: true, ..args(&["10.0.0.9/24"], &[]) };
+        shared.check(Some("10.0.0.9".parse().unwrap())).unwrap();
+        let routed = TcpArgs { tcp_port_only: true, ..args(&["10.0.0.9/24"], &["10.0.0.1"]) };
+        assert!(refusal(&routed).contains("--tcp-gateway: with --tcp-port-only"));
         let many: Vec<_> = (0..=MAX_ADDRESSES).map(|last| format!("10.0.1.{}/24", last + 1)).collect();
+        let shared = TcpArgs { tcp_port_only: true, ..args(&["10.0.0.9/24"], &[]) };
+        shared.check(Some("10.0.0.9".parse().unwrap())).unwrap();
+        let routed = TcpArgs { tcp_port_only: true, ..args(&["10.0.0.9/24"], &["10.0.0.1"]) };
+        assert!(refusal(&routed).contains("--tcp-gateway: with --tcp-port-only"));
         let many: Vec<_> = many.iter().map(String::as_str).collect();
         assert!(refusal(&args(&many, &[])).contains(&format!("at most {MAX_ADDRESSES}")));
         for far in ["10.0.1.1", "fd00::1", "10.0.0.5"] {

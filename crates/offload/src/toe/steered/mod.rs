@@ -1,0 +1,277 @@
+//! TCP ports of addresses that the kernel has, at an Ethernet interface by AF_XDP. Everything else of these addresses stays the kernel's.
+//!
+//! ```text
+//!   interface ─► steering program ─┬─ TCP to the ports, ICMP errors that quote TCP from them ─► engine
+//!                                  └─ everything else: ARP, neighbour discovery, echo, other ports ─► kernel
+//!   engine ─► IP packet ─► Ethernet header of the kernel's way to there ─► interface
+//! ```
+//!
+//! To the engine it is a device for IP packets, like a TUN device: neighbours and routes are the kernel's.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `held` | the kernel's side of the ports: nobody else gets one |
+//! | `ways` | Ethernet headers, and packets that wait for one |
+
+mod held;
+mod ways;
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::BorrowedFd;
+
+use millrace_core::limits::toe::MAX_OWN_PORTS;
+use millrace_core::limits::{MAX_STEERED_PORTS, XDP_RAW_FRAME_BYTES};
+use millrace_core::time::Instant;
+use millrace_core::wire::frame::layout::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, put_link};
+use millrace_core::wire::frame::{ETHERNET_HEADER_BYTES, LinkHeader};
+use millrace_netio::features::DeviceFeatures;
+use millrace_netio::route::RouteWatch;
+use millrace_netio::xdp::steer::Steering;
+use millrace_netio::xdp::{XdpQueues, XdpRawConfig};
+use millrace_tcp::ip;
+use millrace_tcp::ports::PortSet;
+
+pub use self::held::ports_given_out;
+use self::held::{Held, no_connections};
+use self::ways::{Ways, Where};
+use super::EngineSettings;
+use super::device::Device;
+use super::xdp::{MAX_MTU, from_steering, from_xdp, no_ethernet, station};
+
+/// Room for an Ethernet header and all before the payload.
+const FRONT_BYTES: usize = 160;
+
+/// Ports of the kernel's addresses at an Ethernet interface.
+///
+/// The kernel gets everything again when this is dropped, or the process ends however it does; it knows nothing of the connections, and answers
+/// their segments with resets.
+pub struct XdpPorts {
+    // In this order: no frame is given to a socket that is gone, and nobody gets a port while its segments come here.
+    _steering: Steering,
+    queues: XdpQueues,
+    _held: Option<Held>,
+    mac: [u8; 6],
+    ways: Ways,
+    /// When the last turn was.
+    now: Instant,
+}
+
+impl XdpPorts {
+    /// Takes the queues of the interface, whichever `config` names, and the ports `settings.stack.ports` of its addresses from the kernel. Settings are
+    /// those of [`EngineSettings::on_ports`]; the interface is one of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// Rights or abilities that are missing; an interface that is not there; an address that the kernel does not have; a port that it uses.
+    pub fn open(config: &XdpRawConfig, settings: &EngineSettings) -> io::Result<Self> {
+        let features = DeviceFeatures::of(&config.interface).map_err(io::Error::other)?;
+        let mac = station(&features).ok_or_else(|| no_ethernet(&config.interface))?;
+        let addresses: Vec<IpAddr> = settings.interface.addresses.iter().map(|address| address.ip).collect();
+        let ports = &settings.stack.ports;
+        check(&features, settings)?;
+        let held = if settings.is_beside_listeners {
+            no_connections(&addresses, ports)?;
+            None
+        } else {
+            Some(Held::take(&addresses, ports)?)
+        };
+        let queues = XdpQueues::open(config, features.rx_queues.unwrap_or(1)).map_err(from_xdp)?;
+        let watch = RouteWatch::start().map_err(io::Error::other)?;
+        let (hops, mtu) = (watch.table(), settings.interface.mtu);
+        let ways = Ways::new(hops, Some(watch), features.if_index, ETHERNET_HEADER_BYTES + usize::from(mtu));
+        // Of each port of each address its segments, and the errors about them.
+        let entries = 2 * ports.count() * addresses.len() as u32;
+        let steering = Steering::attach_with_room(&config.interface, entries.max(MAX_STEERED_PORTS))
+            .map_err(from_steering)?;
+        for &address in &addresses {
+            for port in ports.iter() {
+                steering.steer_tcp(SocketAddr::new(address, port)).map_err(from_steering)?;
+            }
+        }
+        for (queue, socket) in queues.sockets() {
+            steering.set_socket(queue, socket).map_err(from_steering)?;
+        }
+        Ok(Self { _steering: steering, queues, _held: held, mac, ways, now: Instant(0) })
+    }
+
+    /// Sends a packet by a way that is known.
+    fn send_by(queues: &mut XdpQueues, link: &LinkHeader, head: &[u8], body: &[&[u8]]) -> io::Result<bool> {
+        let mut front = [0; FRONT_BYTES];
+        let bytes = put_link(&mut front, link, ethertype(head));
+        let Some(room) = front.get_mut(bytes..bytes + head.len()) else {
+            // A packet that waited has its payload in its head.
+            return queues.gather(&front[..bytes], &[head]).map_err(io::Error::other);
+        };
+        room.copy_from_slice(head);
+        queues.gather(&front[..bytes + head.len()], body).map_err(io::Error::other)
+    }
+}
+
+impl Device for XdpPorts {
+    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> io::Result<bool> {
+        let mac = self.mac;
+        Ok(self.queues.receive(&mut |frame| {
+            if let Some(packet) = packet_of(frame, mac) {
+                take(packet);
+            }
+        }))
+    }
+
+    fn send(&mut self, packet: &[u8]) -> io::Result<bool> {
+        self.gather(packet, &[], &mut [])
+    }
+
+    fn gather(&mut self, head: &[u8], body: &[&[u8]], _: &mut [u8]) -> io::Result<bool> {
+        let Some(remote) = destination(head) else { return Ok(true) };
+        match self.ways.to(remote) {
+            Where::There(link) => Self::send_by(&mut self.queues, &link, head, body),
+            Where::NotKnown => {
+                self.ways.put_off(remote, head, body, self.now);
+                Ok(true)
+            }
+            // As on any network without a way to there; TCP sends it again.
+            Where::Elsewhere => Ok(true),
+        }
+    }
+
+    fn flush(&mut self, now: Instant) -> io::Result<bool> {
+        self.now = now;
+        let queues = &mut self.queues;
+        self.ways.look(now, &mut |link, packet| Self::send_by(queues, link, packet, &[]))?;
+        self.queues.flush(now).map_err(io::Error::other)
+    }
+
+    fn readable(&self) -> Option<BorrowedFd<'_>> {
+        self.queues.readable()
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.ways.due()
+    }
+}
+
+impl EngineSettings {
+    /// For an [`XdpPorts`] at an Ethernet interface of the calling thread's network namespace: the addresses are those that the kernel has there, and the
+    /// engine has these TCP ports of them and nothing else. Connections from here have local ports among them.
+    ///
+    /// # Errors
+    /// There is no such interface, or it has no Ethernet address.
+    pub fn on_ports(mut self, interface: &str, ports: PortSet) -> io::Result<Self> {
+        let features = DeviceFeatures::of(interface).map_err(io::Error::other)?;
+        station(&features).ok_or_else(|| no_ethernet(interface))?;
+        (self.has_ports_only, self.stack.ports) = (true, ports);
+        self.interface.link = ip::Link::Ip;
+        self.interface.answers_echo = false;
+        self.interface.scope = features.if_index;
+        self.interface.mtu = features.mtu.min(MAX_MTU) as u16;
+        self.stack.config.mtu = self.interface.mtu;
+        Ok(self)
+    }
+
+    /// The ports that the engine has of addresses that are the kernel's; `None`: the addresses are its own.
+    pub fn own_ports(&self) -> Option<&PortSet> {
+        self.has_ports_only.then_some(&self.stack.ports)
+    }
+}
+
+/// Whether the settings are for such a device.
+fn check(features: &DeviceFeatures, settings: &EngineSettings) -> io::Result<()> {
+    let name = &features.name;
+    let invalid = |text| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    if !settings.has_ports_only || settings.interface.link != ip::Link::Ip {
+        return invalid(format!(
+            "the engine's settings are not for ports of the kernel's addresses at {name}: make them by EngineSettings::on_ports"
+        ));
+    }
+    let count = settings.stack.ports.count();
+    if count > MAX_OWN_PORTS {
+        return invalid(format!("{count} ports of the kernel's addresses: choose {MAX_OWN_PORTS} at most"));
+    }
+    let longest = features.mtu.min(MAX_MTU);
+    if u32::from(settings.interface.mtu) > longest {
+        return invalid(format!(
+            "the engine's packets have up to {} bytes, and interface {name} takes {longest} by AF_XDP: set a smaller MTU",
+            settings.interface.mtu
+        ));
+    }
+    Ok(())
+}
+
+/// The IP packet of a frame to this station. One with a VLAN tag is another network's.
+fn packet_of(frame: &[u8], mac: [u8; 6]) -> Option<&[u8]> {
+    let (header, packet) = frame.split_at_checked(ETHERNET_HEADER_BYTES)?;
+    let is_ip = [ETHERTYPE_IPV4, ETHERTYPE_IPV6].iter().any(|kind| header.ends_with(kind));
+    (header.starts_with(&mac) && is_ip).then_some(packet)
+}
+
+/// Where a packet goes to.
+fn destination(head: &[u8]) -> Option<IpAddr> {
+    match head.first()? >> 4 {
+        4 => Some(Ipv4Addr::from(<[u8; 4]>::try_from(head.get(16..20)?).ok()?).into()),
+        _ => Some(Ipv6Addr::from(<[u8; 16]>::try_from(head.get(24..40)?).ok()?).into()),
+    }
+}
+
+fn ethertype(head: &[u8]) -> [u8; 2] {
+    if head.first().is_some_and(|first| first >> 4 == 4) { ETHERTYPE_IPV4 } else { ETHERTYPE_IPV6 }
+}
+
+const _: () = assert!(MAX_MTU as usize + ETHERNET_HEADER_BYTES <= XDP_RAW_FRAME_BYTES);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAC: [u8; 6] = [2, 0, 0, 0, 0, 7];
+
+    fn frame(mac: [u8; 6], kind: [u8; 2], packet: &[u8]) -> Vec<u8> {
+        [&mac[..], &[2; 6], &kind, packet].concat()
+    }
+
+    #[test]
+    fn packets_of_frames_to_this_station_are_shown() {
+        for kind in [ETHERTYPE_IPV4, ETHERTYPE_IPV6] {
+            assert_eq!(packet_of(&frame(MAC, kind, b"packet"), MAC), Some(&b"packet"[..]));
+        }
+        let others = [
+            frame([2; 6], ETHERTYPE_IPV4, b"packet"),
+            frame([0xff; 6], ETHERTYPE_IPV4, b"packet"),
+            frame(MAC, [8, 6], b"packet"),
+            frame(MAC, [0x81, 0], b"packet"),
+            frame(MAC, ETHERTYPE_IPV4, b"")[..13].to_vec(),
+            Vec::new(),
+        ];
+        for frame in others {
+            assert_eq!(packet_of(&frame, MAC), None, "{frame:?}");
+        }
+    }
+
+    #[test]
+    fn where_a_packet_goes_to_stands_in_its_header() {
+        let mut v4 = [0; 20];
+        v4[0] = 0x45;
+        v4[16..].copy_from_slice(&[10, 1, 2, 3]);
+        assert_eq!(destination(&v4), Some("10.1.2.3".parse().unwrap()));
+        let mut v6 = [0; 40];
+        (v6[0], v6[24], v6[39]) = (0x60, 0xfd, 7);
+        assert_eq!(destination(&v6), Some("fd00::7".parse().unwrap()));
+        assert_eq!((ethertype(&v4), ethertype(&v6)), (ETHERTYPE_IPV4, ETHERTYPE_IPV6));
+        assert_eq!((destination(&v4[..19]), destination(&v6[..39]), destination(&[])), (None, None, None));
+    }
+
+    #[test]
+    fn settings_for_another_device_say_what_to_do() {
+        let mut features = DeviceFeatures::of("lo").unwrap();
+        (features.name, features.mtu) = ("eth7".to_owned(), 1500);
+        let addresses = [("10.0.0.1".parse().unwrap(), 24)];
+        let refusal = |settings: &EngineSettings| check(&features, settings).unwrap_err().to_string();
+        let mut settings = EngineSettings::new(&addresses);
+        assert!(refusal(&settings).contains("EngineSettings::on_ports"));
+        (settings.has_ports_only, settings.stack.ports) = (true, (80..=1103).into());
+        assert!(check(&features, &settings).is_ok());
+        settings.interface.mtu = 1501;
+        assert!(refusal(&settings).contains("1501") && refusal(&settings).contains("eth7"));
+        settings.stack.ports = (80..=1104).into();
+        assert!(refusal(&settings).contains("1025 ports") && refusal(&settings).contains("1024 at most"));
+    }
+}
