@@ -9,7 +9,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::process::Command;
 use std::rc::Rc;
-use std::sync::Barrier;
+use std::sync::{Arc, Barrier};
 use std::thread::scope;
 
 use axum::Router;
@@ -18,9 +18,15 @@ use axum::routing::{get, post};
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
+use millrace_core::ids::TitleRef;
+use millrace_core::packet::{PacketMeta, WireLayout};
+use millrace_core::pool::{ExtentArena, ExtentContent, HeapRegion, Lease};
+use millrace_core::time::MediaTicks;
+use millrace_core::wire::checksum::sum16;
 use millrace_lab::tcp_host::{KERNEL_IP, OUR_IP};
 use millrace_lab::toe_host::ToeHost;
 use millrace_offload::toe::tokio::{Reactor, TcpListener, TcpStream};
+use millrace_offload::toe::{ExtentRange, Part};
 use support::{TIMEOUT, can_run, pattern};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Notify, oneshot};
@@ -252,6 +258,85 @@ fn streams_do_what_tokios_do() {
             assert_eq!((&stream).read(&mut [0; 8]).await.unwrap_err().kind(), ErrorKind::ConnectionReset);
         });
     });
+}
+
+const PACKETS: u32 = 20;
+const PACKET_BYTES: usize = 1316;
+
+/// A leased extent of a few packets, and what is in them.
+fn extent() -> (Arc<ExtentArena>, Lease, Vec<u8>) {
+    let arena = ExtentArena::new(Box::new(HeapRegion::new(1)));
+    let layout = WireLayout::new(PACKET_BYTES).unwrap();
+    let (mut fill, payload) = (arena.fill(0).unwrap(), pattern(9, 0, PACKETS as usize * PACKET_BYTES));
+    let bytes = fill.bytes_mut();
+    for (place, packet) in (0..PACKETS).zip(payload.chunks(PACKET_BYTES)) {
+        let at = place as usize * layout.slot_bytes() + layout.header_bytes();
+        bytes[at..at + PACKET_BYTES].copy_from_slice(packet);
+        let meta = PacketMeta::new(sum16(packet), 0, MediaTicks(0)).to_bytes();
+        let at = layout.meta_offset(place, PACKETS);
+        bytes[at..at + meta.len()].copy_from_slice(&meta);
+    }
+    fill.publish();
+    let (title, last_packet_bytes) = (TitleRef(0), PACKET_BYTES as u16);
+    let content = ExtentContent {
+        title,
+        number: 0,
+        first_packet: 0,
+        packets: PACKETS,
+        last_packet_bytes,
+        layout,
+        spare: 0,
+    };
+    let lease = arena.lend(0, content).unwrap();
+    (arena, lease, payload)
+}
+
+/// Many times what a connection may have unacknowledged, so the task that sends sleeps and is woken; what comes back is read where it lies.
+#[test]
+fn tasks_send_extents_and_read_what_is_lent() {
+    const RANGES: usize = 100;
+    if !can_run() {
+        return;
+    }
+    let toe = ToeHost::start(&ToeHost::settings()).unwrap();
+    let kernel = toe.in_kernel(|| std::net::TcpListener::bind((KERNEL_IP, PORT)).unwrap()).unwrap();
+    let (arena, lease, payload) = extent();
+    scope(|scope| {
+        scope.spawn(|| {
+            let (mut stream, _) = kernel.accept().unwrap();
+            std::io::copy(&mut stream.try_clone().unwrap(), &mut stream).unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+        });
+        on_runtime(&toe, async |reactor| {
+            let stream = TcpStream::connect(&reactor, (KERNEL_IP, PORT).into()).await.unwrap();
+            let all = ExtentRange { place: 0, skip: 0, bytes: payload.len() as u32, part: Part::Payloads };
+            let beyond = ExtentRange { bytes: all.bytes + 1, ..all };
+            assert_eq!(stream.send_extent(&lease, beyond).await.unwrap_err().kind(), ErrorKind::InvalidInput);
+            let write = async {
+                for _ in 0..RANGES {
+                    stream.send_extent(&lease, all).await.unwrap();
+                }
+                stream.shut(Shutdown::Write).unwrap();
+            };
+            let mut got = Vec::new();
+            let read = async {
+                loop {
+                    let lent = stream.read_lent().await.unwrap();
+                    if lent.is_empty() {
+                        break;
+                    }
+                    got.extend_from_slice(&lent);
+                }
+            };
+            tokio::join!(write, read);
+            assert!(got == payload.repeat(RANGES), "{} bytes came back, or others", got.len());
+            let shut = stream.send_extent(&lease, all).await.unwrap_err();
+            assert_eq!(shut.kind(), ErrorKind::BrokenPipe);
+        });
+    });
+    drop(lease);
+    toe.stop().unwrap();
+    assert_eq!(arena.leases(0), 0, "all are acknowledged");
 }
 
 /// Tasks that wait for an engine that stops are told; none of them is an idle one for ever.

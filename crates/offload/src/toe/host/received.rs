@@ -5,10 +5,12 @@ use std::fmt;
 use std::io;
 use std::ops::Deref;
 use std::sync::atomic::AtomicU64;
+use std::task::{Context, Poll};
 
 use millrace_core::shared::Words;
 
 use super::state::Piece;
+use super::waiters::Interest;
 use super::{Host, HostState, TcpStream};
 
 /// Bytes that have come, in the buffer in which they came ([`TcpStream::read_lent`]). Dropped, it gives the buffer back: until then it counts as one of
@@ -87,6 +89,12 @@ impl HostState {
         }
     }
 
+    /// What has come next, or the end. `None`: nothing has come yet.
+    fn lend_next(&mut self, socket: u32, host: &Host) -> io::Result<Option<Received>> {
+        let piece = self.take_piece(socket)?;
+        Ok(piece.map(|piece| self.received(piece, host)))
+    }
+
     fn received(&mut self, piece: Option<Piece>, host: &Host) -> Received {
         let Some(Piece { buffer, from, to }) = piece else { return Received(Bytes::None) };
         let at = self.end.layout.receive(buffer, self.settings.receive_bytes) + from as usize;
@@ -116,10 +124,17 @@ impl TcpStream {
     /// As reading.
     pub fn read_lent(&self) -> io::Result<Received> {
         let until = self.until(&self.read_timeout);
-        self.host.wait_for(until, |state| {
-            let piece = state.take_piece(self.socket)?;
-            Ok(piece.map(|piece| state.received(piece, &self.host)))
-        })
+        self.host.wait_for(until, |state| state.lend_next(self.socket, &self.host))
+    }
+
+    /// The same for a task, which is woken when something has come. Who calls this sees to it that [`Host::arm`] is called when [`Host::readiness`] is
+    /// readable, as `toe::tokio` does.
+    ///
+    /// # Errors
+    /// As reading.
+    pub fn poll_read_lent(&self, context: &Context<'_>) -> Poll<io::Result<Received>> {
+        let interest = (self.socket, Interest::Read);
+        self.host.poll_for(context, interest, |state| state.lend_next(self.socket, &self.host))
     }
 }
 

@@ -61,6 +61,14 @@ fn not_zero(limit: Option<Duration>) -> io::Result<Option<Duration>> {
     Ok(limit)
 }
 
+fn check_range(lease: &Lease, range: ExtentRange) -> io::Result<()> {
+    if range.is_in(lease) {
+        return Ok(());
+    }
+    let text = "the range lies outside the leased extent or has missing packets";
+    Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+}
+
 impl TcpStream {
     pub(super) fn new(host: &Host, socket: u32) -> Self {
         Self {
@@ -210,12 +218,25 @@ impl TcpStream {
     /// # Errors
     /// As writing; the range is not in the lease, or packets of it are missing; the engine is another process.
     pub fn send_extent(&self, lease: &Lease, range: ExtentRange) -> io::Result<()> {
-        if !range.is_in(lease) {
-            let text = "the range lies outside the leased extent or has missing packets";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
-        }
+        check_range(lease, range)?;
         let until = self.until(&self.write_timeout);
         self.host.wait_for(until, |state| state.write_extent(self.socket, lease, range))
+    }
+
+    /// The same for a task, which is woken when there is room: then all of the range is given. Who calls this sees to it that [`Host::arm`] is called
+    /// when [`Host::readiness`] is readable, as `toe::tokio` does.
+    ///
+    /// # Errors
+    /// As [`TcpStream::send_extent`].
+    pub fn poll_send_extent(
+        &self,
+        context: &Context<'_>,
+        lease: &Lease,
+        range: ExtentRange,
+    ) -> Poll<io::Result<()>> {
+        check_range(lease, range)?;
+        let interest = (self.socket, Interest::Write);
+        self.host.poll_for(context, interest, |state| state.write_extent(self.socket, lease, range))
     }
 
     /// Bytes that were written and that the peer has not acknowledged.

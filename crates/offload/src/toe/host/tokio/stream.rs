@@ -8,9 +8,10 @@ use std::task::{Context, Poll, ready};
 
 use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use ::tokio::task::coop::poll_proceed;
+use millrace_core::pool::Lease;
 
 use super::Reactor;
-use crate::toe::{EngineSocket, host};
+use crate::toe::{EngineSocket, ExtentRange, Received, host};
 
 /// A connection; dropped, it closes: what was written is still sent, and if something that came was not read the peer is told by a reset.
 ///
@@ -121,6 +122,40 @@ impl TcpStream {
     pub async fn peek(&self, to: &mut [u8]) -> io::Result<usize> {
         self.readable().await?;
         self.inner.peek(to)
+    }
+
+    /// Sends a range of a leased extent behind what was written, from where it lies: nothing is copied. It waits for the connection's share, and then gives
+    /// all of the range; dropped before, it has given nothing. The extent stays leased until the peer has acknowledged it or the connection is over.
+    ///
+    /// # Errors
+    /// As writing; the range is not in the lease, or packets of it are missing; the engine is another process.
+    pub async fn send_extent(&self, lease: &Lease, range: ExtentRange) -> io::Result<()> {
+        poll_fn(|context| {
+            let turn = ready!(poll_proceed(context));
+            let sent = self.inner.poll_send_extent(context, lease, range);
+            if sent.is_ready() {
+                turn.made_progress();
+            }
+            sent
+        })
+        .await
+    }
+
+    /// The next bytes that have come, where they lie: as many as the engine has handed over in one buffer, none at the end. They are the caller's until it
+    /// drops them; dropped before it returns, it has taken nothing.
+    ///
+    /// # Errors
+    /// As reading.
+    pub async fn read_lent(&self) -> io::Result<Received> {
+        poll_fn(|context| {
+            let turn = ready!(poll_proceed(context));
+            let lent = self.inner.poll_read_lent(context);
+            if lent.is_ready() {
+                turn.made_progress();
+            }
+            lent
+        })
+        .await
     }
 
     /// Ends reading, writing or both at once; `AsyncWriteExt::shutdown` ends writing.
