@@ -1,6 +1,7 @@
 //! Receive buffers that the application has: what is in them, and when the engine gets them back.
 
-use std::io::Read;
+use std::io::{Read, Write};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
@@ -102,6 +103,53 @@ fn the_end_and_a_failure_are_told_behind_the_bytes() {
             Some(_) => assert_eq!(stream.read_lent().unwrap_err().kind(), io::ErrorKind::ConnectionReset),
         }
         assert!(stream.read_lent().unwrap().is_empty());
+    }
+}
+
+#[test]
+fn what_was_peeked_at_is_still_to_be_read() {
+    let (mut engine, host, stream) = stream(false);
+    assert_eq!(stream.peek(&mut [0; 9]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    come(&mut engine, &stream, 4, b"hello");
+    come(&mut engine, &stream, 9, b"there");
+    // More than one buffer has, then less.
+    for (room, expected) in [(9, &b"hellother"[..]), (3, b"hel"), (5, b"hello"), (20, b"hellothere")] {
+        let mut seen = vec![0; room];
+        let count = stream.peek(&mut seen).unwrap();
+        assert_eq!(&seen[..count], expected);
+    }
+    assert!(given(&mut engine, &host).is_empty(), "no buffer goes back before its bytes are read");
+    let mut first = [0; 2];
+    assert_eq!(((&stream).read(&mut first).unwrap(), &first), (2, b"he"));
+    let mut rest = [0; 3];
+    assert_eq!((stream.peek(&mut rest).unwrap(), &rest), (3, b"llo"));
+    let mut all = Vec::new();
+    while let Ok(count) = (&stream).read(&mut rest) {
+        all.extend_from_slice(&rest[..count]);
+    }
+    assert_eq!(all, b"llothere");
+    assert_eq!(given(&mut engine, &host), [4, 9]);
+}
+
+#[test]
+fn reading_ends_with_its_shutdown_and_goes_on_with_that_of_writing() {
+    for how in [Shutdown::Read, Shutdown::Both, Shutdown::Write] {
+        let (mut engine, _host, stream) = stream(false);
+        come(&mut engine, &stream, 0, b"came");
+        stream.shutdown(how).unwrap();
+        let mut bytes = [0; 9];
+        assert_eq!((&stream).read(&mut bytes).unwrap(), 4, "{how:?}: what has come can be read");
+        let then = (&stream).read(&mut bytes).map_err(|error| error.kind());
+        let asked =
+            std::iter::from_fn(|| engine.requests.pop()).filter_map(|record| Request::decode(&record));
+        let is_told = asked.filter(|request| matches!(request, Request::Shutdown { .. })).count();
+        let written = (&stream).write(b"more").map_err(|error| error.kind());
+        let expected = match how {
+            Shutdown::Read => (Ok(0), 0, Ok(4)),
+            Shutdown::Write => (Err(io::ErrorKind::WouldBlock), 1, Err(io::ErrorKind::BrokenPipe)),
+            Shutdown::Both => (Ok(0), 1, Err(io::ErrorKind::BrokenPipe)),
+        };
+        assert_eq!((then, is_told, written), expected, "{how:?}");
     }
 }
 
