@@ -19,7 +19,7 @@
 //! | [`trick`] | titles for fast forward, rewind and slow motion, made of another title |
 //! | [`disk`] | every operation that must survive a power cut, and readers that fail on order |
 //! | [`blocking`] | system calls on disks that may not answer, by threads that may be given up |
-//! | [`bits`] | bits of pictures' headers |
+//! | [`bits`], [`sps`] | bits of pictures' headers, and what H.264's sequence parameter sets say first |
 //! | [`bell`] | wakes a sleeping side: the cache's manager, an engine's loop, the control side |
 //! | [`cache`] | the one copy in memory, read ahead, lent to many |
 //!
@@ -43,6 +43,7 @@ pub mod meta;
 pub mod packet_size;
 pub mod repair;
 pub mod scrub;
+pub mod sps;
 pub mod stripes;
 pub mod sums;
 pub mod transform;

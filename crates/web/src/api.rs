@@ -4,6 +4,7 @@ use millrace_store::volume::TitleInfo;
 use serde::Serialize;
 
 use crate::answer::Answer;
+use crate::cmaf;
 use crate::site::Site;
 
 #[derive(Serialize)]
@@ -27,6 +28,8 @@ struct Title {
     /// Addresses, from the root of this server.
     file: String,
     hls: String,
+    /// With pictures and each sound apart; null if none of its streams can be had so.
+    cmaf: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -54,10 +57,12 @@ fn of(site: &dyn Site, title: TitleInfo) -> Title {
         codec: stream.codec,
         language: stream.language,
     };
+    let is_apart = title.streams.iter().any(|stream| cmaf::can_have(&stream.codec).is_some());
     Title {
         renditions: site.renditions(&title.name).into_iter().map(|rendition| rendition.name).collect(),
         file: format!("/titles/{}.ts", title.name),
         hls: format!("/titles/{}/index.m3u8", title.name),
+        cmaf: is_apart.then(|| format!("/titles/{}/cmaf.m3u8", title.name)),
         id: title.id.to_string(),
         bytes: title.bytes,
         duration_s: title.duration.as_secs_f64(),

@@ -1,5 +1,6 @@
 //! A title as a file: `/titles/NAME.ts`, whole or one range of it.
 
+use std::fmt::Display;
 use std::ops::Range;
 
 use millrace_core::limits::web::FAST_START_MS;
@@ -20,6 +21,16 @@ const TAG_DIGITS: usize = 32;
 /// What tells this content of the title from others of the same name.
 pub(crate) fn content_tag(title: &TitleInfo) -> &str {
     title.blake3.get(..TAG_DIGITS).unwrap_or(&title.blake3)
+}
+
+/// Digits of the content's hash in addresses.
+const VERSION_DIGITS: usize = 12;
+
+/// What tells pieces of this content, made by these rules, from those of another by the same name: a part of their addresses, because what has an
+/// address is kept for ever.
+pub(crate) fn version_of(title: &TitleInfo, rules: impl Display) -> String {
+    let tag = content_tag(title);
+    format!("{rules}-{}", tag.get(..VERSION_DIGITS).unwrap_or(tag))
 }
 
 /// Answers GET and HEAD.

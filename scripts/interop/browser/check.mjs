@@ -4,7 +4,7 @@
 //
 // PLAYWRIGHT: the folder of playwright-core. TITLE: a title with renditions whose pictures carry their number (NUMBER_BITS blocks, see below).
 // PART: `page` (search, click, seek, quality, keys, a narrow window), `troubles` (what the page says when a title cannot be played) or `levels`
-// (hls.js plays every rendition). PICTURES: a folder for two screenshots. Prints figures, one line each; the last line of an error says what was wrong.
+// (hls.js plays every rendition) or `sounds` (of a title with two sounds, each can be chosen). PICTURES: a folder for two screenshots. Prints figures, one line each; the last line of an error says what was wrong.
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -240,6 +240,33 @@ async function checkLevels(page) {
   }
 }
 
+// A title with several sounds plays with these apart from its pictures: the one that is chosen is fetched, and playing goes on with it.
+async function checkSounds(page) {
+  const fetched = [];
+  page.on('response', (response) => {
+    const track = new URL(response.url()).pathname.match(/[/]cmaf[/][^/]+[/](\d+)[/]\d+[.]m4s$/);
+    if (track && response.ok()) fetched.push(track[1]);
+  });
+  await page.goto(pageUrl);
+  await choose(page).click();
+  await hasReached(page, 0.5);
+  const options = page.locator('#sound option');
+  await options.nth(1).waitFor({ state: 'attached' });
+  const names = await options.allTextContents();
+  check(names.join() === 'eng,deu', `sounds can be chosen among ${names}`);
+  const first = [...new Set(fetched)];
+  check(first.length === 2, `before the choice tracks ${first} were fetched: not one of pictures and one of sound`);
+  await page.getByLabel('Sound').selectOption({ label: 'deu' });
+  const isOther = async () => fetched.some((track) => !first.includes(track));
+  for (const end = Date.now() + PATIENCE_MS; !(await isOther());) {
+    check(Date.now() < end, 'the other sound was not fetched');
+    await page.waitForTimeout(50);
+  }
+  await hasReached(page, await video(page, 'currentTime') + 1);
+  check(await page.getByLabel('Sound').evaluate((select) => select.selectedOptions[0].text) === 'deu', 'the choice was forgotten');
+  figures.push(`sounds ${names.join(', ')}; tracks ${[...new Set(fetched)].join(', ')}`);
+}
+
 // What the page shows of a server with trouble, as text; and that it does not ask again once it is told that this is not for it.
 async function checkStatus(page) {
   const session = { session: 's', title: '<b>film</b>', peer: '192.0.2.1:5000', transport: 'UDP', is_playing: true, position_s: 61, age_s: 70, bits_per_s: 8e6, lost: 0.25 };
@@ -343,7 +370,7 @@ try {
     }
     return page;
   };
-  const parts = { page: checkPage, levels: checkLevels, troubles: checkTroubles };
+  const parts = { page: checkPage, levels: checkLevels, sounds: checkSounds, troubles: checkTroubles };
   await parts[part](await newPage(true), newPage);
   check(complaints.length === 0, complaints.join('; '));
   console.log(figures.join('\n'));

@@ -125,6 +125,11 @@ const RECIPES: &[Recipe] = &[
         "-map 0:v -map 1:a -map 0:v -map 1:a",
         "-program program_num=1:st=0:st=1 -program program_num=2:st=2:st=3 -f mpegts",
     ),
+    with_odd_times(
+        TWO_SOUNDS,
+        "-map 0:v -map 1:a -map 1:a -metadata:s:a:0 language=eng -metadata:s:a:1 language=deu",
+        "-f mpegts",
+    ),
     // 13 pictures.
     Recipe { seconds: 0.52, extension: "mp4", ..with_odd_times("half-second", ONE_PROGRAM, "") },
     // A film whose time stamps, read as positions, lie within it. Small pictures without noise, five a second: it is cheap to make.
@@ -144,6 +149,8 @@ const RECIPES: &[Recipe] = &[
 ];
 
 pub(super) const TWO_HOURS: &str = "two-hours";
+/// A film with sound in English, and in German.
+pub(super) const TWO_SOUNDS: &str = "two-sounds";
 
 const ONE_PROGRAM: &str = "-map 0:v -map 1:a";
 

@@ -71,8 +71,6 @@ pub const MAX_TABLE_PACKETS: usize = 20;
 pub const TABLES_LOOK_BYTES: usize = 128 * 1024 / TS_PACKET_BYTES * TS_PACKET_BYTES;
 /// Bytes from a title's first access point among which its streams are looked at: the first second of 4 Mb/s, with every stream in it.
 pub const DESCRIBE_BYTES: usize = 512 * 1024;
-/// Bytes of one stream that are looked at for it: parameter sets come before the first picture's data, a frame of sound has at most 2 KiB.
-pub const DESCRIBE_STREAM_BYTES: usize = 8 * 1024;
 /// Longest part of a sequence parameter set that is looked at: those of real encoders are below 100 bytes, scaling lists make some of 700.
 pub const MAX_SPS_BYTES: usize = 1024;
 /// No picture is wider or higher: the highest levels of H.264 and H.265 end at 16,888.

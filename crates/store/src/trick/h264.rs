@@ -9,6 +9,7 @@ use millrace_core::limits::trick::{MAX_HEADER_BYTES, MAX_PPS, MAX_SPS};
 
 use super::units::{split, trimmed};
 use crate::bits::{Bits, BitsOut, escape, unescape};
+use crate::sps::SpsStart;
 
 /// NAL unit types (table 7-1).
 pub(super) mod nal {
@@ -20,85 +21,9 @@ pub(super) mod nal {
     pub(in crate::trick) const AUD: u8 = 9;
 }
 
-/// What of a sequence parameter set slice headers depend on (section 7.3.2.1.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Sps {
-    pub(super) id: u32,
-    has_colour_planes: bool,
-    frame_num_bits: u32,
-    order_type: u32,
-    order_bits: u32,
-    has_order_deltas: bool,
-    frames_only: bool,
-}
-
-impl Sps {
-    /// From a NAL unit without its header byte.
-    pub(super) fn parse(nal: &[u8]) -> Option<Self> {
-        let payload = unescape(nal, 1024);
-        let mut bits = Bits::new(&payload);
-        let profile = bits.number(8)?;
-        bits.skip(16)?;
-        let id = bits.ue().filter(|&id| id < MAX_SPS)?;
-        let mut has_colour_planes = false;
-        if [100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135].contains(&profile) {
-            let chroma = bits.ue()?;
-            if chroma == 3 {
-                has_colour_planes = bits.bit()?;
-            }
-            bits.ue()?;
-            bits.ue()?;
-            bits.skip(1)?;
-            if bits.bit()? {
-                for list in 0..if chroma == 3 { 12 } else { 8 } {
-                    if bits.bit()? {
-                        skip_scaling_list(&mut bits, if list < 6 { 16 } else { 64 })?;
-                    }
-                }
-            }
-        }
-        let frame_num_bits = bits.ue().filter(|&n| n <= 12)? + 4;
-        let order_type = bits.ue().filter(|&n| n <= 2)?;
-        let (mut order_bits, mut has_order_deltas) = (0, false);
-        match order_type {
-            0 => order_bits = bits.ue().filter(|&n| n <= 12)? + 4,
-            1 => {
-                has_order_deltas = !bits.bit()?;
-                bits.se()?;
-                bits.se()?;
-                for _ in 0..bits.ue().filter(|&n| n <= 255)? {
-                    bits.se()?;
-                }
-            }
-            _ => {}
-        }
-        bits.ue()?;
-        bits.skip(1)?;
-        bits.ue()?;
-        bits.ue()?;
-        let frames_only = bits.bit()?;
-        Some(Self {
-            id,
-            has_colour_planes,
-            frame_num_bits,
-            order_type,
-            order_bits,
-            has_order_deltas,
-            frames_only,
-        })
-    }
-}
-
-/// Section 7.3.2.1.1.1.
-fn skip_scaling_list(bits: &mut Bits<'_>, entries: usize) -> Option<()> {
-    let (mut last, mut next) = (8i32, 8i32);
-    for _ in 0..entries {
-        if next != 0 {
-            next = (last + bits.se()?).rem_euclid(256);
-        }
-        last = if next == 0 { last } else { next };
-    }
-    Some(())
+/// A sequence parameter set, from a NAL unit without its header byte.
+pub(super) fn sps(nal: &[u8]) -> Option<SpsStart> {
+    SpsStart::read(&mut Bits::new(&unescape(nal, 1024)))
 }
 
 /// What of a picture parameter set slice headers depend on (section 7.3.2.2).
@@ -172,7 +97,7 @@ struct Header {
 
 impl Slice {
     /// From a slice (type 1 or 5), or the beginning of one: header byte and all.
-    pub(super) fn parse(nal: &[u8], sps: &Sps, pps: &Pps) -> Option<Self> {
+    pub(super) fn parse(nal: &[u8], sps: &SpsStart, pps: &Pps) -> Option<Self> {
         let payload = unescape(nal.get(1..)?, MAX_HEADER_BYTES);
         let mut bits = Bits::new(&payload);
         let mut slice = head(*nal.first()?, &mut bits, sps, pps)?.slice;
@@ -203,7 +128,7 @@ impl Slice {
 }
 
 /// Reads up to and with `redundant_pic_cnt` (section 7.3.3); what follows of an I slice is the marking.
-fn head(header: u8, bits: &mut Bits<'_>, sps: &Sps, pps: &Pps) -> Option<Header> {
+fn head(header: u8, bits: &mut Bits<'_>, sps: &SpsStart, pps: &Pps) -> Option<Header> {
     let (is_reference, is_idr) = (header >> 5 & 3 != 0, header & 0x1f == nal::IDR);
     let (first_mb, kind, pps_id) = (bits.ue()?, bits.ue()?, bits.ue()?);
     let colour_plane = if sps.has_colour_planes { bits.number(2)? } else { 0 };
@@ -248,7 +173,7 @@ pub(super) const END: [u8; 5] = [0, 0, 0, 1, 10];
 pub(super) fn rewrite_picture(
     first: &[u8],
     second: Option<&[u8]>,
-    sps: &Sps,
+    sps: &SpsStart,
     pps: &[Pps],
     idr_pic_id: u32,
     out: &mut Vec<u8>,
@@ -294,7 +219,7 @@ pub(super) enum Become {
 
 /// Appends an I slice, header byte and all, as one of another kind of picture. `None` if it is none that [`Slice::can_stand_alone`], or
 /// is damaged.
-pub(super) fn rewrite(nal: &[u8], sps: &Sps, pps: &Pps, as_: Become, out: &mut Vec<u8>) -> Option<()> {
+pub(super) fn rewrite(nal: &[u8], sps: &SpsStart, pps: &Pps, as_: Become, out: &mut Vec<u8>) -> Option<()> {
     let (&header, rest) = nal.split_first()?;
     let payload = unescape(rest, usize::MAX);
     let mut bits = Bits::new(&payload);
@@ -346,7 +271,7 @@ pub(super) fn rewrite(nal: &[u8], sps: &Sps, pps: &Pps, as_: Become, out: &mut V
 }
 
 /// Order counts: 0 for the earlier field of an IDR picture (section 8.2.1), and of a second field what lies between.
-fn write_order(was: &Header, sps: &Sps, as_: Become, to: &mut BitsOut) {
+fn write_order(was: &Header, sps: &SpsStart, as_: Become, to: &mut BitsOut) {
     if sps.order_type == 0 {
         let order = match as_ {
             // Of an IDR picture as it was.

@@ -12,6 +12,7 @@ use super::h265;
 use super::mpeg2;
 use super::units::{Unit, Units, trimmed};
 use crate::ingest::codec::VideoSyntax;
+use crate::sps::SpsStart;
 
 /// Where a byte of the elementary stream lies in the title: its TS packet, and how many bytes of the stream that packet has before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,7 +55,7 @@ pub(super) struct Parameters {
     /// With start codes.
     pub(super) bytes: Vec<u8>,
     /// Of H.264: what is needed to write slice headers anew.
-    pub(super) h264: Option<(h264::Sps, Vec<h264::Pps>)>,
+    pub(super) h264: Option<(SpsStart, Vec<h264::Pps>)>,
 }
 
 /// A picture whose end has not come yet.
@@ -351,7 +352,7 @@ fn h264_begins(head: &[u8]) -> bool {
 /// Parameter sets of an H.264 stream as they are now.
 #[derive(Debug, Default)]
 struct H264 {
-    sps: BTreeMap<u32, (h264::Sps, Vec<u8>)>,
+    sps: BTreeMap<u32, (SpsStart, Vec<u8>)>,
     pps: BTreeMap<u32, (h264::Pps, Vec<u8>)>,
 }
 
@@ -361,7 +362,7 @@ impl H264 {
         match head[0] & 0x1f {
             nal::SPS => {
                 open.has_header = true;
-                if let Some(sps) = h264::Sps::parse(&head[1..]) {
+                if let Some(sps) = h264::sps(&head[1..]) {
                     self.sps.insert(sps.id, (sps, head.to_vec()));
                 }
             }

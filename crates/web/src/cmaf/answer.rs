@@ -12,8 +12,8 @@ use super::kept::{self, NotMade, Planned};
 use super::plan::{Plan, Unsuitable};
 use crate::answer::{Answer, Body};
 use crate::conditions::Version;
-use crate::file::{content_tag, ranged};
-use crate::hls::answer::{CUTS, Text, VERSION_DIGITS, failed, playlist};
+use crate::file::{content_tag, ranged, version_of};
+use crate::hls::answer::{CUTS, Text, failed, playlist};
 use crate::hls::master::{self, Sound, Still, Streams, Variant};
 use crate::hls::playlist::{self as media, Source, target_s};
 use crate::request::Request;
@@ -24,10 +24,9 @@ use crate::site::SiteError;
 /// How segments are made. It is part of their addresses: one who makes others of the same title must count it up, because what has an address is kept for ever.
 const MAKE: u32 = 1;
 
-/// What tells the segments of this content from those of another by the same name.
-fn version_of(title: &TitleInfo) -> String {
-    let tag = content_tag(title);
-    format!("{CUTS}.{MAKE}-{}", tag.get(..VERSION_DIGITS).unwrap_or(tag))
+/// The rules for segments, as they stand in addresses.
+fn rules() -> String {
+    format!("{CUTS}.{MAKE}")
 }
 
 /// Whether this is the form that browsers need for a title: they play H.265 in nothing else.
@@ -174,26 +173,27 @@ pub(crate) async fn media_playlist(
         Err(answer) => return answer,
     };
     let Ok(plan) = &*planned else { return Answer::error(404, "the title has no segments in this form") };
-    match list(plan, title, (found, link), are_stills) {
-        Ok(text) => playlist(request, Ok(Text::new(text))),
-        Err(answer) => answer,
+    let track = match track_of(plan, found) {
+        Ok(track) => track,
+        Err(answer) => return answer,
+    };
+    if are_stills && !matches!(plan.tracks[track].config, Config::Video(_)) {
+        return Answer::error(404, "only pictures have a playlist of those that stand alone");
     }
+    let write = || Text::new(list(plan, title, track, link, are_stills));
+    let text = match link.is_empty() {
+        true => plan.playlists[track][usize::from(are_stills)].get_or_init(write).clone(),
+        false => write(), // for its holder alone
+    };
+    playlist(request, Ok(text))
 }
 
 /// The text of a media playlist.
-fn list(
-    plan: &Plan,
-    title: &TitleInfo,
-    (found, link): (&Found, &str),
-    are_stills: bool,
-) -> Result<String, Answer> {
-    let track = track_of(plan, found)?;
-    if are_stills && !matches!(plan.tracks[track].config, Config::Video(_)) {
-        return Err(Answer::error(404, "only pictures have a playlist of those that stand alone"));
-    }
+fn list(plan: &Plan, title: &TitleInfo, track: usize, link: &str, are_stills: bool) -> String {
     let listed = plan.listed(track);
     let up = if are_stills { "../" } else { "" };
-    let at = Addresses { base: format!("{up}{}/{}", version_of(title), found.track), link };
+    let pid = plan.tracks[track].pid;
+    let at = Addresses { base: format!("{up}{}/{pid}", version_of(title, rules())), link };
     let parts = plan.parts.iter().enumerate();
     let maps: Vec<_> = parts
         .map(|(number, part)| (part.segments.start as u64, at.of(format_args!("init-{number}.mp4"))))
@@ -209,7 +209,7 @@ fn list(
         are_pictures: are_stills,
     };
     let name = if are_stills { "still-" } else { "" };
-    Ok(media::write(&source, |number| at.of(format_args!("{name}{number}.m4s"))))
+    media::write(&source, |number| at.of(format_args!("{name}{number}.m4s")))
 }
 
 /// Which of a track's pieces.
@@ -231,7 +231,7 @@ pub(crate) async fn piece(
     found: &Found,
     piece: Piece,
 ) -> Answer {
-    if found.version != version_of(title) {
+    if found.version != version_of(title, rules()) {
         return Answer::error(404, "the title has other segments now: read its playlist again");
     }
     let planned = match usable(shared, title).await {

@@ -15,6 +15,7 @@
 //! | `timeline` | the title's time of time stamps |
 //! | `demux` | elementary streams out of TS packets |
 //! | `video`, `audio` | pictures and frames of sound, and what decoders are told before |
+//! | `sps` | sequence parameter sets |
 //! | `make` | one segment of all tracks |
 //! | `boxes` | writes the file format |
 //! | `kept` | plans and segments in memory, each made once |
@@ -27,8 +28,13 @@ mod demux;
 mod kept;
 mod make;
 mod plan;
+mod sps;
 mod timeline;
 mod video;
 
 pub(crate) use answer::{Piece, is_preferred, master_playlist, media_playlist, piece};
+pub(crate) use boxes::Config;
+pub(crate) use demux::Demux;
 pub(crate) use kept::Kept;
+pub(crate) use plan::{can_have, config_of};
+pub(crate) use sps::Pictures;

@@ -5,7 +5,7 @@
 //! need nothing of other segments, and put each picture and each frame into one segment.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use millrace_core::limits::TS_PACKET_BYTES;
 use millrace_core::limits::web::{
@@ -22,6 +22,7 @@ use super::boxes::Config;
 use super::demux::{Demux, Elementary};
 use super::timeline::Timeline;
 use super::video::{self, Syntax};
+use crate::hls::answer::Text;
 use crate::hls::segments::{Segment, segments};
 use crate::site::{SiteError, TitleBytes};
 
@@ -60,6 +61,8 @@ pub(crate) struct Plan {
     pub(crate) parts: Vec<Part>,
     /// How much later than it is decoded the first picture is shown. The title's time begins so much before that, so that no picture is decoded before 0.
     pub(crate) reorder: i64,
+    /// The media playlists of each track: of its segments, and of pictures that stand alone.
+    pub(crate) playlists: Vec<[OnceLock<Text>; 2]>,
 }
 
 /// Why a title cannot be had in this form: for viewers.
@@ -97,6 +100,7 @@ pub(crate) fn plan(
     // More than any decoder reorders is a damaged stamp.
     let reorder = if reorder <= MAX_STAMP_DISTANCE_TICKS { reorder.cast_signed() } else { 0 };
     let mut plan = Plan {
+        playlists: tracks.iter().map(|_| Default::default()).collect(),
         timeline: Timeline::new(index, pts),
         parts,
         segments: found.list,
@@ -138,6 +142,11 @@ fn kind(codec: &str) -> Option<Result<Syntax, Coding>> {
         "E-AC-3" => Some(Err(Coding::Eac3)),
         _ => None,
     }
+}
+
+/// Whether pictures or a sound of this coding can be had in this form; `Some(true)`: they are pictures.
+pub(crate) fn can_have(codec: &str) -> Option<bool> {
+    kind(codec).map(|kind| kind.is_ok())
 }
 
 /// What decoders are told of a stream, if that is in these bytes of it.

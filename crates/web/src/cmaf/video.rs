@@ -9,7 +9,7 @@ use millrace_core::limits::web::{MAX_PARAMETER_SETS, MAX_SPS_BYTES};
 use millrace_store::bits::{Bits, unescape};
 
 use super::demux::Elementary;
-use crate::hls::sps::{self, Pictures};
+use super::sps::{self, Pictures};
 
 /// Which syntax.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

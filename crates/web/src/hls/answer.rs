@@ -12,7 +12,7 @@ use super::master::{self, Variant};
 use super::playlist::{self, Source};
 use crate::answer::{Answer, Body, Media};
 use crate::conditions::{self, Version};
-use crate::file::{MPEG_TS, content_tag, ranged};
+use crate::file::{MPEG_TS, content_tag, ranged, version_of};
 use crate::request::Request;
 use crate::shared::{Shared, no_title};
 use crate::site::SiteError;
@@ -22,15 +22,6 @@ const M3U8: &str = "application/vnd.apple.mpegurl";
 
 /// How titles are cut. It is part of segments' addresses: one who cuts otherwise must count it up, because what has an address is kept for ever.
 pub(crate) const CUTS: u32 = 1;
-
-/// Digits of the content's hash in addresses.
-pub(crate) const VERSION_DIGITS: usize = 12;
-
-/// What tells the segments of this content from those of another by the same name.
-fn version_of(title: &TitleInfo) -> String {
-    let tag = content_tag(title);
-    format!("{CUTS}-{}", tag.get(..VERSION_DIGITS).unwrap_or(tag))
-}
 
 /// `/titles/NAME/index.m3u8`
 ///
@@ -89,7 +80,7 @@ pub(crate) async fn media_playlist(
             maps: &[],
             are_pictures: false,
         };
-        let version = version_of(title);
+        let version = version_of(title, CUTS);
         let write =
             || Text::new(playlist::write(&source, |number| format!("hls/{version}/{number}.ts{link}")));
         match link.is_empty() {
@@ -112,7 +103,7 @@ pub(crate) async fn segment(
     version: &str,
     number: u32,
 ) -> Answer {
-    if version != version_of(&title) {
+    if version != version_of(&title, CUTS) {
         return Answer::error(404, "the title has other segments now: read its playlist again");
     }
     let at = number as usize;

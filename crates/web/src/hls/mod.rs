@@ -11,7 +11,6 @@
 //! | `master` | writes master playlists |
 //! | `tables` | finds PAT and PMT among TS packets |
 //! | `codecs` | `CODECS`, `RESOLUTION`, `FRAME-RATE` from the first bytes of the streams |
-//! | `sps` | sequence parameter sets |
 //! | `looked_at` | what has been found out of titles, kept |
 //! | `answer` | answers requests |
 //!
@@ -24,7 +23,6 @@ mod looked_at;
 pub(crate) mod master;
 pub(crate) mod playlist;
 pub(crate) mod segments;
-pub(crate) mod sps;
 mod tables;
 
 pub(crate) use answer::{master_playlist, media_playlist, segment};

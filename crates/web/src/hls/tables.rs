@@ -82,7 +82,7 @@ fn whole(packets: &[&[u8]], table: u8) -> Option<usize> {
 }
 
 /// What is behind header and adaptation field.
-pub(crate) fn payload(packet: &[u8]) -> Option<&[u8]> {
+fn payload(packet: &[u8]) -> Option<&[u8]> {
     match packet[3] >> 4 & 3 {
         1 => packet.get(4..),
         3 => packet.get(5 + usize::from(packet[4])..),

@@ -144,6 +144,13 @@ const NAMES = {
 };
 const IS_SHOWN = /^(H[.]26|MPEG|MP[123]$|AAC|E?-?AC-3|AV|VC-1|JPEG|DTS|LPCM|TrueHD|Opus|SMPTE)/;
 
+// Sounds that can be had apart from the pictures. Where there are several, only then hls.js offers them all.
+const APART = ['AAC', 'AC-3', 'E-AC-3'];
+function sourceOf(title) {
+  const sounds = title.streams.filter((stream) => APART.includes(stream.codec));
+  return address(title.cmaf && sounds.length > 1 ? title.cmaf : title.hls);
+}
+
 function undecodable(title) {
   const source = globalThis.MediaSource || globalThis.ManagedMediaSource;
   const can = (codec) => NAMES[codec] && (!source || source.isTypeSupported(NAMES[codec]));
@@ -182,6 +189,7 @@ function play() {
 async function start(title) {
   const video = at('video');
   const hls = address(title.hls);
+  const source = sourceOf(title);
   playing.title = title;
   at('playing').textContent = title.name;
   at('about').textContent = about(title);
@@ -198,9 +206,9 @@ async function start(title) {
   const library = isNative && 'audioTracks' in video ? null : await hlsLibrary();
   if (playing.title !== title) return;
   if (library && library.isSupported()) {
-    playWith(library, title, hls);
+    playWith(library, title, source);
   } else if (isNative) {
-    video.src = hls;
+    video.src = source;
     begin();
   } else {
     failed(library ? 'This browser has neither HLS nor what is needed to bring it along.'
@@ -228,12 +236,23 @@ function playWith(Hls, title, source) {
     begin();
   });
   hls.on(Hls.Events.LEVEL_SWITCHED, showLevels);
-  hls.on(Hls.Events.AUDIO_TRACKS_UPDATED, () => {
+  const showSounds = () => {
     const sounds = hls.audioTracks.map((track, number) => [number, track.name || track.lang || 'Sound ' + (number + 1)]);
     choices('sound', sounds, hls.audioTrack);
-  });
+  };
+  hls.on(Hls.Events.AUDIO_TRACKS_UPDATED, showSounds);
+  hls.on(Hls.Events.AUDIO_TRACK_SWITCHED, showSounds);
   hls.on(Hls.Events.FRAG_BUFFERED, () => trouble(''));
-  hls.on(Hls.Events.ERROR, (_, data) => hlsError(Hls, title, data));
+  hls.on(Hls.Events.ERROR, (_, data) => {
+    const whole = address(title.hls);
+    if (data.details === Hls.ErrorDetails.MANIFEST_LOAD_ERROR && source !== whole) {
+      // It cannot be had with its sounds apart.
+      hls.destroy();
+      playWith(Hls, title, whole);
+    } else {
+      hlsError(Hls, title, data);
+    }
+  });
   hls.loadSource(source);
   hls.attachMedia(at('video'));
 }
@@ -278,9 +297,14 @@ function hlsError(Hls, title, data) {
 async function nativeError() {
   const { title, hls } = playing;
   if (!title || hls || !at('video').error) return;
+  const whole = address(title.hls);
+  if (at('video').src !== whole) {
+    at('video').src = whole;
+    return begin();
+  }
   let why = cannotDecode(title);
   try {
-    const answer = await fetch(address(title.hls));
+    const answer = await fetch(whole);
     if (!answer.ok) why = (await answer.json()).error.message;
   } catch {
     why = 'The server does not answer.';

@@ -126,6 +126,12 @@ fn the_api_describes_titles() {
         assert!(document.contains(&format!("`{field}`")), "{field} is not in docs/ref/http.md");
     }
     assert_eq!((&one["file"], &one["hls"]), (&"/titles/b.ts".into(), &"/titles/b/index.m3u8".into()));
+    // A title without streams has nothing that could be had apart; one with pictures and sound has.
+    assert_eq!(one["cmaf"], serde_json::Value::Null);
+    let (_web, address, _) = serve(&films().site, WebLimits::default());
+    let film: serde_json::Value =
+        serde_json::from_str(Client::to(address).get("/api/v1/titles/film").text()).unwrap();
+    assert_eq!(film["cmaf"], "/titles/film/cmaf.m3u8");
     assert_eq!(
         (&one["bytes"], &one["duration_s"], &one["id"]),
         (&1880.into(), &60.0.into(), &"07".repeat(16).into())

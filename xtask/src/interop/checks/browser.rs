@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::{Check, Outcome};
 use crate::interop::Lab;
-use crate::interop::films::RUNGS;
+use crate::interop::films::{RUNGS, TWO_SOUNDS};
 use crate::interop::process::Program;
 use crate::interop::server::Server;
 use crate::workspace;
@@ -24,10 +24,12 @@ const PICTURES: [&str; 2] = ["page.png", "page-narrow.png"];
 const FEW_COLOURS: &str = "split[a][b];[a]palettegen=max_colors=64[p];[b][p]paletteuse=dither=none";
 
 pub(super) fn add(checks: &mut Vec<Check>) {
-    for (part, long) in [("page", false), ("troubles", false), ("levels", true)] {
-        let name = format!("browser/{part}/{RUNGS}");
+    for (part, film, long) in
+        [("page", RUNGS, false), ("sounds", TWO_SOUNDS, false), ("troubles", RUNGS, false), ("levels", RUNGS, true)]
+    {
+        let name = format!("browser/{part}/{film}");
         let log = name.clone();
-        let run = move |lab: &Lab, server: &Server| browse(lab, server, part, &log);
+        let run = move |lab: &Lab, server: &Server| browse(lab, server, (part, film), &log);
         // It decodes and draws as fast as it can: others would be short of a processor beside it.
         checks.push(Check { long, alone: true, impossible: missing, ..Check::new(name, NEEDS, run) });
     }
@@ -43,7 +45,7 @@ fn missing() -> Option<String> {
     Some(format!("there is no {}; scripts/npm.sh page browser brings it, then build again", lacks.0))
 }
 
-fn browse(lab: &Lab, server: &Server, part: &str, log: &str) -> Outcome {
+fn browse(lab: &Lab, server: &Server, (part, film): (&str, &str), log: &str) -> Outcome {
     let root = workspace::root();
     let program = server
         .client("node")
@@ -51,7 +53,7 @@ fn browse(lab: &Lab, server: &Server, part: &str, log: &str) -> Outcome {
         .arg(root.join(PLAYWRIGHT))
         .arg("/usr/bin/chromium")
         .arg(server.page()?)
-        .arg(lab.film(RUNGS)?.name)
+        .arg(lab.film(film)?.name)
         .arg(part);
     let pictures = lab.pictures.as_deref().filter(|_| part == "page");
     let program = pictures.into_iter().fold(program, |program, folder| program.arg(folder));

@@ -1,7 +1,8 @@
-//! Sequence parameter sets of H.264 and H.265: what master playlists say of pictures.
+//! Sequence parameter sets of H.264 and H.265: what playlists and init segments say of pictures.
 
 use millrace_core::limits::web::{MAX_PICTURE_RATE, MAX_PICTURE_SIDE, MAX_SPS_BYTES};
 use millrace_store::bits::{Bits, unescape};
+use millrace_store::sps::{SpsStart, depth};
 
 /// What a sequence parameter set says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,66 +30,29 @@ pub(crate) struct FieldSyntax {
 /// Of an H.264 NAL unit of type 7, without its header byte (ITU-T H.264 section 7.3.2.1.1 and annex E).
 pub(crate) fn h264(nal: &[u8]) -> Option<Pictures> {
     let payload = unescape(nal, MAX_SPS_BYTES);
-    let [profile, constraints, level, ..] = payload[..] else { return None };
     let mut bits = Bits::new(&payload);
-    bits.skip(24)?;
-    bits.ue()?;
-    let (mut chroma, mut has_planes, mut depths) = (1, false, (8, 8));
-    if [100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135].contains(&profile) {
-        chroma = bits.ue().filter(|&chroma| chroma <= 3)?;
-        if chroma == 3 {
-            has_planes = bits.bit()?;
-        }
-        depths = (depth(&mut bits)?, depth(&mut bits)?);
-        bits.skip(1)?;
-        if bits.bit()? {
-            for list in 0..if chroma == 3 { 12 } else { 8 } {
-                if bits.bit()? {
-                    skip_scaling_list(&mut bits, if list < 6 { 16 } else { 64 })?;
-                }
-            }
-        }
-    }
-    let frame_num_bits = bits.ue().filter(|&bits| bits <= 12)? + 4;
-    match bits.ue()? {
-        0 => drop(bits.ue()?),
-        1 => {
-            bits.skip(1)?;
-            bits.se()?;
-            bits.se()?;
-            for _ in 0..bits.ue().filter(|&count| count <= 255)? {
-                bits.se()?;
-            }
-        }
-        _ => {}
-    }
-    bits.ue()?;
-    bits.skip(1)?;
-    let (columns, rows) = (bits.ue()?, bits.ue()?);
-    let frames_only = bits.bit()?;
-    if !frames_only {
-        bits.skip(1)?;
-    }
-    bits.skip(1)?;
-    let fields = if frames_only { 1 } else { 2 };
+    let start = SpsStart::read(&mut bits)?;
+    // Fields in macroblocks; direct inference.
+    bits.skip(if start.frames_only { 1 } else { 2 })?;
     // Table 6-1; colour planes apart count as none.
-    let (wide, high) = match if has_planes { 0 } else { chroma } {
+    let (wide, high) = match if start.has_colour_planes { 0 } else { start.chroma } {
         1 => (2, 2),
         2 => (2, 1),
         _ => (1, 1),
     };
+    let fields = if start.frames_only { 1 } else { 2 };
     let crop = if bits.bit()? { [bits.ue()?, bits.ue()?, bits.ue()?, bits.ue()?] } else { [0; 4] };
-    let width = size(columns.checked_add(1)?.checked_mul(16)?, wide, crop[0], crop[1])?;
-    let height = size(rows.checked_add(1)?.checked_mul(16 * fields)?, high * fields, crop[2], crop[3])?;
+    let width = size(start.columns.checked_mul(16)?, wide, crop[0], crop[1])?;
+    let height = size(start.rows.checked_mul(16 * fields)?, high * fields, crop[2], crop[3])?;
     let frame_rate = if bits.bit()? { h264_rate(&mut bits) } else { None };
+    let [profile, constraints, level] = start.profile;
     let codec = format!("avc1.{profile:02x}{constraints:02x}{level:02x}");
-    let fields = (!frames_only).then_some(FieldSyntax { has_colour_planes: has_planes, frame_num_bits });
-    Some(Pictures { codec, width, height, frame_rate, chroma: chroma as u8, depths, fields })
-}
-
-/// Bits of a sample.
-fn depth(bits: &mut Bits<'_>) -> Option<u8> {
-    bits.ue().filter(|&more| more <= 8).map(|more| 8 + more as u8)
+    let fields = (!start.frames_only).then_some(FieldSyntax {
+        has_colour_planes: start.has_colour_planes,
+        frame_num_bits: start.frame_num_bits,
+    });
+    let (chroma, depths) = (start.chroma, start.depths);
+    Some(Pictures { codec, width, height, frame_rate, chroma, depths, fields })
 }
 
 /// From the VUI (section E.1.1).
@@ -166,18 +130,6 @@ pub(crate) fn h265(nal: &[u8]) -> Option<Pictures> {
 fn size(whole: u32, unit: u32, first: u32, last: u32) -> Option<u32> {
     let cut = first.checked_add(last)?.checked_mul(unit)?;
     whole.checked_sub(cut).filter(|&size| (1..=MAX_PICTURE_SIDE).contains(&size))
-}
-
-/// H.264 section 7.3.2.1.1.1.
-fn skip_scaling_list(bits: &mut Bits<'_>, entries: usize) -> Option<()> {
-    let (mut last, mut next) = (8i32, 8i32);
-    for _ in 0..entries {
-        if next != 0 {
-            next = (last + bits.se().filter(|step| (-128..128).contains(step))?).rem_euclid(256);
-        }
-        last = if next == 0 { last } else { next };
-    }
-    Some(())
 }
 
 #[cfg(test)]
