@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use hyper::body::Bytes;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 /// A response.
 #[derive(Debug)]
@@ -39,6 +40,23 @@ pub(crate) struct Media {
     pub(crate) ahead_ms: u32,
 }
 
+/// What is said where something went wrong.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Error")]
+pub(crate) struct Failure {
+    error: What,
+}
+
+/// What it was.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct What {
+    /// One sentence.
+    message: String,
+    /// The response's status.
+    status: u16,
+}
+
 impl Answer {
     pub(crate) fn new(status: u16, content_type: &str, bytes: impl Into<Bytes>) -> Self {
         let headers = vec![("Content-Type", content_type.to_owned())];
@@ -47,7 +65,9 @@ impl Answer {
 
     /// Something went wrong, or cannot be had: JSON with one sentence that says what.
     pub(crate) fn error(status: u16, what: &str) -> Self {
-        let body = json!({ "error": { "status": status, "message": what } }).to_string() + "\n";
+        let failure = Failure { error: What { message: what.to_owned(), status } };
+        // Text and a number can always be written.
+        let body = serde_json::to_string(&failure).unwrap_or_default() + "\n";
         Self::new(status, "application/json", body).with("Cache-Control", "no-store")
     }
 

@@ -1,42 +1,55 @@
 //! `/api/v1`: what there is, as JSON. Fields are added, never changed or taken away: `docs/ref/http.md` describes them.
 
 use millrace_store::volume::TitleInfo;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::answer::Answer;
 use crate::cmaf;
 use crate::site::Site;
 
-#[derive(Serialize)]
-struct Titles {
+/// All titles.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Titles {
     titles: Vec<Title>,
 }
 
-#[derive(Serialize)]
-struct Title {
+/// A title.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Title {
+    /// Unique.
     name: String,
+    /// 32 hexadecimal digits, for ever.
     id: String,
+    /// Length of its transport stream.
     bytes: u64,
     duration_s: f64,
     mean_bits_per_s: u64,
+    /// Over windows of 1 s.
     peak_bits_per_s: u64,
     is_constant_rate: bool,
+    /// When it was added, seconds since 1970.
     added_unix_s: u64,
     streams: Vec<Stream>,
     /// Names of its renditions, the best first, with itself among them; empty if it is the only one.
     renditions: Vec<String>,
-    /// Addresses, from the root of this server.
+    /// Address of the transport stream, from the root of this server.
     file: String,
+    /// Address of its playlist.
     hls: String,
-    /// With pictures and each sound apart; null if none of its streams can be had so.
+    /// Address of the playlist with pictures and each sound apart; null if none of its streams can be had so.
     cmaf: Option<String>,
 }
 
-#[derive(Serialize)]
+/// An elementary stream of a title.
+#[derive(Serialize, JsonSchema)]
 struct Stream {
     pid: u16,
+    /// As ISO/IEC 13818-1 numbers them.
     stream_type: u8,
+    /// For people.
     codec: String,
+    /// ISO 639-2.
     language: Option<String>,
 }
 

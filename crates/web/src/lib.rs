@@ -23,6 +23,7 @@
 //! | `hls` | a title as segments and playlists |
 //! | `cmaf` | the same with segments that are made: fragmented MP4 |
 //! | `page`, `api`, `status`, `metrics` | what people and other programs see of it |
+//! | `openapi` | the description of all addresses |
 //! | `totals` | what is counted |
 #![forbid(unsafe_code)]
 
@@ -36,6 +37,7 @@ mod front;
 mod hls;
 mod hyper_side;
 mod metrics;
+mod openapi;
 mod page;
 mod range;
 mod request;

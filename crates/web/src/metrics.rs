@@ -12,7 +12,7 @@ use crate::answer::Answer;
 use crate::site::Site;
 
 /// What the format is called.
-const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+pub(crate) const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// All samples of one counter: the format wants them together, while each engine gives all its counters one after the other.
 struct Family {

@@ -21,6 +21,16 @@ impl Method {
             _ => Self::Other,
         }
     }
+
+    /// What it is called; nothing that is done here has no name.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Head => "HEAD",
+            Self::Options => "OPTIONS",
+            Self::Other => "",
+        }
+    }
 }
 
 /// A request without a body.

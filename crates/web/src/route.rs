@@ -3,6 +3,8 @@
 //! Addresses are matched as they are written: only the characters that names of titles have (and `%40` for `@`) can stand for a name, so that
 //! no `..`, no encoded slash and no NUL ever gets as far as a title.
 
+use crate::request::Method;
+
 /// What an address names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -36,6 +38,8 @@ pub(crate) enum Kind {
     ApiTitle,
     /// Who is watching, and how full the server is.
     ApiStatus,
+    /// What all of this is, for programs.
+    ApiDescription,
     /// All counters.
     Metrics,
     /// Whether the program runs.
@@ -63,6 +67,8 @@ pub(crate) struct Route {
     /// The path; `{name}`, `{version}`, `{track}` and `{number}` stand for one part each.
     pub(crate) path: &'static str,
     pub(crate) kind: Kind,
+    /// What is there, for people.
+    pub(crate) what: &'static str,
     /// Whether the front parser answers it: what players ask for, again and again on the same connection. The others go to hyper, with their connection.
     pub(crate) is_front: bool,
     /// What who asks for it must be allowed, by methods that change nothing.
@@ -73,37 +79,56 @@ pub(crate) struct Route {
 
 /// All of them.
 pub(crate) const ROUTES: &[Route] = &[
-    media("/titles/{name}.ts", Kind::File),
-    media("/titles/{name}/index.m3u8", Kind::Master),
-    media("/titles/{name}/media.m3u8", Kind::Media),
-    media("/titles/{name}/hls/{version}/{number}.ts", Kind::Segment),
-    media("/titles/{name}/cmaf.m3u8", Kind::Cmaf),
-    media("/titles/{name}/cmaf/{track}.m3u8", Kind::CmafMedia),
-    media("/titles/{name}/cmaf/{track}/stills.m3u8", Kind::CmafStills),
-    media("/titles/{name}/cmaf/{version}/{track}/init-{number}.mp4", Kind::CmafInit),
-    media("/titles/{name}/cmaf/{version}/{track}/{number}.m4s", Kind::CmafSegment),
-    media("/titles/{name}/cmaf/{version}/{track}/still-{number}.m4s", Kind::CmafStill),
-    own("/", Kind::Page, Needs::List),
-    own("/page.css", Kind::Style, Needs::List),
-    own("/page.js", Kind::Script, Needs::List),
-    own("/icon.svg", Kind::Icon, Needs::List),
-    own("/hls.js", Kind::Player, Needs::List),
-    Route { is_shared: true, ..own("/api/v1/titles", Kind::ApiTitles, Needs::List) },
-    Route { is_shared: true, ..own("/api/v1/titles/{name}", Kind::ApiTitle, Needs::Watch) },
-    own("/api/v1/status", Kind::ApiStatus, Needs::SeeOthers),
-    own("/metrics", Kind::Metrics, Needs::SeeOthers),
-    own("/healthz", Kind::Live, Needs::Nothing),
-    own("/readyz", Kind::Ready, Needs::Nothing),
+    media("/titles/{name}.ts", Kind::File, "A title as a transport stream"),
+    media("/titles/{name}/index.m3u8", Kind::Master, "HLS: the renditions of a title"),
+    media("/titles/{name}/media.m3u8", Kind::Media, "HLS: the segments of a title"),
+    media("/titles/{name}/hls/{version}/{number}.ts", Kind::Segment, "HLS: a segment"),
+    media("/titles/{name}/cmaf.m3u8", Kind::Cmaf, "HLS with fragmented MP4: the renditions and sounds of a title"),
+    media("/titles/{name}/cmaf/{track}.m3u8", Kind::CmafMedia, "CMAF: the segments of a track"),
+    media("/titles/{name}/cmaf/{track}/stills.m3u8", Kind::CmafStills, "CMAF: one picture of each segment"),
+    media(
+        "/titles/{name}/cmaf/{version}/{track}/init-{number}.mp4",
+        Kind::CmafInit,
+        "CMAF: what comes before the segments of a part of a title",
+    ),
+    media("/titles/{name}/cmaf/{version}/{track}/{number}.m4s", Kind::CmafSegment, "CMAF: a segment of a track"),
+    media(
+        "/titles/{name}/cmaf/{version}/{track}/still-{number}.m4s",
+        Kind::CmafStill,
+        "CMAF: the first picture of a segment",
+    ),
+    own("/", Kind::Page, Needs::List, "The page: titles and a player"),
+    own("/page.css", Kind::Style, Needs::List, "The page's style"),
+    own("/page.js", Kind::Script, Needs::List, "The page's script"),
+    own("/icon.svg", Kind::Icon, Needs::List, "The page's icon"),
+    own("/hls.js", Kind::Player, Needs::List, "hls.js, with which the page plays"),
+    Route { is_shared: true, ..own("/api/v1/titles", Kind::ApiTitles, Needs::List, "All titles") },
+    Route { is_shared: true, ..own("/api/v1/titles/{name}", Kind::ApiTitle, Needs::Watch, "One title") },
+    own("/api/v1/status", Kind::ApiStatus, Needs::SeeOthers, "Who is watching, and how full the server is"),
+    Route {
+        is_shared: true,
+        ..own("/api/v1/openapi.json", Kind::ApiDescription, Needs::List, "This description")
+    },
+    own("/metrics", Kind::Metrics, Needs::SeeOthers, "All counters, for Prometheus"),
+    own("/healthz", Kind::Live, Needs::Nothing, "Whether the program runs"),
+    own("/readyz", Kind::Ready, Needs::Nothing, "Whether it serves"),
 ];
 
 /// What players ask for.
-const fn media(path: &'static str, kind: Kind) -> Route {
-    Route { path, kind, needs: Needs::Watch, is_front: true, is_shared: true }
+const fn media(path: &'static str, kind: Kind, what: &'static str) -> Route {
+    Route { path, kind, what, needs: Needs::Watch, is_front: true, is_shared: true }
 }
 
 /// What is asked for now and then, by the page and by operators.
-const fn own(path: &'static str, kind: Kind, needs: Needs) -> Route {
-    Route { path, kind, needs, is_front: false, is_shared: false }
+const fn own(path: &'static str, kind: Kind, needs: Needs, what: &'static str) -> Route {
+    Route { path, kind, what, needs, is_front: false, is_shared: false }
+}
+
+impl Route {
+    /// What can be asked of it.
+    pub(crate) fn methods(&self) -> &'static [Method] {
+        &[Method::Get, Method::Head, Method::Options]
+    }
 }
 
 /// A route, and what its parts are in an address.

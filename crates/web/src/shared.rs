@@ -17,7 +17,7 @@ use crate::rights::SeenBy;
 use crate::route::{self, Found, Kind};
 use crate::site::{Delivery, Order, OrderSocket, Refused, Site, SiteError};
 use crate::totals::Totals;
-use crate::{WebLimits, api, cmaf, file, metrics, page, status};
+use crate::{WebLimits, api, cmaf, file, metrics, openapi, page, status};
 
 /// What every connection shares.
 pub(crate) struct Shared {
@@ -147,6 +147,7 @@ impl Shared {
             Kind::Player => return page::player(request),
             Kind::ApiTitles => return api::titles(seen),
             Kind::ApiStatus => return self.status().await,
+            Kind::ApiDescription => return openapi::answer(request),
             Kind::Metrics => return metrics::answer(&*self.site),
             Kind::Live => return state("ok\n"),
             Kind::Ready if *self.ends.borrow() => return Answer::error(503, "the server is ending"),

@@ -1,6 +1,7 @@
 //! `/api/v1/status`: how the server is, for its operator. It tells who is watching what, so it is for this machine only.
 
 use millrace_core::limits::web::MAX_SESSIONS_SHOWN;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::answer::Answer;
@@ -8,7 +9,7 @@ use crate::api::json;
 use crate::site::Site;
 
 /// How the server is.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 pub struct Status {
     /// What viewers use up.
     pub room: Vec<Room>,
@@ -21,7 +22,7 @@ pub struct Status {
 }
 
 /// Something that viewers use up.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Room {
     /// What, in the plural: it is the unit of both figures.
     pub what: String,
@@ -32,7 +33,7 @@ pub struct Room {
 }
 
 /// Somebody who is watching.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Session {
     /// What log lines call it.
     pub session: String,
@@ -55,7 +56,7 @@ pub struct Session {
 }
 
 /// Somebody who was turned away, and others in the same second.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Refusal {
     /// When, seconds since 1970.
     pub at_unix_s: u64,
@@ -66,7 +67,7 @@ pub struct Refusal {
 }
 
 /// A member of the volume.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Member {
     /// Its number.
     pub member: usize,
@@ -77,7 +78,7 @@ pub struct Member {
 }
 
 /// What the counters say, beside it.
-#[derive(Default, Serialize)]
+#[derive(Default, Serialize, JsonSchema)]
 struct Figures {
     /// Streams that are being sent, by RTSP and HTTP.
     streams: u64,
@@ -89,8 +90,10 @@ struct Figures {
     sessions_left_out: usize,
 }
 
-#[derive(Serialize)]
-struct Whole {
+/// How the server is.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Status")]
+pub(crate) struct Whole {
     #[serde(flatten)]
     figures: Figures,
     #[serde(flatten)]

@@ -18,7 +18,7 @@ use crate::shared::{Shared, no_title};
 use crate::site::SiteError;
 
 /// What playlists are called (RFC 8216 section 4).
-const M3U8: &str = "application/vnd.apple.mpegurl";
+pub(crate) const M3U8: &str = "application/vnd.apple.mpegurl";
 
 /// How titles are cut. It is part of segments' addresses: one who cuts otherwise must count it up, because what has an address is kept for ever.
 pub(crate) const CUTS: u32 = 1;
@@ -160,8 +160,8 @@ pub(crate) async fn segment(
 /// A playlist, ready to be sent; all who are sent it share its bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Text {
-    bytes: Bytes,
-    tag: String,
+    pub(crate) bytes: Bytes,
+    pub(crate) tag: String,
 }
 
 impl Text {

@@ -8,6 +8,7 @@ mod h2;
 mod hls;
 mod liars;
 mod media;
+mod openapi;
 mod pages;
 mod rights;
 mod site;

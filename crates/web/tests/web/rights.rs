@@ -14,15 +14,15 @@ use super::site::{Film, MadeUp, Manner, serve, serve_to};
 
 const PASSWORD: &str = "secret-word";
 
-struct Rights {
-    gate: Arc<Gate>,
+pub(crate) struct Rights {
+    pub(crate) gate: Arc<Gate>,
     known: Known,
     token: String,
     _dir: TempDir,
 }
 
 /// `anna` may watch `film` alone, `boss` everything, and manages.
-fn rights() -> Rights {
+pub(crate) fn rights() -> Rights {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("rights.sqlite");
     let mut file = RightsFile::open_or_create(&path).unwrap();

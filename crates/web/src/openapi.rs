@@ -1,0 +1,208 @@
+//! `/api/v1/openapi.json`: every address, described in OpenAPI 3.1 for programs that make clients and tests of it.
+//!
+//! It is made of the table of routes and of the types that responses are written from, once, when it is asked for first.
+
+use std::sync::OnceLock;
+
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, SchemaGenerator};
+use serde_json::{Map, Value, json};
+
+use crate::answer::{Answer, Failure};
+use crate::api::{Title, Titles};
+use crate::conditions;
+use crate::hls::answer::{M3U8, Text};
+use crate::metrics;
+use crate::request::{Method, Request};
+use crate::route::{Kind, Needs, ROUTES, Route};
+use crate::status::Whole;
+
+/// Addresses of schemas begin with this.
+const SCHEMAS: &str = "/components/schemas";
+
+/// Statuses of any address whose rights are looked at: who asks is not known, may not, has failed too often, has to wait.
+const OF_RIGHTS: [u16; 4] = [401, 403, 429, 503];
+
+/// What a successful response has, and what else is answered.
+struct Told {
+    /// Media types.
+    types: &'static [&'static str],
+    schema: Option<Value>,
+    how: How,
+    /// Statuses of errors that the address has of its own.
+    errors: &'static [u16],
+}
+
+/// Which conditions of a request count.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    Plain,
+    /// Whether the client has it already.
+    Tagged,
+    /// That, and which bytes of it are wanted.
+    Ranged,
+}
+
+pub(crate) fn answer(request: &Request) -> Answer {
+    static TEXT: OnceLock<Text> = OnceLock::new();
+    let text = TEXT.get_or_init(|| Text::new(document().to_string() + "\n"));
+    conditions::tagged(request, text.tag.clone(), || Answer::new(200, "application/json", text.bytes.clone()))
+}
+
+fn document() -> Value {
+    let settings = SchemaSettings::draft2020_12().for_serialize().with(|settings| {
+        settings.definitions_path = SCHEMAS.into();
+        settings.meta_schema = None;
+    });
+    let mut schemas = settings.into_generator();
+    let error = reference::<Failure>(&mut schemas);
+    let paths: Map<String, Value> = ROUTES
+        .iter()
+        .map(|route| {
+            let told = told(route.kind, &mut schemas);
+            let methods = route
+                .methods()
+                .iter()
+                .map(|&method| (method.name().to_ascii_lowercase(), operation(route, method, &told, &error)));
+            let mut item: Map<String, Value> = methods.collect();
+            item.insert("summary".to_owned(), json!(route.what));
+            item.insert("parameters".to_owned(), parameters_of_path(route.path));
+            (route.path.to_owned(), Value::Object(item))
+        })
+        .collect();
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Millrace",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "Titles over HTTP. Heads of requests that are not understood are answered with 400, 408, 414, 431 or 505 at every address, \
+                            methods that are not listed with 405. Below /api/v1 fields are only ever added.",
+        },
+        "servers": [{ "url": "/" }],
+        "paths": paths,
+        "components": {
+            "schemas": schemas.take_definitions(true),
+            "securitySchemes": {
+                "basic": { "type": "http", "scheme": "basic" },
+                "bearer": { "type": "http", "scheme": "bearer" },
+            },
+        },
+    })
+}
+
+/// A schema of this type by its name.
+fn reference<T: JsonSchema>(schemas: &mut SchemaGenerator) -> Value {
+    schemas.subschema_for::<T>().to_value()
+}
+
+fn told(kind: Kind, schemas: &mut SchemaGenerator) -> Told {
+    use How::{Plain, Ranged, Tagged};
+    let of = |types, how, errors| Told { types, schema: None, how, errors };
+    let of_json = |schema, errors| Told { schema: Some(schema), ..of(&["application/json"], Plain, errors) };
+    match kind {
+        Kind::File | Kind::Segment => of(&["video/mp2t"], Ranged, &[404, 500, 503]),
+        Kind::Master | Kind::Media | Kind::Cmaf | Kind::CmafMedia | Kind::CmafStills => {
+            of(&[M3U8], Tagged, &[404, 500])
+        }
+        Kind::CmafInit | Kind::CmafSegment => of(&["video/mp4", "audio/mp4"], Ranged, &[404, 500, 503]),
+        Kind::CmafStill => of(&["video/mp4"], Ranged, &[404, 500, 503]),
+        Kind::Page => of(&["text/html; charset=utf-8"], Plain, &[]),
+        Kind::Style => of(&["text/css; charset=utf-8"], Plain, &[]),
+        Kind::Script => of(&["text/javascript; charset=utf-8"], Plain, &[]),
+        Kind::Icon => of(&["image/svg+xml"], Plain, &[]),
+        Kind::Player => of(&["text/javascript; charset=utf-8"], Tagged, &[404]),
+        Kind::ApiTitles => of_json(reference::<Titles>(schemas), &[]),
+        Kind::ApiTitle => of_json(reference::<Title>(schemas), &[404]),
+        Kind::ApiStatus => of_json(reference::<Whole>(schemas), &[503]),
+        Kind::ApiDescription => {
+            Told { how: Tagged, ..of_json(json!({ "type": "object", "required": ["openapi"] }), &[]) }
+        }
+        Kind::Metrics => of(&[metrics::TEXT], Plain, &[]),
+        Kind::Live => of(&["text/plain"], Plain, &[]),
+        Kind::Ready => of(&["text/plain"], Plain, &[503]),
+    }
+}
+
+/// One method of an address.
+fn operation(route: &Route, method: Method, told: &Told, error: &Value) -> Value {
+    let mut responses = Map::new();
+    let mut respond = |status: u16, content: Option<Value>| {
+        let reason = hyper::StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason());
+        let mut response = Map::from_iter([("description".to_owned(), json!(reason.unwrap_or_default()))]);
+        response.extend(content.map(|content| ("content".to_owned(), content)));
+        responses.insert(status.to_string(), Value::Object(response));
+    };
+    let has_body = method != Method::Head;
+    let failure = || has_body.then(|| json!({ "application/json": { "schema": error } }));
+    let content = || {
+        let schema = told.schema.clone().unwrap_or_else(|| json!({}));
+        let types = told.types.iter().map(|name| ((*name).to_owned(), json!({ "schema": schema })));
+        has_body.then(|| Value::Object(types.collect()))
+    };
+    let mut parameters = Vec::new();
+    if method == Method::Options {
+        respond(204, None);
+        // What stands in the places may lead nowhere.
+        if route.path.contains('{') {
+            respond(404, failure());
+        }
+    } else {
+        respond(200, content());
+        if told.how != How::Plain {
+            respond(304, None);
+            respond(412, failure());
+            parameters.extend(["If-Match", "If-None-Match"].map(header));
+        }
+        if told.how == How::Ranged {
+            parameters.extend(["If-Modified-Since", "If-Unmodified-Since"].map(header));
+        }
+        // Ranges are for GET (RFC 9110 section 14.2).
+        if told.how == How::Ranged && method == Method::Get {
+            respond(206, content());
+            respond(416, failure());
+            parameters.extend(["Range", "If-Range"].map(header));
+        }
+        told.errors.iter().for_each(|&status| respond(status, failure()));
+        if route.needs != Needs::Nothing {
+            OF_RIGHTS.iter().for_each(|&status| respond(status, failure()));
+        }
+        if route.needs == Needs::Watch {
+            parameters
+                .extend(["until", "sign"].map(|name| parameter("query", name, json!({ "type": "string" }))));
+        }
+    }
+    let mut operation = json!({
+        "operationId": format!("{}{:?}", method.name().to_ascii_lowercase(), route.kind),
+        "responses": responses,
+    });
+    if !parameters.is_empty() {
+        operation["parameters"] = parameters.into();
+    }
+    if route.needs != Needs::Nothing && method != Method::Options {
+        // Without any as well: who may do without is the operator's choice.
+        operation["security"] = json!([{}, { "basic": [] }, { "bearer": [] }]);
+    }
+    operation
+}
+
+/// What stands for something in a path.
+fn parameters_of_path(path: &str) -> Value {
+    let places = path.split('{').skip(1).filter_map(|rest| rest.split_once('}'));
+    let list = places.map(|(name, _)| {
+        let schema = match name {
+            "track" => json!({ "type": "integer", "minimum": 0, "maximum": u16::MAX }),
+            "number" => json!({ "type": "integer", "minimum": 0, "maximum": u32::MAX }),
+            _ => json!({ "type": "string", "pattern": "^[A-Za-z0-9_@-][A-Za-z0-9._@-]*$" }),
+        };
+        parameter("path", name, schema)
+    });
+    list.collect()
+}
+
+fn header(name: &str) -> Value {
+    parameter("header", name, json!({ "type": "string" }))
+}
+
+fn parameter(place: &str, name: &str, schema: Value) -> Value {
+    json!({ "in": place, "name": name, "required": place == "path", "schema": schema })
+}
