@@ -6,6 +6,8 @@ use hyper::body::Bytes;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::events::Listener;
+
 /// A response.
 #[derive(Debug)]
 pub(crate) struct Answer {
@@ -26,6 +28,8 @@ pub(crate) enum Body {
     Bytes(Bytes),
     /// Bytes of a title.
     Media(Media),
+    /// What happens, for as long as there is anybody who reads it.
+    Events(Listener),
 }
 
 /// Bytes of a title in a response.
@@ -89,7 +93,7 @@ impl Body {
     /// What `Content-Length` says; `None`: it says nothing.
     pub(crate) fn length(&self) -> Option<u64> {
         match self {
-            Self::None => None,
+            Self::None | Self::Events(_) => None,
             Self::Length(length) => Some(*length),
             Self::Bytes(bytes) => Some(bytes.len() as u64),
             Self::Media(media) => Some(media.length()),

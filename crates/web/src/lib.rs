@@ -23,6 +23,7 @@
 //! | `hls` | a title as segments and playlists |
 //! | `cmaf` | the same with segments that are made: fragmented MP4 |
 //! | `page`, `api`, `status`, `metrics` | what people and other programs see of it |
+//! | `events` | what happens, for those who listen |
 //! | `openapi` | the description of all addresses |
 //! | `totals` | what is counted |
 #![forbid(unsafe_code)]
@@ -32,6 +33,7 @@ mod api;
 mod cmaf;
 mod conditions;
 mod date;
+pub mod events;
 mod file;
 mod front;
 mod hls;
@@ -61,6 +63,7 @@ use millrace_rights::Gate;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, watch};
 
+pub use self::events::{Feed, News};
 pub use self::page::HAS_HLS_JS;
 use self::shared::Shared;
 pub use self::site::{Delivery, Order, OrderSocket, Refused, Site, SiteError, TitleBytes};
@@ -89,6 +92,8 @@ pub struct WebConfig {
     pub limits: WebLimits,
     /// Who may do what.
     pub gate: Arc<Gate>,
+    /// Where others tell what happens.
+    pub feed: Feed,
     /// Where it counts what it does.
     pub totals: Arc<Totals>,
 }
@@ -122,7 +127,7 @@ pub struct WebHandle {
 /// # Errors
 /// If the thread or its runtime cannot be had, or a listener cannot be used.
 pub fn start(config: WebConfig, site: Arc<dyn Site>) -> io::Result<WebHandle> {
-    let WebConfig { listeners, limits, gate, totals } = config;
+    let WebConfig { listeners, limits, gate, feed, totals } = config;
     let addresses = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<_>>()?;
     let runtime =
         Builder::new_current_thread().enable_all().max_blocking_threads(WEB_READS_AT_ONCE).build()?;
@@ -136,7 +141,7 @@ pub fn start(config: WebConfig, site: Arc<dyn Site>) -> io::Result<WebHandle> {
     };
     let (ends, told) = watch::channel(false);
     let (time_limit, stopped) = mpsc::unbounded_channel();
-    let shared = Arc::new(Shared::new(site, limits, gate, totals, told));
+    let shared = Arc::new(Shared::new(site, limits, (gate, feed), totals, told));
     let thread = std::thread::Builder::new()
         .name("web".to_owned())
         .spawn(move || run(runtime, listeners, &shared, stopped))?;

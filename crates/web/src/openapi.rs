@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::answer::{Answer, Failure};
 use crate::api::{Title, Titles};
 use crate::conditions;
+use crate::events::{EVENT_STREAM, News};
 use crate::hls::answer::{M3U8, Text};
 use crate::metrics;
 use crate::request::{Method, Request};
@@ -114,6 +115,9 @@ fn told(kind: Kind, schemas: &mut SchemaGenerator) -> Told {
         Kind::ApiTitles => of_json(reference::<Titles>(schemas), &[]),
         Kind::ApiTitle => of_json(reference::<Title>(schemas), &[404]),
         Kind::ApiStatus => of_json(reference::<Whole>(schemas), &[503]),
+        Kind::ApiEvents => {
+            Told { schema: Some(reference::<News>(schemas)), ..of(&[EVENT_STREAM], Plain, &[503]) }
+        }
         Kind::ApiDescription => {
             Told { how: Tagged, ..of_json(json!({ "type": "object", "required": ["openapi"] }), &[]) }
         }

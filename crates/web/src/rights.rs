@@ -180,6 +180,14 @@ impl Site for SeenBy {
         self.site.status()
     }
 
+    fn summary(&self) -> Result<Status, SiteError> {
+        self.site.summary()
+    }
+
+    fn titles_version(&self) -> u64 {
+        self.site.titles_version()
+    }
+
     fn counters(&self, visit: &mut dyn FnMut(Sample<'_>)) {
         self.site.counters(visit);
     }

@@ -38,6 +38,8 @@ pub(crate) enum Kind {
     ApiTitle,
     /// Who is watching, and how full the server is.
     ApiStatus,
+    /// What happens, as it happens.
+    ApiEvents,
     /// What all of this is, for programs.
     ApiDescription,
     /// All counters.
@@ -105,6 +107,7 @@ pub(crate) const ROUTES: &[Route] = &[
     Route { is_shared: true, ..own("/api/v1/titles", Kind::ApiTitles, Needs::List, "All titles") },
     Route { is_shared: true, ..own("/api/v1/titles/{name}", Kind::ApiTitle, Needs::Watch, "One title") },
     own("/api/v1/status", Kind::ApiStatus, Needs::SeeOthers, "Who is watching, and how full the server is"),
+    own("/api/v1/events", Kind::ApiEvents, Needs::SeeOthers, "What happens, as it happens: server-sent events"),
     Route {
         is_shared: true,
         ..own("/api/v1/openapi.json", Kind::ApiDescription, Needs::List, "This description")

@@ -11,6 +11,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::answer::{Answer, Body, Media};
 use crate::cmaf::Piece;
+use crate::events::{self, Feed};
 use crate::hls::{self, LookedAt};
 use crate::request::{Method, Request};
 use crate::rights::SeenBy;
@@ -29,6 +30,7 @@ pub(crate) struct Shared {
     pub(crate) looked_at: LookedAt,
     pub(crate) made: cmaf::Kept,
     pub(crate) gate: Arc<Gate>,
+    pub(crate) feed: Feed,
     open: Mutex<Open>,
     numbers: AtomicU64,
     /// Told when the last connection has closed.
@@ -52,7 +54,7 @@ impl Shared {
     pub(crate) fn new(
         site: Arc<dyn Site>,
         limits: WebLimits,
-        gate: Arc<Gate>,
+        (gate, feed): (Arc<Gate>, Feed),
         totals: Arc<Totals>,
         ends: watch::Receiver<bool>,
     ) -> Self {
@@ -65,6 +67,7 @@ impl Shared {
             looked_at,
             made: cmaf::Kept::default(),
             gate,
+            feed,
             open,
             numbers: AtomicU64::new(0),
             closed: Notify::new(),
@@ -147,6 +150,7 @@ impl Shared {
             Kind::Player => return page::player(request),
             Kind::ApiTitles => return api::titles(seen),
             Kind::ApiStatus => return self.status().await,
+            Kind::ApiEvents => return events::answer(self, request.method),
             Kind::ApiDescription => return openapi::answer(request),
             Kind::Metrics => return metrics::answer(&*self.site),
             Kind::Live => return state("ok\n"),

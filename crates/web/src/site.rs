@@ -54,6 +54,17 @@ pub trait Site: Send + Sync + 'static {
     /// The server does not answer.
     fn status(&self) -> Result<Status, SiteError>;
 
+    /// The same without sessions and refusals, for whoever asks each second. May wait as long.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    fn summary(&self) -> Result<Status, SiteError> {
+        self.status()
+    }
+
+    /// Another number whenever titles may have come or gone. From memory.
+    fn titles_version(&self) -> u64;
+
     /// All counters of the server, one after the other.
     fn counters(&self, visit: &mut dyn FnMut(Sample<'_>));
 }

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::answer::Answer;
 use crate::api::json;
+use crate::events;
 use crate::site::Site;
 
 /// How the server is.
@@ -22,7 +23,7 @@ pub struct Status {
 }
 
 /// Something that viewers use up.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Room {
     /// What, in the plural: it is the unit of both figures.
     pub what: String,
@@ -67,7 +68,7 @@ pub struct Refusal {
 }
 
 /// A member of the volume.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Member {
     /// Its number.
     pub member: usize,
@@ -103,14 +104,13 @@ pub(crate) struct Whole {
 /// The answer with it.
 pub(crate) fn answer(site: &dyn Site, mut status: Status) -> Answer {
     let mut figures = Figures::default();
-    site.counters(&mut |sample| match (sample.part, sample.counter.name) {
-        ("engine", "playing") => figures.streams += sample.value,
-        ("engine", "bytes") => figures.sent_bytes += sample.value,
-        ("engine", "packets") => figures.packets += sample.value,
-        ("engine", "late") => figures.late_packets += sample.value,
-        ("engine", "late_max_ns") => figures.late_max_s = figures.late_max_s.max(sample.value as f64 / 1e9),
-        _ => {}
-    });
+    for engine in events::sums(site).into_values() {
+        figures.streams += engine.streams;
+        figures.sent_bytes += engine.bytes;
+        figures.packets += engine.packets;
+        figures.late_packets += engine.late;
+        figures.late_max_s = figures.late_max_s.max(engine.late_max_ns as f64 / 1e9);
+    }
     figures.sessions_left_out = status.sessions.len().saturating_sub(MAX_SESSIONS_SHOWN);
     // The newest: whoever looks has just heard of them.
     status.sessions.drain(..figures.sessions_left_out);

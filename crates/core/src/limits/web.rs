@@ -137,6 +137,18 @@ pub const MAX_WEB_INDEXES: usize = 64;
 /// Sessions that `/api/v1/status` lists, the newest: some 40 KB of JSON, which the page asks for every few seconds.
 pub const MAX_SESSIONS_SHOWN: usize = 200;
 
+
+// What happens, told to whoever listens.
+
+/// Listeners at once: an operator's pages and `top` on some screens. Each has a queue of [`EVENTS_QUEUED`].
+pub const MAX_EVENT_LISTENERS: usize = 32;
+/// Events that wait for a listener: two seconds of as many as are told. One that leaves more unread is dropped.
+pub const EVENTS_QUEUED: usize = 2 * MAX_EVENTS_PER_S;
+/// Events told in a second, beside the figures: more nobody reads; the others are counted.
+pub const MAX_EVENTS_PER_S: usize = 100;
+/// How often figures are told.
+pub const EVENTS_EVERY: Duration = Duration::from_secs(1);
+
 const _: () = {
     // The head of a response is below 2 KiB.
     assert!(MAX_TABLE_PACKETS * TS_PACKET_BYTES + 2048 <= MAX_ORDER_HEAD_BYTES);

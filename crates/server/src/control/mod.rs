@@ -36,6 +36,7 @@ mod counters;
 mod engine_port;
 mod hub;
 mod log;
+mod news;
 mod offload;
 mod orders;
 mod refusals;
@@ -72,11 +73,14 @@ pub struct ControlConfig {
     pub session: ServerConfig,
     /// A connection that does not take its replies for this long is closed.
     pub write_timeout_ns: u64,
+    /// Where the web side's listeners are told what happens.
+    pub feed: millrace_web::Feed,
 }
 
 impl Default for ControlConfig {
     fn default() -> Self {
-        Self { session: ServerConfig::default(), write_timeout_ns: RTSP_WRITE_TIMEOUT_NS }
+        let feed = millrace_web::Feed::default();
+        Self { session: ServerConfig::default(), write_timeout_ns: RTSP_WRITE_TIMEOUT_NS, feed }
     }
 }
 
@@ -162,6 +166,13 @@ impl Asker {
         self.0.send(Ask::Snapshot(answer)).ok()?;
         answered.recv_timeout(SNAPSHOT_WAIT).ok()
     }
+
+    /// How much viewers use of what there is: that part of a snapshot alone.
+    pub fn in_use(&self) -> Option<Vec<InUse>> {
+        let (answer, answered) = std::sync::mpsc::sync_channel(1);
+        self.0.send(Ask::InUse(answer)).ok()?;
+        answered.recv_timeout(SNAPSHOT_WAIT).ok()
+    }
 }
 
 /// How the control plane ended.
@@ -190,6 +201,7 @@ pub struct ControlSheets {
 #[derive(Debug)]
 enum Ask {
     Snapshot(std::sync::mpsc::SyncSender<Snapshot>),
+    InUse(std::sync::mpsc::SyncSender<Vec<InUse>>),
     ShutDown(Duration),
 }
 

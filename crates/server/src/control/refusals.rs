@@ -17,6 +17,19 @@ pub struct TurnedAway {
     pub more: u64,
 }
 
+/// Whether somebody was turned away.
+pub(super) fn is_refusal(event: &Event) -> bool {
+    matches!(event, Event::NoRoom { .. } | Event::ConnectionRefused { .. } | Event::Broken { .. })
+}
+
+/// Who, from what, and why.
+pub(super) fn words(event: &Event) -> String {
+    match event {
+        Event::NoRoom { peer, title, refusal } => format!("{title} for {peer}: {refusal}"),
+        event => event.to_string(),
+    }
+}
+
 /// The last ones: one of each second, so that a crowd costs nothing and hides nothing of before.
 #[derive(Debug, Default)]
 pub(super) struct Refusals(VecDeque<TurnedAway>);
@@ -24,7 +37,7 @@ pub(super) struct Refusals(VecDeque<TurnedAway>);
 impl Refusals {
     /// Keeps it if it is a refusal.
     pub(super) fn note(&mut self, at_unix_s: impl FnOnce() -> u64, event: &Event) {
-        if !matches!(event, Event::NoRoom { .. } | Event::ConnectionRefused { .. } | Event::Broken { .. }) {
+        if !is_refusal(event) {
             return;
         }
         let at_unix_s = at_unix_s();
@@ -32,10 +45,7 @@ impl Refusals {
             last.more += 1;
             return;
         }
-        let what = match event {
-            Event::NoRoom { peer, title, refusal } => format!("{title} for {peer}: {refusal}"),
-            event => event.to_string(),
-        };
+        let what = words(event);
         if self.0.len() >= MAX_REFUSALS_KEPT {
             self.0.pop_front();
         }

@@ -48,7 +48,7 @@ pub(super) async fn run(
     let count = engines.len();
     let server = Server::new(config.session, library, entropy);
     let (checked, hears_checked) = mpsc::unbounded_channel();
-    let hub = Hub::new(server, engines, config.write_timeout_ns, sheets, checked);
+    let hub = Hub::new(server, engines, (config.write_timeout_ns, config.feed), sheets, checked);
     let hub: Shared = Rc::new(RefCell::new(hub));
     spawn_local(hear_checks(Rc::clone(&hub), hears_checked));
     let (listeners, limit) = match start(&hub, count, sockets) {
@@ -72,6 +72,7 @@ async fn answer(hub: &Shared, asked: &mut mpsc::UnboundedReceiver<Ask>) -> Durat
         match asked.recv().await {
             // The asker may have given up waiting.
             Some(Ask::Snapshot(answer)) => drop(answer.try_send(hub.borrow().snapshot())),
+            Some(Ask::InUse(answer)) => drop(answer.try_send(hub.borrow().server.service().in_use())),
             Some(Ask::ShutDown(limit)) => return limit,
             None => return Duration::ZERO,
         }

@@ -6,6 +6,7 @@
 //! A title of which too many members are lost stays among the open titles: a request for it is answered with that, and not with 404.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millrace_core::ids::TitleId;
@@ -21,6 +22,7 @@ use super::access::Access;
 pub struct OpenTitles {
     titles: Mutex<BTreeMap<String, Arc<ServedTitle>>>,
     listed: Mutex<Listed>,
+    version: AtomicU64,
 }
 
 /// What the open titles come from.
@@ -108,10 +110,16 @@ impl OpenTitles {
         changes.removed.extend(titles.iter().filter(is_gone).map(|(name, _)| name.clone()));
         let before = std::mem::replace(&mut *titles, next);
         drop(titles);
+        self.version.fetch_add(1, Ordering::Relaxed);
         // Closes the files of titles that are gone, for which a disk may be waited for: the control thread looks titles up meanwhile.
         drop(before);
         *as_of = now;
         Ok(())
+    }
+
+    /// Counts the times that the list of titles was replaced.
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Relaxed)
     }
 
     /// All titles, by name, without those that are derived from them.

@@ -1,4 +1,4 @@
-//! Bodies of responses: bytes in memory, or what an engine writes into a socket pair.
+//! Bodies of responses: bytes in memory, what an engine writes into a socket pair, or what happens.
 
 use std::io;
 use std::pin::Pin;
@@ -9,9 +9,11 @@ use millrace_core::limits::web::INSIDE_READ_BYTES;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::UnixStream;
 
+use crate::events::Listener;
+
 pub(crate) struct WebBody {
     content: Content,
-    /// Bytes that are still to come; `Content-Length` before the first.
+    /// Bytes that are still to come; `Content-Length` before the first. Of events nobody knows.
     left: u64,
 }
 
@@ -21,6 +23,8 @@ enum Content {
     Whole(Bytes),
     /// What was read already, and the near end of a socket pair. Whoever reads slowly makes the engine wait, whoever goes closes the pair.
     Media(Vec<u8>, UnixStream),
+    /// What happens.
+    Events(Listener),
 }
 
 impl WebBody {
@@ -30,6 +34,10 @@ impl WebBody {
 
     pub(super) fn whole(bytes: Bytes) -> Self {
         Self { left: bytes.len() as u64, content: Content::Whole(bytes) }
+    }
+
+    pub(super) fn events(listener: Listener) -> Self {
+        Self { left: u64::MAX, content: Content::Events(listener) }
     }
 
     pub(super) fn media(near: UnixStream, first: Vec<u8>, length: u64) -> Self {
@@ -51,6 +59,7 @@ impl Body for WebBody {
         }
         let bytes = match &mut this.content {
             Content::Absent => return Poll::Ready(None),
+            Content::Events(listener) => return listener.poll(cx).map(|frame| frame.map(|frame| Ok(Frame::data(frame)))),
             Content::Whole(bytes) => std::mem::take(bytes),
             Content::Media(first, _) if !first.is_empty() => Bytes::from(std::mem::take(first)),
             Content::Media(_, near) => {
@@ -78,6 +87,9 @@ impl Body for WebBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.left)
+        match self.content {
+            Content::Events(_) => SizeHint::default(),
+            _ => SizeHint::with_exact(self.left),
+        }
     }
 }

@@ -270,10 +270,11 @@ fn pair() -> Option<(UnixStream, std::os::unix::net::UnixStream)> {
     Some((UnixStream::from_std(near).ok()?, far))
 }
 
-fn finish(answer: Answer, shared: &Shared) -> Response<WebBody> {
-    let body = match &answer.body {
-        Body::Bytes(bytes) => WebBody::whole(bytes.clone()),
-        Body::Length(length) => WebBody::absent(*length),
+fn finish(mut answer: Answer, shared: &Shared) -> Response<WebBody> {
+    let body = match std::mem::replace(&mut answer.body, Body::None) {
+        Body::Bytes(bytes) => WebBody::whole(bytes),
+        Body::Length(length) => WebBody::absent(length),
+        Body::Events(listener) => WebBody::events(listener),
         Body::None | Body::Media(_) => WebBody::whole(hyper::body::Bytes::new()),
     };
     response(answer, body, shared)

@@ -76,6 +76,10 @@ impl Client {
             headers.push((name.to_owned(), value.to_owned()));
         }
         let mut response = Response { status, headers, body: Vec::new() };
+        if response.header("transfer-encoding") == Some("chunked") && !is_head {
+            response.body = self.chunk().expect("a chunk");
+            return Some(response);
+        }
         let length = match response.header("content-length") {
             _ if is_head || matches!(status, 204 | 304) => 0,
             Some(length) => length.parse().unwrap(),
@@ -84,6 +88,19 @@ impl Client {
         let count = self.stream.by_ref().take(length).read_to_end(&mut response.body).unwrap();
         assert_eq!(count as u64, length, "cut off: {status} {:?}", response.headers);
         Some(response)
+    }
+
+    /// The next chunk of a response that has no length, of which the first came with its head; `None`: it has ended.
+    pub(crate) fn chunk(&mut self) -> Option<Vec<u8>> {
+        let mut line = String::new();
+        if self.stream.read_line(&mut line).unwrap_or(0) == 0 {
+            return None;
+        }
+        let length = usize::from_str_radix(line.trim_end(), 16).unwrap();
+        let mut chunk = vec![0; length + 2];
+        self.stream.read_exact(&mut chunk).unwrap();
+        chunk.truncate(length);
+        (length > 0).then_some(chunk)
     }
 
     pub(crate) fn response(&mut self, is_head: bool) -> Response {

@@ -3,6 +3,7 @@
 mod client;
 mod cmaf;
 mod connections;
+mod events;
 mod floods;
 mod h2;
 mod hls;

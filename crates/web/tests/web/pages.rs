@@ -43,6 +43,10 @@ fn every_address_answers_by_each_method() {
         assert_eq!(get.status, 200, "{path}");
         assert_eq!(get.header("X-Content-Type-Options"), Some("nosniff"), "{path}");
         assert!(get.header("Cache-Control").is_some() && get.header("Content-Type").is_some(), "{path}");
+        if route == "/api/v1/events" {
+            // It has no end; `events.rs` reads it.
+            client = Client::to(address);
+        }
         let head = client.ask("HEAD", &path, "");
         let told = |response: &super::client::Response| {
             let mut headers: BTreeMap<_, _> = response
@@ -50,7 +54,12 @@ fn every_address_answers_by_each_method() {
                 .iter()
                 .map(|(name, value)| (name.to_ascii_lowercase(), value.clone()))
                 .collect();
-            headers.remove("date");
+            for name in ["date", "transfer-encoding", "content-length"] {
+                // Of what has no end nobody knows the length.
+                if name == "date" || route == "/api/v1/events" {
+                    headers.remove(name);
+                }
+            }
             headers
         };
         assert_eq!((head.status, told(&head)), (200, told(&get)), "{path}");

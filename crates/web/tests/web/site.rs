@@ -1,6 +1,6 @@
 //! A site with titles in memory. Its engine is a thread for each order, that writes the bytes and gives the connection back.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use millrace_store::index::TitleIndex;
 use millrace_store::volume::{SourceIdentity, TitleInfo};
 use millrace_web::status::{Member, Refusal, Room, Session, Status};
 use millrace_web::{
-    Delivery, Order, OrderSocket, Refused, Site, SiteError, Totals, WebConfig, WebHandle, WebLimits,
+    Delivery, Feed, Order, OrderSocket, Refused, Site, SiteError, Totals, WebConfig, WebHandle, WebLimits,
 };
 
 /// What becomes of orders for a title.
@@ -63,6 +63,10 @@ pub(crate) struct MadeUp {
     /// How many watch by RTSP.
     pub(crate) sessions: usize,
     pub(crate) kept: Mutex<Vec<Order>>,
+    /// Titles that are not listed, and how often that has changed.
+    pub(crate) hidden: Mutex<(HashSet<String>, u64)>,
+    /// What is wrong with its member.
+    pub(crate) trouble: Mutex<Option<String>>,
 }
 
 impl Film {
@@ -107,6 +111,16 @@ impl MadeUp {
         self.orders.lock().unwrap().clone()
     }
 
+    /// Lists a title no longer, or again.
+    pub(crate) fn hide(&self, name: &str, is_hidden: bool) {
+        let mut hidden = self.hidden.lock().unwrap();
+        match is_hidden {
+            true => hidden.0.insert(name.to_owned()),
+            false => hidden.0.remove(name),
+        };
+        hidden.1 += 1;
+    }
+
     /// Drops all orders that it keeps, with their connections.
     pub(crate) fn let_go(&self) {
         self.kept.lock().unwrap().clear();
@@ -125,17 +139,31 @@ pub(crate) fn serve_to(
     gate: &Arc<Gate>,
 ) -> (WebHandle, SocketAddr, Arc<Totals>) {
     let totals = Arc::new(Totals::default());
+    let (handle, address) = serve_with(site, limits, gate, &totals, Feed::default());
+    (handle, address, totals)
+}
+
+/// The same with somebody who tells what happens.
+pub(crate) fn serve_with(
+    site: &Arc<MadeUp>,
+    limits: WebLimits,
+    gate: &Arc<Gate>,
+    totals: &Arc<Totals>,
+    feed: Feed,
+) -> (WebHandle, SocketAddr) {
     let listeners = vec![TcpListener::bind("127.0.0.1:0").unwrap()];
-    let config = WebConfig { listeners, limits, gate: Arc::clone(gate), totals: Arc::clone(&totals) };
+    let (gate, totals) = (Arc::clone(gate), Arc::clone(totals));
+    let config = WebConfig { listeners, limits, gate, feed, totals };
     let handle = millrace_web::start(config, Arc::<MadeUp>::clone(site)).unwrap();
     let address = handle.addresses()[0];
-    (handle, address, totals)
+    (handle, address)
 }
 
 impl Site for MadeUp {
     fn titles(&self) -> Vec<TitleInfo> {
         let mut titles: Vec<_> = self.films.values().map(|film| film.info.clone()).collect();
-        titles.retain(|title| title.derived.is_none());
+        let hidden = self.hidden.lock().unwrap();
+        titles.retain(|title| title.derived.is_none() && !hidden.0.contains(&title.name));
         titles.sort_by(|a, b| a.name.cmp(&b.name));
         titles
     }
@@ -211,9 +239,13 @@ impl Site for MadeUp {
             members: vec![Member {
                 member: 1,
                 place: "/disk1".to_owned(),
-                trouble: Some("it is slow".to_owned()),
+                trouble: self.trouble.lock().unwrap().clone().or(Some("it is slow".to_owned())),
             }],
         })
+    }
+
+    fn titles_version(&self) -> u64 {
+        self.hidden.lock().unwrap().1
     }
 
     fn counters(&self, visit: &mut dyn FnMut(Sample<'_>)) {

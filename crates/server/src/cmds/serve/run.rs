@@ -35,7 +35,7 @@ use millrace_store::cache::{Cache, CacheConfig, CacheHandle, CacheStats, ReadBac
 use millrace_store::disk::ReadFaults;
 use millrace_store::transform::Transforms;
 use millrace_store::volume::Volume;
-use millrace_web::WebHandle;
+use millrace_web::{Feed, WebHandle};
 use tracing_subscriber::EnvFilter;
 
 use super::inject::Injector;
@@ -96,7 +96,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let offload = args.tcp.start(address.port(), seat);
     let offload_host = url_host(offload.as_ref());
     let sockets = Sockets { listeners: vec![listener], udp, offload, orders: web.ordered() };
-    let control = Control::start(control_config(args, &gate), Box::new(reader), engines, sockets)?;
+    let control = Control::start(control_config(args, &gate, web.feed()), Box::new(reader), engines, sockets)?;
     let mut registry = registry(&control, &cache, &meters, made.unwrap_or_default());
     transforms::register(&mut registry, &transforms);
     web.register(&mut registry);
@@ -420,8 +420,8 @@ fn start_engines(
 /// Where the kernel shows the network devices.
 const NETWORK_DEVICES: &str = "/sys/class/net";
 
-fn control_config(args: &ServeArgs, gate: &Arc<Gate>) -> ControlConfig {
-    let mut config = ControlConfig::default();
+fn control_config(args: &ServeArgs, gate: &Arc<Gate>, feed: Feed) -> ControlConfig {
+    let mut config = ControlConfig { feed, ..ControlConfig::default() };
     config.session.service.admission = AdmissionConfig {
         is_on: args.admission == AdmissionChoice::Measured,
         max_busy_permille: u64::from(args.max_busy.permille()),

@@ -13,14 +13,17 @@ use crate::control::{Snapshot, TurnedAway};
 use crate::session::{SessionInfo, State};
 
 pub(super) fn of(snapshot: Snapshot, members: Vec<Member>) -> Status {
-    let room = |InUse { what, used, of }| Room { what, used, of };
     let refusal = |TurnedAway { at_unix_s, what, more }| Refusal { at_unix_s, what, more };
     Status {
-        room: snapshot.in_use.into_iter().map(room).collect(),
+        room: room(snapshot.in_use),
         sessions: snapshot.sessions.into_iter().map(session).collect(),
         refusals: snapshot.turned_away.into_iter().map(refusal).collect(),
         members,
     }
+}
+
+pub(super) fn room(in_use: Vec<InUse>) -> Vec<Room> {
+    in_use.into_iter().map(|InUse { what, used, of }| Room { what, used, of }).collect()
 }
 
 fn session(info: SessionInfo) -> Session {

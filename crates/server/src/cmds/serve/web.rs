@@ -15,7 +15,7 @@ use millrace_rights::Gate;
 use millrace_store::cache::Cache;
 use millrace_store::index::TitleIndex;
 use millrace_store::volume::{MediaReader, TitleInfo, Volume};
-use millrace_web::{Order, Site, SiteError, Status, TitleBytes, Totals, WebConfig, WebHandle, WebLimits};
+use millrace_web::{Feed, Order, Site, SiteError, Status, TitleBytes, Totals, WebConfig, WebHandle, WebLimits};
 use tokio::sync::mpsc;
 
 use super::{ServeArgs, bind, invite, status};
@@ -48,6 +48,7 @@ pub(super) struct Web {
     orders: mpsc::UnboundedSender<Order>,
     ordered: Option<mpsc::UnboundedReceiver<Order>>,
     limits: WebLimits,
+    feed: Feed,
     totals: Arc<Totals>,
 }
 
@@ -63,12 +64,17 @@ impl Web {
         let ordered = Some(ordered).filter(|_| listener.is_some());
         let connections_per_address = args.max_connections_per_address;
         let limits = WebLimits { connections_per_address, ..WebLimits::default() };
-        Ok(Self { listener, orders, ordered, limits, totals: Arc::default() })
+        Ok(Self { listener, orders, ordered, limits, feed: Feed::default(), totals: Arc::default() })
     }
 
     /// Where orders come from, once; `None` if there will be none.
     pub(super) fn ordered(&mut self) -> Option<mpsc::UnboundedReceiver<Order>> {
         self.ordered.take()
+    }
+
+    /// Where its listeners are told what happens.
+    pub(super) fn feed(&self) -> Feed {
+        self.feed.clone()
     }
 
     /// What it does is counted among the rest.
@@ -98,7 +104,8 @@ impl Web {
             registry: Arc::clone(registry),
             indexes: Mutex::default(),
         };
-        let config = WebConfig { listeners: vec![listener], limits: self.limits, gate, totals: self.totals };
+        let Self { limits, feed, totals, .. } = self;
+        let config = WebConfig { listeners: vec![listener], limits, gate, feed, totals };
         let web = millrace_web::start(config, Arc::new(site)).context("web side")?;
         println!("page {}", page(host, port));
         Ok(Some(web))
@@ -198,6 +205,16 @@ impl Site for ServerSite {
     fn status(&self) -> Result<Status, SiteError> {
         let snapshot = self.control.snapshot().ok_or_else(|| unreadable("the server does not answer"))?;
         Ok(status::of(snapshot, status::members(&self.volume, &self.cache)))
+    }
+
+    fn summary(&self) -> Result<Status, SiteError> {
+        let in_use = self.control.in_use().ok_or_else(|| unreadable("the server does not answer"))?;
+        let (room, members) = (status::room(in_use), status::members(&self.volume, &self.cache));
+        Ok(Status { room, members, ..Status::default() })
+    }
+
+    fn titles_version(&self) -> u64 {
+        self.open_titles.version()
     }
 
     fn counters(&self, visit: &mut dyn FnMut(Sample<'_>)) {

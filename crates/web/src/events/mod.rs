@@ -1,0 +1,274 @@
+//! `/api/v1/events`: what happens, as it happens, for operators and their programs (server-sent events, HTML standard section 9.2).
+//!
+//! ```text
+//!   control side ── Feed::tell ──┐
+//!                                ├─► a short queue for each listener ─► body of its response
+//!   ticker, each second ─────────┘    full: the listener is dropped
+//!     figures, titles, members
+//! ```
+//!
+//! Nobody waits for a listener: one that does not read loses its place, and is told so if it ever reads again. While nobody listens nothing is made.
+
+mod figures;
+mod news;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use hyper::body::Bytes;
+use millrace_core::limits::web::{
+    EVENTS_EVERY, EVENTS_QUEUED, MAX_EVENT_LISTENERS, MAX_EVENTS_PER_S, RETRY_AFTER_S,
+};
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval};
+
+pub(crate) use self::figures::sums;
+pub use self::figures::{EngineFigures, Figures};
+pub use self::news::News;
+use crate::answer::{Answer, Body};
+use crate::request::Method;
+use crate::shared::Shared;
+
+/// What the format is called.
+pub(crate) const EVENT_STREAM: &str = "text/event-stream";
+
+/// What a listener is told that was too slow; browsers and `top` come back by themselves.
+const TOO_SLOW: &[u8] = b": closed: you do not read as fast as things happen; connect again\n\n";
+
+/// Where what happens is told, from any thread.
+#[derive(Clone, Debug, Default)]
+pub struct Feed(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    open: Mutex<Open>,
+    /// How many listen: so that nothing is locked while nobody does.
+    listeners: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    listeners: Vec<To>,
+    is_ticking: bool,
+    /// Events told in this second, and how many were not.
+    told: usize,
+    left_out: u64,
+}
+
+/// The near end of a listener's queue.
+#[derive(Debug)]
+struct To {
+    frames: mpsc::Sender<Bytes>,
+    is_too_slow: Arc<AtomicBool>,
+}
+
+/// The far end.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    frames: mpsc::Receiver<Bytes>,
+    is_too_slow: Arc<AtomicBool>,
+}
+
+impl Feed {
+    /// Tells all listeners; `news` is called only if there are any.
+    pub fn tell(&self, news: impl FnOnce() -> News) {
+        if self.0.listeners.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut open = self.open();
+        if open.told >= MAX_EVENTS_PER_S {
+            open.left_out += 1;
+            return;
+        }
+        open.told += 1;
+        self.send(&mut open, &news().frame());
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.0.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn send(&self, open: &mut Open, frame: &Bytes) {
+        open.listeners.retain(|to| match to.frames.try_send(frame.clone()) {
+            Ok(()) => true,
+            Err(mpsc::error::TrySendError::Closed(_)) => false,
+            Err(mpsc::error::TrySendError::Full(_)) => {
+                to.is_too_slow.store(true, Ordering::Relaxed);
+                false
+            }
+        });
+        self.0.listeners.store(open.listeners.len(), Ordering::Relaxed);
+    }
+
+    /// A place for a listener, and whether somebody has to begin to tick; `None`: there are too many.
+    fn listen(&self) -> Option<(Listener, bool)> {
+        let mut open = self.open();
+        open.listeners.retain(|to| !to.frames.is_closed());
+        if open.listeners.len() >= MAX_EVENT_LISTENERS {
+            return None;
+        }
+        let (to, frames) = mpsc::channel(EVENTS_QUEUED);
+        let is_too_slow = Arc::new(AtomicBool::new(false));
+        open.listeners.push(To { frames: to, is_too_slow: Arc::clone(&is_too_slow) });
+        self.0.listeners.store(open.listeners.len(), Ordering::Relaxed);
+        let begins = !std::mem::replace(&mut open.is_ticking, true);
+        Some((Listener { frames, is_too_slow }, begins))
+    }
+
+    /// What of a second is over, with what was left out in it; `None`: nobody listens, and no more ticks are wanted.
+    fn tick(&self, frames: impl FnOnce(u64) -> Vec<Bytes>) -> Option<()> {
+        let mut open = self.open();
+        open.told = 0;
+        let left_out = std::mem::take(&mut open.left_out);
+        for frame in frames(left_out) {
+            self.send(&mut open, &frame);
+        }
+        open.is_ticking = !open.listeners.is_empty();
+        open.is_ticking.then_some(())
+    }
+
+    /// Ends all responses.
+    fn close(&self) {
+        let mut open = self.open();
+        (open.listeners, open.is_ticking) = (Vec::new(), false);
+        self.0.listeners.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Listener {
+    /// The next piece of the response; `None`: it has ended.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        self.frames.poll_recv(cx).map(|frame| {
+            let is_told = || self.is_too_slow.swap(false, Ordering::Relaxed);
+            frame.or_else(|| is_told().then(|| Bytes::from_static(TOO_SLOW)))
+        })
+    }
+}
+
+/// The response.
+pub(crate) fn answer(shared: &Arc<Shared>, method: Method) -> Answer {
+    let headers = vec![
+        ("Content-Type", EVENT_STREAM.to_owned()),
+        ("Cache-Control", "no-store".to_owned()),
+        // nginx would keep it until it has a buffer full.
+        ("X-Accel-Buffering", "no".to_owned()),
+    ];
+    if method == Method::Head {
+        return Answer { status: 200, headers, body: Body::None };
+    }
+    let Some((listener, begins)) = shared.feed.listen() else {
+        return Answer::error(503, "too many listen already").with("Retry-After", RETRY_AFTER_S.to_string());
+    };
+    if begins {
+        tokio::spawn(tick(Arc::clone(shared)));
+    }
+    Answer { status: 200, headers, body: Body::Events(listener) }
+}
+
+/// Tells figures each second, and what has become of titles and members, for as long as anybody listens.
+async fn tick(shared: Arc<Shared>) {
+    let mut ticks = interval(EVENTS_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut ends = shared.ends.clone();
+    let mut seen = news::Seen::default();
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            _ = ends.wait_for(|ends| *ends) => return shared.feed.close(),
+        }
+        // A control side that does not answer is told by figures without what it would say.
+        let summary = shared.reading(|shared| shared.site.summary()).await.unwrap_or_default();
+        let news = seen.look(&*shared.site, summary);
+        let frames = |left_out| news.into_iter().map(|news| news.leaving_out(left_out).frame()).collect();
+        if shared.feed.tick(frames).is_none() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+
+    fn news(number: u64) -> News {
+        News::TitleRemoved { title: number.to_string(), id: String::new() }
+    }
+
+    /// What waits in a listener's queue; whether its response has ended behind that.
+    fn read(listener: &mut Listener) -> (Vec<String>, bool) {
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut frames = Vec::new();
+        loop {
+            match listener.poll(&mut cx) {
+                Poll::Ready(Some(frame)) => frames.push(String::from_utf8(frame.to_vec()).unwrap()),
+                Poll::Ready(None) => return (frames, true),
+                Poll::Pending => return (frames, false),
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_made_while_nobody_listens() {
+        let feed = Feed::default();
+        feed.tell(|| panic!("nobody listens"));
+        let (listener, begins) = feed.listen().unwrap();
+        assert!(begins && !feed.listen().unwrap().1, "one ticks for all");
+        drop(listener);
+        // It is noticed at the next event that it has gone.
+        assert_eq!(feed.tick(|_| vec![Bytes::from_static(b"x")]), None);
+        feed.tell(|| panic!("nobody listens"));
+        assert!(feed.listen().unwrap().1, "the next one has to tick again");
+    }
+
+    #[test]
+    fn who_does_not_read_is_dropped_and_hurts_nobody() {
+        let feed = Feed::default();
+        let (mut slow, _) = feed.listen().unwrap();
+        let (mut quick, _) = feed.listen().unwrap();
+        let mut count = 0;
+        for number in 0..3 * EVENTS_QUEUED as u64 {
+            feed.tell(|| news(number));
+            if number % MAX_EVENTS_PER_S as u64 == 0 {
+                feed.tick(|_| Vec::new()).unwrap();
+            }
+            count += read(&mut quick).0.len();
+        }
+        let (frames, has_ended) = read(&mut slow);
+        assert_eq!((frames.len(), has_ended), (EVENTS_QUEUED + 1, true));
+        assert!(frames[0].starts_with("event: title_removed\ndata: {"), "{}", frames[0]);
+        assert_eq!(frames.last().map(String::as_bytes), Some(TOO_SLOW));
+        assert_eq!((count, read(&mut quick)), (3 * EVENTS_QUEUED, (Vec::new(), false)));
+    }
+
+    #[test]
+    fn a_second_has_so_many_and_the_others_are_counted() {
+        let feed = Feed::default();
+        let (mut listener, _) = feed.listen().unwrap();
+        for number in 0..MAX_EVENTS_PER_S as u64 + 7 {
+            feed.tell(|| news(number));
+        }
+        assert_eq!(read(&mut listener).0.len(), MAX_EVENTS_PER_S);
+        let mut left_out = 0;
+        feed.tick(|count| {
+            left_out = count;
+            Vec::new()
+        });
+        assert_eq!(left_out, 7);
+        feed.tell(|| news(1));
+        assert_eq!(read(&mut listener).0.len(), 1);
+    }
+
+    #[test]
+    fn places_are_given_back() {
+        let feed = Feed::default();
+        let mut all: Vec<_> = (0..MAX_EVENT_LISTENERS).map(|_| feed.listen().unwrap().0).collect();
+        assert!(feed.listen().is_none());
+        all.pop();
+        assert!(feed.listen().is_some());
+        feed.close();
+        assert_eq!(read(&mut all[0]), (Vec::new(), true), "the server ends: nobody was too slow");
+    }
+}

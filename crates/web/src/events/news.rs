@@ -1,0 +1,148 @@
+//! What is told, and how it is written.
+
+use std::collections::BTreeMap;
+
+use hyper::body::Bytes;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::figures::{Before, Figures};
+use crate::site::Site;
+use crate::status::{Member, Status};
+
+/// Something that has happened. The name of an event is that of its kind, and `event` in its data is the same.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum News {
+    /// Somebody watches by RTSP.
+    SessionBegun {
+        /// What log lines call it.
+        session: String,
+        /// What.
+        title: String,
+        /// Who.
+        peer: String,
+        /// How it is sent.
+        transport: String,
+        /// What the viewer's program calls itself.
+        agent: Option<String>,
+    },
+    /// Somebody no longer does.
+    SessionEnded {
+        /// What log lines call it.
+        session: String,
+        /// What.
+        title: String,
+        /// Who.
+        peer: String,
+        /// Why.
+        reason: String,
+        /// How long it was.
+        lasted_s: f64,
+        /// Packets that were sent, if the engine could still say it.
+        packets: Option<u64>,
+        /// Of these, how many left after their time.
+        late_packets: Option<u64>,
+    },
+    /// Somebody was turned away.
+    Refusal {
+        /// Who, from what, and why.
+        what: String,
+    },
+    /// There is another title.
+    TitleAdded {
+        /// Its name.
+        title: String,
+        /// Its id.
+        id: String,
+    },
+    /// There is one less.
+    TitleRemoved {
+        /// Its name.
+        title: String,
+        /// Its id.
+        id: String,
+    },
+    /// How the members of the volume are, where that has changed.
+    Members {
+        /// All of them.
+        members: Vec<Member>,
+    },
+    /// How much is sent, each second.
+    Figures {
+        /// The figures.
+        #[serde(flatten)]
+        figures: Figures,
+    },
+}
+
+impl News {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::SessionBegun { .. } => "session_begun",
+            Self::SessionEnded { .. } => "session_ended",
+            Self::Refusal { .. } => "refusal",
+            Self::TitleAdded { .. } => "title_added",
+            Self::TitleRemoved { .. } => "title_removed",
+            Self::Members { .. } => "members",
+            Self::Figures { .. } => "figures",
+        }
+    }
+
+    /// As it is sent. JSON has no line ends within it.
+    pub(super) fn frame(&self) -> Bytes {
+        // Text and numbers can always be written.
+        let data = serde_json::to_string(self).unwrap_or_default();
+        format!("event: {}\ndata: {data}\n\n", self.name()).into()
+    }
+
+    /// Figures that say how much else was not told.
+    pub(super) fn leaving_out(mut self, count: u64) -> Self {
+        if let Self::Figures { figures } = &mut self {
+            figures.left_out = count;
+        }
+        self
+    }
+}
+
+/// What was seen at the last look.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    figures: Before,
+    members: Option<Vec<Member>>,
+    /// The version of the list of titles, and ids by name.
+    titles: Option<(u64, BTreeMap<String, String>)>,
+}
+
+impl Seen {
+    /// What is new, the figures behind it.
+    pub(super) fn look(&mut self, site: &dyn Site, summary: Status) -> Vec<News> {
+        let mut news = self.look_at_titles(site);
+        let figures = self.figures.figures(site, &summary);
+        let members = summary.members;
+        if self.members.as_ref().is_some_and(|before| *before != members) {
+            news.push(News::Members { members: members.clone() });
+        }
+        self.members = Some(members);
+        news.push(News::Figures { figures });
+        news
+    }
+
+    fn look_at_titles(&mut self, site: &dyn Site) -> Vec<News> {
+        let version = site.titles_version();
+        if self.titles.as_ref().is_some_and(|(before, _)| *before == version) {
+            return Vec::new();
+        }
+        let titles: BTreeMap<String, String> =
+            site.titles().into_iter().map(|title| (title.name, title.id.to_string())).collect();
+        let Some((_, before)) = self.titles.replace((version, titles.clone())) else { return Vec::new() };
+        let only_in = |these: &BTreeMap<String, String>, those: &BTreeMap<String, String>| {
+            let only = these.iter().filter(|(title, id)| those.get(*title) != Some(*id));
+            only.map(|(title, id)| (title.clone(), id.clone())).collect::<Vec<_>>()
+        };
+        let removed =
+            only_in(&before, &titles).into_iter().map(|(title, id)| News::TitleRemoved { title, id });
+        let added = only_in(&titles, &before).into_iter().map(|(title, id)| News::TitleAdded { title, id });
+        removed.chain(added).collect()
+    }
+}

@@ -1,0 +1,168 @@
+//! What happens, as listeners are told it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use millrace_core::limits::web::{EVENTS_QUEUED, MAX_EVENT_LISTENERS, MAX_EVENTS_PER_S};
+use millrace_rights::{Gate, Known, Policy};
+use millrace_web::{Feed, News, Totals, WebHandle, WebLimits};
+use serde_json::Value;
+
+use super::client::Client;
+use super::openapi::Described;
+use super::site::{Film, MadeUp, Manner, serve_with};
+
+/// A server whose happenings a test makes.
+struct Server {
+    web: WebHandle,
+    address: std::net::SocketAddr,
+    site: Arc<MadeUp>,
+    feed: Feed,
+}
+
+fn server() -> Server {
+    let site = MadeUp::with(["a", "b"].map(|name| Film::pattern(name, 10, Manner::Sends)).into());
+    let gate = Arc::new(Gate::new(Policy::default(), Known::default()).unwrap());
+    let feed = Feed::default();
+    let totals = Arc::new(Totals::default());
+    let (web, address) = serve_with(&site, WebLimits::default(), &gate, &totals, feed.clone());
+    Server { web, address, site, feed }
+}
+
+/// One who listens: the events that came and were not looked at yet.
+struct Listener {
+    client: Client,
+    text: String,
+}
+
+impl Listener {
+    fn to(server: &Server) -> Self {
+        let mut client = Client::to(server.address);
+        let response = client.get("/api/v1/events");
+        assert_eq!((response.status, response.header("Content-Type")), (200, Some("text/event-stream")));
+        assert_eq!(response.header("Cache-Control"), Some("no-store"));
+        Self { client, text: String::from_utf8(response.body).unwrap() }
+    }
+
+    /// The next event: its name and its data; `None`: there will be no more.
+    fn next(&mut self) -> Option<(String, Value)> {
+        loop {
+            if let Some((frame, rest)) = self.text.split_once("\n\n") {
+                let (name, data) = frame.split_once('\n').unwrap_or((frame, ""));
+                let name = name.strip_prefix("event: ").expect(frame).to_owned();
+                let data = serde_json::from_str(data.strip_prefix("data: ").expect(frame)).unwrap();
+                self.text = rest.to_owned();
+                return Some((name, data));
+            }
+            self.text += &String::from_utf8(self.client.chunk()?).unwrap();
+        }
+    }
+
+    /// The next event of this name.
+    fn wait_for(&mut self, name: &str) -> Value {
+        loop {
+            let (other, data) = self.next().expect("an event");
+            if other == name {
+                return data;
+            }
+        }
+    }
+}
+
+fn begun(session: &str) -> News {
+    News::SessionBegun {
+        session: session.to_owned(),
+        title: "a".to_owned(),
+        peer: "192.0.2.1:5000".to_owned(),
+        transport: "udp 5000-5001".to_owned(),
+        agent: Some("a line\nand another".to_owned()),
+    }
+}
+
+#[test]
+fn listeners_are_told_what_happens() {
+    let server = server();
+    let described = Described::by(server.address);
+    let mut listeners = [Listener::to(&server), Listener::to(&server)];
+    // The first figures of all have no second before them.
+    let first = listeners[0].wait_for("figures");
+    assert_eq!((&first["bits_per_s"], &first["limit"]["what"]), (&Value::Null, &"streams".into()));
+    assert_eq!(described.judge_event(&first), Ok(()));
+    listeners[1].wait_for("figures");
+    server.feed.tell(|| begun("1"));
+    server.feed.tell(|| News::Refusal { what: "a for 192.0.2.9: full".to_owned() });
+    let ended = News::SessionEnded {
+        session: "1".to_owned(),
+        title: "a".to_owned(),
+        peer: "192.0.2.1:5000".to_owned(),
+        reason: "the viewer has gone".to_owned(),
+        lasted_s: 1.5,
+        packets: None,
+        late_packets: Some(0),
+    };
+    server.feed.tell(|| ended.clone());
+    server.site.hide("a", true);
+    *server.site.trouble.lock().unwrap() = Some("it is gone".to_owned());
+    for listener in &mut listeners {
+        let session = listener.wait_for("session_begun");
+        assert_eq!((&session["session"], &session["agent"]), (&"1".into(), &"a line\nand another".into()));
+        let refusal = listener.wait_for("refusal");
+        assert_eq!(refusal["what"], "a for 192.0.2.9: full");
+        let ended = listener.wait_for("session_ended");
+        assert_eq!((&ended["lasted_s"], &ended["packets"]), (&1.5.into(), &Value::Null));
+        let removed = listener.wait_for("title_removed");
+        assert_eq!((&removed["title"], &removed["id"]), (&"a".into(), &"07".repeat(16).into()));
+        let members = listener.wait_for("members");
+        assert_eq!(members["members"][0]["trouble"], "it is gone");
+        let figures = listener.wait_for("figures");
+        assert_eq!((&figures["bits_per_s"], &figures["left_out"]), (&0.into(), &0.into()));
+        for data in [session, refusal, ended, removed, members, figures] {
+            assert_eq!(described.judge_event(&data), Ok(()));
+        }
+    }
+    server.site.hide("a", false);
+    assert_eq!(listeners[0].wait_for("title_added")["title"], "a");
+}
+
+#[test]
+fn there_are_so_many_places_and_each_is_given_back() {
+    let server = server();
+    let mut listeners: Vec<_> = (0..MAX_EVENT_LISTENERS).map(|_| Listener::to(&server)).collect();
+    let refused = Client::to(server.address).get("/api/v1/events");
+    assert_eq!((refused.status, refused.header("Retry-After")), (503, Some("5")));
+    // To be asked what would come takes no place.
+    assert_eq!(Client::to(server.address).ask("HEAD", "/api/v1/events", "").status, 200);
+    listeners.pop();
+    // It is noticed when the next figures cannot be written.
+    let mut client = Client::to(server.address);
+    while client.get("/api/v1/events").status == 503 {
+        listeners[0].wait_for("figures");
+        client = Client::to(server.address);
+    }
+}
+
+#[test]
+fn one_who_does_not_read_is_dropped_and_the_end_of_the_server_ends_all() {
+    let server = server();
+    let (mut slow, mut quick) = (Listener::to(&server), Listener::to(&server));
+    // More than sockets and queues hold: each second as much as is told.
+    let long = "x".repeat(200_000);
+    let mut received = 0;
+    for _ in 0..60 {
+        (0..MAX_EVENTS_PER_S).for_each(|_| server.feed.tell(|| begun(&long)));
+        while quick.next().expect("an event").0 != "figures" {
+            received += 1;
+        }
+        if received >= 2 * EVENTS_QUEUED {
+            break;
+        }
+    }
+    assert!(received >= 2 * EVENTS_QUEUED, "the quick one was told of {received}");
+    let mut last = Vec::new();
+    while let Some(chunk) = slow.client.chunk() {
+        last = chunk;
+    }
+    assert!(last.starts_with(b": closed: you do not read"), "{}", String::from_utf8_lossy(&last[..40]));
+    server.web.stop(Duration::from_secs(1));
+    while quick.next().is_some() {}
+}
