@@ -144,12 +144,16 @@ fn operation(route: &Route, method: Method, told: &Told, error: &Value) -> Value
         has_body.then(|| Value::Object(types.collect()))
     };
     let mut parameters = Vec::new();
+    let rights = if route.needs == Needs::Nothing { &[][..] } else { &OF_RIGHTS[..] };
     if method == Method::Options {
         respond(204, None);
         // What stands in the places may lead nowhere.
         if route.path.contains('{') {
             respond(404, failure());
         }
+    } else if method == Method::Delete {
+        respond(204, None);
+        [404, 500].iter().chain(rights).for_each(|&status| respond(status, failure()));
     } else {
         respond(200, content());
         if told.how != How::Plain {
@@ -166,10 +170,7 @@ fn operation(route: &Route, method: Method, told: &Told, error: &Value) -> Value
             respond(416, failure());
             parameters.extend(["Range", "If-Range"].map(header));
         }
-        told.errors.iter().for_each(|&status| respond(status, failure()));
-        if route.needs != Needs::Nothing {
-            OF_RIGHTS.iter().for_each(|&status| respond(status, failure()));
-        }
+        told.errors.iter().chain(rights).for_each(|&status| respond(status, failure()));
         if route.needs == Needs::Watch {
             parameters
                 .extend(["until", "sign"].map(|name| parameter("query", name, json!({ "type": "string" }))));

@@ -8,6 +8,7 @@ pub(crate) enum Method {
     Get,
     Head,
     Options,
+    Delete,
     /// Nothing that is done here.
     Other,
 }
@@ -18,6 +19,7 @@ impl Method {
             "GET" => Self::Get,
             "HEAD" => Self::Head,
             "OPTIONS" => Self::Options,
+            "DELETE" => Self::Delete,
             _ => Self::Other,
         }
     }
@@ -28,6 +30,7 @@ impl Method {
             Self::Get => "GET",
             Self::Head => "HEAD",
             Self::Options => "OPTIONS",
+            Self::Delete => "DELETE",
             Self::Other => "",
         }
     }

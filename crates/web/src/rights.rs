@@ -89,7 +89,7 @@ impl Shared {
 fn what(method: Method, found: &Found) -> What<'_> {
     match (method, found.route.needs) {
         // Whatever it would do, it would change something.
-        (Method::Other, _) => What::Change,
+        (Method::Delete | Method::Other, _) => What::Change,
         (_, Needs::Nothing) => What::Nothing,
         (_, Needs::List) => What::List,
         (_, Needs::Watch) => What::Watch(&found.name),
@@ -182,6 +182,10 @@ impl Site for SeenBy {
 
     fn summary(&self) -> Result<Status, SiteError> {
         self.site.summary()
+    }
+
+    fn remove(&self, name: &str) -> Result<(), SiteError> {
+        self.site.remove(name)
     }
 
     fn titles_version(&self) -> u64 {

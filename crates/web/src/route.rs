@@ -130,7 +130,15 @@ const fn own(path: &'static str, kind: Kind, needs: Needs, what: &'static str) -
 impl Route {
     /// What can be asked of it.
     pub(crate) fn methods(&self) -> &'static [Method] {
-        &[Method::Get, Method::Head, Method::Options]
+        match self.kind {
+            Kind::ApiTitle => &[Method::Get, Method::Head, Method::Options, Method::Delete],
+            _ => &[Method::Get, Method::Head, Method::Options],
+        }
+    }
+
+    /// The same as `Allow` has it.
+    pub(crate) fn allow(&self) -> String {
+        self.methods().iter().map(|method| method.name()).collect::<Vec<_>>().join(", ")
     }
 }
 

@@ -15,7 +15,7 @@ use crate::events::{self, Feed};
 use crate::hls::{self, LookedAt};
 use crate::request::{Method, Request};
 use crate::rights::SeenBy;
-use crate::route::{self, Found, Kind};
+use crate::route::{self, Found, Kind, Route};
 use crate::site::{Delivery, Order, OrderSocket, Refused, Site, SiteError};
 use crate::totals::Totals;
 use crate::{WebLimits, api, cmaf, file, metrics, openapi, page, status};
@@ -120,9 +120,13 @@ impl Shared {
         let answer = match request.method {
             Method::Get => self.answer_to(request, &found, peer).await,
             Method::Head => self.answer_to(request, &found, peer).await.without_body(),
-            Method::Options => preflight(),
-            Method::Other => match self.let_in(request, &found, peer).await {
-                Ok(_) => Answer::error(405, "only GET and HEAD are possible here").with("Allow", ALLOWED),
+            Method::Options => preflight(found.route),
+            Method::Delete | Method::Other => match self.let_in(request, &found, peer).await {
+                Ok(_) if found.route.methods().contains(&request.method) => self.remove(found.name).await,
+                Ok(_) => {
+                    let allow = found.route.allow();
+                    Answer::error(405, &format!("possible here: {allow}")).with("Allow", allow)
+                }
                 Err(refused) => refused,
             },
         };
@@ -181,6 +185,16 @@ impl Shared {
             Kind::CmafStill => cmaf::piece(self, request, &title, found, Piece::Still).await,
             Kind::Segment => hls::segment(self, request, title, &found.version, found.number).await,
             _ => api::title(seen, title),
+        }
+    }
+
+    /// Removes a title.
+    async fn remove(self: &Arc<Self>, name: String) -> Answer {
+        match self.reading(move |shared| shared.site.remove(&name)).await {
+            Ok(()) => Answer { status: 204, headers: Vec::new(), body: Body::None },
+            Err(SiteError::NoTitle) => no_title(),
+            // Who may remove titles may know.
+            Err(SiteError::Unreadable(why)) => Answer::error(500, &format!("the title cannot be removed: {why}")),
         }
     }
 
@@ -246,7 +260,8 @@ impl Drop for Place {
     }
 }
 
-const ALLOWED: &str = "GET, HEAD, OPTIONS";
+/// What pages from elsewhere may ask.
+const SHARED_METHODS: &str = "GET, HEAD, OPTIONS";
 
 /// Header fields of responses that scripts from elsewhere may read, beside those that they always may.
 const EXPOSED: &str =
@@ -280,9 +295,9 @@ pub(crate) fn no_title() -> Answer {
 }
 
 /// What OPTIONS says, to browsers that ask before they ask (Fetch standard, CORS preflight).
-fn preflight() -> Answer {
-    Answer { status: 204, headers: vec![("Allow", ALLOWED.to_owned())], body: Body::None }
-        .with("Access-Control-Allow-Methods", ALLOWED)
+fn preflight(route: &Route) -> Answer {
+    Answer { status: 204, headers: vec![("Allow", route.allow())], body: Body::None }
+        .with("Access-Control-Allow-Methods", SHARED_METHODS)
         .with(
             "Access-Control-Allow-Headers",
             "Authorization, Range, If-Range, If-None-Match, If-Modified-Since",

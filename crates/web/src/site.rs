@@ -62,6 +62,12 @@ pub trait Site: Send + Sync + 'static {
         self.status()
     }
 
+    /// Removes a title; those who watch it see it to its end. Writes files: call it where waiting is allowed.
+    ///
+    /// # Errors
+    /// There is no such title, or it cannot be removed.
+    fn remove(&self, name: &str) -> Result<(), SiteError>;
+
     /// Another number whenever titles may have come or gone. From memory.
     fn titles_version(&self) -> u64;
 

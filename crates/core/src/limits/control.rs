@@ -150,6 +150,10 @@ pub const MAX_FIGURES: usize = 64;
 pub const MAX_FIGURES_BYTES: u64 = 1 << 20;
 /// How long a server on the same machine may take to accept a connection: it takes a millisecond.
 pub const LS_ANSWER: Duration = Duration::from_secs(1);
+/// How long a server that a command asks may take to accept a connection: half way round the world and one lost packet.
+pub const REMOTE_CONNECT: Duration = Duration::from_secs(5);
+/// And how long it may be silent: figures come each second, and a title is removed in less than that.
+pub const REMOTE_WAIT: Duration = Duration::from_secs(15);
 /// After what silence repair and scrub are over. Reads have their own, shorter limit; but a file that is made durable may
 /// be all that fits in memory, on a disk that is slow and shared with viewers.
 pub const REPAIR_SILENCE: Duration = Duration::from_nanos(10 * REPAIR_ANSWER_NS);

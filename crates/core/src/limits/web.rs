@@ -148,6 +148,8 @@ pub const EVENTS_QUEUED: usize = 2 * MAX_EVENTS_PER_S;
 pub const MAX_EVENTS_PER_S: usize = 100;
 /// How often figures are told.
 pub const EVENTS_EVERY: Duration = Duration::from_secs(1);
+/// Longest answer that a command reads of a server: 50,000 titles of 1 KiB.
+pub const MAX_API_BYTES: u64 = 64 * 1024 * 1024;
 
 const _: () = {
     // The head of a response is below 2 KiB.

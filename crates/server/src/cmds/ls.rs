@@ -6,14 +6,17 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::UNIX_EPOCH;
 
+use anyhow::Context;
 use clap::Args;
 use millrace_core::limits::control::LS_ANSWER;
-use millrace_core::units::ByteLen;
+use millrace_core::time::{MEDIA_HZ, MediaTicks};
+use millrace_core::units::{BitRate, ByteLen};
 use millrace_store::volume::{ListedTitle, Rendition, TitleInfo, Volume};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::StoreArgs;
 use super::progress::codecs;
+use super::remote::{Remote, RemoteArgs};
 use super::serve::{DEFAULT_PORTS, invite};
 use super::terminal::name;
 use crate::rtsp::date::rfc1123;
@@ -22,7 +25,7 @@ use crate::rtsp::date::rfc1123;
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  millrace ls\n  millrace ls --urls\n  millrace ls --urls rtsp://tv.example:8554/ > addresses.txt\n  \
-                  millrace ls --json | jq '.[].name'"
+                  millrace ls --json | jq '.[].name'\n  millrace ls --server http://tv.example:8080/"
 )]
 pub(super) struct LsArgs {
     /// Also list the titles built from others: for fast forward, rewind and slow motion, and renditions
@@ -37,6 +40,8 @@ pub(super) struct LsArgs {
     urls: Option<String>,
     #[command(flatten)]
     store: StoreArgs,
+    #[command(flatten)]
+    remote: RemoteArgs,
 }
 
 /// A title as JSON: what is known of it, and whether it can be played.
@@ -89,6 +94,88 @@ fn as_text<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(&path.display())
 }
 
+/// A title as the API has it.
+#[derive(Deserialize)]
+struct RemoteTitle {
+    name: String,
+    bytes: u64,
+    duration_s: f64,
+    mean_bits_per_s: u64,
+    peak_bits_per_s: u64,
+    streams: Vec<RemoteStream>,
+    renditions: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct RemoteStream {
+    codec: String,
+}
+
+/// A line of the table.
+struct Row {
+    name: String,
+    length: String,
+    mean: BitRate,
+    peak: BitRate,
+    size: ByteLen,
+    /// Codecs, and what else is to be said.
+    rest: String,
+}
+
+impl From<RemoteTitle> for Row {
+    fn from(title: RemoteTitle) -> Self {
+        let codecs: Vec<_> = title.streams.iter().map(|stream| name(&stream.codec)).collect();
+        // The title itself is the first of its renditions.
+        let label = |rendition: &String| rendition.split_once('@').map(|(_, label)| name(label));
+        let others: Vec<_> = title.renditions.iter().filter_map(label).collect();
+        let others = if others.is_empty() { String::new() } else { format!("; also as {}", others.join(", ")) };
+        Self {
+            name: name(&title.name),
+            length: MediaTicks((title.duration_s * MEDIA_HZ as f64).round() as u64).to_string(),
+            mean: BitRate(title.mean_bits_per_s),
+            peak: BitRate(title.peak_bits_per_s),
+            size: ByteLen(title.bytes),
+            rest: codecs.join(" + ") + &others,
+        }
+    }
+}
+
+/// What a running server has.
+fn run_remote(args: &LsArgs, remote: &Remote) -> anyhow::Result<ExitCode> {
+    if args.all || args.urls.is_some() {
+        return Err(super::usage(anyhow::anyhow!("--server: lists titles, or with --json everything that its API says; --all and --urls are for a store")));
+    }
+    let listed: serde_json::Value = remote.get("api/v1/titles")?;
+    if args.json {
+        super::print_json(&listed["titles"])?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let titles = Vec::<RemoteTitle>::deserialize(&listed["titles"])
+        .with_context(|| format!("{}: its titles are not what was expected", remote.place()))?;
+    table(&titles.into_iter().map(Row::from).collect::<Vec<_>>())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the titles.
+fn table(rows: &[Row]) -> anyhow::Result<()> {
+    let mut out = super::terminal::stdout();
+    if rows.is_empty() {
+        writeln!(out, "no titles yet; add one with: millrace add FILE")?;
+        return Ok(());
+    }
+    let width = rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0).max(5);
+    writeln!(
+        out,
+        "{:width$}  {:>11}  {:>10}  {:>10}  {:>9}  CODECS",
+        "TITLE", "LENGTH", "MEAN", "PEAK", "SIZE"
+    )?;
+    for Row { name, length, mean, peak, size, rest } in rows {
+        let (mean, peak, size) = (mean.to_string(), peak.to_string(), size.to_string());
+        writeln!(out, "{name:width$}  {length:>11}  {mean:>10}  {peak:>10}  {size:>9}  {rest}")?;
+    }
+    Ok(())
+}
+
 /// Where the addresses of the server on this machine begin, if it listens on one of the ports that it takes by itself.
 fn local_server() -> anyhow::Result<String> {
     let listens = |port: &u16| {
@@ -124,6 +211,9 @@ fn made_on_use(volume: &Volume, info: &TitleInfo) -> String {
 
 /// Prints a table, or what was asked for instead.
 pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
+    if let Some(remote) = args.remote.named() {
+        return run_remote(args, &remote);
+    }
     let volume = args.store.open_any()?;
     let members = volume.members();
     let lost = |title: &ListedTitle| title.lost(|slot| members.is_usable(slot));
@@ -147,36 +237,22 @@ pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
         super::print_json(&rows.collect::<Vec<_>>())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut out = super::terminal::stdout();
     if let Some(base) = &args.urls {
+        let mut out = super::terminal::stdout();
         let base = if base.is_empty() { local_server()? } else { format!("{}/", base.trim_end_matches('/')) };
         for title in titles.iter().filter(|title| lost(title).is_none()) {
             writeln!(out, "{base}{}", title.info.name)?;
         }
         return Ok(ExitCode::SUCCESS);
     }
-    if titles.is_empty() {
-        writeln!(out, "no titles yet; add one with: millrace add FILE")?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let width = titles.iter().map(|t| name(&t.info.name).chars().count()).max().unwrap_or(0).max(5);
-    writeln!(
-        out,
-        "{:width$}  {:>11}  {:>10}  {:>10}  {:>9}  CODECS",
-        "TITLE", "LENGTH", "MEAN", "PEAK", "SIZE"
-    )?;
-    for ListedTitle { info: t, .. } in &titles {
-        let (length, mean, peak) = (t.duration.to_string(), t.mean_rate.to_string(), t.peak_rate.to_string());
-        let size = ByteLen(t.bytes).to_string();
-        writeln!(
-            out,
-            "{:width$}  {length:>11}  {mean:>10}  {peak:>10}  {size:>9}  {}{}{}",
-            name(&t.name),
-            codecs(t),
-            renditions(t, &derived),
-            made_on_use(&volume, t)
-        )?;
-    }
+    let row = |title: &ListedTitle| {
+        let t = &title.info;
+        let rest = format!("{}{}{}", codecs(t), renditions(t, &derived), made_on_use(&volume, t));
+        let (mean, peak, size) = (t.mean_rate, t.peak_rate, ByteLen(t.bytes));
+        Row { name: name(&t.name), length: t.duration.to_string(), mean, peak, size, rest }
+    };
+    table(&titles.iter().map(row).collect::<Vec<_>>())?;
+    let mut out = super::terminal::stdout();
     for title in &titles {
         let Some(lost) = lost(title) else { continue };
         let dirs = lost.slots.iter().map(|&slot| members.dir(slot).display().to_string());

@@ -35,6 +35,7 @@ mod percent;
 mod play;
 mod prepare;
 pub(crate) mod progress;
+mod remote;
 mod repair;
 mod rm;
 mod scrub;

@@ -6,11 +6,12 @@ use clap::Args;
 use millrace_store::StoreError;
 
 use super::StoreArgs;
+use super::remote::{Remote, RemoteArgs};
 
 /// Remove titles from the store; the source files are kept
 #[derive(Args)]
 #[command(
-    after_help = "Example:\n  millrace rm lobby-loop\n\nA running server notices within seconds; viewers who are \
+    after_help = "Examples:\n  millrace rm lobby-loop\n  millrace rm --server http://tv.example:8080/ lobby-loop\n\nA running server notices within seconds; viewers who are \
                         watching see the title to its end.\nA server started on the folder of the source file would add it again: move the source file away first."
 )]
 pub(super) struct RmArgs {
@@ -22,10 +23,34 @@ pub(super) struct RmArgs {
     quiet: bool,
     #[command(flatten)]
     store: StoreArgs,
+    #[command(flatten)]
+    remote: RemoteArgs,
+}
+
+/// Has a running server remove them.
+fn run_remote(args: &RmArgs, remote: &Remote) -> anyhow::Result<ExitCode> {
+    let mut missing = 0;
+    for name in &args.titles {
+        // Names of titles have no other characters; anything else would be another address.
+        let is_name = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'@');
+        let is_there = name.bytes().all(is_name) && remote.remove(&format!("api/v1/titles/{name}"))?;
+        match is_there {
+            false => {
+                eprintln!("millrace: {name}: no such title; see: millrace ls --server {}", remote.place());
+                missing += 1;
+            }
+            true if args.quiet => {}
+            true => println!("removed {name}"),
+        }
+    }
+    Ok(if missing == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Removes every title that there is; fails if one is not there.
 pub(super) fn run(args: &RmArgs) -> anyhow::Result<ExitCode> {
+    if let Some(remote) = args.remote.named() {
+        return run_remote(args, &remote);
+    }
     let volume = args.store.open()?;
     let mut missing = 0;
     for name in &args.titles {

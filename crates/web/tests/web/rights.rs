@@ -90,7 +90,9 @@ fn no_address_answers_without_rights() {
         for method in ["POST", "PUT", "DELETE", "PATCH"] {
             assert_eq!(Client::to(address).ask(method, &path, "").status, 401, "{method} {path}");
             assert_eq!(Client::to(address).ask(method, &path, ANNA).status, 403, "{method} {path}");
-            assert_eq!(Client::to(address).ask(method, &path, &bearer).status, 405, "{method} {path}");
+            let is_possible = (method, route) == ("DELETE", "/api/v1/titles/{name}");
+            let expected = if is_possible { 204 } else { 405 };
+            assert_eq!(Client::to(address).ask(method, &path, &bearer).status, expected, "{method} {path}");
         }
         // What browsers ask before they ask says nothing.
         let preflight = Client::to(address).ask("OPTIONS", &path, "");

@@ -65,6 +65,8 @@ pub(crate) struct MadeUp {
     pub(crate) kept: Mutex<Vec<Order>>,
     /// Titles that are not listed, and how often that has changed.
     pub(crate) hidden: Mutex<(HashSet<String>, u64)>,
+    /// Titles that were to be removed.
+    pub(crate) removed: Mutex<Vec<String>>,
     /// What is wrong with its member.
     pub(crate) trouble: Mutex<Option<String>>,
 }
@@ -242,6 +244,13 @@ impl Site for MadeUp {
                 trouble: self.trouble.lock().unwrap().clone().or(Some("it is slow".to_owned())),
             }],
         })
+    }
+
+    /// Only written down: many tests share these titles.
+    fn remove(&self, name: &str) -> Result<(), SiteError> {
+        self.films.get(name).ok_or(SiteError::NoTitle)?;
+        self.removed.lock().unwrap().push(name.to_owned());
+        Ok(())
     }
 
     fn titles_version(&self) -> u64 {

@@ -12,6 +12,7 @@ use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::limits::control::LISTEN_BACKLOG;
 use millrace_core::limits::web::{DEFAULT_HTTP_PORT, HTTP_PORTS, MAX_WEB_INDEXES};
 use millrace_rights::Gate;
+use millrace_store::StoreError;
 use millrace_store::cache::Cache;
 use millrace_store::index::TitleIndex;
 use millrace_store::volume::{MediaReader, TitleInfo, Volume};
@@ -211,6 +212,16 @@ impl Site for ServerSite {
         let in_use = self.control.in_use().ok_or_else(|| unreadable("the server does not answer"))?;
         let (room, members) = (status::room(in_use), status::members(&self.volume, &self.cache));
         Ok(Status { room, members, ..Status::default() })
+    }
+
+    fn remove(&self, name: &str) -> Result<(), SiteError> {
+        match self.volume.remove(self.id_of(name)?) {
+            Err(StoreError::NoTitle { .. }) => return Err(SiteError::NoTitle),
+            removed => removed.map_err(unreadable)?,
+        }
+        // It is listed no longer from now on. If that cannot be seen now, it is within seconds.
+        let _ = self.open_titles.look(&self.volume);
+        Ok(())
     }
 
     fn titles_version(&self) -> u64 {

@@ -1,0 +1,262 @@
+//! A running server, asked by HTTP: what `ls`, `rm` and `top` need of it.
+//!
+//! Requests are HTTP/1.0, one a connection: an answer ends where the connection does, whether its length was known or not.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+
+use anyhow::{Context, bail, ensure};
+use base64ct::{Base64, Encoding};
+use clap::Args;
+use millrace_core::limits::control::{REMOTE_CONNECT, REMOTE_WAIT};
+use millrace_core::limits::web::{DEFAULT_HTTP_PORT, HTTP_PORTS, MAX_API_BYTES, MAX_REQUEST_HEAD_BYTES};
+use millrace_core::text::excerpt;
+use serde::de::DeserializeOwned;
+use url::Url;
+
+/// Which server, and who asks.
+#[derive(Args, Clone, Debug)]
+pub(super) struct RemoteArgs {
+    /// Page of a running server: http://HOST:PORT/, with USER:PASSWORD@ before the host if the server asks for a user
+    #[arg(long, value_name = "URL", value_parser = parse_url)]
+    pub(super) server: Option<Url>,
+    /// Token of a user, instead of name and password in the URL (millrace user token)
+    #[arg(long, value_name = "TOKEN", env = "MILLRACE_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+}
+
+fn parse_url(text: &str) -> Result<Url, String> {
+    let wrong = |why: &str| format!("got \"{}\": {why}; write http://HOST:PORT/", excerpt(text, 80));
+    let url = Url::parse(text).map_err(|error| wrong(&error.to_string()))?;
+    match (url.scheme(), url.host_str()) {
+        ("http", Some(_)) => Ok(url),
+        ("https", _) => Err(wrong("HTTPS is not spoken here: ask the server on its own machine, or through a tunnel (ssh -L)")),
+        _ => Err(wrong("that is no address of a page")),
+    }
+}
+
+impl RemoteArgs {
+    /// The server that was named.
+    pub(super) fn named(&self) -> Option<Remote> {
+        self.server.clone().map(|url| self.at(url))
+    }
+
+    fn at(&self, url: Url) -> Remote {
+        let authorization = match (&self.token, url.username()) {
+            (Some(token), _) => Some(format!("Bearer {token}")),
+            (None, "") => None,
+            (None, name) => {
+                let both = format!("{}:{}", decoded(name), decoded(url.password().unwrap_or_default()));
+                Some(format!("Basic {}", Base64::encode_string(both.as_bytes())))
+            }
+        };
+        Remote { url, authorization }
+    }
+
+    /// That, or the one on this machine.
+    pub(super) fn named_or_local(&self) -> anyhow::Result<Remote> {
+        if let Some(named) = self.named() {
+            return Ok(named);
+        }
+        let mut local = (DEFAULT_HTTP_PORT..DEFAULT_HTTP_PORT + HTTP_PORTS)
+            .filter_map(|port| Url::parse(&format!("http://127.0.0.1:{port}/")).ok())
+            .map(|url| self.at(url));
+        let is_ours = |remote: &Remote| remote.ask("HEAD", "healthz").is_ok_and(|answer| answer.is_of_millrace);
+        local.find(is_ours).with_context(|| {
+            let last = DEFAULT_HTTP_PORT + HTTP_PORTS - 1;
+            format!("no server on this machine at ports {DEFAULT_HTTP_PORT} to {last}; say where it is: --server http://HOST:PORT/")
+        })
+    }
+}
+
+/// Percent-encoding taken off.
+fn decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        let hex = tail.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
+        match (first, hex.and_then(|hex| u8::from_str_radix(hex, 16).ok())) {
+            (b'%', Some(byte)) => {
+                bytes.push(byte);
+                rest = &tail[2..];
+            }
+            _ => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// A server.
+#[derive(Clone, Debug)]
+pub(super) struct Remote {
+    url: Url,
+    authorization: Option<String>,
+}
+
+/// An answer whose body has not been read.
+pub(super) struct Answer {
+    pub(super) status: u16,
+    is_of_millrace: bool,
+    body: BufReader<TcpStream>,
+}
+
+impl Remote {
+    /// Where it is, without what is nobody's business.
+    pub(super) fn place(&self) -> String {
+        let port = self.url.port().map(|port| format!(":{port}")).unwrap_or_default();
+        format!("http://{}{port}{}", self.url.host_str().unwrap_or_default(), self.url.path())
+    }
+
+    /// What is at this address below the page, as JSON.
+    pub(super) fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+        let text = self.ask("GET", path)?.text()?;
+        serde_json::from_slice(&text)
+            .with_context(|| format!("{}{path}: the answer is not what was expected; is it a Millrace server of this version?", self.place()))
+    }
+
+    /// Lines that come one after the other, until the server ends them or falls silent.
+    pub(super) fn lines(&self, path: &str) -> anyhow::Result<impl Iterator<Item = std::io::Result<String>>> {
+        let mut body = self.ask("GET", path)?.body;
+        Ok(std::iter::from_fn(move || {
+            let mut line = String::new();
+            match body.by_ref().take(MAX_API_BYTES).read_line(&mut line) {
+                Ok(0) => None,
+                Ok(_) => Some(Ok(line.trim_end_matches(['\r', '\n']).to_owned())),
+                Err(error) => Some(Err(error)),
+            }
+        }))
+    }
+
+    /// Removes what is at this address; `false`: nothing is.
+    pub(super) fn remove(&self, path: &str) -> anyhow::Result<bool> {
+        let answer = self.try_ask("DELETE", path).with_context(|| format!("{}{path}", self.place()))?;
+        if answer.status == 404 {
+            return Ok(false);
+        }
+        self.accepted(path, answer).map(|_| true)
+    }
+
+    /// Has something done; an answer of 400 and more is an error, which says what the server said.
+    pub(super) fn ask(&self, method: &str, path: &str) -> anyhow::Result<Answer> {
+        let answer = self.try_ask(method, path).with_context(|| format!("{}{path}", self.place()))?;
+        self.accepted(path, answer)
+    }
+
+    /// An answer of less than 400.
+    fn accepted(&self, path: &str, answer: Answer) -> anyhow::Result<Answer> {
+        if answer.status < 400 {
+            return Ok(answer);
+        }
+        let status = answer.status;
+        let said: serde_json::Value = answer.text().ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+        let said = said["error"]["message"].as_str().unwrap_or("no reason");
+        let hint = match status {
+            401 => "; put USER:PASSWORD@ before the host, or set MILLRACE_TOKEN",
+            403 => "; only users who manage may do that, and programs on the server's machine",
+            _ => "",
+        };
+        bail!("{}{path}: the server says {status}, {}{hint}", self.place(), excerpt(said, 300));
+    }
+
+    fn try_ask(&self, method: &str, path: &str) -> anyhow::Result<Answer> {
+        let host = self.url.host_str().unwrap_or_default();
+        let port = self.url.port().unwrap_or(80);
+        let mut stream = connect(host, port)?;
+        let mut head = format!("{method} {}/{path} HTTP/1.0\r\nHost: {host}:{port}\r\n", self.url.path().trim_end_matches('/'));
+        head += concat!("User-Agent: millrace/", env!("CARGO_PKG_VERSION"), "\r\n");
+        if let Some(authorization) = &self.authorization {
+            head += &format!("Authorization: {authorization}\r\n");
+        }
+        stream.write_all(format!("{head}\r\n").as_bytes())?;
+        let mut body = BufReader::new(stream);
+        let (status, is_of_millrace) = read_head(&mut body)?;
+        Ok(Answer { status, is_of_millrace, body })
+    }
+}
+
+impl Answer {
+    /// Its body.
+    fn text(self) -> anyhow::Result<Vec<u8>> {
+        let mut text = Vec::new();
+        self.body.take(MAX_API_BYTES + 1).read_to_end(&mut text)?;
+        ensure!(text.len() as u64 <= MAX_API_BYTES, "the answer is longer than {MAX_API_BYTES} bytes");
+        Ok(text)
+    }
+}
+
+fn connect(host: &str, port: u16) -> anyhow::Result<TcpStream> {
+    let host = host.trim_matches(['[', ']']);
+    let mut refused = None;
+    for address in (host, port).to_socket_addrs()? {
+        match open(address) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => refused = Some(error),
+        }
+    }
+    Err(refused.context("the name leads to no address")?.into())
+}
+
+fn open(address: SocketAddr) -> std::io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&address, REMOTE_CONNECT)?;
+    stream.set_read_timeout(Some(REMOTE_WAIT))?;
+    stream.set_write_timeout(Some(REMOTE_WAIT))?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// The status, and whether the server calls itself ours.
+fn read_head(from: &mut impl BufRead) -> anyhow::Result<(u16, bool)> {
+    let mut head = from.take(MAX_REQUEST_HEAD_BYTES as u64);
+    let mut line = String::new();
+    head.read_line(&mut line)?;
+    let status = line.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5)).and_then(|code| code.parse().ok());
+    let status = status.context("what answers there does not speak HTTP")?;
+    let mut is_of_millrace = false;
+    loop {
+        line.clear();
+        ensure!(head.read_line(&mut line)? > 0, "the head of the answer is cut off, or too long");
+        let line = line.trim_end();
+        if line.is_empty() {
+            return Ok((status, is_of_millrace));
+        }
+        is_of_millrace |= line.to_ascii_lowercase().starts_with("server: millrace/");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_a_server_is() {
+        let of = |text: &str, token: Option<&str>| {
+            let server = Some(parse_url(text).unwrap());
+            RemoteArgs { server, token: token.map(str::to_owned) }.named().unwrap()
+        };
+        let remote = of("http://anna:pass%20word@tv.example:81/tv/", None);
+        assert_eq!(remote.place(), "http://tv.example:81/tv/");
+        // printf 'anna:pass word' | base64
+        assert_eq!(remote.authorization.as_deref(), Some("Basic YW5uYTpwYXNzIHdvcmQ="));
+        assert_eq!(of("http://[::1]", None).place(), "http://[::1]/");
+        assert_eq!(of("http://anna@tv", Some("t")).authorization.as_deref(), Some("Bearer t"));
+        for (text, why) in [("tv.example", "write http://"), ("https://tv.example/", "tunnel"), ("rtsp://tv/", "no address of a page")] {
+            assert!(parse_url(text).unwrap_err().contains(why), "{text}");
+        }
+        assert_eq!(decoded("a%2Fb%zz%"), "a/b%zz%");
+    }
+
+    #[test]
+    fn heads_of_answers() {
+        let read = |text: &str| read_head(&mut text.as_bytes()).map_err(|error| error.to_string());
+        assert_eq!(read("HTTP/1.1 200 OK\r\nServer: millrace/1\r\n\r\nbody"), Ok((200, true)));
+        assert_eq!(read("HTTP/1.0 404 Not Found\r\nServer: nginx\r\n\r\n"), Ok((404, false)));
+        assert!(read("SSH-2.0-OpenSSH\r\n").is_err());
+        assert!(read("HTTP/1.1 200 OK\r\nServer: millrace/1\r\n").unwrap_err().contains("cut off"));
+        let endless = format!("HTTP/1.1 200 OK\r\n{}", "a: b\r\n".repeat(10_000));
+        assert!(read(&endless).unwrap_err().contains("too long"));
+        bolero::check!().for_each(|bytes: &[u8]| drop(read_head(&mut &bytes[..])));
+    }
+}
