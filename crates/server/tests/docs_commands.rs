@@ -129,6 +129,7 @@ fn examples_in_help_texts_are_taken() {
         "transform",
         "play",
         "load",
+        "top",
         "engine",
         "engine status",
         "doctor",

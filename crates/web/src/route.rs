@@ -85,7 +85,11 @@ pub(crate) const ROUTES: &[Route] = &[
     media("/titles/{name}/index.m3u8", Kind::Master, "HLS: the renditions of a title"),
     media("/titles/{name}/media.m3u8", Kind::Media, "HLS: the segments of a title"),
     media("/titles/{name}/hls/{version}/{number}.ts", Kind::Segment, "HLS: a segment"),
-    media("/titles/{name}/cmaf.m3u8", Kind::Cmaf, "HLS with fragmented MP4: the renditions and sounds of a title"),
+    media(
+        "/titles/{name}/cmaf.m3u8",
+        Kind::Cmaf,
+        "HLS with fragmented MP4: the renditions and sounds of a title",
+    ),
     media("/titles/{name}/cmaf/{track}.m3u8", Kind::CmafMedia, "CMAF: the segments of a track"),
     media("/titles/{name}/cmaf/{track}/stills.m3u8", Kind::CmafStills, "CMAF: one picture of each segment"),
     media(
@@ -93,7 +97,11 @@ pub(crate) const ROUTES: &[Route] = &[
         Kind::CmafInit,
         "CMAF: what comes before the segments of a part of a title",
     ),
-    media("/titles/{name}/cmaf/{version}/{track}/{number}.m4s", Kind::CmafSegment, "CMAF: a segment of a track"),
+    media(
+        "/titles/{name}/cmaf/{version}/{track}/{number}.m4s",
+        Kind::CmafSegment,
+        "CMAF: a segment of a track",
+    ),
     media(
         "/titles/{name}/cmaf/{version}/{track}/still-{number}.m4s",
         Kind::CmafStill,
@@ -107,7 +115,12 @@ pub(crate) const ROUTES: &[Route] = &[
     Route { is_shared: true, ..own("/api/v1/titles", Kind::ApiTitles, Needs::List, "All titles") },
     Route { is_shared: true, ..own("/api/v1/titles/{name}", Kind::ApiTitle, Needs::Watch, "One title") },
     own("/api/v1/status", Kind::ApiStatus, Needs::SeeOthers, "Who is watching, and how full the server is"),
-    own("/api/v1/events", Kind::ApiEvents, Needs::SeeOthers, "What happens, as it happens: server-sent events"),
+    own(
+        "/api/v1/events",
+        Kind::ApiEvents,
+        Needs::SeeOthers,
+        "What happens, as it happens: server-sent events",
+    ),
     Route {
         is_shared: true,
         ..own("/api/v1/openapi.json", Kind::ApiDescription, Needs::List, "This description")

@@ -194,7 +194,9 @@ impl Shared {
             Ok(()) => Answer { status: 204, headers: Vec::new(), body: Body::None },
             Err(SiteError::NoTitle) => no_title(),
             // Who may remove titles may know.
-            Err(SiteError::Unreadable(why)) => Answer::error(500, &format!("the title cannot be removed: {why}")),
+            Err(SiteError::Unreadable(why)) => {
+                Answer::error(500, &format!("the title cannot be removed: {why}"))
+            }
         }
     }
 

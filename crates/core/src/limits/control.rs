@@ -154,6 +154,14 @@ pub const LS_ANSWER: Duration = Duration::from_secs(1);
 pub const REMOTE_CONNECT: Duration = Duration::from_secs(5);
 /// And how long it may be silent: figures come each second, and a title is removed in less than that.
 pub const REMOTE_WAIT: Duration = Duration::from_secs(15);
+/// How long `top` waits for a key before it looks for news: nobody notices a tenth of a second.
+pub const TOP_KEY_WAIT: Duration = Duration::from_millis(100);
+/// After what time `top` asks a server again that did not answer.
+pub const TOP_RETRY: Duration = Duration::from_secs(2);
+/// Engines that `top` shows one by one: on 24 lines half of them are left for sessions.
+pub const TOP_ENGINES: usize = 4;
+/// Events that `top` remembers: at most half of a large screen.
+pub const TOP_EVENTS: usize = 50;
 /// After what silence repair and scrub are over. Reads have their own, shorter limit; but a file that is made durable may
 /// be all that fits in memory, on a disk that is slow and shared with viewers.
 pub const REPAIR_SILENCE: Duration = Duration::from_nanos(10 * REPAIR_ANSWER_NS);

@@ -128,7 +128,8 @@ impl From<RemoteTitle> for Row {
         // The title itself is the first of its renditions.
         let label = |rendition: &String| rendition.split_once('@').map(|(_, label)| name(label));
         let others: Vec<_> = title.renditions.iter().filter_map(label).collect();
-        let others = if others.is_empty() { String::new() } else { format!("; also as {}", others.join(", ")) };
+        let others =
+            if others.is_empty() { String::new() } else { format!("; also as {}", others.join(", ")) };
         Self {
             name: name(&title.name),
             length: MediaTicks((title.duration_s * MEDIA_HZ as f64).round() as u64).to_string(),
@@ -143,7 +144,9 @@ impl From<RemoteTitle> for Row {
 /// What a running server has.
 fn run_remote(args: &LsArgs, remote: &Remote) -> anyhow::Result<ExitCode> {
     if args.all || args.urls.is_some() {
-        return Err(super::usage(anyhow::anyhow!("--server: lists titles, or with --json everything that its API says; --all and --urls are for a store")));
+        return Err(super::usage(anyhow::anyhow!(
+            "--server: lists titles, or with --json everything that its API says; --all and --urls are for a store"
+        )));
     }
     let listed: serde_json::Value = remote.get("api/v1/titles")?;
     if args.json {

@@ -41,6 +41,7 @@ mod rm;
 mod scrub;
 pub(crate) mod serve;
 mod settings;
+mod top;
 mod transform;
 mod trick;
 mod user;
@@ -74,6 +75,7 @@ enum Command {
     Transform(transform::TransformArgs),
     Play(play::PlayArgs),
     Load(Box<load::LoadArgs>),
+    Top(top::TopArgs),
     Engine(Box<engine::EngineArgs>),
     Doctor(doctor::DoctorArgs),
     Config(config::ConfigArgs),
@@ -243,6 +245,7 @@ pub fn main() -> ExitCode {
         Command::Transform(args) => transform::run(&args),
         Command::Play(args) => play::run(&args),
         Command::Load(args) => load::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Engine(args) => engine::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Config(args) => config::run(&args),

@@ -30,7 +30,9 @@ fn parse_url(text: &str) -> Result<Url, String> {
     let url = Url::parse(text).map_err(|error| wrong(&error.to_string()))?;
     match (url.scheme(), url.host_str()) {
         ("http", Some(_)) => Ok(url),
-        ("https", _) => Err(wrong("HTTPS is not spoken here: ask the server on its own machine, or through a tunnel (ssh -L)")),
+        ("https", _) => Err(wrong(
+            "HTTPS is not spoken here: ask the server on its own machine, or through a tunnel (ssh -L)",
+        )),
         _ => Err(wrong("that is no address of a page")),
     }
 }
@@ -61,7 +63,8 @@ impl RemoteArgs {
         let mut local = (DEFAULT_HTTP_PORT..DEFAULT_HTTP_PORT + HTTP_PORTS)
             .filter_map(|port| Url::parse(&format!("http://127.0.0.1:{port}/")).ok())
             .map(|url| self.at(url));
-        let is_ours = |remote: &Remote| remote.ask("HEAD", "healthz").is_ok_and(|answer| answer.is_of_millrace);
+        let is_ours =
+            |remote: &Remote| remote.ask("HEAD", "healthz").is_ok_and(|answer| answer.is_of_millrace);
         local.find(is_ours).with_context(|| {
             let last = DEFAULT_HTTP_PORT + HTTP_PORTS - 1;
             format!("no server on this machine at ports {DEFAULT_HTTP_PORT} to {last}; say where it is: --server http://HOST:PORT/")
@@ -113,8 +116,12 @@ impl Remote {
     /// What is at this address below the page, as JSON.
     pub(super) fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         let text = self.ask("GET", path)?.text()?;
-        serde_json::from_slice(&text)
-            .with_context(|| format!("{}{path}: the answer is not what was expected; is it a Millrace server of this version?", self.place()))
+        serde_json::from_slice(&text).with_context(|| {
+            format!(
+                "{}{path}: the answer is not what was expected; is it a Millrace server of this version?",
+                self.place()
+            )
+        })
     }
 
     /// Lines that come one after the other, until the server ends them or falls silent.
@@ -151,7 +158,8 @@ impl Remote {
             return Ok(answer);
         }
         let status = answer.status;
-        let said: serde_json::Value = answer.text().ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+        let said: serde_json::Value =
+            answer.text().ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
         let said = said["error"]["message"].as_str().unwrap_or("no reason");
         let hint = match status {
             401 => "; put USER:PASSWORD@ before the host, or set MILLRACE_TOKEN",
@@ -165,7 +173,10 @@ impl Remote {
         let host = self.url.host_str().unwrap_or_default();
         let port = self.url.port().unwrap_or(80);
         let mut stream = connect(host, port)?;
-        let mut head = format!("{method} {}/{path} HTTP/1.0\r\nHost: {host}:{port}\r\n", self.url.path().trim_end_matches('/'));
+        let mut head = format!(
+            "{method} {}/{path} HTTP/1.0\r\nHost: {host}:{port}\r\n",
+            self.url.path().trim_end_matches('/')
+        );
         head += concat!("User-Agent: millrace/", env!("CARGO_PKG_VERSION"), "\r\n");
         if let Some(authorization) = &self.authorization {
             head += &format!("Authorization: {authorization}\r\n");
@@ -212,7 +223,8 @@ fn read_head(from: &mut impl BufRead) -> anyhow::Result<(u16, bool)> {
     let mut head = from.take(MAX_REQUEST_HEAD_BYTES as u64);
     let mut line = String::new();
     head.read_line(&mut line)?;
-    let status = line.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5)).and_then(|code| code.parse().ok());
+    let status =
+        line.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5)).and_then(|code| code.parse().ok());
     let status = status.context("what answers there does not speak HTTP")?;
     let mut is_of_millrace = false;
     loop {
@@ -242,7 +254,11 @@ mod tests {
         assert_eq!(remote.authorization.as_deref(), Some("Basic YW5uYTpwYXNzIHdvcmQ="));
         assert_eq!(of("http://[::1]", None).place(), "http://[::1]/");
         assert_eq!(of("http://anna@tv", Some("t")).authorization.as_deref(), Some("Bearer t"));
-        for (text, why) in [("tv.example", "write http://"), ("https://tv.example/", "tunnel"), ("rtsp://tv/", "no address of a page")] {
+        for (text, why) in [
+            ("tv.example", "write http://"),
+            ("https://tv.example/", "tunnel"),
+            ("rtsp://tv/", "no address of a page"),
+        ] {
             assert!(parse_url(text).unwrap_err().contains(why), "{text}");
         }
         assert_eq!(decoded("a%2Fb%zz%"), "a/b%zz%");

@@ -24,6 +24,16 @@ pub(crate) fn media_stdout() -> io::StdoutLock<'static> {
     io::stdout().lock()
 }
 
+/// Standard output for a display that moves the cursor: what is text in it has gone through [`name`].
+pub(crate) fn screen() -> io::StdoutLock<'static> {
+    io::stdout().lock()
+}
+
+/// Whether standard output is a terminal.
+pub(crate) fn stdout_is_terminal() -> bool {
+    io::stdout().is_terminal()
+}
+
 /// Whether standard error is a terminal.
 pub(crate) fn stderr_is_terminal() -> bool {
     io::stderr().is_terminal()

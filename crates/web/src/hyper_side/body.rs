@@ -59,7 +59,9 @@ impl Body for WebBody {
         }
         let bytes = match &mut this.content {
             Content::Absent => return Poll::Ready(None),
-            Content::Events(listener) => return listener.poll(cx).map(|frame| frame.map(|frame| Ok(Frame::data(frame)))),
+            Content::Events(listener) => {
+                return listener.poll(cx).map(|frame| frame.map(|frame| Ok(Frame::data(frame))));
+            }
             Content::Whole(bytes) => std::mem::take(bytes),
             Content::Media(first, _) if !first.is_empty() => Bytes::from(std::mem::take(first)),
             Content::Media(_, near) => {

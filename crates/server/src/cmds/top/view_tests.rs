@@ -1,0 +1,126 @@
+use super::super::watch::{Member, Room};
+use super::*;
+
+fn session(number: u64) -> Session {
+    Session {
+        session: format!("s{number}"),
+        title: format!("title-{}", 999 - number),
+        peer: format!("192.0.2.{number}:5000"),
+        transport: "UDP".to_owned(),
+        is_playing: true,
+        position_s: Some(number as f64 * 60.0),
+        age_s: number * 100,
+        bits_per_s: 1_000_000 * (number % 7),
+        lost: (!number.is_multiple_of(3)).then_some(number as f64 / 100.0),
+    }
+}
+
+fn now(sessions: u64, engines: usize) -> Update {
+    let engine = |number: usize| Engine {
+        engine: number.to_string(),
+        streams: 70,
+        bits_per_s: Some(560_000_000),
+        busy: Some(0.341),
+        late_packets: Some(3),
+        late_max_s: 0.0015,
+    };
+    let figures = Figures {
+        streams: 140,
+        bits_per_s: Some(1_120_000_000),
+        packets_per_s: Some(106_000),
+        late_packets: Some(6),
+        late_max_s: 0.0015,
+        limit: Some(Room { what: "streams".to_owned(), used: 140, of: 200 }),
+        engines: (0..engines).map(engine).collect(),
+    };
+    let status = Status {
+        sessions: (0..sessions).map(session).collect(),
+        sessions_left_out: 0,
+        members: vec![Member { trouble: None }, Member { trouble: Some("member 1 is gone".to_owned()) }],
+    };
+    Update::Now(Box::new((figures, status)))
+}
+
+fn view(sessions: u64, engines: usize) -> View {
+    let mut view = View::new("http://127.0.0.1:8080/".to_owned(), Sort::Rate);
+    view.apply(now(sessions, engines));
+    view
+}
+
+/// The first words of the table's lines.
+fn listed(lines: &[String]) -> Vec<&str> {
+    let table = lines.iter().skip_while(|line| !line.starts_with("SESSION")).skip(1);
+    table.map(|line| line.split(' ').next().unwrap()).take_while(|word| word.starts_with('s')).collect()
+}
+
+#[test]
+fn it_fits_the_terminal() {
+    for (width, height) in [(80, 24), (40, 10), (200, 60), (80, 5), (1, 1), (80, 2)] {
+        for (sessions, engines) in [(0, 0), (3, 1), (200, 2), (200, 40)] {
+            let mut view = view(sessions, engines);
+            for number in 0..20 {
+                view.apply(Update::Happened(format!("{} happened {number}", "x".repeat(300))));
+            }
+            let lines = view.lines(width, height);
+            assert!(lines.len() <= height, "{width}x{height}: {} lines", lines.len());
+            assert!(lines.iter().all(|line| line.chars().count() <= width), "{lines:#?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_shown_in_80_columns() {
+    let mut view = view(3, 1);
+    view.apply(Update::Happened("refused: full".to_owned()));
+    let lines = view.lines(80, 24);
+    assert_eq!(lines.len(), 24);
+    for (at, text) in [
+        (1, "140 streams  1.12 Gb/s  106000 packets/s  6 late, at most 1.5 ms since the start"),
+        (2, "limit [##############......]  70 %  140 of 200 streams"),
+        (3, "engine 0  70 streams  560 Mb/s  busy 34 %  3 late, at most 1.5 ms"),
+        (4, "! member 1 is gone"),
+        (5, "SESSION  TITLE             VIEWER                BY         AT       RATE   LOST"),
+        (6, "s2       title-997         192.0.2.2:5000        UDP   0:02:00     2 Mb/s  2.0 %"),
+        (22, "refused: full"),
+    ] {
+        assert_eq!(lines[at], text, "line {at}");
+    }
+    assert!(lines[23].starts_with("q ends"));
+    // Nothing is lost of what does not fit, where there is no terminal.
+    assert_eq!(view.all().len(), 6 + 3);
+}
+
+#[test]
+fn keys_sort_and_scroll() {
+    let mut view = view(50, 0);
+    let mut shown = |keys: &[Key]| {
+        keys.iter().for_each(|&key| assert!(!view.press(key)));
+        let lines = view.lines(80, 24);
+        listed(&lines).into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let by_rate = shown(&[]);
+    assert_eq!(&by_rate[..2], ["s13", "s20"]);
+    assert_eq!(shown(&[Key::Char('r')])[0], "s0", "the same key turns it round");
+    assert_eq!(shown(&[Key::Char('l')])[..2], ["s49", "s47"]);
+    assert_eq!(shown(&[Key::Char('a')])[0], "s49");
+    assert_eq!(shown(&[Key::Char('t')])[0], "s49");
+    assert_eq!(shown(&[Key::Down, Key::Down])[0], "s47");
+    let page = shown(&[Key::Up, Key::Up]).len();
+    assert_eq!(shown(&[Key::PageDown])[0], format!("s{}", 49 - page));
+    // No further than the last one.
+    let last = shown(&[Key::PageDown, Key::PageDown, Key::PageDown, Key::PageDown, Key::PageDown]);
+    assert_eq!((last.len(), &last[page - 1][..]), (page, "s0"));
+    assert_eq!(shown(&[Key::Up])[0], format!("s{page}"));
+    assert!(view.press(Key::Char('q')));
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_told_and_what_it_said_stays() {
+    let mut view = view(3, 1);
+    view.apply(Update::Lost("connection refused\u{1b}[2J".to_owned()));
+    let lines = view.lines(80, 24);
+    assert_eq!(lines[23], "no answer, asking again: connection refused\\u{1b}[2J");
+    assert_eq!(listed(&lines).len(), 3);
+    view.apply(now(1, 1));
+    assert!(view.lines(80, 24)[23].starts_with("q ends"));
+}

@@ -1,0 +1,151 @@
+//! Asks the server: figures as they come, and at each of them who is watching.
+
+use std::sync::mpsc::Sender;
+
+use anyhow::{Context, bail};
+use millrace_core::limits::control::TOP_RETRY;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::cmds::remote::Remote;
+
+/// What is known now.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Update {
+    /// How the server is.
+    Now(Box<(Figures, Status)>),
+    /// A line about something that has happened.
+    Happened(String),
+    /// The server does not answer, and why.
+    Lost(String),
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(super) struct Figures {
+    pub(super) streams: u64,
+    pub(super) bits_per_s: Option<u64>,
+    pub(super) packets_per_s: Option<u64>,
+    pub(super) late_packets: Option<u64>,
+    pub(super) late_max_s: f64,
+    pub(super) limit: Option<Room>,
+    pub(super) engines: Vec<Engine>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(super) struct Room {
+    pub(super) what: String,
+    pub(super) used: u64,
+    pub(super) of: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(super) struct Engine {
+    pub(super) engine: String,
+    pub(super) streams: u64,
+    pub(super) bits_per_s: Option<u64>,
+    pub(super) busy: Option<f64>,
+    pub(super) late_packets: Option<u64>,
+    pub(super) late_max_s: f64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(super) struct Status {
+    pub(super) sessions: Vec<Session>,
+    pub(super) sessions_left_out: u64,
+    pub(super) members: Vec<Member>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(super) struct Session {
+    pub(super) session: String,
+    pub(super) title: String,
+    pub(super) peer: String,
+    pub(super) transport: String,
+    pub(super) is_playing: bool,
+    pub(super) position_s: Option<f64>,
+    pub(super) age_s: u64,
+    pub(super) bits_per_s: u64,
+    pub(super) lost: Option<f64>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(super) struct Member {
+    pub(super) trouble: Option<String>,
+}
+
+impl Update {
+    pub(super) fn of(figures: &Value, status: &Value) -> anyhow::Result<Self> {
+        let strange = "the server says what this version does not understand";
+        let figures = Figures::deserialize(figures).context(strange)?;
+        Ok(Self::Now(Box::new((figures, Status::deserialize(status).context(strange)?))))
+    }
+
+    /// What has happened, in a line, if that is worth one.
+    fn happened(data: &Value) -> Option<Self> {
+        let text = |field: &str| data[field].as_str().unwrap_or_default();
+        let line = match text("event") {
+            "session_begun" => format!("{} begins: {} for {}", text("session"), text("title"), text("peer")),
+            "session_ended" => format!("{} ended: {}, {}", text("session"), text("title"), text("reason")),
+            "refusal" => format!("refused: {}", text("what")),
+            "title_added" => format!("new title: {}", text("title")),
+            "title_removed" => format!("title removed: {}", text("title")),
+            _ => return None,
+        };
+        Some(Self::Happened(line))
+    }
+}
+
+/// Tells how the server is until nobody listens; asks again where it does not answer.
+pub(super) fn run(remote: &Remote, to: &Sender<Update>) {
+    loop {
+        let lost = follow(remote, &mut |update| to.send(update).is_ok());
+        let why = lost.map_or_else(|error| format!("{error:#}"), |()| "the server has ended".to_owned());
+        if to.send(Update::Lost(why)).is_err() {
+            return;
+        }
+        std::thread::sleep(TOP_RETRY);
+    }
+}
+
+/// Passes on what the server says, until it ends or `each` says so.
+fn follow(remote: &Remote, each: &mut dyn FnMut(Update) -> bool) -> anyhow::Result<()> {
+    for data in data(remote)? {
+        let data = data?;
+        let update = match data["event"].as_str() {
+            Some("figures") => Some(Update::of(&data, &remote.get("api/v1/status")?)?),
+            _ => Update::happened(&data),
+        };
+        if update.is_some_and(|update| !each(update)) {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// The data of events.
+fn data(remote: &Remote) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Value>>> {
+    Ok(remote.lines("api/v1/events")?.filter_map(|line| match line {
+        Ok(line) => {
+            Some(serde_json::from_str(line.strip_prefix("data: ")?).context("an event that is no JSON"))
+        }
+        Err(error) => Some(Err(error).context("the server is silent")),
+    }))
+}
+
+/// Figures of a second, and the status, as the server says them.
+pub(super) fn once(remote: &Remote) -> anyhow::Result<(Value, Value)> {
+    for data in data(remote)? {
+        let data = data?;
+        // The first figures have no second before them.
+        if data["event"] == "figures" && !data["bits_per_s"].is_null() {
+            return Ok((data, remote.get("api/v1/status")?));
+        }
+    }
+    bail!("{}: the server has ended", remote.place())
+}

@@ -1,0 +1,210 @@
+//! Commands that ask a running server: `ls --server`, `rm --server`, `top`.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use support::{Server, add, fails, film, ok};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A server with a title, and the address of its page.
+fn serving(dir: &Path) -> (Server, String) {
+    let store = dir.join("store");
+    add(&film(dir, "film.ts", 4), &store);
+    add(&film(dir, "other.ts", 2), &store);
+    let mut server = Server::start(&store, &["--http", "127.0.0.1:0"]);
+    let page = server.said("page http://")[0].trim_start_matches("page ").trim().to_owned();
+    (server, page)
+}
+
+/// A viewer by RTSP over TCP that has set up a session.
+fn viewer(server: &Server) -> TcpStream {
+    let rtsp: SocketAddr = server.addr;
+    let mut viewer = TcpStream::connect(rtsp).unwrap();
+    let url = server.title("film");
+    write!(
+        viewer,
+        "SETUP {url} RTSP/1.0\r\nCSeq: 1\r\nTransport: RTP/AVP/TCP;unicast;interleaved=0-1\r\n\r\n"
+    )
+    .unwrap();
+    let mut reply = [0; 15];
+    viewer.read_exact(&mut reply).unwrap();
+    assert_eq!(&reply, b"RTSP/1.0 200 OK");
+    viewer
+}
+
+#[test]
+fn titles_of_a_server_are_listed_and_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut server, page) = serving(dir.path());
+    let store = dir.path().join("store");
+    let by_store = ok(&["ls", "--store", store.to_str().unwrap()]);
+    assert_eq!(ok(&["ls", "--server", &page]), by_store, "both say the same of the same titles");
+    let json: Value = serde_json::from_str(&ok(&["ls", "--json", "--server", &page])).unwrap();
+    assert_eq!((&json[0]["name"], &json[1]["name"]), (&"film".into(), &"other".into()));
+    assert!(json[0]["hls"].is_string());
+    assert_eq!(ok(&["rm", "--server", &page, "other"]), "removed other\n");
+    // It is not listed any more at once, nor is it in the store.
+    let listed = ok(&["ls", "--server", &page]);
+    assert!(listed.contains("film") && !listed.contains("other"), "{listed}");
+    assert!(!ok(&["ls", "--store", store.to_str().unwrap()]).contains("other"));
+    let missing = fails(&["rm", "--server", &page, "other", "a/../b"]);
+    assert!(
+        missing.contains("other: no such title") && missing.contains("a/../b: no such title"),
+        "{missing}"
+    );
+    // What is wrong is said with what to do.
+    for (args, why) in [
+        (&["ls", "--server", "http://127.0.0.1:1/"][..], "refused"),
+        (&["ls", "--server", "tv"], "write http://HOST:PORT/"),
+        (&["ls", "--server", &page, "--all"], "are for a store"),
+        (&["ls", "--server", &format!("{page}none")], "404"),
+    ] {
+        let said = fails(args);
+        assert!(said.contains(why), "{args:?}: {said}");
+    }
+    assert!(server.interrupt());
+}
+
+#[test]
+fn without_rights_a_command_says_whose_they_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    add(&film(dir.path(), "film.ts", 2), &store);
+    let mut server = Server::start(&store, &["--http", "127.0.0.1:0", "--trust-loopback", "off"]);
+    let page = server.said("page http://")[0].trim_start_matches("page ").trim().to_owned();
+    for args in [&["rm", "--server", &page, "film"][..], &["top", "--once", "--server", &page]] {
+        let said = fails(args);
+        assert!(said.contains("the server says 40"), "{said}");
+    }
+    assert!(ok(&["ls", "--server", &page]).contains("film"));
+    assert!(server.interrupt());
+}
+
+#[test]
+fn top_says_once_how_the_server_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut server, page) = serving(dir.path());
+    let viewer = viewer(&server);
+    let said: Value = serde_json::from_str(&ok(&["top", "--once", "--json", "--server", &page])).unwrap();
+    assert!(said["figures"]["bits_per_s"].is_u64() && said["figures"]["limit"].is_object(), "{said}");
+    assert_eq!(said["figures"]["engines"].as_array().map(Vec::len), Some(2));
+    assert_eq!(said["status"]["sessions"][0]["peer"], viewer.local_addr().unwrap().to_string());
+    let text = ok(&["top", "--once", "--server", &page]);
+    assert!(text.starts_with(&format!("millrace top  {page}\n")) && text.contains("engine 1  "), "{text}");
+    assert!(text.contains("SESSION") && text.contains(&viewer.local_addr().unwrap().to_string()), "{text}");
+    let none = fails(&["top", "--server", &page]);
+    assert!(none.contains("--once"), "without a terminal it says what to do: {none}");
+    drop(viewer);
+    assert!(server.interrupt());
+}
+
+/// `top` on a terminal of 80 columns and 24 lines; what it writes comes to a thread that collects it.
+struct Terminal {
+    child: Child,
+    said: std::sync::mpsc::Receiver<Vec<u8>>,
+    text: String,
+}
+
+impl Terminal {
+    fn of(page: &str) -> Self {
+        let millrace = env!("CARGO_BIN_EXE_millrace");
+        // The shell outlives Ctrl-C, to say how the terminal is behind it.
+        let line = format!(
+            "trap : INT; stty rows 24 cols 80; '{millrace}' top --server {page}; echo code $?; stty -a; echo over"
+        );
+        let mut child = Command::new("script")
+            .args(["-q", "-e", "-c", &line, "/dev/null"])
+            .env_remove("MILLRACE_STORE")
+            .env("SHELL", "/bin/sh")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("script of util-linux can be started");
+        let mut out = child.stdout.take().unwrap();
+        let (to, said) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(count @ 1..) = out.read(&mut bytes) {
+                if to.send(bytes[..count].to_vec()).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { child, said, text: String::new() }
+    }
+
+    /// Waits until the last screen has this text; forgets what was before.
+    fn wait_for(&mut self, text: &str) {
+        let end = Instant::now() + TIMEOUT;
+        while !self.text.contains(text) {
+            let left = end.saturating_duration_since(Instant::now());
+            let bytes =
+                self.said.recv_timeout(left).unwrap_or_else(|_| panic!("no {text:?} in {:?}", self.text));
+            self.text += &String::from_utf8_lossy(&bytes);
+        }
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.child.stdin.as_mut().unwrap().write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Ends by these keys; how the terminal is behind it.
+    fn end_by(mut self, keys: &str, code: u8) {
+        self.press(keys);
+        self.wait_for("over");
+        let text = &self.text;
+        let left =
+            text.find("\x1b[?25h\x1b[?1049l").unwrap_or_else(|| panic!("the other screen stays: {text:?}"));
+        assert!(left < text.find(&format!("code {code}")).unwrap_or(0), "{text:?}");
+        assert!(
+            text.contains(" icanon") && text.contains(" echo ") && !text.contains("susp = <undef>"),
+            "{text:?}"
+        );
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn top_lives_on_a_terminal_and_gives_it_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut server, page) = serving(dir.path());
+    let mut terminal = Terminal::of(&page);
+    terminal.wait_for("\x1b[?1049h");
+    terminal.wait_for("engine 1  ");
+    // What happens while it looks is seen.
+    let viewer = viewer(&server);
+    let peer = viewer.local_addr().unwrap().to_string();
+    terminal.wait_for(&format!("begins: film for {peer}"));
+    terminal.wait_for(&format!("film              {peer}"));
+    // Each screen is 24 lines that fit.
+    let screen = terminal.text.rsplit("\x1b[H").nth(1).expect("a whole screen").replace("\x1b[K", "");
+    let lines: Vec<_> = screen.trim_end_matches("\x1b[J").split("\r\n").collect();
+    assert_eq!(lines.len(), 24, "{screen:?}");
+    assert!(lines.iter().all(|line| line.chars().count() <= 80), "{screen:?}");
+    drop(viewer);
+    terminal.wait_for("ended: film");
+    terminal.end_by("q", 0);
+    let mut terminal = Terminal::of(&page);
+    terminal.wait_for("engine 1  ");
+    terminal.end_by("\x03", 0);
+    // A server that goes away is no end.
+    let mut terminal = Terminal::of(&page);
+    terminal.wait_for("engine 1  ");
+    assert!(server.interrupt());
+    terminal.wait_for("no answer, asking again");
+    terminal.end_by("q", 0);
+}
