@@ -578,7 +578,7 @@ fn what_matters_is_told_in_one_line_each() {
     assert_eq!(
         lines,
         [
-            "session 00000000 started: film for 192.0.2.7:40000 by udp 5000-5001 (VLC)",
+            "session 00000000 started: film for 192.0.2.7:40000 by udp 5000-5001 (VLC), asked for by conn-1, engine 0",
             "session 00000000 plays: film from 0:00:00.000",
             "session 00000000 seeks: film from 0:00:20.000",
             "session 00000000 pauses: film",

@@ -64,6 +64,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, watch};
 
 pub use self::events::{Feed, News};
+pub use self::metrics::name as metric_name;
 pub use self::page::HAS_HLS_JS;
 use self::shared::Shared;
 pub use self::site::{Delivery, Order, OrderSocket, Refused, Site, SiteError, TitleBytes};

@@ -63,7 +63,8 @@ impl Family {
     }
 }
 
-fn name(part: &str, counter: &Counter) -> String {
+/// What a counter of a part is called there.
+pub fn name(part: &str, counter: &Counter) -> String {
     let name = match (counter.unit(), counter.name.strip_suffix("ns")) {
         (Unit::Nanoseconds, Some(rest)) => format!("{rest}seconds"),
         _ => counter.name.to_owned(),

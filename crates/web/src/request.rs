@@ -13,6 +13,9 @@ pub(crate) enum Method {
     Other,
 }
 
+/// Where lines about single requests can be asked for, as for those by RTSP.
+pub(crate) const REQUESTS: &str = "millrace::requests";
+
 impl Method {
     pub(crate) fn of(name: &str) -> Self {
         match name {

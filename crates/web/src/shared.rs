@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use millrace_core::limits::web::RETRY_AFTER_S;
+use millrace_core::text::Printable;
 use millrace_rights::Gate;
 use tokio::sync::{Notify, watch};
 
@@ -13,7 +14,7 @@ use crate::answer::{Answer, Body, Media};
 use crate::cmaf::Piece;
 use crate::events::{self, Feed};
 use crate::hls::{self, LookedAt};
-use crate::request::{Method, Request};
+use crate::request::{Method, REQUESTS, Request};
 use crate::rights::SeenBy;
 use crate::route::{self, Found, Kind, Route};
 use crate::site::{Delivery, Order, OrderSocket, Refused, Site, SiteError};
@@ -112,8 +113,15 @@ impl Shared {
         Some(Place { shared: Arc::clone(self), address })
     }
 
-    /// Answers a request; for HEAD without the body.
-    pub(crate) async fn answer(self: &Arc<Self>, request: &Request, peer: SocketAddr) -> Answer {
+    /// Answers a request, which log lines call by its id; for HEAD without the body.
+    pub(crate) async fn answer(self: &Arc<Self>, request: &Request, peer: SocketAddr, id: &str) -> Answer {
+        let answer = self.find_answer(request, peer).await;
+        let (method, path, status) = (request.method.name(), Printable(&request.path), answer.status);
+        tracing::debug!(target: REQUESTS, id, "{id}: {method} {path} of {peer} answered with {status}");
+        answer
+    }
+
+    async fn find_answer(self: &Arc<Self>, request: &Request, peer: SocketAddr) -> Answer {
         let Some(found) = route::find(&request.path) else {
             return Answer::error(404, "nothing has this address");
         };

@@ -137,7 +137,6 @@ pub const MAX_WEB_INDEXES: usize = 64;
 /// Sessions that `/api/v1/status` lists, the newest: some 40 KB of JSON, which the page asks for every few seconds.
 pub const MAX_SESSIONS_SHOWN: usize = 200;
 
-
 // What happens, told to whoever listens.
 
 /// Listeners at once: an operator's pages and `top` on some screens. Each has a queue of [`EVENTS_QUEUED`].

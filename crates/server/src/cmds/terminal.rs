@@ -10,6 +10,11 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use millrace_core::text::{Printable, PrintableLines, is_printable};
+use tracing::field::{Field, Visit};
+use tracing_subscriber::fmt::FmtContext;
+use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer, debug_fn};
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::registry::LookupSpan;
 
 /// Nobody reads standard output any more.
 static STDOUT_CLOSED: AtomicBool = AtomicBool::new(false);
@@ -119,26 +124,89 @@ pub(crate) fn printable_json(json: &str) -> String {
     out
 }
 
+/// What log lines look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
 /// The log on standard error, every line of it printable.
-pub(crate) fn start_log(filter: tracing_subscriber::EnvFilter) {
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
-    let log = log.with_ansi(stderr_is_terminal()).fmt_fields(log_fields());
+pub(crate) fn start_log(filter: tracing_subscriber::EnvFilter, format: LogFormat) {
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_target(false).with_writer(io::stderr);
     // A second call in the same process (tests) keeps the first log.
-    let _ = log.with_writer(io::stderr).try_init();
+    let _ = match format {
+        LogFormat::Text => log.with_ansi(stderr_is_terminal()).fmt_fields(log_fields()).try_init(),
+        LogFormat::Json => log.event_format(JsonLines).try_init(),
+    };
+}
+
+/// Lines of JSON: `time`, `level`, `target`, `message`, and the fields that the line has beside it.
+struct JsonLines;
+
+impl<S, N> FormatEvent<S, N> for JsonLines
+where
+    S: tracing::Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut to: Writer<'_>,
+        event: &tracing::Event<'_>,
+    ) -> fmt::Result {
+        let mut time = String::new();
+        SystemTime.format_time(&mut Writer::new(&mut time))?;
+        let mut line = JsonFields(serde_json::Map::new());
+        line.0.insert("time".to_owned(), time.into());
+        line.0.insert("level".to_owned(), event.metadata().level().as_str().into());
+        line.0.insert("target".to_owned(), event.metadata().target().into());
+        event.record(&mut line);
+        let line = serde_json::Value::Object(line.0).to_string();
+        writeln!(to, "{}", printable_json(&line))
+    }
+}
+
+/// Fields of a line.
+struct JsonFields(serde_json::Map<String, serde_json::Value>);
+
+impl Visit for JsonFields {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0.insert(field.name().to_owned(), value.into());
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.0.insert(field.name().to_owned(), value.into());
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.0.insert(field.name().to_owned(), value.into());
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.0.insert(field.name().to_owned(), value.into());
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.0.insert(field.name().to_owned(), format!("{value:?}").into());
+    }
 }
 
 /// How the fields of a log line are written: the message as it is, others with their names, all on one line.
 fn log_fields() -> impl for<'writer> tracing_subscriber::fmt::FormatFields<'writer> + Send + Sync + 'static {
-    use tracing_subscriber::field::MakeExt;
-    use tracing_subscriber::fmt::format::{Writer, debug_fn};
-    let field = |writer: &mut Writer<'_>, field: &tracing::field::Field, value: &dyn fmt::Debug| {
+    let field = |writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug| {
         let value = format_args!("{value:?}").to_string();
         match field.name() {
             "message" => write!(writer, "{}", Printable(value)),
-            name => write!(writer, "{name}={}", Printable(value)),
+            // It stands in the message already.
+            "id" => Ok(()),
+            // The message comes first.
+            name => write!(writer, " {name}={}", Printable(value)),
         }
     };
-    debug_fn(field).delimited(" ")
+    debug_fn(field)
 }
 
 /// A name from outside within a line.
@@ -201,6 +269,32 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn a_line_of_json_has_what_the_line_has() {
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber =
+            tracing_subscriber::fmt().event_format(JsonLines).with_writer(move || writer.clone()).finish();
+        tracing::subscriber::with_default(subscriber, || {
+            let agent = "VLC\u{202e}\u{1b}[2J\nWARN forged";
+            let (id, none) = (Some("http-3.1".to_owned()), None::<String>);
+            tracing::warn!(id, none, count = 7, "session started ({agent})");
+            tracing::info!("another");
+        });
+        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        assert!(text.chars().all(|c| is_printable(c) || c == '\n'), "{text}");
+        let lines: Vec<serde_json::Value> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let [first, second] = &lines[..] else { panic!("{text}") };
+        assert_eq!(
+            (&first["level"], &first["id"], &first["count"]),
+            (&"WARN".into(), &"http-3.1".into(), &7.into())
+        );
+        assert_eq!(first["message"], "session started (VLC\u{202e}\u{1b}[2J\nWARN forged)");
+        assert!(first["time"].as_str().unwrap().ends_with('Z') && first.get("none").is_none(), "{text}");
+        assert_eq!((&second["level"], &second["message"]), (&"INFO".into(), &"another".into()));
     }
 
     #[test]

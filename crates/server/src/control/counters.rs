@@ -127,7 +127,7 @@ impl Counters {
                     | Refusal::EngineStreams,
                 ..
             } => &mut self.refused_full,
-            Event::Answered { status } => {
+            Event::Answered { status, .. } => {
                 self.requests += 1;
                 match status {
                     200..=399 => &mut self.replies_ok,

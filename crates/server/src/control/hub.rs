@@ -14,12 +14,10 @@ use millrace_offload::clock::MonotonicClock;
 use millrace_offload::command::{self, Command};
 use millrace_offload::toe;
 use millrace_rights::Check;
-use millrace_web::Feed;
 use tokio::sync::{Notify, mpsc};
 
 use super::counters::{Counters, Held};
 use super::log::ClientLog;
-use super::news;
 use super::offload::OffloadCounters;
 use super::refusals::Refusals;
 use super::stream::ViewerStream;
@@ -39,7 +37,7 @@ pub(super) struct Hub {
     counters: Counters,
     titles: Titles,
     log: ClientLog,
-    feed: Feed,
+    feed: millrace_web::Feed,
     write_timeout_ns: u64,
     refusals: Refusals,
     sheets: ControlSheets,
@@ -175,7 +173,7 @@ impl Hub {
     pub(super) fn new(
         server: Server,
         engines: Vec<Box<dyn EnginePort>>,
-        (write_timeout_ns, feed): (u64, Feed),
+        (write_timeout_ns, feed): (u64, millrace_web::Feed),
         sheets: ControlSheets,
         checked: mpsc::UnboundedSender<ConnKey>,
     ) -> Self {
@@ -374,7 +372,7 @@ impl Hub {
         self.titles.count(event);
         self.refusals.note(|| (now.0 + millrace_offload::clock::wall_offset_ns()) / NS_PER_S, event);
         self.log.write(now, event);
-        news::tell(&self.feed, event);
+        super::news::tell(&self.feed, event);
         self.tell_order(event);
     }
 

@@ -13,6 +13,9 @@ use millrace_core::time::{Instant, NS_PER_S};
 
 use crate::service::Event;
 
+/// Where lines about single requests can be asked for: `MILLRACE_LOG=info,millrace::requests=debug`. The web side's have the same.
+const REQUESTS: &str = "millrace::requests";
+
 /// Writes lines, or counts them.
 #[derive(Debug, Default)]
 pub(super) struct ClientLog {
@@ -24,15 +27,18 @@ impl ClientLog {
     /// Writes the line of an event that has one.
     pub(super) fn write(&mut self, now: Instant, event: &Event) {
         if !event.is_logged() {
+            if event.is_traced() {
+                tracing::debug!(target: REQUESTS, id = event.id(), "{event}");
+            }
             return;
         }
         self.tell_left_out(now);
         match (self.limiter.admit(now, event.is_failure()), event.is_warning()) {
-            (true, true) => tracing::warn!("{event}"),
-            (true, false) => tracing::info!("{event}"),
+            (true, true) => tracing::warn!(id = event.id(), "{event}"),
+            (true, false) => tracing::info!(id = event.id(), "{event}"),
             (false, is_warning) => {
                 self.limiter.leave_out(now, is_warning);
-                tracing::debug!("{event}");
+                tracing::debug!(id = event.id(), "{event}");
             }
         }
     }

@@ -16,7 +16,7 @@ pub(super) fn tell(feed: &Feed, event: &Event) {
 
 fn of_session(event: &Event) -> News {
     match event {
-        Event::Started { session, title, peer, transport, agent } => News::SessionBegun {
+        Event::Started { session, title, peer, transport, agent, .. } => News::SessionBegun {
             session: session.clone(),
             title: title.clone(),
             peer: peer.to_string(),

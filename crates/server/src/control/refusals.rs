@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn the_last_are_kept_one_of_each_second() {
         let mut refusals = Refusals::default();
-        refusals.note(|| 1, &Event::Answered { status: 200 });
+        refusals.note(|| 1, &Event::IcmpHearsay);
         assert_eq!(refusals.list(), []);
         for second in 0..MAX_REFUSALS_KEPT as u64 + 5 {
             refusals.note(|| second, &no_room(1));

@@ -16,7 +16,15 @@ fn peer() -> SocketAddr {
 
 fn comes(titles: &mut Titles, title: &str) {
     let (session, transport) = (String::new(), String::new());
-    titles.count(&Event::Started { session, title: title.to_owned(), peer: peer(), transport, agent: None });
+    titles.count(&Event::Started {
+        session,
+        title: title.to_owned(),
+        peer: peer(),
+        transport,
+        agent: None,
+        conn: None,
+        engine: 0,
+    });
 }
 
 fn goes(titles: &mut Titles, title: &str) {

@@ -15,6 +15,8 @@ pub struct ReplyHead {
     pub cseq: Option<u32>,
     /// `Timestamp` (RFC 2326 section 12.38: the server must echo it).
     pub timestamp: Option<String>,
+    /// What was asked, for the log; empty where that could not be read.
+    pub method: &'static str,
 }
 
 /// A reply in the making.
@@ -161,7 +163,7 @@ mod tests {
 
     #[test]
     fn every_reply_carries_cseq_server_and_date() {
-        let head = ReplyHead { cseq: Some(3), timestamp: Some("1.25".into()) };
+        let head = ReplyHead { cseq: Some(3), timestamp: Some("1.25".into()), method: "PLAY" };
         let bytes = Reply::ok().body("abc").to_bytes(&head, "millrace/1", 0);
         let text = String::from_utf8(bytes.clone()).unwrap();
         assert!(text.starts_with("RTSP/1.0 200 OK\r\n"), "{text}");

@@ -248,9 +248,11 @@ impl Service {
         let (key, peer) = (stream.key, stream.viewer);
         let transport = stream.path.to_string();
         let (session, title) = (stream.label.to_string(), stream.entry.name.clone());
-        if !matches!(stream.path, Path::Bytes { .. }) {
-            self.tell(Event::Started { session, title, peer, transport, agent });
-        }
+        let engine = stream.engine;
+        self.tell(match stream.path {
+            Path::Bytes { .. } => Event::Ordered { label: session, title, peer, engine },
+            _ => Event::Started { session, title, peer, transport, agent, conn, engine },
+        });
         self.slots[stream.engine].admitted += stream.demand();
         self.usage.entry(bucket(peer.ip())).or_default().sessions += 1;
         self.idle.insert((stream.idle_since, key));

@@ -1,5 +1,6 @@
 //! Connections, whatever is spoken on them: how many there may be, the streams made on each, and the engine that writes to it.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use millrace_core::ids::ConnId;
@@ -14,6 +15,13 @@ use super::{Output, Service, Usage, bucket};
 /// A connection, for as long as the server runs: never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnKey(pub u64);
+
+impl fmt::Display for ConnKey {
+    /// As log lines call it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "conn-{}", self.0)
+    }
+}
 
 /// One connection.
 pub(super) struct Conn {
@@ -40,7 +48,7 @@ impl Service {
     pub fn conn_opened(&mut self, peer: SocketAddr) -> Result<ConnKey, ConnRefusal> {
         let opened = self.take_conn(peer, false);
         match opened {
-            Ok(_) => self.tell(Event::ConnectionOpened { peer }),
+            Ok(conn) => self.tell(Event::ConnectionOpened { conn, peer }),
             Err(ConnRefusal::ShuttingDown) => {}
             Err(refusal) => self.tell(Event::ConnectionRefused { address: peer.ip(), refusal }),
         }

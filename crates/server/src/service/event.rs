@@ -32,6 +32,10 @@ pub enum Event {
         transport: String,
         /// What the viewer's program calls itself, if it does.
         agent: Option<String>,
+        /// The connection by which it was asked for.
+        conn: Option<ConnKey>,
+        /// The engine that sends it.
+        engine: usize,
     },
     /// It plays, for the first time or again: its first packet has not left yet.
     Playing(Playing),
@@ -86,6 +90,17 @@ pub enum Event {
     BytesSent {
         /// The connection that they went into.
         conn: ConnKey,
+    },
+    /// Bytes of a title have been ordered, and an engine is to send them.
+    Ordered {
+        /// What log lines call it: the id of the request.
+        label: String,
+        /// The title.
+        title: String,
+        /// The viewer.
+        peer: SocketAddr,
+        /// The engine.
+        engine: usize,
     },
     /// The engine has forgotten a stream of bytes.
     Delivered {
@@ -178,6 +193,12 @@ pub enum Event {
     },
     /// A viewer's request was answered.
     Answered {
+        /// The connection that it came by.
+        conn: ConnKey,
+        /// What was asked; empty where that could not be read.
+        method: &'static str,
+        /// The number that the viewer gave it.
+        number: Option<u32>,
         /// The status it got.
         status: u16,
     },
@@ -208,6 +229,8 @@ pub enum Event {
     IcmpHearsay,
     /// A connection was accepted.
     ConnectionOpened {
+        /// Its name.
+        conn: ConnKey,
         /// Who.
         peer: SocketAddr,
     },
@@ -326,6 +349,7 @@ impl Event {
             Self::PlayRefused { .. }
                 | Self::Ended { .. }
                 | Self::BytesSent { .. }
+                | Self::Ordered { .. }
                 | Self::Sent { .. }
                 | Self::NoRoom { .. }
                 | Self::Answered { .. }
@@ -336,6 +360,36 @@ impl Event {
                 | Self::ConnectionReturned { .. }
                 | Self::NotReading
         )
+    }
+
+    /// Whether it has a line in the log of those who follow single requests: what comes with every one of them.
+    pub fn is_traced(&self) -> bool {
+        matches!(
+            self,
+            Self::ConnectionOpened { .. }
+                | Self::Answered { .. }
+                | Self::Ordered { .. }
+                | Self::Delivered { .. }
+        )
+    }
+
+    /// By what its line is found among those of the same request: `conn-7`, `http-3.1`, or a session's name, which stands with its connection where
+    /// it starts.
+    pub fn id(&self) -> Option<String> {
+        match self {
+            Self::ConnectionOpened { conn, .. } | Self::Answered { conn, .. } => Some(conn.to_string()),
+            Self::Ordered { label, .. } | Self::Delivered { label, .. } => Some(label.clone()),
+            Self::Started { session, .. }
+            | Self::Playing(Playing { session, .. })
+            | Self::Paused { session, .. }
+            | Self::Rendition { session, .. }
+            | Self::RenditionFailed { session, .. }
+            | Self::Finished { session, .. }
+            | Self::Closed { session, .. }
+            | Self::Fec { session, .. }
+            | Self::EngineSilent { session, .. } => Some(session.clone()),
+            _ => None,
+        }
     }
 
     /// Whether something of the server failed: what clients cause in crowds must not hide it in the log.
@@ -368,9 +422,11 @@ impl Event {
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Started { session, title, peer, transport, agent } => {
+            Self::Started { session, title, peer, transport, agent, conn, engine } => {
                 write!(f, "session {session} started: {title} for {peer} by {transport}")?;
-                agent.as_ref().map_or(Ok(()), |agent| write!(f, " ({agent})"))
+                agent.as_ref().map_or(Ok(()), |agent| write!(f, " ({agent})"))?;
+                conn.map_or(Ok(()), |conn| write!(f, ", asked for by {conn}"))?;
+                write!(f, ", engine {engine}")
             }
             Self::Playing(Playing { session, title, from, seek, scale, rendition, .. }) => {
                 let plays = if *seek { "seeks" } else { "plays" };
@@ -412,10 +468,6 @@ impl fmt::Display for Event {
                 reported_loss.map_or(Ok(()), |loss| write!(f, ", {} reported lost", loss.packets))?;
                 backlog_bytes.map_or(Ok(()), |bytes| write!(f, ", {bytes} bytes not acknowledged"))
             }
-            Self::Delivered { label, title, peer, reason, lasted_ns, .. } => {
-                let ms = lasted_ns / 1_000_000;
-                write!(f, "{label}: {title} for {peer}, {reason}, after {ms} ms")
-            }
             Self::Refused { peer, title, status, reason } => {
                 write!(f, "refused {title} to {peer} with {status}: {reason}")
             }
@@ -433,8 +485,29 @@ impl fmt::Display for Event {
             Self::TooSlow { peer, what } => write!(f, "connection of {peer} closed: {what}"),
             Self::OffloadUp { at } => show_offload(f, at),
             Self::OffloadLost { connections, why } => show_offload_lost(f, *connections, why),
+            traced if traced.is_traced() => show_request(f, traced),
             silent => write!(f, "{silent:?}"),
         }
+    }
+}
+
+/// What comes with every request.
+fn show_request(f: &mut fmt::Formatter<'_>, event: &Event) -> fmt::Result {
+    match event {
+        Event::ConnectionOpened { conn, peer } => write!(f, "{conn} opened by {peer}"),
+        Event::Answered { conn, method, number, status } => {
+            write!(f, "{conn}: {method} ")?;
+            number.map_or(Ok(()), |number| write!(f, "{number} "))?;
+            write!(f, "answered with {status}")
+        }
+        Event::Ordered { label, title, peer, engine } => {
+            write!(f, "{label}: {title} for {peer}, engine {engine}")
+        }
+        Event::Delivered { label, title, peer, reason, lasted_ns, .. } => {
+            let ms = lasted_ns / 1_000_000;
+            write!(f, "{label}: {title} for {peer}, {reason}, after {ms} ms")
+        }
+        silent => write!(f, "{silent:?}"),
     }
 }
 

@@ -242,7 +242,7 @@ impl Server {
             return;
         };
         self.tell(Event::BadMessage { peer, protocol: "RTSP", what: error.what });
-        let head = ReplyHead { cseq: error.cseq, timestamp: None };
+        let head = ReplyHead { cseq: error.cseq, ..ReplyHead::default() };
         let reply = Reply::error(error.status.into(), error.what).header(CONNECTION, "close");
         self.reply(now, conn, &head, &reply);
         self.close(conn);
@@ -391,7 +391,8 @@ impl Server {
         if self.conns.get(&conn).is_none_or(|conn| conn.closing) {
             return;
         }
-        self.tell(Event::Answered { status: reply.code() });
+        let (method, number) = (head.method, head.cseq);
+        self.tell(Event::Answered { conn, method, number, status: reply.code() });
         let unix_s = now.0.saturating_add(self.config.wall_offset_ns) / NS_PER_S;
         let bytes = reply.to_bytes(head, &self.config.name, unix_s);
         self.outputs.push_back(Output::Reply { conn, bytes });
@@ -418,7 +419,25 @@ fn head(request: &Request) -> ReplyHead {
     ReplyHead {
         cseq: header(request, &CSEQ).and_then(|value| value.parse().ok()),
         timestamp: header(request, &TIMESTAMP).filter(|value| value.len() <= 64).map(str::to_owned),
+        method: name_of(request.method()),
     }
+}
+
+/// What a method is called in the log; viewers may send others by any name.
+fn name_of(method: &Method) -> &'static str {
+    const NAMES: [&str; 9] = [
+        "OPTIONS",
+        "DESCRIBE",
+        "SETUP",
+        "PLAY",
+        "PAUSE",
+        "TEARDOWN",
+        "GET_PARAMETER",
+        "SET_PARAMETER",
+        "ANNOUNCE",
+    ];
+    let name: &str = method.into();
+    NAMES.into_iter().find(|known| *known == name).unwrap_or("another method")
 }
 
 /// Whether the connection is to be closed after the reply.

@@ -56,7 +56,14 @@ fn pps(is_cabac: bool) -> Pps {
 }
 
 /// An I slice that is not of an IDR picture, with data behind its header; what it is like is in `frame_num` and `order`.
-fn slice(sps: &SpsStart, pps: &Pps, field: Option<bool>, order: u32, marking: bool, data: &[bool]) -> Vec<u8> {
+fn slice(
+    sps: &SpsStart,
+    pps: &Pps,
+    field: Option<bool>,
+    order: u32,
+    marking: bool,
+    data: &[bool],
+) -> Vec<u8> {
     let mut out = BitsOut::default();
     out.ue(0);
     out.ue(7);

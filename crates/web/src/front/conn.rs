@@ -130,7 +130,7 @@ impl Conn {
             (true, false) => Then::Keep,
         };
         let shared = Arc::clone(&self.shared);
-        let mut answer = shared.answer(&request, self.peer).await;
+        let mut answer = shared.answer(&request, self.peer, &self.label()).await;
         let conn = match std::mem::replace(&mut answer.body, Body::None) {
             Body::Media(media) => {
                 answer.body = Body::Length(media.length());

@@ -155,7 +155,7 @@ async fn respond(
         Ok(request) => request,
         Err(answer) => return finish(answer, shared),
     };
-    let mut answer = shared.answer(&request, peer).await;
+    let mut answer = shared.answer(&request, peer, &label).await;
     match std::mem::replace(&mut answer.body, Body::None) {
         Body::Media(media) => {
             let agent = request.fields.agent();

@@ -24,9 +24,12 @@ const PICTURES: [&str; 2] = ["page.png", "page-narrow.png"];
 const FEW_COLOURS: &str = "split[a][b];[a]palettegen=max_colors=64[p];[b][p]paletteuse=dither=none";
 
 pub(super) fn add(checks: &mut Vec<Check>) {
-    for (part, film, long) in
-        [("page", RUNGS, false), ("sounds", TWO_SOUNDS, false), ("troubles", RUNGS, false), ("levels", RUNGS, true)]
-    {
+    for (part, film, long) in [
+        ("page", RUNGS, false),
+        ("sounds", TWO_SOUNDS, false),
+        ("troubles", RUNGS, false),
+        ("levels", RUNGS, true),
+    ] {
         let name = format!("browser/{part}/{film}");
         let log = name.clone();
         let run = move |lab: &Lab, server: &Server| browse(lab, server, (part, film), &log);

@@ -38,6 +38,7 @@ use super::egress::EgressArgs;
 use super::ffmpeg::FfmpegArgs;
 use super::percent::Percent;
 use super::settings::Origins;
+use super::terminal::LogFormat;
 use crate::admission::OverloadPolicy;
 use crate::service::PacketSizes;
 
@@ -181,6 +182,9 @@ pub(crate) struct ServeArgs {
     pub(crate) follow_symlinks: bool,
     #[command(flatten)]
     pub(crate) ffmpeg: FfmpegArgs,
+    /// What log lines look like: text, or json (one object a line, with the id of the request or session that a line is about)
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub(crate) log_format: LogFormat,
     /// No progress bars and no list of titles; the log stays
     #[arg(long, short)]
     pub(crate) quiet: bool,

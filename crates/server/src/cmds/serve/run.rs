@@ -35,7 +35,7 @@ use millrace_store::cache::{Cache, CacheConfig, CacheHandle, CacheStats, ReadBac
 use millrace_store::disk::ReadFaults;
 use millrace_store::transform::Transforms;
 use millrace_store::volume::Volume;
-use millrace_web::{Feed, WebHandle};
+use millrace_web::WebHandle;
 use tracing_subscriber::EnvFilter;
 
 use super::inject::Injector;
@@ -50,6 +50,7 @@ use super::worker::Worker;
 use super::{AdaptChoice, AdmissionChoice, FecChoice, ReadChoice, ServeArgs, bind, invite, rights};
 use crate::admission::AdmissionConfig;
 use crate::cmds::egress::{Devices, Egress, Ports, figures_file};
+use crate::cmds::terminal::LogFormat;
 use crate::control::{Control, ControlConfig, ControlHandle, EnginePort, Sockets, UdpSockets};
 use crate::library::on_use::OnUse;
 use crate::library::open_titles::OpenTitles;
@@ -57,7 +58,7 @@ use crate::library::reader::Reader;
 
 /// Serves until SIGINT or SIGTERM.
 pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
-    start_log();
+    start_log(args.log_format);
     let cancel = crate::cmds::cancel_on_signals()?;
     raise_open_files();
     let transforms = args.named_transforms()?;
@@ -96,7 +97,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let offload = args.tcp.start(address.port(), seat);
     let offload_host = url_host(offload.as_ref());
     let sockets = Sockets { listeners: vec![listener], udp, offload, orders: web.ordered() };
-    let control = Control::start(control_config(args, &gate, web.feed()), Box::new(reader), engines, sockets)?;
+    let control = Control::start(control_config(args, &gate, &web), Box::new(reader), engines, sockets)?;
     let mut registry = registry(&control, &cache, &meters, made.unwrap_or_default());
     transforms::register(&mut registry, &transforms);
     web.register(&mut registry);
@@ -216,14 +217,14 @@ fn tell_of_damage(cache: &Cache, titles: &OpenTitles) {
 }
 
 /// Log lines go to standard error, so that what is printed to be pasted stays clean.
-fn start_log() {
+fn start_log(format: LogFormat) {
     let wanted = std::env::var("MILLRACE_LOG").unwrap_or_default();
     let level = if wanted.is_empty() { "info" } else { &wanted };
     let (filter, error) = match EnvFilter::try_new(level) {
         Ok(filter) => (filter, None),
         Err(error) => ("info".into(), Some(error)),
     };
-    crate::cmds::terminal::start_log(filter);
+    crate::cmds::terminal::start_log(filter, format);
     if let Some(error) = error {
         tracing::warn!(
             "MILLRACE_LOG: got \"{}\": {error}; write error, warn, info or debug",
@@ -420,8 +421,8 @@ fn start_engines(
 /// Where the kernel shows the network devices.
 const NETWORK_DEVICES: &str = "/sys/class/net";
 
-fn control_config(args: &ServeArgs, gate: &Arc<Gate>, feed: Feed) -> ControlConfig {
-    let mut config = ControlConfig { feed, ..ControlConfig::default() };
+fn control_config(args: &ServeArgs, gate: &Arc<Gate>, web: &Web) -> ControlConfig {
+    let mut config = ControlConfig { feed: web.feed(), ..ControlConfig::default() };
     config.session.service.admission = AdmissionConfig {
         is_on: args.admission == AdmissionChoice::Measured,
         max_busy_permille: u64::from(args.max_busy.permille()),

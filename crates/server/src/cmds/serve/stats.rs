@@ -202,6 +202,35 @@ mod tests {
         assert!(tables == expected, "{}: the tables should be these:\n{expected}", path.display());
     }
 
+    /// The words of a dashboard's queries that name something of ours.
+    fn metrics_in(value: &Value, found: &mut HashSet<String>) {
+        match value {
+            Value::Object(fields) => fields.values().for_each(|value| metrics_in(value, found)),
+            Value::Array(list) => list.iter().for_each(|value| metrics_in(value, found)),
+            Value::String(text) => {
+                let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+                found.extend(words.filter(|word| word.starts_with("millrace_")).map(str::to_owned));
+            }
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn the_dashboard_asks_for_counters_that_there_are() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/grafana.json");
+        let dashboard: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        let mut asked = HashSet::new();
+        metrics_in(&dashboard, &mut asked);
+        let there: HashSet<String> = PARTS
+            .iter()
+            .flat_map(|(part, counters)| {
+                counters.iter().map(|counter| millrace_web::metric_name(part, counter))
+            })
+            .collect();
+        let missing: Vec<_> = asked.difference(&there).collect();
+        assert!(missing.is_empty() && asked.len() > 30, "{missing:?} of {}", asked.len());
+    }
+
     #[test]
     fn a_directory_that_is_not_there_is_said_at_the_start() {
         let dir = tempfile::tempdir().unwrap();

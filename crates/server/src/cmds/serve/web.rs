@@ -16,7 +16,9 @@ use millrace_store::StoreError;
 use millrace_store::cache::Cache;
 use millrace_store::index::TitleIndex;
 use millrace_store::volume::{MediaReader, TitleInfo, Volume};
-use millrace_web::{Feed, Order, Site, SiteError, Status, TitleBytes, Totals, WebConfig, WebHandle, WebLimits};
+use millrace_web::{
+    Feed, Order, Site, SiteError, Status, TitleBytes, Totals, WebConfig, WebHandle, WebLimits,
+};
 use tokio::sync::mpsc;
 
 use super::{ServeArgs, bind, invite, status};

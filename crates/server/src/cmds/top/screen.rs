@@ -188,6 +188,7 @@ mod tests {
             format!("'{}' --exact cmds::top::screen::tests::panics --ignored --nocapture", test.display());
         let script = Command::new("script")
             .args(["-q", "-e", "-c", &format!("{panics}; stty -a"), "/dev/null"])
+            .env("SHELL", "/bin/sh")
             .stdin(Stdio::null())
             .output()
             .expect("script of util-linux can be started");

@@ -75,12 +75,12 @@ fn what_is_shown_in_80_columns() {
     let lines = view.lines(80, 24);
     assert_eq!(lines.len(), 24);
     for (at, text) in [
-        (1, "140 streams  1.12 Gb/s  106000 packets/s  6 late, at most 1.5 ms since the start"),
+        (1, "140 streams  1.12Gb/s  106000 packets/s  6 late, at most 1.5 ms since the start"),
         (2, "limit [##############......]  70 %  140 of 200 streams"),
-        (3, "engine 0  70 streams  560 Mb/s  busy 34 %  3 late, at most 1.5 ms"),
+        (3, "engine 0  70 streams  560Mb/s  busy 34 %  3 late, at most 1.5 ms"),
         (4, "! member 1 is gone"),
         (5, "SESSION  TITLE             VIEWER                BY         AT       RATE   LOST"),
-        (6, "s2       title-997         192.0.2.2:5000        UDP   0:02:00     2 Mb/s  2.0 %"),
+        (6, "s2       title-997         192.0.2.2:5000        UDP   0:02:00      2Mb/s  2.0 %"),
         (22, "refused: full"),
     ] {
         assert_eq!(lines[at], text, "line {at}");
