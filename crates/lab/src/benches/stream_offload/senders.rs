@@ -13,7 +13,7 @@ use anyhow::{Context, bail, ensure};
 use millrace_offload::toe::{Engine, EngineSettings, PairSettings, TcpStream};
 
 use super::library;
-use crate::benches::toe::peer::Readers;
+use crate::benches::toe::peer::{LOOK_UP, Readers, accept_until, looks_up};
 use crate::benches::toe::rig::{HOST, Offload, Places, Rig, become_};
 use crate::frame::Options;
 use crate::proc;
@@ -261,8 +261,13 @@ impl Viewers {
     /// They are called.
     fn listen(rig: &Rig, at: SocketAddr, places: &Places, count: u32) -> anyhow::Result<Self> {
         let listener = rig.peer(|| KernelListener::bind(at))?.context("viewers listen")?;
-        Readers::start(rig, places.peer, move |_| {
-            let accept = |_| listener.accept().map(|(stream, _)| stream).context("accept a sender");
+        looks_up(&listener, LOOK_UP)?;
+        Readers::start(rig, places.peer, move |stop| {
+            let is_over = || stop.load(Ordering::Relaxed);
+            let accept = |_| match accept_until(|| listener.accept(), is_over)? {
+                Some((stream, _)) => Ok(stream),
+                None => bail!("a sender has not called before all ended"),
+            };
             (0..count).map(accept).collect()
         })
         .map(Self)

@@ -14,7 +14,7 @@ use millrace_offload::toe::{Engine, EngineSettings, PairSettings, TcpListener};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::net::listen;
 
-use crate::benches::toe::peer::{Readers, wait};
+use crate::benches::toe::peer::{LOOK_UP, Readers, looks_up, wait};
 use crate::benches::toe::rig::{HOST, Look, Offload, Places, Rig, become_};
 use crate::frame::stats::{Spread, median};
 use crate::frame::{Axis, NoiseMeter, Options, Plot, PlotKind, Point, Report, Row};
@@ -293,7 +293,7 @@ fn by_engine(
     let mut peer = peer(rig, to, places, count)?;
     let mut all = Vec::new();
     for _ in 0..count {
-        let (stream, _) = listener.accept().context("accept")?;
+        let (stream, _) = peer.accept(|| listener.accept_timeout(LOOK_UP))?;
         stream.set_nonblocking(true)?;
         all.push(stream);
     }
@@ -329,9 +329,10 @@ fn accept_all(
 ) -> anyhow::Result<(Readers, Vec<KernelStream>)> {
     let listener = KernelListener::bind(to).context("listen")?;
     listen(listener.as_fd(), BACKLOG as i32).context("listen")?;
-    let peer = peer(rig, to, places, count)?;
-    let accepted = (0..count).map(|_| listener.accept().map(|(stream, _)| stream));
-    let all = accepted.collect::<std::io::Result<Vec<_>>>().context("accept")?;
+    looks_up(&listener, LOOK_UP)?;
+    let mut peer = peer(rig, to, places, count)?;
+    let accepted = (0..count).map(|_| peer.accept(|| listener.accept()).map(|(stream, _)| stream));
+    let all = accepted.collect::<anyhow::Result<Vec<_>>>()?;
     Ok((peer, all))
 }
 

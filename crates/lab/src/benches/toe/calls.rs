@@ -4,9 +4,10 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener as KernelListener, TcpStream as KernelStream};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use millrace_offload::toe::TcpListener;
 
+use super::peer::{accept_until, looks_up};
 use super::rig::{HOST, Look, PEER, Rig, become_};
 use super::tables::{CONTENDERS, COPYING, Contender, Kind};
 use crate::frame::stats::{median, percentile_of_sorted};
@@ -119,41 +120,51 @@ fn slot(
                 })
             })
         };
-        let (before, peer);
+        let (before, peer, served);
         match &engine {
             None => {
                 let listener = KernelListener::bind(to).context("listen")?;
+                looks_up(&listener, LIMIT)?;
                 (before, peer) = (rig.look()?, call()?);
-                serve(|| {
+                let accept = || -> std::io::Result<_> {
                     let (stream, _) = listener.accept()?;
                     stream.set_nodelay(true)?;
                     Ok(stream)
-                })?;
+                };
+                served = serve(accept, || peer.is_finished());
             }
             Some(engine) => {
                 let host = engine.attach()?;
                 let listener = TcpListener::bind(&host, to)?;
                 (before, peer) = (rig.look()?, call()?);
-                serve(|| {
-                    let (stream, _) = listener.accept()?;
+                let accept = || -> std::io::Result<_> {
+                    let (stream, _) = listener.accept_timeout(LIMIT)?;
+                    stream.set_read_timeout(Some(LIMIT))?;
                     stream.set_nodelay(true)?;
                     Ok(stream)
-                })?;
+                };
+                served = serve(accept, || peer.is_finished());
             }
         }
         let used = rig.look()?.since(&before);
         let (mut took, wall_s) =
             peer.join().map_err(|_| anyhow::anyhow!("the peer's thread has panicked"))??;
+        served?;
         took.sort_unstable_by(f64::total_cmp);
         Ok(Slot { took, wall_s, used })
     })?
 }
 
-/// Answers until it is told that nothing more will come.
-fn serve<S: Read + Write>(mut accept: impl FnMut() -> std::io::Result<S>) -> anyhow::Result<()> {
+/// Answers until it is told that nothing more will come, or nobody is there any more who could say so.
+fn serve<S: Read + Write>(
+    mut accept: impl FnMut() -> std::io::Result<S>,
+    is_over: impl Fn() -> bool,
+) -> anyhow::Result<()> {
     let mut call = [0; CALL_BYTES];
     loop {
-        let mut stream = accept().context("accept")?;
+        let Some(mut stream) = accept_until(&mut accept, &is_over)? else {
+            bail!("the peer has ended and has not said so");
+        };
         loop {
             match stream.read_exact(&mut call) {
                 Ok(()) => {}

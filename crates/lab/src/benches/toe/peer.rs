@@ -1,19 +1,23 @@
 //! Threads of the peer: they work until they are told to stop.
 
-use std::net::TcpStream as KernelStream;
+use std::io::{self, ErrorKind};
+use std::net::{TcpListener as KernelListener, TcpStream as KernelStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use rustix::event::{Timespec, epoll};
-use rustix::net::RecvFlags;
+use rustix::net::{RecvFlags, sockopt};
 
 use super::rig::{PEER, Rig, become_};
 
 /// What is read at once.
 const ROOM_BYTES: usize = 256 << 10;
+/// How long a bench waits for a call of its peer before it looks whether there is still one.
+pub(in crate::benches) const LOOK_UP: Duration = Duration::from_millis(200);
 /// Connections that are told of at once.
 const EVENTS: usize = 256;
 
@@ -45,6 +49,23 @@ impl PeerThread {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
+    /// The next connection of the peer. `accept` comes back now and then without one, as [`looks_up`] has it do.
+    ///
+    /// # Errors
+    /// The peer's, if it has ended without a call.
+    pub(in crate::benches) fn accept<S>(
+        &mut self,
+        accept: impl FnMut() -> io::Result<S>,
+    ) -> anyhow::Result<S> {
+        match accept_until(accept, || self.is_over())? {
+            Some(stream) => Ok(stream),
+            None => {
+                self.end()?;
+                bail!("the peer has ended before it has called")
+            }
+        }
+    }
+
     /// Tells it to stop, and waits for it.
     pub(in crate::benches) fn end(&mut self) -> anyhow::Result<()> {
         self.stop.store(true, Ordering::Relaxed);
@@ -53,6 +74,33 @@ impl PeerThread {
             _ => bail!("the peer's thread has panicked"),
         }
     }
+}
+
+/// The next connection; `None`: nobody has called before it was over. `accept` comes back now and then without one.
+///
+/// # Errors
+/// Those of `accept`.
+pub(in crate::benches) fn accept_until<S>(
+    mut accept: impl FnMut() -> io::Result<S>,
+    is_over: impl Fn() -> bool,
+) -> anyhow::Result<Option<S>> {
+    loop {
+        // In this order: whoever has called before it was over is there.
+        let was_over = is_over();
+        match accept() {
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                if was_over {
+                    return Ok(None);
+                }
+            }
+            accepted => return accepted.map(Some).context("accept"),
+        }
+    }
+}
+
+/// Has `accept` of a listener of the kernel's come back after `limit`. What it accepts reads not longer than that either.
+pub(in crate::benches) fn looks_up(listener: &KernelListener, limit: Duration) -> anyhow::Result<()> {
+    sockopt::set_socket_timeout(listener, sockopt::Timeout::Recv, Some(limit)).context("limit a listener")
 }
 
 impl Drop for PeerThread {
@@ -91,6 +139,17 @@ impl Readers {
 
     pub(in crate::benches) fn is_over(&self) -> bool {
         self.thread.is_over()
+    }
+
+    /// As [`PeerThread::accept`].
+    ///
+    /// # Errors
+    /// The peer's.
+    pub(in crate::benches) fn accept<S>(
+        &mut self,
+        accept: impl FnMut() -> io::Result<S>,
+    ) -> anyhow::Result<S> {
+        self.thread.accept(accept)
     }
 
     pub(in crate::benches) fn bytes(&self) -> u64 {
@@ -133,5 +192,99 @@ pub(in crate::benches) fn wait(watch: &OwnedFd, events: &mut Vec<epoll::Event>) 
     match epoll::wait(watch, rustix::buffer::spare_capacity(events), Some(&timeout)) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(error) => Err(error).context("wait for connections"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use anyhow::ensure;
+
+    use super::super::rig::Places;
+    use super::*;
+
+    /// Nothing here takes as long on any machine; what waits without end does.
+    const LIMIT: Duration = Duration::from_secs(30);
+
+    fn listener() -> (KernelListener, std::net::SocketAddr) {
+        let listener = KernelListener::bind("127.0.0.1:0").unwrap();
+        looks_up(&listener, Duration::from_millis(20)).unwrap();
+        let at = listener.local_addr().unwrap();
+        (listener, at)
+    }
+
+    /// A thread that works like a peer's, here.
+    fn peer(work: impl FnOnce(&AtomicBool) -> anyhow::Result<()> + Send + 'static) -> PeerThread {
+        let stop = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&stop);
+        PeerThread { stop, thread: Some(std::thread::spawn(move || work(&ends))) }
+    }
+
+    #[test]
+    fn a_peer_that_fails_ends_the_wait_for_its_call_with_its_error() {
+        let begun = Instant::now();
+        let (listener, at) = listener();
+        let error = peer(|_| bail!("no way to there")).accept(|| listener.accept()).unwrap_err();
+        assert_eq!(error.to_string(), "no way to there");
+        let error = peer(|_| Ok(())).accept(|| listener.accept()).unwrap_err();
+        assert!(error.to_string().contains("before it has called"), "{error}");
+        // One that has called is heard, also if it has ended since.
+        let mut early = peer(move |_| {
+            KernelStream::connect(at)?;
+            Ok(())
+        });
+        while !early.is_over() {
+            ensure_time(begun);
+        }
+        early.accept(|| listener.accept()).unwrap();
+        early.end().unwrap();
+        ensure_time(begun);
+    }
+
+    fn ensure_time(begun: Instant) {
+        assert!(begun.elapsed() < LIMIT, "it waits without end");
+        std::thread::yield_now();
+    }
+
+    #[test]
+    fn a_peer_that_waits_for_calls_ends_when_it_is_told_to() {
+        let begun = Instant::now();
+        let (listener, _) = listener();
+        let mut waits = peer(move |stop| {
+            let called = accept_until(|| listener.accept(), || stop.load(Ordering::Relaxed))?;
+            ensure!(called.is_none(), "nobody has called");
+            Ok(())
+        });
+        waits.end().unwrap();
+        ensure_time(begun);
+    }
+
+    /// The benches themselves, with a peer that does not find its way: it is in a network of its own, without a cable.
+    #[test]
+    fn a_bench_whose_peer_cannot_call_ends_with_the_reason() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: needs root");
+            return;
+        }
+        let begun = Instant::now();
+        let mut rig = match Rig::lay(1500) {
+            Ok(rig) => rig,
+            Err(error) => {
+                eprintln!("skipped: {error:#}");
+                return;
+            }
+        };
+        rig.cut().unwrap();
+        let places = Places::together();
+        let job = super::super::work::Job {
+            way: super::super::work::Way::Send,
+            places,
+            length: Duration::from_millis(10),
+        };
+        let mut walk = super::super::work::Walk::new(1 << 20, 8192);
+        let error = super::super::work::by_kernel(&mut rig, &job, &mut walk, None).unwrap_err();
+        assert!(format!("{error:#}").contains("the peer connects"), "{error:#}");
+        ensure_time(begun);
     }
 }

@@ -176,6 +176,12 @@ impl Rig {
         }
     }
 
+    /// Takes the other host's address away: nobody finds a way from there.
+    #[cfg(test)]
+    pub(in crate::benches) fn cut(&self) -> anyhow::Result<()> {
+        at(&self.hosts.client, "ip", &["addr", "flush", "dev", &self.devices[1]])
+    }
+
     /// Starts an engine at the measured host's interface, or at a TUN device.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use millrace_offload::toe::{Engine, TcpListener, TcpStream};
 use rustix::net::RecvFlags;
 
 use super::lent::{Extents, Lent};
-use super::peer::PeerThread;
+use super::peer::{LOOK_UP, PeerThread, looks_up};
 use super::rig::{HOST, Look, Places, Rig, Side, become_};
 
 /// Buffers that applications walk: more than any cache holds.
@@ -209,8 +209,9 @@ pub(super) fn by_kernel(
     rig.host(|| -> anyhow::Result<Moved> {
         become_(HOST, job.places.app)?;
         let listener = KernelListener::bind(to).context("listen")?;
+        looks_up(&listener, LOOK_UP)?;
         let mut peer = peer(rig, to, job)?;
-        let (mut stream, _) = listener.accept().context("accept")?;
+        let (mut stream, _) = peer.accept(|| listener.accept())?;
         stream.set_read_timeout(Some(LIMIT))?;
         stream.set_write_timeout(Some(LIMIT))?;
         let moved = carry(&mut stream, rig, job, walk, beside);
@@ -236,7 +237,7 @@ pub(super) fn by_engine(
         let host = engine.attach()?;
         let listener = TcpListener::bind(&host, to)?;
         let mut peer = peer(rig, to, job)?;
-        let (mut stream, _) = listener.accept().context("accept")?;
+        let (mut stream, _) = peer.accept(|| listener.accept_timeout(LOOK_UP))?;
         stream.set_read_timeout(Some(LIMIT))?;
         stream.set_write_timeout(Some(LIMIT))?;
         let moved = if lends {
