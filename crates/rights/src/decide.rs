@@ -16,6 +16,8 @@ pub enum What<'a> {
     SeeOthers,
     /// Change something that others see.
     Change,
+    /// Add a title.
+    Upload,
 }
 
 /// Where somebody asks from.
@@ -57,11 +59,13 @@ pub struct Policy {
     pub trusts_here: bool,
     /// Whether there is a user who manages. Filled in from what is known.
     pub has_managers: bool,
+    /// Whether there is a user who may upload. Filled in from what is known.
+    pub has_uploaders: bool,
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { watching: Watching::Open, trusts_here: true, has_managers: false }
+        Self { watching: Watching::Open, trusts_here: true, has_managers: false, has_uploaders: false }
     }
 }
 
@@ -85,6 +89,12 @@ pub enum Reason {
     /// The user has no such right.
     #[error("this user may not manage the server")]
     NoManager,
+    /// Uploading, and nobody can sign in for that.
+    #[error("uploads are for programs on the server's own machine only, as no user who may upload is set up")]
+    UploadHereOnly,
+    /// The user has no such right.
+    #[error("this user may not upload")]
+    NoUploader,
     /// The user has no grant for the title.
     #[error("this user may not watch this title")]
     NotThisTitle,
@@ -120,6 +130,13 @@ pub fn decide(policy: &Policy, who: Who<'_>, what: What<'_>, place: Place) -> De
             Who::Nobody | Who::Link(_) if policy.has_managers => Decision::Ask,
             Who::Nobody | Who::Link(_) => Decision::Refuse(Reason::HereOnly),
         },
+        What::Upload => match who {
+            Who::User(user) if user.may_upload() => Decision::Allow,
+            _ if place == Place::Here && policy.trusts_here => Decision::Allow,
+            Who::User(_) => Decision::Refuse(Reason::NoUploader),
+            Who::Nobody | Who::Link(_) if policy.has_uploaders => Decision::Ask,
+            Who::Nobody | Who::Link(_) => Decision::Refuse(Reason::UploadHereOnly),
+        },
     }
 }
 
@@ -132,16 +149,18 @@ mod tests {
     fn the_whole_table() {
         let viewer = User::for_test("viewer", &["film"], false);
         let manager = User::for_test("manager", &[], true);
+        let uploader = User { uploads: true, ..User::for_test("uploader", &[], false) };
         let link = Link::for_test("film", 100);
         let (nobody, viewer, manager, link) =
             (Who::Nobody, Who::User(&viewer), Who::User(&manager), Who::Link(&link));
+        let uploader = Who::User(&uploader);
         let open = Policy::default();
-        let closed = Policy { watching: Watching::ByRights, has_managers: true, ..open };
+        let closed = Policy { watching: Watching::ByRights, has_managers: true, has_uploaders: true, ..open };
         let strict = Policy { trusts_here: false, ..closed };
-        let strict_alone = Policy { has_managers: false, ..strict };
+        let strict_alone = Policy { has_managers: false, has_uploaders: false, ..strict };
         use Decision::{Allow, Ask, Refuse};
         use Place::{Elsewhere, Here};
-        use What::{Change, List, Nothing, SeeOthers, Watch};
+        use What::{Change, List, Nothing, SeeOthers, Upload, Watch};
         for (policy, who, what, place, expected) in [
             (strict, nobody, Nothing, Elsewhere, Allow),
             (open, nobody, List, Elsewhere, Allow),
@@ -172,6 +191,22 @@ mod tests {
             (strict, viewer, SeeOthers, Here, Refuse(Reason::NoManager)),
             (strict, manager, SeeOthers, Here, Allow),
             (strict_alone, nobody, SeeOthers, Here, Refuse(Reason::HereOnly)),
+            (open, nobody, Upload, Here, Allow),
+            (open, viewer, Upload, Here, Allow),
+            (open, nobody, Upload, Elsewhere, Refuse(Reason::UploadHereOnly)),
+            (open, link, Upload, Elsewhere, Refuse(Reason::UploadHereOnly)),
+            (open, uploader, Upload, Elsewhere, Allow),
+            (closed, nobody, Upload, Elsewhere, Ask),
+            (closed, link, Upload, Elsewhere, Ask),
+            (closed, viewer, Upload, Elsewhere, Refuse(Reason::NoUploader)),
+            (closed, uploader, Upload, Elsewhere, Allow),
+            (closed, manager, Upload, Elsewhere, Allow),
+            (closed, uploader, Change, Elsewhere, Refuse(Reason::NoManager)),
+            (closed, uploader, SeeOthers, Elsewhere, Refuse(Reason::NoManager)),
+            (closed, uploader, Watch("film"), Elsewhere, Refuse(Reason::NotThisTitle)),
+            (strict, nobody, Upload, Here, Ask),
+            (strict, viewer, Upload, Here, Refuse(Reason::NoUploader)),
+            (strict_alone, nobody, Upload, Here, Refuse(Reason::UploadHereOnly)),
         ] {
             assert_eq!(decide(&policy, who, what, place), expected, "{policy:?} {who:?} {what:?} {place:?}");
         }

@@ -20,7 +20,10 @@ use crate::secret::{self, Cost, SecretError};
 pub const RIGHTS_FILE: &str = "rights.sqlite";
 
 /// Counted up with every change of the tables.
-const FORMAT: i64 = 1;
+const FORMAT: i64 = 2;
+
+/// What makes each earlier format the next one.
+const CHANGES: [(i64, &str); 1] = [(1, "ALTER TABLE users ADD COLUMN uploads INTEGER NOT NULL DEFAULT 0")];
 
 const TABLES: &str = "
 CREATE TABLE keys (name TEXT PRIMARY KEY, key BLOB NOT NULL) STRICT;
@@ -30,7 +33,8 @@ CREATE TABLE users (
     argon2id TEXT NOT NULL,
     ha1_md5 BLOB,
     ha1_sha256 BLOB,
-    added_unix_s INTEGER NOT NULL
+    added_unix_s INTEGER NOT NULL,
+    uploads INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE TABLE grants (
     user TEXT NOT NULL REFERENCES users(name) ON DELETE CASCADE,
@@ -206,6 +210,18 @@ impl RightsFile {
                 Ok(Ok(()))
             })?;
         }
+        for (from, change) in CHANGES {
+            if format(&self.db).map_err(failed)? == from {
+                self.change(|db| {
+                    // Another may have been faster.
+                    if format(db)? == from {
+                        db.execute_batch(change)?;
+                        db.pragma_update(None, "user_version", from + 1)?;
+                    }
+                    Ok(Ok(()))
+                })?;
+            }
+        }
         match format(&self.db).map_err(failed)? {
             FORMAT => Ok(()),
             format => Err(FileError::Format { path: path.clone(), format }),
@@ -249,7 +265,7 @@ impl RightsFile {
                 return Ok(Err(FileError::TooMany(users, "users")));
             }
             let added = db.execute(
-                "INSERT OR IGNORE INTO users VALUES (?, ?, ?, ?, ?, ?)",
+                "INSERT OR IGNORE INTO users VALUES (?, ?, ?, ?, ?, ?, 0)",
                 params![
                     user.name,
                     user.manages,
@@ -400,6 +416,18 @@ impl RightsFile {
         })
     }
 
+    /// Lets a user upload, or no longer.
+    ///
+    /// # Errors
+    /// There is no such user.
+    pub fn set_uploads(&mut self, user: &str, uploads: bool) -> Result<(), FileError> {
+        self.change(|db| {
+            let changed =
+                db.execute("UPDATE users SET uploads = ? WHERE name = ?", params![uploads, user])?;
+            Ok(if changed == 1 { Ok(()) } else { Err(FileError::NoUser(user.to_owned())) })
+        })
+    }
+
     /// Makes a group be these patterns; with none it is gone, and the grants of it with it.
     ///
     /// # Errors
@@ -495,12 +523,13 @@ fn key(db: &Connection, name: &str) -> rusqlite::Result<[u8; 32]> {
 fn read(db: &Connection) -> rusqlite::Result<Known> {
     let keys = Keys { links: key(db, "links")?, tokens: key(db, "tokens")? };
     let mut known = Known { keys: Some(keys), ..Known::default() };
-    let mut rows = db.prepare("SELECT name, manages, argon2id, ha1_md5, ha1_sha256 FROM users")?;
+    let mut rows = db.prepare("SELECT name, manages, argon2id, ha1_md5, ha1_sha256, uploads FROM users")?;
     let users = rows.query_map([], |row| {
         let ha1: (Option<[u8; 16]>, Option<[u8; 32]>) = (row.get(3)?, row.get(4)?);
         let ha1 = ha1.0.zip(ha1.1).map(|(md5, sha256)| Ha1 { md5, sha256 });
         let name: Arc<str> = row.get::<_, String>(0)?.into();
-        Ok(User { name, manages: row.get(1)?, watches: Vec::new(), password: row.get(2)?, ha1 })
+        let (manages, uploads) = (row.get(1)?, row.get(5)?);
+        Ok(User { name, manages, uploads, watches: Vec::new(), password: row.get(2)?, ha1 })
     })?;
     for user in users {
         let user = user?;

@@ -59,9 +59,13 @@ fn what_is_written_is_read() {
     file.revoke("anna", "film*").unwrap();
     file.remove_token("boss", &listed.id).unwrap();
     file.set_manages("boss", false).unwrap();
+    file.set_uploads("anna", true).unwrap();
     file.set_password(&NewUser { password: "other-word", digest: false, ..user("anna") }).unwrap();
     let known = file.read().unwrap();
     assert_eq!(known.users["anna"].watches, ["other"]);
+    assert!(known.users["anna"].uploads && !known.users["boss"].uploads && known.has_uploaders());
+    let (users, _) = file.list().unwrap();
+    assert_eq!(users.iter().map(|user| user.uploads).collect::<Vec<_>>(), [true, false]);
     assert!(
         known.users["anna"].ha1.is_none() && secret::is_password("other-word", &known.users["anna"].password)
     );
@@ -102,11 +106,29 @@ fn what_cannot_be_done_is_said() {
     said(file.remove_token("anna", "12345678"), "no such token");
     said(file.add_token("bob", 0, None).map(drop), "no such user");
     said(file.set_group("@a", &[]), "a name has");
+    said(file.set_uploads("bob", true), "no such user");
     for _ in 0..MAX_TOKENS_PER_USER {
         file.add_token("anna", 0, Some(5)).unwrap();
     }
     said(file.add_token("anna", 1, None).map(drop), "tokens of this user");
     file.add_token("anna", 5, None).unwrap(); // those that are over make room
+}
+
+#[test]
+fn a_file_of_the_first_format_is_taken_over() {
+    let (_dir, mut file) = new_file();
+    file.add_user(&user("anna"), 7).unwrap();
+    file.grant("anna", "film").unwrap();
+    // As it was then.
+    file.db.execute_batch("ALTER TABLE users DROP COLUMN uploads; PRAGMA user_version = 1").unwrap();
+    let path = file.path().to_owned();
+    for _ in 0..2 {
+        let mut file = RightsFile::open(&path).unwrap();
+        let known = file.read().unwrap();
+        assert!(known.users["anna"].may_watch("film") && !known.users["anna"].may_upload());
+    }
+    file.set_uploads("anna", true).unwrap();
+    assert!(RightsFile::open(&path).unwrap().read().unwrap().users["anna"].uploads);
 }
 
 #[test]

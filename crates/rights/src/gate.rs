@@ -167,6 +167,7 @@ impl Gate {
         {
             let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
             current.policy.has_managers = known.has_managers();
+            current.policy.has_uploaders = known.has_uploaders();
             current.known = Arc::new(known);
             current.generation += 1;
         }
@@ -228,13 +229,18 @@ impl Gate {
 
     /// Whether a visitor may watch a title: for lists.
     pub fn may_watch(&self, visitor: &Visitor, title: &str) -> bool {
+        self.decision(visitor, What::Watch(title), Place::Elsewhere) == Decision::Allow
+    }
+
+    /// What would be decided of something else that a visitor wants: for what it is shown.
+    pub fn decision(&self, visitor: &Visitor, what: What<'_>, place: Place) -> Decision {
         let (known, policy, _) = self.current();
         let who = match visitor {
             Visitor::Anybody => Who::Nobody,
             Visitor::User(name) => known.users.get(name).map_or(Who::Nobody, Who::User),
             Visitor::Link(link) => Who::Link(link),
         };
-        decide(&policy, who, What::Watch(title), Place::Elsewhere) == Decision::Allow
+        decide(&policy, who, what, place)
     }
 
     /// Whether titles are for some only: nothing of them may lie in caches that others share.

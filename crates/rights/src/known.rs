@@ -13,6 +13,8 @@ pub struct User {
     pub name: Arc<str>,
     /// Whether it may change things and see others.
     pub manages: bool,
+    /// Whether it may add titles; who manages may too.
+    pub uploads: bool,
     /// Patterns of the titles that it may watch, those of its groups among them.
     pub watches: Vec<String>,
     /// argon2id, as a string of the Password Hashing Competition.
@@ -65,10 +67,15 @@ impl User {
         self.watches.iter().any(|pattern| name::fits(pattern, title))
     }
 
+    /// Whether it may add titles.
+    pub fn may_upload(&self) -> bool {
+        self.uploads || self.manages
+    }
+
     #[cfg(test)]
     pub(crate) fn for_test(name: &str, watches: &[&str], manages: bool) -> Self {
         let watches = watches.iter().map(|&pattern| pattern.to_owned()).collect();
-        Self { name: name.into(), manages, watches, password: String::new(), ha1: None }
+        Self { name: name.into(), manages, uploads: false, watches, password: String::new(), ha1: None }
     }
 }
 
@@ -76,6 +83,11 @@ impl Known {
     /// Whether there is a user who manages.
     pub fn has_managers(&self) -> bool {
         self.users.values().any(|user| user.manages)
+    }
+
+    /// Whether there is a user who may add titles.
+    pub fn has_uploaders(&self) -> bool {
+        self.users.values().any(User::may_upload)
     }
 
     /// Whether there is a user who can sign in by Digest.
@@ -87,10 +99,11 @@ impl Known {
 // Secrets must not get into a log.
 impl fmt::Debug for User {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, manages, watches, .. } = self;
+        let Self { name, manages, uploads, watches, .. } = self;
         f.debug_struct("User")
             .field("name", name)
             .field("manages", manages)
+            .field("uploads", uploads)
             .field("watches", watches)
             .finish()
     }

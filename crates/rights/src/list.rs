@@ -11,6 +11,8 @@ pub struct ListedUser {
     pub name: String,
     /// Whether it may change things and see others.
     pub manages: bool,
+    /// Whether it may add titles.
+    pub uploads: bool,
     /// Whether it can sign in by Digest.
     pub digest: bool,
     /// Patterns, and groups with an `@`.
@@ -44,11 +46,12 @@ pub struct ListedGroup {
 /// All of it, in the order of names.
 pub(crate) fn list(db: &Connection) -> rusqlite::Result<(Vec<ListedUser>, Vec<ListedGroup>)> {
     let mut rows =
-        db.prepare("SELECT name, manages, ha1_md5 IS NOT NULL, added_unix_s FROM users ORDER BY name")?;
+        db.prepare("SELECT name, manages, ha1_md5 IS NOT NULL, added_unix_s, uploads FROM users ORDER BY name")?;
     let users = rows.query_map([], |row| {
         Ok(ListedUser {
             name: row.get(0)?,
             manages: row.get(1)?,
+            uploads: row.get(4)?,
             digest: row.get(2)?,
             grants: Vec::new(),
             tokens: Vec::new(),

@@ -85,6 +85,9 @@ struct AddArgs {
     /// It may also change things and see who else watches, from everywhere
     #[arg(long)]
     manage: bool,
+    /// It may also add titles by HTTP, from everywhere
+    #[arg(long)]
+    upload: bool,
     /// Do not keep what RTSP Digest needs: whoever steals the file could sign in with that. Players then send the password in clear text
     #[arg(long)]
     no_digest: bool,
@@ -131,11 +134,14 @@ struct GrantArgs {
     #[arg(value_name = "NAME")]
     name: String,
     /// A pattern of titles with * and ?, or a group (@NAME)
-    #[arg(value_name = "PATTERN|@GROUP", required_unless_present = "manage")]
+    #[arg(value_name = "PATTERN|@GROUP", required_unless_present_any = ["manage", "upload"])]
     what: Vec<String>,
     /// To change things and to see who else watches, from everywhere
     #[arg(long)]
     manage: bool,
+    /// To add titles by HTTP, from everywhere; whoever manages may too
+    #[arg(long)]
+    upload: bool,
     #[command(flatten)]
     file: FileArgs,
 }
@@ -205,12 +211,18 @@ pub(super) fn run(args: &UserArgs) -> anyhow::Result<ExitCode> {
             if args.manage {
                 file.set_manages(&args.name, true)?;
             }
+            if args.upload {
+                file.set_uploads(&args.name, true)?;
+            }
             args.what.iter().try_for_each(|what| file.grant(&args.name, what))?;
         }
         Command::Revoke(args) => {
             let mut file = args.file.open()?;
             if args.manage {
                 file.set_manages(&args.name, false)?;
+            }
+            if args.upload {
+                file.set_uploads(&args.name, false)?;
             }
             args.what.iter().try_for_each(|what| file.revoke(&args.name, what))?;
         }
@@ -234,8 +246,11 @@ fn add(args: &AddArgs, now: u64) -> anyhow::Result<()> {
         cost: Cost::default(),
     };
     file.add_user(&user, now)?;
+    if args.upload {
+        file.set_uploads(name, true)?;
+    }
     args.grants.iter().try_for_each(|grant| file.grant(name, grant))?;
-    if args.grants.is_empty() && !args.manage {
+    if args.grants.is_empty() && !args.manage && !args.upload {
         eprintln!("millrace: {name} may watch nothing yet; everything: millrace user grant {name} '*'");
     }
     Ok(())
@@ -328,12 +343,13 @@ fn rights(user: &ListedUser) -> String {
         false => format!("watches {}", user.grants.join(", ")),
     };
     let manages = if user.manages { ", manages" } else { "" };
+    let uploads = if user.uploads { ", uploads" } else { "" };
     let digest = if user.digest { "" } else { ", without digest" };
     let tokens = match user.tokens.len() {
         0 => String::new(),
         count => format!(", {}", Count(count as u64, "token")),
     };
-    format!("{watches}{manages}{digest}{tokens}")
+    format!("{watches}{manages}{uploads}{digest}{tokens}")
 }
 
 fn as_json(user: &ListedUser) -> serde_json::Value {
@@ -341,6 +357,7 @@ fn as_json(user: &ListedUser) -> serde_json::Value {
     json!({
         "name": user.name,
         "manages": user.manages,
+        "uploads": user.uploads,
         "digest": user.digest,
         "grants": user.grants,
         "tokens": user.tokens.iter().map(token).collect::<Vec<_>>(),
