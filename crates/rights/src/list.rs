@@ -45,8 +45,9 @@ pub struct ListedGroup {
 
 /// All of it, in the order of names.
 pub(crate) fn list(db: &Connection) -> rusqlite::Result<(Vec<ListedUser>, Vec<ListedGroup>)> {
-    let mut rows =
-        db.prepare("SELECT name, manages, ha1_md5 IS NOT NULL, added_unix_s, uploads FROM users ORDER BY name")?;
+    let mut rows = db.prepare(
+        "SELECT name, manages, ha1_md5 IS NOT NULL, added_unix_s, uploads FROM users ORDER BY name",
+    )?;
     let users = rows.query_map([], |row| {
         Ok(ListedUser {
             name: row.get(0)?,

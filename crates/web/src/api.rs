@@ -12,6 +12,8 @@ use crate::site::Site;
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Titles {
     titles: Vec<Title>,
+    /// Whether who asks may upload: `yes`, `no`, or `sign-in`, if it says who it is.
+    upload: &'static str,
 }
 
 /// A title.
@@ -54,8 +56,8 @@ struct Stream {
 }
 
 /// `/api/v1/titles`
-pub(crate) fn titles(site: &dyn Site) -> Answer {
-    json(&Titles { titles: site.titles().into_iter().map(|title| of(site, title)).collect() })
+pub(crate) fn titles(site: &dyn Site, upload: &'static str) -> Answer {
+    json(&Titles { titles: site.titles().into_iter().map(|title| of(site, title)).collect(), upload })
 }
 
 /// `/api/v1/titles/NAME`

@@ -25,6 +25,7 @@
 //! | `page`, `api`, `status`, `metrics` | what people and other programs see of it |
 //! | `events` | what happens, for those who listen |
 //! | `openapi` | the description of all addresses |
+//! | `upload` | titles that clients bring |
 //! | `totals` | what is counted |
 #![forbid(unsafe_code)]
 
@@ -49,6 +50,7 @@ mod shared;
 pub mod site;
 pub mod status;
 mod totals;
+mod upload;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -57,7 +59,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use millrace_core::limits::web::{
-    MAX_WEB_CONNECTIONS, MAX_WEB_CONNECTIONS_PER_ADDRESS, WEB_DROP_TIME, WEB_READS_AT_ONCE,
+    DEFAULT_UPLOAD_BYTES, DEFAULT_UPLOAD_RATE, MAX_WEB_CONNECTIONS, MAX_WEB_CONNECTIONS_PER_ADDRESS,
+    UPLOAD_KEPT, UPLOAD_STALL, UPLOADS_STOP, WEB_DROP_TIME, WEB_READS_AT_ONCE,
 };
 use millrace_rights::Gate;
 use tokio::runtime::{Builder, Runtime};
@@ -67,7 +70,7 @@ pub use self::events::{Feed, News};
 pub use self::metrics::name as metric_name;
 pub use self::page::HAS_HLS_JS;
 use self::shared::Shared;
-pub use self::site::{Delivery, Order, OrderSocket, Refused, Site, SiteError, TitleBytes};
+pub use self::site::{Delivery, NotTaken, Order, OrderSocket, Refused, Site, SiteError, TitleBytes};
 pub use self::status::Status;
 pub use self::totals::{Totals, WebCounters};
 
@@ -99,18 +102,33 @@ pub struct WebConfig {
     pub totals: Arc<Totals>,
 }
 
-/// How many connections there may be.
+/// How many connections there may be, and how much they may bring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WebLimits {
     /// At once.
     pub connections: usize,
     /// From one address.
     pub connections_per_address: usize,
+    /// Longest upload, in bytes.
+    pub upload_bytes: u64,
+    /// Bits a second that all uploads together may bring.
+    pub upload_rate: u64,
+    /// How long the client of an upload is waited for, beyond what its bytes are good for.
+    pub upload_stall: Duration,
+    /// How long an upload whose client has gone waits for it.
+    pub upload_kept: Duration,
 }
 
 impl Default for WebLimits {
     fn default() -> Self {
-        Self { connections: MAX_WEB_CONNECTIONS, connections_per_address: MAX_WEB_CONNECTIONS_PER_ADDRESS }
+        Self {
+            connections: MAX_WEB_CONNECTIONS,
+            connections_per_address: MAX_WEB_CONNECTIONS_PER_ADDRESS,
+            upload_bytes: DEFAULT_UPLOAD_BYTES,
+            upload_rate: DEFAULT_UPLOAD_RATE,
+            upload_stall: UPLOAD_STALL,
+            upload_kept: UPLOAD_KEPT,
+        }
     }
 }
 
@@ -167,6 +185,7 @@ fn run(
     });
     // A read of a file that hangs must not hold the end up.
     runtime.shutdown_background();
+    shared.uploads.end(UPLOADS_STOP);
 }
 
 impl WebHandle {

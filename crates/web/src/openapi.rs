@@ -17,6 +17,7 @@ use crate::metrics;
 use crate::request::{Method, Request};
 use crate::route::{Kind, Needs, ROUTES, Route};
 use crate::status::Whole;
+use crate::upload::{Listed, Upload};
 
 /// Addresses of schemas begin with this.
 const SCHEMAS: &str = "/components/schemas";
@@ -57,14 +58,14 @@ fn document() -> Value {
     });
     let mut schemas = settings.into_generator();
     let error = reference::<Failure>(&mut schemas);
+    let title = reference::<Title>(&mut schemas);
     let paths: Map<String, Value> = ROUTES
         .iter()
         .map(|route| {
             let told = told(route.kind, &mut schemas);
-            let methods = route
-                .methods()
-                .iter()
-                .map(|&method| (method.name().to_ascii_lowercase(), operation(route, method, &told, &error)));
+            let methods = route.methods().iter().map(|&method| {
+                (method.name().to_ascii_lowercase(), operation(route, method, &told, (&error, &title)))
+            });
             let mut item: Map<String, Value> = methods.collect();
             item.insert("summary".to_owned(), json!(route.what));
             item.insert("parameters".to_owned(), parameters_of_path(route.path));
@@ -115,6 +116,8 @@ fn told(kind: Kind, schemas: &mut SchemaGenerator) -> Told {
         Kind::ApiTitles => of_json(reference::<Titles>(schemas), &[]),
         Kind::ApiTitle => of_json(reference::<Title>(schemas), &[404]),
         Kind::ApiStatus => of_json(reference::<Whole>(schemas), &[503]),
+        Kind::Upload => of_json(reference::<Upload>(schemas), &[404]),
+        Kind::ApiUploads => of_json(reference::<Listed>(schemas), &[]),
         Kind::ApiEvents => {
             Told { schema: Some(reference::<News>(schemas)), ..of(&[EVENT_STREAM], Plain, &[503]) }
         }
@@ -128,7 +131,7 @@ fn told(kind: Kind, schemas: &mut SchemaGenerator) -> Told {
 }
 
 /// One method of an address.
-fn operation(route: &Route, method: Method, told: &Told, error: &Value) -> Value {
+fn operation(route: &Route, method: Method, told: &Told, (error, title): (&Value, &Value)) -> Value {
     let mut responses = Map::new();
     let mut respond = |status: u16, content: Option<Value>| {
         let reason = hyper::StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason());
@@ -143,7 +146,7 @@ fn operation(route: &Route, method: Method, told: &Told, error: &Value) -> Value
         let types = told.types.iter().map(|name| ((*name).to_owned(), json!({ "schema": schema })));
         has_body.then(|| Value::Object(types.collect()))
     };
-    let mut parameters = Vec::new();
+    let (mut parameters, mut body) = (Vec::new(), None);
     let rights = if route.needs == Needs::Nothing { &[][..] } else { &OF_RIGHTS[..] };
     if method == Method::Options {
         respond(204, None);
@@ -151,6 +154,15 @@ fn operation(route: &Route, method: Method, told: &Told, error: &Value) -> Value
         if route.path.contains('{') {
             respond(404, failure());
         }
+    } else if method == Method::Put {
+        body = Some(json!({ "content": { "video/mp2t": {} } }));
+        respond(201, has_body.then(|| json!({ "application/json": { "schema": title } })));
+        respond(202, None);
+        [400, 404, 408, 409, 412, 413, 415, 422, 507]
+            .iter()
+            .chain(rights)
+            .for_each(|&status| respond(status, failure()));
+        parameters.extend(["Content-Range", "If-None-Match"].map(header));
     } else if method == Method::Delete {
         respond(204, None);
         [404, 500].iter().chain(rights).for_each(|&status| respond(status, failure()));
@@ -180,6 +192,9 @@ fn operation(route: &Route, method: Method, told: &Told, error: &Value) -> Value
         "operationId": format!("{}{:?}", method.name().to_ascii_lowercase(), route.kind),
         "responses": responses,
     });
+    if let Some(body) = body {
+        operation["requestBody"] = body;
+    }
     if !parameters.is_empty() {
         operation["parameters"] = parameters.into();
     }

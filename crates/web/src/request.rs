@@ -9,6 +9,8 @@ pub(crate) enum Method {
     Head,
     Options,
     Delete,
+    /// To make a title of what it brings.
+    Put,
     /// Nothing that is done here.
     Other,
 }
@@ -23,6 +25,7 @@ impl Method {
             "HEAD" => Self::Head,
             "OPTIONS" => Self::Options,
             "DELETE" => Self::Delete,
+            "PUT" => Self::Put,
             _ => Self::Other,
         }
     }
@@ -34,6 +37,7 @@ impl Method {
             Self::Head => "HEAD",
             Self::Options => "OPTIONS",
             Self::Delete => "DELETE",
+            Self::Put => "PUT",
             Self::Other => "",
         }
     }
@@ -63,6 +67,7 @@ pub(crate) struct Fields {
     pub(crate) authorization: Option<String>,
     pub(crate) host: Option<String>,
     pub(crate) origin: Option<String>,
+    pub(crate) content_range: Option<String>,
     /// A proxy has passed the request on, by what it says itself. For whom is not believed: anybody can write that.
     pub(crate) is_forwarded: bool,
 }
@@ -84,6 +89,7 @@ impl Fields {
             ("authorization", &mut self.authorization),
             ("host", &mut self.host),
             ("origin", &mut self.origin),
+            ("content-range", &mut self.content_range),
         ];
         self.is_forwarded |= ADDED_BY_PROXIES.iter().any(|added| name.eq_ignore_ascii_case(added));
         let Some((_, field)) = known.into_iter().find(|(known, _)| name.eq_ignore_ascii_case(known)) else {

@@ -1,12 +1,13 @@
 //! Who is let in: what a request is in the words of rights, and what HTTP says of the decision.
 
+use std::io::Read;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use millrace_core::counters::Sample;
 use millrace_core::limits::rights::FAILURE_RETRY_S;
 use millrace_core::limits::web::RETRY_AFTER_S;
-use millrace_rights::{Asked, Gate, Now, Place, Verdict, Visitor, What};
+use millrace_rights::{Asked, Decision, Gate, Now, Place, Verdict, Visitor, What};
 use millrace_store::index::TitleIndex;
 use millrace_store::volume::TitleInfo;
 use tokio::sync::oneshot;
@@ -15,8 +16,9 @@ use crate::answer::Answer;
 use crate::request::{Fields, Method, Request};
 use crate::route::{Found, Needs};
 use crate::shared::Shared;
-use crate::site::{Order, Site, SiteError};
+use crate::site::{NotTaken, Order, Site, SiteError};
 use crate::status::Status;
+use crate::upload;
 
 impl Shared {
     /// Who asks, if that one may; else what is answered. A password is looked at elsewhere meanwhile.
@@ -61,6 +63,16 @@ impl Shared {
         }
     }
 
+    /// Whether a visitor may upload: `yes`, `no`, or `sign-in`: if it says who it is.
+    pub(crate) fn may_upload(&self, seen: &SeenBy) -> &'static str {
+        match self.gate.decision(&seen.visitor, What::Upload, seen.place) {
+            _ if self.limits.upload_bytes == 0 => "no",
+            Decision::Allow => "yes",
+            Decision::Ask => "sign-in",
+            Decision::Refuse(_) => "no",
+        }
+    }
+
     fn turned_away(&self, verdict: &Verdict) -> Answer {
         match verdict {
             Verdict::Ask { is_wrong, .. } => {
@@ -88,18 +100,20 @@ impl Shared {
 
 fn what(method: Method, found: &Found) -> What<'_> {
     match (method, found.route.needs) {
+        (Method::Put, _) if upload::is_taken_at(found) => What::Upload,
         // Whatever it would do, it would change something.
-        (Method::Delete | Method::Other, _) => What::Change,
+        (Method::Put | Method::Delete | Method::Other, _) => What::Change,
         (_, Needs::Nothing) => What::Nothing,
         (_, Needs::List) => What::List,
         (_, Needs::Watch) => What::Watch(&found.name),
         (_, Needs::SeeOthers) => What::SeeOthers,
+        (_, Needs::Upload) => What::Upload,
     }
 }
 
 /// Whether a program of this machine asks for itself. A page of another site, opened in a browser here, does not: neither if it asks openly (`Origin`), nor
 /// if its name was made to lead here (`Host`).
-fn place(fields: &Fields, peer: SocketAddr) -> Place {
+pub(crate) fn place(fields: &Fields, peer: SocketAddr) -> Place {
     let host = fields.host.as_deref();
     let of_page = |origin: &str| {
         let origin = origin.split_once("://").map(|(_, authority)| authority);
@@ -131,6 +145,8 @@ pub(crate) struct SeenBy {
     pub(crate) site: Arc<dyn Site>,
     pub(crate) gate: Arc<Gate>,
     pub(crate) visitor: Visitor,
+    /// Where it asks from.
+    pub(crate) place: Place,
 }
 
 impl SeenBy {
@@ -170,6 +186,14 @@ impl Site for SeenBy {
 
     fn read(&self, name: &str, from: u64, out: &mut [u8]) -> Result<(), SiteError> {
         self.site.read(name, from, out)
+    }
+
+    fn can_take(&self, bytes: Option<u64>) -> Result<(), NotTaken> {
+        self.site.can_take(bytes)
+    }
+
+    fn take_in(&self, name: &str, bytes: &mut dyn Read) -> Result<TitleInfo, NotTaken> {
+        self.site.take_in(name, bytes)
     }
 
     fn send(&self, order: Order) {

@@ -42,6 +42,10 @@ pub(crate) enum Kind {
     ApiEvents,
     /// What all of this is, for programs.
     ApiDescription,
+    /// A title that is being uploaded.
+    Upload,
+    /// All uploads.
+    ApiUploads,
     /// All counters.
     Metrics,
     /// Whether the program runs.
@@ -61,6 +65,8 @@ pub(crate) enum Needs {
     Watch,
     /// To see who else watches, and figures of the server.
     SeeOthers,
+    /// To add titles.
+    Upload,
 }
 
 /// An address, or a family of them.
@@ -125,6 +131,8 @@ pub(crate) const ROUTES: &[Route] = &[
         is_shared: true,
         ..own("/api/v1/openapi.json", Kind::ApiDescription, Needs::List, "This description")
     },
+    own("/titles/{name}", Kind::Upload, Needs::Upload, "A title that is being uploaded"),
+    own("/api/v1/uploads", Kind::ApiUploads, Needs::Upload, "Titles that are being uploaded"),
     own("/metrics", Kind::Metrics, Needs::SeeOthers, "All counters, for Prometheus"),
     own("/healthz", Kind::Live, Needs::Nothing, "Whether the program runs"),
     own("/readyz", Kind::Ready, Needs::Nothing, "Whether it serves"),
@@ -145,6 +153,7 @@ impl Route {
     pub(crate) fn methods(&self) -> &'static [Method] {
         match self.kind {
             Kind::ApiTitle => &[Method::Get, Method::Head, Method::Options, Method::Delete],
+            Kind::Upload | Kind::File => &[Method::Get, Method::Head, Method::Options, Method::Put],
             _ => &[Method::Get, Method::Head, Method::Options],
         }
     }
@@ -224,7 +233,7 @@ mod tests {
             ("/titles/film@540p.ts", Some("film@540p")),
             ("/titles/film%40540p.ts", Some("film@540p")),
             ("/titles/a.b_c-1.ts", Some("a.b_c-1")),
-            ("/titles/film", None),
+            ("/titles/film", None), // an upload
             ("/titles/.ts", None),
             ("/titles/..ts", None),
             ("/titles/../film.ts", None),

@@ -15,10 +15,11 @@ use crate::cmaf::Piece;
 use crate::events::{self, Feed};
 use crate::hls::{self, LookedAt};
 use crate::request::{Method, REQUESTS, Request};
-use crate::rights::SeenBy;
+use crate::rights::{SeenBy, place};
 use crate::route::{self, Found, Kind, Route};
 use crate::site::{Delivery, Order, OrderSocket, Refused, Site, SiteError};
 use crate::totals::Totals;
+use crate::upload::{self, Uploads};
 use crate::{WebLimits, api, cmaf, file, metrics, openapi, page, status};
 
 /// What every connection shares.
@@ -32,6 +33,7 @@ pub(crate) struct Shared {
     pub(crate) made: cmaf::Kept,
     pub(crate) gate: Arc<Gate>,
     pub(crate) feed: Feed,
+    pub(crate) uploads: Uploads,
     open: Mutex<Open>,
     numbers: AtomicU64,
     /// Told when the last connection has closed.
@@ -69,6 +71,7 @@ impl Shared {
             made: cmaf::Kept::default(),
             gate,
             feed,
+            uploads: Uploads::new(limits.upload_rate),
             open,
             numbers: AtomicU64::new(0),
             closed: Notify::new(),
@@ -116,8 +119,7 @@ impl Shared {
     /// Answers a request, which log lines call by its id; for HEAD without the body.
     pub(crate) async fn answer(self: &Arc<Self>, request: &Request, peer: SocketAddr, id: &str) -> Answer {
         let answer = self.find_answer(request, peer).await;
-        let (method, path, status) = (request.method.name(), Printable(&request.path), answer.status);
-        tracing::debug!(target: REQUESTS, id, "{id}: {method} {path} of {peer} answered with {status}");
+        note(request, peer, id, answer.status);
         answer
     }
 
@@ -129,8 +131,13 @@ impl Shared {
             Method::Get => self.answer_to(request, &found, peer).await,
             Method::Head => self.answer_to(request, &found, peer).await.without_body(),
             Method::Options => preflight(found.route),
-            Method::Delete | Method::Other => match self.let_in(request, &found, peer).await {
-                Ok(_) if found.route.methods().contains(&request.method) => self.remove(found.name).await,
+            Method::Put | Method::Delete | Method::Other => match self.let_in(request, &found, peer).await {
+                Ok(_)
+                    if request.method == Method::Delete
+                        && found.route.methods().contains(&Method::Delete) =>
+                {
+                    self.remove(found.name).await
+                }
                 Ok(_) => {
                     let allow = found.route.allow();
                     Answer::error(405, &format!("possible here: {allow}")).with("Allow", allow)
@@ -148,7 +155,8 @@ impl Shared {
             Ok(visitor) => visitor,
             Err(refused) => return refused,
         };
-        let seen = SeenBy { site: Arc::clone(&self.site), gate: Arc::clone(&self.gate), visitor };
+        let place = place(&request.fields, peer);
+        let seen = SeenBy { site: Arc::clone(&self.site), gate: Arc::clone(&self.gate), visitor, place };
         let answer = self.look_up(request, found, &seen).await;
         if self.gate.is_private() { private(answer) } else { answer }
     }
@@ -160,10 +168,12 @@ impl Shared {
             Kind::Script => return page::script(),
             Kind::Icon => return page::icon(),
             Kind::Player => return page::player(request),
-            Kind::ApiTitles => return api::titles(seen),
+            Kind::ApiTitles => return api::titles(seen, self.may_upload(seen)),
             Kind::ApiStatus => return self.status().await,
             Kind::ApiEvents => return events::answer(self, request.method),
             Kind::ApiDescription => return openapi::answer(request),
+            Kind::ApiUploads => return upload::list(self),
+            Kind::Upload => return upload::state(self, &found.name),
             Kind::Metrics => return metrics::answer(&*self.site),
             Kind::Live => return state("ok\n"),
             Kind::Ready if *self.ends.borrow() => return Answer::error(503, "the server is ending"),
@@ -268,6 +278,12 @@ impl Drop for Place {
         }
         self.shared.totals.add(|c| c.connections -= 1);
     }
+}
+
+/// One line for each request, for those who want to see them.
+pub(crate) fn note(request: &Request, peer: SocketAddr, id: &str, status: u16) {
+    let (method, path) = (request.method.name(), Printable(&request.path));
+    tracing::debug!(target: REQUESTS, id, "{id}: {method} {path} of {peer} answered with {status}");
 }
 
 /// What pages from elsewhere may ask.

@@ -1,5 +1,6 @@
 //! What the web side needs of the server: titles, bytes of them sent by an engine, figures.
 
+use std::io::Read;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::unix::net::UnixStream;
@@ -42,6 +43,23 @@ pub trait Site: Send + Sync + 'static {
     /// The title is gone, or its files cannot be opened.
     fn open<'a>(&'a self, name: &'a str) -> Result<Box<dyn TitleBytes + 'a>, SiteError> {
         Ok(Box::new(ByName { site: self, name }))
+    }
+
+    /// Whether a title of so many bytes, if that is known, could be taken in now. Asks disks: call it where waiting is allowed.
+    ///
+    /// # Errors
+    /// Why not.
+    fn can_take(&self, _bytes: Option<u64>) -> Result<(), NotTaken> {
+        Err(NotTaken::Unavailable("this server takes no uploads".to_owned()))
+    }
+
+    /// Makes a title of the transport stream that is read from `bytes`, and waits for them as long as they take: call it on a thread of its own. The title can
+    /// be asked for when this returns.
+    ///
+    /// # Errors
+    /// Why none came of it. Nothing is left of it then.
+    fn take_in(&self, _name: &str, _bytes: &mut dyn Read) -> Result<TitleInfo, NotTaken> {
+        Err(NotTaken::Unavailable("this server takes no uploads".to_owned()))
     }
 
     /// Has an engine send bytes of a title, at the title's pace, counted by admission as any viewer. Returns at once; `order.done` is told
@@ -105,6 +123,23 @@ pub enum SiteError {
     /// Its files cannot be read: for the log, not for viewers.
     #[error("{0}")]
     Unreadable(String),
+}
+
+/// Why an upload became no title, for whoever uploads.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotTaken {
+    /// It is no stream that can be played, or it did not come whole.
+    #[error("{0}")]
+    Broken(String),
+    /// It is not a transport stream at all.
+    #[error("{0}")]
+    OtherKind(String),
+    /// There is no room for it.
+    #[error("{0}")]
+    Full(String),
+    /// Not now.
+    #[error("{0}")]
+    Unavailable(String),
 }
 
 /// A connection on which bytes of a title are sent.

@@ -33,6 +33,14 @@ millrace_core::counters! {
         sum media_broken,
         /// Bytes of titles in responses that were sent whole.
         sum media_bytes,
+        /// Titles that were uploaded.
+        sum uploads,
+        /// Uploads that became no title: given up, refused by ingest, or without room.
+        sum uploads_failed,
+        /// Uploads that are under way, with those that wait for their client to go on.
+        gauge uploads_now,
+        /// Bytes of uploads that have come.
+        sum upload_bytes,
     }
 }
 

@@ -196,6 +196,18 @@ async function look(page) {
   figures.push('narrow and dark');
 }
 
+// The beginning of the title as a film of its own, chosen as a file.
+async function uploadFile(page) {
+  await page.getByLabel('Search').fill('');
+  const begin = await page.request.get(new URL(`titles/${title}.ts`, pageUrl).href, { headers: { Range: 'bytes=0-1999999' } });
+  const file = { name: 'Up Ladén.ts', mimeType: 'video/mp2t', buffer: await begin.body() };
+  await page.getByLabel(/transport stream/).setInputFiles(file);
+  await page.getByText('up-laden is there.').waitFor();
+  await page.locator('#titles button', { has: page.getByText('up-laden', { exact: true }) }).waitFor();
+  check(await focused(page) === 'file', `after an upload ${await focused(page)} has the focus`);
+  figures.push('a film uploaded');
+}
+
 async function checkPage(page) {
   await page.goto(pageUrl);
   await choose(page).waitFor();
@@ -207,6 +219,7 @@ async function checkPage(page) {
   await changeQuality(page);
   await useKeys(page);
   await look(page);
+  await uploadFile(page);
 }
 
 // Every rendition by hls.js to the end: pictures at their times, none of them damaged. The player goes over to it with the segment behind the one that it shows.
@@ -301,6 +314,20 @@ async function checkStatus(page) {
   await page.close();
 }
 
+async function checkRefusedUpload(page) {
+  await page.goto(pageUrl);
+  const file = page.getByLabel(/transport stream/);
+  await file.setInputFiles({ name: 'b.ts', mimeType: 'video/mp2t', buffer: Buffer.from('no film') });
+  await page.getByText(/b was not taken: .*not an MPEG transport stream/).waitFor();
+  // One that stands still in the middle is stopped by a key, and it is said how to go on.
+  await page.route('**/titles/c', () => {});
+  await file.setInputFiles({ name: 'c.ts', mimeType: 'video/mp2t', buffer: Buffer.alloc(1000) });
+  await page.getByRole('button', { name: 'Stop' }).focus();
+  await page.keyboard.press('Enter');
+  await page.getByText(/c was stopped.*within ten minutes/).waitFor();
+  await page.close();
+}
+
 // What cannot be played, each on a page of its own. `prepare` spoils something, `says` is what the page has to say.
 async function checkTroubles(page, newPage) {
   await page.close();
@@ -331,6 +358,7 @@ async function checkTroubles(page, newPage) {
     })],
   ];
   await checkStatus(await newPage());
+  await checkRefusedUpload(await newPage());
   for (const [name, says, prepare] of cases) {
     const page = await newPage();
     await prepare(page);

@@ -122,6 +122,33 @@ pub const MAX_STAMP_DISTANCE_TICKS: u64 = 10 * MEDIA_HZ;
 /// Bytes a second that a viewer must take of a reply that is in memory: slower than that no title plays.
 pub const LEAST_REPLY_RATE: u64 = 16 * 1024;
 
+// Uploads.
+
+/// Uploads at once, with those that wait for their client to go on. Each is a thread, an open title and [`UPLOAD_BUFFER_BYTES`]; more would share the same
+/// rate, and none would be done sooner.
+pub const MAX_UPLOADS: usize = 8;
+/// Longest upload unless the operator says otherwise: a disc of 4K video has at most 100 GB.
+pub const DEFAULT_UPLOAD_BYTES: u64 = 100 << 30;
+/// Bits a second that all uploads together may bring unless the operator says otherwise: less than half of what one hard disk writes, so that it reads for
+/// viewers meanwhile; a film of two hours at 8 Mb/s takes two and a half minutes.
+pub const DEFAULT_UPLOAD_RATE: u64 = 400_000_000;
+/// Lowest rate that may be chosen: at less an upload would be slower than [`LEAST_UPLOAD_RATE`] asks of its client.
+pub const MIN_UPLOAD_RATE: u64 = 1_000_000;
+/// Bytes of an upload that have come and are not in the title yet: beyond these nothing is read from its connection. A read of ingest is at most half of it.
+pub const UPLOAD_BUFFER_BYTES: usize = 1 << 20;
+/// What uploads may bring at once after they brought nothing: 20 ms at the usual rate.
+pub const UPLOAD_BURST_BYTES: u64 = 1 << 20;
+/// How long a client may keep an upload waiting beyond what its bytes are good for ([`LEAST_UPLOAD_RATE`]): as others that do not take their replies.
+pub const UPLOAD_STALL: Duration = Duration::from_secs(30);
+/// Bytes a second that an upload must bring, or its connection is closed: slower than that an hour of 1 Mb/s takes eight.
+pub const LEAST_UPLOAD_RATE: u64 = 16 * 1024;
+/// How long an upload whose client has gone can be gone on with: a connection that was lost comes back within minutes.
+pub const UPLOAD_KEPT: Duration = Duration::from_secs(600);
+/// Bytes of an upload after which it is looked how much is free on the disks: what viewers' files need stays free.
+pub const UPLOAD_LOOK_BYTES: u64 = 64 << 20;
+/// How long the end of the server waits for uploads to be given up, which takes milliseconds.
+pub const UPLOADS_STOP: Duration = Duration::from_secs(1);
+
 // The web side in the server.
 
 /// What is read of a connection while bytes are sent on it: the beginning of what the viewer asks for next. The rest waits in the kernel.
@@ -156,5 +183,6 @@ const _: () = {
     assert!(MAX_TARGET_BYTES < MAX_REQUEST_HEAD_BYTES);
     assert!(SEGMENTS_MADE_AT_ONCE < WEB_READS_AT_ONCE);
     assert!(MADE_CACHE_BYTES < MAX_MADE_BYTES);
+    assert!(UPLOAD_BUFFER_BYTES < super::volume::BUFFER_BYTES * 4 && UPLOAD_BUFFER_BYTES < u32::MAX as usize);
     assert!(FAST_START_MS <= super::MAX_AHEAD_MS as u32);
 };

@@ -49,6 +49,12 @@ pub enum IngestError {
         /// What ffprobe said.
         said: String,
     },
+    /// No transport stream, where nothing else is taken.
+    #[error("{}: not an MPEG transport stream, and nothing else is taken here; convert it before: ffmpeg -i FILE -map 0 -c copy FILE.ts", path.display())]
+    NotTransportStream {
+        /// What it was to be called.
+        path: PathBuf,
+    },
     /// A container without pictures or sound.
     #[error("{}: no picture and no sound in it, only {found}", path.display())]
     NothingToPlay {

@@ -34,6 +34,7 @@ pub(crate) mod psi;
 mod remux;
 mod sink;
 mod source;
+mod stream;
 pub mod ts_packet;
 mod watch;
 
@@ -56,6 +57,7 @@ pub use indexer::{Indexed, Oddities};
 pub use pass::{IndexOptions, Passed, index_only};
 pub use sink::{IndexSink, NullSink};
 pub use source::identify;
+pub use stream::ingest_stream;
 pub use watch::{Progress, Stage};
 
 use bounds::OutputBound;

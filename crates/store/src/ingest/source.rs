@@ -85,12 +85,7 @@ impl SourceFile {
             }
         }
         head.truncate(filled);
-        let is_container =
-            CONTAINER_MARKS.iter().any(|&(at, mark)| head.get(at..at + mark.len()) == Some(mark));
-        if is_container {
-            return Ok(None);
-        }
-        Ok(framing::detect(&head, filled as u64 == self.identity.bytes).map(|(framing, _)| framing))
+        Ok(framing_of(&head, filled as u64 == self.identity.bytes))
     }
 
     /// An error if the file is no longer what it was when it was opened: somebody is still writing it.
@@ -108,6 +103,12 @@ impl SourceFile {
     pub(super) fn reader<'a, 'w>(&'a self, watch: &'a mut Watch<'w>) -> FileSource<'a, 'w> {
         FileSource { file: &self.file, watch }
     }
+}
+
+/// How packets lie in what begins with `head`; `None` if it is no transport stream. `whole` says that `head` is all there is.
+pub(super) fn framing_of(head: &[u8], whole: bool) -> Option<Framing> {
+    let is_container = CONTAINER_MARKS.iter().any(|&(at, mark)| head.get(at..at + mark.len()) == Some(mark));
+    if is_container { None } else { framing::detect(head, whole).map(|(framing, _)| framing) }
 }
 
 /// A file as a source of the pass.

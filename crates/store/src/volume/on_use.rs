@@ -24,7 +24,7 @@ impl Volume {
     /// # Errors
     /// Why not: a member is missing, not complete, or read-only.
     pub fn can_take_titles(&self) -> Result<(), StoreError> {
-        self.inner.all_members("making a title for another speed").map(drop)
+        self.inner.all_members("adding a title").map(drop)
     }
 
     /// Has a derived title stay that was made on use.

@@ -116,7 +116,8 @@ fn request(head: &[u8], length: usize) -> Parsed {
     let Some((path, query)) = path_of(target) else { return other };
     let is_front = route::find(path).is_some_and(|found| found.route.is_front);
     let method = Method::of(method);
-    if !is_front || method == Method::Other || message.has_body {
+    let is_read_here = matches!(method, Method::Get | Method::Head | Method::Options);
+    if !is_front || !is_read_here || message.has_body {
         return other;
     }
     let request =

@@ -37,8 +37,9 @@ use self::watch::{Activity, State, Watch, Watched};
 use crate::SERVER;
 use crate::answer::{Answer, Body, Media};
 use crate::request::{Fields, Method, Request};
-use crate::shared::{Shared, refusal};
+use crate::shared::{self, Shared, refusal};
 use crate::site::{Delivery, OrderSocket, Refused};
+use crate::upload;
 
 /// A connection for one request in HTTP/1.
 pub(crate) struct Lent {
@@ -94,7 +95,8 @@ pub(crate) async fn serve_http2(
     let io = TokioIo::new(Rewound::new(stream, read, Arc::clone(&shared.totals)));
     let (requests, activity) = (Arc::new(AtomicU64::new(0)), Arc::new(Activity::default()));
     let orders = Arc::new(Semaphore::new(MAX_H2_STREAMS as usize));
-    let service = service_fn(|request: HyperRequest<Incoming>| {
+    let service = service_fn(|mut request: HyperRequest<Incoming>| {
+        request.extensions_mut().insert(Arc::clone(&activity));
         let (shared, requests, orders) = (Arc::clone(shared), Arc::clone(&requests), Arc::clone(&orders));
         let under_way = activity.begin();
         async move {
@@ -151,11 +153,25 @@ async fn respond(
     label: String,
     orders: &Arc<Semaphore>,
 ) -> Response<WebBody> {
-    let request = match read(&request) {
-        Ok(request) => request,
+    let (whole, request) = match read(&request) {
+        Ok(read) => (request, read),
         Err(answer) => return finish(answer, shared),
     };
-    let mut answer = shared.answer(&request, peer, &label).await;
+    let mut answer = match upload::asked_for(&request) {
+        Some(found) => {
+            let activity = whole.extensions().get::<Arc<Activity>>().cloned();
+            let beat = move || activity.iter().for_each(|activity| activity.beat());
+            let is_http2 = whole.version() == Version::HTTP_2;
+            let mut body = whole.into_body();
+            let answer = upload::take(shared, &request, &found, peer, &mut body, &beat).await;
+            if is_http2 {
+                upload::let_go(body);
+            }
+            shared::note(&request, peer, &label, answer.status);
+            answer
+        }
+        None => shared.answer(&request, peer, &label).await,
+    };
     match std::mem::replace(&mut answer.body, Body::None) {
         Body::Media(media) => {
             let agent = request.fields.agent();

@@ -17,7 +17,7 @@ pub(super) struct Activity {
     begun: AtomicU64,
     /// Of these, answered whole or given up.
     ended: AtomicU64,
-    /// Pieces of responses that the viewer had room for.
+    /// Pieces of responses that the viewer had room for, and of what it brought.
     taken: AtomicU64,
 }
 
@@ -48,6 +48,11 @@ impl Activity {
     pub(super) fn begin(self: &Arc<Self>) -> UnderWay {
         self.begun.fetch_add(1, Relaxed);
         UnderWay(Arc::clone(self))
+    }
+
+    /// Something has come of a request's body.
+    pub(super) fn beat(&self) {
+        self.taken.fetch_add(1, Relaxed);
     }
 }
 

@@ -15,6 +15,9 @@ const HLS_JS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hls.js.gz"));
 /// Whether this program was built with hls.js.
 pub const HAS_HLS_JS: bool = !HLS_JS.is_empty();
 
+/// The script: the list and the player, and what uploads.
+const SCRIPT: &str = concat!(include_str!("page.js"), include_str!("upload.js"));
+
 pub(crate) fn html() -> Answer {
     part("text/html; charset=utf-8", include_str!("page.html"))
         .with("Content-Security-Policy", POLICY)
@@ -26,7 +29,7 @@ pub(crate) fn style() -> Answer {
 }
 
 pub(crate) fn script() -> Answer {
-    part("text/javascript; charset=utf-8", include_str!("page.js"))
+    part("text/javascript; charset=utf-8", SCRIPT)
 }
 
 pub(crate) fn icon() -> Answer {
@@ -54,9 +57,9 @@ fn part(kind: &str, text: &'static str) -> Answer {
 
 #[cfg(test)]
 mod tests {
-    use super::HLS_JS;
+    use super::{HLS_JS, SCRIPT};
 
-    const PARTS: [&str; 3] = [include_str!("page.html"), include_str!("page.css"), include_str!("page.js")];
+    const PARTS: [&str; 3] = [include_str!("page.html"), include_str!("page.css"), SCRIPT];
 
     /// Before the page can be used at all, and with what it plays with.
     const MAX_BYTES: usize = 50_000;

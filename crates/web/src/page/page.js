@@ -105,7 +105,9 @@ async function load() {
   try {
     const answer = await fetch(address('api/v1/titles'));
     if (!answer.ok) throw new Error(String(answer.status));
-    titles = (await answer.json()).titles;
+    const listed = await answer.json();
+    titles = listed.titles;
+    offerUpload(listed.upload);
     show();
     play();
   } catch (error) {

@@ -81,7 +81,7 @@ impl Client {
             return Some(response);
         }
         let length = match response.header("content-length") {
-            _ if is_head || matches!(status, 204 | 304) => 0,
+            _ if is_head || matches!(status, 100 | 204 | 304) => 0,
             Some(length) => length.parse().unwrap(),
             None => panic!("no length: {response:?}"),
         };

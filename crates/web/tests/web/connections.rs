@@ -29,7 +29,7 @@ fn idle_connections_stand_in_nobodys_way() {
     let mut files = rustix::process::getrlimit(Resource::Nofile);
     files.current = files.maximum;
     rustix::process::setrlimit(Resource::Nofile, files).unwrap();
-    let limits = WebLimits { connections: 2_001, connections_per_address: 10_000 };
+    let limits = WebLimits { connections: 2_001, connections_per_address: 10_000, ..WebLimits::default() };
     let (_web, address, totals) = serve(&site, limits);
     let mut idle: Vec<Client> = (0..2_000).map(|_| Client::to(address)).collect();
     for client in &mut idle {
@@ -59,7 +59,8 @@ fn idle_connections_stand_in_nobodys_way() {
 #[test]
 fn one_address_has_a_bound_of_its_own() {
     let site = MadeUp::with(vec![Film::pattern("film", 10, Manner::Sends)]);
-    let (_web, address, totals) = serve(&site, WebLimits { connections: 100, connections_per_address: 2 });
+    let (_web, address, totals) =
+        serve(&site, WebLimits { connections: 100, connections_per_address: 2, ..WebLimits::default() });
     let mut first = Client::to(address);
     let mut second = Client::to(address);
     assert_eq!((first.get("/titles/film.ts").status, second.get("/titles/film.ts").status), (200, 200));

@@ -13,3 +13,4 @@ mod openapi;
 mod pages;
 mod rights;
 mod site;
+mod uploads;

@@ -38,6 +38,9 @@ fn every_address_answers_by_each_method() {
             route.replace("{name}", "NAME").replace("{version}", "VERSION").replace("{track}", "TRACK");
         let in_words = in_words.replace("{number}", "NUMBER");
         assert!(document.contains(&format!("`{in_words}`")), "{in_words} is not in docs/ref/http.md");
+        if route == "/titles/{name}" {
+            continue; // nothing, but while something is uploaded
+        }
         let mut client = Client::to(address);
         let get = client.get(&path);
         assert_eq!(get.status, 200, "{path}");
@@ -65,8 +68,12 @@ fn every_address_answers_by_each_method() {
         assert_eq!((head.status, told(&head)), (200, told(&get)), "{path}");
         assert_eq!(client.ask("OPTIONS", &path, "").status, 204, "{path}");
         for method in ["POST", "PUT", "DELETE"] {
-            let is_possible = (method, route) == ("DELETE", "/api/v1/titles/{name}");
-            let expected = if is_possible { 204 } else { 405 };
+            // A title that is there is not replaced.
+            let expected = match (method, route) {
+                ("DELETE", "/api/v1/titles/{name}") => 204,
+                ("PUT", "/titles/{name}.ts") => 409,
+                _ => 405,
+            };
             assert_eq!(Client::to(address).ask(method, &path, "").status, expected, "{method} {path}");
         }
         // One letter more is another address.

@@ -1,6 +1,6 @@
 //! A site with titles in memory. Its engine is a thread for each order, that writes the bytes and gives the connection back.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -18,7 +18,8 @@ use millrace_store::index::TitleIndex;
 use millrace_store::volume::{SourceIdentity, TitleInfo};
 use millrace_web::status::{Member, Refusal, Room, Session, Status};
 use millrace_web::{
-    Delivery, Feed, Order, OrderSocket, Refused, Site, SiteError, Totals, WebConfig, WebHandle, WebLimits,
+    Delivery, Feed, NotTaken, Order, OrderSocket, Refused, Site, SiteError, Totals, WebConfig, WebHandle,
+    WebLimits,
 };
 
 /// What becomes of orders for a title.
@@ -69,6 +70,11 @@ pub(crate) struct MadeUp {
     pub(crate) removed: Mutex<Vec<String>>,
     /// What is wrong with its member.
     pub(crate) trouble: Mutex<Option<String>>,
+    /// What was uploaded; what of an upload that failed had come.
+    pub(crate) taken: Mutex<BTreeMap<String, Vec<u8>>>,
+    pub(crate) failed: Mutex<BTreeMap<String, Vec<u8>>>,
+    /// Bytes that there is room for, if there is an end to it.
+    pub(crate) room: Option<u64>,
 }
 
 impl Film {
@@ -171,7 +177,10 @@ impl Site for MadeUp {
     }
 
     fn title(&self, name: &str) -> Option<TitleInfo> {
-        self.films.get(name).map(|film| film.info.clone())
+        let taken = || {
+            self.taken.lock().unwrap().contains_key(name).then(|| Film::pattern(name, 1, Manner::Sends).info)
+        };
+        self.films.get(name).map(|film| film.info.clone()).or_else(taken)
     }
 
     fn renditions(&self, name: &str) -> Vec<TitleInfo> {
@@ -196,6 +205,42 @@ impl Site for MadeUp {
         let bytes = film.bytes.get(from..from + out.len());
         out.copy_from_slice(bytes.ok_or_else(|| SiteError::Unreadable("beyond the end".to_owned()))?);
         Ok(())
+    }
+
+    fn can_take(&self, bytes: Option<u64>) -> Result<(), NotTaken> {
+        match self.room.filter(|room| bytes.unwrap_or(0) > *room) {
+            Some(room) => Err(NotTaken::Full(format!("room for {room} bytes"))),
+            None => Ok(()),
+        }
+    }
+
+    /// What begins with `BAD` or `MP4` is refused with its first bytes.
+    fn take_in(&self, name: &str, bytes: &mut dyn Read) -> Result<TitleInfo, NotTaken> {
+        let mut all = Vec::new();
+        let mut piece = vec![0; 50_000];
+        loop {
+            let count = match bytes.read(&mut piece) {
+                Ok(0) => break,
+                Ok(count) => count,
+                Err(error) => {
+                    self.failed.lock().unwrap().insert(name.to_owned(), all);
+                    return Err(NotTaken::Unavailable(error.to_string()));
+                }
+            };
+            all.extend_from_slice(&piece[..count]);
+            let why = match all.get(..3) {
+                Some(b"BAD") => NotTaken::Broken("no clock".to_owned()),
+                Some(b"MP4") => NotTaken::OtherKind("not a transport stream".to_owned()),
+                _ if self.room.is_some_and(|room| all.len() as u64 > room) => {
+                    NotTaken::Full("full".to_owned())
+                }
+                _ => continue,
+            };
+            self.failed.lock().unwrap().insert(name.to_owned(), all);
+            return Err(why);
+        }
+        self.taken.lock().unwrap().insert(name.to_owned(), all);
+        Ok(self.title(name).expect("it was just taken in"))
     }
 
     fn send(&self, order: Order) {

@@ -332,7 +332,8 @@ impl Maker {
     }
 }
 
-fn figures(loops: &[Arc<Sheet<LoadSnapshot>>], cache: &Cache) -> Figures {
+/// What the server has done so far.
+pub(super) fn figures(loops: &[Arc<Sheet<LoadSnapshot>>], cache: &Cache) -> Figures {
     let engine = |sheet: &Arc<Sheet<LoadSnapshot>>| {
         let LoadSnapshot { busy_ns, idle_ns, .. } = sheet.read();
         (busy_ns, idle_ns)

@@ -1,5 +1,5 @@
 //! `millrace serve`: the server. Its settings are here; `run` starts everything and stops everything, `librarian` keeps
-//! the titles in step with folders and store, `maker` makes them for speeds that viewers ask for, `tcp` starts the offload engine, `invite` says what to paste into a player.
+//! the titles in step with folders and store, `uploads` takes titles in that come by HTTP, `maker` makes them for speeds that viewers ask for, `tcp` starts the offload engine, `invite` says what to paste into a player.
 
 mod bind;
 mod inject;
@@ -8,12 +8,14 @@ mod librarian;
 mod link;
 mod maker;
 mod members;
+mod rests;
 mod rights;
 mod run;
 pub(crate) mod stats;
 mod status;
 mod tcp;
 mod transforms;
+mod uploads;
 mod web;
 mod worker;
 
@@ -32,6 +34,7 @@ use millrace_store::volume::Volume;
 use self::link::LinkRate;
 use self::rights::RightsArgs;
 use self::tcp::TcpArgs;
+use self::uploads::UploadArgs;
 use self::web::HttpChoice;
 use super::NewStoreArgs;
 use super::egress::EgressArgs;
@@ -160,6 +163,8 @@ pub(crate) struct ServeArgs {
     pub(crate) tcp: TcpArgs,
     #[command(flatten)]
     pub(crate) rights: RightsArgs,
+    #[command(flatten)]
+    pub(crate) uploads: UploadArgs,
     /// How the cache reads: auto, uring or threads
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub(crate) read: ReadChoice,

@@ -26,7 +26,7 @@ use millrace_offload::clock::{MonotonicClock, wall_offset_ns};
 use millrace_offload::handle::{EngineConfig, EngineHandle, ThreadConfig};
 use millrace_offload::hugepage::{PageRegion, Touching};
 use millrace_offload::idle::IdlePolicy;
-use millrace_offload::load::LoopSheets;
+use millrace_offload::load::{LoadSnapshot, LoopSheets};
 use millrace_offload::toe::{EngineTx, Seat};
 use millrace_offload::xdp::XdpTx;
 use millrace_offload::{GsoMode, KernelTx, KernelTxConfig, UdpPair, UdpPorts, bind_ports};
@@ -100,7 +100,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let control = Control::start(control_config(args, &gate, &web), Box::new(reader), engines, sockets)?;
     let mut registry = registry(&control, &cache, &meters, made.unwrap_or_default());
     transforms::register(&mut registry, &transforms);
-    web.register(&mut registry);
+    web.register(&mut registry, loads(&meters));
     rights::register(&mut registry, &gate);
     let registry = Arc::new(registry);
     let stats = args.stats.as_deref().map(|path| StatsFile::start(path, &registry)).transpose()?;
@@ -178,7 +178,7 @@ fn with_maker(
         cache: Arc::clone(cache),
         closer: reader.closer(),
         on_use: Arc::clone(&on_use),
-        loops: meters.iter().map(|meters| Arc::clone(&meters.sheets.load)).collect(),
+        loops: loads(meters),
         space: args.trick_space,
     });
     (reader.with_wishes(on_use), Some(maker))
@@ -364,6 +364,11 @@ fn datagrams_by(tallies: &[Arc<Tally>], path: EgressPath) -> u64 {
 struct Meters {
     sheets: LoopSheets,
     egress: Arc<Tally>,
+}
+
+/// How busy each engine is.
+fn loads(meters: &[Meters]) -> Vec<Arc<Sheet<LoadSnapshot>>> {
+    meters.iter().map(|meters| Arc::clone(&meters.sheets.load)).collect()
 }
 
 /// Engines, and where an offload engine is put.

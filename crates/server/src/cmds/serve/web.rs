@@ -1,26 +1,29 @@
 //! What the web side sees of the server, and where it listens.
 
 use std::collections::VecDeque;
+use std::io::Read;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context;
-use millrace_core::counters::{Registry, Sample};
+use millrace_core::counters::{Registry, Sample, Sheet};
 use millrace_core::ids::TitleId;
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::limits::control::LISTEN_BACKLOG;
 use millrace_core::limits::web::{DEFAULT_HTTP_PORT, HTTP_PORTS, MAX_WEB_INDEXES};
+use millrace_offload::load::LoadSnapshot;
 use millrace_rights::Gate;
 use millrace_store::StoreError;
 use millrace_store::cache::Cache;
 use millrace_store::index::TitleIndex;
 use millrace_store::volume::{MediaReader, TitleInfo, Volume};
 use millrace_web::{
-    Feed, Order, Site, SiteError, Status, TitleBytes, Totals, WebConfig, WebHandle, WebLimits,
+    Feed, NotTaken, Order, Site, SiteError, Status, TitleBytes, Totals, WebConfig, WebHandle, WebLimits,
 };
 use tokio::sync::mpsc;
 
+use super::uploads::Intake;
 use super::{ServeArgs, bind, invite, status};
 use crate::control::Asker;
 use crate::library::open_titles::OpenTitles;
@@ -53,6 +56,8 @@ pub(super) struct Web {
     limits: WebLimits,
     feed: Feed,
     totals: Arc<Totals>,
+    /// How busy each engine is.
+    loops: Vec<Arc<Sheet<LoadSnapshot>>>,
 }
 
 impl Web {
@@ -66,8 +71,10 @@ impl Web {
         let (orders, ordered) = mpsc::unbounded_channel();
         let ordered = Some(ordered).filter(|_| listener.is_some());
         let connections_per_address = args.max_connections_per_address;
-        let limits = WebLimits { connections_per_address, ..WebLimits::default() };
-        Ok(Self { listener, orders, ordered, limits, feed: Feed::default(), totals: Arc::default() })
+        let (upload_bytes, upload_rate) = (args.uploads.max_upload.0, args.uploads.upload_rate.0);
+        let limits = WebLimits { connections_per_address, upload_bytes, upload_rate, ..WebLimits::default() };
+        let (feed, totals) = (Feed::default(), Arc::default());
+        Ok(Self { listener, orders, ordered, limits, feed, totals, loops: Vec::new() })
     }
 
     /// Where orders come from, once; `None` if there will be none.
@@ -80,8 +87,9 @@ impl Web {
         self.feed.clone()
     }
 
-    /// What it does is counted among the rest.
-    pub(super) fn register(&self, registry: &mut Registry) {
+    /// What it does is counted among the rest. Uploads give way to what the engines have to do.
+    pub(super) fn register(&mut self, registry: &mut Registry, loops: Vec<Arc<Sheet<LoadSnapshot>>>) {
+        self.loops = loops;
         let totals = Arc::clone(&self.totals);
         registry.add("web", None, move || totals.read());
     }
@@ -98,7 +106,14 @@ impl Web {
         let Some(listener) = self.listener else { return Ok(None) };
         rustix::net::listen(&listener, LISTEN_BACKLOG).context("listen for HTTP")?;
         let port = listener.local_addr()?.port();
+        let intake = Intake {
+            volume: Arc::clone(volume),
+            open_titles: Arc::clone(open_titles),
+            cache: Arc::clone(cache),
+            loops: self.loops,
+        };
         let site = ServerSite {
+            intake,
             open_titles: Arc::clone(open_titles),
             volume: Arc::clone(volume),
             orders: self.orders,
@@ -135,6 +150,7 @@ fn page(host: &str, port: u16) -> String {
 
 /// The server, as the web side sees it.
 struct ServerSite {
+    intake: Intake,
     open_titles: Arc<OpenTitles>,
     volume: Arc<Volume>,
     orders: mpsc::UnboundedSender<Order>,
@@ -198,6 +214,14 @@ impl Site for ServerSite {
     fn open<'a>(&'a self, name: &'a str) -> Result<Box<dyn TitleBytes + 'a>, SiteError> {
         let reader = MediaReader::open(&self.volume, self.id_of(name)?).map_err(unreadable)?;
         Ok(Box::new(OpenTitle(reader)))
+    }
+
+    fn can_take(&self, bytes: Option<u64>) -> Result<(), NotTaken> {
+        self.intake.can_take(bytes)
+    }
+
+    fn take_in(&self, name: &str, bytes: &mut dyn Read) -> Result<TitleInfo, NotTaken> {
+        self.intake.take_in(name, bytes)
     }
 
     fn send(&self, order: Order) {

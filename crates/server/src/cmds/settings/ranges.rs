@@ -12,7 +12,7 @@ use crate::cmds::percent::Percent;
 
 /// Settings that have a range, by the name of their field in `ServeArgs`.
 #[cfg(test)]
-pub(super) const IDS: [&str; 10] = [
+pub(super) const IDS: [&str; 11] = [
     "cache",
     "engines",
     "max_streams",
@@ -23,6 +23,7 @@ pub(super) const IDS: [&str; 10] = [
     "burst",
     "busy_burst",
     "fast_start",
+    "upload_rate",
 ];
 
 /// A range: for the parser, and for people.
@@ -46,6 +47,7 @@ pub(super) fn of(id: &str) -> Option<Range> {
         "max_connections_per_address" => from(1usize, ""),
         "burst" | "busy_burst" => between(time(limits::MIN_BURST_NS), time(limits::MAX_BURST_NS)),
         "fast_start" => between(time(0), time(u64::from(limits::MAX_AHEAD_MS) * 1_000_000)),
+        "upload_rate" => from(BitRate(limits::web::MIN_UPLOAD_RATE), ""),
         _ => return None,
     })
 }

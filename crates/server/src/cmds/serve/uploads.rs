@@ -1,0 +1,177 @@
+//! Titles that clients bring by HTTP: where they go in the store, and how that gives way to viewers.
+
+use std::io::{self, Read};
+use std::sync::Arc;
+
+use clap::Args;
+use millrace_core::counters::Sheet;
+use millrace_core::limits::web::{DEFAULT_UPLOAD_BYTES, DEFAULT_UPLOAD_RATE, UPLOAD_LOOK_BYTES};
+use millrace_core::units::{BitRate, ByteLen};
+use millrace_offload::background::yield_to_all;
+use millrace_offload::load::LoadSnapshot;
+use millrace_store::StoreError;
+use millrace_store::cache::Cache;
+use millrace_store::ingest::{IngestError, StreamError, ingest_stream};
+use millrace_store::volume::{TitleInfo, Volume};
+use millrace_web::NotTaken;
+
+use super::rests::Rests;
+use crate::library::open_titles::OpenTitles;
+
+/// What uploads may bring.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct UploadArgs {
+    /// Longest title that may be uploaded by HTTP; 0B: none is
+    #[arg(long, value_name = "SIZE", default_value_t = ByteLen(DEFAULT_UPLOAD_BYTES))]
+    pub(crate) max_upload: ByteLen,
+    /// Bit rate that all uploads together may have; while viewers need the disks it is less
+    #[arg(long, value_name = "RATE", default_value_t = BitRate(DEFAULT_UPLOAD_RATE))]
+    pub(crate) upload_rate: BitRate,
+}
+
+/// Takes titles in.
+pub(super) struct Intake {
+    pub(super) volume: Arc<Volume>,
+    pub(super) open_titles: Arc<OpenTitles>,
+    pub(super) cache: Arc<Cache>,
+    /// How busy each engine is.
+    pub(super) loops: Vec<Arc<Sheet<LoadSnapshot>>>,
+}
+
+impl Intake {
+    /// Whether there is room for so many bytes, or for anything.
+    pub(super) fn can_take(&self, bytes: Option<u64>) -> Result<(), NotTaken> {
+        self.volume.can_take_titles().map_err(|error| unavailable(&error))?;
+        let room = self.volume.room().map_err(|error| unavailable(&error))?;
+        let needed = bytes.map_or(1, |bytes| self.volume.bytes_to_store(bytes, 1));
+        let each = needed.div_ceil(room.len().max(1) as u64);
+        match room.iter().min() {
+            Some(least) if *least >= each => Ok(()),
+            least => Err(full(ByteLen(least.copied().unwrap_or(0)), ByteLen(each))),
+        }
+    }
+
+    /// Makes a title of what is read. The thread yields to all others from now on.
+    pub(super) fn take_in(&self, name: &str, bytes: &mut dyn Read) -> Result<TitleInfo, NotTaken> {
+        yield_to_all();
+        let mut reader = Considerate {
+            bytes,
+            intake: self,
+            rests: Rests::new(Arc::clone(&self.cache), self.loops.clone()),
+            count: 0,
+            looked: 0,
+        };
+        let title =
+            ingest_stream(&self.volume, name, &mut reader).map_err(|error| not_taken(name, &error))?;
+        if let Err(error) = self.open_titles.look(&self.volume) {
+            tracing::warn!("the store cannot be read, the list of titles stays as it was: {error}");
+        }
+        Ok(title)
+    }
+}
+
+/// Reads on when viewers do not need what the work on it takes away from them: it rests while an engine is busy or the cache late, and, while anybody watches,
+/// for as long as it has worked. Whoever brings the bytes waits meanwhile.
+struct Considerate<'a> {
+    bytes: &'a mut dyn Read,
+    intake: &'a Intake,
+    rests: Rests,
+    count: u64,
+    /// Bytes at which it was last looked what is free.
+    looked: u64,
+}
+
+impl Read for Considerate<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        while !self.rests.may_go_on() {}
+        if self.count - self.looked >= UPLOAD_LOOK_BYTES {
+            self.looked = self.count;
+            let room = self.intake.volume.room().unwrap_or_default();
+            if room.contains(&0) {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+        }
+        let count = self.bytes.read(out)?;
+        self.count += count as u64;
+        self.rests.waited();
+        Ok(count)
+    }
+}
+
+/// What is said of it to whoever uploads: no paths of this machine.
+fn not_taken(name: &str, error: &IngestError) -> NotTaken {
+    match error {
+        IngestError::NotTransportStream { .. } => NotTaken::OtherKind(error.to_string()),
+        IngestError::Store(error) if error.is_no_space() => no_space(),
+        IngestError::Store(error) => {
+            tracing::warn!("{name}: the upload cannot be stored: {error}");
+            unavailable(error)
+        }
+        IngestError::Stream { error, .. } => match &**error {
+            StreamError::Read { error, .. } if error.kind() == io::ErrorKind::StorageFull => no_space(),
+            StreamError::Read { .. } => {
+                NotTaken::Unavailable("the rest of the upload has not come".to_owned())
+            }
+            error => NotTaken::Broken(error.to_string()),
+        },
+        error => NotTaken::Broken(error.to_string()),
+    }
+}
+
+fn unavailable(error: &StoreError) -> NotTaken {
+    let what = match error {
+        StoreError::MemberNeeded { .. } | StoreError::MembersLost { .. } => "a disk of the server is missing",
+        error if error.is_read_only() => "the server's disks are read-only",
+        _ => "the server's disks cannot take it now",
+    };
+    NotTaken::Unavailable(format!("{what}; its operator finds more in the log and by millrace fsck"))
+}
+
+fn full(room: ByteLen, needed: ByteLen) -> NotTaken {
+    NotTaken::Full(format!(
+        "the server's disks have room for {room} each, the upload needs {needed}; remove a title, or free some space"
+    ))
+}
+
+fn no_space() -> NotTaken {
+    NotTaken::Full(
+        "the server's disks are full; remove a title, or free some space, then upload it again".to_owned(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    #[test]
+    fn what_went_wrong_is_said_without_paths() {
+        let path = || PathBuf::from("/srv/store/data.ts");
+        let stream = |error| IngestError::Stream { path: "film".into(), error: Box::new(error) };
+        let read = |kind: io::ErrorKind| stream(StreamError::Read { offset: 5, error: kind.into() });
+        let io = |kind: io::ErrorKind| {
+            IngestError::Store(StoreError::Io { action: "write", path: path(), error: kind.into() })
+        };
+        let full = |said: &NotTaken| matches!(said, NotTaken::Full(_));
+        let broken = |said: &NotTaken| matches!(said, NotTaken::Broken(_));
+        let unavailable = |said: &NotTaken| matches!(said, NotTaken::Unavailable(_));
+        let other = |said: &NotTaken| matches!(said, NotTaken::OtherKind(_));
+        type Is<'a> = &'a dyn Fn(&NotTaken) -> bool;
+        let cases: [(IngestError, Is<'_>); 8] = [
+            (io(io::ErrorKind::StorageFull), &full),
+            (read(io::ErrorKind::StorageFull), &full),
+            (IngestError::Store(StoreError::NoSpace { path: path(), offset: 1, needed_bytes: 2 }), &full),
+            (io(io::ErrorKind::Other), &unavailable),
+            (io(io::ErrorKind::ReadOnlyFilesystem), &unavailable),
+            (read(io::ErrorKind::ConnectionAborted), &unavailable),
+            (stream(StreamError::NoPackets { bytes: 7 }), &broken),
+            (IngestError::NotTransportStream { path: "film".into() }, &other),
+        ];
+        for (error, is_expected) in cases {
+            let said = not_taken("film", &error);
+            assert!(is_expected(&said), "{error}: {said:?}");
+            assert!(!said.to_string().contains("/srv"), "{said}");
+        }
+    }
+}

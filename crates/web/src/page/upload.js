@@ -1,0 +1,109 @@
+
+// --- uploads ---
+
+// The request that brings a file, and the file that was stopped: chosen again, it is gone on with.
+let bringing = null;
+let stopped = null;
+
+// A name that the server takes, of what a file is called.
+function titleOf(file) {
+  const plain = file.name.replace(/[.][^.]*$/, '').normalize('NFKD').replace(/[\u0300-\u036f]/g, '').toLowerCase();
+  const name = plain.replace(/[^a-z0-9._]+/g, '-').replace(/^[-._]+/, '').slice(0, 180).replace(/[-._]+$/, '');
+  return /^([0-9a-f]{32})?$/.test(name) ? ('film-' + name).replace(/-$/, '') : name;
+}
+
+const mebibytes = (bytes) => (bytes / 1048576).toFixed(1) + ' MiB';
+const isSame = (a, b) => Boolean(a && b) && a.name === b.name && a.size === b.size && a.lastModified === b.lastModified;
+
+function offerUpload(whether) {
+  at('uploads').hidden = whether === 'no';
+  at('bring').hidden = whether !== 'yes';
+  at('sign-in').hidden = whether !== 'sign-in';
+}
+
+function sayOfUpload(text) {
+  at('brought').textContent = text;
+}
+
+// Shown at most four times a second: a screen reader reads it.
+let shownAt = 0;
+function showProgress(name, done, total) {
+  at('share').value = done / total;
+  if (performance.now() - shownAt < 250 && done < total) return;
+  shownAt = performance.now();
+  sayOfUpload(name + ': ' + mebibytes(done) + ' of ' + mebibytes(total) + (done < total ? '' : ', being made a title'));
+}
+
+// How much of it the server has; 0 if it is not the one that was stopped.
+async function offsetOf(file, place) {
+  if (!isSame(file, stopped)) return 0;
+  try {
+    const answer = await fetch(place);
+    const { received_bytes: received, total_bytes: total } = answer.ok ? await answer.json() : {};
+    return total === file.size && received < total ? received : 0;
+  } catch {
+    return 0;
+  }
+}
+
+async function upload(file) {
+  if (bringing || !file) return;
+  const name = titleOf(file);
+  const place = address('titles/' + name);
+  const request = new XMLHttpRequest();
+  bringing = request;
+  const from = await offsetOf(file, place);
+  stopped = file;
+  at('bringing').hidden = false;
+  at('file').disabled = true;
+  showProgress(name, from, file.size);
+  request.open('PUT', place);
+  if (from) request.setRequestHeader('Content-Range', 'bytes ' + from + '-' + (file.size - 1) + '/' + file.size);
+  request.upload.addEventListener('progress', (event) => showProgress(name, from + event.loaded, file.size));
+  request.addEventListener('loadend', () => uploaded(name, request));
+  request.send(from ? file.slice(from) : file);
+}
+
+function uploaded(name, request) {
+  const isHalted = bringing !== request;
+  bringing = null;
+  at('bringing').hidden = true;
+  at('file').disabled = false;
+  at('file').value = '';
+  let said = {};
+  try {
+    said = JSON.parse(request.responseText);
+  } catch {
+    // Nothing, or no JSON: the status has to do.
+  }
+  if (request.status === 201) {
+    stopped = null;
+    sayOfUpload(said.name + ' is there.');
+    load();
+  } else if (request.status === 0) {
+    sayOfUpload(name + (isHalted ? ' was stopped' : ': the connection was lost') + '. Choose the file again within ten minutes to go on.');
+  } else {
+    sayOfUpload(name + ' was not taken: ' + (said.error ? said.error.message : 'the server answers with status ' + request.status) + '.');
+  }
+  at('file').focus();
+}
+
+at('file').addEventListener('change', () => upload(at('file').files[0]));
+at('halt').addEventListener('click', () => {
+  const request = bringing;
+  bringing = null;
+  request.abort();
+});
+// The browser asks for name and password, because the server asks it.
+at('sign-in').addEventListener('click', async () => {
+  const answer = await fetch(address('api/v1/uploads')).catch(() => null);
+  if (answer && answer.ok) offerUpload('yes');
+  else sayOfUpload(answer ? 'You may not upload here.' : 'The server does not answer.');
+});
+for (const name of ['dragover', 'drop']) {
+  addEventListener(name, (event) => {
+    if (at('bring').hidden || at('uploads').hidden || !event.dataTransfer.types.includes('Files')) return;
+    event.preventDefault();
+    if (name === 'drop') upload(event.dataTransfer.files[0]);
+  });
+}

@@ -1,0 +1,128 @@
+//! What a request says of the bytes that it brings: `Content-Length`, `Content-Range` (RFC 9110 section 14.5).
+
+use millrace_store::format::manifest::is_slug;
+
+use crate::answer::Answer;
+use crate::request::Fields;
+
+/// The bytes that a request brings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Asked {
+    /// The place of the first one.
+    pub(super) from: u64,
+    /// How many there are, if that is said.
+    pub(super) count: Option<u64>,
+    /// How long the whole is, if that is known.
+    pub(super) total: Option<u64>,
+    /// Whether the whole ends where the body does.
+    pub(super) is_rest: bool,
+}
+
+impl Asked {
+    /// Reads it; `length` is what `Content-Length` says.
+    pub(super) fn read(fields: &Fields, length: Option<u64>) -> Result<Self, Answer> {
+        let Some(range) = &fields.content_range else {
+            return Ok(Self { from: 0, count: length, total: length, is_rest: true });
+        };
+        let bad = || Answer::error(400, "Content-Range: write bytes FIRST-LAST/LENGTH");
+        let (first, last, total) = content_range(range).ok_or_else(bad)?;
+        let count = last - first + 1;
+        if length.is_some_and(|length| length != count) {
+            return Err(Answer::error(400, "Content-Length and Content-Range do not agree"));
+        }
+        Ok(Self { from: first, count: Some(count), total, is_rest: false })
+    }
+
+    /// Where the upload must be when the body has come.
+    pub(super) fn end(&self) -> Option<u64> {
+        self.count.and_then(|count| self.from.checked_add(count))
+    }
+}
+
+/// First and last byte and the length of the whole, which need not be known.
+fn content_range(value: &str) -> Option<(u64, u64, Option<u64>)> {
+    let (unit, rest) = value.split_once(' ')?;
+    let (range, total) = rest.trim().split_once('/')?;
+    let (first, last) = range.split_once('-')?;
+    let (first, last) = (number(first)?, number(last)?);
+    let total = if total == "*" { None } else { Some(number(total)?) };
+    let is_range = unit.eq_ignore_ascii_case("bytes")
+        && first <= last
+        && last < u64::MAX
+        && total.is_none_or(|total| last < total);
+    is_range.then_some((first, last, total))
+}
+
+fn number(text: &str) -> Option<u64> {
+    let is_number = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    if is_number { text.parse().ok() } else { None }
+}
+
+/// Checks the name that a title is to have: as it is written, so that whoever uploads knows where it will be.
+pub(super) fn check_name(name: &str) -> Result<(), Answer> {
+    let what = "a title's name has a-z, 0-9, -, _ and . only, does not begin with a dot, and is not 32 hexadecimal digits";
+    if is_slug(name) { Ok(()) } else { Err(Answer::error(400, what)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(range: Option<&str>, length: Option<u64>) -> Result<Asked, u16> {
+        let fields = Fields { content_range: range.map(str::to_owned), ..Fields::default() };
+        Asked::read(&fields, length).map_err(|answer| answer.status)
+    }
+
+    #[test]
+    fn what_clients_say() {
+        let whole = |total| Asked { from: 0, count: total, total, is_rest: true };
+        assert_eq!(read(None, Some(9)), Ok(whole(Some(9))));
+        assert_eq!(read(None, None), Ok(whole(None)));
+        let part = |from, count, total| Asked { from, count: Some(count), total, is_rest: false };
+        assert_eq!(read(Some("bytes 0-8/9"), Some(9)), Ok(part(0, 9, Some(9))));
+        assert_eq!(read(Some("bytes 5-8/9"), Some(4)), Ok(part(5, 4, Some(9))));
+        assert_eq!(read(Some("Bytes 5-8/*"), None), Ok(part(5, 4, None)));
+        for range in [
+            "",
+            "bytes",
+            "bytes 5-8",
+            "bytes 8-5/9",
+            "bytes 5-9/9",
+            "bytes */9",
+            "bytes -8/9",
+            "bytes 5-/9",
+            "bytes +5-8/9",
+            "items 5-8/9",
+            "bytes 5-8/9, 9-9/9",
+            "bytes 5-18446744073709551615/*",
+            "bytes 5-8/99999999999999999999",
+            "bytes=5-8/9",
+        ] {
+            assert_eq!(read(Some(range), None), Err(400), "{range}");
+        }
+        assert_eq!(read(Some("bytes 5-8/9"), Some(5)), Err(400));
+    }
+
+    #[test]
+    fn a_name_is_taken_as_it_is_or_not_at_all() {
+        for name in ["film", "a.b-c_1"] {
+            assert!(check_name(name).is_ok(), "{name}");
+        }
+        for name in ["Film", "film@540p", ".film", "", "0123456789abcdef0123456789abcdef"] {
+            assert_eq!(check_name(name).unwrap_err().status, 400, "{name}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_said_is_a_range_or_refused(text in "(bytes )?[0-9*/ -]{0,24}", length in proptest::option::of(0u64..50)) {
+            if let Ok(asked) = read(Some(&text), length) {
+                let end = asked.end().unwrap();
+                prop_assert!(end > asked.from && asked.total.is_none_or(|total| end <= total), "{asked:?}");
+                prop_assert!(length.is_none_or(|length| asked.count == Some(length)));
+            }
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Uploads: `PUT /titles/NAME` makes a title of a transport stream, written as it comes.
+//!
+//! ```text
+//!   connection ─► hyper ─► body ─► pace ─► room for a MiB ─► thread "upload": Site::take_in ─► ingest ─► volume
+//!                            ▲                                     │
+//!                            └────── nothing is read while there is no room, so the client waits
+//! ```
+//!
+//! An upload outlives the connection that began it: its thread waits for another one to go on, for a time. Whatever ends it before its last byte, nothing
+//! of it stays in the volume.
+//!
+//! | file | is about |
+//! | --- | --- |
+//! | `asked` | what a request says of the bytes that it brings |
+//! | `table` | uploads that are under way, and who has them |
+//! | `take` | the bytes of one request |
+//! | `pace` | how fast they may come, and how slowly |
+//! | `incoming` | the same bytes, as ingest reads them |
+
+mod asked;
+mod incoming;
+mod pace;
+mod table;
+mod take;
+
+pub(crate) use self::table::{Listed, Upload, Uploads, list, state};
+pub(crate) use self::take::{let_go, take};
+
+use crate::request::{Method, Request};
+use crate::route::{self, Found};
+
+/// Whether a title can be uploaded at this address: as itself, and by the name of its file, which programs put behind an address that ends in a slash.
+pub(crate) fn is_taken_at(found: &Found) -> bool {
+    found.route.methods().contains(&Method::Put)
+}
+
+/// The address of an upload, if a request is one.
+pub(crate) fn asked_for(request: &Request) -> Option<Found> {
+    let found = if request.method == Method::Put { route::find(&request.path) } else { None };
+    found.filter(is_taken_at)
+}

@@ -1,0 +1,101 @@
+//! How fast uploads may come, and how slowly. Both are told the time.
+
+use std::time::{Duration, Instant};
+
+use millrace_core::limits::web::{LEAST_UPLOAD_RATE, UPLOAD_BURST_BYTES};
+
+/// The rate that all uploads have together.
+#[derive(Debug)]
+pub(super) struct Pace {
+    bytes_per_s: u64,
+    /// When what was let through so far is over at that rate.
+    free: Option<Instant>,
+}
+
+impl Pace {
+    pub(super) fn new(bits_per_s: u64) -> Self {
+        Self { bytes_per_s: (bits_per_s / 8).max(1), free: None }
+    }
+
+    /// So many bytes want to go on: how long they have to wait.
+    pub(super) fn take(&mut self, now: Instant, bytes: usize) -> Duration {
+        let burst = self.time_of(UPLOAD_BURST_BYTES);
+        // Time in which nothing came is good for a burst, no more.
+        let from = self.free.map_or(now, |free| free.max(now));
+        let free = from + self.time_of(bytes as u64);
+        self.free = Some(free);
+        free.saturating_duration_since(now).saturating_sub(burst)
+    }
+
+    fn time_of(&self, bytes: u64) -> Duration {
+        let ns = u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_s);
+        Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
+    }
+}
+
+/// How long a client is waited for: what it brings is good for so much more time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stall {
+    most: Duration,
+    left: Duration,
+}
+
+impl Stall {
+    pub(super) fn new(most: Duration) -> Self {
+        Self { most, left: most }
+    }
+
+    /// The longest that it is waited for now.
+    pub(super) fn left(&self) -> Duration {
+        self.left
+    }
+
+    /// Bytes came after so long a time.
+    pub(super) fn came(&mut self, after: Duration, bytes: usize) {
+        let worth = Duration::from_nanos(bytes as u64 * 1_000_000_000 / LEAST_UPLOAD_RATE);
+        self.left = (self.left.saturating_sub(after) + worth).min(self.most);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Whoever waits as it is told gets the rate and a burst, and never less than the rate.
+        #[test]
+        fn the_rate_is_kept_and_used(rate in 1_000_000u64..1 << 33, pieces in proptest::collection::vec((1usize..600_000, 0u64..50_000), 1..200)) {
+            let mut pace = Pace::new(rate);
+            let begun = Instant::now();
+            let (mut now, mut sent, mut idle) = (begun, 0u64, Duration::ZERO);
+            for (bytes, pause_us) in pieces {
+                now += Duration::from_micros(pause_us);
+                idle += Duration::from_micros(pause_us);
+                now += pace.take(now, bytes);
+                sent += bytes as u64;
+                let most = UPLOAD_BURST_BYTES + (now - begun).as_nanos() as u64 / 8 * rate / 1_000_000_000 + bytes as u64 + 1024;
+                prop_assert!(sent <= most, "{sent} bytes in {:?} at {rate}", now - begun);
+            }
+            let needed = Duration::from_nanos((u128::from(sent) * 8_000_000_000 / u128::from(rate)) as u64);
+            prop_assert!(now - begun <= needed + idle + Duration::from_millis(1), "{:?} for {needed:?}", now - begun);
+        }
+
+        /// Of whoever brings less than the least rate an end is seen; whoever brings more is never sent away.
+        #[test]
+        fn a_drip_ends(bytes in 1usize..100_000) {
+            // So close to the rate it takes days.
+            prop_assume!(!(16_000..LEAST_UPLOAD_RATE as usize).contains(&bytes));
+            let every = Duration::from_secs(1);
+            let mut stall = Stall::new(Duration::from_secs(30));
+            let mut seconds = 0;
+            while stall.left() > every && seconds < 100_000 {
+                stall.came(every, bytes);
+                seconds += 1;
+            }
+            let is_slow = (bytes as u64) < LEAST_UPLOAD_RATE;
+            prop_assert_eq!(seconds < 100_000, is_slow, "{} bytes a second: {}", bytes, seconds);
+        }
+    }
+}

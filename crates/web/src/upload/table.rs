@@ -1,0 +1,350 @@
+//! The uploads that are under way, each with its name, its thread, and the connection that has it, if one has.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use hyper::body::Bytes;
+use millrace_core::limits::web::{MAX_UPLOADS, RETRY_AFTER_S};
+use millrace_rights::Visitor;
+use millrace_store::volume::TitleInfo;
+use schemars::JsonSchema;
+use serde::Serialize;
+use tokio::sync::oneshot;
+
+use super::asked::Asked;
+use super::incoming::{Closed, Line, line};
+use super::pace::Pace;
+use crate::answer::{Answer, Body};
+use crate::api::json;
+use crate::shared::Shared;
+use crate::site::NotTaken;
+
+/// What became of an upload.
+pub(super) type Outcome = Result<TitleInfo, NotTaken>;
+
+/// Where an upload is. Also as an answer says it (draft-ietf-httpbis-resumable-upload calls it so).
+const OFFSET: &str = "Upload-Offset";
+
+/// All of them.
+pub(crate) struct Uploads {
+    table: Mutex<Table>,
+    /// Told when a thread has ended.
+    ended: Condvar,
+    pace: Mutex<Pace>,
+}
+
+#[derive(Default)]
+struct Table {
+    entries: BTreeMap<String, Entry>,
+    /// Counted up with each that begins.
+    numbers: u64,
+    /// Threads, those of uploads that were given up among them.
+    threads: usize,
+    /// No more are taken.
+    is_over: bool,
+}
+
+struct Entry {
+    number: u64,
+    owner: Visitor,
+    total: Option<u64>,
+    received: u64,
+    begun: Instant,
+    /// All has come, and is made a title.
+    is_whole: bool,
+    /// What the next connection goes on with; `None` while one has it.
+    parked: Option<Running>,
+}
+
+/// The thread of an upload, as seen from outside.
+pub(super) struct Running {
+    line: Line,
+    pub(super) outcome: oneshot::Receiver<Outcome>,
+}
+
+/// An upload that a connection has. Dropped, it waits for another one; one that was not begun is forgotten.
+pub(super) struct Feed {
+    shared: Arc<Shared>,
+    name: String,
+    number: u64,
+    pub(super) received: u64,
+    pub(super) total: Option<u64>,
+    running: Option<Running>,
+}
+
+impl Uploads {
+    pub(crate) fn new(bits_per_s: u64) -> Self {
+        Self { table: Mutex::default(), ended: Condvar::new(), pace: Mutex::new(Pace::new(bits_per_s)) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How long so many bytes must wait for those of others.
+    pub(super) fn pace(&self, bytes: usize) -> Duration {
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now(), bytes)
+    }
+
+    /// Gives all of them up, and waits for their threads.
+    pub(crate) fn end(&self, limit: Duration) {
+        let mut table = self.lock();
+        table.is_over = true;
+        table.entries.clear();
+        let waited = self.ended.wait_timeout_while(table, limit, |table| table.threads > 0);
+        let (table, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if table.threads > 0 {
+            // What they leave is swept when the volume is opened next.
+            tracing::warn!("{} uploads could not be given up in time", table.threads);
+        }
+    }
+
+    fn forget(&self, name: &str, number: u64) {
+        let mut table = self.lock();
+        if table.entries.get(name).is_some_and(|entry| entry.number == number) {
+            table.entries.remove(name);
+        }
+    }
+
+    fn with<R>(&self, name: &str, number: u64, change: impl FnOnce(&mut Entry) -> R) -> Option<R> {
+        self.lock().entries.get_mut(name).filter(|entry| entry.number == number).map(change)
+    }
+}
+
+/// Gives a connection the upload of this name: one that waits, if the request goes on with it, or a new one.
+pub(super) fn claim(
+    shared: &Arc<Shared>,
+    name: &str,
+    owner: &Visitor,
+    asked: &Asked,
+) -> Result<Feed, Answer> {
+    let mut table = shared.uploads.lock();
+    if table.is_over {
+        return Err(Answer::error(503, "the server is ending"));
+    }
+    if let Some(entry) = table.entries.get_mut(name) {
+        let is_busy = entry.is_whole || entry.parked.is_none();
+        if entry.owner != *owner || is_busy {
+            let what = "a title of this name is being uploaded";
+            return Err(
+                at(Answer::error(409, what), entry.received).with("Retry-After", RETRY_AFTER_S.to_string())
+            );
+        }
+        if asked.from > 0 || !asked.is_rest && entry.received == 0 {
+            return go_on(shared, name, entry, asked);
+        }
+        // From the beginning: what there was is given up with its thread.
+        table.entries.remove(name);
+    }
+    if asked.from > 0 {
+        return Err(at(Answer::error(409, "nothing of this upload is here: begin with the first byte"), 0));
+    }
+    if table.entries.len() >= MAX_UPLOADS {
+        let answer = Answer::error(503, "too many uploads are under way");
+        return Err(answer.with("Retry-After", RETRY_AFTER_S.to_string()));
+    }
+    table.numbers += 1;
+    let (number, total) = (table.numbers, asked.total);
+    let entry = Entry {
+        number,
+        owner: owner.clone(),
+        total,
+        received: 0,
+        begun: Instant::now(),
+        is_whole: false,
+        parked: None,
+    };
+    table.entries.insert(name.to_owned(), entry);
+    let name = name.to_owned();
+    Ok(Feed { shared: Arc::clone(shared), name, number, received: 0, total, running: None })
+}
+
+fn go_on(shared: &Arc<Shared>, name: &str, entry: &mut Entry, asked: &Asked) -> Result<Feed, Answer> {
+    if asked.from != entry.received {
+        let what = format!("{} bytes of this upload are here: go on with the next one", entry.received);
+        return Err(at(Answer::error(409, &what), entry.received));
+    }
+    let total = match (entry.total, asked.total) {
+        (Some(before), Some(now)) if before != now => {
+            return Err(Answer::error(409, &format!("this upload was said to have {before} bytes in all")));
+        }
+        (before, now) => before.or(now),
+    };
+    entry.total = total;
+    let (received, running) = (entry.received, entry.parked.take());
+    let (name, number) = (name.to_owned(), entry.number);
+    Ok(Feed { shared: Arc::clone(shared), name, number, received, total, running })
+}
+
+/// Says where an upload is.
+fn at(answer: Answer, received: u64) -> Answer {
+    answer.with(OFFSET, received.to_string())
+}
+
+impl Feed {
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Whether its thread runs.
+    pub(super) fn is_begun(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Starts its thread.
+    pub(super) fn begin(&mut self) -> std::io::Result<()> {
+        let (line, mut incoming) = line(self.shared.limits.upload_kept);
+        let (done, outcome) = oneshot::channel();
+        let thread =
+            Thread { shared: Arc::clone(&self.shared), name: self.name.clone(), number: self.number };
+        self.shared.uploads.lock().threads += 1;
+        self.shared.totals.add(|c| c.uploads_now += 1);
+        let run = move || {
+            let taken = thread.shared.site.take_in(&thread.name, &mut incoming);
+            thread.shared.totals.add(|c| match taken {
+                Ok(_) => c.uploads += 1,
+                Err(_) => c.uploads_failed += 1,
+            });
+            match &taken {
+                Ok(title) => tracing::info!("{}: uploaded", title.name),
+                Err(error) => tracing::info!("{}: the upload became no title: {error}", thread.name),
+            }
+            // The name is free before anybody is told.
+            drop(thread);
+            // The client may have gone.
+            let _ = done.send(taken);
+        };
+        // If it cannot be had, what it was to run is dropped, and with it its place.
+        std::thread::Builder::new().name("upload".to_owned()).spawn(run)?;
+        self.running = Some(Running { line, outcome });
+        Ok(())
+    }
+
+    /// Bytes have come: they go on as soon as there is room.
+    pub(super) async fn put(&mut self, bytes: Bytes) -> Result<(), Closed> {
+        let count = bytes.len() as u64;
+        let Some(running) = &self.running else { return Err(Closed) };
+        running.line.put(bytes).await?;
+        self.received += count;
+        let received = self.received;
+        self.shared.uploads.with(&self.name, self.number, |entry| entry.received = received);
+        self.shared.totals.add(|c| c.upload_bytes += count);
+        Ok(())
+    }
+
+    /// All has come: it becomes a title, whether its client waits for that or not.
+    pub(super) fn end(mut self) -> Option<oneshot::Receiver<Outcome>> {
+        let Running { line, outcome } = self.running.take()?;
+        self.shared.uploads.with(&self.name, self.number, |entry| entry.is_whole = true);
+        line.end();
+        Some(outcome)
+    }
+
+    /// Nothing is to become of it.
+    pub(super) fn give_up(mut self) {
+        self.running = None;
+        self.shared.uploads.forget(&self.name, self.number);
+    }
+
+    /// Its thread has ended before all had come: why.
+    pub(super) async fn why(mut self) -> NotTaken {
+        let gone = || NotTaken::Unavailable("the upload was given up".to_owned());
+        match self.running.take() {
+            Some(running) => running.outcome.await.ok().and_then(Result::err).unwrap_or_else(gone),
+            None => gone(),
+        }
+    }
+
+    /// More is to come, by another request.
+    pub(super) fn answer(&self) -> Answer {
+        at(Answer { status: 202, headers: Vec::new(), body: Body::Bytes(Bytes::new()) }, self.received)
+            .with("Cache-Control", "no-store")
+    }
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        let Some(running) = self.running.take() else {
+            // It was not begun; or it is whole, or over, and its thread sees to the rest.
+            let is_new = |entry: &mut Entry| entry.received == 0 && !entry.is_whole;
+            if self.shared.uploads.with(&self.name, self.number, |entry| is_new(entry)) == Some(true) {
+                self.shared.uploads.forget(&self.name, self.number);
+            }
+            return;
+        };
+        self.shared.uploads.with(&self.name, self.number, move |entry| entry.parked = Some(running));
+    }
+}
+
+/// The place of a thread: given back when it ends, however it does.
+struct Thread {
+    shared: Arc<Shared>,
+    name: String,
+    number: u64,
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        self.shared.uploads.forget(&self.name, self.number);
+        self.shared.uploads.lock().threads -= 1;
+        self.shared.totals.add(|c| c.uploads_now -= 1);
+        self.shared.uploads.ended.notify_all();
+    }
+}
+
+/// Titles that are being uploaded.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Listed {
+    uploads: Vec<Upload>,
+    /// Longest upload that is taken.
+    most_bytes: u64,
+}
+
+/// A title that is being uploaded.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Upload {
+    name: String,
+    received_bytes: u64,
+    total_bytes: Option<u64>,
+    /// Whether a connection brings it; else it waits for one.
+    is_sending: bool,
+    /// Whether all has come, and is made a title.
+    is_whole: bool,
+    age_s: u64,
+    /// Whose it is, if that was asked.
+    user: Option<String>,
+}
+
+fn shown(name: &str, entry: &Entry) -> Upload {
+    Upload {
+        name: name.to_owned(),
+        received_bytes: entry.received,
+        total_bytes: entry.total,
+        is_sending: entry.parked.is_none() && !entry.is_whole,
+        is_whole: entry.is_whole,
+        age_s: entry.begun.elapsed().as_secs(),
+        user: match &entry.owner {
+            Visitor::User(name) => Some(name.to_string()),
+            Visitor::Anybody | Visitor::Link(_) => None,
+        },
+    }
+}
+
+/// `/api/v1/uploads`
+pub(crate) fn list(shared: &Shared) -> Answer {
+    let uploads = shared.uploads.lock().entries.iter().map(|(name, entry)| shown(name, entry)).collect();
+    json(&Listed { uploads, most_bytes: shared.limits.upload_bytes })
+}
+
+/// `/titles/NAME`: how far an upload is.
+pub(crate) fn state(shared: &Shared, name: &str) -> Answer {
+    let table = shared.uploads.lock();
+    match table.entries.get(name) {
+        Some(entry) => at(json(&shown(name, entry)), entry.received),
+        None => Answer::error(
+            404,
+            "no upload of this name is under way; a title that is there has its name with .ts behind it",
+        ),
+    }
+}

@@ -1,0 +1,197 @@
+//! The bytes of one request: whether they are taken, and where they go.
+
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Instant;
+
+use hyper::body::{Body, Bytes};
+use millrace_core::limits::control::CONN_LINGER;
+use millrace_core::limits::web::{H2_LOOK, RETRY_AFTER_S, UPLOAD_BUFFER_BYTES};
+use millrace_core::units::ByteLen;
+use millrace_rights::{Place, Visitor};
+use millrace_store::volume::TitleInfo;
+use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
+
+use super::asked::{Asked, check_name};
+use super::pace::Stall;
+use super::table::{Feed, Outcome, claim};
+use crate::answer::Answer;
+use crate::api;
+use crate::request::Request;
+use crate::rights::{SeenBy, place};
+use crate::route::Found;
+use crate::shared::Shared;
+use crate::site::NotTaken;
+
+/// A piece that is put into the queue: several fit into its room.
+const PIECE_BYTES: usize = UPLOAD_BUFFER_BYTES / 4;
+
+/// Answers an upload. Nothing of its body is looked at, and so no client that waits for 100 (Continue) is told to go on, before it is clear that it may be
+/// taken. `beat` is called whenever something has come of it.
+pub(crate) async fn take<B>(
+    shared: &Arc<Shared>,
+    request: &Request,
+    found: &Found,
+    peer: SocketAddr,
+    body: &mut B,
+    beat: &(dyn Fn() + Sync),
+) -> Answer
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: std::fmt::Display,
+{
+    let answer = async {
+        let visitor = shared.let_in(request, found, peer).await?;
+        let (feed, asked) = admit(shared, request, found, &visitor, body.size_hint().exact()).await?;
+        let outcome = feed_all(feed, &asked, body, beat).await?;
+        let title = wait(outcome, beat).await.map_err(|why| refusal(&why))?;
+        Ok(made(shared, (visitor, place(&request.fields, peer)), title))
+    };
+    let answer = answer.await.unwrap_or_else(|answer: Answer| answer);
+    answer.with("X-Content-Type-Options", "nosniff")
+}
+
+/// Takes what is still on its way of a body whose answer is given, for a moment: a stream of HTTP/2 is reset when nobody wants more of it, and some clients take
+/// that for the answer.
+pub(crate) fn let_go<B>(mut body: B)
+where
+    B: Body<Data = Bytes> + Unpin + Send + 'static,
+    B::Error: Send,
+{
+    if body.is_end_stream() {
+        return;
+    }
+    tokio::spawn(timeout(CONN_LINGER, async move {
+        while poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await.is_some_and(|frame| frame.is_ok()) {}
+    }));
+}
+
+/// Checks all that can be checked before the first byte, and gets the upload for this connection.
+async fn admit(
+    shared: &Arc<Shared>,
+    request: &Request,
+    found: &Found,
+    visitor: &Visitor,
+    length: Option<u64>,
+) -> Result<(Feed, Asked), Answer> {
+    let name = &found.name;
+    check_name(name)?;
+    let asked = Asked::read(&request.fields, length)?;
+    if shared.site.title(name).is_some() {
+        // Whoever asks for that by the condition is told by it (RFC 9110 section 13.1.2).
+        let status = if request.fields.if_none_match.is_some() { 412 } else { 409 };
+        return Err(Answer::error(
+            status,
+            "there is a title of this name; remove it first, or choose another name",
+        ));
+    }
+    if asked.count == Some(0) {
+        return Err(Answer::error(422, "nothing was uploaded"));
+    }
+    check_size(shared, asked.total.or(asked.end()).unwrap_or(0))?;
+    let mut feed = claim(shared, name, visitor, &asked)?;
+    if !feed.is_begun() {
+        let looking = Arc::clone(shared);
+        let room = move || looking.site.can_take(asked.total);
+        let room = tokio::task::spawn_blocking(room).await;
+        let unknown = |_| Err(NotTaken::Unavailable("it cannot be seen whether there is room".to_owned()));
+        room.unwrap_or_else(unknown).map_err(|why| refusal(&why))?;
+        feed.begin().map_err(|_| Answer::error(503, "no thread can be had for the upload"))?;
+    }
+    Ok((feed, asked))
+}
+
+fn check_size(shared: &Shared, bytes: u64) -> Result<(), Answer> {
+    let most = shared.limits.upload_bytes;
+    if bytes <= most && most > 0 {
+        return Ok(());
+    }
+    if most == 0 {
+        return Err(Answer::error(403, "this server takes no uploads"));
+    }
+    Err(Answer::error(413, &format!("an upload may have {} at most", ByteLen(most))))
+}
+
+/// Takes the body to its end; all of the upload has come then.
+async fn feed_all<B>(
+    mut feed: Feed,
+    asked: &Asked,
+    body: &mut B,
+    beat: &(dyn Fn() + Sync),
+) -> Result<oneshot::Receiver<Outcome>, Answer>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: std::fmt::Display,
+{
+    let mut stall = Stall::new(feed.shared().limits.upload_stall);
+    let end = asked.end();
+    loop {
+        let asked_at = Instant::now();
+        let frame = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx));
+        let Ok(frame) = timeout(stall.left(), frame).await else {
+            return Err(too_slow(&feed));
+        };
+        let Some(frame) = frame else { break };
+        // Who has gone is told nothing.
+        let frame = frame.map_err(|error| Answer::error(400, &format!("the upload broke off: {error}")))?;
+        let Ok(mut bytes) = frame.into_data() else { continue };
+        stall.came(asked_at.elapsed(), bytes.len());
+        beat();
+        let after = feed.received.saturating_add(bytes.len() as u64);
+        if let Err(answer) = check_size(feed.shared(), after) {
+            feed.give_up();
+            return Err(answer);
+        }
+        if end.is_some_and(|end| after > end) {
+            return Err(Answer::error(400, "more bytes came than Content-Range names"));
+        }
+        while !bytes.is_empty() {
+            let piece = bytes.split_to(bytes.len().min(PIECE_BYTES));
+            sleep(feed.shared().uploads.pace(piece.len())).await;
+            if feed.put(piece).await.is_err() {
+                return Err(refusal(&feed.why().await));
+            }
+            beat();
+        }
+    }
+    if !asked.is_rest && feed.total != Some(feed.received) {
+        return Err(feed.answer());
+    }
+    feed.end().ok_or_else(|| Answer::error(500, "the upload is not there any more"))
+}
+
+fn too_slow(feed: &Feed) -> Answer {
+    feed.shared().totals.add(|c| c.connections_too_slow += 1);
+    Answer::error(408, "the upload comes too slowly; it can be gone on with")
+}
+
+/// Waits until it has been made a title.
+async fn wait(mut outcome: oneshot::Receiver<Outcome>, beat: &(dyn Fn() + Sync)) -> Outcome {
+    loop {
+        match timeout(H2_LOOK, &mut outcome).await {
+            Ok(Ok(outcome)) => return outcome,
+            Ok(Err(_)) => return Err(NotTaken::Unavailable("the upload was given up".to_owned())),
+            Err(_) => beat(),
+        }
+    }
+}
+
+fn made(shared: &Arc<Shared>, (visitor, place): (Visitor, Place), title: TitleInfo) -> Answer {
+    let seen = SeenBy { site: Arc::clone(&shared.site), gate: Arc::clone(&shared.gate), visitor, place };
+    let address = format!("/titles/{}.ts", title.name);
+    Answer { status: 201, ..api::title(&seen, title) }.with("Location", address)
+}
+
+/// What is said of an upload that became no title.
+fn refusal(why: &NotTaken) -> Answer {
+    let what = why.to_string();
+    match why {
+        NotTaken::Broken(_) => Answer::error(422, &what),
+        NotTaken::OtherKind(_) => Answer::error(415, &what),
+        NotTaken::Full(_) => Answer::error(507, &what),
+        NotTaken::Unavailable(_) => Answer::error(503, &what).with("Retry-After", RETRY_AFTER_S.to_string()),
+    }
+}
