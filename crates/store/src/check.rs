@@ -25,6 +25,7 @@ use crate::error::StoreError;
 use crate::format::manifest::Manifest;
 use crate::format::members::MEMBERS_FILE;
 use crate::format::superblock::Superblock;
+use crate::ingest::pictures::PICTURES_DIR;
 use crate::repair::set::{Home, TitleSet};
 use crate::volume::dirs::{Dirs, id_of_name};
 use crate::volume::lock::StoreLock;
@@ -33,6 +34,9 @@ use crate::volume::recover::{TmpEntry, look_at_tmp};
 use crate::volume::{
     CATALOGUE_FILE, DAMAGED_FILE, TITLES_DIR, TMP_DIR, VOLUME_FILE, look_at_catalogue, read_superblock,
 };
+
+/// Users and their rights, and what SQLite has beside them for a moment: a server's, in the store's directory unless it is told otherwise.
+const RIGHTS_FILE: &str = "rights.sqlite";
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -382,7 +386,10 @@ fn store_holds_only_its_files(dirs: &Dirs, report: &mut Report<'_>) -> Result<()
         if catalogue.is_some_and(|rest| rest.starts_with(".damaged")) {
             let remedy = "delete it after inspection; the catalogue was rebuilt";
             report.warning(promise, &path, "a damaged catalogue was set aside", remedy);
-        } else if !matches!(&*name, VOLUME_FILE | MEMBERS_FILE | DAMAGED_FILE | TMP_DIR | TITLES_DIR)
+        } else if !matches!(
+            &*name,
+            VOLUME_FILE | MEMBERS_FILE | DAMAGED_FILE | TMP_DIR | TITLES_DIR | PICTURES_DIR
+        ) && !name.starts_with(RIGHTS_FILE)
             && !matches!(catalogue, Some("" | "-wal" | "-shm"))
         {
             report.warning(promise, &path, "is not part of a store", "move it elsewhere");

@@ -5,8 +5,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::answer::Answer;
-use crate::cmaf;
-use crate::site::Site;
+use crate::site::{PicturesState, Site};
+use crate::{cmaf, pictures};
 
 /// All titles.
 #[derive(Serialize, JsonSchema)]
@@ -41,6 +41,12 @@ pub(crate) struct Title {
     hls: String,
     /// Address of the playlist with pictures and each sound apart; null if none of its streams can be had so.
     cmaf: Option<String>,
+    /// Address of a picture of it; null if there is none.
+    poster: Option<String>,
+    /// Address of the list of small pictures for seeking (WebVTT); null if there are none.
+    sprites: Option<String>,
+    /// `made`, `waiting`, or why there are none.
+    pictures: String,
 }
 
 /// An elementary stream of a title.
@@ -73,7 +79,16 @@ fn of(site: &dyn Site, title: TitleInfo) -> Title {
         language: stream.language,
     };
     let is_apart = title.streams.iter().any(|stream| cmaf::can_have(&stream.codec).is_some());
+    let (pictures, addresses) = match site.pictures(&title) {
+        PicturesState::Made(about) => ("made".to_owned(), Some(pictures::addresses(&title.name, &about))),
+        PicturesState::Waiting => ("waiting".to_owned(), None),
+        PicturesState::Never(why) => (why, None),
+    };
+    let (poster, sprites) = addresses.unzip();
     Title {
+        poster,
+        sprites,
+        pictures,
         renditions: site.renditions(&title.name).into_iter().map(|rendition| rendition.name).collect(),
         file: format!("/titles/{}.ts", title.name),
         hls: format!("/titles/{}/index.m3u8", title.name),

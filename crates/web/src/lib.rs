@@ -26,6 +26,7 @@
 //! | `events` | what happens, for those who listen |
 //! | `openapi` | the description of all addresses |
 //! | `upload` | titles that clients bring |
+//! | `pictures` | posters, and pictures for seeking |
 //! | `totals` | what is counted |
 #![forbid(unsafe_code)]
 
@@ -42,6 +43,7 @@ mod hyper_side;
 mod metrics;
 mod openapi;
 mod page;
+mod pictures;
 mod range;
 mod request;
 mod rights;
@@ -70,7 +72,9 @@ pub use self::events::{Feed, News};
 pub use self::metrics::name as metric_name;
 pub use self::page::HAS_HLS_JS;
 use self::shared::Shared;
-pub use self::site::{Delivery, NotTaken, Order, OrderSocket, Refused, Site, SiteError, TitleBytes};
+pub use self::site::{
+    Delivery, NotTaken, Order, OrderSocket, PicturesState, Refused, Site, SiteError, TitleBytes,
+};
 pub use self::status::Status;
 pub use self::totals::{Totals, WebCounters};
 

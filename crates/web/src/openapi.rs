@@ -25,6 +25,9 @@ const SCHEMAS: &str = "/components/schemas";
 /// Statuses of any address whose rights are looked at: who asks is not known, may not, has failed too often, has to wait.
 const OF_RIGHTS: [u16; 4] = [401, 403, 429, 503];
 
+/// Statuses of uploads that became no title.
+const OF_UPLOADS: [u16; 9] = [400, 404, 408, 409, 412, 413, 415, 422, 507];
+
 /// What a successful response has, and what else is answered.
 struct Told {
     /// Media types.
@@ -108,6 +111,8 @@ fn told(kind: Kind, schemas: &mut SchemaGenerator) -> Told {
         }
         Kind::CmafInit | Kind::CmafSegment => of(&["video/mp4", "audio/mp4"], Ranged, &[404, 500, 503]),
         Kind::CmafStill => of(&["video/mp4"], Ranged, &[404, 500, 503]),
+        Kind::Poster | Kind::Sprites => of(&["image/jpeg"], Tagged, &[404]),
+        Kind::SpritesVtt => of(&["text/vtt; charset=utf-8"], Tagged, &[404]),
         Kind::Page => of(&["text/html; charset=utf-8"], Plain, &[]),
         Kind::Style => of(&["text/css; charset=utf-8"], Plain, &[]),
         Kind::Script => of(&["text/javascript; charset=utf-8"], Plain, &[]),
@@ -146,7 +151,7 @@ fn operation(route: &Route, method: Method, told: &Told, (error, title): (&Value
         let types = told.types.iter().map(|name| ((*name).to_owned(), json!({ "schema": schema })));
         has_body.then(|| Value::Object(types.collect()))
     };
-    let (mut parameters, mut body) = (Vec::new(), None);
+    let mut parameters = Vec::new();
     let rights = if route.needs == Needs::Nothing { &[][..] } else { &OF_RIGHTS[..] };
     if method == Method::Options {
         respond(204, None);
@@ -155,13 +160,9 @@ fn operation(route: &Route, method: Method, told: &Told, (error, title): (&Value
             respond(404, failure());
         }
     } else if method == Method::Put {
-        body = Some(json!({ "content": { "video/mp2t": {} } }));
         respond(201, has_body.then(|| json!({ "application/json": { "schema": title } })));
         respond(202, None);
-        [400, 404, 408, 409, 412, 413, 415, 422, 507]
-            .iter()
-            .chain(rights)
-            .for_each(|&status| respond(status, failure()));
+        OF_UPLOADS.iter().chain(rights).for_each(|&status| respond(status, failure()));
         parameters.extend(["Content-Range", "If-None-Match"].map(header));
     } else if method == Method::Delete {
         respond(204, None);
@@ -192,8 +193,8 @@ fn operation(route: &Route, method: Method, told: &Told, (error, title): (&Value
         "operationId": format!("{}{:?}", method.name().to_ascii_lowercase(), route.kind),
         "responses": responses,
     });
-    if let Some(body) = body {
-        operation["requestBody"] = body;
+    if method == Method::Put {
+        operation["requestBody"] = json!({ "content": { "video/mp2t": {} } });
     }
     if !parameters.is_empty() {
         operation["parameters"] = parameters.into();

@@ -9,6 +9,7 @@ use millrace_core::limits::rights::FAILURE_RETRY_S;
 use millrace_core::limits::web::RETRY_AFTER_S;
 use millrace_rights::{Asked, Decision, Gate, Now, Place, Verdict, Visitor, What};
 use millrace_store::index::TitleIndex;
+use millrace_store::ingest::pictures::Pictures;
 use millrace_store::volume::TitleInfo;
 use tokio::sync::oneshot;
 
@@ -16,7 +17,7 @@ use crate::answer::Answer;
 use crate::request::{Fields, Method, Request};
 use crate::route::{Found, Needs};
 use crate::shared::Shared;
-use crate::site::{NotTaken, Order, Site, SiteError};
+use crate::site::{NotTaken, Order, PicturesState, Site, SiteError};
 use crate::status::Status;
 use crate::upload;
 
@@ -186,6 +187,14 @@ impl Site for SeenBy {
 
     fn read(&self, name: &str, from: u64, out: &mut [u8]) -> Result<(), SiteError> {
         self.site.read(name, from, out)
+    }
+
+    fn pictures(&self, title: &TitleInfo) -> PicturesState {
+        self.site.pictures(title)
+    }
+
+    fn read_pictures(&self, title: &TitleInfo) -> Result<Pictures, SiteError> {
+        self.site.read_pictures(title)
     }
 
     fn can_take(&self, bytes: Option<u64>) -> Result<(), NotTaken> {

@@ -25,6 +25,10 @@ pub(crate) enum Kind {
     CmafInit,
     CmafSegment,
     CmafStill,
+    /// Its poster, the sheet of pictures for seeking, and the list of what is on it.
+    Poster,
+    Sprites,
+    SpritesVtt,
     /// The page, and what it is made of.
     Page,
     Style,
@@ -113,6 +117,9 @@ pub(crate) const ROUTES: &[Route] = &[
         Kind::CmafStill,
         "CMAF: the first picture of a segment",
     ),
+    picture("/titles/{name}/poster.jpg", Kind::Poster, "A picture of a title"),
+    picture("/titles/{name}/sprites.jpg", Kind::Sprites, "Small pictures of a title, for seeking"),
+    picture("/titles/{name}/sprites.vtt", Kind::SpritesVtt, "Which of them stands for which time"),
     own("/", Kind::Page, Needs::List, "The page: titles and a player"),
     own("/page.css", Kind::Style, Needs::List, "The page's style"),
     own("/page.js", Kind::Script, Needs::List, "The page's script"),
@@ -141,6 +148,11 @@ pub(crate) const ROUTES: &[Route] = &[
 /// What players ask for.
 const fn media(path: &'static str, kind: Kind, what: &'static str) -> Route {
     Route { path, kind, what, needs: Needs::Watch, is_front: true, is_shared: true }
+}
+
+/// What is asked for once for each title.
+const fn picture(path: &'static str, kind: Kind, what: &'static str) -> Route {
+    Route { is_front: false, ..media(path, kind, what) }
 }
 
 /// What is asked for now and then, by the page and by operators.

@@ -20,7 +20,7 @@ use crate::route::{self, Found, Kind, Route};
 use crate::site::{Delivery, Order, OrderSocket, Refused, Site, SiteError};
 use crate::totals::Totals;
 use crate::upload::{self, Uploads};
-use crate::{WebLimits, api, cmaf, file, metrics, openapi, page, status};
+use crate::{WebLimits, api, cmaf, file, metrics, openapi, page, pictures, status};
 
 /// What every connection shares.
 pub(crate) struct Shared {
@@ -201,6 +201,9 @@ impl Shared {
             Kind::CmafInit => cmaf::piece(self, request, &title, found, Piece::Init).await,
             Kind::CmafSegment => cmaf::piece(self, request, &title, found, Piece::Segment).await,
             Kind::CmafStill => cmaf::piece(self, request, &title, found, Piece::Still).await,
+            Kind::Poster | Kind::Sprites | Kind::SpritesVtt => {
+                pictures::answer(self, request, title, found.route.kind, link).await
+            }
             Kind::Segment => hls::segment(self, request, title, &found.version, found.number).await,
             _ => api::title(seen, title),
         }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use millrace_core::counters::Sample;
 use millrace_store::index::TitleIndex;
+use millrace_store::ingest::pictures::{About, Pictures};
 use millrace_store::volume::TitleInfo;
 use tokio::sync::oneshot;
 
@@ -60,6 +61,19 @@ pub trait Site: Send + Sync + 'static {
     /// Why none came of it. Nothing is left of it then.
     fn take_in(&self, _name: &str, _bytes: &mut dyn Read) -> Result<TitleInfo, NotTaken> {
         Err(NotTaken::Unavailable("this server takes no uploads".to_owned()))
+    }
+
+    /// What is known of a title's poster and pictures for seeking. From memory; that somebody asks has those made sooner that wait.
+    fn pictures(&self, _title: &TitleInfo) -> PicturesState {
+        PicturesState::Never("this server makes no pictures".to_owned())
+    }
+
+    /// A title's pictures. Reads a file: call it where waiting is allowed.
+    ///
+    /// # Errors
+    /// There are none any more.
+    fn read_pictures(&self, _title: &TitleInfo) -> Result<Pictures, SiteError> {
+        Err(SiteError::NoTitle)
     }
 
     /// Has an engine send bytes of a title, at the title's pace, counted by admission as any viewer. Returns at once; `order.done` is told
@@ -123,6 +137,17 @@ pub enum SiteError {
     /// Its files cannot be read: for the log, not for viewers.
     #[error("{0}")]
     Unreadable(String),
+}
+
+/// What is known of a title's pictures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PicturesState {
+    /// They are there.
+    Made(Arc<About>),
+    /// They are still to be made.
+    Waiting,
+    /// There will be none, for this reason.
+    Never(String),
 }
 
 /// Why an upload became no title, for whoever uploads.

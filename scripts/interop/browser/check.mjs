@@ -132,6 +132,35 @@ async function seek(page) {
   figures.push(`sought pictures ${numbers.join(', ')}`);
 }
 
+// The bar shows the small picture of where it is pointed at, and seeks.
+async function seekByBar(page) {
+  await page.waitForFunction((title) => fetch('api/v1/titles/' + title).then((answer) => answer.json()).then(({ pictures }) => pictures === 'made'), title);
+  await page.reload();
+  const bar = page.getByLabel('Seek');
+  await bar.waitFor();
+  const box = await bar.boundingBox();
+  const shown = page.locator('#thumb');
+  const isLit = () => page.evaluate(() => {
+    const canvas = document.querySelector('#thumb');
+    return !canvas.hidden && canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.some((value, at) => at % 4 < 3 && value > 16);
+  });
+  for (let round = 0; !(await isLit()); round++) {
+    check(round < 100, 'no small picture is shown where the bar is pointed at');
+    await page.mouse.move(box.x + box.width * (0.4 + round % 2 / 100), box.y + box.height / 2);
+    await page.waitForTimeout(100);
+  }
+  await page.mouse.move(0, 0);
+  await shown.waitFor({ state: 'hidden' });
+  await page.evaluate(() => document.querySelector('video').pause());
+  await bar.focus();
+  const from = Number(await bar.inputValue());
+  await page.keyboard.press('ArrowRight');
+  await page.waitForFunction((to) => Math.abs(document.querySelector('video').currentTime - to) < 1, from + 5);
+  check(await shown.isVisible(), 'keys on the bar show no small picture');
+  check(await page.locator('#titles img').count() > 0, 'no poster is shown');
+  figures.push('small pictures while seeking');
+}
+
 // Each rendition: from here on, and back to the one that the player chooses itself.
 async function changeQuality(page) {
   const options = await page.locator('#quality option').evaluateAll((all) => all.map(({ value, text }) => ({ value, text })));
@@ -216,6 +245,7 @@ async function checkPage(page) {
   await search(page);
   await playByClick(page);
   await seek(page);
+  await seekByBar(page);
   await changeQuality(page);
   await useKeys(page);
   await look(page);

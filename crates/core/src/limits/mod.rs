@@ -11,6 +11,7 @@
 //! | [`engines`] | the engines and their loops |
 //! | [`ip`] | the IP layer below TCP |
 //! | [`ladder`] | renditions of a title |
+//! | [`pictures`] | posters, and pictures for seeking |
 //! | [`preload`] | the library that is preloaded |
 //! | [`rights`] | users, passwords, tokens, links |
 //! | [`toe`] | the TCP offload engine and its queue pairs |
@@ -26,6 +27,7 @@ pub mod egress;
 pub mod engines;
 pub mod ip;
 pub mod ladder;
+pub mod pictures;
 pub mod preload;
 pub mod rights;
 pub mod stream;

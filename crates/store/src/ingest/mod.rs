@@ -26,6 +26,7 @@ pub mod ladder;
 mod notes;
 mod packetize;
 mod pass;
+pub mod pictures;
 mod pieces;
 mod plan;
 mod presentation;

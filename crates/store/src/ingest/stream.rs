@@ -2,13 +2,14 @@
 
 use std::io::{Cursor, Read};
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
+use millrace_core::time::NS_PER_S;
 
 use super::error::{IngestError, StreamError};
 use super::pass::{self, IndexOptions, SNIFF_BYTES, read_retrying};
 use super::{Taken, source, stream_error};
+use crate::volume::dirs::unix_s;
 use crate::volume::{SourceIdentity, TitleInfo, TitleWriter, Volume};
 
 /// Makes a title called `name` in `volume` of a transport stream that `reader` gives from its first byte to its last. It is written as it comes: there is no
@@ -30,12 +31,11 @@ pub fn ingest_stream(volume: &Volume, name: &str, reader: &mut dyn Read) -> Resu
     let mut writer = TitleWriter::begin(volume, &[DEFAULT_PACKET_BYTES as u16])?;
     let how = IndexOptions { framing: Some(framing), ..IndexOptions::default() };
     let passed = pass::index_only(&mut Cursor::new(head).chain(reader), &how, &mut writer).map_err(failed)?;
-    let modified = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let identity = SourceIdentity {
         // No file is called so: it was none.
         path: PathBuf::from(format!("upload:{name}")),
         bytes: passed.source_bytes,
-        modified_unix_ns: u64::try_from(modified.as_nanos()).unwrap_or(0),
+        modified_unix_ns: unix_s() * NS_PER_S,
     };
     Ok(Taken { writer, passed, notes: Vec::new() }.commit(name.to_owned(), identity, None)?)
 }

@@ -15,8 +15,8 @@ const HLS_JS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hls.js.gz"));
 /// Whether this program was built with hls.js.
 pub const HAS_HLS_JS: bool = !HLS_JS.is_empty();
 
-/// The script: the list and the player, and what uploads.
-const SCRIPT: &str = concat!(include_str!("page.js"), include_str!("upload.js"));
+/// The script: the list and the player, pictures, uploads.
+const SCRIPT: &str = concat!(include_str!("page.js"), include_str!("pictures.js"), include_str!("upload.js"));
 
 pub(crate) fn html() -> Answer {
     part("text/html; charset=utf-8", include_str!("page.html"))

@@ -75,7 +75,7 @@ function show() {
     const button = element('button');
     button.type = 'button';
     button.dataset.name = title.name;
-    button.append(element('strong', title.name), element('span', about(title)));
+    button.append(...posterOf(title), element('strong', title.name), element('span', about(title)));
     button.addEventListener('click', () => { location.hash = encodeURIComponent(title.name); });
     item.append(button);
     return item;
@@ -169,6 +169,7 @@ function cannotDecode(title) {
 function stop() {
   if (playing.hls) playing.hls.destroy();
   playing = { title: null, hls: null, recovered: false };
+  showSeeking(null);
   const video = at('video');
   if (video.hasAttribute('src')) {
     video.removeAttribute('src');
@@ -193,6 +194,7 @@ async function start(title) {
   const hls = address(title.hls);
   const source = sourceOf(title);
   playing.title = title;
+  showSeeking(title);
   at('playing').textContent = title.name;
   at('about').textContent = about(title);
   at('elsewhere').open = false;

@@ -1,8 +1,9 @@
 //! How fast uploads may come, and how slowly. Both are told the time.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use millrace_core::limits::web::{LEAST_UPLOAD_RATE, UPLOAD_BURST_BYTES};
+use millrace_core::time::Instant;
 
 /// The rate that all uploads have together.
 #[derive(Debug)]
@@ -19,17 +20,17 @@ impl Pace {
 
     /// So many bytes want to go on: how long they have to wait.
     pub(super) fn take(&mut self, now: Instant, bytes: usize) -> Duration {
-        let burst = self.time_of(UPLOAD_BURST_BYTES);
+        let burst = self.ns_of(UPLOAD_BURST_BYTES);
         // Time in which nothing came is good for a burst, no more.
         let from = self.free.map_or(now, |free| free.max(now));
-        let free = from + self.time_of(bytes as u64);
+        let free = from.plus_ns(self.ns_of(bytes as u64));
         self.free = Some(free);
-        free.saturating_duration_since(now).saturating_sub(burst)
+        Duration::from_nanos(free.ns_since(now).saturating_sub(burst))
     }
 
-    fn time_of(&self, bytes: u64) -> Duration {
+    fn ns_of(&self, bytes: u64) -> u64 {
         let ns = u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_s);
-        Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
+        u64::try_from(ns).unwrap_or(u64::MAX)
     }
 }
 
@@ -68,18 +69,17 @@ mod tests {
         #[test]
         fn the_rate_is_kept_and_used(rate in 1_000_000u64..1 << 33, pieces in proptest::collection::vec((1usize..600_000, 0u64..50_000), 1..200)) {
             let mut pace = Pace::new(rate);
-            let begun = Instant::now();
-            let (mut now, mut sent, mut idle) = (begun, 0u64, Duration::ZERO);
+            let (mut now, mut sent, mut idle) = (Instant(0), 0u64, 0u64);
             for (bytes, pause_us) in pieces {
-                now += Duration::from_micros(pause_us);
-                idle += Duration::from_micros(pause_us);
-                now += pace.take(now, bytes);
+                now = now.plus_ns(pause_us * 1000);
+                idle += pause_us * 1000;
+                now = now.plus_ns(pace.take(now, bytes).as_nanos() as u64);
                 sent += bytes as u64;
-                let most = UPLOAD_BURST_BYTES + (now - begun).as_nanos() as u64 / 8 * rate / 1_000_000_000 + bytes as u64 + 1024;
-                prop_assert!(sent <= most, "{sent} bytes in {:?} at {rate}", now - begun);
+                let most = UPLOAD_BURST_BYTES + now.0 / 8 * rate / 1_000_000_000 + bytes as u64 + 1024;
+                prop_assert!(sent <= most, "{sent} bytes in {} ns at {rate}", now.0);
             }
-            let needed = Duration::from_nanos((u128::from(sent) * 8_000_000_000 / u128::from(rate)) as u64);
-            prop_assert!(now - begun <= needed + idle + Duration::from_millis(1), "{:?} for {needed:?}", now - begun);
+            let needed = (u128::from(sent) * 8_000_000_000 / u128::from(rate)) as u64;
+            prop_assert!(now.0 <= needed + idle + 1_000_000, "{} ns for {needed}", now.0);
         }
 
         /// Of whoever brings less than the least rate an end is seen; whoever brings more is never sent away.

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hyper::body::Bytes;
 use millrace_core::limits::web::{MAX_UPLOADS, RETRY_AFTER_S};
-use millrace_rights::Visitor;
+use millrace_core::time::{Instant, NS_PER_S};
+use millrace_rights::{Now, Visitor};
 use millrace_store::volume::TitleInfo;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -84,7 +85,7 @@ impl Uploads {
 
     /// How long so many bytes must wait for those of others.
     pub(super) fn pace(&self, bytes: usize) -> Duration {
-        self.pace.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now(), bytes)
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner).take(Now::read().mono, bytes)
     }
 
     /// Gives all of them up, and waits for their threads.
@@ -151,7 +152,7 @@ pub(super) fn claim(
         owner: owner.clone(),
         total,
         received: 0,
-        begun: Instant::now(),
+        begun: Now::read().mono,
         is_whole: false,
         parked: None,
     };
@@ -323,7 +324,7 @@ fn shown(name: &str, entry: &Entry) -> Upload {
         total_bytes: entry.total,
         is_sending: entry.parked.is_none() && !entry.is_whole,
         is_whole: entry.is_whole,
-        age_s: entry.begun.elapsed().as_secs(),
+        age_s: Now::read().mono.ns_since(entry.begun) / NS_PER_S,
         user: match &entry.owner {
             Visitor::User(name) => Some(name.to_string()),
             Visitor::Anybody | Visitor::Link(_) => None,

@@ -4,13 +4,13 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
 use hyper::body::{Body, Bytes};
 use millrace_core::limits::control::CONN_LINGER;
 use millrace_core::limits::web::{H2_LOOK, RETRY_AFTER_S, UPLOAD_BUFFER_BYTES};
 use millrace_core::units::ByteLen;
-use millrace_rights::{Place, Visitor};
+use millrace_rights::{Now, Place, Visitor};
 use millrace_store::volume::TitleInfo;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
@@ -129,7 +129,7 @@ where
     let mut stall = Stall::new(feed.shared().limits.upload_stall);
     let end = asked.end();
     loop {
-        let asked_at = Instant::now();
+        let asked_at = Now::read().mono;
         let frame = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx));
         let Ok(frame) = timeout(stall.left(), frame).await else {
             return Err(too_slow(&feed));
@@ -138,7 +138,7 @@ where
         // Who has gone is told nothing.
         let frame = frame.map_err(|error| Answer::error(400, &format!("the upload broke off: {error}")))?;
         let Ok(mut bytes) = frame.into_data() else { continue };
-        stall.came(asked_at.elapsed(), bytes.len());
+        stall.came(Duration::from_nanos(Now::read().mono.ns_since(asked_at)), bytes.len());
         beat();
         let after = feed.received.saturating_add(bytes.len() as u64);
         if let Err(answer) = check_size(feed.shared(), after) {

@@ -11,6 +11,7 @@ mod liars;
 mod media;
 mod openapi;
 mod pages;
+mod pictures;
 mod rights;
 mod site;
 mod uploads;

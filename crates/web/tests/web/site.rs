@@ -15,11 +15,12 @@ use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
 use millrace_rights::{Gate, Known, Policy};
 use millrace_store::index::TitleIndex;
+use millrace_store::ingest::pictures::Pictures;
 use millrace_store::volume::{SourceIdentity, TitleInfo};
 use millrace_web::status::{Member, Refusal, Room, Session, Status};
 use millrace_web::{
-    Delivery, Feed, NotTaken, Order, OrderSocket, Refused, Site, SiteError, Totals, WebConfig, WebHandle,
-    WebLimits,
+    Delivery, Feed, NotTaken, Order, OrderSocket, PicturesState, Refused, Site, SiteError, Totals, WebConfig,
+    WebHandle, WebLimits,
 };
 
 /// What becomes of orders for a title.
@@ -73,6 +74,8 @@ pub(crate) struct MadeUp {
     /// What was uploaded; what of an upload that failed had come.
     pub(crate) taken: Mutex<BTreeMap<String, Vec<u8>>>,
     pub(crate) failed: Mutex<BTreeMap<String, Vec<u8>>>,
+    /// What is known of the pictures of every title; if nothing is said, [`made_up_pictures`].
+    pub(crate) pictures: Mutex<Option<PicturesState>>,
     /// Bytes that there is room for, if there is an end to it.
     pub(crate) room: Option<u64>,
 }
@@ -133,6 +136,11 @@ impl MadeUp {
     pub(crate) fn let_go(&self) {
         self.kept.lock().unwrap().clear();
     }
+}
+
+/// Three pictures of a title of 60 s.
+pub(crate) fn made_up_pictures() -> Pictures {
+    Pictures::new(vec![500, 20_000, 40_000], 60_000, b"a poster".to_vec(), b"a sheet".to_vec())
 }
 
 /// Starts the web side on a port of its own.
@@ -205,6 +213,15 @@ impl Site for MadeUp {
         let bytes = film.bytes.get(from..from + out.len());
         out.copy_from_slice(bytes.ok_or_else(|| SiteError::Unreadable("beyond the end".to_owned()))?);
         Ok(())
+    }
+
+    fn pictures(&self, _title: &TitleInfo) -> PicturesState {
+        let said = self.pictures.lock().unwrap().clone();
+        said.unwrap_or_else(|| PicturesState::Made(Arc::new(made_up_pictures().about)))
+    }
+
+    fn read_pictures(&self, _title: &TitleInfo) -> Result<Pictures, SiteError> {
+        Ok(made_up_pictures())
     }
 
     fn can_take(&self, bytes: Option<u64>) -> Result<(), NotTaken> {

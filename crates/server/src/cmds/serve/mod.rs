@@ -8,6 +8,7 @@ mod librarian;
 mod link;
 mod maker;
 mod members;
+mod pictures;
 mod rests;
 mod rights;
 mod run;
@@ -176,6 +177,9 @@ pub(crate) struct ServeArgs {
     /// watched for the longest time are removed for others. 0B: build none
     #[arg(long, value_name = "SIZE", default_value_t = ByteLen(limits::trick::DEFAULT_TRICK_SPACE_BYTES))]
     pub(crate) trick_space: ByteLen,
+    /// Space for posters and pictures for seeking, which are made of titles in the background, by ffmpeg; 0B: make none
+    #[arg(long, value_name = "SIZE", default_value_t = ByteLen(limits::pictures::DEFAULT_PICTURE_SPACE_BYTES))]
+    pub(crate) picture_space: ByteLen,
     /// Write every counter into this file as JSON, once a second; each time the file is replaced as a whole
     #[arg(long, value_name = "FILE")]
     pub(crate) stats: Option<PathBuf>,

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use millrace_core::counters::{Registry, Sheet};
 use millrace_core::limits::control::{SIGNAL_LOOK_EVERY, SPARE_STREAMS, STOP_FAREWELL};
+use millrace_core::limits::pictures::PICTURES_STOP;
 use millrace_core::limits::trick::MAKER_STOP;
 use millrace_core::limits::{
     EXTENT_BYTES, LIBRARY_STOP_NS, MAX_AHEAD_MS, MAX_CONNS_PER_ENGINE, MAX_STREAMS_PER_ENGINE,
@@ -42,6 +43,8 @@ use super::inject::Injector;
 use super::librarian::{Librarian, Refreshed, Said};
 use super::maker::{MadeOnUse, Maker, MakerParts};
 use super::members::{DamageWatch, HealthWatch, MembersWatch};
+use super::pictures::PicturesMaker;
+use super::rests::Rests;
 use super::stats::StatsFile;
 use super::tcp::url_host;
 use super::transforms::{self, TransformsWatch};
@@ -53,7 +56,7 @@ use crate::cmds::egress::{Devices, Egress, Ports, figures_file};
 use crate::cmds::terminal::LogFormat;
 use crate::control::{Control, ControlConfig, ControlHandle, EnginePort, Sockets, UdpSockets};
 use crate::library::on_use::OnUse;
-use crate::library::open_titles::OpenTitles;
+use crate::library::open_titles::{Changes, OpenTitles};
 use crate::library::reader::Reader;
 
 /// Serves until SIGINT or SIGTERM.
@@ -64,12 +67,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let transforms = args.named_transforms()?;
     let listener = bind::first_free(&args.listen_choices(), bind::For::Rtsp)?;
     let volume = Arc::new(args.open_volume()?);
-    // All titles are known before the first player can ask for one.
-    let open_titles = Arc::new(OpenTitles::default());
-    let first = open_titles.refresh(&volume)?;
-    for what in &first.unreadable {
-        tracing::warn!("left out: {what}; run: millrace fsck");
-    }
+    let (open_titles, first) = known_titles(&volume)?;
     let members = MembersWatch::start(Arc::clone(&volume))?;
     let address = listener.local_addr()?;
     let mut web = Web::take(args, address)?;
@@ -101,24 +99,26 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let mut registry = registry(&control, &cache, &meters, made.unwrap_or_default());
     transforms::register(&mut registry, &transforms);
     web.register(&mut registry, loads(&meters));
+    let rests = Rests::new(Arc::clone(&cache), loads(&meters));
+    let (album, pictures) = PicturesMaker::of(args, &volume, &open_titles, rests);
     rights::register(&mut registry, &gate);
     let registry = Arc::new(registry);
     let stats = args.stats.as_deref().map(|path| StatsFile::start(path, &registry)).transpose()?;
 
     let host = args.host.clone().or(offload_host).unwrap_or_else(|| invite::own_host(address));
-    let web = web.start((&open_titles, &volume), (control.asker(), &cache), &registry, gate, &host)?;
+    let web = web.start((&open_titles, &volume), (control.asker(), &cache, album), &registry, gate, &host)?;
     let base_url = invite::base_url(&host, address.port());
     let titles = Arc::clone(&open_titles);
     let librarian = librarian(args, volume, open_titles, base_url);
     let ready_url = format!("rtsp://{address}/").replace("[::]", "localhost").replace("0.0.0.0", "127.0.0.1");
     let librarian = librarian.start(first, move || println!("ready {ready_url}"))?;
-    let maker = maker.map(Maker::start).transpose().context("thread that makes titles")?;
+    let makers = start_makers(maker, web.is_some().then_some(pictures))?;
 
     let is_over = || cancel.load(Ordering::Relaxed) || control.is_finished();
     watch(is_over, &cache, &titles, &members, &transforms, &mut injector);
     let ended_itself = control.is_finished();
     tracing::info!("stopping");
-    stop_aside(web, maker, librarian, members);
+    stop_aside(web, makers, librarian, members);
     sum_up(control, &cache.stats(), &meters);
     if let Some(stats) = stats {
         stats.stop();
@@ -129,12 +129,14 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Ends what works beside the control side. What is being sent by HTTP goes on until the engines end.
-fn stop_aside(web: Option<WebHandle>, maker: Option<Worker>, librarian: Worker, members: MembersWatch) {
+fn stop_aside(web: Option<WebHandle>, makers: Makers, librarian: Worker, members: MembersWatch) {
     if let Some(web) = web {
         web.stop(Duration::ZERO);
     }
-    if let Some(maker) = maker {
-        maker.stop(MAKER_STOP);
+    for (maker, limit) in makers {
+        if let Some(maker) = maker {
+            maker.stop(limit);
+        }
     }
     librarian.stop(Duration::from_nanos(LIBRARY_STOP_NS));
     members.stop();
@@ -182,6 +184,26 @@ fn with_maker(
         space: args.trick_space,
     });
     (reader.with_wishes(on_use), Some(maker))
+}
+
+/// All titles are known before the first player can ask for one.
+fn known_titles(volume: &Volume) -> anyhow::Result<(Arc<OpenTitles>, Changes)> {
+    let open_titles = Arc::new(OpenTitles::default());
+    let first = open_titles.refresh(volume)?;
+    for what in &first.unreadable {
+        tracing::warn!("left out: {what}; run: millrace fsck");
+    }
+    Ok((open_titles, first))
+}
+
+/// The threads that make what viewers would like, and how long each is waited for.
+type Makers = [(Option<Worker>, Duration); 2];
+
+/// Only the web shows pictures.
+fn start_makers(maker: Option<Maker>, pictures: Option<PicturesMaker>) -> anyhow::Result<Makers> {
+    let maker = maker.map(Maker::start).transpose().context("thread that makes titles")?;
+    let pictures = pictures.map(PicturesMaker::start).transpose().context("thread that makes pictures")?;
+    Ok([(maker, MAKER_STOP), (pictures, PICTURES_STOP)])
 }
 
 fn librarian(

@@ -17,12 +17,15 @@ use millrace_rights::Gate;
 use millrace_store::StoreError;
 use millrace_store::cache::Cache;
 use millrace_store::index::TitleIndex;
+use millrace_store::ingest::pictures::Pictures;
 use millrace_store::volume::{MediaReader, TitleInfo, Volume};
 use millrace_web::{
-    Feed, NotTaken, Order, Site, SiteError, Status, TitleBytes, Totals, WebConfig, WebHandle, WebLimits,
+    Feed, NotTaken, Order, PicturesState, Site, SiteError, Status, TitleBytes, Totals, WebConfig, WebHandle,
+    WebLimits,
 };
 use tokio::sync::mpsc;
 
+use super::pictures::Album;
 use super::uploads::Intake;
 use super::{ServeArgs, bind, invite, status};
 use crate::control::Asker;
@@ -98,7 +101,7 @@ impl Web {
     pub(super) fn start(
         self,
         (open_titles, volume): (&Arc<OpenTitles>, &Arc<Volume>),
-        (control, cache): (Asker, &Arc<Cache>),
+        (control, cache, album): (Asker, &Arc<Cache>, Arc<Album>),
         registry: &Arc<Registry>,
         gate: Arc<Gate>,
         host: &str,
@@ -114,6 +117,7 @@ impl Web {
         };
         let site = ServerSite {
             intake,
+            album,
             open_titles: Arc::clone(open_titles),
             volume: Arc::clone(volume),
             orders: self.orders,
@@ -151,6 +155,7 @@ fn page(host: &str, port: u16) -> String {
 /// The server, as the web side sees it.
 struct ServerSite {
     intake: Intake,
+    album: Arc<Album>,
     open_titles: Arc<OpenTitles>,
     volume: Arc<Volume>,
     orders: mpsc::UnboundedSender<Order>,
@@ -214,6 +219,14 @@ impl Site for ServerSite {
     fn open<'a>(&'a self, name: &'a str) -> Result<Box<dyn TitleBytes + 'a>, SiteError> {
         let reader = MediaReader::open(&self.volume, self.id_of(name)?).map_err(unreadable)?;
         Ok(Box::new(OpenTitle(reader)))
+    }
+
+    fn pictures(&self, title: &TitleInfo) -> PicturesState {
+        self.album.state(title.id)
+    }
+
+    fn read_pictures(&self, title: &TitleInfo) -> Result<Pictures, SiteError> {
+        self.album.read(title.id).ok_or(SiteError::NoTitle)
     }
 
     fn can_take(&self, bytes: Option<u64>) -> Result<(), NotTaken> {

@@ -1,0 +1,43 @@
+//! Pictures of titles for people who look for something: posters, and sheets of small ones for seeking.
+
+use std::time::Duration;
+
+use super::TS_PACKET_BYTES;
+use crate::time::MEDIA_HZ;
+
+/// Small pictures of a title: ten rows of ten are a sheet of 1600 x 900, which every browser decodes at once; of a film of two hours one each 72 s.
+pub const MAX_STILLS: usize = 100;
+/// Side by side on the sheet.
+pub const SHEET_COLUMNS: u32 = 10;
+/// Least time between two of them: nobody points closer on a bar of some hundred pixels.
+pub const LEAST_BETWEEN_TICKS: u64 = 2 * MEDIA_HZ;
+/// Largest picture that is looked at: at 100 Mb/s key pictures have a few MB.
+pub const MAX_STILL_BYTES: usize = 4 << 20;
+/// Bytes of a title in which one must lie, sound and everything between: twice as many.
+pub const MAX_STILL_LOOK_BYTES: u64 = 8 << 20;
+/// Bytes read for it at a time: a key picture of 8 Mb/s.
+pub const STILL_READ_BYTES: usize = 128 * 1024 / TS_PACKET_BYTES * TS_PACKET_BYTES;
+/// Bytes of the pictures of a title that ffmpeg reads, in a file: a hundred of 1.3 MB. Of a title with larger ones the end is not shown.
+pub const MAX_WORK_BYTES: usize = 128 << 20;
+/// The poster is looked for from here, behind the logos at the beginning...
+pub const POSTER_FROM_PERMILLE: u64 = 50;
+/// ... to here, before anything is given away.
+pub const POSTER_TO_PERMILLE: u64 = 400;
+/// Longest JPEG: a sheet of noise has 1 MB.
+pub const MAX_JPEG_BYTES: usize = 4 << 20;
+/// Longest line that says what they are: a hundred times and some 300 bytes.
+pub const MAX_ABOUT_BYTES: u64 = 16 << 10;
+/// Memory that ffmpeg may use for them: decoding one picture of 8K takes 200 MB.
+pub const PICTURES_MEMORY: u64 = 1 << 30;
+/// Processor time that it may use: a hundred key pictures of 4K take 10 s.
+pub const PICTURES_TIME: Duration = Duration::from_secs(60);
+/// Time after which it is killed if it has written nothing: it has the lowest priority, and writes when all is done.
+pub const PICTURES_SILENCE: Duration = Duration::from_secs(180);
+/// Space that the pictures of all titles may take unless the operator says otherwise: some 2,000 titles.
+pub const DEFAULT_PICTURE_SPACE_BYTES: u64 = 1 << 30;
+/// Titles whose pictures are asked for before they are made: a screen full of them. The others have their turn anyway.
+pub const MAX_PICTURES_WANTED: usize = 64;
+/// How often it is looked whether there are titles without pictures, beyond being told.
+pub const PICTURES_LOOK_EVERY: Duration = Duration::from_secs(2);
+/// When a server ends, it waits so long for the work to be given up.
+pub const PICTURES_STOP: Duration = Duration::from_secs(1);

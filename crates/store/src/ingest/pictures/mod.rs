@@ -1,0 +1,182 @@
+//! Pictures of a title for people who look for something in it: a poster, and a sheet of small ones for seeking.
+//!
+//! ```text
+//!   index: where a decoder can start ─► choose, one in so many seconds ─► the bytes of each picture ─► a stream of one picture a second ─► ffmpeg ─► two JPEGs
+//! ```
+//!
+//! Nothing but pictures that can be decoded alone is read of the title, a hundred of them at most. What is made of them is kept in a directory of its own: it is
+//! no part of the title, and may be lost.
+//!
+//! | file | does |
+//! | --- | --- |
+//! | `stills` | finds the pictures |
+//! | `draw` | has ffmpeg make JPEGs of them |
+//! | `files` | keeps them |
+
+mod draw;
+mod files;
+mod stills;
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use millrace_core::limits::pictures::{POSTER_FROM_PERMILLE, POSTER_TO_PERMILLE};
+use serde::{Deserialize, Serialize};
+
+use crate::error::StoreError;
+use crate::volume::{MediaReader, TitleInfo, Volume};
+
+pub(crate) use self::files::PICTURES_DIR;
+pub use self::files::PictureFiles;
+use self::stills::Still;
+
+/// Counted up whenever other pictures would be made of the same title.
+pub const RULE: u32 = 1;
+
+/// What is known of a title's pictures.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct About {
+    /// [`RULE`] when they were made.
+    pub rule: u32,
+    /// When the title showed each of the small pictures, in milliseconds; ascending.
+    pub times_ms: Vec<u64>,
+    /// How long the title is.
+    pub duration_ms: u64,
+    /// Width and height of a small picture.
+    pub tile: [u32; 2],
+    /// Small pictures side by side.
+    pub columns: u32,
+    /// Length of the poster.
+    pub poster_bytes: usize,
+    /// Length of the sheet.
+    pub sheet_bytes: usize,
+    /// BLAKE3 of both, 64 hexadecimal digits.
+    pub blake3: String,
+}
+
+/// A title's pictures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pictures {
+    /// What they are.
+    pub about: About,
+    /// JPEG.
+    pub poster: Vec<u8>,
+    /// JPEG: the small pictures in rows.
+    pub sheet: Vec<u8>,
+}
+
+/// Why there are none.
+#[derive(Debug, thiserror::Error)]
+pub enum PicturesError {
+    /// The title has none that can be decoded alone.
+    #[error("the title has no pictures that a decoder can start with")]
+    NoPictures,
+    /// ffmpeg cannot be started.
+    #[error("pictures need the program ffmpeg, which cannot be started: {0}")]
+    NoFfmpeg(io::Error),
+    /// ffmpeg has failed, or wanted more than it may have.
+    #[error("ffmpeg makes no pictures of it: {0}")]
+    Ffmpeg(String),
+    /// The caller asked to stop.
+    #[error("given up")]
+    Cancelled,
+    /// The title cannot be read, or the pictures cannot be kept.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Makes the pictures of a title. Files that ffmpeg reads lie among `files` meanwhile. `rest` is called between two steps.
+///
+/// # Errors
+/// Why there are none; nothing is left then.
+pub fn make(
+    volume: &Volume,
+    title: &TitleInfo,
+    ffmpeg: &Path,
+    files: &PictureFiles,
+    cancel: &AtomicBool,
+    rest: &mut dyn FnMut(),
+) -> Result<Pictures, PicturesError> {
+    let mut reader = MediaReader::open(volume, title.id)?;
+    let index = std::sync::Arc::clone(&reader.files().index);
+    let duration_ms = index.duration().0 / 90;
+    let (mut times_ms, mut best) = (Vec::new(), None::<Still>);
+    let artist = draw::Artist { ffmpeg, files, id: title.id, cancel };
+    let mut film = None;
+    for point in stills::choose(&index) {
+        rest();
+        if cancel.load(Ordering::Relaxed) {
+            return Err(PicturesError::Cancelled);
+        }
+        let Some(still) = stills::read(&mut reader, &index, point)? else { continue };
+        let film = match &mut film {
+            Some(film) => film,
+            none => none.insert(artist.film(still.kind)?),
+        };
+        // Times of joined recordings are estimates at their seams.
+        let is_later = times_ms.last().is_none_or(|last| *last < still.time_ms);
+        if !is_later || still.kind != film.kind() {
+            continue;
+        }
+        if !film.push(&still)? {
+            break;
+        }
+        times_ms.push(still.time_ms);
+        if best.as_ref().is_none_or(|best| worth(&still, duration_ms) > worth(best, duration_ms)) {
+            best = Some(still);
+        }
+    }
+    let (film, best) = film.zip(best).ok_or(PicturesError::NoPictures)?;
+    let sheet = artist.sheet(film, times_ms.len())?;
+    rest();
+    let mut film = artist.film(best.kind)?;
+    film.push(&best)?;
+    let poster = artist.poster(film)?;
+    Ok(Pictures::new(times_ms, duration_ms, poster, sheet))
+}
+
+/// How good a poster it is: one not far from the beginning, with much in it, is neither a title card nor black.
+fn worth(still: &Still, duration_ms: u64) -> (bool, usize) {
+    let permille = still.time_ms * 1000 / duration_ms.max(1);
+    ((POSTER_FROM_PERMILLE..=POSTER_TO_PERMILLE).contains(&permille), still.bytes.len())
+}
+
+impl Pictures {
+    /// Puts them together.
+    pub fn new(times_ms: Vec<u64>, duration_ms: u64, poster: Vec<u8>, sheet: Vec<u8>) -> Self {
+        let about = About {
+            rule: RULE,
+            times_ms,
+            duration_ms,
+            tile: draw::TILE,
+            columns: draw::COLUMNS,
+            poster_bytes: poster.len(),
+            sheet_bytes: sheet.len(),
+            blake3: hash(&poster, &sheet),
+        };
+        Self { about, poster, sheet }
+    }
+}
+
+fn hash(poster: &[u8], sheet: &[u8]) -> String {
+    blake3::Hasher::new().update(poster).update(sheet).finalize().to_hex().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_poster_is_the_fullest_picture_near_the_beginning() {
+        let still = |time_ms, bytes: usize| Still { time_ms, kind: 0x1b, bytes: vec![0; bytes] };
+        let best = |stills: &[Still]| {
+            stills.iter().max_by_key(|still| worth(still, 1000)).map(|still| still.time_ms)
+        };
+        assert_eq!(
+            best(&[still(0, 900), still(100, 5), still(200, 50), still(300, 40), still(900, 700)]),
+            Some(200)
+        );
+        assert_eq!(best(&[still(0, 1), still(999, 2)]), Some(999));
+    }
+}
