@@ -505,6 +505,9 @@ fn a_range_outside_the_area_is_rejected() {
     }
     rig.turn();
     assert_eq!(rig.cores[0].counters.rejected - before, 4);
+    // Bytes behind the last ones.
+    assert!(rig.hosts[0][0].inject(&Request::Shutdown { socket: here }.encode()));
+    assert!(send(&mut rig, 0, 8));
 }
 
 /// A host that asks on and on and reads no answer loses answers, and no other does.

@@ -154,6 +154,26 @@ fn reading_ends_with_its_shutdown_and_goes_on_with_that_of_writing() {
 }
 
 #[test]
+fn who_closes_with_something_unread_breaks_off() {
+    for is_unread in [false, true] {
+        let (mut engine, host, stream) = stream(false);
+        come(&mut engine, &stream, 2, b"hello");
+        assert!(host.arm(), "it has been heard");
+        if !is_unread {
+            assert_eq!((&stream).read(&mut [0; 9]).unwrap(), 5);
+        }
+        drop(stream);
+        let asked =
+            std::iter::from_fn(|| engine.requests.pop()).filter_map(|record| Request::decode(&record));
+        let resets = asked.filter_map(|request| match request {
+            Request::Close { is_reset, .. } => Some(is_reset),
+            _ => None,
+        });
+        assert_eq!(resets.collect::<Vec<_>>(), [is_unread]);
+    }
+}
+
+#[test]
 fn memory_of_another_process_is_copied() {
     let (mut engine, host, stream) = stream(true);
     let at = come(&mut engine, &stream, 5, b"hello");
