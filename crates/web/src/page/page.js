@@ -183,7 +183,8 @@ function stop() {
 function play() {
   const title = titles.find((title) => title.name === chosen()) || null;
   mark();
-  if (title && title === playing.title) return;
+  // The list may have been loaded anew meanwhile.
+  if (title && playing.title && title.id === playing.title.id) return;
   stop();
   at('player').hidden = !title;
   if (title) start(title);
