@@ -68,8 +68,14 @@ const RULES: &[Rule] = &[
         why: "who may do what, for every protocol alike: it knows names of titles and no title",
     },
     Rule {
+        krate: "millrace-tls",
+        ours: &["millrace-core"],
+        theirs: None,
+        why: "TLS and its libraries, for every protocol alike: bytes go through it, and it understands none of them",
+    },
+    Rule {
         krate: "millrace-web",
-        ours: &["millrace-core", "millrace-store", "millrace-rights"],
+        ours: &["millrace-core", "millrace-store", "millrace-rights", "millrace-tls"],
         theirs: None,
         why: "HTTP and its libraries; it sees titles, and the service through a trait, never an engine",
     },
@@ -105,6 +111,7 @@ const RULES: &[Rule] = &[
             "millrace-lab",
             "millrace-ts",
             "millrace-rights",
+            "millrace-tls",
             "millrace-web",
         ],
         theirs: None,

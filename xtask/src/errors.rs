@@ -12,6 +12,7 @@ const CRATES: &[(&str, &str)] = &[
     ("server", "Commands and the RTSP server"),
     ("web", "HTTP"),
     ("rights", "Users and rights"),
+    ("tls", "TLS"),
     ("store", "Store, ingest and volumes"),
     ("client", "Receiver and load generator"),
     ("netio", "Packet I/O"),

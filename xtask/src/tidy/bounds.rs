@@ -10,7 +10,7 @@ const LIMITS: &str = "crates/core/src/limits/";
 /// Crates whose bounds stand there: those that are shipped, without the benchmarks.
 const SHIPPED: &[&str] = &[
     "core", "engine", "netio", "offload", "store", "stream", "server", "client", "ts", "tcp", "preload",
-    "web", "rights",
+    "web", "rights", "tls",
 ];
 
 /// Parts of a constant's name that say that it bounds something.

@@ -32,6 +32,7 @@ pub mod preload;
 pub mod rights;
 pub mod stream;
 pub mod tcp;
+pub mod tls;
 pub mod toe;
 pub mod transform;
 pub mod trick;

@@ -1,0 +1,28 @@
+//! TLS: handshakes, connections that are relayed, certificates.
+
+use std::time::Duration;
+
+/// Time from a connection to the end of its handshake: two round trips over a satellite and lost packets, as long as the head of a request has
+/// ([`HEAD_TIME`](super::web::HEAD_TIME)).
+pub const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+/// Handshakes under way at once, some 10 KiB each. When one more comes the oldest is given up: clients that mean it take a few round trips, so
+/// whoever stalls is what goes, and keeps nobody out.
+pub const MAX_HANDSHAKES: usize = 512;
+/// The largest record of TLS holds so much (RFC 8446 section 5.1): what is passed on to a viewer at once.
+pub const TLS_RECORD_BYTES: usize = 16 * 1024;
+/// What is read of a viewer at once: a request of RTSP. Each connection has room for it all the time.
+pub const RELAY_READ_BYTES: usize = 2 * 1024;
+/// Connections whose handshakes are done and that the other side has not taken yet: it takes each within a turn.
+pub const MAX_RELAYS_WAITING: usize = 64;
+/// How long a viewer may take to close a connection that is over on this side.
+pub const RELAY_LINGER: Duration = Duration::from_millis(500);
+/// How long connections that are relayed have to end when the server does: it has closed its ends by then.
+pub const RELAY_DROP_TIME: Duration = Duration::from_secs(1);
+/// How often it is looked whether the certificate or its key has changed: a new one is used when it has stayed the same for one look, so that two files
+/// that are replaced one after the other are read together.
+pub const CERTIFICATE_LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Longest certificate file and longest key file that is read: a chain has 4 certificates of 2 KiB.
+pub const MAX_PEM_BYTES: u64 = 1 << 20;
+/// Where HTTPS is listened for if nothing else is said: this port, or the first free one of the next
+/// ([`HTTP_PORTS`](super::web::HTTP_PORTS)).
+pub const DEFAULT_HTTPS_PORT: u16 = 8443;

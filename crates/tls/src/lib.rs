@@ -1,0 +1,31 @@
+//! TLS in front of what speaks in the clear (`docs/design/0041-tls.md`). It understands no protocol: HTTP reads and writes the streams that come out of a
+//! handshake, RTSP gets an end of a socket pair for each.
+//!
+//! ```text
+//!   viewer ─► Acceptor: handshake, with its limits ─┬─► stream ─► HTTP
+//!                 ▲                                 └─► Relay ─► socket pair ─► RTSP, engine
+//!            Certificates ◄── files, SIGHUP
+//! ```
+//!
+//! | module | is about |
+//! | --- | --- |
+//! | `certificates` | the certificate and its key, and following their files |
+//! | `accept` | handshakes |
+//! | `relay` | connections that end here and go on inside in the clear |
+//! | `stall` | connections that take nothing |
+//! | `totals` | what is counted |
+#![forbid(unsafe_code)]
+
+mod accept;
+mod certificates;
+#[cfg(test)]
+mod made;
+mod relay;
+mod stall;
+mod totals;
+
+pub use accept::Acceptor;
+pub use certificates::{CertificateError, Certificates};
+pub use relay::{Relay, Relayed};
+pub use tokio_rustls::server::TlsStream;
+pub use totals::{TlsCounters, Totals};

@@ -1,0 +1,227 @@
+//! Connections that end here and go on inside in the clear: each gets a pair of sockets, one end of which is given away, and bytes are passed on both ways.
+//! A viewer that reads slowly lets the pair fill, and whoever writes to it waits, as it would for the viewer's own socket. One thread for all of them.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use millrace_core::limits::control::{ACCEPT_PAUSE, KEEPALIVE_COUNT, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL};
+use millrace_core::limits::tls::{
+    MAX_RELAYS_WAITING, RELAY_DROP_TIME, RELAY_LINGER, RELAY_READ_BYTES, TLS_RECORD_BYTES,
+};
+use rustix::net::sockopt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{sleep, timeout};
+use tokio_rustls::server::TlsStream;
+
+use crate::accept::Acceptor;
+use crate::stall::Stalling;
+use crate::totals::Totals;
+
+/// A connection whose handshake is done.
+#[derive(Debug)]
+pub struct Relayed {
+    /// The end that is read and written in the clear. It does not block.
+    pub stream: std::os::unix::net::UnixStream,
+    /// Who is at the other end of the connection.
+    pub peer: SocketAddr,
+    /// Which address it has called.
+    pub local: SocketAddr,
+}
+
+/// The thread. Dropping it ends all connections.
+#[derive(Debug)]
+pub struct Relay {
+    addresses: Vec<SocketAddr>,
+    ends: watch::Sender<Option<Duration>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What its tasks share.
+#[derive(Clone)]
+struct Shared {
+    acceptor: Acceptor,
+    arrived: mpsc::Sender<Relayed>,
+    stall: Duration,
+    /// Held by each connection, so that it is known when the last one has ended.
+    _alive: mpsc::Sender<()>,
+}
+
+type Viewer = TlsStream<Stalling<TcpStream>>;
+
+impl Relay {
+    /// Accepts connections from now on, and gives each away when its handshake is done. One that takes nothing for as long as `stall` is closed.
+    ///
+    /// # Errors
+    /// If the thread cannot be had, or a listener cannot be used.
+    pub fn start(
+        listeners: Vec<TcpListener>,
+        acceptor: Acceptor,
+        stall: Duration,
+    ) -> io::Result<(Self, mpsc::Receiver<Relayed>)> {
+        let addresses = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<_>>()?;
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let listeners = {
+            let _entered = runtime.enter();
+            let listener = |listener: TcpListener| {
+                listener.set_nonblocking(true)?;
+                tokio::net::TcpListener::from_std(listener)
+            };
+            listeners.into_iter().map(listener).collect::<io::Result<Vec<_>>>()?
+        };
+        let (ends, ended) = watch::channel(None);
+        let (arrived, arrivals) = mpsc::channel(MAX_RELAYS_WAITING);
+        let (alive, all_ended) = mpsc::channel(1);
+        let shared = Shared { acceptor, arrived, stall, _alive: alive };
+        let thread = std::thread::Builder::new()
+            .name("rtsp-tls".to_owned())
+            .spawn(move || run(runtime, listeners, shared, ended, all_ended))?;
+        Ok((Self { addresses, ends, thread: Some(thread) }, arrivals))
+    }
+
+    /// Where it listens.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Takes no more connections, and gives those that there are so long to end.
+    pub fn stop(mut self, limit: Duration) {
+        self.end(limit);
+    }
+
+    fn end(&mut self, limit: Duration) {
+        let _ = self.ends.send(Some(limit));
+        if let Some(thread) = self.thread.take() {
+            // A panic there was reported by its own thread.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.end(RELAY_DROP_TIME);
+    }
+}
+
+fn run(
+    runtime: Runtime,
+    listeners: Vec<tokio::net::TcpListener>,
+    shared: Shared,
+    mut ended: watch::Receiver<Option<Duration>>,
+    mut all_ended: mpsc::Receiver<()>,
+) {
+    runtime.block_on(async {
+        let accepting: Vec<_> =
+            listeners.into_iter().map(|listener| tokio::spawn(accept(listener, shared.clone()))).collect();
+        drop(shared);
+        let limit = ended.wait_for(Option::is_some).await.ok().and_then(|limit| *limit);
+        accepting.iter().for_each(tokio::task::JoinHandle::abort);
+        // What is left is cut off.
+        let _ = timeout(limit.unwrap_or(RELAY_DROP_TIME), all_ended.recv()).await;
+    });
+    runtime.shutdown_background();
+}
+
+async fn accept(listener: tokio::net::TcpListener, shared: Shared) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => drop(tokio::spawn(serve(stream, peer, shared.clone()))),
+            // No descriptor is left, or the viewer has gone again.
+            Err(error) => {
+                tracing::debug!(%error, "RTSP by TLS: cannot accept a connection");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn serve(stream: TcpStream, peer: SocketAddr, shared: Shared) {
+    let Ok(local) = stream.local_addr() else { return };
+    prepare(&stream);
+    let Some(viewer) = shared.acceptor.accept(Stalling::new(stream, shared.stall)).await else { return };
+    let pair = UnixStream::pair().and_then(|(near, far)| Ok((near, far.into_std()?)));
+    let Ok((near, far)) = pair else {
+        return tracing::debug!("RTSP by TLS: no descriptor is left for a connection");
+    };
+    if shared.arrived.send(Relayed { stream: far, peer, local }).await.is_err() {
+        return; // the other side has ended
+    }
+    let totals = Arc::clone(&shared.acceptor.totals);
+    totals.add(|c| c.relayed += 1);
+    relay(viewer, near, &totals).await;
+    totals.add(|c| c.relayed -= 1);
+}
+
+/// What is set on a connection. Without it everything works, only worse.
+fn prepare(stream: &TcpStream) {
+    let _ = stream.set_nodelay(true);
+    let _ = sockopt::set_socket_keepalive(stream, true);
+    let _ = sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE);
+    let _ = sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL);
+    let _ = sockopt::set_tcp_keepcnt(stream, KEEPALIVE_COUNT);
+}
+
+/// Passes bytes on both ways until one side is over.
+async fn relay(viewer: Viewer, inside: UnixStream, totals: &Totals) {
+    let (from_viewer, to_viewer) = tokio::io::split(viewer);
+    let (from_inside, to_inside) = inside.into_split();
+    let up = pass_up(from_viewer, to_inside);
+    let down = pass_down(from_inside, to_viewer);
+    tokio::pin!(up, down);
+    let passed = tokio::select! {
+        passed = &mut down => {
+            // The viewer takes the last reply and closes: closing with bytes unread would reset the connection, and the reply would be lost with it.
+            if passed.is_ok() {
+                let _ = timeout(RELAY_LINGER, up).await;
+            }
+            passed
+        }
+        // It says no more. What is left of the replies still goes out.
+        _ = &mut up => down.await,
+    };
+    if passed.is_err_and(|error| error.kind() == io::ErrorKind::TimedOut) {
+        totals.add(|c| c.relayed_too_slow += 1);
+    }
+}
+
+/// What the viewer sends. The buffer is small: each connection has one all the time.
+async fn pass_up(mut from: ReadHalf<Viewer>, mut to: OwnedWriteHalf) -> io::Result<()> {
+    let mut bytes = vec![0; RELAY_READ_BYTES];
+    loop {
+        let count = from.read(&mut bytes).await?;
+        if count == 0 {
+            return to.shutdown().await;
+        }
+        to.write_all(&bytes[..count]).await?;
+    }
+}
+
+/// What it is sent. A buffer is there only while there is something to send.
+async fn pass_down(from: OwnedReadHalf, mut to: WriteHalf<Viewer>) -> io::Result<()> {
+    loop {
+        from.readable().await?;
+        let mut bytes = vec![0; TLS_RECORD_BYTES];
+        let count = match from.try_read(&mut bytes) {
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            Err(error) => return Err(error),
+        };
+        if count == 0 {
+            return to.shutdown().await;
+        }
+        to.write_all(&bytes[..count]).await?;
+        // Nothing stays behind: as much as lies here, whoever writes has no idea of.
+        to.flush().await?;
+    }
+}
+
+#[cfg(test)]
+#[path = "relay_tests.rs"]
+mod tests;

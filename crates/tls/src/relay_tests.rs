@@ -1,0 +1,166 @@
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream as StdUnix;
+
+use rustls::pki_types::CertificateDer;
+use rustls::version::{TLS12, TLS13};
+use tokio_rustls::client::TlsStream as ClientStream;
+
+use super::*;
+use crate::certificates::Certificates;
+use crate::made::{self, Made};
+
+/// Bounds, not measures: nothing here takes so long unless it hangs.
+const LONG: Duration = Duration::from_secs(60);
+
+struct Site {
+    files: Made,
+    certificates: Arc<Certificates>,
+    trusted: CertificateDer<'static>,
+    relay: Relay,
+    arrivals: mpsc::Receiver<Relayed>,
+    runtime: Runtime,
+}
+
+type Client = ClientStream<TcpStream>;
+
+impl Site {
+    fn new(stall: Duration) -> Self {
+        let (files, certificates, trusted) = Made::ready();
+        let acceptor = Acceptor::new(&certificates, &[], &files.totals).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (relay, arrivals) = Relay::start(vec![listener], acceptor, stall).unwrap();
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        Self { files, certificates, trusted, relay, arrivals, runtime }
+    }
+
+    fn connect(&self, trusted: &CertificateDer<'static>) -> io::Result<Client> {
+        let (address, client) = (self.relay.addresses()[0], made::client(trusted, &[&TLS13, &TLS12]));
+        self.runtime
+            .block_on(async { client.connect(made::localhost(), TcpStream::connect(address).await?).await })
+    }
+
+    /// A client, and the end that it is relayed to, which blocks.
+    fn open(&mut self) -> (Client, StdUnix) {
+        let client = self.connect(&self.trusted).unwrap();
+        let arrived = self.runtime.block_on(async { timeout(LONG, self.arrivals.recv()).await });
+        let Relayed { stream, peer, local } = arrived.unwrap().unwrap();
+        let (tcp, _) = client.get_ref();
+        assert_eq!((peer, local), (tcp.local_addr().unwrap(), tcp.peer_addr().unwrap()));
+        stream.set_nonblocking(false).unwrap();
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        (client, stream)
+    }
+}
+
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at * 7 + at / 251 + at / 65_521) as u8).collect()
+}
+
+#[test]
+fn bytes_go_both_ways_unchanged_and_ends_are_passed_on() {
+    let mut site = Site::new(LONG);
+    let (mut client, mut inside) = site.open();
+    let (up, down) = (pattern(300_000), pattern(3_000_000));
+    let expected = down.clone();
+    let thread = std::thread::spawn(move || {
+        let mut came = vec![0; 300_000];
+        inside.read_exact(&mut came).unwrap();
+        inside.write_all(&down).unwrap();
+        // The viewer says no more; so do we.
+        assert_eq!(inside.read(&mut [0]).unwrap(), 0);
+        came
+    });
+    site.runtime.block_on(async {
+        client.write_all(&up).await.unwrap();
+        client.flush().await.unwrap();
+        let mut came = vec![0; expected.len()];
+        client.read_exact(&mut came).await.unwrap();
+        assert!(came == expected);
+        client.shutdown().await.unwrap();
+        assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
+    });
+    assert!(thread.join().unwrap() == up);
+    site.relay.stop(LONG);
+    assert_eq!(site.files.totals.read().relayed, 0);
+}
+
+#[test]
+fn the_end_inside_is_told_behind_the_last_byte() {
+    let mut site = Site::new(LONG);
+    let (mut client, mut inside) = site.open();
+    inside.write_all(b"the last reply").unwrap();
+    drop(inside);
+    site.runtime.block_on(async {
+        let mut came = Vec::new();
+        // Without the notice of TLS that nothing follows this fails.
+        client.read_to_end(&mut came).await.unwrap();
+        assert_eq!(came, b"the last reply");
+    });
+}
+
+#[test]
+fn a_viewer_that_takes_nothing_holds_up_the_writer_and_is_closed() {
+    let mut site = Site::new(Duration::from_millis(300));
+    let (client, inside) = site.open();
+    let (mut other, mut beside) = site.open();
+    inside.set_nonblocking(true).unwrap();
+    // What is buffered on the way has a bound; then the writer waits, and in the end the connection is over.
+    let (chunk, mut taken) = (pattern(64 * 1024), 0);
+    let end = loop {
+        match (&inside).write(&chunk) {
+            Ok(count) => taken += count,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                // Somebody else is served meanwhile.
+                beside.write_all(b"x").unwrap();
+                site.runtime.block_on(async { other.read_u8().await.unwrap() });
+            }
+            Err(error) => break error.kind(),
+        }
+        assert!(taken < 64 << 20, "nothing holds the writer up");
+    };
+    assert!(matches!(end, ErrorKind::BrokenPipe | ErrorKind::ConnectionReset), "{end:?}");
+    assert_eq!(site.files.totals.read().relayed_too_slow, 1);
+    drop(client);
+}
+
+#[test]
+fn a_new_certificate_is_shown_to_new_connections_and_old_ones_go_on() {
+    let mut site = Site::new(LONG);
+    let (mut before, mut inside) = site.open();
+    let second = made::certificate();
+    site.files.write(&second);
+    site.certificates.reload().unwrap();
+    // The old one is no longer shown.
+    assert!(site.connect(&site.trusted).is_err());
+    site.trusted = second.cert.der().clone();
+    let _after = site.open();
+    inside.write_all(b"still here").unwrap();
+    site.runtime.block_on(async {
+        let mut came = [0; 10];
+        before.read_exact(&mut came).await.unwrap();
+        assert_eq!(&came, b"still here");
+    });
+    // A broken one changes nothing.
+    std::fs::write(&site.files.files()[0], "nothing").unwrap();
+    site.certificates.reload().unwrap_err();
+    let _again = site.open();
+}
+
+#[test]
+fn two_hundred_stalled_handshakes_are_beside_a_client_that_works() {
+    let mut site = Site::new(LONG);
+    let address = site.relay.addresses()[0];
+    let stalled: Vec<_> = (0..200)
+        .map(|number| {
+            let mut stream = std::net::TcpStream::connect(address).unwrap();
+            // Some say nothing, some the beginning of a hello.
+            stream.write_all(&[0x16, 3, 1, 2, 0, 1][..number % 7]).unwrap();
+            stream
+        })
+        .collect();
+    let (mut client, mut inside) = site.open();
+    inside.write_all(b"y").unwrap();
+    assert_eq!(site.runtime.block_on(async { client.read_u8().await.unwrap() }), b'y');
+    assert_eq!(site.files.totals.read().handshakes, 1);
+    drop(stalled);
+}
