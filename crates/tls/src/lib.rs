@@ -1,4 +1,4 @@
-//! TLS in front of what speaks in the clear (`docs/design/0041-tls.md`). It understands no protocol: HTTP reads and writes the streams that come out of a
+//! TLS in front of what speaks in the clear (`docs/design/0043-tls.md`). It understands no protocol: HTTP reads and writes the streams that come out of a
 //! handshake, RTSP gets an end of a socket pair for each.
 //!
 //! ```text

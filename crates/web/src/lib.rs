@@ -14,6 +14,7 @@
 //! | module | is about |
 //! | --- | --- |
 //! | `front` | connections, heads of requests, responses in HTTP/1.1 |
+//! | `stream` | a connection, plain or by TLS |
 //! | `hyper_side` | connections that hyper serves |
 //! | `route` | every address, in one table |
 //! | `rights` | who is let in |
@@ -51,6 +52,7 @@ mod route;
 mod shared;
 pub mod site;
 pub mod status;
+mod stream;
 mod totals;
 mod upload;
 
@@ -65,8 +67,9 @@ use millrace_core::limits::web::{
     UPLOAD_KEPT, UPLOAD_STALL, UPLOADS_STOP, WEB_DROP_TIME, WEB_READS_AT_ONCE,
 };
 use millrace_rights::Gate;
+use millrace_tls::Acceptor;
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
 pub use self::events::{Feed, News};
 pub use self::metrics::name as metric_name;
@@ -96,6 +99,8 @@ pub fn routes_without_rights() -> impl Iterator<Item = &'static str> {
 pub struct WebConfig {
     /// Where connections come in.
     pub listeners: Vec<TcpListener>,
+    /// Where they come in by TLS.
+    pub secure: Option<Secure>,
     /// How many of them.
     pub limits: WebLimits,
     /// Who may do what.
@@ -105,6 +110,18 @@ pub struct WebConfig {
     /// Where it counts what it does.
     pub totals: Arc<Totals>,
 }
+
+/// HTTPS.
+#[derive(Debug)]
+pub struct Secure {
+    /// Where connections come in.
+    pub listeners: Vec<TcpListener>,
+    /// What answers their handshakes; it should offer [`PROTOCOLS`].
+    pub acceptor: Acceptor,
+}
+
+/// What is spoken by TLS, for ALPN (RFC 7301), the preferred first.
+pub const PROTOCOLS: [&str; 2] = ["h2", "http/1.1"];
 
 /// How many connections there may be, and how much they may bring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,51 +158,58 @@ impl Default for WebLimits {
 pub struct WebHandle {
     addresses: Vec<SocketAddr>,
     ends: watch::Sender<bool>,
-    time_limit: mpsc::UnboundedSender<Duration>,
-    thread: Option<JoinHandle<()>>,
+    time_limit: watch::Sender<Option<Duration>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
-/// Starts it, on a thread of its own.
+/// Starts it, on a thread of its own. TLS has another: whatever handshakes and ciphers cost there, plain HTTP does not wait for it.
 ///
 /// # Errors
-/// If the thread or its runtime cannot be had, or a listener cannot be used.
+/// If a thread or its runtime cannot be had, or a listener cannot be used.
 pub fn start(config: WebConfig, site: Arc<dyn Site>) -> io::Result<WebHandle> {
-    let WebConfig { listeners, limits, gate, feed, totals } = config;
-    let addresses = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<_>>()?;
-    let runtime =
-        Builder::new_current_thread().enable_all().max_blocking_threads(WEB_READS_AT_ONCE).build()?;
-    let listeners = {
-        let _entered = runtime.enter();
-        let listener = |listener: TcpListener| {
-            listener.set_nonblocking(true)?;
-            tokio::net::TcpListener::from_std(listener)
-        };
-        listeners.into_iter().map(listener).collect::<io::Result<Vec<_>>>()?
-    };
+    let WebConfig { listeners, secure, limits, gate, feed, totals } = config;
+    let plain = (!listeners.is_empty()).then_some(("web", listeners, None));
+    let secure = secure.map(|Secure { listeners, acceptor }| ("web-tls", listeners, Some(acceptor)));
     let (ends, told) = watch::channel(false);
-    let (time_limit, stopped) = mpsc::unbounded_channel();
     let shared = Arc::new(Shared::new(site, limits, (gate, feed), totals, told));
-    let thread = std::thread::Builder::new()
-        .name("web".to_owned())
-        .spawn(move || run(runtime, listeners, &shared, stopped))?;
-    Ok(WebHandle { addresses, ends, time_limit, thread: Some(thread) })
+    let mut handle =
+        WebHandle { addresses: Vec::new(), ends, time_limit: watch::Sender::new(None), threads: Vec::new() };
+    for (name, listeners, tls) in plain.into_iter().chain(secure) {
+        let addresses = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
+        handle.addresses.extend(addresses);
+        let runtime =
+            Builder::new_current_thread().enable_all().max_blocking_threads(WEB_READS_AT_ONCE).build()?;
+        let listeners = {
+            let _entered = runtime.enter();
+            let listener = |listener: TcpListener| {
+                listener.set_nonblocking(true)?;
+                tokio::net::TcpListener::from_std(listener)
+            };
+            listeners.into_iter().map(listener).collect::<io::Result<Vec<_>>>()?
+        };
+        let (shared, stopped) = (Arc::clone(&shared), handle.time_limit.subscribe());
+        let run = move || run(runtime, listeners, tls, &shared, stopped);
+        handle.threads.push(std::thread::Builder::new().name(name.to_owned()).spawn(run)?);
+    }
+    Ok(handle)
 }
 
 /// Accepts connections until told to stop, then waits for those that are being answered.
 fn run(
     runtime: Runtime,
     listeners: Vec<tokio::net::TcpListener>,
+    tls: Option<Acceptor>,
     shared: &Arc<Shared>,
-    mut stopped: mpsc::UnboundedReceiver<Duration>,
+    mut stopped: watch::Receiver<Option<Duration>>,
 ) {
     runtime.block_on(async {
         let accepting: Vec<_> = listeners
             .into_iter()
-            .map(|listener| tokio::spawn(front::accept(listener, Arc::clone(shared))))
+            .map(|listener| tokio::spawn(front::accept(listener, tls.clone(), Arc::clone(shared))))
             .collect();
-        let limit = stopped.recv().await.unwrap_or(WEB_DROP_TIME);
+        let limit = stopped.wait_for(Option::is_some).await.ok().and_then(|limit| *limit);
         accepting.iter().for_each(tokio::task::JoinHandle::abort);
-        let _ = tokio::time::timeout(limit, shared.all_closed()).await;
+        let _ = tokio::time::timeout(limit.unwrap_or(WEB_DROP_TIME), shared.all_closed()).await;
     });
     // A read of a file that hangs must not hold the end up.
     runtime.shutdown_background();
@@ -205,8 +229,8 @@ impl WebHandle {
 
     fn end(&mut self, limit: Duration) {
         let _ = self.ends.send(true);
-        let _ = self.time_limit.send(limit);
-        if let Some(thread) = self.thread.take() {
+        let _ = self.time_limit.send(Some(limit));
+        for thread in self.threads.drain(..) {
             // A panic there was reported by its own thread.
             let _ = thread.join();
         }

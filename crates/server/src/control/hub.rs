@@ -20,7 +20,7 @@ use super::counters::{Counters, Held};
 use super::log::ClientLog;
 use super::offload::OffloadCounters;
 use super::refusals::Refusals;
-use super::stream::ViewerStream;
+use super::stream::{Arrival, ViewerStream};
 use super::titles::Titles;
 use super::{ControlSheets, EnginePort, Snapshot};
 use crate::service::{self, ConnKey, ConnRefusal};
@@ -214,17 +214,14 @@ impl Hub {
         self.log.finish();
     }
 
-    /// A new connection, to which only this engine can write if one is named; `None` if there are too many.
-    pub(super) fn accept(
-        &mut self,
-        stream: ViewerStream,
-        peer: SocketAddr,
-        local: SocketAddr,
-        writer: Option<usize>,
-    ) -> Option<Rc<Line>> {
-        let opened = self.server.conn_opened(self.now(), peer, local);
-        if let (Ok(key), Some(writer)) = (&opened, writer) {
+    /// A new connection; `None` if there are too many.
+    pub(super) fn accept(&mut self, stream: ViewerStream, from: Arrival) -> Option<Rc<Line>> {
+        let opened = self.server.conn_opened(self.now(), from.peer, from.local);
+        if let (Ok(key), Some(writer)) = (&opened, from.writer) {
             self.server.bind_conn(*key, writer);
+        }
+        if let (Ok(key), true) = (&opened, from.is_encrypted) {
+            self.server.conn_is_encrypted(*key);
         }
         let line = opened.ok().map(|key| Rc::new(Line::new(key, stream)));
         if let Some(line) = &line {

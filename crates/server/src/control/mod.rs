@@ -19,6 +19,7 @@
 //! #         rtp: std::net::UdpSocket, rtcp: std::net::UdpSocket) -> Result<(), Box<dyn std::error::Error>> {
 //! let sockets = Sockets {
 //!     listeners: vec![std::net::TcpListener::bind("[::]:8554")?],
+//!     secure: None,
 //!     udp: vec![UdpSockets { rtp, rtcp }], // on the ports that the engine sends from
 //!     offload: None,
 //!     orders: None,
@@ -89,6 +90,8 @@ impl Default for ControlConfig {
 pub struct Sockets {
     /// RTSP.
     pub listeners: Vec<TcpListener>,
+    /// RTSP that came by TLS, in the clear from here on.
+    pub secure: Option<mpsc::Receiver<millrace_tls::Relayed>>,
     /// The sockets that receive on the ports from which the engines send, at most one pair of each address family.
     pub udp: Vec<UdpSockets>,
     /// The offload engine that carries connections beside the kernel, if there is one.

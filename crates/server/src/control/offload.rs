@@ -18,7 +18,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::conn;
 use super::hub::Shared;
-use super::stream::ViewerStream;
+use super::stream::{Arrival, ViewerStream};
 
 /// Opens the engine's device and starts the engine, as often as it is asked; on a thread that may wait.
 pub trait OpenOffload: Send {
@@ -200,7 +200,8 @@ async fn accept(hub: Shared, host: toe::Host, listener: TcpListener, writer: usi
 
 fn take(hub: &Shared, stream: TcpStream, peer: SocketAddr, writer: usize) {
     let Ok(local) = stream.local_addr() else { return };
-    let line = hub.borrow_mut().accept(ViewerStream::Offload(stream), peer, local, Some(writer));
+    let from = Arrival { peer, local, writer: Some(writer), is_encrypted: false };
+    let line = hub.borrow_mut().accept(ViewerStream::Offload(stream), from);
     if let Some(line) = line {
         tokio::task::spawn_local(conn::serve(Rc::clone(hub), line));
     }

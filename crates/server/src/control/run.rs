@@ -14,13 +14,13 @@ use millrace_core::limits::control::{
 use rustix::net::sockopt;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::hub::{Hub, Shared};
-use super::stream::ViewerStream;
+use super::stream::{Arrival, ViewerStream};
 use super::{
     Ask, ControlConfig, ControlError, ControlSheets, EnginePort, Farewell, Sockets, conn, offload, orders,
     udp,
@@ -113,6 +113,9 @@ fn start(hub: &Shared, engines: usize, sockets: Sockets) -> Result<Vec<JoinHandl
         // None are taken any more when the server ends.
         listeners.push(spawn_local(orders::take(Rc::clone(hub), orders)));
     }
+    if let Some(arrivals) = sockets.secure {
+        listeners.push(spawn_local(take_secure(Rc::clone(hub), arrivals)));
+    }
     for listener in sockets.listeners {
         rustix::net::listen(&listener, LISTEN_BACKLOG).map_err(|errno| refused("listen")(errno.into()))?;
         let listener = TcpListener::from_std(listener).map_err(refused("listen"))?;
@@ -136,7 +139,8 @@ async fn accept(hub: Shared, listener: TcpListener) {
                 let Ok(local) = stream.local_addr() else { continue }; // already reset
                 set_options(&stream);
                 let stream = ViewerStream::Kernel(stream);
-                let line = hub.borrow_mut().accept(stream, peer, local, None);
+                let from = Arrival { peer, local, writer: None, is_encrypted: false };
+                let line = hub.borrow_mut().accept(stream, from);
                 if let Some(line) = line {
                     spawn_local(conn::serve(Rc::clone(&hub), line));
                 }
@@ -148,6 +152,22 @@ async fn accept(hub: Shared, listener: TcpListener) {
                 hub.borrow_mut().no_files("connections cannot be accepted", &error);
                 sleep(ACCEPT_PAUSE).await;
             }
+        }
+    }
+}
+
+/// Takes connections that came by TLS. One for which there is no room is dropped, and its viewer sees the end of it.
+async fn take_secure(hub: Shared, mut arrivals: mpsc::Receiver<millrace_tls::Relayed>) {
+    while let Some(millrace_tls::Relayed { stream, peer, local }) = arrivals.recv().await {
+        match UnixStream::from_std(stream) {
+            Ok(stream) => {
+                let from = Arrival { peer, local, writer: None, is_encrypted: true };
+                let line = hub.borrow_mut().accept(ViewerStream::Inside(stream), from);
+                if let Some(line) = line {
+                    spawn_local(conn::serve(Rc::clone(&hub), line));
+                }
+            }
+            Err(error) => hub.borrow_mut().no_files("a connection by TLS cannot be watched", &error),
         }
     }
 }

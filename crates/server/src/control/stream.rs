@@ -1,12 +1,23 @@
 //! A viewer's connection, whichever TCP carries it: the kernel's or the offload engine's.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
 use millrace_offload::command::ConnSocket;
 use millrace_offload::toe;
 use millrace_web::OrderSocket;
 use tokio::net::{TcpStream, UnixStream};
+
+/// Where a connection comes from.
+pub(super) struct Arrival {
+    pub(super) peer: SocketAddr,
+    pub(super) local: SocketAddr,
+    /// The only engine that can write to it; `None`: any can.
+    pub(super) writer: Option<usize>,
+    /// It came by TLS.
+    pub(super) is_encrypted: bool,
+}
 
 /// Read and written without waiting, with waits beside it, as tokio's sockets are.
 #[derive(Debug)]
@@ -15,7 +26,7 @@ pub(super) enum ViewerStream {
     Kernel(TcpStream),
     /// A socket of the offload engine's.
     Offload(toe::tokio::TcpStream),
-    /// An end of a pair whose other end the web side reads.
+    /// An end of a pair whose other end the web side, or TLS, reads.
     Inside(UnixStream),
 }
 

@@ -110,6 +110,8 @@ pub(super) struct Conn {
     pub(super) last_message: Option<Instant>,
     /// When the message began that has not ended.
     pub(super) begun: Option<Instant>,
+    /// It came by TLS.
+    pub(super) is_encrypted: bool,
     /// It is to be closed; nothing more is answered.
     pub(super) closing: bool,
     /// Close once the answer that is being waited for is out.
@@ -212,6 +214,7 @@ impl Server {
             opened: now,
             last_message: None,
             begun: None,
+            is_encrypted: false,
             closing: false,
             close_after_reply: false,
         };
@@ -222,6 +225,13 @@ impl Server {
     /// Only this engine can write to the connection: nothing is sent to its viewer but through it.
     pub fn bind_conn(&mut self, conn: ConnKey, engine: usize) {
         self.service.bind_conn(conn, engine);
+    }
+
+    /// The connection came by TLS: nothing of what it asks for is sent in the clear beside it.
+    pub fn conn_is_encrypted(&mut self, conn: ConnKey) {
+        if let Some(conn) = self.conns.get_mut(&conn) {
+            conn.is_encrypted = true;
+        }
     }
 
     /// Whether the connection waits for the engine, or for a title to be opened: hold back what else came from it.
@@ -313,7 +323,10 @@ impl Server {
             return Err(Reply::error(551, &options).header(UNSUPPORTED, options.clone()));
         }
         match request.request_uri() {
-            Some(url) if url.scheme() != "rtsp" => Err(Reply::error(400, "the URL must begin with rtsp://")),
+            // Whatever stands between viewer and server may have done the TLS of rtsps.
+            Some(url) if !matches!(url.scheme(), "rtsp" | "rtsps") => {
+                Err(Reply::error(400, "the URL must begin with rtsp:// or rtsps://"))
+            }
             None if !matches!(
                 request.method(),
                 Method::Options | Method::GetParameter | Method::SetParameter

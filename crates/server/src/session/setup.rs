@@ -56,12 +56,7 @@ impl Server {
         };
         // RFC 2326 section 12.39: the first that is acceptable. No Session header: GStreamer would go on using it.
         let Some(way) = offers.iter().find_map(|offer| self.way(conn, session, &entry, offer)) else {
-            let fits = if self.service.bound_to(conn).is_some() {
-                "RTP/AVP/TCP interleaved: no UDP comes from the address of this connection"
-            } else {
-                "RTP/AVP or RAW/RAW/UDP by UDP unicast, or RTP/AVP/TCP interleaved"
-            };
-            return Reply::error(461, fits);
+            return Reply::error(461, self.possible(conn));
         };
         let entry = if let Spec::Raw { .. } = way.spec { entry.raw() } else { Some(entry) };
         let Some(entry) = entry else { return Reply::status(500) }; // way() has seen it
@@ -93,6 +88,19 @@ impl Server {
         Some(self.refuse(conn, &entry.name, &refusal))
     }
 
+    /// What a connection can ask for.
+    fn possible(&self, conn: ConnKey) -> &'static str {
+        match self.conns.get(&conn) {
+            Some(conn) if conn.is_encrypted => {
+                "RTP/AVP/TCP interleaved: by UDP the media would not be encrypted as this connection is"
+            }
+            _ if self.service.bound_to(conn).is_some() => {
+                "RTP/AVP/TCP interleaved: no UDP comes from the address of this connection"
+            }
+            _ => "RTP/AVP or RAW/RAW/UDP by UDP unicast, or RTP/AVP/TCP interleaved",
+        }
+    }
+
     /// How an offer can be met; `None` if it cannot.
     fn way(
         &self,
@@ -106,7 +114,8 @@ impl Server {
         }
         let conn = self.conns.get(&key)?;
         // Packets by UDP are the kernel's: they would come from another address than the one that the viewer has called.
-        if matches!(offer.spec, Spec::Udp { .. } | Spec::Raw { .. }) && self.service.bound_to(key).is_some() {
+        let is_interleaved_only = conn.is_encrypted || self.service.bound_to(key).is_some();
+        if matches!(offer.spec, Spec::Udp { .. } | Spec::Raw { .. }) && is_interleaved_only {
             return None;
         }
         let path = match offer.spec {

@@ -306,6 +306,7 @@ impl Live {
         let (orders, ordered) = unbounded_channel();
         let sockets = Sockets {
             listeners: vec![listener],
+            secure: None,
             udp: vec![UdpSockets { rtp, rtcp }],
             offload: None,
             orders: Some(ordered),

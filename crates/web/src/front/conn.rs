@@ -8,11 +8,11 @@ use std::time::Duration;
 use hyper::body::{Buf, Bytes};
 use millrace_core::limits::control::CONN_LINGER;
 use millrace_core::limits::web::{
-    HEAD_TIME, LEAST_REPLY_RATE, MAX_PIPELINED_BYTES, MAX_REQUEST_HEAD_BYTES, WEB_IDLE_TIME, WEB_READ_BYTES,
-    WEB_WRITE_STALL,
+    HEAD_TIME, INSIDE_READ_BYTES, LEAST_REPLY_RATE, MAX_BYTES_STALL_NS, MAX_PIPELINED_BYTES,
+    MAX_REQUEST_HEAD_BYTES, WEB_IDLE_TIME, WEB_READ_BYTES, WEB_WRITE_STALL,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
 use super::head::{self, FrontRequest, OtherRequest, Parsed};
@@ -20,11 +20,12 @@ use super::reply::{self, Then};
 use crate::answer::{Answer, Body, Media};
 use crate::hyper_side::{self, Lent};
 use crate::shared::{Place, Shared, refusal};
-use crate::site::{Delivery, OrderSocket};
+use crate::site::{Delivery, OrderSocket, Refused};
+use crate::stream::WebStream;
 
 /// A connection with what has been read of it and not used yet.
 struct Conn {
-    stream: TcpStream,
+    stream: WebStream,
     read: Vec<u8>,
     peer: SocketAddr,
     shared: Arc<Shared>,
@@ -33,7 +34,7 @@ struct Conn {
 }
 
 /// Serves a connection until it ends.
-pub(super) async fn serve(stream: TcpStream, peer: SocketAddr, shared: Arc<Shared>, place: Place) {
+pub(super) async fn serve(stream: WebStream, peer: SocketAddr, shared: Arc<Shared>, place: Place) {
     let number = shared.next_number();
     let mut conn = Conn { stream, read: Vec::new(), peer, shared, number, requests: 0 };
     loop {
@@ -55,7 +56,10 @@ pub(super) async fn serve(stream: TcpStream, peer: SocketAddr, shared: Arc<Share
                 conn.linger().await;
                 break;
             }
-            Some(Parsed::More) | None => break,
+            Some(Parsed::More) | None => {
+                conn.say_end().await;
+                break;
+            }
         };
         match next {
             Some(next) => conn = next,
@@ -91,11 +95,19 @@ impl Conn {
     /// Waits for the beginning of a request, without room for it meanwhile; false: the connection has ended.
     async fn first_bytes(&mut self) -> bool {
         loop {
-            if self.stream.readable().await.is_err() {
+            let stream = match &mut self.stream {
+                WebStream::Plain(stream) => stream,
+                stream @ WebStream::Tls(_) => {
+                    // What has come may be in memory already: there is nothing to wait for but the bytes.
+                    self.read.reserve(WEB_READ_BYTES);
+                    return stream.read_buf(&mut self.read).await.is_ok_and(|count| count > 0);
+                }
+            };
+            if stream.readable().await.is_err() {
                 return false;
             }
             self.read.reserve(WEB_READ_BYTES);
-            match self.stream.try_read_buf(&mut self.read) {
+            match stream.try_read_buf(&mut self.read) {
                 Ok(count) => return count > 0,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.read = Vec::new(),
                 Err(_) => return false,
@@ -186,6 +198,13 @@ impl Conn {
     ) -> Option<Self> {
         let label = self.label();
         let Self { stream, read, peer, shared, number, requests } = self;
+        let stream = match stream {
+            WebStream::Plain(stream) => stream,
+            WebStream::Tls(_) => {
+                let conn = Self { stream, read, peer, shared, number, requests };
+                return conn.pass_media(media, before, (status, then), (label, agent)).await;
+            }
+        };
         let socket = OrderSocket::Viewer(stream.into_std().ok()?);
         let (socket, came, why) = match shared.deliver(socket, peer, media, before, label, agent).await {
             Delivery::Sent { socket, read } => (socket, read, None),
@@ -197,7 +216,7 @@ impl Conn {
         };
         // It is another kind of socket only if the site mixes up its orders.
         let OrderSocket::Viewer(socket) = socket else { return None };
-        let stream = TcpStream::from_std(socket).ok()?;
+        let stream = WebStream::Plain(TcpStream::from_std(socket).ok()?);
         let read = if read.is_empty() { came } else { [read, came].concat() };
         let mut conn = Self { stream, read, peer, shared, number, requests };
         match why {
@@ -206,6 +225,47 @@ impl Conn {
         }
         // What waits here has been sent ahead; no player does that with so much.
         (conn.read.len() <= MAX_PIPELINED_BYTES).then_some(conn)
+    }
+
+    /// Has an engine write into a pair, and passes on what comes out of it: only this side can encrypt.
+    async fn pass_media(
+        mut self,
+        media: Media,
+        before: Vec<u8>,
+        (status, then): (u16, Then),
+        (label, agent): (String, Option<String>),
+    ) -> Option<Self> {
+        let Some((near, far)) = hyper_side::pair() else {
+            let why = Refused::Full("too many files are open".to_owned());
+            return self.write(&refusal(&why), then, true).await.ok().map(|()| self);
+        };
+        let length = before.len() as u64 + (media.bytes.end - media.bytes.start);
+        let (shared, peer) = (Arc::clone(&self.shared), self.peer);
+        let order = async {
+            let socket = OrderSocket::Inside(far);
+            // The engine's end is closed here, and with it what is read below ends.
+            match shared.deliver(socket, peer, media, before, label, agent).await {
+                Delivery::Sent { .. } => Ok(()),
+                Delivery::Refused { why, .. } => Err(Some(why)),
+                Delivery::Broken => Err(None),
+            }
+        };
+        let (outcome, passed) = tokio::join!(order, pass_on_all(near, &mut self.stream, length));
+        match outcome {
+            Err(Some(why)) => self.write(&refusal(&why), then, true).await.ok()?,
+            outcome => {
+                shared.totals.replied(status);
+                outcome.ok()?;
+                passed
+                    .inspect_err(|error| {
+                        if error.kind() == io::ErrorKind::TimedOut {
+                            shared.totals.add(|c| c.connections_too_slow += 1);
+                        }
+                    })
+                    .ok()?;
+            }
+        }
+        Some(self)
     }
 
     /// Writes a response that is in memory.
@@ -230,19 +290,30 @@ impl Conn {
                 Ok(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => return Err(error),
-                Err(_) => {
-                    self.shared.totals.add(|c| c.connections_too_slow += 1);
-                    return Err(io::ErrorKind::TimedOut.into());
-                }
+                Err(_) => return Err(self.too_slow()),
             }
         }
-        Ok(())
+        // By TLS something may be left here.
+        timeout(WEB_WRITE_STALL, self.stream.flush()).await.unwrap_or_else(|_| Err(self.too_slow()))
+    }
+
+    fn too_slow(&self) -> io::Error {
+        self.shared.totals.add(|c| c.connections_too_slow += 1);
+        io::ErrorKind::TimedOut.into()
+    }
+
+    /// Says by TLS that no more comes, so that an end is told from a connection that was cut.
+    async fn say_end(&mut self) {
+        if let WebStream::Tls(_) = &self.stream {
+            // A viewer that takes nothing is not waited for.
+            let _ = timeout(CONN_LINGER, self.stream.shutdown()).await;
+        }
     }
 
     /// Lets the viewer take the last response: closing with bytes unread would reset the connection, and the response would be lost with it
     /// (RFC 9112 section 9.6).
     async fn linger(&mut self) {
-        if self.stream.shutdown().await.is_err() {
+        if !timeout(CONN_LINGER, self.stream.shutdown()).await.is_ok_and(|shut| shut.is_ok()) {
             return;
         }
         let drain = async {
@@ -251,4 +322,30 @@ impl Conn {
         };
         let _ = timeout(CONN_LINGER, drain).await;
     }
+}
+
+/// Passes on so many bytes that an engine writes into the other end of a pair; fails if fewer come, or if the viewer takes none for too long.
+async fn pass_on_all(near: UnixStream, viewer: &mut WebStream, length: u64) -> io::Result<()> {
+    let mut left = length;
+    while left > 0 {
+        near.readable().await?;
+        let most = usize::try_from(left).unwrap_or(usize::MAX).min(INSIDE_READ_BYTES);
+        let mut bytes = vec![0; most];
+        let count = match near.try_read(&mut bytes) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            Err(error) => return Err(error),
+        };
+        left -= count as u64;
+        let written = async {
+            viewer.write_all(&bytes[..count]).await?;
+            viewer.flush().await
+        };
+        // As long as an engine waits for a viewer whose connection it has.
+        timeout(Duration::from_nanos(MAX_BYTES_STALL_NS), written)
+            .await
+            .map_err(|_| io::ErrorKind::TimedOut)??;
+    }
+    Ok(())
 }

@@ -14,16 +14,18 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use millrace_core::limits::control::{ACCEPT_PAUSE, KEEPALIVE_COUNT, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL};
+use millrace_tls::Acceptor;
 use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::shared::Shared;
+use crate::stream::WebStream;
 
-/// Accepts until the task is aborted.
-pub(crate) async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+/// Accepts until the task is aborted; by TLS if there is something that answers its handshakes.
+pub(crate) async fn accept(listener: TcpListener, tls: Option<Acceptor>, shared: Arc<Shared>) {
     loop {
         match listener.accept().await {
-            Ok((stream, peer)) => arrive(stream, peer, &shared),
+            Ok((stream, peer)) => arrive(stream, peer, tls.as_ref(), &shared),
             // No descriptor is left, or the viewer has gone again.
             Err(error) => {
                 tracing::debug!(%error, "HTTP: cannot accept a connection");
@@ -33,14 +35,26 @@ pub(crate) async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-fn arrive(stream: TcpStream, peer: SocketAddr, shared: &Arc<Shared>) {
+fn arrive(stream: TcpStream, peer: SocketAddr, tls: Option<&Acceptor>, shared: &Arc<Shared>) {
     let Some(place) = shared.admit(peer) else {
-        // So little fits the buffer of a new connection; if not, it is closed all the same.
-        let _ = stream.try_write(reply::FULL);
+        if tls.is_none() {
+            // So little fits the buffer of a new connection; if not, it is closed all the same.
+            let _ = stream.try_write(reply::FULL);
+        }
         return;
     };
     prepare(&stream);
-    tokio::spawn(conn::serve(stream, peer, Arc::clone(shared), place));
+    let (tls, shared) = (tls.cloned(), Arc::clone(shared));
+    tokio::spawn(async move {
+        let stream = match tls {
+            None => WebStream::Plain(stream),
+            Some(tls) => {
+                let Some(stream) = Box::pin(tls.accept(stream)).await else { return };
+                WebStream::Tls(Box::new(stream))
+            }
+        };
+        conn::serve(stream, peer, shared, place).await;
+    });
 }
 
 /// What is set on a connection. Without it everything works, only worse.

@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use millrace_core::limits::web::MAX_BYTES_STALL_NS;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
+use crate::stream::WebStream;
 use crate::totals::Totals;
 
 /// As for a connection that an engine has: a title's bytes may be what is not taken.
 const STALL: Duration = Duration::from_nanos(MAX_BYTES_STALL_NS);
 
 pub(super) struct Rewound {
-    stream: TcpStream,
+    stream: WebStream,
     /// Comes before what the connection brings; from `used` on.
     read: Vec<u8>,
     used: usize,
@@ -31,16 +31,16 @@ pub(super) struct Rewound {
 }
 
 impl Rewound {
-    pub(super) fn new(stream: TcpStream, read: Vec<u8>, totals: Arc<Totals>) -> Self {
+    pub(super) fn new(stream: WebStream, read: Vec<u8>, totals: Arc<Totals>) -> Self {
         Self { stream, read, used: 0, is_whole: false, is_lent: false, stall: None, totals }
     }
 
     /// For one request, of which nothing comes behind `read` if it `is_whole`; to be taken back.
-    pub(super) fn lent(stream: TcpStream, read: Vec<u8>, is_whole: bool, totals: Arc<Totals>) -> Self {
+    pub(super) fn lent(stream: WebStream, read: Vec<u8>, is_whole: bool, totals: Arc<Totals>) -> Self {
         Self { is_whole, is_lent: true, ..Self::new(stream, read, totals) }
     }
 
-    pub(super) fn into_stream(self) -> TcpStream {
+    pub(super) fn into_stream(self) -> WebStream {
         self.stream
     }
 
@@ -101,7 +101,9 @@ impl AsyncWrite for Rewound {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        // By TLS something may be left here of what was taken from the writer.
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.watch(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

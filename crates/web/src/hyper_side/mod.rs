@@ -27,7 +27,7 @@ use millrace_core::limits::web::{
     H2_LOOK, H2_PING, HEAD_TIME, INSIDE_READ_BYTES, MAX_H2_RESETS, MAX_H2_STREAMS, MAX_REQUEST_HEAD_BYTES,
     MAX_REQUEST_HEADERS, MAX_TARGET_BYTES,
 };
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
@@ -39,11 +39,12 @@ use crate::answer::{Answer, Body, Media};
 use crate::request::{Fields, Method, Request};
 use crate::shared::{self, Shared, refusal};
 use crate::site::{Delivery, OrderSocket, Refused};
+use crate::stream::WebStream;
 use crate::upload;
 
 /// A connection for one request in HTTP/1.
 pub(crate) struct Lent {
-    pub(crate) stream: TcpStream,
+    pub(crate) stream: WebStream,
     /// The request's head; behind it the beginning of a body.
     pub(crate) read: Vec<u8>,
     /// Whether nothing follows the head.
@@ -58,7 +59,7 @@ pub(crate) async fn serve_one(
     peer: SocketAddr,
     shared: &Arc<Shared>,
     label: String,
-) -> Option<TcpStream> {
+) -> Option<WebStream> {
     let Lent { stream, read, is_whole, keeps } = lent;
     let io = TokioIo::new(Rewound::lent(stream, read, is_whole, Arc::clone(&shared.totals)));
     let service = service_fn(|request: HyperRequest<Incoming>| {
@@ -86,7 +87,7 @@ pub(crate) async fn serve_one(
 
 /// Serves an HTTP/2 connection until it ends; `read` has been read of it.
 pub(crate) async fn serve_http2(
-    stream: TcpStream,
+    stream: WebStream,
     read: Vec<u8>,
     peer: SocketAddr,
     shared: &Arc<Shared>,
@@ -280,7 +281,8 @@ fn refused(done: Result<Delivery, tokio::task::JoinError>) -> Answer {
     }
 }
 
-fn pair() -> Option<(UnixStream, std::os::unix::net::UnixStream)> {
+/// A socket pair, one end for an engine.
+pub(crate) fn pair() -> Option<(UnixStream, std::os::unix::net::UnixStream)> {
     let (near, far) = std::os::unix::net::UnixStream::pair().ok()?;
     near.set_nonblocking(true).and_then(|()| far.set_nonblocking(true)).ok()?;
     Some((UnixStream::from_std(near).ok()?, far))

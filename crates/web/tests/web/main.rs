@@ -14,4 +14,5 @@ mod pages;
 mod pictures;
 mod rights;
 mod site;
+mod tls;
 mod uploads;

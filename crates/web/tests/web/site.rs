@@ -17,10 +17,11 @@ use millrace_rights::{Gate, Known, Policy};
 use millrace_store::index::TitleIndex;
 use millrace_store::ingest::pictures::Pictures;
 use millrace_store::volume::{SourceIdentity, TitleInfo};
+use millrace_tls::{Acceptor, Certificates};
 use millrace_web::status::{Member, Refusal, Room, Session, Status};
 use millrace_web::{
-    Delivery, Feed, NotTaken, Order, OrderSocket, PicturesState, Refused, Site, SiteError, Totals, WebConfig,
-    WebHandle, WebLimits,
+    Delivery, Feed, NotTaken, Order, OrderSocket, PicturesState, Refused, Secure, Site, SiteError, Totals,
+    WebConfig, WebHandle, WebLimits,
 };
 
 /// What becomes of orders for a title.
@@ -169,10 +170,38 @@ pub(crate) fn serve_with(
 ) -> (WebHandle, SocketAddr) {
     let listeners = vec![TcpListener::bind("127.0.0.1:0").unwrap()];
     let (gate, totals) = (Arc::clone(gate), Arc::clone(totals));
-    let config = WebConfig { listeners, limits, gate, feed, totals };
+    let config = WebConfig { listeners, secure: None, limits, gate, feed, totals };
     let handle = millrace_web::start(config, Arc::<MadeUp>::clone(site)).unwrap();
     let address = handle.addresses()[0];
     (handle, address)
+}
+
+/// The web side by TLS alone, with a certificate for `localhost` in this directory.
+pub(crate) fn serve_by_tls(
+    site: &Arc<MadeUp>,
+    limits: WebLimits,
+    dir: &std::path::Path,
+) -> (WebHandle, SocketAddr, Arc<Totals>) {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let (certificate, key) = (dir.join("cert.pem"), dir.join("key.pem"));
+    std::fs::write(&certificate, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let tls = Arc::new(millrace_tls::Totals::default());
+    let certificates = Certificates::read(&certificate, &key, &tls).unwrap();
+    let acceptor = Acceptor::new(&certificates, &millrace_web::PROTOCOLS, &tls).unwrap();
+    let secure = Secure { listeners: vec![TcpListener::bind("127.0.0.1:0").unwrap()], acceptor };
+    let totals = Arc::new(Totals::default());
+    let config = WebConfig {
+        listeners: Vec::new(),
+        secure: Some(secure),
+        limits,
+        gate: Arc::new(Gate::new(Policy::default(), Known::default()).unwrap()),
+        feed: Feed::default(),
+        totals: Arc::clone(&totals),
+    };
+    let handle = millrace_web::start(config, Arc::<MadeUp>::clone(site)).unwrap();
+    let address = handle.addresses()[0];
+    (handle, address, totals)
 }
 
 impl Site for MadeUp {

@@ -1,4 +1,4 @@
-//! The ports for RTSP and HTTP: taken at the start, so that a port that somebody else has is said at once, and listened on only when
+//! The ports for RTSP and HTTP, plain and by TLS: taken at the start, so that a port that somebody else has is said at once, and listened on only when
 //! everything can be answered ([`crate::control`] does that). Until then a player is refused, and tries again, instead of
 //! waiting in a queue or being told that a title is not there.
 
@@ -13,6 +13,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, soc
 pub(super) enum For {
     Rtsp,
     Http,
+    Https,
+    Rtsps,
 }
 
 impl For {
@@ -21,6 +23,8 @@ impl For {
         match self {
             Self::Rtsp => ("RTSP", "--listen"),
             Self::Http => ("HTTP", "--http"),
+            Self::Https => ("HTTPS", "--https"),
+            Self::Rtsps => ("RTSPS", "--rtsps"),
         }
     }
 }

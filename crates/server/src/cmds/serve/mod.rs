@@ -15,6 +15,7 @@ mod run;
 pub(crate) mod stats;
 mod status;
 mod tcp;
+mod tls;
 mod transforms;
 mod uploads;
 mod web;
@@ -35,8 +36,9 @@ use millrace_store::volume::Volume;
 use self::link::LinkRate;
 use self::rights::RightsArgs;
 use self::tcp::TcpArgs;
+use self::tls::TlsArgs;
 use self::uploads::UploadArgs;
-use self::web::HttpChoice;
+use self::web::ListenChoice;
 use super::NewStoreArgs;
 use super::egress::EgressArgs;
 use super::ffmpeg::FfmpegArgs;
@@ -75,7 +77,7 @@ pub(crate) struct ServeArgs {
     /// Address and port of HTTP, or off: the page, titles as files and as HLS, the API, figures at /metrics [default: the address of --listen, port 8080
     /// or the next free one]
     #[arg(long, value_name = "ADDR:PORT")]
-    pub(crate) http: Option<HttpChoice>,
+    pub(crate) http: Option<ListenChoice>,
     /// Host name or address to print in URLs [default: this machine's address]
     #[arg(long, value_name = "HOST")]
     pub(crate) host: Option<String>,
@@ -162,6 +164,8 @@ pub(crate) struct ServeArgs {
     pub(crate) egress: EgressArgs,
     #[command(flatten)]
     pub(crate) tcp: TcpArgs,
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
     #[command(flatten)]
     pub(crate) rights: RightsArgs,
     #[command(flatten)]
@@ -303,6 +307,7 @@ impl ServeArgs {
             Count(u64::from(self.engines), "engine")
         );
         self.egress.check()?;
+        self.tls.check()?;
         self.tcp.check(self.listen.map(|listen| listen.ip()))?;
         self.named_transforms()?;
         for folder in &self.folders {

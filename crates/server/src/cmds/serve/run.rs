@@ -47,6 +47,7 @@ use super::pictures::PicturesMaker;
 use super::rests::Rests;
 use super::stats::StatsFile;
 use super::tcp::url_host;
+use super::tls::{self, Tls};
 use super::transforms::{self, TransformsWatch};
 use super::web::Web;
 use super::worker::Worker;
@@ -70,7 +71,8 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let (open_titles, first) = known_titles(&volume)?;
     let members = MembersWatch::start(Arc::clone(&volume))?;
     let address = listener.local_addr()?;
-    let mut web = Web::take(args, address)?;
+    let mut tls = Tls::take(args, address)?;
+    let mut web = Web::take(args, address, tls.as_mut())?;
     let gate = rights::start(args)?;
     let bells = (0..args.engines).map(|_| EventBell::new().map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
     let mut udp = bind_udp(args, address)?;
@@ -89,24 +91,23 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         .context("threads that open titles")?
         .with_transforms(transforms.clone());
     let (reader, maker) = with_maker(args, reader, (&volume, &open_titles, &cache), &meters);
-    let made = maker.as_ref().map(Maker::sheet);
     let sockets = |pair: UdpPair| UdpSockets { rtp: pair.rtp, rtcp: pair.rtcp };
     let udp = udp.into_iter().flatten().map(|ports| sockets(ports.receiver)).collect();
     let offload = args.tcp.start(address.port(), seat);
     let offload_host = url_host(offload.as_ref());
-    let sockets = Sockets { listeners: vec![listener], udp, offload, orders: web.ordered() };
+    let (relay, secure) = Tls::rtsps(tls.as_mut())?;
+    let sockets = Sockets { listeners: vec![listener], secure, udp, offload, orders: web.ordered() };
     let control = Control::start(control_config(args, &gate, &web), Box::new(reader), engines, sockets)?;
-    let mut registry = registry(&control, &cache, &meters, made.unwrap_or_default());
-    transforms::register(&mut registry, &transforms);
-    web.register(&mut registry, loads(&meters));
-    let rests = Rests::new(Arc::clone(&cache), loads(&meters));
-    let (album, pictures) = PicturesMaker::of(args, &volume, &open_titles, rests);
-    rights::register(&mut registry, &gate);
-    let registry = Arc::new(registry);
+    let (album, pictures) =
+        PicturesMaker::of(args, &volume, &open_titles, Rests::new(Arc::clone(&cache), loads(&meters)));
+    let made = maker.as_ref().map(Maker::sheet).unwrap_or_default();
+    let registry = registry(&control, &cache, &meters, made);
+    let registry = with_others(registry, &transforms, (&mut web, loads(&meters)), tls.as_ref(), &gate);
     let stats = args.stats.as_deref().map(|path| StatsFile::start(path, &registry)).transpose()?;
 
     let host = args.host.clone().or(offload_host).unwrap_or_else(|| invite::own_host(address));
     let web = web.start((&open_titles, &volume), (control.asker(), &cache, album), &registry, gate, &host)?;
+    tls::print_rtsps(relay.as_ref(), &host);
     let base_url = invite::base_url(&host, address.port());
     let titles = Arc::clone(&open_titles);
     let librarian = librarian(args, volume, open_titles, base_url);
@@ -123,7 +124,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     if let Some(stats) = stats {
         stats.stop();
     }
-    drop((supervisor, touching));
+    drop((relay, supervisor, touching));
     anyhow::ensure!(!ended_itself, "the control thread ended unexpectedly; see the log above");
     Ok(ExitCode::SUCCESS)
 }
@@ -375,6 +376,23 @@ fn registry(
         shown.members().iter().map(|report| (report.index.to_string(), report.figures())).collect()
     });
     registry
+}
+
+/// And those of what works beside control side and engines.
+fn with_others(
+    mut registry: Registry,
+    transforms: &Transforms,
+    (web, loads): (&mut Web, Vec<Arc<Sheet<LoadSnapshot>>>),
+    tls: Option<&Tls>,
+    gate: &Arc<Gate>,
+) -> Arc<Registry> {
+    transforms::register(&mut registry, transforms);
+    web.register(&mut registry, loads);
+    if let Some(tls) = tls {
+        tls.register(&mut registry);
+    }
+    rights::register(&mut registry, gate);
+    Arc::new(registry)
 }
 
 /// Packets that all engines sent by a path.

@@ -130,6 +130,7 @@ mod tests {
     use millrace_rights::RightsCounters;
     use millrace_store::cache::{CacheStats, MemberFigures};
     use millrace_store::transform::TransformCounters;
+    use millrace_tls::TlsCounters;
     use millrace_web::WebCounters;
 
     use super::*;
@@ -160,11 +161,12 @@ mod tests {
     }
 
     /// The groups that `serve` and `engine` register, by their part; the reference is made of them.
-    const PARTS: [(&str, &[Counter]); 19] = [
+    const PARTS: [(&str, &[Counter]); 20] = [
         ("sessions", crate::control::Counters::COUNTERS),
         ("now", crate::control::Held::COUNTERS),
         ("web", WebCounters::COUNTERS),
         ("rights", RightsCounters::COUNTERS),
+        ("tls", TlsCounters::COUNTERS),
         ("titles", crate::control::TitleCounters::COUNTERS),
         ("offload", ToeCounters::COUNTERS),
         ("offload_tcp", TcpCounters::COUNTERS),

@@ -20,27 +20,28 @@ use millrace_store::index::TitleIndex;
 use millrace_store::ingest::pictures::Pictures;
 use millrace_store::volume::{MediaReader, TitleInfo, Volume};
 use millrace_web::{
-    Feed, NotTaken, Order, PicturesState, Site, SiteError, Status, TitleBytes, Totals, WebConfig, WebHandle,
-    WebLimits,
+    Feed, NotTaken, Order, PicturesState, Secure, Site, SiteError, Status, TitleBytes, Totals, WebConfig,
+    WebHandle, WebLimits,
 };
 use tokio::sync::mpsc;
 
 use super::pictures::Album;
+use super::tls::Tls;
 use super::uploads::Intake;
 use super::{ServeArgs, bind, invite, status};
 use crate::control::Asker;
 use crate::library::open_titles::OpenTitles;
 
-/// Where HTTP is listened for.
+/// Where a protocol is listened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HttpChoice {
+pub(crate) enum ListenChoice {
     /// At this address.
     At(SocketAddr),
     /// Nowhere.
     Off,
 }
 
-impl FromStr for HttpChoice {
+impl FromStr for ListenChoice {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -51,9 +52,20 @@ impl FromStr for HttpChoice {
     }
 }
 
+impl ListenChoice {
+    /// Takes the address, if there is to be one.
+    pub(super) fn take(self, what: bind::For) -> anyhow::Result<Option<TcpListener>> {
+        match self {
+            Self::Off => Ok(None),
+            Self::At(address) => bind::first_free(&[address], what).map(Some),
+        }
+    }
+}
+
 /// The web side before it is started: its port is taken, and orders can be waited for.
 pub(super) struct Web {
     listener: Option<TcpListener>,
+    secure: Option<Secure>,
     orders: mpsc::UnboundedSender<Order>,
     ordered: Option<mpsc::UnboundedReceiver<Order>>,
     limits: WebLimits,
@@ -65,19 +77,19 @@ pub(super) struct Web {
 
 impl Web {
     /// Takes the address for HTTP. Without a choice it is that of RTSP with the usual port, or one of the next.
-    pub(super) fn take(args: &ServeArgs, rtsp: SocketAddr) -> anyhow::Result<Self> {
+    pub(super) fn take(args: &ServeArgs, rtsp: SocketAddr, tls: Option<&mut Tls>) -> anyhow::Result<Self> {
         let listener = match args.http {
-            Some(HttpChoice::Off) => None,
-            Some(HttpChoice::At(address)) => Some(bind::first_free(&[address], bind::For::Http)?),
-            None => usual(args.listen, rtsp.ip()),
+            Some(choice) => choice.take(bind::For::Http)?,
+            None => usual(args.listen, rtsp.ip(), DEFAULT_HTTP_PORT, bind::For::Http),
         };
+        let secure = tls.map(Tls::https).transpose()?.flatten();
         let (orders, ordered) = mpsc::unbounded_channel();
-        let ordered = Some(ordered).filter(|_| listener.is_some());
+        let ordered = Some(ordered).filter(|_| listener.is_some() || secure.is_some());
         let connections_per_address = args.max_connections_per_address;
         let (upload_bytes, upload_rate) = (args.uploads.max_upload.0, args.uploads.upload_rate.0);
         let limits = WebLimits { connections_per_address, upload_bytes, upload_rate, ..WebLimits::default() };
         let (feed, totals) = (Feed::default(), Arc::default());
-        Ok(Self { listener, orders, ordered, limits, feed, totals, loops: Vec::new() })
+        Ok(Self { listener, secure, orders, ordered, limits, feed, totals, loops: Vec::new() })
     }
 
     /// Where orders come from, once; `None` if there will be none.
@@ -106,50 +118,62 @@ impl Web {
         gate: Arc<Gate>,
         host: &str,
     ) -> anyhow::Result<Option<WebHandle>> {
-        let Some(listener) = self.listener else { return Ok(None) };
-        rustix::net::listen(&listener, LISTEN_BACKLOG).context("listen for HTTP")?;
-        let port = listener.local_addr()?.port();
+        let Self { listener, secure, orders, limits, feed, totals, loops, .. } = self;
+        let listeners: Vec<_> = listener.into_iter().collect();
+        let by_tls = secure.iter().flat_map(|secure| &secure.listeners).map(|listener| ("https", listener));
+        let mut pages = Vec::new();
+        for (scheme, listener) in listeners.iter().map(|listener| ("http", listener)).chain(by_tls) {
+            rustix::net::listen(listener, LISTEN_BACKLOG).with_context(|| format!("listen for {scheme}"))?;
+            pages.push(page(scheme, host, listener.local_addr()?.port()));
+        }
+        if pages.is_empty() {
+            return Ok(None);
+        }
         let intake = Intake {
             volume: Arc::clone(volume),
             open_titles: Arc::clone(open_titles),
             cache: Arc::clone(cache),
-            loops: self.loops,
+            loops,
         };
         let site = ServerSite {
             intake,
             album,
             open_titles: Arc::clone(open_titles),
             volume: Arc::clone(volume),
-            orders: self.orders,
+            orders,
             control,
             cache: Arc::clone(cache),
             registry: Arc::clone(registry),
             indexes: Mutex::default(),
         };
-        let Self { limits, feed, totals, .. } = self;
-        let config = WebConfig { listeners: vec![listener], limits, gate, feed, totals };
+        let config = WebConfig { listeners, secure, limits, gate, feed, totals };
         let web = millrace_web::start(config, Arc::new(site)).context("web side")?;
-        println!("page {}", page(host, port));
+        pages.iter().for_each(|page| println!("page {page}"));
         Ok(Some(web))
     }
 }
 
 /// What is taken if nothing was said. That there is none is no reason not to serve RTSP.
-fn usual(listen: Option<SocketAddr>, ip: IpAddr) -> Option<TcpListener> {
+pub(super) fn usual(
+    listen: Option<SocketAddr>,
+    ip: IpAddr,
+    first: u16,
+    what: bind::For,
+) -> Option<TcpListener> {
     let ports = match listen {
         // Whoever takes any free port does not want a certain one here.
         Some(listen) if listen.port() == 0 => 0..1,
-        _ => DEFAULT_HTTP_PORT..DEFAULT_HTTP_PORT + HTTP_PORTS,
+        _ => first..first + HTTP_PORTS,
     };
     let choices: Vec<_> = ports.map(|port| SocketAddr::new(ip, port)).collect();
-    bind::first_free(&choices, bind::For::Http)
-        .inspect_err(|error| tracing::warn!("no page and no HTTP: {error:#}"))
+    bind::first_free(&choices, what)
+        .inspect_err(|error| tracing::warn!("{error:#}; until then there is no page there"))
         .ok()
 }
 
 /// The page's address as it is printed.
-fn page(host: &str, port: u16) -> String {
-    format!("http://{}:{port}/", invite::in_url(host))
+fn page(scheme: &str, host: &str, port: u16) -> String {
+    format!("{scheme}://{}:{port}/", invite::in_url(host))
 }
 
 /// The server, as the web side sees it.
@@ -287,22 +311,25 @@ mod tests {
 
     #[test]
     fn an_address_or_off() {
-        assert_eq!("off".parse(), Ok(HttpChoice::Off));
-        assert_eq!("127.0.0.1:80".parse(), Ok(HttpChoice::At(([127, 0, 0, 1], 80).into())));
-        assert!("8080".parse::<HttpChoice>().unwrap_err().ends_with(", or off"));
-        assert_eq!(page("::1", 8080), "http://[::1]:8080/");
-        assert_eq!(page("tv.example", 80), "http://tv.example:80/");
+        assert_eq!("off".parse(), Ok(ListenChoice::Off));
+        assert_eq!("127.0.0.1:80".parse(), Ok(ListenChoice::At(([127, 0, 0, 1], 80).into())));
+        assert!("8080".parse::<ListenChoice>().unwrap_err().ends_with(", or off"));
+        assert_eq!(page("http", "::1", 8080), "http://[::1]:8080/");
+        assert_eq!(page("https", "tv.example", 80), "https://tv.example:80/");
     }
 
     #[test]
     fn a_port_that_is_taken_is_passed_over_unless_it_was_asked_for() {
         let here = IpAddr::from([127, 0, 0, 1]);
-        let first = usual(None, here).expect("one of ten");
+        let first = usual(None, here, DEFAULT_HTTP_PORT, bind::For::Http).expect("one of ten");
         // Whoever only has a port without listening there does not keep others from it.
         rustix::net::listen(&first, 1).unwrap();
-        let second = usual(None, here).expect("one of nine");
+        let second = usual(None, here, DEFAULT_HTTP_PORT, bind::For::Http).expect("one of nine");
         assert_ne!(first.local_addr().unwrap(), second.local_addr().unwrap());
-        let any = usual(Some(SocketAddr::new(here, 0)), here).unwrap().local_addr().unwrap();
+        let any = usual(Some(SocketAddr::new(here, 0)), here, DEFAULT_HTTP_PORT, bind::For::Http)
+            .unwrap()
+            .local_addr()
+            .unwrap();
         assert!(!(DEFAULT_HTTP_PORT..DEFAULT_HTTP_PORT + HTTP_PORTS).contains(&any.port()));
     }
 }

@@ -1,0 +1,318 @@
+//! TLS of a running server: players by HTTPS and RTSPS, another certificate while it runs, clients that stall.
+
+mod support;
+#[path = "support/two_hosts.rs"]
+mod two_hosts;
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use millrace_lab::netns::{CLIENT_IP, SERVER_IP, TwoHosts};
+use support::{Server, add, fails, film, ok, signal};
+use two_hosts::Site;
+
+/// Longest that a player, or an answer, may take on a busy machine.
+const LIMIT: &str = "60";
+const LONG: Duration = Duration::from_secs(60);
+
+/// A certificate for `localhost` and 127.0.0.1 in a directory.
+struct Certificate {
+    certificate: PathBuf,
+    key: PathBuf,
+}
+
+impl Certificate {
+    fn at(dir: &Path) -> Self {
+        let new = Self { certificate: dir.join("cert.pem"), key: dir.join("key.pem") };
+        new.renew();
+        new
+    }
+
+    /// Puts another one into the same files.
+    fn renew(&self) {
+        let names = ["localhost", "127.0.0.1", SERVER_IP].map(str::to_owned);
+        let made = rcgen::generate_simple_self_signed(names).unwrap();
+        std::fs::write(&self.key, made.signing_key.serialize_pem()).unwrap();
+        std::fs::write(&self.certificate, made.cert.pem()).unwrap();
+    }
+
+    fn args(&self) -> [&str; 4] {
+        let [certificate, key] = [&self.certificate, &self.key].map(|path| path.to_str().unwrap());
+        ["--tls-certificate", certificate, "--tls-key", key]
+    }
+}
+
+fn line<'a>(server: &'a Server, begin: &str) -> &'a str {
+    let found = server.log.iter().find_map(|line| line.strip_prefix(begin));
+    found.unwrap_or_else(|| panic!("{begin} is printed: {:?}", server.log))
+}
+
+fn curl(certificate: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new("curl");
+    command.args(["--silent", "--show-error", "--max-time", LIMIT, "--noproxy", "*", "--cacert"]);
+    command.arg(certificate).args(args).output().expect("curl can be started")
+}
+
+/// Sums of the decoded pictures.
+fn pictures(args: &[&str]) -> Vec<String> {
+    let mut ffmpeg = Command::new("timeout");
+    ffmpeg.args([LIMIT, "ffmpeg", "-nostdin", "-v", "error"]).args(args);
+    ffmpeg.args(["-map", "0:v", "-f", "framemd5", "-"]);
+    let done = ffmpeg.stdin(Stdio::null()).output().expect("ffmpeg can be started");
+    assert!(done.status.success(), "{args:?}: {}", String::from_utf8_lossy(&done.stderr));
+    let text = String::from_utf8(done.stdout).unwrap();
+    let sums = text.lines().filter(|line| !line.starts_with('#'));
+    sums.filter_map(|line| line.rsplit(',').next()).map(|sum| sum.trim().to_owned()).collect()
+}
+
+#[test]
+fn players_see_by_https_and_rtsps_what_the_source_shows() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = film(dir.path(), "film.ts", 8);
+    let store = dir.path().join("store");
+    add(&source, &store);
+    let certificate = Certificate::at(dir.path());
+    let mut server = Server::start(&store, &certificate.args());
+    let expected = pictures(&["-i", source.to_str().unwrap()]);
+    assert!(expected.len() >= 150, "{}", expected.len());
+    let page = line(&server, "page https://").to_owned();
+    let rtsps = line(&server, "rtsps rtsps://").to_owned();
+
+    let file = format!("https://{page}titles/film.ts");
+    let trusted = certificate.certificate.to_str().unwrap();
+    let by_file = ["-tls_verify", "1", "-ca_file", trusted, "-i", &file];
+    let by_hls = format!("https://{page}titles/film/index.m3u8");
+    let by_rtsps = format!("rtsps://{rtsps}film");
+    for args in [&by_file[..], &["-i", &by_hls]] {
+        let seen = pictures(args);
+        assert!(seen == expected, "{args:?}: {} pictures of {}", seen.len(), expected.len());
+    }
+    // FFmpeg 5.1 does not decode what a stream by RTSP ends in: the last picture has no next one that would end it. Without TLS it does the same.
+    let plain = pictures(&["-rtsp_transport", "tcp", "-i", &server.title("film")]);
+    let seen = pictures(&["-i", &by_rtsps]);
+    assert!(seen == plain, "{} pictures, {} without TLS", seen.len(), plain.len());
+    assert!(seen.len() + 1 >= expected.len() && expected.starts_with(&seen), "{}", seen.len());
+    // Rights and log know the viewer's own address, and how it is sent to.
+    let ended = server.said("ended: film for 127.0.0.1:");
+    assert_eq!(ended.len(), 2, "{ended:?}");
+
+    // Every way to HTTP, and the engine's bytes unchanged.
+    let expected = std::fs::read(&source).unwrap();
+    for version in ["--http1.1", "--http2"] {
+        let whole = curl(&certificate.certificate, &[version, "-r", "0-999999", &file]);
+        assert!(
+            whole.stdout == expected[..1_000_000],
+            "{version}: {}",
+            String::from_utf8_lossy(&whole.stderr)
+        );
+    }
+    let unknown = Command::new("curl").args(["-s", "--noproxy", "*", &file]).output().unwrap();
+    assert_eq!(unknown.status.code(), Some(60), "an unknown certificate is refused by curl");
+    assert!(server.interrupt());
+}
+
+/// Media beside an encrypted connection would be in the clear, and nobody would notice.
+#[test]
+fn udp_is_refused_by_rtsps_and_the_reason_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    add(&film(dir.path(), "film.ts", 2), &store);
+    let certificate = Certificate::at(dir.path());
+    let mut server = Server::start(&store, &certificate.args());
+    let address = line(&server, "rtsps rtsps://").trim_end_matches('/').to_owned();
+    let setup = |transport: &str| {
+        let mut client = Command::new("timeout")
+            .args([LIMIT, "openssl", "s_client", "-quiet", "-connect", &address])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("openssl can be started");
+        let url = format!("rtsps://{address}/film/track1");
+        let request =
+            format!("SETUP {url} RTSP/1.0\r\nCSeq: 1\r\nTransport: {transport}\r\nConnection: close\r\n\r\n");
+        client.stdin.as_mut().unwrap().write_all(request.as_bytes()).unwrap();
+        String::from_utf8_lossy(&client.wait_with_output().unwrap().stdout).into_owned()
+    };
+    for transport in ["RTP/AVP;unicast;client_port=5000-5001", "RAW/RAW/UDP;unicast;client_port=5000-5001"] {
+        let reply = setup(transport);
+        assert!(reply.starts_with("RTSP/1.0 461 ") && reply.contains("not be encrypted"), "{reply}");
+    }
+    let reply = setup("RTP/AVP;unicast;client_port=5000-5001,RTP/AVP/TCP;unicast;interleaved=0-1");
+    assert!(reply.starts_with("RTSP/1.0 200 ") && reply.contains("RTP/AVP/TCP"), "{reply}");
+    assert!(server.interrupt());
+}
+
+#[test]
+fn another_certificate_is_used_without_a_drop_and_a_broken_one_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    add(&film(dir.path(), "film.ts", 20), &store);
+    let certificate = Certificate::at(dir.path());
+    let old = dir.path().join("old.pem");
+    std::fs::copy(&certificate.certificate, &old).unwrap();
+    let mut server = Server::start(&store, &certificate.args());
+    let page = line(&server, "page https://").to_owned();
+    let health = format!("https://{page}healthz");
+    let is_trusted = |certificate: &Path| curl(certificate, &[&health]).status.success();
+    assert!(is_trusted(&old));
+    // Somebody watches all the time: 20 s of a film at its pace.
+    let url = format!("rtsps://{}film", line(&server, "rtsps rtsps://"));
+    let watching = std::thread::spawn(move || pictures(&["-i", &url]));
+    server.wait_for("session", LONG);
+
+    certificate.renew();
+    server.wait_for("is used from now on", LONG);
+    assert!(is_trusted(&certificate.certificate) && !is_trusted(&old));
+    // Broken: the one before stays, and that is said.
+    let good = dir.path().join("good.pem");
+    std::fs::copy(&certificate.certificate, &good).unwrap();
+    std::fs::write(&certificate.certificate, "-----BEGIN CERTIFICATE-----\n").unwrap();
+    let said = server.wait_for("is still used", LONG);
+    assert!(said.contains("ERROR") && said.contains("cert.pem"), "{said}");
+    assert!(is_trusted(&good));
+    // By signal, at once, and nobody is dropped.
+    certificate.renew();
+    signal(server.child.id(), "HUP");
+    server.wait_for("is used from now on", LONG);
+    assert!(is_trusted(&certificate.certificate));
+    let seen = watching.join().unwrap();
+    assert!(seen.len() >= 400, "{}", seen.len());
+    assert!(server.interrupt());
+}
+
+#[test]
+fn two_hundred_stalled_handshakes_hurt_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    let source = film(dir.path(), "film.ts", 2);
+    add(&source, &store);
+    let certificate = Certificate::at(dir.path());
+    let mut server = Server::start(&store, &certificate.args());
+    let page = line(&server, "page https://").to_owned();
+    let rtsps = line(&server, "rtsps rtsps://").to_owned();
+    let stalled: Vec<_> = (0..200)
+        .map(|number| {
+            let address = if number % 2 == 0 { &page } else { &rtsps };
+            let mut stream = TcpStream::connect(address.trim_end_matches('/')).unwrap();
+            stream.write_all(&[0x16, 3, 1, 2, 0, 1][..number % 7]).unwrap();
+            stream
+        })
+        .collect();
+    let done = curl(&certificate.certificate, &[&format!("https://{page}titles/film.ts")]);
+    assert!(done.stdout == std::fs::read(&source).unwrap(), "{}", String::from_utf8_lossy(&done.stderr));
+    let seen = pictures(&["-i", &format!("rtsps://{rtsps}film")]);
+    assert!(seen.len() >= 40, "{}", seen.len());
+    drop(stalled);
+    assert!(server.interrupt());
+}
+
+#[test]
+fn a_signed_link_is_good_by_tls_and_nobody_else_gets_in() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    add(&film(dir.path(), "film.ts", 8), &store);
+    let certificate = Certificate::at(dir.path());
+    let mut server = Server::start(&store, &[&certificate.args()[..], &["--watching", "users"]].concat());
+    let (page, rtsps) =
+        (line(&server, "page https://").to_owned(), line(&server, "rtsps rtsps://").to_owned());
+    // Signed after the start: the key is made with the file.
+    let sign = |base: &str| {
+        ok(&["user", "sign", "film", "--for", "1h", "--base", base, "--store", store.to_str().unwrap()])
+    };
+    let hls = sign(&format!("https://{page}"));
+    let by_rtsps = sign(&format!("rtsps://{rtsps}"));
+    assert!(hls.starts_with("https://") && by_rtsps.starts_with("rtsps://"), "{hls} {by_rtsps}");
+    server.wait_for("are known", LONG);
+    for url in [hls.trim(), by_rtsps.trim()] {
+        assert!(pictures(&["-i", url]).len() >= 150, "{url}");
+        let bare = url.split('?').next().unwrap();
+        let mut ffmpeg = Command::new("timeout");
+        ffmpeg.args([LIMIT, "ffmpeg", "-nostdin", "-v", "error", "-i", bare, "-f", "null", "-"]);
+        let refused = ffmpeg.stdin(Stdio::null()).output().unwrap();
+        assert!(!refused.status.success(), "{bare}");
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("401"), "{refused:?}");
+    }
+    assert!(server.interrupt());
+}
+
+#[test]
+fn settings_that_make_no_sense_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let certificate = Certificate::at(dir.path());
+    let [_, cert, _, key] = certificate.args();
+    let store = dir.path().join("store");
+    let serve = |more: &[&str]| {
+        let args =
+            ["serve", "--listen", "127.0.0.1:0", "--cache", "32MiB", "--store", store.to_str().unwrap()];
+        fails(&[&args[..], more].concat())
+    };
+    for (more, part) in [
+        (&["--tls-certificate", cert][..], "--tls-key"),
+        (&["--tls-key", key], "--tls-certificate"),
+        (&["--https", "127.0.0.1:0"], "there is no certificate"),
+        (&["--rtsps", "127.0.0.1:0"], "there is no certificate"),
+        (&["--tls-certificate", key, "--tls-key", key], "there is no certificate in it"),
+        (&["--tls-certificate", cert, "--tls-key", cert], "private key"),
+        (&["--tls-certificate", "/none.pem", "--tls-key", key], "No such file"),
+    ] {
+        let said = serve(more);
+        assert!(said.contains(part), "{more:?}: {said}");
+    }
+}
+
+/// What stands between TLS and the rest is a pair of sockets of this machine: nobody becomes a program of this machine by it.
+#[test]
+fn a_viewer_from_elsewhere_is_one_by_tls_too() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: network namespaces need root");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let certificate = Certificate::at(dir.path());
+    let listen = format!("{SERVER_IP}:0");
+    let site = Site::new(TwoHosts::new(false).unwrap(), 2, &listen, &certificate.args());
+    let page = line(&site.server, "page https://").to_owned();
+    let rtsps = line(&site.server, "rtsps rtsps://").trim_end_matches('/').to_owned();
+    let status = |version: &str, path: &str, lines: &[&str]| {
+        let url = format!("https://{page}{path}");
+        let args = [&[version, "-o", "/dev/null", "-w", "%{http_code}"], lines, &[&*url]].concat();
+        let done = site.scene.hosts.on_client(|| curl(&certificate.certificate, &args)).unwrap();
+        String::from_utf8(done.stdout).unwrap()
+    };
+    for version in ["--http1.1", "--http2"] {
+        assert_eq!(status(version, "", &[]), "200");
+        assert_eq!(status(version, "titles/film.ts", &[]), "200");
+        for path in ["metrics", "api/v1/status"] {
+            assert_eq!(status(version, path, &[]), "403", "{version} {path}");
+            assert_eq!(status(version, path, &["-H", "Host: localhost"]), "403", "{version} {path}");
+        }
+    }
+    // An RTSP session is of the client's own address.
+    let mut client = site
+        .scene
+        .hosts
+        .on_client(|| {
+            Command::new("timeout")
+                .args([LIMIT, "openssl", "s_client", "-quiet", "-connect", &rtsps])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .spawn()
+                .expect("openssl can be started")
+        })
+        .unwrap();
+    let request = format!(
+        "SETUP rtsps://{rtsps}/film/track1 RTSP/1.0\r\nCSeq: 1\r\nTransport: RTP/AVP/TCP;interleaved=0-1\r\n\r\n"
+    );
+    client.stdin.as_mut().unwrap().write_all(request.as_bytes()).unwrap();
+    let mut server = site.server;
+    let started = server.wait_for("session", LONG);
+    assert!(started.contains(CLIENT_IP), "{started}");
+    client.kill().unwrap();
+    client.wait().unwrap();
+    assert!(server.interrupt());
+}
