@@ -325,13 +325,24 @@ pub struct Scene<'a> {
     /// Whether our server admits viewers by what it is seen to carry, and ends the newest when that was too many. A search goes beyond
     /// what it would admit.
     pub has_admission: bool,
+    /// Certificate and key by which our server speaks TLS as well.
+    pub tls: Option<[&'a std::path::Path; 2]>,
 }
 
 impl<'a> Scene<'a> {
     /// With our server as a search has it: its own choices, and no admission.
     pub fn new(options: &'a Options, site: &'a Site, files: &'a MediaFiles, spread: Duration) -> Self {
         let program = options.program.as_path();
-        Self { site, files, spread, program, backend: None, cache_bytes: None, has_admission: false }
+        Self {
+            site,
+            files,
+            spread,
+            program,
+            backend: None,
+            cache_bytes: None,
+            has_admission: false,
+            tls: None,
+        }
     }
 }
 

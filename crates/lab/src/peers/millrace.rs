@@ -8,7 +8,7 @@ use anyhow::Context;
 use millrace_client::load::MediaClock;
 use millrace_client::play::TransportChoice;
 
-use super::{HTTP_PORT, PORT, Peer, run};
+use super::{HTTP_PORT, HTTPS_PORT, PORT, Peer, run};
 use crate::capacity::Scene;
 use crate::capacity::site::{Group, SERVER_INTERFACE, Site};
 use crate::capacity::trial::{Delivery, Running, Service};
@@ -70,6 +70,7 @@ fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
             "--share-per-address",
             "100%",
         ]);
+        by_tls(scene, &mut command);
         if let Some(backend) = scene.backend {
             command.args(["--backend", backend]);
             if backend == "xdp" {
@@ -112,6 +113,15 @@ fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
             format!("http://{ip}:{HTTP_PORT}/titles/{title}/index.m3u8")
         })),
     ])
+}
+
+/// Has our server speak TLS as well, if there is a certificate.
+fn by_tls(scene: Scene<'_>, command: &mut Command) {
+    if let Some([certificate, key]) = scene.tls {
+        command.arg("--tls-certificate").arg(certificate).arg("--tls-key").arg(key);
+        let at = format!("{}:{HTTPS_PORT}", scene.site.server_ip());
+        command.args(["--https", &at, "--rtsps", "off"]);
+    }
 }
 
 /// The same over HTTP: whoever fetches files begins at their beginning.

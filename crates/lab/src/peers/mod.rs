@@ -35,6 +35,8 @@ pub(crate) use nginx::serves as nginx_serves;
 const PORT: u16 = 8554;
 /// That of our HTTP.
 pub(crate) const HTTP_PORT: u16 = 8555;
+/// And HTTPS, if it does.
+pub(crate) const HTTPS_PORT: u16 = 8557;
 /// First port of viewers that listen.
 const LISTEN_PORT: u16 = 10_000;
 

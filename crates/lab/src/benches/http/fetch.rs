@@ -1,13 +1,18 @@
 //! Clients that fetch files one after the other, each on a connection of its own, as fast as they come. What comes is counted and thrown away in the
-//! kernel (`MSG_TRUNC`), so that one core fetches more than one serves.
+//! kernel (`MSG_TRUNC`), so that one core fetches more than one serves. By TLS it has to be read and decrypted.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use rustix::net::RecvFlags;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 /// A client that gets nothing for this long gives up.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -20,6 +25,8 @@ const MAX_HEAD_BYTES: usize = 4096;
 #[derive(Clone, Debug)]
 pub(super) struct Shop {
     pub(super) server: SocketAddr,
+    /// How it is spoken to by TLS, if it is.
+    pub(super) tls: Option<Arc<ClientConfig>>,
     pub(super) paths: Vec<String>,
 }
 
@@ -32,17 +39,77 @@ pub(super) struct Fetched {
 
 /// A connection by which one file after the other is fetched.
 pub(super) struct Client {
-    stream: TcpStream,
+    stream: Stream,
     host: String,
     /// What has been read and not used.
     read: Vec<u8>,
 }
 
+/// Its connection.
+enum Stream {
+    Plain(TcpStream),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+}
+
+impl Stream {
+    /// Takes at most so many bytes and throws them away; returns how many.
+    fn pass(&mut self, room: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Self::Plain(stream) => match rustix::net::recv(&*stream, room, RecvFlags::TRUNC) {
+                Ok((_, count)) => Ok(count),
+                Err(error) => Err(error.into()),
+            },
+            Self::Tls(stream) => stream.read(room),
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, room: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.read(room),
+            Self::Tls(stream) => stream.read(room),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.write(bytes),
+            Self::Tls(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        match self {
+            Self::Plain(stream) => stream.flush(),
+            Self::Tls(stream) => stream.flush(),
+        }
+    }
+}
+
+/// A client that trusts the certificate in a file.
+pub(super) fn trusting(certificate: &Path) -> anyhow::Result<Arc<ClientConfig>> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(certificate)?)?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    Ok(Arc::new(config.with_root_certificates(roots).with_no_client_auth()))
+}
+
 impl Client {
-    pub(super) fn to(server: SocketAddr) -> anyhow::Result<Self> {
+    pub(super) fn to(server: SocketAddr, tls: Option<&Arc<ClientConfig>>) -> anyhow::Result<Self> {
         let stream = TcpStream::connect_timeout(&server, TIMEOUT).with_context(|| format!("{server}"))?;
         stream.set_read_timeout(Some(TIMEOUT))?;
         stream.set_nodelay(true)?;
+        let stream = match tls {
+            None => Stream::Plain(stream),
+            Some(config) => {
+                let session = ClientConnection::new(Arc::clone(config), ServerName::from(server.ip()))?;
+                Stream::Tls(Box::new(StreamOwned::new(session, stream)))
+            }
+        };
         Ok(Self { stream, host: server.to_string(), read: Vec::with_capacity(MAX_HEAD_BYTES) })
     }
 
@@ -94,10 +161,10 @@ impl Client {
                 return Ok(());
             }
             let most = room.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-            count = match rustix::net::recv(&self.stream, &mut room[..most], RecvFlags::TRUNC) {
-                Ok((_, 0)) => bail!("{path}: cut off with {left} bytes to come"),
-                Ok((_, count)) => count as u64,
-                Err(rustix::io::Errno::INTR) => 0,
+            count = match self.stream.pass(&mut room[..most]) {
+                Ok(0) => bail!("{path}: cut off with {left} bytes to come"),
+                Ok(count) => count as u64,
+                Err(error) if error.kind() == ErrorKind::Interrupted => 0,
                 Err(error) => return Err(error).with_context(|| path.to_owned()),
             };
         }
@@ -106,7 +173,7 @@ impl Client {
 
 /// One client: fetches the shop's files from number `first` on, round and round, until it is told to stop.
 pub(super) fn run(shop: &Shop, first: usize, fetched: &Fetched, stop: &AtomicBool) -> anyhow::Result<()> {
-    let mut client = Client::to(shop.server)?;
+    let mut client = Client::to(shop.server, shop.tls.as_ref())?;
     let mut room = vec![0; READ_BYTES];
     for path in shop.paths.iter().cycle().skip(first) {
         if stop.load(Ordering::Relaxed) {
@@ -142,7 +209,7 @@ mod tests {
     #[test]
     fn files_are_counted_whole_and_what_is_wrong_is_told() {
         let good = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
-        let mut client = Client::to(answers(good, 3)).unwrap();
+        let mut client = Client::to(answers(good, 3), None).unwrap();
         assert_eq!(client.get("/a").unwrap(), b"hello");
         let (fetched, mut room) = (Fetched::default(), vec![0; 3]);
         client.pass("/a", &mut room, &fetched).unwrap();
@@ -157,7 +224,7 @@ mod tests {
             ("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhello", "cut off"),
             ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nhello", "more"),
         ] {
-            let mut client = Client::to(answers(bad, 1)).unwrap();
+            let mut client = Client::to(answers(bad, 1), None).unwrap();
             let error = client.pass("/a", &mut room, &Fetched::default()).unwrap_err();
             assert!(error.to_string().contains(why), "{error:#}: {why}");
         }

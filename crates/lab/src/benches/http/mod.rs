@@ -2,12 +2,14 @@
 //!
 //! Both servers run all the time, on the same core; clients on the other cores fetch from one of them at a time, in turns. Everything is in memory: in
 //! the cache of ours, in the page cache for nginx. Bytes are counted by the clients, processor time is that of the server's processes and of the
-//! kernel thread that sends for them: on a veth pair it includes the way to the receiver's socket.
+//! kernel thread that sends for them: on a veth pair it includes the way to the receiver's socket. The same segments by HTTPS from ours say what TLS costs: all
+//! of it in the program, as this program has no TLS in the kernel.
 
 mod fetch;
 
-use std::net::SocketAddr;
-use std::path::Path;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -22,13 +24,13 @@ use crate::capacity::site::{Group, Site};
 use crate::capacity::{Scene, Scratch};
 use crate::frame::stats::{Spread, median};
 use crate::frame::{Bench, Need, NoiseMeter, Options, Promise, Report, Row};
-use crate::peers::{self, HTTP_PORT, OURSELVES};
+use crate::peers::{self, HTTP_PORT, HTTPS_PORT, OURSELVES};
 use crate::proc::cpu_ns;
 
 /// The benchmark.
 pub(super) const BENCH: Bench = Bench {
     name: "http",
-    shows: "bytes a processor second of the server, by HTTP from memory as fast as they are taken: whole HLS segments, whole files; ours and nginx with sendfile",
+    shows: "bytes a processor second of the server, by HTTP from memory as fast as they are taken: whole HLS segments, whole files; ours and nginx with sendfile, and what HTTPS costs beside HTTP",
     not_for: "how many viewers a server carries (bench peers has that), and the speed of a network card: a veth pair runs the receiver's kernel path on the sender's core",
     options: &["runs", "rate", "only", "offload", "quick", "duration", "scratch"],
     targets: &["http-segments-ratio", "http-files-ratio"],
@@ -37,6 +39,7 @@ pub(super) const BENCH: Bench = Bench {
         Need::Program("ffmpeg", "apt-get install ffmpeg"),
         Need::Program("ethtool", "apt-get install ethtool"),
         Need::Program("nginx", "apt-get install nginx-light (do not start it as a service)"),
+        Need::Program("openssl", "apt-get install openssl"),
     ],
     run,
 };
@@ -54,7 +57,7 @@ const NGINX_PORT: u16 = 8556;
 /// Before a measurement begins, everybody is under way.
 const SETTLE: Duration = Duration::from_millis(200);
 /// What `--only` names.
-const PARTS: [&str; 2] = ["segments", "files"];
+const PARTS: [&str; 3] = ["segments", "files", "https"];
 
 /// What one turn of a server took.
 struct Turn {
@@ -90,7 +93,9 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     options.say(&format!("making media files of {rate}"));
     let files = titles(&scratch.0, rate, options.pick(8, TITLE_S, TITLE_S))?;
     let site = Site::new(options.offload.unwrap_or(false), 1, scratch.0.join("site"))?;
-    let scene = Scene::new(options, &site, &files, Duration::ZERO);
+    let certificate = certificate(&site, &scratch.0)?;
+    let tls = Some([certificate[0].as_path(), certificate[1].as_path()]);
+    let scene = Scene { tls, ..Scene::new(options, &site, &files, Duration::ZERO) };
     let services = OURSELVES.services(scene)?;
     let ours = (services.first().context("our server")?.start)(0)?;
     let www = scratch.0.join("www");
@@ -101,12 +106,24 @@ fn run(options: &Options) -> anyhow::Result<Report> {
         if !options.only.is_empty() && !options.only.iter().any(|only| only == part) {
             continue;
         }
+        let threads = &["engine", "web", "control"];
+        if part == "https" {
+            let (plain, by_tls) = site.on_client(|| shops_by_tls(&site, &certificate[0]))??;
+            let contenders = [
+                Contender { name: "HTTPS", group: ours, shop: by_tls, threads },
+                Contender { name: "HTTP", group: ours, shop: plain, threads },
+            ];
+            let turns = rounds(options, &site, part, &contenders, &mut noise, &mut report)?;
+            cost_of_tls(&turns, &mut report);
+            continue;
+        }
         let (our_shop, its_shop) = site.on_client(|| shops(&site, &www, part))??;
         let contenders = [
-            Contender { name: "ours", group: ours, shop: our_shop, threads: &["engine", "web", "control"] },
+            Contender { name: "ours", group: ours, shop: our_shop, threads },
             Contender { name: "nginx", group: nginx.id(), shop: its_shop, threads: &[] },
         ];
-        rounds(options, &site, part, &contenders, &mut noise, &mut report)?;
+        let turns = rounds(options, &site, part, &contenders, &mut noise, &mut report)?;
+        compare(part, &turns, &mut report);
     }
     report.noise = Some(noise.finish());
     Ok(report)
@@ -128,19 +145,13 @@ fn shops(site: &Site, www: &Path, part: &str) -> anyhow::Result<(Shop, Shop)> {
         Ok(SocketAddr::new(site.server_ip().parse().context("the server's address")?, port))
     };
     let (ours, nginx) = (address(HTTP_PORT)?, address(NGINX_PORT)?);
-    let mut client = Client::to(ours)?;
-    let paths: Vec<String> = match part {
-        "segments" => {
-            let list = client.get("/titles/title-0/media.m3u8")?;
-            let list = String::from_utf8(list).context("the playlist is no text")?;
-            let names = list.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-            names.map(|name| format!("/titles/title-0/{name}")).collect()
-        }
+    let mut client = Client::to(ours, None)?;
+    let paths = match part {
+        "segments" => segments(&mut client)?,
         _ => vec!["/titles/title-1.ts".to_owned()],
     };
-    ensure!(!paths.is_empty(), "the playlist has no segments");
     let mut copies = Vec::new();
-    let mut other = Client::to(nginx)?;
+    let mut other = Client::to(nginx, None)?;
     for (n, path) in paths.iter().enumerate() {
         let file = client.get(path)?;
         let name = format!("{part}-{n}.ts");
@@ -149,7 +160,44 @@ fn shops(site: &Site, www: &Path, part: &str) -> anyhow::Result<(Shop, Shop)> {
         ensure!(other.get(&copy)? == file, "{path}: nginx gives other bytes");
         copies.push(copy);
     }
-    Ok((Shop { server: ours, paths }, Shop { server: nginx, paths: copies }))
+    let shop = |server, paths| Shop { server, tls: None, paths };
+    Ok((shop(ours, paths), shop(nginx, copies)))
+}
+
+/// The segments of the longer title, as its playlist has them.
+fn segments(client: &mut Client) -> anyhow::Result<Vec<String>> {
+    let list = client.get("/titles/title-0/media.m3u8")?;
+    let list = String::from_utf8(list).context("the playlist is no text")?;
+    let names = list.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let paths: Vec<_> = names.map(|name| format!("/titles/title-0/{name}")).collect();
+    ensure!(!paths.is_empty(), "the playlist has no segments");
+    Ok(paths)
+}
+
+/// A certificate for the server's address, and its key.
+fn certificate(site: &Site, dir: &Path) -> anyhow::Result<[PathBuf; 2]> {
+    let files = ["certificate.pem", "key.pem"].map(|name| dir.join(name));
+    let mut openssl = Command::new("openssl");
+    openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]);
+    openssl.args(["-days", "30", "-subj", "/CN=bench", "-addext", "basicConstraints=critical,CA:FALSE"]);
+    openssl.arg("-addext").arg(format!("subjectAltName=IP:{}", site.server_ip()));
+    openssl.arg("-out").arg(&files[0]).arg("-keyout").arg(&files[1]);
+    peers::run(&mut openssl).context("make a certificate")?;
+    Ok(files)
+}
+
+/// The segments of ours by HTTP and by HTTPS: the same bytes.
+fn shops_by_tls(site: &Site, certificate: &Path) -> anyhow::Result<(Shop, Shop)> {
+    let ip: IpAddr = site.server_ip().parse().context("the server's address")?;
+    let (plain, by_tls) = (SocketAddr::new(ip, HTTP_PORT), SocketAddr::new(ip, HTTPS_PORT));
+    let tls = Some(fetch::trusting(certificate)?);
+    let (mut client, mut other) = (Client::to(plain, None)?, Client::to(by_tls, tls.as_ref())?);
+    let paths = segments(&mut client)?;
+    for path in &paths {
+        ensure!(client.get(path)? == other.get(path)?, "{path}: other bytes by HTTPS");
+    }
+    let plain = Shop { server: plain, tls: None, paths: paths.clone() };
+    Ok((plain, Shop { server: by_tls, tls, paths }))
 }
 
 /// All rounds of one part.
@@ -160,7 +208,7 @@ fn rounds(
     contenders: &[Contender<'_>; 2],
     noise: &mut NoiseMeter,
     report: &mut Report,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<[Vec<Turn>; 2]> {
     let rounds = options.runs.unwrap_or(options.pick(1, 5, 9)).max(1);
     let seconds = options.duration_s.map_or(options.pick(0.3, 1.5, 2.5), |s| s as f64);
     let length = Duration::from_secs_f64(seconds);
@@ -177,7 +225,11 @@ fn rounds(
     for (contender, turns) in contenders.iter().zip(&turns) {
         report.rows.extend(rows(part, contender, turns));
     }
-    let [ours, nginx] = &turns;
+    Ok(turns)
+}
+
+/// Ours against nginx.
+fn compare(part: &str, [ours, nginx]: &[Vec<Turn>; 2], report: &mut Report) {
     let ratios: Vec<f64> = ours.iter().zip(nginx).map(|(a, b)| per_second(a) / per_second(b)).collect();
     let (spread, ratio) = (Spread::of(&ratios), median(&ratios));
     report.rows.push(
@@ -185,10 +237,23 @@ fn rounds(
             .with("ratio", ratio, "")
             .with("p10", spread.p10, "")
             .with("p90", spread.p90, "")
-            .with("rounds", rounds as f64, ""),
+            .with("rounds", ratios.len() as f64, ""),
     );
     report.promises.push(Promise::at_least(&format!("http-{part}-ratio"), ratio, RATIO_BOUND, ""));
-    Ok(())
+}
+
+/// What TLS costs: processor time for each Gb/s that is sent.
+fn cost_of_tls([by_tls, plain]: &[Vec<Turn>; 2], report: &mut Report) {
+    let share = |turn: &Turn| turn.spent.processes_s / (turn.bytes as f64 * 8.0 / 1e9).max(1e-9) * 100.0;
+    let of = |turns: &[Turn]| median(&turns.iter().map(share).collect::<Vec<f64>>());
+    let ratios: Vec<f64> = by_tls.iter().zip(plain).map(|(a, b)| share(a) / share(b)).collect();
+    report.rows.push(
+        Row::new("https: processor for each Gb/s")
+            .with("HTTPS", of(by_tls), "% of a core")
+            .with("HTTP", of(plain), "% of a core")
+            .with("ratio", median(&ratios), "")
+            .with("rounds", ratios.len() as f64, ""),
+    );
 }
 
 /// Bytes a second of processor time.
