@@ -428,7 +428,8 @@ at('again').addEventListener('click', () => {
 at('close').addEventListener('click', close);
 addEventListener('hashchange', play);
 addEventListener('keydown', (event) => {
-  const isTyped = event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement;
+  // Nothing is typed into the seek bar.
+  const isTyped = event.target instanceof HTMLInputElement && event.target.type !== 'range' || event.target instanceof HTMLSelectElement;
   if (event.key === '/' && !isTyped) {
     event.preventDefault();
     at('search').focus();
