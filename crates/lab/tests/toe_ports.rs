@@ -5,7 +5,6 @@ mod support;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream as KernelStream, UdpSocket};
-use std::sync::Barrier;
 use std::thread::scope;
 use std::time::{Duration, Instant};
 
@@ -16,10 +15,10 @@ use millrace_offload::toe::{
     Engine, EngineSettings, TcpListener as OurListener, TcpStream, ToeCounters, XdpPorts,
 };
 use support::cable::{
-    BEHIND_V4, BEHIND_V6, BEYOND, Behind, Cable, FAR, FAR_V6, PORT, SHARED, SHARED_V6, far_echo, far_v4,
-    kernels_talk, run,
+    BEHIND_V4, BEHIND_V6, BEYOND, Behind, Cable, FAR, FAR_V6, PORT, SHARED, SHARED_V6, far_echo,
+    far_kernel_calls, far_v4, kernels_talk, run,
 };
-use support::{TIMEOUT, echo_server, kernel_calls, pattern, ping};
+use support::{TIMEOUT, kernel_calls, pattern, ping};
 
 /// The engine's ports. [`PORT`], at which servers of the kernel listen, is none of them.
 const PORTS: &str = "7300,7310-7311";
@@ -71,26 +70,8 @@ fn the_ports_are_the_engines_and_everything_else_is_the_kernels() {
     for host in [&cable.hosts.server, &cable.hosts.client] {
         run("ip", &format!("-n {host} neigh flush all"));
     }
-    let listening = Barrier::new(ends.len() + 1);
-    scope(|scope| {
-        for &(ours, _) in &ends {
-            let (cable, listening) = (&cable, &listening);
-            scope.spawn(move || {
-                let host = cable.engine().attach().unwrap();
-                echo_server(&host, (ours, LISTENS).into(), EACH, || {
-                    listening.wait();
-                });
-            });
-        }
-        listening.wait();
-        cable.far(|| {
-            std::thread::scope(|scope| {
-                for (call, &(ours, _)) in ends.iter().cycle().take(EACH * ends.len()).enumerate() {
-                    scope.spawn(move || kernel_calls((ours, LISTENS).into(), call as u64, 300_000 + call));
-                }
-            });
-        });
-    });
+    let at: Vec<SocketAddr> = ends.iter().map(|&(ours, _)| (ours, LISTENS).into()).collect();
+    far_kernel_calls(&cable, &at, EACH);
     let before = quiet(&cable);
     let mac = cable.features().mac.unwrap().map(|byte| format!("{byte:02x}")).join(":");
     for &(ours, far) in &ends {

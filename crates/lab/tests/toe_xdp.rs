@@ -17,8 +17,8 @@ use millrace_offload::toe::{Engine, EngineSettings, TcpStream, XdpDevice};
 use rustix::process::Uid;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_thread_res_uid};
 use support::cable::{
-    BEHIND_V4, BEHIND_V6, BEYOND, Behind, Cable, FAR, FAR_V6, PORT, SHARED, SHARED_V6, far_echo, far_v4,
-    kernels_talk, run,
+    BEHIND_V4, BEHIND_V6, BEYOND, Behind, Cable, FAR, FAR_V6, PORT, SHARED, SHARED_V6, far_echo,
+    far_kernel_calls, far_v4, kernels_talk, run,
 };
 use support::{TIMEOUT, echo_server, kernel_calls, pattern, ping};
 
@@ -57,26 +57,8 @@ fn the_far_kernel_finds_us_and_calls_us_with_several_connections() {
     const EACH: usize = 6;
     let Some(mut cable) = with_engine() else { return };
     let ends = ends();
-    let listening = Barrier::new(ends.len() + 1);
-    scope(|scope| {
-        for &(ours, _) in &ends {
-            let (cable, listening) = (&cable, &listening);
-            scope.spawn(move || {
-                let host = cable.engine().attach().unwrap();
-                echo_server(&host, (ours, PORT).into(), EACH, || {
-                    listening.wait();
-                });
-            });
-        }
-        listening.wait();
-        cable.far(|| {
-            std::thread::scope(|scope| {
-                for (call, &(ours, _)) in ends.iter().cycle().take(EACH * ends.len()).enumerate() {
-                    scope.spawn(move || kernel_calls((ours, PORT).into(), call as u64, 300_000 + call));
-                }
-            });
-        });
-    });
+    let at: Vec<SocketAddr> = ends.iter().map(|&(ours, _)| (ours, PORT).into()).collect();
+    far_kernel_calls(&cable, &at, EACH);
     // It has asked, and we have answered with the interface's address.
     let mac = cable.features().mac.unwrap().map(|byte| format!("{byte:02x}")).join(":");
     for (ours, _) in &ends {

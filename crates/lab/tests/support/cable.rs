@@ -4,6 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::process::Command;
+use std::sync::Barrier;
 use std::thread::scope;
 
 use millrace_lab::netns::{CLIENT_IP, TwoHosts};
@@ -11,7 +12,7 @@ use millrace_lab::tap_host::has_v6;
 use millrace_netio::features::DeviceFeatures;
 use millrace_offload::toe::Engine;
 
-use super::{TIMEOUT, kernel_calls, pattern};
+use super::{TIMEOUT, echo_server, kernel_calls, pattern};
 
 /// What servers listen at.
 pub const PORT: u16 = 7200;
@@ -115,6 +116,30 @@ pub fn far_echo(listener: &std::net::TcpListener, count: usize) {
                 stream.shutdown(Shutdown::Write).unwrap();
             });
         }
+    });
+}
+
+/// The far kernel calls the engine at each of these addresses, `each` times and all at once; what it says comes back.
+pub fn far_kernel_calls(cable: &Cable, at: &[SocketAddr], each: usize) {
+    let listening = Barrier::new(at.len() + 1);
+    scope(|scope| {
+        for &ours in at {
+            let listening = &listening;
+            scope.spawn(move || {
+                let host = cable.engine().attach().unwrap();
+                echo_server(&host, ours, each, || {
+                    listening.wait();
+                });
+            });
+        }
+        listening.wait();
+        cable.far(|| {
+            std::thread::scope(|scope| {
+                for (call, &ours) in at.iter().cycle().take(each * at.len()).enumerate() {
+                    scope.spawn(move || kernel_calls(ours, call as u64, 300_000 + call));
+                }
+            });
+        });
     });
 }
 
