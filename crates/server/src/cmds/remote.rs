@@ -14,6 +14,8 @@ use millrace_core::text::excerpt;
 use serde::de::DeserializeOwned;
 use url::Url;
 
+use crate::rtsp::target::decode;
+
 /// Which server, and who asks.
 #[derive(Args, Clone, Debug)]
 pub(super) struct RemoteArgs {
@@ -72,24 +74,9 @@ impl RemoteArgs {
     }
 }
 
-/// Percent-encoding taken off.
+/// Percent-encoding taken off; what would be no text then stays as it is.
 fn decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, tail @ ..] = rest {
-        let hex = tail.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
-        match (first, hex.and_then(|hex| u8::from_str_radix(hex, 16).ok())) {
-            (b'%', Some(byte)) => {
-                bytes.push(byte);
-                rest = &tail[2..];
-            }
-            _ => {
-                bytes.push(*first);
-                rest = tail;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+    decode(text).unwrap_or_else(|| text.to_owned())
 }
 
 /// A server.

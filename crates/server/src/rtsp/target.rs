@@ -32,8 +32,8 @@ pub fn query(url: &Url, name: &str) -> Option<String> {
     url.query_pairs().find(|(found, _)| found == name).map(|(_, value)| value.into_owned())
 }
 
-/// Percent signs decoded (RFC 3986 section 2.1); one without two hexadecimal digits stands for itself.
-fn decode(text: &str) -> Option<String> {
+/// Percent signs decoded (RFC 3986 section 2.1); one without two hexadecimal digits stands for itself. `None`: that is no UTF-8.
+pub(crate) fn decode(text: &str) -> Option<String> {
     let mut bytes = text.as_bytes().iter();
     let mut out = Vec::with_capacity(text.len());
     while let Some(&byte) = bytes.next() {
