@@ -46,8 +46,7 @@ impl Site {
         let (store, stats) = (dir.path().join("store"), dir.path().join("stats.json"));
         add(&film(dir.path(), "film.ts", secs), &store);
         let server = Server::start(&store, &[args, &["--stats", stats.to_str().unwrap()]].concat());
-        let page = server.log.iter().find_map(|line| line.strip_prefix("page http://")).expect("the page");
-        let web = page.trim_end_matches('/').parse().expect("an address");
+        let web = server.page();
         Self { server, web, stats, _dir: dir }
     }
 

@@ -114,8 +114,7 @@ impl Site {
         // As the guide has it: all come from one address.
         let all = ["--share-per-address", "100%", "--max-connections-per-address", "4000"];
         let server = Server::start(&store, &[&all[..], args, &["--stats", stats.to_str().unwrap()]].concat());
-        let page = server.log.iter().find_map(|line| line.strip_prefix("page http://")).expect("the page");
-        let web = page.trim_end_matches('/').parse().expect("an address");
+        let web = server.page();
         Self { server, web, stats, dir }
     }
 

@@ -40,10 +40,8 @@ fn colours(dir: &Path, codec: &[&str]) -> PathBuf {
 
 fn site(store: &Path, args: &[&str]) -> (Server, SocketAddr) {
     let server = Server::start(store, args);
-    let line =
-        server.log.iter().find_map(|line| line.strip_prefix("page http://")).expect("the page is printed");
-    let address = line.trim_end_matches('/').parse().expect("an address");
-    (server, address)
+    let page = server.page();
+    (server, page)
 }
 
 fn get(address: SocketAddr, path: &str) -> (String, Vec<u8>) {

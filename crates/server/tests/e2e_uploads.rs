@@ -19,10 +19,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 fn site(store: &Path, args: &[&str]) -> (Server, SocketAddr) {
     let server = Server::start(store, args);
-    let line =
-        server.log.iter().find_map(|line| line.strip_prefix("page http://")).expect("the page is printed");
-    let address = line.trim_end_matches('/').parse().expect("an address");
-    (server, address)
+    let page = server.page();
+    (server, page)
 }
 
 /// Runs curl; what it has written, and what `-w` says of it.

@@ -89,6 +89,13 @@ pub struct Server {
 }
 
 impl Server {
+    /// Where it has printed that its page is.
+    pub fn page(&self) -> std::net::SocketAddr {
+        let line =
+            self.log.iter().find_map(|line| line.strip_prefix("page http://")).expect("the page is printed");
+        line.trim_end_matches('/').parse().expect("an address")
+    }
+
     /// Starts it on a free port and waits until it is ready.
     pub fn start(store: &Path, args: &[&str]) -> Self {
         let mut command = millrace();
