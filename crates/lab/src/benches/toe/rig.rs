@@ -143,6 +143,10 @@ impl Rig {
             let file = format!("/sys/class/net/{new}/threaded");
             at(host, "sh", &["-c", &format!("echo 1 > {file}")]).context("threaded NAPI")?;
             *napi = thread_of(&format!("napi/{new}-"))?;
+            // Slots with 10,000 connections follow each other faster than ports come back from TIME_WAIT.
+            for (name, value) in [("ip_local_port_range", "1024 65535"), ("tcp_tw_reuse", "1")] {
+                at(host, "sh", &["-c", &format!("echo {value} > /proc/sys/net/ipv4/{name}")])?;
+            }
         }
         Ok(Self { hosts, devices, napi, tun: None })
     }
