@@ -148,6 +148,22 @@ impl SequenceTracker {
         self.run.map(|run| run.announced.unwrap_or(run.lowest))
     }
 
+    /// Counts a packet of the run before that came after the reply to PLAY, where it would have been counted had it come in time.
+    /// `false`, and nothing is counted, unless it can be one: the run has no packet yet, and this one follows those of the run
+    /// before.
+    pub fn left_over(&mut self, sequence: u16) -> bool {
+        let Some(previous) = self.previous.filter(|_| self.run.is_none()) else { return false };
+        let step = distance(previous as u16, sequence);
+        if !(1..=LEFT_OVER).contains(&step) {
+            return false;
+        }
+        self.closed.received += 1;
+        self.closed.lost += step.unsigned_abs() - 1;
+        self.previous = Some(previous.wrapping_add_signed(step));
+        self.confirms = None;
+        true
+    }
+
     /// Judges and counts one packet.
     pub fn observe(&mut self, sequence: u16) -> Verdict {
         match self.run {

@@ -341,6 +341,26 @@ impl Meter {
         }
     }
 
+    /// Whether a packet comes before the one that PLAY announced, by its number and by its time, and that one has not come yet.
+    /// Replies come by another way than packets: on a busy machine the last ones of a run come behind the reply that begins the
+    /// next.
+    fn precedes_run(&self, header: &RtpHeader) -> bool {
+        let Some((Some(sequence), Some(timestamp))) = self.announced else { return false };
+        let is_first = self.runs > 1 && self.lowest.is_none() && self.window.is_none();
+        is_first
+            && sequence.wrapping_sub(header.sequence).cast_signed() > 0
+            && timestamp.wrapping_sub(header.timestamp).cast_signed() > 0
+    }
+
+    /// Counts what the tracker has found to be left over of the run before. When it came means nothing.
+    fn count_left_over(&mut self, arrival_ns: u64, payload: &[u8]) {
+        self.payload_bytes += payload.len() as u64;
+        if let Some(ts) = &mut self.ts {
+            ts.payload(arrival_ns, payload);
+            ts.begin_run();
+        }
+    }
+
     /// Takes a datagram of the run.
     fn take(&mut self, shared: &mut Histogram<u64>, now: Instant, arrival_ns: u64, datagram: &[u8]) {
         let Some((header, payload)) =
@@ -349,6 +369,9 @@ impl Meter {
             self.malformed += 1;
             return;
         };
+        if self.precedes_run(&header) && self.tracker.left_over(header.sequence) {
+            return self.count_left_over(arrival_ns, payload);
+        }
         let verdict = self.tracker.observe(header.sequence);
         let (ext, follows) = match verdict {
             Verdict::Stray if self.window.is_some() => {

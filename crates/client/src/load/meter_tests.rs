@@ -209,6 +209,40 @@ fn a_run_that_brought_nothing_announced_nothing_wrong() {
     assert_eq!(meter.finish(&mut shared, 3 * NS_PER_S, Ending::default()).rtp_info_exact, Some(false));
 }
 
+/// Replies come by another way than packets, and may be ahead of the last ones of the run before.
+#[test]
+fn what_comes_behind_the_reply_that_begins_the_next_run_belongs_to_the_one_before() {
+    let at = |sequence: u16| (sequence, u32::from(sequence) * 900);
+    let run = |announced: (u16, u32), packets: &[(u16, u32)]| {
+        let mut meter = Meter { ts: Some(Box::default()), ..Meter::default() };
+        let mut shared = histogram_us();
+        meter.begin_play(&reply(1, 900, None), NS_PER_S, &mut shared);
+        for sequence in 1..=5 {
+            meter.rtp(&mut shared, Instant(0), NS_PER_S, &packet(sequence));
+        }
+        meter.pause();
+        meter.begin_play(&reply(announced.0, announced.1, None), 2 * NS_PER_S, &mut shared);
+        for &(sequence, timestamp) in packets {
+            meter.rtp(&mut shared, Instant(0), 2 * NS_PER_S, &timed_packet(sequence, timestamp, 0));
+        }
+        let measured = meter.finish(&mut shared, 2 * NS_PER_S, Ending::default());
+        let (c, ts) = (measured.counts, measured.ts.unwrap());
+        assert_eq!((c.strays, c.restarts, c.reordered), (0, 0, 0), "{announced:?} {packets:?}");
+        // Of two strays that are believed only the second is looked into.
+        let strays = u64::from(measured.rtp_info_exact == Some(false) && packets[0].0 < announced.0);
+        assert_eq!(ts.packets + strays, c.received, "{announced:?} {packets:?}");
+        (c.received, c.lost + c.lost_at_start, measured.rtp_info_exact)
+    };
+    let late = 90_000;
+    assert_eq!(run((8, late), &[at(6), at(7), (8, late)]), (8, 0, Some(true)));
+    assert_eq!(run((8, late), &[at(7), (8, late)]), (7, 1, Some(true)));
+    assert_eq!(run((8, late), &[at(6), at(7)]), (7, 0, Some(true)));
+    assert_eq!(run((8, late), &[at(6), at(7), (9, late + 900)]), (8, 1, Some(true)));
+    // A number that is too high is seen by the time of the first packet, as one that is too low by the number.
+    assert_eq!(run((8, late), &[(6, late), (7, late + 900)]), (7, 0, Some(false)));
+    assert_eq!(run((6, late), &[(6, late + 900), (7, late + 1800)]), (7, 0, Some(false)));
+}
+
 /// A server that stamps packets when it sends them is never late by its timestamps.
 #[test]
 fn a_sender_that_stamps_when_it_sends_is_judged_by_the_program_clock() {
