@@ -1,4 +1,4 @@
-//! Programs at interfaces. A link ends with its last descriptor: when it is dropped, or the process dies however it does.
+//! Programs at interfaces. A link ends when it is dropped, or with its last descriptor when the process dies, however it does.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,14 +7,14 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use super::error::BpfError;
 use super::program::{Program, ProgramType};
-use super::sys::link_create;
+use super::sys::{link_create, link_detach};
 
 /// A program at an interface, where its [`ProgramType`] belongs.
 ///
 /// At tcx ingress there may be several; they run in the order in which they came. There is one XDP program at most.
 #[derive(Debug)]
 pub struct InterfaceLink {
-    _fd: OwnedFd,
+    fd: OwnedFd,
 }
 
 impl InterfaceLink {
@@ -25,9 +25,17 @@ impl InterfaceLink {
     pub fn attach(program: &Program, interface: &str) -> Result<Self, BpfError> {
         let index = interface_index(interface)?;
         match link_create(program.as_fd(), index, program.kind().attach_type()) {
-            Ok(fd) => Ok(Self { _fd: fd }),
+            Ok(fd) => Ok(Self { fd }),
             Err(source) => Err(fault(program, interface, source)),
         }
+    }
+}
+
+impl Drop for InterfaceLink {
+    fn drop(&mut self) {
+        // A child that another thread has forked and that has not reached its exec holds a copy of the descriptor, so closing
+        // ours may end nothing yet. An interface that is gone has detached it already.
+        let _ = link_detach(self.fd.as_fd());
     }
 }
 
@@ -55,24 +63,43 @@ pub fn interface_index(name: &str) -> Result<u32, BpfError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bpf::sys::link_interface;
     use crate::bpf::{Assembler, Reg};
+
+    /// A program that lets everything pass, or `None` with the reason printed.
+    fn load(kind: ProgramType) -> Option<Program> {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: BPF needs root");
+            return None;
+        }
+        let mut code = Assembler::default();
+        code.mov(Reg::R0, 0);
+        code.exit();
+        Some(Program::load("test_link", kind, code).unwrap())
+    }
+
+    /// As a child has one between its fork and its exec.
+    #[test]
+    fn a_dropped_link_is_detached_though_somebody_holds_a_copy_of_its_descriptor() {
+        let Some(program) = load(ProgramType::TcxIngress) else { return };
+        let link = match InterfaceLink::attach(&program, "lo") {
+            Err(reason @ BpfError::NoTcx { .. }) => return eprintln!("skipped: {reason}"),
+            attached => attached.unwrap(),
+        };
+        let copy = link.fd.try_clone().unwrap();
+        assert_eq!(link_interface(copy.as_fd()).unwrap(), interface_index("lo").unwrap());
+        drop(link);
+        assert_eq!(link_interface(copy.as_fd()).unwrap(), 0);
+    }
 
     #[test]
     fn an_old_kernel_is_named_as_such() {
-        if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: BPF needs root");
-            return;
-        }
-        let load = |kind| {
-            let mut code = Assembler::default();
-            code.mov(Reg::R0, 0);
-            code.exit();
-            Program::load("test_link", kind, code).unwrap()
-        };
-        let text = |kind, errno| fault(&load(kind), "eth7", io::Error::from_raw_os_error(errno)).to_string();
-        let old = text(ProgramType::TcxIngress, libc::EINVAL);
+        let Some(tcx) = load(ProgramType::TcxIngress) else { return };
+        let xdp = load(ProgramType::Xdp).unwrap();
+        let text = |program, errno| fault(program, "eth7", io::Error::from_raw_os_error(errno)).to_string();
+        let old = text(&tcx, libc::EINVAL);
         assert!(old.contains("eth7") && old.contains("Linux 6.6"), "{old}");
-        let other = text(ProgramType::Xdp, libc::EBUSY);
+        let other = text(&xdp, libc::EBUSY);
         assert!(other.contains("eth7") && other.contains("test_link") && !other.contains("6.6"), "{other}");
     }
 

@@ -21,6 +21,7 @@ enum Command {
     ProgTestRun = 10,
     ObjectInfo = 15,
     LinkCreate = 28,
+    LinkDetach = 34,
 }
 
 /// Kinds of maps.
@@ -298,4 +299,26 @@ pub(super) fn link_create(
     let mut attr = Attr::new().fd(0, program).u32(4, interface_index).u32(8, attach_type);
     // SAFETY: the attribute holds no pointer; the command returns a new descriptor.
     unsafe { attr.call_for_fd(Command::LinkCreate) }
+}
+
+/// Takes the program of a link off its interface, whoever else holds a descriptor of the link.
+pub(super) fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
+    let mut attr = Attr::new().fd(0, link);
+    // SAFETY: the attribute holds no pointer.
+    unsafe { attr.call(Command::LinkDetach) }.map(drop)
+}
+
+/// Bytes of `struct bpf_link_info` up to the interface of a tcx or XDP link, and where that stands.
+#[cfg(test)]
+const LINK_INFO: (usize, usize) = (24, 16);
+
+/// The number of the interface that a link's program is attached to; 0 if it is attached to none.
+#[cfg(test)]
+pub(super) fn link_interface(link: BorrowedFd<'_>) -> io::Result<u32> {
+    let (len, at) = LINK_INFO;
+    let mut info = [0; LINK_INFO.0];
+    let mut attr = Attr::new().fd(0, link).u32(4, len as u32).slice_mut(8, &mut info);
+    // SAFETY: `info` is as long as said. Its fields are zero, so the kernel follows no pointer in it.
+    unsafe { attr.call(Command::ObjectInfo) }?;
+    Ok(u32::from_ne_bytes(std::array::from_fn(|i| info[at + i])))
 }
