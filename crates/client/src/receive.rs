@@ -149,12 +149,13 @@ impl SequenceTracker {
     }
 
     /// Counts a packet of the run before that came after the reply to PLAY, where it would have been counted had it come in time.
-    /// `false`, and nothing is counted, unless it can be one: the run has no packet yet, and this one follows those of the run
-    /// before.
+    /// `false`, and nothing is counted, unless it can be one: the run has no packet yet, and this one stands between those of the
+    /// run before and the one that was announced, near to both.
     pub fn left_over(&mut self, sequence: u16) -> bool {
         let Some(previous) = self.previous.filter(|_| self.run.is_none()) else { return false };
         let step = distance(previous as u16, sequence);
-        if !(1..=LEFT_OVER).contains(&step) {
+        let is_near = |step: i64| (1..=LEFT_OVER).contains(&step);
+        if !is_near(step) || !self.start.is_some_and(|start| is_near(distance(sequence, start))) {
             return false;
         }
         self.closed.received += 1;
