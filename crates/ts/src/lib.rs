@@ -12,7 +12,9 @@
 //!                                       └─► model                         on request
 //! ```
 //!
-//! It shares no code with what makes or stores streams: it is what they are compared with. There is no I/O and no clock in it. Time is media
+//! [`teletext`] is apart from that: it makes text of subtitles.
+//!
+//! The analyser shares no code with what makes or stores streams: it is what they are compared with. There is no I/O and no clock in it. Time is media
 //! time, that of the clock references in the stream (`docs/design/0024-ts-analyser.md`), so a file and a stream that arrives give the same
 //! findings, and how the bytes are cut into pieces makes no difference.
 //!
@@ -35,6 +37,7 @@ mod pes;
 mod psi;
 mod report;
 mod section;
+pub mod teletext;
 mod timed;
 
 pub use analyser::{Analyser, Options};

@@ -154,19 +154,37 @@ pub(crate) struct Stream {
 
 /// What a PMT says: the PID of the clock references, and the streams. `None` if its lengths do not fit.
 pub(crate) fn pmt_entries(table: &Table<'_>) -> Option<(u16, Vec<Stream>)> {
+    let mut streams = Vec::new();
+    let clock = pmt_streams(table, |stream_type, pid, descriptors| {
+        let (kind, name) = what_is(stream_type, descriptors);
+        streams.push(Stream { pid, stream_type, kind, name });
+    })?;
+    Some((clock, streams))
+}
+
+/// Gives type, PID and descriptors of each stream of a PMT to `each`, up to the first that does not fit; the PID of the clock references if all do.
+pub(crate) fn pmt_streams(table: &Table<'_>, mut each: impl FnMut(u8, u16, &[u8])) -> Option<u16> {
     let body = table.body;
     let clock = u16::from_be_bytes([body.first()? & 0x1f, *body.get(1)?]);
     let length = |at: usize| Some(usize::from(body.get(at)? & 0x0f) << 8 | usize::from(*body.get(at + 1)?));
     let mut at = 4 + length(2)?;
-    let mut streams = Vec::new();
     while at < body.len() {
         let (stream_type, end) = (body[at], at + 5 + length(at + 3)?);
         let pid = u16::from_be_bytes([body[at + 1] & 0x1f, body[at + 2]]);
-        let (kind, name) = what_is(stream_type, body.get(at + 5..end)?);
-        streams.push(Stream { pid, stream_type, kind, name });
+        each(stream_type, pid, body.get(at + 5..end)?);
         at = end;
     }
-    (at == body.len()).then_some((clock, streams))
+    (at == body.len()).then_some(clock)
+}
+
+/// Tag and body of each descriptor, up to the first that does not fit.
+pub(crate) fn descriptors(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
+    std::iter::from_fn(move || {
+        let [tag, length, rest @ ..] = bytes else { return None };
+        let (body, later) = rest.split_at_checked(usize::from(*length))?;
+        bytes = later;
+        Some((*tag, body))
+    })
 }
 
 /// Table 2-34 of ISO/IEC 13818-1; ETSI EN 300 468 and ATSC A/53 for what is private there.
@@ -189,20 +207,19 @@ fn what_is(stream_type: u8, descriptors: &[u8]) -> (Kind, &'static str) {
     }
 }
 
-fn private(mut descriptors: &[u8]) -> (Kind, &'static str) {
-    while let [tag, length, rest @ ..] = descriptors {
-        let Some((body, later)) = rest.split_at_checked(usize::from(*length)) else { break };
-        match (tag, body) {
-            (0x6a, _) | (0x05, b"AC-3") => return (Kind::Audio, "AC-3"),
-            (0x7a, _) | (0x05, b"EAC3") => return (Kind::Audio, "E-AC-3"),
-            (0x7b, _) => return (Kind::Audio, "DTS"),
-            (0x05, b"Opus") => return (Kind::Audio, "Opus"),
-            (0x05, b"HEVC") => return (Kind::Video, "H.265"),
-            (0x05, b"AV01") => return (Kind::Video, "AV1"),
-            (0x56, _) => return (Kind::Data, "teletext"),
-            (0x59, _) => return (Kind::Data, "subtitles"),
-            _ => descriptors = later,
-        }
+fn private(all: &[u8]) -> (Kind, &'static str) {
+    for (tag, body) in descriptors(all) {
+        return match (tag, body) {
+            (0x6a, _) | (0x05, b"AC-3") => (Kind::Audio, "AC-3"),
+            (0x7a, _) | (0x05, b"EAC3") => (Kind::Audio, "E-AC-3"),
+            (0x7b, _) => (Kind::Audio, "DTS"),
+            (0x05, b"Opus") => (Kind::Audio, "Opus"),
+            (0x05, b"HEVC") => (Kind::Video, "H.265"),
+            (0x05, b"AV01") => (Kind::Video, "AV1"),
+            (0x56, _) => (Kind::Data, "teletext"),
+            (0x59, _) => (Kind::Data, "subtitles"),
+            _ => continue,
+        };
     }
     (Kind::Data, "private data")
 }

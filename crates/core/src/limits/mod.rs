@@ -31,6 +31,7 @@ pub mod pictures;
 pub mod preload;
 pub mod rights;
 pub mod stream;
+pub mod subtitles;
 pub mod tcp;
 pub mod tls;
 pub mod toe;
