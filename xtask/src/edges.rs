@@ -27,7 +27,7 @@ const RULES: &[Rule] = &[
         krate: "millrace-ts",
         ours: &["millrace-core"],
         theirs: Some(&["serde"]),
-        why: "it judges streams that the others make: code shared with them would hide bugs in both",
+        why: "it judges streams that the others make: code shared with them would hide bugs in both; its teletext is apart from that",
     },
     Rule { krate: "millrace-store", ours: &["millrace-core"], theirs: None, why: "knows disks, not viewers" },
     Rule {
@@ -75,7 +75,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         krate: "millrace-web",
-        ours: &["millrace-core", "millrace-store", "millrace-rights", "millrace-tls"],
+        ours: &["millrace-core", "millrace-store", "millrace-rights", "millrace-tls", "millrace-ts"],
         theirs: None,
         why: "HTTP and its libraries; it sees titles, and the service through a trait, never an engine",
     },

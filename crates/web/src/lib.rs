@@ -53,6 +53,7 @@ mod shared;
 pub mod site;
 pub mod status;
 mod stream;
+mod subtitles;
 mod totals;
 mod upload;
 

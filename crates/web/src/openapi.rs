@@ -106,8 +106,15 @@ fn told(kind: Kind, schemas: &mut SchemaGenerator) -> Told {
     let of_json = |schema, errors| Told { schema: Some(schema), ..of(&["application/json"], Plain, errors) };
     match kind {
         Kind::File | Kind::Segment => of(&["video/mp2t"], Ranged, &[404, 500, 503]),
-        Kind::Master | Kind::Media | Kind::Cmaf | Kind::CmafMedia | Kind::CmafStills => {
-            of(&[M3U8], Tagged, &[404, 500])
+        Kind::Master
+        | Kind::Media
+        | Kind::Cmaf
+        | Kind::CmafMedia
+        | Kind::CmafStills
+        | Kind::Subtitles
+        | Kind::CmafSubtitles => of(&[M3U8], Tagged, &[404, 500]),
+        Kind::SubtitleSegment | Kind::CmafSubtitleSegment => {
+            of(&["text/vtt; charset=utf-8"], Ranged, &[404, 500, 503])
         }
         Kind::CmafInit | Kind::CmafSegment => of(&["video/mp4", "audio/mp4"], Ranged, &[404, 500, 503]),
         Kind::CmafStill => of(&["video/mp4"], Ranged, &[404, 500, 503]),

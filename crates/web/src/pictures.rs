@@ -100,7 +100,7 @@ fn vtt(about: &About, link: &str) -> String {
 }
 
 /// A time as WebVTT has it (section 3.5).
-fn time(ms: u64) -> String {
+pub(crate) fn time(ms: u64) -> String {
     format!("{:02}:{:02}:{:02}.{:03}", ms / 3_600_000, ms / 60_000 % 60, ms / 1000 % 60, ms % 1000)
 }
 

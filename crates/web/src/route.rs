@@ -25,6 +25,11 @@ pub(crate) enum Kind {
     CmafInit,
     CmafSegment,
     CmafStill,
+    /// Subtitles, beside the segments that are cut and beside those that are made: a media playlist, and a segment of it.
+    Subtitles,
+    SubtitleSegment,
+    CmafSubtitles,
+    CmafSubtitleSegment,
     /// Its poster, the sheet of pictures for seeking, and the list of what is on it.
     Poster,
     Sprites,
@@ -116,6 +121,26 @@ pub(crate) const ROUTES: &[Route] = &[
         "/titles/{name}/cmaf/{version}/{track}/still-{number}.m4s",
         Kind::CmafStill,
         "CMAF: the first picture of a segment",
+    ),
+    media(
+        "/titles/{name}/subtitles/{track}.m3u8",
+        Kind::Subtitles,
+        "HLS: the segments of a page of subtitles",
+    ),
+    media(
+        "/titles/{name}/subtitles/{version}/{track}/{number}.vtt",
+        Kind::SubtitleSegment,
+        "HLS: a segment of subtitles",
+    ),
+    media(
+        "/titles/{name}/cmaf/subtitles/{track}.m3u8",
+        Kind::CmafSubtitles,
+        "CMAF: the segments of a page of subtitles",
+    ),
+    media(
+        "/titles/{name}/cmaf/subtitles/{version}/{track}/{number}.vtt",
+        Kind::CmafSubtitleSegment,
+        "CMAF: a segment of subtitles",
     ),
     picture("/titles/{name}/poster.jpg", Kind::Poster, "A picture of a title"),
     picture("/titles/{name}/sprites.jpg", Kind::Sprites, "Small pictures of a title, for seeking"),

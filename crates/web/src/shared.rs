@@ -18,6 +18,7 @@ use crate::request::{Method, REQUESTS, Request};
 use crate::rights::{SeenBy, place};
 use crate::route::{self, Found, Kind, Route};
 use crate::site::{Delivery, Order, OrderSocket, Refused, Site, SiteError};
+use crate::subtitles;
 use crate::totals::Totals;
 use crate::upload::{self, Uploads};
 use crate::{WebLimits, api, cmaf, file, metrics, openapi, page, pictures, status};
@@ -31,6 +32,7 @@ pub(crate) struct Shared {
     pub(crate) ends: watch::Receiver<bool>,
     pub(crate) looked_at: LookedAt,
     pub(crate) made: cmaf::Kept,
+    pub(crate) subtitles: subtitles::Kept,
     pub(crate) gate: Arc<Gate>,
     pub(crate) feed: Feed,
     pub(crate) uploads: Uploads,
@@ -69,6 +71,7 @@ impl Shared {
             ends,
             looked_at,
             made: cmaf::Kept::default(),
+            subtitles: subtitles::Kept::default(),
             gate,
             feed,
             uploads: Uploads::new(limits.upload_rate),
@@ -201,6 +204,9 @@ impl Shared {
             Kind::CmafInit => cmaf::piece(self, request, &title, found, Piece::Init).await,
             Kind::CmafSegment => cmaf::piece(self, request, &title, found, Piece::Segment).await,
             Kind::CmafStill => cmaf::piece(self, request, &title, found, Piece::Still).await,
+            Kind::Subtitles | Kind::SubtitleSegment | Kind::CmafSubtitles | Kind::CmafSubtitleSegment => {
+                subtitles::answer(self, request, &title, (found, link)).await
+            }
             Kind::Poster | Kind::Sprites | Kind::SpritesVtt => {
                 pictures::answer(self, request, title, found.route.kind, link).await
             }

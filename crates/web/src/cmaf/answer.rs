@@ -14,18 +14,19 @@ use crate::answer::{Answer, Body};
 use crate::conditions::Version;
 use crate::file::{content_tag, ranged, version_of};
 use crate::hls::answer::{CUTS, Text, failed, playlist};
-use crate::hls::master::{self, Sound, Still, Streams, Variant};
+use crate::hls::master::{self, Beside, Sound, Still, Streams, Variant};
 use crate::hls::playlist::{self as media, Source, target_s};
 use crate::request::Request;
 use crate::route::Found;
 use crate::shared::Shared;
 use crate::site::SiteError;
+use crate::subtitles;
 
 /// How segments are made. It is part of their addresses: one who makes others of the same title must count it up, because what has an address is kept for ever.
 const MAKE: u32 = 1;
 
 /// The rules for segments, as they stand in addresses.
-fn rules() -> String {
+pub(crate) fn rules() -> String {
     format!("{CUTS}.{MAKE}")
 }
 
@@ -93,7 +94,12 @@ pub(crate) async fn master_playlist(
     if variants.is_empty() {
         return Err(why_not);
     }
-    let text = master::write_apart(7, &variants, &sounds, &stills, true);
+    let subtitles = match subtitles::listed(shared, title, ("cmaf/", link)).await {
+        Ok(subtitles) => subtitles,
+        Err(error) => return Ok(failed(&error)),
+    };
+    let beside = Beside { sounds: &sounds, subtitles: &subtitles, stills: &stills };
+    let text = master::write(7, &variants, beside, true);
     Ok(playlist(request, Ok(Text::new(text))))
 }
 
@@ -147,7 +153,7 @@ fn described(plan: &Plan, at: &Addresses<'_>, has_sounds: bool) -> (Variant, Opt
 }
 
 /// The plan of a title that can be had in this form.
-async fn usable(shared: &Arc<Shared>, title: &TitleInfo) -> Result<Planned, Answer> {
+pub(crate) async fn usable(shared: &Arc<Shared>, title: &TitleInfo) -> Result<Planned, Answer> {
     let planned = kept::planned(shared, title.id, &title.name).await.map_err(|error| failed(&error))?;
     match &*planned {
         Err(why) => Err(Answer::error(404, why)),

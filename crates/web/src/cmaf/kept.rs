@@ -21,7 +21,7 @@ type Segments = Arc<[Bytes]>;
 
 /// Values by key, the last one that was asked for in front. One who comes while a value is made waits for it.
 #[derive(Debug)]
-struct Recent<K, V>(Mutex<VecDeque<(K, Arc<OnceCell<V>>)>>);
+pub(crate) struct Recent<K, V>(Mutex<VecDeque<(K, Arc<OnceCell<V>>)>>);
 
 impl<K, V> Default for Recent<K, V> {
     fn default() -> Self {
@@ -30,7 +30,7 @@ impl<K, V> Default for Recent<K, V> {
 }
 
 impl<K: PartialEq, V> Recent<K, V> {
-    fn cell(&self, key: K) -> Arc<OnceCell<V>> {
+    pub(crate) fn cell(&self, key: K) -> Arc<OnceCell<V>> {
         let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let at = list.iter().position(|(other, _)| *other == key);
         let cell = at.and_then(|at| list.remove(at)).map_or_else(Arc::default, |(_, cell)| cell);
@@ -39,7 +39,7 @@ impl<K: PartialEq, V> Recent<K, V> {
     }
 
     /// Forgets those that were asked for longest ago, beyond a sum of `weight`s. What is being made stays.
-    fn trim(&self, most: usize, weight: impl Fn(&V) -> usize) {
+    pub(crate) fn trim(&self, most: usize, weight: impl Fn(&V) -> usize) {
         let mut sum = 0;
         let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         list.retain(|(_, cell)| match cell.get() {
@@ -132,7 +132,7 @@ pub(crate) async fn planned(shared: &Arc<Shared>, id: TitleId, name: &str) -> Re
 }
 
 /// Does something that reads much of a title, where waiting is allowed, a few at a time.
-async fn making<T: Send + 'static>(
+pub(crate) async fn making<T: Send + 'static>(
     shared: &Arc<Shared>,
     work: impl FnOnce(&Shared) -> Result<T, SiteError> + Send + 'static,
 ) -> Result<T, NotMade> {

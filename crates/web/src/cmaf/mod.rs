@@ -32,9 +32,10 @@ mod sps;
 mod timeline;
 mod video;
 
-pub(crate) use answer::{Piece, is_preferred, master_playlist, media_playlist, piece};
+pub(crate) use answer::{Piece, is_preferred, master_playlist, media_playlist, piece, rules, usable};
 pub(crate) use boxes::Config;
 pub(crate) use demux::Demux;
-pub(crate) use kept::Kept;
-pub(crate) use plan::{can_have, config_of};
+pub(crate) use kept::{Kept, NotMade, Planned, Recent, making};
+pub(crate) use plan::{Plan, can_have, config_of, read};
 pub(crate) use sps::Pictures;
+pub(crate) use timeline::Timeline;

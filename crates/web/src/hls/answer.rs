@@ -8,7 +8,7 @@ use millrace_core::limits::MAX_AHEAD_MS;
 use millrace_store::volume::TitleInfo;
 
 use super::looked_at::Look;
-use super::master::{self, Variant};
+use super::master::{self, Beside, Variant};
 use super::playlist::{self, Source};
 use crate::answer::{Answer, Body, Media};
 use crate::conditions::{self, Version};
@@ -16,6 +16,7 @@ use crate::file::{MPEG_TS, content_tag, ranged, version_of};
 use crate::request::Request;
 use crate::shared::{Shared, no_title};
 use crate::site::SiteError;
+use crate::subtitles;
 
 /// What playlists are called (RFC 8216 section 4).
 pub(crate) const M3U8: &str = "application/vnd.apple.mpegurl";
@@ -32,6 +33,10 @@ pub(crate) async fn master_playlist(
     title: TitleInfo,
     link: &str,
 ) -> Answer {
+    let subtitles = match subtitles::listed(shared, &title, ("", link)).await {
+        Ok(subtitles) => subtitles,
+        Err(error) => return failed(&error),
+    };
     let (asked, link) = (title.name.clone(), link.to_owned());
     let work = move |shared: &Shared| {
         let mut titles = shared.site.renditions(&title.name);
@@ -54,7 +59,8 @@ pub(crate) async fn master_playlist(
             };
             variants.push(Variant { address, rates, streams, has_sounds_apart: false });
         }
-        Ok(Text::new(master::write(&variants, are_independent)))
+        let beside = Beside { subtitles: &subtitles, ..Beside::default() };
+        Ok(Text::new(master::write(3, &variants, beside, are_independent)))
     };
     playlist(request, shared.reading(work).await)
 }

@@ -4,7 +4,7 @@ use millrace_core::time::{MEDIA_HZ, MediaTicks};
 use millrace_store::index::{IndexParts, RandomAccessPoint, TimeBase, TitleIndex};
 use proptest::prelude::*;
 
-use super::master::{Streams, rates};
+use super::master::{Beside, Streams, rates};
 use super::playlist::{self, Source, target_s};
 use super::segments::{Segment, Segments, segments};
 
@@ -173,7 +173,7 @@ fn a_master_playlist_says_what_is_known() {
             has_sounds_apart: false,
         },
     ];
-    let text = super::master::write(&variants, true);
+    let text = super::master::write(3, &variants, Beside::default(), true);
     let parsed = m3u8_rs::parse_master_playlist_res(text.as_bytes()).unwrap();
     assert!(parsed.independent_segments);
     let [first, second] = &parsed.variants[..] else { panic!("{text}") };

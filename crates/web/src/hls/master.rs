@@ -28,6 +28,17 @@ pub(crate) struct Sound {
     pub(crate) channels: u16,
 }
 
+/// Subtitles that players offer beside the pictures (the same section).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Subtitles {
+    pub(crate) address: String,
+    /// For people; unique among all.
+    pub(crate) name: String,
+    /// As RFC 5646 has it.
+    pub(crate) language: Option<String>,
+    pub(crate) is_for_hearing_impaired: bool,
+}
+
 /// Pictures that stand alone, for seeking (section 4.3.4.3).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Still {
@@ -86,22 +97,25 @@ pub(crate) fn rates(segments: &[Segment], target_s: u64, tables: u64) -> Rates {
     Rates { peak: peak.max(mean), mean }
 }
 
-/// The group of all sounds.
-const GROUP: &str = "sound";
-
-/// The text, for renditions whose sound is in the same segments as their pictures.
-pub(crate) fn write(variants: &[Variant], are_independent: bool) -> String {
-    write_apart(3, variants, &[], &[], are_independent)
+/// What there is beside the renditions.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Beside<'a> {
+    pub(crate) sounds: &'a [Sound],
+    pub(crate) subtitles: &'a [Subtitles],
+    pub(crate) stills: &'a [Still],
 }
 
+/// The group of all sounds.
+const GROUP: &str = "sound";
+/// That of all subtitles.
+const SUBTITLES: &str = "subtitles";
+/// What those for people who do not hear well have (section 4.3.4.1).
+const HEARING_IMPAIRED: &str =
+    "public.accessibility.transcribes-spoken-dialog,public.accessibility.describes-music-and-sound";
+
 /// The text.
-pub(crate) fn write_apart(
-    version: u32,
-    variants: &[Variant],
-    sounds: &[Sound],
-    stills: &[Still],
-    are_independent: bool,
-) -> String {
+pub(crate) fn write(version: u32, variants: &[Variant], beside: Beside<'_>, are_independent: bool) -> String {
+    let Beside { sounds, subtitles, stills } = beside;
     let mut text = format!("#EXTM3U\n#EXT-X-VERSION:{version}\n");
     if are_independent {
         text.push_str("#EXT-X-INDEPENDENT-SEGMENTS\n");
@@ -116,6 +130,7 @@ pub(crate) fn write_apart(
         let _ = write!(text, ",DEFAULT={is_default},AUTOSELECT=YES,CHANNELS=\"{channels}\"");
         let _ = writeln!(text, ",URI=\"{address}\"");
     }
+    subtitles.iter().for_each(|one| write_subtitles(one, &mut text));
     for Variant { address, rates, streams, has_sounds_apart } in variants {
         let _ = write!(text, "#EXT-X-STREAM-INF:BANDWIDTH={},AVERAGE-BANDWIDTH={}", rates.peak, rates.mean);
         if let Some(codecs) = &streams.codecs {
@@ -130,6 +145,9 @@ pub(crate) fn write_apart(
         if *has_sounds_apart {
             let _ = write!(text, ",AUDIO=\"{GROUP}\"");
         }
+        if !subtitles.is_empty() {
+            let _ = write!(text, ",SUBTITLES=\"{SUBTITLES}\"");
+        }
         let _ = write!(text, "\n{address}\n");
     }
     for Still { address, rate, codec, resolution: (width, height) } in stills {
@@ -137,4 +155,19 @@ pub(crate) fn write_apart(
         let _ = writeln!(text, ",RESOLUTION={width}x{height},URI=\"{address}\"");
     }
     text
+}
+
+/// Nobody is shown subtitles that he did not ask for, here or in his player's settings.
+fn write_subtitles(of: &Subtitles, text: &mut String) {
+    let Subtitles { address, name, language, is_for_hearing_impaired } = of;
+    // Writing into a string does not fail.
+    let _ = write!(text, "#EXT-X-MEDIA:TYPE=SUBTITLES,GROUP-ID=\"{SUBTITLES}\",NAME=\"{name}\"");
+    if let Some(language) = language {
+        let _ = write!(text, ",LANGUAGE=\"{language}\"");
+    }
+    text.push_str(",DEFAULT=NO,AUTOSELECT=YES");
+    if *is_for_hearing_impaired {
+        let _ = write!(text, ",CHARACTERISTICS=\"{HEARING_IMPAIRED}\"");
+    }
+    let _ = writeln!(text, ",URI=\"{address}\"");
 }

@@ -178,6 +178,7 @@ function stop() {
   trouble('');
   choices('quality', []);
   choices('sound', []);
+  offerSubtitles([]);
 }
 
 function play() {
@@ -247,6 +248,9 @@ function playWith(Hls, title, source) {
   };
   hls.on(Hls.Events.AUDIO_TRACKS_UPDATED, showSounds);
   hls.on(Hls.Events.AUDIO_TRACK_SWITCHED, showSounds);
+  const showSubtitles = () => offerSubtitles(hls.subtitleTracks.map((track) => track.name || track.lang), hls.subtitleTrack);
+  hls.on(Hls.Events.SUBTITLE_TRACKS_UPDATED, showSubtitles);
+  hls.on(Hls.Events.SUBTITLE_TRACK_SWITCH, showSubtitles);
   hls.on(Hls.Events.FRAG_BUFFERED, () => trouble(''));
   hls.on(Hls.Events.ERROR, (_, data) => {
     const whole = address(title.hls);
@@ -260,6 +264,11 @@ function playWith(Hls, title, source) {
   });
   hls.loadSource(source);
   hls.attachMedia(at('video'));
+}
+
+function offerSubtitles(names, chosen) {
+  const options = names.map((name, number) => [number, name || 'Subtitles ' + (number + 1)]);
+  choices('subtitles', options.length ? [[-1, 'None'], ...options] : [], chosen);
 }
 
 function showLevels() {
@@ -324,6 +333,14 @@ function nativeSounds() {
   const all = [...tracks];
   choices('sound', all.map((track, number) => [number, track.label || track.language || 'Sound ' + (number + 1)]),
     all.findIndex((track) => track.enabled));
+}
+
+// The same of subtitles.
+const ownSubtitles = () => [...at('video').textTracks].filter(({ kind }) => kind === 'subtitles' || kind === 'captions');
+function nativeSubtitles() {
+  if (!playing.title || playing.hls) return;
+  const all = ownSubtitles();
+  offerSubtitles(all.map((track) => track.label || track.language), all.findIndex((track) => track.mode === 'showing'));
 }
 
 function close() {
@@ -420,6 +437,13 @@ at('sound').addEventListener('change', () => {
   if (playing.hls) playing.hls.audioTrack = number;
   else [...at('video').audioTracks].forEach((track, other) => { track.enabled = other === number; });
 });
+at('subtitles').addEventListener('change', () => {
+  const number = Number(at('subtitles').value);
+  if (playing.hls) playing.hls.subtitleTrack = number;
+  else ownSubtitles().forEach((track, other) => { track.mode = other === number ? 'showing' : 'disabled'; });
+});
+at('video').textTracks.addEventListener('addtrack', nativeSubtitles);
+at('video').textTracks.addEventListener('change', nativeSubtitles);
 at('speed').addEventListener('change', () => { at('video').playbackRate = Number(at('speed').value); });
 at('again').addEventListener('click', () => {
   stop();

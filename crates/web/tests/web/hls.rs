@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use super::client::Client;
 use super::site::{Film, MadeUp, Manner, serve};
+use super::subtitles::{self, FILM, FIRST, PART};
 
 /// Runs ffmpeg or ffprobe; what it writes.
 pub(crate) fn run(program: &str, args: &[&str]) -> Vec<u8> {
@@ -73,16 +74,19 @@ pub(crate) struct Films {
     pub(crate) dir: TempDir,
 }
 
-/// `film` of 25 s, and `joined`: two recordings of 7 s whose clocks have nothing in common.
+/// `film` of 25 s, and `joined`: two recordings of 7 s whose clocks have nothing in common. All have subtitles.
 pub(crate) fn films() -> &'static Films {
     static FILMS: OnceLock<Films> = OnceLock::new();
     FILMS.get_or_init(|| {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         make(&path("film.ts"), 25, 440, H264);
+        subtitles::add(&path("film.ts"), FIRST, FILM);
         make(&path("a.ts"), 7, 440, H264);
+        subtitles::add(&path("a.ts"), FIRST, PART);
         let later = [H264, &["-output_ts_offset", "5000"]].concat();
         make(&path("b.ts"), 7, 660, &later);
+        subtitles::add(&path("b.ts"), FIRST + 5000 * 90_000, PART);
         let both = [std::fs::read(path("a.ts")).unwrap(), std::fs::read(path("b.ts")).unwrap()].concat();
         std::fs::write(path("joined.ts"), both).unwrap();
         let site = MadeUp::with(vec![

@@ -14,5 +14,8 @@ mod pages;
 mod pictures;
 mod rights;
 mod site;
+mod subtitles;
+#[path = "../../../ts/tests/support/teletext.rs"]
+mod teletext;
 mod tls;
 mod uploads;

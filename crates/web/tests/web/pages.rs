@@ -17,9 +17,21 @@ pub(crate) fn examples(client: &mut Client) -> Vec<(&'static str, String)> {
     let list = client.get("/titles/film/cmaf/256.m3u8");
     let made = list.text().lines().find(|line| line.ends_with(".m4s")).unwrap().to_owned();
     let made = made.split('/').next().unwrap();
+    let mut version_of_text = |list: &str| {
+        let list = client.get(list);
+        let segment = list.text().lines().find(|line| line.ends_with(".vtt")).unwrap().to_owned();
+        segment.split('/').next().unwrap().to_owned()
+    };
+    let text = version_of_text("/titles/film/subtitles/888.m3u8");
+    let made_text = version_of_text("/titles/film/cmaf/subtitles/888.m3u8");
     let fill = |path: &str| {
-        let version = if path.contains("/cmaf/") { made } else { version };
-        let path = path.replace("{name}", "film").replace("{version}", version).replace("{track}", "256");
+        let (version, track) = match (path.contains("/subtitles/"), path.contains("/cmaf/")) {
+            (true, false) => (&*text, "888"),
+            (true, true) => (&*made_text, "888"),
+            (false, true) => (made, "256"),
+            (false, false) => (version, "256"),
+        };
+        let path = path.replace("{name}", "film").replace("{version}", version).replace("{track}", track);
         path.replace("{number}", number)
     };
     millrace_web::routes().map(|path| (path, fill(path))).collect()

@@ -39,7 +39,7 @@ pub(crate) fn rights() -> Rights {
 }
 
 impl Rights {
-    fn link(&self, title: &str, seconds: u64) -> String {
+    pub(crate) fn link(&self, title: &str, seconds: u64) -> String {
         let Keys { links, .. } = self.known.keys.as_ref().unwrap();
         Link::sign(links, title, Now::read().unix_s + seconds).query().to_owned()
     }

@@ -1,0 +1,177 @@
+//! Playlists and segments of subtitles, asked for; and what master playlists say of them.
+
+use std::sync::Arc;
+
+use hyper::body::Bytes;
+use millrace_core::limits::web::RETRY_AFTER_S;
+use millrace_store::volume::TitleInfo;
+
+use super::kept::{cues_of, subtitled};
+use super::title::{Subtitled, Track};
+use super::vtt;
+use crate::answer::{Answer, Body};
+use crate::cmaf::{self, NotMade};
+use crate::conditions::Version;
+use crate::file::{content_tag, ranged, version_of};
+use crate::hls::answer::{CUTS, Text, failed, playlist};
+use crate::hls::master::Subtitles;
+use crate::hls::playlist::{self as media, Source, target_s};
+use crate::hls::segments::Segment;
+use crate::request::Request;
+use crate::route::{Found, Kind};
+use crate::shared::Shared;
+use crate::site::SiteError;
+
+/// How segments are made. It is part of their addresses: one who makes others of the same title must count it up, because what has an address is kept for ever.
+const MAKE: u32 = 1;
+
+/// What WebVTT is called (RFC 8216 section 3.5), and how it is written.
+const VTT: &str = "text/vtt; charset=utf-8";
+
+/// The subtitles of a title for its master playlist; `below` is where their playlists are. `link` stands behind the addresses of a signed link.
+pub(crate) async fn listed(
+    shared: &Arc<Shared>,
+    title: &TitleInfo,
+    (below, link): (&str, &str),
+) -> Result<Vec<Subtitles>, SiteError> {
+    let Some(of) = subtitled(shared, title).await? else { return Ok(Vec::new()) };
+    let mut list: Vec<Subtitles> = Vec::new();
+    for Track { number, language, is_for_hearing_impaired, .. } in &of.tracks {
+        let kind = if *is_for_hearing_impaired { ", hearing impaired" } else { "" };
+        let mut name = format!("{}{kind}", language.as_deref().unwrap_or("subtitles"));
+        // Names in a group differ (section 4.3.4.1.1).
+        if list.iter().any(|other| other.name == name) {
+            name = format!("{name}, page {number}");
+        }
+        list.push(Subtitles {
+            address: format!("{below}subtitles/{number}.m3u8{link}"),
+            name,
+            language: language.clone(),
+            is_for_hearing_impaired: *is_for_hearing_impaired,
+        });
+    }
+    Ok(list)
+}
+
+/// Which segments the subtitles belong to, and what that changes.
+struct Form {
+    /// The rules for its segments, as they stand in addresses.
+    rules: String,
+    /// The plan of fragmented MP4.
+    made: Option<cmaf::Planned>,
+}
+
+impl Form {
+    /// Those of transport streams, or of fragmented MP4.
+    async fn of(shared: &Arc<Shared>, title: &TitleInfo, is_made: bool) -> Result<Self, Answer> {
+        if !is_made {
+            return Ok(Self { rules: format!("{CUTS}.{MAKE}"), made: None });
+        }
+        let made = cmaf::usable(shared, title).await?;
+        Ok(Self { rules: format!("{}.{MAKE}", cmaf::rules()), made: Some(made) })
+    }
+
+    fn plan(&self) -> Option<&cmaf::Plan> {
+        self.made.as_ref().and_then(|made| (**made).as_ref().ok())
+    }
+
+    /// The segments as a playlist has them.
+    fn segments(&self, of: &Subtitled) -> Vec<Segment> {
+        self.plan().map_or_else(|| of.segments.clone(), |plan| plan.listed(0))
+    }
+}
+
+/// Answers for any of them.
+pub(crate) async fn answer(
+    shared: &Arc<Shared>,
+    request: &Request,
+    title: &TitleInfo,
+    (found, link): (&Found, &str),
+) -> Answer {
+    let of = match subtitled(shared, title).await {
+        Ok(Some(of)) => of,
+        Ok(None) => return Answer::error(404, "the title has no subtitles that can become text"),
+        Err(error) => return failed(&error),
+    };
+    let Some(track) = of.tracks.iter().position(|track| track.number == found.track) else {
+        return Answer::error(404, "the title has no such page of subtitles");
+    };
+    let kind = found.route.kind;
+    let is_made = matches!(kind, Kind::CmafSubtitles | Kind::CmafSubtitleSegment);
+    let form = match Form::of(shared, title, is_made).await {
+        Ok(form) => form,
+        Err(answer) => return answer,
+    };
+    match kind {
+        Kind::Subtitles | Kind::CmafSubtitles => {
+            let text = list(title, &form.segments(&of), (found.track, &form.rules), link);
+            playlist(request, Ok(Text::new(text)))
+        }
+        _ => segment(shared, request, title, (&of, track, &form), found).await,
+    }
+}
+
+/// The media playlist of a track.
+fn list(title: &TitleInfo, segments: &[Segment], (track, rules): (u16, &str), link: &str) -> String {
+    let version = version_of(title, rules);
+    let source = Source {
+        segments,
+        first: 0,
+        discontinuities: 0,
+        target_s: target_s(segments),
+        is_whole: true,
+        are_independent: true,
+        maps: &[],
+        are_pictures: false,
+    };
+    media::write(&source, |number| format!("{version}/{track}/{number}.vtt{link}"))
+}
+
+async fn segment(
+    shared: &Arc<Shared>,
+    request: &Request,
+    title: &TitleInfo,
+    (of, track, form): (&Arc<Subtitled>, usize, &Form),
+    found: &Found,
+) -> Answer {
+    let rules = &form.rules;
+    if found.version != version_of(title, rules) {
+        return Answer::error(404, "the title has other segments now: read its playlist again");
+    }
+    let number = found.number as usize;
+    if number >= of.segments.len() {
+        return Answer::error(404, "the title has no such segment");
+    }
+    // When it is shown, how much later what is in it is than among time stamps, and what joins the two.
+    let (period, later, origin) = match form.plan() {
+        None => (of.time(number)..of.time(number + 1), 0, of.origin(number)),
+        Some(plan) => {
+            let byte = of.segments[number].bytes.start;
+            let later = plan.timeline.about(byte) + plan.reorder - of.timeline.about(byte);
+            let span = plan.span(0, number);
+            let begins = plan.span(0, plan.parts[plan.part_of(number)].segments.start).start;
+            let local = begins.max(0).cast_unsigned() / 90;
+            (span.start - later..span.end - later, later, (local, local * 90))
+        }
+    };
+    let text = match cues_of(shared, title, of, (track, number), period).await {
+        Ok(cues) => Bytes::from(vtt::write(&cues, later, origin)),
+        Err(NotMade::Full) => {
+            return Answer::error(503, "too many segments are being sent")
+                .with("Retry-After", RETRY_AFTER_S.to_string());
+        }
+        Err(NotMade::Site(error)) => return failed(&error),
+    };
+    let headers = vec![
+        ("Content-Type", VTT.to_owned()),
+        // The address names the content, so that this is so for ever.
+        ("Cache-Control", "public, max-age=31536000, immutable".to_owned()),
+    ];
+    let form = if form.made.is_some() { "cmaf" } else { "ts" };
+    let tag = format!("\"{}-{rules}-{form}-subtitles-{}-{number}\"", content_tag(title), found.track);
+    let version = Version { tag, made_unix_s: Some(title.added_unix_s) };
+    ranged(request, &version, text.len() as u64, headers, |part| {
+        // Within what is in memory.
+        Body::Bytes(text.slice(part.start as usize..part.end as usize))
+    })
+}

@@ -1,0 +1,106 @@
+//! What was found of titles and segments, kept for those who ask next; and the cues of a segment, made of what was found in it and around it.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use millrace_core::ids::TitleId;
+use millrace_core::limits::subtitles::{
+    LEAST_SUBTITLES_BYTES, LONGEST_CUE_TICKS, MAX_SUBTITLED_TITLES, SUBTITLES_CACHE_BYTES,
+};
+use millrace_store::volume::TitleInfo;
+use millrace_ts::teletext::{Cue, Shown, cues};
+
+use super::shown;
+use super::title::{self, Subtitled};
+use crate::cmaf::{NotMade, Recent, making};
+use crate::shared::Shared;
+use crate::site::SiteError;
+
+/// By track, what is shown from when on.
+type All = Arc<[Vec<Shown>]>;
+
+/// Both.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    titles: Recent<TitleId, Option<Arc<Subtitled>>>,
+    shown: Recent<(TitleId, usize), All>,
+}
+
+/// What the store calls such a stream.
+const TELETEXT: &str = "teletext";
+
+/// What is known of a title's subtitles; looks at the title if nothing is yet. `None` if it has none.
+pub(super) async fn subtitled(
+    shared: &Arc<Shared>,
+    title: &TitleInfo,
+) -> Result<Option<Arc<Subtitled>>, SiteError> {
+    if !title.streams.iter().any(|stream| stream.codec == TELETEXT) {
+        return Ok(None);
+    }
+    let kept = &shared.subtitles.titles;
+    let cell = kept.cell(title.id);
+    let title = title.clone();
+    let work = move |shared: &Shared| {
+        let site = &*shared.site;
+        let title = site.title(&title.name).filter(|now| now.id == title.id).ok_or(SiteError::NoTitle)?;
+        Ok(title::look(site, &title)?.map(Arc::new))
+    };
+    let found = cell.get_or_try_init(|| shared.reading(work)).await.cloned();
+    drop(cell);
+    kept.trim(MAX_SUBTITLED_TITLES, |_| 1);
+    found
+}
+
+/// What the pages show that come in a segment.
+async fn shown(
+    shared: &Arc<Shared>,
+    title: &TitleInfo,
+    of: &Arc<Subtitled>,
+    number: usize,
+) -> Result<All, NotMade> {
+    let kept = &shared.subtitles.shown;
+    let cell = kept.cell((title.id, number));
+    let (of, name) = (Arc::clone(of), title.name.clone());
+    let work = move |shared: &Shared| Ok(shown::shown(&of, &mut *shared.site.open(&name)?, number)?.into());
+    let found = cell.get_or_try_init(|| making(shared, work)).await.cloned();
+    drop(cell);
+    kept.trim(SUBTITLES_CACHE_BYTES, weight);
+    found
+}
+
+fn weight(all: &All) -> usize {
+    let of = |shown: &Shown| 64 + shown.lines.iter().map(|line| 24 + line.len()).sum::<usize>();
+    all.iter().flatten().map(of).sum::<usize>().max(LEAST_SUBTITLES_BYTES)
+}
+
+/// The cues of a track that are shown at some time of `period`, which is about that of a segment. They are the same whichever segment is asked for: players get one that
+/// is in two segments twice, and know it by its times.
+pub(super) async fn cues_of(
+    shared: &Arc<Shared>,
+    title: &TitleInfo,
+    of: &Arc<Subtitled>,
+    (track, number): (usize, usize),
+    period: Range<i64>,
+) -> Result<Vec<Cue>, NotMade> {
+    let part = of.part(number);
+    let mut list = shown(shared, title, of, number).await?[track].clone();
+    // Pages come before or behind their time: by less than the segment next to it.
+    for before in (part.start..number).rev() {
+        let is_known = list.first().is_some_and(|first| first.time <= period.start);
+        let is_over = of.time(before + 1) < period.start - LONGEST_CUE_TICKS.cast_signed();
+        if before + 1 < number && (is_known || is_over) {
+            break;
+        }
+        list.splice(0..0, shown(shared, title, of, before).await?[track].iter().cloned());
+    }
+    for after in number + 1..part.end {
+        let open = list.last().filter(|last| !last.lines.is_empty() && last.time < period.end);
+        if after > number + 1 && open.is_none_or(|last| last.gone() < of.time(after)) {
+            break;
+        }
+        list.extend(shown(shared, title, of, after).await?[track].iter().cloned());
+    }
+    let mut found = cues(&list, of.time(part.end));
+    found.retain(|cue| cue.start < period.end && cue.end > period.start);
+    Ok(found)
+}

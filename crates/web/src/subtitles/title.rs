@@ -1,0 +1,104 @@
+//! What is known of a title's subtitles before any of them is read.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use millrace_core::limits::TS_PACKET_BYTES;
+use millrace_core::limits::web::{DESCRIBE_BYTES, MAX_MADE_SEGMENT_BYTES};
+use millrace_store::index::{PTS_MODULUS, TitleIndex};
+use millrace_store::volume::TitleInfo;
+use millrace_ts::teletext::{PageNumber, announced};
+
+use crate::cmaf::Timeline;
+use crate::hls::segments::{Segment, segments};
+use crate::site::{Site, SiteError};
+
+/// A page with subtitles.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Track {
+    /// As viewers know it; unique among all.
+    pub(crate) number: u16,
+    pub(crate) pid: u16,
+    pub(crate) page: PageNumber,
+    /// ISO 639-2.
+    pub(crate) language: Option<String>,
+    pub(crate) is_for_hearing_impaired: bool,
+}
+
+/// A title with subtitles.
+#[derive(Debug)]
+pub(crate) struct Subtitled {
+    /// At least one.
+    pub(crate) tracks: Vec<Track>,
+    pub(crate) segments: Vec<Segment>,
+    /// When each segment begins, and when the last one ends: ticks from the title's first picture.
+    times: Vec<i64>,
+    index: Arc<TitleIndex>,
+    pub(crate) timeline: Timeline,
+}
+
+/// Looks at a title: its index, and its tables at its beginning. `None` if it has no subtitles that become text.
+pub(crate) fn look(site: &dyn Site, title: &TitleInfo) -> Result<Option<Subtitled>, SiteError> {
+    let index = site.index(&title.name)?;
+    let segments = segments(&index).list;
+    let is_long = |segment: &Segment| segment.bytes.end - segment.bytes.start > MAX_MADE_SEGMENT_BYTES as u64;
+    // Without an origin of its time stamps nobody can be told what times belong to.
+    if index.bases().is_empty() || segments.is_empty() || segments.iter().any(is_long) {
+        return Ok(None);
+    }
+    let length = usize::try_from(index.data_bytes()).unwrap_or(usize::MAX).min(DESCRIBE_BYTES);
+    let mut bytes = vec![0; length / TS_PACKET_BYTES * TS_PACKET_BYTES];
+    site.read(&title.name, 0, &mut bytes)?;
+    let tracks = tracks(&bytes, title);
+    if tracks.is_empty() {
+        return Ok(None);
+    }
+    let starts = segments.iter().map(|segment| index.time_of(segment.bytes.start).0);
+    let times = starts.chain([index.end().0]).map(u64::cast_signed).collect();
+    let timeline = Timeline::new(Arc::clone(&index), 0);
+    Ok(Some(Subtitled { tracks, segments, times, index, timeline }))
+}
+
+/// The pages that the tables name, in the title's own streams, each number once.
+fn tracks(bytes: &[u8], title: &TitleInfo) -> Vec<Track> {
+    let mut tracks: Vec<Track> = Vec::new();
+    for page in announced(bytes) {
+        let Some(number) = page.page.number() else { continue };
+        let is_ours = title.streams.iter().any(|stream| stream.pid == page.pid);
+        if is_ours && !tracks.iter().any(|track| track.number == number) {
+            tracks.push(Track {
+                number,
+                pid: page.pid,
+                page: page.page,
+                language: page.language.filter(|language| language != "und"),
+                is_for_hearing_impaired: page.is_for_hearing_impaired,
+            });
+        }
+    }
+    tracks
+}
+
+impl Subtitled {
+    /// When a segment begins; of the number behind the last one, when that ends.
+    pub(crate) fn time(&self, number: usize) -> i64 {
+        self.times[number.min(self.segments.len())]
+    }
+
+    /// The segments around this one between which time stamps do not jump.
+    pub(crate) fn part(&self, number: usize) -> Range<usize> {
+        let jumps = |at: &usize| self.segments[*at].is_discontinuous;
+        let start = (1..=number).rev().find(jumps).unwrap_or(0);
+        let end = (number + 1..self.segments.len()).find(jumps).unwrap_or(self.segments.len());
+        start..end
+    }
+
+    /// A time of the title in whole milliseconds, and the time stamp of what is shown then in the segment: its part begins about there.
+    pub(crate) fn origin(&self, number: usize) -> (u64, u64) {
+        let start = self.segments[number].bytes.start;
+        let packet = TS_PACKET_BYTES as u64;
+        let bases = self.index.bases();
+        let at = bases.partition_point(|base| base.byte / packet * packet <= start).saturating_sub(1);
+        let (time, first) = (bases[at].time.0, bases[at].first_pts);
+        (time / 90, (first + PTS_MODULUS - time % 90) % PTS_MODULUS)
+    }
+}
