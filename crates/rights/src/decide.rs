@@ -104,6 +104,9 @@ pub enum Reason {
     /// Its time is over.
     #[error("the link has expired")]
     OldLink,
+    /// A program of the operator's says no.
+    #[error("the webhook of this server has refused it")]
+    Advised,
 }
 
 /// Decides.

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use millrace_core::limits::rights::{MAX_PATTERNS, MAX_TOKENS_PER_USER, MAX_USERS, RIGHTS_FILE_WAIT};
 use rusqlite::{
-    Connection, OpenFlags, OptionalExtension, Transaction, TransactionBehavior, params, params_from_iter,
+    Connection, OpenFlags, OptionalExtension, Row, Transaction, TransactionBehavior, params, params_from_iter,
 };
 
-use crate::known::{Ha1, Keys, Known, Token, User};
+use crate::known::{Ha1, Keys, Known, Limits, Token, User};
 use crate::list::{ListedGroup, ListedToken, ListedUser, list};
 use crate::name::{NameError, check_name, check_pattern};
 use crate::secret::{self, Cost, SecretError};
@@ -20,11 +20,19 @@ use crate::secret::{self, Cost, SecretError};
 pub const RIGHTS_FILE: &str = "rights.sqlite";
 
 /// Counted up with every change of the tables.
-const FORMAT: i64 = 2;
+const FORMAT: i64 = 3;
 
 /// What makes each earlier format the next one.
-const CHANGES: [(i64, &str); 1] = [(1, "ALTER TABLE users ADD COLUMN uploads INTEGER NOT NULL DEFAULT 0")];
+const CHANGES: [(i64, &str); 2] =
+    [(1, "ALTER TABLE users ADD COLUMN uploads INTEGER NOT NULL DEFAULT 0"), (2, LIMITS)];
 
+/// What format 3 has beyond format 2.
+const LIMITS: &str = "
+ALTER TABLE users ADD COLUMN max_streams INTEGER;
+ALTER TABLE users ADD COLUMN max_bits_per_s INTEGER;
+";
+
+/// Those of format 1.
 const TABLES: &str = "
 CREATE TABLE keys (name TEXT PRIMARY KEY, key BLOB NOT NULL) STRICT;
 CREATE TABLE users (
@@ -33,8 +41,7 @@ CREATE TABLE users (
     argon2id TEXT NOT NULL,
     ha1_md5 BLOB,
     ha1_sha256 BLOB,
-    added_unix_s INTEGER NOT NULL,
-    uploads INTEGER NOT NULL DEFAULT 0
+    added_unix_s INTEGER NOT NULL
 ) STRICT;
 CREATE TABLE grants (
     user TEXT NOT NULL REFERENCES users(name) ON DELETE CASCADE,
@@ -206,7 +213,7 @@ impl RightsFile {
                 for (name, key) in keys {
                     db.execute("INSERT INTO keys VALUES (?, ?)", params![name, key])?;
                 }
-                db.pragma_update(None, "user_version", FORMAT)?;
+                db.pragma_update(None, "user_version", 1)?;
                 Ok(Ok(()))
             })?;
         }
@@ -265,7 +272,8 @@ impl RightsFile {
                 return Ok(Err(FileError::TooMany(users, "users")));
             }
             let added = db.execute(
-                "INSERT OR IGNORE INTO users VALUES (?, ?, ?, ?, ?, ?, 0)",
+                "INSERT OR IGNORE INTO users (name, manages, argon2id, ha1_md5, ha1_sha256, added_unix_s)
+                 VALUES (?, ?, ?, ?, ?, ?)",
                 params![
                     user.name,
                     user.manages,
@@ -428,6 +436,32 @@ impl RightsFile {
         })
     }
 
+    /// Bounds what a user may have at once.
+    ///
+    /// # Errors
+    /// There is no such user.
+    pub fn set_limits(&mut self, user: &str, limits: Limits) -> Result<(), FileError> {
+        self.change(|db| {
+            let changed = db.execute(
+                "UPDATE users SET max_streams = ?2, max_bits_per_s = ?3 WHERE name = ?1",
+                params![user, limits.streams, limits.bits_per_s.map(stored)],
+            )?;
+            Ok(if changed == 1 { Ok(()) } else { Err(FileError::NoUser(user.to_owned())) })
+        })
+    }
+
+    /// What a user may have at once.
+    ///
+    /// # Errors
+    /// There is no such user.
+    pub fn limits(&mut self, user: &str) -> Result<Limits, FileError> {
+        self.change(|db| {
+            let sql = "SELECT max_streams, max_bits_per_s FROM users WHERE name = ?";
+            let found = db.query_row(sql, [user], |row| limits(row, 0)).optional()?;
+            Ok(found.ok_or_else(|| FileError::NoUser(user.to_owned())))
+        })
+    }
+
     /// Makes a group be these patterns; with none it is gone, and the grants of it with it.
     ///
     /// # Errors
@@ -507,6 +541,12 @@ fn count(db: &Connection, sql: &str, of: &[&str]) -> rusqlite::Result<usize> {
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
+/// Limits from a column on.
+pub(crate) fn limits(row: &Row<'_>, first: usize) -> rusqlite::Result<Limits> {
+    let bits_per_s: Option<i64> = row.get(first + 1)?;
+    Ok(Limits { streams: row.get(first)?, bits_per_s: bits_per_s.map(time) })
+}
+
 /// A time as SQLite has numbers.
 fn stored(unix_s: u64) -> i64 {
     i64::try_from(unix_s).unwrap_or(i64::MAX)
@@ -523,13 +563,15 @@ fn key(db: &Connection, name: &str) -> rusqlite::Result<[u8; 32]> {
 fn read(db: &Connection) -> rusqlite::Result<Known> {
     let keys = Keys { links: key(db, "links")?, tokens: key(db, "tokens")? };
     let mut known = Known { keys: Some(keys), ..Known::default() };
-    let mut rows = db.prepare("SELECT name, manages, argon2id, ha1_md5, ha1_sha256, uploads FROM users")?;
+    let mut rows = db.prepare(
+        "SELECT name, manages, argon2id, ha1_md5, ha1_sha256, uploads, max_streams, max_bits_per_s FROM users",
+    )?;
     let users = rows.query_map([], |row| {
         let ha1: (Option<[u8; 16]>, Option<[u8; 32]>) = (row.get(3)?, row.get(4)?);
         let ha1 = ha1.0.zip(ha1.1).map(|(md5, sha256)| Ha1 { md5, sha256 });
         let name: Arc<str> = row.get::<_, String>(0)?.into();
-        let (manages, uploads) = (row.get(1)?, row.get(5)?);
-        Ok(User { name, manages, uploads, watches: Vec::new(), password: row.get(2)?, ha1 })
+        let (manages, password, uploads) = (row.get(1)?, row.get(2)?, row.get(5)?);
+        Ok(User { name, manages, uploads, watches: Vec::new(), password, ha1, limits: limits(row, 6)? })
     })?;
     for user in users {
         let user = user?;

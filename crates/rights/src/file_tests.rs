@@ -115,23 +115,6 @@ fn what_cannot_be_done_is_said() {
 }
 
 #[test]
-fn a_file_of_the_first_format_is_taken_over() {
-    let (_dir, mut file) = new_file();
-    file.add_user(&user("anna"), 7).unwrap();
-    file.grant("anna", "film").unwrap();
-    // As it was then.
-    file.db.execute_batch("ALTER TABLE users DROP COLUMN uploads; PRAGMA user_version = 1").unwrap();
-    let path = file.path().to_owned();
-    for _ in 0..2 {
-        let mut file = RightsFile::open(&path).unwrap();
-        let known = file.read().unwrap();
-        assert!(known.users["anna"].may_watch("film") && !known.users["anna"].may_upload());
-    }
-    file.set_uploads("anna", true).unwrap();
-    assert!(RightsFile::open(&path).unwrap().read().unwrap().users["anna"].uploads);
-}
-
-#[test]
 fn a_new_key_ends_all_links() {
     let (_dir, mut file) = new_file();
     let before = file.read().unwrap().keys.unwrap();
@@ -153,4 +136,85 @@ fn what_is_no_such_file_is_left_alone() {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
     assert!(matches!(RightsFile::open(&path), Err(FileError::Sqlite { .. })));
     assert_eq!(std::fs::read(&path).unwrap().len(), 5000);
+}
+
+#[test]
+fn limits_are_kept_with_their_user() {
+    let (_dir, mut file) = new_file();
+    file.add_user(&user("anna"), 7).unwrap();
+    assert_eq!(file.read().unwrap().users["anna"].limits, Limits::default());
+    let limits = Limits { streams: Some(2), bits_per_s: Some(8_000_000) };
+    file.set_limits("anna", limits).unwrap();
+    let known = file.read().unwrap();
+    assert_eq!((known.users["anna"].limits, known.users["anna"].uploads), (limits, false));
+    assert_eq!(file.list().unwrap().0[0].limits, limits);
+    file.set_limits("anna", Limits { streams: None, ..limits }).unwrap();
+    assert_eq!(file.read().unwrap().users["anna"].limits.streams, None);
+    assert!(matches!(file.set_limits("ben", limits), Err(FileError::NoUser(_))));
+}
+
+/// What earlier versions have written: their tables as they were, not as this one makes them.
+const WRITTEN_THEN: &str = "
+CREATE TABLE keys (name TEXT PRIMARY KEY, key BLOB NOT NULL) STRICT;
+CREATE TABLE users (
+    name TEXT PRIMARY KEY, manages INTEGER NOT NULL, argon2id TEXT NOT NULL, ha1_md5 BLOB, ha1_sha256 BLOB,
+    added_unix_s INTEGER NOT NULL
+) STRICT;
+CREATE TABLE grants (
+    user TEXT NOT NULL REFERENCES users(name) ON DELETE CASCADE, pattern TEXT NOT NULL, PRIMARY KEY (user, pattern)
+) STRICT;
+CREATE TABLE groups (name TEXT NOT NULL, pattern TEXT NOT NULL, PRIMARY KEY (name, pattern)) STRICT;
+CREATE TABLE tokens (
+    hash BLOB PRIMARY KEY, id TEXT NOT NULL UNIQUE, user TEXT NOT NULL REFERENCES users(name) ON DELETE CASCADE,
+    made_unix_s INTEGER NOT NULL, expires_unix_s INTEGER
+) STRICT;
+INSERT INTO keys VALUES ('links', zeroblob(32)), ('tokens', zeroblob(32));
+INSERT INTO users VALUES ('anna', 1, 'hash', zeroblob(16), zeroblob(32), 7), ('ben', 0, 'other', NULL, NULL, 8);
+INSERT INTO grants VALUES ('anna', '@kids'), ('ben', 'film');
+INSERT INTO groups VALUES ('kids', 'zoo');
+INSERT INTO tokens VALUES (zeroblob(32), '01234567', 'ben', 9, 10);
+PRAGMA user_version = 1;
+";
+
+/// What the second format had beyond the first, with something in it.
+const WRITTEN_SECOND: &str = "
+ALTER TABLE users ADD COLUMN uploads INTEGER NOT NULL DEFAULT 0;
+UPDATE users SET uploads = 1 WHERE name = 'ben';
+PRAGMA user_version = 2;
+";
+
+#[test]
+fn files_of_earlier_formats_are_taken_over_with_everything_in_them() {
+    for (written, uploads) in [(&[WRITTEN_THEN][..], false), (&[WRITTEN_THEN, WRITTEN_SECOND], true)] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(RIGHTS_FILE);
+        std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).unwrap();
+        let db = Connection::open(&path).unwrap();
+        written.iter().for_each(|sql| db.execute_batch(sql).unwrap());
+        drop(db);
+        let limits = Limits { streams: Some(1), bits_per_s: None };
+        // The second time it is of this format, and has limits.
+        for bens in [Limits::default(), limits] {
+            let mut file = RightsFile::open(&path).unwrap();
+            let known = file.read().unwrap();
+            assert_eq!(known.keys, Some(Keys { links: [0; 32], tokens: [0; 32] }));
+            let (anna, ben) = (&known.users["anna"], &known.users["ben"]);
+            assert!(anna.manages && anna.password == "hash" && anna.may_watch("zoo") && !anna.uploads);
+            assert_eq!(anna.ha1, Some(Ha1 { md5: [0; 16], sha256: [0; 32] }));
+            assert!(!ben.manages && ben.password == "other" && ben.may_watch("film") && ben.ha1.is_none());
+            assert_eq!((ben.uploads, anna.limits, ben.limits), (uploads, Limits::default(), bens));
+            assert_eq!(known.tokens[&[0; 32]], Token { user: "ben".into(), expires_unix_s: Some(10) });
+            let (users, groups) = file.list().unwrap();
+            assert_eq!(users.iter().map(|user| user.added_unix_s).collect::<Vec<_>>(), [7, 8]);
+            assert_eq!(groups, [ListedGroup { name: "kids".into(), patterns: vec!["zoo".into()] }]);
+            assert_eq!((users[1].uploads, users[1].limits), (uploads, bens));
+            file.set_limits("ben", limits).unwrap();
+        }
+        // All columns of a new user are there too.
+        let mut file = RightsFile::open(&path).unwrap();
+        file.add_user(&user("cleo"), 8).unwrap();
+        file.set_uploads("cleo", true).unwrap();
+        let cleo = &file.read().unwrap().users["cleo"];
+        assert!(cleo.uploads && !cleo.manages && cleo.limits == Limits::default());
+    }
 }

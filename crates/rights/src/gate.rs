@@ -3,14 +3,15 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::mpsc::{SyncSender, TrySendError};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
+use crate::advice::Advised;
 use crate::checked::{Checked, Pair};
 use crate::clock::Now;
 use crate::credentials::Credentials;
 use crate::decide::{Decision, Place, Policy, Reason, Watching, What, Who, decide};
 use crate::digest::{Nonces, Response, challenges};
-use crate::known::{Known, User};
+use crate::known::{Known, Limits, Quota, User};
 use crate::link::Link;
 use crate::secret::{self, REALM, SecretError};
 use crate::throttle::Throttle;
@@ -30,6 +31,12 @@ millrace_core::counters! {
         sum passwords_checked,
         /// Requests refused because too many passwords waited to be checked.
         sum busy,
+        /// Questions put to the webhook.
+        sum webhook_asked,
+        /// Of these, answered with no.
+        sum webhook_refused,
+        /// Times that the webhook gave no answer, or was not asked because too much was being asked.
+        sum webhook_failed,
         /// Users that are known.
         gauge users,
     }
@@ -132,6 +139,7 @@ pub struct Gate {
     /// Of pairs: passwords are not kept.
     key: [u8; 32],
     checks: Option<SyncSender<Job>>,
+    advised: OnceLock<Arc<Advised>>,
 }
 
 impl Gate {
@@ -155,8 +163,8 @@ impl Gate {
             counters: RightsCounters::default(),
         };
         let current = Current { known: Arc::default(), policy, generation: 0 };
-        let gate =
-            Self { current: RwLock::new(current), live: Mutex::new(live), key: secret::random()?, checks };
+        let (current, live) = (RwLock::new(current), Mutex::new(live));
+        let gate = Self { current, live, key: secret::random()?, checks, advised: OnceLock::new() };
         gate.replace(known);
         Ok(gate)
     }
@@ -243,6 +251,13 @@ impl Gate {
         decide(&policy, who, what, place)
     }
 
+    /// What a visitor may have at once, if it is a user with limits.
+    pub fn quota(&self, visitor: &Visitor) -> Option<Quota> {
+        let Visitor::User(name) = visitor else { return None };
+        let limits = self.current().0.users.get(name)?.limits;
+        (limits != Limits::default()).then(|| Quota { user: Arc::clone(name), limits })
+    }
+
     /// Whether titles are for some only: nothing of them may lie in caches that others share.
     pub fn is_private(&self) -> bool {
         self.current().1.watching == Watching::ByRights
@@ -264,9 +279,25 @@ impl Gate {
         vec![sha256, md5, basic]
     }
 
+    /// From now on this program is asked as well; the first one stays.
+    pub fn be_advised(&self, by: Arc<Advised>) {
+        let _ = self.advised.set(by);
+    }
+
+    /// Who is to be asked, too, before somebody whom the gate lets in may watch a title.
+    pub fn advised(&self) -> Option<&Arc<Advised>> {
+        self.advised.get()
+    }
+
     /// What has been counted.
     pub fn counters(&self) -> RightsCounters {
-        self.live().counters
+        let counts = self.advised.get().map(|advised| advised.counts()).unwrap_or_default();
+        RightsCounters {
+            webhook_asked: counts.asked,
+            webhook_refused: counts.refused,
+            webhook_failed: counts.failed,
+            ..self.live().counters
+        }
     }
 
     fn current(&self) -> (Arc<Known>, Policy, u64) {

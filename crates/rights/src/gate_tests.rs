@@ -323,3 +323,18 @@ fn the_thread_checks_passwords_and_ends_with_the_gate() {
         std::thread::yield_now();
     }
 }
+
+#[test]
+fn limits_are_of_users_who_have_some() {
+    let gate = gate();
+    let anna = Visitor::User("anna".into());
+    assert_eq!(gate.quota(&anna), None);
+    let mut known = known();
+    let limits = Limits { streams: Some(1), bits_per_s: None };
+    known.users.get_mut("anna").unwrap().limits = limits;
+    gate.replace(known);
+    assert_eq!(gate.quota(&anna), Some(Quota { user: "anna".into(), limits }));
+    for other in [Visitor::Anybody, Visitor::User("plain".into()), Visitor::User("gone".into())] {
+        assert_eq!(gate.quota(&other), None, "{other:?}");
+    }
+}

@@ -21,6 +21,26 @@ pub struct User {
     pub password: String,
     /// What Digest needs, if it is wanted.
     pub ha1: Option<Ha1>,
+    /// What it may have at once.
+    pub limits: Limits,
+}
+
+/// What a user may have at once; `None`: as much as anybody.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Streams that play, or responses with bytes of a title.
+    pub streams: Option<u32>,
+    /// Bits a second of these together.
+    pub bits_per_s: Option<u64>,
+}
+
+/// A user with limits, for whoever counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// Its name.
+    pub user: Arc<str>,
+    /// What it may have.
+    pub limits: Limits,
 }
 
 /// Hashes of user, realm and password (RFC 7616 section 3.4.2). Whoever has them can answer Digest without the password.
@@ -75,7 +95,15 @@ impl User {
     #[cfg(test)]
     pub(crate) fn for_test(name: &str, watches: &[&str], manages: bool) -> Self {
         let watches = watches.iter().map(|&pattern| pattern.to_owned()).collect();
-        Self { name: name.into(), manages, uploads: false, watches, password: String::new(), ha1: None }
+        Self {
+            name: name.into(),
+            manages,
+            uploads: false,
+            watches,
+            password: String::new(),
+            ha1: None,
+            limits: Limits::default(),
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 //! | --- | --- |
 //! | `decide` | the decision |
 //! | `gate` | what is shown with a request, and whether it is right |
+//! | `advice` | what a program of the operator's says beside that |
 //! | `known` | users, tokens and keys in memory |
 //! | `file`, `list` | the same on disk, and as it is shown |
 //! | `watch` | the thread that checks passwords and follows the file |
@@ -16,6 +17,7 @@
 //! | `clock` | the time |
 #![forbid(unsafe_code)]
 
+mod advice;
 mod checked;
 mod clock;
 mod credentials;
@@ -31,11 +33,12 @@ mod secret;
 mod throttle;
 mod watch;
 
+pub use advice::{Advice, Advised, Adviser, Answered, Question};
 pub use clock::Now;
 pub use decide::{Decision, Place, Policy, Reason, Watching, What, Who, decide};
 pub use file::{FileError, NewUser, RIGHTS_FILE, RightsFile};
 pub use gate::{Asked, Check, DigestOf, Gate, RightsCounters, Verdict, Visitor};
-pub use known::{Ha1, Keys, Known, Token, User};
+pub use known::{Ha1, Keys, Known, Limits, Quota, Token, User};
 pub use link::Link;
 pub use list::{ListedGroup, ListedToken, ListedUser};
 pub use name::{NameError, base, check_name, check_pattern, fits};

@@ -2,7 +2,8 @@
 
 use rusqlite::Connection;
 
-use crate::file::time;
+use crate::file::{limits, time};
+use crate::known::Limits;
 
 /// A user as it is listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +20,8 @@ pub struct ListedUser {
     pub grants: Vec<String>,
     /// Its tokens.
     pub tokens: Vec<ListedToken>,
+    /// What it may have at once.
+    pub limits: Limits,
     /// When it was added.
     pub added_unix_s: u64,
 }
@@ -46,7 +49,8 @@ pub struct ListedGroup {
 /// All of it, in the order of names.
 pub(crate) fn list(db: &Connection) -> rusqlite::Result<(Vec<ListedUser>, Vec<ListedGroup>)> {
     let mut rows = db.prepare(
-        "SELECT name, manages, ha1_md5 IS NOT NULL, added_unix_s, uploads FROM users ORDER BY name",
+        "SELECT name, manages, ha1_md5 IS NOT NULL, added_unix_s, uploads, max_streams, max_bits_per_s
+         FROM users ORDER BY name",
     )?;
     let users = rows.query_map([], |row| {
         Ok(ListedUser {
@@ -57,6 +61,7 @@ pub(crate) fn list(db: &Connection) -> rusqlite::Result<(Vec<ListedUser>, Vec<Li
             grants: Vec::new(),
             tokens: Vec::new(),
             added_unix_s: time(row.get(3)?),
+            limits: limits(row, 5)?,
         })
     })?;
     let mut users: Vec<ListedUser> = users.collect::<rusqlite::Result<_>>()?;

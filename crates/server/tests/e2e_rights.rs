@@ -180,3 +180,102 @@ fn a_server_that_lets_users_watch_does_not_start_without_their_file() {
     let said = fails(&[&args[..], &["--watching", "users"]].concat());
     assert!(said.contains("rights.sqlite") && said.contains("chmod 600"), "{said}");
 }
+
+/// What a server answers to DESCRIBE, and to GET of the title as a file, of this user.
+fn statuses(server: &Server, user: &str) -> (String, String) {
+    let url = server.url.replace("rtsp://", &format!("rtsp://{user}:secret-word@")) + "film";
+    let rtsp = match plays(&url, &["-rtsp_transport", "tcp"]) {
+        Ok(()) => "200".to_owned(),
+        Err(said) => said,
+    };
+    let login = format!("{user}:secret-word");
+    (rtsp, curl(&["-u", &login, "-r", "0-1315", &format!("{}titles/film.ts", page(server))]))
+}
+
+#[test]
+fn a_users_streams_are_counted_by_both_protocols_and_refusals_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    add(&film(dir.path(), "film.ts", 20), &store);
+    for name in ["anna", "ben"] {
+        add_user(&store, name, &["--grant", "*"]);
+    }
+    ok(&["user", "limit", "anna", "--streams", "1", "--store", store.to_str().unwrap()]);
+    assert!(ok(&["user", "ls", "--store", store.to_str().unwrap()]).contains("at most 1 stream"));
+    let stats = dir.path().join("stats.json");
+    let mut server = Server::start(&store, &["--watching", "users", "--stats", stats.to_str().unwrap()]);
+    let url = server.url.replace("rtsp://", "rtsp://anna:secret-word@") + "film";
+    let mut watching = Command::new("timeout")
+        .args([
+            PLAYER_LIMIT,
+            "ffmpeg",
+            "-nostdin",
+            "-v",
+            "error",
+            "-re",
+            "-rtsp_transport",
+            "tcp",
+            "-i",
+            &url,
+        ])
+        .args(["-f", "null", "-"])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    server.wait_for("plays", Duration::from_secs(60));
+    let (rtsp, http) = statuses(&server, "anna");
+    assert!(rtsp.contains("453") && http == "503", "{rtsp} {http}");
+    assert_eq!(statuses(&server, "ben"), ("200".to_owned(), "206".to_owned()));
+    let shown = Command::new("curl")
+        .args(["-s", "--noproxy", "*", &format!("{}api/v1/status", page(&server))])
+        .output()
+        .unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.contains("all 1 streams that this user may have are in use"), "{shown}");
+    watching.kill().unwrap();
+    watching.wait().unwrap();
+    let counted = || {
+        let text = std::fs::read_to_string(&stats).unwrap_or_default();
+        let stats: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+        stats["sessions"]["refused_user"].as_u64().unwrap_or(0)
+    };
+    until(|| counted() >= 2, "the refusals are not counted");
+    until(|| statuses(&server, "anna") == ("200".to_owned(), "206".to_owned()), "it is not given back");
+    assert!(server.interrupt());
+}
+
+/// Every question that comes is answered with what the test says at the time.
+#[test]
+fn a_webhook_is_asked_by_both_protocols() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    add(&film(dir.path(), "film.ts", 4), &store);
+    for name in ["anna", "ben"] {
+        add_user(&store, name, &["--grant", "*"]);
+    }
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let hook = format!("http://{}/may-watch", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut asked = Vec::new();
+            while !asked.ends_with(b"}") {
+                let mut bytes = [0; 1024];
+                let count = std::io::Read::read(&mut stream, &mut bytes).unwrap();
+                asked.extend_from_slice(&bytes[..count]);
+            }
+            let is_anna = String::from_utf8_lossy(&asked).contains("\"user\":\"anna\"");
+            let status = if is_anna { "204 Yes" } else { "403 No" };
+            stream.write_all(format!("HTTP/1.1 {status}\r\n\r\n").as_bytes()).unwrap();
+        }
+    });
+    let mut server = Server::start(&store, &["--watching", "users", "--webhook", &hook]);
+    assert_eq!(statuses(&server, "anna"), ("200".to_owned(), "206".to_owned()));
+    let (rtsp, http) = statuses(&server, "ben");
+    assert!(rtsp.contains("403") && http == "403", "{rtsp} {http}");
+    assert!(server.interrupt());
+    let args = ["serve", "--listen", "127.0.0.1:0", "--cache", "32MiB", "--store", store.to_str().unwrap()];
+    let said = fails(&[&args[..], &["--webhook", "https://x/"]].concat());
+    assert!(said.contains("http://HOST:PORT/PATH"), "{said}");
+}

@@ -472,8 +472,18 @@ fn an_order_ends_with_its_connection_while_an_engine_gives_it_back() {
     let (done, mut told) = tokio::sync::oneshot::channel();
     let (title, label) = ("film".to_owned(), "http-0.1".to_owned());
     let (socket, before) = (OrderSocket::Viewer(socket), b"head".to_vec());
-    let order =
-        Order { socket, peer, title, bytes: 0..13_160, before, ahead_ms: 0, label, agent: None, done };
+    let order = Order {
+        socket,
+        peer,
+        title,
+        bytes: 0..13_160,
+        before,
+        ahead_ms: 0,
+        label,
+        agent: None,
+        quota: None,
+        done,
+    };
     live.orders.send(order).unwrap();
     viewer.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut got = [0; 4 + 1316];

@@ -2,10 +2,12 @@
 
 mod rtsp_support;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use millrace_core::limits::rights::{FAILURES_AT_ONCE, NONCE_NS};
-use millrace_rights::{Cost, Gate, Known, Link, NewUser, Policy, RightsFile, Watching};
+use millrace_rights::{
+    Advised, Adviser, Answered, Cost, Gate, Known, Link, NewUser, Policy, Question, RightsFile, Watching,
+};
 use millrace_server::rtsp::reply::PUBLIC;
 use rtsp_support::{Answer, SECOND, World};
 
@@ -300,4 +302,77 @@ fn open_servers_do_not_look_at_credentials() {
     let conn = w.connect();
     assert_eq!(describe(&mut w, conn, "\nAuthorization: Basic x").status, 200);
     assert_eq!(gate.counters().wrong_credentials, 0);
+}
+
+/// Says yes to everybody but `other`, and nothing of `plain`; counts what it is asked.
+#[derive(Clone, Default)]
+struct Webhook(Arc<Mutex<Vec<Question>>>);
+
+impl Adviser for Webhook {
+    fn ask(&self, question: &Question, answered: Answered) {
+        self.0.lock().unwrap().push(question.clone());
+        answered(match question.user.as_deref() {
+            Some("plain") => Err("it is gone".to_owned()),
+            user => Ok(user != Some("other")),
+        });
+    }
+}
+
+#[test]
+fn a_webhook_is_asked_beside_the_rights_and_never_in_their_place() {
+    for lets_in_without in [false, true] {
+        let (webhook, (mut w, gate)) = (Webhook::default(), world(known()));
+        gate.be_advised(Advised::new(Box::new(webhook.clone()), lets_in_without));
+        let asked = |webhook: &Webhook| webhook.0.lock().unwrap().len();
+        // Whom the rights refuse it is not asked about.
+        let conn = w.connect();
+        let challenge = describe(&mut w, conn, "");
+        assert_eq!((challenge.status, asked(&webhook)), (401, 0));
+        let mut other = Player::new("other", &challenge);
+        assert_eq!(w.ask(conn, &other.request("DESCRIBE", URL, "")).status, 403);
+        assert_eq!(asked(&webhook), 0);
+        // A whole session by Digest, whose answer to a challenge is good once; counted requests too.
+        let mut anna = Player { count: Some(0), ..Player::new("anna", &challenge) };
+        assert_eq!(w.ask(conn, &anna.request("DESCRIBE", URL, "")).status, 200);
+        let set_up = w.ask(conn, &anna.request("SETUP", TRACK, BY_TCP));
+        assert_eq!(set_up.status, 200, "{set_up:?}");
+        let session = format!("\nSession: {}", set_up.session());
+        for method in ["PLAY", "GET_PARAMETER", "TEARDOWN"] {
+            assert_eq!(w.ask(conn, &anna.request(method, URL, &session)).status, 200, "{method}");
+        }
+        // Once for all of it: what it has said is kept.
+        let questions = webhook.0.lock().unwrap().clone();
+        assert_eq!(questions.len(), 1);
+        assert_eq!((&*questions[0].title, questions[0].user.as_deref()), ("film", Some("anna")));
+        assert_eq!(questions[0].address.to_string(), "192.0.2.7");
+        // It says no, or nothing.
+        let conn = w.connect();
+        let mut other = Player::new("other", &challenge);
+        let refused = w.ask(conn, &other.request("DESCRIBE", "rtsp://192.0.2.1/xyz", ""));
+        assert_eq!(refused.status, 403, "{refused:?}");
+        let basic = "\nAuthorization: Basic cGxhaW46c2VjcmV0LXdvcmQ="; // plain:secret-word
+        let silent = describe(&mut w, conn, basic);
+        assert_eq!(silent.status, if lets_in_without { 200 } else { 503 }, "{silent:?}");
+        let counters = gate.counters();
+        assert_eq!((counters.webhook_asked, counters.webhook_refused, counters.webhook_failed), (3, 1, 1));
+    }
+}
+
+#[test]
+fn a_user_has_so_many_streams_on_all_its_connections() {
+    let mut known = known();
+    known.users.get_mut("anna").unwrap().limits.streams = Some(1);
+    let (mut w, _) = world(known);
+    let conn = w.connect();
+    let challenge = describe(&mut w, conn, "");
+    let mut anna = Player { count: Some(0), ..Player::new("anna", &challenge) };
+    let set_up = w.ask(conn, &anna.request("SETUP", TRACK, BY_TCP));
+    let session = format!("\nSession: {}", set_up.session());
+    assert_eq!(w.ask(conn, &anna.request("PLAY", URL, &session)).status, 200);
+    let second = w.connect();
+    let refused = w.ask(second, &anna.request("SETUP", TRACK, BY_TCP));
+    assert_eq!(refused.status, 453, "{refused:?}");
+    assert_eq!(w.ask(conn, &anna.request("TEARDOWN", URL, &session)).status, 200);
+    assert_eq!(w.ask(second, &anna.request("SETUP", TRACK, BY_TCP)).status, 200);
+    assert_eq!(w.counters().refused_user, 1);
 }

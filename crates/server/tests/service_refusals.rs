@@ -6,6 +6,7 @@ mod service_support;
 use std::collections::BTreeSet;
 
 use millrace_core::limits::MAX_OPENINGS;
+use millrace_rights::{Limits, Quota};
 use millrace_server::admission::AdmissionConfig;
 use millrace_server::service::{
     ConnRefusal, EndReason, Event, FecMode, FecRefusal, FecWish, Refusal, RenditionWish, StreamKey, Which,
@@ -24,6 +25,9 @@ fn name(refusal: &Refusal) -> &'static str {
         Refusal::Rate { .. } => "Rate",
         Refusal::AddressStreams { .. } => "AddressStreams",
         Refusal::AddressRate { .. } => "AddressRate",
+        Refusal::TitleStreams { .. } => "TitleStreams",
+        Refusal::UserStreams { .. } => "UserStreams",
+        Refusal::UserRate { .. } => "UserRate",
         Refusal::Full(_) => "Full",
         Refusal::EngineStreams => "EngineStreams",
         Refusal::EngineConnections => "EngineConnections",
@@ -55,6 +59,7 @@ fn name(refusal: &Refusal) -> &'static str {
             FecRefusal::PortInUse(_) => "Fec PortInUse",
             FecRefusal::Rate { .. } => "Fec Rate",
             FecRefusal::AddressRate { .. } => "Fec AddressRate",
+            FecRefusal::UserRate { .. } => "Fec UserRate",
             FecRefusal::Full(_) => "Fec Full",
             FecRefusal::EngineStreams => "Fec EngineStreams",
             FecRefusal::Broken => "Fec Broken",
@@ -65,7 +70,7 @@ fn name(refusal: &Refusal) -> &'static str {
 }
 
 /// How many there are.
-const REFUSALS: usize = 43;
+const REFUSALS: usize = 47;
 
 /// Collects what was met.
 #[derive(Default)]
@@ -97,6 +102,7 @@ fn every_refusal_is_met_and_leaves_nothing_behind() {
     let mut met = Met::default();
     tables(&mut met);
     ceilings(&mut met);
+    quotas(&mut met);
     engine(&mut met);
     titles(&mut met);
     openings(&mut met);
@@ -192,6 +198,64 @@ fn ceilings(met: &mut Met) {
     let text = "4Mb/s of 6Mb/s that one address may have in use, 4Mb/s more asked";
     met.see(desk.try_tcp(conn), text, Some("bit rate of the address"));
     assert_eq!((told(&desk), desk.counters.refused_full), (Some("bit rate of the address"), 1));
+    assert_eq!((desk.counters.refused_address, desk.counters.refused_title), (1, 0));
+}
+
+/// A user that may have this at once.
+fn quota(user: &str, streams: Option<u32>, mbit_per_s: Option<u64>) -> Option<Quota> {
+    let limits = Limits { streams, bits_per_s: mbit_per_s.map(|rate| rate * 1_000_000) };
+    Some(Quota { user: user.into(), limits })
+}
+
+fn quotas(met: &mut Met) {
+    let ask = |desk: &mut Desk, title: &str, peer: &str, quota: &Option<Quota>| {
+        let conn = desk.conn_from(peer);
+        let mut request = desk.request(title, conn, tcp(conn));
+        (request.viewer, request.quota) = (peer.parse().unwrap(), quota.clone());
+        desk.admit(request).map(|admitted| admitted.stream)
+    };
+    // Whatever address they come from, and refused when they ask or, admitted before, when they want to play.
+    let peers = ["198.51.100.1:1", "198.51.100.2:1", "198.51.100.3:1"];
+    let mut desk = Desk::new();
+    let (anna, ben) = (quota("anna", Some(1), None), quota("ben", Some(1), None));
+    let first = ask(&mut desk, "film", peers[0], &anna).unwrap();
+    let late = ask(&mut desk, "other", peers[1], &anna).unwrap();
+    desk.play(first, None).unwrap();
+    assert_eq!(desk.play(late, None), Err(Refusal::UserStreams { max: 1 }));
+    let text = "all 1 streams that this user may have are in use";
+    met.see(ask(&mut desk, "other", peers[2], &anna), text, Some("streams of the user"));
+    assert_eq!((told(&desk), desk.counters.refused_user), (Some("streams of the user"), 2));
+    // Others are not concerned, and what is given back can be had again.
+    for quota in [&ben, &None] {
+        let key = ask(&mut desk, "film", peers[1], quota).unwrap();
+        desk.play(key, None).unwrap();
+    }
+    desk.close(first);
+    desk.play(late, None).unwrap();
+    assert!(desk.play(late, span(1, None)).is_ok(), "its own reservation is not counted against it");
+
+    let mut desk = Desk::new();
+    let anna = quota("anna", None, Some(6));
+    let first = ask(&mut desk, "film", peers[0], &anna).unwrap();
+    desk.play(first, None).unwrap();
+    let text = "4Mb/s of 6Mb/s that this user may have in use, 4Mb/s more asked";
+    met.see(ask(&mut desk, "other", peers[1], &anna), text, Some("bit rate of the user"));
+    desk.close(first);
+    ask(&mut desk, "other", peers[1], &anna).unwrap();
+
+    let mut desk = Desk::with(|config| config.max_streams_per_title = Some(1));
+    let first = ask(&mut desk, "film", peers[0], &None).unwrap();
+    desk.play(first, None).unwrap();
+    let text = "all 1 streams that this title may have are in use";
+    met.see(ask(&mut desk, "film", peers[1], &None), text, Some("streams of the title"));
+    assert_eq!((desk.counters.refused_full, desk.counters.refused_title), (1, 1));
+    let other = ask(&mut desk, "other", peers[1], &None).unwrap();
+    desk.play(other, None).unwrap();
+    [first, other].into_iter().for_each(|key| desk.close(key));
+    let again = ask(&mut desk, "film", peers[1], &None).unwrap();
+    desk.play(again, None).unwrap();
+    desk.close(again);
+    desk.assert_empty();
 }
 
 fn engine(met: &mut Met) {
@@ -369,6 +433,12 @@ fn fec_resources(met: &mut Met) {
     });
     let text = "4Mb/s of 4.5Mb/s that one address may have in use, 1Mb/s more for FEC";
     met.see_fec(wish(&mut shared, "safe", 5000, xor).1, text);
+    let mut limited = Desk::new();
+    let conn = limited.conn();
+    let mut request = limited.request("safe", conn, udp(5000));
+    (request.fec, request.quota) = (FecWish::Mode(FecMode::Xor), quota("anna", None, Some(4)));
+    let text = "4Mb/s of 4Mb/s that this user may have in use, 1Mb/s more for FEC";
+    met.see_fec(limited.admit(request).expect("the title plays without").fec, text);
     let mut measured = Desk::with(|config| {
         let link_rate = Some("4500kb/s".parse().unwrap());
         config.admission = AdmissionConfig { is_on: true, link_rate, ..AdmissionConfig::off() };

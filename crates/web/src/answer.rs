@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use hyper::body::Bytes;
+use millrace_rights::Quota;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -42,6 +43,8 @@ pub(crate) struct Media {
     pub(crate) before: Vec<u8>,
     /// See [`Order::ahead_ms`](crate::Order::ahead_ms).
     pub(crate) ahead_ms: u32,
+    /// Filled in when it is known who asks.
+    pub(crate) quota: Option<Box<Quota>>,
 }
 
 /// What is said where something went wrong.

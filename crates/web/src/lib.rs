@@ -29,6 +29,7 @@
 //! | `upload` | titles that clients bring |
 //! | `pictures` | posters, and pictures for seeking |
 //! | `totals` | what is counted |
+//! | `webhook` | a program of the operator's that is asked who may watch |
 #![forbid(unsafe_code)]
 
 mod answer;
@@ -56,6 +57,7 @@ mod stream;
 mod subtitles;
 mod totals;
 mod upload;
+mod webhook;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -81,6 +83,7 @@ pub use self::site::{
 };
 pub use self::status::Status;
 pub use self::totals::{Totals, WebCounters};
+pub use self::webhook::{Webhook, WebhookError};
 
 /// What responses say of the program.
 const SERVER: &str = concat!("millrace/", env!("CARGO_PKG_VERSION"));

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use millrace_core::counters::Sample;
 use millrace_core::limits::rights::FAILURE_RETRY_S;
 use millrace_core::limits::web::RETRY_AFTER_S;
-use millrace_rights::{Asked, Decision, Gate, Now, Place, Verdict, Visitor, What};
+use millrace_rights::{
+    Advice, Asked, Decision, Gate, Now, Place, Question, Reason, Verdict, Visitor, What,
+};
 use millrace_store::index::TitleIndex;
 use millrace_store::ingest::pictures::Pictures;
 use millrace_store::volume::TitleInfo;
@@ -22,13 +24,39 @@ use crate::status::Status;
 use crate::upload;
 
 impl Shared {
-    /// Who asks, if that one may; else what is answered. A password is looked at elsewhere meanwhile.
+    /// Who asks, if that one may; else what is answered. Passwords, and whoever is asked beside the rights, are waited for.
     pub(crate) async fn let_in(
         &self,
         request: &Request,
         found: &Found,
         peer: SocketAddr,
     ) -> Result<Visitor, Answer> {
+        let visitor = self.by_rights(request, found, peer).await?;
+        let What::Watch(title) = what(request.method, found) else { return Ok(visitor) };
+        let Some(advised) = self.gate.advised() else { return Ok(visitor) };
+        let question = Question::of(&visitor, title, peer.ip());
+        let mut advice = advised.look(Now::read(), &question);
+        if advice.is_none() {
+            let (done, told) = oneshot::channel();
+            let tell = move || {
+                // The viewer may have gone meanwhile.
+                let _ = done.send(());
+            };
+            advised.ask(question.clone(), Box::new(tell));
+            // Whether it was answered is seen in a moment.
+            let _ = told.await;
+            advice = advised.look(Now::read(), &question);
+        }
+        match advice.unwrap_or(advised.without()) {
+            Advice::Allow => Ok(visitor),
+            Advice::Refuse => Err(Answer::error(403, &Reason::Advised.to_string())),
+            Advice::Unanswered => Err(Answer::error(503, "the webhook of this server gives no answer")
+                .with("Retry-After", RETRY_AFTER_S.to_string())),
+        }
+    }
+
+    /// The same by rights alone.
+    async fn by_rights(&self, request: &Request, found: &Found, peer: SocketAddr) -> Result<Visitor, Answer> {
         let mut is_again = false;
         loop {
             let verdict = {

@@ -158,9 +158,13 @@ impl Shared {
             Ok(visitor) => visitor,
             Err(refused) => return refused,
         };
+        let quota = self.gate.quota(&visitor).map(Box::new);
         let place = place(&request.fields, peer);
         let seen = SeenBy { site: Arc::clone(&self.site), gate: Arc::clone(&self.gate), visitor, place };
-        let answer = self.look_up(request, found, &seen).await;
+        let mut answer = self.look_up(request, found, &seen).await;
+        if let Body::Media(media) = &mut answer.body {
+            media.quota = quota;
+        }
         if self.gate.is_private() { private(answer) } else { answer }
     }
 
@@ -255,9 +259,9 @@ impl Shared {
         agent: Option<String>,
     ) -> Delivery {
         let (done, told) = tokio::sync::oneshot::channel();
-        let Media { title, bytes, ahead_ms, .. } = media;
-        let length = bytes.end - bytes.start;
-        self.site.send(Order { socket, peer, title, bytes, before, ahead_ms, label, agent, done });
+        let Media { title, bytes, ahead_ms, quota, .. } = media;
+        let (length, quota) = (bytes.end - bytes.start, quota.map(|quota| *quota));
+        self.site.send(Order { socket, peer, title, bytes, before, ahead_ms, label, agent, quota, done });
         // Whoever drops an order without a word has lost its connection too.
         let delivery = told.await.unwrap_or(Delivery::Broken);
         self.totals.add(|c| {

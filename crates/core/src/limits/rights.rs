@@ -69,4 +69,27 @@ pub const RIGHTS_FILE_WAIT: Duration = Duration::from_secs(5);
 /// Longest time that a link can be signed for: ten years. The key can be renewed, single links cannot be taken back.
 pub const MAX_LINK_TIME: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
+// Questions to a program of the operator's (webhook).
+
+/// How long it may take to answer if nothing else is said: a viewer that waits longer for the first picture looks for something else.
+pub const DEFAULT_ADVICE_TIME: Duration = Duration::from_secs(2);
+/// Shortest such time, and the longest: players give up after some 10 s, and a request holds its connection meanwhile.
+pub const MIN_ADVICE_TIME: Duration = Duration::from_millis(50);
+/// See [`MIN_ADVICE_TIME`].
+pub const MAX_ADVICE_TIME: Duration = Duration::from_secs(30);
+/// Questions at once, each a connection: with answers in 50 ms more than a thousand new viewers a second.
+pub const MAX_ADVICE_ASKED: usize = 64;
+/// Requests that wait for their answers: each question has some of the same viewer.
+pub const MAX_ADVICE_WAITING: usize = 1024;
+/// Answers that are kept: as many as may watch at once. Some 300 bytes each.
+pub const MAX_ADVICE_KEPT: usize = 4096;
+/// How long a yes holds: players ask for a segment every few seconds, and whoever is locked out is out within this.
+pub const ADVICE_GIVEN_NS: u64 = 60 * NS_PER_S;
+/// How long a no holds: a player that tries again and again.
+pub const ADVICE_REFUSED_NS: u64 = 10 * NS_PER_S;
+/// How long it is not asked again after it gave no answer.
+pub const ADVICE_FAILED_NS: u64 = 5 * NS_PER_S;
+/// Longest head of an answer; the rest of it is not read.
+pub const MAX_ADVICE_HEAD_BYTES: usize = 16 * 1024;
+
 const _: () = assert!(NONCE_WINDOW == u64::BITS);

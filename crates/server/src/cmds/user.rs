@@ -7,9 +7,9 @@ use std::time::Duration;
 use anyhow::ensure;
 use clap::{Args, Subcommand};
 use millrace_core::limits::rights::MAX_LINK_TIME;
-use millrace_core::units::{Count, HumanDuration};
+use millrace_core::units::{BitRate, Count, HumanDuration};
 use millrace_rights::{
-    Cost, FileError, Link, ListedUser, NewUser, Now, RIGHTS_FILE, RightsFile, check_pattern,
+    Cost, FileError, Limits, Link, ListedUser, NewUser, Now, RIGHTS_FILE, RightsFile, check_pattern,
 };
 use serde_json::json;
 
@@ -23,6 +23,7 @@ use crate::rtsp::date::rfc1123;
 #[derive(Args)]
 #[command(after_help = "Examples:\n  millrace user add anna --grant '*'          may watch everything\n  \
                         millrace user group kids 'cartoon-*' zoo     a group of titles\n  millrace user grant ben @kids\n  \
+                        millrace user limit ben --streams 2\n  \
                         millrace user token anna --expires 720h      for a program\n  \
                         millrace user sign zoo --for 2h              a link for whoever has it\n\n\
                         Passwords are typed, or piped in:  pass show tv | millrace user add anna")]
@@ -41,6 +42,7 @@ enum Command {
     Grant(GrantArgs),
     /// Take rights of a user away
     Revoke(GrantArgs),
+    Limit(LimitArgs),
     Group(GroupArgs),
     Token(TokenArgs),
     Sign(SignArgs),
@@ -146,6 +148,22 @@ struct GrantArgs {
     file: FileArgs,
 }
 
+/// Bound what a user may have at once; what is not named is as anybody's from then on
+#[derive(Args)]
+struct LimitArgs {
+    /// Name
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Streams that play at once, by RTSP and HTTP together
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    streams: Option<u32>,
+    /// Highest total of the mean bit rates of these
+    #[arg(long, value_name = "RATE")]
+    rate: Option<BitRate>,
+    #[command(flatten)]
+    file: FileArgs,
+}
+
 /// Make a group of titles, or change it; without patterns it is removed
 #[derive(Args)]
 struct GroupArgs {
@@ -225,6 +243,10 @@ pub(super) fn run(args: &UserArgs) -> anyhow::Result<ExitCode> {
                 file.set_uploads(&args.name, false)?;
             }
             args.what.iter().try_for_each(|what| file.revoke(&args.name, what))?;
+        }
+        Command::Limit(args) => {
+            let limits = Limits { streams: args.streams, bits_per_s: args.rate.map(|rate| rate.0) };
+            args.file.open()?.set_limits(&args.name, limits)?;
         }
         Command::Group(args) => args.file.open_or_create()?.set_group(&args.name, &args.patterns)?,
         Command::Token(args) => token(args, now)?,
@@ -345,11 +367,14 @@ fn rights(user: &ListedUser) -> String {
     let manages = if user.manages { ", manages" } else { "" };
     let uploads = if user.uploads { ", uploads" } else { "" };
     let digest = if user.digest { "" } else { ", without digest" };
+    let Limits { streams, bits_per_s } = user.limits;
+    let streams = streams.map_or(String::new(), |n| format!(", at most {}", Count(n.into(), "stream")));
+    let rate = bits_per_s.map_or(String::new(), |rate| format!(", at most {}", BitRate(rate)));
     let tokens = match user.tokens.len() {
         0 => String::new(),
         count => format!(", {}", Count(count as u64, "token")),
     };
-    format!("{watches}{manages}{uploads}{digest}{tokens}")
+    format!("{watches}{manages}{uploads}{digest}{streams}{rate}{tokens}")
 }
 
 fn as_json(user: &ListedUser) -> serde_json::Value {
@@ -361,6 +386,8 @@ fn as_json(user: &ListedUser) -> serde_json::Value {
         "digest": user.digest,
         "grants": user.grants,
         "tokens": user.tokens.iter().map(token).collect::<Vec<_>>(),
+        "max_streams": user.limits.streams,
+        "max_bits_per_s": user.limits.bits_per_s,
         "added_unix_s": user.added_unix_s,
     })
 }

@@ -51,6 +51,12 @@ millrace_core::counters! {
         sum refused_full,
         /// Of these, because cores, disks, cache or links were seen to be full.
         sum refused_measured,
+        /// Of these, because the client's address had all that one address may have.
+        sum refused_address,
+        /// Of these, because as many watched the title as one may have.
+        sum refused_title,
+        /// Of these, because the user had all that it may have.
+        sum refused_user,
         /// Sessions that got FEC at their SETUP.
         sum sessions_with_fec,
         /// Times FEC of a session ended because its parity could not be read or sent.
@@ -113,20 +119,10 @@ impl Counters {
                 &mut self.sessions_with_fec
             }
             Event::Fec { change: FecChange::Failed, .. } => &mut self.fec_failed,
-            Event::NoRoom { refusal: Refusal::Full(_), .. } => {
-                self.refused_full += 1;
-                &mut self.refused_measured
-            }
-            Event::NoRoom {
-                refusal:
-                    Refusal::Sessions { .. }
-                    | Refusal::Streams { .. }
-                    | Refusal::Rate { .. }
-                    | Refusal::AddressStreams { .. }
-                    | Refusal::AddressRate { .. }
-                    | Refusal::EngineStreams,
-                ..
-            } => &mut self.refused_full,
+            Event::NoRoom { refusal, .. } => match self.refused(refusal) {
+                Some(counter) => counter,
+                None => return,
+            },
             Event::Answered { status, .. } => {
                 self.requests += 1;
                 match status {
@@ -155,6 +151,23 @@ impl Counters {
             _ => return,
         };
         *counter += 1;
+    }
+
+    /// What a refusal counts as, beside being one; `None`: it is not for lack of streams or bit rate.
+    fn refused(&mut self, refusal: &Refusal) -> Option<&mut u64> {
+        let reason = match refusal {
+            Refusal::Full(_) => &mut self.refused_measured,
+            Refusal::AddressStreams { .. } | Refusal::AddressRate { .. } => &mut self.refused_address,
+            Refusal::TitleStreams { .. } => &mut self.refused_title,
+            Refusal::UserStreams { .. } | Refusal::UserRate { .. } => &mut self.refused_user,
+            Refusal::Sessions { .. }
+            | Refusal::Streams { .. }
+            | Refusal::Rate { .. }
+            | Refusal::EngineStreams => return Some(&mut self.refused_full),
+            _ => return None,
+        };
+        self.refused_full += 1;
+        Some(reason)
     }
 
     fn count_rendition(&mut self, cause: Cause) {

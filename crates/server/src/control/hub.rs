@@ -13,7 +13,6 @@ use millrace_core::time::{Instant, NS_PER_S};
 use millrace_offload::clock::MonotonicClock;
 use millrace_offload::command::{self, Command};
 use millrace_offload::toe;
-use millrace_rights::Check;
 use tokio::sync::{Notify, mpsc};
 
 use super::counters::{Counters, Held};
@@ -32,7 +31,7 @@ pub(super) type Shared = Rc<RefCell<Hub>>;
 pub(super) struct Hub {
     pub(super) server: Server,
     engines: Vec<EngineLink>,
-    lines: HashMap<ConnKey, Rc<Line>>,
+    pub(super) lines: HashMap<ConnKey, Rc<Line>>,
     /// Subscribers of what happens, with the log.
     counters: Counters,
     titles: Titles,
@@ -50,7 +49,7 @@ pub(super) struct Hub {
     /// The loops are being stopped, and the offload engine with them.
     is_ending: bool,
     /// Where it is said that a password was checked.
-    checked: mpsc::UnboundedSender<ConnKey>,
+    pub(super) checked: mpsc::UnboundedSender<ConnKey>,
     /// Rung when a command had to wait.
     pub(super) backlog: Rc<Notify>,
     /// Rung when no more commands wait.
@@ -334,31 +333,9 @@ impl Hub {
                     }
                 }
                 Output::Check { conn, check } => self.check_password(conn, check),
+                Output::Ask { conn, question } => self.ask_beside(conn, question),
                 Output::Event(event) => self.publish_event(&event),
             }
-        }
-    }
-
-    /// Has a password checked on another thread, which says so on the way that [`Hub::password_checked`] is called from.
-    fn check_password(&self, conn: ConnKey, check: Check) {
-        let checked = self.checked.clone();
-        // Nobody hears it any more when the server ends.
-        let done = move || {
-            let _ = checked.send(conn);
-        };
-        match self.server.gate() {
-            Some(gate) => gate.check(check, Box::new(done)),
-            None => done(),
-        }
-    }
-
-    /// A password that a request has waited for has been checked.
-    pub(super) fn password_checked(&mut self, conn: ConnKey) {
-        let now = self.now();
-        self.server.password_checked(now, conn);
-        self.flush();
-        if let Some(line) = self.lines.get(&conn) {
-            line.wake.notify_one();
         }
     }
 

@@ -32,6 +32,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod checks;
 mod conn;
 mod counters;
 mod engine_port;

@@ -22,6 +22,8 @@ pub struct ServiceConfig {
     /// Share of `max_streams` and of `max_rate` that one IPv4 address or one IPv6 /64 may have, in percent. One stream it always
     /// may have.
     pub address_share_percent: u8,
+    /// Streams at once of one title, with what was made of it; `None`: only those of all titles count.
+    pub max_streams_per_title: Option<usize>,
     /// How long a session that has paused, or has come to the end, keeps its stream and its bit rate.
     pub pause_reservation_ns: u64,
     /// Ceiling of the bit rates of these streams together; `None`: only their number counts.
@@ -69,6 +71,7 @@ impl Default for ServiceConfig {
             max_streams: limits::DEFAULT_STREAMS_PER_ENGINE,
             max_sessions: limits::session_table_size(limits::DEFAULT_STREAMS_PER_ENGINE),
             address_share_percent: limits::DEFAULT_ADDRESS_SHARE_PERCENT,
+            max_streams_per_title: None,
             pause_reservation_ns: limits::DEFAULT_PAUSE_RESERVATION_NS,
             max_rate: None,
             admission: AdmissionConfig::off(),

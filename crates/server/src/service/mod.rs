@@ -29,6 +29,7 @@
 //! | [`refusal`] | why something cannot be had |
 //! | `admit` | a new stream, and one that moves to another path |
 //! | `room` | whether there is room: `admit` checks, `play` reserves, a long pause gives back |
+//! | `quota` | what one user may have, and how many may watch one title |
 //! | `measured` | whether engines, disks, cache and links carry it, and who goes when they no longer do ([`crate::admission`]) |
 //! | `moving` | streams that go over to another engine |
 //! | `opening` | titles that are being opened, and the requests that wait for them |
@@ -64,6 +65,7 @@ pub mod packet_size;
 mod play;
 pub mod ports;
 mod queued;
+mod quota;
 pub mod refusal;
 pub mod rendition;
 mod room;
@@ -161,6 +163,7 @@ pub struct Service {
     lent_conns: usize,
     by_conn: HashMap<(usize, ConnId), ConnKey>,
     usage: HashMap<IpAddr, Usage>,
+    quotas: quota::Quotas,
     slots: Vec<EngineSlots>,
     admission: Admission,
     /// What was made of titles and could not be read.
@@ -189,6 +192,7 @@ impl Service {
             lent_conns: 0,
             by_conn: HashMap::new(),
             usage: HashMap::new(),
+            quotas: quota::Quotas::default(),
             slots,
             admission,
             unread: unread::Unread::default(),

@@ -55,6 +55,28 @@ pub enum Refusal {
         /// By this one.
         more: BitRate,
     },
+    /// As many watch the title as one may have.
+    #[error("all {max} streams that this title may have are in use")]
+    TitleStreams {
+        /// How many.
+        max: usize,
+    },
+    /// As many play for the user as it may have.
+    #[error("all {max} streams that this user may have are in use")]
+    UserStreams {
+        /// How many.
+        max: u32,
+    },
+    /// As much is played for the user as it may have.
+    #[error("{used} of {max} that this user may have in use, {more} more asked")]
+    UserRate {
+        /// By its other streams.
+        used: BitRate,
+        /// Allowed.
+        max: BitRate,
+        /// By this one.
+        more: BitRate,
+    },
     /// Cores, disks, cache or links are seen to be full.
     #[error("{0}")]
     Full(Full),
@@ -136,7 +158,7 @@ impl Refusal {
     /// Whether something that has a lower bit rate may not meet it.
     pub(super) fn is_of_rate(&self) -> bool {
         let is_full = matches!(self, Self::Full(Full::Processor { .. } | Full::Link { .. }));
-        is_full || matches!(self, Self::Rate { .. } | Self::AddressRate { .. })
+        is_full || matches!(self, Self::Rate { .. } | Self::AddressRate { .. } | Self::UserRate { .. })
     }
 
     /// Whether the title itself cannot be opened, as things are.
@@ -154,6 +176,9 @@ impl Refusal {
             Self::Rate { .. } => "bit rate",
             Self::AddressStreams { .. } => "streams of the address",
             Self::AddressRate { .. } => "bit rate of the address",
+            Self::TitleStreams { .. } => "streams of the title",
+            Self::UserStreams { .. } => "streams of the user",
+            Self::UserRate { .. } => "bit rate of the user",
             Self::Full(full) => full.resource().name(),
             Self::EngineStreams => "streams of the engine",
             Self::EngineConnections => "connections of the engine",
@@ -202,6 +227,16 @@ pub enum FecRefusal {
     #[error("{used} of {max} that one address may have in use, {more} more for FEC")]
     AddressRate {
         /// By all streams at the address.
+        used: BitRate,
+        /// Allowed.
+        max: BitRate,
+        /// For this FEC.
+        more: BitRate,
+    },
+    /// As much is sent to its user as it may have.
+    #[error("{used} of {max} that this user may have in use, {more} more for FEC")]
+    UserRate {
+        /// By all its streams.
         used: BitRate,
         /// Allowed.
         max: BitRate,

@@ -318,6 +318,7 @@ fn lacking(refusal: FecRefusal) -> Refusal {
     match refusal {
         FecRefusal::Rate { used, max, more } => Refusal::Rate { used, max, more },
         FecRefusal::AddressRate { used, max, more } => Refusal::AddressRate { used, max, more },
+        FecRefusal::UserRate { used, max, more } => Refusal::UserRate { used, max, more },
         FecRefusal::Full(full) => Refusal::Full(full),
         other => Refusal::Fec(other),
     }

@@ -10,6 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use millrace_core::limits::SESSION_TABLE_HIGH_PERCENT;
 use millrace_core::time::Instant;
 use millrace_core::units::BitRate;
+use millrace_rights::Quota;
 
 use super::admit::Request;
 use super::config::RateBasis;
@@ -31,13 +32,17 @@ pub(super) struct Place {
 
 /// What would be played more.
 #[derive(Clone, Copy, Debug)]
-struct Candidate {
+struct Candidate<'a> {
     /// At this address.
     ip: IpAddr,
     /// Bits a second.
     rate: u64,
     /// What an engine has to send.
     load: Demand,
+    /// The title.
+    title: &'a str,
+    /// For this user.
+    quota: Option<&'a Quota>,
     /// From this engine; `None` if none has a place.
     engine: Option<usize>,
     /// What this stream has reserved is not counted against it.
@@ -50,9 +55,11 @@ impl Service {
     ///
     /// # Errors
     /// What is used up ([`Refusal::resource`]).
-    fn room(&self, candidate: &Candidate) -> Result<(), Refusal> {
+    fn room(&self, candidate: &Candidate<'_>) -> Result<(), Refusal> {
         let own = candidate.own.and_then(|key| self.streams.get(&key)).filter(|stream| stream.is_reserved);
         self.room_for_all(candidate, own)?;
+        self.room_for_title(candidate.title, own)?;
+        self.room_for_user(candidate.quota, candidate.rate, own)?;
         self.room_for_address(candidate, own)?;
         let engine = candidate.engine.ok_or(Refusal::EngineStreams)?;
         // Who has a reservation is counted already.
@@ -60,7 +67,7 @@ impl Service {
     }
 
     /// The operator's ceilings.
-    fn room_for_all(&self, candidate: &Candidate, own: Option<&Stream>) -> Result<(), Refusal> {
+    fn room_for_all(&self, candidate: &Candidate<'_>, own: Option<&Stream>) -> Result<(), Refusal> {
         let (own_streams, own_rate) = own.map_or((0, 0), |stream| (1, stream.rate));
         if self.reserved_streams() - own_streams >= self.config.max_streams {
             return Err(Refusal::Streams { max: self.config.max_streams });
@@ -75,7 +82,7 @@ impl Service {
     }
 
     /// The share of one address.
-    fn room_for_address(&self, candidate: &Candidate, own: Option<&Stream>) -> Result<(), Refusal> {
+    fn room_for_address(&self, candidate: &Candidate<'_>, own: Option<&Stream>) -> Result<(), Refusal> {
         let &Candidate { ip, rate, .. } = candidate;
         let usage = self.usage.get(&bucket(ip)).copied().unwrap_or_default();
         let own = own.filter(|stream| bucket(stream.viewer.ip()) == bucket(ip));
@@ -123,6 +130,7 @@ impl Service {
                 return Err(FecRefusal::AddressRate { used: BitRate(used), max, more: BitRate(more) });
             }
         }
+        self.user_room_for_more(stream, more)?;
         let mut promised = self.slots[stream.engine].reserved;
         promised += own;
         let fec = demand_of(&stream.entry, more);
@@ -162,7 +170,8 @@ impl Service {
                 self.engines_by_load().into_iter().find(|engine| self.slots[*engine].places.stream_room() > 0)
             }
         };
-        self.room(&Candidate { ip: request.viewer.ip(), rate, load, engine, own })?;
+        let (title, quota) = (&*entry.name, request.quota.as_ref());
+        self.room(&Candidate { ip: request.viewer.ip(), rate, load, title, quota, engine, own })?;
         Ok(Place { engine: engine.ok_or(Refusal::EngineStreams)?, rate })
     }
 
@@ -223,7 +232,9 @@ impl Service {
         let load_of = |rate| demand_of(&stream.entry, rate);
         let (load, less) = (stream.demand(), load_of(stream.rate - fec_rate));
         let (ip, rate, engine) = (viewer.ip(), stream.rate, Some(stream.engine));
-        let candidate = Candidate { ip, rate, load, engine, own: None };
+        let quota = stream.quota.clone();
+        let quota = quota.as_ref();
+        let candidate = Candidate { ip, rate, load, title: &title, quota, engine, own: None };
         if let Err(refusal) = self.room(&candidate) {
             // A title is never refused because of its FEC.
             let without_fec = fec_rate > 0
@@ -250,6 +261,7 @@ impl Service {
         slots.reserved += stream.demand();
         let usage = self.usage.entry(bucket(stream.viewer.ip())).or_default();
         (usage.streams, usage.rate) = (usage.streams + 1, usage.rate + rate);
+        self.quotas.take(stream);
     }
 
     /// Gives back what a stream has reserved; from then on it counts as idle.
@@ -263,6 +275,7 @@ impl Service {
         if let Some(usage) = self.usage.get_mut(&bucket(stream.viewer.ip())) {
             (usage.streams, usage.rate) = (usage.streams - 1, usage.rate - rate);
         }
+        self.quotas.give_back(stream);
     }
 
     /// A stream's bit rate is another from now on.
@@ -280,6 +293,7 @@ impl Service {
             if let Some(usage) = self.usage.get_mut(&bucket(stream.viewer.ip())) {
                 usage.rate = usage.rate - before + rate;
             }
+            self.quotas.change(stream, before);
         }
     }
 

@@ -20,6 +20,7 @@ use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtcp::ReportBlock;
 use millrace_core::wire::rtp::Timeline;
 use millrace_offload::command;
+use millrace_rights::Quota;
 
 use super::conns::ConnKey;
 use super::fec::Fec;
@@ -169,6 +170,8 @@ pub struct Stream {
     /// The title, open for this stream.
     pub(super) title: TitleRef,
     pub(super) viewer: SocketAddr,
+    /// What its user may have, if there is one with limits.
+    pub(super) quota: Option<Quota>,
     pub(super) path: Path,
     /// The connection it was made on, while that is open.
     pub(super) owner: Option<ConnKey>,

@@ -39,7 +39,7 @@ impl Server {
 
     pub(super) fn take_waiting(&mut self, conn: ConnKey) -> Option<Box<Request>> {
         let conn = self.conns.get_mut(&conn)?;
-        conn.is_checking = false;
+        (conn.is_checking, conn.question) = (false, None);
         conn.waiting.take()
     }
 }

@@ -19,6 +19,9 @@ fn status(refusal: &Refusal) -> u16 {
         | Refusal::Rate { .. }
         | Refusal::AddressStreams { .. }
         | Refusal::AddressRate { .. }
+        | Refusal::TitleStreams { .. }
+        | Refusal::UserStreams { .. }
+        | Refusal::UserRate { .. }
         | Refusal::EngineStreams
         | Refusal::Full(_)
         | Refusal::EngineConnections

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use millrace_core::limits::rights::FAILURE_RETRY_S;
 use millrace_core::time::{Instant, NS_PER_S};
-use millrace_rights::{Asked, DigestOf, Gate, Now, Place, Verdict, What};
+use millrace_rights::{Advice, Asked, DigestOf, Gate, Now, Place, Question, Verdict, What};
 use rtsp_types::headers::{AUTHORIZATION, RETRY_AFTER};
 use rtsp_types::{Method, Url};
 
@@ -39,13 +39,44 @@ impl Server {
         self.config.gate.as_ref()
     }
 
-    /// A password has been checked for which a request on this connection waits.
+    /// A password has been checked, or a question answered, for which a request on this connection waits.
     pub fn password_checked(&mut self, now: Instant, conn: ConnKey) {
-        if !self.conns.get(&conn).is_some_and(|conn| conn.is_checking) {
-            return;
+        let Some(state) = self.conns.get_mut(&conn).filter(|conn| conn.is_checking) else { return };
+        let question = state.question.take();
+        let Some(request) = self.take_waiting(conn) else { return };
+        let advised = self.config.gate.as_ref().and_then(|gate| gate.advised());
+        let Some((question, advised)) = question.zip(advised) else {
+            return self.carry_out(now, conn, &request, Stage::Checked);
+        };
+        let advice = advised.look(self.time(now), &question).unwrap_or(advised.without());
+        match against(advice) {
+            None => self.carry_out(now, conn, &request, Stage::LetIn),
+            Some(reply) => self.answer(now, conn, &request, &reply),
         }
-        if let Some(request) = self.take_waiting(conn) {
-            self.carry_out(now, conn, &request, Stage::Checked);
+    }
+
+    fn time(&self, now: Instant) -> Now {
+        Now { mono: now, unix_s: now.0.saturating_add(self.config.wall_offset_ns) / NS_PER_S }
+    }
+
+    /// What the operator's program says of a session that is about to begin, beside the rights.
+    fn advice(&mut self, now: Now, key: ConnKey, request: &Request, what: What<'_>) -> LetIn {
+        let begins = matches!(request.method(), Method::Describe | Method::Setup);
+        let advised = self.config.gate.as_ref().and_then(|gate| gate.advised());
+        let (What::Watch(title), true, Some(advised), Some(conn)) =
+            (what, begins, advised, self.conns.get_mut(&key))
+        else {
+            return LetIn::Yes;
+        };
+        let question = Question::of(&conn.visitor, title, conn.peer.ip());
+        match advised.look(now, &question) {
+            Some(advice) => against(advice).map_or(LetIn::Yes, LetIn::No),
+            None => {
+                (conn.waiting, conn.is_checking) = (Some(Box::new(request.clone())), true);
+                conn.question = Some(question.clone());
+                self.outputs.push_back(Output::Ask { conn: key, question });
+                LetIn::Later
+            }
         }
     }
 
@@ -55,8 +86,7 @@ impl Server {
             return LetIn::Yes;
         };
         let Some(conn) = self.conns.get(&key) else { return LetIn::Later };
-        let unix_s = now.0.saturating_add(self.config.wall_offset_ns) / NS_PER_S;
-        let now = Now { mono: now, unix_s };
+        let now = self.time(now);
         let session = self.session_of(request).ok().flatten();
         let of_session = session.and_then(|key| self.service.stream(key)).map(|s| s.entry().name.clone());
         let of_url = request.request_uri().and_then(title);
@@ -99,7 +129,7 @@ impl Server {
         {
             conn.visitor = visitor;
         }
-        LetIn::Yes
+        self.advice(now, key, request, what)
     }
 
     fn turned_away(&self, gate: &Gate, now: Now, verdict: &Verdict, session: Option<StreamKey>) -> Reply {
@@ -120,6 +150,18 @@ impl Server {
             }
         };
         self.with_session(reply, session)
+    }
+}
+
+/// What is answered to a viewer that may not watch.
+fn against(advice: Advice) -> Option<Reply> {
+    match advice {
+        Advice::Allow => None,
+        Advice::Refuse => Some(Reply::error(403, millrace_rights::Reason::Advised)),
+        Advice::Unanswered => {
+            let reply = Reply::error(503, "the webhook of this server gives no answer");
+            Some(reply.header(RETRY_AFTER, "5"))
+        }
     }
 }
 

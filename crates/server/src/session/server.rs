@@ -7,7 +7,7 @@ use millrace_core::ids::ConnId;
 use millrace_core::time::{Instant, MediaTicks, NS_PER_S};
 use millrace_core::wire::rtcp::ReportBlock;
 use millrace_offload::command::Command;
-use millrace_rights::{Check, Visitor};
+use millrace_rights::{Check, Question, Visitor};
 use rtsp_types::headers::{
     ALLOW, CONNECTION, CSEQ, PROXY_REQUIRE, PUBLIC, REQUIRE, SESSION, TIMESTAMP, UNSUPPORTED,
 };
@@ -65,6 +65,13 @@ pub enum Output {
         /// The password.
         check: Check,
     },
+    /// Have this asked elsewhere ([`millrace_rights::Advised::ask`]), then say [`Server::password_checked`].
+    Ask {
+        /// Whose request waits for it.
+        conn: ConnKey,
+        /// The question.
+        question: Question,
+    },
     /// This has happened.
     Event(Event),
 }
@@ -101,8 +108,9 @@ pub(super) struct Conn {
     /// A request that waits for its title to be opened, or for a password to be checked; nothing else of this connection is looked at
     /// meanwhile.
     pub(super) waiting: Option<Box<Request>>,
-    /// It waits for a password.
+    /// It waits for a password, or for an answer to `question`.
     pub(super) is_checking: bool,
+    pub(super) question: Option<Question>,
     /// Who was let in.
     pub(super) visitor: Visitor,
     pub(super) opened: Instant,
@@ -210,6 +218,7 @@ impl Server {
             waits_for: None,
             waiting: None,
             is_checking: false,
+            question: None,
             visitor: Visitor::Anybody,
             opened: now,
             last_message: None,

@@ -182,9 +182,10 @@ impl Server {
         way: ChosenTransport,
         request: &Request,
     ) -> Result<(StreamKey, Option<String>), Reply> {
-        let Some(viewer) = self.conns.get(&conn).map(|conn| conn.peer) else {
+        let Some((viewer, visitor)) = self.conns.get(&conn).map(|conn| (conn.peer, &conn.visitor)) else {
             return Err(Reply::status(500));
         };
+        let quota = self.config.gate.as_ref().and_then(|gate| gate.quota(visitor));
         let (which, id) = match session {
             Some(key) => (Which::Moved(key), None),
             None => {
@@ -198,8 +199,16 @@ impl Server {
         };
         let title = entry.name.clone();
         let (fec, rendition) = (wish(request), rendition::wish(request));
-        let asked =
-            service::Request { which, viewer, conn: Some(conn), entry, path: way.path, fec, rendition };
+        let asked = service::Request {
+            which,
+            viewer,
+            conn: Some(conn),
+            entry,
+            path: way.path,
+            fec,
+            rendition,
+            quota,
+        };
         let admitted = self.service.admit(now, asked);
         let admitted = match admitted {
             Ok(admitted) => admitted,

@@ -79,6 +79,7 @@ impl Desk {
             path,
             fec: FecWish::Silent,
             rendition: None,
+            quota: None,
         }
     }
 

@@ -156,9 +156,13 @@ pub(crate) async fn segment(
         let bytes = start + part.start.saturating_sub(in_front)..start + part.end.saturating_sub(in_front);
         match bytes.is_empty() {
             true => Body::Bytes(Bytes::copy_from_slice(before)),
-            false => {
-                Body::Media(Media { title: title.name.clone(), bytes, before: before.to_vec(), ahead_ms })
-            }
+            false => Body::Media(Media {
+                title: title.name.clone(),
+                bytes,
+                before: before.to_vec(),
+                ahead_ms,
+                quota: None,
+            }),
         }
     })
 }

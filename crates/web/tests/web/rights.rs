@@ -1,10 +1,16 @@
 //! Who is let in by HTTP, over real sockets: every address without rights, and with those that it needs.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use millrace_core::limits::rights::FAILURES_AT_ONCE;
-use millrace_rights::{Gate, Keys, Known, Link, NewUser, Now, Policy, RightsFile, Watching};
-use millrace_web::WebLimits;
+use millrace_rights::{
+    Advised, Gate, Keys, Known, Limits, Link, NewUser, Now, Policy, Quota, RightsFile, Watching,
+};
+use millrace_web::{WebLimits, Webhook};
 use tempfile::TempDir;
 
 use super::client::{Client, Response, curl};
@@ -249,4 +255,79 @@ fn a_wrong_password_is_told_to_be_wrong() {
     // Two lines are not one of them.
     assert_eq!(client.ask("GET", "/titles/film.ts", &format!("{ANNA}{ANNA}")).status, 401);
     assert_eq!(rights.gate.counters().passwords_checked, 2);
+}
+
+/// A program that answers every question with this status, and counts them; `None`: with nothing.
+fn webhook(status: Option<u16>, limit: Duration) -> (Webhook, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    std::thread::spawn(move || {
+        let mut silent = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            count.fetch_add(1, Ordering::SeqCst);
+            let mut came = Vec::new();
+            while !came.ends_with(b"}") {
+                let mut bytes = [0; 1024];
+                let length = stream.read(&mut bytes).unwrap();
+                came.extend_from_slice(&bytes[..length]);
+            }
+            match status {
+                Some(status) => {
+                    let answer = format!("HTTP/1.1 {status} x\r\nContent-Length: 0\r\n\r\n");
+                    stream.write_all(answer.as_bytes()).unwrap();
+                }
+                None => silent.push(stream),
+            }
+        }
+    });
+    (Webhook::start(&format!("http://{address}/"), limit).unwrap(), asked)
+}
+
+#[test]
+fn a_webhook_decides_beside_the_rights_and_is_asked_once_in_a_while() {
+    let site = &films().site;
+    let long = Duration::from_secs(60);
+    for (status, limit, lets_in_without, expected) in [
+        (Some(200), long, false, 200),
+        (Some(403), long, true, 403),
+        (Some(500), long, false, 503),
+        (Some(500), long, true, 200),
+        (None, Duration::from_millis(50), false, 503),
+        (None, Duration::from_millis(50), true, 200),
+    ] {
+        let (webhook, asked) = webhook(status, limit);
+        let gate = Arc::new(Gate::new(Policy::default(), Known::default()).unwrap());
+        gate.be_advised(Advised::new(Box::new(webhook), lets_in_without));
+        let (_web, address, _) = serve_to(site, WebLimits::default(), &gate);
+        let mut client = Client::to(address);
+        for path in ["/titles/film.ts", "/titles/film/index.m3u8", "/titles/film/media.m3u8"] {
+            let found = client.get(path);
+            assert_eq!(found.status, expected, "{status:?} {path}");
+        }
+        assert_eq!(asked.load(Ordering::SeqCst), 1, "{status:?}");
+        // What shows no title is not its affair.
+        assert_eq!(client.get("/healthz").status, 200);
+        assert_eq!(client.get("/api/v1/titles").status, 200);
+        assert_eq!(asked.load(Ordering::SeqCst), 1, "{status:?}");
+    }
+}
+
+#[test]
+fn an_order_says_what_its_user_may_have() {
+    let site = MadeUp::with(vec![Film::pattern("film", 100, Manner::Sends)]);
+    let rights = rights();
+    let limits = Limits { streams: Some(2), bits_per_s: None };
+    let mut known = rights.known.clone();
+    known.users.get_mut("anna").unwrap().limits = limits;
+    let policy = Policy { watching: Watching::ByRights, ..Policy::default() };
+    let gate = Arc::new(Gate::new(policy, known).unwrap());
+    let (_web, address, _) = serve_to(&site, WebLimits::default(), &gate);
+    let mut client = Client::to(address);
+    assert_eq!(client.ask("GET", "/titles/film.ts", ANNA).status, 200);
+    assert_eq!(client.ask("GET", "/titles/film.ts", &rights.bearer()).status, 200);
+    let quotas: Vec<_> = site.orders().into_iter().map(|order| order.quota).collect();
+    assert_eq!(quotas, [Some(Quota { user: "anna".into(), limits }), None]);
 }

@@ -126,6 +126,9 @@ pub(crate) struct ServeArgs {
     /// Share of --max-streams and of --max-rate that all viewers at one address may use; one stream is always allowed
     #[arg(long, value_name = "PERCENT", default_value_t = Percent(f64::from(limits::DEFAULT_ADDRESS_SHARE_PERCENT)), value_parser = parse_address_share)]
     pub(crate) share_per_address: Percent,
+    /// Most viewers at once of one title, whatever bit rate or speed they watch it at; the next one gets 453 [default: no limit]
+    #[arg(long, value_name = "N")]
+    pub(crate) max_streams_per_title: Option<usize>,
     /// UDP port range for RTP and RTCP: the first free even port and the next are used
     #[arg(long, value_name = "FIRST-LAST", default_value = "6970-7069", value_parser = parse_ports)]
     pub(crate) udp_ports: (u16, u16),

@@ -5,8 +5,11 @@ use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use millrace_core::counters::Registry;
-use millrace_rights::{Gate, Known, Policy, RIGHTS_FILE, Watching};
+use millrace_core::limits::rights::DEFAULT_ADVICE_TIME;
+use millrace_core::units::HumanDuration;
+use millrace_rights::{Advised, Gate, Known, Policy, RIGHTS_FILE, Watching};
 use millrace_store::blocking::{Timeout, send_to};
+use millrace_web::Webhook;
 
 use super::ServeArgs;
 
@@ -24,6 +27,29 @@ pub(crate) struct RightsArgs {
     /// machine everybody seems to be one of them
     #[arg(long, value_name = "WHETHER", default_value = "on")]
     trust_loopback: TrustChoice,
+    /// Address of a program that is asked, beside the rights, whether somebody may watch a title: http://HOST:PORT/PATH. It gets a POST with JSON; 200 is
+    /// yes, 403 is no [default: none]
+    #[arg(long, value_name = "URL", value_parser = parse_webhook)]
+    webhook: Option<String>,
+    /// How long it may take to answer
+    #[arg(long, value_name = "TIME", default_value_t = HumanDuration(DEFAULT_ADVICE_TIME))]
+    webhook_timeout: HumanDuration,
+    /// What holds if it does not answer: refuse, or allow
+    #[arg(long, value_name = "WHAT", default_value = "refuse")]
+    webhook_failure: FailureChoice,
+}
+
+fn parse_webhook(text: &str) -> Result<String, String> {
+    Webhook::check(text).map(|()| text.to_owned()).map_err(|error| error.to_string())
+}
+
+/// What holds without an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FailureChoice {
+    /// Nobody new is let in.
+    Refuse,
+    /// As if there were no webhook.
+    Allow,
 }
 
 /// Who may watch.
@@ -46,7 +72,17 @@ enum TrustChoice {
 
 /// The gate of a server that is being started.
 pub(super) fn start(args: &ServeArgs) -> anyhow::Result<Arc<Gate>> {
-    let RightsArgs { watching, rights, trust_loopback } = &args.rights;
+    let gate = by_rights(args)?;
+    let RightsArgs { webhook, webhook_timeout, webhook_failure, .. } = &args.rights;
+    if let Some(address) = webhook {
+        let webhook = Webhook::start(address, webhook_timeout.0)?;
+        gate.be_advised(Advised::new(Box::new(webhook), *webhook_failure == FailureChoice::Allow));
+    }
+    Ok(gate)
+}
+
+fn by_rights(args: &ServeArgs) -> anyhow::Result<Arc<Gate>> {
+    let RightsArgs { watching, rights, trust_loopback, .. } = &args.rights;
     let path = match rights {
         Some(path) => path.clone(),
         None => args.store_dir()?.join(RIGHTS_FILE),

@@ -12,10 +12,11 @@ use crate::cmds::percent::Percent;
 
 /// Settings that have a range, by the name of their field in `ServeArgs`.
 #[cfg(test)]
-pub(super) const IDS: [&str; 11] = [
+pub(super) const IDS: [&str; 13] = [
     "cache",
     "engines",
     "max_streams",
+    "max_streams_per_title",
     "max_rate",
     "max_busy",
     "session_timeout",
@@ -24,6 +25,7 @@ pub(super) const IDS: [&str; 11] = [
     "busy_burst",
     "fast_start",
     "upload_rate",
+    "webhook_timeout",
 ];
 
 /// A range: for the parser, and for people.
@@ -44,10 +46,14 @@ pub(super) fn of(id: &str) -> Option<Range> {
         "session_timeout" => {
             between(time(limits::MIN_SESSION_TIMEOUT_NS), time(limits::MAX_SESSION_TIMEOUT_NS))
         }
-        "max_connections_per_address" => from(1usize, ""),
+        "max_connections_per_address" | "max_streams_per_title" => from(1usize, ""),
         "burst" | "busy_burst" => between(time(limits::MIN_BURST_NS), time(limits::MAX_BURST_NS)),
         "fast_start" => between(time(0), time(u64::from(limits::MAX_AHEAD_MS) * 1_000_000)),
         "upload_rate" => from(BitRate(limits::web::MIN_UPLOAD_RATE), ""),
+        "webhook_timeout" => between(
+            HumanDuration(limits::rights::MIN_ADVICE_TIME),
+            HumanDuration(limits::rights::MAX_ADVICE_TIME),
+        ),
         _ => return None,
     })
 }

@@ -1,0 +1,192 @@
+//! A program of the operator's that is asked, too, whether somebody may watch a title: beside the rights, never in their place. What it says is kept for a
+//! short time. How it is asked is not known here ([`Adviser`]).
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use millrace_core::limits::rights::{
+    ADVICE_FAILED_NS, ADVICE_GIVEN_NS, ADVICE_REFUSED_NS, MAX_ADVICE_ASKED, MAX_ADVICE_KEPT,
+    MAX_ADVICE_WAITING,
+};
+use millrace_core::time::Instant;
+
+use crate::clock::Now;
+use crate::gate::Visitor;
+use crate::name::base;
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Question {
+    /// The title; for what was made of one, that one.
+    pub title: String,
+    /// The user who wants to watch it, if it is known.
+    pub user: Option<Arc<str>>,
+    /// Whether it is somebody with a signed link.
+    pub has_link: bool,
+    /// Where it asks from.
+    pub address: IpAddr,
+}
+
+impl Question {
+    /// Whether this visitor may watch the title.
+    pub fn of(visitor: &Visitor, title: &str, address: IpAddr) -> Self {
+        let (user, has_link) = match visitor {
+            Visitor::Anybody => (None, false),
+            Visitor::User(name) => (Some(Arc::clone(name)), false),
+            Visitor::Link(_) => (None, true),
+        };
+        Self { title: base(title).to_owned(), user, has_link, address: address.to_canonical() }
+    }
+}
+
+/// What comes of a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// It may.
+    Allow,
+    /// It may not.
+    Refuse,
+    /// There was no answer, and the operator wants nobody let in then.
+    Unanswered,
+}
+
+/// Told what came: whether it may, or why there is no answer.
+pub type Answered = Box<dyn FnOnce(Result<bool, String>) + Send>;
+
+/// Asks the program. It returns at once, and calls back within a bounded time, from any thread.
+pub trait Adviser: Send + Sync {
+    /// Asks.
+    fn ask(&self, question: &Question, answered: Answered);
+}
+
+/// The program, and what it has said.
+pub struct Advised {
+    adviser: Box<dyn Adviser>,
+    /// What holds without an answer.
+    without: Advice,
+    live: Mutex<Live>,
+}
+
+/// Called when a question has been answered, or cannot be.
+type Done = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct Live {
+    kept: HashMap<Question, (Advice, Instant)>,
+    /// In the order in which they came, each with its end; one that came again stands here twice until its first place is reached.
+    order: VecDeque<(Question, Instant)>,
+    /// Those that are being asked, with all who wait for each.
+    asked: HashMap<Question, Vec<Done>>,
+    waiting: usize,
+    is_failing: bool,
+    counts: Counts,
+}
+
+/// What was counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) asked: u64,
+    pub(crate) refused: u64,
+    pub(crate) failed: u64,
+}
+
+impl Advised {
+    /// By this program; without its answer viewers are let in, or not.
+    pub fn new(adviser: Box<dyn Adviser>, lets_in_without: bool) -> Arc<Self> {
+        let without = if lets_in_without { Advice::Allow } else { Advice::Unanswered };
+        Arc::new(Self { adviser, without, live: Mutex::default() })
+    }
+
+    /// What it has said; `None`: it has to be asked.
+    pub fn look(&self, now: Now, question: &Question) -> Option<Advice> {
+        let live = self.live();
+        live.kept.get(question).filter(|(_, until)| now.mono < *until).map(|(advice, _)| *advice)
+    }
+
+    /// What holds without an answer.
+    pub fn without(&self) -> Advice {
+        self.without
+    }
+
+    /// Has it asked, once for all who want to know, and says when that has been done. If too much is asked already it is not done.
+    pub fn ask(self: &Arc<Self>, question: Question, done: Done) {
+        {
+            let mut live = self.live();
+            let is_new = !live.asked.contains_key(&question);
+            if live.waiting >= MAX_ADVICE_WAITING || (is_new && live.asked.len() >= MAX_ADVICE_ASKED) {
+                live.counts.failed += 1;
+                drop(live);
+                return done();
+            }
+            live.waiting += 1;
+            live.asked.entry(question.clone()).or_default().push(done);
+            if !is_new {
+                return;
+            }
+            live.counts.asked += 1;
+        }
+        let (advised, asked) = (Arc::clone(self), question.clone());
+        self.adviser.ask(&question, Box::new(move |answer| advised.answered(asked, answer, Now::read())));
+    }
+
+    fn answered(&self, question: Question, answer: Result<bool, String>, now: Now) {
+        let (waiting, change) = {
+            let mut live = self.live();
+            let (advice, time) = match &answer {
+                Ok(true) => (Advice::Allow, ADVICE_GIVEN_NS),
+                Ok(false) => (Advice::Refuse, ADVICE_REFUSED_NS),
+                Err(_) => (self.without, ADVICE_FAILED_NS),
+            };
+            live.counts.refused += u64::from(answer == Ok(false));
+            live.counts.failed += u64::from(answer.is_err());
+            let waiting = live.asked.remove(&question).unwrap_or_default();
+            live.waiting -= waiting.len();
+            live.keep(question, advice, now.mono.plus_ns(time));
+            let was_failing = std::mem::replace(&mut live.is_failing, answer.is_err());
+            (waiting, was_failing != answer.is_err())
+        };
+        match (answer, change) {
+            (Err(why), true) => {
+                let so = if self.without == Advice::Allow { "are let in" } else { "are refused" };
+                tracing::warn!("the webhook gives no answer: {why}; until it does viewers {so}");
+            }
+            (Ok(_), true) => tracing::info!("the webhook answers again"),
+            (_, false) => {}
+        }
+        waiting.into_iter().for_each(|done| done());
+    }
+
+    /// What was counted.
+    pub(crate) fn counts(&self) -> Counts {
+        self.live().counts
+    }
+
+    fn live(&self) -> MutexGuard<'_, Live> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Live {
+    fn keep(&mut self, question: Question, advice: Advice, until: Instant) {
+        self.kept.insert(question.clone(), (advice, until));
+        self.order.push_back((question, until));
+        while self.order.len() > MAX_ADVICE_KEPT {
+            let Some((oldest, until)) = self.order.pop_front() else { break };
+            if self.kept.get(&oldest).is_some_and(|(_, last)| *last == until) {
+                self.kept.remove(&oldest);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Advised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Advised").field("without", &self.without).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+#[path = "advice_tests.rs"]
+mod tests;

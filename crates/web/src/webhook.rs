@@ -1,0 +1,165 @@
+//! A webhook: each question whether somebody may watch is a POST to the operator's program, as JSON. 200 to 299 is yes, 401 and 403 are no; everything else,
+//! and nothing in time, is no answer. One connection a question, on a thread of its own.
+
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::time::Duration;
+
+use hyper::client::conn::http1;
+use hyper::header::{ACCEPT, CONNECTION, CONTENT_TYPE, HOST, USER_AGENT};
+use hyper::{Request, Uri};
+use hyper_util::rt::TokioIo;
+use millrace_core::limits::rights::{MAX_ADVICE_ASKED, MAX_ADVICE_HEAD_BYTES};
+use millrace_rights::{Adviser, Answered, Question};
+use serde_json::json;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use crate::SERVER;
+
+/// Why there is no webhook.
+#[derive(Debug, thiserror::Error)]
+pub enum WebhookError {
+    /// Its address cannot be one.
+    #[error(
+        "got \"{0}\"; write http://HOST:PORT/PATH (https is not spoken: put the program on this machine or behind a proxy)"
+    )]
+    Address(String),
+    /// Its thread cannot be had.
+    #[error("the thread of the webhook: {0}; raise the limit of threads")]
+    Thread(#[from] std::io::Error),
+}
+
+/// Where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Target {
+    host: String,
+    port: u16,
+    /// As `Host` has it.
+    authority: String,
+    path: String,
+}
+
+impl FromStr for Target {
+    type Err = WebhookError;
+
+    fn from_str(text: &str) -> Result<Self, WebhookError> {
+        let wrong = || WebhookError::Address(text.to_owned());
+        let uri: Uri = text.parse().map_err(|_| wrong())?;
+        let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'));
+        let (Some("http"), Some(authority)) = (uri.scheme_str(), authority) else { return Err(wrong()) };
+        let host = authority.host();
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        if bare.is_empty() {
+            return Err(wrong());
+        }
+        Ok(Self {
+            host: bare.to_owned(),
+            port: authority.port_u16().unwrap_or(80),
+            authority: authority.to_string(),
+            path: uri.path_and_query().map_or("/".to_owned(), ToString::to_string),
+        })
+    }
+}
+
+/// A question on its way.
+type Job = (String, Answered);
+
+/// The program, as it is asked.
+#[derive(Debug)]
+pub struct Webhook(mpsc::Sender<Job>);
+
+impl Webhook {
+    /// Starts the thread that asks; each question has so long to be answered. It ends when this is dropped.
+    ///
+    /// # Errors
+    /// The address is none, or there is no thread.
+    pub fn start(address: &str, limit: Duration) -> Result<Self, WebhookError> {
+        let target: Target = address.parse()?;
+        let (jobs, mut asked) = mpsc::channel::<Job>(MAX_ADVICE_ASKED);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(MAX_ADVICE_ASKED)
+            .build()?;
+        std::thread::Builder::new().name("webhook".to_owned()).spawn(move || {
+            runtime.block_on(async {
+                while let Some((body, answered)) = asked.recv().await {
+                    let target = target.clone();
+                    tokio::spawn(async move {
+                        let answer = timeout(limit, ask(&target, body)).await;
+                        answered(answer.unwrap_or_else(|_| Err(format!("nothing within {limit:?}"))));
+                    });
+                }
+            });
+            // A name that is being looked up is not waited for.
+            runtime.shutdown_background();
+        })?;
+        Ok(Self(jobs))
+    }
+
+    /// Whether an address can be one.
+    ///
+    /// # Errors
+    /// It cannot.
+    pub fn check(address: &str) -> Result<(), WebhookError> {
+        address.parse::<Target>().map(drop)
+    }
+}
+
+impl Adviser for Webhook {
+    fn ask(&self, question: &Question, answered: Answered) {
+        let sent = self.0.try_send((body(question), answered));
+        if let Err(
+            mpsc::error::TrySendError::Full((_, answered)) | mpsc::error::TrySendError::Closed((_, answered)),
+        ) = sent
+        {
+            answered(Err("too many questions wait for it".to_owned()));
+        }
+    }
+}
+
+fn body(question: &Question) -> String {
+    let Question { title, user, has_link, address } = question;
+    let address: &IpAddr = address;
+    json!({ "title": title, "user": user.as_deref(), "link": has_link, "address": address }).to_string()
+}
+
+/// Asks once.
+async fn ask(target: &Target, body: String) -> Result<bool, String> {
+    let failed = |what: &'static str| move |error: &dyn std::fmt::Display| format!("{what}: {error}");
+    let stream = TcpStream::connect((&*target.host, target.port)).await.map_err(|e| failed("connect")(&e))?;
+    let (mut sender, conn) = http1::Builder::new()
+        .max_buf_size(MAX_ADVICE_HEAD_BYTES)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(|e| failed("connect")(&e))?;
+    let request = Request::post(&target.path)
+        .header(HOST, &target.authority)
+        .header(USER_AGENT, SERVER)
+        .header(ACCEPT, "*/*")
+        .header(CONNECTION, "close")
+        .header(CONTENT_TYPE, "application/json")
+        .body(body)
+        .map_err(|e| failed("ask")(&e))?;
+    let response = sender.send_request(request);
+    tokio::pin!(conn, response);
+    let response = tokio::select! {
+        biased;
+        response = &mut response => response,
+        ended = &mut conn => match ended {
+            // What it had to say has been handed on by then.
+            Ok(()) => response.await,
+            Err(error) => Err(error),
+        },
+    };
+    match response.map_err(|e| failed("answer")(&e))?.status().as_u16() {
+        200..300 => Ok(true),
+        401 | 403 => Ok(false),
+        status => Err(format!("it answers {status}")),
+    }
+}
+
+#[cfg(test)]
+#[path = "webhook_tests.rs"]
+mod tests;

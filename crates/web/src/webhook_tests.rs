@@ -1,0 +1,117 @@
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::mpsc as std_mpsc;
+
+use super::*;
+
+/// A bound, not a measure.
+const LONG: Duration = Duration::from_secs(60);
+
+/// A program that answers each connection with these bytes once it has the whole question; what it was asked comes out of the channel.
+fn program(answer: &'static [u8]) -> (SocketAddr, std_mpsc::Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (sender, asked) = std_mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut came = Vec::new();
+            while !came.ends_with(b"}") {
+                let mut bytes = [0; 4096];
+                match stream.read(&mut bytes).unwrap() {
+                    0 => break,
+                    count => came.extend_from_slice(&bytes[..count]),
+                }
+            }
+            stream.write_all(answer).unwrap();
+            if sender.send(String::from_utf8(came).unwrap()).is_err() {
+                return;
+            }
+        }
+    });
+    (address, asked)
+}
+
+fn question() -> Question {
+    Question {
+        title: "fi\"lm".to_owned(),
+        user: Some("anna".into()),
+        has_link: false,
+        address: [192, 0, 2, 1].into(),
+    }
+}
+
+fn ask_once(webhook: &Webhook) -> Result<bool, String> {
+    let (sender, answer) = std_mpsc::channel();
+    webhook.ask(&question(), Box::new(move |answered| drop(sender.send(answered))));
+    answer.recv_timeout(LONG).unwrap()
+}
+
+#[test]
+fn the_status_is_the_answer() {
+    for (answer, expected) in [
+        (&b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"[..], Ok(true)),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", Ok(true)),
+        // Its body may be as long as it likes: nobody reads it.
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffff\r\nx", Ok(true)),
+        (b"HTTP/1.0 403 Forbidden\r\n\r\nno", Ok(false)),
+        (b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n", Ok(false)),
+        (b"HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\n\r\n", Err("it answers 302")),
+        (b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n", Err("it answers 500")),
+        (b"no HTTP at all\r\n\r\n", Err("answer")),
+        (b"", Err("answer")),
+    ] {
+        let (address, asked) = program(answer);
+        let webhook = Webhook::start(&format!("http://{address}/may?x=1"), LONG).unwrap();
+        let said = ask_once(&webhook);
+        match (&said, &expected) {
+            (Err(said), Err(part)) => assert!(said.contains(part), "{said}"),
+            _ => assert_eq!(said.as_ref().ok(), expected.as_ref().ok(), "{said:?}"),
+        }
+        let question = asked.recv_timeout(LONG).unwrap();
+        assert!(question.starts_with("POST /may?x=1 HTTP/1.1\r\n"), "{question}");
+        assert!(question.contains(&format!("host: {address}\r\n")), "{question}");
+        let (_, body) = question.split_once("\r\n\r\n").unwrap();
+        let body: serde_json::Value = serde_json::from_str(body).unwrap();
+        let expected = json!({ "title": "fi\"lm", "user": "anna", "link": false, "address": "192.0.2.1" });
+        assert_eq!(body, expected);
+    }
+}
+
+#[test]
+fn a_program_that_stalls_or_is_not_there_gives_no_answer() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}/", silent.local_addr().unwrap());
+    let webhook = Webhook::start(&address, Duration::from_millis(50)).unwrap();
+    assert!(ask_once(&webhook).unwrap_err().contains("nothing within"));
+    drop(silent);
+    let webhook = Webhook::start(&address, LONG).unwrap();
+    assert!(ask_once(&webhook).unwrap_err().contains("connect"));
+}
+
+#[test]
+fn a_program_that_never_ends_its_head_is_given_up() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n");
+        // Until it is closed.
+        while stream.write_all(&[b'x'; 4096]).is_ok() {}
+    });
+    let webhook = Webhook::start(&format!("http://{address}/"), LONG).unwrap();
+    assert!(ask_once(&webhook).unwrap_err().contains("answer"));
+}
+
+#[test]
+fn addresses() {
+    let target = |text: &str| text.parse::<Target>();
+    let of = target("http://[::1]:9000/may?x").unwrap();
+    assert_eq!((&*of.host, of.port, &*of.authority, &*of.path), ("::1", 9000, "[::1]:9000", "/may?x"));
+    assert_eq!(target("http://hooks.example").map(|of| (of.port, of.path)).unwrap(), (80, "/".to_owned()));
+    for text in
+        ["", "hooks.example", "https://hooks.example/", "http://", "http://a@b/", "ftp://x/", "http:///x"]
+    {
+        assert!(target(text).unwrap_err().to_string().contains("http://HOST:PORT/PATH"), "{text}");
+    }
+}
