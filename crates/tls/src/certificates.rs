@@ -64,6 +64,20 @@ pub enum CertificateError {
         /// Why.
         source: rustls::Error,
     },
+    /// It is none of an authority.
+    #[error("TLS: {path}: {source}; name a PEM file with certificates of authorities, or with the server's own")]
+    Authority {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: rustls::Error,
+    },
+    /// There is nobody in it to trust.
+    #[error("TLS: {0}: there is no certificate in it; name a PEM file with certificates of authorities, or with the server's own")]
+    NoAuthority(PathBuf),
+    /// The system trusts nobody.
+    #[error("TLS: no file with the authorities that this system trusts was found; name one with {0} FILE")]
+    NoSystemFile(&'static str),
     /// The library cannot be set up.
     #[error("TLS: {0}")]
     Library(#[from] rustls::Error),
@@ -252,7 +266,7 @@ fn read(certificate: &Path, key: &Path, provider: &CryptoProvider) -> Result<Cer
     })
 }
 
-fn content(path: &Path) -> Result<Vec<u8>, CertificateError> {
+pub(crate) fn content(path: &Path) -> Result<Vec<u8>, CertificateError> {
     let mut content = Vec::new();
     File::open(path)
         .and_then(|file| file.take(MAX_PEM_BYTES + 1).read_to_end(&mut content))

@@ -13,11 +13,13 @@
 //! | `accept` | handshakes |
 //! | `relay` | connections that end here and go on inside in the clear |
 //! | `stall` | connections that take nothing |
+//! | `client` | the other side: whom commands and the webhook believe |
 //! | `totals` | what is counted |
 #![forbid(unsafe_code)]
 
 mod accept;
 mod certificates;
+mod client;
 #[cfg(test)]
 mod made;
 mod relay;
@@ -26,6 +28,7 @@ mod totals;
 
 pub use accept::Acceptor;
 pub use certificates::{CertificateError, Certificates};
+pub use client::{ClientStream, ConnectError, Trust};
 pub use relay::{Relay, Relayed};
 pub use tokio_rustls::server::TlsStream;
 pub use totals::{TlsCounters, Totals};

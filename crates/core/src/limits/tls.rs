@@ -21,7 +21,7 @@ pub const RELAY_DROP_TIME: Duration = Duration::from_secs(1);
 /// How often it is looked whether the certificate or its key has changed: a new one is used when it has stayed the same for one look, so that two files
 /// that are replaced one after the other are read together.
 pub const CERTIFICATE_LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Longest certificate file and longest key file that is read: a chain has 4 certificates of 2 KiB.
+/// Longest file of certificates and longest key file that is read: a chain has 4 certificates of 2 KiB, a system trusts some 150.
 pub const MAX_PEM_BYTES: u64 = 1 << 20;
 /// Where HTTPS is listened for if nothing else is said: this port, or the first free one of the next
 /// ([`HTTP_PORTS`](super::web::HTTP_PORTS)).
