@@ -264,6 +264,52 @@ fn settings_that_make_no_sense_are_refused() {
     }
 }
 
+/// Commands that ask a running server do it by HTTPS, and believe no certificate that they have no reason to.
+#[test]
+fn commands_ask_by_https_and_check_the_certificate() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    for name in ["film.ts", "other.ts"] {
+        add(&film(dir.path(), name, 2), &store);
+    }
+    let certificate = Certificate::at(dir.path());
+    let mut server = Server::start(&store, &certificate.args());
+    let page = format!("https://{}", line(&server, "page https://"));
+    let [_, ca, _, key] = certificate.args();
+    assert_eq!(
+        ok(&["ls", "--server", &page, "--ca", ca]),
+        ok(&["ls", "--store", store.to_str().unwrap()])
+    );
+    assert_eq!(ok(&["rm", "--server", &page, "--ca", ca, "other"]), "removed other\n");
+    let top = ok(&["top", "--once", "--server", &page, "--ca", ca]);
+    assert!(top.starts_with(&format!("millrace top  {page}\n")), "{top}");
+    // Without a file of one's own it is the system's that counts.
+    let by_system = |file: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_millrace"));
+        command.args(["ls", "--server", &page]).env("SSL_CERT_FILE", file);
+        let done = command.output().unwrap();
+        (done.status.success(), String::from_utf8_lossy(&done.stderr).into_owned())
+    };
+    assert_eq!(by_system(ca), (true, String::new()));
+    let others = tempfile::tempdir().unwrap();
+    let other = Certificate::at(others.path());
+    let other = other.certificate.to_str().unwrap();
+    let (is_done, said) = by_system(other);
+    assert!(!is_done && said.contains("not trusted") && said.contains(other), "{said}");
+    let plain = server.said("page http://")[0].trim_start_matches("page ").trim().replace("http:", "https:");
+    for (args, part) in [
+        (&["ls", "--server", &page, "--ca", other][..], "--ca FILE"),
+        (&["ls", "--server", &page, "--ca", key], "there is no certificate in it"),
+        (&["ls", "--server", &page, "--ca", "/none.pem"], "No such file"),
+        (&["ls", "--server", &plain, "--ca", ca], "write http://"),
+        (&["ls", "--ca", ca], "--server"),
+    ] {
+        let said = fails(args);
+        assert!(said.contains(part), "{args:?}: {said}");
+    }
+    assert!(server.interrupt());
+}
+
 /// What stands between TLS and the rest is a pair of sockets of this machine: nobody becomes a program of this machine by it.
 #[test]
 fn a_viewer_from_elsewhere_is_one_by_tls_too() {

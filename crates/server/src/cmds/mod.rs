@@ -21,6 +21,7 @@ mod bench;
 mod bench_sender;
 mod bench_stream;
 mod config;
+mod connection;
 mod doctor;
 mod egress;
 pub(crate) mod engine;

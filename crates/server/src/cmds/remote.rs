@@ -3,38 +3,40 @@
 //! Requests are HTTP/1.0, one a connection: an answer ends where the connection does, whether its length was known or not.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::path::PathBuf;
 
 use anyhow::{Context, bail, ensure};
 use base64ct::{Base64, Encoding};
 use clap::Args;
-use millrace_core::limits::control::{REMOTE_CONNECT, REMOTE_WAIT};
 use millrace_core::limits::web::{DEFAULT_HTTP_PORT, HTTP_PORTS, MAX_API_BYTES, MAX_REQUEST_HEAD_BYTES};
 use millrace_core::text::excerpt;
 use serde::de::DeserializeOwned;
 use url::Url;
 
+use super::connection::Connection;
 use crate::rtsp::target::decode;
 
 /// Which server, and who asks.
 #[derive(Args, Clone, Debug)]
 pub(super) struct RemoteArgs {
-    /// Page of a running server: http://HOST:PORT/, with USER:PASSWORD@ before the host if the server asks for a user
+    /// Page of a running server: http://HOST:PORT/ or https://HOST:PORT/, with USER:PASSWORD@ before the host if the server asks for a user
     #[arg(long, value_name = "URL", value_parser = parse_url)]
     pub(super) server: Option<Url>,
     /// Token of a user, instead of name and password in the URL (millrace user token)
     #[arg(long, value_name = "TOKEN", env = "MILLRACE_TOKEN", hide_env_values = true)]
     token: Option<String>,
+    /// PEM file with the certificates of authorities to trust for https://, or with the server's own [default: the system's]
+    #[arg(long, value_name = "FILE", requires = "server")]
+    ca: Option<PathBuf>,
 }
 
 fn parse_url(text: &str) -> Result<Url, String> {
-    let wrong = |why: &str| format!("got \"{}\": {why}; write http://HOST:PORT/", excerpt(text, 80));
+    let wrong = |why: &str| {
+        format!("got \"{}\": {why}; write http://HOST:PORT/ or https://HOST:PORT/", excerpt(text, 80))
+    };
     let url = Url::parse(text).map_err(|error| wrong(&error.to_string()))?;
     match (url.scheme(), url.host_str()) {
-        ("http", Some(_)) => Ok(url),
-        ("https", _) => Err(wrong(
-            "HTTPS is not spoken here: ask the server on its own machine, or through a tunnel (ssh -L)",
-        )),
+        ("http" | "https", Some(_)) => Ok(url),
         _ => Err(wrong("that is no address of a page")),
     }
 }
@@ -54,7 +56,7 @@ impl RemoteArgs {
                 Some(format!("Basic {}", Base64::encode_string(both.as_bytes())))
             }
         };
-        Remote { url, authorization }
+        Remote { url, authorization, ca: self.ca.clone() }
     }
 
     /// That, or the one on this machine.
@@ -84,20 +86,21 @@ fn decoded(text: &str) -> String {
 pub(super) struct Remote {
     url: Url,
     authorization: Option<String>,
+    ca: Option<PathBuf>,
 }
 
 /// An answer whose body has not been read.
 pub(super) struct Answer {
     pub(super) status: u16,
     is_of_millrace: bool,
-    body: BufReader<TcpStream>,
+    body: BufReader<Connection>,
 }
 
 impl Remote {
     /// Where it is, without what is nobody's business.
     pub(super) fn place(&self) -> String {
         let port = self.url.port().map(|port| format!(":{port}")).unwrap_or_default();
-        format!("http://{}{port}{}", self.url.host_str().unwrap_or_default(), self.url.path())
+        format!("{}://{}{port}{}", self.url.scheme(), self.url.host_str().unwrap_or_default(), self.url.path())
     }
 
     /// What is at this address below the page, as JSON.
@@ -158,8 +161,8 @@ impl Remote {
 
     fn try_ask(&self, method: &str, path: &str) -> anyhow::Result<Answer> {
         let host = self.url.host_str().unwrap_or_default();
-        let port = self.url.port().unwrap_or(80);
-        let mut stream = connect(host, port)?;
+        let port = self.url.port_or_known_default().unwrap_or(80);
+        let mut stream = Connection::open(&self.url, self.ca.as_deref())?;
         let mut head = format!(
             "{method} {}/{path} HTTP/1.0\r\nHost: {host}:{port}\r\n",
             self.url.path().trim_end_matches('/')
@@ -169,6 +172,7 @@ impl Remote {
             head += &format!("Authorization: {authorization}\r\n");
         }
         stream.write_all(format!("{head}\r\n").as_bytes())?;
+        stream.flush()?;
         let mut body = BufReader::new(stream);
         let (status, is_of_millrace) = read_head(&mut body)?;
         Ok(Answer { status, is_of_millrace, body })
@@ -183,26 +187,6 @@ impl Answer {
         ensure!(text.len() as u64 <= MAX_API_BYTES, "the answer is longer than {MAX_API_BYTES} bytes");
         Ok(text)
     }
-}
-
-fn connect(host: &str, port: u16) -> anyhow::Result<TcpStream> {
-    let host = host.trim_matches(['[', ']']);
-    let mut refused = None;
-    for address in (host, port).to_socket_addrs()? {
-        match open(address) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => refused = Some(error),
-        }
-    }
-    Err(refused.context("the name leads to no address")?.into())
-}
-
-fn open(address: SocketAddr) -> std::io::Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&address, REMOTE_CONNECT)?;
-    stream.set_read_timeout(Some(REMOTE_WAIT))?;
-    stream.set_write_timeout(Some(REMOTE_WAIT))?;
-    stream.set_nodelay(true)?;
-    Ok(stream)
 }
 
 /// The status, and whether the server calls itself ours.
@@ -233,17 +217,18 @@ mod tests {
     fn where_a_server_is() {
         let of = |text: &str, token: Option<&str>| {
             let server = Some(parse_url(text).unwrap());
-            RemoteArgs { server, token: token.map(str::to_owned) }.named().unwrap()
+            RemoteArgs { server, token: token.map(str::to_owned), ca: None }.named().unwrap()
         };
         let remote = of("http://anna:pass%20word@tv.example:81/tv/", None);
         assert_eq!(remote.place(), "http://tv.example:81/tv/");
         // printf 'anna:pass word' | base64
         assert_eq!(remote.authorization.as_deref(), Some("Basic YW5uYTpwYXNzIHdvcmQ="));
         assert_eq!(of("http://[::1]", None).place(), "http://[::1]/");
+        assert_eq!(of("https://tv:8443/", None).place(), "https://tv:8443/");
         assert_eq!(of("http://anna@tv", Some("t")).authorization.as_deref(), Some("Bearer t"));
         for (text, why) in [
             ("tv.example", "write http://"),
-            ("https://tv.example/", "tunnel"),
+            ("https://", "write http://HOST:PORT/ or https://HOST:PORT/"),
             ("rtsp://tv/", "no address of a page"),
         ] {
             assert!(parse_url(text).unwrap_err().contains(why), "{text}");
