@@ -276,6 +276,8 @@ fn a_webhook_is_asked_by_both_protocols() {
     assert!(rtsp.contains("403") && http == "403", "{rtsp} {http}");
     assert!(server.interrupt());
     let args = ["serve", "--listen", "127.0.0.1:0", "--cache", "32MiB", "--store", store.to_str().unwrap()];
-    let said = fails(&[&args[..], &["--webhook", "https://x/"]].concat());
+    let said = fails(&[&args[..], &["--webhook", "ftp://x/"]].concat());
     assert!(said.contains("http://HOST:PORT/PATH"), "{said}");
+    let said = fails(&[&args[..], &["--webhook", "https://x/", "--webhook-ca", "/none.pem"]].concat());
+    assert!(said.contains("/none.pem: No such file"), "{said}");
 }

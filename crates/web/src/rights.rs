@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 
 use crate::answer::Answer;
 use crate::request::{Fields, Method, Request};
-use crate::route::{Found, Needs};
+use crate::route::{Found, Kind, Needs};
 use crate::shared::Shared;
 use crate::site::{NotTaken, Order, PicturesState, Site, SiteError};
 use crate::status::Status;
@@ -33,6 +33,10 @@ impl Shared {
     ) -> Result<Visitor, Answer> {
         let visitor = self.by_rights(request, found, peer).await?;
         let What::Watch(title) = what(request.method, found) else { return Ok(visitor) };
+        // The library shows the posters of all titles: it would be a question for each.
+        if found.route.kind == Kind::Poster {
+            return Ok(visitor);
+        }
         let Some(advised) = self.gate.advised() else { return Ok(visitor) };
         let question = Question::of(&visitor, title, peer.ip());
         let mut advice = advised.look(Now::read(), &question);

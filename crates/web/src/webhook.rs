@@ -1,7 +1,8 @@
 //! A webhook: each question whether somebody may watch is a POST to the operator's program, as JSON. 200 to 299 is yes, 401 and 403 are no; everything else,
-//! and nothing in time, is no answer. One connection a question, on a thread of its own.
+//! and nothing in time, is no answer. One connection a question, by HTTP or HTTPS, on a thread of its own.
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -11,7 +12,9 @@ use hyper::{Request, Uri};
 use hyper_util::rt::TokioIo;
 use millrace_core::limits::rights::{MAX_ADVICE_ASKED, MAX_ADVICE_HEAD_BYTES};
 use millrace_rights::{Adviser, Answered, Question};
+use millrace_tls::{CertificateError, Trust};
 use serde_json::json;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -22,10 +25,11 @@ use crate::SERVER;
 #[derive(Debug, thiserror::Error)]
 pub enum WebhookError {
     /// Its address cannot be one.
-    #[error(
-        "got \"{0}\"; write http://HOST:PORT/PATH (https is not spoken: put the program on this machine or behind a proxy)"
-    )]
+    #[error("got \"{0}\"; write http://HOST:PORT/PATH or https://HOST:PORT/PATH, without a user's name")]
     Address(String),
+    /// Nobody is there to say whether its certificate is to be trusted.
+    #[error(transparent)]
+    Trust(#[from] CertificateError),
     /// Its thread cannot be had.
     #[error("the thread of the webhook: {0}; raise the limit of threads")]
     Thread(#[from] std::io::Error),
@@ -34,6 +38,7 @@ pub enum WebhookError {
 /// Where it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Target {
+    is_tls: bool,
     host: String,
     port: u16,
     /// As `Host` has it.
@@ -48,15 +53,21 @@ impl FromStr for Target {
         let wrong = || WebhookError::Address(text.to_owned());
         let uri: Uri = text.parse().map_err(|_| wrong())?;
         let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'));
-        let (Some("http"), Some(authority)) = (uri.scheme_str(), authority) else { return Err(wrong()) };
+        let is_tls = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            _ => return Err(wrong()),
+        };
+        let authority = authority.ok_or_else(wrong)?;
         let host = authority.host();
         let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         if bare.is_empty() {
             return Err(wrong());
         }
         Ok(Self {
+            is_tls,
             host: bare.to_owned(),
-            port: authority.port_u16().unwrap_or(80),
+            port: authority.port_u16().unwrap_or(if is_tls { 443 } else { 80 }),
             authority: authority.to_string(),
             path: uri.path_and_query().map_or("/".to_owned(), ToString::to_string),
         })
@@ -71,12 +82,14 @@ type Job = (String, Answered);
 pub struct Webhook(mpsc::Sender<Job>);
 
 impl Webhook {
-    /// Starts the thread that asks; each question has so long to be answered. It ends when this is dropped.
+    /// Starts the thread that asks; each question has so long to be answered. It ends when this is dropped. By `https://` the program's certificate must be
+    /// signed by an authority in the file `ca`, or else by one that the system trusts.
     ///
     /// # Errors
-    /// The address is none, or there is no thread.
-    pub fn start(address: &str, limit: Duration) -> Result<Self, WebhookError> {
+    /// The address is none, there are no authorities, or there is no thread.
+    pub fn start(address: &str, limit: Duration, ca: Option<&Path>) -> Result<Self, WebhookError> {
         let target: Target = address.parse()?;
+        let trust = target.is_tls.then(|| Trust::read(ca, "--webhook-ca")).transpose()?;
         let (jobs, mut asked) = mpsc::channel::<Job>(MAX_ADVICE_ASKED);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -85,9 +98,9 @@ impl Webhook {
         std::thread::Builder::new().name("webhook".to_owned()).spawn(move || {
             runtime.block_on(async {
                 while let Some((body, answered)) = asked.recv().await {
-                    let target = target.clone();
+                    let (target, trust) = (target.clone(), trust.clone());
                     tokio::spawn(async move {
-                        let answer = timeout(limit, ask(&target, body)).await;
+                        let answer = timeout(limit, ask(&target, trust.as_ref(), body)).await;
                         answered(answer.unwrap_or_else(|_| Err(format!("nothing within {limit:?}"))));
                     });
                 }
@@ -126,9 +139,26 @@ fn body(question: &Question) -> String {
 }
 
 /// Asks once.
-async fn ask(target: &Target, body: String) -> Result<bool, String> {
-    let failed = |what: &'static str| move |error: &dyn std::fmt::Display| format!("{what}: {error}");
+async fn ask(target: &Target, trust: Option<&Trust>, body: String) -> Result<bool, String> {
     let stream = TcpStream::connect((&*target.host, target.port)).await.map_err(|e| failed("connect")(&e))?;
+    match trust {
+        None => ask_over(stream, target, body).await,
+        Some(trust) => {
+            let stream = trust.connect_async(&target.host, stream).await.map_err(|e| failed("connect")(&e))?;
+            ask_over(stream, target, body).await
+        }
+    }
+}
+
+fn failed(what: &'static str) -> impl Fn(&dyn std::fmt::Display) -> String {
+    move |error| format!("{what}: {error}")
+}
+
+/// Asks over a connection.
+async fn ask_over<S>(stream: S, target: &Target, body: String) -> Result<bool, String>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let (mut sender, conn) = http1::Builder::new()
         .max_buf_size(MAX_ADVICE_HEAD_BYTES)
         .handshake(TokioIo::new(stream))

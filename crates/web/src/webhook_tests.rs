@@ -1,6 +1,9 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
-use std::sync::mpsc as std_mpsc;
+use std::sync::{Arc, mpsc as std_mpsc};
+
+use millrace_tls::{Acceptor, Certificates};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 
@@ -62,7 +65,7 @@ fn the_status_is_the_answer() {
         (b"", Err("answer")),
     ] {
         let (address, asked) = program(answer);
-        let webhook = Webhook::start(&format!("http://{address}/may?x=1"), LONG).unwrap();
+        let webhook = Webhook::start(&format!("http://{address}/may?x=1"), LONG, None).unwrap();
         let said = ask_once(&webhook);
         match (&said, &expected) {
             (Err(said), Err(part)) => assert!(said.contains(part), "{said}"),
@@ -82,10 +85,10 @@ fn the_status_is_the_answer() {
 fn a_program_that_stalls_or_is_not_there_gives_no_answer() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}/", silent.local_addr().unwrap());
-    let webhook = Webhook::start(&address, Duration::from_millis(50)).unwrap();
+    let webhook = Webhook::start(&address, Duration::from_millis(50), None).unwrap();
     assert!(ask_once(&webhook).unwrap_err().contains("nothing within"));
     drop(silent);
-    let webhook = Webhook::start(&address, LONG).unwrap();
+    let webhook = Webhook::start(&address, LONG, None).unwrap();
     assert!(ask_once(&webhook).unwrap_err().contains("connect"));
 }
 
@@ -99,8 +102,59 @@ fn a_program_that_never_ends_its_head_is_given_up() {
         // Until it is closed.
         while stream.write_all(&[b'x'; 4096]).is_ok() {}
     });
-    let webhook = Webhook::start(&format!("http://{address}/"), LONG).unwrap();
+    let webhook = Webhook::start(&format!("http://{address}/"), LONG, None).unwrap();
     assert!(ask_once(&webhook).unwrap_err().contains("answer"));
+}
+
+/// A program behind TLS, with this certificate, that says yes.
+fn behind_tls(made: &rcgen::CertifiedKey<rcgen::KeyPair>, dir: &Path) -> SocketAddr {
+    let [certificate, key] = ["cert.pem", "key.pem"].map(|name| dir.join(name));
+    std::fs::write(&certificate, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let totals = Arc::default();
+    let certificates = Certificates::read(&certificate, &key, &totals).unwrap();
+    let acceptor = Acceptor::new(&certificates, &[], &totals).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        for stream in listener.incoming() {
+            let stream = stream.unwrap();
+            stream.set_nonblocking(true).unwrap();
+            runtime.block_on(async {
+                let stream = TcpStream::from_std(stream).unwrap();
+                // Who does not trust it asks nothing.
+                let Some(mut stream) = acceptor.accept(stream).await else { return };
+                let mut came = Vec::new();
+                while !came.ends_with(b"}") {
+                    assert!(stream.read_buf(&mut came).await.unwrap() > 0);
+                }
+                stream.write_all(b"HTTP/1.1 204 Yes\r\n\r\n").await.unwrap();
+                let _ = stream.shutdown().await;
+            });
+        }
+    });
+    address
+}
+
+#[test]
+fn a_program_behind_tls_is_asked_if_its_certificate_is_trusted() {
+    let names = ["127.0.0.1".to_owned()];
+    let (here, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let address = behind_tls(&rcgen::generate_simple_self_signed(names.clone()).unwrap(), here.path());
+    let elsewhere = behind_tls(&rcgen::generate_simple_self_signed(names).unwrap(), other.path());
+    let ca = here.path().join("cert.pem");
+    let asked = |url: String| ask_once(&Webhook::start(&url, LONG, Some(&ca)).unwrap());
+    assert_eq!(asked(format!("https://{address}/may")), Ok(true));
+    let said = asked(format!("https://{elsewhere}/may")).unwrap_err();
+    assert!(said.contains("not trusted") && said.contains("--webhook-ca FILE"), "{said}");
+    // For another name.
+    let said = asked(format!("https://localhost:{}/", address.port())).unwrap_err();
+    assert!(said.contains("is for 127.0.0.1, not for localhost"), "{said}");
+    let missing = Webhook::start("https://x/", LONG, Some(&here.path().join("none"))).unwrap_err().to_string();
+    assert!(missing.contains("none: No such file"), "{missing}");
+    // In the clear nothing is read of it.
+    assert!(Webhook::start("http://x/", LONG, Some(&here.path().join("none"))).is_ok());
 }
 
 #[test]
@@ -108,9 +162,11 @@ fn addresses() {
     let target = |text: &str| text.parse::<Target>();
     let of = target("http://[::1]:9000/may?x").unwrap();
     assert_eq!((&*of.host, of.port, &*of.authority, &*of.path), ("::1", 9000, "[::1]:9000", "/may?x"));
-    assert_eq!(target("http://hooks.example").map(|of| (of.port, of.path)).unwrap(), (80, "/".to_owned()));
-    for text in
-        ["", "hooks.example", "https://hooks.example/", "http://", "http://a@b/", "ftp://x/", "http:///x"]
+    let of = target("http://hooks.example").unwrap();
+    assert_eq!((of.is_tls, of.port, &*of.path), (false, 80, "/"));
+    let of = target("https://hooks.example/may").unwrap();
+    assert_eq!((of.is_tls, of.port, &*of.path), (true, 443, "/may"));
+    for text in ["", "hooks.example", "https://a@hooks.example/", "http://", "http://a@b/", "ftp://x/", "http:///x"]
     {
         assert!(target(text).unwrap_err().to_string().contains("http://HOST:PORT/PATH"), "{text}");
     }

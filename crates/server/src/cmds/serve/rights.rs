@@ -27,10 +27,13 @@ pub(crate) struct RightsArgs {
     /// machine everybody seems to be one of them
     #[arg(long, value_name = "WHETHER", default_value = "on")]
     trust_loopback: TrustChoice,
-    /// Address of a program that is asked, beside the rights, whether somebody may watch a title: http://HOST:PORT/PATH. It gets a POST with JSON; 200 is
-    /// yes, 403 is no [default: none]
+    /// Address of a program that is asked, beside the rights, whether somebody may watch a title: http://HOST:PORT/PATH or https://HOST:PORT/PATH. It gets a
+    /// POST with JSON; 200 is yes, 403 is no [default: none]
     #[arg(long, value_name = "URL", value_parser = parse_webhook)]
     webhook: Option<String>,
+    /// PEM file with the certificates of authorities to trust if it is asked by https://, or with its own [default: the system's]
+    #[arg(long, value_name = "FILE")]
+    webhook_ca: Option<PathBuf>,
     /// How long it may take to answer
     #[arg(long, value_name = "TIME", default_value_t = HumanDuration(DEFAULT_ADVICE_TIME))]
     webhook_timeout: HumanDuration,
@@ -73,9 +76,9 @@ enum TrustChoice {
 /// The gate of a server that is being started.
 pub(super) fn start(args: &ServeArgs) -> anyhow::Result<Arc<Gate>> {
     let gate = by_rights(args)?;
-    let RightsArgs { webhook, webhook_timeout, webhook_failure, .. } = &args.rights;
+    let RightsArgs { webhook, webhook_ca, webhook_timeout, webhook_failure, .. } = &args.rights;
     if let Some(address) = webhook {
-        let webhook = Webhook::start(address, webhook_timeout.0)?;
+        let webhook = Webhook::start(address, webhook_timeout.0, webhook_ca.as_deref())?;
         gate.be_advised(Advised::new(Box::new(webhook), *webhook_failure == FailureChoice::Allow));
     }
     Ok(gate)
