@@ -242,6 +242,20 @@ fn quotas(met: &mut Met) {
     met.see(ask(&mut desk, "other", peers[1], &anna), text, Some("bit rate of the user"));
     desk.close(first);
     ask(&mut desk, "other", peers[1], &anna).unwrap();
+    // FEC beside a title counts too, until it is switched off.
+    let mut desk = Desk::new();
+    let (conn, anna) = (desk.conn(), quota("anna", None, Some(8)));
+    let mut request = desk.request("safe", conn, udp(5000));
+    (request.fec, request.quota) = (FecWish::Mode(FecMode::Xor), anna.clone());
+    let first = desk.admit(request).unwrap().stream;
+    desk.play(first, None).unwrap();
+    let text = "5Mb/s of 8Mb/s that this user may have in use, 4Mb/s more asked";
+    met.see(ask(&mut desk, "other", peers[1], &anna), text, Some("bit rate of the user"));
+    desk.service.set_fec(desk.now, first, FecMode::Off, None).unwrap();
+    desk.settle();
+    // It takes effect a moment later.
+    desk.wait(SECOND);
+    ask(&mut desk, "other", peers[1], &anna).unwrap();
 
     let mut desk = Desk::with(|config| config.max_streams_per_title = Some(1));
     let first = ask(&mut desk, "film", peers[0], &None).unwrap();
@@ -255,6 +269,15 @@ fn quotas(met: &mut Met) {
     let again = ask(&mut desk, "film", peers[1], &None).unwrap();
     desk.play(again, None).unwrap();
     desk.close(again);
+    // Whoever watches what was made of a title watches the title.
+    let conn = desk.conn();
+    let mut request = desk.request("ladder", conn, udp(5700));
+    request.rendition = Some(RenditionWish::parse("480p"));
+    let small = desk.admit(request).unwrap().stream;
+    assert!(desk.service.stream(small).unwrap().entry().name.ends_with("@480p"));
+    desk.play(small, None).unwrap();
+    assert_eq!(ask(&mut desk, "ladder", peers[1], &None).err(), Some(Refusal::TitleStreams { max: 1 }));
+    desk.close(small);
     desk.assert_empty();
 }
 
