@@ -45,6 +45,8 @@ pub(crate) struct Media {
     pub(crate) ahead_ms: u32,
     /// Filled in when it is known who asks.
     pub(crate) quota: Option<Box<Quota>>,
+    /// It is one segment of many: not it counts, but its player.
+    pub(crate) is_segment: bool,
 }
 
 /// What is said where something went wrong.

@@ -134,6 +134,8 @@ pub struct WebLimits {
     pub connections: usize,
     /// From one address.
     pub connections_per_address: usize,
+    /// Viewers at once of one title; `None`: any number.
+    pub streams_per_title: Option<u32>,
     /// Longest upload, in bytes.
     pub upload_bytes: u64,
     /// Bits a second that all uploads together may bring.
@@ -149,6 +151,7 @@ impl Default for WebLimits {
         Self {
             connections: MAX_WEB_CONNECTIONS,
             connections_per_address: MAX_WEB_CONNECTIONS_PER_ADDRESS,
+            streams_per_title: None,
             upload_bytes: DEFAULT_UPLOAD_BYTES,
             upload_rate: DEFAULT_UPLOAD_RATE,
             upload_stall: UPLOAD_STALL,

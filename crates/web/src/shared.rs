@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use millrace_core::limits::web::RETRY_AFTER_S;
 use millrace_core::text::Printable;
-use millrace_rights::Gate;
+use millrace_rights::{Counts, Gate};
 use tokio::sync::{Notify, watch};
 
 use crate::answer::{Answer, Body, Media};
@@ -158,6 +158,11 @@ impl Shared {
             Ok(visitor) => visitor,
             Err(refused) => return refused,
         };
+        if request.method == Method::Get
+            && let Err(refused) = self.count_player(request, found, peer, &visitor)
+        {
+            return refused;
+        }
         let quota = self.gate.quota(&visitor).map(Box::new);
         let place = place(&request.fields, peer);
         let seen = SeenBy { site: Arc::clone(&self.site), gate: Arc::clone(&self.gate), visitor, place };
@@ -259,9 +264,10 @@ impl Shared {
         agent: Option<String>,
     ) -> Delivery {
         let (done, told) = tokio::sync::oneshot::channel();
-        let Media { title, bytes, ahead_ms, quota, .. } = media;
-        let (length, quota) = (bytes.end - bytes.start, quota.map(|quota| *quota));
-        self.site.send(Order { socket, peer, title, bytes, before, ahead_ms, label, agent, quota, done });
+        let Media { title, bytes, ahead_ms, quota, is_segment, .. } = media;
+        let counts = if is_segment { Counts::Fetched } else { Counts::Stream(quota.map(|quota| *quota)) };
+        let length = bytes.end - bytes.start;
+        self.site.send(Order { socket, peer, title, bytes, before, ahead_ms, label, agent, counts, done });
         // Whoever drops an order without a word has lost its connection too.
         let delivery = told.await.unwrap_or(Delivery::Broken);
         self.totals.add(|c| {

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use millrace_core::counters::Sample;
-use millrace_rights::Quota;
+use millrace_rights::Counts;
 use millrace_store::index::TitleIndex;
 use millrace_store::ingest::pictures::{About, Pictures};
 use millrace_store::volume::TitleInfo;
@@ -196,8 +196,8 @@ pub struct Order {
     pub label: String,
     /// What the viewer's program calls itself.
     pub agent: Option<String>,
-    /// What the viewer may have at once, if it is a user with limits.
-    pub quota: Option<Quota>,
+    /// How it counts against limits of users and titles.
+    pub counts: Counts,
     /// Told once.
     pub done: oneshot::Sender<Delivery>,
 }

@@ -17,7 +17,7 @@ use millrace_core::limits::OPENING_NS;
 use millrace_core::limits::web::{
     MAX_BYTES_STALL_NS, MAX_ORDER_HEAD_BYTES, MAX_ORDER_READ_BYTES, ORDER_READ_BYTES,
 };
-use millrace_rights::Quota;
+use millrace_rights::Counts;
 use millrace_web::{Delivery, Order, Refused};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::spawn_local;
@@ -36,7 +36,7 @@ struct Wanted {
     ahead_ms: u16,
     label: String,
     agent: Option<String>,
-    quota: Option<Quota>,
+    counts: Counts,
 }
 
 /// What the viewer has said meanwhile.
@@ -61,10 +61,10 @@ pub(super) async fn take(hub: Shared, mut orders: UnboundedReceiver<Order>) {
 }
 
 async fn serve(hub: Shared, order: Order) {
-    let Order { socket, peer, title, bytes, before, ahead_ms, label, agent, quota, done } = order;
+    let Order { socket, peer, title, bytes, before, ahead_ms, label, agent, counts, done } = order;
     let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
     let ahead_ms = ahead_ms.min(millrace_core::limits::MAX_AHEAD_MS.into()) as u16;
-    let wanted = Wanted { peer, title, bytes, before, ahead_ms, label, agent, quota };
+    let wanted = Wanted { peer, title, bytes, before, ahead_ms, label, agent, counts };
     let Ok(stream) = ViewerStream::of_order(socket) else {
         // No descriptor can be watched: its viewer sees the connection end.
         let _ = done.send(Delivery::Broken);
@@ -205,7 +205,7 @@ impl Hub {
                 path: Path::Bytes { conn },
                 fec: FecWish::Silent,
                 rendition: None,
-                quota: wanted.quota.clone(),
+                counts: wanted.counts.clone(),
             };
             let stream = service.admit(now, request)?.stream;
             let reserved = service.reserve_bytes(now, stream, &wanted.bytes);

@@ -5,7 +5,7 @@ use millrace_core::scale::Scale;
 use millrace_core::time::Instant;
 use millrace_core::wire::rtp::Timeline;
 use millrace_offload::command::Command;
-use millrace_rights::Quota;
+use millrace_rights::Counts;
 
 use super::conns::ConnKey;
 use super::event::Event;
@@ -36,8 +36,8 @@ pub struct Request {
     pub fec: FecWish,
     /// Which rendition it wishes; `None`: nothing was said about that.
     pub rendition: Option<RenditionWish>,
-    /// What its user may have at once, if there is one with limits.
-    pub quota: Option<Quota>,
+    /// How it counts against limits of its user and of the title.
+    pub counts: Counts,
 }
 
 /// The stream that is asked for.
@@ -154,7 +154,7 @@ impl Service {
             entry,
             title: taken.title,
             viewer: request.viewer,
-            quota: request.quota.clone(),
+            counts: request.counts.clone(),
             path: request.path,
             owner: None,
             engine: taken.place.engine,
@@ -291,7 +291,7 @@ impl Service {
         stream.home = entry.timeline;
         (stream.engine, stream.place, stream.rate) = (taken.place.engine, taken.id, taken.place.rate);
         (stream.viewer, stream.fec, stream.speed_rate) = (request.viewer, None, 0);
-        stream.quota.clone_from(&request.quota);
+        stream.counts.clone_from(&request.counts);
         (stream.report, stream.backlog_bytes, stream.behind) = (None, None, None);
         if from != to {
             self.usage.entry(to).or_default().sessions += 1;

@@ -163,7 +163,6 @@ pub struct Service {
     lent_conns: usize,
     by_conn: HashMap<(usize, ConnId), ConnKey>,
     usage: HashMap<IpAddr, Usage>,
-    quotas: quota::Quotas,
     slots: Vec<EngineSlots>,
     admission: Admission,
     /// What was made of titles and could not be read.
@@ -192,7 +191,6 @@ impl Service {
             lent_conns: 0,
             by_conn: HashMap::new(),
             usage: HashMap::new(),
-            quotas: quota::Quotas::default(),
             slots,
             admission,
             unread: unread::Unread::default(),

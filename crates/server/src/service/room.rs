@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use millrace_core::limits::SESSION_TABLE_HIGH_PERCENT;
 use millrace_core::time::Instant;
 use millrace_core::units::BitRate;
-use millrace_rights::Quota;
+use millrace_rights::Counts;
 
 use super::admit::Request;
 use super::config::RateBasis;
@@ -18,6 +18,7 @@ use super::event::Event;
 use super::fec::FecMode;
 use super::measured::demand_of;
 use super::ports::Entry;
+use super::quota;
 use super::refusal::{FecRefusal, Refusal};
 use super::stream::{EndReason, Stream, StreamKey};
 use super::{Service, bucket};
@@ -41,8 +42,10 @@ struct Candidate<'a> {
     load: Demand,
     /// The title.
     title: &'a str,
-    /// For this user.
-    quota: Option<&'a Quota>,
+    /// As what.
+    counts: &'a Counts,
+    /// When.
+    now: Instant,
     /// From this engine; `None` if none has a place.
     engine: Option<usize>,
     /// What this stream has reserved is not counted against it.
@@ -58,8 +61,7 @@ impl Service {
     fn room(&self, candidate: &Candidate<'_>) -> Result<(), Refusal> {
         let own = candidate.own.and_then(|key| self.streams.get(&key)).filter(|stream| stream.is_reserved);
         self.room_for_all(candidate, own)?;
-        self.room_for_title(candidate.title, own)?;
-        self.room_for_user(candidate.quota, candidate.rate, own)?;
+        self.room_by_counts(candidate.now, (candidate.title, candidate.counts), candidate.rate, own)?;
         self.room_for_address(candidate, own)?;
         let engine = candidate.engine.ok_or(Refusal::EngineStreams)?;
         // Who has a reservation is counted already.
@@ -170,8 +172,8 @@ impl Service {
                 self.engines_by_load().into_iter().find(|engine| self.slots[*engine].places.stream_room() > 0)
             }
         };
-        let (title, quota) = (&*entry.name, request.quota.as_ref());
-        self.room(&Candidate { ip: request.viewer.ip(), rate, load, title, quota, engine, own })?;
+        let (title, counts) = (&*entry.name, &request.counts);
+        self.room(&Candidate { ip: request.viewer.ip(), rate, load, title, counts, now, engine, own })?;
         Ok(Place { engine: engine.ok_or(Refusal::EngineStreams)?, rate })
     }
 
@@ -232,9 +234,8 @@ impl Service {
         let load_of = |rate| demand_of(&stream.entry, rate);
         let (load, less) = (stream.demand(), load_of(stream.rate - fec_rate));
         let (ip, rate, engine) = (viewer.ip(), stream.rate, Some(stream.engine));
-        let quota = stream.quota.clone();
-        let quota = quota.as_ref();
-        let candidate = Candidate { ip, rate, load, title: &title, quota, engine, own: None };
+        let counts = &stream.counts.clone();
+        let candidate = Candidate { ip, rate, load, title: &title, counts, now, engine, own: None };
         if let Err(refusal) = self.room(&candidate) {
             // A title is never refused because of its FEC.
             let without_fec = fec_rate > 0
@@ -261,7 +262,7 @@ impl Service {
         slots.reserved += stream.demand();
         let usage = self.usage.entry(bucket(stream.viewer.ip())).or_default();
         (usage.streams, usage.rate) = (usage.streams + 1, usage.rate + rate);
-        self.quotas.take(stream);
+        quota::take(&self.config.viewers, stream);
     }
 
     /// Gives back what a stream has reserved; from then on it counts as idle.
@@ -275,7 +276,7 @@ impl Service {
         if let Some(usage) = self.usage.get_mut(&bucket(stream.viewer.ip())) {
             (usage.streams, usage.rate) = (usage.streams - 1, usage.rate - rate);
         }
-        self.quotas.give_back(stream);
+        quota::give_back(&self.config.viewers, stream);
     }
 
     /// A stream's bit rate is another from now on.
@@ -293,7 +294,7 @@ impl Service {
             if let Some(usage) = self.usage.get_mut(&bucket(stream.viewer.ip())) {
                 usage.rate = usage.rate - before + rate;
             }
-            self.quotas.change(stream, before);
+            quota::change(&self.config.viewers, stream, before);
         }
     }
 

@@ -20,7 +20,7 @@ use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtcp::ReportBlock;
 use millrace_core::wire::rtp::Timeline;
 use millrace_offload::command;
-use millrace_rights::Quota;
+use millrace_rights::Counts;
 
 use super::conns::ConnKey;
 use super::fec::Fec;
@@ -170,8 +170,8 @@ pub struct Stream {
     /// The title, open for this stream.
     pub(super) title: TitleRef,
     pub(super) viewer: SocketAddr,
-    /// What its user may have, if there is one with limits.
-    pub(super) quota: Option<Quota>,
+    /// How it counts against limits of its user and of the title.
+    pub(super) counts: Counts,
     pub(super) path: Path,
     /// The connection it was made on, while that is open.
     pub(super) owner: Option<ConnKey>,

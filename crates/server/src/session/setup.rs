@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use millrace_core::time::Instant;
+use millrace_rights::Counts;
 use rtsp_types::Url;
 use rtsp_types::headers::{SESSION, TRANSPORT, USER_AGENT};
 
@@ -185,7 +186,7 @@ impl Server {
         let Some((viewer, visitor)) = self.conns.get(&conn).map(|conn| (conn.peer, &conn.visitor)) else {
             return Err(Reply::status(500));
         };
-        let quota = self.config.gate.as_ref().and_then(|gate| gate.quota(visitor));
+        let counts = Counts::Stream(self.config.gate.as_ref().and_then(|gate| gate.quota(visitor)));
         let (which, id) = match session {
             Some(key) => (Which::Moved(key), None),
             None => {
@@ -207,7 +208,7 @@ impl Server {
             path: way.path,
             fec,
             rendition,
-            quota,
+            counts,
         };
         let admitted = self.service.admit(now, asked);
         let admitted = match admitted {

@@ -79,7 +79,7 @@ impl Desk {
             path,
             fec: FecWish::Silent,
             rendition: None,
-            quota: None,
+            counts: millrace_rights::Counts::Stream(None),
         }
     }
 

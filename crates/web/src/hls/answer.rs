@@ -162,6 +162,7 @@ pub(crate) async fn segment(
                 before: before.to_vec(),
                 ahead_ms,
                 quota: None,
+                is_segment: true,
             }),
         }
     })

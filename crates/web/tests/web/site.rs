@@ -13,7 +13,7 @@ use millrace_core::ids::TitleId;
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
-use millrace_rights::{Gate, Known, Policy, Quota};
+use millrace_rights::{Counts, Gate, Known, Policy};
 use millrace_store::index::TitleIndex;
 use millrace_store::ingest::pictures::Pictures;
 use millrace_store::volume::{SourceIdentity, TitleInfo};
@@ -57,7 +57,7 @@ pub(crate) struct Ordered {
     pub(crate) label: String,
     pub(crate) agent: Option<String>,
     pub(crate) peer: SocketAddr,
-    pub(crate) quota: Option<Quota>,
+    pub(crate) counts: Counts,
 }
 
 #[derive(Default)]
@@ -298,7 +298,7 @@ impl Site for MadeUp {
             label: order.label.clone(),
             agent: order.agent.clone(),
             peer: order.peer,
-            quota: order.quota.clone(),
+            counts: order.counts.clone(),
         });
         assert!(order.before.len() <= millrace_core::limits::web::MAX_ORDER_HEAD_BYTES);
         let (bytes, manner) = match self.films.get(&order.title) {
