@@ -450,18 +450,6 @@ impl RightsFile {
         })
     }
 
-    /// What a user may have at once.
-    ///
-    /// # Errors
-    /// There is no such user.
-    pub fn limits(&mut self, user: &str) -> Result<Limits, FileError> {
-        self.change(|db| {
-            let sql = "SELECT max_streams, max_bits_per_s FROM users WHERE name = ?";
-            let found = db.query_row(sql, [user], |row| limits(row, 0)).optional()?;
-            Ok(found.ok_or_else(|| FileError::NoUser(user.to_owned())))
-        })
-    }
-
     /// Makes a group be these patterns; with none it is gone, and the grants of it with it.
     ///
     /// # Errors
