@@ -167,7 +167,8 @@ impl Trust {
 
     fn flawed(&self, host: &str, flaw: &Flaw) -> ConnectError {
         match flaw {
-            Flaw::UnknownIssuer => {
+            // A signature that does not fit is that of another authority of the same name: of a certificate that was renewed, for example.
+            Flaw::UnknownIssuer | Flaw::BadSignature => {
                 ConnectError::Untrusted { authorities: self.authorities.clone(), option: self.option }
             }
             Flaw::NotValidForNameContext { presented, .. } => {
