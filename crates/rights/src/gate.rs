@@ -281,12 +281,12 @@ impl Gate {
         title_limit: Option<u32>,
     ) -> Result<(), OverLimit> {
         let of_user = self.quota(visitor).map(|quota| (Whose::User(quota.user), quota.limits));
-        let of_title = title_limit.map(|max| {
-            (Whose::title(title), Limits { streams: Some(max), bits_per_s: None })
-        });
-        let fetched = of_user.into_iter().chain(of_title).try_for_each(|(whose, limits)| {
-            self.viewers.fetch(now.mono, &whose, limits, player, rate)
-        });
+        let of_title =
+            title_limit.map(|max| (Whose::title(title), Limits { streams: Some(max), bits_per_s: None }));
+        let fetched = of_user
+            .into_iter()
+            .chain(of_title)
+            .try_for_each(|(whose, limits)| self.viewers.fetch(now.mono, &whose, limits, player, rate));
         if fetched.is_err() {
             self.live().counters.segments_refused += 1;
         }

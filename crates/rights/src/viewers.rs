@@ -206,7 +206,8 @@ impl Live {
 impl Taken {
     /// Streams and their bits a second, without one player.
     fn sum(&self, now: Instant, without: Option<Player>) -> (usize, u64) {
-        let counted = self.players.iter().filter(|(player, (_, until))| now < *until && Some(**player) != without);
+        let counted =
+            self.players.iter().filter(|(player, (_, until))| now < *until && Some(**player) != without);
         counted.fold((self.streams, self.rate), |(streams, sum), (_, (rate, _))| (streams + 1, sum + rate))
     }
 }

@@ -276,10 +276,7 @@ fn commands_ask_by_https_and_check_the_certificate() {
     let mut server = Server::start(&store, &certificate.args());
     let page = format!("https://{}", line(&server, "page https://"));
     let [_, ca, _, key] = certificate.args();
-    assert_eq!(
-        ok(&["ls", "--server", &page, "--ca", ca]),
-        ok(&["ls", "--store", store.to_str().unwrap()])
-    );
+    assert_eq!(ok(&["ls", "--server", &page, "--ca", ca]), ok(&["ls", "--store", store.to_str().unwrap()]));
     assert_eq!(ok(&["rm", "--server", &page, "--ca", ca, "other"]), "removed other\n");
     let top = ok(&["top", "--once", "--server", &page, "--ca", ca]);
     assert!(top.starts_with(&format!("millrace top  {page}\n")), "{top}");

@@ -65,7 +65,9 @@ pub enum CertificateError {
         source: rustls::Error,
     },
     /// It is none of an authority.
-    #[error("TLS: {path}: {source}; name a PEM file with certificates of authorities, or with the server's own")]
+    #[error(
+        "TLS: {path}: {source}; name a PEM file with certificates of authorities, or with the server's own"
+    )]
     Authority {
         /// Which.
         path: PathBuf,
@@ -73,7 +75,9 @@ pub enum CertificateError {
         source: rustls::Error,
     },
     /// There is nobody in it to trust.
-    #[error("TLS: {0}: there is no certificate in it; name a PEM file with certificates of authorities, or with the server's own")]
+    #[error(
+        "TLS: {0}: there is no certificate in it; name a PEM file with certificates of authorities, or with the server's own"
+    )]
     NoAuthority(PathBuf),
     /// The system trusts nobody.
     #[error("TLS: no file with the authorities that this system trusts was found; name one with {0} FILE")]

@@ -61,7 +61,9 @@ pub enum ConnectError {
         option: &'static str,
     },
     /// It is another server's.
-    #[error("the server's certificate is for {names}, not for {host}; ask for the server by a name in its certificate")]
+    #[error(
+        "the server's certificate is for {names}, not for {host}; ask for the server by a name in its certificate"
+    )]
     Name {
         /// Whom it is for.
         names: String,
@@ -69,7 +71,9 @@ pub enum ConnectError {
         host: String,
     },
     /// It was valid.
-    #[error("the server's certificate has expired {ago}; renew it, or set this machine's clock if that is wrong")]
+    #[error(
+        "the server's certificate has expired {ago}; renew it, or set this machine's clock if that is wrong"
+    )]
     Expired {
         /// When.
         ago: String,
@@ -78,7 +82,9 @@ pub enum ConnectError {
     #[error("the server's certificate is not valid yet; compare the clocks of both machines")]
     NotYet,
     /// Authorities sign, servers do not.
-    #[error("the server's certificate is that of an authority (CA:TRUE); the server needs one of its own, with CA:FALSE")]
+    #[error(
+        "the server's certificate is that of an authority (CA:TRUE); the server needs one of its own, with CA:FALSE"
+    )]
     Authority,
     /// Something else is wrong with it.
     #[error("the server's certificate cannot be used: {0}; give the server another one")]

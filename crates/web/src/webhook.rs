@@ -144,7 +144,8 @@ async fn ask(target: &Target, trust: Option<&Trust>, body: String) -> Result<boo
     match trust {
         None => ask_over(stream, target, body).await,
         Some(trust) => {
-            let stream = trust.connect_async(&target.host, stream).await.map_err(|e| failed("connect")(&e))?;
+            let stream =
+                trust.connect_async(&target.host, stream).await.map_err(|e| failed("connect")(&e))?;
             ask_over(stream, target, body).await
         }
     }

@@ -151,7 +151,8 @@ fn a_program_behind_tls_is_asked_if_its_certificate_is_trusted() {
     // For another name.
     let said = asked(format!("https://localhost:{}/", address.port())).unwrap_err();
     assert!(said.contains("is for 127.0.0.1, not for localhost"), "{said}");
-    let missing = Webhook::start("https://x/", LONG, Some(&here.path().join("none"))).unwrap_err().to_string();
+    let missing =
+        Webhook::start("https://x/", LONG, Some(&here.path().join("none"))).unwrap_err().to_string();
     assert!(missing.contains("none: No such file"), "{missing}");
     // In the clear nothing is read of it.
     assert!(Webhook::start("http://x/", LONG, Some(&here.path().join("none"))).is_ok());
@@ -166,7 +167,8 @@ fn addresses() {
     assert_eq!((of.is_tls, of.port, &*of.path), (false, 80, "/"));
     let of = target("https://hooks.example/may").unwrap();
     assert_eq!((of.is_tls, of.port, &*of.path), (true, 443, "/may"));
-    for text in ["", "hooks.example", "https://a@hooks.example/", "http://", "http://a@b/", "ftp://x/", "http:///x"]
+    for text in
+        ["", "hooks.example", "https://a@hooks.example/", "http://", "http://a@b/", "ftp://x/", "http:///x"]
     {
         assert!(target(text).unwrap_err().to_string().contains("http://HOST:PORT/PATH"), "{text}");
     }

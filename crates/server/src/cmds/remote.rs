@@ -100,7 +100,12 @@ impl Remote {
     /// Where it is, without what is nobody's business.
     pub(super) fn place(&self) -> String {
         let port = self.url.port().map(|port| format!(":{port}")).unwrap_or_default();
-        format!("{}://{}{port}{}", self.url.scheme(), self.url.host_str().unwrap_or_default(), self.url.path())
+        format!(
+            "{}://{}{port}{}",
+            self.url.scheme(),
+            self.url.host_str().unwrap_or_default(),
+            self.url.path()
+        )
     }
 
     /// What is at this address below the page, as JSON.

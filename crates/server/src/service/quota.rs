@@ -44,7 +44,8 @@ impl Service {
         own: Option<&Stream>,
     ) -> Result<(), Refusal> {
         let viewers = &self.config.viewers;
-        let own_in = |whose: &Whose| own.filter(|own| counted(own).any(|of| of == *whose)).map(|own| own.rate);
+        let own_in =
+            |whose: &Whose| own.filter(|own| counted(own).any(|of| of == *whose)).map(|own| own.rate);
         if let (Some(max), true) = (self.config.max_streams_per_title, *counts != Counts::Fetched) {
             let (whose, streams) = (Whose::title(title), u32::try_from(max).unwrap_or(u32::MAX));
             let limits = Limits { streams: Some(streams), bits_per_s: None };
@@ -63,7 +64,8 @@ impl Service {
     pub(super) fn user_room_for_more(&self, stream: &Stream, more: u64) -> Result<(), FecRefusal> {
         let Some(quota) = stream.counts.quota() else { return Ok(()) };
         let Some(max) = quota.limits.bits_per_s.map(BitRate) else { return Ok(()) };
-        let used = self.config.viewers.rate(&of_user(quota)) + if stream.is_reserved { 0 } else { stream.rate };
+        let used =
+            self.config.viewers.rate(&of_user(quota)) + if stream.is_reserved { 0 } else { stream.rate };
         if used.saturating_add(more) > max.0 {
             return Err(FecRefusal::UserRate { used: BitRate(used), max, more: BitRate(more) });
         }

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use millrace_core::limits::rights::FAILURES_AT_ONCE;
 use millrace_rights::{
-    Advised, Counts, Gate, Keys, Known, Limits, Link, NewUser, Now, Policy, Quota, RightsFile, Watching, Whose,
+    Advised, Counts, Gate, Keys, Known, Limits, Link, NewUser, Now, Policy, Quota, RightsFile, Watching,
+    Whose,
 };
 use millrace_web::{WebLimits, Webhook};
 use tempfile::TempDir;
@@ -308,9 +309,12 @@ fn a_webhook_decides_beside_the_rights_and_is_asked_once_in_a_while() {
             assert_eq!(client.get(path).status, 200, "{status:?} {path}");
         }
         assert_eq!(asked.load(Ordering::SeqCst), 0, "{status:?}");
-        for path in
-            ["/titles/film.ts", "/titles/film/index.m3u8", "/titles/film/media.m3u8", "/titles/film/sprites.jpg"]
-        {
+        for path in [
+            "/titles/film.ts",
+            "/titles/film/index.m3u8",
+            "/titles/film/media.m3u8",
+            "/titles/film/sprites.jpg",
+        ] {
             let found = client.get(path);
             assert_eq!(found.status, expected, "{status:?} {path}");
         }
@@ -352,7 +356,8 @@ fn players_of_segments_count_for_their_user_and_the_title() {
         let (_web, address, _) = serve(site, WebLimits::default());
         let examples = examples(&mut Client::to(address));
         let path = |route: &str| examples.iter().find(|(of, _)| *of == route).expect(route).1.clone();
-        ["/titles/{name}/hls/{version}/{number}.ts", "/titles/{name}/cmaf/{version}/{track}/{number}.m4s"].map(path)
+        ["/titles/{name}/hls/{version}/{number}.ts", "/titles/{name}/cmaf/{version}/{track}/{number}.m4s"]
+            .map(path)
     };
     let ask = |method: &str, path: &str, who: &str, agent: &str| {
         Client::to(address).ask(method, path, &format!("{who}User-Agent: {agent}\r\n"))
