@@ -250,8 +250,8 @@ fn quotas(met: &mut Met) {
     (request.fec, request.counts) = (FecWish::Mode(FecMode::Xor), Counts::Stream(anna.clone()));
     let first = desk.admit(request).unwrap().stream;
     desk.play(first, None).unwrap();
-    let text = "5Mb/s of 8Mb/s that this user may have in use, 4Mb/s more asked";
-    met.see(ask(&mut desk, "other", peers[1], &anna), text, Some("bit rate of the user"));
+    let refused = ask(&mut desk, "other", peers[1], &anna).unwrap_err();
+    assert_eq!(refused.to_string(), "5Mb/s of 8Mb/s that this user may have in use, 4Mb/s more asked");
     desk.service.set_fec(desk.now, first, FecMode::Off, None).unwrap();
     desk.settle();
     // It takes effect a moment later.
