@@ -5,9 +5,12 @@ mod support;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream as KernelStream, UdpSocket};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::scope;
 use std::time::{Duration, Instant};
 
+use millrace_core::wire::checksum::sum16;
 use millrace_lab::netns::{CLIENT_IP, SERVER_IP};
 use millrace_lab::tap_host::has_v6;
 use millrace_netio::xdp::XdpRawConfig;
@@ -18,7 +21,7 @@ use support::cable::{
     BEHIND_V4, BEHIND_V6, BEYOND, Behind, Cable, FAR, FAR_V6, PORT, SHARED, SHARED_V6, far_echo,
     far_kernel_calls, far_v4, kernels_talk, run,
 };
-use support::{TIMEOUT, kernel_calls, pattern, ping};
+use support::{TIMEOUT, echo_server, kernel_calls, pattern, ping};
 
 /// The engine's ports. [`PORT`], at which servers of the kernel listen, is none of them.
 const PORTS: &str = "7300,7310-7311";
@@ -162,6 +165,115 @@ fn connections_from_here_have_the_engines_ports_and_take_the_kernels_routes() {
     drop((first, host));
     let counters = cable.engine.take().unwrap().stop().unwrap();
     assert_eq!((counters.engine.rejected, counters.stack.bad_checksums), (0, 0), "{counters:?}");
+}
+
+/// Segments with these flags to the engine's port, from address after address, as many at a time as the engine takes in, until it is over; how many.
+fn flood(cable: &Cable, flags: u8, is_over: &AtomicBool) -> u32 {
+    use rustix::net::{AddressFamily, SendFlags, SocketType, ipproto, sendto, socket};
+    const AT_ONCE: u32 = 128;
+    const MOST: u32 = 1_000_000;
+    cable.far(|| {
+        let socket = socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::RAW)).unwrap();
+        let to = SocketAddr::new(own_v4(), 0);
+        let mut count = 0;
+        while !is_over.load(Ordering::Relaxed) && count < MOST {
+            let before = cable.engine().counters().packets_in;
+            for number in count..count + AT_ONCE {
+                let from = Ipv4Addr::from_bits(FLOOD.to_bits() + number);
+                sendto(&socket, &segment(from, flags), SendFlags::empty(), &to).unwrap();
+            }
+            count += AT_ONCE;
+            // What it has no time for would be lost, and other calls with it.
+            let begun = Instant::now();
+            let is_behind = || cable.engine().counters().packets_in < before + u64::from(AT_ONCE);
+            while is_behind() && begun.elapsed() < Duration::from_millis(10) {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        }
+        count
+    })
+}
+
+/// Sources of a flood begin here: nobody has such an address.
+const FLOOD: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 0);
+
+/// An IPv4 packet with a segment to the engine's port, its flags these.
+fn segment(from: Ipv4Addr, flags: u8) -> [u8; 40] {
+    let mut packet = [0; 40];
+    packet[..10].copy_from_slice(&[0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6]);
+    packet[12..16].copy_from_slice(&from.octets());
+    let IpAddr::V4(to) = own_v4() else { panic!("an IPv4 address") };
+    packet[16..20].copy_from_slice(&to.octets());
+    packet[20..24].copy_from_slice(&[[0x30, 0x39], LISTENS.to_be_bytes()].concat());
+    packet[24..34].copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8, 0x50, flags]);
+    packet[34..36].copy_from_slice(&[0x40, 0]);
+    // The kernel sums the header.
+    let pseudo = [&packet[12..20], &[0, 6, 0, 20], &packet[20..]].concat();
+    let check = !sum16(&pseudo);
+    packet[36..38].copy_from_slice(&check.to_be_bytes());
+    packet
+}
+
+/// Whoever calls from invented addresses keeps nobody out: a client of whom nobody has heard before gets in and is served meanwhile.
+#[test]
+fn clients_get_in_while_the_ports_are_flooded_from_a_hundred_thousand_addresses() {
+    const SYN: u8 = 2;
+    const ACK: u8 = 16;
+    const ADDRESSES: u32 = 100_000;
+    const CLIENTS: u8 = 8;
+    let Some(mut cable) = with_engine() else { return };
+    run("ip", &format!("-n {} route add 198.18.0.0/15 via {CLIENT_IP}", cable.hosts.server));
+    for client in 1..=CLIENTS {
+        run("ip", &format!("-n {} addr add 198.18.9.{client}/32 dev lo", cable.hosts.client));
+    }
+    let (is_over, listening) = (AtomicBool::new(false), Barrier::new(2));
+    let (cable_of, is_over, listening) = (&cable, &is_over, &listening);
+    let at = SocketAddr::new(own_v4(), LISTENS);
+    scope(|scope| {
+        scope.spawn(move || {
+            let host = cable_of.engine().attach().unwrap();
+            echo_server(&host, at, 2 * usize::from(CLIENTS), || {
+                listening.wait();
+            });
+        });
+        listening.wait();
+        for (flags, first) in [(SYN, 1), (ACK, 1 + CLIENTS / 2)] {
+            is_over.store(false, Ordering::Relaxed);
+            let flood = scope.spawn(move || flood(cable_of, flags, is_over));
+            // The table of ways has been filled several times over before the first client calls.
+            let begun = Instant::now();
+            let before = cable_of.engine().counters().packets_in;
+            while cable_of.engine().counters().packets_in - before < ADDRESSES.into() {
+                assert!(begun.elapsed() < TIMEOUT && !flood.is_finished(), "the flood does not come through");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            for client in first..first + CLIENTS / 2 {
+                let from = Ipv4Addr::new(198, 18, 9, client);
+                cable_of.far(|| calls_from(from, at));
+                cable_of.far(|| calls_from(from, at));
+            }
+            is_over.store(true, Ordering::Relaxed);
+            assert!(flood.join().unwrap() > ADDRESSES, "it went on meanwhile");
+        }
+    });
+    let counters = cable.engine.take().unwrap().stop().unwrap();
+    assert_eq!(counters.stack.accepted, 2 * u64::from(CLIENTS), "{counters:?}");
+    assert!(counters.stack.cookies_sent > u64::from(ADDRESSES) / 2, "{counters:?}");
+}
+
+/// A connection from an address, by which the engine says the same.
+fn calls_from(from: Ipv4Addr, to: SocketAddr) {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+    bind(&socket, &SocketAddr::from((from, 0))).unwrap();
+    connect(&socket, &to).unwrap_or_else(|error| panic!("{from}: {error}"));
+    let mut stream = KernelStream::from(socket);
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    stream.write_all(b"hello").unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut said = Vec::new();
+    stream.read_to_end(&mut said).unwrap_or_else(|error| panic!("{from}: {error}"));
+    assert_eq!(said, b"hello", "{from}");
 }
 
 /// What a router says about the engine's segments reaches the engine, though all other ICMP is the kernel's.

@@ -85,6 +85,18 @@ pub const MAX_OWN_PORTS: u32 = 1024;
 pub const MAX_PORT_RANGES: usize = 64;
 /// Packets that wait until the kernel has found the way to where they go: the first ones to as many hosts. Others are dropped, and sent again by TCP.
 pub const WAITING_PACKETS: usize = 64;
+/// Strangers for whose answers the kernel is asked for a way at once: callers who have not shown that they are at their addresses. As many neighbours that
+/// are not there are no flood for the kernel's table of them (net.ipv4.neigh.default.gc_thresh3, 1024).
+pub const STRANGERS: usize = 256;
+/// How long such a stranger has its place: a handshake that takes longer repeats its segments.
+pub const STRANGER_NS: u64 = 1_000_000_000;
+/// Packets among those that wait for a way that only answer strangers.
+pub const WAITING_ANSWERS: usize = WAITING_PACKETS / 2;
+/// Hosts of which it is remembered by which station their last segment came, so that what answers it goes back there: those of a turn's frames sixteen
+/// times, so that hardly any is forgotten before its answer leaves. 100 KB.
+pub const STATIONS: usize = 16 * FRAMES_PER_TURN;
+/// Of these as many share a place in the table: with a turn's frames one in ten thousand is forgotten too early.
+pub const STATIONS_OF_A_SET: usize = 4;
 /// How long such a packet waits: TCP has sent its bytes again by then (the initial retransmission time-out of RFC 6298).
 pub const WAITING_NS: u64 = 1_000_000_000;
 /// How often it is looked for the way meanwhile: a question to the kernel takes some 0.1 ms, and one on the wire as long again.

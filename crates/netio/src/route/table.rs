@@ -125,7 +125,7 @@ impl HopTable {
             let destination = destination.to_canonical();
             let id = match table.places.get(&destination) {
                 Some(&slot) => Some(table.id(slot)),
-                None => table.take(destination),
+                None => table.take(destination, true),
             };
             if let Some(id) = id {
                 table.set(id, hop);
@@ -149,19 +149,47 @@ impl HopTable {
     pub fn hop(&mut self, destination: IpAddr) -> Option<HopId> {
         let destination = destination.to_canonical();
         let Some(&slot) = self.places.get(&destination) else {
-            self.begin(destination);
+            self.begin(destination, true);
             return None;
         };
+        self.slots[slot as usize].is_used.set(true);
+        self.ask_again(slot);
+        self.slots[slot as usize].hop.usable.then(|| self.id(slot))
+    }
+
+    /// Puts the question, for what anybody may cause who invents addresses: it takes a free place only, which counts as unused, so that others may have it
+    /// at any time. Whether there was one. The answer is what is [`known`](Self::known) then; the place goes back by
+    /// [`forget_unused`](Self::forget_unused).
+    pub fn ask_unused(&mut self, destination: IpAddr) -> bool {
+        let destination = destination.to_canonical();
+        match self.places.get(&destination) {
+            Some(&slot) => self.ask_again(slot),
+            None => self.begin(destination, false),
+        }
+        self.places.contains_key(&destination)
+    }
+
+    /// The destination's place is free again, if nothing was sent there meanwhile but by what is [`known`](Self::known).
+    pub fn forget_unused(&mut self, destination: IpAddr) {
+        let Some(&slot) = self.places.get(&destination.to_canonical()) else { return };
+        if !self.slots[slot as usize].is_used.get() {
+            self.give_up(slot);
+        }
+    }
+
+    /// Puts the question again, if there is no way and none is out.
+    fn ask_again(&mut self, slot: u32) {
         let id = self.id(slot);
         let entry = &mut self.slots[slot as usize];
-        entry.is_used.set(true);
-        if entry.hop.usable {
-            return Some(id);
+        if let (false, false, Some(end)) = (entry.hop.usable, entry.is_asked, &mut self.end) {
+            entry.is_asked = end.ask(Ask::EgressPath { id, destination: entry.destination });
         }
-        if let (false, Some(end)) = (entry.is_asked, &mut self.end) {
-            entry.is_asked = end.ask(Ask::EgressPath { id, destination });
-        }
-        None
+    }
+
+    /// What is known of a destination, if frames may be sent there now. Nobody is asked, and this is no use of its place.
+    pub fn known(&self, destination: IpAddr) -> Option<&Hop> {
+        let &slot = self.places.get(&destination.to_canonical())?;
+        Some(&self.slots[slot as usize].hop).filter(|hop| hop.usable)
     }
 
     /// What is known of it now; [`Hop::UNUSABLE`] if the place belongs to another destination by now. Ask [`Self::hop`]
@@ -202,11 +230,9 @@ impl HopTable {
                 self.set(id, hop);
             }
             Update::IsUsed { .. } => {
-                let is_used = entry.is_used.replace(false);
-                // Without room for the answer it is asked again.
-                if !is_used && self.end.as_mut().is_some_and(|end| end.ask(Ask::Forget { id })) {
-                    self.leave(id.slot);
-                    self.free.push(id.slot);
+                if !entry.is_used.replace(false) {
+                    // Without room for the answer it is asked again.
+                    self.give_up(id.slot);
                 }
             }
         }
@@ -219,6 +245,15 @@ impl HopTable {
         }
     }
 
+    /// The place is free, and the watch is told. Nothing happens if there is no room for that.
+    fn give_up(&mut self, slot: u32) {
+        let id = self.id(slot);
+        if self.end.as_mut().is_some_and(|end| end.ask(Ask::Forget { id })) {
+            self.leave(slot);
+            self.free.push(slot);
+        }
+    }
+
     /// The place belongs to nobody from now on.
     fn leave(&mut self, slot: u32) {
         let entry = &mut self.slots[slot as usize];
@@ -228,15 +263,16 @@ impl HopTable {
         self.set(self.id(slot), Hop::UNUSABLE);
     }
 
-    /// A place for a destination that has none; `None` if all are in use.
-    fn take(&mut self, destination: IpAddr) -> Option<HopId> {
+    /// A place for a destination that has none; `None` if all are in use, or none is free and it would not be used.
+    fn take(&mut self, destination: IpAddr, is_used: bool) -> Option<HopId> {
         let slot = match self.free.pop() {
             Some(slot) => slot,
-            None => self.evict()?,
+            None if is_used => self.evict()?,
+            None => return None,
         };
         let entry = &mut self.slots[slot as usize];
         (entry.destination, entry.is_taken, entry.is_asked) = (destination, true, false);
-        entry.is_used.set(true);
+        entry.is_used.set(is_used);
         self.places.insert(destination, slot);
         Some(self.id(slot))
     }
@@ -254,12 +290,12 @@ impl HopTable {
         None
     }
 
-    fn begin(&mut self, destination: IpAddr) {
+    fn begin(&mut self, destination: IpAddr, is_used: bool) {
         // A full ring is not worth a place: the next burst asks again.
         if self.end.as_ref().is_none_or(|end| end.asks.is_full()) {
             return;
         }
-        if let (Some(id), Some(end)) = (self.take(destination), &mut self.end) {
+        if let (Some(id), Some(end)) = (self.take(destination, is_used), &mut self.end) {
             self.slots[id.slot as usize].is_asked = end.ask(Ask::EgressPath { id, destination });
         }
     }

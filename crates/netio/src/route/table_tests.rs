@@ -129,6 +129,49 @@ fn a_full_ring_loses_no_question() {
 }
 
 #[test]
+fn a_look_at_what_is_known_asks_nobody_and_keeps_no_place() {
+    let (mut table, mut end) = HopTable::joined(SLOTS, None);
+    assert_eq!((table.known(address(1)), end.asks.pop().is_err()), (None, true));
+    let id = learn(&mut table, &mut end, 1);
+    let known = |table: &HopTable| table.known("::ffff:192.0.2.1".parse().unwrap()).map(|hop| hop.mtu);
+    assert_eq!(known(&table), Some(1501));
+    // The watch asks twice whether it is used: it was when it was learnt, and looking at it is no use.
+    for _ in 0..2 {
+        say(&mut table, &mut end, Update::IsUsed { id });
+        assert_eq!(known(&table).is_some(), end.asks.pop().is_err());
+    }
+    assert_eq!(known(&table), None);
+}
+
+/// Who asks for what it does not use gets free places only; those are anybody's, and go back.
+#[test]
+fn places_that_are_asked_for_and_not_used_are_had_by_others() {
+    let (mut table, mut end) = HopTable::joined(SLOTS, None);
+    let used = learn(&mut table, &mut end, 1);
+    for last in 2..=4 {
+        assert!(table.ask_unused(address(last)) && table.ask_unused(address(last)));
+        let (id, destination) = ask_of(&mut end);
+        assert_eq!((destination, end.asks.pop().is_err()), (address(last), true), "once");
+        say(&mut table, &mut end, Update::Hop { id, hop: hop(last) });
+        assert_eq!(table.known(address(last)).map(|hop| hop.mtu), Some(1500 + u32::from(last)));
+    }
+    assert!(!table.ask_unused(address(5)) && end.asks.pop().is_err(), "no place is free");
+    // One is used after all, another one is not.
+    assert!(table.hop(address(3)).is_some());
+    for last in [1, 2, 3] {
+        table.forget_unused(address(last));
+    }
+    let Ok(Ask::Forget { id }) = end.asks.pop() else { panic!("it is kept") };
+    assert!(!table.get(id).usable && end.asks.pop().is_err());
+    assert_eq!([1, 2, 3].map(|last| table.known(address(last)).is_some()), [true, false, true]);
+    // The free place, then that of the one that nobody uses; then there is none.
+    let places = [6, 7].map(|last| learn(&mut table, &mut end, last).slot);
+    assert!(places[0] == id.slot && table.known(address(4)).is_none());
+    assert_eq!(table.hop(address(8)), None);
+    assert!(end.asks.pop().is_err() && table.get(used).usable);
+}
+
+#[test]
 fn without_a_watch_there_is_no_way() {
     let (mut table, mut end) = HopTable::joined(SLOTS, None);
     let id = learn(&mut table, &mut end, 1);

@@ -12,10 +12,13 @@
 //! | --- | --- |
 //! | `held` | the kernel's side of the ports: nobody else gets one |
 //! | `ways` | Ethernet headers, and packets that wait for one |
+//! | `stations` | where answers to whoever calls go back to |
 
 mod held;
+mod stations;
 mod ways;
 
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -24,17 +27,20 @@ use millrace_core::limits::toe::MAX_OWN_PORTS;
 use millrace_core::limits::{MAX_STEERED_PORTS, XDP_RAW_FRAME_BYTES};
 use millrace_core::time::Instant;
 use millrace_core::wire::frame::layout::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, put_link};
-use millrace_core::wire::frame::{ETHERNET_HEADER_BYTES, LinkHeader};
+use millrace_core::wire::frame::{ETHERNET_HEADER_BYTES, IPV4_HEADER_BYTES, IPV6_HEADER_BYTES, LinkHeader};
 use millrace_netio::features::DeviceFeatures;
 use millrace_netio::route::RouteWatch;
 use millrace_netio::xdp::steer::Steering;
 use millrace_netio::xdp::{XdpQueues, XdpRawConfig};
 use millrace_tcp::ip;
+use millrace_tcp::keyed::HashKey;
 use millrace_tcp::ports::PortSet;
+use millrace_tcp::wire::Flags;
 
 pub use self::held::ports_given_out;
 use self::held::{Held, no_connections};
-use self::ways::{Ways, Where};
+use self::stations::{Mac, Stations};
+use self::ways::{Kind, Ways, Where};
 use super::EngineSettings;
 use super::device::Device;
 use super::xdp::{MAX_MTU, from_steering, from_xdp, no_ethernet, station};
@@ -51,7 +57,7 @@ pub struct XdpPorts {
     _steering: Steering,
     queues: XdpQueues,
     _held: Option<Held>,
-    mac: [u8; 6],
+    mac: Mac,
     ways: Ways,
     /// When the last turn was.
     now: Instant,
@@ -78,7 +84,9 @@ impl XdpPorts {
         let queues = XdpQueues::open(config, features.rx_queues.unwrap_or(1)).map_err(from_xdp)?;
         let watch = RouteWatch::start().map_err(io::Error::other)?;
         let (hops, mtu) = (watch.table(), settings.interface.mtu);
-        let ways = Ways::new(hops, Some(watch), features.if_index, ETHERNET_HEADER_BYTES + usize::from(mtu));
+        let stations = Stations::new(HashKey::new([(); 2].map(|()| RandomState::new().hash_one(0))));
+        let longest = ETHERNET_HEADER_BYTES + usize::from(mtu);
+        let ways = Ways::new(hops, Some(watch), (features.if_index, mac), stations, longest);
         // Of each port of each address its segments, and the errors about them.
         let entries = 2 * ports.count() * addresses.len() as u32;
         let steering = Steering::attach_with_room(&config.interface, entries.max(MAX_STEERED_PORTS))
@@ -109,9 +117,12 @@ impl XdpPorts {
 
 impl Device for XdpPorts {
     fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> io::Result<bool> {
-        let mac = self.mac;
-        Ok(self.queues.receive(&mut |frame| {
-            if let Some(packet) = packet_of(frame, mac) {
+        let Self { queues, ways, mac, .. } = self;
+        Ok(queues.receive(&mut |frame| {
+            if let Some((station, packet)) = packet_of(frame, *mac) {
+                if let Some(host) = source(packet) {
+                    ways.heard(host, station);
+                }
                 take(packet);
             }
         }))
@@ -123,10 +134,11 @@ impl Device for XdpPorts {
 
     fn gather(&mut self, head: &[u8], body: &[&[u8]], _: &mut [u8]) -> io::Result<bool> {
         let Some(remote) = destination(head) else { return Ok(true) };
-        match self.ways.to(remote) {
+        let kind = kind(head);
+        match self.ways.way(remote, kind, self.now) {
             Where::There(link) => Self::send_by(&mut self.queues, &link, head, body),
             Where::NotKnown => {
-                self.ways.put_off(remote, head, body, self.now);
+                self.ways.put_off((remote, kind), head, body, self.now);
                 Ok(true)
             }
             // As on any network without a way to there; TCP sends it again.
@@ -197,23 +209,52 @@ fn check(features: &DeviceFeatures, settings: &EngineSettings) -> io::Result<()>
     Ok(())
 }
 
-/// The IP packet of a frame to this station. One with a VLAN tag is another network's.
-fn packet_of(frame: &[u8], mac: [u8; 6]) -> Option<&[u8]> {
+/// The station that has sent a frame to this one, and the IP packet in it. One with a VLAN tag is another network's.
+fn packet_of(frame: &[u8], mac: Mac) -> Option<(Mac, &[u8])> {
     let (header, packet) = frame.split_at_checked(ETHERNET_HEADER_BYTES)?;
     let is_ip = [ETHERTYPE_IPV4, ETHERTYPE_IPV6].iter().any(|kind| header.ends_with(kind));
-    (header.starts_with(&mac) && is_ip).then_some(packet)
+    let station = header.get(6..12)?.try_into().ok()?;
+    (header.starts_with(&mac) && is_ip).then_some((station, packet))
+}
+
+/// Where a packet comes from.
+fn source(packet: &[u8]) -> Option<IpAddr> {
+    address(packet, 12, 8)
 }
 
 /// Where a packet goes to.
 fn destination(head: &[u8]) -> Option<IpAddr> {
-    match head.first()? >> 4 {
-        4 => Some(Ipv4Addr::from(<[u8; 4]>::try_from(head.get(16..20)?).ok()?).into()),
-        _ => Some(Ipv6Addr::from(<[u8; 16]>::try_from(head.get(24..40)?).ok()?).into()),
+    address(head, 16, 24)
+}
+
+/// The address at this place of the header of IPv4 or IPv6.
+fn address(head: &[u8], v4: usize, v6: usize) -> Option<IpAddr> {
+    if is_v4(head) {
+        return Some(Ipv4Addr::from(*head.get(v4..)?.first_chunk::<4>()?).into());
+    }
+    Some(Ipv6Addr::from(*head.get(v6..)?.first_chunk::<16>()?).into())
+}
+
+/// What a packet of the engine says of whoever it goes to. Its IP header has neither options nor extension headers.
+fn kind(head: &[u8]) -> Kind {
+    const FLAGS: usize = 13;
+    let tcp = if is_v4(head) { IPV4_HEADER_BYTES } else { IPV6_HEADER_BYTES };
+    let flags = Flags(head.get(tcp + FLAGS).copied().unwrap_or(0));
+    if flags.has(Flags::RST) {
+        Kind::Reset
+    } else if flags.has(Flags::SYN.with(Flags::ACK)) {
+        Kind::Handshake
+    } else {
+        Kind::Other
     }
 }
 
+fn is_v4(head: &[u8]) -> bool {
+    head.first().is_some_and(|first| first >> 4 == 4)
+}
+
 fn ethertype(head: &[u8]) -> [u8; 2] {
-    if head.first().is_some_and(|first| first >> 4 == 4) { ETHERTYPE_IPV4 } else { ETHERTYPE_IPV6 }
+    if is_v4(head) { ETHERTYPE_IPV4 } else { ETHERTYPE_IPV6 }
 }
 
 const _: () = assert!(MAX_MTU as usize + ETHERNET_HEADER_BYTES <= XDP_RAW_FRAME_BYTES);
@@ -222,16 +263,16 @@ const _: () = assert!(MAX_MTU as usize + ETHERNET_HEADER_BYTES <= XDP_RAW_FRAME_
 mod tests {
     use super::*;
 
-    const MAC: [u8; 6] = [2, 0, 0, 0, 0, 7];
+    const MAC: Mac = [2, 0, 0, 0, 0, 7];
 
-    fn frame(mac: [u8; 6], kind: [u8; 2], packet: &[u8]) -> Vec<u8> {
+    fn frame(mac: Mac, kind: [u8; 2], packet: &[u8]) -> Vec<u8> {
         [&mac[..], &[2; 6], &kind, packet].concat()
     }
 
     #[test]
     fn packets_of_frames_to_this_station_are_shown() {
         for kind in [ETHERTYPE_IPV4, ETHERTYPE_IPV6] {
-            assert_eq!(packet_of(&frame(MAC, kind, b"packet"), MAC), Some(&b"packet"[..]));
+            assert_eq!(packet_of(&frame(MAC, kind, b"packet"), MAC), Some(([2; 6], &b"packet"[..])));
         }
         let others = [
             frame([2; 6], ETHERTYPE_IPV4, b"packet"),
@@ -250,13 +291,37 @@ mod tests {
     fn where_a_packet_goes_to_stands_in_its_header() {
         let mut v4 = [0; 20];
         v4[0] = 0x45;
-        v4[16..].copy_from_slice(&[10, 1, 2, 3]);
+        v4[12..].copy_from_slice(&[10, 3, 2, 1, 10, 1, 2, 3]);
         assert_eq!(destination(&v4), Some("10.1.2.3".parse().unwrap()));
         let mut v6 = [0; 40];
-        (v6[0], v6[24], v6[39]) = (0x60, 0xfd, 7);
+        (v6[0], v6[8], v6[23], v6[24], v6[39]) = (0x60, 0xfe, 9, 0xfd, 7);
         assert_eq!(destination(&v6), Some("fd00::7".parse().unwrap()));
+        assert_eq!(source(&v4), Some("10.3.2.1".parse().unwrap()));
+        assert_eq!(source(&v6), Some("fe00::9".parse().unwrap()));
         assert_eq!((ethertype(&v4), ethertype(&v6)), (ETHERTYPE_IPV4, ETHERTYPE_IPV6));
         assert_eq!((destination(&v4[..19]), destination(&v6[..39]), destination(&[])), (None, None, None));
+    }
+
+    #[test]
+    fn what_answers_a_stranger_is_told_from_what_belongs_to_a_connection() {
+        let (fin, syn, rst, ack) = (Flags::FIN, Flags::SYN, Flags::RST, Flags::ACK);
+        for (flags, expected) in [
+            (syn.with(ack), Kind::Handshake),
+            (syn.with(ack).with(Flags::ECE), Kind::Handshake),
+            (rst, Kind::Reset),
+            (rst.with(ack), Kind::Reset),
+            // A host of the engine calls.
+            (syn, Kind::Other),
+            (ack, Kind::Other),
+            (fin.with(ack), Kind::Other),
+        ] {
+            for (version, header) in [(0x45, 20), (0x60, 40)] {
+                let mut head = vec![0; header + 20];
+                (head[0], head[header + 13]) = (version, flags.0);
+                assert_eq!(kind(&head), expected, "{flags:?}");
+            }
+        }
+        assert_eq!(kind(&[0x45; 33]), Kind::Other, "no whole segment");
     }
 
     #[test]

@@ -1,15 +1,24 @@
 //! Ethernet headers of packets that go out, as the kernel's routes and neighbours say, and packets that wait until the kernel has found one.
 //!
+//! What belongs to a connection has a place in the table of ways: its peer has shown that it gets what is sent to its address, or a host of the engine
+//! calls it. What only answers a segment that anybody may have sent has one of few places for a second; when those are taken, as in a flood of calls from
+//! invented addresses, it goes back to the station where the segment came from, and the kernel is asked nothing.
+//!
 //! The kernel is asked by a thread of its own (`netio/src/route`), which also follows what changes. The packet that waits for a host is the latest one to
 //! it, copied: what was sent before it TCP sends again.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
 
-use millrace_core::limits::toe::{WAITING_NS, WAITING_PACKETS, WAY_LOOK_NS};
+use millrace_core::limits::toe::{
+    STRANGER_NS, STRANGERS, WAITING_ANSWERS, WAITING_NS, WAITING_PACKETS, WAY_LOOK_NS,
+};
 use millrace_core::time::Instant;
 use millrace_core::wire::frame::LinkHeader;
-use millrace_netio::route::{HopId, HopTable, RouteWatch};
+use millrace_netio::route::{Hop, HopId, HopTable, RouteWatch};
+
+use super::stations::{Mac, Stations};
 
 /// How a destination is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,14 +27,27 @@ pub(super) enum Where {
     There(LinkHeader),
     /// The kernel was asked, or it has no way now.
     NotKnown,
-    /// By another interface, or by a VLAN on this one.
+    /// By another interface, or by a VLAN on this one; or back to where nobody remembers.
     Elsewhere,
+}
+
+/// What a packet says of whoever it goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The first answer to a caller, who may not be at that address: SYN,ACK.
+    Handshake,
+    /// The end of a connection, or the answer to what belongs to none: RST.
+    Reset,
+    /// It is of a connection.
+    Other,
 }
 
 /// A packet that waits.
 struct Waiting {
     /// `None`: the place is free.
     remote: Option<IpAddr>,
+    /// It only answers a stranger.
+    is_answer: bool,
     since: Instant,
     bytes: usize,
     packet: Box<[u8]>,
@@ -37,6 +59,11 @@ pub(super) struct Ways {
     /// Follows them, unless a test does.
     _watch: Option<RouteWatch>,
     if_index: u32,
+    mac: Mac,
+    /// Where answers go back to.
+    stations: Stations,
+    /// Those for whose answers the kernel was asked, and when, in that order.
+    strangers: VecDeque<(IpAddr, Instant)>,
     /// Where the last packet went: those of a connection follow each other.
     recent: Option<(IpAddr, HopId)>,
     waiting: Box<[Waiting]>,
@@ -45,21 +72,85 @@ pub(super) struct Ways {
 }
 
 impl Ways {
-    pub(super) fn new(hops: HopTable, watch: Option<RouteWatch>, if_index: u32, packet_bytes: usize) -> Self {
-        let place =
-            |_| Waiting { remote: None, since: Instant(0), bytes: 0, packet: vec![0; packet_bytes].into() };
+    /// By the interface with this number and Ethernet address; packets have so many bytes at most.
+    pub(super) fn new(
+        hops: HopTable,
+        watch: Option<RouteWatch>,
+        (if_index, mac): (u32, Mac),
+        stations: Stations,
+        packet_bytes: usize,
+    ) -> Self {
+        let place = |_| Waiting {
+            remote: None,
+            is_answer: false,
+            since: Instant(0),
+            bytes: 0,
+            packet: vec![0; packet_bytes].into(),
+        };
         Self {
             hops,
             _watch: watch,
             if_index,
+            mac,
+            stations,
+            strangers: VecDeque::with_capacity(STRANGERS),
             recent: None,
             waiting: (0..WAITING_PACKETS).map(place).collect(),
             look_at: None,
         }
     }
 
+    /// A packet of a host came from this station.
+    pub(super) fn heard(&mut self, host: IpAddr, station: Mac) {
+        self.stations.heard(host, station);
+    }
+
+    /// The way of a packet.
+    pub(super) fn way(&mut self, remote: IpAddr, kind: Kind, now: Instant) -> Where {
+        if kind == Kind::Other {
+            return self.to(remote);
+        }
+        if let Some(way) = self.known(remote) {
+            return way;
+        }
+        if self.asks_for_stranger(remote, now) {
+            return Where::NotKnown;
+        }
+        match self.stations.of(remote) {
+            Some(destination) => Where::There(LinkHeader { destination, source: self.mac, vlan: None }),
+            // The caller calls again, and is answered then.
+            None if kind == Kind::Handshake => Where::Elsewhere,
+            None => self.to(remote),
+        }
+    }
+
+    /// The way to a destination, if there is one now.
+    fn known(&self, remote: IpAddr) -> Option<Where> {
+        self.hops.known(remote).map(|hop| self.by(hop))
+    }
+
+    /// Whether the kernel is asked for the way of an answer to a stranger, which can wait for it.
+    fn asks_for_stranger(&mut self, remote: IpAddr, now: Instant) -> bool {
+        while let Some(&(host, since)) = self.strangers.front()
+            && now.ns_since(since) >= STRANGER_NS
+        {
+            self.strangers.pop_front();
+            // It is kept if a connection with it has used it.
+            self.hops.forget_unused(host);
+        }
+        let waits = |waiting: &&Waiting| waiting.remote.is_some() && waiting.is_answer;
+        if self.strangers.len() == STRANGERS || self.waiting.iter().filter(waits).count() >= WAITING_ANSWERS {
+            return false;
+        }
+        let is_asked = self.hops.ask_unused(remote);
+        if is_asked && self.strangers.iter().all(|(host, _)| *host != remote) {
+            self.strangers.push_back((remote, now));
+        }
+        is_asked
+    }
+
     /// The way to a destination.
-    pub(super) fn to(&mut self, remote: IpAddr) -> Where {
+    fn to(&mut self, remote: IpAddr) -> Where {
         let known = self.recent.filter(|&(of, id)| of == remote && self.hops.get(id).usable);
         let id = match known {
             Some((_, id)) => id,
@@ -69,7 +160,10 @@ impl Ways {
                 id
             }
         };
-        let hop = self.hops.get(id);
+        self.by(self.hops.get(id))
+    }
+
+    fn by(&self, hop: &Hop) -> Where {
         if hop.if_index == self.if_index && hop.link.vlan.is_none() {
             Where::There(hop.link)
         } else {
@@ -79,7 +173,13 @@ impl Ways {
 
     /// Keeps a copy of a packet until the way to there is known, in place of the one to there that has waited before. Without room it is lost, as on
     /// any network.
-    pub(super) fn put_off(&mut self, remote: IpAddr, head: &[u8], body: &[&[u8]], now: Instant) {
+    pub(super) fn put_off(
+        &mut self,
+        (remote, kind): (IpAddr, Kind),
+        head: &[u8],
+        body: &[&[u8]],
+        now: Instant,
+    ) {
         let place_of = |of: Option<IpAddr>| self.waiting.iter().position(|waiting| waiting.remote == of);
         let Some(place) = place_of(Some(remote)).or_else(|| place_of(None)) else { return };
         let waiting = &mut self.waiting[place];
@@ -91,7 +191,7 @@ impl Ways {
             room.copy_from_slice(piece);
             waiting.bytes = end;
         }
-        (waiting.remote, waiting.since) = (Some(remote), now);
+        (waiting.remote, waiting.is_answer, waiting.since) = (Some(remote), kind != Kind::Other, now);
         self.look_at.get_or_insert(now.plus_ns(WAY_LOOK_NS));
     }
 
@@ -108,7 +208,10 @@ impl Ways {
         let mut still_waits = false;
         for place in 0..self.waiting.len() {
             let Some(remote) = self.waiting[place].remote else { continue };
-            let way = self.to(remote);
+            let way = match self.waiting[place].is_answer {
+                true => self.known(remote).unwrap_or(Where::NotKnown),
+                false => self.to(remote),
+            };
             let waiting = &mut self.waiting[place];
             let is_done = match way {
                 Where::There(link) => send(&link, &waiting.packet[..waiting.bytes])?,

@@ -1,24 +1,29 @@
 //! Packets that wait, against a kernel that the test plays.
 
-use millrace_netio::route::{Hop, HopFeed};
+use std::net::Ipv4Addr;
+
+use millrace_netio::route::HopFeed;
+use millrace_tcp::keyed::HashKey;
 
 use super::*;
 
 const OURS: u32 = 7;
 const BYTES: usize = 200;
+const OWN: Mac = [4; 6];
 
 fn ip(last: u8) -> IpAddr {
     IpAddr::from([10, 0, 0, last])
 }
 
 fn hop(last: u8) -> Hop {
-    let link = LinkHeader { destination: [2, 0, 0, 0, 0, last], source: [4; 6], vlan: None };
+    let link = LinkHeader { destination: [2, 0, 0, 0, 0, last], source: OWN, vlan: None };
     Hop { if_index: OURS, link, source: ip(1), mtu: 1500, hop_limit: 64, usable: true, generation: 0 }
 }
 
 fn ways() -> (Ways, HopFeed) {
     let (table, feed) = HopTable::fed();
-    (Ways::new(table, None, OURS, BYTES), feed)
+    let stations = Stations::new(HashKey::new([1, 2]));
+    (Ways::new(table, None, (OURS, OWN), stations, BYTES), feed)
 }
 
 /// What leaves at that moment: the last byte of the Ethernet address, and the packet.
@@ -37,9 +42,9 @@ fn a_packet_waits_until_the_kernel_knows_the_way_and_the_latest_one_goes() {
     let (mut ways, mut feed) = ways();
     let now = Instant(1_000_000_000);
     assert_eq!((ways.to(ip(2)), ways.due()), (Where::NotKnown, None));
-    ways.put_off(ip(2), b"first", &[], now);
-    ways.put_off(ip(2), b"se", &[b"co", b"nd"], now);
-    ways.put_off(ip(3), b"other", &[], now);
+    ways.put_off((ip(2), Kind::Other), b"first", &[], now);
+    ways.put_off((ip(2), Kind::Other), b"se", &[b"co", b"nd"], now);
+    ways.put_off((ip(3), Kind::Other), b"other", &[], now);
     assert_eq!(ways.to(ip(3)), Where::NotKnown);
     assert_eq!(ways.due(), Some(now.plus_ns(WAY_LOOK_NS)));
     let at = |ms: u64| now.plus_ns(ms * 1_000_000);
@@ -79,7 +84,7 @@ fn a_way_by_another_interface_or_a_vlan_is_none() {
     let vlan = LinkHeader { vlan: Some(5), ..hop(3).link };
     for (last, hop) in [(2, Hop { if_index: OURS + 1, ..hop(2) }), (3, Hop { link: vlan, ..hop(3) })] {
         assert_eq!(ways.to(ip(last)), Where::NotKnown);
-        ways.put_off(ip(last), b"lost", &[], now);
+        ways.put_off((ip(last), Kind::Other), b"lost", &[], now);
         feed.asked();
         feed.say(ip(last), hop);
         assert_eq!(leaves(&mut ways, now.plus_ns(10 * WAY_LOOK_NS)), []);
@@ -94,11 +99,11 @@ fn what_waits_too_long_or_finds_no_room_is_lost() {
     let far = |n: usize| IpAddr::from([10, 0, (n / 250) as u8 + 1, (n % 250) as u8]);
     for n in 0..=WAITING_PACKETS {
         ways.to(far(n));
-        ways.put_off(far(n), &[n as u8], &[], now);
+        ways.put_off((far(n), Kind::Other), &[n as u8], &[], now);
     }
     // One that does not fit a place, and one that takes the place of another.
-    ways.put_off(far(0), &[0; BYTES], &[&[0]], now);
-    ways.put_off(far(1), b"again", &[], now.plus_ns(WAITING_NS / 2));
+    ways.put_off((far(0), Kind::Other), &[0; BYTES], &[&[0]], now);
+    ways.put_off((far(1), Kind::Other), b"again", &[], now.plus_ns(WAITING_NS / 2));
     feed.asked();
     (0..=WAITING_PACKETS).for_each(|n| assert!(feed.say(far(n), Hop::UNUSABLE)));
     assert_eq!(leaves(&mut ways, now.plus_ns(WAITING_NS)), []);
@@ -113,7 +118,7 @@ fn what_the_device_has_no_room_for_waits_on() {
     let (mut ways, mut feed) = ways();
     let now = Instant(1_000_000_000);
     ways.to(ip(2));
-    ways.put_off(ip(2), b"packet", &[], now);
+    ways.put_off((ip(2), Kind::Other), b"packet", &[], now);
     feed.asked();
     feed.say(ip(2), hop(2));
     let soon = now.plus_ns(WAY_LOOK_NS);
@@ -121,4 +126,99 @@ fn what_the_device_has_no_room_for_waits_on() {
     assert_eq!(ways.due(), Some(soon.plus_ns(WAY_LOOK_NS)));
     assert!(ways.look(soon.plus_ns(WAY_LOOK_NS), &mut |_, _| Err(io::Error::other("gone"))).is_err());
     assert_eq!(leaves(&mut ways, soon.plus_ns(2 * WAY_LOOK_NS)), [(2, b"packet".to_vec())]);
+}
+
+fn station(mac: Mac) -> Where {
+    Where::There(LinkHeader { destination: mac, source: OWN, vlan: None })
+}
+
+/// Callers who invent their addresses are answered, and take nothing from those who do not, however long it goes on.
+#[test]
+fn a_flood_of_calls_from_everywhere_takes_few_places_and_asks_little() {
+    const CALLERS: u32 = 10_000;
+    let (mut ways, mut feed) = ways();
+    let begun = Instant(1_000_000_000);
+    let gateway = [2, 9, 9, 9, 9, 9];
+    for second in 0..100_u32 {
+        let now = begun.plus_ns(u64::from(second) * STRANGER_NS);
+        let mut answered = 0;
+        for number in 0..CALLERS {
+            let caller = Ipv4Addr::from_bits(0xc612_0000 + second * CALLERS + number).into();
+            ways.heard(caller, gateway);
+            // What belongs to no connection is answered as well.
+            let kind = if number % 2 == 0 { Kind::Handshake } else { Kind::Reset };
+            match ways.way(caller, kind, now) {
+                Where::NotKnown => ways.put_off((caller, kind), b"answer", &[], now),
+                way => {
+                    assert_eq!(way, station(gateway), "{caller}");
+                    answered += 1;
+                }
+            }
+        }
+        assert!(answered >= CALLERS - STRANGERS as u32, "{answered}");
+        assert!(feed.asked().len() <= STRANGERS, "second {second}");
+        leaves(&mut ways, now);
+    }
+    // Somebody who is there, and all places of strangers are taken: it is answered as the others are, and has a way when it has answered in turn.
+    let (client, now) = (ip(2), begun.plus_ns(200 * STRANGER_NS));
+    leaves(&mut ways, now);
+    for number in 0..WAITING_ANSWERS {
+        let caller = Ipv4Addr::from_bits(0xc6f0_0000 + number as u32).into();
+        assert_eq!(ways.way(caller, Kind::Handshake, now), Where::NotKnown);
+        ways.put_off((caller, Kind::Handshake), b"answer", &[], now);
+    }
+    assert_eq!(feed.asked().len(), WAITING_ANSWERS);
+    ways.heard(client, [2; 6]);
+    assert_eq!(ways.way(client, Kind::Handshake, now), station([2; 6]));
+    assert_eq!(ways.way(client, Kind::Other, now), Where::NotKnown);
+    ways.put_off((client, Kind::Other), b"hello", &[], now);
+    assert_eq!(feed.asked(), [client]);
+    assert!(feed.say(client, hop(2)));
+    assert_eq!(leaves(&mut ways, now.plus_ns(WAY_LOOK_NS)), [(2, b"hello".to_vec())]);
+    assert_eq!(ways.way(client, Kind::Other, now), Where::There(hop(2).link));
+}
+
+/// Where there is no flood a caller is answered by the kernel's way, which may be another one than that of its call. It keeps its place when it is there.
+#[test]
+fn a_caller_is_answered_by_the_kernels_way_and_keeps_it_if_it_answers() {
+    let (mut ways, mut feed) = ways();
+    let now = Instant(1_000_000_000);
+    for (last, is_there) in [(2, true), (3, false)] {
+        let caller = ip(last);
+        ways.heard(caller, [2; 6]);
+        for _ in 0..2 {
+            assert_eq!(ways.way(caller, Kind::Handshake, now), Where::NotKnown);
+            ways.put_off((caller, Kind::Handshake), b"welcome", &[], now);
+        }
+        assert_eq!(feed.asked(), [caller]);
+        feed.say(caller, hop(last));
+        let soon = now.plus_ns(WAY_LOOK_NS);
+        assert_eq!(leaves(&mut ways, soon), [(last, b"welcome".to_vec())]);
+        let kind = if is_there { Kind::Other } else { Kind::Handshake };
+        assert_eq!(ways.way(caller, kind, soon), Where::There(hop(last).link));
+    }
+    // A second later the next call has the place of who was not heard of again.
+    let later = now.plus_ns(STRANGER_NS + 1);
+    assert_eq!(ways.way(ip(4), Kind::Handshake, later), Where::NotKnown);
+    assert_eq!(feed.asked(), [ip(4)]);
+    assert_eq!(ways.way(ip(2), Kind::Reset, later), Where::There(hop(2).link));
+    assert!(!feed.say(ip(3), hop(3)), "it is forgotten");
+    assert_eq!(ways.way(ip(3), Kind::Handshake, later), Where::NotKnown);
+}
+
+/// Of those for whom there is no place whoever is not remembered is not answered, unless a connection with it ends.
+#[test]
+fn who_is_forgotten_in_a_flood_is_not_answered() {
+    let (mut ways, mut feed) = ways();
+    let now = Instant(1_000_000_000);
+    for number in 0..WAITING_ANSWERS {
+        let caller = Ipv4Addr::from_bits(0xc612_0000 + number as u32).into();
+        assert_eq!(ways.way(caller, Kind::Handshake, now), Where::NotKnown);
+        ways.put_off((caller, Kind::Handshake), b"answer", &[], now);
+    }
+    assert_eq!(feed.asked().len(), WAITING_ANSWERS);
+    assert_eq!(ways.way(ip(3), Kind::Handshake, now), Where::Elsewhere);
+    assert!(feed.asked().is_empty());
+    assert_eq!(ways.way(ip(3), Kind::Reset, now), Where::NotKnown);
+    assert_eq!(feed.asked(), [ip(3)]);
 }
