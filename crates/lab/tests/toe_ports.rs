@@ -276,6 +276,62 @@ fn calls_from(from: Ipv4Addr, to: SocketAddr) {
     assert_eq!(said, b"hello", "{from}");
 }
 
+/// A count of the kernel beside the engine, by its names in `/proc/net/snmp`.
+fn kernel_count(cable: &Cable, group: &str, name: &str) -> u64 {
+    let table = cable.beside(|| std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap());
+    let mut lines = table.lines().filter_map(|line| line.strip_prefix(group)?.strip_prefix(": "));
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    let at = names.split(' ').position(|other| other == name).unwrap();
+    values.split(' ').nth(at).unwrap().parse().unwrap()
+}
+
+/// The kernel has no connection at the engine's port, and must not reset the peer's for a segment that a router has cut.
+#[test]
+fn segments_that_were_cut_on_the_way_are_lost_and_nobodys_connection_is_reset() {
+    use rustix::net::{AddressFamily, SendFlags, SocketType, ipproto, sendto, socket};
+    const PIECES: [(usize, usize); 2] = [(20, 36), (36, 40)];
+    let Some(mut cable) = with_engine() else { return };
+    let host = cable.engine().attach().unwrap();
+    let listener = OurListener::bind(&host, (own_v4(), LISTENS).into()).unwrap();
+    let mut peer = cable.far(|| KernelStream::connect((own_v4(), LISTENS)).unwrap());
+    let (mut stream, _) = listener.accept_timeout(TIMEOUT).unwrap();
+    let before = kernel_count(&cable, "Tcp", "OutRsts");
+    cable.far(|| {
+        let socket = socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::RAW)).unwrap();
+        let whole = segment(far_v4(), 16);
+        for (from, to) in PIECES {
+            let mut piece = [&whole[..20], &whole[from..to]].concat();
+            let length = piece.len() as u16;
+            piece[2..4].copy_from_slice(&length.to_be_bytes());
+            let (offset, more) = ((from - 20) / 8, if to < whole.len() { 0x20 } else { 0 });
+            (piece[5], piece[6], piece[7]) = (9, more, offset as u8);
+            sendto(&socket, &piece, SendFlags::empty(), &SocketAddr::new(own_v4(), 0)).unwrap();
+        }
+    });
+    // What comes behind them has come: a datagram that the kernel puts together, and bytes of the connection.
+    let here = cable.beside(|| UdpSocket::bind((own_v4(), LISTENS)).unwrap());
+    here.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let sent = pattern(1, 0, 8000);
+    let there = cable.far(|| UdpSocket::bind((far_v4(), 0)).unwrap());
+    there.send_to(&sent, (own_v4(), LISTENS)).unwrap();
+    let mut buffer = [0; 9000];
+    assert_eq!(here.recv(&mut buffer).unwrap(), sent.len());
+    peer.write_all(b"still here").unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let mut said = [0; 10];
+    stream.read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"still here");
+    assert_eq!(kernel_count(&cable, "Tcp", "OutRsts"), before, "the kernel has reset something");
+    let begun = Instant::now();
+    while cable.engine().sheets().ip().fragments == 0 {
+        assert!(begun.elapsed() < TIMEOUT, "it is counted nowhere");
+        std::thread::yield_now();
+    }
+    drop((stream, listener, host));
+    let counters = cable.engine.take().unwrap().stop().unwrap();
+    assert_eq!(counters.engine.rejected, 0, "{counters:?}");
+}
+
 /// What a router says about the engine's segments reaches the engine, though all other ICMP is the kernel's.
 #[test]
 fn a_router_with_a_smaller_mtu_is_heard() {

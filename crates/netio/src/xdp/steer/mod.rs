@@ -12,6 +12,9 @@
 //! the whole together), IPv4 packets with options, IPv6 packets with extension headers, frames with two VLAN tags. What the
 //! program does not look at are lengths and checksums: the socket's owner has to.
 //!
+//! Of a TCP segment that was cut the socket gets the first fragment, which has the port, and can count it; those behind it have none and are the kernel's.
+//! So the kernel never has the whole, and answers nothing: it knows no connection there, and would reset the peer's. A peer sees loss instead.
+//!
 //! The program is attached by a link and dies with the process, however that ends; from then on the kernel gets
 //! everything. It knows nothing of our connections, so it will answer segments for them with resets.
 

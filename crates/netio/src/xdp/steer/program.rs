@@ -42,8 +42,15 @@ const V4_BYTES: i16 = frame::IPV4_HEADER_BYTES as i16;
 const V6_BYTES: i16 = frame::IPV6_HEADER_BYTES as i16;
 /// Version 4, five words: no options.
 const V4_PLAIN: i32 = 0x45;
-/// More fragments, or an offset.
+/// More fragments, or an offset; and each by itself.
 const V4_FRAGMENT: u16 = 0x3fff;
+const V4_OFFSET: u16 = 0x1fff;
+const V4_MORE: u16 = 0x2000;
+/// The fragment header of IPv6: its number, its length, and the offset in it, which is behind what follows.
+const V6_FRAGMENT: i32 = 44;
+const V6_FRAGMENT_BYTES: i16 = 8;
+const V6_OFFSET_AT: i16 = 2;
+const V6_OFFSET: u16 = 0xfff8;
 /// Source and destination port.
 const PORTS_BYTES: i16 = 4;
 /// ARP for IPv4 on Ethernet: its length, and how it begins (hardware and protocol type; the lengths of their addresses).
@@ -214,15 +221,21 @@ fn arp(a: &mut Assembler, to: Places) {
     a.jump(to.any_port);
 }
 
-/// No options, no fragment.
+/// No options, no fragment. But the first one of a segment goes as the whole would: see [`super`].
 fn ipv4(a: &mut Assembler, to: Places) {
+    let [is_first, is_whole] = std::array::from_fn(|_| a.label());
     a.place(to.v4);
     need(a, R7, V4_BYTES, to.pass);
     a.load(Width::Byte, R3, R7, 0);
     a.jump_if(Cond::Ne, R3, V4_PLAIN, to.pass);
     a.load(Width::Half, R3, R7, 6);
-    a.jump_if(Cond::Set, R3, as_loaded(V4_FRAGMENT), to.pass);
     a.load(Width::Byte, R9, R7, 9);
+    a.jump_if(Cond::Set, R3, as_loaded(V4_OFFSET), to.pass);
+    a.jump_if(Cond::Set, R3, as_loaded(V4_MORE), is_first);
+    a.jump(is_whole);
+    a.place(is_first);
+    a.jump_if(Cond::Ne, R9, TCP, to.pass);
+    a.place(is_whole);
     copy(a, Width::Word, R7, 16, 0);
     a.store(Width::Byte, R10, KEY + KEY_FAMILY as i16, 4);
     a.alu(Alu::Add, R7, i32::from(V4_BYTES));
@@ -230,9 +243,9 @@ fn ipv4(a: &mut Assembler, to: Places) {
     a.jump(to.transport);
 }
 
-/// No extension header, and so no fragment. Neighbour discovery that goes to a group is by its target.
+/// No extension header, and so no fragment, but the first one of a segment. Neighbour discovery that goes to a group is by its target.
 fn ipv6(a: &mut Assembler, to: Places) {
-    let is_discovery = a.label();
+    let [is_discovery, is_fragment] = std::array::from_fn(|_| a.label());
     a.place(to.v6);
     need(a, R7, V6_BYTES, to.pass);
     a.load(Width::Byte, R3, R7, 0);
@@ -243,6 +256,7 @@ fn ipv6(a: &mut Assembler, to: Places) {
     a.store(Width::Byte, R10, KEY + KEY_FAMILY as i16, 6);
     a.load(Width::Byte, R3, R7, 24);
     a.alu(Alu::Add, R7, i32::from(V6_BYTES));
+    a.jump_if(Cond::Eq, R9, V6_FRAGMENT, is_fragment);
     a.jump_if(Cond::Ne, R9, i32::from(ICMP_V6), to.transport);
     a.jump_if(Cond::Ne, R3, V6_GROUP, to.icmp_v6);
     need(a, R7, ND_TARGET + 16, to.pass);
@@ -252,6 +266,14 @@ fn ipv6(a: &mut Assembler, to: Places) {
     a.place(is_discovery);
     copy_v6(a, R7, ND_TARGET);
     a.jump(to.any_port);
+    a.place(is_fragment);
+    need(a, R7, V6_FRAGMENT_BYTES, to.pass);
+    a.load(Width::Byte, R9, R7, 0);
+    a.jump_if(Cond::Ne, R9, TCP, to.pass);
+    a.load(Width::Half, R3, R7, V6_OFFSET_AT);
+    a.jump_if(Cond::Set, R3, as_loaded(V6_OFFSET), to.pass);
+    a.alu(Alu::Add, R7, i32::from(V6_FRAGMENT_BYTES));
+    a.jump(to.transport);
 }
 
 /// An ICMPv4 message to the address of the key. An error about a segment from there goes by the segment's port.

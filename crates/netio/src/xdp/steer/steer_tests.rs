@@ -157,8 +157,9 @@ fn addressee(frame: &[u8]) -> Option<(u8, SocketAddr)> {
         }
         0x0800 => {
             let (header, segment) = ip.split_at_checked(20)?;
-            let is_fragment = header[6] & 0x3f != 0 || header[7] != 0;
-            if header[0] != 0x45 || is_fragment {
+            let is_behind = header[6] & 0x1f != 0 || header[7] != 0;
+            let is_first = header[6] & 0x20 != 0;
+            if header[0] != 0x45 || is_behind || is_first && header[9] != 6 {
                 return None;
             }
             (<[u8; 4]>::try_from(&header[16..20]).ok()?.into(), header[9], segment)
@@ -172,7 +173,15 @@ fn addressee(frame: &[u8]) -> Option<(u8, SocketAddr)> {
                 let message = segment.get(..24).filter(|message| matches!(message[0], 135 | 136))?;
                 return Some((58, (<[u8; 16]>::try_from(&message[8..]).ok()?, 0).into()));
             }
-            (<[u8; 16]>::try_from(&header[24..40]).ok()?.into(), header[6], segment)
+            let (protocol, segment) = match header[6] {
+                44 => {
+                    let (fragment, segment) = segment.split_at_checked(8)?;
+                    let is_first = fragment[2] == 0 && fragment[3] & 0xf8 == 0;
+                    (6, Some(segment).filter(|_| fragment[0] == 6 && is_first)?)
+                }
+                protocol => (protocol, segment),
+            };
+            (<[u8; 16]>::try_from(&header[24..40]).ok()?.into(), protocol, segment)
         }
         _ => return None,
     };
@@ -275,8 +284,8 @@ fn an_address_is_steered_with_all_that_belongs_to_it_and_nothing_else() {
             );
         }
     }
-    // A fragment, options; ARP of another kind, cut short.
-    for (at, value) in [(20, 0x20), (21, 1), (14, 0x46)] {
+    // A fragment that is not the first, options; ARP of another kind, cut short.
+    for (at, value) in [(20, 0x20 | 1), (21, 1), (14, 0x46)] {
         let mut bytes = packet(6, (v4, 80).into(), 0);
         bytes[at] = value;
         assert_eq!(verdict(&steering, &bytes), XDP_PASS, "{at}");
@@ -352,6 +361,62 @@ fn a_port_of_tcp_is_steered_with_the_errors_about_it_and_nothing_else() {
     assert!(steering.steer_tcp("0.0.0.0:80".parse().unwrap()).is_err());
 }
 
+/// A fragment of what is in an IPv6 packet, from this offset on; more of them follow.
+fn fragment_v6(packet: &[u8], tags: usize, offset: u16) -> Vec<u8> {
+    let at = 14 + 4 * tags;
+    let mut bytes = packet.to_vec();
+    let protocol = std::mem::replace(&mut bytes[at + 6], 44);
+    let [high, low] = (offset | 1).to_be_bytes();
+    drop(bytes.splice(at + 40..at + 40, [protocol, 0, high, low, 0, 0, 0, 9]));
+    bytes
+}
+
+/// The kernel never has the whole of a segment that was cut on its way, of anything else it has.
+#[test]
+fn the_first_fragment_of_a_segment_is_steered_and_no_other_fragment() {
+    let Some((steering, _socket)) = steering() else { return };
+    let judge = |bytes: &[u8], wanted, what: &str| {
+        assert_eq!((verdict(&steering, bytes), expected(bytes)), (wanted, wanted), "{what}");
+    };
+    let [stack_v4, stack_v6] = STACK.map(local);
+    for tags in 0..2 {
+        let flags = 14 + 4 * tags + 6;
+        for (protocol, to, is_steered) in [
+            (6, stack_v4, true),
+            (6, (own(0), 80).into(), true),
+            (6, (stack_v4.ip(), 8081).into(), false),
+            (17, local(V4), false),
+            (1, (own(0), 0).into(), false),
+        ] {
+            let mut bytes = packet(protocol, to, tags);
+            bytes[flags] = 0x20;
+            let wanted = if is_steered { XDP_REDIRECT } else { XDP_PASS };
+            judge(&bytes, wanted, &format!("{protocol} {to}: the first"));
+            for (high, low) in [(0x20, 1), (0x21, 0), (0, 1), (0x1f, 0xff)] {
+                (bytes[flags], bytes[flags + 1]) = (high, low);
+                judge(&bytes, XDP_PASS, &format!("{protocol} {to}: {high} {low}"));
+            }
+        }
+        for (protocol, to, is_steered) in [
+            (6, stack_v6, true),
+            (6, (own(1), 80).into(), true),
+            (6, (stack_v6.ip(), 8081).into(), false),
+            (17, local(V6), false),
+            (58, (own(1), 0).into(), false),
+        ] {
+            let whole = packet(protocol, to, tags);
+            let wanted = if is_steered { XDP_REDIRECT } else { XDP_PASS };
+            let first = fragment_v6(&whole, tags, 0);
+            judge(&first, wanted, &format!("{protocol} {to}: the first"));
+            judge(&first[..14 + 4 * tags + 40 + 8 + 3], XDP_PASS, "short");
+            judge(&first[..14 + 4 * tags + 40 + 7], XDP_PASS, "shorter");
+            for offset in [8, 0x100, 0xfff8] {
+                judge(&fragment_v6(&whole, tags, offset), XDP_PASS, &format!("{protocol} {to}: {offset}"));
+            }
+        }
+    }
+}
+
 fn ip_v6(ip: IpAddr) -> Ipv6Addr {
     let IpAddr::V6(ip) = ip else { panic!("{ip} is no IPv6 address") };
     ip
@@ -395,9 +460,9 @@ fn wildcards_are_refused() {
 proptest! {
     #[test]
     fn any_damage_is_judged_by_the_rule(
-        kind in 0usize..14,
+        kind in 0usize..16,
         tags in 0usize..3,
-        edits in proptest::collection::vec((0usize..110, prop_oneof![any::<u8>(), Just(0x45), Just(0x60), Just(17), Just(6), Just(58), Just(1), Just(135), Just(0xff), Just(0)]), 0..4),
+        edits in proptest::collection::vec((0usize..110, prop_oneof![any::<u8>(), Just(0x45), Just(0x60), Just(17), Just(6), Just(58), Just(1), Just(135), Just(0xff), Just(0), Just(0x20), Just(44)]), 0..4),
         cut in prop_oneof![Just(0usize), 0usize..110],
     ) {
         // Made once: a thread's tests run one after the other.
@@ -417,6 +482,8 @@ proptest! {
             10 => error(3, local(STACK[0]), tags),
             11 => error(2, local(STACK[1]), tags),
             12 => error(11, (v4, 80).into(), tags),
+            13 => fragment_v6(&packet(6, local(STACK[1]), tags), tags, 0),
+            14 => fragment_v6(&packet(6, (v6, 80).into(), tags), tags, 8),
             _ => discovery(135, v6, tags),
         };
         for (at, value) in edits {
