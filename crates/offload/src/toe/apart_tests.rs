@@ -18,6 +18,14 @@ impl Rig {
 
     /// The loop has the pair, and has not heard of the connection.
     fn handed_over(change: impl Fn(&mut EngineSettings)) -> Self {
+        Self::handed_over_with(1, change).0
+    }
+
+    /// The same with so many connections, of which the first one is the rig's: their names, and their sockets here and there.
+    fn handed_over_with(
+        count: usize,
+        change: impl Fn(&mut EngineSettings),
+    ) -> (Self, Vec<(EngineSocket, [u32; 2])>) {
         let mut rig = Self::accepted(|_| {});
         let mut own = settings([10, 0, 0, 3]);
         own.pair.send_buffers = 256;
@@ -29,17 +37,21 @@ impl Rig {
         rig.tx.engine = None;
         rig.apart = Some((engine, end));
         let listener = rig.far.listen(VIEWER.into(), 8, false).unwrap();
-        rig.far.ask_for_next(listener).unwrap();
-        rig.turn();
-        let here = sockets.connect(ANY.into(), VIEWER.into()).unwrap();
-        rig.until(|_| {
-            sockets.hear();
-            sockets.outcome(here).unwrap()
-        });
-        let there = rig.until(|rig| rig.far.take_next(listener).unwrap());
-        (rig.sockets, rig.name) = ([here, there], sockets.engine_socket(here));
+        let mut connections = Vec::new();
+        for _ in 0..count {
+            rig.far.ask_for_next(listener).unwrap();
+            rig.turn();
+            let here = sockets.connect(ANY.into(), VIEWER.into()).unwrap();
+            rig.until(|_| {
+                sockets.hear();
+                sockets.outcome(here).unwrap()
+            });
+            let there = rig.until(|rig| rig.far.take_next(listener).unwrap());
+            connections.push((sockets.engine_socket(here), [here, there]));
+        }
+        (rig.name, rig.sockets) = connections[0];
         rig.tx.engine = Some(Behind::Apart(Apart::new(sockets).unwrap()));
-        rig
+        (rig, connections)
     }
 
     fn gone(&mut self) -> i32 {
@@ -83,6 +95,74 @@ fn what_a_viewer_says_holds_up_nothing() {
         rig.until(|rig| rig.far.is_flushed(there).unwrap().then_some(()));
         assert_eq!(rig.send_patched(&lease, 0, round), PACKETS);
         rig.read_all();
+    }
+}
+
+/// Who was told of room is not told again before something was refused again, whatever else the engine tells.
+#[test]
+fn room_is_told_once_whatever_else_is_told() {
+    let film = Film::new(rtp(), &[]);
+    let lease = film.lease();
+    let mut rig = Rig::apart();
+    rig.fill_up(&lease);
+    rig.until(|rig| {
+        rig.read();
+        rig.tx.poll_conn_writable()
+    });
+    rig.read_all();
+    let there = rig.sockets[1];
+    for _ in 0..5 {
+        rig.far.write(there, &[IoSlice::new(b"a word")]).unwrap();
+        rig.until(|rig| rig.far.is_flushed(there).unwrap().then_some(()));
+        (0..20).for_each(|_| rig.turn());
+        assert_eq!(rig.tx.poll_conn_writable(), None);
+    }
+}
+
+/// What has happened to a connection and was not told yet is not told of the next one of its name.
+#[test]
+fn news_of_a_connection_that_was_given_up_do_not_reach_the_next_one_of_its_name() {
+    let (mut rig, connections) = Rig::handed_over_with(2, |_| {});
+    let [(first, [_, first_there]), (second, sockets)] = connections[..] else { panic!("two") };
+    rig.tx.add_conn(CONN, first.into()).unwrap();
+    rig.far.close(first_there, true);
+    for _ in 0..20 {
+        rig.now = rig.now.plus_ns(STEP_NS);
+        rig.turn_peer();
+    }
+    // Its end has come here, and nobody has been told.
+    rig.tx.tend(rig.now);
+    let Some(Behind::Apart(apart)) = &rig.tx.engine else { panic!("no engine") };
+    assert!(apart.has_news());
+    rig.tx.remove_conn(CONN).unwrap();
+    (rig.name, rig.sockets) = (second, sockets);
+    rig.tx.add_conn(CONN, second.into()).unwrap();
+    rig.tx.flush_conns();
+    assert_eq!(rig.tx.poll_conn_gone(), None);
+    rig.write_control(b"hello");
+    rig.read_all();
+}
+
+/// Connections of a loop that ends, or drops its pair, end behind what they were given, whether it writes to them or not.
+#[test]
+fn a_loop_that_ends_or_goes_shuts_the_connections_of_its_pair() {
+    for (is_lent, is_dropped) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut rig = Rig::handed_over(|_| {});
+        if is_lent {
+            rig.tx.add_conn(CONN, rig.name.into()).unwrap();
+            rig.write_control(b"the last reply");
+        }
+        match is_dropped {
+            true => rig.tx.engine = None,
+            false => rig.tx.farewell(rig.now),
+        }
+        let mut has_ended = false;
+        for _ in 0..100 {
+            rig.now = rig.now.plus_ns(STEP_NS);
+            rig.turn_peer();
+            has_ended |= rig.read();
+        }
+        assert!(has_ended && rig.got == rig.due, "lent: {is_lent}, dropped: {is_dropped}");
     }
 }
 

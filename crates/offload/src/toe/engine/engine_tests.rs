@@ -335,6 +335,48 @@ fn the_end_comes_behind_the_bytes() {
     assert_eq!(got, BYTES);
 }
 
+/// Bytes that came and that nobody will read are lost when their socket is closed, and the peer has to know: wherever they lie it sees a reset, and an
+/// end only where all was read.
+#[test]
+fn who_closes_with_something_unread_resets_the_peer() {
+    const LATER_NS: u64 = 500_000_000;
+    /// Where the last bytes are when the socket is closed.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum At {
+        Filling,
+        Host,
+        Stack,
+        Nowhere,
+    }
+    for at in [At::Filling, At::Host, At::Stack, At::Nowhere] {
+        let mut rig = Rig::new(|settings| {
+            settings.hand_over_ns = if at == At::Filling { LATER_NS } else { 0 };
+            settings.pair.receive_share = if at == At::Stack { 1 } else { 4 };
+        });
+        let (here, there) = rig.connect(0, 0, PORT);
+        let bytes = if at == At::Stack { 20_000 } else { 100 };
+        assert_eq!(rig.hosts[0][0].write(here, &[IoSlice::new(&vec![1; bytes])]).unwrap(), Some(bytes));
+        if at == At::Stack {
+            // It reads what it has and keeps the buffer, so it gets no other one.
+            rig.hosts[1][0].keep_buffers();
+        }
+        rig.until(|rig| match at {
+            At::Filling => {
+                let filled = rig.cores[1].pair(0).line(there).map(|line| line.filled);
+                (filled == Some(bytes as u32)).then_some(())
+            }
+            At::Host => rig.hosts[1][0].is_readable(there).then_some(()),
+            At::Stack | At::Nowhere => rig.hosts[1][0].read(there, &mut [0; 8192], true).unwrap().map(drop),
+        });
+        assert_eq!(rig.hosts[1][0].is_readable(there), at == At::Host, "{at:?}");
+        (0..3).for_each(|_| rig.turn());
+        rig.hosts[1][0].close(there, false);
+        let seen = rig.until(|rig| rig.hosts[0][0].read(here, &mut [0], true).transpose());
+        let expected = if at == At::Nowhere { Ok(0) } else { Err(io::ErrorKind::ConnectionReset) };
+        assert_eq!(seen.map_err(|error| error.kind()), expected, "{at:?}");
+    }
+}
+
 #[test]
 fn a_listener_has_no_more_connections_than_its_backlog() {
     // With cookies a caller is answered before it is known whether there is room.

@@ -92,6 +92,21 @@ fn connections_of_a_listener_that_closes_go_on_to_the_others_as_far_as_they_have
     assert_eq!(rig.cores[1].counters.rejected, 0);
 }
 
+/// As with the kernel's: one caller may wait.
+#[test]
+fn a_backlog_of_0_lets_one_caller_in() {
+    let mut rig = Rig::new(|settings| settings.stack.cookies = false);
+    let at = rig.addresses[1];
+    let listener = rig.listens(0, at, 0, false).unwrap();
+    rig.calls(at);
+    let second = rig.hosts[0][0].connect(SocketAddr::new(rig.addresses[0].ip(), 0), at).unwrap();
+    (0..1000).for_each(|_| rig.turn());
+    assert_eq!(rig.cores[1].stack().connections(), 1);
+    assert_eq!(rig.accepts(0, listener), 1);
+    rig.until(|rig| rig.hosts[0][0].outcome(second).unwrap());
+    assert_eq!(rig.accepts(0, listener), 1);
+}
+
 /// The backlogs of those that share an address are one bound: nobody is let in for whom none has room.
 #[test]
 fn listeners_that_share_have_room_for_the_sum_of_their_backlogs() {

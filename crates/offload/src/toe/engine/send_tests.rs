@@ -162,6 +162,31 @@ fn no_host_takes_the_descriptors_of_another() {
     rig.transfer((1, 1, there), (0, 1, other), 300_000);
 }
 
+/// The engine is asked once to say when there is room, however often a writer tries meanwhile; and so is it for all that was acknowledged.
+#[test]
+fn the_engine_is_asked_once_for_room() {
+    const SHARE: usize = 64 << 10;
+    let mut rig = Rig::new(|settings| {
+        settings.pair.send_share_bytes = SHARE as u32;
+        settings.pair.wake_bytes = SHARE as u32 / 2;
+    });
+    let (here, there) = rig.connect(0, 0, PORT);
+    assert_eq!(rig.hosts[0][0].write(here, &[IoSlice::new(&[1; SHARE])]).unwrap(), Some(SHARE));
+    rig.turn_alone();
+    let asked = rig.cores[0].counters.requests;
+    for _ in 0..5 {
+        assert_eq!(rig.hosts[0][0].write(here, &[IoSlice::new(b"more")]).unwrap(), None);
+        assert_eq!(rig.hosts[0][0].room_for(here).unwrap(), 0);
+        assert!(!rig.hosts[0][0].is_writable(here).unwrap() && !rig.hosts[0][0].is_flushed(here).unwrap());
+        rig.turn_alone();
+    }
+    assert_eq!(rig.cores[0].counters.requests, asked + 1);
+    // Who waits until all is acknowledged waits for nobody who has reset the connection.
+    rig.hosts[1][0].close(there, true);
+    rig.until(|rig| rig.hosts[0][0].take_fault(here));
+    assert!(rig.hosts[0][0].is_flushed(here).unwrap());
+}
+
 /// An arena with one extent of 20 packets; its bytes without the headers.
 fn extent() -> (Arc<ExtentArena>, Lease, Vec<u8>) {
     let arena = ExtentArena::new(Box::new(HeapRegion::new(1)));

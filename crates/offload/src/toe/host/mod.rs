@@ -226,9 +226,7 @@ impl Host {
         if state.as_ref().is_none_or(|state| state.has_events() || state.is_stopped()) {
             bell.awake();
         } else {
-            let now = MonotonicClock.now();
-            let ns = deadline.map_or(MAX_SLEEP_NS, |deadline| deadline.ns_since(now).min(MAX_SLEEP_NS));
-            bell.sleep(Some(Duration::from_nanos(ns)));
+            bell.sleep(Some(Duration::from_nanos(sleep_ns(deadline, MonotonicClock.now()))));
         }
         if self.0.is_armed.get() {
             // What is in the ring is heard next; whoever waits for the descriptor is told of the rest.
@@ -237,22 +235,67 @@ impl Host {
     }
 }
 
+/// How long a call sleeps that has time until then.
+fn sleep_ns(deadline: Option<Instant>, now: Instant) -> u64 {
+    deadline.map_or(MAX_SLEEP_NS, |deadline| deadline.ns_since(now).min(MAX_SLEEP_NS))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::toe::PairSettings;
-    use crate::toe::pair::pair;
+    use crate::toe::pair::{EngineEnd, pair};
     use crate::toe::record::Event;
+
+    /// A host, and the end of an engine that does nothing.
+    fn host() -> (EngineEnd, Host) {
+        let settings = PairSettings { sockets: 4, ..PairSettings::default() };
+        let (engine, host) = pair(&settings).unwrap();
+        let bell = Arc::new(EventBell::new().unwrap());
+        let state = HostState::new(0, host, Arc::clone(&bell), &settings);
+        let (link, _) = std::os::unix::net::UnixStream::pair().unwrap();
+        (engine, Host::new(state, Arc::new(Home::elsewhere(bell, Vec::new(), link.into()))))
+    }
+
+    #[test]
+    fn a_call_gives_up_when_its_time_is_over_and_not_before() {
+        const LIMIT: Duration = Duration::from_millis(20);
+        /// No machine is so late.
+        const FAR_TOO_LONG_NS: u64 = 10_000_000_000;
+        let (_engine, host) = host();
+        let begun = MonotonicClock.now();
+        let error =
+            host.wait_for(Until::within(Some(LIMIT)), |_| match MonotonicClock.now().ns_since(begun) {
+                FAR_TOO_LONG_NS.. => Err(io::Error::other("it goes on and on")),
+                _ => Ok(None::<()>),
+            });
+        assert_eq!(error.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(MonotonicClock.now().ns_since(begun) >= LIMIT.as_nanos() as u64);
+        let error = host.wait_for(Until::Now, |_| Ok(None::<()>));
+        assert_eq!(error.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn a_limit_is_a_moment_and_no_sleep_goes_beyond_it() {
+        let (limit, limit_ns) = (Duration::from_millis(7), 7_000_000);
+        let before = MonotonicClock.now();
+        let Until::Then(Some(deadline)) = Until::within(Some(limit)) else { panic!("no moment") };
+        let after = MonotonicClock.now();
+        assert!((before.plus_ns(limit_ns).0..=after.plus_ns(limit_ns).0).contains(&deadline.0));
+        assert!(matches!(Until::within(None), Until::Then(None)));
+        assert!(matches!(Until::within(Some(Duration::MAX)), Until::Then(Some(Instant(u64::MAX)))));
+        let now = Instant(5_000);
+        assert_eq!(sleep_ns(Some(Instant(5_300)), now), 300);
+        assert_eq!(sleep_ns(Some(Instant(4_000)), now), 0);
+        for far in [None, Some(Instant(u64::MAX))] {
+            assert_eq!(sleep_ns(far, now), MAX_SLEEP_NS);
+        }
+    }
 
     /// An event that comes between a look and the wait that follows is not slept on.
     #[test]
     fn what_has_come_ends_the_wait() {
-        let settings = PairSettings { sockets: 4, ..PairSettings::default() };
-        let (mut engine, host) = pair(&settings).unwrap();
-        let bell = Arc::new(EventBell::new().unwrap());
-        let state = HostState::new(0, host, Arc::clone(&bell), &settings);
-        let (link, _) = std::os::unix::net::UnixStream::pair().unwrap();
-        let host = Host::new(state, Arc::new(Home::elsewhere(bell, Vec::new(), link.into())));
+        let (mut engine, host) = host();
         assert!(!host.arm(), "nothing has come");
         assert!(engine.events.push(&Event::Room { socket: 1 }.encode()));
         let begun = MonotonicClock.now();
