@@ -32,7 +32,7 @@ impl XdpQueues {
             return Err(XdpError::Queues { interface: config.interface.clone(), count });
         }
         let each = |queue| XdpRawConfig { queue, ..config.share_of(count, queue == 0) };
-        let bytes = (0..count).map(|queue| each(queue).memory_bytes()).sum();
+        let bytes = Self::memory_bytes(config, count);
         // What cannot be locked is all of it: one queue alone may have fitted.
         let of_all = |error| match error {
             XdpError::Locked { interface, source, .. } => XdpError::Locked { interface, bytes, source },
@@ -51,6 +51,11 @@ impl XdpQueues {
             this.wait = Some(this.epoll().map_err(call)?);
         }
         Ok(this)
+    }
+
+    /// Bytes of memory that the kernel locks for so many queues.
+    pub fn memory_bytes(config: &XdpRawConfig, count: u32) -> usize {
+        (0..count).map(|queue| config.share_of(count, queue == 0).memory_bytes()).sum()
     }
 
     fn of(queues: Box<[XdpRaw]>) -> Self {

@@ -38,6 +38,9 @@ pub struct XdpDevice {
 }
 
 impl XdpDevice {
+    /// Longest IP packet, whatever the interface takes.
+    pub const LONGEST_PACKET: u32 = MAX_MTU;
+
     /// Takes the queues, whichever `config` names, and the frames for the addresses of `interface` from the kernel. Those addresses must not be the kernel's. The
     /// interface is one of the calling thread's network namespace.
     ///

@@ -75,6 +75,14 @@ impl Steering {
         Ok(steering)
     }
 
+    /// Whether the kernel takes the program and its maps from this process. They are gone again when this returns, and no interface has seen them.
+    ///
+    /// # Errors
+    /// Rights or abilities that are missing.
+    pub fn try_out() -> Result<(), SteerError> {
+        Ok(Self::load(1).map(drop)?)
+    }
+
     /// Program and maps that are at no interface yet.
     fn load(entries: u32) -> Result<Self, BpfError> {
         let table = Map::hash("steer_ports", program::KEY_BYTES as u32, 1, entries)?;

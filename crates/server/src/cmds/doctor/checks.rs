@@ -35,9 +35,14 @@ pub(super) fn all() -> Survey {
 }
 
 /// A result that says what was found in either case.
-type Found = Result<String, String>;
+pub(super) type Found = Result<String, String>;
 
-fn finding(name: &'static str, found: Found, use_for: &'static str, remedy: &'static str) -> Finding {
+pub(super) fn finding(
+    name: &'static str,
+    found: Found,
+    use_for: &'static str,
+    remedy: &'static str,
+) -> Finding {
     let works = found.is_ok();
     let (Ok(detail) | Err(detail)) = found;
     Finding { name, works, detail, use_for, remedy }
@@ -90,10 +95,14 @@ fn capabilities() -> Finding {
     )
 }
 
-fn locked_memory() -> Finding {
+/// Memory that this process may lock; `None`: all.
+pub(super) fn lockable_bytes() -> Option<u64> {
     let status = file("/proc/self/status").unwrap_or_default();
-    let found = match getrlimit(Resource::Memlock).current {
-        _ if has_capability(&status, CAP_IPC_LOCK) => Ok("no limit (CAP_IPC_LOCK)".to_owned()),
+    getrlimit(Resource::Memlock).current.filter(|_| !has_capability(&status, CAP_IPC_LOCK))
+}
+
+fn locked_memory() -> Finding {
+    let found = match lockable_bytes() {
         None => Ok("no limit".to_owned()),
         Some(bytes) if bytes >= DEFAULT_CACHE_BYTES => Ok(format!("{} MiB", bytes >> 20)),
         Some(bytes) => Err(format!("{} KiB", bytes >> 10)),

@@ -1,6 +1,7 @@
 //! `millrace doctor`: what this machine can do for a server, what it cannot, and what to do about that.
 
 mod checks;
+mod engine;
 
 use std::process::ExitCode;
 
@@ -11,6 +12,7 @@ use millrace_offload::features::DeviceFeatures;
 use millrace_offload::probe::{Finding, Survey};
 use serde_json::{Value, json};
 
+use self::engine::OffloadEngine;
 use super::egress::{Outcome, figures_file, measure_now, probe};
 
 /// Report what this machine supports, what is missing, and how to fix it
@@ -34,6 +36,7 @@ struct Report {
     kernel: String,
     survey: Survey,
     interfaces: Vec<DeviceFeatures>,
+    offload_engine: OffloadEngine,
     measured: Option<Measured>,
 }
 
@@ -52,10 +55,12 @@ pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     // First: a slip of the pen should not have to wait.
     let measured = args.measure.as_deref().map(measured).transpose()?;
     let uname = rustix::system::uname();
+    let targets = Target::all()?;
     let report = Report {
         kernel: format!("Linux {}", uname.release().to_string_lossy()),
         survey: checks::all(),
-        interfaces: interfaces()?,
+        interfaces: interfaces(&targets),
+        offload_engine: OffloadEngine::look(&targets),
         measured,
     };
     if args.json {
@@ -81,10 +86,10 @@ fn measured(name: &str) -> anyhow::Result<Measured> {
     Ok(Measured { interface: name.to_owned(), outcome, no_xdp, kept_in })
 }
 
-fn interfaces() -> anyhow::Result<Vec<DeviceFeatures>> {
-    let all = Target::all()?.into_iter().filter(|target| target.is_ethernet);
+fn interfaces(all: &[Target]) -> Vec<DeviceFeatures> {
+    let ethernet = all.iter().filter(|target| target.is_ethernet);
     // One may disappear between the list and the question.
-    Ok(all.filter_map(|target| DeviceFeatures::of(&target.name).ok()).collect())
+    ethernet.filter_map(|target| DeviceFeatures::of(&target.name).ok()).collect()
 }
 
 /// What is to be said about an interface beyond its features: for each point what to do.
@@ -118,6 +123,7 @@ impl Report {
                 text.push_str(&format!("  -> {line}\n"));
             }
         }
+        text.push_str(&self.offload_engine.text());
         if let Some(measured) = &self.measured {
             text.push_str(&measured.text());
         }
@@ -129,6 +135,7 @@ impl Report {
             "kernel": self.kernel,
             "checks": self.survey.findings.iter().map(finding_json).collect::<Vec<_>>(),
             "interfaces": self.interfaces.iter().map(device_json).collect::<Vec<_>>(),
+            "offload_engine": self.offload_engine.json(),
             "measured": self.measured.as_ref().map(Measured::json),
         })
     }
@@ -220,6 +227,7 @@ mod tests {
             kernel: "Linux 9.9".into(),
             survey: Survey { findings: vec![missing] },
             interfaces: vec![DeviceFeatures { name: "eth9".into(), is_up: false, ..device }],
+            offload_engine: OffloadEngine::look(&[]),
             measured: Some(Measured {
                 interface: "eth9".into(),
                 outcome: Outcome { table, strategy: None },
@@ -237,6 +245,7 @@ mod tests {
             "wings  no   none found (flying)",
             "-> grow some",
             "-> it is down: ip link set eth9 up",
+            "(millrace engine, serve --tcp engine): at no interface now",
             "millrace doctor --measure eth9",
             "500 ns  xdp",
             "AF_XDP: no luck",
@@ -254,6 +263,7 @@ mod tests {
         assert_eq!(json["checks"][0]["works"], false);
         assert_eq!(json["checks"][0]["remedy"], "grow some");
         assert_eq!(json["interfaces"][0]["name"], "eth9");
+        assert_eq!(json["offload_engine"]["works"], false);
         assert_eq!(json["measured"]["rows"][0]["ns"]["xdp"], 500.0);
         assert_eq!(json["measured"]["rows"][0]["best"], "xdp");
         assert!(json["measured"]["rows"][5]["ns"]["kernel"].is_null());
