@@ -322,6 +322,132 @@ fn a_second_engine_is_refused_and_the_socket_of_a_killed_one_is_taken_over() {
     assert!(engine.interrupt());
 }
 
+/// What is at the socket's path already stays there, unless it is the socket of an engine that is no more.
+#[test]
+fn a_path_that_is_somebody_elses_is_refused_and_nothing_is_left() {
+    let Some(scene) = Scene::new() else { return };
+    let path = scene.socket();
+    let refusal = || {
+        let output = scene.command("toe0", &[]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(1) && output.stdout.is_empty(), "{output:?}");
+        assert!(said.contains(&path.display().to_string()) && !said.contains("panicked"), "{said}");
+        said
+    };
+    fs::write(&path, b"notes").unwrap();
+    let said = refusal();
+    assert!(said.contains("which is no socket; choose another one"), "{said}");
+    assert_eq!(fs::read(&path).unwrap(), b"notes");
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    assert!(refusal().contains("which is no socket"));
+    fs::remove_dir(&path).unwrap();
+    // A program of another kind that listens there.
+    let other = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let said = refusal();
+    assert!(said.contains("stop it, or choose another one"), "{said}");
+    std::os::unix::net::UnixStream::connect(&path).unwrap();
+    drop((other, fs::remove_file(&path)));
+    // Neither device nor socket is held by one that did not start.
+    let engine = scene.engine(&[]);
+    assert!(engine.interrupt() && !path.exists());
+}
+
+#[test]
+fn when_its_device_goes_the_command_ends_with_a_sentence_and_leaves_no_socket() {
+    let Some(scene) = Scene::new() else { return };
+    let (stats, capture) = (scene.dir.path().join("stats.json"), scene.dir.path().join("packets.pcapng"));
+    let listener = scene.kernel_listener();
+    let options = ["--stats", stats.to_str().unwrap(), "--capture", capture.to_str().unwrap()];
+    let mut engine = EngineProcess::start_hearing(scene.command("toe0", &options));
+    let host = connect(&scene.socket());
+    let mut stream = stream(&host);
+    let _peer = listener.accept().unwrap();
+    let begun = Instant::now();
+    let counters = || -> Option<Value> { serde_json::from_slice(&fs::read(&stats).ok()?).ok() };
+    let has_both = |all: &Value| all["offload_gate"]["hosts"] == 1 && all["offload_tcp"]["opened"] == 1;
+    while !counters().as_ref().is_some_and(has_both) {
+        assert!(begun.elapsed() < TIMEOUT, "{:?}", counters());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(counters().is_some_and(|all| all["offload_ip"]["segments_in"].as_u64() > Some(0)));
+    let args = ["-n", &scene.hosts.server, "link", "del", "toe0"];
+    assert!(Command::new("ip").args(args).status().unwrap().success());
+    let error = stream.read(&mut [0; 10]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionAborted, "{error}");
+    let ended = engine.child.wait().unwrap();
+    let mut said = String::new();
+    engine.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(ended.code(), Some(1), "{said}");
+    assert!(said.contains("the offload engine at toe0 has ended: ") && !said.contains("panicked"), "{said}");
+    assert!(!scene.socket().exists());
+    // A section header of pcapng, and the packets of the handshake.
+    let packets = fs::read(&capture).unwrap();
+    assert!(packets.starts_with(&[0x0a, 0x0d, 0x0d, 0x0a]) && packets.len() > 300, "{} bytes", packets.len());
+}
+
+/// A host that is stopped reads no events, takes no bytes and gives nothing back. It holds up nobody else, goes on when it may, and is cleared away when it
+/// is killed as it is.
+#[test]
+fn a_host_that_is_stopped_holds_up_nobody() {
+    const BYTES: usize = 1_000_000;
+    let Some(scene) = Scene::new() else { return };
+    let listener = scene.kernel_listener();
+    let engine = scene.engine(&["--pairs", "2"]);
+    let mut stopped = scene.host();
+    let [mut writes, mut reads] = [(); 2].map(|()| listener.accept().unwrap().0);
+    until_said(&mut BufReader::new(stopped.stdout.take().unwrap()).lines(), "ready");
+    signal(stopped.id(), "STOP");
+    writes.set_nonblocking(true).unwrap();
+    let mut taken = 0;
+    let begun = Instant::now();
+    // Until neither its buffers nor the engine take any more.
+    while begun.elapsed() < TIMEOUT {
+        match writes.write(&[7; 65_536]) {
+            Ok(count) => taken += count,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                let status = scene.status();
+                let lines = status["connections"].as_array().unwrap();
+                if taken > 65_536 && lines.iter().any(|line| line["receive_window_bytes"] == 0) {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(begun.elapsed() < TIMEOUT, "{taken} bytes, and there is still room: {:#}", scene.status());
+    std::thread::scope(|scope| {
+        let host = connect(&scene.socket());
+        let mut ours = stream(&host);
+        ours.set_read_timeout(Some(TIMEOUT)).unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        scope.spawn(move || std::io::copy(&mut peer.try_clone().unwrap(), &mut peer).unwrap());
+        for _ in 0..BYTES / 10_000 {
+            ours.write_all(&[9; 10_000]).unwrap();
+            ours.read_exact(&mut [0; 10_000]).unwrap();
+        }
+        ours.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(ours.read(&mut [0; 10]).unwrap(), 0);
+    });
+    // It writes too, and somebody has to read that.
+    let drain = std::thread::spawn(move || std::io::copy(&mut reads, &mut std::io::sink()));
+    signal(stopped.id(), "CONT");
+    writes.set_nonblocking(false).unwrap();
+    writes.set_write_timeout(Some(TIMEOUT)).unwrap();
+    writes.write_all(&vec![7; BYTES]).unwrap();
+    signal(stopped.id(), "STOP");
+    stopped.kill().unwrap();
+    stopped.wait().unwrap();
+    let reset = drain.join().unwrap().unwrap_err();
+    assert_eq!(reset.kind(), ErrorKind::ConnectionReset, "{reset}");
+    let status = scene.until("both are cleared", |status| status["offload"]["pairs_cleared"] == 2);
+    for counter in ["connections", "descriptors", "host_pages", "receive_pages", "rejected", "events_lost"] {
+        assert_eq!(status["offload"][counter], 0, "{counter}: {status:#}");
+    }
+    assert!(engine.interrupt());
+}
+
 /// The address of the kernel at the interface `vs`, and the other end of its cable.
 const SHARED: &str = "10.77.0.1";
 const SHARED_PORT: u16 = 8200;

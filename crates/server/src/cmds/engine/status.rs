@@ -245,3 +245,105 @@ fn document(socket: &Path, engine: &EngineStatus, lines: &[ConnectionStatus]) ->
         "connections": lines.iter().map(connection).collect::<Vec<_>>(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use millrace_offload::toe::{GateCounters, HostStatus, IpCounters, TcpCounters, ToeCounters};
+
+    use super::*;
+
+    fn engine() -> EngineStatus {
+        EngineStatus {
+            uptime_ns: 3_723_000_000_000,
+            pairs: 8,
+            addresses: vec![("10.0.0.5".parse().unwrap(), 24)],
+            ports: None,
+            engine: ToeCounters { connections: 3, time_waits: 2, rejected: 9, ..ToeCounters::default() },
+            stack: TcpCounters { opened: 4, retransmitted: 17, timeouts: 1, ..TcpCounters::default() },
+            ip: IpCounters { fragments: 6, ..IpCounters::default() },
+            gate: GateCounters { hosts_joined: 5, not_allowed: 1, ..GateCounters::default() },
+            hosts: vec![HostStatus { pair: 2, pid: 4711, uid: 1000 }],
+        }
+    }
+
+    fn connection(owner: Owner, state: Option<ConnectionState>) -> ConnectionStatus {
+        let figures = ConnectionFigures {
+            unread_bytes: 11,
+            waiting_bytes: 100,
+            unacked_bytes: 23,
+            rtt_ns: 1_234_567,
+            rtt_deviation_ns: 400_000,
+            rto_ns: 200_000_000,
+            sack: 1,
+            retransmitted: 3,
+            silent_ns: 7_999_999,
+            queued: 1,
+            backlog: 128,
+            ..ConnectionFigures::default()
+        };
+        let [local, remote]: [SocketAddr; 2] = ["10.0.0.5:80", "10.0.0.9:5000"].map(|at| at.parse().unwrap());
+        ConnectionStatus { state, owner, local, remote, figures }
+    }
+
+    #[test]
+    fn connections_are_shown_with_their_queues_and_whose_they_are() {
+        let established = Some(ConnectionState::Established);
+        let lines = [
+            connection(Owner::Pair(2), None),
+            connection(Owner::Pair(2), established),
+            connection(Owner::Pair(3), established),
+            connection(Owner::Queue, Some(ConnectionState::SynReceived)),
+            connection(Owner::Nobody, Some(ConnectionState::FinWait1)),
+        ];
+        let text = text(Path::new("/run/e.sock"), &engine(), &lines);
+        let shown: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("State")).collect();
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        // Of a listener how many wait and how many may, and nothing behind it.
+        assert_eq!(words(shown[1]), "LISTEN 1 128 10.0.0.5:80 *:* pair 2 pid 4711 uid 1000");
+        assert_eq!(words(shown[2]), "ESTAB 11 123 10.0.0.5:80 10.0.0.9:5000 pair 2 pid 4711 uid 1000");
+        let details = words(shown[3]);
+        for part in ["sack", "rtt:1.235/0.4ms", "rto:200ms", "cwnd:0", "retrans:3", "lastrcv:7ms"] {
+            assert!(details.split(' ').any(|word| word == part), "{part}: {details}");
+        }
+        for part in ["minrtt", "ssthresh", "notsent", "recovering", "ecn"] {
+            assert!(!details.contains(part), "{part}: {details}");
+        }
+        let owners = [4, 6, 8].map(|line| words(shown[line]));
+        assert!(owners[0].ends_with("10.0.0.9:5000 pair 3"), "{}", owners[0]);
+        assert!(owners[1].starts_with("SYN-RECV ") && owners[1].ends_with("waits to be accepted"));
+        assert!(owners[2].starts_with("FIN-WAIT-1 ") && owners[2].ends_with("closed by its host"));
+    }
+
+    #[test]
+    fn totals_stand_in_both_forms() {
+        let all = text(Path::new("/run/e.sock"), &engine(), &[]);
+        for part in [
+            "offload engine at /run/e.sock: 10.0.0.5/24, up 1 h 02 min 03 s\n",
+            "1 of 8 hosts have a queue pair, 5 came, 1 not allowed",
+            "3 now, 0 in handshake, 2 in TIME-WAIT; 4 opened",
+            "17 sent again, 1 time-out,",
+            "9 rejected",
+        ] {
+            assert!(all.contains(part), "{part:?}: {all}");
+        }
+        assert!(!all.contains("State"), "no table without lines: {all}");
+        let ports = Some("80,8080".parse().unwrap());
+        let of_ports = EngineStatus { ports, ..engine() };
+        assert!(text(Path::new("/x"), &of_ports, &[]).contains(": TCP ports 80,8080 of 10.0.0.5/24, up "));
+        let lines =
+            [connection(Owner::Pair(2), None), connection(Owner::Queue, Some(ConnectionState::Closed))];
+        let json = document(Path::new("/run/e.sock"), &of_ports, &lines);
+        assert_eq!((&json["ports"], &json["uptime_ms"]), (&"80,8080".into(), &3_723_000.into()));
+        assert_eq!(json["hosts"], json!([{ "pair": 2, "pid": 4711, "uid": 1000 }]));
+        assert_eq!(
+            (&json["offload_ip"]["fragments"], &json["offload_gate"]["hosts_joined"]),
+            (&6.into(), &5.into())
+        );
+        let [listener, waiting] = [&json["connections"][0], &json["connections"][1]];
+        assert_eq!((&listener["remote"], &listener["pair"]), (&Value::Null, &2.into()));
+        assert_eq!((&waiting["pair"], &waiting["waits_to_be_accepted"]), (&Value::Null, &true.into()));
+        assert_eq!((&waiting["remote"], &waiting["unacked_bytes"]), (&"10.0.0.9:5000".into(), &23.into()));
+    }
+}
