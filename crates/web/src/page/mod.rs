@@ -5,8 +5,9 @@ use crate::answer::Answer;
 use crate::conditions;
 use crate::request::Request;
 
-/// What the page may do: load from here, and nothing else. Titles and their names are put in as text by the script.
-const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; media-src 'self' blob:; img-src 'self'; \
+/// What the page may do: load from here, and nothing else; `data:` is an empty list with which hls.js begins subtitles. Titles and their names are put in as text by the
+/// script.
+const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; media-src 'self' blob: data:; img-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// hls.js, compressed; empty in a program that was built without it (`scripts/npm.sh page`).
