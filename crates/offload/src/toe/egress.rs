@@ -426,6 +426,8 @@ impl<T: LoopTx> LoopTx for EngineTx<T> {
             ConnSocket::Engine(name) => name,
             kernel => return self.inner.add_conn(conn, kernel),
         };
+        // It was put there before anybody could have a name of its connections, but the loop may not have turned since.
+        self.take_next();
         let engine = self.engine.as_mut().ok_or(libc::ENETDOWN)?;
         let place = self.conns.get_mut(conn.0 as usize).ok_or(libc::ENOBUFS)?;
         if place.is_some() {
