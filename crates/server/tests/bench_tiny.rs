@@ -3,18 +3,35 @@
 mod support;
 
 use std::io::Read;
-use std::process::Stdio;
+use std::process::{Command, Output, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use millrace_lab::benches::{self, ALL};
 use millrace_lab::frame::Bench;
 use serde_json::Value;
 use support::{fails, millrace, ok, signal};
 
+/// No benchmark takes nearly as long when it is tiny.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// What a program says until it ends. One that does not is ended, and what it has said until then is told.
+fn ended(command: &mut Command) -> Output {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = child.id();
+    let (done, output) = mpsc::channel();
+    std::thread::spawn(move || done.send(child.wait_with_output()));
+    output.recv_timeout(LIMIT).map(Result::unwrap).unwrap_or_else(|_| {
+        signal(pid, "KILL");
+        panic!("{command:?} did not end within {LIMIT:?}: {:?}", output.recv_timeout(LIMIT / 10));
+    })
+}
+
 /// Runs a benchmark tiny and returns its JSON.
 fn tiny(name: &str) -> Value {
     let dir = tempfile::tempdir().unwrap();
     let scratch = dir.path().to_str().unwrap();
-    let output = millrace().args(["bench", name, "--tiny", "--json", "--scratch", scratch]).output().unwrap();
+    let output = ended(millrace().args(["bench", name, "--tiny", "--json", "--scratch", scratch]));
     assert!(output.status.success(), "{output:?}");
     assert_eq!(std::fs::read_dir(scratch).unwrap().count(), 0, "{name} leaves nothing behind");
     serde_json::from_slice(&output.stdout).unwrap()

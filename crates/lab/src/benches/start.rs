@@ -177,7 +177,8 @@ impl Store {
     fn start(&self, options: &Options, cache: u64, starts: &mut Starts) -> anyhow::Result<()> {
         let mut command = Command::new(&options.program);
         command.args(["serve", "--quiet", "--listen", "127.0.0.1:0", "--cache", &format!("{cache}B")]);
-        command.arg("--store").arg(&self.dir);
+        // The machine may be busy with something else: nobody is turned away for that.
+        command.args(["--admission", "off"]).arg("--store").arg(&self.dir);
         let begun = StdInstant::now();
         let server = Server::start(command)?;
         starts.ready.push(millis(begun));
