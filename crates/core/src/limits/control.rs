@@ -154,6 +154,24 @@ pub const LS_ANSWER: Duration = Duration::from_secs(1);
 pub const REMOTE_CONNECT: Duration = Duration::from_secs(5);
 /// And how long it may be silent: figures come each second, and a title is removed in less than that.
 pub const REMOTE_WAIT: Duration = Duration::from_secs(15);
+/// How long a viewer that fetches segments is held to have what it has fetched ahead, at most: players keep half a minute in their buffers.
+pub const FETCH_AHEAD_NS: u64 = 30_000_000_000;
+/// How long it may take to fetch the next one when what it has is played, before its room goes to others: players fetch early, so a pause is seen within this time
+/// and a slow network forgiven.
+pub const FETCH_GRACE_NS: u64 = 4_000_000_000;
+/// How often an upload looks whether the user has had enough: as quickly as people expect of Ctrl-C.
+pub const UPLOAD_TURN: Duration = Duration::from_millis(250);
+/// How long a server may take to say whether it wants an upload: it may have a password to check and disks to ask. One that says nothing is sent the file.
+pub const UPLOAD_CONTINUE_WAIT: Duration = Duration::from_secs(10);
+/// How long a server may take nothing of an upload, or not end what another connection has begun: it waits 30 s for a client that has gone
+/// (`limits::web::UPLOAD_STALL`), and reads nothing while its disks are busy with viewers.
+pub const UPLOAD_TIMEOUT: Duration = Duration::from_secs(60);
+/// After what time an upload is tried again.
+pub const UPLOAD_RETRY: Duration = Duration::from_secs(1);
+/// How often one begins anew because the server has lost it: a server that is restarted again and again takes none.
+pub const UPLOAD_RESTARTS: u32 = 3;
+/// Bytes of an upload that are read and sent at once.
+pub const UPLOAD_PIECE_BYTES: usize = 64 << 10;
 /// How long `top` waits for a key before it looks for news: nobody notices a tenth of a second.
 pub const TOP_KEY_WAIT: Duration = Duration::from_millis(100);
 /// After what time `top` asks a server again that did not answer.

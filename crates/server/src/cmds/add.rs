@@ -14,21 +14,27 @@ use millrace_store::packet_size::PacketSize;
 use millrace_store::volume::{TitleInfo, Volume};
 
 use super::NewStoreArgs;
+use super::add_remote::{self, Upload};
 use super::ffmpeg::FfmpegArgs;
 use super::ladder;
 use super::progress::{IngestBar, describe};
+use super::remote::{Remote, RemoteArgs};
 use super::trick::USUAL_SPEEDS;
 
 /// Add films to the store: index them and build their packet metadata so that they are ready to serve
 ///
 /// MPEG-TS files are stored unchanged; MP4, MOV, MKV and others are remuxed by the ffmpeg program without changing
 /// video or audio. What MPEG-TS cannot carry is transcoded, and a note lists it.
+///
+/// With --server the files are uploaded to a running server, which takes MPEG-TS only. An upload whose connection breaks goes on by itself; one that was
+/// interrupted goes on if the same command is given again within ten minutes.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  millrace add film.ts\n  millrace add --name lobby-loop lobby.mp4\n  \
                         millrace add --trick film.ts\n  millrace add --trick=2,8,-8 film.ts\n  \
                         millrace add film.mkv --ladder\n  millrace add --ladder 1080p:6M,720p:3M,480p:1.2M film.mkv\n  \
                         millrace add --join my-film=1080p 720p=my-film-720.ts\n  \
-                        millrace add *.mkv --json | jq .name\n\n\
+                        millrace add *.mkv --json | jq .name\n  \
+                        millrace add film.ts --server http://olga:PASSWORD@tv.example:8080/\n\n\
                         Exit code: 0 every file was added; 1 some were not, or a speed was not built, or the store cannot be used; 2 the command line is invalid")]
 pub(super) struct AddArgs {
     /// Films to add
@@ -69,12 +75,30 @@ pub(super) struct AddArgs {
     json: bool,
     #[command(flatten)]
     store: NewStoreArgs,
+    #[command(flatten)]
+    remote: RemoteArgs,
+}
+
+/// To a running server.
+fn run_remote(args: &AddArgs, remote: &Remote) -> anyhow::Result<ExitCode> {
+    if args.ladder.is_some() || args.join.is_some() || !args.trick.is_empty() || !args.packet_sizes.is_empty()
+    {
+        return Err(super::usage(anyhow::anyhow!(
+            "--server: uploads MPEG-TS files as they are; --packet-sizes, --trick, --ladder and --join are for a store"
+        )));
+    }
+    let cancel = super::cancel_on_signals()?;
+    let (name, quiet, json) = (args.name.as_deref(), args.quiet, args.json);
+    add_remote::run(&Upload { files: &args.files, name, quiet, json, cancel: &cancel }, remote)
 }
 
 /// Adds every file; one that fails does not stop the others. A store is made only if there is a file for it.
 pub(super) fn run(args: &AddArgs) -> anyhow::Result<ExitCode> {
     if args.name.is_some() && args.files.len() > 1 {
         return Err(super::usage(anyhow::anyhow!("--name: give it with one FILE only")));
+    }
+    if let Some(remote) = args.remote.named() {
+        return run_remote(args, &remote);
     }
     const ALWAYS: u16 = millrace_core::limits::DEFAULT_PACKET_BYTES as u16;
     let others = args.packet_sizes.iter().map(|size| size.0).filter(|&size| size != ALWAYS);

@@ -3,6 +3,7 @@
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Context;
 use millrace_core::limits::control::{REMOTE_CONNECT, REMOTE_WAIT};
@@ -32,6 +33,16 @@ impl Connection {
             Some(trust) => Self::Tls(Box::new(trust.connect(host, stream)?)),
             None => Self::Plain(stream),
         })
+    }
+
+    /// A read or a write takes so long at most from now on.
+    pub(super) fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
+        let stream = match self {
+            Self::Plain(stream) => stream,
+            Self::Tls(stream) => stream.get_ref(),
+        };
+        stream.0.set_read_timeout(Some(timeout))?;
+        stream.0.set_write_timeout(Some(timeout))
     }
 }
 

@@ -96,7 +96,7 @@ fn as_text<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
 
 /// A title as the API has it.
 #[derive(Deserialize)]
-struct RemoteTitle {
+pub(super) struct RemoteTitle {
     name: String,
     bytes: u64,
     duration_s: f64,
@@ -109,6 +109,18 @@ struct RemoteTitle {
 #[derive(Deserialize)]
 struct RemoteStream {
     codec: String,
+}
+
+impl RemoteTitle {
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// One line about it, for people.
+    pub(super) fn line(self) -> String {
+        let Row { name, length, mean, peak, size, rest } = Row::from(self);
+        format!("{name}  {length}  {mean} (peak {peak})  {size}  {rest}")
+    }
 }
 
 /// A line of the table.

@@ -17,6 +17,7 @@ use millrace_store::volume::{VOLUME_FILE, Volume};
 mod terminal;
 
 mod add;
+mod add_remote;
 mod bench;
 mod bench_sender;
 mod bench_stream;

@@ -1,11 +1,12 @@
-//! A running server, asked by HTTP: what `ls`, `rm` and `top` need of it.
+//! A running server, asked by HTTP: what `ls`, `rm`, `add` and `top` need of it.
 //!
 //! Requests are HTTP/1.0, one a connection: an answer ends where the connection does, whether its length was known or not.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
+use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, ensure};
 use base64ct::{Base64, Encoding};
 use clap::Args;
 use millrace_core::limits::web::{DEFAULT_HTTP_PORT, HTTP_PORTS, MAX_API_BYTES, MAX_REQUEST_HEAD_BYTES};
@@ -68,7 +69,7 @@ impl RemoteArgs {
             .filter_map(|port| Url::parse(&format!("http://127.0.0.1:{port}/")).ok())
             .map(|url| self.at(url));
         let is_ours =
-            |remote: &Remote| remote.ask("HEAD", "healthz").is_ok_and(|answer| answer.is_of_millrace);
+            |remote: &Remote| remote.ask("HEAD", "healthz").is_ok_and(|answer| answer.head.is_of_millrace);
         local.find(is_ours).with_context(|| {
             let last = DEFAULT_HTTP_PORT + HTTP_PORTS - 1;
             format!("no server on this machine at ports {DEFAULT_HTTP_PORT} to {last}; say where it is: --server http://HOST:PORT/")
@@ -91,9 +92,19 @@ pub(super) struct Remote {
 
 /// An answer whose body has not been read.
 pub(super) struct Answer {
-    pub(super) status: u16,
-    is_of_millrace: bool,
+    pub(super) head: AnswerHead,
     body: BufReader<Connection>,
+}
+
+/// What the head of an answer says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct AnswerHead {
+    pub(super) status: u16,
+    pub(super) is_of_millrace: bool,
+    /// How much of an upload is there.
+    pub(super) offset: Option<u64>,
+    /// When to ask again.
+    pub(super) retry_after: Option<Duration>,
 }
 
 impl Remote {
@@ -135,7 +146,7 @@ impl Remote {
     /// Removes what is at this address; `false`: nothing is.
     pub(super) fn remove(&self, path: &str) -> anyhow::Result<bool> {
         let answer = self.try_ask("DELETE", path).with_context(|| format!("{}{path}", self.place()))?;
-        if answer.status == 404 {
+        if answer.head.status == 404 {
             return Ok(false);
         }
         self.accepted(path, answer).map(|_| true)
@@ -149,44 +160,61 @@ impl Remote {
 
     /// An answer of less than 400.
     fn accepted(&self, path: &str, answer: Answer) -> anyhow::Result<Answer> {
-        if answer.status < 400 {
+        let status = answer.head.status;
+        if status < 400 {
             return Ok(answer);
         }
-        let status = answer.status;
-        let said: serde_json::Value =
-            answer.text().ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+        Err(self.refusal(path, status, &answer.text().unwrap_or_default(), ""))
+    }
+
+    /// What an answer of 400 and more says, with what to do; `hint` stands where nothing better is known.
+    pub(super) fn refusal(&self, path: &str, status: u16, text: &[u8], hint: &str) -> anyhow::Error {
+        let said: serde_json::Value = serde_json::from_slice(text).unwrap_or_default();
         let said = said["error"]["message"].as_str().unwrap_or("no reason");
         let hint = match status {
             401 => "; put USER:PASSWORD@ before the host, or set MILLRACE_TOKEN",
-            403 => "; only users who manage may do that, and programs on the server's machine",
-            _ => "",
+            403 if hint.is_empty() => {
+                "; only users who manage may do that, and programs on the server's machine"
+            }
+            _ => hint,
         };
-        bail!("{}{path}: the server says {status}, {}{hint}", self.place(), excerpt(said, 300));
+        anyhow!("{}{path}: the server says {status}, {}{hint}", self.place(), excerpt(said, 300))
     }
 
-    fn try_ask(&self, method: &str, path: &str) -> anyhow::Result<Answer> {
+    /// Has something done, whatever the answer.
+    pub(super) fn try_ask(&self, method: &str, path: &str) -> anyhow::Result<Answer> {
+        let mut stream = self.connect()?;
+        stream.write_all(format!("{}\r\n", self.head(method, path, "1.0")).as_bytes())?;
+        stream.flush()?;
+        let mut body = BufReader::new(stream);
+        let head = read_head(&mut body)?;
+        Ok(Answer { head, body })
+    }
+
+    /// The head of a request but for its last, empty line.
+    pub(super) fn head(&self, method: &str, path: &str, version: &str) -> String {
         let host = self.url.host_str().unwrap_or_default();
         let port = self.url.port_or_known_default().unwrap_or(80);
-        let mut stream = Connection::open(&self.url, self.ca.as_deref())?;
         let mut head = format!(
-            "{method} {}/{path} HTTP/1.0\r\nHost: {host}:{port}\r\n",
+            "{method} {}/{path} HTTP/{version}\r\nHost: {host}:{port}\r\n",
             self.url.path().trim_end_matches('/')
         );
         head += concat!("User-Agent: millrace/", env!("CARGO_PKG_VERSION"), "\r\n");
         if let Some(authorization) = &self.authorization {
             head += &format!("Authorization: {authorization}\r\n");
         }
-        stream.write_all(format!("{head}\r\n").as_bytes())?;
-        stream.flush()?;
-        let mut body = BufReader::new(stream);
-        let (status, is_of_millrace) = read_head(&mut body)?;
-        Ok(Answer { status, is_of_millrace, body })
+        head
+    }
+
+    /// A connection to it.
+    pub(super) fn connect(&self) -> anyhow::Result<Connection> {
+        Connection::open(&self.url, self.ca.as_deref())
     }
 }
 
 impl Answer {
     /// Its body.
-    fn text(self) -> anyhow::Result<Vec<u8>> {
+    pub(super) fn text(self) -> anyhow::Result<Vec<u8>> {
         let mut text = Vec::new();
         self.body.take(MAX_API_BYTES + 1).read_to_end(&mut text)?;
         ensure!(text.len() as u64 <= MAX_API_BYTES, "the answer is longer than {MAX_API_BYTES} bytes");
@@ -194,23 +222,30 @@ impl Answer {
     }
 }
 
-/// The status, and whether the server calls itself ours.
-fn read_head(from: &mut impl BufRead) -> anyhow::Result<(u16, bool)> {
+/// Reads the head of an answer, and not a byte further.
+pub(super) fn read_head(from: &mut impl BufRead) -> anyhow::Result<AnswerHead> {
     let mut head = from.take(MAX_REQUEST_HEAD_BYTES as u64);
     let mut line = String::new();
     head.read_line(&mut line)?;
     let status =
         line.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5)).and_then(|code| code.parse().ok());
     let status = status.context("what answers there does not speak HTTP")?;
-    let mut is_of_millrace = false;
+    let mut read = AnswerHead { status, ..AnswerHead::default() };
     loop {
         line.clear();
         ensure!(head.read_line(&mut line)? > 0, "the head of the answer is cut off, or too long");
         let line = line.trim_end();
         if line.is_empty() {
-            return Ok((status, is_of_millrace));
+            return Ok(read);
         }
-        is_of_millrace |= line.to_ascii_lowercase().starts_with("server: millrace/");
+        let Some((field, value)) = line.split_once(':') else { continue };
+        let value = value.trim();
+        match field.to_ascii_lowercase().as_str() {
+            "server" => read.is_of_millrace |= value.to_ascii_lowercase().starts_with("millrace/"),
+            "upload-offset" => read.offset = value.parse().ok(),
+            "retry-after" => read.retry_after = value.parse().ok().map(Duration::from_secs),
+            _ => {}
+        }
     }
 }
 
@@ -244,8 +279,13 @@ mod tests {
     #[test]
     fn heads_of_answers() {
         let read = |text: &str| read_head(&mut text.as_bytes()).map_err(|error| error.to_string());
-        assert_eq!(read("HTTP/1.1 200 OK\r\nServer: millrace/1\r\n\r\nbody"), Ok((200, true)));
-        assert_eq!(read("HTTP/1.0 404 Not Found\r\nServer: nginx\r\n\r\n"), Ok((404, false)));
+        let ours = AnswerHead { status: 200, is_of_millrace: true, ..AnswerHead::default() };
+        assert_eq!(read("HTTP/1.1 200 OK\r\nServer: millrace/1\r\n\r\nbody"), Ok(ours));
+        let other = AnswerHead { status: 404, ..AnswerHead::default() };
+        assert_eq!(read("HTTP/1.0 404 Not Found\r\nServer: nginx\r\n\r\n"), Ok(other));
+        let (offset, retry_after) = (Some(7), Some(Duration::from_secs(5)));
+        let busy = AnswerHead { status: 409, offset, retry_after, ..AnswerHead::default() };
+        assert_eq!(read("HTTP/1.1 409 Conflict\r\nupload-offset: 7\r\nRetry-After: 5\r\n\r\n"), Ok(busy));
         assert!(read("SSH-2.0-OpenSSH\r\n").is_err());
         assert!(read("HTTP/1.1 200 OK\r\nServer: millrace/1\r\n").unwrap_err().contains("cut off"));
         let endless = format!("HTTP/1.1 200 OK\r\n{}", "a: b\r\n".repeat(10_000));

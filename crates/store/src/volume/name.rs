@@ -35,7 +35,7 @@ const PLAIN: [(&str, &str); 23] = [
 const NAMELESS: &str = "film";
 
 /// The slug of a name as people write it: `Amélie (2001)` becomes `amelie-2001`.
-pub(crate) fn slug(wish: &str) -> String {
+pub fn slug(wish: &str) -> String {
     let mut slug = String::with_capacity(wish.len());
     for c in wish.chars().flat_map(char::to_lowercase) {
         let plain = PLAIN.iter().find(|(marked, _)| marked.contains(c)).map(|(_, plain)| *plain);

@@ -1,0 +1,455 @@
+//! `millrace add --server`: transport streams to a running server, by PUT, gone on with where the server is when a connection breaks
+//! (`docs/design/0041-uploads.md`).
+//!
+//! ```text
+//!   GET titles/NAME ─► nothing there ─────────► PUT from the first byte ─┬─► 201: a title
+//!         ▲            so much is there ──────► PUT of the rest ─────────┼─► 4xx, 507: an error
+//!         │            all is there, or another connection brings it ─┐  └─► broken off, 408, 409, 503 ─┐
+//!         └──────────────────────── a moment later ◄──────────────────┴─────────────────────────────────┘
+//! ```
+
+use std::fs::File;
+use std::io::{self, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant as StdInstant};
+
+use anyhow::{Context, anyhow, bail};
+use indicatif::ProgressBar;
+use millrace_core::limits::control::{
+    UPLOAD_CONTINUE_WAIT, UPLOAD_PIECE_BYTES, UPLOAD_RESTARTS, UPLOAD_RETRY, UPLOAD_TIMEOUT, UPLOAD_TURN,
+};
+use millrace_core::limits::web::{MAX_API_BYTES, UPLOAD_KEPT};
+use millrace_core::units::ByteLen;
+use millrace_store::volume::slug;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::ls::RemoteTitle;
+use super::progress;
+use super::remote::{AnswerHead, Remote, read_head};
+
+/// What is to be brought, and how that is shown.
+pub(super) struct Upload<'a> {
+    pub(super) files: &'a [PathBuf],
+    pub(super) name: Option<&'a str>,
+    pub(super) quiet: bool,
+    pub(super) json: bool,
+    pub(super) cancel: &'a AtomicBool,
+}
+
+/// Brings every file; one that fails does not stop the others.
+pub(super) fn run(upload: &Upload<'_>, remote: &Remote) -> anyhow::Result<ExitCode> {
+    let mut failed = 0;
+    for file in upload.files {
+        let start = StdInstant::now();
+        match bring(upload, remote, file).with_context(|| file.display().to_string()) {
+            Ok(title) if upload.json => super::print_json(&title)?,
+            Ok(_) if upload.quiet => {}
+            Ok(title) => {
+                let title = RemoteTitle::deserialize(&title).context("the server's answer is not a title")?;
+                let secs = start.elapsed().as_secs_f64();
+                let rate = ByteLen((title.bytes() as f64 / secs.max(1e-6)) as u64);
+                println!("added {}  in {secs:.1}s ({rate}/s)", title.line());
+            }
+            Err(error) => {
+                failed += 1;
+                super::complain(&error);
+                if upload.cancel.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        }
+    }
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// One file; the title that it has become, as the server's API says it.
+fn bring(upload: &Upload<'_>, remote: &Remote, path: &Path) -> anyhow::Result<Value> {
+    let file = File::open(path)?;
+    let about = file.metadata()?;
+    if !about.is_file() {
+        bail!("is no file; only files can be uploaded, so that they can be gone on with");
+    }
+    let wish = upload
+        .name
+        .map_or_else(|| path.file_stem().unwrap_or_default().to_string_lossy().into_owned(), str::to_owned);
+    let name = slug(&wish);
+    let is_shown = !upload.quiet && !upload.json;
+    let bar = progress::bar("{msg} [{bar:30}] {percent:>3} %  {binary_bytes_per_sec}  {eta} left", !is_shown);
+    bar.set_length(about.len().max(1));
+    let shown = super::terminal::name(&path.file_name().unwrap_or(path.as_os_str()).to_string_lossy());
+    let mut one = One {
+        remote,
+        address: format!("titles/{name}"),
+        name,
+        file,
+        total: about.len(),
+        cancel: upload.cancel,
+        bar: &bar,
+        shown,
+        reached: 0,
+        is_begun: false,
+        restarts: 0,
+    };
+    let brought = one.bring();
+    bar.finish_and_clear();
+    brought
+}
+
+/// A file on its way.
+struct One<'a> {
+    remote: &'a Remote,
+    /// Its address below the page.
+    address: String,
+    name: String,
+    file: File,
+    total: u64,
+    cancel: &'a AtomicBool,
+    bar: &'a ProgressBar,
+    /// The file's name, for people.
+    shown: String,
+    /// The most that was sent.
+    reached: u64,
+    /// The server has taken it on.
+    is_begun: bool,
+    /// How often the server had lost it.
+    restarts: u32,
+}
+
+/// What comes of an attempt.
+enum Next {
+    /// It is a title.
+    Done(Value),
+    /// To be tried again.
+    Again { why: String, after: Duration },
+}
+
+/// What the server says of an upload that is under way.
+#[derive(Deserialize)]
+struct State {
+    received_bytes: u64,
+    total_bytes: Option<u64>,
+    is_sending: bool,
+    is_whole: bool,
+}
+
+impl One<'_> {
+    fn bring(&mut self) -> anyhow::Result<Value> {
+        let (mut since, mut best) = (StdInstant::now(), self.reached);
+        let mut told = None;
+        loop {
+            let tried = self.attempt();
+            if self.cancel.load(Ordering::Relaxed) && !matches!(tried, Ok(Next::Done(_))) {
+                return Err(self.interrupted());
+            }
+            let (why, after) = match tried {
+                Ok(Next::Done(title)) => return Ok(title),
+                Ok(Next::Again { why, after }) => (why, after),
+                // What was never begun is not tried again: the address may be wrong.
+                Err(error) if !self.is_begun => return Err(error),
+                Err(error) => match error.downcast::<Lost>() {
+                    Ok(Lost(why)) => (why, UPLOAD_RETRY),
+                    Err(error) => return Err(error),
+                },
+            };
+            if self.reached > best {
+                (since, best) = (StdInstant::now(), self.reached);
+            }
+            let limit = if self.is_begun { UPLOAD_KEPT } else { UPLOAD_TIMEOUT };
+            if since.elapsed() > limit {
+                bail!("{why}; given up after {} s without a byte more", limit.as_secs());
+            }
+            if told.as_ref() != Some(&why) {
+                self.bar.suspend(|| eprintln!("millrace: {}: {why}; trying again", self.shown));
+                told = Some(why);
+            }
+            self.pause(after);
+        }
+    }
+
+    /// Looks how far the server is, and brings the rest.
+    fn attempt(&mut self) -> anyhow::Result<Next> {
+        let (head, text) = self.ask(&self.address)?;
+        let state = match head.status {
+            404 => None,
+            200 => {
+                let unknown =
+                    || format!("{}: the answer is not that of a Millrace server", self.remote.place());
+                Some(serde_json::from_slice::<State>(&text).with_context(unknown)?)
+            }
+            _ => return self.judge(&head, &text),
+        };
+        let again = |why: &str| Ok(Next::Again { why: why.to_owned(), after: UPLOAD_RETRY });
+        let from = match state {
+            Some(state) if state.total_bytes.is_some_and(|total| total != self.total) => bail!(
+                "another file is being uploaded as {}; choose another name (--name), or wait until that has ended",
+                self.name
+            ),
+            Some(state) if state.is_whole => return again("the server has all of it and writes it out"),
+            Some(state) if state.is_sending => {
+                return again("the server still waits for another connection's bytes");
+            }
+            Some(state) => state.received_bytes,
+            None => {
+                if self.reached == self.total
+                    && let Some(title) = self.title()?
+                {
+                    return Ok(Next::Done(title));
+                }
+                0
+            }
+        };
+        if from == 0 && self.reached > 0 {
+            self.restarts += 1;
+            if self.restarts > UPLOAD_RESTARTS {
+                bail!("the server has lost the upload {} times; its log may say why", self.restarts);
+            }
+            self.bar.suspend(|| {
+                eprintln!(
+                    "millrace: {}: the server has nothing of it any more; from the beginning",
+                    self.shown
+                );
+            });
+        }
+        self.put(from)
+    }
+
+    /// The title that it has become while nobody was told.
+    fn title(&self) -> anyhow::Result<Option<Value>> {
+        let (head, text) = self.ask(&format!("api/v1/titles/{}", self.name))?;
+        if head.status != 200 {
+            return Ok(None);
+        }
+        let title: Value = serde_json::from_slice(&text).context("the answer is not JSON")?;
+        Ok((title["bytes"].as_u64() == Some(self.total)).then_some(title))
+    }
+
+    /// What is at this address.
+    fn ask(&self, path: &str) -> anyhow::Result<(AnswerHead, Vec<u8>)> {
+        let answer = self.remote.try_ask("GET", path).map_err(|error| self.lost(error))?;
+        let head = answer.head;
+        Ok((head, answer.text().map_err(|error| self.lost(error))?))
+    }
+
+    /// Brings everything from this byte on.
+    fn put(&mut self, from: u64) -> anyhow::Result<Next> {
+        self.bar.set_message(format!("uploading {}", self.shown));
+        self.bar.set_position(from);
+        self.bar.reset_eta();
+        self.file.seek(SeekFrom::Start(from))?;
+        let (left, last) = (self.total - from, self.total.saturating_sub(1));
+        let mut head = self.remote.head("PUT", &self.address, "1.1");
+        head += &format!("Content-Length: {left}\r\nExpect: 100-continue\r\nConnection: close\r\n");
+        if from > 0 {
+            head += &format!("Content-Range: bytes {from}-{last}/{}\r\n", self.total);
+        }
+        let stream = self.remote.connect().map_err(|error| self.lost(error))?;
+        stream.set_timeout(UPLOAD_TURN)?;
+        let mut stream =
+            BufReader::new(Waiting { stream, cancel: self.cancel, timeout: UPLOAD_CONTINUE_WAIT });
+        let sent = stream.get_mut().write_all(format!("{head}\r\n").as_bytes());
+        sent.and_then(|()| stream.get_mut().flush()).map_err(|error| self.lost(error.into()))?;
+        // A server that says nothing to that expects the body all the same (RFC 9110 section 10.1.1).
+        match read_head(&mut stream) {
+            Ok(AnswerHead { status: 100, .. }) => {}
+            Ok(head) => return self.read_and_judge(&head, stream),
+            Err(error) if is_silent(&error) => {}
+            Err(error) => return Err(self.lost(error)),
+        }
+        self.is_begun = true;
+        stream.get_mut().timeout = UPLOAD_TIMEOUT;
+        let sent = self.send(stream.get_mut(), left)?;
+        if sent.is_ok() {
+            self.bar.set_message(format!("writing out {}", self.shown));
+        }
+        // One that does not want the rest has said so before it closed the connection.
+        let answer = loop {
+            match read_head(&mut stream) {
+                Ok(AnswerHead { status: 100, .. }) => {}
+                Ok(head) => break head,
+                Err(error) => return Err(self.lost(sent.err().map_or(error, Into::into))),
+            }
+        };
+        self.read_and_judge(&answer, stream)
+    }
+
+    /// Sends so much of the file. The outer error is the file's, the inner one the connection's.
+    fn send(&mut self, to: &mut impl Write, mut left: u64) -> anyhow::Result<io::Result<()>> {
+        let mut piece = vec![0; UPLOAD_PIECE_BYTES];
+        while left > 0 {
+            let most = piece.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+            let count = self.file.read(&mut piece[..most])?;
+            if count == 0 {
+                bail!("has become shorter while it was uploaded");
+            }
+            if let Err(error) = to.write_all(&piece[..count]) {
+                return Ok(Err(error));
+            }
+            left -= count as u64;
+            self.reached = self.reached.max(self.total - left);
+            self.bar.inc(count as u64);
+        }
+        Ok(to.flush())
+    }
+
+    fn read_and_judge(&self, head: &AnswerHead, body: impl Read) -> anyhow::Result<Next> {
+        let mut text = Vec::new();
+        match body.take(MAX_API_BYTES).read_to_end(&mut text) {
+            Err(error) if head.status == 201 => Err(self.lost(error.into())),
+            // A connection that ends within an error has said what counts in its head.
+            _ => self.judge(head, &text),
+        }
+    }
+
+    /// What the server has said.
+    fn judge(&self, head: &AnswerHead, text: &[u8]) -> anyhow::Result<Next> {
+        let hint = match head.status {
+            201 => return Ok(Next::Done(serde_json::from_slice(text).context("the answer is not JSON")?)),
+            403 => "; a user needs the right to upload: millrace user add NAME --upload, on the server",
+            409 if head.offset.is_none() => {
+                "; to remove it: millrace rm --server; to choose another name: --name"
+            }
+            413 => "; the server's setting --max-upload says how much",
+            _ => "",
+        };
+        let refused = self.remote.refusal(&self.address, head.status, text, hint);
+        match head.status {
+            408 | 409 | 429 | 502..=504 if head.status != 409 || head.offset.is_some() => {
+                let after = head.retry_after.unwrap_or(UPLOAD_RETRY).clamp(UPLOAD_RETRY, UPLOAD_TIMEOUT / 4);
+                Ok(Next::Again { why: refused.to_string(), after })
+            }
+            _ => Err(refused),
+        }
+    }
+
+    /// The same error, marked if a connection was lost: another one may come to more.
+    fn lost(&self, error: anyhow::Error) -> anyhow::Error {
+        if error.chain().any(|cause| cause.is::<io::Error>()) || self.is_begun && is_cut(&error) {
+            let what = super::words(&error);
+            let place = self.remote.place();
+            let what = if what.contains(&place) { what } else { format!("{place}: {what}") };
+            return Lost(what).into();
+        }
+        error
+    }
+
+    fn interrupted(&self) -> anyhow::Error {
+        if self.reached == 0 {
+            return anyhow!("interrupted; nothing of it has been uploaded");
+        }
+        anyhow!(
+            "interrupted with {} of {} sent; the same command goes on from there within {} minutes",
+            ByteLen(self.reached),
+            ByteLen(self.total),
+            UPLOAD_KEPT.as_secs() / 60
+        )
+    }
+
+    fn pause(&self, time: Duration) {
+        let end = StdInstant::now() + time;
+        while StdInstant::now() < end && !self.cancel.load(Ordering::Relaxed) {
+            std::thread::sleep(UPLOAD_TURN.min(end.saturating_duration_since(StdInstant::now())));
+        }
+    }
+}
+
+/// A connection was lost.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Lost(String);
+
+/// An answer that ended before it was whole.
+fn is_cut(error: &anyhow::Error) -> bool {
+    let said = error.to_string();
+    said.contains("cut off") || said.contains("does not speak HTTP")
+}
+
+fn is_silent(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == ErrorKind::TimedOut)
+}
+
+/// A connection with short time-outs, waited on for longer: between two of them it is looked whether the user has had enough.
+struct Waiting<'a, S> {
+    stream: S,
+    cancel: &'a AtomicBool,
+    /// How long nothing may happen.
+    timeout: Duration,
+}
+
+impl<S> Waiting<'_, S> {
+    fn wait<T>(&mut self, mut act: impl FnMut(&mut S) -> io::Result<T>) -> io::Result<T> {
+        let start = StdInstant::now();
+        loop {
+            // Not `Interrupted`, on which those who read and write begin anew.
+            if self.cancel.load(Ordering::Relaxed) {
+                return Err(io::Error::other("interrupted"));
+            }
+            match act(&mut self.stream) {
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+                    ) =>
+                {
+                    if start.elapsed() >= self.timeout {
+                        return Err(io::Error::new(ErrorKind::TimedOut, "the server does not answer"));
+                    }
+                }
+                done => return done,
+            }
+        }
+    }
+}
+
+impl<S: Read> Read for Waiting<'_, S> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        self.wait(|stream| stream.read(to))
+    }
+}
+
+impl<S: Write> Write for Waiting<'_, S> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.wait(|stream| stream.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.wait(|stream| stream.flush())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Times out so often before it answers.
+    struct Slow(u32);
+
+    impl Read for Slow {
+        fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+            match self.0 {
+                0 => {
+                    to[0] = 7;
+                    Ok(1)
+                }
+                _ => {
+                    self.0 -= 1;
+                    Err(ErrorKind::WouldBlock.into())
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_silent_server_is_waited_for_until_the_user_has_had_enough_or_the_time_is_over() {
+        let cancel = AtomicBool::new(false);
+        let read = |turns, timeout| Waiting { stream: Slow(turns), cancel: &cancel, timeout }.read(&mut [0]);
+        assert_eq!(read(9, Duration::from_secs(60)).unwrap(), 1);
+        assert_eq!(read(9, Duration::ZERO).unwrap_err().kind(), ErrorKind::TimedOut);
+        cancel.store(true, Ordering::Relaxed);
+        let stopped = read(0, Duration::from_secs(60)).unwrap_err();
+        assert_eq!(stopped.to_string(), "interrupted");
+        assert_ne!(stopped.kind(), ErrorKind::Interrupted, "BufReader would begin anew");
+    }
+}

@@ -1,0 +1,266 @@
+//! `millrace add --server`: files uploaded to a running server, byte for byte; a connection that breaks, a client that is killed or told to stop, a server that is
+//! restarted; and what a server does not take.
+
+#[path = "support/real_disks.rs"]
+mod real_disks;
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use real_disks::{Tmpfs, missing, until};
+use serde_json::Value;
+use support::{Server, add, fails, film, millrace, ok, signal};
+
+/// Longer than anything here takes on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
+
+struct Site {
+    server: Server,
+    page: String,
+    address: SocketAddr,
+    store: PathBuf,
+    stats: PathBuf,
+}
+
+impl Site {
+    fn start(dir: &Path, args: &[&str]) -> Self {
+        let (store, stats) = (dir.join("store"), dir.join("stats.json"));
+        let server = Server::start(&store, &[args, &["--stats", stats.to_str().unwrap()]].concat());
+        let address = server.page();
+        Self { server, page: format!("http://{address}/"), address, store, stats }
+    }
+
+    /// Bytes of uploads that have come, in all, once that many have.
+    fn upload_bytes(&self, expected: u64) -> u64 {
+        let count = || {
+            let counters = millrace_lab::held::counters(&self.stats).ok()?;
+            counters["web"]["upload_bytes"].as_u64()
+        };
+        until("the counters are written", LIMIT, || count() >= Some(expected));
+        count().unwrap()
+    }
+
+    /// How far an upload is.
+    fn received(&self, name: &str) -> Option<u64> {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        write!(stream, "HEAD /titles/{name} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        support::header(&support::read_head(&mut stream), "Upload-Offset").map(|at| at.parse().unwrap())
+    }
+
+    /// What the store says of a title.
+    fn title(&self, name: &str) -> Value {
+        let list: Value =
+            serde_json::from_str(&ok(&["ls", "--json", "--store", self.store.to_str().unwrap()])).unwrap();
+        list.as_array().unwrap().iter().find(|title| title["name"] == name).cloned().unwrap_or(Value::Null)
+    }
+
+    /// The file of a title as it lies in the store.
+    fn stored(&self, name: &str) -> Vec<u8> {
+        let id = self.title(name)["id"].as_str().expect("the title is there").to_owned();
+        let dir = self.store.join("titles").join(id);
+        let data = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path());
+        let data = data.filter(|path| path.extension().is_some_and(|ext| ext == "ts")).next();
+        std::fs::read(data.expect("a transport stream")).unwrap()
+    }
+}
+
+/// A client that is running.
+fn begin(file: &Path, page: &str, args: &[&str]) -> Child {
+    let mut command = millrace();
+    command.args(["add", file.to_str().unwrap(), "--server", page]).args(args);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn is_tidy(store: &Path) {
+    let said = ok(&["fsck", "--full", "--store", store.to_str().unwrap()]);
+    assert!(said.contains("no problem"), "{said}");
+}
+
+#[test]
+fn an_uploaded_file_is_the_title_that_a_local_add_makes() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut site = Site::start(dir.path(), &[]);
+    let (first, second) = (film(dir.path(), "One Film.ts", 6), film(dir.path(), "other.ts", 3));
+    let said = ok(&["add", first.to_str().unwrap(), second.to_str().unwrap(), "--server", &site.page]);
+    assert!(said.contains("added one-film  ") && said.contains("added other  "), "{said}");
+    let json = ok(&["add", "--json", "--name", "again", first.to_str().unwrap(), "--server", &site.page]);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let length = std::fs::metadata(&first).unwrap().len();
+    assert_eq!((&json["name"], json["bytes"].as_u64()), (&"again".into(), Some(length)));
+    assert!(site.stored("one-film") == std::fs::read(&first).unwrap(), "other bytes");
+    let local = dir.path().join("local");
+    add(&first, &local);
+    let local: Value =
+        serde_json::from_str(&ok(&["ls", "--json", "--store", local.to_str().unwrap()])).unwrap();
+    let uploaded = site.title("one-film");
+    for what in ["blake3", "bytes", "duration", "mean_rate", "peak_rate", "streams"] {
+        assert_eq!(uploaded[what], local[0][what], "{what}");
+        assert!(!local[0][what].is_null(), "{what}: {local}");
+    }
+    assert!(site.server.interrupt());
+    is_tidy(&site.store);
+}
+
+/// Passes on what comes to the server; once, a connection that has brought so many bytes is passed on no further, and cut when [`Self::is_let_go`] is.
+struct Proxy {
+    page: String,
+    cuts: Arc<AtomicU64>,
+    is_let_go: Arc<AtomicBool>,
+}
+
+impl Proxy {
+    fn start(to: SocketAddr, cut_at: u64, is_let_go: bool) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let page = format!("http://{}/", listener.local_addr().unwrap());
+        let (cuts, is_let_go) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(is_let_go)));
+        let (counted, let_go) = (Arc::clone(&cuts), Arc::clone(&is_let_go));
+        std::thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                let server = TcpStream::connect(to).unwrap();
+                let (mut back, mut client_back) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+                std::thread::spawn(move || {
+                    let _ = std::io::copy(&mut back, &mut client_back);
+                    let _ = client_back.shutdown(Shutdown::Write);
+                });
+                let (cuts, let_go) = (Arc::clone(&counted), Arc::clone(&let_go));
+                std::thread::spawn(move || pass_on(client, server, cut_at, &cuts, &let_go));
+            }
+        });
+        Self { page, cuts, is_let_go }
+    }
+
+    fn let_go(&self) {
+        self.is_let_go.store(true, Ordering::Relaxed);
+    }
+}
+
+fn pass_on(mut client: TcpStream, mut server: TcpStream, cut_at: u64, cuts: &AtomicU64, let_go: &AtomicBool) {
+    let (mut bytes, mut passed) = (vec![0; 16 << 10], 0);
+    while let Ok(count @ 1..) = client.read(&mut bytes) {
+        if server.write_all(&bytes[..count]).is_err() {
+            break;
+        }
+        passed += count as u64;
+        if passed >= cut_at && cuts.fetch_add(1, Ordering::Relaxed) == 0 {
+            until("it is cut", LIMIT, || let_go.load(Ordering::Relaxed));
+            break;
+        }
+    }
+    let _ = (client.shutdown(Shutdown::Both), server.shutdown(Shutdown::Both));
+}
+
+#[test]
+fn a_connection_that_breaks_is_replaced_and_no_byte_is_sent_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let site = Site::start(dir.path(), &[]);
+    let source = film(dir.path(), "film.ts", 20);
+    let length = std::fs::metadata(&source).unwrap().len();
+    let proxy = Proxy::start(site.address, 1_500_000, true);
+    let done = begin(&source, &proxy.page, &[]).wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{said}");
+    assert!(proxy.cuts.load(Ordering::Relaxed) > 0 && said.contains("trying again"), "{said}");
+    assert!(site.stored("film") == std::fs::read(&source).unwrap(), "other bytes");
+    assert_eq!(site.upload_bytes(length), length, "bytes that were there came again");
+}
+
+#[test]
+fn a_client_that_is_killed_or_stopped_goes_on_where_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let site = Site::start(dir.path(), &[]);
+    let source = film(dir.path(), "film.ts", 16);
+    let length = std::fs::metadata(&source).unwrap().len();
+    let proxy = Proxy::start(site.address, 1_500_000, false);
+    let mut client = begin(&source, &proxy.page, &[]);
+    until("some of it is there", LIMIT, || site.received("film") > Some(1_400_000));
+    client.kill().unwrap();
+    client.wait().unwrap();
+    proxy.let_go();
+    // The next one is told to stop, as by Ctrl-C.
+    let proxy = Proxy::start(site.address, 600_000, false);
+    let client = begin(&source, &proxy.page, &[]);
+    until("it goes on", LIMIT, || site.received("film") > Some(2_000_000));
+    signal(client.id(), "INT");
+    let stopped = client.wait_with_output().unwrap();
+    proxy.let_go();
+    let said = String::from_utf8_lossy(&stopped.stderr);
+    assert_eq!(stopped.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("interrupted with") && said.contains("goes on from there within 10 minutes"),
+        "{said}"
+    );
+    let last = begin(&source, &site.page, &["--quiet"]).wait_with_output().unwrap();
+    assert!(last.status.success() && last.stdout.is_empty(), "{}", String::from_utf8_lossy(&last.stderr));
+    assert!(site.stored("film") == std::fs::read(&source).unwrap(), "other bytes");
+    assert_eq!(site.upload_bytes(length), length, "bytes that were there came again");
+}
+
+#[test]
+fn a_server_that_is_restarted_in_the_middle_gets_the_whole_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut site = Site::start(dir.path(), &["--upload-rate", "4Mb/s"]);
+    let source = film(dir.path(), "film.ts", 12);
+    let client = begin(&source, &site.page, &[]);
+    until("some of it is there", LIMIT, || site.received("film") > Some(1_200_000));
+    site.server.child.kill().unwrap();
+    site.server.child.wait().unwrap();
+    let at = site.address.to_string();
+    let again = Site::start(dir.path(), &["--http", &at]);
+    assert_eq!(again.address, site.address);
+    let done = client.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success() && said.contains("from the beginning"), "{said}");
+    assert!(again.stored("film") == std::fs::read(&source).unwrap(), "other bytes");
+}
+
+#[test]
+fn what_a_server_does_not_take_is_said_with_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut site = Site::start(dir.path(), &["--max-upload", "2MiB"]);
+    let (small, large) = (film(dir.path(), "small.ts", 4), film(dir.path(), "large.ts", 20));
+    let text = dir.path().join("text.ts");
+    std::fs::write(&text, "once upon a time ".repeat(100_000)).unwrap();
+    let [small, large, text] = [&small, &large, &text].map(|path| path.to_str().unwrap());
+    ok(&["add", small, "--server", &site.page]);
+    for (args, why) in [
+        (&["add", small, "--server", &site.page][..], "there is a title of this name"),
+        (&["add", large, "--server", &site.page], "an upload may have 2MiB at most"),
+        (&["add", text, "--server", &site.page], "not an MPEG transport stream"),
+        (&["add", "/none/film.ts", "--server", &site.page], "No such file"),
+        (&["add", small, "--trick", "--server", &site.page], "are for a store"),
+        (&["add", small, "--server", "http://127.0.0.1:1/"], "refused"),
+    ] {
+        let said = fails(args);
+        assert!(said.contains(why), "{args:?}: {said}");
+    }
+    // One that fails does not stop the others.
+    let said = fails(&["add", text, large, "--server", &site.page]);
+    assert!(said.contains("text.ts") && said.contains("large.ts"), "{said}");
+    assert!(site.server.interrupt());
+    let site = Site::start(&dir.path().join("other"), &["--trust-loopback", "off"]);
+    let said = fails(&["add", small, "--server", &site.page]);
+    assert!(said.contains("the server says 40") && said.contains("--upload"), "{said}");
+    assert!(site.title("small").is_null());
+}
+
+#[test]
+fn a_full_disk_is_said_before_the_film_is_sent() {
+    if let Some(why) = missing(&["mount", "umount"]) {
+        eprintln!("skipped: mounting a tmpfs needs root: {why}");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let large = film(dir.path(), "large.ts", 40);
+    let disk = Tmpfs::mount(&dir.path().join("disk"), "8m");
+    let mut site = Site::start(&disk.at, &[]);
+    let said = fails(&["add", large.to_str().unwrap(), "--server", &site.page]);
+    assert!(said.contains("507") && said.contains("have room for"), "{said}");
+    assert!(site.server.interrupt());
+}
