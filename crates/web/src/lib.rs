@@ -79,7 +79,7 @@ pub use self::metrics::name as metric_name;
 pub use self::page::HAS_HLS_JS;
 use self::shared::Shared;
 pub use self::site::{
-    Delivery, NotTaken, Order, OrderSocket, PicturesState, Refused, Site, SiteError, TitleBytes,
+    Delivery, Fetch, NotTaken, Order, OrderSocket, PicturesState, Refused, Site, SiteError, TitleBytes,
 };
 pub use self::status::Status;
 pub use self::totals::{Totals, WebCounters};

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use millrace_core::limits::web::RETRY_AFTER_S;
 use millrace_core::text::Printable;
+use millrace_core::time::MediaTicks;
 use millrace_rights::{Counts, Gate};
+use millrace_store::volume::TitleInfo;
 use tokio::sync::{Notify, watch};
 
 use crate::answer::{Answer, Body, Media};
@@ -17,7 +19,7 @@ use crate::hls::{self, LookedAt};
 use crate::request::{Method, REQUESTS, Request};
 use crate::rights::{SeenBy, place};
 use crate::route::{self, Found, Kind, Route};
-use crate::site::{Delivery, Order, OrderSocket, Refused, Site, SiteError};
+use crate::site::{Delivery, Fetch, Order, OrderSocket, Refused, Site, SiteError};
 use crate::subtitles;
 use crate::totals::Totals;
 use crate::upload::{self, Uploads};
@@ -121,18 +123,18 @@ impl Shared {
 
     /// Answers a request, which log lines call by its id; for HEAD without the body.
     pub(crate) async fn answer(self: &Arc<Self>, request: &Request, peer: SocketAddr, id: &str) -> Answer {
-        let answer = self.find_answer(request, peer).await;
+        let answer = self.find_answer(request, peer, id).await;
         note(request, peer, id, answer.status);
         answer
     }
 
-    async fn find_answer(self: &Arc<Self>, request: &Request, peer: SocketAddr) -> Answer {
+    async fn find_answer(self: &Arc<Self>, request: &Request, peer: SocketAddr, id: &str) -> Answer {
         let Some(found) = route::find(&request.path) else {
             return Answer::error(404, "nothing has this address");
         };
         let answer = match request.method {
-            Method::Get => self.answer_to(request, &found, peer).await,
-            Method::Head => self.answer_to(request, &found, peer).await.without_body(),
+            Method::Get => self.answer_to(request, &found, (peer, id)).await,
+            Method::Head => self.answer_to(request, &found, (peer, id)).await.without_body(),
             Method::Options => preflight(found.route),
             Method::Put | Method::Delete | Method::Other => match self.let_in(request, &found, peer).await {
                 Ok(_)
@@ -153,7 +155,13 @@ impl Shared {
     }
 
     /// Answers whoever may have it, and others why not.
-    async fn answer_to(self: &Arc<Self>, request: &Request, found: &Found, peer: SocketAddr) -> Answer {
+    async fn answer_to(
+        self: &Arc<Self>,
+        request: &Request,
+        found: &Found,
+        from: (SocketAddr, &str),
+    ) -> Answer {
+        let peer = from.0;
         let visitor = match self.let_in(request, found, peer).await {
             Ok(visitor) => visitor,
             Err(refused) => return refused,
@@ -166,14 +174,20 @@ impl Shared {
         let quota = self.gate.quota(&visitor).map(Box::new);
         let place = place(&request.fields, peer);
         let seen = SeenBy { site: Arc::clone(&self.site), gate: Arc::clone(&self.gate), visitor, place };
-        let mut answer = self.look_up(request, found, &seen).await;
+        let mut answer = self.look_up(request, found, &seen, from).await;
         if let Body::Media(media) = &mut answer.body {
             media.quota = quota;
         }
         if self.gate.is_private() { private(answer) } else { answer }
     }
 
-    async fn look_up(self: &Arc<Self>, request: &Request, found: &Found, seen: &SeenBy) -> Answer {
+    async fn look_up(
+        self: &Arc<Self>,
+        request: &Request,
+        found: &Found,
+        seen: &SeenBy,
+        from: (SocketAddr, &str),
+    ) -> Answer {
         match found.route.kind {
             Kind::Page => return page::html(),
             Kind::Style => return page::style(),
@@ -210,9 +224,9 @@ impl Shared {
             Kind::Media => hls::media_playlist(self, request, title, link).await,
             Kind::CmafMedia => cmaf::media_playlist(self, request, &title, (found, link), false).await,
             Kind::CmafStills => cmaf::media_playlist(self, request, &title, (found, link), true).await,
-            Kind::CmafInit => cmaf::piece(self, request, &title, found, Piece::Init).await,
-            Kind::CmafSegment => cmaf::piece(self, request, &title, found, Piece::Segment).await,
-            Kind::CmafStill => cmaf::piece(self, request, &title, found, Piece::Still).await,
+            Kind::CmafInit => cmaf::piece(self, request, &title, found, (Piece::Init, from)).await,
+            Kind::CmafSegment => cmaf::piece(self, request, &title, found, (Piece::Segment, from)).await,
+            Kind::CmafStill => cmaf::piece(self, request, &title, found, (Piece::Still, from)).await,
             Kind::Subtitles | Kind::SubtitleSegment | Kind::CmafSubtitles | Kind::CmafSubtitleSegment => {
                 subtitles::answer(self, request, &title, (found, link)).await
             }
@@ -251,6 +265,21 @@ impl Shared {
         let shared = Arc::clone(self);
         let done = tokio::task::spawn_blocking(move || work(&shared)).await;
         done.unwrap_or_else(|error| Err(SiteError::Unreadable(error.to_string())))
+    }
+
+    /// Asks whether a viewer may have a segment that is made, and counts it as one if it may.
+    pub(crate) async fn may_fetch(
+        &self,
+        request: &Request,
+        title: &TitleInfo,
+        (peer, id): (SocketAddr, &str),
+        (segment, at, length): (u32, MediaTicks, MediaTicks),
+    ) -> Result<(), Refused> {
+        let (done, told) = tokio::sync::oneshot::channel();
+        let conn = id.rsplit_once('.').map_or(id, |(conn, _)| conn).to_owned();
+        let (label, agent, title) = (id.to_owned(), request.fields.agent(), title.clone());
+        self.site.fetch(Fetch { peer, conn, label, agent, title, segment, at, length, done });
+        told.await.unwrap_or_else(|_| Err(Refused::Full("the server is ending".to_owned())))
     }
 
     /// Has an engine send it; says what became of that.
@@ -357,12 +386,16 @@ fn shared(answer: Answer) -> Answer {
 
 /// What a viewer is told whose media was not sent.
 pub(crate) fn refusal(why: &Refused) -> Answer {
-    let answer = match why {
+    shared(not_sent(why)).with("X-Content-Type-Options", "nosniff")
+}
+
+/// The same before what goes with every answer.
+pub(crate) fn not_sent(why: &Refused) -> Answer {
+    match why {
         Refused::Full(what) => Answer::error(503, what).with("Retry-After", RETRY_AFTER_S.to_string()),
         Refused::Gone => no_title(),
         Refused::Broken(what) => Answer::error(500, what),
-    };
-    shared(answer).with("X-Content-Type-Options", "nosniff")
+    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use millrace_core::counters::Sample;
+use millrace_core::time::MediaTicks;
 use millrace_rights::Counts;
 use millrace_store::index::TitleIndex;
 use millrace_store::ingest::pictures::{About, Pictures};
@@ -80,6 +81,11 @@ pub trait Site: Send + Sync + 'static {
     /// Has an engine send bytes of a title, at the title's pace, counted by admission as any viewer. Returns at once; `order.done` is told
     /// what became of it.
     fn send(&self, order: Order);
+
+    /// Asks whether a viewer may have a segment that the web side makes of a title, which admission counts as it does streams. Returns at once; `fetch.done` is told.
+    fn fetch(&self, fetch: Fetch) {
+        let _ = fetch.done.send(Ok(()));
+    }
 
     /// How the server is. May wait, a second at most: call it where waiting is allowed.
     ///
@@ -200,6 +206,29 @@ pub struct Order {
     pub counts: Counts,
     /// Told once.
     pub done: oneshot::Sender<Delivery>,
+}
+
+/// A segment of a title that the web side makes and a viewer wants.
+#[derive(Debug)]
+pub struct Fetch {
+    /// Who gets it: room is counted for this address.
+    pub peer: SocketAddr,
+    /// The connection by which it asks; one of HTTP/2 carries several requests.
+    pub conn: String,
+    /// What log lines call it: the id of the request.
+    pub label: String,
+    /// What the viewer's program calls itself.
+    pub agent: Option<String>,
+    /// The title.
+    pub title: TitleInfo,
+    /// The segment's number.
+    pub segment: u32,
+    /// Where in the title it begins.
+    pub at: MediaTicks,
+    /// Its length.
+    pub length: MediaTicks,
+    /// Told once; dropped: no.
+    pub done: oneshot::Sender<Result<(), Refused>>,
 }
 
 /// What became of an [`Order`].

@@ -20,12 +20,13 @@ impl InUse {
 }
 
 impl Admission {
-    /// What is measured, if anything is; `promised` is what each engine has promised to viewers.
-    pub fn in_use(&self, promised: impl Iterator<Item = Demand>) -> Vec<InUse> {
+    /// What is measured, if anything is; `promised` is what each engine has promised to viewers, `beside` what viewers get that no engine sends to, in bits a
+    /// second.
+    pub fn in_use(&self, promised: impl Iterator<Item = Demand>, beside: u64) -> Vec<InUse> {
         if !self.config.is_on {
             return Vec::new();
         }
-        let mut bits_per_s = 0;
+        let mut bits_per_s = beside;
         let cores = promised.enumerate().map(|(engine, promised)| {
             bits_per_s += promised.bits_per_s;
             let what = format!("thousandths of the core of engine {engine}");
@@ -60,7 +61,7 @@ mod tests {
             ..AdmissionConfig::off()
         };
         let mut admission = Admission::new(on, 2);
-        let told = |admission: &Admission| admission.in_use([demand(30), demand(12)].into_iter());
+        let told = |admission: &Admission| admission.in_use([demand(25), demand(12)].into_iter(), 5);
         let measured = [
             InUse::new("thousandths of the core of engine 0", 0, 800),
             InUse::new("thousandths of the core of engine 1", 0, 800),

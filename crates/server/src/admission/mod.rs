@@ -346,11 +346,7 @@ impl Admission {
         let Some((load, shedder)) = self.engines.get(engine).filter(|_| self.config.is_on) else {
             return Ok(());
         };
-        if let Some(rate) = self.config.link_rate
-            && all_bits_per_s + viewer.bits_per_s > rate.0
-        {
-            return Err(Full::Link { used: BitRate(all_bits_per_s), rate });
-        }
+        self.link_room(all_bits_per_s, viewer.bits_per_s)?;
         if shedder.is_behind() {
             return Err(Full::Behind { engine });
         }
@@ -361,6 +357,19 @@ impl Admission {
             return Err(Full::Processor { engine, expected_permille, max_permille });
         }
         self.cache.verdict()
+    }
+
+    /// Whether the links carry so many bits a second more beside all that have been promised.
+    ///
+    /// # Errors
+    /// They do not.
+    pub fn link_room(&self, all_bits_per_s: u64, more: u64) -> Result<(), Full> {
+        match self.config.link_rate.filter(|_| self.config.is_on) {
+            Some(rate) if all_bits_per_s + more > rate.0 => {
+                Err(Full::Link { used: BitRate(all_bits_per_s), rate })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// How busy an engine would be with all of this to send, in thousandths, and before that whether it is behind: a viewer goes where it

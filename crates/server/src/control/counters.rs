@@ -41,6 +41,8 @@ millrace_core::counters! {
         sum sessions_overload,
         /// Sessions ended by a failure: disk, slow reader, unreachable viewer.
         sum sessions_failed,
+        /// Viewers who began to fetch segments of fragmented MP4.
+        sum cmaf_viewers_started,
         /// Titles played to their end.
         sum titles_finished,
         /// Times that bytes of a title were sent as asked, by HTTP.
@@ -93,14 +95,12 @@ millrace_core::counters! {
 impl Counters {
     /// Counts what has happened.
     pub fn count(&mut self, event: &Event) {
-        if let Event::Playing(Playing { scale, .. }) = event
-            && !scale.is_normal()
-        {
-            self.trick_plays += 1;
-        }
+        let is_trick = matches!(event, Event::Playing(Playing { scale, .. }) if !scale.is_normal());
+        self.trick_plays += u64::from(is_trick);
         let counter = match event {
             Event::Started { .. } => &mut self.sessions_started,
             Event::Playing(Playing { seek: true, .. }) => &mut self.seeks,
+            Event::FetchBegan { .. } => &mut self.cmaf_viewers_started,
             Event::Finished { .. } => &mut self.titles_finished,
             Event::Rendition { cause, .. } => return self.count_rendition(*cause),
             Event::RenditionFailed { .. } => &mut self.rendition_failed,
@@ -189,6 +189,8 @@ millrace_core::counters! {
         gauge deliveries,
         /// Sessions, playing or not.
         gauge sessions,
+        /// Viewers who fetch segments of fragmented MP4.
+        gauge cmaf_viewers,
         /// Streams that the engines know, closing ones included.
         gauge streams,
         /// Bits a second that admission has given away.

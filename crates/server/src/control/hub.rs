@@ -525,6 +525,7 @@ impl Hub {
             connections: service.connection_count() as u64,
             deliveries: service.lent_count() as u64,
             sessions: service.session_count() as u64,
+            cmaf_viewers: service.fetchers().count() as u64,
             streams: service.place_count() as u64,
             reserved_bits_per_s: service.reserved_rate(),
         });
@@ -563,6 +564,8 @@ impl Hub {
         Snapshot {
             counters: self.counters,
             sessions: self.server.sessions(self.now()),
+            fetchers: service.fetchers().cloned().collect(),
+            now: self.now(),
             connections: service.connection_count(),
             deliveries: service.lent_count(),
             streams: service.place_count(),

@@ -55,6 +55,7 @@ use std::time::Duration;
 use millrace_core::counters::Sheet;
 use millrace_core::limits::RTSP_WRITE_TIMEOUT_NS;
 use millrace_core::limits::control::{DROP_LIMIT, SNAPSHOT_WAIT};
+use millrace_core::time::Instant;
 use tokio::sync::mpsc;
 
 pub use counters::{Counters, Held};
@@ -64,7 +65,7 @@ pub use refusals::TurnedAway;
 pub use titles::{TitleCounters, TitleSheets};
 
 use crate::admission::InUse;
-use crate::service::Library;
+use crate::service::{Fetcher, Library};
 use crate::session::{ServerConfig, SessionInfo, SystemEntropy};
 
 /// Settings of the control plane. Engines, UDP ports and the wall clock in `session` are filled in by
@@ -145,6 +146,10 @@ pub struct Snapshot {
     pub counters: Counters,
     /// Sessions, the oldest first.
     pub sessions: Vec<SessionInfo>,
+    /// Viewers that fetch segments, the oldest first.
+    pub fetchers: Vec<Fetcher>,
+    /// When that was.
+    pub now: Instant,
     /// Open connections.
     pub connections: usize,
     /// Connections on which bytes of titles are sent.
@@ -169,6 +174,12 @@ impl Asker {
         let (answer, answered) = std::sync::mpsc::sync_channel(1);
         self.0.send(Ask::Snapshot(answer)).ok()?;
         answered.recv_timeout(SNAPSHOT_WAIT).ok()
+    }
+
+    /// Asks whether a viewer may have a segment; returns at once, and whoever asks is told.
+    pub fn fetch(&self, fetch: millrace_web::Fetch) {
+        // Without a control side nobody is told: the server ends.
+        drop(self.0.send(Ask::Fetch(Box::new(fetch))));
     }
 
     /// How much viewers use of what there is: that part of a snapshot alone.
@@ -206,6 +217,7 @@ pub struct ControlSheets {
 enum Ask {
     Snapshot(std::sync::mpsc::SyncSender<Snapshot>),
     InUse(std::sync::mpsc::SyncSender<Vec<InUse>>),
+    Fetch(Box<millrace_web::Fetch>),
     ShutDown(Duration),
 }
 

@@ -4,11 +4,15 @@ use millrace_web::{Feed, News};
 
 use super::refusals;
 use crate::service::Event;
+use crate::service::event::NO_MORE_SEGMENTS;
 
 /// Tells listeners, if the event is for them.
 pub(super) fn tell(feed: &Feed, event: &Event) {
     match event {
-        Event::Started { .. } | Event::Closed { .. } => feed.tell(|| of_session(event)),
+        Event::Started { .. }
+        | Event::Closed { .. }
+        | Event::FetchBegan { .. }
+        | Event::FetchEnded { .. } => feed.tell(|| of_session(event)),
         event if refusals::is_refusal(event) => feed.tell(|| News::Refusal { what: refusals::words(event) }),
         _ => {}
     }
@@ -31,6 +35,22 @@ fn of_session(event: &Event) -> News {
             lasted_s: *lasted_ns as f64 / 1e9,
             packets: totals.map(|totals| totals.packets),
             late_packets: totals.map(|totals| totals.late),
+        },
+        Event::FetchBegan { session, title, peer, agent } => News::SessionBegun {
+            session: session.clone(),
+            title: title.clone(),
+            peer: peer.to_string(),
+            transport: "segments".to_owned(),
+            agent: agent.clone(),
+        },
+        Event::FetchEnded { session, title, peer, lasted_ns } => News::SessionEnded {
+            session: session.clone(),
+            title: title.clone(),
+            peer: peer.to_string(),
+            reason: NO_MORE_SEGMENTS.to_owned(),
+            lasted_s: *lasted_ns as f64 / 1e9,
+            packets: None,
+            late_packets: None,
         },
         other => News::Refusal { what: refusals::words(other) },
     }

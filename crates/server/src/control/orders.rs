@@ -25,7 +25,7 @@ use tokio::time::timeout;
 
 use super::hub::{Hub, Line, Shared};
 use super::stream::ViewerStream;
-use crate::service::{ConnKey, EndReason, FecWish, Path, Refusal, Request, StreamKey, Which};
+use crate::service::{ConnKey, EndReason, FecWish, Fetch, Path, Refusal, Request, StreamKey, Which};
 
 /// What is ordered, without the connection.
 struct Wanted {
@@ -191,6 +191,20 @@ fn refused(refusal: &Refusal) -> Refused {
 }
 
 impl Hub {
+    /// Tells a viewer of segments that the web side makes whether it may have one.
+    pub(super) fn fetch(&mut self, fetch: millrace_web::Fetch) {
+        let now = self.now();
+        let millrace_web::Fetch { peer, conn, label, agent, title, segment, at, length, done } = fetch;
+        let viewer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+        let (mean_rate, peak_rate) = (title.mean_rate, title.peak_rate);
+        let title = title.name;
+        let fetch = Fetch { viewer, conn, label, agent, title, mean_rate, peak_rate, segment, at, length };
+        let may = self.server.with_service(now, |service| service.fetch(now, fetch));
+        self.flush();
+        // It may have gone.
+        let _ = done.send(may.map_err(|refusal| refused(&refusal)));
+    }
+
     fn try_order(&mut self, conn: ConnKey, wanted: &Wanted) -> Result<StreamKey, Refusal> {
         let now = self.now();
         let tried = self.server.with_service(now, |service| {

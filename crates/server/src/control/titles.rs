@@ -14,9 +14,9 @@ use crate::service::{Event, Playing};
 millrace_core::counters! {
     /// What was sent of a title, and to how many.
     pub struct TitleCounters {
-        /// Sessions that have it now, playing or not.
+        /// Sessions that have it now, playing or not, and viewers of its fragmented MP4.
         gauge viewers,
-        /// Sessions that were set up for it.
+        /// Sessions that were set up for it, and viewers who began to fetch its fragmented MP4.
         sum sessions,
         /// Media packets sent, in runs that are over: a run ends with a pause, a seek, its range or its session.
         sum packets,
@@ -58,12 +58,12 @@ impl Titles {
     /// Counts what has happened.
     pub(super) fn count(&mut self, event: &Event) {
         match event {
-            Event::Started { title, .. } => {
+            Event::Started { title, .. } | Event::FetchBegan { title, .. } => {
                 *self.viewers.entry(title.clone()).or_default() += 1;
                 self.give_line(title);
                 self.change(title, |counters| counters.sessions += 1);
             }
-            Event::Closed { title, .. } => {
+            Event::Closed { title, .. } | Event::FetchEnded { title, .. } => {
                 if let Some(viewers) = self.viewers.get_mut(title) {
                     *viewers -= 1;
                     if *viewers == 0 {

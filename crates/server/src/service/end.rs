@@ -166,6 +166,7 @@ impl Service {
             self.tell(Event::EngineSilent { stream: key, session });
         }
         self.release_long_paused(now);
+        self.end_fetchers(now);
         self.adapt_all(now);
     }
 
@@ -187,6 +188,7 @@ impl Service {
     /// Ends all streams, accepts no more. [`Service::place_count`] says when the engines have let go.
     pub fn shut_down(&mut self, now: Instant) {
         self.shutting_down = true;
+        self.end_all_fetchers(now);
         let mut streams: Vec<_> = self.streams.keys().copied().collect();
         streams.sort_unstable();
         for key in streams {

@@ -17,6 +17,9 @@ use super::scale::Speed;
 use super::stream::{EndReason, ReportedLoss, StreamKey};
 use crate::admission::News;
 
+/// Why viewers end that fetch segments.
+pub(crate) const NO_MORE_SEGMENTS: &str = "no more segments fetched";
+
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
@@ -90,6 +93,28 @@ pub enum Event {
     BytesSent {
         /// The connection that they went into.
         conn: ConnKey,
+    },
+    /// A viewer has begun to fetch segments of a title that are made beside the engines.
+    FetchBegan {
+        /// What log lines call it: the id of its first request.
+        session: String,
+        /// The title.
+        title: String,
+        /// The viewer.
+        peer: SocketAddr,
+        /// What the viewer's program calls itself, if it does.
+        agent: Option<String>,
+    },
+    /// It has played what it has, and fetches no more.
+    FetchEnded {
+        /// What log lines call it.
+        session: String,
+        /// The title.
+        title: String,
+        /// The viewer.
+        peer: SocketAddr,
+        /// Nanoseconds from its first request to its end.
+        lasted_ns: u64,
     },
     /// Bytes of a title have been ordered, and an engine is to send them.
     Ordered {
@@ -386,6 +411,8 @@ impl Event {
             | Self::RenditionFailed { session, .. }
             | Self::Finished { session, .. }
             | Self::Closed { session, .. }
+            | Self::FetchBegan { session, .. }
+            | Self::FetchEnded { session, .. }
             | Self::Fec { session, .. }
             | Self::EngineSilent { session, .. } => Some(session.clone()),
             _ => None,
@@ -468,6 +495,7 @@ impl fmt::Display for Event {
                 reported_loss.map_or(Ok(()), |loss| write!(f, ", {} reported lost", loss.packets))?;
                 backlog_bytes.map_or(Ok(()), |bytes| write!(f, ", {bytes} bytes not acknowledged"))
             }
+            Self::FetchBegan { .. } | Self::FetchEnded { .. } => show_fetcher(f, self),
             Self::Refused { peer, title, status, reason } => {
                 write!(f, "refused {title} to {peer} with {status}: {reason}")
             }
@@ -506,6 +534,21 @@ fn show_request(f: &mut fmt::Formatter<'_>, event: &Event) -> fmt::Result {
         Event::Delivered { label, title, peer, reason, lasted_ns, .. } => {
             let ms = lasted_ns / 1_000_000;
             write!(f, "{label}: {title} for {peer}, {reason}, after {ms} ms")
+        }
+        silent => write!(f, "{silent:?}"),
+    }
+}
+
+/// A viewer that fetches segments.
+fn show_fetcher(f: &mut fmt::Formatter<'_>, event: &Event) -> fmt::Result {
+    match event {
+        Event::FetchBegan { session, title, peer, agent } => {
+            write!(f, "session {session} started: {title} for {peer} by segments")?;
+            agent.as_ref().map_or(Ok(()), |agent| write!(f, " ({agent})"))
+        }
+        Event::FetchEnded { session, title, peer, lasted_ns } => {
+            let (s, tenths) = (lasted_ns / 1_000_000_000, lasted_ns / 100_000_000 % 10);
+            write!(f, "session {session} ended: {title} for {peer}, {NO_MORE_SEGMENTS}, after {s}.{tenths} s")
         }
         silent => write!(f, "{silent:?}"),
     }

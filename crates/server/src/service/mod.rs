@@ -40,6 +40,7 @@
 //! | [`rendition`] | other bit rates: which one is sent, and going over to another |
 //! | [`adapt`], `adapting` | when the server changes that by itself |
 //! | `queued` | runs that follow without a break |
+//! | [`fetch`] | viewers of segments that are made beside the engines |
 //! | `fec` | parity beside the title: wishes, grants, the streams that carry it |
 //! | `end` | how streams end, one by one and all together |
 //! | `engines` | what the engines say |
@@ -58,6 +59,7 @@ mod end;
 mod engines;
 pub mod event;
 mod fec;
+pub mod fetch;
 mod measured;
 mod moving;
 mod opening;
@@ -91,6 +93,7 @@ pub use conns::ConnKey;
 use end::Closing;
 pub use event::{Event, FecChange, Playing, Totals};
 pub use fec::{FecMatrix, FecMode, FecWish, TRACK_RS, TRACK_XOR, port_offset};
+pub use fetch::{Fetch, Fetcher};
 use opening::Openings;
 pub use packet_size::{PacketSizes, PathMtu, kernel_path_mtu};
 pub use play::{Played, Wanted};
@@ -163,6 +166,7 @@ pub struct Service {
     lent_conns: usize,
     by_conn: HashMap<(usize, ConnId), ConnKey>,
     usage: HashMap<IpAddr, Usage>,
+    fetchers: fetch::Fetchers,
     slots: Vec<EngineSlots>,
     admission: Admission,
     /// What was made of titles and could not be read.
@@ -191,6 +195,7 @@ impl Service {
             lent_conns: 0,
             by_conn: HashMap::new(),
             usage: HashMap::new(),
+            fetchers: fetch::Fetchers::default(),
             slots,
             admission,
             unread: unread::Unread::default(),

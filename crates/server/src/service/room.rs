@@ -68,6 +68,19 @@ impl Service {
         if own.is_some() { Ok(()) } else { self.room_as_measured(engine, candidate.load, Demand::default()) }
     }
 
+    /// Whether there is room for a viewer that needs no engine, at this address and bit rate.
+    ///
+    /// # Errors
+    /// What is used up.
+    pub(super) fn room_for_fetcher(&self, now: Instant, ip: IpAddr, rate: u64) -> Result<(), Refusal> {
+        // Its user's and its title's limits are looked at where its requests come in.
+        let (title, counts, load) = ("", &Counts::Fetched, Demand::default());
+        let candidate = Candidate { ip, rate, load, title, counts, now, engine: None, own: None };
+        self.room_for_all(&candidate, None)?;
+        self.room_for_address(&candidate, None)?;
+        self.admission.link_room(self.reserved_rate(), rate).map_err(Refusal::Full)
+    }
+
     /// The operator's ceilings.
     fn room_for_all(&self, candidate: &Candidate<'_>, own: Option<&Stream>) -> Result<(), Refusal> {
         let (own_streams, own_rate) = own.map_or((0, 0), |stream| (1, stream.rate));
@@ -314,17 +327,18 @@ impl Service {
     pub fn in_use(&self) -> Vec<InUse> {
         let streams = InUse::new("streams", self.reserved_streams() as u64, self.config.max_streams as u64);
         let rate = self.config.max_rate.map(|max| InUse::new("bits a second", self.reserved_rate(), max.0));
-        let measured = self.admission.in_use(self.slots.iter().map(|slots| slots.reserved));
+        let measured =
+            self.admission.in_use(self.slots.iter().map(|slots| slots.reserved), self.fetchers.rate());
         [streams].into_iter().chain(rate).chain(measured).collect()
     }
 
-    /// Streams that play, or have paused only just now.
+    /// Streams that play, or have paused only just now, and viewers that fetch segments.
     pub fn reserved_streams(&self) -> usize {
-        self.slots.iter().map(|slots| slots.reserved_streams).sum()
+        self.slots.iter().map(|slots| slots.reserved_streams).sum::<usize>() + self.fetchers.len()
     }
 
     /// Bits a second of these together, as admission counts them.
     pub fn reserved_rate(&self) -> u64 {
-        self.slots.iter().map(|slots| slots.reserved.bits_per_s).sum()
+        self.slots.iter().map(|slots| slots.reserved.bits_per_s).sum::<u64>() + self.fetchers.rate()
     }
 }

@@ -1,10 +1,11 @@
 //! Playlists, init segments and media segments, asked for.
 
 use std::fmt::Display;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use hyper::body::Bytes;
-use millrace_core::limits::web::RETRY_AFTER_S;
+use millrace_core::time::MediaTicks;
 use millrace_store::volume::TitleInfo;
 
 use super::boxes::{self, Config};
@@ -16,10 +17,10 @@ use crate::file::{content_tag, ranged, version_of};
 use crate::hls::answer::{CUTS, Text, failed, playlist};
 use crate::hls::master::{self, Beside, Sound, Still, Streams, Variant};
 use crate::hls::playlist::{self as media, Source, target_s};
-use crate::request::Request;
+use crate::request::{Method, Request};
 use crate::route::Found;
-use crate::shared::Shared;
-use crate::site::SiteError;
+use crate::shared::{Shared, not_sent};
+use crate::site::{Refused, SiteError};
 use crate::subtitles;
 
 /// How segments are made. It is part of their addresses: one who makes others of the same title must count it up, because what has an address is kept for ever.
@@ -235,7 +236,7 @@ pub(crate) async fn piece(
     request: &Request,
     title: &TitleInfo,
     found: &Found,
-    piece: Piece,
+    (piece, from): (Piece, (SocketAddr, &str)),
 ) -> Answer {
     if found.version != version_of(title, rules()) {
         return Answer::error(404, "the title has other segments now: read its playlist again");
@@ -254,6 +255,14 @@ pub(crate) async fn piece(
     if number as usize >= count {
         return Answer::error(404, "the title has no such segment");
     }
+    // A viewer fetches its pictures, or the only sound: what it fetches of other tracks beside them is counted with these.
+    if piece == Piece::Segment && track == 0 && request.method == Method::Get {
+        let at = MediaTicks(u64::try_from(plan.times[number as usize]).unwrap_or(0));
+        let what = (number, at, plan.segments[number as usize].duration);
+        if let Err(why) = shared.may_fetch(request, title, from, what).await {
+            return not_sent(&why);
+        }
+    }
     let made = match piece {
         Piece::Init => {
             let config = &plan.parts[number as usize].configs[track];
@@ -270,8 +279,7 @@ pub(crate) async fn piece(
     match made {
         Ok(Some(bytes)) => answer_with(request, title, found, piece, &plan.tracks[track].config, &bytes),
         Ok(None) => Answer::error(404, "the track has no such segment"),
-        Err(NotMade::Full) => Answer::error(503, "too many segments are being sent")
-            .with("Retry-After", RETRY_AFTER_S.to_string()),
+        Err(NotMade::Full) => not_sent(&Refused::Full("too many segments are being sent".to_owned())),
         Err(NotMade::Site(error)) => failed(&error),
     }
 }

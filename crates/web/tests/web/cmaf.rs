@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use millrace_web::WebLimits;
+use millrace_web::{Refused, WebLimits};
 use tempfile::TempDir;
 
 use super::client::Client;
 use super::hls::{films, run, taken_in};
-use super::site::{MadeUp, serve};
+use super::site::{Film, MadeUp, Manner, serve};
 
 /// A film, and what is in it.
 struct Made {
@@ -525,4 +525,39 @@ fn what_there_is_not() {
         assert_eq!(answer.status, 404, "{path}");
         assert!(answer.text().contains("\"error\""), "{path}");
     }
+}
+
+/// Who fetches pictures is asked for; sound beside them, what comes before them and what is only looked at is nobody's new viewer.
+#[test]
+fn viewers_are_counted_and_told_to_come_again_when_all_is_full() {
+    let Film { info, index, bytes, .. } = &titles().site.films["open"];
+    let (info, index, bytes) = (info.clone(), Arc::clone(index), Arc::clone(bytes));
+    // A site of its own: what is full here is full for nobody else.
+    let site = MadeUp::with(vec![Film { info, index, bytes, manner: Manner::Sends }]);
+    let (_web, address, _) = serve(&site, WebLimits::default());
+    let mut client = Client::to(address);
+    let (maps, segments) = listed(&mut client, "/titles/open/cmaf/256.m3u8");
+    let segment = |number: usize| segments[number].0.as_str();
+    let fetched = || site.fetches.lock().unwrap().clone();
+    assert_eq!(client.get(segment(0)).status, 200);
+    assert_eq!(client.get(&segment(0).replace("/256/", "/257/")).status, 200);
+    assert_eq!(client.get(&maps[0]).status, 200);
+    assert_eq!(client.get(&segment(0).replace("/0.m4s", "/still-0.m4s")).status, 200);
+    assert_eq!(client.ask("HEAD", segment(1), "").status, 200);
+    assert_eq!(client.get(segment(1)).status, 200);
+    let asked = fetched();
+    assert_eq!(asked.iter().map(|(_, number, _)| *number).collect::<Vec<_>>(), [0, 1]);
+    let begins = segments[0].1.round() as u64;
+    assert!(asked[0].2 == 0 && asked[1].2.abs_diff(begins) <= 1, "{asked:?}, not {begins}");
+    assert_eq!(asked[0].0, asked[1].0, "one connection");
+    let mut other = Client::to(address);
+    assert_eq!(other.get(segment(2)).status, 200);
+    assert_ne!(fetched()[2].0, asked[0].0, "another one");
+    *site.no_fetches.lock().unwrap() = Some(Refused::Full("all 2 streams are in use".to_owned()));
+    let answer = client.get(segment(2));
+    *site.no_fetches.lock().unwrap() = None;
+    assert_eq!((answer.status, answer.header("Retry-After")), (503, Some("5")));
+    assert_eq!(answer.header("Access-Control-Allow-Origin"), Some("*"));
+    assert!(answer.text().contains("all 2 streams are in use"), "{}", answer.text());
+    assert_eq!(client.get(segment(2)).status, 200, "the connection goes on");
 }

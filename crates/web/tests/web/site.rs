@@ -20,8 +20,8 @@ use millrace_store::volume::{SourceIdentity, TitleInfo};
 use millrace_tls::{Acceptor, Certificates};
 use millrace_web::status::{Member, Refusal, Room, Session, Status};
 use millrace_web::{
-    Delivery, Feed, NotTaken, Order, OrderSocket, PicturesState, Refused, Secure, Site, SiteError, Totals,
-    WebConfig, WebHandle, WebLimits,
+    Delivery, Feed, Fetch, NotTaken, Order, OrderSocket, PicturesState, Refused, Secure, Site, SiteError,
+    Totals, WebConfig, WebHandle, WebLimits,
 };
 
 /// What becomes of orders for a title.
@@ -64,6 +64,10 @@ pub(crate) struct Ordered {
 pub(crate) struct MadeUp {
     pub(crate) films: HashMap<String, Film>,
     pub(crate) orders: Mutex<Vec<Ordered>>,
+    /// What viewers were asked about who fetch segments: connection, segment, where it begins in whole seconds.
+    pub(crate) fetches: Mutex<Vec<(String, u32, u64)>>,
+    /// Why they may not.
+    pub(crate) no_fetches: Mutex<Option<Refused>>,
     /// How many watch by RTSP.
     pub(crate) sessions: usize,
     pub(crate) kept: Mutex<Vec<Order>>,
@@ -309,6 +313,13 @@ impl Site for MadeUp {
             Manner::Keeps => self.kept.lock().unwrap().push(order),
             manner => drop(spawn(move || deliver(order, &bytes, &manner))),
         }
+    }
+
+    fn fetch(&self, fetch: Fetch) {
+        let at = fetch.at.0 / 90_000;
+        self.fetches.lock().unwrap().push((fetch.conn, fetch.segment, at));
+        let why = self.no_fetches.lock().unwrap().clone();
+        fetch.done.send(why.map_or(Ok(()), Err)).unwrap();
     }
 
     fn status(&self) -> Result<Status, SiteError> {

@@ -10,13 +10,28 @@ use millrace_web::status::{Member, Refusal, Room, Session};
 use super::members::trouble;
 use crate::admission::InUse;
 use crate::control::{Snapshot, TurnedAway};
+use crate::service::Fetcher;
 use crate::session::{SessionInfo, State};
 
 pub(super) fn of(snapshot: Snapshot, members: Vec<Member>) -> Status {
+    let fetcher = |fetcher: Fetcher| Session {
+        session: fetcher.label,
+        title: fetcher.title,
+        peer: fetcher.viewer.to_string(),
+        transport: "HLS",
+        is_playing: true,
+        position_s: Some(fetcher.at.as_secs_f64()),
+        age_s: snapshot.now.ns_since(fetcher.started) / NS_PER_S,
+        bits_per_s: fetcher.rate,
+        lost: None,
+    };
+    let fetchers = snapshot.fetchers.into_iter().map(fetcher);
+    let mut sessions: Vec<_> = snapshot.sessions.into_iter().map(session).chain(fetchers).collect();
+    sessions.sort_by_key(|session| std::cmp::Reverse(session.age_s));
     let refusal = |TurnedAway { at_unix_s, what, more }| Refusal { at_unix_s, what, more };
     Status {
         room: room(snapshot.in_use),
-        sessions: snapshot.sessions.into_iter().map(session).collect(),
+        sessions,
         refusals: snapshot.turned_away.into_iter().map(refusal).collect(),
         members,
     }

@@ -20,8 +20,8 @@ use millrace_store::index::TitleIndex;
 use millrace_store::ingest::pictures::Pictures;
 use millrace_store::volume::{MediaReader, TitleInfo, Volume};
 use millrace_web::{
-    Feed, NotTaken, Order, PicturesState, Secure, Site, SiteError, Status, TitleBytes, Totals, WebConfig,
-    WebHandle, WebLimits,
+    Feed, Fetch, NotTaken, Order, PicturesState, Secure, Site, SiteError, Status, TitleBytes, Totals,
+    WebConfig, WebHandle, WebLimits,
 };
 use tokio::sync::mpsc;
 
@@ -271,6 +271,10 @@ impl Site for ServerSite {
     fn send(&self, order: Order) {
         // Without a control side the order is dropped, and with it its connection: the server ends.
         drop(self.orders.send(order));
+    }
+
+    fn fetch(&self, fetch: Fetch) {
+        self.control.fetch(fetch);
     }
 
     fn status(&self) -> Result<Status, SiteError> {

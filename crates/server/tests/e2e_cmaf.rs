@@ -1,0 +1,116 @@
+//! Viewers of fragmented MP4 at a running server: they fill it as viewers of RTSP do, those who come then are told to come again, and whoever looks sees them.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+use serde_json::Value;
+use support::{Server, add, fails, film, header, ok, read_head};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// As many as may watch.
+const MOST: u8 = 3;
+
+/// A viewer with an address of its own.
+struct Viewer(TcpStream);
+
+impl Viewer {
+    fn at(last: u8, to: SocketAddr) -> Self {
+        let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        bind(&socket, &SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 2, last)), 0)).unwrap();
+        connect(&socket, &to).unwrap();
+        let stream = TcpStream::from(socket);
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        Self(stream)
+    }
+
+    /// Head and body.
+    fn get(&mut self, path: &str) -> (String, Vec<u8>) {
+        write!(self.0, "GET {path} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: player\r\n\r\n").unwrap();
+        let head = read_head(&mut self.0);
+        let mut body = vec![0; header(&head, "Content-Length").map_or(0, |bytes| bytes.parse().unwrap())];
+        self.0.read_exact(&mut body).unwrap();
+        (head, body)
+    }
+
+    fn text(&mut self, path: &str) -> String {
+        let (head, body) = self.get(path);
+        assert!(head.starts_with("HTTP/1.1 200 "), "{path}: {head}");
+        String::from_utf8(body).unwrap()
+    }
+}
+
+/// Lines of a playlist that are addresses.
+fn addresses(playlist: &str) -> Vec<&str> {
+    playlist.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).collect()
+}
+
+#[test]
+fn viewers_of_fragmented_mp4_fill_the_server_and_the_next_is_told_when_to_come_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    add(&film(dir.path(), "film.ts", 20), &store);
+    let most = MOST.to_string();
+    let mut server = Server::start(&store, &["--max-streams", &most, "--share-per-address", "100%"]);
+    let page = server.page();
+    let mut first = Viewer::at(1, page);
+    let master = first.text("/titles/film/cmaf.m3u8");
+    let video = format!("/titles/film/{}", addresses(&master)[0]);
+    let sound = master.lines().find(|line| line.contains("TYPE=AUDIO")).expect("sound apart");
+    let sound = format!("/titles/film/{}", sound.split("URI=\"").nth(1).unwrap().split('"').next().unwrap());
+    let list = first.text(&video);
+    let segments: Vec<_> = addresses(&list).into_iter().map(|at| format!("/titles/film/cmaf/{at}")).collect();
+    assert!(segments.len() >= 3, "{list}");
+    let sounds = first.text(&sound);
+    let first_sound = format!("/titles/film/cmaf/{}", addresses(&sounds)[0]);
+
+    let mut viewers: Vec<_> = (1..=MOST).map(|last| Viewer::at(last, page)).collect();
+    for viewer in &mut viewers {
+        for path in [&segments[0], &first_sound, &segments[1]] {
+            let (head, body) = viewer.get(path);
+            assert!(head.starts_with("HTTP/1.1 200 ") && !body.is_empty(), "{path}: {head}");
+        }
+    }
+    // Full: for others of the same kind, for TS, for RTSP.
+    let mut late = Viewer::at(99, page);
+    for path in [&segments[0], "/titles/film.ts"] {
+        let (head, body) = late.get(path);
+        assert!(head.starts_with("HTTP/1.1 503 "), "{path}: {head}");
+        assert!(header(&head, "Retry-After").is_some(), "{path}: {head}");
+        assert!(String::from_utf8_lossy(&body).contains("all 3 streams are in use"), "{path}");
+    }
+    let refused = fails(&["play", &server.title("film"), "-o", "null", "--duration", "1s"]);
+    assert!(refused.contains("453"), "{refused}");
+    // Playlists and what comes before segments cost no place.
+    assert!(late.text(&video).contains("#EXTM3U"));
+    // Who watches goes on.
+    for viewer in &mut viewers {
+        assert!(viewer.get(&segments[2]).0.starts_with("HTTP/1.1 200 "));
+    }
+    // The operator sees who they are and why others were turned away.
+    let page = format!("http://{page}/");
+    let top: Value = serde_json::from_str(&ok(&["top", "--once", "--json", "--server", &page])).unwrap();
+    let sessions = top["status"]["sessions"].as_array().unwrap();
+    assert_eq!(sessions.len(), usize::from(MOST), "{top}");
+    for session in sessions {
+        assert_eq!((&session["title"], &session["transport"]), (&"film".into(), &"HLS".into()), "{session}");
+        let rate = session["bits_per_s"].as_u64().unwrap();
+        assert!(
+            (1_900_000..2_100_000).contains(&rate) && session["position_s"].as_f64() > Some(1.0),
+            "{session}"
+        );
+    }
+    let streams =
+        top["status"]["room"].as_array().unwrap().iter().find(|room| room["what"] == "streams").unwrap();
+    assert_eq!((&streams["used"], &streams["of"]), (&MOST.into(), &MOST.into()));
+    assert!(top["status"]["refusals"].to_string().contains("all 3 streams are in use"), "{top}");
+    let text = ok(&["top", "--once", "--server", &page]);
+    assert!(text.contains("127.0.2.1:"), "{text}");
+    let metrics = String::from_utf8(first.get("/metrics").1).unwrap();
+    let shown = metrics.lines().find(|line| line.starts_with("millrace_now_cmaf_viewers "));
+    assert_eq!(shown, Some("millrace_now_cmaf_viewers 3"), "{metrics}");
+    assert!(server.interrupt());
+}
