@@ -31,6 +31,7 @@ pub mod capacity;
 pub mod frame;
 pub mod framing;
 pub mod held;
+pub mod hostile;
 pub mod isal;
 pub mod link_host;
 pub mod media;

@@ -130,6 +130,15 @@ fn every_benchmark_runs_and_keeps_the_form() {
                     "{report}"
                 );
             }
+            "hostile" => {
+                for id in ["hostile-loss", "hostile-failed", "hostile-left", "hostile-wrong"] {
+                    assert_eq!(promise(&report, id)["value"], 0.0, "{id}: {report}");
+                }
+                assert_eq!(promise(&report, "hostile-idle")["value"], 50.0, "{report}");
+                let requests = |row: &Value| row["figures"][0]["value"].as_f64();
+                let rows = report["rows"].as_array().unwrap();
+                assert!(rows.len() > 7 && rows[1..].iter().all(|row| requests(row) > Some(0.0)), "{report}");
+            }
             "seeks" => {
                 assert_eq!(promise(&report, "seeks-loss")["value"], 0.0, "{report}");
                 let read = &report["rows"][1]["figures"][0];

@@ -4,23 +4,20 @@
 mod support;
 #[path = "support/viewers.rs"]
 mod viewers;
-#[path = "../../web/tests/web/h2.rs"]
-mod web_h2;
 
-use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use millrace_lab::held::{Held, counters};
+use millrace_lab::hostile::{ATTACKS, Response, Target, idle};
 use millrace_lab::proc::resident_bytes;
-use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use support::{Server, add, film, header, play, read_head};
+use support::{Server, add, film, play};
 use viewers::Load;
 use viewers::Viewers::Steady;
-use web_h2::{CONTINUATION, END_STREAM, H2, HEADERS, frame, get, get_fields, literal, reset};
 
 /// For what must happen by itself, on a machine that has other things to do.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -62,128 +59,12 @@ impl Site {
     fn memory(&self) -> u64 {
         resident_bytes(self.server.child.id()).unwrap()
     }
-}
 
-/// Connects from this address of the machine itself, as another client than the viewers.
-fn from(ip: Ipv4Addr, to: SocketAddr) -> std::io::Result<TcpStream> {
-    let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
-    bind(&socket, &SocketAddr::new(IpAddr::V4(ip), 0))?;
-    connect(&socket, &to)?;
-    let stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(TIMEOUT))?;
-    stream.set_write_timeout(Some(TIMEOUT))?;
-    Ok(stream)
-}
-
-/// One round of what a hostile client does; a connection that the server has closed is as good an end as any.
-type Attack = fn(&mut dyn FnMut() -> TcpStream);
-
-fn request(lines: &str) -> String {
-    format!("GET {FILM} HTTP/1.1\r\nHost: tv\r\n{lines}\r\n")
-}
-
-/// Streams that are reset with their request in one piece.
-fn rapid_reset(dial: &mut dyn FnMut() -> TcpStream) {
-    let mut flood = H2::on(dial(), &[]);
-    let streams = (0..200).flat_map(|n| [get(2 * n + 1, FILM), reset(2 * n + 1)].concat());
-    let _ = flood.send(&streams.collect::<Vec<u8>>()) && flood.is_alive();
-}
-
-/// Streams that are reset once they are orders.
-fn patient_reset(dial: &mut dyn FnMut() -> TcpStream) {
-    let mut flood = H2::on(dial(), &[]);
-    for stream in (1..100).step_by(2) {
-        if !flood.send(&get(stream, FILM)) || !flood.is_alive() || !flood.send(&reset(stream)) {
-            break;
-        }
+    /// The site as seen from this address of the machine itself: as another client than the viewers.
+    fn target(&self, from: Ipv4Addr) -> Target {
+        Target { web: self.web, from: IpAddr::V4(from), title: FILM.to_owned() }
     }
 }
-
-fn continuation(dial: &mut dyn FnMut() -> TcpStream) {
-    let mut flood = H2::on(dial(), &[]);
-    let more = frame(CONTINUATION, 0, 1, &literal("x", "y")).repeat(500);
-    let _ = flood.send(&frame(HEADERS, END_STREAM, 1, &get_fields(FILM)));
-    // More than there is room for on the way.
-    let taken = (0..4_000).take_while(|_| flood.send(&more)).count();
-    assert!(taken < 4_000, "two million frames of one head were taken");
-}
-
-/// Lists of ranges, and many single bytes asked for at once of which half is not read.
-fn ranges(dial: &mut dyn FnMut() -> TcpStream) {
-    let mut client = dial();
-    let list = format!("Range: bytes={}0-\r\n", "5-6,".repeat(1_000));
-    client.write_all(request(&list).as_bytes()).unwrap();
-    assert!(read_response(&mut client).starts_with("HTTP/1.1 416 "));
-    let bytes: String = (0..40).map(|n| request(&format!("Range: bytes={0}-{0}\r\n", n * 1000))).collect();
-    let _ = client.write_all(bytes.as_bytes());
-    for _ in 0..20 {
-        assert!(matches!(&read_response(&mut client)[..13], "HTTP/1.1 206 " | "HTTP/1.1 503 "));
-    }
-}
-
-/// The head; the body is read past.
-fn read_response(client: &mut TcpStream) -> String {
-    let head = read_head(client);
-    let bytes = header(&head, "Content-Length").map_or(0, |bytes| bytes.parse().unwrap());
-    client.read_exact(&mut vec![0; bytes]).unwrap();
-    head
-}
-
-/// Heads of which a byte comes now and then.
-fn slow_heads(dial: &mut dyn FnMut() -> TcpStream) {
-    let mut all: Vec<TcpStream> = (0..30).map(|_| dial()).collect();
-    for byte in request("X: y\r\n").as_bytes().iter().take(20) {
-        all.retain_mut(|client| client.write_all(&[*byte]).is_ok());
-        std::thread::sleep(PAUSE);
-    }
-}
-
-/// Titles of which a byte is taken now and then.
-fn slow_readers(dial: &mut dyn FnMut() -> TcpStream) {
-    let mut all: Vec<TcpStream> = (0..10).map(|_| dial()).collect();
-    all.iter_mut().for_each(|client| client.write_all(request("").as_bytes()).unwrap());
-    for _ in 0..20 {
-        all.retain_mut(|client| client.read_exact(&mut [0; 50]).is_ok());
-        std::thread::sleep(PAUSE);
-    }
-}
-
-/// Titles that are asked for by somebody who is gone then, with a reset.
-fn hang_ups(dial: &mut dyn FnMut() -> TcpStream) {
-    let mut client = dial();
-    client.write_all(request("").as_bytes()).unwrap();
-    let _ = client.read(&mut [0; 10]);
-    rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
-}
-
-/// Requests in two versions, and paths to elsewhere.
-fn lies(dial: &mut dyn FnMut() -> TcpStream) {
-    for (text, status) in [
-        (request("Content-Length: 4\r\nTransfer-Encoding: chunked\r\n"), "400"),
-        (request("X: y\n"), "400"),
-        (request("X: y\r\n folded\r\n"), "400"),
-        (request("Host: b\r\n"), "400"),
-        ("GET /titles/..%2f..%2fetc/passwd HTTP/1.1\r\nHost: tv\r\nConnection: close\r\n\r\n".into(), "404"),
-        ("GET /../../etc/passwd HTTP/1.1\r\nHost: tv\r\nConnection: close\r\n\r\n".into(), "404"),
-    ] {
-        let mut client = dial();
-        client.write_all(text.as_bytes()).unwrap();
-        let head = read_response(&mut client);
-        assert_eq!(&head[9..12], status, "{text:?}");
-        assert_eq!(header(&head, "Connection"), Some("close"));
-    }
-}
-
-const ATTACKS: [(&str, Attack); 8] = [
-    ("rapid reset", rapid_reset),
-    ("patient reset", patient_reset),
-    ("continuation", continuation),
-    ("ranges", ranges),
-    ("slow heads", slow_heads),
-    ("slow readers", slow_readers),
-    ("hang-ups", hang_ups),
-    ("lies", lies),
-];
 
 /// Tells all to stop when it is dropped, however that comes.
 struct Stop<'a>(&'a AtomicBool);
@@ -203,33 +84,25 @@ fn viewers_miss_nothing_beside_hostile_clients_and_everything_is_given_back() {
     let memory = site.memory();
 
     let load = Load::start(&site.server, &["film"], (VIEWERS, SECS), Steady, &[]);
-    let (stop, web) = (AtomicBool::new(false), site.web);
-    let rounds: Vec<u64> = std::thread::scope(|scope| {
+    let stop = AtomicBool::new(false);
+    let done = std::thread::scope(|scope| {
         let stopping = Stop(&stop);
-        let stop = &stop;
-        let clients = ATTACKS.iter().zip(2u8..).map(|((_, attack), last)| {
-            scope.spawn(move || {
-                let mut dial = || from(Ipv4Addr::new(127, 0, 0, last), web).expect("a connection");
-                let mut rounds = 0;
-                while !stop.load(Ordering::Relaxed) && rounds < ROUNDS {
-                    attack(&mut dial);
-                    rounds += 1;
-                    std::thread::sleep(PAUSE);
-                }
-                rounds
-            })
+        let (stop, site) = (&stop, &site);
+        let clients = ATTACKS.iter().zip(2u8..).map(|(attack, last)| {
+            let target = site.target(Ipv4Addr::new(127, 0, 0, last));
+            scope.spawn(move || (attack.name, attack.run(&target, ROUNDS, PAUSE, stop)))
         });
         let clients: Vec<_> = clients.collect();
         load.assert_nothing_missing();
         drop(stopping);
-        clients.into_iter().map(|client| client.join().expect("a hostile client")).collect()
+        clients.into_iter().map(|client| client.join().expect("a hostile client")).collect::<Vec<_>>()
     });
-    for ((name, _), rounds) in ATTACKS.iter().zip(&rounds) {
-        assert!(*rounds > 0, "{name}: {rounds:?}");
+    for (name, done) in &done {
+        assert!(done.rounds > 0 && done.wrong == 0, "{name}: {done:?}");
     }
     let expected = Held::nothing_but(before.descriptors);
     let held = site.settled(expected);
-    assert_eq!(held.beyond(expected), 0, "something is left after {rounds:?}: {held:?}");
+    assert_eq!(held.beyond(expected), 0, "something is left after {done:?}: {held:?}");
     assert_eq!(site.web_counter("connections"), 0);
     let more = site.memory().saturating_sub(memory);
     assert!(more < 48 << 20, "{} MiB more than before", more >> 20);
@@ -238,29 +111,17 @@ fn viewers_miss_nothing_beside_hostile_clients_and_everything_is_given_back() {
 
 /// A part of the film is sent to somebody else.
 fn read_response_of(site: &Site, lines: &str) {
-    let mut client = from(Ipv4Addr::LOCALHOST, site.web).unwrap();
-    client.write_all(request(lines).as_bytes()).unwrap();
-    assert!(read_response(&mut client).starts_with("HTTP/1.1 206 "));
+    let target = site.target(Ipv4Addr::LOCALHOST);
+    let mut client = target.dial().unwrap();
+    client.write_all(target.request(lines).as_bytes()).unwrap();
+    assert_eq!(Response::read(&mut client).unwrap().expect("a response").status, 206);
 }
 
 const IDLE: usize = 10_000;
-/// Connections of one address: below the default bound.
-const IDLE_PER_ADDRESS: usize = 1_000;
+/// Addresses that they come from: fewer from each than the default bound.
+const IDLE_ADDRESSES: u8 = 10;
 /// Memory of the program for one that is idle, at most; a debug build takes more than others.
 const MOST_IDLE_BYTES: u64 = 4096;
-
-/// Connections that have asked once, and have nothing to say any more.
-fn idle(web: SocketAddr) -> Vec<TcpStream> {
-    let one = |n: usize| {
-        let ip = Ipv4Addr::new(127, 0, 1, 1 + (n / IDLE_PER_ADDRESS) as u8);
-        let mut client = from(ip, web).expect("a connection");
-        let asked = format!("HEAD {FILM} HTTP/1.1\r\nHost: tv\r\n\r\n");
-        client.write_all(asked.as_bytes()).unwrap();
-        assert!(read_head(&mut client).starts_with("HTTP/1.1 200 "));
-        client
-    };
-    (0..IDLE).map(one).collect()
-}
 
 /// Room for both ends, if this machine gives that much.
 fn has_descriptors() -> bool {
@@ -289,7 +150,9 @@ fn ten_thousand_idle_connections_cost_little_and_keep_nobody_out() {
     read_response_of(&site, "Range: bytes=0-187\r\n");
     let descriptors = site.settled(Held::nothing_but(u64::MAX)).descriptors;
     let before = site.memory();
-    let all = idle(site.web);
+    let from: Vec<_> = (1..=IDLE_ADDRESSES).map(|last| Ipv4Addr::new(127, 0, 1, last).into()).collect();
+    let idle = || idle(&site.target(Ipv4Addr::LOCALHOST), &from, IDLE).unwrap();
+    let all = idle();
     wait_until(&site, "connections", IDLE as u64);
     let first = site.memory().saturating_sub(before);
     assert!(first < IDLE as u64 * MOST_IDLE_BYTES, "{} bytes for each", first / IDLE as u64);
@@ -297,7 +160,7 @@ fn ten_thousand_idle_connections_cost_little_and_keep_nobody_out() {
     wait_until(&site, "connections", 0);
     // Those who come next use what these have left.
     let before = site.memory();
-    let all = idle(site.web);
+    let all = idle();
     wait_until(&site, "connections", IDLE as u64);
     let more = site.memory().saturating_sub(before);
     assert!(more < first.max(8 << 20), "{more} bytes more with the next, {first} with the first");

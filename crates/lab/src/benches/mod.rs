@@ -4,6 +4,7 @@ mod backends;
 mod capacity;
 mod degraded;
 mod engine;
+mod hostile;
 mod http;
 mod ingest;
 mod nlf;
@@ -58,6 +59,7 @@ pub const ALL: &[Bench] = &[
     switches::BENCH,
     peers::BENCH,
     http::BENCH,
+    hostile::BENCH,
     streams::BENCH,
     stream_offload::BENCH,
 ];

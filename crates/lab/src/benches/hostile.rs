@@ -1,0 +1,411 @@
+//! Viewers by RTSP beside hostile clients of the same server's HTTP, one kind after the other, and beside uploads.
+//!
+//! ```text
+//!   core of the server                        other cores
+//!   engine, web, uploads, passwords  ◄──────  the load generator: packets, their lateness by the kernel's stamps
+//!                                    ◄──────  hostile clients, as fast as they can, from addresses of their own
+//! ```
+//!
+//! The server has one core for everything, so whatever hostile clients have it do is done beside the engine.
+
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant as StdInstant};
+
+use anyhow::{Context, ensure};
+use millrace_client::load::{LoadOptions, LoadReport, load};
+use millrace_core::time::MediaTicks;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::capacity::Scratch;
+use crate::capacity::site::{Group, Site};
+use crate::frame::{Bench, Need, NoiseMeter, Options, Promise, Report, Row};
+use crate::held::Held;
+use crate::hostile::{ATTACKS, Bringer, Done, Target, UPLOADS, idle, rounds};
+use crate::media;
+use crate::peers::{self, HTTP_PORT};
+use crate::proc::resident_bytes;
+
+/// The benchmark.
+pub(super) const BENCH: Bench = Bench {
+    name: "hostile",
+    shows: "viewers by RTSP beside hostile clients by HTTP and uploads: lateness and loss at the receiver, memory of the server",
+    not_for: "how many hostile clients a server carries: they have one core, and so has the server",
+    options: &["streams", "duration", "only"],
+    targets: &[
+        "hostile-lateness-p99",
+        "hostile-loss",
+        "hostile-failed",
+        "hostile-memory",
+        "hostile-left",
+        "hostile-wrong",
+        "hostile-tokens",
+        "hostile-idle",
+    ],
+    needs: &[
+        Need::Root,
+        Need::Program("ffmpeg", "apt-get install ffmpeg"),
+        Need::Program("ethtool", "apt-get install ethtool"),
+        Need::Program("taskset", "apt-get install util-linux"),
+    ],
+    run,
+};
+
+const RATE_KBPS: u64 = 2_000;
+/// Port of RTSP.
+const PORT: u16 = 8554;
+/// Clients of each kind at the same time.
+const CLIENTS: usize = 4;
+/// What 99 % of the viewers' packets keep.
+const IN_TIME_MS: f64 = 20.0;
+/// By which the server's memory may grow: ten thousand idle connections at 4 KB each, and what an allocator keeps.
+const GROWTH_MB: f64 = 64.0;
+/// Bad tokens a minute that have to be stood.
+const TOKENS_PER_MIN: f64 = 100_000.0;
+/// How long the server may take to clear what is left.
+const CLEARED: Duration = Duration::from_secs(20);
+/// Bytes of the disk that holds the store.
+const DISK_BYTES: u64 = 256 << 20;
+/// What is left of it for uploads when it is full, beside what the server keeps free.
+const FULL_BYTES: u64 = 8 << 20;
+/// The server keeps a twentieth free.
+const KEPT_FREE: u64 = 20;
+const ALONE: &str = "alone";
+const IDLE: &str = "idle connections";
+
+/// What a hostile client, or who brings a file, does in a round.
+type Round = Box<dyn Fn(&Target) -> anyhow::Result<u64> + Send + Sync>;
+
+/// What viewers are beside.
+enum Beside {
+    Nobody,
+    /// So many connections that say nothing.
+    Idle(usize),
+    /// Clients that do this again and again.
+    Rounds(Round),
+}
+
+fn run(options: &Options) -> anyhow::Result<Report> {
+    let mut report = Report::new("hostile");
+    let noise = NoiseMeter::start();
+    let scratch = Scratch::new(options, "hostile")?;
+    let seconds = options.duration_s.unwrap_or(options.pick(1, 4, 10));
+    let viewers = options.streams.unwrap_or(options.pick(3, 50, 200));
+    options.say("making a media file");
+    let file = scratch.0.join("title.ts");
+    media::make_cbr_ts(&file, seconds + 40, RATE_KBPS)?;
+    raise_limit();
+    let place = Place::prepare(options, &scratch.0, &file)?;
+    let stage = Stage { options, place: &place, viewers: u32::try_from(viewers)?, seconds };
+    let mut phases = Vec::new();
+    for (name, beside) in all(options, &place.bringer) {
+        // Without those who are alone there is nothing to compare with.
+        if name != ALONE
+            && !options.only.is_empty()
+            && !options.only.iter().any(|only| name.contains(&**only))
+        {
+            continue;
+        }
+        options.go_on()?;
+        options.say(&format!("{viewers} viewers, {name}"));
+        let phase = stage.play(name, &beside)?;
+        report.rows.push(phase.row());
+        if let Some(why) = &phase.done.why {
+            report.rows.push(Row::new(format!("{name}: went wrong: {why}")));
+        }
+        phases.push(phase);
+    }
+    report.promises.extend(judge(&phases, options));
+    report.noise = Some(noise.finish());
+    Ok(report)
+}
+
+/// Idle connections.
+fn idle_count(options: &Options) -> usize {
+    options.pick(50, 10_000, 10_000)
+}
+
+/// All that viewers are beside, one after the other.
+fn all(options: &Options, bringer: &Bringer) -> Vec<(&'static str, Beside)> {
+    let mut all = vec![(ALONE, Beside::Nobody), (IDLE, Beside::Idle(idle_count(options)))];
+    // A test has all of them; here it is enough to see that some do their work.
+    let attacks = options.pick(4, ATTACKS.len(), ATTACKS.len());
+    all.extend(
+        ATTACKS.iter().take(attacks).map(|attack| (attack.name, Beside::Rounds(Box::new(attack.round)))),
+    );
+    all.extend(UPLOADS.into_iter().map(|(name, round)| {
+        let bringer = bringer.clone();
+        (name, Beside::Rounds(Box::new(move |target: &Target| round(&bringer, target))))
+    }));
+    all
+}
+
+/// Both ends of ten thousand connections, if this machine gives that much.
+fn raise_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}
+
+/// A disk in memory, unmounted when it is dropped.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn mount(at: PathBuf) -> anyhow::Result<Self> {
+        std::fs::create_dir_all(&at).with_context(|| at.display().to_string())?;
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &format!("size={DISK_BYTES}"), "tmpfs"]).arg(&at);
+        peers::run(&mut mount).context("mount a disk in memory")?;
+        Ok(Self(at))
+    }
+
+    /// Takes nearly all that is free, until the file that is returned is removed.
+    fn fill(&self) -> anyhow::Result<PathBuf> {
+        let about = rustix::fs::statvfs(&self.0)?;
+        let free = about.f_bavail * about.f_frsize;
+        let taken = free.saturating_sub(DISK_BYTES / KEPT_FREE + FULL_BYTES);
+        let path = self.0.join("ballast");
+        let file = std::fs::File::create(&path)?;
+        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, taken.max(1))?;
+        Ok(path)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// A running server, and what is known of it.
+struct Place {
+    // Ended before its disk is unmounted.
+    server: Group,
+    disk: Disk,
+    site: Site,
+    stats: PathBuf,
+    bringer: Bringer,
+}
+
+impl Place {
+    fn prepare(options: &Options, dir: &Path, file: &Path) -> anyhow::Result<Self> {
+        let disk = Disk::mount(dir.join("disk"))?;
+        let (store, rights, stats) =
+            (disk.0.join("store"), dir.join("rights.sqlite"), dir.join("stats.json"));
+        let mut add = Command::new(&options.program);
+        add.args(["add", "--quiet"]).arg(file).arg("--store").arg(&store);
+        peers::run(&mut add).context("put the title into a store")?;
+        let token = manager(&options.program, &rights)?;
+        let site = Site::new(false, 1, dir.join("site"))?;
+        let mut command = site.command(&options.program);
+        let at = |port| format!("{}:{port}", site.server_ip());
+        command.args(["serve", "--quiet", "--listen", &at(PORT), "--http", &at(HTTP_PORT), "--cpu", "0"]);
+        command.args(["--admission", "off", "--max-streams", "16000", "--share-per-address", "100%"]);
+        command.args(["--max-connections-per-address", "20000", "--cache", "64MiB", "--trick-space", "0B"]);
+        command.args(["--upload-rate", "8Gb/s", "--picture-space", "0B"]);
+        command.arg("--rights").arg(&rights).arg("--stats").arg(&stats).arg("--store").arg(&store);
+        let mut server = Group::start(&site, "millrace", command)?;
+        server.wait_for_word("ready ")?;
+        let bytes: Arc<[u8]> = std::fs::read(file)?.into();
+        let bringer = Bringer { bytes, authorization: format!("Bearer {token}") };
+        Ok(Self { server, disk, site, stats, bringer })
+    }
+
+    fn target(&self, from: IpAddr) -> anyhow::Result<Target> {
+        let web = SocketAddr::new(self.site.server_ip().parse().context("the server's address")?, HTTP_PORT);
+        Ok(Target { web, from, title: "/titles/title.ts".to_owned() })
+    }
+
+    fn memory(&self) -> anyhow::Result<u64> {
+        // What starts it becomes the server.
+        resident_bytes(self.server.id())
+    }
+}
+
+/// Makes a user who manages; returns a token of it.
+fn manager(program: &Path, rights: &Path) -> anyhow::Result<String> {
+    let mut user = Command::new(program);
+    user.args(["user", "add", "boss", "--manage", "--rights"]).arg(rights);
+    let mut user = user.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().context("make a user")?;
+    user.stdin.take().context("the user's password")?.write_all(b"only-for-this-bench\n")?;
+    ensure!(user.wait()?.success(), "no user could be made");
+    let mut token = Command::new(program);
+    let token = token.args(["user", "token", "boss", "--rights"]).arg(rights).output()?;
+    ensure!(token.status.success(), "no token: {}", String::from_utf8_lossy(&token.stderr));
+    Ok(String::from_utf8_lossy(&token.stdout).trim().to_owned())
+}
+
+/// Who goes on until told to stop.
+type Client<'a> = Box<dyn Fn(&AtomicBool) -> Done + Send + Sync + 'a>;
+
+/// What all phases share.
+struct Stage<'a> {
+    options: &'a Options,
+    place: &'a Place,
+    viewers: u32,
+    seconds: u64,
+}
+
+/// What was seen of viewers beside something.
+struct Phase {
+    name: &'static str,
+    viewers: LoadReport,
+    done: Done,
+    lasted_s: f64,
+    /// Memory before, the most while it went on, and when all were gone.
+    memory: [u64; 3],
+    /// Things that the server held when all were gone, and did not hold before.
+    left: u64,
+}
+
+impl Stage<'_> {
+    fn play(&self, name: &'static str, beside: &Beside) -> anyhow::Result<Phase> {
+        let place = self.place;
+        let pid = place.server.id();
+        let before = Held::settle(pid, &place.stats, Held::nothing_but(u64::MAX), CLEARED)?;
+        let ballast = if name == UPLOADS[1].0 { Some(place.disk.fill()?) } else { None };
+        let memory = place.memory()?;
+        let mut most = memory;
+        let (stop, clients) = (AtomicBool::new(false), self.clients(beside)?);
+        let (viewers, done, lasted_s) = place.site.on_client(|| {
+            std::thread::scope(|scope| -> anyhow::Result<_> {
+                let begun = StdInstant::now();
+                let clients: Vec<_> = clients.iter().map(|client| scope.spawn(|| client(&stop))).collect();
+                let viewers = self.watch(&mut most);
+                stop.store(true, Ordering::Relaxed);
+                let lasted_s = begun.elapsed().as_secs_f64();
+                let join = |client: std::thread::ScopedJoinHandle<'_, Done>| {
+                    client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                };
+                let done = clients.into_iter().map(join).fold(Done::default(), Done::and);
+                Ok((viewers?, done, lasted_s))
+            })
+        })??;
+        if let Some(ballast) = ballast {
+            std::fs::remove_file(&ballast).with_context(|| ballast.display().to_string())?;
+        }
+        // Titles that were brought and removed may stay open for a while.
+        let expected = Held { descriptors: u64::MAX, ..before };
+        let left = Held::settle(pid, &place.stats, expected, CLEARED)?.beyond(expected);
+        let memory = [memory, most, place.memory()?];
+        Ok(Phase { name, viewers, done, lasted_s, memory, left })
+    }
+
+    /// Those whom the viewers are beside, each of whom goes on until told to stop.
+    fn clients<'b>(&self, beside: &'b Beside) -> anyhow::Result<Vec<Client<'b>>> {
+        // The first address is the viewers'.
+        let others = &self.place.site.client_ips[1..];
+        match beside {
+            Beside::Nobody => Ok(Vec::new()),
+            Beside::Idle(count) => {
+                let (count, target, others) = (*count, self.place.target(others[0])?, others.to_vec());
+                Ok(vec![Box::new(move |stop: &AtomicBool| stay(&target, &others, count, stop))])
+            }
+            Beside::Rounds(round) => {
+                let client = |from: &IpAddr| {
+                    let target = self.place.target(*from)?;
+                    let client = move |stop: &AtomicBool| {
+                        give_way();
+                        rounds(u64::MAX, Duration::ZERO, stop, || round(&target))
+                    };
+                    Ok(Box::new(client) as Client<'b>)
+                };
+                others.iter().take(CLIENTS).map(client).collect()
+            }
+        }
+    }
+
+    /// Viewers for the measured time; the server's memory is looked at meanwhile.
+    fn watch(&self, most: &mut u64) -> anyhow::Result<LoadReport> {
+        let url = format!("rtsp://{}:{PORT}/title", self.place.site.server_ip());
+        let mut load_options = LoadOptions::new(vec![url], self.viewers);
+        load_options.duration = Duration::from_secs(self.seconds);
+        load_options.start_spread = MediaTicks(90_000 * 20);
+        load_options.interval = Duration::from_millis(500);
+        load_options.local = self.place.site.client_ips[..1].to_vec();
+        let report = load(&load_options, &self.options.cancel, &mut |_| {
+            *most = (*most).max(self.place.memory().unwrap_or(0));
+        });
+        self.options.go_on()?;
+        report.context("viewers")
+    }
+}
+
+/// Idle connections from these addresses, until told to stop.
+fn stay(target: &Target, from: &[IpAddr], count: usize, stop: &AtomicBool) -> Done {
+    match idle(target, from, count) {
+        Ok(all) => {
+            while !stop.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Done { rounds: 1, requests: all.len() as u64, ..Done::default() }
+        }
+        Err(error) => Done { rounds: 1, wrong: 1, why: Some(format!("{error:#}")), ..Done::default() },
+    }
+}
+
+/// The receiver comes first on the cores that hostile clients share with it: what it does not read is not the server's loss.
+fn give_way() {
+    // Without that it is measured as well, with more that the receiver may drop itself.
+    let _ = rustix::process::setpriority_process(None, 10);
+}
+
+impl Phase {
+    fn per_s(&self) -> f64 {
+        self.done.requests as f64 / self.lasted_s.max(1e-9)
+    }
+
+    fn row(&self) -> Row {
+        let (ms, mb) = (|us: u64| us as f64 / 1e3, |bytes: u64| bytes as f64 / 1e6);
+        let LoadReport { lateness, receiver, .. } = &self.viewers;
+        Row::new(format!("viewers, {}", self.name))
+            .with("requests", self.per_s(), "1/s")
+            .with("played", self.viewers.played as f64, "")
+            .with("lateness p50", ms(lateness.p50_us), "ms")
+            .with("p99", ms(lateness.p99_us), "ms")
+            .with("p99.9", ms(lateness.p999_us), "ms")
+            .with("max", ms(lateness.max_us), "ms")
+            .with("lost", self.viewers.lost_in_all() as f64, "packets")
+            .with("dropped by the receiver", receiver.socket_drops as f64, "")
+            .with("server's memory before", mb(self.memory[0]), "MB")
+            .with("most", mb(self.memory[1]), "MB")
+            .with("after", mb(self.memory[2]), "MB")
+    }
+}
+
+/// All together: the worst of each.
+fn judge(phases: &[Phase], options: &Options) -> Vec<Promise> {
+    let worst = |value: &dyn Fn(&Phase) -> f64| phases.iter().map(value).fold(0.0, f64::max);
+    let sum = |value: &dyn Fn(&Phase) -> u64| phases.iter().map(value).sum::<u64>();
+    let none = |id: &str, count: u64, what: &str| Promise::at_most(id, count as f64, 0.0, what).correctness();
+    // What the receiver itself has dropped, the server has sent.
+    let lost =
+        |phase: &Phase| phase.viewers.lost_in_all().saturating_sub(phase.viewers.receiver.socket_drops);
+    let failed = |phase: &Phase| phase.viewers.failed + phase.viewers.sessions_silent;
+    // From when viewers alone have been there: the cache's memory is present then.
+    let base = phases.first().map_or(0, |alone| alone.memory[2]);
+    let growth = worst(&|phase| phase.memory[1].saturating_sub(base) as f64 / 1e6);
+    let p99 = worst(&|phase| phase.viewers.lateness.p99_us as f64 / 1e3);
+    let named = |name: &str| phases.iter().find(|phase| phase.name == name);
+    let mut promises = vec![
+        Promise::at_most("hostile-lateness-p99", p99, IN_TIME_MS, "ms"),
+        none("hostile-loss", sum(&lost), "packets"),
+        none("hostile-failed", sum(&failed), "viewers"),
+        Promise::at_most("hostile-memory", growth, GROWTH_MB, "MB more than with viewers alone"),
+        none("hostile-left", sum(&|phase| phase.left), "things that the server still holds"),
+        none("hostile-wrong", sum(&|phase| phase.done.wrong), "rounds with an answer that must not be given"),
+    ];
+    promises.extend(
+        named("bad tokens").map(|phase| {
+            Promise::at_least("hostile-tokens", phase.per_s() * 60.0, TOKENS_PER_MIN, "a minute")
+        }),
+    );
+    promises.extend(named(IDLE).map(|phase| {
+        let bound = idle_count(options) as f64;
+        Promise::at_least("hostile-idle", phase.done.requests as f64, bound, "connections").correctness()
+    }));
+    promises
+}
