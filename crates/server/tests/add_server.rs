@@ -65,8 +65,8 @@ impl Site {
     fn stored(&self, name: &str) -> Vec<u8> {
         let id = self.title(name)["id"].as_str().expect("the title is there").to_owned();
         let dir = self.store.join("titles").join(id);
-        let data = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path());
-        let data = data.filter(|path| path.extension().is_some_and(|ext| ext == "ts")).next();
+        let mut files = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path());
+        let data = files.find(|path| path.extension().is_some_and(|ext| ext == "ts"));
         std::fs::read(data.expect("a transport stream")).unwrap()
     }
 }
