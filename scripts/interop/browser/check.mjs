@@ -4,7 +4,8 @@
 //
 // PLAYWRIGHT: the folder of playwright-core. TITLE: a title with renditions whose pictures carry their number (NUMBER_BITS blocks, see below).
 // PART: `page` (search, click, seek, quality, keys, a narrow window), `troubles` (what the page says when a title cannot be played) or `levels`
-// (hls.js plays every rendition) or `sounds` (of a title with two sounds, each can be chosen). PICTURES: a folder for two screenshots. Prints figures, one line each; the last line of an error says what was wrong.
+// (hls.js plays every rendition) or `sounds` (of a title with two sounds, each can be chosen) or
+// `subtitles` (of a title whose subtitles say when they are to be seen). PICTURES: a folder for two screenshots. Prints figures, one line each; the last line of an error says what was wrong.
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -313,6 +314,48 @@ async function checkSounds(page) {
   figures.push(`sounds ${names.join(', ')}; tracks ${[...new Set(fetched)].join(', ')}`);
 }
 
+// Subtitles are shown once they are chosen, each when its text says; and not any more once none are.
+async function checkSubtitles(page) {
+  await page.goto(pageUrl);
+  await choose(page).click();
+  await hasReached(page, 0.5);
+  const options = page.locator('#subtitles option');
+  await options.nth(1).waitFor({ state: 'attached' });
+  const names = await options.allTextContents();
+  check(names.join() === 'None,deu', `subtitles can be chosen among ${names}`);
+  const showing = () => page.evaluate(() => [...document.querySelector('video').textTracks].filter(({ mode }) => mode === 'showing').length);
+  check(await showing() === 0, 'subtitles are shown that nobody asked for');
+  await page.locator('#subtitles').selectOption({ label: 'deu' });
+  // What is shown, with the time, until the film has ended.
+  const seen = await page.evaluate((patience) => new Promise((resolve, reject) => {
+    const video = document.querySelector('video');
+    const seen = [];
+    const look = () => {
+      for (const { mode, activeCues } of video.textTracks) {
+        if (mode === 'showing') [...activeCues].forEach((cue) => seen.push({ at: video.currentTime, text: cue.text, from: cue.startTime, to: cue.endTime }));
+      }
+      if (!video.ended) video.requestVideoFrameCallback(look);
+    };
+    look();
+    video.addEventListener('ended', () => resolve(seen), { once: true });
+    setTimeout(() => reject(new Error(`the film has not ended at ${video.currentTime} s`)), patience);
+  }), 2 * PATIENCE_MS);
+  const texts = new Map(seen.map((cue) => [cue.text, cue]));
+  check(texts.size >= 3, `shown: ${JSON.stringify([...texts.keys()])}`);
+  // Where a film was joined its time is off by some pictures.
+  const near = (a, b) => Math.abs(a - b) < 0.25;
+  for (const { at, text, from, to } of seen) {
+    const said = text.match(/^from ([\d.]+) to ([\d.]+) s$/);
+    check(said && near(from, Number(said[1])) && near(to, Number(said[2])), `"${text}" is a cue from ${from} to ${to} s`);
+    check(at > from - 0.25 && at < to + 0.25, `"${text}" is shown at ${at} s`);
+  }
+  const last = Math.max(...seen.map(({ from }) => from));
+  check(last > await video(page, 'duration') - 5, `the last one is of ${last} s`);
+  await page.locator('#subtitles').selectOption({ label: 'None' });
+  check(await showing() === 0, 'subtitles are shown that were switched off');
+  figures.push(`${texts.size} subtitles at their times, the last at ${last.toFixed(2)} s`);
+}
+
 // What the page shows of a server with trouble, as text; and that it does not ask again once it is told that this is not for it.
 async function checkStatus(page) {
   const session = { session: 's', title: '<b>film</b>', peer: '192.0.2.1:5000', transport: 'UDP', is_playing: true, position_s: 61, age_s: 70, bits_per_s: 8e6, lost: 0.25 };
@@ -431,7 +474,7 @@ try {
     }
     return page;
   };
-  const parts = { page: checkPage, levels: checkLevels, sounds: checkSounds, troubles: checkTroubles };
+  const parts = { page: checkPage, levels: checkLevels, sounds: checkSounds, subtitles: checkSubtitles, troubles: checkTroubles };
   await parts[part](await newPage(true), newPage);
   check(complaints.length === 0, complaints.join('; '));
   console.log(figures.join('\n'));

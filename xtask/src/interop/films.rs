@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::Lab;
 use super::process::Program;
+use super::subtitles;
 use crate::workspace;
 
 /// Pictures a second of a film, if nothing else is said.
@@ -149,7 +150,7 @@ const RECIPES: &[Recipe] = &[
 ];
 
 pub(super) const TWO_HOURS: &str = "two-hours";
-/// A film with sound in English, and in German.
+/// A film with sound in English, and in German, and subtitles.
 pub(super) const TWO_SOUNDS: &str = "two-sounds";
 
 const ONE_PROGRAM: &str = "-map 0:v -map 1:a";
@@ -163,12 +164,15 @@ const fn with_odd_times(name: &'static str, streams: &'static str, container: &'
 pub(super) const JOINED: &str = "joined";
 /// Two recordings that both begin as FFmpeg's files do.
 pub(super) const JOINED_ALIKE: &str = "joined-alike";
+/// Two recordings with subtitles.
+pub(super) const SUBTITLED: &str = "subtitled";
 /// Length of each part.
 pub(super) const PART_SECONDS: f64 = 8.0;
 /// The joined films, and how the time stamps of their parts begin.
-const JOINS: [(&str, [&str; 2]); 2] = [
+const JOINS: [(&str, [&str; 2]); 3] = [
     (JOINED, ["-f mpegts -output_ts_offset 5000", "-f mpegts -output_ts_offset 100"]),
     (JOINED_ALIKE, ["-f mpegts"; 2]),
+    (SUBTITLED, ["-f mpegts", "-f mpegts -output_ts_offset 5000"]),
 ];
 
 /// A film at two bit rates, with pictures of two sizes.
@@ -399,10 +403,16 @@ fn make_joined(
     let parts = logs.join(format!("parts-of-{name}"));
     std::fs::create_dir_all(&parts).map_err(|e| format!("{} cannot be made: {e}", parts.display()))?;
     let mut bytes = Vec::new();
+    let mut begins = 0.0;
     let filters = [USUAL.filter, ",noise=alls=14:allf=t"];
     for ((part, container), filter) in ["first", "second"].into_iter().zip(containers).zip(filters) {
         let recipe = with_odd_times(part, ONE_PROGRAM, container);
-        bytes.extend(read(&encode(&Recipe { seconds: PART_SECONDS, filter, ..recipe }, &parts, &parts)?)?);
+        let part = read(&encode(&Recipe { seconds: PART_SECONDS, filter, ..recipe }, &parts, &parts)?)?;
+        match name == SUBTITLED {
+            true => bytes.extend(subtitles::added(&part, begins, PART_SECONDS)?),
+            false => bytes.extend(part),
+        }
+        begins += PART_SECONDS;
     }
     let file = folder.join(format!("{name}.ts"));
     std::fs::write(&file, bytes).map_err(|e| format!("{}: {e}", file.display()))?;
@@ -412,7 +422,11 @@ fn make_joined(
 
 /// Makes a film and decodes it.
 fn cook(recipe: &Recipe, folder: &Path, logs: &Path) -> Result<Film, String> {
-    encode(recipe, folder, logs)?;
+    let file = encode(recipe, folder, logs)?;
+    if recipe.name == TWO_SOUNDS {
+        let bytes = subtitles::added(&read(&file)?, 0.0, recipe.seconds)?;
+        std::fs::write(&file, bytes).map_err(|e| format!("{}: {e}", file.display()))?;
+    }
     distinct(decoded(recipe.name, recipe.extension, recipe.seconds, recipe.rate, folder, logs)?)
 }
 

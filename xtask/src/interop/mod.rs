@@ -9,6 +9,7 @@ mod options;
 mod process;
 mod report;
 mod server;
+mod subtitles;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};

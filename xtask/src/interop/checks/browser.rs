@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::{Check, Outcome};
 use crate::interop::Lab;
-use crate::interop::films::{RUNGS, TWO_SOUNDS};
+use crate::interop::films::{RUNGS, SUBTITLED, TWO_SOUNDS};
 use crate::interop::process::Program;
 use crate::interop::server::Server;
 use crate::workspace;
@@ -27,6 +27,8 @@ pub(super) fn add(checks: &mut Vec<Check>) {
     for (part, film, long) in [
         ("page", RUNGS, false),
         ("sounds", TWO_SOUNDS, false),
+        ("subtitles", TWO_SOUNDS, false),
+        ("subtitles", SUBTITLED, false),
         ("troubles", RUNGS, false),
         ("levels", RUNGS, true),
     ] {
