@@ -124,6 +124,8 @@ impl Connection {
         //# send acknowledgments in response to the probe segments, the sending
         //# TCP peer MUST allow the connection to stay open (MUST-37).
         let is_shut = self.snd_wnd == 0 || self.marks.has(Marks::PERSISTS);
+        // But not without anybody here to end it: whoever asks for much and takes nothing would collect connections (RFC 6429 section 4).
+        let is_shut = is_shut && !self.marks.has(Marks::ORPHAN);
         let since = if is_shut { self.heard(env).max(self.progress) } else { self.progress };
         self.has_unacked().then(|| since.plus_ns(u64::from(self.user_timeout_s) * 1_000_000_000))
     }

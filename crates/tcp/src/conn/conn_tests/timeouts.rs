@@ -73,6 +73,30 @@ fn an_orphan_does_not_wait_for_ever_in_fin_wait_2() {
 }
 
 #[test]
+fn an_orphan_does_not_wait_for_ever_for_a_window() {
+    let mut rig = Rig::established();
+    rig.arrives(&Segment { window: 0, ..rig.segment(Flags::ACK) });
+    rig.write(b"abc");
+    // Each probe is answered: nothing more is taken.
+    let probed = |rig: &mut Rig, seconds: u64, ack: Seq| {
+        for _ in 0..seconds {
+            if !rig.pass_ms(1000).is_empty() {
+                rig.arrives(&Segment { window: 0, ..rig.segment(Flags::ACK).acks(ack) });
+            }
+        }
+        rig.state()
+    };
+    let stays = probed(&mut rig, 3600, ISS + 1);
+    assert_eq!(stays, State::Established, "its application may wait as long as it likes");
+    rig.arrives(&Segment { window: 0, ..rig.segment(Flags::ACK).acks(ISS + 2) });
+    assert!(rig.call(Connection::close));
+    rig.connection.marks.insert(Marks::ORPHAN);
+    assert_eq!(probed(&mut rig, 110, ISS + 2), State::FinWait1, "a byte was taken");
+    assert_eq!(probed(&mut rig, 15, ISS + 2), State::Closed);
+    assert_eq!(rig.connection.reason(), Reason::TimedOut);
+}
+
+#[test]
 fn keep_alive_is_off_by_default_and_gives_up_after_several_probes() {
     //= RFC 9293 section 3.8.4
     //= type=test
