@@ -66,6 +66,7 @@ fn names_that_are_no_connection_of_the_pair_are_refused() {
     let mut rig = Rig::handed_over(|_| {});
     let name = rig.name;
     for wrong in [
+        EngineSocket { engine: name.engine + 1, ..name },
         EngineSocket { pair: 1, ..name },
         EngineSocket { generation: name.generation + 1, ..name },
         EngineSocket { socket: 1 - name.socket, ..name },

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex};
+use std::task::Waker;
 
 use millrace_core::ids::TitleRef;
 use millrace_core::limits::toe::SEND_AHEAD_BYTES;
@@ -16,7 +17,7 @@ use super::*;
 use crate::bell::EventBell;
 use crate::toe::device::Device;
 use crate::toe::engine::Core;
-use crate::toe::host::HostState;
+use crate::toe::host::{HostState, Interest};
 use crate::toe::pair::pair;
 use crate::toe::thread::Home;
 use crate::toe::{CounterSheets, EngineSettings};
@@ -274,7 +275,7 @@ impl Rig {
             home,
             now: Instant(1_000_000),
             listener: 0,
-            name: EngineSocket { pair: 0, generation: 0, socket: 0 },
+            name: EngineSocket { engine: 0, pair: 0, generation: 0, socket: 0 },
             sockets: [0; 2],
             due: Vec::new(),
             got: Vec::new(),
@@ -519,6 +520,8 @@ fn what_the_host_has_written_goes_first_however_long_it_waits() {
     rig.due.extend_from_slice(&mine[..given]);
     rig.tx.add_conn(CONN, rig.name.into()).unwrap();
     assert_eq!(rig.send_patched(&lease, 0, 1), 0);
+    // A reply waits for nothing, but goes behind it.
+    rig.write_control(b"HTTP/1.1 200 OK\r\n\r\n");
     let mut skip = 0;
     rig.until(|rig| {
         if skip < PACKETS {
@@ -528,6 +531,34 @@ fn what_the_host_has_written_goes_first_however_long_it_waits() {
         (skip == PACKETS && rig.got.len() == rig.due.len()).then_some(())
     });
     assert!(rig.got == rig.due, "other bytes came than were sent");
+}
+
+/// Who takes nothing of what is long leaves the others room for what is short.
+#[test]
+fn the_last_chunks_are_for_connections_that_have_none() {
+    let mut rig = Rig::accepted(|settings| settings.pair.send_reserve = 60);
+    let first = rig.sockets;
+    rig.connect();
+    let [here, there] = rig.sockets;
+    let (long, short) = (vec![1; 100_000], vec![2; 20_000]);
+    assert_eq!(rig.near.write(first[0], &[IoSlice::new(&long)]).unwrap(), Some(4 * 8192));
+    assert_eq!(rig.near.write(first[0], &[IoSlice::new(&long)]).unwrap(), None);
+    // A chunk each, as long as there is one.
+    assert_eq!(rig.near.write(here, &[IoSlice::new(&short)]).unwrap(), Some(8192));
+    assert_eq!(rig.near.write(here, &[IoSlice::new(&short)]).unwrap(), None);
+    // Nobody is woken for those that are left: they would be refused again.
+    rig.near.wake_later(first[0], Interest::Write, Waker::noop());
+    rig.near.wake_for_chunks();
+    assert_eq!(rig.near.take_woken(Vec::new()).len(), 0);
+    // They go on when theirs come back.
+    let (mut written, mut got) = (8192, 0);
+    rig.until(|rig| {
+        let rest = [IoSlice::new(&short[written..])];
+        written += rig.near.write(here, &rest).unwrap().unwrap_or(0);
+        got += rig.far.read(there, &mut [0; 8192], true).unwrap().unwrap_or(0);
+        (got == short.len()).then_some(())
+    });
+    rig.until(|rig| rig.near.write(first[0], &[IoSlice::new(&long)]).unwrap());
 }
 
 /// What has happened to a connection and was not told yet is not told of the next one of its name.
@@ -652,6 +683,9 @@ fn a_host_that_closes_a_connection_ends_it_for_the_loop() {
         assert_eq!((rig.sockets[0], rig.name.generation), (here, name.generation + 1));
         assert!(matches!(rig.send(INTERLEAVED, Payload::Rtcp(&[1]), None), SendOutcome::Closed { .. }));
         assert_eq!(rig.tx.add_conn(ConnId(4), name.into()), Err(libc::EBADF));
+        // Nor does that of the same place in an engine before this one.
+        let before = EngineSocket { engine: name.engine + 1, ..rig.name };
+        assert_eq!(rig.tx.add_conn(ConnId(4), before.into()), Err(libc::EBADF));
         rig.tx.remove_conn(CONN);
         rig.tx.add_conn(CONN, rig.name.into()).unwrap();
         (rig.due, rig.got) = (Vec::new(), Vec::new());
@@ -834,7 +868,7 @@ fn engines_follow_one_another_in_the_seat_of_a_loop() {
         tx.depart(Instant(now * STEP_NS))
     };
     assert_eq!((turn(&mut tx, 1), tx.is_asked()), (0, false));
-    let unknown = || EngineSocket { pair: 0, generation: 1, socket: 0 }.into();
+    let unknown = || EngineSocket { engine: 1, pair: 0, generation: 1, socket: 0 }.into();
     assert_eq!(tx.add_conn(CONN, unknown()), Err(libc::ENETDOWN));
     let first = seat.start(&of, device(0)).unwrap();
     assert!(tx.is_asked(), "the loop must not sleep now");

@@ -95,9 +95,12 @@ pub use self::steered::{XdpPorts, ports_given_out};
 pub use self::thread::{Engine, Stopped, Turning};
 pub use self::xdp::XdpDevice;
 
-/// A connection of an engine, named for the thread that turns it ([`TcpStream::engine_socket`]). The name of one that is over names nothing.
+/// A connection of an engine, named for the thread that turns it ([`TcpStream::engine_socket`]). The name of one that is over names nothing, in no
+/// other engine of the program either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EngineSocket {
+    /// Which of the program's engines.
+    engine: u32,
     pair: u16,
     /// Sockets are used again: which of the connections that it has been.
     generation: u16,

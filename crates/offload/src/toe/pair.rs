@@ -36,6 +36,8 @@ pub struct PairSettings {
     pub send_bytes: u32,
     /// How many chunks.
     pub send_buffers: u32,
+    /// Those of them that only a connection without any gets: peers that take nothing of long replies leave the others room for short ones.
+    pub send_reserve: u32,
     /// Bytes of a receive buffer, which is filled before it is handed over.
     pub receive_bytes: u32,
     /// How many.
@@ -56,6 +58,7 @@ impl Default for PairSettings {
             requests: 1024,
             send_bytes: 8192,
             send_buffers: 1024,
+            send_reserve: 0,
             receive_bytes: 8192,
             receive_buffers: 1024,
             receive_share: 64,

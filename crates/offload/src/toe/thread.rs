@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
@@ -28,6 +28,9 @@ use super::{EngineSettings, ToeCounters};
 use crate::affinity;
 use crate::bell::EventBell;
 use crate::clock::{MonotonicClock, wall_offset_ns};
+
+/// Engines of this program so far: each has a number, so that a name of a connection is not taken for one of the next engine.
+static ENGINES: AtomicU32 = AtomicU32::new(0);
 
 /// What hosts and the handle share; the engine's thread never looks at the list.
 pub(super) struct Home {
@@ -170,10 +173,11 @@ impl Engine {
             None => device,
         };
         let (mut ends, mut free) = (Vec::new(), Vec::new());
+        let serial = ENGINES.fetch_add(1, Ordering::Relaxed) + 1;
         for number in 0..settings.pairs as u16 {
             let (engine_end, host_end) = pair(&settings.pair)?;
             ends.push(engine_end);
-            free.push(HostState::new(number, host_end, Arc::clone(&bell), &settings.pair));
+            free.push(HostState::new(number, host_end, Arc::clone(&bell), &settings.pair).of_engine(serial));
         }
         for _ in 0..settings.remote_pairs {
             ends.push(EngineEnd::nobody(Arc::clone(&bell))?);
@@ -184,7 +188,7 @@ impl Engine {
         let home = Arc::new(home);
         let sheets = CounterSheets::default();
         let turning = Turning {
-            core: Core::new(settings, ends, MonotonicClock.now())?,
+            core: Core::new(settings, ends, MonotonicClock.now())?.numbered(serial),
             device,
             home: Arc::clone(&home),
             remote: Some(remote),

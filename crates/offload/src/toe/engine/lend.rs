@@ -127,6 +127,9 @@ impl Core {
         conn: ConnId,
         now: Instant,
     ) -> Result<Way, i32> {
+        if name.engine != self.number {
+            return Err(libc::EBADF);
+        }
         // What the host asked before the loop was told stands in its ring.
         self.take_all_requests(name.pair, now);
         let socket = (name.pair, name.socket);
@@ -151,8 +154,8 @@ impl Core {
         line.lent = Some(lent);
         // Frames leave in bursts already; waiting for more would only add delay (RFC 1122 section 4.2.3.4).
         self.stack.nagle(id, false, now);
-        // A reply of the loop goes behind what the host has said just before, and not only in the next turn.
-        self.move_bytes(socket, now);
+        // A reply of the loop goes behind what the host has said just before, however much of that waits, and not only in the next turn.
+        self.move_ahead(socket, u32::MAX, now);
         self.make_dirty(socket);
         Ok(Way { socket, conn })
     }

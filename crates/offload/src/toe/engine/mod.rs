@@ -255,6 +255,8 @@ struct Listening {
 
 /// All of it.
 pub(super) struct Core {
+    /// Which of the program's engines it is.
+    number: u32,
     stack: Stack,
     interface: Interface,
     addresses: Vec<IpAddr>,
@@ -303,6 +305,7 @@ impl Core {
         stack.share_out(pairs_count as u8 + 1, LOW_DESCRIPTORS);
         pairs.iter().enumerate().for_each(|(number, pair)| stack.set_area(number as u16, pair.end.area()));
         Ok(Self {
+            number: 0,
             stack,
             addresses: settings.interface.addresses.iter().map(|address| address.ip).collect(),
             interface,
@@ -327,6 +330,11 @@ impl Core {
             is_held: false,
             counters: ToeCounters::default(),
         })
+    }
+
+    /// The same as this one of the program's engines.
+    pub(super) fn numbered(self, number: u32) -> Self {
+        Self { number, ..self }
     }
 
     /// One turn.

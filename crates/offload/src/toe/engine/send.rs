@@ -89,7 +89,12 @@ impl Descriptors {
 
 impl Core {
     /// Gives the stack of a line's bytes what it has room for.
-    pub(super) fn move_bytes(&mut self, (pair, socket): SocketId, now: Instant) {
+    pub(super) fn move_bytes(&mut self, socket: SocketId, now: Instant) {
+        self.move_ahead(socket, SEND_AHEAD_BYTES, now);
+    }
+
+    /// The same, as long as it has less than so many bytes that are not acknowledged.
+    pub(super) fn move_ahead(&mut self, (pair, socket): SocketId, most_ahead: u32, now: Instant) {
         let Self { stack, pairs, counters, short, .. } = self;
         let Pair { end, places, descriptors, .. } = &mut pairs[usize::from(pair)];
         let place = &mut places[socket as usize];
@@ -102,7 +107,7 @@ impl Core {
         }
         while let Some(Descriptor { source, bytes, .. }) = descriptors.all.get(line.first as usize) {
             let bytes = *bytes;
-            let ahead = SEND_AHEAD_BYTES.saturating_sub(stack.unacked_bytes(line.id));
+            let ahead = most_ahead.saturating_sub(stack.unacked_bytes(line.id));
             let most = bytes.min(ahead);
             if most == 0 {
                 // Acknowledgments make room, and are told.

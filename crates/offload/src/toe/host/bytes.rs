@@ -253,7 +253,9 @@ impl HostState {
         if room > 0 && self.has_chunk(socket) {
             return Ok(room);
         }
-        if room > 0 && !std::mem::replace(&mut self.socket(socket).lacks_chunk, true) {
+        // One that may have no more of them hears when its own come back.
+        let waits = self.settings.send_reserve == 0 || !self.holds_chunk(socket);
+        if room > 0 && waits && !std::mem::replace(&mut self.socket(socket).lacks_chunk, true) {
             self.lacks_chunk.push_back(socket);
         }
         self.wait_for_room(socket, room == 0)?;
@@ -335,13 +337,22 @@ impl HostState {
     /// Whether there is room in a chunk, of any socket that has been acknowledged.
     fn has_chunk(&mut self, socket: u32) -> bool {
         let bytes = self.settings.send_bytes;
-        if !self.free_chunks.is_empty()
+        if self.may_take_chunk(socket)
             || self.socket(socket).in_flight.back().is_some_and(|last| last.used < bytes)
         {
             return true;
         }
         self.reap_all();
-        !self.free_chunks.is_empty()
+        self.may_take_chunk(socket)
+    }
+
+    fn holds_chunk(&self, socket: u32) -> bool {
+        self.sockets[socket as usize].in_flight.iter().any(|piece| piece.buffer != EXTENT)
+    }
+
+    fn may_take_chunk(&self, socket: u32) -> bool {
+        let free = self.free_chunks.len();
+        free > self.settings.send_reserve as usize || (free > 0 && !self.holds_chunk(socket))
     }
 
     /// The chunk that the next byte goes to, and how much of it is used.

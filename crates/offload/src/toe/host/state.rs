@@ -111,8 +111,9 @@ impl Socket {
 
 /// A host's state. It goes from thread to thread with its pair.
 pub(in crate::toe) struct HostState {
-    /// Which of the engine's pairs it is.
+    /// Which of the engine's pairs it is; and which of the program's engines, 0 if it is another program's.
     pub(super) number: u16,
+    engine: u32,
     pub(super) end: HostEnd,
     pub(super) engine_bell: Arc<EventBell>,
     pub(super) settings: PairSettings,
@@ -155,6 +156,7 @@ impl HostState {
     ) -> Self {
         Self {
             number,
+            engine: 0,
             engine_bell,
             sockets: (0..settings.sockets).map(|_| Socket::new()).collect(),
             free_sockets: (0..settings.sockets).rev().collect(),
@@ -174,6 +176,11 @@ impl HostState {
             asked: 0,
             news: News::default(),
         }
+    }
+
+    /// The same as a host of this engine of the program.
+    pub(in crate::toe) fn of_engine(self, engine: u32) -> Self {
+        Self { engine, ..self }
     }
 
     pub(in crate::toe) fn bell(&self) -> &Arc<EventBell> {
@@ -415,7 +422,8 @@ impl HostState {
 
     /// What a socket that is a connection is called outside of this host.
     pub(in crate::toe) fn name(&self, socket: u32) -> EngineSocket {
-        EngineSocket { pair: self.number, generation: self.sockets[socket as usize].generation, socket }
+        let generation = self.sockets[socket as usize].generation;
+        EngineSocket { engine: self.engine, pair: self.number, generation, socket }
     }
 
     /// The host has no more use for a socket. Nothing happens the second time.

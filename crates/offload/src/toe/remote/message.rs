@@ -162,7 +162,7 @@ fn words(bytes: &[u8]) -> Option<Vec<u32>> {
     Some(words.iter().map(|word| u32::from_le_bytes(*word)).collect())
 }
 
-/// What of a pair crosses, and in which order; the listeners go before.
+/// What of a pair crosses, and in which order; the listeners go before. What a host keeps in reserve is its own affair.
 fn numbers(pair: &mut PairSettings) -> [&mut u32; 9] {
     let PairSettings {
         sockets,
@@ -170,6 +170,7 @@ fn numbers(pair: &mut PairSettings) -> [&mut u32; 9] {
         requests,
         send_bytes,
         send_buffers,
+        send_reserve: _,
         receive_bytes,
         receive_buffers,
         receive_share,

@@ -5,6 +5,7 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use ::tokio::task::coop::poll_proceed;
@@ -193,6 +194,15 @@ impl TcpStream {
     /// There is no connection any more; the engine has stopped.
     pub fn set_nodelay(&self, is_on: bool) -> io::Result<()> {
         self.inner.set_nodelay(is_on)
+    }
+
+    /// What dropping this does: `None` sends what was written; 0 breaks the connection off, as [`TcpStream::abort`] does. Any other time makes it wait, and
+    /// with it everything on its thread.
+    ///
+    /// # Errors
+    /// None; tokio's has one.
+    pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
+        self.inner.set_linger(linger)
     }
 
     /// Breaks the connection off: the peer is told by a reset, and what is not sent yet is lost.
