@@ -1,10 +1,10 @@
-//! `serve --tcp engine`: RTSP with media in the connection, carried by the offload engine beside the kernel's TCP. Viewers are on another host and
-//! have this kernel's TCP, or are players of others. Needs root and a TUN device, and for one test AF_XDP.
-//!
-//! ```text
-//!   client host 10.77.0.2 ── veth ── 10.77.0.1 server host: kernel ── TUN, 10.78.0.2 ── engine 10.78.0.1
-//! ```
+//! `serve --tcp engine`: RTSP with media in the connection, carried by the offload engine beside the kernel's TCP (`support/offload.rs`). Viewers are
+//! on another host and have this kernel's TCP, or are players of others. Needs root and a TUN device, and for some tests AF_XDP.
 
+#[path = "support/http.rs"]
+mod http;
+#[path = "support/offload.rs"]
+mod offload;
 mod support;
 #[path = "support/two_hosts.rs"]
 mod two_hosts;
@@ -13,73 +13,20 @@ use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 use std::time::{Duration, Instant};
 
-use millrace_lab::netns::TwoHosts;
+use offload::{
+    AT_TUN, HTTP_UP, KERNEL, LOST, TIMEOUT, UP, add_tun, at_tun, hosts, ip, on, stats, up, wait_until,
+};
 use serde_json::Value;
 use support::{Server, header, millrace, ok, read_head, read_message, signal};
 use two_hosts::{Scene, Site};
 
-/// Engine and kernel at the TUN device.
+/// Engine at the TUN device.
 const ENGINE: &str = "10.78.0.1:8554";
-const AT_TUN: [&str; 6] = ["--tcp", "engine", "--tcp-interface", "mill0", "--tcp-address", "10.78.0.1/24"];
 /// Engine at the Ethernet interface.
 const ENGINE_XDP: &str = "10.77.0.100:8554";
-/// The kernel.
-const KERNEL: &str = "10.77.0.1:8554";
-/// For what must happen by itself, on a machine that has other things to do.
-const TIMEOUT: Duration = Duration::from_secs(60);
-/// What the server says when its engine listens.
-const UP: &str = "the offload engine carries connections to";
-const LOST: &str = "the offload engine has ended";
-
-fn ip(namespace: &str, args: &str) {
-    let output = Command::new("ip").args(["-n", namespace]).args(args.split_whitespace()).output().unwrap();
-    assert!(output.status.success(), "ip -n {namespace} {args}: {output:?}");
-}
-
-/// Runs a command line on a host.
-fn on(namespace: &str, line: &str) {
-    let words = line.split_whitespace();
-    let output = Command::new("ip").args(["netns", "exec", namespace]).args(words).output().unwrap();
-    assert!(output.status.success(), "{namespace}: {line}: {output:?}");
-}
-
-/// A TUN device of the server host, without anybody at its other end.
-fn add_tun(hosts: &TwoHosts) {
-    ip(&hosts.server, "tuntap add dev mill0 mode tun");
-    ip(&hosts.server, "addr add 10.78.0.2/24 dev mill0");
-    ip(&hosts.server, "link set mill0 up");
-}
-
-/// Both hosts; `None`, with the reason printed, without rights.
-fn hosts() -> Option<TwoHosts> {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: network namespaces need root");
-        return None;
-    }
-    let hosts = TwoHosts::new(false).unwrap();
-    on(&hosts.server, "sysctl -qw net.ipv4.ip_forward=1");
-    ip(&hosts.client, "route add 10.78.0.0/24 via 10.77.0.1");
-    Some(hosts)
-}
-
-/// A server whose engine is at a TUN device.
-fn at_tun(film_secs: u64, args: &[&str]) -> Option<Site> {
-    let hosts = hosts()?;
-    add_tun(&hosts);
-    let mut site = Site::new(hosts, film_secs, KERNEL, &[&AT_TUN, args].concat());
-    up(&mut site.server);
-    Some(site)
-}
-
-/// Waits until the engine listens, if it does not yet.
-fn up(server: &mut Server) {
-    if server.said(UP).is_empty() {
-        server.wait_for(UP, TIMEOUT);
-    }
-}
 
 /// `millrace play` on the client host.
 fn play(scene: &Scene, server: &str, args: &[&str]) -> (Value, Output) {
@@ -97,14 +44,6 @@ fn play_whole(scene: &Scene, server: &str, copy: &str) {
     assert!(output.status.success(), "{report} {}", String::from_utf8_lossy(&output.stderr));
     assert!(fs::read(&copy).unwrap() == fs::read(&scene.data).unwrap(), "{server}: {report}");
     assert_eq!((&report["packets"], &report["sequence"]["lost"]), (&scene.packets().into(), &0.into()));
-}
-
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + TIMEOUT;
-    while !is_so() {
-        assert!(Instant::now() < end, "never: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 /// Waits until a copy that is being written has so many bytes.
@@ -170,10 +109,6 @@ impl Viewer {
     }
 }
 
-fn stats(path: &Path) -> Value {
-    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
-}
-
 #[test]
 fn films_arrive_byte_for_byte_by_the_engine_and_by_the_kernel_beside_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -191,8 +126,11 @@ fn films_arrive_byte_for_byte_by_the_engine_and_by_the_kernel_beside_it() {
     assert!(!urls.is_empty(), "URLs name the engine: {:?}", site.server.log);
     let status: Value =
         serde_json::from_str(&ok(&["engine", "status", "--json", "--socket", args[3]])).unwrap();
-    let listening = &status["connections"][0];
-    assert_eq!((&listening["state"], &listening["local"]), (&"LISTEN".into(), &ENGINE.into()), "{status}");
+    let listening = |local: &str| {
+        let all = status["connections"].as_array().expect("a list").iter();
+        all.filter(|of| of["state"] == "LISTEN" && of["local"] == local).count()
+    };
+    assert_eq!(listening(ENGINE), 1, "{status}");
     assert_eq!((&status["offload_tcp"]["accepted"], &status["pairs"]), (&2.into(), &0.into()), "{status}");
     assert!(site.server.interrupt());
     let stats = stats(&path);
@@ -221,7 +159,7 @@ fn pause_seek_and_another_speed() {
     let Some(hosts) = hosts() else { return };
     add_tun(&hosts);
     let mut site = Site::new(hosts, 20, KERNEL, &AT_TUN);
-    up(&mut site.server);
+    up(&mut site.server, UP);
     let store = site.scene.dir.path().join("store");
     ok(&["trick", "film", "--speeds=4", "--store", store.to_str().unwrap()]);
     let data = site.scene.data.to_str().unwrap();
@@ -411,7 +349,7 @@ fn at_an_ethernet_interface_by_af_xdp() {
         eprintln!("skipped: {why}");
         return;
     }
-    up(&mut site.server);
+    up(&mut site.server, UP);
     let scene = &site.scene;
     std::thread::scope(|scope| {
         for (server, copy) in [(ENGINE_XDP, "one.ts"), (ENGINE_XDP, "two.ts"), (KERNEL, "three.ts")] {
@@ -441,9 +379,15 @@ fn the_rtsp_port_of_the_kernels_address_is_the_engines_while_it_runs() {
         eprintln!("skipped: {why}");
         return;
     }
-    up(&mut site.server);
+    up(&mut site.server, UP);
     let scene = &site.scene;
     play_whole(scene, KERNEL, "one.ts");
+    up(&mut site.server, HTTP_UP);
+    let mut browser = scene.hosts.on_client(|| TcpStream::connect("10.77.0.1:8080").unwrap()).unwrap();
+    browser.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let (head, body) = http::get(&mut browser, "/titles/film.ts", "");
+    assert!(head.starts_with("HTTP/1.1 200 ") && body == fs::read(&scene.data).unwrap(), "{head}");
+    drop(browser);
     // A player on the machine itself, which sends by no interface, comes to the kernel's listener.
     let near = || TcpStream::connect(KERNEL).unwrap();
     let mut near = scene.hosts.inside_server(near).unwrap();
@@ -458,5 +402,5 @@ fn the_rtsp_port_of_the_kernels_address_is_the_engines_while_it_runs() {
     play_whole(scene, KERNEL, "two.ts");
     assert!(site.server.interrupt());
     let stats = stats(&path);
-    assert_eq!(stats["offload_tcp"]["accepted"], 2, "both players came by the engine: {stats:#}");
+    assert_eq!(stats["offload_tcp"]["accepted"], 3, "players and browser came by the engine: {stats:#}");
 }

@@ -2,16 +2,18 @@
 
 #[path = "../../store/tests/common/mod.rs"]
 mod common;
+#[path = "support/http.rs"]
+mod http;
 mod support;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::Film;
+use http::{answer, frames, get, range};
 use millrace_store::volume::Volume;
 use serde_json::Value;
 use support::{Server, add, film, header, read_head};
@@ -31,24 +33,6 @@ fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream
-}
-
-/// Asks, and returns head and body of the answer.
-fn get(stream: &mut TcpStream, path: &str, more: &str) -> (String, Vec<u8>) {
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n{more}\r\n").unwrap();
-    answer(stream)
-}
-
-fn answer(stream: &mut TcpStream) -> (String, Vec<u8>) {
-    let head = read_head(stream);
-    let bytes = header(&head, "Content-Length").map_or(0, |bytes| bytes.parse().expect("a number"));
-    let mut body = vec![0; bytes];
-    stream.read_exact(&mut body).expect("a whole body");
-    (head, body)
-}
-
-fn range(bytes: &Range<usize>) -> String {
-    format!("Range: bytes={}-{}\r\n", bytes.start, bytes.end - 1)
 }
 
 #[test]
@@ -210,18 +194,6 @@ fn operators_see_who_is_watching_by_rtsp() {
     );
     drop(viewer);
     assert!(server.interrupt());
-}
-
-/// MD5 of each decoded picture and each stretch of sound.
-fn frames(input: &str) -> Vec<String> {
-    let mut ffmpeg = Command::new("ffmpeg");
-    ffmpeg.args(["-v", "error", "-i", input, "-map", "0:v", "-f", "framemd5", "-"]);
-    let done = ffmpeg.output().expect("ffmpeg can be started");
-    assert!(done.status.success(), "{input}: {}", String::from_utf8_lossy(&done.stderr));
-    let text = String::from_utf8(done.stdout).unwrap();
-    // Without time stamps: the last field is the sum.
-    let sums = text.lines().filter(|line| !line.starts_with('#'));
-    sums.filter_map(|line| line.rsplit(',').next()).map(|sum| sum.trim().to_owned()).collect()
 }
 
 #[test]

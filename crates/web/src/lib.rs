@@ -59,8 +59,10 @@ mod totals;
 mod upload;
 mod webhook;
 
+use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -73,8 +75,10 @@ use millrace_rights::Gate;
 use millrace_tls::Acceptor;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
+use tokio::task::{JoinHandle as Task, LocalSet, spawn_local};
 
 pub use self::events::{Feed, News};
+pub use self::front::Arrivals;
 pub use self::metrics::name as metric_name;
 pub use self::page::HAS_HLS_JS;
 use self::shared::Shared;
@@ -82,6 +86,7 @@ pub use self::site::{
     Delivery, Fetch, NotTaken, Order, OrderSocket, PicturesState, Refused, Site, SiteError, TitleBytes,
 };
 pub use self::status::Status;
+pub use self::stream::{Carried, CarriedStream, ReadWrite};
 pub use self::totals::{Totals, WebCounters};
 pub use self::webhook::{Webhook, WebhookError};
 
@@ -103,6 +108,8 @@ pub fn routes_without_rights() -> impl Iterator<Item = &'static str> {
 pub struct WebConfig {
     /// Where connections come in.
     pub listeners: Vec<TcpListener>,
+    /// What brings those that another TCP than the kernel's carries.
+    pub carrier: Option<Carrier>,
     /// Where they come in by TLS.
     pub secure: Option<Secure>,
     /// How many of them.
@@ -113,6 +120,25 @@ pub struct WebConfig {
     pub feed: Feed,
     /// Where it counts what it does.
     pub totals: Arc<Totals>,
+}
+
+/// Brings connections that another TCP than the kernel's carries, for as long as the web side runs.
+pub struct Carrier(Box<dyn FnOnce(Arrivals) -> Carrying + Send>);
+
+/// On the web side's thread, in its `LocalSet`.
+type Carrying = Pin<Box<dyn Future<Output = ()>>>;
+
+impl Carrier {
+    /// `carry` is called on the web side's thread, and what it returns is a task there.
+    pub fn new<F: Future<Output = ()> + 'static>(carry: impl FnOnce(Arrivals) -> F + Send + 'static) -> Self {
+        Self(Box::new(|arrivals| Box::pin(carry(arrivals))))
+    }
+}
+
+impl fmt::Debug for Carrier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Carrier").finish_non_exhaustive()
+    }
 }
 
 /// HTTPS.
@@ -174,14 +200,15 @@ pub struct WebHandle {
 /// # Errors
 /// If a thread or its runtime cannot be had, or a listener cannot be used.
 pub fn start(config: WebConfig, site: Arc<dyn Site>) -> io::Result<WebHandle> {
-    let WebConfig { listeners, secure, limits, gate, feed, totals } = config;
-    let plain = (!listeners.is_empty()).then_some(("web", listeners, None));
-    let secure = secure.map(|Secure { listeners, acceptor }| ("web-tls", listeners, Some(acceptor)));
+    let WebConfig { listeners, carrier, secure, limits, gate, feed, totals } = config;
+    let is_plain = !listeners.is_empty() || carrier.is_some();
+    let plain = is_plain.then_some(("web", listeners, None, carrier));
+    let secure = secure.map(|Secure { listeners, acceptor }| ("web-tls", listeners, Some(acceptor), None));
     let (ends, told) = watch::channel(false);
     let shared = Arc::new(Shared::new(site, limits, (gate, feed), totals, told));
     let mut handle =
         WebHandle { addresses: Vec::new(), ends, time_limit: watch::Sender::new(None), threads: Vec::new() };
-    for (name, listeners, tls) in plain.into_iter().chain(secure) {
+    for (name, listeners, tls, carrier) in plain.into_iter().chain(secure) {
         let addresses = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
         handle.addresses.extend(addresses);
         let runtime =
@@ -195,7 +222,7 @@ pub fn start(config: WebConfig, site: Arc<dyn Site>) -> io::Result<WebHandle> {
             listeners.into_iter().map(listener).collect::<io::Result<Vec<_>>>()?
         };
         let (shared, stopped) = (Arc::clone(&shared), handle.time_limit.subscribe());
-        let run = move || run(runtime, listeners, tls, &shared, stopped);
+        let run = move || run(runtime, (listeners, tls), carrier, &shared, stopped);
         handle.threads.push(std::thread::Builder::new().name(name.to_owned()).spawn(run)?);
     }
     Ok(handle)
@@ -204,20 +231,22 @@ pub fn start(config: WebConfig, site: Arc<dyn Site>) -> io::Result<WebHandle> {
 /// Accepts connections until told to stop, then waits for those that are being answered.
 fn run(
     runtime: Runtime,
-    listeners: Vec<tokio::net::TcpListener>,
-    tls: Option<Acceptor>,
+    (listeners, tls): (Vec<tokio::net::TcpListener>, Option<Acceptor>),
+    carrier: Option<Carrier>,
     shared: &Arc<Shared>,
     mut stopped: watch::Receiver<Option<Duration>>,
 ) {
-    runtime.block_on(async {
-        let accepting: Vec<_> = listeners
-            .into_iter()
-            .map(|listener| tokio::spawn(front::accept(listener, tls.clone(), Arc::clone(shared))))
-            .collect();
+    // Connections of another TCP stay on their thread.
+    let tasks = LocalSet::new();
+    tasks.block_on(&runtime, async {
+        let accept = |listener| spawn_local(front::accept(listener, tls.clone(), Arc::clone(shared)));
+        let carrying = carrier.map(|Carrier(carry)| spawn_local(carry(Arrivals::new(shared))));
+        let accepting: Vec<_> = listeners.into_iter().map(accept).chain(carrying).collect();
         let limit = stopped.wait_for(Option::is_some).await.ok().and_then(|limit| *limit);
-        accepting.iter().for_each(tokio::task::JoinHandle::abort);
+        accepting.iter().for_each(Task::abort);
         let _ = tokio::time::timeout(limit.unwrap_or(WEB_DROP_TIME), shared.all_closed()).await;
     });
+    drop(tasks);
     // A read of a file that hangs must not hold the end up.
     runtime.shutdown_background();
     shared.uploads.end(UPLOADS_STOP);

@@ -1,5 +1,6 @@
 //! What the web side needs of the server: titles, bytes of them sent by an engine, figures.
 
+use std::any::Any;
 use std::io::Read;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -181,6 +182,9 @@ pub enum OrderSocket {
     Viewer(std::net::TcpStream),
     /// The far end of a pair whose other end the web side reads: for TLS and HTTP/2.
     Inside(UnixStream),
+    /// A viewer's own connection, in plain HTTP/1.1, that another TCP carries: by the name that it came with ([`Carried`](crate::Carried)). The web side
+    /// has it, reads it and may close it; until the order is done it does not write to it.
+    Carried(Arc<dyn Any + Send + Sync>),
 }
 
 /// Bytes of a title to be sent.
@@ -238,7 +242,7 @@ pub enum Delivery {
     Sent {
         /// The connection.
         socket: OrderSocket,
-        /// What the viewer has sent meanwhile: the beginning of its next request.
+        /// What the viewer has sent meanwhile, if the web side could not read it: the beginning of its next request.
         read: Vec<u8>,
     },
     /// Nothing has been sent, and `before` has not either.

@@ -1,9 +1,14 @@
-//! A viewer's connection: plain, or by TLS. An engine can write to a plain one itself.
+//! A viewer's connection: plain, or by TLS. An engine can write to a plain one itself, whether the kernel's TCP carries it or another one.
 
+use std::any::Any;
+use std::fmt;
+use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
+use millrace_core::limits::web::WEB_READ_BYTES;
 use millrace_tls::TlsStream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -11,6 +16,67 @@ use tokio::net::TcpStream;
 pub(crate) enum WebStream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
+    Carried(Carried),
+}
+
+/// A connection that another TCP than the kernel's carries. It stays on the web side's thread, which reads it, writes to it and closes it; an engine
+/// that is to write to it is told its name.
+pub struct Carried {
+    stream: Box<dyn CarriedStream>,
+    name: Arc<dyn Any + Send + Sync>,
+}
+
+/// What such a connection can do.
+pub trait CarriedStream {
+    /// To read and to write.
+    fn io(&mut self) -> &mut dyn ReadWrite;
+
+    /// Whether its viewer is told by a reset when it is dropped: so that what is cut off is not waited for.
+    fn reset_when_dropped(&self, is_reset: bool);
+}
+
+/// Both.
+pub trait ReadWrite: AsyncRead + AsyncWrite + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> ReadWrite for T {}
+
+impl fmt::Debug for Carried {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Carried").finish_non_exhaustive()
+    }
+}
+
+impl Carried {
+    /// The connection, and what [`OrderSocket::Carried`](crate::OrderSocket::Carried) says for it.
+    pub fn new(stream: impl CarriedStream + 'static, name: Arc<dyn Any + Send + Sync>) -> Self {
+        Self { stream: Box::new(stream), name }
+    }
+
+    /// Its name, for an engine that writes to it until [`Carried::take_back`].
+    pub(crate) fn lend(&self) -> Arc<dyn Any + Send + Sync> {
+        self.stream.reset_when_dropped(true);
+        Arc::clone(&self.name)
+    }
+
+    /// No engine writes to it any more.
+    pub(crate) fn take_back(&self) {
+        self.stream.reset_when_dropped(false);
+    }
+}
+
+impl WebStream {
+    /// Reads what has come behind what there is; 0: nothing more will. There is no room for it as long as it waits: ten thousand idle connections
+    /// hold none.
+    pub(crate) async fn read_behind(&mut self, read: &mut Vec<u8>) -> io::Result<usize> {
+        poll_fn(|context| {
+            let mut bytes = [0; WEB_READ_BYTES];
+            let mut buf = ReadBuf::new(&mut bytes);
+            ready!(Pin::new(&mut *self).poll_read(context, &mut buf))?;
+            read.extend_from_slice(buf.filled());
+            Poll::Ready(Ok(buf.filled().len()))
+        })
+        .await
+    }
 }
 
 impl AsyncRead for WebStream {
@@ -22,6 +88,7 @@ impl AsyncRead for WebStream {
         match &mut *self {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
             Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Carried(carried) => Pin::new(carried.stream.io()).poll_read(cx, buf),
         }
     }
 }
@@ -31,6 +98,7 @@ impl AsyncWrite for WebStream {
         match &mut *self {
             Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
             Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+            Self::Carried(carried) => Pin::new(carried.stream.io()).poll_write(cx, buf),
         }
     }
 
@@ -42,6 +110,7 @@ impl AsyncWrite for WebStream {
         match &mut *self {
             Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
             Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Self::Carried(carried) => Pin::new(carried.stream.io()).poll_write_vectored(cx, bufs),
         }
     }
 
@@ -49,6 +118,7 @@ impl AsyncWrite for WebStream {
         match self {
             Self::Plain(stream) => stream.is_write_vectored(),
             Self::Tls(stream) => stream.is_write_vectored(),
+            Self::Carried(_) => true,
         }
     }
 
@@ -56,6 +126,7 @@ impl AsyncWrite for WebStream {
         match &mut *self {
             Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
             Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Carried(carried) => Pin::new(carried.stream.io()).poll_flush(cx),
         }
     }
 
@@ -63,6 +134,7 @@ impl AsyncWrite for WebStream {
         match &mut *self {
             Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Carried(carried) => Pin::new(carried.stream.io()).poll_shutdown(cx),
         }
     }
 }

@@ -9,6 +9,7 @@ pub(super) const LONG: &[&str] = &[
     "server/client_fec",
     "server/e2e_egress",
     "server/e2e_link",
+    "server/e2e_offload_http",
     "client/load_web",
     "server/load_probe",
     "client/load",

@@ -60,6 +60,13 @@ pub const OFFLOAD_DESCRIPTORS: u32 = 1 << 18;
 /// Bytes that come from one of them and are not read yet, in receive buffers of the engine: requests and reports are short, and a viewer that sends
 /// more than is taken waits.
 pub const OFFLOAD_RECEIVE_SHARE: u32 = 8;
+/// Chunks of 8 KiB for replies of each of the two threads that use it, RTSP's and HTTP's: long ones to 32 viewers at once, as the next ones have it, at full speed.
+/// Titles' bytes are not among them.
+pub const OFFLOAD_SEND_BUFFERS: u32 = 2048;
+/// Chunks of these that only a connection without any gets: so many viewers have to take nothing of a reply before others are not answered.
+pub const OFFLOAD_SEND_RESERVE: u32 = 1024;
+/// Bytes of replies that one of them has not acknowledged: 20 Mb/s at a round trip of 100 ms, for segments that are made in memory.
+pub const OFFLOAD_SEND_SHARE_BYTES: u32 = 256 << 10;
 /// How long the engines may take to say BYE to their viewers when the server ends: a thousand turns of their loops.
 pub const BYE_LIMIT: Duration = Duration::from_secs(1);
 /// How often that end is looked for: nothing else is done meanwhile, and nobody notices so little.

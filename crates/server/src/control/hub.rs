@@ -40,8 +40,8 @@ pub(super) struct Hub {
     write_timeout_ns: u64,
     refusals: Refusals,
     sheets: ControlSheets,
-    /// The offload engine that carries connections.
-    offload: Option<toe::Host>,
+    /// The offload engine that carries connections, and the loop that writes to them.
+    offload: Option<(toe::Host, usize)>,
     /// Connections that ended with it, before it was known that it has.
     offload_cut: usize,
     /// What offload engines have done that run no more.
@@ -242,6 +242,9 @@ impl Hub {
             Ok(key) => key,
             Err(refusal) => return Err((stream, refusal)),
         };
+        if let Some((_, writer)) = self.offload.as_ref().filter(|_| stream.is_offloaded()) {
+            self.server.bind_conn(key, *writer);
+        }
         let line = Rc::new(Line::new(key, stream));
         self.lines.insert(key, Rc::clone(&line));
         Ok(line)
@@ -252,7 +255,7 @@ impl Hub {
         let line = self.lines.remove(&key);
         // The connections may notice the engine's end before its listeners do.
         if line.is_some_and(|line| line.stream.is_offloaded())
-            && self.offload.as_ref().is_some_and(toe::Host::is_stopped)
+            && self.offload.as_ref().is_some_and(|(host, _)| host.is_stopped())
         {
             self.offload_cut += 1;
         }
@@ -276,8 +279,8 @@ impl Hub {
     }
 
     /// The offload engine carries connections from now on.
-    pub(super) fn offload_up(&mut self, host: toe::Host, at: Vec<SocketAddr>) {
-        self.offload = Some(host);
+    pub(super) fn offload_up(&mut self, host: toe::Host, at: Vec<SocketAddr>, writer: usize) {
+        self.offload = Some((host, writer));
         self.publish_event(&service::Event::OffloadUp { at });
     }
 

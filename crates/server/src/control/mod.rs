@@ -7,7 +7,8 @@
 //!   the library's answers ── one task ───────────────────┘
 //! ```
 //!
-//! Connections come by the kernel's TCP, and by an offload engine's where there is one ([`Offload`]); from there on they are the same.
+//! Connections come by the kernel's TCP, and by an offload engine's where there is one ([`Offload`]); from there on they are the same. Those of HTTP are the
+//! web side's in both cases ([`http_by_offload`]).
 //!
 //! A connection is read only while nothing waits to be written to it, no answer of an engine or of the library is being waited for and the
 //! engines' rings have room: a viewer that does not read its replies, or sends faster than they can be made, holds up
@@ -36,6 +37,7 @@ mod checks;
 mod conn;
 mod counters;
 mod engine_port;
+mod http;
 mod hub;
 mod log;
 mod news;
@@ -60,6 +62,7 @@ use tokio::sync::mpsc;
 
 pub use counters::{Counters, Held};
 pub use engine_port::EnginePort;
+pub use http::http_by_offload;
 pub use offload::{Offload, OffloadSheets, OpenOffload};
 pub use refusals::TurnedAway;
 pub use titles::{TitleCounters, TitleSheets};

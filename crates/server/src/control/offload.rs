@@ -7,12 +7,14 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::sync::{Arc, Weak};
 
 use millrace_core::counters::{Group, Kind, Sheet};
 use millrace_core::limits::control::{ACCEPT_PAUSE, CONTROL_TICK, OFFLOAD_RETRY_FIRST, OFFLOAD_RETRY_MOST};
 use millrace_core::limits::toe::MAX_BACKLOG;
 use millrace_offload::toe::tokio::{Reactor, TcpListener, TcpStream};
 use millrace_offload::toe::{self, CounterSheets, IpCounters, TcpCounters, ToeCounters};
+use tokio::sync::watch;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
@@ -39,6 +41,8 @@ pub struct Offload {
     pub port: u16,
     /// The loop that writes to its connections.
     pub writer: usize,
+    /// Where each engine is told of that another thread may also be a host of ([`http_by_offload`](super::http_by_offload)).
+    pub shown: watch::Sender<Weak<toe::Engine>>,
 }
 
 impl fmt::Debug for Offload {
@@ -106,7 +110,7 @@ impl OffloadSheets {
 
 /// Serves viewers by the engine for ever, and starts it again when it has ended.
 pub(super) async fn run(hub: Shared, offload: Offload) {
-    let Offload { engine, mut opener, addresses, port, writer } = offload;
+    let Offload { engine, mut opener, addresses, port, writer, shown } = offload;
     let ends: Vec<_> = addresses.iter().map(|ip| SocketAddr::new(*ip, port)).collect();
     let mut pause = OFFLOAD_RETRY_FIRST;
     let (mut engine, mut said) = match engine {
@@ -129,7 +133,7 @@ pub(super) async fn run(hub: Shared, offload: Offload) {
         match opened {
             Ok(engine) => {
                 let since = hub.borrow().now();
-                let why = serve(&hub, engine, &ends, writer).await;
+                let why = serve(&hub, Arc::new(engine), &ends, (writer, &shown)).await;
                 let mut hub = hub.borrow_mut();
                 if !hub.offload_lost(why) {
                     return;
@@ -152,7 +156,12 @@ pub(super) async fn run(hub: Shared, offload: Offload) {
 }
 
 /// Accepts connections until the engine has ended; why it has.
-async fn serve(hub: &Shared, engine: toe::Engine, ends: &[SocketAddr], writer: usize) -> String {
+async fn serve(
+    hub: &Shared,
+    engine: Arc<toe::Engine>,
+    ends: &[SocketAddr],
+    (writer, shown): (usize, &watch::Sender<Weak<toe::Engine>>),
+) -> String {
     let mut accepting = JoinSet::new();
     let listened = engine.attach().and_then(|host| {
         let reactor = Reactor::new(&host)?;
@@ -164,9 +173,10 @@ async fn serve(hub: &Shared, engine: toe::Engine, ends: &[SocketAddr], writer: u
         Ok(host)
     });
     match listened {
-        Ok(host) => hub.borrow_mut().offload_up(host, ends.to_vec()),
+        Ok(host) => hub.borrow_mut().offload_up(host, ends.to_vec(), writer),
         Err(error) => return error.to_string(),
     }
+    shown.send_replace(Arc::downgrade(&engine));
     let mut looks = interval(CONTROL_TICK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

@@ -1,8 +1,10 @@
 //! A viewer's connection, whichever TCP carries it: the kernel's or the offload engine's.
 
+use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use millrace_offload::command::ConnSocket;
 use millrace_offload::toe;
@@ -28,22 +30,28 @@ pub(super) enum ViewerStream {
     Offload(toe::tokio::TcpStream),
     /// An end of a pair whose other end the web side, or TLS, reads.
     Inside(UnixStream),
+    /// A socket of the offload engine's that the web side's thread has. It reads it too; here is only its name, for the loop that writes to it.
+    Elsewhere(toe::EngineSocket),
 }
 
 impl ViewerStream {
     /// Whether the offload engine carries it.
     pub(super) fn is_offloaded(&self) -> bool {
-        matches!(self, Self::Offload(_))
+        matches!(self, Self::Offload(_) | Self::Elsewhere(_))
     }
 
     /// The connection of an order.
     ///
     /// # Errors
-    /// It cannot be watched.
+    /// It cannot be watched, or is none that is known here.
     pub(super) fn of_order(socket: OrderSocket) -> io::Result<Self> {
         Ok(match socket {
             OrderSocket::Viewer(stream) => Self::Kernel(TcpStream::from_std(stream)?),
             OrderSocket::Inside(stream) => Self::Inside(UnixStream::from_std(stream)?),
+            OrderSocket::Carried(name) => match name.downcast_ref() {
+                Some(name) => Self::Elsewhere(*name),
+                None => return Err(io::ErrorKind::InvalidInput.into()),
+            },
         })
     }
 
@@ -53,15 +61,17 @@ impl ViewerStream {
             Self::Kernel(stream) => stream.into_std().ok().map(OrderSocket::Viewer),
             Self::Inside(stream) => stream.into_std().ok().map(OrderSocket::Inside),
             Self::Offload(_) => None,
+            Self::Elsewhere(name) => Some(OrderSocket::Carried(Arc::new(name))),
         }
     }
 
-    /// Returns when a read would not wait.
+    /// Returns when a read would not wait; of a connection that is elsewhere never.
     pub(super) async fn readable(&self) -> io::Result<()> {
         match self {
             Self::Kernel(stream) => stream.readable().await,
             Self::Offload(stream) => stream.readable().await,
             Self::Inside(stream) => stream.readable().await,
+            Self::Elsewhere(_) => pending().await,
         }
     }
 
@@ -71,6 +81,7 @@ impl ViewerStream {
             Self::Kernel(stream) => stream.writable().await,
             Self::Offload(stream) => stream.writable().await,
             Self::Inside(stream) => stream.writable().await,
+            Self::Elsewhere(_) => pending().await,
         }
     }
 
@@ -79,6 +90,7 @@ impl ViewerStream {
             Self::Kernel(stream) => stream.try_read(to),
             Self::Offload(stream) => stream.try_read(to),
             Self::Inside(stream) => stream.try_read(to),
+            Self::Elsewhere(_) => Err(io::ErrorKind::WouldBlock.into()),
         }
     }
 
@@ -87,6 +99,7 @@ impl ViewerStream {
             Self::Kernel(stream) => stream.try_write(bytes),
             Self::Offload(stream) => stream.try_write(bytes),
             Self::Inside(stream) => stream.try_write(bytes),
+            Self::Elsewhere(_) => Err(io::ErrorKind::WouldBlock.into()),
         }
     }
 
@@ -97,6 +110,7 @@ impl ViewerStream {
             Self::Kernel(stream) => drop(rustix::net::shutdown(stream, rustix::net::Shutdown::Write)),
             Self::Offload(stream) => drop(stream.shut(std::net::Shutdown::Write)),
             Self::Inside(stream) => drop(rustix::net::shutdown(stream, rustix::net::Shutdown::Write)),
+            Self::Elsewhere(_) => {}
         }
     }
 
@@ -109,6 +123,7 @@ impl ViewerStream {
             Self::Kernel(stream) => ConnSocket::Kernel(stream.as_fd().try_clone_to_owned()?),
             Self::Offload(stream) => ConnSocket::Engine(stream.engine_socket()),
             Self::Inside(stream) => ConnSocket::Kernel(stream.as_fd().try_clone_to_owned()?),
+            Self::Elsewhere(name) => ConnSocket::Engine(*name),
         })
     }
 }

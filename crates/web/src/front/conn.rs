@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -92,27 +93,9 @@ impl Conn {
         }
     }
 
-    /// Waits for the beginning of a request, without room for it meanwhile; false: the connection has ended.
+    /// Waits for the beginning of a request; false: the connection has ended.
     async fn first_bytes(&mut self) -> bool {
-        loop {
-            let stream = match &mut self.stream {
-                WebStream::Plain(stream) => stream,
-                stream @ WebStream::Tls(_) => {
-                    // What has come may be in memory already: there is nothing to wait for but the bytes.
-                    self.read.reserve(WEB_READ_BYTES);
-                    return stream.read_buf(&mut self.read).await.is_ok_and(|count| count > 0);
-                }
-            };
-            if stream.readable().await.is_err() {
-                return false;
-            }
-            self.read.reserve(WEB_READ_BYTES);
-            match stream.try_read_buf(&mut self.read) {
-                Ok(count) => return count > 0,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.read = Vec::new(),
-                Err(_) => return false,
-            }
-        }
+        self.stream.read_behind(&mut self.read).await.is_ok_and(|count| count > 0)
     }
 
     async fn read_head(&mut self) -> Option<Parsed> {
@@ -187,7 +170,7 @@ impl Conn {
         format!("http-{}.{}", self.number, self.requests)
     }
 
-    /// Gives the connection away with an order, and takes it back.
+    /// Has an engine send what is asked for; gives the connection back if it can be used further.
     async fn send_media(
         self,
         media: Media,
@@ -196,15 +179,24 @@ impl Conn {
         then: Then,
         agent: Option<String>,
     ) -> Option<Self> {
-        let label = self.label();
+        let who = (self.label(), agent);
+        match &self.stream {
+            WebStream::Plain(_) => self.give_away(media, before, (status, then), who).await,
+            WebStream::Carried(_) => self.lend(media, before, (status, then), who).await,
+            WebStream::Tls(_) => self.pass_media(media, before, (status, then), who).await,
+        }
+    }
+
+    /// Gives the connection away with an order, and takes it back.
+    async fn give_away(
+        self,
+        media: Media,
+        before: Vec<u8>,
+        (status, then): (u16, Then),
+        (label, agent): (String, Option<String>),
+    ) -> Option<Self> {
         let Self { stream, read, peer, shared, number, requests } = self;
-        let stream = match stream {
-            WebStream::Plain(stream) => stream,
-            WebStream::Tls(_) => {
-                let conn = Self { stream, read, peer, shared, number, requests };
-                return conn.pass_media(media, before, (status, then), (label, agent)).await;
-            }
-        };
+        let WebStream::Plain(stream) = stream else { return None };
         let socket = OrderSocket::Viewer(stream.into_std().ok()?);
         let (socket, came, why) = match shared.deliver(socket, peer, media, before, label, agent).await {
             Delivery::Sent { socket, read } => (socket, read, None),
@@ -225,6 +217,50 @@ impl Conn {
         }
         // What waits here has been sent ahead; no player does that with so much.
         (conn.read.len() <= MAX_PIPELINED_BYTES).then_some(conn)
+    }
+
+    /// Has an engine write to a connection that another TCP carries. It stays here, only its writes are the engine's meanwhile.
+    async fn lend(
+        mut self,
+        media: Media,
+        before: Vec<u8>,
+        (status, then): (u16, Then),
+        (label, agent): (String, Option<String>),
+    ) -> Option<Self> {
+        let WebStream::Carried(carried) = &self.stream else { return None };
+        let socket = OrderSocket::Carried(carried.lend());
+        let (shared, peer) = (Arc::clone(&self.shared), self.peer);
+        let mut order = pin!(shared.deliver(socket, peer, media, before, label, agent));
+        let mut has_ended = false;
+        let delivery = loop {
+            tokio::select! {
+                biased;
+                delivery = &mut order => break delivery,
+                // It is read although nothing is answered: what waits there takes room that all connections share.
+                came = self.stream.read_behind(&mut self.read), if !has_ended => {
+                    has_ended = !matches!(came, Ok(1..));
+                    if self.read.len() > MAX_PIPELINED_BYTES {
+                        // No player does that. The engine is told that there is no connection any more.
+                        drop(self.stream);
+                        order.await;
+                        shared.totals.replied(status);
+                        return None;
+                    }
+                }
+            }
+        };
+        if let (WebStream::Carried(carried), false) = (&self.stream, matches!(delivery, Delivery::Broken)) {
+            carried.take_back();
+        }
+        match delivery {
+            Delivery::Refused { why, .. } => self.write(&refusal(&why), then, true).await.ok()?,
+            Delivery::Sent { .. } => shared.totals.replied(status),
+            Delivery::Broken => {
+                shared.totals.replied(status);
+                return None;
+            }
+        }
+        Some(self)
     }
 
     /// Has an engine write into a pair, and passes on what comes out of it: only this side can encrypt.

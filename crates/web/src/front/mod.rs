@@ -10,16 +10,21 @@ mod conn;
 pub(crate) mod head;
 mod reply;
 
+use std::fmt;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 
 use millrace_core::limits::control::{ACCEPT_PAUSE, KEEPALIVE_COUNT, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL};
 use millrace_tls::Acceptor;
 use rustix::net::sockopt;
+use tokio::io::AsyncWrite;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::spawn_local;
 
 use crate::shared::Shared;
-use crate::stream::WebStream;
+use crate::stream::{Carried, WebStream};
 
 /// Accepts until the task is aborted; by TLS if there is something that answers its handshakes.
 pub(crate) async fn accept(listener: TcpListener, tls: Option<Acceptor>, shared: Arc<Shared>) {
@@ -45,7 +50,7 @@ fn arrive(stream: TcpStream, peer: SocketAddr, tls: Option<&Acceptor>, shared: &
     };
     prepare(&stream);
     let (tls, shared) = (tls.cloned(), Arc::clone(shared));
-    tokio::spawn(async move {
+    spawn_local(async move {
         let stream = match tls {
             None => WebStream::Plain(stream),
             Some(tls) => {
@@ -55,6 +60,35 @@ fn arrive(stream: TcpStream, peer: SocketAddr, tls: Option<&Acceptor>, shared: &
         };
         conn::serve(stream, peer, shared, place).await;
     });
+}
+
+/// Where connections are brought that another TCP than the kernel's carries.
+#[derive(Clone)]
+pub struct Arrivals(Arc<Shared>);
+
+impl fmt::Debug for Arrivals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Arrivals").finish_non_exhaustive()
+    }
+}
+
+impl Arrivals {
+    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
+        Self(Arc::clone(shared))
+    }
+
+    /// Serves a connection of this peer, in a task of its own; or closes it, if there are too many.
+    pub fn take(&self, conn: Carried, peer: SocketAddr) {
+        let mut stream = WebStream::Carried(conn);
+        match self.0.admit(peer) {
+            Some(place) => drop(spawn_local(conn::serve(stream, peer, Arc::clone(&self.0), place))),
+            // As with the kernel's: it fits, or is left out.
+            None => {
+                let mut context = Context::from_waker(Waker::noop());
+                let _ = Pin::new(&mut stream).poll_write(&mut context, reply::FULL);
+            }
+        }
+    }
 }
 
 /// What is set on a connection. Without it everything works, only worse.

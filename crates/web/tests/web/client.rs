@@ -42,6 +42,11 @@ impl Client {
         self.stream.get_mut().write_all(bytes.as_ref()).unwrap();
     }
 
+    /// The same to one that may have hung up.
+    pub(crate) fn send_some(&mut self, bytes: impl AsRef<[u8]>) {
+        let _ = self.stream.get_mut().write_all(bytes.as_ref());
+    }
+
     /// Sends a request with these further lines, each with its CRLF.
     pub(crate) fn ask(&mut self, method: &str, path: &str, lines: &str) -> Response {
         self.send(format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n"));

@@ -1,5 +1,6 @@
 //! The web side over real sockets, in front of a site that is made up.
 
+mod carried;
 mod client;
 mod cmaf;
 mod connections;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::thread::{sleep, spawn};
@@ -175,7 +175,7 @@ pub(crate) fn serve_with(
 ) -> (WebHandle, SocketAddr) {
     let listeners = vec![TcpListener::bind("127.0.0.1:0").unwrap()];
     let (gate, totals) = (Arc::clone(gate), Arc::clone(totals));
-    let config = WebConfig { listeners, secure: None, limits, gate, feed, totals };
+    let config = WebConfig { listeners, carrier: None, secure: None, limits, gate, feed, totals };
     let handle = millrace_web::start(config, Arc::<MadeUp>::clone(site)).unwrap();
     let address = handle.addresses()[0];
     (handle, address)
@@ -198,6 +198,7 @@ pub(crate) fn serve_by_tls(
     let totals = Arc::new(Totals::default());
     let config = WebConfig {
         listeners: Vec::new(),
+        carrier: None,
         secure: Some(secure),
         limits,
         gate: Arc::new(Gate::new(Policy::default(), Known::default()).unwrap()),
@@ -423,6 +424,10 @@ fn write_all(socket: &mut OrderSocket, mut bytes: &[u8]) -> bool {
         let wrote = match socket {
             OrderSocket::Viewer(socket) => socket.write(bytes),
             OrderSocket::Inside(socket) => socket.write(bytes),
+            OrderSocket::Carried(name) => {
+                let mut socket = name.downcast_ref::<TcpStream>().expect("a socket");
+                socket.write(bytes)
+            }
         };
         match wrote {
             Ok(count) => bytes = &bytes[count..],
@@ -438,7 +443,7 @@ fn unread(socket: &mut OrderSocket) -> Vec<u8> {
     let mut read = vec![0; 16];
     let count = match socket {
         OrderSocket::Viewer(socket) => socket.read(&mut read),
-        OrderSocket::Inside(_) => Ok(0),
+        OrderSocket::Inside(_) | OrderSocket::Carried(_) => Ok(0),
     };
     read.truncate(count.unwrap_or(0));
     read

@@ -49,13 +49,13 @@ use super::stats::StatsFile;
 use super::tcp::url_host;
 use super::tls::{self, Tls};
 use super::transforms::{self, TransformsWatch};
-use super::web::Web;
+use super::web::{Hosts, Web};
 use super::worker::Worker;
 use super::{AdaptChoice, AdmissionChoice, FecChoice, ReadChoice, ServeArgs, bind, invite, rights};
 use crate::admission::AdmissionConfig;
 use crate::cmds::egress::{Devices, Egress, Ports, figures_file};
 use crate::cmds::terminal::LogFormat;
-use crate::control::{Control, ControlConfig, ControlHandle, EnginePort, Sockets, UdpSockets};
+use crate::control::{Control, ControlConfig, ControlHandle, EnginePort, Offload, Sockets, UdpSockets};
 use crate::library::on_use::OnUse;
 use crate::library::open_titles::{Changes, OpenTitles};
 use crate::library::reader::Reader;
@@ -93,8 +93,10 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let (reader, maker) = with_maker(args, reader, (&volume, &open_titles, &cache), &meters);
     let sockets = |pair: UdpPair| UdpSockets { rtp: pair.rtp, rtcp: pair.rtcp };
     let udp = udp.into_iter().flatten().map(|ports| sockets(ports.receiver)).collect();
-    let offload = args.tcp.start(address.port(), seat);
-    let offload_host = url_host(offload.as_ref());
+    let offload = args.tcp.start(address.port(), web.offload_port(args), seat);
+    let (offload, carrier) = offload.unzip();
+    web.carry(carrier.flatten());
+    let hosts = hosts(args, offload.as_ref(), address);
     let (relay, secure) = Tls::rtsps(tls.as_mut())?;
     let sockets = Sockets { listeners: vec![listener], secure, udp, offload, orders: web.ordered() };
     let control = Control::start(control_config(args, &gate, &web), Box::new(reader), engines, sockets)?;
@@ -105,10 +107,10 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let registry = with_others(registry, &transforms, (&mut web, loads(&meters)), tls.as_ref(), &gate);
     let stats = args.stats.as_deref().map(|path| StatsFile::start(path, &registry)).transpose()?;
 
-    let host = args.host.clone().or(offload_host).unwrap_or_else(|| invite::own_host(address));
-    let web = web.start((&open_titles, &volume), (control.asker(), &cache, album), &registry, gate, &host)?;
-    tls::print_rtsps(relay.as_ref(), &host);
-    let base_url = invite::base_url(&host, address.port());
+    let web =
+        web.start((&open_titles, &volume), (control.asker(), &cache, album), &registry, gate, &hosts)?;
+    tls::print_rtsps(relay.as_ref(), &hosts.kernel);
+    let base_url = invite::base_url(&hosts.first, address.port());
     let titles = Arc::clone(&open_titles);
     let librarian = librarian(args, volume, open_titles, base_url);
     let ready_url = format!("rtsp://{address}/").replace("[::]", "localhost").replace("0.0.0.0", "127.0.0.1");
@@ -127,6 +129,13 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     drop((relay, supervisor, touching));
     anyhow::ensure!(!ended_itself, "the control thread ended unexpectedly; see the log above");
     Ok(ExitCode::SUCCESS)
+}
+
+/// What URLs name: the offload engine if it runs, where it listens, and this machine.
+fn hosts(args: &ServeArgs, offload: Option<&Offload>, address: SocketAddr) -> Hosts {
+    let kernel = args.host.clone().unwrap_or_else(|| invite::own_host(address));
+    let first = args.host.clone().or_else(|| url_host(offload)).unwrap_or_else(|| kernel.clone());
+    Hosts { first, kernel }
 }
 
 /// Ends what works beside the control side. What is being sent by HTTP goes on until the engines end.

@@ -1,26 +1,30 @@
-//! `--tcp`: whether an offload engine carries RTSP connections beside the kernel's TCP, and how it is started.
+//! `--tcp`: whether an offload engine carries connections beside the kernel's TCP, and how it is started.
 //!
 //! What can never be is refused when the settings are read. What cannot be now (rights, the interface, this kernel) leaves the kernel's TCP, with a
 //! sentence that says so, and is tried again ([`OpenOffload`]).
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Weak;
 
 use anyhow::{bail, ensure};
 use clap::{Args, ValueEnum};
 use millrace_core::limits::control::{
     KEEPALIVE_IDLE, OFFLOAD_CONNECTIONS, OFFLOAD_DESCRIPTORS, OFFLOAD_RECEIVE_SHARE, OFFLOAD_RETRY_MOST,
+    OFFLOAD_SEND_BUFFERS, OFFLOAD_SEND_RESERVE, OFFLOAD_SEND_SHARE_BYTES,
 };
 use millrace_offload::toe::{Access, Engine, EngineSettings, PortSet, Seat};
+use millrace_web::Carrier;
+use tokio::sync::watch;
 
 use crate::cmds::engine::place::{OptionNames, OwnAddress, Place};
-use crate::control::{Offload, OpenOffload};
+use crate::control::{Offload, OpenOffload, http_by_offload};
 
 /// Settings.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct TcpArgs {
-    /// What carries RTSP connections, and the media in them: kernel, or engine (also a TCP offload engine, which has an interface and addresses of
-    /// its own; where it cannot run, the kernel alone). The kernel's addresses are listened on in both cases
+    /// What carries RTSP and HTTP connections, and the media in them: kernel, or engine (also a TCP offload engine, which has an interface and addresses
+    /// of its own; where it cannot run, the kernel alone). The kernel's addresses are listened on in both cases; those by TLS are the kernel's
     #[arg(long, value_name = "WHAT", default_value = "kernel")]
     pub(crate) tcp: TcpChoice,
     /// Interface of the offload engine: an Ethernet interface, which it shares with the kernel by AF_XDP (needs CAP_NET_RAW, CAP_BPF and CAP_NET_ADMIN),
@@ -30,8 +34,8 @@ pub(crate) struct TcpArgs {
     /// Addresses of the offload engine, each with the length of its subnet's prefix: free ones, not the kernel's, unless --tcp-port-only is set
     #[arg(long = "tcp-address", value_name = "ADDR/PREFIX", value_delimiter = ',')]
     pub(crate) tcp_addresses: Vec<OwnAddress>,
-    /// The addresses of --tcp-address are those that the kernel has at --tcp-interface, an Ethernet interface: the offload engine has the port of
-    /// --listen of them and the kernel everything else, and that port too while the engine does not run
+    /// The addresses of --tcp-address are those that the kernel has at --tcp-interface, an Ethernet interface: the offload engine has the ports of
+    /// --listen and --http of them and the kernel everything else, and these ports too while the engine does not run
     #[arg(long)]
     pub(crate) tcp_port_only: bool,
     /// Gateways of the offload engine at an Ethernet interface, at most one for IPv4 and one for IPv6 [default: only viewers on the subnets of
@@ -64,7 +68,7 @@ impl TcpArgs {
     /// Checks what no setting shows by itself.
     pub(crate) fn check(&self, listen: Option<IpAddr>) -> anyhow::Result<()> {
         let addresses = &self.tcp_addresses;
-        NAMES.check_ports(self.ports(1).as_ref(), &self.tcp_gateways)?;
+        NAMES.check_ports(self.ports(1, None).as_ref(), &self.tcp_gateways)?;
         NAMES.check(addresses, &self.tcp_gateways)?;
         let own = listen.filter(|_| !self.tcp_port_only);
         if let Some(ip) = own.filter(|listen| addresses.iter().any(|address| address.ip == *listen)) {
@@ -86,8 +90,14 @@ impl TcpArgs {
     }
 
     /// What the engine has of addresses that are the kernel's, if they are.
-    fn ports(&self, port: u16) -> Option<PortSet> {
-        self.tcp_port_only.then(|| (port..=port).into())
+    fn ports(&self, rtsp: u16, http: Option<u16>) -> Option<PortSet> {
+        let ports = [Some(rtsp), http].into_iter().flatten().map(|port| port..=port);
+        PortSet::of(ports).filter(|_| self.tcp_port_only)
+    }
+
+    /// Whether the engine listens at this address.
+    pub(super) fn has(&self, ip: IpAddr) -> bool {
+        self.tcp_addresses.iter().any(|address| address.ip == ip)
     }
 
     /// Whether an engine is wanted.
@@ -95,24 +105,33 @@ impl TcpArgs {
         self.tcp == TcpChoice::Engine
     }
 
-    /// Starts the engine at the seat of the first loop, if one is wanted; whether that works now is said in the log.
-    pub(super) fn start(&self, port: u16, seat: Option<Seat>) -> Option<Offload> {
+    /// Starts the engine at the seat of the first loop, if one is wanted; whether that works now is said in the log. Its ports are these, the one of HTTP by
+    /// what it returns beside it.
+    pub(super) fn start(&self, rtsp: u16, http: Option<u16>, seat: Option<Seat>) -> Option<Started> {
         let (seat, interface) = (seat?, self.tcp_interface.clone()?);
         let (addresses, gateways) = (self.tcp_addresses.clone(), self.tcp_gateways.clone());
-        let (ports, is_beside_listeners) = (self.ports(port), self.tcp_port_only);
+        let (ports, is_beside_listeners) = (self.ports(rtsp, http), self.tcp_port_only);
         let place =
             Place { interface, addresses, gateways, ports, is_beside_listeners, mtu: None, names: NAMES };
-        let mut opener = Opener { place, seat, socket: self.tcp_socket.clone() };
+        // The control thread is a host of it, and the web side's is one.
+        let hosts = 1 + usize::from(http.is_some());
+        let mut opener = Opener { place, hosts, seat, socket: self.tcp_socket.clone() };
         let engine = opener.open().inspect_err(|why| {
             tracing::warn!(
                 "the kernel's TCP carries all connections, because the offload engine cannot be started: {why}. It is tried again, at least every {} s",
                 OFFLOAD_RETRY_MOST.as_secs()
             );
         });
-        let addresses = self.tcp_addresses.iter().map(|address| address.ip).collect();
-        Some(Offload { engine, opener: Box::new(opener), addresses, port, writer: 0 })
+        let addresses: Vec<_> = self.tcp_addresses.iter().map(|address| address.ip).collect();
+        let (shown, engines) = watch::channel(Weak::new());
+        let ends = |port| addresses.iter().map(|ip| SocketAddr::new(*ip, port)).collect();
+        let http = http.map(|port| http_by_offload(engines, ends(port)));
+        Some((Offload { engine, opener: Box::new(opener), addresses, port: rtsp, writer: 0, shown }, http))
     }
 }
+
+/// An engine, and what brings its connections to the web side.
+type Started = (Offload, Option<Carrier>);
 
 /// The address that URLs name while the engine runs: what most players reach.
 pub(super) fn url_host(offload: Option<&Offload>) -> Option<String> {
@@ -124,6 +143,8 @@ pub(super) fn url_host(offload: Option<&Offload>) -> Option<String> {
 /// Starts the engine, as often as it has to be.
 struct Opener {
     place: Place,
+    /// Threads that use it.
+    hosts: usize,
     /// Where it shows what it does.
     socket: Option<PathBuf>,
     seat: Seat,
@@ -131,7 +152,7 @@ struct Opener {
 
 impl OpenOffload for Opener {
     fn open(&mut self) -> Result<Engine, String> {
-        let (settings, device) = self.place.open(adjust)?;
+        let (settings, device) = self.place.open(|settings| adjust(settings, self.hosts))?;
         let mut engine = self.seat.start(&settings, device).map_err(|error| error.to_string())?;
         if let Some(socket) = &self.socket
             && let Err(error) = engine.serve(socket, Access::default())
@@ -142,11 +163,15 @@ impl OpenOffload for Opener {
     }
 }
 
-fn adjust(settings: &mut EngineSettings) {
-    // The control thread is the one host.
-    settings.pairs = 1;
+fn adjust(settings: &mut EngineSettings, hosts: usize) {
+    settings.pairs = hosts;
+    settings.stack.connections = hosts as u32 * OFFLOAD_CONNECTIONS;
     settings.pair.sockets = OFFLOAD_CONNECTIONS;
     settings.pair.receive_share = OFFLOAD_RECEIVE_SHARE;
+    settings.pair.send_buffers = OFFLOAD_SEND_BUFFERS;
+    settings.pair.send_reserve = OFFLOAD_SEND_RESERVE;
+    settings.pair.send_share_bytes = OFFLOAD_SEND_SHARE_BYTES;
+    settings.pair.wake_bytes = OFFLOAD_SEND_SHARE_BYTES / 4;
     // Replies leave at once.
     settings.stack.config.nagle = false;
     settings.stack.descriptors = OFFLOAD_DESCRIPTORS;
@@ -190,7 +215,7 @@ mod tests {
             mtu: None,
             names: NAMES,
         };
-        Opener { place, seat, socket: None }
+        Opener { place, hosts: 1, seat, socket: None }
     }
 
     fn refusal(args: &TcpArgs) -> String {
@@ -236,12 +261,22 @@ mod tests {
     }
 
     #[test]
+    fn of_the_kernels_addresses_it_has_the_ports_that_are_listened_at() {
+        let own = args(&["10.0.0.5/24"], &[]);
+        assert_eq!(own.ports(554, Some(8080)), None, "addresses of its own");
+        let shared = TcpArgs { tcp_port_only: true, ..own };
+        let of = |http| shared.ports(554, http).unwrap().to_string();
+        assert_eq!((of(None), of(Some(8080))), ("554".to_owned(), "554,8080".to_owned()));
+        assert!(shared.has([10, 0, 0, 5].into()) && !shared.has([10, 0, 0, 6].into()));
+    }
+
+    #[test]
     fn urls_name_the_engine_while_it_runs() {
         assert_eq!(url_host(None), None);
         let opener = opener("lo", &[]);
         let addresses = ["fd00::5", "10.0.0.5"].map(|text| text.parse().unwrap()).into();
-        let offload =
-            Offload { engine: Err(String::new()), opener: Box::new(opener), addresses, port: 554, writer: 0 };
+        let (engine, shown) = (Err(String::new()), watch::Sender::default());
+        let offload = Offload { engine, opener: Box::new(opener), addresses, port: 554, writer: 0, shown };
         assert_eq!(url_host(Some(&offload)), None);
     }
 }

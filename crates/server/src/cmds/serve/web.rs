@@ -20,8 +20,8 @@ use millrace_store::index::TitleIndex;
 use millrace_store::ingest::pictures::Pictures;
 use millrace_store::volume::{MediaReader, TitleInfo, Volume};
 use millrace_web::{
-    Feed, Fetch, NotTaken, Order, PicturesState, Secure, Site, SiteError, Status, TitleBytes, Totals,
-    WebConfig, WebHandle, WebLimits,
+    Carrier, Feed, Fetch, NotTaken, Order, PicturesState, Secure, Site, SiteError, Status, TitleBytes,
+    Totals, WebConfig, WebHandle, WebLimits,
 };
 use tokio::sync::mpsc;
 
@@ -65,6 +65,7 @@ impl ListenChoice {
 /// The web side before it is started: its port is taken, and orders can be waited for.
 pub(super) struct Web {
     listener: Option<TcpListener>,
+    carrier: Option<Carrier>,
     secure: Option<Secure>,
     orders: mpsc::UnboundedSender<Order>,
     ordered: Option<mpsc::UnboundedReceiver<Order>>,
@@ -96,7 +97,23 @@ impl Web {
             ..WebLimits::default()
         };
         let (feed, totals) = (Feed::default(), Arc::default());
-        Ok(Self { listener, secure, orders, ordered, limits, feed, totals, loops: Vec::new() })
+        let (carrier, loops) = (None, Vec::new());
+        Ok(Self { listener, carrier, secure, orders, ordered, limits, feed, totals, loops })
+    }
+
+    /// The port of HTTP at the offload engine too: that of the kernel's, unless --http names an address that is not the engine's.
+    pub(super) fn offload_port(&self, args: &ServeArgs) -> Option<u16> {
+        let port = self.listener.as_ref()?.local_addr().ok()?.port();
+        let is_there_only = |ip: IpAddr| !ip.is_unspecified() && !args.tcp.has(ip);
+        match args.http {
+            Some(ListenChoice::At(at)) if is_there_only(at.ip()) => None,
+            _ => Some(port),
+        }
+    }
+
+    /// Connections come by this too.
+    pub(super) fn carry(&mut self, carrier: Option<Carrier>) {
+        self.carrier = carrier;
     }
 
     /// Where orders come from, once; `None` if there will be none.
@@ -123,13 +140,16 @@ impl Web {
         (control, cache, album): (Asker, &Arc<Cache>, Arc<Album>),
         registry: &Arc<Registry>,
         gate: Arc<Gate>,
-        host: &str,
+        hosts: &Hosts,
     ) -> anyhow::Result<Option<WebHandle>> {
-        let Self { listener, secure, orders, limits, feed, totals, loops, .. } = self;
+        let Self { listener, carrier, secure, orders, limits, feed, totals, loops, .. } = self;
         let listeners: Vec<_> = listener.into_iter().collect();
-        let by_tls = secure.iter().flat_map(|secure| &secure.listeners).map(|listener| ("https", listener));
+        let host = if carrier.is_some() { &hosts.first } else { &hosts.kernel };
+        let plain = listeners.iter().map(|listener| ("http", host, listener));
+        let by_tls = secure.iter().flat_map(|secure| &secure.listeners);
+        let by_tls = by_tls.map(|listener| ("https", &hosts.kernel, listener));
         let mut pages = Vec::new();
-        for (scheme, listener) in listeners.iter().map(|listener| ("http", listener)).chain(by_tls) {
+        for (scheme, host, listener) in plain.chain(by_tls) {
             rustix::net::listen(listener, LISTEN_BACKLOG).with_context(|| format!("listen for {scheme}"))?;
             pages.push(page(scheme, host, listener.local_addr()?.port()));
         }
@@ -153,11 +173,19 @@ impl Web {
             registry: Arc::clone(registry),
             indexes: Mutex::default(),
         };
-        let config = WebConfig { listeners, secure, limits, gate, feed, totals };
+        let config = WebConfig { listeners, carrier, secure, limits, gate, feed, totals };
         let web = millrace_web::start(config, Arc::new(site)).context("web side")?;
         pages.iter().for_each(|page| println!("page {page}"));
         Ok(Some(web))
     }
+}
+
+/// What URLs name.
+pub(super) struct Hosts {
+    /// The offload engine's address if one runs, else as below.
+    pub(super) first: String,
+    /// Where the kernel's TCP listens.
+    pub(super) kernel: String,
 }
 
 /// What is taken if nothing was said. That there is none is no reason not to serve RTSP.
