@@ -177,6 +177,7 @@ async fn serve(
         Err(error) => return error.to_string(),
     }
     shown.send_replace(Arc::downgrade(&engine));
+    let last_look = LastLook { hub, engine: &engine };
     let mut looks = interval(CONTROL_TICK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -186,11 +187,26 @@ async fn serve(
             _ = looks.tick() => hub.borrow_mut().offload_counts(&OffloadCounters::of(engine.sheets())),
         }
     }
+    drop(last_look);
     accepting.shutdown().await;
     let counters = OffloadCounters::of(engine.sheets());
     let why = engine.end().unwrap_or("the loop that turned it has ended").to_owned();
     hub.borrow_mut().offload_counted(&counters);
     why
+}
+
+/// The server may end between two looks at the counters: those that are written then have the last moments too.
+struct LastLook<'a> {
+    hub: &'a Shared,
+    engine: &'a toe::Engine,
+}
+
+impl Drop for LastLook<'_> {
+    fn drop(&mut self) {
+        if let Ok(hub) = self.hub.try_borrow() {
+            hub.offload_counts(&OffloadCounters::of(self.engine.sheets()));
+        }
+    }
 }
 
 async fn accept(hub: Shared, host: toe::Host, listener: TcpListener, writer: usize) {
