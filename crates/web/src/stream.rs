@@ -4,6 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -69,8 +70,8 @@ impl WebStream {
     /// hold none.
     pub(crate) async fn read_behind(&mut self, read: &mut Vec<u8>) -> io::Result<usize> {
         poll_fn(|context| {
-            let mut bytes = [0; WEB_READ_BYTES];
-            let mut buf = ReadBuf::new(&mut bytes);
+            let mut bytes = [const { MaybeUninit::uninit() }; WEB_READ_BYTES];
+            let mut buf = ReadBuf::uninit(&mut bytes);
             ready!(Pin::new(&mut *self).poll_read(context, &mut buf))?;
             read.extend_from_slice(buf.filled());
             Poll::Ready(Ok(buf.filled().len()))

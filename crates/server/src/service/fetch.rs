@@ -18,6 +18,7 @@ use std::sync::Arc;
 use millrace_core::limits::control::{FETCH_AHEAD_NS, FETCH_GRACE_NS};
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::units::BitRate;
+use millrace_rights::base;
 
 use super::config::RateBasis;
 use super::event::Event;
@@ -85,11 +86,6 @@ impl Next {
         let who = format!("{}\n{agent}\n{}", fetch.viewer.ip(), base(&fetch.title));
         Self { who: who.into(), segment: fetch.segment }
     }
-}
-
-/// The title that this one is a rendition of, or itself.
-fn base(title: &str) -> &str {
-    title.split('@').next().unwrap_or(title)
 }
 
 /// All of them.

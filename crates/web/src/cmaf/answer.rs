@@ -279,8 +279,15 @@ pub(crate) async fn piece(
     match made {
         Ok(Some(bytes)) => answer_with(request, title, found, piece, &plan.tracks[track].config, &bytes),
         Ok(None) => Answer::error(404, "the track has no such segment"),
-        Err(NotMade::Full) => not_sent(&Refused::Full("too many segments are being sent".to_owned())),
-        Err(NotMade::Site(error)) => failed(&error),
+        Err(why) => not_made(&why),
+    }
+}
+
+/// The answer where a segment was not made.
+pub(crate) fn not_made(why: &NotMade) -> Answer {
+    match why {
+        NotMade::Full => not_sent(&Refused::Full("too many segments are being sent".to_owned())),
+        NotMade::Site(error) => failed(error),
     }
 }
 

@@ -32,7 +32,9 @@ mod sps;
 mod timeline;
 mod video;
 
-pub(crate) use answer::{Piece, is_preferred, master_playlist, media_playlist, piece, rules, usable};
+pub(crate) use answer::{
+    Piece, is_preferred, master_playlist, media_playlist, not_made, piece, rules, usable,
+};
 pub(crate) use boxes::Config;
 pub(crate) use demux::Demux;
 pub(crate) use kept::{Kept, NotMade, Planned, Recent, making};

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use hyper::body::Bytes;
-use millrace_core::limits::web::RETRY_AFTER_S;
 use millrace_store::volume::TitleInfo;
 
 use super::kept::{cues_of, subtitled};
 use super::title::{Subtitled, Track};
 use super::vtt;
 use crate::answer::{Answer, Body};
-use crate::cmaf::{self, NotMade};
+use crate::cmaf;
 use crate::conditions::Version;
 use crate::file::{content_tag, ranged, version_of};
 use crate::hls::answer::{CUTS, Text, failed, playlist};
@@ -156,11 +155,7 @@ async fn segment(
     };
     let text = match cues_of(shared, title, of, (track, number), period).await {
         Ok(cues) => Bytes::from(vtt::write(&cues, later, origin)),
-        Err(NotMade::Full) => {
-            return Answer::error(503, "too many segments are being sent")
-                .with("Retry-After", RETRY_AFTER_S.to_string());
-        }
-        Err(NotMade::Site(error)) => return failed(&error),
+        Err(why) => return cmaf::not_made(&why),
     };
     let headers = vec![
         ("Content-Type", VTT.to_owned()),
