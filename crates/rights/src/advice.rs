@@ -150,7 +150,7 @@ impl Advised {
         match (answer, change) {
             (Err(why), true) => {
                 let so = if self.without == Advice::Allow { "are let in" } else { "are refused" };
-                tracing::warn!("the webhook gives no answer: {why}; until it does viewers {so}");
+                tracing::warn!("the webhook does not answer: {why}; until it does, viewers {so}");
             }
             (Ok(_), true) => tracing::info!("the webhook answers again"),
             (_, false) => {}

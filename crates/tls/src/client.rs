@@ -90,7 +90,7 @@ pub enum ConnectError {
     #[error("the server's certificate cannot be used: {0}; give the server another one")]
     Unusable(Flaw),
     /// It sends something else.
-    #[error("what answers there does not speak TLS; if it is to be asked in clear text, write http://")]
+    #[error("the server at this address does not speak TLS; for plain HTTP write http://")]
     NoTls,
     /// They do not agree.
     #[error("TLS: {0}")]

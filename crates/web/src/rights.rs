@@ -54,7 +54,7 @@ impl Shared {
         match advice.unwrap_or(advised.without()) {
             Advice::Allow => Ok(visitor),
             Advice::Refuse => Err(Answer::error(403, &Reason::Advised.to_string())),
-            Advice::Unanswered => Err(Answer::error(503, "the webhook of this server gives no answer")
+            Advice::Unanswered => Err(Answer::error(503, "this server's webhook does not answer")
                 .with("Retry-After", RETRY_AFTER_S.to_string())),
         }
     }

@@ -127,7 +127,7 @@ impl Adviser for Webhook {
             mpsc::error::TrySendError::Full((_, answered)) | mpsc::error::TrySendError::Closed((_, answered)),
         ) = sent
         {
-            answered(Err("too many questions wait for it".to_owned()));
+            answered(Err("too many requests are waiting for it".to_owned()));
         }
     }
 }

@@ -70,7 +70,9 @@ fn bring(upload: &Upload<'_>, remote: &Remote, path: &Path) -> anyhow::Result<Va
     let file = File::open(path)?;
     let about = file.metadata()?;
     if !about.is_file() {
-        bail!("is no file; only files can be uploaded, so that they can be gone on with");
+        bail!(
+            "is not a regular file; only regular files can be uploaded, because an upload has to be resumable"
+        );
     }
     let wish = upload
         .name
@@ -159,7 +161,7 @@ impl One<'_> {
             }
             let limit = if self.is_begun { UPLOAD_KEPT } else { UPLOAD_TIMEOUT };
             if since.elapsed() > limit {
-                bail!("{why}; given up after {} s without a byte more", limit.as_secs());
+                bail!("{why}; gave up after {} s without progress", limit.as_secs());
             }
             if told.as_ref() != Some(&why) {
                 self.bar.suspend(|| eprintln!("millrace: {}: {why}; trying again", self.shown));
@@ -187,9 +189,11 @@ impl One<'_> {
                 "another file is being uploaded as {}; choose another name (--name), or wait until that has ended",
                 self.name
             ),
-            Some(state) if state.is_whole => return again("the server has all of it and writes it out"),
+            Some(state) if state.is_whole => {
+                return again("the server has received everything and is finishing the title");
+            }
             Some(state) if state.is_sending => {
-                return again("the server still waits for another connection's bytes");
+                return again("another connection is still uploading this title");
             }
             Some(state) => state.received_bytes,
             None => {
@@ -208,7 +212,7 @@ impl One<'_> {
             }
             self.bar.suspend(|| {
                 eprintln!(
-                    "millrace: {}: the server has nothing of it any more; from the beginning",
+                    "millrace: {}: the server no longer has the partial upload; starting again from the beginning",
                     self.shown
                 );
             });
@@ -337,7 +341,7 @@ impl One<'_> {
 
     fn interrupted(&self) -> anyhow::Error {
         if self.reached == 0 {
-            return anyhow!("interrupted; nothing of it has been uploaded");
+            return anyhow!("interrupted; nothing was uploaded");
         }
         anyhow!(
             "interrupted with {} of {} sent; the same command goes on from there within {} minutes",

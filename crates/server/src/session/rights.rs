@@ -159,7 +159,7 @@ fn against(advice: Advice) -> Option<Reply> {
         Advice::Allow => None,
         Advice::Refuse => Some(Reply::error(403, millrace_rights::Reason::Advised)),
         Advice::Unanswered => {
-            let reply = Reply::error(503, "the webhook of this server gives no answer");
+            let reply = Reply::error(503, "this server's webhook does not answer");
             Some(reply.header(RETRY_AFTER, "5"))
         }
     }

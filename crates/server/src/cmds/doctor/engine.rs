@@ -124,7 +124,7 @@ fn ethernet(device: &DeviceFeatures, rights: Rights) -> (String, Option<String>)
     }
     if device.has_xdp_program == Some(true) {
         let remedy = format!(
-            "an engine that runs shows by millrace engine status; ip link set dev {name} xdp off takes away a program that was left there"
+            "millrace engine status shows a running engine; ip link set dev {name} xdp off removes a program that was left behind"
         );
         return ("another XDP program is there".to_owned(), Some(remedy));
     }
