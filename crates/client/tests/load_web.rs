@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http_server::{Page, Server};
-use millrace_client::load::{Arrivals, LoadOptions, LoadReport, load};
+use millrace_client::load::{Arrivals, Inspect, LoadOptions, LoadReport, load};
 use millrace_core::units::BitRate;
 
 fn options(urls: &[String], streams: u32) -> LoadOptions {
@@ -232,6 +232,18 @@ fn hls_films_of_every_make_are_played_to_their_end() {
         assert!((7_900_000..=8_100_000).contains(&web.played_us), "{report}");
         assert_eq!(web.connections, 2, "one connection carries all: {report}");
         assert_eq!(web.ts.packets > 0, !more.contains(&"fmp4"), "{more:?}: {report}");
+        // Whom nobody looks into is sent the same, and counts it.
+        options.inspect = Inspect::None;
+        let unseen = run(&options);
+        let unseen_web = unseen.web.clone().unwrap();
+        assert!(unseen.is_clean(), "{more:?}: {unseen}");
+        assert_eq!(
+            (unseen.payload_bytes, unseen_web.segments),
+            (report.payload_bytes, 8),
+            "{more:?}: {unseen}"
+        );
+        assert_eq!((unseen_web.connections, unseen_web.played_us), (2, web.played_us), "{unseen}");
+        assert_eq!(unseen_web.ts.packets, 0, "{more:?}: {unseen}");
     }
 }
 

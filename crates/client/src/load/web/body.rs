@@ -83,6 +83,26 @@ impl BodyDecoder {
         Ok((len, &bytes[..len]))
     }
 
+    /// Bytes to come that are payload and nothing else, as far as that is known; not all of a body need be.
+    pub fn plain_bytes(&self) -> u64 {
+        match self.state {
+            State::Length(left) | State::ChunkData(left) => left,
+            _ => 0,
+        }
+    }
+
+    /// Some of the [plain bytes](Self::plain_bytes) have come, and nobody has looked at them.
+    pub fn pass(&mut self, bytes: u64) {
+        let rest = |left: u64| left.saturating_sub(bytes);
+        self.state = match self.state {
+            State::Length(left) if rest(left) == 0 => State::Done,
+            State::Length(left) => State::Length(rest(left)),
+            State::ChunkData(left) if rest(left) == 0 => State::ChunkEnd { after_cr: false },
+            State::ChunkData(left) => State::ChunkData(rest(left)),
+            state => state,
+        };
+    }
+
     /// Takes what stands between chunks.
     fn take_frame(&mut self, bytes: &[u8]) -> Result<usize, HttpFault> {
         for (at, byte) in bytes.iter().enumerate() {
@@ -189,6 +209,29 @@ mod tests {
         }
         let single: Vec<&[u8]> = CHUNKED.chunks(1).collect();
         assert_eq!(decode(BodyLength::Chunked, &single), expected);
+    }
+
+    #[test]
+    fn payload_that_nobody_looks_at_is_passed_over() {
+        for (length, bytes) in [(BodyLength::Chunked, CHUNKED), (BodyLength::Bytes(9), b"a segmentHTTP")] {
+            let (whole, ..) = decode(length, &[bytes]).unwrap();
+            let (mut decoder, mut at, mut seen, mut passed) = (BodyDecoder::new(length), 0, 0, 0);
+            while !decoder.is_done() {
+                let plain = decoder.plain_bytes().min(3) as usize;
+                if plain > 0 {
+                    decoder.pass(plain as u64);
+                    (at, passed) = (at + plain, passed + plain);
+                    continue;
+                }
+                let (len, payload) = decoder.take(&bytes[at..=at]).unwrap();
+                (at, seen) = (at + len, seen + payload.len());
+            }
+            assert_eq!((passed, seen, &bytes[at..]), (whole.len(), 0, &b"HTTP"[..]));
+        }
+        let mut open = BodyDecoder::new(BodyLength::UntilClose);
+        assert_eq!(open.plain_bytes(), 0, "its end must be seen");
+        open.pass(5);
+        assert!(!open.is_done());
     }
 
     #[test]

@@ -84,6 +84,21 @@ impl Exchange {
         matches!(&self.state, State::Head(bytes) if bytes.is_empty())
     }
 
+    /// Bytes to come that are payload, whatever they are ([`BodyDecoder::plain_bytes`]).
+    pub fn plain_bytes(&self) -> u64 {
+        match &self.state {
+            State::Head(_) => 0,
+            State::Body(body) => body.plain_bytes(),
+        }
+    }
+
+    /// Some of them have come, and nobody has looked at them.
+    pub fn pass(&mut self, bytes: u64) {
+        if let State::Body(body) = &mut self.state {
+            body.pass(bytes);
+        }
+    }
+
     /// Takes bytes from the front of `bytes`: how many, and what they were. To be called again with the rest until it is
     /// empty or the response is over. Interim responses are passed over.
     ///

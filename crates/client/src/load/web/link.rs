@@ -1,9 +1,10 @@
 //! One connection that carries one request after another.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 
 use millrace_core::limits::viewer::RECEIVE_BUFFER_BYTES;
+use rustix::net::RecvFlags;
 use rustix::net::sockopt::set_socket_recv_buffer_size;
 
 use super::address::HttpUrl;
@@ -102,9 +103,20 @@ impl Link {
 
     /// One read.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> Got {
+        self.receive(buffer, RecvFlags::empty())
+    }
+
+    /// One read of which nothing but the length counts: the kernel throws the bytes away (`MSG_TRUNC`), and nothing is written to `buffer`.
+    pub(super) fn discard(&mut self, buffer: &mut [u8]) -> Got {
+        self.receive(buffer, RecvFlags::TRUNC)
+    }
+
+    fn receive(&mut self, buffer: &mut [u8], flags: RecvFlags) -> Got {
         let Some(stream) = self.stream.as_mut().filter(|_| self.is_connected) else { return Got::Nothing };
         loop {
-            return match stream.read(buffer) {
+            let received = rustix::net::recv(&*stream, &mut *buffer, flags).map_err(io::Error::from);
+            // The second is how many there were, also of those that were thrown away.
+            return match received.map(|(_, len)| len) {
                 Ok(0) => Got::Closed,
                 Ok(len) => Got::Bytes(len),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,

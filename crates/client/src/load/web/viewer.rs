@@ -1,5 +1,7 @@
 //! A viewer over HTTP: its connection, what it asks for, and its picture.
 
+mod turns;
+
 use std::cell::RefCell;
 
 use millrace_core::limits::viewer::{MAX_WEB_TRIES, WEB_READ_BYTES};
@@ -20,9 +22,8 @@ use super::playlist::{PlaylistFault, Resource};
 use super::range::{byte_at, from, judge};
 use super::ts_scan::TsScan;
 use crate::load::Plan;
-use crate::load::meter::Measured;
 use crate::load::target::Seat;
-use crate::load::viewer::{Command, Lent, Live, Outcome, Place, Stage, Status, Viewer};
+use crate::load::viewer::{Lent, Place, Stage};
 
 /// Bytes that count as one packet where packets are counted, as over RTP.
 const PACKET_BYTES: u64 = 1316;
@@ -97,6 +98,8 @@ pub(in crate::load) struct WebViewer {
     /// Bytes that have not made up a packet yet.
     odd_bytes: u64,
     figures: WebFigures,
+    /// Whether the bytes of segments are looked into, or only counted.
+    is_inspected: bool,
 }
 
 impl WebViewer {
@@ -136,6 +139,7 @@ impl WebViewer {
             last_media: now,
             odd_bytes: 0,
             figures: WebFigures::default(),
+            is_inspected: plan.inspects(seat.index),
         };
         if let Course::File { .. } = viewer.course {
             // Without a rate nobody knows which byte that is before some of the title has come.
@@ -196,11 +200,39 @@ impl WebViewer {
 
     /// One read, and what follows from it.
     fn read(&mut self, now: Instant, lent: &mut Lent<'_>) -> Result<(), String> {
-        READ_BUFFER.with_borrow_mut(|buffer| match self.link.read(buffer) {
-            Got::Nothing => Ok(()),
-            Got::Bytes(len) => self.take(now, &buffer[..len], lent),
-            Got::Closed => self.closed(now, lent),
+        let plain = usize::try_from(self.unseen_bytes()).unwrap_or(usize::MAX);
+        READ_BUFFER.with_borrow_mut(|buffer| {
+            let got = match plain.min(buffer.len()) {
+                0 => self.link.read(buffer),
+                most => self.link.discard(&mut buffer[..most]),
+            };
+            match got {
+                Got::Nothing => Ok(()),
+                Got::Bytes(len) if plain > 0 => self.pass(now, len as u64, lent),
+                Got::Bytes(len) => self.take(now, &buffer[..len], lent),
+                Got::Closed => self.closed(now, lent),
+            }
         })
+    }
+
+    /// Bytes that are coming and that nobody has to look at: of a segment, if it is not inspected.
+    fn unseen_bytes(&self) -> u64 {
+        let is_segment = self.asked.as_ref().is_some_and(|asked| asked.purpose == Purpose::Segment);
+        if is_segment && !self.is_inspected { self.link.exchange.plain_bytes() } else { 0 }
+    }
+
+    /// So many of them have come.
+    fn pass(&mut self, now: Instant, bytes: u64, lent: &mut Lent<'_>) -> Result<(), String> {
+        self.link.exchange.pass(bytes);
+        self.count_media(now, bytes);
+        self.odd_bytes += bytes;
+        if self.link.exchange.is_done() { self.response_came(now, lent) } else { Ok(()) }
+    }
+
+    fn count_media(&mut self, now: Instant, bytes: u64) {
+        self.first_media.get_or_insert(now);
+        self.last_media = now;
+        self.figures.media_bytes += bytes;
     }
 
     fn take(&mut self, now: Instant, mut bytes: &[u8], lent: &mut Lent<'_>) -> Result<(), String> {
@@ -278,9 +310,7 @@ impl WebViewer {
         lent: &mut Lent<'_>,
     ) -> Result<(), String> {
         if purpose != Purpose::Playlist {
-            self.first_media.get_or_insert(now);
-            self.last_media = now;
-            self.figures.media_bytes += bytes.len() as u64;
+            self.count_media(now, bytes.len() as u64);
         }
         match (&mut self.course, purpose) {
             (Course::File { clock, .. }, _) => {
@@ -295,7 +325,7 @@ impl WebViewer {
                 playlist.extend_from_slice(bytes);
             }
             (Course::Hls { way, scan, .. }, Purpose::Segment) => {
-                if way.is_plain_ts() {
+                if way.is_plain_ts() && self.is_inspected {
                     scan.bytes(bytes, |_| {});
                 }
                 self.odd_bytes += bytes.len() as u64;
@@ -480,113 +510,4 @@ impl WebViewer {
 
 fn hints(plan: &Plan) -> ClockHints {
     ClockHints { rate: plan.options.nominal_rate, media_ns: plan.options.web.film_length.map(ns) }
-}
-
-impl Viewer for WebViewer {
-    fn handle_ready(&mut self, now: Instant, _kind: u8, lent: &mut Lent<'_>) {
-        if self.stage >= Stage::Leaving {
-            return;
-        }
-        let result = self.proceed(now).and_then(|()| self.read(now, lent));
-        match result {
-            Ok(()) => self.go_on(now, lent),
-            Err(reason) => {
-                self.now = now;
-                self.fail(reason);
-            }
-        }
-    }
-
-    fn handle_timeout(&mut self, now: Instant, lent: &mut Lent<'_>) {
-        self.now = now;
-        if self.deadline.is_some_and(|deadline| now >= deadline) {
-            let reason = match &self.asked {
-                Some(asked) if self.link.is_connected() => format!("{}: no reply", asked.purpose.name()),
-                _ => "connect: timed out".to_owned(),
-            };
-            self.figures.requests_failed += 1;
-            return self.fail(reason);
-        }
-        self.go_on(now, lent);
-    }
-
-    fn command(&mut self, now: Instant, command: Command, lent: &mut Lent<'_>) -> bool {
-        if self.stage != Stage::Playing {
-            return false;
-        }
-        let done = match command {
-            Command::Pause => {
-                self.buffer.pause(now);
-                true
-            }
-            Command::Resume => {
-                self.buffer.resume(now);
-                self.rests_until = None;
-                true
-            }
-            Command::Seek(place) => self.seek(now, place, lent),
-            // A server of files has no other speeds and no renditions.
-            Command::Scale(_) | Command::Rendition(_) => false,
-        };
-        self.go_on(now, lent);
-        done
-    }
-
-    fn drain(&mut self, _now: Instant, _lent: &mut Lent<'_>) {
-        // What a viewer has not read it does not need yet.
-    }
-
-    fn leave(&mut self, now: Instant, _lent: &mut Lent<'_>) {
-        self.now = now;
-        if self.stage == Stage::Starting {
-            self.failure.get_or_insert_with(|| "not playing when time was over".to_owned());
-        }
-        self.stage = Stage::Done;
-        self.link.close();
-    }
-
-    fn status(&self) -> Status {
-        let times = [self.deadline, self.rests_until, self.buffer.ends_at()];
-        let poll_at = times.into_iter().flatten().filter(|at| *at < Instant(u64::MAX)).min();
-        Status { stage: self.stage, poll_at }
-    }
-
-    fn live(&self) -> Live {
-        let bytes = self.figures.media_bytes;
-        Live { packets: bytes / PACKET_BYTES, payload_bytes: bytes, ..Live::default() }
-    }
-
-    fn end(&mut self, _lent: &mut Lent<'_>) -> Outcome {
-        let figures = &mut self.figures;
-        figures.buffer = self.buffer.counts(self.now);
-        figures.receiving_us = self.first_media.map_or(0, |first| self.last_media.ns_since(first) / 1000);
-        match &self.course {
-            Course::File { clock, .. } => (figures.ts, figures.clock_jumps) = (clock.scan(), clock.jumps()),
-            Course::Hls { way, scan, .. } => {
-                (figures.ts, figures.segments_skipped) = (scan.counts(), way.skipped());
-            }
-        }
-        let counts = crate::receive::SequenceCounts {
-            received: figures.media_bytes.div_ceil(PACKET_BYTES),
-            ..Default::default()
-        };
-        let measured = Measured {
-            counts,
-            span_ns: figures.receiving_us * 1000,
-            runs: 1,
-            ts: figures.findings(),
-            payload_bytes: figures.media_bytes,
-            lateness_max_us: figures.buffer.lateness_max_ns / 1000,
-            longest_gap_us: figures.buffer.longest_stall_ns / 1000,
-            has_ended: self.has_ended,
-            ..Measured::default()
-        };
-        Outcome {
-            failure: self.failure.take(),
-            setup_us: self.setup_us,
-            measured: self.setup_us.is_some().then_some(measured),
-            web: Some(*figures),
-            ..Outcome::default()
-        }
-    }
 }
