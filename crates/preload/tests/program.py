@@ -269,6 +269,31 @@ def calls():
     assert s.recv(1) == b"x"
 
 
+def corks():
+    """An answer in two pieces is one segment: by TCP_CORK as nginx does it, and by MSG_MORE."""
+    s = call()
+    s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for _ in range(100):
+        s.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+        s.send(b"head")
+        s.send(b"body")
+        s.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
+        assert exactly(s, 8) == b"headbody"
+    with tempfile.TemporaryFile() as file:
+        file.write(b"file")
+        file.flush()
+        for _ in range(50):
+            s.send(b"head", socket.MSG_MORE)
+            s.send(b"body")
+            assert exactly(s, 8) == b"headbody"
+            s.send(b"head", socket.MSG_MORE)
+            assert os.sendfile(s.fileno(), file.fileno(), 0, 4) == 4
+            assert exactly(s, 8) == b"headfile"
+    # Nobody draws it: what waits goes all the same.
+    s.send(b"alone", socket.MSG_MORE)
+    assert exactly(s, 5) == b"alone"
+
+
 def refusals():
     """What cannot work says so once, and has an errno."""
     s = call()
@@ -406,6 +431,6 @@ def leaves():
     s.sendall(b"y" * 300_000)
 
 
-{f.__name__: f for f in (epoll, select_and_poll, refused, half_close_and_reset, calls, refusals, serve, forks, threads,
+{f.__name__: f for f in (epoll, select_and_poll, refused, half_close_and_reset, calls, corks, refusals, serve, forks, threads,
                          signals, leaves)}[CASE]()
 print("done")

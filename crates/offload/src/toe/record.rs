@@ -101,6 +101,8 @@ pub(super) enum Choice {
     NoDelay,
     /// Look now and then whether the peer is still there.
     KeepAlive,
+    /// Short segments wait for more.
+    Cork,
 }
 
 /// From the engine to a host.
@@ -408,6 +410,7 @@ impl Request {
                 let option = match low(record[1]) {
                     0 => Choice::NoDelay,
                     1 => Choice::KeepAlive,
+                    2 => Choice::Cork,
                     _ => return None,
                 };
                 Self::Set { socket, option, is_on: high(record[1]) != 0 }

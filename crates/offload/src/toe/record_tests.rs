@@ -24,6 +24,7 @@ fn requests_are_read_as_they_were_written() {
         Request::Close { socket: 7, is_reset: false },
         Request::Set { socket: 8, option: Choice::NoDelay, is_on: true },
         Request::Set { socket: 8, option: Choice::KeepAlive, is_on: false },
+        Request::Set { socket: 8, option: Choice::Cork, is_on: true },
         Request::Wake { socket: 9, at: u64::MAX },
         Request::Give { count: 12, buffers: std::array::from_fn(|i| 100 + i as u32) },
     ];

@@ -18,6 +18,7 @@ pub(crate) struct Flags {
     pub(crate) peeks: bool,
     pub(crate) waits_for_all: bool,
     pub(crate) no_signal: bool,
+    pub(crate) expects_more: bool,
 }
 
 impl Flags {
@@ -28,6 +29,7 @@ impl Flags {
             peeks: has(libc::MSG_PEEK),
             waits_for_all: has(libc::MSG_WAITALL),
             no_signal: has(libc::MSG_NOSIGNAL),
+            expects_more: has(libc::MSG_MORE),
         }
     }
 }
@@ -104,6 +106,11 @@ impl Process {
         }
     }
 
+    /// A call has said whether more comes.
+    fn expect(&mut self, index: u32, more: bool) -> Outcome<()> {
+        self.cork(index, |socket| socket.expects_more = more)
+    }
+
     fn until(&mut self, index: u32, writes: bool, dont_wait: bool) -> Outcome<Until> {
         let socket = self.sockets.get(index)?;
         Ok(if writes { socket.until_written(dont_wait) } else { socket.until_read(dont_wait) })
@@ -144,7 +151,12 @@ pub(crate) fn receive(index: u32, parts: &mut [IoSliceMut<'_>], flags: Flags) ->
 /// Writes as `send` does: a call that waits ends when all is taken.
 pub(crate) fn send(index: u32, parts: &[IoSlice<'_>], flags: Flags) -> Outcome<usize> {
     let all: usize = parts.iter().map(|part| part.len()).sum();
-    let until = with(|process| process.until(index, true, flags.dont_wait))??;
+    let until = with(|process| {
+        if flags.expects_more {
+            process.expect(index, true)?;
+        }
+        process.until(index, true, flags.dont_wait)
+    })??;
     let mut done = 0;
     let outcome = loop {
         let taken = if done == 0 {
@@ -162,6 +174,10 @@ pub(crate) fn send(index: u32, parts: &[IoSlice<'_>], flags: Flags) -> Outcome<u
             break Ok(done);
         }
     };
+    if !flags.expects_more && outcome.is_ok() {
+        // What it has taken goes out together with what waited for it.
+        with(|process| process.expect(index, false))??;
+    }
     if outcome == Err(Errno::PIPE) && !flags.no_signal {
         real::raise_pipe();
     }
@@ -171,9 +187,10 @@ pub(crate) fn send(index: u32, parts: &[IoSlice<'_>], flags: Flags) -> Outcome<u
 /// `sendfile` to a socket of ours, by reading. The second result is where in the file it has come to, if it was told an offset.
 pub(crate) fn send_file(index: u32, file: i32, offset: Option<i64>, bytes: usize) -> (Outcome<usize>, i64) {
     let mut done = 0;
-    let outcome = send_chunks(index, file, offset, bytes, &mut done);
+    let sent = send_chunks(index, file, offset, bytes, &mut done);
     let at = offset.unwrap_or(0) + done as i64;
-    match outcome {
+    let told = with(|process| process.expect(index, false)).and_then(|told| told);
+    match sent.and(told) {
         Err(errno) if done == 0 => {
             if errno == Errno::PIPE {
                 real::raise_pipe();
@@ -225,8 +242,11 @@ mod tests {
     #[test]
     fn flags_are_taken_apart() {
         let flags = Flags::new(libc::MSG_PEEK | libc::MSG_NOSIGNAL | libc::MSG_MORE);
-        assert!(flags.peeks && flags.no_signal && !flags.dont_wait && !flags.waits_for_all);
+        assert!(flags.peeks && flags.no_signal && flags.expects_more);
+        assert!(!flags.dont_wait && !flags.waits_for_all);
         let flags = Flags::new(libc::MSG_DONTWAIT | libc::MSG_WAITALL);
-        assert!(!flags.peeks && !flags.no_signal && flags.dont_wait && flags.waits_for_all);
+        assert!(
+            !flags.peeks && !flags.no_signal && !flags.expects_more && flags.dont_wait && flags.waits_for_all
+        );
     }
 }

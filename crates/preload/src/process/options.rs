@@ -61,6 +61,10 @@ pub(crate) fn set_option(index: u32, fd: i32, level: i32, name: i32) -> Outcome<
                     process.engine()?.set_nodelay(number, is_on).map_err(|error| errno::of(&error))?;
                 }
             }
+            (libc::IPPROTO_TCP, libc::TCP_CORK) => {
+                let is_on = real::option(fd, level, name)? != 0;
+                process.cork(index, |socket| socket.has_cork = is_on)?;
+            }
             (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => {
                 let is_on = real::option(fd, level, name)? != 0;
                 if std::mem::replace(&mut socket.has_keepalive, is_on) != is_on

@@ -42,6 +42,10 @@ pub(crate) struct Socket {
     pub(super) is_v6_only: bool,
     pub(super) has_nodelay: bool,
     pub(super) has_keepalive: bool,
+    /// By its option.
+    pub(super) has_cork: bool,
+    /// By its last call, which said that more comes.
+    pub(super) expects_more: bool,
     /// A close is a reset.
     pub(super) resets: bool,
     pub(super) read_timeout: Option<Duration>,
@@ -67,6 +71,8 @@ impl Socket {
             is_v6_only: family == Family::V6 && is_on(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
             has_nodelay: is_on(libc::IPPROTO_TCP, libc::TCP_NODELAY),
             has_keepalive: is_on(libc::SOL_SOCKET, libc::SO_KEEPALIVE),
+            has_cork: is_on(libc::IPPROTO_TCP, libc::TCP_CORK),
+            expects_more: false,
             resets: real::lingers_for_nothing(fd),
             read_timeout: real::time_option(fd, libc::SO_RCVTIMEO),
             write_timeout: real::time_option(fd, libc::SO_SNDTIMEO),
@@ -100,6 +106,11 @@ impl Socket {
         };
         self.stage = Stage::Lost;
         (self.resets, numbers)
+    }
+
+    /// Whether a short segment waits for more.
+    fn is_corked(&self) -> bool {
+        self.has_cork || self.expects_more
     }
 
     pub(super) fn lose(&mut self) {
@@ -146,7 +157,7 @@ impl Process {
     /// Options that were set before it was a connection.
     pub(super) fn apply_options(&mut self, index: u32, number: u32) -> Outcome<()> {
         let socket = self.sockets.get(index)?;
-        let (nodelay, keepalive) = (socket.has_nodelay, socket.has_keepalive);
+        let (nodelay, keepalive, cork) = (socket.has_nodelay, socket.has_keepalive, socket.is_corked());
         let engine = self.engine()?;
         // A connection that is over has no use for them.
         if nodelay {
@@ -155,7 +166,24 @@ impl Process {
         if keepalive {
             let _ = engine.set_keepalive(number, true);
         }
+        if cork {
+            let _ = engine.set_cork(number, true);
+        }
         Ok(())
+    }
+
+    /// Changes what holds short segments back, and tells the engine if that makes a difference.
+    pub(super) fn cork(&mut self, index: u32, change: impl FnOnce(&mut Socket)) -> Outcome<()> {
+        let socket = self.sockets.get(index)?;
+        let was_on = socket.is_corked();
+        change(socket);
+        let is_on = socket.is_corked();
+        match socket.stage {
+            Stage::Connected { number, .. } if is_on != was_on => {
+                self.engine()?.set_cork(number, is_on).map_err(|error| errno::of(&error))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// What a socket is ready for, in the bits of `poll` and `epoll`. That there is room is only found out for those who want it.

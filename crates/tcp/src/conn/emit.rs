@@ -244,7 +244,8 @@ impl Connection {
         Planned::Segment(Plan { head, cut, is_ect, kind: Kind::Data { is_again } })
     }
 
-    /// New data, unless Nagle or the avoidance of silly windows hold it back (RFC 9293 section 3.8.6.2.1).
+    /// New data, unless a cork, Nagle or the avoidance of silly windows hold it back (RFC 9293 section 3.8.6.2.1). What a cork
+    /// holds back goes at the latest when the persist timer runs out.
     fn plan_new(&mut self, env: &mut Env<'_>, mss: u32, most: u32) -> Planned {
         let nxt = self.snd_nxt();
         let data = self.queue.end().since(nxt).max(0) as u32;
@@ -258,7 +259,9 @@ impl Connection {
         };
         let is_all = cut.bytes() == data;
         let is_idle = nxt == self.snd_una();
-        let nagle = self.marks.has(Marks::NAGLE) && !self.marks.has(Marks::FIN_QUEUED);
+        let is_open = !self.marks.has(Marks::FIN_QUEUED);
+        let nagle = self.marks.has(Marks::NAGLE) && is_open;
+        let is_corked = self.marks.has(Marks::CORKED) && is_open;
         //= RFC 9293 section 3.8.6
         //# However, a sending TCP peer MUST
         //# be robust against window shrinking, which may cause the "usable
@@ -276,7 +279,7 @@ impl Connection {
         let goes = cut.is_full()
             //= RFC 9293 section 3.8.6.2.1
             //# (2)  or if the data is pushed and all queued data can be sent now,
-            || is_all && (is_idle || !nagle)
+            || is_all && !is_corked && (is_idle || !nagle)
             //= RFC 9293 section 3.8.6.2.1
             //# (3)  or if at least a fraction Fs of the maximum window can be sent,
             || !is_all && !is_clipped && cut.bytes() >= self.max_snd_wnd.div_ceil(2) && (is_idle || !nagle)

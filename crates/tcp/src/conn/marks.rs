@@ -26,6 +26,8 @@ impl Marks {
     /// The SYN was sent more than once.
     pub(crate) const SYN_REPEATED: Self = Self(1 << 11);
     pub(crate) const NAGLE: Self = Self(1 << 12);
+    /// The application has more to say: a segment that is not full waits for it.
+    pub(crate) const CORKED: Self = Self(1 << 29);
     pub(crate) const KEEP_ALIVE: Self = Self(1 << 13);
     /// ECE goes with every ACK until CWR comes (RFC 3168 section 6.1.3).
     pub(crate) const ECHO_CE: Self = Self(1 << 14);

@@ -423,6 +423,11 @@ impl Stack {
         self.set_mark(id, Marks::NAGLE, on, now);
     }
 
+    /// A segment that is not full waits for more, or for the persist timer; without the cork, what has waited goes as Nagle's algorithm has it.
+    pub fn cork(&mut self, id: ConnectionId, on: bool, now: Instant) {
+        self.set_mark(id, Marks::CORKED, on, now);
+    }
+
     fn set_mark(&mut self, id: ConnectionId, mark: Marks, on: bool, now: Instant) {
         if self.connection(id).is_some() {
             self.with(id.number, now, |connection, _| connection.marks_mut().set(mark, on));

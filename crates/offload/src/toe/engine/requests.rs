@@ -172,6 +172,7 @@ impl Core {
         match option {
             Choice::NoDelay => self.stack.nagle(id, !is_on, now),
             Choice::KeepAlive => self.stack.keep_alive(id, is_on, now),
+            Choice::Cork => self.stack.cork(id, is_on, now),
         }
         self.tell(pair, &Event::Done { socket, error: is_over.then_some(Fault::NotConnected) });
         true

@@ -239,6 +239,14 @@ impl Sockets {
         self.state().set(socket, Choice::KeepAlive, is_on)
     }
 
+    /// Whether short segments wait for more, for as long as a retransmission would. What becomes of it is not waited for.
+    ///
+    /// # Errors
+    /// The engine has stopped.
+    pub fn set_cork(&mut self, socket: u32, is_on: bool) -> io::Result<()> {
+        self.state().set(socket, Choice::Cork, is_on)
+    }
+
     /// The socket is used no more: what was written is still sent, unless `is_reset` or something that came was not read.
     pub fn close(&mut self, socket: u32, is_reset: bool) {
         self.hungry.retain(|&listener| listener != socket);

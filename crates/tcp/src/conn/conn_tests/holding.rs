@@ -29,6 +29,32 @@ fn nagle_holds_small_segments_back_while_anything_is_unacknowledged() {
 }
 
 #[test]
+fn a_cork_holds_back_what_is_no_full_segment_until_it_is_drawn_closed_or_time_is_up() {
+    let mut rig = Rig::established();
+    rig.connection.marks.insert(Marks::CORKED);
+    rig.write(b"head");
+    assert_eq!(rig.sent(), [], "nothing is unacknowledged, and still it waits");
+    rig.write(&[1; 1460]);
+    assert_eq!(sizes(&rig.sent()), [1460], "what is full goes");
+    rig.arrives(&rig.segment(Flags::ACK));
+    assert_eq!(rig.sent(), []);
+    rig.connection.marks.remove(Marks::CORKED);
+    assert_eq!(sizes(&rig.sent()), [4]);
+    rig.arrives(&rig.segment(Flags::ACK));
+    // Whoever forgets it is not heard later than by a retransmission.
+    rig.connection.marks.insert(Marks::CORKED);
+    rig.write(b"forgotten");
+    assert_eq!(rig.sent(), []);
+    assert_eq!(rig.pass_ms(1_000)[0].payload, b"forgotten");
+    rig.arrives(&rig.segment(Flags::ACK));
+    // And the end is the end.
+    rig.write(b"last");
+    assert_eq!(rig.sent(), []);
+    rig.close();
+    assert_eq!(sizes(&rig.sent()), [4]);
+}
+
+#[test]
 fn the_last_byte_queued_is_pushed() {
     //= RFC 9293 section 3.9.1.2
     //= type=test
