@@ -171,18 +171,23 @@ fn a_connection_that_breaks_is_replaced_and_no_byte_is_sent_twice() {
     assert_eq!(site.upload_bytes(length), length, "bytes that were there came again");
 }
 
+/// Uploads so much of a file, by a client that is killed then.
+fn begin_and_kill(site: &Site, source: &Path, args: &[&str], name: &str) {
+    let proxy = Proxy::start(site.address, 1_500_000, false);
+    let mut client = begin(source, &proxy.page, args);
+    until("some of it is there", LIMIT, || site.received(name) > Some(1_400_000));
+    client.kill().unwrap();
+    client.wait().unwrap();
+    proxy.let_go();
+}
+
 #[test]
 fn a_client_that_is_killed_or_stopped_goes_on_where_it_was() {
     let dir = tempfile::tempdir().unwrap();
     let site = Site::start(dir.path(), &[]);
     let source = film(dir.path(), "film.ts", 16);
     let length = std::fs::metadata(&source).unwrap().len();
-    let proxy = Proxy::start(site.address, 1_500_000, false);
-    let mut client = begin(&source, &proxy.page, &[]);
-    until("some of it is there", LIMIT, || site.received("film") > Some(1_400_000));
-    client.kill().unwrap();
-    client.wait().unwrap();
-    proxy.let_go();
+    begin_and_kill(&site, &source, &[], "film");
     // The next one is told to stop, as by Ctrl-C.
     let proxy = Proxy::start(site.address, 600_000, false);
     let client = begin(&source, &proxy.page, &[]);
@@ -200,6 +205,44 @@ fn a_client_that_is_killed_or_stopped_goes_on_where_it_was() {
     assert!(last.status.success() && last.stdout.is_empty(), "{}", String::from_utf8_lossy(&last.stderr));
     assert!(site.stored("film") == std::fs::read(&source).unwrap(), "other bytes");
     assert_eq!(site.upload_bytes(length), length, "bytes that were there came again");
+}
+
+/// A title has the bytes of one file, or there is none.
+#[test]
+fn a_file_that_has_changed_is_not_joined_to_what_was_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let site = Site::start(dir.path(), &[]);
+    let source = film(dir.path(), "film.ts", 16);
+    let original = std::fs::read(&source).unwrap();
+    let changed_at = |at: usize| {
+        let mut bytes = original.clone();
+        bytes[at] ^= 1;
+        std::fs::write(&source, &bytes).unwrap();
+        bytes
+    };
+    begin_and_kill(&site, &source, &[], "film");
+    // In what was sent already.
+    let changed = changed_at(100_010);
+    let said = fails(&["add", source.to_str().unwrap(), "--server", &site.page]);
+    assert!(said.contains("does not begin with them") && said.contains("--restart"), "{said}");
+    let discarded = site.received("film").expect("what was there is kept");
+    ok(&["add", source.to_str().unwrap(), "--server", &site.page, "--restart"]);
+    assert!(site.stored("film") == changed, "other bytes");
+    // Of another length.
+    std::fs::write(&source, &original).unwrap();
+    begin_and_kill(&site, &source, &["--name", "second"], "second");
+    std::fs::write(&source, &original[..original.len() - 188]).unwrap();
+    let add = ["add", source.to_str().unwrap(), "--server", &site.page, "--name", "second"];
+    let said = fails(&add);
+    assert!(said.contains("does not begin with them") && said.contains("--restart"), "{said}");
+    // In what was not sent yet: it is the file as it is now.
+    let changed = changed_at(original.len() - 10);
+    ok(&add);
+    assert!(site.stored("second") == changed, "other bytes");
+    let sent = discarded + 2 * original.len() as u64;
+    assert_eq!(site.upload_bytes(sent), sent, "bytes that were there came again");
+    let said = fails(&["add", source.to_str().unwrap(), "--restart"]);
+    assert!(said.contains("--server"), "{said}");
 }
 
 #[test]

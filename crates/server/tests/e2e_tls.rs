@@ -1,15 +1,18 @@
 //! TLS of a running server: players by HTTPS and RTSPS, another certificate while it runs, clients that stall.
 
+#[path = "support/certificate.rs"]
+mod certificate;
 mod support;
 #[path = "support/two_hosts.rs"]
 mod two_hosts;
 
 use std::io::Write;
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use certificate::{Certificate, line};
 use millrace_lab::netns::{CLIENT_IP, SERVER_IP, TwoHosts};
 use support::{Server, add, fails, film, ok, signal};
 use two_hosts::Site;
@@ -17,38 +20,6 @@ use two_hosts::Site;
 /// Longest that a player, or an answer, may take on a busy machine.
 const LIMIT: &str = "60";
 const LONG: Duration = Duration::from_secs(60);
-
-/// A certificate for `localhost` and 127.0.0.1 in a directory.
-struct Certificate {
-    certificate: PathBuf,
-    key: PathBuf,
-}
-
-impl Certificate {
-    fn at(dir: &Path) -> Self {
-        let new = Self { certificate: dir.join("cert.pem"), key: dir.join("key.pem") };
-        new.renew();
-        new
-    }
-
-    /// Puts another one into the same files.
-    fn renew(&self) {
-        let names = ["localhost", "127.0.0.1", SERVER_IP].map(str::to_owned);
-        let made = rcgen::generate_simple_self_signed(names).unwrap();
-        std::fs::write(&self.key, made.signing_key.serialize_pem()).unwrap();
-        std::fs::write(&self.certificate, made.cert.pem()).unwrap();
-    }
-
-    fn args(&self) -> [&str; 4] {
-        let [certificate, key] = [&self.certificate, &self.key].map(|path| path.to_str().unwrap());
-        ["--tls-certificate", certificate, "--tls-key", key]
-    }
-}
-
-fn line<'a>(server: &'a Server, begin: &str) -> &'a str {
-    let found = server.log.iter().find_map(|line| line.strip_prefix(begin));
-    found.unwrap_or_else(|| panic!("{begin} is printed: {:?}", server.log))
-}
 
 fn curl(certificate: &Path, args: &[&str]) -> Output {
     let mut command = Command::new("curl");

@@ -68,7 +68,7 @@ pub(crate) fn range_counts(fields: &Fields, version: &Version) -> bool {
 }
 
 /// Whether a list of entity tags has this one, or is `*`.
-fn has_tag(list: &str, tag: &str, may_be_weak: bool) -> bool {
+pub(crate) fn has_tag(list: &str, tag: &str, may_be_weak: bool) -> bool {
     // No tag of ours has a comma in it, so that a foreign one that has may be cut.
     list.split(',').map(str::trim).any(|item| {
         let item = if may_be_weak { item.strip_prefix("W/").unwrap_or(item) } else { item };

@@ -170,7 +170,7 @@ fn operation(route: &Route, method: Method, told: &Told, (error, title): (&Value
         respond(201, has_body.then(|| json!({ "application/json": { "schema": title } })));
         respond(202, None);
         OF_UPLOADS.iter().chain(rights).for_each(|&status| respond(status, failure()));
-        parameters.extend(["Content-Range", "If-None-Match"].map(header));
+        parameters.extend(["Content-Range", "If-Match", "If-None-Match"].map(header));
     } else if method == Method::Delete {
         respond(204, None);
         [404, 500].iter().chain(rights).for_each(|&status| respond(status, failure()));

@@ -27,7 +27,7 @@ use super::trick::USUAL_SPEEDS;
 /// video or audio. What MPEG-TS cannot carry is transcoded, and a note lists it.
 ///
 /// With --server the files are uploaded to a running server, which takes MPEG-TS only. An upload whose connection breaks goes on by itself; one that was
-/// interrupted goes on if the same command is given again within ten minutes.
+/// interrupted goes on if the same command is given again within ten minutes, and the file still begins with what was sent.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  millrace add film.ts\n  millrace add --name lobby-loop lobby.mp4\n  \
                         millrace add --trick film.ts\n  millrace add --trick=2,8,-8 film.ts\n  \
@@ -43,6 +43,9 @@ pub(super) struct AddArgs {
     /// Name of the title in URLs [default: made from the file name]
     #[arg(long)]
     name: Option<String>,
+    /// With --server: upload from the beginning, and discard what the server has of an interrupted upload of this name
+    #[arg(long, requires = "server")]
+    restart: bool,
     /// Also build metadata files for these packet sizes: bytes (multiples of 188), or 1k, 2k, 4k, 8k. 1316 is always built;
     /// other sizes can be served without a file of their own, at a higher cost
     #[arg(long, alias = "packet-size", value_name = "LIST", value_delimiter = ',')]
@@ -88,8 +91,9 @@ fn run_remote(args: &AddArgs, remote: &Remote) -> anyhow::Result<ExitCode> {
         )));
     }
     let cancel = super::cancel_on_signals()?;
-    let (name, quiet, json) = (args.name.as_deref(), args.quiet, args.json);
-    add_remote::run(&Upload { files: &args.files, name, quiet, json, cancel: &cancel }, remote)
+    let AddArgs { files, restart, quiet, json, .. } = args;
+    let (name, restart, quiet, json) = (args.name.as_deref(), *restart, *quiet, *json);
+    add_remote::run(&Upload { files, name, restart, quiet, json, cancel: &cancel }, remote)
 }
 
 /// Adds every file; one that fails does not stop the others. A store is made only if there is a file for it.

@@ -1,11 +1,12 @@
-//! `millrace add --server`: transport streams to a running server, by PUT, gone on with where the server is when a connection breaks
-//! (`docs/design/0041-uploads.md`).
+//! `millrace add --server`: transport streams to a running server, by PUT, gone on with where the server is when a connection breaks, if what it has are the
+//! first bytes of the same file (`docs/design/0041-uploads.md`).
 //!
 //! ```text
 //!   GET titles/NAME ─► nothing there ─────────► PUT from the first byte ─┬─► 201: a title
-//!         ▲            so much is there ──────► PUT of the rest ─────────┼─► 4xx, 507: an error
-//!         │            all is there, or another connection brings it ─┐  └─► broken off, 408, 409, 503 ─┐
-//!         └──────────────────────── a moment later ◄──────────────────┴─────────────────────────────────┘
+//!         ▲            so much is there, and
+//!         │            the file begins with it ► PUT of the rest ────────┼─► 4xx, 507: an error
+//!         │            all is there, or another connection brings it ─┐  └─► broken off, 408, 409, 412, 503 ─┐
+//!         └──────────────────────── a moment later ◄──────────────────┴──────────────────────────────────────┘
 //! ```
 
 use std::fs::File;
@@ -15,7 +16,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant as StdInstant};
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow, bail, ensure};
 use indicatif::ProgressBar;
 use millrace_core::limits::control::{
     UPLOAD_CONTINUE_WAIT, UPLOAD_PIECE_BYTES, UPLOAD_RESTARTS, UPLOAD_RETRY, UPLOAD_TIMEOUT, UPLOAD_TURN,
@@ -34,6 +35,8 @@ use super::remote::{AnswerHead, Remote, read_head};
 pub(super) struct Upload<'a> {
     pub(super) files: &'a [PathBuf],
     pub(super) name: Option<&'a str>,
+    /// What an earlier command left on the server is not gone on with.
+    pub(super) restart: bool,
     pub(super) quiet: bool,
     pub(super) json: bool,
     pub(super) cancel: &'a AtomicBool,
@@ -88,6 +91,7 @@ fn bring(upload: &Upload<'_>, remote: &Remote, path: &Path) -> anyhow::Result<Va
         name,
         file,
         total: about.len(),
+        restart: upload.restart,
         cancel: upload.cancel,
         bar: &bar,
         shown,
@@ -108,11 +112,13 @@ struct One<'a> {
     name: String,
     file: File,
     total: u64,
+    /// It begins anew, whatever the server has of it.
+    restart: bool,
     cancel: &'a AtomicBool,
     bar: &'a ProgressBar,
     /// The file's name, for people.
     shown: String,
-    /// The most that was sent.
+    /// The most that was sent, now or before.
     reached: u64,
     /// The server has taken it on.
     is_begun: bool,
@@ -133,6 +139,8 @@ enum Next {
 struct State {
     received_bytes: u64,
     total_bytes: Option<u64>,
+    /// Of what has been received, while no connection brings more.
+    received_blake3: Option<String>,
     is_sending: bool,
     is_whole: bool,
 }
@@ -184,40 +192,84 @@ impl One<'_> {
             _ => return self.judge(&head, &text),
         };
         let again = |why: &str| Ok(Next::Again { why: why.to_owned(), after: UPLOAD_RETRY });
-        let from = match state {
-            Some(state) if state.total_bytes.is_some_and(|total| total != self.total) => bail!(
-                "another file is being uploaded as {}; choose another name (--name), or wait until that has ended",
-                self.name
-            ),
+        match state {
             Some(state) if state.is_whole => {
                 return again("the server has received everything and is finishing the title");
             }
             Some(state) if state.is_sending => {
                 return again("another connection is still uploading this title");
             }
-            Some(state) => state.received_bytes,
+            Some(state) if !self.restart => {
+                if let Some(hash) = self.hash_to_continue(&state)? {
+                    return self.put(state.received_bytes, Some(&hash));
+                }
+            }
+            Some(_) => {}
             None => {
                 if self.reached == self.total
                     && let Some(title) = self.title()?
                 {
                     return Ok(Next::Done(title));
                 }
-                0
             }
-        };
-        if from == 0 && self.reached > 0 {
+        }
+        if self.reached > 0 {
             self.restarts += 1;
             if self.restarts > UPLOAD_RESTARTS {
                 bail!("the server has lost the upload {} times; its log may say why", self.restarts);
             }
             self.bar.suspend(|| {
                 eprintln!(
-                    "millrace: {}: the server no longer has the partial upload; starting again from the beginning",
+                    "millrace: {}: the server has lost the partial upload; starting again from the beginning",
                     self.shown
                 );
             });
         }
-        self.put(from)
+        self.put(0, None)
+    }
+
+    /// The hash of the bytes that the server has, if they are the first ones of this file and it can be gone on behind them; `None`: there is nothing to go on
+    /// with.
+    fn hash_to_continue(&mut self, state: &State) -> anyhow::Result<Option<String>> {
+        let received = state.received_bytes;
+        let Some(theirs) = state.received_blake3.as_ref().filter(|_| received > 0) else { return Ok(None) };
+        let can_fit = received < self.total && state.total_bytes.is_none_or(|total| total == self.total);
+        if can_fit && self.hash_of_first(received)? == *theirs {
+            self.reached = self.reached.max(received);
+            return Ok(Some(theirs.clone()));
+        }
+        bail!(
+            "the server has {} of an unfinished upload named {}, and this file does not begin with them: it has changed since, or that was another file; \
+             to upload this file from its beginning: --restart; to keep the other one: --name with another name",
+            ByteLen(received),
+            self.name
+        )
+    }
+
+    fn hash_of_first(&mut self, count: u64) -> anyhow::Result<String> {
+        self.bar.set_message(format!("comparing {}", self.shown));
+        self.bar.set_position(0);
+        self.file.seek(SeekFrom::Start(0))?;
+        let (mut hash, mut left) = (blake3::Hasher::new(), count);
+        let mut piece = vec![0; UPLOAD_PIECE_BYTES];
+        while left > 0 {
+            if self.cancel.load(Ordering::Relaxed) {
+                return Err(self.interrupted());
+            }
+            let read = self.read(&mut piece, left)?;
+            hash.update(read);
+            left -= read.len() as u64;
+            self.bar.inc(read.len() as u64);
+        }
+        Ok(hash.finalize().to_hex().to_string())
+    }
+
+    /// Reads the next of so many bytes of the file.
+    fn read<'p>(&mut self, piece: &'p mut [u8], left: u64) -> anyhow::Result<&'p [u8]> {
+        let most = piece.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        let count = self.file.read(&mut piece[..most])?;
+        ensure!(count > 0, "has become shorter while it was uploaded");
+        Ok(&piece[..count])
     }
 
     /// The title that it has become while nobody was told.
@@ -237,8 +289,8 @@ impl One<'_> {
         Ok((head, answer.text().map_err(|error| self.lost(error))?))
     }
 
-    /// Brings everything from this byte on.
-    fn put(&mut self, from: u64) -> anyhow::Result<Next> {
+    /// Brings everything from this byte on; the server must have those before, with this hash.
+    fn put(&mut self, from: u64, hash: Option<&str>) -> anyhow::Result<Next> {
         self.bar.set_message(format!("uploading {}", self.shown));
         self.bar.set_position(from);
         self.bar.reset_eta();
@@ -248,6 +300,9 @@ impl One<'_> {
         head += &format!("Content-Length: {left}\r\nExpect: 100-continue\r\nConnection: close\r\n");
         if from > 0 {
             head += &format!("Content-Range: bytes {from}-{last}/{}\r\n", self.total);
+        }
+        if let Some(hash) = hash {
+            head += &format!("If-Match: \"{hash}\"\r\n");
         }
         let stream = self.remote.connect().map_err(|error| self.lost(error))?;
         stream.set_timeout(UPLOAD_TURN)?;
@@ -262,7 +317,7 @@ impl One<'_> {
             Err(error) if is_silent(&error) => {}
             Err(error) => return Err(self.lost(error)),
         }
-        self.is_begun = true;
+        (self.is_begun, self.restart) = (true, false);
         stream.get_mut().timeout = UPLOAD_TIMEOUT;
         let sent = self.send(stream.get_mut(), left)?;
         if sent.is_ok() {
@@ -283,17 +338,13 @@ impl One<'_> {
     fn send(&mut self, to: &mut impl Write, mut left: u64) -> anyhow::Result<io::Result<()>> {
         let mut piece = vec![0; UPLOAD_PIECE_BYTES];
         while left > 0 {
-            let most = piece.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-            let count = self.file.read(&mut piece[..most])?;
-            if count == 0 {
-                bail!("has become shorter while it was uploaded");
-            }
-            if let Err(error) = to.write_all(&piece[..count]) {
+            let read = self.read(&mut piece, left)?;
+            if let Err(error) = to.write_all(read) {
                 return Ok(Err(error));
             }
-            left -= count as u64;
+            left -= read.len() as u64;
             self.reached = self.reached.max(self.total - left);
-            self.bar.inc(count as u64);
+            self.bar.inc(read.len() as u64);
         }
         Ok(to.flush())
     }
@@ -320,7 +371,7 @@ impl One<'_> {
         };
         let refused = self.remote.refusal(&self.address, head.status, text, hint);
         match head.status {
-            408 | 409 | 429 | 502..=504 if head.status != 409 || head.offset.is_some() => {
+            408 | 409 | 412 | 429 | 502..=504 if head.status != 409 || head.offset.is_some() => {
                 let after = head.retry_after.unwrap_or(UPLOAD_RETRY).clamp(UPLOAD_RETRY, UPLOAD_TIMEOUT / 4);
                 Ok(Next::Again { why: refused.to_string(), after })
             }

@@ -18,6 +18,7 @@ use super::incoming::{Closed, Line, line};
 use super::pace::Pace;
 use crate::answer::{Answer, Body};
 use crate::api::json;
+use crate::conditions::has_tag;
 use crate::shared::Shared;
 use crate::site::NotTaken;
 
@@ -61,6 +62,8 @@ struct Entry {
 /// The thread of an upload, as seen from outside.
 pub(super) struct Running {
     line: Line,
+    /// Of what has come.
+    hash: Box<blake3::Hasher>,
     pub(super) outcome: oneshot::Receiver<Outcome>,
 }
 
@@ -119,6 +122,7 @@ pub(super) fn claim(
     name: &str,
     owner: &Visitor,
     asked: &Asked,
+    if_match: Option<&str>,
 ) -> Result<Feed, Answer> {
     let mut table = shared.uploads.lock();
     if table.is_over {
@@ -133,13 +137,17 @@ pub(super) fn claim(
             );
         }
         if asked.from > 0 || !asked.is_rest && entry.received == 0 {
-            return go_on(shared, name, entry, asked);
+            return go_on(shared, name, entry, asked, if_match);
         }
+        entry.check(if_match)?;
         // From the beginning: what there was is given up with its thread.
         table.entries.remove(name);
     }
     if asked.from > 0 {
         return Err(at(Answer::error(409, "nothing of this upload is here: begin with the first byte"), 0));
+    }
+    if if_match.is_some() {
+        return Err(Answer::error(412, "nothing of this upload is here that If-Match could name"));
     }
     if table.entries.len() >= MAX_UPLOADS {
         let answer = Answer::error(503, "too many uploads are under way");
@@ -161,7 +169,13 @@ pub(super) fn claim(
     Ok(Feed { shared: Arc::clone(shared), name, number, received: 0, total, running: None })
 }
 
-fn go_on(shared: &Arc<Shared>, name: &str, entry: &mut Entry, asked: &Asked) -> Result<Feed, Answer> {
+fn go_on(
+    shared: &Arc<Shared>,
+    name: &str,
+    entry: &mut Entry,
+    asked: &Asked,
+    if_match: Option<&str>,
+) -> Result<Feed, Answer> {
     if asked.from != entry.received {
         let what = format!("{} bytes of this upload are here: go on with the next one", entry.received);
         return Err(at(Answer::error(409, &what), entry.received));
@@ -172,10 +186,36 @@ fn go_on(shared: &Arc<Shared>, name: &str, entry: &mut Entry, asked: &Asked) -> 
         }
         (before, now) => before.or(now),
     };
+    entry.check(if_match)?;
     entry.total = total;
     let (received, running) = (entry.received, entry.parked.take());
     let (name, number) = (name.to_owned(), entry.number);
     Ok(Feed { shared: Arc::clone(shared), name, number, received, total, running })
+}
+
+impl Entry {
+    /// The hash of what has come; not while a connection brings more, or all of it becomes a title.
+    fn hash(&self) -> Option<blake3::Hash> {
+        self.parked.as_ref().map(|running| running.hash.finalize())
+    }
+
+    /// Refuses what is meant for other bytes than those that are here. Looked at last: RFC 9110 section 13.2.1.
+    fn check(&self, if_match: Option<&str>) -> Result<(), Answer> {
+        let Some(wanted) = if_match else { return Ok(()) };
+        if self.hash().is_some_and(|hash| has_tag(wanted, &tag(&hash), false)) {
+            return Ok(());
+        }
+        let what = format!(
+            "the {} bytes of this upload that are here are not those that If-Match names: to upload another file begin anew, without Content-Range",
+            self.received
+        );
+        Err(at(Answer::error(412, &what), self.received))
+    }
+}
+
+/// The entity tag of what has come of an upload.
+fn tag(hash: &blake3::Hash) -> String {
+    format!("\"{}\"", hash.to_hex())
 }
 
 /// Says where an upload is.
@@ -218,15 +258,17 @@ impl Feed {
         };
         // If it cannot be had, what it was to run is dropped, and with it its place.
         std::thread::Builder::new().name("upload".to_owned()).spawn(run)?;
-        self.running = Some(Running { line, outcome });
+        self.running = Some(Running { line, hash: Box::default(), outcome });
         Ok(())
     }
 
     /// Bytes have come: they go on as soon as there is room.
     pub(super) async fn put(&mut self, bytes: Bytes) -> Result<(), Closed> {
         let count = bytes.len() as u64;
-        let Some(running) = &self.running else { return Err(Closed) };
-        running.line.put(bytes).await?;
+        let Some(running) = &mut self.running else { return Err(Closed) };
+        running.line.put(bytes.clone()).await?;
+        // Here, and not where ingest reads: that is behind by what lies in the queue.
+        running.hash.update(&bytes);
         self.received += count;
         let received = self.received;
         self.shared.uploads.with(&self.name, self.number, |entry| entry.received = received);
@@ -236,7 +278,7 @@ impl Feed {
 
     /// All has come: it becomes a title, whether its client waits for that or not.
     pub(super) fn end(mut self) -> Option<oneshot::Receiver<Outcome>> {
-        let Running { line, outcome } = self.running.take()?;
+        let Running { line, outcome, .. } = self.running.take()?;
         self.shared.uploads.with(&self.name, self.number, |entry| entry.is_whole = true);
         line.end();
         Some(outcome)
@@ -308,6 +350,9 @@ pub(crate) struct Upload {
     name: String,
     received_bytes: u64,
     total_bytes: Option<u64>,
+    /// BLAKE3 of the bytes that have come, to be compared with those of the file before it is gone on with; null while a connection brings more, and when
+    /// it is whole.
+    received_blake3: Option<String>,
     /// Whether a connection brings it; else it waits for one.
     is_sending: bool,
     /// Whether all has come, and is made a title.
@@ -322,6 +367,7 @@ fn shown(name: &str, entry: &Entry) -> Upload {
         name: name.to_owned(),
         received_bytes: entry.received,
         total_bytes: entry.total,
+        received_blake3: entry.hash().map(|hash| hash.to_hex().to_string()),
         is_sending: entry.parked.is_none() && !entry.is_whole,
         is_whole: entry.is_whole,
         age_s: Now::read().mono.ns_since(entry.begun) / NS_PER_S,
@@ -341,11 +387,15 @@ pub(crate) fn list(shared: &Shared) -> Answer {
 /// `/titles/NAME`: how far an upload is.
 pub(crate) fn state(shared: &Shared, name: &str) -> Answer {
     let table = shared.uploads.lock();
-    match table.entries.get(name) {
-        Some(entry) => at(json(&shown(name, entry)), entry.received),
-        None => Answer::error(
+    let Some(entry) = table.entries.get(name) else {
+        return Answer::error(
             404,
             "no upload of this name is under way; a title that is there has its name with .ts behind it",
-        ),
+        );
+    };
+    let answer = at(json(&shown(name, entry)), entry.received);
+    match entry.hash() {
+        Some(hash) => answer.with("ETag", tag(&hash)),
+        None => answer,
     }
 }

@@ -92,7 +92,7 @@ async fn admit(
         return Err(Answer::error(422, "nothing was uploaded"));
     }
     check_size(shared, asked.total.or(asked.end()).unwrap_or(0))?;
-    let mut feed = claim(shared, name, visitor, &asked)?;
+    let mut feed = claim(shared, name, visitor, &asked, request.fields.if_match.as_deref())?;
     if !feed.is_begun() {
         let looking = Arc::clone(shared);
         let room = move || looking.site.can_take(asked.total);

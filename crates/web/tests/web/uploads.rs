@@ -196,6 +196,84 @@ fn what_was_cut_off_is_gone_on_with_from_where_it_was() {
 }
 
 #[test]
+fn who_says_which_bytes_are_there_goes_on_behind_these_and_no_others() {
+    let (site, dir) = (site(), tempfile::tempdir().unwrap());
+    let (_web, address, _) = serve(&site, WebLimits::default());
+    let (whole, other) = (bytes(1), bytes(2));
+    const THERE: usize = 1_234_567;
+    let hash = |bytes: &[u8]| blake3::hash(bytes).to_hex().to_string();
+    let rest = format!(
+        "Content-Range: bytes {THERE}-{}/{BYTES}\r\nContent-Length: {}\r\n",
+        BYTES - 1,
+        BYTES - THERE
+    );
+    let matching = |hash: &str| format!("If-Match: \"{hash}\"\r\n");
+    let told = |name: &str| {
+        let answer = Client::to(address).get(&format!("/titles/{name}"));
+        let state: Value = serde_json::from_str(answer.text()).unwrap();
+        (state["received_blake3"].as_str().map(str::to_owned), answer.header("ETag").map(str::to_owned))
+    };
+    // What is not there has no bytes that could be named; nor is there a title, so that it can still be begun.
+    let mut begun = put(address, "/titles/new", &format!("{}{}", matching(&hash(b"")), length(&whole)), b"");
+    assert_eq!(begun.response(false).status, 412);
+    cut_off(address, "new", &whole, THERE);
+    let there = hash(&whole[..THERE]);
+    assert_eq!(told("new"), (Some(there.clone()), Some(format!("\"{there}\""))));
+    let list: Value = serde_json::from_str(Client::to(address).get("/api/v1/uploads").text()).unwrap();
+    assert_eq!(list["uploads"][0]["received_blake3"], there);
+    // The beginning of another file, a byte less, and the same as a weak tag; the body is not asked for, and all stays as it was.
+    for tag in [
+        matching(&hash(&other[..THERE])),
+        matching(&hash(&whole[..THERE - 1])),
+        format!("If-Match: W/\"{there}\"\r\n"),
+    ] {
+        let lines = format!("{tag}{rest}Expect: 100-continue\r\n");
+        let answer = put(address, "/titles/new", &lines, b"").response(false);
+        assert_eq!((answer.status, answer.header("Upload-Offset")), (412, Some("1234567")), "{tag}");
+        assert_eq!(state(address, "new"), Some((THERE as u64, false)), "{tag}");
+    }
+    // Begun anew, but not over what others have brought.
+    let lines = format!("{}{}", matching(&hash(&other[..THERE])), length(&whole));
+    assert_eq!(put(address, "/titles/new", &lines, b"").response(false).status, 412);
+    // While more comes nothing is said: it is not true for long.
+    let part = THERE..2_000_000;
+    let range = format!("Content-Range: bytes {THERE}-1999999/{BYTES}\r\nContent-Length: {}\r\n", part.len());
+    let mut sending = put(address, "/titles/new", &format!("{}{range}", matching(&there)), b"");
+    until("it goes on", || state(address, "new") == Some((THERE as u64, true)));
+    assert_eq!(told("new"), (None, None));
+    sending.send(&whole[part]);
+    assert_eq!(sending.response(false).status, 202);
+    // All of what has come, in however many requests.
+    let there = hash(&whole[..2_000_000]);
+    assert_eq!(told("new"), (Some(there.clone()), Some(format!("\"{there}\""))));
+    let film = dir.path().join("film.ts");
+    for (bytes, version, status) in [
+        (&other, "--http1.1", "412"),
+        (&other, "--http2-prior-knowledge", "412"),
+        (&whole, "--http1.1", "201"),
+    ] {
+        std::fs::write(&film, bytes).unwrap();
+        let [tag, url] = [matching(&hash(&bytes[..2_000_000])), format!("http://{address}/titles/new")];
+        let said = curl(&[
+            version,
+            "-C",
+            "2000000",
+            "-T",
+            film.to_str().unwrap(),
+            "-H",
+            tag.trim_end(),
+            "-w",
+            "%{http_code}",
+            "-o",
+            "/dev/null",
+            &url,
+        ]);
+        assert_eq!(String::from_utf8_lossy(&said.stdout), status, "{version}");
+    }
+    assert!(taken(&site, "new").unwrap() == whole);
+}
+
+#[test]
 fn one_name_is_for_one_client_and_there_are_so_many_places() {
     let site = site();
     let (_web, address, _) = serve(&site, WebLimits::default());
