@@ -62,7 +62,7 @@ fn what_is_no_record_is_refused() {
         [0; 7],
         [255, 0, 0, 0, 0, 0, 0],
         first_only(first(GIVE, 13, 0)),
-        [first(SET, 0, 1), two(2, 0), 0, 0, 0, 0, 0],
+        [first(SET, 0, 1), two(3, 0), 0, 0, 0, 0, 0],
         // Marked as IPv4, and it is not.
         [first(LISTEN, 0, 1), 1, 2, IS_V4, 0, 0, 0],
     ];
