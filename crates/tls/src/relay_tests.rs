@@ -3,6 +3,7 @@ use std::os::unix::net::UnixStream as StdUnix;
 
 use rustls::pki_types::CertificateDer;
 use rustls::version::{TLS12, TLS13};
+use tokio::net::TcpSocket;
 use tokio_rustls::client::TlsStream as ClientStream;
 
 use super::*;
@@ -28,6 +29,8 @@ impl Site {
         let (files, certificates, trusted) = Made::ready();
         let acceptor = Acceptor::new(&certificates, &[], &files.totals).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        // Connections inherit it: a test that fills what is on the way has less to write.
+        sockopt::set_socket_send_buffer_size(&listener, 4096).unwrap();
         let (relay, arrivals) = Relay::start(vec![listener], acceptor, stall).unwrap();
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         Self { files, certificates, trusted, relay, arrivals, runtime }
@@ -35,8 +38,11 @@ impl Site {
 
     fn connect(&self, trusted: &CertificateDer<'static>) -> io::Result<Client> {
         let (address, client) = (self.relay.addresses()[0], made::client(trusted, &[&TLS13, &TLS12]));
-        self.runtime
-            .block_on(async { client.connect(made::localhost(), TcpStream::connect(address).await?).await })
+        self.runtime.block_on(async {
+            let socket = TcpSocket::new_v4()?;
+            socket.set_recv_buffer_size(8192)?;
+            client.connect(made::localhost(), socket.connect(address).await?).await
+        })
     }
 
     /// A client, and the end that it is relayed to, which blocks.
@@ -96,6 +102,26 @@ fn the_end_inside_is_told_behind_the_last_byte() {
         client.read_to_end(&mut came).await.unwrap();
         assert_eq!(came, b"the last reply");
     });
+}
+
+/// Encryption takes more than a full connection does, and nothing that comes later would push the rest out: it is the last that is said for now.
+#[test]
+fn what_a_full_connection_did_not_take_follows_when_it_does() {
+    let mut site = Site::new(LONG);
+    let (mut client, mut inside) = site.open();
+    let (mut other, mut beside) = site.open();
+    // More than fits on the way, and less than TLS takes beyond that (64 KiB).
+    let bytes = pattern(3 * TLS_RECORD_BYTES);
+    inside.write_all(&bytes).unwrap();
+    // All of them are on one thread: when others have been served a few times, it has done with these what it can.
+    for _ in 0..10 {
+        beside.write_all(b"x").unwrap();
+        site.runtime.block_on(async { other.read_u8().await.unwrap() });
+    }
+    let mut came = vec![0; bytes.len()];
+    let all = site.runtime.block_on(async { timeout(LONG, client.read_exact(&mut came)).await });
+    assert!(all.is_ok(), "the end does not come");
+    assert!(came == bytes);
 }
 
 #[test]
