@@ -1,6 +1,8 @@
 //! `millrace add --server`: files uploaded to a running server, byte for byte; a connection that breaks, a client that is killed or told to stop, a server that is
 //! restarted; and what a server does not take.
 
+#[path = "support/certificate.rs"]
+mod certificate;
 #[path = "support/real_disks.rs"]
 mod real_disks;
 mod support;
@@ -8,11 +10,12 @@ mod support;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use certificate::{Certificate, line};
 use real_disks::{Tmpfs, missing, until};
 use serde_json::Value;
 use support::{Server, add, fails, film, millrace, ok, signal};
@@ -108,9 +111,11 @@ fn an_uploaded_file_is_the_title_that_a_local_add_makes() {
     is_tidy(&site.store);
 }
 
-/// Passes on what comes to the server; once, a connection that has brought so many bytes is passed on no further, and cut when [`Self::is_let_go`] is.
+/// Passes on what comes to the server; once, a connection that has brought so many bytes is passed on no further, and cut when [`Self::is_let_go`] is. The
+/// next one is cut before it has brought any.
 struct Proxy {
     page: String,
+    address: SocketAddr,
     cuts: Arc<AtomicU64>,
     is_let_go: Arc<AtomicBool>,
 }
@@ -118,11 +123,15 @@ struct Proxy {
 impl Proxy {
     fn start(to: SocketAddr, cut_at: u64, is_let_go: bool) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let page = format!("http://{}/", listener.local_addr().unwrap());
+        let address = listener.local_addr().unwrap();
+        let page = format!("http://{address}/");
         let (cuts, is_let_go) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(is_let_go)));
         let (counted, let_go) = (Arc::clone(&cuts), Arc::clone(&is_let_go));
         std::thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
+                if counted.compare_exchange(1, 2, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+                    continue;
+                }
                 let server = TcpStream::connect(to).unwrap();
                 let (mut back, mut client_back) = (server.try_clone().unwrap(), client.try_clone().unwrap());
                 std::thread::spawn(move || {
@@ -133,7 +142,7 @@ impl Proxy {
                 std::thread::spawn(move || pass_on(client, server, cut_at, &cuts, &let_go));
             }
         });
-        Self { page, cuts, is_let_go }
+        Self { page, address, cuts, is_let_go }
     }
 
     fn let_go(&self) {
@@ -156,19 +165,124 @@ fn pass_on(mut client: TcpStream, mut server: TcpStream, cut_at: u64, cuts: &Ato
     let _ = (client.shutdown(Shutdown::Both), server.shutdown(Shutdown::Both));
 }
 
+/// Where a server takes connections by HTTPS.
+fn https(site: &Site) -> SocketAddr {
+    line(&site.server, "page https://").trim_end_matches('/').parse().unwrap()
+}
+
 #[test]
 fn a_connection_that_breaks_is_replaced_and_no_byte_is_sent_twice() {
     let dir = tempfile::tempdir().unwrap();
-    let site = Site::start(dir.path(), &[]);
+    let certificate = Certificate::at(dir.path());
+    let site = Site::start(dir.path(), &certificate.args());
     let source = film(dir.path(), "film.ts", 20);
     let length = std::fs::metadata(&source).unwrap().len();
-    let proxy = Proxy::start(site.address, 1_500_000, true);
-    let done = begin(&source, &proxy.page, &[]).wait_with_output().unwrap();
+    let [_, ca, ..] = certificate.args();
+    let ways = [("http", site.address, &[][..]), ("https", https(&site), &["--ca", ca])];
+    for (number, (scheme, to, args)) in ways.into_iter().enumerate() {
+        let proxy = Proxy::start(to, 1_500_000, true);
+        let page = format!("{scheme}://{}/", proxy.address);
+        let done = begin(&source, &page, &[args, &["--name", scheme]].concat()).wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "{scheme}: {said}");
+        // Once in the middle, once before it was gone on.
+        assert!(proxy.cuts.load(Ordering::Relaxed) >= 2 && said.contains("trying again"), "{scheme}: {said}");
+        assert!(site.stored(scheme) == std::fs::read(&source).unwrap(), "{scheme}: other bytes");
+        let all = (number as u64 + 1) * length;
+        assert_eq!(site.upload_bytes(all), all, "{scheme}: bytes that were there came again");
+    }
+}
+
+/// Not one byte goes to a server that is not believed, at the beginning or in the middle.
+#[test]
+fn a_certificate_that_is_not_trusted_ends_an_upload() {
+    let dir = tempfile::tempdir().unwrap();
+    let certificate = Certificate::at(dir.path());
+    certificate.renew_for(&["tv.example"]);
+    let ca = dir.path().join("ca.pem");
+    std::fs::copy(&certificate.certificate, &ca).unwrap();
+    let ca = ca.to_str().unwrap();
+    let mut site = Site::start(dir.path(), &certificate.args());
+    let source = film(dir.path(), "film.ts", 16);
+    let file = source.to_str().unwrap();
+    let secure = format!("https://{}/", https(&site));
+    let elsewhere = tempfile::tempdir().unwrap();
+    let others = Certificate::at(elsewhere.path());
+    let [_, other, ..] = others.args();
+    for (page, args, part) in [
+        (&secure, &["--ca", other][..], "not trusted"),
+        (&secure, &[], "--ca FILE"),
+        (&secure, &["--ca", ca], "is for tv.example, not for 127.0.0.1"),
+        (&secure.replace("https:", "http:"), &[], "https://"),
+        (&site.page.replace("http:", "https:"), &["--ca", ca], "write http://"),
+    ] {
+        let said = fails(&[&["add", file, "--server", page], args].concat());
+        assert!(said.contains(part), "{page} {args:?}: {said}");
+        assert_eq!(site.received("film"), None, "{page} {args:?}");
+    }
+    let renew = |site: &mut Site| {
+        certificate.renew();
+        signal(site.server.child.id(), "HUP");
+        site.server.wait_for("is used from now on", LIMIT);
+    };
+    renew(&mut site);
+    std::fs::copy(&certificate.certificate, ca).unwrap();
+    let proxy = Proxy::start(https(&site), 1_500_000, false);
+    let client = begin(&source, &format!("https://{}/", proxy.address), &["--ca", ca]);
+    until("some of it is there", LIMIT, || site.received("film") > Some(1_400_000));
+    renew(&mut site);
+    proxy.let_go();
+    let done = client.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&done.stderr);
-    assert!(done.status.success(), "{said}");
-    assert!(proxy.cuts.load(Ordering::Relaxed) > 0 && said.contains("trying again"), "{said}");
-    assert!(site.stored("film") == std::fs::read(&source).unwrap(), "other bytes");
-    assert_eq!(site.upload_bytes(length), length, "bytes that were there came again");
+    assert!(done.status.code() == Some(1) && said.contains("not trusted"), "{said}");
+    // What is there stays for one that believes it.
+    let [_, ca, ..] = certificate.args();
+    ok(&["add", file, "--server", &secure, "--ca", ca]);
+    let expected = std::fs::read(&source).unwrap();
+    assert!(site.stored("film") == expected, "other bytes");
+    assert_eq!(site.upload_bytes(expected.len() as u64), expected.len() as u64, "bytes came again");
+}
+
+/// What `add --server` does, by a client that anybody has, in both versions of HTTP.
+#[test]
+fn curl_goes_on_by_https_and_only_with_the_same_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let certificate = Certificate::at(dir.path());
+    let site = Site::start(dir.path(), &certificate.args());
+    let (source, other) = (film(dir.path(), "film.ts", 16), dir.path().join("other.ts"));
+    let expected = std::fs::read(&source).unwrap();
+    let changed: Vec<u8> = expected.iter().enumerate().map(|(at, b)| b ^ u8::from(at == 100_010)).collect();
+    std::fs::write(&other, &changed).unwrap();
+    for (number, (option, version)) in [("--http1.1", "1.1"), ("--http2", "2")].into_iter().enumerate() {
+        let name = format!("film{number}");
+        let upload = |file: &Path, at: SocketAddr, args: &[&str]| {
+            let mut curl = Command::new("curl");
+            curl.args(["--silent", "--show-error", "--max-time", "60", "--noproxy", "*", "-o", "/dev/null"]);
+            curl.args([option, "-w", "%{http_version} %{http_code}", "--cacert"])
+                .arg(&certificate.certificate);
+            curl.arg("-T").arg(file).args(args).arg(format!("https://{at}/titles/{name}"));
+            let done = curl.output().expect("curl can be started");
+            (done.status.success(), String::from_utf8_lossy(&done.stdout).into_owned())
+        };
+        let proxy = Proxy::start(https(&site), 1_500_000, true);
+        let (is_done, said) = upload(&source, proxy.address, &[]);
+        assert!(!is_done, "{said}");
+        let go_on = |file: &Path, bytes: &[u8]| {
+            let mut status = String::new();
+            until("the lost connection is noticed", LIMIT, || {
+                let there = site.received(&name).unwrap();
+                let tag = format!("If-Match: \"{}\"", blake3::hash(&bytes[..there as usize]).to_hex());
+                status = upload(file, https(&site), &["-C", &there.to_string(), "-H", &tag]).1;
+                !status.ends_with(" 409")
+            });
+            status
+        };
+        assert_eq!(go_on(&other, &changed), format!("{version} 412"));
+        assert_eq!(go_on(&source, &expected), format!("{version} 201"));
+        assert!(site.stored(&name) == expected, "{version}: other bytes");
+        let all = (number as u64 + 1) * expected.len() as u64;
+        assert_eq!(site.upload_bytes(all), all, "{version}: bytes that were there came again");
+    }
 }
 
 /// Uploads so much of a file, by a client that is killed then.

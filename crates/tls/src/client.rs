@@ -97,7 +97,7 @@ pub enum ConnectError {
     Tls(rustls::Error),
     /// The connection is at fault.
     #[error("TLS: {0}")]
-    Io(io::Error),
+    Io(#[source] io::Error),
 }
 
 impl Trust {

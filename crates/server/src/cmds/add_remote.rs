@@ -387,7 +387,7 @@ impl One<'_> {
             let what = if what.contains(&place) { what } else { format!("{place}: {what}") };
             return Lost(what).into();
         }
-        error
+        error.context(self.remote.place())
     }
 
     fn interrupted(&self) -> anyhow::Error {

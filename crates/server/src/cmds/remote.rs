@@ -227,6 +227,8 @@ pub(super) fn read_head(from: &mut impl BufRead) -> anyhow::Result<AnswerHead> {
     let mut head = from.take(MAX_REQUEST_HEAD_BYTES as u64);
     let mut line = String::new();
     head.read_line(&mut line)?;
+    // A record of TLS with an alert in it (RFC 8446 section 5.1): what servers say to HTTP.
+    ensure!(!line.starts_with('\x15'), "the server at this address speaks TLS; write https://");
     let status =
         line.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5)).and_then(|code| code.parse().ok());
     let status = status.context("what answers there does not speak HTTP")?;
@@ -287,6 +289,7 @@ mod tests {
         let busy = AnswerHead { status: 409, offset, retry_after, ..AnswerHead::default() };
         assert_eq!(read("HTTP/1.1 409 Conflict\r\nupload-offset: 7\r\nRetry-After: 5\r\n\r\n"), Ok(busy));
         assert!(read("SSH-2.0-OpenSSH\r\n").is_err());
+        assert!(read("\x15\x03\x03\0\x02\x02\x32").unwrap_err().contains("write https://"));
         assert!(read("HTTP/1.1 200 OK\r\nServer: millrace/1\r\n").unwrap_err().contains("cut off"));
         let endless = format!("HTTP/1.1 200 OK\r\n{}", "a: b\r\n".repeat(10_000));
         assert!(read(&endless).unwrap_err().contains("too long"));

@@ -105,7 +105,8 @@ impl Update {
 pub(super) fn run(remote: &Remote, to: &Sender<Update>) {
     loop {
         let lost = follow(remote, &mut |update| to.send(update).is_ok());
-        let why = lost.map_or_else(|error| format!("{error:#}"), |()| "the server has ended".to_owned());
+        let why =
+            lost.map_or_else(|error| crate::cmds::words(&error), |()| "the server has ended".to_owned());
         if to.send(Update::Lost(why)).is_err() {
             return;
         }
