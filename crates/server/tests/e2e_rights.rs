@@ -280,4 +280,24 @@ fn a_webhook_is_asked_by_both_protocols() {
     assert!(said.contains("http://HOST:PORT/PATH"), "{said}");
     let said = fails(&[&args[..], &["--webhook", "https://x/", "--webhook-ca", "/none.pem"]].concat());
     assert!(said.contains("/none.pem: No such file"), "{said}");
+    // What would do nothing is refused before anything is started, wherever it stands.
+    let config = dir.path().join("millrace.toml");
+    std::fs::write(&config, "webhook-timeout = \"5s\"\n").unwrap();
+    let config = config.to_str().unwrap();
+    for (more, part) in [
+        (
+            &["--webhook", "http://127.0.0.1:1/", "--webhook-ca", "/none.pem"][..],
+            "--webhook-ca: no certificate",
+        ),
+        (&["--webhook-ca", "/none.pem"], "--webhook-ca: there is no webhook"),
+        (&["--webhook-failure", "allow"], "--webhook-failure: there is no webhook"),
+        (&["--config", config], "millrace.toml:1: --webhook-timeout: there is no webhook"),
+        (&["--tcp-interface", "lo"], "--tcp-interface: has no meaning with --tcp kernel"),
+    ] {
+        let done = support::run(&[&args[..], more].concat());
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.code() == Some(2) && said.contains(part), "{more:?}: {said}");
+    }
+    let said = fails(&["config", "check", config]);
+    assert!(said.contains("--webhook-timeout: there is no webhook"), "{said}");
 }

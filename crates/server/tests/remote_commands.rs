@@ -64,6 +64,11 @@ fn titles_of_a_server_are_listed_and_removed() {
         (&["ls", "--server", "http://127.0.0.1:1/"][..], "refused"),
         (&["ls", "--server", "tv"], "write http://HOST:PORT/"),
         (&["ls", "--server", &page, "--all"], "are for a store"),
+        (&["ls", "--server", &page, "--store", store.to_str().unwrap()], "omit one of them"),
+        (&["rm", "--server", &page, "film", "--member", "/none"], "omit one of them"),
+        (&["ls", "--server", &page, "--ca", "/none.pem"], "--ca: no certificate is looked at"),
+        (&["top", "--once", "--server", &page, "--ca", "/none.pem"], "--ca: no certificate is looked at"),
+        (&["ls", "--token", "secret"], "say which with --server"),
         (&["ls", "--server", &format!("{page}none")], "404"),
     ] {
         let said = fails(args);

@@ -84,10 +84,10 @@ pub(super) struct AddArgs {
 
 /// To a running server.
 fn run_remote(args: &AddArgs, remote: &Remote) -> anyhow::Result<ExitCode> {
-    if args.ladder.is_some() || args.join.is_some() || !args.trick.is_empty() || !args.packet_sizes.is_empty()
-    {
+    let is_changed = args.ladder.is_some() || args.join.is_some() || !args.trick.is_empty();
+    if is_changed || !args.packet_sizes.is_empty() || args.store.parity.is_some() {
         return Err(super::usage(anyhow::anyhow!(
-            "--server: uploads MPEG-TS files as they are; --packet-sizes, --trick, --ladder and --join are for a store"
+            "--server: uploads MPEG-TS files as they are; --packet-sizes, --trick, --ladder, --join and --parity are for a store"
         )));
     }
     let cancel = super::cancel_on_signals()?;
@@ -101,7 +101,7 @@ pub(super) fn run(args: &AddArgs) -> anyhow::Result<ExitCode> {
     if args.name.is_some() && args.files.len() > 1 {
         return Err(super::usage(anyhow::anyhow!("--name: give it with one FILE only")));
     }
-    if let Some(remote) = args.remote.named() {
+    if let Some(remote) = args.remote.named_or_store(&args.store.old)? {
         return run_remote(args, &remote);
     }
     const ALWAYS: u16 = millrace_core::limits::DEFAULT_PACKET_BYTES as u16;

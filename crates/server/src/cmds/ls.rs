@@ -226,7 +226,7 @@ fn made_on_use(volume: &Volume, info: &TitleInfo) -> String {
 
 /// Prints a table, or what was asked for instead.
 pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
-    if let Some(remote) = args.remote.named() {
+    if let Some(remote) = args.remote.named_or_store(&args.store)? {
         return run_remote(args, &remote);
     }
     let volume = args.store.open_any()?;

@@ -89,12 +89,15 @@ enum Command {
     BenchStream(bench_stream::BenchStreamArgs),
 }
 
+/// What a store can be left in for all commands.
+const STORE: &str = "MILLRACE_STORE";
+
 /// Where the titles are kept.
 #[derive(Args, Clone, Debug)]
 struct StoreArgs {
     /// Store directory: prebuilt titles and the catalogue. For a volume, the directory of any one member: it records where the
     /// others are [default: $XDG_DATA_HOME/millrace or ~/.local/share/millrace]
-    #[arg(long, value_name = "DIR", env = "MILLRACE_STORE")]
+    #[arg(long, value_name = "DIR", env = STORE)]
     store: Option<PathBuf>,
     /// Directory of a volume member, instead of --store; repeat it for every member. Only these directories are used, wherever
     /// the members were before
@@ -103,6 +106,12 @@ struct StoreArgs {
 }
 
 impl StoreArgs {
+    /// Whether the command line names one; the variable is for all commands, those too that need none.
+    fn is_typed(&self) -> bool {
+        let variable = std::env::var_os(STORE).map(PathBuf::from);
+        !self.members.is_empty() || self.store.is_some() && self.store != variable
+    }
+
     /// The store directory; the first member, if several are named.
     fn dir(&self) -> anyhow::Result<PathBuf> {
         if let Some(dir) = self.members.first().or(self.store.as_ref()) {

@@ -14,8 +14,12 @@ use millrace_core::text::excerpt;
 use serde::de::DeserializeOwned;
 use url::Url;
 
+use super::StoreArgs;
 use super::connection::Connection;
 use crate::rtsp::target::decode;
+
+/// What a token can be left in, so that no list of processes shows it.
+const TOKEN: &str = "MILLRACE_TOKEN";
 
 /// Which server, and who asks.
 #[derive(Args, Clone, Debug)]
@@ -24,7 +28,7 @@ pub(super) struct RemoteArgs {
     #[arg(long, value_name = "URL", value_parser = parse_url)]
     pub(super) server: Option<Url>,
     /// Token of a user, instead of name and password in the URL (millrace user token)
-    #[arg(long, value_name = "TOKEN", env = "MILLRACE_TOKEN", hide_env_values = true)]
+    #[arg(long, value_name = "TOKEN", env = TOKEN, hide_env_values = true)]
     token: Option<String>,
     /// PEM file with the certificates of authorities to trust for https://, or with the server's own [default: the system's]
     #[arg(long, value_name = "FILE", requires = "server")]
@@ -43,9 +47,30 @@ fn parse_url(text: &str) -> Result<Url, String> {
 }
 
 impl RemoteArgs {
+    /// The server that was named; `None`: the store is meant. What then does nothing is an error.
+    pub(super) fn named_or_store(&self, store: &StoreArgs) -> anyhow::Result<Option<Remote>> {
+        let named = self.named()?;
+        let wrong = match &named {
+            Some(_) if store.is_typed() => {
+                "--server: means a running server, and --store and --member a store on this machine; omit one of them"
+            }
+            None if self.token.is_some() && self.token != std::env::var(TOKEN).ok() => {
+                "--token: is for a running server; say which with --server"
+            }
+            _ => return Ok(named),
+        };
+        Err(super::usage(anyhow!(wrong)))
+    }
+
     /// The server that was named.
-    pub(super) fn named(&self) -> Option<Remote> {
-        self.server.clone().map(|url| self.at(url))
+    fn named(&self) -> anyhow::Result<Option<Remote>> {
+        let Some(url) = self.server.clone() else { return Ok(None) };
+        if self.ca.is_some() && url.scheme() != "https" {
+            return Err(super::usage(anyhow!(
+                "--ca: no certificate is looked at, as the server is asked by http://; write --server https://, or omit --ca"
+            )));
+        }
+        Ok(Some(self.at(url)))
     }
 
     fn at(&self, url: Url) -> Remote {
@@ -62,7 +87,7 @@ impl RemoteArgs {
 
     /// That, or the one on this machine.
     pub(super) fn named_or_local(&self) -> anyhow::Result<Remote> {
-        if let Some(named) = self.named() {
+        if let Some(named) = self.named()? {
             return Ok(named);
         }
         let mut local = (DEFAULT_HTTP_PORT..DEFAULT_HTTP_PORT + HTTP_PORTS)
@@ -259,7 +284,7 @@ mod tests {
     fn where_a_server_is() {
         let of = |text: &str, token: Option<&str>| {
             let server = Some(parse_url(text).unwrap());
-            RemoteArgs { server, token: token.map(str::to_owned), ca: None }.named().unwrap()
+            RemoteArgs { server, token: token.map(str::to_owned), ca: None }.named().unwrap().unwrap()
         };
         let remote = of("http://anna:pass%20word@tv.example:81/tv/", None);
         assert_eq!(remote.place(), "http://tv.example:81/tv/");

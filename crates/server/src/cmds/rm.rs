@@ -48,7 +48,7 @@ fn run_remote(args: &RmArgs, remote: &Remote) -> anyhow::Result<ExitCode> {
 
 /// Removes every title that there is; fails if one is not there.
 pub(super) fn run(args: &RmArgs) -> anyhow::Result<ExitCode> {
-    if let Some(remote) = args.remote.named() {
+    if let Some(remote) = args.remote.named_or_store(&args.store)? {
         return run_remote(args, &remote);
     }
     let volume = args.store.open()?;

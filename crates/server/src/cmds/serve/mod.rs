@@ -311,6 +311,7 @@ impl ServeArgs {
         );
         self.egress.check()?;
         self.tls.check()?;
+        self.rights.check()?;
         self.tcp.check(self.listen.map(|listen| listen.ip()))?;
         self.named_transforms()?;
         for folder in &self.folders {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use anyhow::ensure;
 use clap::{Args, ValueEnum};
 use millrace_core::counters::Registry;
 use millrace_core::limits::rights::DEFAULT_ADVICE_TIME;
@@ -40,6 +41,33 @@ pub(crate) struct RightsArgs {
     /// What holds if it does not answer: refuse, or allow
     #[arg(long, value_name = "WHAT", default_value = "refuse")]
     webhook_failure: FailureChoice,
+}
+
+impl RightsArgs {
+    /// Refuses settings that would do nothing: whoever sets one believes that it holds.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        let is_by_tls = match &self.webhook {
+            Some(webhook) => webhook.starts_with("https:"),
+            None => {
+                for (name, is_set) in [
+                    ("--webhook-ca", self.webhook_ca.is_some()),
+                    ("--webhook-timeout", self.webhook_timeout.0 != DEFAULT_ADVICE_TIME),
+                    ("--webhook-failure", self.webhook_failure != FailureChoice::Refuse),
+                ] {
+                    ensure!(
+                        !is_set,
+                        "{name}: there is no webhook; say where it is with --webhook, or omit {name}"
+                    );
+                }
+                return Ok(());
+            }
+        };
+        ensure!(
+            is_by_tls || self.webhook_ca.is_none(),
+            "--webhook-ca: no certificate is looked at, as the webhook is asked by http://; write --webhook https://, or omit --webhook-ca"
+        );
+        Ok(())
+    }
 }
 
 fn parse_webhook(text: &str) -> Result<String, String> {

@@ -68,6 +68,18 @@ impl TcpArgs {
     /// Checks what no setting shows by itself.
     pub(crate) fn check(&self, listen: Option<IpAddr>) -> anyhow::Result<()> {
         let addresses = &self.tcp_addresses;
+        for (name, is_set) in [
+            ("--tcp-interface", self.tcp_interface.is_some()),
+            ("--tcp-address", !addresses.is_empty()),
+            ("--tcp-gateway", !self.tcp_gateways.is_empty()),
+            ("--tcp-port-only", self.tcp_port_only),
+            ("--tcp-socket", self.tcp_socket.is_some()),
+        ] {
+            ensure!(
+                !is_set || self.is_engine(),
+                "{name}: has no meaning with --tcp kernel; add --tcp engine, or omit {name}"
+            );
+        }
         NAMES.check_ports(self.ports(1, None).as_ref(), &self.tcp_gateways)?;
         NAMES.check(addresses, &self.tcp_gateways)?;
         let own = listen.filter(|_| !self.tcp_port_only);
