@@ -214,3 +214,20 @@ fn top_lives_on_a_terminal_and_gives_it_back() {
     terminal.wait_for("no answer, asking again");
     terminal.end_by("q", 0);
 }
+
+/// What `script` cannot show: a terminal that is not read, and one that goes away.
+#[test]
+fn top_gives_back_terminals_that_are_stuck_and_ends_with_those_that_are_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut server, page) = serving(dir.path());
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/top_terminal.py");
+    let python = Command::new("python3").args([script, env!("CARGO_BIN_EXE_millrace"), &page]).output();
+    match python {
+        Ok(done) => {
+            let said = String::from_utf8_lossy(&done.stderr);
+            assert!(done.status.success(), "{said}");
+        }
+        Err(error) => eprintln!("skipped: python3 cannot be started: {error}"),
+    }
+    assert!(server.interrupt());
+}

@@ -11,6 +11,7 @@ use millrace_client::ClientError;
 use millrace_store::StoreError;
 use millrace_store::blocking::Timeout;
 use millrace_store::volume::{VOLUME_FILE, Volume};
+use tokio::signal::unix::{SignalKind, signal};
 
 // First: its macros stand for those of the standard library in all that follow.
 #[macro_use]
@@ -341,24 +342,28 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 
 /// A flag that SIGINT or SIGTERM sets; a second signal ends the process at once.
 pub(crate) fn cancel_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
-    use tokio::signal::unix::{SignalKind, signal};
+    cancel_on(&[SignalKind::interrupt(), SignalKind::terminate()], || {})
+}
+
+/// The same for these signals; `at_once` is called before a second one ends the process, on another thread than those that may hang.
+fn cancel_on(signals: &[SignalKind], at_once: fn()) -> anyhow::Result<Arc<AtomicBool>> {
     let cancel = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&cancel);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (mut interrupt, mut terminate) = {
+    for &kind in signals {
         let _inside = runtime.enter();
-        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
-    };
-    std::thread::Builder::new().name("signals".into()).spawn(move || {
-        runtime.block_on(async {
-            loop {
-                tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
+        let (mut signal, flag) = (signal(kind)?, Arc::clone(&cancel));
+        runtime.spawn(async move {
+            while signal.recv().await.is_some() {
                 if flag.swap(true, Ordering::SeqCst) {
+                    at_once();
                     std::process::exit(130);
                 }
             }
         });
-    })?;
+    }
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || runtime.block_on(std::future::pending::<()>()))?;
     Ok(cancel)
 }
 

@@ -7,6 +7,7 @@
 
 use std::fmt;
 use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use millrace_core::text::{Printable, PrintableLines, is_printable};
@@ -32,6 +33,11 @@ pub(crate) fn media_stdout() -> io::StdoutLock<'static> {
 /// Standard output for a display that moves the cursor: what is text in it has gone through [`name`].
 pub(crate) fn screen() -> io::StdoutLock<'static> {
     io::stdout().lock()
+}
+
+/// The same for whoever must not wait for others that write to it.
+pub(crate) fn screen_without_lock() -> impl AsFd {
+    io::stdout()
 }
 
 /// Whether standard output is a terminal.

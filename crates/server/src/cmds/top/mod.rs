@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 
 use clap::Args;
+use tokio::signal::unix::SignalKind;
 
 use self::screen::Screen;
 use self::view::{Sort, View};
@@ -57,7 +58,8 @@ pub(super) fn run(args: &TopArgs) -> anyhow::Result<ExitCode> {
         view.all().iter().for_each(|line| println!("{line}"));
         return Ok(ExitCode::SUCCESS);
     }
-    let cancel = super::cancel_on_signals()?;
+    let signals = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+    let cancel = super::cancel_on(&signals, screen::leave_at_once)?;
     let mut screen = Screen::enter()?;
     let (to, updates) = mpsc::channel();
     let mut view = View::new(remote.place(), args.sort);

@@ -49,8 +49,9 @@ impl Screen {
         let mut raw = before.clone();
         // Ctrl-C stays a signal.
         raw.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
-        // Stopped by Ctrl-Z it would leave the terminal as it is.
+        // Stopped by Ctrl-Z, or killed by Ctrl-\, it would leave the terminal as it is.
         raw.special_codes[SpecialCodeIndex::VSUSP] = 0;
+        raw.special_codes[SpecialCodeIndex::VQUIT] = 0;
         raw.special_codes[SpecialCodeIndex::VMIN] = 1;
         raw.special_codes[SpecialCodeIndex::VTIME] = 0;
         *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(before);
@@ -106,9 +107,23 @@ impl Drop for Screen {
 fn restore() {
     let before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(before) = before {
-        // There is nothing left to do where the terminal takes neither.
-        let _ = write(LEAVE);
+        // There is nothing left to do where the terminal takes neither. What takes no time first: the other may wait for the terminal to read.
         let _ = tcsetattr(io::stdin(), OptionalActions::Now, &before);
+        let _ = write(LEAVE);
+    }
+}
+
+/// Gives the terminal back while a draw may be waiting for it, with the lock of standard output: nothing here waits.
+pub(super) fn leave_at_once() {
+    let before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(before) = before {
+        let _ = tcsetattr(io::stdin(), OptionalActions::Now, &before);
+    }
+    let out = terminal::screen_without_lock();
+    let mut fds = [PollFd::new(&out, PollFlags::OUT)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    if poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0) {
+        let _ = rustix::io::write(&out, LEAVE.as_bytes());
     }
 }
 
