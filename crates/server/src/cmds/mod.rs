@@ -348,23 +348,31 @@ pub(crate) fn cancel_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
 /// The same for these signals; `at_once` is called before a second one ends the process, on another thread than those that may hang.
 fn cancel_on(signals: &[SignalKind], at_once: fn()) -> anyhow::Result<Arc<AtomicBool>> {
     let cancel = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&cancel);
+    on_signals(signals, move || {
+        if flag.swap(true, Ordering::SeqCst) {
+            at_once();
+            std::process::exit(130);
+        }
+    })?;
+    Ok(cancel)
+}
+
+/// Has a thread of its own do this whenever one of these signals comes.
+fn on_signals(signals: &[SignalKind], act: impl Fn() + Clone + Send + 'static) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     for &kind in signals {
         let _inside = runtime.enter();
-        let (mut signal, flag) = (signal(kind)?, Arc::clone(&cancel));
+        let (mut signal, act) = (signal(kind)?, act.clone());
         runtime.spawn(async move {
             while signal.recv().await.is_some() {
-                if flag.swap(true, Ordering::SeqCst) {
-                    at_once();
-                    std::process::exit(130);
-                }
+                act();
             }
         });
     }
-    std::thread::Builder::new()
-        .name("signals".into())
-        .spawn(move || runtime.block_on(std::future::pending::<()>()))?;
-    Ok(cancel)
+    let wait = move || runtime.block_on(std::future::pending::<()>());
+    std::thread::Builder::new().name("signals".into()).spawn(wait)?;
+    Ok(())
 }
 
 /// Writes one JSON document to standard output.

@@ -1,15 +1,22 @@
 //! Passwords are typed without being shown, or piped in; never arguments, which every user of the machine can read.
 
 use std::io::{BufRead, IsTerminal, stdin};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, ensure};
-use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
+use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr};
+use tokio::signal::unix::SignalKind;
 
 /// A new password: typed twice, or the first line of what is piped in.
 pub(super) fn new_password(user: &str) -> anyhow::Result<String> {
     if !stdin().is_terminal() {
         return line().context("standard input: cannot be read");
     }
+    super::on_signals(&[SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()], || {
+        show();
+        eprintln!();
+        std::process::exit(130);
+    })?;
     let password = typed(&format!("Password of {user}: "))?;
     // Whoever cannot see what is typed mistypes it sooner or later.
     let again = typed("The same again: ")?;
@@ -18,8 +25,9 @@ pub(super) fn new_password(user: &str) -> anyhow::Result<String> {
 }
 
 fn typed(prompt: &str) -> anyhow::Result<String> {
-    eprint!("{prompt}");
+    // First: what is typed at a prompt must not be shown.
     let hidden = Hidden::begin().context("terminal: its echo cannot be turned off; pipe the password in")?;
+    eprint!("{prompt}");
     let password = line();
     drop(hidden);
     eprintln!();
@@ -35,22 +43,37 @@ fn line() -> std::io::Result<String> {
     Ok(line)
 }
 
-/// While it lives, the terminal does not show what is typed.
-struct Hidden(rustix::termios::Termios);
+/// How the terminal was, while it does not show what is typed.
+static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
+
+/// While it lives, the terminal does not show what is typed. It does again if a signal ends the program meanwhile, see [`new_password`].
+struct Hidden(());
 
 impl Hidden {
     fn begin() -> std::io::Result<Self> {
         let before = tcgetattr(stdin())?;
         let mut hidden = before.clone();
         hidden.local_modes.remove(LocalModes::ECHO);
+        // Neither stops it nor ends it past the signals above.
+        hidden.special_codes[SpecialCodeIndex::VSUSP] = 0;
+        hidden.special_codes[SpecialCodeIndex::VQUIT] = 0;
+        *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(before);
+        let begun = Self(());
         tcsetattr(stdin(), OptionalActions::Flush, &hidden)?;
-        Ok(Self(before))
+        Ok(begun)
     }
 }
 
 impl Drop for Hidden {
     fn drop(&mut self) {
+        show();
+    }
+}
+
+fn show() {
+    let before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(before) = before {
         // If it cannot be set back, `stty sane` helps; there is nobody to tell.
-        let _ = tcsetattr(stdin(), OptionalActions::Now, &self.0);
+        let _ = tcsetattr(stdin(), OptionalActions::Now, &before);
     }
 }
