@@ -82,6 +82,11 @@ fn without_rights_a_command_says_whose_they_are() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
     add(&film(dir.path(), "film.ts", 2), &store);
+    let mut user = support::millrace();
+    user.args(["user", "add", "boss", "--manage", "--store", store.to_str().unwrap()]);
+    let mut user = user.stdin(Stdio::piped()).spawn().unwrap();
+    user.stdin.take().unwrap().write_all(b"secret-word\n").unwrap();
+    assert!(user.wait().unwrap().success());
     let mut server = Server::start(&store, &["--http", "127.0.0.1:0", "--trust-loopback", "off"]);
     let page = server.said("page http://")[0].trim_start_matches("page ").trim().to_owned();
     for args in [&["rm", "--server", &page, "film"][..], &["top", "--once", "--server", &page]] {
@@ -89,7 +94,38 @@ fn without_rights_a_command_says_whose_they_are() {
         assert!(said.contains("the server says 40"), "{said}");
     }
     assert!(ok(&["ls", "--server", &page]).contains("film"));
+    let with_user = page.replace("http://", "http://boss:wrong-word@");
+    let file = dir.path().join("film.ts");
+    for args in [&["rm", "film"][..], &["add", "--name", "new", file.to_str().unwrap()]] {
+        let said = fails(&[args, &["--server", &with_user]].concat());
+        assert!(
+            said.contains("the server says 401") && said.contains("password or the token is wrong"),
+            "{said}"
+        );
+    }
     assert!(server.interrupt());
+}
+
+/// As proxies have it that want to be asked by https.
+#[test]
+fn a_redirection_says_where_to_ask() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let page = format!("http://{}/", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            support::read_head(&mut stream);
+            let answer = "HTTP/1.1 301 Moved Permanently\r\nLocation: https://tv.example/x\r\n\r\n<html>";
+            stream.write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let film = film(dir.path(), "film.ts", 1);
+    let file = film.to_str().unwrap();
+    for args in [&["ls"][..], &["rm", "film"], &["top", "--once"], &["add", file]] {
+        let said = fails(&[args, &["--server", &page]].concat());
+        assert!(said.contains("redirects to https://tv.example/x; give --server"), "{args:?}: {said}");
+    }
 }
 
 #[test]
@@ -110,7 +146,7 @@ fn top_says_once_how_the_server_is() {
     assert!(server.interrupt());
 }
 
-/// `top` on a terminal of 80 columns and 24 lines; what it writes comes to a thread that collects it.
+/// A command on a terminal of 80 columns and 24 lines; what it writes comes to a thread that collects it.
 struct Terminal {
     child: Child,
     said: std::sync::mpsc::Receiver<Vec<u8>>,
@@ -119,10 +155,14 @@ struct Terminal {
 
 impl Terminal {
     fn of(page: &str) -> Self {
+        Self::running(&format!("top --server {page}"))
+    }
+
+    fn running(command: &str) -> Self {
         let millrace = env!("CARGO_BIN_EXE_millrace");
         // The shell outlives Ctrl-C, to say how the terminal is behind it.
         let line = format!(
-            "trap : INT; stty rows 24 cols 80; '{millrace}' top --server {page}; echo code $?; stty -a; echo that was it"
+            "trap : INT; stty rows 24 cols 80; '{millrace}' {command}; echo code $?; stty -a; echo that was it"
         );
         let mut child = Command::new("script")
             .args(["-q", "-e", "-c", &line, "/dev/null"])
@@ -230,4 +270,18 @@ fn top_gives_back_terminals_that_are_stuck_and_ends_with_those_that_are_gone() {
         Err(error) => eprintln!("skipped: python3 cannot be started: {error}"),
     }
     assert!(server.interrupt());
+}
+
+#[test]
+fn a_password_that_is_not_given_leaves_the_terminal_as_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let rights = dir.path().join("rights.sqlite");
+    let mut terminal = Terminal::running(&format!("user add anna --rights '{}'", rights.display()));
+    terminal.wait_for("Password of anna: ");
+    terminal.press("secret\x03");
+    terminal.wait_for("that was it");
+    let text = &terminal.text;
+    assert!(text.contains("code 130") && text.contains(" echo ") && !text.contains("secret"), "{text:?}");
+    assert!(text.contains("susp = ^Z") && text.contains("quit = ^\\"), "{text:?}");
+    assert!(!ok(&["user", "ls", "--rights", rights.to_str().unwrap()]).contains("anna"));
 }

@@ -285,7 +285,7 @@ impl One<'_> {
     /// What is at this address.
     fn ask(&self, path: &str) -> anyhow::Result<(AnswerHead, Vec<u8>)> {
         let answer = self.remote.try_ask("GET", path).map_err(|error| self.lost(error))?;
-        let head = answer.head;
+        let head = answer.head.clone();
         Ok((head, answer.text().map_err(|error| self.lost(error))?))
     }
 
@@ -369,7 +369,7 @@ impl One<'_> {
             413 => "; the server's setting --max-upload says how much",
             _ => "",
         };
-        let refused = self.remote.refusal(&self.address, head.status, text, hint);
+        let refused = self.remote.refusal(&self.address, head, text, hint);
         match head.status {
             408 | 409 | 412 | 429 | 502..=504 if head.status != 409 || head.offset.is_some() => {
                 let after = head.retry_after.unwrap_or(UPLOAD_RETRY).clamp(UPLOAD_RETRY, UPLOAD_TIMEOUT / 4);

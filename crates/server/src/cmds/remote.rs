@@ -122,7 +122,7 @@ pub(super) struct Answer {
 }
 
 /// What the head of an answer says.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct AnswerHead {
     pub(super) status: u16,
     pub(super) is_of_millrace: bool,
@@ -130,6 +130,8 @@ pub(super) struct AnswerHead {
     pub(super) offset: Option<u64>,
     /// When to ask again.
     pub(super) retry_after: Option<Duration>,
+    /// Where to ask instead.
+    location: Option<String>,
 }
 
 impl Remote {
@@ -177,26 +179,35 @@ impl Remote {
         self.accepted(path, answer).map(|_| true)
     }
 
-    /// Has something done; an answer of 400 and more is an error, which says what the server said.
+    /// Has something done; an answer of 300 and more is an error, which says what the server said.
     pub(super) fn ask(&self, method: &str, path: &str) -> anyhow::Result<Answer> {
         let answer = self.try_ask(method, path).with_context(|| format!("{}{path}", self.place()))?;
         self.accepted(path, answer)
     }
 
-    /// An answer of less than 400.
+    /// An answer of less than 300.
     fn accepted(&self, path: &str, answer: Answer) -> anyhow::Result<Answer> {
-        let status = answer.head.status;
-        if status < 400 {
+        if answer.head.status < 300 {
             return Ok(answer);
         }
-        Err(self.refusal(path, status, &answer.text().unwrap_or_default(), ""))
+        let head = answer.head.clone();
+        Err(self.refusal(path, &head, &answer.text().unwrap_or_default(), ""))
     }
 
-    /// What an answer of 400 and more says, with what to do; `hint` stands where nothing better is known.
-    pub(super) fn refusal(&self, path: &str, status: u16, text: &[u8], hint: &str) -> anyhow::Error {
+    /// What another answer says, with what to do; `hint` stands where nothing better is known.
+    pub(super) fn refusal(&self, path: &str, head: &AnswerHead, text: &[u8], hint: &str) -> anyhow::Error {
+        let status = head.status;
+        if let (300..=399, Some(location)) = (status, &head.location) {
+            let location = excerpt(location, 300);
+            return anyhow!(
+                "{}{path}: the server redirects to {location}; give --server the address that this begins with",
+                self.place()
+            );
+        }
         let said: serde_json::Value = serde_json::from_slice(text).unwrap_or_default();
         let said = said["error"]["message"].as_str().unwrap_or("no reason");
         let hint = match status {
+            401 if self.authorization.is_some() => "; the name, the password or the token is wrong",
             401 => "; put USER:PASSWORD@ before the host, or set MILLRACE_TOKEN",
             403 if hint.is_empty() => {
                 "; only users who manage may do that, and programs on the server's machine"
@@ -270,6 +281,7 @@ pub(super) fn read_head(from: &mut impl BufRead) -> anyhow::Result<AnswerHead> {
         match field.to_ascii_lowercase().as_str() {
             "server" => read.is_of_millrace |= value.to_ascii_lowercase().starts_with("millrace/"),
             "upload-offset" => read.offset = value.parse().ok(),
+            "location" => read.location = Some(value.to_owned()),
             "retry-after" => read.retry_after = value.parse().ok().map(Duration::from_secs),
             _ => {}
         }
