@@ -2,7 +2,8 @@
 //!
 //! The methods stand in one file for each family: [`commands`], [`arrivals`], [`egress`]; what
 //! belongs to queued runs in [`cut`], to full connections in [`waiting`], to runs that begin with more than their pace in [`ahead`], to
-//! devices that read what they were lent for longer in [`holding`], to runs that leave packets out in [`steps`].
+//! bytes that go out as fast as they are taken in [`rush`], to devices that read what they were lent for longer in [`holding`], to runs that leave
+//! packets out in [`steps`].
 
 mod ahead;
 mod arrivals;
@@ -10,6 +11,7 @@ mod commands;
 mod cut;
 mod egress;
 mod holding;
+mod rush;
 mod steps;
 mod waiting;
 
@@ -20,6 +22,7 @@ use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wheel::Wheel;
 use millrace_core::wire::rtp::Timeline;
 
+use self::rush::Rush;
 use crate::batch::Batch;
 use crate::conns::ConnLists;
 use crate::frame::times;
@@ -49,6 +52,8 @@ pub struct Engine {
     conns: ConnLists,
     /// What devices still read.
     held: HeldLeases,
+    /// Bytes that may leave at any time.
+    rush: Rush,
     /// Streams with a slot that is [`Slot::Wanted`].
     wants: IndexQueue,
     /// Streams with something to tell.
@@ -79,6 +84,7 @@ impl Engine {
             wheel: Wheel::new(streams),
             conns: ConnLists::new(streams),
             held: HeldLeases::new(streams),
+            rush: Rush::new(streams),
             wants: IndexQueue::new(streams),
             told: IndexQueue::new(streams),
             counters: EngineCounters::default(),
@@ -161,6 +167,9 @@ impl Engine {
 
     /// Sets the stream's timer to what comes first, or takes it away.
     fn arm(&mut self, index: u32, now: Instant) {
+        if self.stream(index).rushes() && self.line_up(index, now) {
+            return;
+        }
         match self.stream(index).wakes(self.lead_ns()) {
             Some(at) => self.wheel.set(index, at, now),
             None => self.wheel.cancel(index),
@@ -274,7 +283,7 @@ impl Engine {
 
     /// Works out when the next packet leaves, if its extent is at hand. The first time, this fixes the anchor.
     #[inline]
-    fn schedule(&mut self, index: u32) {
+    fn schedule(&mut self, index: u32, now: Instant) {
         let stream = &mut self.streams[index as usize];
         let Some(lease) = self.batch.lease(index, stream.extent) else {
             stream.due = NEVER;
@@ -285,6 +294,10 @@ impl Engine {
             anchor(stream, &mut self.cold[index as usize], time);
         }
         let departure = stream.pace.departure(time);
+        if stream.rushes() && departure <= now {
+            (stream.due, stream.may_lead) = (now, false);
+            return;
+        }
         stream.due = stream.last.next_leaves(departure);
         stream.may_lead = stream.due == departure && !stream.has(flag::AHEAD);
         if !stream.may_lead {

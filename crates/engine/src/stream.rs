@@ -213,6 +213,9 @@ pub(crate) mod flag {
     pub(crate) const RESUMED: u16 = 1024;
 }
 
+/// What [`Stream::rushes`].
+const RUSH: u16 = flag::BYTES | flag::AHEAD;
+
 /// Bits of [`Stream::events`], in the order in which the control side is told.
 pub(crate) mod pending {
     /// Ends of runs, in [`super::Ends`].
@@ -323,6 +326,11 @@ impl Stream {
 
     pub(crate) fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
+    }
+
+    /// Bytes that are still sent ahead of their pace: nothing but their connection holds them back ([`crate::engine::rush`]).
+    pub(crate) fn rushes(&self) -> bool {
+        self.flags & RUSH == RUSH
     }
 
     /// Sequence number of packet `packet`.

@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use connections::{Dice, add, connection, wait_writable};
 use millrace_core::ids::{ConnId, TitleRef};
+use millrace_core::limits::egress::BYTES_NOT_SENT;
 use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::pool::{ExtentArena, ExtentContent, HeapRegion, Lease};
 use millrace_core::seam::{ByteRange, Dest, Payload, SendOutcome, Transmit};
@@ -20,11 +21,12 @@ use millrace_netio::{GsoMode, KernelTx};
 use support::*;
 
 const SIZE: usize = 1316;
-const PACKETS: u32 = 100;
+/// A full extent.
+const PACKETS: u32 = 196;
 /// Bytes of the last packet.
 const LAST: usize = 500;
 /// Packets that are missing in the extent.
-const MISSING: [u32; 3] = [7, 8, 99];
+const MISSING: [u32; 3] = [7, 8, 195];
 
 /// An extent, and the bytes that it stands for.
 struct Title {
@@ -145,18 +147,35 @@ fn any_range_arrives_byte_for_byte_however_little_is_taken_at_a_time() {
 }
 
 #[test]
-fn many_packets_are_one_call() {
+fn an_extent_is_one_call() {
     let title = Title::new(layouts()[0]);
     let mut tx = sender(GsoMode::Auto, 1);
     let (writer, mut reader) = connection(Some(1 << 20), None);
     add(&mut tx, 0, &writer);
-    let (from, to) = (1, 92 * SIZE - 1);
+    let (from, to) = (1, title.bytes.len() - 1);
     assert_eq!(send(&mut tx, &[entry(title.range(from, to))]), [SendOutcome::Sent]);
     assert_eq!(tx.counters().tcp_calls, 1);
     drop((tx, writer));
     let mut got = Vec::new();
     reader.read_to_end(&mut got).unwrap();
     assert!(got == title.bytes[from..to]);
+}
+
+/// Each time that it can be written again costs a wake-up: so it holds more than one that carries frames, and not without a bound.
+#[test]
+fn a_connection_of_bytes_holds_a_megabyte_that_nobody_reads() {
+    let title = Title::new(layouts()[0]);
+    let mut tx = sender(GsoMode::Auto, 1);
+    let window = 64 * 1024;
+    let (writer, _reader) = connection(None, Some(window));
+    add(&mut tx, 0, &writer);
+    let (mut taken, ends) = (0, Instant::now() + TIMEOUT);
+    while send(&mut tx, &[entry(title.range(0, 10 * SIZE))]) == [SendOutcome::Sent] {
+        taken += 10 * SIZE;
+        assert!(Instant::now() < ends, "{taken} bytes and not blocked");
+    }
+    let held = BYTES_NOT_SENT as usize;
+    assert!((held / 2..=held + 2 * window + 30 * SIZE).contains(&taken), "{taken} bytes");
 }
 
 /// What waits behind the title where nothing is taken any more: more than any buffer of such a connection holds.

@@ -11,7 +11,9 @@ use std::sync::Arc;
 
 use millrace_core::ids::{ConnId, StreamId};
 use millrace_core::limits::engines::{BATCHES_PER_TURN, LINGER_NS};
-use millrace_core::limits::{COMMANDS_PER_TURN, LEASES_PER_TURN, MAX_BATCH_BURSTS, MAX_BURST_NS, RETRY_NS};
+use millrace_core::limits::{
+    COMMANDS_PER_TURN, LEASES_PER_TURN, MAX_BATCH_BURSTS, MAX_BURST_NS, RETRY_NS, RING_RECORDS,
+};
 use millrace_core::pool::Lease;
 use millrace_core::seam::{Clock, Dest, PacketTx, SendOutcome, TransmitBatch};
 use millrace_core::time::Instant;
@@ -360,7 +362,7 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
             }
             Command::ConnWrite { conn, bytes } => {
                 let result = self.tx.write_control(conn, &bytes);
-                self.publish(Event::Recycle { bytes });
+                self.publish_quietly(Event::Recycle { bytes });
                 return if let Err(errno) = result {
                     self.conn_gone(now, conn, errno)
                 };
@@ -503,6 +505,15 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
         let pushed = self.events.push(event);
         debug_assert!(pushed.is_ok(), "take_commands keeps room for answers");
         self.control_bell.ring();
+    }
+
+    /// The same for what nobody waits for: it is found with the next event, or when so many wait that room must be made.
+    fn publish_quietly(&mut self, event: Event) {
+        let pushed = self.events.push(event);
+        debug_assert!(pushed.is_ok(), "take_commands keeps room for answers");
+        if self.events.slots() < RING_RECORDS / 2 {
+            self.control_bell.ring();
+        }
     }
 
     fn publish_backlog(&mut self, now: Instant, stream: StreamId) {

@@ -85,6 +85,11 @@ pub const COMPLETION_BATCHES: u64 = 16;
 /// Bytes that TCP may hold without having sent them: two writes, so that there is always one to send while the next is
 /// made.
 pub const TCP_NOT_SENT_BYTES: i32 = 2 * MAX_TCP_WRITE_BYTES as i32;
+/// The same where a connection carries bytes of a title and no frames: it counts as writable when less than half of this waits, and takes two extents
+/// then. A viewer who stops reading leaves so much in the kernel beside what is in flight.
+pub const BYTES_NOT_SENT: i32 = 1 << 20;
+/// Parts of one write to a connection: the packets of an extent of the default size, and any burst of frames with what stands before each.
+pub const TCP_PARTS: usize = 196;
 /// Interrupted calls in a row before the connection counts as blocked: signals that come so fast never end.
 pub const MAX_INTERRUPTS: usize = 4;
 

@@ -11,6 +11,9 @@ pub const MAX_UNTOLD_ENDS: usize = 3;
 /// Batches of sends that one turn makes before it looks at commands and leases again: 1024 bursts, some milliseconds at
 /// most.
 pub const BATCHES_PER_TURN: usize = 16;
+/// Bursts of bytes that have no time of their own which one turn sends: four extents, a megabyte, in about a millisecond. What is due meanwhile
+/// waits for so long.
+pub const RUSHES_PER_TURN: usize = 4;
 /// How long a loop that was told to stop waits for its streams to be closed: longer than the control side gives them to
 /// say BYE.
 pub const LINGER_NS: u64 = 2_000_000_000;

@@ -120,7 +120,10 @@ pub const SHARED_WAKE_NS: u64 = 8_000_000;
 /// being early, and small writes are what interleaved RTP costs. With [`MAX_BURST_NS`] that is 80 ms, so 99 % of the packets come
 /// within 100 ms of the earliest.
 pub const TCP_BURST_RATIO: u32 = 4;
-/// Most bytes in one write to a TCP connection, frames and all: 92 packets of the default size.
+/// Media in a burst of bytes in a connection, at the pace of its title: about an extent of 8 Mb/s. Who fetches bytes holds seconds, so nobody waits for
+/// less, and each write costs. A burst has up to twice as much where that ends its extent.
+pub const BYTES_BURST_NS: u64 = 250_000_000;
+/// Most bytes in one write of frames to a TCP connection: 92 packets of the default size.
 pub const MAX_TCP_WRITE_BYTES: usize = 128 * 1024;
 /// `$`, channel, length: what stands before each packet in an RTSP connection (RFC 2326 section 10.12).
 pub const FRAME_PREFIX_BYTES: usize = 4;

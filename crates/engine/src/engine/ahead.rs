@@ -12,7 +12,7 @@
 //!
 //! The flag [`AHEAD`](flag::AHEAD) is set until the run has come from one line to the other. It gives up if it falls behind what is owed.
 
-use millrace_core::limits::{MAX_AHEAD_MS, MAX_BURST_PACKETS};
+use millrace_core::limits::MAX_AHEAD_MS;
 use millrace_core::time::{Instant, MEDIA_HZ, MediaTicks};
 
 use super::Engine;
@@ -68,12 +68,4 @@ pub(super) fn measure_ahead(
     // What has to come early is not late: a loop that is woken late makes up for nothing.
     stream.due = now;
     owed
-}
-
-/// How many packets may leave because the run sends ahead, of those with these times: what is early in a file is in nobody's way, and writes that are
-/// as long as can be cost least.
-#[cold]
-pub(super) fn count_ahead(stream: &Stream, now: Instant, times: impl Iterator<Item = MediaTicks>) -> u32 {
-    let end = stream.pace.media_at(now);
-    times.take(MAX_BURST_PACKETS).take_while(|time| *time < end).count() as u32
 }

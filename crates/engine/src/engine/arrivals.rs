@@ -7,7 +7,7 @@ use millrace_core::limits::{
 use millrace_core::packet::PacketMeta;
 use millrace_core::pool::Lease;
 use millrace_core::seam::SendOutcome;
-use millrace_core::time::Instant;
+use millrace_core::time::{Instant, MediaTicks};
 
 use super::ahead::owed;
 use super::{Engine, time_behind, time_of};
@@ -53,7 +53,7 @@ impl Engine {
             // schedule of its media: if it were moved, it would come late from now on.
             stream.pace.at = stream.pace.at.max(now);
         }
-        self.schedule(index);
+        self.schedule(index, now);
         let stream = &mut self.streams[index as usize];
         if self.batch.lease(index, extent).is_some_and(Lease::grows) {
             // What is written late is late for good: the viewer's buffer makes up for it once, not each time.
@@ -70,6 +70,8 @@ impl Engine {
         self.counters.starved += u64::from(is_starved);
         if begins {
             self.tell(index, pending::RUN_BEGAN);
+        }
+        if begins || self.stream(index).rushes() {
             // A run may begin with the last packet of its extent: what follows must not wait for that to be sent.
             let place = self.stream(index).place();
             self.want_ahead(index, extent, place);
@@ -86,8 +88,8 @@ impl Engine {
             stream.ask_at = stream.per_extent;
             return;
         }
-        if stream.has(flag::STEPS) {
-            // There may be little to send of it: there is no time to lose.
+        if stream.has(flag::STEPS) || stream.rushes() {
+            // There may be little to send of it, or it is sent at once: there is no time to lose.
             stream.ask_at = 0;
             return;
         }
@@ -294,17 +296,23 @@ impl Engine {
         let extent_is_done = stream.advance(burst.count);
         let run_is_done = stream.next == stream.until;
         if extent_is_done {
-            let behind = self.batch.lease(index, burst.extent).map(time_behind);
-            self.cold_mut(index).time_behind = behind.unwrap_or_default();
+            let held = self.batch.lease(index, burst.extent);
+            let behind = held.map(time_behind).unwrap_or_default();
+            let span = held.map(|lease| MediaTicks(behind.since(time_of(lease, 0)).0));
+            let grows = held.is_some_and(Lease::grows);
+            self.cold_mut(index).time_behind = behind;
             self.release(index, (burst.extent % 2) as usize);
             self.note_ask_at(index);
+            if self.stream(index).rushes() && !run_is_done && !grows {
+                self.want_both(index, span.unwrap_or_default());
+            }
         } else if !run_is_done {
             self.want_more(index);
         }
         if run_is_done {
             self.drained(index, now);
         } else {
-            self.schedule(index);
+            self.schedule(index, now);
         }
     }
 
@@ -342,7 +350,7 @@ impl Engine {
 
     /// The run has sent its last packet: the queued one follows, or BYE when the viewer has played what it holds back.
     pub(super) fn drained(&mut self, index: u32, now: Instant) {
-        if self.stream(index).has(flag::STEPS) && self.step_on(index) {
+        if self.stream(index).has(flag::STEPS) && self.step_on(index, now) {
             return;
         }
         if self.cold[index as usize].queued.is_some() {

@@ -7,7 +7,8 @@ use millrace_core::prefetch::{prefetch, prefetch_all};
 use millrace_core::seam::{TransmitBatch, Want};
 use millrace_core::time::Instant;
 
-use super::ahead::{count_ahead, measure_ahead};
+use super::ahead::measure_ahead;
+use super::rush::count_bytes;
 use super::{Engine, time_of};
 use crate::batch::Burst;
 use crate::frame::{holes, packets_per_write, times};
@@ -95,6 +96,7 @@ impl Engine {
                 self.fire(index, now, horizon);
             }
         }
+        self.rush(now);
         self.batch.len()
     }
 
@@ -159,6 +161,10 @@ impl Engine {
     /// second for what is farther off), and later than `now` if `poll_bursts(now)` has just returned 0. `None` as long as
     /// there is nothing to wait for but arrivals.
     pub fn poll_at(&self) -> Option<Instant> {
+        let rush = self.rush.poll_at(self.batch.taken);
+        if rush.is_some() {
+            return rush;
+        }
         let next = self.wheel.next_due()?;
         let is_exact = self.exact_until.plus_ns(self.lead_ns()) > self.batch.taken;
         Some(if is_exact { Instant(next.0.saturating_sub(self.lead_ns())) } else { next })
@@ -201,7 +207,7 @@ impl Engine {
     fn fire(&mut self, index: u32, now: Instant, horizon: Instant) {
         let stream = self.stream(index);
         match stream.state {
-            State::Playing if stream.due <= now => self.burst(index, now),
+            State::Playing if stream.due <= now && !stream.rushes() => self.burst(index, now),
             State::Playing if stream.may_lead && stream.due <= horizon => self.lead(index, now),
             State::Playing | State::Draining if stream.report_due <= now => self.report(index, now),
             _ => self.arm(index, now),
@@ -219,7 +225,7 @@ impl Engine {
         self.arm(index, now);
     }
 
-    fn burst(&mut self, index: u32, now: Instant) {
+    pub(super) fn burst(&mut self, index: u32, now: Instant) {
         let stream = &mut self.streams[index as usize];
         if stream.next == stream.until {
             return self.drained(index, now);
@@ -239,10 +245,15 @@ impl Engine {
         if hole_ns > MAX_HOLE_NS {
             stream.pace.at = stream.pace.at.plus_ns(hole_ns - MAX_HOLE_NS);
         }
+        let is_bytes = stream.has(flag::BYTES);
         let (rules, most) = match self.batch.rows[index as usize].dest.conn() {
             None => (self.rules, left),
             Some(_) => {
-                (self.rules.in_connection(stream.bursts), left.min(packets_per_write(lease.content().layout)))
+                let layout = lease.content().layout;
+                // Of bytes a device that copies them takes an extent at once.
+                let is_whole = is_bytes && !stream.has(flag::LENDS);
+                let most = if is_whole { left } else { left.min(packets_per_write(layout)) };
+                (self.rules.in_connection(stream.bursts), most)
             }
         };
         let time = time_of(lease, place);
@@ -257,13 +268,13 @@ impl Engine {
             stream.flags ^= flag::CATCHING_UP;
             self.counters.catch_ups += u64::from(behind);
         }
-        let room = most.min(stream.last.room(now));
-        let mut count = rules.count(&pace, times(lease, place, room));
-        if stream.has(flag::BYTES) && stream.has(flag::AHEAD) {
-            count = count.max(count_ahead(stream, now, times(lease, place, room)));
-        }
+        let count = if is_bytes {
+            count_bytes(stream, lease, (place, most), now)
+        } else {
+            rules.count(&pace, times(lease, place, most.min(stream.last.room(now))))
+        };
         let burst = Burst { extent, place, count };
-        if stream.has(flag::BYTES) {
+        if is_bytes {
             let is_edge = stream.bursts == 0 || stream.next + count == stream.until;
             let (head, tail) = if is_edge { self.trims(index, burst) } else { (0, 0) };
             let id = self.stream(index).id(index);

@@ -49,7 +49,7 @@ impl Engine {
     }
 
     fn go_on_lending(&mut self, index: u32, now: Instant) {
-        self.schedule(index);
+        self.schedule(index, now);
         let stream = self.stream_mut(index);
         if stream.due != NEVER {
             // The hole is not ours.

@@ -69,7 +69,7 @@ impl Engine {
 
     /// A block is sent: the run goes on with the next one. `false`: there is none.
     #[cold]
-    pub(super) fn step_on(&mut self, index: u32) -> bool {
+    pub(super) fn step_on(&mut self, index: u32, now: Instant) -> bool {
         let behind = self.time_behind_block(index);
         let (stream, cold) = (&mut self.streams[index as usize], &mut self.cold[index as usize]);
         let (limit, Some(step)) = (cold.step_until, cold.step) else { return false };
@@ -97,7 +97,7 @@ impl Engine {
         let stream = self.stream(index);
         let (extent, place) = (stream.extent, stream.place());
         if stream.slots[(extent % 2) as usize] == Slot::Held {
-            self.schedule(index);
+            self.schedule(index, now);
             self.note_ask_at(index);
             self.want_ahead(index, extent, place);
         }

@@ -1,6 +1,7 @@
 //! What goes out in a connection, packet by packet: interleaved frames, or bytes without anything around them.
 
-use millrace_core::limits::{FRAME_PREFIX_BYTES, RTP_HEADER_BYTES};
+use millrace_core::limits::egress::TCP_PARTS;
+use millrace_core::limits::{FRAME_PREFIX_BYTES, MAX_BURST_PACKETS, RTP_HEADER_BYTES};
 use millrace_core::seam::ByteRange;
 use millrace_core::shape::Shape;
 
@@ -23,6 +24,16 @@ impl<'a> Pieces<'a> {
             Self::Frames { shape, .. } => shape.datagrams(),
             Self::Bytes(range) => range.count as usize,
         }
+    }
+
+    /// Whether something stands before each.
+    pub(super) fn have_prefixes(&self) -> bool {
+        matches!(self, Self::Frames { .. })
+    }
+
+    /// How many one call takes at most.
+    pub(super) fn most_per_call(&self) -> usize {
+        if self.have_prefixes() { MAX_BURST_PACKETS } else { TCP_PARTS }
     }
 
     /// Length of the longest, without what stands before it.

@@ -6,12 +6,15 @@
 //! has to keep the packet. Control bytes (RTSP replies) wait behind it: they always begin at a packet's border.
 //!
 //! Send buffer: left to the kernel's own tuning, so that a long fat path fills, but with `TCP_NOTSENT_LOWAT` at
-//! 256 KiB, two of the longest writes: a connection counts as writable when less than half of that waits, so it takes a whole one then. What TCP
+//! 256 KiB for frames, two of the longest writes: a connection counts as writable when less than half of that waits, so it takes a whole one then. What TCP
 //! has not sent yet is bounded by that, whatever the buffer grew to: at 8 Mb/s 0.26 s of media. So a viewer that stops reading is
 //! noticed soon, a pause or seek leaves little stale media in the kernel, and a path with a second of round trip still has its
 //! 1 MB in flight. A fixed `SO_SNDBUF` counts in-flight and waiting bytes alike and can have only one of the three. Bytes taken
 //! from us before a viewer with a receive buffer of 64 KiB that reads nothing is noticed (Linux 6.18, loopback):
 //! default 3.9 MB, `SO_SNDBUF` of 1 MiB 2.1 MB, `TCP_NOTSENT_LOWAT` of 128 KiB 0.26 MB.
+//!
+//! A connection that carries bytes has four times as much ([`BYTES_NOT_SENT`]): nobody pauses or seeks in it, and each time that it can be written
+//! again costs a wake-up, which two extents go out in then.
 //!
 //! A connection that is full is watched until it can be written again ([`watch`](super::watch)).
 
@@ -20,7 +23,7 @@ use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use millrace_core::ids::ConnId;
-use millrace_core::limits::egress::{MAX_INTERRUPTS, TCP_NOT_SENT_BYTES};
+use millrace_core::limits::egress::{BYTES_NOT_SENT, MAX_INTERRUPTS, TCP_NOT_SENT_BYTES, TCP_PARTS};
 use millrace_core::limits::{
     FRAME_PREFIX_BYTES, MAX_BURST_PACKETS, MAX_CONN_PENDING_BYTES, MAX_PACKET_BYTES, RTP_HEADER_BYTES,
 };
@@ -36,6 +39,7 @@ use crate::sys::socket::{set_int, unacknowledged_bytes};
 
 /// Frames in one call: any burst.
 const FRAMES_PER_CALL: usize = MAX_BURST_PACKETS;
+const _: () = assert!(2 * FRAMES_PER_CALL <= TCP_PARTS, "a frame is a prefix and a body");
 /// `$`, channel, length.
 const PREFIX_BYTES: usize = FRAME_PREFIX_BYTES;
 /// Longest packet in a frame.
@@ -49,6 +53,8 @@ const _: () = assert!(MAX_PACKET <= u16::MAX as usize, "the length field of a fr
 
 struct Conn {
     socket: OwnedFd,
+    /// It is a TCP connection that has carried nothing but frames so far.
+    is_tuned_for_frames: bool,
     /// Bytes that wait, from `start` of the connection's room.
     start: usize,
     waiting: usize,
@@ -126,7 +132,8 @@ impl Conns {
         };
         let family = sockopt::socket_domain(&socket).map_err(|e| refused("look at its family")(e.into()))?;
         // A Unix socket hands over what it gets at once, and holds little.
-        if family != AddressFamily::UNIX {
+        let is_tcp = family != AddressFamily::UNIX;
+        if is_tcp {
             // Frames leave in bursts already; waiting for more would only add delay (RFC 1122 section 4.2.3.4).
             sockopt::set_tcp_nodelay(&socket, true).map_err(|e| refused("set TCP_NODELAY")(e.into()))?;
             set_int(socket.as_fd(), libc::SOL_TCP, libc::TCP_NOTSENT_LOWAT, TCP_NOT_SENT_BYTES)
@@ -134,6 +141,7 @@ impl Conns {
         }
         *slot = Some(Conn {
             socket,
+            is_tuned_for_frames: is_tcp,
             start: 0,
             waiting: 0,
             control: 0,
@@ -209,6 +217,12 @@ impl Conns {
         batch: u64,
         counters: &mut TxCounters,
     ) -> SendOutcome {
+        if let Some(Some(conn)) = self.conns.get_mut(id.0 as usize)
+            && std::mem::take(&mut conn.is_tuned_for_frames)
+        {
+            // Without it the same is sent in more pieces.
+            let _ = set_int(conn.socket.as_fd(), libc::SOL_TCP, libc::TCP_NOTSENT_LOWAT, BYTES_NOT_SENT);
+        }
         self.send_pieces(id, &Pieces::Bytes(range), batch, counters)
     }
 
@@ -247,7 +261,7 @@ impl Conns {
     fn send_all(&mut self, id: ConnId, pieces: &Pieces<'_>, counters: &mut TxCounters) -> Result<usize, i32> {
         let mut done = 0;
         while done < pieces.count() {
-            let count = FRAMES_PER_CALL.min(pieces.count() - done);
+            let count = pieces.most_per_call().min(pieces.count() - done);
             let taken = self.write_pieces(id, pieces, done, count, counters)?;
             counters.frames += if matches!(pieces, Pieces::Frames { .. }) { taken as u64 } else { 0 };
             counters.bytes += pieces.bytes_in(done, taken) as u64;
@@ -270,29 +284,35 @@ impl Conns {
         count: usize,
         counters: &mut TxCounters,
     ) -> Result<usize, i32> {
+        let mut parts = [IoSlice::new(&[]); TCP_PARTS];
+        let (mut used, mut bytes) = (0, 0);
         let mut prefix_bytes = 0;
-        for (place, prefix) in self.prefixes[..count].iter_mut().enumerate() {
-            prefix_bytes = pieces.write_prefix(first + place, prefix);
+        if pieces.have_prefixes() {
+            for (place, prefix) in self.prefixes[..count].iter_mut().enumerate() {
+                prefix_bytes = pieces.write_prefix(first + place, prefix);
+            }
         }
-        let mut parts = [IoSlice::new(&[]); 2 * FRAMES_PER_CALL];
-        let mut used = 0;
-        for (place, prefix) in self.prefixes[..count].iter().enumerate() {
+        for place in 0..count {
             if prefix_bytes > 0 {
-                parts[used] = IoSlice::new(&prefix[..prefix_bytes]);
+                parts[used] = IoSlice::new(&self.prefixes[place][..prefix_bytes]);
                 used += 1;
             }
-            parts[used] = IoSlice::new(pieces.body(first + place));
+            let body = pieces.body(first + place);
+            bytes += prefix_bytes + body.len();
+            parts[used] = IoSlice::new(body);
             used += 1;
         }
         let conn = self.conns[id.0 as usize].as_mut().expect("flush found the connection");
         let written = match write(conn, &parts[..used], counters) {
-            Write::Took(bytes) => bytes,
+            Write::Took(written) if written == bytes => return Ok(count),
+            Write::Took(written) => written,
             Write::Full => 0,
             Write::Broken(errno) => return Err(self.breaks(id, errno)),
         };
         let mut left = written;
         for place in 0..count {
-            let (prefix, body) = (&self.prefixes[place][..prefix_bytes], pieces.body(first + place));
+            let prefix = if prefix_bytes > 0 { &self.prefixes[place][..prefix_bytes] } else { &[] };
+            let body = pieces.body(first + place);
             let piece = prefix.len() + body.len();
             if left < piece {
                 if left == 0 {

@@ -108,6 +108,10 @@ impl AccessPoints for Access {
             let mut meta = [PacketMeta::default()];
             files.read_metas(packet, &mut meta).map(|()| meta[0].time())
         });
-        exact.or_else(|| Some(self.files()?.time_by_index(packet)))
+        exact.or_else(|| self.time_near(packet))
+    }
+
+    fn time_near(&self, packet: u32) -> Option<MediaTicks> {
+        Some(self.files()?.time_by_index(packet))
     }
 }

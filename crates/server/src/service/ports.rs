@@ -117,6 +117,10 @@ pub trait AccessPoints: Send + Sync {
     fn packet_at(&self, time: MediaTicks) -> u32;
     /// Media time of a packet. `None` if it cannot be read: then the reply leaves out what must be exact or absent.
     fn time_of(&self, packet: u32) -> Option<MediaTicks>;
+    /// About the same, without reading anything where that can be done.
+    fn time_near(&self, packet: u32) -> Option<MediaTicks> {
+        self.time_of(packet)
+    }
 }
 
 /// Something of a title that has to be opened before it is used.
