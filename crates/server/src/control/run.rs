@@ -125,8 +125,8 @@ fn start(hub: &Shared, engines: usize, sockets: Sockets) -> Result<Vec<JoinHandl
     Ok(listeners)
 }
 
-/// A descriptor in the reactor.
-fn watch<T: AsRawFd>(fd: T) -> io::Result<AsyncFd<T>> {
+/// A descriptor in the reactor, watched for what can be read.
+pub(super) fn watch<T: AsRawFd>(fd: T) -> io::Result<AsyncFd<T>> {
     // Deprecated for types that may close or change their descriptor while it is registered; those that come here do
     // neither, and its successor is `unsafe`, which this crate does without.
     #[expect(deprecated)]

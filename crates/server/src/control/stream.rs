@@ -3,13 +3,18 @@
 use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
 use millrace_offload::command::ConnSocket;
 use millrace_offload::toe;
 use millrace_web::OrderSocket;
+use rustix::net::{SendFlags, Shutdown};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::net::{TcpStream, UnixStream};
+
+use super::run::watch;
 
 /// Where a connection comes from.
 pub(super) struct Arrival {
@@ -28,10 +33,37 @@ pub(super) enum ViewerStream {
     Kernel(TcpStream),
     /// A socket of the offload engine's.
     Offload(toe::tokio::TcpStream),
-    /// An end of a pair whose other end the web side, or TLS, reads.
+    /// An end of a pair whose other end TLS reads.
     Inside(UnixStream),
     /// A socket of the offload engine's that the web side's thread has. It reads it too; here is only its name, for the loop that writes to it.
     Elsewhere(toe::EngineSocket),
+    /// The connection of an order. An engine writes to it, and each time that it can, after it could not, whoever watches for that is woken: so here it is
+    /// watched for what comes alone.
+    Ordered(AsyncFd<OrderEnd>),
+}
+
+/// What the connection of an order is in the kernel.
+#[derive(Debug)]
+pub(super) enum OrderEnd {
+    /// The viewer's own.
+    Viewer(std::net::TcpStream),
+    /// An end of a pair whose other end the web side reads.
+    Inside(std::os::unix::net::UnixStream),
+}
+
+impl AsFd for OrderEnd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Viewer(stream) => stream.as_fd(),
+            Self::Inside(stream) => stream.as_fd(),
+        }
+    }
+}
+
+impl AsRawFd for OrderEnd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
 }
 
 impl ViewerStream {
@@ -46,8 +78,8 @@ impl ViewerStream {
     /// It cannot be watched, or is none that is known here.
     pub(super) fn of_order(socket: OrderSocket) -> io::Result<Self> {
         Ok(match socket {
-            OrderSocket::Viewer(stream) => Self::Kernel(TcpStream::from_std(stream)?),
-            OrderSocket::Inside(stream) => Self::Inside(UnixStream::from_std(stream)?),
+            OrderSocket::Viewer(stream) => Self::Ordered(watch(OrderEnd::Viewer(stream))?),
+            OrderSocket::Inside(stream) => Self::Ordered(watch(OrderEnd::Inside(stream))?),
             OrderSocket::Carried(name) => match name.downcast_ref() {
                 Some(name) => Self::Elsewhere(*name),
                 None => return Err(io::ErrorKind::InvalidInput.into()),
@@ -58,10 +90,12 @@ impl ViewerStream {
     /// The way back; `None`: it cannot be had, or was none.
     pub(super) fn into_order(self) -> Option<OrderSocket> {
         match self {
-            Self::Kernel(stream) => stream.into_std().ok().map(OrderSocket::Viewer),
-            Self::Inside(stream) => stream.into_std().ok().map(OrderSocket::Inside),
-            Self::Offload(_) => None,
             Self::Elsewhere(name) => Some(OrderSocket::Carried(Arc::new(name))),
+            Self::Ordered(socket) => Some(match socket.into_inner() {
+                OrderEnd::Viewer(stream) => OrderSocket::Viewer(stream),
+                OrderEnd::Inside(stream) => OrderSocket::Inside(stream),
+            }),
+            Self::Kernel(_) | Self::Inside(_) | Self::Offload(_) => None,
         }
     }
 
@@ -72,6 +106,7 @@ impl ViewerStream {
             Self::Offload(stream) => stream.readable().await,
             Self::Inside(stream) => stream.readable().await,
             Self::Elsewhere(_) => pending().await,
+            Self::Ordered(socket) => socket.readable().await.map(drop),
         }
     }
 
@@ -81,7 +116,8 @@ impl ViewerStream {
             Self::Kernel(stream) => stream.writable().await,
             Self::Offload(stream) => stream.writable().await,
             Self::Inside(stream) => stream.writable().await,
-            Self::Elsewhere(_) => pending().await,
+            // What goes out here goes out by an engine.
+            Self::Elsewhere(_) | Self::Ordered(_) => pending().await,
         }
     }
 
@@ -91,6 +127,9 @@ impl ViewerStream {
             Self::Offload(stream) => stream.try_read(to),
             Self::Inside(stream) => stream.try_read(to),
             Self::Elsewhere(_) => Err(io::ErrorKind::WouldBlock.into()),
+            Self::Ordered(socket) => {
+                socket.try_io(Interest::READABLE, |socket| Ok(rustix::io::read(socket, to)?))
+            }
         }
     }
 
@@ -100,6 +139,7 @@ impl ViewerStream {
             Self::Offload(stream) => stream.try_write(bytes),
             Self::Inside(stream) => stream.try_write(bytes),
             Self::Elsewhere(_) => Err(io::ErrorKind::WouldBlock.into()),
+            Self::Ordered(socket) => Ok(rustix::net::send(socket.get_ref(), bytes, SendFlags::NOSIGNAL)?),
         }
     }
 
@@ -107,10 +147,11 @@ impl ViewerStream {
     pub(super) fn shut_write(&self) {
         // A connection that is over already has no end to be told of.
         match self {
-            Self::Kernel(stream) => drop(rustix::net::shutdown(stream, rustix::net::Shutdown::Write)),
+            Self::Kernel(stream) => drop(rustix::net::shutdown(stream, Shutdown::Write)),
             Self::Offload(stream) => drop(stream.shut(std::net::Shutdown::Write)),
-            Self::Inside(stream) => drop(rustix::net::shutdown(stream, rustix::net::Shutdown::Write)),
             Self::Elsewhere(_) => {}
+            Self::Inside(stream) => drop(rustix::net::shutdown(stream, Shutdown::Write)),
+            Self::Ordered(socket) => drop(rustix::net::shutdown(socket.get_ref(), Shutdown::Write)),
         }
     }
 
@@ -124,6 +165,7 @@ impl ViewerStream {
             Self::Offload(stream) => ConnSocket::Engine(stream.engine_socket()),
             Self::Inside(stream) => ConnSocket::Kernel(stream.as_fd().try_clone_to_owned()?),
             Self::Elsewhere(name) => ConnSocket::Engine(*name),
+            Self::Ordered(socket) => ConnSocket::Kernel(socket.get_ref().as_fd().try_clone_to_owned()?),
         })
     }
 }
