@@ -25,6 +25,9 @@ fn dest(index: u32) -> Dest {
     if index.is_multiple_of(4) {
         return Dest::Interleaved { conn: ConnId(index), rtp_channel: 0, rtcp_channel: 1 };
     }
+    if index % 8 == 1 {
+        return Dest::Bytes { conn: ConnId(index) };
+    }
     Dest::udp(([10, 0, 0, 1], 4000).into(), Some(4001))
 }
 

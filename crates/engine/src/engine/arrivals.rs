@@ -7,7 +7,7 @@ use millrace_core::limits::{
 use millrace_core::packet::PacketMeta;
 use millrace_core::pool::Lease;
 use millrace_core::seam::SendOutcome;
-use millrace_core::time::{Instant, MediaTicks};
+use millrace_core::time::Instant;
 
 use super::ahead::owed;
 use super::{Engine, time_behind, time_of};
@@ -298,13 +298,13 @@ impl Engine {
         if extent_is_done {
             let held = self.batch.lease(index, burst.extent);
             let behind = held.map(time_behind).unwrap_or_default();
-            let span = held.map(|lease| MediaTicks(behind.since(time_of(lease, 0)).0));
+            let span = held.map_or(behind, |lease| behind.since(time_of(lease, 0)));
             let grows = held.is_some_and(Lease::grows);
             self.cold_mut(index).time_behind = behind;
             self.release(index, (burst.extent % 2) as usize);
             self.note_ask_at(index);
             if self.stream(index).rushes() && !run_is_done && !grows {
-                self.want_both(index, span.unwrap_or_default());
+                self.want_both(index, span);
             }
         } else if !run_is_done {
             self.want_more(index);
