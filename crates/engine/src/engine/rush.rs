@@ -64,10 +64,12 @@ impl Engine {
             let Some(index) = self.rush.line.front() else { break };
             self.rush.line.pop_front();
             let stream = self.stream(index);
-            // Much may have happened to it since.
             if stream.state == State::Playing && stream.rushes() && stream.due <= now {
                 self.burst(index, now);
                 self.rush.left += 1;
+            } else {
+                // Much may have happened to it since: whatever comes next has its time.
+                self.arm(index, now);
             }
         }
     }
