@@ -141,7 +141,7 @@ pub fn offer(
 impl Crowd {
     fn of(r: LoadReport, service: &Service<'_>, stolen_ratio: f64) -> Self {
         let fates = Fates::of(&r.per_stream);
-        let (packets_per_s, bits_per_s) = rates(&r.series, r.ramp_ms as f64 / 1e3);
+        let (packets_per_s, bits_per_s) = rates(&r.series, r.ramp_ms as f64 / 1e3, Duration::ZERO);
         let wanted = service.nominal.map_or(0.0, |rate| rate.0 as f64) * fates.kept as f64;
         let ms = |us: u64| us as f64 / 1e3;
         let lost = r.lost_in_all();

@@ -39,6 +39,8 @@ const MAX_DISTURBED: u32 = 4;
 
 /// Part of the time that a search takes which begins where another one ended.
 const NEAR_BUDGET: f64 = 0.4;
+/// Segments that a search by HLS may wait for: two in each trial.
+const PERIODS: u32 = 16;
 
 /// How much is done to find a capacity.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +72,7 @@ impl Effort {
 
     /// Seconds of media that a trial needs: where viewers begin, the time in which they arrive, the trial, and something to spare.
     pub fn media_s(&self, spread: Duration) -> u64 {
-        (spread + self.window).as_secs() + if self.window > Duration::from_secs(2) { 25 } else { 6 }
+        (spread + self.window).as_secs() + if self.window > Duration::from_secs(2) { 40 } else { 6 }
     }
 }
 
@@ -224,9 +226,9 @@ impl<'a> Hunt<'a> {
             }
         }
         let start = StdInstant::now();
-        // Who knows the neighbourhood needs less time.
-        let budget =
-            if near.is_some() { self.effort.budget.mul_f64(NEAR_BUDGET) } else { self.effort.budget };
+        // Who knows the neighbourhood needs less time; trials of whole segments take more.
+        let known = if near.is_some() { NEAR_BUDGET } else { 1.0 };
+        let budget = self.effort.budget.mul_f64(known) + self.service.period * PERIODS;
         let found = loop {
             match search.step() {
                 Step::Done(found) => break found,

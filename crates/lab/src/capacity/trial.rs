@@ -9,7 +9,8 @@ use millrace_client::load::{
     Arrivals, Inspect, LoadOptions, LoadProgress, LoadReport, MediaClock, Sample, load,
 };
 use millrace_client::play::TransportChoice;
-use millrace_core::time::MediaTicks;
+use millrace_core::limits::web::HLS_TARGET_TICKS;
+use millrace_core::time::{MEDIA_HZ, MediaTicks};
 use millrace_core::units::BitRate;
 
 use super::limits::Figures;
@@ -35,6 +36,8 @@ pub struct Service<'a> {
     pub media_clock: MediaClock,
     /// Whether viewers may ask for a place where to begin.
     pub takes_range: bool,
+    /// Time after which what a viewer does is done again: a segment of HLS. Zero where media flow evenly.
+    pub period: Duration,
     /// Never try more viewers than this.
     pub max_viewers: u32,
     /// First number of viewers to try.
@@ -72,6 +75,24 @@ impl Running {
     }
 }
 
+impl Service<'_> {
+    /// As long as `window`, or somewhat longer: a player of segments is either fetching or at rest, so that nothing shorter than a segment says at which
+    /// rate it fetches.
+    fn whole(&self, window: Duration) -> Duration {
+        if self.period.is_zero() || window < SHORT {
+            return window;
+        }
+        let periods = (window.as_secs_f64() / self.period.as_secs_f64()).ceil().max(1.0);
+        // The first interval is thrown away, and the last may be cut short.
+        self.period.mul_f64(periods) + 3 * INTERVAL
+    }
+
+    /// Time from the last viewer's arrival to the first look: everybody plays by then, and has filled its buffer.
+    fn settle_s(&self) -> f64 {
+        SETTLE_S + self.period.as_secs_f64()
+    }
+}
+
 /// How a trial is run.
 #[derive(Clone, Copy, Debug)]
 pub struct TrialPlan {
@@ -100,10 +121,12 @@ pub struct Trial {
 pub(super) const SETTLE_S: f64 = 1.0;
 /// Time from one sample of the receiver to the next.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// Media that players over HTTP read ahead: two segments of [`SEGMENT_S`].
+/// Trials that are shorter are for show.
+const SHORT: Duration = Duration::from_secs(2);
+/// Media that players over HTTP read ahead, before what the segment that they fetch has more.
 const READ_AHEAD: Duration = Duration::from_secs(4);
-/// Length of HLS segments.
-pub const SEGMENT_S: u64 = 2;
+/// Length of HLS segments: ours, and what others are asked to cut.
+pub const SEGMENT_S: u64 = HLS_TARGET_TICKS / MEDIA_HZ;
 /// Players over HTTP read in bursts, so their rate within a trial is uncertain by so much; whether it is enough shows in
 /// pictures that stand still.
 const HTTP_SLACK: f64 = 0.03;
@@ -130,6 +153,7 @@ pub fn trial(
         }
         site.has_probe.store(false, Ordering::Relaxed);
     }
+    let plan = TrialPlan { window: service.whole(plan.window), ..plan };
     let (mut options, settle_s) = load_options(site, service, nominal, plan);
     match service.delivery {
         Delivery::Pushed { base_port } => {
@@ -195,8 +219,8 @@ pub(super) fn load_options(
         return (options, settle_s);
     }
     options.arrivals = Arrivals::Ramp(Duration::from_secs_f64(arriving_s));
-    options.duration = Duration::from_secs_f64(SETTLE_S) + plan.window;
-    (options, arriving_s + SETTLE_S)
+    options.duration = Duration::from_secs_f64(service.settle_s()) + plan.window;
+    (options, arriving_s + service.settle_s())
 }
 
 /// Runs a load on the client host, without the probe where the kernel refuses it.
@@ -280,10 +304,14 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// Packets and payload bits a second, from the intervals of which all lies behind `from_s`.
-pub(super) fn rates(series: &[Sample], from_s: f64) -> (f64, f64) {
+/// Packets and payload bits a second, from the intervals of which all lies behind `from_s`, as far as they make up whole `period`s.
+pub(super) fn rates(series: &[Sample], from_s: f64, period: Duration) -> (f64, f64) {
     let from_ms = (from_s * 1e3) as u64 + INTERVAL.as_millis() as u64;
-    let steady: Vec<&Sample> = series.iter().filter(|sample| sample.at_ms >= from_ms).collect();
+    let mut steady: Vec<&Sample> = series.iter().filter(|sample| sample.at_ms >= from_ms).collect();
+    let whole = (period.as_millis() / INTERVAL.as_millis()) as usize;
+    if whole > 0 && steady.len() > whole {
+        steady.truncate(steady.len() / whole * whole);
+    }
     let n = steady.len().max(1) as f64;
     let packets: u64 = steady.iter().map(|sample| sample.packets).sum();
     let bits: u64 = steady.iter().map(|sample| sample.rate_bits_per_s).sum();
@@ -300,7 +328,7 @@ fn figures(r: &LoadReport, watch: &Watch<'_>, nominal: Option<BitRate>) -> Figur
     let (plan, service) = (watch.plan, watch.service);
     let asked = u64::from(plan.count);
     let never = asked.saturating_sub(r.played + r.failed);
-    let (packets_per_s, bits_per_s) = rates(&r.series, watch.from_s);
+    let (packets_per_s, bits_per_s) = rates(&r.series, watch.from_s, service.period);
     let wanted = nominal.map_or(0.0, |rate| rate.0 as f64) * f64::from(plan.count);
     let sent = (r.packets + r.lost).max(1) as f64;
     let ms = |us: u64| us as f64 / 1e3;
@@ -337,7 +365,12 @@ mod tests {
             ..Sample::default()
         };
         let series = [sample(500, 1), sample(1000, 50), sample(1500, 100), sample(2000, 102)];
-        assert_eq!(rates(&series, 0.9), (202.0, 2_020_000.0));
-        assert_eq!(rates(&series, 9.0), (0.0, 0.0));
+        assert_eq!(rates(&series, 0.9, Duration::ZERO), (202.0, 2_020_000.0));
+        assert_eq!(rates(&series, 9.0, Duration::ZERO), (0.0, 0.0));
+        // Whoever fetches for half a second of each second is looked at for whole seconds.
+        let series: Vec<Sample> = (1..=7).map(|n| sample(n * 500, n % 2 * 100)).collect();
+        assert_eq!(rates(&series, 0.0, Duration::from_secs(1)), (100.0, 1_000_000.0));
+        assert_eq!(rates(&series, 0.4, Duration::from_secs(1)), (100.0, 1_000_000.0));
+        assert!(rates(&series, 0.4, Duration::ZERO).0 < 90.0);
     }
 }

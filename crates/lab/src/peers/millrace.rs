@@ -11,7 +11,7 @@ use millrace_client::play::TransportChoice;
 use super::{HTTP_PORT, HTTPS_PORT, PORT, Peer, run};
 use crate::capacity::Scene;
 use crate::capacity::site::{Group, SERVER_INTERFACE, Site};
-use crate::capacity::trial::{Delivery, Running, Service};
+use crate::capacity::trial::{Delivery, Running, SEGMENT_S, Service};
 
 pub(super) const PEER: Peer =
     Peer { name: "millrace", install: "it is this program", missing: || None, services };
@@ -97,6 +97,7 @@ fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
             nominal: Some(scene.files.rate),
             media_clock: MediaClock::Rtp,
             takes_range: true,
+            period: Duration::ZERO,
             max_viewers: 16_000,
             first: (EASY_BITS_PER_S / scene.files.rate.0.max(1)).clamp(64, 4_000) as u32,
             start: Box::new(move |_| start(&store, url)),
@@ -109,9 +110,12 @@ fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
         fetched(of(TransportChoice::Tcp, "HTTP progressive", |ip, title| {
             format!("http://{ip}:{HTTP_PORT}/titles/{title}.ts")
         })),
-        fetched(of(TransportChoice::Tcp, "HLS", |ip, title| {
-            format!("http://{ip}:{HTTP_PORT}/titles/{title}/index.m3u8")
-        })),
+        Service {
+            period: Duration::from_secs(SEGMENT_S),
+            ..fetched(of(TransportChoice::Tcp, "HLS", |ip, title| {
+                format!("http://{ip}:{HTTP_PORT}/titles/{title}/index.m3u8")
+            }))
+        },
     ])
 }
 
@@ -166,6 +170,7 @@ pub fn custom<'a>(scene: Scene<'a>, command: &str, url: &str, is_tcp: bool) -> S
         nominal: None,
         media_clock: MediaClock::Rtp,
         takes_range: true,
+        period: Duration::ZERO,
         max_viewers: 16_000,
         first: 64,
         start: Box::new(start),

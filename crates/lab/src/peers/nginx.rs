@@ -89,7 +89,7 @@ fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
         let name = |path: &PathBuf| path.file_name().map(|n| url(&n.to_string_lossy()));
         paths.iter().filter_map(name).collect::<Vec<String>>()
     };
-    let of = |label: &str, targets: Vec<String>, rate| Service {
+    let of = |label: &str, targets: Vec<String>, rate, segment_s| Service {
         name: format!("nginx, {label}"),
         transport: TransportChoice::Tcp,
         delivery: Delivery::Asked,
@@ -98,12 +98,13 @@ fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
         nominal: rate,
         media_clock: MediaClock::Rtp,
         takes_range: true,
+        period: Duration::from_secs(segment_s),
         max_viewers: 10_000,
         first: 512,
         start: Box::new(move |_| start(scene, targets.clone())),
     };
     Ok(vec![
-        of("HTTP progressive", names(&scene.files.paths), Some(scene.files.rate)),
-        of("HLS", names(&playlists), Some(segments_rate(scene)?)),
+        of("HTTP progressive", names(&scene.files.paths), Some(scene.files.rate), 0),
+        of("HLS", names(&playlists), Some(segments_rate(scene)?), SEGMENT_S),
     ])
 }
