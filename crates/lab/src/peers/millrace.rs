@@ -110,12 +110,9 @@ fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
         fetched(of(TransportChoice::Tcp, "HTTP progressive", |ip, title| {
             format!("http://{ip}:{HTTP_PORT}/titles/{title}.ts")
         })),
-        Service {
-            period: Duration::from_secs(SEGMENT_S),
-            ..fetched(of(TransportChoice::Tcp, "HLS", |ip, title| {
-                format!("http://{ip}:{HTTP_PORT}/titles/{title}/index.m3u8")
-            }))
-        },
+        in_segments(fetched(of(TransportChoice::Tcp, "HLS", |ip, title| {
+            format!("http://{ip}:{HTTP_PORT}/titles/{title}/index.m3u8")
+        }))),
     ])
 }
 
@@ -137,6 +134,11 @@ fn fetched(service: Service<'_>) -> Service<'_> {
         first: 512,
         ..service
     }
+}
+
+/// The same by segments.
+fn in_segments(service: Service<'_>) -> Service<'_> {
+    Service { period: Duration::from_secs(SEGMENT_S), ..service }
 }
 
 /// A server that somebody gives as a command with {ip}, {port}, {file} and {dir} in it, and a URL with {ip}, {port} and
