@@ -371,6 +371,7 @@ mod tests {
         let series: Vec<Sample> = (1..=7).map(|n| sample(n * 500, n % 2 * 100)).collect();
         assert_eq!(rates(&series, 0.0, Duration::from_secs(1)), (100.0, 1_000_000.0));
         assert_eq!(rates(&series, 0.4, Duration::from_secs(1)), (100.0, 1_000_000.0));
-        assert!(rates(&series, 0.4, Duration::ZERO).0 < 90.0);
+        assert_eq!(rates(&series, 0.9, Duration::from_secs(1)), (100.0, 1_000_000.0));
+        assert!(rates(&series, 0.9, Duration::ZERO).0 > 110.0);
     }
 }
