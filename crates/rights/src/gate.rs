@@ -15,7 +15,6 @@ use crate::known::{Known, Limits, Quota, User};
 use crate::link::Link;
 use crate::secret::{self, REALM, SecretError};
 use crate::throttle::Throttle;
-use crate::viewers::{OverLimit, Player, Viewers, Whose};
 
 millrace_core::counters! {
     /// Who was let in and who was not.
@@ -38,8 +37,6 @@ millrace_core::counters! {
         sum webhook_refused,
         /// Times that the webhook gave no answer, or was not asked because too much was being asked.
         sum webhook_failed,
-        /// Requests for segments refused because the user or the title had all that it may have.
-        sum segments_refused,
         /// Users that are known.
         gauge users,
     }
@@ -143,7 +140,6 @@ pub struct Gate {
     key: [u8; 32],
     checks: Option<SyncSender<Job>>,
     advised: OnceLock<Arc<Advised>>,
-    viewers: Arc<Viewers>,
 }
 
 impl Gate {
@@ -168,8 +164,7 @@ impl Gate {
         };
         let current = Current { known: Arc::default(), policy, generation: 0 };
         let (current, live) = (RwLock::new(current), Mutex::new(live));
-        let (advised, viewers) = (OnceLock::new(), Arc::default());
-        let gate = Self { current, live, key: secret::random()?, checks, advised, viewers };
+        let gate = Self { current, live, key: secret::random()?, checks, advised: OnceLock::new() };
         gate.replace(known);
         Ok(gate)
     }
@@ -261,36 +256,6 @@ impl Gate {
         let Visitor::User(name) = visitor else { return None };
         let limits = self.current().0.users.get(name)?.limits;
         (limits != Limits::default()).then(|| Quota { user: Arc::clone(name), limits })
-    }
-
-    /// What is watched at once.
-    pub fn viewers(&self) -> &Arc<Viewers> {
-        &self.viewers
-    }
-
-    /// A player fetches a segment of a title with this bit rate, if its user and the title have room for it. So many may watch the title at once.
-    ///
-    /// # Errors
-    /// It may not.
-    pub fn fetch(
-        &self,
-        now: Now,
-        visitor: &Visitor,
-        player: Player,
-        (title, rate): (&str, u64),
-        title_limit: Option<u32>,
-    ) -> Result<(), OverLimit> {
-        let of_user = self.quota(visitor).map(|quota| (Whose::User(quota.user), quota.limits));
-        let of_title =
-            title_limit.map(|max| (Whose::title(title), Limits { streams: Some(max), bits_per_s: None }));
-        let fetched = of_user
-            .into_iter()
-            .chain(of_title)
-            .try_for_each(|(whose, limits)| self.viewers.fetch(now.mono, &whose, limits, player, rate));
-        if fetched.is_err() {
-            self.live().counters.segments_refused += 1;
-        }
-        fetched
     }
 
     /// Whether titles are for some only: nothing of them may lie in caches that others share.

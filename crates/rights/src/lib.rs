@@ -13,7 +13,6 @@
 //! | `credentials`, `digest`, `link` | what can be shown |
 //! | `secret` | passwords and tokens |
 //! | `checked`, `throttle` | what is remembered of those who came |
-//! | `viewers` | what is watched at once, for limits of users and titles |
 //! | `name` | names of users, patterns of titles |
 //! | `clock` | the time |
 #![forbid(unsafe_code)]
@@ -32,7 +31,6 @@ mod list;
 mod name;
 mod secret;
 mod throttle;
-mod viewers;
 mod watch;
 
 pub use advice::{Advice, Advised, Adviser, Answered, Question};
@@ -45,5 +43,4 @@ pub use link::Link;
 pub use list::{ListedGroup, ListedToken, ListedUser};
 pub use name::{NameError, base, check_name, check_pattern, fits};
 pub use secret::{Cost, SecretError, check_password};
-pub use viewers::{Counts, OverLimit, Player, Viewers, Whose};
 pub use watch::StartError;

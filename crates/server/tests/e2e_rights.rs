@@ -48,6 +48,16 @@ fn curl(args: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// The address of a title's first segment, as this user is told it.
+fn first_segment(server: &Server, user: &str) -> String {
+    let list = format!("{}titles/film/media.m3u8", page(server));
+    let mut command = Command::new("curl");
+    command.args(["--silent", "--noproxy", "*", "-u", &format!("{user}:secret-word"), &list]);
+    let list = String::from_utf8(command.output().expect("curl can be started").stdout).unwrap();
+    let segment = list.lines().find(|line| line.starts_with("hls/")).unwrap_or_else(|| panic!("{list}"));
+    format!("{}titles/film/{segment}", page(server))
+}
+
 fn page(server: &Server) -> String {
     let line = server.log.iter().find_map(|line| line.strip_prefix("page ")).expect("the page is printed");
     line.to_owned()
@@ -227,6 +237,9 @@ fn a_users_streams_are_counted_by_both_protocols_and_refusals_are_told() {
     let (rtsp, http) = statuses(&server, "anna");
     assert!(rtsp.contains("453") && http == "503", "{rtsp} {http}");
     assert_eq!(statuses(&server, "ben"), ("200".to_owned(), "206".to_owned()));
+    let segment = first_segment(&server, "anna");
+    assert_eq!(curl(&["-u", "anna:secret-word", &segment]), "503");
+    assert_eq!(curl(&["-u", "ben:secret-word", &segment]), "200");
     let shown = Command::new("curl")
         .args(["-s", "--noproxy", "*", &format!("{}api/v1/status", page(&server))])
         .output()
@@ -240,7 +253,7 @@ fn a_users_streams_are_counted_by_both_protocols_and_refusals_are_told() {
         let stats: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
         stats["sessions"]["refused_user"].as_u64().unwrap_or(0)
     };
-    until(|| counted() >= 2, "the refusals are not counted");
+    until(|| counted() >= 3, "the refusals are not counted");
     until(|| statuses(&server, "anna") == ("200".to_owned(), "206".to_owned()), "it is not given back");
     assert!(server.interrupt());
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use certificate::{Certificate, line};
 use millrace_lab::netns::{CLIENT_IP, SERVER_IP, TwoHosts};
+use serde_json::Value;
 use support::{Server, add, fails, film, ok, signal};
 use two_hosts::Site;
 
@@ -67,7 +68,9 @@ fn players_see_by_https_and_rtsps_what_the_source_shows() {
     assert!(seen == plain, "{} pictures, {} without TLS", seen.len(), plain.len());
     assert!(seen.len() + 1 >= expected.len() && expected.starts_with(&seen), "{}", seen.len());
     // Rights and log know the viewer's own address, and how it is sent to.
-    let ended = server.said("ended: film for 127.0.0.1:");
+    let mut ended = server.said("ended: film for 127.0.0.1:");
+    // Whoever fetches segments ends when what it has is played.
+    ended.retain(|line| !line.contains("no more segments"));
     assert_eq!(ended.len(), 2, "{ended:?}");
 
     // Every way to HTTP, and the engine's bytes unchanged.
@@ -83,6 +86,66 @@ fn players_see_by_https_and_rtsps_what_the_source_shows() {
     let unknown = Command::new("curl").args(["-s", "--noproxy", "*", &file]).output().unwrap();
     assert_eq!(unknown.status.code(), Some(60), "an unknown certificate is refused by curl");
     assert!(server.interrupt());
+}
+
+/// A browser has several requests of one connection answered at once, and several connections.
+#[test]
+fn a_viewer_of_segments_is_one_whatever_connections_and_streams_of_http2_it_asks_by() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    add(&film(dir.path(), "film.ts", 20), &store);
+    let certificate = Certificate::at(dir.path());
+    for (list, media) in [("media.m3u8", ""), ("cmaf.m3u8", "cmaf/")] {
+        let mut server = Server::start(&store, &[&["--max-streams", "1"], &certificate.args()[..]].concat());
+        let page = line(&server, "page https://").to_owned();
+        let get = |agent: &str, args: &[&str], paths: &[&str]| {
+            let urls: Vec<_> = paths.iter().map(|path| format!("https://{page}{path}")).collect();
+            let urls = urls.iter().flat_map(|url| [url.as_str(), "-o", "-"]);
+            let args: Vec<_> = ["-A", agent, "-w", "%{http_code} "]
+                .into_iter()
+                .chain(args.iter().copied())
+                .chain(urls)
+                .collect();
+            String::from_utf8_lossy(&curl(&certificate.certificate, &args).stdout).into_owned()
+        };
+        let addresses = |path: &str| {
+            let list = get("tv", &["--http2"], &[path]);
+            let lines = list.lines().filter(|line| !line.starts_with('#') && line.contains('/'));
+            lines.map(|at| format!("titles/film/{media}{at}")).collect::<Vec<_>>()
+        };
+        let first = format!("titles/film/{list}");
+        let segments = match media {
+            "" => addresses(&first),
+            _ => addresses(&addresses(&first)[0].replace("film/cmaf/", "film/")),
+        };
+        let [zero, one, two] = [0, 1, 2].map(|number| segments[number].as_str());
+        // Bytes of media stand before each status.
+        let statuses = |answer: String, wanted: &str, times: usize| {
+            assert_eq!(answer.matches(wanted).count(), times, "{media}: {} bytes", answer.len());
+        };
+        // More than the tables before a segment, which are in memory.
+        let discard = ["-r", "0-18799"];
+        let http2 = |more: &[&'static str]| [&["--http2"], &discard[..], more].concat();
+        // Streams of one connection at once, then one behind the other on another, then HTTP/1.1.
+        statuses(get("tv", &http2(&["--parallel"]), &[zero, zero, zero]), "206 ", 3);
+        statuses(get("tv", &http2(&[]), &[one, one]), "206 ", 2);
+        statuses(get("tv", &["--http1.1", discard[0], discard[1]], &[two]), "206 ", 1);
+        let refused = get("phone", &["--http2"], &[zero]);
+        assert!(
+            refused.contains("all 1 streams are in use") && refused.ends_with("503 "),
+            "{media}: {} bytes",
+            refused.len()
+        );
+        let status = get("tv", &["--http2"], &["api/v1/status"]);
+        let status: Value =
+            serde_json::from_str(status.trim_end_matches(" 200 ").trim_end_matches("200 ")).unwrap();
+        assert_eq!(status["sessions"].as_array().unwrap().len(), 1, "{status}");
+        assert!(status["refusals"].to_string().contains("all 1 streams are in use"), "{status}");
+        // Nor was there another for a moment.
+        let begun = server.said("by segments");
+        assert!(begun.len() == 1 && begun[0].contains("film for 127.0.0.1:"), "{begun:?}");
+        assert!(server.interrupt());
+    }
 }
 
 /// Media beside an encrypted connection would be in the clear, and nobody would notice.

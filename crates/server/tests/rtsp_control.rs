@@ -481,7 +481,8 @@ fn an_order_ends_with_its_connection_while_an_engine_gives_it_back() {
         ahead_ms: 0,
         label,
         agent: None,
-        counts: millrace_rights::Counts::Stream(None),
+        quota: None,
+        segment: None,
         done,
     };
     live.orders.send(order).unwrap();

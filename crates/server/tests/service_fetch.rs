@@ -1,4 +1,5 @@
-//! Viewers that fetch segments made beside the engines, in virtual time: counted with streams, one viewer for all that it fetches, forgotten when it fetches no more.
+//! Viewers that fetch segments, from engines and made beside them, in virtual time: counted with streams, one viewer for all that it fetches, forgotten when it fetches no
+//! more.
 
 mod rtsp_support;
 mod service_support;
@@ -6,8 +7,9 @@ mod service_support;
 use millrace_core::limits::control::{FETCH_AHEAD_NS, FETCH_GRACE_NS};
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
+use millrace_rights::{Limits, Quota};
 use millrace_server::admission::{AdmissionConfig, Full};
-use millrace_server::service::{Event, Fetch, Refusal};
+use millrace_server::service::{EndReason, Event, Fetch, Path, Refusal, Segment, StreamKey, Which};
 use rtsp_support::SECOND;
 use service_support::*;
 
@@ -15,25 +17,28 @@ const MBIT: u64 = 1_000_000;
 /// Seconds of a segment.
 const LENGTH: u64 = 6;
 
-/// Segment `segment` of a title of 4 Mb/s, at most 5; renditions have half of that.
-fn fetch(from: &str, conn: &str, title: &str, segment: u32) -> Fetch {
+/// Segment `number` of a title of 4 Mb/s, at most 5; renditions have half of that.
+fn fetch<'a>(from: &str, conn: char, title: &'a str, number: u32) -> Fetch<'a> {
     let rate = if title.contains('@') { 2 * MBIT } else { 4 * MBIT };
     Fetch {
         viewer: from.parse().unwrap(),
-        conn: conn.to_owned(),
-        label: format!("{conn}.{segment}"),
-        agent: Some("player".to_owned()),
-        title: title.to_owned(),
+        label: "http-1.1",
+        agent: Some("player"),
+        quota: None,
+        title,
         mean_rate: BitRate(rate),
         peak_rate: BitRate(rate + MBIT),
-        segment,
-        at: MediaTicks(u64::from(segment) * LENGTH * 90_000),
-        length: MediaTicks(LENGTH * 90_000),
+        segment: segment(conn, number),
     }
 }
 
-fn ask(desk: &mut Desk, fetch: Fetch) -> Result<(), Refusal> {
-    let may = desk.service.fetch(desk.now, fetch);
+fn segment(conn: char, number: u32) -> Segment {
+    let at = MediaTicks(u64::from(number) * LENGTH * 90_000);
+    Segment { conn: conn.into(), number, at, length: MediaTicks(LENGTH * 90_000) }
+}
+
+fn ask(desk: &mut Desk, fetch: Fetch<'_>) -> Result<(), Refusal> {
+    let may = desk.service.fetch(desk.now, &fetch);
     desk.settle();
     may
 }
@@ -50,24 +55,24 @@ fn a_viewer_is_one_for_as_long_as_it_goes_on_whatever_it_fetches_by() {
     let mut desk = Desk::new();
     // Three segments at once to fill its buffer, two of them on another connection and port.
     for (segment, (from, conn)) in
-        [(ANNA, "a"), ("192.0.2.1:5001", "b"), ("192.0.2.1:5001", "b")].iter().enumerate()
+        [(ANNA, 'a'), ("192.0.2.1:5001", 'b'), ("192.0.2.1:5001", 'b')].iter().enumerate()
     {
-        assert_eq!(ask(&mut desk, fetch(from, conn, "film", segment as u32)), Ok(()));
+        assert_eq!(ask(&mut desk, fetch(from, *conn, "film", segment as u32)), Ok(()));
         assert_eq!(reserved(&desk), (1, 4), "segment {segment}");
     }
     // Then one whenever one is played.
     for segment in 3..20 {
         desk.wait(LENGTH * SECOND);
-        assert_eq!(ask(&mut desk, fetch(ANNA, "a", "film", segment)), Ok(()));
+        assert_eq!(ask(&mut desk, fetch(ANNA, 'a', "film", segment)), Ok(()));
         assert_eq!(reserved(&desk), (1, 4));
     }
     // It seeks, and fetches a segment twice.
     for segment in [90, 91, 91, 4] {
-        assert_eq!(ask(&mut desk, fetch(ANNA, "a", "film", segment)), Ok(()));
+        assert_eq!(ask(&mut desk, fetch(ANNA, 'a', "film", segment)), Ok(()));
         assert_eq!(reserved(&desk), (1, 4), "segment {segment}");
     }
     let began = desk.events.iter().filter(|event| matches!(event, Event::FetchBegan { .. })).count();
-    assert_eq!((began, desk.counters.cmaf_viewers_started), (1, 1));
+    assert_eq!((began, desk.counters.segment_viewers_started), (1, 1));
     assert_eq!(
         desk.service.fetchers().map(|one| (one.rate, one.at.0)).collect::<Vec<_>>(),
         [(4 * MBIT, 24 * 90_000)]
@@ -86,7 +91,7 @@ fn a_viewer_is_one_for_as_long_as_it_goes_on_whatever_it_fetches_by() {
 #[test]
 fn one_segment_holds_room_for_its_length_and_a_moment() {
     let mut desk = Desk::new();
-    ask(&mut desk, fetch(ANNA, "a", "film", 0)).unwrap();
+    ask(&mut desk, fetch(ANNA, 'a', "film", 0)).unwrap();
     desk.wait(LENGTH * SECOND + FETCH_GRACE_NS - SECOND);
     assert_eq!(reserved(&desk), (1, 4));
     desk.wait(2 * SECOND);
@@ -98,38 +103,38 @@ fn one_segment_holds_room_for_its_length_and_a_moment() {
 #[test]
 fn others_are_others() {
     let mut desk = Desk::new();
-    ask(&mut desk, fetch(ANNA, "a", "film", 0)).unwrap();
+    ask(&mut desk, fetch(ANNA, 'a', "film", 0)).unwrap();
     // Another address; another title on the same connection; the same title at another place from behind the same address.
-    ask(&mut desk, fetch(BERT, "b", "film", 1)).unwrap();
-    ask(&mut desk, fetch(ANNA, "a", "other", 1)).unwrap();
-    ask(&mut desk, fetch(ANNA, "c", "film", 7)).unwrap();
-    let other_program = Fetch { agent: None, ..fetch(ANNA, "d", "film", 1) };
+    ask(&mut desk, fetch(BERT, 'b', "film", 1)).unwrap();
+    ask(&mut desk, fetch(ANNA, 'a', "other", 1)).unwrap();
+    ask(&mut desk, fetch(ANNA, 'c', "film", 7)).unwrap();
+    let other_program = Fetch { agent: None, ..fetch(ANNA, 'd', "film", 1) };
     ask(&mut desk, other_program).unwrap();
     assert_eq!(reserved(&desk), (5, 20));
     // And each goes on as itself, in any order.
-    for (from, conn, segment) in [(ANNA, "x", 8), (BERT, "y", 2), (ANNA, "z", 1)] {
+    for (from, conn, segment) in [(ANNA, 'x', 8), (BERT, 'y', 2), (ANNA, 'z', 1)] {
         ask(&mut desk, fetch(from, conn, "film", segment)).unwrap();
     }
     assert_eq!(reserved(&desk), (5, 20));
     desk.service.shut_down(desk.now);
     desk.settle();
     desk.assert_empty();
-    assert_eq!(ask(&mut desk, fetch(ANNA, "a", "film", 0)), Err(Refusal::ShuttingDown));
+    assert_eq!(ask(&mut desk, fetch(ANNA, 'a', "film", 0)), Err(Refusal::ShuttingDown));
 }
 
 #[test]
 fn they_and_streams_are_counted_together_and_who_has_a_place_keeps_it() {
     let mut desk = Desk::with(|config| config.max_streams = 2);
-    ask(&mut desk, fetch(ANNA, "a", "film", 0)).unwrap();
+    ask(&mut desk, fetch(ANNA, 'a', "film", 0)).unwrap();
     let stream = desk.udp("film", 5000);
     desk.play(stream, None).unwrap();
-    assert_eq!(ask(&mut desk, fetch(BERT, "b", "film", 0)), Err(Refusal::Streams { max: 2 }));
+    assert_eq!(ask(&mut desk, fetch(BERT, 'b', "film", 0)), Err(Refusal::Streams { max: 2 }));
     let told = desk.events.iter().filter(|event| matches!(event, Event::NoRoom { .. })).count();
     assert_eq!((told, desk.counters.refused_full), (1, 1));
-    assert_eq!(ask(&mut desk, fetch(ANNA, "a", "film", 1)), Ok(()), "it has a place");
+    assert_eq!(ask(&mut desk, fetch(ANNA, 'a', "film", 1)), Ok(()), "it has a place");
     // What it has reserved keeps a stream out as well.
     desk.close(stream);
-    ask(&mut desk, fetch(BERT, "b", "film", 0)).unwrap();
+    ask(&mut desk, fetch(BERT, 'b', "film", 0)).unwrap();
     let conn = desk.conn();
     let request = desk.request("film", conn, udp(5002));
     assert_eq!(desk.admit(request).unwrap_err(), Refusal::Streams { max: 2 });
@@ -138,34 +143,212 @@ fn they_and_streams_are_counted_together_and_who_has_a_place_keeps_it() {
 #[test]
 fn bit_rates_count_and_a_higher_one_is_asked_for_again() {
     let mut desk = Desk::with(|config| config.max_rate = Some(BitRate(7 * MBIT)));
-    ask(&mut desk, fetch(ANNA, "a", "film@360p", 0)).unwrap();
+    ask(&mut desk, fetch(ANNA, 'a', "film@360p", 0)).unwrap();
     assert_eq!(reserved(&desk), (1, 2));
-    ask(&mut desk, fetch(ANNA, "a", "film", 1)).unwrap();
+    ask(&mut desk, fetch(ANNA, 'a', "film", 1)).unwrap();
     assert_eq!(reserved(&desk), (1, 4), "the same viewer, at more");
-    ask(&mut desk, fetch(BERT, "b", "film@360p", 0)).unwrap();
-    let refused = ask(&mut desk, fetch(BERT, "b", "film", 1)).unwrap_err();
+    ask(&mut desk, fetch(BERT, 'b', "film@360p", 0)).unwrap();
+    let refused = ask(&mut desk, fetch(BERT, 'b', "film", 1)).unwrap_err();
     assert_eq!(
         refused,
         Refusal::Rate { used: BitRate(4 * MBIT), max: BitRate(7 * MBIT), more: BitRate(4 * MBIT) }
     );
     assert_eq!(reserved(&desk), (2, 6), "it keeps what it has");
-    ask(&mut desk, fetch(BERT, "b", "film@360p", 1)).unwrap();
+    ask(&mut desk, fetch(BERT, 'b', "film@360p", 1)).unwrap();
     assert_eq!(reserved(&desk), (2, 6));
     // An address has its share.
     let mut desk = Desk::with(|config| (config.max_streams, config.address_share_percent) = (10, 20));
-    ask(&mut desk, fetch(ANNA, "a", "film", 0)).unwrap();
-    ask(&mut desk, fetch(ANNA, "b", "film", 50)).unwrap();
-    assert_eq!(ask(&mut desk, fetch(ANNA, "c", "film", 90)), Err(Refusal::AddressStreams { max: 2 }));
-    assert_eq!(ask(&mut desk, fetch(BERT, "d", "film", 90)), Ok(()));
+    ask(&mut desk, fetch(ANNA, 'a', "film", 0)).unwrap();
+    ask(&mut desk, fetch(ANNA, 'b', "film", 50)).unwrap();
+    assert_eq!(ask(&mut desk, fetch(ANNA, 'c', "film", 90)), Err(Refusal::AddressStreams { max: 2 }));
+    assert_eq!(ask(&mut desk, fetch(BERT, 'd', "film", 90)), Ok(()));
     // And the links theirs.
     let mut desk = Desk::with(|config| {
         config.admission =
             AdmissionConfig { is_on: true, link_rate: Some(BitRate(5 * MBIT)), ..AdmissionConfig::off() };
     });
-    ask(&mut desk, fetch(ANNA, "a", "film", 0)).unwrap();
+    ask(&mut desk, fetch(ANNA, 'a', "film", 0)).unwrap();
     let full = Full::Link { used: BitRate(4 * MBIT), rate: BitRate(5 * MBIT) };
-    assert_eq!(ask(&mut desk, fetch(BERT, "b", "film", 0)), Err(Refusal::Full(full)));
+    assert_eq!(ask(&mut desk, fetch(BERT, 'b', "film", 0)), Err(Refusal::Full(full)));
     let links =
         desk.service.in_use().into_iter().find(|one| one.what == "bits a second of the links").unwrap();
     assert_eq!((links.used, links.of), (4 * MBIT, 5 * MBIT));
+}
+
+/// The segment's bytes are ordered from an engine.
+fn order(
+    desk: &mut Desk,
+    title: &str,
+    conn: char,
+    number: u32,
+    quota: Option<Quota>,
+) -> Result<StreamKey, Refusal> {
+    let lent = desk.service.conn_lent(ANNA.parse().unwrap()).unwrap();
+    let mut request = desk.request(title, lent, Path::Bytes { conn: lent });
+    request.viewer = ANNA.parse().unwrap();
+    request.which = Which::New { label: "http-1.1".to_owned(), agent: Some("player".to_owned()) };
+    (request.segment, request.quota) = (Some(segment(conn, number)), quota);
+    let ordered = desk.admit(request).map(|admitted| admitted.stream);
+    match ordered {
+        Ok(key) => {
+            desk.service.play_bytes(desk.now, key, &(0..1316 * 50), u16::MAX).unwrap();
+            desk.settle();
+        }
+        Err(_) => desk.hang_up(lent),
+    }
+    ordered
+}
+
+/// All of it is sent.
+fn sent(desk: &mut Desk, key: StreamKey) {
+    let conn = desk.service.stream(key).unwrap().owner().unwrap();
+    desk.service.close(desk.now, key, EndReason::Sent);
+    desk.hang_up(conn);
+}
+
+#[test]
+fn a_viewer_of_ordered_segments_is_one_and_holds_its_room_between_them() {
+    let mut desk = Desk::with(|config| config.max_streams = 2);
+    let key = order(&mut desk, "film", 'a', 0, None).unwrap();
+    assert_eq!(reserved(&desk), (1, 4), "once while it is sent");
+    sent(&mut desk, key);
+    assert_eq!((reserved(&desk), desk.service.stream_count()), ((1, 4), 0), "and between segments");
+    assert_eq!(desk.service.fetchers().map(|one| one.rate).collect::<Vec<_>>(), [4 * MBIT]);
+    // Two segments at once, by another connection too.
+    let keys =
+        [('a', 1), ('b', 2)].map(|(conn, number)| order(&mut desk, "film", conn, number, None).unwrap());
+    assert_eq!(reserved(&desk), (1, 4));
+    // Others are counted beside it, whatever their segments are made of.
+    ask(&mut desk, fetch(BERT, 'c', "film", 0)).unwrap();
+    assert_eq!(order(&mut desk, "other", 'd', 0, None), Err(Refusal::Streams { max: 2 }));
+    let told =
+        desk.events.iter().filter(|event| matches!(event, Event::NoRoom { title, .. } if title == "other"));
+    assert_eq!((told.count(), desk.counters.refused_full), (1, 1));
+    for key in keys {
+        sent(&mut desk, key);
+    }
+    desk.wait((3 * LENGTH + 2) * SECOND);
+    assert_eq!(reserved(&desk), (1, 4), "three segments play for so long");
+    desk.wait(FETCH_GRACE_NS);
+    assert_eq!((desk.counters.segment_viewers_started, desk.counters.sessions_started), (2, 0));
+    desk.assert_empty();
+}
+
+/// Players hang up to fetch something else: the same segment at a lower bit rate, or another place in the title.
+#[test]
+fn one_that_was_cut_off_goes_on_by_any_connection() {
+    let mut desk = Desk::with(|config| config.max_streams = 1);
+    let key = order(&mut desk, "film", 'a', 7, None).unwrap();
+    desk.hang_up(desk.service.stream(key).unwrap().owner().unwrap());
+    assert_eq!((reserved(&desk), desk.service.stream_count()), ((1, 4), 0));
+    let full = Err(Refusal::Streams { max: 1 });
+    assert_eq!(order(&mut desk, "other", 'b', 7, None), full, "another title is another viewer");
+    let key = order(&mut desk, "film", 'b', 7, None).unwrap();
+    desk.hang_up(desk.service.stream(key).unwrap().owner().unwrap());
+    let key = order(&mut desk, "film", 'c', 40, None).unwrap();
+    assert_eq!(reserved(&desk), (1, 4));
+    sent(&mut desk, key);
+    // With its last segment whole, it is looked for at the next.
+    assert_eq!(order(&mut desk, "film", 'd', 7, None), full);
+    assert!(order(&mut desk, "film", 'd', 41, None).is_ok());
+    desk.wait(60 * SECOND);
+}
+
+#[test]
+fn one_that_takes_its_segment_slowly_stays() {
+    let mut desk = Desk::new();
+    let key = order(&mut desk, "film", 'a', 0, None).unwrap();
+    desk.wait(10 * LENGTH * SECOND);
+    assert_eq!(reserved(&desk), (1, 4));
+    sent(&mut desk, key);
+    desk.wait(FETCH_GRACE_NS - SECOND);
+    assert_eq!(reserved(&desk), (1, 4));
+    let key = order(&mut desk, "film", 'b', 1, None).unwrap();
+    assert_eq!((reserved(&desk), desk.counters.segment_viewers_started), ((1, 4), 1));
+    sent(&mut desk, key);
+    desk.wait(LENGTH * SECOND + FETCH_GRACE_NS);
+    desk.assert_empty();
+}
+
+#[test]
+fn it_holds_room_of_the_engine_that_sends_to_it() {
+    let mut desk = Desk::with(|config| {
+        config.admission =
+            AdmissionConfig { is_on: true, link_rate: Some(BitRate(9 * MBIT)), ..AdmissionConfig::off() };
+    });
+    let in_use = |desk: &Desk, what: &str| {
+        desk.service.in_use().into_iter().find(|one| one.what == what).unwrap().used
+    };
+    let key = order(&mut desk, "film", 'a', 0, None).unwrap();
+    sent(&mut desk, key);
+    let (core, links) = ("thousandths of the core of engine 0", "bits a second of the links");
+    assert!(in_use(&desk, core) > 0, "its packets are promised");
+    assert_eq!(in_use(&desk, links), 4 * MBIT);
+    // What the web side makes for it next needs none.
+    ask(&mut desk, fetch(ANNA, 'a', "film", 1)).unwrap();
+    assert_eq!((in_use(&desk, core), in_use(&desk, links)), (0, 4 * MBIT));
+    desk.wait(60 * SECOND);
+    assert_eq!((in_use(&desk, core), in_use(&desk, links)), (0, 0));
+    desk.assert_empty();
+}
+
+#[test]
+fn one_that_an_overloaded_engine_ends_has_no_place_to_come_back_to() {
+    let mut desk = Desk::with(|config| config.max_streams = 2);
+    let viewer = order(&mut desk, "film", 'a', 0, None).unwrap();
+    sent(&mut desk, viewer);
+    let stream = desk.udp("film", 5000);
+    desk.play(stream, None).unwrap();
+    // However late this segment, its viewer is older than the stream.
+    let segment = order(&mut desk, "film", 'a', 1, None).unwrap();
+    assert_eq!(desk.service.end_newest(desk.now, 0, 1), 1);
+    desk.settle();
+    assert!(desk.service.stream(segment).is_some() && desk.service.fetchers().count() == 1);
+    assert_eq!(desk.service.end_newest(desk.now, 0, 2), 1);
+    desk.settle();
+    assert_eq!((desk.service.fetchers().count(), desk.service.stream(segment).is_some()), (0, false));
+}
+
+#[test]
+fn limits_of_users_and_titles_hold_for_players_whatever_they_fetch() {
+    let limits = Limits { streams: Some(1), bits_per_s: None };
+    let anna = Quota { user: "anna".into(), limits };
+    let of_anna = |fetch| Fetch { quota: Some(&anna), ..fetch };
+    let full = Err(Refusal::UserStreams { max: 1 });
+    let mut desk = Desk::new();
+    ask(&mut desk, of_anna(fetch(ANNA, 'a', "film", 0))).unwrap();
+    let phone = Fetch { agent: Some("phone"), ..of_anna(fetch(ANNA, 'b', "film", 0)) };
+    assert_eq!(ask(&mut desk, phone), full);
+    assert_eq!(ask(&mut desk, of_anna(fetch(BERT, 'c', "film", 0))), full);
+    assert_eq!(desk.counters.refused_user, 2);
+    // A seek by another connection, and another title, may be another viewer, but not for the user.
+    ask(&mut desk, of_anna(fetch(ANNA, 'd', "film", 50))).unwrap();
+    ask(&mut desk, of_anna(fetch(ANNA, 'd', "other", 0))).unwrap();
+    assert_eq!(reserved(&desk), (3, 12));
+    // By RTSP it is one more, and others are not concerned.
+    let conn = desk.conn();
+    let mut request = desk.request("film", conn, udp(5000));
+    request.quota = Some(anna.clone());
+    assert_eq!(desk.admit(request).unwrap_err(), Refusal::UserStreams { max: 1 });
+    ask(&mut desk, fetch(BERT, 'e', "film", 0)).unwrap();
+    desk.wait(LENGTH * SECOND + FETCH_GRACE_NS);
+    ask(&mut desk, phone).unwrap();
+    assert_eq!(ask(&mut desk, of_anna(fetch(ANNA, 'a', "film", 1))), full);
+    desk.wait(60 * SECOND);
+    desk.assert_empty();
+    // A title is counted with what was made of it, and segments with streams.
+    let mut desk = Desk::with(|config| config.max_streams_per_title = Some(2));
+    ask(&mut desk, fetch(ANNA, 'a', "film@360p", 0)).unwrap();
+    ask(&mut desk, fetch(ANNA, 'b', "film", 50)).unwrap();
+    let stream = desk.udp("film", 5000);
+    desk.play(stream, None).unwrap();
+    let full = Err(Refusal::TitleStreams { max: 2 });
+    assert_eq!(ask(&mut desk, fetch(BERT, 'c', "film", 0)), full);
+    ask(&mut desk, fetch(BERT, 'c', "other", 0)).unwrap();
+    desk.close(stream);
+    ask(&mut desk, fetch(BERT, 'd', "film", 0)).unwrap();
+    let conn = desk.conn();
+    let request = desk.request("film", conn, udp(5000));
+    assert_eq!(desk.admit(request).unwrap_err(), Refusal::TitleStreams { max: 2 });
+    assert_eq!(desk.counters.refused_title, 2);
 }

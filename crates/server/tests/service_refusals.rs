@@ -6,8 +6,7 @@ mod service_support;
 use std::collections::BTreeSet;
 
 use millrace_core::limits::MAX_OPENINGS;
-use millrace_core::limits::rights::PLAYER_HOLD_NS;
-use millrace_rights::{Counts, Limits, Player, Quota, Whose};
+use millrace_rights::{Limits, Quota};
 use millrace_server::admission::AdmissionConfig;
 use millrace_server::service::{
     ConnRefusal, EndReason, Event, FecMode, FecRefusal, FecWish, Refusal, RenditionWish, StreamKey, Which,
@@ -212,7 +211,7 @@ fn quotas(met: &mut Met) {
     let ask = |desk: &mut Desk, title: &str, peer: &str, quota: &Option<Quota>| {
         let conn = desk.conn_from(peer);
         let mut request = desk.request(title, conn, tcp(conn));
-        (request.viewer, request.counts) = (peer.parse().unwrap(), Counts::Stream(quota.clone()));
+        (request.viewer, request.quota) = (peer.parse().unwrap(), quota.clone());
         desk.admit(request).map(|admitted| admitted.stream)
     };
     // Whatever address they come from, and refused when they ask or, admitted before, when they want to play.
@@ -247,7 +246,7 @@ fn quotas(met: &mut Met) {
     let mut desk = Desk::new();
     let (conn, anna) = (desk.conn(), quota("anna", None, Some(8)));
     let mut request = desk.request("safe", conn, udp(5000));
-    (request.fec, request.counts) = (FecWish::Mode(FecMode::Xor), Counts::Stream(anna.clone()));
+    (request.fec, request.quota) = (FecWish::Mode(FecMode::Xor), anna.clone());
     let first = desk.admit(request).unwrap().stream;
     desk.play(first, None).unwrap();
     let refused = ask(&mut desk, "other", peers[1], &anna).unwrap_err();
@@ -270,21 +269,6 @@ fn quotas(met: &mut Met) {
     let again = ask(&mut desk, "film", peers[1], &None).unwrap();
     desk.play(again, None).unwrap();
     desk.close(again);
-    // Players that fetch segments count with it, and what they fetch does not count a second time.
-    let viewers = std::sync::Arc::clone(&desk.service.config().viewers);
-    let one = Limits { streams: Some(1), bits_per_s: None };
-    let player = Player::new(peers[0].parse::<std::net::SocketAddr>().unwrap().ip(), None);
-    viewers.fetch(desk.now, &Whose::title("film"), one, player, 4_000_000).unwrap();
-    assert_eq!(ask(&mut desk, "film", peers[1], &None).err(), Some(Refusal::TitleStreams { max: 1 }));
-    let conn = desk.conn();
-    let mut request = desk.request("film", conn, tcp(conn));
-    request.counts = Counts::Fetched;
-    let segment = desk.admit(request).unwrap().stream;
-    desk.play(segment, None).unwrap();
-    desk.close(segment);
-    desk.wait(PLAYER_HOLD_NS);
-    let late = ask(&mut desk, "film", peers[1], &None).unwrap();
-    desk.close(late);
     // Whoever watches what was made of a title watches the title.
     let conn = desk.conn();
     let mut request = desk.request("ladder", conn, udp(5700));
@@ -476,7 +460,7 @@ fn fec_resources(met: &mut Met) {
     let conn = limited.conn();
     let mut request = limited.request("safe", conn, udp(5000));
     request.fec = FecWish::Mode(FecMode::Xor);
-    request.counts = Counts::Stream(quota("anna", None, Some(4)));
+    request.quota = quota("anna", None, Some(4));
     let text = "4Mb/s of 4Mb/s that this user may have in use, 1Mb/s more for FEC";
     met.see_fec(limited.admit(request).expect("the title plays without").fec, text);
     let mut measured = Desk::with(|config| {

@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::events::Listener;
+use crate::site::Segment;
 
 /// A response.
 #[derive(Debug)]
@@ -45,8 +46,8 @@ pub(crate) struct Media {
     pub(crate) ahead_ms: u32,
     /// Filled in when it is known who asks.
     pub(crate) quota: Option<Box<Quota>>,
-    /// It is one segment of many: not it counts, but its player.
-    pub(crate) is_segment: bool,
+    /// See [`Order::segment`](crate::Order::segment).
+    pub(crate) segment: Option<Box<Segment>>,
 }
 
 /// What is said where something went wrong.

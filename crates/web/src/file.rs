@@ -44,7 +44,7 @@ pub(crate) fn answer(request: &Request, title: &TitleInfo) -> Answer {
     ];
     ranged(request, &version, title.bytes, headers, |bytes| {
         let (title, before) = (title.name.clone(), Vec::new());
-        Body::Media(Media { title, bytes, before, ahead_ms: FAST_START_MS, quota: None, is_segment: false })
+        Body::Media(Media { title, bytes, before, ahead_ms: FAST_START_MS, quota: None, segment: None })
     })
 }
 

@@ -83,7 +83,8 @@ pub use self::metrics::name as metric_name;
 pub use self::page::HAS_HLS_JS;
 use self::shared::Shared;
 pub use self::site::{
-    Delivery, Fetch, NotTaken, Order, OrderSocket, PicturesState, Refused, Site, SiteError, TitleBytes,
+    Delivery, Fetch, NotTaken, Order, OrderSocket, PicturesState, Refused, Segment, Site, SiteError,
+    TitleBytes,
 };
 pub use self::status::Status;
 pub use self::stream::{Carried, CarriedStream, ReadWrite};
@@ -160,8 +161,6 @@ pub struct WebLimits {
     pub connections: usize,
     /// From one address.
     pub connections_per_address: usize,
-    /// Viewers at once of one title; `None`: any number.
-    pub streams_per_title: Option<u32>,
     /// Longest upload, in bytes.
     pub upload_bytes: u64,
     /// Bits a second that all uploads together may bring.
@@ -177,7 +176,6 @@ impl Default for WebLimits {
         Self {
             connections: MAX_WEB_CONNECTIONS,
             connections_per_address: MAX_WEB_CONNECTIONS_PER_ADDRESS,
-            streams_per_title: None,
             upload_bytes: DEFAULT_UPLOAD_BYTES,
             upload_rate: DEFAULT_UPLOAD_RATE,
             upload_stall: UPLOAD_STALL,

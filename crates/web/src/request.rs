@@ -1,5 +1,7 @@
 //! A request, as those who answer it see it: from the front parser and from hyper alike.
 
+use std::fmt;
+
 use millrace_core::text;
 
 /// What is asked of an address.
@@ -40,6 +42,21 @@ impl Method {
             Self::Put => "PUT",
             Self::Other => "",
         }
+    }
+}
+
+/// A request among all, as log lines call it: `http-3.1`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestId {
+    /// The connection.
+    pub(crate) conn: u64,
+    /// Which of its requests.
+    pub(crate) number: u64,
+}
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "http-{}.{}", self.conn, self.number)
     }
 }
 

@@ -8,7 +8,7 @@ use millrace_core::counters::Sample;
 use millrace_core::limits::rights::FAILURE_RETRY_S;
 use millrace_core::limits::web::RETRY_AFTER_S;
 use millrace_rights::{
-    Advice, Asked, Decision, Gate, Now, Place, Player, Question, Reason, Verdict, Visitor, What,
+    Advice, Asked, Decision, Gate, Now, Place, Question, Quota, Reason, Verdict, Visitor, What,
 };
 use millrace_store::index::TitleIndex;
 use millrace_store::ingest::pictures::Pictures;
@@ -94,26 +94,6 @@ impl Shared {
                 other => return Err(self.turned_away(&other)),
             }
         }
-    }
-
-    /// Counts whoever fetches a segment; if its user or the title has no room for it, that is answered.
-    pub(crate) fn count_player(
-        &self,
-        request: &Request,
-        found: &Found,
-        peer: SocketAddr,
-        visitor: &Visitor,
-    ) -> Result<(), Answer> {
-        if !matches!(found.route.kind, Kind::Segment | Kind::CmafSegment) {
-            return Ok(());
-        }
-        let Some(title) = self.site.title(&found.name) else { return Ok(()) };
-        let player = Player::new(peer.ip(), request.fields.user_agent.as_deref());
-        let what = (&*title.name, title.mean_rate.0);
-        let fetched = self.gate.fetch(Now::read(), visitor, player, what, self.limits.streams_per_title);
-        fetched.map_err(|over| {
-            Answer::error(503, &over.to_string()).with("Retry-After", RETRY_AFTER_S.to_string())
-        })
     }
 
     /// Whether a visitor may upload: `yes`, `no`, or `sign-in`: if it says who it is.
@@ -209,6 +189,11 @@ impl SeenBy {
             Visitor::Link(link) => format!("?{}", link.query()),
             Visitor::Anybody | Visitor::User(_) => String::new(),
         }
+    }
+
+    /// What its user may have.
+    pub(crate) fn quota(&self) -> Option<Quota> {
+        self.gate.quota(&self.visitor)
     }
 
     fn may_watch(&self, title: &TitleInfo) -> bool {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use millrace_core::limits::web::RETRY_AFTER_S;
 use millrace_core::text::Printable;
 use millrace_core::time::MediaTicks;
-use millrace_rights::{Counts, Gate};
+use millrace_rights::Gate;
 use millrace_store::volume::TitleInfo;
 use tokio::sync::{Notify, watch};
 
@@ -16,10 +16,10 @@ use crate::answer::{Answer, Body, Media};
 use crate::cmaf::Piece;
 use crate::events::{self, Feed};
 use crate::hls::{self, LookedAt};
-use crate::request::{Method, REQUESTS, Request};
+use crate::request::{Method, REQUESTS, Request, RequestId};
 use crate::rights::{SeenBy, place};
 use crate::route::{self, Found, Kind, Route};
-use crate::site::{Delivery, Fetch, Order, OrderSocket, Refused, Site, SiteError};
+use crate::site::{Delivery, Fetch, Order, OrderSocket, Refused, Segment, Site, SiteError};
 use crate::subtitles;
 use crate::totals::Totals;
 use crate::upload::{self, Uploads};
@@ -122,13 +122,18 @@ impl Shared {
     }
 
     /// Answers a request, which log lines call by its id; for HEAD without the body.
-    pub(crate) async fn answer(self: &Arc<Self>, request: &Request, peer: SocketAddr, id: &str) -> Answer {
+    pub(crate) async fn answer(
+        self: &Arc<Self>,
+        request: &Request,
+        peer: SocketAddr,
+        id: RequestId,
+    ) -> Answer {
         let answer = self.find_answer(request, peer, id).await;
         note(request, peer, id, answer.status);
         answer
     }
 
-    async fn find_answer(self: &Arc<Self>, request: &Request, peer: SocketAddr, id: &str) -> Answer {
+    async fn find_answer(self: &Arc<Self>, request: &Request, peer: SocketAddr, id: RequestId) -> Answer {
         let Some(found) = route::find(&request.path) else {
             return Answer::error(404, "nothing has this address");
         };
@@ -159,24 +164,18 @@ impl Shared {
         self: &Arc<Self>,
         request: &Request,
         found: &Found,
-        from: (SocketAddr, &str),
+        from: (SocketAddr, RequestId),
     ) -> Answer {
         let peer = from.0;
         let visitor = match self.let_in(request, found, peer).await {
             Ok(visitor) => visitor,
             Err(refused) => return refused,
         };
-        if request.method == Method::Get
-            && let Err(refused) = self.count_player(request, found, peer, &visitor)
-        {
-            return refused;
-        }
-        let quota = self.gate.quota(&visitor).map(Box::new);
         let place = place(&request.fields, peer);
         let seen = SeenBy { site: Arc::clone(&self.site), gate: Arc::clone(&self.gate), visitor, place };
         let mut answer = self.look_up(request, found, &seen, from).await;
         if let Body::Media(media) = &mut answer.body {
-            media.quota = quota;
+            media.quota = seen.quota().map(Box::new);
         }
         if self.gate.is_private() { private(answer) } else { answer }
     }
@@ -186,7 +185,7 @@ impl Shared {
         request: &Request,
         found: &Found,
         seen: &SeenBy,
-        from: (SocketAddr, &str),
+        from: (SocketAddr, RequestId),
     ) -> Answer {
         match found.route.kind {
             Kind::Page => return page::html(),
@@ -224,16 +223,18 @@ impl Shared {
             Kind::Media => hls::media_playlist(self, request, title, link).await,
             Kind::CmafMedia => cmaf::media_playlist(self, request, &title, (found, link), false).await,
             Kind::CmafStills => cmaf::media_playlist(self, request, &title, (found, link), true).await,
-            Kind::CmafInit => cmaf::piece(self, request, &title, found, (Piece::Init, from)).await,
-            Kind::CmafSegment => cmaf::piece(self, request, &title, found, (Piece::Segment, from)).await,
-            Kind::CmafStill => cmaf::piece(self, request, &title, found, (Piece::Still, from)).await,
+            Kind::CmafInit => cmaf::piece(self, request, &title, found, (Piece::Init, seen, from)).await,
+            Kind::CmafSegment => {
+                cmaf::piece(self, request, &title, found, (Piece::Segment, seen, from)).await
+            }
+            Kind::CmafStill => cmaf::piece(self, request, &title, found, (Piece::Still, seen, from)).await,
             Kind::Subtitles | Kind::SubtitleSegment | Kind::CmafSubtitles | Kind::CmafSubtitleSegment => {
                 subtitles::answer(self, request, &title, (found, link)).await
             }
             Kind::Poster | Kind::Sprites | Kind::SpritesVtt => {
                 pictures::answer(self, request, title, found.route.kind, link).await
             }
-            Kind::Segment => hls::segment(self, request, title, &found.version, found.number).await,
+            Kind::Segment => hls::segment(self, request, title, found, from.1).await,
             _ => api::title(seen, title),
         }
     }
@@ -272,13 +273,14 @@ impl Shared {
         &self,
         request: &Request,
         title: &TitleInfo,
-        (peer, id): (SocketAddr, &str),
-        (segment, at, length): (u32, MediaTicks, MediaTicks),
+        seen: &SeenBy,
+        (peer, id): (SocketAddr, RequestId),
+        (number, at, length): (u32, MediaTicks, MediaTicks),
     ) -> Result<(), Refused> {
         let (done, told) = tokio::sync::oneshot::channel();
-        let conn = id.rsplit_once('.').map_or(id, |(conn, _)| conn).to_owned();
-        let (label, agent, title) = (id.to_owned(), request.fields.agent(), title.clone());
-        self.site.fetch(Fetch { peer, conn, label, agent, title, segment, at, length, done });
+        let (label, agent, title) = (id.to_string(), request.fields.agent(), title.clone());
+        let (quota, segment) = (seen.quota(), Segment { conn: id.conn, number, at, length });
+        self.site.fetch(Fetch { peer, label, agent, title, quota, segment, done });
         told.await.unwrap_or_else(|_| Err(Refused::Full("the server is ending".to_owned())))
     }
 
@@ -289,14 +291,25 @@ impl Shared {
         peer: SocketAddr,
         media: Media,
         before: Vec<u8>,
-        label: String,
-        agent: Option<String>,
+        (id, agent): (RequestId, Option<String>),
     ) -> Delivery {
         let (done, told) = tokio::sync::oneshot::channel();
-        let Media { title, bytes, ahead_ms, quota, is_segment, .. } = media;
-        let counts = if is_segment { Counts::Fetched } else { Counts::Stream(quota.map(|quota| *quota)) };
-        let length = bytes.end - bytes.start;
-        self.site.send(Order { socket, peer, title, bytes, before, ahead_ms, label, agent, counts, done });
+        let Media { title, bytes, ahead_ms, quota, segment, .. } = media;
+        let (length, label) = (bytes.end - bytes.start, id.to_string());
+        let (quota, segment) = (quota.map(|quota| *quota), segment.map(|segment| *segment));
+        self.site.send(Order {
+            socket,
+            peer,
+            title,
+            bytes,
+            before,
+            ahead_ms,
+            label,
+            agent,
+            quota,
+            segment,
+            done,
+        });
         // Whoever drops an order without a word has lost its connection too.
         let delivery = told.await.unwrap_or(Delivery::Broken);
         self.totals.add(|c| {
@@ -329,9 +342,9 @@ impl Drop for Place {
 }
 
 /// One line for each request, for those who want to see them.
-pub(crate) fn note(request: &Request, peer: SocketAddr, id: &str, status: u16) {
+pub(crate) fn note(request: &Request, peer: SocketAddr, id: RequestId, status: u16) {
     let (method, path) = (request.method.name(), Printable(&request.path));
-    tracing::debug!(target: REQUESTS, id, "{id}: {method} {path} of {peer} answered with {status}");
+    tracing::debug!(target: REQUESTS, %id, "{id}: {method} {path} of {peer} answered with {status}");
 }
 
 /// What pages from elsewhere may ask.

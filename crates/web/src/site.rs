@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use millrace_core::counters::Sample;
 use millrace_core::time::MediaTicks;
-use millrace_rights::Counts;
+use millrace_rights::Quota;
 use millrace_store::index::TitleIndex;
 use millrace_store::ingest::pictures::{About, Pictures};
 use millrace_store::volume::TitleInfo;
@@ -206,10 +206,25 @@ pub struct Order {
     pub label: String,
     /// What the viewer's program calls itself.
     pub agent: Option<String>,
-    /// How it counts against limits of users and titles.
-    pub counts: Counts,
+    /// What its user may have.
+    pub quota: Option<Quota>,
+    /// It is this segment: not what is sent counts, but the viewer, from one segment to the next.
+    pub segment: Option<Segment>,
     /// Told once.
     pub done: oneshot::Sender<Delivery>,
+}
+
+/// One segment of a title.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// The connection by which it is asked for; one of HTTP/2 carries several requests.
+    pub conn: u64,
+    /// Which one.
+    pub number: u32,
+    /// Where in the title it begins.
+    pub at: MediaTicks,
+    /// Its length.
+    pub length: MediaTicks,
 }
 
 /// A segment of a title that the web side makes and a viewer wants.
@@ -217,20 +232,16 @@ pub struct Order {
 pub struct Fetch {
     /// Who gets it: room is counted for this address.
     pub peer: SocketAddr,
-    /// The connection by which it asks; one of HTTP/2 carries several requests.
-    pub conn: String,
     /// What log lines call it: the id of the request.
     pub label: String,
     /// What the viewer's program calls itself.
     pub agent: Option<String>,
     /// The title.
     pub title: TitleInfo,
-    /// The segment's number.
-    pub segment: u32,
-    /// Where in the title it begins.
-    pub at: MediaTicks,
-    /// Its length.
-    pub length: MediaTicks,
+    /// What its user may have.
+    pub quota: Option<Quota>,
+    /// The segment.
+    pub segment: Segment,
     /// Told once; dropped: no.
     pub done: oneshot::Sender<Result<(), Refused>>,
 }

@@ -14,7 +14,7 @@ use crate::site::Site;
 pub struct Status {
     /// What viewers use up.
     pub room: Vec<Room>,
-    /// Who is watching by RTSP, or by HLS with fragmented MP4, the oldest first.
+    /// Who is watching by RTSP, or fetches segments by HLS, the oldest first.
     pub sessions: Vec<Session>,
     /// Who was turned away lately, the newest first.
     pub refusals: Vec<Refusal>,

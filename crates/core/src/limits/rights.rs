@@ -69,9 +69,6 @@ pub const RIGHTS_FILE_WAIT: Duration = Duration::from_secs(5);
 /// Longest time that a link can be signed for: ten years. The key can be renewed, single links cannot be taken back.
 pub const MAX_LINK_TIME: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// How long a player that fetches segments counts after its last request. Requests come every 6 s, and one whose buffer is full leaves one out.
-pub const PLAYER_HOLD_NS: u64 = 20 * NS_PER_S;
-
 // Questions to a program of the operator's (webhook).
 
 /// How long it may take to answer if nothing else is said: a viewer that waits longer for the first picture looks for something else.

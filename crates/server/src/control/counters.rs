@@ -41,15 +41,15 @@ millrace_core::counters! {
         sum sessions_overload,
         /// Sessions ended by a failure: disk, slow reader, unreachable viewer.
         sum sessions_failed,
-        /// Viewers who began to fetch segments of fragmented MP4.
-        sum cmaf_viewers_started,
+        /// Viewers who began to fetch segments, of transport streams or of fragmented MP4.
+        sum segment_viewers_started,
         /// Titles played to their end.
         sum titles_finished,
         /// Times that bytes of a title were sent as asked, by HTTP.
         sum deliveries,
         /// Times that such bytes ended early: with the connection, by a failure, or with the server.
         sum deliveries_broken,
-        /// SETUP and PLAY requests refused for lack of streams or bit rate (453).
+        /// Requests to play refused for lack of streams or bit rate: SETUP and PLAY (453), titles and segments by HTTP (503).
         sum refused_full,
         /// Of these, because cores, disks, cache or links were seen to be full.
         sum refused_measured,
@@ -100,7 +100,7 @@ impl Counters {
         let counter = match event {
             Event::Started { .. } => &mut self.sessions_started,
             Event::Playing(Playing { seek: true, .. }) => &mut self.seeks,
-            Event::FetchBegan { .. } => &mut self.cmaf_viewers_started,
+            Event::FetchBegan { .. } => &mut self.segment_viewers_started,
             Event::Finished { .. } => &mut self.titles_finished,
             Event::Rendition { cause, .. } => return self.count_rendition(*cause),
             Event::RenditionFailed { .. } => &mut self.rendition_failed,
@@ -189,8 +189,8 @@ millrace_core::counters! {
         gauge deliveries,
         /// Sessions, playing or not.
         gauge sessions,
-        /// Viewers who fetch segments of fragmented MP4.
-        gauge cmaf_viewers,
+        /// Viewers who fetch segments, of transport streams or of fragmented MP4.
+        gauge segment_viewers,
         /// Streams that the engines know, closing ones included.
         gauge streams,
         /// Bits a second that admission has given away.

@@ -528,7 +528,7 @@ impl Hub {
             connections: service.connection_count() as u64,
             deliveries: service.lent_count() as u64,
             sessions: service.session_count() as u64,
-            cmaf_viewers: service.fetchers().count() as u64,
+            segment_viewers: service.fetchers().count() as u64,
             streams: service.place_count() as u64,
             reserved_bits_per_s: service.reserved_rate(),
         });

@@ -17,7 +17,7 @@ use millrace_core::limits::OPENING_NS;
 use millrace_core::limits::web::{
     MAX_BYTES_STALL_NS, MAX_ORDER_HEAD_BYTES, MAX_ORDER_READ_BYTES, ORDER_READ_BYTES,
 };
-use millrace_rights::Counts;
+use millrace_rights::Quota;
 use millrace_web::{Delivery, Order, Refused};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::spawn_local;
@@ -25,7 +25,7 @@ use tokio::time::timeout;
 
 use super::hub::{Hub, Line, Shared};
 use super::stream::ViewerStream;
-use crate::service::{ConnKey, EndReason, FecWish, Fetch, Path, Refusal, Request, StreamKey, Which};
+use crate::service::{ConnKey, EndReason, FecWish, Fetch, Path, Refusal, Request, Segment, StreamKey, Which};
 
 /// What is ordered, without the connection.
 struct Wanted {
@@ -36,7 +36,8 @@ struct Wanted {
     ahead_ms: u16,
     label: String,
     agent: Option<String>,
-    counts: Counts,
+    quota: Option<Quota>,
+    segment: Option<Segment>,
 }
 
 /// What the viewer has said meanwhile.
@@ -61,10 +62,11 @@ pub(super) async fn take(hub: Shared, mut orders: UnboundedReceiver<Order>) {
 }
 
 async fn serve(hub: Shared, order: Order) {
-    let Order { socket, peer, title, bytes, before, ahead_ms, label, agent, counts, done } = order;
+    let Order { socket, peer, title, bytes, before, ahead_ms, label, agent, quota, segment, done } = order;
     let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
     let ahead_ms = ahead_ms.min(millrace_core::limits::MAX_AHEAD_MS.into()) as u16;
-    let wanted = Wanted { peer, title, bytes, before, ahead_ms, label, agent, counts };
+    let segment = segment.map(known_segment);
+    let wanted = Wanted { peer, title, bytes, before, ahead_ms, label, agent, quota, segment };
     let Ok(stream) = ViewerStream::of_order(socket) else {
         // No descriptor can be watched: its viewer sees the connection end.
         let _ = done.send(Delivery::Broken);
@@ -177,6 +179,11 @@ async fn get_back(hub: &Shared, line: &Line, heard: &mut Heard) -> Result<(), Fa
     timeout(Duration::from_nanos(MAX_BYTES_STALL_NS), back).await.unwrap_or(Err(Failure::Broken))
 }
 
+fn known_segment(segment: millrace_web::Segment) -> Segment {
+    let millrace_web::Segment { conn, number, at, length } = segment;
+    Segment { conn, number, at, length }
+}
+
 /// What viewers may know of a refusal.
 fn refused(refusal: &Refusal) -> Refused {
     match refusal {
@@ -194,12 +201,18 @@ impl Hub {
     /// Tells a viewer of segments that the web side makes whether it may have one.
     pub(super) fn fetch(&mut self, fetch: millrace_web::Fetch) {
         let now = self.now();
-        let millrace_web::Fetch { peer, conn, label, agent, title, segment, at, length, done } = fetch;
-        let viewer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
-        let (mean_rate, peak_rate) = (title.mean_rate, title.peak_rate);
-        let title = title.name;
-        let fetch = Fetch { viewer, conn, label, agent, title, mean_rate, peak_rate, segment, at, length };
-        let may = self.server.with_service(now, |service| service.fetch(now, fetch));
+        let millrace_web::Fetch { peer, label, agent, title, quota, segment, done } = fetch;
+        let fetch = Fetch {
+            viewer: SocketAddr::new(peer.ip().to_canonical(), peer.port()),
+            label: &label,
+            agent: agent.as_deref(),
+            quota: quota.as_ref(),
+            title: &title.name,
+            mean_rate: title.mean_rate,
+            peak_rate: title.peak_rate,
+            segment: known_segment(segment),
+        };
+        let may = self.server.with_service(now, |service| service.fetch(now, &fetch));
         self.flush();
         // It may have gone.
         let _ = done.send(may.map_err(|refusal| refused(&refusal)));
@@ -219,7 +232,8 @@ impl Hub {
                 path: Path::Bytes { conn },
                 fec: FecWish::Silent,
                 rendition: None,
-                counts: wanted.counts.clone(),
+                quota: wanted.quota.clone(),
+                segment: wanted.segment,
             };
             let stream = service.admit(now, request)?.stream;
             let reserved = service.reserve_bytes(now, stream, &wanted.bytes);

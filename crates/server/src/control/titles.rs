@@ -14,9 +14,9 @@ use crate::service::{Event, Playing};
 millrace_core::counters! {
     /// What was sent of a title, and to how many.
     pub struct TitleCounters {
-        /// Sessions that have it now, playing or not, and viewers of its fragmented MP4.
+        /// Sessions that have it now, playing or not, and viewers who fetch its segments.
         gauge viewers,
-        /// Sessions that were set up for it, and viewers who began to fetch its fragmented MP4.
+        /// Sessions that were set up for it, and viewers who began to fetch its segments.
         sum sessions,
         /// Media packets sent, in runs that are over: a run ends with a pause, a seek, its range or its session.
         sum packets,

@@ -5,11 +5,12 @@ use millrace_core::scale::Scale;
 use millrace_core::time::Instant;
 use millrace_core::wire::rtp::Timeline;
 use millrace_offload::command::Command;
-use millrace_rights::Counts;
+use millrace_rights::Quota;
 
 use super::conns::ConnKey;
 use super::event::Event;
 use super::fec::{FecWish, Granted};
+use super::fetch::Segment;
 use super::measured::demand_of;
 use super::ports::{Entry, Need, OpenError};
 use super::refusal::{FecRefusal, Refusal};
@@ -36,8 +37,10 @@ pub struct Request {
     pub fec: FecWish,
     /// Which rendition it wishes; `None`: nothing was said about that.
     pub rendition: Option<RenditionWish>,
-    /// How it counts against limits of its user and of the title.
-    pub counts: Counts,
+    /// What its user may have.
+    pub quota: Option<Quota>,
+    /// It is one segment of many: its viewer holds room, from one to the next.
+    pub segment: Option<Segment>,
 }
 
 /// The stream that is asked for.
@@ -154,7 +157,8 @@ impl Service {
             entry,
             title: taken.title,
             viewer: request.viewer,
-            counts: request.counts.clone(),
+            quota: request.quota.clone(),
+            fetcher: taken.place.fetcher,
             path: request.path,
             owner: None,
             engine: taken.place.engine,
@@ -260,6 +264,9 @@ impl Service {
         self.slots[stream.engine].admitted += stream.demand();
         self.usage.entry(bucket(peer.ip())).or_default().sessions += 1;
         self.idle.insert((stream.idle_since, key));
+        if let Some(number) = stream.fetcher {
+            self.fetchers.begin_segment(number);
+        }
         self.streams.insert(key, stream);
         self.own(key, conn);
         key
@@ -291,7 +298,7 @@ impl Service {
         stream.home = entry.timeline;
         (stream.engine, stream.place, stream.rate) = (taken.place.engine, taken.id, taken.place.rate);
         (stream.viewer, stream.fec, stream.speed_rate) = (request.viewer, None, 0);
-        stream.counts.clone_from(&request.counts);
+        stream.quota.clone_from(&request.quota);
         (stream.report, stream.backlog_bytes, stream.behind) = (None, None, None);
         if from != to {
             self.usage.entry(to).or_default().sessions += 1;

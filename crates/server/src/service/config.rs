@@ -1,10 +1,7 @@
 //! What an operator may choose, whatever the protocol, and the defaults.
 
-use std::sync::Arc;
-
 use millrace_core::limits;
 use millrace_core::units::BitRate;
-use millrace_rights::Viewers;
 
 use super::packet_size::{PacketSizes, PathMtu, kernel_path_mtu};
 use crate::admission::AdmissionConfig;
@@ -27,8 +24,6 @@ pub struct ServiceConfig {
     pub address_share_percent: u8,
     /// Streams at once of one title, with what was made of it; `None`: only those of all titles count.
     pub max_streams_per_title: Option<usize>,
-    /// What is watched at once, here and by those who fetch segments.
-    pub viewers: Arc<Viewers>,
     /// How long a session that has paused, or has come to the end, keeps its stream and its bit rate.
     pub pause_reservation_ns: u64,
     /// Ceiling of the bit rates of these streams together; `None`: only their number counts.
@@ -77,7 +72,6 @@ impl Default for ServiceConfig {
             max_sessions: limits::session_table_size(limits::DEFAULT_STREAMS_PER_ENGINE),
             address_share_percent: limits::DEFAULT_ADDRESS_SHARE_PERCENT,
             max_streams_per_title: None,
-            viewers: Arc::default(),
             pause_reservation_ns: limits::DEFAULT_PAUSE_RESERVATION_NS,
             max_rate: None,
             admission: AdmissionConfig::off(),

@@ -268,7 +268,7 @@ impl Service {
     pub(super) fn release_usage(&mut self, bucket: IpAddr, which: impl Fn(&mut Usage) -> &mut usize) {
         if let Some(usage) = self.usage.get_mut(&bucket) {
             *which(usage) = which(usage).saturating_sub(1);
-            if usage.connections == 0 && usage.sessions == 0 {
+            if usage.connections == 0 && usage.sessions == 0 && usage.streams == 0 {
                 self.usage.remove(&bucket);
             }
         }

@@ -37,6 +37,9 @@ impl Service {
         self.release_usage(bucket(stream.viewer.ip()), |usage| &mut usage.sessions);
         self.disown(key, stream.owner);
         let is_bytes = matches!(stream.path, Path::Bytes { .. });
+        if let Some(number) = stream.fetcher {
+            self.fetchers.end_segment(now, number, reason == EndReason::Sent);
+        }
         self.tell(Event::Ended { stream: key, is_bytes, conn: stream.owner, reason });
         // It may have been the last for which the others of its connection waited.
         self.finish_conn_move(now, stream.path);
@@ -105,7 +108,8 @@ impl Service {
     /// Streams that an engine sends packets of, the newest first.
     pub(super) fn newest(&self, engine: usize) -> Vec<&Stream> {
         let mut newest: Vec<_> = self.playing(engine).collect();
-        newest.sort_unstable_by_key(|stream| std::cmp::Reverse(stream.key));
+        // A segment is as old as its viewer.
+        newest.sort_unstable_by_key(|stream| std::cmp::Reverse(stream.fetcher.unwrap_or(stream.key.0)));
         newest
     }
 
@@ -119,8 +123,11 @@ impl Service {
     fn end_with_bye(&mut self, now: Instant, key: StreamKey, reason: EndReason) {
         let Some(stream) = self.streams.get_mut(&key) else { return };
         if let Path::Bytes { .. } = stream.path {
+            let fetcher = stream.fetcher;
             // There is no BYE among bytes: that they end early has to be seen.
-            return self.close(now, key, reason);
+            self.close(now, key, reason);
+            // Who fetches them would come for the next at once, and keep its place.
+            return fetcher.into_iter().for_each(|number| self.end_fetcher(now, number));
         }
         let Media::Running(Run { stop, .. }) = stream.media else { return };
         let run = RunSpec {

@@ -94,7 +94,7 @@ pub enum Event {
         /// The connection that they went into.
         conn: ConnKey,
     },
-    /// A viewer has begun to fetch segments of a title that are made beside the engines.
+    /// A viewer has begun to fetch segments of a title.
     FetchBegan {
         /// What log lines call it: the id of its first request.
         session: String,

@@ -1,56 +1,87 @@
-//! Viewers that fetch a title segment by segment, from what is made of it beside the engines: they have no stream, and hold room as one does, for as long as
-//! they go on fetching.
+//! Viewers that fetch a title segment by segment, whether engines send the segments or the web side makes them. The one place that tells such viewers apart: whoever
+//! counts or shows them asks here. Each holds room as a stream does, for as long as it goes on fetching; the streams by which engines send its segments hold none.
 //!
 //! ```text
-//!   fetch ─► whose is it?
-//!              │ the segment behind the last one of a viewer, or one that came by its connection ─► it plays so much longer
+//!   segment ─► whose is it?
+//!              │ the segment behind the last one of a viewer, one that came by its connection, or the next
+//!              │ by any after its last was cut off ─► it plays so much longer
 //!              └ nobody's ─► is there room? ─► a new viewer
 //!                                                 └─► what it has got is played, and no more was fetched ─► its room is free
 //! ```
 //!
-//! Nothing but addresses, programs and places in a title tells viewers apart. Two behind one address who watch the same title by the same program are two as long as they are at different
-//! places in it.
+//! Nothing but addresses, programs, users with limits and places in a title tells viewers apart. Two behind one address who watch the same title by the same program are
+//! two as long as they are at different places in it; limits of users and titles take them for one ([`super::quota`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use millrace_core::limits::control::{FETCH_AHEAD_NS, FETCH_GRACE_NS};
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::units::BitRate;
-use millrace_rights::base;
+use millrace_rights::{Quota, base};
 
-use super::config::RateBasis;
+use super::admit::{Request, Which};
 use super::event::Event;
+use super::ports::Entry;
+use super::quota::{Counted, Player};
 use super::refusal::Refusal;
+use super::room::Sender;
 use super::{Service, bucket};
+use crate::admission::Demand;
 
-/// A segment that a viewer wants.
-#[derive(Clone, Debug)]
-pub struct Fetch {
-    /// The viewer.
-    pub viewer: SocketAddr,
-    /// The connection by which it asks, as whoever has that calls it.
-    pub conn: String,
-    /// What log lines call the viewer if it is a new one.
-    pub label: String,
-    /// What its program calls itself.
-    pub agent: Option<String>,
-    /// The title.
-    pub title: String,
-    /// Its bit rates.
-    pub mean_rate: BitRate,
-    /// Its highest second.
-    pub peak_rate: BitRate,
-    /// Which of its segments.
-    pub segment: u32,
-    /// Where in the title that begins.
+/// A segment of a title.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// The connection by which it is asked for, as whoever has that calls it.
+    pub conn: u64,
+    /// Which one.
+    pub number: u32,
+    /// Where in the title it begins.
     pub at: MediaTicks,
     /// Its length.
     pub length: MediaTicks,
 }
 
-/// A viewer that fetches segments, for show.
+/// Who wants one.
+#[derive(Clone, Copy, Debug)]
+pub struct Fetch<'a> {
+    /// The viewer.
+    pub viewer: SocketAddr,
+    /// What log lines call the viewer if it is a new one.
+    pub label: &'a str,
+    /// What its program calls itself.
+    pub agent: Option<&'a str>,
+    /// What its user may have.
+    pub quota: Option<&'a Quota>,
+    /// The title.
+    pub title: &'a str,
+    /// Its bit rates.
+    pub mean_rate: BitRate,
+    /// Its highest second.
+    pub peak_rate: BitRate,
+    /// The segment.
+    pub segment: Segment,
+}
+
+impl<'a> Fetch<'a> {
+    /// `None`: what is asked for is no segment.
+    pub(super) fn of(request: &'a Request, entry: &'a Entry) -> Option<Self> {
+        let Which::New { label, agent } = &request.which else { return None };
+        Some(Self {
+            viewer: request.viewer,
+            label,
+            agent: agent.as_deref(),
+            quota: request.quota.as_ref(),
+            title: &entry.name,
+            mean_rate: entry.mean_rate,
+            peak_rate: entry.peak_rate,
+            segment: request.segment?,
+        })
+    }
+}
+
+/// A viewer that fetches segments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fetcher {
     /// What log lines call it.
@@ -65,26 +96,35 @@ pub struct Fetcher {
     pub started: Instant,
     /// Where in the title the last segment is that it fetched.
     pub at: MediaTicks,
-    conn: String,
+    player: Player,
+    quota: Option<Quota>,
+    /// The engine that sent its last segment, and holds room for the next; `None`: none is needed.
+    engine: Option<(usize, Demand)>,
+    conn: u64,
     /// Who goes on with it, and with which segment.
     next: Next,
     /// When what it has fetched is played.
     played: Instant,
+    /// Segments that an engine sends to it now: it stays for as long, however slowly it takes them.
+    sending: u32,
 }
 
 /// What is known of who fetches, and the segment that comes next.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Next {
-    who: Arc<str>,
+    who: u64,
     segment: u32,
 }
 
 impl Next {
+    /// Instead of a segment's number: whatever its viewer asks for next, since the last one was cut off.
+    const ANY: u32 = u32::MAX;
+
     /// Whose next segment this may be.
-    fn of(fetch: &Fetch) -> Self {
-        let agent = fetch.agent.as_deref().unwrap_or_default();
-        let who = format!("{}\n{agent}\n{}", fetch.viewer.ip(), base(&fetch.title));
-        Self { who: who.into(), segment: fetch.segment }
+    fn of(fetch: &Fetch<'_>, player: Player) -> Self {
+        let mut hasher = DefaultHasher::new();
+        (player, base(fetch.title), fetch.quota.map(|quota| &quota.user)).hash(&mut hasher);
+        Self { who: hasher.finish(), segment: fetch.segment.number }
     }
 }
 
@@ -94,10 +134,10 @@ pub(super) struct Fetchers {
     all: BTreeMap<u64, Fetcher>,
     /// When each is forgotten.
     ends: BTreeSet<(Instant, u64)>,
-    by_conn: HashMap<String, u64>,
+    by_conn: HashMap<u64, u64>,
     by_next: HashMap<Next, Vec<u64>>,
-    /// Bits a second of all.
-    rate: u64,
+    /// Bits a second of those that need no engine.
+    beside: u64,
 }
 
 impl Fetchers {
@@ -105,28 +145,59 @@ impl Fetchers {
         self.all.len()
     }
 
-    pub(super) fn rate(&self) -> u64 {
-        self.rate
+    pub(super) fn beside(&self) -> u64 {
+        self.beside
     }
 
-    fn find(&self, next: &Next, conn: &str) -> Option<u64> {
-        let goes_on = self.by_next.get(next).and_then(|all| all.first());
-        // A seek, or the same segment again.
-        let by_conn = self.by_conn.get(conn).filter(|&number| self.all[number].next.who == next.who);
-        goes_on.or(by_conn).copied()
+    fn find(&self, next: Next, conn: u64) -> Option<u64> {
+        let of_conn = self.by_conn.get(&conn).and_then(|number| Some((*number, self.all.get(number)?.next)));
+        let first = |next| self.by_next.get(&next).and_then(|all| all.first()).copied();
+        match of_conn.filter(|(_, its)| its.who == next.who) {
+            Some((number, its)) if its == next => Some(number),
+            // Unless another goes on with it: a seek, or the same segment again.
+            of_conn => first(next)
+                .or(of_conn.map(|(number, _)| number))
+                .or_else(|| first(Next { segment: Next::ANY, ..next })),
+        }
+    }
+
+    /// A viewer is being sent a segment.
+    pub(super) fn begin_segment(&mut self, number: u64) {
+        if let Some(fetcher) = self.all.get_mut(&number) {
+            fetcher.sending += 1;
+        }
+    }
+
+    /// That is over. Players cut segments off themselves, to fetch something else by another connection.
+    pub(super) fn end_segment(&mut self, now: Instant, number: u64, is_whole: bool) {
+        let Some(fetcher) = self.all.get_mut(&number) else { return };
+        fetcher.sending -= 1;
+        if !is_whole || fetcher.played < now {
+            self.change(number, |fetcher| {
+                fetcher.played = fetcher.played.max(now);
+                if !is_whole {
+                    fetcher.next.segment = Next::ANY;
+                }
+            });
+        }
+    }
+
+    fn change(&mut self, number: u64, change: impl FnOnce(&mut Fetcher)) {
+        if let Some(mut fetcher) = self.remove(number) {
+            change(&mut fetcher);
+            self.insert(number, fetcher);
+        }
     }
 
     fn insert(&mut self, number: u64, fetcher: Fetcher) {
-        self.rate += fetcher.rate;
         self.ends.insert((fetcher.ends(), number));
-        self.by_conn.insert(fetcher.conn.clone(), number);
-        self.by_next.entry(fetcher.next.clone()).or_default().push(number);
+        self.by_conn.insert(fetcher.conn, number);
+        self.by_next.entry(fetcher.next).or_default().push(number);
         self.all.insert(number, fetcher);
     }
 
     fn remove(&mut self, number: u64) -> Option<Fetcher> {
         let fetcher = self.all.remove(&number)?;
-        self.rate -= fetcher.rate;
         self.ends.remove(&(fetcher.ends(), number));
         if self.by_conn.get(&fetcher.conn) == Some(&number) {
             self.by_conn.remove(&fetcher.conn);
@@ -145,82 +216,159 @@ impl Fetcher {
     fn ends(&self) -> Instant {
         self.played.plus_ns(FETCH_GRACE_NS)
     }
+
+    fn counted(&self) -> Counted<'_> {
+        let Self { title, quota, rate, player, .. } = self;
+        Counted { title, quota: quota.as_ref(), rate: *rate, player: Some(*player) }
+    }
 }
 
 impl Service {
-    /// A viewer wants a segment: whether it may have it. If it may, its bit rate is reserved until it has played what it has fetched.
+    /// A viewer wants a segment that no engine sends: whether it may have it. If it may, its bit rate is reserved until it has played what it has fetched.
     ///
     /// # Errors
     /// What is used up. Who has a place keeps it, at the rate that it had.
-    pub fn fetch(&mut self, now: Instant, fetch: Fetch) -> Result<(), Refusal> {
-        let (viewer, title) = (fetch.viewer, fetch.title.clone());
-        self.try_fetch(now, fetch).map_err(|refusal| self.told(viewer, &title, refusal))
+    pub fn fetch(&mut self, now: Instant, fetch: &Fetch<'_>) -> Result<(), Refusal> {
+        let counted = self.count_fetch(now, fetch, Sender::Web);
+        counted.map(drop).map_err(|refusal| self.told(fetch.viewer, fetch.title, refusal))
     }
 
-    fn try_fetch(&mut self, now: Instant, fetch: Fetch) -> Result<(), Refusal> {
+    /// The same, whoever sends it; returns the viewer.
+    pub(super) fn count_fetch(
+        &mut self,
+        now: Instant,
+        fetch: &Fetch<'_>,
+        sender: Sender,
+    ) -> Result<u64, Refusal> {
         if self.shutting_down {
             return Err(Refusal::ShuttingDown);
         }
         self.end_fetchers(now);
-        let rate = match self.config.rate_basis {
-            RateBasis::Mean => fetch.mean_rate.0,
-            RateBasis::Peak => fetch.peak_rate.0,
+        let &Fetch { viewer, title, quota, segment, .. } = fetch;
+        let rate = self.counted_rate(fetch.mean_rate, fetch.peak_rate);
+        let engine = match sender {
+            Sender::Engine(engine, load) => Some((engine.ok_or(Refusal::EngineStreams)?, load)),
+            Sender::Web => None,
         };
-        let mut next = Next::of(&fetch);
-        let number = self.fetchers.find(&next, &fetch.conn);
-        // What it has is not counted against it.
-        let before = number.and_then(|number| self.take_out(number));
-        if before.as_ref().is_none_or(|before| before.rate < rate)
-            && let Err(refusal) = self.room_for_fetcher(now, fetch.viewer.ip(), rate)
-        {
-            if let Some((number, before)) = number.zip(before) {
-                self.put_in(number, before);
+        let player = Player::new(viewer.ip(), fetch.agent);
+        let mut next = Next::of(fetch, player);
+        let number = self.fetchers.find(next, segment.conn);
+        let before = number.and_then(|number| Some((number, self.fetchers.remove(number)?)));
+        let holds = before.as_ref().map(|(_, before)| before.rate);
+        if holds != Some(rate) {
+            // What it has is not counted against it.
+            if let Some((_, before)) = &before {
+                self.give_back_fetched(before);
             }
-            return Err(refusal);
+            let who = Counted { title, quota, rate, player: Some(player) };
+            if holds.is_none_or(|held| held < rate)
+                && let Err(refusal) = self.room_for_fetcher(viewer.ip(), who, sender)
+            {
+                if let Some((number, before)) = before {
+                    self.take_fetched(&before);
+                    self.fetchers.insert(number, before);
+                }
+                return Err(refusal);
+            }
         }
-        let follows = before.as_ref().is_some_and(|before| before.next == next);
-        let has_played = before.as_ref().map_or(now, |before| before.played.max(now));
-        let length = fetch.length.to_ns();
+        let (follows, has_played) = match &before {
+            Some((_, before)) => (before.next == next, before.played.max(now)),
+            None => (false, now),
+        };
+        let length = segment.length.to_ns();
         let played = match follows {
             true => has_played.plus_ns(length).min(now.plus_ns(FETCH_AHEAD_NS.max(length))),
             false => has_played.max(now.plus_ns(length)),
         };
         next.segment = next.segment.saturating_add(1);
-        let Fetch { viewer, conn, label, agent, title, at, .. } = fetch;
-        let (label, started) = match before {
-            Some(before) => (before.label, before.started),
-            None => {
-                let (session, title) = (label.clone(), base(&title).to_owned());
-                self.tell(Event::FetchBegan { session, title, peer: viewer, agent });
-                (label, now)
-            }
-        };
-        let number = number.unwrap_or_else(|| self.new_key());
-        self.put_in(number, Fetcher { label, title, viewer, rate, started, at, conn, next, played });
-        Ok(())
-    }
-
-    fn put_in(&mut self, number: u64, fetcher: Fetcher) {
-        let usage = self.usage.entry(bucket(fetcher.viewer.ip())).or_default();
-        usage.sessions += 1;
-        (usage.streams, usage.rate) = (usage.streams + 1, usage.rate + fetcher.rate);
+        let (number, mut fetcher) = before.unwrap_or_else(|| self.begin_fetcher(now, fetch, player, next));
+        if fetcher.title != title {
+            title.clone_into(&mut fetcher.title);
+        }
+        let sent_by = std::mem::replace(&mut fetcher.engine, engine);
+        (fetcher.viewer, fetcher.rate, fetcher.next, fetcher.played) = (viewer, rate, next, played);
+        (fetcher.at, fetcher.conn) = (segment.at, segment.conn);
+        if holds != Some(rate) {
+            self.take_fetched(&fetcher);
+        } else if sent_by != engine {
+            self.give_back_rate(sent_by, rate);
+            self.take_rate(engine, rate);
+        }
         self.fetchers.insert(number, fetcher);
+        Ok(number)
     }
 
-    fn take_out(&mut self, number: u64) -> Option<Fetcher> {
-        let fetcher = self.fetchers.remove(number)?;
+    /// One more.
+    fn begin_fetcher(
+        &mut self,
+        now: Instant,
+        fetch: &Fetch<'_>,
+        player: Player,
+        next: Next,
+    ) -> (u64, Fetcher) {
+        let (label, title) = (fetch.label.to_owned(), fetch.title.to_owned());
+        let (session, agent) = (label.clone(), fetch.agent.map(str::to_owned));
+        self.tell(Event::FetchBegan { session, title: base(&title).to_owned(), peer: fetch.viewer, agent });
+        let fetcher = Fetcher {
+            label,
+            title,
+            viewer: fetch.viewer,
+            rate: 0,
+            started: now,
+            at: fetch.segment.at,
+            player,
+            quota: fetch.quota.cloned(),
+            engine: None,
+            conn: fetch.segment.conn,
+            next,
+            played: now,
+            sending: 0,
+        };
+        (self.new_key(), fetcher)
+    }
+
+    /// Reserves what a viewer holds.
+    fn take_fetched(&mut self, fetcher: &Fetcher) {
+        self.take_rate(fetcher.engine, fetcher.rate);
+        let usage = self.usage.entry(bucket(fetcher.viewer.ip())).or_default();
+        (usage.streams, usage.rate) = (usage.streams + 1, usage.rate + fetcher.rate);
+        self.watched.begin(fetcher.counted());
+    }
+
+    /// Gives it back.
+    fn give_back_fetched(&mut self, fetcher: &Fetcher) {
+        self.give_back_rate(fetcher.engine, fetcher.rate);
         let address = bucket(fetcher.viewer.ip());
         if let Some(usage) = self.usage.get_mut(&address) {
-            (usage.streams, usage.rate) = (usage.streams - 1, usage.rate - fetcher.rate);
+            usage.rate -= fetcher.rate;
         }
-        self.release_usage(address, |usage| &mut usage.sessions);
-        Some(fetcher)
+        self.release_usage(address, |usage| &mut usage.streams);
+        self.watched.end(fetcher.counted());
+    }
+
+    fn take_rate(&mut self, engine: Option<(usize, Demand)>, rate: u64) {
+        match engine {
+            Some((engine, load)) => self.slots[engine].reserved += load,
+            None => self.fetchers.beside += rate,
+        }
+    }
+
+    fn give_back_rate(&mut self, engine: Option<(usize, Demand)>, rate: u64) {
+        match engine {
+            Some((engine, load)) => self.slots[engine].reserved -= load,
+            None => self.fetchers.beside -= rate,
+        }
     }
 
     /// Forgets those who have played what they have, and fetch no more.
     pub(super) fn end_fetchers(&mut self, now: Instant) {
         while let Some(&(end, number)) = self.fetchers.ends.first().filter(|(end, _)| *end <= now) {
-            self.end_fetcher(end, number);
+            match self.fetchers.all.get(&number) {
+                Some(fetcher) if fetcher.sending > 0 => {
+                    self.fetchers.change(number, |fetcher| fetcher.played = now);
+                }
+                _ => self.end_fetcher(end, number),
+            }
         }
     }
 
@@ -231,8 +379,10 @@ impl Service {
         }
     }
 
-    fn end_fetcher(&mut self, end: Instant, number: u64) {
-        let Some(fetcher) = self.take_out(number) else { return };
+    /// Forgets one.
+    pub(super) fn end_fetcher(&mut self, end: Instant, number: u64) {
+        let Some(fetcher) = self.fetchers.remove(number) else { return };
+        self.give_back_fetched(&fetcher);
         let lasted_ns = end.ns_since(fetcher.started);
         let Fetcher { label: session, title, viewer: peer, .. } = fetcher;
         let title = base(&title).to_owned();

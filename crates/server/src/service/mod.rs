@@ -93,7 +93,7 @@ pub use conns::ConnKey;
 use end::Closing;
 pub use event::{Event, FecChange, Playing, Totals};
 pub use fec::{FecMatrix, FecMode, FecWish, TRACK_RS, TRACK_XOR, port_offset};
-pub use fetch::{Fetch, Fetcher};
+pub use fetch::{Fetch, Fetcher, Segment};
 use opening::Openings;
 pub use packet_size::{PacketSizes, PathMtu, kernel_path_mtu};
 pub use play::{Played, Wanted};
@@ -142,7 +142,7 @@ struct Usage {
     connections: usize,
     /// Streams, playing or not.
     sessions: usize,
-    /// Those that have reserved room to play.
+    /// Those that have reserved room to play, and viewers that fetch segments.
     streams: usize,
     /// Bits a second that they have reserved.
     rate: u64,
@@ -167,6 +167,7 @@ pub struct Service {
     by_conn: HashMap<(usize, ConnId), ConnKey>,
     usage: HashMap<IpAddr, Usage>,
     fetchers: fetch::Fetchers,
+    watched: quota::Watched,
     slots: Vec<EngineSlots>,
     admission: Admission,
     /// What was made of titles and could not be read.
@@ -196,6 +197,7 @@ impl Service {
             by_conn: HashMap::new(),
             usage: HashMap::new(),
             fetchers: fetch::Fetchers::default(),
+            watched: quota::Watched::default(),
             slots,
             admission,
             unread: unread::Unread::default(),

@@ -10,15 +10,15 @@ use std::net::{IpAddr, SocketAddr};
 use millrace_core::limits::SESSION_TABLE_HIGH_PERCENT;
 use millrace_core::time::Instant;
 use millrace_core::units::BitRate;
-use millrace_rights::Counts;
 
 use super::admit::Request;
 use super::config::RateBasis;
 use super::event::Event;
 use super::fec::FecMode;
+use super::fetch::Fetch;
 use super::measured::demand_of;
 use super::ports::Entry;
-use super::quota;
+use super::quota::Counted;
 use super::refusal::{FecRefusal, Refusal};
 use super::stream::{EndReason, Stream, StreamKey};
 use super::{Service, bucket};
@@ -29,6 +29,17 @@ use crate::admission::{Demand, InUse};
 pub(super) struct Place {
     pub(super) engine: usize,
     pub(super) rate: u64,
+    /// The viewer that holds room for it, if it is a segment.
+    pub(super) fetcher: Option<u64>,
+}
+
+/// Who would send something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sender {
+    /// This engine, what it has to send with it; `None`: none has a place.
+    Engine(Option<usize>, Demand),
+    /// None.
+    Web,
 }
 
 /// What would be played more.
@@ -36,18 +47,10 @@ pub(super) struct Place {
 struct Candidate<'a> {
     /// At this address.
     ip: IpAddr,
-    /// Bits a second.
-    rate: u64,
-    /// What an engine has to send.
-    load: Demand,
-    /// The title.
-    title: &'a str,
-    /// As what.
-    counts: &'a Counts,
-    /// When.
-    now: Instant,
-    /// From this engine; `None` if none has a place.
-    engine: Option<usize>,
+    /// The title, the bit rate, and for whom.
+    who: Counted<'a>,
+    /// By whom.
+    sender: Sender,
     /// What this stream has reserved is not counted against it.
     own: Option<StreamKey>,
 }
@@ -61,24 +64,30 @@ impl Service {
     fn room(&self, candidate: &Candidate<'_>) -> Result<(), Refusal> {
         let own = candidate.own.and_then(|key| self.streams.get(&key)).filter(|stream| stream.is_reserved);
         self.room_for_all(candidate, own)?;
-        self.room_by_counts(candidate.now, (candidate.title, candidate.counts), candidate.rate, own)?;
+        self.room_by_counts(candidate.who, own)?;
         self.room_for_address(candidate, own)?;
-        let engine = candidate.engine.ok_or(Refusal::EngineStreams)?;
+        let (engine, load) = match candidate.sender {
+            Sender::Engine(engine, load) => (engine.ok_or(Refusal::EngineStreams)?, load),
+            Sender::Web => {
+                let room = self.admission.link_room(self.reserved_rate(), candidate.who.rate);
+                return room.map_err(Refusal::Full);
+            }
+        };
         // Who has a reservation is counted already.
-        if own.is_some() { Ok(()) } else { self.room_as_measured(engine, candidate.load, Demand::default()) }
+        if own.is_some() { Ok(()) } else { self.room_as_measured(engine, load, Demand::default()) }
     }
 
-    /// Whether there is room for a viewer that needs no engine, at this address and bit rate.
+    /// Whether there is room for one more viewer that fetches segments, at this address.
     ///
     /// # Errors
     /// What is used up.
-    pub(super) fn room_for_fetcher(&self, now: Instant, ip: IpAddr, rate: u64) -> Result<(), Refusal> {
-        // Its user's and its title's limits are looked at where its requests come in.
-        let (title, counts, load) = ("", &Counts::Fetched, Demand::default());
-        let candidate = Candidate { ip, rate, load, title, counts, now, engine: None, own: None };
-        self.room_for_all(&candidate, None)?;
-        self.room_for_address(&candidate, None)?;
-        self.admission.link_room(self.reserved_rate(), rate).map_err(Refusal::Full)
+    pub(super) fn room_for_fetcher(
+        &self,
+        ip: IpAddr,
+        who: Counted<'_>,
+        sender: Sender,
+    ) -> Result<(), Refusal> {
+        self.room(&Candidate { ip, who, sender, own: None })
     }
 
     /// The operator's ceilings.
@@ -89,8 +98,8 @@ impl Service {
         }
         let used = self.reserved_rate() - own_rate;
         match self.config.max_rate {
-            Some(max) if used.saturating_add(candidate.rate) > max.0 => {
-                Err(Refusal::Rate { used: BitRate(used), max, more: BitRate(candidate.rate) })
+            Some(max) if used.saturating_add(candidate.who.rate) > max.0 => {
+                Err(Refusal::Rate { used: BitRate(used), max, more: BitRate(candidate.who.rate) })
             }
             _ => Ok(()),
         }
@@ -98,7 +107,7 @@ impl Service {
 
     /// The share of one address.
     fn room_for_address(&self, candidate: &Candidate<'_>, own: Option<&Stream>) -> Result<(), Refusal> {
-        let &Candidate { ip, rate, .. } = candidate;
+        let &Candidate { ip, who: Counted { rate, .. }, .. } = candidate;
         let usage = self.usage.get(&bucket(ip)).copied().unwrap_or_default();
         let own = own.filter(|stream| bucket(stream.viewer.ip()) == bucket(ip));
         let streams = usage.streams - own.map_or(0, |_| 1);
@@ -166,10 +175,7 @@ impl Service {
         if own.is_none() {
             self.session_room(now, request)?;
         }
-        let rate = match self.config.rate_basis {
-            RateBasis::Mean => entry.mean_rate.0,
-            RateBasis::Peak => entry.peak_rate.0,
-        };
+        let rate = self.counted_rate(entry.mean_rate, entry.peak_rate);
         let load = demand_of(entry, rate);
         if let Some(conn) = request.path.conn().filter(|_| own.is_none()) {
             self.conn_leaves_full_engine(now, conn, load);
@@ -185,9 +191,24 @@ impl Service {
                 self.engines_by_load().into_iter().find(|engine| self.slots[*engine].places.stream_room() > 0)
             }
         };
-        let (title, counts) = (&*entry.name, &request.counts);
-        self.room(&Candidate { ip: request.viewer.ip(), rate, load, title, counts, now, engine, own })?;
-        Ok(Place { engine: engine.ok_or(Refusal::EngineStreams)?, rate })
+        let sender = Sender::Engine(engine, load);
+        let fetcher = match Fetch::of(request, entry) {
+            Some(fetch) => Some(self.count_fetch(now, &fetch, sender)?),
+            None => {
+                let who = Counted { title: &entry.name, quota: request.quota.as_ref(), rate, player: None };
+                self.room(&Candidate { ip: request.viewer.ip(), who, sender, own })?;
+                None
+            }
+        };
+        Ok(Place { engine: engine.ok_or(Refusal::EngineStreams)?, rate, fetcher })
+    }
+
+    /// Which bit rate of a title counts.
+    pub(super) fn counted_rate(&self, mean: BitRate, peak: BitRate) -> u64 {
+        match self.config.rate_basis {
+            RateBasis::Mean => mean.0,
+            RateBasis::Peak => peak.0,
+        }
     }
 
     /// Whether connection and address may have one more stream, and the table has room for it.
@@ -243,21 +264,24 @@ impl Service {
         }
         self.leave_full_engine(now, key);
         let stream = self.streams.get(&key).ok_or(Refusal::Gone)?;
-        let (viewer, title, fec_rate) = (stream.viewer, stream.entry.name.clone(), stream.fec_rate());
-        let load_of = |rate| demand_of(&stream.entry, rate);
-        let (load, less) = (stream.demand(), load_of(stream.rate - fec_rate));
-        let (ip, rate, engine) = (viewer.ip(), stream.rate, Some(stream.engine));
-        let counts = &stream.counts.clone();
-        let candidate = Candidate { ip, rate, load, title: &title, counts, now, engine, own: None };
-        if let Err(refusal) = self.room(&candidate) {
-            // A title is never refused because of its FEC.
-            let without_fec = fec_rate > 0
-                && self.room(&Candidate { rate: rate - fec_rate, load: less, ..candidate }).is_ok()
-                && self.switch_fec(now, key, FecMode::Off).is_ok();
-            if !without_fec {
-                return Err(self.told(viewer, &title, refusal));
+        if let Some(who) = Counted::of(stream) {
+            let (viewer, fec_rate) = (stream.viewer, stream.fec_rate());
+            let sent = |load| Sender::Engine(Some(stream.engine), load);
+            let candidate = Candidate { ip: viewer.ip(), who, sender: sent(stream.demand()), own: None };
+            if let Err(refusal) = self.room(&candidate) {
+                let rate = stream.rate - fec_rate;
+                let less = (Counted { rate, ..who }, sent(demand_of(&stream.entry, rate)));
+                let less = Candidate { who: less.0, sender: less.1, ..candidate };
+                let title = stream.entry.name.clone();
+                // A title is never refused because of its FEC.
+                let without_fec = fec_rate > 0
+                    && self.room(&less).is_ok()
+                    && self.switch_fec(now, key, FecMode::Off).is_ok();
+                if !without_fec {
+                    return Err(self.told(viewer, &title, refusal));
+                }
+                self.fec_left_out(key, refusal.to_string());
             }
-            self.fec_left_out(key, refusal.to_string());
         }
         self.take_reservation(key);
         Ok(())
@@ -270,12 +294,14 @@ impl Service {
         };
         stream.is_reserved = true;
         self.idle.remove(&(stream.idle_since, key));
-        let (slots, rate) = (&mut self.slots[stream.engine], stream.rate);
+        // Who fetches segments has room for all of them.
+        let Some(who) = Counted::of(stream) else { return };
+        let slots = &mut self.slots[stream.engine];
         slots.reserved_streams += 1;
         slots.reserved += stream.demand();
         let usage = self.usage.entry(bucket(stream.viewer.ip())).or_default();
-        (usage.streams, usage.rate) = (usage.streams + 1, usage.rate + rate);
-        quota::take(&self.config.viewers, stream);
+        (usage.streams, usage.rate) = (usage.streams + 1, usage.rate + who.rate);
+        self.watched.begin(who);
     }
 
     /// Gives back what a stream has reserved; from then on it counts as idle.
@@ -283,13 +309,14 @@ impl Service {
         let Some(stream) = self.streams.get_mut(&key).filter(|stream| stream.is_reserved) else { return };
         stream.is_reserved = false;
         self.idle.insert((stream.idle_since, key));
-        let (slots, rate) = (&mut self.slots[stream.engine], stream.rate);
+        let Some(who) = Counted::of(stream) else { return };
+        let slots = &mut self.slots[stream.engine];
         slots.reserved_streams -= 1;
         slots.reserved -= stream.demand();
         if let Some(usage) = self.usage.get_mut(&bucket(stream.viewer.ip())) {
-            (usage.streams, usage.rate) = (usage.streams - 1, usage.rate - rate);
+            (usage.streams, usage.rate) = (usage.streams - 1, usage.rate - who.rate);
         }
-        quota::give_back(&self.config.viewers, stream);
+        self.watched.end(who);
     }
 
     /// A stream's bit rate is another from now on.
@@ -307,7 +334,10 @@ impl Service {
             if let Some(usage) = self.usage.get_mut(&bucket(stream.viewer.ip())) {
                 usage.rate = usage.rate - before + rate;
             }
-            quota::change(&self.config.viewers, stream, before);
+            if let Some(who) = Counted::of(stream) {
+                self.watched.end(Counted { rate: before, ..who });
+                self.watched.begin(who);
+            }
         }
     }
 
@@ -328,7 +358,7 @@ impl Service {
         let streams = InUse::new("streams", self.reserved_streams() as u64, self.config.max_streams as u64);
         let rate = self.config.max_rate.map(|max| InUse::new("bits a second", self.reserved_rate(), max.0));
         let measured =
-            self.admission.in_use(self.slots.iter().map(|slots| slots.reserved), self.fetchers.rate());
+            self.admission.in_use(self.slots.iter().map(|slots| slots.reserved), self.fetchers.beside());
         [streams].into_iter().chain(rate).chain(measured).collect()
     }
 
@@ -339,6 +369,6 @@ impl Service {
 
     /// Bits a second of these together, as admission counts them.
     pub fn reserved_rate(&self) -> u64 {
-        self.slots.iter().map(|slots| slots.reserved.bits_per_s).sum::<u64>() + self.fetchers.rate()
+        self.slots.iter().map(|slots| slots.reserved.bits_per_s).sum::<u64>() + self.fetchers.beside()
     }
 }

@@ -20,7 +20,7 @@ use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtcp::ReportBlock;
 use millrace_core::wire::rtp::Timeline;
 use millrace_offload::command;
-use millrace_rights::Counts;
+use millrace_rights::Quota;
 
 use super::conns::ConnKey;
 use super::fec::Fec;
@@ -170,8 +170,10 @@ pub struct Stream {
     /// The title, open for this stream.
     pub(super) title: TitleRef,
     pub(super) viewer: SocketAddr,
-    /// How it counts against limits of its user and of the title.
-    pub(super) counts: Counts,
+    /// What its user may have.
+    pub(super) quota: Option<Quota>,
+    /// The viewer that fetches it as one segment of many: that holds room, and this does not.
+    pub(super) fetcher: Option<u64>,
     pub(super) path: Path,
     /// The connection it was made on, while that is open.
     pub(super) owner: Option<ConnKey>,

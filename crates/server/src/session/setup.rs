@@ -3,7 +3,6 @@
 use std::net::{IpAddr, SocketAddr};
 
 use millrace_core::time::Instant;
-use millrace_rights::Counts;
 use rtsp_types::Url;
 use rtsp_types::headers::{SESSION, TRANSPORT, USER_AGENT};
 
@@ -186,7 +185,7 @@ impl Server {
         let Some((viewer, visitor)) = self.conns.get(&conn).map(|conn| (conn.peer, &conn.visitor)) else {
             return Err(Reply::status(500));
         };
-        let counts = Counts::Stream(self.config.gate.as_ref().and_then(|gate| gate.quota(visitor)));
+        let quota = self.config.gate.as_ref().and_then(|gate| gate.quota(visitor));
         let (which, id) = match session {
             Some(key) => (Which::Moved(key), None),
             None => {
@@ -208,7 +207,8 @@ impl Server {
             path: way.path,
             fec,
             rendition,
-            counts,
+            quota,
+            segment: None,
         };
         let admitted = self.service.admit(now, asked);
         let admitted = match admitted {

@@ -79,7 +79,8 @@ impl Desk {
             path,
             fec: FecWish::Silent,
             rendition: None,
-            counts: millrace_rights::Counts::Stream(None),
+            quota: None,
+            segment: None,
         }
     }
 

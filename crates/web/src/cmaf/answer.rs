@@ -17,7 +17,8 @@ use crate::file::{content_tag, ranged, version_of};
 use crate::hls::answer::{CUTS, Text, failed, playlist};
 use crate::hls::master::{self, Beside, Sound, Still, Streams, Variant};
 use crate::hls::playlist::{self as media, Source, target_s};
-use crate::request::{Method, Request};
+use crate::request::{Method, Request, RequestId};
+use crate::rights::SeenBy;
 use crate::route::Found;
 use crate::shared::{Shared, not_sent};
 use crate::site::{Refused, SiteError};
@@ -236,7 +237,7 @@ pub(crate) async fn piece(
     request: &Request,
     title: &TitleInfo,
     found: &Found,
-    (piece, from): (Piece, (SocketAddr, &str)),
+    (piece, seen, from): (Piece, &SeenBy, (SocketAddr, RequestId)),
 ) -> Answer {
     if found.version != version_of(title, rules()) {
         return Answer::error(404, "the title has other segments now: read its playlist again");
@@ -259,7 +260,7 @@ pub(crate) async fn piece(
     if piece == Piece::Segment && track == 0 && request.method == Method::Get {
         let at = MediaTicks(u64::try_from(plan.times[number as usize]).unwrap_or(0));
         let what = (number, at, plan.segments[number as usize].duration);
-        if let Err(why) = shared.may_fetch(request, title, from, what).await {
+        if let Err(why) = shared.may_fetch(request, title, seen, from, what).await {
             return not_sent(&why);
         }
     }

@@ -20,6 +20,7 @@ use super::head::{self, FrontRequest, OtherRequest, Parsed};
 use super::reply::{self, Then};
 use crate::answer::{Answer, Body, Media};
 use crate::hyper_side::{self, Lent};
+use crate::request::RequestId;
 use crate::shared::{Place, Shared, refusal};
 use crate::site::{Delivery, OrderSocket, Refused};
 use crate::stream::WebStream;
@@ -125,7 +126,7 @@ impl Conn {
             (true, false) => Then::Keep,
         };
         let shared = Arc::clone(&self.shared);
-        let mut answer = shared.answer(&request, self.peer, &self.label()).await;
+        let mut answer = shared.answer(&request, self.peer, self.id()).await;
         let conn = match std::mem::replace(&mut answer.body, Body::None) {
             Body::Media(media) => {
                 answer.body = Body::Length(media.length());
@@ -150,13 +151,13 @@ impl Conn {
     /// Has hyper answer a request; gives the connection back if it can be used further.
     async fn pass_on(mut self, request: OtherRequest) -> Option<Self> {
         self.requests += 1;
-        let label = self.label();
+        let id = self.id();
         let OtherRequest { length, is_whole, keeps } = request;
         let Self { stream, mut read, peer, shared, number, requests } = self;
         // Heads that come behind this one are read here: hyper would take some that can be read in two ways.
         let rest = if is_whole { read.split_off(length) } else { Vec::new() };
         let lent = Lent { stream, read, is_whole, keeps };
-        let stream = hyper_side::serve_one(lent, peer, &shared, label).await?;
+        let stream = hyper_side::serve_one(lent, peer, &shared, id).await?;
         let mut conn = Self { stream, read: rest, peer, shared, number, requests };
         if !keeps {
             conn.linger().await;
@@ -166,8 +167,8 @@ impl Conn {
     }
 
     /// What log lines call the request that is being answered.
-    fn label(&self) -> String {
-        format!("http-{}.{}", self.number, self.requests)
+    fn id(&self) -> RequestId {
+        RequestId { conn: self.number, number: self.requests }
     }
 
     /// Has an engine send what is asked for; gives the connection back if it can be used further.
@@ -179,7 +180,7 @@ impl Conn {
         then: Then,
         agent: Option<String>,
     ) -> Option<Self> {
-        let who = (self.label(), agent);
+        let who = (self.id(), agent);
         match &self.stream {
             WebStream::Plain(_) => self.give_away(media, before, (status, then), who).await,
             WebStream::Carried(_) => self.lend(media, before, (status, then), who).await,
@@ -193,12 +194,12 @@ impl Conn {
         media: Media,
         before: Vec<u8>,
         (status, then): (u16, Then),
-        (label, agent): (String, Option<String>),
+        who: (RequestId, Option<String>),
     ) -> Option<Self> {
         let Self { stream, read, peer, shared, number, requests } = self;
         let WebStream::Plain(stream) = stream else { return None };
         let socket = OrderSocket::Viewer(stream.into_std().ok()?);
-        let (socket, came, why) = match shared.deliver(socket, peer, media, before, label, agent).await {
+        let (socket, came, why) = match shared.deliver(socket, peer, media, before, who).await {
             Delivery::Sent { socket, read } => (socket, read, None),
             Delivery::Refused { socket, read, why } => (socket, read, Some(why)),
             Delivery::Broken => {
@@ -225,12 +226,12 @@ impl Conn {
         media: Media,
         before: Vec<u8>,
         (status, then): (u16, Then),
-        (label, agent): (String, Option<String>),
+        who: (RequestId, Option<String>),
     ) -> Option<Self> {
         let WebStream::Carried(carried) = &self.stream else { return None };
         let socket = OrderSocket::Carried(carried.lend());
         let (shared, peer) = (Arc::clone(&self.shared), self.peer);
-        let mut order = pin!(shared.deliver(socket, peer, media, before, label, agent));
+        let mut order = pin!(shared.deliver(socket, peer, media, before, who));
         let mut has_ended = false;
         let delivery = loop {
             tokio::select! {
@@ -269,7 +270,7 @@ impl Conn {
         media: Media,
         before: Vec<u8>,
         (status, then): (u16, Then),
-        (label, agent): (String, Option<String>),
+        who: (RequestId, Option<String>),
     ) -> Option<Self> {
         let Some((near, far)) = hyper_side::pair() else {
             let why = Refused::Full("too many files are open".to_owned());
@@ -280,7 +281,7 @@ impl Conn {
         let order = async {
             let socket = OrderSocket::Inside(far);
             // The engine's end is closed here, and with it what is read below ends.
-            match shared.deliver(socket, peer, media, before, label, agent).await {
+            match shared.deliver(socket, peer, media, before, who).await {
                 Delivery::Sent { .. } => Ok(()),
                 Delivery::Refused { why, .. } => Err(Some(why)),
                 Delivery::Broken => Err(None),

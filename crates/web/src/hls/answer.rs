@@ -13,9 +13,10 @@ use super::playlist::{self, Source};
 use crate::answer::{Answer, Body, Media};
 use crate::conditions::{self, Version};
 use crate::file::{MPEG_TS, content_tag, ranged, version_of};
-use crate::request::Request;
+use crate::request::{Request, RequestId};
+use crate::route::Found;
 use crate::shared::{Shared, no_title};
-use crate::site::SiteError;
+use crate::site::{Segment, SiteError};
 use crate::subtitles;
 
 /// What playlists are called (RFC 8216 section 4).
@@ -106,12 +107,13 @@ pub(crate) async fn segment(
     shared: &Arc<Shared>,
     request: &Request,
     title: TitleInfo,
-    version: &str,
-    number: u32,
+    found: &Found,
+    id: RequestId,
 ) -> Answer {
-    if version != version_of(&title, CUTS) {
+    if found.version != version_of(&title, CUTS) {
         return Answer::error(404, "the title has other segments now: read its playlist again");
     }
+    let number = found.number;
     let at = number as usize;
     let known = shared.looked_at.known(title.id);
     let known = known.and_then(|look| Some((look.known_tables(at)?, look)));
@@ -150,6 +152,7 @@ pub(crate) async fn segment(
     let length = in_front + (segment.bytes.end - start);
     // Players fetch segments ahead of what they show, and judge the network by how fast they come.
     let ahead_ms = u32::try_from(segment.duration.0 / 90).unwrap_or(u32::MAX).min(u32::from(MAX_AHEAD_MS));
+    let fetched = Segment { conn: id.conn, number, at: segment.at, length: segment.duration };
     ranged(request, &version, length, headers, |part| {
         let cut = |at: u64| at.min(in_front) as usize;
         let before = &tables[cut(part.start)..cut(part.end)];
@@ -162,7 +165,7 @@ pub(crate) async fn segment(
                 before: before.to_vec(),
                 ahead_ms,
                 quota: None,
-                is_segment: true,
+                segment: Some(Box::new(fetched)),
             }),
         }
     })

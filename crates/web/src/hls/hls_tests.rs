@@ -131,6 +131,7 @@ fn a_source_whose_end_moves() {
 fn rates_are_those_of_the_segments() {
     let segment = |bytes: Range<u64>, seconds: u64| Segment {
         bytes,
+        at: MediaTicks(0),
         duration: MediaTicks(seconds * MEDIA_HZ),
         is_discontinuous: false,
         tables: 0,

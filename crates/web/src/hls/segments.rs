@@ -12,6 +12,8 @@ use millrace_store::index::TitleIndex;
 pub(crate) struct Segment {
     /// Its bytes in the title.
     pub(crate) bytes: Range<u64>,
+    /// Where in the title it begins.
+    pub(crate) at: MediaTicks,
     /// Its length.
     pub(crate) duration: MediaTicks,
     /// Whether the stream's time stamps count from another origin than in the segment before.
@@ -60,6 +62,7 @@ pub(crate) fn segments(index: &TitleIndex) -> Segments {
     let ends = cuts.iter().skip(1).chain([&last]);
     let list = cuts.iter().zip(ends).map(|(cut, end)| Segment {
         bytes: cut.byte..end.byte,
+        at: cut.time,
         duration: end.time.since(cut.time),
         is_discontinuous: cut.is_discontinuous,
         tables: cut.tables,

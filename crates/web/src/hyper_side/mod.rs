@@ -36,7 +36,7 @@ use self::io::Rewound;
 use self::watch::{Activity, State, Watch, Watched};
 use crate::SERVER;
 use crate::answer::{Answer, Body, Media};
-use crate::request::{Fields, Method, Request};
+use crate::request::{Fields, Method, Request, RequestId};
 use crate::shared::{self, Shared, refusal};
 use crate::site::{Delivery, OrderSocket, Refused};
 use crate::stream::WebStream;
@@ -58,14 +58,14 @@ pub(crate) async fn serve_one(
     lent: Lent,
     peer: SocketAddr,
     shared: &Arc<Shared>,
-    label: String,
+    id: RequestId,
 ) -> Option<WebStream> {
     let Lent { stream, read, is_whole, keeps } = lent;
     let io = TokioIo::new(Rewound::lent(stream, read, is_whole, Arc::clone(&shared.totals)));
     let service = service_fn(|request: HyperRequest<Incoming>| {
-        let (shared, label) = (Arc::clone(shared), label.clone());
+        let shared = Arc::clone(shared);
         let orders = Arc::new(Semaphore::new(1));
-        async move { Ok::<_, Infallible>(respond(request, peer, &shared, label, &orders).await) }
+        async move { Ok::<_, Infallible>(respond(request, peer, &shared, id, &orders).await) }
     });
     let mut conn = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -101,8 +101,8 @@ pub(crate) async fn serve_http2(
         let (shared, requests, orders) = (Arc::clone(shared), Arc::clone(&requests), Arc::clone(&orders));
         let under_way = activity.begin();
         async move {
-            let label = format!("http-{number}.{}", requests.fetch_add(1, Ordering::Relaxed) + 1);
-            let response = respond(request, peer, &shared, label, &orders).await;
+            let id = RequestId { conn: number, number: requests.fetch_add(1, Ordering::Relaxed) + 1 };
+            let response = respond(request, peer, &shared, id, &orders).await;
             Ok::<_, Infallible>(response.map(|body| Watched::new(body, under_way)))
         }
     });
@@ -151,7 +151,7 @@ async fn respond(
     request: HyperRequest<Incoming>,
     peer: SocketAddr,
     shared: &Arc<Shared>,
-    label: String,
+    id: RequestId,
     orders: &Arc<Semaphore>,
 ) -> Response<WebBody> {
     let (whole, request) = match read(&request) {
@@ -168,15 +168,15 @@ async fn respond(
             if is_http2 {
                 upload::let_go(body);
             }
-            shared::note(&request, peer, &label, answer.status);
+            shared::note(&request, peer, id, answer.status);
             answer
         }
-        None => shared.answer(&request, peer, &label).await,
+        None => shared.answer(&request, peer, id).await,
     };
     match std::mem::replace(&mut answer.body, Body::None) {
         Body::Media(media) => {
             let agent = request.fields.agent();
-            media_response(answer, media, (peer, agent), shared, label, orders).await
+            media_response(answer, media, peer, shared, (id, agent), orders).await
         }
         body => {
             answer.body = body;
@@ -211,9 +211,9 @@ fn read(request: &HyperRequest<Incoming>) -> Result<Request, Answer> {
 async fn media_response(
     answer: Answer,
     media: Media,
-    (peer, agent): (SocketAddr, Option<String>),
+    peer: SocketAddr,
     shared: &Arc<Shared>,
-    label: String,
+    who: (RequestId, Option<String>),
     orders: &Arc<Semaphore>,
 ) -> Response<WebBody> {
     // Nobody closes it.
@@ -227,7 +227,7 @@ async fn media_response(
         let shared = Arc::clone(shared);
         // On its own: the response ends before the order is told to be done.
         tokio::spawn(async move {
-            let delivery = shared.deliver(OrderSocket::Inside(far), peer, media, before, label, agent).await;
+            let delivery = shared.deliver(OrderSocket::Inside(far), peer, media, before, who).await;
             // A stream that is reset is over at once, the order that it was for only when an engine has noticed. Its place is held until then.
             drop(place);
             delivery

@@ -13,15 +13,15 @@ use millrace_core::ids::TitleId;
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
-use millrace_rights::{Counts, Gate, Known, Policy};
+use millrace_rights::{Gate, Known, Policy, Quota};
 use millrace_store::index::TitleIndex;
 use millrace_store::ingest::pictures::Pictures;
 use millrace_store::volume::{SourceIdentity, TitleInfo};
 use millrace_tls::{Acceptor, Certificates};
 use millrace_web::status::{Member, Refusal, Room, Session, Status};
 use millrace_web::{
-    Delivery, Feed, Fetch, NotTaken, Order, OrderSocket, PicturesState, Refused, Secure, Site, SiteError,
-    Totals, WebConfig, WebHandle, WebLimits,
+    Delivery, Feed, Fetch, NotTaken, Order, OrderSocket, PicturesState, Refused, Secure, Segment, Site,
+    SiteError, Totals, WebConfig, WebHandle, WebLimits,
 };
 
 /// What becomes of orders for a title.
@@ -57,15 +57,16 @@ pub(crate) struct Ordered {
     pub(crate) label: String,
     pub(crate) agent: Option<String>,
     pub(crate) peer: SocketAddr,
-    pub(crate) counts: Counts,
+    pub(crate) quota: Option<Quota>,
+    pub(crate) segment: Option<Segment>,
 }
 
 #[derive(Default)]
 pub(crate) struct MadeUp {
     pub(crate) films: HashMap<String, Film>,
     pub(crate) orders: Mutex<Vec<Ordered>>,
-    /// What viewers were asked about who fetch segments: connection, segment, where it begins in whole seconds.
-    pub(crate) fetches: Mutex<Vec<(String, u32, u64)>>,
+    /// What viewers were asked about who fetch segments, and their users.
+    pub(crate) fetches: Mutex<Vec<(Segment, Option<Quota>)>>,
     /// Why they may not.
     pub(crate) no_fetches: Mutex<Option<Refused>>,
     /// How many watch by RTSP.
@@ -303,7 +304,8 @@ impl Site for MadeUp {
             label: order.label.clone(),
             agent: order.agent.clone(),
             peer: order.peer,
-            counts: order.counts.clone(),
+            quota: order.quota.clone(),
+            segment: order.segment,
         });
         assert!(order.before.len() <= millrace_core::limits::web::MAX_ORDER_HEAD_BYTES);
         let (bytes, manner) = match self.films.get(&order.title) {
@@ -317,8 +319,7 @@ impl Site for MadeUp {
     }
 
     fn fetch(&self, fetch: Fetch) {
-        let at = fetch.at.0 / 90_000;
-        self.fetches.lock().unwrap().push((fetch.conn, fetch.segment, at));
+        self.fetches.lock().unwrap().push((fetch.segment, fetch.quota));
         let why = self.no_fetches.lock().unwrap().clone();
         fetch.done.send(why.map_or(Ok(()), Err)).unwrap();
     }

@@ -497,7 +497,6 @@ fn control_config(args: &ServeArgs, gate: &Arc<Gate>, web: &Web) -> ControlConfi
         u16::try_from(args.fast_start.0.as_millis()).unwrap_or(MAX_AHEAD_MS).min(MAX_AHEAD_MS);
     service.adapt = args.adapt == AdaptChoice::On;
     service.fec = args.fec == FecChoice::Allow;
-    service.viewers = Arc::clone(gate.viewers());
     service.max_streams_per_title = args.max_streams_per_title;
     service.max_rate = args.max_rate;
     service.packet_sizes = args.packet_sizes.clone();

@@ -88,14 +88,7 @@ impl Web {
         let ordered = Some(ordered).filter(|_| listener.is_some() || secure.is_some());
         let connections_per_address = args.max_connections_per_address;
         let (upload_bytes, upload_rate) = (args.uploads.max_upload.0, args.uploads.upload_rate.0);
-        let streams_per_title = args.max_streams_per_title.map(|max| u32::try_from(max).unwrap_or(u32::MAX));
-        let limits = WebLimits {
-            connections_per_address,
-            streams_per_title,
-            upload_bytes,
-            upload_rate,
-            ..WebLimits::default()
-        };
+        let limits = WebLimits { connections_per_address, upload_bytes, upload_rate, ..WebLimits::default() };
         let (feed, totals) = (Feed::default(), Arc::default());
         let (carrier, loops) = (None, Vec::new());
         Ok(Self { listener, carrier, secure, orders, ordered, limits, feed, totals, loops })

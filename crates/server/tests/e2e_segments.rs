@@ -1,9 +1,11 @@
-//! Viewers of fragmented MP4 at a running server: they fill it as viewers of RTSP do, those who come then are told to come again, and whoever looks sees them.
+//! Viewers that fetch segments, of the transport stream and of fragmented MP4, at a running server: they fill it as viewers of RTSP do, those who come then are told to come
+//! again, and whoever looks sees them.
 
 mod support;
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
@@ -48,35 +50,59 @@ fn addresses(playlist: &str) -> Vec<&str> {
     playlist.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).collect()
 }
 
-#[test]
-fn viewers_of_fragmented_mp4_fill_the_server_and_the_next_is_told_when_to_come_again() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = dir.path().join("store");
-    add(&film(dir.path(), "film.ts", 20), &store);
-    let most = MOST.to_string();
-    let mut server = Server::start(&store, &["--max-streams", &most, "--share-per-address", "100%"]);
-    let page = server.page();
-    let mut first = Viewer::at(1, page);
+/// The media playlist of the pictures, and addresses of segments: each viewer fetches the first two groups, and goes on with the third.
+type Plan = (String, [Vec<String>; 3]);
+
+fn fragmented(first: &mut Viewer) -> Plan {
     let master = first.text("/titles/film/cmaf.m3u8");
     let video = format!("/titles/film/{}", addresses(&master)[0]);
     let sound = master.lines().find(|line| line.contains("TYPE=AUDIO")).expect("sound apart");
     let sound = format!("/titles/film/{}", sound.split("URI=\"").nth(1).unwrap().split('"').next().unwrap());
-    let list = first.text(&video);
-    let segments: Vec<_> = addresses(&list).into_iter().map(|at| format!("/titles/film/cmaf/{at}")).collect();
-    assert!(segments.len() >= 3, "{list}");
-    let sounds = first.text(&sound);
-    let first_sound = format!("/titles/film/cmaf/{}", addresses(&sounds)[0]);
+    let [list, sounds] = [first.text(&video), first.text(&sound)];
+    let [pictures, sounds] = [&list, &sounds].map(|list| {
+        addresses(list).into_iter().map(|at| format!("/titles/film/cmaf/{at}")).collect::<Vec<_>>()
+    });
+    // Sounds beside pictures are no viewer of their own.
+    let groups =
+        [vec![pictures[0].clone(), sounds[0].clone()], vec![pictures[1].clone()], vec![pictures[2].clone()]];
+    (video, groups)
+}
 
+fn transport_stream(first: &mut Viewer) -> Plan {
+    let list = "/titles/film/media.m3u8";
+    let text = first.text(list);
+    let segments = addresses(&text).into_iter().map(|at| vec![format!("/titles/film/{at}")]);
+    let groups = segments.take(3).collect::<Vec<_>>().try_into().expect("three segments");
+    (list.to_owned(), groups)
+}
+
+#[test]
+fn viewers_of_segments_fill_the_server_and_the_next_is_told_when_to_come_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    add(&film(dir.path(), "film.ts", 20), &store);
+    for plan in [fragmented, transport_stream] {
+        fill(&store, plan);
+    }
+}
+
+fn fill(store: &Path, plan: fn(&mut Viewer) -> Plan) {
+    let most = MOST.to_string();
+    let mut server = Server::start(store, &["--max-streams", &most, "--share-per-address", "100%"]);
+    let page = server.page();
+    let mut first = Viewer::at(1, page);
+    let (list, groups) = plan(&mut first);
     let mut viewers: Vec<_> = (1..=MOST).map(|last| Viewer::at(last, page)).collect();
     for viewer in &mut viewers {
-        for path in [&segments[0], &first_sound, &segments[1]] {
+        for path in groups[..2].iter().flatten() {
             let (head, body) = viewer.get(path);
             assert!(head.starts_with("HTTP/1.1 200 ") && !body.is_empty(), "{path}: {head}");
         }
     }
-    // Full: for others of the same kind, for TS, for RTSP.
+    // Full, although nothing is being sent: for others of both forms, for files, for RTSP.
     let mut late = Viewer::at(99, page);
-    for path in [&segments[0], "/titles/film.ts"] {
+    let others = [fragmented, transport_stream].map(|of| of(&mut first).1[0][0].clone());
+    for path in others.iter().map(String::as_str).chain(["/titles/film.ts"]) {
         let (head, body) = late.get(path);
         assert!(head.starts_with("HTTP/1.1 503 "), "{path}: {head}");
         assert!(header(&head, "Retry-After").is_some(), "{path}: {head}");
@@ -85,10 +111,10 @@ fn viewers_of_fragmented_mp4_fill_the_server_and_the_next_is_told_when_to_come_a
     let refused = fails(&["play", &server.title("film"), "-o", "null", "--duration", "1s"]);
     assert!(refused.contains("453"), "{refused}");
     // Playlists and what comes before segments cost no place.
-    assert!(late.text(&video).contains("#EXTM3U"));
+    assert!(late.text(&list).contains("#EXTM3U"));
     // Who watches goes on.
     for viewer in &mut viewers {
-        assert!(viewer.get(&segments[2]).0.starts_with("HTTP/1.1 200 "));
+        assert!(viewer.get(&groups[2][0]).0.starts_with("HTTP/1.1 200 "));
     }
     // The operator sees who they are and why others were turned away.
     let page = format!("http://{page}/");
@@ -110,7 +136,34 @@ fn viewers_of_fragmented_mp4_fill_the_server_and_the_next_is_told_when_to_come_a
     let text = ok(&["top", "--once", "--server", &page]);
     assert!(text.contains("127.0.2.1:"), "{text}");
     let metrics = String::from_utf8(first.get("/metrics").1).unwrap();
-    let shown = metrics.lines().find(|line| line.starts_with("millrace_now_cmaf_viewers "));
-    assert_eq!(shown, Some("millrace_now_cmaf_viewers 3"), "{metrics}");
+    for shown in ["now_segment_viewers 3", "sessions_segment_viewers_started_total 3"] {
+        assert!(metrics.lines().any(|line| line == format!("millrace_{shown}")), "{shown}: {metrics}");
+    }
+    assert!(server.interrupt());
+}
+
+/// What one title may have is counted where all else is: whoever is refused for that stands in the list as well.
+#[test]
+fn segments_refused_for_the_titles_limit_are_told_to_the_operator() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    add(&film(dir.path(), "film.ts", 20), &store);
+    let mut server = Server::start(&store, &["--max-streams-per-title", "1"]);
+    let page = server.page();
+    let [mut first, mut late] = [1, 2].map(|last| Viewer::at(last, page));
+    for plan in [fragmented, transport_stream] {
+        let path = &plan(&mut first).1[0][0];
+        assert!(first.get(path).0.starts_with("HTTP/1.1 200 "), "{path}");
+        let (head, body) = late.get(path);
+        assert!(head.starts_with("HTTP/1.1 503 "), "{path}: {head}");
+        assert!(String::from_utf8_lossy(&body).contains("all 1 streams that this title may have are in use"));
+    }
+    let status: Value = serde_json::from_str(&first.text("/api/v1/status")).unwrap();
+    let refusals = &status["refusals"];
+    // Those of one second have one line.
+    let told: u64 =
+        refusals.as_array().unwrap().iter().map(|line| 1 + line["more"].as_u64().unwrap_or(0)).sum();
+    assert!(told == 2 && refusals.to_string().contains("film for 127.0.2.2:"), "{status}");
+    assert_eq!(status["sessions"].as_array().unwrap().len(), 1, "{status}");
     assert!(server.interrupt());
 }
