@@ -69,7 +69,8 @@ fn titles_of_a_server_are_listed_and_removed() {
         (&["ls", "--server", &page, "--ca", "/none.pem"], "--ca: no certificate is looked at"),
         (&["top", "--once", "--server", &page, "--ca", "/none.pem"], "--ca: no certificate is looked at"),
         (&["ls", "--token", "secret"], "say which with --server"),
-        (&["ls", "--server", &format!("{page}none")], "404"),
+        (&["ls", "--server", &format!("{page}none")], "none/api/v1/titles: the server says 404"),
+        (&["ls", "--server", &format!("{page}none")], "address of the page is http://HOST:PORT/"),
     ] {
         let said = fails(args);
         assert!(said.contains(why), "{args:?}: {said}");

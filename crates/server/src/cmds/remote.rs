@@ -139,10 +139,10 @@ impl Remote {
     pub(super) fn place(&self) -> String {
         let port = self.url.port().map(|port| format!(":{port}")).unwrap_or_default();
         format!(
-            "{}://{}{port}{}",
+            "{}://{}{port}{}/",
             self.url.scheme(),
             self.url.host_str().unwrap_or_default(),
-            self.url.path()
+            self.url.path().trim_end_matches('/')
         )
     }
 
@@ -209,6 +209,9 @@ impl Remote {
         let hint = match status {
             401 if self.authorization.is_some() => "; the name, the password or the token is wrong",
             401 => "; put USER:PASSWORD@ before the host, or set MILLRACE_TOKEN",
+            404 if self.url.path() != "/" => {
+                "; the address of the page is http://HOST:PORT/ if no proxy says otherwise"
+            }
             403 if hint.is_empty() => {
                 "; only users who manage may do that, and programs on the server's machine"
             }
@@ -303,6 +306,7 @@ mod tests {
         // printf 'anna:pass word' | base64
         assert_eq!(remote.authorization.as_deref(), Some("Basic YW5uYTpwYXNzIHdvcmQ="));
         assert_eq!(of("http://[::1]", None).place(), "http://[::1]/");
+        assert_eq!(of("http://tv/films", None).place(), "http://tv/films/");
         assert_eq!(of("https://tv:8443/", None).place(), "https://tv:8443/");
         assert_eq!(of("http://anna@tv", Some("t")).authorization.as_deref(), Some("Bearer t"));
         for (text, why) in [
