@@ -50,7 +50,7 @@ fn a_cork_holds_back_what_is_no_full_segment_until_it_is_drawn_closed_or_time_is
     // And the end is the end.
     rig.write(b"last");
     assert_eq!(rig.sent(), []);
-    rig.close();
+    assert!(rig.call(Connection::close));
     assert_eq!(sizes(&rig.sent()), [4]);
 }
 
