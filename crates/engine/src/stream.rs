@@ -434,7 +434,7 @@ pub(crate) struct Cold {
     pub(crate) is_continued: bool,
     /// By when the slots' extents are needed.
     pub(crate) wanted_by: [Instant; 2],
-    /// Media that may be sent ahead of the pace; valid with [`flag::AHEAD`].
+    /// Media that the run may be ahead of its pace; [`flag::AHEAD`] says whether it has yet to get there.
     pub(crate) ahead: MediaTicks,
     /// Media time behind the last packet that is gone; valid where its extent has been given back.
     pub(crate) time_behind: MediaTicks,

@@ -30,8 +30,8 @@ impl Engine {
     pub(super) fn begin_ahead(&mut self, index: u32, ahead_ms: u16) {
         if ahead_ms > 0 {
             self.stream_mut(index).flags |= flag::AHEAD;
-            self.cold_mut(index).ahead = MediaTicks(u64::from(ahead_ms) * MEDIA_HZ / 1000);
         }
+        self.cold_mut(index).ahead = MediaTicks(u64::from(ahead_ms) * MEDIA_HZ / 1000);
     }
 
     /// The pace at which a stream has to be served: that of its run, without what it still has to send ahead.

@@ -5,7 +5,7 @@ use millrace_core::limits::{MAX_BATCH_BURSTS, MAX_HOLE_NS, RETRY_NS};
 use millrace_core::pool::Lease;
 use millrace_core::prefetch::{prefetch, prefetch_all};
 use millrace_core::seam::{TransmitBatch, Want};
-use millrace_core::time::Instant;
+use millrace_core::time::{Instant, MediaTicks};
 
 use super::ahead::measure_ahead;
 use super::rush::count_bytes;
@@ -246,12 +246,14 @@ impl Engine {
             stream.pace.at = stream.pace.at.plus_ns(hole_ns - MAX_HOLE_NS);
         }
         let is_bytes = stream.has(flag::BYTES);
+        // Whoever has some in hand waits for nothing less; without that a run keeps to its time as frames do.
+        let is_long = is_bytes && self.cold[index as usize].ahead > MediaTicks(0);
         let (rules, most) = match self.batch.rows[index as usize].dest.conn() {
             None => (self.rules, left),
             Some(_) => {
                 let layout = lease.content().layout;
                 // Of bytes a device that copies them takes an extent at once.
-                let is_whole = is_bytes && !stream.has(flag::LENDS);
+                let is_whole = is_long && !stream.has(flag::LENDS);
                 let most = if is_whole { left } else { left.min(packets_per_write(layout)) };
                 (self.rules.in_connection(stream.bursts), most)
             }
@@ -268,7 +270,7 @@ impl Engine {
             stream.flags ^= flag::CATCHING_UP;
             self.counters.catch_ups += u64::from(behind);
         }
-        let count = if is_bytes {
+        let count = if is_long {
             count_bytes(stream, lease, (place, most), now)
         } else {
             rules.count(&pace, times(lease, place, most.min(stream.last.room(now))))

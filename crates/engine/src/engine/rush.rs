@@ -11,7 +11,7 @@
 //! and no more of them at one moment than [`RUSHES_PER_TURN`]: that is how long packets of others wait at most. The extents come by two, so
 //! that a connection which is written to gets half a megabyte, and one round to the cache serves for both.
 //!
-//! At its pace a run of bytes sends an extent at a time too, or about [`BYTES_BURST_NS`] of one that lasts longer ([`count_bytes`]).
+//! At its pace such a run still sends an extent at a time too, or about [`BYTES_BURST_NS`] of one that lasts longer ([`count_bytes`]).
 
 use millrace_core::limits::BYTES_BURST_NS;
 use millrace_core::limits::engines::RUSHES_PER_TURN;
@@ -88,7 +88,7 @@ impl Engine {
     }
 }
 
-/// How many of `most` packets from `place` on leave together, as bytes: those that may be there already, if the run sends ahead, else those of the next
+/// How many of `most` packets from `place` on leave together, as bytes of a run that may be ahead of its pace: those that may be there already, if the run sends ahead, else those of the next
 /// [`BYTES_BURST_NS`]. Nothing is lost by being early, and long writes cost least; so what would be left as the smaller half goes with them.
 pub(super) fn count_bytes(stream: &Stream, lease: &Lease, (place, most): (u32, u32), now: Instant) -> u32 {
     let until = match stream.has(flag::AHEAD) {
