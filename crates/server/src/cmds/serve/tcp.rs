@@ -240,14 +240,14 @@ mod tests {
             args(&["10.0.0.5/24"], &[]),
             args(&["10.0.0.5/24", "fd00::5/64"], &["10.0.0.1", "fd00::1"]),
             args(&["10.0.0.5/0"], &["192.0.2.1"]),
-            // Without the engine its settings wait.
             TcpArgs { tcp: TcpChoice::Kernel, tcp_interface: None, ..args(&[], &[]) },
-            TcpArgs { tcp: TcpChoice::Kernel, ..args(&["10.0.0.5/24"], &[]) },
         ];
         for args in &fits {
             args.check(Some("10.0.0.9".parse().unwrap())).unwrap();
             args.check(None).unwrap();
         }
+        let kernels = TcpArgs { tcp: TcpChoice::Kernel, ..args(&["10.0.0.5/24"], &[]) };
+        assert!(refusal(&kernels).contains("has no meaning with --tcp kernel"));
         let no_interface = TcpArgs { tcp_interface: None, ..args(&["10.0.0.5/24"], &[]) };
         assert!(refusal(&no_interface).contains("--tcp-interface eth0"));
         assert!(refusal(&args(&[], &[])).contains("--tcp-address 10.0.0.5/24"));
@@ -258,10 +258,6 @@ mod tests {
         let routed = TcpArgs { tcp_port_only: true, ..args(&["10.0.0.9/24"], &["10.0.0.1"]) };
         assert!(refusal(&routed).contains("--tcp-gateway: with --tcp-port-only"));
         let many: Vec<_> = (0..=MAX_ADDRESSES).map(|last| format!("10.0.1.{}/24", last + 1)).collect();
-        let shared = TcpArgs { tcp_port_only: true, ..args(&["10.0.0.9/24"], &[]) };
-        shared.check(Some("10.0.0.9".parse().unwrap())).unwrap();
-        let routed = TcpArgs { tcp_port_only: true, ..args(&["10.0.0.9/24"], &["10.0.0.1"]) };
-        assert!(refusal(&routed).contains("--tcp-gateway: with --tcp-port-only"));
         let many: Vec<_> = many.iter().map(String::as_str).collect();
         assert!(refusal(&args(&many, &[])).contains(&format!("at most {MAX_ADDRESSES}")));
         for far in ["10.0.1.1", "fd00::1", "10.0.0.5"] {
