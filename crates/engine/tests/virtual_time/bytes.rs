@@ -128,7 +128,7 @@ fn bytes_go_in_long_writes() {
     let film = film();
     for (ahead_ms, took, writes) in [
         (2_000, 2 * MS..20 * MS, 6..=6),
-        (1, 750 * MS..1_400 * MS, 6..=6),
+        (1, 750 * MS..1_400 * MS, 6..=7),
         (0, 1_200 * MS..1_400 * MS, 15..=40),
     ] {
         let mut world = World::small();
