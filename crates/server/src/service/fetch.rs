@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Nothing but addresses, programs, users with limits and places in a title tells viewers apart. Two behind one address who watch the same title by the same program are
-//! two as long as they are at different places in it; limits of users and titles take them for one ([`super::quota`]).
+//! two as long as they are at different places in it; limits of users and titles take them for one (`quota`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
