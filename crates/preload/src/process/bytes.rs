@@ -151,11 +151,12 @@ pub(crate) fn receive(index: u32, parts: &mut [IoSliceMut<'_>], flags: Flags) ->
 /// Writes as `send` does: a call that waits ends when all is taken.
 pub(crate) fn send(index: u32, parts: &[IoSlice<'_>], flags: Flags) -> Outcome<usize> {
     let all: usize = parts.iter().map(|part| part.len()).sum();
-    let until = with(|process| {
+    let (until, was_held) = with(|process| {
+        let was_held = process.sockets.get(index)?.expects_more;
         if flags.expects_more {
             process.expect(index, true)?;
         }
-        process.until(index, true, flags.dont_wait)
+        Ok((process.until(index, true, flags.dont_wait)?, was_held))
     })??;
     let mut done = 0;
     let outcome = loop {
@@ -174,9 +175,9 @@ pub(crate) fn send(index: u32, parts: &[IoSlice<'_>], flags: Flags) -> Outcome<u
             break Ok(done);
         }
     };
-    if !flags.expects_more && outcome.is_ok() {
-        // What it has taken goes out together with what waited for it.
-        with(|process| process.expect(index, false))??;
+    if was_held && !flags.expects_more && outcome.is_ok() {
+        // What it has taken goes out together with what waited for it. It is taken, whatever comes of this.
+        let _ = with(|process| process.expect(index, false));
     }
     if outcome == Err(Errno::PIPE) && !flags.no_signal {
         real::raise_pipe();
