@@ -228,7 +228,7 @@ impl<'a> Hunt<'a> {
         let start = StdInstant::now();
         // Who knows the neighbourhood needs less time; trials of whole segments take more.
         let known = if near.is_some() { NEAR_BUDGET } else { 1.0 };
-        let budget = self.effort.budget.mul_f64(known) + self.service.period * PERIODS;
+        let budget = self.effort.budget.mul_f64(known) + self.service.period_in(self.effort.window) * PERIODS;
         let found = loop {
             match search.step() {
                 Step::Done(found) => break found,

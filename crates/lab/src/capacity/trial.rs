@@ -79,17 +79,23 @@ impl Service<'_> {
     /// As long as `window`, or somewhat longer: a player of segments is either fetching or at rest, so that nothing shorter than a segment says at which
     /// rate it fetches.
     fn whole(&self, window: Duration) -> Duration {
-        if self.period.is_zero() || window < SHORT {
+        let period = self.period_in(window);
+        if period.is_zero() {
             return window;
         }
-        let periods = (window.as_secs_f64() / self.period.as_secs_f64()).ceil().max(1.0);
+        let periods = (window.as_secs_f64() / period.as_secs_f64()).ceil().max(1.0);
         // The first interval is thrown away, and the last may be cut short.
-        self.period.mul_f64(periods) + 3 * INTERVAL
+        period.mul_f64(periods) + 3 * INTERVAL
     }
 
     /// Time from the last viewer's arrival to the first look: everybody plays by then, and has filled its buffer.
-    fn settle_s(&self) -> f64 {
-        SETTLE_S + self.period.as_secs_f64()
+    fn settle_s(&self, window: Duration) -> f64 {
+        SETTLE_S + self.period_in(window).as_secs_f64()
+    }
+
+    /// The period, where trials of this length are to measure something.
+    pub(super) fn period_in(&self, window: Duration) -> Duration {
+        if window < SHORT { Duration::ZERO } else { self.period }
     }
 }
 
@@ -219,8 +225,8 @@ pub(super) fn load_options(
         return (options, settle_s);
     }
     options.arrivals = Arrivals::Ramp(Duration::from_secs_f64(arriving_s));
-    options.duration = Duration::from_secs_f64(service.settle_s()) + plan.window;
-    (options, arriving_s + service.settle_s())
+    options.duration = Duration::from_secs_f64(service.settle_s(plan.window)) + plan.window;
+    (options, arriving_s + service.settle_s(plan.window))
 }
 
 /// Runs a load on the client host, without the probe where the kernel refuses it.
