@@ -300,7 +300,7 @@ fn a_webhook_is_asked_by_both_protocols() {
     for (more, part) in [
         (
             &["--webhook", "http://127.0.0.1:1/", "--webhook-ca", "/none.pem"][..],
-            "--webhook-ca: no certificate",
+            "--webhook-ca: has no effect with a webhook at http://",
         ),
         (&["--webhook-ca", "/none.pem"], "--webhook-ca: there is no webhook"),
         (&["--webhook-failure", "allow"], "--webhook-failure: there is no webhook"),

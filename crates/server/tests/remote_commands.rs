@@ -66,8 +66,11 @@ fn titles_of_a_server_are_listed_and_removed() {
         (&["ls", "--server", &page, "--all"], "are for a store"),
         (&["ls", "--server", &page, "--store", store.to_str().unwrap()], "omit one of them"),
         (&["rm", "--server", &page, "film", "--member", "/none"], "omit one of them"),
-        (&["ls", "--server", &page, "--ca", "/none.pem"], "--ca: no certificate is looked at"),
-        (&["top", "--once", "--server", &page, "--ca", "/none.pem"], "--ca: no certificate is looked at"),
+        (&["ls", "--server", &page, "--ca", "/none.pem"], "--ca: has no effect with a server at http://"),
+        (
+            &["top", "--once", "--server", &page, "--ca", "/none.pem"],
+            "--ca: has no effect with a server at http://",
+        ),
         (&["ls", "--token", "secret"], "say which with --server"),
         (&["ls", "--server", &format!("{page}none")], "none/api/v1/titles: the server says 404"),
         (&["ls", "--server", &format!("{page}none")], "address of the page is http://HOST:PORT/"),

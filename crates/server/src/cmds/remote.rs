@@ -67,7 +67,7 @@ impl RemoteArgs {
         let Some(url) = self.server.clone() else { return Ok(None) };
         if self.ca.is_some() && url.scheme() != "https" {
             return Err(super::usage(anyhow!(
-                "--ca: no certificate is looked at, as the server is asked by http://; write --server https://, or omit --ca"
+                "--ca: has no effect with a server at http://; use an https:// address, or omit --ca"
             )));
         }
         Ok(Some(self.at(url)))
@@ -200,7 +200,7 @@ impl Remote {
         if let (300..=399, Some(location)) = (status, &head.location) {
             let location = excerpt(location, 300);
             return anyhow!(
-                "{}{path}: the server redirects to {location}; give --server the address that this begins with",
+                "{}{path}: the server redirects to {location}; give --server the beginning of that address",
                 self.place()
             );
         }

@@ -147,7 +147,7 @@ pub(super) fn claim(
         return Err(at(Answer::error(409, "nothing of this upload is here: begin with the first byte"), 0));
     }
     if if_match.is_some() {
-        return Err(Answer::error(412, "nothing of this upload is here that If-Match could name"));
+        return Err(Answer::error(412, "there is no partial upload here for If-Match to match"));
     }
     if table.entries.len() >= MAX_UPLOADS {
         let answer = Answer::error(503, "too many uploads are under way");
@@ -206,7 +206,7 @@ impl Entry {
             return Ok(());
         }
         let what = format!(
-            "the {} bytes of this upload that are here are not those that If-Match names: to upload another file begin anew, without Content-Range",
+            "the {} bytes received so far are not those that If-Match names: to upload another file, start again without Content-Range",
             self.received
         );
         Err(at(Answer::error(412, &what), self.received))

@@ -64,7 +64,7 @@ impl RightsArgs {
         };
         ensure!(
             is_by_tls || self.webhook_ca.is_none(),
-            "--webhook-ca: no certificate is looked at, as the webhook is asked by http://; write --webhook https://, or omit --webhook-ca"
+            "--webhook-ca: has no effect with a webhook at http://; use an https:// address, or omit --webhook-ca"
         );
         Ok(())
     }
