@@ -115,11 +115,13 @@ fn an_interrupt_ends_sessions_and_still_reports() {
     let (mut server, url) = server_with_film(dir.path(), 60);
     let child = millrace()
         .args(["load", &url, "--streams", "3", "--duration", "10m", "--json", "--quiet"])
+        // The server says that it plays before its reply is read; a viewer that pauses has read it.
+        .args(["--behaviour", "pause@0.5,play@1"])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     for _ in 0..3 {
-        server.wait_for("plays", Duration::from_secs(20));
+        server.wait_for("pauses: film", Duration::from_secs(20));
     }
     let began = Instant::now();
     support::signal(child.id(), "INT");
