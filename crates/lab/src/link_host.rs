@@ -38,7 +38,7 @@ impl LinkHost {
             let (tun, net) = near_end()?;
             let far = inside(&namespace, || {
                 ip(None, "link set lo up")?;
-                let far = tun_here("mill-in", &format!("10.78.{net}.2/30"))?;
+                let far = tun_here("mill-in", &format!("10.78.{net}.2/30"), Tun::open)?;
                 ip(None, &format!("route add default via 10.78.{net}.1"))?;
                 anyhow::Ok(far)
             })??;
@@ -169,7 +169,7 @@ fn near_end() -> anyhow::Result<(Tun, u8)> {
         if is_reachable_already(net) {
             continue;
         }
-        match tun_here(&device, &format!("10.78.{net}.1/30")) {
+        match tun_here(&device, &format!("10.78.{net}.1/30"), Tun::open) {
             Ok(tun) => return Ok((tun, net)),
             Err(error) if error.downcast_ref().is_some_and(Tun::is_taken) => {}
             Err(error) => return Err(error),

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use millrace_netio::NetError;
 use millrace_netio::link::{Impairment, LinkSpec, LinkStats, Tun, TunLink};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -121,8 +122,12 @@ pub(crate) fn nameless<T: Send>(
 }
 
 /// A TUN device of this thread's namespace, up, with an address. It speaks IPv4 only, and says nothing of its own.
-pub(crate) fn tun_here(device: &str, address: &str) -> anyhow::Result<Tun> {
-    let tun = Tun::open(device)?;
+pub(crate) fn tun_here<T>(
+    device: &str,
+    address: &str,
+    open: impl FnOnce(&str) -> Result<T, NetError>,
+) -> anyhow::Result<T> {
+    let tun = open(device)?;
     ip(None, &format!("link set {device} addrgenmode none"))?;
     // A kernel without IPv6 has no such file, and nothing to be silenced.
     let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6"), "1");
@@ -182,7 +187,7 @@ impl TwoHosts {
     pub fn with_link(server_to_client: Impairment, client_to_server: Impairment) -> anyhow::Result<Self> {
         let mut hosts = Self::unjoined()?;
         let end = |name: &str, device: &str, address: &str| {
-            inside(&open(name)?, || tun_here(device, &format!("{address}/24")))?
+            inside(&open(name)?, || tun_here(device, &format!("{address}/24"), Tun::open))?
         };
         let server = end(&hosts.server, "vs", SERVER_IP)?;
         let client = end(&hosts.client, "vc", CLIENT_IP)?;

@@ -22,6 +22,7 @@ use millrace_core::time::Instant;
 use millrace_core::wire::checksum::sum16;
 use millrace_core::wire::frame::Flow;
 use millrace_core::wire::frame::layout::{IPV4_CHECK, IPV4_LENGTH, IPV4_PROTOCOL, ipv4};
+use millrace_netio::NetError;
 use millrace_netio::link::{ImpairmentModel, LinkCounts, LinkSpec, Traffic, Tun};
 use millrace_tcp::conn::TcpCounters;
 use millrace_tcp::ip::{self, Link};
@@ -80,8 +81,11 @@ pub struct TcpHost {
 }
 
 /// A namespace that has no name any more, and its TUN device.
-pub(crate) fn kernel_at(address: Ipv4Addr) -> anyhow::Result<(File, Tun)> {
-    nameless(|| tun_here("mill-tcp", &format!("{address}/{PREFIX}")))
+pub(crate) fn kernel_at<T: Send>(
+    address: Ipv4Addr,
+    open: impl FnOnce(&str) -> Result<T, NetError> + Send,
+) -> anyhow::Result<(File, T)> {
+    nameless(|| tun_here("mill-tcp", &format!("{address}/{PREFIX}"), open))
 }
 
 impl TcpHost {
@@ -94,7 +98,8 @@ impl TcpHost {
         settings: &Settings,
         app: impl Application + 'static,
     ) -> anyhow::Result<Self> {
-        let ((kernel, tun), (rival, rival_tun)) = (kernel_at(KERNEL_IP)?, kernel_at(RIVAL_IP)?);
+        let ((kernel, tun), (rival, rival_tun)) =
+            (kernel_at(KERNEL_IP, Tun::open)?, kernel_at(RIVAL_IP, Tun::open)?);
         let mut addresses = ip::Settings::new(Link::Ip, settings.secret).with(OUR_IP, PREFIX);
         addresses.mtu = settings.config.mtu;
         let orders =

@@ -8,7 +8,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use millrace_core::random::SplitMix;
-use millrace_offload::toe::{Access, Device, Engine, EngineSettings, Stopped, TunDevice};
+use millrace_core::time::Instant;
+use millrace_netio::link::GsoTun;
+use millrace_offload::toe::{Access, Device, Engine, EngineSettings, Inbound, Stopped, TunDevice};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::netns::inside;
@@ -62,7 +64,7 @@ impl ToeHost {
 
     /// The kernel's namespace, and the device that leads there.
     fn device(lost: u64) -> anyhow::Result<(File, Box<dyn Device>)> {
-        let (kernel, tun) = kernel_at(KERNEL_IP)?;
+        let (kernel, tun) = kernel_at(KERNEL_IP, GsoTun::open)?;
         let device: Box<dyn Device> = Box::new(TunDevice::new(tun));
         Ok((kernel, if lost > 0 { Box::new(Lossy::new(device, lost)) } else { device }))
     }
@@ -112,7 +114,7 @@ impl Lossy {
 }
 
 impl Device for Lossy {
-    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> io::Result<bool> {
+    fn receive(&mut self, take: &mut dyn FnMut(Inbound<'_>)) -> io::Result<bool> {
         let Self { device, lost, random } = self;
         device.receive(&mut |packet| {
             if random.next() % 1000 >= *lost {
@@ -123,6 +125,10 @@ impl Device for Lossy {
 
     fn send(&mut self, packet: &[u8]) -> io::Result<bool> {
         if self.random.next() % 1000 < self.lost { Ok(true) } else { self.device.send(packet) }
+    }
+
+    fn flush(&mut self, now: Instant) -> io::Result<bool> {
+        self.device.flush(now)
     }
 
     fn readable(&self) -> Option<BorrowedFd<'_>> {
@@ -162,14 +168,14 @@ pub fn wire() -> io::Result<[Box<dyn Device>; 2]> {
 }
 
 impl Device for WireEnd {
-    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> io::Result<bool> {
+    fn receive(&mut self, take: &mut dyn FnMut(Inbound<'_>)) -> io::Result<bool> {
         let pop = || self.from.packets.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         let packet = pop().or_else(|| {
             // Empty: quiet until there is a packet again, which may have come in between.
             let _ = rustix::io::read(&self.from.bell, &mut [0; 8]);
             pop()
         });
-        Ok(packet.inspect(|packet| take(packet)).is_some())
+        Ok(packet.inspect(|packet| take(Inbound::new(packet))).is_some())
     }
 
     fn send(&mut self, packet: &[u8]) -> io::Result<bool> {

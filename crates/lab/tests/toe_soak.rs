@@ -20,7 +20,7 @@ use millrace_core::time;
 use millrace_lab::netns::{SERVER_IP, TwoHosts};
 use millrace_netio::xdp::XdpRawConfig;
 use millrace_offload::toe::{
-    Access, Device, Engine, EngineSettings, ToeCounters, XdpDevice, connect as connect_to_engine,
+    Access, Device, Engine, EngineSettings, Inbound, ToeCounters, XdpDevice, connect as connect_to_engine,
 };
 use support::{echo_until, pattern};
 
@@ -53,7 +53,7 @@ struct Lossy {
 }
 
 impl Device for Lossy {
-    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> std::io::Result<bool> {
+    fn receive(&mut self, take: &mut dyn FnMut(Inbound<'_>)) -> std::io::Result<bool> {
         let is_lost = self.random.below(LOST_OF) == 0;
         self.device.receive(&mut |packet| {
             if !is_lost {

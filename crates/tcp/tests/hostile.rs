@@ -58,7 +58,7 @@ fn out(stack: &mut Stack, now: Instant) -> Vec<(SocketAddr, SocketAddr, Vec<u8>)
 }
 
 fn give(stack: &mut Stack, source: SocketAddr, destination: SocketAddr, bytes: &[u8], now: Instant) {
-    stack.input(&Arrived { source, destination, is_marked: false, bytes, at: now }, now);
+    stack.input(&Arrived { source, destination, is_marked: false, is_checked: false, bytes, at: now }, now);
 }
 
 /// A segment from one end to another.

@@ -93,7 +93,10 @@ impl Pipe {
                 let (source, destination) =
                     (SocketAddr::new(segment.source, 0), SocketAddr::new(segment.destination, 0));
                 let bytes = &segment.bytes[..segment.length];
-                stack.input(&Arrived { source, destination, is_marked: false, bytes, at: now }, now);
+                stack.input(
+                    &Arrived { source, destination, is_marked: false, is_checked: false, bytes, at: now },
+                    now,
+                );
             }
         }
         self.used = 0;
@@ -174,7 +177,8 @@ fn a_flood_of_syns_takes_no_memory_and_lets_others_in() {
     for number in 0..syns {
         let (source, length) = syn(number, &mut bytes);
         let (destination, bytes, at) = (end(2, 80), &bytes[..length], pair.now);
-        pair.server.input(&Arrived { source, destination, is_marked: false, bytes, at }, at);
+        pair.server
+            .input(&Arrived { source, destination, is_marked: false, is_checked: false, bytes, at }, at);
         // 10^6 in 100 s: the first requests time out, and others take their place.
         pair.now = pair.now.plus_ns(MS / 10);
         if number % 64 == 0 {

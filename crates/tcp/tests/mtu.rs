@@ -112,6 +112,7 @@ fn arrived(from: IpAddr, to: IpAddr, bytes: &[u8], at: Instant) -> Arrived<'_> {
         source: SocketAddr::new(from, 0),
         destination: SocketAddr::new(to, 0),
         is_marked: false,
+        is_checked: false,
         bytes,
         at,
     }

@@ -125,7 +125,14 @@ impl Peer {
     }
 
     fn arrived<'a>(&self, bytes: &'a [u8], at: Instant) -> Arrived<'a> {
-        Arrived { source: self.flow.local(), destination: self.flow.remote(), is_marked: false, bytes, at }
+        Arrived {
+            source: self.flow.local(),
+            destination: self.flow.remote(),
+            is_marked: false,
+            is_checked: false,
+            bytes,
+            at,
+        }
     }
 }
 

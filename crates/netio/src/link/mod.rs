@@ -8,6 +8,7 @@
 //! | `alter` | bits that are flipped and marks that are set in packets |
 //! | `classify` | which packets are RTP |
 //! | `tun` | [`Tun`]: a network device whose packets are read and written as a file |
+//! | `gso_tun`, `train` | [`GsoTun`]: the same for a TCP stack, whose segments go through it in trains |
 //! | `run` | [`TunLink`]: two such devices, joined by a thread |
 //!
 //! A kernel may be built without `netem`; TUN devices are nearly everywhere. What the link did is counted packet by
@@ -16,14 +17,17 @@
 mod alter;
 mod classify;
 mod counts;
+mod gso_tun;
 mod model;
 mod run;
 mod spec;
+mod train;
 mod tun;
 
 pub use alter::Packet;
 pub use classify::{Traffic, classify};
 pub use counts::{LinkCounts, LinkStats};
+pub use gso_tun::GsoTun;
 pub use model::{Departure, ImpairmentModel};
 pub use run::TunLink;
 pub use spec::{BurstLoss, Impairment, LinkSpec, LinkSpecError, QueueBound, RateLimit, Reorder, Share};

@@ -28,7 +28,7 @@ impl Tun {
     /// # Errors
     /// Without `/dev/net/tun`, without `CAP_NET_ADMIN` in this namespace, or if the name is taken ([`Tun::is_taken`]).
     pub fn open(name: &str) -> Result<Self, NetError> {
-        Self::open_as(name, Carries::Packets)
+        Self::open_as(name, Carries::Packets, false)
     }
 
     /// The same for a TAP device: what it reads and writes are Ethernet frames.
@@ -36,10 +36,10 @@ impl Tun {
     /// # Errors
     /// As [`Tun::open`].
     pub fn open_tap(name: &str) -> Result<Self, NetError> {
-        Self::open_as(name, Carries::Frames)
+        Self::open_as(name, Carries::Frames, false)
     }
 
-    fn open_as(name: &str, carries: Carries) -> Result<Self, NetError> {
+    pub(super) fn open_as(name: &str, carries: Carries, takes_trains: bool) -> Result<Self, NetError> {
         let refused = |what, remedy| {
             let socket = format!("TUN device {name}");
             move |source| NetError::Socket { socket, what, source, remedy }
@@ -48,7 +48,7 @@ impl Tun {
         let fd = rustix::fs::open("/dev/net/tun", flags, Mode::empty()).map_err(io::Error::from).map_err(
             refused("open /dev/net/tun", "load the kernel module tun (modprobe tun) and run as root"),
         )?;
-        make(fd.as_fd(), name, carries).map_err(|error| {
+        make(fd.as_fd(), name, carries, takes_trains).map_err(|error| {
             let remedy = match error.raw_os_error() {
                 Some(libc::EPERM) => "run as root, or with CAP_NET_ADMIN",
                 Some(libc::EBUSY) => "a device of this name exists; choose another name",
@@ -97,12 +97,18 @@ impl Tun {
     /// # Errors
     /// As [`Tun::write`]; more pieces than that.
     pub fn gather(&self, head: &[u8], body: &[&[u8]]) -> io::Result<()> {
-        let mut pieces = [IoSlice::new(head); MAX_PACKET_PIECES];
-        let Some(rest) = pieces.get_mut(1..=body.len()) else {
-            return Err(io::ErrorKind::InvalidInput.into());
-        };
-        rest.iter_mut().zip(body).for_each(|(piece, bytes)| *piece = IoSlice::new(bytes));
-        let pieces = &pieces[..=body.len()];
+        self.write_pieces([head].into_iter().chain(body.iter().copied()))
+    }
+
+    /// Writes a packet of at most [`MAX_PACKET_PIECES`] pieces and one.
+    pub(super) fn write_pieces<'a>(&self, all: impl Iterator<Item = &'a [u8]>) -> io::Result<()> {
+        let mut pieces = [IoSlice::new(&[]); MAX_PACKET_PIECES + 1];
+        let mut used = 0;
+        for bytes in all {
+            *pieces.get_mut(used).ok_or(io::ErrorKind::InvalidInput)? = IoSlice::new(bytes);
+            used += 1;
+        }
+        let pieces = &pieces[..used];
         rustix::io::retry_on_intr(|| rustix::io::writev(&self.fd, pieces)).map(drop).map_err(io::Error::from)
     }
 

@@ -4,10 +4,12 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
+use rustix::ioctl::{IntegerSetter, Opcode, Updater, ioctl, opcode};
 
 /// `_IOW('T', 202, int)` (linux/if_tun.h).
 const TUNSETIFF: Opcode = opcode::write::<libc::c_int>(b'T', 202);
+/// `_IOW('T', 208, unsigned int)`: flags, not a pointer to them.
+const TUNSETOFFLOAD: Opcode = opcode::write::<libc::c_uint>(b'T', 208);
 /// Longest name of a network device, the ending zero not counted (IFNAMSIZ - 1).
 const MAX_NAME_BYTES: usize = 15;
 
@@ -21,6 +23,7 @@ struct InterfaceRequest {
 
 const _: () = assert!(std::mem::size_of::<InterfaceRequest>() == std::mem::size_of::<libc::ifreq>());
 const _: () = assert!(TUNSETIFF == 0x4004_54ca);
+const _: () = assert!(TUNSETOFFLOAD == 0x4004_54d0);
 
 /// What a device reads and writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,9 +34,9 @@ pub(crate) enum Carries {
     Frames,
 }
 
-/// Makes a device named `name`, without packet information in front of what it carries, of an open `/dev/net/tun`. It lives
-/// as long as the descriptor.
-pub(crate) fn make(fd: BorrowedFd<'_>, name: &str, carries: Carries) -> io::Result<()> {
+/// Makes a device named `name`, without packet information in front of what it carries, of an open `/dev/net/tun`; with
+/// `takes_trains` a `struct virtio_net_hdr` stands there. It lives as long as the descriptor.
+pub(crate) fn make(fd: BorrowedFd<'_>, name: &str, carries: Carries, takes_trains: bool) -> io::Result<()> {
     if name.is_empty() || name.len() > MAX_NAME_BYTES {
         return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
     }
@@ -43,10 +46,21 @@ pub(crate) fn make(fd: BorrowedFd<'_>, name: &str, carries: Carries) -> io::Resu
         Carries::Packets => libc::IFF_TUN,
         Carries::Frames => libc::IFF_TAP,
     };
-    request.flags = (kind | libc::IFF_NO_PI) as u16;
+    let header = if takes_trains { libc::IFF_VNET_HDR } else { 0 };
+    request.flags = (kind | libc::IFF_NO_PI | header) as u16;
     // SAFETY: TUNSETIFF reads and writes one ifreq; `request` has its layout and size (asserted above) and lives on this
     // frame until the call returns; the name ends in a zero byte. Any descriptor may be asked: others answer ENOTTY.
     unsafe { ioctl(fd, Updater::<TUNSETIFF, _>::new(&mut request)) }?;
+    Ok(())
+}
+
+/// Whether the kernel may hand over segments of TCP that it has not cut (of IPv4 and IPv6), and checksums that it has not made, by a
+/// device that takes trains.
+pub(crate) fn accept_whole_segments(fd: BorrowedFd<'_>, accept: bool) -> io::Result<()> {
+    let flags = if accept { libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 } else { 0 };
+    // SAFETY: TUNSETOFFLOAD takes the flags themselves, in place of a pointer: nothing is read or written through them. Any descriptor may be
+    // asked: others answer ENOTTY.
+    unsafe { ioctl(fd, IntegerSetter::<TUNSETOFFLOAD>::new_usize(flags as usize)) }?;
     Ok(())
 }
 
@@ -59,14 +73,23 @@ mod tests {
     fn a_file_that_is_no_tun_refuses_and_nothing_is_written() {
         let file = std::fs::File::open("/dev/null").unwrap();
         assert_eq!(
-            make(file.as_fd(), "mill-x", Carries::Packets).unwrap_err().raw_os_error(),
+            make(file.as_fd(), "mill-x", Carries::Packets, true).unwrap_err().raw_os_error(),
             Some(libc::ENOTTY)
         );
         for bad in ["", "a-name-of-sixteen"] {
             assert_eq!(
-                make(file.as_fd(), bad, Carries::Frames).unwrap_err().raw_os_error(),
+                make(file.as_fd(), bad, Carries::Frames, false).unwrap_err().raw_os_error(),
                 Some(libc::ENAMETOOLONG)
             );
+        }
+    }
+
+    #[test]
+    fn only_a_tun_has_segments_to_hand_over() {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        for accept in [true, false] {
+            let error = accept_whole_segments(file.as_fd(), accept).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::ENOTTY));
         }
     }
 }

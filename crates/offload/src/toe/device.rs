@@ -5,7 +5,23 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use millrace_core::time::Instant;
 use millrace_netio::NetError;
-use millrace_netio::link::Tun;
+use millrace_netio::link::GsoTun;
+
+/// A packet that a device shows.
+#[derive(Clone, Copy, Debug)]
+pub struct Inbound<'a> {
+    /// The packet.
+    pub bytes: &'a [u8],
+    /// The checksum of a TCP segment in it is right, or left out because it comes from this machine: it is not looked at.
+    pub is_checked: bool,
+}
+
+impl<'a> Inbound<'a> {
+    /// One that came by a wire.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, is_checked: false }
+    }
+}
 
 /// A device of the engine, which nobody else uses. Packets are what the link of the engine's interface says: bare IP, or frames of Ethernet.
 pub trait Device: Send {
@@ -13,7 +29,7 @@ pub trait Device: Send {
     ///
     /// # Errors
     /// The device is gone or broken: the engine ends.
-    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> io::Result<bool>;
+    fn receive(&mut self, take: &mut dyn FnMut(Inbound<'_>)) -> io::Result<bool>;
 
     /// Sends a packet, which is copied. False: there is no room for it now.
     ///
@@ -62,7 +78,7 @@ fn join(head: &[u8], body: &[&[u8]], room: &mut [u8]) -> usize {
 }
 
 impl<D: Device + ?Sized> Device for Box<D> {
-    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> io::Result<bool> {
+    fn receive(&mut self, take: &mut dyn FnMut(Inbound<'_>)) -> io::Result<bool> {
         (**self).receive(take)
     }
 
@@ -89,12 +105,8 @@ impl<D: Device + ?Sized> Device for Box<D> {
 
 /// A TUN device: the kernel's network stack is at the other end.
 pub struct TunDevice {
-    tun: Tun,
-    packet: Box<[u8]>,
+    tun: GsoTun,
 }
-
-/// The longest packet of IP.
-const PACKET_BYTES: usize = 65_535;
 
 impl TunDevice {
     /// The TUN device of that name, which exists and which nobody else has open (`ip tuntap add NAME mode tun`); one that does not exist is made.
@@ -103,43 +115,35 @@ impl TunDevice {
     /// Rights that are missing; somebody else has it.
     pub fn open(name: &str) -> io::Result<Self> {
         let named = |error: NetError| io::Error::other(error.to_string());
-        Ok(Self::new(Tun::open(name).map_err(named)?))
+        Ok(Self::new(GsoTun::open(name).map_err(named)?))
     }
 
     /// A device that is up and has an address.
-    pub fn new(tun: Tun) -> Self {
-        Self { tun, packet: vec![0; PACKET_BYTES].into() }
+    pub fn new(tun: GsoTun) -> Self {
+        Self { tun }
     }
 }
 
 impl Device for TunDevice {
-    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> io::Result<bool> {
-        let Some(bytes) = self.tun.read(&mut self.packet)? else { return Ok(false) };
-        take(&self.packet[..bytes]);
+    fn receive(&mut self, take: &mut dyn FnMut(Inbound<'_>)) -> io::Result<bool> {
+        let Some((bytes, is_checked)) = self.tun.receive()? else { return Ok(false) };
+        take(Inbound { bytes, is_checked });
         Ok(true)
     }
 
     fn send(&mut self, packet: &[u8]) -> io::Result<bool> {
-        Self::outcome(self.tun.write(packet))
+        self.tun.gather(packet, &[])
     }
 
     fn gather(&mut self, head: &[u8], body: &[&[u8]], _: &mut [u8]) -> io::Result<bool> {
-        Self::outcome(self.tun.gather(head, body))
+        self.tun.gather(head, body)
+    }
+
+    fn flush(&mut self, _: Instant) -> io::Result<bool> {
+        self.tun.flush()
     }
 
     fn readable(&self) -> Option<BorrowedFd<'_>> {
         Some(self.tun.as_fd())
-    }
-}
-
-impl TunDevice {
-    /// Whether the kernel has taken a packet.
-    fn outcome(written: io::Result<()>) -> io::Result<bool> {
-        match written {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
-            // What the kernel does not want is lost, as on any network; it is sent again.
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(true),
-            other => other.map(|()| true),
-        }
     }
 }

@@ -15,7 +15,7 @@ use millrace_core::wire::checksum::sum16;
 
 use super::*;
 use crate::bell::EventBell;
-use crate::toe::device::Device;
+use crate::toe::device::{Device, Inbound};
 use crate::toe::engine::Core;
 use crate::toe::host::{HostState, Interest};
 use crate::toe::pair::pair;
@@ -43,13 +43,13 @@ struct End {
 }
 
 impl Device for End {
-    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> io::Result<bool> {
+    fn receive(&mut self, take: &mut dyn FnMut(Inbound<'_>)) -> io::Result<bool> {
         let mut wire = self.back.lock().unwrap();
         if wire.is_broken {
             return Err(io::Error::from_raw_os_error(libc::ENODEV));
         }
         let packet = wire.queue.pop_front();
-        Ok(packet.inspect(|packet| take(packet)).is_some())
+        Ok(packet.inspect(|packet| take(Inbound::new(packet))).is_some())
     }
 
     fn send(&mut self, packet: &[u8]) -> io::Result<bool> {

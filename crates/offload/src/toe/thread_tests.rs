@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use super::*;
+use crate::toe::Inbound;
 
 /// A device from which nothing comes, and which wants to be called every millisecond.
 struct Restless {
@@ -14,7 +15,7 @@ struct Restless {
 }
 
 impl Device for Restless {
-    fn receive(&mut self, _: &mut dyn FnMut(&[u8])) -> io::Result<bool> {
+    fn receive(&mut self, _: &mut dyn FnMut(Inbound<'_>)) -> io::Result<bool> {
         Ok(false)
     }
 

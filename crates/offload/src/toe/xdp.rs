@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 
 use super::EngineSettings;
-use super::device::Device;
+use super::device::{Device, Inbound};
 
 /// Longest IP packet of an engine behind such a device.
 pub(super) const MAX_MTU: u32 = (XDP_RAW_FRAME_BYTES - ETHERNET_HEADER_BYTES - VLAN_TAG_BYTES) as u32;
@@ -63,8 +63,8 @@ impl XdpDevice {
 }
 
 impl Device for XdpDevice {
-    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> io::Result<bool> {
-        Ok(self.queues.receive(take))
+    fn receive(&mut self, take: &mut dyn FnMut(Inbound<'_>)) -> io::Result<bool> {
+        Ok(self.queues.receive(&mut |frame| take(Inbound::new(frame))))
     }
 
     fn send(&mut self, packet: &[u8]) -> io::Result<bool> {

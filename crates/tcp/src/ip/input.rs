@@ -112,6 +112,7 @@ impl Interface {
                     source: SocketAddr::from((source, 0)),
                     destination: SocketAddr::from((Ipv4Addr::from(packet.destination()), 0)),
                     is_marked: packet.traffic_class() & ECN == ECN,
+                    is_checked: false,
                     bytes: packet.payload,
                     at: now,
                 }))
@@ -197,7 +198,14 @@ impl Interface {
                 let [source, destination] =
                     [packet.source(), packet.destination()].map(|ip| icmp::end_v6(ip, 0, self.scope));
                 let is_marked = packet.traffic_class() & ECN == ECN;
-                Ok(Incoming::Segment(Arrived { source, destination, is_marked, bytes: upper.bytes, at: now }))
+                Ok(Incoming::Segment(Arrived {
+                    source,
+                    destination,
+                    is_marked,
+                    is_checked: false,
+                    bytes: upper.bytes,
+                    at: now,
+                }))
             }
             ICMP_V6 => self.take_icmp_v6(frame, &packet, &upper, now),
             v6::FRAGMENT => Err(Fate::Fragment),

@@ -157,6 +157,8 @@ pub struct Arrived<'a> {
     pub destination: SocketAddr,
     /// The ECN field of the IP header says congestion experienced.
     pub is_marked: bool,
+    /// Its checksum is not looked at: whoever has it from its sender's memory, or from a card that did, says so.
+    pub is_checked: bool,
     /// The segment, header first.
     pub bytes: &'a [u8],
     /// When it came; not later than the `now` of the call.

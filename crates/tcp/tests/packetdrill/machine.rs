@@ -198,6 +198,7 @@ impl Machine {
             source: SocketAddr::new(remote, 0),
             destination: SocketAddr::new(local, 0),
             is_marked: script.ecn == Some(Ecn::Ce),
+            is_checked: false,
             bytes: &bytes,
             at: now,
         };

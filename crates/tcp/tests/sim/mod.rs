@@ -73,6 +73,7 @@ impl Packet {
             source: SocketAddr::new(self.source, 0),
             destination: SocketAddr::new(self.destination, 0),
             is_marked: self.is_marked,
+            is_checked: false,
             bytes: &self.bytes,
             at,
         }

@@ -5,6 +5,7 @@
 //!   measured host                      the other one
 //!   application ── kernel TCP ─┐      ┌── kernel TCP ── peer
 //!   application ── engine ── AF_XDP   │
+//!   application ── engine ── TUN ── IP │
 //!                    napi/mtNs ╘══════╛ napi/mtNc
 //! ```
 
@@ -16,15 +17,16 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use millrace_netio::link::GsoTun;
 use millrace_netio::xdp::XdpRawConfig;
 use millrace_offload::toe::{Device, Engine, EngineSettings, TunDevice, XdpDevice};
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::frame::ticks::thread_cpu_time;
-use crate::netns::{CLIENT_IP, SERVER_IP, TwoHosts, inside, output_of};
+use crate::netns::{CLIENT_IP, SERVER_IP, TwoHosts, output_of, tun_here};
 use crate::proc;
-use crate::tcp_host::{KERNEL_IP, OUR_IP, kernel_at};
+use crate::tcp_host::{KERNEL_IP, OUR_IP};
 
 /// Names of threads, by which they are found again.
 pub(in crate::benches) const HOST: &str = "bench-host";
@@ -121,7 +123,8 @@ pub(in crate::benches) struct Rig {
     hosts: TwoHosts,
     devices: [String; 2],
     napi: [u32; 2],
-    tun: Option<fs::File>,
+    /// The engine is behind a TUN device.
+    is_tun: bool,
 }
 
 impl Rig {
@@ -148,7 +151,10 @@ impl Rig {
                 at(host, "sh", &["-c", &format!("echo {value} > /proc/sys/net/ipv4/{name}")])?;
             }
         }
-        Ok(Self { hosts, devices, napi, tun: None })
+        // An engine behind a TUN device is reached through the host's kernel.
+        at(&hosts.server, "sh", &["-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"])?;
+        at(&hosts.client, "ip", &["route", "add", &format!("{OUR_IP}/32"), "via", SERVER_IP])?;
+        Ok(Self { hosts, devices, napi, is_tun: false })
     }
 
     /// Where threads of the kernel run.
@@ -172,12 +178,9 @@ impl Rig {
         self.hosts.inside_server(work)
     }
 
-    /// The same on the other host; behind a TUN device if the engine has one.
+    /// The same on the other host.
     pub(in crate::benches) fn peer<T: Send>(&self, work: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
-        match &self.tun {
-            Some(namespace) => inside(namespace, work),
-            None => self.hosts.on_client(work),
-        }
+        self.hosts.on_client(work)
     }
 
     /// Takes the other host's address away: nobody finds a way from there.
@@ -208,14 +211,14 @@ impl Rig {
         tun: bool,
         change: impl FnOnce(&mut EngineSettings) + Send,
     ) -> anyhow::Result<(EngineSettings, Box<dyn Device>)> {
+        self.is_tun = tun;
         if tun {
-            let (namespace, tun) = kernel_at(KERNEL_IP)?;
-            self.tun = Some(namespace);
+            let tun = self.host(|| tun_here("mill-toe", &format!("{KERNEL_IP}/24"), GsoTun::open))??;
             let mut settings = EngineSettings::new(&[(OUR_IP.into(), 24)]);
+            settings.interface.gateway_v4 = Some(KERNEL_IP);
             change(&mut settings);
             return Ok((settings, Box::new(TunDevice::new(tun))));
         }
-        self.tun = None;
         let device = self.devices[0].clone();
         let parts = self.host(move || -> std::io::Result<(EngineSettings, XdpDevice)> {
             let mut settings = EngineSettings::new(&[(ENGINE_IP.into(), 24)]).on_ethernet(&device)?;
@@ -227,17 +230,14 @@ impl Rig {
         Ok((settings, Box::new(xdp)))
     }
 
-    /// Address of the measured host, of its kernel or its engine, and of the peer, for what is measured next. The kernel's peer is the other host, also
-    /// after an engine with a TUN device: that engine's own peer is gone.
-    pub(in crate::benches) fn ends(&mut self, engine: bool) -> anyhow::Result<(IpAddr, IpAddr)> {
-        if !engine {
-            self.tun = None;
-        }
-        Ok(match (&self.tun, engine) {
-            (Some(_), true) => (OUR_IP.into(), KERNEL_IP.into()),
-            (None, true) => (ENGINE_IP.into(), CLIENT_IP.parse()?),
-            (_, false) => (SERVER_IP.parse()?, CLIENT_IP.parse()?),
-        })
+    /// Address of the measured host, of its kernel or its engine, and of the peer, for what is measured next.
+    pub(in crate::benches) fn ends(&self, engine: bool) -> anyhow::Result<(IpAddr, IpAddr)> {
+        let own = match (self.is_tun, engine) {
+            (true, true) => OUR_IP.into(),
+            (false, true) => ENGINE_IP.into(),
+            (_, false) => SERVER_IP.parse()?,
+        };
+        Ok((own, CLIENT_IP.parse()?))
     }
 
     /// What everybody has used so far. To be called on the application's thread.

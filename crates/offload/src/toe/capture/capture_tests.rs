@@ -81,8 +81,8 @@ impl Clock for Ticks {
 struct Queue(VecDeque<Vec<u8>>);
 
 impl Device for Queue {
-    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> io::Result<bool> {
-        Ok(self.0.pop_front().map(|packet| take(&packet)).is_some())
+    fn receive(&mut self, take: &mut dyn FnMut(Inbound<'_>)) -> io::Result<bool> {
+        Ok(self.0.pop_front().map(|packet| take(Inbound::new(&packet))).is_some())
     }
 
     fn send(&mut self, packet: &[u8]) -> io::Result<bool> {
@@ -121,7 +121,7 @@ fn what_went_either_way_is_in_the_file_with_its_time() {
     let mut device = open(&capture, vec![frame(1, 10), frame(2, 1400)]).unwrap();
     assert!(device.send(&frame(3, 33)).unwrap());
     let mut seen = Vec::new();
-    while device.receive(&mut |packet| seen.push(packet.to_vec())).unwrap() {}
+    while device.receive(&mut |packet| seen.push(packet.bytes.to_vec())).unwrap() {}
     assert_eq!(seen, [frame(1, 10), frame(2, 1400)], "the engine gets whole packets");
     assert!(!device.send(&[0; 2000]).unwrap(), "what was not sent is not in the file");
     assert!(device.flush(Instant(1)).unwrap() && device.readable().is_none());

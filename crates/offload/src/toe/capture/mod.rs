@@ -27,7 +27,7 @@ use millrace_core::time::Instant;
 use millrace_tcp::ip::Link;
 
 use self::file::Writer;
-use super::device::Device;
+use super::device::{Device, Inbound};
 
 /// Where a capture goes, and how much of it.
 #[derive(Clone, Debug)]
@@ -172,10 +172,10 @@ impl<C> Drop for Tap<C> {
 }
 
 impl<D: Device, C: Clock + Send> Device for Captured<D, C> {
-    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> io::Result<bool> {
+    fn receive(&mut self, take: &mut dyn FnMut(Inbound<'_>)) -> io::Result<bool> {
         let Self { device, tap } = self;
         device.receive(&mut |packet| {
-            tap.note(Way::In, packet);
+            tap.note(Way::In, packet.bytes);
             take(packet);
         })
     }

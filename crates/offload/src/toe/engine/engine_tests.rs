@@ -30,9 +30,9 @@ struct End {
 }
 
 impl Device for End {
-    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> io::Result<bool> {
+    fn receive(&mut self, take: &mut dyn FnMut(Inbound<'_>)) -> io::Result<bool> {
         let packet = self.back.lock().unwrap().pop_front();
-        Ok(packet.inspect(|packet| take(packet)).is_some())
+        Ok(packet.inspect(|packet| take(Inbound::new(packet))).is_some())
     }
 
     fn send(&mut self, packet: &[u8]) -> io::Result<bool> {

@@ -37,14 +37,14 @@ use millrace_core::time::Instant;
 use millrace_tcp::conn::{Happened, Reason};
 use millrace_tcp::ip::{Incoming, Interface, Outgoing};
 use millrace_tcp::ports::PortSet;
-use millrace_tcp::stack::{ConnectionId, ListenerId, Stack, Taken};
+use millrace_tcp::stack::{Arrived, ConnectionId, ListenerId, Stack, Taken};
 
 use self::lend::Lent;
 pub(super) use self::lend::{Given, News, Way};
 use self::remote::Leaving;
 use self::send::Descriptors;
 pub(super) use self::survey::Survey;
-use super::device::Device;
+use super::device::{Device, Inbound};
 use super::pair::{EngineEnd, PairSettings};
 use super::record::Event;
 use super::{EngineSettings, ToeCounters};
@@ -430,10 +430,10 @@ impl Core {
     fn take_packets(&mut self, device: &mut dyn Device, now: Instant) -> io::Result<()> {
         let Self { stack, interface, counters, .. } = self;
         for _ in 0..FRAMES_PER_TURN {
-            let mut take = |packet: &[u8]| match interface.input(packet, now) {
+            let mut take = |packet: Inbound<'_>| match interface.input(packet.bytes, now) {
                 Incoming::Segment(arrived) => {
                     counters.packets_in += 1;
-                    stack.input(&arrived, now);
+                    stack.input(&Arrived { is_checked: packet.is_checked, ..arrived }, now);
                 }
                 Incoming::Error(error) => stack.icmp(&error, now),
                 Incoming::Done | Incoming::Dropped | Incoming::ForKernel => {

@@ -17,7 +17,7 @@ use super::report::Page;
 use super::*;
 use crate::toe::host::HostState;
 use crate::toe::{
-    ConnectionState as State, ConnectionStatus, Device, Engine, EngineSettings, HostStatus, Owner,
+    ConnectionState as State, ConnectionStatus, Device, Engine, EngineSettings, HostStatus, Inbound, Owner,
     TcpListener, TcpStream,
 };
 
@@ -27,9 +27,9 @@ const PORT: u16 = 80;
 struct Wire(UnixDatagram, Box<[u8]>);
 
 impl Device for Wire {
-    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> io::Result<bool> {
+    fn receive(&mut self, take: &mut dyn FnMut(Inbound<'_>)) -> io::Result<bool> {
         match self.0.recv(&mut self.1) {
-            Ok(bytes) => take(&self.1[..bytes]),
+            Ok(bytes) => take(Inbound::new(&self.1[..bytes])),
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
             Err(error) => return Err(error),
         }

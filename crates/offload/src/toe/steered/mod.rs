@@ -42,7 +42,7 @@ use self::held::{Held, no_connections};
 use self::stations::{Mac, Stations};
 use self::ways::{Kind, Ways, Where};
 use super::EngineSettings;
-use super::device::Device;
+use super::device::{Device, Inbound};
 use super::xdp::{MAX_MTU, from_steering, from_xdp, no_ethernet, station};
 
 /// Room for an Ethernet header and all before the payload.
@@ -116,14 +116,14 @@ impl XdpPorts {
 }
 
 impl Device for XdpPorts {
-    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> io::Result<bool> {
+    fn receive(&mut self, take: &mut dyn FnMut(Inbound<'_>)) -> io::Result<bool> {
         let Self { queues, ways, mac, .. } = self;
         Ok(queues.receive(&mut |frame| {
             if let Some((station, packet)) = packet_of(frame, *mac) {
                 if let Some(host) = source(packet) {
                     ways.heard(host, station);
                 }
-                take(packet);
+                take(Inbound::new(packet));
             }
         }))
     }
