@@ -14,6 +14,7 @@ use rtsp_support::SECOND;
 use service_support::*;
 
 const MBIT: u64 = 1_000_000;
+const SOUND: u64 = 128_000;
 /// Seconds of a segment.
 const LENGTH: u64 = 6;
 
@@ -29,7 +30,14 @@ fn fetch<'a>(from: &str, conn: char, title: &'a str, number: u32) -> Fetch<'a> {
         mean_rate: BitRate(rate),
         peak_rate: BitRate(rate + MBIT),
         segment: segment(conn, number),
+        is_sound: false,
     }
+}
+
+/// The same of a sound of 128 kb/s.
+fn sound<'a>(from: &str, conn: char, title: &'a str, number: u32) -> Fetch<'a> {
+    let (mean_rate, peak_rate) = (BitRate(SOUND), BitRate(SOUND));
+    Fetch { mean_rate, peak_rate, is_sound: true, ..fetch(from, conn, title, number) }
 }
 
 fn segment(conn: char, number: u32) -> Segment {
@@ -173,6 +181,92 @@ fn bit_rates_count_and_a_higher_one_is_asked_for_again() {
     let links =
         desk.service.in_use().into_iter().find(|one| one.what == "bits a second of the links").unwrap();
     assert_eq!((links.used, links.of), (4 * MBIT, 5 * MBIT));
+}
+
+/// Streams, and bits a second.
+fn counted(desk: &Desk) -> (usize, u64) {
+    (desk.service.reserved_streams(), desk.service.reserved_rate())
+}
+
+#[test]
+fn who_only_listens_is_a_viewer_of_the_sounds_bit_rate() {
+    let mut desk = Desk::with(|config| config.max_streams = 2);
+    for segment in 0..4 {
+        let conn = if segment % 2 == 0 { 'a' } else { 'b' };
+        ask(&mut desk, sound(ANNA, conn, "film", segment)).unwrap();
+        assert_eq!(counted(&desk), (1, SOUND), "segment {segment}");
+        desk.wait(LENGTH * SECOND);
+    }
+    // Another of the same program from behind its address, at another place: two, and the server is full.
+    ask(&mut desk, sound(ANNA, 'c', "film", 50)).unwrap();
+    assert_eq!(counted(&desk), (2, 2 * SOUND));
+    let full = Err(Refusal::Streams { max: 2 });
+    assert_eq!(ask(&mut desk, sound(BERT, 'd', "film", 0)), full);
+    assert_eq!(ask(&mut desk, fetch(BERT, 'd', "film", 0)), full);
+    assert_eq!(order(&mut desk, "other", 'e', 0, None).map(drop), full);
+    let places = desk.service.fetchers().map(|one| (one.title.as_str(), one.at.0 / 90_000));
+    assert_eq!(places.collect::<Vec<_>>(), [("film", 18), ("film", 300)]);
+    assert_eq!(desk.counters.segment_viewers_started, 2);
+    desk.wait(LENGTH * SECOND + FETCH_GRACE_NS);
+    desk.assert_empty();
+}
+
+/// Players fetch both at a time, by several connections, and either may come first.
+#[test]
+fn who_fetches_pictures_and_sounds_is_one_viewer_of_the_titles_bit_rate() {
+    type Of = for<'a> fn(&str, char, &'a str, u32) -> Fetch<'a>;
+    let (pictures, sounds): (Of, Of) = (fetch, sound);
+    for [(first, its), (second, rest)] in
+        [[(pictures, 'a'), (sounds, 'b')], [(sounds, 'b'), (pictures, 'a')], [(sounds, 'a'), (pictures, 'a')]]
+    {
+        let mut desk = Desk::with(|config| config.max_streams = 1);
+        // Sounds run ahead of pictures: they are small.
+        for segment in 0..8 {
+            ask(&mut desk, first(ANNA, its, "film", segment)).unwrap();
+            ask(&mut desk, second(ANNA, rest, "film", segment)).unwrap();
+            ask(&mut desk, sounds(ANNA, 'c', "film", segment + 1)).unwrap();
+            assert_eq!(counted(&desk), (1, 4 * MBIT), "segment {segment}");
+            desk.wait(LENGTH * SECOND);
+        }
+        // It seeks, sounds first and by a new connection, and goes over to another bit rate, whose sounds are the title's.
+        ask(&mut desk, sounds(ANNA, 'd', "film", 90)).unwrap();
+        ask(&mut desk, fetch(ANNA, 'a', "film@360p", 90)).unwrap();
+        ask(&mut desk, sounds(ANNA, 'd', "film", 91)).unwrap();
+        assert_eq!(counted(&desk), (1, 2 * MBIT));
+        let shown: Vec<_> = desk.service.fetchers().map(|one| one.title.clone()).collect();
+        assert_eq!((shown, desk.counters.segment_viewers_started), (vec!["film@360p".to_owned()], 1));
+        // One segment of each: what has been fetched of either is not played twice as long.
+        desk.wait(FETCH_AHEAD_NS + FETCH_GRACE_NS + SECOND);
+        assert_eq!(counted(&desk), (0, 0));
+        ask(&mut desk, pictures(ANNA, 'a', "film", 0)).unwrap();
+        ask(&mut desk, sounds(ANNA, 'a', "film", 0)).unwrap();
+        desk.wait(LENGTH * SECOND + FETCH_GRACE_NS);
+        desk.assert_empty();
+    }
+}
+
+#[test]
+fn a_listener_who_wants_pictures_too_is_asked_for_anew_and_keeps_the_sound() {
+    let mut desk = Desk::with(|config| config.max_rate = Some(BitRate(5 * MBIT)));
+    ask(&mut desk, fetch(BERT, 'b', "film@360p", 0)).unwrap();
+    ask(&mut desk, sound(ANNA, 'a', "film", 0)).unwrap();
+    let more = BitRate(4 * MBIT);
+    let refused = Err(Refusal::Rate { used: BitRate(2 * MBIT), max: BitRate(5 * MBIT), more });
+    assert_eq!(ask(&mut desk, fetch(ANNA, 'a', "film", 1)), refused);
+    assert_eq!(counted(&desk), (2, 2 * MBIT + SOUND));
+    ask(&mut desk, sound(ANNA, 'a', "film", 1)).unwrap();
+    ask(&mut desk, fetch(ANNA, 'a', "film@360p", 1)).unwrap();
+    assert_eq!(counted(&desk), (2, 4 * MBIT));
+    desk.wait(60 * SECOND);
+    desk.assert_empty();
+    // Its user's limits are those of anybody who watches.
+    let limits = Limits { streams: Some(1), bits_per_s: None };
+    let anna = Quota { user: "anna".into(), limits };
+    let of_anna = |fetch| Fetch { quota: Some(&anna), ..fetch };
+    let mut desk = Desk::with(|config| config.max_streams_per_title = Some(1));
+    ask(&mut desk, of_anna(sound(ANNA, 'a', "film", 0))).unwrap();
+    assert_eq!(ask(&mut desk, of_anna(sound(BERT, 'b', "other", 0))), Err(Refusal::UserStreams { max: 1 }));
+    assert_eq!(ask(&mut desk, sound(BERT, 'b', "film", 0)), Err(Refusal::TitleStreams { max: 1 }));
 }
 
 /// The segment's bytes are ordered from an engine.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use millrace_core::limits::web::RETRY_AFTER_S;
 use millrace_core::text::Printable;
 use millrace_core::time::MediaTicks;
+use millrace_core::units::BitRate;
 use millrace_rights::Gate;
 use millrace_store::volume::TitleInfo;
 use tokio::sync::{Notify, watch};
@@ -276,11 +277,12 @@ impl Shared {
         seen: &SeenBy,
         (peer, id): (SocketAddr, RequestId),
         (number, at, length): (u32, MediaTicks, MediaTicks),
+        sound: Option<BitRate>,
     ) -> Result<(), Refused> {
         let (done, told) = tokio::sync::oneshot::channel();
         let (label, agent, title) = (id.to_string(), request.fields.agent(), title.clone());
         let (quota, segment) = (seen.quota(), Segment { conn: id.conn, number, at, length });
-        self.site.fetch(Fetch { peer, label, agent, title, quota, segment, done });
+        self.site.fetch(Fetch { peer, label, agent, title, quota, segment, sound, done });
         told.await.unwrap_or_else(|_| Err(Refused::Full("the server is ending".to_owned())))
     }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use millrace_core::counters::Sample;
 use millrace_core::time::MediaTicks;
+use millrace_core::units::BitRate;
 use millrace_rights::Quota;
 use millrace_store::index::TitleIndex;
 use millrace_store::ingest::pictures::{About, Pictures};
@@ -242,6 +243,8 @@ pub struct Fetch {
     pub quota: Option<Quota>,
     /// The segment.
     pub segment: Segment,
+    /// It is of a sound of this bit rate, which is fetched apart: by who fetches the pictures too, or by who only listens.
+    pub sound: Option<BitRate>,
     /// Told once; dropped: no.
     pub done: oneshot::Sender<Result<(), Refused>>,
 }

@@ -116,6 +116,8 @@ pub const MAX_PLANS: usize = 64;
 pub const MAX_PARAMETER_SETS: usize = 16;
 /// Longest frame of sound: ADTS has 13 bits for it, E-AC-3 needs 4,096 bytes.
 pub const MAX_SOUND_FRAME_BYTES: usize = 8 * 1024;
+/// Bits a second of each channel that whoever fetches a sound alone counts at least: AAC's usual rate. Films begin with silence, which takes next to nothing.
+pub const LEAST_SOUND_RATE: u64 = 64_000;
 /// A time stamp this far from where its packet is among the clock references counts from another origin, or is damaged: decoders hold pictures for 10 s
 /// at most.
 pub const MAX_STAMP_DISTANCE_TICKS: u64 = 10 * MEDIA_HZ;

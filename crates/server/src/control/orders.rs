@@ -201,16 +201,17 @@ impl Hub {
     /// Tells a viewer of segments that the web side makes whether it may have one.
     pub(super) fn fetch(&mut self, fetch: millrace_web::Fetch) {
         let now = self.now();
-        let millrace_web::Fetch { peer, label, agent, title, quota, segment, done } = fetch;
+        let millrace_web::Fetch { peer, label, agent, title, quota, segment, sound, done } = fetch;
         let fetch = Fetch {
             viewer: SocketAddr::new(peer.ip().to_canonical(), peer.port()),
             label: &label,
             agent: agent.as_deref(),
             quota: quota.as_ref(),
             title: &title.name,
-            mean_rate: title.mean_rate,
-            peak_rate: title.peak_rate,
+            mean_rate: sound.unwrap_or(title.mean_rate),
+            peak_rate: sound.unwrap_or(title.peak_rate),
             segment: known_segment(segment),
+            is_sound: sound.is_some(),
         };
         let may = self.server.with_service(now, |service| service.fetch(now, &fetch));
         self.flush();

@@ -4,7 +4,7 @@
 //! ```text
 //!   segment ─► whose is it?
 //!              │ the segment behind the last one of a viewer, one that came by its connection, or the next
-//!              │ by any after its last was cut off ─► it plays so much longer
+//!              │ by any after its last was cut off; a sound beside the pictures of one ─► it plays so much longer
 //!              └ nobody's ─► is there room? ─► a new viewer
 //!                                                 └─► what it has got is played, and no more was fetched ─► its room is free
 //! ```
@@ -56,12 +56,14 @@ pub struct Fetch<'a> {
     pub quota: Option<&'a Quota>,
     /// The title.
     pub title: &'a str,
-    /// Its bit rates.
+    /// Its bit rates, or those of the sound.
     pub mean_rate: BitRate,
     /// Its highest second.
     pub peak_rate: BitRate,
     /// The segment.
     pub segment: Segment,
+    /// It is a sound that is fetched apart, and its viewer may be one that fetches the pictures.
+    pub is_sound: bool,
 }
 
 impl<'a> Fetch<'a> {
@@ -77,6 +79,7 @@ impl<'a> Fetch<'a> {
             mean_rate: entry.mean_rate,
             peak_rate: entry.peak_rate,
             segment: request.segment?,
+            is_sound: false,
         })
     }
 }
@@ -100,31 +103,42 @@ pub struct Fetcher {
     quota: Option<Quota>,
     /// The engine that sent its last segment, and holds room for the next; `None`: none is needed.
     engine: Option<(usize, Demand)>,
-    conn: u64,
-    /// Who goes on with it, and with which segment.
-    next: Next,
-    /// When what it has fetched is played.
-    played: Instant,
+    /// Who goes on with it.
+    who: u64,
+    /// How far it is with the title or its pictures, and with the sounds that are apart from them. At least one of them.
+    tracks: [Option<Track>; 2],
     /// Segments that an engine sends to it now: it stays for as long, however slowly it takes them.
     sending: u32,
+}
+
+/// How far a viewer is with what it fetches one segment after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Track {
+    /// The connection of the last segment.
+    conn: u64,
+    /// The one that comes next.
+    next: u32,
+    /// When what it has fetched is played.
+    played: Instant,
 }
 
 /// What is known of who fetches, and the segment that comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Next {
     who: u64,
+    is_sound: bool,
     segment: u32,
 }
 
 impl Next {
-    /// Instead of a segment's number: whatever its viewer asks for next, since the last one was cut off.
+    /// Instead of a segment's number: whatever its viewer asks for next. The last one was cut off, or there was none.
     const ANY: u32 = u32::MAX;
 
     /// Whose next segment this may be.
     fn of(fetch: &Fetch<'_>, player: Player) -> Self {
         let mut hasher = DefaultHasher::new();
         (player, base(fetch.title), fetch.quota.map(|quota| &quota.user)).hash(&mut hasher);
-        Self { who: hasher.finish(), segment: fetch.segment.number }
+        Self { who: hasher.finish(), is_sound: fetch.is_sound, segment: fetch.segment.number }
     }
 }
 
@@ -150,15 +164,20 @@ impl Fetchers {
     }
 
     fn find(&self, next: Next, conn: u64) -> Option<u64> {
-        let of_conn = self.by_conn.get(&conn).and_then(|number| Some((*number, self.all.get(number)?.next)));
+        let of_conn = self.by_conn.get(&conn).and_then(|number| Some((*number, self.all.get(number)?)));
         let first = |next| self.by_next.get(&next).and_then(|all| all.first()).copied();
-        match of_conn.filter(|(_, its)| its.who == next.who) {
-            Some((number, its)) if its == next => Some(number),
+        match of_conn.filter(|(_, fetcher)| fetcher.who == next.who) {
+            Some((number, fetcher)) if fetcher.nexts().any(|its| its == next) => Some(number),
             // Unless another goes on with it: a seek, or the same segment again.
             of_conn => first(next)
                 .or(of_conn.map(|(number, _)| number))
                 .or_else(|| first(Next { segment: Next::ANY, ..next })),
         }
+    }
+
+    /// Whether what this viewer fetches is already counted with the pictures that it fetches.
+    fn is_beside_pictures(&self, number: u64, next: Next) -> bool {
+        next.is_sound && self.all.get(&number).is_some_and(|fetcher| fetcher.tracks[0].is_some())
     }
 
     /// A viewer is being sent a segment.
@@ -172,13 +191,11 @@ impl Fetchers {
     pub(super) fn end_segment(&mut self, now: Instant, number: u64, is_whole: bool) {
         let Some(fetcher) = self.all.get_mut(&number) else { return };
         fetcher.sending -= 1;
-        if !is_whole || fetcher.played < now {
-            self.change(number, |fetcher| {
-                fetcher.played = fetcher.played.max(now);
-                if !is_whole {
-                    fetcher.next.segment = Next::ANY;
-                }
-            });
+        let Some(track) = fetcher.tracks[0] else { return };
+        if !is_whole || track.played < now {
+            let next = if is_whole { track.next } else { Next::ANY };
+            let track = Track { next, played: track.played.max(now), ..track };
+            self.change(number, |fetcher| fetcher.tracks[0] = Some(track));
         }
     }
 
@@ -191,21 +208,28 @@ impl Fetchers {
 
     fn insert(&mut self, number: u64, fetcher: Fetcher) {
         self.ends.insert((fetcher.ends(), number));
-        self.by_conn.insert(fetcher.conn, number);
-        self.by_next.entry(fetcher.next).or_default().push(number);
+        for track in fetcher.tracks.iter().flatten() {
+            self.by_conn.insert(track.conn, number);
+        }
+        for next in fetcher.nexts() {
+            self.by_next.entry(next).or_default().push(number);
+        }
         self.all.insert(number, fetcher);
     }
 
     fn remove(&mut self, number: u64) -> Option<Fetcher> {
         let fetcher = self.all.remove(&number)?;
         self.ends.remove(&(fetcher.ends(), number));
-        if self.by_conn.get(&fetcher.conn) == Some(&number) {
-            self.by_conn.remove(&fetcher.conn);
+        for track in fetcher.tracks.iter().flatten() {
+            if self.by_conn.get(&track.conn) == Some(&number) {
+                self.by_conn.remove(&track.conn);
+            }
         }
-        if let Some(others) = self.by_next.get_mut(&fetcher.next) {
+        for next in fetcher.nexts() {
+            let Some(others) = self.by_next.get_mut(&next) else { continue };
             others.retain(|other| *other != number);
             if others.is_empty() {
-                self.by_next.remove(&fetcher.next);
+                self.by_next.remove(&next);
             }
         }
         Some(fetcher)
@@ -214,7 +238,36 @@ impl Fetchers {
 
 impl Fetcher {
     fn ends(&self) -> Instant {
-        self.played.plus_ns(FETCH_GRACE_NS)
+        let played = self.tracks.iter().flatten().map(|track| track.played).max();
+        played.unwrap_or(self.started).plus_ns(FETCH_GRACE_NS)
+    }
+
+    /// With which segments it goes on. Sounds are not looked at closely if it has pictures, nor are pictures if it has none yet: players fetch both at a time, and either may
+    /// come first.
+    fn nexts(&self) -> impl Iterator<Item = Next> {
+        let &Self { who, tracks: [pictures, sounds], .. } = self;
+        let next = move |is_sound, segment| Next { who, is_sound, segment };
+        let sound = sounds.map(|track| next(true, track.next));
+        let any_sound = pictures.map(|_| next(true, Next::ANY)).filter(|any| sound != Some(*any));
+        let picture = next(false, pictures.map_or(Next::ANY, |track| track.next));
+        [Some(picture), sound, any_sound].into_iter().flatten()
+    }
+
+    /// It fetches this segment.
+    fn take(&mut self, now: Instant, fetch: &Fetch<'_>) {
+        let Segment { conn, number, length, .. } = fetch.segment;
+        let track = &mut self.tracks[usize::from(fetch.is_sound)];
+        let (follows, has_played) = match track {
+            Some(before) => (before.next == number, before.played.max(now)),
+            None => (false, now),
+        };
+        let length = length.to_ns();
+        let played = match follows {
+            true => has_played.plus_ns(length).min(now.plus_ns(FETCH_AHEAD_NS.max(length))),
+            false => has_played.max(now.plus_ns(length)),
+        };
+        *track = Some(Track { conn, next: number.saturating_add(1), played });
+        self.viewer = fetch.viewer;
     }
 
     fn counted(&self) -> Counted<'_> {
@@ -251,8 +304,12 @@ impl Service {
             Sender::Web => None,
         };
         let player = Player::new(viewer.ip(), fetch.agent);
-        let mut next = Next::of(fetch, player);
+        let next = Next::of(fetch, player);
         let number = self.fetchers.find(next, segment.conn);
+        if let Some(number) = number.filter(|number| self.fetchers.is_beside_pictures(*number, next)) {
+            self.fetchers.change(number, |fetcher| fetcher.take(now, fetch));
+            return Ok(number);
+        }
         let before = number.and_then(|number| Some((number, self.fetchers.remove(number)?)));
         let holds = before.as_ref().map(|(_, before)| before.rate);
         if holds != Some(rate) {
@@ -271,23 +328,14 @@ impl Service {
                 return Err(refusal);
             }
         }
-        let (follows, has_played) = match &before {
-            Some((_, before)) => (before.next == next, before.played.max(now)),
-            None => (false, now),
-        };
-        let length = segment.length.to_ns();
-        let played = match follows {
-            true => has_played.plus_ns(length).min(now.plus_ns(FETCH_AHEAD_NS.max(length))),
-            false => has_played.max(now.plus_ns(length)),
-        };
-        next.segment = next.segment.saturating_add(1);
-        let (number, mut fetcher) = before.unwrap_or_else(|| self.begin_fetcher(now, fetch, player, next));
+        let (number, mut fetcher) =
+            before.unwrap_or_else(|| self.begin_fetcher(now, fetch, player, next.who));
+        fetcher.take(now, fetch);
         if fetcher.title != title {
             title.clone_into(&mut fetcher.title);
         }
         let sent_by = std::mem::replace(&mut fetcher.engine, engine);
-        (fetcher.viewer, fetcher.rate, fetcher.next, fetcher.played) = (viewer, rate, next, played);
-        (fetcher.at, fetcher.conn) = (segment.at, segment.conn);
+        (fetcher.rate, fetcher.at) = (rate, segment.at);
         if holds != Some(rate) {
             self.take_fetched(&fetcher);
         } else if sent_by != engine {
@@ -299,13 +347,7 @@ impl Service {
     }
 
     /// One more.
-    fn begin_fetcher(
-        &mut self,
-        now: Instant,
-        fetch: &Fetch<'_>,
-        player: Player,
-        next: Next,
-    ) -> (u64, Fetcher) {
+    fn begin_fetcher(&mut self, now: Instant, fetch: &Fetch<'_>, player: Player, who: u64) -> (u64, Fetcher) {
         let (label, title) = (fetch.label.to_owned(), fetch.title.to_owned());
         let (session, agent) = (label.clone(), fetch.agent.map(str::to_owned));
         self.tell(Event::FetchBegan { session, title: base(&title).to_owned(), peer: fetch.viewer, agent });
@@ -319,9 +361,8 @@ impl Service {
             player,
             quota: fetch.quota.cloned(),
             engine: None,
-            conn: fetch.segment.conn,
-            next,
-            played: now,
+            who,
+            tracks: [None; 2],
             sending: 0,
         };
         (self.new_key(), fetcher)
@@ -365,7 +406,9 @@ impl Service {
         while let Some(&(end, number)) = self.fetchers.ends.first().filter(|(end, _)| *end <= now) {
             match self.fetchers.all.get(&number) {
                 Some(fetcher) if fetcher.sending > 0 => {
-                    self.fetchers.change(number, |fetcher| fetcher.played = now);
+                    self.fetchers.change(number, |fetcher| {
+                        fetcher.tracks.iter_mut().flatten().for_each(|track| track.played = now);
+                    });
                 }
                 _ => self.end_fetcher(end, number),
             }

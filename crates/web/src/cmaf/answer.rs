@@ -256,11 +256,12 @@ pub(crate) async fn piece(
     if number as usize >= count {
         return Answer::error(404, "the title has no such segment");
     }
-    // A viewer fetches its pictures, or the only sound: what it fetches of other tracks beside them is counted with these.
-    if piece == Piece::Segment && track == 0 && request.method == Method::Get {
+    if piece == Piece::Segment && request.method == Method::Get {
         let at = MediaTicks(u64::try_from(plan.times[number as usize]).unwrap_or(0));
         let what = (number, at, plan.segments[number as usize].duration);
-        if let Err(why) = shared.may_fetch(request, title, seen, from, what).await {
+        // The first track is the pictures, or the only sound.
+        let sound = (track > 0).then(|| plan.tracks[track].rate);
+        if let Err(why) = shared.may_fetch(request, title, seen, from, what, sound).await {
             return not_sent(&why);
         }
     }

@@ -1,7 +1,8 @@
 //! Frames of sound: AAC in ADTS, AC-3 and E-AC-3 become samples, with the time of each.
 
-use millrace_core::limits::web::MAX_SOUND_FRAME_BYTES;
+use millrace_core::limits::web::{LEAST_SOUND_RATE, MAX_SOUND_FRAME_BYTES};
 use millrace_core::time::MEDIA_HZ;
+use millrace_core::units::BitRate;
 
 use super::demux::Elementary;
 
@@ -186,6 +187,15 @@ pub(crate) fn frames(stream: &Elementary, config: &AudioConfig) -> Vec<Frame> {
         at += found.length;
     }
     list
+}
+
+/// What admission counts for who fetches this sound alone: what its frames here have, and no less than is usual.
+pub(crate) fn bit_rate(stream: &Elementary, config: &AudioConfig) -> BitRate {
+    let list = frames(stream, config);
+    let bits: u64 = list.iter().map(|frame| frame.length as u64 * 8).sum();
+    let samples = list.len() as u64 * u64::from(config.frame);
+    let measured = (bits * u64::from(config.rate)).checked_div(samples).unwrap_or(0);
+    BitRate(measured.max(u64::from(config.channels) * LEAST_SOUND_RATE))
 }
 
 impl AudioConfig {

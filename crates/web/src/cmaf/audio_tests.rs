@@ -70,6 +70,18 @@ fn times_count_from_stamps() {
 }
 
 #[test]
+fn its_bit_rate_is_that_of_its_frames_and_never_that_of_silence() {
+    let of = |length: usize| {
+        let bytes = (0..10).flat_map(|fill| adts(length, fill)).collect();
+        let stream = stream(bytes, &[0]);
+        let config = config(&stream, Coding::Aac).unwrap();
+        bit_rate(&stream, &config).0
+    };
+    assert_eq!(of(400), 400 * 8 * 48_000 / 1024);
+    assert_eq!(of(8), 2 * LEAST_SOUND_RATE);
+}
+
+#[test]
 fn what_is_no_frame_is_passed_over() {
     let config = aac(&adts(1, 1)).unwrap().config;
     // The tail of a frame, something like a header without a frame behind it, and a frame of another rate.

@@ -13,6 +13,7 @@ use millrace_core::limits::web::{
     MAX_MADE_SEGMENT_BYTES, MAX_STAMP_DISTANCE_TICKS, MAX_TRACK_LOOK_BYTES,
 };
 use millrace_core::time::{MEDIA_HZ, MediaTicks};
+use millrace_core::units::BitRate;
 use millrace_store::index::TitleIndex;
 use millrace_store::ingest::ts_packet::{PesStart, TsPacket};
 use millrace_store::volume::TitleInfo;
@@ -35,6 +36,8 @@ pub(crate) struct Track {
     pub(crate) config: Config,
     /// ISO 639-2.
     pub(crate) language: Option<String>,
+    /// Of a sound; nobody asks for that of pictures.
+    pub(crate) rate: BitRate,
 }
 
 /// A stretch of a title in which time stamps do not jump.
@@ -87,9 +90,14 @@ pub(crate) fn plan(
         return Ok(Err("the title's time stamps jump too often"));
     }
     let first = index.access_points()[0].byte;
-    let (tracks, demux) = find_tracks(title, first..index.data_bytes(), bytes)?;
+    let (mut tracks, demux) = find_tracks(title, first..index.data_bytes(), bytes)?;
     if tracks.is_empty() {
         return Ok(Err("the title has no pictures of H.264 or H.265 and no sound of AAC, AC-3 or E-AC-3"));
+    }
+    for track in &mut tracks {
+        if let Config::Audio(config) = &track.config {
+            track.rate = audio::bit_rate(demux.stream(track.pid), config);
+        }
     }
     let stamps = demux.stream(tracks[0].pid).marks.iter().find_map(|mark| mark.stamps);
     let (pts, dts) = stamps.unwrap_or_default();
@@ -184,6 +192,7 @@ fn find_tracks(
                     codec: stream.codec.clone(),
                     config,
                     language,
+                    rate: BitRate(0),
                 });
             }
         }

@@ -527,7 +527,7 @@ fn what_there_is_not() {
     }
 }
 
-/// Who fetches pictures is asked for; sound beside them, what comes before them and what is only looked at is nobody's new viewer.
+/// Who fetches pictures or a sound is asked for; what comes before them and what is only looked at is nobody's viewer.
 #[test]
 fn viewers_are_counted_and_told_to_come_again_when_all_is_full() {
     let Film { info, index, bytes, .. } = &titles().site.films["open"];
@@ -546,13 +546,17 @@ fn viewers_are_counted_and_told_to_come_again_when_all_is_full() {
     assert_eq!(client.ask("HEAD", segment(1), "").status, 200);
     assert_eq!(client.get(segment(1)).status, 200);
     let asked: Vec<_> = fetched().into_iter().map(|(segment, _)| segment).collect();
-    assert_eq!(asked.iter().map(|segment| segment.number).collect::<Vec<_>>(), [0, 1]);
-    let (begins, at) = (segments[0].1, asked[1].at.as_secs_f64());
+    assert_eq!(asked.iter().map(|segment| segment.number).collect::<Vec<_>>(), [0, 0, 1]);
+    // Two channels: a plain tone takes little, and never counts for less than is usual.
+    let sounds = site.sounds.lock().unwrap().clone();
+    let [None, Some(sound), None] = sounds[..] else { panic!("{sounds:?}") };
+    assert!((128_000..200_000).contains(&sound.0), "{sound}");
+    let (begins, at) = (segments[0].1, asked[2].at.as_secs_f64());
     assert!(asked[0].at.as_secs_f64() < 0.1 && (at - begins).abs() < 0.1, "{asked:?}, not {begins}");
-    assert_eq!(asked[0].conn, asked[1].conn, "one connection");
+    assert_eq!((asked[0].conn, asked[0].at), (asked[1].conn, asked[1].at), "one connection");
     let mut other = Client::to(address);
     assert_eq!(other.get(segment(2)).status, 200);
-    assert_ne!(fetched()[2].0.conn, asked[0].conn, "another one");
+    assert_ne!(fetched()[3].0.conn, asked[0].conn, "another one");
     *site.no_fetches.lock().unwrap() = Some(Refused::Full("all 2 streams are in use".to_owned()));
     let answer = client.get(segment(2));
     *site.no_fetches.lock().unwrap() = None;

@@ -67,6 +67,8 @@ pub(crate) struct MadeUp {
     pub(crate) orders: Mutex<Vec<Ordered>>,
     /// What viewers were asked about who fetch segments, and their users.
     pub(crate) fetches: Mutex<Vec<(Segment, Option<Quota>)>>,
+    /// Which of them are sounds, with their bit rates.
+    pub(crate) sounds: Mutex<Vec<Option<BitRate>>>,
     /// Why they may not.
     pub(crate) no_fetches: Mutex<Option<Refused>>,
     /// How many watch by RTSP.
@@ -319,6 +321,7 @@ impl Site for MadeUp {
     }
 
     fn fetch(&self, fetch: Fetch) {
+        self.sounds.lock().unwrap().push(fetch.sound);
         self.fetches.lock().unwrap().push((fetch.segment, fetch.quota));
         let why = self.no_fetches.lock().unwrap().clone();
         fetch.done.send(why.map_or(Ok(()), Err)).unwrap();
