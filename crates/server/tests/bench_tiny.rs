@@ -187,6 +187,20 @@ fn every_benchmark_runs_and_keeps_the_form() {
                 let hosts = rows.iter().filter(|row| row["figures"][0]["name"] == "host");
                 assert_eq!(hosts.count(), 5, "{report}");
             }
+            "http" => {
+                // By our TCP as by the kernel's, bytes have come.
+                let rows = report["rows"].as_array().unwrap();
+                let sends = |word: &str| {
+                    let row = rows.iter().find(|row| row["label"].as_str().unwrap().starts_with(word));
+                    let figures = &row.unwrap_or_else(|| panic!("no row {word}: {report}"))["figures"];
+                    figures.as_array().unwrap().iter().any(|figure| {
+                        figure["name"] == "rate" && figure["value"].as_f64().is_some_and(|rate| rate > 0.0)
+                    })
+                };
+                for of in ["segments: nginx", "engine: our TCP", "engine: the kernel's TCP with GSO"] {
+                    assert!(sends(of), "{of}: {report}");
+                }
+            }
             "rx" => assert!(promise(&report, "rx-gro-rate")["value"].as_f64().unwrap() > 0.0, "{report}"),
             _ => {}
         }

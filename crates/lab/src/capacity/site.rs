@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant as StdInstant};
@@ -152,8 +152,16 @@ impl Group {
     ///
     /// # Errors
     /// When it cannot be started.
-    pub fn start(site: &Site, name: &str, mut command: Command) -> anyhow::Result<Self> {
-        let log = site.dir.join(format!("{}.log", name.replace([' ', '/', ','], "-")));
+    pub fn start(site: &Site, name: &str, command: Command) -> anyhow::Result<Self> {
+        Self::start_in(&site.dir, name, command)
+    }
+
+    /// The same where there is no site: what it says goes into a file of `dir`.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start_in(dir: &Path, name: &str, mut command: Command) -> anyhow::Result<Self> {
+        let log = dir.join(format!("{}.log", name.replace([' ', '/', ','], "-")));
         let out = std::fs::File::create(&log).with_context(|| format!("{}", log.display()))?;
         let errors = out.try_clone()?;
         command.process_group(0).stdin(Stdio::null()).stdout(out).stderr(errors);

@@ -37,6 +37,13 @@ pub(super) struct Fetched {
     pub(super) files: AtomicU64,
 }
 
+impl Fetched {
+    /// Bytes and files.
+    pub(super) fn counts(&self) -> (u64, u64) {
+        (self.bytes.load(Ordering::Relaxed), self.files.load(Ordering::Relaxed))
+    }
+}
+
 /// A connection by which one file after the other is fetched.
 pub(super) struct Client {
     stream: Stream,
@@ -214,10 +221,7 @@ mod tests {
         let (fetched, mut room) = (Fetched::default(), vec![0; 3]);
         client.pass("/a", &mut room, &fetched).unwrap();
         client.pass("/b", &mut room, &fetched).unwrap();
-        let counted = |fetched: &Fetched| {
-            (fetched.bytes.load(Ordering::Relaxed), fetched.files.load(Ordering::Relaxed))
-        };
-        assert_eq!(counted(&fetched), (10, 2));
+        assert_eq!(fetched.counts(), (10, 2));
         for (bad, why) in [
             ("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "404"),
             ("HTTP/1.1 200 OK\r\n\r\n", "no Content-Length"),

@@ -3,8 +3,9 @@
 //! Both servers run all the time, on the same core; clients on the other cores fetch from one of them at a time, in turns. Everything is in memory: in
 //! the cache of ours, in the page cache for nginx. Bytes are counted by the clients, processor time is that of the server's processes and of the
 //! kernel thread that sends for them: on a veth pair it includes the way to the receiver's socket. The same segments by HTTPS from ours say what TLS costs: all
-//! of it in the program, as this program has no TLS in the kernel.
+//! of it in the program, as this program has no TLS in the kernel. HTTP by a TCP of our own beside the kernel's has hosts of its own (`engine`).
 
+mod engine;
 mod fetch;
 
 use std::net::{IpAddr, SocketAddr};
@@ -30,14 +31,15 @@ use crate::proc::cpu_ns;
 /// The benchmark.
 pub(super) const BENCH: Bench = Bench {
     name: "http",
-    shows: "bytes a processor second of the server, by HTTP from memory as fast as they are taken: whole HLS segments, whole files; ours and nginx with sendfile, and what HTTPS costs beside HTTP",
+    shows: "bytes a processor second of the server, by HTTP from memory as fast as they are taken: whole HLS segments, whole files; ours and nginx with sendfile, what HTTPS costs beside HTTP, and our TCP beside the kernel's",
     not_for: "how many viewers a server carries (bench peers has that), and the speed of a network card: a veth pair runs the receiver's kernel path on the sender's core",
-    options: &["runs", "rate", "only", "offload", "quick", "duration", "scratch"],
+    options: &["runs", "rate", "only", "offload", "tun", "quick", "duration", "scratch"],
     targets: &["http-segments-ratio", "http-files-ratio"],
     needs: &[
         Need::Root,
         Need::Program("ffmpeg", "apt-get install ffmpeg"),
         Need::Program("ethtool", "apt-get install ethtool"),
+        Need::Program("ip", "apt-get install iproute2"),
         Need::Program("nginx", "apt-get install nginx-light (do not start it as a service)"),
         Need::Program("openssl", "apt-get install openssl"),
     ],
@@ -57,15 +59,45 @@ const NGINX_PORT: u16 = 8556;
 /// Before a measurement begins, everybody is under way.
 const SETTLE: Duration = Duration::from_millis(200);
 /// What `--only` names.
-const PARTS: [&str; 3] = ["segments", "files", "https"];
+const PARTS: [&str; 4] = ["segments", "files", "https", engine::PART];
+/// Those that have clients on one host and the servers, with nginx among them, on another.
+const ON_A_SITE: [&str; 3] = [PARTS[0], PARTS[1], PARTS[2]];
 
 /// What one turn of a server took.
 struct Turn {
     bytes: u64,
     files: u64,
     spent: Spent,
-    /// Processor time in seconds of threads whose names begin so.
+    /// Processor time in seconds of a thread of the kernel that receives for the server, if there is one.
+    beside_s: f64,
+    /// The same of threads whose names begin so.
     threads: Vec<(&'static str, f64)>,
+}
+
+/// Bytes and files that were fetched so far, and what has been used by threads that are told apart and by the whole server.
+type Look = ((u64, u64), Vec<(&'static str, u64)>, Usage);
+
+impl Turn {
+    /// What has happened between two looks.
+    fn between(name: &str, before: Look, after: Look, beside_s: f64) -> anyhow::Result<Self> {
+        let ((bytes, files), threads, usage) = after;
+        let ((bytes_then, files_then), threads_then, usage_then) = before;
+        ensure!(bytes > bytes_then, "{name}: nothing was fetched");
+        let seconds = |now: u64, then: u64| now.saturating_sub(then) as f64 / 1e9;
+        let threads = threads.iter().zip(&threads_then);
+        Ok(Self {
+            bytes: bytes - bytes_then,
+            files: files - files_then,
+            spent: usage.since(&usage_then),
+            beside_s,
+            threads: threads.map(|((name, now), (_, then))| (*name, seconds(*now, *then))).collect(),
+        })
+    }
+
+    /// All that the server takes of processors, in seconds.
+    fn server_s(&self) -> f64 {
+        self.spent.processes_s + self.beside_s
+    }
 }
 
 /// A server, and what is fetched from it.
@@ -85,6 +117,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
         unknown.map_or("", |part| part),
         PARTS.join(", ")
     );
+    let wants = |part: &str| options.only.is_empty() || options.only.iter().any(|only| only == part);
     let mut report = Report::new("http");
     let mut noise = NoiseMeter::start();
     let scratch = Scratch::new(options, "http")?;
@@ -92,41 +125,63 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     let rate = options.rates.first().copied().unwrap_or(BitRate(default_rate));
     options.say(&format!("making media files of {rate}"));
     let files = titles(&scratch.0, rate, options.pick(8, TITLE_S, TITLE_S))?;
-    let site = Site::new(options.offload.unwrap_or(false), 1, scratch.0.join("site"))?;
-    let certificate = certificate(&site, &scratch.0)?;
-    let tls = Some([certificate[0].as_path(), certificate[1].as_path()]);
-    let scene = Scene { tls, ..Scene::new(options, &site, &files, Duration::ZERO) };
-    let services = OURSELVES.services(scene)?;
-    let ours = (services.first().context("our server")?.start)(0)?;
-    let www = scratch.0.join("www");
-    std::fs::create_dir_all(&www).with_context(|| format!("{}", www.display()))?;
-    let nginx = peers::nginx_serves(&site, &www, NGINX_PORT)?;
-    let ours = ours.groups.first().map(Group::id).context("our server")?;
-    for part in PARTS {
-        if !options.only.is_empty() && !options.only.iter().any(|only| only == part) {
-            continue;
-        }
-        let threads = &["engine", "web", "control"];
-        if part == "https" {
-            let (plain, by_tls) = site.on_client(|| shops_by_tls(&site, &certificate[0]))??;
-            let contenders = [
-                Contender { name: "HTTPS", group: ours, shop: by_tls, threads },
-                Contender { name: "HTTP", group: ours, shop: plain, threads },
-            ];
-            let turns = rounds(options, &site, part, &contenders, &mut noise, &mut report)?;
-            cost_of_tls(&turns, &mut report);
-            continue;
-        }
-        let (our_shop, its_shop) = site.on_client(|| shops(&site, &www, part))??;
-        let contenders = [
-            Contender { name: "ours", group: ours, shop: our_shop, threads },
-            Contender { name: "nginx", group: nginx.id(), shop: its_shop, threads: &[] },
-        ];
-        let turns = rounds(options, &site, part, &contenders, &mut noise, &mut report)?;
-        compare(part, &turns, &mut report);
+    if ON_A_SITE.into_iter().any(wants) {
+        on_a_site(options, &scratch.0, &files, wants, &mut noise, &mut report)?;
+    }
+    if wants(engine::PART) {
+        engine::run(options, &scratch.0, &files, &mut noise, &mut report)?;
     }
     report.noise = Some(noise.finish());
     Ok(report)
+}
+
+/// The parts with one server of ours, and nginx.
+fn on_a_site(
+    options: &Options,
+    scratch: &Path,
+    files: &MediaFiles,
+    wants: impl Fn(&str) -> bool,
+    noise: &mut NoiseMeter,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let site = Site::new(options.offload.unwrap_or(false), 1, scratch.join("site"))?;
+    let certificate = certificate(&site, scratch)?;
+    let tls = Some([certificate[0].as_path(), certificate[1].as_path()]);
+    let scene = Scene { tls, ..Scene::new(options, &site, files, Duration::ZERO) };
+    let services = OURSELVES.services(scene)?;
+    let ours = (services.first().context("our server")?.start)(0)?;
+    let www = scratch.join("www");
+    std::fs::create_dir_all(&www).with_context(|| format!("{}", www.display()))?;
+    let nginx = peers::nginx_serves(&site, &www, NGINX_PORT)?;
+    let ours = ours.groups.first().map(Group::id).context("our server")?;
+    for part in ON_A_SITE.into_iter().filter(|part| wants(part)) {
+        let threads = &["engine", "web", "control"];
+        let contenders = if part == "https" {
+            let (plain, by_tls) = site.on_client(|| shops_by_tls(&site, &certificate[0]))??;
+            [
+                Contender { name: "HTTPS", group: ours, shop: by_tls, threads },
+                Contender { name: "HTTP", group: ours, shop: plain, threads },
+            ]
+        } else {
+            let (our_shop, its_shop) = site.on_client(|| shops(&site, &www, part))??;
+            [
+                Contender { name: "ours", group: ours, shop: our_shop, threads },
+                Contender { name: "nginx", group: nginx.id(), shop: its_shop, threads: &[] },
+            ]
+        };
+        let turns = rounds(options, part, 2, |at, length| turn(&site, &contenders[at], length), noise)?;
+        for (contender, turns) in contenders.iter().zip(&turns) {
+            report.rows.extend(rows(part, contender, turns));
+        }
+        if part == "https" {
+            report.rows.push(cost_of_tls(&turns[0], &turns[1]));
+            continue;
+        }
+        let (row, ratio) = compare(part, "ours", "nginx", &turns[0], &turns[1]);
+        report.rows.push(row);
+        report.promises.push(Promise::at_least(&format!("http-{part}-ratio"), ratio, RATIO_BOUND, ""));
+    }
+    Ok(())
 }
 
 /// One title for segments, and a short one that is sent as fast as it is taken.
@@ -200,65 +255,57 @@ fn shops_by_tls(site: &Site, certificate: &Path) -> anyhow::Result<(Shop, Shop)>
     Ok((plain, Shop { server: by_tls, tls, paths }))
 }
 
-/// All rounds of one part.
+/// All rounds of one part, in which each of `count` has its turn.
 fn rounds(
     options: &Options,
-    site: &Site,
     part: &str,
-    contenders: &[Contender<'_>; 2],
+    count: usize,
+    turn: impl Fn(usize, Duration) -> anyhow::Result<Turn>,
     noise: &mut NoiseMeter,
-    report: &mut Report,
-) -> anyhow::Result<[Vec<Turn>; 2]> {
+) -> anyhow::Result<Vec<Vec<Turn>>> {
     let rounds = options.runs.unwrap_or(options.pick(1, 5, 9)).max(1);
     let seconds = options.duration_s.map_or(options.pick(0.3, 1.5, 2.5), |s| s as f64);
     let length = Duration::from_secs_f64(seconds);
-    let mut turns: [Vec<Turn>; 2] = [Vec::new(), Vec::new()];
+    let mut turns: Vec<Vec<Turn>> = (0..count).map(|_| Vec::new()).collect();
     for round in 0..rounds {
         noise.look();
         options.say(&format!("{part}, round {} of {rounds}", round + 1));
-        for at in 0..contenders.len() {
+        for at in 0..count {
             options.go_on()?;
-            let at = (at + round) % contenders.len();
-            turns[at].push(turn(site, &contenders[at], length)?);
+            let at = (at + round) % count;
+            turns[at].push(turn(at, length)?);
         }
-    }
-    for (contender, turns) in contenders.iter().zip(&turns) {
-        report.rows.extend(rows(part, contender, turns));
     }
     Ok(turns)
 }
 
-/// Ours against nginx.
-fn compare(part: &str, [ours, nginx]: &[Vec<Turn>; 2], report: &mut Report) {
-    let ratios: Vec<f64> = ours.iter().zip(nginx).map(|(a, b)| per_second(a) / per_second(b)).collect();
+/// One against another, in bytes a processor second: a row, and the ratio.
+fn compare(part: &str, name: &str, other: &str, turns: &[Turn], others: &[Turn]) -> (Row, f64) {
+    let ratios: Vec<f64> = turns.iter().zip(others).map(|(a, b)| per_second(a) / per_second(b)).collect();
     let (spread, ratio) = (Spread::of(&ratios), median(&ratios));
-    report.rows.push(
-        Row::new(format!("{part}: ours / nginx, bytes a processor second"))
-            .with("ratio", ratio, "")
-            .with("p10", spread.p10, "")
-            .with("p90", spread.p90, "")
-            .with("rounds", ratios.len() as f64, ""),
-    );
-    report.promises.push(Promise::at_least(&format!("http-{part}-ratio"), ratio, RATIO_BOUND, ""));
+    let row = Row::new(format!("{part}: {name} / {other}, bytes a processor second"))
+        .with("ratio", ratio, "")
+        .with("p10", spread.p10, "")
+        .with("p90", spread.p90, "")
+        .with("rounds", ratios.len() as f64, "");
+    (row, ratio)
 }
 
 /// What TLS costs: processor time for each Gb/s that is sent.
-fn cost_of_tls([by_tls, plain]: &[Vec<Turn>; 2], report: &mut Report) {
-    let share = |turn: &Turn| turn.spent.processes_s / (turn.bytes as f64 * 8.0 / 1e9).max(1e-9) * 100.0;
+fn cost_of_tls(by_tls: &[Turn], plain: &[Turn]) -> Row {
+    let share = |turn: &Turn| turn.server_s() / (turn.bytes as f64 * 8.0 / 1e9).max(1e-9) * 100.0;
     let of = |turns: &[Turn]| median(&turns.iter().map(share).collect::<Vec<f64>>());
     let ratios: Vec<f64> = by_tls.iter().zip(plain).map(|(a, b)| share(a) / share(b)).collect();
-    report.rows.push(
-        Row::new("https: processor for each Gb/s")
-            .with("HTTPS", of(by_tls), "% of a core")
-            .with("HTTP", of(plain), "% of a core")
-            .with("ratio", median(&ratios), "")
-            .with("rounds", ratios.len() as f64, ""),
-    );
+    Row::new("https: processor for each Gb/s")
+        .with("HTTPS", of(by_tls), "% of a core")
+        .with("HTTP", of(plain), "% of a core")
+        .with("ratio", median(&ratios), "")
+        .with("rounds", ratios.len() as f64, "")
 }
 
 /// Bytes a second of processor time.
 fn per_second(turn: &Turn) -> f64 {
-    turn.bytes as f64 / turn.spent.processes_s.max(1e-9)
+    turn.bytes as f64 / turn.server_s().max(1e-9)
 }
 
 fn rows(part: &str, contender: &Contender<'_>, turns: &[Turn]) -> Vec<Row> {
@@ -271,7 +318,7 @@ fn rows(part: &str, contender: &Contender<'_>, turns: &[Turn]) -> Vec<Row> {
             .with("p10", spread.p10 / 1e6, "")
             .with("p90", spread.p90 / 1e6, "")
             .with("rate", middle(&|t| t.bytes as f64 * 8.0 / t.spent.wall_s / 1e9), "Gb/s")
-            .with("processes", middle(&|t| t.spent.processes_s / t.spent.wall_s * 100.0), "%")
+            .with("processes", middle(&|t| t.server_s() / t.spent.wall_s * 100.0), "%")
             .with("files", middle(&|t| t.files as f64 / t.spent.wall_s), "1/s")
             .with("voluntary switches", middle(&|t| t.spent.voluntary_switches as f64 / gigabytes(t)), "/GB"),
     ];
@@ -292,43 +339,40 @@ fn gigabytes(turn: &Turn) -> f64 {
 
 /// One turn: clients fetch, and what the server takes for it is looked at while all of them do.
 fn turn(site: &Site, contender: &Contender<'_>, length: Duration) -> anyhow::Result<Turn> {
-    let (fetched, stop) = (Fetched::default(), AtomicBool::new(false));
-    let look = || -> anyhow::Result<_> {
+    let look = |fetched: &Fetched| -> anyhow::Result<Look> {
         let threads = contender.threads.iter().map(|name| Ok((*name, cpu_ns(contender.group, name)?)));
-        let threads = threads.collect::<anyhow::Result<Vec<(&str, u64)>>>()?;
-        let counts = (fetched.bytes.load(Ordering::Relaxed), fetched.files.load(Ordering::Relaxed));
-        Ok((counts, threads, Usage::look(&[contender.group], &site.server_cores)))
+        let threads = threads.collect::<anyhow::Result<Vec<_>>>()?;
+        Ok((fetched.counts(), threads, Usage::look(&[contender.group], &site.server_cores)))
     };
-    let (before, after) = site.on_client(|| {
-        std::thread::scope(|scope| {
-            let clients: Vec<_> = (0..CLIENTS)
-                .map(|n| {
-                    let (shop, fetched, stop) = (&contender.shop, &fetched, &stop);
-                    // Each begins elsewhere, so that not all ask for the same at the same time.
-                    let first = n * shop.paths.len() / CLIENTS;
-                    scope.spawn(move || fetch::run(shop, first, fetched, stop))
-                })
-                .collect();
-            std::thread::sleep(SETTLE);
-            let before = look();
-            std::thread::sleep(length);
-            let after = look();
-            stop.store(true, Ordering::Relaxed);
-            for client in clients {
-                client.join().map_err(|_| anyhow::anyhow!("a client panicked"))??;
-            }
-            anyhow::Ok((before?, after?))
-        })
-    })??;
-    let ((bytes, files), threads, usage) = after;
-    let ((bytes_then, files_then), threads_then, usage_then) = before;
-    ensure!(bytes > bytes_then, "{}: nothing was fetched", contender.name);
-    let seconds = |now: u64, then: u64| now.saturating_sub(then) as f64 / 1e9;
-    let threads = threads.iter().zip(&threads_then);
-    Ok(Turn {
-        bytes: bytes - bytes_then,
-        files: files - files_then,
-        spent: usage.since(&usage_then),
-        threads: threads.map(|((name, now), (_, then))| (*name, seconds(*now, *then))).collect(),
+    let (before, after) = site.on_client(|| while_fetching(&contender.shop, length, || Ok(()), look))??;
+    Turn::between(contender.name, before, after, 0.0)
+}
+
+/// Looks twice, with so much time between, while clients fetch on threads that begin with `begin`.
+fn while_fetching<T>(
+    shop: &Shop,
+    length: Duration,
+    begin: impl Fn() -> anyhow::Result<()> + Sync,
+    look: impl Fn(&Fetched) -> anyhow::Result<T>,
+) -> anyhow::Result<(T, T)> {
+    let (fetched, stop) = (Fetched::default(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|n| {
+                let (fetched, stop, begin) = (&fetched, &stop, &begin);
+                // Each begins elsewhere, so that not all ask for the same at the same time.
+                let first = n * shop.paths.len() / CLIENTS;
+                scope.spawn(move || begin().and_then(|()| fetch::run(shop, first, fetched, stop)))
+            })
+            .collect();
+        std::thread::sleep(SETTLE);
+        let before = look(&fetched);
+        std::thread::sleep(length);
+        let after = look(&fetched);
+        stop.store(true, Ordering::Relaxed);
+        for client in clients {
+            client.join().map_err(|_| anyhow::anyhow!("a client panicked"))??;
+        }
+        Ok((before?, after?))
     })
 }

@@ -61,7 +61,7 @@ pub(super) const BENCH: Bench = Bench {
 
 /// Parts that `--only` names.
 const PARTS: [&str; 5] = ["copies", "tables", "mtu", "perturbation", "calls"];
-const MTU: u32 = 1500;
+pub(super) const MTU: u32 = 1500;
 /// The host's load without the copy.
 const DRIVER_PERCENT: f64 = 1.0;
 /// The host's load where nothing is copied, sending and receiving: about 0 from leased extents.
@@ -125,7 +125,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
 }
 
 /// Whether there is no AF_XDP here; the reason is told.
-fn falls_back(rig: &mut Rig, report: &mut Report) -> bool {
+pub(super) fn falls_back(rig: &mut Rig, report: &mut Report) -> bool {
     match rig.engine(false, |_| ()) {
         Ok(_) => false,
         Err(error) => {

@@ -12,6 +12,7 @@
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
@@ -33,7 +34,7 @@ pub(in crate::benches) const HOST: &str = "bench-host";
 pub(in crate::benches) const PEER: &str = "bench-peer";
 const ENGINE: &str = "toe";
 /// The engine's own address at the measured host's interface.
-const ENGINE_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 100);
+pub(in crate::benches) const ENGINE_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 100);
 /// Looks for a kernel thread that was just asked for.
 const LOOKS: u32 = 200;
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -171,6 +172,27 @@ impl Rig {
             at(host, "ethtool", &[&["-K", device.as_str()][..], &how.arguments()].concat())?;
         }
         Ok(())
+    }
+
+    /// The measured host's interface.
+    pub(in crate::benches) fn interface(&self) -> &str {
+        &self.devices[0]
+    }
+
+    /// A command that runs on the measured host and on that processor only, and dies with this process.
+    pub(in crate::benches) fn command(&self, cpu: usize, program: &Path) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.hosts.server, "setpriv", "--pdeathsig", "KILL"]);
+        command.args(["taskset", "-c", &cpu.to_string()]).arg(program);
+        command
+    }
+
+    /// Gives the measured host a TUN device, with an address of its kernel there.
+    pub(in crate::benches) fn add_tun(&self, name: &str, address: &str) -> anyhow::Result<()> {
+        let host = self.hosts.server.as_str();
+        at(host, "ip", &["tuntap", "add", "dev", name, "mode", "tun"])?;
+        at(host, "ip", &["addr", "add", address, "dev", name])?;
+        at(host, "ip", &["link", "set", name, "up"])
     }
 
     /// Runs `work` on a thread whose sockets are those of the measured host's kernel.

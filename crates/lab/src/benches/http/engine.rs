@@ -1,0 +1,222 @@
+//! HTTP by a TCP of our own (`serve --tcp engine`) beside HTTP by the kernel's: the same segments, from memory, as fast as they are taken.
+//!
+//! Each server has two hosts of its own, so that neither interface has more at it than the one needs. Segmentation is left to nobody, which is what AF_XDP has; the
+//! kernel's TCP is measured once more with GSO, where it hands trains down and they are cut behind it. What is received is processed by a kernel thread for each end
+//! of a pair (threaded NAPI): that of the server's end is the server's time as much as that of its own threads, whoever's TCP it is, and nothing of it
+//! is the clients'.
+//!
+//! ```text
+//!   server's core                          clients' core
+//!   serve ── kernel's TCP, or ours ─┐    ┌─ kernel's TCP ── clients
+//!                       napi thread ╘════╛ napi thread
+//! ```
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+
+use super::fetch::{Client, Shop};
+use super::{Contender, Fetched, Turn, compare, cpu_ns, rounds, rows, segments, while_fetching};
+use crate::benches::toe::rig::{ENGINE_IP, Offload, PEER, Places, Rig, become_};
+use crate::benches::toe::{MTU, falls_back};
+use crate::capacity::media_files::MediaFiles;
+use crate::capacity::meter::Usage;
+use crate::capacity::site::Group;
+use crate::frame::{NoiseMeter, Options, Report};
+use crate::netns::SERVER_IP;
+use crate::peers;
+
+/// The part's name.
+pub(super) const PART: &str = "engine";
+/// Where HTTP is if nothing is said, which the offload engine has too.
+const PORT: u16 = 8080;
+const RTSP_PORT: u16 = 8554;
+const CACHE: &str = "512MiB";
+/// The TUN device of a server whose engine has one, the engine's address there and the kernel's.
+const TUN: &str = "mill0";
+const TUN_IP: &str = "10.78.0.1";
+const TUN_KERNEL: &str = "10.78.0.2/24";
+/// Within which a server answers.
+const START: Duration = Duration::from_secs(20);
+/// What the server's side is told apart by, the threads of the kernel that receive for it among it; and whatever takes what it sends.
+const THREADS: [&str; 5] = ["engine", "web", "control", "interface", "clients"];
+
+/// A running server, and the hosts that it and its clients are on.
+struct Server {
+    // It ends before its host.
+    group: Group,
+    rig: Rig,
+    at: SocketAddr,
+    /// Its clients are on its own host, behind the TUN device.
+    is_at_tun: bool,
+}
+
+/// What is measured: a server, and what segmentation is left to at its interface.
+struct Case {
+    name: &'static str,
+    server: usize,
+    offload: Offload,
+}
+
+/// All of it.
+pub(super) fn run(
+    options: &Options,
+    dir: &Path,
+    files: &MediaFiles,
+    noise: &mut NoiseMeter,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let mut rig = Rig::lay(MTU)?;
+    let is_at_tun = options.tun || falls_back(&mut rig, report);
+    options.say("starting two servers");
+    let by_engine = Server::start(options, dir, files, rig, Some(is_at_tun))?;
+    let by_kernel = Server::start(options, dir, files, Rig::lay(MTU)?, None)?;
+    let servers = [by_engine, by_kernel];
+    let shops = shops(&servers)?;
+    let ours = if is_at_tun { "our TCP at a TUN device" } else { "our TCP by AF_XDP" };
+    let cases = [
+        Case { name: ours, server: 0, offload: Offload::Off },
+        Case { name: "the kernel's TCP", server: 1, offload: Offload::Off },
+        Case { name: "the kernel's TCP with GSO", server: 1, offload: Offload::Software },
+    ];
+    let contenders = cases.each_ref().map(|case| Contender {
+        name: case.name,
+        group: servers[case.server].group.id(),
+        shop: shops[case.server].clone(),
+        threads: &THREADS,
+    });
+    let turn =
+        |at: usize, length| turn(&servers[cases[at].server], cases[at].offload, &contenders[at], length);
+    let turns = rounds(options, PART, contenders.len(), turn, noise)?;
+    for (contender, turns) in contenders.iter().zip(&turns) {
+        report.rows.extend(rows(PART, contender, turns));
+    }
+    for (case, turns_of_it) in cases.iter().zip(&turns).skip(1) {
+        report.rows.push(compare(PART, ours, case.name, &turns[0], turns_of_it).0);
+    }
+    Ok(())
+}
+
+impl Server {
+    /// Starts one; `engine`: with a TCP of our own, and whether that is at a TUN device.
+    fn start(
+        options: &Options,
+        dir: &Path,
+        files: &MediaFiles,
+        rig: Rig,
+        engine: Option<bool>,
+    ) -> anyhow::Result<Self> {
+        let name = if engine.is_some() { "engine" } else { "kernel" };
+        // A store has one server.
+        let store = dir.join(format!("store-{name}"));
+        peers::run(
+            Command::new(&options.program)
+                .args(["add", "--quiet"])
+                .arg(&files.paths[0])
+                .arg("--store")
+                .arg(&store),
+        )
+        .context("put the title into a store")?;
+        let places = Places::together();
+        let mut command = rig.command(places.app, &options.program);
+        let is_at_tun = engine == Some(true);
+        let ip: IpAddr = match engine {
+            Some(true) => {
+                rig.add_tun(TUN, TUN_KERNEL)?;
+                TUN_IP.parse()?
+            }
+            Some(false) => ENGINE_IP.into(),
+            None => SERVER_IP.parse()?,
+        };
+        arguments(&mut command, &store, places.app);
+        if engine.is_some() {
+            let interface = if is_at_tun { TUN } else { rig.interface() };
+            command.args([
+                "--tcp",
+                "engine",
+                "--tcp-interface",
+                interface,
+                "--tcp-address",
+                &format!("{ip}/24"),
+            ]);
+        }
+        let mut group = Group::start_in(dir, &format!("serve-{name}"), command)?;
+        group.wait_for_word("ready ")?;
+        let server = Self { group, rig, at: SocketAddr::new(ip, PORT), is_at_tun };
+        server.answers()?;
+        server.rig.place(&places)?;
+        Ok(server)
+    }
+
+    /// Waits until a client gets through. By our TCP the server says no more than that it goes without, if it cannot have the interface: nobody is at this address then.
+    fn answers(&self) -> anyhow::Result<()> {
+        let end = Instant::now() + START;
+        loop {
+            match self.on_clients(|| Client::to(self.at, None))? {
+                Ok(_) => return Ok(()),
+                Err(error) if Instant::now() > end => {
+                    return Err(error)
+                        .with_context(|| format!("no answer; the server says: {}", self.group.last_words()));
+                }
+                Err(_) => sleep(Duration::from_millis(50)),
+            }
+        }
+    }
+
+    /// Runs `work` on a thread of the clients' host.
+    fn on_clients<T: Send>(&self, work: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
+        if self.is_at_tun { self.rig.host(work) } else { self.rig.peer(work) }
+    }
+}
+
+/// As a search has it: nobody is refused, and nothing is done beside sending.
+fn arguments(command: &mut Command, store: &Path, cpu: usize) {
+    command.args(["serve", "--quiet", "--listen", &format!("{SERVER_IP}:{RTSP_PORT}")]);
+    command.args(["--admission", "off", "--engines", "1", "--cpu", &cpu.to_string()]);
+    command.args(["--max-connections-per-address", "20000", "--share-per-address", "100%"]);
+    command.args(["--picture-space", "0B", "--cache", CACHE, "--store"]).arg(store);
+}
+
+/// The same segments of both, which have been compared and are in memory then.
+fn shops(servers: &[Server; 2]) -> anyhow::Result<[Shop; 2]> {
+    let [first, second] = servers.each_ref().map(|server| {
+        server.on_clients(|| -> anyhow::Result<_> {
+            let mut client = Client::to(server.at, None)?;
+            let paths = segments(&mut client)?;
+            let bytes = paths.iter().map(|path| client.get(path)).collect::<anyhow::Result<Vec<_>>>()?;
+            Ok((Shop { server: server.at, tls: None, paths }, bytes))
+        })
+    });
+    let ((ours, our_bytes), (kernels, its_bytes)) = (first??, second??);
+    ensure!(ours.paths == kernels.paths && our_bytes == its_bytes, "the two servers give other bytes");
+    Ok([ours, kernels])
+}
+
+/// One turn.
+fn turn(
+    server: &Server,
+    offload: Offload,
+    contender: &Contender<'_>,
+    length: Duration,
+) -> anyhow::Result<Turn> {
+    let places = Places::together();
+    server.rig.offload(offload, Offload::Off)?;
+    let look = |fetched: &Fetched| -> anyhow::Result<_> {
+        let kernels = server.rig.look()?;
+        let mut threads = Vec::new();
+        for name in &THREADS[..3] {
+            threads.push((*name, cpu_ns(contender.group, name)?));
+        }
+        threads.push((THREADS[3], kernels.napi_ns));
+        threads.push((THREADS[4], kernels.peer_ns + kernels.peer_napi_ns));
+        Ok((fetched.counts(), threads, Usage::look(&[contender.group], &[places.app]), kernels.napi_ns))
+    };
+    let begin = || become_(PEER, places.peer);
+    let (before, after) = server.on_clients(|| while_fetching(&contender.shop, length, begin, look))??;
+    let beside_s = after.3.saturating_sub(before.3) as f64 / 1e9;
+    Turn::between(contender.name, (before.0, before.1, before.2), (after.0, after.1, after.2), beside_s)
+}
