@@ -1,12 +1,15 @@
 //! Viewers that fetch segments, of the transport stream and of fragmented MP4, at a running server: they fill it as viewers of RTSP do, those who come then are told to come
 //! again, and whoever looks sees them.
 
+#[path = "../../lab/src/hostile/frames.rs"]
+mod frames;
 mod support;
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use serde_json::Value;
@@ -42,6 +45,18 @@ impl Viewer {
         let (head, body) = self.get(path);
         assert!(head.starts_with("HTTP/1.1 200 "), "{path}: {head}");
         String::from_utf8(body).unwrap()
+    }
+}
+
+impl Viewer {
+    /// Looks at the server's counters until one says so: they are shown twice a second.
+    fn waits_for(&mut self, shown: &str) {
+        let end = Instant::now() + TIMEOUT;
+        let line = format!("millrace_{shown}");
+        while !self.text("/metrics").lines().any(|other| other == line) {
+            assert!(Instant::now() < end, "never: {shown}");
+            sleep(Duration::from_millis(5));
+        }
     }
 }
 
@@ -139,6 +154,44 @@ fn fill(store: &Path, plan: fn(&mut Viewer) -> Plan) {
     for shown in ["now_segment_viewers 3", "sessions_segment_viewers_started_total 3"] {
         assert!(metrics.lines().any(|line| line == format!("millrace_{shown}")), "{shown}: {metrics}");
     }
+    assert!(server.interrupt());
+}
+
+/// One that hangs up in the middle of a segment of fragmented MP4 has its place for whatever it asks for next, by any connection, as one of the transport stream has.
+#[test]
+fn a_made_segment_that_is_cut_off_is_noticed_at_once() {
+    // RFC 9113 section 6.5.2
+    const INITIAL_WINDOW_SIZE: u16 = 4;
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    add(&film(dir.path(), "film.ts", 20), &store);
+    let mut server = Server::start(&store, &["--max-streams", "1"]);
+    let page = server.page();
+    let mut operator = Viewer::at(9, page);
+    let [first, _, third] = fragmented(&mut operator).1;
+    // The same program by another connection, at another place.
+    let elsewhere = || {
+        let Viewer(mut stream) = Viewer::at(1, page);
+        write!(stream, "GET {} HTTP/1.1\r\nHost: localhost\r\n\r\n", third[0]).unwrap();
+        let head = read_head(&mut stream);
+        let length = header(&head, "Content-Length").map_or(0, |bytes| bytes.parse().unwrap());
+        stream.read_exact(&mut vec![0; length]).unwrap();
+        head
+    };
+    // By HTTP/2 it is the viewer who says how much it takes.
+    let Viewer(mut cut) = Viewer::at(1, page);
+    let asked = [frames::hello(&[(INITIAL_WINDOW_SIZE, 1000)]), frames::get(1, &first[0])].concat();
+    cut.write_all(&asked).unwrap();
+    cut.read_exact(&mut [0; 1000]).unwrap();
+    let full = elsewhere();
+    assert!(full.starts_with("HTTP/1.1 503 "), "{full}");
+    cut.write_all(&frames::reset(1)).unwrap();
+    operator.waits_for("sessions_deliveries_broken_total 1");
+    let next = elsewhere();
+    assert!(next.starts_with("HTTP/1.1 200 "), "{next}");
+    operator.waits_for("sessions_deliveries_total 1");
+    operator.waits_for("now_segment_viewers 1");
+    operator.waits_for("sessions_segment_viewers_started_total 1");
     assert!(server.interrupt());
 }
 

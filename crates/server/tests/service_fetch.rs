@@ -9,7 +9,7 @@ use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_rights::{Limits, Quota};
 use millrace_server::admission::{AdmissionConfig, Full};
-use millrace_server::service::{EndReason, Event, Fetch, Path, Refusal, Segment, StreamKey, Which};
+use millrace_server::service::{EndReason, Event, Fetch, Fetching, Path, Refusal, Segment, StreamKey, Which};
 use rtsp_support::SECOND;
 use service_support::*;
 
@@ -17,6 +17,7 @@ const MBIT: u64 = 1_000_000;
 const SOUND: u64 = 128_000;
 /// Seconds of a segment.
 const LENGTH: u64 = 6;
+const SEGMENT_BYTES: u64 = LENGTH * 4 * MBIT / 8;
 
 /// Segment `number` of a title of 4 Mb/s, at most 5; renditions have half of that.
 fn fetch<'a>(from: &str, conn: char, title: &'a str, number: u32) -> Fetch<'a> {
@@ -45,10 +46,21 @@ fn segment(conn: char, number: u32) -> Segment {
     Segment { conn: conn.into(), number, at, length: MediaTicks(LENGTH * 90_000) }
 }
 
+/// It is sent at once.
 fn ask(desk: &mut Desk, fetch: Fetch<'_>) -> Result<(), Refusal> {
+    let may = begin(desk, fetch);
+    may.map(|fetching| end(desk, fetching, SEGMENT_BYTES, true))
+}
+
+fn begin(desk: &mut Desk, fetch: Fetch<'_>) -> Result<Fetching, Refusal> {
     let may = desk.service.fetch(desk.now, &fetch);
     desk.settle();
     may
+}
+
+fn end(desk: &mut Desk, fetching: Fetching, bytes: u64, is_whole: bool) {
+    desk.service.end_fetch(desk.now, fetching, bytes, is_whole);
+    desk.settle();
 }
 
 fn reserved(desk: &Desk) -> (usize, u64) {
@@ -346,6 +358,59 @@ fn one_that_was_cut_off_goes_on_by_any_connection() {
     assert_eq!(order(&mut desk, "film", 'd', 7, None), full);
     assert!(order(&mut desk, "film", 'd', 41, None).is_ok());
     desk.wait(60 * SECOND);
+}
+
+/// The same of segments that no engine sends, and what was sent of them is in the books.
+#[test]
+fn one_whose_made_segment_was_cut_off_goes_on_by_any_connection() {
+    let mut desk = Desk::with(|config| config.max_streams = 1);
+    let cut = begin(&mut desk, fetch(ANNA, 'a', "film", 7)).unwrap();
+    let full = Err(Refusal::Streams { max: 1 });
+    assert_eq!(ask(&mut desk, fetch(ANNA, 'b', "film", 40)), full, "another viewer, while it is sent");
+    desk.wait(SECOND);
+    end(&mut desk, cut, 1000, false);
+    assert_eq!((desk.counters.deliveries, desk.counters.deliveries_broken), (0, 1));
+    ask(&mut desk, fetch(ANNA, 'b', "film", 40)).unwrap();
+    assert_eq!((reserved(&desk), desk.counters.deliveries), ((1, 4), 1));
+    // With its last segment whole, it is looked for at the next.
+    assert_eq!(ask(&mut desk, fetch(ANNA, 'c', "film", 7)), full);
+    let sent = desk.events.iter().filter_map(|event| match event {
+        Event::Sent { title, bytes, .. } => Some((title.as_str(), *bytes)),
+        _ => None,
+    });
+    assert_eq!(sent.collect::<Vec<_>>(), [("film", 1000), ("film", SEGMENT_BYTES)]);
+    let over = desk.events.iter().filter_map(|event| match event {
+        Event::Delivered { label, reason, lasted_ns, .. } => Some((label.as_str(), *reason, *lasted_ns)),
+        _ => None,
+    });
+    let expected = [("http-1.1", EndReason::Disconnected, SECOND), ("http-1.1", EndReason::Sent, 0)];
+    assert_eq!(over.collect::<Vec<_>>(), expected);
+    // A sound that is cut off, of one that only listens.
+    let mut desk = Desk::with(|config| config.max_streams = 1);
+    let cut = begin(&mut desk, sound(ANNA, 'a', "film", 7)).unwrap();
+    end(&mut desk, cut, 0, false);
+    ask(&mut desk, sound(ANNA, 'b', "film", 40)).unwrap();
+    assert_eq!(counted(&desk), (1, SOUND));
+    desk.wait(60 * SECOND);
+    desk.assert_empty();
+}
+
+#[test]
+fn one_that_takes_its_made_segment_slowly_stays() {
+    let mut desk = Desk::new();
+    let slow = begin(&mut desk, fetch(ANNA, 'a', "film", 0)).unwrap();
+    desk.wait(10 * LENGTH * SECOND);
+    assert_eq!(reserved(&desk), (1, 4));
+    end(&mut desk, slow, SEGMENT_BYTES, true);
+    desk.wait(FETCH_GRACE_NS - SECOND);
+    assert_eq!(reserved(&desk), (1, 4));
+    desk.wait(2 * SECOND);
+    desk.assert_empty();
+    // What is still sent when the server ends is nobody's any more.
+    let last = begin(&mut desk, fetch(ANNA, 'a', "film", 0)).unwrap();
+    desk.service.shut_down(desk.now);
+    end(&mut desk, last, 0, false);
+    desk.assert_empty();
 }
 
 #[test]

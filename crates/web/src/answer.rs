@@ -1,14 +1,16 @@
 //! A response before it is known by which protocol it goes.
 
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
 use hyper::body::Bytes;
 use millrace_rights::Quota;
 use schemars::JsonSchema;
 use serde::Serialize;
+use tokio::sync::oneshot;
 
 use crate::events::Listener;
-use crate::site::Segment;
+use crate::site::{Segment, Taken};
 
 /// A response.
 #[derive(Debug)]
@@ -28,6 +30,8 @@ pub(crate) enum Body {
     Length(u64),
     /// These.
     Bytes(Bytes),
+    /// A segment that was made, of which its viewer is counted by what it takes.
+    Segment(Bytes, Sending),
     /// Bytes of a title.
     Media(Media),
     /// What happens, for as long as there is anybody who reads it.
@@ -101,8 +105,50 @@ impl Body {
         match self {
             Self::None | Self::Events(_) => None,
             Self::Length(length) => Some(*length),
-            Self::Bytes(bytes) => Some(bytes.len() as u64),
+            Self::Bytes(bytes) | Self::Segment(bytes, _) => Some(bytes.len() as u64),
             Self::Media(media) => Some(media.length()),
+        }
+    }
+}
+
+/// A segment on its way. Whoever counts its viewer is told what has been taken of it when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Sending {
+    taken: Mutex<Taken>,
+    over: Option<oneshot::Sender<Taken>>,
+}
+
+impl Sending {
+    pub(crate) fn new(over: oneshot::Sender<Taken>) -> Self {
+        Self { taken: Mutex::default(), over: Some(over) }
+    }
+
+    /// So many more bytes were taken; whether these were the last.
+    pub(crate) fn takes(&self, bytes: u64, is_whole: bool) {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        *taken = Taken { bytes: taken.bytes + bytes, is_whole };
+    }
+
+    /// Goes with a response, if that has something of the segment.
+    pub(crate) fn with(self, mut answer: Answer) -> Answer {
+        answer.body = match (answer.status, std::mem::replace(&mut answer.body, Body::None)) {
+            (200 | 206, Body::Bytes(bytes)) => Body::Segment(bytes, self),
+            (_, body) => {
+                // Its viewer has the segment already, or has asked for nothing that it has.
+                self.takes(0, true);
+                body
+            }
+        };
+        answer
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        let taken = *self.taken.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(over) = self.over.take() {
+            // Nobody may want to know.
+            let _ = over.send(taken);
         }
     }
 }

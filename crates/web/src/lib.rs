@@ -83,7 +83,7 @@ pub use self::metrics::name as metric_name;
 pub use self::page::HAS_HLS_JS;
 use self::shared::Shared;
 pub use self::site::{
-    Delivery, Fetch, NotTaken, Order, OrderSocket, PicturesState, Refused, Segment, Site, SiteError,
+    Delivery, Fetch, NotTaken, Order, OrderSocket, PicturesState, Refused, Segment, Site, SiteError, Taken,
     TitleBytes,
 };
 pub use self::status::Status;

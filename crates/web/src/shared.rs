@@ -13,7 +13,7 @@ use millrace_rights::Gate;
 use millrace_store::volume::TitleInfo;
 use tokio::sync::{Notify, watch};
 
-use crate::answer::{Answer, Body, Media};
+use crate::answer::{Answer, Body, Media, Sending};
 use crate::cmaf::Piece;
 use crate::events::{self, Feed};
 use crate::hls::{self, LookedAt};
@@ -269,7 +269,7 @@ impl Shared {
         done.unwrap_or_else(|error| Err(SiteError::Unreadable(error.to_string())))
     }
 
-    /// Asks whether a viewer may have a segment that is made, and counts it as one if it may.
+    /// Asks whether a viewer may have a segment that is made, and counts it as one if it may. What it takes of it is told by what is returned.
     pub(crate) async fn may_fetch(
         &self,
         request: &Request,
@@ -278,12 +278,14 @@ impl Shared {
         (peer, id): (SocketAddr, RequestId),
         (number, at, length): (u32, MediaTicks, MediaTicks),
         sound: Option<BitRate>,
-    ) -> Result<(), Refused> {
+    ) -> Result<Sending, Refused> {
         let (done, told) = tokio::sync::oneshot::channel();
         let (label, agent, title) = (id.to_string(), request.fields.agent(), title.clone());
         let (quota, segment) = (seen.quota(), Segment { conn: id.conn, number, at, length });
-        self.site.fetch(Fetch { peer, label, agent, title, quota, segment, sound, done });
-        told.await.unwrap_or_else(|_| Err(Refused::Full("the server is ending".to_owned())))
+        let (sending, over) = tokio::sync::oneshot::channel();
+        self.site.fetch(Fetch { peer, label, agent, title, quota, segment, sound, done, over });
+        let may = told.await.unwrap_or_else(|_| Err(Refused::Full("the server is ending".to_owned())));
+        may.map(|()| Sending::new(sending))
     }
 
     /// Has an engine send it; says what became of that.

@@ -247,6 +247,17 @@ pub struct Fetch {
     pub sound: Option<BitRate>,
     /// Told once; dropped: no.
     pub done: oneshot::Sender<Result<(), Refused>>,
+    /// If it may have it: tells what it has taken of it, when that is over. Dropped: nothing.
+    pub over: oneshot::Receiver<Taken>,
+}
+
+/// What a viewer has taken of a segment that the web side has made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// Bytes that its kernel or ours has.
+    pub bytes: u64,
+    /// Whether that is all it asked for; otherwise it was cut off.
+    pub is_whole: bool,
 }
 
 /// What became of an [`Order`].

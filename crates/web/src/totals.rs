@@ -31,7 +31,7 @@ millrace_core::counters! {
         sum media_refused,
         /// Of these, broken off.
         sum media_broken,
-        /// Bytes of titles in responses that were sent whole.
+        /// Bytes of titles in responses that were sent whole by an engine.
         sum media_bytes,
         /// Titles that were uploaded.
         sum uploads,

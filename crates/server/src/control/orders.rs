@@ -18,14 +18,17 @@ use millrace_core::limits::web::{
     MAX_BYTES_STALL_NS, MAX_ORDER_HEAD_BYTES, MAX_ORDER_READ_BYTES, ORDER_READ_BYTES,
 };
 use millrace_rights::Quota;
-use millrace_web::{Delivery, Order, Refused};
+use millrace_web::{Delivery, Order, Refused, Taken};
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::oneshot;
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
 use super::hub::{Hub, Line, Shared};
 use super::stream::ViewerStream;
-use crate::service::{ConnKey, EndReason, FecWish, Fetch, Path, Refusal, Request, Segment, StreamKey, Which};
+use crate::service::{
+    ConnKey, EndReason, FecWish, Fetch, Fetching, Path, Refusal, Request, Segment, StreamKey, Which,
+};
 
 /// What is ordered, without the connection.
 struct Wanted {
@@ -197,11 +200,32 @@ fn refused(refusal: &Refusal) -> Refused {
     }
 }
 
+/// Tells a viewer of segments that the web side makes whether it may have one, and hears what it has taken of it.
+pub(super) fn fetch(hub: &Shared, fetch: millrace_web::Fetch) {
+    let (may, done, over) = hub.borrow_mut().try_fetch(fetch);
+    let fetching = match may {
+        Ok(fetching) => fetching,
+        Err(refusal) => {
+            // It may have gone.
+            let _ = done.send(Err(refused(&refusal)));
+            return;
+        }
+    };
+    let _ = done.send(Ok(()));
+    let hub = Rc::clone(hub);
+    spawn_local(async move {
+        let taken = over.await.unwrap_or_default();
+        hub.borrow_mut().end_fetch(fetching, taken);
+    });
+}
+
+/// Whether there is room, and by what the web side is told and tells.
+type Tried = (Result<Fetching, Refusal>, oneshot::Sender<Result<(), Refused>>, oneshot::Receiver<Taken>);
+
 impl Hub {
-    /// Tells a viewer of segments that the web side makes whether it may have one.
-    pub(super) fn fetch(&mut self, fetch: millrace_web::Fetch) {
+    fn try_fetch(&mut self, fetch: millrace_web::Fetch) -> Tried {
         let now = self.now();
-        let millrace_web::Fetch { peer, label, agent, title, quota, segment, sound, done } = fetch;
+        let millrace_web::Fetch { peer, label, agent, title, quota, segment, sound, done, over } = fetch;
         let fetch = Fetch {
             viewer: SocketAddr::new(peer.ip().to_canonical(), peer.port()),
             label: &label,
@@ -215,8 +239,13 @@ impl Hub {
         };
         let may = self.server.with_service(now, |service| service.fetch(now, &fetch));
         self.flush();
-        // It may have gone.
-        let _ = done.send(may.map_err(|refusal| refused(&refusal)));
+        (may, done, over)
+    }
+
+    fn end_fetch(&mut self, fetching: Fetching, taken: Taken) {
+        let (now, Taken { bytes, is_whole }) = (self.now(), taken);
+        self.server.with_service(now, |service| service.end_fetch(now, fetching, bytes, is_whole));
+        self.flush();
     }
 
     fn try_order(&mut self, conn: ConnKey, wanted: &Wanted) -> Result<StreamKey, Refusal> {

@@ -73,7 +73,7 @@ async fn answer(hub: &Shared, asked: &mut mpsc::UnboundedReceiver<Ask>) -> Durat
             // The asker may have given up waiting.
             Some(Ask::Snapshot(answer)) => drop(answer.try_send(hub.borrow().snapshot())),
             Some(Ask::InUse(answer)) => drop(answer.try_send(hub.borrow().server.service().in_use())),
-            Some(Ask::Fetch(fetch)) => hub.borrow_mut().fetch(*fetch),
+            Some(Ask::Fetch(fetch)) => orders::fetch(hub, *fetch),
             Some(Ask::ShutDown(limit)) => return limit,
             None => return Duration::ZERO,
         }

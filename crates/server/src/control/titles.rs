@@ -20,7 +20,7 @@ millrace_core::counters! {
         sum sessions,
         /// Media packets sent, in runs that are over: a run ends with a pause, a seek, its range or its session.
         sum packets,
-        /// Their bytes.
+        /// Their bytes, and those of segments of fragmented MP4.
         sum bytes,
         /// Packets of these runs that were left out because they are damaged, or lost and left to FEC.
         sum missing,

@@ -38,7 +38,7 @@ impl Service {
         self.disown(key, stream.owner);
         let is_bytes = matches!(stream.path, Path::Bytes { .. });
         if let Some(number) = stream.fetcher {
-            self.fetchers.end_segment(now, number, reason == EndReason::Sent);
+            self.fetchers.end_segment(now, number, false, reason == EndReason::Sent);
         }
         self.tell(Event::Ended { stream: key, is_bytes, conn: stream.owner, reason });
         // It may have been the last for which the others of its connection waited.

@@ -22,11 +22,12 @@ use millrace_core::units::BitRate;
 use millrace_rights::{Quota, base};
 
 use super::admit::{Request, Which};
-use super::event::Event;
+use super::event::{Event, Totals};
 use super::ports::Entry;
 use super::quota::{Counted, Player};
 use super::refusal::Refusal;
 use super::room::Sender;
+use super::stream::EndReason;
 use super::{Service, bucket};
 use crate::admission::Demand;
 
@@ -107,7 +108,7 @@ pub struct Fetcher {
     who: u64,
     /// How far it is with the title or its pictures, and with the sounds that are apart from them. At least one of them.
     tracks: [Option<Track>; 2],
-    /// Segments that an engine sends to it now: it stays for as long, however slowly it takes them.
+    /// Segments that are sent to it now: it stays for as long, however slowly it takes them.
     sending: u32,
 }
 
@@ -188,14 +189,14 @@ impl Fetchers {
     }
 
     /// That is over. Players cut segments off themselves, to fetch something else by another connection.
-    pub(super) fn end_segment(&mut self, now: Instant, number: u64, is_whole: bool) {
+    pub(super) fn end_segment(&mut self, now: Instant, number: u64, is_sound: bool, is_whole: bool) {
         let Some(fetcher) = self.all.get_mut(&number) else { return };
         fetcher.sending -= 1;
-        let Some(track) = fetcher.tracks[0] else { return };
+        let Some(track) = fetcher.tracks[usize::from(is_sound)] else { return };
         if !is_whole || track.played < now {
             let next = if is_whole { track.next } else { Next::ANY };
             let track = Track { next, played: track.played.max(now), ..track };
-            self.change(number, |fetcher| fetcher.tracks[0] = Some(track));
+            self.change(number, |fetcher| fetcher.tracks[usize::from(is_sound)] = Some(track));
         }
     }
 
@@ -276,14 +277,43 @@ impl Fetcher {
     }
 }
 
+/// A segment that is sent to a viewer by nobody's engine: [`Service::end_fetch`] takes it back.
+#[derive(Debug)]
+#[must_use]
+pub struct Fetching {
+    fetcher: u64,
+    is_sound: bool,
+    label: String,
+    title: String,
+    viewer: SocketAddr,
+    since: Instant,
+}
+
 impl Service {
-    /// A viewer wants a segment that no engine sends: whether it may have it. If it may, its bit rate is reserved until it has played what it has fetched.
+    /// A viewer wants a segment that no engine sends: whether it may have it. If it may, its bit rate is reserved until it has played what it has fetched, and
+    /// at least until it has the segment.
     ///
     /// # Errors
     /// What is used up. Who has a place keeps it, at the rate that it had.
-    pub fn fetch(&mut self, now: Instant, fetch: &Fetch<'_>) -> Result<(), Refusal> {
+    pub fn fetch(&mut self, now: Instant, fetch: &Fetch<'_>) -> Result<Fetching, Refusal> {
+        let &Fetch { viewer, label, title, is_sound, .. } = fetch;
         let counted = self.count_fetch(now, fetch, Sender::Web);
-        counted.map(drop).map_err(|refusal| self.told(fetch.viewer, fetch.title, refusal))
+        let fetcher = counted.map_err(|refusal| self.told(viewer, title, refusal))?;
+        self.fetchers.begin_segment(fetcher);
+        let (label, title) = (label.to_owned(), title.to_owned());
+        Ok(Fetching { fetcher, is_sound, label, title, viewer, since: now })
+    }
+
+    /// It has taken so many bytes of it: all that it wanted, or the segment was cut off.
+    pub fn end_fetch(&mut self, now: Instant, fetching: Fetching, bytes: u64, is_whole: bool) {
+        let Fetching { fetcher, is_sound, label, title, viewer: peer, since } = fetching;
+        self.fetchers.end_segment(now, fetcher, is_sound, is_whole);
+        if bytes > 0 {
+            self.tell(Event::Sent { title: title.clone(), packets: 0, bytes, missing: 0 });
+        }
+        let reason = if is_whole { EndReason::Sent } else { EndReason::Disconnected };
+        let totals = Some(Totals { bytes, ..Totals::default() });
+        self.tell(Event::Delivered { label, title, peer, reason, lasted_ns: now.ns_since(since), totals });
     }
 
     /// The same, whoever sends it; returns the viewer.

@@ -93,7 +93,7 @@ pub use conns::ConnKey;
 use end::Closing;
 pub use event::{Event, FecChange, Playing, Totals};
 pub use fec::{FecMatrix, FecMode, FecWish, TRACK_RS, TRACK_XOR, port_offset};
-pub use fetch::{Fetch, Fetcher, Segment};
+pub use fetch::{Fetch, Fetcher, Fetching, Segment};
 use opening::Openings;
 pub use packet_size::{PacketSizes, PathMtu, kernel_path_mtu};
 pub use play::{Played, Wanted};

@@ -256,13 +256,15 @@ pub(crate) async fn piece(
     if number as usize >= count {
         return Answer::error(404, "the title has no such segment");
     }
+    let mut sending = None;
     if piece == Piece::Segment && request.method == Method::Get {
         let at = MediaTicks(u64::try_from(plan.times[number as usize]).unwrap_or(0));
         let what = (number, at, plan.segments[number as usize].duration);
         // The first track is the pictures, or the only sound.
         let sound = (track > 0).then(|| plan.tracks[track].rate);
-        if let Err(why) = shared.may_fetch(request, title, seen, from, what, sound).await {
-            return not_sent(&why);
+        match shared.may_fetch(request, title, seen, from, what, sound).await {
+            Ok(counted) => sending = Some(counted),
+            Err(why) => return not_sent(&why),
         }
     }
     let made = match piece {
@@ -279,7 +281,13 @@ pub(crate) async fn piece(
         Piece::Still => Ok(None),
     };
     match made {
-        Ok(Some(bytes)) => answer_with(request, title, found, piece, &plan.tracks[track].config, &bytes),
+        Ok(Some(bytes)) => {
+            let answer = answer_with(request, title, found, piece, &plan.tracks[track].config, &bytes);
+            match sending {
+                Some(sending) => sending.with(answer),
+                None => answer,
+            }
+        }
         Ok(None) => Answer::error(404, "the track has no such segment"),
         Err(why) => not_made(&why),
     }

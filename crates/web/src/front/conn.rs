@@ -309,21 +309,30 @@ impl Conn {
     async fn write(&mut self, answer: &Answer, then: Then, is_counted: bool) -> io::Result<()> {
         let head = reply::head(answer, then);
         // Many slow readers of a playlist share its bytes.
-        let body = if let Body::Bytes(body) = &answer.body { body.clone() } else { Bytes::new() };
+        let body = match &answer.body {
+            Body::Bytes(body) | Body::Segment(body, _) => body.clone(),
+            _ => Bytes::new(),
+        };
         if is_counted {
             self.shared.totals.replied(answer.status);
         }
         let limit = WEB_WRITE_STALL + Duration::from_secs(body.len() as u64 / LEAST_REPLY_RATE);
-        let written = timeout(limit, self.write_all(Buf::chain(&head[..], body))).await;
-        written.unwrap_or_else(|_| {
+        let mut rest = Buf::chain(&head[..], body);
+        let written = timeout(limit, self.write_all(&mut rest)).await;
+        let written = written.unwrap_or_else(|_| {
             self.shared.totals.add(|c| c.connections_too_slow += 1);
             Err(io::ErrorKind::TimedOut.into())
-        })
+        });
+        if let Body::Segment(bytes, sending) = &answer.body {
+            let left = rest.remaining().min(bytes.len());
+            sending.takes((bytes.len() - left) as u64, written.is_ok());
+        }
+        written
     }
 
-    async fn write_all(&mut self, mut rest: impl Buf) -> io::Result<()> {
+    async fn write_all(&mut self, rest: &mut impl Buf) -> io::Result<()> {
         while rest.has_remaining() {
-            match timeout(WEB_WRITE_STALL, self.stream.write_buf(&mut rest)).await {
+            match timeout(WEB_WRITE_STALL, self.stream.write_buf(rest)).await {
                 Ok(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => return Err(error),

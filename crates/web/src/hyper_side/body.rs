@@ -1,4 +1,4 @@
-//! Bodies of responses: bytes in memory, what an engine writes into a socket pair, or what happens.
+//! Bodies of responses: bytes in memory, segments that were made, what an engine writes into a socket pair, or what happens.
 
 use std::io;
 use std::pin::Pin;
@@ -9,6 +9,7 @@ use millrace_core::limits::web::INSIDE_READ_BYTES;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::UnixStream;
 
+use crate::answer::Sending;
 use crate::events::Listener;
 
 pub(crate) struct WebBody {
@@ -21,6 +22,8 @@ enum Content {
     /// Nothing follows, whatever the length: a response to HEAD.
     Absent,
     Whole(Bytes),
+    /// A piece at a time, so that it is seen how far it is taken.
+    Segment(Bytes, Sending),
     /// What was read already, and the near end of a socket pair. Whoever reads slowly makes the engine wait, whoever goes closes the pair.
     Media(Vec<u8>, UnixStream),
     /// What happens.
@@ -34,6 +37,10 @@ impl WebBody {
 
     pub(super) fn whole(bytes: Bytes) -> Self {
         Self { left: bytes.len() as u64, content: Content::Whole(bytes) }
+    }
+
+    pub(super) fn segment(bytes: Bytes, sending: Sending) -> Self {
+        Self { left: bytes.len() as u64, content: Content::Segment(bytes, sending) }
     }
 
     pub(super) fn events(listener: Listener) -> Self {
@@ -63,6 +70,11 @@ impl Body for WebBody {
                 return listener.poll(cx).map(|frame| frame.map(|frame| Ok(Frame::data(frame))));
             }
             Content::Whole(bytes) => std::mem::take(bytes),
+            Content::Segment(bytes, sending) => {
+                let piece = bytes.split_to(bytes.len().min(INSIDE_READ_BYTES));
+                sending.takes(piece.len() as u64, bytes.is_empty());
+                piece
+            }
             Content::Media(first, _) if !first.is_empty() => Bytes::from(std::mem::take(first)),
             Content::Media(_, near) => {
                 let most = usize::try_from(this.left).unwrap_or(usize::MAX).min(INSIDE_READ_BYTES);

@@ -291,6 +291,7 @@ pub(crate) fn pair() -> Option<(UnixStream, std::os::unix::net::UnixStream)> {
 fn finish(mut answer: Answer, shared: &Shared) -> Response<WebBody> {
     let body = match std::mem::replace(&mut answer.body, Body::None) {
         Body::Bytes(bytes) => WebBody::whole(bytes),
+        Body::Segment(bytes, sending) => WebBody::segment(bytes, sending),
         Body::Length(length) => WebBody::absent(length),
         Body::Events(listener) => WebBody::events(listener),
         Body::None | Body::Media(_) => WebBody::whole(hyper::body::Bytes::new()),

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use millrace_web::{Refused, WebLimits};
+use millrace_web::WebLimits;
 use tempfile::TempDir;
 
 use super::client::Client;
 use super::hls::{films, run, taken_in};
-use super::site::{Film, MadeUp, Manner, serve};
+use super::site::{MadeUp, serve};
 
 /// A film, and what is in it.
 struct Made {
@@ -149,12 +149,12 @@ const MADE: [Made; 4] = [
     },
 ];
 
-struct Titles {
-    site: Arc<MadeUp>,
+pub(super) struct Titles {
+    pub(super) site: Arc<MadeUp>,
     dir: TempDir,
 }
 
-fn titles() -> &'static Titles {
+pub(super) fn titles() -> &'static Titles {
     static TITLES: OnceLock<Titles> = OnceLock::new();
     TITLES.get_or_init(|| {
         let dir = tempfile::tempdir().unwrap();
@@ -319,7 +319,7 @@ fn resolved(base: &str, uri: &str) -> String {
 }
 
 /// Init segments and media segments of a media playlist: address, listed seconds, whether behind a discontinuity.
-fn listed(client: &mut Client, path: &str) -> (Vec<String>, Vec<(String, f64, bool)>) {
+pub(super) fn listed(client: &mut Client, path: &str) -> (Vec<String>, Vec<(String, f64, bool)>) {
     let answer = client.get(path);
     assert_eq!(
         (answer.status, answer.header("Content-Type")),
@@ -525,43 +525,4 @@ fn what_there_is_not() {
         assert_eq!(answer.status, 404, "{path}");
         assert!(answer.text().contains("\"error\""), "{path}");
     }
-}
-
-/// Who fetches pictures or a sound is asked for; what comes before them and what is only looked at is nobody's viewer.
-#[test]
-fn viewers_are_counted_and_told_to_come_again_when_all_is_full() {
-    let Film { info, index, bytes, .. } = &titles().site.films["open"];
-    let (info, index, bytes) = (info.clone(), Arc::clone(index), Arc::clone(bytes));
-    // A site of its own: what is full here is full for nobody else.
-    let site = MadeUp::with(vec![Film { info, index, bytes, manner: Manner::Sends }]);
-    let (_web, address, _) = serve(&site, WebLimits::default());
-    let mut client = Client::to(address);
-    let (maps, segments) = listed(&mut client, "/titles/open/cmaf/256.m3u8");
-    let segment = |number: usize| segments[number].0.as_str();
-    let fetched = || site.fetches.lock().unwrap().clone();
-    assert_eq!(client.get(segment(0)).status, 200);
-    assert_eq!(client.get(&segment(0).replace("/256/", "/257/")).status, 200);
-    assert_eq!(client.get(&maps[0]).status, 200);
-    assert_eq!(client.get(&segment(0).replace("/0.m4s", "/still-0.m4s")).status, 200);
-    assert_eq!(client.ask("HEAD", segment(1), "").status, 200);
-    assert_eq!(client.get(segment(1)).status, 200);
-    let asked: Vec<_> = fetched().into_iter().map(|(segment, _)| segment).collect();
-    assert_eq!(asked.iter().map(|segment| segment.number).collect::<Vec<_>>(), [0, 0, 1]);
-    // Two channels: a plain tone takes little, and never counts for less than is usual.
-    let sounds = site.sounds.lock().unwrap().clone();
-    let [None, Some(sound), None] = sounds[..] else { panic!("{sounds:?}") };
-    assert!((128_000..200_000).contains(&sound.0), "{sound}");
-    let (begins, at) = (segments[0].1, asked[2].at.as_secs_f64());
-    assert!(asked[0].at.as_secs_f64() < 0.1 && (at - begins).abs() < 0.1, "{asked:?}, not {begins}");
-    assert_eq!((asked[0].conn, asked[0].at), (asked[1].conn, asked[1].at), "one connection");
-    let mut other = Client::to(address);
-    assert_eq!(other.get(segment(2)).status, 200);
-    assert_ne!(fetched()[3].0.conn, asked[0].conn, "another one");
-    *site.no_fetches.lock().unwrap() = Some(Refused::Full("all 2 streams are in use".to_owned()));
-    let answer = client.get(segment(2));
-    *site.no_fetches.lock().unwrap() = None;
-    assert_eq!((answer.status, answer.header("Retry-After")), (503, Some("5")));
-    assert_eq!(answer.header("Access-Control-Allow-Origin"), Some("*"));
-    assert!(answer.text().contains("all 2 streams are in use"), "{}", answer.text());
-    assert_eq!(client.get(segment(2)).status, 200, "the connection goes on");
 }

@@ -5,6 +5,7 @@ mod client;
 mod cmaf;
 mod connections;
 mod events;
+mod fetched;
 mod floods;
 mod h2;
 mod hls;

@@ -21,8 +21,9 @@ use millrace_tls::{Acceptor, Certificates};
 use millrace_web::status::{Member, Refusal, Room, Session, Status};
 use millrace_web::{
     Delivery, Feed, Fetch, NotTaken, Order, OrderSocket, PicturesState, Refused, Secure, Segment, Site,
-    SiteError, Totals, WebConfig, WebHandle, WebLimits,
+    SiteError, Taken, Totals, WebConfig, WebHandle, WebLimits,
 };
+use tokio::sync::oneshot::Receiver;
 
 /// What becomes of orders for a title.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +70,8 @@ pub(crate) struct MadeUp {
     pub(crate) fetches: Mutex<Vec<(Segment, Option<Quota>)>>,
     /// Which of them are sounds, with their bit rates.
     pub(crate) sounds: Mutex<Vec<Option<BitRate>>>,
+    /// By which it is told what they have taken.
+    pub(crate) overs: Mutex<Vec<Receiver<Taken>>>,
     /// Why they may not.
     pub(crate) no_fetches: Mutex<Option<Refused>>,
     /// How many watch by RTSP.
@@ -176,8 +179,24 @@ pub(crate) fn serve_with(
     totals: &Arc<Totals>,
     feed: Feed,
 ) -> (WebHandle, SocketAddr) {
-    let listeners = vec![TcpListener::bind("127.0.0.1:0").unwrap()];
-    let (gate, totals) = (Arc::clone(gate), Arc::clone(totals));
+    serve_on(site, TcpListener::bind("127.0.0.1:0").unwrap(), limits, gate, totals, feed)
+}
+
+/// The same at a socket of a test's own.
+pub(crate) fn serve_at(site: &Arc<MadeUp>, listener: TcpListener) -> (WebHandle, SocketAddr) {
+    let gate = Arc::new(Gate::new(Policy::default(), Known::default()).unwrap());
+    serve_on(site, listener, WebLimits::default(), &gate, &Arc::default(), Feed::default())
+}
+
+fn serve_on(
+    site: &Arc<MadeUp>,
+    listener: TcpListener,
+    limits: WebLimits,
+    gate: &Arc<Gate>,
+    totals: &Arc<Totals>,
+    feed: Feed,
+) -> (WebHandle, SocketAddr) {
+    let (listeners, gate, totals) = (vec![listener], Arc::clone(gate), Arc::clone(totals));
     let config = WebConfig { listeners, carrier: None, secure: None, limits, gate, feed, totals };
     let handle = millrace_web::start(config, Arc::<MadeUp>::clone(site)).unwrap();
     let address = handle.addresses()[0];
@@ -324,6 +343,7 @@ impl Site for MadeUp {
         self.sounds.lock().unwrap().push(fetch.sound);
         self.fetches.lock().unwrap().push((fetch.segment, fetch.quota));
         let why = self.no_fetches.lock().unwrap().clone();
+        self.overs.lock().unwrap().push(fetch.over);
         fetch.done.send(why.map_or(Ok(()), Err)).unwrap();
     }
 
