@@ -466,6 +466,18 @@ fn one_that_an_overloaded_engine_ends_has_no_place_to_come_back_to() {
     assert_eq!(desk.service.end_newest(desk.now, 0, 2), 1);
     desk.settle();
     assert_eq!((desk.service.fetchers().count(), desk.service.stream(segment).is_some()), (0, false));
+    // Whoever looks is told why, and that it is a failure.
+    let ended = desk.events.iter().find(|event| matches!(event, Event::FetchEnded { .. })).unwrap();
+    assert!(ended.is_warning() && ended.is_logged());
+    let line = ended.to_string();
+    let expected = "session http-1.1 ended: film for 192.0.2.1:5000, the server is overloaded and ends its newest streams, after ";
+    assert!(line.starts_with(expected), "{line}");
+    assert_eq!(desk.counters.sessions_overload, 1, "the stream counts when BYE has been said");
+    // One that has gone by itself is none.
+    ask(&mut desk, fetch(BERT, 'b', "film", 0)).unwrap();
+    desk.wait(LENGTH * SECOND + FETCH_GRACE_NS);
+    let last = desk.events.iter().rfind(|event| matches!(event, Event::FetchEnded { .. })).unwrap();
+    assert!(!last.is_warning() && last.to_string().contains(", no more segments fetched, after 10.0 s"));
 }
 
 #[test]

@@ -37,7 +37,7 @@ millrace_core::counters! {
         sum sessions_replaced,
         /// Sessions that were not playing, ended early because the session tables were nearly full.
         sum sessions_ended_early,
-        /// Sessions ended because their engine no longer carried all whom it had let in.
+        /// Sessions, and viewers who fetch segments, ended because their engine no longer carried all whom it had let in.
         sum sessions_overload,
         /// Sessions ended by a failure: disk, slow reader, unreachable viewer.
         sum sessions_failed,
@@ -101,6 +101,7 @@ impl Counters {
             Event::Started { .. } => &mut self.sessions_started,
             Event::Playing(Playing { seek: true, .. }) => &mut self.seeks,
             Event::FetchBegan { .. } => &mut self.segment_viewers_started,
+            Event::FetchEnded { reason: EndReason::Overloaded, .. } => &mut self.sessions_overload,
             Event::Finished { .. } => &mut self.titles_finished,
             Event::Rendition { cause, .. } => return self.count_rendition(*cause),
             Event::RenditionFailed { .. } => &mut self.rendition_failed,
@@ -112,6 +113,8 @@ impl Counters {
                 EndReason::Replaced => &mut self.sessions_replaced,
                 EndReason::TablesFull => &mut self.sessions_ended_early,
                 EndReason::Overloaded => &mut self.sessions_overload,
+                // A session fetches nothing.
+                EndReason::NoMoreFetched => return,
                 EndReason::Failed(_) | EndReason::Refused(_) => &mut self.sessions_failed,
                 EndReason::Disconnected | EndReason::Shutdown => &mut self.sessions_disconnected,
             },

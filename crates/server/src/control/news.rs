@@ -4,7 +4,6 @@ use millrace_web::{Feed, News};
 
 use super::refusals;
 use crate::service::Event;
-use crate::service::event::NO_MORE_SEGMENTS;
 
 /// Tells listeners, if the event is for them.
 pub(super) fn tell(feed: &Feed, event: &Event) {
@@ -43,11 +42,11 @@ fn of_session(event: &Event) -> News {
             transport: "segments".to_owned(),
             agent: agent.clone(),
         },
-        Event::FetchEnded { session, title, peer, lasted_ns } => News::SessionEnded {
+        Event::FetchEnded { session, title, peer, reason, lasted_ns } => News::SessionEnded {
             session: session.clone(),
             title: title.clone(),
             peer: peer.to_string(),
-            reason: NO_MORE_SEGMENTS.to_owned(),
+            reason: reason.to_string(),
             lasted_s: *lasted_ns as f64 / 1e9,
             packets: None,
             late_packets: None,

@@ -127,7 +127,7 @@ impl Service {
             // There is no BYE among bytes: that they end early has to be seen.
             self.close(now, key, reason);
             // Who fetches them would come for the next at once, and keep its place.
-            return fetcher.into_iter().for_each(|number| self.end_fetcher(now, number));
+            return fetcher.into_iter().for_each(|number| self.end_fetcher(now, number, reason));
         }
         let Media::Running(Run { stop, .. }) = stream.media else { return };
         let run = RunSpec {

@@ -17,9 +17,6 @@ use super::scale::Speed;
 use super::stream::{EndReason, ReportedLoss, StreamKey};
 use crate::admission::News;
 
-/// Why viewers end that fetch segments.
-pub(crate) const NO_MORE_SEGMENTS: &str = "no more segments fetched";
-
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
@@ -105,7 +102,7 @@ pub enum Event {
         /// What the viewer's program calls itself, if it does.
         agent: Option<String>,
     },
-    /// It has played what it has, and fetches no more.
+    /// It is counted no longer: most have played what they have, and fetch no more.
     FetchEnded {
         /// What log lines call it.
         session: String,
@@ -113,6 +110,8 @@ pub enum Event {
         title: String,
         /// The viewer.
         peer: SocketAddr,
+        /// Why.
+        reason: EndReason,
         /// Nanoseconds from its first request to its end.
         lasted_ns: u64,
     },
@@ -422,7 +421,9 @@ impl Event {
     /// Whether something of the server failed: what clients cause in crowds must not hide it in the log.
     pub fn is_failure(&self) -> bool {
         match self {
-            Self::Closed { reason, .. } | Self::Delivered { reason, .. } => reason.is_failure(),
+            Self::Closed { reason, .. }
+            | Self::Delivered { reason, .. }
+            | Self::FetchEnded { reason, .. } => reason.is_failure(),
             Self::Fec { trouble, .. } => trouble.is_some(),
             Self::Broken { .. }
             | Self::EngineSilent { .. }
@@ -546,9 +547,9 @@ fn show_fetcher(f: &mut fmt::Formatter<'_>, event: &Event) -> fmt::Result {
             write!(f, "session {session} started: {title} for {peer} by segments")?;
             agent.as_ref().map_or(Ok(()), |agent| write!(f, " ({agent})"))
         }
-        Event::FetchEnded { session, title, peer, lasted_ns } => {
+        Event::FetchEnded { session, title, peer, reason, lasted_ns } => {
             let (s, tenths) = (lasted_ns / 1_000_000_000, lasted_ns / 100_000_000 % 10);
-            write!(f, "session {session} ended: {title} for {peer}, {NO_MORE_SEGMENTS}, after {s}.{tenths} s")
+            write!(f, "session {session} ended: {title} for {peer}, {reason}, after {s}.{tenths} s")
         }
         silent => write!(f, "{silent:?}"),
     }

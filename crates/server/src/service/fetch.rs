@@ -440,26 +440,26 @@ impl Service {
                         fetcher.tracks.iter_mut().flatten().for_each(|track| track.played = now);
                     });
                 }
-                _ => self.end_fetcher(end, number),
+                _ => self.end_fetcher(end, number, EndReason::NoMoreFetched),
             }
         }
     }
 
-    /// Forgets all.
+    /// Forgets all, as the server ends.
     pub(super) fn end_all_fetchers(&mut self, now: Instant) {
         while let Some(&(_, number)) = self.fetchers.ends.first() {
-            self.end_fetcher(now, number);
+            self.end_fetcher(now, number, EndReason::Shutdown);
         }
     }
 
     /// Forgets one.
-    pub(super) fn end_fetcher(&mut self, end: Instant, number: u64) {
+    pub(super) fn end_fetcher(&mut self, end: Instant, number: u64, reason: EndReason) {
         let Some(fetcher) = self.fetchers.remove(number) else { return };
         self.give_back_fetched(&fetcher);
         let lasted_ns = end.ns_since(fetcher.started);
         let Fetcher { label: session, title, viewer: peer, .. } = fetcher;
         let title = base(&title).to_owned();
-        self.tell(Event::FetchEnded { session, title, peer, lasted_ns });
+        self.tell(Event::FetchEnded { session, title, peer, reason, lasted_ns });
     }
 
     /// Viewers that fetch segments, the oldest first.

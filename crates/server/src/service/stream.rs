@@ -383,6 +383,8 @@ pub enum EndReason {
     TornDown,
     /// All bytes that were asked for have been sent.
     Sent,
+    /// The viewer has played the segments that it fetched, and has fetched no more.
+    NoMoreFetched,
     /// Nothing was heard from the viewer for the announced time.
     Expired,
     /// Its connection is gone; for UDP, after the viewer's RTCP said BYE.
@@ -413,6 +415,7 @@ impl fmt::Display for EndReason {
         match self {
             Self::TornDown => f.write_str("torn down"),
             Self::Sent => f.write_str("all sent"),
+            Self::NoMoreFetched => f.write_str("no more segments fetched"),
             Self::Expired => f.write_str("expired: nothing heard from the viewer"),
             Self::Disconnected => f.write_str("disconnected"),
             Self::Replaced => f.write_str("replaced by a new session on the same port"),
