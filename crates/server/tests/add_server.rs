@@ -18,7 +18,7 @@ use std::time::Duration;
 use certificate::{Certificate, line};
 use real_disks::{Tmpfs, missing, until};
 use serde_json::Value;
-use support::{Server, add, fails, film, millrace, ok, signal};
+use support::{Server, add, fails, film, millrace, ok, run, signal};
 
 /// Longer than anything here takes on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -396,6 +396,19 @@ fn what_a_server_does_not_take_is_said_with_what_to_do() {
     ] {
         let said = fails(args);
         assert!(said.contains(why), "{args:?}: {said}");
+    }
+    // A name that nothing of can stand in a title's is no name, here as for a store.
+    for name in ["", "...", "\u{6620}\u{753b}"] {
+        let store = dir.path().join("none");
+        for to in [["--server", &site.page], ["--store", store.to_str().unwrap()]] {
+            let done = run(&[&["add", small, "--name", name], &to[..]].concat());
+            let said = String::from_utf8_lossy(&done.stderr);
+            assert!(
+                done.status.code() == Some(2) && said.contains("a letter or a digit"),
+                "{name}: {done:?}"
+            );
+            assert!(!store.exists());
+        }
     }
     // One that fails does not stop the others.
     let said = fails(&["add", text, large, "--server", &site.page]);

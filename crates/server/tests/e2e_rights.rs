@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use support::{Server, add, fails, film, millrace, ok};
+use support::{Server, add, fails, film, millrace, ok, run};
 
 /// Longest that a player may take to find out whether it gets something.
 const PLAYER_LIMIT: &str = "60";
@@ -175,6 +175,21 @@ fn users_are_made_listed_and_removed() {
     ] {
         let said = refused(args);
         assert!(said.contains(part), "{args:?}: {said}");
+    }
+    // What no command line can mean, as clap says it, and not what is not there.
+    for (args, code, part) in [
+        (&["add", "an na"][..], 2, "an na: a name has 1 to"),
+        (&["add", ""], 2, "a name has 1 to"),
+        (&["grant", "anna", "film/1"], 2, "film/1: a pattern has 1 to"),
+        (&["group", "a b", "x"], 2, "a b: a name has 1 to"),
+        (&["sign", "a/b", "--for", "2h"], 2, "no title can be called that"),
+        (&["sign", "zoo", "--for", "2h", "--base", "tv"], 2, "rtsp://HOST"),
+        (&["grant", "ben", "x"], 1, "no such user"),
+        (&["rm", "an na"], 1, "no such user"),
+    ] {
+        let done = run(&[&["user"], args, &at].concat());
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.code() == Some(code) && said.contains(part), "{args:?}: {done:?}");
     }
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
     assert!(refused(&["ls"]).contains("chmod 600"));

@@ -11,7 +11,7 @@ use millrace_core::units::ByteLen;
 use millrace_store::ingest::ladder::{Ladder, LadderOptions};
 use millrace_store::ingest::{self, IngestOptions};
 use millrace_store::packet_size::PacketSize;
-use millrace_store::volume::{TitleInfo, Volume};
+use millrace_store::volume::{TitleInfo, Volume, is_usable};
 
 use super::NewStoreArgs;
 use super::add_remote::{self, Upload};
@@ -41,7 +41,7 @@ pub(super) struct AddArgs {
     #[arg(required = true, value_name = "FILE|LABEL=FILE")]
     files: Vec<PathBuf>,
     /// Name of the title in URLs [default: made from the file name]
-    #[arg(long)]
+    #[arg(long, value_parser = title_name)]
     name: Option<String>,
     /// With --server: upload from the beginning, and discard what the server has of an interrupted upload of this name
     #[arg(long, requires = "server")]
@@ -80,6 +80,14 @@ pub(super) struct AddArgs {
     store: NewStoreArgs,
     #[command(flatten)]
     remote: RemoteArgs,
+}
+
+/// A name that somebody has chosen. Titles whose files have none that can be used are called film; whoever gives a name wants that one.
+fn title_name(text: &str) -> Result<String, String> {
+    match is_usable(text) {
+        true => Ok(text.to_owned()),
+        false => Err("it needs a letter or a digit of a-z and 0-9; with marks is fine".to_owned()),
+    }
 }
 
 /// To a running server.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::anyhow;
 use clap::{Args, Subcommand};
 use millrace_core::limits::rights::MAX_LINK_TIME;
 use millrace_core::units::{BitRate, Count, HumanDuration};
@@ -214,7 +214,15 @@ struct SignArgs {
     file: FileArgs,
 }
 
+/// A name or a pattern that is none is the command line's mistake.
 pub(super) fn run(args: &UserArgs) -> anyhow::Result<ExitCode> {
+    carry_out(args).map_err(|error| match error.downcast_ref() {
+        Some(FileError::Name { .. }) => super::usage(error),
+        _ => error,
+    })
+}
+
+fn carry_out(args: &UserArgs) -> anyhow::Result<ExitCode> {
     let now = Now::read().unix_s;
     match &args.command {
         Command::Add(args) => add(args, now)?,
@@ -310,14 +318,14 @@ fn sign(args: &SignArgs, now: u64) -> anyhow::Result<()> {
         return Ok(file.renew_links()?);
     };
     let is_title = check_pattern(title).is_ok() && !title.contains(['*', '?']);
-    ensure!(is_title, "{title}: no title can be called that; see: millrace ls");
+    if !is_title {
+        return Err(super::usage(anyhow!("{title}: no title can be called that; see: millrace ls")));
+    }
     let time = time.0;
-    ensure!(
-        time >= Duration::from_secs(1) && time <= MAX_LINK_TIME,
-        "--for: got {}, allowed: 1s to {}",
-        HumanDuration(time),
-        HumanDuration(MAX_LINK_TIME)
-    );
+    if time < Duration::from_secs(1) || time > MAX_LINK_TIME {
+        let (got, most) = (HumanDuration(time), HumanDuration(MAX_LINK_TIME));
+        return Err(super::usage(anyhow!("--for: got {got}, allowed: 1s to {most}")));
+    }
     let known = file.read()?;
     let Some(keys) = &known.keys else { anyhow::bail!("rights: the file has no keys") };
     let link = Link::sign(&keys.links, title, now.saturating_add(time.as_secs()));
@@ -327,7 +335,10 @@ fn sign(args: &SignArgs, now: u64) -> anyhow::Result<()> {
         None => println!("{rtsp}\n{http}"),
         Some(base) if base.starts_with("rtsp://") || base.starts_with("rtsps://") => println!("{base}{rtsp}"),
         Some(base) if base.starts_with("http://") || base.starts_with("https://") => println!("{base}{http}"),
-        Some(base) => anyhow::bail!("--base: got \"{base}\"; write rtsp://HOST:PORT/ or http://HOST:PORT/"),
+        Some(base) => {
+            let wrong = anyhow!("--base: got \"{base}\"; write rtsp://HOST:PORT/ or http://HOST:PORT/");
+            return Err(super::usage(wrong));
+        }
     }
     Ok(())
 }

@@ -76,7 +76,7 @@ pub use derived::{Derived, DerivedKind, Rendition};
 pub use dirs::{CATALOGUE_FILE, LOCK_FILE, TITLES_DIR, TMP_DIR, VOLUME_FILE};
 pub use listing::{ListedAt, ListedTitle, Listing, LostMembers, PlacedOn};
 pub use media::MediaReader;
-pub use name::slug;
+pub use name::{is_usable, slug};
 pub use open::ParityFiles;
 pub use title::{DerivedFrom, ElementaryStream, SourceIdentity, TitleFiles, TitleInfo};
 pub use writer::{FinishTitle, TitleWriter};

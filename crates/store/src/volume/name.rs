@@ -36,6 +36,21 @@ const NAMELESS: &str = "film";
 
 /// The slug of a name as people write it: `Amélie (2001)` becomes `amelie-2001`.
 pub fn slug(wish: &str) -> String {
+    let slug = usable(wish);
+    if is_slug(&slug) {
+        return slug;
+    }
+    // Empty, or 32 hexadecimal digits.
+    cut(format!("{NAMELESS}-{slug}").trim_end_matches('-'), MAX_TITLE_NAME_BYTES).to_owned()
+}
+
+/// Whether anything of a name can stand in a slug: of an empty one, or one in other letters than these, nothing can.
+pub fn is_usable(wish: &str) -> bool {
+    !usable(wish).is_empty()
+}
+
+/// What of a name can stand in a slug.
+fn usable(wish: &str) -> String {
     let mut slug = String::with_capacity(wish.len());
     for c in wish.chars().flat_map(char::to_lowercase) {
         let plain = PLAIN.iter().find(|(marked, _)| marked.contains(c)).map(|(_, plain)| *plain);
@@ -52,12 +67,7 @@ pub fn slug(wish: &str) -> String {
             break;
         }
     }
-    let mut slug = cut(&slug, MAX_TITLE_NAME_BYTES).trim_matches(['-', '.', '_']).to_owned();
-    if !is_slug(&slug) {
-        // Empty, or 32 hexadecimal digits.
-        slug = cut(format!("{NAMELESS}-{slug}").trim_end_matches('-'), MAX_TITLE_NAME_BYTES).to_owned();
-    }
-    slug
+    cut(&slug, MAX_TITLE_NAME_BYTES).trim_matches(['-', '.', '_']).to_owned()
 }
 
 /// The slug of `wish`, or the first of `-2`, `-3` ... that is not `taken`.
@@ -101,6 +111,7 @@ mod tests {
             ("0123456789abcdef0123456789ABCDEF", "film-0123456789abcdef0123456789abcdef"),
         ] {
             assert_eq!(slug(wish), expected, "{wish}");
+            assert_eq!(is_usable(wish), expected != "film", "{wish}");
         }
     }
 
