@@ -8,6 +8,8 @@ use crate::link::Link;
 pub enum What<'a> {
     /// Something that tells nothing: whether the server is alive, which methods there are.
     Nothing,
+    /// Hear whether its credentials are right, whatever else needs any.
+    SignIn,
     /// See which titles there are.
     List,
     /// Watch this title, or see what it is like.
@@ -113,6 +115,10 @@ pub enum Reason {
 pub fn decide(policy: &Policy, who: Who<'_>, what: What<'_>, place: Place) -> Decision {
     match what {
         What::Nothing => Decision::Allow,
+        What::SignIn => match who {
+            Who::User(_) => Decision::Allow,
+            Who::Nobody | Who::Link(_) => Decision::Ask,
+        },
         What::List | What::Watch(_) if policy.watching == Watching::Open => Decision::Allow,
         What::List => match who {
             Who::User(_) => Decision::Allow,
@@ -163,9 +169,12 @@ mod tests {
         let strict_alone = Policy { has_managers: false, has_uploaders: false, ..strict };
         use Decision::{Allow, Ask, Refuse};
         use Place::{Elsewhere, Here};
-        use What::{Change, List, Nothing, SeeOthers, Upload, Watch};
+        use What::{Change, List, Nothing, SeeOthers, SignIn, Upload, Watch};
         for (policy, who, what, place, expected) in [
             (strict, nobody, Nothing, Elsewhere, Allow),
+            (open, nobody, SignIn, Here, Ask),
+            (closed, link, SignIn, Elsewhere, Ask),
+            (open, viewer, SignIn, Elsewhere, Allow),
             (open, nobody, List, Elsewhere, Allow),
             (open, nobody, Watch("film"), Elsewhere, Allow),
             (open, viewer, Watch("other"), Elsewhere, Allow),

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::{Server, add, fails, film, ok};
+use support::{Server, add, fails, film, ok, run};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -100,13 +100,44 @@ fn without_rights_a_command_says_whose_they_are() {
     assert!(ok(&["ls", "--server", &page]).contains("film"));
     let with_user = page.replace("http://", "http://boss:wrong-word@");
     let file = dir.path().join("film.ts");
-    for args in [&["rm", "film"][..], &["add", "--name", "new", file.to_str().unwrap()]] {
-        let said = fails(&[args, &["--server", &with_user]].concat());
+    let file = ["add", "--name", "new", file.to_str().unwrap()];
+    let commands = [&["ls"][..], &["top", "--once"], &["rm", "film"], &file];
+    for args in commands {
+        let done = run(&[args, &["--server", &with_user]].concat());
+        let said = String::from_utf8_lossy(&done.stderr);
         assert!(
-            said.contains("the server says 401") && said.contains("password or the token is wrong"),
-            "{said}"
+            done.status.code() == Some(1)
+                && said.contains("the server says 401")
+                && said.contains("password or the token is wrong"),
+            "{args:?}: {done:?}"
         );
     }
+    assert!(server.interrupt());
+    // Nor does it go unnoticed where nobody needs a name: everybody may list, and here do all the rest.
+    let mut server = Server::start(&store, &["--http", "127.0.0.1:0"]);
+    let page = server.said("page http://")[0].trim_start_matches("page ").trim().to_owned();
+    for who in ["boss:wrong-word@", "nobody:secret-word@"] {
+        let with_user = page.replace("http://", &format!("http://{who}"));
+        for args in commands {
+            let done = run(&[args, &["--server", &with_user]].concat());
+            let said = String::from_utf8_lossy(&done.stderr);
+            assert!(
+                done.status.code() == Some(1) && said.contains("password or the token is wrong"),
+                "{args:?}: {done:?}"
+            );
+        }
+    }
+    assert!(fails(&["ls", "--server", &page, "--token", "mr_none"]).contains("the token is wrong"));
+    let with_user = page.replace("http://", "http://boss:secret-word@");
+    assert!(ok(&["ls", "--server", &with_user]).contains("film"));
+    // Players with an old password in their address play on.
+    let mut player = TcpStream::connect(server.page()).unwrap();
+    write!(
+        player,
+        "GET /titles/film/index.m3u8 HTTP/1.1\r\nHost: tv\r\nAuthorization: Basic Ym9zczp3cm9uZw==\r\n\r\n"
+    )
+    .unwrap();
+    assert!(support::read_head(&mut player).starts_with("HTTP/1.1 200 "));
     assert!(server.interrupt());
 }
 

@@ -1,12 +1,21 @@
 //! `/api/v1`: what there is, as JSON. Fields are added, never changed or taken away: `docs/ref/http.md` describes them.
 
+use millrace_rights::Visitor;
 use millrace_store::volume::TitleInfo;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::answer::Answer;
+use crate::rights::SeenBy;
 use crate::site::{PicturesState, Site};
 use crate::{cmaf, pictures};
+
+/// Who asks.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct User {
+    /// Name of the user whose credentials came with the request.
+    user: String,
+}
 
 /// All titles.
 #[derive(Serialize, JsonSchema)]
@@ -59,6 +68,14 @@ struct Stream {
     codec: String,
     /// ISO 639-2.
     language: Option<String>,
+}
+
+/// `/api/v1/user`
+pub(crate) fn user(seen: &SeenBy) -> Answer {
+    match &seen.visitor {
+        Visitor::User(name) => json(&User { user: name.to_string() }),
+        Visitor::Anybody | Visitor::Link(_) => Answer::error(404, "no user asks"),
+    }
 }
 
 /// `/api/v1/titles`

@@ -9,7 +9,7 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use crate::answer::{Answer, Failure};
-use crate::api::{Title, Titles};
+use crate::api::{Title, Titles, User};
 use crate::conditions;
 use crate::events::{EVENT_STREAM, News};
 use crate::hls::answer::{M3U8, Text};
@@ -125,6 +125,7 @@ fn told(kind: Kind, schemas: &mut SchemaGenerator) -> Told {
         Kind::Script => of(&["text/javascript; charset=utf-8"], Plain, &[]),
         Kind::Icon => of(&["image/svg+xml"], Plain, &[]),
         Kind::Player => of(&["text/javascript; charset=utf-8"], Tagged, &[404]),
+        Kind::ApiUser => of_json(reference::<User>(schemas), &[404]),
         Kind::ApiTitles => of_json(reference::<Titles>(schemas), &[]),
         Kind::ApiTitle => of_json(reference::<Title>(schemas), &[404]),
         Kind::ApiStatus => of_json(reference::<Whole>(schemas), &[503]),

@@ -137,6 +137,7 @@ fn what(method: Method, found: &Found) -> What<'_> {
         // Whatever it would do, it would change something.
         (Method::Put | Method::Delete | Method::Other, _) => What::Change,
         (_, Needs::Nothing) => What::Nothing,
+        (_, Needs::SignIn) => What::SignIn,
         (_, Needs::List) => What::List,
         (_, Needs::Watch) => What::Watch(&found.name),
         (_, Needs::SeeOthers) => What::SeeOthers,

@@ -41,6 +41,8 @@ pub(crate) enum Kind {
     Icon,
     /// hls.js, which plays where the browser cannot.
     Player,
+    /// Who asks, as JSON.
+    ApiUser,
     /// All titles, as JSON.
     ApiTitles,
     /// One title, as JSON.
@@ -68,6 +70,8 @@ pub(crate) enum Kind {
 pub(crate) enum Needs {
     /// Nothing: it tells nothing.
     Nothing,
+    /// To be a user, whatever that one may.
+    SignIn,
     /// To see which titles there are.
     List,
     /// To watch the title that the address names.
@@ -150,6 +154,7 @@ pub(crate) const ROUTES: &[Route] = &[
     own("/page.js", Kind::Script, Needs::List, "The page's script"),
     own("/icon.svg", Kind::Icon, Needs::List, "The page's icon"),
     own("/hls.js", Kind::Player, Needs::List, "hls.js, with which the page plays"),
+    own("/api/v1/user", Kind::ApiUser, Needs::SignIn, "The user whose credentials come with the request"),
     Route { is_shared: true, ..own("/api/v1/titles", Kind::ApiTitles, Needs::List, "All titles") },
     Route { is_shared: true, ..own("/api/v1/titles/{name}", Kind::ApiTitle, Needs::Watch, "One title") },
     own("/api/v1/status", Kind::ApiStatus, Needs::SeeOthers, "Who is watching, and how full the server is"),

@@ -197,6 +197,7 @@ impl Shared {
             Kind::ApiTitles => return api::titles(seen, self.may_upload(seen)),
             Kind::ApiStatus => return self.status().await,
             Kind::ApiEvents => return events::answer(self, request.method),
+            Kind::ApiUser => return api::user(seen),
             Kind::ApiDescription => return openapi::answer(request),
             Kind::ApiUploads => return upload::list(self),
             Kind::Upload => return upload::state(self, &found.name),

@@ -44,6 +44,7 @@ pub(super) struct Upload<'a> {
 
 /// Brings every file; one that fails does not stop the others.
 pub(super) fn run(upload: &Upload<'_>, remote: &Remote) -> anyhow::Result<ExitCode> {
+    remote.sign_in()?;
     let mut failed = 0;
     for file in upload.files {
         let start = StdInstant::now();

@@ -160,6 +160,7 @@ fn run_remote(args: &LsArgs, remote: &Remote) -> anyhow::Result<ExitCode> {
             "--server: lists titles, or with --json everything that its API says; --all and --urls are for a store"
         )));
     }
+    remote.sign_in()?;
     let listed: serde_json::Value = remote.get("api/v1/titles")?;
     if args.json {
         super::print_json(&listed["titles"])?;

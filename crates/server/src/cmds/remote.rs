@@ -157,6 +157,21 @@ impl Remote {
         })
     }
 
+    /// Has name and password, or the token, looked at, if there are any: where none are needed, as for the list of an open server or on its own machine, wrong ones
+    /// would go unnoticed.
+    pub(super) fn sign_in(&self) -> anyhow::Result<()> {
+        const PATH: &str = "api/v1/user";
+        if self.authorization.is_none() {
+            return Ok(());
+        }
+        let answer = self.try_ask("GET", PATH).with_context(|| format!("{}{PATH}", self.place()))?;
+        match answer.head.status {
+            401 | 429 | 503 => self.accepted(PATH, answer).map(drop),
+            // A server that does not know this address, or something else: what is asked next says what it is.
+            _ => Ok(()),
+        }
+    }
+
     /// Lines that come one after the other, until the server ends them or falls silent.
     pub(super) fn lines(&self, path: &str) -> anyhow::Result<impl Iterator<Item = std::io::Result<String>>> {
         let mut body = self.ask("GET", path)?.body;

@@ -29,6 +29,7 @@ pub(super) struct RmArgs {
 
 /// Has a running server remove them.
 fn run_remote(args: &RmArgs, remote: &Remote) -> anyhow::Result<ExitCode> {
+    remote.sign_in()?;
     let mut missing = 0;
     for name in &args.titles {
         // Names of titles have no other characters; anything else would be another address.

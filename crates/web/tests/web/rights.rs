@@ -64,6 +64,36 @@ fn challenges(response: &Response) -> Vec<&str> {
     all.map(|(_, value)| value.as_str()).collect()
 }
 
+#[test]
+fn whether_credentials_are_right_is_told_where_that_is_asked() {
+    let rights = rights();
+    let open = Gate::new(Policy::default(), rights.known.clone()).unwrap();
+    let nobody = Gate::new(Policy::default(), Known::default()).unwrap();
+    let site = &films().site;
+    let ask = |gate: &Arc<Gate>, path: &str, lines: &str| {
+        let (_web, address, _) = serve_to(site, WebLimits::default(), gate);
+        let answer = Client::to(address).ask("GET", path, lines);
+        (answer.status, answer.text().to_owned())
+    };
+    // Also where watching is open, and on the server's own machine.
+    for gate in [&rights.gate, &Arc::new(open)] {
+        let of = |lines: &str| ask(gate, "/api/v1/user", lines);
+        assert_eq!(of(ANNA), (200, "{\"user\":\"anna\"}\n".to_owned()));
+        assert_eq!(of(&rights.bearer()), (200, "{\"user\":\"boss\"}\n".to_owned()));
+        for lines in ["", WRONG, "Authorization: Bearer mr_none\r\n", "Authorization: Digest x\r\n"] {
+            let (status, said) = of(lines);
+            assert_eq!(status, 401, "{lines}");
+            assert!(said.contains(if lines.is_empty() { "sign in" } else { "are wrong" }), "{lines}: {said}");
+        }
+    }
+    let nobody = Arc::new(nobody);
+    assert_eq!(ask(&nobody, "/api/v1/user", ANNA).0, 401);
+    // Elsewhere wrong ones are nobody's business, as long as nobody needs any.
+    for path in ["/api/v1/titles", "/titles/film/index.m3u8", "/"] {
+        assert_eq!(ask(&nobody, path, WRONG).0, 200, "{path}");
+    }
+}
+
 /// The list is the router's: an address without a rule cannot be added, and one whose rule lets everybody in has to be named here.
 #[test]
 fn no_address_answers_without_rights() {

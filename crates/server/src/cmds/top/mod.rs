@@ -47,6 +47,7 @@ pub(super) struct TopArgs {
 
 pub(super) fn run(args: &TopArgs) -> anyhow::Result<ExitCode> {
     let remote = args.remote.named_or_local()?;
+    remote.sign_in()?;
     if args.once {
         let (figures, status) = watch::once(&remote)?;
         if args.json {
