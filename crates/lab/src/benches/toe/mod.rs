@@ -95,7 +95,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     let tun = options.tun || falls_back(&mut rig, &mut report);
     report.rows.push(Row::new(format!(
         "engine by {}; veth pair, MTU {MTU}: segmentation and checksums by the processors for all (GSO: cut behind the stack); threaded NAPI at both ends; buffers of 64 MB",
-        if tun { "a TUN device: what it sends the peer's kernel processes on the engine's thread" } else { "AF_XDP" }
+        if tun { "a TUN device: the host's kernel forwards what it sends on the engine's thread, and what it receives on the one of the interface" } else { "AF_XDP" }
     )));
     if wants("copies") {
         tables::copies(options, &mut report)?;
