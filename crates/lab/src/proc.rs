@@ -1,5 +1,9 @@
 //! Processor time and memory of a process, from /proc.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::DirEntry;
+
 use anyhow::Context;
 
 /// Processor time in nanoseconds that this process has used, threads that have ended included.
@@ -14,17 +18,36 @@ pub fn own_cpu_ns() -> u64 {
 /// # Errors
 /// When the process is gone.
 pub fn cpu_ns(pid: u32, thread: &str) -> anyhow::Result<u64> {
-    let tasks =
-        std::fs::read_dir(format!("/proc/{pid}/task")).with_context(|| format!("process {pid} is gone"))?;
-    let mut total = 0;
-    for task in tasks.flatten() {
-        let read = |file: &str| std::fs::read_to_string(task.path().join(file)).unwrap_or_default();
-        if read("comm").starts_with(thread) {
+    Ok(ThreadTimes::look(pid, thread)?.0.values().sum())
+}
+
+/// Processor time in nanoseconds of each thread of a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ThreadTimes(BTreeMap<OsString, u64>);
+
+impl ThreadTimes {
+    /// Of threads of `pid` whose name begins with `thread` ("" for all).
+    ///
+    /// # Errors
+    /// When the process is gone.
+    pub fn look(pid: u32, thread: &str) -> anyhow::Result<Self> {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))
+            .with_context(|| format!("process {pid} is gone"))?;
+        let time = |task: DirEntry| {
+            let read = |file: &str| std::fs::read_to_string(task.path().join(file)).unwrap_or_default();
             // First field of schedstat: time on the processor in nanoseconds.
-            total += read("schedstat").split(' ').next().and_then(|ns| ns.parse::<u64>().ok()).unwrap_or(0);
-        }
+            let ns = || read("schedstat").split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or(0);
+            read("comm").starts_with(thread).then(|| (task.file_name(), ns()))
+        };
+        Ok(Self(tasks.flatten().filter_map(time).collect()))
     }
-    Ok(total)
+
+    /// What they have used since: of one that has ended meanwhile, nothing.
+    pub fn since(&self, before: &Self) -> u64 {
+        let used =
+            |(thread, now): (&OsString, &u64)| now.saturating_sub(before.0.get(thread).copied().unwrap_or(0));
+        self.0.iter().map(used).sum()
+    }
 }
 
 /// How often threads of `pid` whose name begins with `thread` have waited, and were made to wait.
@@ -77,6 +100,11 @@ mod tests {
         std::thread::spawn(move || while own_cpu_ns() < before + 1_000_000 {}).join().unwrap();
         assert!(own_cpu_ns() >= before + 1_000_000, "of a thread that has ended");
         assert_eq!(cpu_ns(pid, "no such thread").unwrap(), 0);
+        // One that ends takes nothing of the others' with it.
+        let times =
+            |all: &[(&str, u64)]| ThreadTimes(all.iter().map(|(id, ns)| ((*id).into(), *ns)).collect());
+        let (then, now) = (times(&[("1", 100), ("2", 5000)]), times(&[("1", 130), ("3", 7)]));
+        assert_eq!((now.since(&then), now.since(&now)), (37, 0));
         let (go, wait) = std::sync::mpsc::channel::<()>();
         let sleeper = std::thread::Builder::new()
             .name("lab-sleeper".into())

@@ -21,7 +21,7 @@ use anyhow::{Context, ensure};
 
 use super::fetch::{Client, Shop};
 use super::{Contender, Fetched, Turn, compare, cpu_ns, rounds, rows, segments, while_fetching};
-use crate::benches::toe::rig::{ENGINE_IP, Offload, PEER, Places, Rig, become_};
+use crate::benches::toe::rig::{ENGINE_IP, Offload, PEER, Places, Rig, become_, softirq_thread, thread_ns};
 use crate::benches::toe::{MTU, falls_back};
 use crate::capacity::media_files::MediaFiles;
 use crate::capacity::meter::Usage;
@@ -29,6 +29,7 @@ use crate::capacity::site::Group;
 use crate::frame::{NoiseMeter, Options, Report};
 use crate::netns::SERVER_IP;
 use crate::peers;
+use crate::proc::ThreadTimes;
 
 /// The part's name.
 pub(super) const PART: &str = "engine";
@@ -42,8 +43,8 @@ const TUN_IP: &str = "10.78.0.1";
 const TUN_KERNEL: &str = "10.78.0.2/24";
 /// Within which a server answers.
 const START: Duration = Duration::from_secs(20);
-/// What the server's side is told apart by, the threads of the kernel that receive for it among it; and whatever takes what it sends.
-const THREADS: [&str; 5] = ["engine", "web", "control", "interface", "clients"];
+/// Threads of the server; what the kernel does for it beside them, at its interface and on its processor; and whoever takes what it sends.
+const THREADS: [&str; 6] = ["engine", "web", "control", "interface", "soft interrupts", "clients"];
 
 /// A running server, and the hosts that it and its clients are on.
 struct Server {
@@ -205,18 +206,28 @@ fn turn(
 ) -> anyhow::Result<Turn> {
     let places = Places::together();
     server.rig.offload(offload, Offload::Off)?;
+    let softirqs = softirq_thread(places.app)?;
+    let group = contender.group;
     let look = |fetched: &Fetched| -> anyhow::Result<_> {
-        let kernels = server.rig.look()?;
-        let mut threads = Vec::new();
-        for name in &THREADS[..3] {
-            threads.push((*name, cpu_ns(contender.group, name)?));
-        }
-        threads.push((THREADS[3], kernels.napi_ns));
-        threads.push((THREADS[4], kernels.peer_ns + kernels.peer_napi_ns));
-        Ok((fetched.counts(), threads, Usage::look(&[contender.group], &[places.app]), kernels.napi_ns))
+        let (kernels, softirqs_ns) = (server.rig.look()?, thread_ns(softirqs)?);
+        let times = [
+            cpu_ns(group, THREADS[0])?,
+            cpu_ns(group, THREADS[1])?,
+            cpu_ns(group, THREADS[2])?,
+            kernels.napi_ns,
+            softirqs_ns,
+            kernels.peer_ns + kernels.peer_napi_ns,
+        ];
+        let usage = Usage::look(&[group], &[places.app]);
+        let server = (ThreadTimes::look(group, "")?, kernels.napi_ns + softirqs_ns);
+        Ok(((fetched.counts(), THREADS.into_iter().zip(times).collect(), usage), server))
     };
     let begin = || become_(PEER, places.peer);
     let (before, after) = server.on_clients(|| while_fetching(&contender.shop, length, begin, look))??;
-    let beside_s = after.3.saturating_sub(before.3) as f64 / 1e9;
-    Turn::between(contender.name, (before.0, before.1, before.2), (after.0, after.1, after.2), beside_s)
+    let mut turn = Turn::between(contender.name, before.0, after.0)?;
+    // By clocks, where the usual sum is of ticks.
+    let ((threads, kernels), (threads_then, kernels_then)) = (after.1, before.1);
+    let server_ns = threads.since(&threads_then) + kernels.saturating_sub(kernels_then);
+    turn.spent.processes_s = server_ns as f64 / 1e9;
+    Ok(turn)
 }

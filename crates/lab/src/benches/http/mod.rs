@@ -68,9 +68,7 @@ struct Turn {
     bytes: u64,
     files: u64,
     spent: Spent,
-    /// Processor time in seconds of a thread of the kernel that receives for the server, if there is one.
-    beside_s: f64,
-    /// The same of threads whose names begin so.
+    /// Processor time in seconds of threads whose names begin so.
     threads: Vec<(&'static str, f64)>,
 }
 
@@ -79,7 +77,7 @@ type Look = ((u64, u64), Vec<(&'static str, u64)>, Usage);
 
 impl Turn {
     /// What has happened between two looks.
-    fn between(name: &str, before: Look, after: Look, beside_s: f64) -> anyhow::Result<Self> {
+    fn between(name: &str, before: Look, after: Look) -> anyhow::Result<Self> {
         let ((bytes, files), threads, usage) = after;
         let ((bytes_then, files_then), threads_then, usage_then) = before;
         ensure!(bytes > bytes_then, "{name}: nothing was fetched");
@@ -89,14 +87,8 @@ impl Turn {
             bytes: bytes - bytes_then,
             files: files - files_then,
             spent: usage.since(&usage_then),
-            beside_s,
             threads: threads.map(|((name, now), (_, then))| (*name, seconds(*now, *then))).collect(),
         })
-    }
-
-    /// All that the server takes of processors, in seconds.
-    fn server_s(&self) -> f64 {
-        self.spent.processes_s + self.beside_s
     }
 }
 
@@ -293,7 +285,7 @@ fn compare(part: &str, name: &str, other: &str, turns: &[Turn], others: &[Turn])
 
 /// What TLS costs: processor time for each Gb/s that is sent.
 fn cost_of_tls(by_tls: &[Turn], plain: &[Turn]) -> Row {
-    let share = |turn: &Turn| turn.server_s() / (turn.bytes as f64 * 8.0 / 1e9).max(1e-9) * 100.0;
+    let share = |turn: &Turn| turn.spent.processes_s / (turn.bytes as f64 * 8.0 / 1e9).max(1e-9) * 100.0;
     let of = |turns: &[Turn]| median(&turns.iter().map(share).collect::<Vec<f64>>());
     let ratios: Vec<f64> = by_tls.iter().zip(plain).map(|(a, b)| share(a) / share(b)).collect();
     Row::new("https: processor for each Gb/s")
@@ -305,7 +297,7 @@ fn cost_of_tls(by_tls: &[Turn], plain: &[Turn]) -> Row {
 
 /// Bytes a second of processor time.
 fn per_second(turn: &Turn) -> f64 {
-    turn.bytes as f64 / turn.server_s().max(1e-9)
+    turn.bytes as f64 / turn.spent.processes_s.max(1e-9)
 }
 
 fn rows(part: &str, contender: &Contender<'_>, turns: &[Turn]) -> Vec<Row> {
@@ -318,7 +310,7 @@ fn rows(part: &str, contender: &Contender<'_>, turns: &[Turn]) -> Vec<Row> {
             .with("p10", spread.p10 / 1e6, "")
             .with("p90", spread.p90 / 1e6, "")
             .with("rate", middle(&|t| t.bytes as f64 * 8.0 / t.spent.wall_s / 1e9), "Gb/s")
-            .with("processes", middle(&|t| t.server_s() / t.spent.wall_s * 100.0), "%")
+            .with("processes", middle(&|t| t.spent.processes_s / t.spent.wall_s * 100.0), "%")
             .with("files", middle(&|t| t.files as f64 / t.spent.wall_s), "1/s")
             .with("voluntary switches", middle(&|t| t.spent.voluntary_switches as f64 / gigabytes(t)), "/GB"),
     ];
@@ -345,7 +337,7 @@ fn turn(site: &Site, contender: &Contender<'_>, length: Duration) -> anyhow::Res
         Ok((fetched.counts(), threads, Usage::look(&[contender.group], &site.server_cores)))
     };
     let (before, after) = site.on_client(|| while_fetching(&contender.shop, length, || Ok(()), look))??;
-    Turn::between(contender.name, before, after, 0.0)
+    Turn::between(contender.name, before, after)
 }
 
 /// Looks twice, with so much time between, while clients fetch on threads that begin with `begin`.

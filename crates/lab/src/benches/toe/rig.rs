@@ -265,17 +265,13 @@ impl Rig {
     /// What everybody has used so far. To be called on the application's thread.
     pub(in crate::benches) fn look(&self) -> anyhow::Result<Look> {
         let pid = std::process::id();
-        let thread = |id: u32| -> anyhow::Result<u64> {
-            let text = fs::read_to_string(format!("/proc/{id}/schedstat")).context("a kernel thread")?;
-            text.split(' ').next().and_then(|ns| ns.parse().ok()).context("schedstat")
-        };
         Ok(Look {
             host_ns: thread_cpu_time().as_nanos() as u64,
             waits: proc::switches(pid, HOST)?.0,
             engine_ns: proc::cpu_ns(pid, ENGINE)?,
             peer_ns: proc::cpu_ns(pid, PEER)?,
-            napi_ns: thread(self.napi[0])?,
-            peer_napi_ns: thread(self.napi[1])?,
+            napi_ns: thread_ns(self.napi[0])?,
+            peer_napi_ns: thread_ns(self.napi[1])?,
             retransmitted: retransmitted(),
             softirqs: softirqs(),
         })
@@ -360,6 +356,17 @@ fn retransmitted() -> u64 {
     let at = lines.next().and_then(|head| head.split(' ').position(|name| name == "RetransSegs"));
     let value = at.zip(lines.next()).and_then(|(at, line)| line.split(' ').nth(at)?.parse().ok());
     value.unwrap_or(0)
+}
+
+/// Processor time that a kernel thread has used.
+pub(in crate::benches) fn thread_ns(id: u32) -> anyhow::Result<u64> {
+    let text = fs::read_to_string(format!("/proc/{id}/schedstat")).context("a kernel thread")?;
+    text.split(' ').next().and_then(|ns| ns.parse().ok()).context("schedstat")
+}
+
+/// The kernel thread that does the soft interrupts of a processor which are too many for whoever runs there.
+pub(in crate::benches) fn softirq_thread(cpu: usize) -> anyhow::Result<u32> {
+    thread_of(&format!("ksoftirqd/{cpu}"))
 }
 
 /// The kernel thread whose name begins so.
