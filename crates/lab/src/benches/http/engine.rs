@@ -30,19 +30,20 @@ use crate::frame::{NoiseMeter, Options, Report};
 use crate::netns::SERVER_IP;
 use crate::peers;
 use crate::proc::ThreadTimes;
+use crate::tcp_host::{KERNEL_IP, OUR_IP};
 
 /// The part's name.
 pub(super) const PART: &str = "engine";
 /// Where HTTP is if nothing is said, which the offload engine has too.
 const PORT: u16 = 8080;
 const RTSP_PORT: u16 = 8554;
-const CACHE: &str = "512MiB";
-/// The TUN device of a server whose engine has one, the engine's address there and the kernel's.
+/// The TUN device of a server whose engine has one. The kernel forwards for it.
 const TUN: &str = "mill0";
-const TUN_IP: &str = "10.78.0.1";
-const TUN_KERNEL: &str = "10.78.0.2/24";
-/// Within which a server answers.
+/// Within which a server answers, and then comes to rest.
 const START: Duration = Duration::from_secs(20);
+/// A server that has used less of this is at rest. When it has started it goes on with its cache's memory for a second.
+const LOOK: Duration = Duration::from_millis(50);
+const REST_NS: u64 = LOOK.as_nanos() as u64 / 10;
 /// Threads of the server; what the kernel does for it beside them, at its interface and on its processor; and whoever takes what it sends.
 const THREADS: [&str; 6] = ["engine", "web", "control", "interface", "soft interrupts", "clients"];
 
@@ -52,8 +53,6 @@ struct Server {
     group: Group,
     rig: Rig,
     at: SocketAddr,
-    /// Its clients are on its own host, behind the TUN device.
-    is_at_tun: bool,
 }
 
 /// What is measured: a server, and what segmentation is left to at its interface.
@@ -124,17 +123,16 @@ impl Server {
         .context("put the title into a store")?;
         let places = Places::together();
         let mut command = rig.command(places.app, &options.program);
-        let is_at_tun = engine == Some(true);
         let ip: IpAddr = match engine {
             Some(true) => {
-                rig.add_tun(TUN, TUN_KERNEL)?;
-                TUN_IP.parse()?
+                rig.add_tun(TUN, &format!("{KERNEL_IP}/24"))?;
+                OUR_IP.into()
             }
             Some(false) => ENGINE_IP.into(),
             None => SERVER_IP.parse()?,
         };
-        arguments(&mut command, &store, places.app);
-        if engine.is_some() {
+        arguments(&mut command, &store, places.app, options.pick("64MiB", "512MiB", "512MiB"));
+        if let Some(is_at_tun) = engine {
             let interface = if is_at_tun { TUN } else { rig.interface() };
             command.args([
                 "--tcp",
@@ -147,8 +145,9 @@ impl Server {
         }
         let mut group = Group::start_in(dir, &format!("serve-{name}"), command)?;
         group.wait_for_word("ready ")?;
-        let server = Self { group, rig, at: SocketAddr::new(ip, PORT), is_at_tun };
+        let server = Self { group, rig, at: SocketAddr::new(ip, PORT) };
         server.answers()?;
+        server.rests()?;
         server.rig.place(&places)?;
         Ok(server)
     }
@@ -157,35 +156,44 @@ impl Server {
     fn answers(&self) -> anyhow::Result<()> {
         let end = Instant::now() + START;
         loop {
-            match self.on_clients(|| Client::to(self.at, None))? {
+            match self.rig.peer(|| Client::to(self.at, None))? {
                 Ok(_) => return Ok(()),
                 Err(error) if Instant::now() > end => {
                     return Err(error)
                         .with_context(|| format!("no answer; the server says: {}", self.group.last_words()));
                 }
-                Err(_) => sleep(Duration::from_millis(50)),
+                Err(_) => sleep(LOOK),
             }
         }
     }
 
-    /// Runs `work` on a thread of the clients' host.
-    fn on_clients<T: Send>(&self, work: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
-        if self.is_at_tun { self.rig.host(work) } else { self.rig.peer(work) }
+    /// Waits until it does nothing.
+    fn rests(&self) -> anyhow::Result<()> {
+        let end = Instant::now() + START;
+        let look = || ThreadTimes::look(self.group.id(), "");
+        loop {
+            let before = look()?;
+            sleep(LOOK);
+            if look()?.since(&before) < REST_NS {
+                return Ok(());
+            }
+            ensure!(Instant::now() < end, "the server does not come to rest within {START:?} of its start");
+        }
     }
 }
 
 /// As a search has it: nobody is refused, and nothing is done beside sending.
-fn arguments(command: &mut Command, store: &Path, cpu: usize) {
+fn arguments(command: &mut Command, store: &Path, cpu: usize, cache: &str) {
     command.args(["serve", "--quiet", "--listen", &format!("{SERVER_IP}:{RTSP_PORT}")]);
     command.args(["--admission", "off", "--engines", "1", "--cpu", &cpu.to_string()]);
     command.args(["--max-connections-per-address", "20000", "--share-per-address", "100%"]);
-    command.args(["--picture-space", "0B", "--cache", CACHE, "--store"]).arg(store);
+    command.args(["--picture-space", "0B", "--cache", cache, "--store"]).arg(store);
 }
 
 /// The same segments of both, which have been compared and are in memory then.
 fn shops(servers: &[Server; 2]) -> anyhow::Result<[Shop; 2]> {
     let [first, second] = servers.each_ref().map(|server| {
-        server.on_clients(|| -> anyhow::Result<_> {
+        server.rig.peer(|| -> anyhow::Result<_> {
             let mut client = Client::to(server.at, None)?;
             let paths = segments(&mut client)?;
             let bytes = paths.iter().map(|path| client.get(path)).collect::<anyhow::Result<Vec<_>>>()?;
@@ -223,7 +231,7 @@ fn turn(
         Ok(((fetched.counts(), THREADS.into_iter().zip(times).collect(), usage), server))
     };
     let begin = || become_(PEER, places.peer);
-    let (before, after) = server.on_clients(|| while_fetching(&contender.shop, length, begin, look))??;
+    let (before, after) = server.rig.peer(|| while_fetching(&contender.shop, length, begin, look))??;
     let mut turn = Turn::between(contender.name, before.0, after.0)?;
     // By clocks, where the usual sum is of ticks.
     let ((threads, kernels), (threads_then, kernels_then)) = (after.1, before.1);
