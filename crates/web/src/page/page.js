@@ -135,16 +135,17 @@ function hlsLibrary() {
   return loading;
 }
 
-// What a browser calls the codecs that it may have; it has none of the others.
+// What a browser calls the codecs that it may have; it has none of the others. MP3 is called one way by Chromium, the other by Firefox.
 const NAMES = {
-  'H.264': 'video/mp4; codecs="avc1.640028"',
-  'H.265': 'video/mp4; codecs="hvc1.1.6.L93.B0"',
-  'AAC': 'audio/mp4; codecs="mp4a.40.2"',
-  'MP3': 'audio/mpeg',
-  'AC-3': 'audio/mp4; codecs="ac-3"',
-  'E-AC-3': 'audio/mp4; codecs="ec-3"',
+  'H.264': ['video/mp4; codecs="avc1.640028"'],
+  'H.265': ['video/mp4; codecs="hvc1.1.6.L93.B0"'],
+  'AAC': ['audio/mp4; codecs="mp4a.40.2"'],
+  'MP3': ['audio/mpeg', 'audio/mp4; codecs="mp3"'],
+  'AC-3': ['audio/mp4; codecs="ac-3"'],
+  'E-AC-3': ['audio/mp4; codecs="ec-3"'],
 };
 const IS_SHOWN = /^(H[.]26|MPEG|MP[123]$|AAC|E?-?AC-3|AV|VC-1|JPEG|DTS|LPCM|TrueHD|Opus|SMPTE)/;
+const IS_PICTURES = /^(H[.]26|MPEG-. video|AV|VC-1|JPEG)/;
 
 // Sounds that can be had apart from the pictures. Where there are several, only then hls.js offers them all.
 const APART = ['AAC', 'AC-3', 'E-AC-3'];
@@ -155,15 +156,24 @@ function sourceOf(title) {
 
 function undecodable(title) {
   const source = globalThis.MediaSource || globalThis.ManagedMediaSource;
-  const can = (codec) => NAMES[codec] && (!source || source.isTypeSupported(NAMES[codec]));
+  const can = (codec) => NAMES[codec] && (!source || NAMES[codec].some((name) => source.isTypeSupported(name)));
   const codecs = new Set(title.streams.map((stream) => stream.codec));
   return [...codecs].filter((codec) => IS_SHOWN.test(codec) && !can(codec));
 }
 
+// Of such a title hls.js would play the sound alone, and say nothing.
+function lacksPictures(title) {
+  const pictures = title.streams.map((stream) => stream.codec).filter((codec) => IS_PICTURES.test(codec));
+  const lacking = undecodable(title);
+  return pictures.length > 0 && pictures.every((codec) => lacking.includes(codec));
+}
+
 function cannotDecode(title) {
   const what = undecodable(title);
-  return (what.length ? 'This browser cannot decode ' + what.join(' and ') + '.' : 'This browser cannot decode this title.') +
-    ' Another player can: see the lines below.';
+  const { error } = at('video');
+  const why = error && error.message ? ' (' + error.message + ')' : '';
+  return 'This browser cannot ' + (what.length ? 'decode ' + what.join(' and ') : 'decode this title' + why) +
+    '. Another player can: see the lines below.';
 }
 
 function stop() {
@@ -212,7 +222,8 @@ async function start(title) {
   const library = isNative && 'audioTracks' in video ? null : await hlsLibrary();
   if (playing.title !== title) return;
   if (library && library.isSupported()) {
-    playWith(library, title, source);
+    if (lacksPictures(title)) failed(cannotDecode(title));
+    else playWith(library, title, source);
   } else if (isNative) {
     video.src = source;
     begin();
@@ -251,7 +262,7 @@ function playWith(Hls, title, source) {
   const showSubtitles = () => offerSubtitles(hls.subtitleTracks.map((track) => track.name || track.lang), hls.subtitleTrack);
   hls.on(Hls.Events.SUBTITLE_TRACKS_UPDATED, showSubtitles);
   hls.on(Hls.Events.SUBTITLE_TRACK_SWITCH, showSubtitles);
-  hls.on(Hls.Events.FRAG_BUFFERED, () => trouble(''));
+  hls.on(Hls.Events.FRAG_BUFFERED, () => { if (!at('video').error) trouble(''); });
   hls.on(Hls.Events.ERROR, (_, data) => {
     const whole = address(title.hls);
     if (data.details === Hls.ErrorDetails.MANIFEST_LOAD_ERROR && source !== whole) {
@@ -292,25 +303,35 @@ function reason(data) {
 }
 
 function hlsError(Hls, title, data) {
-  const { hls } = playing;
   if (data.type === Hls.ErrorTypes.NETWORK_ERROR && data.details !== Hls.ErrorDetails.MANIFEST_INCOMPATIBLE_CODECS_ERROR) {
     const is4xx = data.response && data.response.code >= 400;
     if (data.fatal) trouble('The title cannot be loaded: ' + reason(data) + '.');
     else if (is4xx) trouble('Waiting: ' + reason(data) + '.');
   } else if (data.fatal && data.details === Hls.ErrorDetails.BUFFER_STALLED_ERROR) {
     trouble('Playing has stopped: nothing more comes.');
-  } else if (data.fatal && data.type === Hls.ErrorTypes.MEDIA_ERROR && undecodable(title).length === 0 && !playing.recovered) {
-    playing.recovered = true;
-    hls.recoverMediaError();
+  } else if (data.fatal && data.type === Hls.ErrorTypes.MEDIA_ERROR && data.details !== Hls.ErrorDetails.MANIFEST_INCOMPATIBLE_CODECS_ERROR) {
+    decoderFailed(title);
   } else if (data.fatal) {
     failed(cannotDecode(title));
   }
 }
 
-// Of a title that the browser plays itself.
-async function nativeError() {
+// Tries once to go on from where it stopped.
+function decoderFailed(title) {
+  if (undecodable(title).length === 0 && !playing.recovered) {
+    playing.recovered = true;
+    playing.hls.recoverMediaError();
+    begin();
+  } else {
+    failed(cannotDecode(title));
+  }
+}
+
+// A decoder that fails once all is fetched is not told by hls.js. The rest is of a title that the browser plays itself.
+async function mediaError() {
   const { title, hls } = playing;
-  if (!title || hls || !at('video').error) return;
+  if (!title || !at('video').error) return;
+  if (hls) return decoderFailed(title);
   const whole = address(title.hls);
   if (at('video').src !== whole) {
     at('video').src = whole;
@@ -422,7 +443,7 @@ async function watchServer() {
 
 choices('speed', SPEEDS.map((speed) => [speed, speed + ' ×']), 1);
 at('search').addEventListener('input', show);
-at('video').addEventListener('error', nativeError);
+at('video').addEventListener('error', mediaError);
 at('video').addEventListener('loadedmetadata', nativeSounds);
 at('video').addEventListener('keydown', (event) => {
   const does = KEYS[event.key.toLowerCase()];
