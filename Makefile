@@ -32,7 +32,7 @@ test: toolchain ## everything that CI runs; says what was skipped and why
 	@scripts/npm.sh --try page browser
 	@$(XTASK) ci
 
-interop: toolchain ## long runs with FFmpeg, GStreamer, VLC, Chromium and our own receiver
+interop: toolchain ## long runs with FFmpeg, GStreamer, VLC, Chromium, Firefox and our own receiver
 	@scripts/deps.sh --try build test
 	@scripts/npm.sh --try page browser
 	cargo build --release --locked --package millrace-server

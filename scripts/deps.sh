@@ -33,7 +33,8 @@ test   curl                       a program that is preloaded: a client with pol
 test   nginx-light                another: a server with epoll and sendfile; its service is kept from starting
 test   iperf3                     another: select, in both directions
 test   chromium                   the page in a browser, with clicks and keys
-test   nodejs                     drives it
+test   firefox-esr                the same in another
+test   nodejs                     drives them
 test   npm                        fetches playwright-core for that
 test   vlc-bin                    cvlc: a third player
 test   tstools                    tsinfo, tsreport: what another analyser sees in a transport stream

@@ -4,7 +4,7 @@
 #   scripts/npm.sh [--try] NAME...
 #
 #   page      hls.js, which the build puts into the program: browsers play HLS with it (crates/web/page)
-#   browser   playwright-core, which drives Chromium in `cargo xtask interop --only browser` (scripts/interop/browser)
+#   browser   playwright-core, which drives Chromium and Firefox in `cargo xtask interop --only browser` (scripts/interop/browser)
 #
 # --try: if it cannot be had, say what will be missing and go on.
 set -euo pipefail
@@ -31,7 +31,7 @@ done
 give_up() {
   case $1 in
     page) echo "npm: $2; without hls.js the page plays only in browsers that have HLS themselves" >&2 ;;
-    browser) echo "npm: $2; the check with Chromium will be skipped" >&2 ;;
+    browser) echo "npm: $2; the checks with browsers will be skipped" >&2 ;;
   esac
   "$try" || exit 1
 }

@@ -1,4 +1,4 @@
-//! Chromium on the page of the server, with real clicks and keys (`scripts/interop/browser/check.mjs`): each picture carries its number, so what is
+//! Browsers on the page of the server, with real clicks and keys (`scripts/interop/browser/check.mjs`): each picture carries its number, so what is
 //! shown at a time can be compared with what the film has there.
 
 use std::path::Path;
@@ -10,9 +10,27 @@ use crate::interop::process::Program;
 use crate::interop::server::Server;
 use crate::workspace;
 
-const NEEDS: &[&str] = &["chromium", "node", "setpriv"];
+const NEEDS: &[&str] = &["node", "setpriv"];
 
-/// Where `scripts/npm.sh` puts what drives Chromium, and what the page plays with.
+/// What is missing for a check.
+type Missing = fn() -> Option<String>;
+
+/// Programs, which are packages of Debian too.
+const BROWSERS: [(&str, Missing); 2] = [(CHROMIUM, || missing(CHROMIUM)), (FIREFOX, || missing(FIREFOX))];
+const CHROMIUM: &str = "chromium";
+const FIREFOX: &str = "firefox-esr";
+
+/// What is done with which film, and the browsers in which the short form has it: all of it with both would take too long.
+const PARTS: [(&str, &str, &[&str]); 6] = [
+    ("page", RUNGS, &[CHROMIUM, FIREFOX]),
+    ("sounds", TWO_SOUNDS, &[CHROMIUM, FIREFOX]),
+    ("subtitles", TWO_SOUNDS, &[CHROMIUM]),
+    ("subtitles", SUBTITLED, &[CHROMIUM]),
+    ("troubles", RUNGS, &[CHROMIUM]),
+    ("levels", RUNGS, &[]),
+];
+
+/// Where `scripts/npm.sh` puts what drives them, and what the page plays with.
 const PLAYWRIGHT: &str = "target/npm/browser/node_modules/playwright-core";
 const HLS_JS: &str = "target/npm/hls.js.gz";
 
@@ -24,24 +42,25 @@ const PICTURES: [&str; 2] = ["page.png", "page-narrow.png"];
 const FEW_COLOURS: &str = "split[a][b];[a]palettegen=max_colors=64[p];[b][p]paletteuse=dither=none";
 
 pub(super) fn add(checks: &mut Vec<Check>) {
-    for (part, film, long) in [
-        ("page", RUNGS, false),
-        ("sounds", TWO_SOUNDS, false),
-        ("subtitles", TWO_SOUNDS, false),
-        ("subtitles", SUBTITLED, false),
-        ("troubles", RUNGS, false),
-        ("levels", RUNGS, true),
-    ] {
-        let name = format!("browser/{part}/{film}");
-        let log = name.clone();
-        let run = move |lab: &Lab, server: &Server| browse(lab, server, (part, film), &log);
-        // It decodes and draws as fast as it can: others would be short of a processor beside it.
-        checks.push(Check { long, alone: true, impossible: missing, ..Check::new(name, NEEDS, run) });
+    for (browser, impossible) in BROWSERS {
+        for (part, film, short) in PARTS {
+            let name = format!("browser/{browser}/{part}/{film}");
+            let log = name.clone();
+            let run = move |lab: &Lab, server: &Server| browse(lab, server, (browser, part, film), &log);
+            let long = !short.contains(&browser);
+            // It decodes and draws as fast as it can: others would be short of a processor beside it.
+            checks.push(Check { long, alone: true, impossible, ..Check::new(name, NEEDS, run) });
+        }
     }
 }
 
-/// What is not there of what comes from the npm registry.
-fn missing() -> Option<String> {
+/// What is not there of a browser's package and of what comes from the npm registry.
+fn missing(browser: &str) -> Option<String> {
+    if !workspace::has_program(browser) {
+        return Some(format!(
+            "{browser} not installed; `make deps` installs it, as does apt-get install {browser}"
+        ));
+    }
     let root = workspace::root();
     let is_there = |path: &str| std::fs::metadata(root.join(path)).is_ok_and(|meta| meta.len() > 0);
     let lacks = [("playwright-core", PLAYWRIGHT), ("hls.js", HLS_JS)]
@@ -50,20 +69,20 @@ fn missing() -> Option<String> {
     Some(format!("there is no {}; scripts/npm.sh page browser brings it, then build again", lacks.0))
 }
 
-fn browse(lab: &Lab, server: &Server, (part, film): (&str, &str), log: &str) -> Outcome {
+fn browse(lab: &Lab, server: &Server, (browser, part, film): (&str, &str, &str), log: &str) -> Outcome {
     let root = workspace::root();
     let program = server
         .client("node")
         .arg(root.join("scripts/interop/browser/check.mjs"))
         .arg(root.join(PLAYWRIGHT))
-        .arg("/usr/bin/chromium")
+        .arg(browser)
         .arg(server.page()?)
         .arg(lab.film(film)?.name)
         .arg(part);
-    let pictures = lab.pictures.as_deref().filter(|_| part == "page");
+    let pictures = lab.pictures.as_deref().filter(|_| part == "page" && browser == CHROMIUM);
     let program = pictures.into_iter().fold(program, |program, folder| program.arg(folder));
     let ended = program.run(&server.log(log), SECONDS_AT_MOST)?;
-    ended.ok("Chromium")?;
+    ended.ok(browser)?;
     for picture in pictures.into_iter().flat_map(|folder| PICTURES.map(|name| folder.join(name))) {
         shrink(&picture, &server.log(&format!("{log}-shrink")))?;
     }

@@ -1,0 +1,172 @@
+// What people do on the page: search, click, seek, change the quality, use keys alone, look at it in a narrow window, upload a film.
+import { join } from 'node:path';
+import { browser, check, checkNumbers, checkSought, choose, figures, hasReached, pageUrl, PATIENCE_MS, pictures, picturesTo, title, video } from './common.mjs';
+
+// Firefox takes no such command, and is dark from its start.
+const CAN_CHANGE_COLOURS = browser === 'chromium';
+const NARROW = { width: 360, height: 740 };
+export const WIDE = { width: 1024, height: 768 };
+
+async function search(page) {
+  await page.getByLabel('Search').fill('no such title');
+  await page.getByText(/^0 of \d+ titles$/).waitFor();
+  check(await page.locator('#titles button').count() === 0, 'titles are listed that were not searched for');
+  await page.getByLabel('Search').fill(title.slice(0, -1).toUpperCase());
+  await choose(page).waitFor();
+}
+
+async function playByClick(page) {
+  await choose(page).click();
+  await hasReached(page, 0.2);
+  const from = await video(page, 'currentTime');
+  const shown = await picturesTo(page, from + 2.5);
+  checkNumbers(shown, 'playing');
+  check(!(await video(page, 'paused')), 'it is paused');
+  figures.push(`${shown.length} pictures in 2.5 s, all at their times`);
+}
+
+async function seek(page) {
+  await page.locator('video').focus();
+  const to = (time) => page.evaluate((time) => { document.querySelector('video').currentTime = time; }, time);
+  await page.evaluate(() => document.querySelector('video').pause());
+  await to(3);
+  const numbers = [await checkSought(page, 3, 'to 3 s')];
+  await page.keyboard.press('l');
+  numbers.push(await checkSought(page, 13, 'on by a key'));
+  await page.keyboard.press('j');
+  numbers.push(await checkSought(page, 3, 'back by a key'));
+  await to(7.3);
+  numbers.push(await checkSought(page, 7.3, 'to 7.3 s'));
+  for (const isMuted of [true, false]) {
+    await page.keyboard.press('m');
+    check(await video(page, 'muted') === isMuted, `the key M leaves the sound ${isMuted ? 'on' : 'off'}`);
+  }
+  await page.keyboard.press('Space');
+  await page.waitForFunction(() => !document.querySelector('video').paused);
+  figures.push(`sought pictures ${numbers.join(', ')}`);
+}
+
+// The bar shows the small picture of where it is pointed at, and seeks.
+async function seekByBar(page) {
+  await page.waitForFunction((title) => fetch('api/v1/titles/' + title).then((answer) => answer.json()).then(({ pictures }) => pictures === 'made'), title);
+  await page.reload();
+  await search(page);
+  const bar = page.getByLabel('Seek');
+  await bar.waitFor();
+  const shown = page.locator('#thumb');
+  const isLit = () => page.evaluate(() => {
+    const canvas = document.querySelector('#thumb');
+    return !canvas.hidden && canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.some((value, at) => at % 4 < 3 && value > 16);
+  });
+  for (let round = 0; !(await isLit()); round++) {
+    check(round < 100, 'no small picture is shown where the bar is pointed at');
+    // It moves as long as the page grows.
+    const box = await bar.boundingBox();
+    await bar.hover({ position: { x: box.width * (0.4 + round % 2 / 100), y: box.height / 2 } });
+    await page.waitForTimeout(100);
+  }
+  await page.mouse.move(0, 0);
+  await shown.waitFor({ state: 'hidden' });
+  await page.evaluate(() => document.querySelector('video').pause());
+  await bar.focus();
+  const from = Number(await bar.inputValue());
+  await page.keyboard.press('ArrowRight');
+  await page.waitForFunction((to) => Math.abs(document.querySelector('video').currentTime - to) < 1, from + 5);
+  check(await shown.isVisible(), 'keys on the bar show no small picture');
+  check(await page.locator('#titles img').count() > 0, 'no poster is shown');
+  await page.evaluate(() => document.querySelector('video').play());
+  figures.push('small pictures while seeking');
+}
+
+// Each rendition: from here on, and back to the one that the player chooses itself.
+async function changeQuality(page) {
+  const options = await page.locator('#quality option').evaluateAll((all) => all.map(({ value, text }) => ({ value, text })));
+  check(options.length > 2 && options[0].text.startsWith('Automatic'), `quality can be chosen among ${JSON.stringify(options)}`);
+  for (const { value, text } of options.slice(1).reverse()) {
+    const height = Number.parseInt(text, 10);
+    await page.evaluate(() => { document.querySelector('video').currentTime = 0; });
+    await page.getByLabel('Quality').selectOption(value);
+    await page.waitForFunction((height) => document.querySelector('video').videoHeight === height, height, { timeout: PATIENCE_MS });
+    const from = await video(page, 'currentTime');
+    const shown = await picturesTo(page, from + 1);
+    checkNumbers(shown, text);
+    check(shown.every((picture) => picture.height === height), `${text}: pictures of ${shown.map((picture) => picture.height)} lines`);
+  }
+  await page.getByLabel('Quality').selectOption('-1');
+  await page.getByLabel('Speed').selectOption('2');
+  check(await video(page, 'playbackRate') === 2, 'the speed does not change');
+  figures.push(`${options.length - 1} qualities`);
+}
+
+const focused = (page) => page.evaluate(() => document.activeElement.id || document.activeElement.dataset.name || document.activeElement.tagName);
+
+// Keys alone: the search, the title, the picture, and out again.
+async function useKeys(page) {
+  await page.keyboard.press('Escape');
+  await page.locator('#player').waitFor({ state: 'hidden' });
+  check(await focused(page) === title, `after closing, ${await focused(page)} has the focus`);
+  await page.keyboard.press('/');
+  check(await focused(page) === 'search', 'the key / does not go to the search');
+  await page.keyboard.press('Tab');
+  check(await focused(page) === title, `behind the search ${await focused(page)} has the focus`);
+  const outline = await page.evaluate(() => getComputedStyle(document.activeElement).outlineStyle);
+  check(outline === 'solid', 'the focus cannot be seen');
+  await page.keyboard.press('Enter');
+  await hasReached(page, 0.5);
+  check(await focused(page) === 'video', `of a title that plays ${await focused(page)} has the focus`);
+  check(await video(page, 'playbackRate') === 2, 'the speed was forgotten');
+  figures.push('keys alone');
+}
+
+// Light and dark, wide and narrow: nothing is cut off, and text can be read.
+async function look(page) {
+  await page.locator('video').evaluate((video) => { video.pause(); });
+  for (const [size, wanted, name] of [[WIDE, 'light', 'page'], [NARROW, 'dark', 'page-narrow']]) {
+    await page.setViewportSize(size);
+    await page.emulateMedia({ colorScheme: wanted });
+    const scheme = CAN_CHANGE_COLOURS ? wanted : 'dark';
+    const found = await page.evaluate(() => {
+      const { color, backgroundColor } = getComputedStyle(document.body);
+      const light = (text) => {
+        const linear = text.match(/\d+/g).slice(0, 3).map((c) => c / 255).map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
+      };
+      const [text, back] = [light(color), light(backgroundColor)];
+      const contrast = (Math.max(text, back) + 0.05) / (Math.min(text, back) + 0.05);
+      return { isDark: back < text, contrast, overhang: document.scrollingElement.scrollWidth - innerWidth };
+    });
+    check(await page.locator('#server summary').isVisible(), 'the page does not show how its server is');
+    check(found.overhang <= 0, `a window of ${size.width} scrolls sideways by ${found.overhang}`);
+    check(found.isDark === (scheme === 'dark') && found.contrast >= 7, `${scheme}: ${JSON.stringify(found)}`);
+    if (pictures) await page.screenshot({ path: join(pictures, `${name}.png`), fullPage: size === NARROW });
+  }
+  figures.push('narrow and dark');
+}
+
+// The beginning of the title as a film of its own, chosen as a file.
+async function uploadFile(page) {
+  await page.getByLabel('Search').fill('');
+  const begin = await page.request.get(new URL(`titles/${title}.ts`, pageUrl).href, { headers: { Range: 'bytes=0-1999999' } });
+  const name = `up-laden-${browser}`;
+  const file = { name: `Up Ladén ${browser}.ts`, mimeType: 'video/mp2t', buffer: await begin.body() };
+  await page.locator('#file').setInputFiles(file);
+  await page.getByText(`${name} is there.`).waitFor();
+  await page.locator('#titles button', { has: page.getByText(name, { exact: true }) }).waitFor();
+  check(await focused(page) === 'file', `after an upload ${await focused(page)} has the focus`);
+  figures.push('a film uploaded');
+}
+
+export async function checkPage(page) {
+  await page.goto(pageUrl);
+  await choose(page).waitFor();
+  const paint = await page.evaluate(() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime);
+  figures.push(`first paint after ${Math.round(paint)} ms`);
+  await search(page);
+  await playByClick(page);
+  await seek(page);
+  await seekByBar(page);
+  await changeQuality(page);
+  await useKeys(page);
+  await look(page);
+  await uploadFile(page);
+}
