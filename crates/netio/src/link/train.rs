@@ -27,7 +27,7 @@ const FLAGS: usize = 13;
 const WINDOW: usize = 14;
 const CHECK: usize = 16;
 const URGENT: usize = 18;
-const SHORTEST: usize = 20;
+const HEADER_BYTES: usize = 20;
 /// Control bits.
 const FIN: u8 = 1;
 const PSH: u8 = 8;
@@ -55,12 +55,12 @@ impl Layout {
         let length = |at: usize| usize::from(u16::from_be_bytes([head[at], head[at + 1]]));
         let all = head.len() + body_bytes;
         let ip = match head.first()? >> 4 {
-            4 if head.len() >= IPV4_HEADER_BYTES + SHORTEST => {
+            4 if head.len() >= IPV4_HEADER_BYTES + HEADER_BYTES => {
                 let is_whole = head[6] & 0x3f == 0 && head[7] == 0;
                 let fits = head[0] == 0x45 && head[IPV4_PROTOCOL] == TCP && length(IPV4_LENGTH) == all;
                 (is_whole && fits).then_some(IPV4_HEADER_BYTES)
             }
-            6 if head.len() >= IPV6_HEADER_BYTES + SHORTEST => {
+            6 if head.len() >= IPV6_HEADER_BYTES + HEADER_BYTES => {
                 let fits = head[IPV6_NEXT_HEADER] == TCP && length(IPV6_LENGTH) == all - IPV6_HEADER_BYTES;
                 fits.then_some(IPV6_HEADER_BYTES)
             }
