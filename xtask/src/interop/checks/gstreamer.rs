@@ -17,8 +17,11 @@ use crate::interop::process::{Ended, Program};
 use crate::interop::server::Server;
 use crate::workspace;
 
-const LAUNCH: &[&str] = &["gst-launch-1.0"];
+pub(super) const LAUNCH: &[&str] = &["gst-launch-1.0"];
 const PLAYER: &[&str] = &["gst-launch-1.0", "python3"];
+
+/// What the sink does that sums pictures.
+const SUMS: &str = "hash=md5 sync=false";
 
 /// Its jitter buffer delays the first picture by so much; beside that it starts and ends like any player.
 const LATENCY_SECONDS: f64 = 2.0;
@@ -56,14 +59,25 @@ pub(super) fn add(checks: &mut Vec<Check>) {
 
 /// A pipeline from the command line. Its pictures must be one piece of the film from its first picture on.
 pub(super) fn launch(server: &Server, film: &Film, protocols: &str, extra: f64, log: &str) -> Outcome {
-    let ended = server
+    let url = server.url(film)?;
+    let source = format!("rtspsrc location={url} protocols={protocols} latency=500 ! rtpmp2tdepay");
+    let pipeline = format!("{source} ! tsdemux ! h264parse ! avdec_h264 ! video/x-raw,format=I420");
+    let client = server.client("gst-launch-1.0").args(&format!("-q {pipeline} ! checksumsink {SUMS}"));
+    judge_pictures(server, client, film, extra, log)
+}
+
+/// The same for what is at `url`, by whatever its player chooses for it.
+pub(super) fn decode(server: &Server, film: &Film, url: &str, log: &str) -> Outcome {
+    let client = server
         .client("gst-launch-1.0")
-        .args("-q rtspsrc")
-        .arg(format!("location={}", server.url(film)?))
-        .args(&format!("protocols={protocols} latency=500 ! rtpmp2tdepay ! tsdemux ! h264parse ! avdec_h264"))
-        .args("! video/x-raw,format=I420 ! checksumsink hash=md5 sync=false")
-        .env("GST_DEBUG_NO_COLOR", "1")
-        .run(&server.log(log), film.seconds + END_SECONDS + extra)?;
+        .args(&format!("-q playbin uri={url} audio-sink=fakesink"))
+        .arg(format!("video-sink=checksumsink {SUMS}"));
+    judge_pictures(server, client, film, 0.0, log)
+}
+
+fn judge_pictures(server: &Server, client: Program, film: &Film, extra: f64, log: &str) -> Outcome {
+    let ended =
+        client.env("GST_DEBUG_NO_COLOR", "1").run(&server.log(log), film.seconds + END_SECONDS + extra)?;
     if ended.status.is_none() {
         ended.ok("gst-launch-1.0")?;
     }

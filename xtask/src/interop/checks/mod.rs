@@ -3,6 +3,7 @@
 mod browser;
 mod ffmpeg;
 mod gstreamer;
+mod hls;
 mod own;
 mod vlc;
 mod wire;
@@ -57,6 +58,7 @@ pub(super) const PHASES: &[Phase] = &[
             gstreamer::add(checks);
             own::add(checks);
             vlc::add(checks);
+            hls::add(checks);
             browser::add(checks);
         },
     },
