@@ -59,15 +59,23 @@ pub struct Policy {
     pub watching: Watching,
     /// Whether programs of this machine may change things and see others without credentials.
     pub trusts_here: bool,
-    /// Whether there is a user who manages. Filled in from what is known.
+    /// Whether there are users. Filled in from what is known, as the rest is.
+    pub has_users: bool,
+    /// Whether there is a user who manages.
     pub has_managers: bool,
-    /// Whether there is a user who may upload. Filled in from what is known.
+    /// Whether there is a user who may upload.
     pub has_uploaders: bool,
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { watching: Watching::Open, trusts_here: true, has_managers: false, has_uploaders: false }
+        Self {
+            watching: Watching::Open,
+            trusts_here: true,
+            has_users: false,
+            has_managers: false,
+            has_uploaders: false,
+        }
     }
 }
 
@@ -116,8 +124,9 @@ pub fn decide(policy: &Policy, who: Who<'_>, what: What<'_>, place: Place) -> De
     match what {
         What::Nothing => Decision::Allow,
         What::SignIn => match who {
-            Who::User(_) => Decision::Allow,
-            Who::Nobody | Who::Link(_) => Decision::Ask,
+            Who::Nobody | Who::Link(_) if policy.has_users => Decision::Ask,
+            // Where nobody can be a user, credentials are meant for somebody else: a proxy that asks for its own.
+            _ => Decision::Allow,
         },
         What::List | What::Watch(_) if policy.watching == Watching::Open => Decision::Allow,
         What::List => match who {
@@ -164,7 +173,14 @@ mod tests {
             (Who::Nobody, Who::User(&viewer), Who::User(&manager), Who::Link(&link));
         let uploader = Who::User(&uploader);
         let open = Policy::default();
-        let closed = Policy { watching: Watching::ByRights, has_managers: true, has_uploaders: true, ..open };
+        let closed = Policy {
+            watching: Watching::ByRights,
+            has_users: true,
+            has_managers: true,
+            has_uploaders: true,
+            ..open
+        };
+        let known = Policy { has_users: true, ..open };
         let strict = Policy { trusts_here: false, ..closed };
         let strict_alone = Policy { has_managers: false, has_uploaders: false, ..strict };
         use Decision::{Allow, Ask, Refuse};
@@ -172,7 +188,8 @@ mod tests {
         use What::{Change, List, Nothing, SeeOthers, SignIn, Upload, Watch};
         for (policy, who, what, place, expected) in [
             (strict, nobody, Nothing, Elsewhere, Allow),
-            (open, nobody, SignIn, Here, Ask),
+            (open, nobody, SignIn, Here, Allow),
+            (known, nobody, SignIn, Here, Ask),
             (closed, link, SignIn, Elsewhere, Ask),
             (open, viewer, SignIn, Elsewhere, Allow),
             (open, nobody, List, Elsewhere, Allow),

@@ -174,6 +174,7 @@ impl Gate {
         let users = known.users.len() as u64;
         {
             let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+            current.policy.has_users = !known.users.is_empty();
             current.policy.has_managers = known.has_managers();
             current.policy.has_uploaders = known.has_uploaders();
             current.known = Arc::new(known);
