@@ -12,7 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use millrace_core::limits::web::FAST_START_MS;
@@ -56,6 +56,8 @@ const FILE_S: u64 = FAST_START_MS as u64 / 1000 - 1;
 const TITLE_S: u64 = 60;
 /// Where nginx listens.
 const NGINX_PORT: u16 = 8556;
+/// How long the first bytes of a turn may take.
+const FIRST_BYTES: Duration = Duration::from_secs(20);
 /// Before a measurement begins, everybody is under way.
 const SETTLE: Duration = Duration::from_millis(200);
 /// What `--only` names.
@@ -358,8 +360,13 @@ fn while_fetching<T>(
             })
             .collect();
         std::thread::sleep(SETTLE);
-        let before = look(&fetched);
+        let (before, bytes) = (look(&fetched), fetched.counts().0);
         std::thread::sleep(length);
+        // A short turn in which others had the processors lasts longer.
+        let late = Instant::now() + FIRST_BYTES;
+        while fetched.counts().0 == bytes && Instant::now() < late {
+            std::thread::sleep(SETTLE / 20);
+        }
         let after = look(&fetched);
         stop.store(true, Ordering::Relaxed);
         for client in clients {

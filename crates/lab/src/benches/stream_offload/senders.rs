@@ -352,6 +352,10 @@ fn measure(
     };
     let before = look()?;
     sleep(length);
+    // A short slot in which others had the processors lasts longer.
+    while viewers.0.bytes() == before.5 && before.0.elapsed() < LIMIT {
+        sleep(Duration::from_millis(5));
+    }
     let after = look()?;
     let used = after.1.since(&before.1);
     let wall_s = (after.0 - before.0).as_secs_f64();

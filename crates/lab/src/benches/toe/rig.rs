@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use millrace_netio::link::GsoTun;
 use millrace_netio::xdp::XdpRawConfig;
 use millrace_offload::toe::{Device, Engine, EngineSettings, TunDevice, XdpDevice};
@@ -382,10 +382,4 @@ fn thread_of(name: &str) -> anyhow::Result<u32> {
         sleep(LOOK_EVERY);
     }
     bail!("no kernel thread {name}*: this kernel does not receive by threads (threaded NAPI, Linux 5.12)")
-}
-
-/// Says that something that has to be above 0 is not.
-pub(in crate::benches) fn some(value: u64, what: &str) -> anyhow::Result<u64> {
-    ensure!(value > 0, "{what}: nothing was moved");
-    Ok(value)
 }

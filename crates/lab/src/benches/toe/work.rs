@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use millrace_offload::toe::{Engine, TcpListener, TcpStream};
 use rustix::net::RecvFlags;
 
@@ -134,15 +134,20 @@ fn carry(
     let mut bytes = 0;
     let mut until = |end: Instant| -> anyhow::Result<u64> {
         let before = bytes;
-        while Instant::now() < end {
+        // One at least: others may have had the processor until the end.
+        loop {
             let chunk = walk.next();
-            bytes += match job.way {
+            let moved = match job.way {
                 Way::Send => stream.give(chunk).map(|()| chunk.len()),
                 Way::Receive => stream.take(chunk),
+            };
+            let moved = moved.context("move a chunk")? as u64;
+            ensure!(moved > 0, "the peer has ended the connection");
+            bytes += moved;
+            if Instant::now() >= end {
+                return Ok(bytes - before);
             }
-            .context("move a chunk")? as u64;
         }
-        super::rig::some(bytes - before, "a connection")
     };
     until(Instant::now() + WARM_UP)?;
     let threads = rig.threads()?;
