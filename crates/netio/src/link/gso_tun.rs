@@ -31,11 +31,6 @@ impl GsoTun {
         Ok(Self { tun, train: Train::new(), packet: vec![0; VNET_BYTES + PACKET_BYTES].into() })
     }
 
-    /// The device: its name and its counts.
-    pub fn tun(&self) -> &Tun {
-        &self.tun
-    }
-
     /// The next packet, and whether its checksum of TCP is right, or left out as that of a packet that has not been on any wire; `None` if there is none now.
     /// A segment of TCP may be longer than the MTU: the kernel's stack has not cut what this end takes whole.
     ///

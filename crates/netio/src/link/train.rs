@@ -69,7 +69,8 @@ impl Layout {
         let tcp = &head[ip..];
         let is_plain = tcp[FLAGS] & !(ACK | PSH | FIN) == 0 && tcp[FLAGS] & ACK != 0;
         let ends_here = usize::from(tcp[OFFSET] >> 4) * 4 == tcp.len();
-        (body_bytes > 0 && is_plain && ends_here).then_some(Self { is_v4: ip == IPV4_HEADER_BYTES, ip })
+        (body_bytes > 0 && all <= PACKET_BYTES && is_plain && ends_here)
+            .then_some(Self { is_v4: ip == IPV4_HEADER_BYTES, ip })
     }
 
     /// Whether two headers differ in nothing but lengths, checksums, identification, sequence number, and PSH and FIN.

@@ -216,6 +216,10 @@ fn what_is_no_segment_with_data_goes_alone() {
     ] {
         assert!(changed(at, to), "{what}");
     }
+    // The longest that IPv6 has a length for is longer than one of IPv4.
+    let longest = segment(Shape { is_v4: false, is_stamped: false, bytes: 65_475, ..SHAPE });
+    assert!(!alone(&longest));
+    assert!(alone(&segment(Shape { is_v4: false, is_stamped: false, bytes: 65_476, ..SHAPE })));
     for bytes in 0..good.head.len() {
         assert!(alone(&Segment { head: good.head[..bytes].to_vec(), body: good.body.clone() }), "{bytes}");
     }

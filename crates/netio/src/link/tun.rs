@@ -92,15 +92,7 @@ impl Tun {
         rustix::io::retry_on_intr(|| rustix::io::write(&self.fd, packet)).map(drop).map_err(io::Error::from)
     }
 
-    /// The same with a packet in pieces: `head`, then those of `body`, of which there are fewer than [`MAX_PACKET_PIECES`].
-    ///
-    /// # Errors
-    /// As [`Tun::write`]; more pieces than that.
-    pub fn gather(&self, head: &[u8], body: &[&[u8]]) -> io::Result<()> {
-        self.write_pieces([head].into_iter().chain(body.iter().copied()))
-    }
-
-    /// Writes a packet of at most [`MAX_PACKET_PIECES`] pieces and one.
+    /// The same with a packet in pieces, at most [`MAX_PACKET_PIECES`] and one.
     pub(super) fn write_pieces<'a>(&self, all: impl Iterator<Item = &'a [u8]>) -> io::Result<()> {
         let mut pieces = [IoSlice::new(&[]); MAX_PACKET_PIECES + 1];
         let mut used = 0;
