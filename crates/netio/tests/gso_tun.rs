@@ -120,7 +120,7 @@ fn reply(to: &etherparse::TcpHeader, is_syn: bool, ack: u32) -> Vec<u8> {
 #[test]
 fn the_kernel_hands_over_whole_what_it_sends() {
     let Some(mut router) = router() else { return };
-    let sent: Vec<u8> = (0..60_000u32).map(|at| (at * 7 >> 4) as u8).collect();
+    let sent: Vec<u8> = (0..60_000u32).map(|at| ((at * 7) >> 4) as u8).collect();
     let data = sent.clone();
     let ns = &router._ns;
     let (mut got, mut next, mut longest) = (Vec::new(), None::<u32>, 0);

@@ -103,7 +103,7 @@ impl Pair {
 }
 
 fn byte(at: usize) -> u8 {
-    (at * 31 >> 3) as u8
+    ((at * 31) >> 3) as u8
 }
 
 #[test]
