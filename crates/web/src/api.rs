@@ -74,7 +74,7 @@ struct Stream {
 pub(crate) fn user(seen: &SeenBy) -> Answer {
     match &seen.visitor {
         Visitor::User(name) => json(&User { user: name.to_string() }),
-        Visitor::Anybody | Visitor::Link(_) => Answer::error(404, "no user asks"),
+        Visitor::Anybody | Visitor::Link(_) => Answer::error(404, "this server has no users"),
     }
 }
 

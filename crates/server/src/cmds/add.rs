@@ -86,7 +86,7 @@ pub(super) struct AddArgs {
 fn title_name(text: &str) -> Result<String, String> {
     match is_usable(text) {
         true => Ok(text.to_owned()),
-        false => Err("it needs a letter or a digit of a-z and 0-9; with marks is fine".to_owned()),
+        false => Err("a name needs a letter or a digit (a to z, 0 to 9; accents are allowed)".to_owned()),
     }
 }
 
