@@ -40,11 +40,10 @@ pub(super) fn said(bytes: &[u8]) -> Option<(&[u8], bool)> {
     Some((packet, front[0] & (NEEDS_CHECKSUM | IS_VALID) != 0))
 }
 
-/// Where the headers of a segment end that can be part of a train.
+/// Where the headers of a segment lie that can be part of a train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Layout {
-    is_v4: bool,
-    /// Bytes of the IP header.
+    /// Bytes of the IP header, which are those of its version.
     ip: usize,
 }
 
@@ -69,8 +68,11 @@ impl Layout {
         let tcp = &head[ip..];
         let is_plain = tcp[FLAGS] & !(ACK | PSH | FIN) == 0 && tcp[FLAGS] & ACK != 0;
         let ends_here = usize::from(tcp[OFFSET] >> 4) * 4 == tcp.len();
-        (body_bytes > 0 && all <= PACKET_BYTES && is_plain && ends_here)
-            .then_some(Self { is_v4: ip == IPV4_HEADER_BYTES, ip })
+        (body_bytes > 0 && all <= PACKET_BYTES && is_plain && ends_here).then_some(Self { ip })
+    }
+
+    fn is_v4(self) -> bool {
+        self.ip == IPV4_HEADER_BYTES
     }
 
     /// Whether two headers differ in nothing but lengths, checksums, identification, sequence number, and PSH and FIN.
@@ -79,7 +81,7 @@ impl Layout {
             return false;
         }
         let same = |range: std::ops::Range<usize>| one[range.clone()] == other[range];
-        let is_same_ip = if self.is_v4 {
+        let is_same_ip = if self.is_v4() {
             same(0..IPV4_LENGTH) && same(6..IPV4_CHECK) && same(12..IPV4_HEADER_BYTES)
         } else {
             same(0..IPV6_LENGTH) && same(IPV6_NEXT_HEADER..IPV6_HEADER_BYTES)
@@ -131,7 +133,7 @@ impl Train {
             buffer: vec![0; VNET_BYTES + PACKET_BYTES].into(),
             bytes: 0,
             head_bytes: 0,
-            layout: Layout { is_v4: true, ip: 0 },
+            layout: Layout { ip: 0 },
             segment_bytes: 0,
             next_seq: 0,
             is_closed: false,
@@ -184,7 +186,7 @@ impl Train {
         if bytes - head > self.segment_bytes {
             let ip = self.layout.ip;
             front[0] = NEEDS_CHECKSUM;
-            front[1] = if self.layout.is_v4 { CUT_V4 } else { CUT_V6 };
+            front[1] = if self.layout.is_v4() { CUT_V4 } else { CUT_V6 };
             // In the machine's order of bytes, for a device of which nobody has said otherwise.
             for (at, value) in [(2, head), (4, self.segment_bytes), (6, ip), (8, CHECK)] {
                 front[at..at + 2].copy_from_slice(&(value as u16).to_ne_bytes());
@@ -203,7 +205,7 @@ impl Train {
 /// Lengths of the whole, the checksum of IPv4, and the sum of the pseudo-header where TCP's checksum will stand (RFC 9293 section 3.1, RFC 8200 section 8.1).
 fn put_lengths(layout: Layout, head: &mut [u8], bytes: usize) {
     let tcp_bytes = bytes - layout.ip;
-    let addresses = if layout.is_v4 {
+    let addresses = if layout.is_v4() {
         head[IPV4_LENGTH..IPV4_LENGTH + 2].copy_from_slice(&(bytes as u16).to_be_bytes());
         head[IPV4_CHECK..IPV4_CHECK + 2].fill(0);
         let sum = !sum16(&head[..IPV4_HEADER_BYTES]);

@@ -76,9 +76,8 @@ fn cut(written: &[u8]) -> Vec<Vec<u8>> {
         if number + 1 < count {
             one[ip + FLAGS] &= !(PSH | FIN);
         }
-        let layout = Layout { is_v4: ip == IPV4_HEADER_BYTES, ip };
         let bytes = one.len();
-        put_lengths(layout, &mut one[..head], bytes);
+        put_lengths(Layout { ip }, &mut one[..head], bytes);
         let sum = !sum16(&one[ip..]);
         one[ip + CHECK..ip + CHECK + 2].copy_from_slice(&sum.to_be_bytes());
         one

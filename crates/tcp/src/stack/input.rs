@@ -24,12 +24,13 @@ impl Stack {
             return;
         };
         let flow = ends.with_ports(segment.destination, segment.source);
+        let has_right_sum = || arrived.is_checked || is_right(&flow, arrived.bytes);
         let is_plain_ack = segment.flags == Flags::ACK
             && segment.payload.is_empty()
             && segment.options.user_timeout.is_none()
             && self.defers_acks;
         if is_plain_ack && !arrived.is_marked {
-            if !arrived.is_checked && !is_right(&flow, arrived.bytes) {
+            if !has_right_sum() {
                 self.shared.counters.bad_checksums += 1;
                 return;
             }
@@ -46,7 +47,7 @@ impl Stack {
             }
             _ => None,
         };
-        if expected_sum.is_none() && !arrived.is_checked && !is_right(&flow, arrived.bytes) {
+        if expected_sum.is_none() && !has_right_sum() {
             self.shared.counters.bad_checksums += 1;
             return;
         }

@@ -237,7 +237,6 @@ impl Rig {
         if tun {
             let tun = self.host(|| tun_here("mill-toe", &format!("{KERNEL_IP}/24"), GsoTun::open))??;
             let mut settings = EngineSettings::new(&[(OUR_IP.into(), 24)]);
-            settings.interface.gateway_v4 = Some(KERNEL_IP);
             change(&mut settings);
             return Ok((settings, Box::new(TunDevice::new(tun))));
         }
