@@ -94,6 +94,11 @@ pub const MAX_AUDIO_CHANNELS: u32 = 8;
 pub const MAX_DISTANCE_TICKS: u64 = 10 * SYSTEM_HZ;
 /// Bases remembered. A recording with more jumps than this is damaged all over; its later bases are not told apart.
 pub const MAX_BASES: usize = 4096;
+/// Streams of all layouts of a title: those of two in which the pictures and two sounds change every five minutes of a day. What changes later
+/// is not told apart, and is played with what was announced before it.
+pub const MAX_LAYOUT_STREAMS: usize = 4096;
+/// Longest name of a codec in a layout.
+pub const MAX_CODEC_NAME_BYTES: usize = 24;
 /// Programs followed; a multiplex has tens. The others' bytes are kept all the same.
 pub const MAX_PROGRAMS: usize = 256;
 /// Most that ffprobe may print: a few KiB for each stream.

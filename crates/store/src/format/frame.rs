@@ -83,8 +83,8 @@ impl Kind {
             Self::Manifest => 4,
             // Version 2: the volume has several members, or parity.
             Self::Superblock => 2,
-            // Version 2: origins of the time stamps, and the end of the last picture.
-            Self::Index => 2,
+            // Version 2: origins of the time stamps, and the end of the last picture. Version 3: layouts.
+            Self::Index => 3,
             Self::Meta | Self::Sums | Self::Members | Self::Crcs => 1,
         }
     }

@@ -4,6 +4,7 @@
 use millrace_core::limits::volume::MAX_LOOK_BYTES;
 
 use super::codec::VideoSyntax;
+use super::layout;
 
 /// What is known of the picture at the start of a PES packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +76,27 @@ impl PictureLook {
             }
         }
         Verdict::NoAccess
+    }
+
+    /// A checksum of the sequence parameter sets among what was looked at.
+    pub(super) fn config(&self) -> Option<u32> {
+        let is_set = |kind: u8| match self.syntax {
+            VideoSyntax::H264 => kind & 0x1f == 7,
+            VideoSyntax::H265 => matches!(kind >> 1 & 0x3f, 32 | 33),
+            _ => false,
+        };
+        let mut sets = Vec::new();
+        let mut next = find_start_code(&self.bytes, 0);
+        // One that is cut off does not count.
+        while let Some(start) = next {
+            next = find_start_code(&self.bytes, start + 3);
+            let unit = &self.bytes[start + 3..next.unwrap_or(start + 3)];
+            if unit.first().is_some_and(|&kind| is_set(kind)) {
+                let used = unit.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+                sets.extend_from_slice(&unit[..used]);
+            }
+        }
+        (!sets.is_empty()).then(|| layout::checksum(&sets))
     }
 
     /// The unit whose first byte behind the start code is at `at`: decides, or goes on.

@@ -23,6 +23,7 @@ fn packet_of(byte: u64) -> u64 {
 struct Candidate {
     byte: u64,
     tables: Option<u64>,
+    is_needed: bool,
 }
 
 /// Collects the title's access points.
@@ -69,9 +70,9 @@ impl AccessList {
     }
 
     /// A decoder can start at the TS packet at `byte`; `tables` is where the last PAT begins that a PMT follows.
-    /// Calls come in ascending order.
-    pub(super) fn add(&mut self, byte: u64, tables: Option<u64>) {
-        self.candidates.push_back(Candidate { byte, tables });
+    /// One that is needed is kept however near the one before is. Calls come in ascending order.
+    pub(super) fn add(&mut self, byte: u64, tables: Option<u64>, is_needed: bool) {
+        self.candidates.push_back(Candidate { byte, tables, is_needed });
     }
 
     /// Default-size packet `number` leaves at `ticks`. Called for every packet in order.
@@ -95,7 +96,8 @@ impl AccessList {
     }
 
     fn resolve(&mut self, candidate: Candidate, own: u64, own_ticks: u64) {
-        if self.last_ticks.is_some_and(|last| own_ticks - last < self.min_gap_ticks) {
+        let is_near = self.last_ticks.is_some_and(|last| own_ticks - last < self.min_gap_ticks);
+        if is_near && !candidate.is_needed {
             return;
         }
         let tables = candidate.tables.map(packet_of);
@@ -104,7 +106,11 @@ impl AccessList {
             let ticks = self.tables[at].1?;
             (own_ticks - ticks <= TABLES_BEFORE_TICKS).then_some((packet, ticks))
         });
-        let (packet, ticks) = tables.unwrap_or((own, own_ticks));
+        // Those behind the tables of the point before would not be told apart.
+        let is_taken = |&(packet, _): &(u64, u64)| {
+            candidate.is_needed && self.points.last().is_some_and(|last| u64::from(last.packet) >= packet)
+        };
+        let (packet, ticks) = tables.filter(|found| !is_taken(found)).unwrap_or((own, own_ticks));
         let packet = u32::try_from(packet).unwrap_or(u32::MAX);
         // Two access points behind the same tables: whoever starts there meets the first of them.
         if self.points.last().is_some_and(|last| last.packet >= packet) {
@@ -140,11 +146,11 @@ mod tests {
     fn sending_starts_at_the_tables_if_they_are_near() {
         let mut list = AccessList::new();
         list.tables_at(0);
-        list.add(2 * PACKET + 188, Some(0));
-        list.add(20 * PACKET, Some(0)); // 2 s behind its tables
+        list.add(2 * PACKET + 188, Some(0), false);
+        list.add(20 * PACKET, Some(0), false); // 2 s behind its tables
         list.tables_at(25 * PACKET + 376);
-        list.add(25 * PACKET + 752, Some(25 * PACKET + 376));
-        list.add(30 * PACKET, None);
+        list.add(25 * PACKET + 752, Some(25 * PACKET + 376), false);
+        list.add(30 * PACKET, None, false);
         feed(&mut list, 0..40);
         let point = |packet: u32, byte| RandomAccessPoint {
             packet,
@@ -166,8 +172,8 @@ mod tests {
     fn points_behind_the_same_tables_are_one() {
         let mut list = AccessList::new();
         list.tables_at(0);
-        list.add(PACKET, Some(0));
-        list.add(4 * PACKET, Some(0));
+        list.add(PACKET, Some(0), false);
+        list.add(4 * PACKET, Some(0), false);
         feed(&mut list, 0..10);
         assert_eq!(list.into_points().len(), 1);
     }
@@ -178,7 +184,7 @@ mod tests {
         list.set_min_gap(MIN_GAP_AUDIO_TICKS);
         for n in 0..20_000 {
             list.tables_at(n * PACKET);
-            list.add(n * PACKET + 188, None);
+            list.add(n * PACKET + 188, None, false);
         }
         assert!(list.tables.len() <= MAX_TABLES);
         feed(&mut list, 0..20_000);

@@ -18,7 +18,9 @@ use super::clock::{MAX_BYTES_BETWEEN_ANCHORS, Point};
 use super::clock_source::{ClockOrigin, ClockSource, Found};
 use super::codec::{self, StreamKind};
 use super::error::StreamError;
+pub use super::indexed::{Indexed, Oddities};
 use super::packetize::{Packetizer, PeakRate};
+use super::layout::LayoutList;
 use super::pieces::PieceList;
 use super::presentation::Presentation;
 use super::program::{Programs, TableNews};
@@ -43,6 +45,8 @@ mod watch {
     pub(super) const CODEC: u8 = 8;
     /// Presentation time stamps.
     pub(super) const PRESENTATION: u8 = 16;
+    /// The format of sound.
+    pub(super) const FORMAT: u8 = 32;
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -63,58 +67,8 @@ struct PidState {
 struct Undecided {
     byte: u64,
     tables: Option<u64>,
-}
-
-/// Damage and oddities within the packets, for the title's notes.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Oddities {
-    /// Places where continuity counters say that packets are missing.
-    pub breaks: u64,
-    /// Offset in the data of the first of them.
-    pub first_break: u64,
-    /// Packets that a demodulator has marked as damaged.
-    pub marked_damaged: u64,
-    /// Scrambled packets.
-    pub scrambled: u64,
-    /// Table sections with a wrong CRC.
-    pub wrong_crcs: u64,
-    /// Jumps of the clock that were taken out.
-    pub jumps: u64,
-    /// Offset in the data of the first of them.
-    pub first_jump: u64,
-    /// How often the clock stayed away for so long that time went on by the rate alone.
-    pub coasted: u64,
-    /// Programs in the stream.
-    pub programs: usize,
-    /// How often the chosen program's table changed.
-    pub table_changes: u64,
-}
-
-/// What the pass found.
-#[derive(Debug)]
-pub struct Indexed {
-    /// Length of the data.
-    pub bytes: u64,
-    /// Media time, to the end of the last packet.
-    pub duration: MediaTicks,
-    /// Mean rate.
-    pub mean_rate: BitRate,
-    /// Highest rate over windows of 1 s.
-    pub peak_rate: BitRate,
-    /// Whether the rate is constant.
-    pub constant_rate: bool,
-    /// The program's streams.
-    pub streams: Vec<ElementaryStream>,
-    /// Access points, clock, PIDs.
-    pub index: TitleIndex,
-    /// Where the time comes from.
-    pub clock: ClockOrigin,
-    /// Number of the program whose clock and pictures count.
-    pub program: u16,
-    /// Damage and oddities.
-    pub oddities: Oddities,
-    /// Sound that the tables call private data: PID and codec.
-    pub untold: Vec<(u16, &'static str)>,
+    /// Whether the random access indicator is set.
+    is_indicated: bool,
 }
 
 /// See the module's text.
@@ -138,6 +92,9 @@ pub(crate) struct Indexer {
     peak: PeakRate,
     access: AccessList,
     look: Option<PictureLook>,
+    /// PID of the pictures that are looked at.
+    look_pid: u16,
+    layouts: LayoutList,
     undecided: Option<Undecided>,
     indicator: bool,
     losses: u64,
@@ -172,6 +129,8 @@ impl Indexer {
             peak: PeakRate::new(),
             access: AccessList::new(),
             look: None,
+            look_pid: PID_NULL,
+            layouts: LayoutList::default(),
             undecided: None,
             indicator: false,
             losses: 0,
@@ -317,6 +276,11 @@ impl Indexer {
             if watch & watch::CODEC != 0 {
                 self.codec(packet.pid(), start);
             }
+            if watch & watch::FORMAT != 0
+                && let Some(start) = start
+            {
+                self.layouts.sound(packet.pid(), start.payload, byte);
+            }
             if watch & watch::ACCESS != 0 {
                 self.unit_starts(start, byte);
             }
@@ -338,7 +302,7 @@ impl Indexer {
             self.watch_tables();
         }
         if changed {
-            self.follow_program();
+            self.follow_program(byte);
         }
         if pmt && self.last_pat.is_some() {
             self.joined = self.last_pat;
@@ -357,8 +321,8 @@ impl Indexer {
         }
     }
 
-    /// The chosen program is new or has a new table.
-    fn follow_program(&mut self) {
+    /// The chosen program is new or has a new table, which is in force from `byte` on.
+    fn follow_program(&mut self, byte: u64) {
         let Some(pmt) = self.programs.chosen().cloned() else { return };
         self.decide_at_end();
         self.oddities.table_changes += 1;
@@ -374,6 +338,9 @@ impl Indexer {
             if stream.codec == codec::MPEG_AUDIO || stream.codec == codec::PRIVATE {
                 bits |= watch::CODEC;
             }
+            if stream.kind == StreamKind::Audio || stream.codec == codec::PRIVATE {
+                bits |= watch::FORMAT;
+            }
             self.pids[usize::from(stream.pid)].watch |= bits;
         }
         let video = pmt.streams.iter().find_map(|s| match s.kind {
@@ -381,6 +348,7 @@ impl Indexer {
             _ => None,
         });
         let audio = pmt.streams.iter().find(|s| s.kind == StreamKind::Audio);
+        self.look_pid = video.map_or(PID_NULL, |(pid, _)| pid);
         self.look = video.map(|(_, syntax)| PictureLook::new(syntax));
         self.access.set_min_gap(if video.is_some() { MIN_GAP_TICKS } else { MIN_GAP_AUDIO_TICKS });
         if let Some(pid) = video.map(|(pid, _)| pid).or(audio.map(|s| s.pid)) {
@@ -389,6 +357,7 @@ impl Indexer {
         if pmt.pcr_pid != PID_NULL {
             self.clock.announce(pmt.pcr_pid, &mut self.points);
         }
+        self.layouts.announce(byte, &pmt.streams);
         self.remember_streams(pmt.streams);
     }
 
@@ -423,6 +392,7 @@ impl Indexer {
                 if is_private { codec::private_sound(payload) } else { codec::mpeg_audio_layer(payload) };
             let Some(found) = found else { continue };
             stream.codec = found.to_owned();
+            self.layouts.name(pid, found);
             self.pids[usize::from(pid)].watch &= !watch::CODEC;
             if is_private {
                 self.untold.push((pid, found));
@@ -432,42 +402,52 @@ impl Indexer {
 
     fn unit_starts(&mut self, start: Option<PesStart<'_>>, byte: u64) {
         self.decide_at_end();
-        let unit = Undecided { byte, tables: self.joined };
-        let by_indicator = std::mem::take(&mut self.indicator);
+        let is_indicated = std::mem::take(&mut self.indicator);
+        let unit = Undecided { byte, tables: self.joined, is_indicated };
         let Some(look) = &mut self.look else {
             // Sound alone: every frame stands for itself.
             return self.add_access(unit);
         };
-        if by_indicator {
-            return self.add_access(unit);
-        }
-        if let Some(start) = start {
-            look.begin();
-            self.undecided = Some(unit);
-            self.unit_continues(start.payload, byte);
+        match start {
+            Some(start) => {
+                look.begin();
+                self.undecided = Some(unit);
+                self.unit_continues(start.payload, byte);
+            }
+            None if is_indicated => self.add_access(unit),
+            None => {}
         }
     }
 
     fn unit_continues(&mut self, payload: &[u8], byte: u64) {
         let (Some(look), Some(unit)) = (&mut self.look, self.undecided) else { return };
         match look.push(payload) {
-            Verdict::More if byte - unit.byte <= MAX_UNDECIDED_BYTES => return,
-            Verdict::Access => self.add_access(unit),
-            _ => {}
+            Verdict::More if byte - unit.byte <= MAX_UNDECIDED_BYTES => {}
+            verdict => self.decide(verdict),
         }
-        self.undecided = None;
     }
 
-    /// The PES packet being looked at has ended.
-    fn decide_at_end(&mut self) {
-        let (Some(look), Some(unit)) = (&mut self.look, self.undecided.take()) else { return };
-        if look.end() == Verdict::Access {
+    /// Enough is known of the PES packet that is looked at, or more than enough was looked at.
+    fn decide(&mut self, verdict: Verdict) {
+        let (Some(look), Some(unit)) = (&self.look, self.undecided.take()) else { return };
+        if unit.is_indicated || verdict == Verdict::Access {
+            if let Some(config) = look.config() {
+                self.layouts.config(self.look_pid, config, unit.byte);
+            }
             self.add_access(unit);
         }
     }
 
+    /// The PES packet being looked at has ended.
+    fn decide_at_end(&mut self) {
+        if let (Some(look), Some(_)) = (&mut self.look, self.undecided) {
+            let verdict = look.end();
+            self.decide(verdict);
+        }
+    }
+
     fn add_access(&mut self, unit: Undecided) {
-        self.access.add(unit.byte, unit.tables);
+        self.access.add(unit.byte, unit.tables, self.layouts.take_first_access());
         for packetizer in &mut self.packetizers {
             packetizer.mark_access(unit.byte);
         }
@@ -476,7 +456,7 @@ impl Indexer {
     /// Program and clock must be known now.
     fn choose_now(&mut self) -> Result<(), StreamError> {
         if self.programs.choose_now() {
-            self.follow_program();
+            self.follow_program(self.bytes);
         }
         if self.streams.is_empty() && self.programs.chosen().is_none() {
             let missing = match self.programs.has_pat() {
@@ -502,7 +482,7 @@ impl Indexer {
 
     fn hand_out<S: IndexSink>(&mut self, sink: &mut S) -> Result<(), StreamError> {
         if self.undecided.is_some_and(|u| self.bytes - u.byte > MAX_UNDECIDED_BYTES) {
-            self.undecided = None;
+            self.decide(Verdict::NoAccess);
         }
         for point in self.points.drain(..) {
             self.pieces.push(point);
@@ -552,7 +532,8 @@ impl Indexer {
         let (pieces, duration) = (self.pieces.into_pieces(), MediaTicks(ticks / SYSTEM_TICKS_PER_MEDIA_TICK));
         let (bases, end) = self.presentation.finish(clock, &pieces, self.bytes, duration);
         let index = TitleIndex::new(self.access.into_points(), pieces, pids)
-            .and_then(|index| index.with_presentation(bases, end));
+            .and_then(|index| index.with_presentation(bases, end))
+            .and_then(|index| index.with_layouts(self.layouts.into_streams()));
         let stream = |s: PmtStream| ElementaryStream {
             pid: s.pid,
             stream_type: s.stream_type,
