@@ -107,15 +107,17 @@ pub const MADE_TAIL_BYTES: usize = 1024 * 1024 / TS_PACKET_BYTES * TS_PACKET_BYT
 pub const MAX_TRACK_LOOK_BYTES: usize = 8 * 1024 * 1024 / TS_PACKET_BYTES * TS_PACKET_BYTES;
 /// Pictures and sounds of a title: discs have at most 32 sounds.
 pub const MAX_CMAF_TRACKS: usize = 33;
-/// Stretches of a title between jumps of its time stamps: each is read at its beginning and end before the first playlist. A recording of a day with a
-/// jump every half an hour has fewer.
-pub const MAX_CMAF_PARTS: usize = 64;
+/// Stretches of a title between jumps of its time stamps or changes of its streams: each is read at its beginning and end before the first playlist. A recording of a day whose sound
+/// changes every ten minutes has 144.
+pub const MAX_CMAF_PARTS: usize = 256;
 /// Titles whose tracks and times are kept: those that are watched in this form. An hour has 600 segments of 80 bytes.
 pub const MAX_PLANS: usize = 64;
 /// Parameter sets of a picture: H.264 allows 32 SPS, encoders write one and a few PPS.
 pub const MAX_PARAMETER_SETS: usize = 16;
 /// Longest frame of sound: ADTS has 13 bits for it, E-AC-3 needs 4,096 bytes.
 pub const MAX_SOUND_FRAME_BYTES: usize = 8 * 1024;
+/// Longest program config element of AAC without its comment: every count at its most makes 385 bits, and a byte says that there is no comment.
+pub const MAX_PCE_BYTES: usize = 50;
 /// Bits a second of each channel that whoever fetches a sound alone counts at least: AAC's usual rate. Films begin with silence, which takes next to nothing.
 pub const LEAST_SOUND_RATE: u64 = 64_000;
 /// A time stamp this far from where its packet is among the clock references counts from another origin, or is damaged: decoders hold pictures for 10 s

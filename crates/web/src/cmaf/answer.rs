@@ -25,7 +25,7 @@ use crate::site::{Refused, SiteError};
 use crate::subtitles;
 
 /// How segments are made. It is part of their addresses: one who makes others of the same title must count it up, because what has an address is kept for ever.
-const MAKE: u32 = 1;
+const MAKE: u32 = 2;
 
 /// The rules for segments, as they stand in addresses.
 pub(crate) fn rules() -> String {
@@ -202,7 +202,7 @@ fn list(plan: &Plan, title: &TitleInfo, track: usize, link: &str, are_stills: bo
     let up = if are_stills { "../" } else { "" };
     let pid = plan.tracks[track].pid;
     let at = Addresses { base: format!("{up}{}/{pid}", version_of(title, rules())), link };
-    let parts = plan.parts.iter().enumerate();
+    let parts = plan.parts.iter().enumerate().filter(|(_, part)| part.tracks[track].is_some());
     let maps: Vec<_> = parts
         .map(|(number, part)| (part.segments.start as u64, at.of(format_args!("init-{number}.mp4"))))
         .collect();
@@ -269,13 +269,13 @@ pub(crate) async fn piece(
     }
     let made = match piece {
         Piece::Init => {
-            let config = &plan.parts[number as usize].configs[track];
-            let bytes = boxes::init(config, plan.tracks[track].language.as_deref());
-            Ok(Some(Bytes::from(bytes)))
+            let of = plan.parts[number as usize].tracks[track].as_ref();
+            let language = plan.tracks[track].language.as_deref();
+            Ok(of.map(|of| Bytes::from(boxes::init(&of.config, language))))
         }
         Piece::Segment => {
             let made = kept::segments(shared, (title.id, &title.name), &planned, number).await;
-            made.map(|made| made.get(track).cloned())
+            made.map(|made| made.get(track).filter(|made| !made.is_empty()).cloned())
         }
         Piece::Still if track == 0 => kept::still(shared, &title.name, &planned, number).await,
         Piece::Still => Ok(None),

@@ -293,7 +293,7 @@ fn audio_entry(w: &mut Writer, audio: &AudioConfig) {
         w.u32(u16::try_from(audio.rate).map_or(0, |rate| u32::from(rate) << 16));
         let [code, bsid, bsmod, acmod, low, bit_rate] = audio.header;
         match audio.coding {
-            Coding::Aac => w.full(b"esds", 0, 0, |w| aac_config(w, &audio.header)),
+            Coding::Aac => w.full(b"esds", 0, 0, |w| aac_config(w, audio)),
             // ETSI TS 102 366 sections F.4 and F.6.
             Coding::Ac3 => w.boxed(b"dac3", |w| {
                 w.u8(code << 6 | bsid << 1 | bsmod >> 2);
@@ -311,11 +311,16 @@ fn audio_entry(w: &mut Writer, audio: &AudioConfig) {
 }
 
 /// Descriptors of ISO/IEC 14496-1 section 7.2.6, with the AudioSpecificConfig of ISO/IEC 14496-3 section 1.6.2.1.
-fn aac_config(w: &mut Writer, &[object, index, channels, ..]: &[u8; 6]) {
-    w.bytes(&[3, 25, 0, 0, 0]);
-    w.bytes(&[4, 17, 0x40, 0x15, 0, 0, 0]);
+fn aac_config(w: &mut Writer, audio: &AudioConfig) {
+    let [object, index, channels, ..] = audio.header;
+    // Where the header names no channels, a program config element follows. All of it is below 128 bytes, so that each length is one byte.
+    let places = audio.pce.as_ref().map_or(&[][..], |pce| pce.bytes());
+    let more = places.len() as u8;
+    w.bytes(&[3, 25 + more, 0, 0, 0]);
+    w.bytes(&[4, 17 + more, 0x40, 0x15, 0, 0, 0]);
     w.zeros(8);
-    w.bytes(&[5, 2, object << 3 | index >> 1, index << 7 | channels << 3]);
+    w.bytes(&[5, 2 + more, object << 3 | index >> 1, index << 7 | channels << 3]);
+    w.bytes(places);
     w.bytes(&[6, 1, 2]);
 }
 

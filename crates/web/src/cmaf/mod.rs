@@ -12,10 +12,13 @@
 //! | file | does |
 //! | --- | --- |
 //! | `plan` | a title's tracks and when its segments begin; which picture and which sound is in which |
+//! | `tracks` | which stream a track is in each part of a title |
+//! | `join` | how the parts of a title follow each other |
 //! | `timeline` | the title's time of time stamps |
 //! | `demux` | elementary streams out of TS packets |
 //! | `video`, `audio` | pictures and frames of sound, and what decoders are told before |
 //! | `sps` | sequence parameter sets |
+//! | `pce` | program config elements of AAC |
 //! | `make` | one segment of all tracks |
 //! | `boxes` | writes the file format |
 //! | `kept` | plans and segments in memory, each made once |
@@ -26,10 +29,13 @@ mod audio;
 mod boxes;
 mod demux;
 mod kept;
+mod join;
 mod make;
+mod pce;
 mod plan;
 mod sps;
 mod timeline;
+mod tracks;
 mod video;
 
 pub(crate) use answer::{

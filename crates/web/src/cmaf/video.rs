@@ -204,6 +204,11 @@ pub(crate) fn pictures(stream: &Elementary, syntax: Syntax, config: Option<&Vide
     join_fields(list, &stream.bytes)
 }
 
+/// The first picture that a decoder can start with, because it says so or because something else does.
+pub(crate) fn first_entry(list: &[Picture], is_access: impl Fn(&Picture) -> bool) -> Option<usize> {
+    list.iter().position(|picture| picture.is_sync || is_access(picture))
+}
+
 /// Which field a slice of H.264 belongs to (section 7.3.3); `None`: to a frame.
 fn field(nal: &[u8], pictures: &Pictures) -> Option<(bool, u32)> {
     let syntax = pictures.fields?;
@@ -237,13 +242,15 @@ fn join_fields(list: Vec<Picture>, bytes: &[u8]) -> Vec<Picture> {
 }
 
 impl Picture {
-    /// The sample.
-    pub(crate) fn append_to(&self, out: &mut Vec<u8>, bytes: &[u8], config: &VideoConfig) {
-        for unit in &self.units {
-            let nal = &bytes[unit.clone()];
+    /// The sample. Parameter sets that decoders were told stay away, unless one was new, of this picture or one before: a set of pictures belongs to the set of the sequence
+    /// that came before it, and decoders bind it to that when it comes (H.264 section 7.4.1.2.1).
+    pub(crate) fn append_to(&self, out: &mut Vec<u8>, bytes: &[u8], config: &VideoConfig, keeps_sets: &mut bool) {
+        let is_new = |nal: &[u8]| !config.sets.iter().any(|set| set == nal);
+        let units = self.units.iter().map(|unit| &bytes[unit.clone()]);
+        *keeps_sets |= units.clone().any(|nal| config.syntax.is_set(config.syntax.kind(nal)) && is_new(nal));
+        for nal in units {
             let kind = config.syntax.kind(nal);
-            let is_known = config.syntax.is_set(kind) && config.sets.iter().any(|set| set == nal);
-            if !is_known && !config.syntax.is_useless(kind) {
+            if (*keeps_sets || !config.syntax.is_set(kind)) && !config.syntax.is_useless(kind) {
                 // A piece of a title that is looked at has less than 4 GiB.
                 out.extend_from_slice(&(nal.len() as u32).to_be_bytes());
                 out.extend_from_slice(nal);

@@ -23,7 +23,7 @@ use crate::subtitles;
 pub(crate) const M3U8: &str = "application/vnd.apple.mpegurl";
 
 /// How titles are cut. It is part of segments' addresses: one who cuts otherwise must count it up, because what has an address is kept for ever.
-pub(crate) const CUTS: u32 = 1;
+pub(crate) const CUTS: u32 = 2;
 
 /// `/titles/NAME/index.m3u8`
 ///

@@ -1,7 +1,7 @@
 use std::ops::Range;
 
 use millrace_core::time::{MEDIA_HZ, MediaTicks};
-use millrace_store::index::{IndexParts, RandomAccessPoint, TimeBase, TitleIndex};
+use millrace_store::index::{IndexParts, LayoutStream, RandomAccessPoint, TimeBase, TitleIndex};
 use proptest::prelude::*;
 
 use super::master::{Beside, Streams, rates};
@@ -78,6 +78,42 @@ fn jumps_of_the_time_stamps_are_cuts() {
     assert!(text.contains("hls/1.ts\n#EXT-X-DISCONTINUITY\n#EXTINF:"), "{text}");
 }
 
+fn stream(packet: u64, pid: u16, config: u32, language: &str) -> LayoutStream {
+    LayoutStream {
+        byte: packet * PACKET,
+        pid,
+        codec: "AAC".to_owned(),
+        language: Some(language.to_owned()),
+        config,
+        ..LayoutStream::default()
+    }
+}
+
+#[test]
+fn segments_of_changing_streams_begin_at_the_access_point_behind_the_change() {
+    let access: Vec<u64> = (0..2000).step_by(100).collect();
+    let with = |jumps: &[u64], layouts: Vec<LayoutStream>| {
+        let parts = index(2000, MEDIA_HZ / 100, &access, jumps).parts().clone();
+        segments(&TitleIndex::from_parts(IndexParts { layouts, ..parts }).unwrap())
+    };
+    let layouts = vec![
+        stream(0, 1, 0, "eng"),
+        stream(300, 1, 7, "deu"),
+        stream(750, 1, 8, "deu"),
+        stream(900, 2, 8, "deu"),
+        stream(1950, 3, 8, "deu"),
+    ];
+    let found = with(&[], layouts.clone());
+    let parts = |found: &Segments| {
+        let all = found.list.iter().filter(|segment| segment.is_discontinuous);
+        all.map(|s| (s.bytes.start / PACKET, s.is_jump, s.layout)).collect::<Vec<_>>()
+    };
+    assert_eq!(parts(&found), [(800, false, 2), (900, false, 3)], "neither the language nor what becomes known");
+    assert_eq!(found.list[0].layout, 0);
+    // Behind a jump nothing can be decoded before the first access point, whose layout holds.
+    assert_eq!(parts(&with(&[740], layouts)), [(740, true, 2), (900, false, 3)]);
+}
+
 fn write(found: &Segments, is_whole: bool) -> String {
     let source = Source {
         segments: &found.list,
@@ -134,6 +170,8 @@ fn rates_are_those_of_the_segments() {
         at: MediaTicks(0),
         duration: MediaTicks(seconds * MEDIA_HZ),
         is_discontinuous: false,
+        is_jump: false,
+        layout: 0,
         tables: 0,
     };
     let list = [

@@ -31,6 +31,8 @@ pub(crate) struct Look {
     name: String,
     bytes: u64,
     map_pids: Vec<u16>,
+    /// Where each layout begins.
+    layouts: Vec<u64>,
     /// Packet with which sending for the first access point starts.
     first_access: u64,
     pub(super) segments: Segments,
@@ -73,12 +75,14 @@ impl Look {
         let segments = segments(index);
         let map_pids =
             index.pids().iter().filter(|pid| pid.role == PidRole::Pmt).map(|pid| pid.pid).collect();
+        let layouts = index.layouts().map(|layout| layout[0].byte).collect();
         let first_access = index.access_points().first().map_or(0, |point| point.packet);
         Self {
             id: title.id,
             name: title.name.clone(),
             bytes: index.data_bytes(),
             map_pids,
+            layouts,
             first_access: u64::from(first_access) * millrace_core::limits::DEFAULT_PACKET_BYTES as u64,
             target_s: target_s(&segments.list),
             playlist: OnceLock::new(),
@@ -119,7 +123,9 @@ impl Look {
         let start = segment.bytes.start;
         let before = segment.tables.max(start.saturating_sub(TABLES_LOOK_BYTES as u64));
         let mut found = None;
-        if before < start {
+        // Behind a jump the tables before it are those of another recording.
+        let has_begun = self.layouts.get(segment.layout).is_none_or(|&layout| layout < start);
+        if before < start && has_begun {
             let bytes = self.read(site, before, (start - before) as usize)?;
             found = tables::find(&bytes, &self.map_pids, Which::Last);
         }

@@ -86,7 +86,7 @@ impl Subtitled {
 
     /// The segments around this one between which time stamps do not jump.
     pub(crate) fn part(&self, number: usize) -> Range<usize> {
-        let jumps = |at: &usize| self.segments[*at].is_discontinuous;
+        let jumps = |at: &usize| self.segments[*at].is_jump;
         let start = (1..=number).rev().find(jumps).unwrap_or(0);
         let end = (number + 1..self.segments.len()).find(jumps).unwrap_or(self.segments.len());
         start..end

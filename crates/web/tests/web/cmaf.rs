@@ -183,7 +183,7 @@ impl Titles {
 }
 
 /// Checksums of one stream's decoded pictures, or of its packets as they are.
-fn sums(input: &str, stream: &str, args: &[&str]) -> Vec<String> {
+pub(super) fn sums(input: &str, stream: &str, args: &[&str]) -> Vec<String> {
     let mut all = vec!["-nostdin", "-v", "error", "-i", input, "-map", stream];
     all.extend(args);
     all.extend(["-f", "framemd5", "-"]);
@@ -193,12 +193,12 @@ fn sums(input: &str, stream: &str, args: &[&str]) -> Vec<String> {
     lines.map(|line| line.split(',').nth(5).unwrap().trim().to_owned()).collect()
 }
 
-const DECODED: &[&str] = &["-vsync", "passthrough"];
-const AS_IT_IS: &[&str] = &["-c", "copy"];
-const WITHOUT_ADTS: &[&str] = &["-c", "copy", "-bsf:a", "aac_adtstoasc"];
+pub(super) const DECODED: &[&str] = &["-vsync", "passthrough"];
+pub(super) const AS_IT_IS: &[&str] = &["-c", "copy"];
+pub(super) const WITHOUT_ADTS: &[&str] = &["-c", "copy", "-bsf:a", "aac_adtstoasc"];
 
 /// Presentation and decoding times of one stream's packets, in seconds.
-fn times(input: &str, stream: &str) -> Vec<(f64, f64)> {
+pub(super) fn times(input: &str, stream: &str) -> Vec<(f64, f64)> {
     let args = [
         "-v",
         "error",
@@ -306,7 +306,7 @@ fn measured(segment: &[u8]) -> (u64, u64, u64) {
     (start, samples.clone().map(|sample| number(sample, 0)).sum(), samples.len() as u64)
 }
 
-fn resolved(base: &str, uri: &str) -> String {
+pub(super) fn resolved(base: &str, uri: &str) -> String {
     let mut parts: Vec<&str> = base.split('/').collect();
     parts.pop();
     for part in uri.split('/') {

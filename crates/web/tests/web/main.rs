@@ -1,6 +1,7 @@
 //! The web side over real sockets, in front of a site that is made up.
 
 mod carried;
+mod changes;
 mod client;
 mod cmaf;
 mod connections;
