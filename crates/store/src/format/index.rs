@@ -12,7 +12,8 @@ use super::FormatError;
 use super::bytes::{Fields, put};
 use super::frame::{self, Kind};
 use crate::index::{
-    ClockPiece, IndexParts, LayoutStream, PidRole, PidUse, RandomAccessPoint, TIME_STEP_PACKETS, TimeBase, TitleIndex,
+    ClockPiece, IndexParts, LayoutStream, PidRole, PidUse, RandomAccessPoint, TIME_STEP_PACKETS, TimeBase,
+    TitleIndex,
 };
 
 const RECORD: &str = "index";
@@ -94,7 +95,9 @@ mod layout_at {
 }
 
 const _: () = {
-    assert!(layout_at::END == LAYOUT_BYTES && layout_at::RESERVED_2 == layout_at::CODEC + MAX_CODEC_NAME_BYTES);
+    assert!(
+        layout_at::END == LAYOUT_BYTES && layout_at::RESERVED_2 == layout_at::CODEC + MAX_CODEC_NAME_BYTES
+    );
     assert!(at::RESERVED + 8 == at::END && at::END == HEADER_BYTES && base_at::END == BASE_BYTES);
     assert!(access_at::END == ACCESS_BYTES && piece_at::END == PIECE_BYTES && pid_at::END == PID_BYTES);
     assert!(pid_at::RESERVED + 3 == pid_at::TS_PACKETS);

@@ -44,7 +44,10 @@ fn index(packets: u32, access: u32) -> TitleIndex {
 #[test]
 fn every_flipped_byte_and_every_cut_is_detected() {
     let file = encode(&index(1000, 7));
-    assert_eq!(file.len(), frame::FRAME_BYTES + HEADER_BYTES + 4 * 8 + 7 * 24 + 5 * 16 + 4 * 16 + 2 * 24 + 2 * 48);
+    assert_eq!(
+        file.len(),
+        frame::FRAME_BYTES + HEADER_BYTES + 4 * 8 + 7 * 24 + 5 * 16 + 4 * 16 + 2 * 24 + 2 * 48
+    );
     for at in 0..file.len() {
         for flip in [0x01, 0x80, 0xff] {
             let mut damaged = file.clone();
@@ -116,7 +119,8 @@ fn decode_of_older_versions_leaves_newer_lists_empty() {
     let new = index(1000, 7);
     let file = encode(&new);
     let mut body = file[frame::FRAME_BYTES..file.len() - 2 * LAYOUT_BYTES].to_vec();
-    let old = |version, body: &[u8]| decode(&[&frame::seal_as(Kind::Index, version, body)[..], body].concat());
+    let old =
+        |version, body: &[u8]| decode(&[&frame::seal_as(Kind::Index, version, body)[..], body].concat());
     assert!(old(2, &body).unwrap_err().to_string().contains("reserved"), "there these bytes were reserved");
     put(&mut body, at::LAYOUTS, &[0; 4]);
     let parts = IndexParts { layouts: Vec::new(), ..new.parts().clone() };

@@ -140,7 +140,8 @@ fn eac3(bytes: &[u8]) -> Option<Header> {
 pub(crate) fn config(stream: &Elementary, coding: Coding) -> Option<AudioConfig> {
     let bytes = &stream.bytes;
     let agrees = |at: usize| {
-        let first = coding.header(&bytes[at..]).filter(|first| !first.is_more && first.config.channels > 0)?;
+        let first =
+            coding.header(&bytes[at..]).filter(|first| !first.is_more && first.config.channels > 0)?;
         let next = following(coding, bytes, at + first.length)?;
         next.is_like(&first.config).then_some(first.config)
     };

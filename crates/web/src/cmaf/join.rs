@@ -8,7 +8,7 @@ use millrace_store::index::LayoutStream;
 
 use super::audio;
 use super::boxes::Config;
-use super::demux::Demux;
+use super::demux::{Demux, Elementary};
 use super::plan::{InPart, Part, Plan, read};
 use super::tracks;
 use super::video;
@@ -19,6 +19,17 @@ use crate::site::{SiteError, TitleBytes};
 struct Beginning {
     time: Option<i64>,
     rate: BitRate,
+}
+
+/// Where the format of a sound changes.
+#[derive(Clone, Copy, Debug)]
+struct Seam {
+    /// The PES packet in which the first frame of the new format is.
+    byte: u64,
+    /// When that is played.
+    time: i64,
+    /// When the last frame before it ends.
+    before: Option<i64>,
 }
 
 impl Plan {
@@ -39,21 +50,45 @@ impl Plan {
             let mut begins: Vec<Option<i64>> =
                 begins.iter().map(|begin| begin.time.map(|time| time + offset)).collect();
             for (track, change) in changes.iter().enumerate() {
-                if let Some(byte) = change {
-                    begins[track] = self.format_begins(bytes, at, track, *byte)?.or(begins[track]);
+                if let Some(byte) = change
+                    && let Some(seam) = self.seam(bytes, at, track, *byte)?
+                {
+                    begins[track] = Some(seam.time);
+                    self.set_seam(at, track, &seam);
                 }
             }
             let further = self.overlap(at, &begins);
-            shift += further;
-            begins.iter_mut().flatten().for_each(|begin| *begin += further);
-            self.timeline.shift(self.parts[at].bytes.start, shift);
+            if further > 0 {
+                shift += further;
+                begins.iter_mut().flatten().for_each(|begin| *begin += further);
+            }
+            self.timeline.shift(self.shifts_from(at, further), shift);
             let ends = self.ends(bytes, at)?;
             self.set_spans(at, &begins, &ends);
         }
         Ok(())
     }
 
-    /// Where the samples of a part's tracks may be, and which sounds go on from the part before; for those whose format changes, from which byte on.
+    /// The frames up to a seam are the part's before, those from there on this part's.
+    fn set_seam(&mut self, at: usize, track: usize, seam: &Seam) {
+        let (before, rest) = self.parts.split_at_mut(at);
+        if let Some(before) = before.last_mut().and_then(|part| part.tracks[track].as_mut()) {
+            before.span.end = seam.before.unwrap_or(seam.time).max(before.span.start);
+            before.reach.end = seam.byte + 1;
+        }
+        if let Some(now) = &mut rest[0].tracks[track] {
+            now.reach.start = seam.byte;
+        }
+    }
+
+    /// From which byte on a part is shown later: from that of the first of its samples.
+    fn shifts_from(&self, at: usize, further: i64) -> u64 {
+        let part = &self.parts[at];
+        let begins = part.tracks.iter().flatten().filter(|of| further > 0 && !of.goes_on.0);
+        begins.map(|of| of.reach.start).min().unwrap_or(part.bytes.start).min(part.bytes.start)
+    }
+
+    /// Where the samples of a part's tracks may be, and which sounds go on from the part before; those whose format changes, from about which byte on.
     fn find_reach(&mut self, at: usize, layouts: &[Vec<LayoutStream>]) -> Vec<Option<u64>> {
         let mut changes = vec![None; self.tracks.len()];
         let (before, rest) = self.parts.split_at_mut(at);
@@ -69,16 +104,21 @@ impl Plan {
             if matches!(now.config, Config::Video(_)) {
                 continue;
             }
-            let begins = tracks::since(&layouts[(from + 1).min(to)..=to], &now.stream).unwrap_or(part.bytes.start);
+            let begins =
+                tracks::since(&layouts[(from + 1).min(to)..=to], &now.stream).unwrap_or(part.bytes.start);
             let begins = begins.min(part.bytes.start).max(part.stretch.start);
             match &mut before.tracks[track] {
                 Some(before) if before.stream.pid == now.stream.pid => {
                     let is_same = matches!((&before.config, &now.config),
                         (Config::Audio(one), Config::Audio(other)) if one.is_like(other));
-                    *change = (!is_same).then_some(begins);
-                    (before.goes_on.1, now.goes_on.0) = (true, true);
-                    before.reach.end = part.stretch.end;
-                    now.reach.start = part.stretch.start.max(before.reach.start);
+                    if is_same {
+                        (before.goes_on.1, now.goes_on.0) = (true, true);
+                        before.reach.end = part.stretch.end;
+                        now.reach.start = before.reach.start;
+                    } else {
+                        *change = Some(begins);
+                        now.reach.start = begins;
+                    }
                 }
                 _ => now.reach.start = begins,
             }
@@ -107,10 +147,14 @@ impl Plan {
             if is_ours {
                 continue;
             }
-            let is_near = (last.span.end - begin).abs() < MEDIA_HZ.cast_signed() / 20;
-            match &last.config {
-                Config::Video(_) if is_near && begin > last.span.start => last.span.end = begin,
-                _ => most = most.max(last.span.end - begin),
+            // What a picture's length is guessed to be, and what stamps of sound are rounded by.
+            let near = match &last.config {
+                Config::Video(_) => MEDIA_HZ / 20,
+                Config::Audio(_) => MEDIA_HZ / 1000,
+            };
+            match (last.span.end - begin).unsigned_abs() < near && begin > last.span.start {
+                true => last.span.end = begin,
+                false => most = most.max(last.span.end - begin),
             }
         }
         most
@@ -127,12 +171,7 @@ impl Plan {
             if now.goes_on.0
                 && let Some(before) = before.last_mut().and_then(|part| part.tracks[track].as_mut())
             {
-                let is_same = matches!((&before.config, &now.config),
-                    (Config::Audio(one), Config::Audio(other)) if one.is_like(other));
-                if is_same {
-                    begin = start;
-                }
-                begin = begin.max(before.span.start);
+                begin = start.max(before.span.start);
                 before.span.end = begin;
             }
             now.span = begin..ends[track].unwrap_or(about.end).max(begin);
@@ -176,7 +215,9 @@ impl Plan {
         let stream = demux.stream(now.stream.pid);
         let mut marks = stream.marks.iter().filter(|mark| now.reach.contains(&mark.byte));
         match &now.config {
-            Config::Audio(_) => marks.find_map(|mark| self.stamps(mark.byte, mark.stamps)).map(|(time, _)| time),
+            Config::Audio(_) => {
+                marks.find_map(|mark| self.stamps(mark.byte, mark.stamps)).map(|(time, _)| time)
+            }
             Config::Video(config) => {
                 let list = video::pictures(stream, config.syntax, Some(config));
                 let first = video::first_entry(&list, |picture| {
@@ -188,14 +229,14 @@ impl Plan {
         }
     }
 
-    /// When the first frame of a sound's new format is played, which comes from about `byte` on.
-    fn format_begins(
+    /// Where a sound's new format begins, which comes from about `byte` on.
+    fn seam(
         &self,
         bytes: &mut dyn TitleBytes,
         part: usize,
         track: usize,
         byte: u64,
-    ) -> Result<Option<i64>, SiteError> {
+    ) -> Result<Option<Seam>, SiteError> {
         let of = &self.parts[part];
         let Some(InPart { stream, config: Config::Audio(config), .. }) = &of.tracks[track] else {
             return Ok(None);
@@ -207,17 +248,27 @@ impl Plan {
             demux.push(at, piece, |_| true);
             let stream = demux.stream(stream.pid);
             let frames = audio::frames(stream, config);
-            let is_new = |frame: &audio::Frame| {
-                stream.marks[frame.mark].byte >= byte && frame.config.is_like(config)
-            };
+            let is_new =
+                |frame: &audio::Frame| stream.marks[frame.mark].byte >= byte && frame.config.is_like(config);
             let Some(at) = frames.iter().position(is_new) else { return true };
             let others = frames[..at].iter().rposition(|frame| !frame.config.is_like(config));
             let first = &frames[others.map_or(0, |at| at + 1)];
-            let rate = i64::from(config.rate);
-            found = self.frame_time(config.rate, stream, first).map(|time| time.div_euclid(rate));
+            found = self.frame_time(config.rate, stream, first).map(|time| Seam {
+                byte: stream.marks[first.mark].byte,
+                time: time.div_euclid(i64::from(config.rate)),
+                before: others.and_then(|at| self.frame_end(config.rate, stream, &frames[at])),
+            });
             false
         })?;
         Ok(found)
+    }
+
+    /// When a frame ends.
+    fn frame_end(&self, rate: u32, stream: &Elementary, frame: &audio::Frame) -> Option<i64> {
+        let time = self.frame_time(rate, stream, frame)?;
+        let end = time + i64::from(frame.config.length_at(rate)) * MEDIA_HZ.cast_signed();
+        // Rounded up, and a tick more for what rounding to samples may add.
+        Some(end.div_euclid(i64::from(rate)) + 2)
     }
 
     /// When the last picture or frame of each track in a part ends.
@@ -248,12 +299,10 @@ impl Plan {
     fn end_of(&self, demux: &Demux, of: &InPart) -> Option<i64> {
         let stream = demux.stream(of.stream.pid);
         match &of.config {
-            Config::Audio(config) => audio::frames(stream, config).iter().rev().find_map(|frame| {
-                let time = self.frame_time(config.rate, stream, frame)?;
-                let end = time + i64::from(frame.config.length_at(config.rate)) * MEDIA_HZ.cast_signed();
-                // Rounded up, and a tick more for what rounding to samples may add.
-                Some(end.div_euclid(i64::from(config.rate)) + 2)
-            }),
+            Config::Audio(config) => {
+                let frames = audio::frames(stream, config);
+                frames.iter().rev().find_map(|frame| self.frame_end(config.rate, stream, frame))
+            }
             Config::Video(_) => {
                 let times: Vec<i64> = self.times_of(demux, of).map(|(_, time)| time).collect();
                 let last = *times.last()?;

@@ -52,7 +52,9 @@ pub(crate) fn make(
 /// The sounds of a part, by track.
 fn sounds<'a>(bounds: &'a Bounds<'_>) -> impl Iterator<Item = (usize, &'a InPart)> {
     let tracks = bounds.part.tracks.iter().enumerate();
-    tracks.filter_map(|(track, of)| Some((track, of.as_ref()?))).filter(|(_, of)| matches!(of.config, Config::Audio(_)))
+    tracks
+        .filter_map(|(track, of)| Some((track, of.as_ref()?)))
+        .filter(|(_, of)| matches!(of.config, Config::Audio(_)))
 }
 
 /// Reads everything that the segment needs: its bytes, sound before and behind them, the end of its last picture.
@@ -89,10 +91,12 @@ fn look_back(plan: &Plan, bytes: &mut dyn TitleBytes, bounds: &Bounds<'_>) -> Re
     let start = bounds.bytes.start;
     let is_first = bounds.number == bounds.part.segments.start;
     // A sound may begin before its part does: all of it is wanted then.
-    let reach = sounds(bounds).filter(|(_, of)| is_first && !of.goes_on.0).map(|(_, of)| of.reach.start).min();
+    let reach =
+        sounds(bounds).filter(|(_, of)| is_first && !of.goes_on.0).map(|(_, of)| of.reach.start).min();
     let most = if is_first { MAX_MADE_SEGMENT_BYTES } else { MADE_LOOK_BYTES } as u64;
     let lowest = sounds(bounds).map(|(_, of)| of.reach.start).min().unwrap_or(start);
-    let least = start.saturating_sub(most / TS_PACKET_BYTES as u64 * TS_PACKET_BYTES as u64).max(lowest).min(start);
+    let least =
+        start.saturating_sub(most / TS_PACKET_BYTES as u64 * TS_PACKET_BYTES as u64).max(lowest).min(start);
     let mut from = reach.unwrap_or(start).clamp(least, start);
     let wanted = |track: usize, of: &InPart| {
         bounds.times[track].0.filter(|time| of.span.start < *time || is_first && of.goes_on.0)
@@ -213,10 +217,16 @@ fn sound(
 ) -> Vec<u8> {
     let stream = demux.stream(of.stream.pid);
     let frames = audio::frames(stream, config);
-    let is_ours = |frame: &&audio::Frame| of.reach.contains(&stream.marks[frame.mark].byte);
-    let timed = frames.iter().filter(is_ours);
-    let timed = timed.filter_map(|frame| Some((frame, plan.frame_time(config.rate, stream, frame)?)));
     let scaled = |time: i64| time * i64::from(config.rate);
+    // The PES packet in which the format changes has frames of both parts.
+    let is_ours = |(frame, time): &(&audio::Frame, i64)| {
+        let byte = stream.marks[frame.mark].byte;
+        of.reach.contains(&byte)
+            && (of.goes_on.0 || byte != of.reach.start || *time >= scaled(of.span.start))
+            && (of.goes_on.1 || byte + 1 != of.reach.end || frame.config.is_like(config))
+    };
+    let timed = frames.iter().filter_map(|frame| Some((frame, plan.frame_time(config.rate, stream, frame)?)));
+    let timed = timed.filter(is_ours);
     let (start, end) = bounds.times[track];
     let (mut data, mut list, mut times) = (Vec::new(), Vec::<&audio::Frame>::new(), Vec::<i64>::new());
     let mut next = None;
@@ -261,9 +271,11 @@ fn smooth(mut times: Vec<i64>, lengths: &[u32], rate: u32) -> Vec<i64> {
     let tolerance = i64::from(rate / 1000);
     for at in 1..times.len() {
         let expected = times[at - 1] + i64::from(lengths[at - 1]);
-        if times[at] < expected + tolerance {
-            times[at] = expected;
-        }
+        // Where recordings were joined that overlap a little, frames are cut short: the next segment would overlap otherwise.
+        times[at] = match (times[at] - expected).abs() < tolerance {
+            true => expected,
+            false => times[at].max(times[at - 1] + 1),
+        };
     }
     times
 }
@@ -283,7 +295,8 @@ pub(crate) fn first_picture(
 ) -> Result<Option<Vec<u8>>, SiteError> {
     let segment = plan.segments.get(number).ok_or(SiteError::NoTitle)?;
     let part = &plan.parts[plan.part_of(number)];
-    let Some(Some(InPart { stream: Stream { pid, .. }, config: Config::Video(config), .. })) = part.tracks.first()
+    let Some(Some(InPart { stream: Stream { pid, .. }, config: Config::Video(config), .. })) =
+        part.tracks.first()
     else {
         return Ok(None);
     };

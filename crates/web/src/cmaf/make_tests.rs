@@ -411,5 +411,6 @@ fn gaps_between_known_times_are_filled_evenly() {
 
 #[test]
 fn rounding_is_no_gap() {
+    assert_eq!(smooth(vec![10, 1000, 999], &[1024; 3], 48_000), [10, 1034, 1035], "cut short");
     assert_eq!(smooth(vec![10, 1035, 2057, 5000, 6023], &[1024; 5], 44_100), [10, 1034, 2058, 5000, 6024]);
 }

@@ -66,7 +66,11 @@ pub(crate) fn read(frame: &[u8]) -> Option<Pce> {
     copy.elements(coupled)?;
     // The comment behind it is left out: its length is the byte behind the last one that is used.
     let used = copy.bits.div_ceil(8) + 1;
-    (channels > 0 && used <= MAX_PCE_BYTES).then_some(Pce { bytes: copy.out, used, channels: channels as u16 })
+    (channels > 0 && used <= MAX_PCE_BYTES).then_some(Pce {
+        bytes: copy.out,
+        used,
+        channels: channels as u16,
+    })
 }
 
 impl Pce {
@@ -82,14 +86,23 @@ mod tests {
     /// 5.1 with side channels as FFmpeg writes it: a single element and a pair in front, a pair at the sides, one of low frequencies.
     #[test]
     fn read_of_side_channels_gives_six() {
-        let bits = "101 0000 01 0011 0010 0001 0000 01 000 0000 0 0 0 0 0000 1 0000 1 0001 0000".replace(' ', "");
+        let bits =
+            "101 0000 01 0011 0010 0001 0000 01 000 0000 0 0 0 0 0000 1 0000 1 0001 0000".replace(' ', "");
         let bits = format!("{bits:0<80}");
-        let frame: Vec<u8> = (0..10).map(|at| u8::from_str_radix(&bits[at * 8..at * 8 + 8], 2).unwrap()).collect();
+        let frame: Vec<u8> =
+            (0..10).map(|at| u8::from_str_radix(&bits[at * 8..at * 8 + 8], 2).unwrap()).collect();
         let pce = read(&frame).unwrap();
         assert_eq!(pce.channels, 6);
         assert_eq!(pce.bytes().len(), 8, "53 bits and an empty comment");
         // The same bits, three further in front.
-        assert!(pce.bytes().iter().zip(&frame).zip(&frame[1..]).take(6).all(|((out, a), b)| *out == a << 3 | b >> 5));
+        assert!(
+            pce.bytes()
+                .iter()
+                .zip(&frame)
+                .zip(&frame[1..])
+                .take(6)
+                .all(|((out, a), b)| *out == a << 3 | b >> 5)
+        );
     }
 
     #[test]

@@ -104,7 +104,8 @@ pub(crate) fn plan(
     if found.list.iter().any(|segment| length(segment) > MAX_MADE_SEGMENT_BYTES as u64) {
         return Ok(Err("the title has too few places where a decoder can start"));
     }
-    let starts = || found.list.iter().enumerate().filter(|(at, segment)| *at == 0 || segment.is_discontinuous);
+    let starts =
+        || found.list.iter().enumerate().filter(|(at, segment)| *at == 0 || segment.is_discontinuous);
     if starts().count() > MAX_CMAF_PARTS {
         return Ok(Err("the title's time stamps or streams change too often"));
     }
@@ -213,7 +214,8 @@ impl Plan {
             let from = (0..=start).rev().find(|&at| is_jump(at)).unwrap_or(0);
             let to = (end..=self.segments.len()).find(|&at| is_jump(at)).unwrap_or(end);
             let range = self.segments[start].bytes.start..self.segments[end - 1].bytes.end;
-            let streams: Vec<Option<&Stream>> = list.iter().map(|sketch| sketch.streams[number].as_ref()).collect();
+            let streams: Vec<Option<&Stream>> =
+                list.iter().map(|sketch| sketch.streams[number].as_ref()).collect();
             let configs = configs(bytes, index, &range, &streams)?;
             let tracks = streams.iter().zip(configs).map(|(stream, config)| {
                 Some(InPart {

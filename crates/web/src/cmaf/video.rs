@@ -244,7 +244,13 @@ fn join_fields(list: Vec<Picture>, bytes: &[u8]) -> Vec<Picture> {
 impl Picture {
     /// The sample. Parameter sets that decoders were told stay away, unless one was new, of this picture or one before: a set of pictures belongs to the set of the sequence
     /// that came before it, and decoders bind it to that when it comes (H.264 section 7.4.1.2.1).
-    pub(crate) fn append_to(&self, out: &mut Vec<u8>, bytes: &[u8], config: &VideoConfig, keeps_sets: &mut bool) {
+    pub(crate) fn append_to(
+        &self,
+        out: &mut Vec<u8>,
+        bytes: &[u8],
+        config: &VideoConfig,
+        keeps_sets: &mut bool,
+    ) {
         let is_new = |nal: &[u8]| !config.sets.iter().any(|set| set == nal);
         let units = self.units.iter().map(|unit| &bytes[unit.clone()]);
         *keeps_sets |= units.clone().any(|nal| config.syntax.is_set(config.syntax.kind(nal)) && is_new(nal));

@@ -108,7 +108,11 @@ fn segments_of_changing_streams_begin_at_the_access_point_behind_the_change() {
         let all = found.list.iter().filter(|segment| segment.is_discontinuous);
         all.map(|s| (s.bytes.start / PACKET, s.is_jump, s.layout)).collect::<Vec<_>>()
     };
-    assert_eq!(parts(&found), [(800, false, 2), (900, false, 3)], "neither the language nor what becomes known");
+    assert_eq!(
+        parts(&found),
+        [(800, false, 2), (900, false, 3)],
+        "neither the language nor what becomes known"
+    );
     assert_eq!(found.list[0].layout, 0);
     // Behind a jump nothing can be decoded before the first access point, whose layout holds.
     assert_eq!(parts(&with(&[740], layouts)), [(740, true, 2), (900, false, 3)]);

@@ -124,7 +124,7 @@ impl Look {
         let before = segment.tables.max(start.saturating_sub(TABLES_LOOK_BYTES as u64));
         let mut found = None;
         // Behind a jump the tables before it are those of another recording.
-        let has_begun = self.layouts.get(segment.layout).is_none_or(|&layout| layout < start);
+        let has_begun = self.layouts.get(segment.layout).is_none_or(|&layout| layout <= start);
         if before < start && has_begun {
             let bytes = self.read(site, before, (start - before) as usize)?;
             found = tables::find(&bytes, &self.map_pids, Which::Last);

@@ -114,7 +114,9 @@ fn parts(index: &TitleIndex, points: &[Cut], layouts: &[&[LayoutStream]]) -> Vec
     for layout in layouts {
         let is_change = before.is_some_and(|before| differ(before, layout));
         before = Some(layout);
-        let Some(point) = points.get(points.partition_point(|point| point.byte < layout[0].byte)) else { break };
+        let Some(point) = points.get(points.partition_point(|point| point.byte < layout[0].byte)) else {
+            break;
+        };
         let jump = parts[..jumps].partition_point(|part| part.byte <= point.byte).saturating_sub(1);
         if is_change && first_point(points, parts[jump].byte, u64::MAX) != point.byte {
             parts.push(Cut { begins_part: Some(false), ..*point });

@@ -95,7 +95,8 @@ fn what_is_no_table_is_passed_over() {
     // More than fits in front of a segment.
     let many: Vec<u16> = (0x1000..0x1015).collect();
     let bytes =
-        [packets(0, 0, 12 + 21 * 4, 0), many.iter().flat_map(|&pid| packets(pid, 2, 30, 0)).collect()].concat();
+        [packets(0, 0, 12 + 21 * 4, 0), many.iter().flat_map(|&pid| packets(pid, 2, 30, 0)).collect()]
+            .concat();
     assert!(find(&bytes, &many[..19], Which::First).is_some());
     assert_eq!(find(&bytes, &many, Which::First), None);
 }

@@ -37,7 +37,8 @@ fn make(path: &Path, of: &Recording, from: u32) {
     let picture = format!("testsrc2=size={}:rate=25:duration={SECONDS}", of.size);
     let tone = format!("sine=frequency=440:sample_rate=48000:duration={SECONDS}");
     let from = from.to_string();
-    let mut args = vec!["-nostdin", "-v", "error", "-y", "-f", "lavfi", "-i", &picture, "-f", "lavfi", "-i", &tone];
+    let mut args =
+        vec!["-nostdin", "-v", "error", "-y", "-f", "lavfi", "-i", &picture, "-f", "lavfi", "-i", &tone];
     args.extend(of.pictures);
     args.extend(of.sound);
     args.extend(["-pix_fmt", "yuv420p", "-output_ts_offset", &from]);
@@ -202,14 +203,16 @@ fn ac3_that_changes_to_more_channels_has_every_frame() {
     let surround = "pan=5.1|c0=c0|c1=c0|c2=c0|c3=c0|c4=c0|c5=c0";
     for (name, filter) in [("a.ac3", "pan=stereo|c0=c0|c1=c0"), ("b.ac3", surround)] {
         let out = path(name);
-        let args = ["-nostdin", "-v", "error", "-y", "-f", "lavfi", "-i", &tone, "-af", filter, "-c:a", "ac3", &out];
+        let args =
+            ["-nostdin", "-v", "error", "-y", "-f", "lavfi", "-i", &tone, "-af", filter, "-c:a", "ac3", &out];
         run("ffmpeg", &args);
     }
     let sound = [path("a.ac3"), path("b.ac3")].map(|path| std::fs::read(path).unwrap()).concat();
     std::fs::write(path("all.ac3"), sound).unwrap();
     let picture = format!("testsrc2=size=160x120:rate=25:duration={}", 2 * SECONDS);
     let (all, film) = (path("all.ac3"), path("film.ts"));
-    let mut args = vec!["-nostdin", "-v", "error", "-y", "-f", "lavfi", "-i", &picture, "-f", "ac3", "-i", &all];
+    let mut args =
+        vec!["-nostdin", "-v", "error", "-y", "-f", "lavfi", "-i", &picture, "-f", "ac3", "-i", &all];
     args.extend(H264);
     args.extend(["-pix_fmt", "yuv420p", "-c:a", "copy", &film]);
     run("ffmpeg", &args);
@@ -221,7 +224,8 @@ fn ac3_that_changes_to_more_channels_has_every_frame() {
     assert_eq!(sounds.len(), 2);
     assert!(all_sums(&sounds, "0:a", AS_IT_IS) == sums(&film, "0:a", AS_IT_IS));
     let channels = sounds.iter().map(|part| {
-        let args = ["-v", "error", "-show_entries", "stream=channels", "-of", "csv=p=0", part.to_str().unwrap()];
+        let args =
+            ["-v", "error", "-show_entries", "stream=channels", "-of", "csv=p=0", part.to_str().unwrap()];
         String::from_utf8(run("ffprobe", &args)).unwrap().trim().to_owned()
     });
     assert_eq!(channels.collect::<Vec<_>>(), ["2", "6"]);
@@ -253,11 +257,14 @@ fn title_with_further_sound_lists_no_segment_without_samples() {
     let list = tracks(&mut client, "film");
     assert_eq!(list.len(), 3, "{list:?}");
     let further = parts(&mut client, &list[2], film.dir.path());
-    assert!(all_sums(&further, "0:a", AS_IT_IS) == sums(film.sources[1].to_str().unwrap(), "0:a:1", WITHOUT_ADTS));
+    assert!(
+        all_sums(&further, "0:a", AS_IT_IS) == sums(film.sources[1].to_str().unwrap(), "0:a:1", WITHOUT_ADTS)
+    );
     let through = parts(&mut client, &list[1], film.dir.path());
     let expected = all_sums(&film.sources, "0:a:0", WITHOUT_ADTS);
     assert!(all_sums(&through, "0:a", AS_IT_IS) == expected);
-    let discontinuities = list.iter().map(|path| client.get(path).text().matches("#EXT-X-DISCONTINUITY\n").count());
+    let discontinuities =
+        list.iter().map(|path| client.get(path).text().matches("#EXT-X-DISCONTINUITY\n").count());
     assert_eq!(discontinuities.collect::<Vec<_>>(), [2, 2, 2], "all tracks count alike");
     let length = |path: &String, client: &mut Client| -> f64 {
         let text = client.get(path).text().to_owned();
