@@ -43,10 +43,14 @@ impl Plan {
         for at in 0..self.parts.len() {
             let changes = self.find_reach(at, layouts);
             let begins = self.begins(bytes, at, &changes)?;
+            let unknown = self.tracks.iter_mut().zip(&begins).filter(|(track, _)| track.rate.0 == 0);
+            unknown.for_each(|(track, begin)| track.rate = begin.rate);
+            // Times count from the earliest of all.
+            let mut offset = 0;
             if at == 0 {
-                self.begin_at_zero(&begins);
+                self.reorder = -begins.iter().filter_map(|begin| begin.time).min().unwrap_or(0);
+                offset = self.reorder;
             }
-            let offset = if at == 0 { self.reorder } else { 0 };
             let mut begins: Vec<Option<i64>> =
                 begins.iter().map(|begin| begin.time.map(|time| time + offset)).collect();
             for (track, change) in changes.iter().enumerate() {
@@ -124,15 +128,6 @@ impl Plan {
             }
         }
         changes
-    }
-
-    /// Counts times from the earliest of all.
-    fn begin_at_zero(&mut self, begins: &[Beginning]) {
-        let earliest = begins.iter().filter_map(|begin| begin.time).min().unwrap_or(0);
-        self.reorder = -earliest;
-        for (track, begin) in self.tracks.iter_mut().zip(begins) {
-            track.rate = begin.rate;
-        }
     }
 
     /// How much later a part must be shown, so that no track of it begins before it has ended in the part before. A picture may end a little early.

@@ -310,7 +310,8 @@ pub(crate) fn first_picture(
     let list = entered(plan, stream, &bounds, config);
     let Some(first) = list.first() else { return Ok(None) };
     let mut data = Vec::new();
-    first.append_to(&mut data, &stream.bytes, config, &mut true);
+    let mut keeps_sets = !plan.knows_layouts || number == part.segments.start;
+    first.append_to(&mut data, &stream.bytes, config, &mut keeps_sets);
     let span = plan.span(0, number);
     let mark = &stream.marks[first.mark];
     let shown = plan.stamps(mark.byte, mark.stamps).map_or(span.start, |(_, shown)| shown);

@@ -513,7 +513,7 @@ fn what_there_is_not() {
         "/titles/open/cmaf/65536.m3u8",
         "/titles/open/cmaf/0256.m3u8",
         "/titles/open/cmaf/257/stills.m3u8",
-        &segment.replace("/1.", "/2."),
+        &segment.replace("/2.", "/3."),
         &segment.replace("/256/", "/255/"),
         &segment.replace("/0.m4s", "/9999.m4s"),
         &segment.replace("/0.m4s", "/00.m4s"),
