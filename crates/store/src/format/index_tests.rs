@@ -76,7 +76,7 @@ fn a_forged_body_is_refused_by_field() {
     refused("index: time step is 255", at::TIME_STEP, &255u32.to_le_bytes());
     refused("index: times at offset", at::TIMES, &u32::MAX.to_le_bytes());
     refused("index: access points", at::ACCESS, &u32::MAX.to_le_bytes());
-    refused("index: body length", at::PIDS, &3u32.to_le_bytes());
+    refused("index: body length", at::LAYOUTS, &1u32.to_le_bytes());
     refused("index: reserved byte", at::RESERVED + 7, &[1]);
     refused("index: time bases", at::BASES, &u32::MAX.to_le_bytes());
     refused("end number 0: must not be before the duration", at::TITLE_END, &1u64.to_le_bytes());

@@ -153,7 +153,7 @@ fn film(recordings: &[Recording]) -> (TitleInfo, Arc<TitleIndex>, Film) {
         let first = packets[0].0;
         let first_pts = recording.origin + PICTURE;
         layouts.extend(recording.layout(bytes.len() as u64));
-        let mut time = start;
+        let mut time = pieces.last().map_or(start, |last: &ClockPiece| start.max(last.time.0));
         // Where stamps go on the clock does so too, and runs ahead of them as far as it did.
         let from = if recording.goes_on { start.cast_signed() } else { start.cast_signed() - first };
         if !recording.goes_on {
