@@ -68,6 +68,8 @@ struct Stream {
     codec: String,
     /// ISO 639-2.
     language: Option<String>,
+    /// Its audience, if it is not everybody: `audio-description`, `hearing-impaired`, `clean-effects` or `commentary`.
+    role: Option<&'static str>,
 }
 
 /// `/api/v1/user`
@@ -94,6 +96,7 @@ fn of(site: &dyn Site, title: TitleInfo) -> Title {
         stream_type: stream.stream_type,
         codec: stream.codec,
         language: stream.language,
+        role: stream.role.map(millrace_store::volume::StreamRole::name),
     };
     let is_apart = title.streams.iter().any(|stream| cmaf::can_have(&stream.codec).is_some());
     let (pictures, addresses) = match site.pictures(&title) {

@@ -558,6 +558,7 @@ impl Indexer {
             stream_type: s.stream_type,
             codec: s.codec,
             language: s.language,
+            role: s.role,
         };
         Ok(Indexed {
             bytes: self.bytes,

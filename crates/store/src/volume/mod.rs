@@ -78,7 +78,7 @@ pub use listing::{ListedAt, ListedTitle, Listing, LostMembers, PlacedOn};
 pub use media::MediaReader;
 pub use name::{is_usable, slug};
 pub use open::ParityFiles;
-pub use title::{DerivedFrom, ElementaryStream, SourceIdentity, TitleFiles, TitleInfo};
+pub use title::{DerivedFrom, ElementaryStream, SourceIdentity, StreamRole, TitleFiles, TitleInfo};
 pub use writer::{FinishTitle, TitleWriter};
 
 /// How many members must be there for a volume to be opened.

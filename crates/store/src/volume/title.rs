@@ -107,6 +107,35 @@ pub struct ElementaryStream {
     pub codec: String,
     /// ISO 639-2 code, if announced.
     pub language: Option<String>,
+    /// The audience that the tables announce, if it is not everybody.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<StreamRole>,
+}
+
+/// The audience of a stream that is not the main one of its kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StreamRole {
+    /// Narration for people who do not see well, alone or mixed with the main audio.
+    AudioDescription,
+    /// For people who do not hear well.
+    HearingImpaired,
+    /// Music and effects without dialogue.
+    CleanEffects,
+    /// Speech about the media.
+    Commentary,
+}
+
+impl StreamRole {
+    /// As JSON has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AudioDescription => "audio-description",
+            Self::HearingImpaired => "hearing-impaired",
+            Self::CleanEffects => "clean-effects",
+            Self::Commentary => "commentary",
+        }
+    }
 }
 
 /// Which file a title was made from. The same path, length and modification time mean the same title.

@@ -85,6 +85,7 @@ impl Film {
                 stream_type: 27,
                 codec: "H.264".to_owned(),
                 language: Some("nor".to_owned()),
+                role: None,
             }],
             index: self.index(),
             notes: vec!["made for a test".to_owned()],

@@ -183,6 +183,7 @@ fn info(bytes: u64) -> TitleInfo {
         stream_type,
         codec: codec.to_owned(),
         language: None,
+        role: None,
     };
     TitleInfo {
         id: TitleId([7; 16]),
