@@ -16,7 +16,7 @@ use tokio::sync::{Notify, watch};
 use crate::answer::{Answer, Body, Media, Sending};
 use crate::cmaf::Piece;
 use crate::events::{self, Feed};
-use crate::hls::{self, LookedAt};
+use crate::hls::{self, LookedAt, Wanted};
 use crate::request::{Method, REQUESTS, Request, RequestId};
 use crate::rights::{SeenBy, place};
 use crate::route::{self, Found, Kind, Route};
@@ -211,17 +211,8 @@ impl Shared {
         let link = &seen.link();
         match found.route.kind {
             Kind::File => file::answer(request, &title),
-            Kind::Cmaf => match cmaf::master_playlist(self, request, &title, link).await {
-                Ok(answer) => answer,
-                Err(why) => Answer::error(404, why),
-            },
-            Kind::Master if cmaf::is_preferred(&title) => {
-                match cmaf::master_playlist(self, request, &title, link).await {
-                    Ok(answer) => answer,
-                    Err(_) => hls::master_playlist(self, request, title, link).await,
-                }
-            }
-            Kind::Master => hls::master_playlist(self, request, title, link).await,
+            Kind::Cmaf => hls::master_playlist(self, request, title, (Wanted::Made, link)).await,
+            Kind::Master => hls::master_playlist(self, request, title, (Wanted::Any, link)).await,
             Kind::Media => hls::media_playlist(self, request, title, link).await,
             Kind::CmafMedia => cmaf::media_playlist(self, request, &title, (found, link), false).await,
             Kind::CmafStills => cmaf::media_playlist(self, request, &title, (found, link), true).await,

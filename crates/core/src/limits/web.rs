@@ -71,6 +71,14 @@ pub const MAX_TABLE_PACKETS: usize = 20;
 pub const TABLES_LOOK_BYTES: usize = 128 * 1024 / TS_PACKET_BYTES * TS_PACKET_BYTES;
 /// Bytes from a title's first access point among which its streams are looked at: the first second of 4 Mb/s, with every stream in it.
 pub const DESCRIBE_BYTES: usize = 512 * 1024;
+/// Segments of a title whose first pictures are looked at: some at its beginning would miss what a film has only behind its titles, or a recording behind
+/// the place where it was joined.
+pub const ACCESS_LOOKS: usize = 16;
+/// Bytes of each: parameter sets, captions and the beginning of the picture lie within 20 ms of 20 Mb/s.
+pub const ACCESS_LOOK_BYTES: usize = 64 * 1024 / TS_PACKET_BYTES * TS_PACKET_BYTES;
+/// Longest part of a unit of supplemental enhancement information that is looked at: captions have at most 31 times three bytes, and an encoder's own text
+/// before them some hundred.
+pub const MAX_SEI_BYTES: usize = 4096;
 /// Longest part of a sequence parameter set that is looked at: those of real encoders are below 100 bytes, scaling lists make some of 700.
 pub const MAX_SPS_BYTES: usize = 1024;
 /// No picture is wider or higher: the highest levels of H.264 and H.265 end at 16,888.

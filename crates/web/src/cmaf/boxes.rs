@@ -1,6 +1,7 @@
 //! Boxes of the ISO base media file format (ISO/IEC 14496-12): a track's init segment, and its media segments (ISO/IEC 23000-19).
 
 use super::audio::{AudioConfig, Coding};
+use super::sps::Colour;
 use super::video::{Syntax, VideoConfig};
 
 /// What a track has, as decoders are told it.
@@ -223,6 +224,14 @@ fn video_entry(w: &mut Writer, video: &VideoConfig) {
         match video.syntax {
             Syntax::H264 => w.boxed(b"avcC", |w| avc_config(w, video)),
             Syntax::H265 => w.boxed(b"hvcC", |w| hevc_config(w, video)),
+        }
+        // ISO/IEC 14496-12 section 12.1.5.
+        if let Some(Colour { primaries, transfer, matrix, is_full_range }) = video.pictures.colour {
+            w.boxed(b"colr", |w| {
+                w.bytes(b"nclx");
+                [primaries, transfer, matrix].iter().for_each(|&number| w.u16(u16::from(number)));
+                w.u8(u8::from(is_full_range) << 7);
+            });
         }
     });
 }

@@ -15,7 +15,7 @@
 //! | `timeline` | the title's time of time stamps |
 //! | `demux` | elementary streams out of TS packets |
 //! | `video`, `audio` | pictures and frames of sound, and what decoders are told before |
-//! | `sps` | sequence parameter sets |
+//! | `sps`, `sei` | parameter sets, supplemental information |
 //! | `make` | one segment of all tracks |
 //! | `boxes` | writes the file format |
 //! | `kept` | plans and segments in memory, each made once |
@@ -28,16 +28,17 @@ mod demux;
 mod kept;
 mod make;
 mod plan;
+mod sei;
 mod sps;
 mod timeline;
 mod video;
 
-pub(crate) use answer::{
-    Piece, is_preferred, master_playlist, media_playlist, not_made, piece, rules, usable,
-};
+pub(crate) use answer::{Made, Piece, media_playlist, not_made, offered, piece, rules, usable};
 pub(crate) use boxes::Config;
-pub(crate) use demux::Demux;
+pub(crate) use demux::{Demux, Elementary};
 pub(crate) use kept::{Kept, NotMade, Planned, Recent, making};
-pub(crate) use plan::{Plan, can_have, config_of, read};
+pub(crate) use plan::{Plan, Unsuitable, can_have, config_of, read};
+pub(crate) use sei::{REGISTERED_DATA, payloads as sei_payloads};
 pub(crate) use sps::Pictures;
 pub(crate) use timeline::Timeline;
+pub(crate) use video::{Syntax, units};

@@ -9,6 +9,7 @@ use millrace_core::limits::web::{MAX_PARAMETER_SETS, MAX_SPS_BYTES};
 use millrace_store::bits::{Bits, unescape};
 
 use super::demux::Elementary;
+use super::sei;
 use super::sps::{self, Pictures};
 
 /// Which syntax.
@@ -54,11 +55,10 @@ const H265_SPS: u8 = 33;
 const H265_PPS: u8 = 34;
 const H265_DELIMITER: u8 = 35;
 const H265_FILLER: u8 = 38;
-/// Payload type of the recovery point (ITU-T H.264 section D.1).
-const RECOVERY_POINT: usize = 6;
+const H265_PREFIX_SEI: u8 = 39;
 
 impl Syntax {
-    fn kind(self, nal: &[u8]) -> u8 {
+    pub(crate) fn kind(self, nal: &[u8]) -> u8 {
         let first = nal.first().copied().unwrap_or_default();
         match self {
             Self::H264 => first & 0x1f,
@@ -67,7 +67,7 @@ impl Syntax {
     }
 
     /// Whether it has samples of a picture.
-    fn is_slice(self, kind: u8) -> bool {
+    pub(crate) fn is_slice(self, kind: u8) -> bool {
         match self {
             Self::H264 => (H264_SLICE..=H264_IDR).contains(&kind),
             Self::H265 => kind < H265_VPS,
@@ -105,6 +105,23 @@ impl Syntax {
         }
     }
 
+    /// The messages of a unit of supplemental enhancement information that belongs to the picture behind it, without the unit's header.
+    pub(crate) fn information(self, nal: &[u8]) -> Option<&[u8]> {
+        match (self, self.kind(nal)) {
+            (Self::H264, H264_SEI) => nal.get(1..),
+            (Self::H265, H265_PREFIX_SEI) => nal.get(2..),
+            _ => None,
+        }
+    }
+
+    /// Kinds of the parameter sets that a decoder needs before a picture.
+    pub(crate) fn needed_sets(self) -> &'static [u8] {
+        match self {
+            Self::H264 => &[H264_SPS, H264_PPS],
+            Self::H265 => &[H265_VPS, H265_SPS, H265_PPS],
+        }
+    }
+
     fn is_access(self, kind: u8, nal: &[u8]) -> bool {
         match self {
             Self::H264 => kind == H264_IDR || kind == H264_SEI && has_recovery_point(nal),
@@ -118,29 +135,9 @@ impl Syntax {
     }
 }
 
-/// Whether supplemental information says that a decoder can start here (H.264 section 7.3.2.3.1).
+/// Whether supplemental information says that a decoder can start here.
 fn has_recovery_point(nal: &[u8]) -> bool {
-    let payload = unescape(nal.get(1..).unwrap_or_default(), MAX_SPS_BYTES);
-    let mut at = 0;
-    // A number is as many bytes of 255 as go into it, and one more.
-    let number = |at: &mut usize| {
-        let mut sum = 0;
-        loop {
-            let byte = usize::from(*payload.get(*at)?);
-            *at += 1;
-            sum += byte;
-            if byte != 0xff {
-                return Some(sum);
-            }
-        }
-    };
-    while let (Some(kind), Some(length)) = (number(&mut at), number(&mut at)) {
-        if kind == RECOVERY_POINT {
-            return true;
-        }
-        at += length;
-    }
-    false
+    sei::payloads(nal.get(1..).unwrap_or_default()).any(|(kind, _)| kind == sei::RECOVERY_POINT)
 }
 
 /// Where the next start code is (three bytes: 00 00 01).
@@ -155,7 +152,7 @@ fn start_code(bytes: &[u8], mut at: usize) -> Option<usize> {
 }
 
 /// The NAL units of a byte stream without start codes and the zeros behind them, each with the place of its start code. The last may be cut off.
-fn units(bytes: &[u8]) -> impl Iterator<Item = (usize, Range<usize>)> {
+pub(crate) fn units(bytes: &[u8]) -> impl Iterator<Item = (usize, Range<usize>)> {
     let mut next = start_code(bytes, 0);
     std::iter::from_fn(move || {
         let code = next?;
@@ -257,8 +254,10 @@ pub(crate) fn config(stream: &Elementary, syntax: Syntax) -> Option<VideoConfig>
     let bytes = &stream.bytes;
     pictures(stream, syntax, None).iter().find_map(|picture| {
         let mut sets: Vec<Vec<u8>> = Vec::new();
+        let mut transfer = None;
         for unit in &picture.units {
             let nal = &bytes[unit.clone()];
+            transfer = transfer.or_else(|| sei::preferred_transfer(syntax.information(nal)?));
             let is_wanted = syntax.is_set(syntax.kind(nal)) && nal.len() <= MAX_SPS_BYTES;
             if is_wanted && !sets.iter().any(|set| set == nal) && sets.len() < MAX_PARAMETER_SETS {
                 sets.push(nal.to_vec());
@@ -272,7 +271,13 @@ pub(crate) fn config(stream: &Elementary, syntax: Syntax) -> Option<VideoConfig>
                 of(H265_VPS).and(of(H265_PPS)).and(of(H265_SPS)).and_then(|sps| sps::h265(sps.get(2..)?))
             }
         };
-        Some(VideoConfig { syntax, pictures: pictures?, sets })
+        let mut pictures = pictures?;
+        if let (Some(transfer), Some(colour)) = (transfer, &mut pictures.colour) {
+            colour.transfer = transfer;
+        }
+        let rate = || sps::h265_parameter_rate(of(H265_VPS)?.get(2..)?);
+        pictures.frame_rate = pictures.frame_rate.or_else(rate);
+        Some(VideoConfig { syntax, pictures, sets })
     })
 }
 

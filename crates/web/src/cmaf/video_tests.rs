@@ -27,6 +27,7 @@ fn config_of(syntax: Syntax, sets: &[&[u8]], fields: Option<FieldSyntax>) -> Vid
         chroma: 1,
         depths: (8, 8),
         fields,
+        colour: None,
     };
     VideoConfig { syntax, pictures, sets: sets.iter().map(|set| set.to_vec()).collect() }
 }

@@ -5,16 +5,20 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use millrace_core::ids::TitleId;
 use millrace_core::limits::TS_PACKET_BYTES;
-use millrace_core::limits::web::{DESCRIBE_BYTES, MAX_LOOKED_AT, MAX_TABLES_KEPT, TABLES_LOOK_BYTES};
+use millrace_core::limits::web::{
+    ACCESS_LOOK_BYTES, ACCESS_LOOKS, DESCRIBE_BYTES, MAX_LOOKED_AT, MAX_TABLES_KEPT, TABLES_LOOK_BYTES,
+};
 use millrace_store::index::{PidRole, TitleIndex};
 use millrace_store::volume::TitleInfo;
 
 use super::answer::Text;
-use super::codecs;
-use super::master::{Rates, Streams, rates};
+use super::codecs::{self, Described};
+use super::first_pictures::{can_show_captions, starts_alone};
+use super::master::{Rates, rates};
 use super::playlist::target_s;
 use super::segments::{Segments, segments};
 use super::tables::{self, Which};
+use crate::cmaf::Demux;
 use crate::site::{Site, SiteError};
 
 /// The titles that were looked at last.
@@ -37,7 +41,7 @@ pub(crate) struct Look {
     pub(super) target_s: u64,
     /// The media playlist.
     pub(super) playlist: OnceLock<Text>,
-    streams: OnceLock<Streams>,
+    described: OnceLock<Described>,
     /// PAT and PMT at the title's beginning.
     first_tables: OnceLock<Arc<[u8]>>,
     /// Those for each segment; most are alike.
@@ -82,7 +86,7 @@ impl Look {
             first_access: u64::from(first_access) * millrace_core::limits::DEFAULT_PACKET_BYTES as u64,
             target_s: target_s(&segments.list),
             playlist: OnceLock::new(),
-            streams: OnceLock::new(),
+            described: OnceLock::new(),
             first_tables: OnceLock::new(),
             tables: segments.list.iter().map(|_| OnceLock::new()).collect(),
             segments,
@@ -90,17 +94,59 @@ impl Look {
         }
     }
 
-    /// The rates at which its segments are, and what its streams are. Reads the title's beginning, once.
-    pub(super) fn describe(&self, site: &dyn Site, title: &TitleInfo) -> Result<(Rates, Streams), SiteError> {
-        let streams = match self.streams.get() {
-            Some(streams) => streams.clone(),
-            None => {
-                let bytes = self.read(site, self.first_access, DESCRIBE_BYTES)?;
-                self.streams.get_or_init(|| codecs::describe(&bytes, &title.streams)).clone()
-            }
-        };
+    /// What its streams are, if that is known.
+    pub(super) fn known_streams(&self) -> Option<&Described> {
+        self.described.get()
+    }
+
+    /// What its streams are. Reads the title's beginning, and a little of some segments, once.
+    pub(super) fn streams(&self, site: &dyn Site, title: &TitleInfo) -> Result<&Described, SiteError> {
+        if let Some(known) = self.described.get() {
+            return Ok(known);
+        }
+        let bytes = self.read(site, self.first_access, DESCRIBE_BYTES)?;
+        let mut described = codecs::describe(&bytes, &title.streams);
+        self.look_at_segments(site, title, &mut described)?;
+        Ok(self.described.get_or_init(|| described))
+    }
+
+    /// The rates at which its segments are.
+    pub(super) fn rates(&self, site: &dyn Site) -> Result<Rates, SiteError> {
         let tables = self.first_tables(site)?.len() as u64;
-        Ok((rates(&self.segments.list, self.target_s, tables), streams))
+        Ok(rates(&self.segments.list, self.target_s, tables))
+    }
+
+    /// Looks at the first pictures of segments all over the title.
+    fn look_at_segments(
+        &self,
+        site: &dyn Site,
+        title: &TitleInfo,
+        described: &mut Described,
+    ) -> Result<(), SiteError> {
+        let videos = || title.streams.iter().filter(|stream| can_show_captions(&stream.codec));
+        if videos().next().is_none() {
+            return Ok(());
+        }
+        // The first one begins with the title, which need not be where a decoder can start.
+        let starts: Vec<u64> = self.segments.list.iter().skip(1).map(|segment| segment.bytes.start).collect();
+        let looks = starts.len().min(ACCESS_LOOKS);
+        for look in 0..looks {
+            // The second segment and the last one are among them.
+            let at = if looks > 1 { look * (starts.len() - 1) / (looks - 1) } else { 0 };
+            let bytes = self.read(site, starts[at], ACCESS_LOOK_BYTES)?;
+            let mut demux = Demux::new(videos().map(|stream| stream.pid));
+            demux.push(0, &bytes, |_| true);
+            let found = videos().map(|stream| (demux.stream(stream.pid), &stream.codec));
+            let mut found: Vec<_> = found.filter(|(stream, _)| !stream.marks.is_empty()).collect();
+            // Another stream of pictures may begin anywhere in the segment.
+            found.sort_by_key(|(stream, _)| stream.marks[0].byte);
+            described.are_independent &=
+                found.first().is_none_or(|(stream, codec)| starts_alone(stream, codec));
+            for (stream, codec) in found {
+                described.captions.get_or_insert_default().look(stream, codec);
+            }
+        }
+        Ok(())
     }
 
     /// PAT and PMT for the front of a segment, if they are known.

@@ -13,6 +13,7 @@ use crate::cmaf;
 use crate::conditions::Version;
 use crate::file::{content_tag, ranged, version_of};
 use crate::hls::answer::{CUTS, Text, failed, playlist};
+use crate::hls::language;
 use crate::hls::master::Subtitles;
 use crate::hls::playlist::{self as media, Source, target_s};
 use crate::hls::segments::Segment;
@@ -36,8 +37,9 @@ pub(crate) async fn listed(
     let Some(of) = subtitled(shared, title).await? else { return Ok(Vec::new()) };
     let mut list: Vec<Subtitles> = Vec::new();
     for Track { number, language, is_for_hearing_impaired, .. } in &of.tracks {
-        let kind = if *is_for_hearing_impaired { ", hearing impaired" } else { "" };
-        let mut name = format!("{}{kind}", language.as_deref().unwrap_or("subtitles"));
+        let kind = if *is_for_hearing_impaired { " (hearing impaired)" } else { "" };
+        let spoken = language.as_deref().and_then(language::name);
+        let mut name = format!("{}{kind}", spoken.as_deref().unwrap_or("Subtitles"));
         // Names in a group differ (section 4.3.4.1.1).
         if list.iter().any(|other| other.name == name) {
             name = format!("{name}, page {number}");

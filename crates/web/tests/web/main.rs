@@ -11,6 +11,7 @@ mod h2;
 mod hls;
 mod liars;
 mod media;
+mod offered;
 mod openapi;
 mod pages;
 mod pictures;

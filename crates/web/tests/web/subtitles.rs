@@ -323,8 +323,8 @@ fn master_playlists_name_them() {
             })
             .collect();
         let expected = [
-            ("deu", Some("deu"), format!("{below}subtitles/888.m3u8"), false),
-            ("eng, hearing impaired", Some("eng"), format!("{below}subtitles/777.m3u8"), true),
+            ("German", Some("de"), format!("{below}subtitles/888.m3u8"), false),
+            ("English (hearing impaired)", Some("en"), format!("{below}subtitles/777.m3u8"), true),
         ];
         assert_eq!(told, expected, "{path}");
     }
