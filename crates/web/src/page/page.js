@@ -144,7 +144,7 @@ const NAMES = {
   'AC-3': ['audio/mp4; codecs="ac-3"'],
   'E-AC-3': ['audio/mp4; codecs="ec-3"'],
 };
-const IS_SHOWN = /^(H[.]26|MPEG|MP[123]$|AAC|E?-?AC-3|AV|VC-1|JPEG|DTS|LPCM|TrueHD|Opus|SMPTE)/;
+const IS_SHOWN = /^(H[.]26|MPEG|MP[123]$|AAC|(E-)?AC-3|AV|VC-1|JPEG|DTS|LPCM|TrueHD|Opus|SMPTE)/;
 const IS_PICTURES = /^(H[.]26|MPEG-. video|AV|VC-1|JPEG)/;
 
 // Sounds that can be had apart from the pictures. Where there are several, only then hls.js offers them all.
@@ -166,6 +166,28 @@ function lacksPictures(title) {
   const pictures = title.streams.map((stream) => stream.codec).filter((codec) => IS_PICTURES.test(codec));
   const lacking = undecodable(title);
   return pictures.length > 0 && pictures.every((codec) => lacking.includes(codec));
+}
+
+// Codecs of a title's audio if the browser decodes none of them: the pictures can be played alone.
+function lackingAudio(title) {
+  const audio = title.streams.map((stream) => stream.codec).filter((codec) => IS_SHOWN.test(codec) && !IS_PICTURES.test(codec));
+  const lacking = undecodable(title);
+  return title.cmaf && audio.every((codec) => lacking.includes(codec)) ? [...new Set(audio)] : [];
+}
+
+// Loads master playlists without audio renditions. hls.js leaves out variants with a codec that the browser lacks, of which there would be no other.
+function picturesOnly(Hls) {
+  const strip = (text) => text.split('\n').filter((line) => !line.startsWith('#EXT-X-MEDIA:TYPE=AUDIO'))
+    .map((line) => (/,AUDIO="/.test(line) ? line.replace(/,AUDIO="[^"]*"/, '').replace(/(CODECS="[^",]*)[^"]*/, '$1') : line)).join('\n');
+  return class extends Hls.DefaultConfig.loader {
+    load(context, config, callbacks) {
+      const onSuccess = (response, ...rest) => {
+        if (context.type === 'manifest') response.data = strip(response.data);
+        callbacks.onSuccess(response, ...rest);
+      };
+      super.load(context, config, { ...callbacks, onSuccess });
+    }
+  };
 }
 
 function cannotDecode(title) {
@@ -223,7 +245,7 @@ async function start(title) {
   if (playing.title !== title) return;
   if (library && library.isSupported()) {
     if (lacksPictures(title)) failed(cannotDecode(title));
-    else playWith(library, title, source);
+    else playWith(library, title, lackingAudio(title).length ? address(title.cmaf) : source);
   } else if (isNative) {
     video.src = source;
     begin();
@@ -246,8 +268,11 @@ function failed(why) {
 }
 
 function playWith(Hls, title, source) {
-  const hls = new Hls({ enableWorker: false, backBufferLength: 60 });
+  const lacking = lackingAudio(title);
+  const hls = new Hls({ enableWorker: false, backBufferLength: 60, ...(lacking.length && { pLoader: picturesOnly(Hls) }) });
   playing.hls = hls;
+  const hint = lacking.length ? 'This browser cannot decode ' + lacking.join(' and ') + ', so there is no sound. Another player can: see the lines below.' : '';
+  if (hint) failed(hint);
   hls.on(Hls.Events.MANIFEST_PARSED, () => {
     showLevels();
     begin();
@@ -262,7 +287,7 @@ function playWith(Hls, title, source) {
   const showSubtitles = () => offerSubtitles(hls.subtitleTracks.map((track) => track.name || track.lang), hls.subtitleTrack);
   hls.on(Hls.Events.SUBTITLE_TRACKS_UPDATED, showSubtitles);
   hls.on(Hls.Events.SUBTITLE_TRACK_SWITCH, showSubtitles);
-  hls.on(Hls.Events.FRAG_BUFFERED, () => { if (!at('video').error) trouble(''); });
+  hls.on(Hls.Events.FRAG_BUFFERED, () => { if (!at('video').error) trouble(hint); });
   hls.on(Hls.Events.ERROR, (_, data) => {
     const whole = address(title.hls);
     if (data.details === Hls.ErrorDetails.MANIFEST_LOAD_ERROR && source !== whole) {
