@@ -73,7 +73,7 @@ impl fmt::Display for Finding {
 }
 
 /// Every promise by its name, in the order in which they are checked.
-pub const PROMISES: [&str; 41] = [
+pub const PROMISES: [&str; 42] = [
     "superblock_is_readable",
     "geometry_is_supported",
     "members_file_is_readable",
@@ -104,6 +104,7 @@ pub const PROMISES: [&str; 41] = [
     "range_sums_agree_with_meta",
     "crcs_agree_with_manifest",
     "crc_blocks_are_whole",
+    "subtitles_are_whole",
     "parity_meta_agrees_with_manifest",
     "parity_times_agree_with_meta",
     "data_is_as_ingested",

@@ -17,3 +17,30 @@ pub const LEAST_SUBTITLES_BYTES: usize = 2 << 10;
 pub const MAX_SUBTITLED_TITLES: usize = 256;
 
 const _: () = assert!(SUBTITLE_TAIL_TICKS < LONGEST_CUE_TICKS);
+
+/// Longest file of subtitles that is read. A film's text has 200 KB; a fansub with typesetting and embedded fonts has some MB.
+pub const MAX_SUBTITLE_SOURCE_BYTES: usize = 16 << 20;
+/// Longest WebVTT of a track: every playlist and segment of it is cut from memory.
+pub const MAX_SUBTITLE_TRACK_BYTES: usize = 4 << 20;
+/// Cues of a track: a long film has 3,000; karaoke that is timed by syllables has ten times as many.
+pub const MAX_CUES: usize = 40_000;
+/// Text of a cue. Two lines of 42 letters fill a screen; four bytes for each letter and some markup fit many times.
+pub const MAX_CUE_BYTES: usize = 4 << 10;
+/// Subtitle tracks of a title: every language of a large disc, with and without sounds described. Each is an entry in the title's manifest.
+pub const MAX_SUBTITLE_TRACKS: usize = 64;
+/// Bytes of a tag of a language: RFC 5646 section 4.4.1 asks for room for 35 characters.
+pub const MAX_LANGUAGE_BYTES: usize = 35;
+/// Bytes of a track's name for people; a longer one is cut.
+pub const MAX_SUBTITLE_NAME_BYTES: usize = 80;
+/// Text tracks that are kept parsed for viewers, by the bytes of their text.
+pub const SUBTITLE_TEXTS_BYTES: usize = 32 << 20;
+/// Uploads of subtitles at once: each has its bytes in memory, 64 MiB in all.
+pub const MAX_SUBTITLE_UPLOADS: usize = 4;
+/// Entries of a film's directory that are looked through for subtitles beside it.
+pub const MAX_SIDECAR_DIR_ENTRIES: usize = 100_000;
+/// Media that ffmpeg is asked for to see on which clock a film begins, in seconds: all streams of a film begin within it.
+pub const START_LOOK_S: &str = "1";
+/// What ffmpeg says of the first packets: a line of 80 bytes for each, some hundred packets of each of 16 streams.
+pub const MAX_START_BYTES: usize = 1 << 20;
+
+const _: () = assert!(MAX_CUE_BYTES < MAX_SUBTITLE_TRACK_BYTES);

@@ -37,6 +37,11 @@ pub const CRC_FILE: &str = "crcs.mrc";
 /// Name of the CRCs of its parity packets: a title with parity has both or none.
 pub const PARITY_CRC_FILE: &str = "parity.mrc";
 
+/// Files of subtitles are called this...
+pub const SUBTITLES_PREFIX: &str = "subtitles-";
+/// ...a track's label, a part of the text's hash, and this.
+pub const SUBTITLES_SUFFIX: &str = ".vtt";
+
 /// Name of the metadata file for packets of `packet_bytes`.
 pub fn meta_file(packet_bytes: u16) -> String {
     format!("meta-{packet_bytes}.mrp")
@@ -145,7 +150,8 @@ impl Manifest {
         let body = serde_json::to_vec_pretty(self).expect("a manifest has only text keys and finite numbers");
         // What older programs can read is written so that they do.
         let version = match (self.has_crcs(), self.placement.geometry().is_single()) {
-            (true, _) => Kind::Manifest.version(),
+            _ if !self.title.subtitles.is_empty() => Kind::Manifest.version(),
+            (true, _) => 4,
             (false, true) => 2,
             (false, false) => 3,
         };
@@ -257,11 +263,39 @@ impl Manifest {
                 return bad("packets", &t.bytes.div_ceil(u64::from(*size)), "fewer than 2^32");
             }
         }
+        self.validate_subtitles()?;
         if t.duration.0 > PacketMeta::MAX_TICKS {
             return bad("duration", &t.duration.0, "less than 2^40 ticks");
         }
         if !is_blake3(&t.blake3) {
             return bad("blake3", &format_args!("{:.100?}", t.blake3), "64 hexadecimal digits in lower case");
+        }
+        Ok(())
+    }
+
+    /// Labels ascend, and names of files are names: nothing leads out of the title's directory.
+    fn validate_subtitles(&self) -> Result<(), FormatError> {
+        let tracks = &self.title.subtitles;
+        let bad = |field, found: &str, expected| {
+            Err(FormatError::value(RECORD, field, format!("{found:.100?}"), expected))
+        };
+        if let Some(two) = tracks.windows(2).find(|two| two[0].label >= two[1].label) {
+            return bad("subtitles", &two[1].label.to_string(), "labels in ascending order");
+        }
+        for track in tracks {
+            let hash = track.file.strip_prefix(&format!("{SUBTITLES_PREFIX}{}-", track.label));
+            let hash = hash.and_then(|rest| rest.strip_suffix(SUBTITLES_SUFFIX));
+            let entry = self.file(&track.file);
+            if !hash
+                .zip(entry)
+                .is_some_and(|(hash, entry)| hash.len() == 16 && entry.blake3.starts_with(hash))
+            {
+                return bad(
+                    "file of subtitles",
+                    &track.file,
+                    "subtitles-LABEL-HASH.vtt, with a file of that hash",
+                );
+            }
         }
         Ok(())
     }
@@ -291,6 +325,7 @@ impl Manifest {
         if self.has_crcs() {
             expected.extend(Self::crc_files(&geometry).map(str::to_owned));
         }
+        expected.extend(self.title.subtitles.iter().map(|track| track.file.clone()));
         expected.sort();
         check_files(&self.files, &expected)?;
         if geometry.members == 1 {

@@ -40,6 +40,8 @@ fn manifest(bytes: u64, sizes: &[u16]) -> Manifest {
         notes: vec!["audio: AC-4 → AAC".to_owned()],
         derived: None,
         rendition: None,
+        subtitles: Vec::new(),
+        source_start: 0,
     };
     let placement = Placement::new(Uuid([1; 16]), &[Uuid([2; 16])], Geometry::SINGLE, bytes);
     let files = Manifest::expected_files(&title, &Geometry::SINGLE)

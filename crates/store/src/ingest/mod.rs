@@ -36,6 +36,7 @@ mod remux;
 mod sink;
 mod source;
 mod stream;
+mod subtitles;
 pub mod ts_packet;
 mod watch;
 
@@ -64,6 +65,7 @@ pub use watch::{Progress, Stage};
 use bounds::OutputBound;
 use remux::{RemuxSource, RemuxStop, Remuxer};
 use source::{FileStop, SourceFile};
+use subtitles::FoundSubtitles;
 use watch::Watch;
 
 /// How to take a title in.
@@ -120,11 +122,16 @@ fn ingest_as(
     watch.stage(Stage::Probing);
     let file = SourceFile::open(source)?;
     let framing = file.framing().map_err(|error| stream_error(source, error))?;
-    let taken = match framing {
+    let mut taken = match framing {
         Some(framing) => take_stream(volume, source, options, &file, framing, &mut watch)?,
         None => take_container(volume, source, options, &file, &mut watch)?,
     };
     file.check_unchanged()?;
+    match derived {
+        None => taken.subtitles.add_beside(source, taken.source_start),
+        // They belong to the title that it is derived from.
+        Some(_) => taken.subtitles = FoundSubtitles::default(),
+    }
     watch.stage(Stage::Committing);
     if watch.is_cancelled() {
         return Err(IngestError::Cancelled { path: source.to_path_buf() });
@@ -148,9 +155,16 @@ struct Taken {
     writer: TitleWriter,
     passed: Passed,
     notes: Vec<String>,
+    /// When it begins on the clock of its source, in ticks.
+    source_start: i64,
+    subtitles: FoundSubtitles,
 }
 
 impl Taken {
+    fn new(writer: TitleWriter, passed: Passed, notes: Vec<String>) -> Self {
+        Self { writer, passed, notes, source_start: 0, subtitles: FoundSubtitles::default() }
+    }
+
     fn commit(
         mut self,
         name: String,
@@ -158,6 +172,9 @@ impl Taken {
         derived: Option<Derived>,
     ) -> Result<TitleInfo, StoreError> {
         self.notes.extend(notes::notes(&self.passed));
+        self.notes.append(&mut self.subtitles.notes);
+        self.writer.begins_at(self.source_start);
+        self.subtitles.tracks.into_iter().for_each(|track| self.writer.add_subtitles(track));
         let indexed = self.passed.indexed;
         self.writer.commit(FinishTitle {
             name,
@@ -196,7 +213,7 @@ fn take_stream(
         FileStop::Cancelled => IngestError::Cancelled { path: source.to_path_buf() },
         FileStop::Stream(error) => stream_error(source, error),
     })?;
-    Ok(Taken { writer, passed, notes: Vec::new() })
+    Ok(Taken::new(writer, passed, Vec::new()))
 }
 
 /// Another container: ffmpeg makes a transport stream of it.
@@ -229,11 +246,15 @@ fn take_container(
             }
         })?;
     let mut notes = vec![format!("made from {} by ffmpeg", plan.format)];
-    notes.extend(plan.notes);
+    notes.extend(plan.notes.iter().cloned());
     if child.said_lines() > 0 {
         notes.push(format!("ffmpeg had {} lines to say, the last: {}", child.said_lines(), child.said(1)));
     }
-    Ok(Taken { writer, passed, notes })
+    let source_start = subtitles::start_of(&remuxer, plan.stream_args(), watch);
+    let mut taken = Taken { source_start, ..Taken::new(writer, passed, notes) };
+    let dir = taken.writer.dirs().swap_remove(0);
+    taken.subtitles.add_streams(&remuxer, &plan.subtitles, &dir, source_start, watch);
+    Ok(taken)
 }
 
 fn stream_error(source: &Path, error: StreamError) -> IngestError {

@@ -10,6 +10,8 @@ use millrace_core::time::MediaTicks;
 use serde::Deserialize;
 
 use super::ladder::{Film, Sound};
+use super::subtitles::TextStream;
+use crate::subtitles::clean_name;
 
 /// Container formats that are read. Formats that point to other files or servers (playlists, concat scripts) are not
 /// among them, nor are single pictures and text: a title in the drop folder must not make the server read anything else.
@@ -75,11 +77,16 @@ struct Disposition {
     still_image: u8,
     #[serde(default)]
     timed_thumbnails: u8,
+    #[serde(default)]
+    forced: u8,
+    #[serde(default)]
+    hearing_impaired: u8,
 }
 
 #[derive(Debug, Default, Deserialize)]
 struct Tags {
     language: Option<String>,
+    title: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -96,6 +103,8 @@ pub(super) struct RemuxPlan {
     pub duration: Option<MediaTicks>,
     /// For the operator: what is transcoded and what is left out, and why.
     pub notes: Vec<String>,
+    /// Subtitles that are text.
+    pub subtitles: Vec<TextStream>,
     /// `-map` and codec arguments.
     streams: Vec<String>,
 }
@@ -119,9 +128,10 @@ impl Probe {
             format: self.format.format_name.clone(),
             duration: self.duration(),
             notes: Vec::new(),
+            subtitles: self.subtitles(),
             streams: Vec::new(),
         };
-        let (mut videos, mut audios, mut left_out) = (0, 0, Vec::new());
+        let (mut videos, mut audios, mut left_out, mut texts) = (0, 0, Vec::new(), Vec::new());
         for stream in &self.streams {
             match stream.codec_type.as_str() {
                 "video" if stream.is_still() => left_out.push("cover picture".to_owned()),
@@ -139,11 +149,15 @@ impl Probe {
                     plan.audio(stream, audios);
                     audios += 1;
                 }
-                "subtitle" => left_out.push(format!("subtitles {}", stream.words())),
+                "subtitle" if TextStream::can_be(&stream.codec_name) => {
+                    texts.push(format!("subtitles {}", stream.words()))
+                }
+                "subtitle" => left_out.push(format!("subtitles {}, which are pictures", stream.words())),
                 other => left_out.push(format!("{other} stream ({})", stream.codec_name)),
             }
         }
         if videos + audios == 0 {
+            left_out.append(&mut texts);
             let found = if left_out.is_empty() { "no stream at all".to_owned() } else { left_out.join(", ") };
             return Err(NothingToPlay { found });
         }
@@ -155,6 +169,20 @@ impl Probe {
             plan.notes.push(format!("left out, not carried in the stream: {}", left_out.join(", ")));
         }
         Ok(plan)
+    }
+
+    /// The streams of subtitles that are text.
+    pub(super) fn subtitles(&self) -> Vec<TextStream> {
+        let of = |stream: &ProbeStream| {
+            let (tags, disposition) = (&stream.tags, &stream.disposition);
+            let mut text = TextStream::new(stream.index, &stream.codec_name, tags.language.as_deref())?;
+            text.label.is_forced = disposition.forced > 0;
+            text.label.is_sdh = disposition.hearing_impaired > 0;
+            text.name = tags.title.as_deref().and_then(clean_name);
+            text.words = stream.words();
+            Some(text)
+        };
+        self.streams.iter().filter(|stream| stream.codec_type == "subtitle").filter_map(of).collect()
     }
 
     fn pictures(&self) -> Option<&ProbeStream> {
@@ -183,10 +211,12 @@ impl Probe {
                     sounds.push(Sound { index, channels, language });
                 }
                 _ if stream.index == pictures.index => {}
+                "subtitle" if TextStream::can_be(&stream.codec_name) => {}
                 kind => notes.push(format!("left out: {kind} stream {}", stream.words())),
             }
         }
-        Some(Film { pictures: pictures.index, width, height, rate, sounds, duration: self.duration(), notes })
+        let (pictures, duration, texts) = (pictures.index, self.duration(), self.subtitles());
+        Some(Film { pictures, width, height, rate, sounds, duration, notes, texts })
     }
 
     fn duration(&self) -> Option<MediaTicks> {
@@ -286,6 +316,11 @@ impl RemuxPlan {
         if stream.sample_rate.parse::<u32>().is_ok_and(|hz| hz > MAX_AUDIO_HZ) {
             self.push([&format!("-ar:a:{number}"), &MAX_AUDIO_HZ.to_string()]);
         }
+    }
+
+    /// `-map` and codec arguments.
+    pub(super) fn stream_args(&self) -> &[String] {
+        &self.streams
     }
 
     /// Arguments for ffmpeg: reads `source`, writes a transport stream of variable rate to its standard output.

@@ -40,6 +40,8 @@ fn what_it_cannot_carry_is_transcoded_or_left_out_and_said() {
            {"index":1,"codec_type":"video","codec_name":"vp9"},
            {"index":2,"codec_type":"audio","codec_name":"flac","channels":2,"sample_rate":"192000","tags":{"language":"ger"}},
            {"index":3,"codec_type":"subtitle","codec_name":"subrip","tags":{"language":"eng"}},
+           {"index":7,"codec_type":"subtitle","codec_name":"hdmv_pgs_subtitle","tags":{"language":"ger"}},
+           {"index":8,"codec_type":"subtitle","codec_name":"ass","tags":{"language":"ger","title":"Signs"},"disposition":{"forced":1}},
            {"index":4,"codec_type":"video","codec_name":"h264"},
            {"index":5,"codec_type":"attachment","codec_name":"ttf"},
            {"index":6,"codec_type":"audio","codec_name":"pcm_s16le","channels":12}"#,
@@ -56,10 +58,13 @@ fn what_it_cannot_carry_is_transcoded_or_left_out_and_said() {
             "picture: vp9 cannot be carried, transcoded to H.264",
             "sound stream 2 (ger, flac): cannot be carried, transcoded to AAC",
             "sound stream 6 (pcm_s16le): cannot be carried, transcoded to AAC",
-            "left out, not carried in the stream: cover picture, subtitles 3 (eng, subrip), \
+            "left out, not carried in the stream: cover picture, subtitles 7 (ger, hdmv_pgs_subtitle), which are pictures, \
              further picture stream (h264), attachment stream (ttf)",
         ]
     );
+    let texts = plan.subtitles.iter().map(|text| (text.index, text.label.to_string(), text.name.as_deref()));
+    let expected = [(3, "en".to_owned(), None), (8, "de.forced".to_owned(), Some("Signs"))];
+    assert_eq!(texts.collect::<Vec<_>>(), expected);
 }
 
 #[test]

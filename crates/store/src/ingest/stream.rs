@@ -37,7 +37,7 @@ pub fn ingest_stream(volume: &Volume, name: &str, reader: &mut dyn Read) -> Resu
         bytes: passed.source_bytes,
         modified_unix_ns: unix_s() * NS_PER_S,
     };
-    Ok(Taken { writer, passed, notes: Vec::new() }.commit(name.to_owned(), identity, None)?)
+    Ok(Taken::new(writer, passed, Vec::new()).commit(name.to_owned(), identity, None)?)
 }
 
 /// The beginning of it, or all if it is short.

@@ -277,6 +277,8 @@ fn info(id: TitleId, media: &[u8]) -> TitleInfo {
         notes: Vec::new(),
         derived: None,
         rendition: None,
+        subtitles: Vec::new(),
+        source_start: 0,
     }
 }
 

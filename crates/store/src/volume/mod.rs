@@ -17,6 +17,7 @@
 //! | `open` | opens a title's files, checked against each other |
 //! | `media` | the bytes of a title, wherever they lie and whatever is missing |
 //! | `resize` | adds packet sizes and range sums to a title |
+//! | `subtitles` | subtitles that are kept with a title |
 //! | `catalogue` | finds titles by name, id, source |
 //! | `listing` | where titles lie, and what of that is lost |
 //! | `derived` | titles made of other titles: names, times, removal with the parent |
@@ -47,6 +48,7 @@ pub(crate) mod recover;
 mod remove;
 mod resize;
 mod stripe_writer;
+mod subtitles;
 mod title;
 pub(crate) mod workspace;
 mod writer;
@@ -78,6 +80,8 @@ pub use listing::{ListedAt, ListedTitle, Listing, LostMembers, PlacedOn};
 pub use media::MediaReader;
 pub use name::{is_usable, slug};
 pub use open::ParityFiles;
+pub(crate) use subtitles::drop_unnamed;
+pub use subtitles::{NewSubtitles, SubtitleTrack};
 pub use title::{DerivedFrom, ElementaryStream, SourceIdentity, TitleFiles, TitleInfo};
 pub use writer::{FinishTitle, TitleWriter};
 

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::derived::Derived;
 use super::dirs::Dirs;
+use super::subtitles::SubtitleTrack;
 use crate::error::StoreError;
 use crate::format::json;
 use crate::format::manifest::{DATA_FILE, DATA_UNITS_FILE, PARITY_UNITS_FILE};
@@ -77,6 +78,16 @@ pub struct TitleInfo {
     /// What it is called among its renditions, if it has some: it is the best of them.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "json::rendition")]
     pub rendition: Option<RenditionName>,
+    /// Subtitles that are kept with it, by label. Those of teletext are in its media and not here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub subtitles: Vec<SubtitleTrack>,
+    /// When the title begins on the clock of the file it was made from, as players show that, in ticks: subtitles of that clock are so much earlier in the title.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub source_start: i64,
+}
+
+fn is_zero(ticks: &i64) -> bool {
+    *ticks == 0
 }
 
 impl TitleInfo {

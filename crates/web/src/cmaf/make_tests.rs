@@ -202,6 +202,8 @@ fn info(bytes: u64) -> TitleInfo {
         notes: Vec::new(),
         derived: None,
         rendition: None,
+        subtitles: Vec::new(),
+        source_start: 0,
     }
 }
 

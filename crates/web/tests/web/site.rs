@@ -119,6 +119,8 @@ impl Film {
             notes: Vec::new(),
             derived: None,
             rendition: None,
+            subtitles: Vec::new(),
+            source_start: 0,
         };
         Self { info, index: Arc::default(), bytes, manner }
     }

@@ -44,6 +44,7 @@ use super::child::{ChildStop, HelperProgram};
 use super::indexer::Indexer;
 use super::remux::Remuxer;
 use super::source::SourceFile;
+use super::subtitles::FoundSubtitles;
 use super::ts_packet::{PesStart, TsPacket};
 use super::watch::Watch;
 use super::{Indexed, IngestOptions, StreamError, check_packet_sizes};
@@ -125,11 +126,18 @@ pub fn make(
     };
     let (pictures, sounds) = making.encode(file.identity().bytes)?;
     file.check_unchanged()?;
-    let written = making.write(&pictures, sounds.as_deref())?;
+    let mut written = making.write(&pictures, sounds.as_deref())?;
     file.check_unchanged()?;
+    let found = making.subtitles(file.identity().bytes);
+    if making.is_cancelled() {
+        return Err(making.cancelled());
+    }
     let Making { work, reused, .. } = making;
     let of_file = || source.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let name = options.ingest.name.clone().unwrap_or_else(of_file);
+    if let Some((best, _)) = written.first_mut() {
+        found.tracks.into_iter().for_each(|track| best.add_subtitles(track));
+    }
     let duration = written.iter().map(|(_, indexed)| indexed.duration).max().unwrap_or_default();
     let note = format!(
         "made from {} by ffmpeg: pictures and sound encoded anew",
@@ -155,7 +163,7 @@ pub fn make(
     // The titles are there; what cannot be removed now is removed in a week.
     let _ = work.remove();
     let title = titles.remove(0);
-    let notes = film.notes.iter().chain(&plan.left_out).cloned().collect();
+    let notes = film.notes.iter().chain(&plan.left_out).chain(&found.notes).cloned().collect();
     Ok(LadderMade { title, renditions: titles, notes, reused })
 }
 
@@ -234,6 +242,19 @@ impl Making<'_> {
         let args = encode::sounds(self.source, self.film, self.plan.times.ticks(pictures));
         let sound = self.encode_one(&args, None, SOUND_PIXELS, source_bytes)?;
         Ok((files, Some(sound)))
+    }
+
+    /// The film's subtitles. Pictures are encoded from where players begin to show the film, so the times are the same.
+    fn subtitles(&self, source_bytes: u64) -> FoundSubtitles {
+        let options = &self.options.ingest;
+        let bounds = options.bounds.of_process(source_bytes);
+        let remuxer = Remuxer { source: self.source, ffmpeg: &options.ffmpeg, bounds };
+        let mut quiet = |_: &super::Progress| {};
+        let mut watch = Watch::new(&mut quiet, &options.cancel);
+        let mut found = FoundSubtitles::default();
+        found.add_streams(&remuxer, &self.film.texts, self.work.path(), 0, &mut watch);
+        found.add_beside(self.source, 0);
+        found
     }
 
     /// How many pictures there are.

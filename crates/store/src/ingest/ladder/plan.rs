@@ -11,6 +11,7 @@ use millrace_core::units::BitRate;
 use super::error::LadderError;
 use super::list::{Ladder, Rung};
 use super::time::{FRAME_SAMPLES, Times};
+use crate::ingest::subtitles::TextStream;
 use crate::trick::pace::Shape;
 
 /// What ladders are made of.
@@ -27,6 +28,8 @@ pub(in crate::ingest) struct Film {
     pub(in crate::ingest) duration: Option<MediaTicks>,
     /// For the operator: what is left out, and why.
     pub(in crate::ingest) notes: Vec<String>,
+    /// Subtitles that are text.
+    pub(in crate::ingest) texts: Vec<TextStream>,
 }
 
 /// A sound of the film.
@@ -185,7 +188,7 @@ mod tests {
 
     fn film(width: u32, height: u32, rate: (u32, u32)) -> Film {
         let sounds = vec![Sound { index: 1, channels: 2, language: None }];
-        Film { pictures: 0, width, height, rate, sounds, duration: None, notes: vec![] }
+        Film { pictures: 0, width, height, rate, sounds, duration: None, notes: vec![], texts: vec![] }
     }
 
     #[test]

@@ -32,6 +32,8 @@ fn row(number: u8) -> Row {
         notes: Vec::new(),
         derived: None,
         rendition: None,
+        subtitles: Vec::new(),
+        source_start: 0,
     };
     let stamp = Stamp { inode: 1, bytes: 2, modified_ns: 3 };
     Row { info, stamp, placed: PlacedOn { members: 3, may: 1 } }
