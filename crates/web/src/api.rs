@@ -1,14 +1,14 @@
 //! `/api/v1`: what there is, as JSON. Fields are added, never changed or taken away: `docs/ref/http.md` describes them.
 
 use millrace_rights::Visitor;
-use millrace_store::volume::TitleInfo;
+use millrace_store::volume::{SubtitleTrack, TitleInfo};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::answer::Answer;
 use crate::rights::SeenBy;
 use crate::site::{PicturesState, Site};
-use crate::{cmaf, pictures};
+use crate::{cmaf, pictures, subtitles};
 
 /// Who asks.
 #[derive(Serialize, JsonSchema)]
@@ -42,6 +42,8 @@ pub(crate) struct Title {
     /// When it was added, seconds since 1970.
     added_unix_s: u64,
     streams: Vec<Stream>,
+    /// Subtitles that are kept with it. Those of teletext are in its media, and listed in its playlists only.
+    subtitles: Vec<Subtitles>,
     /// Names of its renditions, the best first, with itself among them; empty if it is the only one.
     renditions: Vec<String>,
     /// Address of the transport stream, from the root of this server.
@@ -68,6 +70,23 @@ struct Stream {
     codec: String,
     /// ISO 639-2.
     language: Option<String>,
+}
+
+/// Subtitles of a title.
+#[derive(Serialize, JsonSchema)]
+struct Subtitles {
+    /// Language and kind, as in the address: `de`, `en.forced`, `pt-BR.sdh`.
+    label: String,
+    /// RFC 5646; null if it is not known.
+    language: Option<String>,
+    /// For people.
+    name: String,
+    /// They have only what every viewer needs.
+    is_forced: bool,
+    /// They tell sounds too, for people who do not hear well.
+    is_sdh: bool,
+    /// Address of the whole as WebVTT, from the root of this server.
+    file: String,
 }
 
 /// `/api/v1/user`
@@ -102,7 +121,17 @@ fn of(site: &dyn Site, title: TitleInfo) -> Title {
         PicturesState::Never(why) => (why, None),
     };
     let (poster, sprites) = addresses.unzip();
+    let owner = subtitles::owner(site, &title);
+    let track = |track: &SubtitleTrack| Subtitles {
+        label: track.label.to_string(),
+        language: track.label.language().map(str::to_owned),
+        name: subtitles::name_of(track),
+        is_forced: track.label.is_forced,
+        is_sdh: track.label.is_sdh,
+        file: subtitles::address(&owner.name, &track.label),
+    };
     Title {
+        subtitles: owner.subtitles.iter().map(track).collect(),
         poster,
         sprites,
         pictures,

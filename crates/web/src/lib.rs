@@ -94,7 +94,7 @@ pub use self::webhook::{Webhook, WebhookError};
 /// What responses say of the program.
 const SERVER: &str = concat!("millrace/", env!("CARGO_PKG_VERSION"));
 
-/// The paths of all addresses that are answered, with `{name}`, `{version}`, `{track}` and `{number}` in the place of what differs.
+/// The paths of all addresses that are answered, with `{name}`, `{version}`, `{file}`, `{track}` and `{number}` in the place of what differs.
 pub fn routes() -> impl Iterator<Item = &'static str> {
     route::ROUTES.iter().map(|route| route.path)
 }

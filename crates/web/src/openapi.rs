@@ -28,6 +28,14 @@ const OF_RIGHTS: [u16; 4] = [401, 403, 429, 503];
 /// Statuses of uploads that became no title.
 const OF_UPLOADS: [u16; 9] = [400, 404, 408, 409, 412, 413, 415, 422, 507];
 
+/// Statuses of subtitles that were taken or removed, and of those that were not.
+fn of_subtitles(method: Method) -> (&'static [u16], &'static [u16]) {
+    match method {
+        Method::Put => (&[201, 204], &[400, 404, 408, 413, 507]),
+        _ => (&[204], &[400, 404, 500]),
+    }
+}
+
 /// What a successful response has, and what else is answered.
 struct Told {
     /// Media types.
@@ -116,6 +124,7 @@ fn told(kind: Kind, schemas: &mut SchemaGenerator) -> Told {
         Kind::SubtitleSegment | Kind::CmafSubtitleSegment => {
             of(&["text/vtt; charset=utf-8"], Ranged, &[404, 500, 503])
         }
+        Kind::SubtitleFile => of(&["text/vtt; charset=utf-8"], Tagged, &[404, 500]),
         Kind::CmafInit | Kind::CmafSegment => of(&["video/mp4", "audio/mp4"], Ranged, &[404, 500, 503]),
         Kind::CmafStill => of(&["video/mp4"], Ranged, &[404, 500, 503]),
         Kind::Poster | Kind::Sprites => of(&["image/jpeg"], Tagged, &[404]),
@@ -167,6 +176,10 @@ fn operation(route: &Route, method: Method, told: &Told, (error, title): (&Value
         if route.path.contains('{') {
             respond(404, failure());
         }
+    } else if route.kind == Kind::SubtitleFile && matches!(method, Method::Put | Method::Delete) {
+        let (done, errors) = of_subtitles(method);
+        done.iter().for_each(|&status| respond(status, None));
+        errors.iter().chain(rights).for_each(|&status| respond(status, failure()));
     } else if method == Method::Put {
         respond(201, has_body.then(|| json!({ "application/json": { "schema": title } })));
         respond(202, None);
@@ -202,7 +215,10 @@ fn operation(route: &Route, method: Method, told: &Told, (error, title): (&Value
         "responses": responses,
     });
     if method == Method::Put {
-        operation["requestBody"] = json!({ "content": { "video/mp2t": {} } });
+        let is_text = route.kind == Kind::SubtitleFile;
+        let types: &[&str] = if is_text { &["text/vtt", "application/x-subrip"] } else { &["video/mp2t"] };
+        let content: Map<String, Value> = types.iter().map(|&name| (name.to_owned(), json!({}))).collect();
+        operation["requestBody"] = json!({ "content": content });
     }
     if !parameters.is_empty() {
         operation["parameters"] = parameters.into();

@@ -30,6 +30,8 @@ pub(crate) enum Kind {
     SubtitleSegment,
     CmafSubtitles,
     CmafSubtitleSegment,
+    /// Subtitles that are kept with a title, whole.
+    SubtitleFile,
     /// Its poster, the sheet of pictures for seeking, and the list of what is on it.
     Poster,
     Sprites,
@@ -85,7 +87,7 @@ pub(crate) enum Needs {
 /// An address, or a family of them.
 #[derive(Debug)]
 pub(crate) struct Route {
-    /// The path; `{name}`, `{version}`, `{track}` and `{number}` stand for one part each.
+    /// The path; `{name}`, `{version}`, `{file}`, `{track}` and `{number}` stand for one part each.
     pub(crate) path: &'static str,
     pub(crate) kind: Kind,
     /// What is there, for people.
@@ -146,6 +148,14 @@ pub(crate) const ROUTES: &[Route] = &[
         Kind::CmafSubtitleSegment,
         "CMAF: a segment of subtitles",
     ),
+    Route {
+        is_front: false,
+        ..media(
+            "/titles/{name}/subtitles/{file}",
+            Kind::SubtitleFile,
+            "Subtitles of a title as WebVTT, whole",
+        )
+    },
     picture("/titles/{name}/poster.jpg", Kind::Poster, "A picture of a title"),
     picture("/titles/{name}/sprites.jpg", Kind::Sprites, "Small pictures of a title, for seeking"),
     picture("/titles/{name}/sprites.vtt", Kind::SpritesVtt, "Which of them stands for which time"),
@@ -195,6 +205,7 @@ impl Route {
     pub(crate) fn methods(&self) -> &'static [Method] {
         match self.kind {
             Kind::ApiTitle => &[Method::Get, Method::Head, Method::Options, Method::Delete],
+            Kind::SubtitleFile => &[Method::Get, Method::Head, Method::Options, Method::Put, Method::Delete],
             Kind::Upload | Kind::File => &[Method::Get, Method::Head, Method::Options, Method::Put],
             _ => &[Method::Get, Method::Head, Method::Options],
         }
@@ -214,6 +225,8 @@ pub(crate) struct Found {
     pub(crate) name: String,
     /// `{version}`.
     pub(crate) version: String,
+    /// `{file}`.
+    pub(crate) file: String,
     /// `{track}`: a PID.
     pub(crate) track: u16,
     /// `{number}`.
@@ -223,7 +236,8 @@ pub(crate) struct Found {
 /// The route of a path (without its query).
 pub(crate) fn find(path: &str) -> Option<Found> {
     ROUTES.iter().find_map(|route| {
-        let mut found = Found { route, name: String::new(), version: String::new(), track: 0, number: 0 };
+        let (version, file) = (String::new(), String::new());
+        let mut found = Found { route, name: String::new(), version, file, track: 0, number: 0 };
         let (mut wanted, mut parts) = (route.path.split('/'), path.split('/'));
         loop {
             match (wanted.next(), parts.next()) {
@@ -246,6 +260,7 @@ fn take(wanted: &str, part: &str, found: &mut Found) -> Option<()> {
     match place {
         "name" => found.name = name(value)?,
         "version" => found.version = name(value)?,
+        "file" => found.file = name(value)?,
         "track" => found.track = u16::try_from(number(value)?).ok()?,
         _ => found.number = number(value)?,
     }
@@ -312,6 +327,7 @@ mod tests {
                 r.path
                     .replace("{name}", "n")
                     .replace("{version}", "v")
+                    .replace("{file}", "de.vtt")
                     .replace("{track}", "2")
                     .replace("{number}", "1")
             })

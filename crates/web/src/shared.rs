@@ -147,7 +147,10 @@ impl Shared {
                     if request.method == Method::Delete
                         && found.route.methods().contains(&Method::Delete) =>
                 {
-                    self.remove(found.name).await
+                    match found.route.kind {
+                        Kind::SubtitleFile => subtitles::remove(self, &found).await,
+                        _ => self.remove(found.name).await,
+                    }
                 }
                 Ok(_) => {
                     let allow = found.route.allow();
@@ -233,6 +236,7 @@ impl Shared {
             Kind::Subtitles | Kind::SubtitleSegment | Kind::CmafSubtitles | Kind::CmafSubtitleSegment => {
                 subtitles::answer(self, request, &title, (found, link)).await
             }
+            Kind::SubtitleFile => subtitles::whole(self, request, &title, found).await,
             Kind::Poster | Kind::Sprites | Kind::SpritesVtt => {
                 pictures::answer(self, request, title, found.route.kind, link).await
             }

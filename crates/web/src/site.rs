@@ -13,6 +13,7 @@ use millrace_core::units::BitRate;
 use millrace_rights::Quota;
 use millrace_store::index::TitleIndex;
 use millrace_store::ingest::pictures::{About, Pictures};
+use millrace_store::subtitles::SubtitleLabel;
 use millrace_store::volume::TitleInfo;
 use tokio::sync::oneshot;
 
@@ -65,6 +66,30 @@ pub trait Site: Send + Sync + 'static {
     /// Why none came of it. Nothing is left of it then.
     fn take_in(&self, _name: &str, _bytes: &mut dyn Read) -> Result<TitleInfo, NotTaken> {
         Err(NotTaken::Unavailable("this server takes no uploads".to_owned()))
+    }
+
+    /// The WebVTT of subtitles that are kept with a title, by the name of their file. Reads a file: call it where waiting is allowed.
+    ///
+    /// # Errors
+    /// The title or the file is gone, or cannot be read.
+    fn subtitles(&self, _title: &TitleInfo, _file: &str) -> Result<String, SiteError> {
+        Err(SiteError::NoTitle)
+    }
+
+    /// Keeps subtitles with a title, in place of those with the same label; whether there were such. Writes files: call it where waiting is allowed.
+    ///
+    /// # Errors
+    /// Why not. The title is then as before.
+    fn put_subtitles(&self, _name: &str, _label: &SubtitleLabel, _bytes: &[u8]) -> Result<bool, NotTaken> {
+        Err(NotTaken::Unavailable("this server takes no uploads".to_owned()))
+    }
+
+    /// Removes subtitles of a title; whether there were such. Writes files: call it where waiting is allowed.
+    ///
+    /// # Errors
+    /// There is no such title, or they cannot be removed.
+    fn remove_subtitles(&self, _name: &str, _label: &SubtitleLabel) -> Result<bool, SiteError> {
+        Err(SiteError::NoTitle)
     }
 
     /// What is known of a title's poster and pictures for seeking. From memory; that somebody asks has those made sooner that wait.

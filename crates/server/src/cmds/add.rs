@@ -15,6 +15,7 @@ use millrace_store::volume::{TitleInfo, Volume, is_usable};
 
 use super::NewStoreArgs;
 use super::add_remote::{self, Upload};
+use super::add_subtitles;
 use super::ffmpeg::FfmpegArgs;
 use super::ladder;
 use super::progress::{IngestBar, describe};
@@ -32,6 +33,7 @@ use super::trick::USUAL_SPEEDS;
 #[command(after_help = "Examples:\n  millrace add film.ts\n  millrace add --name lobby-loop lobby.mp4\n  \
                         millrace add --trick film.ts\n  millrace add --trick=2,8,-8 film.ts\n  \
                         millrace add film.mkv --ladder\n  millrace add --ladder 1080p:6M,720p:3M,480p:1.2M film.mkv\n  \
+                        millrace add --subtitles film film.de.srt en.forced=signs.ass\n  \
                         millrace add --join my-film=1080p 720p=my-film-720.ts\n  \
                         millrace add *.mkv --json | jq .name\n  \
                         millrace add film.ts --server http://olga:PASSWORD@tv.example:8080/\n\n\
@@ -65,6 +67,10 @@ pub(super) struct AddArgs {
     /// points. What does not fit is listed. A title without renditions gets its own label here too: TITLE=LABEL
     #[arg(long, value_name = "TITLE[=LABEL]", conflicts_with_all = ["ladder", "trick", "name"])]
     join: Option<String>,
+    /// Add subtitles to this title: FILE each, SubRip, ASS/SSA or WebVTT, in place of those of the same language and kind. The file name says which
+    /// (film.de.srt, film.en.forced.srt, film.pt-BR.sdh.vtt), or LABEL=FILE does (de, en.forced, pt-BR.sdh). To remove them: millrace rm --subtitles
+    #[arg(long, value_name = "TITLE", conflicts_with_all = ["ladder", "trick", "name", "join", "packet_sizes", "restart"])]
+    subtitles: Option<String>,
     /// With --ladder: preset of the encoder x264, from ultrafast to veryslow: how much time it takes for better pictures
     #[arg(long, value_name = "NAME", default_value = "veryfast", requires = "ladder")]
     preset: String,
@@ -109,8 +115,16 @@ pub(super) fn run(args: &AddArgs) -> anyhow::Result<ExitCode> {
     if args.name.is_some() && args.files.len() > 1 {
         return Err(super::usage(anyhow::anyhow!("--name: give it with one FILE only")));
     }
-    if let Some(remote) = args.remote.named_or_store(&args.store.old)? {
-        return run_remote(args, &remote);
+    let remote = args.remote.named_or_store(&args.store.old)?;
+    if let Some(title) = &args.subtitles {
+        let to = add_subtitles::To { title, files: &args.files, quiet: args.quiet, json: args.json };
+        return match &remote {
+            Some(remote) => add_subtitles::to_server(&to, remote),
+            None => add_subtitles::to_store(&to, &args.store.open_or_create()?),
+        };
+    }
+    if let Some(remote) = &remote {
+        return run_remote(args, remote);
     }
     const ALWAYS: u16 = millrace_core::limits::DEFAULT_PACKET_BYTES as u16;
     let others = args.packet_sizes.iter().map(|size| size.0).filter(|&size| size != ALWAYS);

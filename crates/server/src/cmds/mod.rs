@@ -19,6 +19,7 @@ mod terminal;
 
 mod add;
 mod add_remote;
+mod add_subtitles;
 mod bench;
 mod bench_sender;
 mod bench_stream;

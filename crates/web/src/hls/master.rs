@@ -36,6 +36,8 @@ pub(crate) struct Subtitles {
     pub(crate) name: String,
     /// As RFC 5646 has it.
     pub(crate) language: Option<String>,
+    /// It has only what every viewer needs.
+    pub(crate) is_forced: bool,
     pub(crate) is_for_hearing_impaired: bool,
 }
 
@@ -159,13 +161,14 @@ pub(crate) fn write(version: u32, variants: &[Variant], beside: Beside<'_>, are_
 
 /// Nobody is shown subtitles that he did not ask for, here or in his player's settings.
 fn write_subtitles(of: &Subtitles, text: &mut String) {
-    let Subtitles { address, name, language, is_for_hearing_impaired } = of;
+    let Subtitles { address, name, language, is_forced, is_for_hearing_impaired } = of;
     // Writing into a string does not fail.
     let _ = write!(text, "#EXT-X-MEDIA:TYPE=SUBTITLES,GROUP-ID=\"{SUBTITLES}\",NAME=\"{name}\"");
     if let Some(language) = language {
         let _ = write!(text, ",LANGUAGE=\"{language}\"");
     }
     text.push_str(",DEFAULT=NO,AUTOSELECT=YES");
+    text.push_str(if *is_forced { ",FORCED=YES" } else { "" });
     if *is_for_hearing_impaired {
         let _ = write!(text, ",CHARACTERISTICS=\"{HEARING_IMPAIRED}\"");
     }

@@ -5,10 +5,13 @@ use std::sync::Arc;
 
 use millrace_core::ids::TitleId;
 use millrace_core::limits::subtitles::{
-    LEAST_SUBTITLES_BYTES, LONGEST_CUE_TICKS, MAX_SUBTITLED_TITLES, SUBTITLES_CACHE_BYTES,
+    LEAST_SUBTITLES_BYTES, LONGEST_CUE_TICKS, MAX_SUBTITLE_UPLOADS, MAX_SUBTITLED_TITLES,
+    SUBTITLES_CACHE_BYTES,
 };
+use millrace_store::subtitles::Cue as TextCue;
 use millrace_store::volume::TitleInfo;
 use millrace_ts::teletext::{Cue, Shown, cues};
+use tokio::sync::Semaphore;
 
 use super::shown;
 use super::title::{self, Subtitled};
@@ -19,22 +22,38 @@ use crate::site::SiteError;
 /// By track, what is shown from when on.
 type All = Arc<[Vec<Shown>]>;
 
-/// Both.
-#[derive(Debug, Default)]
+/// All of it.
+#[derive(Debug)]
 pub(crate) struct Kept {
     titles: Recent<TitleId, Option<Arc<Subtitled>>>,
     shown: Recent<(TitleId, usize), All>,
+    /// The cues of tracks that are kept with titles, by their files.
+    pub(super) texts: Recent<(TitleId, String), Arc<[TextCue]>>,
+    /// Uploads of subtitles, whose bytes are in memory.
+    pub(super) uploads: Semaphore,
+}
+
+impl Default for Kept {
+    fn default() -> Self {
+        Self {
+            titles: Recent::default(),
+            shown: Recent::default(),
+            texts: Recent::default(),
+            uploads: Semaphore::new(MAX_SUBTITLE_UPLOADS),
+        }
+    }
 }
 
 /// What the store calls such a stream.
 const TELETEXT: &str = "teletext";
 
-/// What is known of a title's subtitles; looks at the title if nothing is yet. `None` if it has none.
+/// What is known of a title's subtitles; looks at the title if nothing is yet. `None` if it has none, or its times are not known. `has_text`: some are kept with it.
 pub(super) async fn subtitled(
     shared: &Arc<Shared>,
     title: &TitleInfo,
+    has_text: bool,
 ) -> Result<Option<Arc<Subtitled>>, SiteError> {
-    if !title.streams.iter().any(|stream| stream.codec == TELETEXT) {
+    if !has_text && !title.streams.iter().any(|stream| stream.codec == TELETEXT) {
         return Ok(None);
     }
     let kept = &shared.subtitles.titles;

@@ -23,6 +23,7 @@ mod pace;
 mod table;
 mod take;
 
+pub(crate) use self::pace::Stall;
 pub(crate) use self::table::{Listed, Upload, Uploads, list, state};
 pub(crate) use self::take::{let_go, take};
 

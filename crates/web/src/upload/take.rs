@@ -22,9 +22,10 @@ use crate::answer::Answer;
 use crate::api;
 use crate::request::Request;
 use crate::rights::{SeenBy, place};
-use crate::route::Found;
+use crate::route::{Found, Kind};
 use crate::shared::Shared;
 use crate::site::NotTaken;
+use crate::subtitles;
 
 /// A piece that is put into the queue: several fit into its room.
 const PIECE_BYTES: usize = UPLOAD_BUFFER_BYTES / 4;
@@ -43,6 +44,9 @@ where
     B: Body<Data = Bytes> + Unpin,
     B::Error: std::fmt::Display,
 {
+    if found.route.kind == Kind::SubtitleFile {
+        return subtitles::put(shared, request, found, peer, body, beat).await;
+    }
     let answer = async {
         let visitor = shared.let_in(request, found, peer).await?;
         let (feed, asked) = admit(shared, request, found, &visitor, body.size_hint().exact()).await?;

@@ -31,7 +31,12 @@ pub(crate) fn examples(client: &mut Client) -> Vec<(&'static str, String)> {
             (false, true) => (made, "256"),
             (false, false) => (version, "256"),
         };
-        let path = path.replace("{name}", "film").replace("{version}", version).replace("{track}", track);
+        let name = if path.contains("{file}") { "texted" } else { "film" };
+        let path = path
+            .replace("{name}", name)
+            .replace("{file}", "de.vtt")
+            .replace("{version}", version)
+            .replace("{track}", track);
         path.replace("{number}", number)
     };
     millrace_web::routes().map(|path| (path, fill(path))).collect()
@@ -48,7 +53,7 @@ fn every_address_answers_by_each_method() {
         }
         let in_words =
             route.replace("{name}", "NAME").replace("{version}", "VERSION").replace("{track}", "TRACK");
-        let in_words = in_words.replace("{number}", "NUMBER");
+        let in_words = in_words.replace("{number}", "NUMBER").replace("{file}", "FILE");
         assert!(document.contains(&format!("`{in_words}`")), "{in_words} is not in docs/ref/http.md");
         if ["/titles/{name}", "/api/v1/user"].contains(&route) {
             continue; // nothing, but while something is uploaded, and for users
@@ -84,6 +89,9 @@ fn every_address_answers_by_each_method() {
             let expected = match (method, route) {
                 ("DELETE", "/api/v1/titles/{name}") => 204,
                 ("PUT", "/titles/{name}.ts") => 409,
+                // Without a body there is no cue.
+                ("PUT", "/titles/{name}/subtitles/{file}") => 400,
+                ("DELETE", "/titles/{name}/subtitles/{file}") => 204,
                 _ => 405,
             };
             assert_eq!(Client::to(address).ask(method, &path, "").status, expected, "{method} {path}");

@@ -131,6 +131,8 @@ fn no_address_answers_without_rights() {
             let expected = match (method, route) {
                 ("DELETE", "/api/v1/titles/{name}") => 204,
                 ("PUT", "/titles/{name}" | "/titles/{name}.ts") => 409,
+                ("PUT", "/titles/{name}/subtitles/{file}") => 400,
+                ("DELETE", "/titles/{name}/subtitles/{file}") => 204,
                 _ => 405,
             };
             assert_eq!(Client::to(address).ask(method, &path, &bearer).status, expected, "{method} {path}");

@@ -16,6 +16,7 @@ use millrace_core::wire::rtp::Timeline;
 use millrace_rights::{Gate, Known, Policy, Quota};
 use millrace_store::index::TitleIndex;
 use millrace_store::ingest::pictures::Pictures;
+use millrace_store::subtitles::SubtitleLabel;
 use millrace_store::volume::{SourceIdentity, TitleInfo};
 use millrace_tls::{Acceptor, Certificates};
 use millrace_web::status::{Member, Refusal, Room, Session, Status};
@@ -272,6 +273,21 @@ impl Site for MadeUp {
         let bytes = film.bytes.get(from..from + out.len());
         out.copy_from_slice(bytes.ok_or_else(|| SiteError::Unreadable("beyond the end".to_owned()))?);
         Ok(())
+    }
+
+    fn subtitles(&self, _title: &TitleInfo, _file: &str) -> Result<String, SiteError> {
+        Ok("WEBVTT\n\n00:00:05.000 --> 00:00:07.000\nkept\n\n".to_owned())
+    }
+
+    fn put_subtitles(&self, name: &str, label: &SubtitleLabel, bytes: &[u8]) -> Result<bool, NotTaken> {
+        if !bytes.starts_with(b"WEBVTT") {
+            return Err(NotTaken::Broken("no cue found".to_owned()));
+        }
+        Ok(self.films[name].info.subtitles.iter().any(|track| track.label == *label))
+    }
+
+    fn remove_subtitles(&self, name: &str, label: &SubtitleLabel) -> Result<bool, SiteError> {
+        Ok(self.films[name].info.subtitles.iter().any(|track| track.label == *label))
     }
 
     fn pictures(&self, _title: &TitleInfo) -> PicturesState {

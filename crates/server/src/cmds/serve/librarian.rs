@@ -17,6 +17,7 @@ use super::worker::Worker;
 use crate::cmds::ffmpeg::FfmpegArgs;
 use crate::cmds::progress::{IngestBar, describe};
 use crate::library::open_titles::{Changes, OpenTitles};
+use crate::library::sidecars::SidecarWatch;
 use crate::library::skipped::Skipped;
 use crate::library::watch::Watcher;
 
@@ -81,7 +82,7 @@ impl Librarian {
 
     fn run(self, stop: &Arc<AtomicBool>, first: Changes, ready: impl FnOnce()) {
         let mut watcher = Watcher::new(self.folders.clone()).following_symlinks(self.follow_symlinks);
-        let mut ready = Some(ready);
+        let (mut ready, mut sidecars) = (Some(ready), SidecarWatch::default());
         self.announce(&first);
         while !stop.load(Ordering::Relaxed) {
             let (films, errors) = watcher.scan(SystemTime::now());
@@ -94,6 +95,7 @@ impl Librarian {
                 }
                 self.add(&media, stop);
             }
+            self.add_sidecars(&mut sidecars);
             // The first time they are up to date, unless films were added.
             if ready.is_none() || self.refreshed.is_behind.get() {
                 self.refresh();
@@ -141,6 +143,21 @@ impl Librarian {
             }
             Err(_) if stop.load(Ordering::Relaxed) => {}
             Err(error) => self.skip(media, &error.into()),
+        }
+    }
+
+    /// Adds subtitles that have come beside films since those were added.
+    fn add_sidecars(&self, sidecars: &mut SidecarWatch) {
+        for (path, outcome) in
+            sidecars.look(&self.volume, &self.folders, &self.open_titles, SystemTime::now())
+        {
+            match outcome {
+                Ok(title) => {
+                    tracing::info!("{title}: subtitles of {} added", path.display());
+                    self.refreshed.is_behind.set(true);
+                }
+                Err(why) => self.skip(&path, &anyhow::anyhow!(why)),
+            }
         }
     }
 

@@ -18,6 +18,7 @@ use millrace_store::StoreError;
 use millrace_store::cache::Cache;
 use millrace_store::index::TitleIndex;
 use millrace_store::ingest::pictures::Pictures;
+use millrace_store::subtitles::SubtitleLabel;
 use millrace_store::volume::{MediaReader, TitleInfo, Volume};
 use millrace_web::{
     Carrier, Feed, Fetch, NotTaken, Order, PicturesState, Secure, Site, SiteError, Status, TitleBytes,
@@ -279,6 +280,22 @@ impl Site for ServerSite {
 
     fn read_pictures(&self, title: &TitleInfo) -> Result<Pictures, SiteError> {
         self.album.read(title.id).ok_or(SiteError::NoTitle)
+    }
+
+    fn subtitles(&self, title: &TitleInfo, file: &str) -> Result<String, SiteError> {
+        self.volume.read_subtitles(title.id, file).map_err(unreadable)
+    }
+
+    fn put_subtitles(&self, name: &str, label: &SubtitleLabel, bytes: &[u8]) -> Result<bool, NotTaken> {
+        let title = self.open_titles.info_named(name);
+        let title = title.ok_or_else(|| NotTaken::Broken("no such title".to_owned()))?;
+        self.intake.put_subtitles(&title, label, bytes)
+    }
+
+    fn remove_subtitles(&self, name: &str, label: &SubtitleLabel) -> Result<bool, SiteError> {
+        let removed = self.volume.remove_subtitles(self.id_of(name)?, label).map_err(unreadable)?;
+        let _ = self.open_titles.look(&self.volume);
+        Ok(removed)
     }
 
     fn can_take(&self, bytes: Option<u64>) -> Result<(), NotTaken> {
