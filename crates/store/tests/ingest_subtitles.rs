@@ -109,7 +109,7 @@ fn files_beside_a_film_are_tracks_and_bad_ones_are_notes() {
         "film.fr.srt: not UTF-8: read as Windows-1252",
         "left out: film.it.srt: subtitles: no cue found",
         "left out: film.es.srt: subtitles: no cue found",
-        "1 cues left out that end before they begin",
+        "1 cue left out: the end comes before the beginning",
     ] {
         assert!(has(words), "{words}: {:?}", info.notes);
     }

@@ -29,6 +29,7 @@ use std::fmt::Write;
 use millrace_core::limits::subtitles::{
     MAX_CUES, MAX_SUBTITLE_NAME_BYTES, MAX_SUBTITLE_SOURCE_BYTES, MAX_SUBTITLE_TRACK_BYTES,
 };
+use millrace_core::units::Count;
 
 pub use label::{NotALabel, SubtitleLabel, UNKNOWN_LANGUAGE};
 pub use sidecar::{Sidecar, is_subtitle_name, of_film as sidecars_of, read_file};
@@ -120,21 +121,25 @@ impl Subtitles {
             if payload.is_empty() || end_ms <= start_ms {
                 continue;
             }
-            cut += usize::from(is_cut);
+            cut += u64::from(is_cut);
             cues.push(Cue { start_ms, end_ms, settings, payload });
         }
         cues.sort_by_key(|cue| (cue.start_ms, cue.end_ms));
         // Layers of typesetting often show the same text twice.
         cues.dedup();
         if cues.len() > MAX_CUES {
-            notes.push(format!("{} cues left out, more than {MAX_CUES}", cues.len() - MAX_CUES));
+            notes.push(format!(
+                "{} left out: a track has at most {MAX_CUES}",
+                Count((cues.len() - MAX_CUES) as u64, "cue")
+            ));
             cues.truncate(MAX_CUES);
         }
         if without_time > 0 {
-            notes.push(format!("{without_time} cues left out that end before they begin"));
+            notes
+                .push(format!("{} left out: the end comes before the beginning", Count(without_time, "cue")));
         }
         if cut > 0 {
-            notes.push(format!("the text of {cut} cues cut, it was too long"));
+            notes.push(format!("text cut in {}: too long", Count(cut, "cue")));
         }
         if cues.is_empty() {
             return Err(SubtitleError::NoCues);

@@ -113,7 +113,7 @@ fn times_that_make_no_sense_are_left_out_and_the_rest_is_moved() {
     let read = Subtitles::read(text.as_bytes(), -1000).unwrap();
     let times: Vec<_> = read.cues.iter().map(|cue| (cue.start_ms, cue.end_ms)).collect();
     assert_eq!(times, [(0, 1000)]);
-    assert!(read.notes[0].contains("end before they begin"), "{:?}", read.notes);
+    assert!(read.notes[0].contains("before the beginning"), "{:?}", read.notes);
     assert_eq!(Subtitles::read(b"no subtitles at all", 0), Err(SubtitleError::NoCues));
     assert_eq!(Subtitles::read(b"", 0), Err(SubtitleError::NoCues));
 }
