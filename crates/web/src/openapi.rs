@@ -28,11 +28,20 @@ const OF_RIGHTS: [u16; 4] = [401, 403, 429, 503];
 /// Statuses of uploads that became no title.
 const OF_UPLOADS: [u16; 9] = [400, 404, 408, 409, 412, 413, 415, 422, 507];
 
-/// Statuses of subtitles that were taken or removed, and of those that were not.
-fn of_subtitles(method: Method) -> (&'static [u16], &'static [u16]) {
-    match method {
-        Method::Put => (&[201, 204], &[400, 404, 408, 413, 507]),
-        _ => (&[204], &[400, 404, 500]),
+/// Statuses of what was changed, and of what was not: subtitles, and titles that are removed.
+fn of_change(kind: Kind, method: Method) -> (&'static [u16], &'static [u16]) {
+    match (kind, method) {
+        (Kind::SubtitleFile, Method::Put) => (&[201, 204], &[400, 404, 408, 413, 507]),
+        (Kind::SubtitleFile, _) => (&[204], &[400, 404, 500]),
+        _ => (&[204], &[404, 500]),
+    }
+}
+
+/// The bytes that PUT brings.
+fn request_body(kind: Kind) -> Value {
+    match kind {
+        Kind::SubtitleFile => json!({ "content": { "text/vtt": {}, "application/x-subrip": {} } }),
+        _ => json!({ "content": { "video/mp2t": {} } }),
     }
 }
 
@@ -176,8 +185,8 @@ fn operation(route: &Route, method: Method, told: &Told, (error, title): (&Value
         if route.path.contains('{') {
             respond(404, failure());
         }
-    } else if route.kind == Kind::SubtitleFile && matches!(method, Method::Put | Method::Delete) {
-        let (done, errors) = of_subtitles(method);
+    } else if method == Method::Delete || method == Method::Put && route.kind == Kind::SubtitleFile {
+        let (done, errors) = of_change(route.kind, method);
         done.iter().for_each(|&status| respond(status, None));
         errors.iter().chain(rights).for_each(|&status| respond(status, failure()));
     } else if method == Method::Put {
@@ -185,9 +194,6 @@ fn operation(route: &Route, method: Method, told: &Told, (error, title): (&Value
         respond(202, None);
         OF_UPLOADS.iter().chain(rights).for_each(|&status| respond(status, failure()));
         parameters.extend(["Content-Range", "If-Match", "If-None-Match"].map(header));
-    } else if method == Method::Delete {
-        respond(204, None);
-        [404, 500].iter().chain(rights).for_each(|&status| respond(status, failure()));
     } else {
         respond(200, content());
         if told.how != How::Plain {
@@ -215,10 +221,7 @@ fn operation(route: &Route, method: Method, told: &Told, (error, title): (&Value
         "responses": responses,
     });
     if method == Method::Put {
-        let is_text = route.kind == Kind::SubtitleFile;
-        let types: &[&str] = if is_text { &["text/vtt", "application/x-subrip"] } else { &["video/mp2t"] };
-        let content: Map<String, Value> = types.iter().map(|&name| (name.to_owned(), json!({}))).collect();
-        operation["requestBody"] = json!({ "content": content });
+        operation["requestBody"] = request_body(route.kind);
     }
     if !parameters.is_empty() {
         operation["parameters"] = parameters.into();
