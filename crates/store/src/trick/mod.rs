@@ -9,6 +9,7 @@
 //! that can be decoded alone; up to twice as fast all that others refer to, if these fit; slowly all. Its rate is never above the
 //! parent's peak, and it has no picture that is damaged in the parent. `docs/design/0025-trick-titles.md` says why.
 
+pub(crate) mod alone;
 mod error;
 mod h264;
 mod h265;
