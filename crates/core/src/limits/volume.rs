@@ -60,6 +60,12 @@ pub const MAX_TABLES: usize = 4096;
 pub const MIN_GAP_TICKS: u64 = SYSTEM_HZ / 10;
 /// The same for sound alone, where every PES packet is an access point.
 pub const MIN_GAP_AUDIO_TICKS: u64 = SYSTEM_HZ / 2;
+/// The same for audio while no pictures come: two seconds are the length of a usual group of pictures.
+pub const MIN_GAP_AWAY_TICKS: u64 = 2 * SYSTEM_HZ;
+/// Pictures are away when the time stamps of audio have gone on for so long since the last one.
+pub const PICTURES_AWAY_TICKS: u64 = 2 * MEDIA_HZ;
+/// Access points with audio alone that wait for the next picture: 36 hours of them.
+pub const MAX_AUDIO_POINTS: usize = 1 << 16;
 /// Free space is looked at no more often than each time that this much was written, however little there is: a look costs
 /// a system call.
 pub const MIN_LOOK_BYTES: u64 = 256 << 10;
@@ -72,6 +78,14 @@ pub const MAX_SAID_BYTES: usize = 4096;
 /// Most bytes between two anchors. Anchors must come every 100 ms (section 2.7.2); at that rate this is 2.7 Gb/s. What
 /// lies between two anchors waits in memory for its time, so there must be a bound; beyond it time coasts.
 pub const MAX_BYTES_BETWEEN_ANCHORS: u64 = 32 << 20;
+/// Longest time between two clock references in what is converted here (ISO/IEC 13818-1 section 2.7.2).
+pub const MAX_PCR_INTERVAL_TICKS: u64 = SYSTEM_HZ / 10;
+/// Audio begins with a frame or two that players leave out, because decoding needs them. They are kept; what an edit list leaves out
+/// beyond that is not.
+pub const MAX_PRIMING: Duration = Duration::from_millis(100);
+/// Bytes of ffmpeg's output that wait for the next clock value, which tells when they are sent: more than the largest
+/// picture has. Beyond it they are passed on without further clock references in between.
+pub const MAX_HELD_FOR_CLOCK_BYTES: usize = 8 << 20;
 /// Anchors remembered until the choice is made: 25 a second of 30 programs for 20 s.
 pub const MAX_EARLY_ANCHORS: usize = 16_384;
 /// Bytes of the buffer between the source and the parser: a read is at most this long. Half of a small second level
@@ -89,6 +103,10 @@ pub const MAX_AUDIO_STREAMS: usize = 16;
 pub const MAX_AUDIO_HZ: u32 = 48_000;
 /// Channels that ffmpeg's AAC encoder takes.
 pub const MAX_AUDIO_CHANNELS: u32 = 8;
+/// Bit rate of the AAC that is made for browsers, in kb/s: two channels need no more, and an hour takes 60 MB.
+pub const WEB_AUDIO_KBITS: u32 = 128;
+/// Pictures a second of what is transcoded: screens show no more, and containers may claim any number.
+pub const MAX_TRANSCODED_HZ: u32 = 120;
 /// Time stamps are ahead of the clock by the decoder's buffer: 1 s at most but for still pictures (ISO/IEC 13818-1 section
 /// 2.4.2.6). One that is further away is damaged, or is of another base.
 pub const MAX_DISTANCE_TICKS: u64 = 10 * SYSTEM_HZ;

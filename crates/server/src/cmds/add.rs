@@ -120,6 +120,7 @@ pub(super) fn run(args: &AddArgs) -> anyhow::Result<ExitCode> {
         packet_sizes,
         ffmpeg: args.ffmpeg.program.clone(),
         bounds: args.ffmpeg.bounds(),
+        web_audio: args.ffmpeg.web_audio(),
         cancel: super::cancel_on_signals()?,
     };
     if let Some(title) = &args.join {

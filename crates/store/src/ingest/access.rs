@@ -1,5 +1,5 @@
 //! Where a decoder can start: the random access indicator, and what the pictures themselves say where a muxer never
-//! sets it.
+//! sets it, or sets it before a picture whose parameter sets are missing.
 
 use millrace_core::limits::volume::MAX_LOOK_BYTES;
 
@@ -10,6 +10,8 @@ use super::codec::VideoSyntax;
 pub(super) enum Verdict {
     /// A decoder can start here.
     Access,
+    /// It could, but the parameter sets (sequence header) that it needs do not come with the picture.
+    Bare,
     /// It cannot.
     NoAccess,
     /// More bytes are needed.
@@ -23,27 +25,43 @@ pub(super) struct PictureLook {
     bytes: Vec<u8>,
     /// All start codes before this were seen.
     seen: usize,
-    /// Sequence header or sequence parameter set seen.
-    header: bool,
+    /// The random access indicator is set.
+    is_indicated: bool,
+    /// Bits of [`set`] of what was seen before the picture.
+    sets: u8,
+}
+
+/// What a decoder must have before a picture.
+mod set {
+    /// Sequence header, sequence parameter set, video object layer.
+    pub(super) const SEQUENCE: u8 = 1;
+    pub(super) const PICTURE: u8 = 2;
+    pub(super) const VIDEO: u8 = 4;
 }
 
 impl PictureLook {
     /// Ready for the first PES packet.
     pub(super) fn new(syntax: VideoSyntax) -> Self {
-        Self { syntax, bytes: Vec::new(), seen: 0, header: false }
+        Self { syntax, bytes: Vec::new(), seen: 0, is_indicated: false, sets: 0 }
     }
 
-    /// A PES packet begins.
-    pub(super) fn begin(&mut self) {
+    /// A PES packet begins, with the random access indicator or without.
+    pub(super) fn begin(&mut self, is_indicated: bool) {
         self.bytes.clear();
         self.seen = 0;
-        self.header = false;
+        self.is_indicated = is_indicated;
+        self.sets = 0;
+    }
+
+    /// What holds if no picture is found to tell: what the indicator says.
+    pub(super) fn untold(&self) -> Verdict {
+        if self.is_indicated { Verdict::Access } else { Verdict::NoAccess }
     }
 
     /// The next bytes of the PES packet's payload.
     pub(super) fn push(&mut self, payload: &[u8]) -> Verdict {
         if self.syntax == VideoSyntax::Opaque {
-            return Verdict::NoAccess;
+            return self.untold();
         }
         let room = MAX_LOOK_BYTES - self.bytes.len();
         self.bytes.extend_from_slice(&payload[..payload.len().min(room)]);
@@ -60,7 +78,7 @@ impl PictureLook {
             }
         }
         if self.bytes.len() >= MAX_LOOK_BYTES {
-            return Verdict::NoAccess;
+            return self.untold();
         }
         self.seen = self.seen.max(self.bytes.len().saturating_sub(2));
         Verdict::More
@@ -74,7 +92,7 @@ impl PictureLook {
                 decided => return decided,
             }
         }
-        Verdict::NoAccess
+        self.untold()
     }
 
     /// The unit whose first byte behind the start code is at `at`: decides, or goes on.
@@ -82,37 +100,54 @@ impl PictureLook {
         let unit = &self.bytes[at..];
         let Some(&kind) = unit.first() else { return Verdict::More };
         let byte = |i: usize| unit.get(i).copied().unwrap_or(0);
-        let access_if = |is_access| if is_access { Verdict::Access } else { Verdict::NoAccess };
         match self.syntax {
             VideoSyntax::Mpeg2 => match kind {
-                0xb3 => self.header = true,
+                0xb3 => self.sets |= set::SEQUENCE,
                 // Picture header: 10 bits of temporal reference, 3 bits of coding type, 1 = I.
-                0x00 => return access_if(self.header && byte(2) >> 3 & 7 == 1),
+                0x00 => return self.picture(set::SEQUENCE, false, byte(2) >> 3 & 7 == 1),
                 0x01..=0xaf => return Verdict::NoAccess,
                 _ => {}
             },
             VideoSyntax::Mpeg4 => match kind {
-                0x20..=0x2f => self.header = true,
+                0x20..=0x2f => self.sets |= set::SEQUENCE,
                 // Video object plane: 2 bits of coding type, 0 = I.
-                0xb6 => return access_if(self.header && byte(1) >> 6 == 0),
+                0xb6 => return self.picture(set::SEQUENCE, false, byte(1) >> 6 == 0),
                 _ => {}
             },
             VideoSyntax::H264 => match kind & 0x1f {
-                7 => self.header = true,
-                5 => return Verdict::Access,
+                7 => self.sets |= set::SEQUENCE,
+                8 => self.sets |= set::PICTURE,
                 // Broadcast encoders often send no IDR picture but a parameter set and an I picture.
-                1 | 2 => return access_if(self.header && slice_is_i(&unit[1..])),
+                kind @ (1 | 2 | 5) => {
+                    return self.picture(set::SEQUENCE | set::PICTURE, kind == 5, slice_is_i(&unit[1..]));
+                }
                 _ => {}
             },
-            VideoSyntax::H265 => {
-                if let kind @ 0..=31 = kind >> 1 & 0x3f {
-                    // BLA, IDR and CRA pictures.
-                    return access_if((16..=21).contains(&kind));
+            VideoSyntax::H265 => match kind >> 1 & 0x3f {
+                32 => self.sets |= set::VIDEO,
+                33 => self.sets |= set::SEQUENCE,
+                34 => self.sets |= set::PICTURE,
+                // BLA, IDR and CRA pictures.
+                kind @ 0..=31 => {
+                    let is_start = (16..=21).contains(&kind);
+                    return self.picture(set::VIDEO | set::SEQUENCE | set::PICTURE, is_start, is_start);
                 }
-            }
-            VideoSyntax::Opaque => return Verdict::NoAccess,
+                _ => {}
+            },
+            VideoSyntax::Opaque => return self.untold(),
         }
         Verdict::More
+    }
+
+    /// The picture is there. `is_start`: a decoder can start at it by its kind alone; `is_intra`: it can if the encoder has put the
+    /// `needed` sets before it, or marked it.
+    fn picture(&self, needed: u8, is_start: bool, is_intra: bool) -> Verdict {
+        let has_sets = self.sets & needed == needed;
+        match (has_sets, is_start || self.is_indicated, is_intra) {
+            (true, true, _) | (true, _, true) => Verdict::Access,
+            (false, true, _) => Verdict::Bare,
+            _ => Verdict::NoAccess,
+        }
     }
 }
 

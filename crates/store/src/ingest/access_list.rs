@@ -1,9 +1,14 @@
 //! From access points found in the data to places where sending can start: the packet with the tables before.
+//!
+//! Where no picture comes for a while, audio is enough to start with: otherwise a viewer could not seek in audio that is longer
+//! than the pictures, nor in a film of stills. That holds only if the next picture is one to start with, so such points wait
+//! until it has come.
 
 use std::collections::VecDeque;
 
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
-use millrace_core::limits::volume::MAX_TABLES;
+use millrace_core::limits::volume::MIN_GAP_AWAY_TICKS;
+use millrace_core::limits::volume::{MAX_AUDIO_POINTS, MAX_TABLES};
 pub(super) use millrace_core::limits::volume::{MIN_GAP_AUDIO_TICKS, MIN_GAP_TICKS};
 use millrace_core::packet::PacketMeta;
 use millrace_core::time::MediaTicks;
@@ -19,10 +24,22 @@ fn packet_of(byte: u64) -> u64 {
     byte / DEFAULT_PACKET_BYTES as u64
 }
 
+/// What happens at a place that is handed out later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CandidateKind {
+    /// A decoder can start, with whatever the title has.
+    Full,
+    /// It can start with audio, if the next picture is one to start with.
+    Audio,
+    /// A picture that needs those before it.
+    Dependent,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     byte: u64,
     tables: Option<u64>,
+    kind: CandidateKind,
 }
 
 /// Collects the title's access points.
@@ -34,6 +51,10 @@ pub(super) struct AccessList {
     timed: usize,
     candidates: VecDeque<Candidate>,
     points: Vec<RandomAccessPoint>,
+    /// Points with audio alone since the last picture, with their times.
+    audio: Vec<(RandomAccessPoint, u64)>,
+    /// Whether there is one among them or the candidates.
+    has_audio: bool,
     min_gap_ticks: u64,
     last_ticks: Option<u64>,
 }
@@ -46,6 +67,8 @@ impl AccessList {
             timed: 0,
             candidates: VecDeque::new(),
             points: Vec::new(),
+            audio: Vec::new(),
+            has_audio: false,
             min_gap_ticks: MIN_GAP_TICKS,
             last_ticks: None,
         }
@@ -69,9 +92,23 @@ impl AccessList {
     }
 
     /// A decoder can start at the TS packet at `byte`; `tables` is where the last PAT begins that a PMT follows.
-    /// Calls come in ascending order.
+    /// Calls come in ascending order of all three kinds.
     pub(super) fn add(&mut self, byte: u64, tables: Option<u64>) {
-        self.candidates.push_back(Candidate { byte, tables });
+        self.candidates.push_back(Candidate { byte, tables, kind: CandidateKind::Full });
+        self.has_audio = false;
+    }
+
+    /// A decoder can start with audio at `byte`, while no pictures come.
+    pub(super) fn add_audio(&mut self, byte: u64, tables: Option<u64>) {
+        self.candidates.push_back(Candidate { byte, tables, kind: CandidateKind::Audio });
+        self.has_audio = true;
+    }
+
+    /// A picture at `byte` needs those before it.
+    pub(super) fn add_dependent(&mut self, byte: u64) {
+        if std::mem::take(&mut self.has_audio) {
+            self.candidates.push_back(Candidate { byte, tables: None, kind: CandidateKind::Dependent });
+        }
     }
 
     /// Default-size packet `number` leaves at `ticks`. Called for every packet in order.
@@ -90,12 +127,21 @@ impl AccessList {
     }
 
     /// The access points found, ascending.
-    pub(super) fn into_points(self) -> Vec<RandomAccessPoint> {
+    pub(super) fn into_points(mut self) -> Vec<RandomAccessPoint> {
+        self.confirm_audio(u64::MAX);
         self.points
     }
 
     fn resolve(&mut self, candidate: Candidate, own: u64, own_ticks: u64) {
-        if self.last_ticks.is_some_and(|last| own_ticks - last < self.min_gap_ticks) {
+        match candidate.kind {
+            CandidateKind::Full => self.confirm_audio(own_ticks.saturating_sub(self.min_gap_ticks)),
+            CandidateKind::Audio => {}
+            CandidateKind::Dependent => return self.audio.clear(),
+        }
+        let is_audio = candidate.kind == CandidateKind::Audio;
+        let gap = if is_audio { MIN_GAP_AWAY_TICKS } else { self.min_gap_ticks };
+        let last = self.audio.last().map(|&(_, ticks)| ticks).or(self.last_ticks);
+        if last.is_some_and(|last| own_ticks - last < gap) || self.audio.len() >= MAX_AUDIO_POINTS {
             return;
         }
         let tables = candidate.tables.map(packet_of);
@@ -106,14 +152,28 @@ impl AccessList {
         });
         let (packet, ticks) = tables.unwrap_or((own, own_ticks));
         let packet = u32::try_from(packet).unwrap_or(u32::MAX);
-        // Two access points behind the same tables: whoever starts there meets the first of them.
-        if self.points.last().is_some_and(|last| last.packet >= packet) {
+        // Two access points behind the same tables: a decoder that starts there meets the first of them.
+        let before = self.audio.last().map(|(point, _)| point).or(self.points.last());
+        if before.is_some_and(|last| last.packet >= packet) {
             return;
         }
-        self.last_ticks = Some(own_ticks);
         // As the packet's own record says it, also where that is clamped.
         let time = PacketMeta::new(0, 0, MediaTicks(ticks / SYSTEM_TICKS_PER_MEDIA_TICK)).time();
-        self.points.push(RandomAccessPoint { packet, time, byte: candidate.byte });
+        let point = RandomAccessPoint { packet, time, byte: candidate.byte };
+        if is_audio {
+            self.audio.push((point, own_ticks));
+        } else {
+            self.last_ticks = Some(own_ticks);
+            self.points.push(point);
+        }
+    }
+
+    /// Points with audio alone up to this time are points; the later ones are too near to the picture that comes.
+    fn confirm_audio(&mut self, upto: u64) {
+        for (point, ticks) in self.audio.drain(..).filter(|&(_, ticks)| ticks <= upto) {
+            self.last_ticks = Some(ticks);
+            self.points.push(point);
+        }
     }
 
     fn drop_oldest(&mut self) {
@@ -160,6 +220,31 @@ mod tests {
                 point(30, 30 * PACKET)
             ]
         );
+    }
+
+    fn times(list: AccessList) -> Vec<u64> {
+        list.into_points().iter().map(|point| point.time.0 / 9000).collect()
+    }
+
+    #[test]
+    fn audio_while_pictures_are_away_is_listed_up_to_a_picture_to_start_with() {
+        let mut list = AccessList::new();
+        list.add(0, None);
+        (30..100).for_each(|n| list.add_audio(n * PACKET, None));
+        list.add(100 * PACKET, None);
+        feed(&mut list, 0..110);
+        assert_eq!(times(list), [0, 30, 50, 70, 90, 100]);
+    }
+
+    #[test]
+    fn audio_before_a_dependent_picture_is_not_listed() {
+        let mut list = AccessList::new();
+        list.add(0, None);
+        (30..60).for_each(|n| list.add_audio(n * PACKET, None));
+        list.add_dependent(60 * PACKET);
+        (90..120).for_each(|n| list.add_audio(n * PACKET, None));
+        feed(&mut list, 0..130);
+        assert_eq!(times(list), [0, 90, 110]);
     }
 
     #[test]

@@ -27,6 +27,12 @@ pub enum IngestError {
         #[source]
         error: io::Error,
     },
+    /// A symbolic link in a folder leads out of it.
+    #[error("{}: cannot open: a symbolic link leads out of the folder; serve --follow-symlinks follows it", path.display())]
+    OutsideFolder {
+        /// The file.
+        path: PathBuf,
+    },
     /// A directory, a device, a socket.
     #[error("{}: not a file but {what}; give the path of one film", path.display())]
     NotAFile {

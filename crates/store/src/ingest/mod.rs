@@ -14,9 +14,11 @@
 
 mod access;
 mod access_list;
+mod access_watch;
 mod bounds;
 mod child;
 mod clock;
+mod clock_fill;
 mod clock_source;
 pub(crate) mod codec;
 mod error;
@@ -38,6 +40,7 @@ mod source;
 mod stream;
 pub mod ts_packet;
 mod watch;
+mod web_audio;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -57,13 +60,15 @@ pub use framing::{Framing, Skipped};
 pub use indexer::{Indexed, Oddities};
 pub use pass::{IndexOptions, Passed, index_only};
 pub use sink::{IndexSink, NullSink};
-pub use source::identify;
+pub use source::{SourceFile, identify};
 pub use stream::ingest_stream;
 pub use watch::{Progress, Stage};
+pub use web_audio::WebAudio;
 
 use bounds::OutputBound;
+use plan::RemuxPlan;
 use remux::{RemuxSource, RemuxStop, Remuxer};
-use source::{FileStop, SourceFile};
+use source::FileStop;
 use watch::Watch;
 
 /// How to take a title in.
@@ -77,6 +82,8 @@ pub struct IngestOptions {
     pub ffmpeg: PathBuf,
     /// What ffmpeg may use for one file.
     pub bounds: FfmpegBounds,
+    /// Whether AAC is made beside audio that browsers do not play.
+    pub web_audio: WebAudio,
     /// Set it to stop the ingest within a tenth of a second; nothing is left behind.
     pub cancel: Arc<AtomicBool>,
 }
@@ -88,6 +95,7 @@ impl Default for IngestOptions {
             packet_sizes: vec![DEFAULT_PACKET_BYTES as u16],
             ffmpeg: PathBuf::from("ffmpeg"),
             bounds: FfmpegBounds::default(),
+            web_audio: WebAudio::default(),
             cancel: Arc::new(AtomicBool::new(false)),
         }
     }
@@ -104,13 +112,26 @@ pub fn ingest(
     options: &IngestOptions,
     progress: &mut dyn FnMut(&Progress),
 ) -> Result<TitleInfo, IngestError> {
+    ingest_file(volume, &SourceFile::open(source)?, options, progress)
+}
+
+/// The same of a file that is open: see [`SourceFile::open_beneath`].
+///
+/// # Errors
+/// As [`ingest`].
+pub fn ingest_file(
+    volume: &Volume,
+    source: &SourceFile,
+    options: &IngestOptions,
+    progress: &mut dyn FnMut(&Progress),
+) -> Result<TitleInfo, IngestError> {
     ingest_as(volume, source, options, None, progress)
 }
 
 /// The same for a title that may be derived from another.
 fn ingest_as(
     volume: &Volume,
-    source: &Path,
+    file: &SourceFile,
     options: &IngestOptions,
     derived: Option<Derived>,
     progress: &mut dyn FnMut(&Progress),
@@ -118,11 +139,20 @@ fn ingest_as(
     check_packet_sizes(&options.packet_sizes)?;
     let mut watch = Watch::new(progress, &options.cancel);
     watch.stage(Stage::Probing);
-    let file = SourceFile::open(source)?;
+    let source = file.path();
     let framing = file.framing().map_err(|error| stream_error(source, error))?;
     let taken = match framing {
-        Some(framing) => take_stream(volume, source, options, &file, framing, &mut watch)?,
-        None => take_container(volume, source, options, &file, &mut watch)?,
+        Some(framing) if options.web_audio != WebAudio::Always => {
+            take_stream(volume, file, options, framing, &mut watch)?
+        }
+        Some(framing) => match remuxer(file, options).plan(options.web_audio, &mut watch)? {
+            plan if plan.adds_audio => take_container(volume, file, options, plan, &mut watch)?,
+            _ => take_stream(volume, file, options, framing, &mut watch)?,
+        },
+        None => {
+            let plan = remuxer(file, options).plan(options.web_audio, &mut watch)?;
+            take_container(volume, file, options, plan, &mut watch)?
+        }
     };
     file.check_unchanged()?;
     watch.stage(Stage::Committing);
@@ -178,9 +208,8 @@ impl Taken {
 /// A transport stream: its bytes as they are.
 fn take_stream(
     volume: &Volume,
-    source: &Path,
-    options: &IngestOptions,
     file: &SourceFile,
+    options: &IngestOptions,
     framing: Framing,
     watch: &mut Watch<'_>,
 ) -> Result<Taken, IngestError> {
@@ -193,24 +222,28 @@ fn take_stream(
         trusted_clock: false,
     };
     let passed = pass::pass(&mut file.reader(watch), &how, &mut writer).map_err(|stop| match stop {
-        FileStop::Cancelled => IngestError::Cancelled { path: source.to_path_buf() },
-        FileStop::Stream(error) => stream_error(source, error),
+        FileStop::Cancelled => IngestError::Cancelled { path: file.path().to_path_buf() },
+        FileStop::Stream(error) => stream_error(file.path(), error),
     })?;
     Ok(Taken { writer, passed, notes: Vec::new() })
+}
+
+/// The programs that read this file.
+fn remuxer<'a>(file: &'a SourceFile, options: &'a IngestOptions) -> Remuxer<'a> {
+    let bounds = options.bounds.of_process(file.identity().bytes);
+    Remuxer { source: file, ffmpeg: &options.ffmpeg, bounds }
 }
 
 /// Another container: ffmpeg makes a transport stream of it.
 fn take_container(
     volume: &Volume,
-    source: &Path,
-    options: &IngestOptions,
     file: &SourceFile,
+    options: &IngestOptions,
+    plan: RemuxPlan,
     watch: &mut Watch<'_>,
 ) -> Result<Taken, IngestError> {
     let source_bytes = file.identity().bytes;
-    let bounds = options.bounds.of_process(source_bytes);
-    let remuxer = Remuxer { source, ffmpeg: &options.ffmpeg, bounds };
-    let plan = remuxer.plan(watch)?;
+    let remuxer = remuxer(file, options);
     watch.totals(None, plan.duration);
     watch.stage(Stage::Remuxing);
     let mut writer = TitleWriter::begin(volume, &options.packet_sizes)?;
@@ -225,7 +258,7 @@ fn take_container(
         pass::pass(&mut RemuxSource::new(&mut child, watch, bound), &how, &mut writer).map_err(|stop| {
             match stop {
                 RemuxStop::Child(stop) => remuxer.error(child.program(), stop),
-                RemuxStop::Stream(error) => stream_error(source, error),
+                RemuxStop::Stream(error) => stream_error(file.path(), error),
             }
         })?;
     let mut notes = vec![format!("made from {} by ffmpeg", plan.format)];

@@ -10,7 +10,7 @@ use std::time::{Instant, SystemTime};
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::limits::control::LIBRARY_LOOK_EVERY;
 use millrace_core::units::Count;
-use millrace_store::ingest::{self, IngestOptions};
+use millrace_store::ingest::{self, IngestError, IngestOptions, SourceFile};
 use millrace_store::volume::{TitleInfo, Volume};
 
 use super::worker::Worker;
@@ -123,11 +123,14 @@ impl Librarian {
             packet_sizes: vec![DEFAULT_PACKET_BYTES as u16],
             ffmpeg: self.ffmpeg.program.clone(),
             bounds: self.ffmpeg.bounds(),
+            web_audio: self.ffmpeg.web_audio(),
             cancel: Arc::clone(stop),
         };
         let shown = media.file_name().unwrap_or(media.as_os_str()).to_string_lossy();
         let bar = IngestBar::new(&shown, self.quiet);
-        let result = ingest::ingest(&self.volume, media, &options, &mut |progress| bar.show(progress));
+        let result = self.open(media).and_then(|file| {
+            ingest::ingest_file(&self.volume, &file, &options, &mut |progress| bar.show(progress))
+        });
         bar.finish();
         match result {
             Ok(title) => {
@@ -141,6 +144,14 @@ impl Librarian {
             }
             Err(_) if stop.load(Ordering::Relaxed) => {}
             Err(error) => self.skip(media, &error.into()),
+        }
+    }
+
+    /// Opens a film. What the scan has seen may have become a link by now.
+    fn open(&self, media: &Path) -> Result<SourceFile, IngestError> {
+        match self.folders.iter().find(|folder| media.starts_with(folder)) {
+            Some(folder) if !self.follow_symlinks => SourceFile::open_beneath(folder, media),
+            _ => SourceFile::open(media),
         }
     }
 

@@ -40,7 +40,7 @@ use self::mux::RungMux;
 use self::plan::{Plan, RungPlan};
 use self::work::WorkDir;
 use super::bounds::OutputBound;
-use super::child::{ChildStop, HelperProgram};
+use super::child::ChildStop;
 use super::indexer::Indexer;
 use super::remux::Remuxer;
 use super::source::SourceFile;
@@ -109,12 +109,12 @@ pub fn make(
 ) -> Result<LadderMade, LadderError> {
     check_packet_sizes(&options.ingest.packet_sizes)?;
     let file = SourceFile::open(source)?;
-    let film = film(source, options, file.identity().bytes)?;
+    let film = film(&file, options)?;
     let plan = Plan::new(&options.ladder, &film)?;
     let work = WorkDir::open(volume, file.identity())?;
     let mut making = Making {
         volume,
-        source,
+        source: &file,
         options,
         film: &film,
         plan: &plan,
@@ -123,7 +123,7 @@ pub fn make(
         reused: 0,
         tell,
     };
-    let (pictures, sounds) = making.encode(file.identity().bytes)?;
+    let (pictures, sounds) = making.encode()?;
     file.check_unchanged()?;
     let written = making.write(&pictures, sounds.as_deref())?;
     file.check_unchanged()?;
@@ -160,15 +160,15 @@ pub fn make(
 }
 
 /// Asks ffprobe what the film is.
-fn film(source: &Path, options: &LadderOptions, bytes: u64) -> Result<Film, LadderError> {
-    let bounds = options.ingest.bounds.of_process(bytes);
+fn film(source: &SourceFile, options: &LadderOptions) -> Result<Film, LadderError> {
+    let bounds = options.ingest.bounds.of_process(source.identity().bytes);
     let remuxer = Remuxer { source, ffmpeg: &options.ingest.ffmpeg, bounds };
     let mut quiet = |_: &super::Progress| {};
     let probe = remuxer.probe(&mut Watch::new(&mut quiet, &options.ingest.cancel))?;
     if !probe.has_pictures() {
-        return Err(LadderError::NoPictures { path: source.to_path_buf() });
+        return Err(LadderError::NoPictures { path: source.path().to_path_buf() });
     }
-    probe.film().ok_or_else(|| LadderError::NoShape { path: source.to_path_buf() })
+    probe.film().ok_or_else(|| LadderError::NoShape { path: source.path().to_path_buf() })
 }
 
 /// Work done and to be done.
@@ -180,7 +180,7 @@ struct Work {
 
 struct Making<'a> {
     volume: &'a Volume,
-    source: &'a Path,
+    source: &'a SourceFile,
     options: &'a LadderOptions,
     film: &'a Film,
     plan: &'a Plan,
@@ -197,7 +197,7 @@ const SOUND_PIXELS: u64 = 1_000_000;
 
 impl Making<'_> {
     fn cancelled(&self) -> LadderError {
-        LadderError::Cancelled { path: self.source.to_path_buf() }
+        LadderError::Cancelled { path: self.source.path().to_path_buf() }
     }
 
     fn is_cancelled(&self) -> bool {
@@ -211,13 +211,13 @@ impl Making<'_> {
     }
 
     /// Encodes what is not there yet; the files, best rung first, and that of the sound.
-    fn encode(&mut self, source_bytes: u64) -> Result<(Vec<PathBuf>, Option<PathBuf>), LadderError> {
+    fn encode(&mut self) -> Result<(Vec<PathBuf>, Option<PathBuf>), LadderError> {
         let preset = &self.options.preset;
         let jobs: Vec<(Vec<OsString>, &RungPlan)> = self
             .plan
             .rungs
             .iter()
-            .map(|rung| (encode::pictures(self.source, self.film, self.plan, rung, preset), rung))
+            .map(|rung| (encode::pictures(self.film, self.plan, rung, preset), rung))
             .collect();
         let seconds = self.film.duration.unwrap_or_default().0 / 90_000;
         let missing = jobs.iter().filter(|(args, _)| !self.work.file(args).exists());
@@ -225,14 +225,14 @@ impl Making<'_> {
         self.progress.total = seconds * (cost + if self.film.sounds.is_empty() { 0 } else { SOUND_PIXELS });
         let mut files = Vec::new();
         for (args, rung) in &jobs {
-            files.push(self.encode_one(args, Some(rung.rung.name), self.cost(rung), source_bytes)?);
+            files.push(self.encode_one(args, Some(rung.rung.name), self.cost(rung))?);
         }
         if self.film.sounds.is_empty() {
             return Ok((files, None));
         }
         let pictures = self.count(&files[0])?;
-        let args = encode::sounds(self.source, self.film, self.plan.times.ticks(pictures));
-        let sound = self.encode_one(&args, None, SOUND_PIXELS, source_bytes)?;
+        let args = encode::sounds(self.film, self.plan.times.ticks(pictures));
+        let sound = self.encode_one(&args, None, SOUND_PIXELS)?;
         Ok((files, Some(sound)))
     }
 
@@ -256,7 +256,6 @@ impl Making<'_> {
         args: &[OsString],
         name: Option<RenditionName>,
         cost: u64,
-        source_bytes: u64,
     ) -> Result<PathBuf, LadderError> {
         let file = self.work.file(args);
         if file.exists() {
@@ -264,16 +263,17 @@ impl Making<'_> {
             return Ok(file);
         }
         let options = &self.options.ingest;
+        let source_bytes = self.source.identity().bytes;
         let bounds = options.bounds.of_process(source_bytes);
-        let remuxer = Remuxer { source: self.source, ffmpeg: &options.ffmpeg, bounds: bounds.clone() };
+        let remuxer = Remuxer { source: self.source, ffmpeg: &options.ffmpeg, bounds };
         let failed = |stop| match stop {
-            ChildStop::Cancelled => LadderError::Cancelled { path: self.source.to_path_buf() },
+            ChildStop::Cancelled => LadderError::Cancelled { path: self.source.path().to_path_buf() },
             stop => remuxer.error(&options.ffmpeg, stop).into(),
         };
         let mut command = Command::new(&options.ffmpeg);
         command.args(args);
         let mut bound = OutputBound::new(&options.bounds, source_bytes, vec![self.work.path().to_path_buf()]);
-        let mut child = HelperProgram::start(command, bounds).map_err(failed)?;
+        let mut child = remuxer.run(command).map_err(failed)?;
         let mut part = self.work.begin(&file)?;
         let (mut room, mut clock, before) = (vec![0; 64 << 10], MediaClock::default(), self.progress.done);
         loop {
