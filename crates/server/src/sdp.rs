@@ -58,7 +58,7 @@ pub fn describe(entry: &Entry, local: IpAddr, renditions: &[Rendition], asked: &
     }
 
     let origin = Origin::with_ip_addr(entry.timeline.ssrc, 1, local);
-    let mut session = Session::new(origin, text(&entry.name));
+    let mut session = Session::new(origin, text(&entry.title));
     // RFC 2326 appendix C.1.7: the null address, because SETUP says where packets go.
     session.connection = Some(Connection::from_ip_addr(match local {
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),

@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use millrace_core::ids::TitleId;
 use millrace_core::packet::WireLayout;
 use millrace_core::scale::Scale;
 use millrace_core::time::MediaTicks;
@@ -28,7 +29,9 @@ impl AccessPoints for Nowhere {
 
 fn entry(name: &str) -> Entry {
     Entry {
+        id: TitleId([1; 16]),
         name: name.into(),
+        title: name.into(),
         is_made: false,
         scale: Scale::NORMAL,
         duration: MediaTicks(90_000 * 83 + 45_000),

@@ -129,7 +129,7 @@ fn a_store_that_may_not_be_written_to_can_be_used() {
     can_be_used(shown, 2, &dir.path().join("out"));
     for refused in [
         &["rm", "a"][..],
-        &["add", dir.path().join("a.ts").to_str().unwrap()],
+        &["add", film(dir.path(), "c.ts", 2).to_str().unwrap()],
         &["prepare", "a", "--packet-sizes", "1k"],
     ] {
         let error = fails(&[refused, &["--store", shown]].concat());

@@ -3,7 +3,7 @@
 use millrace_rights::Visitor;
 use millrace_store::volume::TitleInfo;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::answer::Answer;
 use crate::rights::SeenBy;
@@ -25,11 +25,20 @@ pub(crate) struct Titles {
     upload: &'static str,
 }
 
+/// What of a title can be changed.
+#[derive(Deserialize, Serialize, JsonSchema)]
+pub(crate) struct TitleChange {
+    /// Its new display name.
+    pub(crate) title: String,
+}
+
 /// A title.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Title {
     /// Unique.
     name: String,
+    /// What people call it: any text of one line, not unique.
+    title: String,
     /// 32 hexadecimal digits, for ever.
     id: String,
     /// Length of its transport stream.
@@ -103,6 +112,7 @@ fn of(site: &dyn Site, title: TitleInfo) -> Title {
     };
     let (poster, sprites) = addresses.unzip();
     Title {
+        title: title.display_name(),
         poster,
         sprites,
         pictures,

@@ -47,6 +47,7 @@ mod openapi;
 mod page;
 mod pictures;
 mod range;
+mod rename;
 mod request;
 mod rights;
 mod route;

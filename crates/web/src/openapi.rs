@@ -9,7 +9,7 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use crate::answer::{Answer, Failure};
-use crate::api::{Title, Titles, User};
+use crate::api::{Title, TitleChange, Titles, User};
 use crate::conditions;
 use crate::events::{EVENT_STREAM, News};
 use crate::hls::answer::{M3U8, Text};
@@ -27,6 +27,9 @@ const OF_RIGHTS: [u16; 4] = [401, 403, 429, 503];
 
 /// Statuses of uploads that became no title.
 const OF_UPLOADS: [u16; 9] = [400, 404, 408, 409, 412, 413, 415, 422, 507];
+
+/// Statuses of changes to a title that were not made.
+const OF_CHANGES: [u16; 5] = [400, 404, 408, 413, 500];
 
 /// What a successful response has, and what else is answered.
 struct Told {
@@ -62,6 +65,7 @@ fn document() -> Value {
     let mut schemas = settings.into_generator();
     let error = reference::<Failure>(&mut schemas);
     let title = reference::<Title>(&mut schemas);
+    reference::<TitleChange>(&mut schemas);
     let paths: Map<String, Value> = ROUTES
         .iter()
         .map(|route| {
@@ -172,6 +176,9 @@ fn operation(route: &Route, method: Method, told: &Told, (error, title): (&Value
         respond(202, None);
         OF_UPLOADS.iter().chain(rights).for_each(|&status| respond(status, failure()));
         parameters.extend(["Content-Range", "If-Match", "If-None-Match"].map(header));
+    } else if method == Method::Patch {
+        respond(200, content());
+        OF_CHANGES.iter().chain(rights).for_each(|&status| respond(status, failure()));
     } else if method == Method::Delete {
         respond(204, None);
         [404, 500].iter().chain(rights).for_each(|&status| respond(status, failure()));
@@ -197,12 +204,10 @@ fn operation(route: &Route, method: Method, told: &Told, (error, title): (&Value
                 .extend(["until", "sign"].map(|name| parameter("query", name, json!({ "type": "string" }))));
         }
     }
-    let mut operation = json!({
-        "operationId": format!("{}{:?}", method.name().to_ascii_lowercase(), route.kind),
-        "responses": responses,
-    });
-    if method == Method::Put {
-        operation["requestBody"] = json!({ "content": { "video/mp2t": {} } });
+    let id = format!("{}{:?}", method.name().to_ascii_lowercase(), route.kind);
+    let mut operation = json!({ "operationId": id, "responses": responses });
+    if let Some(body) = request_body(method) {
+        operation["requestBody"] = body;
     }
     if !parameters.is_empty() {
         operation["parameters"] = parameters.into();
@@ -212,6 +217,18 @@ fn operation(route: &Route, method: Method, told: &Told, (error, title): (&Value
         operation["security"] = json!([{}, { "basic": [] }, { "bearer": [] }]);
     }
     operation
+}
+
+/// The body that requests of a method have.
+fn request_body(method: Method) -> Option<Value> {
+    match method {
+        Method::Put => Some(json!({ "content": { "video/mp2t": {} } })),
+        Method::Patch => {
+            let schema = json!({ "$ref": format!("#{SCHEMAS}/TitleChange") });
+            Some(json!({ "required": true, "content": { "application/json": { "schema": schema } } }))
+        }
+        _ => None,
+    }
 }
 
 /// What stands for something in a path.

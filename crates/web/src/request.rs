@@ -11,6 +11,8 @@ pub(crate) enum Method {
     Head,
     Options,
     Delete,
+    /// Changes the display name of a title.
+    Patch,
     /// To make a title of what it brings.
     Put,
     /// Nothing that is done here.
@@ -27,6 +29,7 @@ impl Method {
             "HEAD" => Self::Head,
             "OPTIONS" => Self::Options,
             "DELETE" => Self::Delete,
+            "PATCH" => Self::Patch,
             "PUT" => Self::Put,
             _ => Self::Other,
         }
@@ -39,6 +42,7 @@ impl Method {
             Self::Head => "HEAD",
             Self::Options => "OPTIONS",
             Self::Delete => "DELETE",
+            Self::Patch => "PATCH",
             Self::Put => "PUT",
             Self::Other => "",
         }

@@ -135,7 +135,7 @@ fn what(method: Method, found: &Found) -> What<'_> {
     match (method, found.route.needs) {
         (Method::Put, _) if upload::is_taken_at(found) => What::Upload,
         // Whatever it would do, it would change something.
-        (Method::Put | Method::Delete | Method::Other, _) => What::Change,
+        (Method::Put | Method::Delete | Method::Patch | Method::Other, _) => What::Change,
         (_, Needs::Nothing) => What::Nothing,
         (_, Needs::SignIn) => What::SignIn,
         (_, Needs::List) => What::List,
@@ -257,6 +257,10 @@ impl Site for SeenBy {
 
     fn remove(&self, name: &str) -> Result<(), SiteError> {
         self.site.remove(name)
+    }
+
+    fn rename(&self, name: &str, title: &str) -> Result<TitleInfo, SiteError> {
+        self.site.rename(name, title)
     }
 
     fn titles_version(&self) -> u64 {

@@ -194,7 +194,7 @@ impl Route {
     /// What can be asked of it.
     pub(crate) fn methods(&self) -> &'static [Method] {
         match self.kind {
-            Kind::ApiTitle => &[Method::Get, Method::Head, Method::Options, Method::Delete],
+            Kind::ApiTitle => &[Method::Get, Method::Head, Method::Options, Method::Delete, Method::Patch],
             Kind::Upload | Kind::File => &[Method::Get, Method::Head, Method::Options, Method::Put],
             _ => &[Method::Get, Method::Head, Method::Options],
         }

@@ -142,19 +142,21 @@ impl Shared {
             Method::Get => self.answer_to(request, &found, (peer, id)).await,
             Method::Head => self.answer_to(request, &found, (peer, id)).await.without_body(),
             Method::Options => preflight(found.route),
-            Method::Put | Method::Delete | Method::Other => match self.let_in(request, &found, peer).await {
-                Ok(_)
-                    if request.method == Method::Delete
-                        && found.route.methods().contains(&Method::Delete) =>
-                {
-                    self.remove(found.name).await
+            Method::Put | Method::Delete | Method::Patch | Method::Other => {
+                match self.let_in(request, &found, peer).await {
+                    Ok(_)
+                        if request.method == Method::Delete
+                            && found.route.methods().contains(&Method::Delete) =>
+                    {
+                        self.remove(found.name).await
+                    }
+                    Ok(_) => {
+                        let allow = found.route.allow();
+                        Answer::error(405, &format!("possible here: {allow}")).with("Allow", allow)
+                    }
+                    Err(refused) => refused,
                 }
-                Ok(_) => {
-                    let allow = found.route.allow();
-                    Answer::error(405, &format!("possible here: {allow}")).with("Allow", allow)
-                }
-                Err(refused) => refused,
-            },
+            }
         };
         let answer = answer.with("X-Content-Type-Options", "nosniff");
         if found.route.is_shared { shared(answer) } else { answer }

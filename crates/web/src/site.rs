@@ -109,6 +109,14 @@ pub trait Site: Send + Sync + 'static {
     /// There is no such title, or it cannot be removed.
     fn remove(&self, name: &str) -> Result<(), SiteError>;
 
+    /// Gives a title another display name; its name stays. Writes files: call it where waiting is allowed.
+    ///
+    /// # Errors
+    /// There is no such title, or it cannot be changed.
+    fn rename(&self, _name: &str, _title: &str) -> Result<TitleInfo, SiteError> {
+        Err(SiteError::Unreadable("this server changes no titles".to_owned()))
+    }
+
     /// Another number whenever titles may have come or gone. From memory.
     fn titles_version(&self) -> u64;
 

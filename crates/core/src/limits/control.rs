@@ -127,6 +127,19 @@ pub const MAX_TITLE_SHEETS: usize = 256;
 pub const MAX_IDLE_TITLES: usize = 256;
 /// A file must not have changed for this long before it is taken: it may still be arriving.
 pub const SETTLE: Duration = Duration::from_secs(3);
+/// Longest time that an operator may set for this: with more, a served folder would look dead.
+pub const MAX_SETTLE: Duration = Duration::from_secs(3600);
+/// A file that was seen to change must rest for so many times as long: its writer pauses.
+pub const SETTLE_GROWN: u32 = 5;
+/// A file is missing for so many times as long before its title goes: it may have been moved, and be arriving elsewhere.
+pub const SETTLE_MISSING: u32 = 20;
+/// Wait before a file is tried again that could not be added for a cause that may pass (a full disk, a missing program); doubled each time.
+pub const RETRY_AT_FIRST: Duration = Duration::from_secs(10);
+/// Longest of these waits: a film is there this long after its cause is gone at the latest.
+pub const RETRY_AT_MOST: Duration = Duration::from_secs(600);
+/// Open files of other programs that are looked at to see which films are still written: a machine with more
+/// of them waits for files to rest instead.
+pub const MAX_OPEN_FILES_LOOKED_AT: usize = 1 << 20;
 /// Folders below folders of a library: nobody sorts deeper, and links may go in circles.
 pub const MAX_FOLDER_DEPTH: usize = 8;
 /// Files looked at in one scan; more is a folder of something else.

@@ -231,6 +231,11 @@ pub const MAX_MANIFEST_BYTES: u64 = 16 << 20;
 pub const MAX_INDEX_BYTES: u64 = 512 << 20;
 /// Longest name (slug) of a title: with `/trackID=1` and a host it stays well within a URL that every player takes.
 pub const MAX_TITLE_NAME_BYTES: usize = 96;
+/// Longest display name of a title: a file name has at most 255 bytes, and two folder names may stand before it.
+pub const MAX_DISPLAY_NAME_BYTES: usize = 512;
+/// Other files with the content of a title's source that its manifest remembers. A file beyond these is compared by its content each time the
+/// server starts.
+pub const MAX_SOURCE_COPIES: usize = 16;
 /// Longest name of a rendition: `1080p-hevc-10bit` just fits, and so does a URL with it.
 pub const MAX_RENDITION_NAME_BYTES: usize = 16;
 /// What a derived title's name has behind its parent's: `@` and a rendition's name, which no speed is longer than.

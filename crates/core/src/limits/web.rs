@@ -188,3 +188,8 @@ const _: () = {
     assert!(UPLOAD_BUFFER_BYTES < super::volume::BUFFER_BYTES * 4 && UPLOAD_BUFFER_BYTES < u32::MAX as usize);
     assert!(FAST_START_MS <= super::MAX_AHEAD_MS as u32);
 };
+
+/// Longest body of a change to a title: a display name in JSON, each byte of it escaped.
+pub const MAX_CHANGE_BYTES: usize = 8 << 10;
+/// Time for such a body to come: it fits into a few packets.
+pub const MAX_CHANGE_TIME: Duration = Duration::from_secs(10);

@@ -23,7 +23,7 @@ use millrace_core::limits::control::{
 };
 use millrace_core::limits::web::{MAX_API_BYTES, UPLOAD_KEPT};
 use millrace_core::units::ByteLen;
-use millrace_store::volume::slug;
+use millrace_store::volume::{slug, title_text};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -102,7 +102,15 @@ fn bring(upload: &Upload<'_>, remote: &Remote, path: &Path) -> anyhow::Result<Va
     };
     let brought = one.bring();
     bar.finish_and_clear();
-    brought
+    Ok(with_display_name(remote, brought?, &title_text(&wish)))
+}
+
+/// The title with the display name that its file has, if the user may change titles: the address of an upload only has a name.
+fn with_display_name(remote: &Remote, title: Value, wish: &str) -> Value {
+    let is_so = title["title"].as_str().is_none_or(|is| is == wish);
+    let Some(name) = title["name"].as_str().filter(|_| !is_so && !wish.is_empty()) else { return title };
+    let renamed = remote.change(&format!("api/v1/titles/{name}"), &serde_json::json!({ "title": wish }));
+    renamed.unwrap_or(title)
 }
 
 /// A file on its way.

@@ -44,6 +44,7 @@ mod rm;
 mod scrub;
 pub(crate) mod serve;
 mod settings;
+mod title;
 mod top;
 mod transform;
 mod trick;
@@ -70,6 +71,7 @@ enum Command {
     Trick(trick::TrickArgs),
     Ls(ls::LsArgs),
     Rm(rm::RmArgs),
+    Title(title::TitleArgs),
     Inspect(inspect::InspectArgs),
     Fsck(fsck::FsckArgs),
     Volume(volume::VolumeArgs),
@@ -249,6 +251,7 @@ pub fn main() -> ExitCode {
         Command::Trick(args) => trick::run(&args),
         Command::Ls(args) => ls::run(&args),
         Command::Rm(args) => rm::run(&args),
+        Command::Title(args) => title::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Fsck(args) => fsck::run(&args),
         Command::Volume(args) => volume::run(&args),

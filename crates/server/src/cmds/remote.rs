@@ -194,6 +194,29 @@ impl Remote {
         self.accepted(path, answer).map(|_| true)
     }
 
+    /// Changes the resource at this address; returns its new state.
+    pub(super) fn change<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        change: &serde_json::Value,
+    ) -> anyhow::Result<T> {
+        let place = || format!("{}{path}", self.place());
+        let body = change.to_string();
+        let head = self.head("PATCH", path, "1.0");
+        let request =
+            format!("{head}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        let ask = || -> anyhow::Result<Answer> {
+            let mut stream = self.connect()?;
+            stream.write_all(request.as_bytes())?;
+            stream.flush()?;
+            let mut body = BufReader::new(stream);
+            let head = read_head(&mut body)?;
+            Ok(Answer { head, body })
+        };
+        let text = self.accepted(path, ask().with_context(place)?)?.text()?;
+        serde_json::from_slice(&text).with_context(place)
+    }
+
     /// Has something done; an answer of 300 and more is an error, which says what the server said.
     pub(super) fn ask(&self, method: &str, path: &str) -> anyhow::Result<Answer> {
         let answer = self.try_ask(method, path).with_context(|| format!("{}{path}", self.place()))?;

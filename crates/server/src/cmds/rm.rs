@@ -12,7 +12,7 @@ use super::remote::{Remote, RemoteArgs};
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  millrace rm lobby-loop\n  millrace rm --server http://tv.example:8080/ lobby-loop\n\nA running server notices within seconds; viewers who are \
-                        watching see the title to its end.\nA server started on the folder of the source file would add it again: move the source file away first."
+                        watching see the title to its end.\nA server of the folder that the source file lies in adds it again: move the source file away first."
 )]
 pub(super) struct RmArgs {
     /// Names or ids as shown by `millrace ls`

@@ -3,6 +3,7 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`watch`] | which files of a folder are titles that have come to rest |
+//! | [`writers`] | which files other programs still write |
 //! | [`skipped`] | what was said of files and folders that were left out |
 //! | [`open_titles`] | the titles of the store, as the control plane sees them |
 //! | [`reader`] | the control thread's hand among them: looks them up, has them opened |
@@ -17,3 +18,4 @@ mod openers;
 pub mod reader;
 pub mod skipped;
 pub mod watch;
+pub mod writers;

@@ -117,6 +117,11 @@ impl OpenTitles {
         Ok(())
     }
 
+    /// Has the next look read all titles again: one was changed in a way that is not seen otherwise.
+    pub fn forget_look(&self) {
+        self.listed.lock().unwrap_or_else(PoisonError::into_inner).as_of = None;
+    }
+
     /// Counts the times that the list of titles was replaced.
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Relaxed)

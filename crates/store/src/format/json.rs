@@ -55,6 +55,21 @@ pub(crate) mod title_id {
 }
 
 /// One that need not be there.
+pub(crate) mod optional_title_id {
+    use super::*;
+    use millrace_core::ids::TitleId;
+
+    pub(crate) fn serialize<S: Serializer>(id: &Option<TitleId>, s: S) -> Result<S::Ok, S::Error> {
+        id.as_ref().map(ToString::to_string).serialize(s)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<TitleId>, D::Error> {
+        let text = Option::<String>::deserialize(d)?;
+        text.map(|text| text.parse().map_err(de::Error::custom)).transpose()
+    }
+}
+
+/// One that need not be there.
 pub(crate) mod rendition {
     use super::*;
     use millrace_core::rendition::RenditionName;

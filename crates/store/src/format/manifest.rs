@@ -4,7 +4,9 @@
 //! The body is JSON, so that a person can read it; the frame's checksum protects it like any other record.
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_TITLE_NAME_BYTES, MAX_TITLE_PACKETS, TS_PACKET_BYTES};
+use millrace_core::limits::{
+    DEFAULT_PACKET_BYTES, MAX_SOURCE_COPIES, MAX_TITLE_NAME_BYTES, MAX_TITLE_PACKETS, TS_PACKET_BYTES,
+};
 use millrace_core::packet::{PacketMeta, WireLayout};
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +14,7 @@ use super::frame::{self, Kind};
 use super::superblock::Geometry;
 use super::{FormatError, Uuid, json};
 use crate::stripes::StripeLayout;
-use crate::volume::TitleInfo;
+use crate::volume::{TitleInfo, title_text};
 
 const RECORD: &str = "manifest";
 
@@ -235,6 +237,19 @@ impl Manifest {
         }
         if let (Some(_), Some(name)) = (t.derived, t.rendition) {
             return bad("rendition", &name, "none of its own in a derived title");
+        }
+        if t.title.as_ref().is_some_and(|title| title.is_empty() || title_text(title) != *title) {
+            return bad("title", &format_args!("{:.100?}", t.title), "one line of text that can be seen");
+        }
+        if t.origin.blake3.as_ref().is_some_and(|blake3| !is_blake3(blake3)) {
+            return bad(
+                "source blake3",
+                &format_args!("{:.100?}", t.origin.blake3),
+                "64 hexadecimal digits in lower case",
+            );
+        }
+        if t.origin.copies.len() > MAX_SOURCE_COPIES {
+            return bad("copies", &t.origin.copies.len(), &format!("at most {MAX_SOURCE_COPIES}"));
         }
         if t.bytes == 0 || !t.bytes.is_multiple_of(TS_PACKET_BYTES as u64) {
             return bad("bytes", &t.bytes, "a multiple of 188 above 0");

@@ -8,7 +8,7 @@ use millrace_core::wire::rtp::Timeline;
 use proptest::prelude::*;
 
 use super::*;
-use crate::volume::{ElementaryStream, SourceIdentity};
+use crate::volume::{ElementaryStream, Origin, SourceIdentity};
 
 fn manifest(bytes: u64, sizes: &[u16]) -> Manifest {
     let blake3 = blake3::hash(b"film").to_hex().to_string();
@@ -40,6 +40,8 @@ fn manifest(bytes: u64, sizes: &[u16]) -> Manifest {
         notes: vec!["audio: AC-4 → AAC".to_owned()],
         derived: None,
         rendition: None,
+        title: None,
+        origin: Origin::default(),
     };
     let placement = Placement::new(Uuid([1; 16]), &[Uuid([2; 16])], Geometry::SINGLE, bytes);
     let files = Manifest::expected_files(&title, &Geometry::SINGLE)

@@ -127,6 +127,27 @@ pub enum IngestError {
     Store(#[from] StoreError),
 }
 
+impl IngestError {
+    /// Whether the same file may be taken another time: the cause is not the file but the disk, the store or a program.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Open { .. } | Self::Changed { .. } | Self::NoFfmpeg { .. } | Self::Store(_) => true,
+            Self::Exceeded { exceeded, .. } => {
+                matches!(exceeded, Exceeded::Space { .. } | Exceeded::Silence { .. })
+            }
+            Self::Stream { error, .. } => matches!(**error, StreamError::Read { .. } | StreamError::Store(_)),
+            Self::Ffmpeg { said, .. } => said.contains("Unknown encoder"),
+            Self::PacketSizes { .. }
+            | Self::NotAFile { .. }
+            | Self::Empty { .. }
+            | Self::NotMedia { .. }
+            | Self::NotTransportStream { .. }
+            | Self::NothingToPlay { .. }
+            | Self::Cancelled { .. } => false,
+        }
+    }
+}
+
 /// A bound of [`super::FfmpegBounds`], or of the disk.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Exceeded {

@@ -19,9 +19,11 @@ mod child;
 mod clock;
 mod clock_source;
 pub(crate) mod codec;
+mod content;
 mod error;
 mod framing;
 pub(crate) mod indexer;
+pub mod kinds;
 pub mod ladder;
 mod notes;
 mod packetize;
@@ -43,15 +45,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use millrace_core::ids::TitleId;
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::packet::WireLayout;
 
 use crate::error::StoreError;
-use crate::volume::{Derived, FinishTitle, SourceIdentity, TitleInfo, TitleWriter, Volume};
+use crate::volume::{
+    Derived, FinishTitle, Naming, SourceIdentity, TitleInfo, TitleWriter, Volume, is_good_tag, names_of_file,
+    title_text,
+};
 
 pub use bounds::FfmpegBounds;
 pub(crate) use bounds::reserve;
 pub use clock_source::ClockOrigin;
+pub use content::blake3_of_file;
 pub use error::{Exceeded, IngestError, StreamError};
 pub use framing::{Framing, Skipped};
 pub use indexer::{Indexed, Oddities};
@@ -71,6 +78,12 @@ use watch::Watch;
 pub struct IngestOptions {
     /// Name of the title; `None`: made from the file's name. Either way the volume makes it URL-safe and unique.
     pub name: Option<String>,
+    /// Display name; `None`: the name as it is given, the `title` tag of the container, or the file's name.
+    pub title: Option<String>,
+    /// The folder that names begin below ([`names_of_file`](crate::volume::names_of_file)); `None`: all of the path counts.
+    pub root: Option<PathBuf>,
+    /// The title whose place it takes ([`Naming::replaces`]).
+    pub replaces: Option<TitleId>,
     /// Packet sizes to prepare; must contain 1316.
     pub packet_sizes: Vec<u16>,
     /// The ffmpeg program: a path, or a name to be found in `PATH`. ffprobe is looked for beside it.
@@ -85,6 +98,9 @@ impl Default for IngestOptions {
     fn default() -> Self {
         Self {
             name: None,
+            title: None,
+            root: None,
+            replaces: None,
             packet_sizes: vec![DEFAULT_PACKET_BYTES as u16],
             ffmpeg: PathBuf::from("ffmpeg"),
             bounds: FfmpegBounds::default(),
@@ -129,10 +145,28 @@ fn ingest_as(
     if watch.is_cancelled() {
         return Err(IngestError::Cancelled { path: source.to_path_buf() });
     }
-    // The volume makes a name for URLs of it.
-    let of_file = || source.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let name = options.name.clone().unwrap_or_else(of_file);
-    Ok(taken.commit(name, file.identity().clone(), derived)?)
+    let (name, mut naming) = naming(source, options, taken.tag.as_deref());
+    // A stream that is stored as it is has the hash of its data.
+    if derived.is_none() && taken.writer.bytes() != file.identity().bytes {
+        naming.source_blake3 = Some(file.blake3(&options.cancel)?);
+        file.check_unchanged()?;
+    }
+    Ok(taken.commit(name, file.identity().clone(), derived, naming)?)
+}
+
+/// The names of the title made from a file; `tag` is the title in its container.
+fn naming(source: &Path, options: &IngestOptions, tag: Option<&str>) -> (String, Naming) {
+    let absolute = std::path::absolute(source);
+    let of_file = names_of_file(absolute.as_deref().unwrap_or(source), options.root.as_deref());
+    let given = options.title.as_ref().or(options.name.as_ref()).map(|text| title_text(text));
+    let tag = tag.filter(|tag| is_good_tag(tag, &of_file.title)).map(title_text);
+    let title = given.or(tag).unwrap_or(of_file.title);
+    let title = Some(title).filter(|title| !title.is_empty());
+    let (name, folder) = match &options.name {
+        Some(name) => (name.clone(), None),
+        None => (of_file.name, of_file.folder),
+    };
+    (name, Naming { title, folder, replaces: options.replaces, source_blake3: None })
 }
 
 /// Looks whether there is a file at `source` that can be opened and has something in it.
@@ -148,6 +182,8 @@ struct Taken {
     writer: TitleWriter,
     passed: Passed,
     notes: Vec<String>,
+    /// The title that the container says.
+    tag: Option<String>,
 }
 
 impl Taken {
@@ -156,6 +192,7 @@ impl Taken {
         name: String,
         source: SourceIdentity,
         derived: Option<Derived>,
+        naming: Naming,
     ) -> Result<TitleInfo, StoreError> {
         self.notes.extend(notes::notes(&self.passed));
         let indexed = self.passed.indexed;
@@ -171,6 +208,7 @@ impl Taken {
             notes: self.notes,
             derived,
             rendition: None,
+            naming,
         })
     }
 }
@@ -196,7 +234,7 @@ fn take_stream(
         FileStop::Cancelled => IngestError::Cancelled { path: source.to_path_buf() },
         FileStop::Stream(error) => stream_error(source, error),
     })?;
-    Ok(Taken { writer, passed, notes: Vec::new() })
+    Ok(Taken { writer, passed, notes: Vec::new(), tag: None })
 }
 
 /// Another container: ffmpeg makes a transport stream of it.
@@ -228,12 +266,13 @@ fn take_container(
                 RemuxStop::Stream(error) => stream_error(source, error),
             }
         })?;
+    let tag = plan.title.clone();
     let mut notes = vec![format!("made from {} by ffmpeg", plan.format)];
     notes.extend(plan.notes);
     if child.said_lines() > 0 {
         notes.push(format!("ffmpeg had {} lines to say, the last: {}", child.said_lines(), child.said(1)));
     }
-    Ok(Taken { writer, passed, notes })
+    Ok(Taken { writer, passed, notes, tag })
 }
 
 fn stream_error(source: &Path, error: StreamError) -> IngestError {

@@ -36,6 +36,14 @@ struct ProbeFormat {
     #[serde(default)]
     format_name: String,
     duration: Option<String>,
+    #[serde(default)]
+    tags: FormatTags,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct FormatTags {
+    #[serde(alias = "TITLE", alias = "Title")]
+    title: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -94,6 +102,8 @@ pub(super) struct RemuxPlan {
     pub format: String,
     /// Media time, if the container says.
     pub duration: Option<MediaTicks>,
+    /// The title that the container says.
+    pub title: Option<String>,
     /// For the operator: what is transcoded and what is left out, and why.
     pub notes: Vec<String>,
     /// `-map` and codec arguments.
@@ -118,6 +128,7 @@ impl Probe {
         let mut plan = RemuxPlan {
             format: self.format.format_name.clone(),
             duration: self.duration(),
+            title: self.format.tags.title.clone(),
             notes: Vec::new(),
             streams: Vec::new(),
         };
@@ -186,7 +197,8 @@ impl Probe {
                 kind => notes.push(format!("left out: {kind} stream {}", stream.words())),
             }
         }
-        Some(Film { pictures: pictures.index, width, height, rate, sounds, duration: self.duration(), notes })
+        let (duration, tag) = (self.duration(), self.format.tags.title.clone());
+        Some(Film { pictures: pictures.index, width, height, rate, sounds, duration, tag, notes })
     }
 
     fn duration(&self) -> Option<MediaTicks> {

@@ -4,10 +4,12 @@ use std::fs::{File, FileType, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::time::UNIX_EPOCH;
 
 use crate::volume::SourceIdentity;
 
+use super::content;
 use super::error::{IngestError, StreamError};
 use super::framing::{self, Framing};
 use super::pass::{ByteSource, Done, SNIFF_BYTES, read_retrying};
@@ -97,6 +99,15 @@ impl SourceFile {
             return Ok(());
         }
         Err(IngestError::Changed { path: path(), before_bytes: self.identity.bytes, now_bytes: now.bytes })
+    }
+
+    /// BLAKE3 of its content, for which all of it is read.
+    pub(super) fn blake3(&self, cancel: &AtomicBool) -> Result<String, IngestError> {
+        let path = || self.identity.path.clone();
+        content::blake3_of(&self.file, cancel).map_err(|error| match error.kind() {
+            io::ErrorKind::Interrupted => IngestError::Cancelled { path: path() },
+            _ => IngestError::Open { path: path(), error },
+        })
     }
 
     /// Reads it from front to back.

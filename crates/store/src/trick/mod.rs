@@ -37,7 +37,7 @@ use crate::error::StoreError;
 use crate::ingest::codec::VideoSyntax;
 use crate::ingest::indexer::Indexer;
 use crate::ingest::{Indexed, StreamError};
-use crate::volume::{Derived, FinishTitle, TitleInfo, TitleWriter, Volume};
+use crate::volume::{Derived, FinishTitle, Naming, TitleInfo, TitleWriter, Volume};
 
 /// How far the making of derived titles is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,6 +199,7 @@ impl Making<'_> {
             notes: vec![note(&plan)],
             derived: Some(derived),
             rendition: None,
+            naming: Naming::default(),
         })?)
     }
 

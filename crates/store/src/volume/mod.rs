@@ -25,7 +25,9 @@
 //! | `remove` | removes a title, and what was derived from it |
 //! | `recover` | sweeps `tmp`, finishes what was begun on some of the members |
 //! | `members_io` | the list of members on the disks |
-//! | `lock`, `workspace`, `dirs`, `name`, `manifest_io` | what these share |
+//! | `edit` | changes what a manifest says of a title: its display name, its source |
+//! | `sources` | finds the title of a file, wherever it lies by now |
+//! | `lock`, `workspace`, `dirs`, `name`, `naming`, `manifest_io` | what these share |
 
 mod catalogue;
 mod create;
@@ -33,12 +35,14 @@ mod damaged;
 mod data;
 mod derived;
 pub(crate) mod dirs;
+mod edit;
 mod listing;
 pub(crate) mod lock;
 pub(crate) mod manifest_io;
 mod media;
 mod members_io;
 mod name;
+mod naming;
 mod on_use;
 mod open;
 mod parity_crcs;
@@ -46,6 +50,7 @@ mod publish;
 pub(crate) mod recover;
 mod remove;
 mod resize;
+mod sources;
 mod stripe_writer;
 mod title;
 pub(crate) mod workspace;
@@ -74,12 +79,15 @@ pub use catalogue::UnreadableTitle;
 pub use damaged::DAMAGED_FILE;
 pub use derived::{Derived, DerivedKind, Rendition};
 pub use dirs::{CATALOGUE_FILE, LOCK_FILE, TITLES_DIR, TMP_DIR, VOLUME_FILE};
+pub use edit::TitleEdit;
 pub use listing::{ListedAt, ListedTitle, Listing, LostMembers, PlacedOn};
 pub use media::MediaReader;
 pub use name::{is_usable, slug};
+pub use naming::{FileNames, is_good_tag, names_of_file, title_text};
 pub use open::ParityFiles;
-pub use title::{DerivedFrom, ElementaryStream, SourceIdentity, TitleFiles, TitleInfo};
-pub use writer::{FinishTitle, TitleWriter};
+pub use sources::{KnownSource, SourceMatch, Sources};
+pub use title::{DerivedFrom, ElementaryStream, Origin, SourceIdentity, TitleFiles, TitleInfo};
+pub use writer::{FinishTitle, Naming, TitleWriter};
 
 /// How many members must be there for a volume to be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -326,6 +334,7 @@ impl Volume {
         if volume.inner.in_order.load(Ordering::Acquire) {
             // What cannot be removed now is no hindrance: fsck reports it, and the next open tries again.
             let _ = volume.remove_orphans();
+            let _ = volume.finish_replacements();
         }
         Ok(volume)
     }
@@ -459,6 +468,16 @@ impl Volume {
     pub fn find_source(&self, source: &SourceIdentity) -> Result<Option<TitleInfo>, StoreError> {
         let source = source.clone();
         self.inner.with_catalogue(move |catalogue| catalogue.by_source(&source))
+    }
+
+    /// The titles that a file may be the source of, to look it up among.
+    ///
+    /// # Errors
+    /// If the catalogue cannot be used.
+    pub fn sources_near(&self, source: &SourceIdentity) -> Result<Sources, StoreError> {
+        let source = source.clone();
+        let titles = self.inner.with_catalogue(move |catalogue| catalogue.near_source(&source))?;
+        Ok(Sources::new(&titles))
     }
 
     /// Opens a title's files for packets of `packet_bytes`, checked: manifest, checksum of the index, header of the

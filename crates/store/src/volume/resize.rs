@@ -202,7 +202,7 @@ pub(super) fn name_rendition(volume: &Inner, id: TitleId, name: RenditionName) -
 }
 
 /// Changes nothing but what a title's manifest says.
-fn change(
+pub(super) fn change(
     volume: &Inner,
     id: TitleId,
     action: &'static str,

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::derived::Derived;
 use super::dirs::Dirs;
+use super::naming::{stem, title_text};
 use crate::error::StoreError;
 use crate::format::json;
 use crate::format::manifest::{DATA_FILE, DATA_UNITS_FILE, PARITY_UNITS_FILE};
@@ -41,6 +42,9 @@ pub struct TitleInfo {
     pub id: TitleId,
     /// Unique in its store; a URL-safe slug: `a-z`, `0-9`, `-`, `_`, `.`.
     pub name: String,
+    /// Display name. Titles of older versions have none: [`TitleInfo::display_name`] makes one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
     /// Length of the data file.
     pub bytes: u64,
     /// Packets of the default size.
@@ -65,6 +69,9 @@ pub struct TitleInfo {
     pub timeline: Timeline,
     /// The file it was made from; of a derived title its parent's.
     pub source: SourceIdentity,
+    /// Content, copies and predecessor of its source.
+    #[serde(default, skip_serializing_if = "Origin::is_empty")]
+    pub origin: Origin,
     /// When it was added, seconds since 1970 (UTC).
     pub added_unix_s: u64,
     /// BLAKE3 of the data file, 64 hexadecimal digits.
@@ -80,6 +87,23 @@ pub struct TitleInfo {
 }
 
 impl TitleInfo {
+    /// What people call it: its display name, else the name of its source file without extension.
+    pub fn display_name(&self) -> String {
+        if let Some(title) = &self.title {
+            return title.clone();
+        }
+        // An upload has no file; a derived title is not what its parent's file is called.
+        let file = self.source.path.is_absolute() && self.derived.is_none();
+        let from_file = file.then(|| title_text(&stem(&self.source.path))).filter(|title| !title.is_empty());
+        from_file.unwrap_or_else(|| self.name.clone())
+    }
+
+    /// BLAKE3 of the source file, if it is known: a transport stream is stored byte for byte.
+    pub fn source_blake3(&self) -> Option<&str> {
+        let is_as_it_was = self.source.bytes == self.bytes && self.derived.is_none();
+        self.origin.blake3.as_deref().or(is_as_it_was.then_some(self.blake3.as_str()))
+    }
+
     /// What it is called among the renditions of a title: of its parent, or its own.
     pub fn rendition_name(&self) -> Option<RenditionName> {
         self.derived.map_or(self.rendition, Derived::rendition)
@@ -119,6 +143,27 @@ pub struct SourceIdentity {
     pub bytes: u64,
     /// Modification time, nanoseconds since 1970 (UTC).
     pub modified_unix_ns: u64,
+}
+
+/// The origin of a title, beside its [`SourceIdentity`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// BLAKE3 of the source file, 64 hexadecimal digits; `None` for a transport stream that is stored byte for byte, and in titles of
+    /// older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blake3: Option<String>,
+    /// Other files with the same content: they are no titles of their own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub copies: Vec<SourceIdentity>,
+    /// The title whose place this one has taken. If both are there, the removal of that one was interrupted.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "json::optional_title_id")]
+    pub replaces: Option<TitleId>,
+}
+
+impl Origin {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// A title's files, open and checked against each other.

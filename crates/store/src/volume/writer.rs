@@ -17,7 +17,7 @@ use super::dirs::{Dirs, copy_new, random, unix_s, write_new};
 use super::publish::{self, Ready};
 use super::stripe_writer::StripeWriter;
 use super::workspace::Workspace;
-use super::{ElementaryStream, Inner, SourceIdentity, TitleInfo, Volume};
+use super::{ElementaryStream, Inner, Origin, SourceIdentity, TitleInfo, Volume};
 use crate::crcs::CrcMaker;
 use crate::error::StoreError;
 use crate::format::manifest::{
@@ -85,6 +85,22 @@ pub struct FinishTitle {
     pub derived: Option<Derived>,
     /// What it is called among its renditions, if it is to have some.
     pub rendition: Option<RenditionName>,
+    /// What else decides what it is called, and whose place it takes.
+    pub naming: Naming,
+}
+
+/// What a title is called beside its name, and whose place it takes.
+#[derive(Clone, Debug, Default)]
+pub struct Naming {
+    /// Display name.
+    pub title: Option<String>,
+    /// A folder that goes before both names if another title has the name.
+    pub folder: Option<String>,
+    /// BLAKE3 of the source file, if that is not the data.
+    pub source_blake3: Option<String>,
+    /// The title whose place it takes: it gets that one's name, and its display name unless there is a new one. If that title is gone by then, the
+    /// one that has the wished name and came from the same file.
+    pub replaces: Option<TitleId>,
 }
 
 impl TitleWriter {
@@ -213,9 +229,10 @@ impl TitleWriter {
         same.push(write_index(&workspace, &index)?);
         same.sort_by(|a, b| a.name.cmp(&b.name));
         copy_to_others(&workspace, &homes, &same)?;
+        let naming = finish.naming.clone();
         let info = describe(id, finish, media, sizes)?;
         let manifest = Manifest { placement: placement(&volume, own, info.bytes)?, title: info, files: same };
-        Ok(Ready { volume, homes, generation, workspace, manifest })
+        Ok(Ready { volume, homes, generation, workspace, manifest, naming })
     }
 }
 
@@ -355,6 +372,7 @@ fn describe(
     Ok(TitleInfo {
         id,
         name: finish.name,
+        title: finish.naming.title,
         bytes: data.bytes,
         packets: data.bytes.div_ceil(DEFAULT_PACKET_BYTES as u64) as u32,
         packet_sizes,
@@ -365,6 +383,7 @@ fn describe(
         streams: finish.streams,
         timeline: Timeline { ssrc, timestamp_base },
         source: finish.source,
+        origin: Origin { blake3: finish.naming.source_blake3, ..Origin::default() },
         added_unix_s: unix_s(),
         blake3: data.blake3.to_hex().to_string(),
         notes: finish.notes,

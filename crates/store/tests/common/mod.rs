@@ -9,7 +9,9 @@ use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_store::StoreError;
 use millrace_store::index::{ClockPiece, PidRole, PidUse, RandomAccessPoint, TitleIndex};
-use millrace_store::volume::{ElementaryStream, FinishTitle, SourceIdentity, TitleInfo, TitleWriter, Volume};
+use millrace_store::volume::{
+    ElementaryStream, FinishTitle, Naming, SourceIdentity, TitleInfo, TitleWriter, Volume,
+};
 
 /// Default packet size as the store's API has it.
 pub(crate) const SIZE: u16 = DEFAULT_PACKET_BYTES as u16;
@@ -90,6 +92,7 @@ impl Film {
             notes: vec!["made for a test".to_owned()],
             derived: None,
             rendition: None,
+            naming: Naming::default(),
         }
     }
 

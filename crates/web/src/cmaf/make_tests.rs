@@ -8,7 +8,7 @@ use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline as RtpTimeline;
 use millrace_store::index::{ClockPiece, IndexParts, RandomAccessPoint, TimeBase, TitleIndex};
-use millrace_store::volume::{ElementaryStream, SourceIdentity, TitleInfo};
+use millrace_store::volume::{ElementaryStream, Origin, SourceIdentity, TitleInfo};
 use proptest::prelude::*;
 
 use super::super::plan::plan;
@@ -202,6 +202,8 @@ fn info(bytes: u64) -> TitleInfo {
         notes: Vec::new(),
         derived: None,
         rendition: None,
+        title: None,
+        origin: Origin::default(),
     }
 }
 

@@ -40,7 +40,7 @@ use crate::request::{Fields, Method, Request, RequestId};
 use crate::shared::{self, Shared, refusal};
 use crate::site::{Delivery, OrderSocket, Refused};
 use crate::stream::WebStream;
-use crate::upload;
+use crate::{rename, upload};
 
 /// A connection for one request in HTTP/1.
 pub(crate) struct Lent {
@@ -171,7 +171,14 @@ async fn respond(
             shared::note(&request, peer, id, answer.status);
             answer
         }
-        None => shared.answer(&request, peer, id).await,
+        None => match rename::asked_for(&request) {
+            Some(found) => {
+                let answer = rename::take(shared, &request, &found, peer, whole.into_body()).await;
+                shared::note(&request, peer, id, answer.status);
+                answer
+            }
+            None => shared.answer(&request, peer, id).await,
+        },
     };
     match std::mem::replace(&mut answer.body, Body::None) {
         Body::Media(media) => {

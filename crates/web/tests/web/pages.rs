@@ -184,10 +184,36 @@ fn titles_are_removed_by_who_may() {
     assert_eq!(ask("/api/v1/titles/a", "Origin: http://example.org\r\n"), 403);
     let preflight = Client::to(address).ask("OPTIONS", "/api/v1/titles/a", "Origin: http://example.org\r\n");
     assert_eq!(preflight.header("Access-Control-Allow-Methods"), Some("GET, HEAD, OPTIONS"));
-    assert_eq!(preflight.header("Allow"), Some("GET, HEAD, OPTIONS, DELETE"));
+    assert_eq!(preflight.header("Allow"), Some("GET, HEAD, OPTIONS, DELETE, PATCH"));
     assert!(site.removed.lock().unwrap().is_empty());
     assert_eq!(ask("/api/v1/titles/a", ""), 204);
     assert_eq!(*site.removed.lock().unwrap(), ["a"]);
+}
+
+#[test]
+fn patch_of_title_changes_its_display_name_for_who_may() {
+    let site = MadeUp::with(vec![Film::pattern("a", 10, Manner::Sends)]);
+    let (_web, address, _) = serve(&site, WebLimits::default());
+    let ask = |path: &str, lines: &str, body: &str| {
+        let mut client = Client::to(address);
+        let length = body.len();
+        client.send(format!(
+            "PATCH {path} HTTP/1.1\r\nHost: localhost\r\n{lines}Content-Length: {length}\r\n\r\n{body}"
+        ));
+        client.response(false)
+    };
+    let body = "{\"title\": \" Война\\nи мир \"}";
+    let renamed = ask("/api/v1/titles/a", "", body);
+    let title: serde_json::Value = serde_json::from_str(renamed.text()).unwrap();
+    assert_eq!((renamed.status, &title["name"], &title["title"]), (200, &"a".into(), &"Война и мир".into()));
+    assert_eq!(ask("/api/v1/titles/b", "", body).status, 404);
+    assert_eq!(ask("/titles/a.ts", "", body).status, 405);
+    assert_eq!(ask("/api/v1/titles/a", "Origin: http://example.org\r\n", body).status, 403);
+    for bad in ["", "{}", "{\"title\": \"\"}", "{\"title\": 1}", "\u{0}"] {
+        assert_eq!(ask("/api/v1/titles/a", "", bad).status, 400, "{bad}");
+    }
+    let long = format!("{{\"title\": \"{}\"}}", "x".repeat(20_000));
+    assert_eq!(ask("/api/v1/titles/a", "", &long).status, 413);
 }
 
 #[test]

@@ -130,6 +130,8 @@ fn no_address_answers_without_rights() {
             // There is such a title.
             let expected = match (method, route) {
                 ("DELETE", "/api/v1/titles/{name}") => 204,
+                // Without a body it changes nothing.
+                ("PATCH", "/api/v1/titles/{name}") => 400,
                 ("PUT", "/titles/{name}" | "/titles/{name}.ts") => 409,
                 _ => 405,
             };

@@ -16,7 +16,7 @@ use millrace_core::wire::rtp::Timeline;
 use millrace_rights::{Gate, Known, Policy, Quota};
 use millrace_store::index::TitleIndex;
 use millrace_store::ingest::pictures::Pictures;
-use millrace_store::volume::{SourceIdentity, TitleInfo};
+use millrace_store::volume::{Origin, SourceIdentity, TitleInfo};
 use millrace_tls::{Acceptor, Certificates};
 use millrace_web::status::{Member, Refusal, Room, Session, Status};
 use millrace_web::{
@@ -119,6 +119,8 @@ impl Film {
             notes: Vec::new(),
             derived: None,
             rendition: None,
+            title: None,
+            origin: Origin::default(),
         };
         Self { info, index: Arc::default(), bytes, manner }
     }
@@ -380,6 +382,11 @@ impl Site for MadeUp {
         self.films.get(name).ok_or(SiteError::NoTitle)?;
         self.removed.lock().unwrap().push(name.to_owned());
         Ok(())
+    }
+
+    fn rename(&self, name: &str, title: &str) -> Result<TitleInfo, SiteError> {
+        let film = self.films.get(name).ok_or(SiteError::NoTitle)?;
+        Ok(TitleInfo { title: Some(title.to_owned()), ..film.info.clone() })
     }
 
     fn titles_version(&self) -> u64 {

@@ -1,8 +1,8 @@
 //! Starts everything in order, waits for a signal, stops everything in the opposite order.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, absolute};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -227,8 +227,16 @@ fn librarian(
     Librarian {
         volume,
         open_titles,
-        folders: args.folders.clone(),
+        folders: args
+            .folders
+            .iter()
+            .map(|folder| absolute(folder).unwrap_or_else(|_| folder.clone()))
+            .collect(),
         follow_symlinks: args.follow_symlinks,
+        settle: args.settle.0,
+        deleted_files: args.deleted_files,
+        sources: RefCell::default(),
+        missing: RefCell::default(),
         ffmpeg: args.ffmpeg.clone(),
         quiet: args.quiet,
         base_url,

@@ -18,7 +18,7 @@ use millrace_store::StoreError;
 use millrace_store::cache::Cache;
 use millrace_store::index::TitleIndex;
 use millrace_store::ingest::pictures::Pictures;
-use millrace_store::volume::{MediaReader, TitleInfo, Volume};
+use millrace_store::volume::{MediaReader, TitleEdit, TitleInfo, Volume};
 use millrace_web::{
     Carrier, Feed, Fetch, NotTaken, Order, PicturesState, Secure, Site, SiteError, Status, TitleBytes,
     Totals, WebConfig, WebHandle, WebLimits,
@@ -317,6 +317,18 @@ impl Site for ServerSite {
         // It is listed no longer from now on. If that cannot be seen now, it is within seconds.
         let _ = self.open_titles.look(&self.volume);
         Ok(())
+    }
+
+    fn rename(&self, name: &str, title: &str) -> Result<TitleInfo, SiteError> {
+        let id = self.id_of(name)?;
+        match self.volume.edit_title(id, TitleEdit::Title(title.to_owned())) {
+            Err(StoreError::NoTitle { .. }) => return Err(SiteError::NoTitle),
+            edited => edited.map_err(unreadable)?,
+        }
+        self.open_titles.forget_look();
+        // It is listed so from now on. If that cannot be seen now, it is within seconds.
+        let _ = self.open_titles.look(&self.volume);
+        self.volume.find(&id.to_string()).map_err(unreadable)?.ok_or(SiteError::NoTitle)
     }
 
     fn titles_version(&self) -> u64 {

@@ -12,7 +12,7 @@ use crate::cmds::percent::Percent;
 
 /// Settings that have a range, by the name of their field in `ServeArgs`.
 #[cfg(test)]
-pub(super) const IDS: [&str; 13] = [
+pub(super) const IDS: [&str; 14] = [
     "cache",
     "engines",
     "max_streams",
@@ -26,6 +26,7 @@ pub(super) const IDS: [&str; 13] = [
     "fast_start",
     "upload_rate",
     "webhook_timeout",
+    "settle",
 ];
 
 /// A range: for the parser, and for people.
@@ -54,6 +55,7 @@ pub(super) fn of(id: &str) -> Option<Range> {
             HumanDuration(limits::rights::MIN_ADVICE_TIME),
             HumanDuration(limits::rights::MAX_ADVICE_TIME),
         ),
+        "settle" => between(time(0), HumanDuration(limits::control::MAX_SETTLE)),
         _ => return None,
     })
 }

@@ -46,7 +46,7 @@ use super::remux::Remuxer;
 use super::source::SourceFile;
 use super::ts_packet::{PesStart, TsPacket};
 use super::watch::Watch;
-use super::{Indexed, IngestOptions, StreamError, check_packet_sizes};
+use super::{Indexed, IngestOptions, StreamError, check_packet_sizes, naming};
 use crate::index::PTS_MODULUS;
 use crate::volume::{FinishTitle, TitleInfo, TitleWriter, Volume};
 
@@ -128,8 +128,9 @@ pub fn make(
     let written = making.write(&pictures, sounds.as_deref())?;
     file.check_unchanged()?;
     let Making { work, reused, .. } = making;
-    let of_file = || source.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let name = options.ingest.name.clone().unwrap_or_else(of_file);
+    let (name, mut naming) = naming(source, &options.ingest, film.tag.as_deref());
+    naming.source_blake3 = Some(file.blake3(&options.ingest.cancel)?);
+    file.check_unchanged()?;
     let duration = written.iter().map(|(_, indexed)| indexed.duration).max().unwrap_or_default();
     let note = format!(
         "made from {} by ffmpeg: pictures and sound encoded anew",
@@ -148,6 +149,7 @@ pub fn make(
             notes: vec![note.clone()],
             derived: None,
             rendition: Some(rung.rung.name),
+            naming: naming.clone(),
         };
         (writer, finish)
     });

@@ -25,6 +25,8 @@ pub(in crate::ingest) struct Film {
     pub(in crate::ingest) rate: (u32, u32),
     pub(in crate::ingest) sounds: Vec<Sound>,
     pub(in crate::ingest) duration: Option<MediaTicks>,
+    /// The title that the container says.
+    pub(in crate::ingest) tag: Option<String>,
     /// For the operator: what is left out, and why.
     pub(in crate::ingest) notes: Vec<String>,
 }
@@ -185,7 +187,7 @@ mod tests {
 
     fn film(width: u32, height: u32, rate: (u32, u32)) -> Film {
         let sounds = vec![Sound { index: 1, channels: 2, language: None }];
-        Film { pictures: 0, width, height, rate, sounds, duration: None, notes: vec![] }
+        Film { pictures: 0, width, height, rate, sounds, duration: None, tag: None, notes: vec![] }
     }
 
     #[test]

@@ -273,6 +273,17 @@ impl Db {
         self.one("name = ?1", [name])
     }
 
+    /// Titles whose source has this length or this path, the oldest first.
+    pub(super) fn of_source(&mut self, bytes: u64, path: &Path) -> rusqlite::Result<Vec<Row>> {
+        let sql = format!("SELECT {COLUMNS} FROM title WHERE source_bytes = ?1 OR source_path = ?2");
+        let mut statement = self.connection.prepare_cached(&sql)?;
+        let mut rows: Vec<Row> = statement
+            .query_map(params![bytes as i64, path.as_os_str().as_bytes()], row_of)?
+            .collect::<rusqlite::Result<_>>()?;
+        rows.sort_by_key(|row| (row.info.added_unix_s, row.info.id));
+        Ok(rows)
+    }
+
     fn one(&mut self, condition: &str, parameters: impl rusqlite::Params) -> rusqlite::Result<Option<Row>> {
         let sql = format!("SELECT {COLUMNS} FROM title WHERE {condition} ORDER BY id LIMIT 1");
         self.connection.prepare_cached(&sql)?.query_row(parameters, row_of).optional()

@@ -16,7 +16,7 @@ mod names;
 mod share;
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -149,7 +149,7 @@ impl Catalogue {
     pub(crate) fn titles(&mut self) -> Result<Vec<TitleInfo>, StoreError> {
         self.refresh()?;
         let rows = self.with_db(|db| db.all())?;
-        let mut titles: Vec<TitleInfo> = rows.into_iter().map(|row| row.info).collect();
+        let mut titles: Vec<TitleInfo> = not_replaced(rows).into_iter().map(|row| row.info).collect();
         titles.sort_by(|a, b| a.name.cmp(&b.name).then(a.id.cmp(&b.id)));
         Ok(titles)
     }
@@ -169,7 +169,7 @@ impl Catalogue {
         let (at, members) = (Instant::now(), self.states());
         self.seen = None; // what cannot be read is handed out, and has to be found again
         let look = self.look_again()?;
-        let rows = self.with_db(|db| db.all())?;
+        let rows = not_replaced(self.with_db(|db| db.all())?);
         let there = self.members.usable();
         let listed = |Row { info, placed, .. }: Row| {
             let on = match look.titles.get(&info.id) {
@@ -449,6 +449,16 @@ impl Catalogue {
         rows.extend(known.into_values().filter(|row| !look.is_gone(row.placed)));
         Ok(rows)
     }
+}
+
+/// Without titles whose place others have taken: they are about to be removed.
+fn not_replaced(mut rows: Vec<Row>) -> Vec<Row> {
+    let replaced: HashSet<TitleId> = rows.iter().filter_map(|row| row.info.origin.replaces).collect();
+    rows.retain(|Row { info, .. }| {
+        let parent = info.derived.map(|derived| derived.parent);
+        !replaced.contains(&info.id) && parent.is_none_or(|parent| !replaced.contains(&parent))
+    });
+    rows
 }
 
 /// Adds what is below one member's `titles`.

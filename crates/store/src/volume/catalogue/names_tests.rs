@@ -7,7 +7,7 @@ use millrace_core::wire::rtp::Timeline;
 use super::super::Stamp;
 use super::super::db::Db;
 use super::*;
-use crate::volume::PlacedOn;
+use crate::volume::{Origin, PlacedOn};
 
 fn row(number: u8) -> Row {
     let info = TitleInfo {
@@ -32,6 +32,8 @@ fn row(number: u8) -> Row {
         notes: Vec::new(),
         derived: None,
         rendition: None,
+        title: None,
+        origin: Origin::default(),
     };
     let stamp = Stamp { inode: 1, bytes: 2, modified_ns: 3 };
     Row { info, stamp, placed: PlacedOn { members: 3, may: 1 } }
