@@ -209,9 +209,9 @@ pub(crate) fn is_known_extension(extension: &str) -> bool {
 pub fn may_be_film(head: &[u8]) -> bool {
     let is_marked = |&(at, mark): &(usize, &[u8])| head.get(at..at + mark.len()) == Some(mark);
     let is_text = |byte: &u8| matches!(byte, b'\t' | b'\n' | b'\r' | 0x20..=0x7e | 0x80..);
-    !head.is_empty()
-        && !OTHER_MARKS.iter().any(is_marked)
-        && !(head.iter().all(is_text) && std::str::from_utf8(prefix(head)).is_ok())
+    let is_plain_text = head.iter().all(is_text) && std::str::from_utf8(prefix(head)).is_ok();
+    let is_other = is_plain_text || OTHER_MARKS.iter().any(is_marked);
+    !head.is_empty() && !is_other
 }
 
 /// Without the last bytes, which may be part of a character.
