@@ -92,12 +92,26 @@ pub const LOAD_LOOKS: usize = 10;
 pub const LOAD_CALM_PERMILLE: u64 = 250;
 /// The margin for rates that vary is never more than this share of a core: more would turn viewers away for nothing.
 pub const MAX_MARGIN_PERMILLE: u64 = 80;
+/// A viewer that has sent RTCP reports and then nothing for so long has gone: another may have its UDP ports. Players report every 2.5 to 7.5 s
+/// (RFC 3550 section 6.2), so this is two reports that were lost.
+pub const REPORTER_SILENT_NS: u64 = 15_000_000_000;
+/// The same of a viewer that never reports. Some of these send a request only shortly before their session would expire: longer than a box
+/// takes to come back after a power cut, and their ports would be no use to it.
+pub const VIEWER_SILENT_NS: u64 = 30_000_000_000;
+/// Longest cookie that names the two connections of RTSP in HTTP: players send 16 to 22 characters.
+pub const MAX_TUNNEL_COOKIE_BYTES: usize = 128;
 /// Late grants are counted over this time, as the load of engines is.
 pub const CACHE_LOOK_NS: u64 = 1_000_000_000;
 /// Looks that the verdict that an engine is overloaded is made from: 300 ms, so that it comes within a second.
 pub const SHED_LOOKS: usize = 3;
 /// The core counts as full from this busy share: it has nothing left for what comes late.
 pub const FULL_PERMILLE: u64 = 950;
+/// An engine that works for less than this share of the time is not what fills its core, however long it waits for it: twelve equal threads on
+/// one core have less than that each.
+pub const MIN_WORK_PERMILLE: u64 = 100;
+/// From this share on, packets that are late may be so by the engine's own work although its core is not full; below it others hold the core, and
+/// the work of one viewer more delays none.
+pub const BUSY_WORK_PERMILLE: u64 = 250;
 /// Share of overdue packets from which an engine counts as behind: fewer are a moment's hiccup.
 pub const BEHIND_PERMILLE: u64 = 50;
 /// How long it has to last: a machine may stand still for a moment.
