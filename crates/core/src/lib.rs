@@ -24,6 +24,7 @@
 //! | [`shape`] | a payload, checked: which bytes make which datagram |
 //! | [`shared`] | memory of two sides that do not trust each other, and rings of records in it |
 //! | [`sleep`] | who sleeps and has to be woken: the protocol of a doorbell |
+//! | [`source`] | addresses that datagrams come from |
 //! | [`text`] | text from outside, made fit for terminals and logs |
 //! | [`wheel`] | a timing wheel: one timer for each of many owners |
 //! | [`wire`] | checksums, headers, RTP, RTCP: bytes on the wire |
@@ -45,6 +46,7 @@ pub mod seam;
 pub mod shape;
 pub mod shared;
 pub mod sleep;
+pub mod source;
 mod sync;
 pub mod text;
 pub mod time;

@@ -50,7 +50,7 @@ pub struct StreamSpec {
     /// Where the packets go.
     pub dest: Dest,
     /// It belongs to another stream (FEC): it keeps the schedule of that one, and has no RTCP and no BYE. Streams to where nobody
-    /// listens for RTCP ([`Dest::has_rtcp`]) have none either.
+    /// listens for RTCP ([`Dest::has_rtcp`]) have none either, and those whose packets have no RTP headers.
     pub quiet: bool,
     /// The device reads the packets that it has taken until [`crate::Engine::handle_done`] is told that it is done with them: their extents
     /// are lent to it so long, at most [`limits::MAX_HELD_PER_STREAM`].

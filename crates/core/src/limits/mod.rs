@@ -238,6 +238,13 @@ pub const MAX_DERIVED_SUFFIX_BYTES: usize = 1 + MAX_RENDITION_NAME_BYTES;
 /// A burst gathers at least this many packets if [`MAX_BURST_NS`] allows: software GSO beats single sends from 4 packets
 /// on (measured on veth: 900 ns a packet alone, 460 ns at 4).
 pub const MIN_BURST_PACKETS: usize = 4;
+/// How much later than it is the end of a title is announced to players that may end by it. GStreamer counts it from the first packet and its latency on, while
+/// its demultiplexer holds everything back for 700 ms more, a decoder for some pictures (16 on a machine with many cores) and a sink for its buffer;
+/// what has not left its jitter buffer when that clock runs out keeps it waiting for ever.
+pub const LATE_END_NS: u64 = 2_000_000_000;
+/// Addresses of this machine from which viewers by UDP are served, beside those that routes give: as many as one byte names. Further ones are not
+/// entered, and the route decides for their viewers.
+pub const MAX_SOURCES: usize = u8::MAX as usize;
 /// A packet that leaves this long after its time counts as late. Below it is the scheduling noise of an ordinary kernel.
 pub const LATE_NS: u64 = 1_000_000;
 /// A packet this long after its time is overdue: half of what the smallest buffer of a common player holds (100 ms), and above what a
