@@ -84,7 +84,7 @@ pub use self::page::HAS_HLS_JS;
 use self::shared::Shared;
 pub use self::site::{
     Delivery, Fetch, NotTaken, Order, OrderSocket, PicturesState, Refused, Segment, Site, SiteError, Taken,
-    TitleBytes,
+    TitleBytes, TunnelConn,
 };
 pub use self::status::Status;
 pub use self::stream::{Carried, CarriedStream, ReadWrite};

@@ -84,6 +84,11 @@ pub trait Site: Send + Sync + 'static {
     /// what became of it.
     fn send(&self, order: Order);
 
+    /// Takes over a connection by which RTSP in HTTP is spoken. Returns at once.
+    fn take_tunnel(&self, tunnel: TunnelConn) {
+        drop(tunnel); // a site without RTSP: its viewer sees the end of it
+    }
+
     /// Asks whether a viewer may have a segment that the web side makes of a title, which admission counts as it does streams. Returns at once; `fetch.done` is told.
     fn fetch(&self, fetch: Fetch) {
         let _ = fetch.done.send(Ok(()));
@@ -186,6 +191,21 @@ pub enum OrderSocket {
     /// A viewer's own connection, in plain HTTP/1.1, that another TCP carries: by the name that it came with ([`Carried`](crate::Carried)). The web side
     /// has it, reads it and may close it; until the order is done it does not write to it.
     Carried(Arc<dyn Any + Send + Sync>),
+}
+
+/// A connection that is half of an RTSP session in HTTP.
+#[derive(Debug)]
+pub struct TunnelConn {
+    /// Where it is read and written in the clear: the viewer's own connection, or the end of a pair.
+    pub socket: OrderSocket,
+    /// What has been read of it, from its first request on.
+    pub read: Vec<u8>,
+    /// Who is at the other end.
+    pub peer: SocketAddr,
+    /// The address that it has called, where that is known.
+    pub local: Option<SocketAddr>,
+    /// It came by TLS.
+    pub is_encrypted: bool,
 }
 
 /// Bytes of a title to be sent.

@@ -22,7 +22,7 @@ use crate::answer::{Answer, Body, Media};
 use crate::hyper_side::{self, Lent};
 use crate::request::RequestId;
 use crate::shared::{Place, Shared, refusal};
-use crate::site::{Delivery, OrderSocket, Refused};
+use crate::site::{Delivery, OrderSocket, Refused, TunnelConn};
 use crate::stream::WebStream;
 
 /// A connection with what has been read of it and not used yet.
@@ -47,15 +47,22 @@ pub(super) async fn serve(stream: WebStream, peer: SocketAddr, shared: Arc<Share
                 Box::pin(conn.answer(*request)).await
             }
             Some(Parsed::Other(request)) => Box::pin(conn.pass_on(request)).await,
+            // Behind another request its head could have been sent in the name of a viewer.
+            Some(Parsed::Tunnel) if conn.requests == 0 => {
+                Box::pin(conn.hand_over()).await;
+                break;
+            }
+            Some(Parsed::Tunnel) => {
+                conn.refuse(400, "RTSP in HTTP begins a connection").await;
+                break;
+            }
             Some(Parsed::Http2) => {
                 let Conn { stream, read, peer, shared, number, .. } = conn;
                 Box::pin(hyper_side::serve_http2(stream, read, peer, &shared, number)).await;
                 break;
             }
             Some(Parsed::Bad(status, why)) => {
-                conn.shared.totals.add(|c| c.bad_messages += 1);
-                let _ = conn.write(&Answer::error(status, why), Then::Close, true).await;
-                conn.linger().await;
+                conn.refuse(status, why).await;
                 break;
             }
             Some(Parsed::More) | None => {
@@ -164,6 +171,33 @@ impl Conn {
             return None;
         }
         Some(conn)
+    }
+
+    /// Answers what is no request, and ends.
+    async fn refuse(mut self, status: u16, why: &'static str) {
+        self.shared.totals.add(|c| c.bad_messages += 1);
+        let _ = self.write(&Answer::error(status, why), Then::Close, true).await;
+        self.linger().await;
+    }
+
+    /// Hands the connection to those who speak RTSP. What is not the kernel's own in the clear is passed on here as long as it lasts.
+    async fn hand_over(self) {
+        let Self { mut stream, read, peer, shared, .. } = self;
+        let is_encrypted = matches!(stream, WebStream::Tls(_));
+        if let WebStream::Plain(stream) = stream {
+            let local = stream.local_addr().ok();
+            if let Ok(stream) = stream.into_std() {
+                let socket = OrderSocket::Viewer(stream);
+                shared.site.take_tunnel(TunnelConn { socket, read, peer, local, is_encrypted });
+            }
+            return;
+        }
+        let Ok((mut near, far)) = UnixStream::pair() else { return };
+        let Ok(far) = far.into_std() else { return };
+        let socket = OrderSocket::Inside(far);
+        shared.site.take_tunnel(TunnelConn { socket, read, peer, local: None, is_encrypted });
+        // Either end may break: then the other sees the end of it.
+        let _ = tokio::io::copy_bidirectional(&mut stream, &mut near).await;
     }
 
     /// What log lines call the request that is being answered.
