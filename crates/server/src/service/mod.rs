@@ -95,7 +95,7 @@ pub use event::{Event, FecChange, Playing, Totals};
 pub use fec::{FecMatrix, FecMode, FecWish, TRACK_RS, TRACK_XOR, port_offset};
 pub use fetch::{Fetch, Fetcher, Fetching, Segment};
 use opening::Openings;
-pub use packet_size::{PacketSizes, PathMtu, kernel_path_mtu};
+pub use packet_size::{PacketSizes, PathMtu, kernel_path_mtu, kernel_source};
 pub use play::{Played, Wanted};
 pub use ports::{
     AccessPoint, AccessPoints, Entry, Library, Need, OpenError, Part, Rendition, Track, Transformed,
@@ -265,6 +265,13 @@ impl Service {
     /// Streams to which something is sent at this port.
     pub fn at_port(&self, ip: IpAddr, port: u16) -> &[StreamKey] {
         self.by_port.get(&(ip, port)).map_or(&[], Vec::as_slice)
+    }
+
+    /// A sign of life of the viewer of this stream.
+    pub fn note_alive(&mut self, now: Instant, key: StreamKey) {
+        if let Some(stream) = self.streams.get_mut(&key) {
+            stream.last_heard = now;
+        }
     }
 
     /// The stream by UDP to this address whose RTP source is this, if there is exactly one.

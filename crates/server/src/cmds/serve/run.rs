@@ -19,6 +19,7 @@ use millrace_core::limits::{
 };
 use millrace_core::pool::ExtentArena;
 use millrace_core::seam::Doorbell;
+use millrace_core::source::SourceTable;
 use millrace_core::text::excerpt;
 use millrace_core::units::ByteLen;
 use millrace_offload::bell::EventBell;
@@ -82,11 +83,11 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let (cache, handles, arena) = start_cache(args, &bells, &egress, injector.faults())?;
     let touching = Touching::start(Arc::clone(&arena)).context("thread for the cache's memory")?;
     let cache = Arc::new(cache);
-    let streams = streams_per_engine(args);
     let (loop_sides, device_sides) = (0..args.engines).map(|_| exchange()).unzip::<_, _, Vec<_>, Vec<_>>();
-    let supervisor = Devices::start(&egress, device_sides, arena, streams, ports)?;
+    let supervisor = Devices::start(&egress, device_sides, arena, streams_per_engine(args), ports)?;
+    let sources = Arc::<SourceTable>::default();
     let (engines, meters, seat) =
-        start_engines(args, &mut udp, &egress, handles.into_iter().zip(loop_sides), &bells)?;
+        start_engines(args, &mut udp, &sources, &egress, handles.into_iter().zip(loop_sides), &bells)?;
     let reader = Reader::new(Arc::clone(&open_titles), Arc::clone(&volume), Arc::clone(&cache))
         .context("threads that open titles")?
         .with_transforms(transforms.clone());
@@ -99,7 +100,8 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let hosts = hosts(args, offload.as_ref(), address);
     let (relay, secure) = Tls::rtsps(tls.as_mut())?;
     let sockets = Sockets { listeners: vec![listener], secure, udp, offload, orders: web.ordered() };
-    let control = Control::start(control_config(args, &gate, &web), Box::new(reader), engines, sockets)?;
+    let control =
+        Control::start(control_config(args, &gate, &web, sources), Box::new(reader), engines, sockets)?;
     let (album, pictures) =
         PicturesMaker::of(args, &volume, &open_titles, Rests::new(Arc::clone(&cache), loads(&meters)));
     let made = maker.as_ref().map(Maker::sheet).unwrap_or_default();
@@ -426,6 +428,7 @@ type Engines = (Vec<Box<dyn EnginePort>>, Vec<Meters>, Option<Seat>);
 fn start_engines(
     args: &ServeArgs,
     udp: &mut [Option<UdpPorts>; 2],
+    sources: &Arc<SourceTable>,
     egress: &Egress,
     handles: impl Iterator<Item = (CacheHandle, LoopSide<XdpTx>)>,
     bells: &[Arc<EventBell>],
@@ -439,7 +442,8 @@ fn start_engines(
             v6,
             gso: if args.no_gso { GsoMode::Off } else { GsoMode::Auto },
             conns: MAX_CONNS_PER_ENGINE,
-        })?;
+        })?
+        .with_sources(Arc::clone(sources));
         let tx = BestTx::new(kernel, egress.base, streams, devices);
         let tally = tx.tally();
         let engine = EngineConfig {
@@ -475,7 +479,7 @@ fn start_engines(
 /// Where the kernel shows the network devices.
 const NETWORK_DEVICES: &str = "/sys/class/net";
 
-fn control_config(args: &ServeArgs, gate: &Arc<Gate>, web: &Web) -> ControlConfig {
+fn control_config(args: &ServeArgs, gate: &Arc<Gate>, web: &Web, sources: Arc<SourceTable>) -> ControlConfig {
     let mut config = ControlConfig { feed: web.feed(), ..ControlConfig::default() };
     config.session.service.admission = AdmissionConfig {
         is_on: args.admission == AdmissionChoice::Measured,
@@ -484,7 +488,7 @@ fn control_config(args: &ServeArgs, gate: &Arc<Gate>, web: &Web) -> ControlConfi
         overload: args.overload,
     };
     let session = &mut config.session;
-    session.gate = Some(Arc::clone(gate));
+    (session.gate, session.sources) = (Some(Arc::clone(gate)), sources);
     session.session_timeout_ns = u64::try_from(args.session_timeout.0.as_nanos()).unwrap_or(u64::MAX);
     let service = &mut session.service;
     service.max_streams = args.max_streams;

@@ -21,7 +21,7 @@ use millrace_store::ingest::pictures::Pictures;
 use millrace_store::volume::{MediaReader, TitleInfo, Volume};
 use millrace_web::{
     Carrier, Feed, Fetch, NotTaken, Order, PicturesState, Secure, Site, SiteError, Status, TitleBytes,
-    Totals, WebConfig, WebHandle, WebLimits,
+    Totals, TunnelConn, WebConfig, WebHandle, WebLimits,
 };
 use tokio::sync::mpsc;
 
@@ -296,6 +296,10 @@ impl Site for ServerSite {
 
     fn fetch(&self, fetch: Fetch) {
         self.control.fetch(fetch);
+    }
+
+    fn take_tunnel(&self, tunnel: TunnelConn) {
+        self.control.take_tunnel(tunnel);
     }
 
     fn status(&self) -> Result<Status, SiteError> {
