@@ -143,7 +143,7 @@ impl EngineHandle {
         self.sheets.clone()
     }
 
-    /// What the engine's thread has had of its core so far, by the kernel's account; `None` if that keeps none.
+    /// Core time of the engine's thread so far, by the kernel's account; `None` if that keeps none.
     pub fn core_time(&self) -> Option<CoreTime> {
         let text = std::fs::read_to_string(format!("/proc/self/task/{}/schedstat", self.tid)).ok()?;
         // Time on the processor, time waiting for it, time slices (Documentation/scheduler/sched-stats.rst).

@@ -526,7 +526,7 @@ fn tunnel_half(live: &Live, method: &str, cookie: &str) -> Viewer {
     half
 }
 
-/// The head of a response in HTTP, byte by byte: what follows it is RTSP.
+/// The head of a response in HTTP, byte by byte: RTSP follows it.
 fn http_status(half: &mut Viewer) -> u16 {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -613,7 +613,7 @@ fn tunnel_in_http_with_halves_that_do_not_fit_is_refused() {
     assert_eq!(spoken.ask(OPTIONS).status, 200);
     spoken.send("GET / HTTP/1.1\nx-sessioncookie: 3");
     assert_eq!(http_status(&mut spoken), 400);
-    // What is not base64, and a request of HTTP without a cookie.
+    // A body that is not base64, and a request of HTTP without a cookie.
     let mut get = tunnel_half(&live, "GET", "4");
     assert_eq!(http_status(&mut get), 200);
     let mut fed = tunnel_half(&live, "POST", "4");

@@ -212,7 +212,7 @@ fn media_by_udp_comes_from_the_address_that_was_called() {
     let answer = w.ask(c, setup);
     assert!(answer.get("transport").contains(";source=192.0.2.1;"), "{answer:?}");
     assert!(!source(&w).is_by_route());
-    // By a name, it is not known what the viewer has called.
+    // Of a viewer that has called a name, the address is not known.
     let d = w.connect_from("192.0.2.8:40000");
     let answer = w.ask(d, &setup.replace("192.0.2.1", "tv.example"));
     assert!(!answer.get("transport").contains("source="), "{answer:?}");

@@ -198,7 +198,7 @@ pub enum OrderSocket {
 pub struct TunnelConn {
     /// Where it is read and written in the clear: the viewer's own connection, or the end of a pair.
     pub socket: OrderSocket,
-    /// What has been read of it, from its first request on.
+    /// The bytes that have been read of it, from its first request on.
     pub read: Vec<u8>,
     /// Who is at the other end.
     pub peer: SocketAddr,

@@ -106,7 +106,7 @@ pub const CACHE_LOOK_NS: u64 = 1_000_000_000;
 pub const SHED_LOOKS: usize = 3;
 /// The core counts as full from this busy share: it has nothing left for what comes late.
 pub const FULL_PERMILLE: u64 = 950;
-/// An engine that works for less than this share of the time is not what fills its core, however long it waits for it: twelve equal threads on
+/// An engine that works for less than this share of the time does not fill its core, however long it waits for it: twelve equal threads on
 /// one core have less than that each.
 pub const MIN_WORK_PERMILLE: u64 = 100;
 /// From this share on, packets that are late may be so by the engine's own work although its core is not full; below it others hold the core, and

@@ -240,7 +240,7 @@ pub const MAX_DERIVED_SUFFIX_BYTES: usize = 1 + MAX_RENDITION_NAME_BYTES;
 pub const MIN_BURST_PACKETS: usize = 4;
 /// How much later than it is the end of a title is announced to players that may end by it. GStreamer counts it from the first packet and its latency on, while
 /// its demultiplexer holds everything back for 700 ms more, a decoder for some pictures (16 on a machine with many cores) and a sink for its buffer;
-/// what has not left its jitter buffer when that clock runs out keeps it waiting for ever.
+/// packets that are still in its jitter buffer when that clock runs out keep it waiting for ever.
 pub const LATE_END_NS: u64 = 2_000_000_000;
 /// Addresses of this machine from which viewers by UDP are served, beside those that routes give: as many as one byte names. Further ones are not
 /// entered, and the route decides for their viewers.

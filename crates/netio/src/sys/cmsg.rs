@@ -55,7 +55,7 @@ impl SendControl {
         }
         match source {
             None => {}
-            // in_pktinfo: interface, source address, and one that counts only in what is received (ip(7)).
+            // in_pktinfo: interface, source address, and one that counts only in received messages (ip(7)).
             Some(IpAddr::V4(ip)) => {
                 let mut info = [0; 12];
                 info[4..8].copy_from_slice(&ip.octets());

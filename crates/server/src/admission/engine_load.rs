@@ -9,7 +9,7 @@ use millrace_core::time::Instant;
 pub struct EngineFigures {
     /// Time in turns that found work.
     pub busy_ns: u64,
-    /// Time on a core, by the kernel's account: what others took from those turns is not in it.
+    /// Time on a core, by the kernel's account: without the time that others took from those turns.
     pub cpu_ns: u64,
     /// Time in which it was ready to run and others held the core, by the same account.
     pub waited_ns: u64,
@@ -38,8 +38,8 @@ impl EngineFigures {
         self.busy_ns.min(self.cpu_ns)
     }
 
-    /// What is counted of the core: its work, and as much of its waiting. An equal thread on the same core keeps a loop waiting for as long as
-    /// the loop works; what it waits beyond that says how busy others are, and does not grow with its viewers.
+    /// Core time that counts: its work, and as much of its waiting. An equal thread on the same core keeps a loop waiting for as long as
+    /// the loop works; further waiting shows how busy others are, and does not grow with its viewers.
     fn counted_ns(&self) -> u64 {
         self.worked_ns() + self.waited_ns.min(self.worked_ns())
     }
@@ -81,7 +81,7 @@ impl EngineLoad {
             return;
         }
         let passed = figures.since(&before);
-        // A loop that stands in the middle of a turn has published nothing: what the kernel has counted meanwhile belongs to the next look.
+        // A loop that stands in the middle of a turn has published nothing: the kernel's count belongs to the next look.
         if passed.seen_ns > 0 {
             self.last = Some((now, figures));
             self.looks[self.next % LOAD_LOOKS] = passed;

@@ -89,14 +89,14 @@ pub(super) async fn serve(hub: Shared, line: Rc<Line>, first: Vec<u8>) {
     hub.borrow_mut().hang_up(line.key);
 }
 
-/// Waits for what comes by the tunnel of a connection; without one for ever.
+/// Waits for bytes from the tunnel of a connection; without one for ever.
 async fn arrived(tunnel: Option<&Tunnel>) -> Arrived {
     let Some(tunnel) = tunnel else { return pending().await };
     tunnel.arrived.notified().await;
     tunnel.take()
 }
 
-/// What came is not RTSP.
+/// Answers bytes that are not RTSP.
 fn refuse(hub: &Shared, line: &Line, what: &'static str) {
     let mut hub = hub.borrow_mut();
     let (now, error) = (hub.now(), FrameError { status: 400.into(), what, cseq: None });
@@ -111,7 +111,7 @@ pub(super) enum Read {
     Broken,
 }
 
-/// Reads once what is there.
+/// Reads once the bytes that are there.
 pub(super) fn read_into(line: &Line, bytes: &mut [u8]) -> Read {
     match line.stream.try_read(bytes) {
         Ok(0) => Read::End,
@@ -121,7 +121,7 @@ pub(super) fn read_into(line: &Line, bytes: &mut [u8]) -> Read {
     }
 }
 
-/// The same for the framer. The buffer is on the stack: ten thousand idle connections hold none. What comes by the GET of a tunnel says nothing.
+/// The same for the framer. The buffer is on the stack: ten thousand idle connections hold none. Bytes from the GET of a tunnel are ignored.
 fn read(line: &Line, framer: &mut Framer, is_get: bool) -> Read {
     let mut bytes = [0; CONN_READ_BYTES];
     let read = read_into(line, &mut bytes);

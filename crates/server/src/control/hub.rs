@@ -33,7 +33,7 @@ pub(super) struct Hub {
     pub(super) server: Server,
     engines: Vec<EngineLink>,
     pub(super) lines: HashMap<ConnKey, Rc<Line>>,
-    /// RTSP in HTTP, by what both halves name: not more than there are connections.
+    /// RTSP in HTTP, by the cookie of both halves: not more than there are connections.
     pub(super) tunnels: HashMap<TunnelKey, Rc<Tunnel>>,
     /// Subscribers of what happens, with the log.
     counters: Counters,

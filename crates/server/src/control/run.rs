@@ -182,7 +182,7 @@ fn take_tunnel(hub: &Shared, tunnel: millrace_web::TunnelConn) {
     let stream = match socket {
         OrderSocket::Viewer(stream) => TcpStream::from_std(stream).map(ViewerStream::Kernel),
         OrderSocket::Inside(stream) => UnixStream::from_std(stream).map(ViewerStream::Inside),
-        // The web side passes on what another TCP carries.
+        // The web side relays connections of another TCP.
         OrderSocket::Carried(_) => return,
     };
     match stream {

@@ -1,11 +1,11 @@
-//! RTSP in HTTP: two connections of a viewer that are one. The GET is served as any connection is, but what the viewer sends comes by the POST.
+//! RTSP in HTTP: two connections of a viewer that are one. The GET is served as any connection is, but the viewer's requests come by the POST.
 //!
 //! ```text
 //!   POST ──► base64 decoded ──► Tunnel ──► the GET's Framer ──► session::Server ──► replies and media ──► GET
 //! ```
 //!
-//! A tunnel lives as long as its GET, and one POST feeds it at a time: a viewer may close that and open another. What waits between the two is one
-//! read of the POST, so a viewer that sends faster than it is answered holds up only itself.
+//! A tunnel lives as long as its GET, and one POST feeds it at a time: a viewer may close that and open another. At most one read of the POST
+//! waits between the two, so a viewer that sends faster than it is answered holds up only itself.
 
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use super::conn::{Read, read_into};
 use super::hub::{Line, Shared};
 use crate::rtsp::tunnel::{Base64Stream, TunnelHalf};
 
-/// What both halves have in common.
+/// The key of a tunnel: both halves have it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct TunnelKey {
     ip: IpAddr,
@@ -26,11 +26,11 @@ pub(super) struct TunnelKey {
     cookie: Box<str>,
 }
 
-/// What goes from the POST to the GET.
+/// The way from the POST to the GET.
 #[derive(Debug, Default)]
 pub(super) struct Tunnel {
     decoded: RefCell<Vec<u8>>,
-    /// What came was not base64.
+    /// The POST has sent something other than base64.
     is_broken: Cell<bool>,
     /// A POST feeds it.
     is_fed: Cell<bool>,
@@ -42,20 +42,20 @@ pub(super) struct Tunnel {
     taken: Notify,
 }
 
-/// What a GET finds in its tunnel.
+/// News that a GET takes from its tunnel.
 pub(super) enum Arrived {
     Bytes(Vec<u8>),
     NotBase64,
 }
 
 impl Tunnel {
-    /// What has come.
+    /// Takes the decoded bytes.
     pub(super) fn take(&self) -> Arrived {
         let bytes = self.decoded.take();
         self.taken.notify_one();
         match (bytes.is_empty(), self.is_broken.get()) {
             (true, true) => return Arrived::NotBase64,
-            // What came before that is handled first.
+            // The bytes before the error are handled first.
             (false, true) => self.arrived.notify_one(),
             (_, false) => {}
         }

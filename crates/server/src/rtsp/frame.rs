@@ -25,7 +25,7 @@ pub enum Incoming {
         /// Content.
         bytes: Vec<u8>,
     },
-    /// The head of a GET or POST in HTTP, by which a tunnel begins. What follows it is no RTSP ([`Framer::take_rest`]).
+    /// The head of a GET or POST in HTTP, by which a tunnel begins. No RTSP follows it ([`Framer::take_rest`]).
     Tunnel(TunnelHalf),
 }
 
@@ -104,7 +104,7 @@ impl Framer {
         self.buf.len() - self.start
     }
 
-    /// What has been read and not been used yet.
+    /// Takes the bytes that have been read and not been used yet.
     pub fn take_rest(&mut self) -> Vec<u8> {
         let rest = self.buf.split_off(self.start);
         *self = Self::default();

@@ -27,7 +27,7 @@ pub fn parse(value: &str) -> Result<Span, RangeError> {
         "npt" => time,
         "smpte" | "smpte-30-drop" => time_code_30_drop,
         "smpte-25" => time_code_25,
-        // Of the time of day, only what a word names is in a title.
+        // A title has no time of day, but the named places exist in it.
         "clock" => return in_words(times).ok_or(RangeError::Unit),
         _ => return Err(RangeError::Unit),
     };

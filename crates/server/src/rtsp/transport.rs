@@ -22,13 +22,13 @@ pub struct Offer {
 pub struct Spec {
     /// The name that it was given: the answer has the same.
     name: &'static str,
-    /// What is meant.
+    /// Whether packets have RTP headers.
     pub media: MediaForm,
     /// How it is carried.
     pub lower: Lower,
 }
 
-/// What packets look like.
+/// The form of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MediaForm {
     /// RTP.
@@ -37,7 +37,7 @@ pub enum MediaForm {
     Raw,
 }
 
-/// What carries packets.
+/// The lower transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lower {
     /// Datagrams.
@@ -79,7 +79,7 @@ impl Spec {
         self.name
     }
 
-    /// What a viewer means, in any letter case and with spaces around the slashes; `None`: it is not supported.
+    /// Reads a name, in any letter case and with spaces around the slashes; `None`: it is not supported.
     fn of(text: &str) -> Option<Self> {
         let words = || text.split('/').map(str::trim);
         let is_same = |spec: &&Self| {
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn parse_of_parameters_of_boxes_takes_those_that_count() {
-        // What rtp2httpd sends for such servers, in one line.
+        // The list that rtp2httpd sends to such servers.
         let list = "MP2T/RTP/TCP;unicast;interleaved=0-1,MP2T/TCP;unicast;interleaved=0-1,\
                     MP2T/RTP/UDP;unicast;client_port=9000-9001,MP2T/UDP;unicast;client_port=9000-9001,\
                     RTP/AVP;unicast;client_port=9000-9001";

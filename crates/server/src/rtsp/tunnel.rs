@@ -3,11 +3,11 @@
 
 use millrace_core::limits::control::MAX_TUNNEL_COOKIE_BYTES;
 
-/// What the server answers to the GET. The POST has no answer.
+/// The answer to the GET. The POST has none.
 pub const OPENED: &[u8] = b"HTTP/1.0 200 OK\r\nConnection: close\r\nCache-Control: no-store\r\n\
     Pragma: no-cache\r\nContent-Type: application/x-rtsp-tunnelled\r\n\r\n";
 
-/// What it answers to a half that it does not take.
+/// The answer to a half that is refused.
 pub fn refused(status: u16, reason: &str) -> Vec<u8> {
     format!("HTTP/1.0 {status} {reason}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n").into_bytes()
 }
@@ -15,14 +15,14 @@ pub fn refused(status: u16, reason: &str) -> Vec<u8> {
 /// One of the two connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunnelHalf {
-    /// It carries what the server sends; else what the viewer sends.
+    /// It carries replies and media; else it carries requests.
     pub is_get: bool,
-    /// What both halves name.
+    /// The cookie that both halves have.
     pub cookie: Box<str>,
 }
 
 impl TunnelHalf {
-    /// What a first line and the header lines behind it begin; `None`: no half of a tunnel.
+    /// Reads a first line and the header lines behind it; `None`: this is no half of a tunnel.
     pub fn of<'a>(
         first_line: &[u8],
         mut headers: impl Iterator<Item = (&'a [u8], &'a [u8])>,
@@ -64,7 +64,7 @@ impl Base64Stream {
     /// Puts the bytes that are whole behind `out`.
     ///
     /// # Errors
-    /// [`NotBase64`]; what came before is in `out`.
+    /// [`NotBase64`]; the bytes before the error are in `out`.
     pub fn decode(&mut self, text: &[u8], out: &mut Vec<u8>) -> Result<(), NotBase64> {
         for &character in text {
             let value = match character {

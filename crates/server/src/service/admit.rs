@@ -115,7 +115,7 @@ impl Service {
         };
         renditions.is_auto &= !matches!(granted, Granted::Possible { .. });
         let replaced = self.replaced_by(now, own, &request)?;
-        // What they have reserved is free if they go, and only then.
+        // Their reservations are free if they go, and only then.
         let reserved: Vec<_> = replaced.iter().copied().filter(|key| self.is_reserved(*key)).collect();
         reserved.iter().for_each(|key| self.release_reservation(*key));
         let tracks = if let Granted::Possible { mode, .. } = &granted { mode.tracks() } else { &[] };
@@ -204,7 +204,7 @@ impl Service {
         Ok(self.library.sized(&request.entry, size).unwrap_or_else(|| request.entry.clone()))
     }
 
-    /// Everything that a stream needs while it plays, with the RTP timeline of what is sent first.
+    /// Everything that a stream needs while it plays, with the RTP timeline of the first packets.
     fn take_for(
         &mut self,
         now: Instant,

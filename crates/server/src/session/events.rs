@@ -95,7 +95,7 @@ impl Server {
             let is_reverse = playing.scale.is_reverse();
             let until = match is_reverse {
                 true => playing.until.min(from),
-                // Of what is shown faster, as much goes by in that time.
+                // A faster title shows more in that time.
                 false if playing.until >= stream.entry().end() => {
                     MediaTicks(playing.until.0 + playing.scale.speeded(pending.asks.late_end).0)
                 }

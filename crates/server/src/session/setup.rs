@@ -59,7 +59,7 @@ impl Server {
         let ways = || offers.iter().filter_map(|offer| self.way(conn, session, &entry, offer));
         let is_free =
             |way: &ChosenTransport| self.service.port_in_use(now, session, Some(conn), way.path).is_none();
-        // If every one wants ports of another viewer, admission refuses it and says so.
+        // If every one wants ports of another viewer, admission refuses it with the port.
         let Some(way) = ways().find(is_free).or_else(|| ways().next()) else {
             return Reply::error(461, self.possible(conn));
         };
@@ -174,8 +174,8 @@ impl Server {
             .or_else(|| (0..=254).step_by(2).map(|rtp| (rtp, rtp + 1)).find(free))
     }
 
-    /// Where datagrams to the viewer on this connection come from: the address that it has called. Routers, firewalls and players drop what comes
-    /// from another one.
+    /// The source of datagrams to the viewer on this connection: the address that it has called. Routers, firewalls and players drop
+    /// datagrams from another one.
     fn source_for(&self, conn: &Conn) -> SourceId {
         let called = conn.local.ip();
         if called.is_unspecified() || (self.config.route_source)(conn.peer).is_none_or(|ip| ip == called) {
@@ -256,7 +256,7 @@ impl Server {
         (!self.by_id.contains_key(id.as_str())).then(|| id.into_boxed_str())
     }
 
-    /// The address of the connection, if it is what the viewer has called too. Behind a translator of addresses it is another one, to which players
+    /// The address of the connection, if the viewer has called the same. Behind a translator of addresses it is another one, to which players
     /// would send their reports in vain.
     fn called_address(&self, conn: ConnKey, url: &Url) -> Option<IpAddr> {
         let local = self.conns.get(&conn)?.local.ip();

@@ -173,14 +173,14 @@ impl Conn {
         Some(conn)
     }
 
-    /// Answers what is no request, and ends.
+    /// Answers a head that is no request, and ends.
     async fn refuse(mut self, status: u16, why: &'static str) {
         self.shared.totals.add(|c| c.bad_messages += 1);
         let _ = self.write(&Answer::error(status, why), Then::Close, true).await;
         self.linger().await;
     }
 
-    /// Hands the connection to those who speak RTSP. What is not the kernel's own in the clear is passed on here as long as it lasts.
+    /// Hands the connection to the RTSP server. A connection by TLS or by another TCP is relayed here as long as it lasts.
     async fn hand_over(self) {
         let Self { mut stream, read, peer, shared, .. } = self;
         let is_encrypted = matches!(stream, WebStream::Tls(_));
