@@ -98,6 +98,12 @@ fn damage(what: &str) -> rusqlite::Error {
     rusqlite::Error::SqliteFailure(code, Some(what.to_owned()))
 }
 
+/// The error of a directory that is no member's, which is the disk's.
+pub(super) fn no_member() -> rusqlite::Error {
+    let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CANTOPEN);
+    rusqlite::Error::SqliteFailure(code, Some("volume.mrv is missing beside it; mount the disk".to_owned()))
+}
+
 /// Whether the catalogue should be rebuilt: everything but the troubles that pass or that a new file would have too.
 /// One that is still locked after [`CATALOGUE_BUSY_AT_OPEN`] when it is opened was cut off under a living connection.
 pub(super) fn is_damage(error: &rusqlite::Error, at_open: bool) -> bool {
@@ -153,9 +159,12 @@ impl Db {
             | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut connection = Connection::open_with_flags(path, flags)?;
         connection.busy_timeout(CATALOGUE_BUSY_AT_OPEN)?;
-        connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
-        // A cache may lose its last rows in a power cut; it may not cost every ingest another fsync.
-        connection.pragma_update(None, "synchronous", "NORMAL")?;
+        leave_wal(&connection)?;
+        // The catalogue is a cache whose rows have checksums: a power cut may damage it, but an ingest must not wait for
+        // further syncs because of it.
+        connection.pragma_update(None, "synchronous", "OFF")?;
+        // Without spilled pages a writer keeps readers out at its end only, however many rows it changes.
+        connection.pragma_update(None, "cache_spill", "OFF")?;
         if check == Check::Whole {
             check_whole(&connection)?;
         }
@@ -174,14 +183,9 @@ impl Db {
 
     /// Opens a catalogue of this program's version for reading only.
     pub(super) fn open_to_look(path: &Path) -> rusqlite::Result<Self> {
-        // Without a log nobody has it open. SQLite would make a log and leave it behind, unless told that the file
-        // does not change. An empty log is what a full disk left.
-        let log = fs::metadata(super::with_suffix(path, "-wal"));
-        if log.map_or(true, |log| log.len() == 0) {
-            return Self::open_as_it_lies(path);
-        }
         match Self::open_read_only(path, "") {
-            // Read along with its log it needs a file beside it, which this disk does not take.
+            // A catalogue that an earlier version left with a log, or one that needs a rollback, cannot be opened without
+            // writing beside it.
             Err(error) if is_the_disk(&error) => Self::open_as_it_lies(path),
             opened => opened,
         }
@@ -197,6 +201,7 @@ impl Db {
             OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
         let connection = Connection::open_with_flags(uri_of(path, parameters), flags)?;
         connection.busy_timeout(CATALOGUE_BUSY_AT_OPEN)?;
+        without_mapping(&connection, |_| Ok(()))?;
         check_whole(&connection)?;
         if version_of(&connection)? != (APPLICATION_ID, MIGRATIONS.len() as i32) {
             return Err(damage("a catalogue of an unknown version"));
@@ -416,6 +421,46 @@ fn row_of(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
     Stored::read(row)?.row()
 }
 
+/// Has a connection that was just opened find out how its file is journalled, without a mapped file, and then do `work`.
+///
+/// In WAL mode, which earlier versions used, SQLite maps the file `-shm`. A store into such a mapping is answered with
+/// SIGBUS if it needs a block that a full disk does not have. SQLite keeps the same table in memory of its own if it has
+/// the file for itself from the first look on.
+fn without_mapping(
+    connection: &Connection,
+    work: impl FnOnce(&str) -> rusqlite::Result<()>,
+) -> rusqlite::Result<()> {
+    connection.pragma_update(None, "mmap_size", 0)?;
+    connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
+    let mode: String = connection.query_row("PRAGMA journal_mode", [], |row| row.get(0))?;
+    work(&mode)?;
+    connection.pragma_update(None, "locking_mode", "NORMAL")?;
+    // SQLite releases the lock after the next read.
+    connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))
+}
+
+/// Takes a catalogue of an earlier version out of WAL mode. While a program of that version has it open that is refused:
+/// then the disk is to blame for this process, and no file is set aside under the other.
+fn leave_wal(connection: &Connection) -> rusqlite::Result<()> {
+    let in_use = |error: rusqlite::Error| match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CANTOPEN);
+            let why =
+                "another process has locked it, as one of an earlier version does; restart that process";
+            rusqlite::Error::SqliteFailure(code, Some(why.to_owned()))
+        }
+        _ => error,
+    };
+    without_mapping(connection, |mode| {
+        if mode != "wal" {
+            return Ok(());
+        }
+        let mode: String = connection.query_row("PRAGMA journal_mode = DELETE", [], |row| row.get(0))?;
+        if mode == "delete" { Ok(()) } else { Err(damage("it stays in WAL mode")) }
+    })
+    .map_err(in_use)
+}
+
 /// Pages and indices; the rows themselves have checksums of ours.
 fn check_whole(connection: &Connection) -> rusqlite::Result<()> {
     let health: String = connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
@@ -429,6 +474,10 @@ fn version_of(connection: &Connection) -> rusqlite::Result<(i32, i32)> {
 
 /// Takes a new or older catalogue to the newest version; one of an unknown version, or not ours, counts as damaged.
 fn migrate(connection: &mut Connection) -> rusqlite::Result<()> {
+    if version_of(connection)? == (APPLICATION_ID, MIGRATIONS.len() as i32) {
+        // Nothing has to be changed, so no other writer has to be waited for.
+        return Ok(());
+    }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let (application, version) = version_of(&transaction)?;
     let tables: i64 = transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;

@@ -28,7 +28,7 @@ use millrace_core::ids::TitleId;
 use millrace_core::limits::volume::{LIST_AGAIN, MTIME_STEP};
 
 use self::db::{Check, Db, Row};
-use super::dirs::{Dirs, id_of_name};
+use super::dirs::{Dirs, VOLUME_FILE, id_of_name};
 use super::manifest_io::find_manifest;
 use super::{ListedAt, ListedTitle, Listing, PlacedOn, TitleInfo};
 use crate::blocking::Timeout;
@@ -389,12 +389,12 @@ impl Catalogue {
 
     /// Opens the catalogue; that of another member, if this disk does not take it.
     fn open_db(&mut self, check: Check) -> rusqlite::Result<Db> {
-        let opened = Db::open(&self.path, check);
+        let opened = open_on_member(&self.path, check);
         if opened.as_ref().err().is_none_or(|error| !db::is_the_disk(error)) {
             return opened;
         }
         for other in self.catalogues().into_iter().filter(|other| *other != self.path) {
-            if let Ok(db) = Db::open(&other, check) {
+            if let Ok(db) = open_on_member(&other, check) {
                 self.path = other;
                 return Ok(db);
             }
@@ -451,6 +451,12 @@ impl Catalogue {
     }
 }
 
+/// Opens or makes a catalogue beside the superblock of its member. Where that is missing the disk is not mounted, and a catalogue
+/// would be made below the mount point.
+fn open_on_member(path: &Path, check: Check) -> rusqlite::Result<Db> {
+    if path.with_file_name(VOLUME_FILE).exists() { Db::open(path, check) } else { Err(db::no_member()) }
+}
+
 /// Adds what is below one member's `titles`.
 fn look_at_titles_of(
     slot: usize,
@@ -493,7 +499,7 @@ pub(crate) fn look_at_catalogue(path: &Path) -> rusqlite::Result<Vec<(TitleInfo,
 /// Renames a catalogue that cannot be used, with SQLite's files beside it, so that a person can look at it. Only the
 /// last one is kept.
 fn set_aside(path: &Path) -> Result<(), StoreError> {
-    for beside in ["", "-wal", "-shm"] {
+    for beside in ["", "-journal", "-wal", "-shm"] {
         let from = with_suffix(path, beside);
         let to = with_suffix(path, &format!(".damaged{beside}"));
         if to.is_dir() {

@@ -109,3 +109,44 @@ fn a_name_that_begins_another_is_free() {
     assert!(!names.has("film-11"));
     assert_eq!(names.of_source(Brief::of(&row(11)).source_key), []);
 }
+
+/// How many rows a catalogue has for a reader, and what lies beside it.
+fn rows_and_files(path: &Path) -> (usize, usize) {
+    let rows = Db::open(path, Check::Whole).unwrap().all().unwrap().len();
+    (rows, fs::read_dir(path.parent().unwrap()).unwrap().count())
+}
+
+#[test]
+fn open_maps_no_file_and_converts_a_catalogue_in_wal_mode_with_its_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, copy) = (dir.path().join("a/catalogue.sqlite"), dir.path().join("b/catalogue.sqlite"));
+    for path in [&path, &copy] {
+        fs::create_dir(path.parent().unwrap()).unwrap();
+    }
+    with_rows(&path, &[row(1)]);
+    let db = Db::open(&path, Check::Whole).unwrap();
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    assert!(!maps.contains(dir.path().to_str().unwrap()), "{maps}");
+    drop(db);
+
+    // As an earlier version had it open, with a row in its log only.
+    let old = rusqlite::Connection::open(&path).unwrap();
+    old.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(())).unwrap();
+    old.execute("UPDATE title SET name = name", []).unwrap();
+    assert!(path.with_file_name("catalogue.sqlite-shm").exists());
+    for suffix in ["", "-wal"] {
+        let name = format!("catalogue.sqlite{suffix}");
+        fs::copy(path.with_file_name(&name), copy.with_file_name(&name)).unwrap();
+    }
+    // In use it is neither converted nor set aside.
+    let error = Db::open(&path, Check::Whole).unwrap_err();
+    assert!(super::super::db::is_the_disk(&error), "{error}");
+    drop(old);
+    // Left behind by a crash it is converted with its log, and read by one who may only look.
+    assert_eq!(Db::open_to_look(&copy).unwrap().all().unwrap().len(), 1);
+    assert_eq!(rows_and_files(&copy), (1, 1));
+    assert_eq!(rows_and_files(&path), (1, 1));
+    let mode = rusqlite::Connection::open(&copy).unwrap();
+    let mode: String = mode.query_row("PRAGMA journal_mode", [], |row| row.get(0)).unwrap();
+    assert_eq!(mode, "delete");
+}
