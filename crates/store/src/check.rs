@@ -35,8 +35,8 @@ use crate::volume::{
     CATALOGUE_FILE, DAMAGED_FILE, TITLES_DIR, TMP_DIR, VOLUME_FILE, look_at_catalogue, read_superblock,
 };
 
-/// Users and their rights, and what SQLite has beside them for a moment: a server's, in the store's directory unless it is told otherwise.
-const RIGHTS_FILE: &str = "rights.sqlite";
+/// Begins the names of what holds users and their rights: `rights.sqlite` with what SQLite has beside it for a moment, and `rights.recorded`.
+const RIGHTS: &str = "rights.";
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -389,8 +389,8 @@ fn store_holds_only_its_files(dirs: &Dirs, report: &mut Report<'_>) -> Result<()
         } else if !matches!(
             &*name,
             VOLUME_FILE | MEMBERS_FILE | DAMAGED_FILE | TMP_DIR | TITLES_DIR | PICTURES_DIR
-        ) && !name.starts_with(RIGHTS_FILE)
-            && !matches!(catalogue, Some("" | "-wal" | "-shm"))
+        ) && !name.starts_with(RIGHTS)
+            && !matches!(catalogue, Some("" | "-journal" | "-wal" | "-shm"))
         {
             report.warning(promise, &path, "is not part of a store", "move it elsewhere");
         }

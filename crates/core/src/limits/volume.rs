@@ -16,6 +16,14 @@ pub const MAX_STARTS: u32 = 7;
 pub const CATALOGUE_BUSY: Duration = Duration::from_secs(10);
 /// How long it waits when it opens the catalogue: a healthy one is never locked against that.
 pub const CATALOGUE_BUSY_AT_OPEN: Duration = Duration::from_secs(2);
+/// How long one process waits for a lock of the store. Locks are held for milliseconds, and for seconds where a catalogue of
+/// thousands of titles is rebuilt or the leftovers of many ingests are swept. A disk whose lock is waited for must not count as hanging.
+pub const LOCK_WAIT: Duration = Duration::from_secs(10);
+const _: () = assert!(LOCK_WAIT.as_nanos() < super::DISK_WORK_NS as u128);
+/// How often a process that waits for a lock tries again.
+pub const LOCK_LOOK_EVERY: Duration = Duration::from_millis(5);
+/// Most of the kernel's table of locks that is read: a line has some 60 bytes.
+pub const MAX_LOCKS_BYTES: u64 = 1 << 20;
 /// Coarsest step of a file system's modification times. A directory looked at within this time of its last change may
 /// change again without another modification time.
 pub const MTIME_STEP: Duration = Duration::from_secs(2);

@@ -9,6 +9,7 @@
 //!
 //! | file | does |
 //! | --- | --- |
+//! | `access` | keeps other users out |
 //! | `create` | makes a volume; adds and replaces members |
 //! | `writer` | writes a title |
 //! | `publish` | makes what was written visible: a title, or one with its renditions |
@@ -27,6 +28,7 @@
 //! | `members_io` | the list of members on the disks |
 //! | `lock`, `workspace`, `dirs`, `name`, `manifest_io` | what these share |
 
+mod access;
 mod catalogue;
 mod create;
 mod damaged;
@@ -319,6 +321,7 @@ impl Volume {
         }
         let superblock = read_superblock(&usable[0])?;
         let catalogue = Some(Catalogue::open(&members)?);
+        usable.iter().for_each(access::close_to_others);
         let catalogue = Mutex::new(CatalogueService { catalogue, blocking: BlockingCalls::default() });
         let inner = Inner { dir: dir.to_path_buf(), disk, members, superblock, catalogue, in_order };
         drop(lock);
@@ -333,6 +336,13 @@ impl Volume {
     /// The directory that it was opened by: any one of its members.
     pub fn dir(&self) -> &Path {
         &self.inner.dir
+    }
+
+    /// The directory of the first member that is there; files beside the titles are kept there. The one that the volume was opened
+    /// by may be a missing member's, and then nothing may be made below it.
+    pub fn present_dir(&self) -> PathBuf {
+        let members = self.members();
+        members.usable().first().map_or_else(|| self.inner.dir.clone(), |&slot| members.dir(slot))
     }
 
     /// Why the catalogue is kept in memory, if it is: the disk is full, or may not be written to. For the user, once; everything
@@ -552,7 +562,9 @@ fn no_slot(slot: usize, count: usize) -> StoreError {
     ))
 }
 
-fn make_subdirectories(dirs: &Dirs) -> Result<(), StoreError> {
+/// Makes the directories of a member that is there. Where its disk is not mounted there is no superblock, and nothing may be made.
+pub(crate) fn make_subdirectories(dirs: &Dirs) -> Result<(), StoreError> {
+    read_superblock(dirs)?;
     for sub in [&dirs.tmp, &dirs.titles] {
         match dirs.disk.create_dir(sub) {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
@@ -570,7 +582,7 @@ pub(crate) fn read_superblock(dirs: &Dirs) -> Result<Superblock, StoreError> {
     let path = dirs.superblock();
     let bytes = match read_whole(&path, SUPERBLOCK_BYTES as u64) {
         Err(StoreError::Io { error, .. }) if error.kind() == io::ErrorKind::NotFound => {
-            let reason = "it has no volume.mrv; give the directory of a store, or let one be made in an empty directory";
+            let reason = "it has no volume.mrv; give the directory of a store, or mount its disk; millrace serve and millrace add create a new store";
             return Err(StoreError::NotAStore { path: dirs.root.clone(), reason });
         }
         result => result?,

@@ -36,7 +36,7 @@ struct State {
 impl Album {
     /// That of the volume.
     pub(super) fn of(volume: &Volume) -> Self {
-        Self { files: PictureFiles::of(volume.dir()), state: Mutex::default() }
+        Self { files: PictureFiles::of(&volume.present_dir()), state: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
