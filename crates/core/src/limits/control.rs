@@ -161,6 +161,8 @@ pub const LS_ANSWER: Duration = Duration::from_secs(1);
 pub const REMOTE_CONNECT: Duration = Duration::from_secs(5);
 /// And how long it may be silent: figures come each second, and a title is removed in less than that.
 pub const REMOTE_WAIT: Duration = Duration::from_secs(15);
+/// How long its whole answer may take: the list of 10,000 titles has 8 MB, which takes as long at 1 Mb/s.
+pub const REMOTE_ANSWER: Duration = Duration::from_secs(60);
 /// How long a viewer that fetches segments is held to have what it has fetched ahead, at most: players keep half a minute in their buffers.
 pub const FETCH_AHEAD_NS: u64 = 30_000_000_000;
 /// How long it may take to fetch the next one when what it has is played, before its room goes to others: players fetch early, so a pause is seen within this time

@@ -305,8 +305,8 @@ impl One<'_> {
         if let Some(hash) = hash {
             head += &format!("If-Match: \"{hash}\"\r\n");
         }
-        let stream = self.remote.connect().map_err(|error| self.lost(error))?;
-        stream.set_timeout(UPLOAD_TURN)?;
+        let mut stream = self.remote.connect().map_err(|error| self.lost(error))?;
+        stream.set_open_ended(UPLOAD_TURN);
         let mut stream =
             BufReader::new(Waiting { stream, cancel: self.cancel, timeout: UPLOAD_CONTINUE_WAIT });
         let sent = stream.get_mut().write_all(format!("{head}\r\n").as_bytes());
