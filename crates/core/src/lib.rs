@@ -35,6 +35,7 @@ pub mod dest;
 pub mod fec;
 pub mod ids;
 pub mod limits;
+pub mod memory;
 pub mod packet;
 pub mod pool;
 pub mod prefetch;

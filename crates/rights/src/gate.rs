@@ -269,13 +269,13 @@ impl Gate {
         [format!("Basic realm=\"{REALM}\", charset=\"UTF-8\""), format!("Bearer realm=\"{REALM}\"")]
     }
 
-    /// What RTSP asks with, in this order. Digest is asked for only if a user can answer it: players that know it do not try Basic as well.
-    pub fn rtsp_challenges(&self, now: Now, is_stale: bool) -> Vec<String> {
+    /// What RTSP asks a client with, in this order. Digest is asked for only if a user can answer it: players that know it do not try Basic as well.
+    pub fn rtsp_challenges(&self, client: IpAddr, now: Now, is_stale: bool) -> Vec<String> {
         let basic = format!("Basic realm=\"{REALM}\"");
         if !self.current().0.has_digest() {
             return vec![basic];
         }
-        let nonce = self.live().nonces.issue(now.mono);
+        let nonce = self.live().nonces.issue(client, now.mono);
         let [sha256, md5] = challenges(&nonce, is_stale);
         vec![sha256, md5, basic]
     }
@@ -453,7 +453,7 @@ impl Look<'_> {
         else {
             return self.fail();
         };
-        if !self.gate.live().nonces.take(&response.nonce, count, self.now.mono) {
+        if !self.gate.live().nonces.take(&response.nonce, self.asked.address, count, self.now.mono) {
             return Verdict::Ask { is_wrong: true, is_stale: true };
         }
         self.user(user)

@@ -37,11 +37,13 @@ fn at(s: u64) -> Now {
     Now { mono: Instant(s * 1_000_000_000), unix_s: 1_000_000 + s }
 }
 
+const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+
 fn asked<'a>(what: What<'a>, authorization: Option<&'a str>) -> Asked<'a> {
     Asked {
         what,
         place: Place::Elsewhere,
-        address: IpAddr::from([192, 0, 2, 1]),
+        address: ADDRESS,
         authorization,
         query: None,
         digest: None,
@@ -236,7 +238,7 @@ fn digest_answer(user: &str, password: &str, nonce: &str, uri: &str, count: Opti
 #[test]
 fn digest() {
     let gate = gate();
-    let asked_with = gate.rtsp_challenges(at(0), false);
+    let asked_with = gate.rtsp_challenges(ADDRESS, at(0), false);
     assert!(asked_with[0].contains("algorithm=SHA-256") && asked_with[2] == "Basic realm=\"millrace\"");
     let nonce = asked_with[1].split("nonce=\"").nth(1).unwrap().split('"').next().unwrap();
     let looked = Cell::new(0);
@@ -255,6 +257,15 @@ fn digest() {
     let again = ask(&answer("anna", PASSWORD, Some(1)), "PLAY", at(1));
     assert!(matches!(again, Verdict::Ask { is_stale: true, .. }), "{again:?}");
     assert!(is_user(&ask(&answer("anna", PASSWORD, Some(2)), "PLAY", at(1)), "anna"));
+    // Overheard, and repeated from elsewhere.
+    let right = answer("anna", PASSWORD, None);
+    let repeated = Asked {
+        digest: Some(DigestOf { method: "PLAY", is_uri: &is_uri }),
+        address: IpAddr::from([192, 0, 2, 2]),
+        ..asked(What::Watch("film1"), Some(&right))
+    };
+    let repeated = gate.ask(at(1), &repeated);
+    assert!(matches!(repeated, Verdict::Ask { is_stale: true, .. }), "{repeated:?}");
     assert!(looked.get() > 0);
     let too_old = ask(&answer("anna", PASSWORD, None), "PLAY", at(3600));
     assert!(matches!(too_old, Verdict::Ask { is_stale: true, .. }), "{too_old:?}");
@@ -280,7 +291,7 @@ fn digest() {
         users: known().users.into_iter().filter(|(name, _)| &**name == "plain").collect(),
         ..known()
     });
-    assert_eq!(gate.rtsp_challenges(at(0), false), ["Basic realm=\"millrace\""]);
+    assert_eq!(gate.rtsp_challenges(ADDRESS, at(0), false), ["Basic realm=\"millrace\""]);
     gate.replace(known());
     // In a protocol that has not asked so, it is nothing.
     let right = answer("anna", PASSWORD, None);
@@ -299,7 +310,9 @@ fn the_thread_checks_passwords_and_ends_with_the_gate() {
     )
     .unwrap();
     file.grant("anna", "*").unwrap();
-    let gate = Gate::start(Policy { watching: Watching::ByRights, ..Policy::default() }, &path).unwrap();
+    let gate =
+        Gate::start(Policy { watching: Watching::ByRights, ..Policy::default() }, &crate::Copies::one(&path))
+            .unwrap();
     let right = basic("anna", PASSWORD);
     let asked = asked(What::Watch("film"), Some(&right));
     let Verdict::Check(check) = gate.ask(Now::read(), &asked) else { panic!("no check") };

@@ -332,3 +332,45 @@ fn a_webhook_is_asked_by_both_protocols() {
     let said = fails(&["config", "check", config]);
     assert!(said.contains("--webhook-timeout: there is no webhook"), "{said}");
 }
+
+#[test]
+fn users_of_a_volume_outlive_a_member_and_are_the_same_by_each() {
+    let dir = tempfile::tempdir().unwrap();
+    let members: Vec<_> = (1..=3).map(|number| dir.path().join(format!("m{number}"))).collect();
+    support::volume(&members, 1);
+    add(&film(dir.path(), "film.ts", 20), &members[0]);
+    add_user(&members[0], "anna", &["--grant", "*"]);
+    let listed = |member: &Path| ok(&["user", "ls", "--store", member.to_str().unwrap()]);
+    members.iter().for_each(|member| assert!(listed(member).contains("anna")));
+
+    // The disk of the first member is gone, and its mount point is there.
+    let gone = dir.path().join("gone");
+    std::fs::rename(&members[0], &gone).unwrap();
+    std::fs::create_dir(&members[0]).unwrap();
+    let mut command = millrace();
+    command.args(["serve", "--listen", "127.0.0.1:0", "--watching", "users", "--cache", "32MiB"]);
+    members.iter().for_each(|member| drop(command.arg("--member").arg(member)));
+    let mut server = Server::spawn(command);
+    let by_tcp: &[&str] = &["-rtsp_transport", "tcp"];
+    plays(&server.title("film").replace("rtsp://", "rtsp://anna:secret-word@"), by_tcp).unwrap();
+    add_user(&members[1], "ben", &["--grant", "*"]);
+    server.wait_for("rights: 2 users are known", Duration::from_secs(60));
+    assert_eq!(std::fs::read_dir(&members[0]).unwrap().count(), 0, "nothing is made below the mount point");
+
+    // It is back, older than the others: the running server brings it up to date.
+    std::fs::remove_dir(&members[0]).unwrap();
+    std::fs::rename(&gone, &members[0]).unwrap();
+    let copies = || members.iter().map(|member| std::fs::read(member.join("rights.sqlite")).unwrap());
+    let end = Instant::now() + Duration::from_secs(60);
+    while copies().any(|copy| Some(copy) != copies().next()) {
+        assert!(Instant::now() < end, "the member is not brought up to date");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(server.interrupt());
+    members.iter().for_each(|member| assert!(listed(member).contains("ben")));
+
+    // Recorded, and found nowhere: no server.
+    members.iter().for_each(|member| std::fs::remove_file(member.join("rights.sqlite")).unwrap());
+    let refused = fails(&["serve", "--listen", "127.0.0.1:0", "--store", members[2].to_str().unwrap()]);
+    assert!(refused.contains("rights.recorded: records that the volume has users"), "{refused}");
+}

@@ -65,6 +65,17 @@ pub const EXTENTS_PER_HUGE_PAGE: usize = (2 << 20) / EXTENT_BYTES;
 pub const MIN_CACHE_BYTES: u64 = 64 * EXTENT_BYTES as u64;
 /// Default cache. Small enough for a shared machine, 17 minutes of a 2 Mb/s film.
 pub const DEFAULT_CACHE_BYTES: u64 = 256 << 20;
+/// Memory with which the default budgets are used whole: the default cache is a quarter of it, and made segments may take half.
+/// With less, every default budget shrinks alike.
+pub const MEMORY_FOR_DEFAULTS: u64 = 4 * DEFAULT_CACHE_BYTES;
+/// What a server takes beside its cache before the first viewer comes: 37 MiB were measured in a control group (docs/ref/config.md).
+pub const SERVER_BASE_BYTES: u64 = 40 << 20;
+/// Addresses that it reserves beside its cache and the tables of its engines: stacks and arenas of its threads.
+pub const SERVER_ADDRESS_BYTES: u64 = 512 << 20;
+/// Addresses that an engine reserves for each stream in its table.
+pub const STREAM_ADDRESS_BYTES: u64 = 64 << 10;
+/// Most that is read of a file in which the kernel shows limits and mounts.
+pub const MAX_MEMORY_TEXT_BYTES: u64 = 1 << 20;
 
 /// Most titles open at once; the cache keeps a small table entry for each, and a few file descriptors: of a volume of several
 /// members or with parity up to six for each member, and up to three for each parity track that is sent.

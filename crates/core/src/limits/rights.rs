@@ -66,6 +66,12 @@ pub const MAX_CREDENTIALS_BYTES: usize = 4096;
 pub const RIGHTS_LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long a command waits for another that is writing to the file.
 pub const RIGHTS_FILE_WAIT: Duration = Duration::from_secs(5);
+/// How often a process that waits for another to change the copies tries again.
+pub const RIGHTS_LOCK_LOOK_EVERY: Duration = Duration::from_millis(5);
+/// A member that could not be brought up to date is tried again after so many looks.
+pub const RIGHTS_RETRY_LOOKS: u32 = 30;
+/// Longest file of rights that is copied: all users with all their grants and tokens have less.
+pub const MAX_RIGHTS_BYTES: u64 = 256 << 20;
 /// Longest time that a link can be signed for: ten years. The key can be renewed, single links cannot be taken back.
 pub const MAX_LINK_TIME: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 

@@ -3,15 +3,13 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, Parser, Subcommand};
 use millrace_client::ClientError;
 use millrace_store::StoreError;
 use millrace_store::blocking::Timeout;
+use millrace_store::members::Members;
 use millrace_store::volume::{VOLUME_FILE, Volume};
-use tokio::signal::unix::{SignalKind, signal};
 
 // First: its macros stand for those of the standard library in all that follow.
 #[macro_use]
@@ -33,6 +31,7 @@ mod inspect;
 mod ladder;
 mod load;
 mod ls;
+pub(crate) mod memory;
 mod password;
 mod percent;
 mod play;
@@ -44,11 +43,14 @@ mod rm;
 mod scrub;
 pub(crate) mod serve;
 mod settings;
+pub(crate) mod signals;
 mod top;
 mod transform;
 mod trick;
 mod user;
 mod volume;
+
+use signals::{cancel_on, cancel_on_signals, on_signals};
 
 /// A media-on-demand server: a folder of films, paced to many viewers from one copy in memory.
 #[derive(Parser)]
@@ -147,6 +149,14 @@ impl StoreArgs {
             [] => Volume::open(&self.dir()?)?,
             members => Volume::open_members(members)?,
         }))
+    }
+
+    /// The members of the volume, without opening it.
+    fn find_members(&self) -> anyhow::Result<Members> {
+        Ok(match self.members()? {
+            [] => Members::find(&self.dir()?)?,
+            dirs => Members::among(dirs)?,
+        })
     }
 
     /// Opens what is there, with however few of its members.
@@ -338,41 +348,6 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
         .chain()
         .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
         .any(|io| io.kind() == std::io::ErrorKind::BrokenPipe)
-}
-
-/// A flag that SIGINT or SIGTERM sets; a second signal ends the process at once.
-pub(crate) fn cancel_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
-    cancel_on(&[SignalKind::interrupt(), SignalKind::terminate()], || {})
-}
-
-/// The same for these signals; `at_once` is called before a second one ends the process, on another thread than those that may hang.
-fn cancel_on(signals: &[SignalKind], at_once: fn()) -> anyhow::Result<Arc<AtomicBool>> {
-    let cancel = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&cancel);
-    on_signals(signals, move || {
-        if flag.swap(true, Ordering::SeqCst) {
-            at_once();
-            std::process::exit(130);
-        }
-    })?;
-    Ok(cancel)
-}
-
-/// Has a thread of its own do this whenever one of these signals comes.
-fn on_signals(signals: &[SignalKind], act: impl Fn() + Clone + Send + 'static) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    for &kind in signals {
-        let _inside = runtime.enter();
-        let (mut signal, act) = (signal(kind)?, act.clone());
-        runtime.spawn(async move {
-            while signal.recv().await.is_some() {
-                act();
-            }
-        });
-    }
-    let wait = move || runtime.block_on(std::future::pending::<()>());
-    std::thread::Builder::new().name("signals".into()).spawn(wait)?;
-    Ok(())
 }
 
 /// Writes one JSON document to standard output.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use millrace_core::limits::rights::FAILURE_RETRY_S;
 use millrace_core::time::{Instant, NS_PER_S};
-use millrace_rights::{Advice, Asked, DigestOf, Gate, Now, Place, Question, Verdict, What};
+use millrace_rights::{Advice, Asked, DigestOf, Now, Place, Question, Verdict, What};
 use rtsp_types::headers::{AUTHORIZATION, RETRY_AFTER};
 use rtsp_types::{Method, Url};
 
@@ -108,6 +108,7 @@ impl Server {
             before: Some((&conn.visitor, session.is_some() && *request.method() != Method::Describe)),
             is_again: stage == Stage::Checked,
         };
+        let client = asked.address;
         let visitor = match gate.ask(now, &asked) {
             Verdict::Allow(visitor) => visitor,
             Verdict::Check(check) => {
@@ -117,7 +118,10 @@ impl Server {
                 self.outputs.push_back(Output::Check { conn: key, check });
                 return LetIn::Later;
             }
-            other => return LetIn::No(self.turned_away(&gate, now, &other, session)),
+            other => {
+                let challenges = |is_stale| gate.rtsp_challenges(client, now, is_stale);
+                return LetIn::No(self.turned_away(&challenges, &other, session));
+            }
         };
         // A session is not another title's by a URL that names this one.
         let is_other = of_session.as_deref().is_some_and(|title| !gate.may_watch(&visitor, title));
@@ -132,7 +136,12 @@ impl Server {
         self.advice(now, key, request, what)
     }
 
-    fn turned_away(&self, gate: &Gate, now: Now, verdict: &Verdict, session: Option<StreamKey>) -> Reply {
+    fn turned_away(
+        &self,
+        challenges: &dyn Fn(bool) -> Vec<String>,
+        verdict: &Verdict,
+        session: Option<StreamKey>,
+    ) -> Reply {
         let reply = match verdict {
             Verdict::Ask { is_wrong, is_stale } => {
                 let reply = match (is_wrong, is_stale) {
@@ -140,7 +149,7 @@ impl Server {
                     (false, _) | (_, true) => Reply::status(401).logged(),
                     (true, false) => Reply::error(401, "name or password is wrong"),
                 };
-                reply.challenges(gate.rtsp_challenges(now, *is_stale))
+                reply.challenges(challenges(*is_stale))
             }
             Verdict::Refuse(reason) => Reply::error(403, reason),
             Verdict::TooMany => Reply::error(503, "too many wrong passwords have come from this address")

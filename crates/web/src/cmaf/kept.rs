@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use hyper::body::Bytes;
 use millrace_core::ids::TitleId;
 use millrace_core::limits::web::{MADE_CACHE_BYTES, MAX_MADE_BYTES, MAX_PLANS, SEGMENTS_MADE_AT_ONCE};
+use millrace_core::memory::scaled;
 use tokio::sync::{OnceCell, Semaphore};
 
 use super::make;
@@ -137,7 +138,7 @@ pub(crate) async fn making<T: Send + 'static>(
     work: impl FnOnce(&Shared) -> Result<T, SiteError> + Send + 'static,
 ) -> Result<T, NotMade> {
     let permit = Arc::clone(&shared.made.makers).acquire_owned().await;
-    if shared.made.bytes.load(Ordering::Relaxed) >= MAX_MADE_BYTES {
+    if shared.made.bytes.load(Ordering::Relaxed) >= scaled(MAX_MADE_BYTES) {
         return Err(NotMade::Full);
     }
     let work = move |shared: &Shared| {
@@ -165,7 +166,7 @@ pub(crate) async fn segments(
     };
     let found = cell.get_or_try_init(|| making(shared, work)).await.cloned();
     drop(cell);
-    kept.trim(MADE_CACHE_BYTES, |made| made.iter().map(Bytes::len).sum());
+    kept.trim(scaled(MADE_CACHE_BYTES), |made| made.iter().map(Bytes::len).sum());
     found
 }
 

@@ -7,6 +7,7 @@ use millrace_core::ids::TitleId;
 use millrace_core::limits::subtitles::{
     LEAST_SUBTITLES_BYTES, LONGEST_CUE_TICKS, MAX_SUBTITLED_TITLES, SUBTITLES_CACHE_BYTES,
 };
+use millrace_core::memory::scaled;
 use millrace_store::volume::TitleInfo;
 use millrace_ts::teletext::{Cue, Shown, cues};
 
@@ -64,7 +65,7 @@ async fn shown(
     let work = move |shared: &Shared| Ok(shown::shown(&of, &mut *shared.site.open(&name)?, number)?.into());
     let found = cell.get_or_try_init(|| making(shared, work)).await.cloned();
     drop(cell);
-    kept.trim(SUBTITLES_CACHE_BYTES, weight);
+    kept.trim(scaled(SUBTITLES_CACHE_BYTES), weight);
     found
 }
 

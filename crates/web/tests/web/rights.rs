@@ -40,7 +40,7 @@ pub(crate) fn rights() -> Rights {
     let (_, token) = file.add_token("boss", 0, None).unwrap();
     let known = file.read().unwrap();
     let policy = Policy { watching: Watching::ByRights, trusts_here: false, ..Policy::default() };
-    let gate = Gate::start(policy, &path).unwrap();
+    let gate = Gate::start(policy, &millrace_rights::Copies::one(&path)).unwrap();
     Rights { gate, known, token, _dir: dir }
 }
 

@@ -10,7 +10,7 @@ mod maker;
 mod members;
 mod pictures;
 mod rests;
-mod rights;
+pub(crate) mod rights;
 mod run;
 pub(crate) mod stats;
 mod status;
@@ -81,9 +81,10 @@ pub(crate) struct ServeArgs {
     /// Host name or address to print in URLs [default: this machine's address]
     #[arg(long, value_name = "HOST")]
     pub(crate) host: Option<String>,
-    /// Memory for the media cache: one copy shared by all viewers
-    #[arg(long, value_name = "SIZE", default_value_t = ByteLen(limits::DEFAULT_CACHE_BYTES))]
-    pub(crate) cache: ByteLen,
+    /// Memory for the media cache: one copy shared by all viewers [default: 256MiB, or a quarter of the memory that a control group, ulimit or the machine
+    /// leaves this process, if that is less]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) cache: Option<ByteLen>,
     /// Engines: threads that pace and send streams, one core each. All send from the same UDP ports; a new stream goes to the engine with the least load
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) engines: u8,
@@ -279,11 +280,6 @@ fn parse_ports(text: &str) -> Result<(u16, u16), String> {
 }
 
 impl ServeArgs {
-    /// The store directory.
-    pub(crate) fn store_dir(&self) -> anyhow::Result<PathBuf> {
-        self.store.dir()
-    }
-
     /// The volume, made if there is none.
     pub(crate) fn open_volume(&self) -> anyhow::Result<Volume> {
         self.store.open_any_or_create()

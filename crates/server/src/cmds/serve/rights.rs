@@ -8,8 +8,9 @@ use clap::{Args, ValueEnum};
 use millrace_core::counters::Registry;
 use millrace_core::limits::rights::DEFAULT_ADVICE_TIME;
 use millrace_core::units::HumanDuration;
-use millrace_rights::{Advised, Gate, Known, Policy, RIGHTS_FILE, Watching};
+use millrace_rights::{Advised, Copies, FileError, Gate, Known, Policy, StartError, Watching};
 use millrace_store::blocking::{Timeout, send_to};
+use millrace_store::members::Members;
 use millrace_web::Webhook;
 
 use super::ServeArgs;
@@ -21,7 +22,7 @@ pub(crate) struct RightsArgs {
     /// help user
     #[arg(long, value_name = "WHO", default_value = "all")]
     watching: WatchingChoice,
-    /// File with users and their rights [default: rights.sqlite in the store's directory]
+    /// File with users and their rights [default: rights.sqlite in the store's directory, a copy on every member]
     #[arg(long, value_name = "FILE")]
     rights: Option<PathBuf>,
     /// Whether programs of this machine may change things and see who watches without credentials. off: also they must sign in, as behind a proxy on this
@@ -102,8 +103,8 @@ enum TrustChoice {
 }
 
 /// The gate of a server that is being started.
-pub(super) fn start(args: &ServeArgs) -> anyhow::Result<Arc<Gate>> {
-    let gate = by_rights(args)?;
+pub(super) fn start(args: &ServeArgs, members: &Arc<Members>) -> anyhow::Result<Arc<Gate>> {
+    let gate = by_rights(&args.rights, members)?;
     let RightsArgs { webhook, webhook_ca, webhook_timeout, webhook_failure, .. } = &args.rights;
     if let Some(address) = webhook {
         let webhook = Webhook::start(address, webhook_timeout.0, webhook_ca.as_deref())?;
@@ -112,11 +113,19 @@ pub(super) fn start(args: &ServeArgs) -> anyhow::Result<Arc<Gate>> {
     Ok(gate)
 }
 
-fn by_rights(args: &ServeArgs) -> anyhow::Result<Arc<Gate>> {
-    let RightsArgs { watching, rights, trust_loopback, .. } = &args.rights;
-    let path = match rights {
-        Some(path) => path.clone(),
-        None => args.store_dir()?.join(RIGHTS_FILE),
+/// Rights with a copy on every member of a volume that is there.
+pub(crate) fn on_members(members: Arc<Members>) -> Copies {
+    Copies::on_members(move || {
+        let there = (0..members.len()).filter(|&slot| members.is_present(slot));
+        there.map(|slot| members.dir(slot)).collect()
+    })
+}
+
+fn by_rights(args: &RightsArgs, members: &Arc<Members>) -> anyhow::Result<Arc<Gate>> {
+    let RightsArgs { watching, rights, trust_loopback, .. } = args;
+    let copies = match rights {
+        Some(path) => Copies::one(path),
+        None => on_members(Arc::clone(members)).reporting(|error| tracing::warn!("{error}")),
     };
     let watching = match watching {
         WatchingChoice::All => Watching::Open,
@@ -125,18 +134,26 @@ fn by_rights(args: &ServeArgs) -> anyhow::Result<Arc<Gate>> {
     let trusts_here = *trust_loopback == TrustChoice::On;
     let policy = Policy { watching, trusts_here, ..Policy::default() };
     // The disk may hang, while others of its volume serve.
-    let started = send_to(&path, Timeout::Call, move |path| Gate::start(policy, path));
+    let first = rights.clone().or_else(|| members.usable().first().map(|&slot| members.dir(slot)));
+    let first = first.unwrap_or_default();
+    let started = send_to(&first, Timeout::Call, move |_| Gate::start(policy, &copies));
     let failed: anyhow::Error = match started {
         Ok(Ok(gate)) => {
-            if watching == Watching::ByRights && gate.counters().users == 0 {
+            let has_none = watching == Watching::ByRights && gate.counters().users == 0;
+            if has_none && rights.is_none() {
+                no_member_may_have_them(members)?;
+            }
+            if has_none {
                 tracing::warn!(
                     "--watching users: there is no user yet, so nobody can watch but by signed links; add one: millrace user add NAME"
                 );
             }
             return Ok(gate);
         }
+        // Without them the server would let in those whom they keep out.
+        Ok(Err(error @ StartError::File(FileError::Lost(_)))) => return Err(error.into()),
         Ok(Err(error)) => error.into(),
-        Err(error) => anyhow::anyhow!("rights: {}: {error}", path.display()),
+        Err(error) => anyhow::anyhow!("rights: {}: {error}", first.display()),
     };
     if watching == Watching::ByRights || rights.is_some() {
         return Err(failed);
@@ -144,6 +161,16 @@ fn by_rights(args: &ServeArgs) -> anyhow::Result<Arc<Gate>> {
     // Whoever has not asked for rights is served without them: then nobody can sign in.
     tracing::warn!("{failed:#}; no user can sign in");
     Ok(Arc::new(Gate::new(policy, Known::default())?))
+}
+
+/// Refuses to go on without users while a member is missing that may have them: earlier versions kept them on one member only.
+fn no_member_may_have_them(members: &Members) -> anyhow::Result<()> {
+    let missing = (0..members.len()).find(|&slot| !members.is_present(slot));
+    let Some(slot) = missing else { return Ok(()) };
+    anyhow::bail!(
+        "--watching users: no member that is there has users and rights, and {} is missing, which may have them; bring it back, or add a user: millrace user add NAME",
+        members.dir(slot).display()
+    )
 }
 
 /// What it does is counted among the rest.

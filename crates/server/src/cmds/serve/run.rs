@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -54,17 +54,19 @@ use super::worker::Worker;
 use super::{AdaptChoice, AdmissionChoice, FecChoice, ReadChoice, ServeArgs, bind, invite, rights};
 use crate::admission::AdmissionConfig;
 use crate::cmds::egress::{Devices, Egress, Ports, figures_file};
+use crate::cmds::memory::{self, MemoryPlan};
 use crate::cmds::terminal::LogFormat;
 use crate::control::{Control, ControlConfig, ControlHandle, EnginePort, Offload, Sockets, UdpSockets};
 use crate::library::on_use::OnUse;
 use crate::library::open_titles::{Changes, OpenTitles};
 use crate::library::reader::Reader;
 
-/// Serves until SIGINT or SIGTERM.
+/// Serves until SIGINT, SIGTERM or SIGQUIT.
 pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     start_log(args.log_format);
-    let cancel = crate::cmds::cancel_on_signals()?;
+    let cancel = cancel_on_signals(args)?;
     raise_open_files();
+    let memory = take_memory(args)?;
     let transforms = args.named_transforms()?;
     let listener = bind::first_free(&args.listen_choices(), bind::For::Rtsp)?;
     let volume = Arc::new(args.open_volume()?);
@@ -73,13 +75,13 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let address = listener.local_addr()?;
     let mut tls = Tls::take(args, address)?;
     let mut web = Web::take(args, address, tls.as_mut())?;
-    let gate = rights::start(args)?;
+    let gate = rights::start(args, volume.members())?;
     let bells = (0..args.engines).map(|_| EventBell::new().map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
     let mut udp = bind_udp(args, address)?;
-    let egress = Egress::decide(&args.egress, &figures_file(Some(&args.store_dir()?)), address.ip())?;
+    let egress = Egress::decide(&args.egress, &figures_file(Some(&volume.present_dir())), address.ip())?;
     let (egress, ports) = one_pair_of_ports(egress, &udp)?;
     let mut injector = Injector::new(args.inject.as_deref());
-    let (cache, handles, arena) = start_cache(args, &bells, &egress, injector.faults())?;
+    let (cache, handles, arena) = start_cache(args, memory, &bells, &egress, injector.faults())?;
     let touching = Touching::start(Arc::clone(&arena)).context("thread for the cache's memory")?;
     let cache = Arc::new(cache);
     let streams = streams_per_engine(args);
@@ -129,6 +131,19 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     drop((relay, supervisor, touching));
     anyhow::ensure!(!ended_itself, "the control thread ended unexpectedly; see the log above");
     Ok(ExitCode::SUCCESS)
+}
+
+/// A flag that is set when the server should end.
+fn cancel_on_signals(args: &ServeArgs) -> anyhow::Result<Arc<AtomicBool>> {
+    let has_certificate = args.tls.has_certificate();
+    crate::cmds::signals::cancel_server_on_signals(move || match has_certificate {
+        true => tracing::info!("SIGHUP: reading the certificate again"),
+        false => {
+            tracing::info!(
+                "SIGHUP: there is no certificate to read again; titles and users are followed anyway"
+            )
+        }
+    })
 }
 
 /// What URLs name: the offload engine if it runs, where it listens, and this machine.
@@ -275,14 +290,38 @@ fn raise_open_files() {
     }
 }
 
+/// Decides on memory before any is taken, so that what cannot fit is an error and no kill.
+fn take_memory(args: &ServeArgs) -> anyhow::Result<MemoryPlan> {
+    let limits = memory::limits();
+    let plan = memory::plan(&limits, args.cache.map(|cache| cache.0))?;
+    millrace_core::memory::set_share(plan.share_permille);
+    if let (Some(lowest), true) = (memory::lowest(&limits), plan.share_permille < 1000) {
+        tracing::info!(
+            "memory: limited to {lowest}; default budgets are {:.0} % of the usual ones",
+            f64::from(plan.share_permille) / 10.0
+        );
+    }
+    if let Some(limit) = memory::address_limit(&limits) {
+        let bytes = plan.cache_bytes + memory::address_bytes(streams_per_engine(args), args.engines);
+        PageRegion::new(bytes).map(drop).with_context(|| {
+            format!(
+                "memory: {} of addresses are needed, and the limit is {limit}; raise it, or choose a smaller --max-streams or --cache",
+                ByteLen(bytes)
+            )
+        })?;
+    }
+    Ok(plan)
+}
+
 fn start_cache(
     args: &ServeArgs,
+    plan: MemoryPlan,
     bells: &[Arc<EventBell>],
     egress: &Egress,
     faults: ReadFaults,
 ) -> anyhow::Result<(Cache, Vec<CacheHandle>, Arc<ExtentArena>)> {
     let aside = Devices::aside_extents(egress, u32::from(args.engines));
-    let region = PageRegion::new(args.cache.0 + u64::from(aside) * EXTENT_BYTES as u64)?;
+    let region = PageRegion::new(plan.cache_bytes + u64::from(aside) * EXTENT_BYTES as u64)?;
     let arena = ExtentArena::with_aside(Box::new(region), aside);
     let memory = arena.describe();
     let backend = match args.read {
@@ -295,7 +334,8 @@ fn start_cache(
     let config = CacheConfig { backend, max_damaged_permille, ..CacheConfig::default() };
     let clock = Arc::new(MonotonicClock);
     let (cache, handles) = Cache::start_with_faults(config, Arc::clone(&arena), clock, rings, faults)?;
-    tracing::info!("cache of {} on {memory}, read by {}", args.cache, cache.backend());
+    let bytes = ByteLen(plan.cache_bytes);
+    tracing::info!("cache of {bytes} on {memory}, read by {}", cache.backend());
     Ok((cache, handles, arena))
 }
 
