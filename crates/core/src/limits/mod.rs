@@ -72,8 +72,10 @@ pub const MEMORY_FOR_DEFAULTS: u64 = 4 * DEFAULT_CACHE_BYTES;
 pub const SERVER_BASE_BYTES: u64 = 40 << 20;
 /// Addresses that it reserves beside its cache and the tables of its engines: stacks and arenas of its threads.
 pub const SERVER_ADDRESS_BYTES: u64 = 512 << 20;
-/// Addresses that an engine reserves for each stream in its table.
-pub const STREAM_ADDRESS_BYTES: u64 = 64 << 10;
+/// Addresses that an engine reserves: 611 MB are the table of its connections.
+pub const ENGINE_ADDRESS_BYTES: u64 = 640 << 20;
+/// And for each stream in its table.
+pub const STREAM_ADDRESS_BYTES: u64 = 4 << 10;
 /// Most that is read of a file in which the kernel shows limits and mounts.
 pub const MAX_MEMORY_TEXT_BYTES: u64 = 1 << 20;
 

@@ -8,8 +8,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use millrace_core::limits::{
-    DEFAULT_CACHE_BYTES, EXTENT_BYTES, MAX_MEMORY_TEXT_BYTES, MIN_CACHE_BYTES, SERVER_ADDRESS_BYTES,
-    SERVER_BASE_BYTES, STREAM_ADDRESS_BYTES,
+    DEFAULT_CACHE_BYTES, ENGINE_ADDRESS_BYTES, EXTENT_BYTES, MAX_MEMORY_TEXT_BYTES, MIN_CACHE_BYTES,
+    SERVER_ADDRESS_BYTES, SERVER_BASE_BYTES, STREAM_ADDRESS_BYTES,
 };
 use millrace_core::memory;
 use millrace_core::units::ByteLen;
@@ -71,7 +71,7 @@ pub(crate) fn plan(limits: &[MemoryLimit], cache: Option<u64>) -> anyhow::Result
 
 /// Addresses that a server reserves beside its cache, most of which never have memory behind them.
 pub(crate) fn address_bytes(streams_per_engine: usize, engines: u8) -> u64 {
-    let per_engine = streams_per_engine as u64 * STREAM_ADDRESS_BYTES;
+    let per_engine = ENGINE_ADDRESS_BYTES + streams_per_engine as u64 * STREAM_ADDRESS_BYTES;
     SERVER_ADDRESS_BYTES + u64::from(engines) * per_engine
 }
 

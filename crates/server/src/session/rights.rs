@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use millrace_core::limits::rights::FAILURE_RETRY_S;
 use millrace_core::time::{Instant, NS_PER_S};
-use millrace_rights::{Advice, Asked, DigestOf, Now, Place, Question, Verdict, What};
+use millrace_rights::{Advice, Asked, DigestOf, Gate, Now, Place, Question, Verdict, What};
 use rtsp_types::headers::{AUTHORIZATION, RETRY_AFTER};
 use rtsp_types::{Method, Url};
 

@@ -305,7 +305,7 @@ fn take_memory(args: &ServeArgs) -> anyhow::Result<MemoryPlan> {
         let bytes = plan.cache_bytes + memory::address_bytes(streams_per_engine(args), args.engines);
         PageRegion::new(bytes).map(drop).with_context(|| {
             format!(
-                "memory: {} of addresses are needed, and the limit is {limit}; raise it, or choose a smaller --max-streams or --cache",
+                "memory: {} of addresses are needed, and the limit is {limit}; raise it, or choose a smaller --cache or fewer --engines",
                 ByteLen(bytes)
             )
         })?;
