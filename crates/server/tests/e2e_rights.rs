@@ -349,7 +349,9 @@ fn users_of_a_volume_outlive_a_member_and_are_the_same_by_each() {
     std::fs::create_dir(&members[0]).unwrap();
     let mut command = millrace();
     command.args(["serve", "--listen", "127.0.0.1:0", "--watching", "users", "--cache", "32MiB"]);
-    members.iter().for_each(|member| drop(command.arg("--member").arg(member)));
+    for member in &members {
+        command.arg("--member").arg(member);
+    }
     let mut server = Server::spawn(command);
     let by_tcp: &[&str] = &["-rtsp_transport", "tcp"];
     plays(&server.title("film").replace("rtsp://", "rtsp://anna:secret-word@"), by_tcp).unwrap();
