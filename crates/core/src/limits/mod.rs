@@ -70,9 +70,9 @@ pub const DEFAULT_CACHE_BYTES: u64 = 256 << 20;
 pub const MEMORY_FOR_DEFAULTS: u64 = 4 * DEFAULT_CACHE_BYTES;
 /// What a server takes beside its cache before the first viewer comes: 37 MiB were measured in a control group (docs/ref/config.md).
 pub const SERVER_BASE_BYTES: u64 = 40 << 20;
-/// Addresses that it reserves beside its cache and the tables of its engines: stacks and arenas of its threads.
+/// Addresses that it reserves beside its cache and the tables of its engines, an estimate: stacks and arenas of its threads.
 pub const SERVER_ADDRESS_BYTES: u64 = 512 << 20;
-/// Addresses that an engine reserves: 611 MB are the table of its connections.
+/// Addresses that an engine reserves, an estimate: 8192 connections of 74,576 bytes make 611 MB.
 pub const ENGINE_ADDRESS_BYTES: u64 = 640 << 20;
 /// And for each stream in its table.
 pub const STREAM_ADDRESS_BYTES: u64 = 4 << 10;
