@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | [`units`] | bit rates, byte lengths, durations: parse and print, always with the unit |
 //! | [`time`] | [`time::Instant`] in nanoseconds, [`time::MediaTicks`] at 90 kHz |
+//! | [`address`] | which addresses count as one client |
 //! | [`byte_range`] | a title's bytes, without what its packets have around them |
 //! | [`counters`](mod@counters) | counters that one thread writes and anybody reads |
 //! | [`limits`] | every bound of the system, with the reason, relations asserted at compile time |
@@ -29,6 +30,7 @@
 //! | [`wire`] | checksums, headers, RTP, RTCP: bytes on the wire |
 #![deny(unsafe_code)]
 
+pub mod address;
 pub mod byte_range;
 pub mod counters;
 pub mod dest;

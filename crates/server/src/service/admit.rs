@@ -1,5 +1,6 @@
 //! How a viewer gets a stream, or moves the one it has to another path.
 
+use millrace_core::address::network_of;
 use millrace_core::ids::{RunSerial, StreamId, TitleRef};
 use millrace_core::scale::Scale;
 use millrace_core::time::Instant;
@@ -7,6 +8,7 @@ use millrace_core::wire::rtp::Timeline;
 use millrace_offload::command::Command;
 use millrace_rights::Quota;
 
+use super::Service;
 use super::conns::ConnKey;
 use super::event::Event;
 use super::fec::{FecWish, Granted};
@@ -18,7 +20,6 @@ use super::rendition::{RenditionWish, Renditions};
 use super::room::Place;
 use super::scale::Speed;
 use super::stream::{EndReason, Media, Path, Stream, StreamKey, ports_of};
-use super::{Service, bucket};
 
 /// What a viewer asks for.
 #[derive(Debug)]
@@ -262,7 +263,7 @@ impl Service {
             _ => Event::Started { session, title, peer, transport, agent, conn, engine },
         });
         self.slots[stream.engine].admitted += stream.demand();
-        self.usage.entry(bucket(peer.ip())).or_default().sessions += 1;
+        self.usage.entry(network_of(peer.ip())).or_default().sessions += 1;
         self.idle.insert((stream.idle_since, key));
         if let Some(number) = stream.fetcher {
             self.fetchers.begin_segment(number);
@@ -284,7 +285,7 @@ impl Service {
         self.own(key, request.conn);
         let Some(stream) = self.streams.get_mut(&key) else { return };
         // Streams are counted where they were made: the count must go back to the same address.
-        let (from, to) = (bucket(stream.viewer.ip()), bucket(request.viewer.ip()));
+        let (from, to) = (network_of(stream.viewer.ip()), network_of(request.viewer.ip()));
         self.slots[stream.engine].admitted -= stream.demand();
         self.slots[taken.place.engine].admitted += demand_of(entry, taken.place.rate);
         if matches!(stream.media, Media::Pausing(_)) {

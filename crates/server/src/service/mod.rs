@@ -78,7 +78,7 @@ pub mod stream;
 mod unread;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 use millrace_core::ids::{ConnId, StreamId};
 use millrace_core::time::Instant;
@@ -289,13 +289,5 @@ impl Service {
     fn new_key(&mut self) -> u64 {
         self.next_key += 1;
         self.next_key
-    }
-}
-
-/// What counts as one address: an IPv4 address, or an IPv6 /64, which one host has to itself.
-fn bucket(ip: IpAddr) -> IpAddr {
-    match ip {
-        IpAddr::V4(_) => ip,
-        IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from(u128::from(ip) >> 64 << 64)),
     }
 }
