@@ -35,8 +35,10 @@ millrace_core::counters! {
         sum webhook_asked,
         /// Of these, answered with no.
         sum webhook_refused,
-        /// Times that the webhook gave no answer, or was not asked because too much was being asked.
+        /// Times that the webhook gave no answer.
         sum webhook_failed,
+        /// Requests refused because too many questions to the webhook were under way, of all or of one address.
+        sum webhook_crowded,
         /// Users that are known.
         gauge users,
     }
@@ -259,9 +261,19 @@ impl Gate {
         (limits != Limits::default()).then(|| Quota { user: Arc::clone(name), limits })
     }
 
-    /// Whether titles are for some only: nothing of them may lie in caches that others share.
+    /// Counts up with every change of users and their rights.
+    pub fn version(&self) -> u64 {
+        self.current().2
+    }
+
+    /// Whether all clients see all titles, as far as rights go.
+    pub fn is_open(&self) -> bool {
+        self.current().1.watching == Watching::Open
+    }
+
+    /// Whether titles are for some only, by rights or because a program is asked: nothing of them may lie in caches that others share.
     pub fn is_private(&self) -> bool {
-        self.current().1.watching == Watching::ByRights
+        self.advised.get().is_some() || self.current().1.watching == Watching::ByRights
     }
 
     /// What HTTP asks with.
@@ -297,6 +309,7 @@ impl Gate {
             webhook_asked: counts.asked,
             webhook_refused: counts.refused,
             webhook_failed: counts.failed,
+            webhook_crowded: counts.crowded,
             ..self.live().counters
         }
     }

@@ -81,8 +81,14 @@ pub const MAX_ADVICE_TIME: Duration = Duration::from_secs(30);
 pub const MAX_ADVICE_ASKED: usize = 64;
 /// Requests that wait for their answers: each question has some of the same viewer.
 pub const MAX_ADVICE_WAITING: usize = 1024;
+/// Questions at once for viewers of one address (IPv6: one /64), so that one client cannot keep the program busy for all others: eight clients are needed for that.
+pub const MAX_ADVICE_ASKED_PER_ADDRESS: usize = MAX_ADVICE_ASKED / 8;
+/// Requests of one address that wait for answers.
+pub const MAX_ADVICE_WAITING_PER_ADDRESS: usize = MAX_ADVICE_WAITING / 8;
 /// Answers that are kept: as many as may watch at once. Some 300 bytes each.
 pub const MAX_ADVICE_KEPT: usize = 4096;
+/// Answers that are kept for one address: a client that asks for all titles of the server pushes out its own, not those of others.
+pub const MAX_ADVICE_KEPT_PER_ADDRESS: usize = MAX_ADVICE_KEPT / 8;
 /// How long a yes holds: players ask for a segment every few seconds, and whoever is locked out is out within this.
 pub const ADVICE_GIVEN_NS: u64 = 60 * NS_PER_S;
 /// How long a no holds: a player that tries again and again.

@@ -48,8 +48,7 @@ impl Server {
         let Some((question, advised)) = question.zip(advised) else {
             return self.carry_out(now, conn, &request, Stage::Checked);
         };
-        let advice = advised.look(self.time(now), &question).unwrap_or(advised.without());
-        match against(advice) {
+        match against(advised.look_again(self.time(now), &question)) {
             None => self.carry_out(now, conn, &request, Stage::LetIn),
             Some(reply) => self.answer(now, conn, &request, &reply),
         }
@@ -59,9 +58,13 @@ impl Server {
         Now { mono: now, unix_s: now.0.saturating_add(self.config.wall_offset_ns) / NS_PER_S }
     }
 
-    /// What the operator's program says of a session that is about to begin, beside the rights.
+    /// What the operator's program says of a session that is about to begin, beside the rights. It is not asked about titles that do not exist: a client
+    /// could make up as many as it likes.
     fn advice(&mut self, now: Now, key: ConnKey, request: &Request, what: What<'_>) -> LetIn {
-        let begins = matches!(request.method(), Method::Describe | Method::Setup);
+        let mut begins = matches!(request.method(), Method::Describe | Method::Setup);
+        if let What::Watch(title) = what {
+            begins &= self.service.find(title).is_some_and(|entry| !entry.is_made);
+        }
         let advised = self.config.gate.as_ref().and_then(|gate| gate.advised());
         let (What::Watch(title), true, Some(advised), Some(conn)) =
             (what, begins, advised, self.conns.get_mut(&key))
@@ -160,6 +163,10 @@ fn against(advice: Advice) -> Option<Reply> {
         Advice::Refuse => Some(Reply::error(403, millrace_rights::Reason::Advised)),
         Advice::Unanswered => {
             let reply = Reply::error(503, "this server's webhook does not answer");
+            Some(reply.header(RETRY_AFTER, "5"))
+        }
+        Advice::Crowded => {
+            let reply = Reply::error(503, "too many questions to this server's webhook are under way");
             Some(reply.header(RETRY_AFTER, "5"))
         }
     }
