@@ -7,6 +7,7 @@ use md5::{Digest, Md5};
 use millrace_core::time::Instant;
 
 use super::*;
+use crate::decide::TrustHere;
 use crate::file::{NewUser, RightsFile};
 use crate::known::{Keys, Token};
 use crate::secret::Cost;
@@ -168,7 +169,8 @@ fn tokens() {
 
 #[test]
 fn credentials_are_not_looked_at_where_none_are_needed() {
-    let gate = Gate::new(Policy::default(), known()).unwrap();
+    let policy = Policy { trust_here: TrustHere::Always, ..Policy::default() };
+    let gate = Gate::new(policy, known()).unwrap();
     for authorization in ["Basic ?", "Bearer x", &basic("anna", "wrong-word")] {
         let watch = asked(What::Watch("film1"), Some(authorization));
         assert!(matches!(gate.ask(at(0), &watch), Verdict::Allow(Visitor::Anybody)));
@@ -176,6 +178,15 @@ fn credentials_are_not_looked_at_where_none_are_needed() {
         assert!(matches!(gate.ask(at(0), &here), Verdict::Allow(Visitor::Anybody)));
     }
     assert_eq!(gate.counters().wrong_credentials, 0);
+}
+
+#[test]
+fn ask_of_this_machine_needs_credentials_from_the_first_manager_on() {
+    let here = |authorization| Asked { place: Place::Here, ..asked(What::Change, authorization) };
+    let gate = Gate::new(Policy::default(), Known::default()).unwrap();
+    assert!(matches!(gate.ask(at(0), &here(None)), Verdict::Allow(Visitor::Anybody)));
+    gate.replace(known());
+    assert!(matches!(gate.ask(at(0), &here(None)), Verdict::Ask { .. }));
 }
 
 #[test]

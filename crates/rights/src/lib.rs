@@ -35,7 +35,7 @@ mod watch;
 
 pub use advice::{Advice, Advised, Adviser, Answered, Question};
 pub use clock::Now;
-pub use decide::{Decision, Place, Policy, Reason, Watching, What, Who, decide};
+pub use decide::{Decision, Place, Policy, Reason, TrustHere, Watching, What, Who, decide};
 pub use file::{FileError, NewUser, RIGHTS_FILE, RightsFile};
 pub use gate::{Asked, Check, DigestOf, Gate, RightsCounters, Verdict, Visitor};
 pub use known::{Ha1, Keys, Known, Limits, Quota, Token, User};

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use millrace_core::counters::Registry;
 use millrace_core::limits::rights::DEFAULT_ADVICE_TIME;
 use millrace_core::units::HumanDuration;
-use millrace_rights::{Advised, Gate, Known, Policy, RIGHTS_FILE, Watching};
+use millrace_rights::{Advised, Gate, Known, Policy, RIGHTS_FILE, TrustHere, Watching};
 use millrace_store::blocking::{Timeout, send_to};
 use millrace_web::Webhook;
 
@@ -24,9 +24,9 @@ pub(crate) struct RightsArgs {
     /// File with users and their rights [default: rights.sqlite in the store's directory]
     #[arg(long, value_name = "FILE")]
     rights: Option<PathBuf>,
-    /// Whether programs of this machine may change things and see who watches without credentials. off: also they must sign in, as behind a proxy on this
-    /// machine everybody seems to be one of them
-    #[arg(long, value_name = "WHETHER", default_value = "on")]
+    /// Whether programs of this machine may change things and see who watches without credentials: auto (until there is a user who manages), on (also then),
+    /// or off (never: a relay on this machine that adds nothing to requests looks like one of them)
+    #[arg(long, value_name = "WHETHER", default_value = "auto")]
     trust_loopback: TrustChoice,
     /// Address of a program that is asked, beside the rights, whether somebody may watch a title: http://HOST:PORT/PATH or https://HOST:PORT/PATH. It gets a
     /// POST with JSON; 200 is yes, 403 is no [default: none]
@@ -95,9 +95,11 @@ enum WatchingChoice {
 /// Whether the own machine is trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum TrustChoice {
-    /// It is.
+    /// Until there is another way to manage the server.
+    Auto,
+    /// Always.
     On,
-    /// It is not.
+    /// Never.
     Off,
 }
 
@@ -122,8 +124,12 @@ fn by_rights(args: &ServeArgs) -> anyhow::Result<Arc<Gate>> {
         WatchingChoice::All => Watching::Open,
         WatchingChoice::Users => Watching::ByRights,
     };
-    let trusts_here = *trust_loopback == TrustChoice::On;
-    let policy = Policy { watching, trusts_here, ..Policy::default() };
+    let trust_here = match trust_loopback {
+        TrustChoice::Auto => TrustHere::UntilManaged,
+        TrustChoice::On => TrustHere::Always,
+        TrustChoice::Off => TrustHere::Never,
+    };
+    let policy = Policy { watching, trust_here, ..Policy::default() };
     // The disk may hang, while others of its volume serve.
     let started = send_to(&path, Timeout::Call, move |path| Gate::start(policy, path));
     let failed: anyhow::Error = match started {
