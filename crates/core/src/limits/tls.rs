@@ -5,9 +5,11 @@ use std::time::Duration;
 /// Time from a connection to the end of its handshake: two round trips over a satellite and lost packets, as long as the head of a request has
 /// ([`HEAD_TIME`](super::web::HEAD_TIME)).
 pub const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
-/// Handshakes under way at once, some 10 KiB each. When one more comes the oldest is given up: clients that mean it take a few round trips, so
-/// whoever stalls is what goes, and keeps nobody out.
+/// Handshakes under way at once, some 10 KiB each. When one more comes, one of the client that has the most is given up.
 pub const MAX_HANDSHAKES: usize = 512;
+/// A handshake of which no whole ClientHello has come counts as this many others when it is looked which client has the most: clients send it with the first
+/// packet behind the connection's own, however far away they are, while thousands of connections that stay silent cost next to nothing.
+pub const SILENT_HANDSHAKE_WEIGHT: usize = 4;
 /// The largest record of TLS holds so much (RFC 8446 section 5.1): what is passed on to a viewer at once.
 pub const TLS_RECORD_BYTES: usize = 16 * 1024;
 /// What is read of a viewer at once: a request of RTSP. Each connection has room for it all the time.
