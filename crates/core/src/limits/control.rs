@@ -166,6 +166,9 @@ pub const FETCH_AHEAD_NS: u64 = 30_000_000_000;
 /// How long it may take to fetch the next one when what it has is played, before its room goes to others: players fetch early, so a pause is seen within this time
 /// and a slow network forgiven.
 pub const FETCH_GRACE_NS: u64 = 4_000_000_000;
+/// How many segments a player is sent at once, and at how many places of titles it is: it fetches pictures and a sound, and has not let go of what it had before a
+/// seek. One that is sent more, or is at more places, counts as several.
+pub const VIEWERS_OF_PLAYER: usize = 4;
 /// How often an upload looks whether the user has had enough: as quickly as people expect of Ctrl-C.
 pub const UPLOAD_TURN: Duration = Duration::from_millis(250);
 /// How long a server may take to say whether it wants an upload: it may have a password to check and disks to ask. One that says nothing is sent the file.
