@@ -104,6 +104,11 @@ fn players_show_who_they_are_and_rights_change_meanwhile() {
         ok(&["user", "sign", "film", "--for", "1h", "--base", base, "--store", store.to_str().unwrap()])
     };
     plays(sign(&server.url).trim(), by_tcp).unwrap();
+    // A name that is mistyped is not signed.
+    let mistyped = run(&["user", "sign", "nosuch", "--for", "1h", "--store", store.to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&mistyped.stderr);
+    assert!(mistyped.status.code() == Some(1) && mistyped.stdout.is_empty(), "{mistyped:?}");
+    assert!(said.contains("nosuch: there is no such title") && said.contains("millrace ls"), "{said}");
     let hls = sign(&page);
     plays(hls.trim(), &[]).unwrap();
     assert!(plays(&hls.trim().replace("titles/film", "titles/other"), &[]).is_err());

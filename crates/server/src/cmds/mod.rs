@@ -113,6 +113,11 @@ impl StoreArgs {
         !self.members.is_empty() || self.store.is_some() && self.store != variable
     }
 
+    /// Whether one is named at all, on the command line or by the variable.
+    fn is_named(&self) -> bool {
+        !self.members.is_empty() || self.store.is_some()
+    }
+
     /// The store directory; the first member, if several are named.
     fn dir(&self) -> anyhow::Result<PathBuf> {
         if let Some(dir) = self.members.first().or(self.store.as_ref()) {

@@ -326,6 +326,7 @@ fn sign(args: &SignArgs, now: u64) -> anyhow::Result<()> {
         let (got, most) = (HumanDuration(time), HumanDuration(MAX_LINK_TIME));
         return Err(super::usage(anyhow!("--for: got {got}, allowed: 1s to {most}")));
     }
+    check_title(&args.file, title)?;
     let known = file.read()?;
     let Some(keys) = &known.keys else { anyhow::bail!("rights: the file has no keys") };
     let link = Link::sign(&keys.links, title, now.saturating_add(time.as_secs()));
@@ -339,6 +340,18 @@ fn sign(args: &SignArgs, now: u64) -> anyhow::Result<()> {
             let wrong = anyhow!("--base: got \"{base}\"; write rtsp://HOST:PORT/ or http://HOST:PORT/");
             return Err(super::usage(wrong));
         }
+    }
+    Ok(())
+}
+
+/// Refuses a title that the store does not have: most often the name is mistyped. With --rights alone there need not be a store on this machine.
+fn check_title(args: &FileArgs, title: &str) -> anyhow::Result<()> {
+    if args.rights.is_some() && !args.store.is_named() {
+        return Ok(());
+    }
+    let found = args.store.open_any()?.find(title)?;
+    if found.is_none_or(|found| found.name != title) {
+        anyhow::bail!("{title}: there is no such title in the store; see: millrace ls");
     }
     Ok(())
 }
