@@ -1,14 +1,25 @@
 //! `/api/v1`: what there is, as JSON. Fields are added, never changed or taken away: `docs/ref/http.md` describes them.
 
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use hyper::body::Bytes;
+use millrace_core::limits::web::{LEAST_GZIP_BYTES, MEMORY_KEPT_PART};
 use millrace_rights::Visitor;
 use millrace_store::volume::TitleInfo;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::answer::Answer;
+use crate::cmaf::{NotMade, Recent, not_made};
+use crate::memory::Exhausted;
+use crate::request::{Fields, Request};
 use crate::rights::SeenBy;
-use crate::site::{PicturesState, Site};
-use crate::{cmaf, pictures};
+use crate::shared::Shared;
+use crate::site::{PicturesState, Site, SiteError};
+use crate::{cmaf, conditions, pictures};
 
 /// Who asks.
 #[derive(Serialize, JsonSchema)]
@@ -78,9 +89,105 @@ pub(crate) fn user(seen: &SeenBy) -> Answer {
     }
 }
 
+/// Lists of titles in memory, each built once for all clients that see the same.
+pub(crate) type Lists = Recent<Seen, Arc<List>>;
+
+/// Everything that a list depends on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// How often titles, pictures and rights have changed.
+    versions: [u64; 3],
+    /// The user, if users see different titles.
+    user: Option<Arc<str>>,
+    upload: &'static str,
+}
+
+/// The bytes of a list, ready to be sent.
+#[derive(Debug)]
+pub(crate) struct List {
+    plain: Bytes,
+    /// By gzip, if that is worth it.
+    gzip: Option<Bytes>,
+    /// Hexadecimal digits that differ from those of other lists.
+    tag: String,
+}
+
+impl List {
+    fn len(&self) -> usize {
+        self.plain.len() + self.gzip.as_ref().map_or(0, Bytes::len)
+    }
+
+    fn make(shared: &Shared, seen: &SeenBy, upload: &'static str) -> Result<Self, NotMade> {
+        let titles = seen.titles().into_iter().map(|title| of(seen, title)).collect();
+        let mut text = serde_json::to_vec(&Titles { titles, upload }).map_err(unreadable)?;
+        text.push(b'\n');
+        let mut tag = blake3::hash(&text).to_hex().to_string();
+        tag.truncate(LIST_TAG_DIGITS);
+        let gzip =
+            (text.len() >= LEAST_GZIP_BYTES).then(|| compressed(&text)).transpose().map_err(unreadable)?;
+        let keep = |bytes: Vec<u8>| {
+            let room = shared.room(bytes.len()).map_err(|Exhausted| NotMade::Full)?;
+            Ok::<_, NotMade>(room.over(bytes))
+        };
+        Ok(Self { plain: keep(text)?, gzip: gzip.map(keep).transpose()?, tag })
+    }
+}
+
+/// Digits of a list's hash in its tag: 64 bits.
+const LIST_TAG_DIGITS: usize = 16;
+
+fn unreadable(error: impl std::fmt::Display) -> NotMade {
+    NotMade::Site(SiteError::Unreadable(error.to_string()))
+}
+
+fn compressed(text: &[u8]) -> io::Result<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(text)?;
+    encoder.finish()
+}
+
 /// `/api/v1/titles`
-pub(crate) fn titles(site: &dyn Site, upload: &'static str) -> Answer {
-    json(&Titles { titles: site.titles().into_iter().map(|title| of(site, title)).collect(), upload })
+pub(crate) async fn titles(shared: &Arc<Shared>, request: &Request, seen: &SeenBy) -> Answer {
+    let upload = shared.may_upload(seen);
+    let user = match &seen.visitor {
+        Visitor::User(name) if !shared.gate.is_open() => Some(Arc::clone(name)),
+        // On an open server all clients see the same list.
+        Visitor::User(_) | Visitor::Anybody | Visitor::Link(_) => None,
+    };
+    let versions = [seen.titles_version(), seen.pictures_version(), shared.gate.version()];
+    let cell = shared.lists.cell(Seen { versions, user, upload });
+    let seen = seen.clone();
+    let made = cell.get_or_try_init(|| async move {
+        // Of a failure the store's part has its own kind.
+        let make = move |shared: &Shared| Ok(List::make(shared, &seen, upload));
+        shared.reading(make).await?.map(Arc::new)
+    });
+    let list = made.await.cloned();
+    drop(cell);
+    shared.lists.trim(shared.memory.most() / MEMORY_KEPT_PART, |list| list.len());
+    let list = match list {
+        Ok(list) => list,
+        Err(why) => return not_made(&why),
+    };
+    let gzip = list.gzip.as_ref().filter(|_| takes_gzip(&request.fields));
+    let tag = format!("\"{}{}\"", list.tag, if gzip.is_some() { "-gzip" } else { "" });
+    let answer = conditions::tagged(request, tag, || {
+        let answer = Answer::kept("application/json", gzip.unwrap_or(&list.plain).clone());
+        if gzip.is_some() { answer.with("Content-Encoding", "gzip") } else { answer }
+    });
+    answer.with("Vary", "Accept-Encoding")
+}
+
+/// Whether a client can read what is compressed by gzip (RFC 9110 section 12.5.3).
+fn takes_gzip(fields: &Fields) -> bool {
+    let list = fields.accept_encoding.as_deref().unwrap_or_default();
+    list.split(',').any(|item| {
+        let mut parts = item.split(';').map(str::trim);
+        let name = parts.next().unwrap_or_default();
+        let is_zero = |quality: &str| quality.parse::<f32>().is_ok_and(|quality| quality <= 0.0);
+        let is_refused = parts.filter_map(|part| part.strip_prefix("q=")).any(is_zero);
+        ["gzip", "x-gzip"].iter().any(|known| name.eq_ignore_ascii_case(known)) && !is_refused
+    })
 }
 
 /// `/api/v1/titles/NAME`
@@ -129,5 +236,29 @@ pub(crate) fn json<T: Serialize>(value: &T) -> Answer {
             Answer::new(200, "application/json", text).with("Cache-Control", "no-cache")
         }
         Err(_) => Answer::error(500, "the answer cannot be written as JSON"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_gzip_of_what_clients_say() {
+        for (said, takes) in [
+            ("gzip, deflate, br", true),
+            ("br;q=1.0, GZIP;q=0.8", true),
+            ("x-gzip", true),
+            ("gzip;q=0, br", false),
+            ("gzip; q=0.000", false),
+            ("br", false),
+            ("", false),
+            ("*", false),
+        ] {
+            let mut fields = Fields::default();
+            fields.note("Accept-Encoding", said.as_bytes());
+            assert_eq!(takes_gzip(&fields), takes, "{said}");
+        }
+        assert!(!takes_gzip(&Fields::default()));
     }
 }

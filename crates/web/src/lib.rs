@@ -26,6 +26,7 @@
 //! | `page`, `api`, `status`, `metrics` | what people and other programs see of it |
 //! | `events` | what happens, for those who listen |
 //! | `openapi` | the description of all addresses |
+//! | `memory` | the memory for responses, and each client's share of it |
 //! | `upload` | titles that clients bring |
 //! | `pictures` | posters, and pictures for seeking |
 //! | `totals` | what is counted |
@@ -42,6 +43,7 @@ mod file;
 mod front;
 mod hls;
 mod hyper_side;
+mod memory;
 mod metrics;
 mod openapi;
 mod page;
@@ -68,8 +70,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use millrace_core::limits::web::{
-    DEFAULT_UPLOAD_BYTES, DEFAULT_UPLOAD_RATE, MAX_WEB_CONNECTIONS, MAX_WEB_CONNECTIONS_PER_ADDRESS,
-    UPLOAD_KEPT, UPLOAD_STALL, UPLOADS_STOP, WEB_DROP_TIME, WEB_READS_AT_ONCE,
+    DEFAULT_MEMORY_BYTES, DEFAULT_UPLOAD_BYTES, DEFAULT_UPLOAD_RATE, MAX_WEB_CONNECTIONS,
+    MAX_WEB_CONNECTIONS_PER_ADDRESS, UPLOAD_KEPT, UPLOAD_STALL, UPLOADS_STOP, WEB_DROP_TIME,
+    WEB_READS_AT_ONCE, WEB_WRITE_STALL,
 };
 use millrace_rights::Gate;
 use millrace_tls::Acceptor;
@@ -154,13 +157,17 @@ pub struct Secure {
 /// What is spoken by TLS, for ALPN (RFC 7301), the preferred first.
 pub const PROTOCOLS: [&str; 2] = ["h2", "http/1.1"];
 
-/// How many connections there may be, and how much they may bring.
+/// How many connections there may be, how much they may bring, and how much may lie in memory for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WebLimits {
     /// At once.
     pub connections: usize,
     /// From one address.
     pub connections_per_address: usize,
+    /// Bytes of memory for responses.
+    pub memory: usize,
+    /// How long a client may take nothing of a response that is in memory.
+    pub reply_stall: Duration,
     /// Longest upload, in bytes.
     pub upload_bytes: u64,
     /// Bits a second that all uploads together may bring.
@@ -176,6 +183,8 @@ impl Default for WebLimits {
         Self {
             connections: MAX_WEB_CONNECTIONS,
             connections_per_address: MAX_WEB_CONNECTIONS_PER_ADDRESS,
+            memory: DEFAULT_MEMORY_BYTES as usize,
+            reply_stall: WEB_WRITE_STALL,
             upload_bytes: DEFAULT_UPLOAD_BYTES,
             upload_rate: DEFAULT_UPLOAD_RATE,
             upload_stall: UPLOAD_STALL,

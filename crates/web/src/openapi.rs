@@ -126,7 +126,7 @@ fn told(kind: Kind, schemas: &mut SchemaGenerator) -> Told {
         Kind::Icon => of(&["image/svg+xml"], Plain, &[]),
         Kind::Player => of(&["text/javascript; charset=utf-8"], Tagged, &[404]),
         Kind::ApiUser => of_json(reference::<User>(schemas), &[404]),
-        Kind::ApiTitles => of_json(reference::<Titles>(schemas), &[]),
+        Kind::ApiTitles => Told { how: Tagged, ..of_json(reference::<Titles>(schemas), &[500, 503]) },
         Kind::ApiTitle => of_json(reference::<Title>(schemas), &[404]),
         Kind::ApiStatus => of_json(reference::<Whole>(schemas), &[503]),
         Kind::Upload => of_json(reference::<Upload>(schemas), &[404]),

@@ -38,6 +38,10 @@ impl Shared {
             return Ok(visitor);
         }
         let Some(advised) = self.gate.advised() else { return Ok(visitor) };
+        // A client could make up as many titles as it likes: only those that exist are worth a question.
+        if self.site.title(title).is_none() {
+            return Ok(visitor);
+        }
         let question = Question::of(&visitor, title, peer.ip());
         let mut advice = advised.look(Now::read(), &question);
         if advice.is_none() {
@@ -49,13 +53,16 @@ impl Shared {
             advised.ask(question.clone(), Box::new(tell));
             // Whether it was answered is seen in a moment.
             let _ = told.await;
-            advice = advised.look(Now::read(), &question);
+            advice = Some(advised.look_again(Now::read(), &question));
         }
-        match advice.unwrap_or(advised.without()) {
-            Advice::Allow => Ok(visitor),
-            Advice::Refuse => Err(Answer::error(403, &Reason::Advised.to_string())),
-            Advice::Unanswered => Err(Answer::error(503, "this server's webhook does not answer")
-                .with("Retry-After", RETRY_AFTER_S.to_string())),
+        let later = |what| Answer::error(503, what).with("Retry-After", RETRY_AFTER_S.to_string());
+        match advice {
+            Some(Advice::Allow) => Ok(visitor),
+            Some(Advice::Refuse) => Err(Answer::error(403, &Reason::Advised.to_string())),
+            Some(Advice::Unanswered) => Err(later("this server's webhook does not answer")),
+            Some(Advice::Crowded) | None => {
+                Err(later("too many questions to this server's webhook are under way"))
+            }
         }
     }
 
@@ -145,8 +152,8 @@ fn what(method: Method, found: &Found) -> What<'_> {
     }
 }
 
-/// Whether a program of this machine asks for itself. A page of another site, opened in a browser here, does not: neither if it asks openly (`Origin`), nor
-/// if its name was made to lead here (`Host`).
+/// Whether a program of this machine asks for itself. A page of another site, opened in a browser here, does not: neither if it asks openly (`Origin`,
+/// `Sec-Fetch-Site`), nor if its name was made to lead here (`Host`).
 pub(crate) fn place(fields: &Fields, peer: SocketAddr) -> Place {
     let host = fields.host.as_deref();
     let of_page = |origin: &str| {
@@ -155,6 +162,7 @@ pub(crate) fn place(fields: &Fields, peer: SocketAddr) -> Place {
     };
     let is_here = peer.ip().to_canonical().is_loopback()
         && !fields.is_forwarded
+        && !fields.is_of_other_page
         && host.is_none_or(is_this_machine)
         && fields.origin.as_deref().is_none_or(of_page);
     if is_here { Place::Here } else { Place::Elsewhere }
@@ -175,6 +183,7 @@ fn is_this_machine(host: &str) -> bool {
 }
 
 /// The site as a visitor sees it: without the titles that it may not watch.
+#[derive(Clone)]
 pub(crate) struct SeenBy {
     pub(crate) site: Arc<dyn Site>,
     pub(crate) gate: Arc<Gate>,
@@ -263,6 +272,10 @@ impl Site for SeenBy {
         self.site.titles_version()
     }
 
+    fn pictures_version(&self) -> u64 {
+        self.site.pictures_version()
+    }
+
     fn counters(&self, visit: &mut dyn FnMut(Sample<'_>)) {
         self.site.counters(visit);
     }
@@ -299,8 +312,29 @@ mod tests {
         {
             assert_eq!(asked(here, &[("Host", host)]), Place::Elsewhere, "{host}");
         }
-        for name in ["Forwarded", "X-Forwarded-For", "x-real-ip", "Via"] {
+        for name in [
+            "Forwarded",
+            "Via",
+            "X-Forwarded-For",
+            "X-Forwarded-Host",
+            "X-Forwarded-Proto",
+            "x-forwarded-whatever",
+            "x-real-ip",
+            "CF-Connecting-IP",
+            "True-Client-IP",
+            "X-Client-IP",
+            "X-Envoy-External-Address",
+        ] {
             assert_eq!(asked(here, &[("Host", "localhost"), (name, "x")]), Place::Elsewhere, "{name}");
+        }
+        for (site, place) in [
+            ("cross-site", Place::Elsewhere),
+            ("same-site", Place::Elsewhere),
+            ("none, cross-site", Place::Elsewhere),
+            ("same-origin", Place::Here),
+            ("none", Place::Here),
+        ] {
+            assert_eq!(asked(here, &[("Host", "localhost"), ("Sec-Fetch-Site", site)]), place, "{site}");
         }
         for origin in ["null", "https://example.org", "http://localhost:81", "http://localhost.example"] {
             let lines = [("Host", "localhost:80"), ("Origin", origin)];

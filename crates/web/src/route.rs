@@ -1,7 +1,9 @@
 //! Every address that is answered, in one table.
 //!
-//! Addresses are matched as they are written: only the characters that names of titles have (and `%40` for `@`) can stand for a name, so that
-//! no `..`, no encoded slash and no NUL ever gets as far as a title.
+//! An address is cut at its slashes, then each part is decoded once (RFC 3986 section 2.3: `%62` and `b` are the same): an encoded slash cuts nothing. Only the
+//! characters that names of titles have can stand for a name, so that no `..`, no slash and no NUL ever gets as far as a title.
+
+use std::borrow::Cow;
 
 use crate::request::Method;
 
@@ -97,6 +99,9 @@ pub(crate) struct Route {
     /// Whether pages from elsewhere may read it.
     pub(crate) is_shared: bool,
 }
+
+/// Every method that any address has, as `Allow` has it.
+pub(crate) const ALL_METHODS: &str = "GET, HEAD, OPTIONS, PUT, DELETE";
 
 /// All of them.
 pub(crate) const ROUTES: &[Route] = &[
@@ -228,7 +233,7 @@ pub(crate) fn find(path: &str) -> Option<Found> {
         loop {
             match (wanted.next(), parts.next()) {
                 (None, None) => return Some(found),
-                (Some(wanted), Some(part)) => take(wanted, part, &mut found)?,
+                (Some(wanted), Some(part)) => take(wanted, &decoded(part)?, &mut found)?,
                 _ => return None,
             }
         }
@@ -257,11 +262,31 @@ fn number(text: &str) -> Option<u32> {
     text.parse().ok().filter(|number: &u32| number.to_string() == text)
 }
 
-/// The name of a title as an address spells it; `None` if no title can be called that.
-fn name(text: &str) -> Option<String> {
-    let name = text.replace("%40", "@");
+/// A part of a path without its percent signs; `None`: it is not encoded as it should be.
+pub(crate) fn decoded(part: &str) -> Option<Cow<'_, str>> {
+    if !part.contains('%') {
+        return Some(Cow::Borrowed(part));
+    }
+    let mut bytes = Vec::with_capacity(part.len());
+    let mut rest = part.as_bytes();
+    while let [first, behind @ ..] = rest {
+        rest = behind;
+        bytes.push(match first {
+            b'%' => {
+                let digits = behind.get(..2).filter(|digits| digits.iter().all(u8::is_ascii_hexdigit))?;
+                rest = &behind[2..];
+                u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?
+            }
+            other => *other,
+        });
+    }
+    String::from_utf8(bytes).ok().map(Cow::Owned)
+}
+
+/// The name of a title; `None` if no title can be called that.
+fn name(name: &str) -> Option<String> {
     let is_allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'@');
-    (!name.is_empty() && !name.starts_with('.') && name.bytes().all(is_allowed)).then_some(name)
+    (!name.is_empty() && !name.starts_with('.') && name.bytes().all(is_allowed)).then(|| name.to_owned())
 }
 
 #[cfg(test)]
@@ -274,6 +299,14 @@ mod tests {
             ("/titles/film.ts", Some("film")),
             ("/titles/film@540p.ts", Some("film@540p")),
             ("/titles/film%40540p.ts", Some("film@540p")),
+            ("/titles/%66il%6D%2ets", Some("film")),
+            ("/%74itles/film.ts", Some("film")),
+            ("/titles/film%2540540p.ts", None),
+            ("/titles%2ffilm.ts", None),
+            ("/titles/film%2.ts", None),
+            ("/titles/film%", None),
+            ("/titles/fi%ffm.ts", None),
+            ("/titles/fi%C3%BClm.ts", None),
             ("/titles/a.b_c-1.ts", Some("a.b_c-1")),
             ("/titles/film", None), // an upload
             ("/titles/.ts", None),

@@ -112,6 +112,9 @@ pub trait Site: Send + Sync + 'static {
     /// Another number whenever titles may have come or gone. From memory.
     fn titles_version(&self) -> u64;
 
+    /// The same of what [`Site::pictures`] says of them.
+    fn pictures_version(&self) -> u64;
+
     /// All counters of the server, one after the other.
     fn counters(&self, visit: &mut dyn FnMut(Sample<'_>));
 }

@@ -36,20 +36,50 @@ pub const HEAD_TIME: Duration = Duration::from_secs(10);
 pub const WEB_IDLE_TIME: Duration = Duration::from_secs(75);
 /// A connection that takes nothing of a reply that is ready for this long is closed. Titles' bytes have [`MAX_BYTES_STALL_NS`].
 pub const WEB_WRITE_STALL: Duration = Duration::from_secs(30);
+/// How often within [`WEB_WRITE_STALL`] it is looked whether a viewer has taken anything of a response.
+pub const STALL_LOOKS: u32 = 6;
 /// Files that are read for requests at once: playlists and tables are kept, so these are first visits.
 pub const WEB_READS_AT_ONCE: usize = 4;
 /// Streams of an HTTP/2 connection at once: browsers use 6 to 20.
 pub const MAX_H2_STREAMS: u32 = 64;
+/// Of these, how many are answered at once before the client has taken the first bytes of any: the others wait for that, which is one round trip. A client that
+/// keeps its windows shut holds this many responses, not [`MAX_H2_STREAMS`].
+pub const UNPROVEN_H2_STREAMS: usize = 8;
+/// What a stream of HTTP/2 counts for in [`DEFAULT_MEMORY_BYTES`] beside its head and its response: the task that answers it and what h2 knows of it.
+pub const H2_STREAM_BYTES: usize = 4 * 1024;
+/// Bytes of responses that HTTP/2 takes over before it has sent them, for each stream.
+pub const H2_SEND_BUFFER_BYTES: usize = 64 * 1024;
 /// Streams of an HTTP/2 connection that were reset before they were answered (rapid reset): more close the connection.
 pub const MAX_H2_RESETS: usize = 20;
 /// An HTTP/2 connection is asked this often whether it still is, and has as long to answer.
 pub const H2_PING: Duration = Duration::from_secs(30);
-/// An HTTP/2 connection is looked at this often for what it has asked for and taken: [`WEB_IDLE_TIME`] and [`MAX_BYTES_STALL_NS`] are kept to this.
+/// An HTTP/2 connection is looked at this often for what it has asked for: [`WEB_IDLE_TIME`] is kept to this.
 pub const H2_LOOK: Duration = Duration::from_secs(15);
 /// Bytes of a title that a connection inside the program hands on at once: some 30 ms of 8 Mb/s, and one allocation each.
 pub const INSIDE_READ_BYTES: usize = 32 * 1024;
 /// How long requests that are being answered have when the handle is dropped: nobody waits longer for a program that ends.
 pub const WEB_DROP_TIME: Duration = Duration::from_secs(1);
+
+// Memory.
+
+/// Memory for responses unless the operator says otherwise is this many times the cache's: beside the media, some lists, pictures and segments that are made.
+pub const MEMORY_PER_CACHE: u64 = 2;
+/// It is at least this much: with less no segment of 4K video can be made.
+pub const MIN_MEMORY_BYTES: u64 = 64 * 1024 * 1024;
+/// And at most this, unless the operator says so: 80 viewers who take 6 s at 8 Mb/s slowly, each another segment.
+pub const DEFAULT_MEMORY_BYTES: u64 = 512 * 1024 * 1024;
+/// Once one part of this many is held, memory is short, and clients get no more than their share.
+pub const MEMORY_SHORT_PART: usize = 2;
+/// That share is one part of this many: four clients can hold what is left, while all others are still answered with what is small or kept.
+pub const MEMORY_CLIENT_PART: usize = 8;
+/// Made segments that are kept have one part of this many at most.
+pub const MEMORY_SEGMENTS_PART: usize = 4;
+/// Pictures and lists that are kept have one part of this many at most, each of the two; the most recent one is kept in any case.
+pub const MEMORY_KEPT_PART: usize = 32;
+/// Replies up to this length are not counted: errors, and what says that the server is well. Each connection and each stream is good for one.
+pub const SMALL_REPLY_BYTES: usize = 1024;
+/// Texts from this length on are compressed for clients that can read them so: below it the heads around them are longer than what is saved.
+pub const LEAST_GZIP_BYTES: usize = 1024;
 
 // Media.
 
@@ -88,10 +118,6 @@ pub const MAX_TABLES_KEPT: usize = 256;
 pub const MAX_MADE_SEGMENT_BYTES: usize = 64 * 1024 * 1024;
 /// Segments that are made at once: half of [`WEB_READS_AT_ONCE`], so that playlists do not wait for them.
 pub const SEGMENTS_MADE_AT_ONCE: usize = 2;
-/// Made segments that are kept: 20 of 6 s at 8 Mb/s. Players of one title ask for the same ones within seconds, and for sound right after pictures.
-pub const MADE_CACHE_BYTES: usize = 128 * 1024 * 1024;
-/// Made segments in memory, with those that are on their way to viewers who take them slowly; beyond this no further one is made for a while.
-pub const MAX_MADE_BYTES: usize = 512 * 1024 * 1024;
 /// Bytes of a title that are read at once for a segment: 250 ms of 8 Mb/s.
 pub const MADE_READ_BYTES: usize = 256 * 1024 / TS_PACKET_BYTES * TS_PACKET_BYTES;
 /// How far before and behind a segment's bytes its sound is looked for: decoders hold pictures and sound for 1 s at most but for some films of high
@@ -129,6 +155,8 @@ pub const LEAST_REPLY_RATE: u64 = 16 * 1024;
 /// Uploads at once, with those that wait for their client to go on. Each is a thread, an open title and [`UPLOAD_BUFFER_BYTES`]; more would share the same
 /// rate, and none would be done sooner.
 pub const MAX_UPLOADS: usize = 8;
+/// Threads of uploads, with those of uploads that were given up and have not ended yet: that takes milliseconds unless a disk hangs.
+pub const MAX_UPLOAD_THREADS: usize = 2 * MAX_UPLOADS;
 /// Longest upload unless the operator says otherwise: a disc of 4K video has at most 100 GB.
 pub const DEFAULT_UPLOAD_BYTES: u64 = 100 << 30;
 /// Bits a second that all uploads together may bring unless the operator says otherwise: less than half of what one hard disk writes, so that it reads for
@@ -184,7 +212,12 @@ const _: () = {
     assert!(MAX_TABLE_PACKETS * TS_PACKET_BYTES + 2048 <= MAX_ORDER_HEAD_BYTES);
     assert!(MAX_TARGET_BYTES < MAX_REQUEST_HEAD_BYTES);
     assert!(SEGMENTS_MADE_AT_ONCE < WEB_READS_AT_ONCE);
-    assert!(MADE_CACHE_BYTES < MAX_MADE_BYTES);
+    // Full caches alone do not make memory short.
+    assert!(
+        MEMORY_SHORT_PART * (MEMORY_KEPT_PART + 2 * MEMORY_SEGMENTS_PART)
+            < MEMORY_KEPT_PART * MEMORY_SEGMENTS_PART
+    );
+    assert!(UNPROVEN_H2_STREAMS < MAX_H2_STREAMS as usize);
     assert!(UPLOAD_BUFFER_BYTES < super::volume::BUFFER_BYTES * 4 && UPLOAD_BUFFER_BYTES < u32::MAX as usize);
     assert!(FAST_START_MS <= super::MAX_AHEAD_MS as u32);
 };

@@ -20,8 +20,8 @@ use crate::hls::playlist::{self as media, Source, target_s};
 use crate::request::{Method, Request, RequestId};
 use crate::rights::SeenBy;
 use crate::route::Found;
-use crate::shared::{Shared, not_sent};
-use crate::site::{Refused, SiteError};
+use crate::shared::{Shared, exhausted, not_sent};
+use crate::site::SiteError;
 use crate::subtitles;
 
 /// How segments are made. It is part of their addresses: one who makes others of the same title must count it up, because what has an address is kept for ever.
@@ -296,7 +296,7 @@ pub(crate) async fn piece(
 /// The answer where a segment was not made.
 pub(crate) fn not_made(why: &NotMade) -> Answer {
     match why {
-        NotMade::Full => not_sent(&Refused::Full("too many segments are being sent".to_owned())),
+        NotMade::Full => exhausted(),
         NotMade::Site(error) => failed(error),
     }
 }

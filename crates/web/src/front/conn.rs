@@ -10,7 +10,7 @@ use hyper::body::{Buf, Bytes};
 use millrace_core::limits::control::CONN_LINGER;
 use millrace_core::limits::web::{
     HEAD_TIME, INSIDE_READ_BYTES, LEAST_REPLY_RATE, MAX_BYTES_STALL_NS, MAX_PIPELINED_BYTES,
-    MAX_REQUEST_HEAD_BYTES, WEB_IDLE_TIME, WEB_READ_BYTES, WEB_WRITE_STALL,
+    MAX_REQUEST_HEAD_BYTES, WEB_IDLE_TIME, WEB_READ_BYTES,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
@@ -310,13 +310,14 @@ impl Conn {
         let head = reply::head(answer, then);
         // Many slow readers of a playlist share its bytes.
         let body = match &answer.body {
-            Body::Bytes(body) | Body::Segment(body, _) => body.clone(),
+            Body::Bytes(body) | Body::Kept(body) | Body::Segment(body, _) => body.clone(),
             _ => Bytes::new(),
         };
         if is_counted {
             self.shared.totals.replied(answer.status);
         }
-        let limit = WEB_WRITE_STALL + Duration::from_secs(body.len() as u64 / LEAST_REPLY_RATE);
+        let stall = self.shared.limits.reply_stall;
+        let limit = stall + Duration::from_secs(body.len() as u64 / LEAST_REPLY_RATE);
         let mut rest = Buf::chain(&head[..], body);
         let written = timeout(limit, self.write_all(&mut rest)).await;
         let written = written.unwrap_or_else(|_| {
@@ -331,8 +332,9 @@ impl Conn {
     }
 
     async fn write_all(&mut self, rest: &mut impl Buf) -> io::Result<()> {
+        let stall = self.shared.limits.reply_stall;
         while rest.has_remaining() {
-            match timeout(WEB_WRITE_STALL, self.stream.write_buf(rest)).await {
+            match timeout(stall, self.stream.write_buf(rest)).await {
                 Ok(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => return Err(error),
@@ -340,7 +342,7 @@ impl Conn {
             }
         }
         // By TLS something may be left here.
-        timeout(WEB_WRITE_STALL, self.stream.flush()).await.unwrap_or_else(|_| Err(self.too_slow()))
+        timeout(stall, self.stream.flush()).await.unwrap_or_else(|_| Err(self.too_slow()))
     }
 
     fn too_slow(&self) -> io::Error {

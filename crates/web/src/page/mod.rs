@@ -1,6 +1,8 @@
 //! The page at `/`: HTML, style and script of our own, inside the program. It asks no other host for anything, and its addresses are relative, so that it
 //! can stand below any path of a proxy. Browsers without HLS of their own play with hls.js, which is inside the program too where it was built with it.
 
+use hyper::body::Bytes;
+
 use crate::answer::Answer;
 use crate::conditions;
 use crate::request::Request;
@@ -48,12 +50,13 @@ pub(crate) fn player(request: &Request) -> Answer {
     };
     let tag = format!("\"hls-{:08x}-{}\"", u32::from_le_bytes([*a, *b, *c, *d]), HLS_JS.len());
     conditions::tagged(request, tag, || {
-        Answer::new(200, "text/javascript; charset=utf-8", HLS_JS).with("Content-Encoding", "gzip")
+        Answer::kept("text/javascript; charset=utf-8", Bytes::from_static(HLS_JS))
+            .with("Content-Encoding", "gzip")
     })
 }
 
 fn part(kind: &str, text: &'static str) -> Answer {
-    Answer::new(200, kind, text).with("Cache-Control", "no-cache")
+    Answer::kept(kind, Bytes::from_static(text.as_bytes())).with("Cache-Control", "no-cache")
 }
 
 #[cfg(test)]

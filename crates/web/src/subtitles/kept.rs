@@ -7,12 +7,14 @@ use millrace_core::ids::TitleId;
 use millrace_core::limits::subtitles::{
     LEAST_SUBTITLES_BYTES, LONGEST_CUE_TICKS, MAX_SUBTITLED_TITLES, SUBTITLES_CACHE_BYTES,
 };
+use millrace_core::limits::web::MADE_READ_BYTES;
 use millrace_store::volume::TitleInfo;
 use millrace_ts::teletext::{Cue, Shown, cues};
 
 use super::shown;
 use super::title::{self, Subtitled};
 use crate::cmaf::{NotMade, Recent, making};
+use crate::memory::Hold;
 use crate::shared::Shared;
 use crate::site::SiteError;
 
@@ -61,8 +63,12 @@ async fn shown(
     let kept = &shared.subtitles.shown;
     let cell = kept.cell((title.id, number));
     let (of, name) = (Arc::clone(of), title.name.clone());
-    let work = move |shared: &Shared| Ok(shown::shown(&of, &mut *shared.site.open(&name)?, number)?.into());
-    let found = cell.get_or_try_init(|| making(shared, work)).await.cloned();
+    // It is read a piece at a time.
+    let bytes = MADE_READ_BYTES as u64;
+    let work = move |shared: &Shared, _room: Hold| {
+        Ok(shown::shown(&of, &mut *shared.site.open(&name)?, number)?.into())
+    };
+    let found = cell.get_or_try_init(|| making(shared, bytes, work)).await.cloned();
     drop(cell);
     kept.trim(SUBTITLES_CACHE_BYTES, weight);
     found

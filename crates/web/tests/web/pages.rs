@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use millrace_web::WebLimits;
 
-use super::client::Client;
+use super::client::{Client, curl};
 use super::hls::films;
 use super::site::{Film, MadeUp, Manner, serve};
 
@@ -35,6 +35,70 @@ pub(crate) fn examples(client: &mut Client) -> Vec<(&'static str, String)> {
         path.replace("{number}", number)
     };
     millrace_web::routes().map(|path| (path, fill(path))).collect()
+}
+
+/// Spellings of one address (RFC 3986 section 2.3), `OPTIONS *`, and methods that no address has.
+#[test]
+fn addresses_in_any_spelling_lead_to_the_same_title() {
+    let site = MadeUp::with(vec![Film::pattern("base", 10, Manner::Sends)]);
+    let (_web, address, _) = serve(&site, WebLimits::default());
+    let mut client = Client::to(address);
+    for path in ["/titles/base.ts", "/titles/%62ase.ts", "/titles/b%61s%65%2Ets", "/%74itles/base.ts"] {
+        assert_eq!(client.get(path).body.len(), 1880, "{path}");
+    }
+    for path in [
+        "/titles%2fbase.ts",
+        "/titles/%2562ase.ts",
+        "/titles/base%00.ts",
+        "/titles/%2e%2e/base.ts",
+        "/titles/base%2",
+    ] {
+        assert_eq!(client.get(path).status, 404, "{path}");
+    }
+    let all = client.ask("OPTIONS", "*", "");
+    assert_eq!((all.status, all.header("Allow")), (200, Some("GET, HEAD, OPTIONS, PUT, DELETE")));
+    for method in ["TRACE", "PATCH", "POST", "PROPFIND"] {
+        for path in ["/", "/titles/base.ts", "/metrics", "/api/v1/titles"] {
+            let answer = Client::to(address).ask(method, path, "X-Forwarded-For: 192.0.2.1\r\n");
+            assert_eq!(answer.status, 405, "{method} {path}");
+            assert!(answer.header("Allow").unwrap().starts_with("GET, HEAD, OPTIONS"), "{method} {path}");
+        }
+    }
+}
+
+/// The list is made once for each change, sent compressed to those who can read that, and not sent again to those who have it.
+#[test]
+fn list_of_titles_with_gzip_follows_every_change() {
+    let names: Vec<String> = (0..100).map(|number| format!("film-{number:03}")).collect();
+    let site = MadeUp::with(names.iter().map(|name| Film::pattern(name, 10, Manner::Sends)).collect());
+    let (_web, address, _) = serve(&site, WebLimits::default());
+    let mut client = Client::to(address);
+    let plain = client.get("/api/v1/titles");
+    assert!(plain.header("Content-Encoding").is_none() && plain.text().contains("film-099"));
+    assert_eq!(plain.header("Vary"), Some("Accept-Encoding"));
+    let url = format!("http://{address}/api/v1/titles");
+    for version in ["--http1.1", "--http2-prior-knowledge"] {
+        let small = curl(&[version, "-H", "Accept-Encoding: gzip", "-D", "/dev/stderr", &url]);
+        let head = String::from_utf8_lossy(&small.stderr).to_lowercase();
+        assert!(
+            head.contains("content-encoding: gzip") && small.stdout.len() * 5 < plain.body.len(),
+            "{head}"
+        );
+        let whole = curl(&[version, "--compressed", &url]);
+        assert!(whole.stdout == plain.body, "{version}");
+    }
+    let tag = plain.header("ETag").unwrap();
+    let has = |client: &mut Client, tag: &str| {
+        client.ask("GET", "/api/v1/titles", &format!("If-None-Match: {tag}\r\n"))
+    };
+    assert_eq!(has(&mut client, tag).status, 304);
+    site.hide("film-099", true);
+    let fewer = has(&mut client, tag);
+    assert!(fewer.status == 200 && !fewer.text().contains("film-099"));
+    // Pictures are made without a title coming or going.
+    *site.pictures.lock().unwrap() = Some(millrace_web::PicturesState::Waiting);
+    let waiting = has(&mut client, fewer.header("ETag").unwrap());
+    assert!(waiting.status == 200 && waiting.text().contains("\"waiting\""));
 }
 
 #[test]

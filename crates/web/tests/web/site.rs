@@ -1,6 +1,7 @@
 //! A site with titles in memory. Its engine is a thread for each order, that writes the bytes and gives the connection back.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -88,6 +89,8 @@ pub(crate) struct MadeUp {
     pub(crate) failed: Mutex<BTreeMap<String, Vec<u8>>>,
     /// What is known of the pictures of every title; if nothing is said, [`made_up_pictures`].
     pub(crate) pictures: Mutex<Option<PicturesState>>,
+    /// A sheet of pictures, if it is not a small one.
+    pub(crate) sheet: Option<Vec<u8>>,
     /// Bytes that there is room for, if there is an end to it.
     pub(crate) room: Option<u64>,
 }
@@ -278,7 +281,8 @@ impl Site for MadeUp {
     }
 
     fn read_pictures(&self, _title: &TitleInfo) -> Result<Pictures, SiteError> {
-        Ok(made_up_pictures())
+        let pictures = made_up_pictures();
+        Ok(Pictures { sheet: self.sheet.clone().unwrap_or(pictures.sheet), ..pictures })
     }
 
     fn can_take(&self, bytes: Option<u64>) -> Result<(), NotTaken> {
@@ -380,6 +384,12 @@ impl Site for MadeUp {
         self.films.get(name).ok_or(SiteError::NoTitle)?;
         self.removed.lock().unwrap().push(name.to_owned());
         Ok(())
+    }
+
+    fn pictures_version(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        format!("{:?}", self.pictures.lock().unwrap()).hash(&mut hasher);
+        hasher.finish()
     }
 
     fn titles_version(&self) -> u64 {

@@ -84,6 +84,10 @@ pub(crate) struct ServeArgs {
     /// Memory for the media cache: one copy shared by all viewers
     #[arg(long, value_name = "SIZE", default_value_t = ByteLen(limits::DEFAULT_CACHE_BYTES))]
     pub(crate) cache: ByteLen,
+    /// Memory for HTTP responses that are not read from the media cache: playlists, pictures, answers of the API, segments of fragmented MP4. When it is used
+    /// up, clients get 503 [default: twice --cache, at least 64MiB and at most 512MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) web_memory: Option<ByteLen>,
     /// Engines: threads that pace and send streams, one core each. All send from the same UDP ports; a new stream goes to the engine with the least load
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) engines: u8,

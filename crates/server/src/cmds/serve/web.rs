@@ -11,7 +11,10 @@ use millrace_core::counters::{Registry, Sample, Sheet};
 use millrace_core::ids::TitleId;
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::limits::control::LISTEN_BACKLOG;
-use millrace_core::limits::web::{DEFAULT_HTTP_PORT, HTTP_PORTS, MAX_WEB_INDEXES};
+use millrace_core::limits::web::{
+    DEFAULT_HTTP_PORT, DEFAULT_MEMORY_BYTES, HTTP_PORTS, MAX_WEB_INDEXES, MEMORY_PER_CACHE, MIN_MEMORY_BYTES,
+};
+use millrace_core::units::ByteLen;
 use millrace_offload::load::LoadSnapshot;
 use millrace_rights::Gate;
 use millrace_store::StoreError;
@@ -88,7 +91,9 @@ impl Web {
         let ordered = Some(ordered).filter(|_| listener.is_some() || secure.is_some());
         let connections_per_address = args.max_connections_per_address;
         let (upload_bytes, upload_rate) = (args.uploads.max_upload.0, args.uploads.upload_rate.0);
-        let limits = WebLimits { connections_per_address, upload_bytes, upload_rate, ..WebLimits::default() };
+        let memory = memory(args.web_memory, args.cache);
+        let limits =
+            WebLimits { connections_per_address, memory, upload_bytes, upload_rate, ..WebLimits::default() };
         let (feed, totals) = (Feed::default(), Arc::default());
         let (carrier, loops) = (None, Vec::new());
         Ok(Self { listener, carrier, secure, orders, ordered, limits, feed, totals, loops })
@@ -171,6 +176,12 @@ impl Web {
         pages.iter().for_each(|page| println!("page {page}"));
         Ok(Some(web))
     }
+}
+
+/// Bytes of memory for responses: as the operator says, or in proportion to what the media have.
+fn memory(chosen: Option<ByteLen>, cache: ByteLen) -> usize {
+    let usual = cache.0.saturating_mul(MEMORY_PER_CACHE).clamp(MIN_MEMORY_BYTES, DEFAULT_MEMORY_BYTES);
+    usize::try_from(chosen.map_or(usual, |chosen| chosen.0)).unwrap_or(usize::MAX)
 }
 
 /// What URLs name.
@@ -319,6 +330,10 @@ impl Site for ServerSite {
         Ok(())
     }
 
+    fn pictures_version(&self) -> u64 {
+        self.album.version()
+    }
+
     fn titles_version(&self) -> u64 {
         self.open_titles.version()
     }
@@ -348,6 +363,22 @@ mod tests {
         assert!("8080".parse::<ListenChoice>().unwrap_err().ends_with(", or off"));
         assert_eq!(page("http", "::1", 8080), "http://[::1]:8080/");
         assert_eq!(page("https", "tv.example", 80), "https://tv.example:80/");
+    }
+
+    #[test]
+    fn memory_follows_the_cache_within_bounds() {
+        const MIB: u64 = 1 << 20;
+        for (chosen, cache, expected) in [
+            (None, 256, 512),
+            (None, 32, 64),
+            (None, 16, 64),
+            (None, 100, 200),
+            (None, 4096, 512),
+            (Some(2048), 256, 2048),
+        ] {
+            let chosen = chosen.map(|mib: u64| ByteLen(mib * MIB));
+            assert_eq!(memory(chosen, ByteLen(cache * MIB)) as u64, expected * MIB, "{cache}");
+        }
     }
 
     #[test]

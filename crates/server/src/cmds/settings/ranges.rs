@@ -12,8 +12,9 @@ use crate::cmds::percent::Percent;
 
 /// Settings that have a range, by the name of their field in `ServeArgs`.
 #[cfg(test)]
-pub(super) const IDS: [&str; 13] = [
+pub(super) const IDS: [&str; 14] = [
     "cache",
+    "web_memory",
     "engines",
     "max_streams",
     "max_streams_per_title",
@@ -39,6 +40,7 @@ pub(super) fn of(id: &str) -> Option<Range> {
     let time = |ns: u64| HumanDuration(Duration::from_nanos(ns));
     Some(match id {
         "cache" => from(ByteLen(limits::MIN_CACHE_BYTES), ""),
+        "web_memory" => from(ByteLen(limits::web::MIN_MEMORY_BYTES), ""),
         "engines" => between(1u8, limits::MAX_ENGINES),
         "max_streams" => between(1usize, limits::MAX_STREAMS_PER_ENGINE * usize::from(limits::MAX_ENGINES)),
         "max_rate" => from(BitRate(1), "; omit it for no limit"),
