@@ -46,7 +46,7 @@ pub const MAX_H2_STREAMS: u32 = 64;
 /// keeps its windows shut holds this many responses, not [`MAX_H2_STREAMS`].
 pub const UNPROVEN_H2_STREAMS: usize = 8;
 /// What a stream of HTTP/2 counts for in [`DEFAULT_MEMORY_BYTES`] beside its head and its response: the task that answers it and what h2 knows of it.
-pub const H2_STREAM_BYTES: usize = 4 * 1024;
+pub const H2_STREAM_BYTES: usize = 16 * 1024;
 /// Bytes of responses that HTTP/2 takes over before it has sent them, for each stream.
 pub const H2_SEND_BUFFER_BYTES: usize = 64 * 1024;
 /// Streams of an HTTP/2 connection that were reset before they were answered (rapid reset): more close the connection.

@@ -189,7 +189,8 @@ async fn respond_in_turn(
             Err(_) => activity.break_off(),
         }
     }
-    let response = respond(came, peer, shared, id, (orders, &|| activity.took())).await;
+    // Large, and needed while the request is answered only: streams that wait, or are being taken, do without.
+    let response = Box::pin(respond(came, peer, shared, id, (orders, &|| activity.took()))).await;
     response.map(|body| body.watched(&progress, stall, held))
 }
 
