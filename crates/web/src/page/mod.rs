@@ -16,8 +16,14 @@ const HLS_JS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hls.js.gz"));
 /// Whether this program was built with hls.js.
 pub const HAS_HLS_JS: bool = !HLS_JS.is_empty();
 
-/// The script: the list and the player, pictures, uploads.
-const SCRIPT: &str = concat!(include_str!("page.js"), include_str!("pictures.js"), include_str!("upload.js"));
+/// The script: the player, its controls, pictures, the list of titles, uploads.
+const SCRIPT: &str = concat!(
+    include_str!("page.js"),
+    include_str!("controls.js"),
+    include_str!("pictures.js"),
+    include_str!("list.js"),
+    include_str!("upload.js")
+);
 
 pub(crate) fn html() -> Answer {
     part("text/html; charset=utf-8", include_str!("page.html"))
@@ -63,7 +69,7 @@ mod tests {
     const PARTS: [&str; 3] = [include_str!("page.html"), include_str!("page.css"), SCRIPT];
 
     /// Before the page can be used at all, and with what it plays with.
-    const MAX_BYTES: usize = 50_000;
+    const MAX_BYTES: usize = 60_000;
     const MAX_BYTES_PLAYING: usize = 300_000;
 
     #[test]
