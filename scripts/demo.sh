@@ -90,13 +90,20 @@ if "$films_only"; then exit 0; fi
 
 listens() { (: </dev/tcp/127.0.0.1/"$1") 2>/dev/null; }
 
-port=${PORT:-8554}
-while listens "$port"; do
-  say "port $port is taken"
-  [ -z "${PORT-}" ] || die "choose another one with PORT=..., or none"
-  port=$((port + 2))
-  [ "$port" -lt 8600 ] || die "no free port; choose one with PORT=..."
-done
+# free_port FIRST LAST: prints the first of the ports FIRST, FIRST + 2, ... below LAST that no
+# program listens on.
+free_port() {
+  local port=$1
+  while listens "$port"; do
+    port=$((port + 2))
+    [ "$port" -lt "$2" ] || die "no free port from $1 to $2; end a program that listens there"
+  done
+  printf '%s' "$port"
+}
+
+if [ -n "${PORT-}" ] && listens "$PORT"; then die "port $PORT is taken; choose another one with PORT=..., or none"; fi
+port=${PORT:-$(free_port 8554 8600)}
+page_port=$(free_port 8080 8180)
 
 server=
 stop_server() {
@@ -113,22 +120,25 @@ trap 'echo; stop_server; exit 0' INT
 trap 'stop_server; exit 143' TERM
 trap 'stop_server' EXIT
 
-"$MILLRACE" serve "$FILMS" --store demo/store --listen "0.0.0.0:$port" &
+# A process group of its own: Ctrl-C in the terminal reaches this script alone, which then ends the server once. A second
+# signal would make the server stop without waiting for its viewers.
+set -m
+"$MILLRACE" serve "$FILMS" --store demo/store --listen "0.0.0.0:$port" --http "0.0.0.0:$page_port" &
 server=$!
+set +m
 
-# Whether the server describes a title.
-described() {
-  local url=rtsp://127.0.0.1:$port/$1 reply=
+# Prints the titles of the server as JSON, or nothing while it does not answer.
+titles() {
+  local line
   {
-    printf 'DESCRIBE %s RTSP/1.0\r\nCSeq: 1\r\nAccept: application/sdp\r\n\r\n' "$url" >&3
-    IFS= read -r -t 5 reply <&3
-  } 2>/dev/null 3<>/dev/tcp/127.0.0.1/"$port" || true
-  [[ $reply == 'RTSP/1.0 200'* ]]
+    printf 'GET /api/v1/titles HTTP/1.0\r\n\r\n' >&3
+    while IFS= read -r -t 5 line || [ -n "$line" ]; do printf '%s\n' "$line"; done <&3
+  } 2>/dev/null 3<>/dev/tcp/127.0.0.1/"$page_port" || true
 }
 
 deadline=$((SECONDS + READY_SECONDS))
 for title in $CBR $VBR; do
-  until described $title; do
+  until [[ $(titles) == *"\"name\":\"$title\""* ]]; do
     kill -0 "$server" 2>/dev/null || { wait "$server" || true; server=; die "the server did not start"; }
     [ $SECONDS -lt $deadline ] || die "'$title' was not ready after $READY_SECONDS s"
     sleep 0.2
@@ -171,7 +181,9 @@ if "$prove_and_end" || [ -z "${DISPLAY-}${WAYLAND_DISPLAY-}" ]; then
   fi
 fi
 
-say "serving on port $port until Ctrl-C"
+say "both films are being served until Ctrl-C; watch them in a browser or a player:"
+say "  http://localhost:$page_port/"
+say "  ffplay rtsp://localhost:$port/$VBR"
 status=0
 wait "$server" || status=$?
 server=

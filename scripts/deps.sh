@@ -27,6 +27,9 @@ test   gir1.2-gstreamer-1.0       the description of GStreamer that python3-gi r
 test   iproute2                   network namespaces: a network of our own without touching the machine's
 test   ethtool                    switches checksum offload off there, so that checksums are really checked
 test   bindfs                     a disk that hangs: a mount whose program is stopped
+test   btrfs-progs                a full disk that copies on write
+test   e2fsprogs                  full disks, with small blocks and with usual ones
+test   xfsprogs                   a full disk by XFS
 test   iptables                   a firewall there that drops UDP, so that players have to ask for TCP
 test   libisal2                   another implementation of the parity code, to compare ours with
 test   curl                       a program that is preloaded: a client with poll

@@ -206,7 +206,7 @@ pub(crate) fn advice_for(status: u16) -> &'static str {
         401 => "; the server wants a password, which this receiver cannot give",
         403 => "; the server does not let this address in",
         404 => "; check the title's name in the URL",
-        453 => "; the server is full: try later or another node",
+        453 => "; try later, or raise the limit that the server names",
         454 => "; the server has forgotten the session: it expired or the server was started again",
         457 => "; the requested position is outside the title",
         459 | 460 => "; the server wants another URL for this request",

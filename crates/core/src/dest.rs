@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
 use crate::ids::{ConnId, MulticastId};
+use crate::source::SourceId;
 
 /// A destination. Whether the packets that go there begin with RTP headers is a property of their layout
 /// ([`crate::packet::WireLayout::is_raw`]), not of this.
@@ -22,6 +23,8 @@ pub enum Dest<C = ConnId> {
         port: u16,
         /// Port of RTCP; `None`: nobody listens for it, and none is sent.
         rtcp_port: Option<u16>,
+        /// Source address of the datagrams.
+        source: SourceId,
     },
     /// Datagrams to a group, for everybody who has joined it. Nobody answers, and no neighbour has to be known.
     Multicast {
@@ -60,14 +63,33 @@ impl<C: Copy> Dest<C> {
             SocketAddr::V4(_) => 0,
             SocketAddr::V6(to) => to.scope_id(),
         };
-        Self::Udp { ip: to.ip(), scope_id, port: to.port(), rtcp_port }
+        Self::Udp { ip: to.ip(), scope_id, port: to.port(), rtcp_port, source: SourceId::BY_ROUTE }
+    }
+
+    /// Returns the destination with this source address; only [`Dest::Udp`] takes one.
+    #[must_use]
+    pub fn with_source(mut self, from: SourceId) -> Self {
+        if let Self::Udp { source, .. } = &mut self {
+            *source = from;
+        }
+        self
+    }
+
+    /// Returns the source address of datagrams to one viewer. Other destinations return
+    /// [`SourceId::BY_ROUTE`], because their socket or connection determines the address.
+    #[inline]
+    pub fn source(&self) -> SourceId {
+        match *self {
+            Self::Udp { source, .. } => source,
+            Self::Multicast { .. } | Self::Interleaved { .. } | Self::Bytes { .. } => SourceId::BY_ROUTE,
+        }
     }
 
     /// The UDP address that RTCP, or else media, goes to; `None` if it does not go by UDP, or if nobody listens for RTCP.
     #[inline]
     pub fn address(&self, is_rtcp: bool) -> Option<SocketAddr> {
         let (ip, scope_id, port, rtcp_port) = match *self {
-            Self::Udp { ip, scope_id, port, rtcp_port } => (ip, scope_id, port, rtcp_port),
+            Self::Udp { ip, scope_id, port, rtcp_port, .. } => (ip, scope_id, port, rtcp_port),
             // The socket's interface is the zone.
             Self::Multicast { group, port, rtcp_port, .. } => (group, 0, port, rtcp_port),
             Self::Interleaved { .. } | Self::Bytes { .. } => return None,
@@ -91,7 +113,9 @@ impl<C: Copy> Dest<C> {
     /// The same through the connection that `name` knows by another name; `None` if it knows none.
     pub fn with_conn<D>(self, name: impl FnOnce(C) -> Option<D>) -> Option<Dest<D>> {
         Some(match self {
-            Self::Udp { ip, scope_id, port, rtcp_port } => Dest::Udp { ip, scope_id, port, rtcp_port },
+            Self::Udp { ip, scope_id, port, rtcp_port, source } => {
+                Dest::Udp { ip, scope_id, port, rtcp_port, source }
+            }
             Self::Multicast { group, port, rtcp_port, via } => {
                 Dest::Multicast { group, port, rtcp_port, via }
             }
@@ -105,10 +129,10 @@ impl<C: Copy> Dest<C> {
     /// The same ports at the address of `viewer`.
     pub fn at(self, viewer: SocketAddr) -> Self {
         match self {
-            Self::Udp { port, rtcp_port, .. } => {
+            Self::Udp { port, rtcp_port, source, .. } => {
                 let mut to = viewer;
                 to.set_port(port);
-                Self::udp(to, rtcp_port)
+                Self::udp(to, rtcp_port).with_source(source)
             }
             Self::Multicast { .. } | Self::Interleaved { .. } | Self::Bytes { .. } => self,
         }
@@ -117,7 +141,9 @@ impl<C: Copy> Dest<C> {
     /// Another UDP port of the same viewer, or group, without RTCP; `None` if it has no UDP ports.
     pub fn beside<D>(self, port: u16) -> Option<Dest<D>> {
         match self {
-            Self::Udp { ip, scope_id, .. } => Some(Dest::Udp { ip, scope_id, port, rtcp_port: None }),
+            Self::Udp { ip, scope_id, source, .. } => {
+                Some(Dest::Udp { ip, scope_id, port, rtcp_port: None, source })
+            }
             Self::Multicast { group, via, .. } => Some(Dest::Multicast { group, port, rtcp_port: None, via }),
             Self::Interleaved { .. } | Self::Bytes { .. } => None,
         }
@@ -166,6 +192,18 @@ mod tests {
             assert_eq!((beside.address(false).unwrap().port(), beside.address(true)), (5002, None));
             assert_eq!(beside.to_string(), "udp 5002");
         }
+    }
+
+    #[test]
+    fn with_source_is_kept_beside_and_at_another_viewer() {
+        let source = crate::source::SourceTable::default().row_of([192, 0, 2, 1].into());
+        let dest: Dest = Dest::udp(addr("192.0.2.7:5000"), Some(5001)).with_source(source);
+        let beside: Dest = dest.beside(5002).unwrap();
+        let named: Dest<u64> = dest.with_conn(|_| None).unwrap();
+        let all = [dest.source(), beside.source(), dest.at(addr("192.0.2.8:1")).source(), named.source()];
+        assert_eq!(all, [source; 4]);
+        let conn: Dest<u64> = Dest::Bytes { conn: 9 };
+        assert!(conn.with_source(source).source().is_by_route());
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | [`units`] | bit rates, byte lengths, durations: parse and print, always with the unit |
 //! | [`time`] | [`time::Instant`] in nanoseconds, [`time::MediaTicks`] at 90 kHz |
+//! | [`address`] | grouping of addresses by client |
 //! | [`byte_range`] | a title's bytes, without what its packets have around them |
 //! | [`counters`](mod@counters) | counters that one thread writes and anybody reads |
 //! | [`limits`] | every bound of the system, with the reason, relations asserted at compile time |
@@ -24,17 +25,20 @@
 //! | [`shape`] | a payload, checked: which bytes make which datagram |
 //! | [`shared`] | memory of two sides that do not trust each other, and rings of records in it |
 //! | [`sleep`] | who sleeps and has to be woken: the protocol of a doorbell |
+//! | [`source`] | source addresses of datagrams |
 //! | [`text`] | text from outside, made fit for terminals and logs |
 //! | [`wheel`] | a timing wheel: one timer for each of many owners |
 //! | [`wire`] | checksums, headers, RTP, RTCP: bytes on the wire |
 #![deny(unsafe_code)]
 
+pub mod address;
 pub mod byte_range;
 pub mod counters;
 pub mod dest;
 pub mod fec;
 pub mod ids;
 pub mod limits;
+pub mod memory;
 pub mod packet;
 pub mod pool;
 pub mod prefetch;
@@ -45,6 +49,7 @@ pub mod seam;
 pub mod shape;
 pub mod shared;
 pub mod sleep;
+pub mod source;
 mod sync;
 pub mod text;
 pub mod time;

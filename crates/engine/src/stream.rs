@@ -343,6 +343,10 @@ impl Stream {
         (self.timeline, self.sequence_base) = (timeline, sequence_base);
         self.flags &= !flag::PATCHED;
         let has_numbers = !media.layout.is_raw() && !self.has(flag::BYTES);
+        if media.layout.is_raw() {
+            // RTCP reports on RTP packets, and this layout has none.
+            self.flags |= flag::QUIET;
+        }
         if has_numbers && (timeline != media.timeline || sequence_base != 0) {
             self.flags |= flag::PATCHED;
         }

@@ -49,8 +49,9 @@ pub struct StreamSpec {
     pub id: StreamId,
     /// Where the packets go.
     pub dest: Dest,
-    /// It belongs to another stream (FEC): it keeps the schedule of that one, and has no RTCP and no BYE. Streams to where nobody
-    /// listens for RTCP ([`Dest::has_rtcp`]) have none either.
+    /// It belongs to another stream (FEC): it keeps that stream's schedule, and sends no RTCP and
+    /// no BYE. Streams to destinations without RTCP ([`Dest::has_rtcp`]) and streams whose packets
+    /// have no RTP headers send none either.
     pub quiet: bool,
     /// The device reads the packets that it has taken until [`crate::Engine::handle_done`] is told that it is done with them: their extents
     /// are lent to it so long, at most [`limits::MAX_HELD_PER_STREAM`].

@@ -11,6 +11,9 @@ use anyhow::{Context, bail};
 /// When ffmpeg is missing or fails: its last words are in the error.
 pub fn make_cbr_ts(path: &Path, secs: u64, rate_kbps: u64) -> anyhow::Result<()> {
     let video_kbps = rate_kbps * 85 / 100 - 100;
+    // The service name distinguishes files of the same length, so that none counts as a copy of
+    // another.
+    let service = path.file_stem().unwrap_or_default().to_string_lossy();
     let output = Command::new("ffmpeg")
         .args(["-hide_banner", "-nostdin", "-v", "error", "-y"])
         .args(["-f", "lavfi", "-i", &format!("testsrc2=s=320x180:r=25:d={secs}")])
@@ -18,6 +21,7 @@ pub fn make_cbr_ts(path: &Path, secs: u64, rate_kbps: u64) -> anyhow::Result<()>
         .args(["-c:v", "libx264", "-preset", "ultrafast", "-g", "50", "-bf", "0", "-pix_fmt", "yuv420p"])
         .args(["-b:v", &format!("{video_kbps}k"), "-maxrate", &format!("{video_kbps}k")])
         .args(["-bufsize", &format!("{video_kbps}k"), "-c:a", "aac", "-b:a", "64k"])
+        .args(["-metadata", &format!("service_name={service}")])
         .args(["-f", "mpegts", "-muxrate", &format!("{rate_kbps}k"), "-pcr_period", "20"])
         .arg(path)
         .output()

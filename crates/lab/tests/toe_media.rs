@@ -26,7 +26,7 @@ use millrace_offload::toe::{Engine, EngineTx, Host, TcpListener, TcpStream};
 use millrace_offload::{GsoMode, KernelTx, KernelTxConfig};
 use millrace_store::cache::{Cache, CacheConfig};
 use millrace_store::index::TitleIndex;
-use millrace_store::volume::{FinishTitle, SourceIdentity, TitleWriter, Volume};
+use millrace_store::volume::{FinishTitle, Naming, SourceIdentity, TitleWriter, Volume};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketType};
 use support::{TIMEOUT, can_run, pattern};
@@ -171,6 +171,7 @@ fn finish(duration: MediaTicks) -> FinishTitle {
         notes: vec![],
         derived: None,
         rendition: None,
+        naming: Naming::default(),
     }
 }
 

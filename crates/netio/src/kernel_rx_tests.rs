@@ -60,7 +60,7 @@ fn what_a_batch_has_no_room_for_comes_with_the_next() {
     for train in 0..3u8 {
         let bytes: Vec<u8> = (0..50).flat_map(|n| [train, n]).collect();
         let mut plan = arena.plan();
-        plan.to(target);
+        plan.to(target, None);
         plan.push(Some(2), [&bytes[..]]);
         assert_eq!(plan.send(sender.as_fd(), 0..1), Ok(1));
     }

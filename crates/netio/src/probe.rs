@@ -197,7 +197,7 @@ fn send_train(sender: &UdpSocket, dest: SocketAddr) -> io::Result<()> {
     let train = [7; TRAIN[0] + TRAIN[1] + TRAIN[2]];
     let mut arena = SendArena::new(1, 1);
     let mut plan = arena.plan();
-    plan.to(dest);
+    plan.to(dest, None);
     plan.push(Some(TRAIN[0] as u16), [&train[..]]);
     plan.send(sender.as_fd(), 0..1).map(drop).map_err(io::Error::from_raw_os_error)
 }

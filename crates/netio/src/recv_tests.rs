@@ -100,7 +100,7 @@ fn trains_are_cut_up_again() {
     let train: Vec<u8> = (0..250).collect();
     let mut arena = crate::sys::mmsg::SendArena::new(1, 1);
     let mut plan = arena.plan();
-    plan.to(addr);
+    plan.to(addr, None);
     plan.push(Some(100), [&train[..]]);
     assert_eq!(plan.send(sender.as_fd(), 0..1), Ok(1));
     sender.send_to(b"", addr).unwrap();

@@ -2,9 +2,11 @@
 
 mod support;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::Arc;
 
 use millrace_core::seam::{Payload, SendOutcome, Transmit};
+use millrace_core::source::SourceTable;
 use millrace_netio::{
     GsoMode, IcmpReader, KernelTx, KernelTxConfig, NetError, UdpPair, bind_pair, bind_ports,
 };
@@ -88,6 +90,44 @@ fn a_full_batch_goes_to_many_viewers_each_in_order() {
                 batch.iter().skip(viewer).step_by(8).flat_map(|t| datagrams(t.payload)).collect();
             assert!(receive(rx, wanted.len()) == wanted, "viewer {viewer}");
         }
+    }
+}
+
+#[test]
+fn send_from_named_source_leaves_from_that_address() {
+    for (gso, family, source) in
+        MODES.into_iter().flat_map(|gso| [(gso, "127.0.0.1", "127.0.1.1"), (gso, "::1", "::1")])
+    {
+        let sources = Arc::new(SourceTable::default());
+        let from: IpAddr = source.parse().unwrap();
+        let mut tx = sender(gso, 0).with_sources(Arc::clone(&sources));
+        let viewer = || {
+            let socket = UdpSocket::bind((family, 0)).unwrap();
+            socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+            let local = socket.local_addr().unwrap();
+            (socket, local)
+        };
+        let ((rtp, rtp_addr), (reports, reports_addr)) = (viewer(), viewer());
+        let by_route = udp(rtp_addr, reports_addr);
+        let named = by_route.with_source(sources.row_of(from));
+        let (bytes, report) = (pattern(7, 1328 * 5), pattern(8, 64));
+        let batch = [
+            wire(0, named, &bytes, 1328),
+            wire(1, by_route, &bytes, 1328),
+            wire(2, named, &bytes[..1328], 1328),
+            rtcp(3, named, &report),
+        ];
+        assert_eq!(send(&mut tx, &batch), [SendOutcome::Sent; 4]);
+        let origin = |socket: &UdpSocket| socket.recv_from(&mut [0; 2048]).unwrap().1.ip();
+        let by_route: IpAddr = family.parse().unwrap();
+        let media: Vec<_> = (0..11).map(|_| origin(&rtp)).collect();
+        assert_eq!(media, [[from; 5].as_slice(), &[by_route; 5], &[from]].concat());
+        assert_eq!(origin(&reports), from);
+        // A source address of the other family is ignored.
+        let other: IpAddr = if from.is_ipv4() { "::1" } else { "127.0.1.1" }.parse().unwrap();
+        let odd = udp(rtp_addr, reports_addr).with_source(sources.row_of(other));
+        assert_eq!(send(&mut tx, &[wire(0, odd, &bytes[..9], 9)]), [SendOutcome::Sent]);
+        assert_eq!(origin(&rtp), by_route);
     }
 }
 

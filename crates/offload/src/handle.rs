@@ -32,6 +32,15 @@ pub struct ThreadConfig {
     pub busy_burst_ns: u64,
 }
 
+/// How a thread has shared its core with others, as sums since the thread started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CoreTime {
+    /// Time in which the thread ran on the core.
+    pub running_ns: u64,
+    /// Time in which the thread was ready to run while others held the core.
+    pub waited_ns: u64,
+}
+
 /// An engine that runs on its own thread.
 pub struct EngineHandle {
     commands: rtrb::Producer<Command>,
@@ -134,12 +143,14 @@ impl EngineHandle {
         self.sheets.clone()
     }
 
-    /// How long the engine's thread has waited for its core while it had something to do, in nanoseconds, by the kernel's account; 0 if
-    /// that keeps none.
-    pub fn waited_ns(&self) -> u64 {
-        let text = std::fs::read_to_string(format!("/proc/self/task/{}/schedstat", self.tid));
+    /// Returns the core time that the kernel has counted for the engine's thread; `None` if the
+    /// kernel does not count it.
+    pub fn core_time(&self) -> Option<CoreTime> {
+        let text = std::fs::read_to_string(format!("/proc/self/task/{}/schedstat", self.tid)).ok()?;
         // Time on the processor, time waiting for it, time slices (Documentation/scheduler/sched-stats.rst).
-        text.ok().and_then(|text| text.split(' ').nth(1)?.parse().ok()).unwrap_or(0)
+        let mut numbers = text.split(' ').map(|number| number.parse().ok());
+        let (running_ns, waited_ns) = (numbers.next()??, numbers.next()??);
+        (running_ns > 0).then_some(CoreTime { running_ns, waited_ns })
     }
 
     /// Whether the engine's thread has ended.

@@ -6,9 +6,10 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use millrace_core::address::network_of;
 use millrace_core::limits::rights::{
-    ADVICE_FAILED_NS, ADVICE_GIVEN_NS, ADVICE_REFUSED_NS, MAX_ADVICE_ASKED, MAX_ADVICE_KEPT,
-    MAX_ADVICE_WAITING,
+    ADVICE_FAILED_NS, ADVICE_GIVEN_NS, ADVICE_REFUSED_NS, MAX_ADVICE_ASKED, MAX_ADVICE_ASKED_PER_ADDRESS,
+    MAX_ADVICE_KEPT, MAX_ADVICE_KEPT_PER_ADDRESS, MAX_ADVICE_WAITING, MAX_ADVICE_WAITING_PER_ADDRESS,
 };
 use millrace_core::time::Instant;
 
@@ -50,6 +51,10 @@ pub enum Advice {
     Refuse,
     /// There was no answer, and the operator wants nobody let in then.
     Unanswered,
+    /// The program was not asked, because too many questions are pending. No viewer is admitted
+    /// then, whatever the operator's policy for a missing answer: otherwise a client could choose
+    /// when the program is asked.
+    Crowded,
 }
 
 /// Told what came: whether it may, or why there is no answer.
@@ -80,8 +85,18 @@ struct Live {
     /// Those that are being asked, with all who wait for each.
     asked: HashMap<Question, Vec<Done>>,
     waiting: usize,
+    shares: HashMap<IpAddr, Share>,
     is_failing: bool,
     counts: Counts,
+}
+
+/// How much of each bound the viewers of one address use.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Share {
+    asked: usize,
+    waiting: usize,
+    /// Their entries in the order of answers.
+    kept: usize,
 }
 
 /// What was counted.
@@ -90,6 +105,7 @@ pub(crate) struct Counts {
     pub(crate) asked: u64,
     pub(crate) refused: u64,
     pub(crate) failed: u64,
+    pub(crate) crowded: u64,
 }
 
 impl Advised {
@@ -105,23 +121,30 @@ impl Advised {
         live.kept.get(question).filter(|(_, until)| now.mono < *until).map(|(advice, _)| *advice)
     }
 
-    /// What holds without an answer.
-    pub fn without(&self) -> Advice {
-        self.without
+    /// Returns the answer after [`Self::ask`] has called back. If there still is none, the program
+    /// was not asked.
+    pub fn look_again(&self, now: Now, question: &Question) -> Advice {
+        self.look(now, question).unwrap_or(Advice::Crowded)
     }
 
-    /// Has it asked, once for all who want to know, and says when that has been done. If too much is asked already it is not done.
+    /// Asks the program, once for all callers with the same question, and then calls `done`. If too
+    /// many questions are pending, in total or from the question's address, the program is not
+    /// asked and `done` is called at once.
     pub fn ask(self: &Arc<Self>, question: Question, done: Done) {
         {
             let mut live = self.live();
             let is_new = !live.asked.contains_key(&question);
-            if live.waiting >= MAX_ADVICE_WAITING || (is_new && live.asked.len() >= MAX_ADVICE_ASKED) {
-                live.counts.failed += 1;
+            if !live.has_room_to_ask(&question, is_new) {
+                live.counts.crowded += 1;
                 drop(live);
                 return done();
             }
             live.waiting += 1;
             live.asked.entry(question.clone()).or_default().push(done);
+            live.share(&question, |share| {
+                share.waiting += 1;
+                share.asked += usize::from(is_new);
+            });
             if !is_new {
                 return;
             }
@@ -143,6 +166,10 @@ impl Advised {
             live.counts.failed += u64::from(answer.is_err());
             let waiting = live.asked.remove(&question).unwrap_or_default();
             live.waiting -= waiting.len();
+            live.share(&question, |share| {
+                share.waiting -= waiting.len();
+                share.asked -= 1;
+            });
             live.keep(question, advice, now.mono.plus_ns(time));
             let was_failing = std::mem::replace(&mut live.is_failing, answer.is_err());
             (waiting, was_failing != answer.is_err())
@@ -169,16 +196,52 @@ impl Advised {
 }
 
 impl Live {
-    fn keep(&mut self, question: Question, advice: Advice, until: Instant) {
-        self.kept.insert(question.clone(), (advice, until));
-        self.order.push_back((question, until));
-        while self.order.len() > MAX_ADVICE_KEPT {
-            let Some((oldest, until)) = self.order.pop_front() else { break };
-            if self.kept.get(&oldest).is_some_and(|(_, last)| *last == until) {
-                self.kept.remove(&oldest);
-            }
+    fn has_room_to_ask(&self, question: &Question, is_new: bool) -> bool {
+        let (asked, waiting) =
+            self.shares.get(&shared_by(question)).map_or((0, 0), |share| (share.asked, share.waiting));
+        let may_wait = self.waiting < MAX_ADVICE_WAITING && waiting < MAX_ADVICE_WAITING_PER_ADDRESS;
+        let may_ask = self.asked.len() < MAX_ADVICE_ASKED && asked < MAX_ADVICE_ASKED_PER_ADDRESS;
+        may_wait && (may_ask || !is_new)
+    }
+
+    /// Changes the share of the question's address, and removes the share once it is empty.
+    fn share(&mut self, question: &Question, change: impl FnOnce(&mut Share)) {
+        let address = shared_by(question);
+        let share = self.shares.entry(address).or_default();
+        change(share);
+        if *share == Share::default() {
+            self.shares.remove(&address);
         }
     }
+
+    fn keep(&mut self, question: Question, advice: Advice, until: Instant) {
+        self.kept.insert(question.clone(), (advice, until));
+        self.share(&question, |share| share.kept += 1);
+        let address = shared_by(&question);
+        self.order.push_back((question, until));
+        let of_address = self.shares.get(&address).map_or(0, |share| share.kept);
+        if of_address > MAX_ADVICE_KEPT_PER_ADDRESS {
+            let oldest = self.order.iter().position(|(other, _)| shared_by(other) == address);
+            self.forget(oldest.unwrap_or_default());
+        }
+        if self.order.len() > MAX_ADVICE_KEPT {
+            self.forget(0);
+        }
+    }
+
+    /// Forgets the answer at this position of the order, unless a later answer has replaced it.
+    fn forget(&mut self, at: usize) {
+        let Some((oldest, until)) = self.order.remove(at) else { return };
+        if self.kept.get(&oldest).is_some_and(|(_, last)| *last == until) {
+            self.kept.remove(&oldest);
+        }
+        self.share(&oldest, |share| share.kept -= 1);
+    }
+}
+
+/// The address whose share a question counts against.
+fn shared_by(question: &Question) -> IpAddr {
+    network_of(question.address)
 }
 
 impl fmt::Debug for Advised {

@@ -25,16 +25,25 @@ fn site(lets_in_without: bool) -> (Asks, Arc<Advised>, Arc<AtomicUsize>) {
 }
 
 fn question(number: u16) -> Question {
+    question_of(1, number)
+}
+
+/// The same question from this host.
+fn question_of(host: u8, number: u16) -> Question {
     let visitor = Visitor::User("anna".into());
-    Question::of(&visitor, &format!("film{number}@540p"), IpAddr::from([192, 0, 2, 1]))
+    Question::of(&visitor, &format!("film{number}@540p"), IpAddr::from([192, 0, 2, host]))
 }
 
 fn ask(advised: &Arc<Advised>, number: u16, told: &Arc<AtomicUsize>) {
+    ask_of(advised, question(number), told);
+}
+
+fn ask_of(advised: &Arc<Advised>, question: Question, told: &Arc<AtomicUsize>) {
     let told = Arc::clone(told);
     let tell = move || {
         told.fetch_add(1, Ordering::SeqCst);
     };
-    advised.ask(question(number), Box::new(tell));
+    advised.ask(question, Box::new(tell));
 }
 
 fn later(ns: u64) -> Now {
@@ -74,38 +83,74 @@ fn without_an_answer_the_operator_has_said_what_holds() {
         let (asks, advised, told) = site(lets_in);
         ask(&advised, 1, &told);
         asks.answer(Err("no".to_owned()));
-        assert_eq!((advised.look(later(0), &question(1)), advised.without()), (Some(advice), advice));
+        assert_eq!(advised.look_again(later(0), &question(1)), advice);
     }
 }
 
 #[test]
-fn not_too_much_is_asked_at_once_and_those_beyond_do_not_wait() {
-    let (asks, advised, told) = site(true);
-    (0..MAX_ADVICE_ASKED as u16).for_each(|number| ask(&advised, number, &told));
-    assert_eq!(told.load(Ordering::SeqCst), 0);
-    // One question more is not asked; one that is asked already may be waited for.
-    ask(&advised, 9_999, &told);
-    assert_eq!((told.load(Ordering::SeqCst), advised.look(later(0), &question(9_999))), (1, None));
-    ask(&advised, 0, &told);
-    assert_eq!((told.load(Ordering::SeqCst), asks.0.lock().unwrap().len()), (1, MAX_ADVICE_ASKED));
-    // Those who wait have a bound of their own.
-    while advised.live().waiting < MAX_ADVICE_WAITING {
+fn ask_with_too_many_questions_under_way_is_crowded_under_either_policy() {
+    for lets_in in [true, false] {
+        let (asks, advised, told) = site(lets_in);
+        for host in 0..(MAX_ADVICE_ASKED / MAX_ADVICE_ASKED_PER_ADDRESS) as u8 {
+            (0..MAX_ADVICE_ASKED_PER_ADDRESS as u16)
+                .for_each(|number| ask_of(&advised, question_of(host, number), &told));
+        }
+        assert_eq!(told.load(Ordering::SeqCst), 0);
+        // A further question is not asked, but a request may wait for one that is being asked
+        // already.
+        let more = question_of(100, 0);
+        ask_of(&advised, more.clone(), &told);
+        assert_eq!(told.load(Ordering::SeqCst), 1);
+        assert_eq!(advised.look_again(later(0), &more), Advice::Crowded);
         ask(&advised, 0, &told);
+        assert_eq!((told.load(Ordering::SeqCst), asks.0.lock().unwrap().len()), (1, MAX_ADVICE_ASKED));
+        (0..MAX_ADVICE_ASKED).for_each(|_| asks.answer(Ok(true)));
+        assert_eq!(told.load(Ordering::SeqCst), 2 + MAX_ADVICE_ASKED);
+        assert_eq!(advised.counts().crowded, 1);
+        assert!(advised.live().shares.values().all(|share| (share.asked, share.waiting) == (0, 0)));
     }
-    ask(&advised, 0, &told);
-    assert_eq!(told.load(Ordering::SeqCst), 2);
-    (0..MAX_ADVICE_ASKED).for_each(|_| asks.answer(Ok(true)));
-    assert_eq!(told.load(Ordering::SeqCst), 2 + MAX_ADVICE_WAITING);
 }
 
 #[test]
-fn answers_that_are_kept_have_a_bound() {
+fn ask_of_a_greedy_address_leaves_others_their_questions() {
+    let (asks, advised, told) = site(false);
+    (0..1000).for_each(|number| ask(&advised, number, &told));
+    assert_eq!(asks.0.lock().unwrap().len(), MAX_ADVICE_ASKED_PER_ADDRESS);
+    assert_eq!(told.load(Ordering::SeqCst), 1000 - MAX_ADVICE_ASKED_PER_ADDRESS);
+    // The number of its requests that wait for one question is bounded as well.
+    told.store(0, Ordering::SeqCst);
+    (0..1000).for_each(|_| ask(&advised, 0, &told));
+    let waiting = MAX_ADVICE_WAITING_PER_ADDRESS - MAX_ADVICE_ASKED_PER_ADDRESS;
+    assert_eq!(told.load(Ordering::SeqCst), 1000 - waiting);
+    // A whole /64 counts as one client.
+    let of = |text: &str, number: u16| Question { address: text.parse().unwrap(), ..question(number) };
+    let count = || asks.0.lock().unwrap().len();
+    (0..1000).for_each(|number| ask_of(&advised, of(&format!("2001:db8::{number:x}"), number), &told));
+    assert_eq!(count(), 2 * MAX_ADVICE_ASKED_PER_ADDRESS);
+    ask_of(&advised, of("2001:db8:0:1::1", 0), &told);
+    assert_eq!(count(), 2 * MAX_ADVICE_ASKED_PER_ADDRESS + 1);
+}
+
+#[test]
+fn answers_that_are_kept_have_a_bound_for_all_and_for_each_address() {
     let mut live = Live::default();
+    let keep = |live: &mut Live, host: u8, number: u16| {
+        live.keep(question_of(host, number), Advice::Allow, Instant(u64::from(number)));
+    };
+    keep(&mut live, 200, 0);
+    // One address requests the titles of a whole library.
     for number in 0..MAX_ADVICE_KEPT as u16 + 10 {
-        live.keep(question(number), Advice::Allow, Instant(u64::from(number)));
+        keep(&mut live, 1, number);
+    }
+    assert_eq!(live.kept.len(), MAX_ADVICE_KEPT_PER_ADDRESS + 1);
+    assert!(live.kept.contains_key(&question_of(200, 0)));
+    let first = MAX_ADVICE_KEPT as u16 + 10 - MAX_ADVICE_KEPT_PER_ADDRESS as u16;
+    assert!(!live.kept.contains_key(&question(first - 1)) && live.kept.contains_key(&question(first)));
+    for host in 2..20 {
+        (0..MAX_ADVICE_KEPT_PER_ADDRESS as u16).for_each(|number| keep(&mut live, host, number));
     }
     assert_eq!((live.kept.len(), live.order.len()), (MAX_ADVICE_KEPT, MAX_ADVICE_KEPT));
-    assert!(!live.kept.contains_key(&question(9)) && live.kept.contains_key(&question(10)));
+    assert_eq!(live.shares.values().map(|share| share.kept).sum::<usize>(), MAX_ADVICE_KEPT);
 }
 
 #[test]

@@ -52,13 +52,27 @@ pub enum Watching {
     ByRights,
 }
 
+/// Whether programs on this machine need no credentials. A relay on the machine that adds nothing
+/// to requests (`ssh -R`, a TCP proxy) looks like one of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TrustHere {
+    /// They need none until the first user may manage the server, because until then there is no
+    /// other way to manage it.
+    #[default]
+    UntilManaged,
+    /// They never need credentials.
+    Always,
+    /// They need credentials like all others.
+    Never,
+}
+
 /// What the operator has chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// Who may watch.
     pub watching: Watching,
     /// Whether programs of this machine may change things and see others without credentials.
-    pub trusts_here: bool,
+    pub trust_here: TrustHere,
     /// Whether there are users. Filled in from what is known, as the rest is.
     pub has_users: bool,
     /// Whether there is a user who manages.
@@ -71,10 +85,20 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             watching: Watching::Open,
-            trusts_here: true,
+            trust_here: TrustHere::default(),
             has_users: false,
             has_managers: false,
             has_uploaders: false,
+        }
+    }
+}
+
+impl Policy {
+    fn trusts_here(&self) -> bool {
+        match self.trust_here {
+            TrustHere::UntilManaged => !self.has_managers,
+            TrustHere::Always => true,
+            TrustHere::Never => false,
         }
     }
 }
@@ -143,14 +167,14 @@ pub fn decide(policy: &Policy, who: Who<'_>, what: What<'_>, place: Place) -> De
         },
         What::SeeOthers | What::Change => match who {
             Who::User(user) if user.manages => Decision::Allow,
-            _ if place == Place::Here && policy.trusts_here => Decision::Allow,
+            _ if place == Place::Here && policy.trusts_here() => Decision::Allow,
             Who::User(_) => Decision::Refuse(Reason::NoManager),
             Who::Nobody | Who::Link(_) if policy.has_managers => Decision::Ask,
             Who::Nobody | Who::Link(_) => Decision::Refuse(Reason::HereOnly),
         },
         What::Upload => match who {
             Who::User(user) if user.may_upload() => Decision::Allow,
-            _ if place == Place::Here && policy.trusts_here => Decision::Allow,
+            _ if place == Place::Here && policy.trusts_here() => Decision::Allow,
             Who::User(_) => Decision::Refuse(Reason::NoUploader),
             Who::Nobody | Who::Link(_) if policy.has_uploaders => Decision::Ask,
             Who::Nobody | Who::Link(_) => Decision::Refuse(Reason::UploadHereOnly),
@@ -181,7 +205,9 @@ mod tests {
             ..open
         };
         let known = Policy { has_users: true, ..open };
-        let strict = Policy { trusts_here: false, ..closed };
+        let unmanaged = Policy { has_managers: false, ..closed };
+        let always = Policy { trust_here: TrustHere::Always, ..closed };
+        let strict = Policy { trust_here: TrustHere::Never, ..closed };
         let strict_alone = Policy { has_managers: false, has_uploaders: false, ..strict };
         use Decision::{Allow, Ask, Refuse};
         use Place::{Elsewhere, Here};
@@ -210,7 +236,14 @@ mod tests {
             (closed, manager, Watch("film"), Elsewhere, Refuse(Reason::NotThisTitle)),
             (closed, link, Watch("film"), Elsewhere, Allow),
             (closed, link, Watch("other"), Elsewhere, Refuse(Reason::BadLink)),
-            (closed, nobody, Change, Here, Allow),
+            (closed, nobody, Change, Here, Ask),
+            (closed, nobody, SeeOthers, Here, Ask),
+            (closed, nobody, Upload, Here, Ask),
+            (closed, viewer, Change, Here, Refuse(Reason::NoManager)),
+            (always, nobody, Change, Here, Allow),
+            (always, nobody, Upload, Here, Allow),
+            (unmanaged, nobody, Change, Here, Allow),
+            (unmanaged, nobody, Upload, Here, Allow),
             (closed, nobody, Change, Elsewhere, Ask),
             (closed, link, Change, Elsewhere, Ask),
             (closed, viewer, Change, Elsewhere, Refuse(Reason::NoManager)),

@@ -1,6 +1,7 @@
 //! Digest (RFC 7616): answers to challenges, and the nonces of these.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use base64ct::{Base64UrlUnpadded, Encoding};
 use md5::{Digest, Md5};
@@ -124,21 +125,25 @@ impl Nonces {
         Self { key, next: 0, used: BTreeMap::new(), floor: 0, most: MAX_NONCES }
     }
 
-    /// A new one: when it was made and its number, and a hash that only we can make.
-    pub(crate) fn issue(&mut self, now: Instant) -> String {
+    /// Returns a new nonce for a client: its time and number, and a hash over these and the
+    /// client's address that only this server can compute. A response without `qop` has no count,
+    /// so anyone who overhears it can repeat it. The nonce is therefore valid only from the
+    /// client's address.
+    pub(crate) fn issue(&mut self, client: IpAddr, now: Instant) -> String {
         let number = self.next;
         self.next += 1;
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&now.0.to_be_bytes());
         bytes[8..16].copy_from_slice(&number.to_be_bytes());
-        let tag = blake3::keyed_hash(&self.key, &bytes[..16]);
-        bytes[16..].copy_from_slice(&tag.as_bytes()[..16]);
+        let tag = self.tag(client, &bytes[..16]);
+        bytes[16..].copy_from_slice(&tag);
         Base64UrlUnpadded::encode_string(&bytes)
     }
 
-    /// Uses one, for the time of this number if it is counted. False: it is too old, was used so before, or is none of ours.
-    pub(crate) fn take(&mut self, nonce: &str, count: Option<u32>, now: Instant) -> bool {
-        let Some((made, number)) = self.open(nonce) else { return false };
+    /// Uses a nonce, with the count of this use if the response has one. Returns false if the nonce
+    /// is too old, was used with this count before, or was not issued to this client.
+    pub(crate) fn take(&mut self, nonce: &str, client: IpAddr, count: Option<u32>, now: Instant) -> bool {
+        let Some((made, number)) = self.open(nonce, client) else { return false };
         if now.ns_since(made) >= NONCE_NS || number < self.floor && !self.used.contains_key(&number) {
             return false;
         }
@@ -158,11 +163,24 @@ impl Nonces {
         true
     }
 
-    fn open(&self, nonce: &str) -> Option<(Instant, u64)> {
+    fn tag(&self, client: IpAddr, what: &[u8]) -> [u8; 16] {
+        let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        // The first part has a fixed length, so no two clients have the same bytes.
+        hasher.update(what);
+        match client.to_canonical() {
+            IpAddr::V4(ip) => hasher.update(&ip.octets()),
+            IpAddr::V6(ip) => hasher.update(&ip.octets()),
+        };
+        let mut tag = [0; 16];
+        tag.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+        tag
+    }
+
+    fn open(&self, nonce: &str, client: IpAddr) -> Option<(Instant, u64)> {
         let mut bytes = [0; 32];
         let bytes = Base64UrlUnpadded::decode(nonce, &mut bytes).ok()?;
         let (what, tag) = bytes.split_at_checked(16)?;
-        if !is_same(&blake3::keyed_hash(&self.key, what).as_bytes()[..16], tag) {
+        if !is_same(&self.tag(client, what), tag) {
             return None;
         }
         let (made, number) = what.split_at(8);

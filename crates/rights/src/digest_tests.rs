@@ -1,6 +1,8 @@
 use super::*;
 use crate::secret::ha1;
 
+const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+
 fn at(s: u64) -> Instant {
     Instant(s * 1_000_000_000)
 }
@@ -77,25 +79,39 @@ fn answers_that_are_none() {
 }
 
 #[test]
+fn nonce_from_another_address_is_refused_with_and_without_qop() {
+    let mut nonces = Nonces::new([1; 32]);
+    let nonce = nonces.issue(HERE, at(0));
+    for other in ["10.0.0.2", "::1", "::10.0.0.1"] {
+        let other = other.parse().unwrap();
+        assert!(!nonces.take(&nonce, other, None, at(1)) && !nonces.take(&nonce, other, Some(1), at(1)));
+    }
+    // A dual-stack socket shows the same client like this.
+    assert!(nonces.take(&nonce, "::ffff:10.0.0.1".parse().unwrap(), None, at(1)));
+    assert!(nonces.take(&nonce, HERE, None, at(1)) && nonces.take(&nonce, HERE, Some(1), at(1)));
+}
+
+#[test]
 fn a_nonce_is_ours_and_young() {
     let mut nonces = Nonces::new([1; 32]);
-    let nonce = nonces.issue(at(0));
-    assert_ne!(nonce, nonces.issue(at(0)));
-    assert!(nonces.take(&nonce, None, at(0)) && nonces.take(&nonce, None, Instant(NONCE_NS - 1)));
+    let nonce = nonces.issue(HERE, at(0));
+    assert_ne!(nonce, nonces.issue(HERE, at(0)));
+    assert!(nonces.take(&nonce, HERE, None, at(0)) && nonces.take(&nonce, HERE, None, Instant(NONCE_NS - 1)));
     assert!(
-        !nonces.take(&nonce, None, Instant(NONCE_NS)) && !nonces.take(&nonce, Some(1), Instant(NONCE_NS))
+        !nonces.take(&nonce, HERE, None, Instant(NONCE_NS))
+            && !nonces.take(&nonce, HERE, Some(1), Instant(NONCE_NS))
     );
-    let of_others = Nonces::new([2; 32]).issue(at(0));
+    let of_others = Nonces::new([2; 32]).issue(HERE, at(0));
     for other in [&*of_others, "", "x", &nonce[1..], &nonce.replace(&nonce[..1], "Z")] {
-        assert!(!nonces.take(other, None, at(0)), "{other}");
+        assert!(!nonces.take(other, HERE, None, at(0)), "{other}");
     }
 }
 
 #[test]
 fn a_count_comes_once() {
     let mut nonces = Nonces::new([1; 32]);
-    let nonce = nonces.issue(at(0));
-    let mut take = |count| nonces.take(&nonce, Some(count), at(1));
+    let nonce = nonces.issue(HERE, at(0));
+    let mut take = |count| nonces.take(&nonce, HERE, Some(count), at(1));
     for (count, is_new) in [
         (1, true),
         (1, false),
@@ -118,15 +134,15 @@ fn a_count_comes_once() {
 #[test]
 fn when_there_are_too_many_the_oldest_are_stale() {
     let mut nonces = Nonces { most: 3, ..Nonces::new([1; 32]) };
-    let made: Vec<_> = (0..6).map(|_| nonces.issue(at(0))).collect();
+    let made: Vec<_> = (0..6).map(|_| nonces.issue(HERE, at(0))).collect();
     for nonce in &made[1..5] {
-        assert!(nonces.take(nonce, Some(1), at(1)));
+        assert!(nonces.take(nonce, HERE, Some(1), at(1)));
     }
     assert_eq!(nonces.used.len(), 3);
     // The one that had to go, and the one before it that was never used.
-    assert!(!nonces.take(&made[1], Some(2), at(1)) && !nonces.take(&made[0], Some(1), at(1)));
-    assert!(nonces.take(&made[2], Some(2), at(1)) && nonces.take(&made[5], Some(1), at(1)));
-    assert!(!nonces.take(&made[1], Some(1), at(1)) && nonces.used.len() == 3);
+    assert!(!nonces.take(&made[1], HERE, Some(2), at(1)) && !nonces.take(&made[0], HERE, Some(1), at(1)));
+    assert!(nonces.take(&made[2], HERE, Some(2), at(1)) && nonces.take(&made[5], HERE, Some(1), at(1)));
+    assert!(!nonces.take(&made[1], HERE, Some(1), at(1)) && nonces.used.len() == 3);
 }
 
 #[test]

@@ -1,135 +1,22 @@
 //! The file with users, tokens and keys: SQLite, by itself, for its owner's eyes only.
 
-use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use millrace_core::limits::rights::{MAX_PATTERNS, MAX_TOKENS_PER_USER, MAX_USERS, RIGHTS_FILE_WAIT};
+use millrace_core::limits::rights::{MAX_PATTERNS, MAX_TOKENS_PER_USER, MAX_USERS};
 use rusqlite::{
     Connection, OpenFlags, OptionalExtension, Row, Transaction, TransactionBehavior, params, params_from_iter,
 };
 
+use crate::copies::Copies;
+use crate::error::FileError;
+use crate::format::{self, Content};
 use crate::known::{Ha1, Keys, Known, Limits, Token, User};
 use crate::list::{ListedGroup, ListedToken, ListedUser, list};
 use crate::name::{NameError, check_name, check_pattern};
-use crate::secret::{self, Cost, SecretError};
-
-/// What the file is called in the store's directory.
-pub const RIGHTS_FILE: &str = "rights.sqlite";
-
-/// Counted up with every change of the tables.
-const FORMAT: i64 = 3;
-
-/// What makes each earlier format the next one.
-const CHANGES: [(i64, &str); 2] =
-    [(1, "ALTER TABLE users ADD COLUMN uploads INTEGER NOT NULL DEFAULT 0"), (2, LIMITS)];
-
-/// What format 3 has beyond format 2.
-const LIMITS: &str = "
-ALTER TABLE users ADD COLUMN max_streams INTEGER;
-ALTER TABLE users ADD COLUMN max_bits_per_s INTEGER;
-";
-
-/// Those of format 1.
-const TABLES: &str = "
-CREATE TABLE keys (name TEXT PRIMARY KEY, key BLOB NOT NULL) STRICT;
-CREATE TABLE users (
-    name TEXT PRIMARY KEY,
-    manages INTEGER NOT NULL,
-    argon2id TEXT NOT NULL,
-    ha1_md5 BLOB,
-    ha1_sha256 BLOB,
-    added_unix_s INTEGER NOT NULL
-) STRICT;
-CREATE TABLE grants (
-    user TEXT NOT NULL REFERENCES users(name) ON DELETE CASCADE,
-    pattern TEXT NOT NULL,
-    PRIMARY KEY (user, pattern)
-) STRICT;
-CREATE TABLE groups (name TEXT NOT NULL, pattern TEXT NOT NULL, PRIMARY KEY (name, pattern)) STRICT;
-CREATE TABLE tokens (
-    hash BLOB PRIMARY KEY,
-    id TEXT NOT NULL UNIQUE,
-    user TEXT NOT NULL REFERENCES users(name) ON DELETE CASCADE,
-    made_unix_s INTEGER NOT NULL,
-    expires_unix_s INTEGER
-) STRICT;
-";
-
-/// What went wrong with the file.
-#[derive(Debug, thiserror::Error)]
-pub enum FileError {
-    /// There is none.
-    #[error("rights: {0}: there is no such file; add a user: millrace user add NAME")]
-    Missing(PathBuf),
-    /// It cannot be opened.
-    #[error(
-        "rights: {path}: {source}; its directory must be there and writable for this user, or choose another file with --rights"
-    )]
-    Open {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Others can read it.
-    #[error("rights: {path}: others than its owner may use it (mode {mode:03o}); run: chmod 600 {path}")]
-    Mode {
-        /// Which.
-        path: PathBuf,
-        /// Its mode.
-        mode: u32,
-    },
-    /// It was made by a newer program, or is something else.
-    #[error("rights: {path}: format {format} is not known; use the version of millrace that wrote it")]
-    Format {
-        /// Which.
-        path: PathBuf,
-        /// Its format.
-        format: i64,
-    },
-    /// SQLite says no.
-    #[error(
-        "rights: {path}: {source}; if it is damaged, put a copy in its place or remove it and add the users again"
-    )]
-    Sqlite {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: rusqlite::Error,
-    },
-    /// A name or a pattern is none.
-    #[error("{what}: {error}")]
-    Name {
-        /// What was given.
-        what: String,
-        /// Why not.
-        error: NameError,
-    },
-    /// A password or a token cannot be made.
-    #[error(transparent)]
-    Secret(#[from] SecretError),
-    /// There is no such user.
-    #[error("{0}: no such user; see: millrace user ls")]
-    NoUser(String),
-    /// There is one already.
-    #[error("{0}: there is such a user already; to change its password: millrace user passwd {0}")]
-    UserExists(String),
-    /// There is no such group.
-    #[error("@{0}: no such group; make it: millrace user group {0} PATTERN")]
-    NoGroup(String),
-    /// There is no such token.
-    #[error("{0}: no such token; see: millrace user ls")]
-    NoToken(String),
-    /// There is no such grant.
-    #[error("{0}: the user has no such grant; see: millrace user ls")]
-    NoGrant(String),
-    /// There are too many.
-    #[error("there are {0} {1} already, which is the most")]
-    TooMany(usize, &'static str),
-}
+use crate::secret::{self, Cost};
 
 /// A user to be added.
 #[derive(Clone, Debug)]
@@ -146,11 +33,13 @@ pub struct NewUser<'a> {
     pub cost: Cost,
 }
 
-/// The file, open.
+/// The open rights file; on a volume with several members, the newest of its copies.
 #[derive(Debug)]
 pub struct RightsFile {
     path: PathBuf,
     db: Connection,
+    content: Content,
+    copies: Copies,
 }
 
 impl RightsFile {
@@ -159,7 +48,38 @@ impl RightsFile {
     /// # Errors
     /// [`FileError::Missing`] if nothing is.
     pub fn open(path: &Path) -> Result<Self, FileError> {
+        Self::open_copies(&Copies::one(path))
+    }
+
+    /// Opens it, or makes it.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn open_or_create(path: &Path) -> Result<Self, FileError> {
+        Self::open_or_create_copies(&Copies::one(path))
+    }
+
+    /// Opens the newest copy, and brings the others up to date.
+    ///
+    /// # Errors
+    /// [`FileError::Missing`] if there is no copy, [`FileError::Lost`] if there should be one.
+    pub fn open_copies(copies: &Copies) -> Result<Self, FileError> {
+        copies.open()
+    }
+
+    /// Opens the newest copy, or creates the first one.
+    ///
+    /// # Errors
+    /// The file cannot be created.
+    pub fn open_or_create_copies(copies: &Copies) -> Result<Self, FileError> {
+        copies.open_or_create()
+    }
+
+    /// Opens one copy and verifies it.
+    pub(crate) fn open_one(path: &Path, copies: &Copies) -> Result<Self, FileError> {
         let mode = match std::fs::metadata(path) {
+            // Earlier versions left empty files behind on full disks.
+            Ok(metadata) if metadata.len() == 0 => return Err(FileError::Missing(path.to_owned())),
             Ok(metadata) => metadata.mode() & 0o777,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(FileError::Missing(path.to_owned()));
@@ -170,69 +90,9 @@ impl RightsFile {
             return Err(FileError::Mode { path: path.to_owned(), mode });
         }
         let failed = |source| FileError::Sqlite { path: path.to_owned(), source };
-        let db = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE).map_err(failed)?;
-        let mut file = Self { path: path.to_owned(), db };
-        file.prepare()?;
-        Ok(file)
-    }
-
-    /// Opens it, or makes it.
-    ///
-    /// # Errors
-    /// It cannot be made.
-    pub fn open_or_create(path: &Path) -> Result<Self, FileError> {
-        // Nobody else can open it at any time, and what SQLite puts beside it gets its mode.
-        let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-        match made.map(drop) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                Err(FileError::Open { path: path.to_owned(), source: error })
-            }
-            _ => Self::open(path),
-        }
-    }
-
-    fn prepare(&mut self) -> Result<(), FileError> {
-        let path = self.path.clone();
-        let failed = |source| FileError::Sqlite { path: path.clone(), source };
-        self.db.busy_timeout(RIGHTS_FILE_WAIT).map_err(failed)?;
-        // Rights must outlive a power cut, and be one file that can be copied.
-        self.db
-            .execute_batch(
-                "PRAGMA journal_mode = DELETE; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;
-                 PRAGMA trusted_schema = OFF; PRAGMA secure_delete = ON;",
-            )
-            .map_err(failed)?;
-        let format = |db: &Connection| db.query_row("PRAGMA user_version", [], |row| row.get::<_, i64>(0));
-        if format(&self.db).map_err(failed)? == 0 {
-            let keys: [(&str, [u8; 32]); 2] = [("links", secret::random()?), ("tokens", secret::random()?)];
-            self.change(|db| {
-                if format(db)? != 0 {
-                    return Ok(Ok(())); // another was faster
-                }
-                db.execute_batch(TABLES)?;
-                for (name, key) in keys {
-                    db.execute("INSERT INTO keys VALUES (?, ?)", params![name, key])?;
-                }
-                db.pragma_update(None, "user_version", 1)?;
-                Ok(Ok(()))
-            })?;
-        }
-        for (from, change) in CHANGES {
-            if format(&self.db).map_err(failed)? == from {
-                self.change(|db| {
-                    // Another may have been faster.
-                    if format(db)? == from {
-                        db.execute_batch(change)?;
-                        db.pragma_update(None, "user_version", from + 1)?;
-                    }
-                    Ok(Ok(()))
-                })?;
-            }
-        }
-        match format(&self.db).map_err(failed)? {
-            FORMAT => Ok(()),
-            format => Err(FileError::Format { path: path.clone(), format }),
-        }
+        let mut db = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE).map_err(failed)?;
+        let content = format::prepare(&mut db, false).map_err(|error| error.at(path))?;
+        Ok(Self { path: path.to_owned(), db, content, copies: copies.clone() })
     }
 
     /// Where it is.
@@ -240,13 +100,15 @@ impl RightsFile {
         &self.path
     }
 
-    /// Changes whenever another program has changed the file.
-    ///
-    /// # Errors
-    /// It cannot be read.
-    pub fn version(&self) -> Result<i64, FileError> {
+    /// Identifies the content that the copy had when it was opened.
+    pub(crate) fn content(&self) -> Content {
+        self.content
+    }
+
+    /// Returns a number that changes whenever another connection has changed this copy in place.
+    pub(crate) fn version(&self) -> Result<i64, FileError> {
         let version = self.db.query_row("PRAGMA data_version", [], |row| row.get(0));
-        version.map_err(|source| self.failed(source))
+        version.map_err(|source| FileError::Sqlite { path: self.path.clone(), source })
     }
 
     /// Everything in it.
@@ -308,12 +170,10 @@ impl RightsFile {
     /// # Errors
     /// There is no such user.
     pub fn has_digest(&mut self, name: &str) -> Result<bool, FileError> {
-        self.change(|db| {
-            let found = db
-                .query_row("SELECT ha1_md5 IS NOT NULL FROM users WHERE name = ?", [name], |row| row.get(0))
-                .optional()?;
-            Ok(found.ok_or_else(|| FileError::NoUser(name.to_owned())))
-        })
+        let sql = "SELECT ha1_md5 IS NOT NULL FROM users WHERE name = ?";
+        let found = self.db.query_row(sql, [name], |row| row.get(0)).optional();
+        let found = found.map_err(|source| FileError::Sqlite { path: self.path.clone(), source })?;
+        found.ok_or_else(|| FileError::NoUser(name.to_owned()))
     }
 
     /// Removes a user with everything that is its own.
@@ -493,27 +353,26 @@ impl RightsFile {
         self.db.transaction().and_then(|db| list(&db)).map_err(|source| FileError::Sqlite { path, source })
     }
 
-    /// Changes something, all of it or nothing.
+    /// Applies a change, all of it or nothing, and then updates the other copies.
     fn change<T>(
         &mut self,
         act: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<Result<T, FileError>>,
     ) -> Result<T, FileError> {
+        let _turn = self.copies.take_turn()?;
+        if self.copies.is_volume() {
+            // Another process may have changed another copy in the meantime.
+            let newest = self.copies.clone().newest()?;
+            *self = newest;
+        }
         let path = self.path.clone();
         let failed = |source| FileError::Sqlite { path: path.clone(), source };
         let db = self.db.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
         let done = act(&db).map_err(failed)??;
+        format::seal(&db).map_err(failed)?;
         db.commit().map_err(failed)?;
+        self.copies.clone().share(&self.path);
         Ok(done)
     }
-
-    fn failed(&self, source: rusqlite::Error) -> FileError {
-        FileError::Sqlite { path: self.path.clone(), source }
-    }
-}
-
-/// The file's number on its disk: another one after it was replaced.
-pub(crate) fn number_of(path: &Path) -> io::Result<(u64, u64)> {
-    File::open(path).and_then(|file| file.metadata()).map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
 fn named(what: &str, check: fn(&str) -> Result<(), NameError>) -> Result<(), FileError> {

@@ -1,6 +1,7 @@
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 
 use super::*;
+use crate::copies::RIGHTS_FILE;
 
 const CHEAP: Cost = Cost { kib: 8, passes: 1 };
 

@@ -35,8 +35,10 @@ millrace_core::counters! {
         sum webhook_asked,
         /// Of these, answered with no.
         sum webhook_refused,
-        /// Times that the webhook gave no answer, or was not asked because too much was being asked.
+        /// Times that the webhook gave no answer.
         sum webhook_failed,
+        /// Requests refused because too many questions to the webhook were under way, of all or of one address.
+        sum webhook_crowded,
         /// Users that are known.
         gauge users,
     }
@@ -259,9 +261,20 @@ impl Gate {
         (limits != Limits::default()).then(|| Quota { user: Arc::clone(name), limits })
     }
 
-    /// Whether titles are for some only: nothing of them may lie in caches that others share.
+    /// Returns a number that increases with every change of users and their rights.
+    pub fn version(&self) -> u64 {
+        self.current().2
+    }
+
+    /// Whether rights let all clients see all titles.
+    pub fn is_open(&self) -> bool {
+        self.current().1.watching == Watching::Open
+    }
+
+    /// Whether titles are restricted, by rights or by a program that is asked: responses about them
+    /// must not be kept in shared caches.
     pub fn is_private(&self) -> bool {
-        self.current().1.watching == Watching::ByRights
+        self.advised.get().is_some() || self.current().1.watching == Watching::ByRights
     }
 
     /// What HTTP asks with.
@@ -269,13 +282,14 @@ impl Gate {
         [format!("Basic realm=\"{REALM}\", charset=\"UTF-8\""), format!("Bearer realm=\"{REALM}\"")]
     }
 
-    /// What RTSP asks with, in this order. Digest is asked for only if a user can answer it: players that know it do not try Basic as well.
-    pub fn rtsp_challenges(&self, now: Now, is_stale: bool) -> Vec<String> {
+    /// Returns the challenges for an RTSP client, in this order. Digest is offered only if a user
+    /// can answer it, because players that know it do not try Basic as well.
+    pub fn rtsp_challenges(&self, client: IpAddr, now: Now, is_stale: bool) -> Vec<String> {
         let basic = format!("Basic realm=\"{REALM}\"");
         if !self.current().0.has_digest() {
             return vec![basic];
         }
-        let nonce = self.live().nonces.issue(now.mono);
+        let nonce = self.live().nonces.issue(client, now.mono);
         let [sha256, md5] = challenges(&nonce, is_stale);
         vec![sha256, md5, basic]
     }
@@ -297,6 +311,7 @@ impl Gate {
             webhook_asked: counts.asked,
             webhook_refused: counts.refused,
             webhook_failed: counts.failed,
+            webhook_crowded: counts.crowded,
             ..self.live().counters
         }
     }
@@ -453,7 +468,7 @@ impl Look<'_> {
         else {
             return self.fail();
         };
-        if !self.gate.live().nonces.take(&response.nonce, count, self.now.mono) {
+        if !self.gate.live().nonces.take(&response.nonce, self.asked.address, count, self.now.mono) {
             return Verdict::Ask { is_wrong: true, is_stale: true };
         }
         self.user(user)

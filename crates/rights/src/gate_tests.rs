@@ -7,6 +7,7 @@ use md5::{Digest, Md5};
 use millrace_core::time::Instant;
 
 use super::*;
+use crate::decide::TrustHere;
 use crate::file::{NewUser, RightsFile};
 use crate::known::{Keys, Token};
 use crate::secret::Cost;
@@ -37,11 +38,13 @@ fn at(s: u64) -> Now {
     Now { mono: Instant(s * 1_000_000_000), unix_s: 1_000_000 + s }
 }
 
+const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+
 fn asked<'a>(what: What<'a>, authorization: Option<&'a str>) -> Asked<'a> {
     Asked {
         what,
         place: Place::Elsewhere,
-        address: IpAddr::from([192, 0, 2, 1]),
+        address: ADDRESS,
         authorization,
         query: None,
         digest: None,
@@ -168,7 +171,8 @@ fn tokens() {
 
 #[test]
 fn credentials_are_not_looked_at_where_none_are_needed() {
-    let gate = Gate::new(Policy::default(), known()).unwrap();
+    let policy = Policy { trust_here: TrustHere::Always, ..Policy::default() };
+    let gate = Gate::new(policy, known()).unwrap();
     for authorization in ["Basic ?", "Bearer x", &basic("anna", "wrong-word")] {
         let watch = asked(What::Watch("film1"), Some(authorization));
         assert!(matches!(gate.ask(at(0), &watch), Verdict::Allow(Visitor::Anybody)));
@@ -176,6 +180,15 @@ fn credentials_are_not_looked_at_where_none_are_needed() {
         assert!(matches!(gate.ask(at(0), &here), Verdict::Allow(Visitor::Anybody)));
     }
     assert_eq!(gate.counters().wrong_credentials, 0);
+}
+
+#[test]
+fn ask_of_this_machine_needs_credentials_from_the_first_manager_on() {
+    let here = |authorization| Asked { place: Place::Here, ..asked(What::Change, authorization) };
+    let gate = Gate::new(Policy::default(), Known::default()).unwrap();
+    assert!(matches!(gate.ask(at(0), &here(None)), Verdict::Allow(Visitor::Anybody)));
+    gate.replace(known());
+    assert!(matches!(gate.ask(at(0), &here(None)), Verdict::Ask { .. }));
 }
 
 #[test]
@@ -236,7 +249,7 @@ fn digest_answer(user: &str, password: &str, nonce: &str, uri: &str, count: Opti
 #[test]
 fn digest() {
     let gate = gate();
-    let asked_with = gate.rtsp_challenges(at(0), false);
+    let asked_with = gate.rtsp_challenges(ADDRESS, at(0), false);
     assert!(asked_with[0].contains("algorithm=SHA-256") && asked_with[2] == "Basic realm=\"millrace\"");
     let nonce = asked_with[1].split("nonce=\"").nth(1).unwrap().split('"').next().unwrap();
     let looked = Cell::new(0);
@@ -255,6 +268,15 @@ fn digest() {
     let again = ask(&answer("anna", PASSWORD, Some(1)), "PLAY", at(1));
     assert!(matches!(again, Verdict::Ask { is_stale: true, .. }), "{again:?}");
     assert!(is_user(&ask(&answer("anna", PASSWORD, Some(2)), "PLAY", at(1)), "anna"));
+    // An overheard answer is repeated from another address.
+    let right = answer("anna", PASSWORD, None);
+    let repeated = Asked {
+        digest: Some(DigestOf { method: "PLAY", is_uri: &is_uri }),
+        address: IpAddr::from([192, 0, 2, 2]),
+        ..asked(What::Watch("film1"), Some(&right))
+    };
+    let repeated = gate.ask(at(1), &repeated);
+    assert!(matches!(repeated, Verdict::Ask { is_stale: true, .. }), "{repeated:?}");
     assert!(looked.get() > 0);
     let too_old = ask(&answer("anna", PASSWORD, None), "PLAY", at(3600));
     assert!(matches!(too_old, Verdict::Ask { is_stale: true, .. }), "{too_old:?}");
@@ -280,7 +302,7 @@ fn digest() {
         users: known().users.into_iter().filter(|(name, _)| &**name == "plain").collect(),
         ..known()
     });
-    assert_eq!(gate.rtsp_challenges(at(0), false), ["Basic realm=\"millrace\""]);
+    assert_eq!(gate.rtsp_challenges(ADDRESS, at(0), false), ["Basic realm=\"millrace\""]);
     gate.replace(known());
     // In a protocol that has not asked so, it is nothing.
     let right = answer("anna", PASSWORD, None);
@@ -299,7 +321,9 @@ fn the_thread_checks_passwords_and_ends_with_the_gate() {
     )
     .unwrap();
     file.grant("anna", "*").unwrap();
-    let gate = Gate::start(Policy { watching: Watching::ByRights, ..Policy::default() }, &path).unwrap();
+    let gate =
+        Gate::start(Policy { watching: Watching::ByRights, ..Policy::default() }, &crate::Copies::one(&path))
+            .unwrap();
     let right = basic("anna", PASSWORD);
     let asked = asked(What::Watch("film"), Some(&right));
     let Verdict::Check(check) = gate.ask(Now::read(), &asked) else { panic!("no check") };

@@ -8,7 +8,8 @@
 //! | `gate` | what is shown with a request, and whether it is right |
 //! | `advice` | what a program of the operator's says beside that |
 //! | `known` | users, tokens and keys in memory |
-//! | `file`, `list` | the same on disk, and as it is shown |
+//! | `file`, `format`, `list` | the same on disk, and in listings |
+//! | `copies` | the copies on the members of a volume |
 //! | `watch` | the thread that checks passwords and follows the file |
 //! | `credentials`, `digest`, `link` | what can be shown |
 //! | `secret` | passwords and tokens |
@@ -20,10 +21,13 @@
 mod advice;
 mod checked;
 mod clock;
+mod copies;
 mod credentials;
 mod decide;
 mod digest;
+mod error;
 mod file;
+mod format;
 mod gate;
 mod known;
 mod link;
@@ -35,8 +39,10 @@ mod watch;
 
 pub use advice::{Advice, Advised, Adviser, Answered, Question};
 pub use clock::Now;
-pub use decide::{Decision, Place, Policy, Reason, Watching, What, Who, decide};
-pub use file::{FileError, NewUser, RIGHTS_FILE, RightsFile};
+pub use copies::{Copies, RIGHTS_FILE, RIGHTS_RECORD_FILE};
+pub use decide::{Decision, Place, Policy, Reason, TrustHere, Watching, What, Who, decide};
+pub use error::FileError;
+pub use file::{NewUser, RightsFile};
 pub use gate::{Asked, Check, DigestOf, Gate, RightsCounters, Verdict, Visitor};
 pub use known::{Ha1, Keys, Known, Limits, Quota, Token, User};
 pub use link::Link;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
+use millrace_core::address::network_of;
 use millrace_core::limits::rights::{FAILURE_REST_NS, FAILURES_AT_ONCE, MAX_FAILING};
 use millrace_core::time::Instant;
 
@@ -27,12 +28,12 @@ impl Default for Throttle {
 impl Throttle {
     /// Whether an address has failed too often to be looked at.
     pub(crate) fn is_shut(&self, address: IpAddr, now: Instant) -> bool {
-        self.failing.get(&counted(address)).is_some_and(|free| free.ns_since(now) > MOST - REST)
+        self.failing.get(&network_of(address)).is_some_and(|free| free.ns_since(now) > MOST - REST)
     }
 
     /// Notes a failure.
     pub(crate) fn fail(&mut self, address: IpAddr, now: Instant) {
-        let address = counted(address);
+        let address = network_of(address);
         if self.failing.len() >= self.most && !self.failing.contains_key(&address) {
             // One that need not be known any more, if the first ones are such; else any.
             let some =
@@ -43,14 +44,6 @@ impl Throttle {
         }
         let free = self.failing.entry(address).or_insert(now);
         *free = (*free).max(now).plus_ns(REST).min(now.plus_ns(MOST));
-    }
-}
-
-/// Addresses that are counted together: an IPv6 host has a whole network of 64 bits.
-fn counted(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(v6) => IpAddr::V6((u128::from(v6) >> 64 << 64).into()),
-        v4 => v4,
     }
 }
 

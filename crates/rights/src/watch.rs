@@ -1,16 +1,18 @@
-//! The thread beside a gate: it checks passwords, and looks whether the file has changed.
+//! The threads beside a gate: one checks passwords, the other watches the file for changes.
 
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
-use millrace_core::limits::rights::{MAX_CHECKS_WAITING, RIGHTS_LOOK_EVERY};
+use millrace_core::limits::rights::{MAX_CHECKS_WAITING, RIGHTS_LOOK_EVERY, RIGHTS_RETRY_LOOKS};
 
 use crate::clock::Now;
+use crate::copies::Copies;
 use crate::decide::Policy;
-use crate::file::{FileError, RightsFile, number_of};
+use crate::error::FileError;
+use crate::file::RightsFile;
 use crate::gate::{Gate, Job};
 use crate::known::Known;
 use crate::secret::SecretError;
@@ -30,65 +32,94 @@ pub enum StartError {
 }
 
 impl Gate {
-    /// A gate for those in a file, if there is one, now or later; and a thread beside it, which ends when the gate is dropped.
+    /// Starts a gate for the rights in a file, which may exist now or later. Two threads run beside
+    /// the gate until it is dropped: one checks passwords, the other follows the file, whose disk
+    /// may hang.
     ///
     /// # Errors
-    /// The file is there and cannot be read.
-    pub fn start(policy: Policy, path: &Path) -> Result<Arc<Self>, StartError> {
-        let mut source = Source { path: path.to_owned(), open: None, trouble: None };
+    /// The file exists but cannot be read, or a record shows that it should exist.
+    pub fn start(policy: Policy, copies: &Copies) -> Result<Arc<Self>, StartError> {
+        let mut source = Source::new(copies.clone());
         let known = source.look()?.unwrap_or_default();
         let (checks, jobs) = sync_channel(MAX_CHECKS_WAITING);
         let gate = Arc::new(Self::with_checks(policy, known, Some(checks))?);
+        let start = |name: &str, run: Box<dyn FnOnce() + Send>| {
+            std::thread::Builder::new().name(name.to_owned()).spawn(run).map_err(StartError::Thread)
+        };
         let weak = Arc::downgrade(&gate);
-        std::thread::Builder::new()
-            .name("rights".to_owned())
-            .spawn(move || run(&weak, &jobs, source))
-            .map_err(StartError::Thread)?;
+        start("rights", Box::new(move || check(&weak, &jobs)))?;
+        let weak = Arc::downgrade(&gate);
+        start("rights-file", Box::new(move || follow(&weak, source)))?;
         Ok(gate)
     }
 }
 
-fn run(gate: &Weak<Gate>, jobs: &Receiver<Job>, mut source: Source) {
-    let mut looked = Now::read().mono;
-    loop {
-        let wait = RIGHTS_LOOK_EVERY.saturating_sub(Now::read().mono - looked);
-        let job = match jobs.recv_timeout(wait) {
-            Ok(job) => Some(job),
-            Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => return,
-        };
+/// Checks passwords until the gate is dropped.
+fn check(gate: &Weak<Gate>, jobs: &Receiver<Job>) {
+    while let Ok((check, done)) = jobs.recv() {
         // Dropped before the next wait: the gate ends when those who use it do.
         let Some(gate) = gate.upgrade() else { return };
-        if let Some((check, done)) = job {
-            gate.carry_out(check, Now::read());
-            done();
+        gate.carry_out(check, Now::read());
+        done();
+    }
+}
+
+/// Looks for changes until the gate is dropped.
+fn follow(gate: &Weak<Gate>, mut source: Source) {
+    loop {
+        std::thread::sleep(RIGHTS_LOOK_EVERY);
+        if gate.strong_count() == 0 {
+            return;
         }
-        let now = Now::read().mono;
-        if now - looked >= RIGHTS_LOOK_EVERY || wait == Duration::ZERO {
-            looked = now;
-            if let Some(known) = source.news() {
-                gate.replace(known);
-            }
+        if let Some(known) = source.news()
+            && let Some(gate) = gate.upgrade()
+        {
+            gate.replace(known);
         }
     }
 }
 
-/// The file that is looked at.
+/// The file that is watched for changes, with its copies.
 struct Source {
-    path: PathBuf,
-    open: Option<Open>,
-    /// What was said last, so that it is said once.
+    copies: Copies,
+    /// The newest copy, as of the last read.
+    open: Option<OpenCopy>,
+    /// Stamps of all copies at that time.
+    seen: Vec<(PathBuf, Option<CopyStamp>)>,
+    /// Number of looks since then.
+    looks: u32,
+    /// The last warning; it is not logged again while it stays the same.
     trouble: Option<String>,
 }
 
-/// The file that is open, which may be another than that of its name by now.
-struct Open {
+/// The open copy. Its name may refer to another file by now.
+struct OpenCopy {
     file: RightsFile,
-    number: (u64, u64),
     version: i64,
 }
 
+/// Distinguishes one version of a file from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct CopyStamp {
+    number: (u64, u64),
+    bytes: u64,
+    modified_ns: (i64, i64),
+}
+
+impl CopyStamp {
+    /// Uses the name alone: opening and closing the file would release SQLite's locks.
+    fn of(path: &Path) -> Option<Self> {
+        let meta = std::fs::metadata(path).ok()?;
+        let modified_ns = (meta.mtime(), meta.mtime_nsec());
+        Some(Self { number: (meta.dev(), meta.ino()), bytes: meta.len(), modified_ns })
+    }
+}
+
 impl Source {
+    fn new(copies: Copies) -> Self {
+        Self { copies, open: None, seen: Vec::new(), looks: 0, trouble: None }
+    }
+
     /// What is known now, if that has changed.
     fn news(&mut self) -> Option<Known> {
         match self.look() {
@@ -109,31 +140,34 @@ impl Source {
     }
 
     fn look(&mut self) -> Result<Option<Known>, FileError> {
-        let number = match number_of(&self.path) {
-            Ok(number) => number,
-            Err(error) if error.kind() == io::ErrorKind::NotFound && self.open.is_none() => return Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(FileError::Missing(self.path.clone()));
-            }
-            Err(source) => return Err(FileError::Open { path: self.path.clone(), source }),
+        let now = self.stamps();
+        let version = self.open.as_ref().map(|open| open.file.version()).transpose();
+        let is_same = match (&self.open, version) {
+            (Some(open), Ok(version)) => version == Some(open.version),
+            _ => false,
         };
-        if let Some(open) = &mut self.open
-            && open.number == number
-        {
-            let version = open.file.version()?;
-            if version == open.version {
-                return Ok(None);
-            }
-            let known = open.file.read()?;
-            open.version = version;
-            return Ok(Some(known));
+        self.looks += 1;
+        // A member that could not be brought up to date looks the same as before, so it is retried
+        // now and then.
+        if is_same && now == self.seen && (!self.copies.is_volume() || self.looks < RIGHTS_RETRY_LOOKS) {
+            return Ok(None);
         }
-        let mut file = RightsFile::open(&self.path)?;
+        let was_open = self.open.is_some();
+        let mut file = match RightsFile::open_copies(&self.copies) {
+            Err(FileError::Missing(_)) if !was_open => return Ok(None),
+            opened => opened?,
+        };
         // In this order: what changes in between is read again.
-        let version = file.version()?;
+        let (version, seen) = (file.version()?, self.stamps());
         let known = file.read()?;
-        self.open = Some(Open { file, number, version });
-        Ok(Some(known))
+        let is_news = self.open.as_ref().is_none_or(|open| open.file.content() != file.content());
+        self.open = Some(OpenCopy { file, version });
+        (self.seen, self.looks) = (seen, 0);
+        Ok(is_news.then_some(known))
+    }
+
+    fn stamps(&self) -> Vec<(PathBuf, Option<CopyStamp>)> {
+        self.copies.paths().into_iter().map(|path| (path.clone(), CopyStamp::of(&path))).collect()
     }
 }
 

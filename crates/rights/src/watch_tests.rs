@@ -11,7 +11,7 @@ fn add(file: &mut RightsFile, name: &str) {
 fn changes_of_the_file_are_seen() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("rights.sqlite");
-    let mut source = Source { path: path.clone(), open: None, trouble: None };
+    let mut source = Source::new(Copies::one(&path));
     let names = |known: Option<Known>| {
         known.map(|known| known.users.keys().map(ToString::to_string).collect::<Vec<_>>())
     };
@@ -45,5 +45,5 @@ fn a_file_that_cannot_be_read_is_no_start() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("rights.sqlite");
     std::fs::write(&path, "x").unwrap();
-    assert!(matches!(Gate::start(Policy::default(), &path), Err(StartError::File(_))));
+    assert!(matches!(Gate::start(Policy::default(), &Copies::one(&path)), Err(StartError::File(_))));
 }

@@ -4,6 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use millrace_core::limits::RTP_HEADER_BYTES;
+use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_core::wire::frame::{IPV4_HEADER_BYTES, UDP_HEADER_BYTES};
 use millrace_core::wire::rtp::PAYLOAD_TYPE_MP2T;
@@ -22,6 +23,8 @@ pub struct Asked {
     pub fec: Option<FecMode>,
     /// Which rendition.
     pub rendition: Option<String>,
+    /// How much later than the actual end the announced end is.
+    pub late_end: MediaTicks,
 }
 
 impl Asked {
@@ -58,7 +61,7 @@ pub fn describe(entry: &Entry, local: IpAddr, renditions: &[Rendition], asked: &
     }
 
     let origin = Origin::with_ip_addr(entry.timeline.ssrc, 1, local);
-    let mut session = Session::new(origin, text(&entry.name));
+    let mut session = Session::new(origin, text(&entry.title));
     // RFC 2326 appendix C.1.7: the null address, because SETUP says where packets go.
     session.connection = Some(Connection::from_ip_addr(match local {
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -66,7 +69,9 @@ pub fn describe(entry: &Entry, local: IpAddr, renditions: &[Rendition], asked: &
     }));
     session.times.push(Time::new(0, 0));
     session.attributes.push(attribute("control", "*".into()));
-    session.attributes.push(attribute("range", format!("npt=0-{}", npt(entry.end()))));
+    session
+        .attributes
+        .push(attribute("range", format!("npt=0-{}", npt(MediaTicks(entry.end().0 + asked.late_end.0)))));
     session.medias.push(media);
     let mut bytes = Vec::new();
     session.write(&mut bytes).expect("a Vec takes every byte");

@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use millrace_core::ids::TitleId;
 use millrace_core::packet::WireLayout;
 use millrace_core::scale::Scale;
 use millrace_core::time::MediaTicks;
@@ -28,7 +29,9 @@ impl AccessPoints for Nowhere {
 
 fn entry(name: &str) -> Entry {
     Entry {
+        id: TitleId([1; 16]),
         name: name.into(),
+        title: name.into(),
         is_made: false,
         scale: Scale::NORMAL,
         duration: MediaTicks(90_000 * 83 + 45_000),
@@ -75,7 +78,7 @@ fn a_protected_title_has_one_more_line() {
         &entry,
         "192.0.2.1".parse().unwrap(),
         &[],
-        &Asked { fec: Some(FecMode::Xor), rendition: None },
+        &Asked { fec: Some(FecMode::Xor), ..Asked::default() },
     );
     let end = "a=control:track1?fec=xor\r\n\
                a=x-millrace-fec:xor,all;xor_port=+2;rs_port=+6;pt=96;L=20;D=4;k=4;m=2;U=20\r\n";
@@ -88,7 +91,7 @@ fn a_protected_title_has_one_more_line() {
 fn a_transformed_title_names_the_transformation_in_its_tracks_url() {
     let transform = Some(Transformed { name: "deu".into(), number: 3 });
     let entry = Entry { transform, ..entry("film") };
-    let text = |fec| describe(&entry, "192.0.2.1".parse().unwrap(), &[], &Asked { fec, rendition: None });
+    let text = |fec| describe(&entry, "192.0.2.1".parse().unwrap(), &[], &Asked { fec, ..Asked::default() });
     assert!(text(None).ends_with("a=control:track1?transform=deu\r\n"), "{}", text(None));
     let both = text(Some(FecMode::Xor));
     assert!(both.contains("a=control:track1?transform=deu&fec=xor\r\n"), "{both}");
@@ -103,7 +106,8 @@ fn a_title_with_renditions_lists_them() {
         peak_rate: BitRate(peak),
     };
     let all = [rendition("1080p", 4_000_000, 4_500_000), rendition("480p", 1_000_000, 1_200_000)];
-    let asked = |name: &str| Asked { fec: Some(FecMode::Xor), rendition: Some(name.to_owned()) };
+    let asked =
+        |name: &str| Asked { fec: Some(FecMode::Xor), rendition: Some(name.to_owned()), ..Asked::default() };
     let text = |name| describe(&entry("film"), "192.0.2.1".parse().unwrap(), &all, &asked(name));
     let end = "b=AS:1237\r\na=rtpmap:33 MP2T/90000\r\na=control:track1?fec=xor&rendition=480p\r\n\
                a=x-millrace-rendition:1080p;mean=4000000;peak=4500000\r\n\

@@ -7,11 +7,12 @@ mod support;
 
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Output, Stdio};
 
 use real_disks::{FailingDisk, ReadOnlyView, Tmpfs, missing};
-use support::{Server, fails, film, ok, play, run};
+use support::{Server, fails, film, millrace, ok, play, run};
 
 /// What commands say, once, about a catalogue that they cannot write.
 const IN_MEMORY: &str = "the catalogue cannot be written";
@@ -88,6 +89,92 @@ fn a_full_disk(dir: &Path, disk: &Path) {
     can_be_used(store, 1, &dir.join("out"));
 }
 
+/// Runs a command to its end and asserts that no signal killed it.
+fn ends_itself(args: &[&str]) -> Output {
+    let output = run(args);
+    assert_eq!(output.status.signal(), None, "millrace {args:?}: {output:?}");
+    output
+}
+
+/// On a full disk, the server and commands beside it add and remove titles while a viewer plays; no
+/// signal may kill a process.
+fn a_full_disk_under_a_server(dir: &Path, disk: &Path) {
+    let store = disk.join("store");
+    let store = store.to_str().unwrap();
+    let long = film(dir, "long.ts", 25);
+    let small = film(dir, "small.ts", 1);
+    ok(&["add", "--quiet", long.to_str().unwrap(), "--store", store]);
+    for number in 0..8 {
+        let copy = dir.join(format!("t{number}.ts"));
+        std::fs::copy(&small, &copy).unwrap();
+        ok(&["add", "--quiet", copy.to_str().unwrap(), "--store", store]);
+    }
+    let mut server = Server::start(Path::new(store), &[]);
+    let page = format!("http://{}/", server.page());
+    let out = dir.join("out");
+    let mut viewer = millrace()
+        .args(["play", &server.title("long"), "-o", out.to_str().unwrap()])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    for number in [0, 2, 4, 6] {
+        fill(disk);
+        // Remove one title through the server, which has the catalogue open, and one by a command
+        // beside it.
+        let by_server = ends_itself(&["rm", &format!("t{number}"), "--server", &page]);
+        fill(disk);
+        let by_command = ends_itself(&["rm", &format!("t{}", number + 1), "--store", store]);
+        fill(disk);
+        ends_itself(&["ls", "--store", store]);
+        let added =
+            ends_itself(&["add", "--quiet", long.to_str().unwrap(), "--name", "more", "--store", store]);
+        assert!(!added.status.success(), "{added:?}");
+        for output in [by_server, by_command] {
+            assert!(output.status.success(), "{output:?}");
+        }
+        assert_eq!(viewer.try_wait().unwrap().and_then(|status| status.signal()), None);
+    }
+    assert!(viewer.wait().unwrap().success());
+    let played = std::fs::read(&out).unwrap();
+    assert_eq!(played, std::fs::read(&long).unwrap());
+    assert!(server.interrupt());
+    let list: serde_json::Value = serde_json::from_str(&ok(&["ls", "--json", "--store", store])).unwrap();
+    assert_eq!(list.as_array().unwrap().len(), 1, "{list}");
+    assert!(ok(&["fsck", "--store", store]).contains("no problem"));
+}
+
+fn on(mkfs: &[&str], bytes: u64) {
+    if let Some(why) = missing(&[mkfs[0], "mount", "umount"]) {
+        eprintln!("skipped: mounting a small file system needs root, its mkfs and loop devices: {why}");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    match FailingDisk::mount_made_by(mkfs, &dir.path().join("image"), &dir.path().join("disk"), bytes) {
+        Ok(disk) => a_full_disk_under_a_server(dir.path(), &disk.at),
+        Err(why) => eprintln!("skipped: no such file system here: {why}"),
+    }
+}
+
+#[test]
+fn full_ext4_of_small_blocks_ends_nothing_by_a_signal() {
+    on(&["mkfs.ext4", "-q", "-F", "-b", "1024"], 48 << 20);
+}
+
+#[test]
+fn full_ext4_ends_nothing_by_a_signal() {
+    on(&["mkfs.ext4", "-q", "-F", "-b", "4096"], 48 << 20);
+}
+
+#[test]
+fn full_btrfs_ends_nothing_by_a_signal() {
+    on(&["mkfs.btrfs", "-q", "-f", "-m", "single"], 150 << 20);
+}
+
+#[test]
+fn full_xfs_ends_nothing_by_a_signal() {
+    on(&["mkfs.xfs", "-q", "-f"], 320 << 20);
+}
+
 #[test]
 fn a_store_on_a_full_ext4_can_be_used_and_emptied() {
     if let Some(why) = missing(&["mkfs.ext4", "mount", "umount"]) {
@@ -129,7 +216,7 @@ fn a_store_that_may_not_be_written_to_can_be_used() {
     can_be_used(shown, 2, &dir.path().join("out"));
     for refused in [
         &["rm", "a"][..],
-        &["add", dir.path().join("a.ts").to_str().unwrap()],
+        &["add", film(dir.path(), "c.ts", 2).to_str().unwrap()],
         &["prepare", "a", "--packet-sizes", "1k"],
     ] {
         let error = fails(&[refused, &["--store", shown]].concat());

@@ -104,6 +104,11 @@ fn players_show_who_they_are_and_rights_change_meanwhile() {
         ok(&["user", "sign", "film", "--for", "1h", "--base", base, "--store", store.to_str().unwrap()])
     };
     plays(sign(&server.url).trim(), by_tcp).unwrap();
+    // A mistyped name is not signed.
+    let mistyped = run(&["user", "sign", "nosuch", "--for", "1h", "--store", store.to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&mistyped.stderr);
+    assert!(mistyped.status.code() == Some(1) && mistyped.stdout.is_empty(), "{mistyped:?}");
+    assert!(said.contains("nosuch: there is no such title") && said.contains("millrace ls"), "{said}");
     let hls = sign(&page);
     plays(hls.trim(), &[]).unwrap();
     assert!(plays(&hls.trim().replace("titles/film", "titles/other"), &[]).is_err());
@@ -331,4 +336,48 @@ fn a_webhook_is_asked_by_both_protocols() {
     }
     let said = fails(&["config", "check", config]);
     assert!(said.contains("--webhook-timeout: there is no webhook"), "{said}");
+}
+
+#[test]
+fn users_of_a_volume_outlive_a_member_and_are_the_same_by_each() {
+    let dir = tempfile::tempdir().unwrap();
+    let members: Vec<_> = (1..=3).map(|number| dir.path().join(format!("m{number}"))).collect();
+    support::volume(&members, 1);
+    add(&film(dir.path(), "film.ts", 20), &members[0]);
+    add_user(&members[0], "anna", &["--grant", "*"]);
+    let listed = |member: &Path| ok(&["user", "ls", "--store", member.to_str().unwrap()]);
+    members.iter().for_each(|member| assert!(listed(member).contains("anna")));
+
+    // The disk of the first member is gone, but its mount point still exists.
+    let gone = dir.path().join("gone");
+    std::fs::rename(&members[0], &gone).unwrap();
+    std::fs::create_dir(&members[0]).unwrap();
+    let mut command = millrace();
+    command.args(["serve", "--listen", "127.0.0.1:0", "--watching", "users", "--cache", "32MiB"]);
+    for member in &members {
+        command.arg("--member").arg(member);
+    }
+    let mut server = Server::spawn(command);
+    let by_tcp: &[&str] = &["-rtsp_transport", "tcp"];
+    plays(&server.title("film").replace("rtsp://", "rtsp://anna:secret-word@"), by_tcp).unwrap();
+    add_user(&members[1], "ben", &["--grant", "*"]);
+    server.wait_for("rights: 2 users are known", Duration::from_secs(60));
+    assert_eq!(std::fs::read_dir(&members[0]).unwrap().count(), 0, "nothing is made below the mount point");
+
+    // The disk is back with an older copy than the others: the running server brings it up to date.
+    std::fs::remove_dir(&members[0]).unwrap();
+    std::fs::rename(&gone, &members[0]).unwrap();
+    let copies = || members.iter().map(|member| std::fs::read(member.join("rights.sqlite")).unwrap());
+    let end = Instant::now() + Duration::from_secs(60);
+    while copies().any(|copy| Some(copy) != copies().next()) {
+        assert!(Instant::now() < end, "the member is not brought up to date");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(server.interrupt());
+    members.iter().for_each(|member| assert!(listed(member).contains("ben")));
+
+    // The users are recorded, but no copy is left: the server refuses to start.
+    members.iter().for_each(|member| std::fs::remove_file(member.join("rights.sqlite")).unwrap());
+    let refused = fails(&["serve", "--listen", "127.0.0.1:0", "--store", members[2].to_str().unwrap()]);
+    assert!(refused.contains("rights.recorded: records that the volume has users"), "{refused}");
 }

@@ -320,3 +320,25 @@ fn a_password_that_is_not_given_leaves_the_terminal_as_it_was() {
     assert!(text.contains("susp = ^Z") && text.contains("quit = ^\\"), "{text:?}");
     assert!(!ok(&["user", "ls", "--rights", rights.to_str().unwrap()]).contains("anna"));
 }
+
+#[test]
+fn rm_at_something_else_than_millrace_reports_no_removal() {
+    for answer in [
+        "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok",
+        "HTTP/1.1 202 Accepted\r\nServer: millrace/1\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\n<p>no</p>",
+    ] {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = format!("http://{}/", listener.local_addr().unwrap());
+        let other = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            support::read_head(&mut stream);
+            std::io::Write::write_all(&mut stream, answer.as_bytes()).unwrap();
+        });
+        let output = support::run(&["rm", "film", "--server", &server]);
+        other.join().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(output.stdout.is_empty() && said.contains("is not that of a Millrace server"), "{output:?}");
+    }
+}

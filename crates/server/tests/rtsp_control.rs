@@ -516,3 +516,114 @@ fn an_order_ends_with_its_connection_while_an_engine_gives_it_back() {
     live.wait_for("the place of its connection", |s| s.deliveries == 0);
     live.assert_empties();
 }
+
+/// Opens half of a tunnel (RTSP in HTTP) and sends its head.
+fn tunnel_half(live: &Live, method: &str, cookie: &str) -> Viewer {
+    let mut half = live.viewer();
+    half.send(&format!(
+        "{method} /film HTTP/1.1\nHost: h\nx-sessioncookie: {cookie}\nAccept: application/x-rtsp-tunnelled\nContent-Length: 32767"
+    ));
+    half
+}
+
+/// Reads the head of an HTTP response and returns the status. It reads byte by byte because RTSP
+/// follows.
+fn http_status(half: &mut Viewer) -> u16 {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        half.stream.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
+    }
+    let head = String::from_utf8(head).unwrap();
+    assert!(head.starts_with("HTTP/1.0 "), "{head}");
+    head[9..12].parse().unwrap()
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut out = String::new();
+    for group in bytes.chunks(3) {
+        let bits =
+            group.iter().fold(0u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - group.len()));
+        for place in 0..4 {
+            let digit = DIGITS[(bits >> (18 - 6 * place)) as usize & 63];
+            out.push(if place <= group.len() { char::from(digit) } else { '=' });
+        }
+    }
+    out
+}
+
+/// Sends a request on the POST of a tunnel, in pieces that split base64 groups.
+fn post(half: &mut Viewer, request: &str) {
+    let text = base64((request.trim().replace('\n', "\r\n") + "\r\n\r\n").as_bytes());
+    for piece in text.as_bytes().chunks(31) {
+        half.stream.write_all(piece).unwrap();
+    }
+}
+
+#[test]
+fn tunnel_in_http_plays_by_its_get_what_its_post_asks_for() {
+    let live = Live::start();
+    let mut get = tunnel_half(&live, "GET", "c0ffee");
+    assert_eq!(http_status(&mut get), 200);
+    let mut fed = tunnel_half(&live, "POST", "c0ffee");
+    post(&mut fed, "OPTIONS rtsp://h/film RTSP/1.0\nCSeq: 1");
+    assert_eq!(get.answer().get("cseq"), "1");
+    post(&mut fed, "SETUP rtsp://h/film/track1 RTSP/1.0\nCSeq: 2\nTransport: RTP/AVP/TCP;interleaved=0-1");
+    let id = get.answer().session();
+    post(&mut fed, &format!("PLAY rtsp://h/film RTSP/1.0\nCSeq: 3\nSession: {id}"));
+    assert_eq!(get.answer().status, 200);
+    assert!(matches!(get.next(), Item::Frame { channel: 0, .. }));
+    // The viewer may close its POST and open another.
+    drop(fed);
+    live.wait_for("the end of the POST", |s| s.connections == 1);
+    let mut fed = tunnel_half(&live, "POST", "c0ffee");
+    post(&mut fed, &format!("PAUSE rtsp://h/film RTSP/1.0\nCSeq: 4\nSession: {id}"));
+    assert_eq!(get.answer().get("cseq"), "4");
+    // The tunnel and its session end with the GET.
+    drop(get);
+    assert!(fed.is_closed());
+    live.assert_empties();
+}
+
+#[test]
+fn tunnel_in_http_with_halves_that_do_not_fit_is_refused() {
+    let live = Live::start();
+    // A POST without a GET.
+    let mut alone = tunnel_half(&live, "POST", "1");
+    assert_eq!(http_status(&mut alone), 404);
+    assert!(alone.is_closed());
+    // A second GET and a second POST with the same cookie are refused; the first ones continue.
+    let mut get = tunnel_half(&live, "GET", "1");
+    assert_eq!(http_status(&mut get), 200);
+    let mut second = tunnel_half(&live, "GET", "1");
+    assert_eq!(http_status(&mut second), 409);
+    let mut fed = tunnel_half(&live, "POST", "1");
+    post(&mut fed, "OPTIONS * RTSP/1.0\nCSeq: 1");
+    assert_eq!(get.answer().status, 200);
+    let mut second = tunnel_half(&live, "POST", "1");
+    assert_eq!(http_status(&mut second), 409);
+    post(&mut fed, "OPTIONS * RTSP/1.0\nCSeq: 2");
+    assert_eq!(get.answer().get("cseq"), "2");
+    // A tunnel within a tunnel, and one after another message.
+    post(&mut fed, "GET / HTTP/1.1\nx-sessioncookie: 2");
+    assert_eq!(http_status(&mut get), 400);
+    assert!(get.is_closed() && fed.is_closed());
+    let mut spoken = live.viewer();
+    assert_eq!(spoken.ask(OPTIONS).status, 200);
+    spoken.send("GET / HTTP/1.1\nx-sessioncookie: 3");
+    assert_eq!(http_status(&mut spoken), 400);
+    // A body that is not base64, and an HTTP request without a cookie.
+    let mut get = tunnel_half(&live, "GET", "4");
+    assert_eq!(http_status(&mut get), 200);
+    let mut fed = tunnel_half(&live, "POST", "4");
+    fed.stream.write_all(b"T1BU!!").unwrap();
+    assert_eq!(get.answer().status, 400);
+    assert!(get.is_closed());
+    let mut plain = live.viewer();
+    plain.send("GET / HTTP/1.1\nHost: h");
+    assert_eq!(plain.answer().status, 400);
+    drop((alone, second, fed, spoken, plain));
+    live.assert_empties();
+}

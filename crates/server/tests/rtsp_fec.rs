@@ -180,6 +180,7 @@ fn a_range_has_the_fec_of_whole_columns() {
         ["play 3200..3270 seq 3201 in 50ms spare 1", "play 800..810 seq 801 in 250ms"]
     );
     // The further parities leave five columns earlier: behind the fifth slot there would be some of columns that are cut.
+    world.hang_up(conn);
     let (conn, session) = viewer(&mut world, "all");
     world.take_log();
     world.ask_session(conn, "PLAY", &session, "Range: npt=8-8.175");
@@ -436,15 +437,20 @@ fn a_new_viewer_on_its_ports_ends_it() {
     world.wait(SECOND);
     let second = world.connect();
     let answer = setup(&mut world, second, "film", "RTP/AVP;unicast;client_port=5006-5007", "");
+    assert_eq!(answer.status, 461, "the viewer there is alive");
+    assert_eq!(fec_of(&mut world, first, &session), "fec: all\r\n");
+    world.hang_up(first);
+    let answer = setup(&mut world, second, "film", "RTP/AVP;unicast;client_port=5006-5007", "");
     assert_eq!(answer.status, 200);
     world.settle();
-    assert_eq!(fec_of(&mut world, first, &session), "fec: off\r\n");
+    assert_eq!(fec_of(&mut world, second, &session), "fec: off\r\n");
     assert_eq!(world.server.sessions(world.now)[0].state, State::Playing);
     let told = world.notices.iter().any(|notice| {
         matches!(notice, Event::Fec { mode: FecMode::Off, trouble: Some(why), .. } if why.contains("port 5006"))
     });
     assert!(told, "{:?}", world.notices);
     // A box that was switched off and on again asks for the same ports, with FEC.
+    world.hang_up(second);
     let third = world.connect();
     let answer =
         setup(&mut world, third, "safe", "RTP/AVP;unicast;client_port=5006-5007", "X-Millrace-FEC: xor");

@@ -238,6 +238,7 @@ fn a_new_session_on_the_same_port_replaces_the_old_one() {
     let old = w.connect();
     let first = w.setup_udp(old);
     w.ask_session(old, "PLAY", &first, "");
+    w.wait(31 * SECOND);
     let new = w.connect_from("192.0.2.7:40001");
     let second = w.setup_udp(new);
     assert_eq!(ended(&w), [EndReason::Replaced]);
@@ -255,6 +256,61 @@ fn a_new_session_on_the_same_port_replaces_the_old_one() {
     assert_eq!(w.counters().sessions_replaced, 2);
     w.ask_session(new, "TEARDOWN", &third.session(), "");
     w.assert_empty();
+}
+
+#[test]
+fn setup_at_port_of_a_live_viewer_is_refused_and_ends_nothing() {
+    let mut w = World::new();
+    let victim = w.connect();
+    let id = w.setup_udp(victim);
+    w.ask_session(victim, "PLAY", &id, "");
+    let other = w.connect_from("192.0.2.7:40001");
+    let setup = |w: &mut World, conn, transport: &str| {
+        w.ask(conn, &format!("SETUP rtsp://192.0.2.1/other RTSP/1.0\nCSeq: 1\nTransport: {transport}"))
+    };
+    // Requests that overlap its RTP or RTCP port.
+    for ports in ["5000-5001", "5001-5002", "4999-5000", "5000"] {
+        let refused = setup(&mut w, other, &format!("RTP/AVP;unicast;client_port={ports}"));
+        assert_eq!((refused.status, refused.has("session")), (461, false), "{ports}");
+        assert!(refused.reason.contains("uses UDP port 500"), "{refused:?}");
+    }
+    assert_eq!(setup(&mut w, other, "RAW/RAW/UDP;unicast;client_port=5001").status, 461);
+    // The server chooses the first possible entry of a list.
+    let list =
+        setup(&mut w, other, "RTP/AVP;client_port=5000-5001,RTP/AVP;client_port=6000-6001,RTP/AVP/TCP");
+    assert!(list.get("transport").contains("client_port=6000-6001;"), "{list:?}");
+    assert_eq!(w.ask_session(other, "TEARDOWN", &list.session(), "").status, 200);
+    // A viewer that sends reports is present, however old its last request is.
+    for _ in 0..8 {
+        w.wait(5 * SECOND);
+        let from = "192.0.2.7:5001".parse().unwrap();
+        w.server.handle_datagram(w.now, UdpPort::Rtcp, from, &receiver_report(0x1234_abcd, false));
+        assert_eq!(setup(&mut w, other, "RTP/AVP;client_port=5000-5001").status, 461);
+    }
+    assert_eq!(w.ask_session(victim, "PLAY", &id, "").status, 200);
+    assert_eq!(ended(&w), [EndReason::TornDown]);
+    // The viewer has stopped reporting.
+    w.wait(16 * SECOND);
+    assert_eq!(setup(&mut w, other, "RTP/AVP;client_port=5000-5001").status, 200);
+    assert_eq!(ended(&w), [EndReason::TornDown, EndReason::Replaced]);
+}
+
+#[test]
+fn setup_that_is_not_admitted_replaces_nothing() {
+    let mut w = World::with(|config| config.service.max_streams = 1);
+    let gone = w.connect();
+    let id = w.setup_udp(gone);
+    w.ask_session(gone, "PLAY", &id, "");
+    w.hang_up(gone);
+    let other = w.connect_from("192.0.2.7:40001");
+    let ports = "Transport: RTP/AVP;unicast;client_port=5000-5001";
+    let refused = w.ask(other, &format!("SETUP rtsp://192.0.2.1/broken RTSP/1.0\nCSeq: 1\n{ports}"));
+    assert_eq!(refused.status, 500);
+    // The existing stream still has its reservation.
+    let third = w.connect_from("192.0.2.8:40001");
+    let full = w.ask(third, "SETUP rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 1\nTransport: RTP/AVP/TCP");
+    assert_eq!((full.status, ended(&w)), (453, vec![]));
+    assert_eq!(w.ask_session(other, "PAUSE", &id, "").status, 200);
 }
 
 #[test]

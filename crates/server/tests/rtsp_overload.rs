@@ -53,7 +53,9 @@ impl Hotel {
         self.figures.packets += sent;
         self.figures.overdue += if self.behind > due / 2 { sent } else { 0 };
         self.figures.seen_ns += ADMISSION_LOOK_NS;
-        self.figures.busy_ns += ADMISSION_LOOK_NS * sent / (self.carries / 10);
+        let worked_ns = ADMISSION_LOOK_NS * sent / (self.carries / 10);
+        self.figures.busy_ns += worked_ns;
+        self.figures.cpu_ns += worked_ns;
         self.w.server.look_at_load(self.w.now, 0, self.figures);
         self.w.settle();
     }

@@ -34,7 +34,7 @@ fn ffmpeg_by_udp_with_a_seek() {
     );
     assert_eq!(
         s.get("transport"),
-        "RTP/AVP/UDP;unicast;client_port=24016-24017;server_port=50000-50001;ssrc=1234ABCD;mode=\"PLAY\""
+        "RTP/AVP/UDP;unicast;client_port=24016-24017;server_port=50000-50001;ssrc=1234ABCD;source=192.0.2.1;mode=\"PLAY\""
     );
     assert!(s.get("session").ends_with(";timeout=60"));
     let id = s.session();
@@ -328,7 +328,7 @@ fn receivers_of_plain_datagrams() {
         let a = w.ask(c, &format!("SETUP rtsp://192.0.2.1/film/track1 RTSP/1.0\nCSeq: 1\nTransport: {name};multicast, {name};unicast;client_port={ports}\nX-Millrace-FEC: xor"));
         assert_eq!(
             a.get("transport"),
-            format!("{name};unicast;client_port=5004;server_port=50000;mode=\"PLAY\"")
+            format!("{name};unicast;client_port=5004;server_port=50000;source=192.0.2.1;mode=\"PLAY\"")
         );
         assert_eq!(a.get("x-millrace-fec"), "off;reason=\"FEC goes with RTP only\"");
         let id = a.session();

@@ -24,6 +24,7 @@ fn known() -> Known {
         file.add_user(&NewUser { name, password: PASSWORD, digest, manages: false, cost }, 0).unwrap();
         file.grant(name, pattern).unwrap();
     }
+    file.grant("other", "torn").unwrap();
     file.read().unwrap()
 }
 
@@ -348,7 +349,11 @@ fn a_webhook_is_asked_beside_the_rights_and_never_in_their_place() {
         // It says no, or nothing.
         let conn = w.connect();
         let mut other = Player::new("other", &challenge);
-        let refused = w.ask(conn, &other.request("DESCRIBE", "rtsp://192.0.2.1/xyz", ""));
+        // The program is not asked about a missing title, because a client could invent any number
+        // of them.
+        let nowhere = w.ask(conn, &other.request("DESCRIBE", "rtsp://192.0.2.1/xyz", ""));
+        assert_eq!((nowhere.status, asked(&webhook)), (404, 1));
+        let refused = w.ask(conn, &other.request("DESCRIBE", "rtsp://192.0.2.1/torn", ""));
         assert_eq!(refused.status, 403, "{refused:?}");
         let basic = "\nAuthorization: Basic cGxhaW46c2VjcmV0LXdvcmQ="; // plain:secret-word
         let silent = describe(&mut w, conn, basic);

@@ -60,7 +60,8 @@ impl Site {
             self.desk.wait(ADMISSION_LOOK_NS);
             for (engine, (core, figures)) in cores.iter().zip(&mut self.figures).enumerate() {
                 figures.seen_ns += ADMISSION_LOOK_NS;
-                figures.busy_ns += ADMISSION_LOOK_NS * core.busy_percent / 100;
+                let worked_ns = ADMISSION_LOOK_NS * core.busy_percent / 100;
+                (figures.busy_ns, figures.cpu_ns) = (figures.busy_ns + worked_ns, figures.cpu_ns + worked_ns);
                 figures.packets += core.packets_per_s / 10;
                 figures.overdue += if core.is_late { core.packets_per_s / 10 } else { 0 };
                 self.desk.service.look_at_load(self.desk.now, engine, *figures);

@@ -81,6 +81,7 @@ fn look(desk: &mut Desk) {
         desk.wait(ADMISSION_LOOK_NS);
         figures.packets += 200;
         figures.busy_ns += ADMISSION_LOOK_NS * 8 / 10;
+        figures.cpu_ns = figures.busy_ns;
         figures.seen_ns += ADMISSION_LOOK_NS;
         desk.service.look_at_load(desk.now, 0, figures);
         desk.settle();

@@ -4,7 +4,7 @@
 mod rtsp_support;
 mod service_support;
 
-use millrace_core::limits::control::{FETCH_AHEAD_NS, FETCH_GRACE_NS};
+use millrace_core::limits::control::{FETCH_AHEAD_NS, FETCH_GRACE_NS, VIEWERS_OF_PLAYER};
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_rights::{Limits, Quota};
@@ -522,4 +522,50 @@ fn limits_of_users_and_titles_hold_for_players_whatever_they_fetch() {
     let request = desk.request("film", conn, udp(5000));
     assert_eq!(desk.admit(request).unwrap_err(), Refusal::TitleStreams { max: 2 });
     assert_eq!(desk.counters.refused_title, 2);
+}
+
+/// A program that always sends the same User-Agent does not count as one player, however many
+/// segments it fetches at once.
+#[test]
+fn fetch_of_many_segments_at_once_counts_against_the_limit_of_a_user() {
+    let quota = Quota { user: "anna".into(), limits: Limits { streams: Some(1), bits_per_s: None } };
+    let mut desk = Desk::new();
+    let conns: Vec<char> = ('a'..='t').collect();
+    let of = |number: usize, title: &'static str| Fetch {
+        quota: Some(&quota),
+        ..fetch(ANNA, conns[number], title, number as u32 * 10)
+    };
+    let full = Refusal::UserStreams { max: 1 };
+    // Other places in the title, and another title.
+    let mut under_way = Vec::new();
+    for number in 0..conns.len() {
+        match begin(&mut desk, of(number, if number % 2 == 0 { "film" } else { "other" })) {
+            Ok(fetching) => under_way.push(fetching),
+            Err(refusal) => assert_eq!(refusal, full),
+        }
+    }
+    assert_eq!(under_way.len(), VIEWERS_OF_PLAYER);
+    for fetching in under_way {
+        end(&mut desk, fetching, SEGMENT_BYTES, true);
+    }
+    // Segments fetched one after the other without pause count as the same number of places.
+    assert_eq!(ask(&mut desk, of(19, "film")), Err(full.clone()));
+    desk.wait(FETCH_AHEAD_NS + FETCH_GRACE_NS + SECOND);
+    let asked = (0..conns.len()).filter(|&number| ask(&mut desk, of(number, "film")).is_ok()).count();
+    assert_eq!(asked, VIEWERS_OF_PLAYER);
+    desk.wait(FETCH_AHEAD_NS + FETCH_GRACE_NS + SECOND);
+    // On one HTTP/2 connection the program is one viewer, but the segments sent at once are still
+    // limited.
+    let mut under_way = Vec::new();
+    for number in 0..20 {
+        let may = begin(&mut desk, Fetch { quota: Some(&quota), ..fetch(ANNA, 'x', "film", number) });
+        under_way.extend(may.inspect_err(|refusal| assert_eq!(*refusal, full)));
+    }
+    assert_eq!(under_way.len(), VIEWERS_OF_PLAYER);
+    for fetching in under_way {
+        end(&mut desk, fetching, SEGMENT_BYTES, true);
+    }
+    assert_eq!(ask(&mut desk, Fetch { quota: Some(&quota), ..fetch(ANNA, 'x', "film", 20) }), Ok(()));
+    desk.wait(FETCH_AHEAD_NS + FETCH_GRACE_NS + SECOND);
+    desk.assert_empty();
 }

@@ -29,6 +29,7 @@ fn name(refusal: &Refusal) -> &'static str {
         Refusal::UserStreams { .. } => "UserStreams",
         Refusal::UserRate { .. } => "UserRate",
         Refusal::Full(_) => "Full",
+        Refusal::PortInUse(_) => "PortInUse",
         Refusal::EngineStreams => "EngineStreams",
         Refusal::EngineConnections => "EngineConnections",
         Refusal::MembersLost(_) => "MembersLost",
@@ -70,7 +71,7 @@ fn name(refusal: &Refusal) -> &'static str {
 }
 
 /// How many there are.
-const REFUSALS: usize = 47;
+const REFUSALS: usize = 48;
 
 /// Collects what was met.
 #[derive(Default)]
@@ -160,6 +161,12 @@ fn tables(met: &mut Met) {
 }
 
 fn ceilings(met: &mut Met) {
+    let mut desk = Desk::new();
+    desk.udp("film", 5000);
+    let conn = desk.conn();
+    let request = desk.request("film", conn, udp(5000));
+    let in_use = "another session from this address uses UDP port 5000; choose other ports, or RTP/AVP/TCP interleaved";
+    met.see(desk.admit(request), in_use, None);
     let one_plays = |change: &dyn Fn(&mut millrace_server::service::ServiceConfig)| {
         let mut desk = Desk::with(change);
         let conn = desk.conn();

@@ -221,6 +221,7 @@ fn a_new_stream_on_the_same_port_replaces_the_old_one() {
     let mut desk = Desk::with(|config| config.max_streams = 1);
     let old = desk.udp("film", 5000);
     desk.play(old, None).unwrap();
+    desk.wait(31 * SECOND);
     let new = desk.udp("other", 5000);
     assert_eq!((desk.ends(), desk.play(new, None)), (vec![EndReason::Replaced], Ok(Played::Begun)));
 }

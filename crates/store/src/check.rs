@@ -35,8 +35,9 @@ use crate::volume::{
     CATALOGUE_FILE, DAMAGED_FILE, TITLES_DIR, TMP_DIR, VOLUME_FILE, look_at_catalogue, read_superblock,
 };
 
-/// Users and their rights, and what SQLite has beside them for a moment: a server's, in the store's directory unless it is told otherwise.
-const RIGHTS_FILE: &str = "rights.sqlite";
+/// Prefix of the files that hold users and their rights: `rights.sqlite`, the temporary files of
+/// SQLite beside it, and `rights.recorded`.
+const RIGHTS: &str = "rights.";
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,7 +74,7 @@ impl fmt::Display for Finding {
 }
 
 /// Every promise by its name, in the order in which they are checked.
-pub const PROMISES: [&str; 41] = [
+pub const PROMISES: [&str; 42] = [
     "superblock_is_readable",
     "geometry_is_supported",
     "members_file_is_readable",
@@ -104,6 +105,7 @@ pub const PROMISES: [&str; 41] = [
     "range_sums_agree_with_meta",
     "crcs_agree_with_manifest",
     "crc_blocks_are_whole",
+    "subtitles_are_whole",
     "parity_meta_agrees_with_manifest",
     "parity_times_agree_with_meta",
     "data_is_as_ingested",
@@ -389,8 +391,8 @@ fn store_holds_only_its_files(dirs: &Dirs, report: &mut Report<'_>) -> Result<()
         } else if !matches!(
             &*name,
             VOLUME_FILE | MEMBERS_FILE | DAMAGED_FILE | TMP_DIR | TITLES_DIR | PICTURES_DIR
-        ) && !name.starts_with(RIGHTS_FILE)
-            && !matches!(catalogue, Some("" | "-wal" | "-shm"))
+        ) && !name.starts_with(RIGHTS)
+            && !matches!(catalogue, Some("" | "-journal" | "-wal" | "-shm"))
         {
             report.warning(promise, &path, "is not part of a store", "move it elsewhere");
         }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use millrace_core::ids::TitleId;
 use millrace_core::limits::MAX_PACKET_BYTES;
+use millrace_core::limits::volume::LOCK_WAIT;
 
 use crate::format::FormatError;
 use crate::format::meta::MetaError;
@@ -24,6 +25,23 @@ pub enum StoreError {
         /// What it said.
         #[source]
         error: io::Error,
+    },
+    /// The store belongs to another user.
+    #[error("{}: cannot open it: {error}; run this as the user that the store belongs to, or as a member of its group", path.display())]
+    NotPermitted {
+        /// The file.
+        path: PathBuf,
+        /// Error of the operating system.
+        #[source]
+        error: io::Error,
+    },
+    /// Another process has held a lock for longer than any operation of the store takes.
+    #[error("{}: locked by {holder} for longer than {} s; wait until it has ended, or end it", path.display(), LOCK_WAIT.as_secs())]
+    Locked {
+        /// The locked file.
+        path: PathBuf,
+        /// The process that holds the lock, if known.
+        holder: String,
     },
     /// The disk is full.
     #[error(

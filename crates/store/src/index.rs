@@ -3,6 +3,7 @@
 //! It counts in default-size packets ([`DEFAULT_PACKET_BYTES`]) whatever size is sent; bytes of the data file join it
 //! with the other sizes.
 
+use millrace_core::limits::volume::MAX_CODEC_NAME_BYTES;
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, TS_PACKET_BYTES};
 use millrace_core::time::MediaTicks;
 
@@ -77,6 +78,25 @@ pub struct TimeBase {
     pub first_pts: u64,
 }
 
+/// A video or audio stream from a byte on. All streams with the same first byte form a layout,
+/// which is in force up to the next one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LayoutStream {
+    /// First byte of the layout in the data file.
+    pub byte: u64,
+    /// 13 bits.
+    pub pid: u16,
+    /// `stream_type` of the PMT.
+    pub stream_type: u8,
+    /// Name of the codec, at most 24 bytes.
+    pub codec: String,
+    /// Three lower-case letters.
+    pub language: Option<String>,
+    /// Checksum of the decoder configuration: the sequence parameter sets of video, the format of
+    /// audio. If it changes, decoders have to restart. 0: unknown.
+    pub config: u32,
+}
+
 /// What a PID carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
@@ -119,7 +139,7 @@ pub struct PidUse {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} number {number}: must {problem}")]
 pub struct IndexError {
-    /// "access points", "clock pieces", "times", "PIDs", "data bytes", "time bases", "end".
+    /// "access points", "clock pieces", "times", "PIDs", "data bytes", "time bases", "layouts", "end".
     pub what: &'static str,
     /// Which one, from 0.
     pub number: usize,
@@ -144,6 +164,9 @@ pub struct IndexParts {
     pub duration: MediaTicks,
     /// Origins of the presentation time stamps in ascending order, the first at byte 0; empty: unknown.
     pub bases: Vec<TimeBase>,
+    /// Streams of the layouts in ascending order of bytes, the first layout at byte 0; empty:
+    /// unknown.
+    pub layouts: Vec<LayoutStream>,
     /// When the last picture (or sound) has been shown: at or after the duration. `None`: unknown.
     pub end: Option<MediaTicks>,
 }
@@ -171,8 +194,9 @@ impl TitleIndex {
 
     /// From all parts, which are checked one by one and against each other.
     pub fn from_parts(parts: IndexParts) -> Result<Self, IndexError> {
-        let IndexParts { access, pieces, pids, times, data_bytes, duration, bases, end } = parts;
-        Self::new(access, pieces, pids)?.with_presentation(bases, end)?.complete(times, data_bytes, duration)
+        let IndexParts { access, pieces, pids, times, data_bytes, duration, bases, layouts, end } = parts;
+        let index = Self::new(access, pieces, pids)?.with_presentation(bases, end)?;
+        index.with_layouts(layouts)?.complete(times, data_bytes, duration)
     }
 
     /// Adds what is known of the presentation time stamps.
@@ -183,6 +207,13 @@ impl TitleIndex {
     ) -> Result<Self, IndexError> {
         check_bases(&bases)?;
         (self.parts.bases, self.parts.end) = (bases, end);
+        Ok(self)
+    }
+
+    /// Adds the layouts.
+    pub fn with_layouts(mut self, layouts: Vec<LayoutStream>) -> Result<Self, IndexError> {
+        check_layouts(&layouts)?;
+        self.parts.layouts = layouts;
         Ok(self)
     }
 
@@ -222,6 +253,9 @@ impl TitleIndex {
             && (last.byte >= data_bytes || last.time > duration)
         {
             return fail("time bases", parts.bases.len() - 1, "lie within the data and the duration");
+        }
+        if parts.layouts.last().is_some_and(|last| last.byte >= data_bytes) {
+            return fail("layouts", parts.layouts.len() - 1, "lie within the data");
         }
         if parts.end.is_some_and(|end| end < duration) {
             return fail("end", 0, "not be before the duration");
@@ -301,6 +335,11 @@ impl TitleIndex {
     /// The pieces of the title's clock.
     pub fn pieces(&self) -> &[ClockPiece] {
         &self.parts.pieces
+    }
+
+    /// The layouts in ascending order, each with its streams; none: unknown.
+    pub fn layouts(&self) -> impl Iterator<Item = &[LayoutStream]> {
+        self.parts.layouts.chunk_by(|one, other| one.byte == other.byte)
     }
 
     /// The PIDs in ascending order.
@@ -395,6 +434,27 @@ fn check_bases(bases: &[TimeBase]) -> Result<(), IndexError> {
             Some(before) if base.byte <= before.byte || base.time < before.time => {
                 return fail("lie behind the one before it");
             }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn check_layouts(layouts: &[LayoutStream]) -> Result<(), IndexError> {
+    for (number, stream) in layouts.iter().enumerate() {
+        let fail = |problem| Err(IndexError { what: "layouts", number, problem });
+        if stream.pid > 0x1fff {
+            return fail("have a PID of at most 0x1fff");
+        }
+        if stream.codec.len() > MAX_CODEC_NAME_BYTES || stream.codec.contains('\0') {
+            return fail("have a codec of at most 24 bytes");
+        }
+        if stream.language.as_ref().is_some_and(|language| language.len() != 3) {
+            return fail("have a language of three letters");
+        }
+        match number.checked_sub(1).map(|i| &layouts[i]) {
+            None if stream.byte != 0 => return fail("begin at byte 0"),
+            Some(before) if stream.byte < before.byte => return fail("not lie before the one before it"),
             _ => {}
         }
     }

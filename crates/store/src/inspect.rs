@@ -186,6 +186,16 @@ fn index(path: &Path, range: Option<Range<u32>>) -> Result<Value, StoreError> {
         &range,
         |_, b| json!({ "byte": b.byte, "ticks": b.time.0, "time": time(b.time), "first_pts": b.first_pts }),
     );
+    let layouts = pick(&parts.layouts, &range, |_, stream| {
+        json!({
+            "byte": stream.byte,
+            "pid": stream.pid,
+            "stream_type": stream.stream_type,
+            "codec": stream.codec,
+            "language": stream.language,
+            "config": stream.config,
+        })
+    });
     let pids = pick(&parts.pids, &None, |_, pid| {
         json!({
             "pid": pid.pid,
@@ -209,6 +219,7 @@ fn index(path: &Path, range: Option<Range<u32>>) -> Result<Value, StoreError> {
         "access_points": access,
         "clock_pieces": pieces,
         "time_bases": bases,
+        "layouts": layouts,
         "pids": pids,
     }))
 }

@@ -8,6 +8,7 @@
 //! | [`sums`] | the range sum index: the sum of any range of bytes, for every packet size at once |
 //! | [`packet_size`] | the packet sizes that have names |
 //! | [`members`] | which directories a volume is made of, and which of them are believed |
+//! | [`subtitles`] | text that is shown with pictures: read, and kept as WebVTT |
 //! | [`stripes`] | where the units of a title's stripes lie on the members of its volume |
 //! | [`transform`] | a title's packets changed when an extent is filled |
 //! | [`volume`] | [`volume::Volume`]: titles come in whole, are found, are removed; nothing is ever half visible |
@@ -45,6 +46,7 @@ pub mod repair;
 pub mod scrub;
 pub mod sps;
 pub mod stripes;
+pub mod subtitles;
 pub mod sums;
 pub mod transform;
 pub mod trick;

@@ -102,15 +102,10 @@ impl PacketWriter {
         this
     }
 
-    /// The clock in a packet of its own, in ticks of 90 kHz. Without payload the counter stays (section 2.4.3.3).
+    /// The clock in a packet of its own, in ticks of 90 kHz.
     pub(crate) fn clock(&mut self, pid: u16, ticks: u64) {
-        let bits = (ticks % PTS_MODULUS) << 15 | 0x7e00;
-        let mut packet = [0xff; TS_PACKET_BYTES];
         let counter = self.counter(pid).wrapping_sub(1);
-        packet[..4].copy_from_slice(&header(pid, false, 0x20, counter));
-        (packet[4], packet[5]) = ((PAYLOAD - 1) as u8, 0x10);
-        packet[6..12].copy_from_slice(&bits.to_be_bytes()[2..]);
-        self.out.extend(packet);
+        self.out.extend(clock_packet(pid, counter, ticks % PTS_MODULUS * SYSTEM_TICKS_PER_MEDIA_TICK));
     }
 
     /// Both tables.
@@ -153,6 +148,18 @@ impl PacketWriter {
         pes.at += now;
         pes.packets = pes.packets.saturating_sub(1);
     }
+}
+
+/// A packet with nothing but a clock reference, in ticks of 27 MHz below [`PCR_MODULUS`](crate::ingest::ts_packet::PCR_MODULUS).
+/// It has the `counter` of the packet before it: without payload the counter stays (section 2.4.3.3).
+pub(crate) fn clock_packet(pid: u16, counter: u8, value: u64) -> [u8; TS_PACKET_BYTES] {
+    let (base, extension) = (value / SYSTEM_TICKS_PER_MEDIA_TICK, value % SYSTEM_TICKS_PER_MEDIA_TICK);
+    let bits = base << 15 | 0x7e00 | extension;
+    let mut packet = [0xff; TS_PACKET_BYTES];
+    packet[..4].copy_from_slice(&header(pid, false, 0x20, counter));
+    (packet[4], packet[5]) = ((PAYLOAD - 1) as u8, 0x10);
+    packet[6..12].copy_from_slice(&bits.to_be_bytes()[2..]);
+    packet
 }
 
 fn header(pid: u16, starts: bool, control: u8, counter: u8) -> [u8; 4] {

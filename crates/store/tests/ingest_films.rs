@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use ingest_support::{ffmpeg, sum};
 use millrace_core::packet::PacketMeta;
-use millrace_store::ingest::{IngestOptions, ingest};
+use millrace_store::ingest::{IngestOptions, WebAudio, ingest};
 use millrace_store::volume::{TitleFiles, TitleInfo, Volume};
 use tempfile::TempDir;
 
@@ -28,7 +28,11 @@ fn stored(name: &str, secs: u32, args: &[&str]) -> Stored {
 
 fn take(dir: TempDir, source: PathBuf) -> Stored {
     let volume = Volume::open_or_create(&dir.path().join("store")).unwrap();
-    let options = IngestOptions { packet_sizes: vec![1316, 2632], ..IngestOptions::default() };
+    let options = IngestOptions {
+        packet_sizes: vec![1316, 2632],
+        web_audio: WebAudio::Never,
+        ..IngestOptions::default()
+    };
     let info = ingest(&volume, &source, &options, &mut |_| {}).unwrap();
     let files = volume.open_title(info.id, 1316).unwrap();
     let stored = Stored { dir, source, info, files };

@@ -353,7 +353,8 @@ fn a_changed_program_map_is_followed() {
         let now = 77 * HZ + n * HZ / 1000;
         match n % 40 {
             0 => {
-                let idr = &[0, 0, 1, 0x26, 1, 0xaf, 9, 9, 9, 9, 9, 9][..];
+                let sets = [0, 0, 1, 0x40, 1, 0, 0, 1, 0x42, 1, 0, 0, 1, 0x44, 1];
+                let idr = &[&sets[..], &[0, 0, 1, 0x26, 1, 0xaf, 9, 9, 9, 9, 9, 9]].concat()[..];
                 let adapt = Adapt { pcr: Some(now), ..Adapt::default() };
                 mux.pes_start(
                     0x200,

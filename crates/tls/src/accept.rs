@@ -1,14 +1,21 @@
-//! Handshakes: so many at once, each within its time. When there are too many the oldest is given up, so that clients that stall keep nobody out.
+//! Handshakes, limited in number and in time. At the limit, the server gives up one of the client
+//! with the most in progress, so that stalling clients keep no other client out, however slow its
+//! network is.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use millrace_core::limits::tls::{HANDSHAKE_TIME, MAX_HANDSHAKES};
+use millrace_core::address::network_of;
+use millrace_core::limits::tls::{HANDSHAKE_TIME, MAX_HANDSHAKES, SILENT_HANDSHAKE_WEIGHT};
+use rustls::ServerConfig;
+use rustls::server::Acceptor as HelloReader;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::certificates::{CertificateError, Certificates};
@@ -17,23 +24,96 @@ use crate::totals::Totals;
 /// Answers handshakes.
 #[derive(Clone)]
 pub struct Acceptor {
-    tls: TlsAcceptor,
+    config: Arc<ServerConfig>,
     under_way: Arc<Mutex<UnderWay>>,
     limit: Duration,
     pub(crate) totals: Arc<Totals>,
 }
 
-/// Handshakes under way, the oldest first, each with what ends it when it is dropped.
+/// Handshakes in progress, by client.
 #[derive(Default)]
 struct UnderWay {
     next: u64,
-    all: BTreeMap<u64, oneshot::Sender<()>>,
+    count: usize,
+    clients: HashMap<IpAddr, Client>,
+}
+
+/// Handshakes of one client, the oldest first. Dropping a sender ends its handshake.
+#[derive(Default)]
+struct Client {
+    /// Handshakes without a whole ClientHello.
+    silent: BTreeMap<u64, oneshot::Sender<()>>,
+    /// Handshakes with a whole ClientHello.
+    begun: BTreeMap<u64, oneshot::Sender<()>>,
 }
 
 /// A place among them.
 struct Place<'a> {
     under_way: &'a Mutex<UnderWay>,
+    client: IpAddr,
     number: u64,
+}
+
+impl Client {
+    fn is_empty(&self) -> bool {
+        self.silent.is_empty() && self.begun.is_empty()
+    }
+
+    /// The weight of its handshakes, and a number that is higher the older the handshake is that
+    /// would be given up.
+    fn weight(&self) -> (usize, u64) {
+        let oldest = self.silent.keys().next().or_else(|| self.begun.keys().next());
+        let weight = self.silent.len() * SILENT_HANDSHAKE_WEIGHT + self.begun.len();
+        (weight, oldest.map_or(0, |oldest| u64::MAX - oldest))
+    }
+}
+
+impl UnderWay {
+    fn begin(&mut self, client: IpAddr) -> (u64, oneshot::Receiver<()>) {
+        if self.count >= MAX_HANDSHAKES {
+            self.give_one_up();
+        }
+        let (ends, given_up) = oneshot::channel();
+        let number = self.next;
+        self.next += 1;
+        self.count += 1;
+        self.clients.entry(client).or_default().silent.insert(number, ends);
+        (number, given_up)
+    }
+
+    /// Gives up a handshake of the client with the greatest weight: its oldest without a
+    /// ClientHello, or else its oldest. Among clients of equal weight, the oldest handshake goes.
+    fn give_one_up(&mut self) {
+        let heaviest = self.clients.iter().max_by_key(|(_, held)| held.weight()).map(|(client, _)| *client);
+        let Some(client) = heaviest else { return };
+        let Some(held) = self.clients.get_mut(&client) else { return };
+        if held.silent.pop_first().or_else(|| held.begun.pop_first()).is_some() {
+            self.count -= 1;
+        }
+        self.forget_if_empty(client);
+    }
+
+    /// Records that a whole ClientHello has arrived.
+    fn has_begun(&mut self, client: IpAddr, number: u64) {
+        let Some(held) = self.clients.get_mut(&client) else { return };
+        if let Some(ends) = held.silent.remove(&number) {
+            held.begun.insert(number, ends);
+        }
+    }
+
+    fn end(&mut self, client: IpAddr, number: u64) {
+        let Some(held) = self.clients.get_mut(&client) else { return };
+        if held.silent.remove(&number).or_else(|| held.begun.remove(&number)).is_some() {
+            self.count -= 1;
+        }
+        self.forget_if_empty(client);
+    }
+
+    fn forget_if_empty(&mut self, client: IpAddr) {
+        if self.clients.get(&client).is_some_and(Client::is_empty) {
+            self.clients.remove(&client);
+        }
+    }
 }
 
 impl Acceptor {
@@ -46,15 +126,22 @@ impl Acceptor {
         protocols: &[&str],
         totals: &Arc<Totals>,
     ) -> Result<Self, CertificateError> {
-        let tls = TlsAcceptor::from(certificates.server_config(protocols)?);
-        Ok(Self { tls, under_way: Arc::default(), limit: HANDSHAKE_TIME, totals: Arc::clone(totals) })
+        let config = certificates.server_config(protocols)?;
+        Ok(Self { config, under_way: Arc::default(), limit: HANDSHAKE_TIME, totals: Arc::clone(totals) })
     }
 
-    /// Answers a client's handshake; `None`, counted: nothing came of it.
-    pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> Option<TlsStream<S>> {
-        let (place, given_up) = self.begin();
+    /// Performs the handshake of a client at this address. A failed handshake is counted and
+    /// returns `None`.
+    pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        stream: S,
+        peer: IpAddr,
+    ) -> Option<TlsStream<S>> {
+        let client = network_of(peer);
+        let (number, given_up) = lock(&self.under_way).begin(client);
+        let place = Place { under_way: &self.under_way, client, number };
         let done = tokio::select! {
-            done = timeout(self.limit, self.tls.accept(stream)) => Some(done),
+            done = timeout(self.limit, self.shake_hands(stream, &place)) => Some(done),
             _ = given_up => None,
         };
         drop(place);
@@ -76,18 +163,19 @@ impl Acceptor {
         stream
     }
 
-    /// A place for one more, and what says that it was given up for newer ones.
-    fn begin(&self) -> (Place<'_>, oneshot::Receiver<()>) {
-        let (ends, given_up) = oneshot::channel();
-        let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
-        if under_way.all.len() >= MAX_HANDSHAKES {
-            under_way.all.pop_first();
-        }
-        let number = under_way.next;
-        under_way.next += 1;
-        under_way.all.insert(number, ends);
-        (Place { under_way: &self.under_way, number }, given_up)
+    async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        stream: S,
+        place: &Place<'_>,
+    ) -> io::Result<TlsStream<S>> {
+        let begun = LazyConfigAcceptor::new(HelloReader::default(), stream).await?;
+        lock(place.under_way).has_begun(place.client, place.number);
+        begun.into_stream(Arc::clone(&self.config)).await
     }
+}
+
+fn lock(under_way: &Mutex<UnderWay>) -> MutexGuard<'_, UnderWay> {
+    under_way.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How a handshake is counted.
@@ -101,7 +189,7 @@ enum Counted {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.under_way.lock().unwrap_or_else(PoisonError::into_inner).all.remove(&self.number);
+        lock(self.under_way).end(self.client, self.number);
     }
 }
 

@@ -12,11 +12,43 @@ fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
+/// The client's end, and the task that performs the handshake.
+type Arrived = (DuplexStream, tokio::task::JoinHandle<Option<TlsStream<DuplexStream>>>);
+
 /// Starts to accept one end; the other is the client's.
-fn arrive(acceptor: &Acceptor) -> (DuplexStream, tokio::task::JoinHandle<Option<TlsStream<DuplexStream>>>) {
+fn arrive(acceptor: &Acceptor) -> Arrived {
+    arrive_from(acceptor, 1)
+}
+
+/// The same for a client with an address of its own.
+fn arrive_from(acceptor: &Acceptor, host: u8) -> Arrived {
     let (near, far) = duplex(ROOM);
     let acceptor = acceptor.clone();
-    (near, tokio::spawn(async move { acceptor.accept(far).await }))
+    (near, tokio::spawn(async move { acceptor.accept(far, IpAddr::from([192, 0, 2, host])).await }))
+}
+
+/// Waits until `count` handshakes are in progress and `begun` of them have a ClientHello.
+async fn under_way(acceptor: &Acceptor, count: usize, begun: usize) {
+    loop {
+        {
+            let under_way = acceptor.under_way.lock().unwrap();
+            let has_begun: usize = under_way.clients.values().map(|client| client.begun.len()).sum();
+            if (under_way.count, has_begun) == (count, begun) {
+                return;
+            }
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Returns the first bytes that a client sends.
+fn hello() -> Vec<u8> {
+    let (_, _, trusted) = Made::ready();
+    let config = made::client(&trusted, &[&TLS13]);
+    let mut client = rustls::ClientConnection::new(Arc::clone(config.config()), made::localhost()).unwrap();
+    let mut hello = Vec::new();
+    client.write_tls(&mut hello).unwrap();
+    hello
 }
 
 #[test]
@@ -73,19 +105,16 @@ fn a_handshake_has_its_time() {
         assert!(accepted.await.unwrap().is_none());
     });
     assert_eq!(files.totals.read().handshakes_too_slow, 1);
-    assert!(acceptor.under_way.lock().unwrap().all.is_empty());
+    assert!(acceptor.under_way.lock().unwrap().clients.is_empty());
 }
 
 #[test]
-fn clients_that_stall_keep_nobody_out() {
+fn accept_with_too_many_of_one_client_gives_up_its_oldest() {
     let (files, certificates, trusted) = Made::ready();
     let acceptor = Acceptor::new(&certificates, &[], &files.totals).unwrap();
     runtime().block_on(async {
         let stalled: Vec<_> = (0..MAX_HANDSHAKES).map(|_| arrive(&acceptor)).collect();
-        // All of them have begun.
-        while acceptor.under_way.lock().unwrap().all.len() < MAX_HANDSHAKES {
-            tokio::task::yield_now().await;
-        }
+        under_way(&acceptor, MAX_HANDSHAKES, 0).await;
         let (near, accepted) = arrive(&acceptor);
         let _client = made::client(&trusted, &[&TLS13]).connect(made::localhost(), near).await.unwrap();
         assert!(accepted.await.unwrap().is_some());
@@ -96,4 +125,40 @@ fn clients_that_stall_keep_nobody_out() {
     });
     let counted = files.totals.read();
     assert_eq!((counted.handshakes, counted.handshakes_dropped), (1, 1));
+}
+
+/// A client with a slow network stays silent for a while, or has sent its ClientHello and not the
+/// rest. It gets in, however many connections others open meanwhile, whether these stay silent or
+/// send a ClientHello each.
+#[test]
+fn accept_beside_floods_of_others_lets_slow_clients_in() {
+    let (files, certificates, trusted) = Made::ready();
+    let acceptor = Acceptor::new(&certificates, &[], &files.totals).unwrap();
+    let hello = hello();
+    runtime().block_on(async {
+        let (mut begun, begun_accepted) = arrive_from(&acceptor, 100);
+        begun.write_all(&hello).await.unwrap();
+        under_way(&acceptor, 1, 1).await;
+        let (silent, silent_accepted) = arrive_from(&acceptor, 101);
+        for says_hello in [false, true] {
+            let mut flood = Vec::new();
+            for number in 0..4 * MAX_HANDSHAKES {
+                let mut arrived = arrive_from(&acceptor, (number % 4) as u8);
+                if says_hello {
+                    arrived.0.write_all(&hello).await.unwrap();
+                }
+                flood.push(arrived);
+                tokio::task::yield_now().await;
+            }
+            assert!(
+                flood.iter().filter(|(_, accepted)| accepted.is_finished()).count() >= 3 * MAX_HANDSHAKES
+            );
+            assert!(!begun_accepted.is_finished() && !silent_accepted.is_finished(), "{says_hello}");
+            drop(flood);
+        }
+        let _client = made::client(&trusted, &[&TLS13]).connect(made::localhost(), silent).await.unwrap();
+        assert!(silent_accepted.await.unwrap().is_some());
+        assert!(!begun_accepted.is_finished());
+    });
+    assert!(files.totals.read().handshakes_dropped >= 6 * MAX_HANDSHAKES as u64);
 }

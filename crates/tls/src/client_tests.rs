@@ -46,7 +46,7 @@ fn server(files: &Made, made: &CertifiedKey<KeyPair>) -> SocketAddr {
             stream.set_nonblocking(true).unwrap();
             runtime().block_on(async {
                 let stream = tokio::net::TcpStream::from_std(stream).unwrap();
-                if let Some(mut stream) = acceptor.accept(stream).await {
+                if let Some(mut stream) = acceptor.accept(stream, [127, 0, 0, 1].into()).await {
                     stream.write_all(b"hello").await.unwrap();
                     let _ = stream.shutdown().await;
                 }

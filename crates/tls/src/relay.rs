@@ -145,7 +145,8 @@ async fn accept(listener: tokio::net::TcpListener, shared: Shared) {
 async fn serve(stream: TcpStream, peer: SocketAddr, shared: Shared) {
     let Ok(local) = stream.local_addr() else { return };
     prepare(&stream);
-    let Some(viewer) = shared.acceptor.accept(Stalling::new(stream, shared.stall)).await else { return };
+    let stream = Stalling::new(stream, shared.stall);
+    let Some(viewer) = shared.acceptor.accept(stream, peer.ip()).await else { return };
     let pair = UnixStream::pair().and_then(|(near, far)| Ok((near, far.into_std()?)));
     let Ok((near, far)) = pair else {
         return tracing::debug!("RTSP by TLS: no descriptor is left for a connection");

@@ -374,6 +374,15 @@ impl Analyser {
         if let Some(stamps) = stamps {
             timed.push(pes.begins, byte, Event::Unit { pid: packet.pid, clock: role.clock, kind, stamps });
         }
+        if kind == Kind::Video {
+            if packet.start {
+                pes.start.begin(packet.random_access);
+            }
+            let media = pes.media(packet.payload);
+            if let Some(what) = pes.start.push(stream_type, media) {
+                timed.push(number, byte, Event::Found { pid: Some(packet.pid), what });
+            }
+        }
         let Some(model) = &mut timed.model else { return };
         if packet.start && !model.knows(packet.pid) {
             let media = packet.payload.get(pes.media_at..).unwrap_or_default();

@@ -83,6 +83,8 @@ checks! {
     PesHeader = "pes_header", "ISO 2.4.3.6", Fault;
     /// Decoding times run back, or presentation times do not fit them.
     TimestampOrder = "timestamp_order", "ISO 2.4.3.7", Fault;
+    /// A picture is marked as an access point, but its parameter sets are missing.
+    AccessPoint = "access_point", "ISO 2.4.3.5", Fault;
     /// Something is to be decoded before it has arrived, or more than 10 s later.
     DecodeTime = "decode_time", "ISO 2.4.2.3", Fault;
     /// A transport buffer of the decoder model overflows.
@@ -95,6 +97,9 @@ checks! {
     Lost = "lost", "-", Loss;
     /// Clock references are further apart than 40 ms, which DVB asks for.
     PcrSpacing = "pcr_spacing", "TS 101 154", Note;
+    /// Decoding could start at a picture if its parameter sets came with it, but the picture is not
+    /// marked.
+    BareStart = "bare_start", "-", Note;
     /// A clock begins anew, and says so.
     NewClock = "new_clock", "ISO 2.4.3.5", Note;
     /// A table has a new version.
@@ -194,6 +199,8 @@ pub enum What {
         ms: i64,
     },
     PtsTwice,
+    NoParameterSets,
+    BareStart,
     DecodedEarly {
         ms: i64,
     },
@@ -252,6 +259,8 @@ impl What {
             Self::DtsBack { .. } | Self::PtsBeforeDts { .. } | Self::PtsFar { .. } | Self::PtsTwice => {
                 Check::TimestampOrder
             }
+            Self::NoParameterSets => Check::AccessPoint,
+            Self::BareStart => Check::BareStart,
             Self::DecodedEarly { .. } | Self::DecodedLate { .. } => Check::DecodeTime,
             Self::TransportFull { .. } => Check::TransportBuffer,
             Self::MainFull { .. } => Check::MainBuffer,
@@ -317,6 +326,12 @@ impl fmt::Display for What {
             Self::PtsBeforeDts { ms } => write!(f, "PTS {ms} ms before DTS"),
             Self::PtsFar { ms } => write!(f, "PTS {ms} ms after DTS"),
             Self::PtsTwice => f.write_str("a PTS that was there already"),
+            Self::NoParameterSets => f.write_str(
+                "marked for random access, and no parameter sets (sequence header) come before the picture",
+            ),
+            Self::BareStart => {
+                f.write_str("decoding cannot start here: no parameter sets come before the picture")
+            }
             Self::DecodedEarly { ms } => write!(f, "to be decoded {ms} ms before it arrives"),
             Self::DecodedLate { ms } => write!(f, "to be decoded {ms} ms after it arrives; 10 s are allowed"),
             Self::TransportFull { bytes } => write!(f, "{bytes} bytes in the transport buffer of 512"),

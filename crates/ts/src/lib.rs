@@ -37,6 +37,7 @@ mod pes;
 mod psi;
 mod report;
 mod section;
+mod start;
 pub mod teletext;
 mod timed;
 

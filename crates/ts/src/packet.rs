@@ -21,6 +21,7 @@ pub(crate) struct Packet<'a> {
     pub(crate) scrambled: bool,
     pub(crate) counter: u8,
     pub(crate) discontinuity: bool,
+    pub(crate) random_access: bool,
     /// Ticks of 27 MHz.
     pub(crate) pcr: Option<u64>,
     pub(crate) has_payload: bool,
@@ -38,6 +39,7 @@ impl<'a> Packet<'a> {
             scrambled: bytes[3] & 0xc0 != 0,
             counter: bytes[3] & 0x0f,
             discontinuity: false,
+            random_access: false,
             pcr: None,
             has_payload: bytes[3] & 0x10 != 0,
             payload: &[],
@@ -69,6 +71,7 @@ impl<'a> Packet<'a> {
     fn field(&mut self, field: &[u8]) {
         let Some(&flags) = field.first() else { return };
         self.discontinuity = flags & 0x80 != 0;
+        self.random_access = flags & 0x40 != 0;
         if flags & 0x10 == 0 {
             return;
         }

@@ -2,6 +2,7 @@
 
 use crate::check::What;
 use crate::section::Kind;
+use crate::start::Start;
 
 /// Start code, length, flags, and both time stamps.
 const HEAD_BYTES: usize = 19;
@@ -29,6 +30,8 @@ pub(crate) struct Pes {
     /// PES packets, and those with a PTS.
     pub(crate) packets: u64,
     pub(crate) stamped: u64,
+    /// Checks whether decoding can start at marked access points.
+    pub(crate) start: Start,
 }
 
 /// What a head is so far.
@@ -43,6 +46,13 @@ impl Pes {
     /// Part of it is missing.
     pub(crate) fn lose(&mut self) {
         self.bytes = None;
+    }
+
+    /// Returns the bytes of the elementary stream in the payload that was taken last; none outside
+    /// of a packet.
+    pub(crate) fn media<'a>(&self, payload: &'a [u8]) -> &'a [u8] {
+        let is_media = self.bytes.is_some() && self.is_parsed;
+        if is_media { payload.get(self.media_at..).unwrap_or_default() } else { &[] }
     }
 
     /// A packet begins, or nothing more comes: whether the one before has the length that it says.

@@ -305,3 +305,46 @@ fn data_that_were_lost_on_the_way_are_no_fault() {
     let report = analyser.finish();
     assert_eq!(faults(&report), [("pat", 1)], "{report}");
 }
+
+#[test]
+fn open_groups_without_parameter_sets_are_no_access_points() {
+    // Matroska stores the sets separately, and ffmpeg inserts them before IDR pictures only.
+    let dir = tempfile::tempdir().unwrap();
+    let (mkv, ts) = (dir.path().join("open.mkv"), dir.path().join("open.ts"));
+    let ffmpeg = |args: &[&str]| {
+        let status =
+            std::process::Command::new("ffmpeg").args(["-nostdin", "-v", "error"]).args(args).status();
+        assert!(status.unwrap().success(), "ffmpeg {args:?}");
+    };
+    let (mkv, ts) = (mkv.to_str().unwrap(), ts.to_str().unwrap());
+    let picture = "testsrc2=s=160x120:r=25:d=6";
+    let x264 = "open-gop=1:bframes=3:keyint=50:scenecut=0";
+    ffmpeg(&[
+        "-f",
+        "lavfi",
+        "-i",
+        picture,
+        "-c:v",
+        "libx264",
+        "-preset",
+        "ultrafast",
+        "-x264-params",
+        x264,
+        mkv,
+    ]);
+    ffmpeg(&["-i", mkv, "-c", "copy", "-f", "mpegts", ts]);
+    assert_faults(&std::fs::read(ts).unwrap(), &[("access_point", 2)]);
+    ffmpeg(&[
+        "-y",
+        "-i",
+        mkv,
+        "-c",
+        "copy",
+        "-bsf:v",
+        "h264_mp4toannexb,dump_extra=freq=keyframe",
+        "-f",
+        "mpegts",
+        ts,
+    ]);
+    assert_faults(&std::fs::read(ts).unwrap(), &[]);
+}

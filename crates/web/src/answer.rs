@@ -30,7 +30,9 @@ pub(crate) enum Body {
     Length(u64),
     /// These.
     Bytes(Bytes),
-    /// A segment that was made, of which its viewer is counted by what it takes.
+    /// Bytes that stay in memory whether or not they are sent, such as cached bytes.
+    Kept(Bytes),
+    /// A segment that was made from a title; its viewer is counted by the bytes that it receives.
     Segment(Bytes, Sending),
     /// Bytes of a title.
     Media(Media),
@@ -77,6 +79,11 @@ impl Answer {
         Self { status, headers, body: Body::Bytes(bytes.into()) }
     }
 
+    /// A response with bytes that stay in memory in any case.
+    pub(crate) fn kept(content_type: &str, bytes: Bytes) -> Self {
+        Self { body: Body::Kept(bytes), ..Self::new(200, content_type, Bytes::new()) }
+    }
+
     /// Something went wrong, or cannot be had: JSON with one sentence that says what.
     pub(crate) fn error(status: u16, what: &str) -> Self {
         let failure = Failure { error: What { message: what.to_owned(), status } };
@@ -105,7 +112,7 @@ impl Body {
         match self {
             Self::None | Self::Events(_) => None,
             Self::Length(length) => Some(*length),
-            Self::Bytes(bytes) | Self::Segment(bytes, _) => Some(bytes.len() as u64),
+            Self::Bytes(bytes) | Self::Kept(bytes) | Self::Segment(bytes, _) => Some(bytes.len() as u64),
             Self::Media(media) => Some(media.length()),
         }
     }

@@ -1,14 +1,25 @@
 //! `/api/v1`: what there is, as JSON. Fields are added, never changed or taken away: `docs/ref/http.md` describes them.
 
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use hyper::body::Bytes;
+use millrace_core::limits::web::{LEAST_GZIP_BYTES, MEMORY_KEPT_PART};
 use millrace_rights::Visitor;
-use millrace_store::volume::TitleInfo;
+use millrace_store::volume::{SubtitleTrack, TitleInfo, title_text};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::answer::Answer;
+use crate::cmaf::{NotMade, Recent, not_made};
+use crate::memory::Exhausted;
+use crate::request::{Fields, Request};
 use crate::rights::SeenBy;
-use crate::site::{PicturesState, Site};
-use crate::{cmaf, pictures};
+use crate::shared::Shared;
+use crate::site::{PicturesState, Site, SiteError};
+use crate::{cmaf, conditions, pictures, subtitles};
 
 /// Who asks.
 #[derive(Serialize, JsonSchema)]
@@ -23,6 +34,17 @@ pub(crate) struct Titles {
     titles: Vec<Title>,
     /// Whether who asks may upload: `yes`, `no`, or `sign-in`, if it says who it is.
     upload: &'static str,
+    /// Whether the client may rename and delete titles: `yes`, `no`, or `sign-in`, if it says who it is.
+    manage: &'static str,
+    /// Port of RTSP at this server; null if there is none.
+    rtsp_port: Option<u16>,
+}
+
+/// What of a title can be changed.
+#[derive(Deserialize, Serialize, JsonSchema)]
+pub(crate) struct TitleChange {
+    /// Its new display name.
+    pub(crate) title: String,
 }
 
 /// A title.
@@ -30,6 +52,10 @@ pub(crate) struct Titles {
 pub(crate) struct Title {
     /// Unique.
     name: String,
+    /// What people call it: any text of one line, not unique.
+    title: String,
+    /// Name of the directory of the file that it was made from; null if it was uploaded.
+    folder: Option<String>,
     /// 32 hexadecimal digits, for ever.
     id: String,
     /// Length of its transport stream.
@@ -42,6 +68,8 @@ pub(crate) struct Title {
     /// When it was added, seconds since 1970.
     added_unix_s: u64,
     streams: Vec<Stream>,
+    /// Subtitles that are kept with it. Those of teletext are in its media, and listed in its playlists only.
+    subtitles: Vec<Subtitles>,
     /// Names of its renditions, the best first, with itself among them; empty if it is the only one.
     renditions: Vec<String>,
     /// Address of the transport stream, from the root of this server.
@@ -68,6 +96,25 @@ struct Stream {
     codec: String,
     /// ISO 639-2.
     language: Option<String>,
+    /// Its audience, if it is not everybody: `audio-description`, `hearing-impaired`, `clean-effects` or `commentary`.
+    role: Option<&'static str>,
+}
+
+/// Subtitles of a title.
+#[derive(Serialize, JsonSchema)]
+struct Subtitles {
+    /// Language and kind, as in the address: `de`, `en.forced`, `pt-BR.sdh`.
+    label: String,
+    /// RFC 5646; null if it is not known.
+    language: Option<String>,
+    /// For people.
+    name: String,
+    /// They have only what every viewer needs.
+    is_forced: bool,
+    /// They tell sounds too, for people who do not hear well.
+    is_sdh: bool,
+    /// Address of the whole as WebVTT, from the root of this server.
+    file: String,
 }
 
 /// `/api/v1/user`
@@ -78,9 +125,136 @@ pub(crate) fn user(seen: &SeenBy) -> Answer {
     }
 }
 
+/// Cached lists of titles. Clients that see the same list share one.
+pub(crate) type Lists = Recent<Seen, Arc<List>>;
+
+/// Everything that a list depends on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// How often titles, pictures and rights have changed.
+    versions: [u64; 3],
+    /// The user, if users see different titles.
+    user: Option<Arc<str>>,
+    may: May,
+}
+
+/// Changes that a client may make to the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct May {
+    pub(crate) upload: &'static str,
+    pub(crate) manage: &'static str,
+}
+
+/// The bytes of a list, ready to be sent.
+#[derive(Debug)]
+pub(crate) struct List {
+    plain: Bytes,
+    /// By gzip, if that is worth it.
+    gzip: Option<Bytes>,
+    /// Hexadecimal digits that identify this version of the list.
+    tag: String,
+}
+
+impl List {
+    fn len(&self) -> usize {
+        self.plain.len() + self.gzip.as_ref().map_or(0, Bytes::len)
+    }
+
+    fn make(shared: &Shared, seen: &SeenBy, may: May) -> Result<Self, NotMade> {
+        let titles = seen.titles().into_iter().map(|title| of(seen, title)).collect();
+        let (May { upload, manage }, rtsp_port) = (may, seen.rtsp_port());
+        let list = Titles { titles, upload, manage, rtsp_port };
+        let mut text = serde_json::to_vec(&list).map_err(unreadable)?;
+        text.push(b'\n');
+        let mut tag = blake3::hash(&text).to_hex().to_string();
+        tag.truncate(LIST_TAG_DIGITS);
+        let gzip =
+            (text.len() >= LEAST_GZIP_BYTES).then(|| compressed(&text)).transpose().map_err(unreadable)?;
+        let keep = |bytes: Vec<u8>| {
+            let room = shared.room(bytes.len()).map_err(|Exhausted| NotMade::Full)?;
+            Ok::<_, NotMade>(room.over(bytes))
+        };
+        Ok(Self { plain: keep(text)?, gzip: gzip.map(keep).transpose()?, tag })
+    }
+}
+
+/// Digits of a list's hash in its tag: 64 bits.
+const LIST_TAG_DIGITS: usize = 16;
+
+fn unreadable(error: impl std::fmt::Display) -> NotMade {
+    NotMade::Site(SiteError::Unreadable(error.to_string()))
+}
+
+fn compressed(text: &[u8]) -> io::Result<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(text)?;
+    encoder.finish()
+}
+
 /// `/api/v1/titles`
-pub(crate) fn titles(site: &dyn Site, upload: &'static str) -> Answer {
-    json(&Titles { titles: site.titles().into_iter().map(|title| of(site, title)).collect(), upload })
+pub(crate) async fn titles(shared: &Arc<Shared>, request: &Request, seen: &SeenBy) -> Answer {
+    let may = shared.may(seen);
+    let user = match &seen.visitor {
+        Visitor::User(name) if !shared.gate.is_open() => Some(Arc::clone(name)),
+        // Clients of an open server all see the same list.
+        Visitor::User(_) | Visitor::Anybody | Visitor::Link(_) => None,
+    };
+    let versions = [seen.titles_version(), seen.pictures_version(), shared.gate.version()];
+    let cell = shared.lists.cell(Seen { versions, user, may });
+    let seen = seen.clone();
+    let made = cell.get_or_try_init(|| async move {
+        // Nested results: `reading` returns store errors, `make` the reason why there is no list.
+        let make = move |shared: &Shared| Ok(List::make(shared, &seen, may));
+        shared.reading(make).await?.map(Arc::new)
+    });
+    let list = made.await.cloned();
+    drop(cell);
+    shared.lists.trim(shared.memory.most() / MEMORY_KEPT_PART, |list| list.len());
+    let list = match list {
+        Ok(list) => list,
+        Err(why) => return not_made(&why),
+    };
+    let gzip = list.gzip.as_ref().filter(|_| takes_gzip(&request.fields));
+    let tag = format!("\"{}{}\"", list.tag, if gzip.is_some() { "-gzip" } else { "" });
+    let answer = conditions::tagged(request, tag, || {
+        let answer = Answer::kept("application/json", gzip.unwrap_or(&list.plain).clone());
+        if gzip.is_some() { answer.with("Content-Encoding", "gzip") } else { answer }
+    });
+    answer.with("Vary", "Accept-Encoding")
+}
+
+/// Returns whether the client accepts gzip (RFC 9110 section 12.5.3).
+fn takes_gzip(fields: &Fields) -> bool {
+    let list = fields.accept_encoding.as_deref().unwrap_or_default();
+    list.split(',').any(|item| {
+        let mut parts = item.split(';').map(str::trim);
+        let name = parts.next().unwrap_or_default();
+        let is_zero = |quality: &str| quality.parse::<f32>().is_ok_and(|quality| quality <= 0.0);
+        let is_refused = parts.filter_map(|part| part.strip_prefix("q=")).any(is_zero);
+        ["gzip", "x-gzip"].iter().any(|known| name.eq_ignore_ascii_case(known)) && !is_refused
+    })
+}
+
+/// `/titles.m3u`: all titles as a playlist for players. Its addresses are relative to the playlist,
+/// so it works behind any proxy prefix.
+pub(crate) fn playlist(seen: &SeenBy) -> Answer {
+    let mut text = String::from("#EXTM3U\n");
+    for title in seen.titles() {
+        let seconds = title.duration.as_secs_f64().round();
+        // A display name has no line breaks.
+        text += &format!("#EXTINF:{seconds},{}\ntitles/{}/index.m3u8\n", title.display_name(), title.name);
+    }
+    Answer::new(200, M3U, text).with("Cache-Control", "no-cache")
+}
+
+/// Media type of an M3U playlist that is not HLS.
+pub(crate) const M3U: &str = "audio/x-mpegurl; charset=utf-8";
+
+/// Name of the directory that the title's source file was in.
+fn folder_of(title: &TitleInfo) -> Option<String> {
+    let path = &title.source.path;
+    let folder = path.parent().filter(|_| path.is_absolute())?.file_name()?;
+    Some(title_text(&folder.to_string_lossy())).filter(|folder| !folder.is_empty())
 }
 
 /// `/api/v1/titles/NAME`
@@ -94,6 +268,7 @@ fn of(site: &dyn Site, title: TitleInfo) -> Title {
         stream_type: stream.stream_type,
         codec: stream.codec,
         language: stream.language,
+        role: stream.role.map(millrace_store::volume::StreamRole::name),
     };
     let is_apart = title.streams.iter().any(|stream| cmaf::can_have(&stream.codec).is_some());
     let (pictures, addresses) = match site.pictures(&title) {
@@ -102,7 +277,19 @@ fn of(site: &dyn Site, title: TitleInfo) -> Title {
         PicturesState::Never(why) => (why, None),
     };
     let (poster, sprites) = addresses.unzip();
+    let owner = subtitles::owner(site, &title);
+    let track = |track: &SubtitleTrack| Subtitles {
+        label: track.label.to_string(),
+        language: track.label.language().map(str::to_owned),
+        name: subtitles::name_of(track),
+        is_forced: track.label.is_forced,
+        is_sdh: track.label.is_sdh,
+        file: subtitles::address(&owner.name, &track.label),
+    };
     Title {
+        title: title.display_name(),
+        folder: folder_of(&title),
+        subtitles: owner.subtitles.iter().map(track).collect(),
         poster,
         sprites,
         pictures,
@@ -129,5 +316,29 @@ pub(crate) fn json<T: Serialize>(value: &T) -> Answer {
             Answer::new(200, "application/json", text).with("Cache-Control", "no-cache")
         }
         Err(_) => Answer::error(500, "the answer cannot be written as JSON"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_gzip_of_what_clients_say() {
+        for (said, takes) in [
+            ("gzip, deflate, br", true),
+            ("br;q=1.0, GZIP;q=0.8", true),
+            ("x-gzip", true),
+            ("gzip;q=0, br", false),
+            ("gzip; q=0.000", false),
+            ("br", false),
+            ("", false),
+            ("*", false),
+        ] {
+            let mut fields = Fields::default();
+            fields.note("Accept-Encoding", said.as_bytes());
+            assert_eq!(takes_gzip(&fields), takes, "{said}");
+        }
+        assert!(!takes_gzip(&Fields::default()));
     }
 }

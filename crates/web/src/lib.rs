@@ -26,6 +26,7 @@
 //! | `page`, `api`, `status`, `metrics` | what people and other programs see of it |
 //! | `events` | what happens, for those who listen |
 //! | `openapi` | the description of all addresses |
+//! | `memory` | the memory for responses, and each client's share of it |
 //! | `upload` | titles that clients bring |
 //! | `pictures` | posters, and pictures for seeking |
 //! | `totals` | what is counted |
@@ -42,11 +43,13 @@ mod file;
 mod front;
 mod hls;
 mod hyper_side;
+mod memory;
 mod metrics;
 mod openapi;
 mod page;
 mod pictures;
 mod range;
+mod rename;
 mod request;
 mod rights;
 mod route;
@@ -68,8 +71,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use millrace_core::limits::web::{
-    DEFAULT_UPLOAD_BYTES, DEFAULT_UPLOAD_RATE, MAX_WEB_CONNECTIONS, MAX_WEB_CONNECTIONS_PER_ADDRESS,
-    UPLOAD_KEPT, UPLOAD_STALL, UPLOADS_STOP, WEB_DROP_TIME, WEB_READS_AT_ONCE,
+    DEFAULT_MEMORY_BYTES, DEFAULT_UPLOAD_BYTES, DEFAULT_UPLOAD_RATE, MAX_WEB_CONNECTIONS,
+    MAX_WEB_CONNECTIONS_PER_ADDRESS, UPLOAD_KEPT, UPLOAD_STALL, UPLOADS_STOP, WEB_DROP_TIME,
+    WEB_READS_AT_ONCE, WEB_WRITE_STALL,
 };
 use millrace_rights::Gate;
 use millrace_tls::Acceptor;
@@ -84,7 +88,7 @@ pub use self::page::HAS_HLS_JS;
 use self::shared::Shared;
 pub use self::site::{
     Delivery, Fetch, NotTaken, Order, OrderSocket, PicturesState, Refused, Segment, Site, SiteError, Taken,
-    TitleBytes,
+    TitleBytes, TunnelConn,
 };
 pub use self::status::Status;
 pub use self::stream::{Carried, CarriedStream, ReadWrite};
@@ -94,7 +98,8 @@ pub use self::webhook::{Webhook, WebhookError};
 /// What responses say of the program.
 const SERVER: &str = concat!("millrace/", env!("CARGO_PKG_VERSION"));
 
-/// The paths of all addresses that are answered, with `{name}`, `{version}`, `{track}` and `{number}` in the place of what differs.
+/// The paths of all routes. `{name}`, `{version}`, `{file}`, `{track}` and `{number}` stand for the
+/// variable parts.
 pub fn routes() -> impl Iterator<Item = &'static str> {
     route::ROUTES.iter().map(|route| route.path)
 }
@@ -154,13 +159,17 @@ pub struct Secure {
 /// What is spoken by TLS, for ALPN (RFC 7301), the preferred first.
 pub const PROTOCOLS: [&str; 2] = ["h2", "http/1.1"];
 
-/// How many connections there may be, and how much they may bring.
+/// Limits on connections, on the data they may send, and on the memory held for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WebLimits {
     /// At once.
     pub connections: usize,
     /// From one address.
     pub connections_per_address: usize,
+    /// Bytes of memory for responses.
+    pub memory: usize,
+    /// The longest time without progress on a response in memory.
+    pub reply_stall: Duration,
     /// Longest upload, in bytes.
     pub upload_bytes: u64,
     /// Bits a second that all uploads together may bring.
@@ -176,6 +185,8 @@ impl Default for WebLimits {
         Self {
             connections: MAX_WEB_CONNECTIONS,
             connections_per_address: MAX_WEB_CONNECTIONS_PER_ADDRESS,
+            memory: DEFAULT_MEMORY_BYTES as usize,
+            reply_stall: WEB_WRITE_STALL,
             upload_bytes: DEFAULT_UPLOAD_BYTES,
             upload_rate: DEFAULT_UPLOAD_RATE,
             upload_stall: UPLOAD_STALL,

@@ -9,7 +9,7 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use crate::answer::{Answer, Failure};
-use crate::api::{Title, Titles, User};
+use crate::api::{M3U, Title, TitleChange, Titles, User};
 use crate::conditions;
 use crate::events::{EVENT_STREAM, News};
 use crate::hls::answer::{M3U8, Text};
@@ -27,6 +27,18 @@ const OF_RIGHTS: [u16; 4] = [401, 403, 429, 503];
 
 /// Statuses of uploads that became no title.
 const OF_UPLOADS: [u16; 9] = [400, 404, 408, 409, 412, 413, 415, 422, 507];
+
+/// Error statuses of changes to a title.
+const OF_CHANGES: [u16; 5] = [400, 404, 408, 413, 500];
+
+/// Success and error statuses of subtitle changes and of title deletions.
+fn of_change(kind: Kind, method: Method) -> (&'static [u16], &'static [u16]) {
+    match (kind, method) {
+        (Kind::SubtitleFile, Method::Put) => (&[201, 204], &[400, 404, 408, 413, 507]),
+        (Kind::SubtitleFile, _) => (&[204], &[400, 404, 500]),
+        _ => (&[204], &[404, 500]),
+    }
+}
 
 /// What a successful response has, and what else is answered.
 struct Told {
@@ -62,6 +74,7 @@ fn document() -> Value {
     let mut schemas = settings.into_generator();
     let error = reference::<Failure>(&mut schemas);
     let title = reference::<Title>(&mut schemas);
+    reference::<TitleChange>(&mut schemas);
     let paths: Map<String, Value> = ROUTES
         .iter()
         .map(|route| {
@@ -116,6 +129,7 @@ fn told(kind: Kind, schemas: &mut SchemaGenerator) -> Told {
         Kind::SubtitleSegment | Kind::CmafSubtitleSegment => {
             of(&["text/vtt; charset=utf-8"], Ranged, &[404, 500, 503])
         }
+        Kind::SubtitleFile => of(&["text/vtt; charset=utf-8"], Tagged, &[404, 500]),
         Kind::CmafInit | Kind::CmafSegment => of(&["video/mp4", "audio/mp4"], Ranged, &[404, 500, 503]),
         Kind::CmafStill => of(&["video/mp4"], Ranged, &[404, 500, 503]),
         Kind::Poster | Kind::Sprites => of(&["image/jpeg"], Tagged, &[404]),
@@ -126,7 +140,8 @@ fn told(kind: Kind, schemas: &mut SchemaGenerator) -> Told {
         Kind::Icon => of(&["image/svg+xml"], Plain, &[]),
         Kind::Player => of(&["text/javascript; charset=utf-8"], Tagged, &[404]),
         Kind::ApiUser => of_json(reference::<User>(schemas), &[404]),
-        Kind::ApiTitles => of_json(reference::<Titles>(schemas), &[]),
+        Kind::Playlist => of(&[M3U], Plain, &[]),
+        Kind::ApiTitles => Told { how: Tagged, ..of_json(reference::<Titles>(schemas), &[500, 503]) },
         Kind::ApiTitle => of_json(reference::<Title>(schemas), &[404]),
         Kind::ApiStatus => of_json(reference::<Whole>(schemas), &[503]),
         Kind::Upload => of_json(reference::<Upload>(schemas), &[404]),
@@ -167,14 +182,18 @@ fn operation(route: &Route, method: Method, told: &Told, (error, title): (&Value
         if route.path.contains('{') {
             respond(404, failure());
         }
+    } else if method == Method::Delete || method == Method::Put && route.kind == Kind::SubtitleFile {
+        let (done, errors) = of_change(route.kind, method);
+        done.iter().for_each(|&status| respond(status, None));
+        errors.iter().chain(rights).for_each(|&status| respond(status, failure()));
     } else if method == Method::Put {
         respond(201, has_body.then(|| json!({ "application/json": { "schema": title } })));
         respond(202, None);
         OF_UPLOADS.iter().chain(rights).for_each(|&status| respond(status, failure()));
         parameters.extend(["Content-Range", "If-Match", "If-None-Match"].map(header));
-    } else if method == Method::Delete {
-        respond(204, None);
-        [404, 500].iter().chain(rights).for_each(|&status| respond(status, failure()));
+    } else if method == Method::Patch {
+        respond(200, content());
+        OF_CHANGES.iter().chain(rights).for_each(|&status| respond(status, failure()));
     } else {
         respond(200, content());
         if told.how != How::Plain {
@@ -197,13 +216,7 @@ fn operation(route: &Route, method: Method, told: &Told, (error, title): (&Value
                 .extend(["until", "sign"].map(|name| parameter("query", name, json!({ "type": "string" }))));
         }
     }
-    let mut operation = json!({
-        "operationId": format!("{}{:?}", method.name().to_ascii_lowercase(), route.kind),
-        "responses": responses,
-    });
-    if method == Method::Put {
-        operation["requestBody"] = json!({ "content": { "video/mp2t": {} } });
-    }
+    let mut operation = described(route, method, responses);
     if !parameters.is_empty() {
         operation["parameters"] = parameters.into();
     }
@@ -212,6 +225,31 @@ fn operation(route: &Route, method: Method, told: &Told, (error, title): (&Value
         operation["security"] = json!([{}, { "basic": [] }, { "bearer": [] }]);
     }
     operation
+}
+
+/// An operation: its name, its responses and its request body.
+fn described(route: &Route, method: Method, responses: Map<String, Value>) -> Value {
+    let id = format!("{}{:?}", method.name().to_ascii_lowercase(), route.kind);
+    let mut operation = json!({ "operationId": id, "responses": responses });
+    if let Some(body) = request_body(route, method) {
+        operation["requestBody"] = body;
+    }
+    operation
+}
+
+/// The request body of a method, if it has one.
+fn request_body(route: &Route, method: Method) -> Option<Value> {
+    match method {
+        Method::Put if route.kind == Kind::SubtitleFile => {
+            Some(json!({ "content": { "text/vtt": {}, "application/x-subrip": {} } }))
+        }
+        Method::Put => Some(json!({ "content": { "video/mp2t": {} } })),
+        Method::Patch => {
+            let schema = json!({ "$ref": format!("#{SCHEMAS}/TitleChange") });
+            Some(json!({ "required": true, "content": { "application/json": { "schema": schema } } }))
+        }
+        _ => None,
+    }
 }
 
 /// What stands for something in a path.

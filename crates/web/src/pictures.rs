@@ -4,15 +4,18 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use millrace_core::limits::web::RETRY_AFTER_S;
+use hyper::body::Bytes;
+use millrace_core::limits::web::{MEMORY_KEPT_PART, RETRY_AFTER_S};
 use millrace_store::ingest::pictures::{About, Pictures};
 use millrace_store::volume::TitleInfo;
 
 use crate::answer::Answer;
+use crate::cmaf::{NotMade, Recent};
 use crate::conditions;
+use crate::memory::Exhausted;
 use crate::request::Request;
 use crate::route::Kind;
-use crate::shared::{Shared, no_title};
+use crate::shared::{Shared, exhausted, no_title};
 use crate::site::PicturesState;
 
 /// Answers for one of them. `link` stands behind the addresses that a viewer with a signed link is given.
@@ -38,10 +41,10 @@ pub(crate) async fn answer(
     let vtt = (kind == Kind::SpritesVtt).then(|| vtt(&about, link));
     let jpeg = match kind {
         Kind::SpritesVtt => None,
-        _ => match shared.reading(move |shared| shared.site.read_pictures(&title)).await {
-            Ok(Pictures { poster, .. }) if kind == Kind::Poster => Some(poster),
-            Ok(Pictures { sheet, .. }) => Some(sheet),
-            Err(error) => {
+        _ => match kept(shared, title, &about, kind).await {
+            Ok(jpeg) => Some(jpeg),
+            Err(NotMade::Full) => return exhausted(),
+            Err(NotMade::Site(error)) => {
                 tracing::debug!("{name}: its pictures cannot be read: {error}");
                 return no_title();
             }
@@ -51,7 +54,7 @@ pub(crate) async fn answer(
     let tag = format!("\"{version}-{}\"", if link.is_empty() { "all" } else { "link" });
     let mut answer = conditions::tagged(request, tag, || match (vtt, jpeg) {
         (Some(text), _) => Answer::new(200, "text/vtt; charset=utf-8", text),
-        (None, jpeg) => Answer::new(200, "image/jpeg", jpeg.unwrap_or_default()),
+        (None, jpeg) => Answer::kept("image/jpeg", jpeg.unwrap_or_default()),
     });
     let is_named = request
         .query
@@ -64,6 +67,28 @@ pub(crate) async fn answer(
         }
     }
     answer
+}
+
+/// Cached pictures. The key is whether it is the poster, and the hash of both pictures.
+pub(crate) type Kept = Recent<(bool, String), Bytes>;
+
+/// One of the two pictures, from the cache that all clients share.
+async fn kept(shared: &Arc<Shared>, title: TitleInfo, about: &About, kind: Kind) -> Result<Bytes, NotMade> {
+    let is_poster = kind == Kind::Poster;
+    let cell = shared.pictures.cell((is_poster, about.blake3.clone()));
+    let work = move |shared: &Shared| {
+        let Pictures { poster, sheet, .. } = shared.site.read_pictures(&title)?;
+        Ok(if is_poster { poster } else { sheet })
+    };
+    let read = async {
+        let bytes = shared.reading(work).await?;
+        let room = shared.room(bytes.len()).map_err(|Exhausted| NotMade::Full)?;
+        Ok(room.over(bytes))
+    };
+    let found = cell.get_or_try_init(|| read).await.cloned();
+    drop(cell);
+    shared.pictures.trim(shared.memory.most() / MEMORY_KEPT_PART, Bytes::len);
+    found
 }
 
 /// What tells these pictures from others of the same title.

@@ -11,6 +11,8 @@ pub(crate) enum Method {
     Head,
     Options,
     Delete,
+    /// Changes the display name of a title.
+    Patch,
     /// To make a title of what it brings.
     Put,
     /// Nothing that is done here.
@@ -27,6 +29,7 @@ impl Method {
             "HEAD" => Self::Head,
             "OPTIONS" => Self::Options,
             "DELETE" => Self::Delete,
+            "PATCH" => Self::Patch,
             "PUT" => Self::Put,
             _ => Self::Other,
         }
@@ -39,6 +42,7 @@ impl Method {
             Self::Head => "HEAD",
             Self::Options => "OPTIONS",
             Self::Delete => "DELETE",
+            Self::Patch => "PATCH",
             Self::Put => "PUT",
             Self::Other => "",
         }
@@ -85,12 +89,42 @@ pub(crate) struct Fields {
     pub(crate) host: Option<String>,
     pub(crate) origin: Option<String>,
     pub(crate) content_range: Option<String>,
+    pub(crate) accept_encoding: Option<String>,
     /// A proxy has passed the request on, by what it says itself. For whom is not believed: anybody can write that.
     pub(crate) is_forwarded: bool,
+    /// Whether a page of another site caused the request (`Sec-Fetch-Site`).
+    pub(crate) is_of_other_page: bool,
 }
 
-/// What proxies add to a request: Forwarded (RFC 7239), Via (RFC 9110 section 7.6.3), and what came before these.
-const ADDED_BY_PROXIES: [&str; 4] = ["forwarded", "x-forwarded-for", "x-real-ip", "via"];
+/// Headers that proxies add: Forwarded (RFC 7239), Via (RFC 9110 section 7.6.3), and those of
+/// nginx, Envoy, load balancers and content delivery networks.
+const ADDED_BY_PROXIES: [&str; 14] = [
+    "forwarded",
+    "via",
+    "x-real-ip",
+    "x-client-ip",
+    "x-cluster-client-ip",
+    "x-original-forwarded-for",
+    "x-originating-ip",
+    "x-envoy-external-address",
+    "x-amzn-trace-id",
+    "x-azure-clientip",
+    "cf-connecting-ip",
+    "cdn-loop",
+    "true-client-ip",
+    "fastly-client-ip",
+];
+
+/// Prefix of further proxy headers: `X-Forwarded-For`, `-Host`, `-Proto`, `-Port` and others.
+const FORWARDED: &str = "x-forwarded-";
+
+/// Values of `Sec-Fetch-Site` for requests that only this server's page or the user can cause.
+const OWN_SITES: [&str; 2] = ["same-origin", "none"];
+
+fn is_added_by_proxies(name: &str) -> bool {
+    let begins = name.get(..FORWARDED.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(FORWARDED));
+    begins || ADDED_BY_PROXIES.iter().any(|added| name.eq_ignore_ascii_case(added))
+}
 
 impl Fields {
     /// Takes a header line; those that nothing depends on, and values that are not text, are left out.
@@ -107,8 +141,11 @@ impl Fields {
             ("host", &mut self.host),
             ("origin", &mut self.origin),
             ("content-range", &mut self.content_range),
+            ("accept-encoding", &mut self.accept_encoding),
         ];
-        self.is_forwarded |= ADDED_BY_PROXIES.iter().any(|added| name.eq_ignore_ascii_case(added));
+        self.is_forwarded |= is_added_by_proxies(name);
+        self.is_of_other_page |= name.eq_ignore_ascii_case("sec-fetch-site")
+            && !OWN_SITES.iter().any(|own| value.trim_ascii().eq_ignore_ascii_case(own.as_bytes()));
         let Some((_, field)) = known.into_iter().find(|(known, _)| name.eq_ignore_ascii_case(known)) else {
             return;
         };

@@ -16,6 +16,7 @@ use millrace_store::volume::TitleInfo;
 use tokio::sync::oneshot;
 
 use crate::answer::Answer;
+use crate::api::May;
 use crate::request::{Fields, Method, Request};
 use crate::route::{Found, Kind, Needs};
 use crate::shared::Shared;
@@ -38,6 +39,11 @@ impl Shared {
             return Ok(visitor);
         }
         let Some(advised) = self.gate.advised() else { return Ok(visitor) };
+        // A client could invent any number of titles, so only existing ones are worth a call to the
+        // webhook.
+        if self.site.title(title).is_none() {
+            return Ok(visitor);
+        }
         let question = Question::of(&visitor, title, peer.ip());
         let mut advice = advised.look(Now::read(), &question);
         if advice.is_none() {
@@ -49,13 +55,16 @@ impl Shared {
             advised.ask(question.clone(), Box::new(tell));
             // Whether it was answered is seen in a moment.
             let _ = told.await;
-            advice = advised.look(Now::read(), &question);
+            advice = Some(advised.look_again(Now::read(), &question));
         }
-        match advice.unwrap_or(advised.without()) {
-            Advice::Allow => Ok(visitor),
-            Advice::Refuse => Err(Answer::error(403, &Reason::Advised.to_string())),
-            Advice::Unanswered => Err(Answer::error(503, "this server's webhook does not answer")
-                .with("Retry-After", RETRY_AFTER_S.to_string())),
+        let later = |what| Answer::error(503, what).with("Retry-After", RETRY_AFTER_S.to_string());
+        match advice {
+            Some(Advice::Allow) => Ok(visitor),
+            Some(Advice::Refuse) => Err(Answer::error(403, &Reason::Advised.to_string())),
+            Some(Advice::Unanswered) => Err(later("this server's webhook does not answer")),
+            Some(Advice::Crowded) | None => {
+                Err(later("too many questions to this server's webhook are under way"))
+            }
         }
     }
 
@@ -96,14 +105,16 @@ impl Shared {
         }
     }
 
-    /// Whether a visitor may upload: `yes`, `no`, or `sign-in`: if it says who it is.
-    pub(crate) fn may_upload(&self, seen: &SeenBy) -> &'static str {
-        match self.gate.decision(&seen.visitor, What::Upload, seen.place) {
-            _ if self.limits.upload_bytes == 0 => "no",
+    /// Whether a visitor may upload, and may rename and delete titles: `yes`, `no`, or `sign-in`
+    /// (after signing in).
+    pub(crate) fn may(&self, seen: &SeenBy) -> May {
+        let word = |what| match self.gate.decision(&seen.visitor, what, seen.place) {
             Decision::Allow => "yes",
             Decision::Ask => "sign-in",
             Decision::Refuse(_) => "no",
-        }
+        };
+        let upload = if self.limits.upload_bytes == 0 { "no" } else { word(What::Upload) };
+        May { upload, manage: word(What::Change) }
     }
 
     fn turned_away(&self, verdict: &Verdict) -> Answer {
@@ -135,7 +146,7 @@ fn what(method: Method, found: &Found) -> What<'_> {
     match (method, found.route.needs) {
         (Method::Put, _) if upload::is_taken_at(found) => What::Upload,
         // Whatever it would do, it would change something.
-        (Method::Put | Method::Delete | Method::Other, _) => What::Change,
+        (Method::Put | Method::Delete | Method::Patch | Method::Other, _) => What::Change,
         (_, Needs::Nothing) => What::Nothing,
         (_, Needs::SignIn) => What::SignIn,
         (_, Needs::List) => What::List,
@@ -145,8 +156,9 @@ fn what(method: Method, found: &Found) -> What<'_> {
     }
 }
 
-/// Whether a program of this machine asks for itself. A page of another site, opened in a browser here, does not: neither if it asks openly (`Origin`), nor
-/// if its name was made to lead here (`Host`).
+/// Whether the request comes from a program on this machine itself. A page of another site in a
+/// local browser does not count: neither if it is a cross-site request (`Origin`,
+/// `Sec-Fetch-Site`), nor if its host name was made to resolve to this server (`Host`).
 pub(crate) fn place(fields: &Fields, peer: SocketAddr) -> Place {
     let host = fields.host.as_deref();
     let of_page = |origin: &str| {
@@ -155,6 +167,7 @@ pub(crate) fn place(fields: &Fields, peer: SocketAddr) -> Place {
     };
     let is_here = peer.ip().to_canonical().is_loopback()
         && !fields.is_forwarded
+        && !fields.is_of_other_page
         && host.is_none_or(is_this_machine)
         && fields.origin.as_deref().is_none_or(of_page);
     if is_here { Place::Here } else { Place::Elsewhere }
@@ -175,6 +188,7 @@ fn is_this_machine(host: &str) -> bool {
 }
 
 /// The site as a visitor sees it: without the titles that it may not watch.
+#[derive(Clone)]
 pub(crate) struct SeenBy {
     pub(crate) site: Arc<dyn Site>,
     pub(crate) gate: Arc<Gate>,
@@ -211,6 +225,10 @@ impl Site for SeenBy {
 
     fn title(&self, name: &str) -> Option<TitleInfo> {
         self.site.title(name).filter(|title| self.may_watch(title))
+    }
+
+    fn rtsp_port(&self) -> Option<u16> {
+        self.site.rtsp_port()
     }
 
     fn renditions(&self, name: &str) -> Vec<TitleInfo> {
@@ -259,8 +277,16 @@ impl Site for SeenBy {
         self.site.remove(name)
     }
 
+    fn rename(&self, name: &str, title: &str) -> Result<TitleInfo, SiteError> {
+        self.site.rename(name, title)
+    }
+
     fn titles_version(&self) -> u64 {
         self.site.titles_version()
+    }
+
+    fn pictures_version(&self) -> u64 {
+        self.site.pictures_version()
     }
 
     fn counters(&self, visit: &mut dyn FnMut(Sample<'_>)) {
@@ -299,8 +325,29 @@ mod tests {
         {
             assert_eq!(asked(here, &[("Host", host)]), Place::Elsewhere, "{host}");
         }
-        for name in ["Forwarded", "X-Forwarded-For", "x-real-ip", "Via"] {
+        for name in [
+            "Forwarded",
+            "Via",
+            "X-Forwarded-For",
+            "X-Forwarded-Host",
+            "X-Forwarded-Proto",
+            "x-forwarded-whatever",
+            "x-real-ip",
+            "CF-Connecting-IP",
+            "True-Client-IP",
+            "X-Client-IP",
+            "X-Envoy-External-Address",
+        ] {
             assert_eq!(asked(here, &[("Host", "localhost"), (name, "x")]), Place::Elsewhere, "{name}");
+        }
+        for (site, place) in [
+            ("cross-site", Place::Elsewhere),
+            ("same-site", Place::Elsewhere),
+            ("none, cross-site", Place::Elsewhere),
+            ("same-origin", Place::Here),
+            ("none", Place::Here),
+        ] {
+            assert_eq!(asked(here, &[("Host", "localhost"), ("Sec-Fetch-Site", site)]), place, "{site}");
         }
         for origin in ["null", "https://example.org", "http://localhost:81", "http://localhost.example"] {
             let lines = [("Host", "localhost:80"), ("Origin", origin)];

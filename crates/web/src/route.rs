@@ -1,7 +1,10 @@
 //! Every address that is answered, in one table.
 //!
-//! Addresses are matched as they are written: only the characters that names of titles have (and `%40` for `@`) can stand for a name, so that
-//! no `..`, no encoded slash and no NUL ever gets as far as a title.
+//! A path is split at its slashes, then each part is decoded once (RFC 3986 section 2.3: `%62` and
+//! `b` are the same), so an encoded slash does not split. A name may have only the characters of
+//! title names, so no `..`, slash or NUL ever reaches a title lookup.
+
+use std::borrow::Cow;
 
 use crate::request::Method;
 
@@ -30,6 +33,8 @@ pub(crate) enum Kind {
     SubtitleSegment,
     CmafSubtitles,
     CmafSubtitleSegment,
+    /// Subtitles stored with a title, as a whole file.
+    SubtitleFile,
     /// Its poster, the sheet of pictures for seeking, and the list of what is on it.
     Poster,
     Sprites,
@@ -43,6 +48,8 @@ pub(crate) enum Kind {
     Player,
     /// Who asks, as JSON.
     ApiUser,
+    /// All titles, as a playlist.
+    Playlist,
     /// All titles, as JSON.
     ApiTitles,
     /// One title, as JSON.
@@ -85,7 +92,7 @@ pub(crate) enum Needs {
 /// An address, or a family of them.
 #[derive(Debug)]
 pub(crate) struct Route {
-    /// The path; `{name}`, `{version}`, `{track}` and `{number}` stand for one part each.
+    /// The path; `{name}`, `{version}`, `{file}`, `{track}` and `{number}` stand for one part each.
     pub(crate) path: &'static str,
     pub(crate) kind: Kind,
     /// What is there, for people.
@@ -97,6 +104,9 @@ pub(crate) struct Route {
     /// Whether pages from elsewhere may read it.
     pub(crate) is_shared: bool,
 }
+
+/// The methods of all routes, as listed in `Allow`.
+pub(crate) const ALL_METHODS: &str = "GET, HEAD, OPTIONS, PUT, PATCH, DELETE";
 
 /// All of them.
 pub(crate) const ROUTES: &[Route] = &[
@@ -146,6 +156,14 @@ pub(crate) const ROUTES: &[Route] = &[
         Kind::CmafSubtitleSegment,
         "CMAF: a segment of subtitles",
     ),
+    Route {
+        is_front: false,
+        ..media(
+            "/titles/{name}/subtitles/{file}",
+            Kind::SubtitleFile,
+            "Subtitles of a title as WebVTT, whole",
+        )
+    },
     picture("/titles/{name}/poster.jpg", Kind::Poster, "A picture of a title"),
     picture("/titles/{name}/sprites.jpg", Kind::Sprites, "Small pictures of a title, for seeking"),
     picture("/titles/{name}/sprites.vtt", Kind::SpritesVtt, "Which of them stands for which time"),
@@ -155,6 +173,7 @@ pub(crate) const ROUTES: &[Route] = &[
     own("/icon.svg", Kind::Icon, Needs::List, "The page's icon"),
     own("/hls.js", Kind::Player, Needs::List, "hls.js, with which the page plays"),
     own("/api/v1/user", Kind::ApiUser, Needs::SignIn, "The user whose credentials come with the request"),
+    Route { is_shared: true, ..own("/titles.m3u", Kind::Playlist, Needs::List, "All titles as a playlist") },
     Route { is_shared: true, ..own("/api/v1/titles", Kind::ApiTitles, Needs::List, "All titles") },
     Route { is_shared: true, ..own("/api/v1/titles/{name}", Kind::ApiTitle, Needs::Watch, "One title") },
     own("/api/v1/status", Kind::ApiStatus, Needs::SeeOthers, "Who is watching, and how full the server is"),
@@ -194,7 +213,8 @@ impl Route {
     /// What can be asked of it.
     pub(crate) fn methods(&self) -> &'static [Method] {
         match self.kind {
-            Kind::ApiTitle => &[Method::Get, Method::Head, Method::Options, Method::Delete],
+            Kind::ApiTitle => &[Method::Get, Method::Head, Method::Options, Method::Delete, Method::Patch],
+            Kind::SubtitleFile => &[Method::Get, Method::Head, Method::Options, Method::Put, Method::Delete],
             Kind::Upload | Kind::File => &[Method::Get, Method::Head, Method::Options, Method::Put],
             _ => &[Method::Get, Method::Head, Method::Options],
         }
@@ -214,6 +234,8 @@ pub(crate) struct Found {
     pub(crate) name: String,
     /// `{version}`.
     pub(crate) version: String,
+    /// `{file}`.
+    pub(crate) file: String,
     /// `{track}`: a PID.
     pub(crate) track: u16,
     /// `{number}`.
@@ -223,12 +245,13 @@ pub(crate) struct Found {
 /// The route of a path (without its query).
 pub(crate) fn find(path: &str) -> Option<Found> {
     ROUTES.iter().find_map(|route| {
-        let mut found = Found { route, name: String::new(), version: String::new(), track: 0, number: 0 };
+        let (version, file) = (String::new(), String::new());
+        let mut found = Found { route, name: String::new(), version, file, track: 0, number: 0 };
         let (mut wanted, mut parts) = (route.path.split('/'), path.split('/'));
         loop {
             match (wanted.next(), parts.next()) {
                 (None, None) => return Some(found),
-                (Some(wanted), Some(part)) => take(wanted, part, &mut found)?,
+                (Some(wanted), Some(part)) => take(wanted, &decoded(part)?, &mut found)?,
                 _ => return None,
             }
         }
@@ -246,6 +269,7 @@ fn take(wanted: &str, part: &str, found: &mut Found) -> Option<()> {
     match place {
         "name" => found.name = name(value)?,
         "version" => found.version = name(value)?,
+        "file" => found.file = name(value)?,
         "track" => found.track = u16::try_from(number(value)?).ok()?,
         _ => found.number = number(value)?,
     }
@@ -257,11 +281,31 @@ fn number(text: &str) -> Option<u32> {
     text.parse().ok().filter(|number: &u32| number.to_string() == text)
 }
 
-/// The name of a title as an address spells it; `None` if no title can be called that.
-fn name(text: &str) -> Option<String> {
-    let name = text.replace("%40", "@");
+/// Decodes a part of a path; `None` if its percent-encoding is invalid.
+pub(crate) fn decoded(part: &str) -> Option<Cow<'_, str>> {
+    if !part.contains('%') {
+        return Some(Cow::Borrowed(part));
+    }
+    let mut bytes = Vec::with_capacity(part.len());
+    let mut rest = part.as_bytes();
+    while let [first, behind @ ..] = rest {
+        rest = behind;
+        bytes.push(match first {
+            b'%' => {
+                let digits = behind.get(..2).filter(|digits| digits.iter().all(u8::is_ascii_hexdigit))?;
+                rest = &behind[2..];
+                u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?
+            }
+            other => *other,
+        });
+    }
+    String::from_utf8(bytes).ok().map(Cow::Owned)
+}
+
+/// Returns the name of a title; `None` if no title can have this name.
+fn name(name: &str) -> Option<String> {
     let is_allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'@');
-    (!name.is_empty() && !name.starts_with('.') && name.bytes().all(is_allowed)).then_some(name)
+    (!name.is_empty() && !name.starts_with('.') && name.bytes().all(is_allowed)).then(|| name.to_owned())
 }
 
 #[cfg(test)]
@@ -274,6 +318,14 @@ mod tests {
             ("/titles/film.ts", Some("film")),
             ("/titles/film@540p.ts", Some("film@540p")),
             ("/titles/film%40540p.ts", Some("film@540p")),
+            ("/titles/%66il%6D%2ets", Some("film")),
+            ("/%74itles/film.ts", Some("film")),
+            ("/titles/film%2540540p.ts", None),
+            ("/titles%2ffilm.ts", None),
+            ("/titles/film%2.ts", None),
+            ("/titles/film%", None),
+            ("/titles/fi%ffm.ts", None),
+            ("/titles/fi%C3%BClm.ts", None),
             ("/titles/a.b_c-1.ts", Some("a.b_c-1")),
             ("/titles/film", None), // an upload
             ("/titles/.ts", None),
@@ -312,6 +364,7 @@ mod tests {
                 r.path
                     .replace("{name}", "n")
                     .replace("{version}", "v")
+                    .replace("{file}", "de.vtt")
                     .replace("{track}", "2")
                     .replace("{number}", "1")
             })

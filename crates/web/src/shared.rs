@@ -5,6 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use hyper::body::Bytes;
+use millrace_core::address::network_of;
 use millrace_core::limits::web::RETRY_AFTER_S;
 use millrace_core::text::Printable;
 use millrace_core::time::MediaTicks;
@@ -16,7 +18,8 @@ use tokio::sync::{Notify, watch};
 use crate::answer::{Answer, Body, Media, Sending};
 use crate::cmaf::Piece;
 use crate::events::{self, Feed};
-use crate::hls::{self, LookedAt};
+use crate::hls::{self, LookedAt, Wanted};
+use crate::memory::{Exhausted, Hold, Memory};
 use crate::request::{Method, REQUESTS, Request, RequestId};
 use crate::rights::{SeenBy, place};
 use crate::route::{self, Found, Kind, Route};
@@ -36,6 +39,9 @@ pub(crate) struct Shared {
     pub(crate) looked_at: LookedAt,
     pub(crate) made: cmaf::Kept,
     pub(crate) subtitles: subtitles::Kept,
+    pub(crate) lists: api::Lists,
+    pub(crate) pictures: pictures::Kept,
+    pub(crate) memory: Memory,
     pub(crate) gate: Arc<Gate>,
     pub(crate) feed: Feed,
     pub(crate) uploads: Uploads,
@@ -67,6 +73,7 @@ impl Shared {
         ends: watch::Receiver<bool>,
     ) -> Self {
         let (open, looked_at) = (Mutex::default(), LookedAt::default());
+        let memory = Memory::new(limits.memory, &totals);
         Self {
             site,
             limits,
@@ -75,6 +82,9 @@ impl Shared {
             looked_at,
             made: cmaf::Kept::default(),
             subtitles: subtitles::Kept::default(),
+            lists: api::Lists::default(),
+            pictures: pictures::Kept::default(),
+            memory,
             gate,
             feed,
             uploads: Uploads::new(limits.upload_rate),
@@ -102,7 +112,7 @@ impl Shared {
 
     /// Lets a connection in; `None`, counted, if there are too many.
     pub(crate) fn admit(self: &Arc<Self>, peer: SocketAddr) -> Option<Place> {
-        let address = counted_address(peer.ip());
+        let address = network_of(peer.ip());
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.all >= self.limits.connections {
             self.totals.add(|c| c.connections_refused += 1);
@@ -130,34 +140,72 @@ impl Shared {
         id: RequestId,
     ) -> Answer {
         let answer = self.find_answer(request, peer, id).await;
+        let answer = self.counted(answer, peer);
         note(request, peer, id, answer.status);
         answer
     }
 
+    /// Counts the bytes of a response while any of them are in memory. Replaces it by an error if
+    /// memory is exhausted.
+    fn counted(&self, mut answer: Answer, peer: SocketAddr) -> Answer {
+        let counted = match std::mem::replace(&mut answer.body, Body::None) {
+            Body::Bytes(bytes) => self.memory.sends(bytes, false, peer).map(Body::Bytes),
+            Body::Kept(bytes) => self.memory.sends(bytes, true, peer).map(Body::Kept),
+            Body::Segment(bytes, sending) => {
+                self.memory.sends(bytes, true, peer).map(|bytes| Body::Segment(bytes, sending))
+            }
+            other => Ok(other),
+        };
+        match counted {
+            Ok(body) => Answer { body, ..answer },
+            Err(Exhausted) => exhausted(),
+        }
+    }
+
+    /// Reserves memory for a cache entry. If memory is exhausted, empties the caches first.
+    pub(crate) fn room(&self, bytes: usize) -> Result<Hold, Exhausted> {
+        self.memory.take(bytes).or_else(|_| {
+            self.made.forget_segments();
+            self.pictures.forget_all();
+            self.memory.take(bytes)
+        })
+    }
+
     async fn find_answer(self: &Arc<Self>, request: &Request, peer: SocketAddr, id: RequestId) -> Answer {
         let Some(found) = route::find(&request.path) else {
-            return Answer::error(404, "nothing has this address");
+            return self.nowhere(request);
         };
         let answer = match request.method {
             Method::Get => self.answer_to(request, &found, (peer, id)).await,
             Method::Head => self.answer_to(request, &found, (peer, id)).await.without_body(),
             Method::Options => preflight(found.route),
-            Method::Put | Method::Delete | Method::Other => match self.let_in(request, &found, peer).await {
-                Ok(_)
-                    if request.method == Method::Delete
-                        && found.route.methods().contains(&Method::Delete) =>
-                {
-                    self.remove(found.name).await
+            Method::Delete if found.route.methods().contains(&Method::Delete) => {
+                match self.let_in(request, &found, peer).await {
+                    Ok(_) if found.route.kind == Kind::SubtitleFile => subtitles::remove(self, &found).await,
+                    Ok(_) => self.remove(found.name).await,
+                    Err(refused) => refused,
                 }
-                Ok(_) => {
-                    let allow = found.route.allow();
-                    Answer::error(405, &format!("possible here: {allow}")).with("Allow", allow)
-                }
-                Err(refused) => refused,
-            },
+            }
+            // Uploads and changes are handled elsewhere.
+            Method::Put | Method::Delete | Method::Patch | Method::Other => {
+                let allow = found.route.allow();
+                Answer::error(405, &format!("possible here: {allow}")).with("Allow", allow)
+            }
         };
         let answer = answer.with("X-Content-Type-Options", "nosniff");
         if found.route.is_shared { shared(answer) } else { answer }
+    }
+
+    /// The answer for a path without a route.
+    fn nowhere(&self, request: &Request) -> Answer {
+        match request.method {
+            // Applies to the server as a whole (RFC 9110 section 9.3.7).
+            Method::Options if request.path == "*" => {
+                Answer::new(200, "text/plain", Bytes::new()).with("Allow", route::ALL_METHODS)
+            }
+            Method::Put => upload::no_address(&request.path),
+            _ => Answer::error(404, "nothing has this address"),
+        }
     }
 
     /// Answers whoever may have it, and others why not.
@@ -194,7 +242,8 @@ impl Shared {
             Kind::Script => return page::script(),
             Kind::Icon => return page::icon(),
             Kind::Player => return page::player(request),
-            Kind::ApiTitles => return api::titles(seen, self.may_upload(seen)),
+            Kind::Playlist => return api::playlist(seen),
+            Kind::ApiTitles => return api::titles(self, request, seen).await,
             Kind::ApiStatus => return self.status().await,
             Kind::ApiEvents => return events::answer(self, request.method),
             Kind::ApiUser => return api::user(seen),
@@ -211,17 +260,8 @@ impl Shared {
         let link = &seen.link();
         match found.route.kind {
             Kind::File => file::answer(request, &title),
-            Kind::Cmaf => match cmaf::master_playlist(self, request, &title, link).await {
-                Ok(answer) => answer,
-                Err(why) => Answer::error(404, why),
-            },
-            Kind::Master if cmaf::is_preferred(&title) => {
-                match cmaf::master_playlist(self, request, &title, link).await {
-                    Ok(answer) => answer,
-                    Err(_) => hls::master_playlist(self, request, title, link).await,
-                }
-            }
-            Kind::Master => hls::master_playlist(self, request, title, link).await,
+            Kind::Cmaf => hls::master_playlist(self, request, title, (Wanted::Made, link)).await,
+            Kind::Master => hls::master_playlist(self, request, title, (Wanted::Any, link)).await,
             Kind::Media => hls::media_playlist(self, request, title, link).await,
             Kind::CmafMedia => cmaf::media_playlist(self, request, &title, (found, link), false).await,
             Kind::CmafStills => cmaf::media_playlist(self, request, &title, (found, link), true).await,
@@ -233,6 +273,7 @@ impl Shared {
             Kind::Subtitles | Kind::SubtitleSegment | Kind::CmafSubtitles | Kind::CmafSubtitleSegment => {
                 subtitles::answer(self, request, &title, (found, link)).await
             }
+            Kind::SubtitleFile => subtitles::whole(self, request, &title, found).await,
             Kind::Poster | Kind::Sprites | Kind::SpritesVtt => {
                 pictures::answer(self, request, title, found.route.kind, link).await
             }
@@ -359,14 +400,6 @@ const SHARED_METHODS: &str = "GET, HEAD, OPTIONS";
 const EXPOSED: &str =
     "Accept-Ranges, Content-Length, Content-Range, Content-Type, Date, ETag, Last-Modified, Retry-After";
 
-/// Whose connections are counted together: an IPv6 host has a whole network of 64 bits.
-fn counted_address(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(v6) => IpAddr::V6((u128::from(v6) >> 64 << 64).into()),
-        v4 => v4,
-    }
-}
-
 /// Keeps it out of caches that others share: they would give it to whoever asks.
 fn private(mut answer: Answer) -> Answer {
     for (name, value) in &mut answer.headers {
@@ -402,6 +435,11 @@ fn shared(answer: Answer) -> Answer {
     answer.with("Access-Control-Allow-Origin", "*").with("Access-Control-Expose-Headers", EXPOSED)
 }
 
+/// The answer if there is no memory for the response.
+pub(crate) fn exhausted() -> Answer {
+    not_sent(&Refused::Full("too many responses are waiting to be taken by their clients".to_owned()))
+}
+
 /// What a viewer is told whose media was not sent.
 pub(crate) fn refusal(why: &Refused) -> Answer {
     shared(not_sent(why)).with("X-Content-Type-Options", "nosniff")
@@ -413,19 +451,5 @@ pub(crate) fn not_sent(why: &Refused) -> Answer {
         Refused::Full(what) => Answer::error(503, what).with("Retry-After", RETRY_AFTER_S.to_string()),
         Refused::Gone => no_title(),
         Refused::Broken(what) => Answer::error(500, what),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_host_is_one_address() {
-        let of = |text: &str| counted_address(text.parse().unwrap());
-        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
-        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:2"));
-        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
-        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
     }
 }

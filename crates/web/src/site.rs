@@ -13,6 +13,7 @@ use millrace_core::units::BitRate;
 use millrace_rights::Quota;
 use millrace_store::index::TitleIndex;
 use millrace_store::ingest::pictures::{About, Pictures};
+use millrace_store::subtitles::SubtitleLabel;
 use millrace_store::volume::TitleInfo;
 use tokio::sync::oneshot;
 
@@ -67,6 +68,33 @@ pub trait Site: Send + Sync + 'static {
         Err(NotTaken::Unavailable("this server takes no uploads".to_owned()))
     }
 
+    /// Returns the WebVTT of subtitles stored with a title, by file name. Reads a file: call it
+    /// where blocking is allowed.
+    ///
+    /// # Errors
+    /// The title or the file is gone, or cannot be read.
+    fn subtitles(&self, _title: &TitleInfo, _file: &str) -> Result<String, SiteError> {
+        Err(SiteError::NoTitle)
+    }
+
+    /// Stores subtitles with a title, replacing those with the same label. Returns whether it
+    /// replaced any. Writes files: call it where blocking is allowed.
+    ///
+    /// # Errors
+    /// Why the subtitles were refused. The title is then unchanged.
+    fn put_subtitles(&self, _name: &str, _label: &SubtitleLabel, _bytes: &[u8]) -> Result<bool, NotTaken> {
+        Err(NotTaken::Unavailable("this server takes no uploads".to_owned()))
+    }
+
+    /// Removes subtitles of a title. Returns whether there were any. Writes files: call it where
+    /// blocking is allowed.
+    ///
+    /// # Errors
+    /// There is no such title, or the subtitles cannot be removed.
+    fn remove_subtitles(&self, _name: &str, _label: &SubtitleLabel) -> Result<bool, SiteError> {
+        Err(SiteError::NoTitle)
+    }
+
     /// What is known of a title's poster and pictures for seeking. From memory; that somebody asks has those made sooner that wait.
     fn pictures(&self, _title: &TitleInfo) -> PicturesState {
         PicturesState::Never("this server makes no pictures".to_owned())
@@ -83,6 +111,11 @@ pub trait Site: Send + Sync + 'static {
     /// Has an engine send bytes of a title, at the title's pace, counted by admission as any viewer. Returns at once; `order.done` is told
     /// what became of it.
     fn send(&self, order: Order);
+
+    /// Takes over a connection that tunnels RTSP over HTTP. Returns at once.
+    fn take_tunnel(&self, tunnel: TunnelConn) {
+        drop(tunnel); // a site without RTSP: its viewer sees the end of it
+    }
 
     /// Asks whether a viewer may have a segment that the web side makes of a title, which admission counts as it does streams. Returns at once; `fetch.done` is told.
     fn fetch(&self, fetch: Fetch) {
@@ -109,8 +142,25 @@ pub trait Site: Send + Sync + 'static {
     /// There is no such title, or it cannot be removed.
     fn remove(&self, name: &str) -> Result<(), SiteError>;
 
+    /// Changes the display name of a title; its name stays. Writes files: call it where blocking is
+    /// allowed.
+    ///
+    /// # Errors
+    /// There is no such title, or it cannot be changed.
+    fn rename(&self, _name: &str, _title: &str) -> Result<TitleInfo, SiteError> {
+        Err(SiteError::Unreadable("this server changes no titles".to_owned()))
+    }
+
+    /// The port of the RTSP server.
+    fn rtsp_port(&self) -> Option<u16> {
+        None
+    }
+
     /// Another number whenever titles may have come or gone. From memory.
     fn titles_version(&self) -> u64;
+
+    /// A number that changes whenever [`Site::pictures`] of a title may have changed. From memory.
+    fn pictures_version(&self) -> u64;
 
     /// All counters of the server, one after the other.
     fn counters(&self, visit: &mut dyn FnMut(Sample<'_>));
@@ -186,6 +236,21 @@ pub enum OrderSocket {
     /// A viewer's own connection, in plain HTTP/1.1, that another TCP carries: by the name that it came with ([`Carried`](crate::Carried)). The web side
     /// has it, reads it and may close it; until the order is done it does not write to it.
     Carried(Arc<dyn Any + Send + Sync>),
+}
+
+/// One of the two connections of an RTSP session over HTTP.
+#[derive(Debug)]
+pub struct TunnelConn {
+    /// The socket, without TLS: the viewer's own connection, or one end of a socket pair.
+    pub socket: OrderSocket,
+    /// Bytes already read from the connection, starting with its first request.
+    pub read: Vec<u8>,
+    /// Address of the client.
+    pub peer: SocketAddr,
+    /// Local address of the connection, if known.
+    pub local: Option<SocketAddr>,
+    /// Whether the connection uses TLS.
+    pub is_encrypted: bool,
 }
 
 /// Bytes of a title to be sent.

@@ -15,6 +15,12 @@ millrace_core::counters! {
         gauge connections,
         /// HTTP connections closed because a request did not come whole in time, or a reply was not taken.
         sum connections_too_slow,
+        /// Streams of HTTP/2 that were reset because their viewer took nothing of them, or too little.
+        sum streams_too_slow,
+        /// Bytes in memory for responses: those of caches, and those on their way.
+        gauge memory_held,
+        /// Times that something was refused because the memory for responses, or a client's share of it, was used up.
+        sum memory_exhausted,
         /// HTTP connections closed for bytes that are not HTTP, or that could be read in two ways.
         sum bad_messages,
         /// HTTP requests answered.

@@ -48,17 +48,17 @@ export async function checkSounds(page) {
   const options = page.locator('#sound option');
   await options.nth(1).waitFor({ state: 'attached' });
   const names = await options.allTextContents();
-  check(names.join() === 'eng,deu', `sounds can be chosen among ${names}`);
+  check(names.join() === 'English,German', `sounds can be chosen among ${names}`);
   const first = [...new Set(fetched)];
   check(first.length === 2, `before the choice tracks ${first} were fetched: not one of pictures and one of sound`);
-  await page.locator('#sound').selectOption({ label: 'deu' });
+  await page.locator('#sound').selectOption({ label: 'German' });
   const isOther = async () => fetched.some((track) => !first.includes(track));
   for (const end = Date.now() + PATIENCE_MS; !(await isOther());) {
     check(Date.now() < end, 'the other sound was not fetched');
     await page.waitForTimeout(50);
   }
   await hasReached(page, await video(page, 'currentTime') + 1);
-  check(await page.locator('#sound').evaluate((select) => select.selectedOptions[0].text) === 'deu', 'the choice was forgotten');
+  check(await page.locator('#sound').evaluate((select) => select.selectedOptions[0].text) === 'German', 'the choice was forgotten');
   figures.push(`sounds ${names.join(', ')}; tracks ${[...new Set(fetched)].join(', ')}`);
 }
 
@@ -70,10 +70,10 @@ export async function checkSubtitles(page) {
   const options = page.locator('#subtitles option');
   await options.nth(1).waitFor({ state: 'attached' });
   const names = await options.allTextContents();
-  check(names.join() === 'None,deu', `subtitles can be chosen among ${names}`);
+  check(names.join() === 'None,German', `subtitles can be chosen among ${names}`);
   const showing = () => page.evaluate(() => [...document.querySelector('video').textTracks].filter(({ mode }) => mode === 'showing').length);
   check(await showing() === 0, 'subtitles are shown that nobody asked for');
-  await page.locator('#subtitles').selectOption({ label: 'deu' });
+  await page.locator('#subtitles').selectOption({ label: 'German' });
   // What is shown, with the time, until the film has ended.
   const seen = await page.evaluate((patience) => new Promise((resolve, reject) => {
     const video = document.querySelector('video');

@@ -21,8 +21,8 @@ async function checkStatus(page) {
   });
   await page.clock.install();
   await page.goto(pageUrl);
-  await page.getByText(/3 streams .* fullest: 90 % of the places in the cache .* at most 12 ms .* 1 of 2 disks with trouble/).click();
-  for (const text of ['<b>film</b>', '192.0.2.1:5000 by UDP', '25.0 %', 'and 4 who came before', /all 3 streams are in use [(]and 2 more[)]/, /run: millrace repair/]) {
+  await page.getByText(/3 streams .* most used: places in the cache, 90 %.* at most 12 ms late.* 1 of 2 disks need attention/).click();
+  for (const text of ['<b>film</b>', '192.0.2.1:5000 by UDP', '25.0 %', 'and 4 more, who began earlier', /all 3 streams are in use [(]and 2 more[)]/, /run: millrace repair/]) {
     await page.locator('#server').getByText(text).waitFor();
   }
   const refused = page.waitForResponse((response) => response.status() === 403);

@@ -5,6 +5,7 @@
 mod checks;
 mod films;
 mod network;
+mod odd;
 mod options;
 mod process;
 mod report;
@@ -60,6 +61,11 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         {
             let form = if check.long { "long" } else { "short and long" };
             println!("  {:<34} {form}; {}", check.name, phase.title);
+        }
+        let short = odd::names(false, &std::env::temp_dir())?;
+        for film in odd::names(true, &std::env::temp_dir())? {
+            let form = if short.contains(&film) { "short and long" } else { "long" };
+            println!("  {:<34} {form}; odd films at every face", odd::check_name(&film));
         }
         return Ok(());
     }
@@ -130,7 +136,7 @@ fn play(lab: &mut Lab, options: &Options, report: &mut Report) -> Result<(), Str
             Err(e) => report.add(&format!("{}/ready", phase.word), Verdict::Fail(e), 0.0),
         }
     }
-    Ok(())
+    odd::play(lab, options, report)
 }
 
 /// A player that has to wait for a processor half of the time shows nothing about the server.

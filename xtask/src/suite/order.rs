@@ -19,6 +19,7 @@ pub(super) const LONG: &[&str] = &[
     "client/st2022",
     "netio/route",
     "lab/tcp_linux",
+    "store/ingest_containers",
 ];
 
 /// Not beside others, with the reason.

@@ -92,12 +92,29 @@ pub const LOAD_LOOKS: usize = 10;
 pub const LOAD_CALM_PERMILLE: u64 = 250;
 /// The margin for rates that vary is never more than this share of a core: more would turn viewers away for nothing.
 pub const MAX_MARGIN_PERMILLE: u64 = 80;
+/// A viewer that has sent RTCP reports counts as gone after this silence, and another viewer may
+/// take its UDP ports. Players report every 2.5 to 7.5 s (RFC 3550 section 6.2), so this allows for
+/// two lost reports.
+pub const REPORTER_SILENT_NS: u64 = 15_000_000_000;
+/// The same for a viewer that never reports. Some of these send a request only shortly before their
+/// session would expire. A longer silence than this would keep a set-top box from its ports when
+/// it has restarted after a power cut.
+pub const VIEWER_SILENT_NS: u64 = 30_000_000_000;
+/// Longest cookie that names the two connections of RTSP over HTTP: players send 16 to 22
+/// characters.
+pub const MAX_TUNNEL_COOKIE_BYTES: usize = 128;
 /// Late grants are counted over this time, as the load of engines is.
 pub const CACHE_LOOK_NS: u64 = 1_000_000_000;
 /// Looks that the verdict that an engine is overloaded is made from: 300 ms, so that it comes within a second.
 pub const SHED_LOOKS: usize = 3;
 /// The core counts as full from this busy share: it has nothing left for what comes late.
 pub const FULL_PERMILLE: u64 = 950;
+/// An engine that works for less than this share of the time does not fill its core, however long
+/// it waits for the core: each of twelve equal threads on one core gets less than that.
+pub const MIN_WORK_PERMILLE: u64 = 100;
+/// From this share on, the engine's own work may make packets late although its core is not full.
+/// Below it, other threads hold the core, and one more viewer delays no packets.
+pub const BUSY_WORK_PERMILLE: u64 = 250;
 /// Share of overdue packets from which an engine counts as behind: fewer are a moment's hiccup.
 pub const BEHIND_PERMILLE: u64 = 50;
 /// How long it has to last: a machine may stand still for a moment.
@@ -127,6 +144,23 @@ pub const MAX_TITLE_SHEETS: usize = 256;
 pub const MAX_IDLE_TITLES: usize = 256;
 /// A file must not have changed for this long before it is taken: it may still be arriving.
 pub const SETTLE: Duration = Duration::from_secs(3);
+/// Longest value that an operator may set for [`SETTLE`]: with more, a served folder would look
+/// dead.
+pub const MAX_SETTLE: Duration = Duration::from_secs(3600);
+/// A file that has been seen to change must rest this many times as long, because its writer may
+/// have paused.
+pub const SETTLE_GROWN: u32 = 5;
+/// A title is removed after its file has been missing for this many times as long: the file may
+/// have been moved and may be arriving elsewhere.
+pub const SETTLE_MISSING: u32 = 20;
+/// First wait before retrying a file that could not be added for a cause that may pass (a full
+/// disk, a missing program). Each further wait is twice as long.
+pub const RETRY_AT_FIRST: Duration = Duration::from_secs(10);
+/// Longest of these waits: a title appears at most this long after its cause is gone.
+pub const RETRY_AT_MOST: Duration = Duration::from_secs(600);
+/// Open files of other programs that are examined to find media files that are still being written.
+/// On a machine with more, the server waits for files to rest instead.
+pub const MAX_OPEN_FILES_LOOKED_AT: usize = 1 << 20;
 /// Folders below folders of a library: nobody sorts deeper, and links may go in circles.
 pub const MAX_FOLDER_DEPTH: usize = 8;
 /// Files looked at in one scan; more is a folder of something else.
@@ -161,11 +195,18 @@ pub const LS_ANSWER: Duration = Duration::from_secs(1);
 pub const REMOTE_CONNECT: Duration = Duration::from_secs(5);
 /// And how long it may be silent: figures come each second, and a title is removed in less than that.
 pub const REMOTE_WAIT: Duration = Duration::from_secs(15);
+/// Longest time for its whole answer: the list of 10,000 titles has 8 MB, which takes about this
+/// long at 1 Mb/s.
+pub const REMOTE_ANSWER: Duration = Duration::from_secs(60);
 /// How long a viewer that fetches segments is held to have what it has fetched ahead, at most: players keep half a minute in their buffers.
 pub const FETCH_AHEAD_NS: u64 = 30_000_000_000;
 /// How long it may take to fetch the next one when what it has is played, before its room goes to others: players fetch early, so a pause is seen within this time
 /// and a slow network forgiven.
 pub const FETCH_GRACE_NS: u64 = 4_000_000_000;
+/// Most segments that one player is sent at once, and most places in titles at which it fetches: it
+/// fetches video and audio, and after a seek it may still hold the segments from before. A client
+/// with more of either counts as several players.
+pub const VIEWERS_OF_PLAYER: usize = 4;
 /// How often an upload looks whether the user has had enough: as quickly as people expect of Ctrl-C.
 pub const UPLOAD_TURN: Duration = Duration::from_millis(250);
 /// How long a server may take to say whether it wants an upload: it may have a password to check and disks to ask. One that says nothing is sent the file.

@@ -65,6 +65,22 @@ pub const EXTENTS_PER_HUGE_PAGE: usize = (2 << 20) / EXTENT_BYTES;
 pub const MIN_CACHE_BYTES: u64 = 64 * EXTENT_BYTES as u64;
 /// Default cache. Small enough for a shared machine, 17 minutes of a 2 Mb/s film.
 pub const DEFAULT_CACHE_BYTES: u64 = 256 << 20;
+/// Memory that the default budgets assume: the default cache is a quarter of it, and generated
+/// segments may take half. With less memory, all default budgets shrink in proportion.
+pub const MEMORY_FOR_DEFAULTS: u64 = 4 * DEFAULT_CACHE_BYTES;
+/// Memory that a server uses besides its cache before the first viewer connects: 37 MiB were
+/// measured in a control group (docs/ref/config.md).
+pub const SERVER_BASE_BYTES: u64 = 40 << 20;
+/// Address space that a server reserves besides its cache and the tables of its engines, an
+/// estimate: stacks and arenas of its threads.
+pub const SERVER_ADDRESS_BYTES: u64 = 512 << 20;
+/// Address space that an engine reserves, an estimate: 8192 connections of 74,576 bytes take 611
+/// MB.
+pub const ENGINE_ADDRESS_BYTES: u64 = 640 << 20;
+/// Additional address space for each stream in an engine's table.
+pub const STREAM_ADDRESS_BYTES: u64 = 4 << 10;
+/// Bytes read at most from a kernel file that lists limits or mounts.
+pub const MAX_MEMORY_TEXT_BYTES: u64 = 1 << 20;
 
 /// Most titles open at once; the cache keeps a small table entry for each, and a few file descriptors: of a volume of several
 /// members or with parity up to six for each member, and up to three for each parity track that is sent.
@@ -231,6 +247,12 @@ pub const MAX_MANIFEST_BYTES: u64 = 16 << 20;
 pub const MAX_INDEX_BYTES: u64 = 512 << 20;
 /// Longest name (slug) of a title: with `/trackID=1` and a host it stays well within a URL that every player takes.
 pub const MAX_TITLE_NAME_BYTES: usize = 96;
+/// Longest display name of a title: a file name has at most 255 bytes, and two folder names may
+/// precede it.
+pub const MAX_DISPLAY_NAME_BYTES: usize = 512;
+/// Copies of a title's source file that its manifest lists. The server compares further copies by
+/// their content each time it starts.
+pub const MAX_SOURCE_COPIES: usize = 16;
 /// Longest name of a rendition: `1080p-hevc-10bit` just fits, and so does a URL with it.
 pub const MAX_RENDITION_NAME_BYTES: usize = 16;
 /// What a derived title's name has behind its parent's: `@` and a rendition's name, which no speed is longer than.
@@ -238,6 +260,16 @@ pub const MAX_DERIVED_SUFFIX_BYTES: usize = 1 + MAX_RENDITION_NAME_BYTES;
 /// A burst gathers at least this many packets if [`MAX_BURST_NS`] allows: software GSO beats single sends from 4 packets
 /// on (measured on veth: 900 ns a packet alone, 460 ns at 4).
 pub const MIN_BURST_PACKETS: usize = 4;
+/// Delay added to the end of a title that is announced to players that may stop at that time.
+/// GStreamer counts from the first packet plus its latency, while its demultiplexer holds
+/// everything back for another 700 ms, a decoder for some pictures (16 on a machine with many
+/// cores) and a sink for its buffer. If packets are still in its jitter buffer when that time is
+/// over, it waits forever.
+pub const LATE_END_NS: u64 = 2_000_000_000;
+/// Local addresses that serve UDP viewers, besides those that routes give: as many as one byte can
+/// number. The table takes no further ones, and the route determines the source address for their
+/// viewers.
+pub const MAX_SOURCES: usize = u8::MAX as usize;
 /// A packet that leaves this long after its time counts as late. Below it is the scheduling noise of an ordinary kernel.
 pub const LATE_NS: u64 = 1_000_000;
 /// A packet this long after its time is overdue: half of what the smallest buffer of a common player holds (100 ms), and above what a

@@ -66,6 +66,12 @@ pub const MAX_CREDENTIALS_BYTES: usize = 4096;
 pub const RIGHTS_LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long a command waits for another that is writing to the file.
 pub const RIGHTS_FILE_WAIT: Duration = Duration::from_secs(5);
+/// Interval between attempts to lock the copies while another process changes them.
+pub const RIGHTS_LOCK_LOOK_EVERY: Duration = Duration::from_millis(5);
+/// The server retries a member that could not be brought up to date after this many looks.
+pub const RIGHTS_RETRY_LOOKS: u32 = 30;
+/// Longest rights file that is copied: all users with all their grants and tokens take less.
+pub const MAX_RIGHTS_BYTES: u64 = 256 << 20;
 /// Longest time that a link can be signed for: ten years. The key can be renewed, single links cannot be taken back.
 pub const MAX_LINK_TIME: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
@@ -81,8 +87,16 @@ pub const MAX_ADVICE_TIME: Duration = Duration::from_secs(30);
 pub const MAX_ADVICE_ASKED: usize = 64;
 /// Requests that wait for their answers: each question has some of the same viewer.
 pub const MAX_ADVICE_WAITING: usize = 1024;
+/// Concurrent questions for viewers of one address (IPv6: one /64). It takes eight clients to use
+/// up [`MAX_ADVICE_ASKED`], so one client cannot keep the program busy for all others.
+pub const MAX_ADVICE_ASKED_PER_ADDRESS: usize = MAX_ADVICE_ASKED / 8;
+/// Requests from one address that wait for answers.
+pub const MAX_ADVICE_WAITING_PER_ADDRESS: usize = MAX_ADVICE_WAITING / 8;
 /// Answers that are kept: as many as may watch at once. Some 300 bytes each.
 pub const MAX_ADVICE_KEPT: usize = 4096;
+/// Cached answers for one address: a client that requests all titles of the server evicts its own
+/// answers, not those of others.
+pub const MAX_ADVICE_KEPT_PER_ADDRESS: usize = MAX_ADVICE_KEPT / 8;
 /// How long a yes holds: players ask for a segment every few seconds, and whoever is locked out is out within this.
 pub const ADVICE_GIVEN_NS: u64 = 60 * NS_PER_S;
 /// How long a no holds: a player that tries again and again.

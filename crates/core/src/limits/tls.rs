@@ -5,9 +5,14 @@ use std::time::Duration;
 /// Time from a connection to the end of its handshake: two round trips over a satellite and lost packets, as long as the head of a request has
 /// ([`HEAD_TIME`](super::web::HEAD_TIME)).
 pub const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
-/// Handshakes under way at once, some 10 KiB each. When one more comes the oldest is given up: clients that mean it take a few round trips, so
-/// whoever stalls is what goes, and keeps nobody out.
+/// Handshakes in progress at once, some 10 KiB each. When one more begins, the server gives up one
+/// of the client with the most.
 pub const MAX_HANDSHAKES: usize = 512;
+/// A handshake without a whole ClientHello counts as this many others when the server determines
+/// the client with the most. Clients send the ClientHello with their first packet after the
+/// connection's own, however far away they are, while thousands of silent connections cost an
+/// attacker next to nothing.
+pub const SILENT_HANDSHAKE_WEIGHT: usize = 4;
 /// The largest record of TLS holds so much (RFC 8446 section 5.1): what is passed on to a viewer at once.
 pub const TLS_RECORD_BYTES: usize = 16 * 1024;
 /// What is read of a viewer at once: a request of RTSP. Each connection has room for it all the time.

@@ -62,3 +62,7 @@ pub const MAX_RATE_CHANGES: usize = 1;
 pub const RECENT_PTS: usize = 32;
 /// Access units in a buffer of the decoder model: 10 s of 120 pictures a second. Beyond it the oldest are taken for decoded.
 pub const MAX_BUFFERED_UNITS: usize = 1200;
+
+/// Bytes of a PES packet that are searched for its first picture: the units before the picture take
+/// a few hundred.
+pub const MAX_START_BYTES: usize = 16 * 1024;

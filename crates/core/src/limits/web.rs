@@ -36,20 +36,58 @@ pub const HEAD_TIME: Duration = Duration::from_secs(10);
 pub const WEB_IDLE_TIME: Duration = Duration::from_secs(75);
 /// A connection that takes nothing of a reply that is ready for this long is closed. Titles' bytes have [`MAX_BYTES_STALL_NS`].
 pub const WEB_WRITE_STALL: Duration = Duration::from_secs(30);
+/// Number of checks within [`WEB_WRITE_STALL`] whether a viewer has taken any part of a response.
+pub const STALL_LOOKS: u32 = 6;
 /// Files that are read for requests at once: playlists and tables are kept, so these are first visits.
 pub const WEB_READS_AT_ONCE: usize = 4;
 /// Streams of an HTTP/2 connection at once: browsers use 6 to 20.
 pub const MAX_H2_STREAMS: u32 = 64;
+/// Of these, streams answered at once until the client has taken the first bytes of any. The others
+/// wait one round trip for it. A client that keeps its windows shut holds this many responses, not
+/// [`MAX_H2_STREAMS`].
+pub const UNPROVEN_H2_STREAMS: usize = 8;
+/// Memory that an HTTP/2 stream counts for in [`DEFAULT_MEMORY_BYTES`] besides its head and its
+/// response: the task that answers it and h2's own state.
+pub const H2_STREAM_BYTES: usize = 16 * 1024;
+/// Response bytes that HTTP/2 buffers for each stream before it sends them.
+pub const H2_SEND_BUFFER_BYTES: usize = 64 * 1024;
 /// Streams of an HTTP/2 connection that were reset before they were answered (rapid reset): more close the connection.
 pub const MAX_H2_RESETS: usize = 20;
 /// An HTTP/2 connection is asked this often whether it still is, and has as long to answer.
 pub const H2_PING: Duration = Duration::from_secs(30);
-/// An HTTP/2 connection is looked at this often for what it has asked for and taken: [`WEB_IDLE_TIME`] and [`MAX_BYTES_STALL_NS`] are kept to this.
+/// Interval between checks of an HTTP/2 connection for new requests: [`WEB_IDLE_TIME`] is accurate
+/// to this.
 pub const H2_LOOK: Duration = Duration::from_secs(15);
 /// Bytes of a title that a connection inside the program hands on at once: some 30 ms of 8 Mb/s, and one allocation each.
 pub const INSIDE_READ_BYTES: usize = 32 * 1024;
 /// How long requests that are being answered have when the handle is dropped: nobody waits longer for a program that ends.
 pub const WEB_DROP_TIME: Duration = Duration::from_secs(1);
+
+// Memory.
+
+/// Default memory for responses, as a multiple of the cache: besides the media, it holds some
+/// lists, pictures and generated segments.
+pub const MEMORY_PER_CACHE: u64 = 2;
+/// Least memory for responses: with less, the server cannot generate a segment of 4K video.
+pub const MIN_MEMORY_BYTES: u64 = 64 * 1024 * 1024;
+/// Upper bound of the default: 80 viewers who each take another segment slowly, with 6 s at 8 Mb/s.
+pub const DEFAULT_MEMORY_BYTES: u64 = 512 * 1024 * 1024;
+/// Memory is short once one part of this many is held. Clients then get no more than their share.
+pub const MEMORY_SHORT_PART: usize = 2;
+/// A client's share is one part of this many: four clients can hold the rest, while all others
+/// still get responses that are small or cached.
+pub const MEMORY_CLIENT_PART: usize = 8;
+/// The cache of generated segments holds at most one part of this many.
+pub const MEMORY_SEGMENTS_PART: usize = 4;
+/// The caches of pictures and of lists hold at most one part of this many each, but always the most
+/// recent entry.
+pub const MEMORY_KEPT_PART: usize = 32;
+/// Replies up to this length are not counted: errors and the server's health. Each connection and
+/// each stream can hold only one.
+pub const SMALL_REPLY_BYTES: usize = 1024;
+/// Texts from this length on are compressed for clients that accept it: below it, the headers
+/// around them are longer than the savings.
+pub const LEAST_GZIP_BYTES: usize = 1024;
 
 // Media.
 
@@ -71,6 +109,16 @@ pub const MAX_TABLE_PACKETS: usize = 20;
 pub const TABLES_LOOK_BYTES: usize = 128 * 1024 / TS_PACKET_BYTES * TS_PACKET_BYTES;
 /// Bytes from a title's first access point among which its streams are looked at: the first second of 4 Mb/s, with every stream in it.
 pub const DESCRIBE_BYTES: usize = 512 * 1024;
+/// Segments of a title whose first pictures are examined, spread over the title: those at its
+/// beginning alone would miss features that begin after a film's opening titles, or after the place
+/// where a recording was joined.
+pub const ACCESS_LOOKS: usize = 16;
+/// Bytes examined of each: parameter sets, captions and the beginning of the picture lie within 20
+/// ms of 20 Mb/s.
+pub const ACCESS_LOOK_BYTES: usize = 64 * 1024 / TS_PACKET_BYTES * TS_PACKET_BYTES;
+/// Longest part of a unit of supplemental enhancement information that is examined: captions have
+/// at most 31 times three bytes, and an encoder's own text before them some hundred.
+pub const MAX_SEI_BYTES: usize = 4096;
 /// Longest part of a sequence parameter set that is looked at: those of real encoders are below 100 bytes, scaling lists make some of 700.
 pub const MAX_SPS_BYTES: usize = 1024;
 /// No picture is wider or higher: the highest levels of H.264 and H.265 end at 16,888.
@@ -88,10 +136,6 @@ pub const MAX_TABLES_KEPT: usize = 256;
 pub const MAX_MADE_SEGMENT_BYTES: usize = 64 * 1024 * 1024;
 /// Segments that are made at once: half of [`WEB_READS_AT_ONCE`], so that playlists do not wait for them.
 pub const SEGMENTS_MADE_AT_ONCE: usize = 2;
-/// Made segments that are kept: 20 of 6 s at 8 Mb/s. Players of one title ask for the same ones within seconds, and for sound right after pictures.
-pub const MADE_CACHE_BYTES: usize = 128 * 1024 * 1024;
-/// Made segments in memory, with those that are on their way to viewers who take them slowly; beyond this no further one is made for a while.
-pub const MAX_MADE_BYTES: usize = 512 * 1024 * 1024;
 /// Bytes of a title that are read at once for a segment: 250 ms of 8 Mb/s.
 pub const MADE_READ_BYTES: usize = 256 * 1024 / TS_PACKET_BYTES * TS_PACKET_BYTES;
 /// How far before and behind a segment's bytes its sound is looked for: decoders hold pictures and sound for 1 s at most but for some films of high
@@ -107,15 +151,19 @@ pub const MADE_TAIL_BYTES: usize = 1024 * 1024 / TS_PACKET_BYTES * TS_PACKET_BYT
 pub const MAX_TRACK_LOOK_BYTES: usize = 8 * 1024 * 1024 / TS_PACKET_BYTES * TS_PACKET_BYTES;
 /// Pictures and sounds of a title: discs have at most 32 sounds.
 pub const MAX_CMAF_TRACKS: usize = 33;
-/// Stretches of a title between jumps of its time stamps: each is read at its beginning and end before the first playlist. A recording of a day with a
-/// jump every half an hour has fewer.
-pub const MAX_CMAF_PARTS: usize = 64;
+/// Parts of a title between jumps of its time stamps or changes of its streams. The server reads
+/// each at its beginning and end before the first playlist. A recording of a day whose audio
+/// changes every ten minutes has 144.
+pub const MAX_CMAF_PARTS: usize = 256;
 /// Titles whose tracks and times are kept: those that are watched in this form. An hour has 600 segments of 80 bytes.
 pub const MAX_PLANS: usize = 64;
 /// Parameter sets of a picture: H.264 allows 32 SPS, encoders write one and a few PPS.
 pub const MAX_PARAMETER_SETS: usize = 16;
 /// Longest frame of sound: ADTS has 13 bits for it, E-AC-3 needs 4,096 bytes.
 pub const MAX_SOUND_FRAME_BYTES: usize = 8 * 1024;
+/// Longest program config element of AAC without its comment: it has 385 bits when every count is
+/// at its maximum, and one byte for the comment's length.
+pub const MAX_PCE_BYTES: usize = 50;
 /// Bits a second of each channel that whoever fetches a sound alone counts at least: AAC's usual rate. Films begin with silence, which takes next to nothing.
 pub const LEAST_SOUND_RATE: u64 = 64_000;
 /// A time stamp this far from where its packet is among the clock references counts from another origin, or is damaged: decoders hold pictures for 10 s
@@ -129,6 +177,9 @@ pub const LEAST_REPLY_RATE: u64 = 16 * 1024;
 /// Uploads at once, with those that wait for their client to go on. Each is a thread, an open title and [`UPLOAD_BUFFER_BYTES`]; more would share the same
 /// rate, and none would be done sooner.
 pub const MAX_UPLOADS: usize = 8;
+/// Threads of uploads, including those of abandoned uploads that have not ended yet. Ending takes
+/// milliseconds unless a disk hangs.
+pub const MAX_UPLOAD_THREADS: usize = 2 * MAX_UPLOADS;
 /// Longest upload unless the operator says otherwise: a disc of 4K video has at most 100 GB.
 pub const DEFAULT_UPLOAD_BYTES: u64 = 100 << 30;
 /// Bits a second that all uploads together may bring unless the operator says otherwise: less than half of what one hard disk writes, so that it reads for
@@ -184,7 +235,17 @@ const _: () = {
     assert!(MAX_TABLE_PACKETS * TS_PACKET_BYTES + 2048 <= MAX_ORDER_HEAD_BYTES);
     assert!(MAX_TARGET_BYTES < MAX_REQUEST_HEAD_BYTES);
     assert!(SEGMENTS_MADE_AT_ONCE < WEB_READS_AT_ONCE);
-    assert!(MADE_CACHE_BYTES < MAX_MADE_BYTES);
+    // Full caches alone must not make memory short.
+    assert!(
+        MEMORY_SHORT_PART * (MEMORY_KEPT_PART + 2 * MEMORY_SEGMENTS_PART)
+            < MEMORY_KEPT_PART * MEMORY_SEGMENTS_PART
+    );
+    assert!(UNPROVEN_H2_STREAMS < MAX_H2_STREAMS as usize);
     assert!(UPLOAD_BUFFER_BYTES < super::volume::BUFFER_BYTES * 4 && UPLOAD_BUFFER_BYTES < u32::MAX as usize);
     assert!(FAST_START_MS <= super::MAX_AHEAD_MS as u32);
 };
+
+/// Longest body of a request that changes a title: a display name in JSON with each byte escaped.
+pub const MAX_CHANGE_BYTES: usize = 8 << 10;
+/// Longest time for such a body to arrive: it fits into a few packets.
+pub const MAX_CHANGE_TIME: Duration = Duration::from_secs(10);

@@ -322,8 +322,8 @@ fn without_rtcp_a_run_begins_when_it_can() {
     for (quiet, moved_ns) in [(false, 30 * MS), (true, 0)] {
         let (mut world, film) = (World::small(), film());
         world.quiet = quiet;
-        let Dest::Udp { ip, scope_id, port, .. } = udp(0) else { unreachable!() };
-        let stream = world.open(&film, 0, Dest::Udp { ip, scope_id, port, rtcp_port: None });
+        let Dest::Udp { ip, scope_id, port, source, .. } = udp(0) else { unreachable!() };
+        let stream = world.open(&film, 0, Dest::Udp { ip, scope_id, port, rtcp_port: None, source });
         world.disk.rule = Box::new(|_| (30 * MS, Ok(())));
         world.play_from(stream, 0);
         world.now = world.now.plus_ns(50 * MS);

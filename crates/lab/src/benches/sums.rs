@@ -21,7 +21,7 @@ use millrace_store::cache::{PlainSource, TitleSource};
 use millrace_store::index::{ClockPiece, TitleIndex};
 use millrace_store::packet_size::PACKET_CLASSES;
 use millrace_store::sums::{GRAIN_BYTES, SumsHeader};
-use millrace_store::volume::{FinishTitle, SourceIdentity, TitleFiles, TitleWriter, Volume};
+use millrace_store::volume::{FinishTitle, Naming, SourceIdentity, TitleFiles, TitleWriter, Volume};
 
 use crate::frame::{
     Axis, Bench, Contest, ContestOptions, Noise, Options, Plot, PlotKind, Point, Promise, Report, Row,
@@ -234,6 +234,7 @@ fn make_title(volume: &Volume, bytes: usize) -> anyhow::Result<TitleId> {
         notes: Vec::new(),
         derived: None,
         rendition: None,
+        naming: Naming::default(),
     })?;
     volume.prepare(info.id, &SIZES.map(usize::from), &mut |_| ())?;
     Ok(info.id)

@@ -14,7 +14,7 @@ use millrace_core::limits::{DEFAULT_PACKET_BYTES, TS_PACKET_BYTES};
 use millrace_core::packet::PacketMeta;
 use millrace_core::random::SplitMix;
 use millrace_store::index::TitleIndex;
-use millrace_store::volume::{FinishTitle, SourceIdentity, TitleWriter, Volume};
+use millrace_store::volume::{FinishTitle, Naming, SourceIdentity, TitleWriter, Volume};
 use rustix::fs::{Mode, OFlags};
 
 use super::{Blocks, Plan, Transport};
@@ -134,6 +134,7 @@ fn make_title(dir: &Path, volume: &Volume, blocks: Blocks, seconds: u64, title: 
         notes: Vec::new(),
         derived: None,
         rendition: None,
+        naming: Naming::default(),
     })?;
     let files = volume.open_title(info.id, usize::from(size))?;
     std::fs::hard_link(&files.data_path, &ts)?;

@@ -23,6 +23,7 @@ mod watch;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use millrace_core::ids::{ConnId, MulticastId};
 use millrace_core::limits::egress::UDP_SENDERS;
@@ -30,6 +31,7 @@ use millrace_core::limits::{MAX_BATCH_BURSTS, MAX_MULTICAST_SOCKETS};
 use millrace_core::pool::Lease;
 use millrace_core::seam::{Dest, PacketTx, Payload, SendOutcome, Transmit, TransmitBatch};
 use millrace_core::shape::{Misshapen, Shape};
+use millrace_core::source::SourceTable;
 
 pub use self::held::ZeroCopy;
 pub use self::icmp::IcmpReader;
@@ -129,6 +131,8 @@ pub struct KernelTx {
     gso: bool,
     kit: Kit,
     conns: Conns,
+    /// Source addresses that destinations may refer to.
+    sources: Arc<SourceTable>,
     counters: TxCounters,
 }
 
@@ -147,8 +151,16 @@ impl KernelTx {
             gso,
             kit: Kit::new(),
             conns: Conns::new(config.conns)?,
+            sources: Arc::default(),
             counters: TxCounters::default(),
         })
+    }
+
+    /// Sets the source addresses that destinations refer to ([`Dest::source`]).
+    #[must_use]
+    pub fn with_sources(mut self, sources: Arc<SourceTable>) -> Self {
+        self.sources = sources;
+        self
     }
 
     /// Takes a socket for multicast; returns what destinations call it ([`Dest::Multicast`]). Before anything is sent.
@@ -346,7 +358,7 @@ impl KernelTx {
             // Nobody says by ICMP that a group cannot be reached.
             return match self.multicast.get(usize::from(via.0)) {
                 Some(_) => {
-                    let entry = Entry { stream: transmit.stream, dest, shape, lease: None };
+                    let entry = Entry { stream: transmit.stream, dest, source: None, shape, lease: None };
                     Ok((UDP_SENDERS + usize::from(via.0), entry))
                 }
                 None => Err(SendOutcome::Unreachable { errno: libc::ENODEV }),
@@ -359,7 +371,11 @@ impl KernelTx {
         let memory = &mut self.kit.memory;
         match memory.icmp.take(dest, memory.batches) {
             Some(errno) => Err(SendOutcome::Unreachable { errno }),
-            None => Ok((sender, Entry { stream: transmit.stream, dest, shape, lease: None })),
+            None => {
+                let source = self.sources.get(transmit.dest.source());
+                let source = source.filter(|source| source.is_ipv4() == dest.is_ipv4());
+                Ok((sender, Entry { stream: transmit.stream, dest, source, shape, lease: None }))
+            }
         }
     }
 

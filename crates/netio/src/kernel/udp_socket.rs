@@ -7,7 +7,7 @@
 //! times, goes from GSO to single datagrams once, or ends an entry; so a call ends whatever the network says.
 
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 
 use millrace_core::ids::StreamId;
@@ -40,6 +40,8 @@ const _: () = {
 pub(super) struct Entry<'d> {
     pub(super) stream: StreamId,
     pub(super) dest: SocketAddr,
+    /// Source address; `None` if the route determines it.
+    pub(super) source: Option<IpAddr>,
     pub(super) shape: Shape<'d>,
     /// The extent that all its bytes lie in, if it may go without copying.
     pub(super) lease: Option<&'d Lease>,
@@ -351,11 +353,11 @@ impl UdpSender {
     fn fill<'d>(&self, plan: &mut Plan<'_, 'd>, jobs: &mut [Job], memory: &mut Memory, call: &Call<'_, 'd>) {
         let mut room = self.held.room();
         for index in bits(call.rest) {
-            let Entry { dest, shape, .. } = *call.entry(index);
+            let Entry { dest, source, shape, .. } = *call.entry(index);
             let may_hold = call.zero_copy & 1 << index != 0 && self.held.state() == ZeroCopy::Ready;
             let single = call.plain & 1 << index != 0 || memory.plain.get(dest, memory.batches).is_some();
             let most = if self.gso && !single { gso_segments(&shape) } else { 1 };
-            plan.to(dest);
+            plan.to(dest, source);
             let mut first = usize::from(call.taken[index]);
             while first < shape.datagrams() {
                 let count = most.min(shape.datagrams() - first);

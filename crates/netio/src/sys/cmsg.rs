@@ -16,7 +16,7 @@ const _: () = {
     assert!(std::mem::offset_of!(libc::cmsghdr, cmsg_len) == 0);
     assert!(std::mem::offset_of!(libc::cmsghdr, cmsg_level) == 8);
     assert!(std::mem::offset_of!(libc::cmsghdr, cmsg_type) == 12);
-    assert!(size_of::<SegmentControl>() == space(2) && align_of::<SegmentControl>() >= ALIGN);
+    assert!(size_of::<SendControl>() == SendControl::ROOM && align_of::<SendControl>() >= ALIGN);
     assert!(size_of::<libc::sock_extended_err>() == EXTENDED_ERROR);
     assert!(std::mem::offset_of!(libc::sock_extended_err, ee_origin) == 4);
     assert!(std::mem::offset_of!(libc::sock_extended_err, ee_code) == 6);
@@ -24,6 +24,7 @@ const _: () = {
     assert!(std::mem::offset_of!(libc::sock_extended_err, ee_data) == 12);
     assert!(size_of::<libc::timespec>() == 16);
     assert!(size_of::<libc::in_pktinfo>() == 12 && std::mem::offset_of!(libc::in_pktinfo, ipi_addr) == 8);
+    assert!(std::mem::offset_of!(libc::in_pktinfo, ipi_spec_dst) == 4);
     assert!(size_of::<libc::in6_pktinfo>() == 20 && std::mem::offset_of!(libc::in6_pktinfo, ipi6_addr) == 0);
 };
 
@@ -32,22 +33,54 @@ pub(crate) const fn space(data: usize) -> usize {
     HEADER + data.next_multiple_of(ALIGN)
 }
 
-/// One `UDP_SEGMENT` control message: the kernel cuts the bytes into datagrams of this length.
+/// Control messages of one send call: `UDP_SEGMENT` gives the length of the datagrams that the
+/// kernel cuts the bytes into, and `IP_PKTINFO` or `IPV6_PKTINFO` gives their source address.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
-pub(crate) struct SegmentControl {
-    bytes: [u8; space(2)],
+pub(crate) struct SendControl {
+    bytes: [u8; Self::ROOM],
 }
 
-impl SegmentControl {
-    /// A message for segments of `segment` bytes.
-    pub(crate) fn new(segment: u16) -> Self {
-        let mut bytes = [0; space(2)];
-        bytes[0..8].copy_from_slice(&(HEADER + 2).to_ne_bytes());
-        bytes[8..12].copy_from_slice(&libc::SOL_UDP.to_ne_bytes());
-        bytes[12..16].copy_from_slice(&libc::UDP_SEGMENT.to_ne_bytes());
-        bytes[16..18].copy_from_slice(&segment.to_ne_bytes());
-        Self { bytes }
+impl SendControl {
+    const ROOM: usize = space(2) + space(20);
+    /// No message.
+    pub(crate) const EMPTY: Self = Self { bytes: [0; Self::ROOM] };
+
+    /// Writes the messages that are needed, and returns their length in bytes.
+    #[inline]
+    pub(crate) fn write(&mut self, segment: Option<u16>, source: Option<IpAddr>) -> usize {
+        let mut used = 0;
+        if let Some(segment) = segment {
+            used = self.put(used, (libc::SOL_UDP, libc::UDP_SEGMENT), &segment.to_ne_bytes());
+        }
+        match source {
+            None => {}
+            // in_pktinfo: interface, source address, and an address that only received messages use
+            // (ip(7)).
+            Some(IpAddr::V4(ip)) => {
+                let mut info = [0; 12];
+                info[4..8].copy_from_slice(&ip.octets());
+                used = self.put(used, (libc::SOL_IP, libc::IP_PKTINFO), &info);
+            }
+            // in6_pktinfo: source address, interface (ipv6(7)).
+            Some(IpAddr::V6(ip)) => {
+                let mut info = [0; 20];
+                info[..16].copy_from_slice(&ip.octets());
+                used = self.put(used, (libc::SOL_IPV6, libc::IPV6_PKTINFO), &info);
+            }
+        }
+        used
+    }
+
+    /// Writes a message of this level and type at `at`, and returns the offset of the next one.
+    #[inline]
+    fn put(&mut self, at: usize, (level, kind): (i32, i32), data: &[u8]) -> usize {
+        let message = &mut self.bytes[at..at + space(data.len())];
+        message[0..8].copy_from_slice(&(HEADER + data.len()).to_ne_bytes());
+        message[8..12].copy_from_slice(&level.to_ne_bytes());
+        message[12..16].copy_from_slice(&kind.to_ne_bytes());
+        message[HEADER..][..data.len()].copy_from_slice(data);
+        at + space(data.len())
     }
 }
 

@@ -12,10 +12,25 @@ fn message(level: i32, kind: i32, data: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn segment_control_is_what_the_parser_reads() {
-    let control = SegmentControl::new(1328);
-    let all: Vec<_> = messages(&control.bytes).collect();
-    assert_eq!(all, [(libc::SOL_UDP, libc::UDP_SEGMENT, &1328u16.to_ne_bytes()[..])]);
+fn write_of_send_control_is_what_the_parser_reads() {
+    let mut control = SendControl::EMPTY;
+    let used = control.write(Some(1328), None);
+    let all: Vec<_> = messages(&control.bytes[..used]).collect();
+    let segment = (libc::SOL_UDP, libc::UDP_SEGMENT, &1328u16.to_ne_bytes()[..]);
+    assert_eq!(all, [segment]);
+    assert_eq!(control.write(None, None), 0);
+    for source in ["192.0.2.1", "fd00::1"].map(|ip| ip.parse::<IpAddr>().unwrap()) {
+        let used = control.write(Some(1328), Some(source));
+        let all: Vec<_> = messages(&control.bytes[..used]).collect();
+        assert_eq!((all.len(), all[0]), (2, segment));
+        let data = all[1].2;
+        match source {
+            IpAddr::V4(ip) => assert_eq!((data.len(), &data[4..8]), (12, &ip.octets()[..])),
+            IpAddr::V6(ip) => assert_eq!((data.len(), &data[..16]), (20, &ip.octets()[..])),
+        }
+        let used = control.write(None, Some(source));
+        assert_eq!(messages(&control.bytes[..used]).count(), 1);
+    }
 }
 
 #[test]

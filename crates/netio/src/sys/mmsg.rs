@@ -6,11 +6,11 @@
 
 use std::marker::PhantomData;
 use std::mem::size_of;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
-use super::cmsg::{Received, SegmentControl};
+use super::cmsg::{Received, SendControl};
 use super::socket::{RawAddr, errno};
 
 const _: () = {
@@ -36,7 +36,7 @@ struct Note {
     name_len: u32,
     first_part: u32,
     parts: u32,
-    segment: Option<u16>,
+    control_bytes: u32,
 }
 
 /// The arrays of `sendmmsg`, allocated once.
@@ -45,7 +45,7 @@ pub(crate) struct SendArena {
     headers: Box<[libc::mmsghdr]>,
     parts: Box<[libc::iovec]>,
     names: Box<[RawAddr]>,
-    controls: Box<[SegmentControl]>,
+    controls: Box<[SendControl]>,
 }
 
 // SAFETY: the raw pointers in `headers` and `parts` are written and read only between `plan` and the end of the `Plan`
@@ -60,13 +60,13 @@ impl SendArena {
             headers: (0..messages).map(|_| empty_header()).collect(),
             parts: vec![EMPTY_IOVEC; parts].into(),
             names: vec![RawAddr::NONE; messages].into(),
-            controls: vec![SegmentControl::new(0); messages].into(),
+            controls: vec![SendControl::EMPTY; messages].into(),
         }
     }
 
     /// Starts an empty list of messages whose bytes live for `'data`.
     pub(crate) fn plan<'data>(&mut self) -> Plan<'_, 'data> {
-        Plan { arena: self, messages: 0, names: 0, parts: 0, bytes: PhantomData }
+        Plan { arena: self, messages: 0, names: 0, parts: 0, source: None, bytes: PhantomData }
     }
 }
 
@@ -76,6 +76,8 @@ pub(crate) struct Plan<'arena, 'data> {
     messages: usize,
     names: usize,
     parts: usize,
+    /// Source address of the next messages; `None` if the route determines it.
+    source: Option<IpAddr>,
     bytes: PhantomData<&'data [u8]>,
 }
 
@@ -90,8 +92,10 @@ impl<'data> Plan<'_, 'data> {
         self.messages < self.arena.notes.len() && parts <= self.arena.parts.len() - self.parts
     }
 
-    /// The messages that follow go to `dest`. Call it at most once between two messages.
-    pub(crate) fn to(&mut self, dest: SocketAddr) {
+    /// Sets the destination and the source address of the following messages. Without `source`, the
+    /// route determines the address. Must be called at most once between two messages.
+    pub(crate) fn to(&mut self, dest: SocketAddr, source: Option<IpAddr>) {
+        self.source = source;
         // A destination without messages is overwritten, so that there are never more names than messages + 1.
         if self.names > self.messages {
             self.names -= 1;
@@ -113,16 +117,14 @@ impl<'data> Plan<'_, 'data> {
                 libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() };
             self.parts += 1;
         }
-        if let Some(segment) = segment {
-            self.arena.controls[self.messages] = SegmentControl::new(segment);
-        }
+        let control_bytes = self.arena.controls[self.messages].write(segment, self.source);
         let name = self.names - 1;
         self.arena.notes[self.messages] = Note {
             name: name as u32,
             name_len: self.arena.names[name].length(),
             first_part: first as u32,
             parts: (self.parts - first) as u32,
-            segment,
+            control_bytes: control_bytes as u32,
         };
         self.messages += 1;
     }
@@ -154,9 +156,9 @@ impl<'data> Plan<'_, 'data> {
             h.msg_namelen = note.name_len;
             h.msg_iov = iov;
             h.msg_iovlen = note.parts as _;
-            let has_control = note.segment.is_some();
+            let has_control = note.control_bytes > 0;
             h.msg_control = if has_control { control.cast() } else { ptr::null_mut() };
-            h.msg_controllen = if has_control { size_of::<SegmentControl>() as _ } else { 0 };
+            h.msg_controllen = note.control_bytes as _;
         }
         let list = &mut arena.headers[from..until];
         // SAFETY: `list` holds valid headers: the loop above set every pointer of messages from..until to live

@@ -15,11 +15,11 @@ fn messages_go_to_their_own_addresses_with_their_parts_in_order() {
     let mut arena = SendArena::new(4, 6);
     let bytes: Vec<u8> = (0..100).collect();
     let mut plan = arena.plan();
-    plan.to(one_addr);
+    plan.to(one_addr, None);
     plan.push(None, [&bytes[..10], &bytes[20..25]]);
     // A destination that gets no message leaves no trace.
-    plan.to("192.0.2.1:9".parse().unwrap());
-    plan.to(two.local_addr().unwrap());
+    plan.to("192.0.2.1:9".parse().unwrap(), None);
+    plan.to(two.local_addr().unwrap(), None);
     plan.push(None, [&bytes[50..]]);
     plan.push(None, []);
     assert_eq!(plan.len(), 3);
@@ -45,7 +45,7 @@ fn room_is_counted_in_messages_and_parts() {
     let mut arena = SendArena::new(2, 3);
     let bytes = [1, 2, 3];
     let mut plan = arena.plan();
-    plan.to("127.0.0.1:9".parse().unwrap());
+    plan.to("127.0.0.1:9".parse().unwrap(), None);
     assert!(plan.has_room(3) && !plan.has_room(4));
     plan.push(None, [&bytes[..], &bytes[..]]);
     assert!(plan.has_room(1) && !plan.has_room(2));
@@ -60,7 +60,7 @@ fn the_errno_is_that_of_the_first_message() {
     let long = vec![0; 70_000];
     let mut arena = SendArena::new(2, 2);
     let mut plan = arena.plan();
-    plan.to(addr);
+    plan.to(addr, None);
     plan.push(None, [&long[..5]]);
     plan.push(None, [&long[..]]);
     assert_eq!(plan.send(sender.as_fd(), 0..9), Ok(1));
@@ -82,13 +82,13 @@ fn arenas_may_change_threads() {
     let mut arena = SendArena::new(1, 1);
     let bytes = [9; 3];
     let mut plan = arena.plan();
-    plan.to(addr);
+    plan.to(addr, None);
     plan.push(None, [&bytes[..]]);
     assert_eq!(plan.send(sender.as_fd(), 0..9), Ok(1));
     let sent = std::thread::spawn(move || {
         let bytes = [7; 2];
         let mut plan = arena.plan();
-        plan.to(addr);
+        plan.to(addr, None);
         plan.push(None, [&bytes[..]]);
         plan.send(sender.as_fd(), 0..1)
     });

@@ -280,6 +280,10 @@ impl XdpTx {
     fn way(&mut self, transmit: &Transmit<'_>, shape: &Shape<'_>) -> Result<EgressPath, i32> {
         let is_rtcp = matches!(transmit.payload, Payload::Rtcp(_));
         let to = transmit.dest.address(is_rtcp).ok_or(libc::EOPNOTSUPP)?;
+        if !transmit.dest.source().is_by_route() {
+            // Prepared headers contain the address that the route gives.
+            return Err(libc::EOPNOTSUPP);
+        }
         if is_rtcp && matches!(transmit.dest, Dest::Multicast { .. }) {
             // It is rare, and has the socket's own port.
             return Err(libc::EOPNOTSUPP);

@@ -28,7 +28,7 @@ use millrace_offload::idle::IdlePolicy;
 use millrace_offload::load::{LoadMeter, LoopSheets};
 use millrace_store::cache::{Cache, CacheConfig};
 use millrace_store::index::TitleIndex;
-use millrace_store::volume::{FinishTitle, SourceIdentity, TitleWriter, Volume};
+use millrace_store::volume::{FinishTitle, Naming, SourceIdentity, TitleWriter, Volume};
 
 /// A device for tests with no connections.
 pub struct WithoutConns<T>(pub T);
@@ -252,5 +252,6 @@ fn finish(duration: MediaTicks) -> FinishTitle {
         notes: vec![],
         derived: None,
         rendition: None,
+        naming: Naming::default(),
     }
 }

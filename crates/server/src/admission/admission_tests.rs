@@ -56,7 +56,24 @@ impl Core {
         self.sums.packets += sent;
         self.sums.overdue += if was_overdue { sent } else { 0 };
         self.sums.seen_ns += ADMISSION_LOOK_NS;
-        self.sums.busy_ns += (sent * ADMISSION_LOOK_NS).checked_div(possible).unwrap_or(0);
+        let worked_ns = (sent * ADMISSION_LOOK_NS).checked_div(possible).unwrap_or(0);
+        self.sums.cpu_ns += worked_ns;
+        self.sums.busy_ns += worked_ns;
+    }
+
+    /// One step while other threads hold the core whenever they can: the loop gets one turn, sends
+    /// everything that is due, and waits for the next turn.
+    fn step_among_others(&mut self, cost_ns: u64) {
+        self.now = self.now.plus_ns(ADMISSION_LOOK_NS);
+        let due = self.promised().packets_per_s * ADMISSION_LOOK_NS / S;
+        let worked_ns = (due * cost_ns).min(ADMISSION_LOOK_NS);
+        self.sums.packets += due;
+        self.sums.overdue += due / 2;
+        self.sums.seen_ns += ADMISSION_LOOK_NS;
+        self.sums.cpu_ns += worked_ns;
+        self.sums.waited_ns += ADMISSION_LOOK_NS - worked_ns;
+        // Half of the waiting falls within turns.
+        self.sums.busy_ns += worked_ns + (ADMISSION_LOOK_NS - worked_ns) / 2;
     }
 
     /// Steps for so long; admission ends whom it wants to.
@@ -206,6 +223,48 @@ fn late_extents_are_no_reason_to_end_streams() {
     core.run(&mut admission, 3 * S);
     assert_eq!(core.viewers, viewers);
     assert!(core.ask(&mut admission).is_err(), "but nobody new is let in while it catches up");
+}
+
+#[test]
+fn room_of_an_idle_engine_that_waits_for_its_core_remains() {
+    let (mut core, mut admission) = (Core::new(600_000), admission_with(|_| {}));
+    for viewers in 1..=20 {
+        core.viewers = viewers;
+        for _ in 0..30 {
+            core.step_among_others(3_000);
+            assert_eq!(admission.look(core.now, 0, core.sums, core.promised()), 0, "{viewers} viewers");
+        }
+        let room = admission.room(0, core.promised(), core.promised().bits_per_s, VIEWER);
+        assert_eq!(room, Ok(()), "{viewers} viewers");
+        assert!(!admission.load(0, core.promised()).0);
+    }
+}
+
+#[test]
+fn room_of_an_engine_that_fills_what_others_leave_is_refused() {
+    let (mut core, mut admission) = (Core::new(600_000), admission_with(|_| {}));
+    core.viewers = 200;
+    for _ in 0..30 {
+        core.step_among_others(3_000); // 456 of 1000, and the rest is waiting
+        admission.look(core.now, 0, core.sums, core.promised());
+    }
+    assert!(matches!(core.ask(&mut admission), Err(Full::Behind { engine: 0 })));
+}
+
+#[test]
+fn look_at_loop_within_a_turn_counts_its_waiting_once() {
+    let mut load = EngineLoad::default();
+    let mut sums = EngineFigures::default();
+    load.look(Instant(0), sums);
+    // The loop publishes at the end of a 300 ms turn, in which it had the core for 10 ms.
+    for look in 1..=3 {
+        (sums.cpu_ns, sums.waited_ns) = (look * 10_000_000 / 3, look * 290_000_000 / 3);
+        if look == 3 {
+            (sums.busy_ns, sums.seen_ns) = (300_000_000, 300_000_000);
+        }
+        load.look(Instant(look * ADMISSION_LOOK_NS), sums);
+    }
+    assert_eq!(load.busy_permille(), 66);
 }
 
 #[test]

@@ -7,9 +7,15 @@ use millrace_core::time::Instant;
 /// What a loop has done so far: sums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineFigures {
-    /// Time in turns that found work, and in which it had to wait for its core.
+    /// Time spent in turns that found work.
     pub busy_ns: u64,
-    /// The same and the time asleep: how long the loop has been seen.
+    /// Time on a core, as the kernel accounts it: excludes the time in which other threads
+    /// interrupted those turns.
+    pub cpu_ns: u64,
+    /// Time in which the loop was ready to run while other threads held the core, from the same
+    /// account.
+    pub waited_ns: u64,
+    /// Time in turns plus time asleep: the whole time that these figures cover.
     pub seen_ns: u64,
     /// Media packets sent.
     pub packets: u64,
@@ -21,11 +27,43 @@ impl EngineFigures {
     fn since(&self, before: &Self) -> Self {
         Self {
             busy_ns: self.busy_ns.saturating_sub(before.busy_ns),
+            cpu_ns: self.cpu_ns.saturating_sub(before.cpu_ns),
+            waited_ns: self.waited_ns.saturating_sub(before.waited_ns),
             seen_ns: self.seen_ns.saturating_sub(before.seen_ns),
             packets: self.packets.saturating_sub(before.packets),
             overdue: self.overdue.saturating_sub(before.overdue),
         }
     }
+
+    /// Working time. It is the lesser of the two figures, because a polling loop is on its core
+    /// without work, and a turn continues while other threads hold the core.
+    fn worked_ns(&self) -> u64 {
+        self.busy_ns.min(self.cpu_ns)
+    }
+
+    /// Core time that counts as load: the working time, plus waiting time up to the same amount. An
+    /// equal thread on the same core keeps the loop waiting for as long as the loop works. Any
+    /// further waiting shows how busy other threads are and does not grow with the number of
+    /// viewers.
+    fn counted_ns(&self) -> u64 {
+        self.worked_ns() + self.waited_ns.min(self.worked_ns())
+    }
+
+    /// Share of the time in which the loop worked, in thousandths.
+    pub(super) fn worked_permille(self) -> u64 {
+        share(self.worked_ns(), self.seen_ns)
+    }
+
+    /// Share of the time in which the loop worked or waited for its core, in thousandths. At 1000
+    /// it never sleeps.
+    pub(super) fn wanted_permille(self) -> u64 {
+        share(self.busy_ns.max(self.worked_ns() + self.waited_ns), self.seen_ns)
+    }
+}
+
+/// Part of an interval, in thousandths.
+fn share(part_ns: u64, of_ns: u64) -> u64 {
+    (part_ns * 1000).checked_div(of_ns).unwrap_or(0).min(1000)
 }
 
 /// The last second of one engine.
@@ -49,9 +87,10 @@ impl EngineLoad {
             return;
         }
         let passed = figures.since(&before);
-        self.last = Some((now, figures));
-        // A loop that stands in the middle of a turn has published nothing.
+        // A loop in the middle of a turn has published nothing yet: the kernel's count belongs to
+        // the next look.
         if passed.seen_ns > 0 {
+            self.last = Some((now, figures));
             self.looks[self.next % LOAD_LOOKS] = passed;
             self.next += 1;
         }
@@ -63,6 +102,8 @@ impl EngineLoad {
             .map(|back| &self.looks[(self.next - 1 - back) % LOAD_LOOKS]);
         newest.fold(EngineFigures::default(), |sum, look| EngineFigures {
             busy_ns: sum.busy_ns + look.busy_ns,
+            cpu_ns: sum.cpu_ns + look.cpu_ns,
+            waited_ns: sum.waited_ns + look.waited_ns,
             seen_ns: sum.seen_ns + look.seen_ns,
             packets: sum.packets + look.packets,
             overdue: sum.overdue + look.overdue,
@@ -85,7 +126,7 @@ impl EngineLoad {
         if total.packets < MIN_PACKETS_FOR_COST {
             return FIRST_PACKET_COST_NS;
         }
-        let measured_ns = total.busy_ns.div_ceil(total.packets);
+        let measured_ns = total.counted_ns().div_ceil(total.packets);
         if permille(total) < LOAD_CALM_PERMILLE { measured_ns.min(FIRST_PACKET_COST_NS) } else { measured_ns }
     }
 
@@ -111,8 +152,8 @@ impl EngineLoad {
 }
 
 /// Busy share of an interval, in thousandths.
-pub(super) fn permille(of: EngineFigures) -> u64 {
-    (of.busy_ns * 1000).checked_div(of.seen_ns).unwrap_or(0).min(1000)
+fn permille(of: EngineFigures) -> u64 {
+    share(of.counted_ns(), of.seen_ns)
 }
 
 /// Packets a second of an interval.

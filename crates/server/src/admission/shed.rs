@@ -4,22 +4,26 @@
 //! has promised too much if it is late, its core is full, and it still sends less than its viewers play. What it sends then is what
 //! the core carries; viewers are ended down to four fifths of that, because those who are behind take 5/4 of their rate until they
 //! have caught up ([`millrace_core::limits::CATCH_UP_RATIO`]).
+//!
+//! Only the engine's own work makes its core full. A loop that works for a hundredth of the time
+//! and waits for the core otherwise is late however few viewers it has, and sends everything it has
+//! promised whenever it runs.
 
 use millrace_core::limits::CATCH_UP_RATIO;
 use millrace_core::limits::control::{
-    BEHIND_PERMILLE, CALM_NS, FULL_PERMILLE, SHED_LOOKS, SHED_STEP_NS, SHED_STEP_SHARE,
-    SLOW_CATCH_UP_PERMILLE, SLOW_NS, SUSTAINED_NS,
+    BEHIND_PERMILLE, BUSY_WORK_PERMILLE, CALM_NS, FULL_PERMILLE, MIN_WORK_PERMILLE, SHED_LOOKS, SHED_STEP_NS,
+    SHED_STEP_SHARE, SLOW_CATCH_UP_PERMILLE, SLOW_NS, SUSTAINED_NS,
 };
 use millrace_core::time::Instant;
 
-use super::engine_load::{EngineLoad, permille, rate};
+use super::engine_load::{EngineLoad, rate};
 
 /// The controller of one engine.
 #[derive(Debug, Default)]
 pub struct Shedder {
     /// Late with a full core since.
     behind_since: Option<Instant>,
-    /// When it was last.
+    /// When the engine was last late because of its own work.
     behind_last: Option<Instant>,
     /// When the last step was made.
     stepped: Option<Instant>,
@@ -35,15 +39,19 @@ impl Shedder {
         self.forget(now);
         let latest = load.latest(SHED_LOOKS);
         let overdue_permille = (latest.overdue * 1000).checked_div(latest.packets).unwrap_or(0);
-        let is_full = permille(latest) >= FULL_PERMILLE;
+        let worked_permille = latest.worked_permille();
+        let is_full = latest.wanted_permille() >= FULL_PERMILLE && worked_permille >= MIN_WORK_PERMILLE;
         if overdue_permille < BEHIND_PERMILLE {
             self.behind_since = None;
             self.is_over = self.began.is_some();
             return 0;
         }
-        self.behind_last = Some(now);
+        if is_full || worked_permille >= BUSY_WORK_PERMILLE {
+            self.behind_last = Some(now);
+        }
         if !is_full {
-            // Late for another reason: extents that come late, a clock that jumped. Fewer viewers would not help.
+            // Late for another reason: other threads hold the core, extents arrive late, or a clock
+            // has jumped. Fewer viewers would not help.
             self.behind_since = None;
             return 0;
         }

@@ -6,15 +6,17 @@ use std::sync::atomic::Ordering;
 use std::time::Instant as StdInstant;
 
 use clap::Args;
+use millrace_core::ids::TitleId;
 use millrace_core::scale::Scale;
 use millrace_core::units::ByteLen;
 use millrace_store::ingest::ladder::{Ladder, LadderOptions};
 use millrace_store::ingest::{self, IngestOptions};
 use millrace_store::packet_size::PacketSize;
-use millrace_store::volume::{TitleInfo, Volume, is_usable};
+use millrace_store::volume::{SourceMatch, TitleInfo, Volume, is_usable, names_of_file, slug};
 
 use super::NewStoreArgs;
 use super::add_remote::{self, Upload};
+use super::add_subtitles;
 use super::ffmpeg::FfmpegArgs;
 use super::ladder;
 use super::progress::{IngestBar, describe};
@@ -26,16 +28,22 @@ use super::trick::USUAL_SPEEDS;
 /// MPEG-TS files are stored unchanged; MP4, MOV, MKV and others are remuxed by the ffmpeg program without changing
 /// video or audio. What MPEG-TS cannot carry is transcoded, and a note lists it.
 ///
+/// A file whose content is in the store already is not added again. If another film has its name, it gets the name of its folder before it, or a
+/// number; see --replace and --if-absent.
+///
 /// With --server the files are uploaded to a running server, which takes MPEG-TS only. An upload whose connection breaks goes on by itself; one that was
 /// interrupted goes on if the same command is given again within ten minutes, and the file still begins with what was sent.
 #[derive(Args)]
-#[command(after_help = "Examples:\n  millrace add film.ts\n  millrace add --name lobby-loop lobby.mp4\n  \
+#[command(
+    after_help = "Examples:\n  millrace add film.ts\n  millrace add --name lobby-loop lobby.mp4\n  millrace add --replace news.ts\n  \
                         millrace add --trick film.ts\n  millrace add --trick=2,8,-8 film.ts\n  \
                         millrace add film.mkv --ladder\n  millrace add --ladder 1080p:6M,720p:3M,480p:1.2M film.mkv\n  \
+                        millrace add --subtitles film film.de.srt en.forced=signs.ass\n  \
                         millrace add --join my-film=1080p 720p=my-film-720.ts\n  \
                         millrace add *.mkv --json | jq .name\n  \
                         millrace add film.ts --server http://olga:PASSWORD@tv.example:8080/\n\n\
-                        Exit code: 0 every file was added; 1 some were not, or a speed was not built, or the store cannot be used; 2 the command line is invalid")]
+                        Exit code: 0 every file was added; 1 some were not, or a speed was not built, or the store cannot be used; 2 the command line is invalid"
+)]
 pub(super) struct AddArgs {
     /// Films to add
     #[arg(required = true, value_name = "FILE|LABEL=FILE")]
@@ -43,6 +51,15 @@ pub(super) struct AddArgs {
     /// Name of the title in URLs [default: made from the file name]
     #[arg(long, value_parser = title_name)]
     name: Option<String>,
+    /// Display name: what people see [default: NAME of --name, the title in the file's tags, or the file name]
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["join", "server"])]
+    title: Option<String>,
+    /// Take the place of the title of that name, or of the title made from the same path: name and rights stay, viewers of the old one see it to its end
+    #[arg(long, conflicts_with_all = ["if_absent", "ladder", "join", "server"])]
+    replace: bool,
+    /// Do nothing if there is a title of that name already
+    #[arg(long, conflicts_with_all = ["join", "server"])]
+    if_absent: bool,
     /// With --server: upload from the beginning, and discard what the server has of an interrupted upload of this name
     #[arg(long, requires = "server")]
     restart: bool,
@@ -65,6 +82,10 @@ pub(super) struct AddArgs {
     /// points. What does not fit is listed. A title without renditions gets its own label here too: TITLE=LABEL
     #[arg(long, value_name = "TITLE[=LABEL]", conflicts_with_all = ["ladder", "trick", "name"])]
     join: Option<String>,
+    /// Add subtitles to this title: FILE each, SubRip, ASS/SSA or WebVTT, in place of those of the same language and kind. The file name says which
+    /// (film.de.srt, film.en.forced.srt, film.pt-BR.sdh.vtt), or LABEL=FILE does (de, en.forced, pt-BR.sdh). To remove them: millrace rm --subtitles
+    #[arg(long, value_name = "TITLE", conflicts_with_all = ["ladder", "trick", "name", "join", "packet_sizes", "restart"])]
+    subtitles: Option<String>,
     /// With --ladder: preset of the encoder x264, from ultrafast to veryslow: how much time it takes for better pictures
     #[arg(long, value_name = "NAME", default_value = "veryfast", requires = "ladder")]
     preset: String,
@@ -109,18 +130,29 @@ pub(super) fn run(args: &AddArgs) -> anyhow::Result<ExitCode> {
     if args.name.is_some() && args.files.len() > 1 {
         return Err(super::usage(anyhow::anyhow!("--name: give it with one FILE only")));
     }
-    if let Some(remote) = args.remote.named_or_store(&args.store.old)? {
-        return run_remote(args, &remote);
+    let remote = args.remote.named_or_store(&args.store.old)?;
+    if let Some(title) = &args.subtitles {
+        let to = add_subtitles::To { title, files: &args.files, quiet: args.quiet, json: args.json };
+        return match &remote {
+            Some(remote) => add_subtitles::to_server(&to, remote),
+            None => add_subtitles::to_store(&to, &args.store.open_or_create()?),
+        };
+    }
+    if let Some(remote) = &remote {
+        return run_remote(args, remote);
     }
     const ALWAYS: u16 = millrace_core::limits::DEFAULT_PACKET_BYTES as u16;
     let others = args.packet_sizes.iter().map(|size| size.0).filter(|&size| size != ALWAYS);
     let packet_sizes = std::iter::once(ALWAYS).chain(others).collect();
     let options = IngestOptions {
         name: args.name.clone(),
+        title: args.title.clone(),
         packet_sizes,
         ffmpeg: args.ffmpeg.program.clone(),
         bounds: args.ffmpeg.bounds(),
+        web_audio: args.ffmpeg.web_audio(),
         cancel: super::cancel_on_signals()?,
+        ..IngestOptions::default()
     };
     if let Some(title) = &args.join {
         return ladder::join(
@@ -165,6 +197,53 @@ pub(super) fn run(args: &AddArgs) -> anyhow::Result<ExitCode> {
     Ok(if failed + not_built == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// Result of looking a file up in the store before it is added.
+enum Found {
+    /// This title exists already; nothing is added.
+    Title(Box<TitleInfo>),
+    /// The file becomes a new title, which replaces this one if there is one.
+    Replaces(Option<TitleId>),
+}
+
+/// Looks a file up in the store by its content and its name; the options decide which match counts.
+fn already_there(
+    volume: &Volume,
+    file: &Path,
+    options: &IngestOptions,
+    args: &AddArgs,
+) -> anyhow::Result<Found> {
+    let read = |error| anyhow::Error::new(error).context(format!("{}: cannot read", file.display()));
+    let wish = match &args.name {
+        Some(name) => name.clone(),
+        None => names_of_file(&std::path::absolute(file).map_err(read)?, None).name,
+    };
+    let of_name = volume.find(&slug(&wish))?.filter(|title| title.derived.is_none());
+    if let Some(title) = of_name.as_ref().filter(|_| args.if_absent) {
+        return Ok(Found::Title(Box::new(title.clone())));
+    }
+    let identity = ingest::identify(file).map_err(read)?;
+    let mut hash = || ingest::blake3_of_file(file, &options.cancel);
+    let sources = volume.sources_near(&identity)?;
+    let (same, changed) = match sources.look_up(&identity, &mut hash).map_err(read)? {
+        SourceMatch::New => (None, None),
+        SourceMatch::Changed(known) => (None, Some(known.id)),
+        SourceMatch::Same(known) | SourceMatch::Touched(known, _) | SourceMatch::Elsewhere(known, _) => {
+            (Some(known.id), None)
+        }
+    };
+    // A different --name requests another title, and --ladder requests a new encoding.
+    let is_wanted = |title: &TitleInfo| {
+        args.ladder.is_none() && args.name.as_ref().is_none_or(|name| slug(name) == title.name)
+    };
+    if let Some(id) = same
+        && let Some(title) = volume.find(&id.to_string())?.filter(is_wanted)
+    {
+        return Ok(Found::Title(Box::new(title)));
+    }
+    let replaced = of_name.map(|title| title.id).or(changed.filter(|_| args.name.is_none()));
+    Ok(Found::Replaces(replaced.filter(|_| args.replace)))
+}
+
 /// The title; with renditions, those behind it.
 fn add_one(
     volume: &Volume,
@@ -172,6 +251,15 @@ fn add_one(
     options: &IngestOptions,
     args: &AddArgs,
 ) -> anyhow::Result<Vec<TitleInfo>> {
+    let options = &match already_there(volume, file, options, args)? {
+        Found::Title(title) => {
+            if !args.quiet && !args.json {
+                println!("already there: {}", describe(&title));
+            }
+            return Ok(vec![*title]);
+        }
+        Found::Replaces(replaces) => IngestOptions { replaces, ..options.clone() },
+    };
     if let Some(wanted) = &args.ladder {
         let preset = args.preset.clone();
         let options = LadderOptions { preset, ..LadderOptions::new(options.clone(), wanted.clone()) };

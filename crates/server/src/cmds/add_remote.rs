@@ -23,7 +23,7 @@ use millrace_core::limits::control::{
 };
 use millrace_core::limits::web::{MAX_API_BYTES, UPLOAD_KEPT};
 use millrace_core::units::ByteLen;
-use millrace_store::volume::slug;
+use millrace_store::volume::{slug, title_text};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -102,7 +102,17 @@ fn bring(upload: &Upload<'_>, remote: &Remote, path: &Path) -> anyhow::Result<Va
     };
     let brought = one.bring();
     bar.finish_and_clear();
-    brought
+    Ok(with_display_name(remote, brought?, &title_text(&wish)))
+}
+
+/// Sets the display name of the file, because the address of an upload carries only the name, and
+/// returns the title. If this fails, for example because the user may not change titles, the title
+/// is returned as it is.
+fn with_display_name(remote: &Remote, title: Value, wish: &str) -> Value {
+    let is_so = title["title"].as_str().is_none_or(|is| is == wish);
+    let Some(name) = title["name"].as_str().filter(|_| !is_so && !wish.is_empty()) else { return title };
+    let renamed = remote.change(&format!("api/v1/titles/{name}"), &serde_json::json!({ "title": wish }));
+    renamed.unwrap_or(title)
 }
 
 /// A file on its way.
@@ -305,8 +315,8 @@ impl One<'_> {
         if let Some(hash) = hash {
             head += &format!("If-Match: \"{hash}\"\r\n");
         }
-        let stream = self.remote.connect().map_err(|error| self.lost(error))?;
-        stream.set_timeout(UPLOAD_TURN)?;
+        let mut stream = self.remote.connect().map_err(|error| self.lost(error))?;
+        stream.set_open_ended(UPLOAD_TURN);
         let mut stream =
             BufReader::new(Waiting { stream, cancel: self.cancel, timeout: UPLOAD_CONTINUE_WAIT });
         let sent = stream.get_mut().write_all(format!("{head}\r\n").as_bytes());

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use millrace_core::limits::FFMPEG_MEMORY_BYTES;
 use millrace_core::units::{ByteLen, HumanDuration};
-use millrace_store::ingest::FfmpegBounds;
+use millrace_store::ingest::{FfmpegBounds, WebAudio};
 
 /// The ffmpeg program and what it may use.
 #[derive(Args, Clone, Debug)]
@@ -23,6 +23,24 @@ pub(crate) struct FfmpegArgs {
     /// the file]
     #[arg(long = "ffmpeg-time", value_name = "TIME", env = "MILLRACE_FFMPEG_TIME")]
     time: Option<HumanDuration>,
+    /// AAC beside audio that browsers do not play (AC-3, DTS, MP2 and others), 60 MB an hour for each language: auto (where a
+    /// container is converted; MPEG-TS is stored as it is), always (MPEG-TS too, which is then converted), or never
+    #[arg(
+        long,
+        value_name = "WHEN",
+        value_enum,
+        default_value = "auto",
+        hide_possible_values = true,
+        env = "MILLRACE_WEB_AUDIO"
+    )]
+    web_audio: WebAudioChoice,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum WebAudioChoice {
+    Auto,
+    Always,
+    Never,
 }
 
 impl FfmpegArgs {
@@ -33,6 +51,15 @@ impl FfmpegArgs {
             output: self.output,
             processor: self.time.map(|time| time.0),
             ..FfmpegBounds::default()
+        }
+    }
+
+    /// The choice as an option of the ingest.
+    pub(crate) fn web_audio(&self) -> WebAudio {
+        match self.web_audio {
+            WebAudioChoice::Auto => WebAudio::Auto,
+            WebAudioChoice::Always => WebAudio::Always,
+            WebAudioChoice::Never => WebAudio::Never,
         }
     }
 }
@@ -59,5 +86,10 @@ mod tests {
         let FfmpegBounds { memory, output, processor, .. } = bounds(&set);
         assert_eq!((memory, output), (ByteLen(3 << 30), Some(ByteLen(1_000_000))));
         assert_eq!(processor, Some(Duration::from_secs(90)));
+        let web_audio = |line: &[&str]| Line::parse_from(line).ffmpeg.web_audio();
+        assert_eq!(
+            (web_audio(&["x"]), web_audio(&["x", "--web-audio", "never"])),
+            (WebAudio::Auto, WebAudio::Never)
+        );
     }
 }

@@ -46,9 +46,9 @@ pub(super) struct LsArgs {
 
 /// A title as JSON: what is known of it, and whether it can be played.
 #[derive(Serialize)]
-struct JsonTitle<'a> {
+struct JsonTitle {
     #[serde(flatten)]
-    info: &'a TitleInfo,
+    info: TitleInfo,
     /// The bit rates that it can be had at, best first, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     renditions: Vec<JsonRendition>,
@@ -98,6 +98,9 @@ fn as_text<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
 #[derive(Deserialize)]
 pub(super) struct RemoteTitle {
     name: String,
+    /// Older servers do not send it.
+    #[serde(default)]
+    title: String,
     bytes: u64,
     duration_s: f64,
     mean_bits_per_s: u64,
@@ -118,7 +121,7 @@ impl RemoteTitle {
 
     /// One line about it, for people.
     pub(super) fn line(self) -> String {
-        let Row { name, length, mean, peak, size, rest } = Row::from(self);
+        let Row { name, length, mean, peak, size, rest, .. } = Row::from(self);
         format!("{name}  {length}  {mean} (peak {peak})  {size}  {rest}")
     }
 }
@@ -126,6 +129,8 @@ impl RemoteTitle {
 /// A line of the table.
 struct Row {
     name: String,
+    /// Display name.
+    title: String,
     length: String,
     mean: BitRate,
     peak: BitRate,
@@ -144,6 +149,7 @@ impl From<RemoteTitle> for Row {
             if others.is_empty() { String::new() } else { format!("; also as {}", others.join(", ")) };
         Self {
             name: name(&title.name),
+            title: name(&title.title),
             length: MediaTicks((title.duration_s * MEDIA_HZ as f64).round() as u64).to_string(),
             mean: BitRate(title.mean_bits_per_s),
             peak: BitRate(title.peak_bits_per_s),
@@ -182,12 +188,14 @@ fn table(rows: &[Row]) -> anyhow::Result<()> {
     let width = rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0).max(5);
     writeln!(
         out,
-        "{:width$}  {:>11}  {:>10}  {:>10}  {:>9}  CODECS",
-        "TITLE", "LENGTH", "MEAN", "PEAK", "SIZE"
+        "{:width$}  {:>11}  {:>10}  {:>10}  {:>9}  CODECS  (TITLE)",
+        "NAME", "LENGTH", "MEAN", "PEAK", "SIZE"
     )?;
-    for Row { name, length, mean, peak, size, rest } in rows {
+    for Row { name, title, length, mean, peak, size, rest } in rows {
         let (mean, peak, size) = (mean.to_string(), peak.to_string(), size.to_string());
-        writeln!(out, "{name:width$}  {length:>11}  {mean:>10}  {peak:>10}  {size:>9}  {rest}")?;
+        // A display name equal to the name adds no information.
+        let title = if title.is_empty() || title == name { String::new() } else { format!("  ({title})") };
+        writeln!(out, "{name:width$}  {length:>11}  {mean:>10}  {peak:>10}  {size:>9}  {rest}{title}")?;
     }
     Ok(())
 }
@@ -248,7 +256,8 @@ pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
             let renditions =
                 Rendition::of(&title.info, &derived).into_iter().map(JsonRendition::from).collect();
             let last_used_unix_s = last_use(&volume, &title.info);
-            JsonTitle { info: &title.info, renditions, playable, reason, missing, last_used_unix_s, damaged }
+            let info = TitleInfo { title: Some(title.info.display_name()), ..title.info.clone() };
+            JsonTitle { info, renditions, playable, reason, missing, last_used_unix_s, damaged }
         });
         super::print_json(&rows.collect::<Vec<_>>())?;
         return Ok(ExitCode::SUCCESS);
@@ -265,7 +274,8 @@ pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
         let t = &title.info;
         let rest = format!("{}{}{}", codecs(t), renditions(t, &derived), made_on_use(&volume, t));
         let (mean, peak, size) = (t.mean_rate, t.peak_rate, ByteLen(t.bytes));
-        Row { name: name(&t.name), length: t.duration.to_string(), mean, peak, size, rest }
+        let title = name(&t.display_name());
+        Row { name: name(&t.name), title, length: t.duration.to_string(), mean, peak, size, rest }
     };
     table(&titles.iter().map(row).collect::<Vec<_>>())?;
     let mut out = super::terminal::stdout();

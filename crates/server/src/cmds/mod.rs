@@ -3,15 +3,13 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, Parser, Subcommand};
 use millrace_client::ClientError;
 use millrace_store::StoreError;
 use millrace_store::blocking::Timeout;
+use millrace_store::members::Members;
 use millrace_store::volume::{VOLUME_FILE, Volume};
-use tokio::signal::unix::{SignalKind, signal};
 
 // First: its macros stand for those of the standard library in all that follow.
 #[macro_use]
@@ -19,6 +17,7 @@ mod terminal;
 
 mod add;
 mod add_remote;
+mod add_subtitles;
 mod bench;
 mod bench_sender;
 mod bench_stream;
@@ -33,6 +32,7 @@ mod inspect;
 mod ladder;
 mod load;
 mod ls;
+pub(crate) mod memory;
 mod password;
 mod percent;
 mod play;
@@ -44,11 +44,15 @@ mod rm;
 mod scrub;
 pub(crate) mod serve;
 mod settings;
+pub(crate) mod signals;
+mod title;
 mod top;
 mod transform;
 mod trick;
 mod user;
 mod volume;
+
+use signals::{cancel_on, cancel_on_signals, on_signals};
 
 /// A media-on-demand server: a folder of films, paced to many viewers from one copy in memory.
 #[derive(Parser)]
@@ -70,6 +74,7 @@ enum Command {
     Trick(trick::TrickArgs),
     Ls(ls::LsArgs),
     Rm(rm::RmArgs),
+    Title(title::TitleArgs),
     Inspect(inspect::InspectArgs),
     Fsck(fsck::FsckArgs),
     Volume(volume::VolumeArgs),
@@ -113,6 +118,11 @@ impl StoreArgs {
         !self.members.is_empty() || self.store.is_some() && self.store != variable
     }
 
+    /// Whether a store is named, on the command line or by the environment variable.
+    fn is_named(&self) -> bool {
+        !self.members.is_empty() || self.store.is_some()
+    }
+
     /// The store directory; the first member, if several are named.
     fn dir(&self) -> anyhow::Result<PathBuf> {
         if let Some(dir) = self.members.first().or(self.store.as_ref()) {
@@ -147,6 +157,14 @@ impl StoreArgs {
             [] => Volume::open(&self.dir()?)?,
             members => Volume::open_members(members)?,
         }))
+    }
+
+    /// Finds the members of the volume without opening it.
+    fn find_members(&self) -> anyhow::Result<Members> {
+        Ok(match self.members()? {
+            [] => Members::find(&self.dir()?)?,
+            dirs => Members::among(dirs)?,
+        })
     }
 
     /// Opens what is there, with however few of its members.
@@ -249,6 +267,7 @@ pub fn main() -> ExitCode {
         Command::Trick(args) => trick::run(&args),
         Command::Ls(args) => ls::run(&args),
         Command::Rm(args) => rm::run(&args),
+        Command::Title(args) => title::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Fsck(args) => fsck::run(&args),
         Command::Volume(args) => volume::run(&args),
@@ -338,41 +357,6 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
         .chain()
         .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
         .any(|io| io.kind() == std::io::ErrorKind::BrokenPipe)
-}
-
-/// A flag that SIGINT or SIGTERM sets; a second signal ends the process at once.
-pub(crate) fn cancel_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
-    cancel_on(&[SignalKind::interrupt(), SignalKind::terminate()], || {})
-}
-
-/// The same for these signals; `at_once` is called before a second one ends the process, on another thread than those that may hang.
-fn cancel_on(signals: &[SignalKind], at_once: fn()) -> anyhow::Result<Arc<AtomicBool>> {
-    let cancel = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&cancel);
-    on_signals(signals, move || {
-        if flag.swap(true, Ordering::SeqCst) {
-            at_once();
-            std::process::exit(130);
-        }
-    })?;
-    Ok(cancel)
-}
-
-/// Has a thread of its own do this whenever one of these signals comes.
-fn on_signals(signals: &[SignalKind], act: impl Fn() + Clone + Send + 'static) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    for &kind in signals {
-        let _inside = runtime.enter();
-        let (mut signal, act) = (signal(kind)?, act.clone());
-        runtime.spawn(async move {
-            while signal.recv().await.is_some() {
-                act();
-            }
-        });
-    }
-    let wait = move || runtime.block_on(std::future::pending::<()>());
-    std::thread::Builder::new().name("signals".into()).spawn(wait)?;
-    Ok(())
 }
 
 /// Writes one JSON document to standard output.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, ensure};
 use base64ct::{Base64, Encoding};
 use clap::Args;
+use millrace_core::limits::control::REMOTE_WAIT;
 use millrace_core::limits::web::{DEFAULT_HTTP_PORT, HTTP_PORTS, MAX_API_BYTES, MAX_REQUEST_HEAD_BYTES};
 use millrace_core::text::excerpt;
 use serde::de::DeserializeOwned;
@@ -175,6 +176,7 @@ impl Remote {
     /// Lines that come one after the other, until the server ends them or falls silent.
     pub(super) fn lines(&self, path: &str) -> anyhow::Result<impl Iterator<Item = std::io::Result<String>>> {
         let mut body = self.ask("GET", path)?.body;
+        body.get_mut().set_open_ended(REMOTE_WAIT);
         Ok(std::iter::from_fn(move || {
             let mut line = String::new();
             match body.by_ref().take(MAX_API_BYTES).read_line(&mut line) {
@@ -185,13 +187,53 @@ impl Remote {
         }))
     }
 
-    /// Removes what is at this address; `false`: nothing is.
+    /// Deletes the resource at this address; returns `false` if it does not exist. Only replies
+    /// that a Millrace server gives are accepted.
     pub(super) fn remove(&self, path: &str) -> anyhow::Result<bool> {
         let answer = self.try_ask("DELETE", path).with_context(|| format!("{}{path}", self.place()))?;
-        if answer.head.status == 404 {
-            return Ok(false);
+        let head = answer.head.clone();
+        match head.status {
+            204 => return Ok(true),
+            0..300 => {}
+            status => {
+                let text = answer.text().unwrap_or_default();
+                let said: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+                if status != 404 {
+                    return Err(self.refusal(path, &head, &text, ""));
+                }
+                if said["error"]["message"].is_string() {
+                    return Ok(false);
+                }
+            }
         }
-        self.accepted(path, answer).map(|_| true)
+        Err(anyhow!(
+            "{}{path}: the answer {} is not that of a Millrace server, and nothing is known to be removed; check --server",
+            self.place(),
+            head.status
+        ))
+    }
+
+    /// Changes the resource at this address and returns its new state.
+    pub(super) fn change<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        change: &serde_json::Value,
+    ) -> anyhow::Result<T> {
+        let place = || format!("{}{path}", self.place());
+        let body = change.to_string();
+        let head = self.head("PATCH", path, "1.0");
+        let request =
+            format!("{head}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        let ask = || -> anyhow::Result<Answer> {
+            let mut stream = self.connect()?;
+            stream.write_all(request.as_bytes())?;
+            stream.flush()?;
+            let mut body = BufReader::new(stream);
+            let head = read_head(&mut body)?;
+            Ok(Answer { head, body })
+        };
+        let text = self.accepted(path, ask().with_context(place)?)?.text()?;
+        serde_json::from_slice(&text).with_context(place)
     }
 
     /// Has something done; an answer of 300 and more is an error, which says what the server said.

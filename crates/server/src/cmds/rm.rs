@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use millrace_store::StoreError;
+use millrace_store::subtitles::SubtitleLabel;
 
 use super::StoreArgs;
 use super::remote::{Remote, RemoteArgs};
@@ -11,13 +12,16 @@ use super::remote::{Remote, RemoteArgs};
 /// Remove titles from the store; the source files are kept
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  millrace rm lobby-loop\n  millrace rm --server http://tv.example:8080/ lobby-loop\n\nA running server notices within seconds; viewers who are \
-                        watching see the title to its end.\nA server started on the folder of the source file would add it again: move the source file away first."
+    after_help = "Examples:\n  millrace rm lobby-loop\n  millrace rm film --subtitles de\n  millrace rm --server http://tv.example:8080/ lobby-loop\n\nA running server notices within seconds; viewers who are \
+                        watching see the title to its end.\nA server of the folder that the source file lies in adds it again: move the source file away first."
 )]
 pub(super) struct RmArgs {
     /// Names or ids as shown by `millrace ls`
     #[arg(required = true, value_name = "TITLE")]
     titles: Vec<String>,
+    /// Remove only these subtitles of the titles: de, en.forced, pt-BR.sdh
+    #[arg(long, value_name = "LABEL")]
+    subtitles: Option<SubtitleLabel>,
     /// Print nothing on success
     #[arg(long, short)]
     quiet: bool,
@@ -32,9 +36,7 @@ fn run_remote(args: &RmArgs, remote: &Remote) -> anyhow::Result<ExitCode> {
     remote.sign_in()?;
     let mut missing = 0;
     for name in &args.titles {
-        // Names of titles have no other characters; anything else would be another address.
-        let is_name = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'@');
-        let is_there = name.bytes().all(is_name) && remote.remove(&format!("api/v1/titles/{name}"))?;
+        let is_there = is_name(name) && remote.remove(&format!("api/v1/titles/{name}"))?;
         match is_there {
             false => {
                 eprintln!("millrace: {name}: no such title; see: millrace ls --server {}", remote.place());
@@ -47,9 +49,52 @@ fn run_remote(args: &RmArgs, remote: &Remote) -> anyhow::Result<ExitCode> {
     Ok(if missing == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// Removes the subtitles with this label from every title; fails if a title has none.
+fn remove_subtitles(
+    args: &RmArgs,
+    label: &SubtitleLabel,
+    remote: Option<&Remote>,
+) -> anyhow::Result<ExitCode> {
+    remote.map_or(Ok(()), Remote::sign_in)?;
+    let volume = if remote.is_none() { Some(args.store.open()?) } else { None };
+    let mut missing = 0;
+    for name in &args.titles {
+        let is_removed = match (remote, &volume) {
+            (Some(remote), _) => {
+                is_name(name) && remote.remove(&format!("titles/{name}/subtitles/{label}.vtt"))?
+            }
+            (None, Some(volume)) => match volume.find(name)? {
+                Some(title) => volume.remove_subtitles(title.id, label)?,
+                None => false,
+            },
+            (None, None) => false,
+        };
+        match is_removed {
+            false => {
+                eprintln!(
+                    "millrace: {name}: no such title, or it has no subtitles {label}; see: millrace ls --json"
+                );
+                missing += 1;
+            }
+            true if args.quiet => {}
+            true => println!("removed subtitles {label} of {name}"),
+        }
+    }
+    Ok(if missing == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Whether a title can have this name. Any other character would change the address.
+fn is_name(name: &str) -> bool {
+    name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'@'))
+}
+
 /// Removes every title that there is; fails if one is not there.
 pub(super) fn run(args: &RmArgs) -> anyhow::Result<ExitCode> {
-    if let Some(remote) = args.remote.named_or_store(&args.store)? {
+    let remote = args.remote.named_or_store(&args.store)?;
+    if let Some(label) = &args.subtitles {
+        return remove_subtitles(args, label, remote.as_ref());
+    }
+    if let Some(remote) = remote {
         return run_remote(args, &remote);
     }
     let volume = args.store.open()?;

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::anyhow;
@@ -9,11 +10,12 @@ use clap::{Args, Subcommand};
 use millrace_core::limits::rights::MAX_LINK_TIME;
 use millrace_core::units::{BitRate, Count, HumanDuration};
 use millrace_rights::{
-    Cost, FileError, Limits, Link, ListedUser, NewUser, Now, RIGHTS_FILE, RightsFile, check_pattern,
+    Copies, Cost, FileError, Limits, Link, ListedUser, NewUser, Now, RightsFile, check_pattern,
 };
+use millrace_store::volume::Volume;
 use serde_json::json;
 
-use super::{StoreArgs, password};
+use super::{StoreArgs, password, serve};
 use crate::rtsp::date::rfc1123;
 
 /// Add and remove users, say what they may do, make tokens and signed links
@@ -51,7 +53,7 @@ enum Command {
 /// Where users are kept.
 #[derive(Args)]
 struct FileArgs {
-    /// File with users and their rights [default: rights.sqlite in the store's directory]
+    /// File with users and their rights [default: rights.sqlite in the store's directory, a copy on every member]
     #[arg(long, value_name = "FILE", env = "MILLRACE_RIGHTS")]
     rights: Option<PathBuf>,
     #[command(flatten)]
@@ -59,19 +61,29 @@ struct FileArgs {
 }
 
 impl FileArgs {
-    fn path(&self) -> anyhow::Result<PathBuf> {
-        match &self.rights {
-            Some(path) => Ok(path.clone()),
-            None => Ok(self.store.dir()?.join(RIGHTS_FILE)),
+    /// Copies of the rights file: `--rights`, or one on every present member, so that no single
+    /// member is indispensable.
+    fn copies(&self) -> anyhow::Result<Copies> {
+        if let Some(path) = &self.rights {
+            return Ok(Copies::one(path));
         }
+        let copies = serve::rights::on_members(Arc::new(self.store.find_members()?));
+        Ok(copies.reporting(|error| eprintln!("millrace: {error}")))
     }
 
     fn open(&self) -> anyhow::Result<RightsFile> {
-        Ok(RightsFile::open(&self.path()?)?)
+        Ok(RightsFile::open_copies(&self.copies()?)?)
     }
 
+    /// Opens or creates the rights file. Creates the store as well, unless its directory exists:
+    /// that may be the mount point of a disk that is not mounted.
     fn open_or_create(&self) -> anyhow::Result<RightsFile> {
-        Ok(RightsFile::open_or_create(&self.path()?)?)
+        let dir = self.store.dir()?;
+        if self.rights.is_none() && self.store.members()?.is_empty() && !dir.exists() {
+            Volume::open_or_create(&dir)?;
+            eprintln!("millrace: created a new store of plain files in {}", dir.display());
+        }
+        Ok(RightsFile::open_or_create_copies(&self.copies()?)?)
     }
 }
 
@@ -326,6 +338,7 @@ fn sign(args: &SignArgs, now: u64) -> anyhow::Result<()> {
         let (got, most) = (HumanDuration(time), HumanDuration(MAX_LINK_TIME));
         return Err(super::usage(anyhow!("--for: got {got}, allowed: 1s to {most}")));
     }
+    check_title(&args.file, title)?;
     let known = file.read()?;
     let Some(keys) = &known.keys else { anyhow::bail!("rights: the file has no keys") };
     let link = Link::sign(&keys.links, title, now.saturating_add(time.as_secs()));
@@ -339,6 +352,19 @@ fn sign(args: &SignArgs, now: u64) -> anyhow::Result<()> {
             let wrong = anyhow!("--base: got \"{base}\"; write rtsp://HOST:PORT/ or http://HOST:PORT/");
             return Err(super::usage(wrong));
         }
+    }
+    Ok(())
+}
+
+/// Refuses a title that the store does not have, because its name is probably mistyped. With
+/// --rights alone, this machine need not have a store.
+fn check_title(args: &FileArgs, title: &str) -> anyhow::Result<()> {
+    if args.rights.is_some() && !args.store.is_named() {
+        return Ok(());
+    }
+    let found = args.store.open_any()?.find(title)?;
+    if found.is_none_or(|found| found.name != title) {
+        anyhow::bail!("{title}: there is no such title in the store; see: millrace ls");
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! One viewer's RTSP connection.
 
+use std::future::pending;
 use std::io::ErrorKind;
 use std::rc::Rc;
 
@@ -7,7 +8,9 @@ use millrace_core::limits::control::{CONN_LINGER, CONN_READ_BYTES, MESSAGES_PER_
 use tokio::time::timeout;
 
 use super::hub::{Line, Shared};
-use crate::rtsp::{Framer, Incoming};
+use super::tunnel::{self, Arrived, Tunnel};
+use crate::rtsp::tunnel::TunnelHalf;
+use crate::rtsp::{FrameError, Framer, Incoming};
 
 /// What became of the messages that had come.
 enum Turn {
@@ -17,12 +20,17 @@ enum Turn {
     Held,
     /// Some are left because it is the others' turn.
     More,
+    /// The connection is half of a tunnel from now on.
+    Tunnel(TunnelHalf),
 }
 
-/// Serves the connection until it ends.
-pub(super) async fn serve(hub: Shared, line: Rc<Line>) {
+/// Serves the connection until it ends. `first` has already been read from it.
+pub(super) async fn serve(hub: Shared, line: Rc<Line>, first: Vec<u8>) {
     let mut framer = Framer::default();
+    framer.push(&first);
+    drop(first);
     let mut ended = false; // the viewer will send nothing more
+    let mut tunnel: Option<Rc<Tunnel>> = None; // what it sends comes by another connection
     let room = Rc::clone(&hub.borrow().room);
     loop {
         let turn = handle(&hub, &line, &mut framer);
@@ -34,16 +42,27 @@ pub(super) async fn serve(hub: Shared, line: Rc<Line>) {
                 tokio::task::yield_now().await;
                 continue;
             }
+            Turn::Tunnel(half) if half.is_get => {
+                tunnel = tunnel::open(&hub, &line, half);
+                framer = Framer::default();
+                continue;
+            }
+            Turn::Tunnel(half) => {
+                let rest = framer.take_rest();
+                tunnel::feed(&hub, &line, half, rest).await;
+                break;
+            }
             Turn::Done if ended && !line.has_output() => break,
             Turn::Done => line.has_output(),
             Turn::Held => true,
         };
         let has_room = room.notified();
         let congested = hub.borrow().is_congested();
+        let takes = !held && !congested;
         tokio::select! {
-            ready = line.stream.readable(), if !ended && !held && !congested => {
-                match ready.map(|()| read(&line, &mut framer)) {
-                    Ok(Read::Some) => {}
+            ready = line.stream.readable(), if !ended && takes => {
+                match ready.map(|()| read(&line, &mut framer, tunnel.is_some())) {
+                    Ok(Read::Some(_)) => {}
                     Ok(Read::End) => ended = true,
                     Ok(Read::Broken) | Err(_) => break,
                 }
@@ -55,6 +74,10 @@ pub(super) async fn serve(hub: Shared, line: Rc<Line>) {
                 let now = hub.borrow().now();
                 line.flush(now);
             }
+            arrived = arrived(tunnel.as_deref()), if takes => match arrived {
+                Arrived::Bytes(bytes) => framer.push(&bytes),
+                Arrived::NotBase64 => refuse(&hub, &line, "the body of the POST is not base64"),
+            },
             () = has_room, if congested => {}
             () = line.wake.notified() => {}
         }
@@ -66,24 +89,47 @@ pub(super) async fn serve(hub: Shared, line: Rc<Line>) {
     hub.borrow_mut().hang_up(line.key);
 }
 
-enum Read {
-    Some,
+/// Waits for bytes from the tunnel of a connection; without a tunnel it never completes.
+async fn arrived(tunnel: Option<&Tunnel>) -> Arrived {
+    let Some(tunnel) = tunnel else { return pending().await };
+    tunnel.arrived.notified().await;
+    tunnel.take()
+}
+
+/// Answers bytes that are not RTSP.
+fn refuse(hub: &Shared, line: &Line, what: &'static str) {
+    let mut hub = hub.borrow_mut();
+    let (now, error) = (hub.now(), FrameError { status: 400.into(), what, cseq: None });
+    hub.server.handle_bad_message(now, line.key, &error);
+    hub.flush();
+}
+
+pub(super) enum Read {
+    /// Number of bytes read; 0 if none were available yet.
+    Some(usize),
     End,
     Broken,
 }
 
-/// Reads once what is there. The buffer is on the stack: ten thousand idle connections hold none.
-fn read(line: &Line, framer: &mut Framer) -> Read {
-    let mut bytes = [0; CONN_READ_BYTES];
-    match line.stream.try_read(&mut bytes) {
+/// Reads the available bytes with one call.
+pub(super) fn read_into(line: &Line, bytes: &mut [u8]) -> Read {
+    match line.stream.try_read(bytes) {
         Ok(0) => Read::End,
-        Ok(len) => {
-            framer.push(&bytes[..len]);
-            Read::Some
-        }
-        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Read::Some,
+        Ok(len) => Read::Some(len),
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Read::Some(0),
         Err(_) => Read::Broken,
     }
+}
+
+/// Reads into the framer. The buffer is on the stack, so that ten thousand idle connections hold
+/// none. Bytes from the GET of a tunnel are ignored.
+fn read(line: &Line, framer: &mut Framer, is_get: bool) -> Read {
+    let mut bytes = [0; CONN_READ_BYTES];
+    let read = read_into(line, &mut bytes);
+    if let (Read::Some(len), false) = (&read, is_get) {
+        framer.push(&bytes[..*len]);
+    }
+    read
 }
 
 /// Hands whole messages to the session server, each one only when nothing of the one before is waiting.
@@ -105,6 +151,12 @@ fn handle(hub: &Shared, line: &Line, framer: &mut Framer) -> Turn {
                     hub.server.handle_interleaved(now, key, channel, &bytes);
                 }
                 Ok(Some(Incoming::Response)) => {}
+                Ok(Some(Incoming::Tunnel(half))) => {
+                    if line.tunnel.borrow().is_none() && !hub.server.has_spoken(key) {
+                        return Turn::Tunnel(half);
+                    }
+                    hub.server.refuse_tunnel(key, 400, "a tunnel begins a connection, and holds none");
+                }
                 Ok(None) => break 'turn Turn::Done,
                 Err(error) => hub.server.handle_bad_message(now, key, &error),
             }

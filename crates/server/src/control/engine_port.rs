@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 
 use millrace_offload::command::{Command, Event};
-use millrace_offload::handle::EngineHandle;
+use millrace_offload::handle::{CoreTime, EngineHandle};
 
 use crate::admission::EngineFigures;
 
@@ -49,9 +49,12 @@ impl EnginePort for EngineHandle {
     fn figures(&self) -> Option<EngineFigures> {
         let sheets = self.sheets();
         let (load, engine) = (sheets.load.read(), sheets.engine.read());
+        // If the kernel keeps no account, the loop's own figures have to do.
+        let core = self.core_time().unwrap_or(CoreTime { running_ns: load.busy_ns, waited_ns: 0 });
         Some(EngineFigures {
-            // What others take from the core while it sleeps shows only in how long it waits to be woken.
-            busy_ns: load.busy_ns + self.waited_ns(),
+            busy_ns: load.busy_ns,
+            cpu_ns: core.running_ns,
+            waited_ns: core.waited_ns,
             seen_ns: load.busy_ns + load.idle_ns,
             packets: engine.packets,
             overdue: engine.overdue,

@@ -21,6 +21,7 @@ use super::offload::OffloadCounters;
 use super::refusals::Refusals;
 use super::stream::{Arrival, ViewerStream};
 use super::titles::Titles;
+use super::tunnel::{Tunnel, TunnelKey};
 use super::{ControlSheets, EnginePort, Snapshot};
 use crate::service::{self, ConnKey, ConnRefusal};
 use crate::session::{Output, Server};
@@ -32,6 +33,8 @@ pub(super) struct Hub {
     pub(super) server: Server,
     engines: Vec<EngineLink>,
     pub(super) lines: HashMap<ConnKey, Rc<Line>>,
+    /// Tunnels of RTSP in HTTP by their keys; at most as many as there are connections.
+    pub(super) tunnels: HashMap<TunnelKey, Rc<Tunnel>>,
     /// Subscribers of what happens, with the log.
     counters: Counters,
     titles: Titles,
@@ -88,6 +91,8 @@ pub(super) struct Line {
     pub(super) broken: Cell<bool>,
     /// Rung when the connection's task should look again.
     pub(super) wake: Notify,
+    /// The tunnel, if this connection is its GET.
+    pub(super) tunnel: RefCell<Option<TunnelKey>>,
     /// What has happened to the order that came with it, if one has.
     pub(super) order: OrderNews,
 }
@@ -118,6 +123,7 @@ impl Line {
             closing: Cell::new(false),
             broken: Cell::new(false),
             wake: Notify::new(),
+            tunnel: RefCell::default(),
             order: OrderNews::default(),
         }
     }
@@ -181,6 +187,7 @@ impl Hub {
             server,
             engines: engines.into_iter().map(link).collect(),
             lines: HashMap::new(),
+            tunnels: HashMap::new(),
             counters: Counters::default(),
             titles: Titles::default(),
             log: ClientLog::default(),
@@ -253,6 +260,10 @@ impl Hub {
     /// The connection is closed.
     pub(super) fn hang_up(&mut self, key: ConnKey) {
         let line = self.lines.remove(&key);
+        let tunnel = line.as_ref().and_then(|line| line.tunnel.take());
+        if let Some(tunnel) = tunnel.and_then(|tunnel| self.tunnels.remove(&tunnel)) {
+            tunnel.end();
+        }
         // The connections may notice the engine's end before its listeners do.
         if line.is_some_and(|line| line.stream.is_offloaded())
             && self.offload.as_ref().is_some_and(|(host, _)| host.is_stopped())

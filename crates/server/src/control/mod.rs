@@ -47,6 +47,7 @@ mod refusals;
 mod run;
 mod stream;
 mod titles;
+mod tunnel;
 mod udp;
 
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
@@ -185,6 +186,12 @@ impl Asker {
         drop(self.0.send(Ask::Fetch(Box::new(fetch))));
     }
 
+    /// Serves RTSP on a connection that the web side accepted.
+    pub fn take_tunnel(&self, tunnel: millrace_web::TunnelConn) {
+        // If the control side has ended, the connection is dropped: the server is shutting down.
+        drop(self.0.send(Ask::Tunnel(Box::new(tunnel))));
+    }
+
     /// How much viewers use of what there is: that part of a snapshot alone.
     pub fn in_use(&self) -> Option<Vec<InUse>> {
         let (answer, answered) = std::sync::mpsc::sync_channel(1);
@@ -221,6 +228,7 @@ enum Ask {
     Snapshot(std::sync::mpsc::SyncSender<Snapshot>),
     InUse(std::sync::mpsc::SyncSender<Vec<InUse>>),
     Fetch(Box<millrace_web::Fetch>),
+    Tunnel(Box<millrace_web::TunnelConn>),
     ShutDown(Duration),
 }
 

@@ -229,7 +229,7 @@ fn take(hub: &Shared, stream: TcpStream, peer: SocketAddr, writer: usize) {
     let from = Arrival { peer, local, writer: Some(writer), is_encrypted: false };
     let line = hub.borrow_mut().accept(ViewerStream::Offload(stream), from);
     if let Some(line) = line {
-        tokio::task::spawn_local(conn::serve(Rc::clone(hub), line));
+        tokio::task::spawn_local(conn::serve(Rc::clone(hub), line, Vec::new()));
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use millrace_core::limits::control::{
     ACCEPT_PAUSE, BYE_LIMIT, CONTROL_TICK, END_POLL, KEEPALIVE_COUNT, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL,
     LISTEN_BACKLOG, RING_RETRY,
 };
+use millrace_web::OrderSocket;
 use rustix::net::sockopt;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -74,6 +76,7 @@ async fn answer(hub: &Shared, asked: &mut mpsc::UnboundedReceiver<Ask>) -> Durat
             Some(Ask::Snapshot(answer)) => drop(answer.try_send(hub.borrow().snapshot())),
             Some(Ask::InUse(answer)) => drop(answer.try_send(hub.borrow().server.service().in_use())),
             Some(Ask::Fetch(fetch)) => orders::fetch(hub, *fetch),
+            Some(Ask::Tunnel(tunnel)) => take_tunnel(hub, *tunnel),
             Some(Ask::ShutDown(limit)) => return limit,
             None => return Duration::ZERO,
         }
@@ -143,7 +146,7 @@ async fn accept(hub: Shared, listener: TcpListener) {
                 let from = Arrival { peer, local, writer: None, is_encrypted: false };
                 let line = hub.borrow_mut().accept(stream, from);
                 if let Some(line) = line {
-                    spawn_local(conn::serve(Rc::clone(&hub), line));
+                    spawn_local(conn::serve(Rc::clone(&hub), line, Vec::new()));
                 }
             }
             // Of one connection, not of the listener.
@@ -165,11 +168,37 @@ async fn take_secure(hub: Shared, mut arrivals: mpsc::Receiver<millrace_tls::Rel
                 let from = Arrival { peer, local, writer: None, is_encrypted: true };
                 let line = hub.borrow_mut().accept(ViewerStream::Inside(stream), from);
                 if let Some(line) = line {
-                    spawn_local(conn::serve(Rc::clone(&hub), line));
+                    spawn_local(conn::serve(Rc::clone(&hub), line, Vec::new()));
                 }
             }
             Err(error) => hub.borrow_mut().no_files("a connection by TLS cannot be watched", &error),
         }
+    }
+}
+
+/// Takes over a connection of the web side that carries RTSP in HTTP. If there is no room for it,
+/// it is dropped and the viewer sees it close.
+fn take_tunnel(hub: &Shared, tunnel: millrace_web::TunnelConn) {
+    let millrace_web::TunnelConn { socket, read, peer, local, is_encrypted } = tunnel;
+    let stream = match socket {
+        OrderSocket::Viewer(stream) => TcpStream::from_std(stream).map(ViewerStream::Kernel),
+        OrderSocket::Inside(stream) => UnixStream::from_std(stream).map(ViewerStream::Inside),
+        // The web side relays connections of another TCP stack.
+        OrderSocket::Carried(_) => return,
+    };
+    match stream {
+        Ok(stream) => {
+            let any = SocketAddr::new(
+                if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() },
+                0,
+            );
+            let from = Arrival { peer, local: local.unwrap_or(any), writer: None, is_encrypted };
+            let line = hub.borrow_mut().accept(stream, from);
+            if let Some(line) = line {
+                spawn_local(conn::serve(Rc::clone(hub), line, read));
+            }
+        }
+        Err(error) => hub.borrow_mut().no_files("a connection of RTSP in HTTP cannot be watched", &error),
     }
 }
 

@@ -3,6 +3,8 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`watch`] | which files of a folder are titles that have come to rest |
+//! | [`sidecars`] | subtitles that appear beside a film later |
+//! | [`writers`] | which files other programs still write |
 //! | [`skipped`] | what was said of files and folders that were left out |
 //! | [`open_titles`] | the titles of the store, as the control plane sees them |
 //! | [`reader`] | the control thread's hand among them: looks them up, has them opened |
@@ -15,5 +17,7 @@ pub mod on_use;
 pub mod open_titles;
 mod openers;
 pub mod reader;
+pub mod sidecars;
 pub mod skipped;
 pub mod watch;
+pub mod writers;

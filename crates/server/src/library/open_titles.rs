@@ -117,6 +117,12 @@ impl OpenTitles {
         Ok(())
     }
 
+    /// Makes the next look read all titles again, after a change that it would not notice
+    /// otherwise.
+    pub fn forget_look(&self) {
+        self.listed.lock().unwrap_or_else(PoisonError::into_inner).as_of = None;
+    }
+
     /// Counts the times that the list of titles was replaced.
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Relaxed)

@@ -167,6 +167,12 @@ impl Reader {
         Some(lost.to_string())
     }
 
+    /// The title of an entry, unless another title has replaced it: a viewer of the old one
+    /// continues with the files that are open.
+    fn current(&self, entry: &Entry) -> Option<Arc<ServedTitle>> {
+        self.open_titles.get(&entry.name).filter(|served| served.id() == entry.id)
+    }
+
     /// What the cache calls it.
     fn key(served: &ServedTitle, part: Part) -> Option<Key> {
         let id = served.id();
@@ -420,7 +426,9 @@ impl Library for Reader {
         let files = served.access.files();
         let layout = files.as_ref().map(|files| files.layout);
         Some(Entry {
+            id: info.id,
             name: info.name.clone(),
+            title: info.display_name(),
             is_made: info.derived.is_some(),
             scale: info.derived.map_or(Scale::NORMAL, Derived::scale),
             duration: info.duration,
@@ -438,7 +446,7 @@ impl Library for Reader {
 
     fn transformed(&mut self, entry: &Entry, name: &str) -> Option<Entry> {
         let named = self.transforms.find(name)?;
-        let files = self.open_titles.get(&entry.name)?.access.files();
+        let files = self.current(entry)?.access.files();
         let presentation = files.map(|files| presentation(&files.index, named.stamp_offset()));
         Some(Entry {
             presentation: presentation.unwrap_or_default(),
@@ -451,10 +459,13 @@ impl Library for Reader {
     }
 
     fn derived(&mut self, entry: &Entry) -> Vec<(Scale, String)> {
-        self.open_titles.speeds_of(&entry.name)
+        self.current(entry).map(|_| self.open_titles.speeds_of(&entry.name)).unwrap_or_default()
     }
 
     fn renditions(&mut self, entry: &Entry) -> Vec<Rendition> {
+        if self.current(entry).is_none() {
+            return Vec::new();
+        }
         let all = self.open_titles.renditions_of(&entry.name).into_iter();
         let as_served = |rendition: volume::Rendition| {
             let volume::Rendition { name, title, mean_rate, peak_rate } = rendition;
@@ -464,7 +475,7 @@ impl Library for Reader {
     }
 
     fn wish(&mut self, entry: &Entry, scale: Scale) {
-        if let (Some(on_use), Some(served)) = (&self.on_use, self.open_titles.get(&entry.name)) {
+        if let (Some(on_use), Some(served)) = (&self.on_use, self.current(entry)) {
             on_use.wish(served.id(), scale);
         }
     }
@@ -473,7 +484,7 @@ impl Library for Reader {
         if entry.layout.packet_bytes() == packet_bytes {
             return Some(entry.clone());
         }
-        let served = self.open_titles.get(&entry.name)?;
+        let served = self.current(entry)?;
         let access = served.access(packet_bytes)?;
         let files = access.files()?;
         let timeline = served.listed.info.timeline_of(packet_bytes);
@@ -489,6 +500,7 @@ impl Library for Reader {
     }
 
     fn open(&mut self, entry: &Entry) -> Result<TitleRef, OpenError> {
+        self.current(entry).ok_or_else(removed)?;
         if let Some(lost) = self.lost(entry) {
             return Err(OpenError::MembersLost(lost));
         }
@@ -496,11 +508,12 @@ impl Library for Reader {
     }
 
     fn open_track(&mut self, entry: &Entry, track: u8) -> Result<Track, OpenError> {
+        self.current(entry).ok_or_else(removed)?;
         self.take(&Need::parity(entry, track))
     }
 
     fn lost(&mut self, entry: &Entry) -> Option<String> {
-        let served = self.open_titles.get(&entry.name)?;
+        let served = self.current(entry)?;
         self.lost_of(&served)
     }
 

@@ -1,31 +1,84 @@
 //! Which files of a folder are titles that are ready to be added.
 
 use std::collections::{HashMap, HashSet};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use millrace_core::limits::control::{MAX_FOLDER_DEPTH, MAX_LIBRARY_FILES, SETTLE};
+use millrace_core::limits::control::{
+    MAX_FOLDER_DEPTH, MAX_LIBRARY_FILES, RETRY_AT_FIRST, RETRY_AT_MOST, SETTLE, SETTLE_GROWN,
+};
+use millrace_store::ingest::kinds::{NamedKind, kind_of_name};
 
-/// File name endings that are tried. What a file really is, its content says.
-const EXTENSIONS: &[&str] = &[
-    "ts", "m2ts", "mts", "m2t", "trp", "tp", "mp4", "m4v", "mov", "mkv", "webm", "avi", "mpg", "mpeg", "vob",
-    "flv", "wmv", "asf", "3gp", "ogv", "mxf", "mp3", "m4a", "aac", "ac3", "flac", "ogg", "opus", "wav",
-];
-
-/// What is known of a file between scans.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// State of a file between scans. A different inode means a different file, even of the same
+/// length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seen {
     bytes: u64,
     modified: SystemTime,
+    inode: u64,
 }
+
+/// A file that was handed out.
+#[derive(Clone, Copy, Debug)]
+struct Handed {
+    seen: Seen,
+    /// Set if the file could not be taken for a cause that may pass.
+    retry: Option<Retry>,
+}
+
+/// When a file is handed out again.
+#[derive(Clone, Copy, Debug)]
+struct Retry {
+    at: SystemTime,
+    wait: Duration,
+}
+
+/// A file that may still be arriving.
+#[derive(Clone, Copy, Debug)]
+struct Settling {
+    seen: Seen,
+    /// When a scan last saw it changed.
+    changed: Option<SystemTime>,
+}
+
+/// A file that has come to rest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundFile {
+    /// Path of the file.
+    pub path: PathBuf,
+    /// The watched folder that it lies in or below.
+    pub root: PathBuf,
+    /// Its name does not show whether it is a film.
+    pub is_unknown: bool,
+}
+
+/// Result of a scan.
+#[derive(Debug, Default)]
+pub struct Scan {
+    /// Files to take, ordered by path.
+    pub ready: Vec<FoundFile>,
+    /// Files that are still arriving.
+    pub settling: usize,
+    /// All files that may be titles.
+    pub present: HashSet<PathBuf>,
+    /// Folders that could not be read, and links that were not followed.
+    pub errors: Vec<ScanError>,
+}
+
+/// Returns the files among the given ones that are open for writing, as far as that is visible.
+pub type LookForWriters<'a> = &'a dyn Fn(&[PathBuf]) -> HashSet<PathBuf>;
 
 /// Watches folders by looking: works on every file system, network mounts included.
 pub struct Watcher {
     folders: Vec<PathBuf>,
-    /// Files handed out, as they were then: each content is tried once.
-    handed: HashMap<PathBuf, Seen>,
+    /// How long a file must stay unchanged.
+    rest: Duration,
+    /// Files handed out, with their state at that time. Each content is tried once, unless it
+    /// failed for a cause that may pass.
+    handed: HashMap<PathBuf, Handed>,
     /// Files that were still changing at the last scan.
-    settling: HashMap<PathBuf, Seen>,
+    settling: HashMap<PathBuf, Settling>,
     links: Links,
 }
 
@@ -54,7 +107,7 @@ impl Links {
         if !is_dir && target.starts_with(&self.root) {
             return Ok(true);
         }
-        if (is_dir || is_film_name(path)) && self.left_out.insert(path.to_owned()) {
+        if (is_dir || kind_of_name(path) == NamedKind::Film) && self.left_out.insert(path.to_owned()) {
             let why = "a symbolic link that leads to a directory or out of the folder is followed with --follow-symlinks only";
             return Err(ScanError { path: path.to_owned(), error: std::io::Error::other(why) });
         }
@@ -75,7 +128,8 @@ pub struct ScanError {
 impl Watcher {
     /// Watches `folders` and what is below them.
     pub fn new(folders: Vec<PathBuf>) -> Self {
-        Self { folders, handed: HashMap::new(), settling: HashMap::new(), links: Links::default() }
+        let links = Links::default();
+        Self { folders, rest: SETTLE, handed: HashMap::new(), settling: HashMap::new(), links }
     }
 
     /// Follows symbolic links to wherever they lead, if `follow` says so.
@@ -84,37 +138,117 @@ impl Watcher {
         self
     }
 
-    /// Titles that have come to rest since the last scan, each content once, in order of their paths; and what could not
-    /// be read.
-    pub fn scan(&mut self, now: SystemTime) -> (Vec<PathBuf>, Vec<ScanError>) {
-        let (mut found, mut errors) = (Vec::new(), Vec::new());
+    /// Sets how long a file must stay unchanged before it is taken. A file that was seen to change
+    /// must stay unchanged for [`SETTLE_GROWN`] times as long.
+    pub fn resting(mut self, rest: Duration) -> Self {
+        self.rest = rest;
+        self
+    }
+
+    /// Scans the folders. A file that has come to rest is ready once per content.
+    pub fn scan(&mut self, now: SystemTime, writers: LookForWriters<'_>) -> Scan {
+        let mut scan = Scan::default();
+        let mut found = Vec::new();
         for folder in &self.folders {
             // What cannot be resolved cannot be read either, and is named for that.
             self.links.root = std::fs::canonicalize(folder).unwrap_or_else(|_| folder.clone());
             self.links.entered = HashSet::from([self.links.root.clone()]);
-            collect(folder, 0, &mut self.links, &mut found, &mut errors);
+            let first = found.len();
+            collect(folder, 0, &mut self.links, &mut found, &mut scan.errors);
+            found[first..].iter_mut().for_each(|file| file.root.clone_from(folder));
         }
-        found.sort();
-        let mut ready = Vec::new();
+        found.sort_by(|a, b| a.path.cmp(&b.path));
+        found.dedup_by(|a, b| a.path == b.path);
         let mut settling = HashMap::new();
-        for path in found {
-            let Ok(data) = std::fs::metadata(&path) else { continue };
-            let Ok(modified) = data.modified() else { continue };
-            let seen = Seen { bytes: data.len(), modified };
-            if self.handed.get(&path) == Some(&seen) {
+        let mut resting = Vec::new();
+        for file in found {
+            let Some(seen) = Seen::of(&file.path) else { continue };
+            scan.present.insert(file.path.clone());
+            match self.state(&file.path, seen, now) {
+                FileState::Known => {}
+                FileState::Rests => resting.push((file, seen)),
+                FileState::Settles(state) => drop(settling.insert(file.path, state)),
+            }
+        }
+        let paths: Vec<PathBuf> = resting.iter().map(|(file, _)| file.path.clone()).collect();
+        let written = if paths.is_empty() { HashSet::new() } else { writers(&paths) };
+        for (file, seen) in resting {
+            if written.contains(&file.path) {
+                settling.insert(file.path, Settling { seen, changed: Some(now) });
                 continue;
             }
-            // A clock that runs back makes a file look new: it is then taken when two scans agree.
-            let rests = now.duration_since(modified).is_ok_and(|age| age >= SETTLE);
-            if rests || self.settling.get(&path).is_some_and(|&before| before == seen && modified > now) {
-                self.handed.insert(path.clone(), seen);
-                ready.push(path);
-            } else {
-                settling.insert(path, seen);
-            }
+            let retry = self.handed.get(&file.path).filter(|handed| handed.seen == seen);
+            let retry = retry.and_then(|handed| handed.retry);
+            self.handed.insert(file.path.clone(), Handed { seen, retry });
+            scan.ready.push(file);
         }
+        self.handed.retain(|path, _| scan.present.contains(path));
+        scan.settling = settling.len();
         self.settling = settling;
-        (ready, errors)
+        scan
+    }
+
+    /// Decides how this scan treats a file.
+    fn state(&self, path: &Path, seen: Seen, now: SystemTime) -> FileState {
+        let handed = self.handed.get(path);
+        if let Some(handed) = handed.filter(|handed| handed.seen == seen) {
+            let is_due = handed.retry.is_some_and(|retry| retry.at <= now);
+            return if is_due { FileState::Rests } else { FileState::Known };
+        }
+        let before = self.settling.get(path);
+        let has_changed = match before {
+            Some(before) => before.seen != seen,
+            None => handed.is_some(),
+        };
+        let changed = if has_changed { Some(now) } else { before.and_then(|before| before.changed) };
+        // If the clock was set back, the change counts as new.
+        let changed = changed.map(|at| at.min(now));
+        let rest = if changed.is_some() { self.rest * SETTLE_GROWN } else { self.rest };
+        let has_rested = |since: SystemTime| now.duration_since(since).is_ok_and(|age| age >= rest);
+        // A file with a modification time in the future is taken when two scans agree.
+        let is_old = has_rested(seen.modified)
+            || seen.modified > now && before.is_some_and(|before| before.seen == seen);
+        match is_old && changed.is_none_or(has_rested) {
+            true => FileState::Rests,
+            false => FileState::Settles(Settling { seen, changed }),
+        }
+    }
+
+    /// Schedules another attempt for a file that could not be taken for a cause that may pass. The
+    /// wait doubles each time, up to a maximum.
+    pub fn retry_later(&mut self, path: &Path, now: SystemTime) {
+        let Some(handed) = self.handed.get_mut(path) else { return };
+        let wait = handed.retry.map_or(RETRY_AT_FIRST, |retry| (retry.wait * 2).min(RETRY_AT_MOST));
+        handed.retry = Some(Retry { at: now + wait, wait });
+    }
+
+    /// Ends the attempts for a file that was handed out, until it changes.
+    pub fn settle(&mut self, path: &Path) {
+        if let Some(handed) = self.handed.get_mut(path) {
+            handed.retry = None;
+        }
+    }
+
+    /// Hands a file out again although it has not changed.
+    pub fn forget(&mut self, path: &Path) {
+        self.handed.remove(path);
+    }
+}
+
+/// How a scan treats a file.
+enum FileState {
+    /// It was handed out in this state.
+    Known,
+    /// It can be taken.
+    Rests,
+    /// It may still be arriving.
+    Settles(Settling),
+}
+
+impl Seen {
+    fn of(path: &Path) -> Option<Self> {
+        let data = std::fs::metadata(path).ok()?;
+        Some(Self { bytes: data.len(), modified: data.modified().ok()?, inode: data.ino() })
     }
 }
 
@@ -122,7 +256,7 @@ fn collect(
     folder: &Path,
     depth: usize,
     links: &mut Links,
-    found: &mut Vec<PathBuf>,
+    found: &mut Vec<FoundFile>,
     errors: &mut Vec<ScanError>,
 ) {
     let entries = match std::fs::read_dir(folder) {
@@ -151,125 +285,16 @@ fn collect(
             if depth < MAX_FOLDER_DEPTH && !path.join("volume.mrv").exists() {
                 collect(&path, depth + 1, links, found, errors);
             }
-        } else if is_film_name(&path) && found.len() < MAX_LIBRARY_FILES && (kind.is_file() || path.is_file())
-        {
-            found.push(path);
+            continue;
+        }
+        let named = kind_of_name(&path);
+        let is_wanted = named != NamedKind::Other && found.len() < MAX_LIBRARY_FILES;
+        if is_wanted && (kind.is_file() || path.is_file()) {
+            found.push(FoundFile { path, root: PathBuf::new(), is_unknown: named == NamedKind::Unknown });
         }
     }
 }
 
-fn is_film_name(path: &Path) -> bool {
-    let extension = path.extension().and_then(|e| e.to_str()).map(str::to_ascii_lowercase);
-    extension.is_some_and(|e| EXTENSIONS.contains(&e.as_str()))
-}
-
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-    use std::fs;
-
-    fn later(secs: u64) -> SystemTime {
-        SystemTime::now() + Duration::from_secs(secs)
-    }
-
-    #[test]
-    fn a_film_is_handed_out_once_and_again_when_it_changes() {
-        let dir = tempfile::tempdir().unwrap();
-        fs::create_dir(dir.path().join("sub")).unwrap();
-        let media = dir.path().join("sub/a.TS");
-        fs::write(&media, b"1").unwrap();
-        fs::write(dir.path().join("notes.txt"), b"1").unwrap();
-        fs::write(dir.path().join(".hidden.ts"), b"1").unwrap();
-        let mut watcher = Watcher::new(vec![dir.path().to_owned()]);
-        assert_eq!(watcher.scan(later(10)).0, std::slice::from_ref(&media));
-        assert!(watcher.scan(later(20)).0.is_empty());
-        fs::write(&media, b"22").unwrap();
-        assert_eq!(watcher.scan(later(30)).0, [media]);
-    }
-
-    #[test]
-    fn a_file_that_is_still_arriving_waits() {
-        let dir = tempfile::tempdir().unwrap();
-        let media = dir.path().join("a.mp4");
-        fs::write(&media, b"1").unwrap();
-        let mut watcher = Watcher::new(vec![dir.path().to_owned()]);
-        assert!(watcher.scan(SystemTime::now()).0.is_empty());
-        assert_eq!(watcher.scan(later(4)).0, [media]);
-    }
-
-    #[test]
-    fn a_file_from_the_future_is_taken_when_two_scans_agree() {
-        let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("a.mp4"), b"1").unwrap();
-        let mut watcher = Watcher::new(vec![dir.path().to_owned()]);
-        let past = SystemTime::now() - Duration::from_secs(3600);
-        assert!(watcher.scan(past).0.is_empty());
-        assert_eq!(watcher.scan(past).0.len(), 1);
-    }
-
-    #[test]
-    fn links_that_lead_out_of_the_folder_are_followed_only_if_that_is_asked_for() {
-        let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let path = |name: &str| dir.path().join(name);
-        fs::create_dir(path("sub")).unwrap();
-        fs::write(path("sub/inside.ts"), b"1").unwrap();
-        fs::write(outside.path().join("film.ts"), b"22").unwrap();
-        fs::create_dir(outside.path().join("more")).unwrap();
-        fs::write(outside.path().join("more/b.ts"), b"333").unwrap();
-        let link = |to: &Path, name: &str| std::os::unix::fs::symlink(to, path(name)).unwrap();
-        link(&path("sub/inside.ts"), "within.ts");
-        link(Path::new("sub/../sub/inside.ts"), "relative.ts");
-        link(&outside.path().join("film.ts"), "out.ts");
-        // By way of another link, too.
-        link(&path("out.ts"), "twice.ts");
-        link(&outside.path().join("more"), "folder");
-        link(dir.path(), "sub/up");
-        link(Path::new("/nonexistent"), "dangling.ts");
-        link(Path::new("/etc/passwd"), "notes.txt");
-
-        let mut watcher = Watcher::new(vec![dir.path().to_owned()]);
-        let (ready, errors) = watcher.scan(later(10));
-        assert_eq!(ready, ["relative.ts", "sub/inside.ts", "within.ts"].map(path));
-        let mut left_out: Vec<_> = errors.iter().map(|error| error.path.clone()).collect();
-        left_out.sort();
-        assert_eq!(left_out, ["folder", "out.ts", "sub/up", "twice.ts"].map(path));
-        assert!(errors[0].to_string().contains("--follow-symlinks"), "{}", errors[0]);
-        // Each is named once.
-        assert!(watcher.scan(later(20)).1.is_empty());
-
-        let mut watcher = Watcher::new(vec![dir.path().to_owned()]).following_symlinks(true);
-        let (ready, errors) = watcher.scan(later(10));
-        let all = ["folder/b.ts", "out.ts", "relative.ts", "sub/inside.ts", "twice.ts", "within.ts"];
-        assert_eq!(ready, all.map(path));
-        assert!(errors.is_empty());
-    }
-
-    #[test]
-    fn a_folder_that_is_itself_a_link_is_looked_through() {
-        let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        fs::write(dir.path().join("a.ts"), b"1").unwrap();
-        std::os::unix::fs::symlink(dir.path().join("a.ts"), dir.path().join("b.ts")).unwrap();
-        let folder = other.path().join("films");
-        std::os::unix::fs::symlink(dir.path(), &folder).unwrap();
-        let (ready, errors) = Watcher::new(vec![folder.clone()]).scan(later(10));
-        assert_eq!(ready, [folder.join("a.ts"), folder.join("b.ts")]);
-        assert!(errors.is_empty());
-    }
-
-    #[test]
-    fn stores_are_skipped_and_missing_folders_are_named() {
-        let dir = tempfile::tempdir().unwrap();
-        let store = dir.path().join("store");
-        fs::create_dir(&store).unwrap();
-        fs::write(store.join("volume.mrv"), b"").unwrap();
-        fs::write(store.join("data.ts"), b"1").unwrap();
-        let missing = dir.path().join("nowhere");
-        let mut watcher = Watcher::new(vec![dir.path().to_owned(), missing]);
-        let (ready, errors) = watcher.scan(later(10));
-        assert!(ready.is_empty());
-        assert_eq!(errors.len(), 1);
-        assert!(errors[0].to_string().contains("nowhere"));
-    }
-}
+#[path = "watch_tests.rs"]
+mod tests;

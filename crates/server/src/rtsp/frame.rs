@@ -9,6 +9,7 @@ use millrace_core::limits::{MAX_RTSP_HEADERS, MAX_RTSP_MESSAGE_BYTES, MAX_RTSP_U
 use rtsp_types::{Message, StatusCode};
 
 use super::Request;
+use super::tunnel::TunnelHalf;
 
 /// One whole thing that a viewer sent.
 #[derive(Debug, PartialEq)]
@@ -24,6 +25,9 @@ pub enum Incoming {
         /// Content.
         bytes: Vec<u8>,
     },
+    /// The head of an HTTP GET or POST that begins half of a tunnel. No RTSP follows it
+    /// ([`Framer::take_rest`]).
+    Tunnel(TunnelHalf),
 }
 
 /// Why a connection's bytes are not RTSP. Where the next message begins is not known then: answer and close.
@@ -101,6 +105,13 @@ impl Framer {
         self.buf.len() - self.start
     }
 
+    /// Takes the bytes that have been read but not used yet.
+    pub fn take_rest(&mut self) -> Vec<u8> {
+        let rest = self.buf.split_off(self.start);
+        *self = Self::default();
+        rest
+    }
+
     /// The next whole thing.
     ///
     /// # Errors
@@ -168,6 +179,11 @@ impl Framer {
             None => {
                 let Some(head_len) = self.scan_head()? else { return Ok(None) };
                 let head = &self.buf[self.start..self.start + head_len];
+                if let Some(half) = TunnelHalf::of(first_line(head), header_lines(head)) {
+                    self.start += head_len;
+                    self.head = HeadScan::default();
+                    return Ok(Some(Incoming::Tunnel(half)));
+                }
                 let body_len = content_length(head).ok_or_else(|| self.error(400, "bad Content-Length"))?;
                 if body_len > MAX_RTSP_MESSAGE_BYTES - head_len {
                     return Err(self.error(413, "message too long"));
@@ -279,10 +295,14 @@ fn content_length(head: &[u8]) -> Option<usize> {
     Some(length.unwrap_or(0))
 }
 
+fn first_line(head: &[u8]) -> &[u8] {
+    let line = head.split(|&b| b == b'\n').next().unwrap_or_default();
+    line.strip_suffix(b"\r").unwrap_or(line)
+}
+
 /// Method, URL and version, or a status line; says which status tells the peer what is wrong.
 fn check_first_line(head: &[u8]) -> Result<(), (u16, &'static str)> {
-    let line = head.split(|&b| b == b'\n').next().unwrap_or_default();
-    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let line = first_line(head);
     if line.starts_with(b"RTSP/") {
         return Ok(());
     }

@@ -8,6 +8,7 @@
 //! | [`range`] | the `Range` header and normal play time |
 //! | [`speeds`] | the `Scale` and `Speed` headers |
 //! | [`target`] | what a URL names |
+//! | [`tunnel`] | RTSP in HTTP |
 //! | [`date`] | the `Date` header |
 //!
 //! Messages are those of `rtsp-types`. Its typed `Transport` and `Range` headers are not used: the first panics on a
@@ -21,6 +22,7 @@ pub mod reply;
 pub mod speeds;
 pub mod target;
 pub mod transport;
+pub mod tunnel;
 
 pub use frame::{FrameError, Framer, Incoming};
 pub use reply::Reply;

@@ -1,4 +1,5 @@
-//! The `Range` header in normal play time (RFC 2326 sections 3.6 and 12.29).
+//! The `Range` header (RFC 2326 sections 3.5 to 3.7 and 12.29): normal play time, SMPTE time codes,
+//! and the named positions of set-top boxes.
 
 use millrace_core::time::MediaTicks;
 
@@ -7,11 +8,11 @@ use crate::service::{From, Span};
 /// Why a `Range` is not understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RangeError {
-    /// `smpte`, `clock` or another unit.
-    #[error("Range is understood in npt only")]
+    /// A time of day, or an unsupported unit.
+    #[error("Range is understood in npt and smpte only")]
     Unit,
-    /// Not a range of normal play time.
-    #[error("Range is not npt=START-END in seconds or h:mm:ss")]
+    /// Not a valid range in a supported unit.
+    #[error("Range is not npt=START-END or smpte=START-END")]
     Malformed,
 }
 
@@ -22,10 +23,18 @@ pub enum RangeError {
 pub fn parse(value: &str) -> Result<Span, RangeError> {
     let value = value.split(';').next().unwrap_or_default().trim();
     let (unit, times) = value.split_once('=').ok_or(RangeError::Malformed)?;
-    if !unit.trim().eq_ignore_ascii_case("npt") {
-        return Err(RangeError::Unit);
-    }
     let times = times.trim();
+    let time: fn(&str) -> Option<MediaTicks> = match unit.trim().to_ascii_lowercase().as_str() {
+        "npt" => time,
+        "smpte" | "smpte-30-drop" => time_code_30_drop,
+        "smpte-25" => time_code_25,
+        // A title has no time of day, but it has the named positions.
+        "clock" => return in_words(times).ok_or(RangeError::Unit),
+        _ => return Err(RangeError::Unit),
+    };
+    if let Some(span) = in_words(times) {
+        return Ok(span);
+    }
     if let Some(from) = ffmpeg_below_zero(times) {
         return Ok(Span { from: From::At(from), to: None });
     }
@@ -35,11 +44,15 @@ pub fn parse(value: &str) -> Result<Span, RangeError> {
     };
     let (from, to) = times.split_once('-').ok_or(RangeError::Malformed)?;
     let (from, to) = (from.trim(), to.trim());
-    let to = if to.is_empty() { None } else { Some(time(to).ok_or(RangeError::Malformed)?) };
+    let is_endless = to.is_empty();
+    let to = match to {
+        end if end.is_empty() || end.eq_ignore_ascii_case("end") => None,
+        at => Some(time(at).ok_or(RangeError::Malformed)?),
+    };
     let from = match from {
-        "" if to.is_none() || is_negative => return Err(RangeError::Malformed),
+        "" if is_endless || is_negative => return Err(RangeError::Malformed),
         "" => From::Here,
-        now if now.eq_ignore_ascii_case("now") && !is_negative => From::Here,
+        word if !is_negative && word_of(word).is_some() => word_of(word).unwrap_or(From::Here),
         at => {
             let at = time(at).ok_or(RangeError::Malformed)?.0.cast_signed();
             From::At(if is_negative { -at } else { at })
@@ -48,24 +61,77 @@ pub fn parse(value: &str) -> Result<Span, RangeError> {
     Ok(Span { from, to })
 }
 
+/// Parses a named position. `now` is in RFC 2326; set-top boxes send the others.
+fn word_of(text: &str) -> Option<From> {
+    let is = |word| text.eq_ignore_ascii_case(word);
+    match text {
+        _ if is("now") => Some(From::Here),
+        _ if is("beginning") => Some(From::Beginning),
+        _ if is("end") => Some(From::End),
+        _ => None,
+    }
+}
+
+/// Parses a range from a named position to the end.
+fn in_words(times: &str) -> Option<Span> {
+    let (from, to) = times.split_once('-')?;
+    let to = to.trim();
+    let is_to_the_end = to.is_empty() || to.eq_ignore_ascii_case("end");
+    Some(Span { from: word_of(from.trim()).filter(|_| is_to_the_end)?, to: None })
+}
+
+/// Parses `h:mm:ss`, `h:mm:ss:ff` or `h:mm:ss:ff.hundredths` at `fps` frames a second: returns
+/// minutes from the start, seconds, frames, and hundredths of a frame.
+fn time_code(text: &str, fps: u64) -> Option<[u64; 4]> {
+    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+    let mut parts = whole.split(':');
+    let (hours, minutes, seconds) = (parts.next()?, parts.next()?, parts.next()?);
+    let frames = parts.next();
+    if parts.next().is_some() || !part.is_empty() && frames.is_none() {
+        return None;
+    }
+    let (hours, minutes, seconds) = (digits(hours, 6)?, digits(minutes, 2)?, digits(seconds, 2)?);
+    let frames = frames.map_or(Some(0), |frames| digits(frames, 2))?;
+    let hundredths = if part.is_empty() { 0 } else { digits(part, 2)? };
+    (minutes < 60 && seconds < 60 && frames < fps).then_some([
+        hours * 60 + minutes,
+        seconds,
+        frames,
+        hundredths,
+    ])
+}
+
+/// Parses a drop-frame time code (29.97 frames a second). It skips two frame numbers in each minute
+/// except every tenth, so that it keeps up with the clock.
+fn time_code_30_drop(text: &str) -> Option<MediaTicks> {
+    let [minutes, seconds, frames, hundredths] = time_code(text, 30)?;
+    let left_out = 2 * (minutes - minutes / 10);
+    let frames = ((minutes * 60 + seconds) * 30 + frames).saturating_sub(left_out);
+    Some(MediaTicks(frames * 3_003 + hundredths * 3_003 / 100))
+}
+
+fn time_code_25(text: &str) -> Option<MediaTicks> {
+    let [minutes, seconds, frames, hundredths] = time_code(text, 25)?;
+    Some(MediaTicks(((minutes * 60 + seconds) * 25 + frames) * 3_600 + hundredths * 36))
+}
+
 /// FFmpeg writes seconds and milliseconds each with the sign that its division leaves: -1.5 s is `-1.-500-`, -20 ms is
 /// `0.-20-`. `None` if it is not that.
 fn ffmpeg_below_zero(times: &str) -> Option<i64> {
     let (seconds, ms) = times.strip_suffix('-')?.split_once(".-")?;
-    let digits = |text: &str, most: usize| -> Option<i64> {
-        let ok = !text.is_empty() && text.len() <= most && text.bytes().all(|b| b.is_ascii_digit());
-        ok.then(|| text.parse().ok()).flatten()
-    };
     let seconds = digits(seconds.strip_prefix('-').unwrap_or(seconds), 9)?;
-    Some(-(seconds * 90_000 + digits(ms, 3)? * 90))
+    Some(-(seconds * 90_000 + digits(ms, 3)? * 90).cast_signed())
+}
+
+/// Parses a text that is a number of at most `most` digits, without a sign or spaces.
+fn digits(text: &str, most: usize) -> Option<u64> {
+    let is_number = !text.is_empty() && text.len() <= most && text.bytes().all(|b| b.is_ascii_digit());
+    is_number.then(|| text.parse().ok()).flatten()
 }
 
 /// `12`, `12.5`, `12.`, `1:02:03.5`, at most 10^9 hours; rounded to the nearest tick.
 fn time(text: &str) -> Option<MediaTicks> {
-    let digits = |text: &str| -> Option<u64> {
-        let ok = !text.is_empty() && text.len() <= 9 && text.bytes().all(|b| b.is_ascii_digit());
-        ok.then(|| text.parse().ok()).flatten()
-    };
+    let digits = |text: &str| digits(text, 9);
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let mut parts = whole.split(':');
     let seconds = match (parts.next(), parts.next(), parts.next(), parts.next()) {
@@ -132,8 +198,42 @@ mod tests {
     }
 
     #[test]
+    fn parse_of_words_names_places() {
+        let from = |from| Ok(Span { from, to: None });
+        for unit in ["npt", "NPT", "smpte", "clock"] {
+            assert_eq!(parse(&format!("{unit}=beginning-")), from(From::Beginning));
+            assert_eq!(parse(&format!("{unit}=end-")), from(From::End));
+            assert_eq!(parse(&format!("{unit} = Now - ")), from(From::Here));
+            assert_eq!(parse(&format!("{unit}=Beginning-END")), from(From::Beginning));
+        }
+        assert_eq!(parse("npt=10-end"), from(From::At(900_000)));
+        assert_eq!(parse("npt=-end"), from(From::Here));
+        assert_eq!(parse("npt=beginning-10"), Ok(Span { from: From::Beginning, to: Some(s(10)) }));
+        for bad in ["npt=-beginning-", "npt=start-", "npt=beginning", "npt=0-beginning", "npt=-end-"] {
+            assert_eq!(parse(bad), Err(RangeError::Malformed), "{bad}");
+        }
+        assert_eq!(parse("clock=yesterday-"), Err(RangeError::Unit));
+    }
+
+    #[test]
+    fn parse_of_time_codes_counts_from_the_start() {
+        let at = |ticks: i64| Ok(Span { from: From::At(ticks), to: None });
+        assert_eq!(parse("smpte-25=0:00:10:05-"), at(10 * 90_000 + 5 * 3_600));
+        assert_eq!(parse("smpte-25=0:00:10:05.50-"), at(10 * 90_000 + 5 * 3_600 + 1_800));
+        // Ten minutes have 17,982 frames, an hour has 107,892.
+        assert_eq!(parse("smpte=0:10:00-"), at(17_982 * 3_003));
+        assert_eq!(parse("smpte-30-drop=1:00:00:00-"), at(107_892 * 3_003));
+        let span = parse("smpte=0:00:01:00-0:00:02:00").unwrap();
+        assert_eq!((span.from, span.to), (From::At(90_090), Some(MediaTicks(180_180))));
+        for bad in
+            ["smpte=1-", "smpte=0:0:1:30-", "smpte-25=0:00:60-", "smpte=0:00:01.5-", "smpte=0:0:0:0:0-"]
+        {
+            assert_eq!(parse(bad), Err(RangeError::Malformed), "{bad}");
+        }
+    }
+
+    #[test]
     fn what_is_not_understood() {
-        assert_eq!(parse("smpte=10:07:00-"), Err(RangeError::Unit));
         assert_eq!(parse("clock=19961108T142300Z-"), Err(RangeError::Unit));
         assert_eq!(parse("bytes=0-"), Err(RangeError::Unit));
         for bad in [

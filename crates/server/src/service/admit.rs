@@ -1,5 +1,6 @@
 //! How a viewer gets a stream, or moves the one it has to another path.
 
+use millrace_core::address::network_of;
 use millrace_core::ids::{RunSerial, StreamId, TitleRef};
 use millrace_core::scale::Scale;
 use millrace_core::time::Instant;
@@ -7,6 +8,7 @@ use millrace_core::wire::rtp::Timeline;
 use millrace_offload::command::Command;
 use millrace_rights::Quota;
 
+use super::Service;
 use super::conns::ConnKey;
 use super::event::Event;
 use super::fec::{FecWish, Granted};
@@ -18,7 +20,6 @@ use super::rendition::{RenditionWish, Renditions};
 use super::room::Place;
 use super::scale::Speed;
 use super::stream::{EndReason, Media, Path, Stream, StreamKey, ports_of};
-use super::{Service, bucket};
 
 /// What a viewer asks for.
 #[derive(Debug)]
@@ -114,13 +115,16 @@ impl Service {
             Granted::Silent | Granted::Refused(_) => self.sized(now, &request)?,
         };
         renditions.is_auto &= !matches!(granted, Granted::Possible { .. });
-        self.replace_others(now, own, &request);
-        let (first, place) = self.place_first(now, &request, own, &entry, &mut renditions)?;
-        let home = if first.is_made { first.timeline } else { entry.timeline };
+        let replaced = self.replaced_by(now, own, &request)?;
+        // The replaced streams free their reservations only if the new one is admitted.
+        let reserved: Vec<_> = replaced.iter().copied().filter(|key| self.is_reserved(*key)).collect();
+        reserved.iter().for_each(|key| self.release_reservation(*key));
         let tracks = if let Granted::Possible { mode, .. } = &granted { mode.tracks() } else { &[] };
-        let parity = tracks.iter().map(|&track| Need::parity(&entry, track));
-        self.need(now, request.conn, [Need::media(&entry)].into_iter().chain(parity))?;
-        let taken = self.take(&request, &entry, place)?;
+        let taken = self.take_for(now, &request, own, &entry, &mut renditions, tracks);
+        let (home, taken) = taken.inspect_err(|_| {
+            reserved.iter().for_each(|key| self.take_reservation(*key));
+        })?;
+        self.replace(now, own, &request, replaced);
         let key = match request.which {
             Which::New { ref label, ref agent } => {
                 let (label, agent) = (label.clone(), agent.clone());
@@ -167,6 +171,7 @@ impl Service {
             rate: taken.place.rate,
             is_reserved: false,
             idle_since: now,
+            last_heard: now,
             media: Media::Fresh,
             scale: Scale::NORMAL,
             speed: Speed::NORMAL,
@@ -200,16 +205,73 @@ impl Service {
         Ok(self.library.sized(&request.entry, size).unwrap_or_else(|| request.entry.clone()))
     }
 
-    /// Two titles at one UDP port are no use to anybody: a box that was switched off and on again, or changes the channel
-    /// without ending its stream, asks for the same ports, and its old stream ends.
-    fn replace_others(&mut self, now: Instant, own: Option<StreamKey>, request: &Request) {
-        let Path::Udp { ip, port: wanted, .. } = request.path else { return };
-        self.clear_fec_ports(now, own, ip, ports_of(request.path));
+    /// Takes everything that a stream needs while it plays; returns it with the RTP timeline of the
+    /// first packets.
+    fn take_for(
+        &mut self,
+        now: Instant,
+        request: &Request,
+        own: Option<StreamKey>,
+        entry: &Entry,
+        renditions: &mut Renditions,
+        tracks: &[u8],
+    ) -> Result<(Timeline, Taken), Refusal> {
+        let (first, place) = self.place_first(now, request, own, entry, renditions)?;
+        let home = if first.is_made { first.timeline } else { entry.timeline };
+        let parity = tracks.iter().map(|&track| Need::parity(entry, track));
+        self.need(now, request.conn, [Need::media(entry)].into_iter().chain(parity))?;
+        Ok((home, self.take(request, entry, place)?))
+    }
+
+    fn is_reserved(&self, key: StreamKey) -> bool {
+        self.streams.get(&key).is_some_and(|stream| stream.is_reserved)
+    }
+
+    /// The streams that end when this one is admitted, because a viewer cannot use two titles on
+    /// one UDP port. A set-top box that was switched off and on again, or that changes the channel
+    /// without ending its stream, requests the same ports.
+    ///
+    /// # Errors
+    /// If one of its ports belongs to a stream whose viewer is still there: many viewers may share
+    /// an address.
+    fn replaced_by(
+        &self,
+        now: Instant,
+        own: Option<StreamKey>,
+        request: &Request,
+    ) -> Result<Vec<StreamKey>, Refusal> {
+        if let Some(port) = self.port_in_use(now, own, request.conn, request.path) {
+            return Err(Refusal::PortInUse(port));
+        }
+        let Path::Udp { ip, port: wanted, .. } = request.path else { return Ok(Vec::new()) };
         let same_port = |key: &StreamKey| {
             let path = self.streams.get(key).map(|stream| stream.path);
             matches!(path, Some(Path::Udp { port, .. }) if port == wanted) && Some(*key) != own
         };
-        let replaced: Vec<_> = self.at_port(ip, wanted).iter().copied().filter(same_port).collect();
+        Ok(self.at_port(ip, wanted).iter().copied().filter(same_port).collect())
+    }
+
+    /// The first UDP port of `path` on which another viewer receives a stream. Streams of the same
+    /// connection and of viewers that are gone do not count.
+    pub fn port_in_use(
+        &self,
+        now: Instant,
+        own: Option<StreamKey>,
+        conn: Option<ConnKey>,
+        path: Path,
+    ) -> Option<u16> {
+        let Path::Udp { ip, .. } = path else { return None };
+        let is_strangers = |key: &StreamKey| {
+            let stream = self.streams.get(key).filter(|_| Some(*key) != own);
+            stream.is_some_and(|stream| !(stream.owner == conn || stream.is_abandoned(now)))
+        };
+        ports_of(path).find(|port| self.at_port(ip, *port).iter().any(is_strangers))
+    }
+
+    /// Ends the streams whose ports an admitted stream takes over.
+    fn replace(&mut self, now: Instant, own: Option<StreamKey>, request: &Request, replaced: Vec<StreamKey>) {
+        let Path::Udp { ip, .. } = request.path else { return };
+        self.clear_fec_ports(now, own, ip, ports_of(request.path));
         for key in replaced {
             self.close(now, key, EndReason::Replaced);
         }
@@ -262,7 +324,7 @@ impl Service {
             _ => Event::Started { session, title, peer, transport, agent, conn, engine },
         });
         self.slots[stream.engine].admitted += stream.demand();
-        self.usage.entry(bucket(peer.ip())).or_default().sessions += 1;
+        self.usage.entry(network_of(peer.ip())).or_default().sessions += 1;
         self.idle.insert((stream.idle_since, key));
         if let Some(number) = stream.fetcher {
             self.fetchers.begin_segment(number);
@@ -284,7 +346,7 @@ impl Service {
         self.own(key, request.conn);
         let Some(stream) = self.streams.get_mut(&key) else { return };
         // Streams are counted where they were made: the count must go back to the same address.
-        let (from, to) = (bucket(stream.viewer.ip()), bucket(request.viewer.ip()));
+        let (from, to) = (network_of(stream.viewer.ip()), network_of(request.viewer.ip()));
         self.slots[stream.engine].admitted -= stream.demand();
         self.slots[taken.place.engine].admitted += demand_of(entry, taken.place.rate);
         if matches!(stream.media, Media::Pausing(_)) {

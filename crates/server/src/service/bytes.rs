@@ -106,6 +106,7 @@ impl Service {
 mod tests {
     use std::sync::Arc;
 
+    use millrace_core::ids::TitleId;
     use millrace_core::limits::DEFAULT_PACKET_BYTES;
     use millrace_core::packet::WireLayout;
     use millrace_core::scale::Scale;
@@ -137,7 +138,9 @@ mod tests {
     #[test]
     fn bytes_are_parts_of_packets() {
         let entry = Entry {
+            id: TitleId([1; 16]),
             name: "film".into(),
+            title: "Film".into(),
             is_made: false,
             scale: Scale::NORMAL,
             duration: MediaTicks(90_000),

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use millrace_core::address::network_of;
 use millrace_core::ids::ConnId;
 use millrace_core::time::Instant;
 use millrace_offload::command::Command;
@@ -10,7 +11,7 @@ use millrace_offload::command::Command;
 use super::event::Event;
 use super::refusal::{ConnRefusal, Refusal};
 use super::stream::{EndReason, Path, StreamKey};
-use super::{Output, Service, Usage, bucket};
+use super::{Output, Service, Usage};
 
 /// A connection, for as long as the server runs: never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -68,14 +69,14 @@ impl Service {
         if self.shutting_down {
             return Err(ConnRefusal::ShuttingDown);
         }
-        let used = self.usage.get(&bucket(ip)).map_or(0, |usage| usage.connections);
+        let used = self.usage.get(&network_of(ip)).map_or(0, |usage| usage.connections);
         if self.conns.len() >= self.config.max_connections {
             return Err(ConnRefusal::Full);
         }
         if used >= self.config.max_connections_per_address {
             return Err(ConnRefusal::Address);
         }
-        self.usage.entry(bucket(ip)).or_default().connections += 1;
+        self.usage.entry(network_of(ip)).or_default().connections += 1;
         let key = ConnKey(self.new_key());
         let conn = Conn {
             ip,
@@ -119,7 +120,7 @@ impl Service {
         }
         let was_lent = self.conns.remove(&key).is_some_and(|conn| conn.is_lent);
         self.lent_conns -= usize::from(was_lent);
-        self.release_usage(bucket(ip), |usage| &mut usage.connections);
+        self.release_usage(network_of(ip), |usage| &mut usage.connections);
         for (engine, conn) in engines.into_iter().flatten() {
             self.by_conn.remove(&(engine, conn));
             self.command(engine, Command::ConnRemove { conn });

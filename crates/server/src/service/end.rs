@@ -2,16 +2,17 @@
 
 use std::net::IpAddr;
 
+use millrace_core::address::network_of;
 use millrace_core::ids::TitleRef;
 use millrace_core::limits::ENGINE_ANSWER_TIMEOUT_NS;
 use millrace_core::time::Instant;
 use millrace_core::wire::rtp::sequence_of;
 use millrace_offload::command::{Command, Numbering, RunSpec};
 
+use super::Service;
 use super::event::{Event, Totals};
 use super::scale::Speed;
 use super::stream::{EndReason, Media, Path, Run, Stream, StreamKey, ports_of};
-use super::{Service, bucket};
 
 /// A place that its engine has been told to clear: it is taken, and its title open, until it says so.
 pub(super) struct Closing {
@@ -34,7 +35,7 @@ impl Service {
         let Some(stream) = self.streams.remove(&key) else { return };
         self.idle.remove(&(stream.idle_since, key));
         self.slots[stream.engine].admitted -= stream.demand();
-        self.release_usage(bucket(stream.viewer.ip()), |usage| &mut usage.sessions);
+        self.release_usage(network_of(stream.viewer.ip()), |usage| &mut usage.sessions);
         self.disown(key, stream.owner);
         let is_bytes = matches!(stream.path, Path::Bytes { .. });
         if let Some(number) = stream.fetcher {

@@ -16,11 +16,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
 
+use millrace_core::address::network_of;
 use millrace_core::limits::control::{FETCH_AHEAD_NS, FETCH_GRACE_NS};
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::units::BitRate;
 use millrace_rights::{Quota, base};
 
+use super::Service;
 use super::admit::{Request, Which};
 use super::event::{Event, Totals};
 use super::ports::Entry;
@@ -28,7 +30,6 @@ use super::quota::{Counted, Player};
 use super::refusal::Refusal;
 use super::room::Sender;
 use super::stream::EndReason;
-use super::{Service, bucket};
 use crate::admission::Demand;
 
 /// A segment of a title.
@@ -151,6 +152,8 @@ pub(super) struct Fetchers {
     ends: BTreeSet<(Instant, u64)>,
     by_conn: HashMap<u64, u64>,
     by_next: HashMap<Next, Vec<u64>>,
+    /// Number of segments that are being sent to each player.
+    sending: HashMap<Player, usize>,
     /// Bits a second of those that need no engine.
     beside: u64,
 }
@@ -185,6 +188,21 @@ impl Fetchers {
     pub(super) fn begin_segment(&mut self, number: u64) {
         if let Some(fetcher) = self.all.get_mut(&number) {
             fetcher.sending += 1;
+            *self.sending.entry(fetcher.player).or_default() += 1;
+        }
+    }
+
+    /// Number of segments that are being sent to a player.
+    pub(super) fn sending(&self, player: Player) -> usize {
+        self.sending.get(&player).copied().unwrap_or(0)
+    }
+
+    fn end_sending(&mut self, player: Player, count: usize) {
+        if let Some(sending) = self.sending.get_mut(&player) {
+            *sending = sending.saturating_sub(count);
+            if *sending == 0 {
+                self.sending.remove(&player);
+            }
         }
     }
 
@@ -192,7 +210,9 @@ impl Fetchers {
     pub(super) fn end_segment(&mut self, now: Instant, number: u64, is_sound: bool, is_whole: bool) {
         let Some(fetcher) = self.all.get_mut(&number) else { return };
         fetcher.sending -= 1;
-        let Some(track) = fetcher.tracks[usize::from(is_sound)] else { return };
+        let (player, track) = (fetcher.player, fetcher.tracks[usize::from(is_sound)]);
+        self.end_sending(player, 1);
+        let Some(track) = track else { return };
         if !is_whole || track.played < now {
             let next = if is_whole { track.next } else { Next::ANY };
             let track = Track { next, played: track.played.max(now), ..track };
@@ -334,6 +354,8 @@ impl Service {
             Sender::Web => None,
         };
         let player = Player::new(viewer.ip(), fetch.agent);
+        let who = Counted { title, quota, rate, player: Some(player) };
+        self.room_for_segment(who)?;
         let next = Next::of(fetch, player);
         let number = self.fetchers.find(next, segment.conn);
         if let Some(number) = number.filter(|number| self.fetchers.is_beside_pictures(*number, next)) {
@@ -347,7 +369,6 @@ impl Service {
             if let Some((_, before)) = &before {
                 self.give_back_fetched(before);
             }
-            let who = Counted { title, quota, rate, player: Some(player) };
             if holds.is_none_or(|held| held < rate)
                 && let Err(refusal) = self.room_for_fetcher(viewer.ip(), who, sender)
             {
@@ -401,7 +422,7 @@ impl Service {
     /// Reserves what a viewer holds.
     fn take_fetched(&mut self, fetcher: &Fetcher) {
         self.take_rate(fetcher.engine, fetcher.rate);
-        let usage = self.usage.entry(bucket(fetcher.viewer.ip())).or_default();
+        let usage = self.usage.entry(network_of(fetcher.viewer.ip())).or_default();
         (usage.streams, usage.rate) = (usage.streams + 1, usage.rate + fetcher.rate);
         self.watched.begin(fetcher.counted());
     }
@@ -409,7 +430,7 @@ impl Service {
     /// Gives it back.
     fn give_back_fetched(&mut self, fetcher: &Fetcher) {
         self.give_back_rate(fetcher.engine, fetcher.rate);
-        let address = bucket(fetcher.viewer.ip());
+        let address = network_of(fetcher.viewer.ip());
         if let Some(usage) = self.usage.get_mut(&address) {
             usage.rate -= fetcher.rate;
         }
@@ -455,6 +476,7 @@ impl Service {
     /// Forgets one.
     pub(super) fn end_fetcher(&mut self, end: Instant, number: u64, reason: EndReason) {
         let Some(fetcher) = self.fetchers.remove(number) else { return };
+        self.fetchers.end_sending(fetcher.player, fetcher.sending as usize);
         self.give_back_fetched(&fetcher);
         let lasted_ns = end.ns_since(fetcher.started);
         let Fetcher { label: session, title, viewer: peer, .. } = fetcher;

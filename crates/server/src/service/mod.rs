@@ -78,7 +78,7 @@ pub mod stream;
 mod unread;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 use millrace_core::ids::{ConnId, StreamId};
 use millrace_core::time::Instant;
@@ -95,7 +95,7 @@ pub use event::{Event, FecChange, Playing, Totals};
 pub use fec::{FecMatrix, FecMode, FecWish, TRACK_RS, TRACK_XOR, port_offset};
 pub use fetch::{Fetch, Fetcher, Fetching, Segment};
 use opening::Openings;
-pub use packet_size::{PacketSizes, PathMtu, kernel_path_mtu};
+pub use packet_size::{PacketSizes, PathMtu, kernel_path_mtu, kernel_source};
 pub use play::{Played, Wanted};
 pub use ports::{
     AccessPoint, AccessPoints, Entry, Library, Need, OpenError, Part, Rendition, Track, Transformed,
@@ -267,6 +267,13 @@ impl Service {
         self.by_port.get(&(ip, port)).map_or(&[], Vec::as_slice)
     }
 
+    /// Records a sign of life from the viewer of this stream.
+    pub fn note_alive(&mut self, now: Instant, key: StreamKey) {
+        if let Some(stream) = self.streams.get_mut(&key) {
+            stream.last_heard = now;
+        }
+    }
+
     /// The stream by UDP to this address whose RTP source is this, if there is exactly one.
     pub fn only_stream_of(&self, ip: IpAddr, ssrc: u32) -> Option<StreamKey> {
         let mut fitting = self.streams.values().filter(|stream| {
@@ -289,13 +296,5 @@ impl Service {
     fn new_key(&mut self) -> u64 {
         self.next_key += 1;
         self.next_key
-    }
-}
-
-/// What counts as one address: an IPv4 address, or an IPv6 /64, which one host has to itself.
-fn bucket(ip: IpAddr) -> IpAddr {
-    match ip {
-        IpAddr::V4(_) => ip,
-        IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from(u128::from(ip) >> 64 << 64)),
     }
 }

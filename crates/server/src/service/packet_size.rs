@@ -4,7 +4,7 @@
 //! one fragment is. So the kernel is asked how large a datagram may be on the way to the viewer.
 
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::str::FromStr;
 
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, RTP_HEADER_BYTES};
@@ -67,6 +67,20 @@ pub type PathMtu = fn(SocketAddr) -> Option<u32>;
 /// The kernel: what its route to `dest` and the ICMP messages that came from there say. Nothing is sent. `None` if there is
 /// no route.
 pub fn kernel_path_mtu(dest: SocketAddr) -> Option<u32> {
+    let socket = connected(dest)?;
+    let mtu = match dest.ip().to_canonical() {
+        IpAddr::V4(_) => rustix::net::sockopt::ip_mtu(&socket),
+        IpAddr::V6(_) => rustix::net::sockopt::ipv6_mtu(&socket),
+    };
+    mtu.ok()
+}
+
+/// The source address that the kernel's route to `dest` uses; `None` if there is no route.
+pub fn kernel_source(dest: SocketAddr) -> Option<IpAddr> {
+    Some(connected(dest)?.local_addr().ok()?.ip())
+}
+
+fn connected(dest: SocketAddr) -> Option<UdpSocket> {
     let dest = SocketAddr::new(dest.ip().to_canonical(), dest.port());
     let socket = match dest {
         SocketAddr::V4(_) => UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)),
@@ -74,11 +88,7 @@ pub fn kernel_path_mtu(dest: SocketAddr) -> Option<u32> {
     };
     let socket = socket.ok()?;
     socket.connect(dest).ok()?;
-    let mtu = match dest {
-        SocketAddr::V4(_) => rustix::net::sockopt::ip_mtu(&socket),
-        SocketAddr::V6(_) => rustix::net::sockopt::ipv6_mtu(&socket),
-    };
-    mtu.ok()
+    Some(socket)
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use super::event::{Event, Playing};
 use super::ports::{AccessPoint, Need};
 use super::refusal::Refusal;
 use super::scale::{Shown, Speed};
-use super::seek::{self, From, Span};
+use super::seek::{self, From, Sought, Span};
 use super::stream::{Media, Pending, Plan, Run, Start, Stop, Stream, StreamKey};
 
 /// What a viewer asks a stream to play.
@@ -310,7 +310,9 @@ fn decide(stream: &Stream, now: Instant, wanted: &Wanted, scale: Scale) -> Resul
     }
     let sought = match span.map(|span| span.from) {
         Some(From::At(asked)) => Some(seek::locate(stream, now, asked, wanted.in_stamps)),
-        _ => None,
+        Some(From::Beginning) => Some(Sought::at(MediaTicks(0))),
+        Some(From::End) => Some(Sought::at(stream.entry.end())),
+        Some(From::Here) | None => None,
     };
     let speed = wanted.speed.unwrap_or_default();
     let is_same = scale == stream.scale && speed == stream.speed;
@@ -320,7 +322,7 @@ fn decide(stream: &Stream, now: Instant, wanted: &Wanted, scale: Scale) -> Resul
         {
             return Ok(Decision::GoesOn);
         }
-        (Some(From::At(_)), _) => {
+        (Some(From::At(_) | From::Beginning | From::End), _) => {
             let time = sought.map_or(MediaTicks(0), |sought| sought.time);
             if is_reverse && time == MediaTicks(0) {
                 return Err(Refusal::BeginningReached);

@@ -4,7 +4,7 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use millrace_core::ids::TitleRef;
+use millrace_core::ids::{TitleId, TitleRef};
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::packet::WireLayout;
 use millrace_core::rendition::RenditionName;
@@ -20,8 +20,12 @@ use crate::admission::CacheFigures;
 /// A title as the control plane sees it.
 #[derive(Clone)]
 pub struct Entry {
+    /// Permanent identity. Another title may have its name later.
+    pub id: TitleId,
     /// Its name, by which it is asked for.
     pub name: String,
+    /// Its display name.
+    pub title: String,
     /// It was made of another title: it is sent in place of that, and cannot be asked for by name ([`Library::derived`],
     /// [`Library::renditions`]).
     pub is_made: bool,

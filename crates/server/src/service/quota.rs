@@ -6,6 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use millrace_core::limits::control::VIEWERS_OF_PLAYER;
 use millrace_core::units::BitRate;
 use millrace_rights::{Quota, base};
 
@@ -22,8 +23,10 @@ enum Whose {
     Title(Box<str>),
 }
 
-/// A program at an address, by what it calls itself. Viewers that fetch segments cannot always be told from one that seeks or goes over to another title: here, where
-/// a mistake would refuse users what they may have, those of one player count as one.
+/// A program at an address, identified by its User-Agent. Several viewers that fetch segments
+/// cannot always be distinguished from one that seeks or changes to another title. Here a mistake
+/// would deny users something within their limits, so the viewers of one player count as one, up to
+/// [`VIEWERS_OF_PLAYER`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Player(u64);
 
@@ -98,14 +101,34 @@ impl Watched {
         }
     }
 
-    /// Streams, and their bits a second, without those of one player.
-    fn used(&self, whose: &Whose, without: Option<Player>) -> (usize, u64) {
+    /// Number of streams and their bits a second, without those of one player. `sending` returns
+    /// the number of segments that are being sent to a player.
+    fn used(
+        &self,
+        whose: &Whose,
+        without: Option<Player>,
+        sending: impl Fn(Player) -> usize,
+    ) -> (usize, u64) {
         let Some(taken) = self.0.get(whose) else { return (0, 0) };
         let others = taken.players.iter().filter(|(player, _)| Some(**player) != without);
-        // One that goes over to another bit rate may for a moment be two.
-        let rates = others.filter_map(|(_, rates)| rates.iter().max());
-        rates.fold((taken.streams, taken.rate), |(streams, sum), rate| (streams + 1, sum + rate))
+        others.fold((taken.streams, taken.rate), |(streams, sum), (player, rates)| {
+            let count = players(rates.len(), sending(*player));
+            // A player that changes its bit rate may have two for a moment; the higher one counts.
+            let rate = rates.iter().max().copied().unwrap_or(0);
+            (streams + count, sum + rate * count as u64)
+        })
     }
+
+    /// Number of places in titles at which a player fetches.
+    fn places(&self, whose: &Whose, player: Player) -> usize {
+        self.0.get(whose).and_then(|taken| taken.players.get(&player)).map_or(0, Vec::len)
+    }
+}
+
+/// Number of players that a program counts as, from the number of places at which it fetches and
+/// the number of segments that are being sent to it.
+fn players(places: usize, sending: usize) -> usize {
+    places.max(sending).div_ceil(VIEWERS_OF_PLAYER).max(1)
 }
 
 impl Taken {
@@ -124,38 +147,55 @@ impl Service {
     /// Whether user and title may have one more; what `own` has reserved is not counted against it.
     pub(super) fn room_by_counts(&self, who: Counted<'_>, own: Option<&Stream>) -> Result<(), Refusal> {
         let own = own.and_then(Counted::of);
-        let used = |whose: Whose| {
-            let (streams, rate) = self.watched.used(&whose, who.player);
-            match own.filter(|own| own.whose().any(|of| of == whose)) {
+        let used = |whose: &Whose| {
+            let (streams, rate) = self.watched.used(whose, who.player, |other| self.fetchers.sending(other));
+            match own.filter(|own| own.whose().any(|of| of == *whose)) {
                 Some(own) => (streams - 1, rate - own.rate),
                 None => (streams, rate),
             }
         };
+        let title = Whose::Title(base(who.title).into());
         if let Some(max) = self.config.max_streams_per_title
-            && used(Whose::Title(base(who.title).into())).0 >= max
+            && used(&title).0 + self.counts_as(&title, who) > max
         {
             return Err(Refusal::TitleStreams { max });
         }
         let Some(Quota { user, limits }) = who.quota else { return Ok(()) };
-        let (streams, rate) = used(Whose::User(user.clone()));
+        let user = Whose::User(user.clone());
+        let ((streams, rate), count) = (used(&user), self.counts_as(&user, who));
         if let Some(max) = limits.streams
-            && streams >= max as usize
+            && streams + count > max as usize
         {
             return Err(Refusal::UserStreams { max });
         }
+        let more = who.rate.saturating_mul(count as u64);
         match limits.bits_per_s.map(BitRate) {
-            Some(max) if rate.saturating_add(who.rate) > max.0 => {
-                Err(Refusal::UserRate { used: BitRate(rate), max, more: BitRate(who.rate) })
+            Some(max) if rate.saturating_add(more) > max.0 => {
+                Err(Refusal::UserRate { used: BitRate(rate), max, more: BitRate(more) })
             }
             _ => Ok(()),
         }
+    }
+
+    /// Number of players that a viewer counts as if it is sent one more segment.
+    fn counts_as(&self, whose: &Whose, who: Counted<'_>) -> usize {
+        let Some(player) = who.player else { return 1 };
+        players(self.watched.places(whose, player) + 1, self.fetchers.sending(player) + 1)
+    }
+
+    /// Checks whether a player that continues fetching may be sent one more segment at the same
+    /// time. If that makes it count as several players, the limits apply.
+    pub(super) fn room_for_segment(&self, who: Counted<'_>) -> Result<(), Refusal> {
+        let is_one = who.player.is_none_or(|player| players(0, self.fetchers.sending(player) + 1) == 1);
+        if is_one { Ok(()) } else { self.room_by_counts(who, None) }
     }
 
     /// Whether the user of a stream may have so many bits a second more, for what is beside the title.
     pub(super) fn user_room_for_more(&self, stream: &Stream, more: u64) -> Result<(), FecRefusal> {
         let Some(Quota { user, limits }) = &stream.quota else { return Ok(()) };
         let Some(max) = limits.bits_per_s.map(BitRate) else { return Ok(()) };
-        let (_, used) = self.watched.used(&Whose::User(user.clone()), None);
+        let (_, used) =
+            self.watched.used(&Whose::User(user.clone()), None, |player| self.fetchers.sending(player));
         let used = used + if stream.is_reserved { 0 } else { stream.rate };
         if used.saturating_add(more) > max.0 {
             return Err(FecRefusal::UserRate { used: BitRate(used), max, more: BitRate(more) });

@@ -21,7 +21,7 @@ fn viewers_of_a_player_count_once_with_the_highest_of_their_rates() {
     let (mut watched, anna) = (Watched::default(), anna());
     let whose = Whose::User("anna".into());
     let used = |watched: &Watched, without| {
-        let (streams, rate) = watched.used(&whose, without);
+        let (streams, rate) = watched.used(&whose, without, |_| 1);
         (streams, rate / MBIT)
     };
     let (tv, phone) = (player(1, "tv"), player(1, "phone"));
@@ -42,6 +42,23 @@ fn viewers_of_a_player_count_once_with_the_highest_of_their_rates() {
 }
 
 #[test]
+fn used_by_a_player_at_more_places_than_one_has_counts_as_several() {
+    let (mut watched, anna) = (Watched::default(), anna());
+    let whose = Whose::User("anna".into());
+    let one = counted("film", Some(&anna), 4, Some(player(1, "tv")));
+    for number in 1..=20_usize {
+        watched.begin(one);
+        let expected = number.div_ceil(VIEWERS_OF_PLAYER);
+        assert_eq!(watched.used(&whose, None, |_| 0), (expected, expected as u64 * 4 * MBIT), "{number}");
+    }
+    // The player is at one place, but is sent many segments at once.
+    (1..20).for_each(|_| watched.end(one));
+    for (sending, expected) in [(0, 1), (VIEWERS_OF_PLAYER, 1), (VIEWERS_OF_PLAYER + 1, 2)] {
+        assert_eq!(watched.used(&whose, None, |_| sending), (expected, expected as u64 * 4 * MBIT));
+    }
+}
+
+#[test]
 fn a_title_is_counted_with_what_was_made_of_it_and_nothing_is_kept_of_who_is_gone() {
     let (mut watched, anna) = (Watched::default(), anna());
     let all = [
@@ -50,8 +67,8 @@ fn a_title_is_counted_with_what_was_made_of_it_and_nothing_is_kept_of_who_is_gon
         counted("film@2x", None, 1, Some(player(2, "tv"))),
     ];
     all.into_iter().for_each(|who| watched.begin(who));
-    assert_eq!(watched.used(&Whose::Title("film".into()), None), (3, 4 * MBIT));
-    assert_eq!(watched.used(&Whose::Title("other".into()), None), (0, 0));
+    assert_eq!(watched.used(&Whose::Title("film".into()), None, |_| 0), (3, 4 * MBIT));
+    assert_eq!(watched.used(&Whose::Title("other".into()), None, |_| 0), (0, 0));
     all.into_iter().for_each(|who| watched.end(who));
     assert!(watched.0.is_empty(), "{watched:?}");
     // Whoever ends twice takes nothing from others.

@@ -80,6 +80,11 @@ pub enum Refusal {
     /// Cores, disks, cache or links are seen to be full.
     #[error("{0}")]
     Full(Full),
+    /// Another viewer at the same address receives on this UDP port.
+    #[error(
+        "another session from this address uses UDP port {0}; choose other ports, or RTP/AVP/TCP interleaved"
+    )]
+    PortInUse(u16),
     /// No engine that could send it has a free place.
     #[error("the engine has no free stream")]
     EngineStreams,

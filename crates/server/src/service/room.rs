@@ -7,10 +7,12 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use millrace_core::address::network_of;
 use millrace_core::limits::SESSION_TABLE_HIGH_PERCENT;
 use millrace_core::time::Instant;
 use millrace_core::units::BitRate;
 
+use super::Service;
 use super::admit::Request;
 use super::config::RateBasis;
 use super::event::Event;
@@ -21,7 +23,6 @@ use super::ports::Entry;
 use super::quota::Counted;
 use super::refusal::{FecRefusal, Refusal};
 use super::stream::{EndReason, Stream, StreamKey};
-use super::{Service, bucket};
 use crate::admission::{Demand, InUse};
 
 /// The engine and the bit rate of a stream that can be admitted.
@@ -108,8 +109,8 @@ impl Service {
     /// The share of one address.
     fn room_for_address(&self, candidate: &Candidate<'_>, own: Option<&Stream>) -> Result<(), Refusal> {
         let &Candidate { ip, who: Counted { rate, .. }, .. } = candidate;
-        let usage = self.usage.get(&bucket(ip)).copied().unwrap_or_default();
-        let own = own.filter(|stream| bucket(stream.viewer.ip()) == bucket(ip));
+        let usage = self.usage.get(&network_of(ip)).copied().unwrap_or_default();
+        let own = own.filter(|stream| network_of(stream.viewer.ip()) == network_of(ip));
         let streams = usage.streams - own.map_or(0, |_| 1);
         let used = usage.rate - own.map_or(0, |stream| stream.rate);
         // An address that plays nothing may play one title, however small the share.
@@ -148,7 +149,7 @@ impl Service {
             if used.saturating_add(more) > max.0 {
                 return Err(FecRefusal::Rate { used: BitRate(used), max, more: BitRate(more) });
             }
-            let usage = self.usage.get(&bucket(stream.viewer.ip())).copied().unwrap_or_default();
+            let usage = self.usage.get(&network_of(stream.viewer.ip())).copied().unwrap_or_default();
             let (used, max) = (usage.rate + own.bits_per_s, self.address_rate(max));
             if used.saturating_add(more) > max.0 {
                 return Err(FecRefusal::AddressRate { used: BitRate(used), max, more: BitRate(more) });
@@ -221,7 +222,7 @@ impl Service {
                 return Err(Refusal::ConnectionSessions);
             }
         }
-        let held = self.usage.get(&bucket(request.viewer.ip())).map_or(0, |usage| usage.sessions);
+        let held = self.usage.get(&network_of(request.viewer.ip())).map_or(0, |usage| usage.sessions);
         if held >= self.config.max_sessions_per_address {
             return Err(Refusal::AddressSessions);
         }
@@ -299,7 +300,7 @@ impl Service {
         let slots = &mut self.slots[stream.engine];
         slots.reserved_streams += 1;
         slots.reserved += stream.demand();
-        let usage = self.usage.entry(bucket(stream.viewer.ip())).or_default();
+        let usage = self.usage.entry(network_of(stream.viewer.ip())).or_default();
         (usage.streams, usage.rate) = (usage.streams + 1, usage.rate + who.rate);
         self.watched.begin(who);
     }
@@ -313,7 +314,7 @@ impl Service {
         let slots = &mut self.slots[stream.engine];
         slots.reserved_streams -= 1;
         slots.reserved -= stream.demand();
-        if let Some(usage) = self.usage.get_mut(&bucket(stream.viewer.ip())) {
+        if let Some(usage) = self.usage.get_mut(&network_of(stream.viewer.ip())) {
             (usage.streams, usage.rate) = (usage.streams - 1, usage.rate - who.rate);
         }
         self.watched.end(who);
@@ -331,7 +332,7 @@ impl Service {
         if stream.is_reserved {
             slots.reserved -= demand_before;
             slots.reserved += demand;
-            if let Some(usage) = self.usage.get_mut(&bucket(stream.viewer.ip())) {
+            if let Some(usage) = self.usage.get_mut(&network_of(stream.viewer.ip())) {
                 usage.rate = usage.rate - before + rate;
             }
             if let Some(who) = Counted::of(stream) {

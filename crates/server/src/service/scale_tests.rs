@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use millrace_core::ids::TitleId;
 use millrace_core::packet::WireLayout;
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
@@ -28,7 +29,9 @@ impl AccessPoints for Even {
 
 fn entry(hundredths: i16, seconds: u64) -> Entry {
     Entry {
+        id: TitleId([1; 16]),
         name: "film".into(),
+        title: "Film".into(),
         is_made: hundredths != 100,
         scale: Scale::from_hundredths(hundredths).unwrap(),
         duration: MediaTicks(seconds * 90_000),

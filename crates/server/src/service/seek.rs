@@ -17,6 +17,10 @@ use super::stream::Stream;
 pub enum From {
     /// Where it is.
     Here,
+    /// At the beginning of the title.
+    Beginning,
+    /// At the end of the title. Like a position after it, this plays from the last access point.
+    End,
     /// At this many ticks; players that add their stream's start time to what they ask for may go below 0.
     At(i64),
 }
@@ -118,6 +122,11 @@ pub(super) struct Sought {
 }
 
 impl Sought {
+    /// This place in the title.
+    pub(super) fn at(time: MediaTicks) -> Self {
+        Self { time, offset: 0 }
+    }
+
     /// The end of the range in media time, counted as its start is; `None` if that is not behind the start in this direction.
     pub(super) fn end(self, asked: MediaTicks, is_reverse: bool) -> Option<MediaTicks> {
         let end = asked.0.cast_signed() - self.offset;

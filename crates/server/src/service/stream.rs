@@ -15,6 +15,7 @@ use std::net::SocketAddr;
 
 use millrace_core::dest::Dest;
 use millrace_core::ids::{RunSerial, StreamId, TitleRef};
+use millrace_core::limits::control::{REPORTER_SILENT_NS, VIEWER_SILENT_NS};
 use millrace_core::scale::Scale;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtcp::ReportBlock;
@@ -188,6 +189,8 @@ pub struct Stream {
     pub(super) is_reserved: bool,
     /// Since when it has not played, while it does not.
     pub(super) idle_since: Instant,
+    /// The last sign of life from its viewer.
+    pub(super) last_heard: Instant,
     pub(super) media: Media,
     /// At which speed its last run showed the title.
     pub(super) scale: Scale,
@@ -271,6 +274,19 @@ impl Stream {
     /// Bits a second that it needs while it plays.
     pub fn rate(&self) -> u64 {
         self.rate
+    }
+
+    /// The last sign of life from its viewer ([`super::Service::note_alive`]).
+    pub fn last_heard(&self) -> Instant {
+        self.last_heard
+    }
+
+    /// Whether the viewer seems to be gone, so that another may use its UDP ports: its connection
+    /// is closed, or it is silent. A viewer that has sent reports sends them every few seconds; the
+    /// requests of one that has not may be far apart.
+    pub(super) fn is_abandoned(&self, now: Instant) -> bool {
+        let limit = if self.report.is_some() { REPORTER_SILENT_NS } else { VIEWER_SILENT_NS };
+        self.owner.is_none() || now.ns_since(self.last_heard) > limit
     }
 
     /// When it was admitted.

@@ -1,11 +1,13 @@
 //! What an operator may choose of RTSP, and its defaults.
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use millrace_core::limits;
+use millrace_core::source::SourceTable;
 use millrace_rights::Gate;
 
-use crate::service::ServiceConfig;
+use crate::service::{ServiceConfig, kernel_source};
 
 /// Settings of the RTSP server.
 #[derive(Clone, Debug)]
@@ -24,6 +26,10 @@ pub struct ServerConfig {
     pub ports_v4: Option<(u16, u16)>,
     /// The same for IPv6.
     pub ports_v6: Option<(u16, u16)>,
+    /// Source addresses that engines use for viewers whose route would use another one.
+    pub sources: Arc<SourceTable>,
+    /// Returns the source address that the route to a viewer uses.
+    pub route_source: fn(SocketAddr) -> Option<IpAddr>,
     /// Unix time minus monotonic time, for the `Date` header.
     pub wall_offset_ns: u64,
     /// Who may watch; `None`: everybody.
@@ -40,6 +46,8 @@ impl Default for ServerConfig {
             header_timeout_ns: limits::RTSP_HEADER_TIMEOUT_NS,
             ports_v4: None,
             ports_v6: None,
+            sources: Arc::default(),
+            route_source: kernel_source,
             wall_offset_ns: 0,
             gate: None,
         }

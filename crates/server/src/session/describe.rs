@@ -4,6 +4,7 @@ use millrace_core::time::Instant;
 use rtsp_types::headers::{ACCEPT, CONTENT_BASE, CONTENT_TYPE};
 
 use super::fec::wish;
+use super::play::late_end;
 use super::refusal::refusal_reply;
 use super::rendition;
 use super::server::Server;
@@ -36,7 +37,7 @@ impl Server {
             FecWish::Mode(mode) => Some(mode),
             FecWish::Silent | FecWish::Unclear => None,
         };
-        let asked = sdp::Asked { fec, rendition };
+        let asked = sdp::Asked { fec, rendition, late_end: late_end(request) };
         Reply::ok()
             .header(CONTENT_BASE, target::base(url, &target))
             .header(CONTENT_TYPE, "application/sdp")

@@ -52,8 +52,11 @@ impl Server {
             let stream = self.service.stream(*key);
             stream.is_some_and(|stream| stream.path().conn().is_none() || stream.is_fresh())
         };
-        let silent = self.sessions.iter().filter(|(_, session)| now.ns_since(session.last_heard) > limit);
-        let expired: Vec<_> = silent.map(|(key, _)| *key).filter(must_speak).collect();
+        let is_silent = |key: &StreamKey| {
+            self.service.stream(*key).is_some_and(|stream| now.ns_since(stream.last_heard()) > limit)
+        };
+        let silent = self.sessions.keys().copied().filter(is_silent);
+        let expired: Vec<_> = silent.filter(must_speak).collect();
         for key in expired {
             self.end_session(now, key, EndReason::Expired);
         }
@@ -65,7 +68,7 @@ impl Server {
         let slow: Vec<_> = self
             .conns
             .iter()
-            .filter(|(_, conn)| !conn.closing && conn.waiting.is_none())
+            .filter(|(_, conn)| !conn.closing && conn.waiting.is_none() && !conn.is_post)
             .filter_map(|(&key, conn)| {
                 let what = match (conn.begun, conn.last_message) {
                     (Some(begun), _) if now.ns_since(begun) > header_limit_ns => {

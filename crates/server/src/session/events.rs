@@ -1,6 +1,6 @@
 //! What the service says: replies that have waited for it, sessions and connections that are over.
 
-use millrace_core::time::Instant;
+use millrace_core::time::{Instant, MediaTicks};
 use millrace_offload::command;
 use rtsp_types::headers::{RANGE, RTP_INFO, SESSION};
 
@@ -93,7 +93,14 @@ impl Server {
         if let Some(from) = playing.from {
             // RFC 7826 section 18.46: backwards "the Range header MUST indicate a decreasing range".
             let is_reverse = playing.scale.is_reverse();
-            let until = if is_reverse { playing.until.min(from) } else { playing.until.max(from) };
+            let until = match is_reverse {
+                true => playing.until.min(from),
+                // At a higher speed the title shows more in that time.
+                false if playing.until >= stream.entry().end() => {
+                    MediaTicks(playing.until.0 + playing.scale.speeded(pending.asks.late_end).0)
+                }
+                false => playing.until.max(from),
+            };
             reply = reply.header(RANGE, format!("npt={}-{}", npt(from), npt(until)));
         }
         // Exact or absent: a wrong rtptime makes GStreamer show nothing.

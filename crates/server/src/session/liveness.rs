@@ -90,8 +90,8 @@ impl Server {
             self.service.note_report(now, key, report);
         }
         if !heard.bye {
-            (session.last_heard, session.said_bye) = (now, false);
-            return;
+            session.said_bye = false;
+            return self.service.note_alive(now, key);
         }
         // BYE is no sign of life. Anybody can send it in another's name, so alone it ends nothing.
         session.said_bye = true;

@@ -42,6 +42,7 @@ mod rights;
 mod server;
 mod setup;
 mod state;
+mod tunnel;
 
 pub use config::ServerConfig;
 pub use entropy::{Entropy, SystemEntropy};

@@ -1,6 +1,7 @@
 //! PLAY and PAUSE (RFC 2326 sections 10.5 and 10.6).
 
-use millrace_core::time::Instant;
+use millrace_core::limits::LATE_END_NS;
+use millrace_core::time::{Instant, MediaTicks};
 use rtsp_types::headers::{RANGE, SCALE, SPEED, USER_AGENT};
 
 use super::server::{Server, header};
@@ -15,6 +16,22 @@ fn counts_in_stamps(request: &Request) -> bool {
     header(request, &USER_AGENT).is_some_and(|agent| agent.starts_with("Lavf"))
 }
 
+/// Players that end at the RTCP BYE, whatever end was announced. They show the announced end as the
+/// title's length, so it is exact for them. It is also exact for players that do not name
+/// themselves.
+const END_BY_BYE: [&str; 8] = ["Lavf", "LibVLC", "VLC", "LIVE555", "mpv", "Kodi", "gortsplib", "millrace"];
+
+/// How much later than the actual end the announced end of a title is: GStreamer, and any unknown
+/// player, may end by its clock.
+pub(super) fn late_end(request: &Request) -> MediaTicks {
+    match header(request, &USER_AGENT) {
+        Some(agent) if !END_BY_BYE.iter().any(|known| agent.contains(known)) => {
+            MediaTicks::from_ns(LATE_END_NS)
+        }
+        _ => MediaTicks(0),
+    }
+}
+
 /// What a PLAY asks for, and which headers its reply has to have; or the reply to one that is not understood.
 fn wish(request: &Request) -> Result<(Wanted, Asked), Reply> {
     let span = header(request, &RANGE).map(range::parse).transpose().map_err(|error| {
@@ -24,7 +41,7 @@ fn wish(request: &Request) -> Result<(Wanted, Asked), Reply> {
     let is_bad = |error| Reply::error(400, error);
     let scale = header(request, &SCALE).map(speeds::parse_scale).transpose().map_err(is_bad)?;
     let speed = header(request, &SPEED).map(speeds::parse_speed).transpose().map_err(is_bad)?;
-    let asks = Asked { scale: scale.is_some(), speed: speed.is_some() };
+    let asks = Asked { scale: scale.is_some(), speed: speed.is_some(), late_end: late_end(request) };
     Ok((Wanted { span, scale, speed, in_stamps: counts_in_stamps(request), told_by: None }, asks))
 }
 

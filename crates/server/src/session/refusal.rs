@@ -31,6 +31,7 @@ fn status(refusal: &Refusal) -> u16 {
         Refusal::Gone => 454,
         Refusal::Busy | Refusal::RenditionHeld(_) => 455,
         Refusal::NoReverse => 456,
+        Refusal::PortInUse(_) => 461,
         Refusal::EmptyRange | Refusal::BeginningReached | Refusal::EndReached | Refusal::NothingLeft => 457,
         Refusal::Broken => 500,
         Refusal::ShuttingDown

@@ -48,8 +48,7 @@ impl Server {
         let Some((question, advised)) = question.zip(advised) else {
             return self.carry_out(now, conn, &request, Stage::Checked);
         };
-        let advice = advised.look(self.time(now), &question).unwrap_or(advised.without());
-        match against(advice) {
+        match against(advised.look_again(self.time(now), &question)) {
             None => self.carry_out(now, conn, &request, Stage::LetIn),
             Some(reply) => self.answer(now, conn, &request, &reply),
         }
@@ -59,9 +58,14 @@ impl Server {
         Now { mono: now, unix_s: now.0.saturating_add(self.config.wall_offset_ns) / NS_PER_S }
     }
 
-    /// What the operator's program says of a session that is about to begin, beside the rights.
+    /// Asks the operator's program about a session that is about to begin, in addition to the
+    /// rights. The program is not asked about titles that do not exist, because a client could
+    /// invent any number of them.
     fn advice(&mut self, now: Now, key: ConnKey, request: &Request, what: What<'_>) -> LetIn {
-        let begins = matches!(request.method(), Method::Describe | Method::Setup);
+        let mut begins = matches!(request.method(), Method::Describe | Method::Setup);
+        if let What::Watch(title) = what {
+            begins &= self.service.find(title).is_some_and(|entry| !entry.is_made);
+        }
         let advised = self.config.gate.as_ref().and_then(|gate| gate.advised());
         let (What::Watch(title), true, Some(advised), Some(conn)) =
             (what, begins, advised, self.conns.get_mut(&key))
@@ -108,6 +112,7 @@ impl Server {
             before: Some((&conn.visitor, session.is_some() && *request.method() != Method::Describe)),
             is_again: stage == Stage::Checked,
         };
+        let client = asked.address;
         let visitor = match gate.ask(now, &asked) {
             Verdict::Allow(visitor) => visitor,
             Verdict::Check(check) => {
@@ -117,7 +122,10 @@ impl Server {
                 self.outputs.push_back(Output::Check { conn: key, check });
                 return LetIn::Later;
             }
-            other => return LetIn::No(self.turned_away(&gate, now, &other, session)),
+            other => {
+                let challenges = |is_stale| gate.rtsp_challenges(client, now, is_stale);
+                return LetIn::No(self.turned_away(&challenges, &other, session));
+            }
         };
         // A session is not another title's by a URL that names this one.
         let is_other = of_session.as_deref().is_some_and(|title| !gate.may_watch(&visitor, title));
@@ -132,7 +140,12 @@ impl Server {
         self.advice(now, key, request, what)
     }
 
-    fn turned_away(&self, gate: &Gate, now: Now, verdict: &Verdict, session: Option<StreamKey>) -> Reply {
+    fn turned_away(
+        &self,
+        challenges: &dyn Fn(bool) -> Vec<String>,
+        verdict: &Verdict,
+        session: Option<StreamKey>,
+    ) -> Reply {
         let reply = match verdict {
             Verdict::Ask { is_wrong, is_stale } => {
                 let reply = match (is_wrong, is_stale) {
@@ -140,7 +153,7 @@ impl Server {
                     (false, _) | (_, true) => Reply::status(401).logged(),
                     (true, false) => Reply::error(401, "name or password is wrong"),
                 };
-                reply.challenges(gate.rtsp_challenges(now, *is_stale))
+                reply.challenges(challenges(*is_stale))
             }
             Verdict::Refuse(reason) => Reply::error(403, reason),
             Verdict::TooMany => Reply::error(503, "too many wrong passwords have come from this address")
@@ -160,6 +173,10 @@ fn against(advice: Advice) -> Option<Reply> {
         Advice::Refuse => Some(Reply::error(403, millrace_rights::Reason::Advised)),
         Advice::Unanswered => {
             let reply = Reply::error(503, "this server's webhook does not answer");
+            Some(reply.header(RETRY_AFTER, "5"))
+        }
+        Advice::Crowded => {
+            let reply = Reply::error(503, "too many questions to this server's webhook are under way");
             Some(reply.header(RETRY_AFTER, "5"))
         }
     }

@@ -120,6 +120,8 @@ pub(super) struct Conn {
     pub(super) begun: Option<Instant>,
     /// It came by TLS.
     pub(super) is_encrypted: bool,
+    /// It is the POST of a tunnel and ends with the tunnel.
+    pub(super) is_post: bool,
     /// It is to be closed; nothing more is answered.
     pub(super) closing: bool,
     /// Close once the answer that is being waited for is out.
@@ -224,6 +226,7 @@ impl Server {
             last_message: None,
             begun: None,
             is_encrypted: false,
+            is_post: false,
             closing: false,
             close_after_reply: false,
         };
@@ -383,7 +386,8 @@ impl Server {
     /// A sign of life. A session whose connection is gone belongs from now on to the one that names it.
     fn heard_request(&mut self, now: Instant, conn: ConnKey, key: StreamKey) {
         let Some(session) = self.sessions.get_mut(&key) else { return };
-        (session.last_heard, session.said_bye) = (now, false);
+        session.said_bye = false;
+        self.service.note_alive(now, key);
         self.service.adopt(key, conn);
     }
 

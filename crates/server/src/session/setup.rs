@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use millrace_core::source::SourceId;
 use millrace_core::time::Instant;
 use rtsp_types::Url;
 use rtsp_types::headers::{SESSION, TRANSPORT, USER_AGENT};
@@ -9,10 +10,10 @@ use rtsp_types::headers::{SESSION, TRANSPORT, USER_AGENT};
 use super::fec::{fec_header, off_because, wish};
 use super::refusal::refusal_reply;
 use super::rendition;
-use super::server::{Server, transform_header};
+use super::server::{Conn, Server, transform_header};
 use super::state::{Session, short};
 use crate::rtsp::target::Target;
-use crate::rtsp::transport::{self, Offer, Spec};
+use crate::rtsp::transport::{self, Lower, MediaForm, Offer, Spec};
 use crate::rtsp::{Reply, Request, target};
 use crate::service::{self, ConnKey, Entry, Path, Stream, StreamKey, Which};
 
@@ -55,14 +56,19 @@ impl Server {
             return Reply::error(400, "Transport is missing");
         };
         // RFC 2326 section 12.39: the first that is acceptable. No Session header: GStreamer would go on using it.
-        let Some(way) = offers.iter().find_map(|offer| self.way(conn, session, &entry, offer)) else {
+        let ways = || offers.iter().filter_map(|offer| self.way(conn, session, &entry, offer));
+        let is_free =
+            |way: &ChosenTransport| self.service.port_in_use(now, session, Some(conn), way.path).is_none();
+        // If all of them need ports of other viewers, admission refuses the first one and names the
+        // port.
+        let Some(way) = ways().find(is_free).or_else(|| ways().next()) else {
             return Reply::error(461, self.possible(conn));
         };
-        let entry = if let Spec::Raw { .. } = way.spec { entry.raw() } else { Some(entry) };
+        let entry = if way.spec.media == MediaForm::Raw { entry.raw() } else { Some(entry) };
         let Some(entry) = entry else { return Reply::status(500) }; // way() has seen it
         match self.admit(now, conn, session, entry, way, request) {
             Ok((key, fec)) => {
-                let reply = self.setup_reply(key, way);
+                let reply = self.setup_reply(key, way, self.called_address(conn, url));
                 if let Some(fec) = fec { reply.header(fec_header(), fec) } else { reply }
             }
             Err(reply) => reply,
@@ -97,7 +103,9 @@ impl Server {
             _ if self.service.bound_to(conn).is_some() => {
                 "RTP/AVP/TCP interleaved: no UDP comes from the address of this connection"
             }
-            _ => "RTP/AVP or RAW/RAW/UDP by UDP unicast, or RTP/AVP/TCP interleaved",
+            _ => {
+                "RTP/AVP, MP2T/RTP/UDP, MP2T/UDP or RAW/RAW/UDP by UDP unicast, or RTP/AVP/TCP or MP2T/TCP interleaved"
+            }
         }
     }
 
@@ -115,29 +123,29 @@ impl Server {
         let conn = self.conns.get(&key)?;
         // Packets by UDP are the kernel's: they would come from another address than the one that the viewer has called.
         let is_interleaved_only = conn.is_encrypted || self.service.bound_to(key).is_some();
-        if matches!(offer.spec, Spec::Udp { .. } | Spec::Raw { .. }) && is_interleaved_only {
+        if offer.spec.lower == Lower::Udp && is_interleaved_only {
             return None;
         }
-        let path = match offer.spec {
-            Spec::Udp { .. } => {
+        if offer.spec.media == MediaForm::Raw {
+            entry.raw()?;
+        }
+        let path = match offer.spec.lower {
+            Lower::Udp => {
                 self.ports(conn.peer.ip())?;
-                let (rtp_port, rtcp) = offer.client_port?;
-                // One port: RTCP on the next one (RFC 3550 section 11).
-                let rtcp_port = rtcp.filter(|&port| port != 0).or_else(|| rtp_port.checked_add(1))?;
-                Path::udp(SocketAddr::new(conn.peer.ip(), rtp_port), Some(rtcp_port))
+                let (port, rtcp) = offer.client_port?;
+                let rtcp_port = match offer.spec.media {
+                    // If only one port is given, RTCP uses the next one (RFC 3550 section 11).
+                    MediaForm::Rtp => Some(rtcp.filter(|&port| port != 0).or_else(|| port.checked_add(1))?),
+                    // No RTCP belongs to raw media, whatever the second port is for.
+                    MediaForm::Raw => None,
+                };
+                let to = SocketAddr::new(conn.peer.ip(), port);
+                Path::udp(to, rtcp_port).with_source(self.source_for(conn))
             }
-            Spec::Tcp => {
+            Lower::Interleaved => {
                 let (rtp_channel, rtcp_channel) = self.channels(key, session, offer.interleaved)?;
                 Path::Interleaved { conn: key, rtp_channel, rtcp_channel }
             }
-            Spec::Raw { .. } => {
-                self.ports(conn.peer.ip())?;
-                entry.raw()?;
-                // Nobody listens for reports, whatever the second port is for.
-                let (port, _) = offer.client_port?;
-                Path::udp(SocketAddr::new(conn.peer.ip(), port), None)
-            }
-            Spec::Unknown => return None,
         };
         Some(ChosenTransport { spec: offer.spec, path })
     }
@@ -165,6 +173,16 @@ impl Server {
             .and_then(|(rtp, rtcp)| Some((rtp, rtcp.or_else(|| rtp.checked_add(1))?)))
             .filter(free)
             .or_else(|| (0..=254).step_by(2).map(|rtp| (rtp, rtp + 1)).find(free))
+    }
+
+    /// The source of datagrams to the viewer on this connection: the address that the viewer
+    /// connected to. Routers, firewalls and players drop datagrams from other addresses.
+    fn source_for(&self, conn: &Conn) -> SourceId {
+        let called = conn.local.ip();
+        if called.is_unspecified() || (self.config.route_source)(conn.peer).is_none_or(|ip| ip == called) {
+            return SourceId::BY_ROUTE;
+        }
+        self.config.sources.row_of(called)
     }
 
     /// The server's own UDP ports as a viewer at `ip` sees them.
@@ -222,7 +240,7 @@ impl Server {
         if let Some(id) = id {
             let url = request.request_uri().map(|url| target::plain(url).to_string()).unwrap_or_default();
             self.by_id.insert(id.clone(), key);
-            self.sessions.insert(key, Session::new(id, url, now));
+            self.sessions.insert(key, Session::new(id, url));
         }
         self.absorb(now);
         let fec = match admitted.fec {
@@ -239,7 +257,15 @@ impl Server {
         (!self.by_id.contains_key(id.as_str())).then(|| id.into_boxed_str())
     }
 
-    fn setup_reply(&self, key: StreamKey, way: ChosenTransport) -> Reply {
+    /// The local address of the connection, if the viewer's URL has the same one. Behind NAT it
+    /// differs, and reports that players send to the local address would be lost.
+    fn called_address(&self, conn: ConnKey, url: &Url) -> Option<IpAddr> {
+        let local = self.conns.get(&conn)?.local.ip();
+        let host = url.host_str()?.trim_matches(['[', ']']).parse::<IpAddr>().ok()?;
+        (host == local).then_some(local)
+    }
+
+    fn setup_reply(&self, key: StreamKey, way: ChosenTransport, source: Option<IpAddr>) -> Reply {
         let (Some(session), Some(stream)) = (self.sessions.get(&key), self.service.stream(key)) else {
             return Reply::status(500);
         };
@@ -248,19 +274,23 @@ impl Server {
         let transport = match way.path {
             Path::Udp { port, rtcp_port, .. } => {
                 let (media, rtcp) = self.ports(stream.viewer().ip()).unwrap_or_default();
+                let source = source.map(|ip| format!(";source={ip}")).unwrap_or_default();
+                let unicast = format!("{spec};unicast;client_port={port}");
                 match rtcp_port {
                     Some(rtcp_port) => format!(
-                        "{spec};unicast;client_port={port}-{rtcp_port};server_port={media}-{rtcp};ssrc={ssrc:08X};mode=\"PLAY\""
+                        "{unicast}-{rtcp_port};server_port={media}-{rtcp};ssrc={ssrc:08X}{source};mode=\"PLAY\""
                     ),
-                    None => format!("{spec};unicast;client_port={port};server_port={media};mode=\"PLAY\""),
+                    None => format!("{unicast};server_port={media}{source};mode=\"PLAY\""),
                 }
             }
             // Nothing else is offered.
             Path::Bytes { .. } | Path::Multicast { .. } => return Reply::status(500),
             Path::Interleaved { rtp_channel, rtcp_channel, .. } => {
-                format!(
-                    "{spec};unicast;interleaved={rtp_channel}-{rtcp_channel};ssrc={ssrc:08X};mode=\"PLAY\""
-                )
+                let channels = format!("{spec};unicast;interleaved={rtp_channel}-{rtcp_channel}");
+                match way.spec.media {
+                    MediaForm::Rtp => format!("{channels};ssrc={ssrc:08X};mode=\"PLAY\""),
+                    MediaForm::Raw => format!("{channels};mode=\"PLAY\""),
+                }
             }
         };
         let reply = Reply::ok()

@@ -17,7 +17,7 @@
 //! Played backwards to its beginning, a title stands there: Ready.
 
 use millrace_core::scale::Scale;
-use millrace_core::time::Instant;
+use millrace_core::time::MediaTicks;
 use rtsp_types::headers::{SCALE, SPEED};
 
 use crate::rtsp::reply::ReplyHead;
@@ -72,6 +72,8 @@ pub(super) struct Pending {
 pub(super) struct Asked {
     pub(super) scale: bool,
     pub(super) speed: bool,
+    /// How much later than the actual end the announced end of the title is.
+    pub(super) late_end: MediaTicks,
 }
 
 impl Asked {
@@ -92,14 +94,13 @@ pub(super) struct Session {
     /// The URL of SETUP, for `RTP-Info`.
     pub(super) url: String,
     pub(super) pending: Option<Pending>,
-    pub(super) last_heard: Instant,
     /// The viewer has sent BYE.
     pub(super) said_bye: bool,
 }
 
 impl Session {
-    pub(super) fn new(id: Box<str>, url: String, now: Instant) -> Self {
-        Self { id, url, pending: None, last_heard: now, said_bye: false }
+    pub(super) fn new(id: Box<str>, url: String) -> Self {
+        Self { id, url, pending: None, said_bye: false }
     }
 }
 

@@ -218,6 +218,7 @@ impl EnginePort for FakePort {
         let figures = &mut state.figures;
         figures.seen_ns += ADMISSION_LOOK_NS;
         figures.busy_ns += ADMISSION_LOOK_NS * busy_percent / 100;
+        figures.cpu_ns = figures.busy_ns;
         figures.packets += packets;
         figures.overdue += if is_late { packets } else { 0 };
         Some(*figures)

@@ -263,7 +263,7 @@ impl World {
                 Ok(Some(Incoming::Interleaved { channel, bytes })) => {
                     self.server.handle_interleaved(self.now, conn, channel, &bytes);
                 }
-                Ok(Some(Incoming::Response)) => {}
+                Ok(Some(Incoming::Response | Incoming::Tunnel(_))) => {}
                 Ok(None) => break,
                 Err(error) => self.server.handle_bad_message(self.now, conn, &error),
             }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use millrace_core::ids::TitleRef;
+use millrace_core::ids::{TitleId, TitleRef};
 use millrace_core::packet::WireLayout;
 use millrace_core::scale::Scale;
 use millrace_core::time::MediaTicks;
@@ -125,7 +125,9 @@ impl AccessPoints for Even {
 pub fn entry(name: &str, seconds: u64) -> Entry {
     let packets = (seconds * PACKETS_PER_S) as u32;
     Entry {
+        id: TitleId([1; 16]),
         name: name.to_owned(),
+        title: name.to_owned(),
         is_made: false,
         scale: Scale::NORMAL,
         duration: MediaTicks(seconds * 90_000),

@@ -70,9 +70,11 @@ pub fn volume(members: &[PathBuf], parity: usize) {
     ok(&args);
 }
 
-/// Adds a film to a store.
+/// Adds a film to a store under the name of its file, even if it is a copy of another film.
 pub fn add(source: &Path, store: &Path) {
-    ok(&["add", "--quiet", source.to_str().unwrap(), "--store", store.to_str().unwrap()]);
+    let name = source.file_stem().unwrap().to_str().unwrap();
+    let (source, store) = (source.to_str().unwrap(), store.to_str().unwrap());
+    ok(&["add", "--quiet", "--name", name, source, "--store", store]);
 }
 
 /// A running `millrace serve`; killed when dropped.

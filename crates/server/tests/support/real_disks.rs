@@ -115,13 +115,18 @@ pub(crate) struct FailingDisk {
 impl FailingDisk {
     /// Makes it and mounts it at `at`.
     pub(crate) fn mount(image: &Path, at: &Path, bytes: u64) -> Result<Self, String> {
+        Self::mount_made_by(&["mkfs.ext4", "-q", "-F"], image, at, bytes)
+    }
+
+    /// The same with a file system that the command `mkfs` makes.
+    pub(crate) fn mount_made_by(mkfs: &[&str], image: &Path, at: &Path, bytes: u64) -> Result<Self, String> {
         std::fs::create_dir_all(at).unwrap();
         File::create(image).unwrap().set_len(bytes).unwrap();
         let run = |command: &mut Command| match command.output() {
             Ok(output) if output.status.success() => Ok(()),
             other => Err(format!("{command:?}: {other:?}")),
         };
-        run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(image))?;
+        run(Command::new(mkfs[0]).args(&mkfs[1..]).arg(image))?;
         run(Command::new("mount").args(["-o", "loop"]).arg(image).arg(at))?;
         Ok(Self { image: image.to_path_buf(), at: at.to_path_buf() })
     }

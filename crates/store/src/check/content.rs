@@ -12,7 +12,7 @@ use millrace_core::wire::checksum;
 use super::crcs::CrcCheck;
 use super::range_sums::GrainCheck;
 use super::title::TitleCheck;
-use crate::format::manifest::{DATA_FILE, DATA_UNITS_FILE, PARITY_UNITS_FILE};
+use crate::format::manifest::{DATA_FILE, DATA_UNITS_FILE, PARITY_UNITS_FILE, SUBTITLES_PREFIX};
 use crate::meta::{CrcFile, MetaFile, RECORDS_PER_BLOCK};
 use crate::sums::SumsFile;
 
@@ -120,7 +120,9 @@ pub(super) fn wrong_crc(wrong: u64, first: u32) -> String {
 fn index_and_meta_are_as_ingested(title: &mut TitleCheck<'_, '_>) {
     let files = title.manifest.files_on(title.position);
     // Units are looked at by stripes, all members together.
-    let other = |name: &str| !matches!(name, DATA_FILE | DATA_UNITS_FILE | PARITY_UNITS_FILE);
+    let is_unit = |name: &str| matches!(name, DATA_FILE | DATA_UNITS_FILE | PARITY_UNITS_FILE);
+    // The quick check has already read the subtitles.
+    let other = |name: &str| !is_unit(name) && !name.starts_with(SUBTITLES_PREFIX);
     for file in files.into_iter().filter(|file| other(&file.name)) {
         if !title.has(&file.name) {
             continue;

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
+use millrace_core::limits::subtitles::MAX_SUBTITLE_TRACK_BYTES;
 use millrace_core::packet::PacketMeta;
 use millrace_core::time::MediaTicks;
 
@@ -12,7 +13,7 @@ use crate::format::meta::META_BLOCK_BYTES;
 use crate::format::superblock::Superblock;
 use crate::index::{TIME_STEP_PACKETS, TitleIndex};
 use crate::meta::{MetaFile, RECORDS_PER_BLOCK, Record, RecordsFile};
-use crate::volume::dirs::Dirs;
+use crate::volume::dirs::{Dirs, read_whole};
 use crate::volume::{open_index, open_meta};
 
 const DEFAULT: u64 = DEFAULT_PACKET_BYTES as u64;
@@ -65,6 +66,7 @@ impl<'a, 'r> TitleCheck<'a, 'r> {
         let default = whole.iter().find(|meta| u64::from(meta.packet_bytes()) == DEFAULT);
         let sums = range_sums::check(&mut self, default.copied());
         let crcs = crcs::check(&mut self);
+        self.subtitles_are_whole();
         parity::check(&mut self, default.copied());
         if depth == Depth::Full {
             content::check(&mut self, &metas, sums.as_ref(), crcs.as_ref());
@@ -240,6 +242,29 @@ impl<'a, 'r> TitleCheck<'a, 'r> {
                 );
                 return self.damaged("packet_sizes_agree", meta.path(), what);
             }
+        }
+    }
+
+    /// They are small, so a quick check reads them too.
+    fn subtitles_are_whole(&mut self) {
+        for track in &self.manifest.title.subtitles {
+            let Some(entry) = self.manifest.file(&track.file).filter(|entry| self.has(&entry.name)) else {
+                continue;
+            };
+            let path = self.dir.join(&track.file);
+            let what = match read_whole(&path, MAX_SUBTITLE_TRACK_BYTES as u64 * 2) {
+                Ok(bytes) if blake3::hash(&bytes).to_hex().as_str() == entry.blake3 => continue,
+                Ok(_) => "is not what it was when it came: its BLAKE3 differs".to_owned(),
+                Err(error) => cause(&error),
+            };
+            let remedy = match self.manifest.placement.m {
+                0 => format!(
+                    "add them again: millrace add --subtitles {} {}=FILE",
+                    self.manifest.title.name, track.label
+                ),
+                _ => remedy(self.manifest),
+            };
+            self.report.error("subtitles_are_whole", &path, what, remedy);
         }
     }
 

@@ -13,10 +13,16 @@ pub use faults::{BadFault, FaultList, ReadFault, ReadFaults};
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Mode of new files: access for owner and group only. Other users could read titles regardless of
+/// the viewing rights, and hold locks.
+const FILE_MODE: u32 = 0o640;
+/// Mode of new directories, for the same reason.
+const DIR_MODE: u32 = 0o750;
 
 /// One opening of a file, told apart from all others of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -177,7 +183,7 @@ impl Disk {
     ) -> io::Result<DiskFile> {
         let mut file = None;
         self.run(op, |_| {
-            file = Some(options.read(true).write(true).open(path)?);
+            file = Some(options.read(true).write(true).mode(FILE_MODE).open(path)?);
             Ok(())
         })?;
         let file = file.ok_or_else(|| io::Error::other("the watch did not perform the opening"))?;
@@ -189,7 +195,7 @@ impl Disk {
     /// # Errors
     /// As [`fs::create_dir`].
     pub fn create_dir(&self, path: &Path) -> io::Result<()> {
-        self.run(&Op::CreateDir { path }, |_| fs::create_dir(path))
+        self.run(&Op::CreateDir { path }, |_| fs::DirBuilder::new().mode(DIR_MODE).create(path))
     }
 
     /// Creates a directory and those above it that are missing, durably: each new name is synced.

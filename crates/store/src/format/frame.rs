@@ -80,11 +80,11 @@ impl Kind {
         match self {
             // Version 2: a title may have range sums, which its list of files names. Version 3: it lies in stripes on several
             // members, or has parity. Version 4: there are CRCs of its packets.
-            Self::Manifest => 4,
+            Self::Manifest => 5,
             // Version 2: the volume has several members, or parity.
             Self::Superblock => 2,
-            // Version 2: origins of the time stamps, and the end of the last picture.
-            Self::Index => 2,
+            // Version 2: origins of the time stamps, and the end of the last picture. Version 3: layouts.
+            Self::Index => 3,
             Self::Meta | Self::Sums | Self::Members | Self::Crcs => 1,
         }
     }
@@ -95,7 +95,8 @@ impl Kind {
             1 => "version 1",
             2 => "versions 1 and 2",
             3 => "versions 1 to 3",
-            _ => "versions 1 to 4",
+            4 => "versions 1 to 4",
+            _ => "versions 1 to 5",
         }
     }
 }

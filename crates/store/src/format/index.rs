@@ -1,17 +1,21 @@
 //! `index.mri`: the bytes of a [`TitleIndex`].
 //!
-//! A 64-byte header with the length of each list, then the lists: time index, access points, clock pieces, PIDs, time bases.
+//! A 64-byte header holds the length of each list. The lists follow: time index, access points,
+//! clock pieces, PIDs, time bases, streams of layouts.
 //!
-//! Version 1 has neither time bases nor the end: its header is zero there, which is how version 2 says that they are unknown.
+//! Version 1 has neither time bases nor the end, and versions 1 and 2 have no layouts. These header
+//! fields are zero there, which means unknown in version 3.
 
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
+use millrace_core::limits::volume::MAX_CODEC_NAME_BYTES;
 use millrace_core::time::MediaTicks;
 
 use super::FormatError;
 use super::bytes::{Fields, put};
 use super::frame::{self, Kind};
 use crate::index::{
-    ClockPiece, IndexParts, PidRole, PidUse, RandomAccessPoint, TIME_STEP_PACKETS, TimeBase, TitleIndex,
+    ClockPiece, IndexParts, LayoutStream, PidRole, PidUse, RandomAccessPoint, TIME_STEP_PACKETS, TimeBase,
+    TitleIndex,
 };
 
 const RECORD: &str = "index";
@@ -21,6 +25,7 @@ const ACCESS_BYTES: usize = 24;
 const PIECE_BYTES: usize = 16;
 const PID_BYTES: usize = 16;
 const BASE_BYTES: usize = 24;
+const LAYOUT_BYTES: usize = 48;
 
 /// Offsets in the header.
 mod at {
@@ -34,8 +39,11 @@ mod at {
     pub(super) const PIDS: usize = 36; // u32
     pub(super) const TITLE_END: usize = 40; // u64; 0: unknown
     pub(super) const BASES: usize = 48; // u32; 0: unknown
-    pub(super) const RESERVED: usize = 52; // 12 zeros
+    pub(super) const LAYOUTS: usize = 52; // u32; 0: unknown
+    pub(super) const RESERVED: usize = 56; // 8 zeros
     pub(super) const END: usize = 64;
+    /// Version 2 has zeros from here on.
+    pub(super) const RESERVED_V2: usize = LAYOUTS;
     /// Version 1 has zeros from here on.
     pub(super) const RESERVED_V1: usize = TITLE_END;
 }
@@ -75,8 +83,24 @@ mod base_at {
     pub(super) const END: usize = 24;
 }
 
+/// Offsets in the entry of a layout stream.
+mod layout_at {
+    pub(super) const BYTE: usize = 0; // u64
+    pub(super) const PID: usize = 8; // u16
+    pub(super) const STREAM_TYPE: usize = 10; // u8
+    pub(super) const RESERVED: usize = 11; // 1 zero
+    pub(super) const CONFIG: usize = 12; // u32
+    pub(super) const LANGUAGE: usize = 16; // 3 letters, or zeros
+    pub(super) const CODEC: usize = 19; // as long as 24 letters, zeros behind them
+    pub(super) const RESERVED_2: usize = 43; // 5 zeros
+    pub(super) const END: usize = 48;
+}
+
 const _: () = {
-    assert!(at::RESERVED + 12 == at::END && at::END == HEADER_BYTES && base_at::END == BASE_BYTES);
+    assert!(
+        layout_at::END == LAYOUT_BYTES && layout_at::RESERVED_2 == layout_at::CODEC + MAX_CODEC_NAME_BYTES
+    );
+    assert!(at::RESERVED + 8 == at::END && at::END == HEADER_BYTES && base_at::END == BASE_BYTES);
     assert!(access_at::END == ACCESS_BYTES && piece_at::END == PIECE_BYTES && pid_at::END == PID_BYTES);
     assert!(pid_at::RESERVED + 3 == pid_at::TS_PACKETS);
 };
@@ -95,6 +119,7 @@ pub fn encode(index: &TitleIndex) -> Vec<u8> {
     put(&mut body, at::PIDS, &(parts.pids.len() as u32).to_le_bytes());
     put(&mut body, at::TITLE_END, &parts.end.unwrap_or_default().0.to_le_bytes());
     put(&mut body, at::BASES, &(parts.bases.len() as u32).to_le_bytes());
+    put(&mut body, at::LAYOUTS, &(parts.layouts.len() as u32).to_le_bytes());
     for time in &parts.times {
         body.extend_from_slice(&time.0.to_le_bytes());
     }
@@ -127,7 +152,19 @@ pub fn encode(index: &TitleIndex) -> Vec<u8> {
         put(&mut entry, base_at::FIRST_PTS, &base.first_pts.to_le_bytes());
         body.extend_from_slice(&entry);
     }
+    parts.layouts.iter().for_each(|stream| body.extend_from_slice(&layout_entry(stream)));
     frame::seal_file(Kind::Index, &body)
+}
+
+fn layout_entry(stream: &LayoutStream) -> [u8; LAYOUT_BYTES] {
+    let mut entry = [0; LAYOUT_BYTES];
+    put(&mut entry, layout_at::BYTE, &stream.byte.to_le_bytes());
+    put(&mut entry, layout_at::PID, &stream.pid.to_le_bytes());
+    put(&mut entry, layout_at::STREAM_TYPE, &[stream.stream_type]);
+    put(&mut entry, layout_at::CONFIG, &stream.config.to_le_bytes());
+    put(&mut entry, layout_at::LANGUAGE, stream.language.as_deref().unwrap_or_default().as_bytes());
+    put(&mut entry, layout_at::CODEC, stream.codec.as_bytes());
+    entry
 }
 
 /// From the whole file; the lists are checked against each other.
@@ -139,7 +176,11 @@ pub fn decode(file: &[u8]) -> Result<TitleIndex, FormatError> {
     };
     exactly(at::PACKET_BYTES, "packet bytes", DEFAULT_PACKET_BYTES as u32)?;
     exactly(at::TIME_STEP, "time step", TIME_STEP_PACKETS)?;
-    let reserved = if frame::peek(file)?.version == 1 { at::RESERVED_V1 } else { at::RESERVED };
+    let reserved = match frame::peek(file)?.version {
+        1 => at::RESERVED_V1,
+        2 => at::RESERVED_V2,
+        _ => at::RESERVED,
+    };
     body.reserved(reserved, at::END - reserved)?;
     let mut lists = Lists { body, next: HEADER_BYTES };
     let times = lists.list(at::TIMES, TIME_BYTES, "times", |e| Ok(MediaTicks(e.u64(0, "time")?)))?;
@@ -158,13 +199,14 @@ pub fn decode(file: &[u8]) -> Result<TitleIndex, FormatError> {
             first_pts: e.u64(base_at::FIRST_PTS, "first time stamp")?,
         })
     })?;
+    let layouts = lists.list(at::LAYOUTS, LAYOUT_BYTES, "layouts", layout_stream)?;
     if lists.next != body.bytes.len() {
         return Err(FormatError::value(RECORD, "body length", body.bytes.len(), lists.next));
     }
     let data_bytes = body.u64(at::DATA_BYTES, "data bytes")?;
     let duration = MediaTicks(body.u64(at::DURATION, "duration")?);
     let end = Some(MediaTicks(body.u64(at::TITLE_END, "end")?)).filter(|end| end.0 > 0);
-    let parts = IndexParts { access, pieces, pids, times, data_bytes, duration, bases, end };
+    let parts = IndexParts { access, pieces, pids, times, data_bytes, duration, bases, layouts, end };
     Ok(TitleIndex::from_parts(parts)?)
 }
 
@@ -195,6 +237,28 @@ fn access_point(e: Fields<'_>) -> Result<RandomAccessPoint, FormatError> {
         packet: e.u32(access_at::PACKET, "packet")?,
         time: MediaTicks(e.u64(access_at::TIME, "time")?),
         byte: e.u64(access_at::BYTE, "byte")?,
+    })
+}
+
+fn layout_stream(e: Fields<'_>) -> Result<LayoutStream, FormatError> {
+    e.reserved(layout_at::RESERVED, 1)?;
+    e.reserved(layout_at::RESERVED_2, layout_at::END - layout_at::RESERVED_2)?;
+    let text = |at: usize, length: usize, field: &'static str| {
+        let bytes = e.slice(at, length, field)?;
+        let used = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+        match std::str::from_utf8(&bytes[..used]) {
+            Ok(text) => Ok(text.to_owned()),
+            Err(_) => Err(FormatError::value(RECORD, field, "other bytes", "text in UTF-8")),
+        }
+    };
+    let language = text(layout_at::LANGUAGE, 3, "language of a stream")?;
+    Ok(LayoutStream {
+        byte: e.u64(layout_at::BYTE, "byte")?,
+        pid: e.u16(layout_at::PID, "PID")?,
+        stream_type: e.u8(layout_at::STREAM_TYPE, "stream type")?,
+        codec: text(layout_at::CODEC, MAX_CODEC_NAME_BYTES, "codec of a stream")?,
+        language: Some(language).filter(|language| !language.is_empty()),
+        config: e.u32(layout_at::CONFIG, "configuration of a stream")?,
     })
 }
 

@@ -2,6 +2,11 @@ use proptest::prelude::*;
 
 use super::*;
 
+fn layout_stream(byte: u64, config: u32) -> LayoutStream {
+    let (codec, language) = ("E-AC-3".to_owned(), (config > 0).then(|| "deu".to_owned()));
+    LayoutStream { byte, pid: 257, stream_type: 0x87, codec, language, config }
+}
+
 /// An index of `packets` packets with `access` random access points, all consistent.
 fn index(packets: u32, access: u32) -> TitleIndex {
     let bytes = |packet: u32| u64::from(packet) * DEFAULT_PACKET_BYTES as u64;
@@ -30,6 +35,7 @@ fn index(packets: u32, access: u32) -> TitleIndex {
         bases: (0..2.min(packets))
             .map(|i| TimeBase { byte: bytes(i), time: time(i), first_pts: (1 << 33) - 1 })
             .collect(),
+        layouts: (0..2.min(packets)).map(|i| layout_stream(bytes(i), i)).collect(),
         end: Some(time(packets + 9)),
     })
     .unwrap()
@@ -38,7 +44,10 @@ fn index(packets: u32, access: u32) -> TitleIndex {
 #[test]
 fn every_flipped_byte_and_every_cut_is_detected() {
     let file = encode(&index(1000, 7));
-    assert_eq!(file.len(), frame::FRAME_BYTES + HEADER_BYTES + 4 * 8 + 7 * 24 + 5 * 16 + 4 * 16 + 2 * 24);
+    assert_eq!(
+        file.len(),
+        frame::FRAME_BYTES + HEADER_BYTES + 4 * 8 + 7 * 24 + 5 * 16 + 4 * 16 + 2 * 24 + 2 * 48
+    );
     for at in 0..file.len() {
         for flip in [0x01, 0x80, 0xff] {
             let mut damaged = file.clone();
@@ -67,8 +76,8 @@ fn a_forged_body_is_refused_by_field() {
     refused("index: time step is 255", at::TIME_STEP, &255u32.to_le_bytes());
     refused("index: times at offset", at::TIMES, &u32::MAX.to_le_bytes());
     refused("index: access points", at::ACCESS, &u32::MAX.to_le_bytes());
-    refused("index: body length", at::PIDS, &3u32.to_le_bytes());
-    refused("index: reserved byte", at::RESERVED + 11, &[1]);
+    refused("index: body length", at::LAYOUTS, &1u32.to_le_bytes());
+    refused("index: reserved byte", at::RESERVED + 7, &[1]);
     refused("index: time bases", at::BASES, &u32::MAX.to_le_bytes());
     refused("end number 0: must not be before the duration", at::TITLE_END, &1u64.to_le_bytes());
     refused("must be one for every 256 packets", at::DATA_BYTES, &(188u64 * 70_000).to_le_bytes());
@@ -87,6 +96,14 @@ fn a_forged_body_is_refused_by_field() {
         bases + BASE_BYTES + base_at::FIRST_PTS,
         &u64::MAX.to_le_bytes(),
     );
+    let layouts = bases + 2 * BASE_BYTES;
+    refused("layouts number 0: must begin at byte 0", layouts + layout_at::BYTE, &[1]);
+    refused("layouts number 1: must lie within", layouts + LAYOUT_BYTES + layout_at::BYTE, &[0xff; 8]);
+    refused("must have a PID of at most", layouts + layout_at::PID, &0x2000u16.to_le_bytes());
+    refused("must have a language of three letters", layouts + layout_at::LANGUAGE, b"d");
+    refused("codec of a stream is other bytes", layouts + layout_at::CODEC, &[0xff]);
+    refused("index: reserved byte", layouts + layout_at::RESERVED_2 + 4, &[1]);
+    refused("index: layouts", at::LAYOUTS, &u32::MAX.to_le_bytes());
     let access = HEADER_BYTES + 4 * 8;
     refused("must start sending at or before", access + access_at::PACKET, &9u32.to_le_bytes());
     refused(
@@ -96,22 +113,24 @@ fn a_forged_body_is_refused_by_field() {
     );
 }
 
-/// What was written before there were time bases and an end can be read, and says that they are unknown.
+/// Versions 1 and 2 can be read; the layouts, time bases and end that they lack are unknown.
 #[test]
-fn version_1_is_read() {
+fn decode_of_older_versions_leaves_newer_lists_empty() {
     let new = index(1000, 7);
     let file = encode(&new);
-    let lists = file.len() - 2 * BASE_BYTES;
-    let mut body = file[frame::FRAME_BYTES..lists].to_vec();
+    let mut body = file[frame::FRAME_BYTES..file.len() - 2 * LAYOUT_BYTES].to_vec();
+    let old =
+        |version, body: &[u8]| decode(&[&frame::seal_as(Kind::Index, version, body)[..], body].concat());
+    assert!(old(2, &body).unwrap_err().to_string().contains("reserved"), "there these bytes were reserved");
+    put(&mut body, at::LAYOUTS, &[0; 4]);
+    let parts = IndexParts { layouts: Vec::new(), ..new.parts().clone() };
+    assert_eq!(old(2, &body).unwrap(), TitleIndex::from_parts(parts.clone()).unwrap());
+    body.truncate(body.len() - 2 * BASE_BYTES);
+    assert!(old(1, &body).unwrap_err().to_string().contains("reserved"));
     put(&mut body, at::TITLE_END, &[0; 12]);
-    let old = |body: &[u8]| decode(&[&frame::seal_as(Kind::Index, 1, body)[..], body].concat());
-    let read = old(&body).unwrap();
+    let read = old(1, &body).unwrap();
     assert_eq!((read.bases(), read.parts().end, read.end()), (&[][..], None, read.duration()));
-    let parts = IndexParts { bases: Vec::new(), end: None, ..new.parts().clone() };
-    assert_eq!(read, TitleIndex::from_parts(parts).unwrap());
-    // There these bytes were reserved.
-    put(&mut body, at::TITLE_END, &new.end().0.to_le_bytes());
-    assert!(old(&body).unwrap_err().to_string().contains("reserved"));
+    assert_eq!(read, TitleIndex::from_parts(IndexParts { bases: Vec::new(), end: None, ..parts }).unwrap());
 }
 
 proptest! {
@@ -127,7 +146,7 @@ proptest! {
         if body.len() >= HEADER_BYTES {
             put(&mut body, at::PACKET_BYTES, &1316u32.to_le_bytes());
             put(&mut body, at::TIME_STEP, &256u32.to_le_bytes());
-            put(&mut body, at::RESERVED, &[0; 12]);
+            put(&mut body, at::LAYOUTS, &[0; 12]);
             for (i, count) in counts.iter().enumerate() {
                 put(&mut body, at::TIMES + 4 * i, &u32::from(*count % 8).to_le_bytes());
             }

@@ -54,7 +54,22 @@ pub(crate) mod title_id {
     }
 }
 
-/// One that need not be there.
+/// An optional value.
+pub(crate) mod optional_title_id {
+    use super::*;
+    use millrace_core::ids::TitleId;
+
+    pub(crate) fn serialize<S: Serializer>(id: &Option<TitleId>, s: S) -> Result<S::Ok, S::Error> {
+        id.as_ref().map(ToString::to_string).serialize(s)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<TitleId>, D::Error> {
+        let text = Option::<String>::deserialize(d)?;
+        text.map(|text| text.parse().map_err(de::Error::custom)).transpose()
+    }
+}
+
+/// An optional value.
 pub(crate) mod rendition {
     use super::*;
     use millrace_core::rendition::RenditionName;

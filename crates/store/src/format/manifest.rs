@@ -4,7 +4,9 @@
 //! The body is JSON, so that a person can read it; the frame's checksum protects it like any other record.
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_TITLE_NAME_BYTES, MAX_TITLE_PACKETS, TS_PACKET_BYTES};
+use millrace_core::limits::{
+    DEFAULT_PACKET_BYTES, MAX_SOURCE_COPIES, MAX_TITLE_NAME_BYTES, MAX_TITLE_PACKETS, TS_PACKET_BYTES,
+};
 use millrace_core::packet::{PacketMeta, WireLayout};
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +14,7 @@ use super::frame::{self, Kind};
 use super::superblock::Geometry;
 use super::{FormatError, Uuid, json};
 use crate::stripes::StripeLayout;
-use crate::volume::TitleInfo;
+use crate::volume::{TitleInfo, title_text};
 
 const RECORD: &str = "manifest";
 
@@ -36,6 +38,12 @@ pub const SUMS_FILE: &str = "sums.mrr";
 pub const CRC_FILE: &str = "crcs.mrc";
 /// Name of the CRCs of its parity packets: a title with parity has both or none.
 pub const PARITY_CRC_FILE: &str = "parity.mrc";
+
+/// Prefix of the names of subtitle files. The track's label and a part of the text's hash follow
+/// it.
+pub const SUBTITLES_PREFIX: &str = "subtitles-";
+/// Suffix of the names of subtitle files.
+pub const SUBTITLES_SUFFIX: &str = ".vtt";
 
 /// Name of the metadata file for packets of `packet_bytes`.
 pub fn meta_file(packet_bytes: u16) -> String {
@@ -145,7 +153,8 @@ impl Manifest {
         let body = serde_json::to_vec_pretty(self).expect("a manifest has only text keys and finite numbers");
         // What older programs can read is written so that they do.
         let version = match (self.has_crcs(), self.placement.geometry().is_single()) {
-            (true, _) => Kind::Manifest.version(),
+            _ if !self.title.subtitles.is_empty() => Kind::Manifest.version(),
+            (true, _) => 4,
             (false, true) => 2,
             (false, false) => 3,
         };
@@ -236,6 +245,19 @@ impl Manifest {
         if let (Some(_), Some(name)) = (t.derived, t.rendition) {
             return bad("rendition", &name, "none of its own in a derived title");
         }
+        if t.title.as_ref().is_some_and(|title| title.is_empty() || title_text(title) != *title) {
+            return bad("title", &format_args!("{:.100?}", t.title), "one line of text that can be seen");
+        }
+        if t.origin.blake3.as_ref().is_some_and(|blake3| !is_blake3(blake3)) {
+            return bad(
+                "source blake3",
+                &format_args!("{:.100?}", t.origin.blake3),
+                "64 hexadecimal digits in lower case",
+            );
+        }
+        if t.origin.copies.len() > MAX_SOURCE_COPIES {
+            return bad("copies", &t.origin.copies.len(), &format!("at most {MAX_SOURCE_COPIES}"));
+        }
         if t.bytes == 0 || !t.bytes.is_multiple_of(TS_PACKET_BYTES as u64) {
             return bad("bytes", &t.bytes, "a multiple of 188 above 0");
         }
@@ -257,11 +279,40 @@ impl Manifest {
                 return bad("packets", &t.bytes.div_ceil(u64::from(*size)), "fewer than 2^32");
             }
         }
+        self.validate_subtitles()?;
         if t.duration.0 > PacketMeta::MAX_TICKS {
             return bad("duration", &t.duration.0, "less than 2^40 ticks");
         }
         if !is_blake3(&t.blake3) {
             return bad("blake3", &format_args!("{:.100?}", t.blake3), "64 hexadecimal digits in lower case");
+        }
+        Ok(())
+    }
+
+    /// Checks that labels ascend and that file names are plain names, so that no path leads out of
+    /// the title's directory.
+    fn validate_subtitles(&self) -> Result<(), FormatError> {
+        let tracks = &self.title.subtitles;
+        let bad = |field, found: &str, expected| {
+            Err(FormatError::value(RECORD, field, format!("{found:.100?}"), expected))
+        };
+        if let Some(two) = tracks.windows(2).find(|two| two[0].label >= two[1].label) {
+            return bad("subtitles", &two[1].label.to_string(), "labels in ascending order");
+        }
+        for track in tracks {
+            let hash = track.file.strip_prefix(&format!("{SUBTITLES_PREFIX}{}-", track.label));
+            let hash = hash.and_then(|rest| rest.strip_suffix(SUBTITLES_SUFFIX));
+            let entry = self.file(&track.file);
+            if !hash
+                .zip(entry)
+                .is_some_and(|(hash, entry)| hash.len() == 16 && entry.blake3.starts_with(hash))
+            {
+                return bad(
+                    "file of subtitles",
+                    &track.file,
+                    "subtitles-LABEL-HASH.vtt, with a file of that hash",
+                );
+            }
         }
         Ok(())
     }
@@ -291,6 +342,7 @@ impl Manifest {
         if self.has_crcs() {
             expected.extend(Self::crc_files(&geometry).map(str::to_owned));
         }
+        expected.extend(self.title.subtitles.iter().map(|track| track.file.clone()));
         expected.sort();
         check_files(&self.files, &expected)?;
         if geometry.members == 1 {

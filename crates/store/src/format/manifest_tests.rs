@@ -8,7 +8,7 @@ use millrace_core::wire::rtp::Timeline;
 use proptest::prelude::*;
 
 use super::*;
-use crate::volume::{ElementaryStream, SourceIdentity};
+use crate::volume::{ElementaryStream, Origin, SourceIdentity, StreamRole};
 
 fn manifest(bytes: u64, sizes: &[u16]) -> Manifest {
     let blake3 = blake3::hash(b"film").to_hex().to_string();
@@ -28,6 +28,7 @@ fn manifest(bytes: u64, sizes: &[u16]) -> Manifest {
             stream_type: 0x1b,
             codec: "H.264".to_owned(),
             language: None,
+            role: None,
         }],
         timeline: Timeline { ssrc: u32::MAX, timestamp_base: 0 },
         source: SourceIdentity {
@@ -40,6 +41,10 @@ fn manifest(bytes: u64, sizes: &[u16]) -> Manifest {
         notes: vec!["audio: AC-4 → AAC".to_owned()],
         derived: None,
         rendition: None,
+        title: None,
+        origin: Origin::default(),
+        subtitles: Vec::new(),
+        source_start: 0,
     };
     let placement = Placement::new(Uuid([1; 16]), &[Uuid([2; 16])], Geometry::SINGLE, bytes);
     let files = Manifest::expected_files(&title, &Geometry::SINGLE)
@@ -70,6 +75,17 @@ fn round_trip_and_the_body_is_readable() {
 fn a_source_path_that_is_not_text_survives() {
     let mut manifest = sample();
     manifest.title.source.path = PathBuf::from(OsString::from_vec(b"/films/\xff\xfe.ts".to_vec()));
+    assert_eq!(Manifest::decode(&manifest.encode()), Ok(manifest));
+}
+
+#[test]
+fn stream_without_role_is_read_and_written_as_before() {
+    let mut manifest = sample();
+    let text =
+        |manifest: &Manifest| String::from_utf8(manifest.encode()[frame::FRAME_BYTES..].to_vec()).unwrap();
+    assert!(!text(&manifest).contains("role"), "{}", text(&manifest));
+    manifest.title.streams[0].role = Some(StreamRole::AudioDescription);
+    assert!(text(&manifest).contains("\"role\": \"audio-description\""), "{}", text(&manifest));
     assert_eq!(Manifest::decode(&manifest.encode()), Ok(manifest));
 }
 

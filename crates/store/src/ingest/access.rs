@@ -1,15 +1,20 @@
-//! Where a decoder can start: the random access indicator, and what the pictures themselves say where a muxer never
-//! sets it.
+//! Finds the points where a decoder can start. The random access indicator marks them, but the
+//! pictures decide if a muxer never sets it, or sets it before a picture whose parameter sets are
+//! missing.
 
 use millrace_core::limits::volume::MAX_LOOK_BYTES;
 
 use super::codec::VideoSyntax;
+use super::layout;
 
 /// What is known of the picture at the start of a PES packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// A decoder can start here.
     Access,
+    /// A decoder could start here, but the parameter sets (sequence header) do not come with the
+    /// picture.
+    Bare,
     /// It cannot.
     NoAccess,
     /// More bytes are needed.
@@ -23,27 +28,43 @@ pub(super) struct PictureLook {
     bytes: Vec<u8>,
     /// All start codes before this were seen.
     seen: usize,
-    /// Sequence header or sequence parameter set seen.
-    header: bool,
+    /// The random access indicator is set.
+    is_indicated: bool,
+    /// Bits of [`set`] for the parameter sets seen before the picture.
+    sets: u8,
+}
+
+/// Parameter sets that a decoder needs before a picture.
+mod set {
+    /// Sequence header, sequence parameter set, video object layer.
+    pub(super) const SEQUENCE: u8 = 1;
+    pub(super) const PICTURE: u8 = 2;
+    pub(super) const VIDEO: u8 = 4;
 }
 
 impl PictureLook {
     /// Ready for the first PES packet.
     pub(super) fn new(syntax: VideoSyntax) -> Self {
-        Self { syntax, bytes: Vec::new(), seen: 0, header: false }
+        Self { syntax, bytes: Vec::new(), seen: 0, is_indicated: false, sets: 0 }
     }
 
-    /// A PES packet begins.
-    pub(super) fn begin(&mut self) {
+    /// Starts a new PES packet, with or without the random access indicator.
+    pub(super) fn begin(&mut self, is_indicated: bool) {
         self.bytes.clear();
         self.seen = 0;
-        self.header = false;
+        self.is_indicated = is_indicated;
+        self.sets = 0;
+    }
+
+    /// The verdict if no picture was found: the random access indicator decides.
+    pub(super) fn untold(&self) -> Verdict {
+        if self.is_indicated { Verdict::Access } else { Verdict::NoAccess }
     }
 
     /// The next bytes of the PES packet's payload.
     pub(super) fn push(&mut self, payload: &[u8]) -> Verdict {
         if self.syntax == VideoSyntax::Opaque {
-            return Verdict::NoAccess;
+            return self.untold();
         }
         let room = MAX_LOOK_BYTES - self.bytes.len();
         self.bytes.extend_from_slice(&payload[..payload.len().min(room)]);
@@ -60,7 +81,7 @@ impl PictureLook {
             }
         }
         if self.bytes.len() >= MAX_LOOK_BYTES {
-            return Verdict::NoAccess;
+            return self.untold();
         }
         self.seen = self.seen.max(self.bytes.len().saturating_sub(2));
         Verdict::More
@@ -74,7 +95,28 @@ impl PictureLook {
                 decided => return decided,
             }
         }
-        Verdict::NoAccess
+        self.untold()
+    }
+
+    /// Checksum of the sequence parameter sets in the bytes examined.
+    pub(super) fn config(&self) -> Option<u32> {
+        let is_set = |kind: u8| match self.syntax {
+            VideoSyntax::H264 => kind & 0x1f == 7,
+            VideoSyntax::H265 => matches!(kind >> 1 & 0x3f, 32 | 33),
+            _ => false,
+        };
+        let mut sets = Vec::new();
+        let mut next = find_start_code(&self.bytes, 0);
+        // A truncated unit does not count.
+        while let Some(start) = next {
+            next = find_start_code(&self.bytes, start + 3);
+            let unit = &self.bytes[start + 3..next.unwrap_or(start + 3)];
+            if unit.first().is_some_and(|&kind| is_set(kind)) {
+                let used = unit.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+                sets.extend_from_slice(&unit[..used]);
+            }
+        }
+        (!sets.is_empty()).then(|| layout::checksum(&sets))
     }
 
     /// The unit whose first byte behind the start code is at `at`: decides, or goes on.
@@ -82,37 +124,55 @@ impl PictureLook {
         let unit = &self.bytes[at..];
         let Some(&kind) = unit.first() else { return Verdict::More };
         let byte = |i: usize| unit.get(i).copied().unwrap_or(0);
-        let access_if = |is_access| if is_access { Verdict::Access } else { Verdict::NoAccess };
         match self.syntax {
             VideoSyntax::Mpeg2 => match kind {
-                0xb3 => self.header = true,
+                0xb3 => self.sets |= set::SEQUENCE,
                 // Picture header: 10 bits of temporal reference, 3 bits of coding type, 1 = I.
-                0x00 => return access_if(self.header && byte(2) >> 3 & 7 == 1),
+                0x00 => return self.picture(set::SEQUENCE, false, byte(2) >> 3 & 7 == 1),
                 0x01..=0xaf => return Verdict::NoAccess,
                 _ => {}
             },
             VideoSyntax::Mpeg4 => match kind {
-                0x20..=0x2f => self.header = true,
+                0x20..=0x2f => self.sets |= set::SEQUENCE,
                 // Video object plane: 2 bits of coding type, 0 = I.
-                0xb6 => return access_if(self.header && byte(1) >> 6 == 0),
+                0xb6 => return self.picture(set::SEQUENCE, false, byte(1) >> 6 == 0),
                 _ => {}
             },
             VideoSyntax::H264 => match kind & 0x1f {
-                7 => self.header = true,
-                5 => return Verdict::Access,
+                7 => self.sets |= set::SEQUENCE,
+                8 => self.sets |= set::PICTURE,
                 // Broadcast encoders often send no IDR picture but a parameter set and an I picture.
-                1 | 2 => return access_if(self.header && slice_is_i(&unit[1..])),
+                kind @ (1 | 2 | 5) => {
+                    return self.picture(set::SEQUENCE | set::PICTURE, kind == 5, slice_is_i(&unit[1..]));
+                }
                 _ => {}
             },
-            VideoSyntax::H265 => {
-                if let kind @ 0..=31 = kind >> 1 & 0x3f {
-                    // BLA, IDR and CRA pictures.
-                    return access_if((16..=21).contains(&kind));
+            VideoSyntax::H265 => match kind >> 1 & 0x3f {
+                32 => self.sets |= set::VIDEO,
+                33 => self.sets |= set::SEQUENCE,
+                34 => self.sets |= set::PICTURE,
+                // BLA, IDR and CRA pictures.
+                kind @ 0..=31 => {
+                    let is_start = (16..=21).contains(&kind);
+                    return self.picture(set::VIDEO | set::SEQUENCE | set::PICTURE, is_start, is_start);
                 }
-            }
-            VideoSyntax::Opaque => return Verdict::NoAccess,
+                _ => {}
+            },
+            VideoSyntax::Opaque => return self.untold(),
         }
         Verdict::More
+    }
+
+    /// Decides about a picture. `is_start`: a decoder can start at any picture of this kind;
+    /// `is_intra`: it can start if the encoder has put the `needed` sets before the picture, or
+    /// marked it.
+    fn picture(&self, needed: u8, is_start: bool, is_intra: bool) -> Verdict {
+        let has_sets = self.sets & needed == needed;
+        match (has_sets, is_start || self.is_indicated, is_intra) {
+            (true, true, _) | (true, _, true) => Verdict::Access,
+            (false, true, _) => Verdict::Bare,
+            _ => Verdict::NoAccess,
+        }
     }
 }
 

@@ -1,17 +1,22 @@
 use super::*;
 
-/// Looks at one PES payload, cut in every way into two pieces; all must agree.
+/// Whether a decoder can start at a PES packet without the random access indicator.
 fn look(syntax: VideoSyntax, bytes: &[u8]) -> bool {
+    verdict(syntax, bytes, false) == Verdict::Access
+}
+
+/// Examines one PES payload, split in two at every possible place; all results must agree.
+fn verdict(syntax: VideoSyntax, bytes: &[u8], is_indicated: bool) -> Verdict {
     let verdict = |pieces: &[&[u8]]| {
         let mut look = PictureLook::new(syntax);
-        look.begin();
+        look.begin(is_indicated);
         for piece in pieces {
             match look.push(piece) {
                 Verdict::More => {}
-                decided => return decided == Verdict::Access,
+                decided => return decided,
             }
         }
-        look.end() == Verdict::Access
+        look.end()
     };
     let whole = verdict(&[bytes]);
     for cut in 0..bytes.len() {
@@ -34,11 +39,20 @@ fn h264() {
     // first_mb_in_slice 0 = '1'; slice_type 7 (I) = '0001000', 5 (P) = '00110'.
     let (i, p) = (&[0x41, 0b1000_1000, 0x80, 9, 9, 9, 9, 9][..], &[0x41, 0b1001_1010, 9, 9, 9, 9, 9, 9][..]);
     assert!(look(VideoSyntax::H264, &units(&[aud, sps, pps, sei, idr])));
-    assert!(look(VideoSyntax::H264, &units(&[idr])));
+    assert_eq!(verdict(VideoSyntax::H264, &units(&[idr]), false), Verdict::Bare);
+    assert_eq!(
+        verdict(VideoSyntax::H264, &units(&[sps, idr]), false),
+        Verdict::Bare,
+        "no picture parameter set"
+    );
     assert!(look(VideoSyntax::H264, &units(&[aud, sps, pps, i])), "parameter sets and an I picture");
     assert!(!look(VideoSyntax::H264, &units(&[aud, i])), "an I picture without parameter sets");
     assert!(!look(VideoSyntax::H264, &units(&[aud, sps, pps, p])));
     assert!(!look(VideoSyntax::H264, &units(&[aud, p, idr])), "the first picture decides");
+    let marked = |parts: &[&[u8]]| verdict(VideoSyntax::H264, &units(parts), true);
+    assert_eq!(marked(&[aud, sps, pps, p]), Verdict::Access, "gradual refresh");
+    assert_eq!(marked(&[aud, i]), Verdict::Bare);
+    assert_eq!(marked(&[&[9; 8]]), Verdict::Access, "no picture says otherwise");
 }
 
 #[test]
@@ -48,6 +62,9 @@ fn h265() {
     {
         let bytes = units(&[&unit(35), &unit(32), &unit(33), &unit(34), &unit(39), &unit(kind)]);
         assert_eq!(look(VideoSyntax::H265, &bytes), access, "NAL unit type {kind}");
+        let bare = units(&[&unit(35), &unit(33), &unit(34), &unit(kind)]);
+        let expected = if access { Verdict::Bare } else { Verdict::NoAccess };
+        assert_eq!(verdict(VideoSyntax::H265, &bare, false), expected, "NAL unit type {kind} without VPS");
     }
 }
 
@@ -63,12 +80,14 @@ fn mpeg_2_and_mpeg_4() {
     assert!(look(VideoSyntax::Mpeg4, &units(&[layer, &[0xb6, 0x10, 9, 9, 9, 9, 9, 9]])));
     assert!(!look(VideoSyntax::Mpeg4, &units(&[layer, &[0xb6, 0x50, 9, 9, 9, 9, 9, 9]])));
     assert!(!look(VideoSyntax::Opaque, &units(&[&[0x65; 8]])));
+    assert_eq!(verdict(VideoSyntax::Opaque, &units(&[&[0x65; 8]]), true), Verdict::Access);
+    assert_eq!(verdict(VideoSyntax::Mpeg2, &units(&[group, &picture(1)]), true), Verdict::Bare);
 }
 
 #[test]
 fn endless_headers_are_given_up() {
     let mut look = PictureLook::new(VideoSyntax::H264);
-    look.begin();
+    look.begin(false);
     let mut pushed = 0;
     while look.push(&[6; 184]) == Verdict::More {
         pushed += 184;
@@ -76,6 +95,6 @@ fn endless_headers_are_given_up() {
     }
     assert!(look.bytes.len() <= MAX_LOOK_BYTES);
     // The next one is looked at afresh.
-    look.begin();
-    assert_eq!(look.push(&units(&[&[0x65, 1, 2, 3, 4, 5, 6, 7]])), Verdict::Access);
+    look.begin(false);
+    assert_eq!(look.push(&units(&[&[0x65, 1, 2, 3, 4, 5, 6, 7]])), Verdict::Bare);
 }

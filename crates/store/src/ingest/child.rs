@@ -62,9 +62,18 @@ impl HelperProgram {
     /// Starts `command`, with nothing to read and its output and messages coming here. It gets a process group of its
     /// own, so that a Ctrl-C at the terminal reaches only us and we decide what becomes of it. The kernel's limits are put on
     /// it when it runs already, which needs no code between fork and exec; it has read next to nothing of its file by then.
-    pub(super) fn start(mut command: Command, bounds: ProcessBounds) -> Result<Self, ChildStop> {
+    pub(super) fn start(command: Command, bounds: ProcessBounds) -> Result<Self, ChildStop> {
+        Self::start_with(command, Stdio::null(), bounds)
+    }
+
+    /// Like [`HelperProgram::start`], with `input` as standard input.
+    pub(super) fn start_with(
+        mut command: Command,
+        input: Stdio,
+        bounds: ProcessBounds,
+    ) -> Result<Self, ChildStop> {
         let program = Path::new(command.get_program()).to_path_buf();
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut child = command.spawn().map_err(ChildStop::Start)?;
         let (out, err) = match (child.stdout.take(), child.stderr.take()) {
             (Some(out), Some(err)) => (out, err),

@@ -16,6 +16,11 @@
 //! mean rate of the last second (at the start: the first second), but not longer than the longest interval of anchors
 //! in that second (another anchor would have come), unless that were faster than the fastest 10 ms of the whole title.
 //!
+//! If anchors stop while the time stamps of audio or video continue (audio that is longer than the
+//! video which carries the clock), the elapsed time is estimated from the stamps:
+//! [`MediaClock::estimate`]. If the estimate is ahead of the next anchor by at most 1 s, the time
+//! stands still until the anchors have caught up.
+//!
 //! All arithmetic is on integers: the time between two anchors is exactly the difference of their clocks.
 
 use std::collections::VecDeque;
@@ -172,8 +177,11 @@ pub(super) struct MediaClock {
     last_anchor: Option<Anchor>,
     /// Media time of `last_anchor` before the time of what precedes the first anchor is added.
     last_ticks: u64,
-    /// The end of the line so far, as `last_ticks`: beyond the last anchor if time had to coast.
+    /// Last point of the timeline so far, counted like `last_ticks`. It lies beyond the last anchor
+    /// if time coasted or was estimated.
     end: Point,
+    /// Whether `end` was estimated from time stamps.
+    is_estimated: bool,
     /// Points that wait for the rate of the first second.
     waiting: Vec<Point>,
     /// Media time of the first anchor, once known.
@@ -192,6 +200,7 @@ impl MediaClock {
             last_anchor: None,
             last_ticks: 0,
             end: Point::default(),
+            is_estimated: false,
             waiting: Vec::new(),
             lead_ticks: None,
             jumps: 0,
@@ -230,19 +239,20 @@ impl MediaClock {
         self.end.ticks + self.lead_ticks.unwrap_or(0)
     }
 
-    /// How far a time stamp of 33 bits is ahead of the last anchor, in 27 MHz ticks; negative if behind. `None` before the
-    /// first anchor.
+    /// How far a time stamp of 33 bits is ahead of the clock at the last point, in 27 MHz ticks; negative if behind. `None`
+    /// before the first anchor.
     pub(super) fn distance_of(&self, stamp: u64) -> Option<i64> {
         let anchor = self.last_anchor?;
         let ticks = stamp * SYSTEM_TICKS_PER_MEDIA_TICK % PCR_MODULUS;
-        let ahead = (ticks + PCR_MODULUS - anchor.ticks) % PCR_MODULUS;
+        let now = anchor.ticks + (self.end.ticks - self.last_ticks) % PCR_MODULUS;
+        let ahead = (ticks + 2 * PCR_MODULUS - now) % PCR_MODULUS;
         let is_ahead = ahead < PCR_MODULUS / 2;
         Some(ahead.cast_signed() - if is_ahead { 0 } else { PCR_MODULUS.cast_signed() })
     }
 
     /// Media time, in 27 MHz ticks, at which the clock reads what a time stamp of 33 bits says.
     pub(super) fn ticks_of_stamp(&self, stamp: u64) -> Option<i64> {
-        let now = self.last_ticks.saturating_add(self.lead_ticks.unwrap_or(0));
+        let now = self.now_ticks();
         Some(i64::try_from(now).ok()?.saturating_add(self.distance_of(stamp)?))
     }
 
@@ -260,9 +270,18 @@ impl MediaClock {
             return;
         }
         let on_time = self.last_ticks.saturating_add(delta);
-        let bytes = anchor.byte - last.byte;
-        let unexplained = delta.saturating_sub(self.rates.explains(bytes).unwrap_or(0));
-        let is_jump = self.is_jump(&anchor, delta, unexplained) || on_time < self.end.ticks;
+        let (bytes, passed) = match self.is_estimated {
+            true => (anchor.byte - self.end.byte, on_time.saturating_sub(self.end.ticks)),
+            false => (anchor.byte - last.byte, delta),
+        };
+        let unexplained = passed.saturating_sub(self.rates.explains(bytes).unwrap_or(0));
+        let is_new = self.is_jump(&anchor, delta, unexplained);
+        let behind = self.end.ticks.saturating_sub(on_time);
+        if self.is_estimated && !is_new && (1..=JUMP_TICKS).contains(&behind) {
+            (self.last_anchor, self.last_ticks) = (Some(anchor), on_time);
+            return;
+        }
+        let is_jump = is_new || behind > 0;
         if is_jump {
             self.last_ticks = self.end.ticks.saturating_add(self.rates.coast(anchor.byte - self.end.byte));
             self.jumps += 1;
@@ -270,11 +289,12 @@ impl MediaClock {
         } else {
             // A standstill says nothing about the rate, unless it is all there is.
             if unexplained <= JUMP_TICKS || !self.has_rate() {
-                self.rates.add(bytes, delta);
+                self.rates.add(bytes, passed);
             }
             self.last_ticks = on_time;
         }
         self.last_anchor = Some(anchor);
+        self.is_estimated = false;
         self.go_to(Point { byte: anchor.byte, ticks: self.last_ticks, jump: is_jump }, out);
     }
 
@@ -283,6 +303,19 @@ impl MediaClock {
             return true;
         }
         !self.trusted && unexplained > JUMP_TICKS && (anchor.broken || unexplained > STANDSTILL_TICKS)
+    }
+
+    /// The time stamps of a stream show that `since` has elapsed at `byte` since the last anchor.
+    pub(super) fn estimate(&mut self, byte: u64, since: u64, out: &mut Vec<Point>) {
+        let ticks = self.last_ticks.saturating_add(since);
+        if !self.has_rate() || byte <= self.end.byte || ticks <= self.end.ticks {
+            return;
+        }
+        if self.is_estimated {
+            self.rates.add(byte - self.end.byte, ticks - self.end.ticks);
+        }
+        self.is_estimated = true;
+        self.go_to(Point { byte, ticks, jump: false }, out);
     }
 
     /// `byte` has been reached. If that is too far behind the last anchor, time coasts to there.

@@ -3,11 +3,26 @@
 //! In this order: the PCR of the PID that the program map announces; if none comes there, that of the PID where most
 //! come; if there is none at all, the decoding time stamps of the pictures (or of the sound). Until one of them gives
 //! a rate, all are remembered, so that nothing of the beginning is lost.
+//!
+//! If the PCR is missing for longer than a second while time stamps continue, the time is estimated
+//! from them until the next PCR: audio is often longer than the video, and muxers that write the
+//! clock with the video write none there.
 
-use millrace_core::limits::volume::MAX_EARLY_ANCHORS;
+use millrace_core::limits::volume::{MAX_EARLY_ANCHORS, MAX_PROGRAMS};
+use millrace_core::time::MEDIA_HZ;
+
+use crate::index::PTS_MODULUS;
 
 use super::clock::{Anchor, MediaClock, Point};
 use super::ts_packet::{PCR_MODULUS, SYSTEM_TICKS_PER_MEDIA_TICK};
+
+/// Time without a PCR, measured by the time stamps, after which they replace it. A PCR must come
+/// every 100 ms (ISO/IEC 13818-1 section 2.7.2); ten times this limit tolerates muxers that are
+/// slightly late.
+const SILENT_TICKS: u64 = MEDIA_HZ;
+/// Time stamps further apart than this belong to another time base, or to still pictures; neither
+/// measures time.
+const MAX_STEP_TICKS: u64 = MEDIA_HZ;
 
 /// What a title's time comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,10 +58,23 @@ pub(super) struct Found {
     pub losses: u64,
 }
 
+/// Time stamps of a PID since the last anchor.
+#[derive(Clone, Copy, Debug)]
+struct Stamped {
+    pid: u16,
+    last: u64,
+    /// Their progress since the anchor, at 90 kHz.
+    progress: u64,
+    /// Number of the anchor.
+    anchor: u64,
+}
+
 /// Chooses the clock and follows it.
 #[derive(Debug)]
 pub(super) struct ClockSource {
     trusted: bool,
+    stamped: Vec<Stamped>,
+    anchors: u64,
     clock: MediaClock,
     announced: Option<u16>,
     origin: Option<ClockOrigin>,
@@ -61,6 +89,8 @@ impl ClockSource {
     pub(super) fn new(trusted: bool) -> Self {
         Self {
             trusted,
+            stamped: Vec::new(),
+            anchors: 0,
             clock: MediaClock::new(trusted),
             announced: None,
             origin: None,
@@ -92,14 +122,6 @@ impl ClockSource {
             None => true,
             Some(ClockOrigin::Stamps(_)) => false,
             Some(origin) => origin.pid() == pid,
-        }
-    }
-
-    /// Whether time stamps matter now.
-    pub(super) fn wants_stamp(&self, pid: u16) -> bool {
-        match self.origin {
-            None => true,
-            Some(origin) => origin == ClockOrigin::Stamps(pid),
         }
     }
 
@@ -145,8 +167,30 @@ impl ClockSource {
     pub(super) fn stamp(&mut self, found: Found, out: &mut Vec<Point>) {
         match self.origin {
             None if self.early_stamps.len() < MAX_EARLY_ANCHORS => self.early_stamps.push(found),
+            None => {}
             Some(ClockOrigin::Stamps(pid)) => self.follow_if(pid, found, SYSTEM_TICKS_PER_MEDIA_TICK, out),
-            _ => {}
+            Some(_) => self.measure(found, out),
+        }
+    }
+
+    /// Measures the progress of time stamps since the last PCR. If they have passed
+    /// [`SILENT_TICKS`], they replace it.
+    fn measure(&mut self, found: Found, out: &mut Vec<Point>) {
+        let anchor = self.anchors;
+        let Some(stamped) = self.stamped.iter_mut().find(|stamped| stamped.pid == found.pid) else {
+            if self.stamped.len() < MAX_PROGRAMS {
+                self.stamped.push(Stamped { pid: found.pid, last: found.value, progress: 0, anchor });
+            }
+            return;
+        };
+        let step = found.value.wrapping_sub(std::mem::replace(&mut stamped.last, found.value)) % PTS_MODULUS;
+        if std::mem::replace(&mut stamped.anchor, anchor) != anchor {
+            stamped.progress = 0;
+        } else if step <= MAX_STEP_TICKS {
+            stamped.progress += step;
+        }
+        if stamped.progress > SILENT_TICKS {
+            self.clock.estimate(found.byte, stamped.progress * SYSTEM_TICKS_PER_MEDIA_TICK, out);
         }
     }
 
@@ -223,6 +267,7 @@ impl ClockSource {
             broken: found.losses > self.last_losses,
         };
         self.last_losses = found.losses;
+        self.anchors += 1;
         self.clock.anchor(anchor, out);
     }
 }

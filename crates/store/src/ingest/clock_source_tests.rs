@@ -17,7 +17,7 @@ fn clock_values_before_the_program_map_count() {
     assert_eq!((source.origin(), source.early_pcrs()), (None, 20));
     source.announce(0x100, &mut out);
     assert_eq!(source.origin(), Some(ClockOrigin::Announced(0x100)));
-    assert!(source.wants_pcr(0x100) && !source.wants_pcr(0x200) && !source.wants_stamp(0x100));
+    assert!(source.wants_pcr(0x100) && !source.wants_pcr(0x200));
     source.finish(400 * 188, &mut out);
     assert_eq!((out.len(), source.clock().now_ticks()), (11, 400 * MS));
 }
@@ -49,7 +49,8 @@ fn time_stamps_serve_where_there_is_no_clock() {
     assert!(!source.choose_now(&[], &mut out));
     assert!(source.choose_now(&[0x101, 0x100], &mut out), "stamps that stand still give no rate");
     assert_eq!(source.origin(), Some(ClockOrigin::Stamps(0x100)));
-    assert!(source.wants_stamp(0x100) && !source.wants_stamp(0x101) && !source.wants_pcr(0x100));
+    assert!(!source.wants_pcr(0x100));
+    source.stamp(found(0x101, 390, 90_000_000), &mut out);
     source.stamp(found(0x100, 400, 36_000), &mut out);
     assert_eq!(source.clock().now_ticks(), 400 * MS);
 }
@@ -91,4 +92,55 @@ fn missing_packets_since_the_last_value_are_told() {
     assert_eq!(source.clock().jumps(), 0);
     source.pcr(Found { losses: 3, ..found(0x100, 2040, 12_040 * MS) }, &mut out);
     assert_eq!(source.clock().jumps(), 1);
+}
+
+/// 2 s of PCRs with audio, then 20 s of audio alone, a PES packet every 300 ms.
+fn silent_clock(source: &mut ClockSource, out: &mut Vec<Point>) -> u64 {
+    source.announce(0x100, out);
+    let mut packet = 0;
+    for i in 0..50 {
+        source.pcr(found(0x100, packet, 40 * i * MS), out);
+        source.stamp(found(0x101, packet + 1, (700 + 40 * i) * 90), out);
+        packet += 40;
+    }
+    for i in 0..67 {
+        source.stamp(found(0x101, packet, (700 + 1960 + 300 * (i + 1)) * 90), out);
+        packet += 13;
+    }
+    packet
+}
+
+#[test]
+fn pcr_that_stays_away_is_replaced_by_time_stamps() {
+    let (mut source, mut out) = (ClockSource::new(false), Vec::new());
+    silent_clock(&mut source, &mut out);
+    let now = source.clock().now_ticks() / MS;
+    assert!((21_500..=22_100).contains(&now), "{now}");
+    assert_eq!(source.clock().jumps(), 0);
+}
+
+#[test]
+fn pcr_that_comes_again_is_no_jump() {
+    for late_ms in [0, 900] {
+        let (mut source, mut out) = (ClockSource::new(false), Vec::new());
+        let packet = silent_clock(&mut source, &mut out);
+        // The stamps may have been ahead of the clock.
+        for i in 0..50 {
+            source.pcr(found(0x100, packet + 40 * i, (22_060 + 40 * i - late_ms) * MS), &mut out);
+        }
+        assert_eq!(source.clock().jumps(), 0);
+        assert_eq!(source.clock().now_ticks() / MS, 22_060 + 40 * 49 - late_ms);
+        assert!(out.windows(2).all(|two| two[0].byte < two[1].byte && two[0].ticks <= two[1].ticks));
+    }
+}
+
+#[test]
+fn stamps_of_another_time_base_do_not_move_the_clock() {
+    let (mut source, mut out) = (ClockSource::new(false), Vec::new());
+    source.announce(0x100, &mut out);
+    for i in 0..100 {
+        source.pcr(found(0x100, 40 * i, 40 * i * MS), &mut out);
+        source.stamp(found(0x101, 40 * i + 1, i % 2 * 5_000_000 + i * 3600), &mut out);
+    }
+    assert_eq!(source.clock().now_ticks(), 99 * 40 * MS);
 }

@@ -1,5 +1,7 @@
 //! What a PMT entry means: stream type and descriptors to a codec name and the way its access points are found.
 
+use crate::volume::StreamRole;
+
 /// How an elementary stream is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamKind {
@@ -29,9 +31,12 @@ pub(crate) enum VideoSyntax {
 /// Codec name and kind of a PMT entry.
 ///
 /// Stream types: ISO/IEC 13818-1 table 2-34, ATSC A/53 part 3 for 0x81 and 0x87, SCTE and Blu-ray assignments for the
-/// other private ones. Type 6 (private PES) is told by its descriptors (ETSI EN 300 468) or its registration.
-pub(crate) fn identify(stream_type: u8, descriptors: &[u8]) -> (String, StreamKind) {
+/// other private ones. Descriptors (ETSI EN 300 468) or a registration identify type 6 (private
+/// PES). `program`: the descriptors of the whole program, which may register all of its stream
+/// types.
+pub(crate) fn identify(stream_type: u8, descriptors: &[u8], program: &[u8]) -> (String, StreamKind) {
     use StreamKind::{Audio, Other, Video};
+    let is_disc = [descriptors, program].iter().any(|list| registration(list) == Some(b"HDMV"));
     let (name, kind) = match stream_type {
         0x01 => ("MPEG-1 video", Video(VideoSyntax::Mpeg2)),
         0x02 => ("MPEG-2 video", Video(VideoSyntax::Mpeg2)),
@@ -55,23 +60,24 @@ pub(crate) fn identify(stream_type: u8, descriptors: &[u8]) -> (String, StreamKi
         0xea => ("VC-1", Video(VideoSyntax::Opaque)),
         0x81 => ("AC-3", Audio),
         0x84 | 0x87 => ("E-AC-3", Audio),
-        0x80 if registration(descriptors) == Some(b"HDMV") => ("LPCM", Audio),
-        0x82 if registration(descriptors) == Some(b"HDMV") => ("DTS", Audio),
-        0x83 if registration(descriptors) == Some(b"HDMV") => ("TrueHD", Audio),
-        0x85 | 0x86 if registration(descriptors) == Some(b"HDMV") => ("DTS-HD", Audio),
+        0x80 if is_disc => ("LPCM", Audio),
+        0x82 if is_disc => ("DTS", Audio),
+        0x83 if is_disc => ("TrueHD", Audio),
+        0x85 | 0x86 if is_disc => ("DTS-HD", Audio),
         0x86 => ("SCTE-35", Other),
         0x90 => (PGS_SUBTITLES, Other),
         _ => private(descriptors),
     };
     match name {
-        "" if stream_type == PRIVATE_TYPE => (PRIVATE.to_owned(), kind),
+        "" if PRIVATE_TYPES.contains(&stream_type) => (PRIVATE.to_owned(), kind),
         "" => (format!("unknown (type 0x{stream_type:02x})"), kind),
         name => (name.to_owned(), kind),
     }
 }
 
-/// PES packets with private data: the tables do not say what.
-const PRIVATE_TYPE: u8 = 0x06;
+/// Types of PES packets with private data, whose coding the tables do not name. The last two are
+/// DTS unless something else is registered.
+const PRIVATE_TYPES: [u8; 3] = [0x06, 0x82, 0x8a];
 /// Name of such a stream until its content tells ([`private_sound`]).
 pub(crate) const PRIVATE: &str = "private data";
 
@@ -151,14 +157,74 @@ pub(crate) fn is_subtitles(codec: &str) -> bool {
     [TELETEXT, DVB_SUBTITLES, PGS_SUBTITLES].contains(&codec)
 }
 
-/// The language of an ISO 639 language descriptor (ISO/IEC 13818-1 section 2.6.18), or of the first page or subtitle that a teletext or
-/// subtitling descriptor names (ETSI EN 300 468 sections 6.2.41 and 6.2.43): three lower-case letters.
+/// The language of an ISO 639 language descriptor (ISO/IEC 13818-1 section 2.6.18), of the first page or subtitle that a teletext or
+/// subtitling descriptor names (ETSI EN 300 468 sections 6.2.41 and 6.2.43), or of a supplementary audio descriptor: three lower-case letters.
 pub(crate) fn language(descriptors: &[u8]) -> Option<String> {
     let of = |tag| descriptors_of(descriptors).find(|&(found, _)| found == tag);
-    let (_, body) = of(0x0a).or_else(|| of(0x59)).or_else(|| of(0x56))?;
+    let (_, body) =
+        of(0x0a).or_else(|| of(0x59)).or_else(|| of(0x56)).or_else(|| supplementary_language(descriptors))?;
     let code = body.get(..3)?;
     let letters = code.iter().all(u8::is_ascii_alphabetic);
     letters.then(|| code.iter().map(|&c| char::from(c.to_ascii_lowercase())).collect())
+}
+
+/// The body of the extension descriptor (ETSI EN 300 468 section 6.2.16) whose extension tag is
+/// `wanted`, without the tag.
+fn extension(descriptors: &[u8], wanted: u8) -> Option<&[u8]> {
+    descriptors_of(descriptors).find_map(|(tag, body)| match body {
+        [found, rest @ ..] if tag == EXTENSION && *found == wanted => Some(rest),
+        _ => None,
+    })
+}
+
+const EXTENSION: u8 = 0x7f;
+/// Extension tag of the supplementary audio descriptor (ETSI EN 300 468 section 6.4.11).
+const SUPPLEMENTARY_AUDIO: u8 = 0x06;
+
+/// The language that a supplementary audio descriptor may have behind its first byte.
+fn supplementary_language(descriptors: &[u8]) -> Option<(u8, &[u8])> {
+    match extension(descriptors, SUPPLEMENTARY_AUDIO)? {
+        [flags, language @ ..] if flags & 1 != 0 => Some((EXTENSION, language)),
+        _ => None,
+    }
+}
+
+/// The audience of a stream. The most specific source wins: the supplementary audio descriptor,
+/// then the audio type of the ISO 639 language descriptor, then the service type of an AC-3 or
+/// E-AC-3 descriptor (ETSI EN 300 468 annex D; ATSC A/52 annex A).
+pub(crate) fn role(descriptors: &[u8]) -> Option<StreamRole> {
+    let supplementary = || match extension(descriptors, SUPPLEMENTARY_AUDIO)?.first()? >> 2 & 0x1f {
+        1 | 3 => Some(StreamRole::AudioDescription),
+        2 => Some(StreamRole::HearingImpaired),
+        _ => None,
+    };
+    // A descriptor may list several languages with an audio type each; the first language is the one that is listed.
+    let audio_type = || {
+        let (_, body) = descriptors_of(descriptors).find(|&(tag, _)| tag == 0x0a)?;
+        match body.get(3)? {
+            1 => Some(StreamRole::CleanEffects),
+            2 => Some(StreamRole::HearingImpaired),
+            3 => Some(StreamRole::AudioDescription),
+            _ => None,
+        }
+    };
+    let service = || {
+        let service = descriptors_of(descriptors).find_map(|(tag, body)| match (tag, body) {
+            // The flag 0x80 announces the component type; bits 3 to 5 of the component type are the
+            // service.
+            (0x6a | 0x7a, [flags, component, ..]) if flags & 0x80 != 0 => Some(component >> 3 & 7),
+            (0x81, [_, _, modes, ..]) => Some(modes >> 5),
+            _ => None,
+        })?;
+        match service {
+            1 => Some(StreamRole::CleanEffects),
+            2 => Some(StreamRole::AudioDescription),
+            3 => Some(StreamRole::HearingImpaired),
+            5 => Some(StreamRole::Commentary),
+            _ => None,
+        }
+    };
+    supplementary().or_else(audio_type).or_else(service)
 }
 
 /// The format identifier of a registration descriptor (ISO/IEC 13818-1 section 2.6.8).
@@ -183,7 +249,7 @@ mod tests {
 
     #[test]
     fn private_streams_are_told_by_descriptors() {
-        let name = |stream_type, descriptors: &[u8]| identify(stream_type, descriptors).0;
+        let name = |stream_type, descriptors: &[u8]| identify(stream_type, descriptors, &[]).0;
         assert_eq!(name(6, &[0x05, 4, b'A', b'C', b'-', b'3']), "AC-3");
         assert_eq!(name(6, &[0x0a, 4, b'd', b'e', b'u', 0, 0x7a, 1, 0]), "E-AC-3");
         assert_eq!(name(6, &[0x59, 0]), "DVB subtitles");
@@ -191,6 +257,11 @@ mod tests {
         assert_eq!(name(0xc0, &[]), "unknown (type 0xc0)");
         assert_eq!(name(0x82, &[0x05, 4, b'H', b'D', b'M', b'V']), "DTS");
         assert_eq!(name(0x1b, &[]), "H.264");
+        // Types that the program registers, and types that only the content identifies.
+        let disc = [0x05, 4, b'H', b'D', b'M', b'V'];
+        let of_program = |stream_type| identify(stream_type, &[], &disc).0;
+        assert_eq!([0x80, 0x82, 0x83, 0x86].map(of_program), ["LPCM", "DTS", "TrueHD", "DTS-HD"]);
+        assert_eq!([0x82, 0x8a].map(|stream_type| name(stream_type, &[])), [PRIVATE; 2]);
     }
 
     #[test]
@@ -217,6 +288,43 @@ mod tests {
         assert_eq!(language(&[0x56, 5, b'f', b'r', b'a', 9, 0]).as_deref(), Some("fra"));
         let both = [&[0x59, 8][..], b"deu", &[0x10, 0, 1, 0, 1, 0x0a, 4], b"eng", &[0]].concat();
         assert_eq!(language(&both).as_deref(), Some("eng"));
+    }
+
+    #[test]
+    fn role_of_each_descriptor_is_the_audience() {
+        use StreamRole::{AudioDescription, CleanEffects, Commentary, HearingImpaired};
+        let iso = |audio_type| role(&[0x0a, 4, b'e', b'n', b'g', audio_type]);
+        assert_eq!(
+            [0, 1, 2, 3, 4].map(iso),
+            [None, Some(CleanEffects), Some(HearingImpaired), Some(AudioDescription), None]
+        );
+        // Mixed by the broadcaster or by the receiver, with a language or without.
+        let supplementary = |flags| role(&[0x7f, 2, 6, flags]);
+        assert_eq!(supplementary(0b1_00001_1_0), Some(AudioDescription));
+        assert_eq!(supplementary(0b0_00001_1_0), Some(AudioDescription));
+        assert_eq!(
+            [0x80 | 2 << 2, 0x80 | 3 << 2, 0x80].map(supplementary),
+            [Some(HearingImpaired), Some(AudioDescription), None]
+        );
+        let named = [0x7f, 5, 6, 0x80 | 1 << 2 | 1, b'f', b'r', b'a'];
+        assert_eq!((role(&named), language(&named).as_deref()), (Some(AudioDescription), Some("fra")));
+        let ac3 = |tag, component| role(&[tag, 2, 0x80, component]);
+        assert_eq!(
+            [0x42, 0x52, 0x5a, 0x6a].map(|component| ac3(0x6a, component)),
+            [None, Some(AudioDescription), Some(HearingImpaired), Some(Commentary)]
+        );
+        assert_eq!(ac3(0x7a, 0xd2), Some(AudioDescription));
+        assert_eq!(role(&[0x81, 3, 8, 0x3c, 0x45]), Some(AudioDescription));
+        // The most specific descriptor counts; truncated ones do not.
+        let both = [&[0x0a, 4][..], b"deu", &[0, 0x7f, 2, 6, 0x86]].concat();
+        assert_eq!(role(&both), Some(AudioDescription));
+        for cut in 0..both.len() {
+            assert!(role(&both[..cut]).is_none(), "{cut}");
+        }
+        assert_eq!(
+            [&[0x7f, 0][..], &[0x7f, 1, 6], &[0x6a, 1, 0x80], &[0x6a, 2, 0, 0x52]].map(role),
+            [None; 4]
+        );
     }
 
     #[test]

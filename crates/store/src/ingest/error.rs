@@ -27,6 +27,12 @@ pub enum IngestError {
         #[source]
         error: io::Error,
     },
+    /// A symbolic link in a folder leads out of it.
+    #[error("{}: cannot open: a symbolic link leads out of the folder; serve --follow-symlinks follows it", path.display())]
+    OutsideFolder {
+        /// The file.
+        path: PathBuf,
+    },
     /// A directory, a device, a socket.
     #[error("{}: not a file but {what}; give the path of one film", path.display())]
     NotAFile {
@@ -125,6 +131,29 @@ pub enum IngestError {
     /// The store could not take it.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+impl IngestError {
+    /// Whether another attempt with the same file may succeed: the cause is not its content but the
+    /// disk, the store or a program.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Open { .. } | Self::Changed { .. } | Self::NoFfmpeg { .. } | Self::Store(_) => true,
+            Self::Exceeded { exceeded, .. } => {
+                matches!(exceeded, Exceeded::Space { .. } | Exceeded::Silence { .. })
+            }
+            Self::Stream { error, .. } => matches!(**error, StreamError::Read { .. } | StreamError::Store(_)),
+            Self::Ffmpeg { said, .. } => said.contains("Unknown encoder"),
+            Self::PacketSizes { .. }
+            | Self::OutsideFolder { .. }
+            | Self::NotAFile { .. }
+            | Self::Empty { .. }
+            | Self::NotMedia { .. }
+            | Self::NotTransportStream { .. }
+            | Self::NothingToPlay { .. }
+            | Self::Cancelled { .. } => false,
+        }
+    }
 }
 
 /// A bound of [`super::FfmpegBounds`], or of the disk.

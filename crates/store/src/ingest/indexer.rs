@@ -4,7 +4,6 @@
 //! A packet's time is known only when the next clock value has come, so packets wait: at most the bytes between two
 //! clock values, the first second, and [`MAX_BYTES_BETWEEN_ANCHORS`] in a stream whose clock does not come.
 
-use millrace_core::limits::volume::MAX_UNDECIDED_BYTES;
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_TITLE_PACKETS, TS_PACKET_BYTES};
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
@@ -12,12 +11,12 @@ use millrace_core::units::BitRate;
 use crate::index::{PidRole, PidUse, TitleIndex};
 use crate::volume::ElementaryStream;
 
-use super::access::{PictureLook, Verdict};
-use super::access_list::{AccessList, MIN_GAP_AUDIO_TICKS, MIN_GAP_TICKS};
+use super::access_watch::{AccessWatch, BarePictures};
 use super::clock::{MAX_BYTES_BETWEEN_ANCHORS, Point};
 use super::clock_source::{ClockOrigin, ClockSource, Found};
 use super::codec::{self, StreamKind};
 use super::error::StreamError;
+pub use super::indexed::{Indexed, Oddities};
 use super::packetize::{Packetizer, PeakRate};
 use super::pieces::PieceList;
 use super::presentation::Presentation;
@@ -43,6 +42,10 @@ mod watch {
     pub(super) const CODEC: u8 = 8;
     /// Presentation time stamps.
     pub(super) const PRESENTATION: u8 = 16;
+    /// Audio access points in gaps without pictures.
+    pub(super) const AUDIO_ACCESS: u8 = 32;
+    /// Audio format.
+    pub(super) const FORMAT: u8 = 64;
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -56,65 +59,6 @@ struct PidState {
     new_base: bool,
     /// Ever a table, so that it is listed as one.
     table: bool,
-}
-
-/// The start of a PES packet whose kind is not yet known.
-#[derive(Clone, Copy, Debug)]
-struct Undecided {
-    byte: u64,
-    tables: Option<u64>,
-}
-
-/// Damage and oddities within the packets, for the title's notes.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Oddities {
-    /// Places where continuity counters say that packets are missing.
-    pub breaks: u64,
-    /// Offset in the data of the first of them.
-    pub first_break: u64,
-    /// Packets that a demodulator has marked as damaged.
-    pub marked_damaged: u64,
-    /// Scrambled packets.
-    pub scrambled: u64,
-    /// Table sections with a wrong CRC.
-    pub wrong_crcs: u64,
-    /// Jumps of the clock that were taken out.
-    pub jumps: u64,
-    /// Offset in the data of the first of them.
-    pub first_jump: u64,
-    /// How often the clock stayed away for so long that time went on by the rate alone.
-    pub coasted: u64,
-    /// Programs in the stream.
-    pub programs: usize,
-    /// How often the chosen program's table changed.
-    pub table_changes: u64,
-}
-
-/// What the pass found.
-#[derive(Debug)]
-pub struct Indexed {
-    /// Length of the data.
-    pub bytes: u64,
-    /// Media time, to the end of the last packet.
-    pub duration: MediaTicks,
-    /// Mean rate.
-    pub mean_rate: BitRate,
-    /// Highest rate over windows of 1 s.
-    pub peak_rate: BitRate,
-    /// Whether the rate is constant.
-    pub constant_rate: bool,
-    /// The program's streams.
-    pub streams: Vec<ElementaryStream>,
-    /// Access points, clock, PIDs.
-    pub index: TitleIndex,
-    /// Where the time comes from.
-    pub clock: ClockOrigin,
-    /// Number of the program whose clock and pictures count.
-    pub program: u16,
-    /// Damage and oddities.
-    pub oddities: Oddities,
-    /// Sound that the tables call private data: PID and codec.
-    pub untold: Vec<(u16, &'static str)>,
 }
 
 /// See the module's text.
@@ -136,10 +80,7 @@ pub(crate) struct Indexer {
     presentation: Presentation,
     packetizers: Vec<Packetizer>,
     peak: PeakRate,
-    access: AccessList,
-    look: Option<PictureLook>,
-    undecided: Option<Undecided>,
-    indicator: bool,
+    access: AccessWatch,
     losses: u64,
     oddities: Oddities,
     /// Breaks of the counters up to the last clock value: how many, and where the first was.
@@ -170,10 +111,7 @@ impl Indexer {
             presentation: Presentation::default(),
             packetizers: packet_sizes.iter().map(|&size| Packetizer::new(size, sums)).collect(),
             peak: PeakRate::new(),
-            access: AccessList::new(),
-            look: None,
-            undecided: None,
-            indicator: false,
+            access: AccessWatch::new(),
             losses: 0,
             oddities: Oddities::default(),
             breaks_at_clock: (0, 0),
@@ -219,7 +157,7 @@ impl Indexer {
         if self.bytes == 0 {
             return Err(StreamError::NoPackets { bytes: 0 });
         }
-        self.decide_at_end();
+        self.access.decide_at_end();
         self.choose_now()?;
         self.clock.finish(self.bytes, &mut self.points);
         for packetizer in &mut self.packetizers {
@@ -273,7 +211,9 @@ impl Indexer {
     fn adaptation(&mut self, pid: u16, adaptation: Adaptation<'_>, byte: u64) {
         let state = &mut self.pids[usize::from(pid)];
         state.new_base |= adaptation.is_discontinuity();
-        self.indicator |= adaptation.is_random_access() && state.watch & watch::ACCESS != 0;
+        if adaptation.is_random_access() && state.watch & watch::ACCESS != 0 {
+            self.access.indicated();
+        }
         if let Some(value) = adaptation.pcr() {
             let new_base = std::mem::take(&mut state.new_base);
             if self.clock.wants_pcr(pid) {
@@ -317,11 +257,20 @@ impl Indexer {
             if watch & watch::CODEC != 0 {
                 self.codec(packet.pid(), start);
             }
-            if watch & watch::ACCESS != 0 {
-                self.unit_starts(start, byte);
+            if watch & watch::FORMAT != 0
+                && let Some(start) = start
+            {
+                self.access.layouts.sound(packet.pid(), start.payload, byte);
             }
-        } else if watch & watch::ACCESS != 0 && self.undecided.is_some() && !packet.is_scrambled() {
-            self.unit_continues(packet.payload(), byte);
+            if watch & watch::ACCESS != 0 {
+                self.access.unit_starts(start, byte, self.joined);
+            } else if watch & watch::AUDIO_ACCESS != 0
+                && let Some(start) = start
+            {
+                self.access.audio_starts(start, byte, self.joined);
+            }
+        } else if watch & watch::ACCESS != 0 && self.access.is_looking() && !packet.is_scrambled() {
+            self.access.unit_continues(packet.payload(), byte);
         }
     }
 
@@ -332,13 +281,13 @@ impl Indexer {
         let TableNews { pat, pmt, changed, pids_changed } = self.programs.push(packet);
         if pat {
             self.last_pat = Some(self.pat_start);
-            self.access.tables_at(self.pat_start);
+            self.access.list.tables_at(self.pat_start);
         }
         if pids_changed {
             self.watch_tables();
         }
         if changed {
-            self.follow_program();
+            self.follow_program(byte);
         }
         if pmt && self.last_pat.is_some() {
             self.joined = self.last_pat;
@@ -357,10 +306,10 @@ impl Indexer {
         }
     }
 
-    /// The chosen program is new or has a new table.
-    fn follow_program(&mut self) {
+    /// Follows the chosen program, which is new or has a new table in force from `byte` on.
+    fn follow_program(&mut self, byte: u64) {
         let Some(pmt) = self.programs.chosen().cloned() else { return };
-        self.decide_at_end();
+        self.access.decide_at_end();
         self.oddities.table_changes += 1;
         self.program = pmt.program;
         for state in &mut self.pids {
@@ -374,6 +323,9 @@ impl Indexer {
             if stream.codec == codec::MPEG_AUDIO || stream.codec == codec::PRIVATE {
                 bits |= watch::CODEC;
             }
+            if stream.kind == StreamKind::Audio || stream.codec == codec::PRIVATE {
+                bits |= watch::FORMAT;
+            }
             self.pids[usize::from(stream.pid)].watch |= bits;
         }
         let video = pmt.streams.iter().find_map(|s| match s.kind {
@@ -381,14 +333,18 @@ impl Indexer {
             _ => None,
         });
         let audio = pmt.streams.iter().find(|s| s.kind == StreamKind::Audio);
-        self.look = video.map(|(_, syntax)| PictureLook::new(syntax));
-        self.access.set_min_gap(if video.is_some() { MIN_GAP_TICKS } else { MIN_GAP_AUDIO_TICKS });
-        if let Some(pid) = video.map(|(pid, _)| pid).or(audio.map(|s| s.pid)) {
+        self.access.follow(video);
+        if let Some((pid, _)) = video {
             self.pids[usize::from(pid)].watch |= watch::ACCESS;
+        }
+        if let Some(audio) = audio {
+            let bit = if video.is_some() { watch::AUDIO_ACCESS } else { watch::ACCESS };
+            self.pids[usize::from(audio.pid)].watch |= bit;
         }
         if pmt.pcr_pid != PID_NULL {
             self.clock.announce(pmt.pcr_pid, &mut self.points);
         }
+        self.access.layouts.announce(byte, &pmt.streams);
         self.remember_streams(pmt.streams);
     }
 
@@ -403,10 +359,6 @@ impl Indexer {
     }
 
     fn stamp(&mut self, pid: u16, start: Option<PesStart<'_>>, byte: u64) {
-        if !self.clock.wants_stamp(pid) {
-            self.pids[usize::from(pid)].watch &= !watch::STAMP;
-            return;
-        }
         if let Some(value) = start.and_then(|s| s.decode_stamp) {
             let found = Found { pid, byte, value, new_base: false, losses: self.losses };
             self.clock.stamp(found, &mut self.points);
@@ -423,6 +375,7 @@ impl Indexer {
                 if is_private { codec::private_sound(payload) } else { codec::mpeg_audio_layer(payload) };
             let Some(found) = found else { continue };
             stream.codec = found.to_owned();
+            self.access.layouts.name(pid, found);
             self.pids[usize::from(pid)].watch &= !watch::CODEC;
             if is_private {
                 self.untold.push((pid, found));
@@ -430,53 +383,10 @@ impl Indexer {
         }
     }
 
-    fn unit_starts(&mut self, start: Option<PesStart<'_>>, byte: u64) {
-        self.decide_at_end();
-        let unit = Undecided { byte, tables: self.joined };
-        let by_indicator = std::mem::take(&mut self.indicator);
-        let Some(look) = &mut self.look else {
-            // Sound alone: every frame stands for itself.
-            return self.add_access(unit);
-        };
-        if by_indicator {
-            return self.add_access(unit);
-        }
-        if let Some(start) = start {
-            look.begin();
-            self.undecided = Some(unit);
-            self.unit_continues(start.payload, byte);
-        }
-    }
-
-    fn unit_continues(&mut self, payload: &[u8], byte: u64) {
-        let (Some(look), Some(unit)) = (&mut self.look, self.undecided) else { return };
-        match look.push(payload) {
-            Verdict::More if byte - unit.byte <= MAX_UNDECIDED_BYTES => return,
-            Verdict::Access => self.add_access(unit),
-            _ => {}
-        }
-        self.undecided = None;
-    }
-
-    /// The PES packet being looked at has ended.
-    fn decide_at_end(&mut self) {
-        let (Some(look), Some(unit)) = (&mut self.look, self.undecided.take()) else { return };
-        if look.end() == Verdict::Access {
-            self.add_access(unit);
-        }
-    }
-
-    fn add_access(&mut self, unit: Undecided) {
-        self.access.add(unit.byte, unit.tables);
-        for packetizer in &mut self.packetizers {
-            packetizer.mark_access(unit.byte);
-        }
-    }
-
     /// Program and clock must be known now.
     fn choose_now(&mut self) -> Result<(), StreamError> {
         if self.programs.choose_now() {
-            self.follow_program();
+            self.follow_program(self.bytes);
         }
         if self.streams.is_empty() && self.programs.chosen().is_none() {
             let missing = match self.programs.has_pat() {
@@ -501,8 +411,10 @@ impl Indexer {
     }
 
     fn hand_out<S: IndexSink>(&mut self, sink: &mut S) -> Result<(), StreamError> {
-        if self.undecided.is_some_and(|u| self.bytes - u.byte > MAX_UNDECIDED_BYTES) {
-            self.undecided = None;
+        let limit = self.access.decided_up_to(self.bytes);
+        let marks = self.access.take_marks();
+        for packetizer in &mut self.packetizers {
+            marks.iter().for_each(|&byte| packetizer.mark_access(byte));
         }
         for point in self.points.drain(..) {
             self.pieces.push(point);
@@ -510,7 +422,6 @@ impl Indexer {
                 packetizer.point(point);
             }
         }
-        let limit = self.undecided.map_or(u64::MAX, |u| u.byte);
         for packetizer in &mut self.packetizers {
             let packet_bytes = packetizer.packet_bytes();
             let is_default = usize::from(packet_bytes) == DEFAULT_PACKET_BYTES;
@@ -519,7 +430,7 @@ impl Indexer {
                     return Err(StreamError::TooLong { packet_bytes });
                 }
                 if is_default {
-                    self.access.packet(ready.number, ready.ticks);
+                    self.access.list.packet(ready.number, ready.ticks);
                     self.peak.add(ready.ticks, ready.bytes);
                 }
                 sink.meta(packet_bytes, ready.meta)?;
@@ -535,6 +446,8 @@ impl Indexer {
         self.oddities.jumps = clock.jumps();
         self.oddities.first_jump = clock.first_jump().unwrap_or(0);
         self.oddities.coasted = clock.coasted();
+        let BarePictures { count, first } = self.access.bare();
+        (self.oddities.bare_pictures, self.oddities.first_bare_picture) = (count, first);
         // The first table is no change.
         self.oddities.table_changes = self.oddities.table_changes.saturating_sub(1);
         let ticks = clock.now_ticks();
@@ -551,13 +464,16 @@ impl Indexer {
         let pids = self.pid_uses(origin);
         let (pieces, duration) = (self.pieces.into_pieces(), MediaTicks(ticks / SYSTEM_TICKS_PER_MEDIA_TICK));
         let (bases, end) = self.presentation.finish(clock, &pieces, self.bytes, duration);
-        let index = TitleIndex::new(self.access.into_points(), pieces, pids)
-            .and_then(|index| index.with_presentation(bases, end));
+        let layouts = std::mem::take(&mut self.access.layouts);
+        let index = TitleIndex::new(self.access.list.into_points(), pieces, pids)
+            .and_then(|index| index.with_presentation(bases, end))
+            .and_then(|index| index.with_layouts(layouts.into_streams()));
         let stream = |s: PmtStream| ElementaryStream {
             pid: s.pid,
             stream_type: s.stream_type,
             codec: s.codec,
             language: s.language,
+            role: s.role,
         };
         Ok(Indexed {
             bytes: self.bytes,

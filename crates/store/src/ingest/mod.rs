@@ -14,15 +14,21 @@
 
 mod access;
 mod access_list;
+mod access_watch;
 mod bounds;
 mod child;
 mod clock;
+mod clock_fill;
 mod clock_source;
 pub(crate) mod codec;
+mod content;
 mod error;
 mod framing;
+mod indexed;
 pub(crate) mod indexer;
+pub mod kinds;
 pub mod ladder;
+mod layout;
 mod notes;
 mod packetize;
 mod pass;
@@ -36,34 +42,44 @@ mod remux;
 mod sink;
 mod source;
 mod stream;
+mod subtitles;
 pub mod ts_packet;
 mod watch;
+mod web_audio;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use millrace_core::ids::TitleId;
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::packet::WireLayout;
 
 use crate::error::StoreError;
-use crate::volume::{Derived, FinishTitle, SourceIdentity, TitleInfo, TitleWriter, Volume};
+use crate::volume::{
+    Derived, FinishTitle, Naming, SourceIdentity, TitleInfo, TitleWriter, Volume, is_good_tag, names_of_file,
+    title_text,
+};
 
 pub use bounds::FfmpegBounds;
 pub(crate) use bounds::reserve;
 pub use clock_source::ClockOrigin;
+pub use content::blake3_of_file;
 pub use error::{Exceeded, IngestError, StreamError};
 pub use framing::{Framing, Skipped};
 pub use indexer::{Indexed, Oddities};
 pub use pass::{IndexOptions, Passed, index_only};
 pub use sink::{IndexSink, NullSink};
-pub use source::identify;
+pub use source::{SourceFile, identify};
 pub use stream::ingest_stream;
 pub use watch::{Progress, Stage};
+pub use web_audio::WebAudio;
 
 use bounds::OutputBound;
+use plan::RemuxPlan;
 use remux::{RemuxSource, RemuxStop, Remuxer};
-use source::{FileStop, SourceFile};
+use source::FileStop;
+use subtitles::FoundSubtitles;
 use watch::Watch;
 
 /// How to take a title in.
@@ -71,12 +87,21 @@ use watch::Watch;
 pub struct IngestOptions {
     /// Name of the title; `None`: made from the file's name. Either way the volume makes it URL-safe and unique.
     pub name: Option<String>,
+    /// Display name; `None`: the name as it is given, the `title` tag of the container, or the file's name.
+    pub title: Option<String>,
+    /// Names use only the path below this folder ([`names_of_file`](crate::volume::names_of_file));
+    /// `None`: the whole path.
+    pub root: Option<PathBuf>,
+    /// The title to replace ([`Naming::replaces`]).
+    pub replaces: Option<TitleId>,
     /// Packet sizes to prepare; must contain 1316.
     pub packet_sizes: Vec<u16>,
     /// The ffmpeg program: a path, or a name to be found in `PATH`. ffprobe is looked for beside it.
     pub ffmpeg: PathBuf,
     /// What ffmpeg may use for one file.
     pub bounds: FfmpegBounds,
+    /// Whether AAC is added beside audio that browsers do not play.
+    pub web_audio: WebAudio,
     /// Set it to stop the ingest within a tenth of a second; nothing is left behind.
     pub cancel: Arc<AtomicBool>,
 }
@@ -85,9 +110,13 @@ impl Default for IngestOptions {
     fn default() -> Self {
         Self {
             name: None,
+            title: None,
+            root: None,
+            replaces: None,
             packet_sizes: vec![DEFAULT_PACKET_BYTES as u16],
             ffmpeg: PathBuf::from("ffmpeg"),
             bounds: FfmpegBounds::default(),
+            web_audio: WebAudio::default(),
             cancel: Arc::new(AtomicBool::new(false)),
         }
     }
@@ -104,13 +133,26 @@ pub fn ingest(
     options: &IngestOptions,
     progress: &mut dyn FnMut(&Progress),
 ) -> Result<TitleInfo, IngestError> {
+    ingest_file(volume, &SourceFile::open(source)?, options, progress)
+}
+
+/// Like [`ingest`] for an open file: see [`SourceFile::open_beneath`].
+///
+/// # Errors
+/// As [`ingest`].
+pub fn ingest_file(
+    volume: &Volume,
+    source: &SourceFile,
+    options: &IngestOptions,
+    progress: &mut dyn FnMut(&Progress),
+) -> Result<TitleInfo, IngestError> {
     ingest_as(volume, source, options, None, progress)
 }
 
 /// The same for a title that may be derived from another.
 fn ingest_as(
     volume: &Volume,
-    source: &Path,
+    file: &SourceFile,
     options: &IngestOptions,
     derived: Option<Derived>,
     progress: &mut dyn FnMut(&Progress),
@@ -118,21 +160,54 @@ fn ingest_as(
     check_packet_sizes(&options.packet_sizes)?;
     let mut watch = Watch::new(progress, &options.cancel);
     watch.stage(Stage::Probing);
-    let file = SourceFile::open(source)?;
+    let source = file.path();
     let framing = file.framing().map_err(|error| stream_error(source, error))?;
-    let taken = match framing {
-        Some(framing) => take_stream(volume, source, options, &file, framing, &mut watch)?,
-        None => take_container(volume, source, options, &file, &mut watch)?,
+    let mut taken = match framing {
+        Some(framing) if options.web_audio != WebAudio::Always => {
+            take_stream(volume, file, options, framing, &mut watch)?
+        }
+        Some(framing) => match remuxer(file, options).plan(options.web_audio, &mut watch)? {
+            plan if plan.adds_audio => take_container(volume, file, options, plan, &mut watch)?,
+            _ => take_stream(volume, file, options, framing, &mut watch)?,
+        },
+        None => {
+            let plan = remuxer(file, options).plan(options.web_audio, &mut watch)?;
+            take_container(volume, file, options, plan, &mut watch)?
+        }
     };
     file.check_unchanged()?;
+    match derived {
+        None => taken.subtitles.add_beside(source, taken.source_start),
+        // Subtitles belong to the title from which this one is derived, so a derived title has
+        // none.
+        Some(_) => taken.subtitles = FoundSubtitles::default(),
+    }
     watch.stage(Stage::Committing);
     if watch.is_cancelled() {
         return Err(IngestError::Cancelled { path: source.to_path_buf() });
     }
-    // The volume makes a name for URLs of it.
-    let of_file = || source.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let name = options.name.clone().unwrap_or_else(of_file);
-    Ok(taken.commit(name, file.identity().clone(), derived)?)
+    let (name, mut naming) = naming(source, options, taken.tag.as_deref());
+    // A stream that is stored unchanged has the hash of its data.
+    if derived.is_none() && taken.writer.bytes() != file.identity().bytes {
+        naming.source_blake3 = Some(file.blake3(&options.cancel)?);
+        file.check_unchanged()?;
+    }
+    Ok(taken.commit(name, file.identity().clone(), derived, naming)?)
+}
+
+/// The names of the title made from a file; `tag` is the title in its container.
+fn naming(source: &Path, options: &IngestOptions, tag: Option<&str>) -> (String, Naming) {
+    let absolute = std::path::absolute(source);
+    let of_file = names_of_file(absolute.as_deref().unwrap_or(source), options.root.as_deref());
+    let given = options.title.as_ref().or(options.name.as_ref()).map(|text| title_text(text));
+    let tag = tag.filter(|tag| is_good_tag(tag, &of_file.title)).map(title_text);
+    let title = given.or(tag).unwrap_or(of_file.title);
+    let title = Some(title).filter(|title| !title.is_empty());
+    let (name, folder) = match &options.name {
+        Some(name) => (name.clone(), None),
+        None => (of_file.name, of_file.folder),
+    };
+    (name, Naming { title, folder, replaces: options.replaces, source_blake3: None })
 }
 
 /// Looks whether there is a file at `source` that can be opened and has something in it.
@@ -148,16 +223,29 @@ struct Taken {
     writer: TitleWriter,
     passed: Passed,
     notes: Vec<String>,
+    /// The `title` tag of the container.
+    tag: Option<String>,
+    /// Start of the title on the clock of its source, in ticks.
+    source_start: i64,
+    subtitles: FoundSubtitles,
 }
 
 impl Taken {
+    fn new(writer: TitleWriter, passed: Passed, notes: Vec<String>) -> Self {
+        Self { writer, passed, notes, tag: None, source_start: 0, subtitles: FoundSubtitles::default() }
+    }
+
     fn commit(
         mut self,
         name: String,
         source: SourceIdentity,
         derived: Option<Derived>,
+        naming: Naming,
     ) -> Result<TitleInfo, StoreError> {
         self.notes.extend(notes::notes(&self.passed));
+        self.notes.append(&mut self.subtitles.notes);
+        self.writer.begins_at(self.source_start);
+        self.subtitles.tracks.into_iter().for_each(|track| self.writer.add_subtitles(track));
         let indexed = self.passed.indexed;
         self.writer.commit(FinishTitle {
             name,
@@ -171,6 +259,7 @@ impl Taken {
             notes: self.notes,
             derived,
             rendition: None,
+            naming,
         })
     }
 }
@@ -178,9 +267,8 @@ impl Taken {
 /// A transport stream: its bytes as they are.
 fn take_stream(
     volume: &Volume,
-    source: &Path,
-    options: &IngestOptions,
     file: &SourceFile,
+    options: &IngestOptions,
     framing: Framing,
     watch: &mut Watch<'_>,
 ) -> Result<Taken, IngestError> {
@@ -193,24 +281,28 @@ fn take_stream(
         trusted_clock: false,
     };
     let passed = pass::pass(&mut file.reader(watch), &how, &mut writer).map_err(|stop| match stop {
-        FileStop::Cancelled => IngestError::Cancelled { path: source.to_path_buf() },
-        FileStop::Stream(error) => stream_error(source, error),
+        FileStop::Cancelled => IngestError::Cancelled { path: file.path().to_path_buf() },
+        FileStop::Stream(error) => stream_error(file.path(), error),
     })?;
-    Ok(Taken { writer, passed, notes: Vec::new() })
+    Ok(Taken::new(writer, passed, Vec::new()))
+}
+
+/// The programs that read this file.
+fn remuxer<'a>(file: &'a SourceFile, options: &'a IngestOptions) -> Remuxer<'a> {
+    let bounds = options.bounds.of_process(file.identity().bytes);
+    Remuxer { source: file, ffmpeg: &options.ffmpeg, bounds }
 }
 
 /// Another container: ffmpeg makes a transport stream of it.
 fn take_container(
     volume: &Volume,
-    source: &Path,
-    options: &IngestOptions,
     file: &SourceFile,
+    options: &IngestOptions,
+    plan: RemuxPlan,
     watch: &mut Watch<'_>,
 ) -> Result<Taken, IngestError> {
     let source_bytes = file.identity().bytes;
-    let bounds = options.bounds.of_process(source_bytes);
-    let remuxer = Remuxer { source, ffmpeg: &options.ffmpeg, bounds };
-    let plan = remuxer.plan(watch)?;
+    let remuxer = remuxer(file, options);
     watch.totals(None, plan.duration);
     watch.stage(Stage::Remuxing);
     let mut writer = TitleWriter::begin(volume, &options.packet_sizes)?;
@@ -225,15 +317,20 @@ fn take_container(
         pass::pass(&mut RemuxSource::new(&mut child, watch, bound), &how, &mut writer).map_err(|stop| {
             match stop {
                 RemuxStop::Child(stop) => remuxer.error(child.program(), stop),
-                RemuxStop::Stream(error) => stream_error(source, error),
+                RemuxStop::Stream(error) => stream_error(file.path(), error),
             }
         })?;
+    let tag = plan.title.clone();
     let mut notes = vec![format!("made from {} by ffmpeg", plan.format)];
-    notes.extend(plan.notes);
+    notes.extend(plan.notes.iter().cloned());
     if child.said_lines() > 0 {
         notes.push(format!("ffmpeg had {} lines to say, the last: {}", child.said_lines(), child.said(1)));
     }
-    Ok(Taken { writer, passed, notes })
+    let source_start = subtitles::start_of(&remuxer, plan.stream_args(), watch);
+    let mut taken = Taken { source_start, tag, ..Taken::new(writer, passed, notes) };
+    let dir = taken.writer.dirs().swap_remove(0);
+    taken.subtitles.add_streams(&remuxer, &plan.subtitles, &dir, source_start, watch);
+    Ok(taken)
 }
 
 fn stream_error(source: &Path, error: StreamError) -> IngestError {

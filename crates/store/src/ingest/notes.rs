@@ -91,6 +91,14 @@ fn packets(passed: &Passed, notes: &mut Vec<String>) {
             odd.programs, passed.indexed.program
         ));
     }
+    if odd.bare_pictures > 0 {
+        notes.push(format!(
+            "no parameter sets (sequence header) come with {} pictures that decoding could start at, the first at byte {} of the \
+             data: viewers cannot start or seek there; ffmpeg -i FILE -map 0 -c copy -bsf:v dump_extra=freq=keyframe OUT.ts makes \
+             a copy that has them",
+            odd.bare_pictures, odd.first_bare_picture
+        ));
+    }
     if odd.table_changes > 0 {
         notes.push(format!("the program map changes {}", times(odd.table_changes)));
     }

@@ -5,6 +5,7 @@ use crc_fast::CrcAlgorithm;
 
 use super::codec::{self, StreamKind};
 use super::ts_packet::TsPacket;
+use crate::volume::StreamRole;
 
 /// Longest PAT or PMT section with its header (ISO/IEC 13818-1 section 2.4.4.4: the length field is at most 1021).
 pub(crate) const MAX_SECTION_BYTES: usize = 1024;
@@ -213,6 +214,8 @@ pub(crate) struct PmtStream {
     pub kind: StreamKind,
     /// ISO 639 code.
     pub language: Option<String>,
+    /// Its audience.
+    pub role: Option<StreamRole>,
 }
 
 /// Reads a PMT section that is in force; `None` for anything else.
@@ -220,18 +223,19 @@ pub(crate) fn parse_pmt(bytes: &[u8]) -> Option<Pmt> {
     let section = section(bytes, TABLE_PMT)?;
     let (fixed, rest) = section.body.split_first_chunk::<4>()?;
     let program_info = 0x0fff & usize::from(u16::from_be_bytes([fixed[2], fixed[3]]));
-    let mut rest = rest.get(program_info..)?;
+    let (program, mut rest) = rest.split_at_checked(program_info)?;
     let mut streams = Vec::new();
     while let Some((entry, behind)) = rest.split_first_chunk::<5>() {
         let info = 0x0fff & usize::from(u16::from_be_bytes([entry[3], entry[4]]));
         let descriptors = behind.get(..info)?;
-        let (codec, kind) = codec::identify(entry[0], descriptors);
+        let (codec, kind) = codec::identify(entry[0], descriptors, program);
         streams.push(PmtStream {
             pid: u16::from_be_bytes([entry[1] & 0x1f, entry[2]]),
             stream_type: entry[0],
             codec,
             kind,
             language: codec::language(descriptors),
+            role: codec::role(descriptors),
         });
         rest = &behind[info..];
     }

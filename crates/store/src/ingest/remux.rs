@@ -3,15 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use millrace_core::limits::volume::MAX_PROBE_BYTES;
+use millrace_core::limits::volume::{BUFFER_BYTES, MAX_PROBE_BYTES};
 use millrace_core::units::ByteLen;
 
 use super::bounds::{OutputBound, ProcessBounds};
 use super::child::{ChildStop, HelperProgram};
+use super::clock_fill::ClockFiller;
 use super::error::{IngestError, StreamError};
 use super::pass::{ByteSource, Done};
 use super::plan::{self, Probe, RemuxPlan};
+use super::source::SourceFile;
 use super::watch::Watch;
+use super::web_audio::WebAudio;
 
 /// What ffmpeg says when a container is not on the list of those that are read.
 const NOT_LISTED: &str = "not on whitelist";
@@ -41,7 +44,7 @@ impl From<ChildStop> for RemuxStop {
 #[derive(Clone, Debug)]
 pub(super) struct Remuxer<'a> {
     /// The title.
-    pub source: &'a Path,
+    pub source: &'a SourceFile,
     /// ffmpeg; ffprobe is looked for beside it.
     pub ffmpeg: &'a Path,
     /// What each of them may use.
@@ -50,9 +53,9 @@ pub(super) struct Remuxer<'a> {
 
 impl Remuxer<'_> {
     /// Asks ffprobe what is in the file, and decides what to do with it.
-    pub(super) fn plan(&self, watch: &mut Watch<'_>) -> Result<RemuxPlan, IngestError> {
-        self.probe(watch)?.plan().map_err(|nothing| IngestError::NothingToPlay {
-            path: self.source.to_path_buf(),
+    pub(super) fn plan(&self, web_audio: WebAudio, watch: &mut Watch<'_>) -> Result<RemuxPlan, IngestError> {
+        self.probe(watch)?.plan(web_audio).map_err(|nothing| IngestError::NothingToPlay {
+            path: self.source.path().to_path_buf(),
             found: nothing.found,
         })
     }
@@ -62,8 +65,8 @@ impl Remuxer<'_> {
         let program = ffprobe_beside(self.ffmpeg);
         let failed = |stop| self.error(&program, stop);
         let mut command = Command::new(&program);
-        command.args(plan::ffprobe_args(self.source));
-        let mut child = HelperProgram::start(command, self.bounds.clone()).map_err(failed)?;
+        command.args(plan::ffprobe_args());
+        let mut child = self.run(command).map_err(failed)?;
         let cancel = watch.cancel_flag();
         let (mut json, mut room) = (Vec::new(), vec![0; 64 << 10]);
         loop {
@@ -71,7 +74,7 @@ impl Remuxer<'_> {
                 0 => break,
                 n if json.len() + n > MAX_PROBE_BYTES => {
                     let said = format!("ffprobe's description is longer than {MAX_PROBE_BYTES} bytes");
-                    return Err(IngestError::NotMedia { path: self.source.to_path_buf(), said });
+                    return Err(IngestError::NotMedia { path: self.source.path().to_path_buf(), said });
                 }
                 n => json.extend_from_slice(&room[..n]),
             }
@@ -79,13 +82,14 @@ impl Remuxer<'_> {
         match child.finish(cancel, &mut || watch.tick()) {
             // That ffprobe cannot read it is no failure of ffprobe.
             Err(ChildStop::Failed { said, .. }) => {
-                let said = if said.contains(NOT_LISTED) { "not a media container".to_owned() } else { said };
-                return Err(IngestError::NotMedia { path: self.source.to_path_buf(), said });
+                let is_listed = !said.contains(NOT_LISTED);
+                let said = if is_listed { self.with_name(&said) } else { "not a media container".to_owned() };
+                return Err(IngestError::NotMedia { path: self.source.path().to_path_buf(), said });
             }
             other => other.map_err(failed)?,
         }
         Probe::parse(&json).map_err(|error| IngestError::NotMedia {
-            path: self.source.to_path_buf(),
+            path: self.source.path().to_path_buf(),
             said: format!("ffprobe's description cannot be read: {error}"),
         })
     }
@@ -93,13 +97,24 @@ impl Remuxer<'_> {
     /// Starts ffmpeg.
     pub(super) fn start(&self, plan: &RemuxPlan) -> Result<HelperProgram, IngestError> {
         let mut command = Command::new(self.ffmpeg);
-        command.args(plan.ffmpeg_args(self.source));
-        HelperProgram::start(command, self.bounds.clone()).map_err(|stop| self.error(self.ffmpeg, stop))
+        command.args(plan.ffmpeg_args());
+        self.run(command).map_err(|stop| self.error(self.ffmpeg, stop))
+    }
+
+    /// Starts a program that reads the title from its standard input.
+    pub(super) fn run(&self, command: Command) -> Result<HelperProgram, ChildStop> {
+        let input = self.source.as_input().map_err(ChildStop::Start)?;
+        HelperProgram::start_with(command, input, self.bounds.clone())
+    }
+
+    /// Replaces the input path in a program's message by the path of the file.
+    fn with_name(&self, said: &str) -> String {
+        said.replace(plan::INPUT, &self.source.path().to_string_lossy())
     }
 
     /// In words for the caller.
     pub(super) fn error(&self, program: &Path, stop: ChildStop) -> IngestError {
-        let (path, program) = (self.source.to_path_buf(), program.to_path_buf());
+        let (path, program) = (self.source.path().to_path_buf(), program.to_path_buf());
         match stop {
             ChildStop::Cancelled => IngestError::Cancelled { path },
             ChildStop::Start(error) => IngestError::NoFfmpeg { path, program, error },
@@ -111,7 +126,7 @@ impl Remuxer<'_> {
             },
             ChildStop::Exceeded(exceeded) => IngestError::Exceeded { path, program, exceeded },
             ChildStop::Failed { status, said } => {
-                let said = with_remedy(&said, self.bounds.memory);
+                let said = with_remedy(&self.with_name(&said), self.bounds.memory);
                 IngestError::Ffmpeg { path, program, status, said }
             }
         }
@@ -143,18 +158,23 @@ fn with_remedy(said: &str, memory: ByteLen) -> String {
     said.to_owned()
 }
 
-/// ffmpeg's output as a source of the pass.
+/// ffmpeg's output as a source of the pass, with the gaps in its clock filled.
 pub(super) struct RemuxSource<'a, 'w> {
     child: &'a mut HelperProgram,
     watch: &'a mut Watch<'w>,
     bound: OutputBound,
+    filler: ClockFiller,
+    /// Where ffmpeg's bytes are read to.
+    buffer: Vec<u8>,
+    has_ended: bool,
     written: u64,
 }
 
 impl<'a, 'w> RemuxSource<'a, 'w> {
     /// Reads what `child` writes, up to its bound.
     pub(super) fn new(child: &'a mut HelperProgram, watch: &'a mut Watch<'w>, bound: OutputBound) -> Self {
-        Self { child, watch, bound, written: 0 }
+        let (filler, buffer) = (ClockFiller::new(), vec![0; BUFFER_BYTES]);
+        Self { child, watch, bound, filler, buffer, has_ended: false, written: 0 }
     }
 }
 
@@ -166,12 +186,21 @@ impl ByteSource for RemuxSource<'_, '_> {
         self.watch.done(done.source_bytes, done.media);
         let cancel = self.watch.cancel_flag();
         self.bound.check(self.written).map_err(ChildStop::Exceeded)?;
-        let n = self.child.read(room, cancel, &mut || self.watch.tick())?;
-        self.written += n as u64;
-        if n == 0 {
-            self.child.finish(cancel, &mut || self.watch.tick())?;
+        loop {
+            let count = self.filler.read(room);
+            self.written += count as u64;
+            if count > 0 || self.has_ended {
+                return Ok(count);
+            }
+            match self.child.read(&mut self.buffer, cancel, &mut || self.watch.tick())? {
+                0 => {
+                    self.child.finish(cancel, &mut || self.watch.tick())?;
+                    self.filler.end();
+                    self.has_ended = true;
+                }
+                count => self.filler.push(&self.buffer[..count]),
+            }
         }
-        Ok(n)
     }
 }
 

@@ -1,13 +1,22 @@
-//! The title's file: opened with care, looked at, read from front to back.
+//! The title's file: opened safely and only once, identified, and read from front to back.
+//!
+//! All readers use this one descriptor; ffmpeg gets it as its standard input and opens that. If
+//! another file is put at the path meanwhile, it is not read.
 
 use std::fs::{File, FileType, Metadata};
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::atomic::AtomicBool;
 use std::time::UNIX_EPOCH;
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use crate::volume::SourceIdentity;
 
+use super::content;
 use super::error::{IngestError, StreamError};
 use super::framing::{self, Framing};
 use super::pass::{ByteSource, Done, SNIFF_BYTES, read_retrying};
@@ -30,8 +39,9 @@ const CONTAINER_MARKS: &[(usize, &[u8])] = &[
 
 /// An open regular file that is not empty.
 #[derive(Debug)]
-pub(super) struct SourceFile {
+pub struct SourceFile {
     file: File,
+    path: PathBuf,
     identity: SourceIdentity,
 }
 
@@ -51,20 +61,61 @@ impl From<StreamError> for FileStop {
 }
 
 impl SourceFile {
-    /// Opens `path`. Its kind is checked before it is opened: opening a pipe would wait for a writer.
-    pub(super) fn open(path: &Path) -> Result<Self, IngestError> {
+    /// Opens `path`, wherever symbolic links lead.
+    ///
+    /// # Errors
+    /// If there is no readable regular file, or it is empty.
+    pub fn open(path: &Path) -> Result<Self, IngestError> {
+        let found = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+        Self::of(path, found.map_err(io::Error::from))
+    }
+
+    /// Opens `path` in the folder `root`. A symbolic link is followed if it leads to a file within the folder. Which file that is
+    /// may change at any time, so it is resolved first, and then each directory of the result is opened without following links.
+    ///
+    /// # Errors
+    /// As [`SourceFile::open`], and if the path leads out of the folder.
+    pub fn open_beneath(root: &Path, path: &Path) -> Result<Self, IngestError> {
         let failed = |error| IngestError::Open { path: path.to_path_buf(), error };
-        let kind = std::fs::metadata(path).map_err(failed)?.file_type();
+        let root = root.canonicalize().map_err(failed)?;
+        let target = path.canonicalize().map_err(failed)?;
+        let Ok(within) = target.strip_prefix(&root) else {
+            return Err(IngestError::OutsideFolder { path: path.to_path_buf() });
+        };
+        Self::of(path, open_without_links(&root, within))
+    }
+
+    /// Opens the file of a path descriptor (`O_PATH`). The file type is checked first, because
+    /// opening a pipe would wait for a writer.
+    fn of(path: &Path, found: io::Result<OwnedFd>) -> Result<Self, IngestError> {
+        let failed = |error| IngestError::Open { path: path.to_path_buf(), error };
+        let named = File::from(found.map_err(failed)?);
+        let kind = named.metadata().map_err(failed)?.file_type();
         if !kind.is_file() {
             return Err(IngestError::NotAFile { path: path.to_path_buf(), what: kind_words(kind) });
         }
-        let file = File::open(path).map_err(failed)?;
+        let file = File::open(format!("/proc/self/fd/{}", named.as_raw_fd())).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
         if metadata.len() == 0 {
             return Err(IngestError::Empty { path: path.to_path_buf() });
         }
         let absolute = std::path::absolute(path).map_err(failed)?;
-        Ok(Self { file, identity: identity(absolute, &metadata) })
+        Ok(Self { file, path: path.to_path_buf(), identity: identity(absolute, &metadata) })
+    }
+
+    /// Where it was found.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// As the standard input of a program.
+    pub(super) fn as_input(&self) -> io::Result<Stdio> {
+        Ok(Stdio::from(self.file.try_clone()?))
+    }
+
+    /// Another reader, from the beginning on.
+    pub(super) fn again(&self) -> io::Result<File> {
+        File::open(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
     }
 
     /// Path, length and modification time when it was opened.
@@ -97,6 +148,15 @@ impl SourceFile {
             return Ok(());
         }
         Err(IngestError::Changed { path: path(), before_bytes: self.identity.bytes, now_bytes: now.bytes })
+    }
+
+    /// Reads the whole file and returns the BLAKE3 of its content.
+    pub(super) fn blake3(&self, cancel: &AtomicBool) -> Result<String, IngestError> {
+        let path = || self.identity.path.clone();
+        content::blake3_of(&self.file, cancel).map_err(|error| match error.kind() {
+            io::ErrorKind::Interrupted => IngestError::Cancelled { path: path() },
+            _ => IngestError::Open { path: path(), error },
+        })
     }
 
     /// Reads it from front to back.
@@ -144,8 +204,24 @@ fn identity(path: PathBuf, metadata: &Metadata) -> SourceIdentity {
     SourceIdentity { path, bytes: metadata.len(), modified_unix_ns }
 }
 
+/// Opens the path `within` below `root` without following symbolic links. The caller has resolved
+/// `within`, so it does not lead upwards.
+fn open_without_links(root: &Path, within: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut at = openat(CWD, root, flags | OFlags::DIRECTORY, Mode::empty())?;
+    let mut parts = within.components().peekable();
+    while let Some(part) = parts.next() {
+        let is_dir = parts.peek().is_some();
+        let flags = if is_dir { flags | OFlags::DIRECTORY } else { flags };
+        at = openat(&at, part.as_os_str(), flags, Mode::empty())?;
+    }
+    Ok(at)
+}
+
 fn kind_words(kind: FileType) -> &'static str {
-    if kind.is_dir() {
+    if kind.is_symlink() {
+        "a symbolic link that was put in its place"
+    } else if kind.is_dir() {
         "a directory"
     } else if kind.is_fifo() {
         "a pipe"
@@ -155,3 +231,7 @@ fn kind_words(kind: FileType) -> &'static str {
         "a device"
     }
 }
+
+#[cfg(test)]
+#[path = "source_tests.rs"]
+mod tests;

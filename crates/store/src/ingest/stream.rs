@@ -10,7 +10,7 @@ use super::error::{IngestError, StreamError};
 use super::pass::{self, IndexOptions, SNIFF_BYTES, read_retrying};
 use super::{Taken, source, stream_error};
 use crate::volume::dirs::unix_s;
-use crate::volume::{SourceIdentity, TitleInfo, TitleWriter, Volume};
+use crate::volume::{Naming, SourceIdentity, TitleInfo, TitleWriter, Volume};
 
 /// Makes a title called `name` in `volume` of a transport stream that `reader` gives from its first byte to its last. It is written as it comes: there is no
 /// other copy of it. An error of the reader ends it.
@@ -37,7 +37,8 @@ pub fn ingest_stream(volume: &Volume, name: &str, reader: &mut dyn Read) -> Resu
         bytes: passed.source_bytes,
         modified_unix_ns: unix_s() * NS_PER_S,
     };
-    Ok(Taken { writer, passed, notes: Vec::new() }.commit(name.to_owned(), identity, None)?)
+    let taken = Taken::new(writer, passed, Vec::new());
+    Ok(taken.commit(name.to_owned(), identity, None, Naming::default())?)
 }
 
 /// The beginning of it, or all if it is short.

@@ -28,7 +28,7 @@ use crate::format::superblock::Geometry;
 use crate::meta::{CrcWriter, MetaWriter, PacketCrc};
 use crate::sums::{GRAIN_BYTES, SumsWriter};
 use crate::volume::dirs::Dirs;
-use crate::volume::{SourceIdentity, TitleInfo};
+use crate::volume::{Origin, SourceIdentity, TitleInfo};
 
 pub(crate) const PACKET: usize = DEFAULT_PACKET_BYTES;
 
@@ -258,7 +258,7 @@ fn entry(name: &str, bytes: &[u8]) -> FileEntry {
     FileEntry { name: name.to_owned(), bytes: bytes.len() as u64, blake3 }
 }
 
-fn info(id: TitleId, media: &[u8]) -> TitleInfo {
+pub(crate) fn info(id: TitleId, media: &[u8]) -> TitleInfo {
     TitleInfo {
         id,
         name: "film".to_owned(),
@@ -277,6 +277,10 @@ fn info(id: TitleId, media: &[u8]) -> TitleInfo {
         notes: Vec::new(),
         derived: None,
         rendition: None,
+        title: None,
+        origin: Origin::default(),
+        subtitles: Vec::new(),
+        source_start: 0,
     }
 }
 

@@ -16,11 +16,11 @@ use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::manifest::Manifest;
 use crate::members::MemberState;
-use crate::volume::Volume;
 use crate::volume::dirs::{Dirs, id_of_name, remove_tree, rename, sync_dir};
 use crate::volume::lock::StoreLock;
 use crate::volume::manifest_io::{read_manifest, read_manifest_file};
 use crate::volume::recover::{TmpEntry, look_at_tmp};
+use crate::volume::{Volume, make_subdirectories};
 
 /// Makes what is missing or wrong on any member from the others; members that were behind are cleaned, brought up to date and
 /// made active in a new generation. A server may work with the volume meanwhile.
@@ -118,10 +118,7 @@ fn begin_rebuilding(volume: &Volume) -> Result<Vec<(usize, Uuid)>, StoreError> {
         if members.state(slot) != MemberState::Rebuilding {
             volume.set_member_state(slot, MemberState::Rebuilding)?;
         }
-        let dirs = volume.dirs_of(slot);
-        for sub in [&dirs.tmp, &dirs.titles] {
-            dirs.disk.create_dir_all(sub).map_err(StoreError::io("create", sub))?;
-        }
+        make_subdirectories(&volume.dirs_of(slot))?;
     }
     Ok(behind)
 }

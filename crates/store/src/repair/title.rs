@@ -24,6 +24,7 @@ use crate::format::manifest::{
 };
 use crate::meta::{Record, RecordsFile};
 use crate::volume::dirs::{Dirs, LOCK_FILE, read_whole, rename, sync_dir, write_new};
+use crate::volume::drop_unnamed;
 use crate::volume::lock::StoreLock;
 use crate::volume::workspace::Workspace;
 
@@ -392,7 +393,8 @@ fn replace(set: &TitleSet, workspace: &Workspace, dirs: &Dirs, names: &[&str]) -
         }
         sync_dir(disk, &dir)?;
     }
-    Ok(())
+    // Files that only an older manifest of this member named are no longer part of the title.
+    drop_unnamed(disk, &dir, &set.manifest)
 }
 
 fn found(set: &TitleSet, position: usize, path: PathBuf, what: String, fate: Fate, work: &mut Work<'_>) {

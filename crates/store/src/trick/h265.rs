@@ -100,6 +100,11 @@ fn id_of(kind: u8, nal: &[u8]) -> Option<u32> {
     }
 }
 
+/// Whether a unit with this first byte is a parameter set.
+pub(super) fn is_set(head: &u8) -> bool {
+    matches!(head >> 1 & 0x3f, VPS | SPS | PPS)
+}
+
 /// Appends a unit of an IRAP picture as one that may follow anything; what is no slice is left out.
 pub(super) fn rewrite(nal: &[u8], out: &mut Vec<u8>) {
     let kind = nal.first().map_or(u8::MAX, |byte| byte >> 1 & 0x3f);

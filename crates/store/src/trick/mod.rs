@@ -9,6 +9,7 @@
 //! that can be decoded alone; up to twice as fast all that others refer to, if these fit; slowly all. Its rate is never above the
 //! parent's peak, and it has no picture that is damaged in the parent. `docs/design/0025-trick-titles.md` says why.
 
+pub(crate) mod alone;
 mod error;
 mod h264;
 mod h265;
@@ -37,7 +38,7 @@ use crate::error::StoreError;
 use crate::ingest::codec::VideoSyntax;
 use crate::ingest::indexer::Indexer;
 use crate::ingest::{Indexed, StreamError};
-use crate::volume::{Derived, FinishTitle, TitleInfo, TitleWriter, Volume};
+use crate::volume::{Derived, FinishTitle, Naming, TitleInfo, TitleWriter, Volume};
 
 /// How far the making of derived titles is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,6 +200,7 @@ impl Making<'_> {
             notes: vec![note(&plan)],
             derived: Some(derived),
             rendition: None,
+            naming: Naming::default(),
         })?)
     }
 

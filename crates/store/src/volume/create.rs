@@ -30,7 +30,7 @@ pub(super) fn single(dirs: &Dirs) -> Result<(), StoreError> {
     };
     // Not truncated: until the lock is ours, this may be what another process is about to rename.
     let file = dirs.disk.open_or_create(&new).map_err(failed("create"))?;
-    lock::lock(file.file()).map_err(failed("lock"))?;
+    lock::lock(file.file(), &new)?;
     let superblock = dirs.superblock();
     if superblock.exists() {
         return Ok(());

@@ -10,6 +10,7 @@ use millrace_core::limits::volume::COPY_BYTES;
 use crate::disk::{Disk, DiskFile};
 use crate::error::StoreError;
 use crate::format::manifest::MANIFEST_FILE;
+use crate::format::superblock::{SUPERBLOCK_BYTES, Superblock};
 
 /// The superblock; also the file that the lock of the store is taken on.
 pub const VOLUME_FILE: &str = "volume.mrv";
@@ -153,4 +154,32 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N], StoreError> {
 /// Seconds since 1970 (UTC) by the machine's clock: only ever stored for people to read.
 pub(crate) fn unix_s() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
+
+/// Makes the directories of a member that is there. Where its disk is not mounted there is no superblock, and nothing may be made.
+pub(crate) fn make_subdirectories(dirs: &Dirs) -> Result<(), StoreError> {
+    read_superblock(dirs)?;
+    for sub in [&dirs.tmp, &dirs.titles] {
+        match dirs.disk.create_dir(sub) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(StoreError::io("create", sub)(e));
+            }
+            _ => {}
+        }
+    }
+    // Also when they were there: whoever made them may have died before this.
+    sync_dir(&dirs.disk, &dirs.root)
+}
+
+/// Reads the superblock; its geometry may be one this version cannot serve.
+pub(crate) fn read_superblock(dirs: &Dirs) -> Result<Superblock, StoreError> {
+    let path = dirs.superblock();
+    let bytes = match read_whole(&path, SUPERBLOCK_BYTES as u64) {
+        Err(StoreError::Io { error, .. }) if error.kind() == io::ErrorKind::NotFound => {
+            let reason = "it has no volume.mrv; give the directory of a store, or mount its disk; millrace serve and millrace add create a new store";
+            return Err(StoreError::NotAStore { path: dirs.root.clone(), reason });
+        }
+        result => result?,
+    };
+    Superblock::decode(&bytes).map_err(StoreError::format(&path))
 }

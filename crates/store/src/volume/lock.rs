@@ -1,10 +1,16 @@
-//! Locks between processes: flock, which the kernel lets go when its holder dies, however it dies.
+//! Locks between processes: flock, which the kernel releases when its holder dies, however it dies.
+//!
+//! Every wait has a limit: a stopped process, or any user with read access to the file, could hold
+//! a lock indefinitely.
 
 use std::fs::{File, TryLockError};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::dirs::Dirs;
+use millrace_core::limits::volume::{LOCK_LOOK_EVERY, LOCK_WAIT, MAX_LOCKS_BYTES};
+
+use super::dirs::{Dirs, read_whole};
 use crate::error::StoreError;
 use crate::members::Members;
 
@@ -18,8 +24,11 @@ impl StoreLock {
     /// Waits for its turn at one member. Taken before the catalogue's mutex, never after it.
     pub(crate) fn take(dirs: &Dirs) -> Result<Self, StoreError> {
         let path = dirs.superblock();
-        let file = File::open(&path).map_err(StoreError::io("open", &path))?;
-        lock(&file).map_err(StoreError::io("lock", &path))?;
+        let file = File::open(&path).map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => StoreError::NotPermitted { path: path.clone(), error },
+            _ => StoreError::io("open", &path)(error),
+        })?;
+        lock(&file, &path)?;
         Ok(Self { _files: vec![file] })
     }
 
@@ -41,6 +50,9 @@ impl StoreLock {
             for (slot, _) in &there {
                 match Self::take(&on(*slot)) {
                     Ok(lock) => files.extend(lock._files),
+                    // One wait is enough: a process that holds one member's lock until the timeout
+                    // blocks the whole store.
+                    Err(error @ StoreError::Locked { .. }) => return Err(error),
                     Err(error) => taken = taken.and(Err(error)),
                 }
             }
@@ -54,14 +66,45 @@ impl StoreLock {
     }
 }
 
-/// Locks a file; a signal does not end the wait.
-pub(crate) fn lock(file: &File) -> io::Result<()> {
-    loop {
-        match file.lock() {
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            result => return result,
+/// Locks a file. The wait ends after [`LOCK_WAIT`]; a signal does not end it.
+pub(crate) fn lock(file: &File, path: &Path) -> Result<(), StoreError> {
+    // The wait is counted in looks, as the store reads no clock.
+    let looks = LOCK_WAIT.as_nanos() / LOCK_LOOK_EVERY.as_nanos();
+    for _ in 0..looks {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_LOOK_EVERY),
+            Err(TryLockError::Error(e)) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(TryLockError::Error(e)) => return Err(StoreError::io("lock", path)(e)),
         }
     }
+    let holder = holder_of(file).unwrap_or_else(|| "a process that /proc/locks does not show".to_owned());
+    Err(StoreError::Locked { path: path.to_path_buf(), holder })
+}
+
+/// The process that has locked a file, as far as the kernel shows it to this user.
+fn holder_of(file: &File) -> Option<String> {
+    let inode = file.metadata().ok()?.ino();
+    let locks = read_whole(Path::new("/proc/locks"), MAX_LOCKS_BYTES).ok()?;
+    let pid = holder_in(&String::from_utf8_lossy(&locks), inode)?;
+    let name = read_whole(Path::new(&format!("/proc/{pid}/comm")), 64).ok();
+    Some(match name {
+        Some(name) => format!("process {pid} ({})", String::from_utf8_lossy(&name).trim_end()),
+        None => format!("process {pid}"),
+    })
+}
+
+/// The process that holds a flock on the file of this inode, in the text of `/proc/locks` (proc_locks(5)). Devices are not
+/// compared: Btrfs shows programs another device than the kernel's table has.
+fn holder_in(locks: &str, inode: u64) -> Option<u32> {
+    locks.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        // Requests that wait for a lock have an arrow in the second field.
+        let &[_, "FLOCK", _, _, pid, file, ..] = fields.as_slice() else { return None };
+        let is_it = file.rsplit(':').next()?.parse() == Ok(inode);
+        // Processes of other namespaces have the number 0, or a negative one.
+        pid.parse().ok().filter(|&pid| is_it && pid > 0)
+    })
 }
 
 /// Whether somebody alive holds the lock of this file. A missing file is locked by nobody.
@@ -88,6 +131,30 @@ mod tests {
     use super::*;
     use crate::format::superblock::Geometry;
     use crate::volume::Volume;
+
+    #[test]
+    fn lock_of_held_file_names_holder() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        let held = File::create(&path).unwrap();
+        lock(&held, &path).unwrap();
+        let error = lock(&File::open(&path).unwrap(), &path).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{}: locked by ", path.display())), "{error}");
+        let me = format!("process {} (", std::process::id());
+        assert!(error.contains(&me) || error.contains("does not show"), "{error}");
+        drop(held);
+        lock(&File::open(&path).unwrap(), &path).unwrap();
+    }
+
+    #[test]
+    fn holder_in_table_of_locks_is_the_one_of_the_inode() {
+        let locks = "1: POSIX  ADVISORY  WRITE 11 fe:01:77 0 EOF\n\
+                     2: FLOCK  ADVISORY  WRITE 12 fe:01:78 0 EOF\n\
+                     2: -> FLOCK  ADVISORY  WRITE 13 fe:01:77 0 EOF\n\
+                     3: FLOCK  ADVISORY  WRITE 14 fe:01:77 0 EOF\n\
+                     4: FLOCK  ADVISORY  WRITE 0 fe:01:79 0 EOF\nx: FLOCK";
+        assert_eq!([77, 78, 79, 80].map(|inode| holder_in(locks, inode)), [Some(14), Some(12), None, None]);
+    }
 
     #[test]
     fn a_member_that_has_gone_meanwhile_is_done_without() {

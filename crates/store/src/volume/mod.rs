@@ -9,6 +9,7 @@
 //!
 //! | file | does |
 //! | --- | --- |
+//! | `access` | keeps other users out |
 //! | `create` | makes a volume; adds and replaces members |
 //! | `writer` | writes a title |
 //! | `publish` | makes what was written visible: a title, or one with its renditions |
@@ -17,6 +18,7 @@
 //! | `open` | opens a title's files, checked against each other |
 //! | `media` | the bytes of a title, wherever they lie and whatever is missing |
 //! | `resize` | adds packet sizes and range sums to a title |
+//! | `subtitles` | subtitles that are kept with a title |
 //! | `catalogue` | finds titles by name, id, source |
 //! | `listing` | where titles lie, and what of that is lost |
 //! | `derived` | titles made of other titles: names, times, removal with the parent |
@@ -25,20 +27,25 @@
 //! | `remove` | removes a title, and what was derived from it |
 //! | `recover` | sweeps `tmp`, finishes what was begun on some of the members |
 //! | `members_io` | the list of members on the disks |
-//! | `lock`, `workspace`, `dirs`, `name`, `manifest_io` | what these share |
+//! | `edit` | changes the display name and the source in a title's manifest |
+//! | `sources` | finds the title made from a file, even if the file was moved |
+//! | `lock`, `workspace`, `dirs`, `name`, `naming`, `manifest_io` | what these share |
 
+mod access;
 mod catalogue;
 mod create;
 mod damaged;
 mod data;
 mod derived;
 pub(crate) mod dirs;
+mod edit;
 mod listing;
 pub(crate) mod lock;
 pub(crate) mod manifest_io;
 mod media;
 mod members_io;
 mod name;
+mod naming;
 mod on_use;
 mod open;
 mod parity_crcs;
@@ -46,12 +53,13 @@ mod publish;
 pub(crate) mod recover;
 mod remove;
 mod resize;
+mod sources;
 mod stripe_writer;
+mod subtitles;
 mod title;
 pub(crate) mod workspace;
 mod writer;
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -59,27 +67,33 @@ use std::sync::{Arc, Mutex, PoisonError};
 use millrace_core::ids::TitleId;
 
 use self::catalogue::Catalogue;
-use self::dirs::{Dirs, read_whole, sync_dir};
+use self::dirs::Dirs;
 use self::lock::StoreLock;
 use crate::blocking::{BlockingCalls, TimedOut, Timeout, send_to};
 use crate::disk::Disk;
 use crate::error::StoreError;
-use crate::format::superblock::{Geometry, SUPERBLOCK_BYTES, Superblock};
+use crate::format::superblock::{Geometry, Superblock};
 use crate::members::{MemberState, Members};
 
 pub(crate) use catalogue::look_at_catalogue;
+pub(crate) use dirs::{make_subdirectories, read_superblock};
 pub(crate) use open::{open_crcs, open_index, open_meta, open_parity_meta, open_sums};
 
 pub use catalogue::UnreadableTitle;
 pub use damaged::DAMAGED_FILE;
 pub use derived::{Derived, DerivedKind, Rendition};
 pub use dirs::{CATALOGUE_FILE, LOCK_FILE, TITLES_DIR, TMP_DIR, VOLUME_FILE};
+pub use edit::TitleEdit;
 pub use listing::{ListedAt, ListedTitle, Listing, LostMembers, PlacedOn};
 pub use media::MediaReader;
 pub use name::{is_usable, slug};
+pub use naming::{FileNames, is_good_tag, names_of_file, title_text};
 pub use open::ParityFiles;
-pub use title::{DerivedFrom, ElementaryStream, SourceIdentity, TitleFiles, TitleInfo};
-pub use writer::{FinishTitle, TitleWriter};
+pub use sources::{KnownSource, SourceMatch, Sources};
+pub(crate) use subtitles::drop_unnamed;
+pub use subtitles::{NewSubtitles, SubtitleTrack};
+pub use title::{DerivedFrom, ElementaryStream, Origin, SourceIdentity, StreamRole, TitleFiles, TitleInfo};
+pub use writer::{FinishTitle, Naming, TitleWriter};
 
 /// How many members must be there for a volume to be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -319,6 +333,7 @@ impl Volume {
         }
         let superblock = read_superblock(&usable[0])?;
         let catalogue = Some(Catalogue::open(&members)?);
+        usable.iter().for_each(access::close_to_others);
         let catalogue = Mutex::new(CatalogueService { catalogue, blocking: BlockingCalls::default() });
         let inner = Inner { dir: dir.to_path_buf(), disk, members, superblock, catalogue, in_order };
         drop(lock);
@@ -326,6 +341,7 @@ impl Volume {
         if volume.inner.in_order.load(Ordering::Acquire) {
             // What cannot be removed now is no hindrance: fsck reports it, and the next open tries again.
             let _ = volume.remove_orphans();
+            let _ = volume.finish_replacements();
         }
         Ok(volume)
     }
@@ -333,6 +349,13 @@ impl Volume {
     /// The directory that it was opened by: any one of its members.
     pub fn dir(&self) -> &Path {
         &self.inner.dir
+    }
+
+    /// The directory of the first member that is there; files beside the titles are kept there. The one that the volume was opened
+    /// by may be a missing member's, and then nothing may be made below it.
+    pub fn present_dir(&self) -> PathBuf {
+        let members = self.members();
+        members.usable().first().map_or_else(|| self.inner.dir.clone(), |&slot| members.dir(slot))
     }
 
     /// Why the catalogue is kept in memory, if it is: the disk is full, or may not be written to. For the user, once; everything
@@ -461,6 +484,16 @@ impl Volume {
         self.inner.with_catalogue(move |catalogue| catalogue.by_source(&source))
     }
 
+    /// The titles that a file may be the source of, to look it up among.
+    ///
+    /// # Errors
+    /// If the catalogue cannot be used.
+    pub fn sources_near(&self, source: &SourceIdentity) -> Result<Sources, StoreError> {
+        let source = source.clone();
+        let titles = self.inner.with_catalogue(move |catalogue| catalogue.near_source(&source))?;
+        Ok(Sources::new(&titles))
+    }
+
     /// Opens a title's files for packets of `packet_bytes`, checked: manifest, checksum of the index, header of the
     /// metadata, and the lengths of all three against the data file's. A size without a metadata file is derived from
     /// the range sums. Of metadata and range sums only the first block is read.
@@ -550,30 +583,4 @@ fn no_slot(slot: usize, count: usize) -> StoreError {
         "there is no member {slot}; the volume has members 0 to {}",
         count.max(1) - 1
     ))
-}
-
-fn make_subdirectories(dirs: &Dirs) -> Result<(), StoreError> {
-    for sub in [&dirs.tmp, &dirs.titles] {
-        match dirs.disk.create_dir(sub) {
-            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(StoreError::io("create", sub)(e));
-            }
-            _ => {}
-        }
-    }
-    // Also when they were there: whoever made them may have died before this.
-    sync_dir(&dirs.disk, &dirs.root)
-}
-
-/// Reads the superblock; its geometry may be one this version cannot serve.
-pub(crate) fn read_superblock(dirs: &Dirs) -> Result<Superblock, StoreError> {
-    let path = dirs.superblock();
-    let bytes = match read_whole(&path, SUPERBLOCK_BYTES as u64) {
-        Err(StoreError::Io { error, .. }) if error.kind() == io::ErrorKind::NotFound => {
-            let reason = "it has no volume.mrv; give the directory of a store, or let one be made in an empty directory";
-            return Err(StoreError::NotAStore { path: dirs.root.clone(), reason });
-        }
-        result => result?,
-    };
-    Superblock::decode(&bytes).map_err(StoreError::format(&path))
 }

@@ -1,10 +1,11 @@
-//! Names of titles: URL-safe slugs, unique in the store.
+//! Names of titles: URL-safe slugs, unique in the store. Letters of other scripts are transliterated.
 
 use millrace_core::limits::MAX_TITLE_NAME_BYTES;
 
 use crate::format::manifest::is_slug;
 
-/// Letters that people write with marks, without them. Enough for the Latin alphabets; others become `-`.
+/// Letters that people write with marks, as German and the Nordic languages spell them without. For all other letters `deunicode`
+/// knows a spelling; names of older stores were made with this table, so it comes first.
 const PLAIN: [(&str, &str); 23] = [
     ("àáâãåāăą", "a"),
     ("äæ", "ae"),
@@ -44,7 +45,7 @@ pub fn slug(wish: &str) -> String {
     cut(format!("{NAMELESS}-{slug}").trim_end_matches('-'), MAX_TITLE_NAME_BYTES).to_owned()
 }
 
-/// Whether anything of a name can stand in a slug: of an empty one, or one in other letters than these, nothing can.
+/// Whether anything of a name can stand in a slug: of an empty one, or one of punctuation only, nothing can.
 pub fn is_usable(wish: &str) -> bool {
     !usable(wish).is_empty()
 }
@@ -59,9 +60,7 @@ fn usable(wish: &str) -> String {
             (None, 'a'..='z' | '0'..='9' | '.' | '_') => slug.push(c),
             // Quotes inside words and combining accents vanish.
             (None, '\'' | '\u{2019}' | '\u{300}'..='\u{36f}') => {}
-            // One dash for any run of other characters.
-            (None, _) if !slug.ends_with('-') => slug.push('-'),
-            (None, _) => {}
+            (None, _) => push_transliterated(&mut slug, c),
         }
         if slug.len() >= MAX_TITLE_NAME_BYTES {
             break;
@@ -70,17 +69,55 @@ fn usable(wish: &str) -> String {
     cut(&slug, MAX_TITLE_NAME_BYTES).trim_matches(['-', '.', '_']).to_owned()
 }
 
-/// The slug of `wish`, or the first of `-2`, `-3` ... that is not `taken`.
-pub(crate) fn unique(wish: &str, taken: impl Fn(&str) -> bool) -> String {
-    let base = slug(wish);
-    let mut name = base.clone();
+/// Adds a character that no slug has: a letter, digit or symbol as `deunicode` spells it, one dash for any run of others.
+fn push_transliterated(slug: &mut String, c: char) {
+    let is_spelled = !c.is_ascii() && (c.is_alphanumeric() || is_symbol(c));
+    let spelling = is_spelled.then(|| deunicode::deunicode_char(c)).flatten().unwrap_or("-");
+    if is_symbol(c) && !slug.ends_with('-') {
+        slug.push('-');
+    }
+    for c in spelling.chars().map(|c| c.to_ascii_lowercase()) {
+        match c {
+            'a'..='z' | '0'..='9' => slug.push(c),
+            '\'' => {}
+            _ if !slug.ends_with('-') => slug.push('-'),
+            _ => {}
+        }
+    }
+}
+
+/// Pictures that people put into names; each is a word of its own.
+fn is_symbol(c: char) -> bool {
+    matches!(c, '\u{2600}'..='\u{27bf}' | '\u{1f300}'..='\u{1faff}')
+}
+
+/// A name that is free.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FreeName {
+    /// The slug.
+    pub(crate) name: String,
+    /// Which of the wishes it is.
+    pub(crate) wish: usize,
+    /// The number behind it, if all wishes were taken.
+    pub(crate) number: Option<u64>,
+}
+
+/// The slug of the first of `wishes` that is not `taken`; if all are, the last one with the first of `-2`, `-3` ... that is free.
+pub(crate) fn unique(wishes: &[String], taken: impl Fn(&str) -> bool) -> FreeName {
+    let slugs: Vec<String> = wishes.iter().map(|wish| slug(wish)).collect();
+    if let Some(wish) = slugs.iter().position(|slug| !taken(slug)) {
+        return FreeName { name: slugs[wish].clone(), wish, number: None };
+    }
+    let (wish, base) = (slugs.len().saturating_sub(1), slugs.last().map_or(NAMELESS, String::as_str));
     let mut number = 1u64;
-    while taken(&name) {
+    loop {
         number += 1;
         let suffix = format!("-{number}");
-        name = format!("{}{suffix}", cut(&base, MAX_TITLE_NAME_BYTES - suffix.len()));
+        let name = format!("{}{suffix}", cut(base, MAX_TITLE_NAME_BYTES - suffix.len()));
+        if !taken(&name) {
+            return FreeName { name, wish, number: Some(number) };
+        }
     }
-    name
 }
 
 /// At most `len` bytes; a slug has one byte per character.
@@ -102,8 +139,16 @@ mod tests {
             ("../../etc/passwd", "etc-passwd"),
             ("Le Fabuleux Destin d'Amélie Poulain", "le-fabuleux-destin-damelie-poulain"),
             ("S01E02 -- pilot", "s01e02-pilot"),
-            ("千と千尋", "film"),
-            ("七人の侍 1954", "1954"),
+            ("千と千尋", "qian-toqian-xun"),
+            ("七人の侍 1954", "qi-ren-noshi-1954"),
+            ("Война и мир", "voina-i-mir"),
+            ("Ο Θίασος", "o-thiasos"),
+            ("تايتانيك", "tytnyk"),
+            ("기생충", "gisaengcung"),
+            ("कहानी", "khaanii"),
+            ("סרט", "srt"),
+            ("🎬 Premiere 🎬", "clapper-premiere-clapper"),
+            ("Wait… what — now", "wait-what-now"),
             ("-rf", "rf"),
             ("", "film"),
             ("...", "film"),
@@ -118,12 +163,25 @@ mod tests {
     #[test]
     fn a_taken_name_gets_the_next_number() {
         let taken = ["film", "film-2", "film-4"];
-        assert_eq!(unique("Film", |n| taken.contains(&n)), "film-3");
+        let unique = |wish: &str, taken: &dyn Fn(&str) -> bool| super::unique(&[wish.to_owned()], taken).name;
+        assert_eq!(unique("Film", &|n| taken.contains(&n)), "film-3");
         let long = "x".repeat(500);
-        let first = unique(&long, |_| false);
-        let second = unique(&long, |n| n == first);
+        let first = unique(&long, &|_| false);
+        let second = unique(&long, &|n| n == first);
         assert_eq!((first.len(), second.len()), (MAX_TITLE_NAME_BYTES, MAX_TITLE_NAME_BYTES));
         assert!(second.ends_with("x-2"));
+    }
+
+    #[test]
+    fn unique_with_a_second_wish_takes_it_before_a_number() {
+        let wishes = ["Pilot", "Show B Pilot"].map(str::to_owned);
+        let free = |taken: &[&str]| {
+            let free = unique(&wishes, |name| taken.contains(&name));
+            (free.name, free.wish, free.number)
+        };
+        assert_eq!(free(&[]), ("pilot".to_owned(), 0, None));
+        assert_eq!(free(&["pilot"]), ("show-b-pilot".to_owned(), 1, None));
+        assert_eq!(free(&["pilot", "show-b-pilot"]), ("show-b-pilot-2".to_owned(), 1, Some(2)));
     }
 
     proptest! {

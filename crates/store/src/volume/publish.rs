@@ -4,10 +4,13 @@ use std::sync::Arc;
 
 use super::Inner;
 use super::catalogue::Catalogue;
-use super::dirs::{Dirs, rename, sync_dir, write_new};
+use super::dirs::{Dirs, remove_tree, rename, sync_dir, write_new};
 use super::lock::StoreLock;
+use super::name::slug;
+use super::naming::{title_text, with_folder as with_folder_title};
+use super::remove;
 use super::workspace::Workspace;
-use super::writer::INGEST;
+use super::writer::{INGEST, Naming};
 use crate::error::StoreError;
 use crate::format::manifest::{MANIFEST_FILE, Manifest};
 use crate::volume::TitleInfo;
@@ -22,10 +25,15 @@ pub(super) struct Ready {
     pub(super) workspace: Workspace,
     /// Without its name.
     pub(super) manifest: Manifest,
+    pub(super) naming: Naming,
 }
 
 /// Name, manifest, renames, catalogue: under the locks of all members, so that no other process takes the name meanwhile. Of several titles the
 /// others are derived from the first, which is renamed last: with that all are there.
+///
+/// If the first title replaces another one, the old title is removed afterwards under the same
+/// locks, preceded by all titles derived from it. After a crash, its remains are no longer listed,
+/// and the next open removes them.
 pub(super) fn publish(mut titles: Vec<Ready>) -> Result<Vec<TitleInfo>, StoreError> {
     let Some(first) = titles.first() else { return Ok(Vec::new()) };
     let volume = Arc::clone(&first.volume);
@@ -37,7 +45,7 @@ pub(super) fn publish(mut titles: Vec<Ready>) -> Result<Vec<TitleInfo>, StoreErr
             return Err(StoreError::BadTitle { id: title.manifest.title.id, what });
         }
     }
-    name(&volume, &mut titles)?;
+    let replaced = name(&volume, &mut titles)?;
     for title in &titles {
         title.write_manifest(&lock)?;
     }
@@ -61,6 +69,12 @@ pub(super) fn publish(mut titles: Vec<Ready>) -> Result<Vec<TitleInfo>, StoreErr
     }
     shown?;
     sync()?;
+    // The new title is in place. If the old one cannot be removed now, the next open removes it.
+    let hidden = replaced.map(|old| remove::hide_with_derived(&volume, &old, &lock).unwrap_or_default());
+    drop(lock);
+    for (dirs, id) in hidden.unwrap_or_default() {
+        let _ = remove_tree(&dirs.disk, &dirs.removed(id));
+    }
     // The titles are there whatever becomes of the catalogue, which is only a cache and finds them at its next refresh.
     let put = |(info, manifest): (TitleInfo, Manifest)| {
         let _ = volume.with_catalogue(move |catalogue| catalogue.put(&manifest));
@@ -69,23 +83,61 @@ pub(super) fn publish(mut titles: Vec<Ready>) -> Result<Vec<TitleInfo>, StoreErr
     Ok(infos.into_iter().map(put).collect())
 }
 
-/// Gives each title its name.
-fn name(volume: &Inner, titles: &mut [Ready]) -> Result<(), StoreError> {
+/// Gives each title its name; returns the title that the first one replaces.
+fn name(volume: &Inner, titles: &mut [Ready]) -> Result<Option<TitleInfo>, StoreError> {
     let mut parent = None::<String>;
+    let mut replaced = None;
     for title in titles {
-        let (id, wanted, derived) =
-            (title.manifest.title.id, title.manifest.title.name.clone(), title.manifest.title.derived);
-        let of = parent.clone();
-        let named = volume.with_catalogue(move |catalogue: &mut Catalogue| match (derived, of) {
-            (Some(derived), Some(parent)) => catalogue.free_derived_name(id, derived, &parent),
-            (Some(derived), None) => catalogue.name_of_derived(id, derived),
-            (None, _) => catalogue.free_name(&wanted),
-        })?;
-        parent.get_or_insert_with(|| named.clone());
-        title.manifest.title.name = named;
-        title.manifest.validate().map_err(|e| StoreError::BadTitle { id, what: e.to_string() })?;
+        let Ready { manifest, naming, .. } = title;
+        let (id, derived, of) = (manifest.title.id, manifest.title.derived, parent.clone());
+        match derived {
+            None => replaced = name_of_own(volume, &mut manifest.title, naming)?,
+            Some(derived) => {
+                manifest.title.name = volume.with_catalogue(move |catalogue: &mut Catalogue| match of {
+                    Some(parent) => catalogue.free_derived_name(id, derived, &parent),
+                    None => catalogue.name_of_derived(id, derived),
+                })?;
+            }
+        }
+        parent.get_or_insert_with(|| manifest.title.name.clone());
+        manifest.validate().map_err(|e| StoreError::BadTitle { id, what: e.to_string() })?;
     }
-    Ok(())
+    Ok(replaced)
+}
+
+/// Names a title that is not derived from another: it gets the name of the title that it replaces,
+/// which is returned, or a free name.
+fn name_of_own(
+    volume: &Inner,
+    info: &mut TitleInfo,
+    naming: &Naming,
+) -> Result<Option<TitleInfo>, StoreError> {
+    let wanted = info.name.clone();
+    if let Some(id) = naming.replaces {
+        let (slug, path) = (slug(&wanted), info.source.path.clone());
+        let old = volume.with_catalogue(move |catalogue| match catalogue.by_id(id)? {
+            Some(old) => Ok(Some(old)),
+            None => Ok(catalogue.by_name(&slug)?.filter(|other| other.source.path == path)),
+        })?;
+        if let Some(old) = old.filter(|old| old.derived.is_none()) {
+            info.name.clone_from(&old.name);
+            info.title = info.title.take().or_else(|| old.title.clone());
+            info.origin.replaces = Some(old.id);
+            return Ok(Some(old));
+        }
+    }
+    let folder = naming.folder.clone();
+    let with_folder = folder.as_ref().map(|folder| format!("{folder} {wanted}"));
+    let wishes: Vec<String> = std::iter::once(wanted).chain(with_folder).collect();
+    let free = volume.with_catalogue(move |catalogue| catalogue.free_name(&wishes))?;
+    if let (Some(title), Some(folder)) = (&info.title, folder.filter(|_| free.wish > 0)) {
+        info.title = Some(with_folder_title(&folder, title));
+    }
+    if let (Some(title), Some(number)) = (&info.title, free.number) {
+        info.title = Some(title_text(&format!("{title} ({number})")));
+    }
+    info.name = free.name;
+    Ok(None)
 }
 
 /// The renames of all titles, the first one's last. If one fails, those before it are taken back.

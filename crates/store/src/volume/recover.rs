@@ -25,7 +25,9 @@ use super::dirs::{
     unix_s,
 };
 use super::lock::{StoreLock, is_held};
+use super::manifest_io::read_manifest;
 use super::members_io::leave_missing_behind;
+use super::subtitles::drop_unnamed;
 use crate::disk::Disk;
 use crate::error::StoreError;
 use crate::format::manifest::{MANIFEST_FILE, Manifest};
@@ -223,6 +225,7 @@ impl Fate {
                 sync_dir(disk, &title)?;
                 rename(disk, &path.join(MANIFEST_FILE), &dirs.manifest(id))?;
                 sync_dir(disk, &title)?;
+                drop_unnamed(disk, &title, &read_manifest(dirs, id)?)?;
                 remove_tree(disk, path)
             }
         }

@@ -5,7 +5,7 @@ use millrace_core::ids::TitleId;
 use super::catalogue::Catalogue;
 use super::dirs::{Dirs, remove_tree};
 use super::lock::StoreLock;
-use super::{Inner, Volume, enough, manifest_io, members_io, recover};
+use super::{Inner, TitleInfo, Volume, enough, manifest_io, members_io, recover};
 use crate::error::StoreError;
 
 impl Volume {
@@ -25,6 +25,17 @@ impl Volume {
         // The title is gone whatever becomes of these.
         let derived = self.inner.with_catalogue(move |catalogue| catalogue.derived_of(id, name));
         derived.unwrap_or_default().iter().try_for_each(|info| self.remove_if_there(info.id, |_| Ok(true)))
+    }
+
+    /// Completes interrupted removals of titles that others have replaced.
+    pub(super) fn finish_replacements(&self) -> Result<(), StoreError> {
+        for old in self.inner.with_catalogue(Catalogue::replaced)? {
+            for info in self.derived_of(old)? {
+                self.remove_if_there(info.id, |_| Ok(true))?;
+            }
+            self.remove_if_there(old, |_| Ok(true))?;
+        }
+        Ok(())
     }
 
     /// Removes a title if it is there and `is_due` says so of the members' directories under the lock.
@@ -58,10 +69,7 @@ impl Volume {
         if !is_due(&usable)? {
             return Ok(false);
         }
-        members_io::leave_missing_behind(members, disk, &lock, manifest_io::lies_on(members, id))?;
-        // Were the stripe still there when the title is gone, a refresh would drop it: an error here changes nothing.
-        let _ = self.inner.with_catalogue(move |catalogue| catalogue.delete(id));
-        recover::finish_removal(members, disk, id, &lock)?;
+        hide(&self.inner, id, &lock)?;
         drop(lock);
         usable.iter().try_for_each(|dirs| remove_tree(disk, &dirs.removed(id)))?;
         // On a disk that was full there may be space for the catalogue now; if not, it is brought up to date at the next open.
@@ -69,4 +77,29 @@ impl Volume {
         self.forget_damaged(&[id]);
         Ok(true)
     }
+}
+
+/// Makes a title invisible, durably. Returns the members that may have something left to delete.
+fn hide(inner: &Inner, id: TitleId, lock: &StoreLock) -> Result<Vec<Dirs>, StoreError> {
+    let Inner { members, disk, .. } = inner;
+    members_io::leave_missing_behind(members, disk, lock, manifest_io::lies_on(members, id))?;
+    // Were the row still there when the title is gone, a refresh would drop it: an error here changes nothing.
+    let _ = inner.with_catalogue(move |catalogue| catalogue.delete(id));
+    recover::finish_removal(members, disk, id, lock)
+}
+
+/// Makes a replaced title invisible, after all titles derived from it: as long as it is there
+/// itself, the next open detects that the removal is incomplete. Returns the directories to delete.
+pub(super) fn hide_with_derived(
+    inner: &Inner,
+    old: &TitleInfo,
+    lock: &StoreLock,
+) -> Result<Vec<(Dirs, TitleId)>, StoreError> {
+    let (id, name) = (old.id, old.name.clone());
+    let derived = inner.with_catalogue(move |catalogue| catalogue.derived_of(id, Some(name)))?;
+    let mut left = Vec::new();
+    for id in derived.iter().map(|info| info.id).chain([id]) {
+        left.extend(hide(inner, id, lock)?.into_iter().map(|dirs| (dirs, id)));
+    }
+    Ok(left)
 }

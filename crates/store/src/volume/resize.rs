@@ -13,6 +13,7 @@ use super::manifest_io::{find_manifest, lies_on};
 use super::media::read_metas;
 use super::members_io::leave_missing_behind;
 use super::parity_crcs::ParityCrcs;
+use super::subtitles::drop_unnamed;
 use super::workspace::Workspace;
 use super::{Derived, Inner, MediaReader, TitleFiles, open};
 use crate::crcs::CrcMaker;
@@ -25,6 +26,8 @@ use crate::meta::{Finished, MetaWriter};
 use crate::sums::{GRAIN_BYTES, Rule, SumsWriter};
 
 const DEFAULT: u64 = DEFAULT_PACKET_BYTES as u64;
+/// Name of this action in errors.
+const PREPARING: &str = "preparing a title";
 const GRAIN: usize = GRAIN_BYTES as usize;
 
 /// A file that was made, with the packet size it is for; `None`: it is for all.
@@ -54,14 +57,14 @@ pub(super) fn prepare(
     if wants.sizes.is_empty() && !wants.sums && !wants.crcs {
         return Ok(Vec::new());
     }
-    volume.writable("preparing a title")?;
+    volume.writable(PREPARING)?;
     if let Some(size) =
         wants.sizes.iter().find(|&&size| files.info.bytes.div_ceil(u64::from(size)) > MAX_TITLE_PACKETS)
     {
         let what = format!("more than {MAX_TITLE_PACKETS} packets of {size} bytes");
         return Err(StoreError::BadTitle { id, what });
     }
-    let homes = homes(volume, id)?;
+    let homes = homes(volume, id, PREPARING)?;
     let workspace = Workspace::create_on(&homes)?;
     let made = make(files, &workspace, &wants, tell)?;
     for (home, path) in homes.iter().zip(workspace.paths()).skip(1) {
@@ -73,12 +76,12 @@ pub(super) fn prepare(
 }
 
 /// The members that have the title. None of the volume's may be on its way back: it would be filled with the title as it was.
-fn homes(volume: &Inner, id: TitleId) -> Result<Vec<Dirs>, StoreError> {
+pub(super) fn homes(volume: &Inner, id: TitleId, action: &'static str) -> Result<Vec<Dirs>, StoreError> {
     volume.members.refresh();
     let returning = |slot: &SlotReport| slot.absent.is_none() && slot.state == MemberState::Rebuilding;
     if let Some(slot) = volume.members.report().into_iter().find(returning) {
         let why = "is not complete yet".to_owned();
-        return Err(StoreError::MemberNeeded { dir: slot.dir, why, action: "preparing a title" });
+        return Err(StoreError::MemberNeeded { dir: slot.dir, why, action });
     }
     let homes: Vec<Dirs> = volume.usable().into_iter().filter(|dirs| dirs.title(id).is_dir()).collect();
     if homes.is_empty() { Err(StoreError::NoTitle { id }) } else { Ok(homes) }
@@ -202,14 +205,14 @@ pub(super) fn name_rendition(volume: &Inner, id: TitleId, name: RenditionName) -
 }
 
 /// Changes nothing but what a title's manifest says.
-fn change(
+pub(super) fn change(
     volume: &Inner,
     id: TitleId,
     action: &'static str,
     change: impl FnOnce(&mut Manifest) -> Result<Vec<String>, StoreError>,
 ) -> Result<(), StoreError> {
     volume.writable(action)?;
-    let homes = homes(volume, id)?;
+    let homes = homes(volume, id, action)?;
     let workspace = Workspace::create_on(&homes)?;
     publish(volume, &homes, &workspace, id, change).map(drop)
 }
@@ -230,7 +233,7 @@ fn enter(manifest: &mut Manifest, made: Vec<Made>) -> Vec<String> {
 /// The manifest is replaced after the new files are in place, on all members. A crash between the renames leaves files that
 /// no manifest names: fsck shows them, and the next try replaces them. Once the new manifest is in place on one member, the
 /// next open puts it in place on the others. `change` returns the names of the new files.
-fn publish(
+pub(super) fn publish(
     volume: &Inner,
     homes: &[Dirs],
     workspace: &Workspace,
@@ -247,12 +250,14 @@ fn publish(
     }
     let mut manifest = before.clone();
     let new = change(&mut manifest)?;
-    if manifest == before {
+    // New files may stand in for damaged ones of the same content.
+    if manifest == before && new.is_empty() {
         return Ok(Vec::new());
     }
     manifest.validate().map_err(|e| StoreError::BadTitle { id, what: e.to_string() })?;
     leave_missing_behind(&volume.members, &volume.disk, &lock, lies_on(&volume.members, id))?;
     replace(homes, workspace, id, &new, &manifest)?;
+    homes.iter().try_for_each(|home| drop_unnamed(&home.disk, &home.title(id), &manifest))?;
     // The catalogue sees the manifest's new inode at its next refresh, should this fail.
     let _ = volume.with_catalogue(move |catalogue| catalogue.put(&manifest));
     Ok(new)

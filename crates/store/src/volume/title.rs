@@ -19,6 +19,8 @@ use serde::{Deserialize, Serialize};
 
 use super::derived::Derived;
 use super::dirs::Dirs;
+use super::naming::{stem, title_text};
+use super::subtitles::SubtitleTrack;
 use crate::error::StoreError;
 use crate::format::json;
 use crate::format::manifest::{DATA_FILE, DATA_UNITS_FILE, PARITY_UNITS_FILE};
@@ -41,6 +43,9 @@ pub struct TitleInfo {
     pub id: TitleId,
     /// Unique in its store; a URL-safe slug: `a-z`, `0-9`, `-`, `_`, `.`.
     pub name: String,
+    /// Display name. Titles of older versions have none: [`TitleInfo::display_name`] makes one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
     /// Length of the data file.
     pub bytes: u64,
     /// Packets of the default size.
@@ -65,6 +70,9 @@ pub struct TitleInfo {
     pub timeline: Timeline,
     /// The file it was made from; of a derived title its parent's.
     pub source: SourceIdentity,
+    /// Content, copies and predecessor of its source.
+    #[serde(default, skip_serializing_if = "Origin::is_empty")]
+    pub origin: Origin,
     /// When it was added, seconds since 1970 (UTC).
     pub added_unix_s: u64,
     /// BLAKE3 of the data file, 64 hexadecimal digits.
@@ -77,9 +85,37 @@ pub struct TitleInfo {
     /// What it is called among its renditions, if it has some: it is the best of them.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "json::rendition")]
     pub rendition: Option<RenditionName>,
+    /// Subtitles that are kept with it, by label. Those of teletext are in its media and not here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub subtitles: Vec<SubtitleTrack>,
+    /// Start of the title on the clock of its source file, as players show that file, in ticks.
+    /// Subtitles timed by that clock are earlier in the title by this value.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub source_start: i64,
+}
+
+fn is_zero(ticks: &i64) -> bool {
+    *ticks == 0
 }
 
 impl TitleInfo {
+    /// What people call it: its display name, else the name of its source file without extension.
+    pub fn display_name(&self) -> String {
+        if let Some(title) = &self.title {
+            return title.clone();
+        }
+        // An upload has no file; a derived title is not what its parent's file is called.
+        let file = self.source.path.is_absolute() && self.derived.is_none();
+        let from_file = file.then(|| title_text(&stem(&self.source.path))).filter(|title| !title.is_empty());
+        from_file.unwrap_or_else(|| self.name.clone())
+    }
+
+    /// BLAKE3 of the source file, if it is known: a transport stream is stored byte for byte.
+    pub fn source_blake3(&self) -> Option<&str> {
+        let is_as_it_was = self.source.bytes == self.bytes && self.derived.is_none();
+        self.origin.blake3.as_deref().or(is_as_it_was.then_some(self.blake3.as_str()))
+    }
+
     /// What it is called among the renditions of a title: of its parent, or its own.
     pub fn rendition_name(&self) -> Option<RenditionName> {
         self.derived.map_or(self.rendition, Derived::rendition)
@@ -107,6 +143,35 @@ pub struct ElementaryStream {
     pub codec: String,
     /// ISO 639-2 code, if announced.
     pub language: Option<String>,
+    /// The special audience that the tables announce, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<StreamRole>,
+}
+
+/// The audience of a stream that is not the main one of its kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StreamRole {
+    /// Narration for the visually impaired, alone or mixed with the main audio.
+    AudioDescription,
+    /// For the hard of hearing.
+    HearingImpaired,
+    /// Music and effects without dialogue.
+    CleanEffects,
+    /// Speech about the media.
+    Commentary,
+}
+
+impl StreamRole {
+    /// As JSON has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AudioDescription => "audio-description",
+            Self::HearingImpaired => "hearing-impaired",
+            Self::CleanEffects => "clean-effects",
+            Self::Commentary => "commentary",
+        }
+    }
 }
 
 /// Which file a title was made from. The same path, length and modification time mean the same title.
@@ -119,6 +184,28 @@ pub struct SourceIdentity {
     pub bytes: u64,
     /// Modification time, nanoseconds since 1970 (UTC).
     pub modified_unix_ns: u64,
+}
+
+/// The origin of a title, beside its [`SourceIdentity`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// BLAKE3 of the source file, 64 hexadecimal digits; `None` for a transport stream that is stored byte for byte, and in titles of
+    /// older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blake3: Option<String>,
+    /// Other files with the same content: they are no titles of their own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub copies: Vec<SourceIdentity>,
+    /// The title that this one has replaced. If both are present, the removal of the old one was
+    /// interrupted.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "json::optional_title_id")]
+    pub replaces: Option<TitleId>,
+}
+
+impl Origin {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// A title's files, open and checked against each other.

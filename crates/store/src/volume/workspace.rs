@@ -97,13 +97,16 @@ impl Part {
         let disk = dirs.disk.clone();
         disk.create_dir(&path).map_err(|e| StoreError::write("create", &path, 0, 0, e))?;
         let lock_path = path.join(LOCK_FILE);
-        let made = disk.create_new(&lock_path).and_then(|file| lock(file.file()).map(|()| file.into_file()));
+        let made = disk
+            .create_new(&lock_path)
+            .map_err(|e| StoreError::write("create", &lock_path, 0, 0, e))
+            .and_then(|file| lock(file.file(), &lock_path).map(|()| file.into_file()));
         match made {
             Ok(file) => Ok(Self { path, disk, _lock: file }),
-            Err(e) => {
+            Err(error) => {
                 // The first error is the one to report; what cannot be removed now is swept at the next open.
                 let _ = remove_tree(&disk, &path);
-                Err(StoreError::write("create", &lock_path, 0, 0, e))
+                Err(error)
             }
         }
     }

@@ -17,7 +17,7 @@ use super::dirs::{Dirs, copy_new, random, unix_s, write_new};
 use super::publish::{self, Ready};
 use super::stripe_writer::StripeWriter;
 use super::workspace::Workspace;
-use super::{ElementaryStream, Inner, SourceIdentity, TitleInfo, Volume};
+use super::{ElementaryStream, Inner, NewSubtitles, Origin, SourceIdentity, TitleInfo, Volume};
 use crate::crcs::CrcMaker;
 use crate::error::StoreError;
 use crate::format::manifest::{
@@ -44,6 +44,9 @@ pub struct TitleWriter {
     workspace: Workspace,
     /// `None` after an error: open files would keep their space on the disk.
     files: Option<Files>,
+    subtitles: Vec<NewSubtitles>,
+    /// When the title begins on the clock of its source, in ticks.
+    source_start: i64,
 }
 
 #[derive(Debug)]
@@ -85,6 +88,24 @@ pub struct FinishTitle {
     pub derived: Option<Derived>,
     /// What it is called among its renditions, if it is to have some.
     pub rendition: Option<RenditionName>,
+    /// Display name, folder, hash of the source, and the title to replace.
+    pub naming: Naming,
+}
+
+/// Names of a new title beside its URL name, the hash of its source, and the title that it
+/// replaces.
+#[derive(Clone, Debug, Default)]
+pub struct Naming {
+    /// Display name.
+    pub title: Option<String>,
+    /// A folder that goes before both names if another title has the name.
+    pub folder: Option<String>,
+    /// BLAKE3 of the source file, if that is not the data.
+    pub source_blake3: Option<String>,
+    /// The title to replace. The new title gets its name, and its display name unless a new one is
+    /// given. If that title no longer exists, the title with the requested name and the same source
+    /// path is replaced.
+    pub replaces: Option<TitleId>,
 }
 
 impl TitleWriter {
@@ -117,7 +138,8 @@ impl TitleWriter {
             .map(|size| SizeWriter::create(disk, &workspace.path().join(manifest::meta_file(size)), size))
             .collect::<Result<_, _>>()?;
         let files = Some(Files { data, stripes, sums, crcs, sizes, metas: 0 });
-        Ok(Self { volume, homes, generation, workspace, files })
+        let (subtitles, source_start) = (Vec::new(), 0);
+        Ok(Self { volume, homes, generation, workspace, files, subtitles, source_start })
     }
 
     /// The title's identity.
@@ -128,6 +150,16 @@ impl TitleWriter {
     /// Where it is written, one directory on each member.
     pub(crate) fn dirs(&self) -> Vec<PathBuf> {
         self.workspace.paths().map(Path::to_path_buf).collect()
+    }
+
+    /// When the title begins on the clock of its source, in ticks ([`TitleInfo::source_start`]).
+    pub fn begins_at(&mut self, source_start: i64) {
+        self.source_start = source_start;
+    }
+
+    /// Keeps subtitles with the title. Each label may be there once.
+    pub fn add_subtitles(&mut self, track: NewSubtitles) {
+        self.subtitles.push(track);
     }
 
     /// Bytes taken so far; 0 after an error.
@@ -196,7 +228,7 @@ impl TitleWriter {
 
     /// Writes the rest and makes all of it durable, but for the manifest.
     fn complete(self, finish: FinishTitle) -> Result<Ready, StoreError> {
-        let Self { volume, homes, generation, workspace, files } = self;
+        let Self { volume, homes, generation, workspace, files, subtitles, source_start } = self;
         let id = workspace.id();
         let bad = |what: String| bad(id, what);
         let files = files.ok_or_else(|| gave_up(id))?;
@@ -211,11 +243,16 @@ impl TitleWriter {
         let mut same = same;
         let index = finish.index.clone().complete(times, media.bytes, finish.duration)?;
         same.push(write_index(&workspace, &index)?);
+        let naming = finish.naming.clone();
+        let mut info = describe(id, finish, media, sizes)?;
+        info.source_start = source_start;
+        for track in &subtitles {
+            track.write(workspace.disk(), workspace.path(), &mut info, &mut same)?;
+        }
         same.sort_by(|a, b| a.name.cmp(&b.name));
         copy_to_others(&workspace, &homes, &same)?;
-        let info = describe(id, finish, media, sizes)?;
         let manifest = Manifest { placement: placement(&volume, own, info.bytes)?, title: info, files: same };
-        Ok(Ready { volume, homes, generation, workspace, manifest })
+        Ok(Ready { volume, homes, generation, workspace, manifest, naming })
     }
 }
 
@@ -355,6 +392,7 @@ fn describe(
     Ok(TitleInfo {
         id,
         name: finish.name,
+        title: finish.naming.title,
         bytes: data.bytes,
         packets: data.bytes.div_ceil(DEFAULT_PACKET_BYTES as u64) as u32,
         packet_sizes,
@@ -365,11 +403,14 @@ fn describe(
         streams: finish.streams,
         timeline: Timeline { ssrc, timestamp_base },
         source: finish.source,
+        origin: Origin { blake3: finish.naming.source_blake3, ..Origin::default() },
         added_unix_s: unix_s(),
         blake3: data.blake3.to_hex().to_string(),
         notes: finish.notes,
         derived: finish.derived,
         rendition: finish.rendition,
+        subtitles: Vec::new(),
+        source_start: 0,
     })
 }
 

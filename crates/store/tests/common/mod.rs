@@ -9,7 +9,9 @@ use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_store::StoreError;
 use millrace_store::index::{ClockPiece, PidRole, PidUse, RandomAccessPoint, TitleIndex};
-use millrace_store::volume::{ElementaryStream, FinishTitle, SourceIdentity, TitleInfo, TitleWriter, Volume};
+use millrace_store::volume::{
+    ElementaryStream, FinishTitle, Naming, SourceIdentity, TitleInfo, TitleWriter, Volume,
+};
 
 /// Default packet size as the store's API has it.
 pub(crate) const SIZE: u16 = DEFAULT_PACKET_BYTES as u16;
@@ -85,11 +87,13 @@ impl Film {
                 stream_type: 27,
                 codec: "H.264".to_owned(),
                 language: Some("nor".to_owned()),
+                role: None,
             }],
             index: self.index(),
             notes: vec!["made for a test".to_owned()],
             derived: None,
             rendition: None,
+            naming: Naming::default(),
         }
     }
 

@@ -122,6 +122,7 @@ fn check_clock(passed: &Passed, metas: &[PacketMeta]) {
         data_bytes: passed.indexed.bytes,
         duration,
         bases: index.bases().to_vec(),
+        layouts: index.parts().layouts.clone(),
         end: index.parts().end,
     };
     TitleIndex::from_parts(parts).expect("a store takes the index");

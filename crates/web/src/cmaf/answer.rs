@@ -8,33 +8,30 @@ use hyper::body::Bytes;
 use millrace_core::time::MediaTicks;
 use millrace_store::volume::TitleInfo;
 
+use super::audio::Coding;
 use super::boxes::{self, Config};
 use super::kept::{self, NotMade, Planned};
-use super::plan::{Plan, Unsuitable};
+use super::plan::{Plan, Track, Unsuitable};
+use super::sps::Colour;
 use crate::answer::{Answer, Body};
 use crate::conditions::Version;
 use crate::file::{content_tag, ranged, version_of};
 use crate::hls::answer::{CUTS, Text, failed, playlist};
-use crate::hls::master::{self, Beside, Sound, Still, Streams, Variant};
+use crate::hls::audio::{AudioGroup, AudioTier, AudioTrack, groups};
+use crate::hls::master::{self, Still, Streams, Variant};
 use crate::hls::playlist::{self as media, Source, target_s};
 use crate::request::{Method, Request, RequestId};
 use crate::rights::SeenBy;
 use crate::route::Found;
-use crate::shared::{Shared, not_sent};
-use crate::site::{Refused, SiteError};
-use crate::subtitles;
+use crate::shared::{Shared, exhausted, not_sent};
+use crate::site::SiteError;
 
 /// How segments are made. It is part of their addresses: one who makes others of the same title must count it up, because what has an address is kept for ever.
-const MAKE: u32 = 1;
+const MAKE: u32 = 2;
 
 /// The rules for segments, as they stand in addresses.
 pub(crate) fn rules() -> String {
     format!("{CUTS}.{MAKE}")
-}
-
-/// Whether this is the form that browsers need for a title: they play H.265 in nothing else.
-pub(crate) fn is_preferred(title: &TitleInfo) -> bool {
-    title.streams.iter().any(|stream| stream.codec == "H.265")
 }
 
 /// Addresses of a title's playlists and pieces.
@@ -51,27 +48,34 @@ impl Addresses<'_> {
     }
 }
 
-/// `/titles/NAME/cmaf.m3u8`. `None`: no rendition of the title can be had in this form, and why.
+/// Entries of a title's master playlist for fragmented MP4.
+#[derive(Debug, Default)]
+pub(crate) struct Made {
+    /// Each variant, with the name of the title it belongs to.
+    pub(crate) variants: Vec<(String, Variant)>,
+    pub(crate) groups: Vec<AudioGroup>,
+    pub(crate) stills: Vec<Still>,
+    /// Codecs of the audio, as the title has them.
+    pub(crate) audio_codecs: Vec<&'static str>,
+}
+
+/// Lists a title and its other renditions as fragmented MP4; `Err`: no rendition is suitable, with
+/// the reason.
 ///
-/// `link` is what stands behind the addresses of a signed link.
-pub(crate) async fn master_playlist(
+/// `link` is the suffix that a signed link adds to its addresses.
+pub(crate) async fn offered(
     shared: &Arc<Shared>,
-    request: &Request,
     title: &TitleInfo,
+    titles: &[TitleInfo],
     link: &str,
-) -> Result<Answer, Unsuitable> {
-    let mut titles = shared.site.renditions(&title.name);
-    if titles.is_empty() {
-        titles.push(title.clone());
-    }
-    let (mut variants, mut sounds, mut stills) = (Vec::new(), Vec::<Sound>::new(), Vec::new());
+) -> Result<Result<Made, Unsuitable>, SiteError> {
+    let mut made = Made::default();
     let mut why_not = "no such title";
-    for other in &titles {
+    for other in titles {
         let planned = match kept::planned(shared, other.id, &other.name).await {
             // A rendition that was removed a moment ago.
             Err(SiteError::NoTitle) if other.name != title.name => continue,
-            Err(error) => return Ok(failed(&error)),
-            Ok(planned) => planned,
+            planned => planned?,
         };
         let plan = match &*planned {
             Ok(plan) => plan,
@@ -85,73 +89,98 @@ pub(crate) async fn master_playlist(
             false => format!("../{}/cmaf", other.name),
         };
         let at = Addresses { base, link };
-        // All renditions have the same sounds: those of the best are listed.
-        if sounds.is_empty() {
-            sounds = sounds_of(plan, &at);
+        // All renditions have the same audio, so only the audio of the best one is listed.
+        if made.variants.is_empty() {
+            made.audio_codecs = plan.tracks.iter().filter_map(|track| audio_codec(&track.config)).collect();
+            made.groups = audio_groups(plan, other, &at);
         }
-        let (variant, still) = described(plan, &at, !sounds.is_empty());
-        variants.push(variant);
-        stills.extend(still);
+        let (variants, still) = described(plan, &at, &made.groups);
+        made.variants.extend(variants.into_iter().map(|variant| (other.name.clone(), variant)));
+        made.stills.extend(still);
     }
-    if variants.is_empty() {
-        return Err(why_not);
-    }
-    let subtitles = match subtitles::listed(shared, title, ("cmaf/", link)).await {
-        Ok(subtitles) => subtitles,
-        Err(error) => return Ok(failed(&error)),
-    };
-    let beside = Beside { sounds: &sounds, subtitles: &subtitles, stills: &stills };
-    let text = master::write(7, &variants, beside, true);
-    Ok(playlist(request, Ok(Text::new(text))))
+    Ok(if made.variants.is_empty() { Err(why_not) } else { Ok(made) })
 }
 
-/// The sounds of a title as a group. One that has nothing but one sound needs none.
-fn sounds_of(plan: &Plan, at: &Addresses<'_>) -> Vec<Sound> {
-    let mut sounds: Vec<Sound> = Vec::new();
+/// The codec of an audio track, as titles name it.
+fn audio_codec(config: &Config) -> Option<&'static str> {
+    let Config::Audio(audio) = config else { return None };
+    Some(match audio.coding {
+        Coding::Aac => "AAC",
+        Coding::Ac3 => "AC-3",
+        Coding::Eac3 => "E-AC-3",
+    })
+}
+
+/// Groups the audio of a title. A title with a single track needs no group.
+fn audio_groups(plan: &Plan, title: &TitleInfo, at: &Addresses<'_>) -> Vec<AudioGroup> {
     if plan.tracks.len() == 1 {
-        return sounds;
+        return Vec::new();
     }
-    for track in &plan.tracks {
-        let Config::Audio(config) = &track.config else { continue };
-        let language = track.language.clone().filter(|language| language != "und");
-        let name = language.clone().unwrap_or_else(|| "sound".to_owned());
-        // Names in a group differ (section 4.3.4.1.1).
-        let same = sounds.iter().filter(|sound| sound.name.split(' ').next() == Some(&name)).count();
-        let name = if same == 0 { name } else { format!("{name} {}", same + 1) };
-        let address = at.of(format_args!("{}.m3u8", track.pid));
-        sounds.push(Sound { address, name, language, channels: config.channels });
-    }
-    sounds
+    let track = |track: &Track| {
+        let Config::Audio(config) = &track.config else { return None };
+        let stream = title.streams.iter().find(|stream| stream.pid == track.pid);
+        Some(AudioTrack {
+            address: at.of(format_args!("{}.m3u8", track.pid)),
+            tier: match config.coding {
+                Coding::Aac => AudioTier::Aac,
+                Coding::Ac3 => AudioTier::Ac3,
+                Coding::Eac3 => AudioTier::Eac3,
+            },
+            codec: config.codec(),
+            language: track.language.clone(),
+            role: stream.and_then(|stream| stream.role),
+            channels: config.channels,
+        })
+    };
+    groups(&plan.tracks.iter().filter_map(track).collect::<Vec<_>>())
 }
 
-/// A title as a rendition, and its pictures that stand alone.
-fn described(plan: &Plan, at: &Addresses<'_>, has_sounds: bool) -> (Variant, Option<Still>) {
+/// Returns the variants of a title, one for each audio group, and its still pictures.
+fn described(plan: &Plan, at: &Addresses<'_>, groups: &[AudioGroup]) -> (Vec<Variant>, Option<Still>) {
     let first = &plan.tracks[0];
     let listed = plan.listed(0);
-    let mut codecs: Vec<String> = Vec::new();
-    for codec in plan.tracks.iter().map(|track| track.config.codec()) {
-        if !codecs.contains(&codec) {
-            codecs.push(codec);
-        }
-    }
     // Less than what the transport stream has, by its headers.
     let rates = master::rates(&listed, target_s(&listed), 0);
-    let mut streams = Streams { codecs: Some(codecs.join(",")), ..Streams::default() };
+    let mut streams = Streams::default();
     let mut still = None;
     if let Config::Video(video) = &first.config {
         let resolution = (video.pictures.width, video.pictures.height);
         streams.resolution = Some(resolution);
         streams.frame_rate = video.pictures.frame_rate;
+        streams.video_range = video.pictures.colour.and_then(Colour::video_range);
         still = Some(Still {
             address: at.of(format_args!("{}/stills.m3u8", first.pid)),
             // One picture of each segment is at most the segment.
             rate: rates.peak,
             codec: video.pictures.codec.clone(),
             resolution,
+            video_range: streams.video_range,
         });
     }
+    let variant = |address: String, codecs: Vec<String>, audio| Variant {
+        address,
+        rates,
+        streams: Streams { codecs: Some(codecs.join(",")), ..streams.clone() },
+        audio,
+        subtitles: None,
+        captions: None,
+    };
+    let pictures = |address| (address, vec![first.config.codec()]);
     let address = at.of(format_args!("{}.m3u8", first.pid));
-    (Variant { address, rates, streams, has_sounds_apart: has_sounds }, still)
+    if groups.is_empty() {
+        let (address, codecs) = pictures(address);
+        return (vec![variant(address, codecs, None)], still);
+    }
+    let of_group = |group: &AudioGroup| {
+        let (address, mut codecs) = match still {
+            Some(_) => pictures(address.clone()),
+            // A title without video lists its default audio as the variant.
+            None => (group.members[0].address.clone(), Vec::new()),
+        };
+        codecs.extend(group.codecs.iter().cloned());
+        variant(address, codecs, Some(group.id))
+    };
+    (groups.iter().map(of_group).collect(), still)
 }
 
 /// The plan of a title that can be had in this form.
@@ -202,7 +231,7 @@ fn list(plan: &Plan, title: &TitleInfo, track: usize, link: &str, are_stills: bo
     let up = if are_stills { "../" } else { "" };
     let pid = plan.tracks[track].pid;
     let at = Addresses { base: format!("{up}{}/{pid}", version_of(title, rules())), link };
-    let parts = plan.parts.iter().enumerate();
+    let parts = plan.parts.iter().enumerate().filter(|(_, part)| part.tracks[track].is_some());
     let maps: Vec<_> = parts
         .map(|(number, part)| (part.segments.start as u64, at.of(format_args!("init-{number}.mp4"))))
         .collect();
@@ -269,13 +298,13 @@ pub(crate) async fn piece(
     }
     let made = match piece {
         Piece::Init => {
-            let config = &plan.parts[number as usize].configs[track];
-            let bytes = boxes::init(config, plan.tracks[track].language.as_deref());
-            Ok(Some(Bytes::from(bytes)))
+            let of = plan.parts[number as usize].tracks[track].as_ref();
+            let language = plan.tracks[track].language.as_deref();
+            Ok(of.map(|of| Bytes::from(boxes::init(&of.config, language))))
         }
         Piece::Segment => {
             let made = kept::segments(shared, (title.id, &title.name), &planned, number).await;
-            made.map(|made| made.get(track).cloned())
+            made.map(|made| made.get(track).filter(|made| !made.is_empty()).cloned())
         }
         Piece::Still if track == 0 => kept::still(shared, &title.name, &planned, number).await,
         Piece::Still => Ok(None),
@@ -296,7 +325,7 @@ pub(crate) async fn piece(
 /// The answer where a segment was not made.
 pub(crate) fn not_made(why: &NotMade) -> Answer {
     match why {
-        NotMade::Full => not_sent(&Refused::Full("too many segments are being sent".to_owned())),
+        NotMade::Full => exhausted(),
         NotMade::Site(error) => failed(error),
     }
 }

@@ -5,6 +5,7 @@ use millrace_core::time::MEDIA_HZ;
 use millrace_core::units::BitRate;
 
 use super::demux::Elementary;
+use super::pce::{self, Pce};
 
 /// Which coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +15,7 @@ pub(crate) enum Coding {
     Eac3,
 }
 
-/// What decoders are told of a stream of sound before its first frame. All of its frames agree in that.
+/// Decoder configuration of an audio stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AudioConfig {
     pub(crate) coding: Coding,
@@ -26,6 +27,8 @@ pub(crate) struct AudioConfig {
     /// What `esds`, `dac3` or `dec3` say: AAC's object type, frequency index and channels; AC-3's and E-AC-3's `fscod`, `bsid`, `bsmod`, `acmod`, `lfeon`,
     /// and AC-3's code for its bit rate.
     pub(crate) header: [u8; 6],
+    /// AAC only: the channel layout, if the ADTS header does not give it.
+    pub(crate) pce: Option<Pce>,
 }
 
 /// A frame in an elementary stream.
@@ -34,9 +37,13 @@ pub(crate) struct Frame {
     /// Its sample.
     pub(crate) at: usize,
     pub(crate) length: usize,
-    /// Number of the PES packet with the time stamp that it is counted from, and samples from there.
+    /// The configuration from the header of this frame.
+    pub(crate) config: AudioConfig,
+    /// The frame's time: the PES packet whose time stamp is the base, and the offset from it in
+    /// ticks of 90 kHz plus samples.
     pub(crate) mark: usize,
-    pub(crate) behind: u64,
+    pub(crate) ticks: u64,
+    pub(crate) samples: u64,
 }
 
 /// A frame's header.
@@ -69,7 +76,7 @@ impl Coding {
     }
 }
 
-/// ADTS (ISO/IEC 13818-7 section 6.2), with one block in a frame and channels that the header names.
+/// ADTS (ISO/IEC 13818-7 section 6.2), with one block in a frame.
 fn aac(bytes: &[u8]) -> Option<Header> {
     let h = bytes.get(..7)?;
     if h[0] != 0xff || h[1] & 0xf6 != 0xf0 || h[6] & 3 != 0 {
@@ -80,9 +87,11 @@ fn aac(bytes: &[u8]) -> Option<Header> {
     let channels = (h[2] & 1) << 2 | h[3] >> 6;
     let length = usize::from(h[3] & 3) << 11 | usize::from(h[4]) << 3 | usize::from(h[5] >> 5);
     let skip = if h[1] & 1 == 0 { 9 } else { 7 };
-    let count = [None, Some(1), Some(2), Some(3), Some(4), Some(5), Some(6), Some(8)][usize::from(channels)]?;
+    let pce = if channels == 0 { pce::read(bytes.get(skip..).unwrap_or_default()) } else { None };
+    let named = [0, 1, 2, 3, 4, 5, 6, 8][usize::from(channels)];
     let header = [object, index, channels, 0, 0, 0];
-    let config = AudioConfig { coding: Coding::Aac, rate, channels: count, frame: 1024, header };
+    let count = pce.map_or(named, |pce| pce.channels);
+    let config = AudioConfig { coding: Coding::Aac, rate, channels: count, frame: 1024, header, pce };
     (length > skip).then_some(Header { config, skip, length, is_more: false })
 }
 
@@ -104,7 +113,7 @@ fn ac3(bytes: &[u8]) -> Option<Header> {
     let low = (bits >> (15 - before) & 1) as u8;
     let channels = AC3_CHANNELS[usize::from(acmod)] + u16::from(low);
     let header = [code, bsid, bsmod, acmod, low, size >> 1];
-    let config = AudioConfig { coding: Coding::Ac3, rate, channels, frame: 1536, header };
+    let config = AudioConfig { coding: Coding::Ac3, rate, channels, frame: 1536, header, pce: None };
     Some(Header { config, skip: 0, length: words as usize * 2, is_more: false })
 }
 
@@ -124,7 +133,7 @@ fn eac3(bytes: &[u8]) -> Option<Header> {
     }
     let channels = AC3_CHANNELS[usize::from(acmod)] + u16::from(low);
     let header = [code, bsid, 0, acmod, low, 0];
-    let config = AudioConfig { coding: Coding::Eac3, rate, channels, frame: 256 * blocks, header };
+    let config = AudioConfig { coding: Coding::Eac3, rate, channels, frame: 256 * blocks, header, pce: None };
     Some(Header { config, skip: 0, length, is_more: kind == 1 || stream != 0 })
 }
 
@@ -132,34 +141,44 @@ fn eac3(bytes: &[u8]) -> Option<Header> {
 pub(crate) fn config(stream: &Elementary, coding: Coding) -> Option<AudioConfig> {
     let bytes = &stream.bytes;
     let agrees = |at: usize| {
-        let first = coding.header(&bytes[at..]).filter(|first| !first.is_more)?;
-        let mut next = at + first.length;
-        loop {
-            let header = coding.header(bytes.get(next..)?)?;
-            if !header.is_more {
-                return (header.config == first.config).then_some(first.config);
-            }
-            next += header.length;
-        }
+        let first =
+            coding.header(&bytes[at..]).filter(|first| !first.is_more && first.config.channels > 0)?;
+        let next = following(coding, bytes, at + first.length)?;
+        next.is_like(&first.config).then_some(first.config)
     };
     (0..bytes.len()).find_map(agrees)
 }
 
-/// All whole frames, from the first PES packet with a time stamp on.
+/// Returns the configuration of the next frame, skipping further channels of the previous one.
+fn following(coding: Coding, bytes: &[u8], mut at: usize) -> Option<AudioConfig> {
+    loop {
+        let header = coding.header(bytes.get(at..)?)?;
+        if !header.is_more {
+            return Some(header.config);
+        }
+        at += header.length;
+    }
+}
+
+/// Returns all whole frames, starting with the first PES packet that has a time stamp. Frames whose
+/// header differs from `config` are included, so that no frame is lost where the format changes.
 pub(crate) fn frames(stream: &Elementary, config: &AudioConfig) -> Vec<Frame> {
-    let bytes = &stream.bytes;
-    let header = |at: usize| {
-        let header = config.coding.header(bytes.get(at..)?)?;
-        (header.is_more || header.config == *config).then_some(header)
-    };
+    let (bytes, coding) = (&stream.bytes, config.coding);
     let mut list: Vec<Frame> = Vec::new();
     let (mut at, mut is_sure) = (0, false);
-    let mut base: Option<(usize, u64)> = None;
+    let mut base: Option<(usize, u64, u64)> = None;
     while at < bytes.len() {
-        let Some(found) = header(at).filter(|found| {
+        let Some(found) = coding.header(&bytes[at..]).filter(|found| {
             let end = at + found.length;
-            // Behind a gap, what looks like a frame is one if another follows.
-            let is_next = is_sure || end == bytes.len() || header(end).is_some();
+            let is_last = end == bytes.len();
+            // After a gap, bytes that look like a frame count as one only if a similar frame
+            // follows. The same rule applies to a frame whose format differs from the previous one.
+            let before = list.last().map_or(*config, |last| last.config);
+            let is_known = found.is_more || found.config.is_like(config) || found.config.is_like(&before);
+            let is_next = match is_known {
+                true => is_sure || is_last || coding.header(&bytes[end.min(bytes.len())..]).is_some(),
+                false => following(coding, bytes, end).is_some_and(|next| next.is_like(&found.config)),
+            };
             end <= bytes.len() && found.length <= MAX_SOUND_FRAME_BYTES && is_next
         }) else {
             (at, is_sure) = (at + 1, false);
@@ -176,13 +195,20 @@ pub(crate) fn frames(stream: &Elementary, config: &AudioConfig) -> Vec<Frame> {
         }
         // A stamp is that of the first frame that begins in its PES packet.
         let mark = stream.mark_of(at).filter(|&mark| stream.marks[mark].stamps.is_some());
-        match (mark, base) {
-            (Some(mark), before) if before.is_none_or(|(before, _)| before < mark) => base = Some((mark, 0)),
-            (_, Some((mark, behind))) => base = Some((mark, behind + u64::from(config.frame))),
-            (_, None) => {}
-        }
-        if let Some((mark, behind)) = base {
-            list.push(Frame { at: sample.0, length: sample.1, mark, behind });
+        base = match (mark, base) {
+            (Some(mark), before) if before.is_none_or(|(before, ..)| before < mark) => Some((mark, 0, 0)),
+            (_, Some((mark, ticks, samples))) => {
+                let last = list.last().map_or(found.config, |last| last.config);
+                let samples = samples + u64::from(last.frame);
+                match last.rate == found.config.rate {
+                    true => Some((mark, ticks, samples)),
+                    false => Some((mark, ticks + samples * MEDIA_HZ / u64::from(last.rate), 0)),
+                }
+            }
+            (_, None) => None,
+        };
+        if let Some((mark, ticks, samples)) = base {
+            list.push(Frame { at: sample.0, length: sample.1, config: found.config, mark, ticks, samples });
         }
         at += found.length;
     }
@@ -199,6 +225,20 @@ pub(crate) fn bit_rate(stream: &Elementary, config: &AudioConfig) -> BitRate {
 }
 
 impl AudioConfig {
+    /// Whether a decoder configured for one also decodes frames of the other. The bit rate of AC-3
+    /// may change from frame to frame, and AAC frames need not repeat the channel layout.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        let used = if self.coding == Coding::Ac3 { 5 } else { 6 };
+        (self.coding, self.rate, self.frame) == (other.coding, other.rate, other.frame)
+            && self.header[..used] == other.header[..used]
+            && (self.pce == other.pce || self.pce.is_none() || other.pce.is_none())
+    }
+
+    /// Length of a frame in samples of another rate.
+    pub(crate) fn length_at(&self, rate: u32) -> u32 {
+        (u64::from(self.frame) * u64::from(rate) / u64::from(self.rate)) as u32
+    }
+
     /// As RFC 6381 spells it.
     pub(crate) fn codec(&self) -> String {
         match self.coding {

@@ -30,7 +30,7 @@ fn stream(bytes: Vec<u8>, begins: &[usize]) -> Elementary {
 }
 
 fn times(frames: &[Frame]) -> Vec<(usize, u64)> {
-    frames.iter().map(|frame| (frame.mark, frame.behind)).collect()
+    frames.iter().map(|frame| (frame.mark, frame.samples)).collect()
 }
 
 #[test]
@@ -143,7 +143,7 @@ proptest! {
         for (found, expected) in found.iter().zip(&expected) {
             prop_assert_eq!((found.at, found.length), (expected.at, expected.length));
             // A PES packet in which no frame begins has a stamp that is nobody's.
-            prop_assert!((found.mark, found.behind) == (expected.mark, expected.behind) || expected.mark < first);
+            prop_assert!((found.mark, found.samples) == (expected.mark, expected.samples) || expected.mark < first);
         }
     }
 }

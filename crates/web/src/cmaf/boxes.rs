@@ -1,6 +1,7 @@
 //! Boxes of the ISO base media file format (ISO/IEC 14496-12): a track's init segment, and its media segments (ISO/IEC 23000-19).
 
 use super::audio::{AudioConfig, Coding};
+use super::sps::Colour;
 use super::video::{Syntax, VideoConfig};
 
 /// What a track has, as decoders are told it.
@@ -224,6 +225,14 @@ fn video_entry(w: &mut Writer, video: &VideoConfig) {
             Syntax::H264 => w.boxed(b"avcC", |w| avc_config(w, video)),
             Syntax::H265 => w.boxed(b"hvcC", |w| hevc_config(w, video)),
         }
+        // ISO/IEC 14496-12 section 12.1.5.
+        if let Some(Colour { primaries, transfer, matrix, is_full_range }) = video.pictures.colour {
+            w.boxed(b"colr", |w| {
+                w.bytes(b"nclx");
+                [primaries, transfer, matrix].iter().for_each(|&number| w.u16(u16::from(number)));
+                w.u8(u8::from(is_full_range) << 7);
+            });
+        }
     });
 }
 
@@ -293,7 +302,7 @@ fn audio_entry(w: &mut Writer, audio: &AudioConfig) {
         w.u32(u16::try_from(audio.rate).map_or(0, |rate| u32::from(rate) << 16));
         let [code, bsid, bsmod, acmod, low, bit_rate] = audio.header;
         match audio.coding {
-            Coding::Aac => w.full(b"esds", 0, 0, |w| aac_config(w, &audio.header)),
+            Coding::Aac => w.full(b"esds", 0, 0, |w| aac_config(w, audio)),
             // ETSI TS 102 366 sections F.4 and F.6.
             Coding::Ac3 => w.boxed(b"dac3", |w| {
                 w.u8(code << 6 | bsid << 1 | bsmod >> 2);
@@ -311,11 +320,17 @@ fn audio_entry(w: &mut Writer, audio: &AudioConfig) {
 }
 
 /// Descriptors of ISO/IEC 14496-1 section 7.2.6, with the AudioSpecificConfig of ISO/IEC 14496-3 section 1.6.2.1.
-fn aac_config(w: &mut Writer, &[object, index, channels, ..]: &[u8; 6]) {
-    w.bytes(&[3, 25, 0, 0, 0]);
-    w.bytes(&[4, 17, 0x40, 0x15, 0, 0, 0]);
+fn aac_config(w: &mut Writer, audio: &AudioConfig) {
+    let [object, index, channels, ..] = audio.header;
+    // If the header names no channels, a program config element follows. Its size is below 128
+    // bytes, so each length fits one byte.
+    let places = audio.pce.as_ref().map_or(&[][..], |pce| pce.bytes());
+    let more = places.len() as u8;
+    w.bytes(&[3, 25 + more, 0, 0, 0]);
+    w.bytes(&[4, 17 + more, 0x40, 0x15, 0, 0, 0]);
     w.zeros(8);
-    w.bytes(&[5, 2, object << 3 | index >> 1, index << 7 | channels << 3]);
+    w.bytes(&[5, 2 + more, object << 3 | index >> 1, index << 7 | channels << 3]);
+    w.bytes(places);
     w.bytes(&[6, 1, 2]);
 }
 

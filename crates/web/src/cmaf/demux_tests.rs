@@ -68,7 +68,7 @@ fn try_all(bytes: &[u8]) {
         assert!(pictures.windows(2).all(|pair| pair[0].mark <= pair[1].mark));
         let Some(config) = config else { continue };
         let mut out = Vec::new();
-        pictures.iter().for_each(|picture| picture.append_to(&mut out, &stream.bytes, &config));
+        pictures.iter().for_each(|picture| picture.append_to(&mut out, &stream.bytes, &config, &mut false));
         // A unit grows by a byte at most, if its start code had three.
         assert!(out.len() <= stream.bytes.len() * 2);
         boxes::init(&Config::Video(config), None);

@@ -1,16 +1,16 @@
 //! What was made is kept for those who ask for it next, and made once for all who ask meanwhile.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hyper::body::Bytes;
 use millrace_core::ids::TitleId;
-use millrace_core::limits::web::{MADE_CACHE_BYTES, MAX_MADE_BYTES, MAX_PLANS, SEGMENTS_MADE_AT_ONCE};
+use millrace_core::limits::web::{MAX_PLANS, MEMORY_SEGMENTS_PART, SEGMENTS_MADE_AT_ONCE};
 use tokio::sync::{OnceCell, Semaphore};
 
 use super::make;
 use super::plan::{self, Plan, Unsuitable};
+use crate::memory::{Exhausted, Hold};
 use crate::shared::Shared;
 use crate::site::SiteError;
 
@@ -38,7 +38,8 @@ impl<K: PartialEq, V> Recent<K, V> {
         cell
     }
 
-    /// Forgets those that were asked for longest ago, beyond a sum of `weight`s. What is being made stays.
+    /// Removes the least recently used entries until the sum of `weight` is at most `most`. Entries
+    /// that are still being made stay, and so does the most recent finished one.
     pub(crate) fn trim(&self, most: usize, weight: impl Fn(&V) -> usize) {
         let mut sum = 0;
         let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -46,10 +47,19 @@ impl<K: PartialEq, V> Recent<K, V> {
             // Nobody is making it any more: it could not be made.
             None => Arc::strong_count(cell) > 1,
             Some(value) => {
+                let is_last = sum == 0;
                 sum += weight(value);
-                sum <= most
+                sum <= most || is_last
             }
         });
+    }
+
+    /// Removes all entries except those that are still being made.
+    pub(crate) fn forget_all(&self) {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|(_, cell)| !cell.initialized() && Arc::strong_count(cell) > 1);
     }
 }
 
@@ -58,8 +68,6 @@ impl<K: PartialEq, V> Recent<K, V> {
 pub(crate) struct Kept {
     plans: Recent<TitleId, Planned>,
     segments: Recent<(TitleId, u32), Segments>,
-    /// Bytes of segments in memory: kept, and on their way to viewers.
-    bytes: Arc<AtomicUsize>,
     makers: Arc<Semaphore>,
 }
 
@@ -68,9 +76,14 @@ impl Default for Kept {
         Self {
             plans: Recent::default(),
             segments: Recent::default(),
-            bytes: Arc::default(),
             makers: Arc::new(Semaphore::new(SEGMENTS_MADE_AT_ONCE)),
         }
+    }
+}
+
+impl Kept {
+    pub(crate) fn forget_segments(&self) {
+        self.segments.forget_all();
     }
 }
 
@@ -85,31 +98,6 @@ pub(crate) enum NotMade {
 impl From<SiteError> for NotMade {
     fn from(error: SiteError) -> Self {
         Self::Site(error)
-    }
-}
-
-/// Bytes that are counted as long as anybody has them.
-struct Counted {
-    bytes: Vec<u8>,
-    sum: Arc<AtomicUsize>,
-}
-
-impl Counted {
-    fn bytes(bytes: Vec<u8>, sum: &Arc<AtomicUsize>) -> Bytes {
-        sum.fetch_add(bytes.len(), Ordering::Relaxed);
-        Bytes::from_owner(Self { bytes, sum: Arc::clone(sum) })
-    }
-}
-
-impl AsRef<[u8]> for Counted {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.sum.fetch_sub(self.bytes.len(), Ordering::Relaxed);
     }
 }
 
@@ -131,21 +119,29 @@ pub(crate) async fn planned(shared: &Arc<Shared>, id: TitleId, name: &str) -> Re
     found
 }
 
-/// Does something that reads much of a title, where waiting is allowed, a few at a time.
+/// Runs work that reads much of a title where blocking is allowed, with limited concurrency. It
+/// reserves `bytes` of memory, the most that the work needs.
 pub(crate) async fn making<T: Send + 'static>(
     shared: &Arc<Shared>,
-    work: impl FnOnce(&Shared) -> Result<T, SiteError> + Send + 'static,
+    bytes: u64,
+    work: impl FnOnce(&Shared, Hold) -> Result<T, SiteError> + Send + 'static,
 ) -> Result<T, NotMade> {
     let permit = Arc::clone(&shared.made.makers).acquire_owned().await;
-    if shared.made.bytes.load(Ordering::Relaxed) >= MAX_MADE_BYTES {
-        return Err(NotMade::Full);
-    }
+    let room =
+        shared.room(usize::try_from(bytes).unwrap_or(usize::MAX)).map_err(|Exhausted| NotMade::Full)?;
     let work = move |shared: &Shared| {
         // Given back by whoever works, also if nobody waits for it any more.
         let _permit = permit;
-        work(shared)
+        work(shared, room)
     };
     Ok(shared.reading(work).await?)
+}
+
+/// Memory needed to make a segment: the bytes that it reads, and about the same again for its
+/// output.
+fn bytes_to_make(plan: &Planned, number: u32) -> u64 {
+    let segment = (**plan).as_ref().ok().and_then(|plan| plan.segments.get(number as usize));
+    segment.map_or(0, |segment| 2 * (segment.bytes.end - segment.bytes.start))
 }
 
 /// The segments of this number; makes them if they are not kept.
@@ -157,15 +153,17 @@ pub(crate) async fn segments(
 ) -> Result<Segments, NotMade> {
     let kept = &shared.made.segments;
     let cell = kept.cell((id, number));
+    let bytes = bytes_to_make(plan, number);
     let (plan, name) = (Arc::clone(plan), name.to_owned());
-    let work = move |shared: &Shared| {
+    let work = move |shared: &Shared, mut room: Hold| {
         let Ok(plan) = &*plan else { return Err(SiteError::NoTitle) };
         let made = make::make(plan, &mut *shared.site.open(&name)?, number as usize)?;
-        Ok(made.into_iter().map(|bytes| Counted::bytes(bytes, &shared.made.bytes)).collect())
+        Ok(made.into_iter().map(|bytes| room.split(bytes.len()).over(bytes)).collect())
     };
-    let found = cell.get_or_try_init(|| making(shared, work)).await.cloned();
+    let found = cell.get_or_try_init(|| making(shared, bytes, work)).await.cloned();
     drop(cell);
-    kept.trim(MADE_CACHE_BYTES, |made| made.iter().map(Bytes::len).sum());
+    let most = shared.memory.most() / MEMORY_SEGMENTS_PART;
+    kept.trim(most, |made| made.iter().map(Bytes::len).sum());
     found
 }
 
@@ -176,13 +174,14 @@ pub(crate) async fn still(
     plan: &Planned,
     number: u32,
 ) -> Result<Option<Bytes>, NotMade> {
+    let bytes = bytes_to_make(plan, number);
     let (plan, name) = (Arc::clone(plan), name.to_owned());
-    let work = move |shared: &Shared| {
+    let work = move |shared: &Shared, _room: Hold| {
         let Ok(plan) = &*plan else { return Err(SiteError::NoTitle) };
         let made = make::first_picture(plan, &mut *shared.site.open(&name)?, number as usize)?;
-        Ok(made.map(|bytes| Counted::bytes(bytes, &shared.made.bytes)))
+        Ok(made.map(Bytes::from))
     };
-    making(shared, work).await
+    making(shared, bytes, work).await
 }
 
 #[cfg(test)]
@@ -202,17 +201,13 @@ mod tests {
         let keys: Vec<_> = recent.0.lock().unwrap().iter().map(|(key, _)| *key).collect();
         // 8 was given up, 9 is being made; 1 and 3 were asked for last.
         assert_eq!(keys, [9, 1, 3]);
+        // An entry that exceeds the limit stays while it is the most recent one.
+        recent.cell(7).set(100).unwrap();
+        recent.trim(20, |&weight| weight);
+        let keys = || recent.0.lock().unwrap().iter().map(|(key, _)| *key).collect::<Vec<_>>();
+        assert_eq!(keys(), [7, 9]);
+        recent.forget_all();
+        assert_eq!(keys(), [9]);
         drop(being_made);
-    }
-
-    #[test]
-    fn bytes_are_counted_while_somebody_has_them() {
-        let sum = Arc::default();
-        let bytes = Counted::bytes(vec![7; 100], &sum);
-        let part = bytes.slice(10..20);
-        drop(bytes);
-        assert_eq!((sum.load(Ordering::Relaxed), &part[..]), (100, &[7; 10][..]));
-        drop(part);
-        assert_eq!(sum.load(Ordering::Relaxed), 0);
     }
 }

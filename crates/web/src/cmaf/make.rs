@@ -2,24 +2,27 @@
 
 use std::ops::Range;
 
-use millrace_core::limits::web::{MADE_FIRST_LOOK_TICKS, MADE_LOOK_BYTES, MADE_LOOK_TICKS};
+use millrace_core::limits::TS_PACKET_BYTES;
+use millrace_core::limits::web::{
+    MADE_FIRST_LOOK_TICKS, MADE_LOOK_BYTES, MADE_LOOK_TICKS, MAX_MADE_SEGMENT_BYTES,
+};
 
 use super::audio::{self, AudioConfig};
 use super::boxes::{self, Config, Sample};
-use super::demux::Demux;
-use super::plan::{Plan, read};
-use super::video::{self, VideoConfig};
+use super::demux::{Demux, Elementary};
+use super::plan::{InPart, Part, Plan, read};
+use super::tracks::Stream;
+use super::video::{self, Picture, VideoConfig};
 use crate::site::{SiteError, TitleBytes};
 
 /// Which segment is made, and what bounds it.
-struct Bounds {
+struct Bounds<'a> {
     number: usize,
-    /// Its bytes, and those of the part of the title that it is in.
+    /// The bytes of the segment, and its part of the title.
     bytes: Range<u64>,
-    part: Range<u64>,
-    /// From when to when its sound is; open where the part begins and ends.
-    start: Option<i64>,
-    end: Option<i64>,
+    part: &'a Part,
+    /// The time range of each track; `None` where the track begins or ends.
+    times: Vec<(Option<i64>, Option<i64>)>,
 }
 
 /// Media segments of this number: of each track one.
@@ -29,42 +32,54 @@ pub(crate) fn make(
     number: usize,
 ) -> Result<Vec<Vec<u8>>, SiteError> {
     let segment = plan.segments.get(number).ok_or(SiteError::NoTitle)?;
-    let part = &plan.parts[plan.part_of(number)];
     let bounds = Bounds {
         number,
         bytes: segment.bytes.clone(),
-        part: part.bytes.clone(),
-        start: (number != part.segments.start).then(|| plan.times[number]),
-        end: (number + 1 != part.segments.end).then(|| plan.times[number + 1]),
+        part: &plan.parts[plan.part_of(number)],
+        times: (0..plan.tracks.len()).map(|track| plan.bounds(track, number)).collect(),
     };
     let demux = gather(plan, bytes, &bounds)?;
-    let made = part.configs.iter().enumerate().map(|(track, config)| match config {
-        Config::Video(config) => pictures(plan, &demux, &bounds, track, config),
-        Config::Audio(config) => sound(plan, &demux, &bounds, track, config),
+    let made = bounds.part.tracks.iter().enumerate().map(|(track, of)| match of {
+        None => Vec::new(),
+        Some(of) => match &of.config {
+            Config::Video(config) => pictures(plan, &demux, &bounds, (track, of), config),
+            Config::Audio(config) => sound(plan, &demux, &bounds, (track, of), config),
+        },
     });
     Ok(made.collect())
 }
 
+/// The audio tracks of a part.
+fn sounds<'a>(bounds: &'a Bounds<'_>) -> impl Iterator<Item = (usize, &'a InPart)> {
+    let tracks = bounds.part.tracks.iter().enumerate();
+    tracks
+        .filter_map(|(track, of)| Some((track, of.as_ref()?)))
+        .filter(|(_, of)| matches!(of.config, Config::Audio(_)))
+}
+
 /// Reads everything that the segment needs: its bytes, sound before and behind them, the end of its last picture.
-fn gather(plan: &Plan, bytes: &mut dyn TitleBytes, bounds: &Bounds) -> Result<Demux, SiteError> {
+fn gather(plan: &Plan, bytes: &mut dyn TitleBytes, bounds: &Bounds<'_>) -> Result<Demux, SiteError> {
     let Range { start, end } = bounds.bytes;
     let from = look_back(plan, bytes, bounds)?;
-    let mut demux = plan.demux();
-    let is_video =
-        |pid| plan.tracks.iter().any(|track| track.pid == pid && matches!(track.config, Config::Video(_)));
+    let part = plan.part_of(bounds.number);
+    let mut demux = plan.demux(part);
+    let is_sound = |pid| sounds(bounds).any(|(_, of)| of.stream.pid == pid);
     read(bytes, from..start, |at, piece| {
-        demux.push(at, piece, |pid| !is_video(pid));
+        demux.push(at, piece, is_sound);
         true
     })?;
     read(bytes, start..end, |at, piece| {
         demux.push(at, piece, |_| true);
         true
     })?;
-    if let Some(time) = bounds.end {
-        let limit = plan.timeline.place(end, MADE_LOOK_TICKS.cast_signed(), end..bounds.part.end);
+    // After the end of the part only audio that continues is needed.
+    let is_last = bounds.number + 1 == bounds.part.segments.end;
+    let reach = if is_last { bounds.part.stretch.end } else { bounds.part.bytes.end };
+    if !is_last || sounds(bounds).any(|(track, _)| bounds.times[track].1.is_some()) {
+        let limit = plan.timeline.place(end, MADE_LOOK_TICKS.cast_signed(), end..reach.max(end));
         read(bytes, end..limit.min(end + MADE_LOOK_BYTES as u64), |at, piece| {
-            demux.push(at, piece, |_| true);
-            !is_complete(plan, &demux, end, time)
+            demux.push(at, piece, |pid| !is_last || is_sound(pid));
+            !is_complete(plan, &demux, bounds, is_last)
         })?;
     }
     plan.forget_stamps(&mut demux);
@@ -72,49 +87,63 @@ fn gather(plan: &Plan, bytes: &mut dyn TitleBytes, bounds: &Bounds) -> Result<De
 }
 
 /// From where on there is sound of the segment.
-fn look_back(plan: &Plan, bytes: &mut dyn TitleBytes, bounds: &Bounds) -> Result<u64, SiteError> {
-    let Some(time) = bounds.start else { return Ok(bounds.bytes.start) };
-    let is_audio = |track: &usize| matches!(plan.tracks[*track].config, Config::Audio(_));
-    // A track that begins later has nothing there.
-    let begins = |track: &usize| plan.parts[plan.part_of(bounds.number)].spans[*track].start < time;
-    let mut missing: Vec<usize> = (0..plan.tracks.len()).filter(is_audio).filter(begins).collect();
-    let (mut from, mut ticks) = (bounds.bytes.start, MADE_FIRST_LOOK_TICKS);
-    let least = bounds.bytes.start.saturating_sub(MADE_LOOK_BYTES as u64).max(bounds.part.start);
-    while !missing.is_empty() && from > least && ticks <= MADE_LOOK_TICKS {
-        let before = plan
-            .timeline
-            .place(bounds.bytes.start, -ticks.cast_signed(), least..bounds.bytes.start)
-            .min(from);
-        let mut demux = plan.demux();
+fn look_back(plan: &Plan, bytes: &mut dyn TitleBytes, bounds: &Bounds<'_>) -> Result<u64, SiteError> {
+    let start = bounds.bytes.start;
+    let is_first = bounds.number == bounds.part.segments.start;
+    // Audio may begin before its part does, and is then needed from its first sample on.
+    let reach =
+        sounds(bounds).filter(|(_, of)| is_first && !of.goes_on.0).map(|(_, of)| of.reach.start).min();
+    let most = if is_first { MAX_MADE_SEGMENT_BYTES } else { MADE_LOOK_BYTES } as u64;
+    let lowest = sounds(bounds).map(|(_, of)| of.reach.start).min().unwrap_or(start);
+    let least =
+        start.saturating_sub(most / TS_PACKET_BYTES as u64 * TS_PACKET_BYTES as u64).max(lowest).min(start);
+    let mut from = reach.unwrap_or(start).clamp(least, start);
+    let wanted = |track: usize, of: &InPart| {
+        bounds.times[track].0.filter(|time| of.span.start < *time || is_first && of.goes_on.0)
+    };
+    let mut missing: Vec<(&InPart, i64)> =
+        sounds(bounds).filter_map(|(track, of)| Some((of, wanted(track, of)?))).collect();
+    let mut ticks = MADE_FIRST_LOOK_TICKS;
+    while !missing.is_empty() && from > least && (is_first || ticks <= MADE_LOOK_TICKS) {
+        let before = plan.timeline.place(start, -ticks.cast_signed(), least..start).min(from);
+        let mut demux = plan.demux(plan.part_of(bounds.number));
         read(bytes, before..from, |at, piece| {
             demux.push(at, piece, |_| true);
             true
         })?;
-        missing.retain(|&track| !plan.times_of(&demux, track).any(|(_, at)| at <= time));
+        missing.retain(|(of, time)| !plan.times_of(&demux, of).any(|(_, at)| at <= *time));
         (from, ticks) = (before, ticks * 2);
     }
     Ok(from)
 }
 
-/// Whether nothing that comes behind these bytes belongs to a segment that ends at byte `end` and at `time`: the PES packet that does not has begun, and
-/// with the next one what the one before had of this segment has ended.
-fn is_complete(plan: &Plan, demux: &Demux, end: u64, time: i64) -> bool {
-    plan.tracks.iter().enumerate().all(|(track, of)| match of.config {
+/// Whether the bytes read so far hold the whole segment. A PES packet of the next segment must have
+/// begun, and another one after it, because only then is the last packet of this segment complete.
+fn is_complete(plan: &Plan, demux: &Demux, bounds: &Bounds<'_>, is_last: bool) -> bool {
+    let tracks = bounds.part.tracks.iter().enumerate();
+    tracks.filter_map(|(track, of)| Some((track, of.as_ref()?))).all(|(track, of)| match of.config {
         Config::Video(_) => {
-            demux.stream(of.pid).marks.iter().rev().take_while(|mark| mark.byte >= end).count() >= 2
+            let marks = &demux.stream(of.stream.pid).marks;
+            is_last || marks.iter().rev().take_while(|mark| mark.byte >= bounds.bytes.end).count() >= 2
         }
-        Config::Audio(_) => {
-            let span = &plan.parts[plan.parts.partition_point(|part| part.bytes.end < end)].spans[track];
-            span.end <= time
-                || plan.times_of(demux, track).rev().take_while(|(_, at)| *at >= time).count() >= 2
-        }
+        Config::Audio(_) => bounds.times[track].1.is_none_or(|time| {
+            of.span.end <= time && !of.goes_on.1
+                || plan.times_of(demux, of).rev().take_while(|(_, at)| *at >= time).count() >= 2
+        }),
     })
 }
 
 /// The pictures that begin in the segment's bytes.
-fn pictures(plan: &Plan, demux: &Demux, bounds: &Bounds, track: usize, config: &VideoConfig) -> Vec<u8> {
-    let stream = demux.stream(plan.tracks[track].pid);
-    let mut list = video::pictures(stream, config.syntax, Some(config));
+fn pictures(
+    plan: &Plan,
+    demux: &Demux,
+    bounds: &Bounds<'_>,
+    (track, of): (usize, &InPart),
+    config: &VideoConfig,
+) -> Vec<u8> {
+    let stream = demux.stream(of.stream.pid);
+    let is_first = bounds.number == bounds.part.segments.start;
+    let mut list = entered(plan, stream, bounds, config);
     list.retain(|picture| bounds.bytes.contains(&stream.marks[picture.mark].byte));
     let stamps: Vec<Option<(i64, i64)>> = list
         .iter()
@@ -124,23 +153,40 @@ fn pictures(plan: &Plan, demux: &Demux, bounds: &Bounds, track: usize, config: &
         })
         .collect();
     let decoded: Vec<Option<i64>> = stamps.iter().map(|stamps| Some((*stamps)?.0)).collect();
-    let span = plan.span(track, bounds.number);
-    let times = decode_times(&decoded, bounds.start.unwrap_or(span.start), bounds.end.unwrap_or(span.end));
+    let (span, (start, end)) = (plan.span(track, bounds.number), bounds.times[track]);
+    let times = decode_times(&decoded, start.unwrap_or(span.start), end.unwrap_or(span.end));
     let mut data = Vec::with_capacity(stream.bytes.len());
     let mut samples = Vec::with_capacity(list.len());
+    // At the start of a part, decoders that ignored its init segment find the parameter sets in its
+    // first picture.
+    let mut keeps_sets = !plan.knows_layouts;
     for (at, picture) in list.iter().enumerate() {
-        let start = data.len();
-        picture.append_to(&mut data, &stream.bytes, config);
+        let before = data.len();
+        let mut keeps_here = keeps_sets || at == 0 && is_first;
+        let is_decided = keeps_here;
+        picture.append_to(&mut data, &stream.bytes, config, &mut keeps_here);
+        keeps_sets |= keeps_here && !is_decided;
         let shown = stamps[at].map_or(times[at], |(_, shown)| shown);
         samples.push(Sample {
-            bytes: (data.len() - start) as u32,
+            bytes: (data.len() - before) as u32,
             duration: u32::try_from(times[at + 1] - times[at]).unwrap_or(0),
             // A cut is an access point, whether or not the picture says so itself.
-            is_sync: picture.is_sync || at == 0 && bounds.start.is_some(),
+            is_sync: picture.is_sync || at == 0,
             offset: i32::try_from(shown - times[at]).unwrap_or(0),
         });
     }
     segment(bounds.number, times[0], &samples, &data)
+}
+
+/// The pictures of a segment. At the start of a part, pictures before the first access point are
+/// dropped: they need pictures of another part, or lost ones.
+fn entered(plan: &Plan, stream: &Elementary, bounds: &Bounds<'_>, config: &VideoConfig) -> Vec<Picture> {
+    let mut list = video::pictures(stream, config.syntax, Some(config));
+    if bounds.number == bounds.part.segments.start {
+        let is_access = |picture: &Picture| plan.timeline.is_access(stream.marks[picture.mark].byte);
+        list.drain(..video::first_entry(&list, is_access).unwrap_or(0));
+    }
+    list
 }
 
 /// Times for all pictures, and behind them when the last one ends: those that are known, evenly spread ones between them, each later than the one before.
@@ -164,46 +210,77 @@ fn decode_times(known: &[Option<i64>], start: i64, end: i64) -> Vec<i64> {
 }
 
 /// The frames that are played in the segment's time.
-fn sound(plan: &Plan, demux: &Demux, bounds: &Bounds, track: usize, config: &AudioConfig) -> Vec<u8> {
-    let stream = demux.stream(plan.tracks[track].pid);
+fn sound(
+    plan: &Plan,
+    demux: &Demux,
+    bounds: &Bounds<'_>,
+    (track, of): (usize, &InPart),
+    config: &AudioConfig,
+) -> Vec<u8> {
+    let stream = demux.stream(of.stream.pid);
     let frames = audio::frames(stream, config);
-    let timed = frames.iter().filter_map(|frame| Some((frame, plan.frame_time(config.rate, stream, frame)?)));
     let scaled = |time: i64| time * i64::from(config.rate);
-    let (mut data, mut samples, mut times) = (Vec::new(), Vec::<Sample>::new(), Vec::<i64>::new());
+    // The PES packet in which the format changes has frames of both parts.
+    let is_ours = |(frame, time): &(&audio::Frame, i64)| {
+        let byte = stream.marks[frame.mark].byte;
+        of.reach.contains(&byte)
+            && (of.goes_on.0 || byte != of.reach.start || *time >= scaled(of.span.start))
+            && (of.goes_on.1 || byte + 1 != of.reach.end || frame.config.is_like(config))
+    };
+    let timed = frames.iter().filter_map(|frame| Some((frame, plan.frame_time(config.rate, stream, frame)?)));
+    let timed = timed.filter(is_ours);
+    let (start, end) = bounds.times[track];
+    let (mut data, mut list, mut times) = (Vec::new(), Vec::<&audio::Frame>::new(), Vec::<i64>::new());
     let mut next = None;
     for (frame, time) in timed {
-        if bounds.start.is_some_and(|start| time < scaled(start)) {
+        if start.is_some_and(|start| time < scaled(start)) {
             continue;
         }
-        if bounds.end.is_some_and(|end| time >= scaled(end)) {
+        if end.is_some_and(|end| time >= scaled(end)) {
             next = Some(config.samples(time));
             break;
         }
         data.extend_from_slice(&stream.bytes[frame.at..frame.at + frame.length]);
         times.push(config.samples(time));
-        samples.push(Sample { bytes: frame.length as u32, duration: config.frame, is_sync: true, offset: 0 });
+        list.push(frame);
     }
-    let start = times
-        .first()
-        .copied()
-        .unwrap_or_else(|| config.samples(scaled(plan.span(track, bounds.number).start)));
-    let times = smooth(times, config);
-    for at in 0..samples.len() {
-        let end = times.get(at + 1).copied().or(next).unwrap_or(times[at] + i64::from(config.frame));
-        samples[at].duration = u32::try_from(end - times[at]).ok().filter(|&d| d > 0).unwrap_or(config.frame);
+    let span = plan.span(track, bounds.number);
+    let begins = times.first().copied().unwrap_or_else(|| config.samples(scaled(span.start)));
+    let lengths: Vec<u32> = list.iter().map(|frame| frame.config.length_at(config.rate)).collect();
+    let times = smooth(times, &lengths, config.rate);
+    let mut samples = Vec::with_capacity(list.len());
+    for (at, frame) in list.iter().enumerate() {
+        let length = lengths[at];
+        let end = times.get(at + 1).copied().or(next).unwrap_or(times[at] + i64::from(length));
+        let duration = u32::try_from(end - times[at]).ok().filter(|&d| d > 0).unwrap_or(length);
+        samples.push(Sample { bytes: frame.length as u32, duration, is_sync: true, offset: 0 });
     }
-    segment(bounds.number, start, &samples, &data)
+    if samples.is_empty()
+        && let Some(frame) = frames.first()
+    {
+        // Players treat a segment without samples as damaged, so a frame from beside the gap fills
+        // an interruption of the audio.
+        data.extend_from_slice(&stream.bytes[frame.at..frame.at + frame.length]);
+        let length = u32::try_from(config.samples(scaled(span.end - span.start))).unwrap_or(0);
+        let duration = length.max(config.frame);
+        samples.push(Sample { bytes: frame.length as u32, duration, is_sync: true, offset: 0 });
+    }
+    segment(bounds.number, begins, &samples, &data)
 }
 
-/// Frames follow each other without a gap where stamps are off by rounding only: a tick is up to a sample.
-fn smooth(mut times: Vec<i64>, config: &AudioConfig) -> Vec<i64> {
+/// Removes gaps between frames of these lengths if they come from rounding: one tick of a time
+/// stamp can be as long as a sample.
+fn smooth(mut times: Vec<i64>, lengths: &[u32], rate: u32) -> Vec<i64> {
     // A millisecond.
-    let tolerance = i64::from(config.rate / 1000);
+    let tolerance = i64::from(rate / 1000);
     for at in 1..times.len() {
-        let expected = times[at - 1] + i64::from(config.frame);
-        if times[at] < expected + tolerance {
-            times[at] = expected;
-        }
+        let expected = times[at - 1] + i64::from(lengths[at - 1]);
+        // If joined recordings overlap slightly, frames are shortened, because the segment would
+        // otherwise overlap the next one.
+        times[at] = match (times[at] - expected).abs() < tolerance {
+            true => expected,
+            false => times[at].max(times[at - 1] + 1),
+        };
     }
     times
 }
@@ -223,18 +300,23 @@ pub(crate) fn first_picture(
 ) -> Result<Option<Vec<u8>>, SiteError> {
     let segment = plan.segments.get(number).ok_or(SiteError::NoTitle)?;
     let part = &plan.parts[plan.part_of(number)];
-    let Some(Config::Video(config)) = part.configs.first() else { return Ok(None) };
-    let mut demux = plan.demux();
-    let pid = plan.tracks[0].pid;
+    let Some(Some(InPart { stream: Stream { pid, .. }, config: Config::Video(config), .. })) =
+        part.tracks.first()
+    else {
+        return Ok(None);
+    };
+    let bounds = Bounds { number, bytes: segment.bytes.clone(), part, times: Vec::new() };
+    let mut demux = Demux::new([*pid]);
     read(bytes, segment.bytes.clone(), |at, piece| {
-        demux.push(at, piece, |of| of == pid);
-        video::pictures(demux.stream(pid), config.syntax, Some(config)).len() < 2
+        demux.push(at, piece, |_| true);
+        entered(plan, demux.stream(*pid), &bounds, config).len() < 2
     })?;
-    let stream = demux.stream(pid);
-    let list = video::pictures(stream, config.syntax, Some(config));
+    let stream = demux.stream(*pid);
+    let list = entered(plan, stream, &bounds, config);
     let Some(first) = list.first() else { return Ok(None) };
     let mut data = Vec::new();
-    first.append_to(&mut data, &stream.bytes, config);
+    let mut keeps_sets = !plan.knows_layouts || number == part.segments.start;
+    first.append_to(&mut data, &stream.bytes, config, &mut keeps_sets);
     let span = plan.span(0, number);
     let mark = &stream.marks[first.mark];
     let shown = plan.stamps(mark.byte, mark.stamps).map_or(span.start, |(_, shown)| shown);

@@ -7,8 +7,8 @@ use millrace_core::ids::TitleId;
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline as RtpTimeline;
-use millrace_store::index::{ClockPiece, IndexParts, RandomAccessPoint, TimeBase, TitleIndex};
-use millrace_store::volume::{ElementaryStream, SourceIdentity, TitleInfo};
+use millrace_store::index::{ClockPiece, IndexParts, LayoutStream, RandomAccessPoint, TimeBase, TitleIndex};
+use millrace_store::volume::{ElementaryStream, Origin, SourceIdentity, TitleInfo};
 use proptest::prelude::*;
 
 use super::super::plan::plan;
@@ -34,6 +34,11 @@ struct Recording {
     /// Frames of a PES packet, and bytes of the first of them that are in the one before.
     together: usize,
     unaligned: usize,
+    /// Offset of the PIDs, and whether the audio is mono.
+    pids: u16,
+    is_mono: bool,
+    /// Whether its time stamps continue those of the previous recording.
+    goes_on: bool,
 }
 
 /// Two bytes that are neither start codes nor headers.
@@ -61,6 +66,18 @@ fn pes(id: u8, pts: u64, dts: u64, payload: &[u8]) -> Vec<u8> {
 }
 
 impl Recording {
+    /// The streams of the recording, starting at `byte`.
+    fn layout(&self, byte: u64) -> [LayoutStream; 2] {
+        let stream = |pid, codec: &str, config| LayoutStream {
+            byte,
+            pid: pid + self.pids,
+            codec: codec.to_owned(),
+            config,
+            ..LayoutStream::default()
+        };
+        [stream(VIDEO_PID, "H.264", 1), stream(SOUND_PID, "AAC", 1 + u32::from(self.is_mono))]
+    }
+
     /// PES packets in the order in which they are sent: when, on which PID, and whether it is an access point.
     fn packets(&self, (first_picture, first_frame): (u64, u64)) -> Vec<(i64, u16, bool, Vec<u8>)> {
         let sps: Vec<u8> = (0..27)
@@ -84,11 +101,12 @@ impl Recording {
             }
             bytes.extend([0, 0, 1, if is_access { 0x65 } else { 0x41 }, 0x88]);
             bytes.extend(numbered(first_picture + at));
-            list.push(((at * PICTURE) as i64, VIDEO_PID, is_access, pes(0xe0, pts, dts, &bytes)));
+            list.push(((at * PICTURE) as i64, VIDEO_PID + self.pids, is_access, pes(0xe0, pts, dts, &bytes)));
         }
         let sound: Vec<Vec<u8>> = (0..self.frames)
             .map(|at| {
-                let mut frame = vec![0xff, 0xf1, 0x4c, 0x80, 0x03, 0x1f | 7 << 5, 0xfc];
+                let channels = if self.is_mono { 0x40 } else { 0x80 };
+                let mut frame = vec![0xff, 0xf1, 0x4c, channels, 0x03, 0x1f | 7 << 5, 0xfc];
                 frame[4] = (31 >> 3) as u8;
                 frame.extend(numbered(first_frame + at));
                 frame.resize(31, 0x11);
@@ -107,7 +125,7 @@ impl Recording {
             let begins = first as u64 + u64::from(n > 0 && own > 0);
             let pts = self.origin + PICTURE + self.sound_from + begins * FRAME;
             let sent = (self.sound_from + first as u64 * FRAME) as i64 + self.skew;
-            list.push((sent, SOUND_PID, false, pes(0xc0, pts, pts, &bytes)));
+            list.push((sent, SOUND_PID + self.pids, false, pes(0xc0, pts, pts, &bytes)));
         }
         list.sort_by_key(|(sent, pid, ..)| (*sent, *pid));
         list
@@ -126,21 +144,28 @@ impl TitleBytes for Film {
 /// A title of recordings, one behind the other.
 fn film(recordings: &[Recording]) -> (TitleInfo, Arc<TitleIndex>, Film) {
     let (mut bytes, mut access, mut pieces, mut bases) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let (mut counters, mut numbers, mut start) = ([0u8; 2], (0, 0), 0);
-    for recording in recordings {
+    let mut layouts = Vec::new();
+    let (mut counters, mut numbers, mut start) = ([0u8; 2], (0, 0), 0u64);
+    for (n, recording) in recordings.iter().enumerate() {
         let packets = recording.packets(numbers);
         numbers.0 += recording.gops * recording.gop;
         numbers.1 += recording.frames;
         let first = packets[0].0;
         let first_pts = recording.origin + PICTURE;
-        bases.push(TimeBase {
-            byte: bytes.len() as u64,
-            time: MediaTicks(start),
-            first_pts: first_pts % (1 << 33),
-        });
-        let mut time = start;
+        layouts.extend(recording.layout(bytes.len() as u64));
+        let mut time = pieces.last().map_or(start, |last: &ClockPiece| start.max(last.time.0));
+        // If the time stamps continue, the clock does too, and stays ahead of them by the same
+        // amount.
+        let from = if recording.goes_on { start.cast_signed() } else { start.cast_signed() - first };
+        if !recording.goes_on {
+            bases.push(TimeBase {
+                byte: bytes.len() as u64,
+                time: MediaTicks(start),
+                first_pts: first_pts % (1 << 33),
+            });
+        }
         for (sent, pid, is_access, pes) in packets {
-            time = start + (sent - first) as u64;
+            time = u64::try_from(from + sent).unwrap_or(0).max(time);
             let byte = bytes.len() as u64;
             if pieces.last().is_none_or(|last: &ClockPiece| last.byte < byte) {
                 pieces.push(ClockPiece { byte, time: MediaTicks(time) });
@@ -149,12 +174,15 @@ fn film(recordings: &[Recording]) -> (TitleInfo, Arc<TitleIndex>, Film) {
                 access.push(RandomAccessPoint { packet: (byte / 1316) as u32, time: MediaTicks(time), byte });
             }
             for (n, payload) in pes.chunks(184).enumerate() {
-                let counter = &mut counters[usize::from(pid - VIDEO_PID)];
+                let counter = &mut counters[usize::from((pid - VIDEO_PID) % 2)];
                 *counter = (*counter + 1) & 15;
                 bytes.extend(crate::cmaf::demux::packet(pid, *counter, n == 0, payload));
             }
         }
-        start = time + PICTURE;
+        start = match recordings.get(n + 1).is_some_and(|next| next.goes_on) {
+            true => start + recording.gops * recording.gop * PICTURE,
+            false => time + PICTURE,
+        };
     }
     let index = TitleIndex::from_parts(IndexParts {
         access,
@@ -163,6 +191,7 @@ fn film(recordings: &[Recording]) -> (TitleInfo, Arc<TitleIndex>, Film) {
         data_bytes: bytes.len() as u64,
         duration: MediaTicks(start),
         bases,
+        layouts,
         ..IndexParts::default()
     });
     (info(bytes.len() as u64), Arc::new(index.unwrap()), Film(bytes))
@@ -183,6 +212,7 @@ fn info(bytes: u64) -> TitleInfo {
         stream_type,
         codec: codec.to_owned(),
         language: None,
+        role: None,
     };
     TitleInfo {
         id: TitleId([7; 16]),
@@ -202,6 +232,10 @@ fn info(bytes: u64) -> TitleInfo {
         notes: Vec::new(),
         derived: None,
         rendition: None,
+        title: None,
+        origin: Origin::default(),
+        subtitles: Vec::new(),
+        source_start: 0,
     }
 }
 
@@ -225,13 +259,23 @@ fn read_back(segment: &[u8]) -> (u64, Vec<(Vec<u8>, u64, i64)>) {
 fn check(recordings: &[Recording]) -> Result<(), TestCaseError> {
     let (info, index, mut film) = film(recordings);
     let plan = plan(&info, index, &mut film).unwrap().unwrap();
-    prop_assert_eq!(plan.parts.len(), recordings.len());
+    let is_part = |pair: &&[Recording]| {
+        !pair[1].goes_on || (pair[0].pids, pair[0].is_mono) != (pair[1].pids, pair[1].is_mono)
+    };
+    prop_assert_eq!(plan.parts.len(), 1 + recordings.windows(2).filter(is_part).count());
+    prop_assert_eq!(plan.tracks.len(), 2);
     let all: Vec<_> = (0..plan.segments.len()).map(|n| make(&plan, &mut film, n).unwrap()).collect();
+    let listed = [plan.listed(0), plan.listed(1)];
     for (track, per_sample) in [(0, 2), (1, 0)] {
         let mut numbers = Vec::new();
         let mut next = 0;
         for (n, made) in all.iter().enumerate() {
+            let listed = &listed[track][n];
+            if listed.duration.0 == 0 {
+                continue;
+            }
             let (start, samples) = read_back(&made[track]);
+            prop_assert!(!samples.is_empty(), "track {track}, segment {n} is listed and empty");
             let is_first = plan.parts.iter().any(|part| part.segments.start == n);
             if !samples.is_empty() {
                 prop_assert!(
@@ -287,6 +331,9 @@ fn recording() -> impl Strategy<Value = Recording> {
             together,
             // A packet in which no frame begins has no stamp of its own to give.
             unaligned: if together == 1 { 0 } else { unaligned },
+            pids: 0,
+            is_mono: false,
+            goes_on: false,
         })
 }
 
@@ -297,6 +344,38 @@ proptest! {
     #[test]
     fn everything_is_there_once(recordings in proptest::collection::vec(recording(), 1..3)) {
         check(&recordings)?;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Continuous time stamps with changing streams: other PIDs, another audio format, both, or
+    /// neither, in any order.
+    #[test]
+    fn make_of_changing_streams_has_everything_once(
+        recordings in proptest::collection::vec((recording(), any::<bool>(), any::<bool>()), 1..5),
+        skew in -30_000i64..30_000,
+    ) {
+        let mut joined: Vec<Recording> = Vec::new();
+        for (recording, has_other_pids, is_mono) in recordings {
+            let length = recording.gops * recording.gop * PICTURE;
+            let origin = match joined.last() {
+                Some(before) => before.origin + before.gops * before.gop * PICTURE,
+                None => recording.origin % (1 << 32),
+            };
+            joined.push(Recording {
+                origin,
+                skew,
+                sound_from: 0,
+                frames: length / FRAME,
+                pids: if has_other_pids { 0x100 } else { 0 },
+                is_mono,
+                goes_on: !joined.is_empty(),
+                ..recording
+            });
+        }
+        check(&joined)?;
     }
 }
 
@@ -339,7 +418,6 @@ fn gaps_between_known_times_are_filled_evenly() {
 
 #[test]
 fn rounding_is_no_gap() {
-    let config =
-        AudioConfig { coding: audio::Coding::Aac, rate: 44_100, channels: 2, frame: 1024, header: [0; 6] };
-    assert_eq!(smooth(vec![10, 1035, 2057, 5000, 6023], &config), [10, 1034, 2058, 5000, 6024]);
+    assert_eq!(smooth(vec![10, 1000, 999], &[1024; 3], 48_000), [10, 1034, 1035], "cut short");
+    assert_eq!(smooth(vec![10, 1035, 2057, 5000, 6023], &[1024; 5], 44_100), [10, 1034, 2058, 5000, 6024]);
 }

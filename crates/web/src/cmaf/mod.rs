@@ -12,10 +12,13 @@
 //! | file | does |
 //! | --- | --- |
 //! | `plan` | a title's tracks and when its segments begin; which picture and which sound is in which |
+//! | `tracks` | maps the streams of each part of a title to tracks |
+//! | `join` | timing between the parts of a title |
 //! | `timeline` | the title's time of time stamps |
 //! | `demux` | elementary streams out of TS packets |
 //! | `video`, `audio` | pictures and frames of sound, and what decoders are told before |
-//! | `sps` | sequence parameter sets |
+//! | `sps`, `sei` | parameter sets, supplemental information |
+//! | `pce` | program config elements of AAC |
 //! | `make` | one segment of all tracks |
 //! | `boxes` | writes the file format |
 //! | `kept` | plans and segments in memory, each made once |
@@ -25,19 +28,23 @@ mod answer;
 mod audio;
 mod boxes;
 mod demux;
+mod join;
 mod kept;
 mod make;
+mod pce;
 mod plan;
+mod sei;
 mod sps;
 mod timeline;
+mod tracks;
 mod video;
 
-pub(crate) use answer::{
-    Piece, is_preferred, master_playlist, media_playlist, not_made, piece, rules, usable,
-};
+pub(crate) use answer::{Made, Piece, media_playlist, not_made, offered, piece, rules, usable};
 pub(crate) use boxes::Config;
-pub(crate) use demux::Demux;
+pub(crate) use demux::{Demux, Elementary};
 pub(crate) use kept::{Kept, NotMade, Planned, Recent, making};
-pub(crate) use plan::{Plan, can_have, config_of, read};
+pub(crate) use plan::{Plan, Unsuitable, can_have, config_of, read};
+pub(crate) use sei::{REGISTERED_DATA, payloads as sei_payloads};
 pub(crate) use sps::Pictures;
 pub(crate) use timeline::Timeline;
+pub(crate) use video::{Syntax, units};

@@ -3,25 +3,30 @@
 //! Cuts are those of the transport stream's segments. A picture belongs to the segment in whose bytes its PES packet begins; cuts are access points, so
 //! that is where it is in decoding order. A frame of sound belongs to the segment in whose time it begins, wherever in the title it lies. Both rules
 //! need nothing of other segments, and put each picture and each frame into one segment.
+//!
+//! A title consists of parts, which begin where time stamps jump or the streams change. In each
+//! part a track is one stream, or absent. If an audio track continues into the next part, the
+//! boundary is a time, as between any two segments; if its format changes there, the boundary is
+//! the first frame of the new format.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use millrace_core::limits::TS_PACKET_BYTES;
 use millrace_core::limits::web::{
-    DESCRIBE_BYTES, MADE_READ_BYTES, MADE_TAIL_BYTES, MAX_CMAF_PARTS, MAX_CMAF_TRACKS,
-    MAX_MADE_SEGMENT_BYTES, MAX_STAMP_DISTANCE_TICKS, MAX_TRACK_LOOK_BYTES,
+    DESCRIBE_BYTES, MADE_READ_BYTES, MAX_CMAF_PARTS, MAX_MADE_SEGMENT_BYTES, MAX_TRACK_LOOK_BYTES,
 };
 use millrace_core::time::{MEDIA_HZ, MediaTicks};
 use millrace_core::units::BitRate;
-use millrace_store::index::TitleIndex;
+use millrace_store::index::{LayoutStream, TitleIndex};
 use millrace_store::ingest::ts_packet::{PesStart, TsPacket};
 use millrace_store::volume::TitleInfo;
 
-use super::audio::{self, Coding};
+use super::audio::{self, AudioConfig, Coding};
 use super::boxes::Config;
 use super::demux::{Demux, Elementary};
 use super::timeline::Timeline;
+use super::tracks::{self, Stream};
 use super::video::{self, Syntax};
 use crate::hls::answer::Text;
 use crate::hls::segments::{Segment, segments};
@@ -30,9 +35,9 @@ use crate::site::{SiteError, TitleBytes};
 /// A stream of a title that segments are made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Track {
+    /// Its first PID if that is unique, otherwise another number; used as its name in addresses.
     pub(crate) pid: u16,
-    /// What it is as the title has it.
-    codec: String,
+    /// The decoder configuration in the first part that has the track.
     pub(crate) config: Config,
     /// ISO 639-2.
     pub(crate) language: Option<String>,
@@ -40,16 +45,31 @@ pub(crate) struct Track {
     pub(crate) rate: BitRate,
 }
 
-/// A stretch of a title in which time stamps do not jump.
+/// A track in one part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct InPart {
+    pub(crate) stream: Stream,
+    /// The decoder configuration in this part.
+    pub(crate) config: Config,
+    /// The bytes of the title that may hold its samples.
+    pub(crate) reach: Range<u64>,
+    /// The times at which it begins and ends.
+    pub(crate) span: Range<i64>,
+    /// Whether the track continues from the previous part, and into the next one. Their bytes then
+    /// overlap, and only time separates their samples.
+    pub(crate) goes_on: (bool, bool),
+}
+
+/// A stretch of a title in which time stamps do not jump and streams do not change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
     /// Its segments.
     pub(crate) segments: Range<usize>,
     pub(crate) bytes: Range<u64>,
-    /// When each track begins and ends in it.
-    pub(crate) spans: Vec<Range<i64>>,
-    /// What decoders are told of each track: joined recordings may differ.
-    pub(crate) configs: Vec<Config>,
+    /// The bytes of all adjacent parts that no time stamp jump separates.
+    pub(crate) stretch: Range<u64>,
+    /// By track; `None` if the part lacks the track.
+    pub(crate) tracks: Vec<Option<InPart>>,
 }
 
 /// All of that.
@@ -62,8 +82,11 @@ pub(crate) struct Plan {
     /// At least one; pictures first.
     pub(crate) tracks: Vec<Track>,
     pub(crate) parts: Vec<Part>,
-    /// How much later than it is decoded the first picture is shown. The title's time begins so much before that, so that no picture is decoded before 0.
+    /// Delay of all times relative to the first time stamp, so that no picture is decoded and no
+    /// audio is played before 0.
     pub(crate) reorder: i64,
+    /// Whether the index records where parameter sets change.
+    pub(crate) knows_layouts: bool,
     /// The media playlists of each track: of its segments, and of pictures that stand alone.
     pub(crate) playlists: Vec<[OnceLock<Text>; 2]>,
 }
@@ -85,40 +108,54 @@ pub(crate) fn plan(
     if found.list.iter().any(|segment| length(segment) > MAX_MADE_SEGMENT_BYTES as u64) {
         return Ok(Err("the title has too few places where a decoder can start"));
     }
-    let parts = parts(&found.list);
-    if parts.len() > MAX_CMAF_PARTS {
-        return Ok(Err("the title's time stamps jump too often"));
+    let starts =
+        || found.list.iter().enumerate().filter(|(at, segment)| *at == 0 || segment.is_discontinuous);
+    if starts().count() > MAX_CMAF_PARTS {
+        return Ok(Err("the title's time stamps or streams change too often"));
     }
-    let first = index.access_points()[0].byte;
-    let (mut tracks, demux) = find_tracks(title, first..index.data_bytes(), bytes)?;
-    if tracks.is_empty() {
+    let layouts = tracks::layouts(title, &index);
+    let in_parts: Vec<usize> = starts().map(|(_, segment)| segment.layout).collect();
+    let first = match index.bases().first() {
+        Some(base) => base.first_pts,
+        None => first_stamp(&layouts[0], &index, bytes)?,
+    };
+    let mut plan = Plan {
+        timeline: Timeline::new(Arc::clone(&index), first),
+        segments: found.list.clone(),
+        times: Vec::new(),
+        tracks: Vec::new(),
+        parts: Vec::new(),
+        reorder: 0,
+        knows_layouts: index.layouts().next().is_some(),
+        playlists: Vec::new(),
+    };
+    let list = tracks::match_up(&layouts, &in_parts);
+    plan.find_parts(&index, &list, bytes)?;
+    if !plan.choose_tracks(&list) {
         return Ok(Err("the title has no pictures of H.264 or H.265 and no sound of AAC, AC-3 or E-AC-3"));
     }
-    for track in &mut tracks {
-        if let Config::Audio(config) = &track.config {
-            track.rate = audio::bit_rate(demux.stream(track.pid), config);
-        }
-    }
-    let stamps = demux.stream(tracks[0].pid).marks.iter().find_map(|mark| mark.stamps);
-    let (pts, dts) = stamps.unwrap_or_default();
-    let reorder = match tracks[0].config {
-        Config::Video(_) => pts.wrapping_sub(dts) % millrace_store::index::PTS_MODULUS,
-        Config::Audio(_) => 0,
-    };
-    // More than any decoder reorders is a damaged stamp.
-    let reorder = if reorder <= MAX_STAMP_DISTANCE_TICKS { reorder.cast_signed() } else { 0 };
-    let mut plan = Plan {
-        playlists: tracks.iter().map(|_| Default::default()).collect(),
-        timeline: Timeline::new(index, pts),
-        parts,
-        segments: found.list,
-        times: Vec::new(),
-        tracks,
-        reorder,
-    };
-    plan.find_spans(bytes)?;
+    plan.join_parts(&layouts, bytes)?;
     plan.find_times(bytes)?;
     Ok(Ok(plan))
+}
+
+/// The first time stamp of the video, or of any stream: the origin of a title whose index has none.
+fn first_stamp(
+    streams: &[LayoutStream],
+    index: &TitleIndex,
+    bytes: &mut dyn TitleBytes,
+) -> Result<u64, SiteError> {
+    let of_kind = |video: bool| streams.iter().filter(move |s| can_have(&s.codec) == Some(video));
+    let Some(stream) = of_kind(true).chain(of_kind(false)).next() else { return Ok(0) };
+    let first = index.access_points().first().map_or(0, |point| point.byte);
+    let mut demux = Demux::new([stream.pid]);
+    let mut found = None;
+    read(bytes, first..index.data_bytes().min(first + MAX_TRACK_LOOK_BYTES as u64), |at, piece| {
+        demux.push(at, piece, |_| true);
+        found = demux.stream(stream.pid).marks.iter().find_map(|mark| mark.stamps);
+        found.is_none()
+    })?;
+    Ok(found.map_or(0, |(shown, _)| shown))
 }
 
 /// Reads bytes of a title, whole packets, a piece at a time; `each` says whether to go on.
@@ -165,81 +202,124 @@ pub(crate) fn config_of(stream: &Elementary, codec: &str) -> Option<Config> {
     }
 }
 
-/// The first pictures and all sounds that can be had, and what was read for that.
-fn find_tracks(
-    title: &TitleInfo,
-    range: Range<u64>,
-    bytes: &mut dyn TitleBytes,
-) -> Result<(Vec<Track>, Demux), SiteError> {
-    let is = |video: bool| {
-        title.streams.iter().filter(move |s| kind(&s.codec).is_some_and(|kind| kind.is_ok() == video))
-    };
-    let wanted: Vec<_> = is(true).take(1).chain(is(false)).take(MAX_CMAF_TRACKS).collect();
-    let mut demux = Demux::new(wanted.iter().map(|stream| stream.pid));
-    let mut tracks: Vec<Option<Track>> = vec![None; wanted.len()];
-    let mut next_look = DESCRIBE_BYTES as u64;
-    let end = range.end.min(range.start + MAX_TRACK_LOOK_BYTES as u64);
-    read(bytes, range.start..end, |at, piece| {
-        demux.push(at, piece, |_| true);
-        let have = at + piece.len() as u64 - range.start;
-        if have >= next_look || at + piece.len() as u64 == end {
-            next_look = have * 2;
-            for (track, stream) in tracks.iter_mut().zip(&wanted).filter(|(track, _)| track.is_none()) {
-                let config = config_of(demux.stream(stream.pid), &stream.codec);
-                let language = stream.language.clone();
-                *track = config.map(|config| Track {
-                    pid: stream.pid,
-                    codec: stream.codec.clone(),
-                    config,
-                    language,
+impl Plan {
+    /// Finds the parts, with the stream and the configuration of each track. Their times are set
+    /// later.
+    fn find_parts(
+        &mut self,
+        index: &TitleIndex,
+        list: &[tracks::Sketch],
+        bytes: &mut dyn TitleBytes,
+    ) -> Result<(), SiteError> {
+        let is_start = |at: &usize| *at == 0 || self.segments[*at].is_discontinuous;
+        let starts: Vec<usize> = (0..self.segments.len()).filter(is_start).collect();
+        let is_jump = |at: usize| at >= self.segments.len() || at == 0 || self.segments[at].is_jump;
+        for (number, &start) in starts.iter().enumerate() {
+            let end = starts.get(number + 1).copied().unwrap_or(self.segments.len());
+            let from = (0..=start).rev().find(|&at| is_jump(at)).unwrap_or(0);
+            let to = (end..=self.segments.len()).find(|&at| is_jump(at)).unwrap_or(end);
+            let range = self.segments[start].bytes.start..self.segments[end - 1].bytes.end;
+            let streams: Vec<Option<&Stream>> =
+                list.iter().map(|sketch| sketch.streams[number].as_ref()).collect();
+            let configs = configs(bytes, index, &range, &streams)?;
+            let tracks = streams.iter().zip(configs).map(|(stream, config)| {
+                Some(InPart {
+                    stream: (*stream)?.clone(),
+                    config: config?,
+                    reach: range.clone(),
+                    span: 0..0,
+                    goes_on: (false, false),
+                })
+            });
+            self.parts.push(Part {
+                segments: start..end,
+                stretch: self.segments[from].bytes.start..self.segments[to - 1].bytes.end,
+                tracks: tracks.collect(),
+                bytes: range,
+            });
+        }
+        Ok(())
+    }
+
+    /// Keeps the tracks that have data in some part. Returns whether there are any.
+    fn choose_tracks(&mut self, list: &[tracks::Sketch]) -> bool {
+        let found = |at: usize| self.parts.iter().find_map(|part| part.tracks[at].as_ref());
+        let kept: Vec<bool> = (0..list.len()).map(|at| found(at).is_some()).collect();
+        for (at, sketch) in list.iter().enumerate() {
+            if let Some(first) = self.parts.iter().find_map(|part| part.tracks[at].as_ref()) {
+                self.tracks.push(Track {
+                    pid: sketch.id,
+                    config: first.config.clone(),
+                    language: sketch.language.clone(),
                     rate: BitRate(0),
                 });
             }
         }
-        tracks.iter().any(Option::is_none)
-    })?;
-    Ok((tracks.into_iter().flatten().collect(), demux))
-}
+        for part in &mut self.parts {
+            let mut kept = kept.iter();
+            part.tracks.retain(|_| kept.next() == Some(&true));
+        }
+        self.playlists = self.tracks.iter().map(|_| Default::default()).collect();
+        !self.tracks.is_empty()
+    }
 
-/// The stretches between jumps of the time stamps.
-fn parts(segments: &[Segment]) -> Vec<Part> {
-    let jumps = segments.iter().enumerate().filter(|(at, segment)| *at == 0 || segment.is_discontinuous);
-    let starts: Vec<usize> = jumps.map(|(at, _)| at).collect();
-    let ends = starts.iter().skip(1).copied().chain([segments.len()]);
-    let part = |(start, end): (usize, usize)| Part {
-        segments: start..end,
-        bytes: segments[start].bytes.start..segments[end - 1].bytes.end,
-        spans: Vec::new(),
-        configs: Vec::new(),
-    };
-    starts.iter().copied().zip(ends).map(part).collect()
-}
-
-impl Plan {
     /// The part that has a segment.
     pub(crate) fn part_of(&self, segment: usize) -> usize {
         self.parts.partition_point(|part| part.segments.end <= segment).min(self.parts.len() - 1)
     }
 
-    /// When a track's samples of a segment begin and end.
+    /// The time range of a track's samples in a segment; empty if it has none.
     pub(crate) fn span(&self, track: usize, segment: usize) -> Range<i64> {
         let part = &self.parts[self.part_of(segment)];
-        let span = &part.spans[track];
-        let is_first = segment == part.segments.start;
-        let is_last = segment + 1 == part.segments.end;
+        let Some(of) = &part.tracks[track] else { return self.times[segment]..self.times[segment] };
+        let (open, span) = (self.bounds(track, segment), &of.span);
         // A track may begin later than its part, and end earlier.
-        let start = if is_first { span.start } else { self.times[segment].max(span.start) };
-        let end = if is_last { span.end } else { self.times[segment + 1].min(span.end) };
+        let start = open.0.unwrap_or(span.start).max(span.start);
+        let end = open.1.unwrap_or(span.end).min(span.end);
         start..end.max(start)
     }
 
-    /// The same for all segments, as playlists have them.
+    /// The bounds of a track's samples in a segment; `None` where the track begins or ends.
+    pub(crate) fn bounds(&self, track: usize, segment: usize) -> (Option<i64>, Option<i64>) {
+        let part = &self.parts[self.part_of(segment)];
+        let of = part.tracks[track].as_ref();
+        let goes_on = of.map_or((false, false), |of| of.goes_on);
+        let span = of.map(|of| of.span.clone());
+        let start = match segment == part.segments.start {
+            true => span.clone().filter(|_| goes_on.0).map(|span| span.start),
+            false => Some(self.times[segment]),
+        };
+        let end = match segment + 1 == part.segments.end {
+            true => span.filter(|_| goes_on.1).map(|span| span.end),
+            false => Some(self.times[segment + 1]),
+        };
+        (start, end)
+    }
+
+    /// The segments of a track with the lengths that its playlist lists; for audio, the length of
+    /// the frames in each. A segment without samples has length 0, and its time is added to a
+    /// neighbouring segment, so that all tracks keep the same times.
     pub(crate) fn listed(&self, track: usize) -> Vec<Segment> {
-        let listed = self.segments.iter().enumerate().map(|(at, segment)| {
+        let mut listed: Vec<Segment> = Vec::with_capacity(self.segments.len());
+        let (mut last, mut carried) = (None, 0);
+        for (at, segment) in self.segments.iter().enumerate() {
             let span = self.span(track, at);
-            Segment { duration: MediaTicks((span.end - span.start).cast_unsigned()), ..segment.clone() }
-        });
-        listed.collect()
+            let of = self.parts[self.part_of(at)].tracks[track].as_ref();
+            let span = of.map_or(0..0, |of| of.whole_frames(span));
+            let mut length = span.end - span.start;
+            if length > 0 {
+                length += std::mem::take(&mut carried);
+                last = Some(at);
+            } else {
+                let until = self.times.get(at + 1).map_or(self.times[at], |&next| next.max(self.times[at]));
+                match last.and_then(|last: usize| listed.get_mut(last)) {
+                    Some(last) => last.duration.0 += (until - self.times[at]).cast_unsigned(),
+                    None => carried += until - self.times[at],
+                }
+            }
+            listed.push(Segment { duration: MediaTicks(length.max(0).cast_unsigned()), ..segment.clone() });
+        }
+        listed
     }
 
     /// When what begins with a PES packet is decoded, and when it is shown.
@@ -249,98 +329,8 @@ impl Plan {
     }
 
     /// About when the packet at `byte` is shown.
-    fn about(&self, byte: u64) -> i64 {
+    pub(super) fn about(&self, byte: u64) -> i64 {
         self.timeline.about(byte) + self.reorder
-    }
-
-    /// When tracks begin and end in each part. Where one would begin before it has ended in the part before, all that follows is shown later.
-    fn find_spans(&mut self, bytes: &mut dyn TitleBytes) -> Result<(), SiteError> {
-        let mut shift = 0;
-        for at in 0..self.parts.len() {
-            let range = self.parts[at].bytes.clone();
-            let (begins, configs) = self.begins(bytes, range.clone())?;
-            self.parts[at].configs = configs;
-            // The shift of the part before counts here already.
-            let mut further = 0;
-            if let Some(before) = at.checked_sub(1).map(|before| &self.parts[before]) {
-                let overlaps =
-                    before.spans.iter().zip(&begins).filter_map(|(span, begin)| Some(span.end - (*begin)?));
-                further = overlaps.max().unwrap_or(0).max(0);
-            }
-            shift += further;
-            self.timeline.shift(range.start, shift);
-            let ends = self.ends(bytes, at)?;
-            let last = range.end - TS_PACKET_BYTES as u64;
-            let about = self.about(range.start)..self.about(last);
-            let span = |(begin, end): (Option<i64>, Option<i64>)| {
-                let begin = begin.map_or(about.start, |begin| begin + further).max(0);
-                begin..end.unwrap_or(about.end).max(begin)
-            };
-            self.parts[at].spans = begins.into_iter().zip(ends).map(span).collect();
-        }
-        Ok(())
-    }
-
-    /// The first time of each track in these bytes, and what decoders are told of it: what is said of the whole title where nothing is found.
-    fn begins(
-        &self,
-        bytes: &mut dyn TitleBytes,
-        range: Range<u64>,
-    ) -> Result<(Vec<Option<i64>>, Vec<Config>), SiteError> {
-        let mut begins = vec![None; self.tracks.len()];
-        let mut configs: Vec<Option<Config>> = vec![None; self.tracks.len()];
-        let mut next_look = DESCRIBE_BYTES as u64;
-        let end = range.end.min(range.start + MAX_TRACK_LOOK_BYTES as u64);
-        let mut demux = self.demux();
-        read(bytes, range.start..end, |at, piece| {
-            demux.push(at, piece, |_| true);
-            for (track, begin) in begins.iter_mut().enumerate().filter(|(_, begin)| begin.is_none()) {
-                *begin = self.times_of(&demux, track).next().map(|(_, time)| time);
-            }
-            let have = at + piece.len() as u64 - range.start;
-            if have >= next_look || at + piece.len() as u64 == end {
-                next_look = have * 2;
-                for (config, track) in
-                    configs.iter_mut().zip(&self.tracks).filter(|(config, _)| config.is_none())
-                {
-                    *config = config_of(demux.stream(track.pid), &track.codec);
-                }
-            }
-            begins.iter().any(Option::is_none) || configs.iter().any(Option::is_none)
-        })?;
-        let known = self.tracks.iter().map(|track| track.config.clone());
-        let configs = configs.into_iter().zip(known).map(|(found, known)| found.unwrap_or(known));
-        Ok((begins, configs.collect()))
-    }
-
-    /// When the last picture or frame of each track in a part ends.
-    fn ends(&self, bytes: &mut dyn TitleBytes, part: usize) -> Result<Vec<Option<i64>>, SiteError> {
-        let Part { bytes: range, configs, .. } = &self.parts[part];
-        let tail = range.end.saturating_sub(MADE_TAIL_BYTES as u64).max(range.start);
-        let mut demux = self.demux();
-        read(bytes, tail..range.end, |at, piece| {
-            demux.push(at, piece, |_| true);
-            true
-        })?;
-        self.forget_stamps(&mut demux);
-        let end = |(track, config): (usize, &Config)| match config {
-            Config::Audio(config) => {
-                let stream = demux.stream(self.tracks[track].pid);
-                audio::frames(stream, config).iter().rev().find_map(|frame| {
-                    let time = self.frame_time(config.rate, stream, frame)?;
-                    let end = time + i64::from(config.frame) * MEDIA_HZ.cast_signed();
-                    // Rounded up, and a tick more for what rounding to samples may add.
-                    Some(end.div_euclid(i64::from(config.rate)) + 2)
-                })
-            }
-            Config::Video(_) => {
-                let times: Vec<i64> = self.times_of(&demux, track).map(|(_, time)| time).collect();
-                let last = *times.last()?;
-                let before = times.iter().rev().find(|&&time| time < last);
-                Some(last + before.map_or(0, |before| last - before))
-            }
-        };
-        Ok(configs.iter().enumerate().map(end).collect())
     }
 
     /// Forgets the stamps that say nothing.
@@ -354,14 +344,15 @@ impl Plan {
         for at in 0..self.segments.len() {
             let part = &self.parts[self.part_of(at)];
             let byte = self.segments[at].bytes.start;
+            let first = part.tracks[0].as_ref();
             let found = match at == part.segments.start {
-                true => Some(part.spans[0].start),
+                true => first.map(|first| first.span.start),
                 false => {
                     let mut packet = [0; TS_PACKET_BYTES];
                     bytes.read(byte, &mut packet)?;
                     let packet = TsPacket(&packet);
-                    let start = PesStart::parse(packet.payload())
-                        .filter(|_| packet.pid() == self.tracks[0].pid && packet.starts_unit());
+                    let is_ours = first.is_some_and(|first| packet.pid() == first.stream.pid);
+                    let start = PesStart::parse(packet.payload()).filter(|_| is_ours && packet.starts_unit());
                     let stamps = start.and_then(|start| start.presentation_stamp.zip(start.decode_stamp));
                     self.stamps(byte, stamps).map(|(decoded, _)| decoded)
                 }
@@ -372,17 +363,17 @@ impl Plan {
         Ok(())
     }
 
-    pub(crate) fn demux(&self) -> Demux {
-        Demux::new(self.tracks.iter().map(|track| track.pid))
+    pub(crate) fn demux(&self, part: usize) -> Demux {
+        Demux::new(self.parts[part].tracks.iter().flatten().map(|of| of.stream.pid))
     }
 
     /// Where the PES packets of a track begin that have usable stamps, and when what begins there is decoded.
     pub(crate) fn times_of<'a>(
         &'a self,
         demux: &'a Demux,
-        track: usize,
+        of: &InPart,
     ) -> impl DoubleEndedIterator<Item = (u64, i64)> + 'a {
-        let marks = &demux.stream(self.tracks[track].pid).marks;
+        let marks = &demux.stream(of.stream.pid).marks;
         marks.iter().filter_map(move |mark| {
             self.stamps(mark.byte, mark.stamps).map(|(decoded, _)| (mark.byte, decoded))
         })
@@ -392,6 +383,52 @@ impl Plan {
     pub(crate) fn frame_time(&self, rate: u32, stream: &Elementary, frame: &audio::Frame) -> Option<i64> {
         let mark = &stream.marks[frame.mark];
         let (time, _) = self.stamps(mark.byte, mark.stamps)?;
-        Some(time * i64::from(rate) + (frame.behind * MEDIA_HZ).cast_signed())
+        let behind = frame.samples * MEDIA_HZ * u64::from(rate) / u64::from(frame.config.rate);
+        Some((time + frame.ticks.cast_signed()) * i64::from(rate) + behind.cast_signed())
     }
+}
+
+impl InPart {
+    /// Rounds a range up to frame boundaries, assuming that frames are contiguous from the
+    /// beginning of the track.
+    fn whole_frames(&self, span: Range<i64>) -> Range<i64> {
+        let Config::Audio(AudioConfig { frame, rate, .. }) = &self.config else { return span };
+        let (frame, rate) = (i64::from(*frame) * MEDIA_HZ.cast_signed(), i64::from(*rate));
+        let whole = |time: i64| {
+            let frames = ((time - self.span.start) * rate).div_euclid(frame);
+            let at = |frames: i64| self.span.start + (frames * frame).div_euclid(rate);
+            if at(frames) >= time { at(frames) } else { at(frames + 1) }
+        };
+        let end = if span.end >= self.span.end { span.end } else { whole(span.end) };
+        whole(span.start)..end
+    }
+}
+
+/// The decoder configuration of each stream in a range of the title.
+fn configs(
+    bytes: &mut dyn TitleBytes,
+    index: &TitleIndex,
+    range: &Range<u64>,
+    streams: &[Option<&Stream>],
+) -> Result<Vec<Option<Config>>, SiteError> {
+    let mut configs: Vec<Option<Config>> = vec![None; streams.len()];
+    // Start at the first access point, which has everything that a decoder needs.
+    let points = index.access_points();
+    let first = points.get(points.partition_point(|point| point.byte < range.start)).map(|point| point.byte);
+    let start = first.filter(|&first| first < range.end).unwrap_or(range.start);
+    let end = range.end.min(start + MAX_TRACK_LOOK_BYTES as u64);
+    let mut demux = Demux::new(streams.iter().flatten().map(|stream| stream.pid));
+    let mut next_look = DESCRIBE_BYTES as u64;
+    read(bytes, start..end, |at, piece| {
+        demux.push(at, piece, |_| true);
+        let have = at + piece.len() as u64 - start;
+        if have >= next_look || at + piece.len() as u64 == end {
+            next_look = have * 2;
+            for (config, stream) in configs.iter_mut().zip(streams).filter(|(config, _)| config.is_none()) {
+                *config = stream.and_then(|stream| config_of(demux.stream(stream.pid), &stream.codec));
+            }
+        }
+        configs.iter().zip(streams).any(|(config, stream)| config.is_none() && stream.is_some())
+    })?;
+    Ok(configs)
 }

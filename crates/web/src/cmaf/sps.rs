@@ -1,4 +1,4 @@
-//! Sequence parameter sets of H.264 and H.265: what playlists and init segments say of pictures.
+//! Sequence parameter sets of H.264 and H.265 (and the timing in video parameter sets): what playlists and init segments say of pictures.
 
 use millrace_core::limits::web::{MAX_PICTURE_RATE, MAX_PICTURE_SIDE, MAX_SPS_BYTES};
 use millrace_store::bits::{Bits, unescape};
@@ -18,6 +18,35 @@ pub(crate) struct Pictures {
     pub(crate) depths: (u8, u8),
     /// How slices of H.264 say which field they belong to; `None`: all pictures are frames.
     pub(crate) fields: Option<FieldSyntax>,
+    pub(crate) colour: Option<Colour>,
+}
+
+/// Colour description of the samples (ITU-T H.273; tables in H.264 annex E and H.265 annex E).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Colour {
+    pub(crate) primaries: u8,
+    pub(crate) transfer: u8,
+    pub(crate) matrix: u8,
+    pub(crate) is_full_range: bool,
+}
+
+impl Colour {
+    /// `VIDEO-RANGE` of playlists; `None` if the characteristics are unspecified or reserved.
+    pub(crate) fn video_range(self) -> Option<&'static str> {
+        match self.transfer {
+            16 => Some("PQ"),
+            18 => Some("HLG"),
+            1 | 4..=15 | 17 => Some("SDR"),
+            _ => None,
+        }
+    }
+}
+
+/// Fields of the video usability information (H.264 section E.1.1, H.265 section E.2.1).
+#[derive(Default)]
+struct Usability {
+    colour: Option<Colour>,
+    frame_rate: Option<u32>,
 }
 
 /// What the place of a slice's `field_pic_flag` depends on.
@@ -44,7 +73,7 @@ pub(crate) fn h264(nal: &[u8]) -> Option<Pictures> {
     let crop = if bits.bit()? { [bits.ue()?, bits.ue()?, bits.ue()?, bits.ue()?] } else { [0; 4] };
     let width = size(start.columns.checked_mul(16)?, wide, crop[0], crop[1])?;
     let height = size(start.rows.checked_mul(16 * fields)?, high * fields, crop[2], crop[3])?;
-    let frame_rate = if bits.bit()? { h264_rate(&mut bits) } else { None };
+    let usability = if bits.bit()? { h264_usability(&mut bits)? } else { Usability::default() };
     let [profile, constraints, level] = start.profile;
     let codec = format!("avc1.{profile:02x}{constraints:02x}{level:02x}");
     let fields = (!start.frames_only).then_some(FieldSyntax {
@@ -52,45 +81,63 @@ pub(crate) fn h264(nal: &[u8]) -> Option<Pictures> {
         frame_num_bits: start.frame_num_bits,
     });
     let (chroma, depths) = (start.chroma, start.depths);
-    Some(Pictures { codec, width, height, frame_rate, chroma, depths, fields })
+    let Usability { colour, frame_rate } = usability;
+    Some(Pictures { codec, width, height, frame_rate, chroma, depths, fields, colour })
 }
 
-/// From the VUI (section E.1.1).
-fn h264_rate(bits: &mut Bits<'_>) -> Option<u32> {
+/// Reads the first part of the usability information, which is the same in both standards.
+fn colour(bits: &mut Bits<'_>) -> Option<Option<Colour>> {
     if bits.bit()? && bits.number(8)? == 255 {
         bits.skip(32)?;
     }
     if bits.bit()? {
         bits.skip(1)?;
     }
+    let mut colour = None;
     if bits.bit()? {
-        bits.skip(4)?;
+        bits.skip(3)?;
+        let is_full_range = bits.bit()?;
         if bits.bit()? {
-            bits.skip(24)?;
+            let mut byte = || bits.number(8).map(|byte| byte as u8);
+            let (primaries, transfer, matrix) = (byte()?, byte()?, byte()?);
+            colour = Some(Colour { primaries, transfer, matrix, is_full_range });
         }
     }
     if bits.bit()? {
         bits.ue()?;
         bits.ue()?;
     }
-    if !bits.bit()? {
-        return None;
-    }
-    let (tick, scale) = (bits.number(32)?, bits.number(32)?);
+    Some(colour)
+}
+
+fn h264_usability(bits: &mut Bits<'_>) -> Option<Usability> {
+    let colour = colour(bits)?;
     // A tick is a field, and no picture is shorter: it is the highest rate, which is what a playlist says (RFC 8216 section 4.3.4.2). One that counts in
     // finer ticks than pictures says nothing.
-    let rate = (u64::from(scale) * 1000).checked_div(u64::from(tick) * 2)?;
+    let frame_rate = if bits.bit()? { rate(bits, 2) } else { None };
+    Some(Usability { colour, frame_rate })
+}
+
+/// Frame rate in thousandths of frames per second, from the length of a tick and the ticks per
+/// second. A frame lasts `ticks` ticks.
+fn rate(bits: &mut Bits<'_>, ticks: u64) -> Option<u32> {
+    let (tick, scale) = (bits.number(32)?, bits.number(32)?);
+    let rate = (u64::from(scale) * 1000).checked_div(u64::from(tick) * ticks)?;
     u32::try_from(rate).ok().filter(|rate| (1..=MAX_PICTURE_RATE).contains(rate))
 }
 
-/// Of an H.265 NAL unit of type 33, without its two header bytes (ITU-T H.265 section 7.3.2.2).
-pub(crate) fn h265(nal: &[u8]) -> Option<Pictures> {
-    let payload = unescape(nal, MAX_SPS_BYTES);
-    let mut bits = Bits::new(&payload);
-    bits.skip(4)?;
-    let layers = bits.number(3)?;
-    bits.skip(1)?;
-    // Profile, tier and level (section 7.3.3): 88 bits, then a level.
+/// Profile, tier and level (H.265 section 7.3.3).
+struct ProfileTierLevel {
+    space: u32,
+    is_high: bool,
+    profile: u32,
+    compatible: u32,
+    constraints: Vec<u32>,
+    level: u32,
+}
+
+/// Reads 88 bits and a level, and skips those of further layers.
+fn profile_tier_level(bits: &mut Bits<'_>, layers: u32) -> Option<ProfileTierLevel> {
     let (space, is_high, profile) = (bits.number(2)?, bits.bit()?, bits.number(5)?);
     let compatible = bits.number(32)?;
     let constraints: Vec<u32> = (0..6).map(|_| bits.number(8)).collect::<Option<_>>()?;
@@ -105,6 +152,24 @@ pub(crate) fn h265(nal: &[u8]) -> Option<Pictures> {
     for (has_profile, has_level) in present {
         bits.skip(if has_profile { 88 } else { 0 } + if has_level { 8 } else { 0 })?;
     }
+    Some(ProfileTierLevel { space, is_high, profile, compatible, constraints, level })
+}
+
+/// Skips the decoder buffer sizes, of all layers or of the highest one.
+fn skip_layer_ordering(bits: &mut Bits<'_>, layers: u32) -> Option<()> {
+    let sets = if bits.bit()? { layers + 1 } else { 1 };
+    (0..3 * sets).try_for_each(|_| bits.ue().map(drop))
+}
+
+/// Parses an H.265 NAL unit of type 33 without its two header bytes (ITU-T H.265 section 7.3.2.2).
+pub(crate) fn h265(nal: &[u8]) -> Option<Pictures> {
+    let payload = unescape(nal, MAX_SPS_BYTES);
+    let mut bits = Bits::new(&payload);
+    bits.skip(4)?;
+    let layers = bits.number(3)?;
+    bits.skip(1)?;
+    let ProfileTierLevel { space, is_high, profile, compatible, constraints, level } =
+        profile_tier_level(&mut bits, layers)?;
     bits.ue()?;
     let chroma = bits.ue().filter(|&chroma| chroma <= 3)?;
     let has_planes = chroma == 3 && bits.bit()?;
@@ -123,7 +188,105 @@ pub(crate) fn h265(nal: &[u8]) -> Option<Pictures> {
     let tier = if is_high { 'H' } else { 'L' };
     let mut codec = format!("hvc1.{space}{profile}.{:X}.{tier}{level}", compatible.reverse_bits());
     constraints[..used].iter().for_each(|byte| codec += &format!(".{byte:X}"));
-    Some(Pictures { codec, width, height, frame_rate: None, chroma: chroma as u8, depths, fields: None })
+    // Players can do without the rest, so an error there does not reject the set.
+    let Usability { colour, frame_rate } = h265_usability(&mut bits, layers).unwrap_or_default();
+    let chroma = chroma as u8;
+    Some(Pictures { codec, width, height, frame_rate, chroma, depths, fields: None, colour })
+}
+
+/// Reads the usability information. `bits` is positioned after the bit depths; the fields in
+/// between are skipped.
+fn h265_usability(bits: &mut Bits<'_>, layers: u32) -> Option<Usability> {
+    let order_bits = bits.ue().filter(|&n| n <= 12)? + 4;
+    skip_layer_ordering(bits, layers)?;
+    // Block sizes and transform depths.
+    (0..6).try_for_each(|_| bits.ue().map(drop))?;
+    if bits.bit()? && bits.bit()? {
+        skip_scaling_lists(bits)?;
+    }
+    bits.skip(2)?;
+    if bits.bit()? {
+        bits.skip(8)?;
+        bits.ue()?;
+        bits.ue()?;
+        bits.skip(1)?;
+    }
+    skip_reference_sets(bits)?;
+    if bits.bit()? {
+        let pictures = bits.ue().filter(|&n| n <= 32)?;
+        bits.skip(pictures as usize * (order_bits as usize + 1))?;
+    }
+    bits.skip(2)?;
+    if !bits.bit()? {
+        return Some(Usability::default());
+    }
+    let colour = colour(bits)?;
+    bits.skip(1)?;
+    let are_fields = bits.bit()?;
+    bits.skip(1)?;
+    if bits.bit()? {
+        (0..4).try_for_each(|_| bits.ue().map(drop))?;
+    }
+    // A tick is one picture, which may be a field.
+    let frame_rate = if bits.bit()? { rate(bits, if are_fields { 2 } else { 1 }) } else { None };
+    Some(Usability { colour, frame_rate })
+}
+
+/// H.265 section 7.3.4.
+fn skip_scaling_lists(bits: &mut Bits<'_>) -> Option<()> {
+    for size in 0..4 {
+        for _ in (0..6).step_by(if size == 3 { 3 } else { 1 }) {
+            if !bits.bit()? {
+                bits.ue()?;
+                continue;
+            }
+            let coefficients = 64.min(1 << (4 + 2 * size)) + u32::from(size > 1);
+            (0..coefficients).try_for_each(|_| bits.se().map(drop))?;
+        }
+    }
+    Some(())
+}
+
+/// Skips the short-term reference picture sets (H.265 section 7.3.7). A set may be coded as a
+/// change to the previous one.
+fn skip_reference_sets(bits: &mut Bits<'_>) -> Option<()> {
+    let mut before = 0;
+    for set in 0..bits.ue().filter(|&n| n <= 64)? {
+        if set > 0 && bits.bit()? {
+            bits.skip(1)?;
+            bits.ue()?;
+            let mut count = 0;
+            for _ in 0..=before {
+                // The picture of the previous set is used, or at least retained.
+                count += u32::from(bits.bit()? || bits.bit()?);
+            }
+            before = count;
+        } else {
+            let (earlier, later) = (bits.ue().filter(|&n| n <= 16)?, bits.ue().filter(|&n| n <= 16)?);
+            for _ in 0..earlier + later {
+                bits.ue()?;
+                bits.skip(1)?;
+            }
+            before = earlier + later;
+        }
+    }
+    Some(())
+}
+
+/// Thousandths of pictures per second from an H.265 NAL unit of type 32 without its two header
+/// bytes (section 7.3.2.1), for streams whose sequence parameter set lacks the rate.
+pub(crate) fn h265_parameter_rate(nal: &[u8]) -> Option<u32> {
+    let payload = unescape(nal, MAX_SPS_BYTES);
+    let mut bits = Bits::new(&payload);
+    bits.skip(12)?;
+    let layers = bits.number(3)?;
+    bits.skip(17)?;
+    profile_tier_level(&mut bits, layers)?;
+    skip_layer_ordering(&mut bits, layers)?;
+    let ids = bits.number(6)? as usize + 1;
+    let sets = bits.ue().filter(|&n| n < 1024)? as usize;
+    bits.skip(sets * ids)?;
+    if bits.bit()? { rate(&mut bits, 1) } else { None }
 }
 
 /// What is shown of a length, with so many samples cut off at both ends.
@@ -152,15 +315,71 @@ mod tests {
     fn what_encoders_write() {
         let pictures = |codec: &str, width, height, frame_rate| {
             let codec = codec.to_owned();
-            Some(Pictures { codec, width, height, frame_rate, chroma: 1, depths: (8, 8), fields: None })
+            let colour = None;
+            Some(Pictures {
+                codec,
+                width,
+                height,
+                frame_rate,
+                chroma: 1,
+                depths: (8, 8),
+                fields: None,
+                colour,
+            })
         };
         assert_eq!(h264(&bytes(HIGH_720)), pictures("avc1.64001f", 1280, 720, Some(29_970)));
         assert_eq!(h264(&bytes(BASELINE_180)), pictures("avc1.42c00c", 320, 180, Some(25_000)));
-        assert_eq!(h265(&bytes(MAIN_362)), pictures("hvc1.1.6.L63.90", 642, 362, None));
+        assert_eq!(h265(&bytes(MAIN_362)), pictures("hvc1.1.6.L63.90", 642, 362, Some(24_000)));
         for hex in [HIGH_720, BASELINE_180, MAIN_362] {
             // What is cut off before the size says nothing.
             assert_eq!((h264(&bytes(hex)[..5]), h265(&bytes(hex)[..12])), (None, None));
         }
+    }
+
+    /// Parameter sets of x265 with HDR10, its video parameter set, and those of x264 with the usual
+    /// colours.
+    const HDR10: &str =
+        "0102200000030090000003000003003ca00a080f1365959a4932bc05a84880482000000300200000030321";
+    const HDR10_VIDEO: &str = "0c01ffff02200000030090000003000003003c959809";
+    const BT709: &str = "64000dacd94141fb016a020202800000030080000019078a14cb";
+
+    #[test]
+    fn usability_of_h265_and_h264_is_colour_and_rate() {
+        let hdr10 = h265(&bytes(HDR10)).unwrap();
+        let colour = Colour { primaries: 9, transfer: 16, matrix: 9, is_full_range: false };
+        assert_eq!((hdr10.colour, hdr10.frame_rate, hdr10.depths), (Some(colour), Some(25_000), (10, 10)));
+        let bt709 = h264(&bytes(BT709)).unwrap();
+        let colour = Colour { primaries: 1, transfer: 1, matrix: 1, is_full_range: false };
+        assert_eq!((bt709.colour, bt709.frame_rate), (Some(colour), Some(25_000)));
+        // x265 writes the rate into the sequence parameter set only.
+        assert_eq!(h265_parameter_rate(&bytes(HDR10_VIDEO)), None);
+        // The same set with a rate: before the stop bit, a set flag and the timing replace two
+        // cleared flags.
+        let plain = unescape(&bytes(HDR10_VIDEO), MAX_SPS_BYTES);
+        let mut bits: String = plain.iter().map(|byte| format!("{byte:08b}")).collect();
+        bits.truncate(bits.trim_end_matches('0').len() - 3);
+        bits += &format!("1{:032b}{:032b}1", 1001, 30_000);
+        bits += &"0".repeat(8 - bits.len() % 8);
+        let mut timed: Vec<u8> = Vec::new();
+        for at in (0..bits.len()).step_by(8) {
+            let byte = u8::from_str_radix(&bits[at..at + 8], 2).unwrap();
+            if byte <= 3 && timed.ends_with(&[0, 0]) {
+                timed.push(3);
+            }
+            timed.push(byte);
+        }
+        assert_eq!(h265_parameter_rate(&timed), Some(29_970));
+    }
+
+    #[test]
+    fn video_range_of_transfer_characteristics() {
+        let range =
+            |transfer| Colour { primaries: 9, transfer, matrix: 9, is_full_range: false }.video_range();
+        assert_eq!(
+            [16, 18, 1, 14, 15].map(range),
+            [Some("PQ"), Some("HLG"), Some("SDR"), Some("SDR"), Some("SDR")]
+        );
+        assert_eq!([0, 2, 3, 19, 255].map(range), [None; 5]);
     }
 
     proptest! {
@@ -186,6 +405,7 @@ mod tests {
 
     #[test]
     fn anything_at_all() {
-        bolero::check!().for_each(|bytes: &[u8]| drop((h264(bytes), h265(bytes))));
+        bolero::check!()
+            .for_each(|bytes: &[u8]| drop((h264(bytes), h265(bytes), h265_parameter_rate(bytes))));
     }
 }

@@ -57,6 +57,11 @@ impl Timeline {
         (packet * DEFAULT_PACKET_BYTES as u64).clamp(within.start, within.end)
     }
 
+    /// Whether the title's index has an access point at `byte`.
+    pub(crate) fn is_access(&self, byte: u64) -> bool {
+        self.index.access_points().binary_search_by_key(&byte, |point| point.byte).is_ok()
+    }
+
     fn shift_at(&self, byte: u64) -> i64 {
         let after = self.shifts.partition_point(|(from, _)| *from <= byte);
         after.checked_sub(1).map_or(0, |at| self.shifts[at].1)

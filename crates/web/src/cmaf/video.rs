@@ -9,6 +9,7 @@ use millrace_core::limits::web::{MAX_PARAMETER_SETS, MAX_SPS_BYTES};
 use millrace_store::bits::{Bits, unescape};
 
 use super::demux::Elementary;
+use super::sei;
 use super::sps::{self, Pictures};
 
 /// Which syntax.
@@ -54,11 +55,10 @@ const H265_SPS: u8 = 33;
 const H265_PPS: u8 = 34;
 const H265_DELIMITER: u8 = 35;
 const H265_FILLER: u8 = 38;
-/// Payload type of the recovery point (ITU-T H.264 section D.1).
-const RECOVERY_POINT: usize = 6;
+const H265_PREFIX_SEI: u8 = 39;
 
 impl Syntax {
-    fn kind(self, nal: &[u8]) -> u8 {
+    pub(crate) fn kind(self, nal: &[u8]) -> u8 {
         let first = nal.first().copied().unwrap_or_default();
         match self {
             Self::H264 => first & 0x1f,
@@ -67,7 +67,7 @@ impl Syntax {
     }
 
     /// Whether it has samples of a picture.
-    fn is_slice(self, kind: u8) -> bool {
+    pub(crate) fn is_slice(self, kind: u8) -> bool {
         match self {
             Self::H264 => (H264_SLICE..=H264_IDR).contains(&kind),
             Self::H265 => kind < H265_VPS,
@@ -105,6 +105,23 @@ impl Syntax {
         }
     }
 
+    /// The SEI messages in a unit that applies to the following picture, without the unit's header.
+    pub(crate) fn information(self, nal: &[u8]) -> Option<&[u8]> {
+        match (self, self.kind(nal)) {
+            (Self::H264, H264_SEI) => nal.get(1..),
+            (Self::H265, H265_PREFIX_SEI) => nal.get(2..),
+            _ => None,
+        }
+    }
+
+    /// NAL unit types of the parameter sets that a decoder needs before a picture.
+    pub(crate) fn needed_sets(self) -> &'static [u8] {
+        match self {
+            Self::H264 => &[H264_SPS, H264_PPS],
+            Self::H265 => &[H265_VPS, H265_SPS, H265_PPS],
+        }
+    }
+
     fn is_access(self, kind: u8, nal: &[u8]) -> bool {
         match self {
             Self::H264 => kind == H264_IDR || kind == H264_SEI && has_recovery_point(nal),
@@ -118,29 +135,9 @@ impl Syntax {
     }
 }
 
-/// Whether supplemental information says that a decoder can start here (H.264 section 7.3.2.3.1).
+/// Whether an SEI message marks a recovery point, where a decoder can start.
 fn has_recovery_point(nal: &[u8]) -> bool {
-    let payload = unescape(nal.get(1..).unwrap_or_default(), MAX_SPS_BYTES);
-    let mut at = 0;
-    // A number is as many bytes of 255 as go into it, and one more.
-    let number = |at: &mut usize| {
-        let mut sum = 0;
-        loop {
-            let byte = usize::from(*payload.get(*at)?);
-            *at += 1;
-            sum += byte;
-            if byte != 0xff {
-                return Some(sum);
-            }
-        }
-    };
-    while let (Some(kind), Some(length)) = (number(&mut at), number(&mut at)) {
-        if kind == RECOVERY_POINT {
-            return true;
-        }
-        at += length;
-    }
-    false
+    sei::payloads(nal.get(1..).unwrap_or_default()).any(|(kind, _)| kind == sei::RECOVERY_POINT)
 }
 
 /// Where the next start code is (three bytes: 00 00 01).
@@ -155,7 +152,7 @@ fn start_code(bytes: &[u8], mut at: usize) -> Option<usize> {
 }
 
 /// The NAL units of a byte stream without start codes and the zeros behind them, each with the place of its start code. The last may be cut off.
-fn units(bytes: &[u8]) -> impl Iterator<Item = (usize, Range<usize>)> {
+pub(crate) fn units(bytes: &[u8]) -> impl Iterator<Item = (usize, Range<usize>)> {
     let mut next = start_code(bytes, 0);
     std::iter::from_fn(move || {
         let code = next?;
@@ -204,6 +201,12 @@ pub(crate) fn pictures(stream: &Elementary, syntax: Syntax, config: Option<&Vide
     join_fields(list, &stream.bytes)
 }
 
+/// The first picture that a decoder can start with: a sync picture, or one that `is_access`
+/// accepts.
+pub(crate) fn first_entry(list: &[Picture], is_access: impl Fn(&Picture) -> bool) -> Option<usize> {
+    list.iter().position(|picture| picture.is_sync || is_access(picture))
+}
+
 /// Which field a slice of H.264 belongs to (section 7.3.3); `None`: to a frame.
 fn field(nal: &[u8], pictures: &Pictures) -> Option<(bool, u32)> {
     let syntax = pictures.fields?;
@@ -237,13 +240,22 @@ fn join_fields(list: Vec<Picture>, bytes: &[u8]) -> Vec<Picture> {
 }
 
 impl Picture {
-    /// The sample.
-    pub(crate) fn append_to(&self, out: &mut Vec<u8>, bytes: &[u8], config: &VideoConfig) {
-        for unit in &self.units {
-            let nal = &bytes[unit.clone()];
+    /// Writes the sample. Parameter sets from the init segment are left out, unless this picture or
+    /// an earlier one had a new set. From then on all are kept, because a decoder binds a picture
+    /// parameter set to the sequence parameter set that preceded it (H.264 section 7.4.1.2.1).
+    pub(crate) fn append_to(
+        &self,
+        out: &mut Vec<u8>,
+        bytes: &[u8],
+        config: &VideoConfig,
+        keeps_sets: &mut bool,
+    ) {
+        let is_new = |nal: &[u8]| !config.sets.iter().any(|set| set == nal);
+        let units = self.units.iter().map(|unit| &bytes[unit.clone()]);
+        *keeps_sets |= units.clone().any(|nal| config.syntax.is_set(config.syntax.kind(nal)) && is_new(nal));
+        for nal in units {
             let kind = config.syntax.kind(nal);
-            let is_known = config.syntax.is_set(kind) && config.sets.iter().any(|set| set == nal);
-            if !is_known && !config.syntax.is_useless(kind) {
+            if (*keeps_sets || !config.syntax.is_set(kind)) && !config.syntax.is_useless(kind) {
                 // A piece of a title that is looked at has less than 4 GiB.
                 out.extend_from_slice(&(nal.len() as u32).to_be_bytes());
                 out.extend_from_slice(nal);
@@ -257,8 +269,10 @@ pub(crate) fn config(stream: &Elementary, syntax: Syntax) -> Option<VideoConfig>
     let bytes = &stream.bytes;
     pictures(stream, syntax, None).iter().find_map(|picture| {
         let mut sets: Vec<Vec<u8>> = Vec::new();
+        let mut transfer = None;
         for unit in &picture.units {
             let nal = &bytes[unit.clone()];
+            transfer = transfer.or_else(|| sei::preferred_transfer(syntax.information(nal)?));
             let is_wanted = syntax.is_set(syntax.kind(nal)) && nal.len() <= MAX_SPS_BYTES;
             if is_wanted && !sets.iter().any(|set| set == nal) && sets.len() < MAX_PARAMETER_SETS {
                 sets.push(nal.to_vec());
@@ -272,7 +286,13 @@ pub(crate) fn config(stream: &Elementary, syntax: Syntax) -> Option<VideoConfig>
                 of(H265_VPS).and(of(H265_PPS)).and(of(H265_SPS)).and_then(|sps| sps::h265(sps.get(2..)?))
             }
         };
-        Some(VideoConfig { syntax, pictures: pictures?, sets })
+        let mut pictures = pictures?;
+        if let (Some(transfer), Some(colour)) = (transfer, &mut pictures.colour) {
+            colour.transfer = transfer;
+        }
+        let rate = || sps::h265_parameter_rate(of(H265_VPS)?.get(2..)?);
+        pictures.frame_rate = pictures.frame_rate.or_else(rate);
+        Some(VideoConfig { syntax, pictures, sets })
     })
 }
 

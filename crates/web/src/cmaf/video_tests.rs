@@ -27,18 +27,19 @@ fn config_of(syntax: Syntax, sets: &[&[u8]], fields: Option<FieldSyntax>) -> Vid
         chroma: 1,
         depths: (8, 8),
         fields,
+        colour: None,
     };
     VideoConfig { syntax, pictures, sets: sets.iter().map(|set| set.to_vec()).collect() }
 }
 
 fn sample(picture: &Picture, stream: &Elementary, config: &VideoConfig) -> Vec<u8> {
     let mut out = Vec::new();
-    picture.append_to(&mut out, &stream.bytes, config);
+    picture.append_to(&mut out, &stream.bytes, config, &mut false);
     out
 }
 
 #[test]
-fn samples_have_lengths_and_no_known_sets() {
+fn sample_with_new_set_has_all_its_sets() {
     let (sps, pps, other) = (&[0x67, 1, 2][..], &[0x68, 3][..], &[0x68, 4][..]);
     let idr =
         [nal(&[9, 0xf0]), nal(sps), nal(pps), nal(other), nal(&[0x65, 0x88, 5, 0, 0]), nal(&[0x65, 0x40, 6])];
@@ -49,9 +50,12 @@ fn samples_have_lengths_and_no_known_sets() {
     let list = pictures(&found, Syntax::H264, Some(&config));
     let told: Vec<_> = list.iter().map(|p| (p.mark, p.is_first, p.is_sync)).collect();
     assert_eq!(told, [(0, true, true), (0, false, false), (1, true, false)]);
-    let expected =
-        [&[0, 0, 0, 2, 0x68, 4, 0, 0, 0, 3, 0x65, 0x88, 5, 0, 0, 0, 3, 0x65, 0x40, 6][..]].concat();
-    assert_eq!(sample(&list[0], &found, &config), expected);
+    let slices = [0, 0, 0, 3, 0x65, 0x88, 5, 0, 0, 0, 3, 0x65, 0x40, 6];
+    // One of its sets is new, so the known sets are written with it.
+    let sets = [0, 0, 0, 3, 0x67, 1, 2, 0, 0, 0, 2, 0x68, 3, 0, 0, 0, 2, 0x68, 4];
+    assert_eq!(sample(&list[0], &found, &config), [&sets[..], &slices].concat());
+    let config = config_of(Syntax::H264, &[sps, pps, other], None);
+    assert_eq!(sample(&list[0], &found, &config), slices);
     assert_eq!(sample(&list[2], &found, &config), [0, 0, 0, 2, 0x41, 0x9b]);
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use hyper::body::Bytes;
+use millrace_store::volume::TitleInfo;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -55,6 +56,17 @@ pub enum News {
         title: String,
         /// Its id.
         id: String,
+        /// What people call it.
+        display_name: String,
+    },
+    /// A title has another display name.
+    TitleRenamed {
+        /// Its name, which stays.
+        title: String,
+        /// Its id.
+        id: String,
+        /// What people call it now.
+        display_name: String,
     },
     /// There is one less.
     TitleRemoved {
@@ -83,6 +95,7 @@ impl News {
             Self::SessionEnded { .. } => "session_ended",
             Self::Refusal { .. } => "refusal",
             Self::TitleAdded { .. } => "title_added",
+            Self::TitleRenamed { .. } => "title_renamed",
             Self::TitleRemoved { .. } => "title_removed",
             Self::Members { .. } => "members",
             Self::Figures { .. } => "figures",
@@ -110,8 +123,15 @@ impl News {
 pub(super) struct Seen {
     figures: Before,
     members: Option<Vec<Member>>,
-    /// The version of the list of titles, and ids by name.
-    titles: Option<(u64, BTreeMap<String, String>)>,
+    /// The version of the list of titles, and the last seen state of each title by name.
+    titles: Option<(u64, BTreeMap<String, SeenTitle>)>,
+}
+
+/// The state of a title at the last look.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct SeenTitle {
+    id: String,
+    display_name: String,
 }
 
 impl Seen {
@@ -133,16 +153,24 @@ impl Seen {
         if self.titles.as_ref().is_some_and(|(before, _)| *before == version) {
             return Vec::new();
         }
-        let titles: BTreeMap<String, String> =
-            site.titles().into_iter().map(|title| (title.name, title.id.to_string())).collect();
-        let Some((_, before)) = self.titles.replace((version, titles.clone())) else { return Vec::new() };
-        let only_in = |these: &BTreeMap<String, String>, those: &BTreeMap<String, String>| {
-            let only = these.iter().filter(|(title, id)| those.get(*title) != Some(*id));
-            only.map(|(title, id)| (title.clone(), id.clone())).collect::<Vec<_>>()
+        let seen = |title: TitleInfo| {
+            let of = SeenTitle { id: title.id.to_string(), display_name: title.display_name() };
+            (title.name, of)
         };
+        let titles: BTreeMap<String, SeenTitle> = site.titles().into_iter().map(seen).collect();
+        let Some((_, before)) = self.titles.replace((version, titles.clone())) else { return Vec::new() };
+        let is_same = |a: Option<&SeenTitle>, b: &SeenTitle| a.is_some_and(|a| a.id == b.id);
+        let gone = before.iter().filter(|(name, seen)| !is_same(titles.get(*name), seen));
         let removed =
-            only_in(&before, &titles).into_iter().map(|(title, id)| News::TitleRemoved { title, id });
-        let added = only_in(&titles, &before).into_iter().map(|(title, id)| News::TitleAdded { title, id });
-        removed.chain(added).collect()
+            gone.map(|(name, seen)| News::TitleRemoved { title: name.clone(), id: seen.id.clone() });
+        let now = titles.iter().filter(|(name, seen)| before.get(*name) != Some(*seen));
+        let changed = now.map(|(name, seen)| {
+            let (title, SeenTitle { id, display_name }) = (name.clone(), seen.clone());
+            match is_same(before.get(name), seen) {
+                true => News::TitleRenamed { title, id, display_name },
+                false => News::TitleAdded { title, id, display_name },
+            }
+        });
+        removed.chain(changed).collect()
     }
 }

@@ -10,7 +10,7 @@ use hyper::body::{Buf, Bytes};
 use millrace_core::limits::control::CONN_LINGER;
 use millrace_core::limits::web::{
     HEAD_TIME, INSIDE_READ_BYTES, LEAST_REPLY_RATE, MAX_BYTES_STALL_NS, MAX_PIPELINED_BYTES,
-    MAX_REQUEST_HEAD_BYTES, WEB_IDLE_TIME, WEB_READ_BYTES, WEB_WRITE_STALL,
+    MAX_REQUEST_HEAD_BYTES, WEB_IDLE_TIME, WEB_READ_BYTES,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
@@ -22,7 +22,7 @@ use crate::answer::{Answer, Body, Media};
 use crate::hyper_side::{self, Lent};
 use crate::request::RequestId;
 use crate::shared::{Place, Shared, refusal};
-use crate::site::{Delivery, OrderSocket, Refused};
+use crate::site::{Delivery, OrderSocket, Refused, TunnelConn};
 use crate::stream::WebStream;
 
 /// A connection with what has been read of it and not used yet.
@@ -47,15 +47,23 @@ pub(super) async fn serve(stream: WebStream, peer: SocketAddr, shared: Arc<Share
                 Box::pin(conn.answer(*request)).await
             }
             Some(Parsed::Other(request)) => Box::pin(conn.pass_on(request)).await,
+            // On a connection with earlier requests, the head could have been forged in a viewer's
+            // name (request smuggling).
+            Some(Parsed::Tunnel) if conn.requests == 0 => {
+                Box::pin(conn.hand_over()).await;
+                break;
+            }
+            Some(Parsed::Tunnel) => {
+                conn.refuse(400, "RTSP in HTTP begins a connection").await;
+                break;
+            }
             Some(Parsed::Http2) => {
                 let Conn { stream, read, peer, shared, number, .. } = conn;
                 Box::pin(hyper_side::serve_http2(stream, read, peer, &shared, number)).await;
                 break;
             }
             Some(Parsed::Bad(status, why)) => {
-                conn.shared.totals.add(|c| c.bad_messages += 1);
-                let _ = conn.write(&Answer::error(status, why), Then::Close, true).await;
-                conn.linger().await;
+                conn.refuse(status, why).await;
                 break;
             }
             Some(Parsed::More) | None => {
@@ -164,6 +172,34 @@ impl Conn {
             return None;
         }
         Some(conn)
+    }
+
+    /// Answers a malformed head with an error and closes the connection.
+    async fn refuse(mut self, status: u16, why: &'static str) {
+        self.shared.totals.add(|c| c.bad_messages += 1);
+        let _ = self.write(&Answer::error(status, why), Then::Close, true).await;
+        self.linger().await;
+    }
+
+    /// Hands the connection to the RTSP server. TLS connections and those of another TCP stack are
+    /// relayed here until they end.
+    async fn hand_over(self) {
+        let Self { mut stream, read, peer, shared, .. } = self;
+        let is_encrypted = matches!(stream, WebStream::Tls(_));
+        if let WebStream::Plain(stream) = stream {
+            let local = stream.local_addr().ok();
+            if let Ok(stream) = stream.into_std() {
+                let socket = OrderSocket::Viewer(stream);
+                shared.site.take_tunnel(TunnelConn { socket, read, peer, local, is_encrypted });
+            }
+            return;
+        }
+        let Ok((mut near, far)) = UnixStream::pair() else { return };
+        let Ok(far) = far.into_std() else { return };
+        let socket = OrderSocket::Inside(far);
+        shared.site.take_tunnel(TunnelConn { socket, read, peer, local: None, is_encrypted });
+        // If one end breaks, the other sees the end of the stream.
+        let _ = tokio::io::copy_bidirectional(&mut stream, &mut near).await;
     }
 
     /// What log lines call the request that is being answered.
@@ -310,13 +346,14 @@ impl Conn {
         let head = reply::head(answer, then);
         // Many slow readers of a playlist share its bytes.
         let body = match &answer.body {
-            Body::Bytes(body) | Body::Segment(body, _) => body.clone(),
+            Body::Bytes(body) | Body::Kept(body) | Body::Segment(body, _) => body.clone(),
             _ => Bytes::new(),
         };
         if is_counted {
             self.shared.totals.replied(answer.status);
         }
-        let limit = WEB_WRITE_STALL + Duration::from_secs(body.len() as u64 / LEAST_REPLY_RATE);
+        let stall = self.shared.limits.reply_stall;
+        let limit = stall + Duration::from_secs(body.len() as u64 / LEAST_REPLY_RATE);
         let mut rest = Buf::chain(&head[..], body);
         let written = timeout(limit, self.write_all(&mut rest)).await;
         let written = written.unwrap_or_else(|_| {
@@ -331,8 +368,9 @@ impl Conn {
     }
 
     async fn write_all(&mut self, rest: &mut impl Buf) -> io::Result<()> {
+        let stall = self.shared.limits.reply_stall;
         while rest.has_remaining() {
-            match timeout(WEB_WRITE_STALL, self.stream.write_buf(rest)).await {
+            match timeout(stall, self.stream.write_buf(rest)).await {
                 Ok(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => return Err(error),
@@ -340,7 +378,7 @@ impl Conn {
             }
         }
         // By TLS something may be left here.
-        timeout(WEB_WRITE_STALL, self.stream.flush()).await.unwrap_or_else(|_| Err(self.too_slow()))
+        timeout(stall, self.stream.flush()).await.unwrap_or_else(|_| Err(self.too_slow()))
     }
 
     fn too_slow(&self) -> io::Error {

@@ -23,6 +23,8 @@ pub(crate) enum Parsed {
     Other(OtherRequest),
     /// HTTP/2.
     Http2,
+    /// RTSP tunnelled over HTTP; this is one of its two connections.
+    Tunnel,
     /// Nothing that is answered otherwise than by this status; the connection ends.
     Bad(u16, &'static str),
 }
@@ -106,6 +108,10 @@ fn request(head: &[u8], length: usize) -> Parsed {
     };
     if target.len() > MAX_TARGET_BYTES {
         return Parsed::Bad(414, "the address is too long");
+    }
+    let has_cookie = parsed.headers.iter().any(|field| field.name.eq_ignore_ascii_case("x-sessioncookie"));
+    if has_cookie && matches!(method, "GET" | "POST") {
+        return Parsed::Tunnel;
     }
     let message = match Message::read(parsed.headers, version == 0) {
         Ok(message) => message,

@@ -54,7 +54,7 @@ fn arrive(stream: TcpStream, peer: SocketAddr, tls: Option<&Acceptor>, shared: &
         let stream = match tls {
             None => WebStream::Plain(stream),
             Some(tls) => {
-                let Some(stream) = Box::pin(tls.accept(stream)).await else { return };
+                let Some(stream) = Box::pin(tls.accept(stream, peer.ip())).await else { return };
                 WebStream::Tls(Box::new(stream))
             }
         };

@@ -7,8 +7,8 @@ use hyper::body::Bytes;
 use millrace_core::limits::MAX_AHEAD_MS;
 use millrace_store::volume::TitleInfo;
 
+use super::codecs::Described;
 use super::looked_at::Look;
-use super::master::{self, Beside, Variant};
 use super::playlist::{self, Source};
 use crate::answer::{Answer, Body, Media};
 use crate::conditions::{self, Version};
@@ -17,58 +17,17 @@ use crate::request::{Request, RequestId};
 use crate::route::Found;
 use crate::shared::{Shared, no_title};
 use crate::site::{Segment, SiteError};
-use crate::subtitles;
 
 /// What playlists are called (RFC 8216 section 4).
 pub(crate) const M3U8: &str = "application/vnd.apple.mpegurl";
 
 /// How titles are cut. It is part of segments' addresses: one who cuts otherwise must count it up, because what has an address is kept for ever.
-pub(crate) const CUTS: u32 = 1;
-
-/// `/titles/NAME/index.m3u8`
-///
-/// `link` is what stands behind the addresses of a signed link, so that those in the playlist are as good.
-pub(crate) async fn master_playlist(
-    shared: &Arc<Shared>,
-    request: &Request,
-    title: TitleInfo,
-    link: &str,
-) -> Answer {
-    let subtitles = match subtitles::listed(shared, &title, ("", link)).await {
-        Ok(subtitles) => subtitles,
-        Err(error) => return failed(&error),
-    };
-    let (asked, link) = (title.name.clone(), link.to_owned());
-    let work = move |shared: &Shared| {
-        let mut titles = shared.site.renditions(&title.name);
-        if titles.is_empty() {
-            titles.push(title);
-        }
-        let mut are_independent = true;
-        let mut variants = Vec::new();
-        for title in &titles {
-            let look = match shared.looked_at.look(&*shared.site, title) {
-                // A rendition that was removed a moment ago.
-                Err(SiteError::NoTitle) if title.name != asked => continue,
-                look => look?,
-            };
-            are_independent &= look.segments.are_independent;
-            let (rates, streams) = look.describe(&*shared.site, title)?;
-            let address = match title.name == asked {
-                true => format!("media.m3u8{link}"),
-                false => format!("../{}/media.m3u8{link}", title.name),
-            };
-            variants.push(Variant { address, rates, streams, has_sounds_apart: false });
-        }
-        let beside = Beside { subtitles: &subtitles, ..Beside::default() };
-        Ok(Text::new(master::write(3, &variants, beside, are_independent)))
-    };
-    playlist(request, shared.reading(work).await)
-}
+pub(crate) const CUTS: u32 = 2;
 
 /// `/titles/NAME/media.m3u8`
 ///
-/// `link` as in [`master_playlist`].
+/// `link` is the suffix that a signed link adds to its addresses; the addresses in the playlist get
+/// it too, so that they grant the same access.
 pub(crate) async fn media_playlist(
     shared: &Arc<Shared>,
     request: &Request,
@@ -76,14 +35,14 @@ pub(crate) async fn media_playlist(
     link: &str,
 ) -> Answer {
     let link = link.to_owned();
-    let text = move |look: &Look, title: &TitleInfo| {
+    let text = move |look: &Look, streams: &Described, title: &TitleInfo| {
         let source = Source {
             segments: &look.segments.list,
             first: 0,
             discontinuities: 0,
             target_s: look.target_s,
             is_whole: true,
-            are_independent: look.segments.are_independent,
+            are_independent: look.segments.are_independent && streams.are_independent,
             maps: &[],
             are_pictures: false,
         };
@@ -95,10 +54,14 @@ pub(crate) async fn media_playlist(
             false => write(), // for its holder alone
         }
     };
-    if let Some(look) = shared.looked_at.known(title.id) {
-        return playlist(request, Ok(text(&look, &title)));
+    let known = shared.looked_at.known(title.id);
+    if let Some((look, streams)) = known.as_ref().and_then(|look| Some((look, look.known_streams()?))) {
+        return playlist(request, Ok(text(look, streams, &title)));
     }
-    let work = move |shared: &Shared| Ok(text(&*shared.looked_at.look(&*shared.site, &title)?, &title));
+    let work = move |shared: &Shared| {
+        let look = shared.looked_at.look(&*shared.site, &title)?;
+        Ok(text(&look, look.streams(&*shared.site, &title)?, &title))
+    };
     playlist(request, shared.reading(work).await)
 }
 

@@ -1,9 +1,10 @@
 use std::ops::Range;
 
 use millrace_core::time::{MEDIA_HZ, MediaTicks};
-use millrace_store::index::{IndexParts, RandomAccessPoint, TimeBase, TitleIndex};
+use millrace_store::index::{IndexParts, LayoutStream, RandomAccessPoint, TimeBase, TitleIndex};
 use proptest::prelude::*;
 
+use super::first_pictures::Captions;
 use super::master::{Beside, Streams, rates};
 use super::playlist::{self, Source, target_s};
 use super::segments::{Segment, Segments, segments};
@@ -78,6 +79,46 @@ fn jumps_of_the_time_stamps_are_cuts() {
     assert!(text.contains("hls/1.ts\n#EXT-X-DISCONTINUITY\n#EXTINF:"), "{text}");
 }
 
+fn stream(packet: u64, pid: u16, config: u32, language: &str) -> LayoutStream {
+    LayoutStream {
+        byte: packet * PACKET,
+        pid,
+        codec: "AAC".to_owned(),
+        language: Some(language.to_owned()),
+        config,
+        ..LayoutStream::default()
+    }
+}
+
+#[test]
+fn segments_of_changing_streams_begin_at_the_access_point_behind_the_change() {
+    let access: Vec<u64> = (0..2000).step_by(100).collect();
+    let with = |jumps: &[u64], layouts: Vec<LayoutStream>| {
+        let parts = index(2000, MEDIA_HZ / 100, &access, jumps).parts().clone();
+        segments(&TitleIndex::from_parts(IndexParts { layouts, ..parts }).unwrap())
+    };
+    let layouts = vec![
+        stream(0, 1, 0, "eng"),
+        stream(300, 1, 7, "deu"),
+        stream(750, 1, 8, "deu"),
+        stream(900, 2, 8, "deu"),
+        stream(1950, 3, 8, "deu"),
+    ];
+    let found = with(&[], layouts.clone());
+    let parts = |found: &Segments| {
+        let all = found.list.iter().filter(|segment| segment.is_discontinuous);
+        all.map(|s| (s.bytes.start / PACKET, s.is_jump, s.layout)).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        parts(&found),
+        [(800, false, 2), (900, false, 3)],
+        "neither the language nor what becomes known"
+    );
+    assert_eq!(found.list[0].layout, 0);
+    // After a jump nothing can be decoded before the first access point, whose layout applies.
+    assert_eq!(parts(&with(&[740], layouts)), [(740, true, 2), (900, false, 3)]);
+}
+
 fn write(found: &Segments, is_whole: bool) -> String {
     let source = Source {
         segments: &found.list,
@@ -134,6 +175,8 @@ fn rates_are_those_of_the_segments() {
         at: MediaTicks(0),
         duration: MediaTicks(seconds * MEDIA_HZ),
         is_discontinuous: false,
+        is_jump: false,
+        layout: 0,
         tables: 0,
     };
     let list = [
@@ -159,19 +202,24 @@ fn a_master_playlist_says_what_is_known() {
         codecs: Some("avc1.64001f,mp4a.40.2".to_owned()),
         resolution: Some((1280, 720)),
         frame_rate: Some(29_970),
+        video_range: Some("PQ"),
     };
     let variants = [
         super::master::Variant {
             address: "media.m3u8".to_owned(),
             rates,
             streams: known,
-            has_sounds_apart: false,
+            audio: None,
+            subtitles: None,
+            captions: None,
         },
         super::master::Variant {
             address: "../film@540p/media.m3u8".to_owned(),
             rates,
             streams: Streams::default(),
-            has_sounds_apart: false,
+            audio: None,
+            subtitles: None,
+            captions: None,
         },
     ];
     let text = super::master::write(3, &variants, Beside::default(), true);
@@ -182,10 +230,47 @@ fn a_master_playlist_says_what_is_known() {
     assert_eq!(first.codecs.as_deref(), Some("avc1.64001f,mp4a.40.2"));
     assert_eq!(first.resolution.map(|r| (r.width, r.height)), Some((1280, 720)));
     assert_eq!(first.frame_rate, Some(29.97));
+    assert!(text.contains(",FRAME-RATE=29.970,VIDEO-RANGE=PQ\n"), "{text}");
     assert_eq!(
         (&second.uri[..], &second.codecs, second.resolution),
         ("../film@540p/media.m3u8", &None, None)
     );
+}
+
+/// A master playlist with one variant for each of these captions.
+fn with_captions(captions: &[Option<Captions>]) -> String {
+    let variant = |&captions: &Option<Captions>| super::master::Variant {
+        address: "media.m3u8".to_owned(),
+        rates: super::master::Rates::default(),
+        streams: Streams::default(),
+        audio: None,
+        subtitles: None,
+        captions,
+    };
+    super::master::write(3, &captions.iter().map(variant).collect::<Vec<_>>(), Beside::default(), false)
+}
+
+#[test]
+fn master_playlist_with_captions_announces_each_or_none() {
+    let carried = |data: &[u8]| {
+        let mut found = Captions::default();
+        let bytes = [&[0, 0, 1, 0xb2][..], b"GA94\x03", data].concat();
+        found.look(&crate::cmaf::Elementary { bytes, ..Default::default() }, "MPEG-2 video");
+        Some(found)
+    };
+    let text = with_captions(&[carried(&[0x41, 0xff, 0xfc, 0x94, 0x20]), Some(Captions::default())]);
+    let tag = "#EXT-X-MEDIA:TYPE=CLOSED-CAPTIONS,GROUP-ID=\"captions\",NAME=\"CC1\",DEFAULT=NO,AUTOSELECT=YES,INSTREAM-ID=\"CC1\"\n";
+    assert!(text.starts_with("#EXTM3U\n#EXT-X-VERSION:3\n") && text.contains(tag), "{text}");
+    assert_eq!(text.matches(",CLOSED-CAPTIONS=\"captions\"\n").count(), 1, "{text}");
+    // If one variant has captions, no variant may state that there are none.
+    assert!(!text.contains("NONE"), "{text}");
+    let text = with_captions(&[carried(&[0x43, 0xff, 0xff, 0x02, 0x22, 0xfe, 0x41, 0x42])]);
+    assert!(
+        text.starts_with("#EXTM3U\n#EXT-X-VERSION:7\n") && text.contains("INSTREAM-ID=\"SERVICE1\""),
+        "{text}"
+    );
+    assert!(with_captions(&[Some(Captions::default())]).contains(",CLOSED-CAPTIONS=NONE\n"));
+    assert!(!with_captions(&[None]).contains("CAPTIONS"), "what cannot be looked at");
 }
 
 proptest! {

@@ -5,16 +5,20 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use millrace_core::ids::TitleId;
 use millrace_core::limits::TS_PACKET_BYTES;
-use millrace_core::limits::web::{DESCRIBE_BYTES, MAX_LOOKED_AT, MAX_TABLES_KEPT, TABLES_LOOK_BYTES};
+use millrace_core::limits::web::{
+    ACCESS_LOOK_BYTES, ACCESS_LOOKS, DESCRIBE_BYTES, MAX_LOOKED_AT, MAX_TABLES_KEPT, TABLES_LOOK_BYTES,
+};
 use millrace_store::index::{PidRole, TitleIndex};
 use millrace_store::volume::TitleInfo;
 
 use super::answer::Text;
-use super::codecs;
-use super::master::{Rates, Streams, rates};
+use super::codecs::{self, Described};
+use super::first_pictures::{can_show_captions, starts_alone};
+use super::master::{Rates, rates};
 use super::playlist::target_s;
 use super::segments::{Segments, segments};
 use super::tables::{self, Which};
+use crate::cmaf::Demux;
 use crate::site::{Site, SiteError};
 
 /// The titles that were looked at last.
@@ -31,13 +35,15 @@ pub(crate) struct Look {
     name: String,
     bytes: u64,
     map_pids: Vec<u16>,
+    /// The byte at which each layout begins.
+    layouts: Vec<u64>,
     /// Packet with which sending for the first access point starts.
     first_access: u64,
     pub(super) segments: Segments,
     pub(super) target_s: u64,
     /// The media playlist.
     pub(super) playlist: OnceLock<Text>,
-    streams: OnceLock<Streams>,
+    described: OnceLock<Described>,
     /// PAT and PMT at the title's beginning.
     first_tables: OnceLock<Arc<[u8]>>,
     /// Those for each segment; most are alike.
@@ -73,16 +79,18 @@ impl Look {
         let segments = segments(index);
         let map_pids =
             index.pids().iter().filter(|pid| pid.role == PidRole::Pmt).map(|pid| pid.pid).collect();
+        let layouts = index.layouts().map(|layout| layout[0].byte).collect();
         let first_access = index.access_points().first().map_or(0, |point| point.packet);
         Self {
             id: title.id,
             name: title.name.clone(),
             bytes: index.data_bytes(),
             map_pids,
+            layouts,
             first_access: u64::from(first_access) * millrace_core::limits::DEFAULT_PACKET_BYTES as u64,
             target_s: target_s(&segments.list),
             playlist: OnceLock::new(),
-            streams: OnceLock::new(),
+            described: OnceLock::new(),
             first_tables: OnceLock::new(),
             tables: segments.list.iter().map(|_| OnceLock::new()).collect(),
             segments,
@@ -90,17 +98,61 @@ impl Look {
         }
     }
 
-    /// The rates at which its segments are, and what its streams are. Reads the title's beginning, once.
-    pub(super) fn describe(&self, site: &dyn Site, title: &TitleInfo) -> Result<(Rates, Streams), SiteError> {
-        let streams = match self.streams.get() {
-            Some(streams) => streams.clone(),
-            None => {
-                let bytes = self.read(site, self.first_access, DESCRIBE_BYTES)?;
-                self.streams.get_or_init(|| codecs::describe(&bytes, &title.streams)).clone()
-            }
-        };
+    /// The title's streams, if they have been examined.
+    pub(super) fn known_streams(&self) -> Option<&Described> {
+        self.described.get()
+    }
+
+    /// The title's streams. The first call reads the beginning of the title and a little of some
+    /// segments.
+    pub(super) fn streams(&self, site: &dyn Site, title: &TitleInfo) -> Result<&Described, SiteError> {
+        if let Some(known) = self.described.get() {
+            return Ok(known);
+        }
+        let bytes = self.read(site, self.first_access, DESCRIBE_BYTES)?;
+        let mut described = codecs::describe(&bytes, &title.streams);
+        self.look_at_segments(site, title, &mut described)?;
+        Ok(self.described.get_or_init(|| described))
+    }
+
+    /// The bit rates of the segments.
+    pub(super) fn rates(&self, site: &dyn Site) -> Result<Rates, SiteError> {
         let tables = self.first_tables(site)?.len() as u64;
-        Ok((rates(&self.segments.list, self.target_s, tables), streams))
+        Ok(rates(&self.segments.list, self.target_s, tables))
+    }
+
+    /// Examines the first pictures of segments spread over the title.
+    fn look_at_segments(
+        &self,
+        site: &dyn Site,
+        title: &TitleInfo,
+        described: &mut Described,
+    ) -> Result<(), SiteError> {
+        let videos = || title.streams.iter().filter(|stream| can_show_captions(&stream.codec));
+        if videos().next().is_none() {
+            return Ok(());
+        }
+        // The first segment is skipped: it begins with the title, where a decoder may be unable to
+        // start.
+        let starts: Vec<u64> = self.segments.list.iter().skip(1).map(|segment| segment.bytes.start).collect();
+        let looks = starts.len().min(ACCESS_LOOKS);
+        for look in 0..looks {
+            // Includes the second segment and the last one.
+            let at = if looks > 1 { look * (starts.len() - 1) / (looks - 1) } else { 0 };
+            let bytes = self.read(site, starts[at], ACCESS_LOOK_BYTES)?;
+            let mut demux = Demux::new(videos().map(|stream| stream.pid));
+            demux.push(0, &bytes, |_| true);
+            let found = videos().map(|stream| (demux.stream(stream.pid), &stream.codec));
+            let mut found: Vec<_> = found.filter(|(stream, _)| !stream.marks.is_empty()).collect();
+            // Another video stream may begin anywhere in the segment.
+            found.sort_by_key(|(stream, _)| stream.marks[0].byte);
+            described.are_independent &=
+                found.first().is_none_or(|(stream, codec)| starts_alone(stream, codec));
+            for (stream, codec) in found {
+                described.captions.get_or_insert_default().look(stream, codec);
+            }
+        }
+        Ok(())
     }
 
     /// PAT and PMT for the front of a segment, if they are known.
@@ -119,7 +171,9 @@ impl Look {
         let start = segment.bytes.start;
         let before = segment.tables.max(start.saturating_sub(TABLES_LOOK_BYTES as u64));
         let mut found = None;
-        if before < start {
+        // Tables from before a jump belong to another recording.
+        let has_begun = self.layouts.get(segment.layout).is_none_or(|&layout| layout <= start);
+        if before < start && has_begun {
             let bytes = self.read(site, before, (start - before) as usize)?;
             found = tables::find(&bytes, &self.map_pids, Which::Last);
         }

@@ -4,6 +4,9 @@ use std::fmt::Write;
 
 use millrace_core::time::MEDIA_HZ;
 
+use super::audio::{self, AudioGroup, AudioRendition};
+use super::first_pictures::Captions;
+use super::language;
 use super::segments::Segment;
 
 /// A rendition.
@@ -13,19 +16,19 @@ pub(crate) struct Variant {
     pub(crate) address: String,
     pub(crate) rates: Rates,
     pub(crate) streams: Streams,
-    /// Whether its sound is in renditions of their own ([`Sound`]).
-    pub(crate) has_sounds_apart: bool,
+    /// The audio group of the variant, if its audio is separate.
+    pub(crate) audio: Option<&'static str>,
+    /// The subtitle group that uses the times of the variant.
+    pub(crate) subtitles: Option<&'static str>,
+    /// Captions in its video; `None`: not known.
+    pub(crate) captions: Option<Captions>,
 }
 
-/// A sound that players choose beside the pictures (section 4.3.4.1).
+/// A group of subtitles.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Sound {
-    pub(crate) address: String,
-    /// For people; unique among all.
-    pub(crate) name: String,
-    /// As RFC 5646 has it.
-    pub(crate) language: Option<String>,
-    pub(crate) channels: u16,
+pub(crate) struct SubtitleGroup {
+    pub(crate) id: &'static str,
+    pub(crate) members: Vec<Subtitles>,
 }
 
 /// Subtitles that players offer beside the pictures (the same section).
@@ -34,8 +37,10 @@ pub(crate) struct Subtitles {
     pub(crate) address: String,
     /// For people; unique among all.
     pub(crate) name: String,
-    /// As RFC 5646 has it.
+    /// ISO 639-2 code.
     pub(crate) language: Option<String>,
+    /// Whether the track has only the text that every viewer needs.
+    pub(crate) is_forced: bool,
     pub(crate) is_for_hearing_impaired: bool,
 }
 
@@ -46,17 +51,20 @@ pub(crate) struct Still {
     pub(crate) rate: u64,
     pub(crate) codec: String,
     pub(crate) resolution: (u32, u32),
+    pub(crate) video_range: Option<&'static str>,
 }
 
 /// What is known of its streams. What is not known is left out of the playlist: players look for themselves then.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Streams {
-    /// `CODECS`: all of them, or none.
+    /// `CODECS`: the codecs that a player must decode.
     pub(crate) codecs: Option<String>,
     /// Width and height of its pictures.
     pub(crate) resolution: Option<(u32, u32)>,
     /// Thousandths of pictures a second.
     pub(crate) frame_rate: Option<u32>,
+    /// `VIDEO-RANGE` (draft-pantos-hls-rfc8216bis section 4.4.6.2).
+    pub(crate) video_range: Option<&'static str>,
 }
 
 /// Bits a second.
@@ -100,72 +108,116 @@ pub(crate) fn rates(segments: &[Segment], target_s: u64, tables: u64) -> Rates {
 /// What there is beside the renditions.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Beside<'a> {
-    pub(crate) sounds: &'a [Sound],
-    pub(crate) subtitles: &'a [Subtitles],
+    pub(crate) audio: &'a [AudioGroup],
+    pub(crate) subtitles: &'a [SubtitleGroup],
     pub(crate) stills: &'a [Still],
 }
 
-/// The group of all sounds.
-const GROUP: &str = "sound";
-/// That of all subtitles.
-const SUBTITLES: &str = "subtitles";
-/// What those for people who do not hear well have (section 4.3.4.1).
+/// Name of the group for all captions.
+const CAPTIONS: &str = "captions";
+/// Characteristics of subtitles for the hard of hearing (section 4.3.4.1).
 const HEARING_IMPAIRED: &str =
     "public.accessibility.transcribes-spoken-dialog,public.accessibility.describes-music-and-sound";
 
+fn yes_or_no(is: bool) -> &'static str {
+    if is { "YES" } else { "NO" }
+}
+
 /// The text.
 pub(crate) fn write(version: u32, variants: &[Variant], beside: Beside<'_>, are_independent: bool) -> String {
-    let Beside { sounds, subtitles, stills } = beside;
+    let Beside { audio, subtitles, stills } = beside;
+    let mut captions = Captions::default();
+    variants.iter().filter_map(|variant| variant.captions).for_each(|found| captions.join(found));
+    let captions = captions.instream_ids();
+    // CEA-708 services require version 7 (section 7).
+    let version = if captions.iter().any(|id| id.starts_with("SERVICE")) { version.max(7) } else { version };
+    // Writing into a string does not fail.
     let mut text = format!("#EXTM3U\n#EXT-X-VERSION:{version}\n");
     if are_independent {
         text.push_str("#EXT-X-INDEPENDENT-SEGMENTS\n");
     }
-    for (at, Sound { address, name, language, channels }) in sounds.iter().enumerate() {
-        // Writing into a string does not fail.
-        let _ = write!(text, "#EXT-X-MEDIA:TYPE=AUDIO,GROUP-ID=\"{GROUP}\",NAME=\"{name}\"");
-        if let Some(language) = language {
-            let _ = write!(text, ",LANGUAGE=\"{language}\"");
-        }
-        let is_default = if at == 0 { "YES" } else { "NO" };
-        let _ = write!(text, ",DEFAULT={is_default},AUTOSELECT=YES,CHANNELS=\"{channels}\"");
-        let _ = writeln!(text, ",URI=\"{address}\"");
+    for AudioGroup { id, members, .. } in audio {
+        members.iter().for_each(|member| write_audio(id, member, &mut text));
     }
-    subtitles.iter().for_each(|one| write_subtitles(one, &mut text));
-    for Variant { address, rates, streams, has_sounds_apart } in variants {
-        let _ = write!(text, "#EXT-X-STREAM-INF:BANDWIDTH={},AVERAGE-BANDWIDTH={}", rates.peak, rates.mean);
-        if let Some(codecs) = &streams.codecs {
-            let _ = write!(text, ",CODECS=\"{codecs}\"");
-        }
-        if let Some((width, height)) = streams.resolution {
-            let _ = write!(text, ",RESOLUTION={width}x{height}");
-        }
-        if let Some(rate) = streams.frame_rate {
-            let _ = write!(text, ",FRAME-RATE={}.{:03}", rate / 1000, rate % 1000);
-        }
-        if *has_sounds_apart {
-            let _ = write!(text, ",AUDIO=\"{GROUP}\"");
-        }
-        if !subtitles.is_empty() {
-            let _ = write!(text, ",SUBTITLES=\"{SUBTITLES}\"");
-        }
-        let _ = write!(text, "\n{address}\n");
+    for SubtitleGroup { id, members } in subtitles {
+        members.iter().for_each(|one| write_subtitles(id, one, &mut text));
     }
-    for Still { address, rate, codec, resolution: (width, height) } in stills {
+    for id in &captions {
+        let _ = write!(text, "#EXT-X-MEDIA:TYPE=CLOSED-CAPTIONS,GROUP-ID=\"{CAPTIONS}\",NAME=\"{id}\"");
+        let _ = writeln!(text, ",DEFAULT=NO,AUTOSELECT=YES,INSTREAM-ID=\"{id}\"");
+    }
+    let have_none = captions.is_empty() && variants.iter().all(|variant| variant.captions.is_some());
+    for variant in variants {
+        write_variant(variant, have_none, &mut text);
+    }
+    for Still { address, rate, codec, resolution: (width, height), video_range } in stills {
         let _ = write!(text, "#EXT-X-I-FRAME-STREAM-INF:BANDWIDTH={rate},CODECS=\"{codec}\"");
-        let _ = writeln!(text, ",RESOLUTION={width}x{height},URI=\"{address}\"");
+        let _ = write!(text, ",RESOLUTION={width}x{height}");
+        if let Some(range) = video_range {
+            let _ = write!(text, ",VIDEO-RANGE={range}");
+        }
+        let _ = writeln!(text, ",URI=\"{address}\"");
     }
     text
 }
 
-/// Nobody is shown subtitles that he did not ask for, here or in his player's settings.
-fn write_subtitles(of: &Subtitles, text: &mut String) {
-    let Subtitles { address, name, language, is_for_hearing_impaired } = of;
+/// `have_no_captions`: no variant of the playlist has captions, which every variant must then state
+/// (section 4.3.4.2).
+fn write_variant(variant: &Variant, have_no_captions: bool, text: &mut String) {
+    let Variant { address, rates, streams, audio, subtitles, captions } = variant;
     // Writing into a string does not fail.
-    let _ = write!(text, "#EXT-X-MEDIA:TYPE=SUBTITLES,GROUP-ID=\"{SUBTITLES}\",NAME=\"{name}\"");
+    let _ = write!(text, "#EXT-X-STREAM-INF:BANDWIDTH={},AVERAGE-BANDWIDTH={}", rates.peak, rates.mean);
+    if let Some(codecs) = &streams.codecs {
+        let _ = write!(text, ",CODECS=\"{codecs}\"");
+    }
+    if let Some((width, height)) = streams.resolution {
+        let _ = write!(text, ",RESOLUTION={width}x{height}");
+    }
+    if let Some(rate) = streams.frame_rate {
+        let _ = write!(text, ",FRAME-RATE={}.{:03}", rate / 1000, rate % 1000);
+    }
+    if let Some(range) = streams.video_range {
+        let _ = write!(text, ",VIDEO-RANGE={range}");
+    }
+    if let Some(group) = audio {
+        let _ = write!(text, ",AUDIO=\"{group}\"");
+    }
+    if let Some(group) = subtitles {
+        let _ = write!(text, ",SUBTITLES=\"{group}\"");
+    }
+    if have_no_captions {
+        text.push_str(",CLOSED-CAPTIONS=NONE");
+    } else if captions.is_some_and(|captions| !captions.instream_ids().is_empty()) {
+        let _ = write!(text, ",CLOSED-CAPTIONS=\"{CAPTIONS}\"");
+    }
+    let _ = write!(text, "\n{address}\n");
+}
+
+fn write_audio(group: &str, of: &AudioRendition, text: &mut String) {
+    let AudioRendition { address, name, language, channels, role, is_default, is_chosen_by_itself } = of;
+    // Writing into a string does not fail.
+    let _ = write!(text, "#EXT-X-MEDIA:TYPE=AUDIO,GROUP-ID=\"{group}\",NAME=\"{name}\"");
     if let Some(language) = language {
         let _ = write!(text, ",LANGUAGE=\"{language}\"");
     }
+    let _ = write!(text, ",DEFAULT={}", yes_or_no(*is_default));
+    let _ = write!(text, ",AUTOSELECT={}", yes_or_no(*is_chosen_by_itself));
+    if let Some(characteristic) = role.and_then(audio::characteristic) {
+        let _ = write!(text, ",CHARACTERISTICS=\"{characteristic}\"");
+    }
+    let _ = writeln!(text, ",CHANNELS=\"{channels}\",URI=\"{address}\"");
+}
+
+/// Subtitles are shown if the viewer selects them, in the player or in its settings.
+fn write_subtitles(group: &str, of: &Subtitles, text: &mut String) {
+    let Subtitles { address, name, language, is_forced, is_for_hearing_impaired } = of;
+    // Writing into a string does not fail.
+    let _ = write!(text, "#EXT-X-MEDIA:TYPE=SUBTITLES,GROUP-ID=\"{group}\",NAME=\"{name}\"");
+    if let Some(language) = language.as_deref().and_then(language::tag) {
+        let _ = write!(text, ",LANGUAGE=\"{language}\"");
+    }
     text.push_str(",DEFAULT=NO,AUTOSELECT=YES");
+    text.push_str(if *is_forced { ",FORCED=YES" } else { "" });
     if *is_for_hearing_impaired {
         let _ = write!(text, ",CHARACTERISTICS=\"{HEARING_IMPAIRED}\"");
     }

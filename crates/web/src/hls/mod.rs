@@ -10,7 +10,11 @@
 //! | `playlist` | writes media playlists |
 //! | `master` | writes master playlists |
 //! | `tables` | finds PAT and PMT among TS packets |
-//! | `codecs` | `CODECS`, `RESOLUTION`, `FRAME-RATE` from the first bytes of the streams |
+//! | `offered` | chooses the forms of a title that a master playlist lists |
+//! | `audio` | audio renditions in groups, one for each level of decoder support |
+//! | `language` | languages as tags and as names |
+//! | `codecs` | `CODECS`, `RESOLUTION`, `FRAME-RATE`, `VIDEO-RANGE` from the first bytes of the streams |
+//! | `first_pictures` | whether a segment can be decoded from its first picture, and which captions it has |
 //! | `looked_at` | what has been found out of titles, kept |
 //! | `answer` | answers requests |
 //!
@@ -18,15 +22,20 @@
 //! title's sounds are in the same transport stream as its pictures. `cmaf` has both.
 
 pub(crate) mod answer;
+pub(crate) mod audio;
 mod codecs;
+mod first_pictures;
+pub(crate) mod language;
 mod looked_at;
 pub(crate) mod master;
+mod offered;
 pub(crate) mod playlist;
 pub(crate) mod segments;
 mod tables;
 
-pub(crate) use answer::{master_playlist, media_playlist, segment};
+pub(crate) use answer::{media_playlist, segment};
 pub(crate) use looked_at::LookedAt;
+pub(crate) use offered::{Wanted, master_playlist};
 
 #[cfg(test)]
 mod hls_tests;

@@ -12,7 +12,8 @@ use super::segments::Segment;
 /// What a media playlist is made of.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Source<'a> {
-    /// The segments that are listed.
+    /// The segments of the playlist. In fragmented MP4, segments without samples have length 0 and
+    /// are left out.
     pub(crate) segments: &'a [Segment],
     /// Number of the first of them since the beginning.
     pub(crate) first: u64,
@@ -57,13 +58,21 @@ pub(crate) fn write(source: &Source<'_>, address: impl Fn(u64) -> String) -> Str
     if source.discontinuities > 0 {
         let _ = writeln!(text, "#EXT-X-DISCONTINUITY-SEQUENCE:{}", source.discontinuities);
     }
+    let mut map = None;
     for (number, segment) in (source.first..).zip(source.segments) {
+        // Also written if the track has no samples here, so that all tracks of a title count the
+        // same discontinuities.
         if segment.is_discontinuous && number > source.first {
             text.push_str("#EXT-X-DISCONTINUITY\n");
         }
-        for (_, address) in source.maps.iter().filter(|(first, _)| *first == number) {
+        if !source.maps.is_empty() && segment.duration.0 == 0 {
+            continue;
+        }
+        let now = source.maps.iter().rev().find(|(first, _)| *first <= number);
+        if let Some((_, address)) = now.filter(|_| now != map) {
             let _ = writeln!(text, "#EXT-X-MAP:URI=\"{address}\"");
         }
+        map = now;
         let _ = writeln!(text, "#EXTINF:{},\n{}", seconds(segment.duration), address(number));
     }
     if source.is_whole {

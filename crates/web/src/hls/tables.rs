@@ -22,13 +22,36 @@ pub(crate) enum Which {
     First,
 }
 
-/// The packets of the PAT and of the map tables on these PIDs among `bytes`, which are whole TS packets; `None` unless all are there.
+/// The packets of the PAT and of the program map tables that it names, from `bytes`, which are
+/// whole TS packets; `None` unless all are present. Only map tables on `map_pids` are required:
+/// others never arrive.
 pub(crate) fn find(bytes: &[u8], map_pids: &[u16], which: Which) -> Option<Vec<u8>> {
     let mut all = section(bytes, PAT_PID, TABLE_PAT, which)?;
-    for &pid in map_pids {
+    let mut named = named_by(&all);
+    named.retain(|pid| map_pids.contains(pid));
+    for &pid in &named {
         all.extend(section(bytes, pid, TABLE_PMT, which)?);
     }
-    (!map_pids.is_empty() && all.len() <= MAX_TABLE_PACKETS * TS_PACKET_BYTES).then_some(all)
+    (!named.is_empty() && all.len() <= MAX_TABLE_PACKETS * TS_PACKET_BYTES).then_some(all)
+}
+
+/// The distinct PIDs of the map tables that a PAT names (ISO/IEC 13818-1 section 2.4.4.3).
+fn named_by(packets: &[u8]) -> Vec<u16> {
+    let mut bytes: Vec<u8> = Vec::new();
+    packets.chunks_exact(TS_PACKET_BYTES).filter_map(payload).for_each(|payload| bytes.extend(payload));
+    let start = 1 + bytes.first().map_or(0, |&pointer| usize::from(pointer));
+    let section = bytes.get(start..).unwrap_or_default();
+    let length = section.get(1..3).map_or(0, |l| usize::from(u16::from_be_bytes([l[0] & 0x0f, l[1]])));
+    // Five header bytes follow the length, and a CRC ends the section.
+    let entries = section.get(8..(SECTION_HEADER_BYTES + length).saturating_sub(4)).unwrap_or_default();
+    let mut pids: Vec<u16> = Vec::new();
+    for entry in entries.chunks_exact(4) {
+        let pid = u16::from_be_bytes([entry[2] & 0x1f, entry[3]]);
+        if entry[..2] != [0, 0] && !pids.contains(&pid) {
+            pids.push(pid);
+        }
+    }
+    pids
 }
 
 /// The packets of one occurrence of a table.

@@ -2,10 +2,17 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// TS packets of a section of `length` bytes, from this continuity counter on.
+/// The TS packets of a section of `length` bytes, starting at this continuity counter. A PAT is
+/// filled with PIDs from 0x1000 on.
 fn packets(pid: u16, table: u8, length: usize, mut counter: u8) -> Vec<u8> {
     let mut section = vec![table, 0xb0 | ((length - 3) >> 8) as u8, (length - 3) as u8];
     section.extend((3..length).map(|at| at as u8 | 1));
+    if table == TABLE_PAT {
+        let entries = section[8..length - 4].chunks_exact_mut(4);
+        (0x1000..).zip(entries).for_each(|(pid, entry)| {
+            entry.copy_from_slice(&[0, 1, 0xe0 | (pid >> 8) as u8, pid as u8]);
+        });
+    }
     let payload = [&[0][..], &section].concat();
     let mut out = Vec::new();
     for (n, piece) in payload.chunks(184).enumerate() {
@@ -89,9 +96,20 @@ fn what_is_no_table_is_passed_over() {
     // More than fits in front of a segment.
     let many: Vec<u16> = (0x1000..0x1015).collect();
     let bytes =
-        [packets(0, 0, 20, 0), many.iter().flat_map(|&pid| packets(pid, 2, 30, 0)).collect()].concat();
+        [packets(0, 0, 12 + 21 * 4, 0), many.iter().flat_map(|&pid| packets(pid, 2, 30, 0)).collect()]
+            .concat();
     assert!(find(&bytes, &many[..19], Which::First).is_some());
     assert_eq!(find(&bytes, &many, Which::First), None);
+}
+
+/// In joined recordings with different PIDs, no position has the map tables of both.
+#[test]
+fn find_wants_only_the_map_tables_that_the_pat_names() {
+    let bytes = [packets(0, 0, 16, 3), packets(0x1000, 2, 30, 14)].concat();
+    for which in [Which::Last, Which::First] {
+        assert_eq!(find(&bytes, &[0x1000, 0x1234], which).map(|found| found.len()), Some(376));
+        assert_eq!(find(&bytes, &[0x1234], which), None);
+    }
 }
 
 proptest! {

@@ -1,29 +1,49 @@
 //! Bodies of responses: bytes in memory, segments that were made, what an engine writes into a socket pair, or what happens.
+//!
+//! A body ends when its last piece has been written, not when hyper has taken it. Until then the
+//! stream can be reset, and the memory of the body is counted.
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use hyper::body::{Body, Bytes, Frame, SizeHint};
-use millrace_core::limits::web::INSIDE_READ_BYTES;
+use millrace_core::limits::web::{INSIDE_READ_BYTES, MAX_BYTES_STALL_NS};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::UnixStream;
+use tokio::sync::OwnedSemaphorePermit;
 
+use super::progress::{Pace, Progress};
+use super::watch::UnderWay;
 use crate::answer::Sending;
 use crate::events::Listener;
+use crate::memory::Hold;
 
 pub(crate) struct WebBody {
     content: Content,
     /// Bytes that are still to come; `Content-Length` before the first. Of events nobody knows.
     left: u64,
+    progress: Arc<Progress>,
+    /// Resources that the response holds until it ends.
+    _held: Held,
+}
+
+/// Resources of a response besides its bytes: memory for the request, and a permit to answer it.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    pub(super) memory: Option<Hold>,
+    pub(super) place: Option<OwnedSemaphorePermit>,
+    pub(super) _under_way: Option<UnderWay>,
 }
 
 enum Content {
     /// Nothing follows, whatever the length: a response to HEAD.
     Absent,
-    Whole(Bytes),
-    /// A piece at a time, so that it is seen how far it is taken.
-    Segment(Bytes, Sending),
+    /// Bytes sent in pieces, so that progress is visible; for a segment, `Sending` counts them for
+    /// its viewer.
+    Whole(Bytes, Option<Sending>),
     /// What was read already, and the near end of a socket pair. Whoever reads slowly makes the engine wait, whoever goes closes the pair.
     Media(Vec<u8>, UnixStream),
     /// What happens.
@@ -32,52 +52,51 @@ enum Content {
 
 impl WebBody {
     pub(super) fn absent(length: u64) -> Self {
-        Self { content: Content::Absent, left: length }
+        Self::new(Content::Absent, length)
     }
 
-    pub(super) fn whole(bytes: Bytes) -> Self {
-        Self { left: bytes.len() as u64, content: Content::Whole(bytes) }
-    }
-
-    pub(super) fn segment(bytes: Bytes, sending: Sending) -> Self {
-        Self { left: bytes.len() as u64, content: Content::Segment(bytes, sending) }
+    pub(super) fn whole(bytes: Bytes, sending: Option<Sending>) -> Self {
+        let length = bytes.len() as u64;
+        Self::new(Content::Whole(bytes, sending), length)
     }
 
     pub(super) fn events(listener: Listener) -> Self {
-        Self { left: u64::MAX, content: Content::Events(listener) }
+        Self::new(Content::Events(listener), u64::MAX)
     }
 
     pub(super) fn media(near: UnixStream, first: Vec<u8>, length: u64) -> Self {
-        Self { content: Content::Media(first, near), left: length }
+        Self::new(Content::Media(first, near), length)
     }
-}
 
-impl Body for WebBody {
-    type Data = Bytes;
-    type Error = io::Error;
+    fn new(content: Content, left: u64) -> Self {
+        Self { content, left, progress: Progress::new(None), _held: Held::default() }
+    }
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
-        let this = &mut *self;
-        if this.left == 0 {
-            return Poll::Ready(None);
-        }
-        let bytes = match &mut this.content {
+    /// Adds progress tracking. In-memory bodies must make progress within `stall` and keep a
+    /// minimum rate; media and events use the engine's time limit.
+    pub(super) fn watched(self, progress: &Arc<Progress>, stall: Duration, held: Held) -> Self {
+        let of_media = Pace { stall: Duration::from_nanos(MAX_BYTES_STALL_NS), length: None };
+        progress.begins(match &self.content {
+            Content::Absent | Content::Whole(..) => Pace { stall, length: Some(self.left) },
+            Content::Media(..) | Content::Events(_) => of_media,
+        });
+        Self { progress: Arc::clone(progress), _held: held, ..self }
+    }
+
+    fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        let bytes = match &mut self.content {
             Content::Absent => return Poll::Ready(None),
-            Content::Events(listener) => {
-                return listener.poll(cx).map(|frame| frame.map(|frame| Ok(Frame::data(frame))));
-            }
-            Content::Whole(bytes) => std::mem::take(bytes),
-            Content::Segment(bytes, sending) => {
+            Content::Events(listener) => return listener.poll(cx).map(|frame| frame.map(Ok)),
+            Content::Whole(bytes, sending) => {
                 let piece = bytes.split_to(bytes.len().min(INSIDE_READ_BYTES));
-                sending.takes(piece.len() as u64, bytes.is_empty());
+                if let Some(sending) = sending {
+                    sending.takes(piece.len() as u64, bytes.is_empty());
+                }
                 piece
             }
             Content::Media(first, _) if !first.is_empty() => Bytes::from(std::mem::take(first)),
             Content::Media(_, near) => {
-                let most = usize::try_from(this.left).unwrap_or(usize::MAX).min(INSIDE_READ_BYTES);
+                let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(INSIDE_READ_BYTES);
                 let mut bytes = vec![0; most];
                 let mut buf = ReadBuf::new(&mut bytes);
                 if let Err(error) = ready!(Pin::new(near).poll_read(cx, &mut buf)) {
@@ -92,12 +111,32 @@ impl Body for WebBody {
                 Bytes::from(bytes)
             }
         };
-        this.left = this.left.saturating_sub(bytes.len() as u64);
-        Poll::Ready(Some(Ok(Frame::data(bytes))))
+        self.left = self.left.saturating_sub(bytes.len() as u64);
+        Poll::Ready(Some(Ok(bytes)))
+    }
+}
+
+impl Body for WebBody {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        let this = &mut *self;
+        if this.left == 0 {
+            return this.progress.poll_written(cx).map(|()| None);
+        }
+        let polled = this.poll_bytes(cx);
+        if polled.is_pending() {
+            this.progress.runs_dry();
+        }
+        polled.map(|bytes| bytes.map(|bytes| bytes.map(|bytes| Frame::data(this.progress.piece(bytes)))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.left == 0
+        self.left == 0 && self.progress.is_all_written()
     }
 
     fn size_hint(&self) -> SizeHint {

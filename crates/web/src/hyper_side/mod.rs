@@ -6,10 +6,14 @@
 //! | --- | --- |
 //! | `io` | the connection, with what was read of it already, and a bound on how long it may take nothing |
 //! | `body` | bodies of responses |
-//! | `watch` | whether an HTTP/2 connection is still used |
+//! | `progress` | the progress of one response |
+//! | `streams` | runs the streams of an HTTP/2 connection, and resets stalled ones |
+//! | `watch` | state that all streams of an HTTP/2 connection share |
 
 mod body;
 mod io;
+mod progress;
+mod streams;
 mod watch;
 
 use std::convert::Infallible;
@@ -22,25 +26,28 @@ use hyper::header::{HeaderName, HeaderValue};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::{Request as HyperRequest, Response, StatusCode, Version};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use millrace_core::limits::web::{
-    H2_LOOK, H2_PING, HEAD_TIME, INSIDE_READ_BYTES, MAX_H2_RESETS, MAX_H2_STREAMS, MAX_REQUEST_HEAD_BYTES,
-    MAX_REQUEST_HEADERS, MAX_TARGET_BYTES,
+    H2_PING, H2_SEND_BUFFER_BYTES, H2_STREAM_BYTES, HEAD_TIME, INSIDE_READ_BYTES, MAX_H2_RESETS,
+    MAX_H2_STREAMS, MAX_REQUEST_HEAD_BYTES, MAX_REQUEST_HEADERS, MAX_TARGET_BYTES,
 };
 use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
-use self::body::WebBody;
+use self::body::{Held, WebBody};
 use self::io::Rewound;
-use self::watch::{Activity, State, Watch, Watched};
+use self::progress::Progress;
+use self::streams::Streams;
+use self::watch::{Activity, UnderWay};
 use crate::SERVER;
 use crate::answer::{Answer, Body, Media};
 use crate::request::{Fields, Method, Request, RequestId};
-use crate::shared::{self, Shared, refusal};
+use crate::route::Found;
+use crate::shared::{self, Shared, exhausted, refusal};
 use crate::site::{Delivery, OrderSocket, Refused};
 use crate::stream::WebStream;
-use crate::upload;
+use crate::{rename, upload};
 
 /// A connection for one request in HTTP/1.
 pub(crate) struct Lent {
@@ -62,10 +69,15 @@ pub(crate) async fn serve_one(
 ) -> Option<WebStream> {
     let Lent { stream, read, is_whole, keeps } = lent;
     let io = TokioIo::new(Rewound::lent(stream, read, is_whole, Arc::clone(&shared.totals)));
+    let progress = Progress::new(None);
     let service = service_fn(|request: HyperRequest<Incoming>| {
-        let shared = Arc::clone(shared);
+        let (shared, progress) = (Arc::clone(shared), Arc::clone(&progress));
         let orders = Arc::new(Semaphore::new(1));
-        async move { Ok::<_, Infallible>(respond(request, peer, &shared, id, &orders).await) }
+        let stall = shared.limits.reply_stall;
+        async move {
+            let response = respond(Came::of(request), peer, &shared, id, (&orders, &|| ())).await;
+            Ok::<_, Infallible>(response.map(|body| body.watched(&progress, stall, Held::default())))
+        }
     });
     let mut conn = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -76,7 +88,15 @@ pub(crate) async fn serve_one(
         // That no more comes is not the end of the viewer.
         .half_close(is_whole)
         .serve_connection(io, service);
-    match (&mut conn).await {
+    let served = tokio::select! {
+        biased;
+        served = &mut conn => served,
+        () = progress.stalled(shared.limits.reply_stall) => {
+            shared.totals.add(|c| c.connections_too_slow += 1);
+            return None;
+        }
+    };
+    match served {
         Ok(()) => Some(conn.into_parts().io.into_inner().into_stream()),
         Err(error) => {
             tracing::debug!(%peer, %error, "HTTP: a connection ended early");
@@ -94,23 +114,29 @@ pub(crate) async fn serve_http2(
     number: u64,
 ) {
     let io = TokioIo::new(Rewound::new(stream, read, Arc::clone(&shared.totals)));
-    let (requests, activity) = (Arc::new(AtomicU64::new(0)), Arc::new(Activity::default()));
+    let (requests, activity) = (AtomicU64::new(0), Activity::new());
     let orders = Arc::new(Semaphore::new(MAX_H2_STREAMS as usize));
-    let service = service_fn(|mut request: HyperRequest<Incoming>| {
-        request.extensions_mut().insert(Arc::clone(&activity));
-        let (shared, requests, orders) = (Arc::clone(shared), Arc::clone(&requests), Arc::clone(&orders));
+    let streams = Streams {
+        activity: Arc::clone(&activity),
+        totals: Arc::clone(&shared.totals),
+        stall: shared.limits.reply_stall,
+    };
+    let service = service_fn(|request: HyperRequest<Incoming>| {
+        let id = RequestId { conn: number, number: requests.fetch_add(1, Ordering::Relaxed) + 1 };
+        let (shared, activity, orders) = (Arc::clone(shared), Arc::clone(&activity), Arc::clone(&orders));
         let under_way = activity.begin();
         async move {
-            let id = RequestId { conn: number, number: requests.fetch_add(1, Ordering::Relaxed) + 1 };
-            let response = respond(request, peer, &shared, id, &orders).await;
-            Ok::<_, Infallible>(response.map(|body| Watched::new(body, under_way)))
+            Ok::<_, Infallible>(
+                respond_in_turn(request, peer, &shared, id, (&orders, &activity), under_way).await,
+            )
         }
     });
-    let conn = http2::Builder::new(TokioExecutor::new())
+    let conn = http2::Builder::new(streams)
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_H2_STREAMS)
         .max_pending_accept_reset_streams(MAX_H2_RESETS)
         .max_header_list_size(MAX_REQUEST_HEAD_BYTES as u32)
+        .max_send_buf_size(H2_SEND_BUFFER_BYTES)
         .keep_alive_interval(H2_PING)
         .keep_alive_timeout(H2_PING)
         .serve_connection(io, service);
@@ -120,11 +146,11 @@ pub(crate) async fn serve_http2(
     let result = tokio::select! {
         result = conn.as_mut() => result,
         _ = ends => { conn.as_mut().graceful_shutdown(); conn.await }
-        state = no_longer_used(&activity) => {
-            if state == State::Stuck {
-                shared.totals.add(|c| c.connections_too_slow += 1);
-                return;
-            }
+        () = activity.broken() => {
+            shared.totals.add(|c| c.connections_too_slow += 1);
+            return;
+        }
+        () = activity.idle() => {
             conn.as_mut().graceful_shutdown();
             timeout(H2_PING, conn).await.unwrap_or(Ok(()))
         }
@@ -134,40 +160,101 @@ pub(crate) async fn serve_http2(
     }
 }
 
-/// Waits until a connection has not been used for too long.
-async fn no_longer_used(activity: &Activity) -> State {
-    let mut watch = Watch::default();
-    loop {
-        sleep(H2_LOOK).await;
-        match watch.look(activity) {
-            State::Used => {}
-            state => return state,
-        }
-    }
-}
-
-/// Answers a request.
-async fn respond(
+/// Answers a request of an HTTP/2 connection, once it has a permit and memory.
+async fn respond_in_turn(
     request: HyperRequest<Incoming>,
     peer: SocketAddr,
     shared: &Arc<Shared>,
     id: RequestId,
-    orders: &Arc<Semaphore>,
+    (orders, activity): (&Arc<Semaphore>, &Arc<Activity>),
+    under_way: UnderWay,
 ) -> Response<WebBody> {
-    let (whole, request) = match read(&request) {
-        Ok(read) => (request, read),
+    let (progress, stall) = (Streams::progress(), shared.limits.reply_stall);
+    let mut held = Held { _under_way: Some(under_way), ..Held::default() };
+    let Ok(memory) = shared.memory.take_for(peer, head_bytes(&request) + H2_STREAM_BYTES) else {
+        if activity.is_crowded() {
+            // The error replies would accumulate for a client that reads none.
+            activity.break_off();
+        }
+        let answer = finish(exhausted(), shared);
+        return answer.map(|body| body.watched(&progress, stall, held));
+    };
+    held.memory = Some(memory);
+    let came = Came::of(request);
+    // An upload must not wait for a permit: the received part of its body is already in memory.
+    if came.body.is_none() {
+        match timeout(stall, activity.place()).await {
+            Ok(place) => held.place = place,
+            // The client has not read any response to its earlier requests.
+            Err(_) => activity.break_off(),
+        }
+    }
+    // The future is large and needed only while the request is answered; waiting streams and those
+    // being sent do not hold it.
+    let response = Box::pin(respond(came, peer, shared, id, (orders, &|| activity.took()))).await;
+    response.map(|body| body.watched(&progress, stall, held))
+}
+
+/// The parts of a request that are needed until it is answered. A body that is not read is dropped
+/// at once, because HTTP/2 would buffer 1 MiB of it.
+struct Came {
+    request: Result<Request, Answer>,
+    body: Option<WantedBody>,
+    is_http2: bool,
+}
+
+/// A body that is read, and the route of its request.
+enum WantedBody {
+    Upload(Found, Incoming),
+    /// A change to a title's description.
+    Change(Found, Incoming),
+}
+
+impl Came {
+    fn of(request: HyperRequest<Incoming>) -> Self {
+        let is_http2 = request.version() == Version::HTTP_2;
+        let read = read(&request);
+        let upload = read.as_ref().ok().and_then(upload::asked_for);
+        let change = read.as_ref().ok().and_then(rename::asked_for);
+        let body = match (upload, change) {
+            (Some(found), _) => Some(WantedBody::Upload(found, request.into_body())),
+            (None, Some(found)) => Some(WantedBody::Change(found, request.into_body())),
+            (None, None) => None,
+        };
+        Self { request: read, body, is_http2 }
+    }
+}
+
+/// Size of the head of a request, in bytes.
+fn head_bytes<B>(request: &HyperRequest<B>) -> usize {
+    let fields = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len());
+    let target = request.uri().path().len() + request.uri().query().map_or(0, str::len);
+    fields.sum::<usize>() + target
+}
+
+/// Answers a request. `beat` is called whenever a wanted part of its body arrives.
+async fn respond(
+    came: Came,
+    peer: SocketAddr,
+    shared: &Arc<Shared>,
+    id: RequestId,
+    (orders, beat): (&Arc<Semaphore>, &(dyn Fn() + Sync)),
+) -> Response<WebBody> {
+    let request = match came.request {
+        Ok(request) => request,
         Err(answer) => return finish(answer, shared),
     };
-    let mut answer = match upload::asked_for(&request) {
-        Some(found) => {
-            let activity = whole.extensions().get::<Arc<Activity>>().cloned();
-            let beat = move || activity.iter().for_each(|activity| activity.beat());
-            let is_http2 = whole.version() == Version::HTTP_2;
-            let mut body = whole.into_body();
-            let answer = upload::take(shared, &request, &found, peer, &mut body, &beat).await;
-            if is_http2 {
+    let mut answer = match came.body {
+        Some(WantedBody::Upload(found, mut body)) => {
+            let answer = upload::take(shared, &request, &found, peer, &mut body, beat).await;
+            if came.is_http2 {
                 upload::let_go(body);
             }
+            shared::note(&request, peer, id, answer.status);
+            answer
+        }
+        Some(WantedBody::Change(found, body)) => {
+            let answer = rename::take(shared, &request, &found, peer, body).await;
             shared::note(&request, peer, id, answer.status);
             answer
         }
@@ -290,11 +377,11 @@ pub(crate) fn pair() -> Option<(UnixStream, std::os::unix::net::UnixStream)> {
 
 fn finish(mut answer: Answer, shared: &Shared) -> Response<WebBody> {
     let body = match std::mem::replace(&mut answer.body, Body::None) {
-        Body::Bytes(bytes) => WebBody::whole(bytes),
-        Body::Segment(bytes, sending) => WebBody::segment(bytes, sending),
+        Body::Bytes(bytes) | Body::Kept(bytes) => WebBody::whole(bytes, None),
+        Body::Segment(bytes, sending) => WebBody::whole(bytes, Some(sending)),
         Body::Length(length) => WebBody::absent(length),
         Body::Events(listener) => WebBody::events(listener),
-        Body::None | Body::Media(_) => WebBody::whole(hyper::body::Bytes::new()),
+        Body::None | Body::Media(_) => WebBody::whole(hyper::body::Bytes::new(), None),
     };
     response(answer, body, shared)
 }

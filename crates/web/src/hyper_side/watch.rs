@@ -1,58 +1,83 @@
-//! Whether an HTTP/2 connection is still used. That it answers pings says only that a program is there: it may want nothing any more, or take nothing
-//! of what it wanted, because it keeps the windows of its streams shut.
+//! State shared by all streams of an HTTP/2 connection: whether it is in use, whether its client
+//! has read anything yet, and whether it has to be closed.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use hyper::body::{Body, Frame, SizeHint};
-use millrace_core::limits::web::{H2_LOOK, MAX_BYTES_STALL_NS, WEB_IDLE_TIME};
+use millrace_core::limits::web::{H2_LOOK, MAX_H2_STREAMS, UNPROVEN_H2_STREAMS, WEB_IDLE_TIME};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::sleep;
 
-/// What a connection does.
-#[derive(Debug, Default)]
+/// Counters of one connection.
+#[derive(Debug)]
 pub(super) struct Activity {
     /// Requests that have come.
     begun: AtomicU64,
     /// Of these, answered whole or given up.
     ended: AtomicU64,
-    /// Pieces of responses that the viewer had room for, and of what it brought.
+    /// Pieces of responses written, and of request bodies received.
     taken: AtomicU64,
+    /// Permits to answer requests: a few at first, more once the client has made progress.
+    places: Arc<Semaphore>,
+    /// Notified when the connection has to be closed.
+    broken: Notify,
 }
 
 /// A request under way; it ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct UnderWay(Arc<Activity>);
 
-/// How a connection stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
-    /// It is used.
-    Used,
-    /// For too long no request has come.
-    Idle,
-    /// For too long nothing of its responses was taken.
-    Stuck,
-}
-
-/// Looks at a connection from time to time.
-#[derive(Debug, Default)]
-pub(super) struct Watch {
-    seen: (u64, u64, u64),
-    quiet: Duration,
-}
-
 impl Activity {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            begun: AtomicU64::default(),
+            ended: AtomicU64::default(),
+            taken: AtomicU64::default(),
+            places: Arc::new(Semaphore::new(UNPROVEN_H2_STREAMS)),
+            broken: Notify::new(),
+        })
+    }
+
     /// A request has come.
     pub(super) fn begin(self: &Arc<Self>) -> UnderWay {
         self.begun.fetch_add(1, Relaxed);
         UnderWay(Arc::clone(self))
     }
 
-    /// Something has come of a request's body.
-    pub(super) fn beat(&self) {
-        self.taken.fetch_add(1, Relaxed);
+    /// Records that a piece of a response was written, or a piece of a request body received.
+    pub(super) fn took(&self) {
+        if self.taken.fetch_add(1, Relaxed) == 0 {
+            self.places.add_permits(MAX_H2_STREAMS as usize - UNPROVEN_H2_STREAMS);
+        }
+    }
+
+    /// Waits for a permit to answer a request.
+    pub(super) async fn place(&self) -> Option<OwnedSemaphorePermit> {
+        // The semaphore is never closed.
+        Arc::clone(&self.places).acquire_owned().await.ok()
+    }
+
+    /// Whether the requests in progress have reached the limit for clients without progress.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.begun.load(Relaxed) - self.ended.load(Relaxed) >= UNPROVEN_H2_STREAMS as u64
+    }
+
+    /// Closes the connection and releases everything that it holds.
+    pub(super) fn break_off(&self) {
+        self.broken.notify_one();
+    }
+
+    pub(super) async fn broken(&self) {
+        self.broken.notified().await;
+    }
+
+    /// Waits until no request is in progress and none has started or ended for [`WEB_IDLE_TIME`].
+    pub(super) async fn idle(&self) {
+        let mut watch = Watch::default();
+        while !watch.is_idle(self) {
+            sleep(H2_LOOK).await;
+        }
     }
 }
 
@@ -62,54 +87,20 @@ impl Drop for UnderWay {
     }
 }
 
+/// Checks a connection periodically.
+#[derive(Debug, Default)]
+struct Watch {
+    seen: Option<(u64, u64)>,
+    quiet: Duration,
+}
+
 impl Watch {
-    /// How it stands, [`H2_LOOK`] after the last look.
-    pub(super) fn look(&mut self, activity: &Activity) -> State {
-        let (begun, ended) = (activity.begun.load(Relaxed), activity.ended.load(Relaxed));
-        let now = (begun, ended, activity.taken.load(Relaxed));
-        self.quiet = if now == self.seen { self.quiet + H2_LOOK } else { Duration::ZERO };
-        self.seen = now;
-        match begun == ended {
-            true if self.quiet >= WEB_IDLE_TIME => State::Idle,
-            false if self.quiet >= Duration::from_nanos(MAX_BYTES_STALL_NS) => State::Stuck,
-            _ => State::Used,
-        }
-    }
-}
-
-/// A response's body. It is asked for its next piece when the viewer has room for some of it.
-pub(super) struct Watched<B> {
-    body: B,
-    request: UnderWay,
-}
-
-impl<B> Watched<B> {
-    pub(super) fn new(body: B, request: UnderWay) -> Self {
-        Self { body, request }
-    }
-}
-
-impl<B: Body + Unpin> Body for Watched<B> {
-    type Data = B::Data;
-    type Error = B::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        let polled = Pin::new(&mut self.body).poll_frame(cx);
-        if polled.is_ready() {
-            self.request.0.taken.fetch_add(1, Relaxed);
-        }
-        polled
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+    /// Returns whether the connection is idle. Called every [`H2_LOOK`].
+    fn is_idle(&mut self, activity: &Activity) -> bool {
+        let now = (activity.begun.load(Relaxed), activity.ended.load(Relaxed));
+        self.quiet = if self.seen == Some(now) { self.quiet + H2_LOOK } else { Duration::ZERO };
+        self.seen = Some(now);
+        now.0 == now.1 && self.quiet >= WEB_IDLE_TIME
     }
 }
 
@@ -117,36 +108,25 @@ impl<B: Body + Unpin> Body for Watched<B> {
 mod tests {
     use super::*;
 
-    /// Looks until it is no longer used; how long that took.
-    fn quiet(watch: &mut Watch, activity: &Activity) -> (State, Duration) {
-        let mut time = Duration::ZERO;
-        loop {
-            match watch.look(activity) {
-                State::Used => time += H2_LOOK,
-                state => return (state, time),
-            }
-        }
+    #[test]
+    fn watch_of_a_connection_without_requests_is_idle_after_its_time() {
+        let activity = Activity::new();
+        let mut watch = Watch::default();
+        let mut looks = |most: u32| (1..=most).find(|_| watch.is_idle(&activity));
+        let idle = WEB_IDLE_TIME.div_duration_f64(H2_LOOK) as u32;
+        assert_eq!(looks(1000), Some(idle + 1));
+        let request = activity.begin();
+        assert_eq!(looks(1000), None, "a request is under way");
+        drop(request);
+        assert_eq!(looks(1000), Some(idle + 1));
     }
 
     #[test]
-    fn a_connection_without_requests_is_idle_and_one_that_takes_nothing_is_stuck() {
-        let activity = Arc::new(Activity::default());
-        let mut watch = Watch::default();
-        let within = |time: Duration, bound: Duration| time >= bound - H2_LOOK && time <= bound + H2_LOOK;
-        let (state, time) = quiet(&mut watch, &activity);
-        assert!(state == State::Idle && within(time, WEB_IDLE_TIME), "{state:?} {time:?}");
-        let request = activity.begin();
-        assert_eq!(watch.look(&activity), State::Used);
-        let (state, time) = quiet(&mut watch, &activity);
-        let stall = Duration::from_nanos(MAX_BYTES_STALL_NS);
-        assert!(state == State::Stuck && within(time, stall), "{state:?} {time:?}");
-        // Whoever takes a piece now and then is not.
-        for _ in 0..50 {
-            activity.taken.fetch_add(1, Relaxed);
-            assert_eq!((watch.look(&activity), watch.look(&activity)), (State::Used, State::Used));
-        }
-        drop(request);
-        assert_eq!(watch.look(&activity), State::Used);
-        assert_eq!(quiet(&mut watch, &activity).0, State::Idle);
+    fn places_are_few_until_something_is_taken() {
+        let activity = Activity::new();
+        assert_eq!(activity.places.available_permits(), UNPROVEN_H2_STREAMS);
+        activity.took();
+        activity.took();
+        assert_eq!(activity.places.available_permits(), MAX_H2_STREAMS as usize);
     }
 }

@@ -1,6 +1,8 @@
 //! The page at `/`: HTML, style and script of our own, inside the program. It asks no other host for anything, and its addresses are relative, so that it
 //! can stand below any path of a proxy. Browsers without HLS of their own play with hls.js, which is inside the program too where it was built with it.
 
+use hyper::body::Bytes;
+
 use crate::answer::Answer;
 use crate::conditions;
 use crate::request::Request;
@@ -16,8 +18,14 @@ const HLS_JS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hls.js.gz"));
 /// Whether this program was built with hls.js.
 pub const HAS_HLS_JS: bool = !HLS_JS.is_empty();
 
-/// The script: the list and the player, pictures, uploads.
-const SCRIPT: &str = concat!(include_str!("page.js"), include_str!("pictures.js"), include_str!("upload.js"));
+/// The script: the player, its controls, pictures, the list of titles, uploads.
+const SCRIPT: &str = concat!(
+    include_str!("page.js"),
+    include_str!("controls.js"),
+    include_str!("pictures.js"),
+    include_str!("list.js"),
+    include_str!("upload.js")
+);
 
 pub(crate) fn html() -> Answer {
     part("text/html; charset=utf-8", include_str!("page.html"))
@@ -48,12 +56,13 @@ pub(crate) fn player(request: &Request) -> Answer {
     };
     let tag = format!("\"hls-{:08x}-{}\"", u32::from_le_bytes([*a, *b, *c, *d]), HLS_JS.len());
     conditions::tagged(request, tag, || {
-        Answer::new(200, "text/javascript; charset=utf-8", HLS_JS).with("Content-Encoding", "gzip")
+        Answer::kept("text/javascript; charset=utf-8", Bytes::from_static(HLS_JS))
+            .with("Content-Encoding", "gzip")
     })
 }
 
 fn part(kind: &str, text: &'static str) -> Answer {
-    Answer::new(200, kind, text).with("Cache-Control", "no-cache")
+    Answer::kept(kind, Bytes::from_static(text.as_bytes())).with("Cache-Control", "no-cache")
 }
 
 #[cfg(test)]
@@ -63,7 +72,7 @@ mod tests {
     const PARTS: [&str; 3] = [include_str!("page.html"), include_str!("page.css"), SCRIPT];
 
     /// Before the page can be used at all, and with what it plays with.
-    const MAX_BYTES: usize = 50_000;
+    const MAX_BYTES: usize = 60_000;
     const MAX_BYTES_PLAYING: usize = 300_000;
 
     #[test]

@@ -1,5 +1,6 @@
 'use strict';
-// The list of titles, and a player for the one that was chosen. Everything from the server goes into the page as text.
+// The player and the helpers of the page. Everything from the server is inserted into the page as
+// text.
 
 const at = (id) => document.getElementById(id);
 const address = (path) => new URL(path.replace(/^[/]/, ''), document.baseURI.split('#')[0]).href;
@@ -7,6 +8,9 @@ const HLS_TYPE = 'application/vnd.apple.mpegurl';
 const SPEEDS = [0.5, 0.75, 1, 1.25, 1.5, 2];
 
 let titles = [];
+// The RTSP port of the server, and whether this visitor may rename and delete titles.
+let rtspPort = null;
+let mayManage = false;
 // What plays: the title, hls.js if it does, and whether it was told once to go on after a failure of the decoder.
 let playing = { title: null, hls: null, recovered: false };
 
@@ -67,25 +71,6 @@ function line(label, text) {
 
 // --- the list ---
 
-function show() {
-  const words = at('search').value.toLowerCase().split(/\s+/).filter(Boolean);
-  const found = titles.filter((title) => words.every((word) => title.name.toLowerCase().includes(word)));
-  at('titles').replaceChildren(...found.map((title) => {
-    const item = element('li');
-    const button = element('button');
-    button.type = 'button';
-    button.dataset.name = title.name;
-    button.append(...posterOf(title), element('strong', title.name), element('span', about(title)));
-    button.addEventListener('click', () => { location.hash = encodeURIComponent(title.name); });
-    item.append(button);
-    return item;
-  }));
-  at('status').textContent = titles.length === 0 ? 'There are no titles yet.'
-    : found.length === titles.length ? titles.length + (titles.length === 1 ? ' title' : ' titles')
-    : found.length + ' of ' + titles.length + ' titles';
-  mark();
-}
-
 function mark() {
   const name = chosen();
   for (const button of document.querySelectorAll('#titles button')) {
@@ -106,7 +91,9 @@ async function load() {
     const answer = await fetch(address('api/v1/titles'));
     if (!answer.ok) throw new Error(String(answer.status));
     const listed = await answer.json();
-    titles = listed.titles;
+    titles = listed.titles.map(prepared);
+    rtspPort = listed.rtsp_port;
+    mayManage = listed.manage === 'yes';
     offerUpload(listed.upload);
     show();
     play();
@@ -144,7 +131,7 @@ const NAMES = {
   'AC-3': ['audio/mp4; codecs="ac-3"'],
   'E-AC-3': ['audio/mp4; codecs="ec-3"'],
 };
-const IS_SHOWN = /^(H[.]26|MPEG|MP[123]$|AAC|E?-?AC-3|AV|VC-1|JPEG|DTS|LPCM|TrueHD|Opus|SMPTE)/;
+const IS_SHOWN = /^(H[.]26|MPEG|MP[123]$|AAC|(E-)?AC-3|AV|VC-1|JPEG|DTS|LPCM|TrueHD|Opus|SMPTE)/;
 const IS_PICTURES = /^(H[.]26|MPEG-. video|AV|VC-1|JPEG)/;
 
 // Sounds that can be had apart from the pictures. Where there are several, only then hls.js offers them all.
@@ -168,6 +155,30 @@ function lacksPictures(title) {
   return pictures.length > 0 && pictures.every((codec) => lacking.includes(codec));
 }
 
+// The audio codecs of a title, if the browser decodes none of them: it can then play the video
+// alone.
+function lackingAudio(title) {
+  const audio = title.streams.map((stream) => stream.codec).filter((codec) => IS_SHOWN.test(codec) && !IS_PICTURES.test(codec));
+  const lacking = undecodable(title);
+  return title.cmaf && audio.every((codec) => lacking.includes(codec)) ? [...new Set(audio)] : [];
+}
+
+// Loads master playlists without audio renditions: hls.js skips variants with a codec that the
+// browser lacks, which would leave none.
+function picturesOnly(Hls) {
+  const strip = (text) => text.split('\n').filter((line) => !line.startsWith('#EXT-X-MEDIA:TYPE=AUDIO'))
+    .map((line) => (/,AUDIO="/.test(line) ? line.replace(/,AUDIO="[^"]*"/, '').replace(/(CODECS="[^",]*)[^"]*/, '$1') : line)).join('\n');
+  return class extends Hls.DefaultConfig.loader {
+    load(context, config, callbacks) {
+      const onSuccess = (response, ...rest) => {
+        if (context.type === 'manifest') response.data = strip(response.data);
+        callbacks.onSuccess(response, ...rest);
+      };
+      super.load(context, config, { ...callbacks, onSuccess });
+    }
+  };
+}
+
 function cannotDecode(title) {
   const what = undecodable(title);
   const { error } = at('video');
@@ -177,6 +188,7 @@ function cannotDecode(title) {
 }
 
 function stop() {
+  saveMark();
   if (playing.hls) playing.hls.destroy();
   playing = { title: null, hls: null, recovered: false };
   showSeeking(null);
@@ -185,6 +197,7 @@ function stop() {
     video.removeAttribute('src');
     video.load();
   }
+  document.title = 'Millrace';
   trouble('');
   choices('quality', []);
   choices('sound', []);
@@ -201,20 +214,34 @@ function play() {
   if (title) start(title);
 }
 
+// Ways to open a title in other programs, each with a line to copy.
+function linesOf(title) {
+  const hls = address(title.hls);
+  const page = document.baseURI.split('#')[0] + '#' + encodeURIComponent(title.name);
+  const rtsp = rtspPort && ['rtsp:', '', location.hostname + ':' + rtspPort, title.name].join('/');
+  return [
+    ...(rtsp ? [['RTSP, for set-top boxes', rtsp]] : []),
+    ['HLS, for players and browsers', hls],
+    ['FFmpeg', 'ffplay ' + (rtsp || hls)],
+    ['VLC', 'vlc ' + (rtsp || hls)],
+    ['The file', address(title.file)],
+    ['All titles as a playlist (M3U)', address('titles.m3u')],
+    ['This page', page],
+  ];
+}
+
 async function start(title) {
   const video = at('video');
-  const hls = address(title.hls);
   const source = sourceOf(title);
   playing.title = title;
   showSeeking(title);
-  at('playing').textContent = title.name;
+  at('playing').textContent = title.title;
+  document.title = title.title + ' - Millrace';
   at('about').textContent = about(title);
   at('elsewhere').open = false;
-  at('lines').replaceChildren(
-    ...line('HLS, for players and browsers', hls),
-    ...line('FFmpeg', 'ffplay ' + hls),
-    ...line('VLC', 'vlc ' + hls),
-    ...line('The file', address(title.file)));
+  at('lines').replaceChildren(...linesOf(title).flatMap(([label, text]) => line(label, text)));
+  offerMark(title);
+  offerManagement(title);
   at('player').scrollIntoView({ block: 'start' });
   video.focus({ preventScroll: true });
   const isNative = video.canPlayType(HLS_TYPE) !== '';
@@ -223,7 +250,7 @@ async function start(title) {
   if (playing.title !== title) return;
   if (library && library.isSupported()) {
     if (lacksPictures(title)) failed(cannotDecode(title));
-    else playWith(library, title, source);
+    else playWith(library, title, lackingAudio(title).length ? address(title.cmaf) : source);
   } else if (isNative) {
     video.src = source;
     begin();
@@ -246,8 +273,11 @@ function failed(why) {
 }
 
 function playWith(Hls, title, source) {
-  const hls = new Hls({ enableWorker: false, backBufferLength: 60 });
+  const lacking = lackingAudio(title);
+  const hls = new Hls({ enableWorker: false, backBufferLength: 60, ...(lacking.length && { pLoader: picturesOnly(Hls) }) });
   playing.hls = hls;
+  const hint = lacking.length ? 'This browser cannot decode ' + lacking.join(' and ') + ', so there is no sound. Another player can: see the lines below.' : '';
+  if (hint) failed(hint);
   hls.on(Hls.Events.MANIFEST_PARSED, () => {
     showLevels();
     begin();
@@ -262,7 +292,7 @@ function playWith(Hls, title, source) {
   const showSubtitles = () => offerSubtitles(hls.subtitleTracks.map((track) => track.name || track.lang), hls.subtitleTrack);
   hls.on(Hls.Events.SUBTITLE_TRACKS_UPDATED, showSubtitles);
   hls.on(Hls.Events.SUBTITLE_TRACK_SWITCH, showSubtitles);
-  hls.on(Hls.Events.FRAG_BUFFERED, () => { if (!at('video').error) trouble(''); });
+  hls.on(Hls.Events.FRAG_BUFFERED, () => { if (!at('video').error) trouble(hint); });
   hls.on(Hls.Events.ERROR, (_, data) => {
     const whole = address(title.hls);
     if (data.details === Hls.ErrorDetails.MANIFEST_LOAD_ERROR && source !== whole) {
@@ -367,7 +397,9 @@ function nativeSubtitles() {
 function close() {
   const name = chosen();
   location.hash = '';
-  const button = [...document.querySelectorAll('#titles button')].find((button) => button.dataset.name === name);
+  stop();
+  show();
+  const button = tileOf(name);
   (button || at('search')).focus();
 }
 
@@ -375,7 +407,12 @@ const KEYS = {
   j: (video) => { video.currentTime -= 10; },
   l: (video) => { video.currentTime += 10; },
   m: (video) => { video.muted = !video.muted; },
-  f: (video) => (document.fullscreenElement ? document.exitFullscreen() : video.requestFullscreen()).catch(() => {}),
+  f: () => wholeScreen(),
+  ' ': () => playOrPause(),
+  arrowleft: (video) => { video.currentTime -= 5; },
+  arrowright: (video) => { video.currentTime += 5; },
+  arrowup: (video) => { video.volume = Math.min(1, video.volume + 0.1); },
+  arrowdown: (video) => { video.volume = Math.max(0, video.volume - 0.1); },
 };
 
 // --- the server ---
@@ -390,6 +427,12 @@ function list(id, lines, none) {
 
 const share = ({ used, of }) => (of ? used / of : 0);
 
+// The server counts thousandths of a core; the page shows percent.
+function resource(what) {
+  const core = what.match(/^thousandths of the core of engine (\d+)$/);
+  return core ? 'processor of engine ' + core[1] : what;
+}
+
 function showStatus(status) {
   const now = performance.now();
   const rate = before ? Math.max(0, status.sent_bytes - before.bytes) * 8000 / (now - before.at) : 0;
@@ -397,19 +440,22 @@ function showStatus(status) {
   const fullest = status.room.reduce((a, b) => (share(b) > share(a) ? b : a), { what: '', used: 0, of: 0 });
   const percent = (room) => Math.round(100 * share(room)) + ' %';
   const ill = status.members.filter((member) => member.trouble);
-  at('load').textContent = ['This server: ' + status.streams + (status.streams === 1 ? ' stream' : ' streams'), megabits(rate),
-    fullest.what && 'fullest: ' + percent(fullest) + ' of the ' + fullest.what,
-    'late at most ' + Math.round(status.late_max_s * 1000) + ' ms',
-    ill.length && ill.length + ' of ' + status.members.length + ' disks with trouble'].filter(Boolean).join(' · ');
+  at('load').textContent = [
+    status.streams === 0 ? 'Nothing is being played' : (status.streams === 1 ? '1 stream is' : status.streams + ' streams are') + ' being played, ' + megabits(rate) + ' in all',
+    fullest.what && 'most used: ' + resource(fullest.what) + ', ' + percent(fullest),
+    'packets were at most ' + Math.round(status.late_max_s * 1000) + ' ms late',
+    ill.length && ill.length + ' of ' + status.members.length + ' disks need attention'].filter(Boolean).join('; ') + '.';
   at('room').replaceChildren(...status.room.map((room) => {
-    const item = element('li', room.used.toLocaleString('en') + ' of ' + room.of.toLocaleString('en') + ' ' + room.what + ' ');
+    const item = element('li');
     const meter = element('meter', percent(room));
     [meter.max, meter.high, meter.value] = [1, 0.9, Math.min(1, share(room))];
-    meter.setAttribute('aria-label', room.what);
-    item.append(meter);
+    meter.setAttribute('aria-label', resource(room.what));
+    const isShare = room.what !== resource(room.what);
+    const count = isShare ? percent(room) : room.used.toLocaleString('en') + ' of ' + room.of.toLocaleString('en');
+    item.append(meter, ' ' + (isShare ? resource(room.what) + ': ' + count : count + ' ' + room.what));
     return item;
   }));
-  list('members', status.members.map(({ member, place, trouble }) => trouble || 'member ' + member + ' at ' + place + ' is well'), 'one store, without parity');
+  list('members', status.members.map(({ member, place, trouble }) => trouble || 'disk ' + member + ' at ' + place + ' works'), 'one directory, without parity');
   at('sessions').replaceChildren(...status.sessions.map((session) => {
     const row = element('tr');
     const at = session.position_s === null ? '' : seconds(session.position_s);
@@ -418,10 +464,10 @@ function showStatus(status) {
       .forEach((text) => row.append(element('td', text)));
     return row;
   }));
-  at('more').textContent = status.sessions_left_out ? 'and ' + status.sessions_left_out + ' who came before'
-    : status.sessions.length ? '' : 'nobody';
+  at('more').textContent = status.sessions_left_out ? 'and ' + status.sessions_left_out + ' more, who began earlier'
+    : status.sessions.length ? '' : 'no viewer';
   list('refusals', status.refusals.map(({ at_unix_s, what, more }) =>
-    new Date(at_unix_s * 1000).toLocaleTimeString('en-GB') + ' ' + what + (more ? ' (and ' + more + ' more)' : '')), 'nobody');
+    new Date(at_unix_s * 1000).toLocaleTimeString('en-GB') + ' ' + what + (more ? ' (and ' + more + ' more)' : '')), 'no viewer');
   at('server').hidden = false;
 }
 
@@ -442,7 +488,6 @@ async function watchServer() {
 // --- what people do ---
 
 choices('speed', SPEEDS.map((speed) => [speed, speed + ' ×']), 1);
-at('search').addEventListener('input', show);
 at('video').addEventListener('error', mediaError);
 at('video').addEventListener('loadedmetadata', nativeSounds);
 at('video').addEventListener('keydown', (event) => {
@@ -482,6 +527,7 @@ addEventListener('keydown', (event) => {
     close();
   }
 });
-load();
-// Others are not told.
+// Runs once all parts of the script are loaded.
+addEventListener('DOMContentLoaded', load);
+// Other visitors may not see the status, so only a page on localhost polls it.
 if (['localhost', '127.0.0.1', '[::1]'].includes(location.hostname)) watchServer();

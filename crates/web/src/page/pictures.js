@@ -1,13 +1,25 @@
 
 // --- pictures ---
 
+// The poster of a title, or a drawn one of the same size, with its own colour and the first letters
+// of its name.
 function posterOf(title) {
-  if (!title.poster) return [];
-  const image = element('img');
-  image.alt = '';
-  image.loading = 'lazy';
-  image.src = address(title.poster);
-  return [image];
+  const frame = element('span');
+  frame.className = 'poster';
+  if (title.poster) {
+    const image = element('img');
+    image.alt = '';
+    image.loading = 'lazy';
+    image.src = address(title.poster);
+    frame.append(image);
+    return frame;
+  }
+  const hue = [...title.name].reduce((sum, letter) => (sum * 31 + letter.codePointAt(0)) % 360, 7);
+  frame.style.background = 'linear-gradient(135deg, hsl(' + hue + ' 45% 32%), hsl(' + (hue + 50) % 360 + ' 45% 20%))';
+  const letters = element('span', title.title.split(/[^\p{L}\p{N}]+/u).filter(Boolean).slice(0, 2).map((word) => [...word][0]).join('').toUpperCase());
+  letters.setAttribute('aria-hidden', 'true');
+  frame.append(letters);
+  return frame;
 }
 
 // The title that can be sought in, with the list of its small pictures and the sheet, as soon as these have come.
@@ -26,7 +38,6 @@ function cuesOf(text) {
 async function showSeeking(title) {
   seeking = { title, cues: [], sheet: null };
   at('thumb').hidden = true;
-  at('of-seek').hidden = !title;
   if (!title) return;
   at('seek').max = title.duration_s;
   showPlace(0);

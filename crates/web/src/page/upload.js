@@ -1,9 +1,12 @@
 
 // --- uploads ---
 
-// The request that brings a file, and the file that was stopped: chosen again, it is gone on with.
+// The upload request in progress, the stopped file (it resumes if chosen again), and the queued
+// files.
 let bringing = null;
 let stopped = null;
+let waiting = [];
+const RESULTS_SHOWN = 50;
 
 // A name that the server takes, of what a file is called.
 function titleOf(file) {
@@ -21,17 +24,20 @@ function offerUpload(whether) {
   at('sign-in').hidden = whether !== 'sign-in';
 }
 
+// Shows a result, newest first.
 function sayOfUpload(text) {
-  at('brought').textContent = text;
+  at('brought').prepend(element('p', text));
+  while (at('brought').childElementCount > RESULTS_SHOWN) at('brought').lastElementChild.remove();
 }
 
 // Shown at most four times a second: a screen reader reads it.
 let shownAt = 0;
 function showProgress(name, done, total) {
-  at('share').value = done / total;
+  at('share').value = total ? done / total : 1;
   if (performance.now() - shownAt < 250 && done < total) return;
   shownAt = performance.now();
-  sayOfUpload(name + ': ' + mebibytes(done) + ' of ' + mebibytes(total) + (done < total ? '' : ', being made a title'));
+  const more = waiting.length ? ' (' + waiting.length + ' more to come)' : '';
+  at('what-is-brought').textContent = name + ': ' + mebibytes(done) + ' of ' + mebibytes(total) + (done < total ? '' : ', becoming a title') + more;
 }
 
 // How much of it the server has; 0 if it is not the one that was stopped.
@@ -46,8 +52,23 @@ async function offsetOf(file, place) {
   }
 }
 
+function uploadAll(files) {
+  waiting.push(...files);
+  at('uploads').open = true;
+  if (!bringing) uploadNext();
+}
+
+function uploadNext() {
+  const file = waiting.shift();
+  if (!file) return at('file').focus();
+  if (file.size === 0) {
+    sayOfUpload(file.name + ' was not taken: it is empty.');
+    return uploadNext();
+  }
+  upload(file);
+}
+
 async function upload(file) {
-  if (bringing || !file) return;
   const name = titleOf(file);
   const place = address('titles/' + name);
   const request = new XMLHttpRequest();
@@ -55,7 +76,6 @@ async function upload(file) {
   const from = await offsetOf(file, place);
   stopped = file;
   at('bringing').hidden = false;
-  at('file').disabled = true;
   showProgress(name, from, file.size);
   request.open('PUT', place);
   if (from) request.setRequestHeader('Content-Range', 'bytes ' + from + '-' + (file.size - 1) + '/' + file.size);
@@ -68,7 +88,6 @@ function uploaded(name, request) {
   const isHalted = bringing !== request;
   bringing = null;
   at('bringing').hidden = true;
-  at('file').disabled = false;
   at('file').value = '';
   let said = {};
   try {
@@ -85,10 +104,10 @@ function uploaded(name, request) {
   } else {
     sayOfUpload(name + ' was not taken: ' + (said.error ? said.error.message : 'the server answers with status ' + request.status) + '.');
   }
-  at('file').focus();
+  uploadNext();
 }
 
-at('file').addEventListener('change', () => upload(at('file').files[0]));
+at('file').addEventListener('change', () => uploadAll(at('file').files));
 at('halt').addEventListener('click', () => {
   const request = bringing;
   bringing = null;
@@ -104,6 +123,6 @@ for (const name of ['dragover', 'drop']) {
   addEventListener(name, (event) => {
     if (at('bring').hidden || at('uploads').hidden || !event.dataTransfer.types.includes('Files')) return;
     event.preventDefault();
-    if (name === 'drop') upload(event.dataTransfer.files[0]);
+    if (name === 'drop') uploadAll(event.dataTransfer.files);
   });
 }

@@ -3,16 +3,18 @@
 use std::sync::Arc;
 
 use hyper::body::Bytes;
-use millrace_store::volume::TitleInfo;
+use millrace_store::volume::{SubtitleTrack, TitleInfo};
 
 use super::kept::{cues_of, subtitled};
+use super::text;
 use super::title::{Subtitled, Track};
-use super::vtt;
+use super::vtt::{self, TimedText};
 use crate::answer::{Answer, Body};
 use crate::cmaf;
 use crate::conditions::Version;
 use crate::file::{content_tag, ranged, version_of};
 use crate::hls::answer::{CUTS, Text, failed, playlist};
+use crate::hls::language;
 use crate::hls::master::Subtitles;
 use crate::hls::playlist::{self as media, Source, target_s};
 use crate::hls::segments::Segment;
@@ -25,7 +27,7 @@ use crate::site::SiteError;
 const MAKE: u32 = 1;
 
 /// What WebVTT is called (RFC 8216 section 3.5), and how it is written.
-const VTT: &str = "text/vtt; charset=utf-8";
+pub(super) const VTT: &str = "text/vtt; charset=utf-8";
 
 /// The subtitles of a title for its master playlist; `below` is where their playlists are. `link` stands behind the addresses of a signed link.
 pub(crate) async fn listed(
@@ -33,11 +35,28 @@ pub(crate) async fn listed(
     title: &TitleInfo,
     (below, link): (&str, &str),
 ) -> Result<Vec<Subtitles>, SiteError> {
-    let Some(of) = subtitled(shared, title).await? else { return Ok(Vec::new()) };
+    let owner = text::owner(&*shared.site, title);
+    let has_text = !owner.subtitles.is_empty();
+    let Some(of) = subtitled(shared, title, has_text).await? else { return Ok(Vec::new()) };
     let mut list: Vec<Subtitles> = Vec::new();
+    for (number, track) in text::tracks(&owner) {
+        let mut name = text::name_of(track);
+        let same = list.iter().filter(|other| other.name == name).count();
+        if same > 0 {
+            name = format!("{name} ({})", track.label);
+        }
+        list.push(Subtitles {
+            address: format!("{below}subtitles/{number}.m3u8{link}"),
+            name,
+            language: track.label.language().map(str::to_owned),
+            is_forced: track.label.is_forced,
+            is_for_hearing_impaired: track.label.is_sdh,
+        });
+    }
     for Track { number, language, is_for_hearing_impaired, .. } in &of.tracks {
-        let kind = if *is_for_hearing_impaired { ", hearing impaired" } else { "" };
-        let mut name = format!("{}{kind}", language.as_deref().unwrap_or("subtitles"));
+        let kind = if *is_for_hearing_impaired { " (hearing impaired)" } else { "" };
+        let spoken = language.as_deref().and_then(language::name);
+        let mut name = format!("{}{kind}", spoken.as_deref().unwrap_or("Subtitles"));
         // Names in a group differ (section 4.3.4.1.1).
         if list.iter().any(|other| other.name == name) {
             name = format!("{name}, page {number}");
@@ -46,10 +65,20 @@ pub(crate) async fn listed(
             address: format!("{below}subtitles/{number}.m3u8{link}"),
             name,
             language: language.clone(),
+            is_forced: false,
             is_for_hearing_impaired: *is_for_hearing_impaired,
         });
     }
     Ok(list)
+}
+
+/// The subtitle track that was requested.
+#[derive(Clone, Copy)]
+enum Chosen<'a> {
+    /// A page of teletext, by its index among those of the title.
+    Page(usize),
+    /// Text stored with a title.
+    Text(&'a TitleInfo, &'a SubtitleTrack),
 }
 
 /// Which segments the subtitles belong to, and what that changes.
@@ -87,18 +116,28 @@ pub(crate) async fn answer(
     title: &TitleInfo,
     (found, link): (&Found, &str),
 ) -> Answer {
-    let of = match subtitled(shared, title).await {
+    let owner = text::owner(&*shared.site, title);
+    let of = match subtitled(shared, title, !owner.subtitles.is_empty()).await {
         Ok(Some(of)) => of,
-        Ok(None) => return Answer::error(404, "the title has no subtitles that can become text"),
+        Ok(None) => return Answer::error(404, "the title has no subtitles"),
         Err(error) => return failed(&error),
     };
-    let Some(track) = of.tracks.iter().position(|track| track.number == found.track) else {
-        return Answer::error(404, "the title has no such page of subtitles");
+    let page = of.tracks.iter().position(|track| track.number == found.track);
+    let text = || text::tracks(&owner).find(|(number, _)| *number == found.track);
+    let Some(track) = page.map(Chosen::Page).or_else(|| text().map(|(_, track)| Chosen::Text(&owner, track)))
+    else {
+        return Answer::error(404, "the title has no such subtitles");
     };
     let kind = found.route.kind;
     let is_made = matches!(kind, Kind::CmafSubtitles | Kind::CmafSubtitleSegment);
     let form = match Form::of(shared, title, is_made).await {
-        Ok(form) => form,
+        Ok(mut form) => {
+            if let Chosen::Text(_, track) = &track {
+                // The text can be replaced, and its segments then change.
+                form.rules = format!("{}.{}", form.rules, text::version_of(track));
+            }
+            form
+        }
         Err(answer) => return answer,
     };
     match kind {
@@ -130,7 +169,7 @@ async fn segment(
     shared: &Arc<Shared>,
     request: &Request,
     title: &TitleInfo,
-    (of, track, form): (&Arc<Subtitled>, usize, &Form),
+    (of, track, form): (&Arc<Subtitled>, Chosen<'_>, &Form),
     found: &Found,
 ) -> Answer {
     let rules = &form.rules;
@@ -153,7 +192,14 @@ async fn segment(
             (span.start - later..span.end - later, later, (local, local * 90))
         }
     };
-    let text = match cues_of(shared, title, of, (track, number), period).await {
+    let cues = match track {
+        Chosen::Page(page) => {
+            let cues = cues_of(shared, title, of, (page, number), period).await;
+            cues.map(|cues| cues.into_iter().map(TimedText::from).collect())
+        }
+        Chosen::Text(owner, track) => text::cues_of(shared, owner, track, period).await,
+    };
+    let text = match cues {
         Ok(cues) => Bytes::from(vtt::write(&cues, later, origin)),
         Err(why) => return cmaf::not_made(&why),
     };

@@ -5,36 +5,59 @@ use std::sync::Arc;
 
 use millrace_core::ids::TitleId;
 use millrace_core::limits::subtitles::{
-    LEAST_SUBTITLES_BYTES, LONGEST_CUE_TICKS, MAX_SUBTITLED_TITLES, SUBTITLES_CACHE_BYTES,
+    LEAST_SUBTITLES_BYTES, LONGEST_CUE_TICKS, MAX_SUBTITLE_UPLOADS, MAX_SUBTITLED_TITLES,
+    SUBTITLES_CACHE_BYTES,
 };
+use millrace_core::limits::web::MADE_READ_BYTES;
+use millrace_core::memory::scaled;
+use millrace_store::subtitles::Cue as TextCue;
 use millrace_store::volume::TitleInfo;
 use millrace_ts::teletext::{Cue, Shown, cues};
+use tokio::sync::Semaphore;
 
 use super::shown;
 use super::title::{self, Subtitled};
 use crate::cmaf::{NotMade, Recent, making};
+use crate::memory::Hold;
 use crate::shared::Shared;
 use crate::site::SiteError;
 
 /// By track, what is shown from when on.
 type All = Arc<[Vec<Shown>]>;
 
-/// Both.
-#[derive(Debug, Default)]
+/// Caches for subtitles.
+#[derive(Debug)]
 pub(crate) struct Kept {
     titles: Recent<TitleId, Option<Arc<Subtitled>>>,
     shown: Recent<(TitleId, usize), All>,
+    /// The cues of stored tracks, by title and file.
+    pub(super) texts: Recent<(TitleId, String), Arc<[TextCue]>>,
+    /// Limits concurrent uploads of subtitles, whose bytes are in memory.
+    pub(super) uploads: Semaphore,
+}
+
+impl Default for Kept {
+    fn default() -> Self {
+        Self {
+            titles: Recent::default(),
+            shown: Recent::default(),
+            texts: Recent::default(),
+            uploads: Semaphore::new(MAX_SUBTITLE_UPLOADS),
+        }
+    }
 }
 
 /// What the store calls such a stream.
 const TELETEXT: &str = "teletext";
 
-/// What is known of a title's subtitles; looks at the title if nothing is yet. `None` if it has none.
+/// The teletext pages and times of a title, examined at first use. `None` if it has no subtitles or
+/// its times are not known. `has_text`: text is stored with it.
 pub(super) async fn subtitled(
     shared: &Arc<Shared>,
     title: &TitleInfo,
+    has_text: bool,
 ) -> Result<Option<Arc<Subtitled>>, SiteError> {
-    if !title.streams.iter().any(|stream| stream.codec == TELETEXT) {
+    if !has_text && !title.streams.iter().any(|stream| stream.codec == TELETEXT) {
         return Ok(None);
     }
     let kept = &shared.subtitles.titles;
@@ -61,10 +84,14 @@ async fn shown(
     let kept = &shared.subtitles.shown;
     let cell = kept.cell((title.id, number));
     let (of, name) = (Arc::clone(of), title.name.clone());
-    let work = move |shared: &Shared| Ok(shown::shown(&of, &mut *shared.site.open(&name)?, number)?.into());
-    let found = cell.get_or_try_init(|| making(shared, work)).await.cloned();
+    // It reads one piece at a time.
+    let bytes = MADE_READ_BYTES as u64;
+    let work = move |shared: &Shared, _room: Hold| {
+        Ok(shown::shown(&of, &mut *shared.site.open(&name)?, number)?.into())
+    };
+    let found = cell.get_or_try_init(|| making(shared, bytes, work)).await.cloned();
     drop(cell);
-    kept.trim(SUBTITLES_CACHE_BYTES, weight);
+    kept.trim(scaled(SUBTITLES_CACHE_BYTES), weight);
     found
 }
 

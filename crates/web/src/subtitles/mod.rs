@@ -1,7 +1,10 @@
-//! Subtitles as WebVTT, listed by HLS (RFC 8216 section 3.5): pages of teletext become text when a player asks for them.
+//! Subtitles as WebVTT, listed by HLS (RFC 8216 section 3.5): text stored with a title, and pages
+//! of teletext, which are converted when a player requests them.
 //!
-//! Nothing is stored: what the pages show that come in a segment is found in one pass over its bytes and kept in memory. A segment of subtitles has the cues of its
-//! time; what was shown before, and when its last cue ends, is found in the segments around it. Cuts are those of the transport stream's segments, and of CMAF's.
+//! Teletext is not stored as text. One pass over the bytes of a segment finds its pages, which are
+//! cached. A subtitle segment has the cues of its time; the segments around it supply the page that
+//! was shown before, and the end of its last cue. Cuts are those of the transport stream's
+//! segments, and of CMAF's.
 //!
 //! ```text
 //!   TS packets ─► demux (cmaf) ─► teletext (crate ts) ─► shown ─► kept ─► cues ─► vtt ─► answer
@@ -14,14 +17,20 @@
 //! | `title` | which pages a title has, when its segments begin, what their times are among time stamps |
 //! | `shown` | what the pages show that come in a segment |
 //! | `kept` | both in memory, each made once; the cues of a segment |
+//! | `text` | tracks stored as WebVTT, and their cues |
 //! | `vtt` | writes them |
-//! | `answer` | answers requests |
+//! | `answer` | answers requests for playlists and segments |
+//! | `put` | tracks as whole files: read, uploaded, removed |
 
 mod answer;
 mod kept;
+mod put;
 mod shown;
+mod text;
 mod title;
 mod vtt;
 
 pub(crate) use answer::{answer, listed};
 pub(crate) use kept::Kept;
+pub(crate) use put::{address, put, remove, whole};
+pub(crate) use text::{name_of, owner};

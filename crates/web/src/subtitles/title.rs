@@ -28,7 +28,7 @@ pub(crate) struct Track {
 /// A title with subtitles.
 #[derive(Debug)]
 pub(crate) struct Subtitled {
-    /// At least one.
+    /// Pages of teletext.
     pub(crate) tracks: Vec<Track>,
     pub(crate) segments: Vec<Segment>,
     /// When each segment begins, and when the last one ends: ticks from the title's first picture.
@@ -37,22 +37,20 @@ pub(crate) struct Subtitled {
     pub(crate) timeline: Timeline,
 }
 
-/// Looks at a title: its index, and its tables at its beginning. `None` if it has no subtitles that become text.
+/// Reads the index of a title and the tables at its beginning. `None` if its times are not known.
 pub(crate) fn look(site: &dyn Site, title: &TitleInfo) -> Result<Option<Subtitled>, SiteError> {
     let index = site.index(&title.name)?;
     let segments = segments(&index).list;
     let is_long = |segment: &Segment| segment.bytes.end - segment.bytes.start > MAX_MADE_SEGMENT_BYTES as u64;
-    // Without an origin of its time stamps nobody can be told what times belong to.
-    if index.bases().is_empty() || segments.is_empty() || segments.iter().any(is_long) {
+    // Without an origin of the time stamps, cues cannot be placed.
+    if index.bases().is_empty() || segments.is_empty() {
         return Ok(None);
     }
     let length = usize::try_from(index.data_bytes()).unwrap_or(usize::MAX).min(DESCRIBE_BYTES);
     let mut bytes = vec![0; length / TS_PACKET_BYTES * TS_PACKET_BYTES];
     site.read(&title.name, 0, &mut bytes)?;
-    let tracks = tracks(&bytes, title);
-    if tracks.is_empty() {
-        return Ok(None);
-    }
+    // Finding a page requires its whole segment, so long segments rule out teletext.
+    let tracks = if segments.iter().any(is_long) { Vec::new() } else { tracks(&bytes, title) };
     let starts = segments.iter().map(|segment| index.time_of(segment.bytes.start).0);
     let times = starts.chain([index.end().0]).map(u64::cast_signed).collect();
     let timeline = Timeline::new(Arc::clone(&index), 0);
@@ -86,7 +84,7 @@ impl Subtitled {
 
     /// The segments around this one between which time stamps do not jump.
     pub(crate) fn part(&self, number: usize) -> Range<usize> {
-        let jumps = |at: &usize| self.segments[*at].is_discontinuous;
+        let jumps = |at: &usize| self.segments[*at].is_jump;
         let start = (1..=number).rev().find(jumps).unwrap_or(0);
         let end = (number + 1..self.segments.len()).find(jumps).unwrap_or(self.segments.len());
         start..end

@@ -6,21 +6,37 @@ use millrace_ts::teletext::Cue;
 
 use crate::pictures::time;
 
+/// A cue with its WebVTT payload, in ticks of the title.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct TimedText {
+    pub(super) start: i64,
+    pub(super) end: i64,
+    pub(super) settings: String,
+    pub(super) payload: String,
+}
+
+impl From<Cue> for TimedText {
+    fn from(Cue { start, end, lines }: Cue) -> Self {
+        let mut payload = String::new();
+        for (at, line) in lines.iter().enumerate() {
+            payload.push_str(if at > 0 { "\n" } else { "" });
+            line.chars().for_each(|letter| escape(letter, &mut payload));
+        }
+        Self { start, end, settings: String::new(), payload }
+    }
+}
+
 /// The text. Cues are shown `later` than they say; at `local` milliseconds of their time the stream has the time stamp `stamp`.
-pub(super) fn write(cues: &[Cue], later: i64, (local, stamp): (u64, u64)) -> String {
+pub(super) fn write(cues: &[TimedText], later: i64, (local, stamp): (u64, u64)) -> String {
     // Writing into a string does not fail.
     let mut text = String::with_capacity(64 + cues.len() * 80);
     let _ = write!(text, "WEBVTT\nX-TIMESTAMP-MAP=LOCAL:{},MPEGTS:{stamp}\n\n", time(local));
-    for Cue { start, end, lines } in cues {
+    for TimedText { start, end, settings, payload } in cues {
         let ms = |ticks: i64| (ticks + later + 45).max(0).cast_unsigned() / 90;
         let (start, end) = (ms(*start), ms(*end).max(ms(*start) + 1));
-        let _ = writeln!(text, "{} --> {}", time(start), time(end));
-        for line in lines {
-            line.chars().for_each(|letter| escape(letter, &mut text));
-            text.push('\n');
-        }
-        // Behind the last one too: some players take all segments for one file.
-        text.push('\n');
+        let space = if settings.is_empty() { "" } else { " " };
+        // The last cue gets an empty line too, because some players concatenate all segments.
+        let _ = writeln!(text, "{} --> {}{space}{settings}\n{payload}\n", time(start), time(end));
     }
     text
 }
@@ -41,7 +57,9 @@ mod tests {
 
     #[test]
     fn text_means_nothing_but_itself() {
-        let cue = |start, end, text: &str| Cue { start, end, lines: vec![text.to_owned(), "2".to_owned()] };
+        let cue = |start, end, text: &str| {
+            TimedText::from(Cue { start, end, lines: vec![text.to_owned(), "2".to_owned()] })
+        };
         let cues = [cue(90_000, 90_010, "a --> b"), cue(3_600 * 90_000, 3_601 * 90_000, "<i>&amp;")];
         let expected = "WEBVTT\nX-TIMESTAMP-MAP=LOCAL:00:00:01.500,MPEGTS:7\n\n\
             00:00:01.100 --> 00:00:01.101\na --&gt; b\n2\n\n\

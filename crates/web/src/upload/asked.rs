@@ -1,6 +1,6 @@
 //! What a request says of the bytes that it brings: `Content-Length`, `Content-Range` (RFC 9110 section 14.5).
 
-use millrace_store::format::manifest::is_slug;
+use millrace_store::volume::slug;
 
 use crate::answer::Answer;
 use crate::request::Fields;
@@ -60,8 +60,13 @@ fn number(text: &str) -> Option<u64> {
 
 /// Checks the name that a title is to have: as it is written, so that whoever uploads knows where it will be.
 pub(super) fn check_name(name: &str) -> Result<(), Answer> {
-    let what = "a title's name has a-z, 0-9, -, _ and . only, does not begin with a dot, and is not 32 hexadecimal digits";
-    if is_slug(name) { Ok(()) } else { Err(Answer::error(400, what)) }
+    // The store names a title by the slug of the requested name, and has its own rules for slugs.
+    if slug(name) == name {
+        return Ok(());
+    }
+    let what = "the name cannot be that of a title: a title's name has a-z, 0-9, -, _ and ., begins and ends with a letter or digit, and has no two dashes in a row";
+    let stem = name.strip_suffix(".ts").unwrap_or(name);
+    Err(Answer::error(400, &format!("{what}; choose another, for example {}", slug(stem))))
 }
 
 #[cfg(test)]
@@ -107,10 +112,22 @@ mod tests {
 
     #[test]
     fn a_name_is_taken_as_it_is_or_not_at_all() {
-        for name in ["film", "a.b-c_1"] {
+        for name in ["film", "a.b-c_1", "film.2"] {
             assert!(check_name(name).is_ok(), "{name}");
         }
-        for name in ["Film", "film@540p", ".film", "", "0123456789abcdef0123456789abcdef"] {
+        for name in [
+            "Film",
+            "film@540p",
+            ".film",
+            "",
+            "-x",
+            "x-",
+            "_x",
+            "x.",
+            "a--b",
+            "a b",
+            "0123456789abcdef0123456789abcdef",
+        ] {
             assert_eq!(check_name(name).unwrap_err().status, 400, "{name}");
         }
     }

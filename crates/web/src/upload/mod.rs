@@ -23,15 +23,25 @@ mod pace;
 mod table;
 mod take;
 
+pub(crate) use self::pace::Stall;
 pub(crate) use self::table::{Listed, Upload, Uploads, list, state};
 pub(crate) use self::take::{let_go, take};
 
+use crate::answer::Answer;
 use crate::request::{Method, Request};
 use crate::route::{self, Found};
 
 /// Whether a title can be uploaded at this address: as itself, and by the name of its file, which programs put behind an address that ends in a slash.
 pub(crate) fn is_taken_at(found: &Found) -> bool {
     found.route.methods().contains(&Method::Put)
+}
+
+/// The answer to a PUT without a route. The last part of such a path is usually a file name, which
+/// curl appends after the slash.
+pub(crate) fn no_address(path: &str) -> Answer {
+    let name = path.strip_prefix("/titles/").filter(|name| !name.contains('/'));
+    let refused = name.and_then(|name| asked::check_name(&route::decoded(name).unwrap_or_default()).err());
+    refused.unwrap_or_else(|| Answer::error(404, "nothing has this address"))
 }
 
 /// The address of an upload, if a request is one.

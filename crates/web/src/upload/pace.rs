@@ -36,23 +36,23 @@ impl Pace {
 
 /// How long a client is waited for: what it brings is good for so much more time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stall {
+pub(crate) struct Stall {
     most: Duration,
     left: Duration,
 }
 
 impl Stall {
-    pub(super) fn new(most: Duration) -> Self {
+    pub(crate) fn new(most: Duration) -> Self {
         Self { most, left: most }
     }
 
     /// The longest that it is waited for now.
-    pub(super) fn left(&self) -> Duration {
+    pub(crate) fn left(&self) -> Duration {
         self.left
     }
 
     /// Bytes came after so long a time.
-    pub(super) fn came(&mut self, after: Duration, bytes: usize) {
+    pub(crate) fn came(&mut self, after: Duration, bytes: usize) {
         let worth = Duration::from_nanos(bytes as u64 * 1_000_000_000 / LEAST_UPLOAD_RATE);
         self.left = (self.left.saturating_sub(after) + worth).min(self.most);
     }

@@ -1,11 +1,14 @@
 //! The uploads that are under way, each with its name, its thread, and the connection that has it, if one has.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hyper::body::Bytes;
-use millrace_core::limits::web::{MAX_UPLOADS, RETRY_AFTER_S};
+use millrace_core::address::network_of;
+use millrace_core::limits::web::{MAX_UPLOAD_THREADS, MAX_UPLOADS, RETRY_AFTER_S, UPLOAD_BUFFER_BYTES};
 use millrace_core::time::{Instant, NS_PER_S};
 use millrace_rights::{Now, Visitor};
 use millrace_store::volume::TitleInfo;
@@ -49,7 +52,7 @@ struct Table {
 
 struct Entry {
     number: u64,
-    owner: Visitor,
+    owner: Owner,
     total: Option<u64>,
     received: u64,
     begun: Instant,
@@ -57,6 +60,41 @@ struct Entry {
     is_whole: bool,
     /// What the next connection goes on with; `None` while one has it.
     parked: Option<Running>,
+}
+
+/// The owner of an upload: a user or, for other visitors, their address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Owner {
+    visitor: Visitor,
+    address: Option<IpAddr>,
+}
+
+impl Owner {
+    pub(super) fn new(visitor: &Visitor, peer: SocketAddr) -> Self {
+        let address = match visitor {
+            Visitor::User(_) => None,
+            Visitor::Anybody | Visitor::Link(_) => Some(network_of(peer.ip())),
+        };
+        Self { visitor: visitor.clone(), address }
+    }
+}
+
+impl Table {
+    /// Gives up an upload that waits for its client, so that waiting uploads do not block other
+    /// clients. Candidates are uploads of owners with more uploads than the newcomer, and uploads
+    /// so short that a restart costs nothing; the shortest goes. Returns false if there is no
+    /// candidate.
+    fn make_room(&mut self, newcomer: &Owner) -> bool {
+        let count = |owner: &Owner| self.entries.values().filter(|entry| entry.owner == *owner).count();
+        let of_newcomer = count(newcomer);
+        let may_go = |entry: &&Entry| {
+            let is_small = entry.received <= UPLOAD_BUFFER_BYTES as u64;
+            entry.parked.is_some() && !entry.is_whole && (is_small || count(&entry.owner) > of_newcomer)
+        };
+        let waiting = self.entries.iter().filter(|(_, entry)| may_go(entry));
+        let least = waiting.min_by_key(|(_, entry)| entry.received).map(|(name, _)| name.clone());
+        least.is_some_and(|name| self.entries.remove(&name).is_some())
+    }
 }
 
 /// The thread of an upload, as seen from outside.
@@ -120,7 +158,7 @@ impl Uploads {
 pub(super) fn claim(
     shared: &Arc<Shared>,
     name: &str,
-    owner: &Visitor,
+    owner: &Owner,
     asked: &Asked,
     if_match: Option<&str>,
 ) -> Result<Feed, Answer> {
@@ -136,11 +174,13 @@ pub(super) fn claim(
                 at(Answer::error(409, what), entry.received).with("Retry-After", RETRY_AFTER_S.to_string())
             );
         }
-        if asked.from > 0 || !asked.is_rest && entry.received == 0 {
+        // Only a request without a range restarts an upload; the received bytes are not discarded
+        // for a range that does not match.
+        if !asked.is_rest {
             return go_on(shared, name, entry, asked, if_match);
         }
         entry.check(if_match)?;
-        // From the beginning: what there was is given up with its thread.
+        // The partial upload is given up together with its thread.
         table.entries.remove(name);
     }
     if asked.from > 0 {
@@ -149,7 +189,7 @@ pub(super) fn claim(
     if if_match.is_some() {
         return Err(Answer::error(412, "there is no partial upload here for If-Match to match"));
     }
-    if table.entries.len() >= MAX_UPLOADS {
+    if table.entries.len() >= MAX_UPLOADS && !table.make_room(owner) {
         let answer = Answer::error(503, "too many uploads are under way");
         return Err(answer.with("Retry-After", RETRY_AFTER_S.to_string()));
     }
@@ -234,13 +274,13 @@ impl Feed {
     }
 
     /// Starts its thread.
-    pub(super) fn begin(&mut self) -> std::io::Result<()> {
+    ///
+    /// # Errors
+    /// The thread cannot be started, or too many threads of abandoned uploads still hang on a disk.
+    pub(super) fn begin(&mut self) -> io::Result<()> {
         let (line, mut incoming) = line(self.shared.limits.upload_kept);
         let (done, outcome) = oneshot::channel();
-        let thread =
-            Thread { shared: Arc::clone(&self.shared), name: self.name.clone(), number: self.number };
-        self.shared.uploads.lock().threads += 1;
-        self.shared.totals.add(|c| c.uploads_now += 1);
+        let thread = Thread::begin(&self.shared, &self.name, self.number)?;
         let run = move || {
             let taken = thread.shared.site.take_in(&thread.name, &mut incoming);
             thread.shared.totals.add(|c| match taken {
@@ -327,6 +367,18 @@ struct Thread {
     number: u64,
 }
 
+impl Thread {
+    fn begin(shared: &Arc<Shared>, name: &str, number: u64) -> io::Result<Self> {
+        let mut table = shared.uploads.lock();
+        if table.threads >= MAX_UPLOAD_THREADS {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        table.threads += 1;
+        shared.totals.add(|c| c.uploads_now += 1);
+        Ok(Self { shared: Arc::clone(shared), name: name.to_owned(), number })
+    }
+}
+
 impl Drop for Thread {
     fn drop(&mut self) {
         self.shared.uploads.forget(&self.name, self.number);
@@ -371,7 +423,7 @@ fn shown(name: &str, entry: &Entry) -> Upload {
         is_sending: entry.parked.is_none() && !entry.is_whole,
         is_whole: entry.is_whole,
         age_s: Now::read().mono.ns_since(entry.begun) / NS_PER_S,
-        user: match &entry.owner {
+        user: match &entry.owner.visitor {
             Visitor::User(name) => Some(name.to_string()),
             Visitor::Anybody | Visitor::Link(_) => None,
         },

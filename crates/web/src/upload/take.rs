@@ -17,14 +17,15 @@ use tokio::time::{sleep, timeout};
 
 use super::asked::{Asked, check_name};
 use super::pace::Stall;
-use super::table::{Feed, Outcome, claim};
+use super::table::{Feed, Outcome, Owner, claim};
 use crate::answer::Answer;
 use crate::api;
 use crate::request::Request;
 use crate::rights::{SeenBy, place};
-use crate::route::Found;
+use crate::route::{Found, Kind};
 use crate::shared::Shared;
 use crate::site::NotTaken;
+use crate::subtitles;
 
 /// A piece that is put into the queue: several fit into its room.
 const PIECE_BYTES: usize = UPLOAD_BUFFER_BYTES / 4;
@@ -43,9 +44,13 @@ where
     B: Body<Data = Bytes> + Unpin,
     B::Error: std::fmt::Display,
 {
+    if found.route.kind == Kind::SubtitleFile {
+        return subtitles::put(shared, request, found, peer, body, beat).await;
+    }
     let answer = async {
         let visitor = shared.let_in(request, found, peer).await?;
-        let (feed, asked) = admit(shared, request, found, &visitor, body.size_hint().exact()).await?;
+        let owner = Owner::new(&visitor, peer);
+        let (feed, asked) = admit(shared, request, found, &owner, body.size_hint().exact()).await?;
         let outcome = feed_all(feed, &asked, body, beat).await?;
         let title = wait(outcome, beat).await.map_err(|why| refusal(&why))?;
         Ok(made(shared, (visitor, place(&request.fields, peer)), title))
@@ -74,7 +79,7 @@ async fn admit(
     shared: &Arc<Shared>,
     request: &Request,
     found: &Found,
-    visitor: &Visitor,
+    owner: &Owner,
     length: Option<u64>,
 ) -> Result<(Feed, Asked), Answer> {
     let name = &found.name;
@@ -92,14 +97,17 @@ async fn admit(
         return Err(Answer::error(422, "nothing was uploaded"));
     }
     check_size(shared, asked.total.or(asked.end()).unwrap_or(0))?;
-    let mut feed = claim(shared, name, visitor, &asked, request.fields.if_match.as_deref())?;
+    let mut feed = claim(shared, name, owner, &asked, request.fields.if_match.as_deref())?;
     if !feed.is_begun() {
         let looking = Arc::clone(shared);
         let room = move || looking.site.can_take(asked.total);
         let room = tokio::task::spawn_blocking(room).await;
         let unknown = |_| Err(NotTaken::Unavailable("it cannot be seen whether there is room".to_owned()));
         room.unwrap_or_else(unknown).map_err(|why| refusal(&why))?;
-        feed.begin().map_err(|_| Answer::error(503, "no thread can be had for the upload"))?;
+        feed.begin().map_err(|_| {
+            let what = "no thread can be had for the upload, or too many that were given up have not ended";
+            Answer::error(503, what).with("Retry-After", RETRY_AFTER_S.to_string())
+        })?;
     }
     Ok((feed, asked))
 }

@@ -5,6 +5,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use rustix::net::{self, AddressFamily, SocketType};
+
 #[derive(Clone, Debug)]
 pub(crate) struct Response {
     pub(crate) status: u16,
@@ -32,7 +34,16 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn to(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).unwrap();
+        Self::on(TcpStream::connect(address).unwrap())
+    }
+
+    /// Connects from another address of this machine.
+    pub(crate) fn from(host: [u8; 4], address: SocketAddr) -> Self {
+        Self::on(connect_from(host, address))
+    }
+
+    /// Uses an existing connection.
+    pub(crate) fn on(stream: TcpStream) -> Self {
         // A bound, not a measure: nothing here takes so long unless it hangs.
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         Self { stream: BufReader::new(stream) }
@@ -118,6 +129,14 @@ impl Client {
         let _ = self.stream.read_to_end(&mut rest);
         rest
     }
+}
+
+/// Connects from an address of this machine.
+pub(crate) fn connect_from(host: [u8; 4], address: SocketAddr) -> TcpStream {
+    let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    net::bind(&socket, &SocketAddr::from((host, 0))).unwrap();
+    net::connect(&socket, &address).unwrap();
+    TcpStream::from(socket)
 }
 
 /// Runs curl; quiet, with a limit of time.

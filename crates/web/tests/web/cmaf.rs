@@ -11,6 +11,7 @@ use super::hls::{films, run, taken_in};
 use super::site::{MadeUp, serve};
 
 /// A film, and what is in it.
+#[derive(Debug)]
 struct Made {
     name: &'static str,
     /// Arguments of ffmpeg behind its inputs: a moving picture and two tones.
@@ -183,7 +184,7 @@ impl Titles {
 }
 
 /// Checksums of one stream's decoded pictures, or of its packets as they are.
-fn sums(input: &str, stream: &str, args: &[&str]) -> Vec<String> {
+pub(super) fn sums(input: &str, stream: &str, args: &[&str]) -> Vec<String> {
     let mut all = vec!["-nostdin", "-v", "error", "-i", input, "-map", stream];
     all.extend(args);
     all.extend(["-f", "framemd5", "-"]);
@@ -193,12 +194,12 @@ fn sums(input: &str, stream: &str, args: &[&str]) -> Vec<String> {
     lines.map(|line| line.split(',').nth(5).unwrap().trim().to_owned()).collect()
 }
 
-const DECODED: &[&str] = &["-vsync", "passthrough"];
-const AS_IT_IS: &[&str] = &["-c", "copy"];
-const WITHOUT_ADTS: &[&str] = &["-c", "copy", "-bsf:a", "aac_adtstoasc"];
+pub(super) const DECODED: &[&str] = &["-vsync", "passthrough"];
+pub(super) const AS_IT_IS: &[&str] = &["-c", "copy"];
+pub(super) const WITHOUT_ADTS: &[&str] = &["-c", "copy", "-bsf:a", "aac_adtstoasc"];
 
 /// Presentation and decoding times of one stream's packets, in seconds.
-fn times(input: &str, stream: &str) -> Vec<(f64, f64)> {
+pub(super) fn times(input: &str, stream: &str) -> Vec<(f64, f64)> {
     let args = [
         "-v",
         "error",
@@ -306,7 +307,7 @@ fn measured(segment: &[u8]) -> (u64, u64, u64) {
     (start, samples.clone().map(|sample| number(sample, 0)).sum(), samples.len() as u64)
 }
 
-fn resolved(base: &str, uri: &str) -> String {
+pub(super) fn resolved(base: &str, uri: &str) -> String {
     let mut parts: Vec<&str> = base.split('/').collect();
     parts.pop();
     for part in uri.split('/') {
@@ -359,10 +360,15 @@ fn playlists_say_what_segments_have() {
         assert_eq!((master.version, master.independent_segments), (Some(7), true));
         let [variant, stills] = &master.variants[..] else { panic!("{master:?}") };
         assert_eq!(variant.codecs.as_deref(), Some(made.codecs), "{name}");
-        assert_eq!((variant.audio.as_deref(), master.alternatives.len()), (Some("sound"), made.sounds.len()));
+        let group = match made.codecs.split_once(',') {
+            Some((_, "mp4a.40.2")) => "aac",
+            Some((_, codec)) => codec,
+            None => panic!("{made:?}"),
+        };
+        assert_eq!((variant.audio.as_deref(), master.alternatives.len()), (Some(group), made.sounds.len()));
         assert!(stills.is_i_frame && stills.resolution == variant.resolution);
         for (at, sound) in master.alternatives.iter().enumerate() {
-            assert_eq!((sound.default, sound.autoselect, &sound.group_id[..]), (at == 0, true, "sound"));
+            assert_eq!((sound.default, sound.autoselect, &sound.group_id[..]), (at == 0, true, group));
             let expected = if (name, at) == ("open", 1) { "1" } else { "2" };
             assert_eq!(
                 sound.channels.as_ref().map(|channels| format!("{channels:?}").contains(expected)),
@@ -372,7 +378,9 @@ fn playlists_say_what_segments_have() {
         if name == "open" {
             let languages: Vec<_> =
                 master.alternatives.iter().map(|sound| sound.language.as_deref()).collect();
-            assert_eq!(languages, [Some("eng"), Some("deu")]);
+            assert_eq!(languages, [Some("en"), Some("de")]);
+            let names: Vec<_> = master.alternatives.iter().map(|sound| &sound.name[..]).collect();
+            assert_eq!(names, ["English", "German"]);
         }
         let sounds = master.alternatives.iter().map(|sound| (sound.uri.as_deref().unwrap(), "audio/mp4"));
         for (uri, content_type) in [(&variant.uri[..], "video/mp4")].into_iter().chain(sounds) {
@@ -513,7 +521,7 @@ fn what_there_is_not() {
         "/titles/open/cmaf/65536.m3u8",
         "/titles/open/cmaf/0256.m3u8",
         "/titles/open/cmaf/257/stills.m3u8",
-        &segment.replace("/1.", "/2."),
+        &segment.replace("/2.", "/3."),
         &segment.replace("/256/", "/255/"),
         &segment.replace("/0.m4s", "/9999.m4s"),
         &segment.replace("/0.m4s", "/00.m4s"),

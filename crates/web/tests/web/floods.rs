@@ -3,14 +3,16 @@
 
 use std::sync::Arc;
 
-use millrace_core::limits::web::{MAX_H2_STREAMS, MAX_REQUEST_HEAD_BYTES};
+use std::time::Duration;
+
+use millrace_core::limits::web::{MAX_H2_STREAMS, MAX_REQUEST_HEAD_BYTES, UNPROVEN_H2_STREAMS};
 use millrace_web::{Totals, WebLimits};
 
 use super::client::Client;
 use super::connections::wait_for;
 use super::h2::{
-    CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, H2, HEADERS, INITIAL_WINDOW_SIZE, PING,
-    RST_STREAM, SETTINGS, WINDOW_UPDATE, frame, get, get_fields, literal, reset, status,
+    CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, H2, HEADERS, INITIAL_WINDOW_SIZE,
+    PING, RST_STREAM, SETTINGS, WINDOW_UPDATE, frame, get, get_fields, literal, reset, status,
 };
 use super::hls::films;
 use super::site::{Film, MadeUp, Manner, serve};
@@ -152,26 +154,82 @@ fn frames_that_are_only_work_hurt_nobody() {
     nothing_is_left((), address, &totals);
 }
 
-/// Whoever lets nothing through holds what it asked for, and no more.
+/// A client that reads nothing holds a few responses, and only the heads of its other requests.
 #[test]
-fn windows_that_stay_shut_hold_nothing_but_their_own_streams() {
+fn streams_of_a_client_that_takes_nothing_wait_after_the_first_few() {
     let (_web, address, totals) = serve(&films().site, WebLimits::default());
     let mut shut = H2::to(address, &[(INITIAL_WINDOW_SIZE, 0)]);
     for n in 0..MAX_H2_STREAMS {
         assert!(shut.send(&get(2 * n + 1, "/titles/film/media.m3u8")));
     }
     let heads = std::iter::from_fn(|| shut.next()).filter(|frame| frame.kind == HEADERS);
-    let heads: Vec<u16> = heads.take(MAX_H2_STREAMS as usize).map(|head| status(&head)).collect();
-    assert_eq!(heads, [200; MAX_H2_STREAMS as usize]);
+    let heads: Vec<u16> = heads.take(UNPROVEN_H2_STREAMS).map(|head| status(&head)).collect();
+    assert_eq!(heads, [200; UNPROVEN_H2_STREAMS]);
     // One more is refused until another is over.
     let more = 2 * MAX_H2_STREAMS + 1;
     assert!(shut.send(&get(more, "/titles/film/media.m3u8")));
     assert_eq!(shut.next_of(RST_STREAM, more).unwrap().payload, 7u32.to_be_bytes());
+    // The others are answered as soon as the client reads something.
+    assert!(shut.send(&frame(WINDOW_UPDATE, 0, 1, &1u32.to_be_bytes())));
+    assert!(shut.next_of(DATA, 1).is_some());
+    assert!(shut.send(&frame(WINDOW_UPDATE, 0, 1, &0x00ff_ffffu32.to_be_bytes())));
+    for n in UNPROVEN_H2_STREAMS as u32..MAX_H2_STREAMS {
+        assert_eq!(status(&shut.next_of(HEADERS, 2 * n + 1).unwrap()), 200);
+    }
     assert!(shut.is_alive());
     let mut other = Client::to(address);
     assert_eq!(other.get("/titles/film/media.m3u8").status, 200);
     drop(shut);
     wait_for("its place is free", || totals.read().connections == 1);
+}
+
+/// A response that is not read is reset after the time limit, whatever else happens on its
+/// connection: the test keeps sending requests for heads, and pings. Both with nothing of it read,
+/// and with one byte read.
+#[test]
+fn stream_that_is_not_taken_is_reset_while_its_connection_is_used() {
+    let limits = WebLimits { reply_stall: Duration::from_millis(600), ..WebLimits::default() };
+    let (_web, address, totals) = serve(&films().site, limits);
+    let list = Client::to(address).get("/titles/film/media.m3u8");
+    assert_eq!(list.status, 200);
+    let head = [
+        (":method", "HEAD"),
+        (":scheme", "http"),
+        (":authority", "tv"),
+        (":path", "/healthz"),
+        ("host", "tv"),
+    ];
+    let head = head.map(|(name, value)| literal(name, value)).concat();
+    for (round, window) in [0, 1].into_iter().enumerate() {
+        let mut shut = H2::to(address, &[(INITIAL_WINDOW_SIZE, window)]);
+        assert!(shut.send(&get(1, "/titles/film/media.m3u8")));
+        let (mut next, mut code) = (3, None);
+        while code.is_none() {
+            assert!(shut.send(&frame(HEADERS, END_HEADERS | END_STREAM, next, &head)));
+            assert!(shut.send(&frame(PING, 0, 0, b"anybody?")));
+            while let Some(frame) = shut.next() {
+                match (frame.kind, frame.stream) {
+                    (RST_STREAM, 1) => code = Some(frame.payload.clone()),
+                    (PING, _) => break,
+                    _ => {}
+                }
+            }
+            next += 2;
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(code.unwrap(), CANCEL.to_be_bytes());
+        assert_eq!(totals.read().streams_too_slow, round as u64 + 1);
+        // The other streams of the connection continue, and a stream that is read is not reset.
+        assert!(shut.is_alive());
+        assert!(shut.send(&get(next, "/titles/film/media.m3u8")));
+        assert!(shut.send(&frame(WINDOW_UPDATE, 0, next, &0x00ff_ffffu32.to_be_bytes())));
+        let mut came = Vec::new();
+        while came.len() < list.body.len() {
+            came.extend(shut.next_of(DATA, next).unwrap().payload);
+        }
+        assert!(came == list.body);
+    }
+    wait_for("nothing is held", || totals.read().memory_held == 0);
 }
 
 /// Lists of ranges, overlapping or not, make no work, however they are told.

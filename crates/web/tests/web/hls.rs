@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use m3u8_rs::{MasterPlaylist, MediaPlaylist};
 use millrace_store::ingest::{IngestOptions, ingest};
-use millrace_store::volume::{MediaReader, Volume};
+use millrace_store::volume::{MediaReader, SubtitleTrack, Volume};
 use millrace_web::WebLimits;
 use tempfile::TempDir;
 
@@ -69,12 +69,27 @@ pub(crate) fn taken_in(dir: &Path, path: &Path) -> Film {
     Film { info, index: Arc::clone(&media.files().index), bytes: bytes.into(), manner: Manner::Sends }
 }
 
+/// The same title with stored subtitles.
+fn with_text(film: &Film) -> Film {
+    let (mut info, index, bytes) = (film.info.clone(), Arc::clone(&film.index), Arc::clone(&film.bytes));
+    info.name = "texted".to_owned();
+    info.subtitles = vec![SubtitleTrack {
+        label: "de".parse().unwrap(),
+        name: None,
+        file: "subtitles-de-0123456789abcdef.vtt".to_owned(),
+        source: None,
+        added_unix_s: 1,
+    }];
+    Film { info, index, bytes, manner: Manner::Sends }
+}
+
 pub(crate) struct Films {
     pub(crate) site: Arc<MadeUp>,
     pub(crate) dir: TempDir,
 }
 
-/// `film` of 25 s, and `joined`: two recordings of 7 s whose clocks have nothing in common. All have subtitles.
+/// `film` of 25 s; the same as `texted`, which is not listed; and `joined`, two recordings of 7 s
+/// with unrelated clocks. All have subtitles.
 pub(crate) fn films() -> &'static Films {
     static FILMS: OnceLock<Films> = OnceLock::new();
     FILMS.get_or_init(|| {
@@ -89,10 +104,10 @@ pub(crate) fn films() -> &'static Films {
         subtitles::add(&path("b.ts"), FIRST + 5000 * 90_000, PART);
         let both = [std::fs::read(path("a.ts")).unwrap(), std::fs::read(path("b.ts")).unwrap()].concat();
         std::fs::write(path("joined.ts"), both).unwrap();
-        let site = MadeUp::with(vec![
-            taken_in(dir.path(), &path("film.ts")),
-            taken_in(dir.path(), &path("joined.ts")),
-        ]);
+        let film = taken_in(dir.path(), &path("film.ts"));
+        let texted = with_text(&film);
+        let site = MadeUp::with(vec![film, texted, taken_in(dir.path(), &path("joined.ts"))]);
+        site.hide("texted", true);
         Films { site, dir }
     })
 }

@@ -1,6 +1,7 @@
 //! The web side over real sockets, in front of a site that is made up.
 
 mod carried;
+mod changes;
 mod client;
 mod cmaf;
 mod connections;
@@ -11,6 +12,7 @@ mod h2;
 mod hls;
 mod liars;
 mod media;
+mod offered;
 mod openapi;
 mod pages;
 mod pictures;

@@ -230,6 +230,7 @@ fn any_request(document: &Value, versions: [String; 2]) -> impl Strategy<Value =
     (method, proptest::sample::select(routes), places, query, lines, body).prop_map(
         |(method, route, (name, version, track, number), query, lines, body)| {
             let filled = route.replace("{name}", &name).replace("{version}", &version);
+            let filled = filled.replace("{file}", "de.vtt");
             let path = filled.replace("{track}", &track).replace("{number}", &number) + &query;
             let mut lines: String = lines.iter().map(|line| format!("{}\r\n", line.trim_end())).collect();
             if !body.is_empty() {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use millrace_web::WebLimits;
 
-use super::client::Client;
+use super::client::{Client, curl};
 use super::hls::films;
 use super::site::{Film, MadeUp, Manner, serve};
 
@@ -31,10 +31,80 @@ pub(crate) fn examples(client: &mut Client) -> Vec<(&'static str, String)> {
             (false, true) => (made, "256"),
             (false, false) => (version, "256"),
         };
-        let path = path.replace("{name}", "film").replace("{version}", version).replace("{track}", track);
+        let name = if path.contains("{file}") { "texted" } else { "film" };
+        let path = path
+            .replace("{name}", name)
+            .replace("{file}", "de.vtt")
+            .replace("{version}", version)
+            .replace("{track}", track);
         path.replace("{number}", number)
     };
     millrace_web::routes().map(|path| (path, fill(path))).collect()
+}
+
+/// Spellings of one address (RFC 3986 section 2.3), `OPTIONS *`, and methods without any route.
+#[test]
+fn addresses_in_any_spelling_lead_to_the_same_title() {
+    let site = MadeUp::with(vec![Film::pattern("base", 10, Manner::Sends)]);
+    let (_web, address, _) = serve(&site, WebLimits::default());
+    let mut client = Client::to(address);
+    for path in ["/titles/base.ts", "/titles/%62ase.ts", "/titles/b%61s%65%2Ets", "/%74itles/base.ts"] {
+        assert_eq!(client.get(path).body.len(), 1880, "{path}");
+    }
+    for path in [
+        "/titles%2fbase.ts",
+        "/titles/%2562ase.ts",
+        "/titles/base%00.ts",
+        "/titles/%2e%2e/base.ts",
+        "/titles/base%2",
+    ] {
+        assert_eq!(client.get(path).status, 404, "{path}");
+    }
+    let all = client.ask("OPTIONS", "*", "");
+    assert_eq!((all.status, all.header("Allow")), (200, Some("GET, HEAD, OPTIONS, PUT, DELETE")));
+    for method in ["TRACE", "PATCH", "POST", "PROPFIND"] {
+        for path in ["/", "/titles/base.ts", "/metrics", "/api/v1/titles"] {
+            let answer = Client::to(address).ask(method, path, "X-Forwarded-For: 192.0.2.1\r\n");
+            assert_eq!(answer.status, 405, "{method} {path}");
+            assert!(answer.header("Allow").unwrap().starts_with("GET, HEAD, OPTIONS"), "{method} {path}");
+        }
+    }
+}
+
+/// The list is built once per change, compressed for clients that accept gzip, and not sent again
+/// to clients that have it.
+#[test]
+fn list_of_titles_with_gzip_follows_every_change() {
+    let names: Vec<String> = (0..100).map(|number| format!("film-{number:03}")).collect();
+    let site = MadeUp::with(names.iter().map(|name| Film::pattern(name, 10, Manner::Sends)).collect());
+    let (_web, address, _) = serve(&site, WebLimits::default());
+    let mut client = Client::to(address);
+    let plain = client.get("/api/v1/titles");
+    assert!(plain.header("Content-Encoding").is_none() && plain.text().contains("film-099"));
+    assert_eq!(plain.header("Vary"), Some("Accept-Encoding"));
+    let url = format!("http://{address}/api/v1/titles");
+    for version in ["--http1.1", "--http2-prior-knowledge"] {
+        let small = curl(&[version, "-H", "Accept-Encoding: gzip", "-D", "/dev/stderr", &url]);
+        let head = String::from_utf8_lossy(&small.stderr).to_lowercase();
+        assert!(
+            head.contains("content-encoding: gzip") && small.stdout.len() * 5 < plain.body.len(),
+            "{head}"
+        );
+        let whole = curl(&[version, "--compressed", &url]);
+        assert!(whole.stdout == plain.body, "{version}");
+    }
+    let tag = plain.header("ETag").unwrap();
+    let has = |client: &mut Client, tag: &str| {
+        client.ask("GET", "/api/v1/titles", &format!("If-None-Match: {tag}\r\n"))
+    };
+    assert_eq!(has(&mut client, tag).status, 304);
+    site.hide("film-099", true);
+    let fewer = has(&mut client, tag);
+    assert!(fewer.status == 200 && !fewer.text().contains("film-099"));
+    // Pictures can change while the set of titles stays the same.
+    *site.pictures.lock().unwrap() = Some(millrace_web::PicturesState::Waiting);
+    let waiting = has(&mut client, fewer.header("ETag").unwrap());
+    assert!(waiting.status == 200 && waiting.text().contains("\"waiting\""));
 }
 
 #[test]
@@ -48,7 +118,7 @@ fn every_address_answers_by_each_method() {
         }
         let in_words =
             route.replace("{name}", "NAME").replace("{version}", "VERSION").replace("{track}", "TRACK");
-        let in_words = in_words.replace("{number}", "NUMBER");
+        let in_words = in_words.replace("{number}", "NUMBER").replace("{file}", "FILE");
         assert!(document.contains(&format!("`{in_words}`")), "{in_words} is not in docs/ref/http.md");
         if ["/titles/{name}", "/api/v1/user"].contains(&route) {
             continue; // nothing, but while something is uploaded, and for users
@@ -84,6 +154,9 @@ fn every_address_answers_by_each_method() {
             let expected = match (method, route) {
                 ("DELETE", "/api/v1/titles/{name}") => 204,
                 ("PUT", "/titles/{name}.ts") => 409,
+                // An empty body has no cue.
+                ("PUT", "/titles/{name}/subtitles/{file}") => 400,
+                ("DELETE", "/titles/{name}/subtitles/{file}") => 204,
                 _ => 405,
             };
             assert_eq!(Client::to(address).ask(method, &path, "").status, expected, "{method} {path}");
@@ -184,10 +257,36 @@ fn titles_are_removed_by_who_may() {
     assert_eq!(ask("/api/v1/titles/a", "Origin: http://example.org\r\n"), 403);
     let preflight = Client::to(address).ask("OPTIONS", "/api/v1/titles/a", "Origin: http://example.org\r\n");
     assert_eq!(preflight.header("Access-Control-Allow-Methods"), Some("GET, HEAD, OPTIONS"));
-    assert_eq!(preflight.header("Allow"), Some("GET, HEAD, OPTIONS, DELETE"));
+    assert_eq!(preflight.header("Allow"), Some("GET, HEAD, OPTIONS, DELETE, PATCH"));
     assert!(site.removed.lock().unwrap().is_empty());
     assert_eq!(ask("/api/v1/titles/a", ""), 204);
     assert_eq!(*site.removed.lock().unwrap(), ["a"]);
+}
+
+#[test]
+fn patch_of_title_changes_its_display_name_for_who_may() {
+    let site = MadeUp::with(vec![Film::pattern("a", 10, Manner::Sends)]);
+    let (_web, address, _) = serve(&site, WebLimits::default());
+    let ask = |path: &str, lines: &str, body: &str| {
+        let mut client = Client::to(address);
+        let length = body.len();
+        client.send(format!(
+            "PATCH {path} HTTP/1.1\r\nHost: localhost\r\n{lines}Content-Length: {length}\r\n\r\n{body}"
+        ));
+        client.response(false)
+    };
+    let body = "{\"title\": \" Война\\nи мир \"}";
+    let renamed = ask("/api/v1/titles/a", "", body);
+    let title: serde_json::Value = serde_json::from_str(renamed.text()).unwrap();
+    assert_eq!((renamed.status, &title["name"], &title["title"]), (200, &"a".into(), &"Война и мир".into()));
+    assert_eq!(ask("/api/v1/titles/b", "", body).status, 404);
+    assert_eq!(ask("/titles/a.ts", "", body).status, 405);
+    assert_eq!(ask("/api/v1/titles/a", "Origin: http://example.org\r\n", body).status, 403);
+    for bad in ["", "{}", "{\"title\": \"\"}", "{\"title\": 1}", "\u{0}"] {
+        assert_eq!(ask("/api/v1/titles/a", "", bad).status, 400, "{bad}");
+    }
+    let long = format!("{{\"title\": \"{}\"}}", "x".repeat(20_000));
+    assert_eq!(ask("/api/v1/titles/a", "", &long).status, 413);
 }
 
 #[test]

@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use millrace_core::limits::rights::FAILURES_AT_ONCE;
 use millrace_rights::{
-    Advised, Gate, Keys, Known, Limits, Link, NewUser, Now, Policy, Quota, RightsFile, Watching,
+    Advised, Gate, Keys, Known, Limits, Link, NewUser, Now, Policy, Quota, RightsFile, TrustHere, Watching,
 };
 use millrace_web::{WebLimits, Webhook};
 use tempfile::TempDir;
 
 use super::client::{Client, Response, curl};
+use super::connections::wait_for;
 use super::hls::films;
 use super::pages::examples;
 use super::site::{Film, MadeUp, Manner, serve, serve_to};
@@ -39,8 +40,8 @@ pub(crate) fn rights() -> Rights {
     }
     let (_, token) = file.add_token("boss", 0, None).unwrap();
     let known = file.read().unwrap();
-    let policy = Policy { watching: Watching::ByRights, trusts_here: false, ..Policy::default() };
-    let gate = Gate::start(policy, &path).unwrap();
+    let policy = Policy { watching: Watching::ByRights, trust_here: TrustHere::Never, ..Policy::default() };
+    let gate = Gate::start(policy, &millrace_rights::Copies::one(&path)).unwrap();
     Rights { gate, known, token, _dir: dir }
 }
 
@@ -124,16 +125,22 @@ fn no_address_answers_without_rights() {
             let range = Client::to(address).ask(method, &path, "Range: bytes=0-1\r\n");
             assert_eq!(range.status, 401, "{method} {path}");
         }
-        for method in ["POST", "PUT", "DELETE", "PATCH"] {
-            assert_eq!(Client::to(address).ask(method, &path, "").status, 401, "{method} {path}");
-            assert_eq!(Client::to(address).ask(method, &path, ANNA).status, 403, "{method} {path}");
-            // There is such a title.
+        for method in ["POST", "PUT", "DELETE", "PATCH", "TRACE"] {
+            // The title exists. Methods that a route lacks get the same answer for every visitor.
             let expected = match (method, route) {
-                ("DELETE", "/api/v1/titles/{name}") => 204,
-                ("PUT", "/titles/{name}" | "/titles/{name}.ts") => 409,
-                _ => 405,
+                ("DELETE", "/api/v1/titles/{name}") => [401, 403, 204],
+                ("PUT", "/titles/{name}" | "/titles/{name}.ts") => [401, 403, 409],
+                ("PUT", "/titles/{name}/subtitles/{file}") => [401, 403, 400],
+                ("DELETE", "/titles/{name}/subtitles/{file}") => [401, 403, 204],
+                // An empty body changes nothing.
+                ("PATCH", "/api/v1/titles/{name}") => [401, 403, 400],
+                _ => [405; 3],
             };
-            assert_eq!(Client::to(address).ask(method, &path, &bearer).status, expected, "{method} {path}");
+            for (lines, status) in ["", ANNA, &bearer].into_iter().zip(expected) {
+                let answer = Client::to(address).ask(method, &path, lines);
+                assert_eq!(answer.status, status, "{method} {path}");
+                assert_eq!(status == 405, answer.header("Allow").is_some(), "{method} {path}");
+            }
         }
         // What browsers ask before they ask says nothing.
         let preflight = Client::to(address).ask("OPTIONS", &path, "");
@@ -174,7 +181,7 @@ fn without_a_user_this_machine_alone_sees_others_and_changes_things() {
     assert_eq!(ask(&mut client, "localhost\r\nX-Forwarded-For: 192.0.2.1", "/metrics"), 403);
     assert_eq!(ask(&mut client, "tv.example", "/titles/film.ts"), 200);
     assert_eq!(ask(&mut client, "tv.example", "/api/v1/titles"), 200);
-    client.send("DELETE /titles/film.ts HTTP/1.1\r\nHost: tv.example\r\n\r\n");
+    client.send("DELETE /api/v1/titles/film HTTP/1.1\r\nHost: tv.example\r\n\r\n");
     assert_eq!(client.response(false).status, 403);
 }
 
@@ -350,6 +357,101 @@ fn a_webhook_decides_beside_the_rights_and_is_asked_once_in_a_while() {
         }
         assert_eq!(asked.load(Ordering::SeqCst), 1, "{status:?}");
     }
+}
+
+/// A shared cache would serve other viewers a response that the webhook allowed for one of them.
+#[test]
+fn responses_with_a_webhook_are_private_to_caches() {
+    let site = &films().site;
+    let (_open, open, _) = serve(site, WebLimits::default());
+    let (webhook, _) = webhook(Some(200), Duration::from_secs(60));
+    let gate = Arc::new(Gate::new(Policy::default(), Known::default()).unwrap());
+    gate.be_advised(Advised::new(Box::new(webhook), false));
+    let (_web, address, _) = serve_to(site, WebLimits::default(), &gate);
+    for (route, path) in examples(&mut Client::to(open)) {
+        // Event streams do not end, and public addresses need no decision.
+        if !route.starts_with("/titles/") || route == "/titles/{name}" {
+            continue;
+        }
+        let cached = |address| {
+            let answer = Client::to(address).get(&path);
+            assert_eq!(answer.status, 200, "{path}");
+            answer.header("Cache-Control").unwrap().to_owned()
+        };
+        assert_eq!(cached(address), cached(open).replace("public", "private"), "{path}");
+        assert!(!cached(address).contains("public"), "{path}");
+    }
+}
+
+/// Titles that do not exist cause no webhook calls. A client that requests every existing title
+/// does not block the calls for other clients, and does not cause them to be let in without one.
+#[test]
+fn slow_webhook_with_a_flood_of_one_client_is_asked_about_others() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let hook = listener.local_addr().unwrap();
+    // The webhook answers once released: 403 for `forbidden`.
+    let (let_go, waits) = std::sync::mpsc::channel::<()>();
+    let asked = Arc::new(std::sync::Mutex::new(Vec::<String>::new()));
+    let noted = Arc::clone(&asked);
+    std::thread::spawn(move || {
+        let mut held = Vec::new();
+        listener.set_nonblocking(true).unwrap();
+        loop {
+            let is_over = waits.try_recv() == Err(std::sync::mpsc::TryRecvError::Disconnected);
+            if let Ok((mut stream, _)) = listener.accept() {
+                stream.set_nonblocking(false).unwrap();
+                let mut came = Vec::new();
+                while !came.ends_with(b"}") {
+                    let mut bytes = [0; 1024];
+                    let length = stream.read(&mut bytes).unwrap();
+                    came.extend_from_slice(&bytes[..length]);
+                }
+                let question = String::from_utf8(came).unwrap().split("\r\n\r\n").nth(1).unwrap().to_owned();
+                noted.lock().unwrap().push(question.clone());
+                held.push((stream, question));
+            }
+            // Calls for other clients are answered at once, those for the flood after it ends.
+            held.retain_mut(|(stream, question)| {
+                if !is_over && question.contains("127.0.0.1\"") {
+                    return true;
+                }
+                let status = if question.contains("forbidden") { 403 } else { 200 };
+                let _ = write!(stream, "HTTP/1.1 {status} x\r\nContent-Length: 0\r\n\r\n");
+                false
+            });
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    });
+    let names: Vec<String> = (0..200).map(|number| format!("film{number}")).collect();
+    let all = names.iter().map(String::as_str).chain(["film", "forbidden"]);
+    let site = MadeUp::with(all.map(|name| Film::pattern(name, 10, Manner::Sends)).collect());
+    for lets_in_without in [false, true] {
+        let hook = Webhook::start(&format!("http://{hook}/"), Duration::from_secs(60), None).unwrap();
+        let gate = Arc::new(Gate::new(Policy::default(), Known::default()).unwrap());
+        gate.be_advised(Advised::new(Box::new(hook), lets_in_without));
+        let (_web, address, _) = serve_to(&site, WebLimits::default(), &gate);
+        asked.lock().unwrap().clear();
+        let mut flood = Client::to(address);
+        for number in 0..500 {
+            assert_eq!(flood.get(&format!("/titles/nosuch{number}.ts")).status, 404);
+        }
+        assert!(asked.lock().unwrap().is_empty(), "about titles that do not exist");
+        let mut waiting: Vec<Client> = names.iter().map(|_| Client::to(address)).collect();
+        for (client, name) in waiting.iter_mut().zip(&names) {
+            client.send(format!("GET /titles/{name}.ts HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+        }
+        // Some requests wait for an answer, the others are refused under either policy.
+        let most = millrace_core::limits::rights::MAX_ADVICE_ASKED_PER_ADDRESS;
+        wait_for("they are refused", || gate.counters().webhook_crowded as usize == names.len() - most);
+        assert_eq!(flood.get("/titles/film.ts").status, 503);
+        for host in 2..20 {
+            let mut other = Client::from([127, 0, 0, host], address);
+            assert_eq!(other.get("/titles/film.ts").status, 200, "{host}");
+            assert_eq!(other.get("/titles/forbidden.ts").status, 403, "{host}");
+        }
+        assert_eq!(gate.counters().webhook_failed, 0);
+    }
+    drop(let_go);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! A site with titles in memory. Its engine is a thread for each order, that writes the bytes and gives the connection back.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -16,7 +17,8 @@ use millrace_core::wire::rtp::Timeline;
 use millrace_rights::{Gate, Known, Policy, Quota};
 use millrace_store::index::TitleIndex;
 use millrace_store::ingest::pictures::Pictures;
-use millrace_store::volume::{SourceIdentity, TitleInfo};
+use millrace_store::subtitles::SubtitleLabel;
+use millrace_store::volume::{Origin, SourceIdentity, TitleInfo};
 use millrace_tls::{Acceptor, Certificates};
 use millrace_web::status::{Member, Refusal, Room, Session, Status};
 use millrace_web::{
@@ -88,6 +90,8 @@ pub(crate) struct MadeUp {
     pub(crate) failed: Mutex<BTreeMap<String, Vec<u8>>>,
     /// What is known of the pictures of every title; if nothing is said, [`made_up_pictures`].
     pub(crate) pictures: Mutex<Option<PicturesState>>,
+    /// A sheet of pictures, to replace the small default.
+    pub(crate) sheet: Option<Vec<u8>>,
     /// Bytes that there is room for, if there is an end to it.
     pub(crate) room: Option<u64>,
 }
@@ -119,6 +123,10 @@ impl Film {
             notes: Vec::new(),
             derived: None,
             rendition: None,
+            title: None,
+            origin: Origin::default(),
+            subtitles: Vec::new(),
+            source_start: 0,
         };
         Self { info, index: Arc::default(), bytes, manner }
     }
@@ -272,13 +280,29 @@ impl Site for MadeUp {
         Ok(())
     }
 
+    fn subtitles(&self, _title: &TitleInfo, _file: &str) -> Result<String, SiteError> {
+        Ok("WEBVTT\n\n00:00:05.000 --> 00:00:07.000\nkept\n\n".to_owned())
+    }
+
+    fn put_subtitles(&self, name: &str, label: &SubtitleLabel, bytes: &[u8]) -> Result<bool, NotTaken> {
+        if !bytes.starts_with(b"WEBVTT") {
+            return Err(NotTaken::Broken("no cue found".to_owned()));
+        }
+        Ok(self.films[name].info.subtitles.iter().any(|track| track.label == *label))
+    }
+
+    fn remove_subtitles(&self, name: &str, label: &SubtitleLabel) -> Result<bool, SiteError> {
+        Ok(self.films[name].info.subtitles.iter().any(|track| track.label == *label))
+    }
+
     fn pictures(&self, _title: &TitleInfo) -> PicturesState {
         let said = self.pictures.lock().unwrap().clone();
         said.unwrap_or_else(|| PicturesState::Made(Arc::new(made_up_pictures().about)))
     }
 
     fn read_pictures(&self, _title: &TitleInfo) -> Result<Pictures, SiteError> {
-        Ok(made_up_pictures())
+        let pictures = made_up_pictures();
+        Ok(Pictures { sheet: self.sheet.clone().unwrap_or(pictures.sheet), ..pictures })
     }
 
     fn can_take(&self, bytes: Option<u64>) -> Result<(), NotTaken> {
@@ -380,6 +404,17 @@ impl Site for MadeUp {
         self.films.get(name).ok_or(SiteError::NoTitle)?;
         self.removed.lock().unwrap().push(name.to_owned());
         Ok(())
+    }
+
+    fn pictures_version(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        format!("{:?}", self.pictures.lock().unwrap()).hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn rename(&self, name: &str, title: &str) -> Result<TitleInfo, SiteError> {
+        let film = self.films.get(name).ok_or(SiteError::NoTitle)?;
+        Ok(TitleInfo { title: Some(title.to_owned()), ..film.info.clone() })
     }
 
     fn titles_version(&self) -> u64 {

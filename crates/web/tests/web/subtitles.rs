@@ -323,8 +323,8 @@ fn master_playlists_name_them() {
             })
             .collect();
         let expected = [
-            ("deu", Some("deu"), format!("{below}subtitles/888.m3u8"), false),
-            ("eng, hearing impaired", Some("eng"), format!("{below}subtitles/777.m3u8"), true),
+            ("German", Some("de"), format!("{below}subtitles/888.m3u8"), false),
+            ("English (hearing impaired)", Some("en"), format!("{below}subtitles/777.m3u8"), true),
         ];
         assert_eq!(told, expected, "{path}");
     }
@@ -384,4 +384,32 @@ fn what_is_not_there_is_404() {
     assert_eq!((part.status, &part.body[..]), (206, &whole.body[3..10]));
     let tag = whole.header("ETag").unwrap();
     assert_eq!(client.ask("GET", &path, &format!("If-None-Match: {tag}\r\n")).status, 304);
+}
+
+/// Stored text appears in the segments of its time, next to the teletext pages; replaced text gets
+/// other addresses.
+#[test]
+fn text_that_is_kept_with_a_title_is_in_both_kinds_of_segments() {
+    let (_web, address, _) = serve(&films().site, WebLimits::default());
+    let mut client = Client::to(address);
+    let list = alternatives(&client.get("/titles/texted/index.m3u8"));
+    let text = list.iter().find(|one| one.uri.as_deref() == Some("subtitles/1000.m3u8")).expect("the track");
+    assert_eq!((text.language.as_deref(), text.forced), (Some("de"), false));
+    assert!(list.iter().any(|one| one.uri.as_deref() == Some("subtitles/888.m3u8")));
+    let segments = fetched(&mut client, "/titles/texted/subtitles/1000.m3u8");
+    let cue = |segment: &Listed| segment.cues.clone();
+    let kept = vec![(5000, 7000, vec!["kept".to_owned()])];
+    // The cue crosses the first cut.
+    assert_eq!(segments.iter().map(cue).collect::<Vec<_>>(), [kept.clone(), kept, vec![], vec![], vec![]]);
+    assert_eq!(segments[0].stamped[0].0, FIRST + 5 * 90_000);
+    let made = all_cues(&fetched(&mut client, "/titles/texted/cmaf/subtitles/1000.m3u8"));
+    assert_eq!(made.len(), 1);
+    let version = client.get("/titles/texted/subtitles/1000.m3u8").text().to_owned();
+    assert!(version.contains(".0123456789abcdef-"), "{version}");
+    assert_eq!(client.get("/titles/texted/subtitles/1001.m3u8").status, 404);
+    let whole = client.get("/titles/texted/subtitles/de.vtt");
+    assert!(whole.text().starts_with("WEBVTT\n\n00:00:05.000"), "{}", whole.text());
+    let tag = whole.header("ETag").unwrap().to_owned();
+    let again = client.ask("GET", "/titles/texted/subtitles/de.vtt", &format!("If-None-Match: {tag}\r\n"));
+    assert_eq!(again.status, 304);
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use millrace_core::limits::web::MAX_UPLOADS;
-use millrace_rights::{Gate, Known, NewUser, Policy, RightsFile};
+use millrace_rights::{Gate, Known, NewUser, Policy, RightsFile, TrustHere};
 use millrace_web::WebLimits;
 use serde_json::Value;
 
@@ -304,6 +304,73 @@ fn one_name_is_for_one_client_and_there_are_so_many_places() {
     drop(others);
 }
 
+/// The received bytes stay, unless the client restarts by a request without a range.
+#[test]
+fn upload_with_a_range_out_of_step_keeps_its_bytes() {
+    let site = site();
+    let (_web, address, _) = serve(&site, WebLimits::default());
+    let whole = bytes(7);
+    cut_off(address, "new", &whole, 2_000_000);
+    for (range, count) in [("0-99", 100), ("1-100", 100), ("1999999-2000098", 100), ("2000001-2000100", 100)]
+    {
+        let lines = format!("Content-Length: {count}\r\nContent-Range: bytes {range}/{BYTES}\r\n");
+        let answer = put(address, "/titles/new", &lines, &whole[..count]).response(false);
+        assert_eq!((answer.status, answer.header("Upload-Offset")), (409, Some("2000000")), "{range}");
+        assert_eq!(state(address, "new"), Some((2_000_000, false)), "{range}");
+    }
+    let rest = &whole[2_000_000..];
+    let lines = format!("{}Content-Range: bytes 2000000-{}/{BYTES}\r\n", length(rest), BYTES - 1);
+    assert_eq!(put(address, "/titles/new", &lines, rest).response(false).status, 201);
+    assert!(taken(&site, "new").unwrap() == whole);
+}
+
+/// curl appends the name of the file after the slash, even if no title can have that name.
+#[test]
+fn upload_with_a_name_that_no_title_has_is_refused_with_the_letters() {
+    let (site, dir) = (site(), tempfile::tempdir().unwrap());
+    let (_web, address, _) = serve(&site, WebLimits::default());
+    let film = dir.path().join("Mein Film.ts");
+    std::fs::write(&film, bytes(1)).unwrap();
+    let url = format!("http://{address}/titles/");
+    let said = curl(&["-T", film.to_str().unwrap(), "-w", "%{http_code}", &url]);
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert!(said.ends_with("400") && said.contains("a-z, 0-9") && said.contains("mein-film"), "{said}");
+    for name in ["-x", "x-", "_x", "a--b", "M%C3%BCller", "a%2fb", "a%20b.ts"] {
+        let answer =
+            put(address, &format!("/titles/{name}"), "Content-Length: 5\r\n", b"hello").response(false);
+        assert_eq!(answer.status, 400, "{name}");
+        assert!(answer.text().contains("a-z, 0-9"), "{name}: {}", answer.text());
+    }
+    assert!(site.taken.lock().unwrap().is_empty());
+}
+
+/// Uploads whose clients have gone do not block other clients.
+#[test]
+fn uploads_that_wait_give_way_to_other_owners() {
+    let site = site();
+    let gate = Arc::new(
+        Gate::new(Policy { trust_here: TrustHere::Always, ..Policy::default() }, Known::default()).unwrap(),
+    );
+    let (_web, address, _) = serve_to(&site, WebLimits::default(), &gate);
+    let whole = bytes(3);
+    // Short uploads give way regardless of their owner, because a restart costs little.
+    for number in 0..MAX_UPLOADS {
+        cut_off(address, &format!("small-{number}"), &whole, 1000 + number);
+    }
+    assert_eq!(put(address, "/titles/new", &length(&whole), &whole).response(false).status, 201);
+    let left = (0..MAX_UPLOADS).filter(|number| state(address, &format!("small-{number}")).is_some());
+    assert_eq!(left.collect::<Vec<_>>(), (1..MAX_UPLOADS).collect::<Vec<_>>(), "the smallest went");
+    for number in 0..MAX_UPLOADS {
+        cut_off(address, &format!("large-{number}"), &whole, 2_000_000 + number);
+    }
+    assert_eq!(put(address, "/titles/more", &length(&whole), b"").response(false).status, 503);
+    let mut other = Client::from([127, 0, 0, 2], address);
+    other.send(format!("PUT /titles/more HTTP/1.1\r\nHost: localhost\r\n{}\r\n", length(&whole)));
+    other.send(&whole);
+    assert_eq!(other.response(false).status, 201);
+    assert!(state(address, "large-0").is_none() && state(address, "large-1").is_some());
+}
+
 #[test]
 fn a_length_that_is_not_true_makes_no_title_of_it() {
     let site = site();
@@ -421,7 +488,7 @@ fn uploading_is_a_right_of_its_own() {
         format!("Authorization: Bearer {}\r\n", file.add_token(name, 0, None).unwrap().1)
     };
     let [anna, olga, oleg] = ["anna", "olga", "oleg"].map(|name| bearer(&mut file, name));
-    let policy = Policy { trusts_here: false, ..Policy::default() };
+    let policy = Policy { trust_here: TrustHere::Never, ..Policy::default() };
     let gate = Arc::new(Gate::new(policy, file.read().unwrap()).unwrap());
     let site = site();
     let (_web, address, _) = serve_to(&site, WebLimits::default(), &gate);

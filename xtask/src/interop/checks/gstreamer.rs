@@ -1,7 +1,8 @@
 //! GStreamer: a bare pipeline that sums every decoded picture, and a player that pauses, seeks and waits for the end.
 //!
-//! Its rtspsrc ends a transport stream by the clock, at the end that the server has announced, and not by the last packet:
-//! only if that is the end of the last picture it shows them all.
+//! Before its rtspsrc ends a transport stream, it waits for the announced end and its latency. If
+//! packets are still in it then, because its sink has not shown them yet, it never ends. So the
+//! pipeline uses the default latency.
 
 use std::ops::Range;
 
@@ -22,6 +23,10 @@ const PLAYER: &[&str] = &["gst-launch-1.0", "python3"];
 
 /// What the sink does that sums pictures.
 const SUMS: &str = "hash=md5 sync=false";
+
+/// The same with a sink that shows pictures when they are due, as a player does, and drops none
+/// when the machine is busy.
+const SHOWN: &str = "hash=md5 sync=true qos=false max-lateness=-1";
 
 /// Its jitter buffer delays the first picture by so much; beside that it starts and ends like any player.
 const LATENCY_SECONDS: f64 = 2.0;
@@ -60,10 +65,10 @@ pub(super) fn add(checks: &mut Vec<Check>) {
 /// A pipeline from the command line. Its pictures must be one piece of the film from its first picture on.
 pub(super) fn launch(server: &Server, film: &Film, protocols: &str, extra: f64, log: &str) -> Outcome {
     let url = server.url(film)?;
-    let source = format!("rtspsrc location={url} protocols={protocols} latency=500 ! rtpmp2tdepay");
+    let source = format!("rtspsrc location={url} protocols={protocols} ! rtpmp2tdepay");
     let pipeline = format!("{source} ! tsdemux ! h264parse ! avdec_h264 ! video/x-raw,format=I420");
-    let client = server.client("gst-launch-1.0").args(&format!("-q {pipeline} ! checksumsink {SUMS}"));
-    judge_pictures(server, client, film, extra, log)
+    let client = server.client("gst-launch-1.0").args(&format!("-q {pipeline} ! checksumsink {SHOWN}"));
+    judge_pictures(server, client, film, extra + LATENCY_SECONDS, log)
 }
 
 /// The same for what is at `url`, by whatever its player chooses for it.

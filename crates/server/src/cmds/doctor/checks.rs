@@ -3,9 +3,12 @@
 use std::io;
 
 use millrace_core::limits::DEFAULT_CACHE_BYTES;
+use millrace_core::units::ByteLen;
 use millrace_offload::probe::{Finding, Survey, survey};
 use rustix::net::{AddressFamily, SocketType};
 use rustix::process::{Resource, getrlimit};
+
+use crate::cmds::memory;
 
 /// Each viewer by TCP needs two descriptors; `serve` admits 5000 viewers by default. What is left is for the files of open
 /// titles: up to six for each member of the volume, and three for each parity track that is sent.
@@ -25,6 +28,7 @@ pub(super) fn all() -> Survey {
         capabilities(),
         locked_memory(),
         option_memory(),
+        memory_limit(),
         huge_pages(),
         io_uring(),
         open_files(),
@@ -126,6 +130,25 @@ fn option_memory() -> Finding {
         found,
         "long bursts that the kernel does not copy",
         "sysctl -w net.core.optmem_max=131072",
+    )
+}
+
+/// Checks the memory limit that determines the default budgets.
+fn memory_limit() -> Finding {
+    let limits = memory::limits();
+    let found = match (memory::lowest(&limits), memory::plan(&limits, None)) {
+        (_, Err(error)) => Err(error.to_string()),
+        (None, Ok(_)) => Ok("no limit".to_owned()),
+        (Some(limit), Ok(plan)) => {
+            let text = format!("{limit}; the default cache has {}", ByteLen(plan.cache_bytes));
+            if plan.share_permille < 1000 { Err(text) } else { Ok(text) }
+        }
+    };
+    finding(
+        "memory-limit",
+        found,
+        "the whole default cache and other budgets, which need 1 GiB",
+        "raise the limit of the container or unit (docker -m, MemoryMax=), or ulimit -v; or set --cache",
     )
 }
 

@@ -2,23 +2,32 @@
 //! can be watched: one line a title, and once how to open them.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
+use millrace_core::ids::TitleId;
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
-use millrace_core::limits::control::LIBRARY_LOOK_EVERY;
-use millrace_core::units::Count;
-use millrace_store::ingest::{self, IngestOptions};
-use millrace_store::volume::{TitleInfo, Volume};
+use millrace_core::limits::control::{LIBRARY_LOOK_EVERY, SETTLE_MISSING};
+use millrace_core::limits::volume::SNIFF_BYTES;
+use millrace_core::units::{Count, HumanDuration};
+use millrace_store::StoreError;
+use millrace_store::ingest::kinds::may_be_film;
+use millrace_store::ingest::{self, IngestError, IngestOptions, SourceFile};
+use millrace_store::volume::{KnownSource, SourceIdentity, SourceMatch, Sources, TitleEdit, Volume};
 
 use super::worker::Worker;
 use crate::cmds::ffmpeg::FfmpegArgs;
 use crate::cmds::progress::{IngestBar, describe};
 use crate::library::open_titles::{Changes, OpenTitles};
+use crate::library::sidecars::SidecarWatch;
 use crate::library::skipped::Skipped;
-use crate::library::watch::Watcher;
+use crate::library::watch::{FoundFile, Scan, Watcher};
+use crate::library::writers;
 
 /// What the thread needs.
 pub(super) struct Librarian {
@@ -30,6 +39,14 @@ pub(super) struct Librarian {
     pub(super) folders: Vec<PathBuf>,
     /// Whether symbolic links in them are followed wherever they lead.
     pub(super) follow_symlinks: bool,
+    /// How long a file must stay unchanged before it is added.
+    pub(super) settle: Duration,
+    /// Action for a title whose file is gone.
+    pub(super) deleted_files: DeletedFiles,
+    /// Source files of the titles, as of a version of the open titles.
+    pub(super) sources: RefCell<(u64, Sources)>,
+    /// Titles whose files are missing, and since when.
+    pub(super) missing: RefCell<HashMap<TitleId, SystemTime>>,
     /// The ffmpeg program and what it may use.
     pub(super) ffmpeg: FfmpegArgs,
     /// No progress bars, no lines to paste.
@@ -42,6 +59,36 @@ pub(super) struct Librarian {
     pub(super) said: Said,
     /// When the open titles were brought up to date.
     pub(super) refreshed: Refreshed,
+}
+
+/// What becomes of a title whose file is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum DeletedFiles {
+    /// It stays: the store has a copy.
+    Keep,
+    /// It goes too.
+    Remove,
+}
+
+/// Why a file was not added.
+struct NotTaken {
+    error: anyhow::Error,
+    /// A later attempt may succeed although the file has not changed.
+    may_pass: bool,
+}
+
+impl From<StoreError> for NotTaken {
+    fn from(error: StoreError) -> Self {
+        Self { error: error.into(), may_pass: true }
+    }
+}
+
+/// Whether a file may be a film although its name does not show it. An unreadable file is tried, so
+/// that the error is reported.
+fn looks_like_film(path: &Path) -> bool {
+    let mut head = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(SNIFF_BYTES as u64).read_to_end(&mut head));
+    read.is_err() || may_be_film(&head)
 }
 
 /// How far the open titles are in step with the store.
@@ -80,25 +127,33 @@ impl Librarian {
     }
 
     fn run(self, stop: &Arc<AtomicBool>, first: Changes, ready: impl FnOnce()) {
-        let mut watcher = Watcher::new(self.folders.clone()).following_symlinks(self.follow_symlinks);
-        let mut ready = Some(ready);
+        let watcher = Watcher::new(self.folders.clone());
+        let mut watcher = watcher.following_symlinks(self.follow_symlinks).resting(self.settle);
+        let (mut ready, mut sidecars) = (Some(ready), SidecarWatch::default());
         self.announce(&first);
         while !stop.load(Ordering::Relaxed) {
-            let (films, errors) = watcher.scan(SystemTime::now());
-            for error in self.said.skipped.borrow_mut().new_folders(errors) {
+            self.forget_removed(&mut watcher);
+            let mut scan = watcher.scan(SystemTime::now(), &writers::open_for_writing);
+            for error in self.said.skipped.borrow_mut().new_folders(std::mem::take(&mut scan.errors)) {
                 tracing::warn!("left out: {error}");
             }
-            for media in films {
+            // Files at new paths come first, so that a moved file is found before another file at
+            // its old path takes over the title.
+            let has_title = |file: &FoundFile| self.sources.borrow().1.at_path(&file.path).is_some();
+            scan.ready.sort_by_cached_key(has_title);
+            for file in &scan.ready {
                 if stop.load(Ordering::Relaxed) {
                     return;
                 }
-                self.add(&media, stop);
+                self.take(file, &mut watcher, stop);
             }
+            self.look_for_missing(&scan, SystemTime::now());
+            self.add_sidecars(&mut sidecars);
             // The first time they are up to date, unless films were added.
             if ready.is_none() || self.refreshed.is_behind.get() {
                 self.refresh();
             } else if self.open_titles.titles().is_empty() {
-                println!("no titles yet; add one with: millrace add FILE");
+                println!("{}", self.nothing_yet(scan.settling));
             }
             self.invite();
             if let Some(ready) = ready.take() {
@@ -109,38 +164,213 @@ impl Librarian {
         }
     }
 
-    /// Adds one film, unless the store has it already.
-    fn add(&self, media: &Path, stop: &Arc<AtomicBool>) {
-        match self.known(media) {
-            Ok(Some(title)) => {
-                return tracing::debug!("{}: already there as {}", media.display(), title.name);
-            }
-            Ok(None) => {}
-            Err(error) => return self.skip(media, &error),
+    /// The line that is printed at startup if there are no titles.
+    fn nothing_yet(&self, settling: usize) -> String {
+        match (settling, self.folders.first()) {
+            (0, None) => "no titles yet; add one with: millrace add FILE".to_owned(),
+            (0, Some(folder)) => format!("no titles yet; put films into {}", folder.display()),
+            (count, _) => format!(
+                "no titles yet; {} still arriving, added when unchanged for {}",
+                Count(count as u64, "file"),
+                HumanDuration(self.settle)
+            ),
         }
+    }
+
+    /// Brings the table of sources in line with the open titles. Files of removed titles are handed out again.
+    fn forget_removed(&self, watcher: &mut Watcher) {
+        let version = self.open_titles.version();
+        // Titles added by this thread may not be among the open titles yet.
+        if self.refreshed.is_behind.get() {
+            return;
+        }
+        let mut sources = self.sources.borrow_mut();
+        if sources.0 == version {
+            return;
+        }
+        let now = Sources::new(&self.open_titles.titles());
+        for known in sources.1.iter() {
+            for file in std::iter::once(&known.source).chain(&known.copies) {
+                if now.at_path(&file.path).is_none() {
+                    watcher.forget(&file.path);
+                }
+            }
+        }
+        *sources = (version, now);
+    }
+
+    /// Adds a file that has come to rest, unless the store has it already.
+    fn take(&self, file: &FoundFile, watcher: &mut Watcher, stop: &Arc<AtomicBool>) {
+        if file.is_unknown && !looks_like_film(&file.path) {
+            return watcher.settle(&file.path);
+        }
+        match self.try_to_take(file, stop) {
+            Ok(()) => watcher.settle(&file.path),
+            Err(_) if stop.load(Ordering::Relaxed) => {}
+            Err(NotTaken { error, may_pass }) => {
+                match may_pass {
+                    true => watcher.retry_later(&file.path, SystemTime::now()),
+                    false => watcher.settle(&file.path),
+                }
+                self.skip(&file.path, &error);
+            }
+        }
+    }
+
+    fn try_to_take(&self, file: &FoundFile, stop: &Arc<AtomicBool>) -> Result<(), NotTaken> {
+        let path = &file.path;
+        let unread = |error: std::io::Error| NotTaken {
+            error: anyhow::Error::new(error).context(format!("{}: cannot read", path.display())),
+            may_pass: true,
+        };
+        let identity = ingest::identify(path).map_err(unread)?;
+        let mut hash = || ingest::blake3_of_file(path, stop);
+        let found = self.sources.borrow().1.look_up(&identity, &mut hash).map_err(unread)?;
+        let is_as_it_was =
+            |known: &KnownSource| ingest::identify(&known.source.path).is_ok_and(|now| now == known.source);
+        match found {
+            SourceMatch::New => self.add(file, None, stop),
+            SourceMatch::Changed(known) => self.add(file, Some(known.id), stop),
+            SourceMatch::Same(known) => {
+                tracing::debug!("{}: already there as {}", path.display(), known.name);
+                Ok(())
+            }
+            SourceMatch::Elsewhere(known, _) if is_as_it_was(&known) => {
+                let (path, source) = (path.display(), known.source.path.display());
+                tracing::info!(
+                    "{path}: has the content of {source}, which is there as {}; not added again",
+                    known.name
+                );
+                self.edit(known.id, TitleEdit::Copy(identity))
+            }
+            SourceMatch::Touched(known, _) if known.source.path != *path => {
+                self.edit(known.id, TitleEdit::Copy(identity))
+            }
+            SourceMatch::Elsewhere(known, blake3) => {
+                tracing::info!("{}: was moved to {}", known.name, path.display());
+                self.edit(known.id, TitleEdit::Source { source: identity, blake3 })
+            }
+            SourceMatch::Touched(known, blake3) => {
+                self.edit(known.id, TitleEdit::Source { source: identity, blake3 })
+            }
+        }
+    }
+
+    /// Changes the manifest of a title and the tables derived from it.
+    fn edit(&self, id: TitleId, edit: TitleEdit) -> Result<(), NotTaken> {
+        self.volume.edit_title(id, edit)?;
+        if let Some(info) = self.volume.find(&id.to_string())? {
+            self.sources.borrow_mut().1.insert(&info);
+        }
+        self.open_titles.forget_look();
+        self.refreshed.is_behind.set(true);
+        Ok(())
+    }
+
+    /// Adds one film as a new title, which replaces `replaces`.
+    fn add(
+        &self,
+        file: &FoundFile,
+        replaces: Option<TitleId>,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<(), NotTaken> {
+        let media = &file.path;
         let options = IngestOptions {
-            name: None,
+            root: Some(file.root.clone()),
+            replaces,
             packet_sizes: vec![DEFAULT_PACKET_BYTES as u16],
             ffmpeg: self.ffmpeg.program.clone(),
             bounds: self.ffmpeg.bounds(),
+            web_audio: self.ffmpeg.web_audio(),
             cancel: Arc::clone(stop),
+            ..IngestOptions::default()
         };
         let shown = media.file_name().unwrap_or(media.as_os_str()).to_string_lossy();
         let bar = IngestBar::new(&shown, self.quiet);
-        let result = ingest::ingest(&self.volume, media, &options, &mut |progress| bar.show(progress));
+        let result = self.open(media).and_then(|file| {
+            ingest::ingest_file(&self.volume, &file, &options, &mut |progress| bar.show(progress))
+        });
         bar.finish();
-        match result {
-            Ok(title) => {
-                title.notes.iter().for_each(|note| tracing::info!("{}: {note}", title.name));
-                // Each film can be asked for soon after it is there, not when the whole folder is done. But a look at all titles for
-                // each of many films would take longer than adding them.
-                self.refreshed.is_behind.set(true);
-                if self.refreshed.at.get().is_none_or(|at| at.elapsed() >= LIBRARY_LOOK_EVERY) {
-                    self.refresh();
-                }
+        let title = result.map_err(|error| NotTaken { may_pass: error.may_pass(), error: error.into() })?;
+        title.notes.iter().for_each(|note| tracing::info!("{}: {note}", title.name));
+        self.sources.borrow_mut().1.insert(&title);
+        // Viewers can request each film soon after it was added, not only when the whole folder is
+        // done. A look at all titles after each of many films would take longer than adding them.
+        self.refreshed.is_behind.set(true);
+        if self.refreshed.at.get().is_none_or(|at| at.elapsed() >= LIBRARY_LOOK_EVERY) {
+            self.refresh();
+        }
+        Ok(())
+    }
+
+    /// Finds the titles of the folders whose files are gone and applies `--deleted-files` to them.
+    fn look_for_missing(&self, scan: &Scan, now: SystemTime) {
+        // An empty folder may be a disk that is not mounted.
+        let has_files = |folder: &&PathBuf| scan.present.iter().any(|path| path.starts_with(folder));
+        let folders: Vec<&PathBuf> = self.folders.iter().filter(has_files).collect();
+        let is_watched = |path: &Path| folders.iter().any(|folder| path.starts_with(folder));
+        // A file that cannot be examined is assumed to exist.
+        let is_there = |source: &SourceIdentity| {
+            scan.present.contains(&source.path) || source.path.try_exists().unwrap_or(true)
+        };
+        let gone: Vec<KnownSource> = {
+            let sources = self.sources.borrow();
+            let is_gone = |known: &&KnownSource| is_watched(&known.source.path) && !is_there(&known.source);
+            sources.1.iter().filter(is_gone).cloned().collect()
+        };
+        let mut missing = self.missing.borrow_mut();
+        missing.retain(|id, _| gone.iter().any(|known| known.id == *id));
+        for known in gone {
+            let since = *missing.entry(known.id).or_insert(now);
+            if now.duration_since(since).is_ok_and(|since| since >= self.settle * SETTLE_MISSING) {
+                missing.insert(known.id, now);
+                self.lost_its_file(&known, is_there);
             }
-            Err(_) if stop.load(Ordering::Relaxed) => {}
-            Err(error) => self.skip(media, &error.into()),
+        }
+    }
+
+    fn lost_its_file(&self, known: &KnownSource, is_there: impl Fn(&SourceIdentity) -> bool) {
+        let (name, path) = (&known.name, known.source.path.display());
+        let done = match known.copies.iter().find(|copy| is_there(copy)) {
+            Some(copy) => {
+                let blake3 = known.blake3.clone().unwrap_or_default();
+                self.edit(known.id, TitleEdit::Source { source: copy.clone(), blake3 })
+            }
+            None if self.deleted_files == DeletedFiles::Remove => {
+                tracing::info!("{name}: {path} was deleted; removing the title");
+                self.refreshed.is_behind.set(true);
+                self.volume.remove(known.id).map_err(NotTaken::from)
+            }
+            None => {
+                tracing::debug!("{name}: {path} was deleted; the title stays");
+                Ok(())
+            }
+        };
+        if let Err(NotTaken { error, .. }) = done {
+            tracing::warn!("{name}: {error:#}");
+        }
+    }
+
+    /// Opens a film. The file may have been replaced by a symbolic link since the scan.
+    fn open(&self, media: &Path) -> Result<SourceFile, IngestError> {
+        match self.folders.iter().find(|folder| media.starts_with(folder)) {
+            Some(folder) if !self.follow_symlinks => SourceFile::open_beneath(folder, media),
+            _ => SourceFile::open(media),
+        }
+    }
+
+    /// Adds subtitles that appeared beside films after the films were added.
+    fn add_sidecars(&self, sidecars: &mut SidecarWatch) {
+        for (path, outcome) in
+            sidecars.look(&self.volume, &self.folders, &self.open_titles, SystemTime::now())
+        {
+            match outcome {
+                Ok(title) => {
+                    tracing::info!("{title}: subtitles of {} added", path.display());
+                    self.refreshed.is_behind.set(true);
+                }
+                Err(why) => self.skip(&path, &anyhow::anyhow!(why)),
+            }
         }
     }
 
@@ -168,18 +398,16 @@ impl Librarian {
         }
     }
 
-    fn known(&self, media: &Path) -> anyhow::Result<Option<TitleInfo>> {
-        Ok(self.volume.find_source(&ingest::identify(media)?)?)
-    }
-
     fn refresh(&self) {
         match self.open_titles.refresh(&self.volume) {
-            Ok(changes) => self.announce(&changes),
+            Ok(changes) => {
+                self.refreshed.is_behind.set(false);
+                self.announce(&changes);
+            }
             Err(error) => {
                 tracing::warn!("the store cannot be read, the list of titles stays as it was: {error}")
             }
         }
-        self.refreshed.is_behind.set(false);
         self.refreshed.at.set(Some(Instant::now()));
     }
 
@@ -190,7 +418,10 @@ impl Librarian {
             match at_start {
                 true if self.quiet => {}
                 true => println!("{}", describe(title)),
-                false => tracing::info!("new: {}  {}{}", describe(title), self.base_url, title.name),
+                false => {
+                    let what = if title.origin.replaces.is_some() { "replaced" } else { "new" };
+                    tracing::info!("{what}: {}  {}{}", describe(title), self.base_url, title.name);
+                }
             }
         }
         match (self.lost.replace(changes.lost), changes.lost) {

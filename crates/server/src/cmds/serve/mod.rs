@@ -10,7 +10,7 @@ mod maker;
 mod members;
 mod pictures;
 mod rests;
-mod rights;
+pub(crate) mod rights;
 mod run;
 pub(crate) mod stats;
 mod status;
@@ -33,6 +33,7 @@ use millrace_offload::idle::IdlePolicy;
 use millrace_store::transform::Transforms;
 use millrace_store::volume::Volume;
 
+use self::librarian::DeletedFiles;
 use self::link::LinkRate;
 use self::rights::RightsArgs;
 use self::tcp::TcpArgs;
@@ -51,7 +52,7 @@ use crate::service::PacketSizes;
 /// Serve folders of films over RTSP
 ///
 /// Scans the folders, adds the films it finds to the store, and prints the address of each title.
-/// New films are added once they have not changed for a few seconds. Without a folder it serves the titles that are
+/// New films are added once they have not changed for a few seconds; a file that changes replaces its title, one that is moved keeps it. Without a folder it serves the titles that are
 /// already in the store.
 #[derive(Args, Debug)]
 #[command(
@@ -81,9 +82,14 @@ pub(crate) struct ServeArgs {
     /// Host name or address to print in URLs [default: this machine's address]
     #[arg(long, value_name = "HOST")]
     pub(crate) host: Option<String>,
-    /// Memory for the media cache: one copy shared by all viewers
-    #[arg(long, value_name = "SIZE", default_value_t = ByteLen(limits::DEFAULT_CACHE_BYTES))]
-    pub(crate) cache: ByteLen,
+    /// Memory for the media cache: one copy shared by all viewers [default: 256MiB, or a quarter of the memory that a control group, ulimit or the machine
+    /// leaves this process, if that is less]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) cache: Option<ByteLen>,
+    /// Memory for HTTP responses that are not read from the media cache: playlists, pictures, answers of the API, segments of fragmented MP4. When it is used
+    /// up, clients get 503 [default: twice --cache, at least 64MiB and at most 512MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) web_memory: Option<ByteLen>,
     /// Engines: threads that pace and send streams, one core each. All send from the same UDP ports; a new stream goes to the engine with the least load
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) engines: u8,
@@ -196,6 +202,12 @@ pub(crate) struct ServeArgs {
     /// Follow all symbolic links in the folders; otherwise only links to files within the same folder
     #[arg(long)]
     pub(crate) follow_symlinks: bool,
+    /// How long a file in a folder must not have changed before it is added; one that was seen to grow, five times as long
+    #[arg(long, value_name = "TIME", default_value_t = HumanDuration(limits::control::SETTLE))]
+    pub(crate) settle: HumanDuration,
+    /// What becomes of a title whose file was deleted from its folder: keep (the store has a copy) or remove
+    #[arg(long, value_name = "WHETHER", default_value = "keep")]
+    pub(crate) deleted_files: DeletedFiles,
     #[command(flatten)]
     pub(crate) ffmpeg: FfmpegArgs,
     /// What log lines look like: text, or json (one object a line, with the id of the request or session that a line is about)
@@ -279,11 +291,6 @@ fn parse_ports(text: &str) -> Result<(u16, u16), String> {
 }
 
 impl ServeArgs {
-    /// The store directory.
-    pub(crate) fn store_dir(&self) -> anyhow::Result<PathBuf> {
-        self.store.dir()
-    }
-
     /// The volume, made if there is none.
     pub(crate) fn open_volume(&self) -> anyhow::Result<Volume> {
         self.store.open_any_or_create()
@@ -315,7 +322,16 @@ impl ServeArgs {
         self.tcp.check(self.listen.map(|listen| listen.ip()))?;
         self.named_transforms()?;
         for folder in &self.folders {
-            anyhow::ensure!(folder.is_dir(), "{}: no such folder", folder.display());
+            anyhow::ensure!(
+                folder.is_dir(),
+                "{}: {}",
+                folder.display(),
+                if folder.is_file() {
+                    "a file, not a folder; add it with: millrace add FILE"
+                } else {
+                    "no such folder"
+                }
+            );
         }
         Ok(())
     }

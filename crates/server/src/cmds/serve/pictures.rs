@@ -31,12 +31,14 @@ struct State {
     wanted: VecDeque<TitleId>,
     /// Why no more are made at all.
     never: Option<String>,
+    /// Incremented when the result of [`Album::state`] may have changed for a title.
+    version: u64,
 }
 
 impl Album {
     /// That of the volume.
     pub(super) fn of(volume: &Volume) -> Self {
-        Self { files: PictureFiles::of(volume.dir()), state: Mutex::default() }
+        Self { files: PictureFiles::of(&volume.present_dir()), state: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -61,8 +63,22 @@ impl Album {
         PicturesState::Waiting
     }
 
-    fn know(&self, id: TitleId, state: PicturesState) {
-        self.lock().titles.insert(id, state);
+    /// A number that changes whenever a result of [`Album::state`] does.
+    pub(super) fn version(&self) -> u64 {
+        self.lock().version
+    }
+
+    fn know(&self, id: TitleId, known: PicturesState) {
+        let mut state = self.lock();
+        state.titles.insert(id, known);
+        state.version += 1;
+    }
+
+    /// Records why no more pictures are made.
+    fn give_up(&self, why: String) {
+        let mut state = self.lock();
+        state.never = Some(why);
+        state.version += 1;
     }
 
     /// A title's pictures; reads a file.
@@ -71,7 +87,9 @@ impl Album {
         if pictures.is_none() {
             // They are made again.
             self.files.remove(id);
-            self.lock().titles.remove(&id);
+            let mut state = self.lock();
+            state.titles.remove(&id);
+            state.version += 1;
         }
         pictures
     }
@@ -113,7 +131,7 @@ impl PicturesMaker {
     fn run(mut self, stop: &AtomicBool) {
         yield_to_all();
         if self.space.0 == 0 {
-            self.album.lock().never = Some("this server makes no pictures (--picture-space 0B)".to_owned());
+            self.album.give_up("this server makes no pictures (--picture-space 0B)".to_owned());
             return;
         }
         let mut held = self.album.files.sweep().into_iter().collect::<HashMap<_, _>>();
@@ -199,7 +217,7 @@ impl PicturesMaker {
             Err(PicturesError::Cancelled) => None,
             Err(error @ PicturesError::NoFfmpeg(_)) => {
                 tracing::info!("titles have no pictures on the page: {error}");
-                album.lock().never = Some(error.to_string());
+                album.give_up(error.to_string());
                 None
             }
             Err(PicturesError::Store(error)) => {

@@ -8,8 +8,9 @@ use clap::{Args, ValueEnum};
 use millrace_core::counters::Registry;
 use millrace_core::limits::rights::DEFAULT_ADVICE_TIME;
 use millrace_core::units::HumanDuration;
-use millrace_rights::{Advised, Gate, Known, Policy, RIGHTS_FILE, Watching};
+use millrace_rights::{Advised, Copies, FileError, Gate, Known, Policy, StartError, TrustHere, Watching};
 use millrace_store::blocking::{Timeout, send_to};
+use millrace_store::members::Members;
 use millrace_web::Webhook;
 
 use super::ServeArgs;
@@ -21,12 +22,12 @@ pub(crate) struct RightsArgs {
     /// help user
     #[arg(long, value_name = "WHO", default_value = "all")]
     watching: WatchingChoice,
-    /// File with users and their rights [default: rights.sqlite in the store's directory]
+    /// File with users and their rights [default: rights.sqlite in the store's directory, a copy on every member]
     #[arg(long, value_name = "FILE")]
     rights: Option<PathBuf>,
-    /// Whether programs of this machine may change things and see who watches without credentials. off: also they must sign in, as behind a proxy on this
-    /// machine everybody seems to be one of them
-    #[arg(long, value_name = "WHETHER", default_value = "on")]
+    /// Whether programs of this machine may change things and see who watches without credentials: auto (until there is a user who manages), on (also then),
+    /// or off (never: a relay on this machine that adds nothing to requests looks like one of them)
+    #[arg(long, value_name = "WHETHER", default_value = "auto")]
     trust_loopback: TrustChoice,
     /// Address of a program that is asked, beside the rights, whether somebody may watch a title: http://HOST:PORT/PATH or https://HOST:PORT/PATH. It gets a
     /// POST with JSON; 200 is yes, 403 is no [default: none]
@@ -95,15 +96,17 @@ enum WatchingChoice {
 /// Whether the own machine is trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum TrustChoice {
-    /// It is.
+    /// Until there is another way to manage the server.
+    Auto,
+    /// Always.
     On,
-    /// It is not.
+    /// Never.
     Off,
 }
 
 /// The gate of a server that is being started.
-pub(super) fn start(args: &ServeArgs) -> anyhow::Result<Arc<Gate>> {
-    let gate = by_rights(args)?;
+pub(super) fn start(args: &ServeArgs, members: &Arc<Members>) -> anyhow::Result<Arc<Gate>> {
+    let gate = by_rights(&args.rights, members)?;
     let RightsArgs { webhook, webhook_ca, webhook_timeout, webhook_failure, .. } = &args.rights;
     if let Some(address) = webhook {
         let webhook = Webhook::start(address, webhook_timeout.0, webhook_ca.as_deref())?;
@@ -112,31 +115,51 @@ pub(super) fn start(args: &ServeArgs) -> anyhow::Result<Arc<Gate>> {
     Ok(gate)
 }
 
-fn by_rights(args: &ServeArgs) -> anyhow::Result<Arc<Gate>> {
-    let RightsArgs { watching, rights, trust_loopback, .. } = &args.rights;
-    let path = match rights {
-        Some(path) => path.clone(),
-        None => args.store_dir()?.join(RIGHTS_FILE),
+/// Rights with a copy on every present member of a volume.
+pub(crate) fn on_members(members: Arc<Members>) -> Copies {
+    Copies::on_members(move || {
+        let there = (0..members.len()).filter(|&slot| members.is_present(slot));
+        there.map(|slot| members.dir(slot)).collect()
+    })
+}
+
+fn by_rights(args: &RightsArgs, members: &Arc<Members>) -> anyhow::Result<Arc<Gate>> {
+    let RightsArgs { watching, rights, trust_loopback, .. } = args;
+    let copies = match rights {
+        Some(path) => Copies::one(path),
+        None => on_members(Arc::clone(members)).reporting(|error| tracing::warn!("{error}")),
     };
     let watching = match watching {
         WatchingChoice::All => Watching::Open,
         WatchingChoice::Users => Watching::ByRights,
     };
-    let trusts_here = *trust_loopback == TrustChoice::On;
-    let policy = Policy { watching, trusts_here, ..Policy::default() };
+    let trust_here = match trust_loopback {
+        TrustChoice::Auto => TrustHere::UntilManaged,
+        TrustChoice::On => TrustHere::Always,
+        TrustChoice::Off => TrustHere::Never,
+    };
+    let policy = Policy { watching, trust_here, ..Policy::default() };
     // The disk may hang, while others of its volume serve.
-    let started = send_to(&path, Timeout::Call, move |path| Gate::start(policy, path));
+    let first = rights.clone().or_else(|| members.usable().first().map(|&slot| members.dir(slot)));
+    let first = first.unwrap_or_default();
+    let started = send_to(&first, Timeout::Call, move |_| Gate::start(policy, &copies));
     let failed: anyhow::Error = match started {
         Ok(Ok(gate)) => {
-            if watching == Watching::ByRights && gate.counters().users == 0 {
+            let has_none = watching == Watching::ByRights && gate.counters().users == 0;
+            if has_none && rights.is_none() {
+                no_member_may_have_them(members)?;
+            }
+            if has_none {
                 tracing::warn!(
                     "--watching users: there is no user yet, so nobody can watch but by signed links; add one: millrace user add NAME"
                 );
             }
             return Ok(gate);
         }
+        // Without the lost rights the server would admit clients that they exclude.
+        Ok(Err(error @ StartError::File(FileError::Lost(_)))) => return Err(error.into()),
         Ok(Err(error)) => error.into(),
-        Err(error) => anyhow::anyhow!("rights: {}: {error}", path.display()),
+        Err(error) => anyhow::anyhow!("rights: {}: {error}", first.display()),
     };
     if watching == Watching::ByRights || rights.is_some() {
         return Err(failed);
@@ -144,6 +167,17 @@ fn by_rights(args: &ServeArgs) -> anyhow::Result<Arc<Gate>> {
     // Whoever has not asked for rights is served without them: then nobody can sign in.
     tracing::warn!("{failed:#}; no user can sign in");
     Ok(Arc::new(Gate::new(policy, Known::default())?))
+}
+
+/// Refuses to continue without users while a missing member may have them: earlier versions kept
+/// them on one member only.
+fn no_member_may_have_them(members: &Members) -> anyhow::Result<()> {
+    let missing = (0..members.len()).find(|&slot| !members.is_present(slot));
+    let Some(slot) = missing else { return Ok(()) };
+    anyhow::bail!(
+        "--watching users: no member that is there has users and rights, and {} is missing, which may have them; bring it back, or add a user: millrace user add NAME",
+        members.dir(slot).display()
+    )
 }
 
 /// What it does is counted among the rest.

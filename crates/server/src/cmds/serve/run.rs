@@ -1,11 +1,11 @@
 //! Starts everything in order, waits for a signal, stops everything in the opposite order.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, absolute};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -19,6 +19,7 @@ use millrace_core::limits::{
 };
 use millrace_core::pool::ExtentArena;
 use millrace_core::seam::Doorbell;
+use millrace_core::source::SourceTable;
 use millrace_core::text::excerpt;
 use millrace_core::units::ByteLen;
 use millrace_offload::bell::EventBell;
@@ -54,17 +55,17 @@ use super::worker::Worker;
 use super::{AdaptChoice, AdmissionChoice, FecChoice, ReadChoice, ServeArgs, bind, invite, rights};
 use crate::admission::AdmissionConfig;
 use crate::cmds::egress::{Devices, Egress, Ports, figures_file};
+use crate::cmds::memory::{self, MemoryPlan};
 use crate::cmds::terminal::LogFormat;
 use crate::control::{Control, ControlConfig, ControlHandle, EnginePort, Offload, Sockets, UdpSockets};
 use crate::library::on_use::OnUse;
 use crate::library::open_titles::{Changes, OpenTitles};
 use crate::library::reader::Reader;
 
-/// Serves until SIGINT or SIGTERM.
+/// Serves until SIGINT, SIGTERM or SIGQUIT.
 pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
-    start_log(args.log_format);
-    let cancel = crate::cmds::cancel_on_signals()?;
-    raise_open_files();
+    let cancel = begin(args)?;
+    let memory = take_memory(args)?;
     let transforms = args.named_transforms()?;
     let listener = bind::first_free(&args.listen_choices(), bind::For::Rtsp)?;
     let volume = Arc::new(args.open_volume()?);
@@ -72,21 +73,21 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let members = MembersWatch::start(Arc::clone(&volume))?;
     let address = listener.local_addr()?;
     let mut tls = Tls::take(args, address)?;
-    let mut web = Web::take(args, address, tls.as_mut())?;
-    let gate = rights::start(args)?;
+    let mut web = Web::take(args, ByteLen(memory.cache_bytes), address, tls.as_mut())?;
+    let gate = rights::start(args, volume.members())?;
     let bells = (0..args.engines).map(|_| EventBell::new().map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
     let mut udp = bind_udp(args, address)?;
-    let egress = Egress::decide(&args.egress, &figures_file(Some(&args.store_dir()?)), address.ip())?;
+    let egress = Egress::decide(&args.egress, &figures_file(Some(&volume.present_dir())), address.ip())?;
     let (egress, ports) = one_pair_of_ports(egress, &udp)?;
     let mut injector = Injector::new(args.inject.as_deref());
-    let (cache, handles, arena) = start_cache(args, &bells, &egress, injector.faults())?;
+    let (cache, handles, arena) = start_cache(args, memory, &bells, &egress, injector.faults())?;
     let touching = Touching::start(Arc::clone(&arena)).context("thread for the cache's memory")?;
     let cache = Arc::new(cache);
-    let streams = streams_per_engine(args);
     let (loop_sides, device_sides) = (0..args.engines).map(|_| exchange()).unzip::<_, _, Vec<_>, Vec<_>>();
-    let supervisor = Devices::start(&egress, device_sides, arena, streams, ports)?;
+    let supervisor = Devices::start(&egress, device_sides, arena, streams_per_engine(args), ports)?;
+    let sources = Arc::<SourceTable>::default();
     let (engines, meters, seat) =
-        start_engines(args, &mut udp, &egress, handles.into_iter().zip(loop_sides), &bells)?;
+        start_engines(args, &mut udp, &sources, &egress, handles.into_iter().zip(loop_sides), &bells)?;
     let reader = Reader::new(Arc::clone(&open_titles), Arc::clone(&volume), Arc::clone(&cache))
         .context("threads that open titles")?
         .with_transforms(transforms.clone());
@@ -99,7 +100,8 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let hosts = hosts(args, offload.as_ref(), address);
     let (relay, secure) = Tls::rtsps(tls.as_mut())?;
     let sockets = Sockets { listeners: vec![listener], secure, udp, offload, orders: web.ordered() };
-    let control = Control::start(control_config(args, &gate, &web), Box::new(reader), engines, sockets)?;
+    let control =
+        Control::start(control_config(args, &gate, &web, sources), Box::new(reader), engines, sockets)?;
     let (album, pictures) =
         PicturesMaker::of(args, &volume, &open_titles, Rests::new(Arc::clone(&cache), loads(&meters)));
     let made = maker.as_ref().map(Maker::sheet).unwrap_or_default();
@@ -129,6 +131,27 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     drop((relay, supervisor, touching));
     anyhow::ensure!(!ended_itself, "the control thread ended unexpectedly; see the log above");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Sets up the process itself: log, signal handling, limit of open files.
+fn begin(args: &ServeArgs) -> anyhow::Result<Arc<AtomicBool>> {
+    start_log(args.log_format);
+    let cancel = cancel_on_signals(args)?;
+    raise_open_files();
+    Ok(cancel)
+}
+
+/// Returns a flag that a signal sets when the server should end.
+fn cancel_on_signals(args: &ServeArgs) -> anyhow::Result<Arc<AtomicBool>> {
+    let has_certificate = args.tls.has_certificate();
+    crate::cmds::signals::cancel_server_on_signals(move || match has_certificate {
+        true => tracing::info!("SIGHUP: reading the certificate again"),
+        false => {
+            tracing::info!(
+                "SIGHUP: there is no certificate to read again; titles and users are followed anyway"
+            )
+        }
+    })
 }
 
 /// What URLs name: the offload engine if it runs, where it listens, and this machine.
@@ -227,8 +250,16 @@ fn librarian(
     Librarian {
         volume,
         open_titles,
-        folders: args.folders.clone(),
+        folders: args
+            .folders
+            .iter()
+            .map(|folder| absolute(folder).unwrap_or_else(|_| folder.clone()))
+            .collect(),
         follow_symlinks: args.follow_symlinks,
+        settle: args.settle.0,
+        deleted_files: args.deleted_files,
+        sources: RefCell::default(),
+        missing: RefCell::default(),
         ffmpeg: args.ffmpeg.clone(),
         quiet: args.quiet,
         base_url,
@@ -275,14 +306,38 @@ fn raise_open_files() {
     }
 }
 
+/// Plans memory before any is allocated: an excess is an error at startup, not an OOM kill later.
+fn take_memory(args: &ServeArgs) -> anyhow::Result<MemoryPlan> {
+    let limits = memory::limits();
+    let plan = memory::plan(&limits, args.cache.map(|cache| cache.0))?;
+    millrace_core::memory::set_share(plan.share_permille);
+    if let (Some(lowest), true) = (memory::lowest(&limits), plan.share_permille < 1000) {
+        tracing::info!(
+            "memory: limited to {lowest}; default budgets are {:.0} % of the usual ones",
+            f64::from(plan.share_permille) / 10.0
+        );
+    }
+    if let Some(limit) = memory::address_limit(&limits) {
+        let bytes = plan.cache_bytes + memory::address_bytes(streams_per_engine(args), args.engines);
+        PageRegion::new(bytes).map(drop).with_context(|| {
+            format!(
+                "memory: {} of addresses are needed, and the limit is {limit}; raise it, or choose a smaller --cache or fewer --engines",
+                ByteLen(bytes)
+            )
+        })?;
+    }
+    Ok(plan)
+}
+
 fn start_cache(
     args: &ServeArgs,
+    plan: MemoryPlan,
     bells: &[Arc<EventBell>],
     egress: &Egress,
     faults: ReadFaults,
 ) -> anyhow::Result<(Cache, Vec<CacheHandle>, Arc<ExtentArena>)> {
     let aside = Devices::aside_extents(egress, u32::from(args.engines));
-    let region = PageRegion::new(args.cache.0 + u64::from(aside) * EXTENT_BYTES as u64)?;
+    let region = PageRegion::new(plan.cache_bytes + u64::from(aside) * EXTENT_BYTES as u64)?;
     let arena = ExtentArena::with_aside(Box::new(region), aside);
     let memory = arena.describe();
     let backend = match args.read {
@@ -295,7 +350,8 @@ fn start_cache(
     let config = CacheConfig { backend, max_damaged_permille, ..CacheConfig::default() };
     let clock = Arc::new(MonotonicClock);
     let (cache, handles) = Cache::start_with_faults(config, Arc::clone(&arena), clock, rings, faults)?;
-    tracing::info!("cache of {} on {memory}, read by {}", args.cache, cache.backend());
+    let bytes = ByteLen(plan.cache_bytes);
+    tracing::info!("cache of {bytes} on {memory}, read by {}", cache.backend());
     Ok((cache, handles, arena))
 }
 
@@ -426,6 +482,7 @@ type Engines = (Vec<Box<dyn EnginePort>>, Vec<Meters>, Option<Seat>);
 fn start_engines(
     args: &ServeArgs,
     udp: &mut [Option<UdpPorts>; 2],
+    sources: &Arc<SourceTable>,
     egress: &Egress,
     handles: impl Iterator<Item = (CacheHandle, LoopSide<XdpTx>)>,
     bells: &[Arc<EventBell>],
@@ -439,7 +496,8 @@ fn start_engines(
             v6,
             gso: if args.no_gso { GsoMode::Off } else { GsoMode::Auto },
             conns: MAX_CONNS_PER_ENGINE,
-        })?;
+        })?
+        .with_sources(Arc::clone(sources));
         let tx = BestTx::new(kernel, egress.base, streams, devices);
         let tally = tx.tally();
         let engine = EngineConfig {
@@ -475,7 +533,7 @@ fn start_engines(
 /// Where the kernel shows the network devices.
 const NETWORK_DEVICES: &str = "/sys/class/net";
 
-fn control_config(args: &ServeArgs, gate: &Arc<Gate>, web: &Web) -> ControlConfig {
+fn control_config(args: &ServeArgs, gate: &Arc<Gate>, web: &Web, sources: Arc<SourceTable>) -> ControlConfig {
     let mut config = ControlConfig { feed: web.feed(), ..ControlConfig::default() };
     config.session.service.admission = AdmissionConfig {
         is_on: args.admission == AdmissionChoice::Measured,
@@ -484,7 +542,7 @@ fn control_config(args: &ServeArgs, gate: &Arc<Gate>, web: &Web) -> ControlConfi
         overload: args.overload,
     };
     let session = &mut config.session;
-    session.gate = Some(Arc::clone(gate));
+    (session.gate, session.sources) = (Some(Arc::clone(gate)), sources);
     session.session_timeout_ns = u64::try_from(args.session_timeout.0.as_nanos()).unwrap_or(u64::MAX);
     let service = &mut session.service;
     service.max_streams = args.max_streams;

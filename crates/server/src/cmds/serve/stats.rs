@@ -1,6 +1,7 @@
 //! `--stats FILE`: every counter of the server, once a second, for programs that watch it.
 
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -76,14 +77,26 @@ impl Writer {
         self.failed = result.is_err();
     }
 
-    /// Aside first, then in its place: a reader sees the old file or the new one.
+    /// Writes a temporary file and renames it, so that a reader sees either the old file or the new
+    /// one. The temporary name is new each time and an existing file is never opened: in a
+    /// directory that is writable for others, they could place a link there.
     fn write(&self) -> std::io::Result<()> {
+        let mut text = serde_json::to_vec(&document(&self.registry, self.started, MonotonicClock.now()))?;
+        text.push(b'\n');
+        let aside = self.aside();
+        let mut options = std::fs::OpenOptions::new();
+        let mut file = options.write(true).create_new(true).mode(0o644).open(&aside)?;
+        let written = file.write_all(&text).and_then(|()| std::fs::rename(&aside, &self.path));
+        // The disk is full, or a directory has the final name: report this error, not one of the
+        // cleanup.
+        written.inspect_err(|_| drop(std::fs::remove_file(&aside)))
+    }
+
+    /// A temporary name in the same directory, unique by process id and time.
+    fn aside(&self) -> PathBuf {
         let mut aside = self.path.clone().into_os_string();
-        aside.push(".new");
-        let mut file = std::fs::File::create(&aside)?;
-        serde_json::to_writer(&mut file, &document(&self.registry, self.started, MonotonicClock.now()))?;
-        file.write_all(b"\n")?;
-        std::fs::rename(&aside, &self.path)
+        aside.push(format!(".{}-{}.new", std::process::id(), MonotonicClock.now().0));
+        aside.into()
     }
 }
 
@@ -231,6 +244,26 @@ mod tests {
             .collect();
         let missing: Vec<_> = asked.difference(&there).collect();
         assert!(missing.is_empty() && asked.len() > 30, "{missing:?} of {}", asked.len());
+    }
+
+    #[test]
+    fn file_that_cannot_be_replaced_leaves_nothing_aside_and_links_are_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, victim) = (dir.path().join("stats.json"), dir.path().join("victim"));
+        std::fs::write(&victim, "as it was").unwrap();
+        for link in ["stats.json", "stats.json.new"] {
+            std::os::unix::fs::symlink(&victim, dir.path().join(link)).unwrap();
+        }
+        StatsFile::start(&path, &Arc::default()).unwrap().stop();
+        assert_eq!(std::fs::read(&victim).unwrap(), b"as it was");
+        assert!(path.symlink_metadata().unwrap().is_file());
+        let taken = dir.path().join("taken");
+        std::fs::create_dir(&taken).unwrap();
+        StatsFile::start(&taken, &Arc::default()).err().unwrap();
+        let mut names: Vec<_> =
+            std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["stats.json", "stats.json.new", "taken", "victim"]);
     }
 
     #[test]

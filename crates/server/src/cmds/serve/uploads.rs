@@ -12,7 +12,8 @@ use millrace_offload::load::LoadSnapshot;
 use millrace_store::StoreError;
 use millrace_store::cache::Cache;
 use millrace_store::ingest::{IngestError, StreamError, ingest_stream};
-use millrace_store::volume::{TitleInfo, Volume};
+use millrace_store::subtitles::{SubtitleError, SubtitleLabel, Subtitles};
+use millrace_store::volume::{NewSubtitles, TitleInfo, Volume};
 use millrace_web::NotTaken;
 
 use super::rests::Rests;
@@ -67,6 +68,31 @@ impl Intake {
             tracing::warn!("the store cannot be read, the list of titles stays as it was: {error}");
         }
         Ok(title)
+    }
+}
+
+impl Intake {
+    /// Stores subtitles with a title; returns whether they replaced some with the same label.
+    pub(super) fn put_subtitles(
+        &self,
+        title: &TitleInfo,
+        label: &SubtitleLabel,
+        bytes: &[u8],
+    ) -> Result<bool, NotTaken> {
+        let broken = |error: SubtitleError| NotTaken::Broken(error.to_string());
+        let read = Subtitles::read(bytes, -title.source_start / 90).map_err(broken)?;
+        let text = read.to_webvtt().map_err(broken)?;
+        let new = NewSubtitles { label: label.clone(), name: None, text, source: None };
+        let put = self.volume.put_subtitles(title.id, &new).map_err(|error| match error {
+            StoreError::BadTitle { what, .. } => NotTaken::Broken(format!("{}: {what}", title.name)),
+            error if error.is_no_space() => no_space(),
+            error => unavailable(&error),
+        })?;
+        read.notes.iter().for_each(|note| tracing::info!("{}: subtitles {label}: {note}", title.name));
+        // The subtitles are listed from now on. If this look fails, a later one follows within
+        // seconds.
+        let _ = self.open_titles.look(&self.volume);
+        Ok(put)
     }
 }
 

@@ -11,17 +11,21 @@ use millrace_core::counters::{Registry, Sample, Sheet};
 use millrace_core::ids::TitleId;
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::limits::control::LISTEN_BACKLOG;
-use millrace_core::limits::web::{DEFAULT_HTTP_PORT, HTTP_PORTS, MAX_WEB_INDEXES};
+use millrace_core::limits::web::{
+    DEFAULT_HTTP_PORT, DEFAULT_MEMORY_BYTES, HTTP_PORTS, MAX_WEB_INDEXES, MEMORY_PER_CACHE, MIN_MEMORY_BYTES,
+};
+use millrace_core::units::ByteLen;
 use millrace_offload::load::LoadSnapshot;
 use millrace_rights::Gate;
 use millrace_store::StoreError;
 use millrace_store::cache::Cache;
 use millrace_store::index::TitleIndex;
 use millrace_store::ingest::pictures::Pictures;
-use millrace_store::volume::{MediaReader, TitleInfo, Volume};
+use millrace_store::subtitles::SubtitleLabel;
+use millrace_store::volume::{MediaReader, TitleEdit, TitleInfo, Volume};
 use millrace_web::{
     Carrier, Feed, Fetch, NotTaken, Order, PicturesState, Secure, Site, SiteError, Status, TitleBytes,
-    Totals, WebConfig, WebHandle, WebLimits,
+    Totals, TunnelConn, WebConfig, WebHandle, WebLimits,
 };
 use tokio::sync::mpsc;
 
@@ -74,11 +78,17 @@ pub(super) struct Web {
     totals: Arc<Totals>,
     /// How busy each engine is.
     loops: Vec<Arc<Sheet<LoadSnapshot>>>,
+    rtsp_port: u16,
 }
 
 impl Web {
     /// Takes the address for HTTP. Without a choice it is that of RTSP with the usual port, or one of the next.
-    pub(super) fn take(args: &ServeArgs, rtsp: SocketAddr, tls: Option<&mut Tls>) -> anyhow::Result<Self> {
+    pub(super) fn take(
+        args: &ServeArgs,
+        cache: ByteLen,
+        rtsp: SocketAddr,
+        tls: Option<&mut Tls>,
+    ) -> anyhow::Result<Self> {
         let listener = match args.http {
             Some(choice) => choice.take(bind::For::Http)?,
             None => usual(args.listen, rtsp.ip(), DEFAULT_HTTP_PORT, bind::For::Http),
@@ -88,10 +98,13 @@ impl Web {
         let ordered = Some(ordered).filter(|_| listener.is_some() || secure.is_some());
         let connections_per_address = args.max_connections_per_address;
         let (upload_bytes, upload_rate) = (args.uploads.max_upload.0, args.uploads.upload_rate.0);
-        let limits = WebLimits { connections_per_address, upload_bytes, upload_rate, ..WebLimits::default() };
+        let memory = memory(args.web_memory, cache);
+        let limits =
+            WebLimits { connections_per_address, memory, upload_bytes, upload_rate, ..WebLimits::default() };
         let (feed, totals) = (Feed::default(), Arc::default());
         let (carrier, loops) = (None, Vec::new());
-        Ok(Self { listener, carrier, secure, orders, ordered, limits, feed, totals, loops })
+        let rtsp_port = rtsp.port();
+        Ok(Self { listener, carrier, secure, orders, ordered, limits, feed, totals, loops, rtsp_port })
     }
 
     /// The port of HTTP at the offload engine too: that of the kernel's, unless --http names an address that is not the engine's.
@@ -135,7 +148,7 @@ impl Web {
         gate: Arc<Gate>,
         hosts: &Hosts,
     ) -> anyhow::Result<Option<WebHandle>> {
-        let Self { listener, carrier, secure, orders, limits, feed, totals, loops, .. } = self;
+        let Self { listener, carrier, secure, orders, limits, feed, totals, loops, rtsp_port, .. } = self;
         let listeners: Vec<_> = listener.into_iter().collect();
         let host = if carrier.is_some() { &hosts.first } else { &hosts.kernel };
         let plain = listeners.iter().map(|listener| ("http", host, listener));
@@ -165,12 +178,19 @@ impl Web {
             cache: Arc::clone(cache),
             registry: Arc::clone(registry),
             indexes: Mutex::default(),
+            rtsp_port,
         };
         let config = WebConfig { listeners, carrier, secure, limits, gate, feed, totals };
         let web = millrace_web::start(config, Arc::new(site)).context("web side")?;
         pages.iter().for_each(|page| println!("page {page}"));
         Ok(Some(web))
     }
+}
+
+/// Bytes of memory for responses: the configured size, or one in proportion to the media cache.
+fn memory(chosen: Option<ByteLen>, cache: ByteLen) -> usize {
+    let usual = cache.0.saturating_mul(MEMORY_PER_CACHE).clamp(MIN_MEMORY_BYTES, DEFAULT_MEMORY_BYTES);
+    usize::try_from(chosen.map_or(usual, |chosen| chosen.0)).unwrap_or(usize::MAX)
 }
 
 /// What URLs name.
@@ -216,6 +236,7 @@ struct ServerSite {
     registry: Arc<Registry>,
     /// Those that were asked for last.
     indexes: Mutex<VecDeque<(TitleId, Arc<TitleIndex>)>>,
+    rtsp_port: u16,
 }
 
 impl ServerSite {
@@ -240,6 +261,10 @@ fn unreadable(error: impl std::fmt::Display) -> SiteError {
 impl Site for ServerSite {
     fn titles(&self) -> Vec<TitleInfo> {
         self.open_titles.titles()
+    }
+
+    fn rtsp_port(&self) -> Option<u16> {
+        Some(self.rtsp_port)
     }
 
     fn title(&self, name: &str) -> Option<TitleInfo> {
@@ -281,6 +306,22 @@ impl Site for ServerSite {
         self.album.read(title.id).ok_or(SiteError::NoTitle)
     }
 
+    fn subtitles(&self, title: &TitleInfo, file: &str) -> Result<String, SiteError> {
+        self.volume.read_subtitles(title.id, file).map_err(unreadable)
+    }
+
+    fn put_subtitles(&self, name: &str, label: &SubtitleLabel, bytes: &[u8]) -> Result<bool, NotTaken> {
+        let title = self.open_titles.info_named(name);
+        let title = title.ok_or_else(|| NotTaken::Broken("no such title".to_owned()))?;
+        self.intake.put_subtitles(&title, label, bytes)
+    }
+
+    fn remove_subtitles(&self, name: &str, label: &SubtitleLabel) -> Result<bool, SiteError> {
+        let removed = self.volume.remove_subtitles(self.id_of(name)?, label).map_err(unreadable)?;
+        let _ = self.open_titles.look(&self.volume);
+        Ok(removed)
+    }
+
     fn can_take(&self, bytes: Option<u64>) -> Result<(), NotTaken> {
         self.intake.can_take(bytes)
     }
@@ -296,6 +337,10 @@ impl Site for ServerSite {
 
     fn fetch(&self, fetch: Fetch) {
         self.control.fetch(fetch);
+    }
+
+    fn take_tunnel(&self, tunnel: TunnelConn) {
+        self.control.take_tunnel(tunnel);
     }
 
     fn status(&self) -> Result<Status, SiteError> {
@@ -317,6 +362,23 @@ impl Site for ServerSite {
         // It is listed no longer from now on. If that cannot be seen now, it is within seconds.
         let _ = self.open_titles.look(&self.volume);
         Ok(())
+    }
+
+    fn pictures_version(&self) -> u64 {
+        self.album.version()
+    }
+
+    fn rename(&self, name: &str, title: &str) -> Result<TitleInfo, SiteError> {
+        let id = self.id_of(name)?;
+        match self.volume.edit_title(id, TitleEdit::Title(title.to_owned())) {
+            Err(StoreError::NoTitle { .. }) => return Err(SiteError::NoTitle),
+            edited => edited.map_err(unreadable)?,
+        }
+        self.open_titles.forget_look();
+        // The new name is listed from now on. If this look fails, a later one follows within
+        // seconds.
+        let _ = self.open_titles.look(&self.volume);
+        self.volume.find(&id.to_string()).map_err(unreadable)?.ok_or(SiteError::NoTitle)
     }
 
     fn titles_version(&self) -> u64 {
@@ -348,6 +410,22 @@ mod tests {
         assert!("8080".parse::<ListenChoice>().unwrap_err().ends_with(", or off"));
         assert_eq!(page("http", "::1", 8080), "http://[::1]:8080/");
         assert_eq!(page("https", "tv.example", 80), "https://tv.example:80/");
+    }
+
+    #[test]
+    fn memory_follows_the_cache_within_bounds() {
+        const MIB: u64 = 1 << 20;
+        for (chosen, cache, expected) in [
+            (None, 256, 512),
+            (None, 32, 64),
+            (None, 16, 64),
+            (None, 100, 200),
+            (None, 4096, 512),
+            (Some(2048), 256, 2048),
+        ] {
+            let chosen = chosen.map(|mib: u64| ByteLen(mib * MIB));
+            assert_eq!(memory(chosen, ByteLen(cache * MIB)) as u64, expected * MIB, "{cache}");
+        }
     }
 
     #[test]

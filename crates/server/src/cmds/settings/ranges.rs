@@ -12,8 +12,9 @@ use crate::cmds::percent::Percent;
 
 /// Settings that have a range, by the name of their field in `ServeArgs`.
 #[cfg(test)]
-pub(super) const IDS: [&str; 13] = [
+pub(super) const IDS: [&str; 15] = [
     "cache",
+    "web_memory",
     "engines",
     "max_streams",
     "max_streams_per_title",
@@ -26,6 +27,7 @@ pub(super) const IDS: [&str; 13] = [
     "fast_start",
     "upload_rate",
     "webhook_timeout",
+    "settle",
 ];
 
 /// A range: for the parser, and for people.
@@ -39,6 +41,7 @@ pub(super) fn of(id: &str) -> Option<Range> {
     let time = |ns: u64| HumanDuration(Duration::from_nanos(ns));
     Some(match id {
         "cache" => from(ByteLen(limits::MIN_CACHE_BYTES), ""),
+        "web_memory" => from(ByteLen(limits::web::MIN_MEMORY_BYTES), ""),
         "engines" => between(1u8, limits::MAX_ENGINES),
         "max_streams" => between(1usize, limits::MAX_STREAMS_PER_ENGINE * usize::from(limits::MAX_ENGINES)),
         "max_rate" => from(BitRate(1), "; omit it for no limit"),
@@ -54,6 +57,7 @@ pub(super) fn of(id: &str) -> Option<Range> {
             HumanDuration(limits::rights::MIN_ADVICE_TIME),
             HumanDuration(limits::rights::MAX_ADVICE_TIME),
         ),
+        "settle" => between(time(0), HumanDuration(limits::control::MAX_SETTLE)),
         _ => return None,
     })
 }

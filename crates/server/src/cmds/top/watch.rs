@@ -94,6 +94,7 @@ impl Update {
             "session_ended" => format!("{} ended: {}, {}", text("session"), text("title"), text("reason")),
             "refusal" => format!("refused: {}", text("what")),
             "title_added" => format!("new title: {}", text("title")),
+            "title_renamed" => format!("title renamed: {}: {}", text("title"), text("display_name")),
             "title_removed" => format!("title removed: {}", text("title")),
             _ => return None,
         };

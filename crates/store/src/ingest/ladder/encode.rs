@@ -1,7 +1,6 @@
 //! What ffmpeg is asked to encode.
 
 use std::ffi::OsString;
-use std::path::Path;
 
 use millrace_core::limits::FFMPEG_ENCODER_THREADS;
 use millrace_core::limits::ladder::SOUND_HZ;
@@ -26,10 +25,10 @@ fn same_beginning(film: &Film) -> Vec<OsString> {
     args
 }
 
-fn args(source: &Path, film: &Film, of_output: Vec<OsString>) -> Vec<OsString> {
+fn args(film: &Film, of_output: Vec<OsString>) -> Vec<OsString> {
     let mut args: Vec<OsString> =
         words(&["-nostdin", "-hide_banner", "-v", "error", "-fflags", "+genpts"]).collect();
-    args.extend(input_args(source));
+    args.extend(input_args());
     args.extend(of_output);
     args.extend(words(&["-map_metadata", "-1", "-map_chapters", "-1", "-flush_packets", "0"]));
     args.extend(words(&["-max_muxing_queue_size", "4096", "-muxdelay", "0", "-muxpreload", "0"]));
@@ -39,13 +38,7 @@ fn args(source: &Path, film: &Film, of_output: Vec<OsString>) -> Vec<OsString> {
 }
 
 /// A rung's pictures: at an even rate from time 0 on, in closed groups of the same pictures in all rungs.
-pub(super) fn pictures(
-    source: &Path,
-    film: &Film,
-    plan: &Plan,
-    rung: &RungPlan,
-    preset: &str,
-) -> Vec<OsString> {
+pub(super) fn pictures(film: &Film, plan: &Plan, rung: &RungPlan, preset: &str) -> Vec<OsString> {
     let Times { pictures, seconds, group } = plan.times;
     let RungPlan { width, height, picture_rate, buffer_bits, .. } = rung;
     let filter = format!(
@@ -62,11 +55,11 @@ pub(super) fn pictures(
     if std::thread::available_parallelism().is_ok_and(|cores| cores.get() > FFMPEG_ENCODER_THREADS) {
         output.extend(words(&["-threads:v", &FFMPEG_ENCODER_THREADS.to_string()]));
     }
-    args(source, film, output)
+    args(film, output)
 }
 
 /// All sounds, from time 0 on, to the end of the pictures: silence where there is none.
-pub(super) fn sounds(source: &Path, film: &Film, picture_ticks: u64) -> Vec<OsString> {
+pub(super) fn sounds(film: &Film, picture_ticks: u64) -> Vec<OsString> {
     // A little more than is used.
     let seconds = format!("{:.3}", picture_ticks as f64 / MEDIA_HZ as f64 + 0.5);
     let mut output = Vec::new();
@@ -79,5 +72,5 @@ pub(super) fn sounds(source: &Path, film: &Film, picture_ticks: u64) -> Vec<OsSt
         output.extend(words(&[&format!("-b:a:{number}"), &sound.bits().to_string()]));
     }
     output.extend(words(&["-c:a", "aac", "-ar", &SOUND_HZ.to_string()]));
-    args(source, film, output)
+    args(film, output)
 }

@@ -1,6 +1,5 @@
 //! Files that fit a title become its renditions.
 
-use std::fs::File;
 use std::io::{self, BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 
@@ -62,7 +61,7 @@ pub fn join(
     let mut added = Vec::new();
     for (name, path) in files {
         let derived = Derived::as_rendition(title.id, *name);
-        added.push(ingest_as(volume, path, options, Some(derived), progress)?);
+        added.push(ingest_as(volume, &SourceFile::open(path)?, options, Some(derived), progress)?);
     }
     Ok(added)
 }
@@ -77,7 +76,7 @@ pub fn check(volume: &Volume, title: &TitleInfo, file: &Path) -> Result<Vec<(Mis
     if opened.framing().map_err(|error| stream_error(file, error))? != Some(Framing::Plain) {
         return Err(LadderError::NoStream { path: file.to_path_buf() });
     }
-    let open = || File::open(file).map_err(|error| IngestError::Open { path: file.to_path_buf(), error });
+    let open = || opened.again().map_err(|error| IngestError::Open { path: file.to_path_buf(), error });
     let mut reader = BufReader::with_capacity(CHECK_READ_BYTES, open()?);
     let passed = index_only(&mut reader, &IndexOptions::default(), &mut NullSink);
     let indexed = passed.map_err(|error| stream_error(file, error))?.indexed;

@@ -40,13 +40,14 @@ use self::mux::RungMux;
 use self::plan::{Plan, RungPlan};
 use self::work::WorkDir;
 use super::bounds::OutputBound;
-use super::child::{ChildStop, HelperProgram};
+use super::child::ChildStop;
 use super::indexer::Indexer;
 use super::remux::Remuxer;
 use super::source::SourceFile;
+use super::subtitles::FoundSubtitles;
 use super::ts_packet::{PesStart, TsPacket};
 use super::watch::Watch;
-use super::{Indexed, IngestOptions, StreamError, check_packet_sizes};
+use super::{Indexed, IngestOptions, StreamError, check_packet_sizes, naming};
 use crate::index::PTS_MODULUS;
 use crate::volume::{FinishTitle, TitleInfo, TitleWriter, Volume};
 
@@ -109,12 +110,12 @@ pub fn make(
 ) -> Result<LadderMade, LadderError> {
     check_packet_sizes(&options.ingest.packet_sizes)?;
     let file = SourceFile::open(source)?;
-    let film = film(source, options, file.identity().bytes)?;
+    let film = film(&file, options)?;
     let plan = Plan::new(&options.ladder, &film)?;
     let work = WorkDir::open(volume, file.identity())?;
     let mut making = Making {
         volume,
-        source,
+        source: &file,
         options,
         film: &film,
         plan: &plan,
@@ -123,13 +124,21 @@ pub fn make(
         reused: 0,
         tell,
     };
-    let (pictures, sounds) = making.encode(file.identity().bytes)?;
+    let (pictures, sounds) = making.encode()?;
     file.check_unchanged()?;
-    let written = making.write(&pictures, sounds.as_deref())?;
+    let mut written = making.write(&pictures, sounds.as_deref())?;
     file.check_unchanged()?;
+    let found = making.subtitles(file.identity().bytes);
+    if making.is_cancelled() {
+        return Err(making.cancelled());
+    }
     let Making { work, reused, .. } = making;
-    let of_file = || source.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let name = options.ingest.name.clone().unwrap_or_else(of_file);
+    let (name, mut naming) = naming(source, &options.ingest, film.tag.as_deref());
+    naming.source_blake3 = Some(file.blake3(&options.ingest.cancel)?);
+    file.check_unchanged()?;
+    if let Some((best, _)) = written.first_mut() {
+        found.tracks.into_iter().for_each(|track| best.add_subtitles(track));
+    }
     let duration = written.iter().map(|(_, indexed)| indexed.duration).max().unwrap_or_default();
     let note = format!(
         "made from {} by ffmpeg: pictures and sound encoded anew",
@@ -148,6 +157,7 @@ pub fn make(
             notes: vec![note.clone()],
             derived: None,
             rendition: Some(rung.rung.name),
+            naming: naming.clone(),
         };
         (writer, finish)
     });
@@ -155,20 +165,20 @@ pub fn make(
     // The titles are there; what cannot be removed now is removed in a week.
     let _ = work.remove();
     let title = titles.remove(0);
-    let notes = film.notes.iter().chain(&plan.left_out).cloned().collect();
+    let notes = film.notes.iter().chain(&plan.left_out).chain(&found.notes).cloned().collect();
     Ok(LadderMade { title, renditions: titles, notes, reused })
 }
 
 /// Asks ffprobe what the film is.
-fn film(source: &Path, options: &LadderOptions, bytes: u64) -> Result<Film, LadderError> {
-    let bounds = options.ingest.bounds.of_process(bytes);
+fn film(source: &SourceFile, options: &LadderOptions) -> Result<Film, LadderError> {
+    let bounds = options.ingest.bounds.of_process(source.identity().bytes);
     let remuxer = Remuxer { source, ffmpeg: &options.ingest.ffmpeg, bounds };
     let mut quiet = |_: &super::Progress| {};
     let probe = remuxer.probe(&mut Watch::new(&mut quiet, &options.ingest.cancel))?;
     if !probe.has_pictures() {
-        return Err(LadderError::NoPictures { path: source.to_path_buf() });
+        return Err(LadderError::NoPictures { path: source.path().to_path_buf() });
     }
-    probe.film().ok_or_else(|| LadderError::NoShape { path: source.to_path_buf() })
+    probe.film().ok_or_else(|| LadderError::NoShape { path: source.path().to_path_buf() })
 }
 
 /// Work done and to be done.
@@ -180,7 +190,7 @@ struct Work {
 
 struct Making<'a> {
     volume: &'a Volume,
-    source: &'a Path,
+    source: &'a SourceFile,
     options: &'a LadderOptions,
     film: &'a Film,
     plan: &'a Plan,
@@ -197,7 +207,7 @@ const SOUND_PIXELS: u64 = 1_000_000;
 
 impl Making<'_> {
     fn cancelled(&self) -> LadderError {
-        LadderError::Cancelled { path: self.source.to_path_buf() }
+        LadderError::Cancelled { path: self.source.path().to_path_buf() }
     }
 
     fn is_cancelled(&self) -> bool {
@@ -211,13 +221,13 @@ impl Making<'_> {
     }
 
     /// Encodes what is not there yet; the files, best rung first, and that of the sound.
-    fn encode(&mut self, source_bytes: u64) -> Result<(Vec<PathBuf>, Option<PathBuf>), LadderError> {
+    fn encode(&mut self) -> Result<(Vec<PathBuf>, Option<PathBuf>), LadderError> {
         let preset = &self.options.preset;
         let jobs: Vec<(Vec<OsString>, &RungPlan)> = self
             .plan
             .rungs
             .iter()
-            .map(|rung| (encode::pictures(self.source, self.film, self.plan, rung, preset), rung))
+            .map(|rung| (encode::pictures(self.film, self.plan, rung, preset), rung))
             .collect();
         let seconds = self.film.duration.unwrap_or_default().0 / 90_000;
         let missing = jobs.iter().filter(|(args, _)| !self.work.file(args).exists());
@@ -225,15 +235,29 @@ impl Making<'_> {
         self.progress.total = seconds * (cost + if self.film.sounds.is_empty() { 0 } else { SOUND_PIXELS });
         let mut files = Vec::new();
         for (args, rung) in &jobs {
-            files.push(self.encode_one(args, Some(rung.rung.name), self.cost(rung), source_bytes)?);
+            files.push(self.encode_one(args, Some(rung.rung.name), self.cost(rung))?);
         }
         if self.film.sounds.is_empty() {
             return Ok((files, None));
         }
         let pictures = self.count(&files[0])?;
-        let args = encode::sounds(self.source, self.film, self.plan.times.ticks(pictures));
-        let sound = self.encode_one(&args, None, SOUND_PIXELS, source_bytes)?;
+        let args = encode::sounds(self.film, self.plan.times.ticks(pictures));
+        let sound = self.encode_one(&args, None, SOUND_PIXELS)?;
         Ok((files, Some(sound)))
+    }
+
+    /// Reads the film's subtitles. Their times need no shift, because the encoded video starts
+    /// where players begin to show the film.
+    fn subtitles(&self, source_bytes: u64) -> FoundSubtitles {
+        let options = &self.options.ingest;
+        let bounds = options.bounds.of_process(source_bytes);
+        let remuxer = Remuxer { source: self.source, ffmpeg: &options.ffmpeg, bounds };
+        let mut quiet = |_: &super::Progress| {};
+        let mut watch = Watch::new(&mut quiet, &options.cancel);
+        let mut found = FoundSubtitles::default();
+        found.add_streams(&remuxer, &self.film.texts, self.work.path(), 0, &mut watch);
+        found.add_beside(self.source.path(), 0);
+        found
     }
 
     /// How many pictures there are.
@@ -256,7 +280,6 @@ impl Making<'_> {
         args: &[OsString],
         name: Option<RenditionName>,
         cost: u64,
-        source_bytes: u64,
     ) -> Result<PathBuf, LadderError> {
         let file = self.work.file(args);
         if file.exists() {
@@ -264,16 +287,17 @@ impl Making<'_> {
             return Ok(file);
         }
         let options = &self.options.ingest;
+        let source_bytes = self.source.identity().bytes;
         let bounds = options.bounds.of_process(source_bytes);
-        let remuxer = Remuxer { source: self.source, ffmpeg: &options.ffmpeg, bounds: bounds.clone() };
+        let remuxer = Remuxer { source: self.source, ffmpeg: &options.ffmpeg, bounds };
         let failed = |stop| match stop {
-            ChildStop::Cancelled => LadderError::Cancelled { path: self.source.to_path_buf() },
+            ChildStop::Cancelled => LadderError::Cancelled { path: self.source.path().to_path_buf() },
             stop => remuxer.error(&options.ffmpeg, stop).into(),
         };
         let mut command = Command::new(&options.ffmpeg);
         command.args(args);
         let mut bound = OutputBound::new(&options.bounds, source_bytes, vec![self.work.path().to_path_buf()]);
-        let mut child = HelperProgram::start(command, bounds).map_err(failed)?;
+        let mut child = remuxer.run(command).map_err(failed)?;
         let mut part = self.work.begin(&file)?;
         let (mut room, mut clock, before) = (vec![0; 64 << 10], MediaClock::default(), self.progress.done);
         loop {

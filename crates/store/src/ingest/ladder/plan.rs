@@ -11,6 +11,7 @@ use millrace_core::units::BitRate;
 use super::error::LadderError;
 use super::list::{Ladder, Rung};
 use super::time::{FRAME_SAMPLES, Times};
+use crate::ingest::subtitles::TextStream;
 use crate::trick::pace::Shape;
 
 /// What ladders are made of.
@@ -25,8 +26,12 @@ pub(in crate::ingest) struct Film {
     pub(in crate::ingest) rate: (u32, u32),
     pub(in crate::ingest) sounds: Vec<Sound>,
     pub(in crate::ingest) duration: Option<MediaTicks>,
+    /// The `title` tag of the container.
+    pub(in crate::ingest) tag: Option<String>,
     /// For the operator: what is left out, and why.
     pub(in crate::ingest) notes: Vec<String>,
+    /// Text subtitles.
+    pub(in crate::ingest) texts: Vec<TextStream>,
 }
 
 /// A sound of the film.
@@ -185,7 +190,17 @@ mod tests {
 
     fn film(width: u32, height: u32, rate: (u32, u32)) -> Film {
         let sounds = vec![Sound { index: 1, channels: 2, language: None }];
-        Film { pictures: 0, width, height, rate, sounds, duration: None, notes: vec![] }
+        Film {
+            pictures: 0,
+            width,
+            height,
+            rate,
+            sounds,
+            duration: None,
+            tag: None,
+            notes: vec![],
+            texts: vec![],
+        }
     }
 
     #[test]

@@ -38,9 +38,14 @@ impl WorkDir {
         if is_held(&lock_path)? {
             return Err(LadderError::Busy { path: of.path.clone() });
         }
-        let made = fs::create_dir_all(&path).and_then(|()| File::create(&lock_path));
-        let file = made.map_err(|error| StoreError::write("create", &lock_path, 0, 0, error))?;
-        lock(&file).map_err(StoreError::io("lock", &lock_path))?;
+        let failed = |error| StoreError::write("create", &lock_path, 0, 0, error);
+        if !path.is_dir() {
+            // Create only the last directory: if the member's own directories are missing, its disk
+            // is not mounted.
+            dirs.disk.create_dir(&path).map_err(failed)?;
+        }
+        let file = File::create(&lock_path).map_err(failed)?;
+        lock(&file, &lock_path)?;
         Ok(Self { path, dirs, _lock: file })
     }
 

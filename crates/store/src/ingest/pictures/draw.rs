@@ -18,6 +18,7 @@ use super::{PictureFiles, PicturesError};
 use crate::error::StoreError;
 use crate::ingest::bounds::ProcessBounds;
 use crate::ingest::child::{ChildStop, HelperProgram};
+use crate::trick::alone::as_first;
 use crate::ts_write::{PacketWriter, Pes, StreamEntry, Tables};
 
 /// A small picture: what fits beside a finger on a telephone.
@@ -133,7 +134,10 @@ impl Film {
         self.write(&last)
     }
 
+    /// Writes a picture. Pictures come from the whole title, so their original order counts are
+    /// removed: here they would change the order.
     fn write(&mut self, picture: &[u8]) -> Result<(), PicturesError> {
+        let picture = &as_first(self.kind, picture, self.second as u32);
         let begin = self.second * MEDIA_HZ;
         self.second += 1;
         self.packets.tables(&self.tables);

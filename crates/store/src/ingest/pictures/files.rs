@@ -1,7 +1,7 @@
 //! Where pictures are kept: a file for each title, in a directory of the store that may be lost.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use millrace_core::ids::TitleId;
@@ -9,6 +9,8 @@ use millrace_core::limits::pictures::{MAX_ABOUT_BYTES, MAX_JPEG_BYTES};
 
 use super::{About, Pictures, RULE, hash};
 use crate::error::StoreError;
+use crate::volume::dirs::Dirs;
+use crate::volume::read_superblock;
 
 /// The directory below the store's.
 pub(crate) const PICTURES_DIR: &str = "pictures";
@@ -33,9 +35,19 @@ impl PictureFiles {
         self.dir.join(format!("{id}{ENDING}"))
     }
 
-    /// A file for the time of the work; the directory is made if there is none.
+    /// Path of a temporary work file. Creates the directory if it is missing and the member is
+    /// present.
     pub(super) fn work_file(&self, id: TitleId) -> Result<PathBuf, StoreError> {
-        fs::create_dir_all(&self.dir).map_err(|error| StoreError::write("create", &self.dir, 0, 0, error))?;
+        // Check before every file: the disk may have been unmounted since the last one, and the
+        // mount point would accept files too.
+        let member = Dirs::new(self.dir.parent().unwrap_or(Path::new("")));
+        read_superblock(&member)?;
+        match member.disk.create_dir(&self.dir) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(StoreError::write("create", &self.dir, 0, 0, error));
+            }
+            _ => {}
+        }
         Ok(self.dir.join(format!("{id}{WORK}")))
     }
 
@@ -118,8 +130,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn keep_in_directory_of_missing_member_creates_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = PictureFiles::of(dir.path());
+        let pictures = Pictures::new(vec![0], 4000, b"poster".to_vec(), b"sheet".to_vec());
+        let error = files.keep(TitleId([3; 16]), &pictures).unwrap_err();
+        assert!(error.to_string().contains("volume.mrv"), "{error}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
     fn what_is_kept_is_read_and_what_is_damaged_is_not() {
         let dir = tempfile::tempdir().unwrap();
+        drop(crate::volume::Volume::open_or_create(dir.path()).unwrap());
         let files = PictureFiles::of(dir.path());
         let id = TitleId([3; 16]);
         assert_eq!((files.about(id), files.sweep()), (None, vec![]));

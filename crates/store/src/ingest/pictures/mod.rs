@@ -32,7 +32,7 @@ pub use self::files::PictureFiles;
 use self::stills::Still;
 
 /// Counted up whenever other pictures would be made of the same title.
-pub const RULE: u32 = 1;
+pub const RULE: u32 = 2;
 
 /// What is known of a title's pictures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -98,6 +98,12 @@ fn damage(what: &str) -> rusqlite::Error {
     rusqlite::Error::SqliteFailure(code, Some(what.to_owned()))
 }
 
+/// The error for a directory without a superblock; it counts as an error of the disk.
+pub(super) fn no_member() -> rusqlite::Error {
+    let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CANTOPEN);
+    rusqlite::Error::SqliteFailure(code, Some("volume.mrv is missing beside it; mount the disk".to_owned()))
+}
+
 /// Whether the catalogue should be rebuilt: everything but the troubles that pass or that a new file would have too.
 /// One that is still locked after [`CATALOGUE_BUSY_AT_OPEN`] when it is opened was cut off under a living connection.
 pub(super) fn is_damage(error: &rusqlite::Error, at_open: bool) -> bool {
@@ -153,9 +159,13 @@ impl Db {
             | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut connection = Connection::open_with_flags(path, flags)?;
         connection.busy_timeout(CATALOGUE_BUSY_AT_OPEN)?;
-        connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
-        // A cache may lose its last rows in a power cut; it may not cost every ingest another fsync.
-        connection.pragma_update(None, "synchronous", "NORMAL")?;
+        leave_wal(&connection)?;
+        // The catalogue is a cache whose rows have checksums: a power cut may damage it, but an ingest must not wait for
+        // further syncs because of it.
+        connection.pragma_update(None, "synchronous", "OFF")?;
+        // Without spilled pages, a writer blocks readers only at its end, regardless of the number
+        // of rows it changes.
+        connection.pragma_update(None, "cache_spill", "OFF")?;
         if check == Check::Whole {
             check_whole(&connection)?;
         }
@@ -174,14 +184,9 @@ impl Db {
 
     /// Opens a catalogue of this program's version for reading only.
     pub(super) fn open_to_look(path: &Path) -> rusqlite::Result<Self> {
-        // Without a log nobody has it open. SQLite would make a log and leave it behind, unless told that the file
-        // does not change. An empty log is what a full disk left.
-        let log = fs::metadata(super::with_suffix(path, "-wal"));
-        if log.map_or(true, |log| log.len() == 0) {
-            return Self::open_as_it_lies(path);
-        }
         match Self::open_read_only(path, "") {
-            // Read along with its log it needs a file beside it, which this disk does not take.
+            // A catalogue that an earlier version left with a log, or one that needs a rollback, cannot be opened without
+            // writing beside it.
             Err(error) if is_the_disk(&error) => Self::open_as_it_lies(path),
             opened => opened,
         }
@@ -197,6 +202,7 @@ impl Db {
             OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
         let connection = Connection::open_with_flags(uri_of(path, parameters), flags)?;
         connection.busy_timeout(CATALOGUE_BUSY_AT_OPEN)?;
+        without_mapping(&connection, |_| Ok(()))?;
         check_whole(&connection)?;
         if version_of(&connection)? != (APPLICATION_ID, MIGRATIONS.len() as i32) {
             return Err(damage("a catalogue of an unknown version"));
@@ -271,6 +277,17 @@ impl Db {
 
     pub(super) fn by_name(&mut self, name: &str) -> rusqlite::Result<Option<Row>> {
         self.one("name = ?1", [name])
+    }
+
+    /// Titles whose source has this length or this path, the oldest first.
+    pub(super) fn of_source(&mut self, bytes: u64, path: &Path) -> rusqlite::Result<Vec<Row>> {
+        let sql = format!("SELECT {COLUMNS} FROM title WHERE source_bytes = ?1 OR source_path = ?2");
+        let mut statement = self.connection.prepare_cached(&sql)?;
+        let mut rows: Vec<Row> = statement
+            .query_map(params![bytes as i64, path.as_os_str().as_bytes()], row_of)?
+            .collect::<rusqlite::Result<_>>()?;
+        rows.sort_by_key(|row| (row.info.added_unix_s, row.info.id));
+        Ok(rows)
     }
 
     fn one(&mut self, condition: &str, parameters: impl rusqlite::Params) -> rusqlite::Result<Option<Row>> {
@@ -416,6 +433,48 @@ fn row_of(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
     Stored::read(row)?.row()
 }
 
+/// Reads the journal mode over a newly opened connection, without mapping a file, and calls `work`
+/// with it.
+///
+/// In WAL mode, which earlier versions used, SQLite maps the file `-shm`. A store into such a
+/// mapping raises SIGBUS if it needs a block and the disk is full. SQLite keeps the same table in
+/// its own memory if it has exclusive access to the file from the first access on.
+fn without_mapping(
+    connection: &Connection,
+    work: impl FnOnce(&str) -> rusqlite::Result<()>,
+) -> rusqlite::Result<()> {
+    connection.pragma_update(None, "mmap_size", 0)?;
+    connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
+    let mode: String = connection.query_row("PRAGMA journal_mode", [], |row| row.get(0))?;
+    work(&mode)?;
+    connection.pragma_update(None, "locking_mode", "NORMAL")?;
+    // SQLite releases the lock after the next read.
+    connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))
+}
+
+/// Converts a catalogue of an earlier version from WAL mode. SQLite refuses this while a program of
+/// such a version has it open. The error then counts as one of the disk, so that the catalogue is
+/// not set aside while the other program uses it.
+fn leave_wal(connection: &Connection) -> rusqlite::Result<()> {
+    let in_use = |error: rusqlite::Error| match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CANTOPEN);
+            let why =
+                "another process has locked it, as one of an earlier version does; restart that process";
+            rusqlite::Error::SqliteFailure(code, Some(why.to_owned()))
+        }
+        _ => error,
+    };
+    without_mapping(connection, |mode| {
+        if mode != "wal" {
+            return Ok(());
+        }
+        let mode: String = connection.query_row("PRAGMA journal_mode = DELETE", [], |row| row.get(0))?;
+        if mode == "delete" { Ok(()) } else { Err(damage("it stays in WAL mode")) }
+    })
+    .map_err(in_use)
+}
+
 /// Pages and indices; the rows themselves have checksums of ours.
 fn check_whole(connection: &Connection) -> rusqlite::Result<()> {
     let health: String = connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
@@ -429,6 +488,10 @@ fn version_of(connection: &Connection) -> rusqlite::Result<(i32, i32)> {
 
 /// Takes a new or older catalogue to the newest version; one of an unknown version, or not ours, counts as damaged.
 fn migrate(connection: &mut Connection) -> rusqlite::Result<()> {
+    if version_of(connection)? == (APPLICATION_ID, MIGRATIONS.len() as i32) {
+        // Nothing has to be changed, so there is no need to wait for another writer.
+        return Ok(());
+    }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let (application, version) = version_of(&transaction)?;
     let tables: i64 = transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;

@@ -10,7 +10,7 @@ use std::io;
 use millrace_core::ids::TitleId;
 
 use super::db::{self, Check, Db, Row};
-use super::{Catalogue, set_aside};
+use super::{Catalogue, open_on_member, set_aside};
 use crate::error::StoreError;
 
 impl Catalogue {
@@ -55,7 +55,7 @@ impl Catalogue {
         if self.in_memory.is_none() {
             return Ok(());
         }
-        let Ok(db) = Db::open(&self.path, Check::Whole) else { return Ok(()) };
+        let Ok(db) = open_on_member(&self.path, Check::Whole) else { return Ok(()) };
         (self.db, self.in_memory, self.seen) = (Some(db), None, None);
         self.refresh()
     }

@@ -16,7 +16,7 @@ mod names;
 mod share;
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -28,7 +28,7 @@ use millrace_core::ids::TitleId;
 use millrace_core::limits::volume::{LIST_AGAIN, MTIME_STEP};
 
 use self::db::{Check, Db, Row};
-use super::dirs::{Dirs, id_of_name};
+use super::dirs::{Dirs, VOLUME_FILE, id_of_name};
 use super::manifest_io::find_manifest;
 use super::{ListedAt, ListedTitle, Listing, PlacedOn, TitleInfo};
 use crate::blocking::Timeout;
@@ -149,7 +149,7 @@ impl Catalogue {
     pub(crate) fn titles(&mut self) -> Result<Vec<TitleInfo>, StoreError> {
         self.refresh()?;
         let rows = self.with_db(|db| db.all())?;
-        let mut titles: Vec<TitleInfo> = rows.into_iter().map(|row| row.info).collect();
+        let mut titles: Vec<TitleInfo> = not_replaced(rows).into_iter().map(|row| row.info).collect();
         titles.sort_by(|a, b| a.name.cmp(&b.name).then(a.id.cmp(&b.id)));
         Ok(titles)
     }
@@ -169,7 +169,7 @@ impl Catalogue {
         let (at, members) = (Instant::now(), self.states());
         self.seen = None; // what cannot be read is handed out, and has to be found again
         let look = self.look_again()?;
-        let rows = self.with_db(|db| db.all())?;
+        let rows = not_replaced(self.with_db(|db| db.all())?);
         let there = self.members.usable();
         let listed = |Row { info, placed, .. }: Row| {
             let on = match look.titles.get(&info.id) {
@@ -389,12 +389,12 @@ impl Catalogue {
 
     /// Opens the catalogue; that of another member, if this disk does not take it.
     fn open_db(&mut self, check: Check) -> rusqlite::Result<Db> {
-        let opened = Db::open(&self.path, check);
+        let opened = open_on_member(&self.path, check);
         if opened.as_ref().err().is_none_or(|error| !db::is_the_disk(error)) {
             return opened;
         }
         for other in self.catalogues().into_iter().filter(|other| *other != self.path) {
-            if let Ok(db) = Db::open(&other, check) {
+            if let Ok(db) = open_on_member(&other, check) {
                 self.path = other;
                 return Ok(db);
             }
@@ -451,6 +451,22 @@ impl Catalogue {
     }
 }
 
+/// Opens or makes a catalogue beside the superblock of its member. Where that is missing the disk is not mounted, and a catalogue
+/// would be made below the mount point.
+fn open_on_member(path: &Path, check: Check) -> rusqlite::Result<Db> {
+    if path.with_file_name(VOLUME_FILE).exists() { Db::open(path, check) } else { Err(db::no_member()) }
+}
+
+/// Without titles whose place others have taken: they are about to be removed.
+fn not_replaced(mut rows: Vec<Row>) -> Vec<Row> {
+    let replaced: HashSet<TitleId> = rows.iter().filter_map(|row| row.info.origin.replaces).collect();
+    rows.retain(|Row { info, .. }| {
+        let parent = info.derived.map(|derived| derived.parent);
+        !replaced.contains(&info.id) && parent.is_none_or(|parent| !replaced.contains(&parent))
+    });
+    rows
+}
+
 /// Adds what is below one member's `titles`.
 fn look_at_titles_of(
     slot: usize,
@@ -493,7 +509,7 @@ pub(crate) fn look_at_catalogue(path: &Path) -> rusqlite::Result<Vec<(TitleInfo,
 /// Renames a catalogue that cannot be used, with SQLite's files beside it, so that a person can look at it. Only the
 /// last one is kept.
 fn set_aside(path: &Path) -> Result<(), StoreError> {
-    for beside in ["", "-wal", "-shm"] {
+    for beside in ["", "-journal", "-wal", "-shm"] {
         let from = with_suffix(path, beside);
         let to = with_suffix(path, &format!(".damaged{beside}"));
         if to.is_dir() {

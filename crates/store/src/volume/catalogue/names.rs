@@ -18,6 +18,7 @@ use crate::format::crc32c;
 use crate::volume::derived::MARK;
 use crate::volume::dirs::id_of_name;
 use crate::volume::manifest_io::find_manifest;
+use crate::volume::name::FreeName;
 use crate::volume::{Derived, SourceIdentity, TitleInfo, name};
 
 /// One title in brief, as the index has it.
@@ -132,10 +133,25 @@ impl Catalogue {
         self.ask(Check::Entries, |db| db.change(&put, &gone))
     }
 
-    /// The name that a title gets which is to be called `wish`: no other has it, as long as the store's lock is held.
-    pub(crate) fn free_name(&mut self, wish: &str) -> Result<String, StoreError> {
+    /// The first of `wishes` that is free, as a name: no other title gets it, as long as the store's lock is
+    /// held.
+    pub(crate) fn free_name(&mut self, wishes: &[String]) -> Result<FreeName, StoreError> {
         self.catch_up()?;
-        self.with_names(|names| name::unique(wish, |name| names.has(name)))
+        self.with_names(|names| name::unique(wishes, |name| names.has(name)))
+    }
+
+    /// Titles that are there although others have taken their places.
+    pub(crate) fn replaced(&mut self) -> Result<Vec<TitleId>, StoreError> {
+        let same_names = self.with_names(|names| {
+            let pairs = names.by_name.iter().zip(names.by_name.iter().skip(1));
+            pairs.filter(|(a, b)| a.0 == b.0).flat_map(|(a, b)| [a.1, b.1]).collect::<Vec<_>>()
+        })?;
+        let mut replaced = Vec::new();
+        for &id in &same_names {
+            let old = self.by_id(id)?.and_then(|info| info.origin.replaces);
+            replaced.extend(old.filter(|old| same_names.contains(old)));
+        }
+        Ok(replaced)
     }
 
     /// The name of a title that is derived as `derived` says. Nothing else can take it: it is the parent's with something behind it.
@@ -229,6 +245,13 @@ impl Catalogue {
         }
         self.catch_up()?;
         self.known_by_source(source)
+    }
+
+    /// Titles whose source has the length or the path of this one.
+    pub(crate) fn near_source(&mut self, source: &SourceIdentity) -> Result<Vec<TitleInfo>, StoreError> {
+        self.catch_up()?;
+        let rows = self.with_db(|db| db.of_source(source.bytes, &source.path))?;
+        Ok(rows.into_iter().map(|row| row.info).collect())
     }
 
     fn known_by_source(&mut self, source: &SourceIdentity) -> Result<Option<TitleInfo>, StoreError> {

@@ -7,7 +7,7 @@ use millrace_core::wire::rtp::Timeline;
 use super::super::Stamp;
 use super::super::db::Db;
 use super::*;
-use crate::volume::PlacedOn;
+use crate::volume::{Origin, PlacedOn};
 
 fn row(number: u8) -> Row {
     let info = TitleInfo {
@@ -32,6 +32,10 @@ fn row(number: u8) -> Row {
         notes: Vec::new(),
         derived: None,
         rendition: None,
+        title: None,
+        origin: Origin::default(),
+        subtitles: Vec::new(),
+        source_start: 0,
     };
     let stamp = Stamp { inode: 1, bytes: 2, modified_ns: 3 };
     Row { info, stamp, placed: PlacedOn { members: 3, may: 1 } }
@@ -108,4 +112,46 @@ fn a_name_that_begins_another_is_free() {
     names.remove(TitleId([11; 16]));
     assert!(!names.has("film-11"));
     assert_eq!(names.of_source(Brief::of(&row(11)).source_key), []);
+}
+
+/// Number of rows that a reader sees, and number of files in the catalogue's directory.
+fn rows_and_files(path: &Path) -> (usize, usize) {
+    let rows = Db::open(path, Check::Whole).unwrap().all().unwrap().len();
+    (rows, fs::read_dir(path.parent().unwrap()).unwrap().count())
+}
+
+#[test]
+fn open_maps_no_file_and_converts_a_catalogue_in_wal_mode_with_its_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, copy) = (dir.path().join("a/catalogue.sqlite"), dir.path().join("b/catalogue.sqlite"));
+    for path in [&path, &copy] {
+        fs::create_dir(path.parent().unwrap()).unwrap();
+    }
+    with_rows(&path, &[row(1)]);
+    let db = Db::open(&path, Check::Whole).unwrap();
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    assert!(!maps.contains(dir.path().to_str().unwrap()), "{maps}");
+    drop(db);
+
+    // As an earlier version had it open, with a row in its log only.
+    let old = rusqlite::Connection::open(&path).unwrap();
+    old.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(())).unwrap();
+    old.execute("UPDATE title SET name = name", []).unwrap();
+    assert!(path.with_file_name("catalogue.sqlite-shm").exists());
+    for suffix in ["", "-wal"] {
+        let name = format!("catalogue.sqlite{suffix}");
+        fs::copy(path.with_file_name(&name), copy.with_file_name(&name)).unwrap();
+    }
+    // While the catalogue is in use, it is neither converted nor set aside.
+    let error = Db::open(&path, Check::Whole).unwrap_err();
+    assert!(super::super::db::is_the_disk(&error), "{error}");
+    drop(old);
+    // A catalogue left by a crash can be read without write access, and a normal open converts it
+    // with its log.
+    assert_eq!(Db::open_to_look(&copy).unwrap().all().unwrap().len(), 1);
+    assert_eq!(rows_and_files(&copy), (1, 1));
+    assert_eq!(rows_and_files(&path), (1, 1));
+    let mode = rusqlite::Connection::open(&copy).unwrap();
+    let mode: String = mode.query_row("PRAGMA journal_mode", [], |row| row.get(0)).unwrap();
+    assert_eq!(mode, "delete");
 }

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 
 use millrace_core::ids::TitleId;
 
-use super::db::{Check, Db, Row};
-use super::{Catalogue, Look};
+use super::db::{Check, Row};
+use super::{Catalogue, Look, open_on_member};
 use crate::volume::dirs::Dirs;
 
 impl Catalogue {
@@ -31,7 +31,7 @@ impl Catalogue {
     /// Drops a title from the copies.
     pub(super) fn unshare(&self, id: TitleId) {
         for (_, path) in self.other_places().into_iter().filter(|(_, path)| path.exists()) {
-            let _ = Db::open(&path, Check::Whole).and_then(|mut db| db.change(&[], &[id])); // as above
+            let _ = open_on_member(&path, Check::Whole).and_then(|mut db| db.change(&[], &[id])); // as above
         }
     }
 
@@ -43,7 +43,7 @@ impl Catalogue {
 }
 
 fn copy(rows: &[Row], look: &Look, path: &std::path::Path) -> rusqlite::Result<()> {
-    let mut db = Db::open(path, Check::Whole)?;
+    let mut db = open_on_member(path, Check::Whole)?;
     let mut known: HashMap<_, _> =
         db.stamps()?.into_iter().map(|(id, stamp, placed)| (id, (stamp, placed))).collect();
     let is_new = |row: &&Row| known.remove(&row.info.id).is_none_or(|seen| seen != (row.stamp, row.placed));

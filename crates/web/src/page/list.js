@@ -1,0 +1,237 @@
+
+// --- the list of titles ---
+
+// Lower-case letters without accents, for searching.
+const plain = (text) => text.normalize('NFKD').replace(/\p{M}/gu, '').toLowerCase();
+
+// Adds the fields that the list needs to a title from the server.
+function prepared(title) {
+  const shown = title.title || title.name;
+  return { ...title, title: shown, folder: title.folder || '', words: plain([shown, title.name, title.folder || ''].join(' ')) };
+}
+
+const byName = new Intl.Collator(undefined, { numeric: true, sensitivity: 'base' });
+const ORDERS = {
+  name: (a, b) => byName.compare(a.title, b.title) || byName.compare(a.folder, b.folder) || byName.compare(a.name, b.name),
+  new: (a, b) => b.added_unix_s - a.added_unix_s || ORDERS.name(a, b),
+  long: (a, b) => b.duration_s - a.duration_s || ORDERS.name(a, b),
+};
+
+// The titles that match, in order. Only those in and near the viewport have elements: there may be
+// 10,000.
+let found = [];
+const tiles = new Map();
+const ROWS_BEYOND = 2;
+
+function tile(title, share) {
+  const item = element('li');
+  const button = element('button');
+  button.type = 'button';
+  button.dataset.name = title.name;
+  const folder = element('span', title.folder);
+  folder.className = 'folder';
+  const poster = posterOf(title);
+  if (share !== undefined) {
+    const bar = element('span');
+    bar.className = 'watched';
+    bar.style.width = Math.round(100 * share) + '%';
+    poster.append(bar);
+  }
+  button.append(poster, element('strong', title.title), folder, element('span', about(title)));
+  button.addEventListener('click', () => { location.hash = encodeURIComponent(title.name); });
+  item.append(button);
+  return item;
+}
+
+const tileOf = (name) => [...document.querySelectorAll('#titles button')].find((button) => button.dataset.name === name);
+
+function show() {
+  const words = plain(at('search').value).split(/\s+/).filter(Boolean);
+  found = titles.filter((title) => words.every((word) => title.words.includes(word))).sort(ORDERS[at('sort').value]);
+  at('status').textContent = titles.length === 0 ? 'There are no titles yet.'
+    : found.length === titles.length ? titles.length + (titles.length === 1 ? ' title' : ' titles')
+    : found.length + ' of ' + titles.length + ' titles';
+  tiles.clear();
+  at('titles').replaceChildren();
+  showResumed(words.length > 0);
+  showWindow();
+}
+
+// Creates elements for the titles in the viewport; empty space stands for the others.
+function showWindow() {
+  const list = at('titles');
+  if (!found.length) {
+    list.replaceChildren();
+    list.style.paddingBlock = '0';
+    return;
+  }
+  const style = getComputedStyle(list);
+  const columns = style.gridTemplateColumns.split(' ').length;
+  if (!list.firstElementChild) list.append(tileAt(0));
+  const row = list.firstElementChild.getBoundingClientRect().height + parseFloat(style.rowGap);
+  const rows = Math.ceil(found.length / columns);
+  const top = list.getBoundingClientRect().top;
+  const clamp = (n) => Math.max(0, Math.min(rows, n));
+  const first = clamp(Math.min(rows - 1, Math.floor(-top / row) - ROWS_BEYOND));
+  const last = clamp(Math.ceil((innerHeight - top) / row) + ROWS_BEYOND);
+  const wanted = [];
+  for (let n = first * columns; n < Math.min(found.length, Math.max(last, first + 1) * columns); n++) wanted.push(tileAt(n));
+  const kept = new Set(wanted);
+  // Elements that stay are not moved: one of them may have the focus.
+  [...list.children].filter((item) => !kept.has(item)).forEach((item) => item.remove());
+  wanted.forEach((item, n) => { if (list.children[n] !== item) list.insertBefore(item, list.children[n] || null); });
+  for (const [name, item] of tiles) if (!kept.has(item)) tiles.delete(name);
+  list.style.paddingTop = first * row + 'px';
+  list.style.paddingBottom = Math.max(0, rows - Math.max(last, first + 1)) * row + 'px';
+  mark();
+}
+
+function tileAt(n) {
+  const title = found[n];
+  if (!tiles.has(title.name)) {
+    const item = tile(title);
+    item.setAttribute('aria-setsize', String(found.length));
+    item.setAttribute('aria-posinset', String(n + 1));
+    tiles.set(title.name, item);
+  }
+  return tiles.get(title.name);
+}
+
+let isDrawn = true;
+function soon() {
+  if (!isDrawn) return;
+  isDrawn = false;
+  requestAnimationFrame(() => {
+    isDrawn = true;
+    showWindow();
+  });
+}
+
+at('search').addEventListener('input', show);
+at('sort').addEventListener('change', show);
+addEventListener('scroll', soon, { passive: true });
+addEventListener('resize', soon);
+
+// --- where viewers stopped ---
+
+// Stored in this browser only: position and date, by the id of the title.
+const MARKS = 'millrace-watched';
+const MARKS_KEPT = 50;
+const RESUMED_SHOWN = 6;
+// A shorter position is not worth resuming, and near the end only the credits remain.
+const LEAST_S = 30;
+const ENDS_AT = 0.95;
+
+function marks() {
+  try {
+    return JSON.parse(localStorage.getItem(MARKS)) || {};
+  } catch {
+    return {};
+  }
+}
+
+function saveMark() {
+  const { title } = playing;
+  const { currentTime, ended } = at('video');
+  if (!title || currentTime < LEAST_S) return;
+  const all = marks();
+  delete all[title.id];
+  if (!ended && currentTime < ENDS_AT * title.duration_s) all[title.id] = { at: currentTime, when: Date.now() };
+  const newest = Object.entries(all).sort(([, a], [, b]) => b.when - a.when).slice(0, MARKS_KEPT);
+  try {
+    localStorage.setItem(MARKS, JSON.stringify(Object.fromEntries(newest)));
+  } catch {
+    // Without local storage no position is remembered.
+  }
+}
+
+function showResumed(isSearching) {
+  const all = marks();
+  const begun = titles.filter((title) => all[title.id]).sort((a, b) => all[b.id].when - all[a.id].when).slice(0, RESUMED_SHOWN);
+  at('resume').hidden = isSearching || !begun.length;
+  at('resumed').replaceChildren(...begun.map((title) => {
+    const item = tile(title, all[title.id].at / title.duration_s);
+    item.firstElementChild.addEventListener('click', () => { goOnAt = all[title.id].at; });
+    return item;
+  }));
+}
+
+// Start position of the title that is chosen next.
+let goOnAt = 0;
+
+function offerMark(title) {
+  const mark = marks()[title.id];
+  const from = goOnAt;
+  goOnAt = 0;
+  if (from) at('video').addEventListener('loadedmetadata', () => { at('video').currentTime = from; }, { once: true });
+  at('from-mark').hidden = !mark || from > 0;
+  if (mark) {
+    at('from-mark').textContent = 'Continue at ' + seconds(mark.at);
+    at('from-mark').onclick = () => {
+      at('video').currentTime = mark.at;
+      at('from-mark').hidden = true;
+    };
+  }
+}
+
+let markedAt = 0;
+at('video').addEventListener('timeupdate', () => {
+  if (Math.abs(at('video').currentTime - markedAt) < 5) return;
+  markedAt = at('video').currentTime;
+  saveMark();
+});
+for (const event of ['pause', 'ended']) at('video').addEventListener(event, saveMark);
+addEventListener('pagehide', saveMark);
+
+// --- rename and delete ---
+
+function offerManagement(title) {
+  at('manage').hidden = !mayManage;
+  at('new-title').value = title.title;
+  at('managed').textContent = '';
+  at('remove').textContent = 'Delete…';
+}
+
+// The error message of a change, for display; empty if it succeeded.
+async function outcome(answer) {
+  if (answer.ok) return '';
+  try {
+    return (await answer.json()).error.message;
+  } catch {
+    return 'the server answers with status ' + answer.status;
+  }
+}
+
+async function change(options) {
+  const { title } = playing;
+  try {
+    const answer = await fetch(address('api/v1/titles/' + encodeURIComponent(title.name)), options);
+    const why = await outcome(answer);
+    at('managed').textContent = why && 'Not changed: ' + why + '.';
+    return !why;
+  } catch {
+    at('managed').textContent = 'The server does not answer.';
+    return false;
+  }
+}
+
+at('manage').addEventListener('submit', async (event) => {
+  event.preventDefault();
+  const title = at('new-title').value.trim();
+  const headers = { 'Content-Type': 'application/json' };
+  if (!await change({ method: 'PATCH', headers, body: JSON.stringify({ title }) })) return;
+  at('managed').textContent = 'Renamed.';
+  at('playing').textContent = title;
+  load();
+});
+// The first press asks for confirmation, the second one deletes.
+at('remove').addEventListener('click', async () => {
+  if (at('remove').textContent === 'Delete…') {
+    at('remove').textContent = 'Delete for ever';
+    return;
+  }
+  at('remove').textContent = 'Delete…';
+  if (!await change({ method: 'DELETE' })) return;
+  close();
+  load();
+});

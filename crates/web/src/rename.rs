@@ -1,0 +1,92 @@
+//! `PATCH /api/v1/titles/NAME`: changes the display name of a title.
+
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use hyper::body::{Body, Bytes};
+use millrace_core::limits::web::{MAX_CHANGE_BYTES, MAX_CHANGE_TIME};
+use millrace_store::volume::title_text;
+use tokio::time::timeout;
+
+use crate::answer::Answer;
+use crate::api::{self, TitleChange};
+use crate::request::{Method, Request};
+use crate::rights::{SeenBy, place};
+use crate::route::{self, Found};
+use crate::shared::{Shared, no_title};
+use crate::site::SiteError;
+
+/// The route of a change, if the request is one.
+pub(crate) fn asked_for(request: &Request) -> Option<Found> {
+    let found = if request.method == Method::Patch { route::find(&request.path) } else { None };
+    found.filter(|found| found.route.methods().contains(&Method::Patch))
+}
+
+/// Answers a change. Its body is read only if the visitor may change titles.
+pub(crate) async fn take<B>(
+    shared: &Arc<Shared>,
+    request: &Request,
+    found: &Found,
+    peer: SocketAddr,
+    body: B,
+) -> Answer
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    let answer = async {
+        let visitor = shared.let_in(request, found, peer).await?;
+        let late = |_| Answer::error(408, "the change does not come; send it again");
+        let bytes = timeout(MAX_CHANGE_TIME, read(body)).await.map_err(late)??;
+        let title = new_title(&bytes)?;
+        let name = found.name.clone();
+        let renamed = shared.reading(move |shared| shared.site.rename(&name, &title)).await;
+        let renamed = renamed.map_err(|error| match error {
+            SiteError::NoTitle => no_title(),
+            SiteError::Unreadable(why) => Answer::error(500, &format!("the title cannot be changed: {why}")),
+        })?;
+        let (site, gate) = (Arc::clone(&shared.site), Arc::clone(&shared.gate));
+        let seen = SeenBy { site, gate, visitor, place: place(&request.fields, peer) };
+        Ok(api::title(&seen, renamed))
+    };
+    let answer = answer.await.unwrap_or_else(|answer: Answer| answer);
+    answer.with("X-Content-Type-Options", "nosniff")
+}
+
+/// Parses the display name from a request body.
+fn new_title(bytes: &[u8]) -> Result<String, Answer> {
+    let bad = |what: &str| Answer::error(400, &format!("the change: {what}; send {{\"title\": \"NAME\"}}"));
+    let change: TitleChange = serde_json::from_slice(bytes).map_err(|error| bad(&error.to_string()))?;
+    match title_text(&change.title) {
+        title if title.is_empty() => Err(bad("the title is empty")),
+        title => Ok(title),
+    }
+}
+
+/// Reads a body, up to the longest allowed.
+async fn read<B: Body<Data = Bytes> + Unpin>(mut body: B) -> Result<Vec<u8>, Answer> {
+    let mut bytes = Vec::new();
+    while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+        let frame = frame.map_err(|_| Answer::error(400, "the change did not come whole; send it again"))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if bytes.len() + data.len() > MAX_CHANGE_BYTES {
+            return Err(Answer::error(413, "the change is too long; a display name has at most 512 bytes"));
+        }
+        bytes.extend_from_slice(&data);
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_title_is_one_line_and_not_empty() {
+        assert_eq!(new_title("{\"title\": \" Война\\nи мир \"}".as_bytes()).unwrap(), "Война и мир");
+        for bad in ["", "{}", "[]", "{\"title\": 5}", "{\"title\": \" \\n\"}", "\u{0}"] {
+            assert_eq!(new_title(bad.as_bytes()).unwrap_err().status, 400, "{bad}");
+        }
+    }
+}
