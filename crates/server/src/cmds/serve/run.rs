@@ -81,8 +81,8 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let (egress, ports) = one_pair_of_ports(egress, &udp)?;
     let mut injector = Injector::new(args.inject.as_deref());
     let (cache, handles, arena) = start_cache(args, memory, &bells, &egress, injector.faults())?;
-    let touching = Touching::start(Arc::clone(&arena)).context("thread for the cache's memory")?;
     let cache = Arc::new(cache);
+    let touching = Touching::start(Arc::clone(&arena)).context("thread for the cache's memory")?;
     let (loop_sides, device_sides) = (0..args.engines).map(|_| exchange()).unzip::<_, _, Vec<_>, Vec<_>>();
     let supervisor = Devices::start(&egress, device_sides, arena, streams_per_engine(args), ports)?;
     let sources = Arc::<SourceTable>::default();
@@ -108,7 +108,6 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let registry = registry(&control, &cache, &meters, made);
     let registry = with_others(registry, &transforms, (&mut web, loads(&meters)), tls.as_ref(), &gate);
     let stats = args.stats.as_deref().map(|path| StatsFile::start(path, &registry)).transpose()?;
-
     let web =
         web.start((&open_titles, &volume), (control.asker(), &cache, album), &registry, gate, &hosts)?;
     tls::print_rtsps(relay.as_ref(), &hosts.kernel);
@@ -118,7 +117,6 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let ready_url = format!("rtsp://{address}/").replace("[::]", "localhost").replace("0.0.0.0", "127.0.0.1");
     let librarian = librarian.start(first, move || println!("ready {ready_url}"))?;
     let makers = start_makers(maker, web.is_some().then_some(pictures))?;
-
     let is_over = || cancel.load(Ordering::Relaxed) || control.is_finished();
     watch(is_over, &cache, &titles, &members, &transforms, &mut injector);
     let ended_itself = control.is_finished();
@@ -136,9 +134,8 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
 /// Sets up the process itself: log, signal handling, limit of open files.
 fn begin(args: &ServeArgs) -> anyhow::Result<Arc<AtomicBool>> {
     start_log(args.log_format);
-    let cancel = cancel_on_signals(args)?;
     raise_open_files();
-    Ok(cancel)
+    cancel_on_signals(args)
 }
 
 /// Returns a flag that a signal sets when the server should end.
