@@ -459,7 +459,7 @@ fn failures_have_words() {
         );
         fails(
             Behaviour { describe_status: Some("453 Not Enough Bandwidth"), ..film.clone() },
-            &["453", "full"],
+            &["453", "try later"],
         );
         fails(Behaviour { describe_status: Some("401 Unauthorized"), ..film.clone() }, &["401", "password"]);
         fails(Behaviour { describe_status: Some("200 OK"), ..film.clone() }, &["SDP cannot be read"]);

@@ -398,7 +398,7 @@ fn what_a_server_does_not_take_is_said_with_what_to_do() {
         assert!(said.contains(why), "{args:?}: {said}");
     }
     // A name that nothing of can stand in a title's is no name, here as for a store.
-    for name in ["", "...", "\u{6620}\u{753b}"] {
+    for name in ["", "...", "\u{3002}"] {
         let store = dir.path().join("none");
         for to in [["--server", &site.page], ["--store", store.to_str().unwrap()]] {
             let done = run(&[&["add", small, "--name", name], &to[..]].concat());

@@ -20,7 +20,8 @@ const IN_MEMORY: &str = "the catalogue cannot be written";
 /// Writes until not even one byte fits.
 fn fill(dir: &Path) {
     for (number, bytes) in [1 << 16, 1024, 1].into_iter().enumerate() {
-        let mut ballast = File::create(dir.join(format!("ballast-{number}"))).unwrap();
+        // Some file systems have no room for another name either.
+        let Ok(mut ballast) = File::create(dir.join(format!("ballast-{number}"))) else { return };
         while ballast.write_all(&vec![1; bytes]).is_ok() {}
     }
 }
@@ -102,12 +103,11 @@ fn a_full_disk_under_a_server(dir: &Path, disk: &Path) {
     let store = disk.join("store");
     let store = store.to_str().unwrap();
     let long = film(dir, "long.ts", 25);
-    let small = film(dir, "small.ts", 1);
+    let more = film(dir, "more.ts", 20);
     ok(&["add", "--quiet", long.to_str().unwrap(), "--store", store]);
     for number in 0..8 {
-        let copy = dir.join(format!("t{number}.ts"));
-        std::fs::copy(&small, &copy).unwrap();
-        ok(&["add", "--quiet", copy.to_str().unwrap(), "--store", store]);
+        let small = film(dir, &format!("t{number}.ts"), 1);
+        ok(&["add", "--quiet", small.to_str().unwrap(), "--store", store]);
     }
     let mut server = Server::start(Path::new(store), &[]);
     let page = format!("http://{}/", server.page());
@@ -126,8 +126,7 @@ fn a_full_disk_under_a_server(dir: &Path, disk: &Path) {
         let by_command = ends_itself(&["rm", &format!("t{}", number + 1), "--store", store]);
         fill(disk);
         ends_itself(&["ls", "--store", store]);
-        let added =
-            ends_itself(&["add", "--quiet", long.to_str().unwrap(), "--name", "more", "--store", store]);
+        let added = ends_itself(&["add", "--quiet", more.to_str().unwrap(), "--store", store]);
         assert!(!added.status.success(), "{added:?}");
         for output in [by_server, by_command] {
             assert!(output.status.success(), "{output:?}");

@@ -66,6 +66,7 @@ impl EndlessAdd {
             let path = dir.join(name);
             fs::write(&path, "#!/bin/sh\ntouch \"$0.begun\"\nexec sleep 600\n").unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            let _ = fs::remove_file(dir.join(format!("{name}.begun")));
         }
         let source = dir.join("film.mkv");
         fs::write(&source, [0x1a, 0x45, 0xdf, 0xa3]).unwrap();

@@ -98,16 +98,15 @@ fn requests_for_one_title_share_an_opening_and_are_answered_in_their_order() {
     w.opened(Ok(()));
     assert_eq!(statuses(&mut w, a), [("9".to_owned(), 200)]);
     assert_eq!(statuses(&mut w, b), [("8".to_owned(), 200)]);
-    // In their order: of two that want the same port the later one keeps it.
+    // In their order: of two that want the same port the earlier one gets it.
     w.tell(b, &setup("film", ""));
     w.tell(a, &setup("film", ""));
     assert_eq!(parts(&w), [MEDIA]);
     w.opened(Ok(()));
     let first = answers(&mut w, b).pop().unwrap().session();
-    let second = answers(&mut w, a).pop().unwrap().session();
-    assert_eq!(w.ask_session(b, "PLAY", &first, "").status, 454, "replaced");
-    assert_eq!(w.ask_session(a, "PLAY", &second, "").status, 200);
-    assert_eq!(w.ask_session(a, "TEARDOWN", &second, "").status, 200);
+    assert_eq!(answers(&mut w, a).pop().unwrap().status, 461, "in use");
+    assert_eq!(w.ask_session(b, "PLAY", &first, "").status, 200);
+    assert_eq!(w.ask_session(b, "TEARDOWN", &first, "").status, 200);
     w.assert_empty();
 }
 

@@ -261,7 +261,9 @@ fn too_many_wrong_answers_and_none_is_looked_at() {
     let shut = w.ask(conn, &right.request("DESCRIBE", URL, ""));
     assert_eq!((shut.status, shut.get("retry-after")), (503, "6"));
     let elsewhere = w.connect();
-    assert_eq!(w.ask(elsewhere, &right.request("DESCRIBE", URL, "")).status, 200);
+    let asked = describe(&mut w, elsewhere, "");
+    let mut there = Player::new("anna", &asked);
+    assert_eq!(w.ask(elsewhere, &there.request("DESCRIBE", URL, "")).status, 200);
     w.now = w.now.plus_ns(7 * SECOND);
     assert_eq!(w.ask(conn, &right.request("DESCRIBE", URL, "")).status, 200);
 }

@@ -104,7 +104,7 @@ impl Stored {
     }
 
     fn has_poster(&self) {
-        let files = PictureFiles::of(&self.dir.path().join("album"));
+        let files = PictureFiles::of(&self.dir.path().join("store"));
         let no = std::sync::atomic::AtomicBool::new(false);
         let made =
             pictures::make(&self.volume, &self.info, Path::new("ffmpeg"), &files, &no, &mut || ()).unwrap();

@@ -284,7 +284,7 @@ fn sound_alone() {
 }
 
 #[test]
-fn subtitles_and_covers_are_left_out_and_that_is_said() {
+fn subtitles_are_kept_and_covers_are_left_out() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
     let text = |name: &str| path(name).to_str().unwrap().to_owned();
@@ -304,7 +304,8 @@ fn subtitles_and_covers_are_left_out_and_that_is_said() {
     let film = take(dir, PathBuf::from(&source));
     assert_eq!(film.codecs(), ["H.264", "AAC"]);
     let note = &film.info.notes[1];
-    assert!(note.contains("subtitles 2 (subrip)") && note.contains("cover picture"), "{note}");
+    assert!(note.contains("cover picture") && !note.contains("subtitles"), "{note}");
+    assert_eq!(film.info.subtitles.len(), 1, "{:?}", film.info.subtitles);
 }
 
 #[test]

@@ -16,7 +16,7 @@ use millrace_store::format::superblock::{Geometry, Superblock};
 use millrace_store::format::{Uuid, index, sums};
 use millrace_store::index::TitleIndex;
 use millrace_store::sums::{SUMS_BLOCK_BYTES, SUMS_PER_BLOCK, SumsBlock};
-use millrace_store::volume::{Derived, FinishTitle, TitleWriter, Volume};
+use millrace_store::volume::{Derived, FinishTitle, NewSubtitles, TitleWriter, Volume};
 
 fn check(dir: &Path, depth: Depth) -> Vec<Finding> {
     check_store(dir, depth, &mut |_| {}).unwrap()
@@ -39,6 +39,17 @@ impl Fixture {
 
     fn store(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// Adds a track of subtitles to the title; returns the name of its file.
+    fn add_subtitles(&self) -> String {
+        let volume = Volume::open(self.store()).unwrap();
+        let id = volume.find("film").unwrap().unwrap().id;
+        let text = "WEBVTT\n\n00:01.000 --> 00:02.000\nHello\n".to_owned();
+        let new = NewSubtitles { label: "en".parse().unwrap(), name: None, text, source: None };
+        volume.put_subtitles(id, &new).unwrap();
+        let track = volume.find("film").unwrap().unwrap().subtitles.remove(0);
+        track.file
     }
 
     fn flip(&self, file: &str, at: usize) {
@@ -239,6 +250,7 @@ const DAMAGES: &[Damage] = &[
     ("sums_are_of_the_data", Depth::Full, |f| {
         f.forge_meta("meta-564.mrp", 1, |m| PacketMeta::new(m.sum() ^ 1, m.flags(), m.time()));
     }),
+    ("subtitles_are_whole", Depth::Quick, |f| f.flip(&f.add_subtitles(), 20)),
     ("data_is_a_transport_stream", Depth::Full, |f| f.flip("data.ts", 188 * 9)),
     ("index_and_meta_are_as_ingested", Depth::Full, |f| {
         f.forge_manifest(|m| {

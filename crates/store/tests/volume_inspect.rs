@@ -161,7 +161,7 @@ fn damage_is_shown_where_it_is() {
     let text = inspect(&title, None).unwrap().to_string();
     assert!(text.contains("metadata block 1: checksum is"), "{text}");
     for (file, version, words) in
-        [("index.mri", 2, "index: body checksum is"), ("manifest.mrm", 4, "manifest: body checksum is")]
+        [("index.mri", 3, "index: body checksum is"), ("manifest.mrm", 4, "manifest: body checksum is")]
     {
         let path = title.join(file);
         let mut bytes = fs::read(&path).unwrap();

@@ -107,7 +107,7 @@ impl Memory {
         if let Some((client, more)) = client {
             *held.by_client.entry(client).or_default() += more;
         }
-        totals.add(|c| c.memory_held = after as u64);
+        totals.add(|c| c.memory_held_bytes = after as u64);
         drop(held);
         Ok(Hold { inner: Arc::clone(&self.0), bytes, client })
     }
@@ -146,7 +146,7 @@ impl Drop for Hold {
             }
         }
         let all = held.all as u64;
-        self.inner.totals.add(|c| c.memory_held = all);
+        self.inner.totals.add(|c| c.memory_held_bytes = all);
     }
 }
 
@@ -177,9 +177,9 @@ mod tests {
         let part = bytes.slice(10..20);
         drop(bytes);
         assert_eq!((held(&memory), &part[..]), ((10_000, 1), &[7; 10][..]));
-        assert_eq!(totals.read().memory_held, 10_000);
+        assert_eq!(totals.read().memory_held_bytes, 10_000);
         drop(part);
-        assert_eq!((held(&memory), totals.read().memory_held), ((0, 0), 0));
+        assert_eq!((held(&memory), totals.read().memory_held_bytes), ((0, 0), 0));
         // The cache has reserved its own bytes.
         let kept = memory.take(10_000).unwrap().over(vec![1; 10_000]);
         let sent = [1, 1, 2].map(|host| memory.sends(kept.clone(), true, peer(host)).unwrap());
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(held(&memory).0, MOST);
         assert!(memory.take(1).is_err() && totals.read().memory_exhausted > 0);
         drop(all);
-        assert_eq!((held(&memory), totals.read().memory_held), ((0, 0), 0));
+        assert_eq!((held(&memory), totals.read().memory_held_bytes), ((0, 0), 0));
     }
 
     #[test]

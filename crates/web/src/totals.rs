@@ -18,7 +18,7 @@ millrace_core::counters! {
         /// Streams of HTTP/2 that were reset because their viewer took nothing of them, or too little.
         sum streams_too_slow,
         /// Bytes in memory for responses: those of caches, and those on their way.
-        gauge memory_held,
+        gauge memory_held_bytes,
         /// Times that something was refused because the memory for responses, or a client's share of it, was used up.
         sum memory_exhausted,
         /// HTTP connections closed for bytes that are not HTTP, or that could be read in two ways.

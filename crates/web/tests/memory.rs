@@ -191,22 +191,22 @@ fn clients_that_take_nothing_hold_no_more_than_the_budget_and_others_are_served(
     let hostile = hostile(&served);
     for _ in 0..20 {
         ask_all();
-        assert!(served.totals.read().memory_held <= BUDGET as u64);
+        assert!(served.totals.read().memory_held_bytes <= BUDGET as u64);
     }
     let (counted, grown) = (served.totals.read(), resident().saturating_sub(before));
     assert!(counted.memory_exhausted > 0, "they do not want enough: {counted:?}");
-    assert!(counted.memory_held > BUDGET as u64 / 4, "{counted:?}");
+    assert!(counted.memory_held_bytes > BUDGET as u64 / 4, "{counted:?}");
     let most = BUDGET + MAX_WEB_CONNECTIONS_PER_ADDRESS * CONNECTION + REST;
     assert!(grown <= most, "{} MiB more in memory, {} MiB are allowed", grown / MIB, most / MIB);
     println!(
         "{} MiB more in memory, {} of {} MiB held",
         grown / MIB,
-        counted.memory_held as usize / MIB,
+        counted.memory_held_bytes as usize / MIB,
         BUDGET / MIB
     );
     drop(hostile);
     wait_for("what they held is given back", || served.totals.read().connections == 1);
     // The list and a sheet stay cached.
-    wait_for("their responses are gone", || served.totals.read().memory_held < 2 * MIB as u64);
+    wait_for("their responses are gone", || served.totals.read().memory_held_bytes < 2 * MIB as u64);
     ask_all();
 }

@@ -152,7 +152,7 @@ impl Site {
         let all: Vec<&Path> = members.iter().map(PathBuf::as_path).collect();
         command(options, &["volume", "create", "--parity", &case.parity.to_string()], &all)?;
         for number in 0..TITLES {
-            let copy = dir.join(format!("title-{number}.ts"));
+            let copy = dir.join(format!("media-{number}.ts"));
             std::fs::copy(file, &copy)?;
             command(options, &["add", "--quiet", "--store"], &[&members[0], &copy])?;
         }
@@ -200,7 +200,7 @@ impl Site {
         ramp_s: u64,
         secs: u64,
     ) -> anyhow::Result<LoadReport> {
-        let urls = (0..TITLES).map(|number| format!("{}title-{number}", self.url)).collect();
+        let urls = (0..TITLES).map(|number| format!("{}media-{number}", self.url)).collect();
         let mut load_options = LoadOptions::new(urls, u32::try_from(streams)?);
         load_options.arrivals = Arrivals::Ramp(Duration::from_secs(ramp_s));
         load_options.duration = Duration::from_secs(secs);

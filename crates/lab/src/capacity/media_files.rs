@@ -8,7 +8,7 @@ use millrace_core::units::BitRate;
 
 const PACKET_BYTES: usize = 188;
 
-/// Media files of one rate in one folder: `title-0.ts`, `title-1.ts`, ...
+/// Media files of one rate in one folder: `media-0.ts`, `media-1.ts`, ...
 #[derive(Clone, Debug)]
 pub struct MediaFiles {
     /// The folder.
@@ -28,7 +28,7 @@ impl MediaFiles {
     /// When ffmpeg is missing or fails, or the disk is full.
     pub fn make(dir: &Path, rate: BitRate, seconds: u64, titles: usize) -> anyhow::Result<Self> {
         std::fs::create_dir_all(dir).with_context(|| format!("{}: cannot be made", dir.display()))?;
-        let path = |n: usize| dir.join(format!("title-{n}.ts"));
+        let path = |n: usize| dir.join(format!("media-{n}.ts"));
         make_full(&path(0), rate, seconds)?;
         let mut paths = vec![path(0)];
         if titles > 1 {
@@ -45,7 +45,7 @@ impl MediaFiles {
 
     /// Names of the titles: those of the files, without extension.
     pub fn titles(&self) -> impl Iterator<Item = String> + '_ {
-        (0..self.paths.len()).map(|n| format!("title-{n}"))
+        (0..self.paths.len()).map(|n| format!("media-{n}"))
     }
 
     /// All of them together.

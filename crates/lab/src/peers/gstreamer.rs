@@ -35,7 +35,7 @@ if len(sys.argv) > 1:
         factory = GstRtspServer.RTSPMediaFactory()
         factory.set_launch("( filesrc location=%s ! tsparse set-timestamps=true ! rtpmp2tpay name=pay0 pt=33 )" % file)
         factory.set_shared(False)
-        server.get_mount_points().add_factory("/title-%d" % number, factory)
+        server.get_mount_points().add_factory("/media-%d" % number, factory)
     server.attach(None)
     GLib.MainLoop().run()
 "#;

@@ -58,7 +58,7 @@ fn segments_rate(scene: Scene<'_>) -> anyhow::Result<BitRate> {
     for entry in std::fs::read_dir(&scene.files.dir).context("read the folder of media files")? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        let number = name.strip_prefix("title-0").and_then(|rest| rest.strip_suffix(".ts"));
+        let number = name.strip_prefix("media-0").and_then(|rest| rest.strip_suffix(".ts"));
         if number.is_some_and(|n| !n.is_empty()) {
             bytes += entry.metadata()?.len();
         }

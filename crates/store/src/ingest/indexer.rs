@@ -467,7 +467,7 @@ impl Indexer {
         let layouts = std::mem::take(&mut self.access.layouts);
         let index = TitleIndex::new(self.access.list.into_points(), pieces, pids)
             .and_then(|index| index.with_presentation(bases, end))
-            .and_then(|index| index.with_layouts(layouts.into_streams()));
+            .and_then(|index| index.with_layouts(layouts.into_streams(self.bytes)));
         let stream = |s: PmtStream| ElementaryStream {
             pid: s.pid,
             stream_type: s.stream_type,

@@ -119,10 +119,11 @@ impl LayoutList {
         !std::mem::replace(&mut self.has_access, true)
     }
 
-    /// All layouts.
-    pub(super) fn into_streams(mut self) -> Vec<LayoutStream> {
+    /// All layouts of a title of this length.
+    pub(super) fn into_streams(mut self, bytes: u64) -> Vec<LayoutStream> {
         self.done.append(&mut self.now);
-        self.done.retain(|stream| stream.codec != codec::PRIVATE);
+        // Layouts that follow one another within a packet may end up behind the last packet.
+        self.done.retain(|stream| stream.codec != codec::PRIVATE && stream.byte < bytes);
         // The first layout begins at byte 0, even if earlier ones had only private data and were
         // dropped.
         if let Some(first) = self.done.first().map(|stream| stream.byte) {

@@ -12,7 +12,7 @@ fn sound(pid: u16) -> PmtStream {
 }
 
 fn places(list: LayoutList) -> Vec<(u64, u16)> {
-    list.into_streams().iter().map(|stream| (stream.byte, stream.pid)).collect()
+    list.into_streams(u64::MAX).iter().map(|stream| (stream.byte, stream.pid)).collect()
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn sound_format_seen_twice_begins_a_layout_where_it_was_seen_first() {
     list.sound(1, &AAC_STEREO, 564);
     list.sound(1, &AAC_MONO, 752);
     list.sound(1, &AAC_MONO, 940);
-    let streams = list.into_streams();
+    let streams = list.into_streams(u64::MAX);
     assert_eq!(streams.iter().map(|s| s.byte).collect::<Vec<_>>(), [0, 752], "one damaged header is none");
     assert_ne!(streams[0].config, streams[1].config);
 }
@@ -65,7 +65,7 @@ fn name_of_private_data_is_that_of_earlier_layouts_too() {
     list.announce(0, &[private("deu")]);
     list.announce(188, &[private("eng"), stream(2, codec::PRIVATE, StreamKind::Other)]);
     list.name(1, "AC-3");
-    let streams = list.into_streams();
+    let streams = list.into_streams(u64::MAX);
     let all: Vec<_> = streams.iter().map(|s| (s.byte, s.pid, s.codec.as_str())).collect();
     assert_eq!(all, [(0, 1, "AC-3"), (188, 1, "AC-3")], "what never got a name is neither picture nor sound");
 }
@@ -76,5 +76,5 @@ fn changes_without_end_leave_the_last_layout_in_force() {
     for n in 0..20_000u64 {
         list.announce(n * 188, &[sound((n % 7) as u16)]);
     }
-    assert!(list.into_streams().len() <= MAX_LAYOUT_STREAMS);
+    assert!(list.into_streams(u64::MAX).len() <= MAX_LAYOUT_STREAMS);
 }

@@ -41,6 +41,7 @@ pub fn repair(volume: &Volume, options: &RepairOptions, setting: Setting<'_>) ->
             each(volume, set, &mut work, repair_title)?;
             next(&mut work);
         }
+        settle(volume, &behind, &mut work)?;
         if !work.given_up().is_empty() {
             // The new list would have to be written there too. The next repair has little left to do.
             break;
@@ -121,6 +122,33 @@ fn begin_rebuilding(volume: &Volume) -> Result<Vec<(usize, Uuid)>, StoreError> {
         make_subdirectories(&volume.dirs_of(slot))?;
     }
     Ok(behind)
+}
+
+/// Makes durable the names of all files that are in place. An earlier repair may have failed behind a rename, and what it
+/// left is whole: nothing else would write its directory again. An active member whose disk cannot do that keeps no other
+/// one from being filled.
+fn settle(volume: &Volume, behind: &[(usize, Uuid)], work: &mut Work<'_>) -> Result<(), RepairError> {
+    for slot in (0..volume.members().len()).filter(|&slot| volume.members().is_present(slot)) {
+        let dirs = volume.dirs_of(slot);
+        let settled = work.ask(slot as u16, move || Ok(sync_names(&dirs)))?;
+        match settled {
+            Ok(Err(error)) if behind.iter().any(|&(other, _)| other == slot) => return Err(error.into()),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn sync_names(dirs: &Dirs) -> Result<(), StoreError> {
+    for id in ids_on(dirs)? {
+        match sync_dir(&dirs.disk, &dirs.title(id)) {
+            // It was removed meanwhile.
+            Err(_) if !dirs.title(id).exists() => {}
+            synced => synced?,
+        }
+    }
+    sync_dir(&dirs.disk, &dirs.titles)?;
+    sync_dir(&dirs.disk, &dirs.tmp)
 }
 
 /// Members that cannot be worked with.

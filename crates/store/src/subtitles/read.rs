@@ -9,28 +9,28 @@ use super::payload::{Face, Payload};
 /// Reads all cues that have times; what stands between them is skipped. A few more than may be kept are read, so that it is known that there are more.
 pub(super) fn read(text: &str) -> Vec<RawCue> {
     // In WebVTT an empty line ends a cue; files of SubRip have empty lines within text.
-    let ends_at_empty_line = text.starts_with("WEBVTT");
+    let is_webvtt = text.starts_with("WEBVTT");
     let mut cues = Vec::new();
     let mut now: Option<(Timing<'_>, Vec<&str>)> = None;
     for line in text.split('\n') {
         if let Some(timing) = Timing::read(line) {
-            cues.extend(now.take().map(|cue| finish(cue, true)));
+            cues.extend(now.take().map(|cue| finish(cue, is_webvtt, true)));
             if cues.len() > 2 * MAX_CUES {
                 return cues;
             }
             now = Some((timing, Vec::new()));
-        } else if ends_at_empty_line && line.bytes().all(|byte| matches!(byte, b' ' | b'\t')) {
-            cues.extend(now.take().map(|cue| finish(cue, false)));
+        } else if is_webvtt && line.bytes().all(|byte| matches!(byte, b' ' | b'\t')) {
+            cues.extend(now.take().map(|cue| finish(cue, is_webvtt, false)));
         } else if let Some((_, lines)) = &mut now {
             lines.push(line);
         }
     }
-    cues.extend(now.map(|cue| finish(cue, false)));
+    cues.extend(now.map(|cue| finish(cue, is_webvtt, false)));
     cues
 }
 
 /// `is_another`: the times of the next cue follow, so a number in front of those is the next cue's.
-fn finish((timing, mut lines): (Timing<'_>, Vec<&str>), is_another: bool) -> RawCue {
+fn finish((timing, mut lines): (Timing<'_>, Vec<&str>), is_webvtt: bool, is_another: bool) -> RawCue {
     let is_number = |line: &str| {
         let line = line.trim();
         !line.is_empty() && line.bytes().all(|byte| byte.is_ascii_digit())
@@ -44,7 +44,7 @@ fn finish((timing, mut lines): (Timing<'_>, Vec<&str>), is_another: bool) -> Raw
         if at > 0 {
             payload.letter('\n');
         }
-        marked_up(line, &mut faces, &mut payload);
+        marked_up(line, is_webvtt, &mut faces, &mut payload);
     }
     let (text, placed, is_cut) = payload.finish();
     let settings = allowed_settings(timing.settings);
@@ -99,14 +99,14 @@ fn allowed_settings(settings: &str) -> String {
     settings.split_ascii_whitespace().filter(is_allowed).take(5).collect::<Vec<_>>().join(" ")
 }
 
-/// Adds a line with tags (`<i>`), references (`&amp;`) and what SubRip has from ASS (`{\an8}`).
-fn marked_up(line: &str, faces: &mut [u8; 3], to: &mut Payload) {
+/// Adds a line with tags (`<i>`), references (`&amp;`) and, in SubRip, what it has from ASS (`{\an8}`).
+fn marked_up(line: &str, is_webvtt: bool, faces: &mut [u8; 3], to: &mut Payload) {
     let (mut rest, last_end) = (line, BlockEnd::of(line));
     while let Some(letter) = rest.chars().next() {
         let step = match letter {
             '<' => tag(rest, faces, to),
             '&' => reference(rest, to),
-            '{' => overrides(rest, last_end, to),
+            '{' if !is_webvtt => overrides(rest, last_end, to),
             _ => None,
         };
         let step = step.unwrap_or_else(|| {

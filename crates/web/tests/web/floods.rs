@@ -229,7 +229,7 @@ fn stream_that_is_not_taken_is_reset_while_its_connection_is_used() {
         }
         assert!(came == list.body);
     }
-    wait_for("nothing is held", || totals.read().memory_held == 0);
+    wait_for("nothing is held", || totals.read().memory_held_bytes == 0);
 }
 
 /// Lists of ranges, overlapping or not, make no work, however they are told.

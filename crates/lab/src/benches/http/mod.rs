@@ -182,7 +182,7 @@ fn on_a_site(
 fn titles(dir: &Path, rate: BitRate, seconds: u64) -> anyhow::Result<MediaFiles> {
     let mut files = MediaFiles::make(&dir.join("media"), rate, seconds, 1)?;
     let short = MediaFiles::make(&dir.join("short"), rate, FILE_S, 1)?;
-    let path = files.dir.join("title-1.ts");
+    let path = files.dir.join("media-1.ts");
     std::fs::rename(&short.paths[0], &path).with_context(|| format!("{}", path.display()))?;
     files.paths.push(path);
     Ok(files)
@@ -197,7 +197,7 @@ fn shops(site: &Site, www: &Path, part: &str) -> anyhow::Result<(Shop, Shop)> {
     let mut client = Client::to(ours, None)?;
     let paths = match part {
         "segments" => segments(&mut client)?,
-        _ => vec!["/titles/title-1.ts".to_owned()],
+        _ => vec!["/titles/media-1.ts".to_owned()],
     };
     let mut copies = Vec::new();
     let mut other = Client::to(nginx, None)?;
@@ -215,10 +215,10 @@ fn shops(site: &Site, www: &Path, part: &str) -> anyhow::Result<(Shop, Shop)> {
 
 /// The segments of the longer title, as its playlist has them.
 fn segments(client: &mut Client) -> anyhow::Result<Vec<String>> {
-    let list = client.get("/titles/title-0/media.m3u8")?;
+    let list = client.get("/titles/media-0/media.m3u8")?;
     let list = String::from_utf8(list).context("the playlist is no text")?;
     let names = list.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let paths: Vec<_> = names.map(|name| format!("/titles/title-0/{name}")).collect();
+    let paths: Vec<_> = names.map(|name| format!("/titles/media-0/{name}")).collect();
     ensure!(!paths.is_empty(), "the playlist has no segments");
     Ok(paths)
 }
