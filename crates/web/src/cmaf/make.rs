@@ -202,11 +202,26 @@ fn decode_times(known: &[Option<i64>], start: i64, end: i64) -> Vec<i64> {
         let time = time.unwrap_or_else(|| before + next().unwrap_or((end - before) / rest));
         times.push(time.max(before + 1));
     }
-    let last = times.last().copied().unwrap_or(start);
     if !known.is_empty() {
+        keep_before(&mut times, end);
+        let last = times.last().copied().unwrap_or(start);
         times.push(end.max(last + 1));
     }
     times
+}
+
+/// Moves times that reach into the next segment to before it, evenly: where joined recordings overlap a little, players would
+/// take the last pictures of one and the first of the other for the same.
+fn keep_before(times: &mut [i64], end: i64) {
+    let late = times.partition_point(|&time| time < end);
+    let Some(&before) = late.checked_sub(1).and_then(|at| times.get(at)) else { return };
+    let steps = (times.len() - late + 1) as i64;
+    if end - before < steps {
+        return;
+    }
+    for (step, time) in (1..).zip(&mut times[late..]) {
+        *time = before + (end - before) * step / steps;
+    }
 }
 
 /// The frames that are played in the segment's time.

@@ -61,7 +61,7 @@ fn addresses_in_any_spelling_lead_to_the_same_title() {
         assert_eq!(client.get(path).status, 404, "{path}");
     }
     let all = client.ask("OPTIONS", "*", "");
-    assert_eq!((all.status, all.header("Allow")), (200, Some("GET, HEAD, OPTIONS, PUT, DELETE")));
+    assert_eq!((all.status, all.header("Allow")), (200, Some("GET, HEAD, OPTIONS, PUT, PATCH, DELETE")));
     for method in ["TRACE", "PATCH", "POST", "PROPFIND"] {
         for path in ["/", "/titles/base.ts", "/metrics", "/api/v1/titles"] {
             let answer = Client::to(address).ask(method, path, "X-Forwarded-For: 192.0.2.1\r\n");
