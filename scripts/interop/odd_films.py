@@ -45,6 +45,7 @@ LEAST_CORRELATION = 0.6
 SURE_CORRELATION = 0.92
 # Samples around its place that are searched for a window of sound.
 MOST_LAG = int(0.08 * SOUND_HZ)
+MOST_LAG_BEHIND_CHANGE = int(0.15 * SOUND_HZ)
 # Mean difference of grey copies (0 to 255) of the same picture, encoded once more.
 MOST_DIFFERENCE = 12
 # Encoder delay and the last block, which an encoder never fills.
@@ -375,6 +376,8 @@ class Heard:
 
 
 GREY = 16 * 9
+# Otherwise ffmpeg counts pictures by their rate, and sound by the rate that it ends with.
+EXACT_TIMES = ("-enc_time_base", "1:90000")
 DECODERS = "h264|hevc|mpeg2video|mpeg4|aac|aac_latm|ac3|eac3|mp2|mp3|mp3float|dca|mpegts|mov"
 COMPLAINTS = re.compile(rf"^\[({DECODERS})[^\]]* @ .*(error|invalid|corrupt|non-existing|missing|concealing|no frame|broken)", re.I)
 
@@ -405,7 +408,7 @@ def decode(file, folder, name, want_greys):
     video = next((index for index, kind in streams if kind == "video"), None)
     if video is not None:
         picture = folder / f"{name}.frames"
-        command += ["-map", f"0:{video}", "-fps_mode", "passthrough", "-autoscale", "0", "-f", "framemd5", picture]
+        command += ["-map", f"0:{video}", "-fps_mode", "passthrough", "-autoscale", "0", *EXACT_TIMES, "-f", "framemd5", picture]
         if want_greys:
             command += ["-map", f"0:{video}", "-fps_mode", "passthrough", "-vf", "scale=16:9,format=gray", "-f", "rawvideo", folder / f"{name}.grey"]
     for number, index in enumerate(index for index, kind in streams if kind == "audio"):
@@ -413,7 +416,7 @@ def decode(file, folder, name, want_greys):
         # Fills gaps, so that a sample's number gives its time.
         resample = f"aresample={SOUND_HZ}:async=1:min_hard_comp=0.03"
         command += ["-map", f"0:{index}", "-ac", "1", "-af", resample, "-f", "s16le", pcm]
-        command += ["-map", f"0:{index}", "-frames:a", "1", "-f", "framemd5", starts]
+        command += ["-map", f"0:{index}", "-frames:a", "1", *EXACT_TIMES, "-f", "framemd5", starts]
         pcms.append((pcm, starts))
     if picture is None and not pcms:
         return None, [], ["nothing that can be decoded"]
@@ -455,11 +458,11 @@ def silent(samples):
     return max(map(abs, samples), default=0) < 200
 
 
-def lag_of(window, film, at):
-    """By how many seconds a window of sound is later in the film than at sample `at`, and how alike they are there."""
+def lag_of(window, film, at, most):
+    """By how many seconds, `most` samples at most, a window of sound is later in the film than at sample `at`, and how alike they are there."""
     best = (0.0, 0.0)
     # Tries the nearest lag first, so that sound at its right place is found at once.
-    for lag in sorted(range(-MOST_LAG, MOST_LAG + 1), key=abs):
+    for lag in sorted(range(-most, most + 1), key=abs):
         start = at + lag
         if start < 0 or start + len(window) > len(film):
             continue
@@ -480,17 +483,17 @@ class Reference:
 
 
 class Group:
-    """What one face has between two discontinuities."""
+    """What one face has between two discontinuities; `piece`: the bytes of its pictures."""
 
-    def __init__(self, label, pictures, sounds, complaints):
-        self.label, self.pictures, self.sounds, self.complaints = label, pictures, sounds, complaints
+    def __init__(self, label, pictures, sounds, complaints, piece=None):
+        self.label, self.pictures, self.sounds, self.complaints, self.piece = label, pictures, sounds, complaints, piece
 
 
 def difference(a, b):
     return sum(abs(x - y) for x, y in zip(a, b)) / GREY
 
 
-def compare_pictures(film, references, groups):
+def compare_pictures(film, references, groups, folder):
     """Problems with the pictures."""
     wanted = [s for r in references if r.pictures for s in r.pictures.sums]
     got = [s for g in groups if g.pictures for s in g.pictures.sums]
@@ -504,6 +507,8 @@ def compare_pictures(film, references, groups):
         off = min(sum(difference(a, b) for a, b in zip(greys[skip:], have)) / max(1, len(have)) for skip in (0, 1))
         return [f"pictures differ by {off:.1f} on average"] if off > MOST_DIFFERENCE else []
     if got == wanted:
+        return []
+    if len(groups) > 1 and all(g.piece for g in groups) and played_on(groups, folder, film.name) == wanted:
         return []
     lead = next((at for at in range(film.lead + 1) if wanted[at:] == got), None)
     if lead is not None:
@@ -551,7 +556,7 @@ def compare_sound(film, references, groups):
                 heard_s += best[0]
                 worst = max(worst, abs(best[1]), key=abs)
                 part = best[2]
-        slack = EDGE_S * (len(references) + 1) + STEP_S
+        slack = EDGE_S * (len(references) + len(groups)) + STEP_S
         lead_s = film.lead / 25 + 0.3 if film.lead else 0
         if heard_s < wanted_s - slack - lead_s:
             problems.append(f"{heard_s:.1f} of {wanted_s:.1f} s of sound {stream + 1}")
@@ -586,10 +591,12 @@ def follow(references, stream, part, here, sound):
             # The clock goes on from part to part, unless it jumps.
             shift = shift if number > base_part and abs(shift) > STEP_S else 0.0
             expected = int((sound.start + at / SOUND_HZ - offset - shift - own.start) * SOUND_HZ)
-            lag, alike = lag_of(window, own.samples, expected)
+            # Behind a change of the format within a group, ffmpeg's filters begin anew and lose up to this much.
+            is_behind_change = number > base_part
+            lag, alike = lag_of(window, own.samples, expected, MOST_LAG_BEHIND_CHANGE if is_behind_change else MOST_LAG)
             if alike >= LEAST_CORRELATION:
                 heard += min(STEP_S, (len(sound.samples) - at) / SOUND_HZ)
-                skew = max(skew, abs(lag))
+                skew = max(skew, 0.0 if is_behind_change else abs(lag))
                 part = number
                 break
     return heard, skew, part
@@ -652,25 +659,24 @@ def relative(base, address):
 
 
 def pieces(server, path):
-    """Groups of a media playlist between discontinuities: bytes of the init segment and all media segments, one behind the other."""
-    groups, init, is_new = [], b"", True
+    """Groups of a media playlist between discontinuities: the init segment, and all media segments one behind the other. Some may be empty."""
+    groups, init = [(b"", bytearray())], b""
     for line in server.get(path).decode().splitlines():
         if line.startswith("#EXT-X-MAP:"):
             init = server.get(relative(path, re.search('URI="([^"]+)"', line)[1]))
-            is_new = True
         elif line == "#EXT-X-DISCONTINUITY":
-            is_new = True
+            groups.append((b"", bytearray()))
         elif line and not line.startswith("#"):
-            if is_new:
-                groups.append(bytearray(init))
-                is_new = False
-            groups[-1] += server.get(relative(path, line))
+            groups[-1] = (init, groups[-1][1] + server.get(relative(path, line)))
     return groups
 
 
-def decode_bytes(data, folder, name, want_greys):
+def decode_bytes(piece, folder, name, want_greys):
+    init, media = piece
+    if not media:
+        return None, [], []
     file = folder / name
-    file.write_bytes(data)
+    file.write_bytes(init + media)
     return decode(file, folder, f"{name}.decoded", want_greys)
 
 
@@ -678,8 +684,8 @@ def ts_groups(server, film, folder):
     """The transport stream form: a variant of index.m3u8 whose segments have no init segment."""
     path = f"/titles/{film.title}/media.m3u8"
     groups = []
-    for number, data in enumerate(pieces(server, path)):
-        groups.append(Group(f"ts {number}", *decode_bytes(data, folder, f"{film.name}.ts{number}.ts", film.is_encoded)))
+    for number, piece in enumerate(pieces(server, path)):
+        groups.append(Group(f"ts {number}", *decode_bytes(piece, folder, f"{film.name}.ts{number}.ts", film.is_encoded), piece))
     return groups
 
 
@@ -694,7 +700,8 @@ def cmaf_groups(server, film, folder):
             address = relative(path, found[1])
             if address not in sounds:
                 sounds.append(address)
-    of_video = [decode_bytes(data, folder, f"{film.name}.v{number}.mp4", film.is_encoded) for number, data in enumerate(pieces(server, video))]
+    of_pictures = pieces(server, video)
+    of_video = [decode_bytes(piece, folder, f"{film.name}.v{number}.mp4", film.is_encoded) for number, piece in enumerate(of_pictures)]
     of_sounds = [
         [decode_bytes(data, folder, f"{film.name}.a{track}.{number}.mp4", False) for number, data in enumerate(pieces(server, address))]
         for track, address in enumerate(sounds)
@@ -707,12 +714,25 @@ def cmaf_groups(server, film, folder):
             if number < len(track):
                 heard += track[number][1]
                 complaints += track[number][2]
-        groups.append(Group(f"cmaf {number}", pictures, heard, complaints))
+        groups.append(Group(f"cmaf {number}", pictures, heard, complaints, of_pictures[number] if number < len(of_pictures) else None))
     return groups
 
 
-def judge(film, references, groups):
-    problems = compare_pictures(film, references, groups) + compare_sound(film, references, groups)
+def played_on(groups, folder, name):
+    """Sums of the pictures as decoders show them that go on where the streams of two groups begin alike: there, the pictures before
+    an access point in order of display may need those of the group before."""
+    joined = []
+    for init, media in (g.piece for g in groups if g.piece and g.piece[1]):
+        if joined and joined[-1][0] == init:
+            joined[-1][1].extend(media)
+        else:
+            joined.append((init, bytearray(media)))
+    decoded = [decode_bytes(piece, folder, f"{name}.joined{number}", False)[0] for number, piece in enumerate(joined)]
+    return [s for pictures in decoded if pictures for s in pictures.sums]
+
+
+def judge(film, references, groups, folder):
+    problems = compare_pictures(film, references, groups, folder) + compare_sound(film, references, groups)
     complaints = [c for g in groups for c in g.complaints]
     if complaints and not film.lead:
         problems.append(f"{len(complaints)} complaints by the decoder: {complaints[0][:120]}")
@@ -732,7 +752,7 @@ class Check:
             return [f"the title lasts {length:.1f} s, the film {wanted:.1f} s"]
         if film.file.suffix == ".ts" and data.read_bytes() == film.file.read_bytes():
             return []
-        return judge(film, references, [Group("file", *decode(data, folder, f"{film.name}.stored", film.is_encoded))])
+        return judge(film, references, [Group("file", *decode(data, folder, f"{film.name}.stored", film.is_encoded))], folder)
 
     def rtsp(self, film, references, folder):
         out = folder / f"{film.name}.played.ts"
@@ -744,10 +764,10 @@ class Check:
         return [] if got == data else [f"{len(got)} bytes of {len(data)}, or others"]
 
     def ts(self, film, references, folder):
-        return judge(film, references, ts_groups(self.server, film, folder))
+        return judge(film, references, ts_groups(self.server, film, folder), folder)
 
     def cmaf(self, film, references, folder):
-        return judge(film, references, cmaf_groups(self.server, film, folder))
+        return judge(film, references, cmaf_groups(self.server, film, folder), folder)
 
     def run(self, film):
         folder = self.folder / film.name

@@ -100,7 +100,7 @@ export async function checkTroubles(page, newPage) {
     ['a name that is no text', null, (page) => page.route('**/api/v1/titles', async (route) => {
       const response = await route.fetch();
       const body = await response.json();
-      body.titles[0].name = '<img src=x onerror="document.title=1">';
+      body.titles[0].title = '<img src=x onerror="document.title=1">';
       await route.fulfill({ response, body: JSON.stringify(body) });
     })],
   ];

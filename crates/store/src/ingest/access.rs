@@ -98,14 +98,15 @@ impl PictureLook {
         self.untold()
     }
 
-    /// Checksum of the sequence parameter sets in the bytes examined.
+    /// Checksum of the sequence parameter sets in the bytes examined. A set that is there twice
+    /// counts once: some packagers repeat them before the first picture only.
     pub(super) fn config(&self) -> Option<u32> {
         let is_set = |kind: u8| match self.syntax {
             VideoSyntax::H264 => kind & 0x1f == 7,
             VideoSyntax::H265 => matches!(kind >> 1 & 0x3f, 32 | 33),
             _ => false,
         };
-        let mut sets = Vec::new();
+        let mut sets: Vec<&[u8]> = Vec::new();
         let mut next = find_start_code(&self.bytes, 0);
         // A truncated unit does not count.
         while let Some(start) = next {
@@ -113,10 +114,12 @@ impl PictureLook {
             let unit = &self.bytes[start + 3..next.unwrap_or(start + 3)];
             if unit.first().is_some_and(|&kind| is_set(kind)) {
                 let used = unit.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
-                sets.extend_from_slice(&unit[..used]);
+                if !sets.contains(&&unit[..used]) {
+                    sets.push(&unit[..used]);
+                }
             }
         }
-        (!sets.is_empty()).then(|| layout::checksum(&sets))
+        (!sets.is_empty()).then(|| layout::checksum(&sets.concat()))
     }
 
     /// The unit whose first byte behind the start code is at `at`: decides, or goes on.

@@ -89,7 +89,7 @@ pub struct IngestOptions {
     pub name: Option<String>,
     /// Display name; `None`: the name as it is given, the `title` tag of the container, or the file's name.
     pub title: Option<String>,
-    /// Names use only the path below this folder ([`names_of_file`](crate::volume::names_of_file));
+    /// Names use only the path below this folder ([`names_of_file`]);
     /// `None`: the whole path.
     pub root: Option<PathBuf>,
     /// The title to replace ([`Naming::replaces`]).

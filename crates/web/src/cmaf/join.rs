@@ -137,6 +137,7 @@ impl Plan {
     /// Returns how long to delay a part so that no track begins before its end in an earlier part.
     /// A small overlap or gap changes the end of the last picture or frame instead.
     fn overlap(&mut self, at: usize, begins: &[Option<i64>]) -> i64 {
+        let is_jump = self.segments[self.parts[at].segments.start].is_jump;
         let (before, rest) = self.parts.split_at_mut(at);
         let mut most = 0;
         for track in 0..self.tracks.len() {
@@ -152,7 +153,10 @@ impl Plan {
                 Config::Video(_) => MEDIA_HZ / 20,
                 Config::Audio(_) => MEDIA_HZ / 1000,
             };
-            match (last.span.end - begin).unsigned_abs() < near && begin > last.span.start {
+            // A picture stands until the next one.
+            let stands = matches!(last.config, Config::Video(_)) && !is_jump && begin > last.span.end;
+            let is_near = stands || (last.span.end - begin).unsigned_abs() < near;
+            match is_near && begin > last.span.start {
                 true => last.span.end = begin,
                 false => most = most.max(last.span.end - begin),
             }
@@ -308,7 +312,8 @@ impl Plan {
                 let times: Vec<i64> = self.times_of(demux, of).map(|(_, time)| time).collect();
                 let last = *times.last()?;
                 let before = times.iter().rev().find(|&&time| time < last);
-                Some(last + before.map_or(0, |before| last - before))
+                // The only picture gets the length of one of 25 a second, as nothing tells how long it stands.
+                Some(last + before.map_or(MEDIA_HZ.cast_signed() / 25, |before| last - before))
             }
         }
     }
