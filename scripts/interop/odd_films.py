@@ -400,6 +400,15 @@ def frame_times(text):
     return [(int(row[2]) * unit, row[5].strip()) for row in rows if len(row) > 5]
 
 
+def first_time(file, index):
+    """When the sound of a transport stream begins. Where its frequency changes, ffmpeg counts this time by the last one."""
+    if file.suffix != ".ts":
+        return None
+    command = ["ffprobe", "-v", "error", "-probesize", "50M", "-analyzeduration", "100M", "-select_streams", index, "-read_intervals", "%+#1"]
+    found = run([*command, "-show_entries", "frame=pts_time", "-of", "csv=p=0", file]).stdout.decode().split()
+    return float(found[0].strip(",")) if found and found[0].strip(",") != "N/A" else None
+
+
 def decode(file, folder, name, want_greys):
     """Pictures (the first stream of them, or None), the sound of each stream, and what the decoder complained of."""
     picture, sounds, pcms = None, [], []
@@ -417,7 +426,7 @@ def decode(file, folder, name, want_greys):
         resample = f"aresample={SOUND_HZ}:async=1:min_hard_comp=0.03"
         command += ["-map", f"0:{index}", "-ac", "1", "-af", resample, "-f", "s16le", pcm]
         command += ["-map", f"0:{index}", "-frames:a", "1", *EXACT_TIMES, "-f", "framemd5", starts]
-        pcms.append((pcm, starts))
+        pcms.append((pcm, starts, index))
     if picture is None and not pcms:
         return None, [], ["nothing that can be decoded"]
     result = subprocess.run([str(word) for word in command], stdin=subprocess.DEVNULL, capture_output=True, timeout=180)
@@ -431,14 +440,14 @@ def decode(file, folder, name, want_greys):
             raw = (folder / f"{name}.grey").read_bytes()
             greys = [raw[at : at + GREY] for at in range(0, len(raw), GREY)]
         pictures = Pictures([time for time, _ in frames], [sum for _, sum in frames], greys)
-    for pcm, starts in pcms:
+    for pcm, starts, index in pcms:
         samples = array.array("h")
         if pcm.exists():
             raw = pcm.read_bytes()
             samples.frombytes(raw[: len(raw) // 2 * 2])
         first = frame_times(starts.read_text()) if starts.exists() else []
         if samples and first:
-            sounds.append(Heard(first[0][0], samples))
+            sounds.append(Heard(first_time(file, index) or first[0][0], samples))
     return pictures, sounds, complaints
 
 

@@ -98,3 +98,20 @@ fn endless_headers_are_given_up() {
     look.begin(false);
     assert_eq!(look.push(&units(&[&[0x65, 1, 2, 3, 4, 5, 6, 7]])), Verdict::Bare);
 }
+
+#[test]
+fn config_counts_a_repeated_set_once() {
+    let config = |sets: &[&[u8]]| {
+        let mut look = PictureLook::new(VideoSyntax::H264);
+        look.begin(false);
+        look.push(&units(sets));
+        look.config()
+    };
+    let unit = |kind: u8| [kind, 1, 2, 3, 4, 5, 6, 7];
+    let (sequence, other, picture) = (unit(0x67), [0x67; 8], unit(0x65));
+    let once = config(&[&sequence, &unit(0x68), &picture]);
+    assert!(once.is_some());
+    assert_eq!(config(&[&sequence, &unit(0x68), &unit(0x06), &sequence, &unit(0x68), &picture]), once);
+    assert_ne!(config(&[&other, &unit(0x68), &picture]), once);
+    assert_eq!(config(&[&unit(0x68), &picture]), None);
+}
