@@ -163,7 +163,7 @@ fn stamps(address: SocketAddr, playlist: &str, wanted: &str) -> (i64, i64) {
         let map = vtt.lines().nth(1).unwrap().strip_prefix("X-TIMESTAMP-MAP=LOCAL:").unwrap();
         let (local, stamp) = map.split_once(",MPEGTS:").unwrap();
         let (local, stamp): (i64, i64) = (ms(local), stamp.parse().unwrap());
-        for block in vtt.split("\n\n").filter(|block| block.contains(wanted)) {
+        if let Some(block) = vtt.split("\n\n").find(|block| block.contains(wanted)) {
             let (start, rest) = block.lines().next().unwrap().split_once(" --> ").unwrap();
             let of = |time: &str| stamp + (ms(time) - local) * 90;
             return (of(start), of(rest.split(' ').next().unwrap()));

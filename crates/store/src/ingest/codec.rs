@@ -300,8 +300,8 @@ mod tests {
         );
         // Mixed by the broadcaster or by the receiver, with a language or without.
         let supplementary = |flags| role(&[0x7f, 2, 6, flags]);
-        assert_eq!(supplementary(0b1_00001_1_0), Some(AudioDescription));
-        assert_eq!(supplementary(0b0_00001_1_0), Some(AudioDescription));
+        assert_eq!(supplementary(0b1000_0110), Some(AudioDescription));
+        assert_eq!(supplementary(0b0000_0110), Some(AudioDescription));
         assert_eq!(
             [0x80 | 2 << 2, 0x80 | 3 << 2, 0x80].map(supplementary),
             [Some(HearingImpaired), Some(AudioDescription), None]

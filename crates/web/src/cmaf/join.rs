@@ -140,10 +140,10 @@ impl Plan {
         let is_jump = self.segments[self.parts[at].segments.start].is_jump;
         let (before, rest) = self.parts.split_at_mut(at);
         let mut most = 0;
-        for track in 0..self.tracks.len() {
+        for (track, begin) in begins.iter().enumerate() {
             // The latest part that has the track; titles have few parts.
             let last = before.iter_mut().rev().find_map(|part| part.tracks[track].as_mut());
-            let (Some(last), Some(begin)) = (last, begins[track]) else { continue };
+            let (Some(last), Some(begin)) = (last, *begin) else { continue };
             let is_ours = rest[0].tracks[track].as_ref().is_some_and(|now| now.goes_on.0);
             if is_ours {
                 continue;
