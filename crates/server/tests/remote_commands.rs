@@ -82,6 +82,24 @@ fn titles_of_a_server_are_listed_and_removed() {
 }
 
 #[test]
+fn titles_are_listed_and_removed_by_patterns() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut server, page) = serving(dir.path());
+    let store = dir.path().join("store");
+    for at in [["--server", &page], ["--store", store.to_str().unwrap()]] {
+        let of = |args: &[&str]| [args, &at[..]].concat();
+        let listed: Value = serde_json::from_str(&ok(&of(&["ls", "fi*", "--json"]))).unwrap();
+        assert_eq!((listed.as_array().unwrap().len(), &listed[0]["name"]), (1, &"film".into()));
+        assert!(fails(&of(&["ls", "none"])).contains("none: no such title"));
+        assert!(fails(&of(&["rm", "none*"])).contains("none*: no such title"));
+    }
+    assert_eq!(ok(&["rm", "--server", &page, "o*r", "other"]), "removed other\n");
+    assert!(ok(&["rm", "--store", store.to_str().unwrap(), "*"]).starts_with("removed film ("));
+    assert!(ok(&["ls", "--store", store.to_str().unwrap()]).starts_with("no titles yet"));
+    assert!(server.interrupt());
+}
+
+#[test]
 fn without_rights_a_command_says_whose_they_are() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");

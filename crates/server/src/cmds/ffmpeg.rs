@@ -9,6 +9,7 @@ use millrace_store::ingest::{FfmpegBounds, WebAudio};
 
 /// The ffmpeg program and what it may use.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Conversion by ffmpeg")]
 pub(crate) struct FfmpegArgs {
     /// The ffmpeg program
     #[arg(long = "ffmpeg", value_name = "PROGRAM", default_value = "ffmpeg", env = "MILLRACE_FFMPEG")]

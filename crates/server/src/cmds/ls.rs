@@ -1,5 +1,6 @@
 //! `millrace ls`: what is in the store.
 
+use std::collections::HashSet;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -19,15 +20,19 @@ use super::progress::codecs;
 use super::remote::{Remote, RemoteArgs};
 use super::serve::{DEFAULT_PORTS, invite};
 use super::terminal::name;
+use super::title_names::fits;
 use crate::rtsp::date::rfc1123;
 
 /// List the titles in the store
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  millrace ls\n  millrace ls --urls\n  millrace ls --urls rtsp://tv.example:8554/ > addresses.txt\n  \
+    after_help = "Examples:\n  millrace ls\n  millrace ls 'news-*'\n  millrace ls --urls\n  millrace ls --urls rtsp://tv.example:8554/ > addresses.txt\n  \
                   millrace ls --json | jq '.[].name'\n  millrace ls --server http://tv.example:8080/"
 )]
 pub(super) struct LsArgs {
+    /// Only these: names, ids, or patterns of names: * stands for any characters, ? for one
+    #[arg(value_name = "TITLE")]
+    titles: Vec<String>,
     /// Also list the titles built from others: for fast forward, rewind and slow motion, and renditions
     #[arg(long)]
     all: bool,
@@ -42,6 +47,23 @@ pub(super) struct LsArgs {
     store: StoreArgs,
     #[command(flatten)]
     remote: RemoteArgs,
+}
+
+impl LsArgs {
+    /// The names of the titles that are asked for; an error if one that is named is not there.
+    fn named(&self, all: impl Iterator<Item = (String, String)>) -> anyhow::Result<HashSet<String>> {
+        let all: Vec<(String, String)> = all.collect();
+        let fit = |wanted: &String| {
+            let found: Vec<String> = all
+                .iter()
+                .filter(|(name, id)| fits(wanted, name, id))
+                .map(|(name, _)| name.clone())
+                .collect();
+            anyhow::ensure!(!found.is_empty(), "{wanted}: no such title; see: millrace ls");
+            Ok(found)
+        };
+        Ok(self.titles.iter().map(fit).collect::<anyhow::Result<Vec<_>>>()?.concat().into_iter().collect())
+    }
 }
 
 /// A title as JSON: what is known of it, and whether it can be played.
@@ -167,7 +189,13 @@ fn run_remote(args: &LsArgs, remote: &Remote) -> anyhow::Result<ExitCode> {
         )));
     }
     remote.sign_in()?;
-    let listed: serde_json::Value = remote.get("api/v1/titles")?;
+    let mut listed: serde_json::Value = remote.get("api/v1/titles")?;
+    if let Some(titles) = listed["titles"].as_array_mut() {
+        let of =
+            |title: &serde_json::Value, field: &str| title[field].as_str().unwrap_or_default().to_owned();
+        let found = args.named(titles.iter().map(|title| (of(title, "name"), of(title, "id"))))?;
+        titles.retain(|title| args.titles.is_empty() || found.contains(&of(title, "name")));
+    }
     if args.json {
         super::print_json(&listed["titles"])?;
         return Ok(ExitCode::SUCCESS);
@@ -244,7 +272,16 @@ pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
     let (mut titles, damaged) = (volume.listing()?.titles, volume.damaged_titles());
     let derived: Vec<TitleInfo> =
         titles.iter().map(|title| &title.info).filter(|info| info.derived.is_some()).cloned().collect();
-    titles.retain(|title| args.all || title.info.derived.is_none());
+    let named =
+        args.named(titles.iter().map(|title| (title.info.name.clone(), title.info.id.to_string())))?;
+    titles.retain(|title| match args.titles.is_empty() {
+        true => args.all || title.info.derived.is_none(),
+        // A pattern does not stand for what is made of the titles that fit it.
+        false => {
+            let is_own = args.all || title.info.derived.is_none();
+            named.contains(&title.info.name) && (is_own || args.titles.contains(&title.info.name))
+        }
+    });
     let is_damaged = |title: &ListedTitle| damaged.contains(&title.info.id);
     if args.json {
         let rows = titles.iter().map(|title| {

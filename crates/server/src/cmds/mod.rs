@@ -46,6 +46,7 @@ pub(crate) mod serve;
 mod settings;
 pub(crate) mod signals;
 mod title;
+mod title_names;
 mod top;
 mod transform;
 mod trick;
@@ -121,6 +122,11 @@ impl StoreArgs {
     /// Whether a store is named, on the command line or by the environment variable.
     fn is_named(&self) -> bool {
         !self.members.is_empty() || self.store.is_some()
+    }
+
+    /// The store of commands that name none.
+    fn of_environment() -> Self {
+        Self { store: std::env::var_os(STORE).map(PathBuf::from), members: Vec::new() }
     }
 
     /// The store directory; the first member, if several are named.

@@ -5,18 +5,20 @@ use std::process::ExitCode;
 use clap::Args;
 use millrace_store::StoreError;
 use millrace_store::subtitles::SubtitleLabel;
+use millrace_store::volume::Volume;
 
 use super::StoreArgs;
 use super::remote::{Remote, RemoteArgs};
+use super::title_names::expanded;
 
 /// Remove titles from the store; the source files are kept
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  millrace rm lobby-loop\n  millrace rm film --subtitles de\n  millrace rm --server http://tv.example:8080/ lobby-loop\n\nA running server notices within seconds; viewers who are \
+    after_help = "Examples:\n  millrace rm lobby-loop\n  millrace rm 'news-*'\n  millrace rm film --subtitles de\n  millrace rm --server http://tv.example:8080/ lobby-loop\n\nA running server notices within seconds; viewers who are \
                         watching see the title to its end.\nA server of the folder that the source file lies in adds it again: move the source file away first."
 )]
 pub(super) struct RmArgs {
-    /// Names or ids as shown by `millrace ls`
+    /// Names or ids as shown by `millrace ls`, or patterns of names: * stands for any characters, ? for one
     #[arg(required = true, value_name = "TITLE")]
     titles: Vec<String>,
     /// Remove only these subtitles of the titles: de, en.forced, pt-BR.sdh
@@ -35,7 +37,7 @@ pub(super) struct RmArgs {
 fn run_remote(args: &RmArgs, remote: &Remote) -> anyhow::Result<ExitCode> {
     remote.sign_in()?;
     let mut missing = 0;
-    for name in &args.titles {
+    for name in &titles_on(args, remote)? {
         let is_there = is_name(name) && remote.remove(&format!("api/v1/titles/{name}"))?;
         match is_there {
             false => {
@@ -57,8 +59,13 @@ fn remove_subtitles(
 ) -> anyhow::Result<ExitCode> {
     remote.map_or(Ok(()), Remote::sign_in)?;
     let volume = if remote.is_none() { Some(args.store.open()?) } else { None };
+    let titles = match (remote, &volume) {
+        (Some(remote), _) => titles_on(args, remote)?,
+        (None, Some(volume)) => titles_in(args, volume)?,
+        (None, None) => Vec::new(),
+    };
     let mut missing = 0;
-    for name in &args.titles {
+    for name in &titles {
         let is_removed = match (remote, &volume) {
             (Some(remote), _) => {
                 is_name(name) && remote.remove(&format!("titles/{name}/subtitles/{label}.vtt"))?
@@ -83,6 +90,23 @@ fn remove_subtitles(
     Ok(if missing == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// What is named of a running server's titles.
+fn titles_on(args: &RmArgs, remote: &Remote) -> anyhow::Result<Vec<String>> {
+    expanded(&args.titles, || {
+        let listed: serde_json::Value = remote.get("api/v1/titles")?;
+        let titles = listed["titles"].as_array().map(Vec::as_slice).unwrap_or_default();
+        Ok(titles.iter().filter_map(|title| title["name"].as_str()).map(str::to_owned).collect())
+    })
+}
+
+/// What is named of a store's titles. Those that are made of others go with them.
+fn titles_in(args: &RmArgs, volume: &Volume) -> anyhow::Result<Vec<String>> {
+    expanded(&args.titles, || {
+        let own = volume.titles()?.into_iter().filter(|title| title.derived.is_none());
+        Ok(own.map(|title| title.name).collect())
+    })
+}
+
 /// Whether a title can have this name. Any other character would change the address.
 fn is_name(name: &str) -> bool {
     name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'@'))
@@ -99,7 +123,7 @@ pub(super) fn run(args: &RmArgs) -> anyhow::Result<ExitCode> {
     }
     let volume = args.store.open()?;
     let mut missing = 0;
-    for name in &args.titles {
+    for name in &titles_in(args, &volume)? {
         let title = volume.find(name)?;
         // A title that cannot be read has no name; by its id it can be removed all the same.
         let id = title.as_ref().map(|title| title.id).or_else(|| name.parse().ok());

@@ -35,6 +35,7 @@ pub(super) fn all() -> Survey {
         governor(),
         isolated(),
     ]);
+    all.findings.extend(super::serving::all());
     all
 }
 

@@ -2,6 +2,7 @@
 
 mod checks;
 mod engine;
+mod serving;
 
 use std::process::ExitCode;
 

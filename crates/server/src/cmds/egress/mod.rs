@@ -28,6 +28,7 @@ pub(crate) use self::measure::{Outcome, measure_now, probe};
 
 /// Settings.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Network")]
 pub(crate) struct EgressArgs {
     /// How UDP packets are sent: auto (kernel sockets; AF_XDP on the interfaces given with --xdp-interface,
     /// where it was measured to be cheaper), kernel (never AF_XDP), xdp (AF_XDP for everything it can send)

@@ -73,101 +73,101 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     store: NewStoreArgs,
     /// Address and port of RTSP; port 0 takes any free one [default: all addresses, port 554 if allowed, else 8554]
-    #[arg(long, value_name = "ADDR:PORT", value_parser = parse_listen)]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = parse_listen, help_heading = "Network")]
     pub(crate) listen: Option<SocketAddr>,
     /// Address and port of HTTP, or off: the page, titles as files and as HLS, the API, figures at /metrics [default: the address of --listen, port 8080
     /// or the next free one]
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", help_heading = "Network")]
     pub(crate) http: Option<ListenChoice>,
     /// Host name or address to print in URLs [default: this machine's address]
-    #[arg(long, value_name = "HOST")]
+    #[arg(long, value_name = "HOST", help_heading = "Network")]
     pub(crate) host: Option<String>,
     /// Memory for the media cache: one copy shared by all viewers [default: 256MiB, or a quarter of the memory that a control group, ulimit or the machine
     /// leaves this process, if that is less]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", help_heading = "Memory and disks")]
     pub(crate) cache: Option<ByteLen>,
     /// Memory for HTTP responses that are not read from the media cache: playlists, pictures, answers of the API, segments of fragmented MP4. When it is used
     /// up, clients get 503 [default: twice --cache, at least 64MiB and at most 512MiB]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", help_heading = "Memory and disks")]
     pub(crate) web_memory: Option<ByteLen>,
     /// Engines: threads that pace and send streams, one core each. All send from the same UDP ports; a new stream goes to the engine with the least load
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Engines")]
     pub(crate) engines: u8,
     /// Pin the engines to these cores, one each, in order
-    #[arg(long = "cpu", value_name = "CORE", value_delimiter = ',')]
+    #[arg(long = "cpu", value_name = "CORE", value_delimiter = ',', help_heading = "Engines")]
     pub(crate) cpus: Vec<usize>,
     /// What an engine does when nothing is due: busy (spins), adaptive (sleeps until the next burst
     /// departs) or sleeping (the same, at least 1 ms)
-    #[arg(long, value_name = "POLICY", default_value = "adaptive")]
+    #[arg(long, value_name = "POLICY", default_value = "adaptive", help_heading = "Engines")]
     pub(crate) idle: IdlePolicy,
     /// Most viewers at once; the next one gets 453
-    #[arg(long, value_name = "N", default_value_t = limits::DEFAULT_MAX_STREAMS)]
+    #[arg(long, value_name = "N", default_value_t = limits::DEFAULT_MAX_STREAMS, help_heading = "Who is let in")]
     pub(crate) max_streams: usize,
     /// Highest total of the mean bit rates of all viewers; a viewer that would exceed it gets 453 [default: no limit]
-    #[arg(long, value_name = "RATE")]
+    #[arg(long, value_name = "RATE", help_heading = "Who is let in")]
     pub(crate) max_rate: Option<BitRate>,
     /// Who is let in: measured (as many viewers as the engines' cores, the disks, the cache and the links are seen to carry; the next
     /// one gets 453) or off (as many as --max-streams and --max-rate allow)
-    #[arg(long, value_name = "HOW", default_value = "measured")]
+    #[arg(long, value_name = "HOW", default_value = "measured", help_heading = "Who is let in")]
     pub(crate) admission: AdmissionChoice,
     /// How busy the core of an engine may become, as a share of the time, before viewers are refused
-    #[arg(long, value_name = "PERCENT", default_value_t = Percent(limits::DEFAULT_MAX_BUSY_PERMILLE as f64 / 10.0))]
+    #[arg(long, value_name = "PERCENT", default_value_t = Percent(limits::DEFAULT_MAX_BUSY_PERMILLE as f64 / 10.0), help_heading = "Who is let in")]
     pub(crate) max_busy: Percent,
     /// What the network links carry together: auto (what the hardware reports, less a share for headers), off, or a rate
-    #[arg(long, value_name = "RATE", default_value_t = LinkRate::Auto)]
+    #[arg(long, value_name = "RATE", default_value_t = LinkRate::Auto, help_heading = "Network")]
     pub(crate) link_rate: LinkRate,
     /// What to do when a core has become slower and no longer carries the viewers it has: end-newest (until the rest are in time
     /// again) or share (all are late)
-    #[arg(long, value_name = "POLICY", default_value = "end-newest")]
+    #[arg(long, value_name = "POLICY", default_value = "end-newest", help_heading = "Who is let in")]
     pub(crate) overload: OverloadPolicy,
     /// Time without any sign of life after which a session is closed
-    #[arg(long, value_name = "TIME", default_value_t = duration(limits::DEFAULT_SESSION_TIMEOUT_NS))]
+    #[arg(long, value_name = "TIME", default_value_t = duration(limits::DEFAULT_SESSION_TIMEOUT_NS), help_heading = "Viewers")]
     pub(crate) session_timeout: HumanDuration,
     /// How long a paused viewer keeps its stream and bit rate; after that PLAY has to reserve them again
-    #[arg(long, value_name = "TIME", default_value_t = duration(limits::DEFAULT_PAUSE_RESERVATION_NS))]
+    #[arg(long, value_name = "TIME", default_value_t = duration(limits::DEFAULT_PAUSE_RESERVATION_NS), help_heading = "Viewers")]
     pub(crate) pause_reservation: HumanDuration,
     /// Highest number of connections from one client address, by RTSP and by HTTP each
-    #[arg(long, value_name = "N", default_value_t = limits::MAX_CONNECTIONS_PER_ADDRESS)]
+    #[arg(long, value_name = "N", default_value_t = limits::MAX_CONNECTIONS_PER_ADDRESS, help_heading = "Who is let in")]
     pub(crate) max_connections_per_address: usize,
     /// Share of --max-streams and of --max-rate that all viewers at one address may use; one stream is always allowed
-    #[arg(long, value_name = "PERCENT", default_value_t = Percent(f64::from(limits::DEFAULT_ADDRESS_SHARE_PERCENT)), value_parser = parse_address_share)]
+    #[arg(long, value_name = "PERCENT", default_value_t = Percent(f64::from(limits::DEFAULT_ADDRESS_SHARE_PERCENT)), value_parser = parse_address_share, help_heading = "Who is let in")]
     pub(crate) share_per_address: Percent,
     /// Most viewers at once of one title, whatever bit rate or speed they watch it at; the next one gets 453 [default: no limit]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = "Who is let in")]
     pub(crate) max_streams_per_title: Option<usize>,
     /// UDP port range for RTP and RTCP: the first free even port and the next are used
-    #[arg(long, value_name = "FIRST-LAST", default_value = "6970-7069", value_parser = parse_ports)]
+    #[arg(long, value_name = "FIRST-LAST", default_value = "6970-7069", value_parser = parse_ports, help_heading = "Network")]
     pub(crate) udp_ports: (u16, u16),
     /// Media time sent in one burst: shorter is smoother, longer costs less processor time
-    #[arg(long, value_name = "TIME", default_value_t = duration(limits::DEFAULT_BURST_NS))]
+    #[arg(long, value_name = "TIME", default_value_t = duration(limits::DEFAULT_BURST_NS), help_heading = "Engines")]
     pub(crate) burst: HumanDuration,
     /// Longest burst when the engine's core is busy: bursts grow up to this as the load rises
-    #[arg(long, value_name = "TIME", default_value_t = duration(limits::BUSY_BURST_NS))]
+    #[arg(long, value_name = "TIME", default_value_t = duration(limits::BUSY_BURST_NS), help_heading = "Engines")]
     pub(crate) busy_burst: HumanDuration,
     /// Media time sent at once when a viewer over the RTSP connection begins to play or seeks, so that its buffer fills sooner; only while
     /// there is capacity for as much again as the title needs
-    #[arg(long, value_name = "TIME", default_value_t = duration(u64::from(limits::DEFAULT_FAST_START_MS) * 1_000_000))]
+    #[arg(long, value_name = "TIME", default_value_t = duration(u64::from(limits::DEFAULT_FAST_START_MS) * 1_000_000), help_heading = "Viewers")]
     pub(crate) fast_start: HumanDuration,
     /// Send every packet at its own time, without bursts
-    #[arg(long)]
+    #[arg(long, help_heading = "Engines")]
     pub(crate) smooth: bool,
     /// Packet sizes for UDP viewers; each gets the largest that its path carries unfragmented: bytes, 1k, 2k, 4k or 8k,
     /// separated by commas, or auto for all of these
-    #[arg(long, value_name = "LIST", default_value_t = PacketSizes::default())]
+    #[arg(long, value_name = "LIST", default_value_t = PacketSizes::default(), help_heading = "Network")]
     pub(crate) packet_sizes: PacketSizes,
     /// Whether the server chooses the bit rate of titles with renditions, and changes it during playback, for sessions that name none
-    #[arg(long, value_name = "WHETHER", default_value = "on")]
+    #[arg(long, value_name = "WHETHER", default_value = "on", help_heading = "Viewers")]
     pub(crate) adapt: AdaptChoice,
     /// Allow clients to request forward error correction (needs titles stored with parity)
-    #[arg(long, value_name = "WHETHER", default_value = "allow")]
+    #[arg(long, value_name = "WHETHER", default_value = "allow", help_heading = "Viewers")]
     pub(crate) fec: FecChoice,
     /// Transformation that viewers may ask for with `?transform=NAME`: NAME=STEP, or several steps with + between them. A step is
     /// select:audio=LANG,subtitles=none (which streams are kept), restamp:offset=TIME (clock and time stamps moved) or wasm:FILE (a module);
     /// repeat it for each. See also: docs/ref/transforms.md
-    #[arg(long = "transform", value_name = "NAME=STEP", value_delimiter = ';', value_parser = parse_transform)]
+    #[arg(long = "transform", value_name = "NAME=STEP", value_delimiter = ';', value_parser = parse_transform, help_heading = "Viewers")]
     pub(crate) transforms: Vec<String>,
     /// Send every datagram separately even if the kernel supports segmentation offload
-    #[arg(long)]
+    #[arg(long, help_heading = "Network")]
     pub(crate) no_gso: bool,
     #[command(flatten)]
     pub(crate) egress: EgressArgs,
@@ -180,41 +180,41 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) uploads: UploadArgs,
     /// How the cache reads: auto, uring or threads
-    #[arg(long, value_name = "HOW", default_value = "auto")]
+    #[arg(long, value_name = "HOW", default_value = "auto", help_heading = "Memory and disks")]
     pub(crate) read: ReadChoice,
     /// Highest share of a title that may be damaged beyond repair, over the last 64 extents (16 MiB) or the whole title if it is
     /// shorter. Up to it viewers do not get the damaged packets; above it their stream is ended (0%: at the first damaged packet)
-    #[arg(long, value_name = "PERCENT", default_value_t = Percent(f64::from(limits::DEFAULT_MAX_DAMAGED_PERMILLE) / 10.0))]
+    #[arg(long, value_name = "PERCENT", default_value_t = Percent(f64::from(limits::DEFAULT_MAX_DAMAGED_PERMILLE) / 10.0), help_heading = "Memory and disks")]
     pub(crate) max_damaged: Percent,
     /// Space for fast forward, rewind and slow motion that are built because a viewer asks for them, on all members together; those not
     /// watched for the longest time are removed for others. 0B: build none
-    #[arg(long, value_name = "SIZE", default_value_t = ByteLen(limits::trick::DEFAULT_TRICK_SPACE_BYTES))]
+    #[arg(long, value_name = "SIZE", default_value_t = ByteLen(limits::trick::DEFAULT_TRICK_SPACE_BYTES), help_heading = "Memory and disks")]
     pub(crate) trick_space: ByteLen,
     /// Space for posters and pictures for seeking, which are made of titles in the background, by ffmpeg; 0B: make none
-    #[arg(long, value_name = "SIZE", default_value_t = ByteLen(limits::pictures::DEFAULT_PICTURE_SPACE_BYTES))]
+    #[arg(long, value_name = "SIZE", default_value_t = ByteLen(limits::pictures::DEFAULT_PICTURE_SPACE_BYTES), help_heading = "Memory and disks")]
     pub(crate) picture_space: ByteLen,
     /// Write every counter into this file as JSON, once a second; each time the file is replaced as a whole
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Log")]
     pub(crate) stats: Option<PathBuf>,
     /// Fault injection for tests: a file with lines such as `member 1 eio`, re-read while the server runs
     #[arg(long, value_name = "FILE", hide = true)]
     pub(crate) inject: Option<PathBuf>,
     /// Follow all symbolic links in the folders; otherwise only links to files within the same folder
-    #[arg(long)]
+    #[arg(long, help_heading = "Folders")]
     pub(crate) follow_symlinks: bool,
     /// How long a file in a folder must not have changed before it is added; one that was seen to grow, five times as long
-    #[arg(long, value_name = "TIME", default_value_t = HumanDuration(limits::control::SETTLE))]
+    #[arg(long, value_name = "TIME", default_value_t = HumanDuration(limits::control::SETTLE), help_heading = "Folders")]
     pub(crate) settle: HumanDuration,
     /// What becomes of a title whose file was deleted from its folder: keep (the store has a copy) or remove
-    #[arg(long, value_name = "WHETHER", default_value = "keep")]
+    #[arg(long, value_name = "WHETHER", default_value = "keep", help_heading = "Folders")]
     pub(crate) deleted_files: DeletedFiles,
     #[command(flatten)]
     pub(crate) ffmpeg: FfmpegArgs,
     /// What log lines look like: text, or json (one object a line, with the id of the request or session that a line is about)
-    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    #[arg(long, value_name = "FORMAT", default_value = "text", help_heading = "Log")]
     pub(crate) log_format: LogFormat,
     /// No progress bars and no list of titles; the log stays
-    #[arg(long, short)]
+    #[arg(long, short, help_heading = "Log")]
     pub(crate) quiet: bool,
 }
 

@@ -17,6 +17,7 @@ use super::ServeArgs;
 
 /// Settings.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Rights")]
 pub(crate) struct RightsArgs {
     /// Who may watch: all (whoever reaches the addresses that are listened to) or users (those who were granted it, and signed links). See also: millrace
     /// help user

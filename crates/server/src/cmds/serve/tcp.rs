@@ -22,6 +22,7 @@ use crate::control::{Offload, OpenOffload, http_by_offload};
 
 /// Settings.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Network")]
 pub(crate) struct TcpArgs {
     /// What carries RTSP and HTTP connections, and the media in them: kernel, or engine (also a TCP offload engine, which has an interface and addresses
     /// of its own; where it cannot run, the kernel alone). The kernel's addresses are listened on in both cases; those by TLS are the kernel's

@@ -20,6 +20,7 @@ use super::{ServeArgs, bind, invite, web};
 
 /// Settings.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "TLS")]
 pub(crate) struct TlsArgs {
     /// PEM file with the server's certificate, and behind it those between it and the root: HTTPS and RTSPS are served as well. It is read again when it
     /// changes and on SIGHUP [default: none, no TLS]

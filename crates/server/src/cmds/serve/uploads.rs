@@ -21,6 +21,7 @@ use crate::library::open_titles::OpenTitles;
 
 /// What uploads may bring.
 #[derive(Args, Clone, Copy, Debug)]
+#[command(next_help_heading = "Uploads")]
 pub(crate) struct UploadArgs {
     /// Longest title that may be uploaded by HTTP; 0B: none is
     #[arg(long, value_name = "SIZE", default_value_t = ByteLen(DEFAULT_UPLOAD_BYTES))]

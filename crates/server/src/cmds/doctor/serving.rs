@@ -1,0 +1,126 @@
+//! What `serve` and `add` need beside the kernel: ffmpeg, hls.js, ports, space for titles.
+
+use std::net::{Ipv6Addr, SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use millrace_core::limits::web::{DEFAULT_HTTP_PORT, HTTP_PORTS};
+use millrace_core::units::ByteLen;
+use millrace_offload::probe::Finding;
+
+use super::checks::{Found, finding};
+use crate::cmds::StoreArgs;
+use crate::cmds::serve::DEFAULT_PORTS;
+
+/// Less than this is soon used up: an hour at 8 Mb/s.
+const LITTLE_SPACE_BYTES: u64 = 4 << 30;
+
+/// All checks.
+pub(super) fn all() -> Vec<Finding> {
+    vec![program("ffmpeg"), program("ffprobe"), hls_js(), ports(), space()]
+}
+
+/// The version that a program prints first.
+fn version(program: &str) -> Found {
+    let output = Command::new(program).arg("-version").stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("cannot be started: {error}"))?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    match said.lines().next().filter(|_| output.status.success()) {
+        Some(line) => Ok(line.split(" Copyright").next().unwrap_or(line).to_owned()),
+        None => Err(format!("{program} -version ends with {}", output.status)),
+    }
+}
+
+fn program(name: &'static str) -> Finding {
+    finding(
+        name,
+        version(name),
+        "everything that is no MPEG transport stream: MP4, Matroska, AVI and others; posters, renditions, fast forward",
+        "apt-get install ffmpeg, or name it: --ffmpeg PROGRAM; its ffprobe is expected beside it",
+    )
+}
+
+fn hls_js() -> Finding {
+    let found = match millrace_web::HAS_HLS_JS {
+        true => Ok("built in".to_owned()),
+        false => Err("not built in".to_owned()),
+    };
+    finding(
+        "hls.js",
+        found,
+        "playing on the page in browsers that have no HLS of their own",
+        "run scripts/npm.sh page and build again",
+    )
+}
+
+/// Whether a server could listen on a port of all addresses.
+fn is_free(port: u16) -> Result<(), std::io::Error> {
+    let all = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+    TcpListener::bind(all).or_else(|_| TcpListener::bind(SocketAddr::from(([0; 4], port)))).map(drop)
+}
+
+fn ports() -> Finding {
+    let of = |port: u16| match is_free(port) {
+        Ok(()) => format!("{port} is free"),
+        Err(error) => format!("{port}: {error}"),
+    };
+    let detail = DEFAULT_PORTS.into_iter().chain([DEFAULT_HTTP_PORT]).map(of).collect::<Vec<_>>().join("; ");
+    let mut of_http = DEFAULT_HTTP_PORT..DEFAULT_HTTP_PORT + HTTP_PORTS;
+    let is_room = DEFAULT_PORTS.into_iter().any(|port| is_free(port).is_ok())
+        && of_http.any(|port| is_free(port).is_ok());
+    finding(
+        "ports",
+        if is_room { Ok(detail) } else { Err(detail) },
+        "RTSP at 554 or 8554, HTTP at 8080 or one of the next: where serve listens by itself",
+        "if that is no millrace serve, name other ports: --listen ADDR:PORT, --http ADDR:PORT; who has them: ss -ltnp",
+    )
+}
+
+/// Free bytes of the file system that a path is on, or would be on.
+fn free_bytes(path: &Path) -> Option<u64> {
+    let there = path.ancestors().find(|path| path.exists())?;
+    rustix::fs::statvfs(there).ok().map(|stat| stat.f_bavail * stat.f_frsize)
+}
+
+fn space() -> Finding {
+    let found = match StoreArgs::of_environment().dir() {
+        Err(error) => Err(error.to_string()),
+        Ok(dir) => match free_bytes(&dir) {
+            None => Err(format!("{}: the free space cannot be seen", dir.display())),
+            Some(free) => {
+                let detail = format!("{} free for {}", ByteLen(free), dir.display());
+                if free < LITTLE_SPACE_BYTES { Err(detail) } else { Ok(detail) }
+            }
+        },
+    };
+    finding(
+        "space",
+        found,
+        "titles: the store keeps a copy of each film",
+        "name a larger disk: --store DIR, or MILLRACE_STORE",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn version_of_a_program_that_is_not_there_says_so() {
+        assert!(version("/none/ffmpeg").unwrap_err().contains("cannot be started"));
+        assert!(version("false").unwrap_err().contains("ends with"));
+    }
+
+    #[test]
+    fn port_in_use_is_not_free() {
+        let listener = TcpListener::bind("[::]:0").unwrap();
+        assert!(is_free(listener.local_addr().unwrap().port()).is_err());
+    }
+
+    #[test]
+    fn space_of_a_store_that_is_not_there_is_that_of_its_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(free_bytes(&dir.path().join("a/b")).is_some(), free_bytes(dir.path()).is_some());
+        assert!(free_bytes(dir.path()).unwrap() > 0);
+    }
+}
