@@ -87,7 +87,7 @@ fn titles_are_listed_and_removed_by_patterns() {
     let (mut server, page) = serving(dir.path());
     let store = dir.path().join("store");
     for at in [["--server", &page], ["--store", store.to_str().unwrap()]] {
-        let of = |args: &[&str]| [args, &at[..]].concat();
+        let of = |args: &[&'static str]| args.iter().copied().chain(at).collect::<Vec<&str>>();
         let listed: Value = serde_json::from_str(&ok(&of(&["ls", "fi*", "--json"]))).unwrap();
         assert_eq!((listed.as_array().unwrap().len(), &listed[0]["name"]), (1, &"film".into()));
         assert!(fails(&of(&["ls", "none"])).contains("none: no such title"));
