@@ -9,7 +9,7 @@ use millrace_store::volume::Volume;
 
 use super::StoreArgs;
 use super::remote::{Remote, RemoteArgs};
-use super::title_names::expanded;
+use super::title_names::{expanded, is_name};
 
 /// Remove titles from the store; the source files are kept
 #[derive(Args)]
@@ -105,11 +105,6 @@ fn titles_in(args: &RmArgs, volume: &Volume) -> anyhow::Result<Vec<String>> {
         let own = volume.titles()?.into_iter().filter(|title| title.derived.is_none());
         Ok(own.map(|title| title.name).collect())
     })
-}
-
-/// Whether a title can have this name. Any other character would change the address.
-fn is_name(name: &str) -> bool {
-    name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'@'))
 }
 
 /// Removes every title that there is; fails if one is not there.

@@ -8,6 +8,7 @@ use millrace_store::volume::{TitleEdit, TitleInfo};
 
 use super::StoreArgs;
 use super::remote::{Remote, RemoteArgs};
+use super::title_names::is_name;
 
 /// Show or change the display name of a title; its name in URLs stays
 #[derive(Args)]
@@ -31,12 +32,7 @@ pub(super) struct TitleArgs {
 
 fn run_remote(args: &TitleArgs, remote: &Remote) -> anyhow::Result<ExitCode> {
     remote.sign_in()?;
-    let is_name = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
-    anyhow::ensure!(
-        args.name.bytes().all(is_name),
-        "{}: no such title; see: millrace ls --server",
-        args.name
-    );
+    anyhow::ensure!(is_name(&args.name), "{}: no such title; see: millrace ls --server", args.name);
     let path = format!("api/v1/titles/{}", args.name);
     let title: serde_json::Value = match &args.title {
         Some(title) => remote.change(&path, &serde_json::json!({ "title": title }))?,

@@ -1,5 +1,10 @@
 //! Titles that a command line names, with patterns.
 
+/// Whether a title can have this name. Any other character would change the address.
+pub(super) fn is_name(name: &str) -> bool {
+    name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'@'))
+}
+
 /// Whether this stands for several names.
 fn is_pattern(wanted: &str) -> bool {
     wanted.contains(['*', '?'])

@@ -130,25 +130,24 @@ fn begin_rebuilding(volume: &Volume) -> Result<Vec<(usize, Uuid)>, StoreError> {
 fn settle(volume: &Volume, behind: &[(usize, Uuid)], work: &mut Work<'_>) -> Result<(), RepairError> {
     for slot in (0..volume.members().len()).filter(|&slot| volume.members().is_present(slot)) {
         let dirs = volume.dirs_of(slot);
-        let settled = work.ask(slot as u16, move || Ok(sync_names(&dirs)))?;
-        match settled {
-            Ok(Err(error)) if behind.iter().any(|&(other, _)| other == slot) => return Err(error.into()),
-            _ => {}
+        let of_list = dirs.clone();
+        // One question for each directory: all together may take longer than a member may take for an answer.
+        let Ok(Ok(ids)) = work.ask(slot as u16, move || Ok(ids_on(&of_list)))? else { continue };
+        let titles = ids.into_iter().map(|id| dirs.title(id));
+        for dir in titles.chain([dirs.titles.clone(), dirs.tmp.clone()]) {
+            let disk = dirs.disk.clone();
+            let synced = work.ask(slot as u16, move || match sync_dir(&disk, &dir) {
+                // It was removed meanwhile.
+                Err(_) if !dir.exists() => Ok(Ok(())),
+                synced => Ok(synced),
+            })?;
+            match synced {
+                Ok(Err(error)) if behind.iter().any(|&(other, _)| other == slot) => return Err(error.into()),
+                _ => {}
+            }
         }
     }
     Ok(())
-}
-
-fn sync_names(dirs: &Dirs) -> Result<(), StoreError> {
-    for id in ids_on(dirs)? {
-        match sync_dir(&dirs.disk, &dirs.title(id)) {
-            // It was removed meanwhile.
-            Err(_) if !dirs.title(id).exists() => {}
-            synced => synced?,
-        }
-    }
-    sync_dir(&dirs.disk, &dirs.titles)?;
-    sync_dir(&dirs.disk, &dirs.tmp)
 }
 
 /// Members that cannot be worked with.
