@@ -176,9 +176,14 @@ fn what_a_viewer_has_not_got_is_told_when_asked_and_when_its_stream_is_closed() 
         scene.turn();
         scene.clock.advance(MS);
     }
-    for _ in 0..700 {
+    // The kernel may take some more while it moves what it has to the other end, in its own time.
+    let (mut packets, mut quiet_ms) = (scene.stage.core.engine.counters().packets, 0);
+    while quiet_ms < 700 {
         scene.turn();
         scene.clock.advance(MS);
+        let now = scene.stage.core.engine.counters().packets;
+        quiet_ms = if now == packets { quiet_ms + 1 } else { 0 };
+        packets = now;
     }
     let at_first = scene.backlogs.remove(0);
     assert!(at_first.1 < 60, "{at_first:?}");
@@ -189,8 +194,8 @@ fn what_a_viewer_has_not_got_is_told_when_asked_and_when_its_stream_is_closed() 
         scene.turn();
     }
     scene.turn();
-    // Blocked for 200 ms at least until it was parked, and 700 ms since.
-    assert!(scene.backlogs[0].1 >= 900, "{:?}", scene.backlogs);
+    // The next packet was due when the last one left, or a packet's time later.
+    assert!(scene.backlogs[0].1 >= 690, "{:?}", scene.backlogs);
     assert!(
         matches!(scene.backlogs[..], [asked, closed] if asked.0 > 100_000 && closed == asked),
         "{:?}",

@@ -88,8 +88,17 @@ pub(crate) fn run_telling(args: &[String], skipped: &mut Vec<String>) -> Result<
     let skips = skipped_lines(&ended);
     print!("{}{}", summary(&ended), skips.iter().map(|line| format!("{line}\n")).collect::<String>());
     skipped.extend(skips);
-    let faults = ended.iter().filter(|e| e.fault.is_some()).count();
-    if faults == 0 { Ok(()) } else { Err(format!("{faults} of {} test programs failed", ended.len())) }
+    verdict(&ended)
+}
+
+/// Every program that failed by name: whoever keeps only the last lines of a log learns what to run again.
+fn verdict(ended: &[Ended]) -> Result<(), String> {
+    let faults: Vec<String> =
+        ended.iter().filter_map(|one| Some(format!("{} ({})", one.name, one.fault.as_ref()?))).collect();
+    if faults.is_empty() {
+        return Ok(());
+    }
+    Err(format!("{} of {} test programs failed: {}", faults.len(), ended.len(), faults.join(", ")))
 }
 
 fn parse(args: &[String]) -> Result<Options, String> {
@@ -309,7 +318,11 @@ mod tests {
         let hangs = ended("exec sleep 60", Duration::from_millis(100));
         assert_eq!(hangs.fault.as_deref(), Some("did not end within 0.1 s and was killed"));
 
-        let text = summary(&[passed, failed]);
+        assert_eq!(verdict(std::slice::from_ref(&passed)), Ok(()));
+        let ended = [passed, failed];
+        let said = "1 of 2 test programs failed: crate/one (a::b c)";
+        assert_eq!(verdict(&ended), Err(said.to_owned()));
+        let text = summary(&ended);
         let end = "tests: 2 passed, 0 failed, 1 ignored, in 2 programs that worked for 0 s\n\
                    FAILED crate/one: a::b c\n  again: cargo test one\n";
         assert!(text.ends_with(end), "{text}");
