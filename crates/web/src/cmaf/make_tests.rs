@@ -46,6 +46,9 @@ fn numbered(number: u64) -> [u8; 2] {
     [0x80 | (number >> 6) as u8 & 0x3f, 0x80 | number as u8 & 0x3f]
 }
 
+/// How many numbers there are before the first one comes again.
+const NUMBERS: u64 = 1 << 12;
+
 fn number_in(bytes: &[u8]) -> u64 {
     u64::from(bytes[0] & 0x3f) << 6 | u64::from(bytes[1] & 0x3f)
 }
@@ -305,7 +308,7 @@ fn check(recordings: &[Recording]) -> Result<(), TestCaseError> {
             }
         }
         let count: u64 = recordings.iter().map(|r| if track == 0 { r.gops * r.gop } else { r.frames }).sum();
-        prop_assert_eq!(numbers, (0..count).collect::<Vec<_>>(), "track {}", track);
+        prop_assert_eq!(numbers, (0..count).map(|n| n % NUMBERS).collect::<Vec<_>>(), "track {}", track);
     }
     Ok(())
 }

@@ -400,7 +400,9 @@ impl InPart {
             if at(frames) >= time { at(frames) } else { at(frames + 1) }
         };
         let end = if span.end >= self.span.end { span.end } else { whole(span.end) };
-        whole(span.start)..end
+        let start = whole(span.start);
+        // Less than a millisecond is not a frame: the ends of tracks are rounded up.
+        start..if end - start < MEDIA_HZ.cast_signed() / 1000 { start } else { end }
     }
 }
 
