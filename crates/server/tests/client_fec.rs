@@ -165,7 +165,7 @@ fn losses_of_a_bad_link_are_repaired() {
         "--streams",
         "5",
         "--duration",
-        "10s",
+        "60s",
         "--fec",
         "all",
         "--inspect",

@@ -102,7 +102,8 @@ fn a_bad_sector_of_a_plain_store_costs_the_packets_in_it() {
         };
         for player in ["udp", "tcp"].map(play) {
             let output = player.wait_with_output().unwrap();
-            let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            let report: serde_json::Value =
+                serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
             let packets = viewers::packets_of(&source) - lost;
             assert_eq!((&report["packets"], &report["end"]), (&packets.into(), &"bye".into()), "{report}");
             let sequence = &report["sequence"];

@@ -123,6 +123,15 @@ impl OpenTitles {
         self.listed.lock().unwrap_or_else(PoisonError::into_inner).as_of = None;
     }
 
+    /// Reads all titles after a change that this program made to one that was there.
+    ///
+    /// # Errors
+    /// As [`OpenTitles::refresh`]; a later look finds the change then.
+    pub fn look_again(&self, volume: &Volume) -> Result<(), StoreError> {
+        self.forget_look();
+        self.look(volume)
+    }
+
     /// Counts the times that the list of titles was replaced.
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Relaxed)

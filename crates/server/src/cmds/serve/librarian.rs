@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::limits::control::{LIBRARY_LOOK_EVERY, SETTLE_MISSING};
 use millrace_core::limits::volume::SNIFF_BYTES;
 use millrace_core::units::{Count, HumanDuration};
@@ -275,16 +274,8 @@ impl Librarian {
         stop: &Arc<AtomicBool>,
     ) -> Result<(), NotTaken> {
         let media = &file.path;
-        let options = IngestOptions {
-            root: Some(file.root.clone()),
-            replaces,
-            packet_sizes: vec![DEFAULT_PACKET_BYTES as u16],
-            ffmpeg: self.ffmpeg.program.clone(),
-            bounds: self.ffmpeg.bounds(),
-            web_audio: self.ffmpeg.web_audio(),
-            cancel: Arc::clone(stop),
-            ..IngestOptions::default()
-        };
+        let options =
+            IngestOptions { root: Some(file.root.clone()), replaces, ..self.ffmpeg.ingest_options(stop) };
         let shown = media.file_name().unwrap_or(media.as_os_str()).to_string_lossy();
         let bar = IngestBar::new(&shown, self.quiet);
         let result = self.open(media).and_then(|file| {
@@ -367,6 +358,7 @@ impl Librarian {
             match outcome {
                 Ok(title) => {
                     tracing::info!("{title}: subtitles of {} added", path.display());
+                    self.open_titles.forget_look();
                     self.refreshed.is_behind.set(true);
                 }
                 Err(why) => self.skip(&path, &anyhow::anyhow!(why)),
