@@ -389,7 +389,7 @@ fn what_a_server_does_not_take_is_said_with_what_to_do() {
     for (args, why) in [
         (&["add", small, "--server", &site.page][..], "there is a title of this name"),
         (&["add", large, "--server", &site.page], "an upload may have 2MiB at most"),
-        (&["add", text, "--server", &site.page], "not an MPEG transport stream"),
+        (&["add", text, "--server", &site.page], "not a readable media file"),
         (&["add", "/none/film.ts", "--server", &site.page], "No such file"),
         (&["add", small, "--trick", "--server", &site.page], "are for a store"),
         (&["add", small, "--server", "http://127.0.0.1:1/"], "refused"),

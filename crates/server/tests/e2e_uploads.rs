@@ -7,7 +7,7 @@ mod support;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -135,28 +135,71 @@ fn what_is_no_film_is_refused_with_what_ingest_says() {
         std::fs::write(&path, bytes).unwrap();
         path
     };
-    let mp4 = dir.path().join("a.mp4");
-    let made = Command::new("ffmpeg")
-        .args(["-v", "error", "-nostdin", "-i"])
-        .arg(&source)
-        .args(["-c", "copy"])
-        .arg(&mp4)
-        .status();
-    assert!(made.expect("ffmpeg can be started").success());
     // Packets without tables.
     let packets: Vec<u8> =
         (0..4000).flat_map(|_| [&[0x47, 0x1f, 0xff, 0x10][..], &[0xff; 184]].concat()).collect();
     for (path, status, part) in [
-        (mp4, "415", "ffmpeg -i"),
-        (write("text", &b"once upon a time ".repeat(100_000)), "415", "not an MPEG transport stream"),
+        (write("text", &b"once upon a time ".repeat(100_000)), "415", "begins like text"),
+        (
+            write("cut.mkv", &[&b"\x1a\x45\xdf\xa3"[..], &[0; 300_000]].concat()),
+            "415",
+            "not a readable media file",
+        ),
         (write("nulls.ts", &packets), "422", "PAT"),
-        (write("one", b"x"), "415", "not an MPEG"),
+        (write("one", b"x"), "415", "not a readable media file"),
     ] {
         let (found, said) = upload(address, "film", &path, &[]);
         assert!(found == status && said.contains(part), "{}: {found} {said}", path.display());
         assert_eq!(unfinished(&store), 0, "{}", path.display());
     }
     assert_eq!(upload(address, "film", &source, &[]).0, "201", "the name is still free");
+    assert!(server.interrupt());
+    is_tidy(&store);
+}
+
+/// The film in another container.
+fn remuxed(source: &Path, name: &str, args: &[&str]) -> PathBuf {
+    let path = source.with_file_name(name);
+    let mut ffmpeg = Command::new("ffmpeg");
+    ffmpeg.args(["-v", "error", "-nostdin", "-i"]).arg(source).args(["-c", "copy"]).args(args).arg(&path);
+    assert!(ffmpeg.status().expect("ffmpeg can be started").success());
+    path
+}
+
+/// The title as the API describes it.
+fn described(address: SocketAddr, name: &str) -> serde_json::Value {
+    let (body, status) = curl(&[&format!("http://{address}/api/v1/titles/{name}")]);
+    assert_eq!(status, "200", "{name}");
+    serde_json::from_slice(&body).unwrap()
+}
+
+#[test]
+fn upload_of_a_container_becomes_a_title_with_the_name_of_its_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    let (mut server, address) = site(&store, &[]);
+    let source = film(dir.path(), "a.ts", 4);
+    let mkv = remuxed(&source, "Ein F\u{f6}hn.mkv", &[]);
+    // Its tables are at its end: nothing of it can be read before all of it has come.
+    let mp4 = remuxed(&source, "b.mp4", &["-metadata", "title=The Tagged Film"]);
+    let named = "Content-Disposition: attachment; filename*=UTF-8''Ein%20F%C3%B6hn.mkv";
+    let (status, said) = upload(address, "foehn", &mkv, &["-H", named]);
+    assert_eq!(status, "201", "{said}");
+    let (status, said) = upload(address, "", &mp4, &[]);
+    assert_eq!(status, "201", "{said}");
+    for (name, title) in [("foehn", "Ein F\u{f6}hn"), ("b", "The Tagged Film")] {
+        let about = described(address, name);
+        assert_eq!(about["title"], title, "{about}");
+        let out = dir.path().join(name).with_extension("ts");
+        play(&[&server.title(name), "-o", out.to_str().unwrap()]);
+        assert!(std::fs::read(&out).unwrap() == file(address, name), "{name}: other bytes by RTSP");
+    }
+    assert_eq!(unfinished(&store), 0);
+    // The client that shows progress does the same.
+    let page = format!("http://{address}/");
+    let said = ok(&["add", "--name", "Zweiter F\u{f6}hn", mkv.to_str().unwrap(), "--server", &page]);
+    assert!(said.contains("zweiter-foehn"), "{said}");
+    assert_eq!(described(address, "zweiter-foehn")["title"], "Zweiter F\u{f6}hn");
     assert!(server.interrupt());
     is_tidy(&store);
 }

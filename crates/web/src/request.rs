@@ -89,6 +89,7 @@ pub(crate) struct Fields {
     pub(crate) host: Option<String>,
     pub(crate) origin: Option<String>,
     pub(crate) content_range: Option<String>,
+    pub(crate) content_disposition: Option<String>,
     pub(crate) accept_encoding: Option<String>,
     /// A proxy has passed the request on, by what it says itself. For whom is not believed: anybody can write that.
     pub(crate) is_forwarded: bool,
@@ -141,6 +142,7 @@ impl Fields {
             ("host", &mut self.host),
             ("origin", &mut self.origin),
             ("content-range", &mut self.content_range),
+            ("content-disposition", &mut self.content_disposition),
             ("accept-encoding", &mut self.accept_encoding),
         ];
         self.is_forwarded |= is_added_by_proxies(name);

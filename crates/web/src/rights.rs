@@ -11,6 +11,7 @@ use millrace_rights::{
     Advice, Asked, Decision, Gate, Now, Place, Question, Quota, Reason, Verdict, Visitor, What,
 };
 use millrace_store::index::TitleIndex;
+use millrace_store::ingest::UploadNames;
 use millrace_store::ingest::pictures::Pictures;
 use millrace_store::volume::TitleInfo;
 use tokio::sync::oneshot;
@@ -257,8 +258,8 @@ impl Site for SeenBy {
         self.site.can_take(bytes)
     }
 
-    fn take_in(&self, name: &str, bytes: &mut dyn Read) -> Result<TitleInfo, NotTaken> {
-        self.site.take_in(name, bytes)
+    fn take_in(&self, upload: UploadNames<'_>, bytes: &mut dyn Read) -> Result<TitleInfo, NotTaken> {
+        self.site.take_in(upload, bytes)
     }
 
     fn send(&self, order: Order) {

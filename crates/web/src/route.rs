@@ -6,6 +6,8 @@
 
 use std::borrow::Cow;
 
+use millrace_store::ingest::kinds::FILM_EXTENSIONS;
+
 use crate::request::Method;
 
 /// What an address names.
@@ -250,12 +252,25 @@ pub(crate) fn find(path: &str) -> Option<Found> {
         let (mut wanted, mut parts) = (route.path.split('/'), path.split('/'));
         loop {
             match (wanted.next(), parts.next()) {
+                (None, None) if route.kind == Kind::Upload => return Some(found.without_extension()),
                 (None, None) => return Some(found),
                 (Some(wanted), Some(part)) => take(wanted, &decoded(part)?, &mut found)?,
                 _ => return None,
             }
         }
     })
+}
+
+impl Found {
+    /// The name without the extension of a film: curl puts `film.mkv` behind a slash.
+    fn without_extension(mut self) -> Self {
+        if let Some((stem, extension)) = self.name.rsplit_once('.')
+            && FILM_EXTENSIONS.contains(&extension.to_ascii_lowercase().as_str())
+        {
+            self.name = stem.to_owned();
+        }
+        self
+    }
 }
 
 /// Matches one part of a path.

@@ -12,6 +12,7 @@ use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_rights::Quota;
 use millrace_store::index::TitleIndex;
+use millrace_store::ingest::UploadNames;
 use millrace_store::ingest::pictures::{About, Pictures};
 use millrace_store::subtitles::SubtitleLabel;
 use millrace_store::volume::TitleInfo;
@@ -59,12 +60,12 @@ pub trait Site: Send + Sync + 'static {
         Err(NotTaken::Unavailable("this server takes no uploads".to_owned()))
     }
 
-    /// Makes a title of the transport stream that is read from `bytes`, and waits for them as long as they take: call it on a thread of its own. The title can
-    /// be asked for when this returns.
+    /// Makes a title of the film that is read from `bytes`, and waits for them as long as they take:
+    /// call it on a thread of its own. The title can be requested when this returns.
     ///
     /// # Errors
     /// Why none came of it. Nothing is left of it then.
-    fn take_in(&self, _name: &str, _bytes: &mut dyn Read) -> Result<TitleInfo, NotTaken> {
+    fn take_in(&self, _upload: UploadNames<'_>, _bytes: &mut dyn Read) -> Result<TitleInfo, NotTaken> {
         Err(NotTaken::Unavailable("this server takes no uploads".to_owned()))
     }
 

@@ -148,14 +148,14 @@ async function look(page) {
 async function uploadFile(page) {
   await page.getByLabel('Search').fill('');
   const begin = await page.request.get(new URL(`titles/${title}.ts`, pageUrl).href, { headers: { Range: 'bytes=0-1999999' } });
-  const name = `up-laden-${browser}`;
   const file = { name: `Up Ladén ${browser}.ts`, mimeType: 'video/mp2t', buffer: await begin.body() };
   await page.locator('#file').setInputFiles(file);
-  await page.getByText(`${name} is there.`).waitFor();
+  const shown = `Up Ladén ${browser}`;
+  await page.getByText(`${shown} was added.`).waitFor();
   check(await focused(page) === 'file', `after an upload ${await focused(page)} has the focus`);
   // A long list has only the titles that can be seen.
-  await page.getByLabel('Search').fill(name);
-  await page.locator('#titles button', { has: page.getByText(name, { exact: true }) }).waitFor();
+  await page.getByLabel('Search').fill(shown);
+  await page.locator('#titles button', { has: page.getByText(shown, { exact: true }) }).waitFor();
   figures.push('a film uploaded');
 }
 

@@ -42,7 +42,7 @@ async function checkRefusedUpload(page) {
   await page.goto(pageUrl);
   const file = page.locator('#file');
   await file.setInputFiles({ name: 'b.ts', mimeType: 'video/mp2t', buffer: Buffer.from('no film') });
-  await page.getByText(/b was not taken: .*not an MPEG transport stream/).waitFor();
+  await page.getByText(/b was not taken: .*not a readable media file/).waitFor();
   // One that stands still in the middle is stopped by a key, and it is said how to go on.
   await page.route(/titles.[ce]$/, () => {});
   await file.setInputFiles({ name: 'c.ts', mimeType: 'video/mp2t', buffer: Buffer.alloc(1000) });
@@ -55,7 +55,7 @@ async function checkRefusedUpload(page) {
   await page.reload();
   check(await file.isEnabled(), 'after it was loaded again the page takes no file');
   await file.setInputFiles({ name: 'd.ts', mimeType: 'video/mp2t', buffer: Buffer.from('no film') });
-  await page.getByText(/d was not taken: .*not an MPEG transport stream/).waitFor();
+  await page.getByText(/d was not taken: .*not a readable media file/).waitFor();
   await page.close();
 }
 

@@ -31,7 +31,7 @@ use super::trick::USUAL_SPEEDS;
 /// A file whose content is in the store already is not added again. If another film has its name, it gets the name of its folder before it, or a
 /// number; see --replace and --if-absent.
 ///
-/// With --server the files are uploaded to a running server, which takes MPEG-TS only. An upload whose connection breaks goes on by itself; one that was
+/// With --server the files are uploaded to a running server, which converts them as it does its own. An upload whose connection breaks goes on by itself; one that was
 /// interrupted goes on if the same command is given again within ten minutes, and the file still begins with what was sent.
 #[derive(Args)]
 #[command(
@@ -116,7 +116,7 @@ fn run_remote(args: &AddArgs, remote: &Remote) -> anyhow::Result<ExitCode> {
     let is_changed = args.ladder.is_some() || args.join.is_some() || !args.trick.is_empty();
     if is_changed || !args.packet_sizes.is_empty() || args.store.parity.is_some() {
         return Err(super::usage(anyhow::anyhow!(
-            "--server: uploads MPEG-TS files as they are; --packet-sizes, --trick, --ladder, --join and --parity are for a store"
+            "--server: uploads files as they are; --packet-sizes, --trick, --ladder, --join and --parity are for a store"
         )));
     }
     let cancel = super::cancel_on_signals()?;
@@ -146,13 +146,9 @@ pub(super) fn run(args: &AddArgs) -> anyhow::Result<ExitCode> {
     let packet_sizes = std::iter::once(ALWAYS).chain(others).collect();
     let options = IngestOptions {
         name: args.name.clone(),
-        title: args.title.clone(),
+        title: args.title.clone().or_else(|| args.name.clone()),
         packet_sizes,
-        ffmpeg: args.ffmpeg.program.clone(),
-        bounds: args.ffmpeg.bounds(),
-        web_audio: args.ffmpeg.web_audio(),
-        cancel: super::cancel_on_signals()?,
-        ..IngestOptions::default()
+        ..args.ffmpeg.ingest_options(&super::cancel_on_signals()?)
     };
     if let Some(title) = &args.join {
         return ladder::join(

@@ -1,4 +1,4 @@
-//! `millrace add --server`: transport streams to a running server, by PUT, gone on with where the server is when a connection breaks, if what it has are the
+//! `millrace add --server`: films to a running server, by PUT, gone on with where the server is when a connection breaks, if what it has are the
 //! first bytes of the same file (`docs/design/0041-uploads.md`).
 //!
 //! ```text
@@ -23,7 +23,7 @@ use millrace_core::limits::control::{
 };
 use millrace_core::limits::web::{MAX_API_BYTES, UPLOAD_KEPT};
 use millrace_core::units::ByteLen;
-use millrace_store::volume::{slug, title_text};
+use millrace_store::volume::slug;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -85,7 +85,8 @@ fn bring(upload: &Upload<'_>, remote: &Remote, path: &Path) -> anyhow::Result<Va
     let is_shown = !upload.quiet && !upload.json;
     let bar = progress::bar("{msg} [{bar:30}] {percent:>3} %  {binary_bytes_per_sec}  {eta} left", !is_shown);
     bar.set_length(about.len().max(1));
-    let shown = super::terminal::name(&path.file_name().unwrap_or(path.as_os_str()).to_string_lossy());
+    let of_file = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+    let shown = super::terminal::name(&of_file);
     let mut one = One {
         remote,
         address: format!("titles/{name}"),
@@ -97,22 +98,14 @@ fn bring(upload: &Upload<'_>, remote: &Remote, path: &Path) -> anyhow::Result<Va
         bar: &bar,
         shown,
         reached: 0,
+        file_name: upload.name.map_or_else(|| of_file.into_owned(), str::to_owned),
         is_begun: false,
+        is_whole: false,
         restarts: 0,
     };
     let brought = one.bring();
     bar.finish_and_clear();
-    Ok(with_display_name(remote, brought?, &title_text(&wish)))
-}
-
-/// Sets the display name of the file, because the address of an upload carries only the name, and
-/// returns the title. If this fails, for example because the user may not change titles, the title
-/// is returned as it is.
-fn with_display_name(remote: &Remote, title: Value, wish: &str) -> Value {
-    let is_so = title["title"].as_str().is_none_or(|is| is == wish);
-    let Some(name) = title["name"].as_str().filter(|_| !is_so && !wish.is_empty()) else { return title };
-    let renamed = remote.change(&format!("api/v1/titles/{name}"), &serde_json::json!({ "title": wish }));
-    renamed.unwrap_or(title)
+    brought
 }
 
 /// A file on its way.
@@ -131,10 +124,23 @@ struct One<'a> {
     shown: String,
     /// The most that was sent, now or before.
     reached: u64,
+    /// What the server makes the display name of.
+    file_name: String,
     /// The server has taken it on.
     is_begun: bool,
+    /// The server has said that all of it has arrived.
+    is_whole: bool,
     /// How often the server had lost it.
     restarts: u32,
+}
+
+/// Text in a header field (RFC 8187); letters and digits stay as they are.
+fn percent_encoded(text: &str) -> String {
+    let encode = |byte: u8| match byte.is_ascii_alphanumeric() {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
+    };
+    text.bytes().map(encode).collect()
 }
 
 /// What comes of an attempt.
@@ -205,6 +211,7 @@ impl One<'_> {
         let again = |why: &str| Ok(Next::Again { why: why.to_owned(), after: UPLOAD_RETRY });
         match state {
             Some(state) if state.is_whole => {
+                self.is_whole = true;
                 return again("the server has received everything and is finishing the title");
             }
             Some(state) if state.is_sending => {
@@ -217,7 +224,7 @@ impl One<'_> {
             }
             Some(_) => {}
             None => {
-                if self.reached == self.total
+                if (self.reached == self.total || self.is_whole)
                     && let Some(title) = self.title()?
                 {
                     return Ok(Next::Done(title));
@@ -290,7 +297,17 @@ impl One<'_> {
             return Ok(None);
         }
         let title: Value = serde_json::from_slice(&text).context("the answer is not JSON")?;
-        Ok((title["bytes"].as_u64() == Some(self.total)).then_some(title))
+        // A converted film has another length than its file.
+        Ok((self.is_whole || title["bytes"].as_u64() == Some(self.total)).then_some(title))
+    }
+
+    /// Whether the server has all of it and makes the title.
+    fn is_being_made(&mut self) -> anyhow::Result<bool> {
+        let (head, text) = self.ask(&self.address)?;
+        let state = if head.status == 200 { serde_json::from_slice::<State>(&text).ok() } else { None };
+        let is_whole = state.is_some_and(|state| state.is_whole);
+        self.is_whole |= is_whole;
+        Ok(is_whole)
     }
 
     /// What is at this address.
@@ -312,6 +329,8 @@ impl One<'_> {
         if from > 0 {
             head += &format!("Content-Range: bytes {from}-{last}/{}\r\n", self.total);
         }
+        let file_name = percent_encoded(&self.file_name);
+        head += &format!("Content-Disposition: attachment; filename*=UTF-8''{file_name}\r\n");
         if let Some(hash) = hash {
             head += &format!("If-Match: \"{hash}\"\r\n");
         }
@@ -339,6 +358,8 @@ impl One<'_> {
             match read_head(&mut stream) {
                 Ok(AnswerHead { status: 100, .. }) => {}
                 Ok(head) => break head,
+                // Converting a film takes minutes.
+                Err(error) if sent.is_ok() && is_silent(&error) && self.is_being_made()? => {}
                 Err(error) => return Err(self.lost(sent.err().map_or(error, Into::into))),
             }
         };

@@ -1,11 +1,13 @@
 //! Settings of the ffmpeg program, for the commands that take files in.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use clap::{Args, ValueEnum};
 use millrace_core::limits::FFMPEG_MEMORY_BYTES;
 use millrace_core::units::{ByteLen, HumanDuration};
-use millrace_store::ingest::{FfmpegBounds, WebAudio};
+use millrace_store::ingest::{FfmpegBounds, IngestOptions, WebAudio};
 
 /// The ffmpeg program and what it may use.
 #[derive(Args, Clone, Debug)]
@@ -45,8 +47,19 @@ enum WebAudioChoice {
 }
 
 impl FfmpegArgs {
-    /// As the ingest takes them.
-    pub(crate) fn bounds(&self) -> FfmpegBounds {
+    /// How a file is taken in; `cancel` stops it.
+    pub(crate) fn ingest_options(&self, cancel: &Arc<AtomicBool>) -> IngestOptions {
+        IngestOptions {
+            ffmpeg: self.program.clone(),
+            bounds: self.bounds(),
+            web_audio: self.web_audio(),
+            cancel: Arc::clone(cancel),
+            ..IngestOptions::default()
+        }
+    }
+
+    /// The limits of ffmpeg for one file.
+    fn bounds(&self) -> FfmpegBounds {
         FfmpegBounds {
             memory: self.memory,
             output: self.output,
@@ -56,7 +69,7 @@ impl FfmpegArgs {
     }
 
     /// The choice as an option of the ingest.
-    pub(crate) fn web_audio(&self) -> WebAudio {
+    fn web_audio(&self) -> WebAudio {
         match self.web_audio {
             WebAudioChoice::Auto => WebAudio::Auto,
             WebAudioChoice::Always => WebAudio::Always,

@@ -1,7 +1,7 @@
 //! Why a title could not be taken in: what is wrong, where, and what to do.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use millrace_core::units::{ByteLen, HumanDuration};
 
@@ -54,12 +54,6 @@ pub enum IngestError {
         path: PathBuf,
         /// What ffprobe said.
         said: String,
-    },
-    /// No transport stream, where nothing else is taken.
-    #[error("{}: not an MPEG transport stream, and nothing else is taken here; convert it before: ffmpeg -i FILE -map 0 -c copy FILE.ts", path.display())]
-    NotTransportStream {
-        /// What it was to be called.
-        path: PathBuf,
     },
     /// A container without pictures or sound.
     #[error("{}: no picture and no sound in it, only {found}", path.display())]
@@ -134,6 +128,31 @@ pub enum IngestError {
 }
 
 impl IngestError {
+    /// The message without the path that it begins with.
+    pub fn cause(&self) -> String {
+        let text = self.to_string();
+        let of_path = self.path().and_then(|path| text.strip_prefix(&format!("{}: ", path.display())));
+        of_path.map_or_else(|| text.clone(), str::to_owned)
+    }
+
+    fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Open { path, .. }
+            | Self::Changed { path, .. }
+            | Self::OutsideFolder { path }
+            | Self::NotAFile { path, .. }
+            | Self::Empty { path }
+            | Self::NotMedia { path, .. }
+            | Self::NothingToPlay { path, .. }
+            | Self::Stream { path, .. }
+            | Self::NoFfmpeg { path, .. }
+            | Self::Ffmpeg { path, .. }
+            | Self::Exceeded { path, .. }
+            | Self::Cancelled { path } => Some(path),
+            Self::PacketSizes { .. } | Self::Store(_) => None,
+        }
+    }
+
     /// Whether another attempt with the same file may succeed: the cause is not its content but the
     /// disk, the store or a program.
     pub fn may_pass(&self) -> bool {
@@ -149,7 +168,6 @@ impl IngestError {
             | Self::NotAFile { .. }
             | Self::Empty { .. }
             | Self::NotMedia { .. }
-            | Self::NotTransportStream { .. }
             | Self::NothingToPlay { .. }
             | Self::Cancelled { .. } => false,
         }

@@ -71,7 +71,7 @@ pub use indexer::{Indexed, Oddities};
 pub use pass::{IndexOptions, Passed, index_only};
 pub use sink::{IndexSink, NullSink};
 pub use source::{SourceFile, identify};
-pub use stream::ingest_stream;
+pub use stream::{UploadNames, ingest_stream};
 pub use watch::{Progress, Stage};
 pub use web_audio::WebAudio;
 
@@ -87,7 +87,7 @@ use watch::Watch;
 pub struct IngestOptions {
     /// Name of the title; `None`: made from the file's name. Either way the volume makes it URL-safe and unique.
     pub name: Option<String>,
-    /// Display name; `None`: the name as it is given, the `title` tag of the container, or the file's name.
+    /// Display name; `None`: the `title` tag of the container, or the file's name.
     pub title: Option<String>,
     /// Names use only the path below this folder ([`names_of_file`]);
     /// `None`: the whole path.
@@ -177,7 +177,8 @@ fn ingest_as(
     };
     file.check_unchanged()?;
     match derived {
-        None => taken.subtitles.add_beside(source, taken.source_start),
+        None if file.has_folder() => taken.subtitles.add_beside(source, taken.source_start),
+        None => {}
         // Subtitles belong to the title from which this one is derived, so a derived title has
         // none.
         Some(_) => taken.subtitles = FoundSubtitles::default(),
@@ -199,7 +200,7 @@ fn ingest_as(
 fn naming(source: &Path, options: &IngestOptions, tag: Option<&str>) -> (String, Naming) {
     let absolute = std::path::absolute(source);
     let of_file = names_of_file(absolute.as_deref().unwrap_or(source), options.root.as_deref());
-    let given = options.title.as_ref().or(options.name.as_ref()).map(|text| title_text(text));
+    let given = options.title.as_ref().map(|text| title_text(text));
     let tag = tag.filter(|tag| is_good_tag(tag, &of_file.title)).map(title_text);
     let title = given.or(tag).unwrap_or(of_file.title);
     let title = Some(title).filter(|title| !title.is_empty());
@@ -208,6 +209,11 @@ fn naming(source: &Path, options: &IngestOptions, tag: Option<&str>) -> (String,
         None => (of_file.name, of_file.folder),
     };
     (name, Naming { title, folder, replaces: options.replaces, source_blake3: None })
+}
+
+/// The path of a file that came without a folder, so that no folder becomes part of its names.
+fn as_alone(file_name: &str) -> PathBuf {
+    Path::new("/").join(file_name)
 }
 
 /// Looks whether there is a file at `source` that can be opened and has something in it.

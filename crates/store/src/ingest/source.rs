@@ -43,6 +43,8 @@ pub struct SourceFile {
     file: File,
     path: PathBuf,
     identity: SourceIdentity,
+    /// Whether files beside it belong to it.
+    has_folder: bool,
 }
 
 /// Why reading the file ended early.
@@ -85,6 +87,17 @@ impl SourceFile {
         Self::of(path, open_without_links(&root, within))
     }
 
+    /// A file that has no place in a folder: one that was uploaded as `name`.
+    ///
+    /// # Errors
+    /// If its metadata cannot be read.
+    pub(super) fn unnamed(file: File, name: &str) -> io::Result<Self> {
+        let identity = identity(PathBuf::from(format!("upload:{name}")), &file.metadata()?);
+        // Programs that get it must not be able to write to it.
+        let file = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+        Ok(Self { file, path: super::as_alone(name), identity, has_folder: false })
+    }
+
     /// Opens the file of a path descriptor (`O_PATH`). The file type is checked first, because
     /// opening a pipe would wait for a writer.
     fn of(path: &Path, found: io::Result<OwnedFd>) -> Result<Self, IngestError> {
@@ -100,12 +113,18 @@ impl SourceFile {
             return Err(IngestError::Empty { path: path.to_path_buf() });
         }
         let absolute = std::path::absolute(path).map_err(failed)?;
-        Ok(Self { file, path: path.to_path_buf(), identity: identity(absolute, &metadata) })
+        let identity = identity(absolute, &metadata);
+        Ok(Self { file, path: path.to_path_buf(), identity, has_folder: true })
     }
 
     /// Where it was found.
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether files beside it, such as subtitles, belong to it.
+    pub(super) fn has_folder(&self) -> bool {
+        self.has_folder
     }
 
     /// As the standard input of a program.

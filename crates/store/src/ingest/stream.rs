@@ -1,44 +1,115 @@
-//! A title of which the bytes come one after the other, with no file that could be looked at before: an upload.
+//! Uploads: media whose bytes arrive one after the other.
+//!
+//! A transport stream is written as it arrives. ffmpeg must seek in other containers, so they go to
+//! a file first. The file has no name: when it is closed, or the program ends in any way, its space
+//! is free again.
 
-use std::io::{Cursor, Read};
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{Cursor, Read, Write};
+use std::path::{Path, PathBuf};
 
-use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::time::NS_PER_S;
 
 use super::error::{IngestError, StreamError};
 use super::pass::{self, IndexOptions, SNIFF_BYTES, read_retrying};
-use super::{Taken, source, stream_error};
+use super::{
+    IngestOptions, Progress, SourceFile, Taken, as_alone, check_packet_sizes, ingest_file, kinds, naming,
+    source, stream_error,
+};
+use crate::StoreError;
 use crate::volume::dirs::unix_s;
-use crate::volume::{Naming, SourceIdentity, TitleInfo, TitleWriter, Volume};
+use crate::volume::{SourceIdentity, TitleInfo, TitleWriter, Volume};
 
-/// Makes a title called `name` in `volume` of a transport stream that `reader` gives from its first byte to its last. It is written as it comes: there is no
-/// other copy of it. An error of the reader ends it.
+/// What is known of an upload before its first byte.
+#[derive(Clone, Copy, Debug)]
+pub struct UploadNames<'a> {
+    /// Name of the title.
+    pub name: &'a str,
+    /// What the file is called where it comes from; the display name is made of it.
+    pub file_name: Option<&'a str>,
+}
+
+/// Makes a title in `volume` of the media that `reader` returns from the first byte to the last. An
+/// error of the reader ends it. `progress` is called as by [`super::ingest`], and only for
+/// containers, which have to be converted after the last byte.
 ///
 /// # Errors
-/// [`IngestError`] says what is wrong with the stream or the store, which is then as before.
-pub fn ingest_stream(volume: &Volume, name: &str, reader: &mut dyn Read) -> Result<TitleInfo, IngestError> {
-    // What is told of it calls it so.
-    let path = PathBuf::from(name);
-    let failed = |error| stream_error(&path, error);
-    let head = head(reader).map_err(failed)?;
+/// [`IngestError`] says what is wrong with the media or the store, which is then as before.
+pub fn ingest_stream(
+    volume: &Volume,
+    upload: UploadNames<'_>,
+    options: &IngestOptions,
+    reader: &mut dyn Read,
+    progress: &mut dyn FnMut(&Progress),
+) -> Result<TitleInfo, IngestError> {
+    check_packet_sizes(&options.packet_sizes)?;
+    let label = PathBuf::from(upload.name);
+    let head = head(reader).map_err(|error| stream_error(&label, error))?;
     if head.is_empty() {
-        return Err(IngestError::Empty { path });
+        return Err(IngestError::Empty { path: label });
     }
-    let whole = head.len() < SNIFF_BYTES;
-    let framing = source::framing_of(&head, whole);
-    let Some(framing) = framing else { return Err(IngestError::NotTransportStream { path }) };
-    let mut writer = TitleWriter::begin(volume, &[DEFAULT_PACKET_BYTES as u16])?;
-    let how = IndexOptions { framing: Some(framing), ..IndexOptions::default() };
-    let passed = pass::index_only(&mut Cursor::new(head).chain(reader), &how, &mut writer).map_err(failed)?;
+    // The address was chosen by the client; the display name follows the rules for files.
+    let options = IngestOptions { name: Some(upload.name.to_owned()), ..options.clone() };
+    let is_whole = head.len() < SNIFF_BYTES;
+    if let Some(framing) = source::framing_of(&head, is_whole) {
+        let how = IndexOptions {
+            packet_sizes: options.packet_sizes.clone(),
+            framing: Some(framing),
+            ..IndexOptions::default()
+        };
+        return take_stream(volume, upload, &options, &how, &mut Cursor::new(head).chain(reader));
+    }
+    if !kinds::may_be_film(&head) {
+        let said = "it begins like text, a picture, an archive or a program".to_owned();
+        return Err(IngestError::NotMedia { path: label, said });
+    }
+    let mut spooled = volume.spool_file()?;
+    spool(&mut Cursor::new(head).chain(reader), &mut spooled, &label)?;
+    let file = SourceFile::unnamed(spooled, shown_name(upload))
+        .map_err(|error| IngestError::Open { path: label, error })?;
+    ingest_file(volume, &file, &options, progress)
+}
+
+/// What the display name is made of: the last part of the file's name, because clients may send a
+/// whole path.
+fn shown_name<'a>(upload: UploadNames<'a>) -> &'a str {
+    let of_file = upload.file_name.and_then(|name| name.rsplit(['/', '\\']).next());
+    of_file.filter(|name| !name.is_empty()).unwrap_or(upload.name)
+}
+
+/// A transport stream, written as it arrives: there is no other copy of it.
+fn take_stream(
+    volume: &Volume,
+    upload: UploadNames<'_>,
+    options: &IngestOptions,
+    how: &IndexOptions,
+    reader: &mut dyn Read,
+) -> Result<TitleInfo, IngestError> {
+    let label = Path::new(upload.name);
+    let mut writer = TitleWriter::begin(volume, &options.packet_sizes)?;
+    let passed = pass::index_only(reader, how, &mut writer).map_err(|error| stream_error(label, error))?;
     let identity = SourceIdentity {
-        // No file is called so: it was none.
-        path: PathBuf::from(format!("upload:{name}")),
+        path: PathBuf::from(format!("upload:{}", upload.name)),
         bytes: passed.source_bytes,
         modified_unix_ns: unix_s() * NS_PER_S,
     };
-    let taken = Taken::new(writer, passed, Vec::new());
-    Ok(taken.commit(name.to_owned(), identity, None, Naming::default())?)
+    let (name, naming) = naming(&as_alone(shown_name(upload)), options, None);
+    Ok(Taken::new(writer, passed, Vec::new()).commit(name, identity, None, naming)?)
+}
+
+/// Writes all that the reader returns into `file`.
+fn spool(reader: &mut dyn Read, file: &mut File, label: &Path) -> Result<(), IngestError> {
+    let mut piece = vec![0; SNIFF_BYTES];
+    let mut offset = 0;
+    loop {
+        let count = read_retrying(reader, &mut piece)
+            .map_err(|error| stream_error(label, StreamError::Read { offset, error }))?;
+        if count == 0 {
+            return Ok(());
+        }
+        file.write_all(&piece[..count]).map_err(StoreError::io("write an upload for", label))?;
+        offset += count as u64;
+    }
 }
 
 /// The beginning of it, or all if it is short.

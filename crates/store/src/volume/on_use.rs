@@ -82,6 +82,23 @@ impl Volume {
         members.usable().into_iter().map(ask).collect()
     }
 
+    /// An empty file without a name, on the member with the most room. Its space is free again when
+    /// it is closed, or when the program ends in any way.
+    ///
+    /// # Errors
+    /// If no member answers, or it cannot make a file.
+    pub(crate) fn spool_file(&self) -> Result<File, StoreError> {
+        let members = &self.inner.members;
+        let rooms = self.room()?;
+        let roomiest = members.usable().into_iter().zip(rooms).max_by_key(|(_, room)| *room);
+        let (slot, _) = roomiest.ok_or_else(|| StoreError::TimedOut { path: members.dir(0) })?;
+        let make = |dir: &Path| {
+            let tmp = Dirs::new(dir).tmp;
+            tempfile::tempfile_in(&tmp).map_err(StoreError::io("create a file in", &tmp))
+        };
+        members.ask(slot, Timeout::Work, make)?
+    }
+
     /// Writes down when a title was used last. Where that cannot be done the date stays: it only decides which title goes first.
     pub fn note_use(&self, id: TitleId, at: SystemTime) {
         for slot in self.inner.members.usable() {

@@ -37,7 +37,7 @@ function showProgress(name, done, total) {
   if (performance.now() - shownAt < 250 && done < total) return;
   shownAt = performance.now();
   const more = waiting.length ? ' (' + waiting.length + ' more to come)' : '';
-  at('what-is-brought').textContent = name + ': ' + mebibytes(done) + ' of ' + mebibytes(total) + (done < total ? '' : ', becoming a title') + more;
+  at('what-is-brought').textContent = name + ': ' + mebibytes(done) + ' of ' + mebibytes(total) + (done < total ? '' : ', being converted') + more;
 }
 
 // How much of it the server has; 0 if it is not the one that was stopped.
@@ -78,6 +78,7 @@ async function upload(file) {
   at('bringing').hidden = false;
   showProgress(name, from, file.size);
   request.open('PUT', place);
+  request.setRequestHeader('Content-Disposition', "attachment; filename*=UTF-8''" + encodeURIComponent(file.name));
   if (from) request.setRequestHeader('Content-Range', 'bytes ' + from + '-' + (file.size - 1) + '/' + file.size);
   request.upload.addEventListener('progress', (event) => showProgress(name, from + event.loaded, file.size));
   request.addEventListener('loadend', () => uploaded(name, request));
@@ -97,7 +98,7 @@ function uploaded(name, request) {
   }
   if (request.status === 201) {
     stopped = null;
-    sayOfUpload(said.name + ' is there.');
+    sayOfUpload((said.title || said.name) + ' was added.');
     load();
   } else if (request.status === 0) {
     sayOfUpload(name + (isHalted ? ' was stopped' : ': the connection was lost') + '. Choose the file again within ten minutes to go on.');

@@ -4,9 +4,10 @@ use millrace_store::volume::slug;
 
 use crate::answer::Answer;
 use crate::request::Fields;
+use crate::route;
 
 /// The bytes that a request brings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Asked {
     /// The place of the first one.
     pub(super) from: u64,
@@ -16,13 +17,16 @@ pub(super) struct Asked {
     pub(super) total: Option<u64>,
     /// Whether the whole ends where the body does.
     pub(super) is_rest: bool,
+    /// What the file is called where it comes from.
+    pub(super) file_name: Option<String>,
 }
 
 impl Asked {
     /// Reads it; `length` is what `Content-Length` says.
     pub(super) fn read(fields: &Fields, length: Option<u64>) -> Result<Self, Answer> {
+        let file_name = fields.content_disposition.as_deref().and_then(file_name);
         let Some(range) = &fields.content_range else {
-            return Ok(Self { from: 0, count: length, total: length, is_rest: true });
+            return Ok(Self { from: 0, count: length, total: length, is_rest: true, file_name });
         };
         let bad = || Answer::error(400, "Content-Range: write bytes FIRST-LAST/LENGTH");
         let (first, last, total) = content_range(range).ok_or_else(bad)?;
@@ -30,7 +34,7 @@ impl Asked {
         if length.is_some_and(|length| length != count) {
             return Err(Answer::error(400, "Content-Length and Content-Range do not agree"));
         }
-        Ok(Self { from: first, count: Some(count), total, is_rest: false })
+        Ok(Self { from: first, count: Some(count), total, is_rest: false, file_name })
     }
 
     /// Where the upload must be when the body has come.
@@ -51,6 +55,52 @@ fn content_range(value: &str) -> Option<(u64, u64, Option<u64>)> {
         && last < u64::MAX
         && total.is_none_or(|total| last < total);
     is_range.then_some((first, last, total))
+}
+
+/// The file name of a Content-Disposition field (RFC 6266): `filename*=UTF-8''...` (RFC 8187), else
+/// `filename="..."`. One that is not understood counts as absent, because only the display name
+/// depends on it.
+fn file_name(field: &str) -> Option<String> {
+    let plain = parameter(field, "filename").map(|value| value.replace("\\\"", "\"").replace("\\\\", "\\"));
+    let extended = parameter(field, "filename*").and_then(|value| {
+        let (charset, rest) = value.split_once('\'')?;
+        let (_language, encoded) = rest.split_once('\'')?;
+        let decoded = route::decoded(encoded).filter(|_| charset.eq_ignore_ascii_case("utf-8"))?;
+        Some(decoded.into_owned())
+    });
+    extended.or(plain).filter(|name| !name.is_empty())
+}
+
+/// The value of a parameter, without its quotation marks.
+fn parameter<'a>(field: &'a str, name: &str) -> Option<&'a str> {
+    let mut rest = field.split_once(';')?.1;
+    loop {
+        let (found, behind) = rest.split_once('=')?;
+        let (value, after) = match behind.trim_start().strip_prefix('"') {
+            Some(quoted) => {
+                let end = closing_quote(quoted)?;
+                (&quoted[..end], quoted[end + 1..].trim_start())
+            }
+            None => {
+                let end = behind.find(';').unwrap_or(behind.len());
+                (behind[..end].trim(), &behind[end..])
+            }
+        };
+        if found.trim().eq_ignore_ascii_case(name) {
+            return Some(value);
+        }
+        rest = after.strip_prefix(';')?;
+    }
+}
+
+/// Where a quoted string ends; a backslash quotes the character behind it (RFC 9110 section 5.6.4).
+fn closing_quote(quoted: &str) -> Option<usize> {
+    let mut is_escaped = false;
+    quoted.bytes().position(|byte| {
+        let ends = byte == b'"' && !is_escaped;
+        is_escaped = byte == b'\\' && !is_escaped;
+        ends
+    })
 }
 
 fn number(text: &str) -> Option<u64> {
@@ -82,10 +132,11 @@ mod tests {
 
     #[test]
     fn what_clients_say() {
-        let whole = |total| Asked { from: 0, count: total, total, is_rest: true };
+        let whole = |total| Asked { from: 0, count: total, total, is_rest: true, file_name: None };
         assert_eq!(read(None, Some(9)), Ok(whole(Some(9))));
         assert_eq!(read(None, None), Ok(whole(None)));
-        let part = |from, count, total| Asked { from, count: Some(count), total, is_rest: false };
+        let part =
+            |from, count, total| Asked { from, count: Some(count), total, is_rest: false, file_name: None };
         assert_eq!(read(Some("bytes 0-8/9"), Some(9)), Ok(part(0, 9, Some(9))));
         assert_eq!(read(Some("bytes 5-8/9"), Some(4)), Ok(part(5, 4, Some(9))));
         assert_eq!(read(Some("Bytes 5-8/*"), None), Ok(part(5, 4, None)));
@@ -108,6 +159,25 @@ mod tests {
             assert_eq!(read(Some(range), None), Err(400), "{range}");
         }
         assert_eq!(read(Some("bytes 5-8/9"), Some(5)), Err(400));
+    }
+
+    #[test]
+    fn file_name_of_content_disposition() {
+        for (field, expected) in [
+            ("attachment; filename=film.mkv", Some("film.mkv")),
+            ("attachment; filename=\"Ein Film; Teil 1.mkv\"", Some("Ein Film; Teil 1.mkv")),
+            ("attachment; filename=\"a \\\"b\\\".ts\"; x=1", Some("a \"b\".ts")),
+            ("attachment; filename=\"x.ts\"; filename*=UTF-8''D%C3%B6rte%201.ts", Some("D\u{f6}rte 1.ts")),
+            ("attachment; FileName*=utf-8'de'%E5%B1%B1.mp4", Some("\u{5c71}.mp4")),
+            ("attachment; filename=\"x.ts\"; filename*=UTF-8''%ff", Some("x.ts")),
+            ("attachment; filename*=latin1''a.ts", None),
+            ("attachment; filename=\"open", None),
+            ("attachment; filename=", None),
+            ("attachment", None),
+            ("", None),
+        ] {
+            assert_eq!(file_name(field).as_deref(), expected, "{field}");
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ use millrace_core::address::network_of;
 use millrace_core::limits::web::{MAX_UPLOAD_THREADS, MAX_UPLOADS, RETRY_AFTER_S, UPLOAD_BUFFER_BYTES};
 use millrace_core::time::{Instant, NS_PER_S};
 use millrace_rights::{Now, Visitor};
+use millrace_store::ingest::UploadNames;
 use millrace_store::volume::TitleInfo;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -112,6 +113,8 @@ pub(super) struct Feed {
     number: u64,
     pub(super) received: u64,
     pub(super) total: Option<u64>,
+    /// What the file is called where it comes from.
+    file_name: Option<String>,
     running: Option<Running>,
 }
 
@@ -206,7 +209,8 @@ pub(super) fn claim(
     };
     table.entries.insert(name.to_owned(), entry);
     let name = name.to_owned();
-    Ok(Feed { shared: Arc::clone(shared), name, number, received: 0, total, running: None })
+    let file_name = asked.file_name.clone();
+    Ok(Feed { shared: Arc::clone(shared), name, number, received: 0, total, file_name, running: None })
 }
 
 fn go_on(
@@ -230,7 +234,8 @@ fn go_on(
     entry.total = total;
     let (received, running) = (entry.received, entry.parked.take());
     let (name, number) = (name.to_owned(), entry.number);
-    Ok(Feed { shared: Arc::clone(shared), name, number, received, total, running })
+    // Its thread already has the file's name.
+    Ok(Feed { shared: Arc::clone(shared), name, number, received, total, file_name: None, running })
 }
 
 impl Entry {
@@ -281,8 +286,10 @@ impl Feed {
         let (line, mut incoming) = line(self.shared.limits.upload_kept);
         let (done, outcome) = oneshot::channel();
         let thread = Thread::begin(&self.shared, &self.name, self.number)?;
+        let file_name = self.file_name.take();
         let run = move || {
-            let taken = thread.shared.site.take_in(&thread.name, &mut incoming);
+            let upload = UploadNames { name: &thread.name, file_name: file_name.as_deref() };
+            let taken = thread.shared.site.take_in(upload, &mut incoming);
             thread.shared.totals.add(|c| match taken {
                 Ok(_) => c.uploads += 1,
                 Err(_) => c.uploads_failed += 1,

@@ -16,6 +16,7 @@ use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
 use millrace_rights::{Gate, Known, Policy, Quota};
 use millrace_store::index::TitleIndex;
+use millrace_store::ingest::UploadNames;
 use millrace_store::ingest::pictures::Pictures;
 use millrace_store::subtitles::SubtitleLabel;
 use millrace_store::volume::{Origin, SourceIdentity, TitleInfo};
@@ -88,6 +89,8 @@ pub(crate) struct MadeUp {
     /// What was uploaded; what of an upload that failed had come.
     pub(crate) taken: Mutex<BTreeMap<String, Vec<u8>>>,
     pub(crate) failed: Mutex<BTreeMap<String, Vec<u8>>>,
+    /// What the files of uploads were called.
+    pub(crate) file_names: Mutex<BTreeMap<String, String>>,
     /// What is known of the pictures of every title; if nothing is said, [`made_up_pictures`].
     pub(crate) pictures: Mutex<Option<PicturesState>>,
     /// A sheet of pictures, to replace the small default.
@@ -313,7 +316,11 @@ impl Site for MadeUp {
     }
 
     /// What begins with `BAD` or `MP4` is refused with its first bytes.
-    fn take_in(&self, name: &str, bytes: &mut dyn Read) -> Result<TitleInfo, NotTaken> {
+    fn take_in(&self, upload: UploadNames<'_>, bytes: &mut dyn Read) -> Result<TitleInfo, NotTaken> {
+        let name = upload.name;
+        if let Some(file_name) = upload.file_name {
+            self.file_names.lock().unwrap().insert(name.to_owned(), file_name.to_owned());
+        }
         let mut all = Vec::new();
         let mut piece = vec![0; 50_000];
         loop {

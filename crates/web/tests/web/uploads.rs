@@ -99,9 +99,29 @@ fn a_film_is_uploaded_by_curl_in_each_way() {
             site.taken.lock().unwrap().clear();
         }
     }
+    assert!(site.file_names.lock().unwrap().is_empty());
     let counters = totals.read();
     assert_eq!((counters.uploads, counters.uploads_failed, counters.uploads_now), (8, 0, 0));
     assert_eq!(counters.upload_bytes, 8 * BYTES as u64);
+}
+
+#[test]
+fn upload_passes_on_the_name_of_its_file_and_drops_the_extension_of_its_address() {
+    let site = site();
+    let (_web, address, _) = serve(&site, WebLimits::default());
+    let whole = bytes(1);
+    let field = "Content-Disposition: attachment; filename*=UTF-8''Ein%20F%C3%B6hn.mkv\r\n";
+    for (path, lines) in
+        [("new.mkv", field), ("new2.m3u8x", ""), ("new3.MP4", "Content-Disposition: inline\r\n")]
+    {
+        let lines = format!("{}{lines}", length(&whole));
+        let answer = put(address, &format!("/titles/{path}"), &lines, &whole).response(false);
+        assert_eq!(answer.status, 201, "{path}");
+    }
+    let taken: Vec<String> = site.taken.lock().unwrap().keys().cloned().collect();
+    assert_eq!(taken, ["new", "new2.m3u8x", "new3"]);
+    let names = site.file_names.lock().unwrap().clone();
+    assert_eq!(names.into_iter().collect::<Vec<_>>(), [("new".to_owned(), "Ein F\u{f6}hn.mkv".to_owned())]);
 }
 
 #[test]

@@ -73,7 +73,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let members = MembersWatch::start(Arc::clone(&volume))?;
     let address = listener.local_addr()?;
     let mut tls = Tls::take(args, address)?;
-    let mut web = Web::take(args, ByteLen(memory.cache_bytes), address, tls.as_mut())?;
+    let mut web = Web::take(args, ByteLen(memory.cache_bytes), address, tls.as_mut(), &cancel)?;
     let gate = rights::start(args, volume.members())?;
     let bells = (0..args.engines).map(|_| EventBell::new().map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
     let mut udp = bind_udp(args, address)?;

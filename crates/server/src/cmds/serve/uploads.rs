@@ -2,6 +2,7 @@
 
 use std::io::{self, Read};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use clap::Args;
 use millrace_core::counters::Sheet;
@@ -11,7 +12,9 @@ use millrace_offload::background::yield_to_all;
 use millrace_offload::load::LoadSnapshot;
 use millrace_store::StoreError;
 use millrace_store::cache::Cache;
-use millrace_store::ingest::{IngestError, StreamError, ingest_stream};
+use millrace_store::ingest::{
+    Exceeded, IngestError, IngestOptions, Progress, StreamError, UploadNames, ingest_stream,
+};
 use millrace_store::subtitles::{SubtitleError, SubtitleLabel, Subtitles};
 use millrace_store::volume::{NewSubtitles, TitleInfo, Volume};
 use millrace_web::NotTaken;
@@ -38,6 +41,8 @@ pub(super) struct Intake {
     pub(super) cache: Arc<Cache>,
     /// How busy each engine is.
     pub(super) loops: Vec<Arc<Sheet<LoadSnapshot>>>,
+    /// How containers are converted. Its `cancel` ends conversions when the server stops.
+    pub(super) ingest: IngestOptions,
 }
 
 impl Intake {
@@ -53,22 +58,29 @@ impl Intake {
         }
     }
 
-    /// Makes a title of what is read. The thread yields to all others from now on.
-    pub(super) fn take_in(&self, name: &str, bytes: &mut dyn Read) -> Result<TitleInfo, NotTaken> {
+    /// Makes a title of what is read. The thread gives way to all others from now on, and so do the
+    /// programs that it starts.
+    pub(super) fn take_in(
+        &self,
+        upload: UploadNames<'_>,
+        bytes: &mut dyn Read,
+    ) -> Result<TitleInfo, NotTaken> {
         yield_to_all();
-        let mut reader = Considerate {
-            bytes,
-            intake: self,
-            rests: Rests::new(Arc::clone(&self.cache), self.loops.clone()),
-            count: 0,
-            looked: 0,
-        };
-        let title =
-            ingest_stream(&self.volume, name, &mut reader).map_err(|error| not_taken(name, &error))?;
+        let rests = || Rests::new(Arc::clone(&self.cache), self.loops.clone());
+        let mut reader = Considerate { bytes, intake: self, rests: rests(), count: 0, looked: 0 };
+        let mut rests = rests();
+        let mut progress = |_: &Progress| while !self.is_ending() && !rests.may_go_on() {};
+        let taken = ingest_stream(&self.volume, upload, &self.ingest, &mut reader, &mut progress);
+        let title = taken.map_err(|error| not_taken(upload.name, &error))?;
+        title.notes.iter().for_each(|note| tracing::info!("{}: {note}", title.name));
         if let Err(error) = self.open_titles.look(&self.volume) {
             tracing::warn!("the store cannot be read, the list of titles stays as it was: {error}");
         }
         Ok(title)
+    }
+
+    fn is_ending(&self) -> bool {
+        self.ingest.cancel.load(Ordering::Relaxed)
     }
 }
 
@@ -92,7 +104,7 @@ impl Intake {
         read.notes.iter().for_each(|note| tracing::info!("{}: subtitles {label}: {note}", title.name));
         // The subtitles are listed from now on. If this look fails, a later one follows within
         // seconds.
-        let _ = self.open_titles.look(&self.volume);
+        let _ = self.open_titles.look_again(&self.volume);
         Ok(put)
     }
 }
@@ -125,15 +137,25 @@ impl Read for Considerate<'_> {
     }
 }
 
-/// What is said of it to whoever uploads: no paths of this machine.
+/// What the client is told: no paths of this machine.
 fn not_taken(name: &str, error: &IngestError) -> NotTaken {
     match error {
-        IngestError::NotTransportStream { .. } => NotTaken::OtherKind(error.to_string()),
+        IngestError::NotMedia { .. } | IngestError::NothingToPlay { .. } => {
+            NotTaken::OtherKind(error.cause())
+        }
         IngestError::Store(error) if error.is_no_space() => no_space(),
+        IngestError::Exceeded { exceeded: Exceeded::Space { .. }, .. } => no_space(),
         IngestError::Store(error) => {
             tracing::warn!("{name}: the upload cannot be stored: {error}");
             unavailable(error)
         }
+        IngestError::NoFfmpeg { .. } => {
+            tracing::warn!("{name}: the upload cannot be converted: {error}");
+            NotTaken::OtherKind(
+                "this server takes only MPEG-TS because ffmpeg is not installed on it; convert the file first: ffmpeg -i FILE -map 0 -c copy FILE.ts".to_owned(),
+            )
+        }
+        IngestError::Cancelled { .. } => NotTaken::Unavailable("the server is ending".to_owned()),
         IngestError::Stream { error, .. } => match &**error {
             StreamError::Read { error, .. } if error.kind() == io::ErrorKind::StorageFull => no_space(),
             StreamError::Read { .. } => {
@@ -141,7 +163,7 @@ fn not_taken(name: &str, error: &IngestError) -> NotTaken {
             }
             error => NotTaken::Broken(error.to_string()),
         },
-        error => NotTaken::Broken(error.to_string()),
+        error => NotTaken::Broken(error.cause()),
     }
 }
 
@@ -185,7 +207,7 @@ mod tests {
         let unavailable = |said: &NotTaken| matches!(said, NotTaken::Unavailable(_));
         let other = |said: &NotTaken| matches!(said, NotTaken::OtherKind(_));
         type Is<'a> = &'a dyn Fn(&NotTaken) -> bool;
-        let cases: [(IngestError, Is<'_>); 8] = [
+        let cases: [(IngestError, Is<'_>); 9] = [
             (io(io::ErrorKind::StorageFull), &full),
             (read(io::ErrorKind::StorageFull), &full),
             (IngestError::Store(StoreError::NoSpace { path: path(), offset: 1, needed_bytes: 2 }), &full),
@@ -193,7 +215,8 @@ mod tests {
             (io(io::ErrorKind::ReadOnlyFilesystem), &unavailable),
             (read(io::ErrorKind::ConnectionAborted), &unavailable),
             (stream(StreamError::NoPackets { bytes: 7 }), &broken),
-            (IngestError::NotTransportStream { path: "film".into() }, &other),
+            (IngestError::NotMedia { path: "/srv/film".into(), said: "text".into() }, &other),
+            (IngestError::Cancelled { path: "/srv/film".into() }, &unavailable),
         ];
         for (error, is_expected) in cases {
             let said = not_taken("film", &error);

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::str::FromStr;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context;
@@ -21,6 +22,7 @@ use millrace_store::StoreError;
 use millrace_store::cache::Cache;
 use millrace_store::index::TitleIndex;
 use millrace_store::ingest::pictures::Pictures;
+use millrace_store::ingest::{IngestOptions, UploadNames};
 use millrace_store::subtitles::SubtitleLabel;
 use millrace_store::volume::{MediaReader, TitleEdit, TitleInfo, Volume};
 use millrace_web::{
@@ -79,6 +81,8 @@ pub(super) struct Web {
     /// How busy each engine is.
     loops: Vec<Arc<Sheet<LoadSnapshot>>>,
     rtsp_port: u16,
+    /// How uploads are converted.
+    ingest: IngestOptions,
 }
 
 impl Web {
@@ -88,6 +92,7 @@ impl Web {
         cache: ByteLen,
         rtsp: SocketAddr,
         tls: Option<&mut Tls>,
+        cancel: &Arc<AtomicBool>,
     ) -> anyhow::Result<Self> {
         let listener = match args.http {
             Some(choice) => choice.take(bind::For::Http)?,
@@ -103,8 +108,20 @@ impl Web {
             WebLimits { connections_per_address, memory, upload_bytes, upload_rate, ..WebLimits::default() };
         let (feed, totals) = (Feed::default(), Arc::default());
         let (carrier, loops) = (None, Vec::new());
-        let rtsp_port = rtsp.port();
-        Ok(Self { listener, carrier, secure, orders, ordered, limits, feed, totals, loops, rtsp_port })
+        let (rtsp_port, ingest) = (rtsp.port(), args.ffmpeg.ingest_options(cancel));
+        Ok(Self {
+            listener,
+            carrier,
+            secure,
+            orders,
+            ordered,
+            limits,
+            feed,
+            totals,
+            loops,
+            rtsp_port,
+            ingest,
+        })
     }
 
     /// The port of HTTP at the offload engine too: that of the kernel's, unless --http names an address that is not the engine's.
@@ -148,7 +165,9 @@ impl Web {
         gate: Arc<Gate>,
         hosts: &Hosts,
     ) -> anyhow::Result<Option<WebHandle>> {
-        let Self { listener, carrier, secure, orders, limits, feed, totals, loops, rtsp_port, .. } = self;
+        let Self {
+            listener, carrier, secure, orders, limits, feed, totals, loops, rtsp_port, ingest, ..
+        } = self;
         let listeners: Vec<_> = listener.into_iter().collect();
         let host = if carrier.is_some() { &hosts.first } else { &hosts.kernel };
         let plain = listeners.iter().map(|listener| ("http", host, listener));
@@ -167,6 +186,7 @@ impl Web {
             open_titles: Arc::clone(open_titles),
             cache: Arc::clone(cache),
             loops,
+            ingest,
         };
         let site = ServerSite {
             intake,
@@ -307,7 +327,17 @@ impl Site for ServerSite {
     }
 
     fn subtitles(&self, title: &TitleInfo, file: &str) -> Result<String, SiteError> {
-        self.volume.read_subtitles(title.id, file).map_err(unreadable)
+        let first = self.volume.read_subtitles(title.id, file);
+        if !matches!(first, Err(StoreError::BadTitle { .. })) {
+            return first.map_err(unreadable);
+        }
+        // Another process may have replaced them since the titles were listed.
+        let label = title.subtitles.iter().find(|track| track.file == file).map(|track| &track.label);
+        self.open_titles.look_again(&self.volume).map_err(unreadable)?;
+        let now = self.open_titles.info(title.id).ok_or(SiteError::NoTitle)?;
+        let track = now.subtitles.iter().find(|track| Some(&track.label) == label);
+        let track = track.ok_or(SiteError::NoTitle)?;
+        self.volume.read_subtitles(title.id, &track.file).map_err(unreadable)
     }
 
     fn put_subtitles(&self, name: &str, label: &SubtitleLabel, bytes: &[u8]) -> Result<bool, NotTaken> {
@@ -318,7 +348,7 @@ impl Site for ServerSite {
 
     fn remove_subtitles(&self, name: &str, label: &SubtitleLabel) -> Result<bool, SiteError> {
         let removed = self.volume.remove_subtitles(self.id_of(name)?, label).map_err(unreadable)?;
-        let _ = self.open_titles.look(&self.volume);
+        let _ = self.open_titles.look_again(&self.volume);
         Ok(removed)
     }
 
@@ -326,8 +356,8 @@ impl Site for ServerSite {
         self.intake.can_take(bytes)
     }
 
-    fn take_in(&self, name: &str, bytes: &mut dyn Read) -> Result<TitleInfo, NotTaken> {
-        self.intake.take_in(name, bytes)
+    fn take_in(&self, upload: UploadNames<'_>, bytes: &mut dyn Read) -> Result<TitleInfo, NotTaken> {
+        self.intake.take_in(upload, bytes)
     }
 
     fn send(&self, order: Order) {
@@ -374,10 +404,9 @@ impl Site for ServerSite {
             Err(StoreError::NoTitle { .. }) => return Err(SiteError::NoTitle),
             edited => edited.map_err(unreadable)?,
         }
-        self.open_titles.forget_look();
         // The new name is listed from now on. If this look fails, a later one follows within
         // seconds.
-        let _ = self.open_titles.look(&self.volume);
+        let _ = self.open_titles.look_again(&self.volume);
         self.volume.find(&id.to_string()).map_err(unreadable)?.ok_or(SiteError::NoTitle)
     }
 
