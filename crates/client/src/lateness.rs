@@ -6,9 +6,10 @@
 //! 72 ms in an hour: over a network, runs of minutes are what this can judge.
 
 use hdrhistogram::Histogram;
-use millrace_core::limits::viewer::{LATENESS_MARGIN_NS, MAX_LATENESS_US, MAX_RUN_TICKS};
 use millrace_core::time::MEDIA_HZ;
 use serde::Serialize;
+
+use crate::limits::{LATENESS_MARGIN_NS, MAX_LATENESS_US, MAX_RUN_TICKS};
 
 /// Lateness of packets in microseconds; 0 everywhere when nothing came.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

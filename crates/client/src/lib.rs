@@ -37,6 +37,7 @@ mod clock;
 pub mod error;
 pub mod fec;
 pub mod lateness;
+pub mod limits;
 pub mod load;
 mod net;
 pub mod play;

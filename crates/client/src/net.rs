@@ -5,13 +5,13 @@ use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use millrace_core::limits::viewer::{DATAGRAM_BYTES, MAX_OUTPUT_BYTES, REPORTS_BUFFER_BYTES};
 use millrace_netio::recv::{UdpRx, UdpRxConfig};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::clock::SystemClock;
 use crate::error::ClientError;
 use crate::fec::FecChoice;
+use crate::limits::{DATAGRAM_BYTES, MAX_OUTPUT_BYTES, REPORTS_BUFFER_BYTES};
 
 /// One datagram as it came in.
 pub(crate) struct Datagram<'a> {

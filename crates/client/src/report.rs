@@ -2,15 +2,13 @@
 
 use std::fmt;
 
-use millrace_core::limits::viewer::{
-    MAX_CLOCK_ERROR_US, MAX_REPORT_DIFFERENCE, MIN_BYE_US, MIN_FIRST_PACKET_US,
-};
 use millrace_core::units::BitRate;
 use millrace_ts::Check;
 use serde::Serialize;
 
 use crate::fec::FecCounts;
 use crate::lateness::LatenessSummary;
+use crate::limits::{MAX_CLOCK_ERROR_US, MAX_REPORT_DIFFERENCE, MIN_BYE_US, MIN_FIRST_PACKET_US};
 use crate::sender::SenderReports;
 use crate::verdict::EndPlace;
 use crate::verify::ByteCheck;

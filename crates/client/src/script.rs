@@ -2,12 +2,12 @@
 
 use std::str::FromStr;
 
-use millrace_core::limits::viewer::MAX_SCRIPT_STEPS;
 use millrace_core::rendition::RenditionName;
 use millrace_core::scale::Scale;
 use millrace_core::time::{MediaTicks, NS_PER_S};
 
 use crate::error::ClientError;
+use crate::limits::MAX_SCRIPT_STEPS;
 
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

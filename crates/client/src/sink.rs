@@ -13,11 +13,11 @@ use std::thread;
 use std::time::Duration;
 
 use millrace_core::limits::TS_PACKET_BYTES;
-use millrace_core::limits::viewer::{BLOCK_AGE_NS, BLOCK_BYTES, BLOCKS, FULL_RETRY_NS};
 use millrace_core::time::Instant;
 use millrace_ts::Analyser;
 
 use crate::error::ClientError;
+use crate::limits::{BLOCK_AGE_NS, BLOCK_BYTES, BLOCKS, FULL_RETRY_NS};
 use crate::reorder::InOrder;
 use crate::verify::{ByteCheck, Verifier};
 

@@ -1,8 +1,8 @@
 //! What a reception comes to, in one word: for an exit code.
 
-use millrace_core::limits::viewer::{MAX_BYE_EARLY_US, MIN_BYE_EARLY_US, SILENT_EARLY_US};
 use serde::Serialize;
 
+use crate::limits::{MAX_BYE_EARLY_US, MIN_BYE_EARLY_US, SILENT_EARLY_US};
 use crate::report::{EndReason, Report};
 
 /// A reference may be longer by less than this: it is no whole number of packets then.

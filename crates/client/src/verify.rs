@@ -11,11 +11,11 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use millrace_core::limits::TS_PACKET_BYTES;
-use millrace_core::limits::viewer::{MAX_SEARCHES, VERIFY_WINDOW_BYTES};
 use millrace_core::wire::rtp::FIRST_SEQUENCE;
 use serde::Serialize;
 
 use crate::error::ClientError;
+use crate::limits::{MAX_SEARCHES, VERIFY_WINDOW_BYTES};
 
 /// Payloads that are looked at together to find a run's place: one alone may be stuffing, or damaged.
 const ALIGN_PAYLOADS: usize = 8;

@@ -8,13 +8,13 @@ mod fuzz_support;
 
 use bolero::check;
 use fuzz_support::{edited, seeds};
+use millrace_client::limits::MAX_HTTP_HEAD_BYTES;
 use millrace_client::load::listen::ListenUrl;
 use millrace_client::load::web::address::HttpUrl;
 use millrace_client::load::web::exchange::{ByteRange, Exchange, Part};
 use millrace_client::load::web::head::{HttpFault, parse_head};
 use millrace_client::load::web::hls::{Hls, Want};
 use millrace_client::load::web::playlist::{Playlist, VariantChoice, parse_playlist};
-use millrace_core::limits::MAX_HTTP_HEAD_BYTES;
 use millrace_core::time::Instant;
 
 const ITERATIONS: usize = 3000;

@@ -16,7 +16,7 @@ mod steps;
 mod waiting;
 
 use millrace_core::ids::{ConnId, StreamId};
-use millrace_core::limits::{MAX_BURST_NS, MAX_STREAMS_PER_ENGINE, SHARED_WAKE_NS};
+use millrace_core::limits::{MAX_BURST_NS, MAX_STREAMS_PER_ENGINE};
 use millrace_core::pool::Lease;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wheel::Wheel;
@@ -27,6 +27,7 @@ use crate::batch::Batch;
 use crate::conns::ConnLists;
 use crate::frame::times;
 use crate::held::HeldLeases;
+use crate::limits::SHARED_WAKE_NS;
 use crate::pace::BurstRules;
 use crate::queue::IndexQueue;
 use crate::stream::{Cold, Ends, Input, NEVER, Next, Numbers, Slot, State, Stream, flag, pending};

@@ -9,9 +9,10 @@
 //!   done(250) ───────────────────▲   gives the first back
 //! ```
 
-use millrace_core::limits::{MAX_HELD_PER_ENGINE, MAX_HELD_PER_STREAM};
+use millrace_core::limits::MAX_HELD_PER_ENGINE;
 use millrace_core::pool::Lease;
 
+use crate::limits::MAX_HELD_PER_STREAM;
 use crate::queue::IndexQueue;
 
 /// No place.

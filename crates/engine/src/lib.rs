@@ -48,7 +48,7 @@
 //!   of one run touches another.
 //! * A stream holds two leases at most, none unless it plays, none while its connection has taken nothing for 200 ms. An extent goes back as soon as the device took the last of its
 //!   packets. Where the device reads them for longer ([`StreamSpec::lends`]), it goes back when that says so; the stream waits when
-//!   [`MAX_HELD_PER_STREAM`](millrace_core::limits::MAX_HELD_PER_STREAM) of its extents, or all places of the engine, are taken so.
+//!   [`MAX_HELD_PER_STREAM`](crate::limits::MAX_HELD_PER_STREAM) of its extents, or all places of the engine, are taken so.
 //! * Whatever happens to one stream (its disk, its connection, its address) touches no other.
 //! * All operations are O(1) but [`conn_leaves`](Engine::conn_leaves), [`conn_gone`](Engine::conn_gone) and [`conn_writable`](Engine::conn_writable), which take as long as the connection has streams, and
 //!   [`finish`](Engine::finish), which walks the stream table.
@@ -59,6 +59,7 @@ mod conns;
 mod engine;
 mod frame;
 mod held;
+pub mod limits;
 pub mod pace;
 mod queue;
 mod rtcp;

@@ -5,8 +5,8 @@
 //! held back. No random variation of the interval (RFC 3550 section 6.3.5): streams start at different times anyway,
 //! and a unicast session has nobody to collide with.
 //!
-//! [`FIRST_REPORT_NS`]: millrace_core::limits::FIRST_REPORT_NS
-//! [`RTCP_INTERVAL_NS`]: millrace_core::limits::RTCP_INTERVAL_NS
+//! [`FIRST_REPORT_NS`]: crate::limits::FIRST_REPORT_NS
+//! [`RTCP_INTERVAL_NS`]: crate::limits::RTCP_INTERVAL_NS
 //! [`BYE_DELAY_NS`]: millrace_core::limits::BYE_DELAY_NS
 
 use millrace_core::limits::RTP_HEADER_BYTES;

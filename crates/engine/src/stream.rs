@@ -19,10 +19,10 @@
 //!
 //! [`TRANSITIONS`] is the same as data; its test looks at every state and every input.
 
+pub(crate) use crate::limits::MAX_UNTOLD_ENDS;
 use millrace_core::dest::Dest;
 use millrace_core::ids::{RunSerial, StreamId, TitleRef};
 use millrace_core::limits::TS_PACKET_BYTES;
-pub(crate) use millrace_core::limits::engines::MAX_UNTOLD_ENDS;
 use millrace_core::packet::WireLayout;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtp::{Timeline, sequence_of};

@@ -20,7 +20,7 @@ pub struct EngineConfig {
     pub burst_ns: u64,
     /// Packets leave one by one, each at its own time, instead of in bursts.
     pub smooth: bool,
-    /// Streams share wake-ups: whenever a burst is due, those that depart within [`limits::SHARED_WAKE_NS`] (or the length of a burst, if that is less)
+    /// Streams share wake-ups: whenever a burst is due, those that depart within [`crate::limits::SHARED_WAKE_NS`] (or the length of a burst, if that is less)
     /// leave with it, so that the loop sleeps at least that long, however many streams there are ([`crate::pace`]). Without effect if `smooth`.
     pub shares_wakes: bool,
     /// Unix time minus monotonic time, in nanoseconds: for the wall clock in sender reports.
@@ -54,7 +54,7 @@ pub struct StreamSpec {
     /// have no RTP headers send none either.
     pub quiet: bool,
     /// The device reads the packets that it has taken until [`crate::Engine::handle_done`] is told that it is done with them: their extents
-    /// are lent to it so long, at most [`limits::MAX_HELD_PER_STREAM`].
+    /// are lent to it so long, at most [`crate::limits::MAX_HELD_PER_STREAM`].
     pub lends: bool,
 }
 
@@ -64,7 +64,7 @@ pub struct Start {
     /// When the first packet leaves, if it has been read by then.
     pub at: Instant,
     /// Media that may be sent ahead of the run's pace, in milliseconds: so much leaves as fast as the destination takes it and
-    /// [`limits::MIN_PACKET_GAP_NS`] allows, in bursts of the usual length, and of bytes in longer ones. From then on the run keeps its pace, and that far ahead. At
+    /// [`crate::limits::MIN_PACKET_GAP_NS`] allows, in bursts of the usual length, and of bytes in longer ones. From then on the run keeps its pace, and that far ahead. At
     /// most [`limits::MAX_AHEAD_MS`].
     pub ahead_ms: u16,
 }

@@ -24,6 +24,7 @@ pub mod error;
 pub mod features;
 mod kernel;
 mod kernel_rx;
+pub mod limits;
 pub mod link;
 pub mod multicast;
 mod netlink;

@@ -5,9 +5,9 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 
-use millrace_core::limits::egress::PROBE_TIMEOUT;
 use rustix::net::{AddressFamily, SocketType};
 
+use crate::limits::PROBE_TIMEOUT;
 use crate::recv::{UdpRx, UdpRxConfig};
 use crate::sys::mmsg::SendArena;
 use crate::sys::socket::{get_int, set_int};

@@ -11,9 +11,9 @@ use std::time::Instant;
 
 use etherparse::{NetHeaders, PacketHeaders, TransportHeader};
 use millrace_core::ids::MulticastId;
-use millrace_core::limits::MAX_MULTICAST_SOCKETS;
 use millrace_core::pool::HeapRegion;
 use millrace_core::seam::{Dest, SendOutcome, Source, Transmit};
+use millrace_netio::limits::MAX_MULTICAST_SOCKETS;
 use millrace_netio::multicast::{MulticastSettings, MulticastSocket};
 use millrace_netio::recv::{UdpRx, UdpRxConfig};
 use millrace_netio::xdp::{Strategy, XdpConfig, XdpTx};

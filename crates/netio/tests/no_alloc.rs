@@ -10,12 +10,12 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 use millrace_core::ids::ConnId;
-use millrace_core::limits::RX_LOOK_NS;
 use millrace_core::pool::{ExtentArena, HeapRegion};
 use millrace_core::seam::{PacketRx, PacketTx, Payload, Protocol, SendOutcome, Transmit};
 use millrace_core::time::Instant as CoreInstant;
 use millrace_core::wire::frame::LinkHeader;
 use millrace_netio::best::{Arrival, BestTx, EgressPath, Plan, exchange};
+use millrace_netio::limits::RX_LOOK_NS;
 use millrace_netio::null::SliceBatch;
 use millrace_netio::route::{Hop, HopTable};
 use millrace_netio::xdp::steer::Steering;

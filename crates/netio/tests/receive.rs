@@ -7,11 +7,12 @@ use std::collections::HashMap;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::time::{Duration, Instant as StdInstant};
 
-use millrace_core::limits::{RX_BATCH_PACKETS, RX_LOOK_NS};
+use millrace_core::limits::RX_BATCH_PACKETS;
 use millrace_core::pool::{ExtentArena, HeapRegion};
 use millrace_core::seam::{DeviceGone, PacketRx, Protocol, Received};
 use millrace_core::time::Instant;
 use millrace_netio::KernelRx;
+use millrace_netio::limits::RX_LOOK_NS;
 use millrace_netio::recv::UdpRxConfig;
 use millrace_netio::xdp::steer::Steering;
 use millrace_netio::xdp::{XdpError, XdpRx, XdpRxConfig};

@@ -12,11 +12,11 @@ use std::time::Instant;
 
 use connections::{Dice, add, connection, wait_writable};
 use millrace_core::ids::{ConnId, TitleRef};
-use millrace_core::limits::egress::BYTES_NOT_SENT;
 use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::pool::{ExtentArena, ExtentContent, HeapRegion, Lease};
 use millrace_core::seam::{ByteRange, Dest, Payload, SendOutcome, Transmit};
 use millrace_core::time::MediaTicks;
+use millrace_netio::limits::BYTES_NOT_SENT;
 use millrace_netio::{GsoMode, KernelTx};
 use support::*;
 

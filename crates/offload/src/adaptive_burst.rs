@@ -5,8 +5,9 @@
 //! spare, and grow as the core fills up: at the point where viewers would begin to wait for processor time, they get
 //! their packets a few milliseconds earlier instead.
 
-use millrace_core::limits::engines::BURST_LOOK_NS;
 use millrace_core::time::Instant;
+
+use crate::limits::BURST_LOOK_NS;
 
 /// Busy share, in thousandths, up to which bursts keep their shortest length.
 const CALM_PERMILLE: u64 = 250;

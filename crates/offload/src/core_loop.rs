@@ -10,10 +10,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use millrace_core::ids::{ConnId, StreamId};
-use millrace_core::limits::engines::{BATCHES_PER_TURN, LINGER_NS};
-use millrace_core::limits::{
-    COMMANDS_PER_TURN, LEASES_PER_TURN, MAX_BATCH_BURSTS, MAX_BURST_NS, RETRY_NS, RING_RECORDS,
-};
+use millrace_core::limits::{MAX_BATCH_BURSTS, MAX_BURST_NS, RETRY_NS, RING_RECORDS};
 use millrace_core::pool::Lease;
 use millrace_core::seam::{Clock, Dest, PacketTx, SendOutcome, TransmitBatch};
 use millrace_core::time::Instant;
@@ -27,6 +24,7 @@ use crate::again::{Again, Wanted};
 use crate::bell::EventBell;
 use crate::command::{Command, ConnSocket, Event};
 use crate::idle::{IdlePolicy, Wait};
+use crate::limits::{BATCHES_PER_TURN, COMMANDS_PER_TURN, LEASES_PER_TURN, LINGER_NS};
 use crate::load::LoadMeter;
 use crate::reception::Reception;
 

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use millrace_core::limits::engines::{GATHER_NS, MAX_SLEEP_NS, MIN_SLEEP_NS};
 use millrace_core::time::Instant;
+
+use crate::limits::{GATHER_NS, MAX_SLEEP_NS, MIN_SLEEP_NS};
 
 /// How a loop waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

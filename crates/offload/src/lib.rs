@@ -29,6 +29,7 @@ pub mod core_loop;
 pub mod handle;
 pub mod hugepage;
 pub mod idle;
+pub mod limits;
 pub mod load;
 pub mod places;
 pub mod reception;

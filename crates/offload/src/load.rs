@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use millrace_core::counters::Sheet;
-use millrace_core::limits::engines::LOAD_PUBLISH_NS;
 use millrace_core::seam::RxCounters;
 use millrace_core::time::Instant;
 use millrace_engine::EngineCounters;
 use millrace_netio::TxCounters;
+
+use crate::limits::LOAD_PUBLISH_NS;
 
 millrace_core::counters! {
     /// Totals since the loop began; differences of two snapshots give rates.

@@ -2,11 +2,12 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use millrace_core::limits::RX_BATCHES_PER_TURN;
 use millrace_core::seam::{DeviceGone, PacketRx, Received, RxCounters};
 use millrace_core::time::Instant;
 use millrace_netio::KernelRx;
 use millrace_netio::xdp::XdpRx;
+
+use crate::limits::RX_BATCHES_PER_TURN;
 
 /// The ingress path that a loop needs.
 pub trait LoopRx: PacketRx + Send {

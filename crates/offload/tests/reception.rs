@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant as StdInstant};
 
-use millrace_core::limits::{RX_BATCH_PACKETS, RX_BATCHES_PER_TURN};
+use millrace_core::limits::RX_BATCH_PACKETS;
 use millrace_core::seam::{
     Clock, DeviceGone, PacketRx, PacketTx, Protocol, Received, RxCounters, SendOutcome, TransmitBatch,
 };
@@ -16,6 +16,7 @@ use millrace_netio::KernelRx;
 use millrace_netio::null::NullTx;
 use millrace_netio::recv::UdpRxConfig;
 use millrace_offload::command::Command;
+use millrace_offload::limits::RX_BATCHES_PER_TURN;
 use millrace_offload::load::{LoadMeter, LoopSheets};
 use millrace_offload::reception::{LoopRx, Reception, RxSink};
 use support::{Stage, WithoutConns};

@@ -30,6 +30,7 @@ mod config;
 mod errno;
 #[cfg(not(test))]
 mod exports;
+pub mod limits;
 mod message;
 mod process;
 mod ready;

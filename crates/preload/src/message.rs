@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use millrace_core::limits::preload::MAX_TEXTS;
+use crate::limits::MAX_TEXTS;
 
 /// What has been said. Texts are few: each names a function or a setting.
 static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use millrace_core::limits::preload::MAX_DESCRIPTORS;
+use crate::limits::MAX_DESCRIPTORS;
 
 /// Whose a descriptor is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,14 +7,15 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millrace_core::address::network_of;
-use millrace_core::limits::rights::{
-    ADVICE_FAILED_NS, ADVICE_GIVEN_NS, ADVICE_REFUSED_NS, MAX_ADVICE_ASKED, MAX_ADVICE_ASKED_PER_ADDRESS,
-    MAX_ADVICE_KEPT, MAX_ADVICE_KEPT_PER_ADDRESS, MAX_ADVICE_WAITING, MAX_ADVICE_WAITING_PER_ADDRESS,
-};
+use millrace_core::limits::rights::{MAX_ADVICE_ASKED, MAX_ADVICE_ASKED_PER_ADDRESS};
 use millrace_core::time::Instant;
 
 use crate::clock::Now;
 use crate::gate::Visitor;
+use crate::limits::{
+    ADVICE_FAILED_NS, ADVICE_GIVEN_NS, ADVICE_REFUSED_NS, MAX_ADVICE_KEPT, MAX_ADVICE_KEPT_PER_ADDRESS,
+    MAX_ADVICE_WAITING, MAX_ADVICE_WAITING_PER_ADDRESS,
+};
 use crate::name::base;
 
 /// What is asked.

@@ -2,8 +2,9 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use millrace_core::limits::rights::{CHECKED_RIGHT_NS, CHECKED_WRONG_NS, MAX_CHECKED};
 use millrace_core::time::Instant;
+
+use crate::limits::{CHECKED_RIGHT_NS, CHECKED_WRONG_NS, MAX_CHECKED};
 
 /// Name and password, hashed with a key of this run.
 pub(crate) type Pair = [u8; 32];

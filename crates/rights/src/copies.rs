@@ -14,12 +14,12 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use millrace_core::limits::rights::{MAX_RIGHTS_BYTES, RIGHTS_FILE_WAIT, RIGHTS_LOCK_LOOK_EVERY};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::error::FileError;
 use crate::file::RightsFile;
 use crate::format;
+use crate::limits::{MAX_RIGHTS_BYTES, RIGHTS_FILE_WAIT, RIGHTS_LOCK_LOOK_EVERY};
 
 /// Name of the rights file in a member's directory.
 pub const RIGHTS_FILE: &str = "rights.sqlite";

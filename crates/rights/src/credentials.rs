@@ -1,9 +1,9 @@
 //! The value of `Authorization`, in HTTP and RTSP (RFC 9110 section 11.4, RFC 7617, RFC 6750, RFC 7616).
 
 use base64ct::{Base64, Base64Unpadded, Encoding};
-use millrace_core::limits::rights::MAX_CREDENTIALS_BYTES;
 
 use crate::digest::Response;
+use crate::limits::MAX_CREDENTIALS_BYTES;
 
 /// What somebody shows.
 #[derive(Clone, Debug, PartialEq, Eq)]

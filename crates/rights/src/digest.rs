@@ -5,12 +5,13 @@ use std::net::IpAddr;
 
 use base64ct::{Base64UrlUnpadded, Encoding};
 use md5::{Digest, Md5};
-use millrace_core::limits::rights::{MAX_NONCES, NONCE_NS, NONCE_WINDOW};
+use millrace_core::limits::rights::NONCE_NS;
 use millrace_core::time::Instant;
 use sha2::Sha256;
 
 use crate::credentials::params;
 use crate::known::Ha1;
+use crate::limits::{MAX_NONCES, NONCE_WINDOW};
 use crate::secret::{REALM, is_same};
 
 /// Which hash.

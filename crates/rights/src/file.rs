@@ -5,7 +5,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use millrace_core::limits::rights::{MAX_PATTERNS, MAX_TOKENS_PER_USER, MAX_USERS};
 use rusqlite::{
     Connection, OpenFlags, OptionalExtension, Row, Transaction, TransactionBehavior, params, params_from_iter,
 };
@@ -14,6 +13,7 @@ use crate::copies::Copies;
 use crate::error::FileError;
 use crate::format::{self, Content};
 use crate::known::{Ha1, Keys, Known, Limits, Token, User};
+use crate::limits::{MAX_PATTERNS, MAX_TOKENS_PER_USER, MAX_USERS};
 use crate::list::{ListedGroup, ListedToken, ListedUser, list};
 use crate::name::{NameError, check_name, check_pattern};
 use crate::secret::{self, Cost};

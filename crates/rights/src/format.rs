@@ -3,11 +3,11 @@
 
 use std::path::Path;
 
-use millrace_core::limits::rights::RIGHTS_FILE_WAIT;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use crate::error::FileError;
+use crate::limits::RIGHTS_FILE_WAIT;
 use crate::secret;
 
 /// Incremented with every change of the tables.

@@ -30,6 +30,7 @@ mod file;
 mod format;
 mod gate;
 mod known;
+pub mod limits;
 mod link;
 mod list;
 mod name;

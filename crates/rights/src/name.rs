@@ -1,6 +1,6 @@
 //! Names of users, and patterns that titles fit.
 
-use millrace_core::limits::rights::{MAX_PATTERN_BYTES, MAX_USER_NAME_BYTES};
+use crate::limits::{MAX_PATTERN_BYTES, MAX_USER_NAME_BYTES};
 
 /// What is wrong with a name or a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -7,10 +7,10 @@ use argon2::password_hash::{PasswordHash, PasswordHasher, PasswordVerifier, Salt
 use argon2::{Algorithm, Argon2, Params, Version};
 use base64ct::{Base64UrlUnpadded, Encoding};
 use md5::{Digest, Md5};
-use millrace_core::limits::rights::{ARGON2_KIB, ARGON2_PASSES, MAX_PASSWORD_BYTES, MIN_PASSWORD_BYTES};
 use sha2::Sha256;
 
 use crate::known::Ha1;
+use crate::limits::{ARGON2_KIB, ARGON2_PASSES, MAX_PASSWORD_BYTES, MIN_PASSWORD_BYTES};
 
 /// What users sign in to, as far as their password is hashed with it. It can never be changed: hashes for Digest would be void.
 pub(crate) const REALM: &str = "millrace";

@@ -4,8 +4,10 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use millrace_core::address::network_of;
-use millrace_core::limits::rights::{FAILURE_REST_NS, FAILURES_AT_ONCE, MAX_FAILING};
+use millrace_core::limits::rights::FAILURES_AT_ONCE;
 use millrace_core::time::Instant;
+
+use crate::limits::{FAILURE_REST_NS, MAX_FAILING};
 
 /// Bounded, and cheap however many come: one look-up for each failure.
 #[derive(Debug)]

@@ -6,8 +6,6 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Weak};
 
-use millrace_core::limits::rights::{MAX_CHECKS_WAITING, RIGHTS_LOOK_EVERY, RIGHTS_RETRY_LOOKS};
-
 use crate::clock::Now;
 use crate::copies::Copies;
 use crate::decide::Policy;
@@ -15,6 +13,7 @@ use crate::error::FileError;
 use crate::file::RightsFile;
 use crate::gate::{Gate, Job};
 use crate::known::Known;
+use crate::limits::{MAX_CHECKS_WAITING, RIGHTS_LOOK_EVERY, RIGHTS_RETRY_LOOKS};
 use crate::secret::SecretError;
 
 /// Why a gate cannot be had.

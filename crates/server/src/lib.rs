@@ -16,6 +16,7 @@ pub mod admission;
 pub mod cmds;
 pub mod control;
 pub mod library;
+pub mod limits;
 pub mod rtsp;
 pub mod sdp;
 pub mod service;

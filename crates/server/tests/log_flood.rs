@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use live::{Live, viewer_ports};
-use millrace_core::limits::MAX_CLIENT_LINES_PER_S;
+use millrace_server::limits::MAX_CLIENT_LINES_PER_S;
 
 /// What was logged.
 #[derive(Clone, Default)]

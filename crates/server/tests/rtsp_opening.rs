@@ -3,7 +3,7 @@
 
 mod rtsp_support;
 
-use millrace_core::limits::{MAX_OPENINGS, OPENING_NS};
+use millrace_server::limits::{MAX_OPENINGS, OPENING_NS};
 use millrace_server::service::{ConnKey, Event, Need, OpenError, Part};
 use rtsp_support::{Answer, SECOND, World};
 

@@ -2,8 +2,8 @@
 
 mod rtsp_support;
 
-use millrace_core::limits::ADMISSION_LOOK_NS;
 use millrace_server::admission::{AdmissionConfig, EngineFigures, News, OverloadPolicy};
+use millrace_server::limits::ADMISSION_LOOK_NS;
 use millrace_server::service::{ConnKey, EndReason, Event};
 use rtsp_support::*;
 

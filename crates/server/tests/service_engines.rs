@@ -5,10 +5,11 @@ mod service_support;
 
 use std::collections::HashSet;
 
-use millrace_core::limits::{ADMISSION_LOOK_NS, PLAY_DELAY_NS};
+use millrace_core::limits::PLAY_DELAY_NS;
 use millrace_core::time::MediaTicks;
 use millrace_offload::command;
 use millrace_server::admission::{AdmissionConfig, EngineFigures};
+use millrace_server::limits::ADMISSION_LOOK_NS;
 use millrace_server::service::{
     Begins, EndReason, Event, FecMode, FecWish, Path, Played, Refusal, RenditionWish, ServiceConfig,
     StreamKey,

@@ -3,9 +3,9 @@
 mod rtsp_support;
 mod service_support;
 
-use millrace_core::limits::ADMISSION_LOOK_NS;
 use millrace_core::units::BitRate;
 use millrace_server::admission::{AdmissionConfig, EngineFigures, Full};
+use millrace_server::limits::ADMISSION_LOOK_NS;
 use millrace_server::service::{Event, FecMode, FecRefusal, FecWish, Refusal, StreamKey};
 use rtsp_support::SECOND;
 use service_support::*;

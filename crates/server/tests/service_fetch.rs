@@ -4,11 +4,11 @@
 mod rtsp_support;
 mod service_support;
 
-use millrace_core::limits::control::{FETCH_AHEAD_NS, FETCH_GRACE_NS, VIEWERS_OF_PLAYER};
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_rights::{Limits, Quota};
 use millrace_server::admission::{AdmissionConfig, Full};
+use millrace_server::limits::control::{FETCH_AHEAD_NS, FETCH_GRACE_NS, VIEWERS_OF_PLAYER};
 use millrace_server::service::{EndReason, Event, Fetch, Fetching, Path, Refusal, Segment, StreamKey, Which};
 use rtsp_support::SECOND;
 use service_support::*;

@@ -5,9 +5,9 @@ mod service_support;
 
 use std::collections::BTreeSet;
 
-use millrace_core::limits::MAX_OPENINGS;
 use millrace_rights::{Limits, Quota};
 use millrace_server::admission::AdmissionConfig;
+use millrace_server::limits::MAX_OPENINGS;
 use millrace_server::service::{
     ConnRefusal, EndReason, Event, FecMode, FecRefusal, FecWish, Refusal, RenditionWish, StreamKey, Which,
 };

@@ -5,10 +5,10 @@ mod rtsp_support;
 mod service_support;
 
 use millrace_core::limits::PLAY_DELAY_NS;
-use millrace_core::limits::trick::UNREAD_NS;
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_offload::command::{Event as EngineEvent, FailReason, LeaseFailure, Numbering, StreamEvent};
+use millrace_server::limits::trick::UNREAD_NS;
 use millrace_server::service::{
     EndReason, Event, FecMode, FecWish, Played, Playing, Refusal, Speed, StreamKey, Wanted, Which,
 };

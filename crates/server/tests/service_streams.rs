@@ -4,10 +4,11 @@ mod rtsp_support;
 mod service_support;
 
 use millrace_core::ids::ConnId;
-use millrace_core::limits::{BYE_DELAY_NS, ENGINE_ANSWER_TIMEOUT_NS, PLAY_DELAY_NS};
+use millrace_core::limits::{BYE_DELAY_NS, PLAY_DELAY_NS};
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::rtcp::ReportBlock;
 use millrace_offload::command::{self, FailReason, StreamEvent};
+use millrace_server::limits::ENGINE_ANSWER_TIMEOUT_NS;
 use millrace_server::service::{
     EndReason, Event, FecMode, FecWish, Path, Played, Playing, StreamKey, Wanted, Which,
 };

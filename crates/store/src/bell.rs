@@ -10,11 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use millrace_core::limits::engines::MAX_WATCHED;
 use millrace_core::seam::Doorbell;
 use millrace_core::sleep::SleepFlag;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+use crate::limits::MAX_WATCHED;
 
 /// Wakes a loop that sleeps in [`EventBell::sleep`], or a reactor that watches [`EventBell::fd`].
 pub struct EventBell {

@@ -12,10 +12,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, s
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use millrace_core::limits::volume::MAX_STARTS;
-use millrace_core::limits::{DISK_CALL_NS, DISK_WORK_NS, MAX_DISK_CALLS, SLOW_READ_NS};
+use millrace_core::limits::{DISK_CALL_NS, SLOW_READ_NS};
 
 use crate::error::StoreError;
+use crate::limits::volume::MAX_STARTS;
+use crate::limits::{DISK_WORK_NS, MAX_DISK_CALLS};
 
 /// How long somebody waits for a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

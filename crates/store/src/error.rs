@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use millrace_core::ids::TitleId;
 use millrace_core::limits::MAX_PACKET_BYTES;
-use millrace_core::limits::volume::LOCK_WAIT;
 
 use crate::format::FormatError;
 use crate::format::meta::MetaError;
 use crate::format::sums::SumsError;
 use crate::index::IndexError;
+use crate::limits::volume::LOCK_WAIT;
 
 /// An operation on a store failed. Nothing that was visible before has become invisible or wrong by it.
 #[derive(Debug, thiserror::Error)]

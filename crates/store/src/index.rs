@@ -3,9 +3,10 @@
 //! It counts in default-size packets ([`DEFAULT_PACKET_BYTES`]) whatever size is sent; bytes of the data file join it
 //! with the other sizes.
 
-use millrace_core::limits::volume::MAX_CODEC_NAME_BYTES;
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, TS_PACKET_BYTES};
 use millrace_core::time::MediaTicks;
+
+use crate::limits::volume::MAX_CODEC_NAME_BYTES;
 
 /// Packets from one entry of the time index to the next. At 2 Mb/s that is 1.3 s: an hour has 22 KB of time index, and
 /// an exact search ends within two blocks of the metadata file.

@@ -13,7 +13,6 @@ use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 
-use millrace_core::limits::{MAX_INDEX_BYTES, MAX_MANIFEST_BYTES};
 use millrace_core::packet::PacketMeta;
 use millrace_core::time::MediaTicks;
 use serde_json::{Map, Value, json};
@@ -26,6 +25,7 @@ use crate::format::meta::PacketCrc;
 use crate::format::superblock::{SUPERBLOCK_BYTES, Superblock};
 use crate::format::{FormatError, index as index_format};
 use crate::index::TIME_STEP_PACKETS;
+use crate::limits::{MAX_INDEX_BYTES, MAX_MANIFEST_BYTES};
 use crate::volume::dirs::read_whole;
 use crate::volume::{TITLES_DIR, VOLUME_FILE};
 

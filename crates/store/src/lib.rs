@@ -39,6 +39,7 @@ pub mod format;
 pub mod index;
 pub mod ingest;
 pub mod inspect;
+pub mod limits;
 pub mod members;
 pub mod meta;
 pub mod packet_size;

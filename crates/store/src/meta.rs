@@ -8,7 +8,6 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::META_WINDOW_BYTES;
 use millrace_core::packet::PacketMeta;
 
 use crate::disk::{Disk, DiskFile};
@@ -19,6 +18,7 @@ pub use crate::format::meta::{
 };
 use crate::format::meta::{open_block, seal_block};
 use crate::format::sums::SUMS_BLOCK_BYTES;
+use crate::limits::META_WINDOW_BYTES;
 use crate::volume::dirs::write_out;
 
 /// Most bytes one read of [`MetaFile::read`] asks for, and what [`MetaWriter`] gathers before it writes.

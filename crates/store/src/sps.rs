@@ -1,9 +1,8 @@
 //! The part of H.264's sequence parameter sets that everybody reads (ITU-T H.264 section 7.3.2.1.1): up to the flag that says whether
 //! pictures are frames only. Slice headers depend on it, and the pictures' size is in it.
 
-use millrace_core::limits::trick::MAX_SPS;
-
 use crate::bits::Bits;
+use crate::limits::trick::MAX_SPS;
 
 /// What it says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

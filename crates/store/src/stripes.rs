@@ -21,13 +21,14 @@ use std::ops::Range;
 
 use millrace_core::fec::Spread;
 use millrace_core::limits::{
-    DEFAULT_PACKET_BYTES, MAX_DATA_UNITS, MAX_FEC_MATRIX_PACKETS, MAX_MEMBERS, MAX_PARITY_UNITS,
-    MAX_TITLE_PACKETS, MAX_UNIT_PACKETS,
+    DEFAULT_PACKET_BYTES, MAX_DATA_UNITS, MAX_FEC_MATRIX_PACKETS, MAX_PARITY_UNITS, MAX_TITLE_PACKETS,
+    MAX_UNIT_PACKETS,
 };
 use millrace_core::packet::WireLayout;
 use millrace_core::units::Count;
 
 use crate::format::superblock::Geometry;
+use crate::limits::MAX_MEMBERS;
 
 /// Fewest data units in a stripe that ST 2022-1 takes (D is 4 to 20).
 const MIN_FEC_DATA_UNITS: u16 = 4;

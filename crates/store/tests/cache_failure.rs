@@ -9,10 +9,10 @@ use std::sync::Arc;
 use cache_common::sample::Sample;
 use cache_common::{BACKENDS, StandingClock, World};
 use millrace_core::ids::TitleRef;
-use millrace_core::limits::{DAMAGE_WINDOW_EXTENTS, DAMAGED_KEPT_NS};
 use millrace_core::seam::Clock;
 use millrace_store::cache::{CacheConfig, ReadBackend, ReadFailure};
 use millrace_store::disk::{ReadFault, ReadFaults};
+use millrace_store::limits::{DAMAGE_WINDOW_EXTENTS, DAMAGED_KEPT_NS};
 
 /// Fetches every extent; returns those that fail, with their failures. The others are checked byte for byte.
 fn failures(

@@ -25,10 +25,11 @@ use cache_common::sample::Sample;
 use cache_common::{BACKENDS, RunningClock, World};
 use given::TitleFile;
 use millrace_core::ids::TitleRef;
-use millrace_core::limits::{MAX_ASIDE_BYTES, MAX_READS_IN_FLIGHT};
+use millrace_core::limits::MAX_READS_IN_FLIGHT;
 use millrace_core::seam::Clock;
 use millrace_store::cache::{MemberHealth, ReadBackend, ReadFailure};
 use millrace_store::disk::{ReadFault, ReadFaults};
+use millrace_store::limits::MAX_ASIDE_BYTES;
 use stripes_sample::{StripeSample, geometry};
 
 /// A cache on the real clock, one engine, disks that fail on order.

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use millrace_core::limits::subtitles::{MAX_CUE_BYTES, MAX_CUES};
+use millrace_store::limits::subtitles::{MAX_CUE_BYTES, MAX_CUES};
 use millrace_store::subtitles::Subtitles;
 
 /// Reads bytes, and then the WebVTT made from them.

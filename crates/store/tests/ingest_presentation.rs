@@ -4,9 +4,9 @@ mod ingest_support;
 
 use ingest_support::index;
 use ingest_support::mux::*;
-use millrace_core::limits::MAX_END_AFTER_LAST_PACKET_TICKS;
 use millrace_core::time::MediaTicks;
 use millrace_store::index::TimeBase;
+use millrace_store::limits::MAX_END_AFTER_LAST_PACKET_TICKS;
 
 const MODULUS: u64 = 1 << 33;
 /// A packet, one millisecond.

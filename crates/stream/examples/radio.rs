@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use millrace_core::limits::stream::MAX_EXAMPLE_LINE_BYTES;
+use millrace_stream::limits::MAX_EXAMPLE_LINE_BYTES;
 use millrace_stream::{
     Pace, Place, Reason, Source, StreamContext, StreamEngine, StreamEngineConfig, Transport,
 };

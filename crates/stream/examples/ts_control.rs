@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use millrace_core::limits::stream::MAX_EXAMPLE_LINE_BYTES;
+use millrace_stream::limits::MAX_EXAMPLE_LINE_BYTES;
 use millrace_stream::{Place, Reason, Source, StreamContext, StreamEngine, StreamEngineConfig, Transport};
 
 const HELP: &str = "\

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::stream::MIN_BUFFER_BYTES;
 use millrace_core::limits::{
     DEFAULT_PACKET_BYTES, EXTENT_BYTES, MAX_LIVE_EXTENTS, MIN_LIVE_EXTENTS, TS_PACKET_BYTES,
 };
@@ -18,6 +17,7 @@ use millrace_core::wire::rtp::Timeline;
 use millrace_store::cache::{Cache, FeedError, Feeder, Keep, LiveTitle};
 
 use crate::file::Pace;
+use crate::limits::MIN_BUFFER_BYTES;
 use crate::outcome::OpenError;
 use crate::source::{Opened, Parts, Place, Source, Times, Wire};
 

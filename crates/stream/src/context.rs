@@ -7,7 +7,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use millrace_core::dest::Dest;
-use millrace_core::limits::stream::MAX_FIRST_BYTES;
 use millrace_core::limits::{MAX_AHEAD_MS, MAX_SCALE_PERMILLE};
 use millrace_core::time::Instant;
 use millrace_core::units::BitRate;
@@ -16,6 +15,7 @@ use millrace_offload::command::ConnSocket;
 use millrace_offload::toe::{EngineSocket, TcpStream};
 
 use crate::calls::{Ended, Plan};
+use crate::limits::MAX_FIRST_BYTES;
 use crate::outcome::{OpenError, Outcome, Position, Refused};
 use crate::run::LineHandle;
 use crate::source::{Opened, Place, Source, Wire};

@@ -8,9 +8,6 @@ use std::task::Waker;
 use std::thread::JoinHandle;
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::stream::{
-    BUSY_LOOK_NS, DEFAULT_CALL_PORTS, DEFAULT_CALLS_PER_ENGINE, DEFAULT_STREAM_CACHE_BYTES,
-};
 use millrace_core::limits::{
     BUSY_BURST_NS, DEFAULT_BURST_NS, DEFAULT_MAX_BUSY_PERMILLE, DEFAULT_PACKET_BYTES, MAX_CONNS_PER_ENGINE,
     MAX_ENGINES, MAX_STREAMS_PER_ENGINE, MIN_CACHE_BYTES,
@@ -35,6 +32,7 @@ use crate::calls::{Bounds, Calls, Key};
 use crate::context::Transport;
 use crate::events::{self, Receivers, Watch};
 use crate::file::{Opening, Pace};
+use crate::limits::{BUSY_LOOK_NS, DEFAULT_CALL_PORTS, DEFAULT_CALLS_PER_ENGINE, DEFAULT_STREAM_CACHE_BYTES};
 use crate::outcome::{OpenError, Refused, RunError};
 use crate::run::LineHandle;
 use crate::source::{Inner, Parts, Place, Source, Wire};

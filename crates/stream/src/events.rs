@@ -6,7 +6,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 use millrace_core::ids::RunSerial;
-use millrace_core::limits::stream::{COMMAND_RETRY, DROPPED_PER_TURN, READY_PER_CALL, SHUT_DOWN_WAIT};
 use millrace_core::seam::Clock;
 use millrace_offload::clock::MonotonicClock;
 use millrace_offload::{IcmpReader, UdpPair};
@@ -15,6 +14,7 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
 use crate::calls::Key;
 use crate::engine::Shared;
+use crate::limits::{COMMAND_RETRY, DROPPED_PER_TURN, READY_PER_CALL, SHUT_DOWN_WAIT};
 use crate::outcome::Reason;
 
 /// Bits of what stands beside a watched descriptor: what it is, a part of the run's number, the rest.

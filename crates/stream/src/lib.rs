@@ -70,6 +70,7 @@ mod context;
 mod engine;
 mod events;
 mod file;
+pub mod limits;
 mod outcome;
 mod run;
 mod source;

@@ -8,7 +8,6 @@ use std::task::{Context, Poll, Wake, Waker, ready};
 use std::thread::Thread;
 
 use millrace_core::ids::RunSerial;
-use millrace_core::limits::stream::HAND_BACK;
 use millrace_core::seam::Clock;
 use millrace_offload::clock::MonotonicClock;
 use millrace_offload::command::ConnSocket;
@@ -16,6 +15,7 @@ use millrace_offload::command::ConnSocket;
 use crate::calls::Key;
 use crate::context::StreamContext;
 use crate::engine::{Shared, StreamEngine};
+use crate::limits::HAND_BACK;
 use crate::outcome::{Outcome, Reason, RunError};
 
 /// The way to a viewer, open in an engine as long as this lives.

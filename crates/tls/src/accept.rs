@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use millrace_core::address::network_of;
-use millrace_core::limits::tls::{HANDSHAKE_TIME, MAX_HANDSHAKES, SILENT_HANDSHAKE_WEIGHT};
 use rustls::ServerConfig;
 use rustls::server::Acceptor as HelloReader;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -19,6 +18,7 @@ use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::certificates::{CertificateError, Certificates};
+use crate::limits::{HANDSHAKE_TIME, MAX_HANDSHAKES, SILENT_HANDSHAKE_WEIGHT};
 use crate::totals::Totals;
 
 /// Answers handshakes.

@@ -8,7 +8,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use millrace_core::limits::tls::{CERTIFICATE_LOOK_EVERY, MAX_PEM_BYTES};
 use rustls::ServerConfig;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject};
@@ -17,6 +16,7 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::limits::{CERTIFICATE_LOOK_EVERY, MAX_PEM_BYTES};
 use crate::totals::Totals;
 
 /// Why a certificate cannot be used.

@@ -20,6 +20,7 @@
 mod accept;
 mod certificates;
 mod client;
+pub mod limits;
 #[cfg(test)]
 mod made;
 mod relay;

@@ -8,9 +8,6 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use millrace_core::limits::control::{ACCEPT_PAUSE, KEEPALIVE_COUNT, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL};
-use millrace_core::limits::tls::{
-    MAX_RELAYS_WAITING, RELAY_DROP_TIME, RELAY_LINGER, RELAY_READ_BYTES, TLS_RECORD_BYTES,
-};
 use rustix::net::sockopt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -21,6 +18,7 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::server::TlsStream;
 
 use crate::accept::Acceptor;
+use crate::limits::{MAX_RELAYS_WAITING, RELAY_DROP_TIME, RELAY_LINGER, RELAY_READ_BYTES, TLS_RECORD_BYTES};
 use crate::stall::Stalling;
 use crate::totals::Totals;
 

@@ -3,11 +3,11 @@
 use std::mem;
 
 use millrace_core::limits::TS_PACKET_BYTES;
-use millrace_core::limits::ts::{CLOCK_SILENT_TICKS, MAX_CLOCKS, PID_INTERVAL_TICKS};
 
 use crate::check::What;
 use crate::clock::{Clock, Reference};
 use crate::framing::{Framer, Piece};
+use crate::limits::{CLOCK_SILENT_TICKS, MAX_CLOCKS, PID_INTERVAL_TICKS};
 use crate::model::Sizes;
 use crate::packet::{Bytes, NULL_PID, PIDS, Packet, SYNC, is_same};
 use crate::pes::Pes;

@@ -1,11 +1,10 @@
 //! The clock references of one PID: how far apart, whether they jump, whether they keep to one rate (TR 101 290 checks 2.3 and 2.4).
 
-use millrace_core::limits::ts::{
+use crate::check::What;
+use crate::limits::{
     ACCURACY_PCRS, CONSTANT_RATE_PERCENT, MAX_FINDINGS_PER_CHECK, MAX_PCR_GAP_TICKS, MAX_RATE_CHANGES,
     MIN_ACCURACY_PCRS, PCR_ACCURACY_NS, PCR_INTERVAL_TICKS, PCR_NOTE_INTERVAL_TICKS,
 };
-
-use crate::check::What;
 
 /// Values of a clock reference: 33 bits of 90 kHz, each 300 ticks (ISO/IEC 13818-1 section 2.4.3.5).
 const PCR_VALUES: i64 = 300 << 33;

@@ -2,8 +2,8 @@
 //! into pieces makes no difference.
 
 use millrace_core::limits::TS_PACKET_BYTES;
-use millrace_core::limits::ts::{FRAMING_BYTES, SYNC_PACKETS};
 
+use crate::limits::{FRAMING_BYTES, SYNC_PACKETS};
 use crate::packet::{Bytes, SYNC};
 
 /// What the bytes are.

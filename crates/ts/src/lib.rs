@@ -31,6 +31,7 @@ mod analyser;
 mod check;
 mod clock;
 mod framing;
+pub mod limits;
 mod model;
 mod packet;
 mod pes;

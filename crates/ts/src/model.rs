@@ -16,9 +16,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use millrace_core::limits::ts::MAX_BUFFERED_UNITS;
-
 use crate::check::What;
+use crate::limits::MAX_BUFFERED_UNITS;
 
 /// Size of transport buffers (section 2.4.2.3).
 const TRANSPORT: f64 = 512.0;

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use millrace_core::limits::ts::MAX_PROGRAMS;
-
 use crate::analyser::{Analyser, Role};
 use crate::check::What;
+use crate::limits::MAX_PROGRAMS;
 use crate::section::{Stream, Table, crc32, pat_entries, pmt_entries};
 use crate::timed::Event;
 

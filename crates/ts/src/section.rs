@@ -1,6 +1,6 @@
 //! Sections of tables put together from packets (ISO/IEC 13818-1 section 2.4.4), and what stands in PAT and PMT.
 
-use millrace_core::limits::ts::{MAX_PSI_SECTION_BYTES, MAX_SECTION_BYTES};
+use crate::limits::{MAX_PSI_SECTION_BYTES, MAX_SECTION_BYTES};
 
 /// CRC of sections (annex A): 0 over a section with its CRC.
 pub(crate) fn crc32(bytes: &[u8]) -> u32 {

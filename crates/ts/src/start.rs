@@ -1,9 +1,8 @@
 //! Checks whether a decoder can start at the access points that a stream marks: the parameter sets
 //! (or the sequence header) must precede the first picture there.
 
-use millrace_core::limits::ts::MAX_START_BYTES;
-
 use crate::check::What;
+use crate::limits::MAX_START_BYTES;
 
 /// Units that must precede a picture, as bits.
 const SEQUENCE: u8 = 1;

@@ -6,13 +6,12 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use millrace_core::limits::ts::{
+use crate::check::{Check, Finding, What};
+use crate::clock::{Clock, Step, at_rate, pcr_difference, stamp_difference, system_ns};
+use crate::limits::{
     CLOCK_SILENT_TICKS, MAX_BUFFERED_TICKS, MAX_FINDINGS_PER_CHECK, MAX_PENDING_EVENTS, PCR_INTERVAL_TICKS,
     PSI_INTERVAL_TICKS, PTS_INTERVAL_TICKS, RECENT_PTS,
 };
-
-use crate::check::{Check, Finding, What};
-use crate::clock::{Clock, Step, at_rate, pcr_difference, stamp_difference, system_ns};
 use crate::model::Model;
 use crate::pes::Stamps;
 use crate::section::Kind;

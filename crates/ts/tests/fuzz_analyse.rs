@@ -8,7 +8,7 @@ mod support;
 use std::path::{Path, PathBuf};
 
 use bolero::TypeGenerator;
-use millrace_core::limits::ts::MAX_FINDINGS_PER_CHECK;
+use millrace_ts::limits::MAX_FINDINGS_PER_CHECK;
 use millrace_ts::{Analyser, Check, Options, Report};
 use support::PACKET;
 

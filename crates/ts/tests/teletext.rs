@@ -324,7 +324,7 @@ fn try_all(bytes: &[u8]) {
     for cue in cues(&shown, i64::MAX) {
         assert!(cue.start < cue.end && !cue.lines.is_empty());
     }
-    assert!(announced(bytes).len() <= millrace_core::limits::subtitles::MAX_SUBTITLE_PAGES);
+    assert!(announced(bytes).len() <= millrace_ts::limits::MAX_SUBTITLE_PAGES);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use hyper::body::Bytes;
-use millrace_core::limits::web::{LEAST_GZIP_BYTES, MEMORY_KEPT_PART};
+use millrace_core::limits::web::MEMORY_KEPT_PART;
 use millrace_rights::Visitor;
 use millrace_store::volume::{SubtitleTrack, TitleInfo, title_text};
 use schemars::JsonSchema;
@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::answer::Answer;
 use crate::cmaf::{NotMade, Recent, not_made};
+use crate::limits::LEAST_GZIP_BYTES;
 use crate::memory::Exhausted;
 use crate::request::{Fields, Request};
 use crate::rights::SeenBy;

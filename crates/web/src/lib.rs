@@ -43,6 +43,7 @@ mod file;
 mod front;
 mod hls;
 mod hyper_side;
+pub mod limits;
 mod memory;
 mod metrics;
 mod openapi;
@@ -71,9 +72,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use millrace_core::limits::web::{
-    DEFAULT_MEMORY_BYTES, DEFAULT_UPLOAD_BYTES, DEFAULT_UPLOAD_RATE, MAX_WEB_CONNECTIONS,
-    MAX_WEB_CONNECTIONS_PER_ADDRESS, UPLOAD_KEPT, UPLOAD_STALL, UPLOADS_STOP, WEB_DROP_TIME,
-    WEB_READS_AT_ONCE, WEB_WRITE_STALL,
+    DEFAULT_MEMORY_BYTES, DEFAULT_UPLOAD_BYTES, DEFAULT_UPLOAD_RATE, UPLOAD_KEPT, WEB_READS_AT_ONCE,
 };
 use millrace_rights::Gate;
 use millrace_tls::Acceptor;
@@ -94,6 +93,10 @@ pub use self::status::Status;
 pub use self::stream::{Carried, CarriedStream, ReadWrite};
 pub use self::totals::{Totals, WebCounters};
 pub use self::webhook::{Webhook, WebhookError};
+use crate::limits::{
+    MAX_WEB_CONNECTIONS, MAX_WEB_CONNECTIONS_PER_ADDRESS, UPLOAD_STALL, UPLOADS_STOP, WEB_DROP_TIME,
+    WEB_WRITE_STALL,
+};
 
 /// What responses say of the program.
 const SERVER: &str = concat!("millrace/", env!("CARGO_PKG_VERSION"));

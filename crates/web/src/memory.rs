@@ -11,8 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hyper::body::Bytes;
 use millrace_core::address::network_of;
-use millrace_core::limits::web::{MEMORY_CLIENT_PART, MEMORY_SHORT_PART, SMALL_REPLY_BYTES};
+use millrace_core::limits::web::MEMORY_SHORT_PART;
 
+use crate::limits::{MEMORY_CLIENT_PART, SMALL_REPLY_BYTES};
 use crate::totals::Totals;
 
 /// The memory budget for responses.

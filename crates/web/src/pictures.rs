@@ -5,13 +5,14 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use hyper::body::Bytes;
-use millrace_core::limits::web::{MEMORY_KEPT_PART, RETRY_AFTER_S};
+use millrace_core::limits::web::MEMORY_KEPT_PART;
 use millrace_store::ingest::pictures::{About, Pictures};
 use millrace_store::volume::TitleInfo;
 
 use crate::answer::Answer;
 use crate::cmaf::{NotMade, Recent};
 use crate::conditions;
+use crate::limits::RETRY_AFTER_S;
 use crate::memory::Exhausted;
 use crate::request::Request;
 use crate::route::Kind;

@@ -6,12 +6,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use hyper::body::{Body, Bytes};
-use millrace_core::limits::web::{MAX_CHANGE_BYTES, MAX_CHANGE_TIME};
 use millrace_store::volume::title_text;
 use tokio::time::timeout;
 
 use crate::answer::Answer;
 use crate::api::{self, TitleChange};
+use crate::limits::{MAX_CHANGE_BYTES, MAX_CHANGE_TIME};
 use crate::request::{Method, Request};
 use crate::rights::{SeenBy, place};
 use crate::route::{self, Found};

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use millrace_core::counters::Sample;
 use millrace_core::limits::rights::FAILURE_RETRY_S;
-use millrace_core::limits::web::RETRY_AFTER_S;
 use millrace_rights::{
     Advice, Asked, Decision, Gate, Now, Place, Question, Quota, Reason, Verdict, Visitor, What,
 };
@@ -18,6 +17,7 @@ use tokio::sync::oneshot;
 
 use crate::answer::Answer;
 use crate::api::May;
+use crate::limits::RETRY_AFTER_S;
 use crate::request::{Fields, Method, Request};
 use crate::route::{Found, Kind, Needs};
 use crate::shared::Shared;

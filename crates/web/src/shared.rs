@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use hyper::body::Bytes;
 use millrace_core::address::network_of;
-use millrace_core::limits::web::RETRY_AFTER_S;
 use millrace_core::text::Printable;
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
@@ -19,6 +18,7 @@ use crate::answer::{Answer, Body, Media, Sending};
 use crate::cmaf::Piece;
 use crate::events::{self, Feed};
 use crate::hls::{self, LookedAt, Wanted};
+use crate::limits::RETRY_AFTER_S;
 use crate::memory::{Exhausted, Hold, Memory};
 use crate::request::{Method, REQUESTS, Request, RequestId};
 use crate::rights::{SeenBy, place};

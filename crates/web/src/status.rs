@@ -1,12 +1,12 @@
 //! `/api/v1/status`: how the server is, for its operator. It tells who is watching what, so it is for this machine only.
 
-use millrace_core::limits::web::MAX_SESSIONS_SHOWN;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::answer::Answer;
 use crate::api::json;
 use crate::events;
+use crate::limits::MAX_SESSIONS_SHOWN;
 use crate::site::Site;
 
 /// How the server is.

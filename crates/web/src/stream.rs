@@ -9,10 +9,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use millrace_core::limits::web::WEB_READ_BYTES;
 use millrace_tls::TlsStream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+
+use crate::limits::WEB_READ_BYTES;
 
 pub(crate) enum WebStream {
     Plain(TcpStream),

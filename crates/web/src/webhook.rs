@@ -10,7 +10,7 @@ use hyper::client::conn::http1;
 use hyper::header::{ACCEPT, CONNECTION, CONTENT_TYPE, HOST, USER_AGENT};
 use hyper::{Request, Uri};
 use hyper_util::rt::TokioIo;
-use millrace_core::limits::rights::{MAX_ADVICE_ASKED, MAX_ADVICE_HEAD_BYTES};
+use millrace_core::limits::rights::MAX_ADVICE_ASKED;
 use millrace_rights::{Adviser, Answered, Question};
 use millrace_tls::{CertificateError, Trust};
 use serde_json::json;
@@ -20,6 +20,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::SERVER;
+use crate::limits::MAX_ADVICE_HEAD_BYTES;
 
 /// Why there is no webhook.
 #[derive(Debug, thiserror::Error)]

@@ -16,10 +16,11 @@ use std::time::{Duration, Instant};
 
 use client::Client;
 use h2::{END_HEADERS, H2, HEADERS, INITIAL_WINDOW_SIZE, frame, get, hello, literal};
-use millrace_core::limits::web::{MAX_H2_STREAMS, MAX_WEB_CONNECTIONS_PER_ADDRESS};
+use millrace_core::limits::web::MAX_H2_STREAMS;
 use millrace_rights::{Gate, Known, Policy};
 use millrace_store::ingest::pictures::Pictures;
 use millrace_tls::{Acceptor, Certificates, Trust};
+use millrace_web::limits::MAX_WEB_CONNECTIONS_PER_ADDRESS;
 use millrace_web::{Feed, PicturesState, Secure, Totals, WebConfig, WebHandle, WebLimits};
 use rustix::process::Resource;
 use site::{Film, MadeUp, Manner};

@@ -22,7 +22,8 @@ pub use ask::{FecChoice, FecGrant};
 pub use window::{FecCounts, Window};
 
 use millrace_core::fec::Code;
-use millrace_core::limits::MAX_FEC_WINDOW_PACKETS;
+
+use crate::limits::MAX_FEC_WINDOW_PACKETS;
 
 /// Shape of the Reed-Solomon code whose parities a server sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,10 +5,7 @@
 //! late, or when nothing comes for a while.
 
 use millrace_core::fec::Plans;
-use millrace_core::limits::viewer::FEC_LATE_PACKETS;
-use millrace_core::limits::{
-    FEC_REORDER_PACKETS, MAX_FEC_MATRIX_PACKETS, MAX_FEC_WINDOW_PACKETS, SLOW_READ_NS,
-};
+use millrace_core::limits::{MAX_FEC_MATRIX_PACKETS, SLOW_READ_NS};
 use millrace_core::time::Instant;
 use millrace_core::wire::fec::{FecHeader, FecKind, protected_fields, split_fields};
 use millrace_core::wire::rtp::RtpHeader;
@@ -16,6 +13,7 @@ use serde::Serialize;
 
 use super::CodeShape;
 use super::word::{Attempt, FIELDS, Parity, Place, Word, payload_range};
+use crate::limits::{FEC_LATE_PACKETS, FEC_REORDER_PACKETS, MAX_FEC_WINDOW_PACKETS};
 use crate::reorder::InOrder;
 
 /// How far a repaired timestamp may lie outside its neighbours', in ticks of 90 kHz: 5 s. Repair from packets of another place

@@ -19,13 +19,13 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use millrace_core::limits::viewer::{MAX_HABITS, MIN_HABIT_WAIT};
 use millrace_core::rendition::RenditionName;
 use millrace_core::scale::Scale;
 use millrace_core::units::HumanDuration;
 
 use super::rng::Rng;
 use crate::error::ClientError;
+use crate::limits::{MAX_HABITS, MIN_HABIT_WAIT};
 use crate::script::{Action, Script};
 
 /// A time to wait.

@@ -5,8 +5,8 @@
 
 use std::collections::VecDeque;
 
-pub(super) use millrace_core::limits::viewer::BYE_WAIT_NS;
-use millrace_core::limits::viewer::{MAX_HELD, NEAR_END_S};
+pub(super) use crate::limits::BYE_WAIT_NS;
+use crate::limits::{MAX_HELD, NEAR_END_S};
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtp::RtpHeader;
 

@@ -4,11 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use millrace_core::limits::viewer::{MAX_ARRIVALS_S, MAX_EXPONENT};
 use millrace_core::units::HumanDuration;
 
 use super::rng::Rng;
 use crate::error::ClientError;
+use crate::limits::{MAX_ARRIVALS_S, MAX_EXPONENT};
 
 /// Which viewer watches what.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

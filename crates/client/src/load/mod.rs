@@ -30,13 +30,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use millrace_core::limits::viewer::PROGRESS_NS;
 use millrace_core::seam::Clock;
 use millrace_core::time::{Instant, MediaTicks};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::clock::SystemClock;
 use crate::error::ClientError;
+use crate::limits::PROGRESS_NS;
 use crate::procfs::UdpErrors;
 use crate::rtsp::dialogue::DialogueConfig;
 use crate::sdp::Take;

@@ -3,10 +3,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-pub use millrace_core::limits::viewer::MAX_STREAMS;
-use millrace_core::limits::viewer::{
-    GATHER, LOAD_BUFFER_BYTES, MAX_THREADS, REPLY_TIMEOUT, SPARE_DESCRIPTORS, STALL,
-};
+pub use crate::limits::MAX_STREAMS;
+use crate::limits::{GATHER, LOAD_BUFFER_BYTES, MAX_THREADS, REPLY_TIMEOUT, SPARE_DESCRIPTORS, STALL};
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 

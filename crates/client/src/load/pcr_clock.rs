@@ -1,8 +1,7 @@
 //! The program clock of a transport stream in the place of RTP timestamps.
 
-use millrace_core::limits::viewer::MAX_CLOCK_STEP_NS;
-
 use super::web::ts_scan::{Pcr, TsScan};
+use crate::limits::MAX_CLOCK_STEP_NS;
 
 /// Follows the clock of one stream.
 #[derive(Clone, Debug, Default)]

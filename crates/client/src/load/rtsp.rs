@@ -2,9 +2,6 @@
 
 use std::net::{SocketAddr, UdpSocket};
 
-use millrace_core::limits::viewer::{
-    FAREWELL_NS, FEC_WAIT_NS, FEW_VIEWERS, GRACE_NS, MAX_DRAINS, MEDIA_CHUNK, REPLY_CHUNK,
-};
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtcp::{MAX_REPORT_BYTES, write_receiver_report};
 
@@ -16,6 +13,7 @@ use super::viewer::{Command, Interest, Lent, Live, Outcome, Place, SocketCounts,
 use crate::clock::random_u64;
 use crate::error::{ClientError, RtspFailure};
 use crate::fec::FecChoice;
+use crate::limits::{FAREWELL_NS, FEC_WAIT_NS, FEW_VIEWERS, GRACE_NS, MAX_DRAINS, MEDIA_CHUNK, REPLY_CHUNK};
 use crate::net::{Batch, Connection, Inlet, ReadState, bind_with_fec, start_connect};
 use crate::play::TransportChoice;
 use crate::rtsp::dialogue::{Dialogue, Event, PlayReply};

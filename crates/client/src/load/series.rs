@@ -5,11 +5,11 @@ use std::io::{self, Write};
 use std::sync::{Mutex, PoisonError};
 
 use hdrhistogram::Histogram;
-use millrace_core::limits::viewer::MAX_SAMPLES;
 use millrace_core::units::BitRate;
 use serde::Serialize;
 
 use crate::lateness::{histogram_us, summarize};
+use crate::limits::MAX_SAMPLES;
 
 /// One interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

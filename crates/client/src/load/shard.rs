@@ -6,11 +6,9 @@ use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+pub(super) use crate::limits::OWN_STALL_NS;
+use crate::limits::{EVENTS_PER_TURN, LAST_NS, NO_WAIT_NS, SHARD_WAIT_NS, STARTS_PER_TURN, TALLY_NS};
 use hdrhistogram::Histogram;
-pub(super) use millrace_core::limits::viewer::OWN_STALL_NS;
-use millrace_core::limits::viewer::{
-    EVENTS_PER_TURN, LAST_NS, NO_WAIT_NS, SHARD_WAIT_NS, STARTS_PER_TURN, TALLY_NS,
-};
 use millrace_core::seam::Clock;
 use millrace_core::time::{Instant, NS_PER_S};
 use rustix::buffer::spare_capacity;

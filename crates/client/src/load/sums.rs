@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
-use millrace_core::limits::viewer::{MAX_KINDS, MAX_STREAM_REPORTS, MAX_WORST};
 use millrace_core::time::Instant;
 use millrace_core::units::BitRate;
 
@@ -17,6 +16,7 @@ use super::viewer::{Outcome, SocketCounts};
 use super::web::WebSums;
 use crate::fec::FecChoice;
 use crate::lateness::{histogram_us, summarize};
+use crate::limits::{MAX_KINDS, MAX_STREAM_REPORTS, MAX_WORST};
 use crate::play::TransportChoice;
 use crate::procfs::UdpErrors;
 

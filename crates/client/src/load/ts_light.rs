@@ -10,10 +10,11 @@
 //! the network, the sender's pacing and a drift of the clocks alike. How exact the references are in a stream of constant
 //! rate cannot be told from arrivals; that is a property of the file.
 
-use millrace_core::limits::viewer::MAX_PCR_STEP;
 use serde::Serialize;
 
 use millrace_core::limits::TS_PACKET_BYTES;
+
+use crate::limits::MAX_PCR_STEP;
 
 /// PIDs that are watched; packets of others are only counted.
 const PIDS: usize = 16;

@@ -4,7 +4,6 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use millrace_core::limits::viewer::CONNECT_LOOK_NS;
 use millrace_core::seam::Clock;
 use millrace_core::time::NS_PER_S;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -12,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::PlayOptions;
 use crate::clock::SystemClock;
 use crate::error::ClientError;
+use crate::limits::CONNECT_LOOK_NS;
 use crate::net::{resolve, start_connect};
 use crate::url::RtspUrl;
 

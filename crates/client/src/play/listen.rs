@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use millrace_core::limits::TS_PACKET_BYTES;
-use millrace_core::limits::viewer::{BYE_LINGER_NS, PLAY_WAIT_NS, PROGRESS_NS, READS_PER_TURN};
 use millrace_core::seam::Clock;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::units::BitRate;
@@ -19,6 +18,7 @@ use super::{PlayOptions, Progress};
 use crate::clock::SystemClock;
 use crate::error::ClientError;
 use crate::fec::{FecChoice, FecGrant};
+use crate::limits::{BYE_LINGER_NS, PLAY_WAIT_NS, PROGRESS_NS, READS_PER_TURN};
 use crate::load::listen::{ListenUrl, socket};
 use crate::net::{Batch, COLUMN_PORT, Inlet, ROW_PORT};
 use crate::procfs::UdpErrors;

@@ -1,6 +1,5 @@
 //! What becomes of RTP and RTCP packets, whichever way they came: counted, timed, put in order, handed to the sink.
 
-use millrace_core::limits::viewer::MAX_PLAYS;
 use millrace_core::scale::Scale;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtcp::{self, ReportBlock, RtcpPacket};
@@ -8,6 +7,7 @@ use millrace_core::wire::rtp::{PAYLOAD_TYPE_MP2T, RtpHeader};
 
 use crate::fec::{CodeShape, FecCounts, Window};
 use crate::lateness::Lateness;
+use crate::limits::MAX_PLAYS;
 use crate::receive::{SequenceTracker, Verdict};
 use crate::reorder::Reorder;
 use crate::report::{ByeReport, PlayRecord, SequenceReport, TimingReport};

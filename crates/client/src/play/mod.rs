@@ -12,15 +12,15 @@ use std::str::FromStr;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use millrace_core::limits::viewer::{
-    FEC_WAIT_NS, REORDER_PACKETS, REORDER_WAIT, REPLY_TIMEOUT, RTP_BUFFER_BYTES, SILENCE, UDP_TIMEOUT,
-};
 use millrace_core::scale::Scale;
 use millrace_core::text::excerpt;
 use millrace_core::time::MediaTicks;
 
 use crate::error::ClientError;
 use crate::fec::FecChoice;
+use crate::limits::{
+    FEC_WAIT_NS, REORDER_PACKETS, REORDER_WAIT, REPLY_TIMEOUT, RTP_BUFFER_BYTES, SILENCE, UDP_TIMEOUT,
+};
 use crate::load::listen::ListenUrl;
 use crate::report::Report;
 use crate::rtsp::headers::Pace;

@@ -8,7 +8,6 @@ use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use millrace_core::limits::viewer::{PLAY_WAIT_NS, READ_CHUNK, READS_PER_TURN};
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use millrace_core::wire::rtcp::{MAX_REPORT_BYTES, write_receiver_report};
@@ -23,6 +22,7 @@ use super::{PlayOptions, Progress, TransportChoice};
 use crate::clock::{SystemClock, random_u64};
 use crate::error::{ClientError, RtspFailure, advice_for};
 use crate::fec::{FecChoice, FecGrant};
+use crate::limits::{PLAY_WAIT_NS, READ_CHUNK, READS_PER_TURN};
 use crate::net::{Batch, COLUMN_PORT, Connection, FIRST_PORT, FURTHER_PORT, Inlet, ReadState, bind_with_fec};
 use crate::procfs::{UdpErrors, run_delay_ns};
 use crate::report::{EndReason, ReceiverReport, Report};

@@ -1,11 +1,11 @@
 //! The report of a reception, the same for all that can be played.
 
-use millrace_core::limits::viewer::OUTPUT_TIMEOUT;
 use millrace_core::units::BitRate;
 
 use super::media::{Media, RepairCounts};
 use crate::error::ClientError;
 use crate::fec::{FecChoice, FecGrant};
+use crate::limits::OUTPUT_TIMEOUT;
 use crate::net::Inlet;
 use crate::procfs::{UdpErrors, socket_drops};
 use crate::report::{EndReason, FecReport, ReceiverReport, Report, TsCounts};

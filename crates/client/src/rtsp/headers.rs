@@ -2,9 +2,10 @@
 
 use std::fmt;
 
-use millrace_core::limits::viewer::DEFAULT_TIMEOUT_S;
 use millrace_core::scale::Scale;
 use millrace_core::time::{MediaTicks, NS_PER_S};
+
+use crate::limits::DEFAULT_TIMEOUT_S;
 
 /// A session as the server names it.
 #[derive(Clone, Debug, PartialEq, Eq)]

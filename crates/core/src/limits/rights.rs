@@ -1,109 +1,23 @@
 //! Rights: users, passwords, tokens, links.
 
-use std::time::Duration;
-
 use crate::time::NS_PER_S;
-
-// What an operator may set up.
-
-/// Users: each is some 300 bytes in memory, and a change of the file reads them all again.
-pub const MAX_USERS: usize = 10_000;
-/// Longest name of a user: a mail address fits.
-pub const MAX_USER_NAME_BYTES: usize = 64;
-/// Shortest password: what NIST SP 800-63B section 5.1.1.1 asks for.
-pub const MIN_PASSWORD_BYTES: usize = 8;
-/// Longest password: sentences fit, and base64 of it stays within a header line.
-pub const MAX_PASSWORD_BYTES: usize = 256;
-/// Tokens of one user: one for each device and program.
-pub const MAX_TOKENS_PER_USER: usize = 100;
-/// Grants of one user, and patterns of one group: each is tried for each title that is listed.
-pub const MAX_PATTERNS: usize = 256;
-/// Longest pattern of titles: names of titles have at most 200 bytes.
-pub const MAX_PATTERN_BYTES: usize = 200;
-
-// Passwords.
-
-/// Memory of argon2id in KiB, and its passes: the smaller of the two choices in OWASP's Password Storage Cheat Sheet, since one check at a time may run
-/// beside engines that want the memory's bandwidth.
-pub const ARGON2_KIB: u32 = 19 * 1024;
-/// See [`ARGON2_KIB`].
-pub const ARGON2_PASSES: u32 = 2;
-/// Passwords that wait to be checked: at some 30 ms each the last one waits for 2 s.
-pub const MAX_CHECKS_WAITING: usize = 64;
-/// Passwords of which it is known whether they are right: as many as may watch at once and sign in with each request. 64 bytes each.
-pub const MAX_CHECKED: usize = 4096;
-/// How long a right password is known to be right: players ask for a segment every few seconds.
-pub const CHECKED_RIGHT_NS: u64 = 600 * NS_PER_S;
-/// How long a wrong one is known to be wrong: a player that tries again and again, not one who has mistyped it.
-pub const CHECKED_WRONG_NS: u64 = 10 * NS_PER_S;
 
 // Failures.
 
 /// Failures of an address before it has to wait: a viewer who looks for the right password in two or three players.
 pub const FAILURES_AT_ONCE: u32 = 10;
-/// One more is allowed after this long: 600 guesses an hour.
-pub const FAILURE_REST_NS: u64 = 6 * NS_PER_S;
 /// Seconds after which an address with too many failures may try again.
 pub const FAILURE_RETRY_S: u32 = 6;
-/// Addresses of which failures are known. When there are more, one of them is forgotten for each that comes: whoever has so many addresses is held back by
-/// [`MAX_CHECKS_WAITING`] alone.
-pub const MAX_FAILING: usize = 4096;
 
 // Digest.
 
 /// How long a nonce can be used: longer than a film pauses, so that few players meet one that is stale.
 pub const NONCE_NS: u64 = 3600 * NS_PER_S;
-/// Nonces that have been used and can be used again: one for each connection that plays.
-pub const MAX_NONCES: usize = 16 * 1024;
-/// Numbers (`nc`) below the highest that may still come: requests of one client by several connections overtake each other.
-pub const NONCE_WINDOW: u32 = 64;
-/// Longest `Authorization`: a Digest with all parameters has 400 bytes, URL and name the longest of them.
-pub const MAX_CREDENTIALS_BYTES: usize = 4096;
-
-// The file.
-
-/// How often the server looks whether the rights have changed: who was locked out is out within this.
-pub const RIGHTS_LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long a command waits for another that is writing to the file.
-pub const RIGHTS_FILE_WAIT: Duration = Duration::from_secs(5);
-/// Interval between attempts to lock the copies while another process changes them.
-pub const RIGHTS_LOCK_LOOK_EVERY: Duration = Duration::from_millis(5);
-/// The server retries a member that could not be brought up to date after this many looks.
-pub const RIGHTS_RETRY_LOOKS: u32 = 30;
-/// Longest rights file that is copied: all users with all their grants and tokens take less.
-pub const MAX_RIGHTS_BYTES: u64 = 256 << 20;
-/// Longest time that a link can be signed for: ten years. The key can be renewed, single links cannot be taken back.
-pub const MAX_LINK_TIME: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 // Questions to a program of the operator's (webhook).
 
-/// How long it may take to answer if nothing else is said: a viewer that waits longer for the first picture looks for something else.
-pub const DEFAULT_ADVICE_TIME: Duration = Duration::from_secs(2);
-/// Shortest such time, and the longest: players give up after some 10 s, and a request holds its connection meanwhile.
-pub const MIN_ADVICE_TIME: Duration = Duration::from_millis(50);
-/// See [`MIN_ADVICE_TIME`].
-pub const MAX_ADVICE_TIME: Duration = Duration::from_secs(30);
 /// Questions at once, each a connection: with answers in 50 ms more than a thousand new viewers a second.
 pub const MAX_ADVICE_ASKED: usize = 64;
-/// Requests that wait for their answers: each question has some of the same viewer.
-pub const MAX_ADVICE_WAITING: usize = 1024;
 /// Concurrent questions for viewers of one address (IPv6: one /64). It takes eight clients to use
 /// up [`MAX_ADVICE_ASKED`], so one client cannot keep the program busy for all others.
 pub const MAX_ADVICE_ASKED_PER_ADDRESS: usize = MAX_ADVICE_ASKED / 8;
-/// Requests from one address that wait for answers.
-pub const MAX_ADVICE_WAITING_PER_ADDRESS: usize = MAX_ADVICE_WAITING / 8;
-/// Answers that are kept: as many as may watch at once. Some 300 bytes each.
-pub const MAX_ADVICE_KEPT: usize = 4096;
-/// Cached answers for one address: a client that requests all titles of the server evicts its own
-/// answers, not those of others.
-pub const MAX_ADVICE_KEPT_PER_ADDRESS: usize = MAX_ADVICE_KEPT / 8;
-/// How long a yes holds: players ask for a segment every few seconds, and whoever is locked out is out within this.
-pub const ADVICE_GIVEN_NS: u64 = 60 * NS_PER_S;
-/// How long a no holds: a player that tries again and again.
-pub const ADVICE_REFUSED_NS: u64 = 10 * NS_PER_S;
-/// How long it is not asked again after it gave no answer.
-pub const ADVICE_FAILED_NS: u64 = 5 * NS_PER_S;
-/// Longest head of an answer; the rest of it is not read.
-pub const MAX_ADVICE_HEAD_BYTES: usize = 16 * 1024;
-
-const _: () = assert!(NONCE_WINDOW == u64::BITS);

@@ -1,9 +1,7 @@
 //! Arrivals: extents that were asked for, and what became of the batch.
 
 use millrace_core::ids::{RunSerial, StreamId};
-use millrace_core::limits::{
-    BYE_DELAY_NS, FIRST_REPORT_NS, LATE_NS, LEASE_AHEAD_NS, MAX_UNREACHABLE_NS, OVERDUE_NS, RTCP_INTERVAL_NS,
-};
+use millrace_core::limits::{BYE_DELAY_NS, LEASE_AHEAD_NS, OVERDUE_NS};
 use millrace_core::packet::PacketMeta;
 use millrace_core::pool::Lease;
 use millrace_core::seam::SendOutcome;
@@ -13,6 +11,7 @@ use super::ahead::owed;
 use super::{Engine, time_behind, time_of};
 use crate::batch::{Burst, Entry, What};
 use crate::frame::{bytes_of, fits, times};
+use crate::limits::{FIRST_REPORT_NS, LATE_NS, MAX_UNREACHABLE_NS, RTCP_INTERVAL_NS};
 use crate::stream::{Input, NEVER, Slot, flag, pending};
 use crate::types::{FailReason, LeaseFailure, StopReason};
 

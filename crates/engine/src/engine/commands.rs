@@ -1,11 +1,12 @@
 //! Commands: what the control side wants of a stream.
 
 use millrace_core::ids::{ConnId, StreamId};
-use millrace_core::limits::{MAX_SCALE_PERMILLE, START_READ_NS};
+use millrace_core::limits::MAX_SCALE_PERMILLE;
 use millrace_core::time::Instant;
 
 use super::Engine;
 use super::ahead::check_ahead;
+use crate::limits::START_READ_NS;
 use crate::stream::{Cold, Input, Next, Stream, flag, pending};
 use crate::types::{FailReason, Numbering, Refusal, RunSpec, Start, StopReason, StreamSpec};
 

@@ -13,13 +13,12 @@
 //!
 //! At its pace such a run still sends an extent at a time too, or about [`BYTES_BURST_NS`] of one that lasts longer ([`count_bytes`]).
 
-use millrace_core::limits::BYTES_BURST_NS;
-use millrace_core::limits::engines::RUSHES_PER_TURN;
 use millrace_core::packet::PacketMeta;
 use millrace_core::pool::Lease;
 use millrace_core::time::{Instant, MediaTicks};
 
 use super::{Engine, time_of};
+use crate::limits::{BYTES_BURST_NS, RUSHES_PER_TURN};
 use crate::queue::IndexQueue;
 use crate::stream::{Slot, State, Stream, flag};
 

@@ -17,11 +17,12 @@
 
 use millrace_core::ids::ConnId;
 use millrace_core::limits::web::MAX_BYTES_STALL_NS;
-use millrace_core::limits::{MAX_TCP_BEHIND_NS, RETRY_NS, START_READ_NS, TCP_PARK_NS};
+use millrace_core::limits::{MAX_TCP_BEHIND_NS, RETRY_NS};
 use millrace_core::time::Instant;
 
 use super::ahead::owed;
 use super::{Engine, time_of};
+use crate::limits::{START_READ_NS, TCP_PARK_NS};
 use crate::stream::{NEVER, State, flag, pending};
 use crate::types::FailReason;
 

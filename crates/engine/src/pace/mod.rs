@@ -14,7 +14,7 @@
 //! receivers without buffers and for measuring.
 //!
 //! **Shared wake-ups.** A loop that wakes for each burst of a thousand streams wakes thousands of times a second. So it sleeps until a burst
-//! departs, and then takes along the bursts that depart within [`SHARED_WAKE_NS`](millrace_core::limits::SHARED_WAKE_NS) from then, each as it is: behind that it
+//! departs, and then takes along the bursts that depart within [`SHARED_WAKE_NS`](crate::limits::SHARED_WAKE_NS) from then, each as it is: behind that it
 //! has nothing to do for at least as long, 125 wake-ups a second. What is put off on purpose (catching up, packets that may follow each other only so
 //! fast, a socket that is full) does not lead, and as long as there is something of the kind the loop sleeps to the exact time of the next.
 //! Reports of RTCP wait for the wake-up of a burst.
@@ -30,11 +30,10 @@
 //! every time must not slow the title down. So 5/4 holds for any window that is longer by that credit. However many bursts
 //! leave at one moment, they are never more than [`MAX_BURST_PACKETS`] together ([`LastBurst::room`]).
 
-use millrace_core::limits::{
-    CATCH_UP_RATIO, MAX_BURST_PACKETS, MIN_BURST_PACKETS, MIN_PACKET_GAP_NS, TCP_BURST_RATIO, WAKE_CREDIT_NS,
-    WAKE_CREDIT_PACKETS,
-};
+use millrace_core::limits::{CATCH_UP_RATIO, MAX_BURST_PACKETS, MIN_BURST_PACKETS, TCP_BURST_RATIO};
 use millrace_core::time::{Instant, MediaTicks};
+
+use crate::limits::{MIN_PACKET_GAP_NS, WAKE_CREDIT_NS, WAKE_CREDIT_PACKETS};
 
 /// One run's line from media time to departure time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

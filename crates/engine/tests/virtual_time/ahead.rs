@@ -1,8 +1,9 @@
 //! Runs that begin with some media sent ahead of their pace. The world's departures are those without a lead.
 
-use millrace_core::limits::{LATE_NS, MAX_AHEAD_MS, MAX_TCP_BEHIND_NS};
+use millrace_core::limits::{MAX_AHEAD_MS, MAX_TCP_BEHIND_NS};
 use millrace_core::seam::{Dest, SendOutcome};
 use millrace_core::wire::rtp::sequence_of;
+use millrace_engine::limits::LATE_NS;
 use millrace_engine::{Cut, FailReason, Numbering, Refusal, StopReason, StreamEvent};
 
 use crate::film::Film;

@@ -1,9 +1,9 @@
 //! Bytes in a connection: a run is a range of a title's bytes, whatever packets they lie in.
 
 use millrace_core::ids::{ConnId, RunSerial, StreamId};
-use millrace_core::limits::engines::RUSHES_PER_TURN;
 use millrace_core::limits::web::MAX_BYTES_STALL_NS;
 use millrace_core::seam::{Dest, SendOutcome};
+use millrace_engine::limits::RUSHES_PER_TURN;
 use millrace_engine::{
     EngineConfig, FailReason, Numbering, Refusal, RunEnd, RunSpec, Start, StopReason, StreamEvent,
 };

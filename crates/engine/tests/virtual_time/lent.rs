@@ -3,10 +3,11 @@
 use std::collections::{HashSet, VecDeque};
 
 use millrace_core::ids::{ConnId, StreamId};
-use millrace_core::limits::{MAX_HELD_PER_ENGINE, MAX_HELD_PER_STREAM, MAX_TCP_BEHIND_NS};
+use millrace_core::limits::{MAX_HELD_PER_ENGINE, MAX_TCP_BEHIND_NS};
 use millrace_core::seam::{Dest, SendOutcome};
 use millrace_core::time::Instant;
 use millrace_core::wire::rtp::sequence_of;
+use millrace_engine::limits::MAX_HELD_PER_STREAM;
 use millrace_engine::{EngineConfig, FailReason, StopReason, StreamEvent};
 use proptest::prelude::*;
 

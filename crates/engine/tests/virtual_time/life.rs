@@ -1,9 +1,10 @@
 //! From open to closed: wants and leases, pause and seek, the end of the title.
 
 use millrace_core::ids::{ConnId, StreamId};
-use millrace_core::limits::{BYE_DELAY_NS, LATE_NS, LEASE_AHEAD_NS};
+use millrace_core::limits::{BYE_DELAY_NS, LEASE_AHEAD_NS};
 use millrace_core::seam::TransmitBatch;
 use millrace_core::wire::rtp::sequence_of;
+use millrace_engine::limits::LATE_NS;
 use millrace_engine::{LeaseFailure, Refusal, StopReason, StreamEvent};
 
 use crate::film::Film;

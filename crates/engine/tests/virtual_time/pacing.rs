@@ -1,10 +1,11 @@
 //! Departure times, bursts, catching up.
 
-use millrace_core::limits::{MAX_BURST_PACKETS, MAX_HOLE_NS, MAX_TCP_WRITE_BYTES, START_READ_NS};
+use millrace_core::limits::{MAX_BURST_PACKETS, MAX_HOLE_NS, MAX_TCP_WRITE_BYTES};
 use millrace_core::packet::WireLayout;
 use millrace_core::time::Instant;
 use millrace_core::wire::rtp::sequence_of;
 use millrace_engine::EngineConfig;
+use millrace_engine::limits::START_READ_NS;
 
 use crate::film::Film;
 use crate::world::{MS, PlaySpec, S, World, assert_bursts_fit_a_buffer, assert_rate_bound, tcp, udp};

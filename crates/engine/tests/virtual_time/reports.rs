@@ -1,9 +1,9 @@
 //! RTCP: when reports go out, and what they say.
 
-use millrace_core::limits::{FIRST_REPORT_NS, RTCP_INTERVAL_NS};
 use millrace_core::seam::SendOutcome;
 use millrace_core::wire::rtcp::{RtcpPacket, SenderReport, ntp_from_unix_ns};
 use millrace_core::wire::rtp::sequence_of;
+use millrace_engine::limits::{FIRST_REPORT_NS, RTCP_INTERVAL_NS};
 use millrace_engine::{EngineConfig, StopReason, StreamEvent};
 
 use crate::film::Film;

@@ -3,12 +3,11 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use millrace_core::limits::{
-    DEFAULT_BURST_NS, MAX_BURST_NS, MAX_BURST_PACKETS, RETRY_NS, SHARED_WAKE_NS, TCP_BURST_RATIO,
-};
+use millrace_core::limits::{DEFAULT_BURST_NS, MAX_BURST_NS, MAX_BURST_PACKETS, RETRY_NS, TCP_BURST_RATIO};
 use millrace_core::seam::SendOutcome;
 use millrace_core::time::Instant;
 use millrace_engine::EngineConfig;
+use millrace_engine::limits::SHARED_WAKE_NS;
 
 use crate::film::Film;
 use crate::world::{MS, S, World, assert_bursts_fit_a_buffer, assert_rate_bound, id, tcp, udp};

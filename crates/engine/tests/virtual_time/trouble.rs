@@ -4,13 +4,14 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use millrace_core::ids::{ConnId, TitleRef};
-use millrace_core::limits::{BYE_DELAY_NS, MAX_TCP_BEHIND_NS, MAX_UNREACHABLE_NS, RETRY_NS, TCP_PARK_NS};
+use millrace_core::limits::{BYE_DELAY_NS, MAX_TCP_BEHIND_NS, RETRY_NS};
 use millrace_core::packet::WireLayout;
 use millrace_core::pool::{ExtentArena, HeapRegion};
 use millrace_core::seam::{Payload, SendOutcome, Transmit, TransmitBatch};
 use millrace_core::time::Instant;
 use millrace_core::wire::rtcp::{self, RtcpPacket};
 use millrace_core::wire::rtp::sequence_of;
+use millrace_engine::limits::{MAX_UNREACHABLE_NS, TCP_PARK_NS};
 use millrace_engine::{Cut, FailReason, LeaseFailure, Numbering, StopReason, StreamEvent};
 
 use crate::film::Film;

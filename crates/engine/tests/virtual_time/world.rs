@@ -6,15 +6,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use millrace_core::ids::{ConnId, RunSerial, StreamId, TitleRef};
-use millrace_core::limits::{
-    MAX_BATCH_BURSTS, MAX_BURST_PACKETS, MIN_PACKET_GAP_NS, RETRY_NS, WAKE_CREDIT_NS,
-};
+use millrace_core::limits::{MAX_BATCH_BURSTS, MAX_BURST_PACKETS, RETRY_NS};
 use millrace_core::pool::{ExtentArena, HeapRegion, Lease};
 use millrace_core::seam::{Dest, Payload, SendOutcome, Transmit, TransmitBatch, Want};
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtcp::{self, RtcpPacket};
 use millrace_core::wire::rtp::RtpHeader;
 use millrace_core::wire::rtp::sequence_of;
+use millrace_engine::limits::{MIN_PACKET_GAP_NS, WAKE_CREDIT_NS};
 use millrace_engine::{
     Cut, Engine, EngineConfig, LeaseFailure, Numbering, Refusal, RunEnd, RunSpec, Start, StopReason,
     StreamEvent, StreamSpec,

@@ -29,9 +29,9 @@ mod supervisor;
 mod tally;
 mod view;
 
+pub use crate::limits::MAX_DEVICES;
 use millrace_core::ids::StreamId;
 use millrace_core::limits::MAX_BATCH_BURSTS;
-pub use millrace_core::limits::egress::MAX_DEVICES;
 use millrace_core::seam::{PacketTx, Payload, SendOutcome, Transmit, TransmitBatch};
 use millrace_core::shape::Shape;
 

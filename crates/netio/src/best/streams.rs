@@ -3,9 +3,9 @@
 //! Packets of one stream that go by different ways may overtake each other: the kernel's way has a queue, the other has
 //! none. So a stream goes on as it went until [`SWITCH_AFTER`] bursts in a row would have gone better by one other way.
 
+use crate::limits::ASK_AGAIN_AFTER;
+pub use crate::limits::SWITCH_AFTER;
 use millrace_core::ids::StreamId;
-use millrace_core::limits::egress::ASK_AGAIN_AFTER;
-pub use millrace_core::limits::egress::SWITCH_AFTER;
 use millrace_core::prefetch::prefetch;
 
 use super::plan::EgressPath;

@@ -4,11 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use millrace_core::limits::egress::{DEVICE_LOOK_EVERY, FIRST_WAIT_LOOKS, LONGEST_WAIT_LOOKS};
-
 use super::exchange::{Arrival, DeviceSide};
 use super::plan::Plan;
 use super::{MAX_DEVICES, XdpDevice};
+use crate::limits::{DEVICE_LOOK_EVERY, FIRST_WAIT_LOOKS, LONGEST_WAIT_LOOKS};
 
 /// Opens the device for a loop and a slot, and says when to use it. `Err`: why it cannot be opened now.
 pub trait Opener<D>: Send {

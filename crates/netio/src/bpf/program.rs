@@ -2,11 +2,10 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use millrace_core::limits::egress::{VERIFIER_LOG_BYTES, VERIFIER_SHOWN_BYTES};
-
 use super::asm::Assembler;
 use super::error::BpfError;
 use super::sys::{LoadForm, prog_load, prog_test_run, prog_verified_insns};
+use crate::limits::{VERIFIER_LOG_BYTES, VERIFIER_SHOWN_BYTES};
 
 /// What a program is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,11 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use millrace_core::limits::egress::SLOT_READ_TRIES;
-
 use super::error::ProbeError;
 use super::histogram::bin_of;
 use super::{ProbeAction, ProbeMedia};
+use crate::limits::SLOT_READ_TRIES;
 
 /// Packets behind the highest that are still told apart into late and duplicate ones, as in our receiver.
 pub(super) const WINDOW: i32 = 4096;

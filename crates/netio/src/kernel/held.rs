@@ -6,10 +6,11 @@
 //! may or may not have used one up, and which it was is in the error queue: until that has been read to its end nothing
 //! more is sent without copying.
 
-use millrace_core::limits::egress::{
+use millrace_core::pool::Lease;
+
+use crate::limits::{
     COMPLETION_BATCHES, HELD_SENDS, JUDGED_SENDS, MAX_COPY_REFUSALS, ZERO_COPY_RETRY_BATCHES,
 };
-use millrace_core::pool::Lease;
 
 const _: () = assert!(HELD_SENDS.is_power_of_two(), "numbers wrap around at 2^32");
 

@@ -16,11 +16,10 @@ use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 
-use millrace_core::limits::egress::{ICMP_BATCH, ICMP_LIFETIME_BATCHES, MAX_ICMP_CALLS, MAX_ICMP_NEWS};
-
 use super::TxCounters;
 use super::held::Held;
 use super::table::AddrTable;
+use crate::limits::{ICMP_BATCH, ICMP_LIFETIME_BATCHES, MAX_ICMP_CALLS, MAX_ICMP_NEWS};
 use crate::sys::cmsg::{SO_EE_CODE_ZEROCOPY_COPIED, SO_EE_ORIGIN_ZEROCOPY};
 use crate::sys::mmsg::{Message, RecvArena};
 use crate::sys::socket::{set_int, tell_local_address};

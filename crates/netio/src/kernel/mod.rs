@@ -26,8 +26,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use millrace_core::ids::{ConnId, MulticastId};
-use millrace_core::limits::egress::UDP_SENDERS;
-use millrace_core::limits::{MAX_BATCH_BURSTS, MAX_MULTICAST_SOCKETS};
+use millrace_core::limits::MAX_BATCH_BURSTS;
 use millrace_core::pool::Lease;
 use millrace_core::seam::{Dest, PacketTx, Payload, SendOutcome, Transmit, TransmitBatch};
 use millrace_core::shape::{Misshapen, Shape};
@@ -43,6 +42,7 @@ pub use self::udp_socket::ZERO_COPY_MIN_BYTES;
 use self::udp_socket::{Call, Entries, Entry, Kit, UdpSender};
 use crate::errno::errno_of;
 use crate::error::{ConnError, NetError};
+use crate::limits::{MAX_MULTICAST_SOCKETS, UDP_SENDERS};
 use crate::multicast::MulticastSocket;
 use crate::probe;
 use crate::sys::socket::canonical;

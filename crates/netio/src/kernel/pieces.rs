@@ -1,9 +1,10 @@
 //! What goes out in a connection, packet by packet: interleaved frames, or bytes without anything around them.
 
-use millrace_core::limits::egress::TCP_PARTS;
 use millrace_core::limits::{FRAME_PREFIX_BYTES, MAX_BURST_PACKETS, RTP_HEADER_BYTES};
 use millrace_core::seam::ByteRange;
 use millrace_core::shape::Shape;
+
+use crate::limits::TCP_PARTS;
 
 /// What stands before a packet's bytes: `$`, channel, length, and the RTP header if it has one of its own.
 pub(super) type Prefix = [u8; FRAME_PREFIX_BYTES + RTP_HEADER_BYTES];

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use millrace_core::limits::egress::{ADDRESS_SETS, ADDRESS_WAYS};
+use crate::limits::{ADDRESS_SETS, ADDRESS_WAYS};
 
 #[derive(Clone, Copy)]
 struct Slot<V> {

@@ -23,7 +23,7 @@ use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use millrace_core::ids::ConnId;
-use millrace_core::limits::egress::{BYTES_NOT_SENT, MAX_INTERRUPTS, TCP_NOT_SENT_BYTES, TCP_PARTS};
+use millrace_core::limits::egress::TCP_NOT_SENT_BYTES;
 use millrace_core::limits::{
     FRAME_PREFIX_BYTES, MAX_BURST_PACKETS, MAX_CONN_PENDING_BYTES, MAX_PACKET_BYTES, RTP_HEADER_BYTES,
 };
@@ -35,6 +35,7 @@ use super::TxCounters;
 use super::pieces::{Pieces, Prefix};
 use super::watch::{Watch, Watched};
 use crate::error::{ConnError, NetError};
+use crate::limits::{BYTES_NOT_SENT, MAX_INTERRUPTS, TCP_PARTS};
 use crate::sys::socket::{set_int, unacknowledged_bytes};
 
 /// Frames in one call: any burst.

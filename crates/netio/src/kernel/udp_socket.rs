@@ -10,14 +10,15 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 
-use millrace_core::ids::StreamId;
-pub(crate) use millrace_core::limits::egress::SEND_BUFFER_BYTES;
-pub use millrace_core::limits::egress::ZERO_COPY_MIN_BYTES;
-use millrace_core::limits::egress::{
+pub(crate) use crate::limits::SEND_BUFFER_BYTES;
+pub use crate::limits::ZERO_COPY_MIN_BYTES;
+use crate::limits::{
     CLOSE_ROUNDS, CLOSE_WAIT_MS, DEAF_BATCHES, DEAF_TRIES, DRAIN_BATCHES, GSO_STRIKES, MAX_FULL_QUEUES,
-    MAX_ICMP_ROUNDS, MAX_SEND_TRIES, MESSAGES_PER_CALL, PARTS_PER_CALL, PLAIN_BATCHES,
+    MAX_GSO_BYTES, MAX_GSO_SEGMENTS, MAX_ICMP_ROUNDS, MAX_SEND_TRIES, MESSAGES_PER_CALL, PARTS_PER_CALL,
+    PLAIN_BATCHES,
 };
-use millrace_core::limits::{MAX_BATCH_BURSTS, MAX_GSO_BYTES, MAX_GSO_SEGMENTS};
+use millrace_core::ids::StreamId;
+use millrace_core::limits::MAX_BATCH_BURSTS;
 use millrace_core::pool::Lease;
 use millrace_core::seam::SendOutcome;
 use millrace_core::shape::Shape;

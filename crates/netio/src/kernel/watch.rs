@@ -6,11 +6,11 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use millrace_core::limits::egress::REPORTS_PER_CALL;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
 use crate::error::NetError;
+use crate::limits::REPORTS_PER_CALL;
 
 const NOT_AT_ALL: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 

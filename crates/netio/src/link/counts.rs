@@ -22,7 +22,7 @@ pub struct LinkCounts {
     pub reordered: u64,
     /// Packets that found the queue of the rate limit full.
     pub queue_drops: u64,
-    /// Packets dropped because the emulator holds no more than `limits::MAX_LINK_PACKETS` nor more than `MAX_LINK_BYTES`: no part of the description.
+    /// Packets dropped because the emulator holds no more than `crate::limits::MAX_LINK_PACKETS` nor more than `MAX_LINK_BYTES`: no part of the description.
     pub overflow: u64,
     /// Packets inside now.
     pub waiting: u64,

@@ -6,13 +6,13 @@
 
 use std::collections::VecDeque;
 
-use millrace_core::limits::{MAX_LINK_BYTES, MAX_LINK_PACKETS};
 use millrace_core::time::{Instant, NS_PER_S};
 
 use super::alter::Packet;
 use super::classify::Traffic;
 use super::counts::LinkCounts;
 use super::spec::{BurstLoss, Impairment, QueueBound, RateLimit};
+use crate::limits::{MAX_LINK_BYTES, MAX_LINK_PACKETS};
 use millrace_core::random::{MILLION, SplitMix};
 
 /// A packet that leaves.

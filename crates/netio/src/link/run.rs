@@ -4,9 +4,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use millrace_core::limits::egress::{
-    LINK_READS_PER_TURN, MAX_DEVICE_PACKET_BYTES, SPARE_BUFFERS, SPARE_BYTES,
-};
 use millrace_core::time::{Instant, NS_PER_S};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
@@ -16,6 +13,7 @@ use super::model::ImpairmentModel;
 use super::spec::LinkSpec;
 use super::tun::Tun;
 use crate::error::NetError;
+use crate::limits::{LINK_READS_PER_TURN, MAX_DEVICE_PACKET_BYTES, SPARE_BUFFERS, SPARE_BYTES};
 
 /// A running link. When it is dropped, its thread ends and its devices are gone; packets still on their way are lost.
 #[derive(Debug)]

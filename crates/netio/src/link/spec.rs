@@ -4,13 +4,14 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use millrace_core::limits::{
-    DEFAULT_LINK_HOLD_NS, DEFAULT_LINK_QUEUE_PACKETS, MAX_LINK_BURST_PACKETS, MAX_LINK_DELAY_NS,
-    MAX_LINK_PACKETS, MAX_LINK_REORDER_PACKETS,
-};
 use millrace_core::units::{BitRate, ByteLen, HumanDuration};
 
 use millrace_core::random::MILLION;
+
+use crate::limits::{
+    DEFAULT_LINK_HOLD_NS, DEFAULT_LINK_QUEUE_PACKETS, MAX_LINK_BURST_PACKETS, MAX_LINK_DELAY_NS,
+    MAX_LINK_PACKETS, MAX_LINK_REORDER_PACKETS,
+};
 
 /// A share of all packets, in parts of a million. Written in percent: `1%`, `0.5%`, `0.0001%`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

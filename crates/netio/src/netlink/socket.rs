@@ -4,9 +4,6 @@ use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use millrace_core::limits::egress::{
-    EVENTS_PER_CALL, NETLINK_BUFFER_BYTES, NETLINK_EVENT_BUFFER_BYTES, NETLINK_TIMEOUT,
-};
 use rustix::net::netlink::{self, SocketAddrNetlink};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
@@ -14,6 +11,7 @@ use rustix::net::{
 };
 
 use super::message::{Message, Messages, Request, bytes_of};
+use crate::limits::{EVENTS_PER_CALL, NETLINK_BUFFER_BYTES, NETLINK_EVENT_BUFFER_BYTES, NETLINK_TIMEOUT};
 use crate::sys::socket::{Buffer, raise_buffer, set_int};
 
 const NLM_F_REQUEST: u16 = 0x1;

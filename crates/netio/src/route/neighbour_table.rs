@@ -9,8 +9,8 @@ use std::collections::hash_map::Entry as Place;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 
-use millrace_core::limits::egress::LOOK_UPS_PER_TURN;
-pub(super) use millrace_core::limits::egress::{HOP_REFRESH_NS, NEIGHBOUR_RETRY_NS, NEIGHBOUR_TIMEOUT_NS};
+use crate::limits::LOOK_UPS_PER_TURN;
+pub(super) use crate::limits::{HOP_REFRESH_NS, NEIGHBOUR_RETRY_NS, NEIGHBOUR_TIMEOUT_NS};
 use millrace_core::wire::frame::LinkHeader;
 
 use super::hop::{Hop, HopId};

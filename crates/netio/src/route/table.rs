@@ -10,11 +10,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use millrace_core::limits::egress::EVICTION_STEPS;
-use millrace_core::limits::{HOP_RING_RECORDS, MAX_HOPS};
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::hop::{Hop, HopId};
+use crate::limits::{EVICTION_STEPS, HOP_RING_RECORDS, MAX_HOPS};
 
 /// What the loop says to the watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,8 +9,6 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use millrace_core::limits::MAX_HOPS;
-use millrace_core::limits::egress::{FULL_RING_NS, LONGEST_SLEEP_NS};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::error::RouteError;
@@ -18,6 +16,7 @@ use super::neighbour_table::{Action, Defaults, HOP_LIMIT, NeighbourTable, TableI
 use super::outbox::Outbox;
 use super::table::{Ask, HopTable, TableEnd};
 use super::wire::{self, Told};
+use crate::limits::{FULL_RING_NS, LONGEST_SLEEP_NS, MAX_HOPS};
 use crate::netlink::{Family, Netlink};
 
 /// What the watch has done.

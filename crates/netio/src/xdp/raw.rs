@@ -11,10 +11,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use millrace_core::limits::{
-    DEFAULT_XDP_RAW_FRAMES, EXTENT_BYTES, MAX_XDP_RX_FRAMES, RX_BATCH_PACKETS, RX_LOOK_NS,
-    XDP_RAW_FRAME_BYTES, XDP_RAW_FULL_QUEUES,
-};
+use millrace_core::limits::{EXTENT_BYTES, RX_BATCH_PACKETS, XDP_RAW_FRAME_BYTES};
 use millrace_core::pool::{ExtentArena, HeapRegion};
 use millrace_core::time::Instant;
 
@@ -25,6 +22,7 @@ use super::ring::{Consumer, Desc, Producer, Ring};
 use super::rx::OFFSET_SHIFT;
 use super::socket::{Kick, SocketConfig, XdpSocket};
 use super::umem::{CHUNK_BYTES, FrameKind, Frames};
+use crate::limits::{DEFAULT_XDP_RAW_FRAMES, MAX_XDP_RX_FRAMES, RX_LOOK_NS, XDP_RAW_FULL_QUEUES};
 
 /// What an [`XdpRaw`] is made of.
 #[derive(Clone, Debug)]

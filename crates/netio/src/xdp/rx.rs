@@ -12,7 +12,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use millrace_core::limits::{EXTENT_BYTES, MAX_XDP_RX_FRAMES, RX_BATCH_PACKETS, RX_LOOK_NS};
+use millrace_core::limits::{EXTENT_BYTES, RX_BATCH_PACKETS};
 use millrace_core::pool::ExtentArena;
 use millrace_core::seam::{DeviceGone, PacketRx, Received, RxCounters};
 use millrace_core::time::Instant;
@@ -22,6 +22,7 @@ use super::error::XdpError;
 use super::ring::{Consumer, Desc, Producer, Ring};
 use super::socket::{SocketConfig, XdpSocket};
 use super::umem::{CHUNK_BYTES, FrameKind, Frames};
+use crate::limits::{MAX_XDP_RX_FRAMES, RX_LOOK_NS};
 
 /// With unaligned chunks the upper bits of an address say where in its frame the packet begins (`XSK_UNALIGNED_BUF_OFFSET_SHIFT`).
 pub(super) const OFFSET_SHIFT: u32 = 48;

@@ -4,7 +4,6 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use millrace_core::limits::egress::{XDP_BIND_PAUSE, XDP_BIND_TRIES, XDP_SEND_BUFFER_BYTES};
 use millrace_core::pool::ExtentArena;
 use rustix::io::Errno;
 use rustix::net::sockopt::{
@@ -20,6 +19,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use super::error::XdpError;
 use super::ring::{Consumer, Desc, Producer, Ring};
 use super::umem;
+use crate::limits::{XDP_BIND_PAUSE, XDP_BIND_TRIES, XDP_SEND_BUFFER_BYTES};
 use crate::sys::socket::{Buffer, get_int, raise_buffer, set_int};
 
 /// `XDP_MAX_TX_SKB_BUDGET` (Linux 6.17): descriptors that one call sends in copy mode.

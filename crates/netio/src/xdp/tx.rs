@@ -5,10 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use millrace_core::ids::StreamId;
-use millrace_core::limits::egress::XDP_CHECK_TURNS;
-use millrace_core::limits::{
-    MAX_BATCH_BURSTS, MAX_MULTICAST_SOCKETS, XDP_ASIDE_EXTENTS, XDP_RING_DESCRIPTORS,
-};
+use millrace_core::limits::{MAX_BATCH_BURSTS, XDP_ASIDE_EXTENTS};
 use millrace_core::packet::PacketMeta;
 use millrace_core::pool::{ExtentArena, Lease};
 use millrace_core::prefetch::prefetch;
@@ -26,6 +23,7 @@ use super::strategy::{Abilities, Strategy};
 use super::umem::{CHUNK_BYTES, Frames, is_on_huge_pages};
 use crate::errno::errno_of;
 use crate::features::DeviceFeatures;
+use crate::limits::{MAX_MULTICAST_SOCKETS, XDP_CHECK_TURNS, XDP_RING_DESCRIPTORS};
 use crate::multicast::MulticastSettings;
 use crate::route::HopTable;
 

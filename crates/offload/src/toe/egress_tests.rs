@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
 use millrace_core::ids::TitleRef;
-use millrace_core::limits::toe::SEND_AHEAD_BYTES;
 use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::pool::{ExtentArena, ExtentContent, HeapRegion};
 use millrace_core::random::SplitMix;
@@ -15,6 +14,7 @@ use millrace_core::wire::checksum::sum16;
 
 use super::*;
 use crate::bell::EventBell;
+use crate::limits::SEND_AHEAD_BYTES;
 use crate::toe::device::{Device, Inbound};
 use crate::toe::engine::Core;
 use crate::toe::host::{HostState, Interest};

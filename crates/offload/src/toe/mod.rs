@@ -70,7 +70,6 @@ mod xdp;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 
-use millrace_core::limits::toe::HAND_OVER_NS;
 use millrace_tcp::conn::Config;
 use millrace_tcp::ip;
 use millrace_tcp::recv::ClusterSize;
@@ -86,6 +85,7 @@ pub use self::host::{Host, Incoming, Ready, Received, Sockets, TcpListener, TcpS
 pub use self::pair::PairSettings;
 pub use self::record::Fault;
 pub use self::remote::{Access, GateCounters, connect, connections, default_socket, status};
+use crate::limits::HAND_OVER_NS;
 pub use millrace_tcp::conn::{State as ConnectionState, TcpCounters};
 pub use millrace_tcp::ip::IpCounters;
 pub use millrace_tcp::ports::PortSet;

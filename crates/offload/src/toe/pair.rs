@@ -13,15 +13,15 @@
 use std::io;
 use std::sync::Arc;
 
-use millrace_core::limits::toe::{
-    EXTENTS_UNDER_WAY, LISTENERS, MAX_AREA_BYTES, MAX_BUFFER_BYTES, MAX_PAIR_SOCKETS, MIN_BUFFER_BYTES,
-    SEND_SHARE_BYTES, WAKE_BYTES,
-};
 use millrace_core::pool::Lease;
 use millrace_core::shared::{ENTRY_WORDS, RingConsumer, RingProducer, WORD_BYTES, Words};
 use millrace_tcp::send::{Area, ExtentRange};
 
 use crate::bell::EventBell;
+use crate::limits::{
+    EXTENTS_UNDER_WAY, LISTENERS, MAX_AREA_BYTES, MAX_BUFFER_BYTES, MAX_PAIR_SOCKETS, MIN_BUFFER_BYTES,
+    SEND_SHARE_BYTES, WAKE_BYTES,
+};
 
 /// How large a queue pair is. Nothing grows after the start.
 #[derive(Clone, Debug, PartialEq, Eq)]

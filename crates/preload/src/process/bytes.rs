@@ -2,12 +2,11 @@
 
 use std::io::{IoSlice, IoSliceMut};
 
-use millrace_core::limits::preload::FILE_CHUNK_BYTES;
-
 use super::opening::lost;
 use super::socket::Stage;
 use super::{Process, with};
 use crate::errno::{self, Errno, Outcome};
+use crate::limits::FILE_CHUNK_BYTES;
 use crate::real;
 use crate::wait::{Until, wait_for};
 

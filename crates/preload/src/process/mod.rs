@@ -19,7 +19,6 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Once, PoisonError};
 
 use libc::{epoll_event, pollfd};
-use millrace_core::limits::preload::LEAVE_NS;
 use millrace_core::seam::Clock;
 use millrace_offload::clock::MonotonicClock;
 use millrace_offload::toe::{self, PortSet, Sockets};
@@ -31,6 +30,7 @@ pub(crate) use self::options::{
     Answer, allow_option, get_option, set_nonblocking, set_option, unread, unsent,
 };
 use self::socket::Socket;
+use crate::limits::LEAVE_NS;
 
 use crate::config::{Config, Subnet};
 use crate::errno::{Errno, Outcome};

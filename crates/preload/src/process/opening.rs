@@ -2,7 +2,6 @@
 
 use std::net::{IpAddr, Shutdown, SocketAddr};
 
-use millrace_core::limits::preload::PORT_TRIES;
 use millrace_core::random::SplitMix;
 use millrace_core::seam::Clock;
 use millrace_offload::clock::MonotonicClock;
@@ -11,6 +10,7 @@ use super::socket::{Socket, Stage};
 use super::{CONFIG, Process, with};
 use crate::address::{Family, canonical};
 use crate::errno::{self, Errno, Outcome};
+use crate::limits::PORT_TRIES;
 use crate::message;
 use crate::real;
 use crate::table::{self, Kind};

@@ -1,5 +1,6 @@
 use super::*;
-use millrace_core::limits::{ADMISSION_LOOK_NS, DEFAULT_MAX_BUSY_PERMILLE, FIRST_PACKET_COST_NS};
+use crate::limits::{ADMISSION_LOOK_NS, FIRST_PACKET_COST_NS};
+use millrace_core::limits::DEFAULT_MAX_BUSY_PERMILLE;
 
 /// One viewer of 8 Mb/s.
 const VIEWER: Demand = Demand { packets_per_s: 760, bits_per_s: 8_000_000 };

@@ -1,8 +1,9 @@
 //! How busy an engine's core is, and how busy it would be with more to send.
 
-use millrace_core::limits::control::{LOAD_CALM_PERMILLE, LOAD_LOOKS, MAX_MARGIN_PERMILLE};
-use millrace_core::limits::{ADMISSION_LOOK_NS, FIRST_PACKET_COST_NS, MIN_PACKETS_FOR_COST};
 use millrace_core::time::Instant;
+
+use crate::limits::control::{LOAD_CALM_PERMILLE, LOAD_LOOKS, MAX_MARGIN_PERMILLE};
+use crate::limits::{ADMISSION_LOOK_NS, FIRST_PACKET_COST_NS, MIN_PACKETS_FOR_COST};
 
 /// What a loop has done so far: sums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -17,16 +17,16 @@ mod shed;
 
 use std::fmt;
 
-use millrace_core::limits::control::CACHE_LOOK_NS;
-use millrace_core::limits::{
-    ADMISSION_NEWS_NS, DEFAULT_MAX_BUSY_PERMILLE, DISK_LATE_PERMILLE, MIN_LATE_GRANTS,
-};
+use millrace_core::limits::DEFAULT_MAX_BUSY_PERMILLE;
 use millrace_core::time::Instant;
 use millrace_core::units::BitRate;
 
 pub use engine_load::{EngineFigures, EngineLoad};
 pub use in_use::InUse;
 pub use shed::Shedder;
+
+use crate::limits::control::CACHE_LOOK_NS;
+use crate::limits::{ADMISSION_NEWS_NS, DISK_LATE_PERMILLE, MIN_LATE_GRANTS};
 
 /// What a viewer needs, or several together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

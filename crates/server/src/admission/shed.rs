@@ -10,13 +10,13 @@
 //! promised whenever it runs.
 
 use millrace_core::limits::CATCH_UP_RATIO;
-use millrace_core::limits::control::{
-    BEHIND_PERMILLE, BUSY_WORK_PERMILLE, CALM_NS, FULL_PERMILLE, MIN_WORK_PERMILLE, SHED_LOOKS, SHED_STEP_NS,
-    SHED_STEP_SHARE, SLOW_CATCH_UP_PERMILLE, SLOW_NS, SUSTAINED_NS,
-};
 use millrace_core::time::Instant;
 
 use super::engine_load::{EngineLoad, rate};
+use crate::limits::control::{
+    BEHIND_PERMILLE, BUSY_WORK_PERMILLE, CALM_NS, FULL_PERMILLE, MIN_WORK_PERMILLE, SHED_LOOKS, SHED_STEP_NS,
+    SHED_STEP_SHARE, SLOW_CATCH_UP_PERMILLE, SLOW_NS, SUSTAINED_NS,
+};
 
 /// The controller of one engine.
 #[derive(Debug, Default)]

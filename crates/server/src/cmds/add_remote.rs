@@ -18,10 +18,7 @@ use std::time::{Duration, Instant as StdInstant};
 
 use anyhow::{Context, anyhow, bail, ensure};
 use indicatif::ProgressBar;
-use millrace_core::limits::control::{
-    UPLOAD_CONTINUE_WAIT, UPLOAD_PIECE_BYTES, UPLOAD_RESTARTS, UPLOAD_RETRY, UPLOAD_TIMEOUT, UPLOAD_TURN,
-};
-use millrace_core::limits::web::{MAX_API_BYTES, UPLOAD_KEPT};
+use millrace_core::limits::web::UPLOAD_KEPT;
 use millrace_core::units::ByteLen;
 use millrace_store::volume::slug;
 use serde::Deserialize;
@@ -30,6 +27,10 @@ use serde_json::Value;
 use super::ls::RemoteTitle;
 use super::progress;
 use super::remote::{AnswerHead, Remote, read_head};
+use crate::limits::control::{
+    UPLOAD_CONTINUE_WAIT, UPLOAD_PIECE_BYTES, UPLOAD_RESTARTS, UPLOAD_RETRY, UPLOAD_TIMEOUT, UPLOAD_TURN,
+};
+use crate::limits::web::MAX_API_BYTES;
 
 /// What is to be brought, and how that is shown.
 pub(super) struct Upload<'a> {

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
-use millrace_core::limits::web::MAX_API_BYTES;
 use millrace_store::subtitles::{NotALabel, Sidecar, SubtitleLabel, Subtitles, read_file};
 use millrace_store::volume::{NewSubtitles, Volume};
 
 use super::remote::{Remote, read_head};
+use crate::limits::web::MAX_API_BYTES;
 
 /// The files to add, and the title that they belong to.
 pub(super) struct To<'a> {

@@ -6,13 +6,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
-use millrace_core::limits::control::{REMOTE_ANSWER, REMOTE_CONNECT, REMOTE_WAIT};
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use millrace_core::units::HumanDuration;
 use millrace_offload::clock::MonotonicClock;
 use millrace_tls::{ClientStream, Trust};
 use url::Url;
+
+use crate::limits::control::{REMOTE_ANSWER, REMOTE_CONNECT, REMOTE_WAIT};
 
 /// An open one.
 pub(super) enum Connection {

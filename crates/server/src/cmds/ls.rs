@@ -9,7 +9,6 @@ use std::time::UNIX_EPOCH;
 
 use anyhow::Context;
 use clap::Args;
-use millrace_core::limits::control::LS_ANSWER;
 use millrace_core::time::{MEDIA_HZ, MediaTicks};
 use millrace_core::units::{BitRate, ByteLen};
 use millrace_store::volume::{ListedTitle, Rendition, TitleInfo, Volume};
@@ -21,6 +20,7 @@ use super::remote::{Remote, RemoteArgs};
 use super::serve::{DEFAULT_PORTS, invite};
 use super::terminal::name;
 use super::title_names::fits;
+use crate::limits::control::LS_ANSWER;
 use crate::rtsp::date::rfc1123;
 
 /// List the titles in the store

@@ -8,12 +8,14 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use millrace_core::limits::{
-    DEFAULT_CACHE_BYTES, ENGINE_ADDRESS_BYTES, EXTENT_BYTES, MAX_MEMORY_TEXT_BYTES, MIN_CACHE_BYTES,
-    SERVER_ADDRESS_BYTES, SERVER_BASE_BYTES, STREAM_ADDRESS_BYTES,
-};
+use millrace_core::limits::{DEFAULT_CACHE_BYTES, EXTENT_BYTES, MIN_CACHE_BYTES};
 use millrace_core::memory;
 use millrace_core::units::ByteLen;
+
+use crate::limits::{
+    ENGINE_ADDRESS_BYTES, MAX_MEMORY_TEXT_BYTES, SERVER_ADDRESS_BYTES, SERVER_BASE_BYTES,
+    STREAM_ADDRESS_BYTES,
+};
 
 /// A memory limit and its source.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,14 +9,15 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, ensure};
 use base64ct::{Base64, Encoding};
 use clap::Args;
-use millrace_core::limits::control::REMOTE_WAIT;
-use millrace_core::limits::web::{DEFAULT_HTTP_PORT, HTTP_PORTS, MAX_API_BYTES, MAX_REQUEST_HEAD_BYTES};
+use millrace_core::limits::web::MAX_REQUEST_HEAD_BYTES;
 use millrace_core::text::excerpt;
 use serde::de::DeserializeOwned;
 use url::Url;
 
 use super::StoreArgs;
 use super::connection::Connection;
+use crate::limits::control::REMOTE_WAIT;
+use crate::limits::web::{DEFAULT_HTTP_PORT, HTTP_PORTS, MAX_API_BYTES};
 use crate::rtsp::target::decode;
 
 /// What a token can be left in, so that no list of processes shows it.

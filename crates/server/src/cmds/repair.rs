@@ -10,7 +10,6 @@ use std::time::Duration;
 use clap::Args;
 use indicatif::ProgressBar;
 use millrace_core::limits::REPAIR_ANSWER_NS;
-use millrace_core::limits::control::REPAIR_SILENCE;
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use millrace_core::units::{ByteLen, Count};
@@ -24,6 +23,7 @@ use millrace_store::volume::Volume;
 use self::watchdog::Pulse;
 use super::StoreArgs;
 use super::terminal::name;
+use crate::limits::control::REPAIR_SILENCE;
 
 /// Could not be done, or was stopped: apart from what repair and scrub have found.
 const FAILED: u8 = 3;

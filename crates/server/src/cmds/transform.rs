@@ -12,7 +12,7 @@ use anyhow::Context;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use millrace_core::ids::{RunSerial, StreamId, TitleId};
-use millrace_core::limits::transform::{EXTRACT_EXTENTS, MAX_TABLE_LOOK_BYTES};
+use millrace_core::limits::transform::MAX_TABLE_LOOK_BYTES;
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, TS_PACKET_BYTES};
 use millrace_core::packet::WireLayout;
 use millrace_core::pool::{ExtentArena, HeapRegion, Lease};
@@ -27,6 +27,7 @@ use millrace_store::volume::{TitleInfo, Volume};
 
 use super::StoreArgs;
 use super::settings::{Faults, of_file};
+use crate::limits::EXTRACT_EXTENTS;
 
 /// Write what viewers of a transformed title get into a file
 ///

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
-use millrace_core::limits::rights::MAX_LINK_TIME;
 use millrace_core::units::{BitRate, Count, HumanDuration};
 use millrace_rights::{
     Copies, Cost, FileError, Limits, Link, ListedUser, NewUser, Now, RightsFile, check_pattern,
@@ -16,6 +15,7 @@ use millrace_store::volume::Volume;
 use serde_json::json;
 
 use super::{StoreArgs, password, serve};
+use crate::limits::MAX_LINK_TIME;
 use crate::rtsp::date::rfc1123;
 
 /// Add and remove users, say what they may do, make tokens and signed links

@@ -4,11 +4,12 @@ use std::future::pending;
 use std::io::ErrorKind;
 use std::rc::Rc;
 
-use millrace_core::limits::control::{CONN_LINGER, CONN_READ_BYTES, MESSAGES_PER_TURN};
+use millrace_core::limits::control::CONN_LINGER;
 use tokio::time::timeout;
 
 use super::hub::{Line, Shared};
 use super::tunnel::{self, Arrived, Tunnel};
+use crate::limits::control::{CONN_READ_BYTES, MESSAGES_PER_TURN};
 use crate::rtsp::tunnel::TunnelHalf;
 use crate::rtsp::{FrameError, Framer, Incoming};
 

@@ -7,7 +7,6 @@ use std::rc::Rc;
 
 use millrace_core::ids::ConnId;
 use millrace_core::limits::MAX_CONN_PENDING_BYTES;
-use millrace_core::limits::control::{EVENTS_PER_TURN, MAX_BACKLOG};
 use millrace_core::seam::Clock;
 use millrace_core::time::{Instant, NS_PER_S};
 use millrace_offload::clock::MonotonicClock;
@@ -23,6 +22,7 @@ use super::stream::{Arrival, ViewerStream};
 use super::titles::Titles;
 use super::tunnel::{Tunnel, TunnelKey};
 use super::{ControlSheets, EnginePort, Snapshot};
+use crate::limits::control::{EVENTS_PER_TURN, MAX_BACKLOG};
 use crate::service::{self, ConnKey, ConnRefusal};
 use crate::session::{Output, Server};
 

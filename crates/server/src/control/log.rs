@@ -7,10 +7,10 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use millrace_core::limits::MAX_CLIENT_LINES_PER_S;
-use millrace_core::limits::control::{FAILURE_LINES, NO_FILES_EVERY_NS};
 use millrace_core::time::{Instant, NS_PER_S};
 
+use crate::limits::MAX_CLIENT_LINES_PER_S;
+use crate::limits::control::{FAILURE_LINES, NO_FILES_EVERY_NS};
 use crate::service::Event;
 
 /// Where lines about single requests can be asked for: `MILLRACE_LOG=info,millrace::requests=debug`. The web side's have the same.

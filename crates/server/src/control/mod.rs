@@ -56,8 +56,6 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use millrace_core::counters::Sheet;
-use millrace_core::limits::RTSP_WRITE_TIMEOUT_NS;
-use millrace_core::limits::control::{DROP_LIMIT, SNAPSHOT_WAIT};
 use millrace_core::time::Instant;
 use tokio::sync::mpsc;
 
@@ -69,6 +67,8 @@ pub use refusals::TurnedAway;
 pub use titles::{TitleCounters, TitleSheets};
 
 use crate::admission::InUse;
+use crate::limits::RTSP_WRITE_TIMEOUT_NS;
+use crate::limits::control::{DROP_LIMIT, SNAPSHOT_WAIT};
 use crate::service::{Fetcher, Library};
 use crate::session::{ServerConfig, SessionInfo, SystemEntropy};
 

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
 use millrace_core::counters::{Group, Kind, Sheet};
-use millrace_core::limits::control::{ACCEPT_PAUSE, CONTROL_TICK, OFFLOAD_RETRY_FIRST, OFFLOAD_RETRY_MOST};
+use millrace_core::limits::control::ACCEPT_PAUSE;
 use millrace_core::limits::toe::MAX_BACKLOG;
 use millrace_offload::toe::tokio::{Reactor, TcpListener, TcpStream};
 use millrace_offload::toe::{self, CounterSheets, IpCounters, TcpCounters, ToeCounters};
@@ -21,6 +21,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use super::conn;
 use super::hub::Shared;
 use super::stream::{Arrival, ViewerStream};
+use crate::limits::control::{CONTROL_TICK, OFFLOAD_RETRY_FIRST, OFFLOAD_RETRY_MOST};
 
 /// Opens the engine's device and starts the engine, as often as it is asked; on a thread that may wait.
 pub trait OpenOffload: Send {

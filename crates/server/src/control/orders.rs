@@ -13,10 +13,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-use millrace_core::limits::OPENING_NS;
-use millrace_core::limits::web::{
-    MAX_BYTES_STALL_NS, MAX_ORDER_HEAD_BYTES, MAX_ORDER_READ_BYTES, ORDER_READ_BYTES,
-};
+use millrace_core::limits::web::{MAX_BYTES_STALL_NS, MAX_ORDER_HEAD_BYTES};
 use millrace_rights::Quota;
 use millrace_web::{Delivery, Order, Refused, Taken};
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -26,6 +23,8 @@ use tokio::time::timeout;
 
 use super::hub::{Hub, Line, Shared};
 use super::stream::ViewerStream;
+use crate::limits::OPENING_NS;
+use crate::limits::web::{MAX_ORDER_READ_BYTES, ORDER_READ_BYTES};
 use crate::service::{
     ConnKey, EndReason, FecWish, Fetch, Fetching, Path, Refusal, Request, Segment, StreamKey, Which,
 };

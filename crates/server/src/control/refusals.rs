@@ -2,8 +2,7 @@
 
 use std::collections::VecDeque;
 
-use millrace_core::limits::control::MAX_REFUSALS_KEPT;
-
+use crate::limits::control::MAX_REFUSALS_KEPT;
 use crate::service::Event;
 
 /// One that was turned away, and those of the same second.

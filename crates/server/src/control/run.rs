@@ -7,11 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
-use millrace_core::limits::ADMISSION_LOOK_NS;
-use millrace_core::limits::control::{
-    ACCEPT_PAUSE, BYE_LIMIT, CONTROL_TICK, END_POLL, KEEPALIVE_COUNT, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL,
-    LISTEN_BACKLOG, RING_RETRY,
-};
+use millrace_core::limits::control::{ACCEPT_PAUSE, KEEPALIVE_COUNT, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL};
 use millrace_web::OrderSocket;
 use rustix::net::sockopt;
 use tokio::io::Interest;
@@ -27,6 +23,8 @@ use super::{
     Ask, ControlConfig, ControlError, ControlSheets, EnginePort, Farewell, Sockets, conn, offload, orders,
     udp,
 };
+use crate::limits::ADMISSION_LOOK_NS;
+use crate::limits::control::{BYE_LIMIT, CONTROL_TICK, END_POLL, LISTEN_BACKLOG, RING_RETRY};
 use crate::service::{ConnKey, Library};
 use crate::session::{Entropy, Server, UdpPort};
 

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use millrace_core::counters::Group;
-use millrace_core::limits::control::MAX_TITLE_SHEETS;
 
+use crate::limits::control::MAX_TITLE_SHEETS;
 use crate::service::{Event, Playing};
 
 millrace_core::counters! {

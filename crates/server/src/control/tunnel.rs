@@ -13,11 +13,11 @@ use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use millrace_core::limits::control::CONN_READ_BYTES;
 use tokio::sync::Notify;
 
 use super::conn::{Read, read_into};
 use super::hub::{Line, Shared};
+use crate::limits::control::CONN_READ_BYTES;
 use crate::rtsp::tunnel::{Base64Stream, TunnelHalf};
 
 /// The key of a tunnel, common to both halves.

@@ -6,12 +6,12 @@
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 
-use millrace_core::limits::control::{DATAGRAM_BYTES, DATAGRAMS_PER_TURN};
 use millrace_offload::IcmpReader;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::hub::Shared;
+use crate::limits::control::{DATAGRAM_BYTES, DATAGRAMS_PER_TURN};
 use crate::session::UdpPort;
 
 /// Listens on one of the two ports for ever.

@@ -9,8 +9,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use millrace_core::ids::{TitleId, TitleRef};
-use millrace_core::limits::control::MAX_IDLE_TITLES;
-use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_OPEN_TITLES, MAX_OPENINGS};
+use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_OPEN_TITLES};
 use millrace_core::packet::WireLayout;
 use millrace_core::scale::Scale;
 use millrace_store::StoreError;
@@ -24,6 +23,8 @@ use super::on_use::OnUse;
 use super::open_titles::{OpenTitles, ServedTitle};
 use super::openers::{Openers, Results};
 use crate::admission::CacheFigures;
+use crate::limits::MAX_OPENINGS;
+use crate::limits::control::MAX_IDLE_TITLES;
 use crate::service::{
     Entry, FecMatrix, Library, Need, OpenError, Part, Presentation, Rendition, TimeBase, Track, Transformed,
 };

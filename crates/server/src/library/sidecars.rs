@@ -8,12 +8,12 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use millrace_core::limits::control::{MAX_FOLDER_DEPTH, MAX_LIBRARY_FILES, SETTLE};
 use millrace_store::ingest::identify;
 use millrace_store::subtitles::{Sidecar, Subtitles, is_subtitle_name, read_file, sidecars_of};
 use millrace_store::volume::{NewSubtitles, SourceIdentity, TitleInfo, Volume};
 
 use super::open_titles::OpenTitles;
+use crate::limits::control::{MAX_FOLDER_DEPTH, MAX_LIBRARY_FILES, SETTLE};
 
 /// Subtitle files seen by earlier looks.
 #[derive(Default)]

@@ -5,10 +5,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use millrace_core::limits::control::{
+use millrace_store::ingest::kinds::{NamedKind, kind_of_name};
+
+use crate::limits::control::{
     MAX_FOLDER_DEPTH, MAX_LIBRARY_FILES, RETRY_AT_FIRST, RETRY_AT_MOST, SETTLE, SETTLE_GROWN,
 };
-use millrace_store::ingest::kinds::{NamedKind, kind_of_name};
 
 /// State of a file between scans. A different inode means a different file, even of the same
 /// length.

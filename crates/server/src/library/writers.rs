@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use millrace_core::limits::control::MAX_OPEN_FILES_LOOKED_AT;
+use crate::limits::control::MAX_OPEN_FILES_LOOKED_AT;
 
 /// Returns the files among `paths` that a program has open for writing. Open files are examined
 /// through `/proc` alone, so other programs' files on a slow disk cause no wait.

@@ -4,12 +4,13 @@
 //! [`MAX_RTSP_HEADERS`], a frame by [`MAX_CLIENT_FRAME_BYTES`] (longer ones are read and dropped). Each byte is looked
 //! at once for the end of the header, however small the pieces in which it arrives.
 
-use millrace_core::limits::control::{FRAMER_KEPT_BYTES, MAX_CLIENT_FRAME_BYTES, REQUEST_LINE_EXTRA_BYTES};
-use millrace_core::limits::{MAX_RTSP_HEADERS, MAX_RTSP_MESSAGE_BYTES, MAX_RTSP_URL_BYTES};
+use millrace_core::limits::MAX_RTSP_MESSAGE_BYTES;
 use rtsp_types::{Message, StatusCode};
 
 use super::Request;
 use super::tunnel::TunnelHalf;
+use crate::limits::control::{FRAMER_KEPT_BYTES, MAX_CLIENT_FRAME_BYTES, REQUEST_LINE_EXTRA_BYTES};
+use crate::limits::{MAX_RTSP_HEADERS, MAX_RTSP_URL_BYTES};
 
 /// One whole thing that a viewer sent.
 #[derive(Debug, PartialEq)]

@@ -2,7 +2,7 @@
 //! response to a GET carries everything that the server sends, and the body of a POST carries
 //! everything that the viewer sends, in base64. Both requests have the same cookie.
 
-use millrace_core::limits::control::MAX_TUNNEL_COOKIE_BYTES;
+use crate::limits::control::MAX_TUNNEL_COOKIE_BYTES;
 
 /// The response to the GET. The POST gets none.
 pub const OPENED: &[u8] = b"HTTP/1.0 200 OK\r\nConnection: close\r\nCache-Control: no-store\r\n\

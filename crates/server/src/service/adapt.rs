@@ -13,11 +13,12 @@
 //! A viewer by TCP is judged by how far what it has taken is behind what is due. How fast it falls behind says what its way carries: what it did not
 //! fall behind by it has taken. A viewer by UDP is judged by its receiver reports, never by one alone.
 
-use millrace_core::limits::adapt::{
+use millrace_core::time::Instant;
+
+use crate::limits::adapt::{
     GOOD_READER_NS, LOSS_HIGH_256, LOSS_LOW_256, LOSS_REPORTS, LOSS_STALE_NS, LOSS_SUSTAINED_NS,
     RENDITION_GAP_NS, RENDITION_PROVEN_NS, RENDITION_UP_MAX_NS, RENDITION_UP_NS, SLOW_READER_NS,
 };
-use millrace_core::time::Instant;
 
 /// Why less should be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

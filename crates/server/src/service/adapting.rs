@@ -1,6 +1,5 @@
 //! Renditions that the server chooses: what is heard of viewers goes into [`super::adapt`], and its verdicts are carried out.
 
-use millrace_core::limits::adapt::RENDITION_STALE_NS;
 use millrace_core::time::{Instant, NS_PER_S};
 
 use super::Service;
@@ -12,6 +11,7 @@ use super::refusal::Refusal;
 use super::rendition::{Cause, Renditions};
 use super::room::Place;
 use super::stream::{Media, Stream, StreamKey};
+use crate::limits::adapt::RENDITION_STALE_NS;
 
 impl Stream {
     /// Whether the server may change its rendition now.

@@ -4,7 +4,6 @@ use std::net::IpAddr;
 
 use millrace_core::address::network_of;
 use millrace_core::ids::TitleRef;
-use millrace_core::limits::ENGINE_ANSWER_TIMEOUT_NS;
 use millrace_core::time::Instant;
 use millrace_core::wire::rtp::sequence_of;
 use millrace_offload::command::{Command, Numbering, RunSpec};
@@ -13,6 +12,7 @@ use super::Service;
 use super::event::{Event, Totals};
 use super::scale::Speed;
 use super::stream::{EndReason, Media, Path, Run, Stream, StreamKey, ports_of};
+use crate::limits::ENGINE_ANSWER_TIMEOUT_NS;
 
 /// A place that its engine has been told to clear: it is taken, and its title open, until it says so.
 pub(super) struct Closing {

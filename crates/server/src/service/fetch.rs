@@ -17,7 +17,6 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
 
 use millrace_core::address::network_of;
-use millrace_core::limits::control::{FETCH_AHEAD_NS, FETCH_GRACE_NS};
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::units::BitRate;
 use millrace_rights::{Quota, base};
@@ -31,6 +30,7 @@ use super::refusal::Refusal;
 use super::room::Sender;
 use super::stream::EndReason;
 use crate::admission::Demand;
+use crate::limits::control::{FETCH_AHEAD_NS, FETCH_GRACE_NS};
 
 /// A segment of a title.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -41,7 +41,7 @@ impl Service {
         self.tell_admission_news();
     }
 
-    /// What an engine has done by now: call it about every [`millrace_core::limits::ADMISSION_LOOK_NS`]. The newest viewers of an engine
+    /// What an engine has done by now: call it about every [`crate::limits::ADMISSION_LOOK_NS`]. The newest viewers of an engine
     /// that no longer serves all go over to others that have room, are sent less, or end.
     pub fn look_at_load(&mut self, now: Instant, engine: usize, figures: EngineFigures) {
         if !self.admission.is_on() || engine >= self.slots.len() {

@@ -15,13 +15,13 @@
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 
-use millrace_core::limits::{MAX_OPENINGS, OPENING_NS};
 use millrace_core::time::Instant;
 
 use super::Service;
 use super::conns::ConnKey;
 use super::ports::{Need, OpenError};
 use super::refusal::Refusal;
+use crate::limits::{MAX_OPENINGS, OPENING_NS};
 
 /// The openings under way, and the requests that wait for them.
 #[derive(Default)]

@@ -204,7 +204,7 @@ pub trait Library: Send {
         let _ = need;
         true
     }
-    /// Begins to meet a need. Called once until its answer has come; at most [`MAX_OPENINGS`](millrace_core::limits::MAX_OPENINGS) are
+    /// Begins to meet a need. Called once until its answer has come; at most [`MAX_OPENINGS`](crate::limits::MAX_OPENINGS) are
     /// under way.
     fn begin(&mut self, need: &Need) {
         let _ = need;

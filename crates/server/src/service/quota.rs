@@ -6,13 +6,13 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use millrace_core::limits::control::VIEWERS_OF_PLAYER;
 use millrace_core::units::BitRate;
 use millrace_rights::{Quota, base};
 
 use super::Service;
 use super::refusal::{FecRefusal, Refusal};
 use super::stream::Stream;
+use crate::limits::control::VIEWERS_OF_PLAYER;
 
 /// What is counted together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -11,7 +11,6 @@
 
 use std::fmt;
 
-use millrace_core::limits::QUEUE_AHEAD_NS;
 use millrace_core::limits::ladder::FIT_CLOCK_TICKS;
 use millrace_core::rendition::RenditionName;
 use millrace_core::scale::Scale;
@@ -28,6 +27,7 @@ use super::queued::{Missed, Next, Queued};
 use super::refusal::{FecRefusal, Refusal};
 use super::scale::Shown;
 use super::stream::{Media, Plan, Run, Start, Stop, Stream, StreamKey};
+use crate::limits::QUEUE_AHEAD_NS;
 
 /// Which rendition a viewer wants.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,7 +8,6 @@
 use std::net::{IpAddr, SocketAddr};
 
 use millrace_core::address::network_of;
-use millrace_core::limits::SESSION_TABLE_HIGH_PERCENT;
 use millrace_core::time::Instant;
 use millrace_core::units::BitRate;
 
@@ -24,6 +23,7 @@ use super::quota::Counted;
 use super::refusal::{FecRefusal, Refusal};
 use super::stream::{EndReason, Stream, StreamKey};
 use crate::admission::{Demand, InUse};
+use crate::limits::SESSION_TABLE_HIGH_PERCENT;
 
 /// The engine and the bit rate of a stream that can be admitted.
 #[derive(Clone, Copy, Debug)]

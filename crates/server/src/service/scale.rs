@@ -9,7 +9,6 @@
 use std::cmp::Ordering;
 
 use millrace_core::ids::TitleRef;
-use millrace_core::limits::{MAX_SPEED_PERMILLE, MIN_SPEED_PERMILLE};
 use millrace_core::scale::Scale;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_offload::command;
@@ -21,6 +20,7 @@ use super::fec::FecMode;
 use super::ports::{AccessPoint, Entry, Need};
 use super::refusal::Refusal;
 use super::stream::{Media, Stop, Stream, StreamKey};
+use crate::limits::{MAX_SPEED_PERMILLE, MIN_SPEED_PERMILLE};
 
 /// How fast packets are delivered, in thousandths of real time: what RTSP calls Speed (RFC 2326 section 12.35).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -15,7 +15,6 @@ use std::net::SocketAddr;
 
 use millrace_core::dest::Dest;
 use millrace_core::ids::{RunSerial, StreamId, TitleRef};
-use millrace_core::limits::control::{REPORTER_SILENT_NS, VIEWER_SILENT_NS};
 use millrace_core::scale::Scale;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtcp::ReportBlock;
@@ -29,6 +28,7 @@ use super::ports::Entry;
 use super::queued::Queued;
 use super::rendition::Renditions;
 use super::scale::{Made, Speed};
+use crate::limits::control::{REPORTER_SILENT_NS, VIEWER_SILENT_NS};
 
 /// A stream, for as long as the server runs: never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -3,7 +3,6 @@
 
 use std::collections::VecDeque;
 
-use millrace_core::limits::trick::{MAX_UNREAD, UNREAD_NS};
 use millrace_core::time::Instant;
 use millrace_offload::command::FailReason;
 
@@ -12,6 +11,7 @@ use super::event::Event;
 use super::ports::OpenError;
 use super::rendition::Renditions;
 use super::stream::StreamKey;
+use crate::limits::trick::{MAX_UNREAD, UNREAD_NS};
 
 /// The last ones, the oldest first: their names, and when a viewer came to what cannot be read.
 #[derive(Debug, Default)]

@@ -3,7 +3,6 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use millrace_core::limits;
 use millrace_core::source::SourceTable;
 use millrace_rights::Gate;
 
@@ -41,9 +40,9 @@ impl Default for ServerConfig {
         Self {
             service: ServiceConfig::default(),
             name: concat!("millrace/", env!("CARGO_PKG_VERSION")).to_owned(),
-            session_timeout_ns: limits::DEFAULT_SESSION_TIMEOUT_NS,
-            session_slack_ns: limits::SESSION_TIMEOUT_SLACK_NS,
-            header_timeout_ns: limits::RTSP_HEADER_TIMEOUT_NS,
+            session_timeout_ns: crate::limits::DEFAULT_SESSION_TIMEOUT_NS,
+            session_slack_ns: crate::limits::SESSION_TIMEOUT_SLACK_NS,
+            header_timeout_ns: crate::limits::RTSP_HEADER_TIMEOUT_NS,
             ports_v4: None,
             ports_v6: None,
             sources: Arc::default(),

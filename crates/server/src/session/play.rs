@@ -1,11 +1,11 @@
 //! PLAY and PAUSE (RFC 2326 sections 10.5 and 10.6).
 
-use millrace_core::limits::LATE_END_NS;
 use millrace_core::time::{Instant, MediaTicks};
 use rtsp_types::headers::{RANGE, SCALE, SPEED, USER_AGENT};
 
 use super::server::{Server, header};
 use super::state::{Asked, Pending};
+use crate::limits::LATE_END_NS;
 use crate::rtsp::range::{self, RangeError};
 use crate::rtsp::reply::ReplyHead;
 use crate::rtsp::{Reply, Request, speeds};

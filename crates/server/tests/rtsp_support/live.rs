@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant as Wall};
 
-use millrace_core::limits::{ADMISSION_LOOK_NS, RTP_HEADER_BYTES};
+use millrace_core::limits::RTP_HEADER_BYTES;
 use millrace_core::seam::Clock;
 use millrace_core::wire::rtcp::{MAX_REPORT_BYTES, SenderReport, write_sender_report};
 use millrace_core::wire::rtp::RtpHeader;
@@ -18,6 +18,7 @@ use millrace_offload::bell::EventBell;
 use millrace_offload::clock::MonotonicClock;
 use millrace_offload::command::{Command, Dest, Event, StopReason};
 use millrace_server::admission::EngineFigures;
+use millrace_server::limits::ADMISSION_LOOK_NS;
 use millrace_web::Order;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 

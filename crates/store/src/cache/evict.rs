@@ -4,9 +4,8 @@
 //! Candidates are chosen in batches, so that looking at every extent costs little per eviction. The caller checks a
 //! candidate once more when its turn comes.
 
-use millrace_core::limits::cache::{AGE_PER_EXTENT_NS, LOOKED_AT_PER_CANDIDATE, MIN_AGE_NS};
-
 use super::playheads::{NextUse, Ns};
+use crate::limits::cache::{AGE_PER_EXTENT_NS, LOOKED_AT_PER_CANDIDATE, MIN_AGE_NS};
 
 /// An extent that may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

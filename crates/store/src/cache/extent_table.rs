@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use millrace_core::ids::TitleRef;
-use millrace_core::limits::CACHE_SPACE_RETRY_NS;
 use millrace_core::pool::{ExtentArena, ExtentContent, Fill, Lease};
 
 use super::evict::{Candidate, Freshness, Victims};
 use super::plan::ExtentKey;
 use super::playheads::{NextUse, Ns};
 use super::titles::Titles;
+use crate::limits::CACHE_SPACE_RETRY_NS;
 
 #[derive(Clone, Copy, Debug)]
 enum Slot {

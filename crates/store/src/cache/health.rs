@@ -17,11 +17,9 @@
 //! long. That holds for wrong bytes too: a probe does not look at them, but the first extents that are read from the member
 //! again do, and nobody is sent them.
 
-use millrace_core::limits::MAX_MEMBERS;
-use millrace_core::limits::cache::{
-    ERROR_POINTS, PAROLE_NS, POINT_NS, PROBE_GAP_NS, SUSPEND_POINTS, WRONG_POINTS,
-};
-pub(super) use millrace_core::limits::cache::{FIRST_PROBE_NS, GOOD_PROBES, HUNG_NS, MAX_PROBE_NS};
+use crate::limits::MAX_MEMBERS;
+use crate::limits::cache::{ERROR_POINTS, PAROLE_NS, POINT_NS, PROBE_GAP_NS, SUSPEND_POINTS, WRONG_POINTS};
+pub(super) use crate::limits::cache::{FIRST_PROBE_NS, GOOD_PROBES, HUNG_NS, MAX_PROBE_NS};
 use millrace_core::time::Instant;
 
 use super::order::{MemberView, bit};

@@ -18,8 +18,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::Duration;
 
 use millrace_core::ids::TitleRef;
-use millrace_core::limits::cache::{ASKS_PER_TURN, FILLS_PER_TURN, GATHER};
-use millrace_core::limits::{EXTENTS_PER_READ, MAX_RUN_EXTENTS, SLOW_READ_NS};
+use millrace_core::limits::SLOW_READ_NS;
 use millrace_core::pool::ExtentArena;
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
@@ -39,6 +38,8 @@ use super::stats::Counters;
 use super::{CacheConfig, CacheError};
 use crate::bell::EventBell;
 use crate::disk::ReadFaults;
+use crate::limits::cache::{ASKS_PER_TURN, FILLS_PER_TURN, GATHER};
+use crate::limits::{EXTENTS_PER_READ, MAX_RUN_EXTENTS};
 use crate::members::Members;
 
 /// From the control side.

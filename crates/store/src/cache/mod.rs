@@ -70,8 +70,8 @@ use std::thread::JoinHandle;
 
 use millrace_core::ids::{TitleId, TitleRef};
 use millrace_core::limits::{
-    DEFAULT_MAX_DAMAGED_PERMILLE, MAX_FEEDERS, MAX_LIVE_EXTENTS, MAX_OPEN_TITLES, MAX_READS_IN_FLIGHT,
-    MEMBER_READ_BYTES, MIN_LIVE_EXTENTS, PREFETCH_NS,
+    DEFAULT_MAX_DAMAGED_PERMILLE, MAX_LIVE_EXTENTS, MAX_OPEN_TITLES, MAX_READS_IN_FLIGHT, MEMBER_READ_BYTES,
+    MIN_LIVE_EXTENTS,
 };
 use millrace_core::pool::ExtentArena;
 use millrace_core::seam::{Clock, Doorbell};
@@ -83,6 +83,7 @@ pub use self::live::{FeedError, Feeder, Keep, LiveTitle};
 pub use self::source::{ParitySource, PlainSource, SourceKind, StripedSource, TitleSource, TrackId};
 pub use self::stats::{CacheStats, Damage, MemberFigures, MemberReport, Positions, Trouble};
 pub use self::stripes::{MemberFiles, TitleFile};
+use crate::limits::{MAX_FEEDERS, PREFETCH_NS};
 
 use self::health::Standing;
 use self::manager::{Control, Manager, Parts};
@@ -118,11 +119,11 @@ pub struct CacheConfig {
     /// Reads in flight, 1 to [`MAX_READS_IN_FLIGHT`].
     pub reads_in_flight: usize,
     /// Bytes that each member of a title is asked for at a time, on average, as far as extents that follow one another are wanted:
-    /// at most [`MAX_RUN_EXTENTS`](millrace_core::limits::MAX_RUN_EXTENTS) are read together. 0: each is read by itself.
+    /// at most [`MAX_RUN_EXTENTS`](crate::limits::MAX_RUN_EXTENTS) are read together. 0: each is read by itself.
     pub read_bytes: usize,
     /// How to read.
     pub backend: ReadBackend,
-    /// Packets of a thousand that may be damaged beyond repair in [`DAMAGE_WINDOW_EXTENTS`](millrace_core::limits::DAMAGE_WINDOW_EXTENTS) extents of a title: so many are
+    /// Packets of a thousand that may be damaged beyond repair in [`DAMAGE_WINDOW_EXTENTS`](crate::limits::DAMAGE_WINDOW_EXTENTS) extents of a title: so many are
     /// left out of what is lent. Beyond that those who want the extent are told that it cannot be had; with 0, always.
     pub max_damaged_permille: u32,
 }

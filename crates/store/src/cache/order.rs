@@ -17,7 +17,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
 
-pub(super) use millrace_core::limits::cache::MAX_SPANS;
+pub(super) use crate::limits::cache::MAX_SPANS;
 use millrace_core::packet::PacketMeta;
 use millrace_core::pool::ExtentContent;
 use millrace_core::time::Instant;

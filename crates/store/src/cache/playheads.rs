@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use millrace_core::limits::cache::SMOOTH_NS;
+use crate::limits::cache::SMOOTH_NS;
 
 /// Nanoseconds on the monotonic clock, signed so that offsets can be before its zero.
 pub(super) type Ns = i64;

@@ -14,11 +14,6 @@ use std::collections::{BinaryHeap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use millrace_core::ids::{RunSerial, StreamId, TitleRef};
-use millrace_core::limits::cache::{AHEAD_RETRY_NS, FAILED_FOR_NS, FAILED_REMEMBERED, SWEEP_NS, URGENT_NS};
-use millrace_core::limits::{
-    CACHE_SPACE_RETRY_NS, DAMAGED_KEPT_NS, EXTENTS_PER_READ, MAX_PREFETCH_EXTENTS, MAX_RUN_EXTENTS,
-    PINNED_PERMILLE_PER_POSITION, RUN_AHEAD_NS,
-};
 use millrace_core::pool::{ExtentArena, ExtentContent, Fill, Lease};
 use millrace_core::seam::Want;
 use millrace_core::time::Instant;
@@ -32,6 +27,11 @@ use super::source::OpenTitle;
 use super::stats::Counters;
 use super::streams::{Head, Need, Streams};
 use super::titles::Titles;
+use crate::limits::cache::{AHEAD_RETRY_NS, FAILED_FOR_NS, FAILED_REMEMBERED, SWEEP_NS, URGENT_NS};
+use crate::limits::{
+    CACHE_SPACE_RETRY_NS, DAMAGED_KEPT_NS, EXTENTS_PER_READ, MAX_PREFETCH_EXTENTS, MAX_RUN_EXTENTS,
+    PINNED_PERMILLE_PER_POSITION, RUN_AHEAD_NS,
+};
 
 /// A read to be done: from the title's files into the fill.
 pub(super) struct ReadOrder {

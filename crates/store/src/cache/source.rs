@@ -6,9 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::{
-    DEFAULT_PACKET_BYTES, EXTENT_BYTES, MAX_RUN_EXTENTS, RTP_HEADER_BYTES, TS_PACKET_BYTES,
-};
+use millrace_core::limits::{DEFAULT_PACKET_BYTES, EXTENT_BYTES, RTP_HEADER_BYTES, TS_PACKET_BYTES};
 use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtp::Timeline;
@@ -23,6 +21,7 @@ use super::plain::Plain;
 use super::playheads::Ns;
 use super::stripes::{MemberFiles, ParityTrack, Striped, TitleFile};
 use crate::blocking::BlockingCalls;
+use crate::limits::MAX_RUN_EXTENTS;
 use crate::meta::{CrcFile, META_BLOCK_BYTES, MetaFile, RECORDS_PER_BLOCK};
 use crate::stripes::StripeLayout;
 use crate::sums::DeriveError;

@@ -7,14 +7,14 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use millrace_core::ids::{TitleId, TitleRef};
-use millrace_core::limits::cache::{MAX_DAMAGE_KEPT, TROUBLE_INTERVAL_NS};
-use millrace_core::limits::{MAX_DAMAGE_UNTOLD, MAX_MEMBERS};
 use millrace_core::time::Instant;
 
 use super::CacheError;
 use super::handle::ReadFailure;
 use super::health::MemberHealth;
 use super::source::TrackId;
+use crate::limits::cache::{MAX_DAMAGE_KEPT, TROUBLE_INTERVAL_NS};
+use crate::limits::{MAX_DAMAGE_UNTOLD, MAX_MEMBERS};
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $kind:ident $name:ident,)+) => {

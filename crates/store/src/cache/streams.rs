@@ -1,10 +1,11 @@
 //! What is known of each stream: where it is, what it waits for.
 
 use millrace_core::ids::{RunSerial, StreamId, TitleRef};
-use millrace_core::limits::{AGAIN_PLACES, MAX_STREAMS_PER_ENGINE, MAX_WANTS_PER_STREAM};
+use millrace_core::limits::{AGAIN_PLACES, MAX_STREAMS_PER_ENGINE};
 
 use super::plan::{ExtentKey, Waiter};
 use super::playheads::{Ns, Place, StreamKey};
+use crate::limits::MAX_WANTS_PER_STREAM;
 
 /// Where a stream's playhead is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

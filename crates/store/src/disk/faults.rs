@@ -11,8 +11,9 @@ use std::str::FromStr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use millrace_core::limits::MAX_MEMBERS;
 use millrace_core::time::NS_PER_S;
+
+use crate::limits::MAX_MEMBERS;
 
 /// Flips are decided for pieces of this many bytes of a file: a disk's sector.
 const SECTOR_BYTES: u64 = 512;

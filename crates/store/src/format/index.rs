@@ -7,7 +7,6 @@
 //! fields are zero there, which means unknown in version 3.
 
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
-use millrace_core::limits::volume::MAX_CODEC_NAME_BYTES;
 use millrace_core::time::MediaTicks;
 
 use super::FormatError;
@@ -17,6 +16,7 @@ use crate::index::{
     ClockPiece, IndexParts, LayoutStream, PidRole, PidUse, RandomAccessPoint, TIME_STEP_PACKETS, TimeBase,
     TitleIndex,
 };
+use crate::limits::volume::MAX_CODEC_NAME_BYTES;
 
 const RECORD: &str = "index";
 const HEADER_BYTES: usize = 64;

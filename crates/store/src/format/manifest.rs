@@ -4,15 +4,14 @@
 //! The body is JSON, so that a person can read it; the frame's checksum protects it like any other record.
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::{
-    DEFAULT_PACKET_BYTES, MAX_SOURCE_COPIES, MAX_TITLE_NAME_BYTES, MAX_TITLE_PACKETS, TS_PACKET_BYTES,
-};
+use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_TITLE_NAME_BYTES, MAX_TITLE_PACKETS, TS_PACKET_BYTES};
 use millrace_core::packet::{PacketMeta, WireLayout};
 use serde::{Deserialize, Serialize};
 
 use super::frame::{self, Kind};
 use super::superblock::Geometry;
 use super::{FormatError, Uuid, json};
+use crate::limits::MAX_SOURCE_COPIES;
 use crate::stripes::StripeLayout;
 use crate::volume::{TitleInfo, title_text};
 

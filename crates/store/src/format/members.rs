@@ -5,8 +5,8 @@
 
 use std::path::PathBuf;
 
-use millrace_core::limits::MAX_MEMBERS;
-pub use millrace_core::limits::volume::MAX_MEMBERS_FILE_BYTES;
+use crate::limits::MAX_MEMBERS;
+pub use crate::limits::volume::MAX_MEMBERS_FILE_BYTES;
 use serde::{Deserialize, Serialize};
 
 use super::frame::{self, Kind};

@@ -6,7 +6,8 @@
 use super::bytes::{Fields, put};
 use super::frame::{self, FRAME_BYTES, Kind};
 use super::{FormatError, Uuid};
-use millrace_core::limits::{MAX_DATA_UNITS, MAX_MEMBERS, MAX_PARITY_UNITS, MAX_UNIT_PACKETS};
+use crate::limits::MAX_MEMBERS;
+use millrace_core::limits::{MAX_DATA_UNITS, MAX_PARITY_UNITS, MAX_UNIT_PACKETS};
 
 const RECORD: &str = "superblock";
 const BODY_BYTES: usize = 64;

@@ -2,10 +2,9 @@
 //! pictures decide if a muxer never sets it, or sets it before a picture whose parameter sets are
 //! missing.
 
-use millrace_core::limits::volume::MAX_LOOK_BYTES;
-
 use super::codec::VideoSyntax;
 use super::layout;
+use crate::limits::volume::MAX_LOOK_BYTES;
 
 /// What is known of the picture at the start of a PES packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,10 +6,9 @@
 
 use std::collections::VecDeque;
 
+use crate::limits::volume::{MAX_AUDIO_POINTS, MAX_TABLES, MIN_GAP_AWAY_TICKS};
+pub(super) use crate::limits::volume::{MIN_GAP_AUDIO_TICKS, MIN_GAP_TICKS};
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
-use millrace_core::limits::volume::MIN_GAP_AWAY_TICKS;
-use millrace_core::limits::volume::{MAX_AUDIO_POINTS, MAX_TABLES};
-pub(super) use millrace_core::limits::volume::{MIN_GAP_AUDIO_TICKS, MIN_GAP_TICKS};
 use millrace_core::packet::PacketMeta;
 use millrace_core::time::MediaTicks;
 

@@ -1,14 +1,13 @@
 //! Detects access points in passing PES packets: pictures where a decoder can start, and audio in
 //! gaps without pictures.
 
-use millrace_core::limits::volume::{MAX_UNDECIDED_BYTES, PICTURES_AWAY_TICKS};
-
 use super::access::{PictureLook, Verdict};
 use super::access_list::{AccessList, MIN_GAP_AUDIO_TICKS, MIN_GAP_TICKS};
 use super::codec::VideoSyntax;
 use super::layout::LayoutList;
 use super::ts_packet::{PID_NULL, PesStart};
 use crate::index::PTS_MODULUS;
+use crate::limits::volume::{MAX_UNDECIDED_BYTES, PICTURES_AWAY_TICKS};
 
 /// The start of a PES packet whose kind is not yet known.
 #[derive(Clone, Copy, Debug)]

@@ -4,15 +4,16 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use millrace_core::limits::volume::MIN_LOOK_BYTES;
-use millrace_core::limits::{
-    DISK_LOOK_BYTES, DISK_RESERVE_BYTES, DISK_RESERVE_PARTS, FFMPEG_MEMORY_BYTES, FFMPEG_OUTPUT_BYTES,
-    FFMPEG_OUTPUT_RATIO, FFMPEG_PROCESSOR_NS, FFMPEG_PROCESSOR_NS_PER_MIB, FFMPEG_SILENCE_NS,
-};
+use millrace_core::limits::FFMPEG_MEMORY_BYTES;
 use millrace_core::units::ByteLen;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
 use super::error::Exceeded;
+use crate::limits::volume::MIN_LOOK_BYTES;
+use crate::limits::{
+    DISK_LOOK_BYTES, DISK_RESERVE_BYTES, DISK_RESERVE_PARTS, FFMPEG_OUTPUT_BYTES, FFMPEG_OUTPUT_RATIO,
+    FFMPEG_PROCESSOR_NS, FFMPEG_PROCESSOR_NS_PER_MIB, FFMPEG_SILENCE_NS,
+};
 
 /// How much ffmpeg may use for one file. The default is far above what titles need, and below what hurts a server.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,7 +8,6 @@ use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use millrace_core::limits::volume::{CHILD_LOOK_EVERY, LOOK_FOR_END_EVERY, MAX_SAID_BYTES};
 use millrace_core::units::HumanDuration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -17,6 +16,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 use super::bounds::ProcessBounds;
 use super::error::Exceeded;
 use super::pass::read_retrying;
+use crate::limits::volume::{CHILD_LOOK_EVERY, LOOK_FOR_END_EVERY, MAX_SAID_BYTES};
 
 /// How a program that is refused memory says so: the C library's words, and libx264's.
 const NO_MEMORY: &[&str] = &["Cannot allocate memory", "malloc of size"];

@@ -25,7 +25,7 @@
 
 use std::collections::VecDeque;
 
-pub(super) use millrace_core::limits::volume::MAX_BYTES_BETWEEN_ANCHORS;
+pub(super) use crate::limits::volume::MAX_BYTES_BETWEEN_ANCHORS;
 
 use super::ts_packet::{PCR_MODULUS, SYSTEM_HZ, SYSTEM_TICKS_PER_MEDIA_TICK};
 

@@ -18,11 +18,11 @@
 //! it is read, so memory does not grow with its length.
 
 use millrace_core::limits::TS_PACKET_BYTES;
-use millrace_core::limits::volume::{MAX_HELD_FOR_CLOCK_BYTES, MAX_PCR_INTERVAL_TICKS};
 
 use super::codec::{StreamKind, VideoSyntax};
 use super::program::Programs;
 use super::ts_packet::{PCR_MODULUS, PesStart, SYSTEM_HZ, SYSTEM_TICKS_PER_MEDIA_TICK, TsPacket};
+use crate::limits::volume::{MAX_HELD_FOR_CLOCK_BYTES, MAX_PCR_INTERVAL_TICKS};
 use crate::ts_write::clock_packet;
 
 /// Delay of ffmpeg's clock behind the decoding time stamps that it writes: its `-muxdelay`.

@@ -8,10 +8,10 @@
 //! from them until the next PCR: audio is often longer than the video, and muxers that write the
 //! clock with the video write none there.
 
-use millrace_core::limits::volume::{MAX_EARLY_ANCHORS, MAX_PROGRAMS};
 use millrace_core::time::MEDIA_HZ;
 
 use crate::index::PTS_MODULUS;
+use crate::limits::volume::{MAX_EARLY_ANCHORS, MAX_PROGRAMS};
 
 use super::clock::{Anchor, MediaClock, Point};
 use super::ts_packet::{PCR_MODULUS, SYSTEM_TICKS_PER_MEDIA_TICK};

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use millrace_core::limits::volume::COPY_BYTES;
+use crate::limits::volume::COPY_BYTES;
 
 /// BLAKE3 of the file at `path`, 64 hexadecimal digits. The file is read from front to back through
 /// one buffer; `cancel` stops the read.

@@ -2,9 +2,9 @@
 //! announces, with the decoder configuration of each.
 
 use crc_fast::CrcAlgorithm;
-use millrace_core::limits::volume::{MAX_CODEC_NAME_BYTES, MAX_LAYOUT_STREAMS};
 
 use crate::index::LayoutStream;
+use crate::limits::volume::{MAX_CODEC_NAME_BYTES, MAX_LAYOUT_STREAMS};
 
 use super::codec::{self, StreamKind};
 use super::psi::PmtStream;

@@ -3,11 +3,6 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use millrace_core::limits::FFMPEG_ENCODER_THREADS;
-use millrace_core::limits::ladder::MAX_LADDER_SOUNDS;
-use millrace_core::limits::volume::{
-    MAX_AUDIO_CHANNELS, MAX_AUDIO_HZ, MAX_AUDIO_STREAMS, MAX_PRIMING, MAX_TRANSCODED_HZ, WEB_AUDIO_KBITS,
-};
 use millrace_core::time::MediaTicks;
 use serde::Deserialize;
 
@@ -15,6 +10,11 @@ use super::clock_fill::MUX_DELAY_SECS;
 use super::ladder::{Film, Sound};
 use super::subtitles::TextStream;
 use super::web_audio::WebAudio;
+use crate::limits::FFMPEG_ENCODER_THREADS;
+use crate::limits::ladder::MAX_LADDER_SOUNDS;
+use crate::limits::volume::{
+    MAX_AUDIO_CHANNELS, MAX_AUDIO_HZ, MAX_AUDIO_STREAMS, MAX_PRIMING, MAX_TRANSCODED_HZ, WEB_AUDIO_KBITS,
+};
 use crate::subtitles::clean_name;
 
 /// Container formats that are read. Formats that point to other files or servers (playlists, concat scripts) are not

@@ -3,11 +3,11 @@
 //! Players that count in time stamps (FFmpeg) take the lowest first stamp of sound and picture for the beginning. After a
 //! jump of the source's clock, as where two recordings were joined, stamps count from another origin.
 
-use millrace_core::limits::MAX_END_AFTER_LAST_PACKET_TICKS;
-use millrace_core::limits::volume::{MAX_BASES, MAX_DISTANCE_TICKS};
 use millrace_core::time::MediaTicks;
 
 use crate::index::{ClockPiece, PTS_MODULUS, TimeBase};
+use crate::limits::MAX_END_AFTER_LAST_PACKET_TICKS;
+use crate::limits::volume::{MAX_BASES, MAX_DISTANCE_TICKS};
 
 use super::clock::MediaClock;
 use super::ts_packet::SYSTEM_TICKS_PER_MEDIA_TICK;

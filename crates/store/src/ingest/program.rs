@@ -4,10 +4,9 @@
 //! often keeps the whole PAT), the first in PAT order of those whose table has come is taken, as soon as one of the
 //! tables comes for the second time: tables repeat in turn, so by then every one that exists has been seen.
 
-use millrace_core::limits::volume::MAX_PROGRAMS;
-
 use super::psi::{self, Pmt, SectionAssembler};
 use super::ts_packet::{PID_PAT, TsPacket};
+use crate::limits::volume::MAX_PROGRAMS;
 
 /// What a packet of a table told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use millrace_core::limits::volume::{BUFFER_BYTES, MAX_PROBE_BYTES};
+use millrace_core::limits::volume::BUFFER_BYTES;
 use millrace_core::units::ByteLen;
 
 use super::bounds::{OutputBound, ProcessBounds};
@@ -15,6 +15,7 @@ use super::plan::{self, Probe, RemuxPlan};
 use super::source::SourceFile;
 use super::watch::Watch;
 use super::web_audio::WebAudio;
+use crate::limits::volume::MAX_PROBE_BYTES;
 
 /// What ffmpeg says when a container is not on the list of those that are read.
 const NOT_LISTED: &str = "not on whitelist";

@@ -10,15 +10,14 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
-use millrace_core::limits::subtitles::{
-    MAX_START_BYTES, MAX_SUBTITLE_SOURCE_BYTES, MAX_SUBTITLE_TRACKS, START_LOOK_S,
-};
+use millrace_core::limits::subtitles::MAX_SUBTITLE_SOURCE_BYTES;
 
 use super::child::ChildStop;
 use super::plan::input_args;
 use super::remux::Remuxer;
 use super::source::identify;
 use super::watch::Watch;
+use crate::limits::subtitles::{MAX_START_BYTES, MAX_SUBTITLE_TRACKS, START_LOOK_S};
 use crate::subtitles::{SubtitleLabel, Subtitles, read_file, sidecars_of};
 use crate::volume::NewSubtitles;
 

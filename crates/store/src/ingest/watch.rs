@@ -3,8 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant as StdInstant;
 
-use millrace_core::limits::volume::REPORT_EVERY;
 use millrace_core::time::MediaTicks;
+
+use crate::limits::volume::REPORT_EVERY;
 
 /// How far an ingest is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

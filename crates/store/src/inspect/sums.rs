@@ -4,12 +4,12 @@ use std::ops::Range;
 use std::path::Path;
 
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
-use millrace_core::limits::volume::MAX_LISTED;
 use serde_json::{Value, json};
 
 use crate::error::StoreError;
 use crate::format::manifest::{CRC_FILE, DATA_FILE, Manifest, PARITY_CRC_FILE, SUMS_FILE, meta_file};
 use crate::format::meta::{CrcHeader, MetaHeader};
+use crate::limits::volume::MAX_LISTED;
 use crate::packet_size::PACKET_CLASSES;
 use crate::sums::{GRAIN_BYTES, SumsFile, SumsHeader};
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use millrace_core::limits::volume::ASK_SLICE_NS;
+use crate::limits::volume::ASK_SLICE_NS;
 
 /// A question as its thread takes it: it sends the answer itself.
 type Question = Box<dyn FnOnce() + Send>;

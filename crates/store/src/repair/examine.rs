@@ -3,13 +3,12 @@
 use std::io;
 use std::path::Path;
 
-use millrace_core::limits::MAX_MANIFEST_BYTES;
-
 use super::RepairError;
 use super::set::TitleSet;
 use super::title::Need;
 use super::work::Work;
 use crate::format::manifest::{FileEntry, MANIFEST_FILE};
+use crate::limits::MAX_MANIFEST_BYTES;
 use crate::volume::dirs::read_whole;
 
 /// Whether the directory, the manifest, and every file with its length are there. The member must be; of one that does not

@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use millrace_core::limits::REPAIR_BATCH_BYTES;
 use millrace_core::packet::PacketMeta;
 use millrace_core::time::MediaTicks;
 use millrace_core::units::Count;
@@ -13,6 +12,7 @@ use super::grid::Grid;
 use super::set::{TitleSet, Units};
 use super::work::Work;
 use crate::error::StoreError;
+use crate::limits::REPAIR_BATCH_BYTES;
 use crate::meta::{PacketCrc, Record, RecordsFile};
 
 /// The stored sums of a title's packets, media and parity, and the CRCs where there are any.

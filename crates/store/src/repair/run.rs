@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::volume::MAX_ROUNDS;
 
 use super::examine;
 use super::report::{Fate, Found};
@@ -15,6 +14,7 @@ use super::{RepairError, RepairOptions, Report};
 use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::manifest::Manifest;
+use crate::limits::volume::MAX_ROUNDS;
 use crate::members::MemberState;
 use crate::volume::dirs::{Dirs, id_of_name, remove_tree, rename, sync_dir};
 use crate::volume::lock::StoreLock;

@@ -3,8 +3,6 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use millrace_core::limits::REPAIR_READ_BYTES;
-
 use super::RepairError;
 use super::set::TitleSet;
 use super::work::Work;
@@ -12,6 +10,7 @@ use crate::disk::Disk;
 use crate::error::StoreError;
 use crate::format::manifest::FileEntry;
 use crate::format::{meta, sums};
+use crate::limits::REPAIR_READ_BYTES;
 
 /// Blocks of metadata and of range sums; each has its own checksum.
 const BLOCK_BYTES: usize = meta::META_BLOCK_BYTES;

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_MANIFEST_BYTES};
+use millrace_core::limits::DEFAULT_PACKET_BYTES;
 
 use super::RepairError;
 use super::out::Out;
@@ -22,6 +22,7 @@ use crate::error::StoreError;
 use crate::format::manifest::{
     CRC_FILE, FileEntry, MANIFEST_FILE, PARITY_CRC_FILE, PARITY_META_FILE, meta_file,
 };
+use crate::limits::MAX_MANIFEST_BYTES;
 use crate::meta::{Record, RecordsFile};
 use crate::volume::dirs::{Dirs, LOCK_FILE, read_whole, rename, sync_dir, write_new};
 use crate::volume::drop_unnamed;

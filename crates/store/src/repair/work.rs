@@ -5,7 +5,6 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use millrace_core::limits::REPAIR_READ_BYTES;
 use millrace_core::units::HumanDuration;
 
 use super::ask::Asker;
@@ -13,6 +12,7 @@ use super::pace::Pace;
 use super::report::{Progress, Report};
 use super::{RepairError, Timekeeper};
 use crate::disk::ReadFaults;
+use crate::limits::REPAIR_READ_BYTES;
 
 /// Carried through all steps.
 pub(crate) struct Work<'a> {

@@ -2,11 +2,10 @@
 
 use std::collections::HashMap;
 
-use millrace_core::limits::subtitles::MAX_CUES;
-
 use super::RawCue;
 use super::payload::{Face, Payload};
 use super::read::time;
+use crate::limits::subtitles::MAX_CUES;
 
 /// Whether a file is of this kind.
 pub(super) fn is_ass(text: &str) -> bool {

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use millrace_core::limits::subtitles::{MAX_LANGUAGE_BYTES, MAX_SUBTITLE_TRACKS};
 use serde::{Deserialize, Serialize};
+
+use crate::limits::subtitles::{MAX_LANGUAGE_BYTES, MAX_SUBTITLE_TRACKS};
 
 /// The language of text whose language is not known (ISO 639-2).
 pub const UNKNOWN_LANGUAGE: &str = "und";

@@ -27,13 +27,13 @@ mod sidecar;
 
 use std::fmt::Write;
 
-use millrace_core::limits::subtitles::{
-    MAX_CUES, MAX_SUBTITLE_NAME_BYTES, MAX_SUBTITLE_SOURCE_BYTES, MAX_SUBTITLE_TRACK_BYTES,
-};
+use millrace_core::limits::subtitles::{MAX_SUBTITLE_SOURCE_BYTES, MAX_SUBTITLE_TRACK_BYTES};
 use millrace_core::units::Count;
 
 pub use label::{NotALabel, SubtitleLabel, UNKNOWN_LANGUAGE};
 pub use sidecar::{Sidecar, is_subtitle_name, of_film as sidecars_of, read_file};
+
+use crate::limits::subtitles::{MAX_CUES, MAX_SUBTITLE_NAME_BYTES};
 
 /// Text that is shown for some time.
 #[derive(Clone, Debug, PartialEq, Eq)]

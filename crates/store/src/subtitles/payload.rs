@@ -1,6 +1,6 @@
 //! The text of a cue, as it is built letter by letter: escaped, with italics, bold and underline as tags that always close.
 
-use millrace_core::limits::subtitles::MAX_CUE_BYTES;
+use crate::limits::subtitles::MAX_CUE_BYTES;
 
 /// How text looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

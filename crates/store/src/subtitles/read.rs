@@ -1,10 +1,9 @@
 //! SubRip and WebVTT: both are lines with times and the text below them.
 
-use millrace_core::limits::subtitles::MAX_CUES;
-
 use super::RawCue;
 use super::ass::{BlockEnd, overrides};
 use super::payload::{Face, Payload};
+use crate::limits::subtitles::MAX_CUES;
 
 /// Reads all cues that have times; what stands between them is skipped. A few more than may be kept are read, so that it is known that there are more.
 pub(super) fn read(text: &str) -> Vec<RawCue> {

@@ -5,11 +5,10 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use millrace_core::limits::subtitles::{
-    MAX_SIDECAR_DIR_ENTRIES, MAX_SUBTITLE_SOURCE_BYTES, MAX_SUBTITLE_TRACKS,
-};
+use millrace_core::limits::subtitles::MAX_SUBTITLE_SOURCE_BYTES;
 
 use super::{SubtitleError, SubtitleLabel, clean_name};
+use crate::limits::subtitles::{MAX_SIDECAR_DIR_ENTRIES, MAX_SUBTITLE_TRACKS};
 
 /// Endings of such files.
 const EXTENSIONS: [&str; 4] = ["srt", "vtt", "ass", "ssa"];

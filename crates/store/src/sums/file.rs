@@ -6,13 +6,13 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::META_WINDOW_BYTES;
 use millrace_core::wire::checksum::add;
 
 use super::{SUMS_BLOCK_BYTES, SUMS_PER_BLOCK, SumsBlock, SumsError, SumsHeader, difference};
 use crate::disk::{Disk, DiskFile};
 use crate::error::StoreError;
 use crate::format::sums::seal_block;
+use crate::limits::META_WINDOW_BYTES;
 use crate::meta::{Finished, open_blocks};
 use crate::volume::dirs::write_out;
 

@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 use millrace_core::ids::TitleId;
 use millrace_core::limits::TS_PACKET_BYTES;
-use millrace_core::limits::transform::{MAX_TABLE_LOOK_BYTES, MIN_TABLE_LOOK_BYTES, TABLE_READ_BYTES};
+use millrace_core::limits::transform::MAX_TABLE_LOOK_BYTES;
 use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::pool::ExtentContent;
 use millrace_core::wire::checksum::sum16;
@@ -47,6 +47,7 @@ pub use self::spec::{NamedTransform, SpecError, Transforms};
 pub use self::tables::StreamTables;
 use crate::blocking::Timeout;
 use crate::error::StoreError;
+use crate::limits::transform::{MIN_TABLE_LOOK_BYTES, TABLE_READ_BYTES};
 use crate::volume::{MediaReader, Volume};
 
 /// A TS packet.

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::transform::{MAX_TRANSFORM_WARNED, TRANSFORM_WARN_EVERY_NS};
 use millrace_core::time::Instant;
 
 use super::{Applied, TransformError};
+use crate::limits::transform::{MAX_TRANSFORM_WARNED, TRANSFORM_WARN_EVERY_NS};
 
 millrace_core::counters! {
     /// What a transformation has done.

@@ -8,9 +8,6 @@
 
 use std::sync::Arc;
 
-use millrace_core::limits::transform::{
-    MAX_TRANSFORM_NAME, MAX_TRANSFORM_STEPS, MAX_TRANSFORM_TEXT, MAX_TRANSFORMS,
-};
 use millrace_core::text::excerpt;
 use millrace_core::units::HumanDuration;
 
@@ -23,6 +20,7 @@ use super::wasm::{WasmModule, WasmTransform};
 use super::{BindError, Transform};
 use crate::index::PTS_MODULUS;
 use crate::ingest::ts_packet::PID_NULL;
+use crate::limits::transform::{MAX_TRANSFORM_NAME, MAX_TRANSFORM_STEPS, MAX_TRANSFORM_TEXT, MAX_TRANSFORMS};
 
 /// Which streams of a kind are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,10 +1,10 @@
 //! The programmes of a title, as its beginning announces them.
 
 use millrace_core::limits::TS_PACKET_BYTES;
-use millrace_core::limits::volume::MAX_PROGRAMS;
 
 use crate::ingest::psi::{self, Pmt, SectionAssembler};
 use crate::ingest::ts_packet::{PID_PAT, TsPacket};
+use crate::limits::volume::MAX_PROGRAMS;
 
 /// One program.
 #[derive(Debug)]

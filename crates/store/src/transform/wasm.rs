@@ -18,10 +18,6 @@ use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use millrace_core::limits::transform::{
-    MAX_WASM_LINE_BYTES, MAX_WASM_LINES, MAX_WASM_MEMORY_BYTES, MAX_WASM_MODULE_BYTES, MAX_WASM_RECURSION,
-    MAX_WASM_STACK_BYTES, MAX_WASM_TABLE_ELEMENTS, WASM_FUEL, WASM_LOG_FUEL,
-};
 use millrace_core::text::excerpt;
 use wasmi::{
     Caller, CompilationMode, Config, EnforcedLimits, Engine, ExternType, Instance, Linker, Memory, Module,
@@ -29,6 +25,10 @@ use wasmi::{
 };
 
 use super::{Applied, Block, Transform, TransformError};
+use crate::limits::transform::{
+    MAX_WASM_LINE_BYTES, MAX_WASM_LINES, MAX_WASM_MEMORY_BYTES, MAX_WASM_MODULE_BYTES, MAX_WASM_RECURSION,
+    MAX_WASM_STACK_BYTES, MAX_WASM_TABLE_ELEMENTS, WASM_FUEL, WASM_LOG_FUEL,
+};
 
 /// Names of what a module imports and exports.
 const IMPORT: (&str, &str) = ("millrace", "log");

@@ -5,10 +5,9 @@
 //! IDR, frame number 0, an `idr_pic_id` that differs from the one before (section 7.4.3), order count 0, no old reference. The slice
 //! data stays bit for bit.
 
-use millrace_core::limits::trick::{MAX_HEADER_BYTES, MAX_PPS, MAX_SPS};
-
 use super::units::{split, trimmed};
 use crate::bits::{Bits, BitsOut, escape, unescape};
+use crate::limits::trick::{MAX_HEADER_BYTES, MAX_PPS, MAX_SPS};
 use crate::sps::SpsStart;
 
 /// NAL unit types (table 7-1).

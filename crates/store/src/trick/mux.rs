@@ -1,11 +1,10 @@
 //! Writes a transport stream of one program with one video stream: clock, tables, pictures, stuffing.
 
-use millrace_core::limits::trick::TRICK_SLOT_TICKS;
-
 use super::pace::{Pace, Shape, overhead};
 use super::scan::Program;
 use crate::index::PTS_MODULUS;
 use crate::ingest::codec::VideoSyntax;
+use crate::limits::trick::TRICK_SLOT_TICKS;
 use crate::ts_write::{PacketWriter, Pes, StreamEntry, Tables};
 
 /// The clock at the beginning. Not 0: decoding may begin before the first picture is shown, and stamps have no sign.

@@ -4,10 +4,11 @@
 //! The indexer takes the highest of all windows of 1 s, in whole media packets: 25 slots, and one media packet that begins within and
 //! ends without.
 
-use millrace_core::limits::trick::{MIN_SLOT_PACKETS, MIN_SLOT_ROOM, TRICK_SLOT_TICKS, TRICK_TABLE_SLOTS};
 use millrace_core::limits::{DEFAULT_TS_PER_PACKET, TS_PACKET_BYTES};
 use millrace_core::time::{MEDIA_HZ, MediaTicks};
 use millrace_core::units::BitRate;
+
+use crate::limits::trick::{MIN_SLOT_PACKETS, MIN_SLOT_ROOM, TRICK_SLOT_TICKS, TRICK_TABLE_SLOTS};
 
 /// How many TS packets slots take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

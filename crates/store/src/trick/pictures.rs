@@ -5,13 +5,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use millrace_core::limits::trick::{MAX_LOSSES, MAX_PARAMETERS, MAX_STAMPS};
-
 use super::h264::{self, nal};
 use super::h265;
 use super::mpeg2;
 use super::units::{Unit, Units, trimmed};
 use crate::ingest::codec::VideoSyntax;
+use crate::limits::trick::{MAX_LOSSES, MAX_PARAMETERS, MAX_STAMPS};
 use crate::sps::SpsStart;
 
 /// Where a byte of the elementary stream lies in the title: its TS packet, and how many bytes of the stream that packet has before it.

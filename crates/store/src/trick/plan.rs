@@ -3,15 +3,15 @@
 use std::iter::successors;
 
 use millrace_core::limits::TS_PACKET_BYTES;
-use millrace_core::limits::trick::{
-    MAX_DELAY_SLOTS, MAX_KEY_SLOTS, MAX_PICTURE_TICKS, MIN_PICTURE_TICKS, MIN_SLOT_ROOM, TRICK_SLOT_TICKS,
-};
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 
 use super::error::TrickError;
 use super::pace::{Pace, Shape, slot_of, slots_of};
 use super::scan::{Picture, Scanned};
+use crate::limits::trick::{
+    MAX_DELAY_SLOTS, MAX_KEY_SLOTS, MAX_PICTURE_TICKS, MIN_PICTURE_TICKS, MIN_SLOT_ROOM, TRICK_SLOT_TICKS,
+};
 use crate::ts_write::packets_of_picture;
 use crate::volume::Derived;
 

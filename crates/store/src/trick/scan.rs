@@ -1,7 +1,6 @@
 //! One pass over a title: its pictures, when each is shown, and which stand alone.
 
 use millrace_core::limits::TS_PACKET_BYTES;
-use millrace_core::limits::trick::{MAX_PICTURE_BYTES, MAX_TRICK_PICTURES};
 use millrace_core::time::MediaTicks;
 
 use super::error::TrickError;
@@ -12,6 +11,7 @@ use crate::ingest::codec::{StreamKind, VideoSyntax};
 use crate::ingest::program::Programs;
 use crate::ingest::psi::Pmt;
 use crate::ingest::ts_packet::TsPacket;
+use crate::limits::trick::{MAX_PICTURE_BYTES, MAX_TRICK_PICTURES};
 
 /// A picture of the parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,6 @@
 //! The parent's bytes, verified: what is wrong on a disk never gets into a title with sums of its own.
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::trick::TRICK_READ_PACKETS;
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, TS_PACKET_BYTES};
 use millrace_core::packet::PacketMeta;
 use millrace_core::wire::checksum;
@@ -9,6 +8,7 @@ use millrace_core::wire::checksum;
 use super::pictures::{Found, Stamps};
 use crate::error::StoreError;
 use crate::ingest::ts_packet::{PesStart, TsPacket};
+use crate::limits::trick::TRICK_READ_PACKETS;
 use crate::meta::PacketCrc;
 use crate::volume::{MediaReader, TitleFiles, Volume};
 

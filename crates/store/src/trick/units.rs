@@ -1,6 +1,6 @@
 //! Cuts an elementary stream at its start codes (00 00 01: ISO/IEC 13818-2 section 6.2.1, ITU-T H.264 and H.265 annex B).
 
-use millrace_core::limits::trick::MAX_UNIT_HEAD_BYTES;
+use crate::limits::trick::MAX_UNIT_HEAD_BYTES;
 
 /// A unit between two start codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

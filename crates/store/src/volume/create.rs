@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use millrace_core::limits::MAX_MEMBERS;
 use millrace_core::units::Count;
 
 use super::dirs::{Dirs, VOLUME_FILE, random, rename, sync_dir, unix_s};
@@ -14,6 +13,7 @@ use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::members::MembersRecord;
 use crate::format::superblock::{Geometry, SUPERBLOCK_BYTES, Superblock};
+use crate::limits::MAX_MEMBERS;
 use crate::members::{MemberEntry, MemberState, Members, SlotReport, hint, read_record};
 
 /// Makes the superblock of a new store. Two processes may try at once: one of them wins, both go on with its volume.

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::Read;
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::{MAX_DAMAGED_LIST_BYTES, MAX_DAMAGED_TITLES};
+use millrace_core::limits::MAX_DAMAGED_TITLES;
 
 use super::dirs::Dirs;
 use super::lock::StoreLock;
@@ -16,6 +16,7 @@ use super::members_io::replace;
 use super::{Inner, Volume};
 use crate::blocking::Timeout;
 use crate::error::StoreError;
+use crate::limits::MAX_DAMAGED_LIST_BYTES;
 
 /// The list, in a store's directory.
 pub const DAMAGED_FILE: &str = "damaged.txt";

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::path::Path;
 
+pub(crate) use crate::limits::volume::WRITE_BYTES;
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
-pub(crate) use millrace_core::limits::volume::WRITE_BYTES;
 use millrace_core::packet::PacketMeta;
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::checksum;

@@ -8,7 +8,6 @@ use std::cmp::Reverse;
 use std::fmt;
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::MAX_DERIVED_SUFFIX_BYTES;
 use millrace_core::rendition::{RenditionName, RenditionNameError};
 use millrace_core::scale::{Scale, ScaleError};
 use millrace_core::time::MediaTicks;
@@ -20,6 +19,7 @@ use crate::error::StoreError;
 use crate::format::json;
 use crate::format::manifest::is_slug;
 use crate::index::{RandomAccessPoint, TitleIndex};
+use crate::limits::MAX_DERIVED_SUFFIX_BYTES;
 
 /// Between the parent's name and the speed or rendition; in no name that users give.
 pub(super) const MARK: char = '@';

@@ -5,12 +5,12 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::volume::COPY_BYTES;
 
 use crate::disk::{Disk, DiskFile};
 use crate::error::StoreError;
 use crate::format::manifest::MANIFEST_FILE;
 use crate::format::superblock::{SUPERBLOCK_BYTES, Superblock};
+use crate::limits::volume::COPY_BYTES;
 
 /// The superblock; also the file that the lock of the store is taken on.
 pub const VOLUME_FILE: &str = "volume.mrv";

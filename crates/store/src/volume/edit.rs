@@ -1,11 +1,11 @@
 //! Changes the display name and the source files in a title's manifest. Data and name stay.
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::MAX_SOURCE_COPIES;
 
 use super::naming::title_text;
 use super::{SourceIdentity, Volume, resize};
 use crate::error::StoreError;
+use crate::limits::MAX_SOURCE_COPIES;
 
 /// A change.
 #[derive(Clone, Debug, PartialEq, Eq)]

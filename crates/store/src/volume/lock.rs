@@ -8,10 +8,9 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use millrace_core::limits::volume::{LOCK_LOOK_EVERY, LOCK_WAIT, MAX_LOCKS_BYTES};
-
 use super::dirs::{Dirs, read_whole};
 use crate::error::StoreError;
+use crate::limits::volume::{LOCK_LOOK_EVERY, LOCK_WAIT, MAX_LOCKS_BYTES};
 use crate::members::Members;
 
 /// Held while names are decided and directories move: by one process and one thread at a time, for milliseconds.

@@ -4,13 +4,13 @@ use std::io;
 use std::path::Path;
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::MAX_MANIFEST_BYTES;
 
 use super::dirs::{Dirs, read_whole};
 use crate::blocking::Timeout;
 use crate::error::StoreError;
 use crate::format::FormatError;
 use crate::format::manifest::Manifest;
+use crate::limits::MAX_MANIFEST_BYTES;
 use crate::members::Members;
 
 /// The manifest of title `id`, checked; [`StoreError::NoTitle`] if there is no such directory.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_INDEX_BYTES, MAX_TITLE_PACKETS};
+use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_TITLE_PACKETS};
 use millrace_core::packet::WireLayout;
 
 use super::catalogue::is_held_behind;
@@ -21,6 +21,7 @@ use crate::format::manifest::{
     SUMS_FILE, meta_file,
 };
 use crate::index::TitleIndex;
+use crate::limits::MAX_INDEX_BYTES;
 use crate::members::Members;
 use crate::meta::{CrcFile, MetaFile, Record, RecordsFile};
 use crate::stripes::StripeLayout;

@@ -17,8 +17,6 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::MAX_MANIFEST_BYTES;
-use millrace_core::limits::ladder::LADDER_KEPT_S;
 
 use super::dirs::{
     Dirs, LADDER_SUFFIX, LOCK_FILE, REMOVED_SUFFIX, id_of_name, read_whole, remove_tree, rename, sync_dir,
@@ -31,6 +29,8 @@ use super::subtitles::drop_unnamed;
 use crate::disk::Disk;
 use crate::error::StoreError;
 use crate::format::manifest::{MANIFEST_FILE, Manifest};
+use crate::limits::MAX_MANIFEST_BYTES;
+use crate::limits::ladder::LADDER_KEPT_S;
 use crate::members::{MemberState, Members};
 
 /// What an entry of `tmp` is.

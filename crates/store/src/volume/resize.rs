@@ -1,7 +1,6 @@
 //! More packet sizes for a title, and range sums and CRCs if it has none: more files over the same data.
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::volume::RESIZE_READ_BYTES;
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_TITLE_PACKETS};
 use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::rendition::RenditionName;
@@ -21,6 +20,7 @@ use crate::error::StoreError;
 use crate::format::manifest::{
     CRC_FILE, FileEntry, MANIFEST_FILE, Manifest, PARITY_CRC_FILE, SUMS_FILE, meta_file,
 };
+use crate::limits::volume::RESIZE_READ_BYTES;
 use crate::members::{MemberState, SlotReport};
 use crate::meta::{Finished, MetaWriter};
 use crate::sums::{GRAIN_BYTES, Rule, SumsWriter};

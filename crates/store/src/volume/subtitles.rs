@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::subtitles::{MAX_SUBTITLE_TRACK_BYTES, MAX_SUBTITLE_TRACKS};
+use millrace_core::limits::subtitles::MAX_SUBTITLE_TRACK_BYTES;
 use serde::{Deserialize, Serialize};
 
 use super::dirs::{copy_new, read_whole, unix_s, write_new};
@@ -19,6 +19,7 @@ use crate::blocking::Timeout;
 use crate::disk::Disk;
 use crate::error::StoreError;
 use crate::format::manifest::{FileEntry, Manifest, SUBTITLES_PREFIX, SUBTITLES_SUFFIX};
+use crate::limits::subtitles::MAX_SUBTITLE_TRACKS;
 use crate::subtitles::SubtitleLabel;
 
 const ACTION: &str = "changing subtitles";

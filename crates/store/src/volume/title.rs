@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::{
-    DEFAULT_PACKET_BYTES, DEFAULT_TS_PER_PACKET, META_WINDOW_BYTES, TS_PACKET_BYTES,
-};
+use millrace_core::limits::{DEFAULT_PACKET_BYTES, DEFAULT_TS_PER_PACKET, TS_PACKET_BYTES};
 use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::rendition::RenditionName;
 use millrace_core::time::MediaTicks;
@@ -25,6 +23,7 @@ use crate::error::StoreError;
 use crate::format::json;
 use crate::format::manifest::{DATA_FILE, DATA_UNITS_FILE, PARITY_UNITS_FILE};
 use crate::index::TitleIndex;
+use crate::limits::META_WINDOW_BYTES;
 use crate::members::Members;
 use crate::meta::{CrcFile, MetaError, MetaFile};
 use crate::stripes::StripeLayout;
@@ -303,7 +302,7 @@ impl TitleFiles {
     }
 
     /// Reads records `first..first + out.len()` of this size; every block touched is verified. At most
-    /// [`META_WINDOW_BYTES`](millrace_core::limits::META_WINDOW_BYTES) of each file are in memory at a time.
+    /// [`META_WINDOW_BYTES`](crate::limits::META_WINDOW_BYTES) of each file are in memory at a time.
     ///
     /// # Errors
     /// If a file cannot be read or is damaged, or the title has no such packets.

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use millrace_core::limits::ip::{ANNOUNCE_NS, ANNOUNCEMENTS, DEFEND_NS, MAX_ADDRESSES};
+use millrace_core::limits::ip::MAX_ADDRESSES;
 use millrace_core::time::Instant;
 use millrace_core::wire::checksum::sum16;
 use millrace_core::wire::frame::{IPV4_HEADER_BYTES, IPV6_HEADER_BYTES};
@@ -17,6 +17,7 @@ use super::output::{ethertype, put_v4, put_v6};
 use super::settings::is_station;
 use super::v6::pseudo_sum;
 use super::{Incoming, Interface, arp, nd, v4, v6};
+use crate::limits::{ANNOUNCE_NS, ANNOUNCEMENTS, DEFEND_NS};
 
 /// What is left to be announced, and when own addresses were defended.
 #[derive(Debug)]

@@ -233,7 +233,7 @@ fn answers_beyond_the_room_are_dropped_and_counted() {
     for _ in 0..1000 {
         let _ = interface.input(&arp_request((THEIR_MAC, THEIR_V4), OUR_V4), START);
     }
-    let limit = millrace_core::limits::ip::OWN_FRAMES;
+    let limit = crate::limits::OWN_FRAMES;
     // A device that takes one frame at a time.
     let mut frames = 0;
     let mut takes = || {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use millrace_core::limits::ip::WAITING_FRAMES;
+use crate::limits::WAITING_FRAMES;
 
 /// A buffer of the pool. Whoever has it gives it back by [`Frames::push`] or [`Frames::release`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

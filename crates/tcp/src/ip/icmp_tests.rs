@@ -1,9 +1,9 @@
 use etherparse::{Icmpv4Type, Icmpv6Type, IpHeaders, IpNumber, PacketBuilder, SlicedPacket, TransportSlice};
-use millrace_core::limits::ip::ECHO_REPLIES_PER_SECOND;
 
 use super::super::rig::*;
 use super::super::{Incoming, Interface, Link};
 use super::*;
+use crate::limits::ECHO_REPLIES_PER_SECOND;
 use crate::stack::{IcmpError, Undelivered};
 
 fn icmp_v4(kind: Icmpv4Type, payload: &[u8]) -> Vec<u8> {

@@ -41,11 +41,11 @@ mod settings;
 mod v4;
 mod v6;
 
-use millrace_core::limits::ip::{ECHO_REPLIES_PER_SECOND, OWN_FRAMES, SOLICITS_PER_SECOND};
 use millrace_core::time::Instant;
 
 pub use self::counters::IpCounters;
 pub use self::settings::{Address, Link, Settings, SettingsError};
+use crate::limits::{ECHO_REPLIES_PER_SECOND, OWN_FRAMES, SOLICITS_PER_SECOND};
 
 use self::addresses::Addresses;
 use self::answer::Announcements;

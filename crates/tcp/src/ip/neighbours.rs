@@ -11,10 +11,6 @@
 //! The table is made of sets of a few places, found by a keyed hash, so nobody can choose whom an address competes with. Gateways have places of
 //! their own behind the sets.
 
-use millrace_core::limits::ip::{
-    CONTRADICTED_TRIES, DELAY_PROBE_NS, NEIGHBOUR_IDLE_NS, NEIGHBOUR_WAYS, REACHABLE_NS, SOLICIT_RETRY_NS,
-    SOLICIT_TRIES, UNREACHABLE_NS,
-};
 use millrace_core::time::Instant;
 use millrace_core::wheel::Wheel;
 
@@ -22,6 +18,10 @@ use super::addresses::{Key, NO_KEY};
 use super::frames::Slot;
 use super::link::Mac;
 use crate::keyed::HashKey;
+use crate::limits::{
+    CONTRADICTED_TRIES, DELAY_PROBE_NS, NEIGHBOUR_IDLE_NS, NEIGHBOUR_WAYS, REACHABLE_NS, SOLICIT_RETRY_NS,
+    SOLICIT_TRIES, UNREACHABLE_NS,
+};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum State {

@@ -1,11 +1,11 @@
 use std::net::Ipv6Addr;
 
 use etherparse::{ArpOperation, SlicedPacket};
-use millrace_core::limits::ip::{OWN_FRAMES, SOLICITS_PER_SECOND, WAITING_FRAMES};
 use smoltcp::wire::{Icmpv6Packet, Icmpv6Repr, IpAddress, Ipv6Packet, NdiscRepr};
 
 use super::super::rig::*;
 use super::*;
+use crate::limits::{OWN_FRAMES, SOLICITS_PER_SECOND, WAITING_FRAMES};
 use crate::send::Payload;
 
 /// What a frame of ours asks for by ARP: to whom the frame goes, from which address, for which.

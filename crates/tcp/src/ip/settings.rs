@@ -3,9 +3,10 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use millrace_core::limits::ip::{MAX_ADDRESSES, MAX_NEIGHBOURS, MIN_MTU, MIN_MTU_V6, MIN_NEIGHBOURS};
+use millrace_core::limits::ip::MAX_ADDRESSES;
 
 use super::nd::solicited_group;
+use crate::limits::{MAX_NEIGHBOURS, MIN_MTU, MIN_MTU_V6, MIN_NEIGHBOURS};
 
 /// What frames look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,11 +1,11 @@
 //! IPv6 headers that come in, and those that extend them (RFC 8200 sections 3 and 4).
 
-use millrace_core::limits::ip::{MAX_EXTENSION_BYTES, MAX_EXTENSION_HEADERS};
 use millrace_core::wire::checksum::{add, sum16};
 use millrace_core::wire::frame::IPV6_HEADER_BYTES;
 
 use super::addresses::{Key, key_v6};
 use super::v4::Unfit;
+use crate::limits::{MAX_EXTENSION_BYTES, MAX_EXTENSION_HEADERS};
 
 /// Next Header: options for each hop, and for the destination.
 const HOP_BY_HOP: u8 = 0;

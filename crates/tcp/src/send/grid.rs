@@ -5,8 +5,8 @@ use millrace_core::packet::PacketMeta;
 use millrace_core::pool::{ExtentContent, Lease};
 use millrace_core::wire::checksum::{add, sum16};
 
-use crate::limits::MAX_PIECES;
 use crate::seq::Seq;
+use millrace_core::limits::tcp::MAX_PIECES;
 
 use super::{Descriptor, ExtentRange, Held, NONE, Part, Queue, Source, Store};
 

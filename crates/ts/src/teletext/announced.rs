@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 
 use millrace_core::limits::TS_PACKET_BYTES;
-use millrace_core::limits::subtitles::MAX_SUBTITLE_PAGES;
-use millrace_core::limits::ts::MAX_PROGRAMS;
 
 use super::PageNumber;
+use crate::limits::{MAX_PROGRAMS, MAX_SUBTITLE_PAGES};
 use crate::packet::{Packet, SYNC};
 use crate::section::{Sections, Table, crc32, descriptors, pat_entries, pmt_streams};
 

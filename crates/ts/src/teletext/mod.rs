@@ -24,9 +24,8 @@ mod cues;
 pub use announced::{Announced, announced};
 pub use cues::{Cue, Shown, cues};
 
-use millrace_core::limits::subtitles::MAX_SUBTITLE_PAGES;
-
 use self::coding::{nibble, received};
+use crate::limits::MAX_SUBTITLE_PAGES;
 
 /// Characters of a row.
 const COLUMNS: usize = 40;

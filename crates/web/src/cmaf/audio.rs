@@ -1,11 +1,11 @@
 //! Frames of sound: AAC in ADTS, AC-3 and E-AC-3 become samples, with the time of each.
 
-use millrace_core::limits::web::{LEAST_SOUND_RATE, MAX_SOUND_FRAME_BYTES};
 use millrace_core::time::MEDIA_HZ;
 use millrace_core::units::BitRate;
 
 use super::demux::Elementary;
 use super::pce::{self, Pce};
+use crate::limits::{LEAST_SOUND_RATE, MAX_SOUND_FRAME_BYTES};
 
 /// Which coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,6 @@
 //! which bytes hold its samples.
 
 use millrace_core::limits::TS_PACKET_BYTES;
-use millrace_core::limits::web::{MADE_LOOK_TICKS, MADE_TAIL_BYTES, MAX_TRACK_LOOK_BYTES};
 use millrace_core::time::MEDIA_HZ;
 use millrace_core::units::BitRate;
 use millrace_store::index::LayoutStream;
@@ -13,6 +12,7 @@ use super::demux::{Demux, Elementary};
 use super::plan::{InPart, Part, Plan, read};
 use super::tracks;
 use super::video;
+use crate::limits::{MADE_LOOK_TICKS, MADE_TAIL_BYTES, MAX_TRACK_LOOK_BYTES};
 use crate::site::{SiteError, TitleBytes};
 
 /// Results from the beginning of a stream in a part.

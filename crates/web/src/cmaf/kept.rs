@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use hyper::body::Bytes;
 use millrace_core::ids::TitleId;
-use millrace_core::limits::web::{MAX_PLANS, MEMORY_SEGMENTS_PART, SEGMENTS_MADE_AT_ONCE};
+use millrace_core::limits::web::{MEMORY_SEGMENTS_PART, SEGMENTS_MADE_AT_ONCE};
 use tokio::sync::{OnceCell, Semaphore};
 
 use super::make;
 use super::plan::{self, Plan, Unsuitable};
+use crate::limits::MAX_PLANS;
 use crate::memory::{Exhausted, Hold};
 use crate::shared::Shared;
 use crate::site::SiteError;

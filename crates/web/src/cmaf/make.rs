@@ -3,9 +3,6 @@
 use std::ops::Range;
 
 use millrace_core::limits::TS_PACKET_BYTES;
-use millrace_core::limits::web::{
-    MADE_FIRST_LOOK_TICKS, MADE_LOOK_BYTES, MADE_LOOK_TICKS, MAX_MADE_SEGMENT_BYTES,
-};
 
 use super::audio::{self, AudioConfig};
 use super::boxes::{self, Config, Sample};
@@ -13,6 +10,7 @@ use super::demux::{Demux, Elementary};
 use super::plan::{InPart, Part, Plan, read};
 use super::tracks::Stream;
 use super::video::{self, Picture, VideoConfig};
+use crate::limits::{MADE_FIRST_LOOK_TICKS, MADE_LOOK_BYTES, MADE_LOOK_TICKS, MAX_MADE_SEGMENT_BYTES};
 use crate::site::{SiteError, TitleBytes};
 
 /// Which segment is made, and what bounds it.

@@ -2,8 +2,9 @@
 //! stream whose channel configuration is 0. Frames begin with it, whereas decoders of fragmented
 //! MP4 need it before the first frame, in the GASpecificConfig (section 4.4.1).
 
-use millrace_core::limits::web::MAX_PCE_BYTES;
 use millrace_store::bits::Bits;
+
+use crate::limits::MAX_PCE_BYTES;
 
 /// `id_syn_ele` of a program config element.
 const PROGRAM_CONFIG: u32 = 5;

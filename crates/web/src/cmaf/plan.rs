@@ -13,9 +13,6 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use millrace_core::limits::TS_PACKET_BYTES;
-use millrace_core::limits::web::{
-    DESCRIBE_BYTES, MADE_READ_BYTES, MAX_CMAF_PARTS, MAX_MADE_SEGMENT_BYTES, MAX_TRACK_LOOK_BYTES,
-};
 use millrace_core::time::{MEDIA_HZ, MediaTicks};
 use millrace_core::units::BitRate;
 use millrace_store::index::{LayoutStream, TitleIndex};
@@ -30,6 +27,9 @@ use super::tracks::{self, Stream};
 use super::video::{self, Syntax};
 use crate::hls::answer::Text;
 use crate::hls::segments::{Segment, segments};
+use crate::limits::{
+    DESCRIBE_BYTES, MADE_READ_BYTES, MAX_CMAF_PARTS, MAX_MADE_SEGMENT_BYTES, MAX_TRACK_LOOK_BYTES,
+};
 use crate::site::{SiteError, TitleBytes};
 
 /// A stream of a title that segments are made of.

@@ -1,7 +1,8 @@
 //! Supplemental enhancement information of H.264 and H.265 (ITU-T H.264 annex D, H.265 annex D).
 
-use millrace_core::limits::web::MAX_SEI_BYTES;
 use millrace_store::bits::unescape;
+
+use crate::limits::MAX_SEI_BYTES;
 
 /// A decoder can start at this picture ([`payloads`]).
 pub(crate) const RECOVERY_POINT: usize = 6;

@@ -1,8 +1,9 @@
 //! Sequence parameter sets of H.264 and H.265 (and the timing in video parameter sets): what playlists and init segments say of pictures.
 
-use millrace_core::limits::web::{MAX_PICTURE_RATE, MAX_PICTURE_SIDE, MAX_SPS_BYTES};
 use millrace_store::bits::{Bits, unescape};
 use millrace_store::sps::{SpsStart, depth};
+
+use crate::limits::{MAX_PICTURE_RATE, MAX_PICTURE_SIDE, MAX_SPS_BYTES};
 
 /// What a sequence parameter set says.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,11 +4,11 @@
 
 use std::collections::BTreeSet;
 
-use millrace_core::limits::web::MAX_CMAF_TRACKS;
 use millrace_store::index::{LayoutStream, TitleIndex};
 use millrace_store::volume::TitleInfo;
 
 use super::plan::can_have;
+use crate::limits::MAX_CMAF_TRACKS;
 
 /// A stream of a part.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,12 +5,12 @@
 
 use std::ops::Range;
 
-use millrace_core::limits::web::{MAX_PARAMETER_SETS, MAX_SPS_BYTES};
 use millrace_store::bits::{Bits, unescape};
 
 use super::demux::Elementary;
 use super::sei;
 use super::sps::{self, Pictures};
+use crate::limits::{MAX_PARAMETER_SETS, MAX_SPS_BYTES};
 
 /// Which syntax.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

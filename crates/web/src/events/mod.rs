@@ -17,9 +17,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use hyper::body::Bytes;
-use millrace_core::limits::web::{
-    EVENTS_EVERY, EVENTS_QUEUED, MAX_EVENT_LISTENERS, MAX_EVENTS_PER_S, RETRY_AFTER_S,
-};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -27,6 +24,7 @@ pub(crate) use self::figures::sums;
 pub use self::figures::{EngineFigures, Figures};
 pub use self::news::News;
 use crate::answer::{Answer, Body};
+use crate::limits::{EVENTS_EVERY, EVENTS_QUEUED, MAX_EVENT_LISTENERS, MAX_EVENTS_PER_S, RETRY_AFTER_S};
 use crate::request::Method;
 use crate::shared::Shared;
 

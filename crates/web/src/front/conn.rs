@@ -8,10 +8,7 @@ use std::time::Duration;
 
 use hyper::body::{Buf, Bytes};
 use millrace_core::limits::control::CONN_LINGER;
-use millrace_core::limits::web::{
-    HEAD_TIME, INSIDE_READ_BYTES, LEAST_REPLY_RATE, MAX_BYTES_STALL_NS, MAX_PIPELINED_BYTES,
-    MAX_REQUEST_HEAD_BYTES, WEB_IDLE_TIME, WEB_READ_BYTES,
-};
+use millrace_core::limits::web::{MAX_BYTES_STALL_NS, MAX_REQUEST_HEAD_BYTES};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
@@ -20,6 +17,9 @@ use super::head::{self, FrontRequest, OtherRequest, Parsed};
 use super::reply::{self, Then};
 use crate::answer::{Answer, Body, Media};
 use crate::hyper_side::{self, Lent};
+use crate::limits::{
+    HEAD_TIME, INSIDE_READ_BYTES, LEAST_REPLY_RATE, MAX_PIPELINED_BYTES, WEB_IDLE_TIME, WEB_READ_BYTES,
+};
 use crate::request::RequestId;
 use crate::shared::{Place, Shared, refusal};
 use crate::site::{Delivery, OrderSocket, Refused, TunnelConn};

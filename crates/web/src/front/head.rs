@@ -4,8 +4,9 @@
 //! smuggling). So whatever RFC 9112 lets a recipient be lenient about is refused here: lines that end in a bare LF, folded lines, space before a colon,
 //! `Content-Length` in two versions or beside `Transfer-Encoding`.
 
-use millrace_core::limits::web::{MAX_REQUEST_HEAD_BYTES, MAX_REQUEST_HEADERS, MAX_TARGET_BYTES};
+use millrace_core::limits::web::{MAX_REQUEST_HEAD_BYTES, MAX_TARGET_BYTES};
 
+use crate::limits::MAX_REQUEST_HEADERS;
 use crate::request::{Fields, Method, Request};
 use crate::route;
 

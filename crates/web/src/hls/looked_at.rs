@@ -5,9 +5,6 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use millrace_core::ids::TitleId;
 use millrace_core::limits::TS_PACKET_BYTES;
-use millrace_core::limits::web::{
-    ACCESS_LOOK_BYTES, ACCESS_LOOKS, DESCRIBE_BYTES, MAX_LOOKED_AT, MAX_TABLES_KEPT, TABLES_LOOK_BYTES,
-};
 use millrace_store::index::{PidRole, TitleIndex};
 use millrace_store::volume::TitleInfo;
 
@@ -19,6 +16,9 @@ use super::playlist::target_s;
 use super::segments::{Segments, segments};
 use super::tables::{self, Which};
 use crate::cmaf::Demux;
+use crate::limits::{
+    ACCESS_LOOK_BYTES, ACCESS_LOOKS, DESCRIBE_BYTES, MAX_LOOKED_AT, MAX_TABLES_KEPT, TABLES_LOOK_BYTES,
+};
 use crate::site::{Site, SiteError};
 
 /// The titles that were looked at last.

@@ -3,9 +3,11 @@
 use std::ops::Range;
 
 use millrace_core::limits::TS_PACKET_BYTES;
-use millrace_core::limits::web::{HLS_LEAST_TICKS, HLS_TARGET_TICKS};
+use millrace_core::limits::web::HLS_TARGET_TICKS;
 use millrace_core::time::{MEDIA_HZ, MediaTicks};
 use millrace_store::index::{LayoutStream, TitleIndex};
+
+use crate::limits::HLS_LEAST_TICKS;
 
 /// A piece of a title.
 #[derive(Clone, Debug, PartialEq, Eq)]

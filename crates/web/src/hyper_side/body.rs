@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use hyper::body::{Body, Bytes, Frame, SizeHint};
-use millrace_core::limits::web::{INSIDE_READ_BYTES, MAX_BYTES_STALL_NS};
+use millrace_core::limits::web::MAX_BYTES_STALL_NS;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::sync::OwnedSemaphorePermit;
@@ -19,6 +19,7 @@ use super::progress::{Pace, Progress};
 use super::watch::UnderWay;
 use crate::answer::Sending;
 use crate::events::Listener;
+use crate::limits::INSIDE_READ_BYTES;
 use crate::memory::Hold;
 
 pub(crate) struct WebBody {

@@ -27,10 +27,7 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::{Request as HyperRequest, Response, StatusCode, Version};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use millrace_core::limits::web::{
-    H2_PING, H2_SEND_BUFFER_BYTES, H2_STREAM_BYTES, HEAD_TIME, INSIDE_READ_BYTES, MAX_H2_RESETS,
-    MAX_H2_STREAMS, MAX_REQUEST_HEAD_BYTES, MAX_REQUEST_HEADERS, MAX_TARGET_BYTES,
-};
+use millrace_core::limits::web::{MAX_H2_STREAMS, MAX_REQUEST_HEAD_BYTES, MAX_TARGET_BYTES};
 use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -42,6 +39,10 @@ use self::streams::Streams;
 use self::watch::{Activity, UnderWay};
 use crate::SERVER;
 use crate::answer::{Answer, Body, Media};
+use crate::limits::{
+    H2_PING, H2_SEND_BUFFER_BYTES, H2_STREAM_BYTES, HEAD_TIME, INSIDE_READ_BYTES, MAX_H2_RESETS,
+    MAX_REQUEST_HEADERS,
+};
 use crate::request::{Fields, Method, Request, RequestId};
 use crate::route::Found;
 use crate::shared::{self, Shared, exhausted, refusal};

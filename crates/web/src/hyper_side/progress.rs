@@ -7,10 +7,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use hyper::body::Bytes;
-use millrace_core::limits::web::{LEAST_REPLY_RATE, STALL_LOOKS};
 use tokio::time::sleep;
 
 use super::watch::Activity;
+use crate::limits::{LEAST_REPLY_RATE, STALL_LOOKS};
 
 /// Shared by the body of the response, its pieces, and the task that resets it.
 #[derive(Debug)]

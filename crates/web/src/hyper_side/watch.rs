@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use millrace_core::limits::web::{H2_LOOK, MAX_H2_STREAMS, UNPROVEN_H2_STREAMS, WEB_IDLE_TIME};
+use millrace_core::limits::web::{MAX_H2_STREAMS, UNPROVEN_H2_STREAMS};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep;
+
+use crate::limits::{H2_LOOK, WEB_IDLE_TIME};
 
 /// Counters of one connection.
 #[derive(Debug)]

@@ -4,11 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::subtitles::{
-    LEAST_SUBTITLES_BYTES, LONGEST_CUE_TICKS, MAX_SUBTITLE_UPLOADS, MAX_SUBTITLED_TITLES,
-    SUBTITLES_CACHE_BYTES,
-};
-use millrace_core::limits::web::MADE_READ_BYTES;
+use millrace_core::limits::subtitles::LONGEST_CUE_TICKS;
 use millrace_core::memory::scaled;
 use millrace_store::subtitles::Cue as TextCue;
 use millrace_store::volume::TitleInfo;
@@ -18,6 +14,9 @@ use tokio::sync::Semaphore;
 use super::shown;
 use super::title::{self, Subtitled};
 use crate::cmaf::{NotMade, Recent, making};
+use crate::limits::{
+    LEAST_SUBTITLES_BYTES, MADE_READ_BYTES, MAX_SUBTITLE_UPLOADS, MAX_SUBTITLED_TITLES, SUBTITLES_CACHE_BYTES,
+};
 use crate::memory::Hold;
 use crate::shared::Shared;
 use crate::site::SiteError;

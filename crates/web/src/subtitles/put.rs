@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use hyper::body::{Body as HttpBody, Bytes};
 use millrace_core::limits::subtitles::MAX_SUBTITLE_SOURCE_BYTES;
-use millrace_core::limits::web::RETRY_AFTER_S;
 use millrace_core::units::ByteLen;
 use millrace_rights::Now;
 use millrace_store::subtitles::SubtitleLabel;
@@ -21,6 +20,7 @@ use super::text;
 use crate::answer::{Answer, Body};
 use crate::conditions::{self};
 use crate::hls::answer::failed;
+use crate::limits::RETRY_AFTER_S;
 use crate::request::Request;
 use crate::route::Found;
 use crate::shared::{Shared, no_title};

@@ -1,11 +1,10 @@
 //! What the pages show that come in a segment.
 
-use millrace_core::limits::subtitles::SUBTITLE_TAIL_TICKS;
-use millrace_core::limits::web::MADE_LOOK_BYTES;
 use millrace_ts::teletext::{Decoder, Screen, Shown};
 
 use super::title::{Subtitled, Track};
 use crate::cmaf::{Demux, read};
+use crate::limits::{MADE_LOOK_BYTES, SUBTITLE_TAIL_TICKS};
 use crate::site::{SiteError, TitleBytes};
 
 /// Of each track, the pages whose header is in a PES packet that begins in the segment's bytes. So each page belongs to one segment, and what is found in one needs nothing

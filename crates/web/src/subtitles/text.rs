@@ -3,14 +3,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use millrace_core::limits::subtitles::{
-    LEAST_SUBTITLES_BYTES, MAX_SUBTITLE_TRACK_BYTES, SUBTITLE_TEXTS_BYTES,
-};
+use millrace_core::limits::subtitles::MAX_SUBTITLE_TRACK_BYTES;
 use millrace_store::subtitles::{Cue, Subtitles};
 use millrace_store::volume::{SubtitleTrack, TitleInfo};
 
 use super::vtt::TimedText;
 use crate::cmaf::{NotMade, making};
+use crate::limits::{LEAST_SUBTITLES_BYTES, SUBTITLE_TEXTS_BYTES};
 use crate::memory::Hold;
 use crate::shared::Shared;
 use crate::site::{Site, SiteError};

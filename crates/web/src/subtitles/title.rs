@@ -4,13 +4,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use millrace_core::limits::TS_PACKET_BYTES;
-use millrace_core::limits::web::{DESCRIBE_BYTES, MAX_MADE_SEGMENT_BYTES};
 use millrace_store::index::{PTS_MODULUS, TitleIndex};
 use millrace_store::volume::TitleInfo;
 use millrace_ts::teletext::{PageNumber, announced};
 
 use crate::cmaf::Timeline;
 use crate::hls::segments::{Segment, segments};
+use crate::limits::{DESCRIBE_BYTES, MAX_MADE_SEGMENT_BYTES};
 use crate::site::{Site, SiteError};
 
 /// A page with subtitles.

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use millrace_core::limits::web::{LEAST_UPLOAD_RATE, UPLOAD_BURST_BYTES};
 use millrace_core::time::Instant;
+
+use crate::limits::{LEAST_UPLOAD_RATE, UPLOAD_BURST_BYTES};
 
 /// The rate that all uploads have together.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hyper::body::Bytes;
 use millrace_core::address::network_of;
-use millrace_core::limits::web::{MAX_UPLOAD_THREADS, MAX_UPLOADS, RETRY_AFTER_S, UPLOAD_BUFFER_BYTES};
+use millrace_core::limits::web::UPLOAD_BUFFER_BYTES;
 use millrace_core::time::{Instant, NS_PER_S};
 use millrace_rights::{Now, Visitor};
 use millrace_store::ingest::UploadNames;
@@ -23,6 +23,7 @@ use super::pace::Pace;
 use crate::answer::{Answer, Body};
 use crate::api::json;
 use crate::conditions::has_tag;
+use crate::limits::{MAX_UPLOAD_THREADS, MAX_UPLOADS, RETRY_AFTER_S};
 use crate::shared::Shared;
 use crate::site::NotTaken;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hyper::body::{Body, Bytes};
 use millrace_core::limits::control::CONN_LINGER;
-use millrace_core::limits::web::{H2_LOOK, RETRY_AFTER_S, UPLOAD_BUFFER_BYTES};
+use millrace_core::limits::web::UPLOAD_BUFFER_BYTES;
 use millrace_core::units::ByteLen;
 use millrace_rights::{Now, Place, Visitor};
 use millrace_store::volume::TitleInfo;
@@ -20,6 +20,7 @@ use super::pace::Stall;
 use super::table::{Feed, Outcome, Owner, claim};
 use crate::answer::Answer;
 use crate::api;
+use crate::limits::{H2_LOOK, RETRY_AFTER_S};
 use crate::request::Request;
 use crate::rights::{SeenBy, place};
 use crate::route::{Found, Kind};

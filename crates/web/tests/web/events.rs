@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_core::limits::web::{EVENTS_QUEUED, MAX_EVENT_LISTENERS, MAX_EVENTS_PER_S};
 use millrace_rights::{Gate, Known, Policy};
+use millrace_web::limits::{EVENTS_QUEUED, MAX_EVENT_LISTENERS, MAX_EVENTS_PER_S};
 use millrace_web::{Feed, News, Totals, WebHandle, WebLimits};
 use serde_json::Value;
 

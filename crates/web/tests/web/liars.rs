@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-use millrace_core::limits::web::{HEAD_TIME, MAX_REQUEST_HEAD_BYTES};
+use millrace_core::limits::web::MAX_REQUEST_HEAD_BYTES;
 use millrace_web::WebLimits;
+use millrace_web::limits::HEAD_TIME;
 
 use super::client::Client;
 use super::site::{Film, MadeUp, Manner, serve};

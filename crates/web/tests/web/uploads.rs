@@ -4,9 +4,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use millrace_core::limits::web::MAX_UPLOADS;
 use millrace_rights::{Gate, Known, NewUser, Policy, RightsFile, TrustHere};
 use millrace_web::WebLimits;
+use millrace_web::limits::MAX_UPLOADS;
 use serde_json::Value;
 
 use super::client::{Client, curl};

@@ -7,11 +7,11 @@
 
 use hdrhistogram::Histogram;
 use millrace_core::limits::TS_PACKET_BYTES;
-use millrace_core::limits::viewer::MAX_CLOCK_STEP_NS;
 use millrace_core::time::MEDIA_HZ;
 use millrace_core::units::BitRate;
 
 use crate::lateness::LightLateness;
+use crate::limits::MAX_CLOCK_STEP_NS;
 use crate::load::meter::Measured;
 use crate::load::ts_light::TsLight;
 use crate::load::web::ts_scan::{Pcr, TsScan};

@@ -1,12 +1,12 @@
 //! A listener: a socket and a meter. It asks nobody for anything.
 
-use millrace_core::limits::viewer::{FEW_VIEWERS, MAX_DRAINS};
 use millrace_core::time::Instant;
 use millrace_core::wire::rtp::{PAYLOAD_TYPE_MP2T, RtpHeader};
 
 use super::address::{Carriage, ListenUrl};
 use super::raw::RawMeter;
 use super::socket::open;
+use crate::limits::{FEW_VIEWERS, MAX_DRAINS};
 use crate::load::Plan;
 use crate::load::choice::TitleChoice;
 use crate::load::meter::{Ending, Meter};

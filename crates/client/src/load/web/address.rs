@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-use millrace_core::limits::MAX_HTTP_URL_BYTES;
 use url::{Host, Url};
+
+use crate::limits::MAX_HTTP_URL_BYTES;
 
 /// An address that a viewer can ask for. Its text form has no user information and no fragment: neither is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]

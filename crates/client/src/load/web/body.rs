@@ -1,9 +1,7 @@
 //! The body of a response, cut out of the bytes of the connection as they come, and nothing kept of it.
 
-use millrace_core::limits::MAX_HTTP_HEAD_BYTES;
-use millrace_core::limits::viewer::{MAX_CHUNK_DIGITS, MAX_CHUNK_LINE_BYTES};
-
 use super::head::{BodyLength, HttpFault};
+use crate::limits::{MAX_CHUNK_DIGITS, MAX_CHUNK_LINE_BYTES, MAX_HTTP_HEAD_BYTES};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {

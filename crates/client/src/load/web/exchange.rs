@@ -1,10 +1,9 @@
 //! One request and its response on a connection, without the connection.
 
-use millrace_core::limits::MAX_HTTP_HEAD_BYTES;
-
 use super::address::HttpUrl;
 use super::body::BodyDecoder;
 use super::head::{Head, HttpFault, parse_head};
+use crate::limits::MAX_HTTP_HEAD_BYTES;
 
 /// Which bytes of a resource are asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The head of an HTTP/1.x response: what a viewer needs of it, read with bounds.
 
-use millrace_core::limits::{MAX_HTTP_HEAD_BYTES, MAX_HTTP_HEADERS};
+use crate::limits::{MAX_HTTP_HEAD_BYTES, MAX_HTTP_HEADERS};
 
 /// How the body that follows a head ends (RFC 9112 section 6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

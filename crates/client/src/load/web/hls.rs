@@ -6,11 +6,11 @@
 
 use std::sync::Arc;
 
-use millrace_core::limits::viewer::{MAX_MASTERS, MIN_RELOAD_NS};
 use millrace_core::time::{Instant, NS_PER_S};
 
 use super::address::HttpUrl;
 use super::playlist::{MediaPlaylist, Playlist, PlaylistFault, Resource, VariantChoice};
+use crate::limits::{MAX_MASTERS, MIN_RELOAD_NS};
 
 /// A live title begins so many target durations before its end (RFC 8216 section 6.3.3).
 const LIVE_BEHIND: u64 = 3;

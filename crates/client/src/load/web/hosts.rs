@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, PoisonError};
 
-use millrace_core::limits::viewer::MAX_HOSTS;
-
 use super::address::HttpUrl;
 use super::playlist::Playlists;
 use crate::error::ClientError;
+use crate::limits::MAX_HOSTS;
 use crate::net::resolve;
 
 /// What all viewers of a target share. A name is looked up once; the thread waits meanwhile, so a load that is

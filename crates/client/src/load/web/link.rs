@@ -3,12 +3,12 @@
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 
-use millrace_core::limits::viewer::RECEIVE_BUFFER_BYTES;
 use rustix::net::RecvFlags;
 use rustix::net::sockopt::set_socket_recv_buffer_size;
 
 use super::address::HttpUrl;
 use super::exchange::Exchange;
+use crate::limits::RECEIVE_BUFFER_BYTES;
 use crate::load::viewer::{Interest, Lent};
 use crate::net::start_connect;
 

@@ -1,11 +1,11 @@
 //! How much media the bytes of a body are: by the program clock references in it, by a rate that was given, or by the
 //! title's length that was given.
 
-use millrace_core::limits::viewer::{CLOCK_SEARCH_BYTES, MAX_CLOCK_STEP_NS};
 use millrace_core::time::NS_PER_S;
 use millrace_core::units::BitRate;
 
 use super::ts_scan::{Pcr, ScanCounts, TsScan};
+use crate::limits::{CLOCK_SEARCH_BYTES, MAX_CLOCK_STEP_NS};
 
 /// What a body's media time can be told by, best first: its own clock, the rate, the length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use millrace_core::limits::viewer::{DEFAULT_BUFFER, MIN_SEGMENTS};
-
 use super::buffer::BufferPlan;
 use super::playlist::VariantChoice;
 use crate::error::ClientError;
+use crate::limits::{DEFAULT_BUFFER, MIN_SEGMENTS};
 
 /// What viewers over HTTP are like. The default is what common players do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

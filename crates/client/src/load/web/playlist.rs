@@ -3,11 +3,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use m3u8_rs::Playlist as Parsed;
-use millrace_core::limits::MAX_PLAYLIST_BYTES;
-use millrace_core::limits::viewer::{MAX_REMEMBERED, MAX_SEGMENT_S};
 
 use super::address::HttpUrl;
 use super::exchange::ByteRange;
+use crate::limits::{MAX_PLAYLIST_BYTES, MAX_REMEMBERED, MAX_SEGMENT_S};
 
 /// Which of the variants of a master playlist a viewer takes. It stays with it: how players change between variants is
 /// theirs, and would hide what the server does.

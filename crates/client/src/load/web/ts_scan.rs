@@ -2,8 +2,9 @@
 //! bytes of state. The bytes may be cut anywhere; nothing of them is kept but the front of a packet.
 
 use millrace_core::limits::TS_PACKET_BYTES;
-use millrace_core::limits::viewer::{MAX_PCR_INTERVAL_NS, MAX_PIDS};
 use serde::Serialize;
+
+use crate::limits::{MAX_PCR_INTERVAL_NS, MAX_PIDS};
 
 const NULL_PID: u16 = 0x1fff;
 const SYNC: u8 = 0x47;

@@ -4,8 +4,6 @@ mod turns;
 
 use std::cell::RefCell;
 
-use millrace_core::limits::viewer::{MAX_WEB_TRIES, WEB_READ_BYTES};
-use millrace_core::limits::{MAX_HTTP_REDIRECTS, MAX_PLAYLIST_BYTES};
 use millrace_core::time::Instant;
 
 use super::address::HttpUrl;
@@ -21,6 +19,7 @@ use super::options::ns;
 use super::playlist::{PlaylistFault, Resource};
 use super::range::{byte_at, from, judge};
 use super::ts_scan::TsScan;
+use crate::limits::{MAX_HTTP_REDIRECTS, MAX_PLAYLIST_BYTES, MAX_WEB_TRIES, WEB_READ_BYTES};
 use crate::load::Plan;
 use crate::load::target::Seat;
 use crate::load::viewer::{Lent, Place, Stage};

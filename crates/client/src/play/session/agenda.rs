@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use millrace_core::limits::viewer::BYE_LINGER_NS;
-pub(super) use millrace_core::limits::viewer::PROGRESS_NS;
+use crate::limits::BYE_LINGER_NS;
+pub(super) use crate::limits::PROGRESS_NS;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtcp::{MAX_REPORT_BYTES, write_receiver_report};

@@ -1,12 +1,12 @@
 //! How a session ends: BYE to the server, then the report.
 
-use millrace_core::limits::viewer::PLAY_FAREWELL_NS;
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use rustix::event::{PollFd, PollFlags};
 
 use super::{PLAY_WAIT_NS, Path, Session};
 use crate::error::ClientError;
+use crate::limits::PLAY_FAREWELL_NS;
 use crate::net::ReadState;
 use crate::play::connect::wait;
 use crate::play::summary::{SocketFacts, Summary};

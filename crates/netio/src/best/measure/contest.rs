@@ -2,12 +2,12 @@
 //! disturbs one slot disturbs none.
 
 use millrace_core::limits::MAX_BATCH_BURSTS;
-use millrace_core::limits::egress::{LEAST_ROUNDS, MOST_ROUNDS, SLOT_DATAGRAMS};
 use millrace_core::seam::{SendOutcome, TransmitBatch};
 
 use super::sample::Sample;
 use super::table::Table;
 use crate::best::plan::{Class, EgressPath};
+use crate::limits::{LEAST_ROUNDS, MOST_ROUNDS, SLOT_DATAGRAMS};
 
 /// One way, ready to send.
 pub trait Contender {

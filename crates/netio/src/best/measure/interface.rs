@@ -12,7 +12,6 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use millrace_core::limits::XDP_ASIDE_EXTENTS;
-use millrace_core::limits::egress::{MEASURED_EXTENTS, SETTLE_NS};
 use millrace_core::pool::{ExtentArena, HeapRegion};
 use millrace_core::seam::{PacketTx, SendOutcome, TransmitBatch};
 use millrace_core::time::{Instant, NS_PER_S};
@@ -26,6 +25,7 @@ use super::target::Target;
 use crate::best::XdpDevice;
 use crate::best::plan::EgressPath;
 use crate::kernel::{KernelTx, KernelTxConfig, UdpPair};
+use crate::limits::{MEASURED_EXTENTS, SETTLE_NS};
 use crate::netlink::{Family, Netlink, Request};
 use crate::route::{Hop, HopTable};
 use crate::sys::socket::set_int;

@@ -23,10 +23,11 @@ mod program;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
-use millrace_core::limits::{MAX_STEERED_PORTS, MAX_XDP_QUEUES};
+use millrace_core::limits::MAX_STEERED_PORTS;
 pub use millrace_core::seam::Protocol;
 
 use crate::bpf::{BpfError, InterfaceLink, Map, Program, ProgramType, SocketMap};
+use crate::limits::MAX_XDP_QUEUES;
 
 /// Packets cannot be steered.
 #[derive(Debug, thiserror::Error)]

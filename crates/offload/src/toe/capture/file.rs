@@ -7,10 +7,10 @@
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 
-use millrace_core::limits::toe::{CAPTURE_BATCH_BYTES, CAPTURE_END_BYTES};
 use millrace_tcp::ip::Link;
 
 use super::{Capture, Stamp};
+use crate::limits::{CAPTURE_BATCH_BYTES, CAPTURE_END_BYTES};
 
 const SECTION: u32 = 0x0a0d_0d0a;
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;

@@ -19,15 +19,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-use millrace_core::limits::toe::{
-    CAPTURE_FILE_BYTES, CAPTURE_LOOK_EVERY, CAPTURE_RING_BYTES, CAPTURE_SNAP_BYTES,
-};
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use millrace_tcp::ip::Link;
 
 use self::file::Writer;
 use super::device::{Device, Inbound};
+use crate::limits::{CAPTURE_FILE_BYTES, CAPTURE_LOOK_EVERY, CAPTURE_RING_BYTES, CAPTURE_SNAP_BYTES};
 
 /// Where a capture goes, and how much of it.
 #[derive(Clone, Debug)]

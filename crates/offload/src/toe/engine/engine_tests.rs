@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 
-use millrace_core::limits::toe::REQUESTS_PER_TURN;
 use millrace_core::random::SplitMix;
 
 use super::*;
 use crate::bell::EventBell;
+use crate::limits::REQUESTS_PER_TURN;
 use crate::toe::host::{HostState, Interest, Ready};
 use crate::toe::pair::pair;
 use crate::toe::record::{Choice, Fault, Request};

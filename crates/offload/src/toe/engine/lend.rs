@@ -11,7 +11,6 @@
 use millrace_core::ids::ConnId;
 use millrace_core::limits::MAX_CONN_PENDING_BYTES;
 use millrace_core::limits::egress::TCP_NOT_SENT_BYTES;
-use millrace_core::limits::toe::{LOW_DESCRIPTORS, PENDING_SHARE_BYTES};
 use millrace_core::pool::Lease;
 use millrace_core::time::Instant;
 use millrace_tcp::conn::{Reason, State};
@@ -19,6 +18,7 @@ use millrace_tcp::send::ExtentRange;
 use millrace_tcp::stack::{CallError, Stack, Wanted};
 
 use super::{Core, Line, NONE, SocketId, What};
+use crate::limits::{LOW_DESCRIPTORS, PENDING_SHARE_BYTES};
 use crate::toe::EngineSocket;
 
 /// Bytes of a line that may wait to be sent for the first time: what the kernel's connections of a loop may.

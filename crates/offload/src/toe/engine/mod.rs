@@ -32,7 +32,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use millrace_core::limits::toe::{FRAMES_PER_TURN, LOW_DESCRIPTORS};
 use millrace_core::time::Instant;
 use millrace_tcp::conn::{Happened, Reason};
 use millrace_tcp::ip::{Incoming, Interface, Outgoing};
@@ -48,6 +47,7 @@ use super::device::{Device, Inbound};
 use super::pair::{EngineEnd, PairSettings};
 use super::record::Event;
 use super::{EngineSettings, ToeCounters};
+use crate::limits::{FRAMES_PER_TURN, LOW_DESCRIPTORS};
 
 /// Stands for no buffer, descriptor or connection.
 const NONE: u32 = u32::MAX;

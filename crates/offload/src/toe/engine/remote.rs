@@ -4,10 +4,10 @@
 
 use std::os::fd::BorrowedFd;
 
-use millrace_core::limits::toe::{CLOSED_PER_TURN, LINGER_NS, REQUESTS_PER_TURN};
 use millrace_core::time::Instant;
 
 use super::{Core, What};
+use crate::limits::{CLOSED_PER_TURN, HOST_LINGER_NS, REQUESTS_PER_TURN};
 use crate::toe::pair::EngineEnd;
 
 /// How far a pair is that is being cleared.
@@ -45,7 +45,7 @@ impl Core {
         let Some(of) = self.pairs.get_mut(usize::from(pair)) else { return };
         of.is_gone = true;
         let turns = of.settings.requests.div_ceil(REQUESTS_PER_TURN);
-        let until = now.plus_ns(LINGER_NS);
+        let until = now.plus_ns(HOST_LINGER_NS);
         self.leaving.push(Leaving { pair, nobody, step: Step::Requests(turns), until });
     }
 

@@ -3,12 +3,13 @@
 
 use std::net::SocketAddr;
 
-use millrace_core::limits::toe::{MAX_PAIRS, REQUESTS_PER_TURN};
+use millrace_core::limits::toe::MAX_PAIRS;
 use millrace_core::shared::Record;
 use millrace_core::time::Instant;
 
 use super::send::Descriptors;
 use super::{Core, Line, NONE, Owner, Pair, SocketId, What};
+use crate::limits::REQUESTS_PER_TURN;
 use crate::toe::record::{Choice, Event, Fault, GIVEN_AT_ONCE, Request};
 
 /// What the stack counts a pair's connections as. Group 0 is of those that nobody has heard of yet.

@@ -2,10 +2,10 @@
 //! again when it is acknowledged. What was acknowledged is counted, and nobody is woken for it but a writer that has asked to be. A socket that its host
 //! closes is the host's again at once, with its chunks: what is left of its bytes is copied into pages of the stack.
 
-use millrace_core::limits::toe::{EXTENTS_UNDER_WAY, RETRIED_PER_TURN, SEND_AHEAD_BYTES};
 use millrace_core::time::Instant;
 
 use super::{Core, NONE, Pair, SocketId, What};
+use crate::limits::{EXTENTS_UNDER_WAY, RETRIED_PER_TURN, SEND_AHEAD_BYTES};
 use crate::toe::pair::Extent;
 use crate::toe::record::Event;
 

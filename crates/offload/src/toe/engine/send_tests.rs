@@ -3,7 +3,6 @@
 use std::sync::atomic::AtomicBool;
 
 use millrace_core::ids::TitleRef;
-use millrace_core::limits::toe::EXTENTS_UNDER_WAY;
 use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::pool::{ExtentArena, ExtentContent, HeapRegion, Lease};
 use millrace_core::time::MediaTicks;
@@ -11,6 +10,7 @@ use millrace_core::wire::checksum::sum16;
 use millrace_tcp::send::{ExtentRange, Part};
 
 use super::*;
+use crate::limits::EXTENTS_UNDER_WAY;
 
 impl Rig {
     /// Turns of side 0 alone, as if the peer were far away.

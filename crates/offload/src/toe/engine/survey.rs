@@ -2,10 +2,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use millrace_core::limits::toe::{SURVEY_CONNECTIONS, SURVEY_PLACES};
 use millrace_core::time::Instant;
 
 use super::{Core, Line, Listening, What};
+use crate::limits::{SURVEY_CONNECTIONS, SURVEY_PLACES};
 use crate::toe::status::{ConnectionFigures, ConnectionStatus, Owner};
 
 /// A question for connections, and the answer. Made before it is asked: the engine allocates nothing.

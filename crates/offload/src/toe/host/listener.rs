@@ -7,10 +7,9 @@ use std::net::SocketAddr;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use millrace_core::limits::toe::DEFAULT_BACKLOG;
-
 use super::waiters::Interest;
 use super::{Host, HostState, TcpStream, Until};
+use crate::limits::DEFAULT_BACKLOG;
 
 /// A listener. It stays on the thread of its [`Host`]; dropped, it closes: connections that nobody has accepted are reset.
 pub struct TcpListener {

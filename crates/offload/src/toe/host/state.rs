@@ -6,11 +6,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Waker;
 
-use millrace_core::limits::toe::EXTENTS_UNDER_WAY;
-
 use super::ready::News;
 use super::waiters::{Interest, Waiters};
 use crate::bell::EventBell;
+use crate::limits::EXTENTS_UNDER_WAY;
 use crate::toe::EngineSocket;
 use crate::toe::pair::{HostEnd, PairSettings};
 use crate::toe::record::{Choice, Event, Fault, GIVEN_AT_ONCE, Request};

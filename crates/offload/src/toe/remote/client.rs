@@ -7,7 +7,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_core::limits::toe::{HANDSHAKE_NS, MAX_HANDSHAKE_BYTES, MAX_SHOWN_CONNECTIONS};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix, SocketFlags,
     SocketType, recvmsg, socket_with, sockopt,
@@ -15,6 +14,7 @@ use rustix::net::{
 
 use super::message::{Message, Refusal, Welcome};
 use super::{host_side, send};
+use crate::limits::{HANDSHAKE_NS, MAX_HANDSHAKE_BYTES, MAX_SHOWN_CONNECTIONS};
 use crate::toe::host::{Host, HostState};
 use crate::toe::status::{ConnectionStatus, EngineStatus};
 use crate::toe::thread::Home;

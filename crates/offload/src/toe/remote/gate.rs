@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use millrace_core::limits::toe::{HANDSHAKE_NS, MAX_CALLERS, MAX_HANDSHAKE_BYTES};
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use millrace_tcp::ports::PortSet;
@@ -29,6 +28,7 @@ use super::report::Page;
 use super::{engine_side, send};
 use crate::bell::EventBell;
 use crate::clock::MonotonicClock;
+use crate::limits::{HANDSHAKE_NS, MAX_CALLERS, MAX_HANDSHAKE_BYTES};
 use crate::toe::engine::Survey;
 use crate::toe::pair::{EngineEnd, PairSettings};
 use crate::toe::status::{CounterSheets, EngineStatus, HostStatus};

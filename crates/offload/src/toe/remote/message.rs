@@ -4,10 +4,10 @@
 use std::net::IpAddr;
 
 use millrace_core::limits::ip::MAX_ADDRESSES;
-use millrace_core::limits::toe::MAX_REFUSAL_BYTES;
 use millrace_tcp::ports::PortSet;
 
 use super::report::{Page, Reader, Writer, subnet};
+use crate::limits::MAX_REFUSAL_BYTES;
 use crate::toe::pair::PairSettings;
 use crate::toe::status::EngineStatus;
 

@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 
 use millrace_core::counters::Group;
-use millrace_core::limits::toe::{MAX_HANDSHAKE_BYTES, MAX_PAIRS, MAX_PORT_RANGES, SURVEY_CONNECTIONS};
+use millrace_core::limits::toe::{MAX_PAIRS, MAX_PORT_RANGES};
 use millrace_tcp::conn::State;
 
 use super::*;
+use crate::limits::{MAX_HANDSHAKE_BYTES, SURVEY_CONNECTIONS};
 use crate::toe::status::{ConnectionFigures, ConnectionStatus, HostStatus, Owner};
 
 /// Different numbers in each place.

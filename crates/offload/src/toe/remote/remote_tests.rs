@@ -7,7 +7,6 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::time::Duration;
 
-use millrace_core::limits::toe::{DEFAULT_BACKLOG, HANDSHAKE_NS, MAX_CALLERS};
 use millrace_core::random::SplitMix;
 use millrace_core::shared::ENTRY_WORDS;
 
@@ -15,6 +14,7 @@ use super::client::{answer, ask, dial};
 use super::message::Message;
 use super::report::Page;
 use super::*;
+use crate::limits::{DEFAULT_BACKLOG, HANDSHAKE_NS, MAX_CALLERS};
 use crate::toe::host::HostState;
 use crate::toe::{
     ConnectionState as State, ConnectionStatus, Device, Engine, EngineSettings, HostStatus, Inbound, Owner,

@@ -5,10 +5,11 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use millrace_core::counters::Group;
 use millrace_core::limits::ip::MAX_ADDRESSES;
-use millrace_core::limits::toe::{MAX_PAIRS, MAX_PORT_RANGES, SURVEY_CONNECTIONS};
+use millrace_core::limits::toe::{MAX_PAIRS, MAX_PORT_RANGES};
 use millrace_tcp::conn::State;
 use millrace_tcp::ports::PortSet;
 
+use crate::limits::SURVEY_CONNECTIONS;
 use crate::toe::status::{ConnectionStatus, EngineStatus, HostStatus, Owner};
 
 /// Some of the connections.

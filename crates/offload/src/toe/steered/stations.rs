@@ -3,8 +3,9 @@
 
 use std::net::IpAddr;
 
-use millrace_core::limits::toe::{STATIONS, STATIONS_OF_A_SET};
 use millrace_tcp::keyed::HashKey;
+
+use crate::limits::{STATIONS, STATIONS_OF_A_SET};
 
 /// An Ethernet address.
 pub(super) type Mac = [u8; 6];
@@ -65,7 +66,7 @@ impl Stations {
 mod tests {
     use std::net::Ipv4Addr;
 
-    use millrace_core::limits::toe::FRAMES_PER_TURN;
+    use crate::limits::FRAMES_PER_TURN;
 
     use super::*;
 

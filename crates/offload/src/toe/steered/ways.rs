@@ -11,14 +11,12 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
 
-use millrace_core::limits::toe::{
-    STRANGER_NS, STRANGERS, WAITING_ANSWERS, WAITING_NS, WAITING_PACKETS, WAY_LOOK_NS,
-};
 use millrace_core::time::Instant;
 use millrace_core::wire::frame::LinkHeader;
 use millrace_netio::route::{Hop, HopId, HopTable, RouteWatch};
 
 use super::stations::{Mac, Stations};
+use crate::limits::{STRANGER_NS, STRANGERS, WAITING_ANSWERS, WAITING_NS, WAITING_PACKETS, WAY_LOOK_NS};
 
 /// How a destination is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,13 +4,13 @@ use std::net::{Ipv6Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use millrace_core::limits::web::{DEFAULT_HTTP_PORT, HTTP_PORTS};
 use millrace_core::units::ByteLen;
 use millrace_offload::probe::Finding;
 
 use super::checks::{Found, finding};
 use crate::cmds::StoreArgs;
 use crate::cmds::serve::DEFAULT_PORTS;
+use crate::limits::web::{DEFAULT_HTTP_PORT, HTTP_PORTS};
 
 /// Less than this is soon used up: an hour at 8 Mb/s.
 const LITTLE_SPACE_BYTES: u64 = 4 << 30;

@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use millrace_core::limits::control::{MAX_FIGURES, MAX_FIGURES_BYTES};
 use millrace_offload::best::measure::{Table, Target};
 use millrace_offload::best::{Class, EgressPath};
 use millrace_offload::features::DeviceFeatures;
@@ -14,6 +13,7 @@ use millrace_offload::xdp::Strategy;
 use serde::{Deserialize, Serialize};
 
 use super::Outcome;
+use crate::limits::control::{MAX_FIGURES, MAX_FIGURES_BYTES};
 
 /// Layout of the file.
 const VERSION: u32 = 1;

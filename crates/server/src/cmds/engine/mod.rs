@@ -13,7 +13,6 @@ use std::sync::atomic::Ordering;
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand};
 use millrace_core::counters::Registry;
-use millrace_core::limits::control::CONTROL_TICK;
 use millrace_core::limits::toe::MAX_PAIRS;
 use millrace_core::units::HumanDuration;
 use millrace_offload::toe::{
@@ -23,6 +22,7 @@ use millrace_offload::toe::{
 use self::place::{OptionNames, OwnAddress, Place};
 use super::serve::stats::StatsFile;
 use super::{cancel_on_signals, usage};
+use crate::limits::control::CONTROL_TICK;
 
 /// Run a TCP offload engine that other programs on this machine use
 ///

@@ -12,9 +12,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::anyhow;
-use millrace_core::limits::control::WATCHDOG_LOOK_EVERY;
 use millrace_core::units::HumanDuration;
 use millrace_store::disk::{Op, Watch};
+
+use crate::limits::control::WATCHDOG_LOOK_EVERY;
 
 /// Signs of life.
 #[derive(Debug, Default)]

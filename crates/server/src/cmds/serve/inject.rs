@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use millrace_core::limits::control::MAX_FAULTS_FILE_BYTES;
 use millrace_store::disk::{FaultList, ReadFaults};
+
+use crate::limits::control::MAX_FAULTS_FILE_BYTES;
 
 /// Keeps the faults of members as a file says.
 pub(super) struct Injector {

@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::control::{LIBRARY_LOOK_EVERY, SETTLE_MISSING};
 use millrace_core::limits::volume::SNIFF_BYTES;
 use millrace_core::units::{Count, HumanDuration};
 use millrace_store::StoreError;
@@ -27,6 +26,7 @@ use crate::library::sidecars::SidecarWatch;
 use crate::library::skipped::Skipped;
 use crate::library::watch::{FoundFile, Scan, Watcher};
 use crate::library::writers;
+use crate::limits::control::{LIBRARY_LOOK_EVERY, SETTLE_MISSING};
 
 /// What the thread needs.
 pub(super) struct Librarian {

@@ -11,9 +11,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use millrace_core::counters::Sheet;
 use millrace_core::ids::TitleId;
-use millrace_core::limits::trick::{
-    LATER_NS, MAKER_LOOK_EVERY, MAKER_REST, MAKER_TURN_NS, NOTE_USES_NS, REFUSED_NS,
-};
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use millrace_core::units::{ByteLen, HumanDuration};
@@ -32,6 +29,7 @@ use crate::library::on_use::wishes::Wish;
 use crate::library::on_use::{OnUse, unix_now};
 use crate::library::open_titles::OpenTitles;
 use crate::library::reader::Closer;
+use crate::limits::trick::{LATER_NS, MAKER_LOOK_EVERY, MAKER_REST, MAKER_TURN_NS, NOTE_USES_NS, REFUSED_NS};
 
 millrace_core::counters! {
     /// What has become of the speeds that viewers have asked for.

@@ -9,14 +9,16 @@ use std::time::{Duration, Instant as StdInstant};
 
 use anyhow::Context;
 use millrace_core::ids::TitleId;
-use millrace_core::limits::control::MEMBERS_LOOK_EVERY;
-use millrace_core::limits::{DAMAGE_RELIST_NS, MAX_DAMAGED_TITLES};
+use millrace_core::limits::MAX_DAMAGED_TITLES;
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use millrace_offload::clock::MonotonicClock;
 use millrace_store::cache::{Cache, MemberHealth, MemberReport};
 use millrace_store::members::{MemberState, SlotReport};
 use millrace_store::volume::Volume;
+
+use crate::limits::DAMAGE_RELIST_NS;
+use crate::limits::control::MEMBERS_LOOK_EVERY;
 
 /// The thread that looks. A thread of its own: a disk that hangs may hold it for as long as it likes.
 pub(super) struct MembersWatch {

@@ -101,7 +101,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "POLICY", default_value = "adaptive", help_heading = "Engines")]
     pub(crate) idle: IdlePolicy,
     /// Most viewers at once; the next one gets 453
-    #[arg(long, value_name = "N", default_value_t = limits::DEFAULT_MAX_STREAMS, help_heading = "Who is let in")]
+    #[arg(long, value_name = "N", default_value_t = crate::limits::DEFAULT_MAX_STREAMS, help_heading = "Who is let in")]
     pub(crate) max_streams: usize,
     /// Highest total of the mean bit rates of all viewers; a viewer that would exceed it gets 453 [default: no limit]
     #[arg(long, value_name = "RATE", help_heading = "Who is let in")]
@@ -121,16 +121,16 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "POLICY", default_value = "end-newest", help_heading = "Who is let in")]
     pub(crate) overload: OverloadPolicy,
     /// Time without any sign of life after which a session is closed
-    #[arg(long, value_name = "TIME", default_value_t = duration(limits::DEFAULT_SESSION_TIMEOUT_NS), help_heading = "Viewers")]
+    #[arg(long, value_name = "TIME", default_value_t = duration(crate::limits::DEFAULT_SESSION_TIMEOUT_NS), help_heading = "Viewers")]
     pub(crate) session_timeout: HumanDuration,
     /// How long a paused viewer keeps its stream and bit rate; after that PLAY has to reserve them again
-    #[arg(long, value_name = "TIME", default_value_t = duration(limits::DEFAULT_PAUSE_RESERVATION_NS), help_heading = "Viewers")]
+    #[arg(long, value_name = "TIME", default_value_t = duration(crate::limits::DEFAULT_PAUSE_RESERVATION_NS), help_heading = "Viewers")]
     pub(crate) pause_reservation: HumanDuration,
     /// Highest number of connections from one client address, by RTSP and by HTTP each
-    #[arg(long, value_name = "N", default_value_t = limits::MAX_CONNECTIONS_PER_ADDRESS, help_heading = "Who is let in")]
+    #[arg(long, value_name = "N", default_value_t = crate::limits::MAX_CONNECTIONS_PER_ADDRESS, help_heading = "Who is let in")]
     pub(crate) max_connections_per_address: usize,
     /// Share of --max-streams and of --max-rate that all viewers at one address may use; one stream is always allowed
-    #[arg(long, value_name = "PERCENT", default_value_t = Percent(f64::from(limits::DEFAULT_ADDRESS_SHARE_PERCENT)), value_parser = parse_address_share, help_heading = "Who is let in")]
+    #[arg(long, value_name = "PERCENT", default_value_t = Percent(f64::from(crate::limits::DEFAULT_ADDRESS_SHARE_PERCENT)), value_parser = parse_address_share, help_heading = "Who is let in")]
     pub(crate) share_per_address: Percent,
     /// Most viewers at once of one title, whatever bit rate or speed they watch it at; the next one gets 453 [default: no limit]
     #[arg(long, value_name = "N", help_heading = "Who is let in")]
@@ -146,7 +146,7 @@ pub(crate) struct ServeArgs {
     pub(crate) busy_burst: HumanDuration,
     /// Media time sent at once when a viewer over the RTSP connection begins to play or seeks, so that its buffer fills sooner; only while
     /// there is capacity for as much again as the title needs
-    #[arg(long, value_name = "TIME", default_value_t = duration(u64::from(limits::DEFAULT_FAST_START_MS) * 1_000_000), help_heading = "Viewers")]
+    #[arg(long, value_name = "TIME", default_value_t = duration(u64::from(crate::limits::DEFAULT_FAST_START_MS) * 1_000_000), help_heading = "Viewers")]
     pub(crate) fast_start: HumanDuration,
     /// Send every packet at its own time, without bursts
     #[arg(long, help_heading = "Engines")]
@@ -188,10 +188,10 @@ pub(crate) struct ServeArgs {
     pub(crate) max_damaged: Percent,
     /// Space for fast forward, rewind and slow motion that are built because a viewer asks for them, on all members together; those not
     /// watched for the longest time are removed for others. 0B: build none
-    #[arg(long, value_name = "SIZE", default_value_t = ByteLen(limits::trick::DEFAULT_TRICK_SPACE_BYTES), help_heading = "Memory and disks")]
+    #[arg(long, value_name = "SIZE", default_value_t = ByteLen(crate::limits::trick::DEFAULT_TRICK_SPACE_BYTES), help_heading = "Memory and disks")]
     pub(crate) trick_space: ByteLen,
     /// Space for posters and pictures for seeking, which are made of titles in the background, by ffmpeg; 0B: make none
-    #[arg(long, value_name = "SIZE", default_value_t = ByteLen(limits::pictures::DEFAULT_PICTURE_SPACE_BYTES), help_heading = "Memory and disks")]
+    #[arg(long, value_name = "SIZE", default_value_t = ByteLen(crate::limits::DEFAULT_PICTURE_SPACE_BYTES), help_heading = "Memory and disks")]
     pub(crate) picture_space: ByteLen,
     /// Write every counter into this file as JSON, once a second; each time the file is replaced as a whole
     #[arg(long, value_name = "FILE", help_heading = "Log")]
@@ -203,7 +203,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, help_heading = "Folders")]
     pub(crate) follow_symlinks: bool,
     /// How long a file in a folder must not have changed before it is added; one that was seen to grow, five times as long
-    #[arg(long, value_name = "TIME", default_value_t = HumanDuration(limits::control::SETTLE), help_heading = "Folders")]
+    #[arg(long, value_name = "TIME", default_value_t = HumanDuration(crate::limits::control::SETTLE), help_heading = "Folders")]
     pub(crate) settle: HumanDuration,
     /// What becomes of a title whose file was deleted from its folder: keep (the store has a copy) or remove
     #[arg(long, value_name = "WHETHER", default_value = "keep", help_heading = "Folders")]

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::pictures::{MAX_PICTURES_WANTED, PICTURES_LOOK_EVERY};
 use millrace_core::units::ByteLen;
 use millrace_offload::background::yield_to_all;
 use millrace_store::ingest::pictures::{self, PictureFiles, Pictures, PicturesError};
@@ -17,6 +16,7 @@ use super::ServeArgs;
 use super::rests::Rests;
 use super::worker::Worker;
 use crate::library::open_titles::OpenTitles;
+use crate::limits::{MAX_PICTURES_WANTED, PICTURES_LOOK_EVERY};
 
 /// What is known of the pictures of each title: written by the thread, read by whoever shows them.
 pub(super) struct Album {

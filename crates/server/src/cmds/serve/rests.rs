@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_core::counters::Sheet;
-use millrace_core::limits::trick::{MAKER_REST, MAKER_TURN_NS};
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use millrace_offload::clock::MonotonicClock;
@@ -14,6 +13,7 @@ use millrace_store::cache::Cache;
 
 use super::maker::figures;
 use crate::library::on_use::pressure::Pressure;
+use crate::limits::trick::{MAKER_REST, MAKER_TURN_NS};
 
 /// See the module.
 pub(super) struct Rests {

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use anyhow::ensure;
 use clap::{Args, ValueEnum};
 use millrace_core::counters::Registry;
-use millrace_core::limits::rights::DEFAULT_ADVICE_TIME;
 use millrace_core::units::HumanDuration;
 use millrace_rights::{Advised, Copies, FileError, Gate, Known, Policy, StartError, TrustHere, Watching};
 use millrace_store::blocking::{Timeout, send_to};
@@ -14,6 +13,7 @@ use millrace_store::members::Members;
 use millrace_web::Webhook;
 
 use super::ServeArgs;
+use crate::limits::DEFAULT_ADVICE_TIME;
 
 /// Settings.
 #[derive(Args, Clone, Debug)]

@@ -10,13 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use millrace_core::counters::{Registry, Sheet};
-use millrace_core::limits::control::{SIGNAL_LOOK_EVERY, SPARE_STREAMS, STOP_FAREWELL};
-use millrace_core::limits::pictures::PICTURES_STOP;
-use millrace_core::limits::trick::MAKER_STOP;
-use millrace_core::limits::{
-    EXTENT_BYTES, LIBRARY_STOP_NS, MAX_AHEAD_MS, MAX_CONNS_PER_ENGINE, MAX_STREAMS_PER_ENGINE,
-    session_table_size,
-};
+use millrace_core::limits::{EXTENT_BYTES, MAX_AHEAD_MS, MAX_CONNS_PER_ENGINE, MAX_STREAMS_PER_ENGINE};
 use millrace_core::pool::ExtentArena;
 use millrace_core::seam::Doorbell;
 use millrace_core::source::SourceTable;
@@ -61,6 +55,9 @@ use crate::control::{Control, ControlConfig, ControlHandle, EnginePort, Offload,
 use crate::library::on_use::OnUse;
 use crate::library::open_titles::{Changes, OpenTitles};
 use crate::library::reader::Reader;
+use crate::limits::control::{SIGNAL_LOOK_EVERY, SPARE_STREAMS, STOP_FAREWELL};
+use crate::limits::trick::MAKER_STOP;
+use crate::limits::{LIBRARY_STOP_NS, PICTURES_STOP, session_table_size};
 
 /// Serves until SIGINT, SIGTERM or SIGQUIT.
 pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {

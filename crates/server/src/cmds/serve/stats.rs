@@ -8,11 +8,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 
 use anyhow::Context;
 use millrace_core::counters::{Registry, Sample};
-use millrace_core::limits::control::{STATS_INTERVAL, STATS_LAST};
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use millrace_offload::clock::{MonotonicClock, wall_offset_ns};
 use serde_json::{Map, Value, json};
+
+use crate::limits::control::{STATS_INTERVAL, STATS_LAST};
 
 /// Writes until it is stopped. On a thread of its own: a disk that hangs holds up nothing else.
 pub(crate) struct StatsFile {

@@ -9,16 +9,17 @@ use std::sync::Weak;
 
 use anyhow::{bail, ensure};
 use clap::{Args, ValueEnum};
-use millrace_core::limits::control::{
-    KEEPALIVE_IDLE, OFFLOAD_CONNECTIONS, OFFLOAD_DESCRIPTORS, OFFLOAD_RECEIVE_SHARE, OFFLOAD_RETRY_MOST,
-    OFFLOAD_SEND_BUFFERS, OFFLOAD_SEND_RESERVE, OFFLOAD_SEND_SHARE_BYTES,
-};
+use millrace_core::limits::control::KEEPALIVE_IDLE;
 use millrace_offload::toe::{Access, Engine, EngineSettings, PortSet, Seat};
 use millrace_web::Carrier;
 use tokio::sync::watch;
 
 use crate::cmds::engine::place::{OptionNames, OwnAddress, Place};
 use crate::control::{Offload, OpenOffload, http_by_offload};
+use crate::limits::control::{
+    OFFLOAD_CONNECTIONS, OFFLOAD_DESCRIPTORS, OFFLOAD_RECEIVE_SHARE, OFFLOAD_RETRY_MOST,
+    OFFLOAD_SEND_BUFFERS, OFFLOAD_SEND_RESERVE, OFFLOAD_SEND_SHARE_BYTES,
+};
 
 /// Settings.
 #[derive(Args, Clone, Debug)]

@@ -8,15 +8,14 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use clap::Args;
 use millrace_core::counters::Registry;
-use millrace_core::limits::RTSP_WRITE_TIMEOUT_NS;
-use millrace_core::limits::control::LISTEN_BACKLOG;
-use millrace_core::limits::tls::DEFAULT_HTTPS_PORT;
 use millrace_tls::{Acceptor, Certificates, Relay, Relayed, Totals};
 use millrace_web::Secure;
 use tokio::sync::mpsc;
 
 use super::web::ListenChoice;
 use super::{ServeArgs, bind, invite, web};
+use crate::limits::control::LISTEN_BACKLOG;
+use crate::limits::{DEFAULT_HTTPS_PORT, RTSP_WRITE_TIMEOUT_NS};
 
 /// Settings.
 #[derive(Args, Clone, Debug)]

@@ -1,13 +1,13 @@
 //! What becomes of transformations while the server runs: their counters, and what is to be logged of them.
 
 use millrace_core::counters::Registry;
-use millrace_core::limits::transform::WASM_LOG_EVERY_NS;
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use millrace_offload::clock::MonotonicClock;
 use millrace_store::transform::Transforms;
 
 use crate::library::open_titles::OpenTitles;
+use crate::limits::WASM_LOG_EVERY_NS;
 
 /// Adds the counters of each.
 pub(super) fn register(registry: &mut Registry, transforms: &Transforms) {

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use clap::Args;
 use millrace_core::counters::Sheet;
-use millrace_core::limits::web::{DEFAULT_UPLOAD_BYTES, DEFAULT_UPLOAD_RATE, UPLOAD_LOOK_BYTES};
+use millrace_core::limits::web::{DEFAULT_UPLOAD_BYTES, DEFAULT_UPLOAD_RATE};
 use millrace_core::units::{BitRate, ByteLen};
 use millrace_offload::background::yield_to_all;
 use millrace_offload::load::LoadSnapshot;
@@ -21,6 +21,7 @@ use millrace_web::NotTaken;
 
 use super::rests::Rests;
 use crate::library::open_titles::OpenTitles;
+use crate::limits::web::UPLOAD_LOOK_BYTES;
 
 /// What uploads may bring.
 #[derive(Args, Clone, Copy, Debug)]

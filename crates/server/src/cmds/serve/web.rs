@@ -11,10 +11,7 @@ use anyhow::Context;
 use millrace_core::counters::{Registry, Sample, Sheet};
 use millrace_core::ids::TitleId;
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
-use millrace_core::limits::control::LISTEN_BACKLOG;
-use millrace_core::limits::web::{
-    DEFAULT_HTTP_PORT, DEFAULT_MEMORY_BYTES, HTTP_PORTS, MAX_WEB_INDEXES, MEMORY_PER_CACHE, MIN_MEMORY_BYTES,
-};
+use millrace_core::limits::web::DEFAULT_MEMORY_BYTES;
 use millrace_core::units::ByteLen;
 use millrace_offload::load::LoadSnapshot;
 use millrace_rights::Gate;
@@ -37,6 +34,10 @@ use super::uploads::Intake;
 use super::{ServeArgs, bind, invite, status};
 use crate::control::Asker;
 use crate::library::open_titles::OpenTitles;
+use crate::limits::control::LISTEN_BACKLOG;
+use crate::limits::web::{
+    DEFAULT_HTTP_PORT, HTTP_PORTS, MAX_WEB_INDEXES, MEMORY_PER_CACHE, MIN_MEMORY_BYTES,
+};
 
 /// Where a protocol is listened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

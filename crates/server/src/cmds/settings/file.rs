@@ -5,12 +5,12 @@ use std::fs::File;
 use std::io::{Error, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-use millrace_core::limits::MAX_CONFIG_FILE_BYTES;
 use millrace_core::text::excerpt;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::{Kind, Setting};
+use crate::limits::MAX_CONFIG_FILE_BYTES;
 
 /// What the file says of a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]

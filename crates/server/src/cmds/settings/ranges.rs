@@ -41,23 +41,23 @@ pub(super) fn of(id: &str) -> Option<Range> {
     let time = |ns: u64| HumanDuration(Duration::from_nanos(ns));
     Some(match id {
         "cache" => from(ByteLen(limits::MIN_CACHE_BYTES), ""),
-        "web_memory" => from(ByteLen(limits::web::MIN_MEMORY_BYTES), ""),
+        "web_memory" => from(ByteLen(crate::limits::web::MIN_MEMORY_BYTES), ""),
         "engines" => between(1u8, limits::MAX_ENGINES),
         "max_streams" => between(1usize, limits::MAX_STREAMS_PER_ENGINE * usize::from(limits::MAX_ENGINES)),
         "max_rate" => from(BitRate(1), "; omit it for no limit"),
         "max_busy" => between(Percent(10.0), Percent(100.0)),
         "session_timeout" => {
-            between(time(limits::MIN_SESSION_TIMEOUT_NS), time(limits::MAX_SESSION_TIMEOUT_NS))
+            between(time(crate::limits::MIN_SESSION_TIMEOUT_NS), time(crate::limits::MAX_SESSION_TIMEOUT_NS))
         }
         "max_connections_per_address" | "max_streams_per_title" => from(1usize, ""),
-        "burst" | "busy_burst" => between(time(limits::MIN_BURST_NS), time(limits::MAX_BURST_NS)),
+        "burst" | "busy_burst" => between(time(crate::limits::MIN_BURST_NS), time(limits::MAX_BURST_NS)),
         "fast_start" => between(time(0), time(u64::from(limits::MAX_AHEAD_MS) * 1_000_000)),
-        "upload_rate" => from(BitRate(limits::web::MIN_UPLOAD_RATE), ""),
+        "upload_rate" => from(BitRate(crate::limits::web::MIN_UPLOAD_RATE), ""),
         "webhook_timeout" => between(
-            HumanDuration(limits::rights::MIN_ADVICE_TIME),
-            HumanDuration(limits::rights::MAX_ADVICE_TIME),
+            HumanDuration(crate::limits::MIN_ADVICE_TIME),
+            HumanDuration(crate::limits::MAX_ADVICE_TIME),
         ),
-        "settle" => between(time(0), HumanDuration(limits::control::MAX_SETTLE)),
+        "settle" => between(time(0), HumanDuration(crate::limits::control::MAX_SETTLE)),
         _ => return None,
     })
 }

@@ -4,7 +4,6 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, Once, PoisonError};
 
 use anyhow::ensure;
-use millrace_core::limits::control::TOP_KEY_WAIT;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::termios::{
@@ -12,6 +11,7 @@ use rustix::termios::{
 };
 
 use crate::cmds::terminal;
+use crate::limits::control::TOP_KEY_WAIT;
 
 /// The other screen, without a cursor; and back.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";

@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 
-use millrace_core::limits::control::{TOP_ENGINES, TOP_EVENTS};
 use millrace_core::time::{MEDIA_HZ, MediaTicks};
 use millrace_core::units::BitRate;
 
 use super::screen::Key;
 use super::watch::{Engine, Figures, Session, Status, Update};
 use crate::cmds::terminal::name;
+use crate::limits::control::{TOP_ENGINES, TOP_EVENTS};
 
 /// What sessions are sorted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

@@ -3,11 +3,11 @@
 use std::sync::mpsc::Sender;
 
 use anyhow::{Context, bail};
-use millrace_core::limits::control::TOP_RETRY;
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::cmds::remote::Remote;
+use crate::limits::control::TOP_RETRY;
 
 /// What is known now.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,7 +1,8 @@
 //! Whether viewers need what making titles takes away from them.
 
-use millrace_core::limits::trick::{MAKER_BUSY_PERMILLE, MAKER_CALM_NS, MAKER_PRESSURE_NS};
 use millrace_core::time::Instant;
+
+use crate::limits::trick::{MAKER_BUSY_PERMILLE, MAKER_CALM_NS, MAKER_PRESSURE_NS};
 
 /// What the server has done so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -7,9 +7,10 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::trick::{MAX_REFUSED_WISHES, MAX_WISHES, WISH_KEPT_NS};
 use millrace_core::scale::Scale;
 use millrace_core::time::Instant;
+
+use crate::limits::trick::{MAX_REFUSED_WISHES, MAX_WISHES, WISH_KEPT_NS};
 
 /// A title at a speed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,7 +13,6 @@ use std::net::IpAddr;
 use std::ops::Range;
 
 use millrace_core::ids::{StreamId, TitleRef};
-use millrace_core::limits::QUEUE_AHEAD_NS;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtp::Timeline;
 use millrace_offload::command::{self, Command, Cut, Numbering, RunSpec};
@@ -27,6 +26,7 @@ use super::ports::{Entry, Track};
 use super::queued::{Next, Queued};
 use super::refusal::FecRefusal;
 use super::stream::{Media, Path, Plan, Run, Stream, StreamKey};
+use crate::limits::QUEUE_AHEAD_NS;
 
 /// A companion can make do with whatever is there: what is missing is not sent.
 const SPARE_ANY: u8 = u8::MAX;

@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use millrace_core::ids::{TitleId, TitleRef};
-use millrace_core::limits::{DAMAGE_WINDOW_EXTENTS, MAX_DAMAGE_SAID};
 
 use super::super::order::LeftOut;
 use super::super::policy::ReadOrder;
 use super::super::stats::Damage;
 use super::flights::whereabouts;
+use crate::limits::{DAMAGE_WINDOW_EXTENTS, MAX_DAMAGE_SAID};
 
 /// Damage of one title: packets that are left out, by extent.
 #[derive(Default)]

@@ -12,8 +12,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use millrace_core::limits::MAX_ASIDE_BYTES;
-use millrace_core::limits::cache::{MAX_HUNG_BYTES, MAX_READ_NS, MAX_READ_TRIES, READ_LOOK_NS, STALL_NS};
 use millrace_core::pool::ExtentContent;
 use millrace_core::time::Instant;
 
@@ -24,6 +22,8 @@ use super::super::policy::ReadOrder;
 use super::super::source::{ALIGN, OpenTitle};
 use super::super::stats::Trouble;
 use super::{Manager, forget_cached};
+use crate::limits::MAX_ASIDE_BYTES;
+use crate::limits::cache::{MAX_HUNG_BYTES, MAX_READ_NS, MAX_READ_TRIES, READ_LOOK_NS, STALL_NS};
 use crate::transform::Derivation;
 
 /// The disk of a title without members, among the bits of members: that of the first.

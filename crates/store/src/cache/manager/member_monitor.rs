@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use millrace_core::ids::TitleRef;
-use millrace_core::limits::MAX_MEMBERS;
-use millrace_core::limits::cache::{MEMBER_LOOK_NS, PROBE_BYTES};
 use millrace_core::time::Instant;
 
 use super::super::health::{Health, MemberHealth, Outcome, Standing};
 use super::super::order::{MemberView, Order, Role, SpanOrder, SpanResult, bit};
 use super::super::read::Owed;
 use super::super::stats::Counters;
+use crate::limits::MAX_MEMBERS;
+use crate::limits::cache::{MEMBER_LOOK_NS, PROBE_BYTES};
 use crate::members::Members;
 
 /// Health of the members, and what is needed to look after it.

@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use millrace_core::limits::cache::FILLS_PER_TURN;
 use millrace_core::pool::ExtentContent;
 use millrace_core::time::Instant;
 use rtrb::{Consumer, Producer, RingBuffer};
@@ -23,6 +22,7 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use super::Manager;
 use super::flights::Flight;
 use crate::bell::EventBell;
+use crate::limits::cache::FILLS_PER_TURN;
 
 /// An extent that is to be changed, or has been.
 struct Job {

@@ -1,7 +1,7 @@
 //! Titles that are still being written: feeders are brought extents, streams wait for what is fed.
 
 use millrace_core::ids::TitleRef;
-use millrace_core::limits::{MAX_FEEDERS, MAX_LIVE_EXTENTS, MIN_LIVE_EXTENTS};
+use millrace_core::limits::{MAX_LIVE_EXTENTS, MIN_LIVE_EXTENTS};
 use millrace_core::seam::Want;
 use millrace_core::time::Instant;
 
@@ -14,6 +14,7 @@ use super::super::playheads::StreamKey;
 use super::super::source::OpenTitle;
 use super::super::streams::Need;
 use super::{Policy, grant, ns, positions_of};
+use crate::limits::MAX_FEEDERS;
 
 impl Policy {
     /// Opens a title that is fed, and brings the feeder its first extents.

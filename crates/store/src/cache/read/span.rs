@@ -2,9 +2,8 @@
 
 use std::ops::Range;
 
-use millrace_core::limits::cache::MAX_INTERRUPTIONS;
-
 use super::super::source::ALIGN;
+use crate::limits::cache::MAX_INTERRUPTIONS;
 
 /// What became of a read after one system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

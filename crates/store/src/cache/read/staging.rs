@@ -5,11 +5,10 @@
 
 use std::io;
 
-use millrace_core::limits::cache::{SMALLEST_STAGING_BYTES, STAGING_KEPT_BYTES, STAGING_SIZES};
-
 use super::super::aligned::AlignedBuf;
 use super::super::crcs::CRCS_STAGING_BYTES;
 use super::super::source::{DATA_STAGING_BYTES, META_STAGING_BYTES, SUMS_STAGING_BYTES};
+use crate::limits::cache::{SMALLEST_STAGING_BYTES, STAGING_KEPT_BYTES, STAGING_SIZES};
 
 /// What a title on one member needs for an extent.
 pub(super) const HOME_BYTES: usize =

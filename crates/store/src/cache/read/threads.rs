@@ -11,8 +11,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-pub(in crate::cache) use millrace_core::limits::cache::MAX_OF_MEMBER;
-use millrace_core::limits::cache::{MAX_READ_THREADS, MAX_STUCK_THREADS, THREADS_LAST_WAIT};
+pub(in crate::cache) use crate::limits::cache::MAX_OF_MEMBER;
+use crate::limits::cache::{MAX_READ_THREADS, MAX_STUCK_THREADS, THREADS_LAST_WAIT};
 use millrace_core::time::Instant;
 
 use super::super::order::{Order, SpanResult};

@@ -14,10 +14,6 @@ use std::time::Duration;
 
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
-use millrace_core::limits::MAX_MEMBERS;
-use millrace_core::limits::cache::{
-    ENTRIES_PER_READ, RING_HELD_WAIT, RING_LAST_WAIT, RING_LAST_WAITS, RING_REFUSED_WAIT,
-};
 use millrace_core::time::Instant;
 
 use super::super::order::{MAX_SPANS, Order, SpanResult};
@@ -27,6 +23,10 @@ use super::staging::Staging;
 use super::{Owed, Reader, Unanswered};
 use crate::bell::EventBell;
 use crate::disk::{ReadFault, ReadFaults};
+use crate::limits::MAX_MEMBERS;
+use crate::limits::cache::{
+    ENTRIES_PER_READ, RING_HELD_WAIT, RING_LAST_WAIT, RING_LAST_WAITS, RING_REFUSED_WAIT,
+};
 
 /// `user_data` of the poll on the manager's eventfd; reads have `MAX_SPANS * part + number`.
 const WAKE: u64 = u64::MAX;

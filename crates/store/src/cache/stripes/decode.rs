@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use millrace_core::fec::{Code, Plans};
-use millrace_core::limits::cache::CODES_KEPT;
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_PARITY_UNITS};
 use millrace_core::wire::checksum::{copy_sum16, sum16};
 
@@ -14,6 +13,7 @@ use super::records::{Records, load_crcs};
 use super::results::Results;
 use crate::cache::crcs::Crcs;
 use crate::cache::order::{Role, bit};
+use crate::limits::cache::CODES_KEPT;
 use crate::stripes::StripeLayout;
 
 /// Decodes stripes; keeps its scratch memory and the plans.

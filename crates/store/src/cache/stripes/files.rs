@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::cache::{FILE_RETRY_NS, REOPEN_NS};
 use millrace_core::time::Instant;
 
 use crate::blocking::{BlockingCalls, Timeout};
 use crate::cache::order::bit;
+use crate::limits::cache::{FILE_RETRY_NS, REOPEN_NS};
 use crate::stripes::StripeLayout;
 
 /// A file that a title has on a member.

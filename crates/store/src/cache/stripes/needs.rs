@@ -4,7 +4,6 @@
 use std::ops::Range;
 
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
-use millrace_core::limits::cache::GAP_BYTES;
 use millrace_core::time::Instant;
 
 use super::files::{FileTable, MemberFiles, OpenFile, TitleFile, first_copy, is_exhaustion};
@@ -13,6 +12,7 @@ use crate::cache::handle::ReadFailure;
 use crate::cache::kind::TitleMembers;
 use crate::cache::order::{MemberView, Order, Role, SpanFile, SpanOrder, bit};
 use crate::cache::source::{Geometry, OpenTitle};
+use crate::limits::cache::GAP_BYTES;
 use crate::meta::{CrcFile, MetaFile};
 use crate::stripes::StripeLayout;
 

@@ -1,8 +1,7 @@
 //! What has come of an order, unit by unit.
 
-use millrace_core::limits::MAX_MEMBERS;
-
 use crate::cache::order::{Order, Role, SpanOrder, SpanResult, bit};
+use crate::limits::MAX_MEMBERS;
 
 /// The spans of an order and what became of them.
 #[derive(Clone, Copy)]

@@ -2,13 +2,13 @@
 
 use std::ffi::OsString;
 
-use millrace_core::limits::FFMPEG_ENCODER_THREADS;
-use millrace_core::limits::ladder::SOUND_HZ;
 use millrace_core::time::MEDIA_HZ;
 
 use super::plan::{Film, Plan, RungPlan};
 use super::time::Times;
 use crate::ingest::plan::input_args;
+use crate::limits::FFMPEG_ENCODER_THREADS;
+use crate::limits::ladder::SOUND_HZ;
 
 fn words(words: &[&str]) -> impl Iterator<Item = OsString> {
     words.iter().map(OsString::from).collect::<Vec<_>>().into_iter()

@@ -6,7 +6,6 @@ use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use millrace_core::limits::TS_PACKET_BYTES;
-use millrace_core::limits::ladder::MAX_GROUP_BYTES;
 use millrace_core::limits::volume::CHECK_READ_BYTES;
 
 use super::error::LadderError;
@@ -14,6 +13,7 @@ use super::time::Times;
 use crate::error::StoreError;
 use crate::index::PTS_MODULUS;
 use crate::ingest::ts_packet::{PesStart, TsPacket};
+use crate::limits::ladder::MAX_GROUP_BYTES;
 
 /// PID of the first stream that ffmpeg writes.
 pub(super) const FIRST_PID: u16 = 0x100;

@@ -7,13 +7,14 @@ use std::fmt;
 use std::io::{self, Read};
 use std::mem;
 
-use millrace_core::limits::ladder::{FIT_CLOCK_TICKS, FIT_DURATION_TICKS};
+use millrace_core::limits::ladder::FIT_CLOCK_TICKS;
 use millrace_core::limits::{DEFAULT_TS_PER_PACKET, TS_PACKET_BYTES};
 use millrace_core::time::MediaTicks;
 
 use super::encoded::difference;
 use crate::index::TitleIndex;
 use crate::ingest::ts_packet::{PCR_MODULUS, PesStart, SYNC, TsPacket};
+use crate::limits::ladder::FIT_DURATION_TICKS;
 use crate::volume::ElementaryStream;
 
 /// Something that does not fit.

@@ -3,9 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use millrace_core::limits::ladder::{MAX_LADDER_LIST_BYTES, MAX_RUNGS};
 use millrace_core::rendition::RenditionName;
 use millrace_core::units::BitRate;
+
+use crate::limits::ladder::{MAX_LADDER_LIST_BYTES, MAX_RUNGS};
 
 /// One rendition that is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,13 +9,13 @@
 //! are equal where a group begins, and what follows there in one rung can follow in every other.
 
 use millrace_core::limits::DEFAULT_TS_PER_PACKET;
-use millrace_core::limits::trick::TRICK_SLOT_TICKS;
 
 use super::encoded::{Picture, Pictures, Sounds};
 use super::error::LadderError;
 use super::plan::{RungPlan, Sound};
 use super::time::Times;
 use crate::index::PTS_MODULUS;
+use crate::limits::trick::TRICK_SLOT_TICKS;
 use crate::ts_write::{PacketWriter, Pes, StreamEntry, Tables};
 
 const PROGRAM: u16 = 1;

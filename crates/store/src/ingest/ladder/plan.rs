@@ -1,9 +1,5 @@
 //! How each rung is made: size of the pictures, what the encoder may spend, what a slot may hold.
 
-use millrace_core::limits::ladder::{
-    GROUP_TICKS, MAX_LADDER_HZ, MIN_PICTURE_BITS, RUNG_BUFFER_TICKS, SOUND_CHANNEL_BITS, SOUND_HZ,
-};
-use millrace_core::limits::trick::TRICK_SLOT_TICKS;
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, TS_PACKET_BYTES};
 use millrace_core::time::{MEDIA_HZ, MediaTicks};
 use millrace_core::units::BitRate;
@@ -12,6 +8,10 @@ use super::error::LadderError;
 use super::list::{Ladder, Rung};
 use super::time::{FRAME_SAMPLES, Times};
 use crate::ingest::subtitles::TextStream;
+use crate::limits::ladder::{
+    GROUP_TICKS, MAX_LADDER_HZ, MIN_PICTURE_BITS, RUNG_BUFFER_TICKS, SOUND_CHANNEL_BITS, SOUND_HZ,
+};
+use crate::limits::trick::TRICK_SLOT_TICKS;
 use crate::trick::pace::Shape;
 
 /// What ladders are made of.

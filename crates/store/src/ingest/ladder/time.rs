@@ -2,9 +2,10 @@
 //!
 //! All times are ticks of 90 kHz from the first packet.
 
-use millrace_core::limits::ladder::{RUNG_DELAY_SLOTS, SOUND_HZ, SOUND_LEAD_TICKS};
-use millrace_core::limits::trick::TRICK_SLOT_TICKS;
 use millrace_core::time::MEDIA_HZ;
+
+use crate::limits::ladder::{RUNG_DELAY_SLOTS, SOUND_HZ, SOUND_LEAD_TICKS};
+use crate::limits::trick::TRICK_SLOT_TICKS;
 
 /// Samples in a frame of AAC.
 pub(super) const FRAME_SAMPLES: u64 = 1024;

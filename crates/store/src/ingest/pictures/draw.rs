@@ -7,9 +7,6 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::pictures::{
-    MAX_JPEG_BYTES, MAX_WORK_BYTES, PICTURES_MEMORY, PICTURES_SILENCE, PICTURES_TIME, SHEET_COLUMNS,
-};
 use millrace_core::time::MEDIA_HZ;
 use millrace_core::units::ByteLen;
 
@@ -18,6 +15,9 @@ use super::{PictureFiles, PicturesError};
 use crate::error::StoreError;
 use crate::ingest::bounds::ProcessBounds;
 use crate::ingest::child::{ChildStop, HelperProgram};
+use crate::limits::pictures::{
+    MAX_JPEG_BYTES, MAX_WORK_BYTES, PICTURES_MEMORY, PICTURES_SILENCE, PICTURES_TIME, SHEET_COLUMNS,
+};
 use crate::trick::alone::as_first;
 use crate::ts_write::{PacketWriter, Pes, StreamEntry, Tables};
 

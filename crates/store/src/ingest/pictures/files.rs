@@ -5,10 +5,10 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::pictures::{MAX_ABOUT_BYTES, MAX_JPEG_BYTES};
 
 use super::{About, Pictures, RULE, hash};
 use crate::error::StoreError;
+use crate::limits::pictures::{MAX_ABOUT_BYTES, MAX_JPEG_BYTES};
 use crate::volume::dirs::Dirs;
 use crate::volume::read_superblock;
 

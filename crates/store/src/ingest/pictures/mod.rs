@@ -21,10 +21,10 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use millrace_core::limits::pictures::{POSTER_FROM_PERMILLE, POSTER_TO_PERMILLE};
 use serde::{Deserialize, Serialize};
 
 use crate::error::StoreError;
+use crate::limits::pictures::{POSTER_FROM_PERMILLE, POSTER_TO_PERMILLE};
 use crate::volume::{MediaReader, TitleInfo, Volume};
 
 pub(crate) use self::files::PICTURES_DIR;

@@ -1,14 +1,14 @@
 //! The pictures of a title that are shown to who looks for something: where they are, when they are shown, their bytes.
 
 use millrace_core::limits::TS_PACKET_BYTES;
-use millrace_core::limits::pictures::{
-    LEAST_BETWEEN_TICKS, MAX_STILL_BYTES, MAX_STILL_LOOK_BYTES, MAX_STILLS, STILL_READ_BYTES,
-};
 use millrace_core::time::MediaTicks;
 
 use crate::error::StoreError;
 use crate::index::{PTS_MODULUS, PidRole, RandomAccessPoint, TitleIndex};
 use crate::ingest::ts_packet::{PesStart, TsPacket};
+use crate::limits::pictures::{
+    LEAST_BETWEEN_TICKS, MAX_STILL_BYTES, MAX_STILL_LOOK_BYTES, MAX_STILLS, STILL_READ_BYTES,
+};
 use crate::volume::MediaReader;
 
 /// A picture that can be decoded alone.

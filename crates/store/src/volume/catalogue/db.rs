@@ -6,8 +6,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::MAX_MEMBERS;
-use millrace_core::limits::volume::{CATALOGUE_BUSY, CATALOGUE_BUSY_AT_OPEN};
 use rusqlite::{
     Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction, TransactionBehavior, params,
 };
@@ -16,6 +14,8 @@ use super::Stamp;
 use super::names::{Brief, Names};
 use crate::format::crc32c;
 use crate::format::manifest::Manifest;
+use crate::limits::MAX_MEMBERS;
+use crate::limits::volume::{CATALOGUE_BUSY, CATALOGUE_BUSY_AT_OPEN};
 use crate::volume::{PlacedOn, TitleInfo};
 
 /// "MLRC": marks the file as ours.

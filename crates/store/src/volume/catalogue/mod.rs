@@ -25,7 +25,6 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use millrace_core::ids::TitleId;
-use millrace_core::limits::volume::{LIST_AGAIN, MTIME_STEP};
 
 use self::db::{Check, Db, Row};
 use super::dirs::{Dirs, VOLUME_FILE, id_of_name};
@@ -34,6 +33,7 @@ use super::{ListedAt, ListedTitle, Listing, PlacedOn, TitleInfo};
 use crate::blocking::Timeout;
 use crate::error::StoreError;
 use crate::format::manifest::Manifest;
+use crate::limits::volume::{LIST_AGAIN, MTIME_STEP};
 use crate::members::Members;
 
 /// A directory below `titles` that holds no readable title.
@@ -84,7 +84,7 @@ impl Look {
     }
 }
 
-/// A set of slots: there are at most [`MAX_MEMBERS`](millrace_core::limits::MAX_MEMBERS).
+/// A set of slots: there are at most [`MAX_MEMBERS`](crate::limits::MAX_MEMBERS).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Slots(u32);
 

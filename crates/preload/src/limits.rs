@@ -1,4 +1,7 @@
-//! Bounds of the library that is preloaded (`crates/preload`).
+//! Bounds of this crate, each with its reason. Relations between them are asserted.
+//!
+//! A bound that an operator may change is the default of a setting. What several crates need is in
+//! [`millrace_core::limits`].
 
 /// Descriptors whose number may be an offload socket's: four times the usual hard limit of services is no use, and the table is 256 KiB of which only
 /// touched pages exist. A socket with a larger number stays the kernel's.

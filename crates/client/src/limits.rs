@@ -1,8 +1,27 @@
-//! Bounds of viewers: `play`, `load` and their reports.
+//! Bounds of this crate, each with its reason. Relations between them are asserted.
+//!
+//! A bound that an operator may change is the default of a setting. What several crates need is in
+//! [`millrace_core::limits`].
 
 use std::time::Duration;
 
-use super::FEC_REORDER_PACKETS;
+/// Longest address that a viewer over HTTP asks for: signed addresses of delivery networks stay below 2 KiB.
+pub const MAX_HTTP_URL_BYTES: usize = 4096;
+/// Longest head of an HTTP response that a viewer reads: what common servers send stays below 1 KiB, their own limits
+/// are 8 to 16 KiB.
+pub const MAX_HTTP_HEAD_BYTES: usize = 16 * 1024;
+/// Most header lines of an HTTP response.
+pub const MAX_HTTP_HEADERS: usize = 64;
+/// Redirects that a viewer over HTTP follows in a row; browsers follow 20, and more than a few are a loop.
+pub const MAX_HTTP_REDIRECTS: u32 = 8;
+/// Longest HLS playlist that a viewer reads: a day of two-second segments with addresses of 40 bytes.
+pub const MAX_PLAYLIST_BYTES: usize = 4 << 20;
+/// Packets by which FEC may come later at a receiver than two matrices behind what it repairs: a burst of an engine has up
+/// to 92, and streams on different ports overtake each other by one.
+pub const FEC_REORDER_PACKETS: usize = 128;
+/// Most packets that a receiver holds to repair others. Four matrices of 30 x 30 and what is out of order; ordinary ones need a
+/// tenth of it.
+pub const MAX_FEC_WINDOW_PACKETS: usize = 4096;
 
 // Sockets and connections.
 
@@ -32,7 +51,6 @@ pub const REORDER_PACKETS: usize = 1024;
 pub const REORDER_WAIT: Duration = Duration::from_millis(500);
 /// Receive buffer of the RTP socket to ask for: 4 s of 8 Mb/s, should this machine stand still.
 pub const RTP_BUFFER_BYTES: usize = 4 << 20;
-
 /// The loop of a single viewer looks at the cancel flag at least this often: people do not notice.
 pub const PLAY_WAIT_NS: u64 = 50_000_000;
 /// Reads of one socket in one turn, so that a busy one does not hold up the others.
@@ -113,7 +131,6 @@ pub const LOAD_BUFFER_BYTES: usize = 512 * 1024;
 pub const STALL: Duration = Duration::from_millis(500);
 /// Time for which packets are gathered before they are read: fewer system calls, and far below the lateness that is measured.
 pub const GATHER: Duration = Duration::from_millis(2);
-
 /// Most viewers of one call: their ports are those of one address.
 pub const MAX_STREAMS: u32 = 20_000;
 /// Most threads of one call: each carries more than a thousand viewers.

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::{
-    EXTENT_BYTES, EXTENTS_PER_READ, MAX_ASIDE_BYTES, MAX_READS_IN_FLIGHT, PREFETCH_NS, SLOW_READ_NS,
-};
+use millrace_core::limits::{EXTENT_BYTES, MAX_READS_IN_FLIGHT, SLOW_READ_NS};
+
+use crate::limits::{EXTENTS_PER_READ, MAX_ASIDE_BYTES, MAX_RUN_EXTENTS, PREFETCH_NS};
 
 // The manager.
 
@@ -133,5 +133,5 @@ pub const RING_HELD_WAIT: Duration = Duration::from_millis(5);
 const _: () = {
     assert!(HUNG_NS <= PREFETCH_NS);
     assert!(FIRST_PROBE_NS <= MAX_PROBE_NS);
-    assert!(SMALLEST_STAGING_BYTES << (STAGING_SIZES - 1) >= super::MAX_RUN_EXTENTS * EXTENT_BYTES);
+    assert!(SMALLEST_STAGING_BYTES << (STAGING_SIZES - 1) >= MAX_RUN_EXTENTS * EXTENT_BYTES);
 };

@@ -6,7 +6,7 @@ pub const RENDITION_GAP_NS: u64 = 10_000_000_000;
 pub const RENDITION_STALE_NS: u64 = 2_000_000_000;
 /// A viewer by TCP that has got so much less media than is due is a slow reader, if it has fallen no less behind a second later: longer than a
 /// retransmission lasts, and short enough that what is still to be sent before the next access point keeps it below
-/// [`MAX_TCP_BEHIND_NS`](super::MAX_TCP_BEHIND_NS).
+/// `MAX_TCP_BEHIND_NS`.
 pub const SLOW_READER_NS: u64 = 1_000_000_000;
 /// It reads well while it is not further behind than this: a round trip across a continent and a burst.
 pub const GOOD_READER_NS: u64 = 300_000_000;

@@ -1,9 +1,12 @@
-//! TLS: handshakes, connections that are relayed, certificates.
+//! Bounds of this crate, each with its reason. Relations between them are asserted.
+//!
+//! A bound that an operator may change is the default of a setting. What several crates need is in
+//! [`millrace_core::limits`].
 
 use std::time::Duration;
 
 /// Time from a connection to the end of its handshake: two round trips over a satellite and lost packets, as long as the head of a request has
-/// ([`HEAD_TIME`](super::web::HEAD_TIME)).
+/// (`HEAD_TIME`).
 pub const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 /// Handshakes in progress at once, some 10 KiB each. When one more begins, the server gives up one
 /// of the client with the most.
@@ -28,6 +31,3 @@ pub const RELAY_DROP_TIME: Duration = Duration::from_secs(1);
 pub const CERTIFICATE_LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Longest file of certificates and longest key file that is read: a chain has 4 certificates of 2 KiB, a system trusts some 150.
 pub const MAX_PEM_BYTES: u64 = 1 << 20;
-/// Where HTTPS is listened for if nothing else is said: this port, or the first free one of the next
-/// ([`HTTP_PORTS`](super::web::HTTP_PORTS)).
-pub const DEFAULT_HTTPS_PORT: u16 = 8443;

@@ -1,5 +1,10 @@
-//! Bounds of the analyser of transport streams: what a stream may do, and what is kept of it.
+//! Bounds of this crate, each with its reason. Relations between them are asserted.
+//!
+//! A bound that an operator may change is the default of a setting. What several crates need is in
+//! [`millrace_core::limits`].
 
+/// Subtitle pages of a title: a channel with many languages has six or seven.
+pub const MAX_SUBTITLE_PAGES: usize = 16;
 /// Ticks a second of the system clock (ISO/IEC 13818-1 section 2.4.2.1).
 const SYSTEM_HZ: i64 = 27_000_000;
 
@@ -62,7 +67,6 @@ pub const MAX_RATE_CHANGES: usize = 1;
 pub const RECENT_PTS: usize = 32;
 /// Access units in a buffer of the decoder model: 10 s of 120 pictures a second. Beyond it the oldest are taken for decoded.
 pub const MAX_BUFFERED_UNITS: usize = 1200;
-
 /// Bytes of a PES packet that are searched for its first picture: the units before the picture take
 /// a few hundred.
 pub const MAX_START_BYTES: usize = 16 * 1024;

@@ -1,8 +1,11 @@
-//! Bounds of the library call (`crates/stream`).
+//! Bounds of this crate, each with its reason. Relations between them are asserted.
+//!
+//! A bound that an operator may change is the default of a setting. What several crates need is in
+//! [`millrace_core::limits`].
 
 use std::time::Duration;
 
-use super::EXTENT_BYTES;
+use millrace_core::limits::{EXTENT_BYTES, MAX_CONN_PENDING_BYTES, MIN_LIVE_EXTENTS};
 
 /// Memory of the cache that an engine starts with: enough for the tens of places at which the viewers of a small server are.
 pub const DEFAULT_STREAM_CACHE_BYTES: u64 = 64 << 20;
@@ -19,12 +22,12 @@ pub const SHUT_DOWN_WAIT: Duration = Duration::from_secs(1);
 /// How long a connection may take to accept what it was given before it is handed back: what a player that reads at all takes long before.
 pub const HAND_BACK: Duration = Duration::from_secs(10);
 /// Most bytes that a run sends before its media: they wait for the connection in one piece.
-pub const MAX_FIRST_BYTES: usize = super::MAX_CONN_PENDING_BYTES / 2;
+pub const MAX_FIRST_BYTES: usize = MAX_CONN_PENDING_BYTES / 2;
 /// Datagrams from players that are thrown away in one turn of the events' thread: it has others to look after.
 pub const DROPPED_PER_TURN: usize = 64;
 /// Time between two looks at how busy an engine is: many bursts of each stream, and a caller that starts them one by one still meets the figure.
 pub const BUSY_LOOK_NS: u64 = 500_000_000;
 /// Shortest window of a circular buffer: less than this a player's start-up would be behind before it begins.
-pub const MIN_BUFFER_BYTES: u64 = (super::MIN_LIVE_EXTENTS * EXTENT_BYTES) as u64;
+pub const MIN_BUFFER_BYTES: u64 = (MIN_LIVE_EXTENTS * EXTENT_BYTES) as u64;
 /// Longest line or request head that the examples read: a player's fits many times.
 pub const MAX_EXAMPLE_LINE_BYTES: usize = 8192;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::TS_PACKET_BYTES;
-use crate::time::MEDIA_HZ;
+use millrace_core::limits::TS_PACKET_BYTES;
+use millrace_core::time::MEDIA_HZ;
 
 /// Small pictures of a title: ten rows of ten are a sheet of 1600 x 900, which every browser decodes at once; of a film of two hours one each 72 s.
 pub const MAX_STILLS: usize = 100;
@@ -33,11 +33,3 @@ pub const PICTURES_MEMORY: u64 = 1 << 30;
 pub const PICTURES_TIME: Duration = Duration::from_secs(60);
 /// Time after which it is killed if it has written nothing: it has the lowest priority, and writes when all is done.
 pub const PICTURES_SILENCE: Duration = Duration::from_secs(180);
-/// Space that the pictures of all titles may take unless the operator says otherwise: some 2,000 titles.
-pub const DEFAULT_PICTURE_SPACE_BYTES: u64 = 1 << 30;
-/// Titles whose pictures are asked for before they are made: a screen full of them. The others have their turn anyway.
-pub const MAX_PICTURES_WANTED: usize = 64;
-/// How often it is looked whether there are titles without pictures, beyond being told.
-pub const PICTURES_LOOK_EVERY: Duration = Duration::from_secs(2);
-/// When a server ends, it waits so long for the work to be given up.
-pub const PICTURES_STOP: Duration = Duration::from_secs(1);

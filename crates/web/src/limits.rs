@@ -1,0 +1,188 @@
+//! Bounds of this crate, each with its reason. Relations between them are asserted.
+//!
+//! A bound that an operator may change is the default of a setting. What several crates need is in
+//! [`millrace_core::limits`].
+
+use std::time::Duration;
+
+use millrace_core::limits::TS_PACKET_BYTES;
+use millrace_core::limits::subtitles::LONGEST_CUE_TICKS;
+use millrace_core::time::MEDIA_HZ;
+
+// Questions to a program of the operator's (webhook).
+
+/// Longest head of an answer; the rest of it is not read.
+pub const MAX_ADVICE_HEAD_BYTES: usize = 16 * 1024;
+/// How far behind a segment's bytes the rest of its last page is looked for: the rows of a page follow its header within some fields, each of 20 ms.
+pub const SUBTITLE_TAIL_TICKS: u64 = MEDIA_HZ / 2;
+/// What the pages of segments show is kept, with this much text in all...
+pub const SUBTITLES_CACHE_BYTES: usize = 8 << 20;
+/// ...of which every segment counts so much at least: 4,096 segments, seven hours. Those of 6 s with five languages have some 2 KB.
+pub const LEAST_SUBTITLES_BYTES: usize = 2 << 10;
+/// Titles whose subtitles are known: those that are watched by HLS.
+pub const MAX_SUBTITLED_TITLES: usize = 256;
+
+const _: () = assert!(SUBTITLE_TAIL_TICKS < LONGEST_CUE_TICKS);
+/// Bytes of text in the cache of parsed text tracks.
+pub const SUBTITLE_TEXTS_BYTES: usize = 32 << 20;
+/// Concurrent uploads of subtitles: memory holds the bytes of each, 64 MiB in all.
+pub const MAX_SUBTITLE_UPLOADS: usize = 4;
+
+// Connections.
+
+/// HTTP connections at once: ten thousand that are idle, and room for those that ask. One that is idle holds a descriptor and less than 2 KiB.
+pub const MAX_WEB_CONNECTIONS: usize = 12 * 1024;
+/// HTTP connections from one address by default, as for RTSP: a NAT box hides a whole hotel floor. A proxy in front needs fewer than it has viewers.
+pub const MAX_WEB_CONNECTIONS_PER_ADDRESS: usize = 1024;
+/// Most header lines of a request: browsers send about 20.
+pub const MAX_REQUEST_HEADERS: usize = 64;
+/// Bytes read from a connection at once: the head of almost every request.
+pub const WEB_READ_BYTES: usize = 4096;
+/// What a viewer may have sent ahead of the replies to its requests: a hundred heads of players. One that has sent more is closed behind the reply
+/// that is due.
+pub const MAX_PIPELINED_BYTES: usize = 64 * 1024;
+/// Time from the first byte of a head to its last: players send it in one piece.
+pub const HEAD_TIME: Duration = Duration::from_secs(10);
+/// A connection from which no request comes for this long is closed: players ask for a segment every few seconds, and browsers close theirs
+/// after one or two minutes.
+pub const WEB_IDLE_TIME: Duration = Duration::from_secs(75);
+/// A connection that takes nothing of a reply that is ready for this long is closed. Titles' bytes have `MAX_BYTES_STALL_NS`.
+pub const WEB_WRITE_STALL: Duration = Duration::from_secs(30);
+/// Number of checks within [`WEB_WRITE_STALL`] whether a viewer has taken any part of a response.
+pub const STALL_LOOKS: u32 = 6;
+/// Memory that an HTTP/2 stream counts for in `DEFAULT_MEMORY_BYTES` besides its head and its
+/// response: the task that answers it and h2's own state.
+pub const H2_STREAM_BYTES: usize = 16 * 1024;
+/// Response bytes that HTTP/2 buffers for each stream before it sends them.
+pub const H2_SEND_BUFFER_BYTES: usize = 64 * 1024;
+/// Streams of an HTTP/2 connection that were reset before they were answered (rapid reset): more close the connection.
+pub const MAX_H2_RESETS: usize = 20;
+/// An HTTP/2 connection is asked this often whether it still is, and has as long to answer.
+pub const H2_PING: Duration = Duration::from_secs(30);
+/// Interval between checks of an HTTP/2 connection for new requests: [`WEB_IDLE_TIME`] is accurate
+/// to this.
+pub const H2_LOOK: Duration = Duration::from_secs(15);
+/// Bytes of a title that a connection inside the program hands on at once: some 30 ms of 8 Mb/s, and one allocation each.
+pub const INSIDE_READ_BYTES: usize = 32 * 1024;
+/// How long requests that are being answered have when the handle is dropped: nobody waits longer for a program that ends.
+pub const WEB_DROP_TIME: Duration = Duration::from_secs(1);
+
+// Memory.
+
+/// A client's share is one part of this many: four clients can hold the rest, while all others
+/// still get responses that are small or cached.
+pub const MEMORY_CLIENT_PART: usize = 8;
+/// Replies up to this length are not counted: errors and the server's health. Each connection and
+/// each stream can hold only one.
+pub const SMALL_REPLY_BYTES: usize = 1024;
+/// Texts from this length on are compressed for clients that accept it: below it, the headers
+/// around them are longer than the savings.
+pub const LEAST_GZIP_BYTES: usize = 1024;
+
+// Media.
+
+/// Seconds after which a viewer that was refused may ask again: places get free when others end, and segments are asked for every 6 s.
+pub const RETRY_AFTER_S: u32 = 5;
+
+// HTTP Live Streaming.
+
+/// No segment is ended before this by choice: each costs a request.
+pub const HLS_LEAST_TICKS: u64 = 2 * MEDIA_HZ;
+/// Bytes in front of a segment among which its tables are looked for: a PAT every 100 ms, at 10 Mb/s.
+pub const TABLES_LOOK_BYTES: usize = 128 * 1024 / TS_PACKET_BYTES * TS_PACKET_BYTES;
+/// Bytes from a title's first access point among which its streams are looked at: the first second of 4 Mb/s, with every stream in it.
+pub const DESCRIBE_BYTES: usize = 512 * 1024;
+/// Segments of a title whose first pictures are examined, spread over the title: those at its
+/// beginning alone would miss features that begin after a film's opening titles, or after the place
+/// where a recording was joined.
+pub const ACCESS_LOOKS: usize = 16;
+/// Bytes examined of each: parameter sets, captions and the beginning of the picture lie within 20
+/// ms of 20 Mb/s.
+pub const ACCESS_LOOK_BYTES: usize = 64 * 1024 / TS_PACKET_BYTES * TS_PACKET_BYTES;
+/// Longest part of a unit of supplemental enhancement information that is examined: captions have
+/// at most 31 times three bytes, and an encoder's own text before them some hundred.
+pub const MAX_SEI_BYTES: usize = 4096;
+/// Longest part of a sequence parameter set that is looked at: those of real encoders are below 100 bytes, scaling lists make some of 700.
+pub const MAX_SPS_BYTES: usize = 1024;
+/// No picture is wider or higher: the highest levels of H.264 and H.265 end at 16,888.
+pub const MAX_PICTURE_SIDE: u32 = 1 << 15;
+/// Thousandths of pictures a second above which a rate is none of pictures: cameras for slow motion have 240.
+pub const MAX_PICTURE_RATE: u32 = 240_000;
+/// Titles whose cuts are kept: those that are watched by HLS. An hour has 600 segments of 64 bytes.
+pub const MAX_LOOKED_AT: usize = 256;
+/// Different tables of a title that are kept once: counters of PAT and PMT count to 16 each, often in step.
+pub const MAX_TABLES_KEPT: usize = 256;
+
+// Segments that are made (CMAF).
+
+/// Bytes of a title between two cuts of which a segment is made: 6 s at 85 Mb/s, which is more than a Blu-ray has. Twice as much is in memory while one is made.
+pub const MAX_MADE_SEGMENT_BYTES: usize = 64 * 1024 * 1024;
+/// Bytes of a title that are read at once for a segment: 250 ms of 8 Mb/s.
+pub const MADE_READ_BYTES: usize = 256 * 1024 / TS_PACKET_BYTES * TS_PACKET_BYTES;
+/// How far before and behind a segment's bytes its sound is looked for: decoders hold pictures and sound for 1 s at most but for some films of high
+/// rate (ISO/IEC 13818-1 section 2.4.2.6), and muxers keep the same times within 2 s of each other.
+pub const MADE_LOOK_TICKS: u64 = 4 * MEDIA_HZ;
+/// First step of that: most muxers keep them within half a second.
+pub const MADE_FIRST_LOOK_TICKS: u64 = MEDIA_HZ / 2;
+/// And in bytes: 4 s of 32 Mb/s.
+pub const MADE_LOOK_BYTES: usize = 16 * 1024 * 1024 / TS_PACKET_BYTES * TS_PACKET_BYTES;
+/// Bytes at the end of a title among which the last picture and the last sound are looked for: 1 s of 8 Mb/s.
+pub const MADE_TAIL_BYTES: usize = 1024 * 1024 / TS_PACKET_BYTES * TS_PACKET_BYTES;
+/// Bytes from a title's first access point among which all of its sounds begin: 8 s of 8 Mb/s. One that begins later is left out.
+pub const MAX_TRACK_LOOK_BYTES: usize = 8 * 1024 * 1024 / TS_PACKET_BYTES * TS_PACKET_BYTES;
+/// Pictures and sounds of a title: discs have at most 32 sounds.
+pub const MAX_CMAF_TRACKS: usize = 33;
+/// Parts of a title between jumps of its time stamps or changes of its streams. The server reads
+/// each at its beginning and end before the first playlist. A recording of a day whose audio
+/// changes every ten minutes has 144.
+pub const MAX_CMAF_PARTS: usize = 256;
+/// Titles whose tracks and times are kept: those that are watched in this form. An hour has 600 segments of 80 bytes.
+pub const MAX_PLANS: usize = 64;
+/// Parameter sets of a picture: H.264 allows 32 SPS, encoders write one and a few PPS.
+pub const MAX_PARAMETER_SETS: usize = 16;
+/// Longest frame of sound: ADTS has 13 bits for it, E-AC-3 needs 4,096 bytes.
+pub const MAX_SOUND_FRAME_BYTES: usize = 8 * 1024;
+/// Longest program config element of AAC without its comment: it has 385 bits when every count is
+/// at its maximum, and one byte for the comment's length.
+pub const MAX_PCE_BYTES: usize = 50;
+/// Bits a second of each channel that whoever fetches a sound alone counts at least: AAC's usual rate. Films begin with silence, which takes next to nothing.
+pub const LEAST_SOUND_RATE: u64 = 64_000;
+/// Bytes a second that a viewer must take of a reply that is in memory: slower than that no title plays.
+pub const LEAST_REPLY_RATE: u64 = 16 * 1024;
+
+// Uploads.
+
+/// Uploads at once, with those that wait for their client to go on. Each is a thread, an open title and `UPLOAD_BUFFER_BYTES`; more would share the same
+/// rate, and none would be done sooner.
+pub const MAX_UPLOADS: usize = 8;
+/// Threads of uploads, including those of abandoned uploads that have not ended yet. Ending takes
+/// milliseconds unless a disk hangs.
+pub const MAX_UPLOAD_THREADS: usize = 2 * MAX_UPLOADS;
+/// What uploads may bring at once after they brought nothing: 20 ms at the usual rate.
+pub const UPLOAD_BURST_BYTES: u64 = 1 << 20;
+/// How long a client may keep an upload waiting beyond what its bytes are good for ([`LEAST_UPLOAD_RATE`]): as others that do not take their replies.
+pub const UPLOAD_STALL: Duration = Duration::from_secs(30);
+/// Bytes a second that an upload must bring, or its connection is closed: slower than that an hour of 1 Mb/s takes eight.
+pub const LEAST_UPLOAD_RATE: u64 = 16 * 1024;
+/// How long the end of the server waits for uploads to be given up, which takes milliseconds.
+pub const UPLOADS_STOP: Duration = Duration::from_secs(1);
+
+// The web side in the server.
+
+/// Sessions that `/api/v1/status` lists, the newest: some 40 KB of JSON, which the page asks for every few seconds.
+pub const MAX_SESSIONS_SHOWN: usize = 200;
+
+// What happens, told to whoever listens.
+
+/// Listeners at once: an operator's pages and `top` on some screens. Each has a queue of [`EVENTS_QUEUED`].
+pub const MAX_EVENT_LISTENERS: usize = 32;
+/// Events that wait for a listener: two seconds of as many as are told. One that leaves more unread is dropped.
+pub const EVENTS_QUEUED: usize = 2 * MAX_EVENTS_PER_S;
+/// Events told in a second, beside the figures: more nobody reads; the others are counted.
+pub const MAX_EVENTS_PER_S: usize = 100;
+/// How often figures are told.
+pub const EVENTS_EVERY: Duration = Duration::from_secs(1);
+/// Longest body of a request that changes a title: a display name in JSON with each byte escaped.
+pub const MAX_CHANGE_BYTES: usize = 8 << 10;
+/// Longest time for such a body to arrive: it fits into a few packets.
+pub const MAX_CHANGE_TIME: Duration = Duration::from_secs(10);
