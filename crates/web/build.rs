@@ -1,4 +1,5 @@
-//! Puts hls.js into the program, where `scripts/npm.sh page` has brought it. Without it everything builds all the same, and the page says what it lacks.
+//! Embeds hls.js in the program, from where `scripts/npm.sh page` has put it. Without it everything
+//! still builds, and the page reports that it is missing.
 
 use std::path::Path;
 use std::{env, fs, io};
@@ -13,7 +14,8 @@ fn main() -> io::Result<()> {
     if !packed.exists()
         && let Some(folder) = packed.parent()
     {
-        // A file that is not there would have cargo build the crate anew each time. If it cannot be made, that is all that it costs.
+        // If the file were missing, cargo would rebuild the crate each time. If it cannot be
+        // created, that is the only cost.
         let _ = fs::create_dir_all(folder).and_then(|()| fs::write(packed, b""));
     }
     let bytes = fs::read(packed).unwrap_or_default();

@@ -18,11 +18,11 @@ enum Outcome {
 struct Part {
     word: &'static str,
     help: &'static str,
-    /// Adds to the list what it has skipped itself, line by line.
+    /// Adds to the list the items that it has skipped itself, line by line.
     run: fn(&mut Vec<String>) -> Outcome,
 }
 
-/// In this order: what is quick and often wrong comes first.
+/// In this order: quick parts that often fail come first.
 const PARTS: &[Part] = &[
     Part { word: "fmt", help: "cargo fmt --check", run: |_| fmt() },
     Part { word: "house", help: "house rules, crate edges, quotes of RFCs", run: |_| house() },
@@ -197,14 +197,15 @@ fn interop(skips: &mut Vec<String>) -> Outcome {
     let outcome = step(&mut command);
     match std::fs::read(&report).map_err(|e| e.to_string()).and_then(|text| skipped_checks(&text)) {
         Ok(lines) => skips.extend(lines),
-        // Without a report it has failed, and has said why.
+        // Without a report it has failed, and has reported why.
         Err(_) if matches!(outcome, Outcome::Failed(_)) => {}
         Err(e) => return Outcome::Failed(format!("{}: {e}", report.display())),
     }
     outcome
 }
 
-/// What the players' report says was skipped: how many checks, then each with its reason.
+/// Returns the checks that the players' report lists as skipped: their number, then each with its
+/// reason.
 fn skipped_checks(report: &[u8]) -> Result<Vec<String>, String> {
     let report: serde_json::Value = serde_json::from_slice(report).map_err(|e| e.to_string())?;
     let checks = report["checks"].as_array().ok_or("it lists no checks")?;

@@ -125,7 +125,7 @@ const RULES: &[Rule] = &[
     },
 ];
 
-/// A crate and what it uses in normal builds.
+/// A crate and the crates that it uses in normal builds.
 struct Package {
     name: String,
     uses: BTreeSet<String>,

@@ -7,7 +7,7 @@ use crate::workspace::root;
 
 const DOCUMENT: &str = "docs/ref/errors.md";
 
-/// Crates whose messages a user can meet, with what they are about.
+/// Crates whose messages a user can meet, with their subjects.
 const CRATES: &[(&str, &str)] = &[
     ("server", "Commands and the RTSP server"),
     ("web", "HTTP"),
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Message {
     text: String,
-    /// What the documentation of the error's type or variant says.
+    /// The documentation of the error's type or variant.
     cause: String,
 }
 

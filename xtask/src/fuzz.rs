@@ -7,7 +7,7 @@ use crate::rust_text::RustText;
 use crate::tidy::Tree;
 use crate::workspace::cargo;
 
-/// What a test that feeds itself random input contains.
+/// Markers of a test that feeds itself random input.
 const MARKS: &[&str] = &["bolero::check!", "check!", "proptest!", "TestRunner"];
 
 /// Cases of one proptest in a second, roughly: it counts cases where bolero counts time.
@@ -77,7 +77,7 @@ fn fuzzed(rust: &RustText) -> Vec<String> {
     let functions = rust.functions().into_iter();
     functions
         .filter(|f| {
-            // The attribute stands between the end of what comes before and the function.
+            // The attribute stands between the end of the preceding item and the function.
             let before = &rust.code[..f.span.start];
             let attributes = &before[before.rfind([';', '}', '{']).map_or(0, |at| at + 1)..];
             let body = &rust.code[f.span.clone()];

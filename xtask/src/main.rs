@@ -17,7 +17,8 @@ mod workspace;
 
 use std::process::ExitCode;
 
-/// One chore: its word, what it does, and the function that does it with the remaining arguments.
+/// One chore: its word, its description, and the function that runs it with the remaining
+/// arguments.
 struct Chore {
     word: &'static str,
     help: &'static str,

@@ -4,7 +4,8 @@ use std::process::{Command, Stdio};
 
 use crate::workspace::root;
 
-/// What is run: memory that several threads share. The vector code of `core` uses instructions that miri does not know.
+/// The tests that run: memory that several threads share. The vector code of `core` uses
+/// instructions that miri does not know.
 const TESTS: &str = "pool::";
 
 /// What runs this program has chosen another toolchain, by more than one variable.

@@ -1,5 +1,6 @@
-//! Just enough of Rust's lexical grammar to look at source text by rule: what is code, what is comment, where tests
-//! and functions begin and end. It trusts that the text compiles and is formatted by rustfmt.
+//! Just enough of Rust's lexical grammar to examine source text by rule: which parts are code and
+//! which are comments, where tests and functions begin and end. It assumes that the text compiles
+//! and is formatted by rustfmt.
 
 use std::ops::Range;
 
@@ -142,7 +143,7 @@ fn test_spans(code: &str) -> Vec<Range<usize>> {
     spans
 }
 
-/// What the lexer is inside of.
+/// The token that the lexer is inside of.
 enum Token {
     Code,
     Comment,

@@ -1,4 +1,5 @@
-//! Several things at a time, for those that wait for most of their time; what has to be alone comes last, one by one.
+//! Runs several items at a time, because they wait for most of their time; items that must be alone
+//! come last, one by one.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -32,7 +33,7 @@ mod tests {
     #[test]
     fn as_many_as_allowed_run_together_and_each_once() {
         let (barrier, seen) = (Barrier::new(3), Mutex::new(Vec::new()));
-        // Nobody passes the barrier unless three are there.
+        // No thread passes the barrier unless three are there.
         take_turns(
             &[1, 2, 3, 4, 5, 6],
             3,

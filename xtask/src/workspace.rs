@@ -1,4 +1,4 @@
-//! Where the workspace lies and what `cargo metadata` says of it.
+//! The location of the workspace, and the output of `cargo metadata` about it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -29,7 +29,7 @@ pub(crate) fn metadata() -> Result<Value, String> {
     serde_json::from_slice(&output.stdout).map_err(|e| format!("cargo metadata printed no valid JSON: {e}"))
 }
 
-/// Where cargo puts what it builds (honours `CARGO_TARGET_DIR` and configuration).
+/// Returns the directory of cargo's build output (honours `CARGO_TARGET_DIR` and configuration).
 pub(crate) fn target_dir() -> Result<PathBuf, String> {
     let metadata = metadata()?;
     let dir = metadata["target_directory"].as_str().ok_or("cargo metadata names no target directory")?;

@@ -1,4 +1,4 @@
-//! What can go wrong at the far end, in words that say what, where and what to do.
+//! Errors at the far end. Each message states the problem, its place and the remedy.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,19 +9,19 @@ pub enum ClientError {
     /// The URL cannot be used.
     #[error("URL: got \"{given}\": {why}; write rtsp://host[:port]/path")]
     Url {
-        /// What was given.
+        /// The text given.
         given: String,
-        /// What is wrong with it.
+        /// The problem with it.
         why: &'static str,
     },
-    /// What is to be watched or listened to cannot be.
+    /// A target cannot be watched or listened to.
     #[error(
         "target: got \"{given}\": {why}; write rtsp://host/film, http://host/film.ts or .m3u8, udp://:port or rtp://:port"
     )]
     Target {
-        /// What was given.
+        /// The text given.
         given: String,
-        /// What is wrong with it.
+        /// The problem with it.
         why: &'static str,
     },
     /// A script of pauses and seeks cannot be read.
@@ -31,7 +31,7 @@ pub enum ClientError {
     Script {
         /// The part that is wrong.
         given: String,
-        /// What is wrong with it.
+        /// The problem with it.
         why: &'static str,
     },
     /// What viewers are to do cannot be read.
@@ -42,7 +42,7 @@ pub enum ClientError {
     Behaviour {
         /// The part that is wrong.
         given: String,
-        /// What is wrong with it.
+        /// The problem with it.
         why: &'static str,
     },
     /// An option has a value that cannot be used.
@@ -52,7 +52,7 @@ pub enum ClientError {
         option: &'static str,
         /// Its value.
         got: String,
-        /// What it may be.
+        /// The allowed values.
         allowed: &'static str,
     },
     /// A port cannot be listened at.
@@ -62,15 +62,15 @@ pub enum ClientError {
         address: String,
         /// Distance of the port that is meant from the one in the address.
         distance: u16,
-        /// What went wrong.
+        /// The cause.
         why: String,
     },
-    /// The probe in the kernel cannot be had.
+    /// The probe in the kernel is unavailable.
     #[error("interface {interface}: {source}")]
     Probe {
-        /// Where it was to be.
+        /// The interface intended for it.
         interface: String,
-        /// What went wrong.
+        /// The cause.
         source: millrace_netio::drop_probe::ProbeError,
     },
     /// The host name has no address.
@@ -78,7 +78,7 @@ pub enum ClientError {
     Resolve {
         /// The name.
         host: String,
-        /// What the resolver said.
+        /// The resolver's error.
         source: io::Error,
     },
     /// No TCP connection to the server.
@@ -88,7 +88,7 @@ pub enum ClientError {
     Connect {
         /// The server.
         address: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The RTSP dialogue failed.
@@ -102,9 +102,9 @@ pub enum ClientError {
     /// A socket, poll or epoll call failed on this side.
     #[error("{what}: {source}")]
     Socket {
-        /// What was tried.
+        /// The operation attempted.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The output cannot be written.
@@ -114,7 +114,7 @@ pub enum ClientError {
         path: PathBuf,
         /// Bytes that were written before.
         written: u64,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
         /// What to do.
         advice: &'static str,
@@ -124,7 +124,7 @@ pub enum ClientError {
     Reference {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// Cancelled before there was anything to report.
@@ -133,7 +133,7 @@ pub enum ClientError {
     /// Not enough file descriptors, ports or the like for the sessions asked for.
     #[error("{what}: {wanted} needed, {allowed} allowed; {advice}")]
     Limit {
-        /// What is short.
+        /// The resource in short supply.
         what: &'static str,
         /// How many are needed.
         wanted: u64,
@@ -173,12 +173,12 @@ pub enum RtspFailure {
         /// The request, or the state if none was pending.
         method: &'static str,
     },
-    /// What the server sent is not RTSP.
+    /// The server's reply is not RTSP.
     #[error("{method}: the reply cannot be read: {what}")]
     Malformed {
         /// The request.
         method: &'static str,
-        /// What is wrong.
+        /// The problem.
         what: String,
     },
     /// The description has nothing that this receiver takes.

@@ -48,7 +48,7 @@ pub struct RunClock {
     last_offset_ns: i64,
     started: bool,
     jitter_x16_ns: u64,
-    /// Largest interarrival jitter so far.
+    /// Largest interarrival jitter observed.
     jitter_max_x16_ns: u64,
     /// Longest time between two arrivals.
     longest_gap_ns: u64,
@@ -144,8 +144,9 @@ impl RunClock {
 
 /// Lateness of one stream over all its runs, exact to three digits however late the baseline is found.
 ///
-/// Values are recorded above a provisional base. When a packet comes sooner than that base, the run's histogram is
-/// moved up; when the run ends, it is moved down by what the true baseline lies above the base.
+/// Values are recorded above a provisional base. If a packet arrives earlier than that base, the
+/// run's histogram is shifted up; when the run ends, it is shifted down by the distance of the true
+/// baseline above the base.
 #[derive(Debug)]
 pub struct Lateness {
     closed: Histogram<u64>,
@@ -262,7 +263,7 @@ pub struct LightLateness {
     closed: ClosedRuns,
 }
 
-/// What the runs before the current one had at most.
+/// Maxima of the runs before the current one.
 #[derive(Clone, Copy, Debug, Default)]
 struct ClosedRuns {
     worst_ns: u64,
@@ -318,7 +319,7 @@ impl LightLateness {
         self.clock.observe_untimed(arrival_ns);
     }
 
-    /// Gives what is held back to the histogram; also at the end of a short run.
+    /// Records the packets held back in the histogram; also called at the end of a short run.
     pub fn finish(&mut self, shared: &mut Histogram<u64>) {
         self.learned_min_ns = if self.learning.capacity() == 0 { self.learned_min_ns } else { self.min_ns };
         for offset in std::mem::take(&mut self.learning) {

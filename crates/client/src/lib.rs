@@ -1,8 +1,9 @@
 //! The far end: a receiver that measures and verifies. It shares no code with the server but the vocabulary of core
 //! and the sockets of netio, so that a mistake of one is not a mistake of both.
 //!
-//! [`play()`] is one player: it plays a title by RTSP over UDP or TCP, measures and checks what comes, and writes it
-//! where it is wanted. [`load()`] is up to 20,000 viewers at once, which only measure.
+//! [`play()`] is one player: it plays a title by RTSP over UDP or TCP, measures and checks the
+//! packets received, and writes them to the chosen output. [`load()`] is up to 20,000 viewers at
+//! once, which only measure.
 //!
 //! ```text
 //!  RTSP ──► rtsp::framing ──► rtsp::dialogue (state machine)            report
@@ -18,17 +19,17 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`mod@play`] | options, the loop of one player |
-//! | [`mod@load`] | many viewers in a few threads: what can a server carry |
+//! | [`mod@load`] | many viewers in a few threads: how much can a server carry |
 //! | [`rtsp`] | the dialogue without I/O: state machine, framing, headers |
 //! | [`sdp`], [`url`], [`script`] | descriptions, addresses, scripts of pauses and seeks |
-//! | [`fec`] | lost packets put together from FEC: a window that repairs and orders, without I/O |
+//! | [`fec`] | lost packets recovered from FEC: a window that repairs and orders, without I/O |
 //! | [`receive`], [`reorder`] | sequence numbers counted, payloads put in order, both in bounded memory |
 //! | [`lateness`] | arrival against media time, jitter, gaps |
 //! | [`sender`] | sender reports against reception |
-//! | [`verify`] | is it the reference, byte by byte; whether the transport stream is whole says `millrace-ts` |
+//! | [`verify`] | comparison with the reference, byte by byte; `millrace-ts` checks the integrity of the transport stream |
 //! | [`sink`] | where payloads go: checks and output on a thread of their own |
-//! | [`report`] | what was found, as table and JSON |
-//! | [`verdict`] | what it comes to, for an exit code |
+//! | [`report`] | the findings, as table and JSON |
+//! | [`verdict`] | the overall result, for an exit code |
 //!
 //! Every loop here is bounded in time and every buffer in size; whatever the other side sends, nothing panics.
 #![forbid(unsafe_code)]

@@ -16,11 +16,12 @@ pub const MAX_HTTP_HEADERS: usize = 64;
 pub const MAX_HTTP_REDIRECTS: u32 = 8;
 /// Longest HLS playlist that a viewer reads: a day of two-second segments with addresses of 40 bytes.
 pub const MAX_PLAYLIST_BYTES: usize = 4 << 20;
-/// Packets by which FEC may come later at a receiver than two matrices behind what it repairs: a burst of an engine has up
-/// to 92, and streams on different ports overtake each other by one.
+/// Extra delay that FEC may have at a receiver, in packets, beyond two matrices behind the packets
+/// it repairs: a burst of an engine has up to 92, and streams on different ports overtake each
+/// other by one.
 pub const FEC_REORDER_PACKETS: usize = 128;
-/// Most packets that a receiver holds to repair others. Four matrices of 30 x 30 and what is out of order; ordinary ones need a
-/// tenth of it.
+/// Most packets that a receiver holds to repair others: four matrices of 30 x 30 plus the packets
+/// out of order. Ordinary matrices need a tenth of it.
 pub const MAX_FEC_WINDOW_PACKETS: usize = 4096;
 
 // Sockets and connections.
@@ -57,16 +58,17 @@ pub const PLAY_WAIT_NS: u64 = 50_000_000;
 pub const READS_PER_TURN: usize = 16;
 /// Bytes of the RTSP connection read at a time: RTP may flow there.
 pub const READ_CHUNK: usize = 256 * 1024;
-/// How often progress is told: as fast as people read.
+/// Interval between progress reports: as fast as people read.
 pub const PROGRESS_NS: u64 = 250_000_000;
 /// After BYE, packets that are still on their way are taken for at most this long: twice the longest round trip of
 /// ordinary networks.
 pub const BYE_LINGER_NS: u64 = 500_000_000;
 /// How long TEARDOWN and its reply may take: a server that has not answered by then is gone.
 pub const PLAY_FAREWELL_NS: u64 = 2_000_000_000;
-/// PLAYs that are kept one by one in the report: a script of so many takes hours.
+/// PLAYs recorded one by one in the report: a script with this many takes hours.
 pub const MAX_PLAYS: usize = 10_000;
-/// How long the output may take for what is left: a player behind a pipe may have a buffer of that length.
+/// Longest time the output may take for the remaining data: a player behind a pipe may have a
+/// buffer of this length.
 pub const OUTPUT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Most steps of a script: it is written by hand.
 pub const MAX_SCRIPT_STEPS: usize = 1000;
@@ -82,12 +84,12 @@ pub const FULL_RETRY_NS: u64 = 5_000_000;
 pub const VERIFY_WINDOW_BYTES: usize = 1 << 20;
 /// Searches through the whole file for one run: enough to get past two damaged payloads.
 pub const MAX_SEARCHES: usize = 3;
-/// Packets for which FEC that is late is waited for at most: 250 ms at 10 Mb/s.
+/// Longest wait for late FEC, in packets: 250 ms at 10 Mb/s.
 pub const FEC_LATE_PACKETS: usize = 2 * FEC_REORDER_PACKETS;
 
-// What is measured and judged.
+// Measurement and verdict.
 
-/// Largest lateness that is told apart, an hour: who is later does not play.
+/// Largest lateness that is distinguished, an hour: a viewer later than this does not play.
 pub const MAX_LATENESS_US: u64 = 3_600_000_000;
 /// Media time of a run is kept within 35 years, so that no sender can make the arithmetic overflow.
 pub const MAX_RUN_TICKS: i64 = 100_000_000_000_000;
@@ -96,23 +98,26 @@ pub const MAX_RUN_TICKS: i64 = 100_000_000_000_000;
 pub const LATENESS_MARGIN_NS: i64 = 1_000_000;
 /// First packet on an interleaved connection: sooner than this and live555 may lose it.
 pub const MIN_FIRST_PACKET_US: i64 = 20_000;
-/// BYE after the last packet: sooner than this and players drop what they hold back.
+/// Shortest time from the last packet to BYE: if BYE comes sooner, players drop the packets they
+/// hold back.
 pub const MIN_BYE_US: i64 = 2_400_000;
 /// A sender report may overtake a burst of this many packets: the largest has 92.
 pub const MAX_REPORT_DIFFERENCE: u64 = 100;
 /// Clocks of a sender whose reports are further apart than this are not those of one title: half a picture.
 pub const MAX_CLOCK_ERROR_US: u64 = 20_000;
-/// How far before the announced end a stream may stop that says BYE: that end is the last picture's, which may be 5 s behind
-/// the last packet, and a second for clocks.
+/// How far before the announced end a stream that sends BYE may stop: that end belongs to the last
+/// picture, which may be 5 s behind the last packet, plus a second for clocks.
 pub const MAX_BYE_EARLY_US: u64 = 6_000_000;
-/// The same of titles of a few seconds, of which that would be everything: half of them, but at least this.
+/// The same for titles of a few seconds, where that limit would cover everything: half the title,
+/// but at least this.
 pub const MIN_BYE_EARLY_US: u64 = 1_000_000;
-/// How far before the announced end a stream may stop that says nothing: a few pictures.
+/// How far before the announced end a stream without BYE may stop: a few pictures.
 pub const SILENT_EARLY_US: u64 = 200_000;
 /// A step of the media's clock by more than this, or back, is a jump (recordings joined together): nothing is late
 /// because of it.
 pub const MAX_CLOCK_STEP_NS: u64 = 10_000_000_000;
-/// A clock reference is looked for in so many bytes. The standard wants ten in a second; at 40 Mb/s that is 500 KB.
+/// Bytes searched for a clock reference. The standard requires ten per second; at 40 Mb/s one comes
+/// every 500 KB.
 pub const CLOCK_SEARCH_BYTES: u64 = 1 << 20;
 /// A step of a program clock by more than this, a second of 27 MHz, is a jump and not a distance: the standard wants ten
 /// references in that time.
@@ -129,7 +134,8 @@ pub const MAX_PIDS: usize = 16;
 pub const LOAD_BUFFER_BYTES: usize = 512 * 1024;
 /// A picture stands still when no packet came for this long: what players hold at least.
 pub const STALL: Duration = Duration::from_millis(500);
-/// Time for which packets are gathered before they are read: fewer system calls, and far below the lateness that is measured.
+/// Time during which packets gather before they are read: fewer system calls, and far below the
+/// lateness measured.
 pub const GATHER: Duration = Duration::from_millis(2);
 /// Most viewers of one call: their ports are those of one address.
 pub const MAX_STREAMS: u32 = 20_000;
@@ -139,7 +145,7 @@ pub const MAX_THREADS: usize = 16;
 pub const SPARE_DESCRIPTORS: u64 = 256;
 /// Most habits of one text: it is written by hand.
 pub const MAX_HABITS: usize = 32;
-/// Shortest mean time, so that nobody does nothing but zap.
+/// Shortest mean time, so that no viewer does nothing but zap.
 pub const MIN_HABIT_WAIT: Duration = Duration::from_millis(100);
 /// Largest exponent of Zipf's law: with 5 the second title is drawn 32 times less often than the first.
 pub const MAX_EXPONENT: f64 = 5.0;
@@ -147,7 +153,8 @@ pub const MAX_EXPONENT: f64 = 5.0;
 pub const MAX_ARRIVALS_S: f64 = 86_400.0;
 /// The loop of many viewers looks at the cancel flag at least this often: people do not notice.
 pub const SHARD_WAIT_NS: u64 = 100_000_000;
-/// Readiness events taken in one turn of that loop: one system call for each turn of a full load.
+/// Readiness events taken in one turn of the loop of many viewers: one system call per turn at full
+/// load.
 pub const EVENTS_PER_TURN: usize = 1024;
 /// Viewers begun in one turn, so that those who play are not held up.
 pub const STARTS_PER_TURN: usize = 32;
@@ -163,7 +170,8 @@ pub const NO_WAIT_NS: u64 = 50_000;
 pub const REPLY_CHUNK: usize = 2048;
 /// Bytes read at a time from a connection that carries media: a write of the server has up to four times as many.
 pub const MEDIA_CHUNK: usize = 32 * 1024;
-/// Above so many viewers each has fewer receive buffers: memory, and the processor's caches.
+/// Above this many viewers each has fewer receive buffers, to save memory and the processor's
+/// caches.
 pub const FEW_VIEWERS: u32 = 2000;
 /// Batches taken from one socket where all of it is wanted: a sender that never pauses must not hold up the others.
 pub const MAX_DRAINS: usize = 256;
@@ -179,11 +187,12 @@ pub const MAX_HELD: usize = 256;
 /// An announced end lies at most this far behind the last packet: it is the end of the last picture, and the packets that carry
 /// the end of a title may be due later. Nothing is missed that comes after it but a BYE.
 pub const NEAR_END_S: u32 = 6;
-/// A BYE comes at most this long after the last packet: players drop what they hold when it comes, so servers wait (Millrace 2.5 s).
+/// A BYE comes at most this long after the last packet: players drop the packets they hold when it
+/// comes, so servers wait (Millrace 2.5 s).
 pub const BYE_WAIT_NS: u64 = 5_000_000_000;
 /// Most intervals that are kept of a load; those behind are left out. Eleven days of seconds.
 pub const MAX_SAMPLES: usize = 1_000_000;
-/// Kinds of failures that are told apart: a report of more is not read.
+/// Kinds of failures that are distinguished: a report of more would go unread.
 pub const MAX_KINDS: usize = 64;
 /// Sessions that are named because they fared worst: a screen.
 pub const MAX_WORST: usize = 10;
@@ -192,27 +201,28 @@ pub const MAX_STREAM_REPORTS: usize = 200_000;
 
 // HTTP.
 
-/// Longest line with a chunk's length and extensions: nobody sends extensions, and a line that never ends must not fill
-/// memory.
+/// Longest line with a chunk's length and extensions: servers send no extensions, and a line that
+/// never ends must not fill memory.
 pub const MAX_CHUNK_LINE_BYTES: usize = 1024;
 /// Hexadecimal digits of a chunk's length: 2^60 bytes are more than any title has.
 pub const MAX_CHUNK_DIGITS: usize = 15;
-/// Shortest time from one load of a playlist to the next, whatever its target duration says: servers are not to be
-/// flooded.
+/// Shortest time from one load of a playlist to the next, whatever its target duration: servers
+/// must not be flooded.
 pub const MIN_RELOAD_NS: u64 = 500_000_000;
 /// Master playlists that lead to one another: a media playlist must come then, or it is a loop.
 pub const MAX_MASTERS: u32 = 2;
 /// Servers whose addresses are remembered: a delivery network names a few.
 pub const MAX_HOSTS: usize = 1024;
-/// What the kernel may hold for a viewer beside the buffer that it counts: with more, a viewer that reads only as fast as
-/// it plays would have a second buffer of many seconds there. On a path of 20 ms it carries 100 Mb/s.
+/// Data that the kernel may hold for a viewer in addition to the buffer that the viewer counts:
+/// with more, a viewer that reads only as fast as it plays would have a second buffer of many
+/// seconds there. On a path of 20 ms it carries 100 Mb/s.
 pub const RECEIVE_BUFFER_BYTES: usize = 256 * 1024;
-/// What is read ahead where nothing is said: what players commonly hold.
+/// Default read-ahead: the amount that players commonly hold.
 pub const DEFAULT_BUFFER: Duration = Duration::from_secs(10);
-/// Segments of HLS that are read ahead at least, where nothing is said: RFC 8216 starts live titles that far from their
-/// end.
+/// Default minimum of HLS segments read ahead: RFC 8216 starts live titles that many segments from
+/// their end.
 pub const MIN_SEGMENTS: u64 = 3;
-/// Longest segment in seconds that is believed: an hour is a damaged number.
+/// Longest segment accepted, in seconds: an hour is a damaged number.
 pub const MAX_SEGMENT_S: f64 = 3600.0;
 /// Playlists that are remembered: master, media and some versions of a live one.
 pub const MAX_REMEMBERED: usize = 8;

@@ -34,7 +34,8 @@ pub(crate) struct Inlet {
 pub(crate) enum Batch {
     /// One player: every datagram with a stamp of its own.
     Single,
-    /// One of many: so many trains of datagrams, each in one piece. Buffers that stay untouched cost no memory.
+    /// One of many: this many trains of datagrams, each in one piece. Untouched buffers cost no
+    /// memory.
     Trains(usize),
     /// RTCP of one of many.
     Reports,
@@ -92,7 +93,8 @@ impl Inlet {
         self.unstamped == 0
     }
 
-    /// Size of the receive buffer as the kernel counts it: twice what was asked for if that was granted.
+    /// Returns the size of the receive buffer as the kernel counts it: twice the size requested if
+    /// that was granted.
     pub(crate) fn buffer_bytes(&self) -> usize {
         self.rx.receive_buffer().unwrap_or(0)
     }
@@ -220,7 +222,8 @@ pub(crate) enum ReadState {
 }
 
 impl Connection {
-    /// Reads into a buffer that grows in steps of `chunk` bytes when what it holds is not yet a whole message or frame.
+    /// Reads into a buffer that grows in steps of `chunk` bytes while it does not yet hold a whole
+    /// message or frame.
     pub(crate) fn new(stream: TcpStream, chunk: usize) -> Self {
         Self { stream, input: Vec::new(), start: 0, end: 0, chunk, output: Vec::new() }
     }
@@ -271,7 +274,7 @@ impl Connection {
         }
     }
 
-    /// Writes what the kernel takes; `false` if the connection is broken.
+    /// Writes as much as the kernel accepts; returns `false` if the connection is broken.
     pub(crate) fn write(&mut self) -> bool {
         while !self.output.is_empty() {
             match self.stream.write(&self.output) {

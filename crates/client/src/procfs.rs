@@ -1,4 +1,4 @@
-//! What the kernel threw away, from `/proc` of the own network namespace.
+//! Datagrams dropped by the kernel, from `/proc` of the process's own network namespace.
 
 use std::collections::HashMap;
 use std::fs;
@@ -9,7 +9,7 @@ use std::net::UdpSocket;
 pub(crate) struct UdpErrors {
     /// Datagrams with a wrong checksum.
     pub(crate) checksum: u64,
-    /// Datagrams for which a receive buffer had no room.
+    /// Datagrams dropped because a receive buffer was full.
     pub(crate) buffer: u64,
 }
 
@@ -26,7 +26,7 @@ impl UdpErrors {
         Self { checksum: self.checksum + other.checksum, buffer: self.buffer + other.buffer }
     }
 
-    /// What was added since `earlier`.
+    /// Returns the increase since `earlier`.
     pub(crate) fn since(self, earlier: Self) -> Self {
         Self {
             checksum: self.checksum.saturating_sub(earlier.checksum),

@@ -1,14 +1,16 @@
-//! Accounting of RTP sequence numbers in bounded memory: what arrived, what is missing, what came twice or late.
+//! Accounting of RTP sequence numbers in bounded memory: packets received, missing, duplicate or
+//! late.
 //!
 //! A *run* is what one PLAY brings: numbers go up by one from its first packet. A PAUSE and PLAY, a seek or a sender
 //! that starts again begins the next run, and nothing is counted as lost between two runs. Numbers are extended to 64
 //! bits, unwrapped against the highest of the run (RFC 3550 appendix A.1, with a far larger window: this is a
 //! measuring instrument, so a long outage is counted as loss rather than as a new sender).
 
-/// Packets behind the highest that are still told apart into late and duplicate ones. 4096 packets of 1316 bytes are
-/// 10 s at 4 Mb/s; the bits take 512 bytes a session.
+/// Packets behind the highest that are still distinguished as late or duplicate. 4096 packets of
+/// 1316 bytes are 10 s at 4 Mb/s; the bits take 512 bytes per session.
 pub const WINDOW: u64 = 4096;
-/// A step forward of up to this many packets is believed at once (RFC 3550 appendix A.1: MAX_DROPOUT).
+/// A step forward of up to this many packets is accepted at once (RFC 3550 appendix A.1:
+/// MAX_DROPOUT).
 pub const MAX_STEP: u16 = 3000;
 /// Packets that may still be on their way when PAUSE is answered, as far as telling them from a new run goes.
 const LEFT_OVER: i64 = 64;
@@ -16,10 +18,10 @@ const LEFT_OVER: i64 = 64;
 /// what receiver reports call the extended highest sequence number.
 const BASE: u64 = 1 << 32;
 
-/// What a packet is to the sequence.
+/// Relation of a packet to the sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The highest so far; `gap` numbers before it are missing for now.
+    /// The highest yet; `gap` numbers before it are missing for now.
     Next {
         /// Extended number.
         ext: u64,
@@ -38,7 +40,7 @@ pub enum Verdict {
     /// Far from where the run is, or left over from the run before. If the next packet follows it, both are
     /// [`Verdict::Confirmed`].
     Stray,
-    /// This packet and the stray before it are believed: the stray has the number `ext - 1`.
+    /// This packet and the stray before it are accepted: the stray has the number `ext - 1`.
     Confirmed {
         /// Extended number of this packet.
         ext: u64,
@@ -49,7 +51,7 @@ pub enum Verdict {
     },
 }
 
-/// What was counted since the start, over all runs.
+/// Counts since the start, over all runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SequenceCounts {
     /// Different packets received.
@@ -62,7 +64,7 @@ pub struct SequenceCounts {
     pub reordered: u64,
     /// Packets that came again.
     pub duplicates: u64,
-    /// Packets that belong nowhere: left over from an earlier run, or from somebody else.
+    /// Packets that belong to no run: left over from an earlier run, or from another sender.
     pub strays: u64,
     /// Runs that began without a PLAY: the sender jumped back or far away.
     pub restarts: u64,
@@ -127,7 +129,8 @@ impl SequenceTracker {
         self.start = start;
     }
 
-    /// PLAY was answered after its first packets had come: they began with `start`, says the server.
+    /// Takes a reply to PLAY that came after the first packets: according to the server, they began
+    /// with `start`.
     pub fn announce(&mut self, start: u16) {
         match &mut self.run {
             Some(run) => {
@@ -143,7 +146,7 @@ impl SequenceTracker {
         self.run.is_some()
     }
 
-    /// The number with which the run begins: the announced one, or the lowest that came.
+    /// Returns the first number of the run: the announced one, or the lowest received.
     pub fn run_start(&self) -> Option<u64> {
         self.run.map(|run| run.announced.unwrap_or(run.lowest))
     }
@@ -175,7 +178,8 @@ impl SequenceTracker {
 
     fn observe_first(&mut self, sequence: u16) -> Verdict {
         let near = |from: u16| (0..i64::from(MAX_STEP)).contains(&distance(from, sequence));
-        // After a short seek back, what is left over of the run before has numbers that the new run will have too.
+        // After a short seek back, packets left over from the previous run have numbers that the
+        // new run will use too.
         let follows_previous = |number: u16| {
             self.previous.is_some_and(|p| (1..=LEFT_OVER).contains(&distance(p as u16, number)))
         };
@@ -305,7 +309,7 @@ impl SequenceTracker {
         }
     }
 
-    /// Everything counted so far.
+    /// Returns all counts to date.
     pub fn counts(&self) -> SequenceCounts {
         let mut counts = self.closed;
         if let Some(run) = self.run {

@@ -45,7 +45,8 @@ fn a_long_outage_is_loss() {
     assert_eq!(verdicts[0], Verdict::Stray);
     assert!(matches!(verdicts[1], Verdict::Confirmed { gap: 19_900, starts_run: false, .. }));
     assert_eq!(t.counts(), counts(103, 19_900, 0, 0));
-    // The window was emptied: a duplicate from before the outage cannot be told, one from after it can.
+    // The window was emptied: a duplicate from before the outage cannot be recognized, one from
+    // after it can.
     assert_eq!(t.observe(20_001), Verdict::Duplicate);
 }
 
@@ -172,7 +173,7 @@ fn random_links_against_a_model() {
     });
 }
 
-/// No order of calls and numbers makes it panic or lose count of what it was given.
+/// No order of calls and numbers makes it panic or miscount its input.
 #[test]
 fn any_input_is_accounted_for() {
     bolero::check!().with_type::<Vec<(u8, u16)>>().with_iterations(2000).for_each(|steps| {

@@ -1,5 +1,5 @@
-//! Puts payloads back in order, in a window bounded in packets and in time. What is missing at the window's end is
-//! given up and named as a gap.
+//! Puts payloads back in order, in a window bounded in packets and in time. Payloads missing at the
+//! window's end are given up and reported as a gap.
 
 use millrace_core::time::Instant;
 
@@ -34,7 +34,7 @@ impl Reorder {
         Self { slots: slots.collect(), wait_ns, next: None, held: 0 }
     }
 
-    /// Gives out what is held and begins at `start`.
+    /// Delivers the payloads held and begins at `start`.
     pub fn begin(&mut self, start: u64, out: &mut dyn InOrder) {
         self.flush(out);
         self.next = Some(start);
@@ -72,7 +72,7 @@ impl Reorder {
         &mut self.slots[(ext % len) as usize]
     }
 
-    /// Gives out what is next in line and there.
+    /// Delivers payloads in order while the next one is present.
     fn drain(&mut self, out: &mut dyn InOrder) {
         while self.held > 0 {
             let Some(next) = self.next else { return };
@@ -116,7 +116,7 @@ impl Reorder {
         self.first_held().map(|(_, since)| since.plus_ns(self.wait_ns))
     }
 
-    /// Gives up what has been waited for long enough.
+    /// Gives up payloads that have been waited for long enough.
     pub fn handle_timeout(&mut self, now: Instant, out: &mut dyn InOrder) {
         while let Some((ext, since)) = self.first_held() {
             if now < since.plus_ns(self.wait_ns) {

@@ -1,4 +1,4 @@
-//! What a reception found, as a table for people and as JSON in one stable form.
+//! The findings of a reception, as a table for people and as JSON in one stable form.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ use crate::verify::ByteCheck;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndReason {
-    /// The server said BYE (RTCP BYE): the end of the title.
+    /// The server sent an RTCP BYE: the end of the title.
     Bye,
     /// The time asked for was over.
     Duration,
@@ -93,8 +93,8 @@ pub struct PlayRecord {
     pub rtp_info_exact: Option<bool>,
     /// From the reply to PLAY to the first packet; negative if it came before the reply.
     pub first_packet_us: Option<i64>,
-    /// The reply may have been read so much later than it came, because this process waited for a processor: the time
-    /// above is at most so much too short.
+    /// How much later the reply may have been read than it arrived, because this process waited for
+    /// a processor: the time above is too short by at most this.
     pub reply_read_late_us: u64,
     /// Media time from the first PLAY's first packet to this one's by RTP timestamp, less the same by answered ranges:
     /// about 0 for a server with one timeline for the whole title. `None` without ranges.
@@ -113,11 +113,11 @@ pub struct ByeReport {
 /// Forward error correction.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FecReport {
-    /// What was asked for: `xor` or `all`.
+    /// The request: `xor` or `all`.
     pub asked: String,
-    /// What came of it: `off`, `xor` or `all`.
+    /// The result: `off`, `xor` or `all`.
     pub granted: String,
-    /// Why not, if the server says so.
+    /// The reason for a refusal, if the server gives one.
     pub reason: Option<String>,
     /// Packets that did not come by themselves, between the start that was announced and the last that came.
     pub lost_on_the_way: u64,
@@ -135,7 +135,7 @@ pub struct ReceiverReport {
     pub socket_drops: u64,
     /// Datagrams with a wrong UDP checksum in this network namespace, from whomever.
     pub checksum_errors: u64,
-    /// Datagrams for which some receive buffer of this network namespace had no room.
+    /// Datagrams dropped because some receive buffer of this network namespace was full.
     pub buffer_errors: u64,
     /// Packets that are not RTP or RTCP, or of another payload type.
     pub malformed: u64,
@@ -171,7 +171,7 @@ pub struct TsCounts {
 }
 
 impl TsCounts {
-    /// What an analysis says of it.
+    /// Takes the counts from an analysis.
     pub(crate) fn of(analysis: &millrace_ts::Report, odd_payloads: u64) -> Self {
         Self {
             packets: analysis.packets,
@@ -218,7 +218,7 @@ pub struct Report {
     pub rtp_info_exact: Option<bool>,
     /// Each PLAY.
     pub plays: Vec<PlayRecord>,
-    /// What the server said to each request for another rendition.
+    /// The server's answer to each request for another rendition.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub renditions: Vec<String>,
     /// The BYE, if one came.
@@ -227,14 +227,14 @@ pub struct Report {
     pub sender_reports: SenderReports,
     /// The transport stream.
     pub ts: TsCounts,
-    /// What is wrong with it in itself, if that was asked for.
+    /// Errors within the transport stream itself, if this check was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub analysis: Option<millrace_ts::Report>,
     /// Comparison with the reference.
     pub byte_check: Option<ByteCheck>,
     /// This receiver.
     pub receiver: ReceiverReport,
-    /// What is wrong, in words; empty if nothing is.
+    /// The problems, in words; empty if there are none.
     pub problems: Vec<String>,
 }
 

@@ -105,7 +105,7 @@ fn every_problem_is_named() {
     assert!(early("udp").is_empty() && early("tcp")[0].contains("interleaved needs 20 ms"));
     // Backwards a title stands at its beginning: no BYE comes.
     assert!(problems(|r| (r.end, r.place.scale_hundredths) = (EndReason::Silence, Some(-400))).is_empty());
-    // Nobody is blamed for what may be our own delay.
+    // The server is not blamed for a delay that may be our own.
     let unsure = problems(|r| {
         r.transport = "tcp";
         (r.plays[0].first_packet_us, r.plays[0].reply_read_late_us) = (Some(-5_000), 25_000);

@@ -1,5 +1,5 @@
-//! What a description (SDP, RFC 8866) tells a receiver: where the transport stream is, or, for receivers that take anything, the
-//! first video.
+//! The content of a description (SDP, RFC 8866) that a receiver uses: where the transport stream
+//! is, or, for receivers that take anything, the first video.
 
 use millrace_core::text::{Printable, excerpt};
 use millrace_core::wire::rtp::PAYLOAD_TYPE_MP2T;
@@ -33,7 +33,8 @@ fn attribute<'a>(attributes: &'a [sdp_types::Attribute], name: &str) -> Option<&
     attributes.iter().find(|a| a.attribute == name).and_then(|a| a.value.as_deref())
 }
 
-/// The payload type with which `media` carries a transport stream: static 33 (RFC 3551), or one mapped to `MP2T`.
+/// Returns the payload type under which `media` carries a transport stream: static 33 (RFC 3551),
+/// or one mapped to `MP2T`.
 fn transport_stream_type(media: &Media) -> Option<u8> {
     if !media.proto.to_ascii_uppercase().starts_with("RTP/AVP") {
         return None;
@@ -108,7 +109,7 @@ pub enum Take {
 /// Reads a description.
 ///
 /// # Errors
-/// What is wrong with it, or what it offers instead of a transport stream.
+/// Returns the problem with it, or the media it offers instead of a transport stream.
 pub fn parse(body: &[u8], take: Take) -> Result<Description, String> {
     let session =
         Session::parse(body).map_err(|error| format!("the SDP cannot be read: {}", Printable(error)))?;

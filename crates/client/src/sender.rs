@@ -1,4 +1,4 @@
-//! What the sender says about itself in RTCP, held against what arrived (RFC 3550 section 6.4.1).
+//! Compares the sender's RTCP statistics with the packets received (RFC 3550 section 6.4.1).
 
 use millrace_core::time::{MEDIA_HZ, NS_PER_S};
 use millrace_core::wire::rtcp::{NTP_UNIX_OFFSET_S, SenderReport};
@@ -11,12 +11,12 @@ use crate::lateness::RunClock;
 pub struct SenderReports {
     /// Reports received.
     pub count: u64,
-    /// Packets that the last one says were sent.
+    /// Packets sent, according to the last one.
     pub last_packets: u32,
-    /// Payload bytes that the last one says were sent.
+    /// Payload bytes sent, according to the last one.
     pub last_octets: u32,
-    /// Packets sent by the last report, less those that were received or known to be lost when it came. What was lost
-    /// at the very end shows here; 0 is right.
+    /// Packets sent by the last report, less those that were received or known to be lost when it
+    /// came. Packets lost at the very end show here; 0 is right.
     pub last_difference: i64,
     /// The same for octets; only where nothing was lost.
     pub last_octet_difference: Option<i64>,
@@ -24,8 +24,9 @@ pub struct SenderReports {
     pub worst_difference: u64,
     /// How far the wall clock and the RTP clock of the reports drift apart within a run, in microseconds, at worst.
     pub clock_error_us: u64,
-    /// The sender's wall clock for a moment of the title, less the earliest arrival of that moment here, in
-    /// microseconds. Means something where both clocks agree, as on one machine. `None` without packets.
+    /// The sender's wall clock for a moment of the title, less the earliest arrival of the same
+    /// moment here, in microseconds. Meaningful where both clocks agree, as on one machine. `None`
+    /// without packets.
     pub media_offset_us: Option<i64>,
 }
 

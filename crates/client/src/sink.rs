@@ -1,8 +1,9 @@
 //! What happens to payloads once they are in order: checked, compared, written. On a thread of its own, so that a slow
 //! disk, a reader of a pipe that pauses or a search through the reference never delays the receiving loop.
 //!
-//! Payloads travel in blocks of 256 KiB, 16 MiB of them at most. When all are under way, the sink says
-//! so and the loop stops reading media: the loss that follows is the kernel's to count, none is silent.
+//! Payloads travel in blocks of 256 KiB, 16 MiB of them at most. When all are in flight, the sink
+//! reports it and the loop stops reading media: the kernel counts the loss that follows, and none
+//! is silent.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -115,7 +116,7 @@ impl SinkWriter {
     /// Opens output and reference and starts the thread.
     pub(crate) fn start(output: &Output, reference: Option<&Path>) -> Result<Self, ClientError> {
         let path = output_path(output);
-        // Before the output is emptied: what cannot be compared with must not cost an earlier recording.
+        // Before the output is emptied: an unusable reference must not cost an earlier recording.
         let verifier = reference.map(Verifier::open).transpose()?;
         if reference.is_some_and(|reference| is_same_file(&path, reference)) {
             let allowed = "any file but the one to compare with, which would be emptied";
@@ -207,7 +208,7 @@ impl SinkWriter {
         }
     }
 
-    /// Whether the output is so far behind that no more media should be read.
+    /// Whether the output is too far behind to read more media.
     pub(crate) fn is_full(&self) -> bool {
         self.full
     }
@@ -385,7 +386,7 @@ mod tests {
             sink.payload(ext, &payload);
             ext += 1;
         }
-        // 64 blocks under way, one being written, one at hand, and what a pipe holds.
+        // 64 blocks in flight, one being written, one at hand, and the contents of a pipe.
         assert!(
             given.len() >= BLOCKS * BLOCK_BYTES && given.len() < (BLOCKS + 4) * BLOCK_BYTES,
             "{}",

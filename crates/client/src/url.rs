@@ -31,7 +31,7 @@ impl RtspUrl {
     /// Parses `given`; spaces and bytes beyond ASCII in the path are percent-encoded.
     ///
     /// # Errors
-    /// [`ClientError::Url`] says what is wrong.
+    /// Returns [`ClientError::Url`] with the reason.
     pub fn parse(given: &str) -> Result<Self, ClientError> {
         let error = |why| ClientError::Url { given: given.chars().take(200).collect(), why };
         let (scheme, rest) = given.trim().split_once("://").ok_or_else(|| error("no scheme"))?;

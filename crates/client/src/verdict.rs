@@ -1,4 +1,4 @@
-//! What a reception comes to, in one word: for an exit code.
+//! The overall result of a reception, in one word: for an exit code.
 
 use serde::Serialize;
 
@@ -8,7 +8,7 @@ use crate::report::{EndReason, Report};
 /// A reference may be longer by less than this: it is no whole number of packets then.
 const TS_PACKET_BYTES: u64 = millrace_core::limits::TS_PACKET_BYTES as u64;
 
-/// What a reception comes to.
+/// The overall result of a reception.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Everything that was asked for came and is right.
@@ -17,30 +17,31 @@ pub enum Verdict {
     Damaged,
     /// The stream ended before its end.
     CutOff,
-    /// What came is not the MPEG transport stream that was agreed on.
+    /// The data received is not the MPEG transport stream agreed on.
     Foreign,
 }
 
 /// Where in the title the last run ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct EndPlace {
-    /// Where it was to begin, as the server said.
+    /// Its announced beginning, from the server.
     pub start_us: Option<u64>,
     /// Where the last packet belongs.
     pub reached_us: Option<u64>,
-    /// Where it was to end, as the server said.
+    /// Its announced end, from the server.
     pub announced_us: Option<u64>,
     /// How fast the title was shown, in hundredths of the normal speed, below 0 for backwards; none: the server did not say.
     pub scale_hundredths: Option<i16>,
 }
 
 impl EndPlace {
-    /// Whether the title was shown backwards. It stands at its beginning then, and nobody says that it is over.
+    /// Whether the title was shown backwards. It then stands at its beginning, and nothing
+    /// announces its end.
     pub(crate) fn is_reverse(&self) -> bool {
         self.scale_hundredths.is_some_and(i16::is_negative)
     }
 
-    /// How long it takes to send so much of the title.
+    /// Returns how long it takes to send this much of the title.
     fn sent_us(&self, shown_us: u64) -> u64 {
         let speed = self.scale_hundredths.map_or(100, i16::unsigned_abs).max(1);
         shown_us.saturating_mul(100) / u64::from(speed)
@@ -55,7 +56,8 @@ impl EndPlace {
 }
 
 impl Report {
-    /// What it comes to. What is late, or jumps in the title itself, is reported but does not count here.
+    /// Returns the overall result. Lateness, and jumps in the title itself, are reported but do not
+    /// count here.
     pub fn verdict(&self) -> Verdict {
         let (s, ts) = (&self.sequence, &self.ts);
         let is_foreign = self.receiver.malformed > 0 || ts.sync_losses > 0 || ts.odd_payloads > 0;
@@ -77,7 +79,7 @@ impl Report {
         }
     }
 
-    /// Whether the stream ended before its end. A listener is told of none.
+    /// Whether the stream ended before its end. A listener knows of no announced end.
     fn is_cut_off(&self) -> bool {
         let early = match self.end {
             EndReason::Bye => {
@@ -90,7 +92,7 @@ impl Report {
         };
         match self.place.missing_us() {
             Some(missing) => missing > early,
-            // Without BYE nobody has said that this was all.
+            // Without BYE nothing confirms that this was all.
             None => !self.plays.is_empty() && self.end != EndReason::Bye,
         }
     }
@@ -101,11 +103,11 @@ impl Report {
         let is_whole = play.range_asked.as_deref() == Some("npt=0.000-") && self.end.is_of_the_stream();
         let Some(check) = self.byte_check.as_ref().filter(|_| is_whole) else { return 0 };
         let missing = check.reference_bytes.saturating_sub(check.checked_bytes + check.unaligned_bytes);
-        // A file may end within a TS packet; nobody sends that.
+        // A file may end within a TS packet; that partial packet is never sent.
         if missing < TS_PACKET_BYTES { 0 } else { missing }
     }
 
-    /// What of this is to be said, beside what else is.
+    /// Returns the problems found here, to report beside the others.
     pub(crate) fn problems_of_the_end(&self) -> Vec<String> {
         let mut said = Vec::new();
         if let (true, Some(missing)) = (self.is_cut_off(), self.place.missing_us()) {

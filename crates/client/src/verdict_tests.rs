@@ -32,7 +32,7 @@ fn what_is_missing_or_wrong_is_no_success() {
     assert_eq!(verdict(|r| (r.ts.continuity_errors, r.rtp_info_exact) = (9, Some(false))), Verdict::Right);
 }
 
-/// A run from `start` that reached so far of what was announced, all in milliseconds.
+/// A run from `start` that reached `reached` of `announced`, all in milliseconds.
 fn ends(end: EndReason, start: u64, reached: u64, announced: u64) -> Verdict {
     ends_at(100, end, start, reached, announced)
 }
@@ -95,7 +95,7 @@ fn without_an_announced_end_only_bye_is_an_end() {
     let (silence, bye) = (EndReason::Silence, EndReason::Bye);
     assert_eq!(verdict(|r| (r.end, r.place) = (bye, EndPlace::default())), Verdict::Right);
     assert_eq!(verdict(|r| (r.end, r.place) = (silence, EndPlace::default())), Verdict::CutOff);
-    // Who listens to what somebody sends has asked nobody.
+    // A listener has sent no request to any server.
     let listened = |r: &mut Report| {
         (r.end, r.place) = (silence, EndPlace::default());
         r.plays.clear();

@@ -1,9 +1,10 @@
-//! Byte check: is what was received what the file holds, at the place where it should be?
+//! Byte check: do the bytes received match the file at the position where they belong?
 //!
-//! A run of payloads is first aligned with the reference: where the sequence number says (packet number + 1 modulo
-//! 2^16, as Millrace numbers a title), else where the content says, by a search through the file in steps of one TS packet.
-//! From there every payload's place follows from the one before it and from the gaps, so a wrong, missing or repeated
-//! byte is a difference and never a reason to align again.
+//! A run of payloads is first aligned with the reference: by sequence number (packet number + 1
+//! modulo 2^16, as Millrace numbers a title), else by content, with a search through the file in
+//! steps of one TS packet. From there every payload's position follows from the one before it and
+//! from the gaps, so a wrong, missing or repeated byte is a difference and never a reason to align
+//! again.
 
 use std::fs::File;
 use std::io;
@@ -27,9 +28,9 @@ pub struct Difference {
     pub position: u64,
     /// RTP sequence number of the packet.
     pub sequence: u16,
-    /// What the reference has there; `None` beyond its end.
+    /// The reference's byte at this position; `None` beyond its end.
     pub expected: Option<u8>,
-    /// What was received.
+    /// The byte received.
     pub got: u8,
 }
 
@@ -230,7 +231,8 @@ impl Verifier {
         Ok(score)
     }
 
-    /// Whether so many found payloads are enough: more than half, so that neither stuffing nor damage misleads.
+    /// Whether this many payloads found are enough: more than half, so that neither stuffing nor
+    /// damage misleads.
     fn is_enough(waiting: &[Waiting], score: usize) -> bool {
         2 * score > waiting.len()
     }

@@ -1,4 +1,5 @@
-//! What `--analyse` says of a received stream: the sender's faults are told from what the network did.
+//! The findings of `--analyse` on a received stream: the sender's faults are distinguished from the
+//! effects of the network.
 #![allow(missing_docs)]
 
 mod support;
@@ -79,7 +80,7 @@ fn what_the_sender_did_is_found() {
         let problem = "faults of the transport stream: 1 continuity (1.4)";
         assert!(whole.problems.iter().any(|said| said == problem), "{:?}", whole.problems);
         assert!(whole.to_string().contains("verdict           faulty: 1 continuity (1.4)"), "{whole}");
-        // Both at once, and each is what it is.
+        // Both at once, and each is counted as its own kind.
         let mut lossy = behaviour(film);
         lossy.drop = vec![10];
         let both = received(lossy, TransportChoice::Udp);

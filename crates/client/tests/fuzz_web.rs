@@ -118,7 +118,7 @@ fn addresses() {
     fn all(text: &str) {
         let base = HttpUrl::parse("http://h:81/a/b?c").unwrap();
         for url in [HttpUrl::parse(text), base.join(text)].into_iter().flatten() {
-            // What goes into a request is one word, and reads as itself.
+            // The text put into a request is one word, and reads as itself.
             for part in [url.target(), url.authority()] {
                 assert!(part.bytes().all(|byte| (0x21..=0x7e).contains(&byte)), "{part:?}");
             }

@@ -254,7 +254,8 @@ fn who_zaps_sees_another_title_and_who_leaves_is_replaced() {
         options.duration = Duration::from_millis(2500);
         let report = run(&options);
         assert!(report.is_clean(), "{report}");
-        // Whoever zaps when the time is over does not begin again; who has only just begun has no session to end.
+        // A viewer that zaps when the time is over does not begin again; one that has only just
+        // begun has no session to end.
         let about = |count: u64, all: u64| (all - 3..=all).contains(&count);
         assert!(report.zaps >= 6 && about(report.sessions, 3 + report.zaps), "{report}");
         assert_eq!(report.per_stream.len() as u64, report.sessions);
@@ -334,7 +335,7 @@ fn servers_that_are_full_or_mute_fail_some_and_spare_the_rest() {
         let good = Server::start(slow(500));
         let full =
             Server::start(Behaviour { describe_status: Some("453 Not Enough Bandwidth"), ..slow(500) });
-        // Connections are made by the kernel, and nobody ever answers.
+        // The kernel makes the connections, and no server ever answers.
         let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let mut options = options(&[&good, &full], 6, TransportChoice::Udp);
         options.targets.push(format!("rtsp://{}/film", mute.local_addr().unwrap()));

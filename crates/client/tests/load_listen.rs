@@ -22,7 +22,7 @@ fn free_ports(count: u16) -> u16 {
     panic!("no free ports");
 }
 
-/// Whether somebody listens at the port.
+/// Whether a socket is bound to the port.
 fn is_taken(port: u16) -> bool {
     UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).is_err()
 }

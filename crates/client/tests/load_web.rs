@@ -74,7 +74,7 @@ fn a_slow_server_makes_the_picture_stand_still() {
     let report = run(&options(&[server.url("/film.ts")], 3));
     let web = report.web.clone().unwrap();
     assert_eq!((web.rebuffers, web.viewers_rebuffered, report.sessions_ended), (3, 3, 3), "{report}");
-    // 1500 ms less the 580 ms of film that were there; what was needed first was as late as that.
+    // 1500 ms less the 580 ms of film that were present; the media needed first was equally late.
     assert!(web.longest_rebuffer_us >= 800_000 && web.rebuffering_us >= 3 * 800_000, "{report}");
     assert!(report.lateness.max_us >= 800_000 && report.session_lateness_max.p50_us >= 800_000, "{report}");
     assert_eq!((report.sessions_stalled, web.played_us), (3, 3 * 1_180_000), "{report}");
@@ -232,7 +232,7 @@ fn hls_films_of_every_make_are_played_to_their_end() {
         assert!((7_900_000..=8_100_000).contains(&web.played_us), "{report}");
         assert_eq!(web.connections, 2, "one connection carries all: {report}");
         assert_eq!(web.ts.packets > 0, !more.contains(&"fmp4"), "{more:?}: {report}");
-        // Whom nobody looks into is sent the same, and counts it.
+        // Viewers without inspection are sent the same, and count it.
         options.inspect = Inspect::None;
         let unseen = run(&options);
         let unseen_web = unseen.web.clone().unwrap();
@@ -323,7 +323,8 @@ fn viewers_pause_and_seek_by_byte_range_and_by_segment() {
             "{report}"
         );
         assert!(web.slowest_seek.max_us > 0 && web.ts.continuity_errors == 0, "{report}");
-        // About 700 ms of the beginning and a second of the end: neither the pause nor what lies between is seen.
+        // About 700 ms of the beginning and a second of the end: neither the pause nor the part in
+        // between is seen.
         assert!(web.played_us > 2 * 1_200_000 && web.played_us < 2 * 3_000_000, "{report}");
         assert!(
             server.requests().iter().any(|request| request.contains(asked_for)),

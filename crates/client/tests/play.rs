@@ -27,7 +27,7 @@ fn run(options: &PlayOptions) -> Report {
     play(options, &AtomicBool::new(false), &mut |_| {}).unwrap()
 }
 
-/// Plays to a file and checks against the film; returns the report and what was written.
+/// Plays to a file and checks against the film; returns the report and the bytes written.
 fn record(server: &Server, behaviour: &Behaviour, options: PlayOptions) -> (Report, Vec<u8>) {
     record_with(server, behaviour, options, &mut |_| {})
 }
@@ -94,7 +94,7 @@ fn a_clean_film_over_udp() {
         assert!(sr.media_offset_us.unwrap().abs() < 2_000_000, "{sr:?}");
         assert!(written == behaviour.film);
         assert!(progress >= 5, "{progress}");
-        // Punched at PLAY, and said BYE at the end.
+        // Punched at PLAY, and sent BYE at the end.
         let seen = (server.seen.punches.load(Ordering::Relaxed), server.seen.byes.load(Ordering::Relaxed));
         assert_eq!(seen, (1, 1));
         assert_eq!(server.seen.methods()[..4], ["OPTIONS", "DESCRIBE", "SETUP", "PLAY"]);

@@ -1,4 +1,4 @@
-//! The player and the load with FEC, against a server that loses what it is told to lose.
+//! The player and the load with FEC, against a server that loses packets as configured.
 #![allow(missing_docs)]
 
 mod support;

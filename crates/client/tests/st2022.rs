@@ -17,7 +17,7 @@ const PORTS: [u16; 3] = [0, 2, 4];
 /// Longest that any part may take.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What the relay makes of a media packet, by its number in the stream.
+/// Whether the relay loses a media packet, by its number in the stream.
 type Loses = fn(u64) -> bool;
 
 /// A first port with the two others free, and sockets there.
@@ -36,7 +36,7 @@ fn bind_all() -> (u16, Vec<UdpSocket>) {
     panic!("no three free ports");
 }
 
-/// Kills what it started, whatever the test's end.
+/// Kills the program it started, however the test ends.
 struct Program(Child);
 
 impl Drop for Program {
@@ -46,7 +46,7 @@ impl Drop for Program {
     }
 }
 
-/// Whether somebody listens at this port of 127.0.0.1. Trying to bind it would take it away.
+/// Whether a socket is bound to this port of 127.0.0.1. Trying to bind it would take it away.
 fn is_bound(port: u16) -> bool {
     let sockets = std::fs::read_to_string("/proc/net/udp").unwrap();
     sockets.contains(&format!("0100007F:{port:04X} "))
@@ -150,7 +150,8 @@ struct Relayed {
     fec: u64,
 }
 
-/// Takes what comes to `from` and sends it on to the ports from `to` on, but for what is lost, until `stop`.
+/// Receives the packets at `from` and sends them on to the ports from `to` on, except for the lost
+/// ones, until `stop`.
 fn relay(from: &[UdpSocket], to: u16, loses: Loses, stop: &AtomicBool) -> Relayed {
     let mut relayed = Relayed::default();
     let out = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
@@ -158,7 +159,7 @@ fn relay(from: &[UdpSocket], to: u16, loses: Loses, stop: &AtomicBool) -> Relaye
     let mut buffer = [0; 2048];
     from.iter().for_each(|socket| socket.set_nonblocking(true).unwrap());
     let mut idle_since = Instant::now();
-    // When the sender is gone, what it has sent is still to be taken.
+    // When the sender is gone, the packets it has sent must still be taken.
     while !stop.load(Ordering::Relaxed) || idle_since.elapsed() < Duration::from_millis(300) {
         let mut is_idle = true;
         for (socket, distance) in from.iter().zip(PORTS) {
@@ -189,7 +190,8 @@ fn relay(from: &[UdpSocket], to: u16, loses: Loses, stop: &AtomicBool) -> Relaye
     relayed
 }
 
-/// A film is sent with FEC through a relay that loses packets; returns what came out, what passed, and the report.
+/// Sends a film with FEC through a relay that loses packets; returns the output, the packets
+/// relayed, and the report.
 fn run(sender: Sender, loses: Loses) -> Option<(Vec<u8>, Relayed, Report)> {
     if let Some(what) = sender.lacks() {
         eprintln!("skipped: {what}");
@@ -225,7 +227,8 @@ fn run(sender: Sender, loses: Loses) -> Option<(Vec<u8>, Relayed, Report)> {
         }
         stop_relay.store(true, Ordering::Relaxed);
         let relayed = relay.join().unwrap();
-        // What was relayed lies in the player's sockets, and it looks at them before it looks whether to stop.
+        // The relayed packets lie in the player's sockets, and it looks at them before it checks
+        // whether to stop.
         stop_player.store(true, Ordering::Relaxed);
         let report = player.join().unwrap().unwrap();
         Some((std::fs::read(&out).unwrap(), relayed, report))

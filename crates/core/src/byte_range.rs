@@ -32,7 +32,7 @@ static NULL_PACKETS: [u8; MAX_PACKET_BYTES] = {
 };
 
 impl<'a> ByteRange<'a> {
-    /// What is sent of packet `index < count`.
+    /// Returns the bytes sent of packet `index < count`.
     ///
     /// # Panics
     /// If the extent does not hold it.
@@ -75,7 +75,8 @@ mod tests {
     use crate::pool::{ExtentArena, ExtentContent, HeapRegion};
     use crate::time::MediaTicks;
 
-    /// An extent of five packets of which the second is missing and the last has 400 bytes; and the title's bytes.
+    /// An extent of five packets whose second is missing and whose last has 400 bytes; and the
+    /// title's bytes.
     fn film(layout: WireLayout) -> (Arc<ExtentArena>, Lease, Vec<u8>) {
         let arena = ExtentArena::new(Box::new(HeapRegion::new(1)));
         let mut fill = arena.fill(0).unwrap();

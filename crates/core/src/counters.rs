@@ -43,7 +43,7 @@ pub enum Kind {
     Highest,
 }
 
-/// What a counter counts.
+/// The unit of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Things.
@@ -54,7 +54,7 @@ pub enum Unit {
     Nanoseconds,
 }
 
-/// What is known of one counter.
+/// The description of one counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counter {
     /// Its field's name.
@@ -141,7 +141,7 @@ impl<G: Group> Default for Sheet<G> {
 }
 
 impl<G: Group> Sheet<G> {
-    /// Shows what the group is now. Allocates nothing.
+    /// Publishes the current values of the group. Allocates nothing.
     pub fn publish(&self, group: &G) {
         let mut words = self.words.iter();
         group.put(|value| {
@@ -171,7 +171,7 @@ pub struct Sample<'a> {
     pub part: &'static str,
     /// Which of several: name and value of the label, such as `engine`, `0`.
     pub label: Option<(&'static str, &'a str)>,
-    /// What it counts.
+    /// The counter's description.
     pub counter: &'static Counter,
     /// How far it is.
     pub value: u64,
@@ -179,7 +179,7 @@ pub struct Sample<'a> {
 
 type Source = Box<dyn Fn(&mut dyn FnMut(Sample<'_>)) + Send + Sync>;
 
-/// All counters of the program. Filled at the start; reading it waits for nobody.
+/// All counters of the program. Filled at the start; reading it never waits.
 #[derive(Default)]
 pub struct Registry {
     sources: Vec<Source>,

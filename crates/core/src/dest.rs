@@ -21,12 +21,13 @@ pub enum Dest<C = ConnId> {
         scope_id: u32,
         /// Port of the media.
         port: u16,
-        /// Port of RTCP; `None`: nobody listens for it, and none is sent.
+        /// Port of RTCP; `None`: no client listens for it, and none is sent.
         rtcp_port: Option<u16>,
         /// Source address of the datagrams.
         source: SourceId,
     },
-    /// Datagrams to a group, for everybody who has joined it. Nobody answers, and no neighbour has to be known.
+    /// Datagrams to a group, for every receiver that has joined it. No receiver answers, and no
+    /// neighbour has to be known.
     Multicast {
         /// The group.
         group: IpAddr,
@@ -34,7 +35,8 @@ pub enum Dest<C = ConnId> {
         port: u16,
         /// Port of RTCP; `None`: none is sent.
         rtcp_port: Option<u16>,
-        /// The socket by which it leaves: interface, source address, time to live and whether this host hears it.
+        /// The egress socket: interface, source address, time to live and whether this host hears
+        /// it.
         via: MulticastId,
     },
     /// RTP and RTCP interleaved in an RTSP connection (RFC 2326 section 10.12).
@@ -85,7 +87,8 @@ impl<C: Copy> Dest<C> {
         }
     }
 
-    /// The UDP address that RTCP, or else media, goes to; `None` if it does not go by UDP, or if nobody listens for RTCP.
+    /// Returns the UDP address that RTCP, or else media, goes to; `None` if it does not go by UDP,
+    /// or if no client listens for RTCP.
     #[inline]
     pub fn address(&self, is_rtcp: bool) -> Option<SocketAddr> {
         let (ip, scope_id, port, rtcp_port) = match *self {
@@ -101,7 +104,8 @@ impl<C: Copy> Dest<C> {
         })
     }
 
-    /// The connection that it goes through: whoever keeps that says when there is room in it.
+    /// Returns the connection that it goes through; the owner of the connection reports when it has
+    /// room.
     #[inline]
     pub fn conn(&self) -> Option<C> {
         match *self {
@@ -160,7 +164,8 @@ impl<C: Copy> Dest<C> {
 }
 
 impl<C> fmt::Display for Dest<C> {
-    /// How, not where to: the viewer's address stands beside it wherever this is said.
+    /// Shows the transport, not the address: the viewer's address stands beside it wherever this is
+    /// printed.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Udp { port, rtcp_port: Some(rtcp_port), .. } => write!(f, "udp {port}-{rtcp_port}"),

@@ -55,7 +55,8 @@ impl std::error::Error for TitleIdError {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TitleRef(pub u32);
 
-/// A stream in one engine: an index and a generation, so that a late record for a closed stream finds nobody.
+/// A stream in one engine: an index and a generation, so that a late record for a closed stream
+/// finds no stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StreamId {
     /// Place in the engine's stream table.

@@ -15,11 +15,11 @@
 //! | [`dest`] | where a stream's packets go, from the control side to the devices |
 //! | [`fec`] | the code that protects titles on disk and on the network |
 //! | [`ids`] | newtypes for titles, streams and connections |
-//! | [`packet`] | [`packet::PacketMeta`]: what is stored for each media packet; [`packet::WireLayout`] |
+//! | [`packet`] | [`packet::PacketMeta`]: the record stored for each media packet; [`packet::WireLayout`] |
 //! | [`pool`] | the extent arena: one copy of the title in memory, filled once, lent to many |
 //! | [`prefetch`] | asking for memory before it is needed |
 //! | [`random`] | numbers that a seed repeats |
-//! | [`rendition`] | what the same media at another bit rate is called |
+//! | [`rendition`] | the name of the same media at another bit rate |
 //! | [`scale`] | how fast and in which direction a title is shown |
 //! | [`seam`] | the ports: clock, packets out, doorbells |
 //! | [`shape`] | a payload, checked: which bytes make which datagram |

@@ -1,4 +1,5 @@
-//! What is known of a media packet before it is sent, and how packets lie in a cache extent.
+//! The facts known about a media packet before it is sent, and the layout of packets in a cache
+//! extent.
 
 use crate::limits::{
     DEFAULT_PACKET_BYTES, EXTENT_BYTES, FEC_HEADER_BYTES, MAX_PACKET_BYTES, MIN_BLOCK_BYTES,
@@ -142,7 +143,7 @@ impl WireLayout {
         })
     }
 
-    /// All that it says, in two bytes; never all ones.
+    /// Returns the whole layout in two bytes; never all ones.
     pub(crate) fn bits(self) -> u16 {
         self.bits
     }
@@ -172,13 +173,13 @@ impl WireLayout {
         let whole = Self { bits: self.bits & Self::KIND };
         let room = whole.packets_per_extent();
         match room.checked_rem(row_packets) {
-            // What is left over is less than a row, and that less than half of what an extent holds.
+            // The remainder is less than a row, and less than half of an extent's capacity.
             Some(rest) if rest < room => Self { bits: whole.bits | (rest as u16) << Self::KIND_BITS },
             _ => whole,
         }
     }
 
-    /// Payload bytes of a full packet: what is behind the RTP header, if it has one.
+    /// Returns the payload bytes of a full packet: those behind the RTP header, if it has one.
     #[inline]
     pub fn packet_bytes(self) -> usize {
         match self.bits & Self::KIND {

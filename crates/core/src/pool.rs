@@ -9,12 +9,14 @@
 //!    +--------------------+-----------------------+        Lease::drop: - 1 -+
 //! ```
 //!
-//! One [`Fill`] may write an extent and nobody reads it; any number of [`Lease`]s may read it and nobody writes it.
-//! The types hold that rule, so the users of this module need no `unsafe`.
+//! While one [`Fill`] writes an extent, nothing reads it; while any number of [`Lease`]s read it,
+//! nothing writes it. The types enforce this rule, so the users of this module need no `unsafe`.
 //!
-//! An extent of which some packets are read while others are still to come *grows* ([`Fill::grow`]): READY, with a mark that says how many
-//! packets can be read. The mark only rises. A lease covers the packets below the mark as it was when the lease was taken, the [`Growing`]
-//! writes those above it, so no byte is both written and read. It counts as a lease itself: until it is dropped, nobody reclaims the extent.
+//! An extent *grows* ([`Fill::grow`]) if some of its packets are read while others are still to
+//! come: it is READY, with a mark that counts the readable packets. The mark only rises. A lease
+//! covers the packets below the mark at the time the lease was taken, and the [`Growing`] writes
+//! those above it, so no byte is both written and read. The [`Growing`] counts as a lease itself:
+//! until it is dropped, the extent is not reclaimed.
 #![allow(unsafe_code)]
 
 mod recall;
@@ -32,8 +34,8 @@ use crate::sync::{Access, AtomicU32, Ordering};
 /// Memory for an arena: huge pages, ordinary pages, heap.
 ///
 /// # Safety
-/// `base()..base()+len()` must be one readable and writable allocation that stays put and that nobody else touches
-/// for as long as the value lives; `base()` must be aligned to 4096 bytes.
+/// `base()..base()+len()` must be one readable and writable allocation that stays put and that
+/// nothing else accesses for as long as the value lives; `base()` must be aligned to 4096 bytes.
 pub unsafe trait Region: Send + Sync {
     /// First byte.
     fn base(&self) -> NonNull<u8>;
@@ -93,7 +95,8 @@ const FREE: u32 = 0;
 const FILLING: u32 = u32::MAX;
 /// READY with n leases is stored as READY + n.
 const READY: u32 = 1;
-/// Mark of an extent that does not grow: its content says what can be read. No layout has these bits.
+/// Mark of an extent that does not grow: its content gives the readable packets. No layout has
+/// these bits.
 const WHOLE: u32 = u32::MAX;
 
 /// Mark of an extent that grows: its layout, and how many packets can be read.
@@ -107,13 +110,14 @@ pub struct ExtentArena {
     base: NonNull<u8>,
     region: Box<dyn Region>,
     states: Box<[AtomicU32]>,
-    /// What can be read of each extent: [`WHOLE`] or a [`mark`]. Written by whoever fills it, and only in ascending order once it is lent.
+    /// The readable part of each extent: [`WHOLE`] or a [`mark`]. Written by the filler of the
+    /// extent, and only in ascending order once it is lent.
     marks: Box<[AtomicU32]>,
     /// For the model of [`crate::sync`]; else of no size.
     access: Box<[Access]>,
     /// Extents at the end that are not for titles.
     aside: u32,
-    /// Titles whose extents can be had again.
+    /// Titles whose extents can be fetched again.
     titles: OpenTitles,
 }
 
@@ -128,8 +132,9 @@ impl ExtentArena {
         Self::with_aside(region, 0)
     }
 
-    /// As many whole extents as `region` holds, of which the last `aside` are not for media: a device takes them with
-    /// [`ExtentArena::fill`] for the frames that it builds, so that these lie in the same memory.
+    /// Creates as many whole extents as `region` holds. The last `aside` of them are not for media:
+    /// a device takes them with [`ExtentArena::fill`] for the frames that it builds, so that these
+    /// lie in the same memory.
     pub fn with_aside(region: Box<dyn Region>, aside: u32) -> Arc<Self> {
         let extents = region.len() / EXTENT_BYTES;
         let states: Box<[_]> = (0..extents).map(|_| AtomicU32::new(FREE)).collect();
@@ -184,8 +189,8 @@ impl ExtentArena {
             .map(|_| Fill { arena: Arc::clone(self), extent, ends_as: FREE, mark: WHOLE })
     }
 
-    /// Lends a filled extent; `None` if it is free or being filled. Of one that grows, what can be read of it now; `None` if that is
-    /// nothing, or if it lies otherwise than `content` says.
+    /// Lends a filled extent; `None` if it is free or being filled. For one that grows, lends the
+    /// part readable now; `None` if there is none, or if its layout is not the one in `content`.
     pub fn lend(self: &Arc<Self>, extent: u32, content: ExtentContent) -> Option<Lease> {
         let state = self.states.get(extent as usize)?;
         state
@@ -206,7 +211,7 @@ impl ExtentArena {
             spare: content.spare,
             grows: false,
         };
-        // Pairs with Growing::advance: what is below the mark has been written.
+        // Pairs with Growing::advance: the packets below the mark have been written.
         let mark = self.marks[extent as usize].load(Ordering::Acquire);
         if mark != WHOLE {
             lease.grows = true;
@@ -226,7 +231,8 @@ impl ExtentArena {
         }
     }
 
-    /// Frees a filled extent that nobody has borrowed; `false` (and no change) if somebody has, or if not filled.
+    /// Frees a filled extent without leases; `false` (and no change) if it has any, or is not
+    /// filled.
     pub fn reclaim(&self, extent: u32) -> bool {
         self.states
             .get(extent as usize)
@@ -249,7 +255,7 @@ pub struct Fill {
     extent: u32,
     /// State that the extent takes when this value goes.
     ends_as: u32,
-    /// Mark that it takes with that.
+    /// Mark that it takes together with this state.
     mark: u32,
 }
 
@@ -277,7 +283,7 @@ impl Fill {
         unsafe { std::slice::from_raw_parts_mut(self.arena.start(self.extent).add(at), len) }
     }
 
-    /// Makes what was written readable by leases.
+    /// Makes the written bytes readable by leases.
     pub fn publish(mut self) {
         self.ends_as = READY;
     }
@@ -292,7 +298,7 @@ impl Fill {
 
 impl Drop for Fill {
     fn drop(&mut self) {
-        // Nobody looks at it before the state says that there is something to read.
+        // No thread reads the mark before the state shows that the extent is readable.
         self.arena.marks[self.extent as usize].store(self.mark, Ordering::Relaxed);
         self.arena.states[self.extent as usize].store(self.ends_as, Ordering::Release);
     }
@@ -333,7 +339,7 @@ impl Growing {
         }
     }
 
-    /// Makes the first `packets` of that room readable, for leases taken from now on.
+    /// Makes the first `packets` of the room readable, for leases taken from now on.
     pub fn advance(&mut self, packets: u32) {
         self.packets = self.layout.packets_per_extent().min(self.packets.saturating_add(packets));
         // Pairs with ExtentArena::lend.
@@ -347,7 +353,7 @@ impl Drop for Growing {
     }
 }
 
-/// What an extent holds: which packets of which title, in which layout.
+/// The content of an extent: the title, its packets in the extent, and their layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtentContent {
     /// The title.
@@ -362,26 +368,29 @@ pub struct ExtentContent {
     pub last_packet_bytes: u16,
     /// Where they lie.
     pub layout: WireLayout,
-    /// How many packets of one codeword a viewer must be able to repair itself to make do with this extent; 0: it is
-    /// whole. What is missing is marked ([`PacketMeta::MISSING`]).
+    /// How many packets of one codeword a viewer must be able to repair itself to make do with this
+    /// extent; 0: it is whole. Missing packets are marked ([`PacketMeta::MISSING`]).
     pub spare: u8,
 }
 
 impl ExtentContent {
-    /// [`Self::spare`] of an extent whose missing packets cannot be had at all: nothing better can be lent, to whomever.
+    /// [`Self::spare`] of an extent whose missing packets cannot be recovered at all: no viewer can
+    /// be lent anything better.
     pub const DAMAGED: u8 = u8::MAX;
 
-    /// Whether packets are missing that cannot be had at all.
+    /// Whether packets are missing that cannot be recovered at all.
     pub fn is_damaged(&self) -> bool {
         self.spare == Self::DAMAGED
     }
 }
 
-/// A filled extent, borrowed, or of one that grows what can be read. The bytes stay as they are until the last lease is dropped.
+/// A filled extent, borrowed, or the readable part of one that grows. The bytes stay unchanged
+/// until the last lease is dropped.
 pub struct Lease {
     arena: Arc<ExtentArena>,
     extent: u32,
-    // What it holds, packed: an engine has two leases and a destination side by side in two cache lines a stream.
+    // Its content, packed: an engine has two leases and a destination side by side in two cache
+    // lines per stream.
     title: TitleRef,
     number: u32,
     first_packet: u32,
@@ -411,7 +420,7 @@ impl std::fmt::Debug for Lease {
 }
 
 impl Lease {
-    /// What it holds.
+    /// Returns its content.
     #[inline]
     pub fn content(&self) -> ExtentContent {
         ExtentContent {

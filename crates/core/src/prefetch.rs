@@ -1,8 +1,8 @@
 //! Asking for memory before it is needed.
 //!
-//! A load that misses the cache blocks the retirement of everything behind it, so a processor overlaps only the few misses that
-//! fit its window. A prefetch retires at once: dozens of misses overlap. With 100,000 streams of which 64 are served
-//! in one go, that is worth a factor.
+//! A load that misses the cache blocks the retirement of everything behind it, so a processor
+//! overlaps only the few misses that fit its window. A prefetch retires at once: dozens of misses
+//! overlap. When 64 of 100,000 streams are served in one go, this is worth a factor.
 #![allow(unsafe_code)]
 
 /// Bytes of a cache line.

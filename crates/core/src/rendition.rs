@@ -1,4 +1,4 @@
-//! What a rendition of a title is called: the same media at another bit rate, such as `720p`.
+//! The name of a rendition of a title: the same media at another bit rate, such as `720p`.
 
 use std::fmt;
 use std::str::FromStr;

@@ -61,13 +61,13 @@ impl Scale {
         self.slowed(if self.is_reverse() { duration.since(shown) } else { shown })
     }
 
-    /// What is shown of a title in so much time, in either direction.
+    /// Returns how much of a title is shown in this time, in either direction.
     pub fn speeded(self, time: MediaTicks) -> MediaTicks {
         let shown = u128::from(time.0) * u128::from(self.speed_hundredths()) / 100;
         MediaTicks(u64::try_from(shown).unwrap_or(u64::MAX))
     }
 
-    /// How long it takes to show so much of a title, rounded down to a tick.
+    /// Returns how long it takes to show this much of a title, rounded down to a tick.
     pub fn slowed(self, shown: MediaTicks) -> MediaTicks {
         let time = u128::from(shown.0) * 100 / u128::from(self.speed_hundredths());
         MediaTicks(u64::try_from(time).unwrap_or(u64::MAX))

@@ -24,7 +24,7 @@ pub trait Doorbell: Send + Sync {
     fn ring(&self);
 }
 
-/// What is to be sent for one stream: datagrams of one length, the last possibly shorter.
+/// The data to send for one stream: datagrams of one length, the last possibly shorter.
 #[derive(Clone, Copy, Debug)]
 pub enum Payload<'a> {
     /// RTP packets that lie ready: `segment` bytes each (RTP header + payload), back to back.
@@ -57,7 +57,7 @@ pub struct Transmit<'a> {
     pub stream: StreamId,
     /// Where it goes.
     pub dest: Dest,
-    /// What goes.
+    /// The data to send.
     pub payload: Payload<'a>,
 }
 
@@ -76,8 +76,9 @@ impl Transmit<'_> {
 
 /// Where the datagrams of an entry lie: packets `place..` of an extent under lease.
 ///
-/// A device that needs the bytes after [`PacketTx::send`] has returned (because it does not copy them) keeps a clone of
-/// the lease until it is done with them; nobody writes the extent as long as it does.
+/// A device that needs the bytes after [`PacketTx::send`] has returned (because it does not copy
+/// them) keeps a clone of the lease until it is done with them; the extent is not written while it
+/// does.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
     /// The extent. Its metadata has the payload sums ([`Lease::metas`]).
@@ -96,7 +97,8 @@ pub trait TransmitBatch {
     }
     /// Entry `index < len()`.
     fn get(&self, index: usize) -> Transmit<'_>;
-    /// `payload`, which entry `index < len()` has, checked. A batch that passes through several layers keeps what the first found.
+    /// Returns `payload`, which is that of entry `index < len()`, checked. A batch that passes
+    /// through several layers keeps the result of the first check.
     ///
     /// # Errors
     /// Why it is no datagrams.
@@ -104,8 +106,8 @@ pub trait TransmitBatch {
         let _ = index;
         Shape::of(payload)
     }
-    /// Where the datagrams of entry `index < len()` lie. `None`: in memory of which nothing is known, so that a device
-    /// has to copy and to sum them itself.
+    /// Returns where the datagrams of entry `index < len()` lie. `None`: in unknown memory, so that
+    /// a device has to copy and to sum them itself.
     fn source(&self, index: usize) -> Option<Source<'_>> {
         let _ = index;
         None
@@ -122,7 +124,8 @@ pub enum SendOutcome {
         /// Datagrams taken.
         taken: u16,
     },
-    /// This destination cannot be reached now; nobody else is affected. The datagrams are gone, as on a lossy link.
+    /// This destination cannot be reached now; no other one is affected. The datagrams are gone, as
+    /// on a lossy link.
     Unreachable {
         /// `errno` of the refusal (EPERM, ENETUNREACH, ECONNREFUSED after an ICMP message ...).
         errno: i32,
@@ -143,7 +146,7 @@ pub trait PacketTx {
     fn send(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]);
 }
 
-/// What a received packet is.
+/// The protocol of a received packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
     /// A TCP segment.
@@ -165,7 +168,7 @@ impl Protocol {
 /// A packet that came in. It lies in the device's memory and is lent while it is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received<'a> {
-    /// What it is.
+    /// Its protocol.
     pub protocol: Protocol,
     /// Of UDP the payload; of TCP the whole segment, header and options first.
     pub bytes: &'a [u8],
@@ -173,8 +176,8 @@ pub struct Received<'a> {
     pub source: SocketAddr,
     /// To which of this host's addresses.
     pub destination: SocketAddr,
-    /// When it came, as exactly as the device knows: never later than `now` of the call that shows it, and never earlier than
-    /// what was shown before.
+    /// When it came, as exactly as the device knows: never later than `now` of the call that shows
+    /// it, and never earlier than the packets shown before.
     pub arrival: Instant,
     /// Its place in a train of datagrams that the kernel received in one piece (GRO) and that share the arrival of the first;
     /// `None`: it came alone.
@@ -197,7 +200,7 @@ impl fmt::Display for DeviceGone {
 impl std::error::Error for DeviceGone {}
 
 crate::counters! {
-    /// What a [`PacketRx`] has received since it was made.
+    /// Counts of a [`PacketRx`] since its creation.
     pub struct RxCounters {
         /// Datagrams and segments handed out.
         sum packets,
@@ -220,19 +223,20 @@ crate::counters! {
 
 /// The ingress path. Implementations may not block and may not allocate once they run.
 pub trait PacketRx {
-    /// Shows `sink` what has arrived by `now`, in the order of arrival: at most
-    /// [`RX_BATCH_PACKETS`](crate::limits::RX_BATCH_PACKETS) packets. When it returns, their memory is the device's again.
-    /// Returns how many packets it took, those that it does not hand out too; 0: nothing waits.
+    /// Shows `sink` the packets that have arrived by `now`, in the order of arrival: at most
+    /// [`RX_BATCH_PACKETS`](crate::limits::RX_BATCH_PACKETS). When it returns, their memory is the
+    /// device's again. Returns how many packets it took, including those that it does not hand out;
+    /// 0: nothing waits.
     ///
     /// # Errors
-    /// When the device is gone; it says the same from then on.
+    /// When the device is gone; every later call returns the same error.
     fn receive(&mut self, now: Instant, sink: &mut dyn FnMut(&Received<'_>)) -> Result<usize, DeviceGone>;
 
-    /// What it has received.
+    /// Returns its counts of received packets.
     fn counters(&self) -> &RxCounters;
 }
 
-/// What a stream needs next: one extent, by a deadline.
+/// The next need of a stream: one extent, by a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Want {
     /// The stream.
@@ -247,7 +251,8 @@ pub struct Want {
     pub place: u16,
     /// When its first packet is due.
     pub by: Instant,
-    /// How many packets of one codeword the viewer can repair itself: so many may be missing in what it is lent
-    /// ([`crate::packet::PacketMeta::MISSING`]). 0: none; 255: whatever is missing is simply not sent.
+    /// How many packets of one codeword the viewer can repair itself: this many may be missing in
+    /// the extent it is lent ([`crate::packet::PacketMeta::MISSING`]). 0: none; 255: missing
+    /// packets are simply not sent.
     pub spare: u8,
 }

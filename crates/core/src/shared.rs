@@ -1,10 +1,12 @@
 //! Memory that two sides share and that neither trusts the other with: words, and rings of 64-byte records in them.
 //!
-//! There is no pointer in it and no lock: everything is named by an offset, and every access is an access to an atomic word. So one side may write
-//! what it likes and when it likes; the other reads wrong numbers at worst, never outside the memory, and the language knows no race in it.
-//! The same layout can lie in memory that two processes have mapped.
+//! It contains no pointer and no lock: everything is named by an offset, and every access is an
+//! access to an atomic word. So one side may write any value at any time; the other reads wrong
+//! numbers at worst, never outside the memory, and the language sees no data race in it. The same
+//! layout can lie in memory that two processes have mapped.
 //!
-//! A ring has no indices that both sides write. Each entry says by its last word, the turn, whose it is:
+//! A ring has no indices that both sides write. The last word of each entry, the turn, shows its
+//! owner:
 //!
 //! ```text
 //!   lap n:   2n   free: the producer may fill it
@@ -68,7 +70,8 @@ impl Words {
         self.words().len()
     }
 
-    /// The words, if nobody else can have them: they are of this process, and no mapping.
+    /// Returns the words if no other process can have them: they belong to this process, and are no
+    /// mapping.
     pub fn own(&self) -> Option<&[AtomicU64]> {
         matches!(self.0, Memory::Own { .. }).then(|| self.words())
     }
@@ -81,7 +84,7 @@ impl Words {
         }
     }
 
-    /// A word, and what was written before it was stored; 0 outside the memory.
+    /// Loads a word, together with everything written before it was stored; 0 outside the memory.
     #[inline]
     pub fn load(&self, at: usize) -> u64 {
         self.words().get(at).map_or(0, |word| word.load(Ordering::Acquire))
@@ -160,7 +163,8 @@ impl Place {
         fits.then(|| Self { words: words.clone(), first, entries: u64::from(entries), next: 0 })
     }
 
-    /// First word of the entry `ahead` of the next one, and the turn that says that it is free.
+    /// Returns the first word of the entry `ahead` of the next one, and the turn that marks it as
+    /// free.
     fn entry(&self, ahead: u64) -> (usize, u64) {
         let number = self.next + ahead;
         let entry = (number & (self.entries - 1)) as usize;
@@ -229,7 +233,7 @@ impl RingConsumer {
         self.0.turn(at) == free + 1
     }
 
-    /// The next record, copied once: what the other side writes afterwards changes nothing of it.
+    /// Returns the next record, copied once: later writes by the other side do not change it.
     #[inline]
     pub fn pop(&mut self) -> Option<Record> {
         let (at, free) = self.0.entry(0);

@@ -1,4 +1,5 @@
-//! What is read is what was written, wherever it lies; a ring hands over each record once and in order.
+//! Reads return the data written, wherever it lies; a ring hands over each record once and in
+//! order.
 
 use super::*;
 use crate::random::SplitMix;
@@ -71,7 +72,8 @@ fn records_come_once_in_order_and_a_full_ring_takes_none() {
     assert!(got > 1000, "{got}");
 }
 
-/// The other side may write what it likes into the memory: neither side panics, and at most the ring is stuck.
+/// The other side may write anything into the memory: neither side panics, and at most the ring is
+/// stuck.
 #[test]
 fn garbage_in_the_memory_hurts_nobody() {
     let (mut producer, mut consumer, words) = ring(4);
@@ -106,7 +108,7 @@ fn two_threads_hand_over_many() {
     thread.join().unwrap();
 }
 
-/// Words that somebody else owns are words as any others.
+/// Words owned by another party behave like any others.
 #[test]
 fn a_region_of_somebody_else_holds_a_ring() {
     struct Shared([AtomicU64; 20]);

@@ -13,7 +13,8 @@ use std::fmt;
 use crate::shared::Words;
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// Whether the owner is asleep, or about to be. A word of memory says so, which may be memory that two processes share.
+/// Whether the owner is asleep, or about to be. Kept in a word of memory, which may be memory that
+/// two processes share.
 pub struct SleepFlag {
     words: Words,
     at: usize,
@@ -42,7 +43,8 @@ impl SleepFlag {
         &self.words.words()[self.at]
     }
 
-    /// The owner says that it is about to sleep. It looks once more for work after this and before it sleeps.
+    /// Announces that the owner is about to sleep. It looks once more for work after this and
+    /// before it sleeps.
     #[inline]
     pub fn announce(&self) {
         self.asleep().store(1, Ordering::Relaxed);
@@ -55,7 +57,8 @@ impl SleepFlag {
         self.asleep().store(0, Ordering::Relaxed);
     }
 
-    /// Whether the caller, who has published work, has to wake the owner; of several callers one.
+    /// Whether the caller, which has published work, has to wake the owner; true for one of several
+    /// callers.
     #[inline]
     #[must_use = "if it says so the owner sleeps until it is woken"]
     pub fn must_wake(&self) -> bool {
@@ -65,7 +68,7 @@ impl SleepFlag {
         asleep.load(Ordering::Relaxed) != 0 && asleep.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// Whether it has announced that it sleeps, and nobody has woken it.
+    /// Whether it has announced that it sleeps, and has not been woken.
     pub fn is_asleep(&self) -> bool {
         self.asleep().load(Ordering::Relaxed) != 0
     }

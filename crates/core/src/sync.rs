@@ -12,7 +12,7 @@ pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 pub(crate) struct Access(#[cfg(millrace_loom)] [loom::cell::UnsafeCell<()>; 4]);
 
 impl Access {
-    /// Somebody reads packets `..end`.
+    /// Marks a read of packets `..end`.
     #[inline(always)]
     pub(crate) fn read(&self, end: usize) {
         #[cfg(millrace_loom)]
@@ -21,7 +21,7 @@ impl Access {
         let _ = end;
     }
 
-    /// Somebody writes packets `start..`.
+    /// Marks a write of packets `start..`.
     #[inline(always)]
     pub(crate) fn write(&self, start: usize) {
         #[cfg(millrace_loom)]

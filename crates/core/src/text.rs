@@ -1,8 +1,8 @@
 //! Text from outside, made fit for a terminal or a log: file names, `User-Agent`, a server's reason phrase, SDP.
 //!
-//! Whoever writes such a text may put in what a terminal obeys (an escape sequence that clears the screen or sets its title), what
-//! ends a line (and begins a forged one) or what turns the order of characters round (U+202E). All of these are written as
-//! `\u{1b}`, `\n`, `\u{202e}`.
+//! The author of such a text may put in a terminal command (an escape sequence that clears the
+//! screen or sets its title), an end of line (which begins a forged one) or a character that
+//! reverses the order of others (U+202E). All of these are written as `\u{1b}`, `\n`, `\u{202e}`.
 
 use std::fmt::{self, Display, Write};
 
@@ -50,7 +50,7 @@ pub fn excerpt(text: &str, most: usize) -> String {
     Printable(&text[..end]).to_string()
 }
 
-/// Escapes what goes through it.
+/// Escapes the text that passes through it.
 struct Escaper<'a, 'b> {
     to: &'a mut fmt::Formatter<'b>,
     keeps_lines: bool,

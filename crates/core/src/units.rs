@@ -16,11 +16,11 @@ pub struct ByteLen(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HumanDuration(pub Duration);
 
-/// So many of something, for people: `1 title`, `2 titles`.
+/// A number of things, for people: `1 title`, `2 titles`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count(pub u64, pub &'static str);
 
-/// A text that is not a quantity: says what was given and what is allowed.
+/// A text that is not a quantity: reports the text given and the forms allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnitError {
     given: String,

@@ -39,7 +39,7 @@ const _: () = {
     assert!(size_of::<Timer>() == 16);
 };
 
-/// What is known of an owner's timer: where to find it when it is moved or cancelled.
+/// The record of an owner's timer: where to find it when it is moved or cancelled.
 #[derive(Clone, Copy)]
 struct Timer {
     /// When it fires, in nanoseconds.
@@ -76,7 +76,7 @@ impl Wheel {
         }
     }
 
-    /// Bytes of a wheel for so many owners.
+    /// Returns the bytes of a wheel for this many owners.
     pub const fn bytes(owners: usize) -> usize {
         owners * size_of::<Timer>() + Queues::bytes(NEAR_SLOTS + FAR_SLOTS, owners)
     }
@@ -191,7 +191,7 @@ impl Wheel {
     /// Takes timers of this near slot that are due; 0 after a look at each, with the queue's bound put right.
     fn take_near(&mut self, slot: u32, now: u64, owners: &mut [u32]) -> usize {
         let far_start = self.cursor << FAR_SHIFT;
-        // What is at the very start may have been due at any time before.
+        // A timer at the very start may have been due at any time before.
         let elapsed = u32::try_from(now.saturating_sub(far_start)).unwrap_or(u32::MAX);
         let taken = if elapsed >= (slot + 1) << NEAR_SHIFT {
             self.queues.pop_many(slot, owners)
@@ -235,7 +235,7 @@ impl Wheel {
     /// Moves the timers of far slot `number`, where the cursor is now, to where they belong.
     fn spread(&mut self, number: u64) {
         let queue = far_queue(number);
-        // What is put back for a later time goes to other slots, since the cursor stands at this one.
+        // Timers put back for a later time go to other slots, since the cursor stands at this one.
         loop {
             let Entry { owner, offset } = self.queues.first(queue);
             self.queues.pop(queue);

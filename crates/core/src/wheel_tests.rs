@@ -9,9 +9,9 @@ enum Op {
     /// Sets an owner's timer this far from now; negative is overdue.
     Set(u32, i64),
     Cancel(u32),
-    /// Time goes on by so much, then everything due is popped.
+    /// Time passes by this much, then everything due is popped.
     Pass(u64),
-    /// Pops at most so many, without time going on.
+    /// Pops at most this many, while no time passes.
     Pop(u8),
     /// The same in one call.
     PopMany(u8),

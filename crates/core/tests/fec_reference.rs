@@ -87,7 +87,7 @@ fn isa_l_has_the_same_matrix_and_encodes_the_same() {
     };
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let lines = SHAPES.map(|(k, m)| format!("{k} {m} {BYTES} {}\n", hex(&data(k).concat())));
-    // A script that has found no library does not read: what it says is looked at below.
+    // A script that has found no library does not read: its output is looked at below.
     let mut stdin = child.stdin.take().unwrap();
     let writer = std::thread::spawn(move || stdin.write_all(lines.concat().as_bytes()));
     let output = child.wait_with_output().unwrap();

@@ -86,7 +86,8 @@ fn of_two_who_want_to_fill_one_does() {
     });
 }
 
-/// What of an extent can be read only grows, and is what was written. The model knows of each packet who reads and who writes it.
+/// The readable part of an extent only grows, and is the data written. The model knows for each
+/// packet which thread reads and which thread writes it.
 #[test]
 fn what_can_be_read_of_an_extent_that_grows_has_been_written() {
     loom::model(|| {
@@ -138,7 +139,7 @@ fn an_extent_that_grows_is_written_again_only_after_its_writer() {
     });
 }
 
-/// What a descriptor is to the real bell.
+/// The counterpart of the real bell's descriptor.
 #[derive(Default)]
 struct Wake {
     rung: Mutex<bool>,
@@ -190,8 +191,9 @@ fn no_ring_is_lost() {
     });
 }
 
-/// A ring of two entries that three records pass: each comes whole, once and in order, and bytes that were written before it are there. The consumer
-/// is the other thread, so that the model has it read old values of what is not ordered.
+/// Three records pass a ring of two entries: each comes whole, once and in order, and bytes that
+/// were written before it are there. The consumer is the other thread, so that the model lets it
+/// read old values where there is no order.
 #[test]
 fn a_record_comes_whole_and_with_the_bytes_before_it() {
     loom::model(|| {

@@ -1,4 +1,4 @@
-//! What is to be sent now: plain descriptors over the engine's own leases and scratch memory.
+//! The data to send now: plain descriptors over the engine's own leases and scratch memory.
 //!
 //! The leases live here and not beside the streams' state, so that the packet I/O can read a batch while nothing else of
 //! the engine is in its hands.
@@ -21,7 +21,7 @@ pub(crate) struct Burst {
     pub(crate) count: u32,
 }
 
-/// What an entry sends.
+/// The content of an entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum What {
     /// Packets of the extent in slot `extent % 2`.
@@ -41,7 +41,7 @@ pub(crate) struct Entry {
     pub(crate) what: What,
 }
 
-/// What a batch needs to know of a stream: two cache lines, side by side.
+/// The part of a stream that a batch needs: two cache lines, side by side.
 #[repr(C, align(128))]
 pub(crate) struct Row {
     /// The extents that it holds: extent `e` in slot `e % 2`.
@@ -56,7 +56,7 @@ const _: () = assert!(size_of::<Row>() == 128);
 pub(crate) struct Batch {
     entries: Box<[Entry]>,
     len: usize,
-    /// When it was put together.
+    /// When it was filled.
     pub(crate) taken: Instant,
     pub(crate) rows: Box<[Row]>,
     headers: Box<[[u8; HEADERS_BYTES]]>,

@@ -15,7 +15,8 @@ struct Link {
     is_linked: bool,
 }
 
-/// See the module. Connections whose numbers agree in their lowest bits share a list; they are numbered from 0 on, so few do.
+/// See the module. Connections whose numbers agree in their lowest bits share a list; they are
+/// numbered from 0 on, so this is rare.
 pub(crate) struct ConnLists {
     /// First stream of each list; their number is a power of two.
     heads: Box<[u32]>,
@@ -23,7 +24,7 @@ pub(crate) struct ConnLists {
 }
 
 impl ConnLists {
-    /// For so many streams.
+    /// Creates the lists for this many streams.
     pub(crate) fn new(streams: usize) -> Self {
         let link = Link { conn: ConnId(0), previous: NONE, next: NONE, is_linked: false };
         Self { heads: vec![NONE; streams.next_power_of_two()].into(), links: vec![link; streams].into() }

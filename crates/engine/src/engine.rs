@@ -1,9 +1,10 @@
 //! The engine: its state, and the small steps that all its methods are made of.
 //!
-//! The methods stand in one file for each family: [`commands`], [`arrivals`], [`egress`]; what
-//! belongs to queued runs in [`cut`], to full connections in [`waiting`], to runs that begin with more than their pace in [`ahead`], to
-//! bytes that go out as fast as they are taken in [`rush`], to devices that read what they were lent for longer in [`holding`], to runs that leave
-//! packets out in [`steps`].
+//! The methods stand in one file for each family: [`commands`], [`arrivals`], [`egress`]; those for
+//! queued runs in [`cut`], for full connections in [`waiting`], for runs that begin with more than
+//! their pace in [`ahead`], for bytes that go out as fast as they are taken in [`rush`], for
+//! devices that read lent data for longer in [`holding`], for runs that leave packets out in
+//! [`steps`].
 
 mod ahead;
 mod arrivals;
@@ -45,9 +46,10 @@ pub struct Engine {
     cname: String,
     streams: Box<[Stream]>,
     cold: Box<[Cold]>,
-    /// Ends of runs that have not been told yet. Beside the cold state, because nothing else looks there.
+    /// Ends of runs that have not been reported yet. Beside the cold state, because no other code
+    /// looks there.
     ends: Box<[Ends]>,
-    /// What is to be sent, with the leases and destinations of all streams.
+    /// The data to send, with the leases and destinations of all streams.
     batch: Batch,
     wheel: Wheel,
     conns: ConnLists,
@@ -115,14 +117,14 @@ impl Engine {
         self.batch.rows[index as usize].dest.conn().filter(|_| is_open)
     }
 
-    /// Getter: for how long the next packet of a stream's run has been due; 0 if it is not yet, or nothing runs. What may be sent ahead
-    /// ([`crate::Start`]) is due from the beginning.
+    /// Getter: for how long the next packet of a stream's run has been due; 0 if it is not yet, or
+    /// nothing runs. Media that may be sent ahead ([`crate::Start`]) is due from the beginning.
     pub fn behind_ns(&self, now: Instant, id: StreamId) -> u64 {
         let running = self.find(id).ok().filter(|index| self.stream(*index).is_running);
         running.map_or(0, |index| now.ns_since(self.next_due(index).0))
     }
 
-    /// Getter: what has been done so far.
+    /// Getter: the counts to date.
     pub fn counters(&self) -> &EngineCounters {
         &self.counters
     }
@@ -150,7 +152,7 @@ impl Engine {
         there.map(|_| id.index).ok_or(Refusal::UnknownStream)
     }
 
-    /// Takes the transition for `input`; `false` if the table says to ignore it.
+    /// Takes the transition for `input`; `false` if the table ignores it.
     fn step(&mut self, index: u32, input: Input) -> Result<bool, Refusal> {
         let stream = self.stream_mut(index);
         let before = stream.state;
@@ -166,7 +168,7 @@ impl Engine {
         }
     }
 
-    /// Sets the stream's timer to what comes first, or takes it away.
+    /// Sets the stream's timer to its earliest event, or cancels the timer.
     fn arm(&mut self, index: u32, now: Instant) {
         if self.stream(index).rushes() && self.line_up(index, now) {
             return;
@@ -202,7 +204,8 @@ impl Engine {
         stream.flags &= !(flag::RETRIED << slot);
     }
 
-    /// No more media: timers, wants and leases go, and the cache is told that the playhead is gone.
+    /// Ends the media: timers, wants and leases go, and the cache is notified that the playhead is
+    /// gone.
     fn stop_sending(&mut self, index: u32) {
         self.release(index, 0);
         self.release(index, 1);
@@ -218,7 +221,8 @@ impl Engine {
         }
     }
 
-    /// The run is over, if one lasts: its end will be told. Before its leases go back, which say when its next packet is due.
+    /// Ends the run, if one lasts: its end will be reported. Must precede the return of its leases,
+    /// which determine when its next packet is due.
     fn end_run(&mut self, index: u32, reason: StopReason) {
         if !self.stream(index).is_running {
             return;
@@ -242,7 +246,7 @@ impl Engine {
             next_due,
         });
         stream.is_running = false;
-        // What was about to be told of it is not news any more.
+        // Events about it that are not reported yet are not news any more.
         stream.events &= !(pending::RUN_BEGAN | pending::DRAINED);
         self.tell(index, pending::RUN_ENDED);
         self.drop_queued(index, reason);
@@ -255,7 +259,8 @@ impl Engine {
             let due = cold.gap_behind.map_or(stream.pace.at, |behind| stream.pace.departure(behind));
             return (due, cold.gap_behind);
         }
-        // Where an extent ends with the run, what lies in the next one's slot is a queued run's.
+        // Where an extent ends with the run, the content of the next one's slot belongs to a queued
+        // run.
         let is_own = cold.queued_slot != Some((stream.extent % 2) as u8);
         let time = match self.batch.lease(index, stream.extent).filter(|_| is_own) {
             Some(held) if stream.place() < held.content().packets => time_of(held, stream.place()),
@@ -306,7 +311,7 @@ impl Engine {
         }
     }
 
-    /// Whatever is in the batch has not been sent, as far as the engine was told: it is due again.
+    /// The engine has no report that the batch was sent, so everything in it is due again.
     fn abandon_batch(&mut self, now: Instant) {
         for at in 0..self.batch.clear() {
             self.arm(self.batch.entry(at).stream.index, now);

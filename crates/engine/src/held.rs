@@ -1,7 +1,8 @@
-//! Extents that a device still reads after it has taken their packets: each is held until the device has said that it is done with the
-//! last packet that it took of it.
+//! Extents that a device still reads after it has taken their packets: each is held until the
+//! device has reported that it is done with the last packet that it took from it.
 //!
-//! What counts are the packets that the device has taken of a stream in its whole life, so one number says all: "done with the first n".
+//! The unit is the packets that the device has taken of a stream in its whole life, so one number
+//! is enough: "done with the first n".
 //!
 //! ```text
 //!   taken    ....|████████████|████████████|██████              the extent that is being sent has a place already
@@ -27,7 +28,7 @@ struct Place {
     next: u32,
 }
 
-/// What is held for one stream.
+/// The extents held for one stream.
 #[derive(Clone, Copy)]
 struct Row {
     /// Places with extents, the oldest first.
@@ -35,7 +36,7 @@ struct Row {
     last: u32,
     /// The place of the extent that is being sent, which is still among the stream's own.
     open: u32,
-    /// Packets taken before anything of that was.
+    /// Packets taken before the first one of this extent.
     begun: u64,
     /// Packets that the device is done with.
     done: u64,
@@ -64,7 +65,7 @@ pub(crate) struct HeldLeases {
 }
 
 impl HeldLeases {
-    /// For so many streams.
+    /// Creates the table for this many streams.
     pub(crate) fn new(streams: usize) -> Self {
         let last = MAX_HELD_PER_ENGINE as u32 - 1;
         let place =
@@ -78,7 +79,7 @@ impl HeldLeases {
         }
     }
 
-    /// A stream of which nothing is held begins its life.
+    /// Begins the life of a stream that has nothing held.
     pub(crate) fn reset(&mut self, index: u32) {
         debug_assert!(self.is_empty(index));
         self.rows[index as usize] = Row::EMPTY;
@@ -168,7 +169,7 @@ impl HeldLeases {
         has_place && std::mem::take(&mut row.waits)
     }
 
-    /// Extents for which there is a place.
+    /// Returns the number of free places for extents.
     pub(crate) fn free_places(&self) -> u32 {
         self.free_places
     }

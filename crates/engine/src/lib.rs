@@ -40,15 +40,20 @@
 //!
 //! * A packet leaves at its departure time ([`pace`]) or up to one burst before it, never later if the loop calls in time;
 //!   behind time, at no more than 5/4 of the stream's own rate from any burst to any later one.
-//! * A run that may send ahead ([`Start::ahead_ms`]) begins with that much, a burst at a time, and keeps the lead. It is not late, and does
-//!   not catch up, as long as it is not behind the pace that it would have without.
-//! * Every packet of a run leaves once, in order; nothing is skipped but what a run leaves out by itself ([`Step`]), what a destination refused, and what is missing in
-//!   an extent that was lent to a viewer who repairs ([`Media::spare`]).
+//! * A run that may send ahead ([`Start::ahead_ms`]) begins with this lead, a burst at a time, and
+//!   keeps it. The run is not late, and does not catch up, as long as it is not behind the pace
+//!   that it would have without.
+//! * Every packet of a run leaves once, in order; nothing is skipped except packets that a run
+//!   leaves out by itself ([`Step`]), that a destination refused, or that are missing in an extent
+//!   lent to a viewer that repairs ([`Media::spare`]).
 //! * Every run that was accepted ends with one [`StreamEvent::RunEnded`]; its title may be closed after that. No lease, failure or event
 //!   of one run touches another.
-//! * A stream holds two leases at most, none unless it plays, none while its connection has taken nothing for 200 ms. An extent goes back as soon as the device took the last of its
-//!   packets. Where the device reads them for longer ([`StreamSpec::lends`]), it goes back when that says so; the stream waits when
-//!   [`MAX_HELD_PER_STREAM`](crate::limits::MAX_HELD_PER_STREAM) of its extents, or all places of the engine, are taken so.
+//! * A stream holds two leases at most, none unless it plays, none while its connection has taken
+//!   nothing for 200 ms. An extent goes back as soon as the device took the last of its packets.
+//!   Where the device reads them for longer ([`StreamSpec::lends`]), the extent goes back when the
+//!   device reports that it is done; the stream waits when
+//!   [`MAX_HELD_PER_STREAM`](crate::limits::MAX_HELD_PER_STREAM) of its extents, or all places of
+//!   the engine, are taken this way.
 //! * Whatever happens to one stream (its disk, its connection, its address) touches no other.
 //! * All operations are O(1) but [`conn_leaves`](Engine::conn_leaves), [`conn_gone`](Engine::conn_gone) and [`conn_writable`](Engine::conn_writable), which take as long as the connection has streams, and
 //!   [`finish`](Engine::finish), which walks the stream table.

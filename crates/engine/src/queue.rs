@@ -10,7 +10,7 @@ pub(crate) struct IndexQueue {
 }
 
 impl IndexQueue {
-    /// For indices below `streams`, of which there must be some.
+    /// Creates a queue for indices below `streams`, which must not be 0.
     pub(crate) fn new(streams: usize) -> Self {
         Self { ring: vec![0; streams].into(), queued: vec![false; streams].into(), head: 0, len: 0 }
     }

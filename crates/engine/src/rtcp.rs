@@ -1,9 +1,11 @@
-//! What a stream says of itself: a sender report and its name now and then, and a BYE at the end.
+//! The reports of a stream about itself: a sender report and its name now and then, and a BYE at
+//! the end.
 //!
 //! While it plays, SR + SDES go out [`FIRST_REPORT_NS`] after the first media packet and then every
-//! [`RTCP_INTERVAL_NS`]; SR + SDES + BYE go out [`BYE_DELAY_NS`] after the last packet, when every player has shown what it
-//! held back. No random variation of the interval (RFC 3550 section 6.3.5): streams start at different times anyway,
-//! and a unicast session has nobody to collide with.
+//! [`RTCP_INTERVAL_NS`]; SR + SDES + BYE go out [`BYE_DELAY_NS`] after the last packet, when every
+//! player has shown the media it held back. No random variation of the interval (RFC 3550 section
+//! 6.3.5): streams start at different times anyway, and a unicast session has no other sender to
+//! collide with.
 //!
 //! [`FIRST_REPORT_NS`]: crate::limits::FIRST_REPORT_NS
 //! [`RTCP_INTERVAL_NS`]: crate::limits::RTCP_INTERVAL_NS

@@ -1,5 +1,6 @@
-//! The life of one stream: its states as a table, and what is known of it. A run lasts until Playing and Draining are left; `play` while one
-//! lasts ends it and begins the next, and so does the cut to a queued run.
+//! The life of one stream: its states as a table, and its data. A run lasts until Playing and
+//! Draining are left; `play` while one lasts ends it and begins the next, and so does the cut to a
+//! queued run.
 //!
 //! ```text
 //!            open           play                  last packet              BYE sent
@@ -52,7 +53,7 @@ pub(crate) enum State {
     Closing,
 }
 
-/// What can happen to a stream.
+/// The inputs of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Input {
@@ -76,7 +77,7 @@ pub(crate) enum Input {
     ByeSent,
     /// Something is wrong for good.
     Fail,
-    /// The control side has been told that the stream is closed.
+    /// The control side has been notified that the stream is closed.
     ClosedTold,
 }
 
@@ -85,7 +86,7 @@ pub(crate) enum Input {
 pub(crate) enum Next {
     /// The state after it.
     Go(State),
-    /// Nothing changes and nobody is told: the input crossed an event on its way.
+    /// Nothing changes and nothing is reported: the input crossed an event on its way.
     Ignore,
     /// The command cannot be carried out.
     Refuse(Refusal),
@@ -189,7 +190,7 @@ pub(crate) mod flag {
     pub(crate) const CATCHING_UP: u16 = 4;
     /// The last burst was refused by its destination; since when stands in [`super::Cold`].
     pub(crate) const UNREACHABLE: u16 = 8;
-    /// The cache has been told of a playhead.
+    /// The cache has been notified of a playhead.
     pub(crate) const PLAYHEAD: u16 = 16;
     /// No reports, no BYE, for the whole life of the stream.
     pub(crate) const QUIET: u16 = 128;
@@ -197,17 +198,18 @@ pub(crate) mod flag {
     pub(crate) const FOLLOWS: u16 = 2048;
     /// It has not yet sent as much ahead of its pace as it may.
     pub(crate) const AHEAD: u16 = 8192;
-    /// The device reads what it has taken until it says that it is done with it.
+    /// The device reads the packets it has taken until it reports that it is done with them.
     pub(crate) const LENDS: u16 = 16384;
     /// Packets of the title are left out ([`crate::Step`]).
     pub(crate) const STEPS: u16 = 32768;
-    /// What is sent are bytes in a connection.
+    /// The run sends bytes in a connection.
     pub(crate) const BYTES: u16 = 4096;
     /// The read of slot 0 (and of slot 1: this bit shifted by one) has failed once.
     pub(crate) const RETRIED: u16 = 32;
-    /// Its connection took nothing of what was sent last: it waits until that can be written again.
+    /// Its connection took nothing of the last data sent: the stream waits until the connection can
+    /// be written again.
     pub(crate) const BLOCKED: u16 = 256;
-    /// With [`BLOCKED`]: it has waited for so long that it has given its extents back.
+    /// With [`BLOCKED`]: it has waited long enough to give its extents back.
     pub(crate) const PARKED: u16 = 512;
     /// It was parked, and waits for its extent: the hole until that comes is the viewer's, not ours.
     pub(crate) const RESUMED: u16 = 1024;
@@ -216,7 +218,7 @@ pub(crate) mod flag {
 /// What [`Stream::rushes`].
 const RUSH: u16 = flag::BYTES | flag::AHEAD;
 
-/// Bits of [`Stream::events`], in the order in which the control side is told.
+/// Bits of [`Stream::events`], in the order in which they are reported to the control side.
 pub(crate) mod pending {
     /// Ends of runs, in [`super::Ends`].
     pub(crate) const RUN_ENDED: u8 = 1;
@@ -231,10 +233,10 @@ pub(crate) mod pending {
 /// A time that never comes.
 pub(crate) const NEVER: Instant = Instant(u64::MAX);
 
-/// [`Media::spare`] of a run of which whatever is missing is not sent.
+/// [`Media::spare`] of a run whose missing packets are simply not sent.
 const ANY_SPARE: u8 = u8::MAX;
 
-/// What every burst needs: two cache lines, side by side.
+/// The state that every burst needs: two cache lines, side by side.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(128))]
 pub(crate) struct Stream {
@@ -252,7 +254,7 @@ pub(crate) struct Stream {
     /// Where sending ends: the end of the run, or of a block of it.
     pub(crate) until: u32,
     pub(crate) state: State,
-    /// What the control side is to be told.
+    /// Events to report to the control side.
     pub(crate) events: u8,
     pub(crate) slots: [Slot; 2],
     pub(crate) per_extent: u16,
@@ -262,9 +264,9 @@ pub(crate) struct Stream {
     pub(crate) run: RunSerial,
     /// Bursts of the run taken by the device.
     pub(crate) bursts: u32,
-    /// What the viewer sees: the title's timeline, or that of a run before.
+    /// The timeline that the viewer sees: the title's, or that of a run before.
     pub(crate) timeline: Timeline,
-    /// What is added to the shared timeline's sequence number.
+    /// Offset added to the shared timeline's sequence number.
     pub(crate) sequence_base: u16,
     pub(crate) flags: u16,
     /// A run lasts: its end has yet to come.
@@ -387,7 +389,8 @@ impl Stream {
         (extent == self.extent || extent == ahead && self.reaches(ahead)).then_some((extent % 2) as usize)
     }
 
-    /// When the stream's timer is to fire, on a wheel that runs ahead by `lead_ns`: what must not leave earlier is set later by as much.
+    /// Returns when the stream's timer must fire, on a wheel that runs ahead by `lead_ns`: packets
+    /// that must not leave earlier are set later by as much.
     pub(crate) fn wakes(&self, lead_ns: u64) -> Option<Instant> {
         let exact = |due: Instant| Instant(due.0.saturating_add(lead_ns));
         let due = if self.may_lead { self.due } else { exact(self.due) };
@@ -414,10 +417,10 @@ pub(crate) struct Numbers {
     pub(crate) timestamp: u32,
 }
 
-/// What is needed once an extent, once a run, or less.
+/// State needed once an extent, once a run, or less.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cold {
-    /// What the run sends.
+    /// The media of the run.
     pub(crate) media: Media,
     /// First packet of the run.
     pub(crate) run_from: u32,
@@ -425,7 +428,7 @@ pub(crate) struct Cold {
     pub(crate) run_until: u32,
     /// Of bytes: those of the first packet before it, and of the last up to its end, or 0.
     pub(crate) trim: (u16, u16),
-    /// What the run leaves out, and where it ends now; valid with [`flag::STEPS`].
+    /// The packets that the run leaves out, and where it ends now; valid with [`flag::STEPS`].
     pub(crate) step: Option<Step>,
     pub(crate) step_until: u32,
     /// Media time behind the last packet, while it is not known how much is left out behind that.
@@ -438,7 +441,8 @@ pub(crate) struct Cold {
     pub(crate) is_continued: bool,
     /// By when the slots' extents are needed.
     pub(crate) wanted_by: [Instant; 2],
-    /// Media that the run may be ahead of its pace; [`flag::AHEAD`] says whether it has yet to get there.
+    /// Media that the run may be ahead of its pace; [`flag::AHEAD`] shows whether it has yet to get
+    /// there.
     pub(crate) ahead: MediaTicks,
     /// Media time behind the last packet that is gone; valid where its extent has been given back.
     pub(crate) time_behind: MediaTicks,
@@ -537,7 +541,7 @@ impl Cold {
     }
 }
 
-/// Ends of runs that the control side has not been told yet.
+/// Ends of runs that have not been reported to the control side yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ends {
     list: [RunEnd; MAX_UNTOLD_ENDS],
@@ -560,12 +564,12 @@ impl Ends {
         Self { list: [none; MAX_UNTOLD_ENDS], len: 0 }
     }
 
-    /// Whether the end of one more run has a place beside those of so many that last.
+    /// Whether the end of one more run has a place beside those of `lasting` runs that last.
     pub(crate) fn has_room(&self, lasting: usize) -> bool {
         usize::from(self.len) + lasting < MAX_UNTOLD_ENDS
     }
 
-    /// Adds one, for which [`Ends::has_room`] has seen that there is room.
+    /// Adds one; the caller has checked with [`Ends::has_room`] that there is room.
     pub(crate) fn push(&mut self, end: RunEnd) {
         if let Some(place) = self.list.get_mut(usize::from(self.len)) {
             *place = end;

@@ -103,7 +103,8 @@ fn a_run_may_need_two_extents_and_no_more() {
     assert_eq!(stream.id(3), StreamId { index: 3, generation: 9 });
 }
 
-/// Whole extents may have holes, those that the run cuts may not, and what is always incomplete may always be.
+/// Whole extents may have holes, those that the run cuts may not, and and those that are always
+/// incomplete always may.
 #[test]
 fn what_may_be_missing_in_an_extent() {
     for (spare, from, until, expected) in [
@@ -121,7 +122,8 @@ fn what_may_be_missing_in_an_extent() {
     }
 }
 
-/// Headers are written when what the viewer sees is not what lies in the extent, whichever field differs.
+/// Headers are written when the viewer's numbers differ from those in the extent, whichever field
+/// differs.
 #[test]
 fn headers_are_patched_where_the_numbers_differ() {
     let (of, own) = (media(0), media(0).timeline);

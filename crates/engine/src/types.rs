@@ -10,7 +10,7 @@ use millrace_core::seam::Dest;
 use millrace_core::time::Instant;
 use millrace_core::wire::rtp::Timeline;
 
-/// What an engine is made for. Everything is allocated from this, once.
+/// The configuration of an engine. Everything is allocated from this, once.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
     /// Streams at once, at most [`limits::MAX_STREAMS_PER_ENGINE`].
@@ -42,7 +42,7 @@ impl Default for EngineConfig {
     }
 }
 
-/// A way to a viewer. What is sent on it comes with each run.
+/// A path to a viewer. The data sent on it comes with each run.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamSpec {
     /// Chosen by the control side: a free index below [`EngineConfig::streams`], a generation never used with it.
@@ -53,8 +53,9 @@ pub struct StreamSpec {
     /// no BYE. Streams to destinations without RTCP ([`Dest::has_rtcp`]) and streams whose packets
     /// have no RTP headers send none either.
     pub quiet: bool,
-    /// The device reads the packets that it has taken until [`crate::Engine::handle_done`] is told that it is done with them: their extents
-    /// are lent to it so long, at most [`crate::limits::MAX_HELD_PER_STREAM`].
+    /// The device reads the packets that it has taken until [`crate::Engine::handle_done`] reports
+    /// that it is done with them: their extents are lent to it until then, at most
+    /// [`crate::limits::MAX_HELD_PER_STREAM`].
     pub lends: bool,
 }
 
@@ -63,9 +64,10 @@ pub struct StreamSpec {
 pub struct Start {
     /// When the first packet leaves, if it has been read by then.
     pub at: Instant,
-    /// Media that may be sent ahead of the run's pace, in milliseconds: so much leaves as fast as the destination takes it and
-    /// [`crate::limits::MIN_PACKET_GAP_NS`] allows, in bursts of the usual length, and of bytes in longer ones. From then on the run keeps its pace, and that far ahead. At
-    /// most [`limits::MAX_AHEAD_MS`].
+    /// Media that may be sent ahead of the run's pace, in milliseconds: this much leaves as fast as
+    /// the destination takes it and [`crate::limits::MIN_PACKET_GAP_NS`] allows, in bursts of the
+    /// usual length, or longer ones for bytes. From then on the run keeps its pace and this lead.
+    /// At most [`limits::MAX_AHEAD_MS`].
     pub ahead_ms: u16,
 }
 
@@ -76,7 +78,7 @@ impl From<Instant> for Start {
     }
 }
 
-/// What a run sends: a title that is open in the cache, and how its packets are made of it.
+/// The media of a run: a title that is open in the cache, and how its packets are made from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Media {
     /// The title.
@@ -85,15 +87,16 @@ pub struct Media {
     pub packets: u32,
     /// Its RTP timeline, which the headers in its extents follow (but see [`Numbering::Own`]).
     pub timeline: Timeline,
-    /// How its packets lie in an extent. Raw ones are numbered by nobody: [`RunSpec::numbering`] says nothing of them, and nobody
-    /// listens for RTCP where they go ([`Dest::has_rtcp`]).
+    /// How its packets lie in an extent. Raw ones have no numbers: [`RunSpec::numbering`] does not
+    /// apply to them, and no client listens for RTCP where they go ([`Dest::has_rtcp`]).
     pub layout: WireLayout,
     /// How many packets of one codeword the viewer can repair itself ([`millrace_core::seam::Want::spare`]). Extents in which the
     /// run begins or ends, other than with the title, are wanted whole all the same, unless it is 255.
     pub spare: u8,
 }
 
-/// How a run's packets are numbered. Headers are written by the engine where the result is not what lies in the extent.
+/// How a run's packets are numbered. The engine writes headers where the result differs from the
+/// headers in the extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Numbering {
     /// As the title's shared timeline has it: sequence numbers, timestamps, SSRC.
@@ -159,12 +162,12 @@ impl Step {
     }
 }
 
-/// One run of packets: of what, from where to where, how fast, with which numbers.
+/// One run of packets: its media, its range, its speed, its numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunSpec {
     /// Its name, chosen by the control side.
     pub run: RunSerial,
-    /// What is sent.
+    /// The media to send.
     pub media: Media,
     /// First packet.
     pub from: u32,
@@ -174,8 +177,8 @@ pub struct RunSpec {
     pub numbering: Numbering,
     /// Speed of delivery in thousandths of real time: 1000, or 2000 for twice as fast.
     pub scale_permille: u16,
-    /// What is left out of it; `None`: nothing. The packets that are sent are numbered and paced as if there were no others; not for
-    /// [`Numbering::Bytes`].
+    /// The packets left out of it; `None`: none. The packets that are sent are numbered and paced
+    /// as if there were no others; not for [`Numbering::Bytes`].
     pub step: Option<Step>,
 }
 
@@ -212,7 +215,7 @@ pub enum Cut {
 pub enum LeaseFailure {
     /// The disk refused the read: its `errno`.
     Io(i32),
-    /// What was read is not what was written.
+    /// The data read is not the data written.
     Checksum,
     /// More disks are lost than the title's parity makes up for.
     MembersLost {
@@ -225,7 +228,7 @@ pub enum LeaseFailure {
     NoTitle,
     /// The title has no such extent, or the extent lent does not hold the packets it should.
     OutOfRange,
-    /// The stream fell so far behind a live title that what it needs is not held any more.
+    /// The stream fell behind a live title until the data it needs was not held any more.
     Passed,
     /// The live title is over. This ends the run as its last packet does.
     Ended,
@@ -262,8 +265,8 @@ pub enum Refusal {
     WrongState,
     /// The index is beyond the engine's stream table.
     TableFull,
-    /// The packets asked for are not in the title, the speed is not between 1 and [`limits::MAX_SCALE_PERMILLE`], or more is to be sent
-    /// ahead than [`limits::MAX_AHEAD_MS`].
+    /// The packets asked for are not in the title, the speed is not between 1 and
+    /// [`limits::MAX_SCALE_PERMILLE`], or the media to send ahead exceeds [`limits::MAX_AHEAD_MS`].
     OutOfRange,
     /// Too many ends of runs of this stream have not been polled yet.
     Busy,
@@ -291,7 +294,7 @@ impl std::error::Error for Refusal {}
 /// Why a stream failed. It sends nothing more; only `close` is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailReason {
-    /// The cache could not lend what comes next.
+    /// The cache could not lend the next extent.
     ReadError(LeaseFailure),
     /// The viewer reads its TCP connection slower than the title plays.
     SlowReader,
@@ -333,7 +336,7 @@ pub enum StopReason {
 /// How a run has ended: everything that the next one needs to continue without a hole or a repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunEnd {
-    /// The run. Nothing is said of it, asked or lent for it after this.
+    /// The run. Nothing is reported, wanted or lent for it after this.
     pub run: RunSerial,
     /// Why.
     pub reason: StopReason,
@@ -357,13 +360,13 @@ pub struct RunEnd {
 /// What happened to a stream, for the control side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamEvent {
-    /// The first extent of the run is there. Not told of a run that has ended meanwhile.
+    /// The first extent of the run is there. Not reported for a run that has ended meanwhile.
     RunBegan {
         /// The stream.
         stream: StreamId,
         /// The run.
         run: RunSerial,
-        /// When its first packet leaves: later than it was told to if reading took longer.
+        /// When its first packet leaves: later than requested if reading took longer.
         at: Instant,
     },
     /// The last packet has been sent; BYE and the run's end follow unless `play` comes first.
@@ -380,15 +383,15 @@ pub enum StreamEvent {
         /// How.
         end: RunEnd,
     },
-    /// The stream cannot go on. The end of its run, if it had one, has been told.
+    /// The stream cannot go on. The end of its run, if it had one, has been reported.
     Failed {
         /// The stream.
         stream: StreamId,
         /// Why.
         reason: FailReason,
     },
-    /// The stream's playhead is gone, because it has paused, drained, failed or been closed: the cache need not read ahead
-    /// for it any more. Not told if the stream plays again meanwhile.
+    /// The stream's playhead is gone, because it has paused, drained, failed or been closed: the
+    /// cache need not read ahead for it any more. Not reported if the stream plays again meanwhile.
     Left {
         /// The stream.
         stream: StreamId,
@@ -423,7 +426,7 @@ impl StreamEvent {
 }
 
 millrace_core::counters! {
-    /// What an engine has done since it was made. Plain sums; the caller publishes them.
+    /// Counts of an engine since its creation. Plain sums; the caller publishes them.
     pub struct EngineCounters {
         /// Media packets taken by the device.
         sum packets,

@@ -26,7 +26,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Offers so many packets a second; whether all of them came to the link.
+/// Offers `packets_per_s` packets per second; returns whether all of them reached the link.
 fn carries(spec: &Impairment, packets_per_s: u64) -> anyhow::Result<bool> {
     let hosts = TwoHosts::with_link(spec.clone(), Impairment::default())?;
     let viewer = hosts.on_client(|| std::net::UdpSocket::bind((CLIENT_IP, 0)))??;
@@ -54,7 +54,7 @@ fn carries(spec: &Impairment, packets_per_s: u64) -> anyhow::Result<bool> {
         tx.send(&SliceBatch(&[train]), &mut outcome);
         sent += PACKETS_PER_SEND as u64;
     }
-    // What is still in the device's queue and in the link.
+    // Wait for the packets that are still in the device's queue and in the link.
     std::thread::sleep(Duration::from_millis(200) + spec.delay + spec.jitter);
     let [there, _] = hosts.link_stats().context("an emulated link")?;
     println!("{packets_per_s} packets/s offered, {} missed of {sent}; {}", there.missed, there.rtp);

@@ -1,5 +1,5 @@
-//! What a running server holds for its viewers, from the file of `serve --stats` and from /proc: whether everything is back when they
-//! are gone.
+//! Resources that a running server holds for its viewers, from the file of `serve --stats` and from
+//! /proc: shows whether all are released when the viewers are gone.
 
 use std::path::Path;
 use std::time::{Duration, Instant as StdInstant};
@@ -10,7 +10,7 @@ use serde_json::Value;
 /// Time between two looks: the file is written once a second.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What a server holds.
+/// Resources that a server holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     /// Connections.
@@ -65,8 +65,8 @@ impl Held {
         Self { descriptors, ..Self::default() }
     }
 
-    /// Waits until the server holds no more than `expected`, and at most `within`; what it holds then. What it has written before it
-    /// was asked does not count.
+    /// Waits until the server holds no more than `expected`, for at most `within`; returns the
+    /// resources held then. Ignores counters that the server wrote before the call.
     ///
     /// # Errors
     /// As [`Self::read`].

@@ -1,4 +1,4 @@
-//! ISA-L's erasure code, if the machine has it: what the parity code is measured beside.
+//! ISA-L's erasure code, if the machine has it: the reference for measurements of the parity code.
 //!
 //! The library is opened while the program runs (Debian: libisal2), so nothing needs it to be built or started.
 #![allow(unsafe_code)]
@@ -32,8 +32,9 @@ pub struct IsalCode {
 impl Isal {
     /// Opens the library; `None` if it is not installed or lacks a function.
     pub fn open() -> Option<Self> {
-        // SAFETY: the name ends with a zero byte. What the library does when it is loaded is up to the machine's owner, as
-        // with every shared library; it is never closed, so its functions stay.
+        // SAFETY: the name ends with a zero byte. The actions of the library when it is loaded are
+        // the responsibility of the machine's owner, as with every shared library; it is never
+        // closed, so its functions stay.
         let library = unsafe { libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if library.is_null() {
             return None;
@@ -68,7 +69,7 @@ impl Isal {
     /// Inverse of a matrix of `n` rows of `n`; `None` if it has none.
     ///
     /// # Panics
-    /// If it is not of that size.
+    /// If the matrix does not have this size.
     pub fn invert(self, matrix: &[u8], n: usize) -> Option<Vec<u8>> {
         assert_eq!(matrix.len(), n * n);
         let (mut matrix, mut inverse) = (matrix.to_vec(), vec![0; n * n]);

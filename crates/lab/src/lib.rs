@@ -2,14 +2,14 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`frame`] | what every benchmark has: name, purpose, rows, promises, machine and commit |
+//! | [`frame`] | the common parts of every benchmark: name, purpose, rows, targets, machine and commit |
 //! | [`benches`] | the benchmarks, one file each |
 //! | [`framing`] | the older ways to frame a datagram, to compare with the one that runs |
-//! | [`report`] | what came out, as a web page or in a Markdown document |
+//! | [`report`] | results, as a web page or in a Markdown document |
 //! | [`capacity`] | how many viewers a service carries: search, trials, limits, meters |
 //! | [`peers`] | other servers, started and asked like ours |
 //! | [`netns`] | hosts on one machine: network namespaces joined by a veth pair or an emulated link |
-//! | [`held`] | what a running server holds for its viewers |
+//! | [`held`] | resources that a running server holds for its viewers |
 //! | [`isal`] | another erasure code, if the machine has it, to compare with |
 //! | [`link_host`] | a host on this machine that meets its servers through an emulated link |
 //! | [`media`] | media files made on the spot |

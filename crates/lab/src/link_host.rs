@@ -73,12 +73,12 @@ impl LinkHost {
         format!("/proc/{}/fd/{}", std::process::id(), self.namespace.as_raw_fd()).into()
     }
 
-    /// What the link has done, towards the host inside and back.
+    /// Returns the link's statistics, towards the host inside and back.
     pub fn stats(&self) -> [LinkStats; 2] {
         self.link.stats()
     }
 
-    /// What the link has done, as a few lines of text.
+    /// Returns the link's statistics as a few lines of text.
     pub fn report(&self) -> String {
         let [there, back] = self.stats();
         let mut text =
@@ -161,8 +161,8 @@ fn way_json(stats: &LinkStats) -> serde_json::Value {
     })
 }
 
-/// The end of the link in this namespace: the first network that nobody has. The device's name holds the place, so that
-/// two processes never take the same.
+/// Opens the end of the link in this namespace, on the first free network. The device's name
+/// reserves the network, so that two processes never take the same one.
 fn near_end() -> anyhow::Result<(Tun, u8)> {
     for net in 0..=u8::MAX {
         let device = format!("mill-link{net}");
@@ -253,7 +253,7 @@ mod tests {
     fn own_addresses_are_told_from_others() {
         assert!(is_of_this_machine("127.0.0.1".parse().unwrap()));
         assert!(is_of_this_machine("0.0.0.0".parse().unwrap()));
-        // Addresses for documentation (RFC 5737): nobody has them.
+        // Addresses for documentation (RFC 5737): no host has them.
         assert!(!is_of_this_machine("192.0.2.1".parse().unwrap()));
         assert_eq!(addresses_of("[::1]").unwrap(), ["::1".parse::<IpAddr>().unwrap()]);
     }

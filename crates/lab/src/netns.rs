@@ -32,11 +32,12 @@ pub const CLIENT_IP: &str = "10.77.0.2";
 /// Addresses that the client host can have.
 pub const MAX_CLIENT_ADDRESSES: u32 = HOSTS_PER_NET * 256;
 const HOSTS_PER_NET: u32 = 250;
-/// Packets that may wait in a TUN device: 100 ms of 100,000 packets a second, should the link's thread not get a
-/// processor for so long.
+/// Packets that may wait in a TUN device: 100 ms of 100,000 packets a second, in case the link's
+/// thread gets no processor during that time.
 const TUN_QUEUE_PACKETS: &str = "10000";
 
-/// A link that is told to come up carries packets within milliseconds on an idle machine.
+/// Time for a link to come up. On an idle machine it carries packets within milliseconds of the
+/// command.
 const LINK_UP_WITHIN: Duration = Duration::from_secs(20);
 
 /// Runs `ip` or another program to its end.
@@ -44,7 +45,7 @@ fn run(program: &str, args: &[&str]) -> anyhow::Result<()> {
     output_of(program, args).map(|_| ())
 }
 
-/// What a program printed that ended well.
+/// Runs a program and returns its output if it succeeds.
 pub(crate) fn output_of(program: &str, args: &[&str]) -> anyhow::Result<String> {
     let output =
         Command::new(program).args(args).output().with_context(|| format!("{program}: cannot be started"))?;
@@ -54,8 +55,8 @@ pub(crate) fn output_of(program: &str, args: &[&str]) -> anyhow::Result<String> 
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Waits until a link carries packets. The kernel sees to that after `ip` has ended, late where many namespaces come and go at once, and
-/// drops what is sent before.
+/// Waits until a link carries packets. The kernel brings this about after `ip` has ended, late
+/// where many namespaces come and go at once, and drops packets sent earlier.
 fn wait_until_up(namespace: &str, device: &str) -> anyhow::Result<()> {
     let pause = Duration::from_millis(5);
     for _ in 0..LINK_UP_WITHIN.as_millis() / pause.as_millis() {
@@ -67,7 +68,7 @@ fn wait_until_up(namespace: &str, device: &str) -> anyhow::Result<()> {
     bail!("{device} in {namespace} has not come up within {LINK_UP_WITHIN:?}")
 }
 
-/// Runs `ip` in the namespace of that name, or in this thread's.
+/// Runs `ip` in the given namespace, or in this thread's.
 pub(crate) fn ip(namespace: Option<&str>, args: &str) -> anyhow::Result<()> {
     let place = namespace.map(|name| ["-n", name]);
     let all: Vec<&str> = place.into_iter().flatten().chain(args.split_whitespace()).collect();
@@ -85,7 +86,7 @@ pub(crate) fn add_namespace(name: &str) -> anyhow::Result<()> {
     run("ip", &["netns", "add", name]).context("make a network namespace (needs root)")
 }
 
-/// Where `ip` keeps a namespace of that name.
+/// Returns the path where `ip` keeps the namespace `name`.
 pub(crate) fn namespace_path(name: &str) -> PathBuf {
     Path::new("/run/netns").join(name)
 }
@@ -121,7 +122,8 @@ pub(crate) fn nameless<T: Send>(
     made
 }
 
-/// A TUN device of this thread's namespace, up, with an address. It speaks IPv4 only, and says nothing of its own.
+/// Opens a TUN device in this thread's namespace, up, with an address. The device speaks IPv4 only
+/// and sends nothing of its own.
 pub(crate) fn tun_here<T>(
     device: &str,
     address: &str,
@@ -179,8 +181,8 @@ impl TwoHosts {
         Ok(hosts)
     }
 
-    /// Makes them, joined by an emulated link that does to packets what is described, each way. Nothing but the hosts'
-    /// own packets is on it: no IPv6, no ARP.
+    /// Creates two hosts joined by an emulated link that impairs packets as specified for each
+    /// direction. The link carries only the hosts' own packets: no IPv6, no ARP.
     ///
     /// # Errors
     /// When not root, when `ip` is missing, or without TUN devices in the kernel.
@@ -196,7 +198,8 @@ impl TwoHosts {
         Ok(hosts)
     }
 
-    /// What the emulated link has done, from the server to the client and back; `None` with a veth pair.
+    /// Returns the emulated link's statistics, from the server to the client and back; `None` with
+    /// a veth pair.
     pub fn link_stats(&self) -> Option<[LinkStats; 2]> {
         self.link.as_ref().map(TunLink::stats)
     }

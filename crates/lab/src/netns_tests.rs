@@ -23,8 +23,8 @@ fn bound(address: &str) -> UdpSocket {
     socket
 }
 
-/// What the link has counted, as soon as it has counted anything: it does so at the end of a turn, which may be after the
-/// packet has arrived.
+/// Returns the link's statistics as soon as it has counted anything: it counts at the end of a
+/// turn, which may be after the packet has arrived.
 fn settled(hosts: &TwoHosts) -> [LinkStats; 2] {
     let timeout = std::time::Instant::now() + Duration::from_secs(10);
     loop {

@@ -42,7 +42,8 @@ impl ThreadTimes {
         Ok(Self(tasks.flatten().filter_map(time).collect()))
     }
 
-    /// What they have used since: of one that has ended meanwhile, nothing.
+    /// Returns the processor time used since `before`; a thread that has ended meanwhile adds
+    /// nothing.
     pub fn since(&self, before: &Self) -> u64 {
         let used =
             |(thread, now): (&OsString, &u64)| now.saturating_sub(before.0.get(thread).copied().unwrap_or(0));

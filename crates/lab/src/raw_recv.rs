@@ -26,9 +26,10 @@ impl RawReceiver {
     /// A receiver of up to `max_messages` datagrams a call (at least one; the kernel takes at most 1024), of up to `datagram_bytes` each.
     pub fn new(socket: UdpSocket, max_messages: usize, datagram_bytes: usize) -> Self {
         let n = max_messages.clamp(1, 1024);
-        // SAFETY: mmsghdr is a C structure of integers and raw pointers, for which all-zero bytes are valid (null).
+        // SAFETY: mmsghdr is a C structure of integers and raw pointers, so all-zero bytes are
+        // valid (null).
         let header: libc::mmsghdr = unsafe { std::mem::zeroed() };
-        // SAFETY: sockaddr_storage is a C structure of integers, for which all-zero bytes are valid.
+        // SAFETY: sockaddr_storage is a C structure of integers, so all-zero bytes are valid.
         let name: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
         Self {
             socket,
@@ -44,7 +45,7 @@ impl RawReceiver {
     /// Takes what waits at the socket in one call; how many datagrams that were, 0 if nothing waits.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn receive(&mut self) -> io::Result<usize> {
         self.received = 0;
         for (n, buffer) in self.bytes.chunks_exact_mut(self.datagram_bytes).enumerate() {

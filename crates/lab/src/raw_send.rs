@@ -1,7 +1,8 @@
 //! `sendmmsg` with `UDP_SEGMENT` and `MSG_ZEROCOPY`, as plainly as a C program would call it: the yardstick for everything
 //! that sends.
 //!
-//! No queue, no pacing, no error handling beyond the errno: what a batch costs here is what the kernel asks for it.
+//! No queue, no pacing, no error handling beyond the errno: the cost of a batch here is the
+//! kernel's own cost.
 #![allow(unsafe_code)]
 
 use std::io::{self, IoSlice};
@@ -32,7 +33,7 @@ const _: () = {
     assert!(std::mem::offset_of!(Control, level) == std::mem::offset_of!(libc::cmsghdr, cmsg_level));
     assert!(std::mem::offset_of!(Control, kind) == std::mem::offset_of!(libc::cmsghdr, cmsg_type));
     assert!(std::mem::offset_of!(Control, segment_bytes) == size_of::<libc::cmsghdr>());
-    // What the standard library promises of IoSlice on Unix.
+    // The standard library guarantees this for IoSlice on Unix.
     assert!(size_of::<IoSlice<'_>>() == size_of::<libc::iovec>());
 };
 
@@ -75,7 +76,8 @@ impl RawSender {
     /// A sender of up to `max_messages` messages a call (at least one; the kernel takes at most 1024).
     pub fn new(socket: UdpSocket, max_messages: usize) -> Self {
         let n = max_messages.clamp(1, 1024);
-        // SAFETY: mmsghdr is a C structure of integers and raw pointers, for which all-zero bytes are valid (null).
+        // SAFETY: mmsghdr is a C structure of integers and raw pointers, so all-zero bytes are
+        // valid (null).
         let empty: libc::mmsghdr = unsafe { std::mem::zeroed() };
         let no_name = Name {
             v4: libc::sockaddr_in {
@@ -115,7 +117,7 @@ impl RawSender {
     /// for room if the socket does.
     ///
     /// # Errors
-    /// What the kernel said of the first message; the others were not looked at.
+    /// The kernel's error for the first message; the others were not looked at.
     pub fn send(&mut self, messages: &[RawMessage<'_>]) -> io::Result<usize> {
         let n = messages.len().min(self.headers.len());
         self.note_all(&messages[..n]);
@@ -154,8 +156,9 @@ impl RawSender {
         if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// As [`Self::send`], but the kernel need not copy the bytes: it may read them until [`Self::completions`] has said
-    /// that it is done. Bytes that are changed before go out changed.
+    /// Like [`Self::send`], but the kernel need not copy the bytes: it may read them until
+    /// [`Self::completions`] has reported that it is done. Bytes changed before then go out
+    /// changed.
     ///
     /// # Errors
     /// As [`Self::send`]; `ENOBUFS` when too many completions wait to be read.
@@ -246,7 +249,8 @@ impl RawSender {
     }
 }
 
-/// From now on the kernel cuts whatever is sent by this socket into datagrams of so many bytes (`UDP_SEGMENT`), all but the last.
+/// Makes the kernel cut all data sent by this socket from now on into datagrams of `segment_bytes`
+/// bytes (`UDP_SEGMENT`), except for the last.
 ///
 /// # Errors
 /// When the kernel cannot.
@@ -274,7 +278,7 @@ impl Completion {
     /// `SO_EE_ORIGIN_ZEROCOPY`.
     const ORIGIN: u8 = 5;
 
-    /// How many sends it says are complete: 0 if it speaks of something else.
+    /// Returns how many sends it reports as complete: 0 if it is about something else.
     fn sends(&self) -> u32 {
         // Error and origin lie in the third word, the first and the last send in the fourth.
         let origin = self.0[2].to_ne_bytes()[4];

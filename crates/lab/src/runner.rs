@@ -23,7 +23,7 @@ pub trait Application: Send {
     fn turn(&mut self, stack: &mut Stack, now: Instant);
 }
 
-/// What a stack's frames go through.
+/// The medium that carries a stack's frames.
 pub(crate) trait Wire: Send + 'static {
     /// What becomes readable when something comes.
     fn fds(&self) -> Vec<BorrowedFd<'_>>;
@@ -33,17 +33,17 @@ pub(crate) trait Wire: Send + 'static {
         None
     }
 
-    /// Gives `take` what has come for the stack.
+    /// Passes the frames that have arrived for the stack to `take`.
     fn receive(&mut self, now: Instant, take: &mut dyn FnMut(&[u8])) -> anyhow::Result<()>;
 
     /// Takes a frame of the stack. A full device drops, as any does.
     fn send(&mut self, now: Instant, frame: &[u8]);
 
-    /// The turn has given what it had.
+    /// Called when the turn has handed over all its frames.
     fn flush(&mut self, _now: Instant) {}
 }
 
-/// What a stack that was stopped has counted, and its wire.
+/// Counters of a stopped stack, and its wire.
 pub(crate) struct Ended<W> {
     pub(crate) tcp: TcpCounters,
     pub(crate) ip: IpCounters,
@@ -87,7 +87,7 @@ impl<W: Wire> Running<W> {
         Ok(Self { orders, thread: Some(thread.context("a thread")?) })
     }
 
-    /// So much time passes for the stack at once.
+    /// Lets `ns` nanoseconds pass for the stack at once.
     pub(crate) fn leap(&self, ns: u64) {
         self.orders.leap_ns.fetch_add(ns, Ordering::Relaxed);
     }
@@ -106,7 +106,7 @@ impl<W: Wire> Running<W> {
 
 impl<W> Drop for Running<W> {
     fn drop(&mut self) {
-        // While a panic unwinds nobody waits for it.
+        // Do not wait for the thread while a panic unwinds.
         self.orders.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take().filter(|_| !std::thread::panicking()) {
             let _ = thread.join();
@@ -173,7 +173,7 @@ impl<W: Wire> Runner<W> {
         wire.receive(now, &mut |frame| match interface.input(frame, now) {
             Incoming::Segment(arrived) => stack.input(&arrived, now),
             Incoming::Error(error) => stack.icmp(&error, now),
-            // There is no kernel with these addresses, and the interface counts what it drops.
+            // No kernel has these addresses, and the interface counts the packets it drops.
             Incoming::Done | Incoming::Dropped | Incoming::ForKernel => {}
         })
     }

@@ -1,6 +1,7 @@
 //! Our IP layer and TCP at one end of an Ethernet. At the other end, behind a TAP device in a namespace of its own, is this kernel's. Needs root.
 //!
-//! Both ends find each other by ARP and neighbour discovery. No address of it exists on this machine itself; nobody else can reach them.
+//! Both ends find each other by ARP and neighbour discovery. None of its addresses exists on this
+//! machine itself; nothing else can reach them.
 
 use std::fs::File;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -72,7 +73,7 @@ impl TapHost {
         Ok(Self { running: Running::start(settings, &addresses, wire, app)?, kernel })
     }
 
-    /// So much time passes for the stack at once, and none for the kernel.
+    /// Lets `time` pass for the stack at once, and none for the kernel.
     pub fn leap(&self, time: Duration) {
         self.running.leap(time.as_nanos() as u64);
     }
@@ -88,7 +89,7 @@ impl TapHost {
     /// Runs `ip` with these arguments at the other end.
     ///
     /// # Errors
-    /// What `ip` says.
+    /// The error that `ip` reports.
     pub fn ip_in_kernel(&self, args: &str) -> anyhow::Result<()> {
         inside(&self.kernel, || ip(None, args))?
     }

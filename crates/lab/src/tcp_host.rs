@@ -6,8 +6,9 @@
 //!   the rival, 10.79.0.3 ───┘                 └
 //! ```
 //!
-//! The rival is this kernel once more, on our side of the link: what it does there can be compared with what we do, and both can share it. One thread
-//! is the link and our host. No address of it exists on this machine itself; nobody else can reach them.
+//! The rival is a second instance of this kernel, on our side of the link: its behaviour there can
+//! be compared with ours, and both can share the link. One thread is the link and our host. None of
+//! its addresses exists on this machine itself; nothing else can reach them.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -40,7 +41,7 @@ pub const RIVAL_IP: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 3);
 
 /// Length of the prefix that all of them have in common.
 const PREFIX: u8 = 24;
-/// Where an IPv4 header says from whom it comes, and to whom it goes.
+/// Position of the source and destination addresses in an IPv4 header.
 const SOURCE: usize = 12;
 const DESTINATION: std::ops::Range<usize> = 16..20;
 const ICMP: u8 = 1;
@@ -48,27 +49,27 @@ const ICMP: u8 = 1;
 const UNREACHABLE: u8 = 3;
 const TOO_LARGE: u8 = 4;
 const ICMP_HEADER_BYTES: usize = 8;
-/// What a report of a router quotes of a packet, behind its IP header (RFC 792).
+/// Bytes of a packet that a router's report quotes, behind the IP header (RFC 792).
 const QUOTED_BYTES: usize = 8;
 const HOPS: u8 = 64;
 const LARGEST_PACKET: usize = 65_536;
 
-/// What has become of a stack that was stopped, and of its packets.
+/// Results of a stopped stack and of its packets.
 #[derive(Clone, Copy, Debug)]
 pub struct Ended {
-    /// What the stack has counted.
+    /// The stack's counters.
     pub tcp: TcpCounters,
-    /// What the link did to packets from our side, and to those from the kernel.
+    /// The link's counters for packets from our side and for those from the kernel.
     pub link: [LinkCounts; 2],
     /// Packets larger than the link lets pass, from our side and from the kernel.
     pub too_large: [u64; 2],
 }
 
-/// What the link is told.
+/// Orders to the link.
 struct Orders {
     /// Largest packet that the link lets pass.
     mtu: AtomicU32,
-    /// Our side is told of each that it drops, as the kernel is.
+    /// Our side gets a report of each packet that the link drops, as the kernel does.
     reports_to_us: AtomicBool,
 }
 
@@ -136,14 +137,15 @@ impl TcpHost {
         inside(&self.rival, work)
     }
 
-    /// From now on the link lets no packet of more than `bytes` pass, either way. The kernel is told by ICMP of each that is dropped, our side if
-    /// `reports_to_us`; otherwise it has to find out.
+    /// From now on the link drops packets of more than `bytes`, in both directions. The kernel gets
+    /// an ICMP report of each dropped packet, our side only if `reports_to_us`; otherwise our side
+    /// has to find out.
     pub fn set_mtu(&self, bytes: u32, reports_to_us: bool) {
         self.orders.reports_to_us.store(reports_to_us, Ordering::Relaxed);
         self.orders.mtu.store(bytes, Ordering::Relaxed);
     }
 
-    /// Ends the stack's thread; what it has counted.
+    /// Ends the stack's thread and returns the stack's counters.
     ///
     /// # Errors
     /// Why it ended before.
@@ -151,7 +153,7 @@ impl TcpHost {
         self.finish().map(|ended| ended.tcp)
     }
 
-    /// The same with what the link has done.
+    /// Does the same and also returns the link's counters.
     ///
     /// # Errors
     /// Why it ended before.
@@ -167,7 +169,7 @@ struct LinkWire {
     rival: Tun,
     there: ImpairmentModel<Vec<u8>>,
     back: ImpairmentModel<Vec<u8>>,
-    /// What the stack and the rival have sent in this turn.
+    /// Packets that the stack and the rival have sent in this turn.
     entering: [VecDeque<Vec<u8>>; 2],
     random: SplitMix,
     too_large: [u64; 2],
@@ -182,7 +184,7 @@ impl LinkWire {
         self.orders.mtu.load(Ordering::Relaxed) as usize
     }
 
-    /// What the kernels have sent enters the link.
+    /// Moves the packets that the kernels have sent into the link.
     fn take_in(&mut self, now: Instant) -> anyhow::Result<()> {
         let mtu = self.mtu();
         for _ in 0..READS_PER_TURN {

@@ -36,7 +36,7 @@ impl ToeHost {
         Self::start_with_loss(settings, 0)
     }
 
-    /// The same; of a thousand packets each way so many are lost.
+    /// Does the same, but loses `lost` of a thousand packets in each direction.
     ///
     /// # Errors
     /// As [`ToeHost::start`].
@@ -90,7 +90,7 @@ impl ToeHost {
         inside(&self.kernel, work)
     }
 
-    /// Ends the engine; what it has done.
+    /// Ends the engine and returns its counters.
     ///
     /// # Errors
     /// Why it had ended before.
@@ -107,7 +107,7 @@ pub struct Lossy {
 }
 
 impl Lossy {
-    /// Of a thousand packets so many are lost.
+    /// Wraps `device` so that `lost` of a thousand packets are lost.
     pub fn new(device: Box<dyn Device>, lost: u64) -> Self {
         Self { device, lost, random: SplitMix(lost) }
     }

@@ -10,10 +10,11 @@ use std::time::Duration;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest reply.
 const REPLY_BYTES: usize = 4096;
-/// One visit in so many plays before it goes, so that what playing reserves has to be given back as well.
+/// One visit in `PLAYS` plays before it leaves, so that resources reserved by playing have to be
+/// released as well.
 const PLAYS: u64 = 8;
-/// One visit in so many takes leave by FIN, the others by RST: a port that was closed by FIN is not free for a minute, and a client
-/// has 28,000.
+/// One visit in `CLOSES` leaves with FIN, the others with RST: a port closed with FIN is not free
+/// for a minute, and a client has 28,000.
 const CLOSES: u64 = 4;
 
 /// What visits came to.

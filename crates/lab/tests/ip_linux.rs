@@ -29,14 +29,14 @@ fn byte(at: usize) -> u8 {
     (at ^ at >> 8 ^ at >> 16).wrapping_mul(0x9d) as u8
 }
 
-/// A connection: what was read and has to be written.
+/// A connection: the data read that must be written.
 struct Line {
     id: ConnectionId,
     kept: Vec<u8>,
     is_over: bool,
 }
 
-/// Sends back what it gets, and closes when the other side has.
+/// Sends back the data it gets, and closes when the other side has closed.
 #[derive(Default)]
 struct Echo {
     lines: Vec<Line>,
@@ -218,7 +218,7 @@ fn data_that_moves_keeps_the_kernel_known_without_any_probe() {
         let mut stream = host.in_kernel(connect).unwrap();
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         for number in 0..40 {
-            // The second one acknowledges what has come back of the first.
+            // The second one acknowledges the data that came back for the first.
             for _ in 0..2 {
                 stream.write_all(&[number; 100]).unwrap();
                 stream.read_exact(&mut [0; 100]).unwrap();

@@ -1,4 +1,5 @@
-//! The emulated link against real sockets: what a receiver counts is what the link says it did, to the packet.
+//! The emulated link against real sockets: a receiver's counts equal the counts that the link
+//! reports, to the packet.
 //!
 //! Needs root and TUN devices; skipped with a message otherwise.
 
@@ -14,7 +15,7 @@ use millrace_lab::netns::{CLIENT_IP, SERVER_IP, TwoHosts};
 use millrace_netio::link::{Impairment, LinkSpec, LinkStats};
 use millrace_netio::recv::{UdpRx, UdpRxConfig};
 
-/// No test waits so long unless it fails.
+/// No test waits for this time unless it fails.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Payload of a datagram here: RTP header and number, filled up.
 const DATAGRAM_BYTES: usize = 1000;
@@ -54,7 +55,7 @@ fn receiver(address: (&str, u16)) -> (UdpRx, SocketAddr) {
     (UdpRx::new(socket, config).unwrap(), local)
 }
 
-/// What a run brought.
+/// The results of a run.
 struct Run {
     stats: LinkStats,
     counts: SequenceCounts,
@@ -66,8 +67,8 @@ struct Run {
     came: Vec<(u32, Instant)>,
 }
 
-/// Sends `count` packets from server to client, `burst` at a time with `gap` between; receives until the link is
-/// empty and nothing is missing of what it says it has let through.
+/// Sends `count` packets from server to client, `burst` at a time with `gap` between; receives
+/// until the link is empty and no packet is missing that it reports as let through.
 fn run(hosts: &TwoHosts, count: u32, burst: u32, gap: Duration) -> Run {
     let (mut rx, to) = hosts.on_client(|| receiver((CLIENT_IP, 0))).unwrap();
     let tx = hosts.inside_server(|| UdpSocket::bind((SERVER_IP, 0)).unwrap()).unwrap();
@@ -157,7 +158,8 @@ fn no_packet_comes_before_its_delay_and_most_come_soon_after() {
     });
     let mut late: Vec<Duration> = late.collect();
     late.sort_unstable();
-    // On an idle machine the excess over delay and jitter is below a millisecond; this only says that it works.
+    // On an idle machine the excess over delay and jitter is below a millisecond; this test only
+    // shows that it works.
     assert!(late[late.len() / 2] < jitter + Duration::from_millis(50), "{:?}", late[late.len() / 2]);
     assert!(run.came.windows(2).all(|w| w[0].0 < w[1].0), "jitter keeps order");
 }

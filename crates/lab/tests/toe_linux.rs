@@ -1,4 +1,5 @@
-//! Sockets of the offload engine against this kernel's, in both roles: every byte arrives, and whatever goes wrong is told to the one whom it concerns.
+//! Sockets of the offload engine against this kernel's, in both roles: every byte arrives, and
+//! every failure is reported to the party that it concerns.
 
 mod support;
 
@@ -140,12 +141,12 @@ fn what_goes_wrong_is_told() {
     }
     let toe = ToeHost::start(&ToeHost::settings()).unwrap();
     let host = toe.engine().attach().unwrap();
-    // Nobody listens there.
+    // This port has no listener.
     let error = TcpStream::connect(&host, kernels(PORT)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
     let refused = toe.in_kernel(|| std::net::TcpStream::connect(ours(PORT)).unwrap_err().kind()).unwrap();
     assert_eq!(refused, ErrorKind::ConnectionRefused);
-    // Nobody answers there: the kernel has no way to it.
+    // No host answers there: the kernel has no route to it.
     let begun = Instant::now();
     let limit = Duration::from_millis(200);
     let nowhere = ([203, 0, 113, 1], PORT).into();
@@ -168,12 +169,12 @@ fn what_goes_wrong_is_told() {
     stream.set_nonblocking(true).unwrap();
     assert_eq!(stream.read(&mut [0; 10]).unwrap_err().kind(), ErrorKind::WouldBlock);
     stream.set_nonblocking(false).unwrap();
-    // A write that nobody reads: the buffers of both sides fill, and then the time is over.
+    // A write without a reader: the buffers of both sides fill, and then the time is over.
     stream.set_write_timeout(Some(limit)).unwrap();
     let block = vec![1; 1 << 20];
     let error = (0..100).find_map(|_| stream.write_all(&block).err()).expect("a peer that reads nothing");
     assert_eq!(error.kind(), ErrorKind::TimedOut);
-    // The peer breaks off: it has not read what came.
+    // The peer breaks off: it has not read the data that came.
     drop(kernel);
     stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     assert_eq!(stream.read(&mut [0; 10]).unwrap_err().kind(), ErrorKind::ConnectionReset);
@@ -186,7 +187,7 @@ fn what_goes_wrong_is_told() {
         if aborts {
             stream.abort();
         } else {
-            // What came and was not read is lost.
+            // Data that came and was not read is lost.
             kernel.write_all(b"unread").unwrap();
             stream.set_read_timeout(Some(TIMEOUT)).unwrap();
             assert_eq!(stream.peek(&mut [0; 6]).unwrap(), 6);
@@ -368,7 +369,7 @@ fn who_waits_for_an_engine_that_stops_is_told() {
             let host = attach();
             let mut stream = TcpStream::connect(&host, kernels(PORT)).unwrap();
             waiting.wait();
-            // Nobody reads: it waits for room, or is told before it gets there.
+            // Without a reader, it waits for room, or gets the error before it comes to wait.
             stopped(stream.write_all(&vec![0; 32 << 20]).unwrap_err());
         });
         waiting.wait();
@@ -380,7 +381,8 @@ fn who_waits_for_an_engine_that_stops_is_told() {
     drop(listener);
 }
 
-/// A call for one socket hears what happens to others: who waits for the descriptor is told all the same.
+/// A call for one socket takes the events of others: a thread that waits for the descriptor still
+/// learns of them.
 #[test]
 fn news_of_a_socket_are_not_lost_by_a_call_for_another() {
     if !can_run() {

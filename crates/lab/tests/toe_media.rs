@@ -117,7 +117,7 @@ impl Scene {
         self.tell(Command::Play { stream, at: MonotonicClock.now(), ahead_ms: 0, run });
     }
 
-    /// What the loop says next.
+    /// Returns the loop's next event.
     fn event(&mut self) -> Event {
         let begun = StdInstant::now();
         loop {
@@ -148,7 +148,7 @@ impl Scene {
         let Self { handle, cache, toe, .. } = &mut self;
         let counters = toe.engine().counters();
         assert_eq!((counters.rejected, counters.events_lost), (0, 0), "{counters:?}");
-        // The loop ends before what it borrows from.
+        // The loop ends before the data that it borrows.
         let _ = handle.send(Command::Stop);
         while !handle.is_finished() {
             while handle.poll_event().is_some() {}
@@ -175,7 +175,7 @@ fn finish(duration: MediaTicks) -> FinishTitle {
     }
 }
 
-/// What a viewer has got, taken apart.
+/// The data that a viewer has got, taken apart.
 #[derive(Default)]
 struct Got {
     bytes: Vec<u8>,
@@ -280,7 +280,8 @@ fn titles_arrive_whole_and_at_their_pace_whatever_the_link_loses() {
         }
         assert!(begun.elapsed() >= LASTS * 9 / 10, "paced: {:?}", begun.elapsed());
         scene.await_leases(0);
-        // Back at its host, a connection says what that writes, behind everything else.
+        // Back at its host, a connection sends the data that the host writes, behind everything
+        // else.
         scene.tell(Command::ConnReturn { conn: ConnId(0) });
         loop {
             match scene.event() {
@@ -300,7 +301,8 @@ fn titles_arrive_whole_and_at_their_pace_whatever_the_link_loses() {
     }
 }
 
-/// A viewer who does not read for longer than extents wait gets the rest all the same: the cache is asked again.
+/// A viewer that does not read for longer than extents wait gets the rest all the same: the cache
+/// is asked again.
 #[test]
 fn a_viewer_who_stands_still_pins_nothing_and_gets_the_rest() {
     if !can_run() {

@@ -49,7 +49,7 @@ fn with_engine() -> Option<Cable> {
     Cable::lay()?.start_engine(start)
 }
 
-/// What the engine has done, once nothing comes for it any more.
+/// Returns the engine's counters once no more packets come for it.
 fn quiet(cable: &Cable) -> ToeCounters {
     let begun = Instant::now();
     loop {
@@ -69,7 +69,7 @@ fn the_ports_are_the_engines_and_everything_else_is_the_kernels() {
     const EACH: usize = 4;
     let Some(mut cable) = with_engine() else { return };
     let ends = ends();
-    // Nobody knows anybody.
+    // All neighbour tables are empty at first.
     for host in [&cable.hosts.server, &cable.hosts.client] {
         run("ip", &format!("-n {host} neigh flush all"));
     }
@@ -99,7 +99,7 @@ fn the_ports_are_the_engines_and_everything_else_is_the_kernels() {
             let count = here.recv(&mut buffer).unwrap();
             assert_eq!(&buffer[..count], sent, "{ours}: {length} bytes");
         }
-        // Nobody listens at a port of neither.
+        // A port that belongs to neither has no listener.
         let refused = cable.far(|| KernelStream::connect((ours, 7301)).err().map(|error| error.kind()));
         assert_eq!(refused, Some(ErrorKind::ConnectionRefused), "{ours}");
     }
@@ -109,7 +109,7 @@ fn the_ports_are_the_engines_and_everything_else_is_the_kernels() {
         (before.packets_in, before.packets_passed),
         "nothing of that has come to the engine"
     );
-    // At the engine's port nobody listens any more: the engine says so.
+    // The engine's port has no listener any more: the engine refuses.
     let refused = cable.far(|| KernelStream::connect((own_v4(), LISTENS)).err().map(|error| error.kind()));
     assert_eq!(refused, Some(ErrorKind::ConnectionRefused));
     let counters = cable.engine.take().unwrap().stop().unwrap();
@@ -126,7 +126,7 @@ fn connections_from_here_have_the_engines_ports_and_take_the_kernels_routes() {
     run("ip", &format!("-n {} neigh flush all", cable.hosts.server));
     let to: Vec<IpAddr> = ends().into_iter().map(|(_, far)| far).chain([BEYOND.into()]).collect();
     let host = cable.engine().attach().unwrap();
-    // One of the three ports is somebody's who listens.
+    // A listener has one of the three ports.
     let first = OurListener::bind(&host, (own_v4(), LISTENS).into()).unwrap();
     for &to in &to {
         let listener = cable.far(|| TcpListener::bind((to, PORT)).unwrap());
@@ -183,7 +183,7 @@ fn flood(cable: &Cable, flags: u8, is_over: &AtomicBool) -> u32 {
                 sendto(&socket, &segment(from, flags), SendFlags::empty(), &to).unwrap();
             }
             count += AT_ONCE;
-            // What it has no time for would be lost, and other calls with it.
+            // Packets that it has no time for would be lost, and other connections with them.
             let begun = Instant::now();
             let is_behind = || cable.engine().counters().packets_in < before + u64::from(AT_ONCE);
             while is_behind() && begun.elapsed() < Duration::from_millis(10) {
@@ -194,7 +194,7 @@ fn flood(cable: &Cable, flags: u8, is_over: &AtomicBool) -> u32 {
     })
 }
 
-/// Sources of a flood begin here: nobody has such an address.
+/// Sources of a flood begin here: no host has such an address.
 const FLOOD: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 0);
 
 /// An IPv4 packet with a segment to the engine's port, its flags these.
@@ -214,7 +214,8 @@ fn segment(from: Ipv4Addr, flags: u8) -> [u8; 40] {
     packet
 }
 
-/// Whoever calls from invented addresses keeps nobody out: a client of whom nobody has heard before gets in and is served meanwhile.
+/// Connections from invented addresses keep no client out: a client that was never seen before gets
+/// in and is served meanwhile.
 #[test]
 fn clients_get_in_while_the_ports_are_flooded_from_a_hundred_thousand_addresses() {
     const SYN: u8 = 2;
@@ -261,7 +262,7 @@ fn clients_get_in_while_the_ports_are_flooded_from_a_hundred_thousand_addresses(
     assert!(counters.stack.cookies_sent > u64::from(ADDRESSES) / 2, "{counters:?}");
 }
 
-/// A connection from an address, by which the engine says the same.
+/// Opens a connection from an address; the engine echoes on it.
 fn calls_from(from: Ipv4Addr, to: SocketAddr) {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
     let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
@@ -308,7 +309,8 @@ fn segments_that_were_cut_on_the_way_are_lost_and_nobodys_connection_is_reset() 
             sendto(&socket, &piece, SendFlags::empty(), &SocketAddr::new(own_v4(), 0)).unwrap();
         }
     });
-    // What comes behind them has come: a datagram that the kernel puts together, and bytes of the connection.
+    // The data sent behind them has come: a datagram that the kernel reassembles, and bytes of the
+    // connection.
     let here = cable.beside(|| UdpSocket::bind((own_v4(), LISTENS)).unwrap());
     here.set_read_timeout(Some(TIMEOUT)).unwrap();
     let sent = pattern(1, 0, 8000);
@@ -332,7 +334,8 @@ fn segments_that_were_cut_on_the_way_are_lost_and_nobodys_connection_is_reset() 
     assert_eq!(counters.engine.rejected, 0, "{counters:?}");
 }
 
-/// What a router says about the engine's segments reaches the engine, though all other ICMP is the kernel's.
+/// A router's report about the engine's segments reaches the engine, though all other ICMP is the
+/// kernel's.
 #[test]
 fn a_router_with_a_smaller_mtu_is_heard() {
     const BYTES: usize = 300_000;

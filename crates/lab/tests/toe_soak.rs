@@ -37,9 +37,10 @@ const HOST_PORT: &str = "MILLRACE_SOAK_PORT";
 /// How long the soak takes.
 const SECONDS: &str = "MILLRACE_SOAK_SECONDS";
 const DEFAULT_SECONDS: u64 = 20;
-/// One packet of so many is lost, either way.
+/// One packet in `LOST_OF` is lost, in each direction.
 const LOST_OF: u64 = 100;
-/// What an engine's process may take in addition once it has work: what its hosts keep of connections that cannot be written to.
+/// Memory that an engine's process may take in addition once it has work: data that its hosts keep
+/// for connections that cannot be written to.
 const SLACK: u64 = 16 << 20;
 /// No call waits longer for anything.
 const CALL: Duration = Duration::from_secs(15);
@@ -86,19 +87,19 @@ fn open_files() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Bytes of this process's memory: what it has taken, and what of that it has touched.
+/// Returns the bytes of this process's memory: allocated and, of these, touched.
 fn memory() -> [u64; 2] {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: Vec<u64> = pages.split_whitespace().map(|count| count.parse().unwrap()).collect();
     [pages[5] * 4096, pages[1] * 4096]
 }
 
-/// What of an engine somebody still has.
+/// Returns the engine's resources that are still in use.
 fn in_use(counters: &ToeCounters) -> [u64; 4] {
     [counters.connections, counters.descriptors, counters.host_pages, counters.receive_pages]
 }
 
-/// Whatever goes wrong on any of a process's threads ends it, and nobody waits for it.
+/// Makes a panic on any of a process's threads end the process, without waiting for it.
 fn end_by_panic() {
     std::panic::set_hook(Box::new(|panic| {
         eprintln!("{panic}");
@@ -268,7 +269,7 @@ impl Engines {
     }
 }
 
-/// What the callers have done.
+/// The callers' progress.
 #[derive(Default)]
 struct Watch {
     /// Odd while something is being killed or started; calls that see it change may fail.
@@ -344,7 +345,7 @@ fn connect(to: SocketAddr) -> std::io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Reads so many bytes of a pattern, and the end if that is to come; `pause` before each piece.
+/// Reads `bytes` bytes of a pattern, and the end if it follows; `pause` before each piece.
 fn read_back(stream: &mut TcpStream, seed: u64, bytes: usize, pause: Duration) -> std::io::Result<()> {
     let (mut at, mut buffer) = (0, [0; 8192]);
     while at < bytes {
@@ -515,7 +516,7 @@ fn nothing_hangs_and_nothing_is_left_behind() {
         watch.kernel_bytes.load(Ordering::Relaxed) as f64 * 8e-6 / took,
     );
     assert!(lives.iter().chain(&hosts_gone).all(|&count| count > 0), "{lives:?} {hosts_gone:?}");
-    // The others take so long that in a short soak each may meet a kill.
+    // The others take longer, so that in a short soak each may meet a kill.
     assert!(watch.done[..2].iter().all(|done| done.load(Ordering::Relaxed) > 0), "{done:?}");
     assert!(watch.kernel_bytes.load(Ordering::Relaxed) > 0);
     assert_eq!(open_files(), files, "files of the callers");

@@ -104,7 +104,7 @@ stream!(toe::TcpStream, |stream: &toe::TcpStream, limit| {
     assert_eq!(stream.linger().unwrap(), Some(limit));
 });
 
-/// What came of each call, in order.
+/// The result of each call, in order.
 #[derive(Default, PartialEq, Debug)]
 struct Report(Vec<String>);
 
@@ -123,7 +123,7 @@ fn until(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// Bytes of a connection that nobody has read, so that it is reset when it closes; then it closes.
+/// Leaves bytes of a connection unread, so that it is reset when it closes; then closes it.
 fn reset(peer: std::net::TcpStream) {
     peer.set_read_timeout(Some(TIMEOUT)).unwrap();
     assert!(peer.peek(&mut [0]).unwrap() > 0);
@@ -161,7 +161,7 @@ fn calls<S: Stream>(pair: &dyn Fn() -> (S, std::net::TcpStream)) -> Report {
     let mut got = [0; 5];
     peer.read_exact(&mut got).unwrap();
     report.note("they are", Ok(got));
-    // What has come can still be read when reading has ended.
+    // Data that has come can still be read when reading has ended.
     peer.write_all(b"late").unwrap();
     until("four bytes", || own.peek(&mut [0; 9]).unwrap() == 4);
     report.note("shut reading", own.shutdown(Shutdown::Read));
@@ -174,7 +174,7 @@ fn calls<S: Stream>(pair: &dyn Fn() -> (S, std::net::TcpStream)) -> Report {
     report.note("no error", own.take_error().map(|error| error.is_none()));
     report.note("the peer reads", peer.read(&mut [0; 9]));
     report.note("and the end", peer.read(&mut [0; 9]));
-    // A reset is told once: to whoever reads, to whoever writes, or to whoever asks.
+    // A reset is reported once: to a read, to a write, or to a query for the error.
     for first in ["read", "ask"] {
         let (own, peer) = pair();
         own.set_read_timeout(Some(TIMEOUT)).unwrap();
@@ -203,7 +203,7 @@ fn calls<S: Stream>(pair: &dyn Fn() -> (S, std::net::TcpStream)) -> Report {
     drop(own);
     peer.set_read_timeout(Some(TIMEOUT)).unwrap();
     report.note("broken off", peer.read(&mut [0; 9]));
-    // One that lingers waits for its peer, as long as it was told, and not in vain.
+    // One that lingers waits for its peer, up to its limit, and not in vain.
     let (own, peer) = pair();
     let limit = Duration::from_secs(1);
     own.linger(limit);
@@ -297,7 +297,8 @@ fn threads_accept_from_one_port() {
                 let host = toe.engine().attach().unwrap();
                 let listener = toe::TcpListener::bind_shared(&host, ours(PORT), 128).unwrap();
                 listening.wait();
-                // Everybody waits, so everybody has a part; whoever has it goes on to echo.
+                // All threads wait, so each gets a part of the connections and goes on to echo
+                // them.
                 for _ in 0..EACH {
                     let (mut stream, _) = listener.accept().unwrap();
                     stream.set_read_timeout(Some(TIMEOUT)).unwrap();

@@ -1,5 +1,5 @@
-//! The library call of the stream engine on connections of an offload engine, through a TUN device: what it says is what it says on the kernel's, and
-//! viewers get the same bytes.
+//! The library call of the stream engine on connections of an offload engine, through a TUN device:
+//! its result is the same as on the kernel's, and viewers get the same bytes.
 
 mod support;
 
@@ -86,7 +86,8 @@ fn read_all(mut viewer: Viewer) -> std::thread::JoinHandle<Vec<u8>> {
     })
 }
 
-/// What is the same on every machine and at every time of a run: why it ended, what was sent, and what comes next.
+/// Returns the part that is the same on every machine and at every time of a run: why it ended, how
+/// much was sent, and the next position.
 fn said(outcome: &Outcome) -> (Reason, u32, u64, u32, u64) {
     let Outcome { reason, packets, bytes, missing, next, .. } = *outcome;
     (reason, packets, bytes, missing, next.byte)

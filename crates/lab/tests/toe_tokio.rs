@@ -58,7 +58,7 @@ fn router() -> Router {
         .route("/echo", post(|request: Request| async { request.into_body() }))
 }
 
-/// Serves every connection that comes until it is told to stop.
+/// Serves every connection that comes until it is stopped.
 async fn serve(reactor: &Reactor, mut stop: oneshot::Receiver<()>, listening: &Barrier) {
     let listener = TcpListener::bind(reactor, ours(PORT)).unwrap();
     assert_eq!(listener.local_addr().unwrap(), ours(PORT));
@@ -213,7 +213,8 @@ fn only_the_task_is_woken_whose_socket_has_news() {
     });
 }
 
-/// Both directions at once by references to one stream, in both roles; the end, and what is told of failures.
+/// Both directions at once by references to one stream, in both roles; the end, and the reports of
+/// failures.
 #[test]
 fn streams_do_what_tokios_do() {
     const BYTES: usize = 1_000_000;
@@ -263,7 +264,7 @@ fn streams_do_what_tokios_do() {
 const PACKETS: u32 = 20;
 const PACKET_BYTES: usize = 1316;
 
-/// A leased extent of a few packets, and what is in them.
+/// Returns a leased extent of a few packets, and their content.
 fn extent() -> (Arc<ExtentArena>, Lease, Vec<u8>) {
     let arena = ExtentArena::new(Box::new(HeapRegion::new(1)));
     let layout = WireLayout::new(PACKET_BYTES).unwrap();
@@ -291,7 +292,8 @@ fn extent() -> (Arc<ExtentArena>, Lease, Vec<u8>) {
     (arena, lease, payload)
 }
 
-/// Many times what a connection may have unacknowledged, so the task that sends sleeps and is woken; what comes back is read where it lies.
+/// Many times the data that a connection may have unacknowledged, so the sending task sleeps and is
+/// woken; the data that comes back is read where it lies.
 #[test]
 fn tasks_send_extents_and_read_what_is_lent() {
     const RANGES: usize = 100;
@@ -339,7 +341,7 @@ fn tasks_send_extents_and_read_what_is_lent() {
     assert_eq!(arena.leases(0), 0, "all are acknowledged");
 }
 
-/// Tasks that wait for an engine that stops are told; none of them is an idle one for ever.
+/// Tasks that wait for an engine get an error when it stops; none of them waits for ever.
 #[test]
 fn tasks_are_told_that_the_engine_has_stopped() {
     if !can_run() {

@@ -202,7 +202,7 @@ fn an_interface_that_goes_ends_the_engine_and_a_second_one_is_refused() {
     assert!(text.contains(SHARED) && text.contains("down or gone"), "{text}");
 }
 
-/// What is said where no engine can be.
+/// Returns the error where no engine can run.
 fn refusal(cable: &Cable, on: &str) -> std::io::Error {
     cable.beside(|| start_on(on).err().expect("there can be none"))
 }
@@ -244,7 +244,7 @@ fn where_no_engine_can_be_the_sentence_says_what_to_do() {
     let text = refusal(&cable, SHARED).to_string();
     assert!(text.contains(SHARED) && text.contains("ip link set up"), "{text}");
     run("ip", &format!("-n {} link set {SHARED} up", cable.hosts.server));
-    // Somebody else's program.
+    // A program of another owner.
     let other = cable.beside(|| {
         let mut code = Assembler::default();
         code.mov(Reg::R0, XDP_PASS);
@@ -303,7 +303,8 @@ fn all_queues_of_an_interface_are_heard() {
     );
 }
 
-/// Sends a datagram until it comes, and says who sent it: neighbours on a busy machine may answer too late for the first.
+/// Sends a datagram until it comes, and returns its sender: neighbours on a busy machine may answer
+/// too late for the first.
 fn arrives(from: &UdpSocket, to: SocketAddr, at: &UdpSocket, sent: &[u8]) -> SocketAddr {
     let mut buffer = [0; 9000];
     let begun = Instant::now();
@@ -372,7 +373,8 @@ fn a_router_with_a_smaller_mtu_is_heard() {
             }
         });
     }
-    // And one that says that there is no way: the SYN is sent again, so it is told of and goes on.
+    // And one that reports that there is no route: the SYN is sent again, so the error is reported
+    // and the attempt goes on.
     run("ip", &format!("-n {} route add unreachable 198.18.2.0/24", cable.hosts.client));
     let host = cable.engine().attach().unwrap();
     let nowhere = SocketAddr::from(([198, 18, 2, 1], PORT));

@@ -1,4 +1,4 @@
-//! What the kernel would say.
+//! Error numbers that the kernel would return.
 
 use millrace_core::shape::Misshapen;
 

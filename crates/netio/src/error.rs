@@ -1,4 +1,4 @@
-//! What can go wrong with sockets, said with the place and the remedy.
+//! Errors of sockets, with the place and the remedy.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -25,7 +25,7 @@ pub enum NetError {
          stop what uses them (ss -ulpn) or set a wider range"
     )]
     NoFreePair {
-        /// Address the sockets were to have.
+        /// Address intended for the sockets.
         addr: IpAddr,
         /// First port of the range.
         first: u16,
@@ -33,15 +33,15 @@ pub enum NetError {
         last: u16,
         /// Pairs tried.
         tried: usize,
-        /// What the last bind said.
+        /// Error of the last bind.
         source: io::Error,
     },
-    /// One address or port cannot be had for a reason that other ports share.
+    /// One address or port is unavailable for a reason that other ports share.
     #[error("UDP {local}: cannot bind: {source}; {remedy}")]
     Bind {
         /// Address and port.
         local: SocketAddr,
-        /// What bind said.
+        /// Error of bind.
         source: io::Error,
         /// What to do.
         remedy: &'static str,
@@ -51,9 +51,9 @@ pub enum NetError {
     Socket {
         /// Which socket.
         socket: String,
-        /// What was to be done.
+        /// The attempted operation.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
         /// What to do.
         remedy: &'static str,
@@ -99,7 +99,7 @@ pub enum NetError {
     Capture {
         /// Number of the record, from 0.
         record: u64,
-        /// What the writer said.
+        /// The writer's error.
         source: io::Error,
     },
 }
@@ -107,7 +107,7 @@ pub enum NetError {
 /// Control bytes could not be put into a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnError {
-    /// Nobody added it, or it has been removed.
+    /// It was never added, or it has been removed.
     #[error("connection {}: not known to this sender", .conn.0)]
     Unknown {
         /// The connection.
@@ -131,7 +131,7 @@ pub enum ConnError {
         conn: ConnId,
         /// Control bytes that wait.
         pending: usize,
-        /// Control bytes that were to be added.
+        /// Control bytes requested.
         asked: usize,
     },
 }

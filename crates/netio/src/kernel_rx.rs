@@ -12,7 +12,8 @@ use crate::error::NetError;
 use crate::recv::{Cursor, UdpRx, UdpRxConfig};
 use crate::sys::socket::{canonical, tell_local_address};
 
-/// Receives what comes to one UDP socket: a [`UdpRx`] that never waits and says of each datagram where it was sent to.
+/// Receives the datagrams of one UDP socket: a [`UdpRx`] that never waits and reports the
+/// destination address of each datagram.
 ///
 /// A datagram's arrival is the kernel's stamp, brought over from the system's clock to the monotonic one when a batch is
 /// fetched; where the system's clock was set meanwhile, it is kept between the arrival before and `now`.
@@ -77,7 +78,7 @@ impl KernelRx {
         Ok(messages)
     }
 
-    /// Shows what has been fetched and not shown; how many datagrams that were.
+    /// Shows the datagrams that were fetched and not shown; returns their number.
     fn show(&mut self, now: Instant, sink: &mut dyn FnMut(&Received<'_>)) -> usize {
         let counters = &mut self.counters;
         let mut datagrams = self.rx.datagrams(self.rest);

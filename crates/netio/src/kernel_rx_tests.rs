@@ -8,7 +8,7 @@ fn receiver(bind: &str, config: UdpRxConfig) -> (KernelRx, u16) {
     (KernelRx::new(socket, config).unwrap(), port)
 }
 
-/// What is shown until `count` packets were.
+/// Receives until `count` packets were shown; returns them as mapped by `of`.
 fn receive<T>(rx: &mut KernelRx, count: usize, mut of: impl FnMut(&Received<'_>) -> T) -> Vec<T> {
     let end = std::time::Instant::now() + Duration::from_secs(10);
     let mut got = Vec::new();

@@ -1,6 +1,6 @@
 //! Packets in and out of Linux.
 //!
-//! | device | what it is for | what it needs |
+//! | device | purpose | requirements |
 //! | --- | --- | --- |
 //! | [`KernelTx`] | the egress path everywhere: UDP (with GSO where the kernel has it), multicast, RTP interleaved in TCP, a title's bytes in TCP | sockets from [`bind_pair`]; no privileges. `CAP_NET_ADMIN` or `net.core.wmem_max` for the full send buffer |
 //! | [`xdp::XdpTx`] | frames of our own straight to a network interface | `CAP_NET_RAW`, memory that may be locked |
@@ -10,10 +10,11 @@
 //! | [`KernelRx`] | the ingress path everywhere: datagrams that come to a UDP socket | a socket |
 //! | [`recv::UdpRx`] | the way in for players, load generators and tests | a UDP socket |
 //!
-//! [`link`] is a bad network to test with. [`drop_probe`] counts streams at an interface instead of receiving them; its
-//! program is written with [`bpf`]. [`probe`] says what this kernel can do, [`features`] what an interface can, [`route`] how
-//! frames reach a destination. `unsafe` lives in `sys` (raw layouts, each
-//! asserted), in `bpf/sys.rs` (the system call and the memory of maps) and in `xdp/sys.rs` (the memory of rings).
+//! [`link`] is a bad network to test with. [`drop_probe`] counts streams at an interface instead of
+//! receiving them; its program is written with [`bpf`]. [`probe`] reports the capabilities of this
+//! kernel, [`features`] those of an interface, [`route`] how frames reach a destination. `unsafe`
+//! lives in `sys` (raw layouts, each asserted), in `bpf/sys.rs` (the system call and the memory of
+//! maps) and in `xdp/sys.rs` (the memory of rings).
 #![deny(unsafe_code)]
 
 pub mod best;

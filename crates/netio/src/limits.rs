@@ -22,28 +22,29 @@ pub const SEND_BUFFER_BYTES: usize = 4 << 20;
 pub const MAX_SEND_TRIES: u32 = 4;
 /// Tries of it on a deaf socket: a message that the kernel was just filing may still get through on each CPU.
 pub const DEAF_TRIES: u32 = 3;
-/// Rounds of ICMP errors in one batch after which the socket stops listening to ICMP for a while: somebody sends them on
-/// purpose.
+/// Rounds of ICMP errors in one batch after which the socket stops listening to ICMP for a while: a
+/// host is sending them on purpose.
 pub const MAX_ICMP_ROUNDS: u32 = 16;
-/// Batches for which it stays deaf then: ten seconds at 100 batches a second.
+/// Number of batches in which it then stays deaf: ten seconds at 100 batches a second.
 pub const DEAF_BATCHES: u64 = 1024;
-/// Every so many batches the error queue is read even if no send failed: errors that nobody reads take the socket's
-/// receive memory.
+/// Every `DRAIN_BATCHES` batches the error queue is read even if no send failed: unread errors take
+/// the socket's receive memory.
 pub const DRAIN_BATCHES: u64 = 256;
 /// Entries that may meet a full device queue before the rest of the batch is held back: other devices may have room.
 pub const MAX_FULL_QUEUES: u32 = 4;
 /// GSO sends in a row that only worked without GSO, for different viewers, before the socket does without: the device
 /// cannot do it then.
 pub const GSO_STRIKES: u32 = 8;
-/// Batches for which a viewer whose path refused GSO gets single datagrams; the kernel forgets a path's MTU after ten
-/// minutes (net.ipv4.route.mtu_expires), which are 60,000 batches at 100 a second.
+/// Number of batches in which a viewer whose path refused GSO gets single datagrams; the kernel
+/// forgets a path's MTU after ten minutes (net.ipv4.route.mtu_expires), which are 60,000 batches at
+/// 100 a second.
 pub const PLAIN_BATCHES: u64 = 60_000;
 /// Shortest message that is worth sending without copying: below, pinning pages and reading the completion cost more
 /// than the copy ("generally only effective at writes over around 10 KB", Documentation/networking/msg_zerocopy.rst;
 /// `millrace bench backends` measures it).
 pub const ZERO_COPY_MIN_BYTES: usize = 10_000;
-/// Rounds of [`CLOSE_WAIT_MS`] in which a socket that is given up waits for the kernel to be done with its sends: 100 ms,
-/// many times what a device needs.
+/// Rounds of [`CLOSE_WAIT_MS`] in which an abandoned socket waits for the kernel to finish its
+/// sends: 100 ms, many times the time that a device needs.
 pub const CLOSE_ROUNDS: u32 = 20;
 /// One such round.
 pub const CLOSE_WAIT_MS: i64 = 5;
@@ -51,14 +52,15 @@ pub const CLOSE_WAIT_MS: i64 = 5;
 pub const REPORTS_PER_CALL: usize = 64;
 /// Slots of the table of addresses with errors that are looked at for one address: those of one place in memory.
 pub const ADDRESS_WAYS: usize = 4;
-/// Groups of slots of that table; 64 x 4 = 256 addresses, more than answer with errors at a time. The oldest of a group
-/// makes room.
+/// Groups of slots of the table of addresses with errors; 64 x 4 = 256 addresses, more than answer
+/// with errors at a time. The oldest of a group makes room.
 pub const ADDRESS_SETS: usize = 64;
 /// ICMP errors taken from the kernel in one call: a system call for each would cost as much as the sends that failed.
 pub const ICMP_BATCH: usize = 32;
 /// Such calls before the drain gives up for this time: 128 errors, so that they cannot hold up a batch.
 pub const MAX_ICMP_CALLS: usize = 4;
-/// Errors that wait to be taken; the oldest make room. What they are about shows again with the next packet.
+/// Errors that wait to be taken; the oldest make room. Their cause shows again with the next
+/// packet.
 pub const MAX_ICMP_NEWS: usize = 64;
 /// Batches after which an error that its viewer never met is forgotten: at 100 batches a second 40 s. A new viewer
 /// behind the same address shall not pay for an old one.
@@ -68,11 +70,12 @@ pub const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 
 // Sends without a copy.
 
-/// Sends of one socket that may be outstanding. A completion takes 576 bytes of the socket's option memory, of which
-/// net.core.optmem_max allows 128 KiB since Linux 6.8: room for 227. Where there is less the kernel says so, and less
-/// is used.
+/// Sends of one socket that may be outstanding. A completion takes 576 bytes of the socket's option
+/// memory; net.core.optmem_max allows 128 KiB since Linux 6.8: room for 227. Where there is less
+/// the kernel reports it, and less is used.
 pub const HELD_SENDS: usize = 128;
-/// Completions after which it is judged whether the kernel copies anyway: as many as half of what may be outstanding.
+/// Completions after which we judge whether the kernel copies anyway: half of the sends that may be
+/// outstanding.
 pub const JUDGED_SENDS: u32 = 64;
 /// Sends in a row that only worked with copying before sending without a copy is given up: a few fail for want of option
 /// memory alone.
@@ -85,8 +88,9 @@ pub const COMPLETION_BATCHES: u64 = 16;
 
 // TCP.
 
-/// The same where a connection carries bytes of a title and no frames: it counts as writable when less than half of this waits, and takes two extents
-/// then. A viewer who stops reading leaves so much in the kernel beside what is in flight.
+/// The same where a connection carries bytes of a title and no frames: it counts as writable when
+/// less than half of this waits, and takes two extents then. A viewer who stops reading leaves this
+/// much in the kernel beside the data in flight.
 pub const BYTES_NOT_SENT: i32 = 1 << 20;
 /// Parts of one write to a connection: the packets of an extent of the default size, and any burst of frames with what stands before each.
 pub const TCP_PARTS: usize = 196;
@@ -104,8 +108,8 @@ pub const XDP_SEND_BUFFER_BYTES: usize = 8 << 20;
 pub const XDP_BIND_TRIES: u32 = 500;
 /// How far apart those tries are.
 pub const XDP_BIND_PAUSE: Duration = Duration::from_millis(10);
-/// Every so many batches or polls the kernel is asked whether the interface is still there: where the driver looks at
-/// the ring by itself, no call would tell.
+/// Every `XDP_CHECK_TURNS` batches or polls we ask the kernel whether the interface is still there:
+/// where the driver looks at the ring by itself, no call would report it.
 pub const XDP_CHECK_TURNS: u32 = 256;
 /// AF_XDP devices that one `BestTx` has at most: one for each interface that viewers are behind.
 pub const MAX_DEVICES: usize = 4;
@@ -118,10 +122,10 @@ pub const ASK_AGAIN_AFTER: std::ops::RangeInclusive<u8> = 2..=64;
 /// How often the supervisor of AF_XDP devices looks. A failed device waits for nothing but to be closed: its viewers go
 /// by the kernel already.
 pub const DEVICE_LOOK_EVERY: Duration = Duration::from_millis(100);
-/// A device that cannot be opened is tried again after so many looks, twice as many each time: opening one takes
-/// milliseconds of its thread.
+/// A device that cannot be opened is tried again after this many looks, twice as many each time:
+/// opening one takes milliseconds of its thread.
 pub const FIRST_WAIT_LOOKS: u32 = 2;
-/// And at most so many: an interface that comes back is used within 3 seconds.
+/// And at most this many: an interface that comes back is used within 3 seconds.
 pub const LONGEST_WAIT_LOOKS: u32 = 32;
 /// Room for the words of the kernel's verifier of BPF programs. They come only after a refusal, and are kilobytes for our
 /// programs.
@@ -157,15 +161,17 @@ pub const NEIGHBOUR_TIMEOUT_NS: u64 = 4_000_000_000;
 pub const HOP_REFRESH_NS: u64 = 10_000_000_000;
 /// Look-ups of one turn, some 5 ms, so that questions and changes that come meanwhile do not wait for all of them.
 pub const LOOK_UPS_PER_TURN: usize = 256;
-/// Places looked at, when all are taken, for one that nobody uses: what a turn can afford; the next turn looks on.
+/// Places searched for an unused one when all are taken: as many as a turn can afford; the next
+/// turn looks on.
 pub const EVICTION_STEPS: usize = 64;
 /// While a loop's ring is full, the thread that looks up next hops tries again after this: several turns of the loop.
 pub const FULL_RING_NS: u64 = 1_000_000;
-/// Longest sleep of that thread: should a bell ever be missed, questions wait no longer.
+/// Longest sleep of this thread: if a bell is ever missed, questions wait no longer.
 pub const LONGEST_SLEEP_NS: u64 = 1_000_000_000;
 /// The kernel fills datagrams of up to 32 KiB; one message about an interface with many virtual functions may be longer.
 pub const NETLINK_BUFFER_BYTES: usize = 64 * 1024;
-/// Changes that may wait: a few thousand messages. More is told as an overrun, after which everything is asked again.
+/// Changes that may wait: a few thousand messages. More are reported as an overrun, after which
+/// everything is queried again.
 pub const NETLINK_EVENT_BUFFER_BYTES: usize = 4 << 20;
 /// The answer is there when the question has been sent; should it ever not be, nothing waits for ever.
 pub const NETLINK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -178,9 +184,10 @@ pub const EVENTS_PER_CALL: usize = 64;
 pub const LINK_READS_PER_TURN: usize = 64;
 /// Longest packet that a TUN device may hand over, however its MTU is set: the length field of IPv4.
 pub const MAX_DEVICE_PACKET_BYTES: usize = 65_535;
-/// Used packet buffers that an emulated link keeps for the next packets: 2 MiB, what is under way at 100 Mb/s and 160 ms.
+/// Used packet buffers that an emulated link keeps for the next packets: 2 MiB, the data under way
+/// at 100 Mb/s and 160 ms.
 pub const SPARE_BUFFERS: usize = 1024;
-/// Longest buffer that is kept for that: any packet of an ordinary network.
+/// Longest buffer kept for reuse: any packet of an ordinary network.
 pub const SPARE_BYTES: usize = 2048;
 /// Most segments the kernel takes in one UDP GSO send (UDP_MAX_SEGMENTS was 64 before Linux 6.9), and a datagram
 /// train of at most 65,507 bytes: 44 segments of 1328 bytes.
@@ -190,7 +197,7 @@ pub const MAX_GSO_BYTES: usize = 65_507;
 /// Packets that one direction of an emulated link holds at most: 100 ms of 300,000 packets a second, or 48 MiB of full
 /// ones.
 pub const MAX_LINK_PACKETS: usize = 1 << 15;
-/// And so many bytes of them, should they be larger than usual.
+/// And at most this many bytes of them, should they be larger than usual.
 pub const MAX_LINK_BYTES: u64 = 64 << 20;
 /// Longest delay, jitter or hold of an emulated link. Two satellite hops take 0.6 s; beyond 10 s sessions time out.
 pub const MAX_LINK_DELAY_NS: u64 = 10_000_000_000;
@@ -200,26 +207,28 @@ pub const DEFAULT_LINK_HOLD_NS: u64 = 100_000_000;
 pub const MAX_LINK_REORDER_PACKETS: u32 = 1000;
 /// Longest mean burst of losses of an emulated link.
 pub const MAX_LINK_BURST_PACKETS: u32 = 10_000;
-/// Packets that wait before the bottleneck of an emulated link unless said otherwise: 120 ms at 10 Mb/s.
+/// Packets that wait before the bottleneck of an emulated link by default: 120 ms at 10 Mb/s.
 pub const DEFAULT_LINK_QUEUE_PACKETS: u32 = 100;
 /// Destinations whose next hop one packet device knows: every stream of an engine by default may go to another address.
 /// Those beyond it are sent to through kernel sockets.
 pub const MAX_HOPS: usize = DEFAULT_STREAMS_PER_ENGINE;
-/// Sockets for multicast of one sender: each is an interface, a source address, a time to live and a loopback setting, of which an
-/// operator has a few. Groups need no socket of their own.
+/// Sockets for multicast of one sender: each is an interface, a source address, a time to live and
+/// a loopback setting, and an operator has a few of these. Groups need no socket of their own.
 pub const MAX_MULTICAST_SOCKETS: usize = 8;
 /// Questions and answers about next hops under way between a loop and the thread that asks the kernel. Both sides try
 /// again when there is no room, so this is only what one turn may bring.
 pub const HOP_RING_RECORDS: usize = 1024;
-/// Descriptors in the rings of an AF_XDP device: what a full batch of ordinary bursts needs (64 viewers, 8 datagrams of
-/// 2 descriptors) twice, so that the device has work while the next batch is made.
+/// Descriptors in the rings of an AF_XDP device: twice the number for a full batch of ordinary
+/// bursts (64 viewers, 8 datagrams of 2 descriptors), so that the device has work while the next
+/// batch is made.
 pub const XDP_RING_DESCRIPTORS: u32 = 2048;
 /// How often a receiving device asks the kernel whether it is still there and how many packets were dropped: two system calls.
 pub const RX_LOOK_NS: u64 = 100_000_000;
 /// Frames of 4 KiB that an AF_XDP device receives into, at most, and so the length of its rings: 8 MiB, which a link of 10 Gb/s with full
 /// packets fills in 2.4 ms, longer than a loop sleeps that has something to do.
 pub const MAX_XDP_RX_FRAMES: u32 = 2048;
-/// Frames each way of a device for whole frames that nobody chose another number for: four turns of a TCP engine.
+/// Default number of frames in each direction of a device for whole frames: four turns of a TCP
+/// engine.
 pub const DEFAULT_XDP_RAW_FRAMES: u32 = 1024;
 /// Queues that all frames are there for; of more, each has a part, as each has a part of the traffic.
 pub const XDP_RAW_FULL_QUEUES: u32 = 8;

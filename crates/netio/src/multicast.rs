@@ -1,5 +1,6 @@
-//! Sockets for multicast: each has an interface, a source address, a time to live and a loopback setting; any number of groups is sent to
-//! through it. What they are set to is known to AF_XDP devices too, which write the same headers.
+//! Sockets for multicast: each has an interface, a source address, a time to live and a loopback
+//! setting, and sends to any number of groups. AF_XDP devices know these settings too, and write
+//! the same headers.
 
 use std::net::{SocketAddr, UdpSocket};
 
@@ -78,7 +79,7 @@ impl MulticastSocket {
         Ok(Self { settings: MulticastSettings { source, ..settings }, socket })
     }
 
-    /// What it is set to, with the port that it got.
+    /// Returns its settings, with the port that it got.
     pub fn settings(&self) -> MulticastSettings {
         self.settings
     }

@@ -1,4 +1,4 @@
-//! Devices that send nothing: one that counts, one that keeps what it was given.
+//! Devices that send nothing: one that counts, one that keeps the data it was given.
 
 use std::collections::VecDeque;
 
@@ -50,13 +50,14 @@ pub struct Collected {
     pub bytes: Vec<u8>,
 }
 
-/// Keeps a copy of every datagram, for tests; answers `Sent` or what it was told to.
+/// Keeps a copy of every datagram, for tests; answers `Sent` or the given answers.
 #[derive(Clone, Debug, Default)]
 pub struct CollectTx {
     /// Everything taken, in order.
     pub sent: Vec<Collected>,
-    /// Answers for the entries to come; `Sent` when there are none left. Of a `Blocked` entry the datagrams said to be
-    /// taken are kept (an entry taken whole is `Sent` after all), of an `Unreachable` or `Closed` one none.
+    /// Answers for the entries to come; `Sent` when there are none left. For a `Blocked` entry it
+    /// keeps the datagrams reported as taken (an entry taken whole is `Sent` after all), for an
+    /// `Unreachable` or `Closed` one none.
     pub answers: VecDeque<SendOutcome>,
 }
 

@@ -18,19 +18,19 @@ const TRAIN: [usize; 3] = [200, 200, 40];
 /// One thing that a kernel may have or not.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// What it is.
+    /// The name of the feature.
     pub name: &'static str,
     /// Whether it works here.
     pub works: bool,
-    /// What was found.
+    /// The findings.
     pub detail: String,
-    /// What it is good for.
+    /// The use of the feature.
     pub use_for: &'static str,
     /// What to do if it does not work.
     pub remedy: &'static str,
 }
 
-/// What was found out about this kernel.
+/// The findings about this kernel.
 #[derive(Clone, Debug)]
 pub struct Survey {
     /// One entry for each thing that was tried.
@@ -147,7 +147,7 @@ pub fn udp_gro() -> io::Result<()> {
     }
 }
 
-/// Whether the kernel tells when a datagram arrived (`SO_TIMESTAMPNS`).
+/// Checks whether the kernel reports when a datagram arrived (`SO_TIMESTAMPNS`).
 ///
 /// # Errors
 /// What failed.
@@ -166,7 +166,7 @@ fn send_buffer() -> io::Result<String> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     let wanted = crate::kernel::SEND_BUFFER_BYTES;
     let got = crate::sys::socket::raise_buffer(socket.as_fd(), crate::sys::socket::Buffer::Send, wanted)?;
-    // The kernel counts its overhead in and says twice what was set.
+    // The kernel includes its overhead and reports twice the size that was set.
     let detail = format!("{} KiB of {} KiB", got / 2048, wanted / 1024);
     if got / 2 >= wanted { Ok(detail) } else { Err(io::Error::other(detail)) }
 }

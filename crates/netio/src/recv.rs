@@ -24,7 +24,8 @@ pub struct UdpRxConfig {
     pub datagram_bytes: usize,
     /// Lets the kernel hand over datagrams of one sender that arrive together in one piece (Linux 5.0 and later).
     pub gro: bool,
-    /// Asks for a receive buffer of so many bytes (`SO_RCVBUF`); `None` leaves the system's default.
+    /// Size in bytes of the receive buffer to request (`SO_RCVBUF`); `None` leaves the system's
+    /// default.
     pub receive_buffer: Option<usize>,
 }
 
@@ -48,7 +49,7 @@ pub struct UdpRx {
 /// One datagram, valid until the next [`UdpRx::recv`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram<'a> {
-    /// What it carries.
+    /// Its payload.
     pub bytes: &'a [u8],
     /// Who sent it.
     pub from: SocketAddr,
@@ -58,7 +59,7 @@ pub struct Datagram<'a> {
     pub segment: u16,
     /// Whether it came in a train of more than one.
     pub is_train: bool,
-    /// Our address that it was sent to, where the socket was told to say so.
+    /// Our address that it was sent to, where the socket was set to report it.
     pub local: Option<IpAddr>,
 }
 
@@ -104,7 +105,8 @@ impl UdpRx {
         })
     }
 
-    /// Waits up to `timeout` (`None`: for ever; zero: not at all) and returns what has arrived; empty if nothing did.
+    /// Waits up to `timeout` (`None`: for ever; zero: not at all) and returns the datagrams that
+    /// have arrived; empty if none did.
     ///
     /// # Errors
     /// If the socket fails. An ICMP error about something sent earlier is no failure.
@@ -131,7 +133,7 @@ impl UdpRx {
                 Ok(messages)
             }
             Err(libc::EAGAIN | libc::EINTR) => Ok(0),
-            // What ICMP said about a datagram sent from this port; reading it has cleared it.
+            // ICMP's report about a datagram sent from this port; reading it has cleared it.
             Err(errno) if crate::kernel::icmp_may_say(errno) => Ok(0),
             Err(errno) => Err(errno),
         }
@@ -161,7 +163,7 @@ impl UdpRx {
         }
     }
 
-    /// What was taken last, from `cursor` on.
+    /// Returns the datagrams taken last, from `cursor` on.
     pub(crate) fn datagrams(&self, cursor: Cursor) -> Datagrams<'_> {
         Datagrams { arena: &self.arena, cursor }
     }
@@ -176,7 +178,8 @@ impl UdpRx {
         self.truncated
     }
 
-    /// Size of the receive buffer if one was asked for, as the kernel counts it (about twice what was asked for).
+    /// Returns the size of the receive buffer if one was requested, as the kernel counts it (about
+    /// twice the requested size).
     pub fn receive_buffer(&self) -> Option<usize> {
         self.receive_buffer
     }

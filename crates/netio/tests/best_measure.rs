@@ -1,5 +1,6 @@
-//! The measurement of the egress paths, on a veth pair between network namespaces: it comes to figures, nobody at the other
-//! end hears of it, and nothing is left behind. Needs root; skipped otherwise.
+//! The measurement of the egress paths, on a veth pair between network namespaces: it yields
+//! figures, nothing reaches the other end, and nothing is left behind. Needs root; skipped
+//! otherwise.
 
 mod support;
 
@@ -79,7 +80,7 @@ fn it_works_without_af_xdp_and_says_why_there_is_none() {
 fn addresses_in_use_are_left_alone_and_missing_ones_are_named() {
     let Some(wire) = Wire::new() else { return };
     wire.server.ip("addr add 192.0.2.1/24 dev va");
-    // Somebody has this entry already: it must be neither used nor removed.
+    // This entry already exists: it must be neither used nor removed.
     wire.server.ip("neigh add 198.51.100.77 lladdr 02:00:00:00:00:07 dev va nud permanent");
     let error = run(&wire, &target(&wire), false).unwrap_err().to_string();
     assert!(error.contains("neighbour entry") && error.contains("va"), "{error}");

@@ -100,7 +100,7 @@ fn counts_are_exact(net: &Wire, gso: GsoMode, is_offloaded: bool) {
     let datagrams = (0..2).map(|slot| probe.read(slot).expect("a slot").datagrams).sum::<u64>();
     assert_eq!(totals.dropped, totals.watched);
     assert_eq!(totals.passed, totals.seen - totals.dropped);
-    // With offload whole trains come as one packet; that is what was to be tried.
+    // With offload whole trains arrive as one packet; this is the case under test.
     assert_eq!(totals.watched < datagrams, is_offloaded && gso == GsoMode::Auto, "{totals:?} of {datagrams}");
     let lateness: u64 = probe.lateness().expect("lateness").iter().map(|(_, count)| count).sum();
     assert_eq!(lateness, datagrams - 204);
@@ -236,7 +236,7 @@ fn tun_devices_are_probed_too() {
     });
 }
 
-/// What the probe does not use of the BPF module: XDP.
+/// The part of the BPF module that the probe does not use: XDP.
 #[test]
 fn xdp_programs_are_attached_and_vanish() {
     let Some(net) = network() else { return };

@@ -1,4 +1,4 @@
-//! What the kernel says of a veth device. Needs root; skipped otherwise.
+//! The kernel's description of a veth device. Needs root; skipped otherwise.
 
 mod support;
 

@@ -104,7 +104,7 @@ fn a_device_that_another_has_is_refused() {
     assert!(matches!(error, NetError::Socket { .. }));
 }
 
-/// What a SYN of the kernel is answered with by hand, and whatever acknowledges data.
+/// Builds by hand the answer to a SYN of the kernel, and acknowledgements of data.
 fn reply(to: &etherparse::TcpHeader, is_syn: bool, ack: u32) -> Vec<u8> {
     let builder = PacketBuilder::ipv4([10, 77, 1, 2], [10, 77, 1, 1], 64);
     let mut tcp = builder.tcp(to.destination_port, to.source_port, if is_syn { 1000 } else { 1001 }, 65_535);

@@ -19,7 +19,8 @@ struct Hosts {
 
 fn end(ns: &Netns, name: &str, v4: &str, v6: Option<&str>) -> Tun {
     let tun = ns.inside(|| Tun::open(name)).expect("a TUN device");
-    // The kernel says a word or two of its own over IPv6, which tests that count every packet can do without.
+    // The kernel sends a few packets of its own over IPv6, which would disturb tests that count
+    // every packet.
     ns.must(&format!("sysctl -qw net.ipv6.conf.{name}.disable_ipv6={}", u8::from(v6.is_none())));
     ns.ip(&format!("link set {name} addrgenmode none txqueuelen 10000 up"));
     ns.ip(&format!("addr add {v4}/24 dev {name}"));

@@ -1,4 +1,5 @@
-//! Random batches through real sockets against the model: what `CollectTx` collects is what each receiver gets.
+//! Random batches through real sockets against the model: each receiver gets exactly the data that
+//! `CollectTx` collects.
 
 mod support;
 

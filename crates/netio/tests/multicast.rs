@@ -1,5 +1,5 @@
-//! Datagrams to groups: everybody who has joined gets each of them once, by the interface, from the address, as far and as much heard at
-//! home as was said; by the kernel's sockets and by AF_XDP alike.
+//! Datagrams to groups: every member gets each of them once, by the configured interface, source
+//! address, TTL and loopback setting; by the kernel's sockets and by AF_XDP alike.
 
 mod support;
 #[path = "support/xdp.rs"]
@@ -226,7 +226,7 @@ fn this_host_hears_it_if_it_shall() {
         let bytes = pattern(1, 500);
         assert_eq!(send(&mut tx, &[wire(0, to_group(group, 0), &bytes, 100)]), [SendOutcome::Sent]);
         assert_eq!(receive(&mut away, 5).len(), 5);
-        // What comes back comes back before a frame leaves.
+        // Looped-back datagrams arrive before a frame leaves.
         let heard = if is_looped { receive(&mut at_home, 5) } else { receive_now(&mut at_home) };
         assert_eq!(heard.len(), if is_looped { 5 } else { 0 }, "{group}");
     }

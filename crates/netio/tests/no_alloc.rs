@@ -1,4 +1,4 @@
-//! Nothing is allocated once a sender or receiver runs: an allocator that counts says so.
+//! Nothing is allocated once a sender or receiver runs: a counting allocator verifies it.
 
 mod support;
 #[path = "support/xdp.rs"]
@@ -252,7 +252,7 @@ fn choosing_a_way_allocates_nothing() {
         rtcp(0, udp(v4, v4), &bytes[..50]),
         wire(2, udp(v6, v6), &bytes, 1328),
     ];
-    // Nobody empties the device's ring, so that it is full in the end.
+    // Nothing empties the device's ring, so it is full in the end.
     let count = allocations(|| {
         for _ in 0..300 {
             tx.tend();

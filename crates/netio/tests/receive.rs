@@ -171,7 +171,7 @@ fn what_there_is_no_room_for_is_counted_and_damages_nothing() {
             assert!(begun.elapsed() < TIMEOUT, "{}: {:?} of {sent}", device.name, device.rx.counters());
             time = time.plus_ns(RX_LOOK_NS);
             if taken == 0 && sent < 1000 {
-                // The kernel tells of drops with the next datagram that finds room.
+                // The kernel reports drops with the next datagram that finds room.
                 send(&mut sent);
             }
         }
@@ -228,7 +228,7 @@ fn segments_of_a_steered_tcp_port_come_whole() {
     let Some(mut device) = xdp(&net) else { return };
     let to = local("10.77.0.2:80");
     std::thread::scope(|scope| {
-        // Nobody answers, so it tries for as long as it is let.
+        // No host answers, so it keeps trying until its timeout.
         scope.spawn(|| net.server.inside(|| TcpStream::connect_timeout(&to, Duration::from_millis(50))));
         let begun = StdInstant::now();
         let mut got = None;

@@ -194,7 +194,8 @@ fn what_cannot_be_reached_is_tried_again() {
     for to in nowhere {
         assert_eq!(table.hop(ip(to)), None, "{to}");
     }
-    // Nobody is there yet: the kernel gives up, each in its own time. Nobody asks meanwhile, or the kernel would try again at once.
+    // No host is there yet: the kernel gives up, each in its own time. Nothing is requested
+    // meanwhile, or the kernel would try again at once.
     let mut not_failed = vec!["10.9.1.77", "fd09::77"];
     let begun = Instant::now();
     while !not_failed.is_empty() {
@@ -261,7 +262,7 @@ fn neighbours_are_kept_fresh_and_given_back() {
         eprintln!("skipped: this kernel or ip program knows no managed neighbours: {}", about());
         return;
     }
-    // Gone stale, it is asked for again although nobody sends by the kernel.
+    // When stale, it is resolved again although nothing is sent through the kernel.
     net.host.ip("neigh replace 10.9.1.2 lladdr 02:00:00:77:00:02 dev va nud stale");
     let begun = Instant::now();
     while about().contains("STALE") {

@@ -21,7 +21,7 @@ const ENTRIES: u32 = 32;
 const V4_HEADERS: usize = 14 + 20 + 8;
 const V6_HEADERS: usize = 14 + 40 + 8;
 
-/// An AF_XDP socket that receives what comes to the viewers.
+/// An AF_XDP socket that receives the packets arriving at the viewers' side.
 struct Receiver {
     socket: XdpSocket,
     rings: SocketRings,
@@ -121,7 +121,7 @@ fn steered_packets_reach_the_socket_and_others_the_kernel() {
     }
     steering.steer(Protocol::Udp, local(here.0)).expect("steer");
     steering.steer(Protocol::Udp, local(here6.0)).expect("steer");
-    // Nobody is in the queue's place yet.
+    // No socket is set for the queue yet.
     send(here.0, b"no socket");
     assert_eq!(next(&here.1), b"no socket");
     steering.set_socket(0, receiver.socket.as_fd()).expect("a place");
@@ -136,7 +136,7 @@ fn steered_packets_reach_the_socket_and_others_the_kernel() {
             assert_eq!(next(socket), payload);
         }
     }
-    // A datagram in fragments is put together by the kernel, though its port is steered.
+    // The kernel reassembles a fragmented datagram, although its port is steered.
     let long = pattern(7, 2000);
     send(here.0, &long);
     assert_eq!(next(&here.1), long);
@@ -159,7 +159,7 @@ fn connections_at_other_ports_do_not_notice() {
     let steering = net.viewers.inside(|| Steering::attach("vb")).expect("a program");
     steering.steer(Protocol::Tcp, local("10.77.0.2:80")).expect("steer");
     steering.set_socket(0, receiver.socket.as_fd()).expect("a place");
-    // UDP at the steered port's number is somebody else's.
+    // UDP to the number of the steered port is not steered.
     let datagrams = kernel(&net, "10.77.0.2:80");
     let mut connection = net.server.inside(|| TcpStream::connect(at)).expect("a connection");
     let (mut accepted, _) = listener.accept().expect("a connection");
@@ -174,7 +174,8 @@ fn connections_at_other_ports_do_not_notice() {
     tx.send_to(b"datagram", local("10.77.0.2:80")).expect("send");
     assert_eq!(next(&datagrams), b"datagram");
     assert!(receiver.is_empty());
-    // The first segment of a connection to the steered port comes to us, and nobody answers it.
+    // The first segment of a connection to the steered port reaches our socket, and is not
+    // answered.
     let wait = Duration::from_millis(50);
     net.server
         .inside(|| TcpStream::connect_timeout(&local("10.77.0.2:80"), wait))

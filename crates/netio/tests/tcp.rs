@@ -17,7 +17,7 @@ use millrace_core::seam::{Payload, SendOutcome, Transmit};
 use millrace_netio::{ConnError, GsoMode, KernelTx};
 use support::*;
 
-/// What the stream holds: frames and what lies between them.
+/// The content of the stream: frames and the bytes between them.
 #[derive(Debug, PartialEq)]
 enum Piece {
     Frame { channel: u8, packet: Vec<u8> },

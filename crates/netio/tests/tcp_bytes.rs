@@ -1,4 +1,5 @@
-//! Bytes in a connection, through real sockets: what arrives is what lies in the extents, whatever the connection takes at a time.
+//! Bytes in a connection, through real sockets: the data received equals the extents, however much
+//! the connection takes at a time.
 
 #[path = "support/connections.rs"]
 mod connections;

@@ -1,4 +1,4 @@
-//! Full connections: who is told when there is room, and what that costs while there is none.
+//! Full connections: which ones are reported when there is room, and the cost while there is none.
 
 mod support;
 
@@ -34,7 +34,7 @@ fn fill(tx: &mut KernelTx, conn: u32) {
     }
 }
 
-/// Reads what is there.
+/// Reads all available data.
 fn drain(reader: &mut TcpStream) {
     let mut sink = [0; 1 << 16];
     while reader.read(&mut sink).is_ok_and(|count| count > 0) {}
@@ -71,14 +71,14 @@ fn each_full_connection_is_told_once_when_there_is_room() {
             told[conn.0 as usize] += 1;
         }
     }
-    // The rest of a frame may have gone in two pieces; that is nobody's business.
+    // The rest of a frame may have gone in two pieces; this is not reported.
     while tx.full_conns_fd().is_some() {
         conns.iter_mut().for_each(|(_, reader)| drain(reader));
         tx.flush_conns();
     }
     assert_eq!(tx.poll_conn_writable(), None);
     assert!(told.iter().zip(0..).all(|(&times, conn)| times == u32::from(conn % 2 == 0)), "{told:?}");
-    // Whoever was told may write again.
+    // A connection that was reported can be written again.
     let bytes = pattern(1, 100);
     assert_eq!(send(&mut tx, &[wire(0, tcp(0), &bytes, 100)]), [SendOutcome::Sent]);
 }
@@ -129,7 +129,8 @@ fn what_a_connection_has_not_delivered_is_known() {
     assert_eq!([0, 1].map(|conn| tx.backlog_bytes(ConnId(conn))), [Some(0), None]);
     fill(&mut tx, 0);
     let ends = std::time::Instant::now() + TIMEOUT;
-    // The peer still acknowledges what it takes into a buffer that is nearly full: that comes to its end.
+    // The peer still acknowledges data that it takes into a nearly full buffer: this comes to an
+    // end.
     let backlog = |tx: &KernelTx| tx.backlog_bytes(ConnId(0)).expect("it is there");
     let settled = |tx: &KernelTx| loop {
         let before = backlog(tx);

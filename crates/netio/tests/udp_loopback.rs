@@ -215,7 +215,7 @@ fn a_viewer_that_closed_its_port_disturbs_nobody() {
         }
         assert!(receive(&mut before, wanted.len()) == wanted, "{gso:?} {family}: the viewer before");
         assert!(receive(&mut after, wanted.len()) == wanted, "{gso:?} {family}: the viewer after");
-        // Each send to the closed port is answered by ICMP at once, and the next one is told.
+        // Each send to the closed port is answered by ICMP at once, and the next send reports it.
         assert_eq!(refused, 50, "{gso:?} {family}");
         assert!(tx.counters().icmp_errors >= 50);
         assert_eq!(tx.poll_unreachable(), Some((gone, libc::ECONNREFUSED)));
@@ -249,7 +249,7 @@ fn a_viewer_that_comes_back_is_served_after_one_report() {
     let dest = udp(addr, addr);
     drop(rx);
     assert_eq!(send(&mut tx, &[wire(0, dest, b"one", 10)]), [SendOutcome::Sent]);
-    // Somebody else's send picks the error up.
+    // A send to another viewer picks the error up.
     let (_other, other_addr) = receiver("127.0.0.1");
     assert_eq!(send(&mut tx, &[wire(1, udp(other_addr, other_addr), b"x", 10)]), [SendOutcome::Sent]);
     let back = std::net::UdpSocket::bind(addr).unwrap();
@@ -284,7 +284,7 @@ fn what_icmp_says_about_any_sender_of_a_port_comes_to_its_receiver() {
                 assert_eq!(told, [(*gone, libc::ECONNREFUSED)]);
             }
             assert_eq!((tx.counters().icmp_errors, icmp.hearsay()), (0, 0), "{family}");
-            // The sender that is told is the one that answers so, once.
+            // The notified sender is the one that reports the error, once.
             let (_, gone) = closed[0];
             tx.note_unreachable(gone, libc::ECONNREFUSED);
             let again = [(); 2].map(|()| send(&mut tx, &[wire(0, udp(gone, gone), b"x", 9)])[0]);

@@ -12,7 +12,7 @@ use millrace_netio::{GsoMode, KernelTx, KernelTxConfig, bind_pair};
 use support::*;
 
 const MODES: [GsoMode; 2] = [GsoMode::Auto, GsoMode::Off];
-/// A viewer's address in each family, and one with nobody behind it that has a route.
+/// A viewer's address in each family, and one that has a route but no host behind it.
 const FAMILIES: [&str; 2] = ["10.77.0.2", "fd77::2"];
 
 fn tx(wire: &Wire, gso: GsoMode) -> KernelTx {
@@ -205,7 +205,8 @@ fn a_viewer_that_was_switched_off_is_reported_by_this_host() {
     }
 }
 
-/// The one in the middle cannot be reached for `errno`; the others must not notice. Which is told of both families.
+/// The viewer in the middle cannot be reached, with `errno`; the others must not notice. Each
+/// parameter holds one value per family.
 fn only_one_is_unreachable(net: &Wire, middle: [&str; 2], errno: [i32; 2]) {
     for (gso, (family, (middle, errno))) in MODES
         .into_iter()
@@ -386,6 +387,6 @@ fn a_full_send_buffer_blocks_exactly() {
 
 #[test]
 fn a_full_device_queue_blocks_exactly() {
-    // The queue refuses what the socket still could hold.
+    // The queue refuses data that the socket could still hold.
     slow_device("tbf rate 80mbit burst 128k limit 200k", 4 << 20);
 }

@@ -25,7 +25,7 @@ use millrace_netio::xdp::{Strategy, XdpConfig, XdpError, XdpTx};
 use support::*;
 use xdp::*;
 
-/// What a veth pair can do.
+/// The strategies that a veth pair supports.
 const STRATEGIES: [Strategy; 2] = [Strategy::Staging, Strategy::Chained];
 
 fn heap(extents: u32) -> Box<HeapRegion> {
@@ -54,7 +54,7 @@ fn every_strategy_reaches_an_ordinary_socket() {
             let own =
                 Payload::Patched { headers: &headers, bytes: lease.wire(place, count), segment: SEGMENT };
             let own = (Transmit { payload: own, ..packets(1, to, lease, place, count).0 }, wire.1);
-            // Memory of which nothing is known, of lengths that are odd, and RTCP.
+            // Memory without a known source, of odd lengths, and RTCP.
             let loose = pattern(round, SEGMENT * 3 - round as usize);
             let loose = (support::wire(2, udp(to, to), &loose, SEGMENT), None);
             let report = pattern(round, 77 + round as usize);
@@ -145,7 +145,7 @@ fn a_datagram_longer_than_the_path_is_refused_here() {
     }
 }
 
-/// Sends until the device says that it is dead, over which nothing may panic; everything is given back.
+/// Sends until the device reports that it is dead, without any panic; everything is returned.
 fn dies(strategy: Strategy, kill: impl FnOnce(&Wire)) {
     let Some(net) = Wire::new() else { return };
     let (arena, leases) = film(heap(1), 1, 196);
@@ -225,7 +225,7 @@ fn what_cannot_be_opened_says_why() {
     assert!(down.contains("ip link set up"), "{down}");
 }
 
-/// A process that may not lock so much memory is told so.
+/// A process that may not lock that much memory gets an error that reports it.
 #[test]
 fn memory_that_may_not_be_locked_is_named() {
     let Some(net) = Wire::new() else { return };

@@ -1,4 +1,5 @@
-//! Packets without RTP headers by AF_XDP, over rings in memory: each frame is what somebody else's code makes of the stored bytes.
+//! Packets without RTP headers by AF_XDP, over rings in memory: each frame equals the frame that
+//! independent code builds from the stored bytes.
 
 mod support;
 #[path = "support/xdp.rs"]

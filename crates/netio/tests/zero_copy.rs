@@ -162,7 +162,7 @@ fn across_a_wire_nothing_is_copied_and_every_lease_comes_back() {
     }
     let errors = net.viewers.counter("snmp", "Udp", "InCsumErrors");
     assert_eq!((errors, net.viewers.counter("snmp6", "", "Udp6InCsumErrors")), (0, 0));
-    // Into a device that drops: nobody copies.
+    // Into a device that drops: nothing is copied.
     let (_viewer, addr) = rx(&net, "10.77.0.2");
     shut(&net);
     let mut tx = tx(&net);

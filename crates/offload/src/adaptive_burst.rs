@@ -11,8 +11,8 @@ use crate::limits::BURST_LOOK_NS;
 
 /// Busy share, in thousandths, up to which bursts keep their shortest length.
 const CALM_PERMILLE: u64 = 250;
-/// Busy share from which bursts have their greatest length. What bursts lead by when wake-ups are shared becomes less as the core fills up, and the
-/// two together stay within 20 ms.
+/// Busy share at which bursts reach their greatest length. The lead of bursts when wake-ups are
+/// shared shrinks as the core fills up, and the two together stay within 20 ms.
 const BUSY_PERMILLE: u64 = 800;
 
 /// Chooses the length of bursts from the busy time of a loop.
@@ -20,7 +20,8 @@ const BUSY_PERMILLE: u64 = 800;
 pub struct AdaptiveBurst {
     least_ns: u64,
     most_ns: u64,
-    /// Busy share in thousandths: seven parts of what it was, one part of what the last look saw.
+    /// Busy share in thousandths: seven parts of its previous value, one part of the latest
+    /// measurement.
     share_permille: u64,
     looked: Instant,
     busy_ns: u64,
@@ -32,8 +33,8 @@ impl AdaptiveBurst {
         Self { least_ns, most_ns: most_ns.max(least_ns), share_permille: 0, looked: now, busy_ns: 0 }
     }
 
-    /// Told the total busy time of the loop once a turn, says how long bursts are to be from now on if it is time to
-    /// decide that again.
+    /// Takes the total busy time of the loop once a turn; returns the length of bursts from now on
+    /// if it is time to decide it again.
     pub fn look(&mut self, now: Instant, busy_ns: u64) -> Option<u64> {
         let passed_ns = now.ns_since(self.looked);
         if passed_ns < BURST_LOOK_NS || self.least_ns == self.most_ns {

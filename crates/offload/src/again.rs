@@ -11,20 +11,21 @@ pub use millrace_tcp::stack::Wanted;
 
 use crate::core_loop::LoopTx;
 
-/// What was asked for again and is not answered.
+/// Extents that were requested again and have not been answered.
 #[derive(Default)]
 pub(crate) struct Again {
     places: [Option<Wanted>; AGAIN_PLACES],
-    /// How often each place was used: a late answer finds nobody.
+    /// How often each slot was used: a late answer matches none.
     generations: [u32; AGAIN_PLACES],
-    /// One for which the ring had no room.
+    /// One that found no room in the ring.
     held: Option<Wanted>,
-    /// A stream that the cache has to forget, and had no room to be told.
+    /// A stream that the cache must forget, if there was no room for the message.
     leaving: Option<StreamId>,
 }
 
 impl Again {
-    /// Asks for what is needed, as far as there are places. `streams`: how many the engine has. Returns how much it asked for.
+    /// Requests the extents needed, while slots are free. `streams`: the number of streams of the
+    /// engine. Returns the number of requests made.
     pub(crate) fn post(
         &mut self,
         now: Instant,
@@ -85,9 +86,11 @@ impl Again {
         None
     }
 
-    /// The cache need not remember a stream; whether all are told.
+    /// Reports a stream that the cache need not remember; returns whether all such reports are
+    /// delivered.
     fn leave(&mut self, stream: Option<StreamId>, handle: &mut CacheHandle) -> bool {
-        // One that cannot be told is forgotten when its place is used again: it has another generation then.
+        // A stream whose report is not delivered is forgotten when its slot is used again: it has
+        // another generation then.
         self.leaving = stream.or(self.leaving).filter(|&stream| !handle.leave(stream));
         self.leaving.is_none()
     }

@@ -1,4 +1,4 @@
-//! Threads whose work nobody waits for.
+//! Threads for work that nothing waits for.
 #![allow(unsafe_code)]
 
 /// The lowest priority of a thread.
@@ -11,7 +11,7 @@ const IDLE_CLASS: libc::c_int = 3 << 13;
 /// From here on this thread runs and reads disks only when no other wants to, as far as kernel and scheduler of the disk go along. Where
 /// that is refused, it is as any other.
 pub fn yield_to_all() {
-    // In a thread it says how nice that thread is.
+    // In a thread this sets the nice value of the thread.
     let _ = rustix::process::nice(LEAST_URGENT);
     // SAFETY: takes three numbers, 0 being this thread, and touches no memory (ioprio_set(2)).
     let _ = unsafe { libc::syscall(libc::SYS_ioprio_set, WHO_THREAD, 0, IDLE_CLASS) };

@@ -52,7 +52,8 @@ impl From<EngineSocket> for ConnSocket {
 pub enum Command {
     /// A way to a viewer. Nothing is sent before [`Command::Play`].
     Open {
-        /// Chosen by the control side, free until [`Event::Stream`] says `Closed`.
+        /// Chosen by the control side; not available to another stream until [`Event::Stream`]
+        /// reports `Closed`.
         stream: StreamId,
         /// Where its packets go.
         dest: Dest,
@@ -67,7 +68,8 @@ pub enum Command {
         at: Instant,
         /// Media that it may send ahead of its pace at its beginning, in milliseconds ([`millrace_engine::Start::ahead_ms`]).
         ahead_ms: u16,
-        /// What is sent. Its title, open in the cache, must stay open until the run's end, or its refusal, has been told.
+        /// The run to send. Its title, open in the cache, must stay open until the run's end, or
+        /// its refusal, has been reported.
         run: RunSpec,
     },
     /// What follows the run that lasts, without a break. A run that was queued before ends at once.
@@ -76,7 +78,7 @@ pub enum Command {
         stream: StreamId,
         /// Where it follows.
         cut: Cut,
-        /// What is sent, as in [`Command::Play`].
+        /// The run to send, as in [`Command::Play`].
         run: RunSpec,
     },
     /// End the run; answered by its end, or by nothing if it has ended meanwhile.
@@ -101,9 +103,10 @@ pub enum Command {
         /// Where its bytes go.
         socket: ConnSocket,
     },
-    /// Control bytes: an RTSP reply, which goes out between RTP frames, or the head of a response before its bytes. Commands are carried
-    /// out in order: what is written before [`Command::Play`] is on its way before the first byte of that run. While a run of bytes
-    /// lasts, they would stand in its middle.
+    /// Control bytes: an RTSP reply, which goes out between RTP frames, or the head of a response
+    /// before its bytes. Commands are carried out in order: bytes written before [`Command::Play`]
+    /// are on their way before the first byte of the run. While a run of bytes lasts, they would
+    /// stand in its middle.
     ConnWrite {
         /// The connection.
         conn: ConnId,
@@ -122,7 +125,7 @@ pub enum Command {
         /// The connection.
         conn: ConnId,
     },
-    /// ICMP says that an address cannot be reached to which a stream of this loop is sent. Nothing answers.
+    /// ICMP reports a destination of one of this loop's streams as unreachable. Nothing answers.
     Unreachable {
         /// The address.
         dest: SocketAddr,
@@ -143,12 +146,13 @@ pub enum Event {
     Refused {
         /// The stream of the command.
         stream: StreamId,
-        /// The run, if it was to begin one. Nothing else is told of it.
+        /// The run, if the command should have begun one. No other event reports it.
         run: Option<RunSerial>,
         /// Why.
         refusal: millrace_engine::Refusal,
     },
-    /// What the connection of a stream has been given and its peer has not acknowledged, and what it has not been given yet.
+    /// The data given to a stream's connection that its peer has not acknowledged, and the data not
+    /// given to it yet.
     Backlog {
         /// The stream.
         stream: StreamId,
@@ -176,8 +180,8 @@ pub enum Event {
         /// Its socket, if the loop still had it; dropping a descriptor here closes it.
         socket: Option<ConnSocket>,
     },
-    /// The loop gives the connection back ([`Command::ConnReturn`]). Who has sent [`Command::ConnRemove`] meanwhile is told
-    /// [`Event::ConnRemoved`] too.
+    /// The loop returns the connection ([`Command::ConnReturn`]). If [`Command::ConnRemove`] was
+    /// sent meanwhile, [`Event::ConnRemoved`] follows too.
     ConnReturned {
         /// The connection.
         conn: ConnId,

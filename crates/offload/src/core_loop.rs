@@ -57,12 +57,14 @@ pub trait LoopTx: PacketTx + Send {
         let _ = conn;
         None
     }
-    /// ICMP says that this address cannot be reached: what is sent to it next is answered so.
+    /// Records that ICMP reports this address as unreachable: the next send to it gets this
+    /// outcome.
     fn note_unreachable(&mut self, dest: SocketAddr, errno: i32) {
         let _ = (dest, errno);
     }
-    /// Whether packets that it has taken for this destination are read until [`LoopTx::poll_done`] says that they are not any more. What
-    /// keeps leases of its own ([`millrace_core::seam::Source`]) need not.
+    /// Returns whether packets taken for this destination are read until [`LoopTx::poll_done`]
+    /// reports that they are not any more. A path that keeps leases of its own
+    /// ([`millrace_core::seam::Source`]) need not.
     fn lends(&self, dest: &Dest) -> bool {
         let _ = dest;
         false
@@ -73,19 +75,21 @@ pub trait LoopTx: PacketTx + Send {
     }
     /// What its sockets have done.
     fn counters(&self) -> &TxCounters;
-    /// Once a turn, before anything else: takes what has come in, takes back what the devices are done with and hears of news. Whether
-    /// something is still under way, so that the loop must not sleep for long.
+    /// Runs once a turn, before anything else: takes the packets that have arrived, takes back data
+    /// the devices have finished with and takes in news. Returns whether something is still in
+    /// flight, so that the loop must not sleep for long.
     fn tend(&mut self, now: Instant) -> bool {
         let _ = now;
         false
     }
-    /// Once a turn, behind everything that was sent: what was gathered leaves. How much work that and [`LoopTx::tend`] have done, if it is to
-    /// keep the loop from sleeping.
+    /// Runs once a turn, after all sends: the data gathered leaves. Returns the work done by this
+    /// and [`LoopTx::tend`], where it should keep the loop from sleeping.
     fn depart(&mut self, now: Instant) -> usize {
         let _ = now;
         0
     }
-    /// The loop ends: connections that nobody else will end are shut now, behind what they were given. Whoever has them waits for nothing more.
+    /// The loop ends: shuts the connections that nothing else will end now, after the data queued
+    /// on them. Their owners wait for nothing more.
     fn farewell(&mut self, now: Instant) {
         let _ = now;
     }
@@ -98,7 +102,7 @@ pub trait LoopTx: PacketTx + Send {
     fn incoming_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
-    /// Whether somebody has asked it for something: the last look before the loop sleeps.
+    /// Returns whether a request is pending: the last check before the loop sleeps.
     fn is_asked(&self) -> bool {
         false
     }
@@ -106,7 +110,7 @@ pub trait LoopTx: PacketTx + Send {
     fn poll_wanted(&mut self) -> Option<Wanted> {
         None
     }
-    /// The extent, or that it cannot be had.
+    /// Supplies the extent, or reports that it is unavailable.
     fn supply(&mut self, now: Instant, wanted: &Wanted, lease: Option<Lease>) {
         let _ = (now, wanted, lease);
     }
@@ -220,7 +224,7 @@ pub struct CoreLoop<C, T> {
     pub idle: IdlePolicy,
     /// How busy the core is.
     pub load: LoadMeter,
-    /// How long bursts are to be.
+    /// The length of bursts.
     pub adaptive_burst: AdaptiveBurst,
     /// The ingress path, if there is one.
     pub reception: Option<Reception>,
@@ -229,7 +233,7 @@ pub struct CoreLoop<C, T> {
     state: State,
 }
 
-/// What a loop remembers from turn to turn.
+/// State that a loop keeps from turn to turn.
 struct State {
     outcomes: [SendOutcome; MAX_BATCH_BURSTS],
     /// An event of the engine that neither ring had room for.
@@ -238,7 +242,7 @@ struct State {
     stopping: Option<Instant>,
     /// A connection has to be tried again by time.
     conns_pending: bool,
-    /// A device has not yet given back what it sends.
+    /// A device has not yet returned the data it sends.
     tx_pending: bool,
 }
 
@@ -311,7 +315,8 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
         work += self.tx.depart(now);
         work += self.post_wants(now);
         work += self.publish_events();
-        // What a turn did belongs to it: most wake-ups have one turn with work, and then one without.
+        // A turn's work is accounted to this turn: most wake-ups have one turn with work, and then
+        // one without.
         let ended = self.clock.now();
         if self.load.turn(ended, work, self.engine.counters(), self.tx.counters()) {
             self.publish_reception();
@@ -366,7 +371,7 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
                 };
             }
             Command::ConnRemove { conn } => {
-                // What was sent there may be written to only when the device has let go.
+                // Memory sent there may be written to only when the device has released it.
                 let socket = self.tx.remove_conn(conn);
                 self.engine.conn_gone(now, conn);
                 return self.publish(Event::ConnRemoved { conn, socket });
@@ -505,7 +510,8 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
         self.control_bell.ring();
     }
 
-    /// The same for what nobody waits for: it is found with the next event, or when so many wait that room must be made.
+    /// Does the same for an event that is not awaited: it is found with the next event, or when
+    /// waiting events leave too little room.
     fn publish_quietly(&mut self, event: Event) {
         let pushed = self.events.push(event);
         debug_assert!(pushed.is_ok(), "take_commands keeps room for answers");
@@ -539,7 +545,8 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
         let rx = self.reception.as_ref().and_then(Reception::fd);
         let others = [self.tx.full_conns_fd(), self.tx.incoming_fd(), rx];
         if self.engine.shares_wakes() && limit.as_nanos() <= u128::from(MAX_BURST_NS) {
-            // All wake-ups of streams are one: what comes from others in so short a time waits for it too.
+            // All wake-ups of streams are one: events from other sources within this short time
+            // wait for it too.
             self.bell.rest(others, limit);
             return self.load.slept(self.clock.now());
         }

@@ -25,10 +25,11 @@ pub struct ThreadConfig {
     pub number: usize,
     /// Core to pin it to.
     pub cpu: Option<usize>,
-    /// What it does when there is nothing to do.
+    /// Its behavior when there is nothing to do.
     pub idle: IdlePolicy,
-    /// Media time in a burst when the core is busy, in nanoseconds; [`EngineConfig::burst_ns`] is what a burst has while
-    /// there is time to spare. Not more than that: bursts keep one length.
+    /// Media time in a burst when the core is busy, in nanoseconds; [`EngineConfig::burst_ns`] is
+    /// the length of a burst while there is time to spare. If this is not greater, bursts keep one
+    /// length.
     pub busy_burst_ns: u64,
 }
 
@@ -138,7 +139,7 @@ impl EngineHandle {
         self.control_bell.announce_sleep();
     }
 
-    /// Where other threads can read what the engine does.
+    /// Returns the sheets where other threads can read the engine's activity.
     pub fn sheets(&self) -> LoopSheets {
         self.sheets.clone()
     }
@@ -179,7 +180,8 @@ impl EngineHandle {
             while self.events.pop().is_ok() {}
             std::thread::yield_now();
         }
-        // A panic of the loop was already printed by its thread; there is nobody left to tell.
+        // A panic of the loop was already printed by its thread; there is nowhere left to report
+        // it.
         let _ = thread.join();
     }
 }

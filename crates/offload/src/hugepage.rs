@@ -1,9 +1,10 @@
 //! Memory for the extent arena: 2 MiB huge pages if the system has them reserved, transparent ones if it allows, else
 //! ordinary pages.
 //!
-//! The system makes a page present when it is first written to; 5 GiB of them take it seconds. Nobody waits for that: a thread
-//! ([`Touching`]) makes them present while the server runs already. An extent that is filled before has its pages made by the
-//! thread that fills it; the engines only see extents that are filled.
+//! The system makes a page present when it is first written to; for 5 GiB of them this takes
+//! seconds. Nothing waits for it: a thread ([`Touching`]) makes them present while the server
+//! already runs. The thread that fills an extent earlier makes its pages present; the engines only
+//! see extents that are filled.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
@@ -89,7 +90,8 @@ impl Drop for PageRegion {
 unsafe impl Send for PageRegion {}
 // SAFETY: as above.
 unsafe impl Sync for PageRegion {}
-// SAFETY: one zero-filled private mapping of `len` bytes, page aligned, alive until drop, shared with nobody.
+// SAFETY: one zero-filled private mapping of `len` bytes, page aligned, alive until drop, shared
+// with no other process.
 unsafe impl Region for PageRegion {
     fn base(&self) -> NonNull<u8> {
         self.base
@@ -147,14 +149,16 @@ impl Drop for Touching {
     }
 }
 
-/// Makes 2 MiB of an arena present; `false` if the kernel cannot (before Linux 5.14) or has not so much memory. One page at a
-/// time, because nobody can change the process's mappings meanwhile.
+/// Makes 2 MiB of an arena present; `false` if the kernel cannot (before Linux 5.14) or has too
+/// little memory. One page at a time, because no thread can change the process's mappings
+/// meanwhile.
 fn touch(arena: &ExtentArena, page: usize) -> bool {
     let (base, len) = arena.memory();
     let at = page * HUGE_PAGE_BYTES;
     let bytes = HUGE_PAGE_BYTES.min(len.saturating_sub(at));
-    // SAFETY: `at < len`, or nothing is left and the call does nothing: the range lies in the arena's memory, which lives as
-    // long as the arena. Making pages present changes no byte, whoever reads or writes them at that moment.
+    // SAFETY: `at < len`, or nothing is left and the call does nothing: the range lies in the
+    // arena's memory, which lives as long as the arena. Making pages present changes no byte,
+    // whichever thread reads or writes them at the same moment.
     unsafe { madvise(base.as_ptr().add(at.min(len)).cast(), bytes, Advice::LinuxPopulateWrite) }.is_ok()
 }
 

@@ -1,4 +1,4 @@
-//! What a loop does when there is nothing to do.
+//! The behavior of a loop when there is nothing to do.
 
 use std::time::Duration;
 

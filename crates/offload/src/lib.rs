@@ -1,7 +1,8 @@
 //! The loop of a dedicated core (TOAD 2004): commands in, leases in, bursts out, events out.
 //!
-//! What may not be done inside [`core_loop`]: allocate, lock, log, wait (but for [`idle`]). The control side and the
-//! loop meet only in rings of 64-byte records ([`command`]) and in counters ([`load`]).
+//! Forbidden inside [`core_loop`]: allocating, locking, logging, waiting (except in [`idle`]). The
+//! control side and the loop meet only in rings of 64-byte records ([`command`]) and in counters
+//! ([`load`]).
 //!
 //! | module | holds |
 //! | --- | --- |
@@ -13,7 +14,7 @@
 //! | [`load`] | how busy the core is, in nanoseconds |
 //! | [`adaptive_burst`] | longer bursts when it is busy |
 //! | [`again`] | extents that an egress path gave back and needs again |
-//! | [`reception`] | what comes in by a device, handed to whoever wants it |
+//! | [`reception`] | packets received by a device, passed to a sink |
 //! | [`toe`] | the TCP offload engine: another loop, and sockets for host threads |
 //! | [`background`] | threads that give way to all others |
 //! | [`hugepage`], [`affinity`], [`clock`] | memory, cores and time of the real machine |
@@ -35,7 +36,8 @@ pub mod places;
 pub mod reception;
 pub mod toe;
 
-/// Socket set-up for starting engines: the ports that they share, the egress paths made of them, and what comes in there.
+/// Socket set-up for starting engines: the ports that they share, the egress paths made from them,
+/// and reception on them.
 pub use millrace_netio::{
     GsoMode, IcmpReader, KernelTx, KernelTxConfig, NetError, TxCounters, UdpPair, UdpPorts, bind_pair,
     bind_ports,

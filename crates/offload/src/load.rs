@@ -32,7 +32,7 @@ millrace_core::counters! {
     }
 }
 
-/// Where a loop publishes what it does and others read it.
+/// The sheets where a loop publishes its activity and others read it.
 #[derive(Clone, Debug, Default)]
 pub struct LoopSheets {
     /// How busy it is.
@@ -86,7 +86,7 @@ impl LoadMeter {
         self.last = now;
     }
 
-    /// Time in turns that found work, so far.
+    /// Returns the time spent in turns that found work.
     pub fn busy_ns(&self) -> u64 {
         self.totals.busy_ns
     }
@@ -100,7 +100,7 @@ impl LoadMeter {
         self.sheets.tx.publish(tx);
     }
 
-    /// Publishes what a receiving device has received.
+    /// Publishes the counters of a receiving device.
     pub fn publish_rx(&self, rx: &RxCounters) {
         self.sheets.rx.publish(rx);
     }

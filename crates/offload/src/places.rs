@@ -6,7 +6,8 @@ use millrace_core::ids::{ConnId, StreamId};
 #[derive(Debug)]
 pub struct EnginePlaces {
     streams: Places,
-    /// How often each stream place has been used: a late record for an earlier use finds nobody.
+    /// How often each stream slot has been used: a late record for an earlier use matches no
+    /// stream.
     generations: Vec<u32>,
     conns: Places,
 }

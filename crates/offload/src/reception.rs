@@ -1,4 +1,4 @@
-//! The receive side of a loop: a device, and who is given what comes.
+//! The receive side of a loop: a device, and the sink of its packets.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -27,7 +27,8 @@ impl LoopRx for XdpRx {
     }
 }
 
-/// Who is given what comes. It runs inside the loop, so what holds for the loop holds for it: it does not allocate, lock, log or wait.
+/// The sink of received packets. It runs inside the loop, so the loop's rules apply to it: it does
+/// not allocate, lock, log or wait.
 pub trait RxSink: Send {
     /// A packet has come. Its bytes are lent until this returns.
     fn packet(&mut self, now: Instant, packet: &Received<'_>);
@@ -43,7 +44,7 @@ pub struct Reception {
 }
 
 impl Reception {
-    /// What comes by `device` goes to `sink`.
+    /// Passes the packets of `device` to `sink`.
     pub fn new(device: Box<dyn LoopRx>, sink: Box<dyn RxSink>) -> Self {
         Self { device, sink, is_gone: false }
     }
@@ -74,7 +75,7 @@ impl Reception {
         if self.is_gone { None } else { self.device.fd() }
     }
 
-    /// What the device has received.
+    /// Returns the device's counters.
     pub fn counters(&self) -> &RxCounters {
         self.device.counters()
     }

@@ -17,7 +17,8 @@ use millrace_offload::command::{Command, ConnSocket};
 use millrace_offload::core_loop::LoopTx;
 use support::{Stage, WithoutConns};
 
-/// A loop that is woken by nothing but the limit of its sleep takes three times [`TIMEOUT`] for so many looks.
+/// A loop that is woken only by the limit of its sleep takes three times [`TIMEOUT`] for this many
+/// looks.
 const LOOKS: u32 = 1000;
 const TIMEOUT: Duration = Duration::from_secs(30);
 

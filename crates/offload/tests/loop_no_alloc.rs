@@ -43,7 +43,7 @@ impl LoopRx for Echo {
     }
 }
 
-/// Nobody is interested.
+/// A sink that ignores everything.
 struct Nobody;
 
 impl RxSink for Nobody {

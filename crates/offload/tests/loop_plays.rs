@@ -1,4 +1,5 @@
-//! The whole way in one thread: files or a feeder, cache, engine, loop, device; what is collected is what was stored or fed.
+//! The whole path in one thread: files or a feeder, cache, engine, loop, device. The collected data
+//! must equal the stored or fed data.
 
 mod support;
 
@@ -29,7 +30,8 @@ fn turn_until(
     }
 }
 
-/// Whether what was sent to a viewer is the film, with sequence numbers from this one on.
+/// Checks that the datagrams sent to a viewer carry the title's media, with sequence numbers from
+/// `sequence` on.
 fn check(stage: &Stage<WithoutConns<CollectTx>>, index: u32, mut sequence: u16, film: &[u8]) {
     let mut got = Vec::new();
     for datagram in stage.core.tx.0.sent.iter().filter(|d| d.stream.index == index) {

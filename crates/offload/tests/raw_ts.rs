@@ -16,7 +16,7 @@ use support::{Stage, StepClock, film_bytes};
 const PACKETS: usize = 500;
 const MS: u64 = 1_000_000;
 
-/// A viewer's sockets: what comes on the first is kept, on the second nothing may come.
+/// A viewer's sockets: packets on the first are kept; nothing may arrive on the second.
 struct Viewer {
     media: UdpSocket,
     rtcp: UdpSocket,
@@ -65,7 +65,8 @@ fn a_receiver_of_plain_datagrams_gets_the_stored_bytes() {
             stage.commands.push(command).unwrap();
         }
         stage.go_raw();
-        // A sequence number that is not the title's says nothing where there is none.
+        // A sequence number other than the title's means nothing to a stream without sequence
+        // numbers.
         let play = stage.play(1, 0, 77, 1000);
         stage.commands.push(play).unwrap();
         let ends = StdInstant::now() + Duration::from_secs(60);

@@ -1,4 +1,5 @@
-//! What comes by a device reaches its sink: a bounded number of packets a turn, and the end of the device once.
+//! A device's packets reach its sink: a bounded number of packets per turn, and the end of the
+//! device once.
 
 mod support;
 
@@ -21,7 +22,7 @@ use millrace_offload::load::{LoadMeter, LoopSheets};
 use millrace_offload::reception::{LoopRx, Reception, RxSink};
 use support::{Stage, WithoutConns};
 
-/// A device with so many packets, which is gone when they are.
+/// A device with a fixed number of packets, which is gone when they run out.
 struct Numbers {
     next: u32,
     end: u32,
@@ -65,7 +66,7 @@ impl LoopRx for Numbers {
 
 type Log = (Vec<Vec<u8>>, Vec<DeviceGone>);
 
-/// What a sink has heard. Tests may lock.
+/// The packets and faults that a sink received. Tests may lock.
 #[derive(Clone, Default)]
 struct Heard(Arc<Mutex<Log>>);
 
@@ -109,7 +110,7 @@ fn a_turn_takes_a_bounded_number_and_the_end_is_told_once() {
     assert_eq!(stage.core.turn().1, 0, "a device that is gone is no work");
 }
 
-/// What was done, in order, by a sink and a sender.
+/// The actions of a sink and a sender, in order.
 #[derive(Clone, Default)]
 struct Done(Arc<Mutex<Vec<&'static str>>>);
 
@@ -178,7 +179,7 @@ fn a_loop_that_sleeps_watches_the_device_and_publishes_its_counters() {
     let expected: Vec<_> = (0..ONE_BY_ONE).map(|number| number.to_ne_bytes().to_vec()).collect();
     assert!(heard.0.lock().unwrap().0 == expected);
     assert!(begun.elapsed() < TIMEOUT, "it sleeps although something waits");
-    // The end of the loop has published what was received.
+    // The end of the loop has published the receive counters.
     let received = sheets.rx.read();
     assert_eq!((received.packets, received.bytes), (u64::from(ONE_BY_ONE), 2 * u64::from(ONE_BY_ONE)));
 }

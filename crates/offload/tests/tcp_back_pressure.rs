@@ -1,5 +1,6 @@
-//! A viewer that stops reading its connection, through real sockets, with a real cache: it holds no memory, nobody else is disturbed, and
-//! when it reads again every byte is right. The loop's clock goes on only as fast as the machine keeps up.
+//! A viewer that stops reading its connection, through real sockets, with a real cache: it holds no
+//! memory, no other viewer is disturbed, and when it reads again, every byte is right. The loop's
+//! clock advances only as fast as the machine keeps up.
 
 mod support;
 
@@ -18,10 +19,10 @@ use support::{Stage, StepClock, film_bytes};
 const PACKETS: usize = 4_000;
 const SECONDS: u64 = 5;
 const MS: u64 = 1_000_000;
-/// What the viewer who reads may be behind before the clock waits for it.
+/// How far behind the reading viewer may be before the clock waits for it.
 const SLACK_MS: u64 = 200;
 
-/// A viewer's end of its connection, and what it has read.
+/// A viewer's end of its connection, and the data it has read.
 struct Viewer {
     socket: TcpStream,
     got: Vec<u8>,
@@ -59,7 +60,7 @@ struct Scene {
     clock: StepClock,
     began: u64,
     ends: StdInstant,
-    /// What was said of backlogs.
+    /// The reported backlogs.
     backlogs: Vec<(u64, u64)>,
 }
 
@@ -105,7 +106,8 @@ impl Scene {
         assert!(StdInstant::now() < self.ends, "not there after a minute");
     }
 
-    /// A turn, after which time goes on unless `reader` has not got yet what is due by now.
+    /// Runs a turn, then advances the time unless `reader` has not yet received the data due by
+    /// now.
     fn turn_with(&mut self, reader: &mut Viewer) {
         self.turn();
         reader.read();
@@ -131,7 +133,7 @@ fn a_viewer_that_stops_reading_holds_nothing_and_goes_on_at_the_very_byte() {
         scene.turn_with(&mut reader);
     }
     assert!(at < PACKETS * 1332 / 2, "it was parked while the other one played: {at} bytes");
-    // The one who reads has all of it: what is still lent would be lent to the other one.
+    // The reader has everything: a remaining lease would belong to the other viewer.
     while scene.stage.leases() > 0 {
         scene.turn();
     }
@@ -166,7 +168,7 @@ fn what_a_viewer_has_not_got_is_told_when_asked_and_when_its_stream_is_closed() 
     let _reads_nothing = scene.viewer(0);
     let stream = StreamId { index: 0, generation: 0 };
     let (ask, close) = (|| Command::Measure { stream }, Command::Close { stream });
-    // At first it is given what is due.
+    // At first it receives the data due.
     while scene.stage.core.engine.counters().packets < 50 {
         scene.turn();
         scene.clock.advance(MS);
@@ -176,7 +178,7 @@ fn what_a_viewer_has_not_got_is_told_when_asked_and_when_its_stream_is_closed() 
         scene.turn();
         scene.clock.advance(MS);
     }
-    // The kernel may take some more while it moves what it has to the other end, in its own time.
+    // The kernel may accept some more while it moves its data to the other end, in its own time.
     let (mut packets, mut quiet_ms) = (scene.stage.core.engine.counters().packets, 0);
     while quiet_ms < 700 {
         scene.turn();

@@ -23,7 +23,7 @@ const MS: u64 = 1_000_000;
 const CONN: ConnId = ConnId(0);
 const STREAM: StreamId = StreamId { index: 0, generation: 0 };
 
-/// A loop with one connection, and the far end of that.
+/// A loop with one connection, and the far end of the connection.
 struct Scene {
     stage: Stage<KernelTx, StepClock>,
     clock: StepClock,
@@ -102,7 +102,7 @@ impl Scene {
         assert!(StdInstant::now() < self.gives_up, "{} bytes, ends: {:?}", self.got.len(), self.ends);
     }
 
-    /// Goes on until the run has ended and so many bytes have come in all.
+    /// Continues until the run has ended and `bytes` bytes in total have arrived.
     fn run(&mut self, bytes: usize) -> RunEnd {
         while self.ends.len() < self.runs as usize || self.got.len() < bytes {
             self.turn();
@@ -219,7 +219,7 @@ fn a_connection_that_is_not_there_is_answered_and_one_in_use_ends_its_stream() {
     drop(fd);
     scene.reader.set_nonblocking(false).unwrap();
     scene.reader.read_to_end(&mut scene.got).unwrap();
-    // Whole packets, the last of which may have waited.
+    // Whole packets; the last one may have waited.
     assert_eq!((scene.got.len() - 4) % SIZE, 0);
     assert!(scene.got[4..] == film[..scene.got.len() - 4]);
 }

@@ -1,5 +1,6 @@
-//! A connection that goes from one loop to another and back while its viewer reads slowly: frames are never torn, none is lost or sent twice,
-//! and what is written in between stands between two frames.
+//! A connection that moves from one loop to another and back while its viewer reads slowly: frames
+//! are never torn, none is lost or sent twice, and data written in between stands between two
+//! frames.
 
 mod support;
 
@@ -25,7 +26,7 @@ const CONN: ConnId = ConnId(0);
 const STREAM: StreamId = StreamId { index: 0, generation: 0 };
 const REPLY: &[u8] = b"RTSP/1.0 200 OK\r\nCSeq: 7\r\n\r\n";
 
-/// What the viewer has got, taken apart.
+/// The data the viewer received, parsed.
 #[derive(Default)]
 struct Got {
     bytes: Vec<u8>,
@@ -69,7 +70,7 @@ impl Got {
     }
 }
 
-/// A loop, and what it has said.
+/// A loop, and the events it reported.
 struct Loop {
     stage: Stage<KernelTx, StepClock>,
     clock: StepClock,
@@ -107,7 +108,7 @@ impl Loop {
         }
     }
 
-    /// Takes over the connection: says something, and plays on from here.
+    /// Takes over the connection: writes a reply and continues playback from here.
     fn take_over(&mut self, fd: OwnedFd, from: u32, sequence: u16) {
         let dest = Dest::Interleaved { conn: CONN, rtp_channel: 0, rtcp_channel: 1 };
         let open = Command::Open { stream: STREAM, dest, quiet: false };

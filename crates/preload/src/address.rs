@@ -30,7 +30,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<SocketAddr> {
     }
 }
 
-/// The address as a socket of that family has it; how many bytes of the result it is.
+/// Returns the address in the form that a socket of this family uses, and the number of its bytes.
 pub(crate) fn write(address: SocketAddr, family: Family) -> ([u8; V6_BYTES], usize) {
     let mut bytes = [0; V6_BYTES];
     let port = address.port().to_be_bytes();

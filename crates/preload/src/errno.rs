@@ -1,10 +1,10 @@
-//! What a call that fails says: errno, from an error of the engine's sockets.
+//! The errno of a failed call, derived from an error of the engine's sockets.
 
 use std::io::{Error, ErrorKind};
 
 pub(crate) use rustix::io::Errno;
 
-/// What a call comes to.
+/// The result of a call.
 pub(crate) type Outcome<T> = Result<T, Errno>;
 
 /// The errno that the kernel has for the same.

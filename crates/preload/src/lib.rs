@@ -7,7 +7,8 @@
 //!                 └── yes ─► process: sockets, epoll sets ─► queue pair ─► engine
 //! ```
 //!
-//! What is ours and what is not emulated is in `docs/design/0037-preload.md`; how it is used, in `docs/guide/preload.md`.
+//! `docs/design/0037-preload.md` describes which sockets are ours and which features are not
+//! emulated; `docs/guide/preload.md` describes the use.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -19,7 +20,7 @@
 //! | `wait` | waiting for engine and kernel at once |
 //! | `config` | settings, from the environment |
 //! | `address` | addresses as the C library has them |
-//! | `message` | what a user is told, once |
+//! | `message` | messages to the user, each printed once |
 
 #![deny(unsafe_code)]
 // Unit tests keep the C library's own functions: nothing calls these there.

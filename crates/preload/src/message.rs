@@ -1,10 +1,10 @@
-//! What a user is told: on standard error, each thing once.
+//! Messages to the user: on standard error, each once.
 
 use std::sync::Mutex;
 
 use crate::limits::MAX_TEXTS;
 
-/// What has been said. Texts are few: each names a function or a setting.
+/// Messages already printed. They are few: each names a function or a setting.
 static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Says it, if it is new.
@@ -17,7 +17,7 @@ pub(crate) fn once(text: &str) {
 }
 
 fn is_new(text: &str) -> bool {
-    // A signal handler may come in between: then it is not said.
+    // A signal handler may interrupt here: then the message is not printed.
     let Ok(mut said) = SAID.try_lock() else { return false };
     if said.len() >= MAX_TEXTS || said.iter().any(|known| known == text) {
         return false;

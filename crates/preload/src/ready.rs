@@ -12,14 +12,14 @@ pub(crate) const EDGE: u32 = libc::EPOLLET as u32;
 /// Said without being asked for.
 pub(crate) const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
-/// A socket in a set: the descriptor by which it was put there, and the socket behind it.
+/// A socket in a set: the descriptor under which it was added, and the socket behind it.
 pub(crate) type Key = (i32, u32);
 
 struct Item {
     events: u32,
     data: u64,
     is_queued: bool,
-    /// It has said what it was to say once.
+    /// It is one-shot and has reported its event.
     is_off: bool,
 }
 
@@ -69,7 +69,8 @@ impl Set {
         }
     }
 
-    /// Up to `most` sockets with what they have to say; `ask` is told the socket and what is wanted of it.
+    /// Takes up to `most` sockets with their events; `ask` receives the socket and the events
+    /// wanted.
     pub(crate) fn take(
         &mut self,
         most: usize,
@@ -111,7 +112,7 @@ mod tests {
     const OUT: u32 = libc::EPOLLOUT as u32;
     const HUP: u32 = libc::EPOLLHUP as u32;
 
-    /// What sockets are ready for, and what a set says of them.
+    /// Takes the events that a set reports when sockets have the given readiness.
     fn take(set: &mut Set, most: usize, ready: &[(u32, u32)]) -> Vec<(u32, u64)> {
         let mut all = Vec::new();
         let ask = |socket, _| ready.iter().find(|of| of.0 == socket).map_or(0, |of| of.1);

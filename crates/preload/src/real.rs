@@ -1,4 +1,4 @@
-//! The C library's own functions: the next of that name behind this library.
+//! The C library's own functions: the next ones with these names behind this library.
 
 #![allow(unsafe_code)]
 
@@ -37,7 +37,7 @@ macro_rules! real {
         /// The C library's.
         ///
         /// # Safety
-        /// As the function of that name.
+        /// Same as for the function with this name.
         #[inline]
         pub(crate) unsafe fn $name($($argument: $type),*) -> $result {
             static PLACE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
@@ -47,10 +47,10 @@ macro_rules! real {
                 set_errno(Errno::NOSYS);
                 return $missing;
             }
-            // SAFETY: the C library's function of that name has this type. One with a variable number of arguments takes them from the same
-            // registers on the architectures that there are.
+            // SAFETY: the C library's function with this name has this type. A variadic one takes
+            // its arguments from the same registers on the supported architectures.
             let call: unsafe extern "C-unwind" fn($($type),*) -> $result = unsafe { std::mem::transmute(found) };
-            // SAFETY: what the caller has promised.
+            // SAFETY: guaranteed by the caller.
             unsafe { call($($argument),*) }
         }
     )* };
@@ -115,7 +115,7 @@ pub(crate) fn last() -> Errno {
 /// An option that is a number.
 pub(crate) fn option(fd: i32, level: i32, name: i32) -> Outcome<i32> {
     let (mut value, mut length) = (0_i32, size_of::<i32>() as socklen_t);
-    // SAFETY: both places are there and have the lengths that are told.
+    // SAFETY: both pointers are valid for the lengths passed.
     let result = unsafe { getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut length) };
     outcome(result).map(|_| value)
 }
@@ -124,7 +124,7 @@ pub(crate) fn option(fd: i32, level: i32, name: i32) -> Outcome<i32> {
 pub(crate) fn time_option(fd: i32, name: i32) -> Option<Duration> {
     let mut value = timeval { tv_sec: 0, tv_usec: 0 };
     let mut length = size_of::<timeval>() as socklen_t;
-    // SAFETY: both places are there and have the lengths that are told.
+    // SAFETY: both pointers are valid for the lengths passed.
     let result = unsafe { getsockopt(fd, libc::SOL_SOCKET, name, (&raw mut value).cast(), &raw mut length) };
     outcome(result).ok()?;
     Some(Duration::new(value.tv_sec.max(0) as u64, value.tv_usec.clamp(0, 999_999) as u32 * 1000))
@@ -135,14 +135,14 @@ pub(crate) fn time_option(fd: i32, name: i32) -> Option<Duration> {
 pub(crate) fn lingers_for_nothing(fd: i32) -> bool {
     let mut value = libc::linger { l_onoff: 0, l_linger: 1 };
     let mut length = size_of::<libc::linger>() as socklen_t;
-    // SAFETY: both places are there and have the lengths that are told.
+    // SAFETY: both pointers are valid for the lengths passed.
     let result = unsafe {
         getsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, (&raw mut value).cast(), &raw mut length)
     };
     result == 0 && value.l_onoff != 0 && value.l_linger == 0
 }
 
-/// A new socket of the kernel's that nobody will use: it holds a number.
+/// Returns a new socket of the kernel that is never used: it holds a descriptor number.
 pub(crate) fn placeholder(domain: i32, flags: i32) -> Outcome<i32> {
     // SAFETY: no memory is involved.
     outcome(unsafe { socket(domain, libc::SOCK_STREAM | flags, 0) })
@@ -152,7 +152,7 @@ pub(crate) fn placeholder(domain: i32, flags: i32) -> Outcome<i32> {
 pub(crate) fn local_port(fd: i32) -> Outcome<u16> {
     let mut bytes = [0_u8; 128];
     let mut length = bytes.len() as socklen_t;
-    // SAFETY: both places are there and have the lengths that are told.
+    // SAFETY: both pointers are valid for the lengths passed.
     outcome(unsafe { getsockname(fd, bytes.as_mut_ptr().cast(), &raw mut length) })?;
     Ok(crate::address::parse(&bytes).map_or(0, |address| address.port()))
 }
@@ -198,7 +198,7 @@ pub(crate) fn poll_fds(fds: &mut [pollfd], limit: Option<Duration>, mask: Mask) 
     outcome(result).map(|count| count as usize)
 }
 
-/// What the kernel's part of an epoll set has to say now.
+/// Takes the current events of the kernel's part of an epoll set.
 pub(crate) fn take_kernel_events(set: i32, events: &mut [epoll_event]) -> Outcome<usize> {
     if events.is_empty() {
         return Ok(0);
@@ -230,7 +230,7 @@ pub(crate) fn handlers_restart() -> bool {
 
 /// The peer is gone and the program has not asked to be spared: as the kernel does it.
 pub(crate) fn raise_pipe() {
-    // SAFETY: no memory is involved; what the program does with the signal is its own.
+    // SAFETY: no memory is involved; the program decides how it handles the signal.
     unsafe { libc::raise(libc::SIGPIPE) };
 }
 

@@ -1,4 +1,4 @@
-//! Waiting for engine and kernel at once. Nobody waits with the lock held.
+//! Waiting for engine and kernel at once. No thread waits with the lock held.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -46,7 +46,7 @@ impl Until {
         }
     }
 
-    /// What is left of a limit when the call ends.
+    /// Returns the time left of a limit when the call ends.
     pub(crate) fn rest(self) -> Duration {
         match self {
             Self::Then(Some(deadline)) => Duration::from_nanos(deadline.ns_since(MonotonicClock.now())),
@@ -55,7 +55,7 @@ impl Until {
     }
 }
 
-/// What a thread waits for: whom something happens to that another thread has heard of wakes it.
+/// The sockets that a thread waits for. Another thread that learns of an event there wakes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interest {
     Any,
@@ -123,7 +123,8 @@ fn sleep(interest: Interest, until: Until, fds: &mut [pollfd], mask: Mask) -> Ou
     result.map(|_| true)
 }
 
-/// Calls `attempt` until it has a result. For calls on one socket: they go on after a signal whose handler asks for that.
+/// Calls `attempt` until it has a result. For calls on one socket: they resume after a signal whose
+/// handler requests it.
 pub(crate) fn wait_for<T>(
     index: u32,
     until: Until,

@@ -11,7 +11,7 @@ use support::{engine_and_kernel, has_tun, have, preloaded, run};
 
 const PORT: u16 = 7300;
 
-/// Sends back what comes, and half-closes behind it.
+/// Echoes the received data, then half-closes.
 fn echo(mut stream: TcpStream) {
     // A peer that breaks off is not this side's business.
     let _ = std::io::copy(&mut stream.try_clone().unwrap(), &mut stream);
@@ -46,7 +46,8 @@ fn serve(port: u16, peer: fn(TcpStream)) {
     });
 }
 
-/// Segments that the engine has sent in a case, and what was printed on its second output.
+/// Runs a case; returns the number of segments that the engine sent, and the program's standard
+/// error.
 fn case(name: &str) -> Option<(u64, String)> {
     if !has_tun() || !have(&["python3"]) {
         return None;

@@ -20,7 +20,7 @@ fn requests() -> usize {
     std::env::var("MILLRACE_REQUESTS").ok().and_then(|text| text.parse().ok()).unwrap_or(2000)
 }
 
-/// curl that says nothing but errors, and goes on until the server is there.
+/// Makes curl print only errors, and retry until the server is there.
 fn curl(command: &mut Command) -> &mut Command {
     command.args(["-sS", "--fail", "--retry", "50", "--retry-delay", "1", "--retry-connrefused"])
 }
@@ -79,7 +79,7 @@ fn nginx_serves_many_requests_and_a_large_file_to_the_kernel() {
     std::fs::write(dir.path().join("small"), "a small answer\n").unwrap();
     random_file(&dir.path().join("film"), 2, bytes());
     let (toe, engine) = engine_and_kernel(dir.path(), 10);
-    // At the unspecified address a port is the engine's only if that is said.
+    // At the unspecified address, a port is the engine's only if configured.
     let mut server = preloaded("nginx", &engine);
     let mut server =
         nginx(server.env("MILLRACE_LISTEN", PORT.to_string()), dir.path(), &format!("0.0.0.0:{PORT}"));
@@ -167,7 +167,7 @@ fn iperf3_measures_both_ways() {
             client.args(["-c", &address, "-p", &port, "-n", &BYTES.to_string(), "-J"]).args(way);
             let output = run(&mut client);
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            // With -J it says so, and its status may be 0 all the same.
+            // With -J, the output reports it, and the exit status may still be 0.
             let is_good = output.status.success() && !text.contains("\"error\":");
             if !is_good {
                 assert!(text.contains("refused"), "{text}{}", String::from_utf8_lossy(&output.stderr));
@@ -175,7 +175,7 @@ fn iperf3_measures_both_ways() {
             is_good.then_some(text)
         });
         let (sent, received) = iperf_bytes(&text);
-        // What is on its way when the client has sent all is not counted by its server.
+        // The server does not count data still in flight when the client has sent everything.
         assert!(sent >= BYTES && received >= BYTES / 2, "{way:?}: {sent} sent, {received} received");
         assert!(server.end("iperf3's server").success(), "{}", std::fs::read_to_string(&log).unwrap());
     }
@@ -189,7 +189,7 @@ fn sockets_of_others_are_the_kernels() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("small"), "from the kernel\n").unwrap();
     let [(first, at_first), _] = two_engines(dir.path(), 0);
-    // A port of the kernel's that is free now; the server says by failing if somebody was faster.
+    // A port of the kernel's that is free now. If another process takes it first, the server fails.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let address = format!("127.0.0.1:{port}");
     let _server = nginx(&mut preloaded("nginx", &at_first), dir.path(), &address);
@@ -205,7 +205,7 @@ fn sockets_of_others_are_the_kernels() {
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{told}");
     assert_eq!(told.matches("no offload engine answers there").count(), 1, "{told}");
-    // Without the setting nothing is said.
+    // Without the setting, nothing is printed.
     let output = run(curl(preloaded("curl", &at_first).env_remove("MILLRACE_ENGINE")).arg(&url));
     assert_eq!((String::from_utf8_lossy(&output.stderr).as_ref(), output.status.success()), ("", true));
 }

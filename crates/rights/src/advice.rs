@@ -1,5 +1,6 @@
-//! A program of the operator's that is asked, too, whether somebody may watch a title: beside the rights, never in their place. What it says is kept for a
-//! short time. How it is asked is not known here ([`Adviser`]).
+//! An operator's program that is also asked whether a viewer may watch a title: in addition to the
+//! access rights, never instead of them. Its answers are kept for a short time. This module does
+//! not know how the program is asked ([`Adviser`]).
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -18,14 +19,14 @@ use crate::limits::{
 };
 use crate::name::base;
 
-/// What is asked.
+/// A question to the program.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Question {
-    /// The title; for what was made of one, that one.
+    /// The title; for a title made from another one, the original.
     pub title: String,
-    /// The user who wants to watch it, if it is known.
+    /// The user that wants to watch it, if known.
     pub user: Option<Arc<str>>,
-    /// Whether it is somebody with a signed link.
+    /// Whether the viewer has a signed link.
     pub has_link: bool,
     /// Where it asks from.
     pub address: IpAddr,
@@ -43,14 +44,14 @@ impl Question {
     }
 }
 
-/// What comes of a question.
+/// The result of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
     /// It may.
     Allow,
     /// It may not.
     Refuse,
-    /// There was no answer, and the operator wants nobody let in then.
+    /// There was no answer, and the operator's policy admits no viewer then.
     Unanswered,
     /// The program was not asked, because too many questions are pending. No viewer is admitted
     /// then, whatever the operator's policy for a missing answer: otherwise a client could choose
@@ -58,7 +59,7 @@ pub enum Advice {
     Crowded,
 }
 
-/// Told what came: whether it may, or why there is no answer.
+/// Receives the result: whether the viewer may watch, or why there is no answer.
 pub type Answered = Box<dyn FnOnce(Result<bool, String>) + Send>;
 
 /// Asks the program. It returns at once, and calls back within a bounded time, from any thread.
@@ -67,7 +68,7 @@ pub trait Adviser: Send + Sync {
     fn ask(&self, question: &Question, answered: Answered);
 }
 
-/// The program, and what it has said.
+/// The program and its answers.
 pub struct Advised {
     adviser: Box<dyn Adviser>,
     /// What holds without an answer.
@@ -83,7 +84,7 @@ struct Live {
     kept: HashMap<Question, (Advice, Instant)>,
     /// In the order in which they came, each with its end; one that came again stands here twice until its first place is reached.
     order: VecDeque<(Question, Instant)>,
-    /// Those that are being asked, with all who wait for each.
+    /// Questions in progress, each with all callers that wait for it.
     asked: HashMap<Question, Vec<Done>>,
     waiting: usize,
     shares: HashMap<IpAddr, Share>,
@@ -100,7 +101,7 @@ struct Share {
     kept: usize,
 }
 
-/// What was counted.
+/// Counters of the questions.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) asked: u64,
@@ -116,7 +117,7 @@ impl Advised {
         Arc::new(Self { adviser, without, live: Mutex::default() })
     }
 
-    /// What it has said; `None`: it has to be asked.
+    /// Returns the program's answer; `None`: it must be asked.
     pub fn look(&self, now: Now, question: &Question) -> Option<Advice> {
         let live = self.live();
         live.kept.get(question).filter(|(_, until)| now.mono < *until).map(|(advice, _)| *advice)
@@ -186,7 +187,7 @@ impl Advised {
         waiting.into_iter().for_each(|done| done());
     }
 
-    /// What was counted.
+    /// Returns the counters.
     pub(crate) fn counts(&self) -> Counts {
         self.live().counts
     }

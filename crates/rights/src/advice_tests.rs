@@ -2,7 +2,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 
-/// Keeps what it is asked, for the test to answer.
+/// Stores the questions it receives, for the test to answer.
 #[derive(Clone, Default)]
 struct Asks(Arc<Mutex<Vec<(Question, Answered)>>>);
 

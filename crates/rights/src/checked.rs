@@ -1,4 +1,4 @@
-//! Passwords of which it is known whether they are right.
+//! Passwords known to be right or wrong.
 
 use std::collections::{HashMap, VecDeque};
 

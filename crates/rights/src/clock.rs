@@ -1,10 +1,11 @@
-//! The time, for whoever does not have it: the only file here that reads a clock.
+//! The time, for callers that do not have it: the only file here that reads a clock.
 
 use millrace_core::time::{Instant, NS_PER_S};
 use rustix::time::{ClockId, clock_gettime};
 
-/// A moment on both clocks: one that never jumps, for waits, and one that others know, for what expires. All who ask one [`Gate`](crate::Gate) take them from
-/// `CLOCK_MONOTONIC` and `CLOCK_REALTIME`.
+/// A moment on both clocks: one that never jumps, for waits, and one shared with others, for
+/// expiry. All callers of one [`Gate`](crate::Gate) take them from `CLOCK_MONOTONIC` and
+/// `CLOCK_REALTIME`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
     /// Of the monotonic clock.

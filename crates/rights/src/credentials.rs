@@ -5,7 +5,7 @@ use base64ct::{Base64, Base64Unpadded, Encoding};
 use crate::digest::Response;
 use crate::limits::MAX_CREDENTIALS_BYTES;
 
-/// What somebody shows.
+/// The credentials that a client presents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Credentials<'a> {
     /// A token.
@@ -76,7 +76,7 @@ pub(crate) fn params(text: &str) -> Option<Vec<(String, String)>> {
     Some(found)
 }
 
-/// A quoted string behind its first quotation mark, and what comes behind it.
+/// Reads a quoted string after its opening quotation mark; also returns the text after it.
 fn unquote(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut chars = text.char_indices();

@@ -1,18 +1,19 @@
-//! The decision: who may do what, from where. Without I/O, without a protocol; the faces only say it in their words.
+//! The decision: which client may do which action, from where. It has no I/O and no protocol; the
+//! protocol front ends only translate it.
 
 use crate::known::User;
 use crate::link::Link;
 
-/// What somebody wants to do.
+/// The requested action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What<'a> {
-    /// Something that tells nothing: whether the server is alive, which methods there are.
+    /// An action that reveals nothing: whether the server is alive, the supported methods.
     Nothing,
     /// Hear whether its credentials are right, whatever else needs any.
     SignIn,
     /// See which titles there are.
     List,
-    /// Watch this title, or see what it is like.
+    /// Watch this title, or see its properties.
     Watch(&'a str),
     /// See who else watches, and figures of the whole server.
     SeeOthers,
@@ -22,27 +23,27 @@ pub enum What<'a> {
     Upload,
 }
 
-/// Where somebody asks from.
+/// Origin of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A program of this machine, for itself.
     Here,
-    /// Anywhere else, or a proxy of this machine for somebody there.
+    /// Anywhere else, or a proxy on this machine for a client there.
     Elsewhere,
 }
 
-/// Who asks.
+/// The requester.
 #[derive(Clone, Copy, Debug)]
 pub enum Who<'a> {
-    /// It has not been said, or is not known.
+    /// No identity was given, or it is not known.
     Nobody,
-    /// A user who has proved it.
+    /// An authenticated user.
     User(&'a User),
-    /// Somebody with a signed link that holds.
+    /// The holder of a valid signed link.
     Link(&'a Link),
 }
 
-/// Who may watch.
+/// Viewing access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Watching {
     /// Whoever reaches the addresses that are listened to.
@@ -66,18 +67,18 @@ pub enum TrustHere {
     Never,
 }
 
-/// What the operator has chosen.
+/// The operator's choices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Who may watch.
+    /// Viewing access.
     pub watching: Watching,
     /// Whether programs of this machine may change things and see others without credentials.
     pub trust_here: TrustHere,
-    /// Whether there are users. Filled in from what is known, as the rest is.
+    /// Whether there are users. Filled in from the known users, like the rest.
     pub has_users: bool,
     /// Whether there is a user who manages.
     pub has_managers: bool,
-    /// Whether there is a user who may upload.
+    /// Whether there is a user that may upload.
     pub has_uploaders: bool,
 }
 
@@ -103,7 +104,7 @@ impl Policy {
     }
 }
 
-/// What comes of it.
+/// The result of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// It may be done.
@@ -117,13 +118,13 @@ pub enum Decision {
 /// Why not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
-    /// It changes or tells about others, and nobody can sign in for that.
+    /// It changes or reveals things about others, and no user can sign in for it.
     #[error("this is for programs on the server's own machine only, as no user who manages is set up")]
     HereOnly,
     /// The user has no such right.
     #[error("this user may not manage the server")]
     NoManager,
-    /// Uploading, and nobody can sign in for that.
+    /// Uploading, and no user can sign in for it.
     #[error("uploads are for programs on the server's own machine only, as no user who may upload is set up")]
     UploadHereOnly,
     /// The user has no such right.
@@ -138,7 +139,7 @@ pub enum Reason {
     /// Its time is over.
     #[error("the link has expired")]
     OldLink,
-    /// A program of the operator's says no.
+    /// The operator's program refuses.
     #[error("the webhook of this server has refused it")]
     Advised,
 }
@@ -149,7 +150,8 @@ pub fn decide(policy: &Policy, who: Who<'_>, what: What<'_>, place: Place) -> De
         What::Nothing => Decision::Allow,
         What::SignIn => match who {
             Who::Nobody | Who::Link(_) if policy.has_users => Decision::Ask,
-            // Where nobody can be a user, credentials are meant for somebody else: a proxy that asks for its own.
+            // Where no client can be a user, credentials are meant for another party: a proxy that
+            // asks for its own.
             _ => Decision::Allow,
         },
         What::List | What::Watch(_) if policy.watching == Watching::Open => Decision::Allow,

@@ -77,7 +77,7 @@ impl Response {
         })
     }
 
-    /// Whether somebody has made it who knows the password.
+    /// Returns whether the response was made with knowledge of the password.
     pub(crate) fn is_right(&self, ha1: &Ha1, method: &str) -> bool {
         let hash = |text: &str| self.algorithm.hash(text);
         let ha1 = match self.algorithm {
@@ -206,7 +206,7 @@ impl Used {
     }
 }
 
-/// What is asked of a player, in the order in which it should be said.
+/// Returns the challenges for a player, in the order in which they should be sent.
 pub(crate) fn challenges(nonce: &str, is_stale: bool) -> [String; 2] {
     ["SHA-256", "MD5"].map(|algorithm| {
         // Old live555 reads the first three in this order and nothing else.

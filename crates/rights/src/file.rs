@@ -29,7 +29,7 @@ pub struct NewUser<'a> {
     pub digest: bool,
     /// Whether it manages.
     pub manages: bool,
-    /// What the hash costs.
+    /// Cost of the hash.
     pub cost: Cost,
 }
 
@@ -43,7 +43,7 @@ pub struct RightsFile {
 }
 
 impl RightsFile {
-    /// Opens what is there.
+    /// Opens the existing file.
     ///
     /// # Errors
     /// [`FileError::Missing`] if nothing is.
@@ -225,7 +225,7 @@ impl RightsFile {
     /// Removes a token.
     ///
     /// # Errors
-    /// The user has none of that name.
+    /// The user has no token with this name.
     pub fn remove_token(&mut self, user: &str, id: &str) -> Result<(), FileError> {
         self.change(|db| {
             let removed = db.execute("DELETE FROM tokens WHERE user = ? AND id = ?", [user, id])?;
@@ -296,7 +296,7 @@ impl RightsFile {
         })
     }
 
-    /// Bounds what a user may have at once.
+    /// Sets a user's limits on simultaneous use.
     ///
     /// # Errors
     /// There is no such user.

@@ -177,7 +177,7 @@ INSERT INTO tokens VALUES (zeroblob(32), '01234567', 'ben', 9, 10);
 PRAGMA user_version = 1;
 ";
 
-/// What the second format had beyond the first, with something in it.
+/// The additions of the second format to the first, with data in them.
 const WRITTEN_SECOND: &str = "
 ALTER TABLE users ADD COLUMN uploads INTEGER NOT NULL DEFAULT 0;
 UPDATE users SET uploads = 1 WHERE name = 'ben';

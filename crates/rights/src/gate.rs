@@ -1,4 +1,5 @@
-//! The gate that every request goes through: it reads what is shown, looks whether it is right, and has it decided.
+//! The gate that every request passes: it reads the credentials, verifies them and obtains the
+//! decision.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -17,7 +18,7 @@ use crate::secret::{self, REALM, SecretError};
 use crate::throttle::Throttle;
 
 millrace_core::counters! {
-    /// Who was let in and who was not.
+    /// Admitted and refused requests.
     pub struct RightsCounters {
         /// Requests answered by asking for credentials that had none.
         sum asked,
@@ -47,7 +48,7 @@ millrace_core::counters! {
 /// A request, as far as rights are concerned.
 #[derive(Clone, Copy)]
 pub struct Asked<'a> {
-    /// What it wants.
+    /// The requested action.
     pub what: What<'a>,
     /// Where it is from.
     pub place: Place,
@@ -59,13 +60,14 @@ pub struct Asked<'a> {
     pub query: Option<&'a str>,
     /// For protocols with Digest.
     pub digest: Option<DigestOf<'a>>,
-    /// Who this connection was found to be before, and whether it only goes on with what it was let do then.
+    /// The visitor that this connection was found to be before, and whether the request only
+    /// continues an action allowed then.
     pub before: Option<(&'a Visitor, bool)>,
     /// A [`Check`] of it has been made.
     pub is_again: bool,
 }
 
-/// What an answer to a Digest challenge must be about.
+/// The request that an answer to a Digest challenge must match.
 #[derive(Clone, Copy)]
 pub struct DigestOf<'a> {
     /// The method.
@@ -74,18 +76,18 @@ pub struct DigestOf<'a> {
     pub is_uri: &'a dyn Fn(&str) -> bool,
 }
 
-/// Who was let in.
+/// An admitted client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Visitor {
-    /// Somebody who need not say.
+    /// A client that need not identify itself.
     Anybody,
     /// The user of this name.
     User(Arc<str>),
-    /// Whoever has this link.
+    /// The holder of this link.
     Link(Arc<Link>),
 }
 
-/// What comes of a request.
+/// The result of a request.
 #[derive(Debug)]
 pub enum Verdict {
     /// It may be done.
@@ -116,7 +118,7 @@ pub struct Check {
     generation: u64,
 }
 
-/// A check, and who is told when it is done.
+/// A check, and the callback for its end.
 pub(crate) type Job = (Check, Box<dyn FnOnce() + Send>);
 
 /// Everything that changes with requests.
@@ -127,7 +129,7 @@ struct Live {
     counters: RightsCounters,
 }
 
-/// What is known, and how often that has changed.
+/// The known users and rights, and the number of their changes.
 struct Current {
     known: Arc<Known>,
     policy: Policy,
@@ -171,7 +173,7 @@ impl Gate {
         Ok(gate)
     }
 
-    /// From now on these are known. What was found out about passwords is forgotten.
+    /// Replaces the known users and rights. Results of password checks are forgotten.
     pub fn replace(&self, known: Known) {
         let users = known.users.len() as u64;
         {
@@ -203,7 +205,8 @@ impl Gate {
         verdict
     }
 
-    /// Has a password checked, elsewhere if there is a thread for that, and says when that has been done. If too many wait it is not done.
+    /// Checks a password, on another thread if there is one for it, and calls `done` afterwards. If
+    /// too many checks wait, the password is not checked.
     pub fn check(&self, check: Check, done: Box<dyn FnOnce() + Send>) {
         match &self.checks {
             None => {
@@ -243,7 +246,7 @@ impl Gate {
         self.decision(visitor, What::Watch(title), Place::Elsewhere) == Decision::Allow
     }
 
-    /// What would be decided of something else that a visitor wants: for what it is shown.
+    /// Returns the decision on another action of a visitor, to choose the data to show.
     pub fn decision(&self, visitor: &Visitor, what: What<'_>, place: Place) -> Decision {
         let (known, policy, _) = self.current();
         let who = match visitor {
@@ -254,7 +257,7 @@ impl Gate {
         decide(&policy, who, what, place)
     }
 
-    /// What a visitor may have at once, if it is a user with limits.
+    /// Returns a visitor's limits on simultaneous use, if it is a user with limits.
     pub fn quota(&self, visitor: &Visitor) -> Option<Quota> {
         let Visitor::User(name) = visitor else { return None };
         let limits = self.current().0.users.get(name)?.limits;
@@ -299,12 +302,12 @@ impl Gate {
         let _ = self.advised.set(by);
     }
 
-    /// Who is to be asked, too, before somebody whom the gate lets in may watch a title.
+    /// Returns the program that must also be asked before an admitted visitor may watch a title.
     pub fn advised(&self) -> Option<&Arc<Advised>> {
         self.advised.get()
     }
 
-    /// What has been counted.
+    /// Returns the counters.
     pub fn counters(&self) -> RightsCounters {
         let counts = self.advised.get().map(|advised| advised.counts()).unwrap_or_default();
         RightsCounters {
@@ -377,7 +380,8 @@ impl Look<'_> {
         Link::read(key, self.asked.query?, title, self.now.unix_s)
     }
 
-    /// Who was known before; `None`: nobody, or not any more.
+    /// Returns the verdict on the visitor known before; `None`: there is none, or it is no longer
+    /// known.
     fn before(&self) -> Option<Verdict> {
         let (visitor, goes_on) = self.asked.before?;
         match visitor {
@@ -391,7 +395,7 @@ impl Look<'_> {
         }
     }
 
-    /// Somebody who has shown nothing, or nothing that is right.
+    /// Returns the verdict on a client that presented no credentials, or wrong ones.
     fn nobody(&self, is_wrong: bool) -> Verdict {
         match self.decide(Who::Nobody) {
             Decision::Allow => Verdict::Allow(Visitor::Anybody),
@@ -420,7 +424,7 @@ impl Look<'_> {
         }
     }
 
-    /// Nobody guesses a token, so it is looked at however many were wrong.
+    /// Looks up a token. Tokens cannot be guessed, so it is looked up however many were wrong.
     fn bearer(&self, token: &str) -> Verdict {
         let keys = self.known.keys.as_ref();
         let found = keys

@@ -57,7 +57,7 @@ fn basic(user: &str, password: &str) -> String {
     format!("Basic {}", Base64::encode_string(format!("{user}:{password}").as_bytes()))
 }
 
-/// What comes of it when checks are made.
+/// Returns the verdict after any checks.
 fn settle(gate: &Gate, now: Now, asked: &Asked<'_>) -> Verdict {
     match gate.ask(now, asked) {
         Verdict::Check(check) => {
@@ -126,11 +126,11 @@ fn after_ten_wrong_ones_no_password_is_looked_at() {
         assert!(matches!(gate.ask(at(0), &asked(What::List, Some(authorization))), Verdict::TooMany));
     }
     assert_eq!(gate.counters().passwords_checked, 10);
-    // Others are not held up, nor is who asks without credentials, nor a token.
+    // Other clients are not held up, nor are requests without credentials, nor tokens.
     let elsewhere = Asked { address: IpAddr::from([192, 0, 2, 2]), ..asked(What::List, Some(&right)) };
     assert!(is_user(&settle(&gate, at(0), &elsewhere), "anna"));
     assert!(matches!(gate.ask(at(0), &asked(What::List, None)), Verdict::Ask { is_wrong: false, .. }));
-    // What is known to be right is let through from there as well.
+    // A password known to be right is admitted from there as well.
     assert!(is_user(&gate.ask(at(0), &asked(What::List, Some(&right))), "anna"));
     // In time one more is looked at.
     assert!(matches!(gate.ask(at(7), &asked(What::List, Some(&wrong))), Verdict::Check(_)));
@@ -203,7 +203,7 @@ fn links() {
     assert!(matches!(gate.ask(at(10), &watch("film1", link.query())), Verdict::Refuse(Reason::OldLink)));
     assert!(matches!(gate.ask(at(0), &watch("film2", link.query())), Verdict::Refuse(Reason::BadLink)));
     assert!(matches!(gate.ask(at(0), &watch("film1", "x=1")), Verdict::Ask { .. }));
-    // Whoever has more than a link is let in by that.
+    // A client with more than a link is admitted by its other credentials.
     let right = basic("anna", PASSWORD);
     let both = Asked { authorization: Some(&right), ..watch("film2", link.query()) };
     assert!(is_user(&settle(&gate, at(0), &both), "anna"));
@@ -297,7 +297,7 @@ fn digest() {
         ask(&answer("anna", PASSWORD, None), "SETUP", at(1)),
         Verdict::Ask { is_stale: false, .. }
     ));
-    // Nobody is asked for what nobody could answer.
+    // No challenge is sent that no user could answer.
     gate.replace(Known {
         users: known().users.into_iter().filter(|(name, _)| &**name == "plain").collect(),
         ..known()

@@ -1,4 +1,4 @@
-//! What is known of users, tokens and keys: the file's content in memory.
+//! The known users, tokens and keys: the file's content in memory.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -21,11 +21,11 @@ pub struct User {
     pub password: String,
     /// What Digest needs, if it is wanted.
     pub ha1: Option<Ha1>,
-    /// What it may have at once.
+    /// Its limits on simultaneous use.
     pub limits: Limits,
 }
 
-/// What a user may have at once; `None`: as much as anybody.
+/// A user's limits on simultaneous use; `None`: the same as for any other viewer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Streams that play, or responses with bytes of a title.
@@ -39,11 +39,12 @@ pub struct Limits {
 pub struct Quota {
     /// Its name.
     pub user: Arc<str>,
-    /// What it may have.
+    /// Its limits on simultaneous use.
     pub limits: Limits,
 }
 
-/// Hashes of user, realm and password (RFC 7616 section 3.4.2). Whoever has them can answer Digest without the password.
+/// Hashes of user, realm and password (RFC 7616 section 3.4.2). A client that has them can answer
+/// Digest without the password.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Ha1 {
     /// MD5.
@@ -70,7 +71,7 @@ pub struct Keys {
     pub tokens: [u8; 32],
 }
 
-/// All of it. By default nobody is known.
+/// All known users, tokens and keys. By default, no user is known.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     /// By name.
@@ -113,12 +114,12 @@ impl Known {
         self.users.values().any(|user| user.manages)
     }
 
-    /// Whether there is a user who may add titles.
+    /// Returns whether there is a user that may add titles.
     pub fn has_uploaders(&self) -> bool {
         self.users.values().any(User::may_upload)
     }
 
-    /// Whether there is a user who can sign in by Digest.
+    /// Returns whether there is a user that can sign in by Digest.
     pub fn has_digest(&self) -> bool {
         self.users.values().any(|user| user.ha1.is_some())
     }

@@ -1,19 +1,21 @@
-//! Who may do what: users, passwords, tokens and signed links, and the one decision about them (`docs/design/0039-rights.md`).
+//! Access rights: users, passwords, tokens and signed links, and the one decision about them
+//! (`docs/design/0039-rights.md`).
 //!
-//! It knows no protocol and no title but by name. A face makes an [`Asked`] of a request, and the [`Gate`] says what is to become of it.
+//! It knows no protocol, and titles only by name. A protocol front end makes an [`Asked`] of a
+//! request, and the [`Gate`] decides on it.
 //!
 //! | module | is about |
 //! | --- | --- |
 //! | `decide` | the decision |
-//! | `gate` | what is shown with a request, and whether it is right |
-//! | `advice` | what a program of the operator's says beside that |
+//! | `gate` | the credentials of a request, and whether they are right |
+//! | `advice` | the additional answer of an operator's program |
 //! | `known` | users, tokens and keys in memory |
 //! | `file`, `format`, `list` | the same on disk, and in listings |
 //! | `copies` | the copies on the members of a volume |
 //! | `watch` | the thread that checks passwords and follows the file |
-//! | `credentials`, `digest`, `link` | what can be shown |
+//! | `credentials`, `digest`, `link` | the credentials that a client can present |
 //! | `secret` | passwords and tokens |
-//! | `checked`, `throttle` | what is remembered of those who came |
+//! | `checked`, `throttle` | the memory of earlier clients |
 //! | `name` | names of users, patterns of titles |
 //! | `clock` | the time |
 #![forbid(unsafe_code)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use millrace_core::time::NS_PER_S;
 
-// What an operator may set up.
+// Numbers of items that an operator may set up.
 
 /// Users: each is some 300 bytes in memory, and a change of the file reads them all again.
 pub const MAX_USERS: usize = 10_000;
@@ -33,19 +33,21 @@ pub const ARGON2_KIB: u32 = 19 * 1024;
 pub const ARGON2_PASSES: u32 = 2;
 /// Passwords that wait to be checked: at some 30 ms each the last one waits for 2 s.
 pub const MAX_CHECKS_WAITING: usize = 64;
-/// Passwords of which it is known whether they are right: as many as may watch at once and sign in with each request. 64 bytes each.
+/// Passwords known to be right or wrong: as many as may watch at once and sign in with each
+/// request. 64 bytes each.
 pub const MAX_CHECKED: usize = 4096;
 /// How long a right password is known to be right: players ask for a segment every few seconds.
 pub const CHECKED_RIGHT_NS: u64 = 600 * NS_PER_S;
-/// How long a wrong one is known to be wrong: a player that tries again and again, not one who has mistyped it.
+/// How long a wrong password is known to be wrong: for a player that retries again and again, not
+/// for a user that mistyped it.
 pub const CHECKED_WRONG_NS: u64 = 10 * NS_PER_S;
 
 // Failures.
 
 /// One more is allowed after this long: 600 guesses an hour.
 pub const FAILURE_REST_NS: u64 = 6 * NS_PER_S;
-/// Addresses of which failures are known. When there are more, one of them is forgotten for each that comes: whoever has so many addresses is held back by
-/// [`MAX_CHECKS_WAITING`] alone.
+/// Addresses with known failures. When there are more, each new one replaces a known one: a client
+/// with this many addresses is held back by [`MAX_CHECKS_WAITING`] alone.
 pub const MAX_FAILING: usize = 4096;
 
 // Digest.
@@ -59,7 +61,8 @@ pub const MAX_CREDENTIALS_BYTES: usize = 4096;
 
 // The file.
 
-/// How often the server looks whether the rights have changed: who was locked out is out within this.
+/// How often the server checks whether the rights have changed: a user that was locked out is out
+/// within this time.
 pub const RIGHTS_LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long a command waits for another that is writing to the file.
 pub const RIGHTS_FILE_WAIT: Duration = Duration::from_secs(5);
@@ -81,7 +84,8 @@ pub const MAX_ADVICE_KEPT: usize = 4096;
 /// Cached answers for one address: a client that requests all titles of the server evicts its own
 /// answers, not those of others.
 pub const MAX_ADVICE_KEPT_PER_ADDRESS: usize = MAX_ADVICE_KEPT / 8;
-/// How long a yes holds: players ask for a segment every few seconds, and whoever is locked out is out within this.
+/// How long a yes is valid: players request a segment every few seconds, and a viewer that was
+/// locked out is out within this time.
 pub const ADVICE_GIVEN_NS: u64 = 60 * NS_PER_S;
 /// How long a no holds: a player that tries again and again.
 pub const ADVICE_REFUSED_NS: u64 = 10 * NS_PER_S;

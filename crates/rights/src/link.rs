@@ -1,11 +1,11 @@
-//! Signed links: an address that holds for a time, for whoever has it.
+//! Signed links: an address that is valid for a limited time, for any client that has it.
 
 use base64ct::{Base64UrlUnpadded, Encoding};
 
 use crate::decide::Reason;
 use crate::name::base;
 
-/// What the signature is of, so that no other use of the key can stand for it.
+/// Context of the signature, so that no other use of the key can stand for it.
 const CONTEXT: &[u8] = b"millrace link 1\0";
 
 /// A link that holds.
@@ -42,7 +42,7 @@ impl Link {
     /// Reads the query of an address that names a title. `None`: no link is in it.
     ///
     /// # Errors
-    /// It is not good for that title, or not any more.
+    /// The link is not valid for the title, or no longer valid.
     pub fn read(
         key: Option<&[u8; 32]>,
         query: &str,

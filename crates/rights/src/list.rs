@@ -1,4 +1,4 @@
-//! What is in the file, for show.
+//! The contents of the file, for display.
 
 use rusqlite::Connection;
 
@@ -20,7 +20,7 @@ pub struct ListedUser {
     pub grants: Vec<String>,
     /// Its tokens.
     pub tokens: Vec<ListedToken>,
-    /// What it may have at once.
+    /// Its limits on simultaneous use.
     pub limits: Limits,
     /// When it was added.
     pub added_unix_s: u64,
@@ -29,7 +29,7 @@ pub struct ListedUser {
 /// A token as it is listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedToken {
-    /// What it is called.
+    /// Its name.
     pub id: String,
     /// When it was made.
     pub made_unix_s: u64,

@@ -2,7 +2,7 @@
 
 use crate::limits::{MAX_PATTERN_BYTES, MAX_USER_NAME_BYTES};
 
-/// What is wrong with a name or a pattern.
+/// An error in a name or a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     /// Of a user, or of a group.

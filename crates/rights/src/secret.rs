@@ -86,7 +86,8 @@ pub(crate) fn is_password(password: &str, hash: &str) -> bool {
     Argon2::default().verify_password(password.as_bytes(), &hash).is_ok()
 }
 
-/// Takes as long as a password of a user does, so that nobody learns from the time which users there are. Never right.
+/// Takes as long as the check of a user's password, so that the time does not reveal which users
+/// exist. Never right.
 pub(crate) fn waste_time(password: &str) -> bool {
     let _ = Argon2::default().hash_password_into(password.as_bytes(), &[0; 16], &mut [0; 32]);
     false
@@ -106,7 +107,7 @@ pub(crate) fn new_token() -> Result<String, SecretError> {
     Ok(format!("{TOKEN_MARK}{}", Base64UrlUnpadded::encode_string(&random::<32>()?)))
 }
 
-/// What is kept of a token; `None` if it cannot be one.
+/// Returns the stored form of a token; `None` if it cannot be one.
 pub(crate) fn hash_token(token: &str, key: &[u8; 32]) -> Option<[u8; 32]> {
     let mut bytes = [0; 32];
     let decoded = Base64UrlUnpadded::decode(token.strip_prefix(TOKEN_MARK)?, &mut bytes).ok()?;

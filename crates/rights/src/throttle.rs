@@ -1,4 +1,4 @@
-//! Addresses from which wrong passwords come.
+//! Addresses that send wrong passwords.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ pub(crate) struct Throttle {
 
 /// A failure moves the time at which an address would be free of all of them this far into the future.
 const REST: u64 = FAILURE_REST_NS;
-/// So far it may be.
+/// How far into the future it may be.
 const MOST: u64 = REST * FAILURES_AT_ONCE as u64;
 
 impl Default for Throttle {

@@ -16,7 +16,7 @@ use crate::known::Known;
 use crate::limits::{MAX_CHECKS_WAITING, RIGHTS_LOOK_EVERY, RIGHTS_RETRY_LOOKS};
 use crate::secret::SecretError;
 
-/// Why a gate cannot be had.
+/// Why a gate cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// Of the file.
@@ -119,14 +119,14 @@ impl Source {
         Self { copies, open: None, seen: Vec::new(), looks: 0, trouble: None }
     }
 
-    /// What is known now, if that has changed.
+    /// Returns the current users and rights, if they have changed.
     fn news(&mut self) -> Option<Known> {
         match self.look() {
             Ok(known) => {
                 self.trouble = None;
                 known.inspect(|known| tracing::info!("rights: {} users are known", known.users.len()))
             }
-            // What is known stays: rights are not lost with a file.
+            // The known users and rights stay: they are not lost with a file.
             Err(error) => {
                 let said = error.to_string();
                 if self.trouble.as_ref() != Some(&said) {

@@ -1,4 +1,5 @@
-//! What DESCRIBE says about a title: one MPEG-2 transport stream over RTP (RFC 2327, RFC 2326 appendix C, RFC 2250).
+//! The description that DESCRIBE returns for a title: one MPEG-2 transport stream over RTP (RFC
+//! 2327, RFC 2326 appendix C, RFC 2250).
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -16,7 +17,8 @@ use crate::rtsp::range::npt;
 use crate::rtsp::target;
 use crate::service::{Entry, FecMode, Rendition};
 
-/// What the URL of a DESCRIBE asks for: players leave the query out when they put URLs together, so it goes into the track's.
+/// The options in the URL of a DESCRIBE: players drop the query when they combine URLs, so it goes
+/// into the track's URL.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
     /// How much FEC.
@@ -62,7 +64,8 @@ pub fn describe(entry: &Entry, local: IpAddr, renditions: &[Rendition], asked: &
 
     let origin = Origin::with_ip_addr(entry.timeline.ssrc, 1, local);
     let mut session = Session::new(origin, text(&entry.title));
-    // RFC 2326 appendix C.1.7: the null address, because SETUP says where packets go.
+    // RFC 2326 appendix C.1.7: the null address, because SETUP determines the destination of the
+    // packets.
     session.connection = Some(Connection::from_ip_addr(match local {
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),

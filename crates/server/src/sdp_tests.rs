@@ -63,7 +63,7 @@ fn the_end_is_that_of_the_last_picture() {
     let entry = Entry { presentation, ..entry("film") };
     let text = describe(&entry, "192.0.2.1".parse().unwrap(), &[], &Asked::default());
     assert!(text.contains("a=range:npt=0-84.250\r\n"), "{text}");
-    // An end before the last packet would cut what is still to come.
+    // An end before the last packet would cut off media still to come.
     let entry = Entry { presentation: Presentation::new(Some(MediaTicks(90_000)), Vec::new()), ..entry };
     assert!(
         describe(&entry, "::1".parse().unwrap(), &[], &Asked::default()).contains("a=range:npt=0-83.500\r\n")

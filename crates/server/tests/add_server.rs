@@ -1,5 +1,6 @@
-//! `millrace add --server`: files uploaded to a running server, byte for byte; a connection that breaks, a client that is killed or told to stop, a server that is
-//! restarted; and what a server does not take.
+//! `millrace add --server`: files uploaded to a running server, byte for byte; a connection that
+//! breaks, a client that is killed or ordered to stop, a server that is restarted; and uploads that
+//! a server refuses.
 
 #[path = "support/certificate.rs"]
 mod certificate;
@@ -57,7 +58,7 @@ impl Site {
         support::header(&support::read_head(&mut stream), "Upload-Offset").map(|at| at.parse().unwrap())
     }
 
-    /// What the store says of a title.
+    /// Returns the store's record of a title.
     fn title(&self, name: &str) -> Value {
         let list: Value =
             serde_json::from_str(&ok(&["ls", "--json", "--store", self.store.to_str().unwrap()])).unwrap();
@@ -111,8 +112,9 @@ fn an_uploaded_file_is_the_title_that_a_local_add_makes() {
     is_tidy(&site.store);
 }
 
-/// Passes on what comes to the server; once, a connection that has brought so many bytes is passed on no further, and cut when [`Self::is_let_go`] is. The
-/// next one is cut before it has brought any.
+/// Forwards the data for the server. Once, it stops forwarding a connection after this number of
+/// bytes and cuts it when [`Self::is_let_go`] is set. It cuts the next connection before a byte has
+/// come.
 struct Proxy {
     page: String,
     address: SocketAddr,
@@ -193,7 +195,7 @@ fn a_connection_that_breaks_is_replaced_and_no_byte_is_sent_twice() {
     }
 }
 
-/// Not one byte goes to a server that is not believed, at the beginning or in the middle.
+/// Not one byte goes to an untrusted server, at the beginning or in the middle.
 #[test]
 fn a_certificate_that_is_not_trusted_ends_an_upload() {
     let dir = tempfile::tempdir().unwrap();
@@ -235,7 +237,7 @@ fn a_certificate_that_is_not_trusted_ends_an_upload() {
     let done = client.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.code() == Some(1) && said.contains("not trusted"), "{said}");
-    // What is there stays for one that believes it.
+    // The bytes received earlier stay for a client that trusts the server.
     let [_, ca, ..] = certificate.args();
     ok(&["add", file, "--server", &secure, "--ca", ca]);
     let expected = std::fs::read(&source).unwrap();
@@ -285,7 +287,7 @@ fn curl_goes_on_by_https_and_only_with_the_same_file() {
     }
 }
 
-/// Uploads so much of a file, by a client that is killed then.
+/// Uploads a part of a file, with a client that is then killed.
 fn begin_and_kill(site: &Site, source: &Path, args: &[&str], name: &str) {
     let proxy = Proxy::start(site.address, 1_500_000, false);
     let mut client = begin(source, &proxy.page, args);
@@ -302,7 +304,7 @@ fn a_client_that_is_killed_or_stopped_goes_on_where_it_was() {
     let source = film(dir.path(), "film.ts", 16);
     let length = std::fs::metadata(&source).unwrap().len();
     begin_and_kill(&site, &source, &[], "film");
-    // The next one is told to stop, as by Ctrl-C.
+    // The next one is ordered to stop, as by Ctrl-C.
     let proxy = Proxy::start(site.address, 600_000, false);
     let client = begin(&source, &proxy.page, &[]);
     until("it goes on", LIMIT, || site.received("film") > Some(2_000_000));
@@ -335,7 +337,7 @@ fn a_file_that_has_changed_is_not_joined_to_what_was_there() {
         bytes
     };
     begin_and_kill(&site, &source, &[], "film");
-    // In what was sent already.
+    // A change in the part that was sent already.
     let changed = changed_at(100_010);
     let said = fails(&["add", source.to_str().unwrap(), "--server", &site.page]);
     assert!(said.contains("does not begin with them") && said.contains("--restart"), "{said}");
@@ -349,7 +351,7 @@ fn a_file_that_has_changed_is_not_joined_to_what_was_there() {
     let add = ["add", source.to_str().unwrap(), "--server", &site.page, "--name", "second"];
     let said = fails(&add);
     assert!(said.contains("does not begin with them") && said.contains("--restart"), "{said}");
-    // In what was not sent yet: it is the file as it is now.
+    // A change in the part not sent yet: the result is the file as it is now.
     let changed = changed_at(original.len() - 10);
     ok(&add);
     assert!(site.stored("second") == changed, "other bytes");

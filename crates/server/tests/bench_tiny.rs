@@ -15,7 +15,8 @@ use support::{fails, millrace, ok, signal};
 /// No benchmark takes nearly as long when it is tiny.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// What a program says until it ends. One that does not is ended, and what it has said until then is told.
+/// Returns a program's output until it ends. A program that does not end is ended, and its output
+/// until then is reported.
 fn ended(command: &mut Command) -> Output {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let pid = child.id();
@@ -37,7 +38,7 @@ fn tiny(name: &str) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Whether this machine can run it; says why not.
+/// Returns whether this machine can run it; logs why not.
 fn can_run(bench: &Bench) -> bool {
     let missing = bench.missing();
     if !missing.is_empty() {
@@ -246,7 +247,8 @@ fn a_report_is_written_beside_the_result() {
     assert!(document.contains("| 50 streams: binary heap, single packets with headers |"), "{document}");
 }
 
-/// Starts a benchmark that would run for hours, interrupts it when it is at work; its process id and what it said.
+/// Starts a benchmark that would run for hours, interrupts it when it is at work; returns its
+/// process id and its output.
 fn interrupted(name: &str) -> (u32, String) {
     let mut child = millrace()
         .args(["bench", name, "--runs", "1000"])
@@ -256,7 +258,7 @@ fn interrupted(name: &str) -> (u32, String) {
         .unwrap();
     let mut error = child.stderr.take().unwrap();
     let mut said = Vec::new();
-    // It says each round, so it is at work when the first has been read.
+    // It reports each round, so it is at work when the first report has been read.
     while !String::from_utf8_lossy(&said).contains("round 1 ") {
         let mut byte = [0];
         assert_eq!(error.read(&mut byte).unwrap(), 1, "{}", String::from_utf8_lossy(&said));

@@ -1,4 +1,5 @@
-//! Our own viewers repair what the network loses, and what a lost disk does not deliver, from the parity that the server has stored.
+//! Our own viewers repair packets lost by the network, and packets that a lost disk does not
+//! deliver, from the parity that the server has stored.
 
 mod support;
 
@@ -31,13 +32,13 @@ impl Stored {
         Self { dir, members, film, geometry }
     }
 
-    /// What `play` has to be told to write the film here and compare it.
+    /// Returns the options that make `play` write the film here and compare it.
     fn recording(&self) -> [String; 4] {
         let out = self.dir.path().join("out.ts");
         ["-o".into(), out.to_str().unwrap().into(), "--verify".into(), self.film.to_str().unwrap().into()]
     }
 
-    /// Whether what was written is the film.
+    /// Returns whether the written file is the film.
     fn is_film(&self) -> bool {
         std::fs::read(self.dir.path().join("out.ts")).unwrap() == std::fs::read(&self.film).unwrap()
     }
@@ -83,7 +84,7 @@ fn without_loss_fec_is_there_and_does_nothing() {
         assert!(stored.is_film(), "{report}");
         assert_eq!(report["problems"], serde_json::json!([]), "{report}");
     }
-    // Who does not ask gets the film alone.
+    // A viewer that does not ask for FEC gets the film alone.
     let report = play(&[&server.title("film")]);
     assert_eq!((report["fec"].is_null(), number(&report, "/packets")), (true, stored.packets()), "{report}");
 }
@@ -150,7 +151,8 @@ fn losses_of_a_bad_link_are_repaired() {
     let mut args = vec!["play", &url, "--stats", "json", "--fec", "all", "--transport", "udp"];
     args.extend(recording.iter().map(String::as_str));
     let report = report_of(&args);
-    // Now and then a burst is longer than the code can bear: then what is missing is named, and nothing is wrong.
+    // Now and then a burst is longer than the code can repair: then the missing packets are
+    // reported, and nothing is wrong.
     let [repaired, lost] = numbers(&report, ["/fec/repaired", "/fec/lost"]);
     assert!(repaired > 10 && lost * 20 < repaired, "{report}");
     let clean = numbers(&report, ["/fec/unsettled", "/fec/unfit", "/byte_check/different_bytes"]);
@@ -179,7 +181,7 @@ fn losses_of_a_bad_link_are_repaired() {
     let [repaired, lost] = numbers(&report, ["/fec/repaired", "/fec/lost"]);
     assert!(repaired > 50 && lost * 20 < repaired, "{report}");
     assert_eq!(numbers(&report, ["/ts/continuity_errors", "/ts/sync_losses"]), [0, 0], "{report}");
-    // Every viewer saw every packet but those that it says are lost.
+    // Every viewer saw every packet except those that it reports as lost.
     let ts_packets = std::fs::metadata(&stored.film).unwrap().len() / 188;
     for viewer in report["per_stream"].as_array().unwrap() {
         let missing = ts_packets - number(viewer, "/ts/packets");

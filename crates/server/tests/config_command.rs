@@ -159,7 +159,7 @@ fn a_server_takes_its_settings_from_the_file() {
     );
     let file = written(&dir, &content);
     let mut command = millrace();
-    // What is typed comes before the file.
+    // Options on the command line override the file.
     command.args(["serve", "--cache", "32MiB", "--config"]).arg(&file);
     let mut server = Server::spawn(command);
     assert!(server.said("cache of 32MiB").len() == 1, "{:?}", server.log);

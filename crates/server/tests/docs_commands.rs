@@ -11,7 +11,8 @@ use std::process::Command;
 
 use support::ok;
 
-/// What the shell is told before: our program with `--help`, and others that only read what is piped to them.
+/// The shell's preamble: our program with `--help`, and others that only read the data piped to
+/// them.
 const PREAMBLE: &str = r#"
 set -o pipefail
 millrace() { "$MILLRACE" "$@" --help >/dev/null </dev/null; }
@@ -73,14 +74,15 @@ fn commands(text: &str) -> Vec<String> {
     found
 }
 
-/// The examples in a help text; what is said about one stands behind at least two spaces.
+/// Returns the examples in a help text; a remark about one stands behind at least two spaces.
 fn examples(help: &str) -> Vec<String> {
     let shown = help.lines().skip_while(|line| !line.starts_with("Example"));
     let bare = |line: &str| command(line.trim().split("  ").next().unwrap_or_default());
     shown.filter_map(bare).collect()
 }
 
-/// What the program says against it; `None` if it takes it. In text an option may be named without its value.
+/// Returns the program's objection to a line; `None` if it accepts it. In text an option may be
+/// named without its value.
 fn refusal(line: &str, dir: &Path) -> Option<String> {
     let output = Command::new("bash")
         .args(["-c", &format!("{PREAMBLE}\n{line}")])

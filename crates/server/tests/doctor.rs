@@ -44,7 +44,7 @@ fn it_reports_in_words_and_in_json() {
     }
 }
 
-/// What it says of an offload engine at an interface of the first of two hosts.
+/// Returns doctor's report on an offload engine at an interface of the first of two hosts.
 fn of_engine(hosts: &TwoHosts, program: &[&str], interface: &str) -> (Value, Value) {
     let mut command = hosts.on_server(Path::new(program[0]));
     let done = command.args(&program[1..]).args(["doctor", "--json"]).output().unwrap();
@@ -108,7 +108,7 @@ fn an_offload_engine_can_be_where_it_says_so_and_nowhere_else() {
     assert!(all["instead"].as_str().unwrap().contains("the kernel's TCP carries all connections"), "{all:#}");
     assert!(all["needs"][0]["remedy"].as_str().unwrap().contains("cap_bpf"), "{all:#}");
     says(&of, false, "AF_XDP", "engine-xdp above");
-    // Each is where it says that an engine can be; then no other one can.
+    // Each engine runs where doctor reports that one can; then no other one can.
     ip("tuntap add dev toe0 mode tun");
     says(&of_engine(&hosts, &[MILLRACE], "toe0").1, false, "down", "ip link set toe0 up");
     ip("link set toe0 up");

@@ -1,5 +1,6 @@
-//! Damage on two disks of which one may be lost, as bit rot and careless hands leave it: nobody is cut off as long as each codeword can
-//! be had, and a scrub repairs it while viewers play. And a sector that cannot be read where nothing makes up for it.
+//! Damage on two disks of a volume that tolerates the loss of one, as bit rot and careless hands
+//! leave it: no viewer is cut off while each codeword is available, and a scrub repairs it while
+//! viewers play. Also a sector that cannot be read where nothing makes up for it.
 
 mod support;
 #[path = "support/viewers.rs"]
@@ -16,12 +17,12 @@ use support::{Server, add, film, millrace, run, volume};
 use viewers::Load;
 use viewers::Viewers::{Restless, Steady};
 
-/// Viewers that begin to play what is damaged, and compare every byte.
+/// Viewers that begin to play the damaged film, and compare every byte.
 const PLAYERS: usize = 20;
 /// From one bad packet to the next.
 const STEP_BYTES: usize = 3 * 1316;
 
-/// A volume of four members of which one may be lost, with one film, and a server for it.
+/// A volume of four members that tolerates the loss of one, with one film, and a server for it.
 struct Site {
     server: Server,
     members: Vec<PathBuf>,
@@ -123,7 +124,7 @@ fn a_bad_sector_of_a_plain_store_costs_the_packets_in_it() {
     }
 }
 
-/// What a scrub found is of this fate, all of it.
+/// Asserts that all of the scrub's findings have this fate.
 fn assert_all_are(output: &Output, fate: &str) {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -147,7 +148,7 @@ fn two_damaged_disks_of_which_one_may_be_lost_cut_nobody() {
         assert!(Instant::now() < end, "not listed: {:?}", site.server.log);
         std::thread::sleep(Duration::from_millis(20));
     }
-    // And nobody is cut off while it is repaired.
+    // And no viewer is cut off while it is repaired.
     let load = Load::start(&site.server, &["film"], (20, 12), Restless, &[]);
     let steady = Load::start(&site.server, &["film"], (6, 24), Steady, &[]);
     (0..26).for_each(|_| drop(site.server.wait_for("plays", Duration::from_secs(60))));

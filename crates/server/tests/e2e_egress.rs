@@ -37,7 +37,8 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until the devices of so many interfaces are open: they are opened while all else begins.
+/// Waits until the devices of this many interfaces are open: they are opened while everything else
+/// starts.
 fn wait_until_opened(server: &mut Server, interfaces: usize) {
     let devices = interfaces * ENGINES;
     wait_until("the devices are open", || server.said("AF_XDP is open").len() >= devices);
@@ -62,18 +63,18 @@ fn sums(server: &mut Server) -> (u64, u64) {
     counts(server).into_iter().fold((0, 0), |sum, count| (sum.0 + count.0, sum.1 + count.1))
 }
 
-/// Where [`play`] writes what has come.
+/// The file that [`play`] writes the received media to.
 fn copy(scene: &Scene) -> PathBuf {
     scene.dir.path().join("copy.ts")
 }
 
-/// Waits until the viewer of [`play`] has so much of the film.
+/// Waits until the viewer of [`play`] has this many bytes of the film.
 fn wait_until_arrived(scene: &Scene, bytes: u64) {
     let arrived = || std::fs::metadata(copy(scene)).map_or(0, |found| found.len());
     wait_until("the film arrives", || arrived() >= bytes);
 }
 
-/// Packets for which a host had no route.
+/// Returns the number of packets that a host had no route for.
 fn without_route(namespace: &str) -> u64 {
     let output = Command::new("ip").args(["netns", "exec", namespace, "cat", "/proc/net/snmp"]).output();
     let text = String::from_utf8(output.unwrap().stdout).unwrap();
@@ -83,7 +84,7 @@ fn without_route(namespace: &str) -> u64 {
     found.unwrap().1.parse().unwrap()
 }
 
-/// Plays by UDP; the report, and whether what came is the film to the byte.
+/// Plays by UDP; returns the report, and whether the received media is the film to the byte.
 fn play(scene: &Scene) -> (serde_json::Value, bool) {
     let copy = copy(scene);
     let report = scene.play(&["--transport", "udp", "-o", copy.to_str().unwrap()]);

@@ -1,4 +1,5 @@
-//! Two engines behind one pair of UDP ports: viewers on every path at once, what comes in at the ports, and a second server.
+//! Two engines behind one pair of UDP ports: viewers on every path at once, incoming packets at the
+//! ports, and a second server.
 
 mod support;
 #[path = "support/viewers.rs"]
@@ -14,7 +15,8 @@ use support::{Server, add, film, read_head, volume};
 use viewers::Viewers::Steady;
 use viewers::{Load, packets_of};
 
-/// For what must happen by itself within seconds, on a machine that has other things to do.
+/// For things that must happen on their own within seconds, on a machine that has other things to
+/// do.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Reads the counters until `is` holds; they are written once a second.
@@ -120,7 +122,7 @@ fn all_engines_send_from_one_port_and_what_comes_back_finds_its_viewer() {
     let (store, stats) = (dir.path().join("store"), dir.path().join("stats.json"));
     add(&film(dir.path(), "film.ts", 60), &store);
     let server = Server::start(&store, &["--stats", stats.to_str().unwrap()]);
-    // Those who come one after the other are with one engine and the other in turn.
+    // Successive viewers alternate between the two engines.
     let viewers: Vec<_> = (0..4).map(|_| Viewer::playing(&server)).collect();
     let [rtp, rtcp] = viewers[0].server_ports;
     for viewer in &viewers {

@@ -1,5 +1,6 @@
-//! FEC in the hands of a receiver that nobody here wrote: GStreamer's `rtpst2022-1-fecdec` repairs what a relay in front of it
-//! drops, single packets and bursts of a whole unit, and what it plays is the film bit by bit.
+//! FEC with a receiver from another project: GStreamer's `rtpst2022-1-fecdec` repairs the packets
+//! that a relay in front of it drops, single packets and bursts of a whole unit, and its output is
+//! the film bit by bit.
 //!
 //! GStreamer's RTSP client does not know this FEC, so the tests speak RTSP themselves and GStreamer listens to RTP and FEC.
 
@@ -20,7 +21,8 @@ use millrace_core::wire::fec::{FecHeader, PAYLOAD_TYPE_FEC, PROTECTED_FIELDS_BYT
 use millrace_core::wire::rtp::{PAYLOAD_TYPE_MP2T, RtpHeader, sequence_of};
 use support::{Server, film, header, ok, read_message, signal};
 
-/// What the jitter buffer waits for: a packet is repaired when the FEC of its row has come, which is spread over the next row.
+/// How long the jitter buffer waits: a packet is repaired when the FEC of its row has come, which
+/// is spread over the next row.
 const LATENCY_MS: u64 = 2500;
 /// Longest that a film of a few seconds may take on a machine under load.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -103,7 +105,7 @@ impl Receiver {
         Some(receiver)
     }
 
-    /// What it has played of `film`, once that is all, or nothing more comes.
+    /// Returns the part of `film` that it has played, once that is all, or nothing more comes.
     fn played(mut self, film: &[u8]) -> Vec<u8> {
         let (mut bytes, mut since) = (0, Instant::now());
         let quiet = Duration::from_millis(LATENCY_MS * 4);
@@ -127,7 +129,7 @@ impl Drop for Receiver {
     }
 }
 
-/// Ports that nobody has now.
+/// Returns ports that are free now.
 fn free_ports<const N: usize>() -> [u16; N] {
     let sockets = [(); N].map(|()| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port"));
     sockets.map(|socket| socket.local_addr().expect("it is bound").port())
@@ -148,7 +150,7 @@ fn wait_for(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-/// The film came out whole; what was lost on the way stands in the message.
+/// Asserts that the film came out whole; the message reports the packets lost on the way.
 fn assert_whole(played: &[u8], film: &[u8], dropped: u32) {
     let packets = |bytes: &[u8]| bytes.len() / DEFAULT_PACKET_BYTES;
     let first = played.iter().zip(film).position(|(a, b)| a != b).map(|at| at / DEFAULT_PACKET_BYTES);
@@ -226,7 +228,7 @@ impl Relay {
         Self { port, counts, stop, threads }
     }
 
-    /// Waits until so many FEC packets have been handed on: the last of them follow the media.
+    /// Waits until this many FEC packets have been forwarded: the last of them follow the media.
     fn wait_for_parity(&self, packets: u32) {
         let begun = Instant::now();
         while self.counts[2].load(Ordering::Relaxed) < packets && begun.elapsed() < Duration::from_secs(20) {
@@ -244,7 +246,8 @@ impl Relay {
     }
 }
 
-/// The format alone: packets made here, by the words of the contract, from a film's bytes. What the server sends must be the same.
+/// The format alone: packets made here from a film's bytes, according to the contract. The server's
+/// packets must be the same.
 #[test]
 fn packets_made_by_the_book_are_repaired() {
     let dir = tempfile::tempdir().unwrap();
@@ -368,7 +371,7 @@ impl Stored {
     }
 }
 
-/// What `name=` in the FEC attribute or header says.
+/// Returns the value of `name=` in the FEC attribute or header.
 fn parameter(text: &str, name: &str) -> u32 {
     let found = text.split(';').find_map(|part| part.trim().strip_prefix(name)?.strip_prefix('='));
     found.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()

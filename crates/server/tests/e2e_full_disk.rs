@@ -32,7 +32,7 @@ fn free_bytes(dir: &Path) -> u64 {
     stat.f_bfree * stat.f_frsize
 }
 
-/// Runs a command that must succeed without an error about the catalogue; a warning may be said, once.
+/// Runs a command that must succeed without an error about the catalogue; one warning is allowed.
 fn works(args: &[&str]) -> String {
     let output: Output = run(args);
     let said = String::from_utf8_lossy(&output.stderr);
@@ -74,10 +74,11 @@ fn a_full_disk(dir: &Path, disk: &Path) {
     let freed = free_bytes(disk) - before;
     let bytes = sources[0].metadata().unwrap().len();
     assert!(freed >= bytes, "{freed} of {bytes} bytes are free again");
-    // Nothing is left to be tidied up by somebody else.
+    // Nothing is left for others to clean up.
     assert!(works(&["fsck", "--store", store]).contains("no problem"));
 
-    // Full again, and without its catalogue, as somebody leaves it who deletes what may be deleted.
+    // Full again, and without its catalogue, as after a user has deleted the files that may be
+    // deleted.
     for suffix in ["", "-wal", "-shm"] {
         let _ = std::fs::remove_file(format!("{store}/catalogue.sqlite{suffix}"));
     }

@@ -1,5 +1,5 @@
-//! Titles that miss more members than their parity makes up for: listed, refused with the reason, and there again when the
-//! members are. Whoever asks is a viewer on a real connection.
+//! Titles that miss more members than their parity makes up for: listed, refused with the reason,
+//! and available again when the members are. The requests come from a viewer on a real connection.
 
 mod support;
 
@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use support::{Server, film, header, ok, play, read_message};
 
-/// For what must happen by itself within seconds, on a machine that has other things to do.
+/// For things that must happen on their own within seconds, on a machine that has other things to
+/// do.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A volume of three disks, one of which may be lost, with a film on it.
+/// A volume of three disks that tolerates the loss of one, with a film on it.
 struct Disks {
     dir: tempfile::TempDir,
 }
@@ -47,7 +48,7 @@ impl Disks {
     }
 }
 
-/// A connection on which requests are made by hand, and ports for what comes of them.
+/// A connection for requests made by hand, and ports for the resulting packets.
 struct Viewer {
     stream: TcpStream,
     url: String,

@@ -1,5 +1,6 @@
-//! Hostile clients of a running server's HTTP: viewers who play by RTSP beside them miss nothing, and when the clients are gone the server holds
-//! what it held before. Ten thousand who have nothing to say, too.
+//! Hostile clients of a running server's HTTP: viewers that play by RTSP beside them miss nothing,
+//! and when the clients are gone the server holds the same resources as before. Also ten thousand
+//! clients that send nothing.
 
 mod support;
 #[path = "support/viewers.rs"]
@@ -19,11 +20,11 @@ use support::{Server, add, film, play};
 use viewers::Load;
 use viewers::Viewers::Steady;
 
-/// For what must happen by itself, on a machine that has other things to do.
+/// For things that must happen on their own, on a machine that has other things to do.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const VIEWERS: u64 = 12;
 const SECS: u64 = 5;
-/// Between two rounds of a client: what is tested is not who gets the processor.
+/// Between two rounds of a client: the test is not about processor scheduling.
 const PAUSE: Duration = Duration::from_millis(3);
 /// Rounds of one client at most.
 const ROUNDS: u64 = 3_000;
@@ -47,7 +48,7 @@ impl Site {
         Self { server, web, stats, _dir: dir }
     }
 
-    /// What it holds once it holds no more than `expected`.
+    /// Returns its resources once it holds no more than `expected`.
     fn settled(&self, expected: Held) -> Held {
         Held::settle(self.server.child.id(), &self.stats, expected, TIMEOUT).expect("the server's counters")
     }
@@ -109,7 +110,7 @@ fn viewers_miss_nothing_beside_hostile_clients_and_everything_is_given_back() {
     read_response_of(&site, "Range: bytes=0-187\r\n");
 }
 
-/// A part of the film is sent to somebody else.
+/// Another client is sent a part of the film.
 fn read_response_of(site: &Site, lines: &str) {
     let target = site.target(Ipv4Addr::LOCALHOST);
     let mut client = target.dial().unwrap();
@@ -145,7 +146,7 @@ fn ten_thousand_idle_connections_cost_little_and_keep_nobody_out() {
         return;
     }
     let site = Site::start(20, &[]);
-    // The cache's memory is present then, and what is made and opened once.
+    // After this the cache's memory is present, and everything that is made and opened once.
     play(&[&site.server.title("film"), "-o", "null", "--duration", "1s"]);
     read_response_of(&site, "Range: bytes=0-187\r\n");
     let descriptors = site.settled(Held::nothing_but(u64::MAX)).descriptors;
@@ -158,7 +159,7 @@ fn ten_thousand_idle_connections_cost_little_and_keep_nobody_out() {
     assert!(first < IDLE as u64 * MOST_IDLE_BYTES, "{} bytes for each", first / IDLE as u64);
     drop(all);
     wait_until(&site, "connections", 0);
-    // Those who come next use what these have left.
+    // The next connections reuse the memory that these have left.
     let before = site.memory();
     let all = idle();
     wait_until(&site, "connections", IDLE as u64);

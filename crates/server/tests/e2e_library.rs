@@ -1,4 +1,4 @@
-//! The library commands on real files, and what they say when something is wrong.
+//! The library commands on real files, and their messages when something is wrong.
 
 #[path = "support/real_disks.rs"]
 mod real_disks;
@@ -201,7 +201,8 @@ fn killed_in_the_middle_of_adding_nothing_is_visible_and_the_next_try_works() {
     assert_eq!(fs::read_dir(format!("{store}/tmp")).unwrap().count(), 0, "the dead ingest was swept");
 }
 
-/// What cannot be added is named before a store is made for it; what can be is added all the same.
+/// Files that cannot be added are named before a store is made for them; the others are added all
+/// the same.
 #[test]
 fn files_that_are_not_there_make_no_store() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! The server and our receivers over a bad link: what the receivers miss is what the link has lost, to the packet.
+//! The server and our receivers over a bad link: the packets that the receivers miss are exactly
+//! the packets that the link has lost.
 //!
 //! Needs root and TUN devices; skipped with a message otherwise.
 
@@ -56,7 +57,7 @@ fn a_player_misses_what_the_link_has_lost() {
     assert_eq!(seen("strays"), 0, "{there} {report}");
     let lost = seen("lost") + seen("lost_at_start") + seen("lost_at_end");
     if report["sequence"]["lost_at_end"].is_null() {
-        // The report or the BYE that would have said how many there were got lost: nobody can know.
+        // The report or the BYE with the number of packets got lost: no receiver can know.
         assert!(lost <= link.lost, "{there} {report}");
     } else {
         assert_eq!(lost, link.lost, "{there} {report}");
@@ -84,7 +85,7 @@ fn a_load_counts_what_the_link_has_done() {
     assert_eq!(report.packets + link.lost, link.received, "{there} {report}");
     assert_eq!(report.duplicates, link.duplicated, "{there} {report}");
     let lost = report.lost + report.lost_at_start + report.lost_at_end;
-    // Who did not hear the end cannot know of what was lost right before it.
+    // A receiver that did not hear the end cannot know of packets lost right before it.
     let is_known = report.sessions_ended == 10;
     assert!(lost == link.lost || !is_known && lost < link.lost, "{there} {report}");
 }

@@ -1,5 +1,6 @@
-//! Speeds that titles do not have are made because viewers ask for them, with a real server: the next viewer has them, they go when their
-//! space is needed, and nothing is left of what was not finished, however it ended.
+//! Speeds that titles do not have are made because viewers ask for them, with a real server: the
+//! next viewer has them, they go when their space is needed, and nothing is left of an unfinished
+//! one, however it ended.
 
 mod support;
 
@@ -87,7 +88,7 @@ impl Site {
         fs::read_dir(self.store.join(dir)).unwrap().count()
     }
 
-    /// What a speed may take, as it is worked out before it is written.
+    /// Returns the most space that a speed may take, as calculated before it is written.
     fn most_bytes(&self, speed: &str) -> u64 {
         let volume = Volume::open(&self.store).unwrap();
         let parent = volume.find("film").unwrap().unwrap();
@@ -202,7 +203,7 @@ fn what_was_not_watched_for_the_longest_time_goes() {
     assert_eq!(site.names(), ["film", "film@0.5", "film@2"], "what an operator has asked for stays");
     let counters = site.wait_for_counters(|counters| counters["evicted"] == 1 && counters["titles"] == 1);
     assert!(counters["held_bytes"].as_u64() <= Some(space), "{counters} {space}");
-    // Its space is free: nobody has its files open.
+    // Its space is free: no process has its files open.
     let fds = format!("/proc/{}/fd", server.child.id());
     let deleted = || -> Vec<PathBuf> {
         let open = fs::read_dir(&fds).unwrap().filter_map(|fd| fs::read_link(fd.ok()?.path()).ok());
@@ -240,7 +241,7 @@ fn what_is_watched_stays() {
     site.wait_for_counters(|counters| counters["failed"] == 1 && counters["waiting"] == 0);
     assert!(server.interrupt(), "{:?}", server.log);
     assert_eq!(server.said("being made").len(), 1, "{:?}", server.log);
-    // Nor is anything made, or removed, where none is to be.
+    // Nor is anything made, or removed, where none is allowed.
     let mut server = site.server(&["--trick-space", "0B"]);
     assert_eq!(speed(&server, "0.25"), 100);
     assert!(server.interrupt() && server.said("being made").is_empty(), "{:?}", server.log);
@@ -267,7 +268,8 @@ fn a_title_that_cannot_be_shown_fast_is_tried_once() {
     assert_eq!(server.said("cannot be made").len(), 1, "{:?}", server.log);
 }
 
-/// A viewer of a title in bad condition has the nearest speed there is, or is told that there is none; the server says what is wrong.
+/// A viewer of a title in bad condition gets the nearest available speed, or a refusal if there is
+/// none; the server reports the cause.
 #[test]
 fn whatever_is_wrong_with_a_title_its_viewers_are_answered() {
     let site = Site::new(1);

@@ -28,13 +28,13 @@ struct Site {
     dir: tempfile::TempDir,
 }
 
-/// Directories of so many members; the first stands for all of the volume.
+/// Returns the directories of this many members; the first stands for all of the volume.
 fn directories(dir: &Path, members: usize) -> Vec<PathBuf> {
     (0..members).map(|number| dir.join(format!("disk{number}"))).collect()
 }
 
 impl Site {
-    /// `films` films of so many seconds, and the short one.
+    /// Makes `films` films of `secs` seconds, and the short one.
     fn new(members: usize, parity: usize, films: usize, secs: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let members = directories(dir.path(), members);
@@ -59,7 +59,8 @@ impl Site {
         Self { server, members, orders, dir }
     }
 
-    /// What the disks do from now on; the server looks at it several times a second and says so.
+    /// Orders the disks' behaviour from now on; the server looks at it several times a second and
+    /// logs it.
     fn order(&mut self, text: &str) {
         let new = self.dir.path().join("orders.new");
         std::fs::write(&new, text).unwrap();
@@ -77,7 +78,7 @@ impl Site {
         packets_of(&self.dir.path().join(format!("{SHORT}.ts")))
     }
 
-    /// Waits until so many viewers have begun to play.
+    /// Waits until this many viewers have begun to play.
     fn wait_for_viewers(&mut self, viewers: u64) {
         for _ in 0..viewers {
             self.server.wait_for("plays", Duration::from_secs(60));
@@ -134,7 +135,7 @@ fn a_directory_that_disappears_is_not_noticed() {
     let steady = site.load(&[SHORT], 10, SHORT_SECS + 8, Steady);
     site.wait_for_viewers(50);
     annihilate(&site.members[2]);
-    // Of a title that nobody has opened yet, too.
+    // Also of a title that no viewer has opened yet.
     let newcomers = site.load(&[FILMS[3]], 10, 6, Steady);
     load.assert_nothing_missing();
     steady.assert_all_of(site.short_packets());

@@ -1,4 +1,5 @@
-//! nginx in front, configured as docs/guide/proxy.md has it: the same bytes, viewers who hang up, refusals, addresses that are not believed.
+//! nginx in front, configured as in docs/guide/proxy.md: the same bytes, viewers that hang up,
+//! refusals, untrusted addresses.
 
 #[path = "../../store/tests/common/mod.rs"]
 mod common;
@@ -28,7 +29,7 @@ fn nginx_program() -> Option<PathBuf> {
     folders.map(|dir| dir.join("nginx")).find(|program| program.is_file())
 }
 
-/// Why these tests cannot run here, said aloud.
+/// Returns whether these tests cannot run here, and prints why.
 fn is_skipped() -> bool {
     let why = match nginx_program() {
         None => "nginx is not installed (apt-get install nginx-light)",
@@ -54,7 +55,7 @@ impl Nginx {
             GUIDE.split("```nginx\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a block");
         let dir = dir.join(if has_cache { "cached" } else { "plain" });
         std::fs::create_dir(&dir).unwrap();
-        // The port is free until somebody else takes it; then another is tried.
+        // The port is free until another process takes it; then another is tried.
         for _ in 0..5 {
             let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
             let lines = block.lines().filter(|line| has_cache || !line.contains("proxy_cache"));
@@ -118,7 +119,7 @@ impl Site {
         Self { server, web, stats, dir }
     }
 
-    /// A counter of the web side, once the file of counters has been written anew.
+    /// Returns a counter of the web side, once the file of counters has been rewritten.
     fn count(&self, name: &str) -> u64 {
         let old = counters(&self.stats).unwrap()["uptime_ms"].clone();
         let end = Instant::now() + TIMEOUT;
@@ -208,7 +209,8 @@ fn hls_and_ranges_are_the_same_through_nginx() {
         both("GET", "/titles/none.ts", "");
         both("GET", "/healthz", "");
 
-        // What it has is not asked for again; and what is asked for comes on few connections.
+        // nginx does not repeat a request for a resource that it has; and its requests come on few
+        // connections.
         let (orders, connections) = (site.count("media_orders"), site.count("connections_accepted"));
         for _ in 0..3 {
             let mut client = connect(nginx.address);

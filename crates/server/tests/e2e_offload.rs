@@ -46,7 +46,7 @@ fn play_whole(scene: &Scene, server: &str, copy: &str) {
     assert_eq!((&report["packets"], &report["sequence"]["lost"]), (&scene.packets().into(), &0.into()));
 }
 
-/// Waits until a copy that is being written has so many bytes.
+/// Waits until a copy that is being written has this many bytes.
 fn wait_until_arrived(copy: &Path, bytes: u64) {
     wait_until("the film arrives", || fs::metadata(copy).map_or(0, |found| found.len()) >= bytes);
 }
@@ -84,7 +84,7 @@ impl Viewer {
         (status, head)
     }
 
-    /// Sets up and plays; what comes now are frames.
+    /// Sets up and plays; from now on frames come.
     fn play(&mut self) {
         assert_eq!(self.setup("RTP/AVP/TCP;unicast;interleaved=0-1").0, 200);
         let Self { stream, url, session } = self;
@@ -220,7 +220,7 @@ fn requests_are_answered_as_by_the_kernel_and_udp_is_refused() {
     drop(other);
     wait_until("the other one has gone", || viewer.setup("RTP/AVP/TCP;unicast;interleaved=0-1").0 == 200);
     drop(viewer);
-    // What is no RTSP is told so, and the end comes behind that.
+    // A client that does not speak RTSP gets an error reply, then the end of the connection.
     let mut wrong = Viewer::connect(&site.scene, ENGINE);
     wrong.stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     let told = read_head(&mut wrong.stream);
@@ -246,7 +246,8 @@ fn when_the_device_goes_the_kernel_serves_and_when_it_is_back_so_does_the_engine
         ip(&scene.hosts.server, "link del mill0");
         let said = site.server.wait_for(LOST, TIMEOUT);
         assert!(said.contains("2 connections ended with it") && said.contains("WARN"), "{said}");
-        // Whoever comes now comes by the kernel, also while the engine is away; its own viewers hear nothing more.
+        // New viewers come by the kernel, also while the engine is away; its own viewers hear
+        // nothing more.
         play_at_once(scene, KERNEL);
         site.server.wait_for("cannot be started now: mill0: no such interface", TIMEOUT);
         add_tun(&scene.hosts);
@@ -295,7 +296,7 @@ fn where_the_engine_cannot_run_the_kernel_serves() {
     let Some(hosts) = hosts() else { return };
     add_tun(&hosts);
     ip(&hosts.server, "tuntap add dev off0 mode tun");
-    // Somebody else's.
+    // A device of another user.
     ip(&hosts.server, "tuntap add dev own0 mode tun user 65534");
     ip(&hosts.server, "link set own0 up");
     let dir = tempfile::tempdir().unwrap();
@@ -341,7 +342,8 @@ fn where_the_engine_cannot_run_the_kernel_serves() {
 #[test]
 fn at_an_ethernet_interface_by_af_xdp() {
     let Some(hosts) = hosts() else { return };
-    // Nobody computes checksums for an XDP program, or cuts what its peer has not cut.
+    // An XDP program gets packets as the peer sent them: no layer computes their checksums or
+    // segments them.
     on(&hosts.client, "ethtool -K vc tx off tso off gso off");
     let args = ["--tcp", "engine", "--tcp-interface", "vs", "--tcp-address", "10.77.0.100/24"];
     let mut site = Site::new(hosts, 4, KERNEL, &args);

@@ -26,7 +26,7 @@ use two_hosts::{Scene, Site};
 const ENGINE: &str = "10.78.0.1:8080";
 const KERNEL: &str = "10.77.0.1:8080";
 
-/// What a server says that it has done and holds.
+/// A server's counters, and the resources it holds.
 struct Counters(tempfile::TempDir);
 
 impl Counters {
@@ -72,7 +72,7 @@ fn try_to_begin(scene: &Scene, server: &str) -> Result<TcpStream, String> {
     if head.starts_with("HTTP/1.1 200 ") { Ok(stream) } else { Err(head) }
 }
 
-/// curl on the client host; what it prints.
+/// Runs curl on the client host; returns its output.
 fn curl(scene: &Scene, args: &[&str]) -> Vec<u8> {
     let mut curl = Command::new("curl");
     curl.args(["-sS", "--noproxy", "*", "--max-time", "60"]).args(args);
@@ -116,7 +116,7 @@ fn titles_and_ranges_come_byte_for_byte_on_one_connection() {
     let (_, playlist) = get(&mut stream, "/titles/film/index.m3u8", "");
     assert!(playlist.starts_with(b"#EXTM3U"), "{}", String::from_utf8_lossy(&playlist));
     assert!(get(&mut stream, "/titles/film.ts", "").1 == film);
-    // Whoever is not on the server's machine may do no more than by the kernel's TCP.
+    // A client that is not on the server's machine has no more rights than by the kernel's TCP.
     let status = ["-o", "/dev/null", "-w", "%{http_code}"];
     for server in [ENGINE, KERNEL] {
         assert_eq!(
@@ -126,10 +126,10 @@ fn titles_and_ranges_come_byte_for_byte_on_one_connection() {
         let upload = ["-T", scene.data.to_str().unwrap(), &format!("http://{server}/titles/new")];
         assert_eq!(curl(scene, &[&status[..], &upload].concat()), b"403");
     }
-    // HTTP/2 is hyper's; an engine writes what it passes on.
+    // HTTP/2 is hyper's; an engine writes the bytes that hyper passes on.
     assert!(curl(scene, &["--http2-prior-knowledge", &url]) == film);
     assert!(curl(scene, &[&format!("http://{KERNEL}/titles/film.ts")]) == film);
-    // The end of a connection is told.
+    // The end of a connection is announced.
     let (head, body) = get(&mut stream, "/titles/film.ts", "Connection: close\r\n");
     assert!(header(&head, "Connection") == Some("close") && body == film);
     assert_eq!(stream.read(&mut [0]).unwrap(), 0);
@@ -164,7 +164,7 @@ fn viewers_who_hang_up_leave_nothing_and_one_who_stands_still_hurts_nobody() {
     let Some((mut site, counters)) = site(15, &[]) else { return };
     let scene = &site.scene;
     let film = fs::read(&scene.data).unwrap();
-    // Its buffer and what may be under way are soon full; it reads on much later.
+    // Its buffer and the data in flight are soon full; it reads on much later.
     let mut still = begin(scene, ENGINE);
     rustix::net::sockopt::set_socket_recv_buffer_size(&still, 65_536).unwrap();
     for number in 0..20 {
@@ -202,7 +202,7 @@ fn viewers_who_hang_up_leave_nothing_and_one_who_stands_still_hurts_nobody() {
     assert_eq!(all["offload"]["rejected"], 0, "{all:#}");
 }
 
-/// Admission is one for both: whoever has the last place, the other is told.
+/// Admission is shared by both: when one has the last place, the other gets a refusal.
 #[test]
 fn when_all_streams_are_in_use_it_is_said_and_the_connection_goes_on() {
     let Some((mut site, _)) = site(30, &["--max-streams", "1"]) else { return };
@@ -210,7 +210,7 @@ fn when_all_streams_are_in_use_it_is_said_and_the_connection_goes_on() {
     let film = fs::read(&scene.data).unwrap();
     let mut waits = connect(scene, ENGINE);
     for has_it in [ENGINE, KERNEL] {
-        // The place of what was sent before is free when its engine says so.
+        // The place of the previous response is free when its engine reports so.
         let mut first = Err(String::new());
         wait_until("there is room for the film", || {
             first = try_to_begin(scene, has_it);
@@ -283,7 +283,7 @@ fn an_interrupted_server_ends_with_connections_open() {
     assert!(site.server.interrupt());
     let mut rest = Vec::new();
     assert_eq!(idle.read_to_end(&mut rest).map_err(|error| error.kind()), Ok(0));
-    // What is cut off is not taken for a whole, nor waited for.
+    // A response that is cut off is neither taken for a complete one nor waited for.
     let cut = busy.read_to_end(&mut rest).map_err(|error| error.kind());
     assert_eq!(cut, Err(std::io::ErrorKind::ConnectionReset));
     assert!(fs::read(&scene.data).unwrap().starts_with(&rest), "what came is right");

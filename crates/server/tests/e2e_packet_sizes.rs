@@ -1,5 +1,5 @@
-//! Packets as large as the path carries: real servers, real sockets, our own receiver and FFmpeg. Whatever the size, what is
-//! stored is what arrives.
+//! Packets as large as the path carries: real servers, real sockets, our own receiver and FFmpeg.
+//! Whatever the size, the received data is the stored data.
 
 mod support;
 
@@ -41,8 +41,8 @@ fn plays_whole(
     assert_eq!(report["rtp_info_exact"], true, "{transport}: {report}");
 }
 
-/// From the range sums, and from a metadata file of that size: by UDP over the loopback device, whose MTU is 65536, large
-/// packets; by TCP the default ones. Both are in memory at once.
+/// From the range sums, and from a metadata file of this size: by UDP over the loopback device,
+/// whose MTU is 65536, large packets; by TCP the default ones. Both are in memory at once.
 #[test]
 fn over_loopback_packets_are_large() {
     for args in [&[][..], &["--packet-sizes", "1316,8k"]] {
@@ -72,7 +72,7 @@ fn over_loopback_packets_are_large() {
     }
 }
 
-/// Without the option nobody gets anything but the default size.
+/// Without the option all viewers get the default size only.
 #[test]
 fn large_packets_are_asked_for_by_the_operator() {
     let dir = tempfile::tempdir().unwrap();

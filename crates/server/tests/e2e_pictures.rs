@@ -1,5 +1,5 @@
-//! Posters and pictures for seeking of a running server: what is on them, that they are kept and go with their title, and what is said without ffmpeg or with one that
-//! hangs.
+//! Posters and seek pictures of a running server: their contents, that they are kept and removed
+//! with their title, and the messages without ffmpeg or with one that hangs.
 
 #[path = "support/real_disks.rs"]
 mod real_disks;
@@ -80,7 +80,7 @@ fn pixels(jpeg: &[u8], dir: &Path) -> (usize, usize, Vec<u8>) {
     (width.parse().unwrap(), height.parse().unwrap(), decoded.stdout)
 }
 
-/// Each small picture shows what the title shows at that time.
+/// Each small picture matches the title at its time.
 fn show_what_is_there(codec: &[&str]) {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
@@ -137,7 +137,7 @@ fn pictures_are_kept_and_go_with_their_title() {
     assert_eq!(files(), 1, "and nothing of the work is left");
     assert!(server.interrupt());
     assert!(ok(&["fsck", "--store", store.to_str().unwrap()]).contains("no problem"));
-    // Without ffmpeg: those that are there are shown, others are not made, and that is said.
+    // Without ffmpeg, existing pictures are shown, others are not made, and the server reports it.
     add(&film(dir.path(), "other.ts", 6), &store);
     let (mut server, address) = site(&store, &["--ffmpeg", "/no/such/program"]);
     until("the pictures are found", LIMIT, || title(address, "film") == before);

@@ -1,6 +1,6 @@
-//! A volume with a disk that really hangs (a mount whose program is stopped: every system call on it waits), really fails (a
-//! device that has lost its end) or is really gone (unmounted), under viewers: nobody misses a packet and nobody else waits for that
-//! disk.
+//! A volume with a disk that really hangs (a mount whose program is stopped: every system call on
+//! it waits), really fails (a device that has lost its end) or is really gone (unmounted), under
+//! viewers: no viewer misses a packet and no other client waits for this disk.
 //!
 //! `MILLRACE_E2E_VIEWERS=200` has as many viewers with FEC; without it they are fewer, for machines that are slow or busy.
 
@@ -25,7 +25,7 @@ use viewers::{Load, Viewers, packets_of};
 const VIEWERS: u64 = 36;
 /// Viewers that watch the short film then, and never seek.
 const STEADY: u64 = 6;
-/// Viewers with FEC, unless the environment says otherwise.
+/// Viewers with FEC, unless the environment sets another number.
 const WITH_FEC: u64 = 60;
 /// A film that those who never seek see from its first packet to its last.
 const SHORT: &str = "short";
@@ -33,7 +33,8 @@ const SHORT_SECS: u64 = 12;
 /// A command that asks a disk which hangs waits some seconds for it; this machine may be busy besides.
 const COMMAND: Duration = Duration::from_secs(90);
 
-/// Makes a volume of these directories, one of which may be lost, and adds `films` films of so many seconds, and the short one.
+/// Makes a volume of these directories that tolerates the loss of one, and adds `films` films of
+/// `secs` seconds, and the short one.
 fn volume(dir: &Path, members: &[PathBuf], films: usize, secs: u64) {
     support::volume(members, 1);
     let source = film(dir, "film-0.ts", secs);
@@ -47,7 +48,7 @@ fn volume(dir: &Path, members: &[PathBuf], films: usize, secs: u64) {
     add(&film(dir, &format!("{SHORT}.ts"), SHORT_SECS), &members[0]);
 }
 
-/// Four members, the third of which is at `odd`.
+/// Returns four members; the third is at `odd`.
 fn members(dir: &Path, odd: &Path) -> Vec<PathBuf> {
     let plain = |number: usize| dir.join(format!("disk{number}"));
     vec![plain(0), plain(1), odd.join("store"), plain(3)]
@@ -104,7 +105,8 @@ fn ask(server: &Server, method: &str, url: &str, headers: &str) -> String {
     line
 }
 
-/// What players ask first is answered, of a title that is played and of one that nobody has asked for yet.
+/// Asserts that a player's first requests are answered, for a title that is played and for one that
+/// no viewer has requested yet.
 fn assert_answers(server: &Server, titles: &[&str]) {
     assert!(ask(server, "OPTIONS", "*", "").contains("200"));
     for title in titles {
@@ -121,7 +123,7 @@ fn assert_answers(server: &Server, titles: &[&str]) {
 fn assert_ends(server: &mut Server, disk: &HangingDisk) {
     let pid = server.child.id();
     signal(pid, "TERM");
-    // A thread inside a system call that cannot be interrupted keeps what has ended from being forgotten.
+    // A thread inside an uninterruptible system call keeps the ended process from being reaped.
     until("the server ends", Duration::from_secs(60), || matches!(state(pid), None | Some('Z')));
     disk.go_on();
     let status = server.child.wait().unwrap();
@@ -148,7 +150,7 @@ impl Player {
         support::read_message(&mut self.0).0
     }
 
-    /// What is asked of a title until it can be played; its session.
+    /// Makes the requests that precede playing a title; returns its session.
     fn set_up(&mut self, url: &str) -> String {
         assert!(self.ask("DESCRIBE", url, "").starts_with("RTSP/1.0 200"));
         let set_up = self.ask("SETUP", url, "Transport: RTP/AVP/TCP;unicast;interleaved=0-1\r\n");
@@ -192,7 +194,8 @@ fn a_title_whose_opening_hangs_holds_only_those_who_ask_for_it() {
     assert!(waiting.ask("OPTIONS", "*", "").starts_with("RTSP/1.0 200"));
     let session = ready.set_up(&open);
     disk.stop();
-    // Nobody has asked for this one before: the disk that hangs has to be found out first.
+    // No client has requested this title before: the server must first find out that the disk
+    // hangs.
     waiting.send("DESCRIBE", &closed, "");
     assert!(other.ask("OPTIONS", "*", "").starts_with("RTSP/1.0 200"));
     let mut newcomer = Player::connect(&server);
@@ -305,7 +308,7 @@ fn a_disk_that_has_lost_its_end_fails_and_nobody_notices() {
     let newcomers = load(&server, &["film-1", "film-2"], (6, 6), Steady);
     let status = run_within(&["volume", "status", store], COMMAND);
     assert!(matches!(status.status.code(), Some(0 | 1)), "{}", text(&status));
-    // What it finds depends on what the kernel has in memory of that disk; it has to end.
+    // Its findings depend on the data of this disk in the kernel's memory; it must end.
     let checked = run_within(&["fsck", "--full", "--store", store], COMMAND);
     assert!(matches!(checked.status.code(), Some(0 | 1)), "{}", text(&checked));
     newcomers.assert_nothing_missing();
@@ -318,7 +321,7 @@ fn a_disk_that_has_lost_its_end_fails_and_nobody_notices() {
     assert!(server.interrupt());
 }
 
-/// Viewers with FEC repair what a lost disk held, and lose nothing.
+/// Viewers with FEC repair the data that a lost disk held, and lose nothing.
 #[test]
 fn a_disk_that_is_unmounted_under_viewers_with_fec_is_not_noticed() {
     if let Some(why) = missing(&["mount", "umount"]) {
@@ -339,7 +342,7 @@ fn a_disk_that_is_unmounted_under_viewers_with_fec_is_not_noticed() {
     wait_for_viewers(&mut server, viewers * 4 / 5 + viewers / 5);
     disk.disappear();
     server.wait_for("member 2", Duration::from_secs(60));
-    // Of a title that nobody has opened yet, too.
+    // Also of a title that no viewer has opened yet.
     let newcomers = Load::start(&server, &["film-2"], (6, 6), Steady, &fec);
     restless.assert_nothing_missing();
     steady.assert_all_of(short_packets(dir.path()));

@@ -25,7 +25,7 @@ struct Site {
     store: PathBuf,
 }
 
-/// What is sent of a rendition: its bytes, and where it can be begun with.
+/// The sent data of a rendition: its bytes, and the points where it can begin.
 struct Rung {
     data: Vec<u8>,
     access: Vec<RandomAccessPoint>,
@@ -87,7 +87,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// What ffmpeg says while it decodes everything.
+/// Returns ffmpeg's messages while it decodes everything.
 fn decoded(path: &Path) -> String {
     let mut ffmpeg = Command::new("ffmpeg");
     ffmpeg.args(["-nostdin", "-hide_banner", "-v", "warning", "-i"]).arg(path).args(["-f", "null", "-"]);
@@ -121,7 +121,8 @@ fn what_arrives_are_the_pieces_of_the_renditions() {
         );
         assert_eq!(report["analysis"]["verdict"], "clean", "{report:#}");
         assert_eq!(report["rtp_info_exact"], true, "{report:#}");
-        // When each one begins: as was told, and as the log says of the one for which it paused.
+        // The beginning of each rendition: as announced, and for the one that came with a pause, as
+        // logged.
         let told: Vec<&str> =
             report["renditions"].as_array().unwrap().iter().map(|told| told.as_str().unwrap()).collect();
         assert_eq!((told.len(), told[3]), (5, "180p;after=play"), "{told:?}");
@@ -168,7 +169,7 @@ fn many_viewers_change_the_rendition() {
     assert!(server.said("goes from").len() > 40);
 }
 
-/// A player through the RTSP connection that plays; what comes then is read by its caller.
+/// Starts a player through the RTSP connection; its caller reads the following data.
 fn player(server: &Server) -> TcpStream {
     let mut stream = TcpStream::connect(server.addr).unwrap();
     let url = server.title("film");

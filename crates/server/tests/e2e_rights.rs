@@ -31,7 +31,7 @@ fn add_user(store: &Path, name: &str, more: &[&str]) {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// Whether FFmpeg decodes the beginning of it, and what it says if not.
+/// Returns whether FFmpeg decodes the beginning of it, and FFmpeg's messages if not.
 fn plays(url: &str, more: &[&str]) -> Result<(), String> {
     let mut command = Command::new("timeout");
     command.args([PLAYER_LIMIT, "ffmpeg", "-nostdin", "-v", "error"]).args(more);
@@ -48,7 +48,7 @@ fn curl(args: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The address of a title's first segment, as this user is told it.
+/// Returns the address of a title's first segment, as announced to this user.
 fn first_segment(server: &Server, user: &str) -> String {
     let list = format!("{}titles/film/media.m3u8", page(server));
     let mut command = Command::new("curl");
@@ -181,7 +181,7 @@ fn users_are_made_listed_and_removed() {
         let said = refused(args);
         assert!(said.contains(part), "{args:?}: {said}");
     }
-    // What no command line can mean, as clap says it, and not what is not there.
+    // Arguments that no command line can mean get clap's error, not the error for missing things.
     for (args, code, part) in [
         (&["add", "an na"][..], 2, "an na: a name has 1 to"),
         (&["add", ""], 2, "a name has 1 to"),
@@ -211,7 +211,7 @@ fn a_server_that_lets_users_watch_does_not_start_without_their_file() {
     assert!(said.contains("rights.sqlite") && said.contains("chmod 600"), "{said}");
 }
 
-/// What a server answers to DESCRIBE, and to GET of the title as a file, of this user.
+/// Returns the server's statuses for DESCRIBE, and for GET of the title as a file, for this user.
 fn statuses(server: &Server, user: &str) -> (String, String) {
     let url = server.url.replace("rtsp://", &format!("rtsp://{user}:secret-word@")) + "film";
     let rtsp = match plays(&url, &["-rtsp_transport", "tcp"]) {
@@ -278,7 +278,7 @@ fn a_users_streams_are_counted_by_both_protocols_and_refusals_are_told() {
     assert!(server.interrupt());
 }
 
-/// Every question that comes is answered with what the test says at the time.
+/// Every question is answered with the test's current answer.
 #[test]
 fn a_webhook_is_asked_by_both_protocols() {
     let dir = tempfile::tempdir().unwrap();

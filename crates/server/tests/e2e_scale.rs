@@ -17,7 +17,7 @@ use millrace_store::format::manifest::Manifest;
 use serde_json::Value;
 use support::{Server, add, film, header, ok, play, read_head, run};
 
-/// A store with one title, and what was made of it.
+/// A store with one title, and the titles made from it.
 struct Site {
     dir: tempfile::TempDir,
     store: PathBuf,
@@ -33,7 +33,7 @@ impl Site {
         site
     }
 
-    /// The file that holds what is sent of a title.
+    /// Returns the file with the data that is sent of a title.
     fn data(&self, name: &str) -> String {
         let mut dirs = fs::read_dir(self.store.join("titles")).unwrap().map(|entry| entry.unwrap().path());
         let is_named = |dir: &PathBuf| {
@@ -80,7 +80,7 @@ fn what_shows_the_title_faster_arrives_byte_for_byte() {
             (&0.into(), &true.into()),
             "{report}"
         );
-        // Backwards it stands at the beginning, and nobody says that it is over.
+        // Backwards it stops at the beginning, without an announcement of the end.
         assert_eq!(report["bye"].is_null(), scale == "-4", "{report}");
     }
     assert!(server.interrupt(), "clean shutdown: {:?}", server.log);
@@ -125,7 +125,8 @@ fn many_viewers_change_the_speed() {
     for transport in [TransportChoice::Udp, TransportChoice::Tcp] {
         let mut options = LoadOptions::new(vec![server.title("film")], 20);
         options.transport = transport;
-        // Not so long that anybody comes to the title's end, at four times the speed all the time: there is no PLAY from there.
+        // Too short for any viewer to reach the title's end, at four times the speed all the time:
+        // there is no PLAY from there.
         options.duration = Duration::from_secs(3);
         options.behaviour = "trick 700ms fixed at 4:2,trick 500ms fixed at -4".parse().unwrap();
         let report = load(&options, &AtomicBool::new(false), &mut |_| {}).unwrap();
@@ -213,7 +214,8 @@ fn gstreamer_shows_pictures_at_each_speed() {
     assert_eq!([said("-4", &mut server), said("4", &mut server)], [2, 2], "{:?}", server.log);
 }
 
-/// What shows it at four times the speed is damaged from its middle on. Who comes to it is ended; the next one has the nearest other speed.
+/// The title for four times the speed is damaged from its middle on. A viewer that reaches the
+/// damage is ended; the next one gets the nearest other speed.
 #[test]
 fn what_was_made_and_is_damaged_is_not_sent_to_the_next_viewer() {
     let site = Site::new();
@@ -242,7 +244,7 @@ fn what_was_made_and_is_damaged_is_not_sent_to_the_next_viewer() {
     assert_eq!(server.said("title film@4 cannot be played").len(), 1, "{:?}", server.log);
 }
 
-/// Titles that players meet: what ffmpeg is asked for, and what is done to it then.
+/// Titles that players meet: the options for ffmpeg, and the changes made afterwards.
 const ODD: [(&str, &str); 7] = [
     (
         "open",
@@ -328,7 +330,7 @@ impl Player {
         true
     }
 
-    /// Packets come, longer than what was under way lasts.
+    /// Asserts that packets come, for longer than the packets in flight last.
     fn is_sent_more(&mut self) {
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_millis(300) {
@@ -337,7 +339,8 @@ impl Player {
     }
 }
 
-/// Speeds that there are, that there are not, and that are none, of one title; `""` is what is given of none.
+/// Asks for speeds of one title that exist, that do not exist, and that are not speeds; `""` is the
+/// value given for those.
 fn ask_everything(mut player: Player, name: &str) {
     let has = |scale: &str| match name {
         "radio" | "scrambled" => false,
@@ -375,7 +378,8 @@ fn ask_everything(mut player: Player, name: &str) {
     assert!(player.ask("TEARDOWN", "User-Agent: test").starts_with("RTSP/1.0 200"), "{name}");
 }
 
-/// Whatever speed is asked for of whatever title, the answer says what comes, or why it stays as it is, and packets go on coming.
+/// Whatever speed is requested of whatever title, the answer announces the media, or the reason why
+/// nothing changes, and packets keep coming.
 #[test]
 fn whatever_is_asked_of_whatever_title_is_answered_and_packets_come() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Viewers that fetch segments, of the transport stream and of fragmented MP4, at a running server: they fill it as viewers of RTSP do, those who come then are told to come
-//! again, and whoever looks sees them.
+//! Viewers that fetch segments, of the transport stream and of fragmented MP4, at a running server:
+//! they fill it as RTSP viewers do, later ones are asked to come again, and the operator sees them.
 
 #[path = "../../lab/src/hostile/frames.rs"]
 mod frames;
@@ -49,7 +49,7 @@ impl Viewer {
 }
 
 impl Viewer {
-    /// Looks at the server's counters until one says so: they are shown twice a second.
+    /// Polls the server's counters until one shows this: they are updated twice a second.
     fn waits_for(&mut self, shown: &str) {
         let end = Instant::now() + TIMEOUT;
         let line = format!("millrace_{shown}");
@@ -125,9 +125,9 @@ fn fill(store: &Path, plan: fn(&mut Viewer) -> Plan) {
     }
     let refused = fails(&["play", &server.title("film"), "-o", "null", "--duration", "1s"]);
     assert!(refused.contains("453"), "{refused}");
-    // Playlists and what comes before segments cost no place.
+    // Playlists and the requests before segments cost no place.
     assert!(late.text(&list).contains("#EXTM3U"));
-    // Who watches goes on.
+    // Current viewers go on.
     for viewer in &mut viewers {
         assert!(viewer.get(&groups[2][0]).0.starts_with("HTTP/1.1 200 "));
     }
@@ -178,7 +178,7 @@ fn a_made_segment_that_is_cut_off_is_noticed_at_once() {
         stream.read_exact(&mut vec![0; length]).unwrap();
         head
     };
-    // By HTTP/2 it is the viewer who says how much it takes.
+    // With HTTP/2 the viewer decides how much it takes.
     let Viewer(mut cut) = Viewer::at(1, page);
     let asked = [frames::hello(&[(INITIAL_WINDOW_SIZE, 1000)]), frames::get(1, &first[0])].concat();
     cut.write_all(&asked).unwrap();
@@ -195,7 +195,8 @@ fn a_made_segment_that_is_cut_off_is_noticed_at_once() {
     assert!(server.interrupt());
 }
 
-/// What one title may have is counted where all else is: whoever is refused for that stands in the list as well.
+/// The limit per title is counted together with all other limits: a viewer refused for it is also
+/// in the list.
 #[test]
 fn segments_refused_for_the_titles_limit_are_told_to_the_operator() {
     let dir = tempfile::tempdir().unwrap();

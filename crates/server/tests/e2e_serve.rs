@@ -1,4 +1,4 @@
-//! A real server, real sockets, our own receiver: what is stored is what arrives.
+//! A real server, real sockets, our own receiver: the received data is the stored data.
 
 mod support;
 
@@ -85,7 +85,7 @@ fn a_title_is_one_line_and_how_to_open_any_is_said_once() {
     put("new.ts", &new);
     put("broken.ts", b"no film");
     let mut server = Server::start(&store, &[films.to_str().unwrap()]);
-    // What was said before a line on the other pipe may be read after it.
+    // A line may be read after a later line on the other pipe.
     let said = |server: &mut Server, text: &str, times: usize| {
         let end = std::time::Instant::now() + Duration::from_secs(20);
         while server.said(text).len() < times && std::time::Instant::now() < end {
@@ -104,7 +104,7 @@ fn a_title_is_one_line_and_how_to_open_any_is_said_once() {
     said(&mut server, "broken.ts", 1);
     let new = server.said("/new");
     assert!(new[0].contains("new: new "), "{new:?}");
-    // All addresses are one command away, and that is what is said.
+    // All addresses are one command away, and the server prints this command.
     let how = server.said("millrace ls --urls").pop().unwrap();
     let base = how.rsplit(' ').next().unwrap().to_owned();
     let urls = ok(&["ls", "--urls", &base, "--store", store.to_str().unwrap()]);
@@ -209,7 +209,8 @@ fn hostile_connections_disturb_nobody() {
         }] {
             if let Ok(mut stream) = TcpStream::connect_timeout(&addr, Duration::from_secs(2)) {
                 stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-                // The server may close before it has read all: both ends of that race are right.
+                // The server may close before it has read all: both outcomes of this race are
+                // right.
                 let _ = stream.write_all(&junk);
                 let mut answer = Vec::new();
                 let _ = stream.take(4096).read_to_end(&mut answer);
@@ -329,14 +330,15 @@ fn a_flipped_bit_in_the_records_costs_nothing() {
             }
         }
     });
-    // Said once for each title in each size, of which CRCs are no part.
+    // Logged once for each title in each size; this does not cover CRCs.
     for (name, ..) in &titles {
         let said = server.said(&format!("title {name}: the stored records of"));
         assert!(said.iter().all(|line| line.contains("scrub")), "{said:?}");
         assert_eq!(said.is_empty(), *name == "crcs", "{said:?}");
     }
     assert!(!support::run(&["fsck", "--full", "--store", store]).status.success());
-    // All are listed for a scrub. It repairs what follows from the media, and says that the rest is lost.
+    // All are listed for a scrub. It repairs everything that follows from the media, and reports
+    // the rest as lost.
     let end = Instant::now() + Duration::from_secs(20);
     while listed_as_damaged(store).len() < titles.len() {
         assert!(Instant::now() < end, "{:?}", listed_as_damaged(store));
@@ -369,7 +371,7 @@ fn a_title_with_more_damage_than_is_allowed_ends_with_a_reason_and_the_others_pl
     let report = play(&[&server.title("whole"), "-o", "null", "--verify", &whole]);
     assert_eq!(report["sequence"]["lost"], 0, "{report}");
     assert!(report["byte_check"]["first_difference"].is_null(), "{report}");
-    // Both lines come in any order: which file is damaged, and which viewer was told.
+    // Both lines come in any order: the damaged file, and the viewer that was informed.
     server.wait_for("checksum", Duration::from_secs(20));
     let end = Instant::now() + Duration::from_secs(10);
     while server.said("media cannot be read").iter().all(|line| !line.contains("damaged for")) {
@@ -378,7 +380,7 @@ fn a_title_with_more_damage_than_is_allowed_ends_with_a_reason_and_the_others_pl
     }
     let folder = std::path::Path::new(&data).parent().unwrap().to_str().unwrap();
     assert!(!server.said(folder).is_empty(), "no line names the place: {}", server.log.join("\n"));
-    // It was cut off, and says so.
+    // It was cut off, and reports it.
     assert_eq!(viewer.wait().unwrap().code(), Some(3));
     assert!(server.interrupt());
     assert!(!support::run(&["fsck", "--full", "--store", store.to_str().unwrap()]).status.success());
@@ -461,7 +463,7 @@ fn a_receiver_of_plain_datagrams_gets_the_file_and_nothing_around_it() {
     assert!(server.interrupt(), "clean shutdown: {:?}", server.log);
 }
 
-/// A viewer by TCP with a small receive buffer that never reads what comes.
+/// Starts a viewer by TCP with a small receive buffer that never reads the data.
 fn viewer_who_does_not_read(addr: std::net::SocketAddr, url: &str) -> TcpStream {
     use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
     let fd = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();

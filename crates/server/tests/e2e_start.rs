@@ -16,7 +16,7 @@ use support::{Server, millrace, read_message};
 /// Titles in the store.
 const TITLES: usize = 400;
 
-/// A store of so many titles of a few packets, named `title-0` and so on.
+/// Makes a store of `titles` titles of a few packets, named `title-0` and so on.
 fn store_of(dir: &Path, titles: usize) {
     let volume = Volume::open_or_create(dir).unwrap();
     for number in 0..titles {
@@ -24,7 +24,7 @@ fn store_of(dir: &Path, titles: usize) {
     }
 }
 
-/// A port that nobody has now.
+/// Returns a port that is free now.
 fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }

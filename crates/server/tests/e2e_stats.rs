@@ -1,4 +1,4 @@
-//! `serve --stats`: what the file says is what happened.
+//! `serve --stats`: the file matches the events.
 
 mod support;
 
@@ -64,7 +64,7 @@ fn each_title_has_counters_of_its_own() {
         let report = play(&[&[&*url, "-o", "null"][..], more].concat());
         report["packets"].as_u64().expect("a count")
     });
-    // A viewer that has gone is known to have gone when its engine has said so.
+    // The server knows that a viewer has gone once its engine has reported it.
     let end = Instant::now() + Duration::from_secs(60);
     while !read(&path)["titles"]
         .as_array()

@@ -62,14 +62,15 @@ fn players_see_by_https_and_rtsps_what_the_source_shows() {
         let seen = pictures(args);
         assert!(seen == expected, "{args:?}: {} pictures of {}", seen.len(), expected.len());
     }
-    // FFmpeg 5.1 does not decode what a stream by RTSP ends in: the last picture has no next one that would end it. Without TLS it does the same.
+    // FFmpeg 5.1 does not decode the end of a stream by RTSP: the last picture has no next one that
+    // would end it. Without TLS it does the same.
     let plain = pictures(&["-rtsp_transport", "tcp", "-i", &server.title("film")]);
     let seen = pictures(&["-i", &by_rtsps]);
     assert!(seen == plain, "{} pictures, {} without TLS", seen.len(), plain.len());
     assert!(seen.len() + 1 >= expected.len() && expected.starts_with(&seen), "{}", seen.len());
     // Rights and log know the viewer's own address, and how it is sent to.
     let mut ended = server.said("ended: film for 127.0.0.1:");
-    // Whoever fetches segments ends when what it has is played.
+    // A viewer that fetches segments ends when its segments are played.
     ended.retain(|line| !line.contains("no more segments"));
     assert_eq!(ended.len(), 2, "{ended:?}");
 
@@ -148,7 +149,7 @@ fn a_viewer_of_segments_is_one_whatever_connections_and_streams_of_http2_it_asks
     }
 }
 
-/// Media beside an encrypted connection would be in the clear, and nobody would notice.
+/// Media beside an encrypted connection would be in the clear, and it would go unnoticed.
 #[test]
 fn udp_is_refused_by_rtsps_and_the_reason_said() {
     let dir = tempfile::tempdir().unwrap();
@@ -193,7 +194,7 @@ fn another_certificate_is_used_without_a_drop_and_a_broken_one_is_not() {
     let health = format!("https://{page}healthz");
     let is_trusted = |certificate: &Path| curl(certificate, &[&health]).status.success();
     assert!(is_trusted(&old));
-    // Somebody watches all the time: 20 s of a film at its pace.
+    // One viewer watches all the time: 20 s of a film at its pace.
     let url = format!("rtsps://{}film", line(&server, "rtsps rtsps://"));
     let watching = std::thread::spawn(move || pictures(&["-i", &url]));
     server.wait_for("session", LONG);
@@ -201,14 +202,14 @@ fn another_certificate_is_used_without_a_drop_and_a_broken_one_is_not() {
     certificate.renew();
     server.wait_for("is used from now on", LONG);
     assert!(is_trusted(&certificate.certificate) && !is_trusted(&old));
-    // Broken: the one before stays, and that is said.
+    // Broken: the previous one stays, and the server reports it.
     let good = dir.path().join("good.pem");
     std::fs::copy(&certificate.certificate, &good).unwrap();
     std::fs::write(&certificate.certificate, "-----BEGIN CERTIFICATE-----\n").unwrap();
     let said = server.wait_for("is still used", LONG);
     assert!(said.contains("ERROR") && said.contains("cert.pem"), "{said}");
     assert!(is_trusted(&good));
-    // By signal, at once, and nobody is dropped.
+    // By signal, at once, and no viewer is dropped.
     certificate.renew();
     signal(server.child.id(), "HUP");
     server.wait_for("is used from now on", LONG);
@@ -341,7 +342,8 @@ fn commands_ask_by_https_and_check_the_certificate() {
     assert!(server.interrupt());
 }
 
-/// What stands between TLS and the rest is a pair of sockets of this machine: nobody becomes a program of this machine by it.
+/// Between TLS and the rest is a socket pair on this machine: it gives no client the rights of a
+/// program on this machine.
 #[test]
 fn a_viewer_from_elsewhere_is_one_by_tls_too() {
     if !rustix::process::geteuid().is_root() {

@@ -1,5 +1,6 @@
-//! Titles uploaded to a running server: a real film by curl, byte for byte; cut off and gone on with; the server killed in the middle; a full disk; what is no film;
-//! viewers beside it.
+//! Titles uploaded to a running server: a real film by curl, byte for byte; interrupted and
+//! resumed; the server killed in the middle; a full disk; files that are no film; viewers beside
+//! it.
 
 #[path = "support/real_disks.rs"]
 mod real_disks;
@@ -23,7 +24,7 @@ fn site(store: &Path, args: &[&str]) -> (Server, SocketAddr) {
     (server, page)
 }
 
-/// Runs curl; what it has written, and what `-w` says of it.
+/// Runs curl; returns its output, and the output of `-w`.
 fn curl(args: &[&str]) -> (Vec<u8>, String) {
     let mut command = Command::new("curl");
     command.args([
@@ -40,14 +41,14 @@ fn curl(args: &[&str]) -> (Vec<u8>, String) {
     (output.stdout, String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// Uploads a file with curl; the status, and what was said.
+/// Uploads a file with curl; returns the status and the message.
 fn upload(address: SocketAddr, name: &str, file: &Path, more: &[&str]) -> (String, String) {
     let url = format!("http://{address}/titles/{name}");
     let (body, status) = curl(&[&["-T", file.to_str().unwrap(), &url], more].concat());
     (status, String::from_utf8_lossy(&body).into_owned())
 }
 
-/// Begins an upload of a file, and sends so many bytes of it.
+/// Begins an upload of a file, and sends this many bytes of it.
 fn begin(address: SocketAddr, name: &str, film: &[u8], bytes: usize) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
@@ -80,7 +81,7 @@ fn is_tidy(store: &Path) {
     assert!(said.contains("no problem"), "{said}");
 }
 
-/// What is below `tmp` of a store.
+/// Returns the number of entries below `tmp` of a store.
 fn unfinished(store: &Path) -> usize {
     std::fs::read_dir(store.join("tmp")).unwrap().count()
 }
@@ -102,7 +103,7 @@ fn an_uploaded_film_is_a_title_byte_for_byte() {
     let out = dir.path().join("played.ts");
     play(&[&server.title("new"), "-o", out.to_str().unwrap()]);
     assert!(std::fs::read(&out).unwrap() == bytes, "other bytes by RTSP");
-    // It is there, so nobody else gets the name, and nothing becomes of it.
+    // The title exists, so no other upload gets its name or leaves anything behind.
     assert_eq!(upload(address, "new", &source, &[]).0, "409");
     // By HTTP/2, and without a length.
     assert_eq!(upload(address, "new2", &source, &["--http2-prior-knowledge"]).0, "201");
@@ -216,14 +217,14 @@ fn a_server_that_is_killed_loses_the_upload_and_nothing_else() {
     assert_eq!(unfinished(&store), 1);
     server.child.kill().unwrap();
     server.child.wait().unwrap();
-    // The check finds what nobody works at any more, the next open removes it.
+    // The check finds the upload that no process works on any more, and the next open removes it.
     let (mut server, address) = site(&store, &[]);
     assert_eq!((offset(address, "new"), unfinished(&store)), (None, 0));
     is_tidy(&store);
-    // Whoever goes on is told to begin anew.
+    // A client that continues it is asked to start over.
     assert_eq!(upload(address, "new", &source, &["-C", "1000"]).0, "409");
     assert_eq!(upload(address, "new", &source, &[]).0, "201");
-    // One that is told to end gives up what is under way.
+    // A server that is ordered to end gives up the uploads under way.
     let _stream = begin(address, "other", &bytes, 1_000_000);
     assert!(server.interrupt());
     assert_eq!(unfinished(&store), 0);
@@ -258,7 +259,7 @@ fn a_full_disk_refuses_uploads_and_keeps_nothing_of_them() {
     is_tidy(&store);
 }
 
-/// Whoever watches gets everything while films are uploaded, and the films are whole.
+/// Viewers receive everything while films are uploaded, and the films are complete.
 #[test]
 fn viewers_and_uploads_beside_each_other() {
     let dir = tempfile::tempdir().unwrap();

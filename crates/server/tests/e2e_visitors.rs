@@ -1,5 +1,6 @@
-//! Connections that come and go as fast as a client can make them: viewers who play beside them miss nothing, and in the end the
-//! server holds what it held before. How fast it is, `millrace bench sessions` says.
+//! Connections that come and go as fast as a client can make them: viewers that play beside them
+//! miss nothing, and in the end the server holds the same resources as before.
+//! `millrace bench sessions` measures the speed.
 
 mod support;
 #[path = "support/viewers.rs"]
@@ -19,7 +20,7 @@ const VIEWERS: u64 = 50;
 const SECS: u64 = 4;
 /// Clients that visit, side by side.
 const CLIENTS: usize = 2;
-/// For what must happen by itself, on a machine that has other things to do.
+/// For things that must happen on their own, on a machine that has other things to do.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn settled(server: &Server, stats: &Path, expected: Held) -> Held {
@@ -55,7 +56,7 @@ fn viewers_miss_nothing_and_everything_is_given_back() {
     add(&film(dir.path(), "film.ts", SECS + 20), &store);
     let limits = ["--max-connections-per-address", "4000", "--share-per-address", "100%"];
     let server = Server::start(&store, &[&limits[..], &["--stats", stats.to_str().unwrap()]].concat());
-    // What is opened once and stays open has been opened then.
+    // After this, everything that is opened once and stays open has been opened.
     play(&[&server.title("film"), "-o", "null", "--duration", "1s"]);
     let before = settled(&server, &stats, Held::nothing_but(u64::MAX));
     assert_eq!(before, Held::nothing_but(before.descriptors));

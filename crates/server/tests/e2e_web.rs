@@ -64,7 +64,8 @@ fn a_title_is_a_file_whole_and_in_ranges_on_one_connection() {
     assert!(server.interrupt());
 }
 
-/// What is no plain HTTP/1.1 gets the same bytes by a pair of sockets inside the server.
+/// Clients that do not speak plain HTTP/1.1 get the same bytes through a socket pair inside the
+/// server.
 #[test]
 fn a_connection_that_has_fetched_the_page_and_one_of_http2_get_the_same_bytes() {
     let dir = tempfile::tempdir().unwrap();
@@ -161,7 +162,7 @@ fn when_all_streams_are_in_use_it_says_so_and_the_connection_goes_on() {
     assert!(server.interrupt());
 }
 
-/// What operators are told.
+/// Returns the status for operators.
 fn status(address: SocketAddr) -> Value {
     let (head, body) = get(&mut connect(address), "/api/v1/status", "");
     assert!(head.starts_with("HTTP/1.1 200 "), "{head}");

@@ -1,5 +1,6 @@
-//! `millrace engine` and programs that use it, all as processes of their own: what an engine prints and shows, who may use it, and what is left when
-//! a program or the engine is killed. Needs root and a TUN device.
+//! `millrace engine` and programs that use it, all as processes of their own: the engine's output
+//! and status, its access control, and the remains after a program or the engine is killed. Needs
+//! root and a TUN device.
 //!
 //! ```text
 //!   program ── Unix socket ── engine 10.78.0.1 ── TUN ── 10.78.0.2 kernel (a network namespace)
@@ -25,18 +26,18 @@ use support::{fails, millrace, signal};
 
 const ENGINE: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 2);
-/// Nobody has it.
+/// An unused address.
 const NOBODY: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 77);
 const PORT: u16 = 8100;
-/// For what must happen by itself, on a machine that has other things to do.
+/// For things that must happen on their own, on a machine that has other things to do.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Set for a host's process: the engine's socket.
 const IS_HOST: &str = "MILLRACE_TEST_HOST";
-/// Users of nobody.
+/// User IDs without an account.
 const ALLOWED: u32 = 54_201;
 const OTHER: u32 = 54_202;
 
-/// A host with a TUN device `toe0` that nobody has open, and a directory that everybody can read.
+/// A host with a TUN device `toe0` that no process has open, and a world-readable directory.
 struct Scene {
     hosts: TwoHosts,
     dir: tempfile::TempDir,
@@ -76,7 +77,7 @@ impl Scene {
         EngineProcess::start(self.command("toe0", args))
     }
 
-    /// What `millrace engine status` says.
+    /// Returns the output of `millrace engine status`.
     fn status(&self) -> Value {
         let args = ["engine", "status", "--json", "--socket"];
         let output = millrace().args(args).arg(self.socket()).output().unwrap();
@@ -108,7 +109,7 @@ impl Scene {
         self.hosts.inside_server(|| std::net::TcpListener::bind((KERNEL, PORT)).unwrap()).unwrap()
     }
 
-    /// A host's process, which has connected to the engine and says "ready" when it is.
+    /// Starts a host's process, which connects to the engine and then prints "ready".
     fn host(&self) -> Child {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "host_process", "--nocapture"]).env(IS_HOST, self.socket());
@@ -143,7 +144,7 @@ impl EngineProcess {
         Self { child, said }
     }
 
-    /// The same, with what it says on standard error kept.
+    /// The same, with its standard error kept.
     fn start_hearing(mut command: Command) -> Self {
         let mut child =
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -226,7 +227,7 @@ fn what_it_says_and_shows_and_a_clean_end() {
     let (mut peer, _) = listener.accept().unwrap();
     stream.write_all(b"12345").unwrap();
     peer.read_exact(&mut [0; 5]).unwrap();
-    // What has come is in a buffer of the host, who has not read it.
+    // The received data is in a buffer of the host, which has not read it.
     peer.write_all(b"123").unwrap();
     let status =
         scene.until("the buffer is handed over", |status| status["connections"][1]["host_buffers"] == 1);
@@ -322,7 +323,8 @@ fn a_second_engine_is_refused_and_the_socket_of_a_killed_one_is_taken_over() {
     assert!(engine.interrupt());
 }
 
-/// What is at the socket's path already stays there, unless it is the socket of an engine that is no more.
+/// A file already at the socket's path stays there, unless it is the socket of an engine that is
+/// gone.
 #[test]
 fn a_path_that_is_somebody_elses_is_refused_and_nothing_is_left() {
     let Some(scene) = Scene::new() else { return };
@@ -386,8 +388,8 @@ fn when_its_device_goes_the_command_ends_with_a_sentence_and_leaves_no_socket() 
     assert!(packets.starts_with(&[0x0a, 0x0d, 0x0d, 0x0a]) && packets.len() > 300, "{} bytes", packets.len());
 }
 
-/// A host that is stopped reads no events, takes no bytes and gives nothing back. It holds up nobody else, goes on when it may, and is cleared away when it
-/// is killed as it is.
+/// A host that is stopped reads no events, takes no bytes and returns nothing. It delays no other
+/// host, goes on when it is resumed, and is cleaned up when it is killed while stopped.
 #[test]
 fn a_host_that_is_stopped_holds_up_nobody() {
     const BYTES: usize = 1_000_000;
@@ -430,7 +432,7 @@ fn a_host_that_is_stopped_holds_up_nobody() {
         ours.shutdown(std::net::Shutdown::Write).unwrap();
         assert_eq!(ours.read(&mut [0; 10]).unwrap(), 0);
     });
-    // It writes too, and somebody has to read that.
+    // It writes too, so its data must be read.
     let drain = std::thread::spawn(move || std::io::copy(&mut reads, &mut std::io::sink()));
     signal(stopped.id(), "CONT");
     writes.set_nonblocking(false).unwrap();
@@ -455,7 +457,7 @@ const SHARED_PORT: u16 = 8200;
 #[test]
 fn ports_of_the_kernels_address_are_steered_to_the_engine_until_it_is_killed() {
     let Some(scene) = Scene::new() else { return };
-    // Nobody computes checksums for an XDP program.
+    // An XDP program gets packets without computed checksums.
     let output = Command::new("ip")
         .args([
             "netns",
@@ -556,7 +558,7 @@ fn ports_of_the_kernels_address_are_steered_to_the_engine_until_it_is_killed() {
     assert_eq!(&said, b"kernel");
 }
 
-/// Serves one file to each who asks.
+/// Serves one file to each client.
 fn serve_http(listener: &std::net::TcpListener, body: &[u8], times: usize) {
     for _ in 0..times {
         let (mut stream, _) = listener.accept().unwrap();
@@ -645,7 +647,7 @@ fn hosts_are_killed_two_hundred_times() {
     assert_eq!(status["connections"], Value::Array(Vec::new()));
     let after = engine.memory();
     assert!(after <= before + (4 << 20), "memory grows: {before} bytes, then {after}");
-    // It closes the connection that asked for its status when it sees that nobody is there any more.
+    // The engine closes the connection of the status query when it notices that the client is gone.
     let end = Instant::now() + TIMEOUT;
     while engine.files() != files {
         assert!(Instant::now() < end, "files of the engine: {} where {files} were", engine.files());
@@ -654,7 +656,8 @@ fn hosts_are_killed_two_hundred_times() {
     assert!(engine.interrupt());
 }
 
-/// What a host of an engine that is killed may be doing; the other argument is called when it is about to wait.
+/// A call that a host may be in when its engine is killed; the call runs the other argument when it
+/// is about to wait.
 type Call = fn(&toe::Host, &dyn Fn()) -> std::io::Error;
 
 const CALLS: [Call; 5] = [reads, writes, accepts, connects, polls];

@@ -54,7 +54,7 @@ fn framer() {
     });
 }
 
-/// What a byte of a script from 0x80 on does.
+/// Performs the action of a script byte from 0x80 on.
 fn act(w: &mut World, conns: &mut [ConnKey; 3], current: &mut usize, byte: u8) {
     match byte & 0x0f {
         0 => w.wait(100 * MS),
@@ -162,7 +162,8 @@ fn mutated_dialogues() {
                     1 => script.insert(at, byte | 0x80),
                     2 => drop(script.remove(at)),
                     3 => script.insert(at, b"\r\n $-=;,:/\"0%"[usize::from(byte) % 13]),
-                    // Whole lines left out, said twice, or exchanged: valid messages in an order that nobody meant.
+                    // Whole lines left out, repeated, or exchanged: valid messages in an unintended
+                    // order.
                     4 => {
                         let mut lines = lines(&script);
                         drop(lines.remove(usize::from(place) % lines.len()));
@@ -225,7 +226,8 @@ fn descriptions_of_others() {
         let Ok(read) = sdp_types::Session::parse(input) else { return };
         let mut again = Vec::new();
         read.write(&mut again).unwrap();
-        // What was written is read back, so that our own descriptions can be compared by their meaning.
+        // The text is parsed again after writing, so that our own descriptions can be compared by
+        // their meaning.
         assert!(sdp_types::Session::parse(&again).is_ok(), "{:?}", String::from_utf8_lossy(&again));
     });
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use support::{fails, millrace, ok, run};
 
-/// A film with sound of so many seconds.
+/// Makes a film of `secs` seconds with audio.
 fn film(path: &Path, secs: u32) {
     let picture = format!("testsrc2=size=320x180:rate=25:duration={secs}");
     let tone = format!("sine=duration={secs}");
@@ -100,7 +100,7 @@ fn a_killed_ladder_goes_on_with_what_it_has() {
         assert!(begun.elapsed() < Duration::from_secs(120), "the first rung does not come");
         std::thread::sleep(Duration::from_millis(2));
     }
-    // As the kernel does it when memory is short: nobody can put anything in order.
+    // As the kernel does it when memory is short: the program cannot clean up.
     child.kill().unwrap();
     assert!(!child.wait().unwrap().success(), "it was quicker than the test");
     let names = || names(&["ls", "--json", "--all", at[0], at[1]]);

@@ -115,7 +115,7 @@ fn an_interrupt_ends_sessions_and_still_reports() {
     let (mut server, url) = server_with_film(dir.path(), 60);
     let child = millrace()
         .args(["load", &url, "--streams", "3", "--duration", "10m", "--json", "--quiet"])
-        // The server says that it plays before its reply is read; a viewer that pauses has read it.
+        // The server logs that it plays before its reply is read; a viewer that pauses has read it.
         .args(["--behaviour", "pause@0.5,play@1"])
         .stdout(Stdio::piped())
         .spawn()

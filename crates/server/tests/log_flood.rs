@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use live::{Live, viewer_ports};
 use millrace_server::limits::MAX_CLIENT_LINES_PER_S;
 
-/// What was logged.
+/// The logged text.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -49,7 +49,7 @@ fn session_cycles_seeks_and_broken_requests_write_ten_lines_a_second() {
         assert_eq!(v.ask_session("PAUSE", &id, "").status, 200);
         assert_eq!(v.ask_session("TEARDOWN", &id, "").status, 200);
         caused += 5;
-        // A connection that is cut off for what it says.
+        // A connection that is cut off because of its data.
         let mut bad = live.viewer();
         bad.stream.write_all(b"no RTSP at all\r\n\r\n").unwrap();
         assert_eq!(bad.answer().status, 400);
@@ -60,7 +60,7 @@ fn session_cycles_seeks_and_broken_requests_write_ten_lines_a_second() {
     let seconds = start.elapsed().as_secs() as usize + 1;
     let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
     let lines: Vec<_> = text.lines().filter(|line| line.contains("millrace_server")).collect();
-    // The last count of what was left out comes at the end, whatever came before.
+    // The last count of omitted lines comes at the end, whatever came before.
     assert!(lines.len() <= seconds * MAX_CLIENT_LINES_PER_S + 1, "{} lines in {seconds} s", lines.len());
     let count = |line: &str| -> u64 {
         let before = line.split(" log lines about clients were left out").next().unwrap();

@@ -1,4 +1,5 @@
-//! What `millrace play` says by its exit code when what it receives is no transport stream, when the server dies, and when there is none.
+//! The exit codes of `millrace play` when it receives something other than a transport stream, when
+//! the server dies, and when there is none.
 
 mod support;
 
@@ -140,7 +141,7 @@ fn a_server_that_dies_gives_three() {
 
 #[test]
 fn a_server_that_is_not_there_gives_one() {
-    // Nobody listens where somebody did.
+    // No process listens at this address any more.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for transport in TRANSPORTS {
         let output = play(&format!("rtsp://{address}/film"), transport);

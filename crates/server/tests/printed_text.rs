@@ -44,7 +44,7 @@ fn head_may_end_before_the_command_does() {
     check(&["inspect", "film", "--store", &m[0]], 0);
     check(&["fsck", "--store", &m[0]], 0);
     check(&["bench", "list"], 0);
-    // What the exit code says about a volume does not depend on who reads.
+    // The exit code for a volume does not depend on the output's reader.
     std::fs::rename(&m[1], dir.path().join("lost")).unwrap();
     check(&["volume", "status", &m[0]], 1);
 }

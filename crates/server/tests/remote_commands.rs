@@ -59,7 +59,7 @@ fn titles_of_a_server_are_listed_and_removed() {
         missing.contains("other: no such title") && missing.contains("a/../b: no such title"),
         "{missing}"
     );
-    // What is wrong is said with what to do.
+    // Errors are reported with a remedy.
     for (args, why) in [
         (&["ls", "--server", "http://127.0.0.1:1/"][..], "refused"),
         (&["ls", "--server", "tv"], "write http://HOST:PORT/"),
@@ -131,7 +131,8 @@ fn without_rights_a_command_says_whose_they_are() {
         );
     }
     assert!(server.interrupt());
-    // Nor does it go unnoticed where nobody needs a name: everybody may list, and here do all the rest.
+    // Wrong credentials are also reported where none are needed: all clients may list, and here
+    // they may do all the rest.
     let mut server = Server::start(&store, &["--http", "127.0.0.1:0"]);
     let page = server.said("page http://")[0].trim_start_matches("page ").trim().to_owned();
     for who in ["boss:wrong-word@", "nobody:secret-word@"] {
@@ -199,7 +200,7 @@ fn top_says_once_how_the_server_is() {
     assert!(server.interrupt());
 }
 
-/// A command on a terminal of 80 columns and 24 lines; what it writes comes to a thread that collects it.
+/// A command on a terminal of 80 columns and 24 lines; a thread collects its output.
 struct Terminal {
     child: Child,
     said: std::sync::mpsc::Receiver<Vec<u8>>,

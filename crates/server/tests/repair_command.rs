@@ -11,7 +11,7 @@ use millrace_store::format::superblock::Geometry;
 use millrace_store::volume::Volume;
 use support::{fails, film, millrace, ok, run};
 
-/// A volume of three disks, one of which may be lost, with one film.
+/// A volume of three disks that tolerates the loss of one, with one film.
 struct Disks {
     root: tempfile::TempDir,
     dirs: Vec<PathBuf>,

@@ -1,4 +1,5 @@
-//! Who may play: SETUP checks, PLAY reserves, a pause keeps the reservation for a while, one address has a share.
+//! Admission: SETUP checks, PLAY reserves, a pause keeps the reservation for a while, one address
+//! has a share.
 
 mod rtsp_support;
 
@@ -101,7 +102,7 @@ fn tables_that_fill_up_lose_those_that_have_been_idle_longest() {
     assert_eq!(w.server.service().stream_count(), 16);
     assert_eq!(ended_early(&w), 2 + 28 - 16);
     assert_eq!(w.counters().sessions_ended_early, 14);
-    // Neither who plays nor who has paused only just now.
+    // Neither the viewer that plays nor the one that paused only just now has been ended.
     assert_eq!(w.ask_session(player, "PAUSE", &playing, "").status, 200);
     assert_eq!(w.ask_session(paused, "PLAY", &held, "").status, 200);
     assert_eq!(newcomer(&mut w, "198.51.100.1:1000"), (200, 200));
@@ -128,7 +129,7 @@ fn a_pause_keeps_its_place_for_a_minute() {
     assert_eq!(w.ask_session(conn, "PLAY", &id, "").status, 200);
     w.wait(SECOND);
     w.ask_session(conn, "PAUSE", &id, "");
-    // A: within the minute nobody else gets it, and PLAY goes on.
+    // A: within the minute no other viewer gets it, and PLAY goes on.
     w.wait(50 * SECOND);
     assert_eq!(newcomer(&mut w, "198.51.100.1:1000"), (453, 0));
     assert_eq!(w.ask_session(conn, "PLAY", &id, "").status, 200);

@@ -1,4 +1,5 @@
-//! The control plane on real sockets: who writes when, who is cut off, and that nobody disturbs the others.
+//! The control plane on real sockets: the order of writes, the connections that are cut off, and
+//! their independence from each other.
 
 #[path = "rtsp_support/live.rs"]
 mod live;
@@ -178,7 +179,7 @@ fn a_viewer_that_does_not_read_holds_up_only_itself() {
     let request = "DESCRIBE rtsp://h/film RTSP/1.0\r\nCSeq: 1\r\n\r\n".repeat(100);
     let start = Instant::now();
     let mut other = live.viewer();
-    // Fill both directions, then wait for the axe; somebody else is served meanwhile.
+    // Fill both directions, then wait for the axe; another client is served meanwhile.
     while live.snapshot().counters.connections_not_reading == 0 {
         assert!(start.elapsed() < TIMEOUT, "it was not cut off");
         while matches!(deaf.stream.write(request.as_bytes()), Ok(n) if n > 0) {}
@@ -189,9 +190,10 @@ fn a_viewer_that_does_not_read_holds_up_only_itself() {
     live.wait_for("one connection", |s| s.connections == 1);
 }
 
-/// Connections of the crowd: what a viewer limit of the same size admits.
+/// Connections of the crowd: as many as a viewer limit of the same size admits.
 const CROWD: usize = 5000;
-/// Each program of the crowd has so many of them: far below the number of open files that a program may have anywhere.
+/// Connections per program of the crowd: far below the number of open files that a program may have
+/// anywhere.
 const OF_ONE_PROGRAM: usize = 500;
 
 /// Programs that hold connections on which every other request is begun and none is finished.
@@ -416,7 +418,8 @@ fn a_connection_goes_over_to_another_engine_without_a_hole() {
         assert!(start.elapsed() < TIMEOUT, "nothing goes over");
         std::thread::sleep(Duration::from_millis(5));
     }
-    // What it asks now is answered when somebody writes again, in order, and between frames; more than could be kept for it.
+    // Requests sent now are answered once an engine writes again, in order, and between frames;
+    // there are more than could be kept for the connection.
     let asked = 20..1520;
     for cseq in asked.clone() {
         v.send(&format!("GET_PARAMETER rtsp://h/film RTSP/1.0\nCSeq: {cseq}\nSession: {id}"));
@@ -443,7 +446,8 @@ fn a_connection_goes_over_to_another_engine_without_a_hole() {
     let sequences: Vec<_> = media.map(|(_, bytes)| RtpHeader::parse(bytes).unwrap().0.sequence).collect();
     assert!(sequences.windows(2).all(|pair| pair[1] == pair[0].wrapping_add(1)), "{sequences:?}");
     assert_eq!((first.lock().unwrap().fake.conns.len(), second.lock().unwrap().fake.conns.len()), (0, 2));
-    // The other way: a viewer who wants something else, on the same connection, from an engine that has become full. The answer waits too.
+    // The opposite direction: a viewer that wants another stream, on the same connection, from an
+    // engine that has become full. The answer waits too.
     second.lock().unwrap().core = Core { busy_percent: 95, packets_per_s: 400, is_late: false };
     let mut session = Some(id.clone());
     while first.lock().unwrap().fake.conns.is_empty() {
@@ -459,8 +463,9 @@ fn a_connection_goes_over_to_another_engine_without_a_hole() {
     assert_eq!(v.ask_session("PLAY", &session.unwrap(), "").status, 200);
 }
 
-/// A connection's engine has sent all of an order and is to give it back, and the connection breaks: the order is over then, not after
-/// the two minutes that a viewer may take to read what is left.
+/// A connection's engine has sent all of an order and is about to return the connection, and the
+/// connection breaks: the order is over then, not after the two minutes that a viewer may take to
+/// read the rest.
 #[test]
 fn an_order_ends_with_its_connection_while_an_engine_gives_it_back() {
     let live = Live::start();

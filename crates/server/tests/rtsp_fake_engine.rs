@@ -46,7 +46,7 @@ impl Real {
         self.arena.lend(extent, self.film.content(extent)).expect("loaded")
     }
 
-    /// Reads what is wanted.
+    /// Reads the wanted extents.
     fn serve(&mut self) {
         while let Some(want) = self.engine.poll_want() {
             let lease = self.lend(want.extent);
@@ -100,7 +100,8 @@ impl Real {
     }
 }
 
-/// What the session layer acts upon, by stream. Totals are only logged; the fake one makes them up.
+/// Returns the events that the session layer acts upon, by stream. Totals are only logged; the fake
+/// engine makes them up.
 fn acted_upon(events: impl IntoIterator<Item = Event>) -> BTreeMap<(u32, u32), Vec<String>> {
     let mut by_stream: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for event in events {

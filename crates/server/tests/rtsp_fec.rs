@@ -1,4 +1,4 @@
-//! FEC as viewers ask for it, and what the engine is told then. No sockets.
+//! FEC as viewers ask for it, and the resulting commands to the engine. No sockets.
 
 mod rtsp_support;
 
@@ -163,7 +163,8 @@ fn it_is_played_paused_sought_and_closed_with_the_film() {
     world.assert_empty();
 }
 
-/// Columns that a range cuts through have no FEC: a receiver would put together packets that it was not meant to get.
+/// Columns that a range cuts through have no FEC: a receiver would reconstruct packets that it was
+/// not meant to get.
 #[test]
 fn a_range_has_the_fec_of_whole_columns() {
     let mut world = World::new();
@@ -215,7 +216,8 @@ fn switching_while_playing() {
     world.wait(950 * MS);
     assert_eq!(world.take_log(), ["reply 200", "close", "close"], "the reply is that to the question above");
 
-    // `on` is what SETUP granted. What has been sent without a break is protected: the FEC of the row before goes out too.
+    // `on` means the mode that SETUP granted. Packets sent without a break are protected: the FEC
+    // of the row before goes out too.
     let answer = set(&mut world, "ON");
     assert_eq!((answer.status, answer.get("x-millrace-fec")), (200, ALL));
     assert_eq!(world.take_log(), ["queue 980..24000 seq 981 at 980 spare 2", "reply 200"]);
@@ -280,7 +282,7 @@ fn a_switch_that_is_missed_takes_another_run() {
     assert_eq!(world.server.service().stream_count(), 1);
 }
 
-/// Less FEC needs no stream, more is refused where there is none, and nobody ends.
+/// Less FEC needs no stream, more is refused where there is none, and no viewer is ended.
 #[test]
 fn switching_on_a_full_engine() {
     let mut world = World::with(|config| config.service.streams_per_engine = 2);
@@ -352,7 +354,7 @@ fn requests_that_cross_a_switch() {
     }
 }
 
-/// A server that may send so much in all, to whatever address.
+/// A server with this limit on its total rate to all addresses.
 fn with_rate(rate: &str) -> World {
     World::with(|config| {
         config.service.max_rate = Some(rate.parse().unwrap());
@@ -420,7 +422,7 @@ fn a_film_plays_without_the_fec_for_which_there_is_no_room_any_more() {
     assert_eq!((play.status, play.get("x-millrace-fec")), (200, reason));
     assert_eq!(fec_of(&mut world, conn, &session), "fec: off\r\n");
     assert_eq!(world.server.service().reserved_rate(), 8_000_000);
-    // It is said once.
+    // It is reported once.
     assert!(!world.ask_session(conn, "PLAY", &session, "Range: npt=10-").has("x-millrace-fec"));
     world.hang_up(other);
     let answer = world.ask_session(conn, "SET_PARAMETER", &session, "Content-Length: 8\n\nfec: all");
@@ -457,7 +459,7 @@ fn a_new_viewer_on_its_ports_ends_it() {
     assert_eq!(answer.get("x-millrace-fec"), "xor;xor_port=5008;pt=96;L=20;D=4;k=4;m=2;U=20");
 }
 
-/// Parity that cannot be read takes nothing but the FEC away, and what is sent is whole from then on.
+/// Parity that cannot be read costs only the FEC, and the media sent is complete from then on.
 #[test]
 fn failed_parity_leaves_the_film() {
     let mut world = World::new();
@@ -480,7 +482,7 @@ fn failed_parity_leaves_the_film() {
     assert_eq!(world.server.service().reserved_rate(), 4_000_000);
 }
 
-/// What comes from a viewer's FEC ports opens a way through its NAT, and is a sign of life.
+/// Packets from a viewer's FEC ports open a path through its NAT, and are a sign of life.
 #[test]
 fn punches_from_fec_ports_keep_it_alive() {
     use millrace_server::session::UdpPort;

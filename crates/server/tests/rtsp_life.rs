@@ -402,7 +402,7 @@ fn the_engine_table_is_a_ceiling_too() {
     w.ask_session(c, "PLAY", &id, "");
     let more = "SETUP rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 3\nTransport: RTP/AVP;client_port=7000";
     assert_eq!(w.ask(c, more).status, 453);
-    // Its place is free only when the engine has said so.
+    // Its place is free only when the engine has reported it.
     w.engine.silent = true;
     w.ask_session(c, "TEARDOWN", &id, "");
     assert_eq!((w.server.service().stream_count(), w.server.service().place_count()), (0, 1));

@@ -236,7 +236,7 @@ fn a_connection_that_is_bound_to_an_engine_is_offered_no_udp() {
         assert_eq!((answer.status, answer.has("session")), (461, false), "{answer:?}");
         assert!(answer.reason.contains("RTP/AVP/TCP interleaved: no UDP comes from"), "{answer:?}");
     }
-    // What can be had of a list is taken.
+    // The server takes the available transport of a list.
     let answer = ask(&mut w, "RTP/AVP;unicast;client_port=6000-6001, RTP/AVP/TCP;unicast;interleaved=0-1");
     assert_eq!(answer.status, 200, "{answer:?}");
     assert!(answer.get("transport").starts_with("RTP/AVP/TCP;unicast;interleaved=0-1;"), "{answer:?}");
@@ -275,7 +275,7 @@ fn a_second_setup_changes_the_transport_while_ready() {
     let c = w.connect();
     let id = w.setup_udp(c);
     assert_eq!(w.ask_session(c, "PLAY", &id, "Range: npt=10-").status, 200);
-    // Playing: 455 with what is allowed.
+    // Playing: 455 with the allowed methods.
     let a = w.ask_session(c, "SETUP", &id, "Transport: RTP/AVP/TCP;interleaved=0-1");
     assert_eq!((a.status, a.session()), (455, id.clone()));
     assert!(a.get("allow").contains("PAUSE") && !a.get("allow").contains("SETUP"));
@@ -337,8 +337,9 @@ fn pause_is_idempotent_and_resume_goes_on() {
     assert_eq!(w.take_log(), ["reply 200", "play 801..12000 seq 802 in 0ms"]);
 }
 
-/// Whoever reads packets from the connection loses what comes right behind the reply; and the replies of such a connection
-/// are written by an engine that need not be the one that sends by UDP.
+/// A viewer that reads packets from the connection loses packets that directly follow the reply;
+/// and the replies of such a connection are written by an engine that need not be the one that
+/// sends by UDP.
 #[test]
 fn packets_wait_behind_replies_that_an_engine_writes() {
     let mut w = World::new();
@@ -535,7 +536,7 @@ fn every_refusal_has_a_log_line_with_its_reason() {
     w.wait(3 * SECOND);
     w.ask_session(c, "PLAY", &id, "Range: npt=now-1");
     assert_eq!(refusal(&mut w).2, "PLAY: Invalid Range: there is nothing left to play");
-    // What is refused for want of room has one line, as before.
+    // A refusal for lack of room has one line, as before.
     let count = w.notices.len();
     w.ask(c, "DESCRIBE rtsp://192.0.2.1/torn RTSP/1.0\nCSeq: 9");
     assert_eq!(w.notices.len(), count + 1);

@@ -1,5 +1,5 @@
-//! Titles that have to be opened first: who waits for that, who does not, and what comes of it. No disks, no sockets: the library answers when
-//! it is told to.
+//! Titles that have to be opened first: requests that wait for it, requests that do not, and the
+//! outcome. No disks, no sockets: the library answers when the test orders it to.
 
 mod rtsp_support;
 
@@ -25,7 +25,7 @@ fn setup(title: &str, more: &str) -> String {
     format!("SETUP rtsp://192.0.2.1/{title} RTSP/1.0\nCSeq: 1\nTransport: {UDP}\n{more}")
 }
 
-/// What has been answered on a connection since it was looked at last.
+/// Returns the answers on a connection since the last call.
 fn answers(world: &mut World, conn: ConnKey) -> Vec<Answer> {
     world.answers.remove(&conn).map(Vec::from).unwrap_or_default()
 }
@@ -39,7 +39,7 @@ fn is_answered(world: &mut World, conn: ConnKey, status: u16) -> bool {
     matches!(answers(world, conn).as_slice(), [answer] if answer.status == status)
 }
 
-/// What is being opened, the oldest first.
+/// Returns the openings under way, the oldest first.
 fn begun(world: &World) -> Vec<Need> {
     world.open_titles.0.lock().unwrap().begun.iter().cloned().collect()
 }
@@ -54,7 +54,7 @@ const RAW: Part = Part::Media { packet_bytes: 1316, is_raw: true };
 const XOR: Part = Part::Parity { track: 1 };
 const RS: Part = Part::Parity { track: 2 };
 
-/// Everything that is being opened is, and what is begun because of that.
+/// Completes all openings under way, and the openings that begin as a result.
 fn open_all(world: &mut World) {
     while !begun(world).is_empty() {
         world.opened(Ok(()));
@@ -70,7 +70,7 @@ fn whoever_needs_something_else_does_not_wait() {
     assert!(is_answered(&mut w, b, 200));
     w.tell(a, &describe("film", 1));
     assert_eq!(begun(&w), [Need::title("film")]);
-    // What is open is answered at once, and so is what is about no title.
+    // A request for an open title is answered at once, and so is a request without a title.
     assert_eq!(w.ask(b, &describe("other", 2)).status, 200);
     assert_eq!(w.ask(b, "OPTIONS * RTSP/1.0\nCSeq: 3").status, 200);
     let c = w.connect();
@@ -147,7 +147,7 @@ fn one_that_is_not_opened_in_time_is_refused_and_can_be_asked_for_again() {
     let refused = |event: &&Event| matches!(event, Event::Refused { status: 503, .. });
     assert_eq!(w.notices.iter().filter(refused).count(), 2);
     assert_eq!(w.ask(a, "OPTIONS * RTSP/1.0\nCSeq: 2").status, 200);
-    // The same again joins the opening, and its time is counted anew.
+    // The same request again joins the opening, and its time starts over.
     w.tell(a, &describe("film", 3));
     assert_eq!(begun(&w).len(), 1);
     w.wait(OPENING_NS - SECOND);
@@ -185,7 +185,7 @@ fn an_answer_to_somebody_who_has_gone_changes_nothing() {
     assert!(begun(&w).is_empty(), "nothing more is opened for it");
     assert!(is_answered(&mut w, b, 200) && answers(&mut w, a).is_empty());
     assert_eq!(w.server.service().connection_count(), 1);
-    // One who has gone while the last thing is opened leaves no session.
+    // A client that disconnects while the last part is opened leaves no session.
     let c = w.connect();
     w.tell(c, &setup("film", ""));
     w.hang_up(c);
@@ -211,7 +211,8 @@ fn a_full_table_refuses_what_is_new_and_lets_others_share() {
     assert_eq!(refused.reason, "Service Unavailable: too many titles are being opened now");
     w.tell(last, &describe("title-3", 2));
     assert!(w.server.is_waiting(last));
-    // An opening that nobody waits for any more keeps its place, because it keeps a thread busy.
+    // An opening that no request waits for any more keeps its place, because it keeps a thread
+    // busy.
     w.hang_up(asking[0]);
     let other = w.connect();
     assert_eq!(w.ask(other, &describe("film", 1)).status, 503);
@@ -375,7 +376,7 @@ fn times_that_could_not_be_read_are_opened_again_before_the_next_play() {
     w.tell(conn, &setup("worn", ""));
     open_all(&mut w);
     let session = answers(&mut w, conn).pop().unwrap().session();
-    // Only that is asked for which is not open.
+    // Only parts that are not open are requested.
     assert_eq!(w.ask_session(conn, "PLAY", &session, "").status, 200);
     w.open_titles.forget(&Need::title("worn"));
     w.tell(

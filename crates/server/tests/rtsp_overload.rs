@@ -1,4 +1,5 @@
-//! Who may play by what the engines are seen to carry, and who goes when they become slower.
+//! Admission by the measured capacity of the engines, and the choice of viewers to end when they
+//! become slower.
 
 mod rtsp_support;
 
@@ -10,7 +11,7 @@ use rtsp_support::*;
 /// 4 Mb/s in packets of 1316 bytes.
 const VIEWER_PACKETS_PER_S: u64 = 380;
 
-/// A world with a core that carries so many packets a second.
+/// A world with a core that carries `carries` packets a second.
 struct Hotel {
     w: World,
     carries: u64,
@@ -39,10 +40,10 @@ impl Hotel {
         Self { w, carries, figures, behind: 0, played: 0, playing: Vec::new(), next_port: 5000 }
     }
 
-    /// A tenth of a second: the core sends what it can, and late if that is not enough.
+    /// A tenth of a second: the core sends as much as it can, and late if that is not enough.
     fn step(&mut self) {
         self.w.wait(ADMISSION_LOOK_NS);
-        // Who has gone waits for nothing any more.
+        // Streams that have ended no longer wait for packets.
         let playing = self.streams_playing();
         self.behind = (self.behind * playing.min(self.played)).checked_div(self.played).unwrap_or(0);
         self.played = playing;
@@ -66,7 +67,7 @@ impl Hotel {
 
     fn streams_playing(&self) -> u64 {
         let streams = self.w.engine.streams.values();
-        // A run without packets is a viewer who waits for its BYE.
+        // A run without packets is a viewer that waits for its BYE.
         let sends = streams
             .filter(|stream| stream.playing.as_ref().is_some_and(|run| run.spec.from < run.spec.until));
         sends.count() as u64
@@ -93,7 +94,8 @@ impl Hotel {
         play.status
     }
 
-    /// Viewers come, five in a second, until one is turned away who comes a good second after the one before.
+    /// Viewers come, five in a second, until one is refused that comes a good second after the one
+    /// before.
     fn fill(&mut self) {
         let mut is_calm = false;
         while self.comes(self.playing.len() % 2 == 1) == 200 || !is_calm {
@@ -125,7 +127,7 @@ fn the_next_viewer_is_turned_away_when_the_core_is_full() {
     let [News::Full { refused: 1, .. }] = hotel.news()[..] else { panic!("{:?}", hotel.news()) };
     assert_eq!(hotel.w.counters().refused_measured, before + 20);
     assert!(!hotel.w.notices.iter().any(|notice| matches!(notice, Event::Refused { .. })));
-    // Who is in may seek, and pause, and play again.
+    // An admitted viewer may seek, and pause, and play again.
     let (conn, session) = hotel.playing[3].clone();
     assert_eq!(hotel.w.ask_session(conn, "PLAY", &session, "Range: npt=100-").status, 200);
     assert_eq!(hotel.w.ask_session(conn, "PAUSE", &session, "").status, 200);

@@ -218,7 +218,7 @@ fn gstreamer_tries_udp_multicast_tcp_and_seeks_with_speed() {
     w.wait(SECOND);
     assert_eq!(w.ask_session(c, "PAUSE", &id, "").status, 200);
     let f = w.ask_session(c, "PLAY", &id, "Range: npt=40-\nScale: 4.0");
-    // Without Speed it would take Scale for the rate of what comes, and show nothing backwards.
+    // Without Speed it would take Scale for the delivery rate, and show nothing backwards.
     assert_eq!((f.get("scale"), f.get("speed"), f.get("range")), ("4.0", "1.0", "npt=40.000-60.000"));
     // F: PAUSE always comes before TEARDOWN.
     assert_eq!(w.ask_session(c, "PAUSE", &id, "").status, 200);
@@ -291,7 +291,7 @@ fn several_sessions_on_one_connection_have_channels_of_their_own() {
     let mut w = World::new();
     let c = w.connect();
     let first = w.setup_tcp(c);
-    // A: the same channels are asked for again: the next free pair is given, and said.
+    // A: the same channels are requested again: the reply assigns the next free pair.
     let a = w.ask(
         c,
         "SETUP rtsp://192.0.2.1/other RTSP/1.0\nCSeq: 2\nTransport: RTP/AVP/TCP;unicast;interleaved=0-1",
@@ -333,7 +333,7 @@ fn receivers_of_plain_datagrams() {
         assert_eq!(a.get("x-millrace-fec"), "off;reason=\"FEC goes with RTP only\"");
         let id = a.session();
         assert_eq!(w.take_log(), ["open raw 192.0.2.7 5004", "reply 200"]);
-        // B: where it plays is said; numbers and time stamps it has none.
+        // B: the reply gives the range that plays; raw datagrams have no numbers and time stamps.
         let b = w.ask_session(c, "PLAY", &id, "Range: npt=21.000-");
         assert_eq!((b.status, b.get("range"), b.has("rtp-info")), (200, "npt=20.000-60.000", false));
         assert_eq!(w.take_log(), ["reply 200", "play 8000..24000 seq 8001 in 0ms"]);

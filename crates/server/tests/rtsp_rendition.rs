@@ -1,4 +1,5 @@
-//! Renditions as a player asks for them: in the URL and by SET_PARAMETER, what the replies say, and what is refused.
+//! Renditions as a player asks for them: in the URL and by SET_PARAMETER, with the contents of the
+//! replies, and refusals.
 
 mod rtsp_support;
 
@@ -110,7 +111,8 @@ fn what_cannot_be_had() {
     w.assert_empty();
 }
 
-/// A rendition that nobody has watched for a while has to be opened first: the request waits, what is sent goes on.
+/// A rendition that no viewer has watched for a while has to be opened first: the request waits,
+/// and the current one is sent meanwhile.
 #[test]
 fn a_rendition_that_is_not_open() {
     for is_good in [true, false] {

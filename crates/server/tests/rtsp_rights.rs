@@ -1,4 +1,4 @@
-//! Who may watch by RTSP: every method without rights, and each way to show them.
+//! Viewing access by RTSP: every method without rights, and each way to present them.
 
 mod rtsp_support;
 
@@ -116,7 +116,7 @@ fn no_method_is_carried_out_without_rights() {
                 let conn = w.connect();
                 let answer = w.ask(conn, &format!("{method} {url} RTSP/1.0\nCSeq: 1{BY_TCP}{session}"));
                 match method {
-                    // It says which methods there are, and players ask for that first.
+                    // OPTIONS lists the methods, and players ask for them first.
                     "OPTIONS" => assert_ne!(answer.status, 401),
                     _ => {
                         assert_eq!(answer.status, 401, "{method} {url}{session}");
@@ -226,7 +226,7 @@ fn basic_for_every_user_by_a_check_elsewhere() {
     assert_eq!(describe(&mut w, conn, basic).status, 200);
     assert_eq!(describe(&mut w, conn, basic).status, 200);
     assert_eq!(gate.counters().passwords_checked, 1);
-    // Whoever cannot sign in by Digest is told no more than others.
+    // A user that cannot sign in by Digest gets the same reply as others.
     let asked = describe(&mut w, conn, "\nAuthorization: Basic cGxhaW46d3JvbmctLXdvcmQ=");
     assert_eq!(asked.status, 401);
     let mut player = Player::new("plain", &asked);
@@ -280,7 +280,7 @@ fn a_signed_link_is_enough_for_its_session() {
     let conn = w.connect();
     let signed = format!("{URL}?{}", film.query());
     assert_eq!(ask(&mut w, conn, "DESCRIBE", &signed, ""), 200);
-    // What comes next names the base that the reply gave.
+    // The following requests name the base URL from the reply.
     let set_up = w.ask(conn, &format!("SETUP {TRACK} RTSP/1.0\nCSeq: 1{BY_TCP}"));
     assert_eq!(set_up.status, 200, "{set_up:?}");
     let session = format!("\nSession: {}", set_up.session());
@@ -307,7 +307,7 @@ fn open_servers_do_not_look_at_credentials() {
     assert_eq!(gate.counters().wrong_credentials, 0);
 }
 
-/// Says yes to everybody but `other`, and nothing of `plain`; counts what it is asked.
+/// Allows all users except `other`, and fails for `plain`; records the questions.
 #[derive(Clone, Default)]
 struct Webhook(Arc<Mutex<Vec<Question>>>);
 
@@ -343,12 +343,12 @@ fn a_webhook_is_asked_beside_the_rights_and_never_in_their_place() {
         for method in ["PLAY", "GET_PARAMETER", "TEARDOWN"] {
             assert_eq!(w.ask(conn, &anna.request(method, URL, &session)).status, 200, "{method}");
         }
-        // Once for all of it: what it has said is kept.
+        // One question for all of it: the answer is kept.
         let questions = webhook.0.lock().unwrap().clone();
         assert_eq!(questions.len(), 1);
         assert_eq!((&*questions[0].title, questions[0].user.as_deref()), ("film", Some("anna")));
         assert_eq!(questions[0].address.to_string(), "192.0.2.7");
-        // It says no, or nothing.
+        // The webhook refuses, or does not answer.
         let conn = w.connect();
         let mut other = Player::new("other", &challenge);
         // The program is not asked about a missing title, because a client could invent any number

@@ -1,4 +1,5 @@
-//! `Scale` and `Speed` as players send them: what the replies say, what is refused, and titles whose other speeds have to be opened first.
+//! `Scale` and `Speed` as players send them: the contents of the replies, refusals, and titles
+//! whose other speeds have to be opened first.
 
 mod rtsp_support;
 
@@ -68,7 +69,7 @@ fn rewind_ends_in_ready() {
     assert_eq!(a.get("range"), "npt=28.000-0.000");
     w.wait(7 * SECOND + SECOND / 2);
     assert_eq!(parameters(&mut w, c, &id), "position: 0.000 scale: -4.0 speed: 1.0 stream_state: ready");
-    // The set-up stands, and so does what may be asked in this state.
+    // The session remains set up, and so do the requests allowed in this state.
     let a = w.ask_session(c, "PLAY", &id, "Scale: -4.0");
     assert_eq!((a.status, a.reason.as_str()), (457, "Invalid Range: the beginning has been reached"));
     let a = w.ask_session(c, "PLAY", &id, "");
@@ -120,7 +121,8 @@ fn what_is_not_understood_or_cannot_be_changes_nothing() {
     }
     assert_eq!(w.take_log().iter().filter(|line| !line.starts_with("reply")).count(), 0);
     assert!(parameters(&mut w, c, &id).ends_with("scale: 1.0 speed: 1.0 stream_state: playing"));
-    // A title that cannot be played backwards says so; RFC 2326 section 11.3.7 has a status for it.
+    // A title that cannot be played backwards is refused as such; RFC 2326 section 11.3.7 has a
+    // status for it.
     let other = w.connect();
     let setup = "SETUP rtsp://192.0.2.1/other/track1 RTSP/1.0\nCSeq: 1\nTransport: RTP/AVP;unicast;client_port=6000-6001";
     let id = w.ask(other, setup).session();
@@ -130,7 +132,7 @@ fn what_is_not_understood_or_cannot_be_changes_nothing() {
     assert_eq!(w.ask_session(other, "PLAY", &id, "Scale: 2").get("scale"), "4.0");
 }
 
-/// What was made of a title is sent in its place, and has no place of its own.
+/// A title made from another is sent in its place, and has no name of its own.
 #[test]
 fn what_was_made_of_a_title_cannot_be_named() {
     let mut w = World::new();
@@ -191,7 +193,8 @@ fn another_speed_that_cannot_be_opened_is_the_next_one() {
     w.assert_empty();
 }
 
-/// What is sent at another speed is transformed as the title is, and the replies say so; a speed that cannot be had so is not played.
+/// Media at another speed is transformed as the title is, and the replies report it; a speed that
+/// is not available in this form is not played.
 #[test]
 fn another_speed_of_a_transformed_title_is_transformed_too() {
     let mut w = World::new();
@@ -222,7 +225,7 @@ fn another_speed_of_a_transformed_title_is_transformed_too() {
     assert_eq!((answer.get("scale"), answer.get("x-millrace-transform")), ("-4.0", "german"), "{answer:?}");
     let told = |event: &Event| matches!(event, Event::Broken { title, reason } if title == "film@-100" && reason.contains("PID 256"));
     assert!(w.notices.iter().any(told));
-    // Nobody else's is.
+    // The other viewer's stream is not transformed.
     let (d, other) = player(&mut w);
     let answer = w.ask_session(d, "PLAY", &other, "Scale: -1\nRange: npt=20-");
     assert_eq!((answer.get("scale"), answer.get("x-millrace-transform")), ("-1.0", ""), "{answer:?}");

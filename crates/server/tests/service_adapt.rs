@@ -1,4 +1,5 @@
-//! Renditions that the server chooses, in virtual time: what it hears of viewers, what it does about it, and how often.
+//! Renditions that the server chooses, in virtual time: the reports about viewers, its reactions,
+//! and their frequency.
 
 mod rtsp_support;
 mod service_support;
@@ -39,7 +40,8 @@ fn changes(desk: &Desk, times: &[u64]) -> Vec<(u64, String, Cause)> {
     times.iter().zip(changes).map(|(at, (to, cause))| (*at, to, cause)).collect()
 }
 
-/// For so many seconds this is what the engine says; returns the seconds at which the rendition was another.
+/// Has the engine report this delay for `seconds` seconds; returns the seconds at which the
+/// rendition changed.
 fn live(desk: &mut Desk, key: StreamKey, seconds: u64, mut behind_ms: impl FnMut(u64) -> u64) -> Vec<u64> {
     let (mut at, mut before) = (Vec::new(), sent(desk, key));
     for second in 0..seconds {
@@ -77,7 +79,7 @@ fn a_slow_reader_gets_what_its_way_carries_and_more_when_it_reads() {
     desk.close(key);
 }
 
-/// Bytes that were given to the connection count as well, less what was sent ahead.
+/// Bytes given to the connection count as well, less the media sent ahead.
 #[test]
 fn what_lies_in_the_connection_counts() {
     for (fast_start_ms, kbytes, expected) in [(0, 400, "1080p"), (0, 700, "480p"), (1_000, 700, "1080p")] {
@@ -147,7 +149,7 @@ fn who_has_chosen_is_left_alone() {
     }
 }
 
-/// Not while it pauses, or plays at another speed; and what was heard before counts for nothing then.
+/// Not while it pauses, or plays at another speed; and earlier reports are ignored then.
 #[test]
 fn who_does_not_play_at_normal_speed_is_left_alone() {
     let mut desk = Desk::new();
@@ -165,7 +167,7 @@ fn who_does_not_play_at_normal_speed_is_left_alone() {
         desk.wait(SECOND);
     }
     assert_eq!(desk.take_commands(), [""; 0], "nothing is measured or queued at another speed");
-    // Nor is anything wished for that would be sent behind it.
+    // Nor is anything requested that would be sent after it.
     desk.engine.behind_ns = 0;
     desk.play_at(key, 100, None).unwrap();
     live(&mut desk, key, 15, |_| 0);
@@ -173,7 +175,8 @@ fn who_does_not_play_at_normal_speed_is_left_alone() {
     desk.close(key);
 }
 
-/// A reason to go down that waits for its time, and a time without trouble, end with the run of which they were heard.
+/// A reason to go down that waits for its time, and a time without trouble, end with the run they
+/// were reported for.
 #[test]
 fn what_was_heard_before_a_pause_counts_for_nothing_behind_it() {
     let mut desk = Desk::new();
@@ -205,7 +208,8 @@ fn told(desk: &Desk, name: &str) -> usize {
     desk.events.iter().filter(is_it).count()
 }
 
-/// What cannot be opened is left alone, and the next one is sent; who wishes for it is told that it cannot be had.
+/// A rendition that cannot be opened is avoided, and the next one is sent; a viewer that asks for
+/// it gets a refusal.
 #[test]
 fn what_cannot_be_opened_is_left_alone_for_ten_minutes() {
     let mut desk = Desk::new();
@@ -232,7 +236,7 @@ fn what_cannot_be_opened_is_left_alone_for_ten_minutes() {
     desk.close(key);
 }
 
-/// The same where what is asked for is answered later, and no request waits for the answer.
+/// The same where the request is answered later, and no viewer's request waits for the answer.
 #[test]
 fn what_turns_out_not_to_open_is_not_asked_for_again() {
     let mut desk = Desk::new();
@@ -259,7 +263,7 @@ fn what_turns_out_not_to_open_is_not_asked_for_again() {
     assert_eq!(seconds(&mut desk, 40, 0, &both), both, "each once, for both viewers");
     assert_eq!((told(&desk, both[0]), told(&desk, both[1])), (1, 1));
     assert_eq!((sent(&desk, key).as_str(), sent(&desk, other).as_str()), ("1080p", "1080p"));
-    // Ten minutes behind that they can be had.
+    // Ten minutes later they are available again.
     assert_eq!(seconds(&mut desk, 550, 40, &[]), [""; 0]);
     let asked = seconds(&mut desk, 40, 590, &[]);
     assert!(asked.iter().all(|title| title == "turning@480p") && !asked.is_empty(), "{asked:?}");
@@ -289,7 +293,7 @@ fn what_found_no_room_in_the_cache_is_asked_for_again() {
     desk.close(key);
 }
 
-/// More is not tried where there is no room for it, and nobody is told.
+/// A higher rendition is not tried without room for it, and nothing is reported.
 #[test]
 fn up_needs_room() {
     let mut desk = Desk::with(|config| config.max_rate = Some(BitRate(6_000_000)));
@@ -309,8 +313,9 @@ fn up_needs_room() {
     desk.close(key);
 }
 
-/// Who leaves the choice to the server begins with what there is room for, and gets more when there is more. Who has chosen is refused, and so is
-/// everybody whom no rendition fits.
+/// A viewer that leaves the choice to the server begins with a rendition that there is room for,
+/// and gets more when there is more. A viewer that has chosen is refused, and so are viewers that
+/// no rendition fits.
 #[test]
 fn a_newcomer_begins_with_what_there_is_room_for() {
     let mut desk = Desk::with(|config| config.max_rate = Some(BitRate(7_500_000)));
@@ -326,7 +331,7 @@ fn a_newcomer_begins_with_what_there_is_room_for() {
     assert!(desk.service.stream(key).unwrap().is_rendition_auto());
     let conn = desk.conn();
     let none_fits = desk.request("turning", conn, tcp(conn));
-    // What it lacks is told of the one that it should have begun with.
+    // The shortage is reported for the rendition that it should have begun with.
     let Err(Refusal::Rate { more, .. }) = desk.admit(none_fits) else { panic!("it is refused") };
     assert_eq!(more, BitRate(4_000_000));
     desk.close(other);

@@ -49,7 +49,7 @@ fn a_connection_is_sent_bytes_and_comes_back_and_is_used_again() {
         desk.writes_itself(conn);
     }
     assert_eq!((desk.counters.deliveries, desk.counters.deliveries_broken), (3, 0));
-    // They are nobody's sessions.
+    // They belong to no session.
     assert_eq!((desk.counters.sessions_started, desk.counters.titles_finished), (0, 0));
     desk.hang_up(conn);
     desk.assert_empty();

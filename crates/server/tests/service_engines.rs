@@ -18,7 +18,7 @@ use proptest::prelude::*;
 use rtsp_support::{SECOND, packets_per_s};
 use service_support::*;
 
-/// What a viewer of 4 Mb/s needs.
+/// The demand of a viewer of 4 Mb/s.
 const VIEWER_PACKETS_PER_S: u64 = 380;
 
 /// Two engines whose cores are looked at.
@@ -27,7 +27,7 @@ struct Site {
     figures: [EngineFigures; 2],
 }
 
-/// What a core does for a while.
+/// The load of a core for a while.
 #[derive(Clone, Copy)]
 struct Core {
     busy_percent: u64,
@@ -36,7 +36,7 @@ struct Core {
     is_late: bool,
 }
 
-/// A core that is busy so much of its time.
+/// Returns a core that is busy for this share of its time.
 fn busy(busy_percent: u64) -> Core {
     Core { busy_percent, packets_per_s: 10_000, is_late: false }
 }
@@ -55,7 +55,7 @@ impl Site {
         Self { desk, figures: Default::default() }
     }
 
-    /// For so many looks of a tenth of a second both cores are like this.
+    /// Reports these loads of both cores for `looks` looks of a tenth of a second.
     fn look(&mut self, looks: u64, cores: [Core; 2]) {
         for _ in 0..looks {
             self.desk.wait(ADMISSION_LOOK_NS);
@@ -141,7 +141,7 @@ fn a_stream_whose_engine_is_full_plays_from_the_other() {
         site.desk.play(key, None).unwrap();
         site.desk.wait(2 * SECOND);
         site.desk.pause(key);
-        // It has given back what it had reserved, and others have taken it.
+        // It has released its reservation, and others have taken the room.
         site.desk.wait(2 * SECOND);
         site.play("film", 3, 6000);
         site.look(10, [busy(95), busy(50)]);
@@ -177,7 +177,8 @@ fn if_both_are_full_it_is_refused_and_stays() {
     assert_eq!(site.desk.take_commands(), [""; 0]);
 }
 
-/// With four viewers each, the first engine is late and sends half of what they need; the other has time.
+/// With four viewers each, the first engine is late and sends half of the packets they need; the
+/// other has time.
 const CORES_WHEN_OVERLOADED: [Core; 2] = [
     Core { busy_percent: 100, packets_per_s: 2 * VIEWER_PACKETS_PER_S, is_late: true },
     Core { busy_percent: 10, packets_per_s: 4 * VIEWER_PACKETS_PER_S, is_late: false },
@@ -199,7 +200,8 @@ fn the_newest_streams_of_an_overloaded_engine_go_on_from_the_other() {
         let [first, second] = site.streams();
         assert!(first < 4 && first + second == 8, "{:?}", site.streams());
         assert_eq!((site.desk.ends(), site.desk.service.reserved_streams()), (vec![], 8));
-        // Everybody plays on without a jump: seconds have passed, and nobody is elsewhere.
+        // All viewers play on without a jump: seconds have passed, and no position differs from the
+        // expected one.
         for (key, before) in keys.iter().zip(before) {
             assert!(site.desk.service.stream(*key).unwrap().is_playing());
             let passed = position(&site, *key).0 - before.0;
@@ -282,7 +284,8 @@ fn streams_that_cannot_be_handed_over_end() {
     assert_eq!(site.streams(), [4 - ends.len(), 4]);
 }
 
-/// Nobody is ended while those can be sent less for whom the server chooses, and who have not just been sent something else.
+/// No viewer is ended while there are viewers that can be sent less: those whose rendition the
+/// server chooses, and has not just changed.
 #[test]
 fn the_newest_streams_are_sent_less_before_anybody_is_ended() {
     for (is_auto, is_recent) in [(true, false), (false, false), (true, true)] {
@@ -324,7 +327,8 @@ fn streams_in_connections_go_over_with_them() {
     assert_eq!((site.desk.engine.conns.len(), site.desk.second.conns.len()), (first, second));
     assert_eq!((site.desk.ends(), site.desk.service.reserved_streams()), (vec![], 8));
     assert!(keys.iter().all(|key| site.desk.service.stream(*key).unwrap().is_playing()));
-    // The first engine lets go before the other is told to play, and where it stopped it goes on.
+    // The first engine lets go before the other is ordered to play, and the stream goes on where it
+    // stopped.
     let commands = site.desk.take_commands();
     let of_one: Vec<_> = commands.iter().filter(|command| !command.contains("open")).collect();
     let stops = of_one.iter().position(|command| *command == "return conn").unwrap();
@@ -391,7 +395,8 @@ fn while_nobody_writes_to_a_connection_everything_waits() {
     let through = |site: &Site, conn| *site.desk.service.streams_of(conn).first().expect("a stream");
     let paused = through(&site, held[0]);
     site.desk.pause(paused);
-    // The other engine has become full, and the first one idle: who waits for the one does not go back before it has been there.
+    // The other engine has become full, and the first one idle: a stream that waits for the one
+    // does not go back before it has been there.
     site.desk.wait(2 * SECOND);
     site.look(20, [busy(10), Core { packets_per_s: 8 * VIEWER_PACKETS_PER_S, ..busy(95) }]);
     assert!(matches!(site.desk.play(paused, None), Err(Refusal::Full(_))));
@@ -478,7 +483,8 @@ fn a_paused_viewer_goes_over_with_its_connection_when_its_engine_is_full() {
     let commands = site.desk.take_commands();
     assert_eq!(commands[..3], ["close", "return conn", "2: open"], "{commands:?}");
     assert_eq!(last_run(&site.desk), (781, 782));
-    // What it has on that connection next comes from there too, and when that engine is full, from the first again.
+    // Its next stream on this connection comes from there too, and when that engine is full, from
+    // the first again.
     site.desk.close(key);
     site.look(60, [busy(30), busy(95)]);
     let [first, second] = site.streams();
@@ -504,7 +510,7 @@ fn a_connection_for_which_the_other_engine_has_no_name_left_stays() {
         assert_eq!((site.streams()[1], site.desk.held.len()), (4 + moved, 0));
         let paused = site.desk.take_commands().iter().filter(|command| *command == "pause").count();
         assert_eq!(paused, if moved == 0 { 0 } else { 2 });
-        // Whoever has been stopped for it goes on where it was.
+        // Streams that were stopped for it go on where they were.
         let stands_still = site.desk.engine.streams.values().filter(|stream| stream.playing.is_none());
         assert_eq!(stands_still.count(), 0);
         keys.iter().for_each(|key| site.desk.close(*key));
@@ -536,8 +542,10 @@ fn a_seek_while_a_connection_is_about_to_go_over_waits_for_it() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 10_000, ..ProptestConfig::default() })]
 
-    /// Viewers do what they like on three connections while engines are overloaded, answer nothing, or wait for viewers that read nothing. The
-    /// desk sees that never two engines write to one connection, and that nothing is played where nobody writes; nothing is left over.
+    /// Viewers perform arbitrary actions on three connections while engines are overloaded, answer
+    /// nothing, or wait for viewers that read nothing. The desk verifies that two engines never
+    /// write to one connection, and that nothing is played on a connection without a writer;
+    /// nothing is left over.
     #[test]
     fn connections_go_to_and_fro(ops in proptest::collection::vec((0u8..10, 0usize..3), 1..60)) {
         let mut site = Site::with(|config| config.conns_per_engine = 4);
@@ -647,7 +655,7 @@ fn a_pause_while_a_stream_is_being_moved_is_a_pause() {
     site.desk.take_commands();
     site.desk.engine.silent = true;
     site.look(12, CORES_WHEN_OVERLOADED);
-    // Two have been told to stop, and wait for the engine to say where.
+    // Two have been ordered to stop, and wait for the engine to report where.
     assert_eq!(site.desk.take_commands(), ["pause"; 2]);
     keys.iter().for_each(|key| site.desk.service.pause(*key).unwrap());
     site.desk.engine.silent = false;
@@ -668,7 +676,7 @@ fn an_icmp_error_is_told_to_the_engine_that_sends_there() {
     let ip = VIEWER.split(':').next().unwrap();
     assert_eq!(tell(&mut site, &format!("{ip}:5000")), [format!("unreachable {ip}:5000")]);
     assert_eq!(tell(&mut site, &format!("{ip}:6001")), [format!("2: unreachable {ip}:6001")]);
-    // Of nobody, and of nobody any more.
+    // An address of no stream, and of a stream that is gone.
     assert_eq!(tell(&mut site, &format!("{ip}:7000")), [""; 0]);
     site.desk.close(first);
     site.desk.take_commands();

@@ -1,4 +1,5 @@
-//! FEC counts as what it costs: when it is granted, at PLAY, when it is switched while its stream plays; and it is given back.
+//! FEC counts at its actual rate: when it is granted, at PLAY, when it is switched while its stream
+//! plays; and the rate is released.
 
 mod rtsp_support;
 mod service_support;
@@ -12,7 +13,8 @@ use service_support::*;
 
 const MBIT: u64 = 1_000_000;
 
-/// A stream of `safe` (4 Mb/s, and 1 Mb/s for each of its two parities) with this wish, and what it got.
+/// Admits a stream of `safe` (4 Mb/s, and 1 Mb/s for each of its two parities) with this FEC
+/// request; returns it with the result.
 fn comes(desk: &mut Desk, peer: &str, port: u16, mode: FecMode) -> (StreamKey, Result<(), FecRefusal>) {
     let conn = desk.conn_from(peer);
     let mut request = desk.request("safe", conn, udp(port));
@@ -25,7 +27,7 @@ fn comes(desk: &mut Desk, peer: &str, port: u16, mode: FecMode) -> (StreamKey, R
 fn set(desk: &mut Desk, key: StreamKey, mode: FecMode) -> Result<(), Refusal> {
     let set = desk.service.set_fec(desk.now, key, mode, None);
     desk.settle();
-    // What is switched while it plays takes effect a moment later.
+    // A switch during playback takes effect a moment later.
     desk.wait(SECOND);
     set
 }
@@ -55,7 +57,7 @@ fn fec_counts_for_the_links() {
     assert_eq!((reserved(&desk), mode(&desk, b)), (10, FecMode::Off));
     assert_eq!(set(&mut desk, b, FecMode::All), Err(Refusal::Fec(full(10))));
     assert_eq!((reserved(&desk), mode(&desk, b)), (10, FecMode::Off));
-    // What one gives back another may have; only what is more is asked for.
+    // A rate that one stream releases is free for another; only an increase is requested.
     set(&mut desk, a, FecMode::Off).unwrap();
     assert_eq!(reserved(&desk), 8);
     set(&mut desk, b, FecMode::All).unwrap();
@@ -101,7 +103,7 @@ fn fec_counts_for_the_core_at_play_and_after() {
     look(&mut desk);
     let (key, granted) = comes(&mut desk, VIEWER, 6000, FecMode::Xor);
     assert_eq!(granted, Ok(()), "1,995 packets, its own title included");
-    // Somebody else begins to play before it: there is room for the title only.
+    // Another viewer begins to play before it: there is room for the title only.
     desk.play(five[4], None).unwrap();
     desk.play(key, None).unwrap();
     let without = desk.events.iter().rev().find_map(|event| match event {
@@ -148,7 +150,8 @@ fn fec_counts_for_the_share_of_its_address() {
     set(&mut desk, b, FecMode::All).unwrap();
     assert_eq!(set(&mut desk, a, FecMode::Xor), Err(Refusal::Fec(over(1))));
     assert_eq!((reserved(&desk), mode(&desk, a), mode(&desk, b)), (10, FecMode::Off, FecMode::All));
-    // Another address has a share of its own, and what a stream gives back at its end its address may have again.
+    // Another address has a share of its own, and the rate that a stream releases at its end is
+    // free for its address again.
     let (other, granted) = comes(&mut desk, "198.51.100.9:40000", 5000, FecMode::All);
     assert_eq!(granted, Ok(()));
     desk.play(other, None).unwrap();

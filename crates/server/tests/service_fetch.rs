@@ -19,7 +19,7 @@ const SOUND: u64 = 128_000;
 const LENGTH: u64 = 6;
 const SEGMENT_BYTES: u64 = LENGTH * 4 * MBIT / 8;
 
-/// Segment `number` of a title of 4 Mb/s, at most 5; renditions have half of that.
+/// Segment `number` of a title of 4 Mb/s, at most 5; renditions have half this rate.
 fn fetch<'a>(from: &str, conn: char, title: &'a str, number: u32) -> Fetch<'a> {
     let rate = if title.contains('@') { 2 * MBIT } else { 4 * MBIT };
     Fetch {
@@ -152,7 +152,7 @@ fn they_and_streams_are_counted_together_and_who_has_a_place_keeps_it() {
     let told = desk.events.iter().filter(|event| matches!(event, Event::NoRoom { .. })).count();
     assert_eq!((told, desk.counters.refused_full), (1, 1));
     assert_eq!(ask(&mut desk, fetch(ANNA, 'a', "film", 1)), Ok(()), "it has a place");
-    // What it has reserved keeps a stream out as well.
+    // Its reservation keeps a stream out as well.
     desk.close(stream);
     ask(&mut desk, fetch(BERT, 'b', "film", 0)).unwrap();
     let conn = desk.conn();
@@ -247,7 +247,7 @@ fn who_fetches_pictures_and_sounds_is_one_viewer_of_the_titles_bit_rate() {
         assert_eq!(counted(&desk), (1, 2 * MBIT));
         let shown: Vec<_> = desk.service.fetchers().map(|one| one.title.clone()).collect();
         assert_eq!((shown, desk.counters.segment_viewers_started), (vec!["film@360p".to_owned()], 1));
-        // One segment of each: what has been fetched of either is not played twice as long.
+        // One segment of each: the fetched part of either does not play twice as long.
         desk.wait(FETCH_AHEAD_NS + FETCH_GRACE_NS + SECOND);
         assert_eq!(counted(&desk), (0, 0));
         ask(&mut desk, pictures(ANNA, 'a', "film", 0)).unwrap();
@@ -271,7 +271,7 @@ fn a_listener_who_wants_pictures_too_is_asked_for_anew_and_keeps_the_sound() {
     assert_eq!(counted(&desk), (2, 4 * MBIT));
     desk.wait(60 * SECOND);
     desk.assert_empty();
-    // Its user's limits are those of anybody who watches.
+    // Its user's limits are those of any viewer.
     let limits = Limits { streams: Some(1), bits_per_s: None };
     let anna = Quota { user: "anna".into(), limits };
     let of_anna = |fetch| Fetch { quota: Some(&anna), ..fetch };
@@ -360,7 +360,7 @@ fn one_that_was_cut_off_goes_on_by_any_connection() {
     desk.wait(60 * SECOND);
 }
 
-/// The same of segments that no engine sends, and what was sent of them is in the books.
+/// The same of segments that no engine sends, and the sent part of them is accounted for.
 #[test]
 fn one_whose_made_segment_was_cut_off_goes_on_by_any_connection() {
     let mut desk = Desk::with(|config| config.max_streams = 1);
@@ -406,7 +406,7 @@ fn one_that_takes_its_made_segment_slowly_stays() {
     assert_eq!(reserved(&desk), (1, 4));
     desk.wait(2 * SECOND);
     desk.assert_empty();
-    // What is still sent when the server ends is nobody's any more.
+    // A segment still being sent when the server ends belongs to no viewer any more.
     let last = begin(&mut desk, fetch(ANNA, 'a', "film", 0)).unwrap();
     desk.service.shut_down(desk.now);
     end(&mut desk, last, 0, false);
@@ -443,7 +443,7 @@ fn it_holds_room_of_the_engine_that_sends_to_it() {
     let (core, links) = ("thousandths of the core of engine 0", "bits a second of the links");
     assert!(in_use(&desk, core) > 0, "its packets are promised");
     assert_eq!(in_use(&desk, links), 4 * MBIT);
-    // What the web side makes for it next needs none.
+    // A segment that the web side makes for it next needs none.
     ask(&mut desk, fetch(ANNA, 'a', "film", 1)).unwrap();
     assert_eq!((in_use(&desk, core), in_use(&desk, links)), (0, 4 * MBIT));
     desk.wait(60 * SECOND);
@@ -466,7 +466,7 @@ fn one_that_an_overloaded_engine_ends_has_no_place_to_come_back_to() {
     assert_eq!(desk.service.end_newest(desk.now, 0, 2), 1);
     desk.settle();
     assert_eq!((desk.service.fetchers().count(), desk.service.stream(segment).is_some()), (0, false));
-    // Whoever looks is told why, and that it is a failure.
+    // The operator sees the reason, and that it is a failure.
     let ended = desk.events.iter().find(|event| matches!(event, Event::FetchEnded { .. })).unwrap();
     assert!(ended.is_warning() && ended.is_logged());
     let line = ended.to_string();
@@ -507,7 +507,7 @@ fn limits_of_users_and_titles_hold_for_players_whatever_they_fetch() {
     assert_eq!(ask(&mut desk, of_anna(fetch(ANNA, 'a', "film", 1))), full);
     desk.wait(60 * SECOND);
     desk.assert_empty();
-    // A title is counted with what was made of it, and segments with streams.
+    // A title is counted with the titles made from it, and segments with streams.
     let mut desk = Desk::with(|config| config.max_streams_per_title = Some(2));
     ask(&mut desk, fetch(ANNA, 'a', "film@360p", 0)).unwrap();
     ask(&mut desk, fetch(ANNA, 'b', "film", 50)).unwrap();

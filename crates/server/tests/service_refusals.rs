@@ -1,4 +1,5 @@
-//! Every reason for which the service refuses something: each is met here, names what is used up, and leaves nothing behind.
+//! Every reason for the service to refuse a request: each occurs here, names the exhausted
+//! resource, and leaves nothing behind.
 
 mod rtsp_support;
 mod service_support;
@@ -73,12 +74,13 @@ fn name(refusal: &Refusal) -> &'static str {
 /// How many there are.
 const REFUSALS: usize = 48;
 
-/// Collects what was met.
+/// Collects the refusals that occurred.
 #[derive(Default)]
 struct Met(BTreeSet<&'static str>);
 
 impl Met {
-    /// This was refused, with this text and for want of that; `None`: not because something is used up.
+    /// Records a refusal with this text and for lack of this resource; `None` if no resource is
+    /// exhausted.
     fn see<T: std::fmt::Debug>(&mut self, refused: Result<T, Refusal>, text: &str, resource: Option<&str>) {
         let refusal = refused.expect_err("refused");
         assert_eq!((refusal.to_string().as_str(), refusal.resource()), (text, resource), "{refusal:?}");
@@ -90,7 +92,7 @@ impl Met {
     }
 }
 
-/// The last event says so too, to whoever counts or warns.
+/// Returns the resource named by the last event too, for subscribers that count or warn.
 fn told(desk: &Desk) -> Option<&'static str> {
     desk.events.iter().rev().find_map(|event| match event {
         Event::NoRoom { refusal, .. } => refusal.resource(),
@@ -232,7 +234,7 @@ fn quotas(met: &mut Met) {
     let text = "all 1 streams that this user may have are in use";
     met.see(ask(&mut desk, "other", peers[2], &anna), text, Some("streams of the user"));
     assert_eq!((told(&desk), desk.counters.refused_user), (Some("streams of the user"), 2));
-    // Others are not concerned, and what is given back can be had again.
+    // Others are not concerned, and released room is available again.
     for quota in [&ben, &None] {
         let key = ask(&mut desk, "film", peers[1], quota).unwrap();
         desk.play(key, None).unwrap();
@@ -276,7 +278,7 @@ fn quotas(met: &mut Met) {
     let again = ask(&mut desk, "film", peers[1], &None).unwrap();
     desk.play(again, None).unwrap();
     desk.close(again);
-    // Whoever watches what was made of a title watches the title.
+    // A viewer of a title made from another counts as a viewer of the original title.
     let conn = desk.conn();
     let mut request = desk.request("ladder", conn, udp(5700));
     request.rendition = Some(RenditionWish::parse("480p"));
@@ -394,7 +396,7 @@ fn commands(met: &mut Met) {
     desk.assert_empty();
 }
 
-/// A stream of this title by UDP with this wish, and what it got.
+/// Admits a stream of this title by UDP with this FEC request; returns it with the result.
 fn wish(
     desk: &mut Desk,
     title: &str,

@@ -1,5 +1,5 @@
-//! Renditions, in virtual time and without a protocol: a stream goes over to another at an access point that both have, whatever else is asked
-//! meanwhile, and nothing of that can be seen in its numbers.
+//! Renditions, in virtual time and without a protocol: a stream switches to another at an access
+//! point that both have, whatever else is requested meanwhile, and its numbers show nothing of it.
 
 mod rtsp_support;
 mod service_support;
@@ -77,7 +77,7 @@ fn pieces(desk: &Desk) -> Vec<Piece> {
             Numbering::Sequence(first) | Numbering::Own(first) => first,
             other => panic!("{other:?}"),
         };
-        // What lies in the extents is numbered and stamped as the title that is sent.
+        // The contents of the extents are numbered and stamped as the title that is sent.
         let is_made = packets_per_s(spec.media.packets) != PACKETS_PER_S;
         if matches!(spec.numbering, Numbering::Sequence(_)) {
             assert_eq!(spec.media.timeline.ssrc >> 16 == 0x0720, is_made, "{spec:?}");
@@ -138,7 +138,7 @@ fn down_and_up_at_access_points_that_both_have() {
     assert_eq!(set(&mut desk, key, "1080p"), at(8));
     desk.wait(3 * SECOND);
     assert_eq!((rendition(&desk, key).as_str(), desk.titles.open_count()), ("1080p", 1));
-    // What is sent already.
+    // The rendition that is sent already.
     assert_eq!(set(&mut desk, key, "1080p"), Ok(Begins::Now));
     let viewer = Cause::Viewer;
     let text = |from: &str, to: &str, at| (from.to_owned(), to.to_owned(), Some(at), viewer);
@@ -180,7 +180,7 @@ fn the_end_and_the_end_of_a_range() {
     finish(&mut desk, key);
 }
 
-/// One change at a time: what is asked while one is queued follows at the next access point behind it.
+/// One change at a time: a request while one is queued follows at the next access point behind it.
 #[test]
 fn a_change_while_one_is_queued() {
     let (mut desk, key) = playing();
@@ -191,7 +191,8 @@ fn a_change_while_one_is_queued() {
     assert_eq!((rendition(&desk, key).as_str(), desk.service.reserved_rate()), ("480p", 3_000_000));
     desk.wait(3 * SECOND / 2 + SECOND / 2);
     assert_eq!(rendition(&desk, key), "720p");
-    // And back to what is sent: nothing is left to do behind the queued one but to come back.
+    // And back to the current rendition: nothing is left to do behind the queued one but to come
+    // back.
     assert_eq!(set(&mut desk, key, "480p"), at(6));
     assert_eq!(set(&mut desk, key, "720p"), Ok(Begins::Next));
     desk.wait(5 * SECOND);
@@ -243,7 +244,7 @@ fn a_pause_at_an_access_point() {
     assert_whole(&pieces(&desk));
 }
 
-/// What is made for other speeds is made of the title, whichever rendition of it is watched.
+/// Titles for other speeds are made from the title, whichever rendition of it is watched.
 #[test]
 fn a_speed_is_wished_for_of_the_title() {
     let (mut desk, key) = playing();
@@ -264,7 +265,7 @@ fn a_jump_and_other_speeds_while_a_change_is_queued() {
     assert_eq!(desk.service.reserved_rate(), 1_200_000);
     desk.wait(SECOND);
     set(&mut desk, key, "720p").unwrap();
-    // Fast forward costs what the title does, whatever rendition is sent at normal speed.
+    // Fast forward costs the title's rate, whatever rendition is sent at normal speed.
     desk.play_at(key, 400, None).unwrap();
     assert_eq!(desk.service.reserved_rate(), 4_000_000);
     let held = |refusal: Result<Begins, Refusal>| matches!(refusal, Err(Refusal::RenditionHeld(_)));
@@ -316,7 +317,8 @@ fn a_stream_is_closed_in_every_state() {
     }
 }
 
-/// The engine goes over in the moment in which it is told to pause: where it stopped is a place in what it sent last.
+/// The engine switches in the moment in which it is ordered to pause: it stopped at a place in the
+/// rendition that it sent last.
 #[test]
 fn a_pause_that_crosses_the_change() {
     let (mut desk, key) = playing();
@@ -335,7 +337,7 @@ fn a_pause_that_crosses_the_change() {
     assert_whole(&pieces(&desk));
 }
 
-/// What the engine says of a queued run that will not be.
+/// Has the engine report that a queued run will not happen.
 fn missed(desk: &mut Desk, answer: impl FnOnce(millrace_core::ids::StreamId, RunEnd) -> EngineEvent) {
     let (&stream, state) = desk.engine.streams.iter_mut().next().unwrap();
     let (_, spec) = state.queued.take().expect("a run is queued");
@@ -374,7 +376,8 @@ fn a_cut_that_has_passed_is_made_at_the_next_point() {
     assert_whole(&pieces(&desk));
 }
 
-/// What the engine sends to a viewer that is behind is behind the position: it is met there, and if it is not so far behind any more, later.
+/// For a viewer that is behind, the engine's packets are behind the position: the cut meets them
+/// there, and later if the viewer is less behind by then.
 #[test]
 fn a_viewer_that_is_behind_is_met_where_it_is() {
     let mut desk = Desk::new();
@@ -429,7 +432,8 @@ fn access_points_that_are_nearly_equal_are_common_ones() {
     finish(&mut desk, key);
 }
 
-/// What may have been sent already, or will be before the other rendition is there, is not cut: what was sent ahead, and what goes faster.
+/// Packets that may have been sent already, or will be before the other rendition is there, are not
+/// cut: those sent ahead, and those sent faster.
 #[test]
 fn a_cut_lies_behind_what_is_sent_ahead_and_what_goes_fast() {
     for (fast_start_ms, speed, asked_at_ms, begins) in
@@ -583,8 +587,8 @@ fn sequence_numbers_and_timestamps_wrap() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever is asked in whatever order: numbers go on, media goes on where nothing jumps, and in the end what was asked for is sent,
-    /// and costs what it costs.
+    /// Whatever the requests and their order: numbers go on, media goes on where nothing jumps, and
+    /// in the end the requested rendition is sent, and counts at its own rate.
     #[test]
     fn whatever_is_asked(ops in proptest::collection::vec((0u8..9, 0usize..3, 1u64..25), 1..40)) {
         let mut desk = Desk::new();

@@ -1,5 +1,6 @@
-//! Other speeds, in virtual time and without a protocol: fast forward, rewind and slow motion by what was made of a title, faster delivery,
-//! what becomes of FEC and of room, and titles of which there is nothing, or nothing that can be opened.
+//! Other speeds, in virtual time and without a protocol: fast forward, rewind and slow motion by
+//! titles made from the title, faster delivery, the effects on FEC and on room, and titles without
+//! made ones, or without any that can be opened.
 
 mod rtsp_support;
 mod service_support;
@@ -31,7 +32,8 @@ fn seconds(time: MediaTicks) -> f64 {
     time.0 as f64 / 90_000.0
 }
 
-/// Speed in hundredths, from, until, sequence number and timestamp of what was told last.
+/// Returns speed in hundredths, from, until, sequence number and timestamp of the last
+/// announcement.
 fn told(desk: &Desk) -> (i16, f64, f64, u16, u32) {
     let playing = last(desk);
     let from = playing.from.map(seconds).expect("its times can be read");
@@ -39,7 +41,7 @@ fn told(desk: &Desk) -> (i16, f64, f64, u16, u32) {
     (playing.scale.hundredths(), from, seconds(playing.until), playing.sequence, timestamp)
 }
 
-/// The engine's only run has the numbers that were told, and the SSRC that was announced.
+/// Asserts that the engine's only run has the announced numbers and the announced SSRC.
 fn assert_as_told(desk: &Desk) {
     let mut runs =
         desk.engine.streams.values().filter(|stream| !stream.quiet).filter_map(|stream| stream.playing);
@@ -131,7 +133,7 @@ fn seeks_and_ends_of_ranges_at_other_speeds() {
     desk.wait(SECOND);
     desk.play_at(key, 400, span(20, Some(30))).unwrap();
     assert_eq!((told(&desk).1, told(&desk).2), (16.0, 30.0));
-    // To the end of the range, which is told by BYE.
+    // To the end of the range, which BYE announces.
     desk.wait(8 * SECOND);
     assert_eq!(
         (position(&desk, key), is_playing(&desk, key), desk.counters.titles_finished),
@@ -145,14 +147,14 @@ fn seeks_and_ends_of_ranges_at_other_speeds() {
         assert_eq!((position(&desk, key), is_playing(&desk, key)), (30.0, false));
     }
     assert_eq!(desk.counters.titles_finished, 1, "there is no BYE behind what goes backwards");
-    // From there, and no farther than before if nothing is said.
+    // From there, and no farther than before if the request has no range.
     desk.play_at(key, 400, from_here(Some(50))).unwrap();
     desk.wait(SECOND);
     desk.play_at(key, 50, None).unwrap();
     assert_eq!((told(&desk).0, told(&desk).2), (50, 50.0));
     desk.play_at(key, -100, None).unwrap();
     assert_eq!((told(&desk).0, told(&desk).2), (-100, 0.0));
-    // What is no range in this direction.
+    // Spans that are no range in this direction.
     assert_eq!(desk.play_at(key, -100, span(0, None)), Err(Refusal::BeginningReached));
     assert_eq!(desk.play_at(key, -100, span(20, Some(20))), Err(Refusal::EmptyRange));
     assert_eq!(desk.play_at(key, 400, span(30, Some(20))), Err(Refusal::EmptyRange));
@@ -178,7 +180,7 @@ fn a_pause_at_another_speed() {
     desk.wait(SECOND);
     desk.pause(key);
     assert_eq!(position(&desk, key), 12.02);
-    // Where nothing is said, at normal speed.
+    // Without a speed in the request, at normal speed.
     assert_eq!(desk.play(key, None), Ok(Played::Begun));
     assert_eq!(told(&desk), (100, 12.0, 60.0, 1_203, BASE + 1_202 * PACKET));
     assert_as_told(&desk);
@@ -204,14 +206,14 @@ fn another_path_begins_at_normal_speed() {
     assert_eq!(desk.play(key, None), Ok(Played::Begun));
     assert_eq!(told(&desk), (100, 8.0, 60.0, 802, BASE + 8 * 90_000));
     assert_as_told(&desk);
-    // It shares the title's headers again, as whoever has seen no other speed.
+    // It shares the title's headers again, as a viewer that has seen no other speed does.
     let run = desk.engine.streams.values().find_map(|stream| stream.playing).expect("it plays");
     assert_eq!(run.spec.numbering, Numbering::Sequence(802));
     desk.close(key);
     desk.assert_empty();
 }
 
-/// The title stands at its beginning: its viewer is told nothing of an end, and may go on.
+/// The title stops at its beginning: its viewer gets no announcement of an end, and may go on.
 #[test]
 fn rewind_comes_to_the_beginning_and_stands_there() {
     let mut desk = Desk::new();
@@ -270,7 +272,8 @@ fn what_cannot_be_had_is_the_nearest_or_refused() {
     assert_eq!(scale_of(&desk, key), 100);
     assert_eq!(desk.play_at(key, 800, None), Ok(Played::GoesOn));
     desk.close(key);
-    // What there is cannot be opened: the operator is told, and the viewer gets the next one.
+    // The existing title cannot be opened: the operator is informed, and the viewer gets the next
+    // one.
     let key = desk.udp("film", 5000);
     desk.play_at(key, 3_200, None).unwrap();
     assert_eq!(scale_of(&desk, key), 1_600);
@@ -281,8 +284,8 @@ fn what_cannot_be_had_is_the_nearest_or_refused() {
     desk.assert_empty();
 }
 
-/// A viewer who comes to where a made title cannot be read is ended; those who come behind it have the nearest other speed, until it may have
-/// been repaired.
+/// A viewer that reaches the unreadable part of a made title is ended; later ones get the nearest
+/// other speed, until it may have been repaired.
 #[test]
 fn what_could_not_be_read_is_not_sent_again_for_a_while() {
     let mut desk = Desk::new();
@@ -306,7 +309,8 @@ fn what_could_not_be_read_is_not_sent_again_for_a_while() {
         (key, scale_of(desk, key))
     };
     let unreadable = FailReason::ReadError(LeaseFailure::Checksum);
-    // Of the title itself nothing else can be had, and a viewer who does not read says nothing of what is stored.
+    // For the title itself there is no alternative, and a viewer that does not read proves nothing
+    // about the stored data.
     let (key, _) = plays(&mut desk, 100);
     fails(&mut desk, key, unreadable);
     let (key, _) = plays(&mut desk, 400);
@@ -334,7 +338,8 @@ fn what_could_not_be_read_is_not_sent_again_for_a_while() {
     desk.assert_empty();
 }
 
-/// A speed is wished for only if it is one of the usual ones, and nearer to what was asked for than what there is.
+/// A speed is requested to be made only if it is one of the usual ones, and nearer to the viewer's
+/// speed than the existing ones.
 #[test]
 fn what_is_not_there_is_wished_for_at_a_usual_speed() {
     let mut desk = Desk::new();
@@ -375,7 +380,7 @@ fn what_is_not_there_is_wished_for_at_a_usual_speed() {
     desk.assert_empty();
 }
 
-/// Nothing of what was opened for other speeds stays open, whatever the stream is doing.
+/// No title opened for other speeds stays open, whatever the stream is doing.
 #[test]
 fn a_stream_is_closed_in_every_state() {
     for state in ["running", "pausing", "changing", "paused", "beginning", "ended", "back"] {
@@ -456,7 +461,7 @@ fn fec_goes_with_normal_speed() {
         media.find_map(|stream| stream.playing).expect("it plays").spec.media.spare
     };
     assert_eq!(spare(&desk), 0, "nothing may be left to FEC that is not sent");
-    // It is switched meanwhile, and what is sent goes on.
+    // It is switched meanwhile, and the current media goes on.
     desk.take_commands();
     desk.service.set_fec(desk.now, key, FecMode::All, None).unwrap();
     desk.settle();
@@ -487,12 +492,12 @@ fn faster_delivery_is_paid_for() {
     desk.wait(5 * SECOND);
     assert_eq!(position(&desk, key), 10.0);
     let other = desk.udp("film", 6000);
-    // What there is no room for is lowered, and said.
+    // A speed that there is no room for is lowered, and the reply gives the lower one.
     assert_eq!(play(&mut desk, &speed(4_000)), (Played::Waits, 3_000, 12_000_000));
     // Another one that wants to play finds too little left.
     assert!(matches!(desk.play(other, None), Err(Refusal::Rate { .. })));
     desk.pause(key);
-    // A pause keeps what it has for a while, and gives it all back then.
+    // A pause keeps the reservation for a while, and then releases all of it.
     assert_eq!(desk.service.reserved_rate(), 12_000_000);
     desk.wait(61 * SECOND);
     assert_eq!(desk.service.reserved_rate(), 0);

@@ -81,7 +81,7 @@ fn a_stream_is_played_sought_paused_resumed_and_ended() {
     desk.assert_empty();
 }
 
-/// What each command does in each state: `fresh`, `running`, `pausing`, `paused`, `ended`.
+/// Tests each command in each state: `fresh`, `running`, `pausing`, `paused`, `ended`.
 #[test]
 fn every_command_in_every_state() {
     let reach = |state: &str| {
@@ -323,7 +323,7 @@ fn a_lost_connection_ends_the_streams_that_go_through_it() {
     desk.service.conn_closed(desk.now, conns[1]);
     desk.settle();
     assert_eq!(desk.service.stream(by_udp).map(|stream| stream.owner()), Some(None), "it goes on");
-    // What the engine says too late is about nobody.
+    // A late report of the engine concerns no connection.
     let lost = |desk: &Desk| desk.events.iter().filter(|e| matches!(e, Event::ConnectionLost { .. })).count();
     let before = lost(&desk);
     desk.service.engine_event(desk.now, 0, command::Event::ConnGone { conn: ConnId(1), errno: 104 });
@@ -345,7 +345,7 @@ fn the_newest_streams_end_with_bye_and_make_room_at_once() {
     desk.wait(SECOND);
     desk.pause(keys[3]);
     desk.take_commands();
-    // Neither who has paused nor who has never played is in the way.
+    // Neither a paused stream nor one that has never played counts.
     assert_eq!(desk.service.end_newest(desk.now, 0, 2), 2);
     assert_eq!(desk.service.end_newest(desk.now, 3, 2), 0, "there is no such engine");
     desk.settle();
@@ -358,7 +358,7 @@ fn the_newest_streams_end_with_bye_and_make_room_at_once() {
     let line = desk.events.iter().find(|event| matches!(event, Event::Closed { .. })).unwrap();
     assert!(line.is_warning() && line.to_string().contains("overloaded"), "{line}");
     assert_eq!((desk.counters.sessions_overload, desk.counters.titles_finished), (2, 0));
-    // A player may be quicker than the engine that has said BYE.
+    // A player may be quicker than the engine that has sent BYE.
     assert_eq!(desk.service.end_newest(desk.now, 0, 1), 1);
     desk.close(keys[0]);
     desk.settle();
@@ -424,7 +424,7 @@ fn what_a_viewer_has_lost_and_has_not_got_is_known_and_told_at_its_end() {
     assert_eq!(desk.take_commands(), ["measure"], "there is a connection, and one without");
     assert_eq!(known(&desk, tcp), (Some((12, 3)), Some(4_096)));
     assert_eq!(known(&desk, udp), (Some((12, 3)), None));
-    // What the engine finds at the end counts.
+    // The engine's final figures count.
     let place = *desk.engine.streams.iter().find(|(_, state)| state.dest.conn().is_some()).unwrap().0;
     desk.service.close(desk.now, tcp, EndReason::TornDown);
     let found = command::Event::Backlog { stream: place, backlog_bytes: 77, behind_ns: 0 };
@@ -436,8 +436,8 @@ fn what_a_viewer_has_lost_and_has_not_got_is_known_and_told_at_its_end() {
     assert!(lines[1].ends_with(" late, 12 reported lost"), "{lines:?}");
 }
 
-/// What was sent of a title is told run by run: of one that pauses, one that ends before it has begun, one whose stream is closed while it
-/// lasts; of FEC nothing.
+/// The sent part of a title is reported run by run: for one that pauses, one that ends before it
+/// has begun, one whose stream is closed during the run; for FEC nothing.
 #[test]
 fn each_run_tells_what_it_has_sent_of_its_title() {
     let mut desk = Desk::new();
@@ -468,7 +468,7 @@ fn each_run_tells_what_it_has_sent_of_its_title() {
     let last = desk.events.iter().position(|event| matches!(event, Event::Sent { .. })).unwrap();
     assert!(last < closed, "before the last that is told of the stream");
     assert_eq!(sent(&mut desk), [("safe".to_owned(), 181, 181 * 1328, 0)]);
-    // What the engine says of packets that it passed over is told too.
+    // The engine's report of packets that it passed over is forwarded too.
     let key = desk.udp("film", 6000);
     desk.play(key, None).unwrap();
     let place = *desk.engine.streams.keys().next().unwrap();

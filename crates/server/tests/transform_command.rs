@@ -1,4 +1,4 @@
-//! `millrace transform` on real films: what comes out is looked at with FFmpeg.
+//! `millrace transform` on real films: FFmpeg examines the output.
 
 mod support;
 
@@ -60,7 +60,7 @@ fn stamps(path: &Path) -> Vec<(u32, Option<i64>, Option<i64>)> {
         .collect()
 }
 
-/// Decodes everything; says what the decoder complains about.
+/// Decodes everything; returns the decoder's complaints.
 fn complaints(path: &Path) -> String {
     let output = Command::new("ffmpeg")
         .args(["-nostdin", "-v", "error", "-xerror", "-i"])

@@ -38,7 +38,7 @@ fn create_add_look_lose_replace() {
     assert!(ok(&["volume", "status", &m[0]]).contains("all members are present"));
     assert!(ok(&["inspect", "film", "--store", &m[2]]).contains("parity.mru"));
 
-    // One is lost: films are listed, none can be added, and the answer says which disk it is.
+    // One is lost: films are listed, none can be added, and the answer names the lost disk.
     fs::rename(&m[1], dir.path().join("lost")).unwrap();
     let (code, found) = status(&m[0]);
     assert_eq!((code, &found["health"], &found["members_lost"]), (1, &Value::from("degraded"), &1.into()));

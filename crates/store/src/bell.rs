@@ -46,7 +46,7 @@ impl EventBell {
         Self { fd, flag, is_socket: true, is_hung_up: AtomicBool::new(false) }
     }
 
-    /// Whether the other process has been seen to be gone: nobody rings any more.
+    /// Returns whether the other process is known to be gone: the bell no longer rings.
     pub fn is_hung_up(&self) -> bool {
         self.is_hung_up.load(Ordering::Relaxed)
     }
@@ -59,7 +59,7 @@ impl EventBell {
         self.is_hung_up()
     }
 
-    /// What the socket has said.
+    /// Evaluates the result of a read from the socket.
     fn hear(&self, got: rustix::io::Result<(usize, usize)>) {
         use rustix::io::Errno;
         let is_over = match got {
@@ -76,8 +76,9 @@ impl EventBell {
         self.fd.as_fd()
     }
 
-    /// The owner says that it is about to sleep. It must look once more for work after this call and before it
-    /// sleeps: a thread that adds work later will see the announcement and ring.
+    /// Announces that the owner is about to sleep. The owner must look once more for work after
+    /// this call and before it sleeps: a thread that adds work later will see the announcement and
+    /// ring.
     pub fn announce_sleep(&self) {
         self.flag.announce();
     }
@@ -100,8 +101,8 @@ impl EventBell {
         self.awake();
     }
 
-    /// Sleeps until `limit` has passed or one of these descriptors is readable. Not announced, so nobody rings: whoever has work for the owner
-    /// leaves it there.
+    /// Sleeps until `limit` has passed or one of these descriptors is readable. The sleep is not
+    /// announced, so no thread rings: a thread with work for the owner leaves it there.
     pub fn rest<const N: usize>(&self, others: [Option<BorrowedFd<'_>>; N], limit: Duration) {
         self.wait(PollFlags::empty(), others, Some(limit));
     }
@@ -132,7 +133,7 @@ impl EventBell {
             return self.hear(recv(&self.fd, &mut [0u8; 64], RecvFlags::DONTWAIT));
         }
         let mut count = [0; 8];
-        // Nothing to read (EAGAIN) means that nobody rang: just as well.
+        // Nothing to read (EAGAIN) means that the bell was not rung, which is fine.
         let _ = rustix::io::read(&self.fd, &mut count);
     }
 }
@@ -143,7 +144,8 @@ impl EventBell {
         if !self.flag.must_wake() {
             return;
         }
-        // A full counter or socket (EAGAIN) is already readable: the owner wakes all the same. Without an owner nobody has to be woken.
+        // A full counter or socket (EAGAIN) is already readable: the owner wakes all the same.
+        // Without an owner there is no thread to wake.
         let _ = if self.is_socket {
             send(&self.fd, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
         } else {

@@ -62,7 +62,7 @@ impl<'a> Bits<'a> {
         (0..bits).try_fold(0u32, |value, _| Some(value << 1 | u32::from(self.bit()?)))
     }
 
-    /// Passes over so many bits.
+    /// Skips this many bits.
     pub fn skip(&mut self, bits: usize) -> Option<()> {
         self.at = self.at.checked_add(bits).filter(|&at| at <= self.bytes.len() * 8)?;
         Some(())

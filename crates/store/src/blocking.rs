@@ -18,14 +18,15 @@ use crate::error::StoreError;
 use crate::limits::volume::MAX_STARTS;
 use crate::limits::{DISK_WORK_NS, MAX_DISK_CALLS};
 
-/// How long somebody waits for a disk.
+/// How long a caller waits for a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timeout {
-    /// Media has to go out meanwhile: as long as for a read. That says nothing of the disk yet.
+    /// Media has to go out meanwhile: as long as for a read. A timeout proves nothing about the
+    /// disk yet.
     Brief,
     /// A viewer waits for an answer.
     Call,
-    /// Nobody waits but an operator, and the disk may have been asleep.
+    /// Only an operator waits, and the disk may have been asleep.
     Work,
 }
 
@@ -48,7 +49,7 @@ pub struct TimedOut;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Somebody still waits for it.
+/// A caller still waits for it.
 const AWAITED: u8 = 0;
 /// It has come back.
 const BACK: u8 = 1;
@@ -63,13 +64,13 @@ struct Shared {
     idle: Mutex<Option<Sender<Job>>>,
     /// BlockingCalls that have not come back.
     out: AtomicUsize,
-    /// Of these, those that nobody waits for any more.
+    /// Of these, those that no caller waits for any more.
     late: AtomicUsize,
     /// Of these, those that were given up after more than a brief timeout.
     hung: AtomicUsize,
 }
 
-/// Sends threads to one directory. Clones share what is known of it.
+/// Sends threads to one directory. Clones share its known state.
 #[derive(Clone, Default)]
 pub struct BlockingCalls {
     shared: Arc<Shared>,
@@ -126,7 +127,7 @@ impl BlockingCalls {
     /// The same without waiting yet.
     ///
     /// # Errors
-    /// If an earlier blocking call has not come back, or no thread can be had.
+    /// If an earlier blocking call has not come back, or no thread can be started.
     pub fn begin<T: Send + 'static>(
         &self,
         timeout: Timeout,
@@ -150,7 +151,7 @@ impl BlockingCalls {
             let result = work();
             // Before the waiting caller goes on: it might send the next before this thread has a processor again.
             drop(out);
-            // Nobody waits any more: it is dropped here.
+            // If no caller waits any more, it is dropped here.
             let _ = sender.send(result);
         });
         self.start(job)?;
@@ -181,7 +182,8 @@ impl BlockingCalls {
                     }
                     *idle = Some(sender);
                 }
-                // Not kept alive from here: when nobody has blocking calls for this directory any more, the sender goes.
+                // Not kept alive from here: when no blocking calls for this directory remain, the
+                // sender goes.
                 drop(shared);
                 match next.recv() {
                     Ok(next) => job = next,
@@ -251,7 +253,7 @@ impl<T> Pending<T> {
     }
 }
 
-/// Has something done in a directory of which nothing is known yet.
+/// Runs `work` in a directory with no known state yet.
 ///
 /// # Errors
 /// [`StoreError::TimedOut`]

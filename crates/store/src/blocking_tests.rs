@@ -55,7 +55,7 @@ fn brief_timeout_says_nothing_of_the_disk_but_is_asked_for_once() {
     assert_eq!(blocking.send(Timeout::Brief, work), Err(TimedOut));
     assert!(!blocking.hangs());
     assert_eq!(blocking.begin(Timeout::Brief, || 1).err(), Some(TimedOut));
-    // Who has more time still asks.
+    // A caller with a longer timeout still asks.
     assert_eq!(blocking.send(Timeout::Call, || 2), Ok(2));
     go.send(()).unwrap();
     until("it comes back", || blocking.shared.late.load(Ordering::SeqCst) == 0);

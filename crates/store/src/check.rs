@@ -1,4 +1,5 @@
-//! `fsck`: holds a store against every promise of its format. Reads only; what it finds, a person or the next open repairs.
+//! `fsck`: verifies a store against every guarantee of its format. It only reads; an operator or
+//! the next open repairs its findings.
 //!
 //! Each promise is one function, named like the promise; `docs/ref/store-format.md` lists them under the same names.
 
@@ -57,7 +58,7 @@ pub struct Finding {
     pub promise: &'static str,
     /// Where.
     pub path: PathBuf,
-    /// What is wrong.
+    /// The fault.
     pub what: String,
     /// What to do.
     pub remedy: String,
@@ -143,7 +144,7 @@ pub struct CheckProgress {
     pub bytes_total: u64,
 }
 
-/// What was found so far, and where progress is reported.
+/// The findings up to now, and the callback for progress.
 struct Report<'a> {
     findings: Vec<Finding>,
     progress: CheckProgress,
@@ -201,7 +202,8 @@ pub fn check_store(
     check(dir, None, depth, tell)
 }
 
-/// Checks a volume whose members are in exactly these directories, whatever `members.mrm` says about where they are.
+/// Checks a volume whose members are in exactly these directories, whatever locations `members.mrm`
+/// gives.
 ///
 /// # Errors
 /// As [`check_store`], of the first directory with a superblock; of the first, if none has one.
@@ -245,7 +247,7 @@ fn check(
     Ok(report.findings)
 }
 
-/// What can be said of each member alone; the manifests on them.
+/// Checks each member alone, as far as that is possible; returns the manifests on them.
 fn each_member(
     members: &[Member],
     report: &mut Report<'_>,
@@ -402,7 +404,8 @@ fn store_holds_only_its_files(dirs: &Dirs, report: &mut Report<'_>) -> Result<()
 
 fn tmp_holds_only_living_work(dirs: &Dirs, report: &mut Report<'_>) -> Result<(), StoreError> {
     let promise = "tmp_holds_only_living_work";
-    // Under the lock nobody is between making a directory and locking it, or between unlocking and renaming it.
+    // While the lock is held, no process is between making a directory and locking it, or between
+    // unlocking and renaming it.
     let lock = StoreLock::take(dirs)?;
     let entries = look_at_tmp(dirs)?;
     drop(lock);

@@ -1,4 +1,4 @@
-//! What can go wrong with a store: what failed, where, and what to do.
+//! Errors of a store: the failed action, the place, and the remedy.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,11 +18,11 @@ pub enum StoreError {
     /// The operating system refused something.
     #[error("{}: cannot {action}: {error}", path.display())]
     Io {
-        /// What was tried, as a verb: "open", "write".
+        /// The attempted action, as a verb: "open", "write".
         action: &'static str,
         /// On what.
         path: PathBuf,
-        /// What it said.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
@@ -51,9 +51,9 @@ pub enum StoreError {
     NoSpace {
         /// The file that could not grow.
         path: PathBuf,
-        /// Its length so far.
+        /// Its length up to now.
         offset: u64,
-        /// What was to be written next; 0 where that is not known (a sync, a new directory).
+        /// Bytes of the next write; 0 where that is not known (a sync, a new directory).
         needed_bytes: u64,
     },
     /// There is no store here.
@@ -106,9 +106,9 @@ pub enum StoreError {
     MemberNeeded {
         /// The member's directory.
         dir: PathBuf,
-        /// What is wrong with it.
+        /// The member's fault.
         why: String,
-        /// What was to be done.
+        /// The intended action.
         action: &'static str,
     },
     /// Something has to be written on a member whose file system may not be written to.
@@ -117,7 +117,7 @@ pub enum StoreError {
     ReadOnly {
         /// The member's directory.
         dir: PathBuf,
-        /// What was to be done.
+        /// The intended action.
         action: &'static str,
     },
     /// A volume cannot be made or changed like this.
@@ -155,7 +155,7 @@ pub enum StoreError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         what: String,
     },
     /// No such title.
@@ -211,7 +211,7 @@ pub enum StoreError {
     Catalogue {
         /// The SQLite file.
         path: PathBuf,
-        /// What SQLite said.
+        /// SQLite's error.
         #[source]
         error: rusqlite::Error,
     },
@@ -259,7 +259,8 @@ impl StoreError {
         move |error| Self::Format { path: path.to_path_buf(), error }
     }
 
-    /// A write or a sync that failed: a full disk or an exhausted quota is told apart from the rest.
+    /// Converts a write or a sync that failed: a full disk or an exhausted quota has an error of
+    /// its own.
     pub(crate) fn write(
         action: &'static str,
         path: &Path,

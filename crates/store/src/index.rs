@@ -32,7 +32,7 @@ pub struct RandomAccessPoint {
 pub struct ClockPiece {
     /// First byte of the piece in the data file.
     pub byte: u64,
-    /// Media time of that byte.
+    /// Media time of this byte.
     pub time: MediaTicks,
 }
 
@@ -72,7 +72,7 @@ pub const PTS_MODULUS: u64 = 1 << 33;
 pub struct TimeBase {
     /// First byte in the data file.
     pub byte: u64,
-    /// Media time of that byte.
+    /// Media time of this byte.
     pub time: MediaTicks,
     /// The lowest of the first time stamps of each sound and picture stream from there on, below [`PTS_MODULUS`]. Players that
     /// count in time stamps take it for the beginning.
@@ -98,7 +98,7 @@ pub struct LayoutStream {
     pub config: u32,
 }
 
-/// What a PID carries.
+/// The content of a PID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum PidRole {
@@ -126,7 +126,7 @@ impl PidRole {
 pub struct PidUse {
     /// 13 bits.
     pub pid: u16,
-    /// What it carries.
+    /// Its content.
     pub role: PidRole,
     /// `stream_type` of the PMT (ISO/IEC 13818-1 table 2-34); 0 unless an elementary stream.
     pub stream_type: u8,
@@ -144,7 +144,7 @@ pub struct IndexError {
     pub what: &'static str,
     /// Which one, from 0.
     pub number: usize,
-    /// What it should have been.
+    /// The requirement that it violates.
     pub problem: &'static str,
 }
 
@@ -179,8 +179,8 @@ pub struct TitleIndex {
 }
 
 impl TitleIndex {
-    /// From what the ingest found, each list in ascending order. The time index, length and duration are added by
-    /// [`crate::volume::TitleWriter::commit`].
+    /// Makes an index from the findings of the ingest, each list in ascending order.
+    /// [`crate::volume::TitleWriter::commit`] adds the time index, length and duration.
     pub fn new(
         access: Vec<RandomAccessPoint>,
         pieces: Vec<ClockPiece>,
@@ -200,7 +200,7 @@ impl TitleIndex {
         index.with_layouts(layouts)?.complete(times, data_bytes, duration)
     }
 
-    /// Adds what is known of the presentation time stamps.
+    /// Adds the known facts about the presentation time stamps.
     pub fn with_presentation(
         mut self,
         bases: Vec<TimeBase>,
@@ -218,7 +218,7 @@ impl TitleIndex {
         Ok(self)
     }
 
-    /// Adds what the writer of the title knows, and checks the whole.
+    /// Adds the data known to the writer of the title, and checks the whole.
     pub(crate) fn complete(
         mut self,
         times: Vec<MediaTicks>,

@@ -1,4 +1,5 @@
-//! Shows every structure on disk, as text for people and as JSON for programs: what is there, not what should be.
+//! Shows every structure on disk, as text for people and as JSON for programs: its actual state,
+//! not its intended state.
 //!
 //! A damaged file is shown as far as it can be read, with an `error` where it cannot. Whether a store keeps its
 //! promises is for [`crate::check`].

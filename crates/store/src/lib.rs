@@ -7,13 +7,13 @@
 //! | [`meta`] | [`meta::MetaFile`]: the stored sums and times, one file per packet size |
 //! | [`sums`] | the range sum index: the sum of any range of bytes, for every packet size at once |
 //! | [`packet_size`] | the packet sizes that have names |
-//! | [`members`] | which directories a volume is made of, and which of them are believed |
+//! | [`members`] | the directories of a volume's members, and which of them are trusted |
 //! | [`subtitles`] | text that is shown with pictures: read, and kept as WebVTT |
 //! | [`stripes`] | where the units of a title's stripes lie on the members of its volume |
 //! | [`transform`] | a title's packets changed when an extent is filled |
 //! | [`volume`] | [`volume::Volume`]: titles come in whole, are found, are removed; nothing is ever half visible |
 //! | [`check`] | `fsck`: every promise of the format, one function each |
-//! | [`repair`] | what is missing on a member is rebuilt from the others |
+//! | [`repair`] | rebuilds missing data of a member from the others |
 //! | [`scrub`] | every byte read, silent corruption found and repaired |
 //! | [`inspect`] | every structure on disk as text and as JSON |
 //! | [`ingest`] | a title as people have it becomes a title |

@@ -1,10 +1,13 @@
-//! The members of a volume as a running process sees them: which directory each slot is, and whether it is believed.
+//! The members of a volume as a running process sees them: the directory of each slot, and whether
+//! it is trusted.
 //!
-//! A member is believed only if the superblock in its directory has the UUID that the newest `members.mrm` records for
-//! its slot, and only used for reading if that says `active`. So a disk that was out and came back with old titles, or
-//! another disk at the same path, is never taken for a member that it is not.
+//! A member is trusted only if the superblock in its directory has the UUID that the newest
+//! `members.mrm` records for its slot, and it is used for reading only if `members.mrm` records it
+//! as `active`. So a disk that was out and came back with old titles, or another disk at the same
+//! path, is never mistaken for a member that it is not.
 //!
-//! A member whose disk does not answer counts as missing until it does ([`crate::blocking call`]): nobody is held by it.
+//! A member whose disk does not respond counts as missing until it does ([`crate::blocking call`]):
+//! it holds up no caller.
 
 mod look;
 
@@ -45,7 +48,7 @@ struct Slot {
     dir: PathBuf,
     member: Uuid,
     state: MemberState,
-    /// Why it is not there, or not believed.
+    /// Why it is absent or not trusted.
     absent: Option<String>,
     epoch: u32,
     disk: u32,
@@ -160,7 +163,8 @@ impl Members {
         self.read().slots.get(i).map(|slot| slot.member)
     }
 
-    /// Whether slot `i` is there (the right member is in its directory) and active: what is in it may be read and believed.
+    /// Returns whether slot `i` is there (the right member is in its directory) and active: its
+    /// content may be read and trusted.
     pub fn is_usable(&self, i: usize) -> bool {
         self.read().slots.get(i).is_some_and(Slot::is_usable)
     }
@@ -170,7 +174,7 @@ impl Members {
         self.read().slots.get(i).is_some_and(Slot::is_present)
     }
 
-    /// What the volume thinks of slot `i`; [`MemberState::Stale`] beyond the slots.
+    /// Returns the state of slot `i` in the volume; [`MemberState::Stale`] beyond the slots.
     pub fn state(&self, i: usize) -> MemberState {
         self.read().slots.get(i).map_or(MemberState::Stale, |slot| slot.state)
     }
@@ -181,7 +185,8 @@ impl Members {
         self.read().slots.get(i).map_or(0, |slot| slot.epoch)
     }
 
-    /// Changes when slot `i` is on another disk, or on one that had gone: what was known of how it reads says nothing then.
+    /// Returns a number that changes when slot `i` is on another disk, or on one that had gone:
+    /// earlier read statistics are meaningless then.
     pub fn disk(&self, i: usize) -> u32 {
         self.read().slots.get(i).map_or(0, |slot| slot.disk)
     }
@@ -192,7 +197,7 @@ impl Members {
         (0..now.slots.len()).filter(|&i| now.slots[i].is_usable()).collect()
     }
 
-    /// The slots that are to be believed but are not there.
+    /// Returns the slots that should be trusted but are not there.
     pub fn missing(&self) -> Vec<usize> {
         let now = self.read();
         let missing = |slot: &Slot| slot.state == MemberState::Active && !slot.is_present();
@@ -231,8 +236,9 @@ impl Members {
         blocking.send(timeout, move || work(&dir)).map_err(|TimedOut| StoreError::TimedOut { path })
     }
 
-    /// Looks again: which members are there, and what the newest list of members says. A few small reads for each member;
-    /// a member that cannot be read, or does not answer, counts as missing. Returns whether anything changed.
+    /// Looks again for the members that are there, and for the newest list of members. A few small
+    /// reads for each member; a member that cannot be read, or does not respond, counts as missing.
+    /// Returns whether anything changed.
     pub fn refresh(&self) -> bool {
         let before = self.read().clone();
         let Some(seen) = &before.record else { return self.refresh_single(&before) };
@@ -245,7 +251,8 @@ impl Members {
         if before.explicit.is_none() && !before.slots.iter().all(is_there) {
             self.look_further(&mut looks, seen);
         }
-        // One that says otherwise in the same generation, or has gone on alone, was used apart from the others: it is not heard.
+        // A list that differs in the same generation, or that has gone on alone, was used apart
+        // from the others: it is ignored.
         let heard = !went_on_alone(&looks, before.volume, seen);
         let newer = looks.iter().filter_map(|look| look.record_of(before.volume)).filter(|_| heard);
         let newest = newer.filter(|r| r.generation > seen.generation).max_by_key(|r| r.generation).cloned();
@@ -273,7 +280,7 @@ impl Members {
         self.adopt(before, after.after(before))
     }
 
-    /// Takes what was found, unless another thread has found something newer meanwhile.
+    /// Adopts the findings, unless another thread has found something newer meanwhile.
     fn adopt(&self, before: &Now, after: Now) -> bool {
         let generation = |now: &Now| now.record.as_ref().map_or(0, |r| r.generation);
         let mut now = self.write();
@@ -289,8 +296,8 @@ impl Members {
         changed
     }
 
-    /// What the members are by a list that this process is about to write; it may name a member in a new directory. Nothing is
-    /// taken for true yet.
+    /// Returns the members according to a list that this process is about to write; it may name a
+    /// member in a new directory. Nothing is adopted yet.
     pub(crate) fn with_list(&self, record: MembersRecord) -> Planned {
         let now = self.read().clone();
         let mut explicit = now.explicit.clone();
@@ -301,7 +308,7 @@ impl Members {
                 looks
             }
             Some(dirs) => {
-                // One that was added is named by that.
+                // The list itself names the directory of an added member.
                 let is_new = |entry: &&MemberEntry| now.slots.iter().all(|slot| slot.member != entry.member);
                 dirs.extend(record.members.iter().filter(is_new).map(|entry| entry.path.clone()));
                 self.look_at(dirs.iter().cloned())
@@ -321,7 +328,7 @@ impl Members {
         Look::at_all(dirs, &self.blocking, Timeout::Call)
     }
 
-    /// Looks also where the list says that the members are.
+    /// Looks also in the directories that the list names.
     fn look_further(&self, looks: &mut Vec<Look>, record: &MembersRecord) {
         let paths = record.members.iter().map(|entry| &entry.path);
         let new: Vec<_> = paths.filter(|path| looks.iter().all(|look| look.dir != **path)).cloned().collect();
@@ -329,7 +336,7 @@ impl Members {
     }
 }
 
-/// The members as a list says that nobody has heard of yet.
+/// The members according to a list that is not published yet.
 #[derive(Debug)]
 pub(crate) struct Planned {
     now: Now,
@@ -352,7 +359,7 @@ impl Slot {
         self.absent.is_none() && !self.blocking.hangs()
     }
 
-    /// Whether it was to be read when it was looked at last.
+    /// Returns whether it was readable when it was last looked at.
     fn was_usable(&self) -> bool {
         self.state == MemberState::Active && self.absent.is_none()
     }
@@ -364,7 +371,8 @@ impl Slot {
 }
 
 impl Now {
-    /// Several members, or one with parity: what the newest list says, held against what is there.
+    /// Several members, or one with parity: the newest list, compared with the members that are
+    /// there.
     fn of(record: MembersRecord, looks: &[Look]) -> Self {
         let any = looks.iter().any(|look| {
             look.block.as_ref().is_ok_and(|block| block.volume == record.volume)
@@ -461,7 +469,7 @@ fn volume_of(looks: &mut [Look], hints: bool) -> Result<Uuid, StoreError> {
             _ => Ok(volume),
         };
     }
-    // The first directory's own error says most.
+    // The first directory's own error is the most specific.
     let reason = "no member of a volume was found";
     let none = |look: &Look| StoreError::NotAStore { path: look.dir.clone(), reason };
     match looks.first_mut() {

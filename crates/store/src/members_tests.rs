@@ -209,7 +209,7 @@ fn refresh_sees_members_go_come_back_and_be_replaced() {
     assert!(members.refresh());
     assert_eq!((members.usable(), members.epoch(1)), (vec![0, 1, 2], epoch + 1));
     assert_eq!(members.disk(1), disk + 1);
-    // Files have been repaired: they are opened again, but the disks are what they were.
+    // Files have been repaired: they are opened again, but the disks are the same as before.
     let before = [0, 1, 2].map(|i| (members.epoch(i), members.disk(i)));
     let repaired = MembersRecord { generation: 2, ..three.record.clone() };
     three.say(0, &repaired);
@@ -285,7 +285,8 @@ fn a_member_whose_titles_cannot_be_listed_counts_as_missing() {
     }
 }
 
-/// Somebody is given up in this member's directory; he comes back when what is returned is dropped.
+/// Starts a blocking call in this member's directory that times out; it comes back when the
+/// returned sender is dropped.
 fn hang(members: &Members, i: usize) -> std::sync::mpsc::Sender<()> {
     let (go, gate) = std::sync::mpsc::channel();
     let wait = move || gate.recv().is_ok();

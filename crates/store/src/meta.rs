@@ -27,8 +27,8 @@ const _: () = assert!(WINDOW_BYTES.is_multiple_of(META_BLOCK_BYTES));
 
 const _: () = assert!(META_BLOCK_BYTES == SUMS_BLOCK_BYTES);
 
-/// Opens a file of blocks of [`META_BLOCK_BYTES`], the first of which is the header: that, and that the file is as long as
-/// the header says, are checked here; the other blocks when they are read.
+/// Opens a file of blocks of [`META_BLOCK_BYTES`]; the first block is the header. The header, and
+/// that the file is as long as it requires, are checked here; the other blocks when they are read.
 ///
 /// # Errors
 /// If it cannot be read, or is not what `decode` wants.
@@ -83,7 +83,7 @@ impl<R: Record> RecordsFile<R> {
         self.header.packet_bytes
     }
 
-    /// What the file says of itself.
+    /// Returns the file's header.
     pub fn header(&self) -> &RecordsHeader<R> {
         &self.header
     }
@@ -140,8 +140,8 @@ impl<R: Record> RecordsFile<R> {
         first / R::PER_BLOCK
     }
 
-    /// Takes records `first..first + out.len()` out of whole blocks, the first of which has number `first_block`.
-    /// Checksum and number of each block touched are verified; nothing is allocated.
+    /// Copies records `first..first + out.len()` out of whole blocks, which are numbered from
+    /// `first_block`. Checksum and number of each block touched are verified; nothing is allocated.
     pub fn decode(blocks: &[u8], first_block: u32, first: u32, out: &mut [R]) -> Result<(), MetaError> {
         let (blocks, _) = blocks.as_chunks::<META_BLOCK_BYTES>();
         let per_block = u64::from(R::PER_BLOCK);
@@ -177,7 +177,7 @@ pub struct MetaBlocks<'a> {
 }
 
 impl<'a> MetaBlocks<'a> {
-    /// Verifies whole blocks, the first of which has number `first_block`. Nothing is allocated.
+    /// Verifies whole blocks, which are numbered from `first_block`. Nothing is allocated.
     ///
     /// # Errors
     /// If one of them is damaged.
@@ -231,7 +231,7 @@ impl<R: Record> RecordsWriter<R> {
         Ok(Self { file, buffer, records: 0, written: 0, kind: PhantomData })
     }
 
-    /// Records so far.
+    /// Returns the number of records up to now.
     pub(crate) fn records(&self) -> u64 {
         self.records
     }

@@ -1,10 +1,11 @@
-//! The part of H.264's sequence parameter sets that everybody reads (ITU-T H.264 section 7.3.2.1.1): up to the flag that says whether
-//! pictures are frames only. Slice headers depend on it, and the pictures' size is in it.
+//! The part of H.264's sequence parameter sets that every parser reads (ITU-T H.264 section
+//! 7.3.2.1.1): up to the flag that determines whether pictures are frames only. Slice headers
+//! depend on it, and the pictures' size is in it.
 
 use crate::bits::Bits;
 use crate::limits::trick::MAX_SPS;
 
-/// What it says.
+/// The parsed fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpsStart {
     /// `profile_idc`, the constraint flags, `level_idc`.

@@ -15,7 +15,8 @@
 //!   stripe 2                      d1  p0          d2  p1          d0  d3
 //! ```
 //!
-//! What a member has of any run of stripes is one range of each of its files. With one member that range is the title itself.
+//! A member's part of any run of stripes is one range of each of its files. With one member this
+//! range is the title itself.
 
 use std::ops::Range;
 
@@ -38,12 +39,13 @@ const MAX_FEC_DATA_UNITS: u16 = 20;
 const ALONE_DATA_UNITS: u16 = 8;
 
 impl Geometry {
-    /// A layout of stripes for `members` members of which `tolerance` may be lost. If it can be, the parity is also column FEC
-    /// as ST 2022-1 has it; for that a member may have several units of a stripe. With one member there is nothing to be lost:
+    /// Chooses a layout of stripes for `members` members that tolerates the loss of `tolerance` of
+    /// them. If possible, the parity is also column FEC as in ST 2022-1; to make that possible, a
+    /// member may have several units of a stripe. With one member no loss can be tolerated:
     /// `network` parity units then serve viewers alone.
     ///
     /// # Errors
-    /// What is wrong, for people.
+    /// The fault, in words for people.
     pub fn choose(members: usize, tolerance: usize, network: usize) -> Result<Self, String> {
         if !(1..=MAX_MEMBERS).contains(&members) {
             return Err(format!("{members} members; a volume has 1 to {MAX_MEMBERS}"));
@@ -65,7 +67,8 @@ impl Geometry {
             );
         }
         let data_members = members - tolerance;
-        // The fewest units on each member with which the stripes are long enough for ST 2022-1, as far as the code goes.
+        // The fewest units on each member that make the stripes long enough for ST 2022-1, within
+        // the limits of the code.
         let most = MAX_PARITY_UNITS.checked_div(tolerance).unwrap_or(MAX_DATA_UNITS);
         if most == 0 {
             return Err(format!("parity {tolerance}; at most {MAX_PARITY_UNITS} members may be lost"));
@@ -275,7 +278,8 @@ impl StripeLayout {
         self.parity_range(position, 0..self.stripes()).end
     }
 
-    /// What the data file on a position has of these stripes: all its data units of them, one after another.
+    /// Returns the part of a position's data file for these stripes: all its data units of them,
+    /// one after another.
     pub fn data_range(&self, position: usize, stripes: Range<u32>) -> Range<u64> {
         let end_stripe = stripes.end.min(self.stripes());
         let start =
@@ -294,7 +298,7 @@ impl StripeLayout {
         start..full + in_last as u64
     }
 
-    /// What the parity file on a position has of these stripes.
+    /// Returns the part of a position's parity file for these stripes.
     pub fn parity_range(&self, position: usize, stripes: Range<u32>) -> Range<u64> {
         let end_stripe = stripes.end.min(self.stripes());
         let at = |stripe| self.units_before(position, stripe, false) * self.unit_bytes() as u64;

@@ -69,7 +69,8 @@ fn geometries_out_of_bounds_are_refused() {
 }
 
 proptest! {
-    /// Units laid out one after another, stripe by stripe, by hand: the arithmetic says the same.
+    /// Units laid out one after another, stripe by stripe, by hand: the arithmetic gives the same
+    /// result.
     #[test]
     fn offsets_and_ranges_are_those_of_files_written_in_order(
         n in 1u16..6, each in 1u16..3, m in 0u16..5, unit in 1u32..4, grains in 7u64..900, from in 0u32..9, count in 0u32..9,

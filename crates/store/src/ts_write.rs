@@ -13,7 +13,7 @@ const FLAGS: usize = 2;
 /// Header of a PES packet with both stamps (section 2.4.3.6).
 const PES_HEADER: usize = 19;
 
-/// TS packets that a picture of so many bytes takes, at most.
+/// Returns the maximum number of TS packets for a picture of `bytes` bytes.
 pub(crate) fn packets_of_picture(bytes: usize) -> u64 {
     (FLAGS + PES_HEADER + bytes).div_ceil(PAYLOAD) as u64
 }
@@ -79,7 +79,7 @@ fn section(pid: u16, table: u8, extension: u16, version: u8, body: &[u8]) -> [u8
 /// Packets in a row, with the continuity counters of their PIDs.
 #[derive(Debug, Default)]
 pub(crate) struct PacketWriter {
-    /// What was written and not yet taken.
+    /// Bytes written and not yet taken.
     pub(crate) out: Vec<u8>,
     /// Of the next packet of each PID.
     counters: Vec<(u16, u8)>,
@@ -123,7 +123,7 @@ impl PacketWriter {
         self.out.resize(self.out.len() + PAYLOAD, 0xff);
     }
 
-    /// The next packet of a PES packet of which there is one.
+    /// Writes the next packet of a PES packet that has one left.
     pub(crate) fn pes(&mut self, pes: &mut Pes, bytes: &[u8]) {
         let starts = pes.at == 0;
         let left = pes.left();
@@ -173,16 +173,16 @@ pub(crate) struct Pes {
     pid: u16,
     header: Vec<u8>,
     bytes: usize,
-    /// Adaptation field of the first packet, and what it says.
+    /// Adaptation field of the first packet, and its content.
     field: usize,
     is_access: bool,
-    /// Sent so far, the header's bytes counted.
+    /// Bytes sent up to now, including the header's.
     at: usize,
     packets: usize,
 }
 
 impl Pes {
-    /// A picture of so many bytes. Stamps count modulo 2^33.
+    /// Makes a picture of `bytes` bytes. Stamps count modulo 2^33.
     pub(crate) fn picture(pid: u16, pts: u64, dts: u64, bytes: usize, is_access: bool) -> Self {
         let mut header = vec![0, 0, 1, 0xe0, 0, 0, 0x84];
         if pts == dts {
@@ -196,7 +196,7 @@ impl Pes {
         Self::new(pid, header, bytes, FLAGS, is_access)
     }
 
-    /// Sound of so many bytes, at most 65,522: audio stream `number` of its program.
+    /// Makes audio of `bytes` bytes, at most 65,522: audio stream `number` of its program.
     pub(crate) fn sound(pid: u16, number: u8, pts: u64, bytes: usize) -> Self {
         let mut header = vec![0, 0, 1, 0xc0 | number & 0x1f, 0, 0, 0x84, 0x80, 5];
         header.extend(stamp_bytes(2, pts));
@@ -220,7 +220,7 @@ impl Pes {
         self.packets
     }
 
-    /// Spreads it over so many packets more; `false` if it is too short for that.
+    /// Spreads it over `more` additional packets; `false` if it is too short for them.
     pub(crate) fn stretch(&mut self, more: usize) -> bool {
         // The header stays whole.
         let is_long = self.bytes >= self.packets + more;

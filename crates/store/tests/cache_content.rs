@@ -1,4 +1,5 @@
-//! What is lent is what was stored: headers, payloads, records, for every packet size and both ways of reading.
+//! Leases contain the data that was stored: headers, payloads, records, for every packet size and
+//! both ways of reading.
 
 mod cache_common;
 

@@ -1,5 +1,5 @@
-//! Damage that a sum of 16 bits cannot see: no viewer is sent a wrong byte, parity makes up for it, and damaged CRCs make
-//! nobody wait for good data.
+//! Damage that a 16-bit sum cannot detect: no viewer receives a wrong byte, parity makes up for it,
+//! and damaged CRCs make no viewer wait for good data.
 
 mod cache_common;
 mod common;
@@ -153,7 +153,8 @@ fn damage_copies(disks: &Disks, id: TitleId, file: &str, at: usize) {
     }
 }
 
-/// The CRCs prove media and parity whose records no member has any more; also what has to be decoded with them.
+/// The CRCs verify media and parity whose records no member has any more, including data that must
+/// be decoded with them.
 #[test]
 fn records_that_are_damaged_in_every_copy_cost_nothing() {
     let film = film();
@@ -173,7 +174,7 @@ fn records_that_are_damaged_in_every_copy_cost_nothing() {
     }
 }
 
-/// The packets whose records no member has are told, once, as sent.
+/// Packets whose records no member has are reported once, as sent.
 #[test]
 fn records_that_are_damaged_in_every_copy_are_reported() {
     let film = film();
@@ -197,7 +198,8 @@ fn records_that_are_damaged_in_every_copy_are_reported() {
     assert_eq!((world.cache.damage(), world.cache.damaged_title()), (None, Some(info.id)));
 }
 
-/// Without CRCs nothing proves what has no record any more: those packets are left out, or where they are too many, the stream ends there.
+/// Without CRCs nothing verifies a packet that has lost its records: such packets are left out, or
+/// where they are too many, the stream ends there.
 #[test]
 fn without_crcs_records_that_are_damaged_in_every_copy_cost_their_packets() {
     let film = Film::new(60_001, 5);

@@ -1,5 +1,5 @@
-//! A cache smaller than the title: what is kept is what will be read soonest. The whole cache, with its thread and real
-//! reads, against a simulation in whole steps.
+//! A cache smaller than the title: it keeps the data that will be read soonest. The whole cache,
+//! with its thread and real reads, is compared with a simulation in whole steps.
 
 mod cache_common;
 

@@ -1,5 +1,5 @@
-//! What is damaged is never lent: where packets can be told apart they are left out, else nobody but those who want just that
-//! notices.
+//! Damaged data is never leased. Where packets can be distinguished, the damaged ones are left out;
+//! otherwise only viewers that request exactly that data notice.
 
 mod cache_common;
 
@@ -75,7 +75,7 @@ fn one_damaged_byte_of_media_costs_one_packet() {
         clock.advance(1);
         sample.check(&world.engines[0].fetch(0, title, 5, clock.now()).lease.unwrap(), 5);
         assert_eq!(world.cache.stats().damaged, 1);
-        // And damage that comes later is said again.
+        // Later damage is reported again.
         sample.damage(&sample.data_path(), at - 196 * 1316);
         sample.damage(&sample.data_path(), at - 196 * 1316 + 13_160);
         drop(lease);
@@ -119,7 +119,7 @@ fn a_title_of_which_too_much_is_damaged_cannot_be_had_there() {
                 Err(failure) => {
                     assert_eq!(failure, ReadFailure::Checksum, "extent {extent}");
                     assert!(extent >= bad, "extent {extent} of {permille}");
-                    // What lies behind the damage is to be had, whatever was before it.
+                    // Data behind the damage can be read, whatever was before it.
                     assert!(extent <= last, "extent {extent} of {permille}");
                 }
             }
@@ -236,8 +236,8 @@ fn a_bad_sector_costs_the_packets_in_it() {
     }
 }
 
-/// From somewhere on the disk reads nothing more: as much of it is left out as is allowed, then the title ends there. What lies before and
-/// who plays something else is not disturbed.
+/// From one point on, the disk fails all reads: as much of the data is left out as allowed, then
+/// the title ends there. Data before that point and viewers of other titles are not disturbed.
 #[test]
 fn a_disk_that_reads_nothing_more_ends_what_lies_there_and_nothing_else() {
     for backend in BACKENDS {
@@ -258,7 +258,7 @@ fn a_disk_that_reads_nothing_more_ends_what_lies_there_and_nothing_else() {
             let other = extent % 20;
             short.check(&engine.fetch(1, short_title, other, clock.now()).lease.unwrap(), other);
         }
-        // A tenth of 64 extents, of which three packets lie in the last block before.
+        // A tenth of 64 extents; three of these packets are in the last block before.
         assert_eq!(left_out, 3 + 6 * 196);
         assert!(failed.iter().copied().eq((46..80).map(|extent| (extent, ReadFailure::Io(libc::EIO)))));
         assert_eq!(world.cache.stats().read_errors, 34);
@@ -266,7 +266,8 @@ fn a_disk_that_reads_nothing_more_ends_what_lies_there_and_nothing_else() {
     }
 }
 
-/// What is there of its last extents is sent, and the rest left out as far as that is allowed.
+/// The remaining data of its last extents is sent, and the rest is left out within the allowed
+/// limit.
 #[test]
 fn a_file_that_was_cut_off_costs_what_lay_behind_the_cut() {
     for backend in BACKENDS {
@@ -289,7 +290,8 @@ fn a_file_that_was_cut_off_costs_what_lay_behind_the_cut() {
     }
 }
 
-/// All who wait for an extent whose records are bad are told, and reading ahead into it does not disturb those who come later.
+/// All streams that wait for an extent with bad records get the error, and read-ahead into it does
+/// not disturb later streams.
 #[test]
 fn everybody_who_waits_is_told() {
     let sample = Sample::of_extents(8);

@@ -18,7 +18,7 @@ use millrace_store::cache::{FeedError, Feeder, Grant, Keep, LiveTitle, ReadBacke
 
 const PER_EXTENT: u32 = 196;
 
-/// What a test feeds: no two packets are the same.
+/// Returns the payload that a test feeds: no two packets are the same.
 fn payload(packet: u32) -> Vec<u8> {
     cache_common::sample::noise(u64::from(packet) + 1, 1316)
 }
@@ -30,7 +30,7 @@ struct TestFeeder {
 }
 
 impl TestFeeder {
-    /// Adds so many packets and publishes them.
+    /// Adds `packets` packets and publishes them.
     fn feed(&mut self, packets: u32) {
         for _ in 0..packets {
             loop {
@@ -58,7 +58,7 @@ fn open(world: &World, extents: usize) -> (TitleRef, TestFeeder) {
     (title, TestFeeder { feeder, bell })
 }
 
-/// Wants what the stream needs next.
+/// Requests the packet that the stream needs next.
 fn want_packet(engine: &mut Engine, index: u32, title: TitleRef, packet: u32) {
     let (extent, place) = (packet / PER_EXTENT, (packet % PER_EXTENT) as u16);
     let want =
@@ -66,7 +66,7 @@ fn want_packet(engine: &mut Engine, index: u32, title: TitleRef, packet: u32) {
     assert!(engine.handle.want(&want));
 }
 
-/// Checks what was lent to somebody who needs `packet`. Gives the packet behind it.
+/// Checks the lease of a stream that needs `packet`. Returns the packet behind the lease.
 fn read(lease: &Lease, packet: u32) -> u32 {
     let content = lease.content();
     let (extent, place) = (packet / PER_EXTENT, packet % PER_EXTENT);
@@ -178,10 +178,11 @@ fn who_falls_out_of_what_is_held_is_told_so_and_never_reads_a_wrong_byte() {
     want_packet(engine, 0, title, 0);
     let first = lease(engine.grant());
     want_packet(engine, 1, title, PER_EXTENT + 10);
-    // Nobody reads for forty extents; what is lent stays as it is.
+    // No stream reads for forty extents; leased data stays unchanged.
     feeder.feed(40 * PER_EXTENT);
     assert_eq!(read(&first, 0), PER_EXTENT);
-    // The one that waits gets what comes first, if it is looked at before that goes, or is told that it has gone.
+    // The waiting stream gets the data that comes first if it is served before that data is
+    // dropped; otherwise it gets an error that the data is gone.
     let waited = engine.grant();
     assert_eq!(waited.stream, stream(1));
     match waited.lease {
@@ -197,12 +198,13 @@ fn who_falls_out_of_what_is_held_is_told_so_and_never_reads_a_wrong_byte() {
         want_packet(engine, 0, title, packet);
         packet = match engine.grant().lease {
             Ok(lease) => read(&lease, packet),
-            // What was fed before is still being taken.
+            // Data fed earlier is still being taken in.
             Err(ReadFailure::Passed { first }) if first > packet / PER_EXTENT => first * PER_EXTENT,
             Err(failure) => panic!("{failure}"),
         };
     }
-    // What was lent when it went (the first, what the other stream waited for, what the reader was at) is taken back when it is needed.
+    // Extents that were on lease when they were dropped (the first, the one that the other stream
+    // waited for, the one that the reader was at) are reclaimed when they are needed.
     let stats = world.wait_stats("what is held", |stats| stats.free >= 16 - u64::from(HELD) - 3);
     assert_eq!(stats.evictions, 0, "nobody else has lost anything");
     drop(first);

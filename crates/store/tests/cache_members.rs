@@ -1,12 +1,13 @@
-//! Titles on several members: whatever becomes of as many members as the parity makes up for, every extent is right; with more,
-//! those who want just that are told, and all others go on.
+//! Titles on several members: every extent is right whatever happens to as many members as the
+//! parity makes up for. With more failures, viewers of exactly the affected data get an error, and
+//! all others go on.
 
 mod cache_common;
 #[path = "../src/cache/stripes/sample.rs"]
 mod stripes_sample;
 
 mod given {
-    //! What the sample title needs.
+    //! Items that the sample title needs.
     pub(crate) use millrace_store::cache::{
         MemberFiles, ParitySource, SourceKind, TitleFile, TitleSource, TrackId,
     };
@@ -79,7 +80,7 @@ impl Bench {
             (stats.degraded, stats.hung_reads, stats.decoded_bytes)
         };
         for _ in 0..20 {
-            // Opened anew, nothing of it is in memory.
+            // Nothing of a newly opened title is in memory.
             let title = self.open(sample);
             let before = needed(self);
             self.read_all(sample, title);
@@ -107,7 +108,8 @@ fn extents(sample: &StripeSample) -> u32 {
     packets.div_ceil(layout.packets_per_extent())
 }
 
-/// A title on so many members that may lose `t` of them, about so many extents long.
+/// Creates a title on `members` members that tolerates the loss of `t`, about `extents` extents
+/// long.
 fn title(members: u16, t: u16, extents: usize) -> StripeSample {
     let (k, m) = match (members, t) {
         (2, 1) => (4, 4),
@@ -125,7 +127,7 @@ fn up_to_t_members_may_fail_in_any_way_and_every_extent_is_right() {
         ReadFault::None,
         ReadFault::Eio,
         ReadFault::Short,
-        // Not so many that two flips in a packet undo each other in its sum.
+        // Few enough that two flips in a packet do not cancel out in its sum.
         ReadFault::Flip { seed: 9, one_in: 40 },
         ReadFault::Flip { seed: 3, one_in: 60 },
         ReadFault::Hang,
@@ -270,8 +272,9 @@ fn a_member_that_hangs_costs_a_moment_and_little_memory_and_is_used_again_when_i
             bench.world.cache.close_title(title);
             let stats = bench.world.cache.stats();
             assert!(stats.hung_now > 0 && stats.aside_bytes <= MAX_ASIDE_BYTES as u64, "{stats:?}");
-            // Those that were under way when it was noticed; nobody asks it any more, unless a busy processor has made another
-            // member look slow too: then everybody is asked who is there.
+            // Only the reads in flight when the hang was noticed. The member gets no further reads,
+            // unless a busy processor has made another member look slow too: then all present
+            // members are read.
             let members = bench.world.cache.members();
             let are_others_well = [0, 2].iter().all(|&other| members[other].suspensions == 0);
             let most = if are_others_well { MAX_READS_IN_FLIGHT as u64 } else { stats.reads };
@@ -301,7 +304,8 @@ fn slow_members_are_waited_for_when_nothing_else_is_left() {
         bench.faults.set_all(&[(0, slow), (1, slow), (2, slow)]);
         assert_eq!(bench.fetch(title, 0), Ok(()));
         let stats = bench.world.cache.stats();
-        // Whoever has more to read takes longer than the others, and is given up once these have answered.
+        // A member that has more to read takes longer than the others, and is given up once these
+        // have answered.
         assert_eq!(stats.read_errors, 0, "{stats:?}");
         bench.faults.set_all(&[]);
         (0..3).for_each(|member| bench.wait_health(member, MemberHealth::Healthy));

@@ -4,8 +4,9 @@
 //! cargo test --release -p millrace-store --test cache_rate -- --ignored --nocapture
 //! ```
 //!
-//! `MILLRACE_RATE_DIR` says where the title is written (default: the temporary directory), `MILLRACE_RATE_MIB` how long
-//! it is. The contenders take turns, for the machine is shared; medians over the rounds are printed.
+//! `MILLRACE_RATE_DIR` sets the directory that the title is written to (default: the temporary
+//! directory), `MILLRACE_RATE_MIB` its length. The contenders take turns, because the machine is
+//! shared; medians over the rounds are printed.
 
 mod cache_common;
 
@@ -22,7 +23,8 @@ use millrace_core::time::MediaTicks;
 use millrace_core::wire::rtp::Timeline;
 use millrace_store::cache::ReadBackend;
 
-/// A title whose data file cannot be opened for direct reads, because its path is not told.
+/// A title whose data file cannot be opened for direct reads, because the source does not report
+/// its path.
 struct Buffered(SampleSource);
 
 impl TitleSource for Buffered {
@@ -73,7 +75,8 @@ impl PlainSource for Buffered {
     }
 }
 
-/// Processor time of this process so far, in seconds: less disturbed by others than the wall clock.
+/// Returns the processor time that this process has used, in seconds. Other processes disturb it
+/// less than the wall clock.
 fn processor_time() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
@@ -139,7 +142,7 @@ fn fill_rate() {
     }
 }
 
-/// What a want costs when the extent is there: 1000 streams going round in 64 extents.
+/// Cost of a request when the extent is cached: 1000 streams cycling through 64 extents.
 #[test]
 #[ignore = "a measurement"]
 fn grant_rate() {

@@ -1,4 +1,5 @@
-//! A title that is open while a scrub repairs its files: what was repaired is read from then on, and nothing need be decoded any more.
+//! A title that is open while a scrub repairs its files: repaired data is read from then on, and no
+//! decoding is needed any more.
 
 mod cache_common;
 mod common;

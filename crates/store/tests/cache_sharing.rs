@@ -1,4 +1,5 @@
-//! One copy for all: one read however many watch, and nobody fails because others hold what he would need room for.
+//! One copy for all: one read for any number of viewers, and no viewer fails because others hold
+//! the capacity that it needs.
 
 mod cache_common;
 

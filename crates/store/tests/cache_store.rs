@@ -1,4 +1,4 @@
-//! Titles of a real store, through the cache: what the writer wrote is what viewers are lent.
+//! Titles of a real store, through the cache: leases contain the data that the writer wrote.
 
 mod cache_common;
 mod common;
@@ -126,8 +126,9 @@ fn fetch_all(world: &mut World, (volume, info): (&Volume, &TitleInfo), film: &Fi
     missing
 }
 
-/// A damaged byte of data costs its packet. One of the records costs nothing: what they say of a packet follows from its bytes, which
-/// its CRC proves, and from the index; and where the CRC is damaged, the record proves the bytes.
+/// A damaged byte of data costs its packet. A damaged byte of the records costs nothing: their
+/// content follows from the packet's bytes, which its CRC verifies, and from the index. Where the
+/// CRC is damaged, the record verifies the bytes.
 #[test]
 fn a_damaged_byte_of_any_file_costs_no_more_than_a_packet() {
     let film = Film::new(12_001, 5);
@@ -149,7 +150,8 @@ fn a_damaged_byte_of_any_file_costs_no_more_than_a_packet() {
                 let Some(mut world) = World::new(backend, 16, 0, 1, clock) else { continue };
                 let missing = fetch_all(&mut world, (&volume, &info), &film, size);
                 if file == "data.ts" {
-                    // Which of the packets that share the damaged one's CRC it is cannot be said.
+                    // It cannot be determined which of the packets that share the damaged one's CRC
+                    // is damaged.
                     let share = (1316 / u64::from(size) + 1).max(2) as usize;
                     assert!(missing.contains(&(700_000 / u32::from(size))), "{size}: {missing:?}");
                     assert!(missing.len() <= share, "{size}: {missing:?}");

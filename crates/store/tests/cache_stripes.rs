@@ -161,8 +161,8 @@ fn members_go_and_come_back_while_a_title_is_open() {
     }
 }
 
-/// Bytes that changed on one member: in media, parity, records and range sums. What is lent is right all the same, also if
-/// there is one member only and the parity was made for the network.
+/// Bytes that changed on one member: in media, parity, records and range sums. Leased data is right
+/// all the same, even with a single member whose parity was made for the network.
 #[test]
 fn bytes_that_changed_on_a_disk_are_made_up_for() {
     let film = Film::new(7 * 700 + 5, 9);
@@ -189,7 +189,8 @@ fn bytes_that_changed_on_a_disk_are_made_up_for() {
     }
 }
 
-/// A member that was out while the volume changed is not believed, but what it has of a title is as good as its stored sums.
+/// A member that was out while the volume changed is not trusted, but its data of a title is as
+/// good as its stored sums.
 #[test]
 fn a_member_that_is_behind_gives_what_it_has_when_the_others_do_not_suffice() {
     let film = Film::new(7 * 900, 13);
@@ -219,7 +220,8 @@ fn a_member_that_is_behind_gives_what_it_has_when_the_others_do_not_suffice() {
     }
 }
 
-/// A viewer who repairs is lent what is there; then one who does not is lent all of it.
+/// A viewer that repairs gets a lease of the data present; then one that does not gets a lease of
+/// all of it.
 #[test]
 fn holes_for_one_and_the_whole_for_another() {
     let film = Film::new(7 * 900, 11);
@@ -324,7 +326,7 @@ fn parity_tracks_are_fec_datagrams_of_the_media() {
     }
 }
 
-/// Whoever has a title open reads on when it is removed.
+/// A viewer that has a title open reads on when the title is removed.
 #[test]
 fn a_title_that_is_removed_is_played_to_its_end() {
     let film = Film::new(7 * 900, 17);

@@ -18,7 +18,7 @@ use sim::{EIO, Order, Sim};
 
 const NAMES: [&str; 3] = ["film", "film@240p", "film@480p"];
 
-/// An empty volume of so many members, and a simulation that begins there.
+/// An empty volume of a given number of members, and a simulation that starts there.
 struct Scene {
     _dir: tempfile::TempDir,
     roots: Vec<PathBuf>,
@@ -50,7 +50,7 @@ impl Scene {
     }
 }
 
-/// What is there; all or nothing, and sound.
+/// Returns the names of the titles present: all or none, and sound.
 fn names(roots: &[PathBuf], what: &str) -> Vec<String> {
     let volume = Volume::open_members(roots).unwrap_or_else(|e| panic!("{what}: {e}"));
     let names: Vec<String> = volume.titles().unwrap().into_iter().map(|title| title.name).collect();

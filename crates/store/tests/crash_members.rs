@@ -1,6 +1,7 @@
-//! Power cuts and failing disks under a volume of three members of which one may be lost, and one of five of which two may:
-//! whatever was acknowledged is there byte for byte, also when as many members are lost with the power; whatever was not is whole or gone; a repair and a scrub can
-//! be cut off anywhere.
+//! Power cuts and failing disks under a volume of three members that tolerates the loss of one, and
+//! one of five that tolerates the loss of two. Acknowledged data is there byte for byte, even when
+//! that many members are lost with the power; unacknowledged data is whole or gone; a repair and a
+//! scrub can be interrupted anywhere.
 
 mod common;
 mod crash_support;
@@ -44,7 +45,7 @@ struct Scene {
     may: usize,
     _dir: tempfile::TempDir,
     roots: Vec<PathBuf>,
-    /// If the titles are of an older version: what they are to become.
+    /// Expected result of the upgrade, if the titles are of an older version.
     older: Option<Older>,
 }
 
@@ -61,7 +62,7 @@ impl Scene {
         scene
     }
 
-    /// The same with a geometry of which `may` members may be lost.
+    /// The same with a geometry that allows the loss of `may` members.
     fn with(geometry: Geometry, may: usize, titles: &[&str]) -> Self {
         let (library, dir) = (library(), scratch());
         let roots = (0..geometry.members).map(|i| dir.path().join(format!("m{i}")));
@@ -83,7 +84,7 @@ impl Scene {
         if first == members { Vec::new() } else { lost.collect() }
     }
 
-    /// A simulation that begins with what is there now, which holds `titles`.
+    /// Creates a simulation that starts with the current contents, which hold `titles`.
     fn sim(&self, titles: &[&str]) -> Arc<Sim> {
         let sim = Sim::new(&self.roots.iter().map(PathBuf::as_path).collect::<Vec<_>>()).unwrap();
         titles.iter().for_each(|name| sim.mark(&format!("added {name}")));
@@ -94,7 +95,8 @@ impl Scene {
         Volume::open_members_on(&self.roots, sim.disk())
     }
 
-    /// What was done. The directories are moved away: those that are rebuilt name them as their places.
+    /// Returns the recorded operations. Moves the directories away, because the rebuilt ones name
+    /// them as their locations.
     fn recording(&self, sim: &Sim) -> Recording {
         for root in &self.roots {
             fs::rename(root, root.with_extension("done")).unwrap();
@@ -391,7 +393,8 @@ fn power_cut_while_an_active_member_is_filled() {
     assert!(states > 20 && there > 0, "{states} states, {there} files");
 }
 
-/// A rebuilding meets a failure and is run again, and then the power is cut: what it called durable is.
+/// A rebuild meets a failure and is run again, and then the power is cut: everything it reported as
+/// durable is durable.
 #[test]
 fn power_cut_after_a_repair_that_was_run_again() {
     let total = operations(BOTH, rebuilding);
@@ -428,7 +431,8 @@ fn power_cut_after_a_repair_that_was_run_again() {
     assert!(tried > 10, "{tried} failed and were tried again");
 }
 
-/// Opens without the loss of another member; a member of which the replacement had not been noted is replaced again.
+/// Opens without the loss of another member. A member whose replacement had not been recorded is
+/// replaced again.
 fn verify_rebuilt(scene: &Scene, left: &Left<'_>) {
     let volume = open(left.roots, &left.what);
     scene.library.verify(&volume, &left.marks, &left.what);
@@ -440,8 +444,9 @@ fn verify_rebuilt(scene: &Scene, left: &Left<'_>) {
     scene.verify_whole(&volume, left);
 }
 
-/// A member that goes missing may be the only one that has heard of a change of the list of members. The others go on
-/// without it; when it is back, it does not bring back what was removed meanwhile.
+/// A member that goes missing may be the only one that knows of a change of the member list. The
+/// others go on without it; when it is back, it does not restore titles that were removed
+/// meanwhile.
 #[test]
 fn power_cut_while_the_members_change_and_the_one_that_knows_is_lost() {
     let scene = Scene::new(&["a", "b"]);
@@ -465,7 +470,7 @@ fn power_cut_while_the_members_change_and_the_one_that_knows_is_lost() {
                 scene.library.verify(&volume, &marks, what);
                 scene.verify_whole(&volume, &Left { roots, marks, what: what.clone(), number: left.number });
             }
-            // Refused by name: somebody has to say which of them are right.
+            // Refused by name: the operator must decide which of them are right.
             Err(StoreError::Apart { .. }) => {
                 apart += 1;
                 let volume = open(&roots[1..], what);
@@ -517,7 +522,7 @@ fn power_cut_while_a_scrub_repairs() {
 
 type Work = fn(&Scene, &Arc<Sim>) -> Result<(), StoreError>;
 
-/// What is there when a work begins.
+/// Initial contents for a `Work`.
 #[derive(Clone, Copy)]
 struct Start {
     titles: &'static [&'static str],

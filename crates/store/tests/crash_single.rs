@@ -26,7 +26,7 @@ fn library() -> Library {
 struct Scene {
     library: Library,
     dir: tempfile::TempDir,
-    /// If the titles are of an older version: what they are to become.
+    /// Expected result of the upgrade, if the titles are of an older version.
     older: Option<Older>,
     sim: Arc<Sim>,
 }
@@ -291,7 +291,7 @@ fn the_disk_is_full_at_any_length() {
     }
 }
 
-/// After an operation failed, the power is cut too: what had been acknowledged is still there.
+/// After an operation failed, the power is cut too: everything acknowledged before is still there.
 #[test]
 fn power_cut_after_a_failure() {
     for (name, start, work) in WORKS {
@@ -314,7 +314,8 @@ fn power_cut_after_a_failure() {
     }
 }
 
-/// What the simulation is for: were the sync of a directory forgotten, the titles' loss would be seen.
+/// Purpose of the simulation: if the sync of a directory were forgotten, the loss of the titles
+/// would be detected.
 #[test]
 fn a_forgotten_sync_is_found() {
     #[derive(Debug)]

@@ -1,4 +1,5 @@
-//! The simulated disk on which the crash tests work: what it may leave after a power cut, and what it refuses.
+//! The simulated disk that the crash tests use: the states that it may leave after a power cut, and
+//! the operations that it refuses.
 
 mod sim;
 

@@ -1,8 +1,9 @@
-//! No bytes make a decoder panic, and what a decoder takes its encoder gives back.
+//! No bytes make a decoder panic, and an encoder reproduces everything that its decoder accepts.
 //!
-//! Each target runs on its seeds (`__fuzz__/<target>/corpus`) and on random input under plain `cargo test`, and for as
-//! long as wanted under `cargo bolero test`. Random bytes never have the right checksum, so the body targets seal their
-//! input first: they reach what lies behind the frame. `MILLRACE_WRITE_SEEDS=1` writes the seeds again.
+//! Each target runs on its seeds (`__fuzz__/<target>/corpus`) and on random input under plain
+//! `cargo test`, and for any length of time under `cargo bolero test`. Random bytes never have the
+//! right checksum, so the body targets seal their input first and thus reach the code behind the
+//! frame check. `MILLRACE_WRITE_SEEDS=1` writes the seeds again.
 
 mod common;
 
@@ -134,7 +135,7 @@ fn fuzz_crc_blocks() {
 }
 
 fn records_blocks<R: Record>(input: &[u8]) {
-    // Two numbers that say what is asked for, then blocks; every second block gets a right end.
+    // Two numbers that define the request, then blocks; every second block gets a right end.
     let Some((asked, bytes)) = input.split_first_chunk::<6>() else { return };
     let first_block = u32::from(u16::from_le_bytes([asked[0], asked[1]]));
     let first = first_block * R::PER_BLOCK + u32::from(asked[2]);
@@ -191,7 +192,7 @@ fn fuzz_sums_header() {
 #[test]
 fn fuzz_sums_blocks() {
     bolero::check!(name = "sums_blocks").for_each(|input: &[u8]| {
-        // What is asked for, then blocks of records and blocks of range sums; most get a right end.
+        // The request, then blocks of records and blocks of range sums; most get a right end.
         let Some((asked, bytes)) = input.split_first_chunk::<8>() else { return };
         let (first_block, split) = (u32::from(asked[0] % 3), usize::from(asked[1]) % 4 * META_BLOCK_BYTES);
         let first = u32::from(u16::from_le_bytes([asked[2], asked[3]]));

@@ -40,7 +40,7 @@ fn run(module: &WasmTransform, block: &[u8]) -> Option<Vec<u8>> {
     done.ok().map(|_| out)
 }
 
-/// Loads and runs what may be a module; whether it could be loaded.
+/// Loads and runs bytes that may be a module; returns whether they could be loaded.
 fn try_module(bytes: &[u8]) -> bool {
     let Ok(module) = WasmModule::new(bytes) else { return false };
     let module = WasmTransform::new(module.into());
@@ -56,7 +56,7 @@ fn seeds() -> [(&'static str, Vec<u8>); 2] {
 #[test]
 fn fuzz_wasm_module() {
     bolero::check!(name = "wasm_module").with_max_len(2000).for_each(|bytes: &[u8]| {
-        // What is no module from its first bytes on is refused by them.
+        // Input that is no module from its first bytes on is refused because of them.
         try_module(&[b"\0asm\x01\0\0\0", bytes].concat());
     });
 }

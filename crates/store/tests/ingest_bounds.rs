@@ -155,7 +155,7 @@ fn a_conversion_leaves_room_on_the_disk() {
     let exceeded = bench.exceeded(&source);
     let Exceeded::Space { free, reserve, .. } = &exceeded else { panic!("{exceeded}") };
     assert_eq!(*reserve, ByteLen(3 << 20));
-    // Seen at the next look, so what is left is not nothing.
+    // Detected at the next check, so some space is left.
     assert!(*free < *reserve, "{exceeded}");
     assert!(exceeded.to_string().contains("millrace rm"), "{exceeded}");
 }

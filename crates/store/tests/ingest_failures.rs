@@ -188,7 +188,7 @@ fn a_failing_ffmpeg_leaves_nothing_and_its_words_are_passed_on() {
     );
     let error = bench.refused(&source, &["disk on fire", "69", "ffmpeg"]);
     assert!(matches!(error, IngestError::Ffmpeg { .. }));
-    // An ffmpeg that says nothing and writes nothing.
+    // An ffmpeg that prints nothing and writes nothing.
     bench.options.ffmpeg = bench.script("ffmpeg", "exit 0");
     bench.refused(&source, &["no transport stream packet"]);
     bench.script("ffprobe", "echo 'not json'");

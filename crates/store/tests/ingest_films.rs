@@ -1,4 +1,5 @@
-//! Real titles, made by ffmpeg, through the whole ingest into a store; what comes out is held against ffmpeg's view.
+//! Real titles, made by ffmpeg, go through the whole ingest into a store; the result is compared
+//! with ffmpeg's view.
 
 mod ingest_support;
 
@@ -45,7 +46,7 @@ impl Stored {
         &self.files.data_path
     }
 
-    /// What must hold for every title.
+    /// Checks the properties that every title must have.
     fn check(&self, volume: &Volume) {
         let data = std::fs::read(self.data()).unwrap();
         assert_eq!(self.info.bytes, data.len() as u64);
@@ -173,7 +174,7 @@ fn mp4_with_b_frames_is_copied() {
     // No stuffing: the stream is hardly longer than the file it came from.
     let (bytes, source) = (film.info.bytes as f64, film.info.source.bytes as f64);
     assert!(bytes < source * 1.6, "{bytes} from {source}");
-    // Every picture says how long it is: FFmpeg shows the last one over RTP although nothing follows.
+    // Every picture states its length: FFmpeg shows the last one over RTP although nothing follows.
     let data = std::fs::read(film.data()).unwrap();
     let pid = film.info.streams[0].pid;
     let lengths: Vec<u16> = data.chunks(188).filter_map(|packet| pes_length(packet, pid)).collect();
@@ -350,7 +351,7 @@ fn streams_joined_end_to_end_have_one_timeline() {
     let (ours, expected) = (film.info.duration.as_secs_f64(), bytes.len() as f64 * 2.0 * 8.0 / 1_500_000.0);
     assert!((ours - expected).abs() < 0.01, "{ours} s, the rate says {expected} s");
     assert!(film.info.constant_rate);
-    // An ordinary join is told once, and nothing is called damage.
+    // An ordinary join is reported once, and nothing is called damage.
     let [note] = &film.info.notes[..] else { panic!("{:?}", film.info.notes) };
     assert!(note.contains("2 recordings") && note.contains("once"), "{note}");
     assert_eq!(film.files.index.access_points().len(), 10);
@@ -363,7 +364,7 @@ fn sound_that_the_program_map_hides_is_named_and_told() {
     assert_eq!(film.codecs(), ["H.264", "AAC"]);
     let told = film.info.notes.iter().filter(|note| note.contains("stay silent")).count();
     assert_eq!(told, 1, "{:?}", film.info.notes);
-    // What the note says to do helps.
+    // Following the advice in the note helps.
     let copy = film.dir.path().join("copy.ts");
     let (from, to) = (film.source.to_str().unwrap(), copy.to_str().unwrap());
     ffmpeg::run(

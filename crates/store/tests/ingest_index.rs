@@ -1,4 +1,5 @@
-//! The indexer on streams made packet by packet: what is computed must be exactly what was put in.
+//! The indexer on streams made packet by packet: the computed values must equal the input values
+//! exactly.
 
 mod ingest_support;
 

@@ -1,4 +1,5 @@
-//! What the index says of presentation time stamps: where each time base begins, and when the last picture has been shown.
+//! Presentation time stamps in the index: where each time base begins, and when the last picture
+//! has been shown.
 
 mod ingest_support;
 
@@ -103,7 +104,7 @@ fn damaged_stamps_do_not_move_the_end_far() {
     for damaged in [3600 * 90_000, MODULUS / 2 + 90_000] {
         assert_eq!(end_with(damaged).0, MediaTicks((3970 + 500 + 40 + 2) * MS));
     }
-    // Nine seconds could be meant, but nobody waits for that.
+    // Nine seconds could be intended, but no viewer waits that long.
     let (end, duration) = end_with(9 * 90_000);
     assert_eq!(end.0, duration.0 + MAX_END_AFTER_LAST_PACKET_TICKS);
 }

@@ -1,5 +1,6 @@
-//! A title of 64 GiB is opened, searched and read in a few megabytes of memory: of its metadata and range sums, 1.1 GB
-//! together, only what is asked for is read. The files are sparse: nothing but the blocks that are looked at is in them.
+//! A title of 64 GiB is opened, searched and read in a few megabytes of memory: of its metadata and
+//! range sums, 1.1 GB together, only the requested parts are read. The files are sparse: they
+//! contain only the blocks that are examined.
 
 mod common;
 
@@ -115,7 +116,7 @@ fn a_title_of_64_gib_is_read_in_a_few_megabytes() {
                 );
             }
             assert_eq!(files.packet_at(metas[3].time()).unwrap(), first + 3);
-            // And what the cache reads for an extent there: a few blocks.
+            // The cache reads only a few blocks for an extent there.
             let per_extent = files.layout.packets_per_extent();
             let ranges = [files.meta_range(first, per_extent), files.sums_range(first, per_extent)];
             assert!(ranges.iter().all(|range| range.end - range.start <= 3 * 4096), "{ranges:?}");

@@ -117,7 +117,8 @@ fn a_replaced_member_is_filled_before_it_is_believed() {
     assert!(error.contains("is not complete yet"), "{error}");
     let error = volume.replace_member(0, &disks.dir.path().join("another")).unwrap_err().to_string();
     assert!(error.contains("1 other member missing"), "{error}");
-    // The old one comes back and leads to the others, but is not believed; nor is a volume made from it alone.
+    // The old member comes back and leads to the others, but is not trusted; nor is a volume made
+    // from it alone.
     disks.push(1);
     let volume = Volume::open(&disks.at(1)).unwrap();
     assert_eq!(volume.members().dir(1), new);
@@ -316,7 +317,7 @@ fn a_volume_that_was_being_made_is_finished() {
     let volume = Volume::open(&disks.at(0)).unwrap();
     assert_eq!(volume.members().usable(), [0, 1, 2]);
     film().add(&volume, "film");
-    // With a title there is nothing to be finished: this member has lost what it had.
+    // With a title there is nothing to finish: this member has lost its contents.
     for name in ["volume.mrv", "tmp", "titles"] {
         let path = disks.at(1).join(name);
         if path.is_dir() { fs::remove_dir_all(path).unwrap() } else { fs::remove_file(path).unwrap() }

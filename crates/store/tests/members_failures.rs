@@ -1,4 +1,5 @@
-//! Who is believed when a disk fails while the list of members is written, and when members change while others work.
+//! Which members are trusted when a disk fails while the member list is written, and when members
+//! change while others work.
 
 mod common;
 mod members_support;

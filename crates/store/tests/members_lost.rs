@@ -1,5 +1,5 @@
-//! A volume that misses more members than its parity makes up for: what is on it stays known, and is there again when they
-//! are.
+//! A volume that lacks more members than its parity makes up for: its contents stay known, and are
+//! available again when the members are.
 
 mod common;
 mod members_support;
@@ -17,7 +17,7 @@ fn film() -> Film {
     Film::new(40_000, 5)
 }
 
-/// Names with what is lost of each.
+/// Returns the names of the titles, with the losses of each.
 fn listed(volume: &Volume) -> Vec<(String, Option<LostMembers>)> {
     let Listing { titles, unreadable, .. } = volume.listing().unwrap();
     assert!(unreadable.is_empty(), "{unreadable:?}");

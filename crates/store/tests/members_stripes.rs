@@ -1,4 +1,5 @@
-//! A title on several members: every byte is where the stripes say, every file is what the manifest says, on every member.
+//! A title on several members: every byte is where the stripes place it, and every file matches the
+//! manifest, on every member.
 
 mod common;
 mod members_support;

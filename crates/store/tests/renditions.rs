@@ -15,7 +15,7 @@ fn best(volume: &Volume, name: &str, rendition: &str) -> TitleInfo {
     film.write(volume, &[1316]).unwrap().commit(finish).unwrap()
 }
 
-/// A title without pictures that says it is a rendition.
+/// Adds a title without pictures that declares itself a rendition.
 fn derive(volume: &Volume, of: &TitleInfo, name: &str, rate: u64) -> Result<TitleInfo, StoreError> {
     let film = Film::new(300, 3);
     let derived = Some(Derived::as_rendition(of.id, name.parse().unwrap()));

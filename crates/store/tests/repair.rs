@@ -73,7 +73,8 @@ fn a_member_that_was_out_is_cleaned_and_brought_up_to_date() {
     volume.add_packet_size(sized.id, 188 * 5).unwrap();
     assert_eq!(volume.members().state(2), MemberState::Stale);
     world.put_back(2);
-    // What happened to it meanwhile is seen too, and what a dead process left there goes.
+    // Damage done to the member meanwhile is detected too, and the remains of a dead process there
+    // are removed.
     flip(&world.dirs[2].join(format!("titles/{}/data.mru", kept.id)), 1316 * 5);
     fs::create_dir(world.dirs[2].join("tmp").join("cd".repeat(16))).unwrap();
     drop(volume);
@@ -107,7 +108,8 @@ fn a_repair_that_was_stopped_goes_on() {
     volume.replace_member(1, &world.dirs[1]).unwrap();
     let mut written = 0;
     let mut stops = 0;
-    // 60 MB are to be read and written; each try gets half of that, and first reads again what the last one made.
+    // 60 MB must be read and written; each attempt gets half of it, and first rereads the output of
+    // the last one.
     let report = loop {
         match run_repair_until(&volume, 30_000_000, 1_000_000_000) {
             Ok(report) => break report,

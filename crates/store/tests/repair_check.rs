@@ -20,7 +20,7 @@ use millrace_store::members::MemberState;
 use millrace_store::volume::Volume;
 use repair_support::{Members, flip};
 
-/// Three members, one of which may be lost, with a title in two packet sizes; closed.
+/// Three members that tolerate the loss of one, with a title in two packet sizes; closed.
 struct Fixture {
     world: Members,
     id: String,
@@ -75,7 +75,7 @@ impl Fixture {
     }
 }
 
-/// Ways to break promises: the promise, what is done, how deep the check must go.
+/// Ways to break guarantees: the guarantee, the change made, and the depth that the check needs.
 type Damage = (&'static str, Depth, fn(&Fixture));
 
 const DAMAGES: &[Damage] = &[

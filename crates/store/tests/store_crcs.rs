@@ -1,5 +1,5 @@
-//! What the tools make of CRCs: fsck and scrub find what sums do not see, repair makes lost files again, prepare makes them for
-//! titles that have none.
+//! How the tools use CRCs: fsck and scrub find damage that sums do not detect, repair makes lost
+//! files again, prepare makes them for titles that have none.
 
 mod common;
 mod crc_support;
@@ -110,7 +110,7 @@ fn crcs_that_no_member_has_any_more_are_made_again() {
     for (dir, before) in world.dirs.iter().zip(&before) {
         assert!(content(dir) == *before, "{}", dir.display());
     }
-    // From media that is not what it was none are made.
+    // No CRCs are made from media that has changed.
     let path = |i: usize, name: &str| world.dirs[i].join(format!("titles/{}/{name}", info.id));
     (0..3).for_each(|i| fs::remove_file(path(i, "crcs.mrc")).unwrap());
     swap_words(&path(1, "data.mru"), 1316 * 20);

@@ -58,7 +58,7 @@ fn open(
     world.cache.open_ready(ReadyTitle::of_derived(files, derivation)).unwrap()
 }
 
-/// What is stored of the packets of a size.
+/// Returns the stored records of the packets of one size.
 fn metas(volume: &Volume, info: &TitleInfo, size: usize) -> Vec<PacketMeta> {
     let files = volume.open_title(info.id, size).unwrap();
     let mut metas = vec![PacketMeta::default(); files.packets() as usize];
@@ -192,7 +192,8 @@ fn a_lost_member_is_decoded_before_the_packets_are_changed() {
         assert_eq!(fetch_all(&mut world, title, &metas, &expected, timeline), [0; 0]);
         assert!(world.cache.stats().decoded_bytes > 0);
     }
-    // Also for those who could do without: what they would repair with is not for these packets.
+    // This also holds for viewers that could do without the data: their repair data is not for
+    // these packets.
     let (disks, volume) = Disks::volume(5, 1, 0);
     let info = film.add_sizes(&volume, "film", &[SIZE, 940]);
     disks.pull(1);

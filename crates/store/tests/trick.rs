@@ -18,7 +18,8 @@ fn backwards(secs: u64) -> Vec<u64> {
     (1..secs).rev().map(|second| second * FPS).collect()
 }
 
-/// How often a sequence ends, so that decoders that reorder show what they have: a player would find each picture late.
+/// Counts how often a sequence ends, which makes decoders that reorder show the pictures they hold:
+/// a player would find each picture late.
 fn ends(stream: &Path, code: &[u8]) -> usize {
     let (path, copy) = (stream.to_str().unwrap(), ["-map", "0:v", "-c", "copy", "-f", "rawvideo", "-"]);
     let bytes = trick_support::ffmpeg(&[&["-i", path], &copy[..]].concat());
@@ -101,7 +102,8 @@ fn h265_and_mpeg2_are_shown_as_h264_is() {
 
 #[test]
 fn twice_as_fast_shows_all_that_others_refer_to() {
-    // One picture in four is referred to: I or P, then three B that nobody refers to.
+    // One picture in four is a reference: I or P, then three B pictures that no other picture
+    // refers to.
     let params = ["-x264-params", "b-pyramid=none:b-adapt=0:bframes=3:scenecut=0:keyint=24:min-keyint=24"];
     let film = Fixture::new(10, &[X264, &params].concat());
     let pictures = film.checked("2");
@@ -125,8 +127,9 @@ fn slow_motion_shows_all_pictures() {
 
 #[test]
 fn slow_motion_of_a_quiet_film_has_a_variable_rate_and_sound_clocks() {
-    // One picture for all the time but for its number: nearly all slots have as few packets as there may be, and only key pictures take
-    // more. Sound makes the parent's rate high enough for that.
+    // One picture throughout, except for its number: nearly all slots have the minimum number of
+    // packets, and only key pictures take more. Audio makes the parent's rate high enough to allow
+    // this.
     let still = format!("noise=alls=90,loop=-1:1:0,{NUMBER}");
     for seconds in [2, 4] {
         let keys = (seconds * FPS).to_string();
@@ -220,7 +223,7 @@ fn a_program_among_others_is_shown_alone() {
     assert_eq!(film.checked("4"), keys(6));
 }
 
-/// A film with a tone, coded as `sound` says.
+/// Makes a film with a tone, coded as `sound` specifies.
 fn with_sound(secs: u64, pictures: &[&str], sound: &[&str]) -> Fixture {
     let dir = tempfile::tempdir().unwrap();
     let (silent, path) = (dir.path().join("silent.ts"), dir.path().join("film.ts"));

@@ -25,7 +25,7 @@ fn scale(text: &str) -> Scale {
     text.parse().unwrap()
 }
 
-/// A title without pictures that says it is derived.
+/// Adds a title without pictures that declares itself derived.
 fn derive(volume: &Volume, parent: &TitleInfo, speed: &str) -> Result<TitleInfo, StoreError> {
     let film = Film::new(300, 3);
     let derived = Derived::at_speed(parent.id, scale(speed));
@@ -210,7 +210,8 @@ fn it_goes_on_where_it_was_stopped() {
     assert_eq!(check_store(film.volume.dir(), Depth::Full, &mut |_| {}).unwrap(), []);
 }
 
-/// Makes one speed as on use, if `room` says so of what it may take; returns what that was too.
+/// Makes one speed as on use, if `room` permits the bytes that it may take; also returns that
+/// number of bytes.
 fn on_use(
     volume: &Volume,
     parent: &TitleInfo,

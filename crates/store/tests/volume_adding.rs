@@ -24,7 +24,7 @@ fn run(store: &Path, statement: &str) {
 /// Something that is done to the catalogue of a store.
 type Damage = fn(&Path);
 
-/// Members of a new volume that has so many titles, "film-0" and so on; closed again.
+/// Creates the members of a new volume that has `titles` titles, "film-0" and so on; closed again.
 fn members(count: usize, titles: u64) -> (tempfile::TempDir, Vec<PathBuf>) {
     let dir = tempfile::tempdir().unwrap();
     let roots: Vec<_> = (0..count).map(|i| dir.path().join(format!("m{i}"))).collect();
@@ -36,8 +36,8 @@ fn members(count: usize, titles: u64) -> (tempfile::TempDir, Vec<PathBuf>) {
     (dir, roots)
 }
 
-/// Nobody can look at a title any more without showing it: its manifest cannot be read, and who reads its row in the
-/// catalogue sets that aside.
+/// After this, a title can no longer be examined unnoticed: its manifest is unreadable, and reading
+/// its row in the catalogue causes the catalogue to be set aside.
 fn make_unreadable(roots: &[PathBuf]) {
     for title in roots.iter().flat_map(|root| fs::read_dir(root.join("titles")).unwrap()) {
         fs::write(title.unwrap().path().join("manifest.mrm"), b"nothing").unwrap();

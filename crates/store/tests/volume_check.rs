@@ -135,7 +135,7 @@ fn later(meta: PacketMeta) -> PacketMeta {
     PacketMeta::new(meta.sum(), meta.flags(), MediaTicks(meta.time().0 + 30))
 }
 
-/// Ways to break promises: the promise, what is done, how deep the check must go.
+/// Ways to break guarantees: the guarantee, the change made, and the depth that the check needs.
 type Damage = (&'static str, Depth, fn(&Fixture));
 
 const DAMAGES: &[Damage] = &[

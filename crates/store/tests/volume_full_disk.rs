@@ -1,5 +1,5 @@
-//! A full disk, or one that may not be written to any more: the error says what is missing, and nothing is left behind. Needs to
-//! mount a tmpfs; says so if it may not.
+//! A full disk, or one that no longer accepts writes: the error names the missing resource, and
+//! nothing is left behind. Needs to mount a tmpfs; reports if it may not.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! Whatever dies, whatever is lost: what was visible stays whole, what was not yet visible is gone.
+//! Whatever dies and whatever is lost: visible titles stay whole, titles that were not yet visible
+//! are gone.
 
 mod common;
 
@@ -302,7 +303,8 @@ fn an_unreadable_title_is_reported_and_does_not_hide_the_others() {
     assert_eq!(volume.titles().unwrap(), titles[1..]);
 }
 
-/// Damages the catalogue of a store, with nobody and with somebody having it open, and expects the truth all the same.
+/// Damages the catalogue of a store, once while it is closed and once while it is open, and expects
+/// the truth all the same.
 fn survives(what: &str, damage: impl Fn(&Path)) {
     let (dir, titles) = store_with_two();
     let catalogue = dir.path().join("catalogue.sqlite");

@@ -34,7 +34,7 @@ Files that end in .ts are transport streams, which have their own pace. All othe
 const BLOCK_BYTES: usize = 1000;
 /// How far a listener is ahead of the mount, so that its player can begin at once.
 const AHEAD: Duration = Duration::from_secs(3);
-/// How long a listener may take to say what it wants.
+/// Time that a listener may take to send its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Media between two titles: more than a listener is ahead, so that only its first run is.
 const TITLE_EVERY: Duration = Duration::from_secs(8);
@@ -230,7 +230,8 @@ async fn play(
     }
 }
 
-/// Title of what is played, as ICY has it: its length in units of 16 bytes, and so many bytes.
+/// Returns the title of the current media as ICY encodes it: its length in units of 16 bytes, then
+/// the bytes.
 fn title_block(name: &str) -> Vec<u8> {
     let name: String = name.chars().filter(|c| !c.is_control() && *c != '\'').take(60).collect();
     let text = format!("StreamTitle='{name}';");

@@ -32,7 +32,7 @@ commands, each in a line of its own:
   to PORT        send the film to this TCP port of the same host from now on; commands are answered then
   quit";
 
-/// How long a client is listened to that has been told that this was all.
+/// How long a client is still read after it has been notified of the end.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 /// Speeds, in thousandths.
 const SPEEDS: [u16; 6] = [250, 500, 1000, 2000, 4000, 8000];
@@ -113,8 +113,8 @@ fn accept(listener: &TcpListener, server: &Arc<Server>, clients: &Clients) {
     }
 }
 
-/// Tells the client that this was all. A connection that is closed with something unread in it takes back what the client has not got yet, so what is still
-/// said is heard out, for a while.
+/// Notifies the client of the end. Closing a connection with unread input takes back data that the
+/// client has not received yet, so further input is read for a while.
 fn hang_up(peer: &TcpStream) {
     // It may have gone by itself.
     let _ = peer.shutdown(std::net::Shutdown::Write);
@@ -122,7 +122,7 @@ fn hang_up(peer: &TcpStream) {
     let _ = io::copy(&mut peer.take(MAX_EXAMPLE_LINE_BYTES as u64), &mut io::sink());
 }
 
-/// What a client can say.
+/// Commands of a client.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Word {
     Seek(Duration),
@@ -191,7 +191,7 @@ impl<'a> Client<'a> {
         Ok(Self { server, peer, stream, lines: Lines::default(), speed: 2, plays: true, is_here: true })
     }
 
-    /// Plays, and does what it is told, until the client goes.
+    /// Plays and obeys commands until the client goes.
     fn serve(mut self) -> Result<u64, AnyError> {
         let mut sent = 0;
         loop {
@@ -230,7 +230,7 @@ impl<'a> Client<'a> {
                 }
             }
         }
-        // What the connection has been given is on its way before it is closed.
+        // Everything given to the connection is on its way before it is closed.
         self.stream.finish()?;
         Ok(sent)
     }

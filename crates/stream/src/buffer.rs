@@ -24,9 +24,11 @@ use crate::source::{Opened, Parts, Place, Source, Times, Wire};
 /// What becomes of a writer that has filled a circular buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenFull {
-    /// It writes over what is oldest. A run that needed that ends with [`Reason::Lapped`](crate::Reason::Lapped).
+    /// It overwrites the oldest data. A run that needed this data ends with
+    /// [`Reason::Lapped`](crate::Reason::Lapped).
     Overwrite,
-    /// It waits until all runs that last have sent what is oldest; while there are none it waits for one.
+    /// It waits until all active runs have sent the oldest data; while there are none, it waits for
+    /// one.
     Wait,
 }
 
@@ -40,8 +42,9 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// A circular buffer that holds the last `bytes`, rounded up to whole extents of 256 KiB. `rate` is the highest of what is written: what comes later
-    /// than that is sent as it comes.
+    /// Creates a circular buffer that holds the last `bytes`, rounded up to whole extents of 256
+    /// KiB. `rate` is the highest rate of the data written: data that arrives later than that is
+    /// sent as it arrives.
     pub fn circular(rate: BitRate, bytes: u64, when_full: WhenFull) -> Self {
         let keep = match when_full {
             WhenFull::Overwrite => Keep::Newest,
@@ -50,7 +53,8 @@ impl Buffer {
         Self { rate, bytes: bytes.max(MIN_BUFFER_BYTES), keep, wire: Wire::Rtp }
     }
 
-    /// A buffer that is written once, from its beginning to byte `end`, a multiple of 188, and keeps all of that: runs end there.
+    /// Creates a buffer that is written once, from its beginning to byte `end`, a multiple of 188,
+    /// and keeps all of it: runs end there.
     pub fn linear(rate: BitRate, end: u64) -> Self {
         Self { rate, bytes: end, keep: Keep::All, wire: Wire::Rtp }
     }
@@ -160,8 +164,8 @@ impl WriterBell {
 /// Writes into a buffer. Everything that was written can be sent when a call of [`Write::write`] returns, but for what does not fill a packet of 1316
 /// bytes yet: [`Write::flush`] fills that up with null packets. Dropped before [`BufferWriter::finish`], the source counts as lost.
 ///
-/// What is written should be transport packets from the first byte on. Nothing looks at that: for bytes that are no such packets, of which the last
-/// need not fill a packet of 1316 bytes, use a connection and a file.
+/// The data written should be transport packets from the first byte on; this is not checked. For
+/// other bytes, which need not fill their last packet of 1316 bytes, use a connection and a file.
 pub struct BufferWriter {
     feeder: Option<Feeder>,
     bell: Arc<WriterBell>,
@@ -174,7 +178,7 @@ pub struct BufferWriter {
 }
 
 impl BufferWriter {
-    /// Bytes that were written so far.
+    /// Returns the number of bytes written until now.
     pub fn written(&self) -> u64 {
         let packets = self.feeder.as_ref().map_or(0, Feeder::next_packet);
         u64::from(packets) * DEFAULT_PACKET_BYTES as u64 + self.part.len() as u64
@@ -191,7 +195,7 @@ impl BufferWriter {
     /// This was all: runs send it to its end.
     ///
     /// # Errors
-    /// If what is left does not consist of transport packets, or the source was closed.
+    /// If the remaining bytes do not consist of transport packets, or the source was closed.
     pub fn finish(mut self) -> io::Result<()> {
         self.flush()?;
         if let Some(feeder) = self.feeder.take() {
@@ -231,7 +235,8 @@ impl BufferWriter {
                 self.part.extend_from_slice(&rest[..count]);
                 let is_end = self.end.is_some_and(|end| end == self.written());
                 if let Err(error) = if is_end { self.fill_up(may_wait) } else { Ok(()) } {
-                    // What ends it is taken with its packet: nobody would come back for that.
+                    // The bytes that complete the buffer are taken only with their packet: the
+                    // caller would not come back for it.
                     self.part.truncate(self.part.len() - count);
                     break Err(error);
                 }
@@ -297,7 +302,8 @@ fn closed() -> io::Error {
 }
 
 impl Write for BufferWriter {
-    /// Takes all of `bytes`, up to the end of a linear buffer; waits for room, if that is what the buffer does when it is full.
+    /// Takes all of `bytes`, up to the end of a linear buffer; waits for room if the buffer is set
+    /// to wait when it is full.
     ///
     /// # Errors
     /// [`io::ErrorKind::StorageFull`] behind the end of a linear buffer, [`io::ErrorKind::BrokenPipe`] if the source was closed.

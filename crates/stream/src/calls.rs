@@ -1,5 +1,6 @@
-//! The calls as a state machine: no thread, no clock, no descriptor is touched here. Runs, ends and what the engines say go in; commands for the
-//! engines and wakers of those who wait come out. The events' thread drives it, and tests do on a clock of their own.
+//! The calls as a state machine: no thread, no clock, no descriptor is touched here. Its input is
+//! runs, ends and the engines' events; its output is commands for the engines and wakers of the
+//! waiting tasks. The events' thread drives it, and tests do on a clock of their own.
 
 use std::collections::{HashMap, VecDeque};
 use std::task::{Poll, Waker};
@@ -23,9 +24,9 @@ pub(crate) type Key = u32;
 pub(crate) trait EnginePort: Send {
     /// Hands over a command, or gives it back if there is no room now.
     fn send(&mut self, command: Command) -> Result<(), Box<Command>>;
-    /// What it says next.
+    /// Returns its next event.
     fn poll_event(&mut self) -> Option<Event>;
-    /// What is said from now on will be noticed.
+    /// Ensures that events from now on are noticed.
     fn rearm(&self) {}
 }
 
@@ -41,11 +42,11 @@ impl EnginePort for EngineHandle {
     }
 }
 
-/// A run that is to be begun.
+/// A run to begin.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) media: Media,
-    /// Where the run begins, and bytes of that packet before it: also if there is nothing to be sent.
+    /// Where the run begins, and bytes of its packet before it: also if there is nothing to send.
     pub(crate) begin: (u32, u16),
     pub(crate) from: u32,
     pub(crate) until: u32,
@@ -65,14 +66,14 @@ pub(crate) struct Ended {
     pub(crate) end: RunEnd,
 }
 
-/// What was told of a run.
+/// Result reported for a run.
 type Told = Result<Ended, Refusal>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// Nothing is sent.
     Ready,
-    /// A run lasts; if it was told to end, for this reason.
+    /// A run lasts; if its end has been requested, for this reason.
     Running(Option<Reason>),
     /// The stream has failed: it is closed, and another one opened in its place, before the next run.
     Failed,
@@ -95,13 +96,13 @@ struct Line {
     waker: Option<Waker>,
 }
 
-/// What is still to be heard of a line that is given up.
+/// Answers still expected for a line that is given up.
 struct Closing {
     stream_open: bool,
     conn_open: bool,
-    /// Nobody waits for the connection.
+    /// No caller waits for the connection.
     is_forgotten: bool,
-    /// The engine was told to drop the connection: only its answer to that is the last.
+    /// The engine was instructed to drop the connection: only its answer to this is the last.
     is_removed: bool,
     returned: Option<ConnSocket>,
 }
@@ -132,7 +133,7 @@ pub(crate) struct Calls<P> {
     used: BitRate,
     /// No run begins any more.
     is_stopping: bool,
-    /// Who is to be woken: by whoever has called, when nothing is locked any more.
+    /// Wakers of tasks with news: the caller wakes them when nothing is locked any more.
     awake: Vec<Waker>,
 }
 
@@ -166,7 +167,8 @@ impl<P: EnginePort> Calls<P> {
         self.lines.len()
     }
 
-    /// Who waits for what has happened, to be woken outside of any lock: a waker is somebody else's code.
+    /// Takes the wakers of the tasks whose events have happened, to wake them outside of any lock:
+    /// a waker is foreign code.
     pub(crate) fn take_awake(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.awake)
     }
@@ -246,7 +248,8 @@ impl<P: EnginePort> Calls<P> {
         key
     }
 
-    /// What was told of the last run, once; `Pending` while it lasts, with the waker of whoever waits for that.
+    /// Returns the result of the last run, once; `Pending` while it lasts, keeping the waker of the
+    /// waiting task.
     pub(crate) fn poll_told(&mut self, key: Key, waker: &Waker) -> Poll<Option<Told>> {
         let Some(line) = self.lines.get_mut(&key) else { return Poll::Ready(None) };
         if let State::Running(_) = line.state {
@@ -324,15 +327,16 @@ impl<P: EnginePort> Calls<P> {
         }
     }
 
-    /// ICMP says that an address cannot be reached. An engine that has no room now hears of it the next time: what comes from the network fills no queue.
+    /// ICMP reports that an address cannot be reached. An engine without room now learns of it the
+    /// next time: input from the network fills no queue.
     pub(crate) fn unreachable(&mut self, dest: std::net::SocketAddr, errno: i32) {
         for port in self.ports.iter_mut().filter(|port| port.queue.is_empty()) {
             let _ = port.link.send(Command::Unreachable { dest, errno });
         }
     }
 
-    /// Gives a line up. With `gives_back`, its connection comes back when it has taken everything ([`Calls::poll_closed`]); otherwise it is closed as
-    /// it is, and nobody hears of it.
+    /// Gives a line up. With `gives_back`, its connection comes back when it has taken everything
+    /// ([`Calls::poll_closed`]); otherwise it is closed as it is, without a report.
     pub(crate) fn close(&mut self, key: Key, gives_back: bool) {
         if self.ports.is_empty() {
             // Nothing is heard of it any more.
@@ -385,7 +389,8 @@ impl<P: EnginePort> Calls<P> {
         }
     }
 
-    /// Everything that an engine has to say, and what there was no room for. Whoever waits for it is woken.
+    /// Processes all events of an engine, and sends the commands that had no room. Wakes the tasks
+    /// that wait for them.
     pub(crate) fn pump(&mut self, engine: usize) {
         let Some(port) = self.ports.get(engine) else { return };
         port.link.rearm();
@@ -410,7 +415,8 @@ impl<P: EnginePort> Calls<P> {
         !lasting.is_empty()
     }
 
-    /// Nothing is heard of the engines any more; they are handed over to be stopped. What has been told of runs can still be asked for.
+    /// Takes no more events from the engines and hands them over for stopping. Results already
+    /// reported for runs can still be fetched.
     pub(crate) fn shut_down(&mut self) -> Vec<P> {
         let keys: Vec<_> = self.lines.keys().copied().collect();
         keys.into_iter().for_each(|key| self.close(key, false));
@@ -427,7 +433,7 @@ impl<P: EnginePort> Calls<P> {
             }
             Event::ConnGone { conn, errno } => self.conn_gone(engine, conn, errno),
             Event::ConnReturned { conn, socket } => {
-                // The name is free when nothing more is said of it.
+                // The name is free when no more events can refer to it.
                 let key = self.by_conn.get(&(engine, conn));
                 let closing = key.and_then(|key| self.lines.get(key)).and_then(|line| line.closing.as_ref());
                 if closing.is_none_or(|closing| !closing.is_removed) {
@@ -481,7 +487,8 @@ impl<P: EnginePort> Calls<P> {
         let has_failed = matches!(&told, Ok(ended) if matches!(ended.end.reason, StopReason::Failed(_)));
         line.state = if has_failed { State::Failed } else { State::Ready };
         if let Ok(Ended { reason: Reason::PeerGone { errno }, .. }) = &mut told {
-            // A loop that has heard it from its egress path says why in the event of the connection only, which comes before.
+            // A loop that learned of it from its egress path reports the cause only in the event of
+            // the connection, which comes before.
             *errno = *line.broken.get_or_insert(*errno);
         }
         line.told = Some(told);
@@ -507,7 +514,7 @@ impl<P: EnginePort> Calls<P> {
         let key = self.by_conn.get(&(engine, conn));
         let Some(line) = key.and_then(|key| self.lines.get_mut(key)) else { return };
         line.broken = line.broken.or(Some(errno));
-        // Whoever waits for it to come back waits for this.
+        // A caller that waits for the connection to come back waits for this.
         if let Some(closing) =
             line.closing.as_mut().filter(|closing| closing.conn_open && !closing.is_removed)
         {
@@ -516,7 +523,7 @@ impl<P: EnginePort> Calls<P> {
         }
     }
 
-    /// A line of which nothing more is to be heard.
+    /// Finishes a line that expects no more events.
     fn look_closed(&mut self, key: Key) {
         let Some(line) = self.lines.get_mut(&key) else { return };
         let Some(closing) = &line.closing else { return };
@@ -537,7 +544,7 @@ impl<P: EnginePort> Calls<P> {
         }
     }
 
-    /// Hands over commands for which there was no room.
+    /// Hands over commands that had no room before.
     pub(crate) fn flush(&mut self, engine: usize) {
         let Some(Port { link, queue, .. }) = self.ports.get_mut(engine) else { return };
         while let Some(command) = queue.pop_front() {

@@ -71,7 +71,7 @@ fn a_shutdown_ends_all_runs_and_what_they_had_sent_can_be_asked_for_behind_it() 
     while world.core.tx.packets < 100 {
         world.turn(MS);
     }
-    // One is told of something else first.
+    // One gets another reason first.
     world.calls.interrupt(keys[1], runs[1], Reason::Control);
     while world.calls.stop() {
         world.turn(MS);
@@ -84,7 +84,7 @@ fn a_shutdown_ends_all_runs_and_what_they_had_sent_can_be_asked_for_behind_it() 
     let sum = |of: fn(&Outcome) -> u32| outcomes.iter().map(of).sum::<u32>();
     let sink = &world.core.tx;
     assert_eq!((sum(|outcome| outcome.blocks), sum(|outcome| outcome.packets)), (sink.blocks, sink.packets));
-    // Nobody waits for what nothing is heard of any more.
+    // No caller waits for events that can no longer arrive.
     world.calls.close(keys[0], true);
     assert!(matches!(world.calls.poll_closed(keys[0], Waker::noop()), Poll::Ready(None)));
     assert_eq!(world.calls.lines(), 1);
@@ -123,7 +123,7 @@ fn places_that_no_source_has_are_refused() {
     }
 }
 
-/// An engine that says what it is told to.
+/// An engine that reports scripted events.
 #[derive(Default)]
 struct Script {
     orders: Vec<&'static str>,
@@ -154,7 +154,7 @@ fn the_name_of_a_connection_that_is_dropped_while_it_comes_back_is_free_once() {
     let key = open(&mut calls).map_err(|(refused, _)| refused).unwrap();
     let (stream, conn) = (calls.lines[&key].place, ConnId(0));
     calls.close(key, true);
-    // It is on its way back when nobody waits for it any more; then it breaks besides.
+    // It is on its way back when its caller stops waiting for it; then it breaks besides.
     let socket = Some(ConnSocket::Kernel(UnixStream::pair().unwrap().0.into()));
     calls.ports[0].link.events.push_back(Event::ConnReturned { conn, socket });
     calls.close(key, false);

@@ -1,4 +1,4 @@
-//! The calls, an engine's loop and a cache on a clock that goes on when it is told to.
+//! The calls, an engine's loop and a cache on a clock that advances on command.
 
 use std::io::Write;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -44,7 +44,7 @@ impl Clock for StepClock {
     }
 }
 
-/// Counts what it is given, and keeps the bytes if it is to.
+/// Counts the packets it receives, and keeps their bytes if `keeps` is set.
 #[derive(Default)]
 struct Sink {
     blocks: u32,
@@ -54,7 +54,7 @@ struct Sink {
     /// The number that the next packet should begin with; what begins with another is counted.
     next: u64,
     out_of_order: u64,
-    /// The connection breaks when it has taken so many packets.
+    /// The connection breaks when it has taken this number of packets.
     breaks_at: Option<u32>,
 }
 
@@ -201,7 +201,7 @@ impl World {
         run
     }
 
-    /// One turn, and some time if nobody waits for the cache.
+    /// Does one turn, and lets some time pass if no stream waits for the cache.
     fn turn(&mut self, ns: u64) {
         self.core.turn();
         self.calls.pump(0);
@@ -215,7 +215,8 @@ impl World {
 
     fn waiting(&self) -> u64 {
         let counters = self.core.engine.counters();
-        // What comes late for a run that has ended answers nobody, whether it comes before the next one asks or behind that.
+        // An answer that is late because its run has ended serves no request, whether it comes
+        // before the next run's request or after it.
         counters.wants + counters.leases_unwanted - counters.leases - counters.leases_failed
     }
 
@@ -229,7 +230,7 @@ impl World {
         }
     }
 
-    /// A run to its end, or until it has been interrupted after so many turns of 1 ms.
+    /// Does a run to its end, or until it has been interrupted after `turns` turns of 1 ms.
     fn run(&mut self, key: Key, stream: &mut StreamContext, turns: Option<u32>) -> Outcome {
         let run = self.begin(key, stream);
         let mut turned = 0;
@@ -499,7 +500,8 @@ fn places_are_found_by_packet_byte_and_time() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Whatever is stopped when: what is sent is what the file has between the first start and the last stop.
+    /// Whatever is stopped when: the data sent is the file's data between the first start and the
+    /// last stop.
     #[test]
     fn any_sequence_of_runs_and_stops_sends_exactly_the_bytes_of_the_file(
         length in 1usize..900_000,
@@ -518,7 +520,7 @@ proptest! {
         let key = world.open(&mut stream);
         let (mut at, mut sent, mut blocks) = (begin, 0, 0);
         for (turns, stop) in stops {
-            // A stopping offset behind what has been sent.
+            // A stopping offset behind the data already sent.
             let stop = stop.map(|part| at + ((length as u64 - at) as f64 * part) as u64);
             stream.stop_at(stop.map(Place::Byte));
             let outcome = world.run(key, &mut stream, Some(turns));

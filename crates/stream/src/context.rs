@@ -50,16 +50,19 @@ impl Transport {
         Self::frames(connection.into().into(), rtp_channel, rtcp_channel)
     }
 
-    /// The source's bytes in a connection of the stream engine's offload engine ([`StreamEngine::start_offload`](crate::StreamEngine::start_offload)).
-    /// They leave from where they lie in memory. The socket stays its owner's, who reads from it meanwhile, writes again when the context is
-    /// [finished](StreamContext::finish) or dropped, and closes it.
+    /// Sends the source's bytes in a connection of the stream engine's offload engine
+    /// ([`StreamEngine::start_offload`](crate::StreamEngine::start_offload)). They leave from their
+    /// place in memory. The socket stays with its owner, which reads from it meanwhile, writes
+    /// again when the context is [finished](StreamContext::finish) or dropped, and closes it.
     pub fn offload(connection: &TcpStream) -> Self {
         Self::bytes(connection.engine_socket().into())
     }
 
-    /// The source's bytes in a connection of an offload engine that has a thread of its own, whose queue pair the stream engine has
-    /// ([`StreamEngine::use_offload`](crate::StreamEngine::use_offload)); it is called by its [name](millrace_offload::toe::Sockets::engine_socket). When the
-    /// context is [finished](StreamContext::finish) or dropped the connection is closed, behind what was sent.
+    /// Sends the source's bytes in a connection of an offload engine that has a thread of its own,
+    /// and whose queue pair the stream engine has
+    /// ([`StreamEngine::use_offload`](crate::StreamEngine::use_offload)); the connection is
+    /// identified by its [name](millrace_offload::toe::Sockets::engine_socket). When the context is
+    /// [finished](StreamContext::finish) or dropped, the connection is closed after the data sent.
     pub fn offload_socket(name: EngineSocket) -> Self {
         Self::bytes(name.into())
     }
@@ -87,7 +90,8 @@ impl Transport {
         matches!(self.dest, Dest::Bytes { .. })
     }
 
-    /// How the packets of a source lie for it: RTP viewers and connections share what is in memory.
+    /// Returns the layout of a source's packets for this transport: RTP viewers and connections
+    /// share the data in memory.
     fn wire_of(&self, source: &Source) -> Wire {
         self.wire.unwrap_or(if source.has(Wire::Rtp) { Wire::Rtp } else { Wire::Raw })
     }
@@ -106,8 +110,9 @@ pub enum Assembly {
     /// All packets, one behind the other.
     #[default]
     Plain,
-    /// The first `block` packets of each `stride`, counted from the source's beginning ("simple stepping"). They are sent at the pace that they would have
-    /// without what is left out. Not for bytes in a connection.
+    /// The first `block` packets of each `stride`, counted from the source's beginning ("simple
+    /// stepping"). They are paced as if the omitted packets did not exist. Not for bytes in a
+    /// connection.
     Step {
         /// Packets that are sent.
         block: u16,
@@ -128,7 +133,8 @@ impl Assembly {
 /// Where a run begins: a packet, and bytes of it that come before.
 type Begin = (u32, u16);
 
-/// A stream: what goes into a run, and where the last one has ended. What is set here holds for the next run and those behind it.
+/// A stream: the settings of its runs, and where the last run ended. Settings apply to the next run
+/// and those after it.
 ///
 /// ```no_run
 /// # use millrace_stream::{Place, StreamContext, StreamEngine, Transport};
@@ -153,7 +159,7 @@ pub struct StreamContext {
     pub(crate) first: Vec<u8>,
     pub(crate) control: Option<OwnedFd>,
     pub(crate) line: Option<LineHandle>,
-    /// Where the next run begins, and when that is due, unless it is told otherwise.
+    /// Where the next run begins, and when it is due, unless set otherwise.
     next: Begin,
     next_due: Instant,
     /// The run that was begun last: its beginning, and its end with how many bytes of its last packet.
@@ -171,7 +177,8 @@ impl fmt::Debug for StreamContext {
 }
 
 impl StreamContext {
-    /// All of a source, from its beginning (of a buffer that is written over: from what is written next), at its own speed.
+    /// Creates a stream that sends all of a source, from its beginning (of a buffer that is
+    /// overwritten: from the data written next), at its own speed.
     ///
     /// # Errors
     /// If the source cannot be sent so.
@@ -195,7 +202,8 @@ impl StreamContext {
         })
     }
 
-    /// The next run sends this source, from its beginning or where [`StreamContext::start_at`] says. RTP goes on in its numbers and time stamps.
+    /// Makes the next run send this source, from its beginning or from the place set by
+    /// [`StreamContext::start_at`]. RTP sequence numbers and time stamps continue.
     ///
     /// # Errors
     /// As [`StreamContext::new`]; nothing has changed then.
@@ -233,15 +241,17 @@ impl StreamContext {
     /// beginning here.
     ///
     /// # Errors
-    /// If there is no transformation of that name, or the source cannot be transformed so; nothing has changed then.
+    /// If no transformation has this name, or the source cannot be transformed in this way; nothing
+    /// has changed then.
     pub fn assembly(&mut self, assembly: Assembly) -> Result<&mut Self, OpenError> {
         self.opened = self.source.open(self.transport.wire_of(&self.source), assembly.transform())?;
         self.assembly = assembly;
         Ok(self)
     }
 
-    /// How far a run may be ahead of its pace, at most ten seconds: so much leaves as fast as the destination takes it. For players that show their first
-    /// picture when their buffer is full.
+    /// Sets how much a run may be ahead of its pace, at most ten seconds: this amount leaves as
+    /// fast as the destination takes it. For players that show their first picture when their
+    /// buffer is full.
     pub fn ahead(&mut self, media: Duration) -> &mut Self {
         self.ahead_ms = u16::try_from(media.as_millis()).unwrap_or(u16::MAX).min(MAX_AHEAD_MS);
         self
@@ -262,8 +272,8 @@ impl StreamContext {
         Ok(self)
     }
 
-    /// The control descriptor: a socket, a pipe, an eventfd. When there is something to be read on it, or its other end is closed, a run ends at once. What came
-    /// is left there. The context keeps a duplicate.
+    /// Sets the control descriptor: a socket, a pipe, an eventfd. When it has input, or its other
+    /// end is closed, a run ends at once. The input is left there. The context keeps a duplicate.
     ///
     /// # Errors
     /// If it cannot be duplicated.
@@ -272,14 +282,14 @@ impl StreamContext {
         Ok(self)
     }
 
-    /// What the next run begins with.
+    /// Returns the position at which the next run begins.
     pub fn position(&self) -> Position {
         let told = self.start.and_then(|place| self.source.locate(place, &self.opened).ok());
         let (packet, head) = told.unwrap_or(self.next);
         Position { packet, byte: self.source.byte_of(packet, head, &self.opened) }
     }
 
-    /// The next run, as its engine is told.
+    /// Returns the next run, in the form that its engine takes.
     pub(crate) fn plan(&self) -> Result<Plan, Refused> {
         let whole = u16::try_from(self.opened.layout.packet_bytes()).unwrap_or(u16::MAX);
         let begin = self.start.map_or(Ok(self.next), |place| self.source.locate(place, &self.opened))?;
@@ -349,7 +359,7 @@ impl StreamContext {
     /// The run was begun.
     pub(crate) fn began(&mut self, plan: &Plan) {
         self.begun = (plan.begin, (plan.until, plan.trim.1));
-        // Should nothing be told of it, it has sent nothing.
+        // If no result is reported for the run, it has sent nothing.
         (self.start, self.next) = (None, self.begun.0);
     }
 

@@ -37,14 +37,15 @@ use crate::outcome::{OpenError, Refused, RunError};
 use crate::run::LineHandle;
 use crate::source::{Inner, Parts, Place, Source, Wire};
 
-/// What an engine is started with. The default is good for some thousand streams on one core.
+/// Settings for starting an engine. The default is good for some thousand streams on one core.
 #[derive(Clone, Debug)]
 pub struct StreamEngineConfig {
     /// Loops, each with a thread of its own, 1 to [`MAX_ENGINES`].
     pub engines: usize,
     /// Cores that they are pinned to, in their order; those beyond are not pinned.
     pub cpus: Vec<usize>,
-    /// Memory for what is sent, in bytes: at least [`MIN_CACHE_BYTES`]. It is taken when it is used. Buffers have half of it at most.
+    /// Memory for the data sent, in bytes: at least [`MIN_CACHE_BYTES`]. It is taken when it is
+    /// used. Buffers have half of it at most.
     pub cache_bytes: u64,
     /// Streams in each engine at once, up to [`MAX_STREAMS_PER_ENGINE`].
     pub streams: usize,
@@ -54,13 +55,15 @@ pub struct StreamEngineConfig {
     pub ipv6: Option<Ipv6Addr>,
     /// Ports in which an even one and the next are looked for, first and last.
     pub udp_ports: (u16, u16),
-    /// What a loop does when there is nothing to do.
+    /// Behaviour of a loop when there is nothing to do.
     pub idle: IdlePolicy,
     /// What all runs together may send, by the rates of their sources; `None`: no bound.
     pub max_rate: Option<BitRate>,
-    /// Share of its core, in thousandths, from which on an engine accepts no more runs; 1000: no bound.
+    /// Share of its core, in thousandths. An engine that has reached it accepts no more runs; 1000:
+    /// no bound.
     pub max_busy_permille: u64,
-    /// Transformations of titles, by the names by which [`Assembly::Transformed`](crate::Assembly::Transformed) asks for them.
+    /// Transformations of titles, by the names that
+    /// [`Assembly::Transformed`](crate::Assembly::Transformed) uses to request them.
     pub transforms: Transforms,
 }
 
@@ -124,7 +127,7 @@ impl Busy {
     }
 }
 
-/// What the engine, its contexts and the events' thread share.
+/// State shared by the engine, its contexts and the events' thread.
 pub(crate) struct Shared {
     calls: Mutex<Calls<EngineHandle>>,
     pub(crate) watch: Watch,
@@ -139,7 +142,7 @@ pub(crate) struct Shared {
 impl Shared {
     /// Does something with the calls, on the events' thread.
     pub(crate) fn locked<T>(&self, work: impl FnOnce(&mut Calls<EngineHandle>) -> T) -> T {
-        // Nobody panics with it; if somebody did, it is as it was left.
+        // No code panics while it holds the lock; if some did, the state is as it was left.
         let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         let done = work(&mut calls);
         let awake = calls.take_awake();
@@ -149,7 +152,7 @@ impl Shared {
         done
     }
 
-    /// The same on any other thread. Commands for which a loop has no room go out later.
+    /// Does the same on any other thread. Commands that do not fit into a loop's ring go out later.
     pub(crate) fn with<T>(&self, work: impl FnOnce(&mut Calls<EngineHandle>) -> T) -> T {
         let (done, has_queued) = self.locked(|calls| (work(calls), calls.has_queued()));
         if has_queued {
@@ -212,7 +215,8 @@ impl StreamEngine {
     /// Starts it.
     ///
     /// # Errors
-    /// [`OpenError`]: a setting is out of range, or ports, memory, threads or descriptors are not to be had.
+    /// [`OpenError`]: a setting is out of range, or ports, memory, threads or descriptors are not
+    /// available.
     pub fn start(config: &StreamEngineConfig) -> Result<Self, OpenError> {
         config.check()?;
         let system = |what| move |source| OpenError::System { what, source };
@@ -268,9 +272,11 @@ impl StreamEngine {
         Ok(Self { shared, cache, transforms, buffers, seat, thread: Some(thread) })
     }
 
-    /// Starts an offload engine, a TCP of this program's own on a device of its own ([`millrace_offload::toe`]), whose connections can be
-    /// [transports](Transport::offload) of runs: what a run sends there leaves from the cache's memory, without a copy and without the
-    /// kernel's TCP. The first loop turns it beside its streams. It ends when what this returns is dropped, and with this stream engine.
+    /// Starts an offload engine, a TCP of this program's own on a device of its own
+    /// ([`millrace_offload::toe`]), whose connections can be [transports](Transport::offload) of
+    /// runs: data that a run sends there leaves from the cache's memory, without a copy and without
+    /// the kernel's TCP. The first loop turns it beside its streams. It ends when the returned
+    /// value is dropped, and with this stream engine.
     ///
     /// ```no_run
     /// # use millrace_stream::{StreamContext, StreamEngine, Transport, toe};
@@ -299,9 +305,11 @@ impl StreamEngine {
         self.take_seat(|seat| seat.start(settings, device))
     }
 
-    /// Sends by an offload engine that has a thread of its own, and may have other hosts: the first loop takes over this queue pair of it, whose connections
-    /// can be [transports](Transport::offload_socket) of runs. What a run sends there leaves from the cache's memory, without a copy; all of TCP is the other
-    /// thread's. Nobody reads from these connections any more. Those that no run has used are closed when this stream engine ends.
+    /// Sends through an offload engine that has a thread of its own, and may have other hosts: the
+    /// first loop takes over this queue pair of it, whose connections can be
+    /// [transports](Transport::offload_socket) of runs. Data that a run sends there leaves from the
+    /// cache's memory, without a copy; all of TCP is on the other thread. These connections are not
+    /// read any more. Those that no run has used are closed when this stream engine ends.
     ///
     /// ```no_run
     /// # use millrace_stream::{StreamContext, StreamEngine, Transport, toe};
@@ -369,8 +377,10 @@ impl StreamEngine {
         Ok(Source::new(&self.cache, parts, Vec::new()))
     }
 
-    /// A transport stream (188-byte packets, nothing else) in a file, sent as it lies. It is read once, to find its times; that takes as long as reading it does.
-    /// Eight bytes are kept in memory for each 1316 of it. What is changed in the file later is left out of what is sent.
+    /// Opens a transport stream (188-byte packets, nothing else) in a file, sent as it is stored.
+    /// It is read once, to find its times; that takes as long as reading the file does. Eight bytes
+    /// are kept in memory for each 1316 of it. Data changed in the file later is left out of the
+    /// stream.
     ///
     /// # Errors
     /// If it cannot be read, or is not such a file: then add it to a volume, which takes other containers too.
@@ -378,8 +388,9 @@ impl StreamEngine {
         Ok(Source::new(&self.cache, Opening::begin(path)?.transport_stream()?, Vec::new()))
     }
 
-    /// A file of any bytes, cut into blocks that leave at a constant pace: for formats that the caller knows. Its bytes are sent as they are
-    /// read; what is changed in the file is sent changed.
+    /// Opens a file of any bytes, cut into blocks that leave at a constant pace: for formats that
+    /// the caller knows. Its bytes are sent as they are read; data changed in the file is sent
+    /// changed.
     ///
     /// # Errors
     /// If it cannot be read, is empty or no regular file.
@@ -390,7 +401,7 @@ impl StreamEngine {
     /// Memory that the caller fills while it is sent.
     ///
     /// # Errors
-    /// If there is not so much memory left: all buffers together have half of it.
+    /// If there is not enough memory left: all buffers together have half of it.
     pub fn buffer(&self, buffer: Buffer) -> Result<(Source, BufferWriter), OpenError> {
         let (source, writer) = buffer.open(&self.cache)?;
         let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -409,7 +420,8 @@ impl StreamEngine {
         self.shared.with(|calls| calls.lines())
     }
 
-    /// What the loops publish of themselves: how busy they are, what they have sent.
+    /// Returns the data that the loops publish about themselves: how busy they are, and their
+    /// transmissions.
     pub fn sheets(&self) -> Vec<LoopSheets> {
         self.shared.busy.iter().map(|(sheets, _)| sheets.clone()).collect()
     }
@@ -420,7 +432,7 @@ impl Drop for StreamEngine {
         self.shared.is_stopping.store(true, Ordering::Release);
         self.shared.wake.ring();
         if let Some(thread) = self.thread.take() {
-            // A panic of it was printed by the thread; there is nobody left to tell.
+            // The thread has printed its panic, if any; no caller is left to report it to.
             let _ = thread.join();
         }
         let engines = self.shared.with(Calls::shut_down);

@@ -1,4 +1,5 @@
-//! The one thread beside the engines: it hears what they say, watches the control descriptors of all runs, and what comes in on the UDP ports.
+//! The one thread beside the engines: it receives their events, watches the control descriptors of
+//! all runs, and reads the UDP ports.
 
 use std::io::ErrorKind;
 use std::net::UdpSocket;
@@ -17,12 +18,13 @@ use crate::engine::Shared;
 use crate::limits::{COMMAND_RETRY, DROPPED_PER_TURN, READY_PER_CALL, SHUT_DOWN_WAIT};
 use crate::outcome::Reason;
 
-/// Bits of what stands beside a watched descriptor: what it is, a part of the run's number, the rest.
+/// Bits of the data stored with a watched descriptor: its kind, a part of the run's number, the
+/// rest.
 const KIND_SHIFT: u32 = 56;
 const RUN_SHIFT: u32 = 32;
 const RUN_MASK: u32 = (1 << (KIND_SHIFT - RUN_SHIFT)) - 1;
 
-/// What a watched descriptor is.
+/// Kind of a watched descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ready {
     /// This engine has something to say.
@@ -31,7 +33,7 @@ enum Ready {
     Control(Key, u32),
     /// One of the UDP sockets.
     Udp(usize),
-    /// Somebody wants this thread to look.
+    /// Another thread wants this thread to look.
     Wake,
 }
 
@@ -79,12 +81,13 @@ impl Watch {
         self.add(fd, Ready::Wake, EventFlags::IN)
     }
 
-    /// Takes in a control descriptor, if it is one that can be watched. What is there now is told when it is armed.
+    /// Adds a control descriptor, if it can be watched. Input that is present now is reported when
+    /// it is armed.
     pub(crate) fn prepare(&self, fd: &OwnedFd) -> std::io::Result<()> {
         self.add(fd.as_fd(), Ready::Wake, EventFlags::ONESHOT)
     }
 
-    /// What is there on a control descriptor, or comes, is told once.
+    /// Arms a control descriptor: input that is present or arrives is reported once.
     pub(crate) fn arm(&self, fd: &OwnedFd, key: Key, run: RunSerial) -> std::io::Result<()> {
         let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ONESHOT;
         Ok(epoll::modify(&self.0, fd, Ready::Control(key, run.0).data(), flags)?)
@@ -96,7 +99,8 @@ impl Watch {
     }
 }
 
-/// What comes in on the UDP ports: reports of players, which nobody reads, and what ICMP says of them, which the engines are told.
+/// Input of the UDP ports: reports of players, which are not read, and ICMP errors for them, which
+/// go to the engines.
 pub(crate) struct Receivers {
     sockets: Vec<UdpSocket>,
 }
@@ -124,7 +128,7 @@ impl Receivers {
                 unreachable.iter().for_each(|&(dest, errno)| calls.unreachable(dest, errno));
             });
         }
-        // Only the length of what comes is of interest, and that is not either.
+        // Only the length of a datagram could be of interest, and it is not either.
         let mut byte = [0];
         for _ in 0..DROPPED_PER_TURN {
             // An ICMP error comes up once more as an error of the whole socket; reading it has cleared it.
@@ -135,7 +139,7 @@ impl Receivers {
     }
 }
 
-/// Runs until the engine is shut down, and all runs have ended with that.
+/// Runs until the engine is shut down, and all runs have ended as a result.
 pub(crate) fn run(shared: &Shared, receivers: &Receivers) {
     let mut icmp = IcmpReader::default();
     let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; READY_PER_CALL];
@@ -158,7 +162,7 @@ pub(crate) fn run(shared: &Shared, receivers: &Receivers) {
             match Ready::of(event.data) {
                 Ready::Engine(engine) => shared.locked(|calls| calls.pump(engine)),
                 Ready::Control(key, run) => shared.locked(|calls| {
-                    // A number that was said late is that of another run.
+                    // A number that was reported late belongs to another run.
                     if let Some(serial) = calls.run_of(key).filter(|serial| serial.0 & RUN_MASK == run) {
                         calls.interrupt(key, serial, Reason::Control);
                     }

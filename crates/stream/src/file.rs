@@ -25,8 +25,8 @@ use millrace_store::transform::NamedTransform;
 use crate::outcome::OpenError;
 use crate::source::{Lies, Parts, Place, Times, Wire};
 
-/// How a file of any bytes is cut and paced: a block of so many bytes leaves at each interval (Stream Engine 2003, section 4.1: interval and
-/// block size).
+/// How a file of any bytes is cut and paced: a block of fixed size leaves at each interval (Stream
+/// Engine 2003, section 4.1: interval and block size).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     block_bytes: usize,
@@ -171,7 +171,8 @@ impl PlainSource for FileSource {
     }
 }
 
-/// Which file it is and as it is now: whoever opens the same one shares what is read of it.
+/// Identity of a file and its present state: streams that open the same file share the data read
+/// from it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Identity {
     place: (u64, u64),
@@ -305,7 +306,7 @@ impl Opening {
     }
 }
 
-/// What has no RTP headers has them in no layout.
+/// Restricts layouts to raw ones: a source without RTP headers has them in no layout.
 fn only_raw(lies: Lies) -> Lies {
     Box::new(move |wire| lies(wire).filter(|_| wire == Wire::Raw))
 }

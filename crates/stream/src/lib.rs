@@ -1,8 +1,10 @@
 //! The stream engine as a library: what *Stream Engine* (2003) proposes as a system call, section 4.1.
 //!
-//! A server that streams does the same thing again and again: it takes a block of its source, hands it to the network at its time, and waits for the next.
-//! Here the whole of that is one call. A [`StreamContext`] says what, where to and how; [`StreamEngine::run`] returns when it is done, or when
-//! there is something to decide, with the reason and the number of blocks that were sent. The next call goes on from there.
+//! A server that streams does the same thing again and again: it takes a block of its source, hands
+//! it to the network at its time, and waits for the next. Here all of this is one call. A
+//! [`StreamContext`] defines the source, the destination and the method; [`StreamEngine::run`]
+//! returns when it is done, or when there is something to decide, with the reason and the number of
+//! blocks sent. The next call goes on from there.
 //!
 //! ```
 //! use std::io::{Read, Write};
@@ -60,8 +62,10 @@
 //!
 //! # Threads
 //!
-//! Whoever likes has a thread for each stream: it sleeps in [`StreamEngine::run`] and is woken once, at the end. Whoever does not, awaits
-//! [`StreamEngine::run_async`] in any executor. Inside there is one thread for each engine, one for the cache and one for events, however many streams there are.
+//! A program may have a thread for each stream: it sleeps in [`StreamEngine::run`] and is woken
+//! once, at the end. Otherwise it awaits [`StreamEngine::run_async`] in any executor. Inside there
+//! is one thread for each engine, one for the cache and one for events, regardless of the number of
+//! streams.
 #![forbid(unsafe_code)]
 
 mod buffer;
@@ -85,7 +89,7 @@ pub use source::{Place, Source};
 
 /// Bit rates.
 pub use millrace_core::units::BitRate;
-/// What a connection comes back as.
+/// The form in which a connection comes back.
 pub use millrace_offload::command::ConnSocket as Connection;
 /// How loops wait.
 pub use millrace_offload::idle::IdlePolicy;
@@ -93,5 +97,5 @@ pub use millrace_offload::idle::IdlePolicy;
 pub use millrace_offload::toe;
 /// What titles can be transformed by.
 pub use millrace_store::transform::Transforms;
-/// What a volume is, and the words of its interface.
+/// A volume, and the terms of its interface.
 pub use millrace_store::volume::Volume;

@@ -11,15 +11,18 @@ use millrace_core::limits::{EXTENT_BYTES, MAX_CONN_PENDING_BYTES, MIN_LIVE_EXTEN
 pub const DEFAULT_STREAM_CACHE_BYTES: u64 = 64 << 20;
 /// Streams that an engine's table starts with: a caller with a thread for each has no more.
 pub const DEFAULT_CALLS_PER_ENGINE: usize = 4096;
-/// UDP ports to look for a free pair in: those that the system gives to nobody by itself are too few, and any pair will do.
+/// UDP ports to search for a free pair: the ports that the system never assigns by itself are too
+/// few, and any pair will do.
 pub const DEFAULT_CALL_PORTS: (u16, u16) = (20_000, 32_000);
 /// Descriptors that have something, taken in one call of the events' thread: its array stays small, and what does not fit comes next.
 pub const READY_PER_CALL: usize = 64;
-/// How soon commands for which a loop's ring had no room are tried again: some turns of the loop.
+/// How soon commands that had no room in a loop's ring are tried again: some turns of the loop.
 pub const COMMAND_RETRY: Duration = Duration::from_millis(5);
-/// How long runs may take to end when their engine is shut down: many turns of a loop that is busy. What has not ended then is told no number of blocks.
+/// How long runs may take to end when their engine is shut down: many turns of a loop that is busy.
+/// A run that has not ended then gets no number of blocks.
 pub const SHUT_DOWN_WAIT: Duration = Duration::from_secs(1);
-/// How long a connection may take to accept what it was given before it is handed back: what a player that reads at all takes long before.
+/// How long a connection may take to accept its data before it is handed back: a player that reads
+/// at all has taken it long before.
 pub const HAND_BACK: Duration = Duration::from_secs(10);
 /// Most bytes that a run sends before its media: they wait for the connection in one piece.
 pub const MAX_FIRST_BYTES: usize = MAX_CONN_PENDING_BYTES / 2;

@@ -1,4 +1,4 @@
-//! What comes back from a run, and why one is not begun.
+//! Results of runs, and the reasons for not beginning one.
 
 use std::io;
 
@@ -16,11 +16,13 @@ pub enum Reason {
     Control,
     /// The future of the run was dropped, and the run has been ended. Told by the next one only if that has to wait for it.
     Stopped,
-    /// The writer of a circular buffer has written over what comes next. Choose another place ([`Source::newest`](crate::Source::newest)).
+    /// The writer of a circular buffer has overwritten the data that comes next. Choose another
+    /// place ([`Source::newest`](crate::Source::newest)).
     Lapped,
-    /// The writer of a buffer was dropped before it had finished. What it had written has been sent.
+    /// The writer of a buffer was dropped before it had finished. The data that it had written has
+    /// been sent.
     SourceLost,
-    /// What comes next cannot be read.
+    /// The data that comes next cannot be read.
     Read(LeaseFailure),
     /// The peer closed the connection (`errno` 0) or it broke.
     PeerGone {
@@ -39,7 +41,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Of the end of a run that was told to end for `asked`, if it was.
+    /// Returns the reason for the end of a run whose end was requested for `asked`, if it was.
     pub(crate) fn of(reason: StopReason, asked: Option<Reason>) -> Self {
         match reason {
             StopReason::Finished => Self::Finished,
@@ -77,7 +79,7 @@ pub struct Outcome {
     pub bytes: u64,
     /// Packets that could not be read and were left out; in a connection, null packets stand in their place.
     pub missing: u32,
-    /// What comes next: the next run begins here, unless it is told otherwise.
+    /// The data that comes next: the next run begins here, unless set otherwise.
     pub next: Position,
     /// When that would have been due, on the monotonic clock; the next run keeps to it.
     pub next_due: Instant,
@@ -143,7 +145,7 @@ pub enum Refused {
     OutOfRange(&'static str),
 }
 
-/// Why a run cannot be had.
+/// Why a run is not possible.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// It was not accepted.
@@ -171,7 +173,7 @@ pub enum RunError {
     Engine(Refusal),
 }
 
-/// Why an engine or a source cannot be had.
+/// Why an engine or a source is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// A setting is out of range.
@@ -180,7 +182,7 @@ pub enum OpenError {
     /// Memory, threads or descriptors were refused.
     #[error("stream engine: {what}: {source}")]
     System {
-        /// What was asked for.
+        /// The resource that was requested.
         what: &'static str,
         /// Why not.
         source: io::Error,
@@ -194,7 +196,7 @@ pub enum OpenError {
     /// A volume or one of its titles.
     #[error(transparent)]
     Store(#[from] millrace_store::StoreError),
-    /// A title cannot be read, or has not got what the transformation needs.
+    /// A title cannot be read, or lacks something that the transformation needs.
     #[error(transparent)]
     Transform(#[from] millrace_store::transform::DeriveTitleError),
     /// A file cannot be opened or read.
@@ -205,12 +207,12 @@ pub enum OpenError {
         /// Why not.
         source: io::Error,
     },
-    /// A file is not what it was said to be.
+    /// A file is not of the kind that was declared.
     #[error("{path}: {what}")]
     NotSo {
         /// The file.
         path: String,
-        /// What is wrong and what to do.
+        /// The fault and the remedy.
         what: String,
     },
 }

@@ -1,4 +1,5 @@
-//! One run, as a future: begun when it is polled first, ended when the engine says so, or at once when it is dropped.
+//! One run, as a future: begun at the first poll, ended when the engine reports so, or at once when
+//! it is dropped.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -39,8 +40,9 @@ pub struct Run<'a> {
 }
 
 impl StreamEngine {
-    /// Sends what the context says; returns when that is done, when there is something on its control descriptor, or when it cannot go on. The thread sleeps
-    /// meanwhile: it is woken once, at the end.
+    /// Sends as the context specifies; returns when this is done, when there is input on its
+    /// control descriptor, or when it cannot go on. The thread sleeps meanwhile: it is woken once,
+    /// at the end.
     ///
     /// # Errors
     /// [`RunError`]: it was not accepted, and nothing has been sent.

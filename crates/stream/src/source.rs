@@ -1,4 +1,5 @@
-//! What is sent: titles of a volume, files as they lie, buffers that are written while they are sent.
+//! Sources: titles of a volume, files as they are stored, buffers that are written while they are
+//! sent.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -34,9 +35,9 @@ pub enum Place {
     Byte(u64),
     /// The first packet at or behind this media time.
     Time(Duration),
-    /// The last packet at or before this media time from which a decoder can start.
+    /// The last packet at or before this media time where a decoder can start.
     Access(Duration),
-    /// Behind what has been written of a buffer so far; behind the last packet of anything else.
+    /// Behind the data written to a buffer until now; behind the last packet of any other source.
     Newest,
 }
 
@@ -76,14 +77,15 @@ pub(crate) struct Opened {
     pub(crate) packets: u32,
 }
 
-/// Makes the source once more, in this wire layout, transformed if it is said how; `None`: it has no such layout.
+/// Makes the source again in this wire layout, transformed if a transformation is given; `None`: it
+/// has no such layout.
 pub(crate) type Reopen =
     dyn Fn(Wire, Option<&Arc<NamedTransform>>) -> Result<Option<ReadyTitle>, OpenError> + Send + Sync;
 
 /// How a source lies in a wire layout: layout, timeline, packets; `None`: not at all.
 pub(crate) type Lies = Box<dyn Fn(Wire) -> Option<(WireLayout, Timeline, u32)> + Send + Sync>;
 
-/// What a source is made of.
+/// Components of a source.
 pub(crate) struct Parts {
     /// How it is opened in another layout; none: it is open in all that it has.
     pub(crate) reopen: Option<Box<Reopen>>,
@@ -95,9 +97,9 @@ pub(crate) struct Parts {
     pub(crate) bytes: Option<u64>,
     /// Number of the next packet of a buffer.
     pub(crate) edge: Option<Arc<AtomicU32>>,
-    /// Where a stream begins that is not told.
+    /// Where a stream begins if it sets no place.
     pub(crate) begins_at: Place,
-    /// By what it can be transformed; none: it cannot.
+    /// The transformations that it supports; none: it cannot be transformed.
     pub(crate) transforms: Option<Transforms>,
 }
 
@@ -122,8 +124,8 @@ pub(crate) struct Inner {
     opened: Mutex<Vec<(OpenAs, Opened)>>,
 }
 
-/// A source of media, open in an engine. Clones are the same source; all streams of it share what is read. It is closed with the last of
-/// its clones and of the contexts that name it.
+/// A source of media, open in an engine. Clones are the same source; all streams of it share the
+/// data read. It is closed with the last of its clones and of the contexts that name it.
 #[derive(Clone)]
 pub struct Source {
     pub(crate) inner: Arc<Inner>,
@@ -187,7 +189,7 @@ impl Source {
         Ok(self.byte_of(packet, head, &opened))
     }
 
-    /// Where a stream begins that is not told.
+    /// Returns where a stream begins if it sets no place.
     pub(crate) fn begins_at(&self) -> Place {
         self.inner.parts.begins_at
     }
@@ -202,7 +204,8 @@ impl Source {
         std::ptr::eq(self.inner.cache.as_ptr(), Arc::as_ptr(cache))
     }
 
-    /// Opens it in this layout, transformed as what has this name says, unless it is.
+    /// Opens it in this layout, transformed by the transformation of this name, unless it is open
+    /// already.
     pub(crate) fn open(&self, wire: Wire, transform: Option<&str>) -> Result<Opened, OpenError> {
         let inner = &*self.inner;
         let named = transform.map(|name| inner.parts.named(name)).transpose()?;
@@ -267,7 +270,7 @@ fn ticks(time: Duration) -> MediaTicks {
 }
 
 impl Inner {
-    /// Closes it, whoever still has it: the writer of a buffer is told.
+    /// Closes it, even if it still has owners: the writer of a buffer is notified.
     pub(crate) fn close(&self) {
         let Some(cache) = self.cache.upgrade() else { return };
         let opened = std::mem::take(&mut *self.opened.lock().unwrap_or_else(PoisonError::into_inner));

@@ -1,4 +1,5 @@
-//! The examples with real players: curl, ffmpeg, VLC. Each server is a process of its own: this program once more, told by its environment what to be.
+//! The examples with real players: curl, ffmpeg, VLC. Each server is a process of its own: this
+//! program again, with its role set by its environment.
 
 #[path = "../examples/radio.rs"]
 #[allow(dead_code, unreachable_pub)] // its `main` is not used
@@ -48,7 +49,7 @@ impl Server {
         let ready =
             lines.find_map(|line| Some(line.unwrap().split_once("ready ")?.1.to_owned())).expect("it starts");
         let address = ready.split_once("://").unwrap().1.trim_end_matches('/').parse().unwrap();
-        // What else it says is read, so that it need not wait for that.
+        // The rest of its output is read, so that it need not wait for a reader.
         std::thread::spawn(move || lines.for_each(drop));
         Self { child, address }
     }
@@ -80,7 +81,7 @@ fn connect(address: SocketAddr) -> TcpStream {
     peer
 }
 
-/// A player that records, as nobody: VLC does not run as root.
+/// Records with VLC as an unprivileged user: VLC does not run as root.
 fn vlc(url: &str, seconds: u32) -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
@@ -208,7 +209,7 @@ fn lines_of_text_steer_a_film_in_the_same_connection() {
     let bytes = std::fs::read(picture.path()).unwrap();
     let server = Server::start("ts_control", &[&format!("high={}", picture.path().display())]);
     let url = format!("tcp://{}", server.address);
-    // Nothing is said: it plays to its end.
+    // No answers are sent: it plays to its end.
     let mut peer = connect(server.address);
     peer.write_all(b"faster\nfaster\n").unwrap();
     let mut got = Vec::new();
@@ -220,12 +221,12 @@ fn lines_of_text_steer_a_film_in_the_same_connection() {
         assert!(vlc(&url, 12).len() > 100_000);
     }
     if has("curl") {
-        // What curl says to a gopher is a line, and what comes it takes as it is.
+        // curl sends a line to a gopher server, and takes the data received as it is.
         let url = format!("gopher://{}/0seek%204", server.address);
         let got = Command::new("curl").args(["-s", "--max-time", "30", &url]).output().unwrap();
         assert!(got.status.success(), "{got:?}");
         let got = got.stdout;
-        // Of the beginning comes what was sent before the line was heard.
+        // The part from the beginning is the data sent before the line was read.
         let same = got.iter().zip(&bytes).take_while(|(a, b)| a == b).count();
         let (rest, cut) = (&got[same / 1316 * 1316..], same / 1316 * 1316);
         assert!(bytes.ends_with(rest) && rest.len() < bytes.len() - cut, "{same} of {} bytes", got.len());
@@ -247,7 +248,7 @@ fn lines_of_text_are_answered_while_the_film_goes_elsewhere() {
     say(&format!("to {}", elsewhere.local_addr().unwrap().port()));
     let mut media = elsewhere.accept().unwrap().0;
     media.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    // Before the first answer lies what was played here.
+    // The media played on this connection comes before the first answer.
     let mut begun = Vec::new();
     while !begun.ends_with(b"ok to ") {
         lines.read_until(b' ', &mut begun).unwrap();
@@ -281,7 +282,7 @@ fn lines_of_text_are_answered_while_the_film_goes_elsewhere() {
     assert_eq!(media.read(&mut [0]).unwrap(), 0);
 }
 
-/// Whatever is sent: no panic, and what is taken for a request or a command is one.
+/// Whatever the input: no panic, and anything accepted as a request or a command is one.
 #[test]
 fn requests_and_commands_of_any_bytes() {
     bolero::check!().for_each(|input| {

@@ -74,7 +74,7 @@ fn a_message_ends_the_run_is_left_unread_and_the_next_goes_on() {
     assert!(outcomes.iter().any(|outcome| outcome.blocks > 0), "{outcomes:?}");
     let last = engine.run(&mut stream).unwrap();
     assert_eq!((last.reason, sent + last.bytes), (Reason::Finished, 3_000_000));
-    // What is already there when a run begins ends it at once.
+    // Input that is already there when a run begins ends it at once.
     commander.write_all(b"x").unwrap();
     let outcome = engine.run(stream.start_at(Place::START)).unwrap();
     assert_eq!(outcome.reason, Reason::Control);
@@ -343,7 +343,7 @@ fn what_is_not_to_be_had_is_said_and_what_is_shut_down_says_so() {
     let (live, mut writer) = engine.buffer(Buffer::circular(BitRate(1_000_000), 0, WhenFull::Wait)).unwrap();
     let other = self::engine();
     assert!(matches!(other.run(&mut stream), Err(RunError::OtherEngine)));
-    // A writer that waits for a reader is told too.
+    // A writer that waits for a reader is notified too.
     let waits = thread::spawn(move || {
         loop {
             if let Err(error) = writer.write(&[0x47; 188]) {
@@ -430,7 +430,7 @@ impl Site {
         Self { transforms, title, info, engine, stored, file, _dir: dir }
     }
 
-    /// A context that sends the title as fast as it can, and what comes of that.
+    /// Returns a context that sends the title as fast as it can, and the data received from it.
     fn stream(&self, transport: fn(TcpStream) -> Transport) -> (StreamContext, thread::JoinHandle<Vec<u8>>) {
         let (near, mut far) = connected();
         let reader = thread::spawn(move || {
@@ -457,7 +457,8 @@ fn titles_are_sent_as_a_named_transformation_makes_them_and_it_does_so_once() {
     assert!(derivation.apply(&mut Block::of_bytes(0, 1316, &mut made), &mut Vec::new()) && made != *stored);
     let before = mute.report().counters().transformed_blocks;
     let half = 250 * 1316;
-    // What comes of the title if its first part is made so, and the rest so.
+    // The data received of the title if its first part is made with `first`, and the rest with
+    // `rest`.
     let sent = |first: Assembly, rest: Assembly| {
         let (mut stream, reader) = site.stream(Transport::tcp);
         for (assembly, stop) in [(first, Some(Place::Byte(half as u64))), (rest, None)] {

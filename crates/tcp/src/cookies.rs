@@ -24,7 +24,7 @@ const NO_SCALE: u32 = 15;
 const SACK_BIT: u32 = 1 << 4;
 const ECN_BIT: u32 = 1 << 5;
 
-/// What is to be remembered of a SYN.
+/// Options of a SYN that must be remembered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offered {
     /// The peer's MSS; from a cookie one that is not larger.
@@ -49,14 +49,15 @@ impl Cookies {
         Self { key }
     }
 
-    /// The initial sequence number to answer a SYN with that has the number `peer_seq` and offers an MSS of `mss` bytes; `None` when
-    /// that is less than a cookie can say.
+    /// Returns the initial sequence number for the answer to a SYN that has the number `peer_seq`
+    /// and offers an MSS of `mss` bytes; `None` when this is less than a cookie can encode.
     pub fn seq(&self, flow: &FlowKey, peer_seq: Seq, mss: u16, now: Instant) -> Option<Seq> {
         let size = SIZES.iter().rposition(|&size| size <= mss)? as u32;
         Some(Seq(self.cookie(flow, peer_seq, size, now.0 / COOKIE_SLOT_NS)))
     }
 
-    /// The time stamp to answer with, where `clock` is what it would be: up to 127 earlier, with options in it.
+    /// Returns the time stamp to answer with, where `clock` is its regular value: up to 127
+    /// earlier, with options in it.
     pub fn stamp(clock: u32, offered: &Offered) -> u32 {
         let scale = offered.scale.map_or(NO_SCALE, |scale| u32::from(scale.min(MAX_WINDOW_SCALE)));
         let sack = if offered.is_sack_permitted { SACK_BIT } else { 0 };
@@ -66,9 +67,10 @@ impl Cookies {
         if stamp.wrapping_sub(clock) as i32 > 0 { stamp.wrapping_sub(STAMP_MASK + 1) } else { stamp }
     }
 
-    /// What was offered, if `seq` is a cookie that was given in answer to `peer_seq` at most two slots ago: of the ACK that ends a
-    /// handshake its acknowledgment number less 1, and its sequence number less 1. `echo` is the time stamp that it echoes; without one
-    /// there were no options but the MSS.
+    /// Returns the options offered, if `seq` is a cookie that was given in answer to `peer_seq` at
+    /// most two slots ago: of the ACK that ends a handshake its acknowledgment number less 1, and
+    /// its sequence number less 1. `echo` is the time stamp that it echoes; without one there were
+    /// no options but the MSS.
     pub fn open(
         &self,
         flow: &FlowKey,

@@ -1,4 +1,5 @@
-//! The keyed hash behind everything that nobody outside may compute: initial sequence numbers, ports, cookies, places in tables.
+//! The keyed hash behind all values that no outsider may compute: initial sequence numbers, ports,
+//! cookies, places in tables.
 //!
 //! SipHash (Aumasson, Bernstein: SipHash: a fast short-input PRF, INDOCRYPT 2012) over a few 64-bit words, without the buffer that
 //! a hash of bytes carries along.
@@ -13,13 +14,13 @@ impl HashKey {
         Self(words)
     }
 
-    /// SipHash-2-4 of `words`: what a secret is kept by.
+    /// Returns SipHash-2-4 of `words`, for values that must keep a secret.
     #[inline]
     pub fn strong(&self, words: &[u64]) -> u64 {
         self.sip::<2, 4>(words)
     }
 
-    /// SipHash-1-3 of `words`: for places in tables, which nobody sees.
+    /// Returns SipHash-1-3 of `words`, for places in tables, which no outsider sees.
     #[inline(always)] // of a known number of words, without a loop
     pub fn fast(&self, words: &[u64]) -> u64 {
         self.sip::<1, 3>(words)
@@ -37,7 +38,7 @@ impl HashKey {
         for &word in words {
             state.take::<EACH>(word);
         }
-        // The last word has the length in bytes at its top and what is left of the bytes, here none.
+        // The last word has the length in bytes at its top and the remaining bytes, here none.
         state.take::<EACH>((words.len() as u64 * 8) << 56);
         state.0[2] ^= 0xff;
         for _ in 0..LAST {

@@ -4,15 +4,15 @@
 //! | --- | --- |
 //! | [`seq`] | sequence numbers |
 //! | [`wire`] | headers and options |
-//! | [`keyed`] | the keyed hash behind what nobody outside may compute |
+//! | [`keyed`] | the keyed hash behind values that no outsider may compute |
 //! | [`isn`], [`ports`], [`cookies`] | initial sequence numbers, source ports, SYN cookies |
 //! | [`table`], [`time_wait`] | connections by their ends; connections that are over |
 //! | [`recv`] | received data: pages, reassembly, window, ACKs |
-//! | [`sender`] | what may be sent, when: the front of the four below |
+//! | [`sender`] | which data may be sent, when: the front of the four below |
 //! | [`recover`] | segments in flight, losses |
 //! | [`cc`] | congestion control |
 //! | [`rtt`] | round-trip times |
-//! | [`send`] | the send queue: what is sent, where it lies |
+//! | [`send`] | the send queue: the data to send, and its location |
 //! | [`conn`] | one connection: the state machine of RFC 9293 |
 //! | [`ip`] | the layer below: Ethernet, IP, ICMP, neighbours |
 //! | [`stack`] | many connections, listeners, the turn of three stages |

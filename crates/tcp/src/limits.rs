@@ -19,18 +19,20 @@ pub const SOLICIT_RETRY_NS: u64 = 1_000_000_000;
 /// Solicitations without an answer after which resolution has failed, and as many unicast probes (RFC 4861 section 10,
 /// MAX_MULTICAST_SOLICIT and MAX_UNICAST_SOLICIT).
 pub const SOLICIT_TRIES: u8 = 3;
-/// Probes of the known address after somebody has claimed another one for a neighbour. One: where the claim is true (a gateway failed over)
-/// nobody answers, and each probe prolongs the outage by a second.
+/// Probes of the known address after another one has been claimed for a neighbour. One: where the
+/// claim is true (a gateway failed over) no host answers, and each probe prolongs the outage by a
+/// second.
 pub const CONTRADICTED_TRIES: u8 = 1;
 /// How long nothing is solicited for a neighbour whose resolution has failed, in nanoseconds: as long as that took.
 pub const UNREACHABLE_NS: u64 = 3_000_000_000;
 /// A neighbour that nothing was sent to for this long may make room for another one, in nanoseconds: longer than a connection that still
 /// moves data is silent (two retransmission time-outs at their longest).
 pub const NEIGHBOUR_IDLE_NS: u64 = 120_000_000_000;
-/// Solicitations a second for neighbours that are not known yet, so that segments to addresses that nobody has (a SYN flood with sources of the
-/// own subnet) do not become a broadcast storm.
+/// Solicitations a second for neighbours that are not known yet, so that segments to unused
+/// addresses (a SYN flood with sources of the own subnet) do not become a broadcast storm.
 pub const SOLICITS_PER_SECOND: u32 = 200;
-/// Echo replies a second: many times what people and monitoring send, and less than a thousandth of what a core can send.
+/// Echo replies a second: many times the rate that people and monitoring send, and less than a
+/// thousandth of the rate of a core.
 pub const ECHO_REPLIES_PER_SECOND: u32 = 1000;
 /// Time between two defences of an address that another host uses too, in nanoseconds (RFC 5227 section 1.1, DEFEND_INTERVAL).
 pub const DEFEND_NS: u64 = 10_000_000_000;
@@ -45,9 +47,10 @@ pub const OWN_FRAMES: usize = 128;
 pub const WAITING_FRAMES: usize = OWN_FRAMES / 2;
 /// IPv6 extension headers of a packet: one of each kind that may be there, twice over.
 pub const MAX_EXTENSION_HEADERS: usize = 8;
-/// Their length together, in bytes. Nobody needs more (RFC 9098), and every byte of them is read.
+/// Their length together, in bytes. No packet needs more (RFC 9098), and every byte of them is
+/// read.
 pub const MAX_EXTENSION_BYTES: usize = 256;
-/// Smallest MTU: what every IPv4 link has to carry (RFC 791 section 3.2).
+/// Smallest MTU: the size that every IPv4 link must carry (RFC 791 section 3.2).
 pub const MIN_MTU: u16 = 68;
 /// Smallest MTU of a link with IPv6 (RFC 8200 section 5).
 pub const MIN_MTU_V6: u16 = 1280;
@@ -57,8 +60,8 @@ pub const MIN_MTU_V6: u16 = 1280;
 /// Lifetime of a TIME_WAIT record, 2 MSL. RFC 9293 section 3.4.2 takes an MSL of 2 minutes "arbitrarily"; Linux takes 30 s, and no path
 /// keeps a packet that long.
 pub const TIME_WAIT_MS: u32 = 60_000;
-/// How long one slot of SYN cookies lasts; the slot before it is taken too. A handshake is over in three round trips at the most that
-/// a peer retransmits its ACK, or it begins anew.
+/// Length of one slot of SYN cookies; the slot before it is accepted too. A handshake is over
+/// within the three round trips, at most, that a peer retransmits its ACK, or it starts again.
 pub const COOKIE_SLOT_NS: u64 = 64_000_000_000;
 /// Counters of source ports. RFC 6056 section 3.3.4: ten improve on one already; more of them make ports less predictable. 2 KB.
 pub const PORT_COUNTERS: usize = 1024;
@@ -72,8 +75,8 @@ pub const MAX_PAGE_SKIPS: u32 = 256;
 /// Connections that can have SACK blocks or duplicates to report at once, at least; as many as there are pages of early data if those are
 /// more. A duplicate needs no page. 32 bytes each.
 pub const MIN_REPORTS: u32 = 1024;
-/// Pages of early data (behind a hole) of one connection: 256 KB in pages of 2 KB, the product of 100 Mb/s and 20 ms. What each
-/// segment that arrives out of order may have to walk past.
+/// Pages of early data (behind a hole) of one connection: 256 KB in pages of 2 KB, the product of
+/// 100 Mb/s and 20 ms. Each segment that arrives out of order may have to walk past all of them.
 pub const MAX_EARLY_PAGES: u16 = 128;
 /// How long an ACK is put off. RFC 9293 section 3.8.6.3 allows less than 500 ms; 40 ms is what Linux takes, and stays well below
 /// the shortest retransmission time-out in use (200 ms).
@@ -108,7 +111,8 @@ pub const MAX_ACK_DELAY_NS: u64 = 200_000_000;
 pub const INITIAL_SEGMENTS: u32 = 10;
 /// Bytes of the initial window, unless two segments are more (RFC 6928 section 2).
 pub const INITIAL_BYTES: u32 = 14_600;
-/// Largest congestion window, in bytes: what a scaled receive window can be (RFC 7323 section 2.3).
+/// Largest congestion window, in bytes: the maximum of a scaled receive window (RFC 7323 section
+/// 2.3).
 pub const CWND_MAX: u32 = 1 << 30;
 /// Segments that may leave at once where departures are paced: the initial window may (RFC 6928 section 2).
 pub const BURST_SEGMENTS: u32 = 10;
@@ -125,46 +129,48 @@ pub const MTU_RAISE_NS: u64 = 600_000_000_000;
 pub const BLACK_HOLE_TIMEOUTS: u8 = 2;
 /// Retransmission time-outs in a row after which not even [`MSS_BASE`] counts as passing.
 pub const MIN_SIZE_TIMEOUTS: u8 = 4;
-/// Packet from which the search for larger ones begins, in bytes: what almost every path takes (Ethernet). A device that takes less begins
-/// with what it takes.
+/// Packet size at the start of the search for larger ones, in bytes: almost every path takes it
+/// (Ethernet). A device that takes less starts with its own maximum.
 pub const SEARCH_FROM_MTU: u16 = 1500;
 /// Smallest payload that reports of routers may lower a segment to, in bytes: MTU 552 less headers with full options. Less is an
 /// attack that multiplies packets rather than a path (RFC 5927 section 7).
 pub const MSS_MIN: u16 = 472;
 /// Least MTU of an IPv6 link, in bytes (RFC 8200 section 5): no report of a smaller one is true.
 pub const IPV6_MTU_MIN: u32 = 1280;
-/// Sizes of packets to try in turn where a router says that one is too big, but not what it takes, in bytes (RFC 1191 section 7.1).
+/// Packet sizes to try in turn where a router reports that a packet is too big but not which size
+/// it takes, in bytes (RFC 1191 section 7.1).
 pub const MTU_PLATEAUS: [u32; 11] = [65_535, 32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 508, 296, 68];
 /// Payload to which a black hole lowers a segment, in bytes: it fits IPv6's least MTU of 1280 with headers and 20 bytes of options.
 pub const MSS_BASE: u16 = 1200;
-/// The search for a larger segment ends when no more than this is to be gained, in bytes.
+/// The search for a larger segment ends when no more than this can be gained, in bytes.
 pub const MTU_STEP: u16 = 32;
 
 // --- connections, send queue, stages ---
 
-/// Bytes of a page for what the application wrote itself: an answer's header or a short message fits one, and it holds the largest
-/// segment of an Ethernet.
+/// Bytes of a page for data that the application wrote itself: an answer's header or a short
+/// message fits one, and it holds the largest segment of an Ethernet.
 pub const HOST_PAGE_BYTES: usize = 2048;
-/// Bytes of one descriptor of a range of an application's area: short writes that lie side by side share it, and what is acknowledged of it is
-/// stepped over at most so long.
+/// Bytes of one descriptor of a range of an application's area: short writes that are adjacent
+/// share it, and this limits how much acknowledged data of it is stepped over.
 pub const MAX_AREA_RANGE_BYTES: u32 = 64 << 10;
 /// Longest payload of a segment: what IP's length field allows.
 pub const MAX_PAYLOAD_BYTES: usize = 65_535;
-/// Time without progress after which a connection's extents go back: two seconds are several retransmissions on any path that is worth
-/// serving, and less than it takes a cache under pressure to read its extents anew.
+/// Time without progress after which a connection's extents go back: two seconds are several
+/// retransmissions on any path that is worth serving, and less than it takes a cache under pressure
+/// to read its extents again.
 pub const UNPIN_AFTER_NS: u64 = 2_000_000_000;
 /// Challenge ACKs and answers to segments out of the window that a connection sends a second (RFC 5961 section 7). The RFC suggests ten in five
 /// seconds; a peer that lost its window needs one a round trip.
 pub const CHALLENGES_PER_SECOND: u8 = 10;
-/// Shortest wait for the first window probe: the override time-out of the sender's silly-window avoidance is to be 0.1 to 1 s (RFC 9293
-/// section 3.8.6.2.1).
+/// Shortest wait for the first window probe: the override time-out of the sender's silly-window
+/// avoidance should be 0.1 to 1 s (RFC 9293 section 3.8.6.2.1).
 pub const MIN_PERSIST_NS: u64 = 200_000_000;
 /// How long a SYN is tried: R2 of a SYN is three minutes at least (RFC 9293 section 3.8.3, MUST-23).
 pub const SYN_TIMEOUT_NS: u64 = 180_000_000_000;
 /// Tries of a SYN,ACK of a connection that an application has not seen yet: 1 + 2 + 4 + 8 + 16 + 32 s, as Linux does.
 pub const SYN_ACK_TRIES: u8 = 5;
-/// Time-outs in a row after which an application is told that nothing gets through: R1 should be 3 retransmissions at least (RFC 9293
-/// section 3.8.3, SHLD-10).
+/// Time-outs in a row after which an application is notified that nothing gets through: R1 should
+/// be 3 retransmissions at least (RFC 9293 section 3.8.3, SHLD-10).
 pub const STALL_TIMEOUTS: u8 = 3;
 /// How long data may stay unacknowledged: R2 should be 100 s at least (RFC 9293 section 3.8.3, SHLD-11).
 pub const USER_TIMEOUT_NS: u64 = 120_000_000_000;
@@ -174,9 +180,10 @@ pub const USER_TIMEOUT_MIN_NS: u64 = 100_000_000_000;
 pub const USER_TIMEOUT_MAX_NS: u64 = 600_000_000_000;
 /// Keep-alive interval where one is asked for without saying how long (RFC 9293 section 3.8.4, MUST-28).
 pub const KEEP_ALIVE_NS: u64 = 7_200_000_000_000;
-/// Wait between keep-alive probes that nobody answers.
+/// Wait between unanswered keep-alive probes.
 pub const KEEP_ALIVE_RETRY_NS: u64 = 75_000_000_000;
-/// Keep-alive probes without an answer after which a connection is dead; one alone says nothing (MUST-29).
+/// Unanswered keep-alive probes after which a connection is dead; one alone proves nothing
+/// (MUST-29).
 pub const KEEP_ALIVE_PROBES: u8 = 9;
 /// Time that an orphaned connection (closed by the application) may stay in FIN-WAIT-2, as Linux does.
 pub const FIN_WAIT_2_NS: u64 = 60_000_000_000;
@@ -193,15 +200,16 @@ pub const MIN_MSS: u16 = 88;
 pub const ACK_DEFER_NS: u64 = 1_000_000;
 /// Segments that one connection sends before another has its turn: as many as leave at once where departures are paced.
 pub const TURN_SEGMENTS: usize = 10;
-/// Plain ACKs that stand in line until their connections have come into the cache: about what lies in the caches nearest to a core with
-/// seven lines each.
+/// Plain ACKs that are queued until their connections have come into the cache: about as many
+/// connections, with seven lines each, as fit into the caches nearest to a core.
 pub const NEW_ACKS: usize = 16;
 /// How many notes ahead what processing one of them reads is asked for: a miss costs as much as processing one to three.
 pub const NOTES_AHEAD: usize = 4;
 /// ACKs noted in a turn; one more is processed at once. A turn that brings more of them than this is long enough as it is.
 pub const MAX_NOTES: usize = 4096;
-/// Segments that belong to no connection (resets, SYN,ACKs) waiting for the output stage: what a turn of a SYN flood brings at 10 Gb/s within
-/// 100 us. Further ones are dropped, and asked for again.
+/// Segments that belong to no connection (resets, SYN,ACKs) waiting for the output stage: as many
+/// as a turn of a SYN flood brings at 10 Gb/s within 100 us. Further ones are dropped, and
+/// requested again.
 pub const MAX_REPLIES: usize = 2048;
 /// Listeners of a stack at most: a connection remembers its own in a byte, and each SYN looks at all of them.
 pub const MAX_LISTENERS: usize = 255;

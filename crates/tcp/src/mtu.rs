@@ -15,16 +15,16 @@ const AFTER_LOSS: u32 = ticks(MTU_PROBE_PAUSE_NS);
 /// State of the search.
 #[derive(Debug)]
 pub(crate) struct Mtu {
-    /// What is known to pass: eff_pmtu and search_low.
+    /// Size that is known to pass: eff_pmtu and search_low.
     mss: u16,
-    /// What may pass: search_high.
+    /// Size that may pass: search_high.
     high: u16,
     /// What neither the device nor the peer lets be exceeded.
     limit: u16,
     /// Size of the probe that is asked for or in flight; 0: none.
     probe: u16,
     is_out: bool,
-    /// `high` is what a router said, or what passed before: it is tried before anything in between.
+    /// `high` is from a router's report, or passed before: it is tried before anything in between.
     is_told: bool,
     /// Probes of the size of `high` that were lost.
     lost: u8,
@@ -32,10 +32,10 @@ pub(crate) struct Mtu {
     pause_until: Tick,
 }
 
-/// What the connection's state means to a probe.
+/// The connection's state as far as it matters to a probe.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Opportunity {
-    /// Bytes that there are to be sent, and that the receiver takes.
+    /// Bytes that wait to be sent, and that the receiver takes.
     pub(crate) available: u32,
     /// Bytes that the congestion window has room for.
     pub(crate) room: u32,
@@ -45,7 +45,7 @@ pub(crate) struct Opportunity {
     pub(crate) now: Tick,
 }
 
-/// What the search wants now.
+/// Present request of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wish {
     Nothing,
@@ -75,7 +75,7 @@ impl Mtu {
         (self.limit, self.high) = (limit.max(self.mss), limit.max(self.mss));
     }
 
-    /// Whether to probe now, and with which size. Cheap where there is nothing to find.
+    /// Decides whether to probe now, and at which size. Cheap where there is nothing to find.
     pub(crate) fn wants(&mut self, chance: &Opportunity) -> Wish {
         let is_paused = chance.now.since(self.pause_until) as i32 <= 0;
         if self.mss >= self.limit || self.is_out || is_paused {
@@ -164,11 +164,11 @@ impl Mtu {
         }
         (self.high, self.lost) = (payload, 0);
         if self.probe > payload {
-            // It is what the report is about.
+            // The report is about the probe.
             (self.probe, self.is_out) = (0, false);
         }
         if payload > self.mss {
-            // Still more than what is known to pass.
+            // Still more than the size known to pass.
             self.is_told = true;
             self.pause_until = Tick(now.0.wrapping_add(AFTER_LOSS));
             return true;
@@ -198,7 +198,8 @@ impl Mtu {
             MIN_SIZE_TIMEOUTS.. if self.is_fallen() => MSS_MIN,
             _ => return false,
         };
-        // RFC 4821 section 7.7: a full-stop time-out; the old size is what is probed first, in case it was an outage.
+        // RFC 4821 section 7.7: a full-stop time-out; the old size is probed first, in case it was
+        // an outage.
         self.high = if self.is_fallen() { self.high } else { self.mss };
         (self.mss, self.lost, self.is_told) = (lower, 0, true);
         self.pause_until = Tick(now.0.wrapping_add(AFTER_LOSS));

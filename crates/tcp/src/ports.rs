@@ -264,7 +264,7 @@ mod tests {
             }
         }
         assert!(seen.len() >= 23, "{} of 24 differ", seen.len());
-        // The own port is what is asked for: it changes nothing.
+        // The local port is the value to be chosen: it changes nothing.
         let mut ports = Ports::new(HashKey::new([1, 2]), 3, (1024..=u16::MAX).into());
         let a = ports.pick(&flow("198.51.100.7:80"), |_| true).unwrap();
         let b = ports.pick(&flow("198.51.100.7:80").with_local_port(77), |_| true).unwrap();

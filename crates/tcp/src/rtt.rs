@@ -7,7 +7,8 @@ use crate::limits::{MIN_RTT_SPAN_NS, RTO_AFTER_SYN_NS, RTO_FIRST_NS, RTO_MAX_NS,
 /// Nanoseconds of a tick, as a power of two.
 const TICK_BITS: u32 = 10;
 
-/// A moment in units of 2^10 ns, modulo 2^32 (73 minutes): what a record of a segment in flight has room for.
+/// A moment in units of 2^10 ns, modulo 2^32 (73 minutes): this fits into the record of a segment
+/// in flight.
 ///
 /// RFC 8985 section 4 wants a quarter of the least round-trip time or finer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,4 +1,5 @@
-//! Sequence numbers (RFC 9293 section 3.4): numbers modulo 2^32, of which only neighbours within half the space can be compared.
+//! Sequence numbers (RFC 9293 section 3.4): numbers modulo 2^32. Only neighbours within half the
+//! space can be compared.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};

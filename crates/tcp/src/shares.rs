@@ -1,20 +1,20 @@
-//! A table of which several groups have parts. Half of it is divided among them, and is each one's own whatever the others do; the other half is for
-//! whoever asks first.
+//! A table that several groups share. Half of it is divided among them, and each part is the
+//! group's own whatever the others do; the other half is first come, first served.
 
-/// Who has how much of a table.
+/// Shares of the groups in a table.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shares {
     /// Of each group; none: nothing is divided.
     used: Box<[u32]>,
     all: u32,
-    /// What nobody else gets.
+    /// Places that no other group gets.
     own: u32,
-    /// What is in use or kept for a group.
+    /// Places in use or kept for a group.
     held: u32,
 }
 
 impl Shares {
-    /// Divides a table of `all` places, of which nothing is in use.
+    /// Divides a table of `all` places, none of them in use.
     pub(crate) fn new(all: u32, groups: u8) -> Self {
         let own = all / 2 / u32::from(groups).max(1);
         Self { used: vec![0; groups.into()].into(), all, own, held: own * u32::from(groups) }

@@ -31,7 +31,7 @@ pub struct Table {
     key: HashKey,
     /// A power of two of them; at most seven in eight are taken.
     places: Box<[Place]>,
-    /// By number; [`FlowKey::NONE`] where there is no connection of that number.
+    /// By number; [`FlowKey::NONE`] where there is no connection of this number.
     flows: Box<[FlowKey]>,
     len: u32,
 }
@@ -48,7 +48,7 @@ impl Table {
         }
     }
 
-    /// Bytes of a table for so many.
+    /// Returns the bytes of a table for `capacity` connections.
     pub const fn bytes(capacity: u32) -> usize {
         places_for(capacity) * size_of::<Place>() + capacity as usize * size_of::<FlowKey>()
     }
@@ -67,7 +67,8 @@ impl Table {
     #[inline]
     pub fn hash(&self, flow: &FlowKey) -> u32 {
         let [a, local, b, remote, rest] = *flow.words();
-        // What is the same in all flows of IPv4 need not be stirred in; how many words there are is part of the hash.
+        // Words that are the same in all flows of IPv4 need not be mixed in; the number of words is
+        // part of the hash.
         let hash =
             if a | b == 0 { self.key.fast(&[local, remote, rest]) } else { self.key.fast(flow.words()) };
         hash as u32

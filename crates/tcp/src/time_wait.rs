@@ -8,7 +8,7 @@ use crate::seq::Seq;
 use crate::table::Table;
 use crate::wire::{Flags, FlowKey, Segment};
 
-/// What is to be known of a connection that is over.
+/// State to keep of a connection that is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
     /// SND.NXT: the number behind our FIN.
@@ -19,7 +19,7 @@ pub struct Ended {
     pub recent_stamp: Option<u32>,
 }
 
-/// What a segment for a connection in TIME_WAIT leads to.
+/// Reaction to a segment for a connection in TIME_WAIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// There is no such connection here: others decide.
@@ -41,7 +41,8 @@ struct Record {
     send_next: Seq,
     receive_next: Seq,
     stamp: u32,
-    /// Half milliseconds of the clock, of which bit 0 says whether there are time stamps. Wraps after 24 days.
+    /// Half milliseconds of the clock; bit 0 indicates whether there are time stamps. Wraps after
+    /// 24 days.
     expires: u32,
     previous: u32,
     next: u32,
@@ -83,7 +84,7 @@ impl TimeWaits {
         Self { table, records, oldest: NONE, newest: NONE, free, pushed_out: 0 }
     }
 
-    /// Bytes of so many.
+    /// Returns the bytes of `capacity` records.
     pub fn bytes(capacity: u32) -> usize {
         capacity as usize * size_of::<Record>() + Table::bytes(capacity)
     }
@@ -136,9 +137,10 @@ impl TimeWaits {
         Some(ended)
     }
 
-    /// What a segment that has come in leads to. ACKs have to be limited in rate by the caller, as all that answer segments which
-    /// nobody expected (RFC 5961 section 7). After [`Answer::Reopen`] the record stays until [`TimeWaits::remove`] is called, which
-    /// belongs to the end of the new handshake: a SYN that was an old duplicate then leaves the connection in TIME_WAIT.
+    /// Returns the reaction to a segment that has come in. The caller must limit the rate of ACKs,
+    /// as for all answers to unexpected segments (RFC 5961 section 7). After [`Answer::Reopen`] the
+    /// record stays until [`TimeWaits::remove`] is called, which belongs to the end of the new
+    /// handshake: a SYN that was an old duplicate then leaves the connection in TIME_WAIT.
     pub fn arrived(&mut self, flow: &FlowKey, segment: &Segment<'_>, now: Instant) -> Answer {
         let Some(number) = self.table.find(flow) else { return Answer::Unknown };
         let ended = self.ended(number);
@@ -241,7 +243,8 @@ impl TimeWaits {
     }
 }
 
-/// Whether a time stamp says that the segment is older than what has been seen (RFC 7323 section 5).
+/// Returns whether the segment is older by its time stamp than those already seen (RFC 7323 section
+/// 5).
 fn is_older(ended: &Ended, segment: &Segment<'_>) -> bool {
     match (ended.recent_stamp, segment.options.stamps) {
         (Some(recent), Some(stamps)) => (stamps.value.wrapping_sub(recent) as i32) < 0,

@@ -129,7 +129,7 @@ fn nothing_old_ends_the_state() {
         assert_eq!(answer(&mut waits, &segment(flags, 1000, Some(99), b"")), Answer::Drop, "{flags:?}");
     }
     assert_eq!(answer(&mut waits, &segment(Flags::ACK, 1000, None, b"")), Answer::Drop, "as expected");
-    // What is not acceptable is answered by what is.
+    // An unacceptable segment is answered with the acceptable numbers.
     assert_eq!(answer(&mut waits, &segment(Flags::ACK, 999, None, b"")), Answer::Ack(ended));
     assert_eq!(answer(&mut waits, &segment(Flags::ACK, 1000, None, b"x")), Answer::Ack(ended));
     assert_eq!(

@@ -1,4 +1,5 @@
-//! Segments as a device hands them over that takes whole trains: longer than any MTU, with checksums that nobody has made.
+//! Segments from a device that delivers whole trains: longer than any MTU, and without a computed
+//! checksum.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -33,7 +34,7 @@ fn stack(secret: u64) -> Stack {
     })
 }
 
-/// What a stack has to send: segments that follow each other are put together, and have no checksum.
+/// The segments that a stack has to send: consecutive segments are joined, and carry no checksum.
 fn trains(stack: &mut Stack, now: Instant) -> Vec<Vec<u8>> {
     let mut all: Vec<(Vec<u8>, u32)> = Vec::new();
     stack.protocol(now);

@@ -1,4 +1,5 @@
-//! Whatever frames come in, nothing panics, each is counted once, and what is taken is what another implementation finds there.
+//! For any incoming frame: nothing panics, each frame is counted once, and each accepted packet
+//! equals the one that another implementation finds there.
 //!
 //! Seeds are in `__fuzz__/frame/corpus`: one Ethernet frame each.
 
@@ -33,7 +34,7 @@ fn interface(link: Link) -> Interface {
 
 const ETHERNET: Link = Link::Ethernet { mac: MAC, vlan: None };
 
-/// What came of a frame, for people and for seeds.
+/// Outcome of a frame, for people and for seeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Came {
     Segment,
@@ -55,7 +56,8 @@ fn check_segment(frame: &[u8], link: Link, arrived: &Arrived<'_>) {
         Link::Ip => SlicedPacket::from_ip(frame),
         Link::Ethernet { .. } => SlicedPacket::from_ethernet(frame),
     };
-    // It refuses what is wrong behind the IP header, which is not ours to see.
+    // etherparse refuses frames with errors behind the IP header, which the interface does not
+    // inspect.
     let Ok(sliced) = sliced else { return };
     let Some(net) = sliced.net else { panic!("no packet in {frame:02x?}") };
     let (source, destination, bytes, marked): (IpAddr, IpAddr, &[u8], _) = match &net {
@@ -69,7 +71,8 @@ fn check_segment(frame: &[u8], link: Link, arrived: &Arrived<'_>) {
         InternetSlice::Ipv6(ip) => {
             let header = ip.header();
             let ends = (header.source_addr().into(), header.destination_addr().into());
-            // A length of 0 says that there is nothing; etherparse takes it as a jumbogram's and shows all that follows.
+            // A length of 0 means no payload; etherparse reads it as that of a jumbogram and
+            // returns all that follows.
             let bytes = if header.payload_length() == 0 { &[] } else { ip.payload().payload };
             (ends.0, ends.1, bytes, header.traffic_class() & 3 == 3)
         }
@@ -98,7 +101,7 @@ fn take(interface: &mut Interface, link: Link, frame: &[u8], now: Instant) -> Ca
     assert_eq!(outcomes(interface.counters()), before + 1, "each frame is counted once");
     interface.protocol(now);
     interface.output(&mut |frame| {
-        // What is sent is right, and never sent from anywhere else.
+        // Every frame sent is valid, and its source is always our own.
         match link {
             Link::Ip => drop(SlicedPacket::from_ip(frame).expect("a packet")),
             Link::Ethernet { mac, .. } => {
@@ -145,7 +148,7 @@ fn fuzz_edited_frames() {
     );
 }
 
-/// Puts the checksum of an IPv4 header right, so that what is behind it is reached.
+/// Corrects the checksum of an IPv4 header, so that the code behind it is reached.
 fn repair(frame: &mut [u8], is_wanted: bool) {
     if !is_wanted || frame.len() < 34 || frame[12..14] != [8, 0] {
         return;

@@ -1,4 +1,5 @@
-//! Whatever comes in a segment, nothing panics, and what is taken is what two other implementations find there.
+//! For any segment contents: nothing panics, and each accepted segment equals the one that two
+//! other implementations find there.
 //!
 //! Seeds are in `__fuzz__/segment/corpus`: one segment each.
 
@@ -99,7 +100,8 @@ fn check(bytes: &[u8]) -> Result<(), Unfit> {
     Ok(())
 }
 
-/// What was parsed is written, parsed again and is the same, but for SACK blocks that there is no room for.
+/// The parsed segment is written and parsed again, and stays the same except for SACK blocks that
+/// do not fit.
 fn check_written(found: &Segment<'_>) {
     let &Segment { seq, ack, flags, window, urgent, options, payload, .. } = found;
     let head = Head { seq, ack, flags, window, urgent, options };

@@ -1,13 +1,14 @@
-//! Peers that lie, and others who shoot in the dark: nobody else is harmed, nothing is held for them beyond its bound.
+//! Peers that lie, and third parties that send blind: no other connection is harmed, and nothing is
+//! held for them beyond its bound.
 //!
 //! | peer | must not |
 //! | --- | --- |
 //! | sends anything | crash, leave anything behind |
-//! | acknowledges what it has not received, or was never sent | get more than congestion control allows, or the stream out of order |
+//! | acknowledges data that it has not received, or that was never sent | get more than congestion control allows, or the stream out of order |
 //! | divides ACKs | make the congestion window grow faster |
 //! | lies in SACK blocks, takes them back | stall the stream, have it changed |
 //! | shrinks its window, shuts it, opens it by bytes | be sent more than it ever offered, or be given up |
-//! | sends other bytes for the same numbers | change what was read, pin memory |
+//! | sends other bytes for the same numbers | change bytes already read, pin memory |
 //! | drips bytes with holes between them | take more pages than a connection may |
 //! | knows no sequence numbers (RST, SYN, ACK, FIN) | reset or change anything |
 
@@ -179,10 +180,10 @@ struct Rogue {
     /// Our first byte, and the server's.
     first: Seq,
     their_first: Seq,
-    /// What the server has written, and how much of it there is to write.
+    /// Bytes that the server has written, and the total it has to write.
     written: u64,
     to_write: u64,
-    /// What was received of the server's stream, byte by byte.
+    /// Which bytes of the server's stream were received.
     got: Vec<bool>,
 }
 
@@ -227,7 +228,8 @@ impl Rogue {
         self.say(0, ack, window, &[], &[]);
     }
 
-    /// After `ms` milliseconds: what the server sends, as places in its stream with the bytes there. Every byte has to be right.
+    /// Returns the data that the server sends after `ms` milliseconds, as ranges of its stream.
+    /// Every byte must be right.
     fn after(&mut self, ms: u64) -> Vec<(u32, u32)> {
         self.now = self.now.plus_ns(ms * MS);
         while self.written < self.to_write {
@@ -347,7 +349,8 @@ fn blocks_that_lie_neither_stall_nor_change_the_stream() {
             for (_, to) in rogue.after(10 + random.below(300)) {
                 sent = sent.max(to);
             }
-            // Of what was sent, of what was not, of what is acknowledged, inside out; what one block said the next takes back.
+            // Blocks of sent, unsent and acknowledged data, some inverted; a block may take back
+            // the previous one.
             let mut blocks = Vec::new();
             for _ in 0..1 + random.below(4) {
                 let left = random.below(u64::from(sent) + 20_000) as u32;
@@ -360,7 +363,8 @@ fn blocks_that_lie_neither_stall_nor_change_the_stream() {
             }
             rogue.say(0, acked, OPEN, &blocks, &[]);
         }
-        // It has none of what it reported: everything behind the last acknowledgment has to come.
+        // It has none of the data it reported: everything after the last acknowledgment must be
+        // sent.
         rogue.listens_to_the_end(acked);
         rogue.ends();
     }
@@ -407,7 +411,7 @@ fn a_window_that_shrinks_and_shuts_is_never_exceeded_and_never_given_up() {
     }
 }
 
-/// Byte `at` in a version of its own: which place it is for can be told from it, and which version.
+/// Byte `at` in a version of its own: the byte shows its position and its version.
 fn versioned(at: u64, version: u8) -> u8 {
     (at % 61) as u8 * 4 + version
 }

@@ -28,7 +28,7 @@ const THEIR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const PORT: u16 = 7;
 /// Bytes that go to and fro: several windows.
 const BYTES: usize = 300_000;
-/// Nothing here takes so long, in virtual time.
+/// Nothing here takes this long, in virtual time.
 const END: Instant = Instant(1000 * NS_PER_S);
 
 fn our_ip(is_v4: bool) -> IpAddr {
@@ -50,7 +50,8 @@ fn byte(at: usize) -> u8 {
     SplitMix::numbered(1, at as u64 / 8).next().to_le_bytes()[at % 8]
 }
 
-/// Somebody at an end of a connection: sends the pattern and reads it back, or sends back what it reads.
+/// An application at one end of a connection: sends the pattern and reads it back, or echoes the
+/// data it reads.
 #[derive(Default)]
 struct App {
     is_echo: bool,
@@ -433,7 +434,8 @@ fn a_neighbour_that_has_gone_and_comes_back_is_found_again() {
     us.stack
         .open(SocketAddr::new(our_ip(true), 0), SocketAddr::new(their_ip(true, false), PORT), now)
         .unwrap();
-    // Nobody hears us for ten seconds: the SYN is sent, and asked for, again and again.
+    // No peer hears us for ten seconds: the SYN is sent, and the neighbour solicited, again and
+    // again.
     let mut time = now;
     while time < now.plus_ns(10 * NS_PER_S) {
         us.turn(time);

@@ -69,7 +69,7 @@ impl Pipe {
         Self { segments: vec![empty; 1024], used: 0 }
     }
 
-    /// Takes what goes out; how much of it there was.
+    /// Takes the outgoing segments and returns their number.
     fn fill(&mut self, stack: &mut Stack, now: Instant) -> usize {
         stack.protocol(now);
         stack.output(now, &mut |out| {
@@ -86,7 +86,7 @@ impl Pipe {
         })
     }
 
-    /// Hands on what is for `address`; the rest goes nowhere.
+    /// Delivers the segments for `address`; the rest is dropped.
     fn empty(&mut self, stack: &mut Stack, address: IpAddr, now: Instant) {
         for segment in &self.segments[..self.used] {
             if segment.destination == address {
@@ -139,7 +139,7 @@ impl Pair {
         self.talk();
     }
 
-    /// Reads what is there on the server's side, and says of how many bytes.
+    /// Reads the data available on the server's side and returns the number of bytes.
     fn read(&mut self, id: ConnectionId) -> usize {
         let mut to = [0; 4_000];
         self.server.read(id, &mut to, self.now).unwrap_or(0)
@@ -210,7 +210,7 @@ fn a_flood_of_syns_takes_no_memory_and_lets_others_in() {
     assert_eq!(counters.accepted, u64::from(syns / 5_000));
     assert!(counters.cookies_taken * 2 > counters.accepted, "{counters:?}");
     assert!(counters.cookies_sent * 10 > u64::from(syns) * 9, "{counters:?}");
-    // Every request that nobody answers ends, as TIME-WAIT does.
+    // Every unanswered request ends, as TIME-WAIT does.
     for _ in 0..130 {
         pair.pass(1_000);
     }
@@ -224,13 +224,13 @@ fn a_flood_of_syns_takes_no_memory_and_lets_others_in() {
     assert_eq!(pair.client.state(id), State::Established);
 }
 
-/// How a connection ends: by which side first, and how.
+/// How a connection ends: which side goes first, and how.
 fn finish(pair: &mut Pair, client: ConnectionId, server: ConnectionId, kind: u32) {
     let now = pair.now;
     match kind % 8 {
         0 => pair.client.abort(client, now),
         1 => pair.server.abort(server, now),
-        // With data that nobody has read: a reset.
+        // With unread data: a reset.
         2 => pair.server.release(server, now),
         // Both at once.
         3 => {

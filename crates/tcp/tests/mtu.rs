@@ -1,4 +1,5 @@
-//! The size of segments on paths that change, in virtual time: what is sent stays made of whole stored packets wherever they fit.
+//! Segment size on paths that change, in virtual time: segments stay made of whole stored packets
+//! wherever these fit.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -95,7 +96,7 @@ struct World {
     reports: VecDeque<(Instant, IcmpError)>,
     /// Largest packet of the path, with its IP header.
     path_mtu: usize,
-    /// The router says what it does not take.
+    /// The router reports packets that it does not take.
     is_honest: bool,
     read: u32,
     expected: Vec<u8>,
@@ -230,7 +231,7 @@ impl World {
         });
     }
 
-    /// Streams for so long; what was sent.
+    /// Streams for `ms` milliseconds and returns the segments sent.
     fn stream(&mut self, ms: u64) -> Vec<Sent> {
         self.sent.clear();
         let before = self.read;
@@ -292,7 +293,8 @@ fn a_path_that_shrinks_without_a_word_is_noticed() {
     world.stream(4_000);
     let sent = world.stream(4_000);
     assert!(World::largest(&sent) <= 8948 && world.server.counters().timeouts >= 2);
-    // 1200 bytes at first, then what lies between that and what passed before is searched.
+    // 1200 bytes at first; then the sizes between that and the size that passed before are
+    // searched.
     let timeouts = world.server.counters().timeouts;
     world.stream(60_000);
     let sent = world.stream(1_000);

@@ -1,5 +1,5 @@
-//! What the stack sends, and when, against scripts: our own (`packetdrill/scripts`), one or more for each rule about what is on the wire, and
-//! others' (`packetdrill/others.txt`).
+//! The stack's output, and its timing, against scripts: our own (`packetdrill/scripts`), one or
+//! more for each rule about the wire, and those of others (`packetdrill/others.txt`).
 
 #[path = "packetdrill/mod.rs"]
 mod drill;
@@ -33,7 +33,7 @@ fn name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Every way to run a script; what went wrong, and how many runs there were.
+/// Runs a script in every way; returns the failures and the number of runs.
 fn play(path: &Path, dialect: Dialect, starts: &[Start], faults: &mut Vec<String>) -> (usize, usize) {
     let name = name(path);
     let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
@@ -141,7 +141,7 @@ fn others_scripts_pass() {
     assert!(faults.is_empty(), "{} scripts failed\n{}", faults.len(), faults.join("\n"));
 }
 
-/// A script with one line that is not so, and what is said of it.
+/// A script with one wrong line, and the report about it.
 #[test]
 fn what_is_wrong_in_a_script_is_said_with_its_line() {
     let open = "0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3\n+0 bind(3, ..., ...) = 0\n+0 listen(3, 1) = 0\n\

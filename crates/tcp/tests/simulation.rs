@@ -1,7 +1,8 @@
 //! Connections over bad links in virtual time: every byte right, nothing left behind, everything done once the links are well.
 //!
-//! A failure names its seed and the smallest part of its scenario that still fails: `sim/shrink.rs`.
-//! `MILLRACE_TCP_RUNS=250000` runs that many connections of each of the four kinds, `MILLRACE_TCP_FROM=5000` from that seed on.
+//! A failure names its seed and the smallest part of its scenario that still fails:
+//! `sim/shrink.rs`. `MILLRACE_TCP_RUNS=250000` runs that many connections of each of the four
+//! kinds, `MILLRACE_TCP_FROM=5000` starts at that seed.
 
 mod sim;
 
@@ -54,7 +55,8 @@ fn a_perfect_link_is_used_and_nothing_times_out() {
     assert!((ideal_ns..ideal_ns * 13 / 10).contains(&outcome.took_ns), "{outcome:?}");
 }
 
-/// A reader that stands still for so long that extents go back: the probe of its window asks for them again, and what it has room for comes.
+/// A reader that pauses until extents go back: the window probe asks for them again, and the data
+/// that the window has room for arrives.
 #[test]
 fn a_window_probe_asks_for_an_extent_that_went_back() {
     let host = |receive_bytes| Host {

@@ -163,8 +163,8 @@ fn nobody_listens_there() {
     assert_eq!(pair.client.connections(), 0);
 }
 
-/// Two clients that send the same to the same peer: one puts ACKs off; the other takes none but the last of each turn, behind its output stage.
-/// What they send, byte by byte, has to be the same.
+/// Two clients that send the same to the same peer: one defers ACKs; the other takes only the last
+/// ACK of each turn, after its output stage. Their output must be identical, byte for byte.
 #[test]
 fn deferred_acks_are_as_if_those_that_were_merged_had_been_lost() {
     for seed in 0..30 {
@@ -440,7 +440,7 @@ fn nobody_but_single_hosts_is_called_or_answered() {
         ("0.0.0.0:9", "10.0.0.2:80"),
         ("10.0.0.1:9", "224.0.0.1:80"),
         ("10.0.0.1:9", "255.255.255.255:80"),
-        // Where nobody listens there is no reset either.
+        // Without a listener there is no reset either.
         ("10.0.0.1:9", "255.255.255.255:81"),
     ] {
         give(&mut pair.server, &[from_outside(source, destination, Flags::SYN)], pair.now);
@@ -514,7 +514,7 @@ fn a_port_can_be_listened_on_while_a_connection_from_it_is_being_opened() {
     assert_eq!((syn.len(), pair.client.state(id)), (1, State::SynSent));
     pair.client.listen(here, 4).expect("a listener beside it");
     give(&mut pair.server, &syn, pair.now);
-    // Somebody else gets in.
+    // Another peer gets in.
     let local: SocketAddr = "10.0.0.2:0".parse().expect("an address");
     let other = pair.server.open(local, here, pair.now).expect("a connection");
     pair.talk(3);
@@ -604,7 +604,8 @@ fn a_user_time_out_is_for_one_connection() {
     assert!(events(&mut pair.client).iter().any(|event| event.2 == Reason::TimedOut));
 }
 
-/// What is shown of a connection while everything that it sends is lost, and when all has arrived.
+/// The information shown about a connection while everything that it sends is lost, and when all
+/// has arrived.
 #[test]
 fn a_connection_can_be_looked_at() {
     let mut pair = Pair::new(4);
@@ -648,7 +649,7 @@ fn a_turn_is_due_at_once_while_anything_waits_for_it_and_else_when_a_timer_is() 
     let syn = packets(&mut pair.client, pair.now);
     let second = pair.client.next_due(pair.now).expect("the SYN's timer");
     assert!(second > pair.now);
-    // An answer to somebody without a connection.
+    // An answer to a peer without a connection.
     give(&mut pair.client, &[from_outside("10.0.0.9:9", "10.0.0.1:9", Flags::SYN)], pair.now);
     assert_eq!(pair.client.next_due(pair.now), Some(pair.now));
     assert_eq!(packets(&mut pair.client, pair.now).len(), 1, "a reset");
@@ -726,7 +727,7 @@ fn an_error_message_reaches_the_connection_whose_segment_it_quotes_and_no_other(
         pair.client.icmp(&error, pair.now);
         assert_eq!(events(&mut pair.client), [(id, Happened::UNDELIVERED, Reason::Finished)]);
         assert_eq!(pair.client.undelivered(id), Some(Undelivered::Host));
-        // The other way round it is about nobody here.
+        // With the ends swapped, it matches no connection here.
         let error = IcmpError { local: remote, remote: local, ..error };
         pair.client.icmp(&error, pair.now);
         assert_eq!(events(&mut pair.client), []);
@@ -811,7 +812,7 @@ fn a_cookie_that_finds_no_room(requests: u32) -> (Pair, ConnectionId) {
 fn whoever_answered_a_cookie_and_found_no_room_gets_in_later_though_it_says_nothing() {
     let (mut pair, _) = a_cookie_that_finds_no_room(16);
     assert_eq!(pair.server.requests(), 1);
-    // Still no room: what is said is a try, and its loss.
+    // Still no room: data from the peer is an attempt, and the data is lost.
     pair.talk(2_000);
     assert_eq!((pair.server.connections(), pair.server.requests()), (2, 1));
     assert_eq!(events(&mut pair.server).len(), 2);

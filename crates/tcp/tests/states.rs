@@ -1,7 +1,8 @@
 //! Every state that two ends can be in together: all orders of opening, sending, closing and aborting, with segments lost, late and repeated.
 //!
-//! Breadth first from two stacks at rest. A stack cannot be copied, so each state is reached again from the start by the actions that led to it; states are told
-//! apart by what can be seen of them from outside. Sequence numbers count from the initial ones, timers to the millisecond.
+//! Breadth first from two stacks at rest. A stack cannot be copied, so each state is reached again
+//! from the start by the actions that led to it; states are distinguished by their externally
+//! visible properties. Sequence numbers count from the initial ones, timers to the millisecond.
 //!
 //! From each state on, without further faults, both ends have to come to rest where only an application could go on; and to CLOSED, with all memory
 //! given back, once the applications have closed. `MILLRACE_TCP_FAULTS=2` allows two faults on a way rather than one.
@@ -22,7 +23,8 @@ use millrace_tcp::wire::{Flags, parse};
 
 use sim::{MS, Packet};
 
-/// What an action takes: sequence numbers of a new connection are later than the last one's.
+/// Duration of an action: sequence numbers of a new connection are later than those of the last
+/// one.
 const STEP_NS: u64 = 10_000;
 /// Bytes of the one data segment of each side.
 const DATA: &[u8] = b"data";
@@ -67,7 +69,7 @@ enum Action {
 enum Setup {
     /// The second end listens, the first one may open.
     Passive,
-    /// Nobody listens, both may open.
+    /// No end listens, both may open.
     Both,
 }
 
@@ -153,7 +155,8 @@ struct World {
     faults_left: u32,
 }
 
-/// A segment as it is told apart from others: whom it is for, numbers from the initial ones on, flags, length.
+/// The properties that distinguish segments: receiver, numbers counted from the initial ones,
+/// flags, length.
 type Look = (usize, i32, i32, u8, u32);
 
 impl World {
@@ -217,7 +220,7 @@ impl World {
         let segment = parse(&flying.packet.bytes).expect("what a stack sends");
         let (to, from) = (flying.to, 1 - flying.to);
         let after = |seq: Seq, side: usize| match self.sides[side].first {
-            // A reset of what nobody knows has numbers of its own.
+            // A reset for an unknown connection has numbers of its own.
             Some(first) if seq != Seq(0) => seq.since(first),
             _ => i32::MIN,
         };
@@ -415,7 +418,7 @@ impl World {
         let pair = self.pair();
         let was_aborted =
             self.sides.iter().any(|side| side.reason.is_some_and(|reason| reason != Reason::Finished));
-        // Of an abort that the network has lost nobody tells a side that only waits.
+        // If the network has lost an abort, a side that only waits never learns of it.
         let is_over = |at: At| matches!(at, Closed | Listen) || was_aborted && at == FinWait2;
         assert!(is_over(pair.0) && is_over(pair.1), "not closed: {pair:?}");
         for side in &mut self.sides {
@@ -437,7 +440,8 @@ impl World {
         }
     }
 
-    /// At rest, everything that was sent has come, unless somebody aborted; and nobody has waited for an answer in vain.
+    /// At rest, everything sent has arrived, unless one side aborted; and no side has waited for an
+    /// answer in vain.
     fn compare(&self) {
         for number in 0..2 {
             let reason = self.sides[number].reason;
@@ -452,12 +456,13 @@ impl World {
     }
 }
 
-/// What a walk has met.
+/// States and transitions that a walk has met.
 #[derive(Default)]
 struct Met {
     states: usize,
     pairs: BTreeSet<(At, At)>,
-    /// Those of which neither state is that of a listener that an old SYN has opened anew (RFC 9293 section 3.5, figure 8).
+    /// Pairs in which neither state is that of a listener reopened by an old SYN (RFC 9293 section
+    /// 3.5, figure 8).
     of_one_connection: BTreeSet<(At, At)>,
     /// Changes of one end's state in one action.
     arcs: BTreeSet<(At, At)>,
@@ -495,13 +500,15 @@ fn walk(setup: Setup, faults: u32, met: &mut Met) {
     met.states += seen.len();
 }
 
-/// What an end's state says of the other's, if neither was reset, aborted or opened anew by an old SYN (RFC 9293 section 3.3.2).
+/// The states that one end's state permits for the other, if neither was reset, aborted or reopened
+/// by an old SYN (RFC 9293 section 3.3.2).
 fn permits(state: At, peer: At) -> bool {
     match state {
         _ if matches!(peer, Closed | Listen) => true,
         // Of an end without a connection nothing follows: the other may not know yet (section 3.5.1, half-open).
         Closed | Listen => true,
-        // Its SYN is not answered. Whoever has it is in SYN-RECEIVED, and stays there until it is acknowledged.
+        // Its SYN is unanswered. A peer that has it is in SYN-RECEIVED, and stays there until the
+        // peer's own SYN is acknowledged.
         SynSent => matches!(peer, SynSent | SynReceived),
         // The peer has sent a SYN, and may have got ours: it may have closed after that. It cannot have got a FIN of ours, nor an ACK of its own.
         SynReceived => matches!(peer, SynSent | SynReceived | Established | FinWait1),
@@ -515,9 +522,9 @@ fn permits(state: At, peer: At) -> bool {
         CloseWait => matches!(peer, FinWait1 | FinWait2),
         // Both have sent a FIN before they got one.
         Closing => matches!(peer, FinWait1 | FinWait2 | Closing | TimeWait),
-        // We have the peer's FIN and said so in ours, which may have come.
+        // We have the peer's FIN and acknowledged it in ours, which may have arrived.
         LastAck => matches!(peer, FinWait1 | FinWait2 | TimeWait),
-        // Both FINs are acknowledged: the peer knows of its own, or waits for that.
+        // Both FINs are acknowledged: the peer knows that its own is, or still waits to learn it.
         TimeWait => matches!(peer, Closing | LastAck | TimeWait),
     }
 }
@@ -592,7 +599,7 @@ const ARCS: &[(At, At)] = &[
     (TimeWait, Closed),
 ];
 
-/// Panics with what has come and what has gone.
+/// Panics with the entries that were added and removed.
 fn assert_same(what: &str, met: &BTreeSet<(At, At)>, known: &[(At, At)]) {
     let known: BTreeSet<_> = known.iter().copied().collect();
     let (new, gone): (Vec<_>, Vec<_>) = (met.difference(&known).collect(), known.difference(met).collect());

@@ -1,5 +1,6 @@
-//! The certificate and its key: read from PEM files, used by every handshake from then on, and read again when the files change or SIGHUP comes. Connections
-//! that are open go on with what they have. A new certificate that cannot be used changes nothing.
+//! The certificate and its key: read from PEM files, used by every handshake from then on, and read
+//! again when the files change or on SIGHUP. Open connections keep the certificate they have. A new
+//! certificate that cannot be used changes nothing.
 
 use std::fmt;
 use std::fs::File;
@@ -74,12 +75,12 @@ pub enum CertificateError {
         /// Why.
         source: rustls::Error,
     },
-    /// There is nobody in it to trust.
+    /// The file contains no authority to trust.
     #[error(
         "TLS: {0}: there is no certificate in it; name a PEM file with certificates of authorities, or with the server's own"
     )]
     NoAuthority(PathBuf),
-    /// The system trusts nobody.
+    /// The system trusts no authority.
     #[error("TLS: no file with the authorities that this system trusts was found; name one with {0} FILE")]
     NoSystemFile(&'static str),
     /// The library cannot be set up.
@@ -90,7 +91,7 @@ pub enum CertificateError {
     Watch(io::Error),
 }
 
-/// What is used, and where it is from.
+/// The certificate and key in use, and the files they come from.
 pub struct Certificates {
     certificate: PathBuf,
     key: PathBuf,
@@ -135,10 +136,11 @@ impl Certificates {
         }
     }
 
-    /// Starts the thread that reads them again when they have changed, and on SIGHUP. It ends when nobody uses them any more.
+    /// Starts the thread that reads the files again when they have changed, and on SIGHUP. The
+    /// thread ends when the certificates are no longer used.
     ///
     /// # Errors
-    /// The thread cannot be had.
+    /// The thread cannot be started.
     pub fn follow(self: &Arc<Self>) -> Result<(), CertificateError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -179,12 +181,13 @@ impl Certificates {
         }
     }
 
-    /// What the files look like from outside.
+    /// Returns the stamps of both files, from their metadata.
     fn stamps(&self) -> Option<[Stamp; 2]> {
         Some([stamp(&self.certificate)?, stamp(&self.key)?])
     }
 
-    /// TLS 1.2 and 1.3 with these certificates, and with these protocols offered above them (ALPN); none: whatever the client says.
+    /// Returns a configuration for TLS 1.2 and 1.3 with these certificates, and with these
+    /// protocols offered above them (ALPN); none: any client protocol is accepted.
     pub(crate) fn server_config(
         self: &Arc<Self>,
         protocols: &[&str],
@@ -204,7 +207,7 @@ impl fmt::Debug for Certificates {
     }
 }
 
-/// Gives each handshake what is current.
+/// Supplies the current certificate to each handshake.
 struct Resolver(Arc<Certificates>);
 
 impl ResolvesServerCert for Resolver {
@@ -227,7 +230,7 @@ fn stamp(path: &Path) -> Option<Stamp> {
     Some((data.dev(), data.ino(), data.len(), data.mtime(), data.mtime_nsec()))
 }
 
-/// When files that are looked at again and again are to be read.
+/// Decides when polled files must be read.
 struct Followed {
     /// At the last look.
     seen: Option<[Stamp; 2]>,
@@ -242,7 +245,8 @@ impl From<Option<[Stamp; 2]>> for Followed {
 }
 
 impl Followed {
-    /// Whether they are to be read now: because that was asked for, or because they have changed, and not since the last look.
+    /// Returns whether the files must be read now: because a read was requested, or because they
+    /// have changed, but not since the last look.
     fn is_due(&mut self, now: Option<[Stamp; 2]>, is_asked: bool) -> bool {
         let is_settled = self.seen == now;
         self.seen = now;

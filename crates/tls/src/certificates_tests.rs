@@ -67,7 +67,7 @@ fn files_are_read_when_they_have_changed_and_stay_as_they_are() {
     assert!(!files.is_due(of(3), false));
     assert!(files.is_due(of(3), false));
     assert!(!files.is_due(of(3), false));
-    // Gone: tried, and said, once.
+    // Missing: tried and reported once.
     assert!(!files.is_due(None, false));
     assert!(files.is_due(None, false));
     assert!(!files.is_due(None, false));

@@ -1,5 +1,6 @@
-//! The other side: a client that speaks TLS to a server and believes it only with a certificate that is trusted, for that name, and valid now. With streams
-//! that block, and with others.
+//! The other side: a client that speaks TLS to a server, and trusts it only with a certificate that
+//! is trusted, issued for the requested name and currently valid. For blocking and non-blocking
+//! streams.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -34,7 +35,7 @@ const SHOWN_NAMES: usize = 200;
 /// A connection to a server, as something that blocks.
 pub type ClientStream<S> = StreamOwned<ClientConnection, S>;
 
-/// Whose certificates are believed.
+/// The authorities whose certificates are trusted.
 #[derive(Clone, Debug)]
 pub struct Trust {
     config: Arc<ClientConfig>,
@@ -44,13 +45,13 @@ pub struct Trust {
     option: &'static str,
 }
 
-/// Why a server is not believed, or cannot be talked to.
+/// Why a server is not trusted, or cannot be reached over TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// This is no name that a certificate could be for.
     #[error("TLS: \"{0}\" can be no name of a server; write a name or an IP address")]
     Host(String),
-    /// Nobody who is trusted has signed the certificate.
+    /// No trusted authority has signed the certificate.
     #[error(
         "the server's certificate is not trusted: no authority in {authorities} has signed it; give the authority's certificate, or the server's own, with {option} FILE"
     )]
@@ -67,7 +68,7 @@ pub enum ConnectError {
     Name {
         /// Whom it is for.
         names: String,
-        /// Who was asked for.
+        /// The name requested.
         host: String,
     },
     /// It was valid.
@@ -132,7 +133,7 @@ impl Trust {
     /// Does the handshake with the server that is called `host`, over a stream that blocks.
     ///
     /// # Errors
-    /// It is not believed, or speaks no TLS.
+    /// The server is not trusted, or does not speak TLS.
     pub fn connect<S: Read + Write>(
         &self,
         host: &str,
@@ -149,7 +150,7 @@ impl Trust {
     /// The same over a stream that does not block.
     ///
     /// # Errors
-    /// It is not believed, or speaks no TLS.
+    /// The server is not trusted, or does not speak TLS.
     pub async fn connect_async<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
         host: &str,
@@ -159,7 +160,7 @@ impl Trust {
         connector.connect(name(host)?, stream).await.map_err(|error| self.explained(host, error))
     }
 
-    /// What a handshake has failed with.
+    /// Returns the cause of a failed handshake.
     fn explained(&self, host: &str, error: io::Error) -> ConnectError {
         let Some(error) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) else {
             return ConnectError::Io(error);
@@ -213,7 +214,8 @@ fn days(seconds: u64) -> String {
     }
 }
 
-/// The file with the system's authorities: what the variable names, or the first one that is there.
+/// Returns the file with the system's authorities: the one that the variable names, or the first
+/// that exists.
 fn system_file(
     named: Option<OsString>,
     known: &[&str],

@@ -32,7 +32,7 @@ fn signed(by: &Issuer<'_, KeyPair>, change: impl FnOnce(&mut CertificateParams))
     CertifiedKey { cert, signing_key }
 }
 
-/// A server with this certificate that says hello to whoever trusts it.
+/// A server with this certificate that sends hello to every client that trusts it.
 fn server(files: &Made, made: &CertifiedKey<KeyPair>) -> SocketAddr {
     files.write(made);
     let [certificate, key] = files.files();
@@ -59,7 +59,7 @@ fn server(files: &Made, made: &CertifiedKey<KeyPair>) -> SocketAddr {
 fn connect(trust: &Trust, host: &str, address: SocketAddr) -> Result<String, ConnectError> {
     let mut stream = trust.connect(host, TcpStream::connect(address).unwrap())?;
     let mut said = String::new();
-    // Its end is told, too: without that this fails.
+    // The server announces its end, too: without that, this fails.
     stream.read_to_string(&mut said).unwrap();
     Ok(said)
 }
@@ -139,7 +139,7 @@ fn what_speaks_no_tls_is_named() {
         let address = listener.local_addr().unwrap();
         let thread = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            // What is unread would reset the connection before the answer arrives.
+            // Unread data would reset the connection before the answer arrives.
             let mut hello = [0; 5];
             stream.read_exact(&mut hello).unwrap();
             let mut rest = vec![0; usize::from(u16::from_be_bytes([hello[3], hello[4]]))];
@@ -170,7 +170,7 @@ fn files_of_authorities() {
         std::fs::write(&broken, content).unwrap();
         assert!(read(&broken).contains(part), "{}", read(&broken));
     }
-    // The system's: what is named, else the first that is there.
+    // The system's: the named file, else the first that exists.
     let [ca, broken] = [&ca, &broken].map(|path| path.to_str().unwrap());
     let of = |named: Option<&str>, known: &[&str]| {
         system_file(named.map(Into::into), known, "--ca").map_err(|error| error.to_string())

@@ -14,7 +14,7 @@
 //! | `relay` | connections that end here and go on inside in the clear |
 //! | `stall` | connections that take nothing |
 //! | `client` | the other side: whom commands and the webhook believe |
-//! | `totals` | what is counted |
+//! | `totals` | counters |
 #![forbid(unsafe_code)]
 
 mod accept;

@@ -16,9 +16,10 @@ pub const MAX_HANDSHAKES: usize = 512;
 /// connection's own, however far away they are, while thousands of silent connections cost an
 /// attacker next to nothing.
 pub const SILENT_HANDSHAKE_WEIGHT: usize = 4;
-/// The largest record of TLS holds so much (RFC 8446 section 5.1): what is passed on to a viewer at once.
+/// Size of the largest TLS record (RFC 8446 section 5.1): the amount passed on to a viewer at once.
 pub const TLS_RECORD_BYTES: usize = 16 * 1024;
-/// What is read of a viewer at once: a request of RTSP. Each connection has room for it all the time.
+/// Amount read from a viewer at once: one RTSP request. Each connection holds this buffer
+/// permanently.
 pub const RELAY_READ_BYTES: usize = 2 * 1024;
 /// Connections whose handshakes are done and that the other side has not taken yet: it takes each within a turn.
 pub const MAX_RELAYS_WAITING: usize = 64;

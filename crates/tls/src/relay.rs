@@ -1,5 +1,7 @@
-//! Connections that end here and go on inside in the clear: each gets a pair of sockets, one end of which is given away, and bytes are passed on both ways.
-//! A viewer that reads slowly lets the pair fill, and whoever writes to it waits, as it would for the viewer's own socket. One thread for all of them.
+//! Connections that are terminated here and continue inside in the clear: each gets a pair of
+//! sockets, one end is handed out, and bytes are passed in both directions. A slow reader lets the
+//! pair fill, and the writer waits, as it would for the viewer's own socket. One thread serves all
+//! of them.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -27,7 +29,7 @@ use crate::totals::Totals;
 pub struct Relayed {
     /// The end that is read and written in the clear. It does not block.
     pub stream: std::os::unix::net::UnixStream,
-    /// Who is at the other end of the connection.
+    /// Address of the other end of the connection.
     pub peer: SocketAddr,
     /// Which address it has called.
     pub local: SocketAddr,
@@ -57,7 +59,7 @@ impl Relay {
     /// Accepts connections from now on, and gives each away when its handshake is done. One that takes nothing for as long as `stall` is closed.
     ///
     /// # Errors
-    /// If the thread cannot be had, or a listener cannot be used.
+    /// If the thread cannot be started, or a listener cannot be used.
     pub fn start(
         listeners: Vec<TcpListener>,
         acceptor: Acceptor,
@@ -88,7 +90,7 @@ impl Relay {
         &self.addresses
     }
 
-    /// Takes no more connections, and gives those that there are so long to end.
+    /// Accepts no more connections, and gives the existing ones up to `limit` to end.
     pub fn stop(mut self, limit: Duration) {
         self.end(limit);
     }
@@ -121,7 +123,7 @@ fn run(
         drop(shared);
         let limit = ended.wait_for(Option::is_some).await.ok().and_then(|limit| *limit);
         accepting.iter().for_each(tokio::task::JoinHandle::abort);
-        // What is left is cut off.
+        // The remaining connections are cut off.
         let _ = timeout(limit.unwrap_or(RELAY_DROP_TIME), all_ended.recv()).await;
     });
     runtime.shutdown_background();
@@ -158,7 +160,7 @@ async fn serve(stream: TcpStream, peer: SocketAddr, shared: Shared) {
     totals.add(|c| c.relayed -= 1);
 }
 
-/// What is set on a connection. Without it everything works, only worse.
+/// Sets the options of a connection. Without them everything works, only worse.
 fn prepare(stream: &TcpStream) {
     let _ = stream.set_nodelay(true);
     let _ = sockopt::set_socket_keepalive(stream, true);
@@ -182,7 +184,7 @@ async fn relay(viewer: Viewer, inside: UnixStream, totals: &Totals) {
             }
             passed
         }
-        // It says no more. What is left of the replies still goes out.
+        // The viewer sends no more. The remaining replies still go out.
         _ = &mut up => down.await,
     };
     if passed.is_err_and(|error| error.kind() == io::ErrorKind::TimedOut) {
@@ -190,7 +192,7 @@ async fn relay(viewer: Viewer, inside: UnixStream, totals: &Totals) {
     }
 }
 
-/// What the viewer sends. The buffer is small: each connection has one all the time.
+/// Passes on data from the viewer. The buffer is small: each connection holds one permanently.
 async fn pass_up(mut from: ReadHalf<Viewer>, mut to: OwnedWriteHalf) -> io::Result<()> {
     let mut bytes = vec![0; RELAY_READ_BYTES];
     loop {
@@ -202,7 +204,7 @@ async fn pass_up(mut from: ReadHalf<Viewer>, mut to: OwnedWriteHalf) -> io::Resu
     }
 }
 
-/// What it is sent. A buffer is there only while there is something to send.
+/// Passes on data to the viewer. A buffer exists only while there is data to send.
 async fn pass_down(from: OwnedReadHalf, mut to: WriteHalf<Viewer>) -> io::Result<()> {
     loop {
         from.readable().await?;

@@ -10,7 +10,7 @@ use super::*;
 use crate::certificates::Certificates;
 use crate::made::{self, Made};
 
-/// Bounds, not measures: nothing here takes so long unless it hangs.
+/// Bounds, not measurements: nothing here takes this long unless it hangs.
 const LONG: Duration = Duration::from_secs(60);
 
 struct Site {
@@ -29,7 +29,7 @@ impl Site {
         let (files, certificates, trusted) = Made::ready();
         let acceptor = Acceptor::new(&certificates, &[], &files.totals).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        // Connections inherit it: a test that fills what is on the way has less to write.
+        // Connections inherit it: a test that fills the buffers on the path has less to write.
         sockopt::set_socket_send_buffer_size(&listener, 4096).unwrap();
         let (relay, arrivals) = Relay::start(vec![listener], acceptor, stall).unwrap();
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
@@ -72,7 +72,7 @@ fn bytes_go_both_ways_unchanged_and_ends_are_passed_on() {
         let mut came = vec![0; 300_000];
         inside.read_exact(&mut came).unwrap();
         inside.write_all(&down).unwrap();
-        // The viewer says no more; so do we.
+        // The viewer has finished sending; so have we.
         assert_eq!(inside.read(&mut [0]).unwrap(), 0);
         came
     });
@@ -104,7 +104,8 @@ fn the_end_inside_is_told_behind_the_last_byte() {
     });
 }
 
-/// Encryption takes more than a full connection does, and nothing that comes later would push the rest out: it is the last that is said for now.
+/// Encryption accepts more data than a full connection does, and no later data would push the rest
+/// out: these are the last bytes for now.
 #[test]
 fn what_a_full_connection_did_not_take_follows_when_it_does() {
     let mut site = Site::new(LONG);
@@ -113,7 +114,8 @@ fn what_a_full_connection_did_not_take_follows_when_it_does() {
     // More than fits on the way, and less than TLS takes beyond that (64 KiB).
     let bytes = pattern(3 * TLS_RECORD_BYTES);
     inside.write_all(&bytes).unwrap();
-    // All of them are on one thread: when others have been served a few times, it has done with these what it can.
+    // All connections share one thread: once others have been served a few times, it has done all
+    // it can with these bytes.
     for _ in 0..10 {
         beside.write_all(b"x").unwrap();
         site.runtime.block_on(async { other.read_u8().await.unwrap() });
@@ -130,13 +132,14 @@ fn a_viewer_that_takes_nothing_holds_up_the_writer_and_is_closed() {
     let (client, inside) = site.open();
     let (mut other, mut beside) = site.open();
     inside.set_nonblocking(true).unwrap();
-    // What is buffered on the way has a bound; then the writer waits, and in the end the connection is over.
+    // The buffers on the path are bounded; then the writer waits, and in the end the connection is
+    // over.
     let (chunk, mut taken) = (pattern(64 * 1024), 0);
     let end = loop {
         match (&inside).write(&chunk) {
             Ok(count) => taken += count,
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                // Somebody else is served meanwhile.
+                // Another viewer is served meanwhile.
                 beside.write_all(b"x").unwrap();
                 site.runtime.block_on(async { other.read_u8().await.unwrap() });
             }

@@ -16,7 +16,7 @@ use crate::report::Report;
 use crate::section::{Kind, Sections, Stream};
 use crate::timed::{Event, Place, Timed};
 
-/// What is wanted beyond the checks that are always made.
+/// Checks requested in addition to those always made.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// How full the buffers of the decoder model get (T-STD).
@@ -39,7 +39,7 @@ pub(crate) struct Role {
     pub(crate) stream: Stream,
 }
 
-/// What is known of a PID.
+/// State of a PID.
 #[derive(Debug, Default)]
 pub(crate) struct Pid {
     pub(crate) packets: u64,
@@ -191,13 +191,14 @@ impl Analyser {
         }
     }
 
-    /// Data were lost on the way to the caller, before what comes next: nothing that follows from it is a fault of the stream.
+    /// Records that data was lost on the way to the caller, before the next input: no consequence
+    /// of the loss is a fault of the stream.
     pub fn lost(&mut self) {
         self.found(None, What::LostOnTheWay);
         self.gap();
     }
 
-    /// What comes next is another place of the stream.
+    /// Records that the next input is another place in the stream.
     pub fn jumped(&mut self) {
         self.timed.settle(self.packets);
         self.gap();
@@ -244,7 +245,7 @@ impl Analyser {
         let number = packet.pid;
         if packet.error {
             self.found(Some(number), What::Marked);
-            // Its header says nothing for certain: the next of this PID may have any counter.
+            // No field of its header is certain: the next packet of this PID may have any counter.
             if let Some(pid) = &mut self.pids[usize::from(number)] {
                 pid.counter = None;
                 pid.lose();
@@ -400,7 +401,7 @@ impl Analyser {
         }
     }
 
-    /// The stream has ended: what was found.
+    /// Ends the stream and returns the findings.
     pub fn finish(mut self) -> Report {
         let mut framer = mem::take(&mut self.framer);
         framer.finish(&mut |piece| self.piece(&piece));
@@ -423,7 +424,7 @@ impl Analyser {
         Report::new(&self, end)
     }
 
-    /// What has not come up to the end.
+    /// Reports the items that had not arrived by the end.
     fn missing(&mut self, end: Option<i64>) {
         let place = Place { packet: self.packets, byte: self.bytes, time: end };
         for (number, pid) in self.pids.iter().enumerate() {

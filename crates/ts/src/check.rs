@@ -1,16 +1,16 @@
-//! What is checked, and what is found.
+//! The checks and their findings.
 
 use std::fmt;
 
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
-/// What a finding comes to.
+/// How serious a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     /// The stream breaks a rule.
     Fault,
-    /// Data are missing that the caller says were lost on the way: not the stream's fault.
+    /// Data is missing that the caller reports as lost on the way: not the stream's fault.
     Loss,
     /// Worth knowing, and allowed.
     Note,
@@ -36,7 +36,7 @@ macro_rules! checks {
                 match self { $(Check::$name => $clause,)* }
             }
 
-            /// What it comes to.
+            /// Its severity.
             pub fn severity(self) -> Severity {
                 match self { $(Check::$name => Severity::$severity,)* }
             }
@@ -79,28 +79,28 @@ checks! {
     Section = "section", "ISO 2.4.4", Fault;
     /// A table changed and its version did not.
     TableVersion = "table_version", "ISO 2.4.4", Fault;
-    /// A PES header that cannot be, or a PES packet of another length than it says.
+    /// A PES header is invalid, or a PES packet has another length than its header states.
     PesHeader = "pes_header", "ISO 2.4.3.6", Fault;
     /// Decoding times run back, or presentation times do not fit them.
     TimestampOrder = "timestamp_order", "ISO 2.4.3.7", Fault;
     /// A picture is marked as an access point, but its parameter sets are missing.
     AccessPoint = "access_point", "ISO 2.4.3.5", Fault;
-    /// Something is to be decoded before it has arrived, or more than 10 s later.
+    /// A unit must be decoded before it has arrived, or more than 10 s later.
     DecodeTime = "decode_time", "ISO 2.4.2.3", Fault;
     /// A transport buffer of the decoder model overflows.
     TransportBuffer = "transport_buffer", "ISO 2.4.2.3", Fault;
     /// A main buffer of the decoder model overflows.
     MainBuffer = "main_buffer", "ISO 2.4.2.3", Fault;
-    /// Something is to be decoded before the last of it has arrived.
+    /// A unit must be decoded before the last of it has arrived.
     Underflow = "underflow", "ISO 2.4.2.6", Fault;
-    /// Data were lost on the way, as the caller says.
+    /// Data was lost on the way, as reported by the caller.
     Lost = "lost", "-", Loss;
     /// Clock references are further apart than 40 ms, which DVB asks for.
     PcrSpacing = "pcr_spacing", "TS 101 154", Note;
     /// Decoding could start at a picture if its parameter sets came with it, but the picture is not
     /// marked.
     BareStart = "bare_start", "-", Note;
-    /// A clock begins anew, and says so.
+    /// A clock restarts, and signals it.
     NewClock = "new_clock", "ISO 2.4.3.5", Note;
     /// A table has a new version.
     NewTable = "new_table", "ISO 2.4.4", Note;
@@ -108,7 +108,7 @@ checks! {
     NotChecked = "not_checked", "-", Note;
 }
 
-/// What was found, with its numbers. Times are ticks of 27 MHz unless they are named otherwise.
+/// A finding, with its numbers. Times are ticks of 27 MHz unless named otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the text of each is below
 pub enum What {

@@ -37,10 +37,11 @@ pub(crate) fn at_rate((ticks, per): (i64, i64), packets: i64) -> i64 {
     (i128::from(ticks) * i128::from(packets) + per / 2).div_euclid(per) as i64
 }
 
-/// What a clock reference means for time.
+/// The effect of a clock reference on time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
-    /// Time since the reference before: by the clock, or by the number of packets where the clock began anew.
+    /// Time since the previous reference: by the clock, or by the number of packets where the clock
+    /// restarted.
     pub(crate) ticks: i64,
     /// Whether time stamps before and after cannot be compared.
     pub(crate) is_new_clock: bool,
@@ -58,7 +59,8 @@ pub(crate) struct Reference {
     pub(crate) announced: bool,
     /// Changes where packets are known to be missing.
     pub(crate) epoch: u32,
-    /// Counters that did not follow so far: where packets are missing, their number says nothing about a rate.
+    /// Continuity counter errors up to here: where packets are missing, their number does not
+    /// indicate a rate.
     pub(crate) breaks: u64,
 }
 
@@ -74,7 +76,7 @@ struct Last {
 #[derive(Debug, Default)]
 pub(crate) struct Clock {
     last: Option<Last>,
-    /// Ticks for so many packets, both of the last intervals, the older the lighter.
+    /// Ticks, and the packets they cover, both over the last intervals; older intervals weigh less.
     rate: Option<(i64, i64)>,
     /// Packet of the first reference, and time since then.
     pub(crate) first_packet: u64,
@@ -95,7 +97,7 @@ impl Clock {
         self.last = None;
     }
 
-    /// Takes a reference; `found` is told what is wrong.
+    /// Takes a reference and reports errors to `found`.
     pub(crate) fn push(&mut self, new: Reference, found: &mut impl FnMut(What)) -> Step {
         self.references += 1;
         let Reference { packet, byte, value, announced, epoch, breaks } = new;
@@ -116,7 +118,8 @@ impl Clock {
         } else if is_plain {
             false
         } else {
-            // A clock that stood still for so many packets, or one that jumped: the packets tell.
+            // Either no reference came during these packets, or the clock jumped: the number of
+            // packets decides.
             let most = expected.map_or(MAX_PCR_GAP_TICKS, |e| 3 * e + 2 * PCR_INTERVAL_TICKS);
             ticks <= 0 || ticks > most.min(MAX_PCR_GAP_TICKS)
         };
@@ -156,14 +159,15 @@ type Sample = (u64, u64, i64);
 
 /// Whether the references lie on a line, as at a constant rate they do, and how far from it (TR 101 290 check 2.4).
 ///
-/// They are judged some at a time. The rate is constant where nearly all intervals fit one rate to half a packet and the others do not add up
-/// to another rate, and what is off is a fault only if nearly all of the stream has such a rate.
+/// They are judged in batches. The rate is constant where nearly all intervals fit one rate to half
+/// a packet and the others do not add up to another rate; a deviation is a fault only if nearly all
+/// of the stream has such a rate.
 #[derive(Debug, Default)]
 pub(crate) struct Accuracy {
     samples: Vec<Sample>,
     pub(crate) constant: u64,
     pub(crate) variable: u64,
-    /// The farthest, in ns, of what was constant.
+    /// The largest deviation in the constant parts, in ns.
     pub(crate) worst_ns: i64,
     /// The first that are off, and by how many ns, and how many are in all.
     pub(crate) off: Vec<(Sample, i64)>,
@@ -189,7 +193,7 @@ fn ns(ticks: f64) -> i64 {
     (ticks * 1000.0 / 27.0).round() as i64
 }
 
-/// What an interval does to the line that the references lie on.
+/// The effect of an interval on the line that the references lie on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rest {
     /// It ends where the line goes on, or is one of several that lead off it and back: a reference between them may be off.
@@ -201,7 +205,8 @@ enum Rest {
     Rate,
 }
 
-/// What each interval of so many packets and ticks does, which is off the rate (in ticks a packet) by so much.
+/// Classifies intervals. `steps` holds the packets and ticks of each, `offs` its deviation from the
+/// rate (in ticks per packet).
 fn rests(steps: &[(f64, f64)], offs: &[f64], rate: f64) -> Vec<Rest> {
     let usual = median(steps.iter().map(|(_, ticks)| *ticks).collect());
     let mut rests = vec![Rest::Line; offs.len()];
@@ -255,7 +260,7 @@ impl Accuracy {
         }
     }
 
-    /// Judges what has come together.
+    /// Judges the samples collected.
     pub(crate) fn finish(&mut self) {
         let samples = std::mem::take(&mut self.samples);
         if samples.len() < MIN_ACCURACY_PCRS {

@@ -45,7 +45,7 @@ fn a_gap_is_told_from_a_jump_by_the_packets_between() {
     let second = 27_000_000;
     let jumped = steady(100, |n| if n >= 50 { second } else { 0 });
     let (clock, whats, steps) = run(jumped);
-    // What was expected follows from a rate, so it may be a tick off.
+    // The expected value follows from a rate, so it may be a tick off.
     assert!(matches!(whats[..], [What::PcrJump { ticks }] if ticks.abs_diff(second) <= 1), "{whats:?}");
     assert!(steps[50].is_new_clock);
     assert_eq!(clock.elapsed, 99 * STEP as i64, "time goes on by the packets");
@@ -64,7 +64,7 @@ fn an_announced_jump_is_a_note() {
     assert!(matches!(whats[..], [What::ClockAnnounced { ticks }] if is_it(ticks)), "{whats:?}");
     assert!(steps[50].is_new_clock && !steps[51].is_new_clock);
     assert_eq!(clock.elapsed, 99 * STEP as i64);
-    // One that might be no jump at all is announced too: time stamps begin anew.
+    // A change that might be no jump at all is announced too: time stamps restart.
     let mut values = steady(100, |n| if n >= 50 { 270_000 } else { 0 });
     values[50].2 = true;
     let (clock, whats, steps) = run(values);
@@ -77,7 +77,8 @@ fn an_announced_jump_is_a_note() {
 fn accuracy_is_judged_where_the_rate_is_constant() {
     let off = |change: fn(u64) -> i64| {
         let (clock, ..) = run(steady(300, change));
-        // What is off a little is among the points that the line is drawn through: to 10 ns.
+        // A reference that is slightly off is among the points that the line is fitted to: compare
+        // to 10 ns.
         let worst_ns = (clock.accuracy.worst_ns as f64 / 10.0).round() as i64 * 10;
         (clock.accuracy.is_constant(), clock.accuracy.off_count, worst_ns)
     };
@@ -86,7 +87,8 @@ fn accuracy_is_judged_where_the_rate_is_constant() {
     assert_eq!(off(|n| if n == 77 { 13 } else { 0 }), (Some(true), 0, 480));
     assert_eq!(off(|n| if n == 77 { 16 } else { 0 }), (Some(true), 1, 590));
     assert_eq!(off(|n| if n % 50 == 7 { -16 } else { 0 }), (Some(true), 6, -590));
-    // A step of 50 ms, within what a reference may be apart, is one finding however much follows.
+    // A step of 50 ms, within the permitted distance of references, is one finding, however much
+    // follows.
     let (constant, count, worst) = off(|n| if n >= 60 { 27_000 * 50 } else { 0 });
     assert_eq!((constant, count, worst), (Some(true), 1, 50_000_000));
     // A frequency that is off a little is none.
@@ -95,11 +97,11 @@ fn accuracy_is_judged_where_the_rate_is_constant() {
     let rough = |n: u64| (n * 2_654_435_761 % 1000) as i64 * 100;
     let (constant, count, _) = off(rough);
     assert_eq!((constant, count), (Some(false), 0));
-    // Too little says nothing.
+    // Too few references allow no verdict.
     assert_eq!(run(steady(20, |_| 0)).0.accuracy.is_constant(), None);
 }
 
-/// References each 20 ms with so many packets between them, and each changed.
+/// References every 20 ms with the given numbers of packets between them, each changed by `change`.
 fn beat(packets: impl IntoIterator<Item = u64>, change: impl Fn(usize) -> i64) -> Accuracy {
     let mut packet = 0;
     let references = packets.into_iter().enumerate().map(|(n, packets)| {
@@ -111,7 +113,8 @@ fn beat(packets: impl IntoIterator<Item = u64>, change: impl Fn(usize) -> i64) -
 
 #[test]
 fn more_packets_in_the_same_time_are_another_rate_and_no_fault() {
-    // At least seven in each interval, and what a picture needs: each two seconds, in several intervals or, now and then, in one.
+    // At least seven packets in each interval, plus those that a picture needs: every two seconds,
+    // in several intervals or, occasionally, in one.
     for (every, intervals) in [(100, 4), (100, 1), (60, 1), (50, 3)] {
         let packets = (0..1000).map(|n| if n % every < intervals && n > 0 { 21 } else { 7 });
         let accuracy = beat(packets, |_| 0);

@@ -6,14 +6,15 @@ use millrace_core::limits::TS_PACKET_BYTES;
 use crate::limits::{FRAMING_BYTES, SYNC_PACKETS};
 use crate::packet::{Bytes, SYNC};
 
-/// What the bytes are.
+/// A piece of the input.
 #[derive(Debug)]
 pub(crate) enum Piece<'a> {
     /// A packet with its sync byte.
     Packet { at: u64, bytes: &'a Bytes },
     /// A packet whose first byte is wrong; the next one's is right.
     BadSync { at: u64, got: u8 },
-    /// Two wrong in a row, or the stream does not begin with packets: so many bytes belong to none.
+    /// Two sync bytes in a row are wrong, or the stream does not begin with packets: this many
+    /// bytes belong to no packet.
     Skipped { at: u64, bytes: u64 },
     /// The stream ends within a packet.
     Cut { at: u64, bytes: u64 },
@@ -36,7 +37,7 @@ enum Search {
 }
 
 impl Framer {
-    /// What comes next stands at this offset, and has no connection to what came.
+    /// Creates a framer whose input begins at this offset and has no connection to earlier input.
     pub(crate) fn at(offset: u64) -> Self {
         Self { at: offset, lost_at: offset, ..Self::default() }
     }
@@ -48,7 +49,7 @@ impl Framer {
         }
     }
 
-    /// No more comes, or what comes has no connection to what came.
+    /// Ends the input: no more follows, or the next input has no connection to it.
     pub(crate) fn finish(&mut self, out: &mut impl FnMut(Piece<'_>)) {
         self.process(true, out);
         let rest = self.pending.len() as u64;

@@ -12,11 +12,12 @@
 //!                                       └─► model                         on request
 //! ```
 //!
-//! [`teletext`] is apart from that: it makes text of subtitles.
+//! [`teletext`] is separate: it converts subtitles to text.
 //!
-//! The analyser shares no code with what makes or stores streams: it is what they are compared with. There is no I/O and no clock in it. Time is media
-//! time, that of the clock references in the stream (`docs/design/0024-ts-analyser.md`), so a file and a stream that arrives give the same
-//! findings, and how the bytes are cut into pieces makes no difference.
+//! The analyser shares no code with the parts that produce or store streams: it is the reference
+//! for them. It has no I/O and no clock. Time is media time, taken from the clock references in the
+//! stream (`docs/design/0024-ts-analyser.md`), so a file and an arriving stream give the same
+//! findings, and the division of the input into pieces makes no difference.
 //!
 //! ```
 //! use millrace_ts::{Analyser, Options, Verdict};

@@ -5,7 +5,7 @@
 //!                 512 bytes                      multiplex + elementary
 //! ```
 //!
-//! What is modelled and what not:
+//! Scope of the model:
 //!
 //! * A packet enters the transport buffer as a whole, at its time; less than one packet too much is forgiven.
 //! * Multiplex and elementary buffer of video count as one of their common size, so how bytes get from one to the other does not matter, and an
@@ -47,7 +47,7 @@ impl Sizes {
         Self { leak, main, is_audio: true }
     }
 
-    /// Read from the beginning of an access unit, if it says it.
+    /// Reads the sizes from the beginning of an access unit, if it states them.
     pub(crate) fn find(stream_type: u8, media: &[u8]) -> Option<Self> {
         let after = |code: &[u8]| {
             let at = media.windows(code.len()).position(|window| window == code)?;
@@ -131,9 +131,9 @@ pub(crate) struct Buffers {
     transport: f64,
     at: i64,
     units: VecDeque<Unit>,
-    /// The unit that arrives was due already, at this time, and has not been told of.
+    /// Due time of the arriving unit, if it was already due and has not been reported.
     late: Option<i64>,
-    /// The overflow that lasts has been told of.
+    /// The current overflow has been reported.
     is_transport_full: bool,
     is_main_full: bool,
     pub(crate) most_transport: f64,
@@ -157,7 +157,7 @@ impl Buffers {
         (is_full && !was_full).then_some(What::TransportFull { bytes: self.most_transport as u64 })
     }
 
-    /// Bytes in the main buffers, and how much of that may be an error of the model.
+    /// Returns the bytes in the main buffers, and how much of them may be an error of the model.
     fn main(&mut self, time: i64, is_audio: bool) -> (f64, f64) {
         let mut slack = 0.0;
         if is_audio {
@@ -220,7 +220,7 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// The stream says how large its buffers are.
+    /// Sets the buffer sizes that the stream states.
     pub(crate) fn resize(&mut self, pid: u16, sizes: Sizes) {
         self.pids.entry(pid).or_default().sizes = Some(sizes);
     }
@@ -229,7 +229,7 @@ impl Model {
         self.pids.get(&pid).is_some_and(|buffers| buffers.sizes.is_some())
     }
 
-    /// Something is missing, or a clock began anew: the buffers begin empty.
+    /// Data is missing, or a clock restarted: the buffers start empty.
     pub(crate) fn forget(&mut self, is_of: impl Fn(u16) -> bool) {
         for buffers in self.pids.values_mut().filter(|buffers| is_of(buffers.clock)) {
             buffers.units.clear();

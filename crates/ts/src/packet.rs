@@ -12,7 +12,7 @@ pub(crate) const PIDS: usize = 8192;
 /// One packet.
 pub(crate) type Bytes = [u8; TS_PACKET_BYTES];
 
-/// What a packet says of itself.
+/// The fields of a packet.
 #[derive(Debug)]
 pub(crate) struct Packet<'a> {
     pub(crate) pid: u16,
@@ -26,7 +26,7 @@ pub(crate) struct Packet<'a> {
     pub(crate) pcr: Option<u64>,
     pub(crate) has_payload: bool,
     pub(crate) payload: &'a [u8],
-    /// What it cannot be.
+    /// Why the packet is invalid.
     pub(crate) fault: Option<&'static str>,
 }
 

@@ -1,4 +1,5 @@
-//! PES packets: the header with its time stamps, and whether the length is as said (ISO/IEC 13818-1 sections 2.4.3.6 and 2.4.3.7).
+//! PES packets: the header with its time stamps, and whether the length is as stated (ISO/IEC
+//! 13818-1 sections 2.4.3.6 and 2.4.3.7).
 
 use crate::check::What;
 use crate::section::Kind;
@@ -20,10 +21,10 @@ pub(crate) struct Stamps {
 pub(crate) struct Pes {
     head: [u8; HEAD_BYTES],
     filled: usize,
-    /// Bytes so far; `None` outside of a packet, or if part of it is missing.
+    /// Bytes received; `None` outside of a packet, or if part of it is missing.
     bytes: Option<u32>,
     is_parsed: bool,
-    /// Number of the transport packet with which it begins.
+    /// Number of its first transport packet.
     pub(crate) begins: u64,
     /// Where the elementary stream begins in the payload that was taken last.
     pub(crate) media_at: usize,
@@ -34,7 +35,7 @@ pub(crate) struct Pes {
     pub(crate) start: Start,
 }
 
-/// What a head is so far.
+/// State of a partly received header.
 enum Head {
     Incomplete,
     Fault(&'static str),
@@ -55,7 +56,8 @@ impl Pes {
         if is_media { payload.get(self.media_at..).unwrap_or_default() } else { &[] }
     }
 
-    /// A packet begins, or nothing more comes: whether the one before has the length that it says.
+    /// Ends the previous packet, because another begins or the input ends, and checks its stated
+    /// length.
     pub(crate) fn end(&mut self, is_last: bool) -> Option<What> {
         let got = self.bytes.take()?;
         if !self.is_parsed {
@@ -151,7 +153,8 @@ impl Pes {
     }
 }
 
-/// 33 bits in five bytes behind four bits that say what it is, with a marker bit behind each part.
+/// Decodes 33 bits in five bytes: they follow four bits that give their kind, and a marker bit
+/// follows each part.
 fn stamp(bytes: &[u8], kind: u8) -> Option<u64> {
     let &[a, b, c, d, e] = bytes else { return None };
     let is_right = a >> 4 == kind && a & c & e & 1 == 1;

@@ -1,4 +1,4 @@
-//! What the tables say: which programmes there are, and of what they consist.
+//! Contents of the tables: the programmes, and the streams of each.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ impl Issue {
 pub(crate) struct Program {
     pub(crate) number: u16,
     pub(crate) pmt: u16,
-    /// PID of the clock references, when a PMT has said it.
+    /// PID of the clock references, once a PMT has named it.
     pub(crate) clock: Option<u16>,
     pub(crate) streams: Vec<Stream>,
     issue: Option<Issue>,
@@ -37,7 +37,7 @@ pub(crate) struct Program {
 /// All tables.
 #[derive(Debug, Default)]
 pub(crate) struct Psi {
-    /// The sections of the PAT, and what they name.
+    /// The sections of the PAT, and their entries.
     pat: BTreeMap<u8, (Issue, Vec<(u16, u16)>)>,
     pub(crate) programs: BTreeMap<u16, Program>,
     pub(crate) has_cat: bool,
@@ -69,7 +69,7 @@ impl Analyser {
         self.timed.push(self.packets, self.at, event);
     }
 
-    /// Whether a section is as it was; a change is told of.
+    /// Returns whether a section is unchanged; reports a change.
     fn is_known(&mut self, pid: u16, table: u8, program: u16, old: Option<Issue>, new: Issue) -> bool {
         let Some(old) = old else { return false };
         let is_known = (old.version, old.crc) == (new.version, new.crc);

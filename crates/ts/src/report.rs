@@ -1,4 +1,4 @@
-//! What was found, as a table for people and as JSON in one stable form.
+//! The findings, as a table for people and as JSON in one stable form.
 
 use std::fmt;
 
@@ -12,13 +12,13 @@ use crate::check::{Check, Finding, Severity};
 use crate::clock::system_ns;
 use crate::section::Kind;
 
-/// What a stream comes to.
+/// Overall result for a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// Nothing is wrong with it.
     Clean,
-    /// Nothing is wrong with what came, but data were lost on the way.
+    /// No fault in the data received, but data was lost on the way.
     Incomplete,
     /// It breaks rules.
     Faulty,
@@ -33,11 +33,11 @@ pub struct CheckCount {
     pub check: &'static str,
     /// A number of TR 101 290, or where else its rule stands.
     pub clause: &'static str,
-    /// What a finding of it comes to.
+    /// Severity of its findings.
     pub severity: Severity,
     /// Findings.
     pub count: u64,
-    /// Why nothing can be said, if so.
+    /// Why the check allows no statement, if so.
     pub not_applicable: Option<&'static str>,
 }
 
@@ -45,7 +45,7 @@ pub struct CheckCount {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rate {
-    /// It has; a clock reference is off by so much at most.
+    /// It is constant; a clock reference is off by at most this much.
     Constant {
         /// In nanoseconds.
         worst_ns: i64,
@@ -83,7 +83,7 @@ pub struct BufferSummary {
 pub struct PidSummary {
     /// Its number.
     pub pid: u16,
-    /// What it carries.
+    /// Description of its content.
     pub what: &'static str,
     /// The programme that it belongs to, if it is a stream of one.
     pub program: Option<u16>,
@@ -120,7 +120,7 @@ pub struct PidSummary {
 /// Everything about one stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// What it comes to.
+    /// The overall result.
     pub verdict: Verdict,
     /// Bytes taken.
     pub bytes: u64,

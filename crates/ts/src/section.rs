@@ -1,4 +1,4 @@
-//! Sections of tables put together from packets (ISO/IEC 13818-1 section 2.4.4), and what stands in PAT and PMT.
+//! Reassembles table sections from packets (ISO/IEC 13818-1 section 2.4.4), and reads PAT and PMT.
 
 use crate::limits::{MAX_PSI_SECTION_BYTES, MAX_SECTION_BYTES};
 
@@ -31,13 +31,13 @@ pub(crate) struct Sections {
 }
 
 impl Sections {
-    /// Packets are missing: what is begun never ends.
+    /// Packets are missing: the section in progress never ends.
     pub(crate) fn lose(&mut self) {
         self.buffer.clear();
         self.following = false;
     }
 
-    /// Takes a payload, gives whole sections to `out`; what cannot be, if something.
+    /// Takes a payload, passes whole sections to `out`, and returns the fault, if any.
     pub(crate) fn push(
         &mut self,
         payload: &[u8],
@@ -129,7 +129,7 @@ pub(crate) fn pat_entries(table: &Table<'_>) -> Vec<(u16, u16)> {
     table.body.chunks_exact(4).map(entry).filter(|(program, _)| *program != 0).collect()
 }
 
-/// What an elementary stream is to the checks.
+/// Kind of an elementary stream, for the checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -152,7 +152,8 @@ pub(crate) struct Stream {
     pub(crate) name: &'static str,
 }
 
-/// What a PMT says: the PID of the clock references, and the streams. `None` if its lengths do not fit.
+/// Returns the contents of a PMT: the PID of the clock references, and the streams. `None` if its
+/// lengths do not fit.
 pub(crate) fn pmt_entries(table: &Table<'_>) -> Option<(u16, Vec<Stream>)> {
     let mut streams = Vec::new();
     let clock = pmt_streams(table, |stream_type, pid, descriptors| {
@@ -187,7 +188,7 @@ pub(crate) fn descriptors(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])>
     })
 }
 
-/// Table 2-34 of ISO/IEC 13818-1; ETSI EN 300 468 and ATSC A/53 for what is private there.
+/// Table 2-34 of ISO/IEC 13818-1; ETSI EN 300 468 and ATSC A/53 for values that are private there.
 fn what_is(stream_type: u8, descriptors: &[u8]) -> (Kind, &'static str) {
     match stream_type {
         0x01 => (Kind::Video, "MPEG-1 video"),

@@ -23,7 +23,8 @@ pub(crate) enum Event {
         pid: Option<u16>,
         what: What,
     },
-    /// The beginning, or data are missing before: what was before says nothing about when the next has to come.
+    /// The beginning, or data is missing before this point: earlier events do not show when the
+    /// next is due.
     Gap,
     Pat,
     Pmt {
@@ -118,14 +119,14 @@ pub(crate) struct Timed {
     queue: VecDeque<Pending>,
     /// PID of the clock that time is taken from.
     reference: Option<u16>,
-    /// The last packet of which the time is known.
+    /// The last packet with a known time.
     anchor: Option<(u64, i64)>,
     rate: Option<(i64, i64)>,
-    /// First reference of a clock of which there is only one so far.
+    /// First reference of a clock that has had only one.
     only: Option<u64>,
     /// First packet behind a gap that no reference has followed yet.
     gap_at: Option<u64>,
-    /// The time of what is looked at is a guess: no reference has come for long.
+    /// The current time is a guess: no reference has come for a long time.
     is_guess: bool,
     readings: HashMap<u16, Reading>,
     pat_seen: Option<i64>,
@@ -225,7 +226,8 @@ impl Timed {
         self.advance(anchor, packet, by_clock.max(time));
     }
 
-    /// Whether time is taken from this clock from now on, because the one before says nothing any more.
+    /// Returns whether time is taken from this clock from now on, because the previous one has
+    /// fallen silent.
     fn takes_over(&mut self, pid: u16, clock: &Clock) -> bool {
         let since = self.readings.get(&pid).map_or(0, |reading| reading.elapsed);
         if clock.elapsed - since <= CLOCK_SILENT_TICKS {
@@ -252,7 +254,7 @@ impl Timed {
             let Some(pending) = self.queue.pop_front() else { break };
             let behind = |to: u64| pending.packet as i64 - to as i64;
             let at = match gap {
-                // How much is missing nobody knows: both sides go by the rate.
+                // The amount of missing data is unknown: both sides follow the rate.
                 Some((gap, rate)) if pending.packet < gap => (since + at_rate(rate, behind(from))).min(time),
                 Some((_, rate)) => (time + at_rate(rate, behind(packet))).max(since),
                 None => since + at_rate(evenly, behind(from)),
@@ -339,7 +341,8 @@ impl Timed {
         }
     }
 
-    /// What the clock of a programme shows; `None` if it has been silent, or data are missing since.
+    /// Returns the value of a programme's clock; `None` if it has been silent, or data has been
+    /// missing since.
     fn clock_at(&self, clock: u16, time: i64) -> Option<i64> {
         let reading = self.readings.get(&clock).filter(|reading| !reading.is_stale)?;
         (time - reading.time <= CLOCK_SILENT_TICKS).then_some(reading.value as i64 + (time - reading.time))
@@ -370,9 +373,10 @@ impl Timed {
         self.readings.get(&clock).map(|reading| reading.time - (reading.elapsed - elapsed))
     }
 
-    /// Nothing more comes behind `packet`: its time, and what has not come since too long.
+    /// Ends the input after `packet`: returns its time, and reports everything overdue.
     ///
-    /// Behind the last clock reference time is only estimated: at most what may lie between two, unless it is far more than that.
+    /// After the last clock reference, time is only estimated: at most the permitted interval
+    /// between two, unless the estimate is far beyond it.
     pub(crate) fn finish(&mut self, packet: u64, byte: u64) -> Option<i64> {
         self.settle_by(packet, end_time);
         let time = self.anchor.map(|(_, time)| time);
@@ -395,7 +399,7 @@ fn end_time(since: i64, estimate: i64) -> i64 {
 }
 
 impl Stamped {
-    /// What comes next has another clock, or something is missing before.
+    /// The next input has another clock, or data is missing before it.
     fn forget(&mut self) {
         (self.last_dts, self.presented) = (None, None);
         self.waiting.clear();
@@ -433,7 +437,8 @@ impl Stamped {
         faults
     }
 
-    /// Takes the PTS of which `is_due` says that no other comes before them any more: what is decoded later is shown later.
+    /// Takes the PTS that `is_due` reports as final, with no other to come before them: units
+    /// decoded later are shown later.
     fn present(&mut self, is_due: impl Fn(u64) -> bool, faults: &mut Vec<What>) {
         let Some(&first) = self.waiting.first() else { return };
         self.waiting.sort_by_key(|pts| stamp_difference(*pts, first));

@@ -1,4 +1,5 @@
-//! Real streams: healthy ones are clean, and each damage is found as what it is and as nothing else.
+//! Real streams: healthy ones have no findings, and each damage is found as itself and as nothing
+//! else.
 
 mod support;
 
@@ -239,7 +240,7 @@ fn streams_that_stay_away() {
     let gap = report.pids.iter().find(|found| found.pid == AUDIO).unwrap().longest_pts_gap_ns.unwrap();
     assert!((2_000_000_000..2_400_000_000).contains(&gap), "{gap}");
     assert_faults(&hole(&stream, AUDIO, begins(2.0)..begins(2.2)), &[]);
-    // 5 s is what is allowed unless one is told otherwise.
+    // The limit is 5 s unless configured otherwise.
     assert_faults(&hole(&stream, AUDIO, 0.0..60.0), &[("pid", 1)]);
     assert_faults(&away, &[("pts_repetition", 1)]);
 }
@@ -285,7 +286,7 @@ fn data_that_were_lost_on_the_way_are_no_fault() {
         let report = analyser.finish();
         assert!(faults(&report).is_empty(), "{report}");
     }
-    // Offsets go on from what was taken before, also where packets have to be found.
+    // Offsets continue from the data taken before, even where packets must be searched for.
     let mut analyser = Analyser::default();
     analyser.push(&second(0)[..100]);
     analyser.lost();
@@ -297,7 +298,7 @@ fn data_that_were_lost_on_the_way_are_no_fault() {
     let skipped =
         report.findings.iter().find(|finding| finding.what.check() == Check::SyncLoss).expect("50 bytes");
     assert_eq!((skipped.what, skipped.byte), (What::Skipped { bytes: 50 }, 100 + (SECOND * PACKET) as u64));
-    // What is wrong beside it is still found.
+    // Other faults are still found.
     let mut analyser = Analyser::default();
     analyser.push_packets(second(0));
     analyser.lost();

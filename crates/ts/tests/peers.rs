@@ -56,7 +56,8 @@ fn ffprobe_sees_the_same_packets_and_times() {
         ("MPEG-2", make(6, MPEG2)),
         ("two programmes", make(6, TWO)),
         ("without a picture", without(&healthy, &gone)),
-        // From a PAT on: what comes before the tables ffprobe reads too, having found them.
+        // Starts at a PAT: once ffprobe has found the tables, it also reads the packets before
+        // them.
         ("without its first third", healthy[pats[pats.len() / 3] * PACKET..].to_vec()),
     ] {
         std::fs::write(&path, &stream).unwrap();
@@ -81,7 +82,7 @@ fn ffprobe_sees_the_same_packets_and_times() {
     }
 }
 
-/// What a program of tstools prints of a stream; `None` if it is not installed.
+/// Returns the output of a tstools program for a stream; `None` if it is not installed.
 fn tstools(program: &str, args: &[&str], path: &std::path::Path) -> Option<String> {
     match Command::new(program).args(args).arg(path).output() {
         Ok(done) => Some(String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned()),

@@ -1,4 +1,5 @@
-//! Subtitles in teletext: what was written into them comes out, at its times, damaged or not; ffmpeg's decoder (libzvbi) says the same.
+//! Subtitles in teletext: the decoded text equals the encoded text, at its times, damaged or not;
+//! ffmpeg's decoder (libzvbi) agrees.
 
 mod support;
 #[path = "support/teletext.rs"]
@@ -16,7 +17,7 @@ fn number() -> PageNumber {
     PageNumber::new(8, 0x88)
 }
 
-/// What the page shows that is sent in these payloads, each a second later than the one before.
+/// Returns the screens of the page sent in these payloads, each a second after the one before.
 fn screens(payloads: &[Vec<Unit>]) -> Vec<Screen> {
     let mut decoder = Decoder::new([number()]);
     let mut found = Vec::new();
@@ -111,7 +112,8 @@ fn damage_is_repaired_or_left_out() {
             }
         }
     }
-    // A letter with a wrong bit is a space; two wrong bits in the header's digits, and nobody knows whose rows they are.
+    // A letter with a wrong bit is a space; with two wrong bits in the header's digits, the page
+    // that the rows belong to is unknown.
     let mut units = whole;
     let letter = 6 + (36 - 4) / 2 + 3 + 1;
     units[1][letter] ^= 4;
@@ -158,7 +160,7 @@ fn cues_end_with_what_follows_or_after_a_while() {
     assert_eq!(cues(&shown, 45), [cue(10, 30, "one"), cue(40, 45, "two")]);
 }
 
-/// What is in the film that ffmpeg is asked about: seconds from its first time stamp, and lines.
+/// Content of the title given to ffmpeg: seconds from its first time stamp, and lines.
 const FILM: [(f64, &[&str]); 9] = [
     (0.5, &["First line"]),
     (1.5, &[]),
@@ -234,7 +236,8 @@ fn by_ffmpeg(stream: &[u8]) -> Vec<(u64, u64, Vec<String>)> {
     std::fs::write(&path, stream).unwrap();
     let output = Command::new("ffmpeg")
         .args(["-hide_banner", "-nostdin", "-v", "error", "-copyts", "-fix_sub_duration"])
-        // Region 0 of the standard's table 32 is what decoders assume that are told of none; libzvbi assumes the one with Turkish in the place of Czech.
+        // Decoders without a configured region assume region 0 of the standard's table 32; libzvbi
+        // assumes the region with Turkish in the place of Czech.
         .args(["-txt_format", "text", "-txt_default_region", "0", "-txt_page", "888", "-i"])
         .arg(&path)
         .args(["-map", "0:s:0", "-f", "srt", "-"])
@@ -300,7 +303,7 @@ fn ffmpeg_has_the_same_letters_of_every_nation() {
     }
 }
 
-/// Whatever comes, what a page shows stays within the page.
+/// For any input, the content of a page stays within the page.
 fn try_all(bytes: &[u8]) {
     let mut decoder = Decoder::new([number(), PageNumber::new(1, 0)]);
     let mut shown = Vec::new();

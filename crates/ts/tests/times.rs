@@ -57,7 +57,7 @@ fn clocks_that_jump() {
             let seconds = report.duration_ns.unwrap() as f64 / 1e9;
             assert!((5.0..7.0).contains(&seconds), "time goes on at the jump: {seconds}");
         }
-        // The clock alone: what is to be decoded is late or early by that.
+        // The clock alone: decoding is late or early by the same amount.
         let mut alone = stream.clone();
         for packet in packets_mut(&mut alone).skip(place) {
             if let Some(value) = pcr(packet) {
@@ -110,7 +110,7 @@ fn clock_references_that_are_off() {
     let forth: Vec<_> = all[100..].to_vec();
     let report = analyse(&off(&forth, 27_000 * 50));
     assert_eq!(report.count(Check::PcrAccuracy), 1, "{report}");
-    // At a variable rate nobody can say.
+    // At a variable rate, there is no way to judge it.
     let stream = vbr();
     let place = references(&stream)[50] * PACKET;
     let mut stream = stream;
@@ -246,7 +246,7 @@ fn the_decoder_model() {
     let late = analyse_with(options, &late);
     assert_eq!(late.count(Check::DecodeTime), 0, "each begins to arrive in time: {late}");
     assert!(late.count(Check::Underflow) > 0, "{late}");
-    // Nobody asked.
+    // Not requested.
     let report = analyse(&stream);
     assert!(report.pids.iter().all(|pid| pid.buffers.is_none()));
     let check = report.checks.iter().find(|check| check.check == "main_buffer").unwrap();

@@ -1,4 +1,4 @@
-//! A response before it is known by which protocol it goes.
+//! A response before its protocol is known.
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -26,7 +26,7 @@ pub(crate) struct Answer {
 pub(crate) enum Body {
     /// It has none, as 204 and 304.
     None,
-    /// It would have so many bytes (HEAD).
+    /// Would have this many bytes (HEAD).
     Length(u64),
     /// These.
     Bytes(Bytes),
@@ -36,7 +36,7 @@ pub(crate) enum Body {
     Segment(Bytes, Sending),
     /// Bytes of a title.
     Media(Media),
-    /// What happens, for as long as there is anybody who reads it.
+    /// Events, for as long as a client reads them.
     Events(Listener),
 }
 
@@ -46,24 +46,24 @@ pub(crate) struct Media {
     pub(crate) title: String,
     /// Which bytes of the title; not empty.
     pub(crate) bytes: Range<u64>,
-    /// What goes before them.
+    /// Bytes sent before them.
     pub(crate) before: Vec<u8>,
     /// See [`Order::ahead_ms`](crate::Order::ahead_ms).
     pub(crate) ahead_ms: u32,
-    /// Filled in when it is known who asks.
+    /// Filled in once the client is known.
     pub(crate) quota: Option<Box<Quota>>,
     /// See [`Order::segment`](crate::Order::segment).
     pub(crate) segment: Option<Box<Segment>>,
 }
 
-/// What is said where something went wrong.
+/// Body of an error response.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Error")]
 pub(crate) struct Failure {
     error: What,
 }
 
-/// What it was.
+/// The error.
 #[derive(Serialize, JsonSchema)]
 #[schemars(inline)]
 struct What {
@@ -84,7 +84,8 @@ impl Answer {
         Self { body: Body::Kept(bytes), ..Self::new(200, content_type, Bytes::new()) }
     }
 
-    /// Something went wrong, or cannot be had: JSON with one sentence that says what.
+    /// Returns a response for an error or an unavailable resource: JSON with one sentence that
+    /// states the cause.
     pub(crate) fn error(status: u16, what: &str) -> Self {
         let failure = Failure { error: What { message: what.to_owned(), status } };
         // Text and a number can always be written.
@@ -107,7 +108,7 @@ impl Answer {
 }
 
 impl Body {
-    /// What `Content-Length` says; `None`: it says nothing.
+    /// Returns the value of `Content-Length`; `None`: the field is absent.
     pub(crate) fn length(&self) -> Option<u64> {
         match self {
             Self::None | Self::Events(_) => None,
@@ -118,7 +119,8 @@ impl Body {
     }
 }
 
-/// A segment on its way. Whoever counts its viewer is told what has been taken of it when this is dropped.
+/// A segment being sent. When this is dropped, it reports the amount taken to the part that counts
+/// its viewer.
 #[derive(Debug)]
 pub(crate) struct Sending {
     taken: Mutex<Taken>,
@@ -130,7 +132,7 @@ impl Sending {
         Self { taken: Mutex::default(), over: Some(over) }
     }
 
-    /// So many more bytes were taken; whether these were the last.
+    /// Records that `bytes` more bytes were taken, and whether these were the last.
     pub(crate) fn takes(&self, bytes: u64, is_whole: bool) {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         *taken = Taken { bytes: taken.bytes + bytes, is_whole };
@@ -141,7 +143,7 @@ impl Sending {
         answer.body = match (answer.status, std::mem::replace(&mut answer.body, Body::None)) {
             (200 | 206, Body::Bytes(bytes)) => Body::Segment(bytes, self),
             (_, body) => {
-                // Its viewer has the segment already, or has asked for nothing that it has.
+                // Its viewer has the segment already, or has requested no part that it contains.
                 self.takes(0, true);
                 body
             }
@@ -154,7 +156,7 @@ impl Drop for Sending {
     fn drop(&mut self) {
         let taken = *self.taken.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some(over) = self.over.take() {
-            // Nobody may want to know.
+            // The receiver may be gone.
             let _ = over.send(taken);
         }
     }

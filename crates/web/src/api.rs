@@ -22,7 +22,7 @@ use crate::shared::Shared;
 use crate::site::{PicturesState, Site, SiteError};
 use crate::{cmaf, conditions, pictures, subtitles};
 
-/// Who asks.
+/// The user that sent the request.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct User {
     /// Name of the user whose credentials came with the request.
@@ -33,9 +33,10 @@ pub(crate) struct User {
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Titles {
     titles: Vec<Title>,
-    /// Whether who asks may upload: `yes`, `no`, or `sign-in`, if it says who it is.
+    /// Whether the client may upload: `yes`, `no`, or `sign-in`, if it identifies itself.
     upload: &'static str,
-    /// Whether the client may rename and delete titles: `yes`, `no`, or `sign-in`, if it says who it is.
+    /// Whether the client may rename and delete titles: `yes`, `no`, or `sign-in`, if it identifies
+    /// itself.
     manage: &'static str,
     /// Port of RTSP at this server; null if there is none.
     rtsp_port: Option<u16>,
@@ -77,7 +78,8 @@ pub(crate) struct Title {
     file: String,
     /// Address of its playlist.
     hls: String,
-    /// Address of the playlist with pictures and each sound apart; null if none of its streams can be had so.
+    /// Address of the playlist with separate video and audio tracks; null if none of its streams is
+    /// available in this form.
     cmaf: Option<String>,
     /// Address of a picture of it; null if there is none.
     poster: Option<String>,
@@ -110,9 +112,9 @@ struct Subtitles {
     language: Option<String>,
     /// For people.
     name: String,
-    /// They have only what every viewer needs.
+    /// They contain only the text that all viewers need.
     is_forced: bool,
-    /// They tell sounds too, for people who do not hear well.
+    /// They also describe sounds, for the hard of hearing.
     is_sdh: bool,
     /// Address of the whole as WebVTT, from the root of this server.
     file: String,

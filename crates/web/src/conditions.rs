@@ -1,11 +1,11 @@
-//! Whether a request's conditions hold (RFC 9110 section 13): what a viewer has already need not be sent again, and a part of one version
-//! must not be joined to a part of another.
+//! Whether a request's conditions hold (RFC 9110 section 13): data that a viewer already has need
+//! not be sent again, and a part of one version must not be joined to a part of another.
 
 use crate::answer::{Answer, Body};
 use crate::date;
 use crate::request::{Fields, Method, Request};
 
-/// What tells one version of a resource from others.
+/// Identifies one version of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Version {
     /// A strong entity tag, with its quotes.
@@ -47,7 +47,8 @@ pub(crate) fn judge(fields: &Fields, method: Method, version: &Version) -> Verdi
     }
 }
 
-/// What has this tag, whole, unless the viewer has it already. It may be another the next time: ask.
+/// Returns the whole resource with this tag, unless the viewer has it already. It may change at any
+/// time, so clients must revalidate.
 pub(crate) fn tagged(request: &Request, tag: String, answer: impl FnOnce() -> Answer) -> Answer {
     let version = Version { tag, made_unix_s: None };
     let answer = match judge(&request.fields, request.method, &version) {
@@ -106,7 +107,7 @@ mod tests {
             (&[("if-modified-since", MADE)], NotModified),
             (&[("if-modified-since", BEFORE)], Go),
             (&[("if-modified-since", "a while ago")], Go),
-            // The tag says more than the date.
+            // The tag is more precise than the date.
             (&[("if-none-match", "\"x\""), ("if-modified-since", MADE)], Go),
             (&[("if-match", "\"x\"")], Failed),
             (&[("if-match", "W/\"abc\"")], Failed),

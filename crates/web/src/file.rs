@@ -12,13 +12,15 @@ use crate::date;
 use crate::range::{self, Wanted};
 use crate::request::{Method, Request};
 
-/// What a transport stream is called (RFC 3555 section 4.2.10).
+/// Media type of a transport stream (RFC 3555 section 4.2.10).
 pub(crate) const MPEG_TS: &str = "video/mp2t";
 
-/// Digits of a title's BLAKE3 in tags and addresses: 128 bits, which nobody meets twice.
+/// Digits of a title's BLAKE3 in tags and addresses: 128 bits, too many for a collision ever to
+/// occur.
 const TAG_DIGITS: usize = 32;
 
-/// What tells this content of the title from others of the same name.
+/// Returns the tag that distinguishes this content of the title from other content of the same
+/// name.
 pub(crate) fn content_tag(title: &TitleInfo) -> &str {
     title.blake3.get(..TAG_DIGITS).unwrap_or(&title.blake3)
 }
@@ -26,7 +28,8 @@ pub(crate) fn content_tag(title: &TitleInfo) -> &str {
 /// Digits of the content's hash in addresses.
 const VERSION_DIGITS: usize = 12;
 
-/// What tells pieces of this content, made by these rules, from those of another by the same name: a part of their addresses, because what has an
+/// Returns the version that distinguishes pieces of this content, made by these rules, from those
+/// of other content of the same name. It is part of their addresses, because everything with an
 /// address is kept for ever.
 pub(crate) fn version_of(title: &TitleInfo, rules: impl Display) -> String {
     let tag = content_tag(title);

@@ -1,8 +1,9 @@
 //! HTTP for browsers and operators: titles as files and as HLS, the page, the API, metrics.
 //!
-//! It knows the service and no engine: what it needs of the server is the trait [`Site`]. Its connections have a thread of their own, so
-//! whatever clients do there costs RTSP nothing. A media request leaves it: the connection goes with its [`Order`] to the service, an
-//! engine sends the bytes from the extents that all viewers share, and the connection comes back.
+//! It knows the service and no engine: the trait [`Site`] defines all it needs from the server. Its
+//! connections have a thread of their own, so client activity there costs RTSP nothing. A media
+//! request leaves it: the connection goes with its [`Order`] to the service, an engine sends the
+//! bytes from the extents that all viewers share, and the connection comes back.
 //!
 //! ```text
 //!   accept ─► head of a request ─┬─ media ─► Order { connection, bytes a..b } ─► Site::send ─► service, engine
@@ -17,20 +18,20 @@
 //! | `stream` | a connection, plain or by TLS |
 //! | `hyper_side` | connections that hyper serves |
 //! | `route` | every address, in one table |
-//! | `rights` | who is let in |
+//! | `rights` | access control |
 //! | `shared` | who answers what; orders |
 //! | `request`, `answer`, `conditions`, `range`, `date` | a request and its response, whatever the protocol |
 //! | `file` | a title as a file |
 //! | `hls` | a title as segments and playlists |
 //! | `cmaf` | the same with segments that are made: fragmented MP4 |
 //! | `page`, `api`, `status`, `metrics` | what people and other programs see of it |
-//! | `events` | what happens, for those who listen |
+//! | `events` | events, for listeners |
 //! | `openapi` | the description of all addresses |
 //! | `memory` | the memory for responses, and each client's share of it |
 //! | `upload` | titles that clients bring |
 //! | `pictures` | posters, and pictures for seeking |
-//! | `totals` | what is counted |
-//! | `webhook` | a program of the operator's that is asked who may watch |
+//! | `totals` | counters |
+//! | `webhook` | a program of the operator that is asked for permission to watch |
 #![forbid(unsafe_code)]
 
 mod answer;
@@ -112,7 +113,7 @@ pub fn routes_without_rights() -> impl Iterator<Item = &'static str> {
     route::ROUTES.iter().filter(|route| route.needs == route::Needs::Nothing).map(|route| route.path)
 }
 
-/// What the web side is given.
+/// Configuration of the web side.
 #[derive(Debug)]
 pub struct WebConfig {
     /// Where connections come in.
@@ -123,11 +124,11 @@ pub struct WebConfig {
     pub secure: Option<Secure>,
     /// How many of them.
     pub limits: WebLimits,
-    /// Who may do what.
+    /// Access control.
     pub gate: Arc<Gate>,
     /// Where others tell what happens.
     pub feed: Feed,
-    /// Where it counts what it does.
+    /// Counters of its work.
     pub totals: Arc<Totals>,
 }
 
@@ -138,7 +139,8 @@ pub struct Carrier(Box<dyn FnOnce(Arrivals) -> Carrying + Send>);
 type Carrying = Pin<Box<dyn Future<Output = ()>>>;
 
 impl Carrier {
-    /// `carry` is called on the web side's thread, and what it returns is a task there.
+    /// Creates a carrier. `carry` is called on the web side's thread, and the future it returns is
+    /// a task there.
     pub fn new<F: Future<Output = ()> + 'static>(carry: impl FnOnce(Arrivals) -> F + Send + 'static) -> Self {
         Self(Box::new(|arrivals| Box::pin(carry(arrivals))))
     }
@@ -159,7 +161,7 @@ pub struct Secure {
     pub acceptor: Acceptor,
 }
 
-/// What is spoken by TLS, for ALPN (RFC 7301), the preferred first.
+/// Protocols over TLS, for ALPN (RFC 7301), the preferred first.
 pub const PROTOCOLS: [&str; 2] = ["h2", "http/1.1"];
 
 /// Limits on connections, on the data they may send, and on the memory held for them.
@@ -210,7 +212,7 @@ pub struct WebHandle {
 /// Starts it, on a thread of its own. TLS has another: whatever handshakes and ciphers cost there, plain HTTP does not wait for it.
 ///
 /// # Errors
-/// If a thread or its runtime cannot be had, or a listener cannot be used.
+/// If a thread or its runtime cannot be created, or a listener cannot be used.
 pub fn start(config: WebConfig, site: Arc<dyn Site>) -> io::Result<WebHandle> {
     let WebConfig { listeners, carrier, secure, limits, gate, feed, totals } = config;
     let is_plain = !listeners.is_empty() || carrier.is_some();
@@ -240,7 +242,7 @@ pub fn start(config: WebConfig, site: Arc<dyn Site>) -> io::Result<WebHandle> {
     Ok(handle)
 }
 
-/// Accepts connections until told to stop, then waits for those that are being answered.
+/// Accepts connections until stopped, then waits for those with a response in progress.
 fn run(
     runtime: Runtime,
     (listeners, tls): (Vec<tokio::net::TcpListener>, Option<Acceptor>),
@@ -270,7 +272,8 @@ impl WebHandle {
         &self.addresses
     }
 
-    /// Stops: takes no more connections, closes those that are idle, and gives those that are being answered so long to end.
+    /// Stops: accepts no more connections, closes idle ones, and gives those with a response in
+    /// progress up to `limit` to end.
     pub fn stop(mut self, limit: Duration) {
         self.end(limit);
     }

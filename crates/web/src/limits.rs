@@ -15,9 +15,10 @@ use millrace_core::time::MEDIA_HZ;
 pub const MAX_ADVICE_HEAD_BYTES: usize = 16 * 1024;
 /// How far behind a segment's bytes the rest of its last page is looked for: the rows of a page follow its header within some fields, each of 20 ms.
 pub const SUBTITLE_TAIL_TICKS: u64 = MEDIA_HZ / 2;
-/// What the pages of segments show is kept, with this much text in all...
+/// The text on the pages of segments is cached, up to this total...
 pub const SUBTITLES_CACHE_BYTES: usize = 8 << 20;
-/// ...of which every segment counts so much at least: 4,096 segments, seven hours. Those of 6 s with five languages have some 2 KB.
+/// ...in which every segment counts at least this much: 4,096 segments, seven hours. Segments of 6
+/// s with five languages have some 2 KB.
 pub const LEAST_SUBTITLES_BYTES: usize = 2 << 10;
 /// Titles whose subtitles are known: those that are watched by HLS.
 pub const MAX_SUBTITLED_TITLES: usize = 256;
@@ -38,13 +39,13 @@ pub const MAX_WEB_CONNECTIONS_PER_ADDRESS: usize = 1024;
 pub const MAX_REQUEST_HEADERS: usize = 64;
 /// Bytes read from a connection at once: the head of almost every request.
 pub const WEB_READ_BYTES: usize = 4096;
-/// What a viewer may have sent ahead of the replies to its requests: a hundred heads of players. One that has sent more is closed behind the reply
-/// that is due.
+/// Bytes that a viewer may have sent ahead of the replies to its requests: a hundred heads of
+/// players. A viewer that has sent more is closed after the reply that is due.
 pub const MAX_PIPELINED_BYTES: usize = 64 * 1024;
 /// Time from the first byte of a head to its last: players send it in one piece.
 pub const HEAD_TIME: Duration = Duration::from_secs(10);
-/// A connection from which no request comes for this long is closed: players ask for a segment every few seconds, and browsers close theirs
-/// after one or two minutes.
+/// A connection without a request for this long is closed: players ask for a segment every few
+/// seconds, and browsers close theirs after one or two minutes.
 pub const WEB_IDLE_TIME: Duration = Duration::from_secs(75);
 /// A connection that takes nothing of a reply that is ready for this long is closed. Titles' bytes have `MAX_BYTES_STALL_NS`.
 pub const WEB_WRITE_STALL: Duration = Duration::from_secs(30);
@@ -64,7 +65,8 @@ pub const H2_PING: Duration = Duration::from_secs(30);
 pub const H2_LOOK: Duration = Duration::from_secs(15);
 /// Bytes of a title that a connection inside the program hands on at once: some 30 ms of 8 Mb/s, and one allocation each.
 pub const INSIDE_READ_BYTES: usize = 32 * 1024;
-/// How long requests that are being answered have when the handle is dropped: nobody waits longer for a program that ends.
+/// Time that requests in progress have when the handle is dropped: users wait no longer for a
+/// program to end.
 pub const WEB_DROP_TIME: Duration = Duration::from_secs(1);
 
 // Memory.
@@ -115,14 +117,15 @@ pub const MAX_TABLES_KEPT: usize = 256;
 
 // Segments that are made (CMAF).
 
-/// Bytes of a title between two cuts of which a segment is made: 6 s at 85 Mb/s, which is more than a Blu-ray has. Twice as much is in memory while one is made.
+/// Bytes of a title between two cuts that form a segment: 6 s at 85 Mb/s, which is more than a
+/// Blu-ray has. Memory holds twice as much while a segment is made.
 pub const MAX_MADE_SEGMENT_BYTES: usize = 64 * 1024 * 1024;
 /// Bytes of a title that are read at once for a segment: 250 ms of 8 Mb/s.
 pub const MADE_READ_BYTES: usize = 256 * 1024 / TS_PACKET_BYTES * TS_PACKET_BYTES;
 /// How far before and behind a segment's bytes its sound is looked for: decoders hold pictures and sound for 1 s at most but for some films of high
 /// rate (ISO/IEC 13818-1 section 2.4.2.6), and muxers keep the same times within 2 s of each other.
 pub const MADE_LOOK_TICKS: u64 = 4 * MEDIA_HZ;
-/// First step of that: most muxers keep them within half a second.
+/// First step of this search: most muxers keep them within half a second.
 pub const MADE_FIRST_LOOK_TICKS: u64 = MEDIA_HZ / 2;
 /// And in bytes: 4 s of 32 Mb/s.
 pub const MADE_LOOK_BYTES: usize = 16 * 1024 * 1024 / TS_PACKET_BYTES * TS_PACKET_BYTES;
@@ -172,15 +175,17 @@ pub const UPLOADS_STOP: Duration = Duration::from_secs(1);
 /// Sessions that `/api/v1/status` lists, the newest: some 40 KB of JSON, which the page asks for every few seconds.
 pub const MAX_SESSIONS_SHOWN: usize = 200;
 
-// What happens, told to whoever listens.
+// Events for listeners.
 
 /// Listeners at once: an operator's pages and `top` on some screens. Each has a queue of [`EVENTS_QUEUED`].
 pub const MAX_EVENT_LISTENERS: usize = 32;
-/// Events that wait for a listener: two seconds of as many as are told. One that leaves more unread is dropped.
+/// Events queued for a listener: two seconds at the maximum event rate. A listener that leaves more
+/// unread is dropped.
 pub const EVENTS_QUEUED: usize = 2 * MAX_EVENTS_PER_S;
-/// Events told in a second, beside the figures: more nobody reads; the others are counted.
+/// Events sent per second, besides the figures: more are of no use to a reader; the others are
+/// counted.
 pub const MAX_EVENTS_PER_S: usize = 100;
-/// How often figures are told.
+/// Interval between figures.
 pub const EVENTS_EVERY: Duration = Duration::from_secs(1);
 /// Longest body of a request that changes a title: a display name in JSON with each byte escaped.
 pub const MAX_CHANGE_BYTES: usize = 8 << 10;

@@ -11,7 +11,7 @@ use millrace_core::time::NS_PER_S;
 use crate::answer::Answer;
 use crate::site::Site;
 
-/// What the format is called.
+/// Media type of the format.
 pub(crate) const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// All samples of one counter: the format wants them together, while each engine gives all its counters one after the other.
@@ -63,7 +63,7 @@ impl Family {
     }
 }
 
-/// What a counter of a part is called there.
+/// Returns the name of a part's counter in that format.
 pub fn name(part: &str, counter: &Counter) -> String {
     let name = match (counter.unit(), counter.name.strip_suffix("ns")) {
         (Unit::Nanoseconds, Some(rest)) => format!("{rest}seconds"),

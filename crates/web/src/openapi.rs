@@ -22,7 +22,8 @@ use crate::upload::{Listed, Upload};
 /// Addresses of schemas begin with this.
 const SCHEMAS: &str = "/components/schemas";
 
-/// Statuses of any address whose rights are looked at: who asks is not known, may not, has failed too often, has to wait.
+/// Statuses of any address that checks rights: the client is unknown, lacks the right, has failed
+/// too often, or must wait.
 const OF_RIGHTS: [u16; 4] = [401, 403, 429, 503];
 
 /// Statuses of uploads that became no title.
@@ -40,7 +41,7 @@ fn of_change(kind: Kind, method: Method) -> (&'static [u16], &'static [u16]) {
     }
 }
 
-/// What a successful response has, and what else is answered.
+/// Contents of a successful response, and the other responses.
 struct Told {
     /// Media types.
     types: &'static [&'static str],
@@ -221,7 +222,7 @@ fn operation(route: &Route, method: Method, told: &Told, (error, title): (&Value
         operation["parameters"] = parameters.into();
     }
     if route.needs != Needs::Nothing && method != Method::Options {
-        // Without any as well: who may do without is the operator's choice.
+        // Also without any: the operator decides which clients need none.
         operation["security"] = json!([{}, { "basic": [] }, { "bearer": [] }]);
     }
     operation

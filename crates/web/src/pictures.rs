@@ -1,5 +1,6 @@
-//! A title's poster, and the sheet of small pictures with which players show where a seek would lead: a JPEG, and a WebVTT file that says where on it the picture of
-//! which time is (`#xywh=`, Media Fragments URI 1.0 section 4.2.2), as hls.js's and other players' users know it.
+//! A title's poster, and the sheet of small pictures that players use to show where a seek would
+//! lead: a JPEG, and a WebVTT file that gives the place of the picture for each time (`#xywh=`,
+//! Media Fragments URI 1.0 section 4.2.2), as users of hls.js and other players know it.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -92,7 +93,7 @@ async fn kept(shared: &Arc<Shared>, title: TitleInfo, about: &About, kind: Kind)
     found
 }
 
-/// What tells these pictures from others of the same title.
+/// Returns the version that distinguishes these pictures from others of the same title.
 fn version(about: &About) -> &str {
     about.blake3.get(..16).unwrap_or_default()
 }
@@ -103,7 +104,8 @@ pub(crate) fn addresses(name: &str, about: &About) -> (String, String) {
     (format!("/titles/{name}/poster.jpg?v={version}"), format!("/titles/{name}/sprites.vtt?v={version}"))
 }
 
-/// The list: which picture stands for which time. The first one stands for all before it too, the last for all behind it.
+/// Returns the list that gives the picture for each time. The first picture also stands for all
+/// times before it, the last for all after it.
 fn vtt(about: &About, link: &str) -> String {
     let About { times_ms, duration_ms, tile: [width, height], columns, .. } = about;
     let more = link.replacen('?', "&", 1);

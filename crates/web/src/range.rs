@@ -1,7 +1,8 @@
 //! Which bytes a request wants (RFC 9110 section 14).
 //!
-//! One range at a time: players ask for nothing else, and a list of ranges has been a way to make servers work for nothing. A list is refused
-//! with 416, so that whoever asks for one learns it, instead of getting a whole title.
+//! One range at a time: players ask for nothing else, and lists of ranges have been used to make
+//! servers work for nothing. A list is refused with 416, so that the client learns of it, instead
+//! of getting a whole title.
 
 use std::ops::Range;
 
@@ -92,7 +93,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is asked: what is given lies within what there is, and is what a plain reading of the two numbers says.
+        /// For any request: the range returned lies within the existing bytes, and matches a plain
+        /// reading of the two numbers.
         #[test]
         fn a_part_is_what_its_numbers_say(first in 0u64..2000, more in 0u64..2000, len in 0u64..1500) {
             let expected = (first..first + more + 1).start..(first + more + 1).min(len);

@@ -4,7 +4,7 @@ use std::fmt;
 
 use millrace_core::text;
 
-/// What is asked of an address.
+/// Method of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
     Get,
@@ -13,7 +13,7 @@ pub(crate) enum Method {
     Delete,
     /// Changes the display name of a title.
     Patch,
-    /// To make a title of what it brings.
+    /// Creates a title from the body.
     Put,
     /// Nothing that is done here.
     Other,
@@ -35,7 +35,7 @@ impl Method {
         }
     }
 
-    /// What it is called; nothing that is done here has no name.
+    /// Returns its name; unsupported methods have none.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Get => "GET",
@@ -91,7 +91,8 @@ pub(crate) struct Fields {
     pub(crate) content_range: Option<String>,
     pub(crate) content_disposition: Option<String>,
     pub(crate) accept_encoding: Option<String>,
-    /// A proxy has passed the request on, by what it says itself. For whom is not believed: anybody can write that.
+    /// A proxy has forwarded the request, by its own account. The client that it names is not
+    /// trusted: anybody can write that field.
     pub(crate) is_forwarded: bool,
     /// Whether a page of another site caused the request (`Sec-Fetch-Site`).
     pub(crate) is_of_other_page: bool,
@@ -163,7 +164,7 @@ impl Fields {
         }
     }
 
-    /// What the viewer's program calls itself, fit for a log.
+    /// Returns the name that the viewer's program gives itself, fit for a log.
     pub(crate) fn agent(&self) -> Option<String> {
         self.user_agent.as_ref().map(|agent| text::excerpt(agent, millrace_core::limits::control::MAX_QUOTED))
     }

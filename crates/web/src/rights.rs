@@ -1,4 +1,4 @@
-//! Who is let in: what a request is in the words of rights, and what HTTP says of the decision.
+//! Access control: expresses a request in terms of rights, and their decision in terms of HTTP.
 
 use std::io::Read;
 use std::net::SocketAddr;
@@ -26,7 +26,8 @@ use crate::status::Status;
 use crate::upload;
 
 impl Shared {
-    /// Who asks, if that one may; else what is answered. Passwords, and whoever is asked beside the rights, are waited for.
+    /// Returns the visitor if access is granted, otherwise the response. Waits for password checks,
+    /// and for the adviser asked in addition to the rights.
     pub(crate) async fn let_in(
         &self,
         request: &Request,

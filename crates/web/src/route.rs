@@ -10,7 +10,7 @@ use millrace_store::ingest::kinds::FILM_EXTENSIONS;
 
 use crate::request::Method;
 
-/// What an address names.
+/// Kind of resource at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A title as a file.
@@ -37,18 +37,18 @@ pub(crate) enum Kind {
     CmafSubtitleSegment,
     /// Subtitles stored with a title, as a whole file.
     SubtitleFile,
-    /// Its poster, the sheet of pictures for seeking, and the list of what is on it.
+    /// Its poster, the sheet of pictures for seeking, and the list of these pictures.
     Poster,
     Sprites,
     SpritesVtt,
-    /// The page, and what it is made of.
+    /// The page, and its parts.
     Page,
     Style,
     Script,
     Icon,
     /// hls.js, which plays where the browser cannot.
     Player,
-    /// Who asks, as JSON.
+    /// The requesting user, as JSON.
     ApiUser,
     /// All titles, as a playlist.
     Playlist,
@@ -56,7 +56,7 @@ pub(crate) enum Kind {
     ApiTitles,
     /// One title, as JSON.
     ApiTitle,
-    /// Who is watching, and how full the server is.
+    /// The viewers, and the load of the server.
     ApiStatus,
     /// What happens, as it happens.
     ApiEvents,
@@ -74,10 +74,10 @@ pub(crate) enum Kind {
     Ready,
 }
 
-/// What who asks for an address must be allowed (`docs/design/0039-rights.md`).
+/// The right that a client needs for an address (`docs/design/0039-rights.md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Needs {
-    /// Nothing: it tells nothing.
+    /// None: the address reveals nothing.
     Nothing,
     /// To be a user, whatever that one may.
     SignIn,
@@ -97,11 +97,11 @@ pub(crate) struct Route {
     /// The path; `{name}`, `{version}`, `{file}`, `{track}` and `{number}` stand for one part each.
     pub(crate) path: &'static str,
     pub(crate) kind: Kind,
-    /// What is there, for people.
+    /// Its content, for people.
     pub(crate) what: &'static str,
     /// Whether the front parser answers it: what players ask for, again and again on the same connection. The others go to hyper, with their connection.
     pub(crate) is_front: bool,
-    /// What who asks for it must be allowed, by methods that change nothing.
+    /// The right that a client needs for it, with methods that change nothing.
     pub(crate) needs: Needs,
     /// Whether pages from elsewhere may read it.
     pub(crate) is_shared: bool,
@@ -201,18 +201,18 @@ const fn media(path: &'static str, kind: Kind, what: &'static str) -> Route {
     Route { path, kind, what, needs: Needs::Watch, is_front: true, is_shared: true }
 }
 
-/// What is asked for once for each title.
+/// Returns the route of a resource that is requested once per title.
 const fn picture(path: &'static str, kind: Kind, what: &'static str) -> Route {
     Route { is_front: false, ..media(path, kind, what) }
 }
 
-/// What is asked for now and then, by the page and by operators.
+/// Returns the route of a resource that is requested now and then, by the page and by operators.
 const fn own(path: &'static str, kind: Kind, needs: Needs, what: &'static str) -> Route {
     Route { path, kind, what, needs, is_front: false, is_shared: false }
 }
 
 impl Route {
-    /// What can be asked of it.
+    /// Returns the methods that it supports.
     pub(crate) fn methods(&self) -> &'static [Method] {
         match self.kind {
             Kind::ApiTitle => &[Method::Get, Method::Head, Method::Options, Method::Delete, Method::Patch],

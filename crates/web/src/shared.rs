@@ -1,4 +1,4 @@
-//! What every connection shares, and who answers what.
+//! State shared by all connections, and the choice of the part that answers a request.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -29,7 +29,7 @@ use crate::totals::Totals;
 use crate::upload::{self, Uploads};
 use crate::{WebLimits, api, cmaf, file, metrics, openapi, page, pictures, status};
 
-/// What every connection shares.
+/// State shared by all connections.
 pub(crate) struct Shared {
     pub(crate) site: Arc<dyn Site>,
     pub(crate) limits: WebLimits,
@@ -208,7 +208,7 @@ impl Shared {
         }
     }
 
-    /// Answers whoever may have it, and others why not.
+    /// Answers clients that have access, and gives the reason to others.
     async fn answer_to(
         self: &Arc<Self>,
         request: &Request,
@@ -287,7 +287,7 @@ impl Shared {
         match self.reading(move |shared| shared.site.remove(&name)).await {
             Ok(()) => Answer { status: 204, headers: Vec::new(), body: Body::None },
             Err(SiteError::NoTitle) => no_title(),
-            // Who may remove titles may know.
+            // Users with the right to remove titles may learn the reason.
             Err(SiteError::Unreadable(why)) => {
                 Answer::error(500, &format!("the title cannot be removed: {why}"))
             }
@@ -311,7 +311,8 @@ impl Shared {
         done.unwrap_or_else(|error| Err(SiteError::Unreadable(error.to_string())))
     }
 
-    /// Asks whether a viewer may have a segment that is made, and counts it as one if it may. What it takes of it is told by what is returned.
+    /// Asks whether a viewer may have a segment that is made, and counts it as a viewer if so. The
+    /// return value reports the part of the segment taken.
     pub(crate) async fn may_fetch(
         &self,
         request: &Request,
@@ -330,7 +331,7 @@ impl Shared {
         may.map(|()| Sending::new(sending))
     }
 
-    /// Has an engine send it; says what became of that.
+    /// Hands it to an engine to send, and returns the outcome.
     pub(crate) async fn deliver(
         &self,
         socket: OrderSocket,
@@ -387,7 +388,7 @@ impl Drop for Place {
     }
 }
 
-/// One line for each request, for those who want to see them.
+/// Logs one line per request, for users that enable it.
 pub(crate) fn note(request: &Request, peer: SocketAddr, id: RequestId, status: u16) {
     let (method, path) = (request.method.name(), Printable(&request.path));
     tracing::debug!(target: REQUESTS, %id, "{id}: {method} {path} of {peer} answered with {status}");
@@ -400,7 +401,7 @@ const SHARED_METHODS: &str = "GET, HEAD, OPTIONS";
 const EXPOSED: &str =
     "Accept-Ranges, Content-Length, Content-Range, Content-Type, Date, ETag, Last-Modified, Retry-After";
 
-/// Keeps it out of caches that others share: they would give it to whoever asks.
+/// Keeps it out of shared caches: they would give it to any client.
 fn private(mut answer: Answer) -> Answer {
     for (name, value) in &mut answer.headers {
         if *name == "Cache-Control" {
@@ -419,7 +420,8 @@ pub(crate) fn no_title() -> Answer {
     Answer::error(404, "no such title")
 }
 
-/// What OPTIONS says, to browsers that ask before they ask (Fetch standard, CORS preflight).
+/// Returns the response to OPTIONS, for browsers that ask in advance (Fetch standard, CORS
+/// preflight).
 fn preflight(route: &Route) -> Answer {
     Answer { status: 204, headers: vec![("Allow", route.allow())], body: Body::None }
         .with("Access-Control-Allow-Methods", SHARED_METHODS)
@@ -440,12 +442,12 @@ pub(crate) fn exhausted() -> Answer {
     not_sent(&Refused::Full("too many responses are waiting to be taken by their clients".to_owned()))
 }
 
-/// What a viewer is told whose media was not sent.
+/// Returns the response to a viewer whose media was not sent.
 pub(crate) fn refusal(why: &Refused) -> Answer {
     shared(not_sent(why)).with("X-Content-Type-Options", "nosniff")
 }
 
-/// The same before what goes with every answer.
+/// Returns the same without the header fields added to every answer.
 pub(crate) fn not_sent(why: &Refused) -> Answer {
     match why {
         Refused::Full(what) => Answer::error(503, what).with("Retry-After", RETRY_AFTER_S.to_string()),

@@ -1,4 +1,5 @@
-//! What the web side needs of the server: titles, bytes of them sent by an engine, figures.
+//! Services that the web side needs from the server: titles, their bytes sent by an engine,
+//! figures.
 
 use std::any::Any;
 use std::io::Read;
@@ -52,7 +53,8 @@ pub trait Site: Send + Sync + 'static {
         Ok(Box::new(ByName { site: self, name }))
     }
 
-    /// Whether a title of so many bytes, if that is known, could be taken in now. Asks disks: call it where waiting is allowed.
+    /// Returns whether a title of this many bytes, if known, could be stored now. Accesses disks:
+    /// call it where blocking is allowed.
     ///
     /// # Errors
     /// Why not.
@@ -96,7 +98,8 @@ pub trait Site: Send + Sync + 'static {
         Err(SiteError::NoTitle)
     }
 
-    /// What is known of a title's poster and pictures for seeking. From memory; that somebody asks has those made sooner that wait.
+    /// Returns the state of a title's poster and pictures for seeking. From memory; a call makes
+    /// pending pictures be made sooner.
     fn pictures(&self, _title: &TitleInfo) -> PicturesState {
         PicturesState::Never("this server makes no pictures".to_owned())
     }
@@ -109,8 +112,8 @@ pub trait Site: Send + Sync + 'static {
         Err(SiteError::NoTitle)
     }
 
-    /// Has an engine send bytes of a title, at the title's pace, counted by admission as any viewer. Returns at once; `order.done` is told
-    /// what became of it.
+    /// Asks an engine to send bytes of a title, at the title's pace, counted by admission like any
+    /// viewer. Returns at once; `order.done` receives the outcome.
     fn send(&self, order: Order);
 
     /// Takes over a connection that tunnels RTSP over HTTP. Returns at once.
@@ -118,7 +121,8 @@ pub trait Site: Send + Sync + 'static {
         drop(tunnel); // a site without RTSP: its viewer sees the end of it
     }
 
-    /// Asks whether a viewer may have a segment that the web side makes of a title, which admission counts as it does streams. Returns at once; `fetch.done` is told.
+    /// Asks whether a viewer may have a segment that the web side makes of a title; admission
+    /// counts it as it counts streams. Returns at once; `fetch.done` receives the answer.
     fn fetch(&self, fetch: Fetch) {
         let _ = fetch.done.send(Ok(()));
     }
@@ -129,7 +133,8 @@ pub trait Site: Send + Sync + 'static {
     /// The server does not answer.
     fn status(&self) -> Result<Status, SiteError>;
 
-    /// The same without sessions and refusals, for whoever asks each second. May wait as long.
+    /// The same without sessions and refusals, for clients that poll every second. May block as
+    /// long.
     ///
     /// # Errors
     /// The server does not answer.
@@ -137,7 +142,8 @@ pub trait Site: Send + Sync + 'static {
         self.status()
     }
 
-    /// Removes a title; those who watch it see it to its end. Writes files: call it where waiting is allowed.
+    /// Removes a title; its current viewers can watch it to its end. Writes files: call it where
+    /// blocking is allowed.
     ///
     /// # Errors
     /// There is no such title, or it cannot be removed.
@@ -188,7 +194,7 @@ impl<S: Site + ?Sized> TitleBytes for ByName<'_, S> {
     }
 }
 
-/// Why something of a title cannot be had.
+/// Why a part of a title is unavailable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SiteError {
     /// There is no such title, or not any more.
@@ -199,7 +205,7 @@ pub enum SiteError {
     Unreadable(String),
 }
 
-/// What is known of a title's pictures.
+/// State of a title's pictures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PicturesState {
     /// They are there.
@@ -265,17 +271,19 @@ pub struct Order {
     pub title: String,
     /// Which bytes of its transport stream; not empty, and within it.
     pub bytes: Range<u64>,
-    /// What goes before them: the head of the response, tables of a segment. At most [`MAX_ORDER_HEAD_BYTES`](millrace_core::limits::web::MAX_ORDER_HEAD_BYTES).
+    /// Bytes sent before them: the head of the response, tables of a segment. At most
+    /// [`MAX_ORDER_HEAD_BYTES`](millrace_core::limits::web::MAX_ORDER_HEAD_BYTES).
     pub before: Vec<u8>,
     /// Media that may be sent as fast as the viewer takes it before the title's pace sets in, in milliseconds.
     pub ahead_ms: u32,
     /// What log lines call it: the id of the request.
     pub label: String,
-    /// What the viewer's program calls itself.
+    /// The name that the viewer's program gives itself.
     pub agent: Option<String>,
     /// What its user may have.
     pub quota: Option<Quota>,
-    /// It is this segment: not what is sent counts, but the viewer, from one segment to the next.
+    /// The segment that the bytes belong to: the viewer is counted, from one segment to the next,
+    /// rather than the bytes sent.
     pub segment: Option<Segment>,
     /// Told once.
     pub done: oneshot::Sender<Delivery>,
@@ -284,7 +292,7 @@ pub struct Order {
 /// One segment of a title.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// The connection by which it is asked for; one of HTTP/2 carries several requests.
+    /// The connection that carries the request; an HTTP/2 connection carries several requests.
     pub conn: u64,
     /// Which one.
     pub number: u32,
@@ -301,7 +309,7 @@ pub struct Fetch {
     pub peer: SocketAddr,
     /// What log lines call it: the id of the request.
     pub label: String,
-    /// What the viewer's program calls itself.
+    /// The name that the viewer's program gives itself.
     pub agent: Option<String>,
     /// The title.
     pub title: TitleInfo,
@@ -313,11 +321,12 @@ pub struct Fetch {
     pub sound: Option<BitRate>,
     /// Told once; dropped: no.
     pub done: oneshot::Sender<Result<(), Refused>>,
-    /// If it may have it: tells what it has taken of it, when that is over. Dropped: nothing.
+    /// If the viewer may have it: reports the part taken, when the transfer is over. Dropped:
+    /// nothing.
     pub over: oneshot::Receiver<Taken>,
 }
 
-/// What a viewer has taken of a segment that the web side has made.
+/// The amount that a viewer has taken of a segment made by the web side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
     /// Bytes that its kernel or ours has.
@@ -333,14 +342,15 @@ pub enum Delivery {
     Sent {
         /// The connection.
         socket: OrderSocket,
-        /// What the viewer has sent meanwhile, if the web side could not read it: the beginning of its next request.
+        /// Bytes that the viewer has sent meanwhile, if the web side could not read them: the
+        /// beginning of its next request.
         read: Vec<u8>,
     },
     /// Nothing has been sent, and `before` has not either.
     Refused {
         /// The connection.
         socket: OrderSocket,
-        /// What the viewer has sent meanwhile.
+        /// Bytes that the viewer has sent meanwhile.
         read: Vec<u8>,
         /// Why.
         why: Refused,
@@ -352,10 +362,10 @@ pub enum Delivery {
 /// Why nothing was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// Something is used up; says what, for viewers. Worth trying again later.
+    /// A resource is used up; names it, for viewers. Worth trying again later.
     Full(String),
     /// The title is gone, or has no such bytes.
     Gone,
-    /// The title cannot be read at the moment; says why as far as viewers may know.
+    /// The title cannot be read at the moment; states the cause as far as viewers may know it.
     Broken(String),
 }

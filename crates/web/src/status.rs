@@ -1,4 +1,5 @@
-//! `/api/v1/status`: how the server is, for its operator. It tells who is watching what, so it is for this machine only.
+//! `/api/v1/status`: the state of the server, for its operator. It shows the viewers and their
+//! titles, so it is for this machine only.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -14,9 +15,9 @@ use crate::site::Site;
 pub struct Status {
     /// What viewers use up.
     pub room: Vec<Room>,
-    /// Who is watching by RTSP, or fetches segments by HLS, the oldest first.
+    /// Viewers that watch by RTSP, or fetch segments by HLS, the oldest first.
     pub sessions: Vec<Session>,
-    /// Who was turned away lately, the newest first.
+    /// Viewers refused recently, the newest first.
     pub refusals: Vec<Refusal>,
     /// Members of the volume, if it has several.
     pub members: Vec<Member>,
@@ -33,7 +34,7 @@ pub struct Room {
     pub of: u64,
 }
 
-/// Somebody who is watching.
+/// A viewer.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Session {
     /// What log lines call it.
@@ -56,7 +57,7 @@ pub struct Session {
     pub lost: Option<f64>,
 }
 
-/// Somebody who was turned away, and others in the same second.
+/// A viewer that was refused, and others in the same second.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Refusal {
     /// When, seconds since 1970.
@@ -74,16 +75,16 @@ pub struct Member {
     pub member: usize,
     /// Where it is.
     pub place: String,
-    /// What is wrong with it and what to do, if anything is.
+    /// Its fault and the remedy, if it has a fault.
     pub trouble: Option<String>,
 }
 
-/// What the counters say, beside it.
+/// Figures from the counters, besides the status.
 #[derive(Default, Serialize, JsonSchema)]
 struct Figures {
     /// Streams that are being sent, by RTSP and HTTP.
     streams: u64,
-    /// Media so far: who asks twice knows the bit rate.
+    /// Media sent since the start: a client that asks twice can compute the bit rate.
     sent_bytes: u64,
     packets: u64,
     late_packets: u64,

@@ -21,8 +21,8 @@ pub(crate) enum WebStream {
     Carried(Carried),
 }
 
-/// A connection that another TCP than the kernel's carries. It stays on the web side's thread, which reads it, writes to it and closes it; an engine
-/// that is to write to it is told its name.
+/// A connection carried by a TCP other than the kernel's. It stays on the web side's thread, which
+/// reads it, writes to it and closes it; an engine that must write to it gets its name.
 pub struct Carried {
     stream: Box<dyn CarriedStream>,
     name: Arc<dyn Any + Send + Sync>,
@@ -33,7 +33,8 @@ pub trait CarriedStream {
     /// To read and to write.
     fn io(&mut self) -> &mut dyn ReadWrite;
 
-    /// Whether its viewer is told by a reset when it is dropped: so that what is cut off is not waited for.
+    /// Sets whether dropping it sends a reset to its viewer, so that the viewer does not wait for
+    /// the data cut off.
     fn reset_when_dropped(&self, is_reset: bool);
 }
 
@@ -49,7 +50,8 @@ impl fmt::Debug for Carried {
 }
 
 impl Carried {
-    /// The connection, and what [`OrderSocket::Carried`](crate::OrderSocket::Carried) says for it.
+    /// Creates it from the connection and the value that
+    /// [`OrderSocket::Carried`](crate::OrderSocket::Carried) holds for it.
     pub fn new(stream: impl CarriedStream + 'static, name: Arc<dyn Any + Send + Sync>) -> Self {
         Self { stream: Box::new(stream), name }
     }
@@ -67,8 +69,8 @@ impl Carried {
 }
 
 impl WebStream {
-    /// Reads what has come behind what there is; 0: nothing more will. There is no room for it as long as it waits: ten thousand idle connections
-    /// hold none.
+    /// Appends arriving data to the data already there; 0: no more will come. It holds no buffer
+    /// while it waits: ten thousand idle connections use none.
     pub(crate) async fn read_behind(&mut self, read: &mut Vec<u8>) -> io::Result<usize> {
         poll_fn(|context| {
             let mut bytes = [const { MaybeUninit::uninit() }; WEB_READ_BYTES];

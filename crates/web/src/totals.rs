@@ -1,4 +1,4 @@
-//! What the web side has done.
+//! Counters of the web side's work.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -1,5 +1,6 @@
-//! A webhook: each question whether somebody may watch is a POST to the operator's program, as JSON. 200 to 299 is yes, 401 and 403 are no; everything else,
-//! and nothing in time, is no answer. One connection a question, by HTTP or HTTPS, on a thread of its own.
+//! A webhook: each question whether a client may watch is a POST to the operator's program, as
+//! JSON. 200 to 299 mean yes, 401 and 403 mean no; everything else, and no reply in time, is no
+//! answer. One connection per question, by HTTP or HTTPS, on a thread of its own.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -28,10 +29,10 @@ pub enum WebhookError {
     /// Its address cannot be one.
     #[error("got \"{0}\"; write http://HOST:PORT/PATH or https://HOST:PORT/PATH, without a user's name")]
     Address(String),
-    /// Nobody is there to say whether its certificate is to be trusted.
+    /// No authority is available to decide whether its certificate is trusted.
     #[error(transparent)]
     Trust(#[from] CertificateError),
-    /// Its thread cannot be had.
+    /// Its thread cannot be started.
     #[error("the thread of the webhook: {0}; raise the limit of threads")]
     Thread(#[from] std::io::Error),
 }
@@ -83,8 +84,9 @@ type Job = (String, Answered);
 pub struct Webhook(mpsc::Sender<Job>);
 
 impl Webhook {
-    /// Starts the thread that asks; each question has so long to be answered. It ends when this is dropped. By `https://` the program's certificate must be
-    /// signed by an authority in the file `ca`, or else by one that the system trusts.
+    /// Starts the thread that asks; each question must be answered within `limit`. It ends when
+    /// this is dropped. For `https://`, an authority in the file `ca` must have signed the
+    /// program's certificate, or else one that the system trusts.
     ///
     /// # Errors
     /// The address is none, there are no authorities, or there is no thread.
@@ -180,7 +182,7 @@ where
         biased;
         response = &mut response => response,
         ended = &mut conn => match ended {
-            // What it had to say has been handed on by then.
+            // Everything it received has been passed on by then.
             Ok(()) => response.await,
             Err(error) => Err(error),
         },

@@ -10,7 +10,8 @@ use super::*;
 /// A bound, not a measure.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A program that answers each connection with these bytes once it has the whole question; what it was asked comes out of the channel.
+/// A program that sends these bytes on each connection once it has the whole question; the channel
+/// returns the questions.
 fn program(answer: &'static [u8]) -> (SocketAddr, std_mpsc::Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -55,7 +56,7 @@ fn the_status_is_the_answer() {
     for (answer, expected) in [
         (&b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"[..], Ok(true)),
         (b"HTTP/1.1 204 No Content\r\n\r\n", Ok(true)),
-        // Its body may be as long as it likes: nobody reads it.
+        // The body may have any length: it is not read.
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffff\r\nx", Ok(true)),
         (b"HTTP/1.0 403 Forbidden\r\n\r\nno", Ok(false)),
         (b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n", Ok(false)),
@@ -106,7 +107,7 @@ fn a_program_that_never_ends_its_head_is_given_up() {
     assert!(ask_once(&webhook).unwrap_err().contains("answer"));
 }
 
-/// A program behind TLS, with this certificate, that says yes.
+/// A program behind TLS, with this certificate, that answers yes.
 fn behind_tls(made: &rcgen::CertifiedKey<rcgen::KeyPair>, dir: &Path) -> SocketAddr {
     let [certificate, key] = ["cert.pem", "key.pem"].map(|name| dir.join(name));
     std::fs::write(&certificate, made.cert.pem()).unwrap();
@@ -123,7 +124,7 @@ fn behind_tls(made: &rcgen::CertifiedKey<rcgen::KeyPair>, dir: &Path) -> SocketA
             stream.set_nonblocking(true).unwrap();
             runtime.block_on(async {
                 let stream = TcpStream::from_std(stream).unwrap();
-                // Who does not trust it asks nothing.
+                // A client that does not trust it asks nothing.
                 let Some(mut stream) = acceptor.accept(stream, [127, 0, 0, 1].into()).await else { return };
                 let mut came = Vec::new();
                 while !came.ends_with(b"}") {

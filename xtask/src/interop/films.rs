@@ -1,4 +1,4 @@
-//! The films that are played, and the lists of decoded frames by which they are compared.
+//! The films that are played, and the lists of decoded frames used to compare them.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use super::process::Program;
 use super::subtitles;
 use crate::workspace;
 
-/// Pictures a second of a film, if nothing else is said.
+/// Pictures a second of a film, unless stated otherwise.
 pub(super) const FRAMES_PER_SECOND: usize = 25;
 /// Seconds from one access point to the next.
 pub(super) const GROUP_SECONDS: usize = 2;
 
-/// A film, its frames, and what the store made of it.
+/// A film, its frames, and the title that the store made of it.
 pub(crate) struct Film {
     pub(super) name: &'static str,
     pub(super) seconds: f64,
@@ -28,7 +28,7 @@ pub(crate) struct Film {
     /// The same of every decoded block of sound.
     pub(super) sounds: Vec<String>,
     pub(super) stored: Option<Stored>,
-    /// What its pictures are at the lower bit rate, if it can be had at two.
+    /// Its pictures at the lower bit rate, if it is available at two.
     pub(super) lower: Vec<String>,
 }
 
@@ -208,7 +208,7 @@ const NUMBERED: &str = concat!(
     bit!(512, 512, 256),
     bit!(576, 1024, 512),
 );
-/// What the lower one is called.
+/// Name of the lower one.
 pub(super) const LOWER: &str = "180p";
 const RUNGS_SECONDS: f64 = 16.0;
 /// The same, as files that were joined, with clock and time stamps that wrap within the first picture behind 8 s: it is sent before
@@ -216,7 +216,7 @@ const RUNGS_SECONDS: f64 = 16.0;
 pub(super) const WRAPPING_RUNGS: &str = "wrapping-ladder";
 /// 33 bits at 90 kHz last 95,443.72 s; a ladder's clock begins at 1 s, and its pictures are shown 0.48 s behind it.
 const TO_8_SECONDS: &str = "later=restamp:offset=95434500ms";
-/// A film that can be had at four times the speed, with time stamps that wrap after 9 s.
+/// A film that is available at four times the speed, with time stamps that wrap after 9 s.
 pub(super) const WRAPPING_FAST: &str = "wrapping-fast";
 const FAST_RECIPE: Recipe = Recipe {
     seconds: 16.0,
@@ -262,14 +262,14 @@ fn millrace(lab: &Lab, command: &str, file: &Path, log: &Path) -> Result<(), Str
     program.run(log, 120.0)?.ok(&format!("millrace {command}"))
 }
 
-/// A folder for what a film is made of.
+/// Creates a folder for the parts of a film.
 fn parts_of(lab: &Lab, name: &str) -> Result<PathBuf, String> {
     let parts = lab.dir.join(format!("parts-of-{name}"));
     std::fs::create_dir_all(&parts).map_err(|e| format!("{} cannot be made: {e}", parts.display()))?;
     Ok(parts)
 }
 
-/// What is stored of a title.
+/// Returns the path of the stored data of a title.
 fn data_of(lab: &Lab, titles: &serde_json::Value, name: &str) -> Result<PathBuf, String> {
     let id = title_id(titles, name).ok_or_else(|| format!("millrace ls --all shows no title '{name}'"))?;
     Ok(lab.store().join("titles").join(id).join("data.ts"))
@@ -334,7 +334,7 @@ fn clocks(bytes: &[u8]) -> impl Iterator<Item = u64> {
     })
 }
 
-/// A title with a rendition, made by the program in its store. What both show is what is decoded from there.
+/// A title with a rendition, made by the program in its store; both show its frames.
 fn make_ladder(lab: &Lab) -> Result<Film, String> {
     let parts = parts_of(lab, RUNGS)?;
     let recipe =
@@ -494,7 +494,7 @@ fn read(file: &Path) -> Result<Vec<u8>, String> {
     std::fs::read(file).map_err(|e| format!("{}: {e}", file.display()))
 }
 
-/// Asks the program what it has stored and compares every stored title with its film, each once.
+/// Asks the program for its stored titles and compares each of them with its film, each once.
 pub(super) fn learn_stored(lab: &mut Lab) -> Result<String, String> {
     let store = lab.store();
     let titles = listing(lab, &[])?;
@@ -529,10 +529,10 @@ fn title_id<'a>(listing: &'a serde_json::Value, name: &str) -> Option<&'a str> {
     listing.as_array()?.iter().find(|t| t["name"] == name)?["id"].as_str()
 }
 
-/// What is decoded: of several programs the first, as players have it.
+/// The streams to decode: of several programs the first, as players choose it.
 const STREAMS: &str = "0:v:0 -map 0:a:0";
 
-/// What a decoder made of a film.
+/// Output of a decoder for a film.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Frames {
     pub(super) pictures: Vec<String>,
@@ -574,9 +574,10 @@ pub(super) fn position(whole: &[String], part: &[String]) -> Option<usize> {
     whole[first..].starts_with(part).then_some(first)
 }
 
-/// Where `part` begins in `whole`, if it then goes on in order to the end, with frames missing only among the last
-/// `last`: players close a stream more or less cleanly, and with B-frames the order of decoding is not that of
-/// showing, so that what they keep to themselves need not be the very last.
+/// Returns where `part` begins in `whole`, if it then goes on in order to the end, with frames
+/// missing only among the last `last`: players close a stream more or less cleanly, and with
+/// B-frames the decoding order is not the display order, so that the frames that they withhold need
+/// not be the very last.
 pub(super) fn to_the_end(whole: &[String], part: &[String], last: usize) -> Option<usize> {
     let at = whole.iter().position(|sum| Some(sum) == part.first())?;
     let same = whole[at..].iter().zip(part).take_while(|(a, b)| a == b).count();

@@ -25,7 +25,7 @@ use server::Server;
 use crate::turns::take_turns;
 use crate::workspace;
 
-/// What every check needs to know.
+/// Data that every check needs.
 pub(crate) struct Lab {
     /// Films, store, logs of this run.
     pub(crate) dir: PathBuf,
@@ -142,9 +142,10 @@ fn play(lab: &mut Lab, options: &Options, report: &mut Report) -> Result<(), Str
 /// A player that has to wait for a processor half of the time shows nothing about the server.
 const BUSY: f64 = 0.5;
 
-/// Runs the checks of a phase, `jobs` at a time: they wait for a film to play most of the time. Those that must be
-/// alone (they read counters of the whole network) run last, one by one. What failed while the machine was short of
-/// processors is tried once more, alone, and says so.
+/// Runs the checks of a phase, `jobs` at a time: they wait for a film to play most of the time.
+/// Those that must be alone (they read counters of the whole network) run last, one by one. Checks
+/// that failed while the machine was short of processors are tried once more, alone, with a note in
+/// the report.
 fn run_all(checks: &[Check], lab: &Lab, server: &Server, jobs: usize, report: &mut Report) {
     let shared = Mutex::new((&mut *report, Vec::new()));
     let one = |check| {
@@ -186,7 +187,8 @@ fn attempt(check: &Check, lab: &Lab, server: &Server) -> (Verdict, f64, Option<f
     (verdict, watch.seconds(), watch.pressure())
 }
 
-/// Writes the JSON report, says what is left where, and turns the figures into one verdict.
+/// Writes the JSON report, prints where remaining files are, and turns the figures into one
+/// verdict.
 fn finish(dir: &Path, options: &Options, report: &Report, outcome: Result<(), String>) -> Result<(), String> {
     if let Some(path) = &options.json {
         std::fs::write(path, report.json())

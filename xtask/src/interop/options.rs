@@ -17,7 +17,7 @@ Plays films through the millrace program with real players and compares what arr
   --keep            keep films, store and logs even if all is well
 ";
 
-/// What was asked for.
+/// The options requested.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Options {
     pub(super) long: bool,

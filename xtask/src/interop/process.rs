@@ -62,7 +62,8 @@ pub(super) struct Ended {
 }
 
 impl Ended {
-    /// An error unless the program ended by itself with status 0; names the last thing it said.
+    /// Returns an error unless the program ended by itself with status 0; includes the last line of
+    /// its output.
     pub(super) fn ok(&self, who: &str) -> Result<(), String> {
         match self.status {
             Some(status) if status.success() => Ok(()),

@@ -1,4 +1,4 @@
-//! What came out: one line a check while it runs, JSON and a summary at the end.
+//! The results: one line per check while it runs, JSON and a summary at the end.
 
 use serde_json::json;
 

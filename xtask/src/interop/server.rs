@@ -14,8 +14,8 @@ const READY_SECONDS: f64 = 90.0;
 /// Time for ending after Ctrl-C.
 const END_SECONDS: f64 = 10.0;
 
-/// What the program prints when it has looked through its folders. Films that changed a moment ago come later; for
-/// each film that can be played it prints its URL.
+/// The line that the program prints when it has looked through its folders. Films that changed a
+/// moment ago come later; for each film that can be played it prints its URL.
 const READY: &str = "ready rtsp://";
 
 /// A running server and the way to it.
@@ -31,15 +31,15 @@ pub(crate) struct Server {
     logs: PathBuf,
 }
 
-/// Whether a line of the server's output says that a title can be played: the line of a title that was there at the start, or the log
-/// line of one that came later.
+/// Whether a line of the server's output reports that a title can be played: the line of a title
+/// that was there at the start, or the log line of one that came later.
 fn announces(line: &str, name: &str) -> bool {
     let shown = line.split_once(" new: ").map_or(line, |(_, shown)| shown);
     shown.strip_prefix(name).is_some_and(|rest| rest.starts_with("  "))
 }
 
 impl Server {
-    /// Starts it and waits until it says that it is ready.
+    /// Starts it and waits until it reports that it is ready.
     pub(super) fn start(lab: &Lab, phase: &str, ground: &Ground) -> Result<Self, String> {
         let address = format!("{}:{}", ground.host, free_port(ground)?);
         let logs = lab.dir.join(phase);
@@ -134,7 +134,7 @@ impl Server {
     }
 }
 
-/// A port that nobody uses now. Namespaces are empty, so any will do there.
+/// Returns an unused port. Namespaces are empty, so any will do there.
 fn free_port(ground: &Ground) -> Result<u16, String> {
     if ground.server.is_some() {
         return Ok(8554);

@@ -1,4 +1,5 @@
-//! Teletext subtitles for films, whose text says when they are to be seen: whoever shows them can be judged by that alone.
+//! Teletext subtitles for films; their text gives the times of their display, so a player's output
+//! can be judged by the text alone.
 
 #[path = "../../../crates/ts/tests/support/teletext.rs"]
 mod teletext;
@@ -13,7 +14,7 @@ const NAMED: &[Named] = &[("deu", SUBTITLES, 888)];
 const EACH_MS: u64 = 2000;
 const FROM_MS: u64 = 500;
 const SHOWN_MS: u64 = 1250;
-/// Before the end, so that what is sent ahead of its time is within the film.
+/// Before the end, so that data sent ahead of its time is within the film.
 const LAST_MS: u64 = 1000;
 
 /// A transport stream of ffmpeg's with subtitles: of `seconds`, which is shown from `begins` seconds on in its film.

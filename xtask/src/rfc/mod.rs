@@ -1,7 +1,7 @@
 //! Sentences of RFCs that stand beside the code that implements them: whether they are in the text, and which requirements of RFC 9293
 //! are implemented, tested or left out.
 //!
-//! A quote is a comment directly above what it is about:
+//! A quote is a comment directly above its subject:
 //!
 //! ```text
 //! //= RFC 9293 section 3.10.7.4
@@ -33,7 +33,8 @@ const LISTED: u32 = 9293;
 /// Those of its requirements that have a number in its table and none in its text: sentences, without white space, that state them.
 const UNMARKED: [(u32, &str); 1] = [(22, "SYNretransmissionsMUSTbehandledinthegeneralwayjustdescribed")];
 
-/// Where people read what is left out: a table with rows that begin with `| MUST-n`.
+/// The page that lists the requirements left out, for people: a table with rows that begin with
+/// `| MUST-n`.
 const LEFT_OUT_PAGE: &str = "docs/design/0033-tcp.md";
 
 /// `cargo xtask rfc [--list]`
@@ -110,7 +111,7 @@ fn compare<'a>(quotes: &'a [Quote], texts: &BTreeMap<u32, Rfc>, findings: &mut V
     covered
 }
 
-/// What is left out stands in the page for people, and nothing else does.
+/// Checks that the page for people lists everything left out, and nothing else.
 fn check_page(page: &str, covered: &Covered<'_>, findings: &mut Vec<String>) {
     let row = |line: &str| {
         let rest = line.strip_prefix("| MUST-")?;
@@ -147,7 +148,7 @@ fn sections(quotes: &[Quote], all: bool) -> String {
     counts.iter().map(line).collect()
 }
 
-/// Each requirement of the listed RFC with what has become of it, and the counts.
+/// Returns each requirement of the listed RFC with its status, and the counts.
 fn requirements(text: &Rfc, covered: &Covered<'_>) -> String {
     let mut out = String::new();
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();

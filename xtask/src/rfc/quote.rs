@@ -1,6 +1,6 @@
 //! Quotes in source text.
 
-/// What a quote stands beside.
+/// The kind of code that a quote stands beside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Implemented,
@@ -28,7 +28,7 @@ pub(super) fn is_script(path: &str) -> bool {
     path.ends_with(".pkt")
 }
 
-/// The quotes of a file; what is wrong in their form.
+/// Reads the quotes of a file; reports faults in their form.
 pub(super) fn read(path: &str, text: &str, quotes: &mut Vec<Quote>, findings: &mut Vec<String>) {
     let mut open: Option<Quote> = None;
     for (number, line) in text.lines().map(str::trim_start).enumerate() {

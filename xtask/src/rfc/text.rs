@@ -60,7 +60,7 @@ impl Rfc {
         Err("the quote is not in that section; copy it from the text".into())
     }
 
-    /// Where a section and what is in it may be: a table of contents looks like headings too.
+    /// Returns where a section and its content may be: a table of contents looks like headings too.
     fn ranges(&self, section: &str) -> Vec<(usize, usize)> {
         let is_section = |heading: &&Heading| heading.number == section;
         let at_margin = self.headings.iter().filter(is_section).any(|heading| heading.is_at_margin);

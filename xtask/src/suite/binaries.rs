@@ -22,8 +22,9 @@ pub(super) struct Binary {
     pub(super) dir: PathBuf,
 }
 
-/// Builds every target with its tests, and every program that they start; the same command for whoever wants one of
-/// them, because another choice of packages has other features and would be built again.
+/// Builds every target with its tests, and every program that they start; the same command serves
+/// callers that need only one of them, because another choice of packages has other features and
+/// would be built again.
 pub(crate) fn build() -> Result<Vec<Value>, String> {
     let output = cargo()
         .args(["test", "--workspace", "--locked", "--no-run", "--message-format=json-render-diagnostics"])
@@ -37,12 +38,12 @@ pub(crate) fn build() -> Result<Vec<Value>, String> {
     lines.lines().map(|line| serde_json::from_str(line).map_err(|e| format!("cargo's JSON: {e}"))).collect()
 }
 
-/// The test programs among what was built.
+/// Returns the test programs among the build output.
 pub(super) fn binaries(messages: &[Value]) -> Vec<Binary> {
     messages.iter().filter(|m| m["profile"]["test"] == true).filter_map(binary).collect()
 }
 
-/// The program `name` among what was built, as people would run it.
+/// Returns the program `name` among the build output, as people would run it.
 pub(crate) fn program(messages: &[Value], name: &str) -> Option<PathBuf> {
     let mut built = messages.iter().filter(|m| m["profile"]["test"] == false && m["target"]["name"] == name);
     built.find_map(|m| m["executable"].as_str()).map(PathBuf::from)
@@ -87,7 +88,7 @@ impl Binary {
         command
     }
 
-    /// What a person types to run it again.
+    /// Returns the command that a person types to run it again.
     pub(super) fn again(&self) -> String {
         format!("cargo test --package {} {}", self.package, self.choice)
     }

@@ -51,11 +51,11 @@ struct Ended {
     name: String,
     again: String,
     took: Duration,
-    /// What it and the programs that it waited for had of the processors.
+    /// Processor time of it and of the programs that it waited for.
     worked: Duration,
     counts: Counts,
     skips: Vec<Skip>,
-    /// What was wrong, with the names of the tests that failed.
+    /// The fault, with the names of the tests that failed.
     fault: Option<String>,
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     run_telling(args, &mut Vec::new())
 }
 
-/// The same; adds to `skipped` what was skipped, a line for each reason.
+/// The same; adds the skipped tests to `skipped`, a line for each reason.
 pub(crate) fn run_telling(args: &[String], skipped: &mut Vec<String>) -> Result<(), String> {
     if args.iter().any(|arg| arg == "--help" || arg == "-h") {
         print!("{HELP}");
@@ -139,7 +139,7 @@ fn jobs(messages: &[serde_json::Value]) -> Vec<Job> {
     jobs
 }
 
-/// Runs them; what one says is printed whole when it has ended.
+/// Runs them; the output of each is printed whole when it has ended.
 fn run_all(jobs: &[Job], at_once: usize, logs: &Path) -> Vec<Ended> {
     let ended = Mutex::new(Vec::new());
     take_turns(
@@ -159,11 +159,11 @@ fn run_all(jobs: &[Job], at_once: usize, logs: &Path) -> Vec<Ended> {
     ended.into_inner().expect("printing does not panic")
 }
 
-/// What it said, the time it had of the processors, and what was wrong with its end.
+/// Returns its output, its processor time, and the fault at its end.
 fn run_one(mut command: Command, log: &Path, limit: Duration) -> (String, Duration, Result<(), String>) {
     let mut worked = Duration::ZERO;
     let result = start(&mut command, log).and_then(|mut child| wait(&mut child, limit, &mut worked));
-    // A file instead of a pipe: what a test has left running cannot keep it open.
+    // A file instead of a pipe: processes that a test has left running cannot keep it open.
     let output = std::fs::read(log).unwrap_or_default();
     (String::from_utf8_lossy(&output).into_owned(), worked, result)
 }
@@ -180,7 +180,8 @@ fn wait(child: &mut Child, limit: Duration, worked: &mut Duration) -> Result<(),
     let start = Instant::now();
     let stat = format!("/proc/{}/stat", child.id());
     loop {
-        // For the last time a moment before its end: nobody can be asked afterwards.
+        // Read for the last time a moment before its end: afterwards there is no process to read
+        // from.
         if let Some(now) = std::fs::read_to_string(&stat).ok().and_then(|text| processor_time(&text)) {
             *worked = now;
         }
@@ -231,7 +232,8 @@ fn heading(ended: &Ended) -> String {
     }
 }
 
-/// What was skipped: first how many tests, then a line for each reason with its tests. Nothing if there is nothing.
+/// Returns the skipped tests: first their number, then a line for each reason with its tests.
+/// Nothing if there are none.
 fn skipped_lines(ended: &[Ended]) -> Vec<String> {
     let mut by_reason: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for one in ended {

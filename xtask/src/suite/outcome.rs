@@ -1,4 +1,4 @@
-//! What a test program said of its tests.
+//! The results of a test program's tests, from its output.
 
 /// The sums of the lines `test result: ...`; a program that runs doc tests prints several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,14 +75,14 @@ fn ignored(line: &str) -> Option<(&str, String)> {
     Some((name, reason))
 }
 
-/// The output without what passing tests have printed: nobody wants to read that, and what a test prints must not be taken for a
-/// verdict.
+/// Returns the output without the text printed by passing tests: it interests no reader, and text
+/// that a test prints must not be taken for a verdict.
 pub(super) fn without_captured(output: &str) -> String {
     let mut text = String::new();
     let (mut captured, mut lists) = (false, 0);
     for line in output.split_inclusive('\n') {
         let word = line.trim_end();
-        // A list of names ends what was captured; the one of passing tests comes second.
+        // A list of names ends the captured output; the one of passing tests comes second.
         captured = match word {
             "successes:" => {
                 lists += 1;

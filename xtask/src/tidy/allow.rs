@@ -1,11 +1,11 @@
-//! The exceptions: one entry a file and rule, with the reason. An entry that no longer excuses anything must go, so
-//! the list never says more than is true.
+//! The exceptions: one entry per file and rule, with the reason. An entry that no longer excuses
+//! anything must go, so the list never claims more than is true.
 
 use std::cell::Cell;
 
 use super::{Finding, Tree};
 
-/// What can be excepted, file by file.
+/// Rules that can have exceptions, file by file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(dead_code, reason = "at best no file needs an exception from a rule")]
 pub(crate) enum Rule {
@@ -15,9 +15,9 @@ pub(crate) enum Rule {
     Print,
     /// May contain `unsafe`.
     Unsafe,
-    /// May have so many lines, tests not counted.
+    /// May have this many lines, tests not counted.
     FileLines(usize),
-    /// May have functions of so many lines.
+    /// May have functions of this many lines.
     FunctionLines(usize),
 }
 

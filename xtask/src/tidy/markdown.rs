@@ -8,12 +8,13 @@ use super::{Finding, Tree};
 /// Folders whose paths in backticks must exist.
 const OURS: &[&str] = &["crates/", "xtask/", "scripts/", "docs/", ".ci/", ".cargo/"];
 
-/// Absolute paths that mean nothing to a reader, put together here so that this file does not contain them.
+/// Absolute paths that mean nothing to a reader, concatenated here so that this file does not
+/// contain them.
 const PLACES: &[&str] = &[concat!("/wo", "rk/"), concat!("/ro", "ot/")];
 /// The same, in documents only: programs do use the temporary folder.
 const DOCUMENT_PLACES: &[&str] = &[concat!("/tm", "p/"), concat!("/wo", "rk"), concat!("/ro", "ot")];
 
-/// Words of somebody at work, which tell a reader nothing about the program.
+/// Phrases of a person at work, which give a reader no information about the program.
 const TALK: &[&str] =
     &["as requested", "as discussed", "subagent", "sub-agent", "language model", "the brief", "prompt"];
 
@@ -168,7 +169,7 @@ fn quoted_paths(line: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Whether a heading of the document has this anchor, made as the usual viewers make it.
+/// Whether a heading of the document has this anchor, formed as the usual viewers form it.
 fn has_heading(file: &File, anchor: &str) -> bool {
     let headings =
         prose(file).filter_map(|(_, line)| line.trim_start_matches('#').strip_prefix(' ').map(|h| (line, h)));

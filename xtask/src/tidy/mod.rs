@@ -1,14 +1,16 @@
-//! The house rules that no compiler holds, each with the place, what is wrong and what to do.
+//! The rules of the codebase that no compiler enforces, each with the place, the fault and the
+//! remedy.
 //!
 //! | module | rules |
 //! | --- | --- |
 //! | [`words`] | clocks, printing and I/O only where they belong; nothing left over |
 //! | [`vocabulary`] | one word for one thing: retired words stay away |
+//! | [`prose`] | comments in plain English: phrases whose number can only fall |
 //! | [`bounds`] | bounds stand in one place, each with its reason |
 //! | [`unsafe_code`] | `unsafe` only in listed files, each block with its reason |
 //! | [`size`] | length of files and functions |
-//! | [`modules`] | every source file is reached and says what it is for |
-//! | [`root`] | what may lie in the root |
+//! | [`modules`] | every source file is reached and states its purpose |
+//! | [`root`] | the files allowed in the root |
 //! | [`markdown`] | one title, links and paths that lead somewhere, nothing of one machine or one day |
 //! | [`allow`] | the exceptions, each with its reason; one that is no longer needed is a fault |
 
@@ -16,6 +18,7 @@ mod allow;
 mod bounds;
 mod markdown;
 mod modules;
+mod prose;
 mod root;
 mod size;
 mod tree;
@@ -63,6 +66,7 @@ fn check(tree: &Tree, listed: &'static [allow::Entry]) -> Vec<Finding> {
     let mut findings = Vec::new();
     words::check(tree, &exceptions, &mut findings);
     vocabulary::check(tree, &mut findings);
+    prose::check(tree, &mut findings);
     bounds::check(tree, &mut findings);
     unsafe_code::check(tree, &exceptions, &mut findings);
     size::check(tree, &exceptions, &mut findings);

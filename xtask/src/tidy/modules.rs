@@ -1,4 +1,4 @@
-//! Every source file is reached by a `mod`, and says in its first line what it is for.
+//! Every source file is reached by a `mod`, and states its purpose in its first line.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,6 @@
-//! What may lie in the root of the workspace: whoever opens it looks there first, and what a program has left there by
-//! chance (a certificate, a key, a core dump) must not be committed with the next change.
+//! The files allowed in the root of the workspace: readers look there first, and files that a
+//! program has left there by chance (a certificate, a key, a core dump) must not be committed with
+//! the next change.
 
 use super::{Finding, Tree};
 

@@ -1,5 +1,6 @@
-//! Length of files and functions. The bounds are not magic: the rule keeps small things from growing. What is longer
-//! has an entry with its length now, which must be lowered when it shrinks.
+//! Length of files and functions. The bounds are not magic: the rule keeps small things from
+//! growing. A longer file or function has an entry with its length now, which must be lowered when
+//! it shrinks.
 
 use super::allow::{Exceptions, Rule};
 use super::tree::File;

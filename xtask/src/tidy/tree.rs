@@ -84,7 +84,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Names of what lies in the root.
+    /// Returns the names of the entries in the root.
     pub(crate) fn root(&self) -> impl Iterator<Item = &str> {
         self.paths.iter().map(String::as_str).filter(|path| !path.contains('/'))
     }

@@ -1,5 +1,5 @@
-//! `unsafe` only in listed files, every block with a comment that says why it is sound, and crate roots that make
-//! the compiler hold the rest.
+//! `unsafe` only in listed files, every block with a comment that explains why it is sound, and
+//! crate roots that make the compiler enforce the rest.
 
 use super::allow::{Exceptions, Rule};
 use super::tree::File;

@@ -90,7 +90,7 @@ const BANNED: &[Banned] = &[
     },
 ];
 
-/// Marks of unfinished work, put together here so that this file does not contain them.
+/// Marks of unfinished work, concatenated here so that this file does not contain them.
 const LEFT_OVER: &[&str] =
     &[concat!("TO", "DO"), concat!("FIX", "ME"), concat!("X", "XX"), concat!("HA", "CK")];
 

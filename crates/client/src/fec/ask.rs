@@ -1,4 +1,5 @@
-//! How FEC is asked for, and what the server grants: the `X-Millrace-FEC` header (docs/ref/rtsp.md).
+//! How a client requests FEC, and how the server grants it: the `X-Millrace-FEC` header
+//! (docs/ref/rtsp.md).
 
 use std::fmt;
 use std::str::FromStr;
@@ -43,12 +44,12 @@ impl fmt::Display for FecChoice {
     }
 }
 
-/// What the server grants.
+/// The server's grant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FecGrant {
     /// Which FEC it sends.
     pub choice: FecChoice,
-    /// Why not, if it says so.
+    /// The reason for a refusal, if the server gives one.
     pub reason: Option<String>,
     /// Port of ours to which it sends the XOR.
     pub xor_port: Option<u16>,
@@ -59,7 +60,8 @@ pub struct FecGrant {
 }
 
 impl FecGrant {
-    /// Reads `choice;name=value;…`. Unknown names are skipped, and what makes no sense counts as not said.
+    /// Reads `choice;name=value;…`. Unknown names are skipped, and meaningless values count as
+    /// absent.
     pub fn parse(value: &str) -> Self {
         // The reason comes in quotes and may hold anything.
         let (value, reason) = match value.split_once("reason=\"") {

@@ -1,7 +1,8 @@
 //! Repair by forward error correction, without I/O: media packets and FEC packets in, the media in order out.
 //!
-//! It knows the XOR columns and rows of SMPTE ST 2022-1, from whomever they come and of whatever shape their headers say, and
-//! the further parities of our own server's Reed-Solomon code, whose shape the server says when it grants them.
+//! It knows the XOR columns and rows of SMPTE ST 2022-1, from any sender and of any shape that
+//! their headers name, and the further parities of our own server's Reed-Solomon code, whose shape
+//! the server reports when it grants them.
 //!
 //! ```text
 //!  media ──► Window: numbers in a ring ──► in order, gaps named ──► InOrder

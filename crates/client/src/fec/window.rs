@@ -1,8 +1,10 @@
-//! The receive window: packets in a ring, what is missing repaired, everything given out in order.
+//! The receive window: keeps packets in a ring, repairs missing ones and delivers everything in
+//! order.
 //!
-//! Memory is bounded by the ring: four matrices and what may be out of order or late, and as many parities at most. Time is
-//! bounded in packets: what is missing is given up when the sender is two matrices further and its FEC has had some time to be
-//! late, or when nothing comes for a while.
+//! Memory is bounded by the ring: four matrices plus the packets that may be out of order or late,
+//! and at most as many parities. Time is bounded in packets: missing packets are given up when the
+//! sender is two matrices further and its FEC has had some time to be late, or when nothing comes
+//! for a while.
 
 use millrace_core::fec::Plans;
 use millrace_core::limits::{MAX_FEC_MATRIX_PACKETS, SLOW_READ_NS};
@@ -20,21 +22,21 @@ use crate::reorder::InOrder;
 /// of the title gives any of 2^32.
 const TIMESTAMP_SLACK: u32 = 450_000;
 
-/// A run that begins no more than so many packets behind the highest of the run before goes on with it: packets are lost around a
-/// pause too. A seek may lead as near: [`Window::jump`].
+/// A run that begins no more than this many packets after the highest of the previous run continues
+/// it: packets are lost around a pause too. A seek may lead as near: [`Window::jump`].
 const RESUME_PACKETS: u16 = 16;
 
-/// FEC may come so much later than it should: a disk of the server hangs, its title goes on.
+/// How much later than due FEC may come: a disk of the server hangs while its title goes on.
 const LATE_NS: u64 = SLOW_READ_NS;
 
-/// What was counted since the start, over all runs.
+/// Counts since the start, over all runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FecCounts {
     /// FEC packets that came.
     pub fec_packets: u64,
     /// Media packets that were repaired in time and never came themselves.
     pub repaired: u64,
-    /// Media packets that were given up: missing in what is given out.
+    /// Media packets given up: missing in the output.
     pub lost: u64,
     /// Media packets that were still missing, and not given up, when a seek, a pause or the viewer's own end came before the FEC
     /// that might have repaired them.
@@ -82,14 +84,14 @@ pub struct Window {
     code: Option<(CodeShape, Plans)>,
     /// That of the media, once some has come.
     payload_type: Option<u8>,
-    /// Where the run began: what lies before it was not sent to us.
+    /// Where the run began: earlier packets were not sent to us.
     first: u64,
     /// Next number to give out; `None` before the first run.
     next: Option<u64>,
     /// One behind the highest number that came, and that some word in use names.
     end: u64,
     named_end: u64,
-    /// One behind the last packet of any word kept: what comes from there on completes nothing.
+    /// One past the last packet of any word kept: packets from there on complete nothing.
     words_end: u64,
     arrived: Instant,
     wait_ns: u64,
@@ -101,8 +103,8 @@ pub struct Window {
 }
 
 impl Window {
-    /// A window that gives up what is missing when nothing has come for `wait_ns`. `shape` is that of the sender's Reed-Solomon
-    /// code; without one it repairs by XOR only.
+    /// Creates a window that gives up missing packets when nothing has come for `wait_ns`. `shape`
+    /// is that of the sender's Reed-Solomon code; without one the window repairs by XOR only.
     pub fn new(wait_ns: u64, shape: Option<CodeShape>) -> Self {
         let shape = shape.filter(CodeShape::is_sensible);
         let code = shape.and_then(|shape| Some((shape, Plans::new(shape.code()?))));
@@ -129,8 +131,9 @@ impl Window {
         window
     }
 
-    /// A run begins at `start`. After a pause, where the numbers of the wire go on, what is missing may still be repaired; otherwise
-    /// what is held is given out, and what came before is forgotten.
+    /// Begins a run at `start`. After a pause, where the numbers on the wire go on, missing packets
+    /// may still be repaired; otherwise the packets held are delivered, and everything before is
+    /// forgotten.
     pub fn begin(&mut self, start: u64, out: &mut dyn InOrder) {
         self.is_paused = false;
         let is_jump = std::mem::take(&mut self.is_jumping);
@@ -157,13 +160,15 @@ impl Window {
         self.arrange(self.slots.len());
     }
 
-    /// Nothing comes because the viewer wishes it so: what is missing is waited for until the title goes on.
+    /// Marks a pause that the viewer requested: nothing comes, and missing packets are waited for
+    /// until the title goes on.
     pub fn pause(&mut self) {
         self.is_paused = true;
     }
 
-    /// The viewer goes elsewhere. The FEC of what is missing now is not sent any more, even if that place follows what was sent last:
-    /// a viewer who seeks to the next picture that can be begun with may be there already.
+    /// Marks a seek. The FEC of packets missing now is no longer sent, even if the new position
+    /// follows the last packet sent: a viewer that seeks to the next random access point may be
+    /// there already.
     pub fn jump(&mut self) {
         self.is_jumping = true;
     }
@@ -306,7 +311,7 @@ impl Window {
         Some(at)
     }
 
-    /// Repairs what the numbers `changed`, which have come or been repaired, make possible.
+    /// Makes all repairs that the numbers `changed`, which have come or been repaired, allow.
     fn repair(&mut self, mut changed: Vec<u64>, out: &mut dyn InOrder) {
         while let Some(ext) = changed.pop() {
             let mut at = 0;
@@ -363,8 +368,9 @@ impl Window {
         Vec::new()
     }
 
-    /// Whether a repaired packet looks like one of this stream. The FEC of another place of the title, left over from before a
-    /// seek, may have the numbers of this one; what comes of it has no sensible length, payload type and timestamp.
+    /// Whether a repaired packet looks like one of this stream. The FEC of another position in the
+    /// title, left over from before a seek, may have the numbers of this one; its result has no
+    /// sensible length, payload type and timestamp.
     fn is_credible(&self, ext: u64, symbol: &[u8]) -> bool {
         let Some((fields, _)) = symbol.split_first_chunk::<FIELDS>() else { return false };
         let (_, payload_type, timestamp) = split_fields(*fields);
@@ -381,7 +387,7 @@ impl Window {
         let Some(from) = before.or(after) else { return true };
         let to = after.unwrap_or(from);
         let span = to.wrapping_sub(from);
-        // The sender's clock may jump; then nothing can be said.
+        // The sender's clock may jump; then no conclusion is possible.
         span > u32::MAX / 4
             || timestamp.wrapping_sub(from.wrapping_sub(TIMESTAMP_SLACK)) <= span + 2 * TIMESTAMP_SLACK
     }
@@ -429,7 +435,7 @@ impl Window {
         }
     }
 
-    /// Gives out what is next in line and there.
+    /// Delivers packets in order while the next one is present.
     fn drain(&mut self, out: &mut dyn InOrder) {
         while let Some(next) = self.next {
             let Some(symbol) = known_in(&self.slots, next) else { return };
@@ -438,7 +444,7 @@ impl Window {
         }
     }
 
-    /// Goes on to `limit`: what is there is given out, what is missing is named.
+    /// Advances to `limit`: delivers the packets present and reports the missing ones.
     fn give_up_until(&mut self, limit: u64, out: &mut dyn InOrder) {
         let mut gave_up = false;
         while let Some(next) = self.next.filter(|next| *next < limit) {
@@ -471,7 +477,7 @@ impl Window {
         waits.then(|| self.arrived.plus_ns(self.wait_ns))
     }
 
-    /// Gives up what is missing if nothing has come for long enough.
+    /// Gives up missing packets if nothing has come for long enough.
     pub fn handle_timeout(&mut self, now: Instant, out: &mut dyn InOrder) {
         if self.poll_at().is_some_and(|at| now >= at) {
             self.flush(out);
@@ -483,7 +489,7 @@ impl Window {
         self.give_up_until(self.limit(), out);
     }
 
-    /// Gives out everything that is held; what is missing might still have been repaired.
+    /// Delivers everything held; the missing packets might still have been repaired.
     pub fn cut(&mut self, out: &mut dyn InOrder) {
         let before = self.counts.lost;
         self.flush(out);
@@ -492,7 +498,7 @@ impl Window {
         self.counts.unsettled += cut;
     }
 
-    /// What was counted.
+    /// Returns the counts.
     pub fn counts(&self) -> FecCounts {
         self.counts
     }
@@ -514,12 +520,13 @@ fn known_in(slots: &[Slot], ext: u64) -> Option<&[u8]> {
     (slot.ext == Some(ext)).then_some(slot.symbol.as_slice())
 }
 
-/// The FEC of a matrix is sent while the next is; what is out of order comes on top.
+/// The FEC of a matrix is sent during the next one; packets out of order come on top.
 fn hold_packets(matrix: usize) -> usize {
     2 * matrix + FEC_REORDER_PACKETS
 }
 
-/// What is waited for at most, with the matrix of the oldest before it and one ahead, which FEC may name before it comes.
+/// Returns the most packets waited for, plus the matrix of the oldest before it and one ahead,
+/// which FEC may name before it comes.
 pub(super) fn ring_packets(matrix: usize) -> usize {
     hold_packets(matrix) + FEC_LATE_PACKETS + 2 * matrix
 }

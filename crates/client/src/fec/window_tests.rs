@@ -10,7 +10,7 @@ use super::*;
 const START: u64 = (1 << 32) + 65_530;
 const SHAPE: CodeShape = CodeShape { data_units: 4, parity_units: 2, unit_packets: 2 };
 
-/// What is given out: in rising order, nothing twice.
+/// The packets delivered: in rising order, none twice.
 struct Log {
     next: u64,
     given: Vec<(u64, Vec<u8>)>,
@@ -37,7 +37,7 @@ impl InOrder for Log {
     }
 }
 
-/// A title of which every packet is different, the last one shorter.
+/// A title whose packets are all different, the last one shorter.
 struct Film {
     packets: u64,
     bytes: usize,
@@ -68,7 +68,7 @@ impl Film {
     }
 }
 
-/// An FEC packet and what the model knows of it.
+/// An FEC packet and the model's knowledge of it.
 #[derive(Clone)]
 struct Fec {
     word: usize,
@@ -143,7 +143,8 @@ fn rows(film: &Film, l: u64, from_word: usize) -> Vec<Fec> {
     (0..film.packets / l).map(row).collect()
 }
 
-/// What can be known when these packets have come: words with as many parities as missing packets, again and again.
+/// Returns the packets that can be known once these have come: words with as many parities as
+/// missing packets, again and again.
 fn model(film: &Film, media: &BTreeSet<u64>, fec: &[Fec]) -> BTreeSet<u64> {
     let mut known = media.clone();
     loop {
@@ -162,7 +163,7 @@ fn model(film: &Film, media: &BTreeSet<u64>, fec: &[Fec]) -> BTreeSet<u64> {
     }
 }
 
-/// What is sent, in order: media packets and FEC behind the packets that it waits for.
+/// The packets sent, in order: media packets, and FEC behind the packets that it waits for.
 enum Sent<'a> {
     Media(u64),
     Fec(&'a Fec),
@@ -294,8 +295,8 @@ fn random_loss_of_large_matrices_in_any_order() {
     );
 }
 
-/// The table of docs/guide/fec.md: so many packets of what is sent, of whichever streams, may be lost one after another. Behind a
-/// last row that is full it is fewer.
+/// The table of docs/guide/fec.md: this many consecutive packets, of any streams, may be lost.
+/// After a full last row it is fewer.
 #[test]
 fn every_burst_that_is_promised_is_repaired_wherever_it_begins() {
     for (data_units, parity_units, unit_packets, burst, burst_at_end) in [
@@ -492,7 +493,7 @@ fn what_was_lost_before_a_pause_is_repaired_behind_it() {
     }
 }
 
-/// A seek that leads to the packet behind the last one that came: nobody sends the FEC of what was missing.
+/// A seek to the packet after the last one received: the FEC of the missing packets is never sent.
 #[test]
 fn what_was_missing_before_a_seek_is_not_waited_for_however_near_it_leads() {
     let film = Film { packets: 8, bytes: 12 };
@@ -536,7 +537,7 @@ fn fec_that_overtakes_its_film_is_not_needed() {
     assert_eq!((log.given.len(), counts.repaired, counts.useless, counts.late), (8, 0, 4, 0), "{counts:?}");
 }
 
-/// Faster than the time for which it would wait: the ring is the bound.
+/// Packets come faster than the wait expires: the ring is the bound.
 #[test]
 fn what_is_missing_is_given_up_before_the_ring_is_full() {
     let film = Film { packets: 5000, bytes: 8 };

@@ -1,11 +1,12 @@
-//! Words of a code: packets at even distances, of which missing ones come back from the others and the parities.
+//! Words of a code: packets at even distances, whose missing ones are recovered from the others and
+//! the parities.
 
 use std::ops::Range;
 
 use millrace_core::fec::Plans;
 use millrace_core::wire::fec::PROTECTED_FIELDS_BYTES;
 
-/// Bytes of a symbol in front of the payload: what is protected of the packet's header.
+/// Bytes of a symbol in front of the payload: the protected fields of the packet's header.
 pub(super) const FIELDS: usize = PROTECTED_FIELDS_BYTES;
 /// Symbols of a word that may be missing and still come back: as many as there are parities.
 const MAX_MISSING: usize = millrace_core::limits::MAX_PARITY_UNITS;
@@ -52,7 +53,7 @@ pub(super) struct Word {
     pub(super) parities: Vec<Parity>,
 }
 
-/// What came of trying to repair a word.
+/// Result of an attempt to repair a word.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Attempt {
     /// More is missing than there are parities for.
@@ -117,7 +118,7 @@ impl Word {
         len: usize,
     ) -> Option<Vec<Vec<u8>>> {
         let k = plans.code().k();
-        // What the title does not have behind its end is known: zeros.
+        // The symbols past the end of the title are known: zeros.
         let data = (1u128 << k) - 1;
         let present = missing.iter().fold(data, |bits, n| bits & !(1 << n));
         let present =
@@ -142,8 +143,8 @@ impl Word {
     }
 }
 
-/// The payload of a symbol whose length field says how much of the rest it is; `None` if it cannot be that much, or if something
-/// other than zeros lies behind it.
+/// Returns the payload of a symbol, whose length field gives its share of the rest; `None` if it
+/// cannot be that long, or if anything other than zeros lies behind it.
 pub(super) fn payload_range(symbol: &[u8]) -> Option<Range<usize>> {
     let len = usize::from(u16::from_be_bytes([*symbol.first()?, *symbol.get(1)?]));
     let rest = symbol.get(FIELDS + len..)?;

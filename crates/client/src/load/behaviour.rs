@@ -31,7 +31,7 @@ use crate::script::{Action, Script};
 /// A time to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// Its mean, or just what it is.
+    /// Its mean, or its fixed value.
     pub mean: Duration,
     /// Always the same.
     pub is_fixed: bool,
@@ -43,7 +43,7 @@ impl Wait {
     }
 }
 
-/// What a viewer does over and over.
+/// The repeated behaviour of a viewer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Habit {
     /// Nothing but watching.

@@ -1,4 +1,5 @@
-//! What comes between the replies to PAUSE and PLAY: nobody can say yet to which run it belongs.
+//! Packets that come between the replies to PAUSE and PLAY: it is not yet known to which run they
+//! belong.
 //!
 //! A server may answer PAUSE before its last packets have left, and a reply may be read after the packets that it announces.
 //! So packets wait here until the reply to PLAY names the first number of the run.
@@ -50,7 +51,8 @@ impl Between {
         let ahead = |packet: &HeldPacket, most: u16| {
             packet.sequence().zip(start).is_some_and(|(number, start)| number.wrapping_sub(start) < most)
         };
-        // Its first packet may be lost; what was left over of the run before came in front of it.
+        // Its first packet may be lost; packets left over from the previous run came in front of
+        // it.
         let first = before.iter().position(|packet| ahead(packet, 1));
         let at = first.or_else(|| before.iter().position(|packet| ahead(packet, MAX_STEP)));
         let behind = before.split_off(at.unwrap_or(before.len()));
@@ -65,7 +67,7 @@ impl Between {
     }
 }
 
-/// What came between two runs.
+/// The packets received between two runs.
 #[derive(Debug)]
 pub(super) struct Parted {
     pub(super) before: Vec<HeldPacket>,
@@ -74,8 +76,9 @@ pub(super) struct Parted {
     pub(super) start: Option<u16>,
 }
 
-/// Whether what `RTP-Info` announced is what came first, sequence number and timestamp; `None` if that cannot be told, because
-/// nothing came, or because the first packets were lost, which is counted as loss.
+/// Whether the first packet received is the one that `RTP-Info` announced, by sequence number and
+/// timestamp; `None` if this is unknown, because nothing came, or because the first packets were
+/// lost, which is counted as loss.
 pub(super) fn is_as_announced(
     announced: Option<(Option<u16>, Option<u32>)>,
     first: Option<(u16, u32)>,
@@ -138,7 +141,8 @@ mod tests {
         assert_eq!(split(&[8, 9], Some(10)), (2, 0));
         assert_eq!(split(&[8, 9], None), (2, 0));
         assert_eq!(split(&[10, 11], Some(10)), (0, 2));
-        // A seek back on a timeline that all viewers share: what is left over has numbers that come again.
+        // A seek back on a timeline that all viewers share: the packets left over have numbers that
+        // come again.
         assert_eq!(split(&[700, 701, 100, 101], Some(100)), (2, 2));
     }
 

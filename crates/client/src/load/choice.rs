@@ -29,7 +29,7 @@ pub enum Arrivals {
     AllAtOnce,
     /// Evenly over this time.
     Ramp(Duration),
-    /// At random, so many a second in the mean.
+    /// At random, with this mean rate per second.
     Poisson {
         /// Viewers a second.
         per_s: f64,
@@ -171,7 +171,7 @@ impl Titles {
         }
     }
 
-    /// What a viewer of `current` zaps to: something else, if there is something else.
+    /// Returns the title to which a viewer of `current` zaps: a different one, if there is one.
     pub(super) fn next(&self, current: usize, rng: &mut Rng) -> usize {
         let neighbour = (current + 1) % self.count;
         if self.choice == TitleChoice::InTurn {

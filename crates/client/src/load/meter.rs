@@ -27,15 +27,15 @@ pub(super) struct Meter {
     reply_ns: u64,
     /// The same of the last PLAY.
     run_reply_ns: u64,
-    /// What the last PLAY announced.
+    /// The announcement of the last PLAY.
     announced: Option<(Option<u16>, Option<u32>)>,
     /// Extended number and timestamp of the lowest packet of the run.
     lowest: Option<(u64, u32)>,
-    /// Whether all runs before began with what was announced.
+    /// Whether all earlier runs began as announced.
     previous_exact: Option<bool>,
-    /// What has come since PAUSE was answered, until PLAY is.
+    /// Packets received from the reply to PAUSE until the reply to PLAY.
     between: Option<Between>,
-    /// Length of the title, if the server says.
+    /// Length of the title, if the server gives it.
     length: Option<MediaTicks>,
     /// RTP timestamp of the end of the run, and of the last packet.
     end: Option<u32>,
@@ -56,7 +56,7 @@ pub(super) struct Meter {
     ts: Option<Box<TsLight>>,
     /// Repairs, if FEC was granted.
     window: Option<Box<Window>>,
-    /// A packet that may be believed when the next one comes.
+    /// First packet after a sequence jump, held until the next confirms it (RFC 3550 A.1).
     stray: Option<Box<(RtpHeader, Vec<u8>)>>,
     /// FEC was asked for and refused.
     is_fec_refused: bool,
@@ -89,7 +89,8 @@ pub(super) struct Repaired {
     pub(super) counts: FecCounts,
 }
 
-/// What was measured of one viewer. A viewer fills in what it can tell; zero and `None` stand for nothing.
+/// Measurements of one viewer. A viewer fills in the values that it can determine; zero and `None`
+/// stand for nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Measured {
     pub(super) counts: SequenceCounts,
@@ -113,9 +114,9 @@ pub(super) struct Measured {
     pub(super) jitter_max_us: u64,
     /// Runs: PLAYs answered.
     pub(super) runs: u32,
-    /// What the transport stream is like, if it was looked into.
+    /// Findings on the transport stream, if it was inspected.
     pub(super) ts: Option<TsFindings>,
-    /// What FEC did, if it was asked for; then what is lost is what is missing after repair.
+    /// Results of FEC, if it was requested; the lost packets are then those missing after repair.
     pub(super) fec: Option<Repaired>,
 }
 
@@ -180,8 +181,8 @@ impl Meter {
         self.ts = (inspect && description.is_transport_stream).then(Box::default);
     }
 
-    /// PLAY was answered. The first time packets may have come already; later it says to which run belongs what came since the
-    /// reply to PAUSE.
+    /// Takes the reply to PLAY. The first time, packets may have come already; later, the reply
+    /// decides to which run the packets since the reply to PAUSE belong.
     pub(super) fn begin_play(&mut self, reply: &PlayReply, reply_ns: u64, shared: &mut Histogram<u64>) {
         self.runs += 1;
         self.run_reply_ns = reply_ns;
@@ -222,21 +223,22 @@ impl Meter {
         };
     }
 
-    /// The server's answer about FEC: it repairs with the code of this shape, if it was granted. What is missing is given up when
-    /// nothing has come for `wait_ns`.
+    /// Takes the server's answer about FEC: if it was granted, it repairs with the code of this
+    /// shape. Missing packets are given up when nothing has come for `wait_ns`.
     pub(super) fn repair(&mut self, is_granted: bool, shape: Option<CodeShape>, wait_ns: u64) {
         self.is_fec_refused = !is_granted;
         self.window = is_granted.then(|| Box::new(Window::new(wait_ns, shape)));
     }
 
-    /// Works on the window; what comes out of it is looked at.
+    /// Works on the window and inspects its output.
     fn look(&mut self, arrival_ns: u64, work: impl FnOnce(&mut Window, &mut Look<'_>)) {
         if let Some(window) = &mut self.window {
             work(window, &mut Look { ts: self.ts.as_deref_mut(), arrival_ns });
         }
     }
 
-    /// PAUSE was answered. What comes now may be left over, or belong to the run that a reply not yet read announces.
+    /// Takes the reply to PAUSE. Packets that come now may be left over, or belong to the run that
+    /// a reply not yet read announces.
     pub(super) fn pause(&mut self) {
         self.pause_window();
         self.between.get_or_insert_default();
@@ -257,7 +259,7 @@ impl Meter {
         self.look(arrival_ns, |window, look| window.fec(now, datagram, look));
     }
 
-    /// Gives up what has been waited for long enough.
+    /// Gives up packets that have been waited for long enough.
     pub(super) fn handle_timeout(&mut self, now: Instant, unix_ns: u64) {
         self.look(unix_ns, |window, look| window.handle_timeout(now, look));
     }
@@ -294,7 +296,7 @@ impl Meter {
         });
     }
 
-    /// What comes now has another baseline, and follows nothing.
+    /// Begins a run: packets from here on have another baseline and follow nothing.
     fn begin_run(&mut self, shared: &mut Histogram<u64>) {
         self.lateness.begin_run(shared);
         if let Some(ts) = &mut self.ts {
@@ -316,7 +318,7 @@ impl Meter {
         let packet = HeldPacket { now, arrival_ns, datagram: datagram.to_vec() };
         match between.push(packet) {
             None => {}
-            // What is not in the window would be missing there.
+            // A packet left out of the window would be missing there.
             Some(packet) if self.window.is_some() => {
                 self.take(shared, packet.now, packet.arrival_ns, &packet.datagram);
             }
@@ -324,7 +326,7 @@ impl Meter {
         }
     }
 
-    /// Counts a packet of which nobody knows to which run it belongs: when it came means nothing.
+    /// Counts a packet whose run is unknown: its arrival time means nothing.
     fn count(&mut self, shared: &mut Histogram<u64>, arrival_ns: u64, datagram: &[u8]) {
         self.ts.iter_mut().for_each(|ts| ts.gap());
         // Nor is the time until the next one a gap.
@@ -352,7 +354,8 @@ impl Meter {
             && timestamp.wrapping_sub(header.timestamp).cast_signed() > 0
     }
 
-    /// Counts what the tracker has found to be left over of the run before. When it came means nothing.
+    /// Counts a packet that the tracker found to be left over from the previous run. Its arrival
+    /// time means nothing.
     fn count_left_over(&mut self, arrival_ns: u64, payload: &[u8]) {
         self.payload_bytes += payload.len() as u64;
         if let Some(ts) = &mut self.ts {
@@ -444,7 +447,7 @@ impl Meter {
         self.tracker.counts().received
     }
 
-    /// Packets missing so far.
+    /// Returns the number of packets missing to date.
     pub(super) fn lost(&self) -> u64 {
         if let Some(window) = &self.window {
             return window.counts().lost;
@@ -458,7 +461,7 @@ impl Meter {
         self.payload_bytes
     }
 
-    /// Packets that the sender has sent, says the report that came with its BYE.
+    /// Returns the number of packets sent, according to the report that came with the sender's BYE.
     pub(super) fn sent(&self) -> Option<u32> {
         self.sent
     }
@@ -523,7 +526,7 @@ impl Meter {
         let has_ended = end.is_end(has_bye, || self.is_at_end(), waited_ns);
         let tail_ns = if has_ended || end.is_paused || from == 0 { 0 } else { waited_ns };
         let seen = (counts.received + counts.lost + counts.lost_at_start) as u32;
-        // After a pause or a seek what was under way is sent and never counted here.
+        // After a pause or a seek, packets in flight count as sent but are never counted here.
         let sent = self.sent.filter(|_| self.runs <= 1);
         let at_end = sent.map_or(0, |sent| sent.wrapping_sub(seen).cast_signed().max(0));
         let mut lost_at_end = u64::from(at_end.unsigned_abs());

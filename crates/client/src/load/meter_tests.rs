@@ -94,7 +94,8 @@ impl Viewing {
         self.longest_run_ns = self.longest_run_ns.max(self.now_ns - self.run_began_ns + STEP_NS);
     }
 
-    /// A seek: so many packets come behind the reply to PAUSE, and so many before that to PLAY is read.
+    /// Seeks: `left_over` packets come after the reply to PAUSE, and `early` packets before the
+    /// reply to PLAY is read.
     fn seek(&mut self, to: u32, left_over: u32, early: u32) {
         self.meter.pause();
         self.send(left_over, 0);
@@ -228,7 +229,7 @@ fn what_comes_behind_the_reply_that_begins_the_next_run_belongs_to_the_one_befor
         let measured = meter.finish(&mut shared, 2 * NS_PER_S, Ending::default());
         let (c, ts) = (measured.counts, measured.ts.unwrap());
         assert_eq!((c.strays, c.restarts, c.reordered), (0, 0, 0), "{announced:?} {packets:?}");
-        // Of two strays that are believed only the second is looked into.
+        // Of two accepted strays only the second is inspected.
         let strays = u64::from(measured.rtp_info_exact == Some(false) && packets[0].0 < announced.0);
         assert_eq!(ts.packets + strays, c.received, "{announced:?} {packets:?}");
         (c.received, c.lost + c.lost_at_start, measured.rtp_info_exact)

@@ -1,7 +1,8 @@
 //! Many viewers in one process: a few threads, a few hundred bytes of state each, nothing written, everything counted.
 //!
-//! It is there to prove what a server can carry, so it must not become what is measured: arrivals are stamped by the
-//! kernel, the loop lets packets gather and takes them in trains, and it reports how late it was itself.
+//! Its purpose is to prove the capacity of a server, so it must not become the subject of the
+//! measurement: the kernel stamps arrivals, the loop lets packets gather and takes them in trains,
+//! and it reports its own lateness.
 
 mod behaviour;
 mod between;
@@ -56,7 +57,7 @@ use target::Target;
 pub use ts_light::TsFindings;
 pub use web::{WebOptions, WebReport};
 
-/// With [`Inspect::Sample`] about so many viewers' transport streams are looked into.
+/// With [`Inspect::Sample`] the transport streams of about this many viewers are inspected.
 const SAMPLED: u32 = 500;
 
 /// How far it is; given about four times a second.
@@ -74,7 +75,7 @@ pub struct LoadProgress {
     pub packets: u64,
     /// Their payload.
     pub payload_bytes: u64,
-    /// Packets missing so far.
+    /// Packets missing to date.
     pub lost: u64,
 }
 
@@ -133,7 +134,7 @@ fn raise_descriptors(needed: u64) -> Result<(), ClientError> {
     }
     let maximum = now.maximum.map(|maximum| maximum.max(needed));
     let allowed = now.maximum.unwrap_or(u64::MAX);
-    // The second is what an ordinary user may do: up to the hard limit.
+    // The second call is the one allowed to an ordinary user: up to the hard limit.
     setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum })
         .or_else(|_| setrlimit(Resource::Nofile, Rlimit { current: Some(needed.min(allowed)), ..now }))
         .map_err(|error| ClientError::Socket { what: "limit of descriptors", source: error.into() })?;

@@ -1,4 +1,4 @@
-//! What a load is asked to do.
+//! The options of a load.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::error::ClientError;
 use crate::fec::FecChoice;
 use crate::play::{TransportChoice, check_header_text};
 
-/// What a load does. [`LoadOptions::new`] has the defaults.
+/// Options of a load. [`LoadOptions::new`] has the defaults.
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
     /// What there is to watch: `rtsp://…`, `http://…` (HLS if it ends in `.m3u8`), `udp://…` and `rtp://…` (listen).
@@ -38,7 +38,8 @@ pub struct LoadOptions {
     pub interval: Duration,
     /// Rate of the title, for what carries no clock of its own.
     pub nominal_rate: Option<BitRate>,
-    /// What FEC viewers over RTSP ask for; they repair what is lost, and what counts as lost is what is missing afterwards.
+    /// FEC that viewers over RTSP request; they repair lost packets, and only those still missing
+    /// afterwards count as lost.
     pub fec: FecChoice,
     /// What viewers over HTTP are like.
     pub web: WebOptions,
@@ -54,17 +55,18 @@ pub struct LoadOptions {
     pub inspect: Inspect,
     /// Where in the title the first viewer begins.
     pub start: MediaTicks,
-    /// The others begin evenly spread over so much media behind it.
+    /// The other viewers begin evenly spread over this much media behind it.
     pub start_spread: MediaTicks,
     /// Threads, 1 to 16. One carries some thousand viewers; a second one helps when the first is more than half busy.
     pub threads: usize,
-    /// Addresses of this machine, taken in turn; empty: what the route gives.
+    /// Addresses of this machine, taken in turn; if empty, those that the route gives.
     pub local: Vec<IpAddr>,
     /// Receive buffer of each RTP socket to ask for.
     pub receive_buffer_bytes: usize,
-    /// One RTCP socket for each viewer; otherwise all of a thread share one, and a BYE cannot be told whose it is.
+    /// One RTCP socket per viewer; otherwise all viewers of a thread share one, and the viewer that
+    /// a BYE concerns is unknown.
     pub own_rtcp: bool,
-    /// Time without a packet from which a viewer's picture would have stopped.
+    /// Time without a packet after which a viewer's picture would have stopped.
     pub stall: Duration,
     /// The loop lets packets gather for this long; the kernel's stamps do not depend on it.
     pub gather: Duration,
@@ -110,7 +112,7 @@ pub enum Inspect {
     Sample,
     /// All viewers'.
     All,
-    /// Nobody's.
+    /// No viewer's.
     None,
 }
 
@@ -132,8 +134,8 @@ impl std::str::FromStr for Inspect {
 }
 
 impl LoadOptions {
-    /// The defaults: UDP, ten seconds together after a ramp of one second for each 100 viewers, who watch and do nothing
-    /// else, one thread.
+    /// Returns the defaults: UDP, ten seconds together after a ramp of one second per 100 viewers,
+    /// viewers that only watch, one thread.
     pub fn new(targets: Vec<String>, streams: u32) -> Self {
         Self {
             targets,

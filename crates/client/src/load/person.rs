@@ -1,4 +1,4 @@
-//! Who sits in front of a viewer: decides what is done next, and when.
+//! The person in front of a viewer: decides on the next action and its time.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::rng::Rng;
 use super::viewer::{Command, Place};
 use crate::script::Action;
 
-/// What a person decides to do.
+/// A person's decision.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Deed {
     /// Something that the viewer does.
@@ -19,7 +19,7 @@ pub(super) enum Deed {
     Zap,
     /// Away for good.
     Leave {
-        /// Somebody else comes.
+        /// Another person comes.
         is_replaced: bool,
     },
 }
@@ -82,7 +82,7 @@ impl Person {
         self.at = wait.map(|wait| now + wait.draw(&mut self.rng).min(Duration::from_secs(1_000_000)));
     }
 
-    /// What is done now, if something is due.
+    /// Returns the action for now, if one is due.
     pub(super) fn decide(&mut self, now: Instant, behaviour: &Behaviour) -> Option<Deed> {
         self.at.filter(|at| now >= *at)?;
         if let Some(step) = behaviour.script().0.get(self.steps) {

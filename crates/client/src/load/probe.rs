@@ -1,7 +1,8 @@
 //! Viewers whose packets are counted in the kernel, at the interface, and dropped there: [`millrace_netio::drop_probe`].
 //!
-//! A viewer keeps its RTP socket, so that nobody else gets its port, and its RTCP; the socket stays empty. What it would
-//! have counted is read from its slot in the probe. Transport streams cannot be looked into there.
+//! A viewer keeps its RTP socket, so that no other process gets its port, and its RTCP; the socket
+//! stays empty. The counts that it would have made are read from its slot in the probe. Transport
+//! streams cannot be inspected there.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -68,7 +69,7 @@ impl Probe {
         }
     }
 
-    /// What it saw.
+    /// Returns the probe's observations.
     pub(super) fn report(&self, sums: ProbeReport) -> ProbeReport {
         let totals = self.inner.totals().unwrap_or_default();
         ProbeReport {
@@ -89,15 +90,15 @@ pub(super) struct ProbeMeter {
     /// Monotonic time of the reply to the first PLAY, and to the last.
     reply: Instant,
     run_reply: Instant,
-    /// What the PLAY announced whose packets came first.
+    /// The announcement of the PLAY whose packets came first.
     announced: Option<(Option<u16>, Option<u32>)>,
     runs: u32,
-    /// Whether a later run has numbers of its own: then nothing can be said of the first packet.
+    /// Whether a later run has numbers of its own: then nothing is known about the first packet.
     has_new_numbers: bool,
     /// Highest extended number when PAUSE was answered.
     paused_at: Option<u64>,
     clock_hz: u32,
-    /// Length of the title, if the server says.
+    /// Length of the title, if the server gives it.
     length: Option<MediaTicks>,
     /// RTP timestamp of the end of the run.
     end: Option<u32>,
@@ -143,7 +144,8 @@ impl ProbeMeter {
         self.probe.inner.read(self.slot).unwrap_or_default()
     }
 
-    /// PAUSE was answered. What comes now may be left over, or belong to the run that a reply not yet read announces.
+    /// Takes the reply to PAUSE. Packets that come now may be left over, or belong to the run that
+    /// a reply not yet read announces.
     pub(super) fn pause(&mut self) {
         self.paused_at.get_or_insert(self.counts().highest_sequence_ext);
         // There is such a slot: it is watched.
@@ -162,7 +164,8 @@ impl ProbeMeter {
                 self.announced = announced;
                 self.reply = now;
             }
-            // Nothing came of the runs before; what comes first may still be of them, and nobody could tell.
+            // No packets came of the earlier runs; the first ones to come may still belong to them,
+            // and this cannot be determined.
             None => {
                 self.announced = None;
                 self.resume(true);
@@ -182,7 +185,7 @@ impl ProbeMeter {
     }
 
     fn unwatch(&self) {
-        // What the kernel refuses here it refuses again; the probe ends with the load.
+        // A call that the kernel refuses here would be refused again; the probe ends with the load.
         let _ = self.probe.inner.unwatch(self.local);
     }
 
@@ -212,7 +215,8 @@ impl ProbeMeter {
         })
     }
 
-    /// Ends the counting. `sent` is what the sender says it sent, if its BYE came; `unix_ns` is the wall clock at `now`.
+    /// Ends the counting. `sent` is the sender's own count of packets sent, if its BYE came;
+    /// `unix_ns` is the wall clock at `now`.
     pub(super) fn finish(
         &mut self,
         now: Instant,
@@ -226,7 +230,7 @@ impl ProbeMeter {
         let announced = self.announced.filter(|_| !self.has_new_numbers);
         let first = c.first_sequence.zip(c.first_timestamp);
         let lost_at_start = announced.and_then(|(sequence, _)| sequence).zip(c.first_sequence);
-        // What lies before by more than half of the circle was not announced for this.
+        // A number that lies before by more than half of the circle was not announced for this.
         let lost_at_start = lost_at_start.map_or(0, |(from, to)| to.wrapping_sub(from).cast_signed().max(0));
         let lost_at_start = u64::from(lost_at_start.unsigned_abs());
         let seen = (c.packets + c.lost + lost_at_start) as u32;

@@ -1,4 +1,5 @@
-//! The report of a load: what was received, what the viewers did, how this process fared, and what is wrong.
+//! The report of a load: reception, the viewers' actions, the performance of this process, and the
+//! problems.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -43,7 +44,7 @@ pub struct LoadReceiver {
     pub socket_drops: u64,
     /// Datagrams with a wrong UDP checksum in this network namespace, from whomever.
     pub checksum_errors: u64,
-    /// Datagrams for which some receive buffer of this network namespace had no room.
+    /// Datagrams dropped because some receive buffer of this network namespace was full.
     pub buffer_errors: u64,
     /// Packets that are not RTP, of another payload type, or too long.
     pub malformed: u64,
@@ -118,7 +119,7 @@ pub struct LoadReport {
     pub seed: u64,
     /// Time in which viewers arrived.
     pub ramp_ms: u64,
-    /// Time for which all played.
+    /// Time during which all viewers played.
     pub together_ms: u64,
     /// Different packets received.
     pub packets: u64,
@@ -134,7 +135,7 @@ pub struct LoadReport {
     pub lost_at_end: u64,
     /// Forward error correction, if it was asked for.
     pub fec: Option<LoadFec>,
-    /// Received or repaired, of that and lost.
+    /// Packets received or repaired, divided by the sum of these and the lost ones.
     pub delivered_ratio: f64,
     /// Packets that came after one with a higher number.
     pub reordered: u64,
@@ -154,7 +155,7 @@ pub struct LoadReport {
     pub sessions_ended: u64,
     /// Sessions whose RTP-Info was not that of their first packet.
     pub rtp_info_wrong: u64,
-    /// Times somebody changed to another title.
+    /// Changes to another title.
     pub zaps: u64,
     /// PAUSEs that viewers asked for.
     pub pauses: u64,
@@ -205,7 +206,7 @@ pub struct LoadReport {
     pub worst: Vec<WorstSession>,
     /// This process.
     pub receiver: LoadReceiver,
-    /// What the probe saw, if there was one.
+    /// The probe's observations, if there was a probe.
     pub probe: Option<ProbeReport>,
     /// The load over time.
     pub series: Vec<Sample>,
@@ -213,7 +214,7 @@ pub struct LoadReport {
     pub streams_unreported: u64,
     /// One line for each session.
     pub per_stream: Vec<StreamReport>,
-    /// What is wrong, in words; empty if nothing is.
+    /// The problems, in words; empty if there are none.
     pub problems: Vec<String>,
 }
 
@@ -266,7 +267,7 @@ impl LoadReport {
     }
 }
 
-/// What the probe in the kernel saw.
+/// Observations of the probe in the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ProbeReport {
     /// Where it was.
@@ -277,7 +278,8 @@ pub struct ProbeReport {
     pub dropped_packets: u64,
     /// Packets that came past it to a viewer's socket.
     pub missed_packets: u64,
-    /// If it let packets through: what it counted for the same sessions as the sockets did. Different packets,
+    /// If it let packets through: its counts for the same sessions that the sockets counted.
+    /// Different packets,
     pub packets: u64,
     /// their payload,
     pub payload_bytes: u64,

@@ -1,4 +1,5 @@
-//! What a load draws at random: shares, choices and times, each viewer's from a generator of its own.
+//! The random draws of a load: shares, choices and times, each viewer's from a generator of its
+//! own.
 
 use std::time::Duration;
 

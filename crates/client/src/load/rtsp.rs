@@ -67,10 +67,11 @@ pub(super) struct RtspViewer {
     foreign: u64,
     dialogue: Dialogue,
     meter: Meter,
-    /// Packets that came to the socket although the probe drops them, and what the probe counted beside the socket.
+    /// Packets that reached the socket although the probe drops them, and the probe's counts beside
+    /// the socket.
     unprobed: u64,
     probed_beside: Option<Live>,
-    /// Length of the title, if the server says.
+    /// Length of the title, if the server gives it.
     length: Option<MediaTicks>,
     /// PAUSE was answered, and no PLAY since.
     is_paused: bool,
@@ -485,7 +486,7 @@ impl RtspViewer {
 impl Viewer for RtspViewer {
     fn handle_ready(&mut self, now: Instant, kind: u8, lent: &mut Lent<'_>) {
         match kind {
-            // What is left makes the next event.
+            // The remaining packets raise the next event.
             RTP => drop(self.handle_rtp(now, lent)),
             RTCP => self.handle_rtcp(now, lent),
             FEC.. => self.handle_fec(now, kind, lent),
@@ -555,7 +556,7 @@ impl Viewer for RtspViewer {
 
     fn live(&self) -> Live {
         match (self.probed.as_ref().filter(|probed| probed.replaces_socket()), &self.measured) {
-            // What comes after that does not count.
+            // Packets that come later do not count.
             (Some(_), Some(m)) => {
                 Live { packets: m.counts.received, payload_bytes: m.payload_bytes, lost: m.counts.lost }
             }

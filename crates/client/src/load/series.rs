@@ -61,7 +61,7 @@ struct Collecting {
 #[derive(Debug, Default)]
 struct Inner {
     open: BTreeMap<u64, Collecting>,
-    /// Threads that have ended: from which interval on, and with what.
+    /// Threads that have ended: their first interval after that, and their final sums.
     left: Vec<(u64, Part)>,
     last: Part,
     samples: Vec<Sample>,
@@ -92,7 +92,7 @@ impl Series {
         inner.close_full(self.threads, self.interval_ns);
     }
 
-    /// A thread ends: from the interval `number` on its sums stay what they are.
+    /// Ends a thread: from the interval `number` on its sums stay unchanged.
     pub(super) fn leave(&self, number: u64, part: &Part) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.left.push((number, *part));
@@ -118,7 +118,7 @@ impl Part {
 }
 
 impl Inner {
-    /// Closes intervals, oldest first, of which every thread has given its part or has ended.
+    /// Closes intervals, oldest first, once every thread has contributed its part or has ended.
     fn close_full(&mut self, threads: usize, interval_ns: u64) {
         while let Some(entry) = self.open.first_entry() {
             let left = self.left.iter().filter(|(from, _)| from <= entry.key());

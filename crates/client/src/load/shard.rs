@@ -38,7 +38,7 @@ pub(super) struct Tally {
     pub(super) lost: AtomicU64,
 }
 
-/// What comes when a viewer is done.
+/// Next step when a viewer is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum After {
     Nothing,
@@ -48,7 +48,7 @@ enum After {
     Replace,
 }
 
-/// A viewer and what the thread knows of it.
+/// A viewer and the thread's knowledge of it.
 struct Watched {
     seat: Seat,
     session: u32,
@@ -65,7 +65,7 @@ struct Watched {
     zapped_ns: Option<u64>,
 }
 
-/// What a session that is about to begin is given.
+/// Input of a session that is about to begin.
 struct Beginning {
     seat: Seat,
     session: u32,
@@ -107,7 +107,7 @@ fn error(what: &'static str) -> impl Fn(rustix::io::Errno) -> ClientError {
     move |errno| ClientError::Socket { what, source: errno.into() }
 }
 
-/// What the thread lends for one call, out of its fields.
+/// Lends the thread's fields for one call.
 macro_rules! lend {
     ($shard:ident, $now:expr, $slot:expr) => {{
         let unix_ns = $shard.clock.unix_ns();
@@ -214,7 +214,7 @@ impl<'a> Shard<'a> {
     fn begin_turn(&mut self, before: Instant, wait_ns: u64, nothing_came: bool) -> Instant {
         let now = self.clock.now();
         if now.ns_since(before) > NO_WAIT_NS {
-            // It slept: what comes now has only just come.
+            // It slept: data read now has only just come.
             self.looked_since = now;
         }
         if nothing_came {
@@ -236,12 +236,13 @@ impl<'a> Shard<'a> {
         self.sums.times.turns.saturating_record(after.ns_since(began) / 1000);
         let mut asleep_ns = 0;
         if is_busy && !self.is_leaving {
-            // Let packets gather: fewer wake-ups, longer trains. The kernel has stamped what comes meanwhile.
+            // Let packets gather: fewer wake-ups, longer trains. The kernel has stamped the packets
+            // that come meanwhile.
             let gather = self.plan.options.gather.saturating_sub(after - began);
             std::thread::sleep(gather);
             asleep_ns = gather.as_nanos() as u64;
         }
-        // What comes in the next turn may have waited since this one began.
+        // Data read in the next turn may have waited since this one began.
         self.looked_since = began;
         self.note_stall(self.clock.now().ns_since(began).saturating_sub(asleep_ns));
     }
@@ -268,7 +269,7 @@ impl<'a> Shard<'a> {
         Ok(())
     }
 
-    /// Reports of all viewers; a BYE here cannot be told whose it is.
+    /// Takes the reports of all viewers; the viewer that a BYE here concerns is unknown.
     fn drain_shared(&mut self, slot: usize) -> Result<(), ClientError> {
         let Some(inlet) = self.shared_rtcp.get_mut(slot) else { return Ok(()) };
         let source = |source| ClientError::Socket { what: "shared RTCP socket", source };
@@ -445,7 +446,7 @@ impl<'a> Shard<'a> {
         }
     }
 
-    /// Sums of all viewers so far.
+    /// Returns the current sums of all viewers.
     fn totals(&self) -> Part {
         let mut part = Part { own_stalls: self.sums.counts.own_stalls, ..self.done };
         for watched in self.viewers.iter().flatten() {
@@ -507,7 +508,7 @@ impl<'a> Shard<'a> {
             self.sums.add_failure("not begun when time was over".to_owned(), not_begun);
         }
         for slot in 0..self.viewers.len() {
-            // What has arrived by now counts.
+            // Data that has arrived by now counts.
             self.with(now, slot, |viewer, lent| viewer.drain(now, lent));
         }
         let inlets: Vec<&Inlet> =

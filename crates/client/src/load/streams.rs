@@ -13,7 +13,7 @@ pub struct StreamReport {
     pub viewer: u32,
     /// Its how many-th session this is, from 0.
     pub session: u32,
-    /// What it watched.
+    /// The title it watched.
     pub title: String,
     /// When it began, since the first viewer could.
     pub began_ms: u64,
@@ -70,7 +70,7 @@ fn number<T: ToString>(value: Option<T>) -> String {
     value.map(|value| value.to_string()).unwrap_or_default()
 }
 
-/// Writes sessions as CSV with a header line; what is not known is empty.
+/// Writes sessions as CSV with a header line; unknown values are empty.
 ///
 /// # Errors
 /// What writing gives.

@@ -41,7 +41,7 @@ counts! {
     with_loss, silent, stalled, ended, rtp_info_wrong, unstamped, socket_drops, malformed, foreign,
     /// What people did.
     zaps, pauses, seeks, tricks, switches, leaves, replaced,
-    /// What they could not do: no length known, a reply outstanding.
+    /// Actions they could not take: no length known, a reply outstanding.
     deeds_skipped,
     /// Times the loop did not look for more than 10 ms, and how long that was.
     own_stalls, own_stalled_us,
@@ -326,7 +326,7 @@ impl Sums {
         }
     }
 
-    /// What came or was repaired, of all that should have come.
+    /// Returns the packets received or repaired, as a share of all that should have come.
     fn delivered_ratio(&self) -> f64 {
         let c = &self.counts;
         let delivered = c.packets + self.fec.counts.repaired;
@@ -339,7 +339,7 @@ impl Sums {
         std::mem::take(&mut self.streams)
     }
 
-    /// The report, but for what is judged.
+    /// Returns the report, except for the judgements.
     pub(super) fn report(mut self, plan: &Plan, errors: UdpErrors, series: Vec<Sample>) -> LoadReport {
         if let Some(probe) = plan.probe.as_ref().filter(|probe| !probe.passes()) {
             probe.whole_lateness(&mut self.times.lateness);

@@ -22,7 +22,7 @@ pub(super) enum Target {
     Rtsp { url: RtspUrl, server: SocketAddr },
     /// A file or an HLS title of an HTTP server.
     Web { url: HttpUrl, hosts: Arc<Hosts> },
-    /// What somebody sends here.
+    /// A stream that a sender sends here.
     Listen(ListenUrl),
 }
 
@@ -31,7 +31,7 @@ pub(super) enum Target {
 pub(super) struct Seat {
     /// Number of the viewer, from 0.
     pub(super) index: u32,
-    /// What it watches: a place in [`Plan::targets`].
+    /// The title it watches: an index into [`Plan::targets`].
     pub(super) title: usize,
 }
 

@@ -1,14 +1,16 @@
 //! Is a transport stream whole, in 200 bytes a stream: sync bytes, continuity counters of a few PIDs, the program clock.
 //!
-//! It is the light brother of `millrace-ts`: it watches the first 16 PIDs, which is all that a title has, and
-//! judges the sender only. Where packets are missing or out of order it forgets the counters, so that what the network
-//! did is counted as loss and not again as an error of the stream.
+//! It is a lightweight TS checker beside `millrace-ts`: it watches the first 16 PIDs, which is all
+//! that a title has, and judges the sender only. Where packets are missing or out of order it
+//! forgets the counters, so that damage by the network is counted as loss and not again as an error
+//! of the stream.
 //!
-//! Of the program clock (PCR) of the first PID that has one it takes two figures: the longest distance between two clock
-//! references, in media time (ISO/IEC 13818-1 section 2.7.2 allows 100 ms, DVB 40 ms), and by how much their arrivals
-//! differ from a clock that runs evenly: the span from the earliest to the latest `arrival - PCR` of a run. The second holds
-//! the network, the sender's pacing and a drift of the clocks alike. How exact the references are in a stream of constant
-//! rate cannot be told from arrivals; that is a property of the file.
+//! From the program clock (PCR) of the first PID that has one it takes two figures: the longest
+//! distance between two clock references, in media time (ISO/IEC 13818-1 section 2.7.2 allows 100
+//! ms, DVB 40 ms), and by how much their arrivals differ from a clock that runs evenly: the span
+//! from the earliest to the latest `arrival - PCR` of a run. The second figure includes the
+//! network, the sender's pacing and a drift of the clocks alike. Arrivals do not show how exact the
+//! references are in a stream of constant rate; that is a property of the file.
 
 use serde::Serialize;
 
@@ -23,7 +25,7 @@ const SYNC: u8 = 0x47;
 /// The program clock wraps after 2^33 ticks of 90 kHz, each 300 of 27 MHz.
 const PCR_WRAP: u64 = (1 << 33) * 300;
 
-/// What was found in one stream, or in many together: counts are added, times are maxima.
+/// Findings on one stream, or on many together: counts are added, times are maxima.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TsFindings {
     /// TS packets looked at.
@@ -93,18 +95,19 @@ pub(super) struct TsLight {
 }
 
 impl TsLight {
-    /// Something is missing or out of order in front of what comes: counters are not compared across.
+    /// Marks a gap: packets are missing or out of order before the next ones, so counters are not
+    /// compared across.
     pub(super) fn gap(&mut self) {
         self.pids.iter_mut().for_each(|pid| pid.known = false);
     }
 
-    /// What comes is another place of the title.
+    /// Begins a run: the next packets are from another position in the title.
     pub(super) fn begin_run(&mut self) {
         self.gap();
         self.pcr = None;
     }
 
-    /// Takes what came in one piece, in order.
+    /// Takes data that came in one piece, in order.
     pub(super) fn payload(&mut self, arrival_ns: u64, bytes: &[u8]) {
         let packets = bytes.chunks_exact(TS_PACKET_BYTES);
         if !packets.remainder().is_empty() || bytes.is_empty() {
@@ -180,7 +183,7 @@ impl TsLight {
         self.findings.pcr_interval_max_us = self.findings.pcr_interval_max_us.max(step / 27);
     }
 
-    /// What was found so far.
+    /// Returns the findings to date.
     pub(super) fn findings(&self) -> TsFindings {
         self.findings
     }

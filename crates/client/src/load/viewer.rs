@@ -1,4 +1,4 @@
-//! What a viewer is to the thread that drives it: a state machine behind one small trait.
+//! A viewer as the thread that drives it sees it: a state machine behind one small trait.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -28,7 +28,7 @@ pub(super) enum Stage {
     Done,
 }
 
-/// What the thread looks at after every call.
+/// The state that the thread reads after every call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Status {
     pub(super) stage: Stage,
@@ -36,7 +36,7 @@ pub(super) struct Status {
     pub(super) poll_at: Option<Instant>,
 }
 
-/// What was counted so far, for progress and time series. Asked for a few times a second.
+/// Current counts, for progress and time series. Read a few times a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Live {
     /// Packets received, duplicates not counted; where media does not come in packets, TS packets / 7 or 0.
@@ -65,33 +65,33 @@ pub(super) enum Command {
 /// A place in a title.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Place {
-    /// So far behind its beginning.
+    /// At this distance from its beginning.
     At(MediaTicks),
     /// This part of its length, 0 to 1.
     Part(f64),
 }
 
-/// What came of a viewer.
+/// The outcome of a viewer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
     /// Why it failed, in words without numbers that vary: failures are counted by these words.
     pub(super) failure: Option<String>,
     /// From the start to the moment when the server agreed to play.
     pub(super) setup_us: Option<u64>,
-    /// What was measured, if it came to playing.
+    /// The measurements, if it began to play.
     pub(super) measured: Option<Measured>,
-    /// What a player that buffers would have shown (HTTP and HLS).
+    /// The results of a player that buffers (HTTP and HLS).
     pub(super) web: Option<WebFigures>,
     /// Datagrams from another address than the server's.
     pub(super) foreign: u64,
-    /// What the probe counted, if the socket counted as well; and packets that came past the probe.
+    /// The probe's counts, if the socket counted as well; and packets that came past the probe.
     pub(super) probed: Option<Live>,
     pub(super) unprobed: u64,
-    /// What its receiving socket says, if it has one for media.
+    /// Facts about its receiving socket, if it has one for media.
     pub(super) socket: Option<SocketCounts>,
 }
 
-/// What a UDP socket for media says in the end.
+/// Final facts about a UDP socket for media.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SocketCounts {
     pub(super) has_kernel_stamps: bool,
@@ -115,10 +115,12 @@ impl SocketCounts {
 ///
 /// A [shard](super::shard) drives up to some thousand of them from one epoll and one heap of timers. The rules:
 ///
-/// * A viewer opens its sockets itself, non-blocking, and makes each known with [`Lent::watch`] under a *kind*, a number
-///   of its own choice from 0 to [`MAX_KIND`]. From then on [`Viewer::handle_ready`] is called with this kind whenever the
-///   descriptor is ready for what it is watched for: once for each readiness, not once for each packet. It is level
-///   triggered, so a viewer may leave bytes for the next call. [`Lent::rewatch`] changes what it is watched for.
+/// * A viewer opens its sockets itself, non-blocking, and registers each with [`Lent::watch`] under
+///   a *kind*, a number of its own choice from 0 to [`MAX_KIND`]. From then on
+///   [`Viewer::handle_ready`] is called with this kind whenever the descriptor is ready for the
+///   events it is watched for: once for each readiness, not once for each packet. It is level
+///   triggered, so a viewer may leave bytes for the next call. [`Lent::rewatch`] changes the events
+///   watched for.
 /// * Descriptors come and go as the viewer likes: dropping one ends its watching, and a new one may take the same kind
 ///   (a viewer of HLS makes one connection after another). An event of a dropped descriptor may still come in the turn in
 ///   which it was dropped, so readiness is a hint: a read that would block is not an error. A duplicate of a descriptor
@@ -132,7 +134,8 @@ impl SocketCounts {
 /// * Which viewer leaves, zaps to another title or is replaced is the thread's business, not the viewer's: a zap is
 ///   [`Viewer::leave`] and a new viewer.
 pub(super) trait Viewer {
-    /// The descriptor watched as `kind` is ready, or broken: reading or writing it tells.
+    /// Handles a descriptor, watched as `kind`, that is ready or broken: reading or writing it
+    /// shows which.
     fn handle_ready(&mut self, now: Instant, kind: u8, lent: &mut Lent<'_>);
 
     /// The time of [`Status::poll_at`] has come.
@@ -141,7 +144,8 @@ pub(super) trait Viewer {
     /// Does something a person would do. `false` if this kind of viewer cannot, or not now; nothing has changed then.
     fn command(&mut self, now: Instant, command: Command, lent: &mut Lent<'_>) -> bool;
 
-    /// Takes what has already arrived, within a bound: the time is over and it still counts.
+    /// Takes the data that has already arrived, within a bound: the time is over and the data still
+    /// counts.
     fn drain(&mut self, now: Instant, lent: &mut Lent<'_>);
 
     /// Ends politely: measuring stops now, BYEs are sent, [`Stage::Done`] follows soon. When it has not come to
@@ -151,7 +155,7 @@ pub(super) trait Viewer {
     /// Where it stands and when it wants to be called.
     fn status(&self) -> Status;
 
-    /// What was counted so far.
+    /// Returns the current counts.
     fn live(&self) -> Live;
 
     /// The UDP socket that media comes to; its drops are looked up before it is closed.
@@ -159,7 +163,7 @@ pub(super) trait Viewer {
         None
     }
 
-    /// What came of it. Called once, last.
+    /// Returns the outcome. Called once, last.
     fn end(&mut self, lent: &mut Lent<'_>) -> Outcome;
 }
 
@@ -168,7 +172,7 @@ pub(super) const MAX_KIND: u8 = 254;
 /// The kind that the thread keeps for itself.
 const SHARED_KIND: u8 = 255;
 
-/// What a descriptor is watched for.
+/// The events that a descriptor is watched for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Interest {
     /// Only errors and hang-ups: a viewer that has read enough for now.
@@ -211,7 +215,7 @@ impl Token {
     }
 }
 
-/// What a thread lends to a viewer for one call.
+/// Per-call context that a thread lends to a viewer.
 pub(super) struct Lent<'a> {
     pub(super) plan: &'a Plan,
     /// Lateness of packets in microseconds: a viewer records every packet here.
@@ -226,15 +230,15 @@ pub(super) struct Lent<'a> {
     pub(super) shared_rtcp: &'a [Inlet],
     /// Wall clock: the scale of the kernel's packet stamps.
     pub(super) unix_ns: u64,
-    /// What is read now may have waited for so long because this thread did not look.
+    /// How long data read now may have waited because this thread did not look.
     pub(super) own_delay_ns: u64,
     pub(super) epoll: &'a OwnedFd,
     pub(super) slot: usize,
 }
 
 impl Lent<'_> {
-    /// Where the lateness of data goes that has no stamp of the kernel, as what comes over TCP: when this thread has not
-    /// looked for long, it may be our own, and is kept apart.
+    /// Returns the histogram for the lateness of data without a kernel stamp, such as data over
+    /// TCP: if this thread has not looked for long, the lateness may be our own, and is kept apart.
     pub(super) fn lateness_of_read(&mut self) -> &mut Histogram<u64> {
         if self.own_delay_ns > OWN_STALL_NS { self.own_lateness } else { self.lateness }
     }
@@ -245,7 +249,7 @@ impl Lent<'_> {
         Ok(epoll::add(self.epoll, fd, token.data(), interest.flags())?)
     }
 
-    /// Changes what a known descriptor is watched for.
+    /// Changes the events that a known descriptor is watched for.
     pub(super) fn rewatch(&self, kind: u8, fd: impl AsFd, interest: Interest) -> io::Result<()> {
         let token = Token::Viewer { slot: self.slot, kind: kind.min(MAX_KIND) };
         Ok(epoll::modify(self.epoll, fd, token.data(), interest.flags())?)

@@ -1,4 +1,5 @@
-//! A player that listens at an `rtp://` address: nobody is asked, what comes is taken, with the FEC of ST 2022-1 if it is wanted.
+//! A player that listens at an `rtp://` address: it sends no request and takes the packets that
+//! come, with the FEC of ST 2022-1 if it is wanted.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +33,7 @@ pub(super) struct Listening<'a> {
     progress: &'a mut dyn FnMut(&Progress),
     clock: SystemClock,
     rtp: Inlet,
-    /// Not there if somebody else has the port.
+    /// Absent if another process has the port.
     rtcp: Option<Inlet>,
     fec: Vec<Inlet>,
     media: Media,

@@ -32,19 +32,19 @@ struct Current {
     /// Extended number and timestamp of the lowest packet.
     lowest: Option<(u64, u32)>,
     packets_before: u64,
-    /// Where in the title it begins, says the server.
+    /// Where in the title it begins, according to the server.
     range_start: Option<MediaTicks>,
-    /// Where it ends, says the server.
+    /// Where it ends, according to the server.
     range_end: Option<MediaTicks>,
-    /// How fast it shows the title, says the server.
+    /// How fast it shows the title, according to the server.
     scale: Option<Scale>,
 }
 
 /// How payloads are put in order.
 enum Order {
-    /// What is missing is waited for.
+    /// Missing packets are waited for.
     Waiting(Reorder),
-    /// What is missing may be repaired.
+    /// Missing packets may be repaired.
     Repairing(Box<Window>),
 }
 
@@ -89,7 +89,7 @@ impl Order {
     fn between_runs(&mut self, is_jump: bool, out: &mut SinkWriter) {
         match self {
             Self::Waiting(reorder) => reorder.flush(out),
-            // Where it goes on, what is missing may still be repaired.
+            // Where the title goes on, missing packets may still be repaired.
             Self::Repairing(window) => {
                 window.pause();
                 if is_jump {
@@ -182,8 +182,9 @@ impl Media {
         self.payload_type = payload_type;
     }
 
-    /// FEC will come: what is lost is repaired, by XOR and by the code of this shape if there is one. What is missing is given up
-    /// when nothing has come for `wait_ns`. To be called before any media.
+    /// Prepares for FEC: lost packets are repaired, by XOR and by the code of this shape if there
+    /// is one. Missing packets are given up when nothing has come for `wait_ns`. Must be called
+    /// before any media.
     pub(crate) fn repair(&mut self, wait_ns: u64, shape: Option<CodeShape>) {
         self.order = Order::Repairing(Box::new(Window::new(wait_ns, shape)));
     }
@@ -243,7 +244,7 @@ impl Media {
         }
     }
 
-    /// Writes what is known of the running PLAY into its record.
+    /// Writes the facts known about the running PLAY into its record.
     fn close_play(&mut self) {
         self.close_span();
         let current = std::mem::take(&mut self.current);
@@ -427,7 +428,7 @@ impl Media {
         self.tracker.counts().received
     }
 
-    /// Packets lost so far; with FEC, those that were given up.
+    /// Returns the packets lost to date; with FEC, those that were given up.
     pub(crate) fn lost(&self) -> u64 {
         self.order.window().map_or_else(|| self.tracker.counts().lost, |window| window.counts().lost)
     }
@@ -447,7 +448,7 @@ impl Media {
         self.lateness.clock().media_ns()
     }
 
-    /// Whether the source said BYE since the last PLAY.
+    /// Whether the source has sent BYE since the last PLAY.
     pub(crate) fn has_bye(&self) -> bool {
         self.bye_ns.is_some()
     }

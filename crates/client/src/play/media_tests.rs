@@ -142,7 +142,8 @@ fn anything_at_all_is_survived_and_accounted_for() {
         }
         let (report, ts) = finish(m);
         let s = report.sequence;
-        // Everything given is counted once, and what was received is in the output unless it came too late.
+        // All input is counted once, and every packet received is in the output unless it came too
+        // late.
         assert_eq!(report.packets + s.duplicates + s.strays + report.malformed, given);
         assert_eq!(ts + s.late, report.packets);
         assert_eq!(report.payload_bytes, report.packets * 188);

@@ -1,4 +1,5 @@
-//! One player: plays a title by RTSP, measures and checks what comes, and writes it where it is wanted.
+//! One player: plays a title by RTSP, measures and checks the packets received, and writes them to
+//! the chosen output.
 
 mod connect;
 mod listen;
@@ -60,7 +61,8 @@ impl FromStr for TransportChoice {
 /// What to play, and how. [`PlayOptions::new`] has the defaults.
 #[derive(Clone, Debug)]
 pub struct PlayOptions {
-    /// The title: `rtsp://host[:port]/path`; or `rtp://address:port`, to listen to what somebody sends there.
+    /// The title: `rtsp://host[:port]/path`; or `rtp://address:port`, to listen to a stream sent
+    /// there.
     pub url: String,
     /// How RTP is to come.
     pub transport: TransportChoice,
@@ -78,7 +80,7 @@ pub struct PlayOptions {
     pub output: Output,
     /// A transport stream to compare with, byte by byte.
     pub reference: Option<PathBuf>,
-    /// Reports what is wrong with the transport stream in itself.
+    /// Reports errors within the transport stream itself.
     pub analyse: bool,
     /// How fast to play.
     pub pace: Pace,
@@ -210,8 +212,8 @@ pub struct Progress {
 /// properly and reports. `progress` is called about four times a second.
 ///
 /// # Errors
-/// When there is nothing to report on: no connection, a refusal, an output that fails. What the stream itself does
-/// wrong is in the report.
+/// When there is nothing to report on: no connection, a refusal, an output that fails. Faults of
+/// the stream itself are in the report.
 pub fn play(
     options: &PlayOptions,
     cancel: &AtomicBool,

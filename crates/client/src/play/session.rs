@@ -89,7 +89,7 @@ pub(super) struct Session<'a> {
     receiver: ReceiverReport,
     /// What FEC was granted.
     granted: FecGrant,
-    /// What the server said to requests for another rendition.
+    /// The server's answers to requests for another rendition.
     renditions: Vec<String>,
     output_full_ns: u64,
     errors_before: UdpErrors,
@@ -247,7 +247,7 @@ impl<'a> Session<'a> {
         wait(&mut fds, timeout_ns)
     }
 
-    /// Takes what the RTSP connection has: messages and interleaved frames.
+    /// Takes the available data of the RTSP connection: messages and interleaved frames.
     fn read_connection(&mut self, now: Instant) -> Result<(), ClientError> {
         for _ in 0..READS_PER_TURN {
             let state = self.connection.read();

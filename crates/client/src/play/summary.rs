@@ -10,7 +10,7 @@ use crate::net::Inlet;
 use crate::procfs::{UdpErrors, socket_drops};
 use crate::report::{EndReason, FecReport, ReceiverReport, Report, TsCounts};
 
-/// What is known when nothing more is received.
+/// The facts known when nothing more is received.
 pub(super) struct Summary {
     pub(super) url: String,
     /// Its name in the description; empty without one.
@@ -27,11 +27,11 @@ pub(super) struct Summary {
     pub(super) analyse: bool,
     pub(super) granted: FecGrant,
     pub(super) media: Media,
-    /// What the server said to requests for another rendition.
+    /// The server's answers to requests for another rendition.
     pub(super) renditions: Vec<String>,
-    /// What was counted on the way.
+    /// Counts made during the reception.
     pub(super) receiver: ReceiverReport,
-    /// What the media's socket says; nothing over TCP.
+    /// Facts about the media's socket; nothing over TCP.
     pub(super) socket: SocketFacts,
     /// The kernel's errors at the beginning.
     pub(super) errors_before: UdpErrors,
@@ -48,7 +48,7 @@ pub(super) struct SocketFacts {
 }
 
 impl SocketFacts {
-    /// Of the media's socket, and what was dropped at it and at the others.
+    /// Reads the facts of the media's socket, and the drops at it and at the others.
     pub(super) fn of<'a>(rtp: &'a Inlet, others: impl Iterator<Item = &'a Inlet>) -> Self {
         Self {
             kernel_stamps: rtp.has_kernel_stamps(),
@@ -59,10 +59,10 @@ impl SocketFacts {
 }
 
 impl Summary {
-    /// Ends the output and says what was received.
+    /// Ends the output and reports on the reception.
     ///
     /// # Errors
-    /// If the output does not take what is left.
+    /// If the output does not take the remaining data.
     pub(super) fn report(self) -> Result<Report, ClientError> {
         let Self { media, socket, end, mut receiver, .. } = self;
         let errors = UdpErrors::read().since(self.errors_before);

@@ -1,8 +1,9 @@
 //! The player's half of an RTSP session as a state machine: no sockets, no clock.
 //!
-//! Call order: a command ([`Dialogue::start`] first) queues a request; [`Dialogue::take_output`] gives the bytes to
-//! write; [`Dialogue::handle_message`] takes what [`super::framing`] found; [`Dialogue::poll_event`] says what
-//! happened; [`Dialogue::handle_timeout`] is due at [`Dialogue::poll_at`]. One request is on its way at a time.
+//! Call order: a command ([`Dialogue::start`] first) queues a request; [`Dialogue::take_output`]
+//! gives the bytes to write; [`Dialogue::handle_message`] takes the items that [`super::framing`]
+//! found; [`Dialogue::poll_event`] reports events; [`Dialogue::handle_timeout`] is due at
+//! [`Dialogue::poll_at`]. One request is in flight at a time.
 //!
 //! ```text
 //!  start()        OPTIONS       DESCRIBE            setup()         play()            pause()
@@ -29,10 +30,10 @@ use crate::fec::{FecChoice, FecGrant};
 use crate::sdp::{self, Description};
 use crate::url::{RtspUrl, resolve_control};
 
-/// Header that asks for FEC and says what is granted.
+/// Header that requests FEC and reports the grant.
 const FEC_HEADER: &str = "X-Millrace-FEC";
 
-/// What a dialogue needs to know; shared by many.
+/// The settings that a dialogue needs; shared by many.
 #[derive(Clone, Debug)]
 pub struct DialogueConfig {
     /// `User-Agent`.
@@ -73,18 +74,18 @@ pub struct PlayReply {
     pub range: Option<NptRange>,
     /// The entry of `RTP-Info` for our stream.
     pub rtp_info: Option<RtpInfo>,
-    /// How fast the title will really be shown; `None`: the server says nothing of that.
+    /// How fast the title will really be shown; `None`: the server does not give it.
     pub scale: Option<Scale>,
 }
 
 impl PlayReply {
-    /// The same, with normal speed where nothing is said.
+    /// Returns the same, with normal speed as the default.
     pub fn scale(&self) -> Scale {
         self.scale.unwrap_or(Scale::NORMAL)
     }
 }
 
-/// In which a server says what becomes of a request for another rendition.
+/// Header that reports the result of a request for another rendition.
 const RENDITION_HEADER: &str = "X-Millrace-Rendition";
 
 /// What happened, in order.

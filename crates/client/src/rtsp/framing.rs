@@ -24,9 +24,10 @@ pub enum Item<'a> {
 /// Finds the item at the start of `buffer` and how many bytes it takes; `None` if more bytes are needed.
 ///
 /// # Errors
-/// A text that says why these bytes are neither a frame nor a message; the connection is of no use then.
+/// Returns a text that explains why these bytes are neither a frame nor a message; the connection
+/// is of no use then.
 pub fn next_item(buffer: &[u8]) -> Result<Option<(Item<'_>, usize)>, String> {
-    // RFC 2326 section 4: empty lines before a message are to be ignored.
+    // RFC 2326 section 4: empty lines before a message must be ignored.
     let skipped = buffer.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
     let rest = &buffer[skipped..];
     match rest.first() {

@@ -93,8 +93,8 @@ impl fmt::Display for NptRange {
     }
 }
 
-/// How fast a title is to be shown and delivered (RFC 2326 sections 12.34 and 12.35); `None`: nothing is said about that, which means
-/// normally.
+/// How fast a title should be shown and delivered (RFC 2326 sections 12.34 and 12.35); `None`: not
+/// given, which means normally.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pace {
     /// `Scale`.

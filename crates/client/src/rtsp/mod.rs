@@ -3,7 +3,7 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`dialogue`] | the state machine: commands in, request bytes out, replies in, events out |
-//! | [`framing`] | what is next in the bytes of a connection: a message or an interleaved frame |
+//! | [`framing`] | the next item in the bytes of a connection: a message or an interleaved frame |
 //! | [`headers`] | `Session`, `Range`, `RTP-Info`, `Scale` and `Speed` |
 //! | [`transport`] | the `Transport` header, both ways |
 

@@ -1,4 +1,4 @@
-//! The `Transport` header (RFC 2326 section 12.39): what is asked for, and what the server answered.
+//! The `Transport` header (RFC 2326 section 12.39): the client's request and the server's answer.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -7,7 +7,7 @@ use millrace_core::text::excerpt;
 
 use crate::fec::FecGrant;
 
-/// What a SETUP asks for.
+/// The transport that a SETUP requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// RTP and RTCP by UDP to these ports of ours.
@@ -35,18 +35,18 @@ impl fmt::Display for Wanted {
     }
 }
 
-/// What the server answered.
+/// The server's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransportReply {
-    /// What it agreed to: UDP with the ports it will send to, or TCP with its channels.
+    /// The transport it agreed to: UDP with the ports it will send to, or TCP with its channels.
     pub agreed: Wanted,
-    /// Its own ports for RTP and RTCP, if it says so (UDP only).
+    /// Its own ports for RTP and RTCP, if it names them (UDP only).
     pub server_ports: Option<(u16, u16)>,
     /// Address its packets come from, if it is not the one of the RTSP connection.
     pub source: Option<IpAddr>,
     /// Synchronisation source of its packets.
     pub ssrc: Option<u32>,
-    /// What FEC it grants, if it says so.
+    /// The FEC it grants, if it names it.
     pub fec: Option<FecGrant>,
 }
 

@@ -1,4 +1,4 @@
-//! What the fuzz tests share: seeds in the tree, and edits that make bad input of good.
+//! Shared parts of the fuzz tests: seeds in the tree, and edits that turn good input into bad.
 #![allow(unreachable_pub)]
 
 use std::path::PathBuf;

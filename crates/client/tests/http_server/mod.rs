@@ -47,7 +47,7 @@ impl Page {
         Self { raw: Some(bytes.to_vec()), ..Self::default() }
     }
 
-    /// In chunks of so many bytes.
+    /// In chunks of this many bytes.
     pub fn chunked(self, bytes: usize) -> Self {
         Self { chunk_bytes: Some(bytes), ..self }
     }
@@ -57,12 +57,12 @@ impl Page {
         Self { is_until_close: true, ..self }
     }
 
-    /// Nothing for `time` after so many bytes.
+    /// Nothing for `time` after this many bytes.
     pub fn stall_after(self, bytes: usize, time: Duration) -> Self {
         Self { stall: Some((bytes, time)), ..self }
     }
 
-    /// Closes after so many bytes, although more were announced.
+    /// Closes after this many bytes, although more were announced.
     pub fn cut_at(self, bytes: usize) -> Self {
         Self { cut: Some(bytes), ..self }
     }
@@ -72,7 +72,7 @@ impl Page {
         Self { cut_first: Some(bytes), ..self }
     }
 
-    /// Closes behind the response, without having said so.
+    /// Closes behind the response, without having announced it.
     pub fn then_close(self) -> Self {
         Self { closes: true, ..self }
     }
@@ -223,7 +223,7 @@ fn respond(
             let (before, after) =
                 body.split_at(page.stall.map_or(body.len(), |(bytes, _)| bytes.min(body.len())));
             stream.write_all(before)?;
-            // The stall is what is tested, not something that is waited for.
+            // The stall is the subject of the test, not something that is waited for.
             page.stall.into_iter().for_each(|(_, time)| std::thread::sleep(time));
             stream.write_all(after)?;
         }

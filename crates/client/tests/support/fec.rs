@@ -1,4 +1,5 @@
-//! The FEC of a film as docs/ref/rtsp.md has it, made ahead with core's code: what our server sends from disk.
+//! The FEC of a film as in docs/ref/rtsp.md, made ahead with core's code: the same that our server
+//! sends from disk.
 
 use millrace_core::fec::{Code, Spread};
 use millrace_core::wire::fec::{FecHeader, FecKind, PAYLOAD_TYPE_FEC, protected_fields};
@@ -6,7 +7,7 @@ use millrace_core::wire::rtp::RtpHeader;
 
 use super::{Behaviour, PAYLOAD};
 
-/// What the server does about FEC.
+/// The server's handling of FEC.
 #[derive(Clone, Debug)]
 pub struct FecSending {
     /// Packets of a codeword.
@@ -31,7 +32,7 @@ impl FecSending {
         self.k * self.unit
     }
 
-    /// What a SETUP is answered that asks for `wish` with RTP to `port`.
+    /// Returns the answer to a SETUP that requests `wish` with RTP to `port`.
     pub fn grant(&self, wish: &str, port: u16) -> String {
         if let Some(reason) = self.refused {
             return format!("X-Millrace-FEC: off;reason=\"{reason}\"\r\n");

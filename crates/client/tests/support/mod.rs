@@ -1,5 +1,5 @@
-//! A small RTSP server that does as it is told, and nothing else: it follows a [`Behaviour`], so that a test knows
-//! exactly what a report must say. It shares no code with the product.
+//! A small RTSP server that does exactly as configured: it follows a [`Behaviour`], so that a test
+//! knows the exact contents of a report. It shares no code with the product.
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
 pub mod fec;
@@ -35,7 +35,7 @@ pub fn film(payloads: usize) -> Vec<u8> {
 
 /// Times a scenario may be played again because the machine stood still.
 const AGAIN: usize = 4;
-/// The scenarios bear being late by so much.
+/// The scenarios tolerate being late by this much.
 const STANDSTILL: Duration = Duration::from_millis(100);
 
 /// Pages that this process had to fetch from disk.
@@ -104,7 +104,7 @@ pub struct Behaviour {
     pub double: Vec<u32>,
     /// `(a, b)`: packet a is sent right behind packet b.
     pub delay: Vec<(u32, u32)>,
-    /// `(n, time)`: before packet n, nothing for this time; what is late then comes at once.
+    /// `(n, time)`: before packet n, nothing for this time; the late packets then come at once.
     pub stall: Option<(u32, Duration)>,
     /// `(packet, offset)`: this byte of its payload is flipped.
     pub flip: Option<(u32, usize)>,
@@ -124,7 +124,7 @@ pub struct Behaviour {
     pub describe_status: Option<&'static str>,
     /// Answers to everything with these bytes.
     pub garbage: Option<&'static [u8]>,
-    /// Sender reports say so many packets too many.
+    /// Sender reports count this many packets too many.
     pub sr_error: u32,
     /// A sender report before every this many packets.
     pub sr_every: u32,
@@ -195,7 +195,7 @@ impl Behaviour {
     }
 }
 
-/// What the server saw.
+/// The server's observations.
 #[derive(Default)]
 pub struct Seen {
     /// First lines of requests, with the headers that tests look at.
@@ -285,7 +285,7 @@ enum Way {
 struct Playing {
     started: Instant,
     from: u32,
-    /// What is left to send, in order of sending.
+    /// The packets left to send, in order of sending.
     order: Vec<u32>,
     next: usize,
     /// FEC that is left to send, in order.
@@ -541,7 +541,7 @@ impl Session {
         ("200 OK", format!("Session: 4711\r\nRange: npt={start:.3}-{end:.3}\r\n{info}"), "")
     }
 
-    /// What was granted, of the rows that are sent whole, and due from here.
+    /// Returns the FEC granted, of the rows that are sent whole, and due from here.
     fn fec_from(&self, from: u32) -> std::vec::IntoIter<FecPacket> {
         let sending = self.behaviour.fec.as_ref().filter(|sending| sending.refused.is_none());
         let Some((sending, wish)) = sending.zip(self.wish.as_ref()) else { return Vec::new().into_iter() };

@@ -14,7 +14,8 @@ fn slices(blocks: &[Vec<u8>]) -> Vec<&[u8]> {
     blocks.iter().map(|block| &block[..]).collect()
 }
 
-/// Fills blocks of `bytes` through `work`, from garbage: nothing may rely on what was there.
+/// Fills blocks of `bytes` through `work`, from garbage: the code must not rely on previous
+/// contents.
 fn filled(count: usize, bytes: usize, work: impl FnOnce(&mut [&mut [u8]])) -> Vec<Vec<u8>> {
     let mut blocks = vec![vec![0xa5; bytes]; count];
     let mut slices: Vec<&mut [u8]> = blocks.iter_mut().map(|block| &mut block[..]).collect();
@@ -22,7 +23,8 @@ fn filled(count: usize, bytes: usize, work: impl FnOnce(&mut [&mut [u8]])) -> Ve
     blocks
 }
 
-/// What the code is by definition, without any table: the Cauchy matrix with scaled columns, symbol by symbol.
+/// Computes the code by definition, without any table: the Cauchy matrix with scaled columns,
+/// symbol by symbol.
 fn by_definition(code: &Code, data: &[Vec<u8>], bytes: usize) -> Vec<Vec<u8>> {
     let parity = |p: usize, at: usize| {
         data.iter().enumerate().fold(0, |sum, (j, symbol)| {
@@ -59,7 +61,7 @@ fn parities_that_were_stored_once_stay_the_same() {
     assert_eq!(parity, EXPECTED_PARITY);
 }
 
-/// What ISA-L says of the same matrix (`tests/isal.py`).
+/// ISA-L's results for the same matrix (`tests/isal.py`).
 const EXPECTED_4_4: [[u8; 4]; 4] = [[1; 4], [166, 70, 187, 123], [245, 104, 143, 82], [210, 143, 245, 200]];
 const EXPECTED_PARITY: [[u8; 3]; 4] =
     [[0x0f, 0, 0], [0x03, 0x08, 0x36], [0x89, 0x10, 0xac], [0x2c, 0x18, 0x9a]];
@@ -150,7 +152,8 @@ fn every_kernel_does_the_same_with_blocks_beyond_the_first_cache() {
     }
 }
 
-/// Every pattern of loss of every code with that many symbols: restored if k symbols are left, refused if not.
+/// Tries every pattern of loss of every code with this many symbols: restored if k symbols are
+/// left, refused if not.
 fn all_patterns(symbols: usize) {
     const BYTES: usize = 3;
     for m in 0..symbols.min(9) {
@@ -238,7 +241,7 @@ fn plans_are_made_once_and_forgotten_in_the_order_of_use() {
         assert!(Arc::ptr_eq(&plans.plan(patterns[0]).unwrap(), &first));
         let plan = plans.plan(*present).unwrap();
         assert!(Arc::ptr_eq(&plans.plan(*present).unwrap(), &plan));
-        // What lies beyond the code's symbols makes no pattern of its own.
+        // Bits beyond the code's symbols make no pattern of their own.
         assert!(Arc::ptr_eq(&plans.plan(present ^ 1 << 100).unwrap(), &plan));
         assert!(plans.len() <= MAX_DECODE_PLANS);
     }

@@ -1,4 +1,4 @@
-//! Arithmetic in GF(2^8) modulo x^8 + x^4 + x^3 + x^2 + 1, and what the kernels look up of it.
+//! Arithmetic in GF(2^8) modulo x^8 + x^4 + x^3 + x^2 + 1, and the lookup tables of the kernels.
 
 /// The field's polynomial without its highest term.
 const POLYNOMIAL: u8 = 0x1d;
@@ -40,8 +40,8 @@ pub const fn inverse(a: u8) -> u8 {
 /// the two that its halves choose.
 pub(super) static NIBBLES: [[u8; 32]; 256] = nibbles();
 
-/// For each coefficient its multiplication as the bit matrix that `vgf2p8affineqb` takes: byte 7 - i says which bits of the
-/// operand add up to bit i of the product.
+/// For each coefficient its multiplication as the bit matrix that `vgf2p8affineqb` takes: byte 7 -
+/// i selects the bits of the operand that add up to bit i of the product.
 pub(super) static AFFINE: [u64; 256] = affine();
 
 const fn nibbles() -> [[u8; 32]; 256] {

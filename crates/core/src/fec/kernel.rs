@@ -16,7 +16,8 @@ const MAX_SOURCES: usize = MAX_DATA_UNITS;
 /// A way to multiply and add blocks. All give the same bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kernel {
-    /// Tables of half bytes, a byte at a time: what every processor can do, and what the others are compared with.
+    /// Tables of half bytes, a byte at a time: the kernel that every processor supports, and the
+    /// reference for the others.
     Scalar,
     /// The same tables looked up 32 bytes at a time (`vpshufb`).
     Avx2,
@@ -84,7 +85,7 @@ pub(super) struct Pass<'a, 'b, 'c> {
     pub(super) range: std::ops::Range<usize>,
     /// The first output's coefficients are all 1: it is a plain XOR.
     pub(super) first_is_xor: bool,
-    /// Products are added to what the outputs hold, which is otherwise overwritten.
+    /// Products are added to the contents of the outputs, which are otherwise overwritten.
     pub(super) adds: bool,
 }
 

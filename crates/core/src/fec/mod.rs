@@ -5,8 +5,9 @@
 //! `gf_gen_cauchy1_matrix` of ISA-L), with every column scaled so that parity 0 has coefficients 1: it is the plain XOR of the
 //! data. The code works byte by byte, so any slice of the parity protects the same slice of the data.
 //!
-//! What is not there counts as zeros: data symbols beyond those that are passed, and the rest of those that are shorter than
-//! the parity. `docs/design/0008-parity-code.md` says why it is this code.
+//! Absent data counts as zeros: data symbols beyond those that are passed, and the rest of those
+//! that are shorter than the parity. `docs/design/0008-parity-code.md` explains the choice of this
+//! code.
 //!
 //! ```
 //! use millrace_core::fec::{Code, Plans};
@@ -132,8 +133,9 @@ impl Code {
         count_encoded(new.len());
     }
 
-    /// How the missing data symbols come from those whose bits are set in `present` (bit i: data symbol i below k, then parity
-    /// symbol i - k; higher bits are ignored); `None` if fewer than k are there. [`Plans`] keeps what was computed.
+    /// Returns how the missing data symbols come from those whose bits are set in `present` (bit i:
+    /// data symbol i below k, then parity symbol i - k; higher bits are ignored); `None` if fewer
+    /// than k are there. [`Plans`] keeps the results.
     pub fn plan(&self, present: u128) -> Option<Plan> {
         Plan::new(self, present)
     }
@@ -142,7 +144,7 @@ impl Code {
 /// What this process has encoded and decoded since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Bytes of data from which parity was computed.
+    /// Bytes of data encoded into parity.
     pub encoded_bytes: u64,
     /// Bytes of data that were restored.
     pub decoded_bytes: u64,

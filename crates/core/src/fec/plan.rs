@@ -1,4 +1,4 @@
-//! What to do when symbols are missing: which of those left are used, and what they are multiplied with.
+//! The plan for missing symbols: which of those left are used, and their coefficients.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -112,7 +112,7 @@ fn invert(
 pub struct Plans {
     code: Code,
     known: HashMap<u128, (Arc<Plan>, u64)>,
-    /// What was asked last: codewords of a row usually miss the same symbols.
+    /// The last request: codewords of a row usually miss the same symbols.
     last: Option<(u128, Arc<Plan>)>,
     uses: u64,
 }

@@ -1,4 +1,5 @@
-//! In which order a title's FEC packets leave, and with which packets of the title: the one place that knows it.
+//! The order in which a title's FEC packets leave, and the packets of the title they leave with:
+//! the one place that knows it.
 //!
 //! A row of the title has `U` columns of `k` packets; each column has `m` parities. They leave while the packets of the row behind
 //! it do, in `U` slots, one every `k` packets. The first parity, which other receivers know too, has a track of its own and leaves
@@ -11,11 +12,12 @@
 //!   track 2, parity 1 of column       2   3   4   5   6   7   0   1
 //! ```
 //!
-//! A codeword survives `m` losses. Its packets of media lie `U` apart, so a burst must be kept from taking a parity too many. What is
-//! worst is a burst over the end of a row: the last packets of a column, and then its parities. Columns at the end of a unit are
-//! the last to lose media, so their parities should come late; but each slot must carry some column. `U / k` slots from one parity
-//! of a column to the next are the way to lose least by that: then they are as far apart as packets of media. With more
-//! parities than packets, `U / m` is all there is.
+//! A codeword survives `m` losses. Its packets of media lie `U` apart, so a burst must be kept from
+//! taking a parity too many. The worst case is a burst over the end of a row: the last packets of a
+//! column, and then its parities. Columns at the end of a unit are the last to lose media, so their
+//! parities should come late; but each slot must carry some column. A distance of `U / k` slots
+//! from one parity of a column to the next minimizes this loss: the parities are then as far apart
+//! as packets of media. With more parities than packets, only `U / m` is possible.
 
 use std::ops::Range;
 
@@ -27,7 +29,7 @@ pub struct Spread {
     unit_packets: u32,
 }
 
-/// What an FEC packet protects, and when it leaves.
+/// The position that an FEC packet protects, and when it leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FecPlace {
     /// Row of the title.
@@ -84,9 +86,11 @@ impl Spread {
         packet.div_ceil(self.data_units).saturating_sub(self.unit_packets)
     }
 
-    /// Slots by which a parity of a column leaves before the first parity: less than a unit.
+    /// Returns how many slots before the first parity a parity of a column leaves: less than a
+    /// unit.
     fn lead(&self, parity: usize) -> u32 {
-        // A row in units: the title's packets of a column are one unit apart, and so many units fit.
+        // A row in units: the title's packets of a column are one unit apart, and this many units
+        // fit.
         let units = self.data_units.max(self.parity_units);
         // No two parities in one slot, as long as there are slots.
         let length = self.unit_packets.max(units);

@@ -53,7 +53,8 @@ macro_rules! with_outputs {
     ($kernel:ident, $pass:expr, $($outputs:literal => $vectors:literal),+) => {
         match ($pass.outputs.len(), $pass.first_is_xor) {
             $(
-                // SAFETY: the caller has just asked whether the processor has what it takes, and for the lengths.
+                // SAFETY: the caller has just checked that the processor has the features needed,
+                // and the lengths.
                 ($outputs, true) => unsafe { $kernel::<$outputs, $vectors, true>($pass) },
                 // SAFETY: the same.
                 ($outputs, false) => unsafe { $kernel::<$outputs, $vectors, false>($pass) },
@@ -100,7 +101,7 @@ fn pointers<const M: usize>(pass: &mut Pass<'_, '_, '_>) -> [*mut u8; M] {
 #[target_feature(enable = "avx512f,avx512bw,gfni")]
 unsafe fn gfni<const M: usize, const W: usize, const XOR: bool>(mut pass: Pass<'_, '_, '_>) {
     let (outputs, mut at, end) = (pointers::<M>(&mut pass), pass.range.start, pass.range.end);
-    // Shorter blocks, so that what is asked for and what is used take turns.
+    // Shorter blocks, so that prefetches and uses take turns.
     while is_far(&pass) && at + 128 <= end {
         ask_ahead(pass.sources, at, 128);
         // SAFETY: 128 bytes from `at` on are within the range, so within all sources and outputs.

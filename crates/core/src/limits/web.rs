@@ -6,8 +6,9 @@ use crate::limits::volume::BUFFER_BYTES;
 use crate::limits::{MAX_AHEAD_MS, TS_PACKET_BYTES};
 use crate::time::MEDIA_HZ;
 
-/// What may go before the bytes of a title that an engine sends: the head of a response, and a PAT and a PMT of 1,024 bytes each with what makes
-/// whole TS packets of them. It waits in the connection's own room, which has so much for replies.
+/// Longest data in front of the bytes of a title that an engine sends: the head of a response, and
+/// a PAT and a PMT of 1,024 bytes each, filled up to whole TS packets. It waits in the connection's
+/// own room, which has this much for replies.
 pub const MAX_ORDER_HEAD_BYTES: usize = 8 * 1024;
 /// A connection that is sent bytes of a title and takes none for this long is broken off. A browser that has enough stops reading for as long as
 /// its viewer pauses, and asks again from where it was when it needs more; each such connection holds a viewer's place meanwhile.
@@ -63,17 +64,18 @@ pub const MAX_STAMP_DISTANCE_TICKS: u64 = 10 * MEDIA_HZ;
 
 // Uploads.
 
-/// Longest upload unless the operator says otherwise: a disc of 4K video has at most 100 GB.
+/// Default limit of an upload: a disc of 4K video has at most 100 GB.
 pub const DEFAULT_UPLOAD_BYTES: u64 = 100 << 30;
-/// Bits a second that all uploads together may bring unless the operator says otherwise: less than half of what one hard disk writes, so that it reads for
-/// viewers meanwhile; a film of two hours at 8 Mb/s takes two and a half minutes.
+/// Default limit in bits a second of all uploads together: less than half the write rate of one
+/// hard disk, so that it reads for viewers meanwhile; a film of two hours at 8 Mb/s takes two and a
+/// half minutes.
 pub const DEFAULT_UPLOAD_RATE: u64 = 400_000_000;
 /// Bytes of an upload that have come and are not in the title yet: beyond these nothing is read from its connection. A read of ingest is at most half of it.
 pub const UPLOAD_BUFFER_BYTES: usize = 1 << 20;
 /// How long an upload whose client has gone can be gone on with: a connection that was lost comes back within minutes.
 pub const UPLOAD_KEPT: Duration = Duration::from_secs(600);
 
-// What happens, told to whoever listens.
+// Events, reported to all listeners.
 
 const _: () = {
     // The head of a response is below 2 KiB.

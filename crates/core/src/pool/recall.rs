@@ -1,7 +1,9 @@
-//! Extents that were given back and may be needed again: while somebody may ask for one, its title stays open.
+//! Extents that were given back and may be needed again: while a stream may ask for one, its title
+//! stays open.
 //!
-//! The arena has a word for each place of an open title: the title, and how many [`Recall`]s there are of it. Whoever closes titles asks that word;
-//! whoever takes a recall changes it in the same step, so a title is either closed or can be had again, never both.
+//! The arena has a word for each place of an open title: the title, and the number of its
+//! [`Recall`]s. Closing a title checks this word, and taking a recall changes it in the same step,
+//! so a title is either closed or can be fetched again, never both.
 
 use std::sync::Arc;
 
@@ -40,7 +42,7 @@ fn opened(title: TitleRef) -> u64 {
 }
 
 impl ExtentArena {
-    /// Extents of this title can be had again from now on.
+    /// Allows extents of this title to be fetched again from now on.
     pub fn open_title(&self, title: TitleRef) {
         let is_open = self.titles.change(title, Some);
         if !is_open {
@@ -48,7 +50,8 @@ impl ExtentArena {
         }
     }
 
-    /// No extent of this title can be had again from now on; `false`, and no change: somebody may need one.
+    /// Ends the fetching again of this title's extents from now on; `false`, and no change: one may
+    /// still be needed.
     pub fn close_title(&self, title: TitleRef) -> bool {
         let word = self.titles.word(title);
         match word.compare_exchange(opened(title), 0, Ordering::AcqRel, Ordering::Acquire) {
@@ -57,13 +60,14 @@ impl ExtentArena {
         }
     }
 
-    /// The same, whoever may need one.
+    /// Closes the title even if one of its extents may still be needed.
     pub fn forget_title(&self, title: TitleRef) {
         self.titles.change(title, |_| Some(0));
     }
 }
 
-/// What an extent held that was given back. The title stays open for it until this goes.
+/// The content of an extent that was given back. The title stays open for it until this value is
+/// dropped.
 #[derive(Debug)]
 pub struct Recall {
     arena: Arc<ExtentArena>,
@@ -71,7 +75,7 @@ pub struct Recall {
 }
 
 impl Recall {
-    /// What the extent held.
+    /// Returns the content of the extent.
     pub fn content(&self) -> ExtentContent {
         self.content
     }
@@ -85,7 +89,8 @@ impl Drop for Recall {
 }
 
 impl Lease {
-    /// With this the extent can be had again when the lease is dropped; `None`: its title is closed, and there is nothing but the lease.
+    /// Returns the means to fetch the extent again when the lease is dropped; `None`: its title is
+    /// closed, and there is nothing but the lease.
     pub fn recall(&self) -> Option<Recall> {
         let content = self.content();
         let is_open =

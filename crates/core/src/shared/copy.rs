@@ -1,12 +1,14 @@
 //! Whole words into shared memory and out of it.
 //!
-//! What it means is a loop of relaxed accesses, a word each, and on most processors it is one. On x86-64 it is machine code, for two reasons:
+//! Its meaning is a loop of relaxed accesses, a word each, and on most processors it is one. On
+//! x86-64 it is machine code, for two reasons:
 //!
 //! * A compiler puts accesses to atomics into no vectors. That loop takes 1.2 times as long as memcpy where memory is what both wait for, and 1.7 times from
 //!   cache to cache.
-//! * What is written lies, as a rule, in the cache of the processor that has read it last, and each store waits until that cache has let go: up
-//!   to eight times the time of memcpy, by how far apart the two processors are. Stores past the caches do not wait. They are for many bytes at
-//!   once; few are soon read, and are faster from cache to cache.
+//! * The words to overwrite usually lie in the cache of the processor that has read them last, and
+//!   each store waits until this cache has let go: up to eight times the time of memcpy, by how far
+//!   apart the two processors are. Stores past the caches do not wait. They are for many bytes at
+//!   once; few bytes are soon read, and are faster from cache to cache.
 #![allow(unsafe_code)]
 
 use super::WORD_BYTES;
@@ -67,8 +69,8 @@ mod vectors {
     pub(super) fn out_of(words: &[AtomicU64], to: &mut [Own]) -> usize {
         let count = words.len().min(to.len()) / BLOCK_WORDS * BLOCK_WORDS;
         if count > 0 {
-            // SAFETY: both have `count` words, not 0 and whole blocks. `to` is borrowed by nobody else. Words may be written by somebody else
-            // meanwhile: see `copy`.
+            // SAFETY: both have `count` words, not 0 and whole blocks. `to` is borrowed by no other
+            // code. Words may be written by other threads or processes meanwhile: see `copy`.
             unsafe { copy(words.as_ptr().cast(), to.as_mut_ptr().cast(), count * WORD_BYTES) };
         }
         count
@@ -77,7 +79,7 @@ mod vectors {
     /// The same into words.
     pub(super) fn into(words: &[AtomicU64], from: &[Own]) -> usize {
         let count = words.len().min(from.len());
-        // What is stored past the caches is whole lines of them.
+        // Stores past the caches cover whole cache lines.
         let before = words.as_ptr().addr().wrapping_neg() % BLOCK_BYTES / WORD_BYTES;
         if count < PAST_CACHES_WORDS + before {
             return into_caches(&words[..count], &from[..count]);
@@ -87,8 +89,9 @@ mod vectors {
         }
         let (words, from) = (&words[before..count], &from[before..count]);
         let whole = words.len() / BLOCK_WORDS * BLOCK_WORDS;
-        // SAFETY: both have `whole` words, not 0 and whole blocks, and the first of `words` begins a line. Nobody writes `from`, which is borrowed.
-        // Atomics may be written through a shared reference; that others access the words meanwhile: see `copy`.
+        // SAFETY: both have `whole` words, not 0 and whole blocks, and the first of `words` begins
+        // a line. `from` is borrowed, so it is not written. Atomics may be written through a shared
+        // reference; that others access the words meanwhile: see `copy`.
         unsafe {
             copy_past(from.as_ptr().cast(), words.as_ptr().cast_mut().cast(), whole * WORD_BYTES);
         }
@@ -98,8 +101,9 @@ mod vectors {
     fn into_caches(words: &[AtomicU64], from: &[Own]) -> usize {
         let count = words.len().min(from.len()) / BLOCK_WORDS * BLOCK_WORDS;
         if count > 0 {
-            // SAFETY: both have `count` words, not 0 and whole blocks. Nobody writes `from`, which is borrowed. Atomics may be written through a
-            // shared reference; that others access the words meanwhile: see `copy`.
+            // SAFETY: both have `count` words, not 0 and whole blocks. `from` is borrowed, so it is
+            // not written. Atomics may be written through a shared reference; that others access
+            // the words meanwhile: see `copy`.
             unsafe { copy(from.as_ptr().cast(), words.as_ptr().cast_mut().cast(), count * WORD_BYTES) };
         }
         count
@@ -137,12 +141,15 @@ mod vectors {
 
     /// Copies `bytes` bytes.
     ///
-    /// Somebody else may access one of the two sides at the same time. To the language the machine code stands for relaxed accesses to atomic words:
-    /// the side that is shared is made of `AtomicU64`, so it is aligned to words, and no instruction here touches a part of one. A
-    /// vector is moved in one piece or in several, in whatever order, and relaxed accesses to several words promise no more. Words in one cache line
-    /// are read and written whole by every x86-64; were one torn nevertheless, a number would be wrong that nobody may believe before the
-    /// turn of a ring says so. What the turn orders stays in order: the code is opaque to the compiler, which has to take it that any memory was
-    /// accessed, and the processor puts no such load or store off beyond a later store.
+    /// Another thread or process may access one of the two sides at the same time. To the language
+    /// the machine code stands for relaxed accesses to atomic words: the shared side is made of
+    /// `AtomicU64`, so it is aligned to words, and no instruction here touches a part of one. A
+    /// vector is moved in one piece or in several, in any order, and relaxed accesses to several
+    /// words promise no more. Every x86-64 reads and writes words in one cache line whole; if one
+    /// were torn nevertheless, a number would be wrong that no reader may trust before the turn of
+    /// a ring confirms it. The order that the turn establishes is kept: the code is opaque to the
+    /// compiler, which has to assume that any memory was accessed, and the processor delays no such
+    /// load or store beyond a later store.
     ///
     /// # Safety
     /// `from` can be read and `to` written for `bytes` bytes, a multiple of a block's and not 0; they do not overlap.
@@ -153,7 +160,8 @@ mod vectors {
         unsafe { copy!(from, to, bytes, "movups", "") };
     }
 
-    /// The same, past the caches. Those stores are put off beyond later ones, so a fence follows them: then all that is said of `copy` holds here too.
+    /// The same, past the caches. These stores are delayed beyond later ones, so a fence follows
+    /// them: then everything stated for `copy` holds here too.
     ///
     /// # Safety
     /// As for `copy`; and `to` begins a cache line.
@@ -176,7 +184,7 @@ mod tests {
 
     #[test]
     fn exactly_the_words_that_both_have_are_copied() {
-        // Beyond what is stored past the caches.
+        // Beyond the threshold for stores past the caches.
         const MOST: usize = 160;
         for count in 0..MOST {
             // Neither side begins where a vector would like it to.

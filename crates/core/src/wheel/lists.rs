@@ -1,7 +1,8 @@
 //! Many queues of timers in one pool of memory that never grows: blocks of four cache lines, 31 timers each.
 //!
-//! A linked list through the timers themselves would cost a cache miss a timer, one after the other: the next one is known
-//! only when the one before has been fetched. Here that holds once in 31 timers; what lies between is fetched ahead.
+//! A linked list through the timers themselves would cost a cache miss a timer, one after the
+//! other: the next one is known only when the one before has been fetched. Here this happens once
+//! in 31 timers; the timers in between are fetched ahead.
 
 /// Timers in a block: with the links to its neighbours it is 256 bytes.
 const PER_BLOCK: u32 = 31;
@@ -12,7 +13,7 @@ const NONE: u32 = u32::MAX;
 #[derive(Clone, Copy)]
 pub(super) struct Entry {
     pub(super) owner: u32,
-    /// What the wheel needs to know of its time.
+    /// The part of its time that the wheel needs.
     pub(super) offset: u32,
 }
 
@@ -61,14 +62,15 @@ struct Queue {
     end: u32,
 }
 
-/// So many queues.
+/// A fixed number of queues.
 pub(super) struct Queues {
     queues: Box<[Queue]>,
     blocks: Box<[Block]>,
     free: u32,
 }
 
-/// Blocks for so many: a queue has at most two blocks that are not full, and no more blocks than timers.
+/// Returns the blocks for this many queues and timers: a queue has at most two blocks that are not
+/// full, and no more blocks than timers.
 const fn blocks(queues: usize, timers: usize) -> usize {
     let broken = if 2 * queues < timers { 2 * queues } else { timers };
     timers.div_ceil(PER_BLOCK as usize) + broken
@@ -196,8 +198,9 @@ impl Queues {
         moved
     }
 
-    /// Takes entries with an offset of at most `offset` until there is no other or `owners` is full; how many they were.
-    /// `moved` is told of each entry that takes the place of one taken.
+    /// Takes entries with an offset of at most `offset` until there is no other or `owners` is
+    /// full; returns how many there were. `moved` is called for each entry that takes the place of
+    /// one taken.
     pub(super) fn take(
         &mut self,
         queue: u32,

@@ -115,7 +115,8 @@ impl FecHeader {
     }
 }
 
-/// What is protected of a packet beside its payload: payload length in bytes, payload type, timestamp, in this order.
+/// Returns the protected fields of a packet beside its payload: payload length in bytes, payload
+/// type, timestamp, in this order.
 pub fn protected_fields(length: u16, payload_type: u8, timestamp: u32) -> [u8; PROTECTED_FIELDS_BYTES] {
     let ([a, b], [c, d, e, f]) = (length.to_be_bytes(), timestamp.to_be_bytes());
     [a, b, payload_type, c, d, e, f]

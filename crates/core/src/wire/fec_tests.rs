@@ -1,4 +1,5 @@
-//! FEC headers: what other senders send, and that nothing is lost or believed that should not be.
+//! FEC headers: those of other senders are read, and nothing is lost or accepted that should not
+//! be.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! RTCP (RFC 3550 section 6): what the server writes (SR, SDES, BYE), what the client writes (RR), and a reader that
-//! walks a compound packet from anywhere without a panic.
+//! RTCP (RFC 3550 section 6): the packets that the server writes (SR, SDES, BYE), those that the
+//! client writes (RR), and a reader that walks a compound packet from anywhere without a panic.
 
 pub use crate::limits::MAX_REPORT_BYTES;
 
@@ -19,7 +19,7 @@ pub fn ntp_from_unix_ns(unix_ns: u64) -> u64 {
     s << 32 | fraction as u64
 }
 
-/// What a sender report says (RFC 3550 section 6.4.1).
+/// The content of a sender report (RFC 3550 section 6.4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SenderReport {
     /// Sender.
@@ -34,7 +34,8 @@ pub struct SenderReport {
     pub octets: u32,
 }
 
-/// What one report block says (RFC 3550 section 6.4.1). Kept, never acted upon alone: players send odd first values.
+/// The content of one report block (RFC 3550 section 6.4.1). Kept, never acted upon alone: players
+/// send odd first values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReportBlock {
     /// The source that is reported on.

@@ -10,7 +10,8 @@
 //!                       at  time
 //! ```
 //!
-//! The flag [`AHEAD`](flag::AHEAD) is set until the run has come from one line to the other. It gives up if it falls behind what is owed.
+//! The flag [`AHEAD`](flag::AHEAD) is set until the run has come from one line to the other. It
+//! gives up if it falls behind the pace owed.
 
 use millrace_core::limits::MAX_AHEAD_MS;
 use millrace_core::time::{Instant, MEDIA_HZ, MediaTicks};
@@ -20,13 +21,13 @@ use crate::pace::Pace;
 use crate::stream::{Cold, Stream, flag};
 use crate::types::Refusal;
 
-/// Whether a run may send so much ahead.
+/// Checks whether a run may send this much ahead.
 pub(super) fn check_ahead(ahead_ms: u16) -> Result<(), Refusal> {
     if ahead_ms <= MAX_AHEAD_MS { Ok(()) } else { Err(Refusal::OutOfRange) }
 }
 
 impl Engine {
-    /// The run that has just begun sends so much ahead.
+    /// Makes the run that has just begun send this much ahead.
     pub(super) fn begin_ahead(&mut self, index: u32, ahead_ms: u16) {
         if ahead_ms > 0 {
             self.stream_mut(index).flags |= flag::AHEAD;
@@ -34,7 +35,8 @@ impl Engine {
         self.cold_mut(index).ahead = MediaTicks(u64::from(ahead_ms) * MEDIA_HZ / 1000);
     }
 
-    /// The pace at which a stream has to be served: that of its run, without what it still has to send ahead.
+    /// Returns the pace at which a stream must be served: the pace of its run, without the media
+    /// that it still has to send ahead.
     pub(super) fn owed(&self, index: u32) -> Pace {
         owed(self.stream(index), &self.cold[index as usize])
     }
@@ -46,8 +48,9 @@ pub(super) fn owed(stream: &Stream, cold: &Cold) -> Pace {
     Pace { anchor: stream.pace.anchor.since(ahead), ..stream.pace }
 }
 
-/// The pace by which a burst of a stream that sends ahead is measured, whose first packet has this media time. The lead is there when
-/// that packet waited for nothing but its own departure; it is given up when the packet is a burst behind what is owed.
+/// Returns the pace used to measure a burst of a stream that sends ahead, whose first packet has
+/// this media time. The lead is there when that packet waited for nothing but its own departure; it
+/// is given up when the packet is a burst behind the pace owed.
 #[cold]
 pub(super) fn measure_ahead(
     stream: &mut Stream,
@@ -65,7 +68,7 @@ pub(super) fn measure_ahead(
         stream.flags &= !flag::AHEAD;
         return stream.pace;
     }
-    // What has to come early is not late: a loop that is woken late makes up for nothing.
+    // Media sent ahead is not late: a loop that is woken late makes up for nothing.
     stream.due = now;
     owed
 }

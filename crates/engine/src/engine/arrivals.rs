@@ -55,7 +55,8 @@ impl Engine {
         self.schedule(index, now);
         let stream = &mut self.streams[index as usize];
         if self.batch.lease(index, extent).is_some_and(Lease::grows) {
-            // What is written late is late for good: the viewer's buffer makes up for it once, not each time.
+            // Media written late is late for good: the viewer's buffer makes up for it once, not
+            // each time.
             stream.pace.at = stream.pace.at.plus_ns(now.ns_since(stream.due));
             stream.due = stream.due.max(now);
         }
@@ -71,14 +72,16 @@ impl Engine {
             self.tell(index, pending::RUN_BEGAN);
         }
         if begins || self.stream(index).rushes() {
-            // A run may begin with the last packet of its extent: what follows must not wait for that to be sent.
+            // A run may begin with the last packet of its extent: the next extent must not wait
+            // until this packet is sent.
             let place = self.stream(index).place();
             self.want_ahead(index, extent, place);
         }
     }
 
-    /// Works out from which packet of the extent that the stream is in, and holds, the one ahead is asked for: the first that departs
-    /// no more than [`LEASE_AHEAD_NS`] before the last, or one before that.
+    /// Works out the packet, in the extent that the stream is in and holds, where it asks for the
+    /// next extent: the first that departs no more than [`LEASE_AHEAD_NS`] before the last, or one
+    /// before it.
     pub(super) fn note_ask_at(&mut self, index: u32) {
         let stream = &mut self.streams[index as usize];
         let Some(lease) = self.batch.lease(index, stream.extent) else { return };
@@ -108,10 +111,11 @@ impl Engine {
         stream.ask_at = place as u16;
     }
 
-    /// Wants the extent behind `extent`, which is held, or what follows there by a queued run, unless nothing follows or it has been
-    /// asked for. `place`: of the packet that is next. The cache knows where the playhead is going and reads ahead by itself, so an
-    /// extent is asked for only when it is nearly needed: until then others may have its memory. What a queued run begins with the cache
-    /// does not know: that is asked for at once.
+    /// Wants the extent behind `extent`, which is held, or the one that follows there by a queued
+    /// run, unless nothing follows or it has been asked for. `place`: of the packet that is next.
+    /// The cache knows where the playhead is going and reads ahead by itself, so an extent is asked
+    /// for only when it is nearly needed: until then others may have its memory. The cache does not
+    /// know the first extent of a queued run, so it is asked for at once.
     pub(super) fn want_ahead(&mut self, index: u32, extent: u32, place: u32) {
         let stream = self.stream(index);
         let ahead = extent + 1;
@@ -142,7 +146,8 @@ impl Engine {
         self.want(index, ahead, by);
     }
 
-    /// An extent will not come. What is queued does not take place then; what lasts fails.
+    /// Handles an extent that will not come. A queued run does not take place then; a run that
+    /// lasts fails.
     fn cannot_read(&mut self, index: u32, now: Instant, is_queued: bool, failure: LeaseFailure) {
         let reason = FailReason::ReadError(failure);
         if is_queued {
@@ -315,7 +320,8 @@ impl Engine {
         }
     }
 
-    /// If all is gone that could be read of an extent that grows, it is asked for again, with what comes next.
+    /// Asks again for an extent that grows, with its next packets, if everything readable in it is
+    /// gone.
     pub(super) fn want_more(&mut self, index: u32) {
         let (stream, cold) = (&self.streams[index as usize], &mut self.cold[index as usize]);
         let Some(lease) = self.batch.lease(index, stream.extent) else { return };
@@ -347,7 +353,8 @@ impl Engine {
         }
     }
 
-    /// The run has sent its last packet: the queued one follows, or BYE when the viewer has played what it holds back.
+    /// Handles the end of the run's packets: the queued run follows, or BYE when the viewer has
+    /// played the media it holds back.
     pub(super) fn drained(&mut self, index: u32, now: Instant) {
         if self.stream(index).has(flag::STEPS) && self.step_on(index, now) {
             return;
@@ -370,7 +377,8 @@ impl Engine {
         match outcome {
             SendOutcome::Closed { errno } => self.fail(index, now, FailReason::ConnectionClosed(errno)),
             SendOutcome::Blocked { .. } if bye => return self.bye_blocked(now, index),
-            // A player need not listen on its RTCP port: a report that was refused says nothing about the title.
+            // A player need not listen on its RTCP port: a refused report has no meaning for the
+            // title.
             _ if bye => {
                 self.stream_mut(index).report_due = NEVER;
                 self.bye_sent(index);

@@ -1,4 +1,4 @@
-//! Commands: what the control side wants of a stream.
+//! Commands: the requests of the control side to a stream.
 
 use millrace_core::ids::{ConnId, StreamId};
 use millrace_core::limits::MAX_SCALE_PERMILLE;
@@ -33,8 +33,8 @@ impl Engine {
     /// extent of `from` is wanted at once. A moment that has passed counts as now, but for a quiet stream: that keeps the
     /// schedule of another one.
     ///
-    /// `from == until` is a run without packets: it goes to its end, and to BYE, when its time comes. That is what a
-    /// viewer gets who paused behind the last packet and goes on.
+    /// `from == until` is a run without packets: it goes to its end, and to BYE, when its time
+    /// comes. A viewer that paused behind the last packet and goes on gets such a run.
     pub fn play(
         &mut self,
         now: Instant,
@@ -62,7 +62,7 @@ impl Engine {
         self.begin_run(index, at, &spec);
         self.begin_ahead(index, ahead_ms);
         let stream = self.stream_mut(index);
-        // What has just left of another run may still lie in the player's buffer.
+        // Packets of another run that have just left may still lie in the player's buffer.
         stream.last = stream.last.of_earlier_run();
         if spec.from < spec.until {
             let extent = stream.extent;
@@ -98,8 +98,8 @@ impl Engine {
         self.end_at(index, spec.until);
     }
 
-    /// Command: end the run, here and now. Nothing is told but that end; nothing at all if it has ended before. Leases go back: a
-    /// paused viewer holds no memory.
+    /// Command: end the run, here and now. Only this end is reported; nothing at all if it has
+    /// ended before. Leases go back: a paused viewer holds no memory.
     pub fn pause(&mut self, now: Instant, id: StreamId) -> Result<(), Refusal> {
         self.abandon_batch(now);
         let index = self.find(id)?;
@@ -110,8 +110,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Command: forget the stream, whatever it is doing, without BYE: the viewer asked for it. Answered by
-    /// [`crate::StreamEvent::Closed`], after the end of its run, and when the device is done with what it was lent.
+    /// Command: forget the stream, whatever it is doing, without BYE: the viewer asked for it.
+    /// Answered by [`crate::StreamEvent::Closed`], after the end of its run, and when the device is
+    /// done with the data it was lent.
     pub fn close(&mut self, now: Instant, id: StreamId) -> Result<(), Refusal> {
         self.abandon_batch(now);
         let index = self.find(id)?;
@@ -124,8 +125,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Command: the connection is given back alive. Every stream on it fails; what the device still has to deliver there stays lent
-    /// ([`Engine::handle_done`]).
+    /// Command: the connection is given back alive. Every stream on it fails; the data that the
+    /// device still has to deliver there stays lent ([`Engine::handle_done`]).
     pub fn conn_leaves(&mut self, now: Instant, conn: ConnId) {
         self.abandon_batch(now);
         let mut next = self.conns.first(conn);
@@ -135,7 +136,8 @@ impl Engine {
         }
     }
 
-    /// Command: the connection is gone, for good. Every stream on it fails, and nobody reads any more what was sent there.
+    /// Command: the connection is gone, for good. Every stream on it fails, and the data sent there
+    /// is not read any more.
     pub fn conn_gone(&mut self, now: Instant, conn: ConnId) {
         self.conn_leaves(now, conn);
         let mut next = self.conns.first(conn);
@@ -145,8 +147,8 @@ impl Engine {
         }
     }
 
-    /// Command: the server shuts down. Every viewer that has been sent something, or waits to be, gets its BYE now; a run that
-    /// lasts ends with that. Walks the stream table.
+    /// Command: the server shuts down. Every viewer that has received or awaits media gets its BYE
+    /// now; a run that lasts ends with it. Walks the stream table.
     pub fn finish(&mut self, now: Instant) {
         self.abandon_batch(now);
         for index in 0..self.streams.len() as u32 {

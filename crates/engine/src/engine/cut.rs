@@ -44,7 +44,7 @@ impl Engine {
         let stream = self.stream(index);
         let (extent, place, is_done) = (stream.extent, stream.place(), stream.next == until);
         if self.follows(index, extent).is_none() {
-            // What lies there is behind the cut.
+            // The extent there is behind the cut.
             self.release(index, ((extent + 1) % 2) as usize);
         }
         if is_done {
@@ -55,7 +55,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The queued run will not be: its end is told, and the run that lasts goes on to where it was going.
+    /// Drops the queued run: its end is reported, and the run that lasts goes on to its original
+    /// end.
     pub(super) fn drop_queued(&mut self, index: u32, reason: StopReason) {
         let cold = self.cold_mut(index);
         let Some(spec) = cold.queued.take() else { return };
@@ -107,7 +108,8 @@ impl Engine {
         self.arm(index, now);
     }
 
-    /// What is in slot `from`, waited for or held, belongs into slot `to`, which is idle if it is another one.
+    /// Moves the content of slot `from`, waited for or held, to slot `to`, which is idle if it is
+    /// another one.
     pub(super) fn move_slot(&mut self, index: u32, from: usize, to: usize) {
         if from == to {
             return;

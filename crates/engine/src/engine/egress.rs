@@ -1,4 +1,5 @@
-//! Egress: what the engine wants, what it has to send, what it has to tell, and when it wants to be called again.
+//! Egress: the extents that the engine wants, the data it sends, the events it reports, and the
+//! time of its next call.
 
 use millrace_core::ids::{RunSerial, StreamId};
 use millrace_core::limits::{MAX_BATCH_BURSTS, MAX_HOLE_NS, RETRY_NS};
@@ -41,7 +42,7 @@ impl Engine {
             stream.flags |= flag::PLAYHEAD;
             self.counters.wants += 1;
             let (stream, cold) = (self.stream(index), &self.cold[index as usize]);
-            // Codewords of which something is left out are not repaired.
+            // Codewords with packets left out are not repaired.
             let until = if stream.has(flag::STEPS) { 0 } else { stream.until };
             return Some(Want {
                 stream: stream.id(index),
@@ -79,8 +80,9 @@ impl Engine {
         Some((index, usize::from(cold.queued_slot?)))
     }
 
-    /// Egress: fills the batch with what is due at `now`, and what may leave with it ([`crate::EngineConfig::shares_wakes`]), each stream at
-    /// most once; 0 = nothing. Send it, call [`Engine::handle_sent`], and call again until it returns 0.
+    /// Egress: fills the batch with the packets due at `now`, and those that may leave with them
+    /// ([`crate::EngineConfig::shares_wakes`]), each stream at most once; 0 = nothing. Send it,
+    /// call [`Engine::handle_sent`], and call again until it returns 0.
     pub fn poll_bursts(&mut self, now: Instant) -> usize {
         self.abandon_batch(now);
         self.batch.taken = now;
@@ -100,14 +102,15 @@ impl Engine {
         self.batch.len()
     }
 
-    /// Up to where the wheel is turned. A wake-up takes along what departs within its length from its *begin*, however long sending that takes:
-    /// counted from when each is sent, a busy loop would run ahead of time by that length, and an idle one would not.
+    /// Returns the time up to which the wheel is turned. A wake-up takes along the bursts that
+    /// depart within its length from its *begin*, however long sending them takes: counted from
+    /// each send, a busy loop would run ahead of time by this length, and an idle one would not.
     fn horizon(&mut self, now: Instant) -> Instant {
         let lead_ns = self.lead_ns();
         if lead_ns == 0 {
             return now;
         }
-        // What must not lead stands later by the lead.
+        // Packets that must not lead stand later by the lead.
         if self.exact_until.plus_ns(lead_ns) > now {
             return now.plus_ns(lead_ns);
         }
@@ -137,7 +140,7 @@ impl Engine {
         &self.batch
     }
 
-    /// Egress: the next event. Each is told once: call it only with room for the event at hand.
+    /// Egress: the next event. Each is reported once: call it only with room for the event at hand.
     pub fn poll_event(&mut self) -> Option<StreamEvent> {
         loop {
             let index = self.told.front()?;
@@ -157,9 +160,10 @@ impl Engine {
         }
     }
 
-    /// Egress: when [`Engine::poll_bursts`] has something to do next; never too late, sometimes too early (about once a
-    /// second for what is farther off), and later than `now` if `poll_bursts(now)` has just returned 0. `None` as long as
-    /// there is nothing to wait for but arrivals.
+    /// Egress: when [`Engine::poll_bursts`] has something to do next; never too late, sometimes too
+    /// early (about once a second for events farther off), and later than `now` if
+    /// `poll_bursts(now)` has just returned 0. `None` as long as there is nothing to wait for but
+    /// arrivals.
     pub fn poll_at(&self) -> Option<Instant> {
         let rush = self.rush.poll_at(self.batch.taken);
         if rush.is_some() {
@@ -246,7 +250,8 @@ impl Engine {
             stream.pace.at = stream.pace.at.plus_ns(hole_ns - MAX_HOLE_NS);
         }
         let is_bytes = stream.has(flag::BYTES);
-        // Whoever has some in hand waits for nothing less; without that a run keeps to its time as frames do.
+        // A viewer with media in hand waits for nothing less; without a lead a run keeps to its
+        // time as frames do.
         let is_long = is_bytes && self.cold[index as usize].ahead > MediaTicks(0);
         let (rules, most) = match self.batch.rows[index as usize].dest.conn() {
             None => (self.rules, left),

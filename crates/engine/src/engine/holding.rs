@@ -1,4 +1,5 @@
-//! Streams whose device reads what it was lent after it has taken it: sends without copying, a TCP of our own.
+//! Streams whose device reads lent data after it has taken it: sends without copying, a TCP of our
+//! own.
 //!
 //! ```text
 //!   burst ──► taken ──► end of the extent ──► held ──► the device is done with it ──► given back
@@ -6,8 +7,9 @@
 //!     └────────── a place is free ◄────────────┴──► the stream waits, without a timer
 //! ```
 //!
-//! A place is taken before the first packet of an extent leaves, so there is one when its last has. What is held outlives the run, and a
-//! stream that is closed: that is told when the device is done, or its connection gone.
+//! A place is taken before the first packet of an extent leaves, so there is one when its last has.
+//! Held extents outlive the run, and a stream that is closed: the close is reported when the device
+//! is done, or its connection gone.
 
 use millrace_core::ids::StreamId;
 use millrace_core::limits::MAX_TCP_BEHIND_NS;
@@ -18,15 +20,16 @@ use crate::stream::{NEVER, State, flag, pending};
 use crate::types::FailReason;
 
 impl Engine {
-    /// Arrival: the device no longer reads the first `packets` packets that it has taken of this stream, counted over all its runs
-    /// ([`crate::StreamSpec::lends`]). What comes late, twice or for a stream that is gone changes nothing.
+    /// Arrival: the device no longer reads the first `packets` packets that it has taken of this
+    /// stream, counted over all its runs ([`crate::StreamSpec::lends`]). A report that comes late,
+    /// twice or for a stream that is gone changes nothing.
     pub fn handle_done(&mut self, now: Instant, id: StreamId, packets: u64) {
         let Ok(index) = self.find(id) else { return };
         self.held.done(index, packets.min(self.stream(index).packets));
         self.given_back(now, index);
     }
 
-    /// The connection of a stream is gone: nobody reads what was sent there.
+    /// Handles the loss of a stream's connection: the data sent there is not read any more.
     pub(super) fn give_all_back(&mut self, now: Instant, index: u32) {
         if self.stream(index).has(flag::LENDS) {
             self.held.done(index, u64::MAX);
@@ -34,7 +37,8 @@ impl Engine {
         }
     }
 
-    /// Something may have been given back: who waited for that goes on, and a stream that is closed may be forgotten.
+    /// Handles extents that may have been given back: a stream that waited for this goes on, and a
+    /// stream that is closed may be forgotten.
     fn given_back(&mut self, now: Instant, index: u32) {
         if self.held.take_waiting(index) {
             self.go_on_lending(index, now);
@@ -58,8 +62,8 @@ impl Engine {
         self.arm(index, now);
     }
 
-    /// There is no place for the extent that would be sent now. A viewer who does not even acknowledge is found out as one who does not
-    /// read. Nothing of the stream is in the batch.
+    /// Handles a lack of a place for the extent that would be sent now. A viewer that does not even
+    /// acknowledge is detected like one that does not read. Nothing of the stream is in the batch.
     #[cold]
     pub(super) fn wait_for_device(&mut self, index: u32, now: Instant) {
         let stream = self.stream(index);

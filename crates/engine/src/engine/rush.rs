@@ -1,4 +1,5 @@
-//! Bytes: how many leave at once, and those that go out as fast as their connection takes them: what a run of bytes sends ahead of its pace ([`super::ahead`]), as a segment of HLS or the
+//! Bytes: how many leave at once, and those that go out as fast as their connection takes them: the
+//! bytes that a run sends ahead of its pace ([`super::ahead`]), such as a segment of HLS or the
 //! first seconds of a file.
 //!
 //! ```text

@@ -16,7 +16,8 @@ use super::{Engine, time_behind, time_of};
 use crate::stream::{NEVER, Slot, flag};
 
 impl Engine {
-    /// The extent behind `extent` of which the run sends something, and the place of its first packet there.
+    /// Returns the next extent behind `extent` with packets that the run sends, and the place of
+    /// the first such packet there.
     #[inline]
     pub(super) fn follows(&self, index: u32, extent: u32) -> Option<(u32, u32)> {
         let stream = self.stream(index);
@@ -104,7 +105,8 @@ impl Engine {
         true
     }
 
-    /// The run has gone from extent `left` to the one that followed: what has been asked for, lies in the other slot.
+    /// Takes the run from extent `left` to the one that followed: the extent that has been asked
+    /// for lies in the other slot.
     fn enter_extent(&mut self, index: u32, left: u32, behind: MediaTicks) {
         self.release(index, (left % 2) as usize);
         let stream = self.stream(index);

@@ -1,4 +1,4 @@
-//! Back-pressure: streams whose way is full, and what they hold while they wait.
+//! Backpressure: streams whose transport is full, and the extents they hold while they wait.
 //!
 //! ```text
 //!   blocked ──── its connection can be written again ───► sends on
@@ -13,7 +13,8 @@
 //! A player that is 10 s behind shows nothing any more. Who fetches bytes may be as slow as it likes, and a browser that has enough stops reading
 //! until it needs more.
 //!
-//! What has no connection (a full UDP socket, a ring) is not told when there is room, and tried again soon.
+//! A stream without a connection (a full UDP socket, a ring) gets no report when there is room, and
+//! is tried again soon.
 
 use millrace_core::ids::ConnId;
 use millrace_core::limits::web::MAX_BYTES_STALL_NS;
@@ -27,8 +28,9 @@ use crate::stream::{NEVER, State, flag, pending};
 use crate::types::FailReason;
 
 impl Engine {
-    /// Arrival: a connection that had no room for a burst or a BYE can be written again. Its streams go on where they are; those that
-    /// have waited so long that they gave their extents back ask for them anew.
+    /// Arrival: a connection that had no room for a burst or a BYE can be written again. Its
+    /// streams go on where they are; those that gave their extents back after a long wait ask for
+    /// them again.
     pub fn conn_writable(&mut self, now: Instant, conn: ConnId) {
         self.abandon_batch(now);
         let mut next = self.conns.first(conn);

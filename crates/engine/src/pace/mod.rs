@@ -5,30 +5,36 @@
 //! from the packet before: rounding does not add up, so there is no drift, after hours neither. `at` is the moment that the
 //! command names or, if that comes later and the viewer has no FEC, when the first extent of the run has been read.
 //!
-//! **Bursts.** A burst begins at the departure time of its first packet and takes along all packets that depart within
-//! the next `burst_ns`: no packet leaves late, none earlier than `burst_ns`. Why bursts: a datagram alone costs 900 ns of
-//! kernel path, one of eight in a GSO send 400 ns. Why so short: what is sent ahead lies in the player's socket
-//! buffer, 92 packets by default, beside what the player has not fetched yet; nobody lost anything up to a quantum of
-//! 100 ms at 4 Mb/s, and 10 ms are an order of magnitude below. A slow stream has less than one packet in
-//! 10 ms, so it gathers up to [`MIN_BURST_PACKETS`] within [`MAX_BURST_NS`](millrace_core::limits::MAX_BURST_NS), less what it may lead. `smooth` sends single packets, for
-//! receivers without buffers and for measuring.
+//! **Bursts.** A burst begins at the departure time of its first packet and takes along all packets
+//! that depart within the next `burst_ns`: no packet leaves late, none earlier than `burst_ns`. Why
+//! bursts: a datagram alone costs 900 ns of kernel path, one of eight in a GSO send 400 ns. Why
+//! this short: packets sent ahead lie in the player's socket buffer, 92 packets by default, beside
+//! those that the player has not fetched yet; no player lost anything up to a quantum of 100 ms at
+//! 4 Mb/s, and 10 ms are an order of magnitude below. A slow stream has less than one packet in 10
+//! ms, so it gathers up to [`MIN_BURST_PACKETS`] within
+//! [`MAX_BURST_NS`](millrace_core::limits::MAX_BURST_NS), less its permitted lead. `smooth` sends
+//! single packets, for receivers without buffers and for measuring.
 //!
-//! **Shared wake-ups.** A loop that wakes for each burst of a thousand streams wakes thousands of times a second. So it sleeps until a burst
-//! departs, and then takes along the bursts that depart within [`SHARED_WAKE_NS`](crate::limits::SHARED_WAKE_NS) from then, each as it is: behind that it
-//! has nothing to do for at least as long, 125 wake-ups a second. What is put off on purpose (catching up, packets that may follow each other only so
-//! fast, a socket that is full) does not lead, and as long as there is something of the kind the loop sleeps to the exact time of the next.
-//! Reports of RTCP wait for the wake-up of a burst.
+//! **Shared wake-ups.** A loop that wakes for each burst of a thousand streams wakes thousands of
+//! times a second. So it sleeps until a burst departs, and then takes along the bursts that depart
+//! within [`SHARED_WAKE_NS`](crate::limits::SHARED_WAKE_NS) from then, each unchanged: after this
+//! it has nothing to do for at least as long, 125 wake-ups a second. Packets put off on purpose
+//! (catching up, the least gap between packets, a socket that is full) do not lead, and as long as
+//! there are any the loop sleeps to the exact time of the next. Reports of RTCP wait for the
+//! wake-up of a burst.
 //!
 //! In a TCP connection bursts are [`TCP_BURST_RATIO`] times as long ([`BurstRules::in_connection`]): nothing is lost there by being
 //! early, and small writes are what such a viewer costs. The first bursts of a run grow up to that, as TCP's own window does.
 //!
-//! **Catching up.** After a burst that left at `T`, the next leaves at its departure time, but not before
-//! `T + media time of the burst * 4 / 5`. On time the first is later and nothing changes; behind time the second rules and
-//! the stream runs at no more than 5/4 of its own rate ([`CATCH_UP_RATIO`]), counted from any burst to any later one.
-//! The burst itself never grows. So a hole is made up without a flood that the player's buffer or the next switch drops.
-//! `T` is when the burst was due if the loop was woken less than [`WAKE_CREDIT_NS`] late: a machine that wakes us late
-//! every time must not slow the title down. So 5/4 holds for any window that is longer by that credit. However many bursts
-//! leave at one moment, they are never more than [`MAX_BURST_PACKETS`] together ([`LastBurst::room`]).
+//! **Catching up.** After a burst that left at `T`, the next leaves at its departure time, but not
+//! before `T + media time of the burst * 4 / 5`. On time the first is later and nothing changes;
+//! behind time the second rules and the stream runs at no more than 5/4 of its own rate
+//! ([`CATCH_UP_RATIO`]), counted from any burst to any later one. The burst itself never grows. So
+//! a hole is made up without a flood that the player's buffer or the next switch drops. `T` is when
+//! the burst was due if the loop was woken less than [`WAKE_CREDIT_NS`] late: a machine that wakes
+//! us late every time must not slow the title down. So 5/4 holds for any window that is longer by
+//! this credit. However many bursts leave at one moment, they are never more than
+//! [`MAX_BURST_PACKETS`] together ([`LastBurst::room`]).
 
 use millrace_core::limits::{CATCH_UP_RATIO, MAX_BURST_PACKETS, MIN_BURST_PACKETS, TCP_BURST_RATIO};
 use millrace_core::time::{Instant, MediaTicks};
@@ -83,21 +89,22 @@ impl Pace {
 pub struct BurstRules {
     /// Media time in a burst, in nanoseconds of departure time.
     pub burst_ns: u64,
-    /// Media time in one of which [`MIN_BURST_PACKETS`] would be longer.
+    /// Media time in a burst whose [`MIN_BURST_PACKETS`] packets would exceed `burst_ns`.
     pub gather_ns: u64,
     /// Single packets.
     pub smooth: bool,
 }
 
 impl BurstRules {
-    /// The rules for a stream in a TCP connection that has had so many bursts of its run.
+    /// Returns the rules for a stream in a TCP connection that has had this many bursts of its run.
     pub fn in_connection(self, bursts: u32) -> Self {
         let ratio = bursts.saturating_add(1).min(TCP_BURST_RATIO);
         Self { burst_ns: self.burst_ns * u64::from(ratio), ..self }
     }
 
-    /// How many packets leave together: `times` are the title times of the packets that could, the first of which
-    /// departs now or did so before, or leads. At least 1 if there is one, at most [`MAX_BURST_PACKETS`].
+    /// Returns how many packets leave together: `times` are the title times of the packets that
+    /// could; the first departs now or did before, or leads. At least 1 if there is one, at most
+    /// [`MAX_BURST_PACKETS`].
     pub fn count(&self, pace: &Pace, mut times: impl Iterator<Item = MediaTicks>) -> u32 {
         let Some(first) = times.next() else { return 0 };
         if self.smooth {
@@ -173,7 +180,8 @@ impl LastBurst {
         (MAX_BURST_PACKETS as u32).saturating_sub(u32::from(self.together_at(now))).max(1)
     }
 
-    /// Whether as much has left at about this moment as may: what comes next has to wait.
+    /// Whether as many packets as allowed have left at about this moment: the next ones have to
+    /// wait.
     pub fn is_full(&self, now: Instant) -> bool {
         usize::from(self.together_at(now)) >= MAX_BURST_PACKETS
     }
@@ -183,7 +191,7 @@ impl LastBurst {
         let (num, den) = CATCH_UP_RATIO;
         let media_ns = departure.ns_since(self.departure).saturating_mul(den).div_ceil(num);
         let least_ns = media_ns.max(u64::from(self.packets) * MIN_PACKET_GAP_NS);
-        // What is forgiven leaves at once, so it ends when enough has.
+        // Packets within the credit leave at once, so the credit ends when enough have left.
         let forgiven_ns =
             if u64::from(self.together) <= WAKE_CREDIT_PACKETS { u64::from(self.late_ns) } else { 0 };
         departure.max(Instant(self.left.plus_ns(least_ns).0.saturating_sub(forgiven_ns)))

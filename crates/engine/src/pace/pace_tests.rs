@@ -86,7 +86,8 @@ fn a_late_wake_up_is_forgiven_and_a_hole_is_not() {
     assert_eq!(next(100, 99, 10), 107, "early is not late");
 }
 
-/// However late the loop is, what leaves of one stream at one moment is what a player's buffer takes.
+/// However late the loop is, the packets of one stream that leave at one moment fit a player's
+/// buffer.
 #[test]
 fn what_leaves_at_one_moment_is_bounded_in_packets() {
     for packets in 1..=MAX_BURST_PACKETS as u32 {

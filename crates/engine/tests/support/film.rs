@@ -49,7 +49,8 @@ impl Film {
         self
     }
 
-    /// As a run names it, to a viewer who can repair `spare` packets of a codeword.
+    /// Returns the film as a run names it, for a viewer that can repair `spare` packets of a
+    /// codeword.
     pub(crate) fn media(&self, spare: u8) -> Media {
         let Self { title, packets, timeline, layout, .. } = *self;
         Media { title, packets, timeline, layout, spare }

@@ -26,7 +26,7 @@ fn viewer(dest: Dest) -> World {
     world
 }
 
-/// Nobody is blamed for anything.
+/// Asserts that no lateness of any kind is counted.
 fn assert_no_lateness(world: &World) {
     let counters = world.engine.counters();
     let blamed = (counters.late, counters.overdue, counters.catch_ups, counters.starved);
@@ -107,7 +107,7 @@ fn a_pause_within_the_lead_loses_and_repeats_nothing() {
     }
 }
 
-/// A connection that takes so many packets a second, of 760 that the title has.
+/// Makes a connection that takes `packets_per_s` packets a second, of 760 that the title has.
 fn limit(world: &mut World, packets_per_s: u64) {
     let started = world.now;
     let mut taken_total = 0;
@@ -157,7 +157,7 @@ fn late_is_what_is_behind_the_titles_pace() {
     assert_eq!(world.engine.counters().late, behind.count() as u64);
 }
 
-/// A connection that takes everything but what is offered between these times from now on.
+/// Makes a connection that takes everything except data offered between these times from now on.
 fn stall(world: &mut World, from_ns: u64, until_ns: u64) {
     let (from, until) = (world.now.plus_ns(from_ns), world.now.plus_ns(until_ns));
     world.device = Box::new(move |now, _| match now >= from && now < until {

@@ -13,7 +13,7 @@ use crate::world::{MS, S, World, id, udp};
 
 const PACKETS: u32 = 1_000;
 const SIZE: u64 = 1316;
-/// What the last packet has.
+/// Bytes of the last packet.
 const LAST: u16 = 376;
 
 fn film() -> Film {
@@ -37,7 +37,7 @@ fn run_of(film: &Film, serial: u32, from: u64, to: u64) -> RunSpec {
     }
 }
 
-/// What has been taken of stream 0: one range without a hole or a repeat.
+/// Returns the end of the bytes taken of stream 0: one range without a hole or a repeat.
 fn taken(world: &mut World, from: u64) -> u64 {
     let mut next = from;
     for (stream, range) in world.bytes.drain(..) {
@@ -156,11 +156,11 @@ fn bytes_go_in_long_writes() {
     world.engine.play(world.now, stream, start, run_of(&film, 1, 0, title_bytes())).unwrap();
     world.run_for(100 * MS);
     let led = taken(&mut world, 0);
-    // 0.5 s of 8 Mb/s, what was due meanwhile, and a burst.
+    // 0.5 s of 8 Mb/s, the media due meanwhile, and a burst.
     assert!((500_000..900_000).contains(&led), "{led}");
 }
 
-/// An extent of a slow title lasts long: nobody is sent all of it at once.
+/// An extent of a slow title lasts long: no client is sent all of it at once.
 #[test]
 fn bytes_of_a_slow_title_keep_to_its_pace() {
     let (mut world, film) = (World::small(), Film::constant(0, PACKETS, 500_000).ending_with(LAST));
@@ -173,7 +173,8 @@ fn bytes_of_a_slow_title_keep_to_its_pace() {
     assert!((312_500 - 2 * SIZE..350_000).contains(&at), "{at} bytes after 5 s of 62,500 a second");
 }
 
-/// Whoever is sent ahead asks for two extents at a time: one round to the cache serves for both.
+/// A stream that sends ahead asks for two extents at a time: one round to the cache serves for
+/// both.
 #[test]
 fn what_is_sent_ahead_is_asked_for_by_two() {
     let (mut world, film) = (World::small(), film());
@@ -184,7 +185,7 @@ fn what_is_sent_ahead_is_asked_for_by_two() {
     let asked: Vec<_> =
         world.disk.wants.iter().map(|(at, want)| (want.extent, at.ns_since(world.disk.wants[0].0))).collect();
     assert_eq!(asked.iter().map(|(extent, _)| *extent).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
-    // The first alone, as nobody knows how long it is; each round takes 2 ms.
+    // The first alone, as its length is not known yet; each round takes 2 ms.
     assert_eq!(asked.iter().map(|(_, at)| at / MS).collect::<Vec<_>>(), [0, 2, 2, 4, 4, 6]);
     assert_eq!(taken(&mut world, 0), title_bytes());
     // Reads are put in the order of their times: those of the two differ as their media do.

@@ -70,8 +70,8 @@ fn ten_thousand_viewers_of_five_films() {
     assert_eq!((world.disk.leases(), world.engine.counters().open), (0, 0));
 }
 
-/// After a hole all are due at once: they are served in turn, and what a late wake-up is forgiven comes when everybody
-/// has had the first burst.
+/// After a hole all are due at once: they are served in turn, and the credit for a late wake-up
+/// comes when every stream has had the first burst.
 #[test]
 fn after_a_hole_everybody_is_served_before_anybody_twice() {
     let film = Film::constant(0, 60_000, 8_000_000);

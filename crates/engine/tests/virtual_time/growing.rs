@@ -1,4 +1,5 @@
-//! A title that is sent while it is written: what a lease covers is sent, the rest is asked for again, and the end comes as an answer.
+//! A title that is sent while it is written: the part that a lease covers is sent, the rest is
+//! asked for again, and the end comes as an answer.
 
 use std::sync::Arc;
 
@@ -72,7 +73,7 @@ impl Live {
         self.engine.handle_lease(self.now, STREAM, RUN, extent, lease);
     }
 
-    /// Sends what is due within so long; gives the first packet that was not sent.
+    /// Sends the packets due within `ns`; returns the first packet that was not sent.
     fn run_for(&mut self, ns: u64) -> u32 {
         let end = self.now.plus_ns(ns);
         while let Some(at) = self.engine.poll_at().filter(|&at| at <= end) {

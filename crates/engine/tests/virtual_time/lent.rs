@@ -1,4 +1,4 @@
-//! Devices that read what they were lent after they have taken it, and say later that they are done.
+//! Devices that read lent data after they have taken it, and report later that they are done.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -15,7 +15,7 @@ use crate::film::Film;
 use crate::world::{MS, PlaySpec, S, World, assert_rate_bound, id, stop_of, tcp, udp};
 
 const PER_EXTENT: u64 = 196;
-/// What a stream may send before the device is done with anything.
+/// Most packets that a stream may send before the device is done with any.
 const MOST: u64 = MAX_HELD_PER_STREAM as u64 * PER_EXTENT;
 const PACKETS: u32 = 8_000;
 
@@ -24,7 +24,8 @@ fn film() -> Film {
     Film::constant(0, PACKETS, 8_000_000)
 }
 
-/// Viewers of that title whose device is done with nothing by itself, without reports: what wakes the engine is the media.
+/// Creates viewers of the title whose device is done with nothing by itself, without reports: only
+/// the media wakes the engine.
 fn world(viewers: u32, dest: fn(u32) -> Dest) -> World {
     let mut world = World::new(EngineConfig { streams: viewers as usize, ..EngineConfig::default() }, 40);
     (world.lends, world.quiet) = (true, true);
@@ -35,7 +36,8 @@ fn world(viewers: u32, dest: fn(u32) -> Dest) -> World {
     world
 }
 
-/// Runs for so long with a device that is done with what it took `lag_ns` ago; returns the most leases that there were.
+/// Runs for `ns` with a device that is done with the packets it took `lag_ns` ago; returns the
+/// largest number of leases.
 fn run_with_lag(world: &mut World, ns: u64, lag_ns: u64) -> u32 {
     let end = world.now.plus_ns(ns);
     let (mut taken, mut most) = (VecDeque::<(Instant, StreamId, u64)>::new(), 0);
@@ -61,7 +63,7 @@ fn closed(world: &World, stream: StreamId) -> usize {
 fn what_the_device_reads_is_held_until_it_is_done() {
     let mut world = world(1, udp);
     let most = run_with_lag(&mut world, 12 * S, S);
-    // Four extents in that second, one of which is being sent, and for a moment the one behind.
+    // Four extents in this second, one of them being sent, and for a moment the one behind.
     assert!((5..=7).contains(&most), "{most}");
     assert_eq!((world.datagrams, world.late_max_ns), (u64::from(PACKETS), 0));
     assert_eq!(world.engine.counters().waits_for_device, 0);
@@ -194,7 +196,7 @@ fn a_closed_stream_is_forgotten_when_its_device_is_done() {
     world.done(id(0), taken);
     world.hear();
     assert_eq!((world.disk.leases(), closed(&world, id(0))), (0, 1));
-    // The next one in its place: what was said of the one before is nothing to it.
+    // The next one in its place: reports about the one before do not affect it.
     let next = StreamId { index: 0, generation: 2 };
     world.try_open(&film(), next, udp(0)).unwrap();
     world.play_from(next, 0);
@@ -217,13 +219,14 @@ enum Op {
     Close(u32),
     ConnGone(u32),
     Run(u64),
-    /// So much of what it has taken, in 256ths, of this stream's generation or the one before.
+    /// This part of the packets it has taken, in 256ths, of this stream's generation or the one
+    /// before.
     Done {
         stream: u32,
         part: u64,
         is_late: bool,
     },
-    /// So many packets of a burst are taken, of four.
+    /// This many packets of a burst are taken, of four.
     Device(u16),
 }
 

@@ -75,7 +75,8 @@ fn the_extent_ahead_is_asked_for_in_time_at_any_rate() {
     }
 }
 
-/// 2 Mb/s: an extent lasts a second. What it holds is what scattered viewers pin of the cache.
+/// 2 Mb/s: an extent lasts a second. The extents held are the part of the cache that scattered
+/// viewers pin.
 #[test]
 fn a_slow_viewer_holds_one_extent_nearly_all_the_time() {
     let mut world = World::small();
@@ -106,7 +107,8 @@ fn two_leases_at_most_and_none_at_the_end() {
         world.turn();
         let leases = world.disk.leases();
         held = held.max(leases);
-        // What is behind has gone back: what is held is the extent of the next packet and the one behind it.
+        // Extents behind have gone back: those held are the extent of the next packet and the one
+        // behind it.
         let left = film().extents() - world.position(stream) / 196;
         assert!(leases <= left.min(2), "{leases} leases at packet {}", world.position(stream));
         let Some(next) = world.next() else { break };
@@ -309,7 +311,8 @@ fn a_run_may_send_another_title() {
     assert!(ends[1].next_due.0.abs_diff(2 * last.0 - before.0) <= 1, "{:?}", ends[1]);
 }
 
-/// Commands in one turn, before any event is polled: every end is told, and what has no room for its end is refused.
+/// Commands in one turn, before any event is polled: every end is reported, and a command without
+/// room for its end is refused.
 #[test]
 fn ends_of_runs_are_never_lost() {
     let mut world = World::small();
@@ -515,7 +518,7 @@ fn an_index_is_free_once_closed_has_been_told() {
     assert_eq!(world.try_open(&film(), next, udp(3)), Err(Refusal::WrongState));
     world.turn();
     world.try_open(&film(), next, udp(3)).unwrap();
-    // The old name finds nobody.
+    // The old name matches no stream.
     let (run, late) = (world.run_of(stream), world.disk.lend(film().title, 0));
     world.engine.handle_lease(world.now, stream, run, 0, late);
     assert_eq!(world.engine.pause(world.now, stream), Err(Refusal::UnknownStream));
@@ -652,7 +655,8 @@ fn every_command_in_every_state() {
     for (state, row) in expected {
         for (command, (result, events)) in row.into_iter().enumerate() {
             let (mut world, stream) = in_state(state);
-            // What led here has been told, but for a close, which is told as it frees the place.
+            // The events that led here have been reported, except for a close, which is reported as
+            // it frees the place.
             if state != "Closing" {
                 while world.engine.poll_event().is_some() {}
             }

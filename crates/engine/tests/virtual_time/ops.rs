@@ -31,7 +31,7 @@ enum Op {
     Queue {
         stream: u32,
         title: usize,
-        /// So many packets ahead; `None`: at the end.
+        /// This many packets ahead; `None`: at the end.
         cut: Option<u32>,
         from: u32,
         len: u32,
@@ -175,7 +175,7 @@ impl Ledger {
         }
     }
 
-    /// Each stream's events follow the order of a life; returns the totals that were told.
+    /// Checks that each stream's events follow the order of a life; returns the totals reported.
     fn check_events(&self) -> (u64, u64) {
         let mut last: HashMap<StreamId, StreamEvent> = HashMap::new();
         let (mut packets, mut gone) = (0, 0);
@@ -196,7 +196,8 @@ impl Ledger {
         (packets, gone)
     }
 
-    /// Every run that was taken has ended once, and nothing was told of it after that; returns their packets.
+    /// Checks that every accepted run has ended once, and that nothing was reported about it
+    /// afterwards; returns their packets.
     fn check_ends(&self) -> u64 {
         let mut left: HashSet<_> = self.accepted.iter().copied().collect();
         let mut packets = 0;
@@ -218,7 +219,7 @@ impl Ledger {
 }
 
 proptest! {
-    // A failure is told within a minute, if not in its shortest form.
+    // A failure is reported within a minute, if not in its shortest form.
     #![proptest_config(ProptestConfig { cases: 400, max_shrink_time: 30_000, ..ProptestConfig::default() })]
 
     #[test]

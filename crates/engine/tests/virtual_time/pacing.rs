@@ -109,7 +109,7 @@ fn bursts_in_a_connection_grow_to_four_times_the_length() {
     world.engine.set_burst_ns(18 * MS);
     let from = world.sent.len() + 2;
     world.run_for(3 * S);
-    // 55 packets in 72 ms, or what is left of an extent.
+    // 55 packets in 72 ms, or the rest of an extent.
     assert!(world.sent[from..].windows(4).all(|w| w.iter().filter(|sent| sent.count == 55).count() >= 3));
     let again = world.now.plus_ns(50 * MS);
     world.play(stream, PlaySpec { from: 41 * 196, at: again, ..whole(&film) }).unwrap();
@@ -267,7 +267,8 @@ fn fec_keeps_the_schedule_of_its_media_however_late_its_first_extent_is() {
     assert_eq!(last.at, last.departure);
 }
 
-/// FEC is told to play when its media has begun: that may be a little after its own first packet was due.
+/// FEC gets its play command when its media has begun: this may be a little after its own first
+/// packet was due.
 #[test]
 fn fec_that_is_told_late_keeps_the_schedule_too() {
     let mut world = World::small();

@@ -18,7 +18,7 @@ fn other() -> Film {
     Film::constant(9, 900, 4_000_000).ending_with(188)
 }
 
-/// A viewer of `film` who has seen 300 ms.
+/// Returns a viewer of `film` after 300 ms.
 fn viewer() -> (World, StreamId) {
     let mut world = World::small();
     let stream = world.open(&film(), 0, udp(0));
@@ -77,7 +77,7 @@ fn a_cut_before_a_packet() {
     }
 }
 
-/// Right behind an extent's border there is little time to read: what comes late is made up.
+/// Right behind an extent's border there is little time to read: late packets are made up for.
 #[test]
 fn a_cut_with_little_time_to_read() {
     let (mut world, stream) = viewer();
@@ -107,7 +107,7 @@ fn the_first_extent_is_asked_for_near_the_cut_and_in_time() {
     );
 }
 
-/// A cut in the extent that is being sent: what has been read of the one behind it is given back.
+/// A cut in the extent that is being sent: the part read of the one behind it is given back.
 #[test]
 fn a_near_cut_gives_back_what_lies_ahead() {
     let (mut world, stream) = viewer();
@@ -207,7 +207,7 @@ fn a_late_answer_for_a_queued_run_that_was_replaced_does_not_touch_its_successor
     }
 }
 
-/// Whatever ends the run that lasts ends what is queued too, each with its own event.
+/// Anything that ends the run that lasts ends the queued run too, each with its own event.
 #[test]
 fn a_queued_run_ends_with_the_one_before() {
     for command in ["pause", "close", "play", "finish", "conn"] {
@@ -227,7 +227,7 @@ fn a_queued_run_ends_with_the_one_before() {
                 Ok(StopReason::ShutDown)
             }
             _ => {
-                // Not by TCP: somebody else's connection.
+                // Not by TCP: the connection is another stream's.
                 world.engine.conn_gone(now, millrace_core::ids::ConnId(0));
                 Ok(StopReason::Finished)
             }

@@ -1,4 +1,4 @@
-//! RTCP: when reports go out, and what they say.
+//! RTCP: when reports go out, and their content.
 
 use millrace_core::seam::SendOutcome;
 use millrace_core::wire::rtcp::{RtcpPacket, SenderReport, ntp_from_unix_ns};

@@ -1,4 +1,4 @@
-//! Streams that share wake-ups: seldom awake, nobody late, nothing earlier than in a burst.
+//! Streams that share wake-ups: seldom awake, none late, nothing earlier than in a burst.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -161,7 +161,8 @@ fn a_full_socket_is_left_alone_for_its_time() {
     assert!(tries.windows(2).all(|two| two[1].ns_since(two[0]) >= RETRY_NS));
 }
 
-/// What a run may send ahead leaves as fast as it may, not a burst with each wake-up of the others.
+/// Media that a run may send ahead leaves as fast as allowed, not a burst with each wake-up of the
+/// others.
 #[test]
 fn a_lead_is_sent_at_once_beside_others() {
     let mut world = sharing(11);

@@ -1,5 +1,5 @@
-//! Which extents a viewer who repairs is content to get with holes: FEC goes with whole rows, so not those of which his run
-//! has only a part.
+//! Extents that a repairing viewer accepts with holes: FEC works on whole rows, so an extent that
+//! the run covers only in part is not among them.
 
 use millrace_core::wire::rtp::sequence_of;
 
@@ -8,7 +8,7 @@ use crate::world::{MS, PlaySpec, World, udp};
 
 const PACKETS: u32 = 3_000;
 
-/// What is wanted of each extent in a run of packets, with which spare.
+/// Returns the extents requested in a run of packets, each with its repair capacity.
 fn wanted(spare: u8, from: u32, until: u32) -> Vec<(u32, u8)> {
     let film = Film::constant(0, PACKETS, 8_000_000);
     let mut world = World::small();

@@ -82,10 +82,11 @@ struct Rig {
     /// How long a read takes.
     read_ns: u64,
     reads: BTreeMap<(Instant, u32), RunSerial>,
-    /// Every so many bursts are taken in part.
+    /// Every `torn`-th burst is taken only in part.
     torn: u32,
     bursts: u32,
-    /// What the viewer got: its number in the title, as the shared header says, its own header, and when.
+    /// Packets the viewer got: number in the title from the shared header, own header, and arrival
+    /// time.
     got: Vec<(u16, RtpHeader, Instant)>,
     /// When bursts left.
     left: Vec<(usize, Instant)>,
@@ -201,7 +202,8 @@ impl Rig {
         self.now = end;
     }
 
-    /// What was got since packet `from` of all is what was expected; returns how much that is.
+    /// Checks that the packets received since packet `from` of all match `expected`; returns their
+    /// number.
     fn check(&self, from: usize, expected: &[Expected]) -> usize {
         for ((shared, header, _), expected) in self.got[from..].iter().zip(expected) {
             let got = (*shared, header.sequence, header.timestamp, header.ssrc);
@@ -274,7 +276,8 @@ proptest! {
         prop_assert_eq!(leases, 0);
     }
 
-    /// Nothing is late if what comes next has been read when its time comes: every burst leaves with its first packet.
+    /// No packet is late if the next data has been read when its time comes: every burst leaves at
+    /// the time of its first packet.
     #[test]
     fn bursts_leave_at_the_time_of_what_is_sent((block, over) in (1u16..300, 1u16..2_000), from in 0u32..PACKETS) {
         let step = step_of(block, block + over);

@@ -161,7 +161,8 @@ fn a_reader_that_comes_back_catches_up_within_the_bound() {
     });
     world.writable = Box::new(move |_, _| Some(to));
     world.play_from(stream, 0);
-    // A little is taken in a burst that has begun; from then on it waits for 200 ms with what it holds.
+    // The device takes a little of a burst that has begun; from then on the stream waits for 200 ms
+    // and keeps its leases.
     world.run_until(from.plus_ns(TCP_PARK_NS));
     assert!(world.disk.leases() > 0);
     world.run_until(from.plus_ns(TCP_PARK_NS + 100 * MS));
@@ -180,7 +181,8 @@ fn a_reader_that_comes_back_catches_up_within_the_bound() {
     assert_eq!((counters.failed, counters.parked, counters.starved), (0, 1, 0));
 }
 
-/// What comes while a stream is parked: the run's end tells where it stood, and another run begins as ever.
+/// Commands that arrive while a stream is parked: the end of the run reports where the stream
+/// stood, and another run begins as usual.
 #[test]
 fn a_parked_stream_is_paused_replaced_queued_and_closed_like_any_other() {
     for command in 0..5 {

@@ -1,5 +1,6 @@
-//! The world around an engine, in virtual time: a disk that answers wants after a delay, a device that checks every
-//! datagram against what the viewer must get, and a clock that jumps from one thing to do to the next.
+//! The world around an engine, in virtual time: a disk that answers requests after a delay, a
+//! device that compares every datagram with the one that the viewer must get, and a clock that
+//! jumps from one event to the next.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -41,7 +42,7 @@ pub(crate) type DeviceRule = Box<dyn FnMut(Instant, &Transmit<'_>) -> SendOutcom
 pub(crate) struct Disk {
     arena: Arc<ExtentArena>,
     films: HashMap<TitleRef, Film>,
-    /// What lies where in the arena.
+    /// The extent at each place in the arena.
     places: Vec<Option<(TitleRef, u32)>>,
     found: HashMap<(TitleRef, u32), u32>,
     hand: usize,
@@ -119,7 +120,7 @@ struct Queued {
     numbering: Numbering,
 }
 
-/// What a viewer must get next.
+/// The data that a viewer must get next.
 struct Viewer {
     film: Film,
     dest: Dest,
@@ -235,9 +236,11 @@ pub(crate) struct World {
     pub(crate) quiet: bool,
     /// What streams are opened with.
     pub(crate) spare: u8,
-    /// Streams are opened for a device that reads what it has taken until it is told to be done.
+    /// Streams are opened for a device that keeps reading the data it has taken until `done` is
+    /// called.
     pub(crate) lends: bool,
-    /// What that reads: of whom, how many of its packets are taken with it, and where they lie.
+    /// Packets the device still reads: their stream, how many packets of it are taken up to and
+    /// including this one, and their place.
     pub(crate) in_flight: Vec<(StreamId, u64, u32)>,
     /// Packets that it has taken of each stream.
     pub(crate) taken: HashMap<StreamId, u64>,
@@ -350,7 +353,7 @@ impl World {
         Ok(())
     }
 
-    /// `film` from `from` to `until` follows what the stream plays.
+    /// Queues `film` from `from` to `until` behind the run that the stream plays.
     pub(crate) fn queue(
         &mut self,
         stream: StreamId,
@@ -421,7 +424,7 @@ impl World {
                 self.disk.ask(self.now, want);
             }
             let bursts = self.engine.poll_bursts(self.now);
-            // Passing over what is missing may leave wants behind.
+            // Passing over missing packets may leave requests behind.
             while let Some(want) = self.engine.poll_want() {
                 self.disk.ask(self.now, want);
             }
@@ -434,7 +437,7 @@ impl World {
         self.hear();
     }
 
-    /// Takes what the engine tells.
+    /// Takes the engine's events.
     pub(crate) fn hear(&mut self) {
         while let Some(event) = self.engine.poll_event() {
             if let StreamEvent::RunEnded { stream, end } = event
@@ -486,7 +489,7 @@ impl World {
         }
     }
 
-    /// Sends the batch to the device and tells the engine.
+    /// Sends the batch to the device and reports the outcomes to the engine.
     pub(crate) fn send(&mut self) {
         let mut outcomes = [SendOutcome::Sent; MAX_BATCH_BURSTS];
         let count = self.engine.batch().len();
@@ -568,7 +571,8 @@ impl World {
         self.engine.handle_sent(self.now, &outcomes[..count]);
     }
 
-    /// The device is done with so many packets of a stream. What it still reads is held, all the time.
+    /// Reports that the device is done with `packets` packets of a stream. Packets it still reads
+    /// stay leased all the time.
     pub(crate) fn done(&mut self, stream: StreamId, packets: u64) {
         self.in_flight.retain(|&(other, taken, _)| other != stream || taken > packets);
         self.engine.handle_done(self.now, stream, packets);
@@ -624,7 +628,7 @@ impl World {
         self.events.iter().map(|&(_, event)| event).filter(|event| event.stream() == stream).collect()
     }
 
-    /// Ends of the stream's runs, in the order in which they were told.
+    /// Returns the ends of the stream's runs in the order in which they were reported.
     pub(crate) fn ends_of(&self, stream: StreamId) -> Vec<RunEnd> {
         let end = |event| if let StreamEvent::RunEnded { end, .. } = event { Some(end) } else { None };
         self.events_of(stream).into_iter().filter_map(end).collect()
@@ -641,7 +645,7 @@ impl World {
 }
 
 impl Viewer {
-    /// What is not there is not sent, and its sequence numbers with it.
+    /// Skips missing packets and their sequence numbers.
     fn pass_over_missing(&mut self) {
         while self.packet < self.until && (self.film.missing)(self.packet) {
             self.packet += 1;
@@ -661,7 +665,7 @@ impl Viewer {
             if is_last { usize::from(self.film.last_bytes) } else { self.film.layout.packet_bytes() };
         assert_eq!(datagram.len(), 12 + payload, "packet {}", self.packet);
         assert_eq!(patched, expected != own, "packet {}", self.packet);
-        // The bytes behind the header are this packet's: its shared header says so.
+        // The bytes behind the header belong to this packet, as the shared header shows.
         let (shared, _) = RtpHeader::parse(datagram).expect("an RTP header");
         assert_eq!(shared.sequence, sequence_of(self.packet));
     }

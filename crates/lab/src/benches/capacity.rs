@@ -48,7 +48,8 @@ pub(super) const BENCH: Bench = Bench {
 
 /// Viewers that admission lets in, of those that the search found.
 const ADMITTED_BOUND: f64 = 0.85;
-/// How many times what the search found is offered then, and in which time.
+/// Viewers offered then, as a multiple of the number that the search found, and the time in which
+/// they arrive.
 const OFFERED: f64 = 1.5;
 const OFFERED_IN: Duration = Duration::from_secs(12);
 /// Between the smallest and the largest of several runs.
@@ -75,7 +76,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// What is judged of one service.
+/// The judged figures of one service.
 #[derive(Clone, Copy, Debug, Default)]
 struct Judged {
     /// max / min - 1 over its searches, if there were several.
@@ -84,12 +85,12 @@ struct Judged {
     is_confirmed: Option<bool>,
     /// With admission: viewers let in, of those found.
     admitted: Option<f64>,
-    /// Whether they got what the limits say.
+    /// Whether these viewers got the quality that the limits demand.
     is_kept: Option<bool>,
 }
 
 fn judge(services: &[Judged], report: &mut Report) {
-    // That searches differ is what the first is about: their own scatter excuses nothing.
+    // The first target is about differences between searches, so their own scatter excuses nothing.
     let own = || [OWN_SCATTER.to_owned()];
     if let Some(worst) = services.iter().filter_map(|service| service.repeat).reduce(f64::max) {
         let repeat = Promise::at_most("capacity-repeat", worst, REPEAT_BOUND, "");
@@ -144,7 +145,7 @@ fn one_rate(
     Ok(repeats)
 }
 
-/// What is measured: ours, or what was given.
+/// Returns the services to measure: ours, or the given one.
 fn services<'a>(options: &'a Options, scene: Scene<'a>) -> anyhow::Result<Vec<Service<'a>>> {
     let transports: Vec<&str> = match options.transports.is_empty() {
         true => vec!["udp"],
@@ -160,7 +161,7 @@ fn services<'a>(options: &'a Options, scene: Scene<'a>) -> anyhow::Result<Vec<Se
         (None, None) => {
             let wanted = |service: &Service<'_>| {
                 let is_tcp = service.transport == TransportChoice::Tcp;
-                // What is fetched over HTTP is compared with other servers, by `bench peers`.
+                // `bench peers` compares services over HTTP with other servers.
                 service.name.contains("RTP/") && transports.contains(&if is_tcp { "tcp" } else { "udp" })
             };
             Ok(peers::OURSELVES.services(scene)?.into_iter().filter(wanted).collect())
@@ -269,8 +270,8 @@ fn with_admission(
     Ok(crowd)
 }
 
-/// Once more, a little below what was found: it must keep the limits. Then once with system calls counted, which slows the server:
-/// only their number is taken from that.
+/// Runs once more, a little below the number found: this run must keep the limits. Then runs once
+/// with system calls counted, which slows the server: only their number is used.
 fn confirm(
     hunt: &mut Hunt<'_>,
     count: u32,
@@ -322,7 +323,7 @@ mod tests {
             is_kept: Some(false),
         };
         assert_eq!(states(&[GOOD, bad]), [Some(State::Missed); 4]);
-        // One run, or a receiver that was too slow: nobody can say.
+        // One run, or a receiver that was too slow: no target can be judged.
         assert_eq!(states(&[Judged::default()]), [Some(State::NotMeasured); 4]);
     }
 

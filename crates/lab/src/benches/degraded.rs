@@ -1,4 +1,4 @@
-//! Viewers of a volume while its disks are lost: what they miss, and how late it comes around the event.
+//! Viewers of a volume that loses disks: the packets they miss, and the lateness around the event.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -64,11 +64,13 @@ pub(super) const BENCH: Bench = Bench {
 };
 
 const RATE_KBPS: u64 = 2_000;
-/// Titles, each watched at places so far apart that the cache holds what viewers are at, and hardly more.
+/// Titles, each watched at positions so distant from each other that the cache holds the viewers'
+/// current extents and hardly more.
 const TITLES: usize = 6;
 const SPREAD_S: u64 = 25;
-/// Packets that each viewer must have got for a second in which all of them played, in thousandths of the title's rate:
-/// what is missing is the way to the first packet and from the last.
+/// Packets that each viewer must have received per second in which all of them played, in
+/// thousandths of the title's rate: the missing part is the time to the first packet and from the
+/// last.
 const LEAST_PERMILLE: u64 = 970;
 
 /// What happens to the members.
@@ -191,7 +193,7 @@ impl Site {
         Ok(site)
     }
 
-    /// Viewers arrive; in the middle of what they watch together the members go.
+    /// Lets viewers arrive; in the middle of the time that all of them watch, the members fail.
     fn play(
         &self,
         options: &Options,

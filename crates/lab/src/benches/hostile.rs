@@ -62,28 +62,30 @@ const PORT: u16 = 8554;
 const CLIENTS: usize = 4;
 /// What 99 % of the viewers' packets keep.
 const IN_TIME_MS: f64 = 20.0;
-/// By which the server's memory may grow: ten thousand idle connections at 4 KB each, and what an allocator keeps.
+/// Limit on the growth of the server's memory: ten thousand idle connections at 4 KB each, and
+/// memory that an allocator keeps.
 const GROWTH_MB: f64 = 64.0;
 /// Bad tokens a minute that have to be stood.
 const TOKENS_PER_MIN: f64 = 100_000.0;
-/// How long the server may take to clear what is left.
+/// Time that the server may take to release everything that is left.
 const CLEARED: Duration = Duration::from_secs(20);
 /// Bytes of the disk that holds the store.
 const DISK_BYTES: u64 = 256 << 20;
-/// What is left of it for uploads when it is full, beside what the server keeps free.
+/// Space left on it for uploads when it is full, in addition to the space that the server keeps
+/// free.
 const FULL_BYTES: u64 = 8 << 20;
 /// The server keeps a twentieth free.
 const KEPT_FREE: u64 = 20;
 const ALONE: &str = "alone";
 const IDLE: &str = "idle connections";
 
-/// What a hostile client, or who brings a file, does in a round.
+/// One round of a hostile client, or of a client that uploads a file.
 type Round = Box<dyn Fn(&Target) -> anyhow::Result<u64> + Send + Sync>;
 
 /// What viewers are beside.
 enum Beside {
     Nobody,
-    /// So many connections that say nothing.
+    /// This number of connections that send nothing.
     Idle(usize),
     /// Clients that do this again and again.
     Rounds(Round),
@@ -180,7 +182,7 @@ impl Drop for Disk {
     }
 }
 
-/// A running server, and what is known of it.
+/// A running server and the data about it.
 struct Place {
     // Ended before its disk is unmounted.
     server: Group,
@@ -238,7 +240,7 @@ fn manager(program: &Path, rights: &Path) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&token.stdout).trim().to_owned())
 }
 
-/// Who goes on until told to stop.
+/// A client that goes on until it is stopped.
 type Client<'a> = Box<dyn Fn(&AtomicBool) -> Done + Send + Sync + 'a>;
 
 /// What all phases share.
@@ -249,7 +251,7 @@ struct Stage<'a> {
     seconds: u64,
 }
 
-/// What was seen of viewers beside something.
+/// Measurements of viewers beside other clients.
 struct Phase {
     name: &'static str,
     viewers: LoadReport,
@@ -294,7 +296,7 @@ impl Stage<'_> {
         Ok(Phase { name, viewers, done, lasted_s, memory, left })
     }
 
-    /// Those whom the viewers are beside, each of whom goes on until told to stop.
+    /// Returns the clients that run beside the viewers; each goes on until it is stopped.
     fn clients<'b>(&self, beside: &'b Beside) -> anyhow::Result<Vec<Client<'b>>> {
         // The first address is the viewers'.
         let others = &self.place.site.client_ips[1..];
@@ -334,7 +336,7 @@ impl Stage<'_> {
     }
 }
 
-/// Idle connections from these addresses, until told to stop.
+/// Keeps idle connections from these addresses until `stop` is set.
 fn stay(target: &Target, from: &[IpAddr], count: usize, stop: &AtomicBool) -> Done {
     match idle(target, from, count) {
         Ok(all) => {
@@ -347,7 +349,8 @@ fn stay(target: &Target, from: &[IpAddr], count: usize, stop: &AtomicBool) -> Do
     }
 }
 
-/// The receiver comes first on the cores that hostile clients share with it: what it does not read is not the server's loss.
+/// Gives the receiver priority on the cores that it shares with hostile clients: packets that it
+/// fails to read are not the server's loss.
 fn give_way() {
     // Without that it is measured as well, with more that the receiver may drop itself.
     let _ = rustix::process::setpriority_process(None, 10);
@@ -381,7 +384,7 @@ fn judge(phases: &[Phase], options: &Options) -> Vec<Promise> {
     let worst = |value: &dyn Fn(&Phase) -> f64| phases.iter().map(value).fold(0.0, f64::max);
     let sum = |value: &dyn Fn(&Phase) -> u64| phases.iter().map(value).sum::<u64>();
     let none = |id: &str, count: u64, what: &str| Promise::at_most(id, count as f64, 0.0, what).correctness();
-    // What the receiver itself has dropped, the server has sent.
+    // The server did send the packets that the receiver itself dropped.
     let lost =
         |phase: &Phase| phase.viewers.lost_in_all().saturating_sub(phase.viewers.receiver.socket_drops);
     let failed = |phase: &Phase| phase.viewers.failed + phase.viewers.sessions_silent;

@@ -25,7 +25,7 @@ pub(super) const BENCH: Bench = Bench {
     run,
 };
 
-/// What the target is judged by.
+/// The rounds that decide the target.
 const CPU_ROUNDS: &str = "ingest by processor time";
 
 /// One timed round: wall seconds and seconds of processor time.

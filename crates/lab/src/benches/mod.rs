@@ -64,7 +64,7 @@ pub const ALL: &[Bench] = &[
     stream_offload::BENCH,
 ];
 
-/// The one of that name.
+/// Returns the benchmark called `name`.
 pub fn find(name: &str) -> Option<&'static Bench> {
     ALL.iter().find(|bench| bench.name == name)
 }

@@ -53,7 +53,7 @@ pub(super) const BENCH: Bench = Bench {
 
 /// How many times what one core carries is offered.
 const OFFERED: u32 = 2;
-/// What 99 % of the packets keep, and what an interval has to keep to count as in time.
+/// Lateness that 99 % of the packets keep, and that an interval must keep to count as in time.
 const IN_TIME_MS: f64 = 100.0;
 /// In which those who are kept are in time again.
 const RECOVERY_S: f64 = 5.0;
@@ -73,11 +73,11 @@ const OWN_SCATTER: &str = "the overload";
 struct Times {
     /// Twice as many as the core carries come in this time.
     fill: Duration,
-    /// The busy process runs for so long.
+    /// Running time of the busy process.
     busy: Duration,
-    /// Viewers go on coming for so long after it.
+    /// Time after it during which viewers go on arriving.
     after: Duration,
-    /// And those who are in play on for so long.
+    /// Time during which the admitted viewers then play on.
     hold: Duration,
 }
 
@@ -159,7 +159,8 @@ impl Stage<'_> {
         f64::from(self.carried * OFFERED) / self.times.fill.as_secs_f64()
     }
 
-    /// Viewers who come for so long, to a server of their own; what the server has counted when they are gone.
+    /// Lets viewers arrive at a server of their own for the time `coming`; returns the server's
+    /// counters after they are gone.
     fn play(
         &self,
         coming: Duration,
@@ -196,8 +197,8 @@ fn admitted(stage: &Stage<'_>, report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Without a refusal nothing was overloaded, and what is promised of an overload was not measured, unless those who were admitted
-/// suffered for it.
+/// Without a refusal nothing was overloaded, so the targets for an overload were not measured,
+/// unless the admitted viewers suffered.
 fn judge_admitted(crowd: &Crowd) -> Vec<Promise> {
     let (fates, figures) = (&crowd.fates, &crowd.figures);
     let is_harmless = figures.p99_ms <= IN_TIME_MS && crowd.lost == 0 && figures.without == 0;
@@ -219,7 +220,7 @@ fn none(id: &str, count: u64, what: &str) -> Promise {
     Promise::at_most(id, count as f64, 0.0, what).correctness()
 }
 
-/// What a busy process on the server's core did, in milliseconds since the first viewer could come.
+/// Times of a busy process on the server's core, in milliseconds since the first viewer could come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Strike {
     began_ms: u64,
@@ -266,12 +267,12 @@ fn spin(site: &Site) -> anyhow::Result<Group> {
     Group::start(site, "busy process", command)
 }
 
-/// What was seen of it.
+/// Measurements of the overload.
 #[derive(Clone, Debug)]
 struct Seen {
     crowd: Crowd,
     strike: Strike,
-    /// Sessions that the server says it ended for this reason.
+    /// Sessions that the server reports as ended for this reason.
     ended_by_server: u64,
     /// Viewers that played right before.
     before: u64,
@@ -340,7 +341,8 @@ impl Seen {
         ]
     }
 
-    /// Whether it failed while the hypervisor took so much that this may be why.
+    /// Returns whether the run failed while the hypervisor took enough processor time to be a
+    /// possible cause.
     fn is_disturbed(&self) -> bool {
         let fails = self.judge().iter().any(|promise| !promise.holds);
         (fails || !self.was_overloaded()) && is_disturbing(self.crowd.figures.stolen_ratio)
@@ -399,7 +401,8 @@ fn recovery_s(during: &[Sample], began_ms: u64) -> f64 {
     last.map_or(0.0, |last| last.at_ms.saturating_sub(began_ms) as f64 / 1e3)
 }
 
-/// Sessions that were ended although a newer one, of those who had come by `began_ms`, was kept.
+/// Counts sessions that were ended although a newer one was kept, among those that had begun by
+/// `began_ms`.
 fn out_of_order(streams: &[StreamReport], began_ms: u64) -> u64 {
     let came_before = |stream: &&StreamReport| stream.began_ms < began_ms;
     let of = |fate: Fate| streams.iter().filter(came_before).filter(move |stream| Fate::of(stream) == fate);

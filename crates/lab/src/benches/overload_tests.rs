@@ -1,4 +1,4 @@
-//! What the judgements of an overload make of runs that went well, and of each that did not.
+//! Verdicts on an overload, for runs that went well and for each kind of failure.
 
 use super::*;
 use crate::capacity::crowd::Fates;
@@ -50,7 +50,7 @@ fn missed(promises: &[Promise]) -> Vec<&str> {
 fn a_run_as_it_should_be_is_counted_and_meets_every_target() {
     let seen = good();
     assert_eq!((seen.before, seen.fewest, seen.in_the_end), (5, 3, 5));
-    // What is late after the busy process has ended is none of its doing.
+    // The busy process is not the cause of lateness after its end.
     assert_eq!((seen.recovery_s, seen.worst_p99_ms, seen.latest_ms), (3.5, 600.0, 1200.0));
     assert_eq!((seen.out_of_order, seen.admitted_after, seen.crowd.fates.ended), (0, 2, 2));
     let promises = [judge_admitted(&seen.crowd), seen.judge()].concat();
@@ -98,7 +98,7 @@ fn what_the_admitted_suffer_is_missed_and_no_overload_is_not_measured() {
     assert_eq!(missed(&judged(|crowd| crowd.figures.p99_ms = 101.0)), ["overload-lateness-p99"]);
     assert_eq!(missed(&judged(|crowd| crowd.lost = 1)), ["overload-loss"]);
     assert_eq!(missed(&judged(|crowd| crowd.figures.without = 1)), ["overload-failed"]);
-    // Nobody was refused: either all was well, which says nothing, or too many were let in.
+    // No viewer was refused: either all was well, which shows nothing, or too many were admitted.
     assert_eq!(judged(|crowd| crowd.fates.refused = 0).len(), 0);
     let too_many = judged(|crowd| (crowd.fates.refused, crowd.figures.p99_ms) = (0, 900.0));
     assert_eq!(missed(&too_many), ["overload-lateness-p99", "overload-refused"]);

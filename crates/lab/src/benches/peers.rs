@@ -70,7 +70,7 @@ struct Lines {
     without: Vec<Row>,
 }
 
-/// What is known of one service.
+/// The known results of one service.
 struct Standing {
     name: String,
     strict: f64,
@@ -198,7 +198,7 @@ fn both(
             .with("time ran out", f64::from(u8::from(!is_narrow)), "")
             .with("receiver too slow", f64::from(u8::from(is_spoiled)), ""),
     );
-    // Who passed with nobody is shown as it was at its best.
+    // A service that passed with no number of viewers is shown as it was at its best.
     let mut rows = patient.at.or(strict.at).or(hunt.smallest()).map_or(vec![], |at| rows(&service.name, &at));
     lines.took.extend(rows.split_off(rows.len().min(1)));
     lines.got.extend(rows);

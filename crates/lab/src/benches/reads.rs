@@ -1,4 +1,5 @@
-//! What disks are asked for at a time, and what comes of it: volumes of more and more members whose disks have one arm each.
+//! Size of disk reads and its effects: volumes of more and more members whose disks have one arm
+//! each.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -37,9 +38,10 @@ const BYTES_PER_S: u64 = 150_000_000;
 const RATE_KBPS: u64 = 8_000;
 /// Members, and how many of them may be lost.
 const VOLUMES: [(usize, usize); 7] = [(1, 0), (2, 1), (4, 1), (5, 1), (8, 2), (14, 2), (32, 4)];
-/// Memory of the cache, in extents: a fifth of the title, and twice what is read ahead for all viewers.
+/// Memory of the cache, in extents: a fifth of the title, and twice the read-ahead of all viewers.
 const CACHE_EXTENTS: usize = 512;
-/// From so many members on an extent is less than [`MEMBER_READ_BYTES`] of each.
+/// Smallest number of members that makes the part of an extent on each member less than
+/// [`MEMBER_READ_BYTES`].
 const FIRST_SPLIT: usize = 5;
 
 /// How extents are read: by themselves, as they would be without [`CacheConfig::read_bytes`], or together.
@@ -164,7 +166,7 @@ impl Doorbell for NoBell {
     fn ring(&self) {}
 }
 
-/// Viewers at places far from one another take what they can get for a while.
+/// Lets viewers at distant positions read as much as they can for a while.
 fn watch(
     volume: &Members,
     id: TitleId,

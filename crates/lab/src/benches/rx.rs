@@ -1,9 +1,12 @@
-//! What it costs to receive a datagram: our devices (`docs/design/0020-receive-side.md`) beside the plain recvmmsg loop.
+//! Cost of receiving a datagram: our devices (`docs/design/0020-receive-side.md`) beside the plain
+//! recvmmsg loop.
 //!
-//! Each contender has a pair of hosts of its own. A batch is sent on one host and received to its last datagram on the other by the
-//! same thread, and the kernel's part of receiving runs in the soft interrupts of that thread's core: its time is that of everything.
-//! One contender receives nothing, since a program at the interface drops what comes: what it takes is the sender's part and the
-//! interface's, and the time of another above that is what receiving takes of a core.
+//! Each contender has its own pair of hosts. One thread sends a batch on one host and receives it
+//! to its last datagram on the other, and the kernel's part of receiving runs in the soft
+//! interrupts of this thread's core: the thread's time covers everything. One contender receives
+//! nothing, since a program at the interface drops incoming packets: its time is the cost of the
+//! sender and of the interface, and the time of another contender above it is the core time spent
+//! on receiving.
 
 use std::hint::black_box;
 use std::net::{SocketAddr, UdpSocket};
@@ -68,8 +71,8 @@ const GRO: &str = "KernelRx with GRO";
 const XDP: &str = "XdpRx";
 const DROPPED: &str = "dropped at the interface";
 
-/// What must be left of the plain loop's packets a second, with what: stamps, drop counts and addresses have their price, trains and rings
-/// must earn theirs.
+/// Share of the plain loop's packets a second that must be left, per contender: stamps, drop counts
+/// and addresses have their price, trains and rings must earn theirs.
 const TARGETS: [(&str, &str, usize, f64); 3] =
     [("rx-kernel-rate", KERNEL, 1, 0.8), ("rx-gro-rate", GRO, TRAIN, 1.0), ("rx-xdp-rate", XDP, TRAIN, 1.0)];
 
@@ -129,13 +132,14 @@ fn write_up(what: &str, burst: usize, result: &ContestResult, report: &mut Repor
     Ok(())
 }
 
-/// What a contender took above what was dropped in the same round.
+/// Returns the time of a contender above that of dropping in the same round.
 fn above(own: &[f64], dropped: &[f64]) -> Interval {
     let differences: Vec<f64> = own.iter().zip(dropped).map(|(own, dropped)| own - dropped).collect();
     median_interval(&differences)
 }
 
-/// Packets a second of a contender by those of the plain loop, each above what was dropped in the same round.
+/// Returns a contender's packets a second relative to the plain loop, each above the time of
+/// dropping in the same round.
 fn rate_beside(own: &[f64], plain: &[f64], dropped: &[f64]) -> Interval {
     let ratios =
         own.iter().zip(plain).zip(dropped).map(|((own, plain), dropped)| (plain - dropped) / (own - dropped));
@@ -164,7 +168,7 @@ struct Rig {
     to: SocketAddr,
     media: Vec<u8>,
     begun: StdInstant,
-    // Behind what is at its interfaces.
+    // Declared last, so it is dropped after everything at its interfaces.
     _hosts: TwoHosts,
 }
 
@@ -188,7 +192,8 @@ impl Rig {
         ])?;
         // A sender on the same machine leaves sums to a device that is never reached; packets from a network have them.
         must(&["netns", "exec", c, "ethtool", "-K", "vc", "tx", "off"])?;
-        // As network cards are: packets come by the polling of the driver, which gathers trains for those who want them.
+        // Like network cards: packets come by the polling of the driver, which gathers trains for
+        // sockets that want them.
         must(&["netns", "exec", s, "ethtool", "-K", DEVICE, "gro", "on"])?;
         let tx = hosts.on_client(|| UdpSocket::bind((CLIENT_IP, 0)))?.context("a socket to send from")?;
         rustix::net::sockopt::set_socket_send_buffer_size_force(&tx, BUFFER_BYTES)?;
@@ -224,7 +229,7 @@ impl Rig {
     }
 }
 
-/// What a batch was when it came.
+/// A batch as it was when it arrived.
 struct Seen {
     is_check: bool,
     datagrams: usize,
@@ -234,7 +239,7 @@ struct Seen {
 impl Seen {
     fn take(&mut self, bytes: &[u8]) {
         self.datagrams += 1;
-        // A program looks at what it receives, at least at the header.
+        // A program looks at the data it receives, at least at the header.
         black_box((bytes.len(), bytes.first()));
         if self.is_check {
             let length = (bytes.len() as u64).to_ne_bytes();

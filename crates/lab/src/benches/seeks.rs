@@ -33,17 +33,18 @@ pub(super) const BENCH: Bench = Bench {
     run,
 };
 
-/// Each viewer seeks once in so long, in the mean.
+/// Each viewer seeks once in this interval, on average.
 const SEEKS: &str = "seek 12s";
 /// Viewers come in this time.
 const COMING_S: f64 = 10.0;
-/// The cache holds one part of so many.
+/// The cache holds one part in `CACHE_PARTS` of the media.
 const CACHE_PARTS: u64 = 4;
 /// Media time over which viewers begin.
 const SPREAD: Duration = Duration::from_secs(15);
 /// What 99 % of the packets keep.
 const P99_MS: f64 = Limits::PATIENT.p99_ms;
-/// Who has come to the end of a title is gone: so many of those who came are to be there when time is over.
+/// Viewers leave at the end of a title: this share of those who came must still be there at the end
+/// of the time.
 const PLAYING: f64 = 0.7;
 /// Its targets are judged whatever else scatters.
 const OWN_SCATTER: &str = "the seeks";
@@ -92,7 +93,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// So many viewers, with a server of their own; and what that has read for them.
+/// Runs `viewers` viewers with a server of their own; also returns the server's reads for them.
 fn play(options: &Options, scene: Scene<'_>, viewers: u32) -> anyhow::Result<(Crowd, Row)> {
     let services = peers::OURSELVES.services(scene)?;
     let service = services.into_iter().next().context("our server over UDP")?;

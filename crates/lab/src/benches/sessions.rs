@@ -46,7 +46,7 @@ pub(super) const BENCH: Bench = Bench {
 const RATE_KBPS: u64 = 2_000;
 /// Viewers beside whom connections come and go.
 const BESIDE: u32 = 50;
-/// How long the server may take to clear what is left.
+/// Time that the server may take to release everything that is left.
 const CLEARED: Duration = Duration::from_secs(20);
 
 fn run(options: &Options) -> anyhow::Result<Report> {
@@ -160,7 +160,8 @@ struct Visited {
     visits: Visits,
     lasted_s: f64,
     viewers: LoadReport,
-    /// What the server held when all were gone, and how much of that it did not hold before.
+    /// Resources that the server held when all clients were gone, and how many of them it did not
+    /// hold before.
     held: Held,
     left: u64,
 }
@@ -182,7 +183,7 @@ impl Visited {
         load_options.start_spread = MediaTicks(90_000 * 5);
         options.say(&format!("connections come and go beside {beside} viewers"));
         let pid = server.child.id();
-        // The viewers of the first part are gone, and what they have opened stays open.
+        // The viewers of the first part are gone, and the files they opened stay open.
         let before = Held::settle(pid, stats, Held::nothing_but(u64::MAX), CLEARED)?;
         let (stop, cancel) = (AtomicBool::new(false), Arc::clone(&options.cancel));
         let (viewers, visits, lasted_s) = hosts.on_client(|| {

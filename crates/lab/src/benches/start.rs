@@ -32,7 +32,7 @@ pub(super) const BENCH: Bench = Bench {
 
 /// The slowest start.
 const READY_MS: f64 = 1000.0;
-/// From connecting to the reply, for a title that nobody has opened yet.
+/// From connecting to the reply, for a title that no viewer has opened yet.
 const DESCRIBE_MS: f64 = 20.0;
 /// From the reply to PLAY to the first packet.
 const FIRST_PACKET_UDP_MS: f64 = 20.0;
@@ -90,7 +90,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// 5 GiB, or half of the memory that is free, which the report says.
+/// Returns 5 GiB, or half of the free memory; the report shows which.
 fn large_cache(report: &mut Report) -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
@@ -160,7 +160,7 @@ impl Store {
         Ok(Self { dir: store, tiny, titles: 0 })
     }
 
-    /// Adds the same bytes as further titles until there are so many of them.
+    /// Adds the same bytes as further titles until there are `titles` of them.
     fn fill(&mut self, titles: usize, options: &Options) -> anyhow::Result<()> {
         let volume = Volume::open_or_create(&self.dir)?;
         for number in self.titles..titles {
@@ -177,7 +177,7 @@ impl Store {
     fn start(&self, options: &Options, cache: u64, starts: &mut Starts) -> anyhow::Result<()> {
         let mut command = Command::new(&options.program);
         command.args(["serve", "--quiet", "--listen", "127.0.0.1:0", "--cache", &format!("{cache}B")]);
-        // The machine may be busy with something else: nobody is turned away for that.
+        // The machine may be busy with other work: no viewer is refused because of it.
         command.args(["--admission", "off"]).arg("--store").arg(&self.dir);
         let begun = StdInstant::now();
         let server = Server::start(command)?;

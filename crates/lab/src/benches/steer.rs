@@ -1,5 +1,6 @@
-//! What the steering program costs those who have nothing to do with it: UDP and TCP of kernel sockets at other ports, with
-//! our program at the receiving interface, with an offload engine there, with a program that passes everything, and with none.
+//! Cost of the steering program for traffic that it does not steer: UDP and TCP of kernel sockets
+//! at other ports, with our program at the receiving interface, with an offload engine there, with
+//! a program that passes everything, and with none.
 //!
 //! Each of the four has a pair of hosts of its own, so nothing is attached or taken away while it is measured. A batch is
 //! sent on one host and received to its last byte on the other by the same thread; its time is that of the whole path. The
@@ -42,15 +43,16 @@ pub(super) const BENCH: Bench = Bench {
 const DATAGRAMS: usize = 64;
 /// Smallest payloads show the program's share best, media packets are the rule.
 const DATAGRAM_BYTES: [usize; 2] = [64, RTP_HEADER_BYTES + DEFAULT_PACKET_BYTES];
-/// Bytes of a TCP batch: fewer than a receive buffer holds, since nobody reads while they are written.
+/// Bytes of a TCP batch: fewer than a receive buffer holds, since no thread reads while they are
+/// written.
 const TCP_BYTES: usize = 64 * 1024;
 const KIB: usize = 1024;
 const BUFFER_BYTES: usize = 4 << 20;
 /// Part of the bare program's rate that must be left.
 const RATE_BOUND: f64 = 0.95;
-/// What is said to be steered, of what the measured traffic is not.
+/// Ports configured for steering; the measured traffic uses none of them.
 const STEERED: [(Protocol, u16); 3] = [(Protocol::Tcp, 80), (Protocol::Tcp, 443), (Protocol::Udp, 5004)];
-/// The engine's own address, to which nobody sends.
+/// The engine's own address; no host sends to it.
 const ENGINES_IP: &str = "10.77.0.100";
 const PASSES: &str = "program that passes everything";
 const OURS: &str = "steering program";
@@ -108,7 +110,7 @@ fn write_up(what: &str, item: &str, result: &ContestResult, report: &mut Report)
     report.plots.push(result.plot(&format!("{what}: from socket to socket"), item));
 }
 
-/// Two hosts, what is at the receiving one's interface, and sockets on both.
+/// Two hosts, the attachment at the receiving one's interface, and sockets on both.
 struct Rig {
     name: &'static str,
     udp_tx: RawSender,
@@ -121,7 +123,7 @@ struct Rig {
     _hosts: TwoHosts,
 }
 
-/// What is at the interface, for as long as this lives.
+/// The attachment at the interface, for as long as this lives.
 enum Attached {
     Nothing,
     Bare { _link: InterfaceLink },
@@ -182,7 +184,7 @@ impl Rig {
         Ok(Self { name, udp_tx, udp_rx, tcp_tx, tcp_rx, media, _program: program, _hosts: hosts })
     }
 
-    /// A slot of datagrams of so many bytes.
+    /// Runs a slot of datagrams of `bytes` bytes.
     fn udp(&mut self, slot: &mut Slot, bytes: usize) -> anyhow::Result<()> {
         let to = self.udp_rx.local_addr()?;
         let message =

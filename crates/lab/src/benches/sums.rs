@@ -2,8 +2,8 @@
 //! size. Nanoseconds a packet with the blocks in the processor's caches and with blocks that were not touched for long, and
 //! bytes on disk for each form.
 //!
-//! Both contenders verify their blocks as the cache does. A third one does what had to be done without any stored sum: it
-//! adds up the payload.
+//! Both contenders verify their blocks as the cache does. A third one does the work that was
+//! necessary without any stored sum: it adds up the payload.
 
 use std::hint::black_box;
 use std::os::unix::fs::FileExt;

@@ -35,17 +35,17 @@ pub(super) const BENCH: Bench = Bench {
 
 /// How fast.
 const SPEED: u32 = 8;
-/// One viewer in so many only watches.
+/// One viewer in `ONE_WATCHES` only watches.
 const ONE_WATCHES: u32 = 6;
 /// All come within this time, so they change the speed within it too.
 const COMING_S: f64 = 1.0;
 /// Of a second around a change, 99 % of the packets of all viewers.
 const P99_MS: f64 = 20.0;
-/// Processor time a packet, of that at normal speed.
+/// Processor time per packet, relative to normal speed.
 const COST_RATIO: f64 = 1.1;
 /// Its targets are judged whatever else scatters.
 const OWN_SCATTER: &str = "the changes of speed";
-/// From a change on, what is sent says nothing of either speed.
+/// Time after a change in which the packets sent represent neither speed.
 const SETTLE: Duration = Duration::from_secs(2);
 
 /// The engine's counters at one time.
@@ -69,7 +69,7 @@ impl Spent {
     }
 }
 
-/// Looks at the engine's counters at the begin and the end of what is watched at one speed.
+/// Reads the engine's counters at the beginning and the end of the time watched at each speed.
 #[derive(Debug)]
 struct Watch {
     at: [Duration; 4],
@@ -77,7 +77,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// With the speed changed each time so much time has passed.
+    /// Creates a watch of a speed that changes each time `lasts` has passed.
     fn new(lasts: Duration) -> Self {
         let settled = |begins: Duration| begins + SETTLE.min(lasts / 3);
         let before = |ends: Duration| ends - Duration::from_millis(500).min(lasts / 4);
@@ -87,7 +87,7 @@ impl Watch {
 
     fn look(&mut self, elapsed: Duration, stats: &Path) {
         let due = |n: usize| elapsed >= self.at[n] && self.seen[n].is_none();
-        // The file is written once a second: what it says may be as old.
+        // The file is written once a second: its content may be that old.
         if let Some(n) = (0..4).rev().find(|&n| due(n)) {
             self.seen[n] = counters(stats).ok().and_then(|all| Spent::of(&all));
         }
@@ -131,7 +131,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// So many viewers, with a server of their own.
+/// Runs `viewers` viewers with a server of their own.
 fn play(
     options: &Options,
     scene: Scene<'_>,

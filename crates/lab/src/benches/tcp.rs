@@ -35,9 +35,10 @@ const RATE: BitRate = BitRate(100_000_000);
 const ONE_WAY: Duration = Duration::from_millis(10);
 /// One product of rate and round trip.
 const QUEUE_BYTES: u64 = 250_000;
-/// The time of two packets, by which delays differ where two share the link; no packet overtakes another. On a clockwork the packets of one would meet the
-/// full queue just before a packet leaves, those of the other just behind, again and again, and one of both would bear the losses (Floyd and
-/// Jacobson, 1992: phase effects).
+/// The time of two packets; delays differ by up to this where two connections share the link. No
+/// packet overtakes another. With clockwork timing the packets of one connection would meet the
+/// full queue just before a packet leaves, those of the other just after, again and again, and one
+/// of the two would bear the losses (Floyd and Jacobson, 1992: phase effects).
 const JITTER: Duration = Duration::from_micros(240);
 /// Losses in parts of a million, and how they are called.
 const LOSSES: [(u32, &str); 4] =
@@ -49,7 +50,7 @@ const GOODPUT_BOUND: f64 = 0.95;
 const FAIR_WITHIN: f64 = 0.1;
 /// Buffers on both sides hold more than the link and its queue.
 const BUFFER_BYTES: u32 = 4 << 20;
-/// Data for which there is no room yet.
+/// Data that waits until there is room.
 const CHUNK: usize = 64 << 10;
 
 /// Who sends.
@@ -133,7 +134,7 @@ fn goodput(
             let outcome = transfer(ppm, round as u64, Who::Ours, length)?;
             ours.push(outcome.bits_per_s[0] / 1e6);
             repeated += outcome.counters.retransmitted;
-            // More than 1 %: what is sent again is lost again, and the last of it only a time-out finds.
+            // Above 1 %, retransmissions are lost again, and only a timeout finds the last of them.
             timeouts += if ppm <= 10_000 { outcome.counters.timeouts } else { 0 };
             kernel.push(transfer(ppm, round as u64, Who::Kernel, length)?.bits_per_s[1] / 1e6);
         }
@@ -245,7 +246,8 @@ impl Application for Source {
     }
 }
 
-/// Sends for so long, and counts at the receiver from a tenth of the time on: the handshake and the first doublings are the same for everybody.
+/// Sends for `length`, and counts at the receiver after the first tenth of the time: the handshake
+/// and the first doublings are the same for all.
 fn transfer(ppm: u32, round: u64, who: Who, length: Duration) -> anyhow::Result<Outcome> {
     let may_begin = Arc::new(AtomicBool::new(false));
     let source = Source {
@@ -272,13 +274,14 @@ fn transfer(ppm: u32, round: u64, who: Who, length: Duration) -> anyhow::Result<
     std::thread::sleep(length - length / 10);
     let (after, seconds) = (counted(), begun.elapsed().as_secs_f64());
     stop.store(true, Ordering::Relaxed);
-    // The link goes first: nobody waits for what is still in it.
+    // The link goes first: its remaining packets are not waited for.
     let counters = host.stop()?;
     let bits_per_s = [0, 1].map(|at| (after[at] - before[at]) as f64 * 8.0 / seconds);
     Ok(Outcome { bits_per_s, counters })
 }
 
-/// A connection with the congestion control of the comparison: what a kernel uses by itself may be another.
+/// Opens a connection with the congestion control of the comparison: the kernel's default may be
+/// another.
 fn connect_with_cubic() -> std::io::Result<TcpStream> {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
     sockopt::set_tcp_congestion(&socket, "cubic")?;
@@ -286,7 +289,7 @@ fn connect_with_cubic() -> std::io::Result<TcpStream> {
     Ok(socket.into())
 }
 
-/// Takes one connection, or two, and counts what comes from whom.
+/// Accepts one connection, or two, and counts the bytes from each sender.
 fn receive(listener: &TcpListener, who: Who, counts: &[Arc<AtomicU64>; 2], stop: &Arc<AtomicBool>) {
     for number in 0..usize::from(who.includes_ours()) + who.rivals() {
         let Ok((stream, from)) = listener.accept() else { return };

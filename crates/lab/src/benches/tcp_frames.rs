@@ -1,5 +1,5 @@
-//! What the IP layer costs for each segment, in nanoseconds: headers of one that goes out, finding one that has come in, and putting one together. Nothing
-//! is sent.
+//! Cost of the IP layer per segment, in nanoseconds: writing the headers of an outgoing segment,
+//! finding an incoming one, and assembling one. Nothing is sent.
 
 use std::hint::black_box;
 use std::net::IpAddr;
@@ -54,7 +54,7 @@ fn flow(is_v4: bool, number: u16, is_far: bool) -> FlowKey {
     FlowKey::new((local, 80).into(), (remote, 40_000).into()).expect("one family")
 }
 
-/// Answers what the interface asks, as if every address were at one station.
+/// Answers the interface's address queries as if every address were at one station.
 fn resolve(interface: &mut Interface, flow: &FlowKey, now: Instant) {
     let mut buffer = [0; 2000];
     let out = out(flow);
@@ -145,7 +145,8 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Payloads of a walk that no cache holds, into frames of AF_XDP's rings in memory: put together first and then copied there, and put together there.
+/// Copies payloads of a walk that no cache holds into frames of AF_XDP's rings in memory: first
+/// assembled elsewhere and then copied there, and assembled there.
 fn gathered(options: &Options) -> anyhow::Result<Row> {
     const PAYLOAD: usize = 1448;
     const FRAMES: usize = 64;

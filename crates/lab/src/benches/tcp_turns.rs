@@ -1,5 +1,6 @@
-//! What a turn of our TCP costs: nanoseconds for an acknowledgment, processed after the output stage or at once, and for a segment of data from due to
-//! frame. The peers are headers written beforehand; nothing is sent, and time is virtual.
+//! Cost of a turn of our TCP, in nanoseconds: for an acknowledgment, processed after the output
+//! stage or at once, and for a segment of data from due to frame. The peers are headers written
+//! beforehand; nothing is sent, and time is virtual.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -113,7 +114,7 @@ impl Peer {
         }
     }
 
-    /// What it would send now.
+    /// Writes the segment that the peer would send now.
     fn segment(&self, flags: Flags, options: TcpOptions, room: &mut [u8; HEADER_ROOM]) -> usize {
         let ack = if flags.has(Flags::ACK) { self.ack } else { Seq(0) };
         let head = Head { seq: self.seq, ack, flags, window: WINDOW, urgent: 0, options };
@@ -143,7 +144,7 @@ pub(super) struct Took {
     pub(super) ack: f64,
     /// A segment of data from due to frame.
     pub(super) segment: f64,
-    /// To queue what a connection sends in a turn.
+    /// Queueing the data that a connection sends in a turn.
     pub(super) queue: f64,
 }
 
@@ -239,7 +240,8 @@ impl Ground {
         });
     }
 
-    /// What it takes when in each turn `chosen` connections send `each` segments, and are acknowledged.
+    /// Measures the times when in each turn `chosen` connections send `each` segments, which are
+    /// then acknowledged.
     pub(super) fn measure(&mut self, turns: u64, (chosen, each): (u32, u32)) -> anyhow::Result<Took> {
         let (mut acks, mut segments, mut queued) = (Vec::new(), Vec::new(), Vec::new());
         let mut random = SplitMix(7);
@@ -274,7 +276,7 @@ impl Ground {
         Ok(Took { ack: median(&acks), segment: median(&segments), queue: median(&queued) })
     }
 
-    /// So many segments for each.
+    /// Queues `each` segments for each chosen connection.
     fn queue(&mut self, chosen: &[usize], each: u32) -> anyhow::Result<()> {
         for &at in chosen {
             let id = self.peers[at].id.context("no connection")?;
@@ -293,7 +295,7 @@ impl Ground {
         // A turn takes a little of each connection that is ready.
         for _ in 0..each {
             sent += self.stack.output(self.now, &mut |out: &Out<'_>| {
-                // What a device would be given.
+                // The headers that a device would get.
                 let stamp =
                     out.header.get(24..28).map_or(0, |b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]));
                 headers.push((*out.flow, stamp));

@@ -1,8 +1,10 @@
-//! What a datagram costs through the kernel backend, beside the plain sendmmsg loop with segmentation offload.
+//! Cost of a datagram through the kernel backend, beside the plain sendmmsg loop with segmentation
+//! offload.
 //!
-//! Both send the same media across a veth pair that cuts and sums in software, into a host that drops everything: the
-//! receiving half of a veth pair runs on the sender's core, so it is kept short. The first batches go to a socket instead,
-//! and what arrives there must be the same for all contenders; afterwards the peer's device counts what came.
+//! Both send the same media across a veth pair that cuts and sums in software, into a host that
+//! drops everything: the receiving half of a veth pair runs on the sender's core, so it is kept
+//! short. The first batches go to a socket instead, and the bytes that arrive there must be the
+//! same for all contenders; afterwards the peer's device counts the arrivals.
 
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -43,7 +45,7 @@ const SEGMENT: usize = RTP_HEADER_BYTES + DEFAULT_PACKET_BYTES;
 /// Datagrams in a batch, about; entries are this divided by the burst, at most 64.
 const BATCH_DATAGRAMS: usize = 176;
 const MOST_ENTRIES: usize = 64;
-/// Where nothing arrives: the sink of the receiving host drops what is sent there.
+/// Address where nothing arrives: the sink of the receiving host drops packets to it.
 pub(super) const NOWHERE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 9);
 const RATIO_BOUND: f64 = 1.25;
 const RAW: &str = "raw loop";
@@ -184,7 +186,8 @@ struct Stage<'a> {
 }
 
 impl<'a> Stage<'a> {
-    /// A slot of somebody who sends batches of bursts. Everybody sends the media from its beginning.
+    /// Runs a slot of a contender that sends batches of bursts. All contenders send the media from
+    /// its beginning.
     fn slot(
         &self,
         slot: &mut Slot,
@@ -258,8 +261,9 @@ impl<'a> DropSink<'a> {
     }
 }
 
-/// How long a count may stand still before what it lacks is missing. Packets lie in a queue of the kernel until its soft interrupts
-/// have a processor, and beside busy programs they wait for that.
+/// Time that a count may stand still before the rest counts as missing. Packets lie in a queue of
+/// the kernel until its soft interrupts have a processor, and beside busy programs they wait for
+/// one.
 const STANDSTILL: Duration = Duration::from_secs(2);
 
 /// Of `sent` packets, those that `received` does not come to count.
@@ -275,7 +279,7 @@ pub(super) fn missing(sent: u64, received: impl Fn() -> anyhow::Result<u64>) -> 
     Ok(sent.saturating_sub(counted))
 }
 
-/// Runs a program to its end; what it printed.
+/// Runs a program to its end and returns its output.
 fn must(program: &str, args: &[&str]) -> anyhow::Result<String> {
     let output =
         Command::new(program).args(args).output().with_context(|| format!("{program}: cannot be started"))?;

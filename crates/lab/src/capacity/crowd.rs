@@ -16,7 +16,7 @@ use crate::frame::{CpuTime, Row};
 /// How the words of a failure end that is the refusal of a server that is full (RFC 2326 section 11.3.3).
 const NOT_ENOUGH_BANDWIDTH: &str = ": 453";
 
-/// Viewers who come at random.
+/// Viewers who arrive at random.
 #[derive(Clone, Debug)]
 pub struct Offer {
     /// How many come.
@@ -25,7 +25,7 @@ pub struct Offer {
     pub per_s: f64,
     /// For how long those who were admitted watch after the last has come.
     pub hold: Duration,
-    /// What they do meanwhile.
+    /// Their behaviour meanwhile.
     pub behaviour: Behaviour,
 }
 
@@ -94,13 +94,13 @@ impl Fates {
     }
 }
 
-/// What came of an [`Offer`].
+/// The result of an [`Offer`].
 #[derive(Clone, Debug)]
 pub struct Crowd {
     /// How sessions ended.
     pub fates: Fates,
-    /// What those who were admitted got, as a trial of so many viewers has it: `without` are sessions that failed other than by a
-    /// refusal, were ended, or got nothing.
+    /// Figures of the admitted viewers, as in a trial with this number of viewers: `without` are
+    /// sessions that failed other than by a refusal, were ended, or got nothing.
     pub figures: Figures,
     /// Packets that they missed anywhere.
     pub lost: u64,
@@ -114,7 +114,7 @@ pub struct Crowd {
     pub failures: BTreeMap<String, u64>,
 }
 
-/// Lets viewers come to a server that runs; `look` is told four times a second how far it is.
+/// Lets viewers arrive at a running server; `look` gets the progress four times a second.
 ///
 /// # Errors
 /// When the receiver cannot be set up.
@@ -164,7 +164,8 @@ impl Crowd {
         Self { fates, figures, lost, latest_ms, streams: r.per_stream, series: r.series, failures }
     }
 
-    /// Whether those who were admitted got what `limits` say; `None` if the receiver was too slow to say, or nobody was admitted.
+    /// Returns whether the admitted viewers got the quality that `limits` demand; `None` if the
+    /// receiver was too slow to judge, or no viewer was admitted.
     pub fn keeps(&self, limits: &Limits) -> Option<bool> {
         match self.figures.judge(limits) {
             Verdict::Spoiled => None,
@@ -212,7 +213,7 @@ mod tests {
             failed("SETUP refused: 453"),
             failed("PLAY refused: 453"),
             failed("SETUP refused: 503"),
-            // It played, and was cut off: let in, but not kept, and nobody said BYE.
+            // It played, and was cut off: admitted, but not kept, and without an RTCP BYE.
             StreamReport {
                 failure: Some("the server closed the connection while playing".to_owned()),
                 ..played

@@ -1,4 +1,4 @@
-//! What a trial measured, and whether that is good enough.
+//! The measurements of a trial, and whether they are good enough.
 
 use std::fmt;
 
@@ -13,18 +13,18 @@ pub struct Limits {
     pub loss_ratio: f64,
     /// Lateness that 99 % of the packets must keep.
     pub p99_ms: f64,
-    /// Payload delivered, of what the title's rate asks for.
+    /// Payload delivered, relative to the title's rate.
     pub delivered_ratio: f64,
 }
 
 impl Limits {
     /// What we promise: a receiver with a buffer of a quarter of a second never notices.
     pub const STRICT: Self = Self { loss_ratio: 1e-4, p99_ms: 20.0, delivered_ratio: 0.995 };
-    /// What a patient receiver puts up with, and everybody who reads from a connection: there the receiver has a buffer, and bursts
-    /// are long on purpose.
+    /// Limits that a patient receiver accepts, and every client that reads from a connection: there
+    /// the receiver has a buffer, and bursts are long on purpose.
     pub const PATIENT: Self = Self { p99_ms: 100.0, ..Self::STRICT };
 
-    /// What is asked of us over a transport.
+    /// Returns the limits that we must keep over a transport.
     pub fn of(transport: TransportChoice) -> &'static Self {
         if transport == TransportChoice::Tcp { &Self::PATIENT } else { &Self::STRICT }
     }
@@ -43,7 +43,7 @@ pub struct Figures {
     pub packets_per_s: f64,
     /// Packets lost, of all.
     pub loss_ratio: f64,
-    /// Payload delivered, of what the rate asks for; more than 1 for what is sent ahead.
+    /// Payload delivered, relative to the rate; more than 1 for data sent ahead.
     pub delivered_ratio: f64,
     /// Payload bits a second while all watched.
     pub bits_per_s: f64,
@@ -55,7 +55,7 @@ pub struct Figures {
     pub p999_ms: f64,
     /// The receiver itself could not keep up: it dropped, or it was late and its lateness is in the figures.
     pub spoiled: bool,
-    /// What the hypervisor took of all processors' time while the trial ran.
+    /// Share of all processors' time that the hypervisor took while the trial ran.
     pub stolen_ratio: f64,
 }
 
@@ -69,13 +69,14 @@ const DISTURBED: f64 = 0.005;
 /// Part of the viewers whose failing may be chance.
 const FEW: f64 = 0.01;
 
-/// Whether so much of the processors' time was taken away that a failure says nothing.
+/// Returns whether enough of the processors' time was taken away that a failure is inconclusive.
 pub fn is_disturbing(stolen_ratio: f64) -> bool {
     stolen_ratio > DISTURBED
 }
 
 impl Figures {
-    /// Whether a failure says nothing, because the processors were taken away while the trial ran.
+    /// Returns whether a failure is inconclusive because the processors were taken away while the
+    /// trial ran.
     pub fn is_disturbed(&self, limits: &Limits) -> bool {
         let fails = matches!(self.judge(limits), Verdict::NarrowFail | Verdict::ClearFail | Verdict::Spoiled);
         fails && is_disturbing(self.stolen_ratio)

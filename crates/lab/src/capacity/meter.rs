@@ -1,4 +1,4 @@
-//! What a group of processes and the cores they are pinned to have used, from /proc.
+//! Usage of a group of processes and of the cores they are pinned to, from /proc.
 
 use std::collections::BTreeSet;
 use std::time::Instant as StdInstant;
@@ -24,7 +24,7 @@ struct Sums {
     involuntary: u64,
 }
 
-/// What was used between two looks.
+/// Usage between two looks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spent {
     /// Time between the looks.
@@ -34,8 +34,8 @@ pub struct Spent {
     pub processes_s: f64,
     /// Time in which the cores did anything.
     pub cores_s: f64,
-    /// Time in which they did nothing. Where the kernel stops its clock on an idle core this is exact, and the busy time, which is
-    /// counted by ticks of that clock, is not.
+    /// Time in which they were idle. Where the kernel stops its clock on an idle core this is
+    /// exact, and the busy time, which is counted by ticks of the same clock, is not.
     pub idle_s: f64,
     /// Of the busy time, in soft interrupts: where a veth pair hands packets over.
     pub softirq_s: f64,
@@ -88,7 +88,7 @@ impl Usage {
         usage
     }
 
-    /// What was used since `before`.
+    /// Returns the usage since `before`.
     pub fn since(&self, before: &Self) -> Spent {
         let seconds = |now: u64, then: u64| now.saturating_sub(then) as f64 / 1e9;
         let (now, then) = (&self.sums, &before.sums);
@@ -107,7 +107,7 @@ impl Usage {
     }
 }
 
-/// What /proc/PID/stat says of a process.
+/// The content of /proc/PID/stat for a process.
 #[derive(Debug, PartialEq, Eq)]
 struct Process<'a> {
     name: &'a str,
@@ -208,8 +208,9 @@ mod tests {
         assert_eq!(parse_perf("<not supported>;;raw_syscalls:sys_enter;0;"), None);
     }
 
-    /// Runs the named test in a process and process group of its own, and says whether this is that process: what other tests and
-    /// their programs use, and take with them when they end, would be counted too.
+    /// Runs the named test in a process and process group of its own, and returns whether this is
+    /// that process: otherwise the usage of other tests and their programs, and its disappearance
+    /// when they end, would be counted too.
     fn is_alone(test: &str) -> bool {
         use std::os::unix::process::CommandExt;
 

@@ -1,14 +1,15 @@
-//! How many viewers a service carries: trials with more and more viewers until what they get is no longer good enough.
+//! Number of viewers that a service carries: trials with more and more viewers until their quality
+//! is no longer good enough.
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`search`] | the search, without knowing what is counted |
-//! | [`limits`] | what a trial measured and whether it is good enough |
-//! | [`mod@trial`] | one trial: a service, its viewers, what it took |
-//! | [`crowd`] | more viewers than a server lets in: who was admitted, and what those got |
+//! | [`search`] | the search, independent of the things counted |
+//! | [`limits`] | the measurements of a trial and whether they are good enough |
+//! | [`mod@trial`] | one trial: a service, its viewers, its cost |
+//! | [`crowd`] | more viewers than a server admits: the admitted viewers and their quality |
 //! | [`site`] | two hosts, processes pinned to cores |
 //! | [`meter`] | what processes and cores used |
-//! | [`media_files`] | what is watched |
+//! | [`media_files`] | the media watched |
 
 pub mod crowd;
 pub mod limits;
@@ -31,10 +32,11 @@ use search::{Found, Search, SearchOptions, Step, Verdict};
 use site::Site;
 use trial::{Running, Service, Trial, TrialPlan, trial};
 
-/// Viewers of the trial that tells the rate of one viewer.
+/// Viewers of the trial that determines the rate of one viewer.
 const FEW_VIEWERS: u32 = 3;
 
-/// Trials with one number of viewers of which the hypervisor may spoil all but the last: what that says is taken for what it is.
+/// Trials with one number of viewers; the hypervisor may spoil all but the last, whose result is
+/// accepted as it is.
 const MAX_DISTURBED: u32 = 4;
 
 /// Part of the time that a search takes which begins where another one ended.
@@ -76,16 +78,16 @@ impl Effort {
     }
 }
 
-/// What was found out.
+/// The result.
 #[derive(Clone, Debug)]
 pub struct Capacity {
     /// How many viewers.
     pub found: Found,
-    /// The last trial with that many.
+    /// The last trial with this number.
     pub at: Option<Trial>,
 }
 
-/// Measures again, up to four times in all, while the hypervisor may be to blame for what came out.
+/// Measures again, up to four times in all, while the hypervisor may be to blame for the result.
 ///
 /// # Errors
 /// When it could not be measured.
@@ -114,12 +116,13 @@ pub struct Hunt<'a> {
     seen: Vec<Trial>,
     /// Trials before this one belong to another search.
     search_began: usize,
-    /// What the first count of a search is multiplied by.
+    /// Factor for the first count of a search.
     stagger: f64,
 }
 
-/// By what a search's first count is multiplied: all over an octave, so that searches that double and halve do not meet the same
-/// counts and find the same answer because they asked the same questions.
+/// Returns the factor for a search's first count: spread over an octave, so that searches that
+/// double and halve do not meet the same counts and find the same answer only because they tried
+/// the same counts.
 fn stagger_of(run: usize) -> f64 {
     const GOLDEN: f64 = 0.618_033_988_749_895;
     (run as f64 * GOLDEN).fract().exp2()
@@ -129,7 +132,7 @@ impl<'a> Hunt<'a> {
     /// Finds out what one viewer gets, if that is not known.
     ///
     /// # Errors
-    /// When the service does not start or serves nobody.
+    /// When the service does not start or serves no viewer.
     pub fn new(
         options: &'a Options,
         site: &'a Site,
@@ -200,7 +203,7 @@ impl<'a> Hunt<'a> {
         self.stagger = stagger_of(run);
     }
 
-    /// Trials so far.
+    /// Returns the number of trials until now.
     pub fn trials(&self) -> usize {
         self.seen.len()
     }
@@ -216,7 +219,7 @@ impl<'a> Hunt<'a> {
         let precision = self.effort.precision;
         let mut search = Search::new(SearchOptions { first, max, growth, precision });
         if near.is_none() {
-            // Other limits, same trials: what they say clearly need not be asked again.
+            // Other limits, same trials: a clear verdict of theirs need not be measured again.
             for trial in &self.seen[self.search_began..] {
                 let verdict = trial.figures.judge(limits);
                 let is_clear = matches!(verdict, Verdict::ClearPass | Verdict::ClearFail);
@@ -309,12 +312,12 @@ impl Drop for Scratch {
     }
 }
 
-/// What a service is started with.
+/// The environment that a service is started in.
 #[derive(Clone, Copy)]
 pub struct Scene<'a> {
     /// Where.
     pub site: &'a Site,
-    /// What is watched.
+    /// The media watched.
     pub files: &'a MediaFiles,
     /// Media time over which viewers begin.
     pub spread: Duration,
@@ -324,10 +327,10 @@ pub struct Scene<'a> {
     pub backend: Option<&'a str>,
     /// How much of the titles our server's cache holds, if there are several; `None`: a third.
     pub cache_bytes: Option<u64>,
-    /// Whether our server admits viewers by what it is seen to carry, and ends the newest when that was too many. A search goes beyond
-    /// what it would admit.
+    /// Whether our server admits viewers by its observed capacity, and ends the newest when it
+    /// admitted too many. A search goes beyond the number that it would admit.
     pub has_admission: bool,
-    /// Certificate and key by which our server speaks TLS as well.
+    /// Certificate and key that let our server offer TLS as well.
     pub tls: Option<[&'a std::path::Path; 2]>,
 }
 

@@ -1,9 +1,10 @@
-//! The search for the largest count that passes, without knowing what is counted: it is told verdicts and says what to
-//! try next. First it doubles, then it halves the gap. Verdicts near the limit count only when two of three agree.
+//! The search for the largest count that passes, independent of the things counted: it takes
+//! verdicts and returns the next count to try. First it doubles, then it halves the gap. Verdicts
+//! near the limit count only when two of three agree.
 
 use std::collections::BTreeMap;
 
-/// What came of one trial.
+/// The result of one trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Passed by far.
@@ -45,7 +46,7 @@ pub enum Step {
     Done(Found),
 }
 
-/// What the search found.
+/// The result of the search.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// Largest count that passed, 0 if none did.
@@ -54,7 +55,7 @@ pub struct Found {
     pub failed: Option<u32>,
     /// Whether the gap between them is as narrow as was asked for.
     pub is_narrow: bool,
-    /// Whether the failure above is the measurer's, not that of what is measured.
+    /// Whether the failure above is due to the measuring program, not to the measured one.
     pub is_spoiled: bool,
 }
 
@@ -92,7 +93,7 @@ impl Search {
         Self { options, decided: BTreeMap::new(), votes: BTreeMap::new(), open: None, trials: 0 }
     }
 
-    /// Trials it was told of.
+    /// Returns the number of trials reported to it.
     pub fn trials(&self) -> u32 {
         self.trials
     }
@@ -146,7 +147,7 @@ impl Search {
         Found { passed, failed, is_narrow, is_spoiled: failed.is_some_and(spoiled) }
     }
 
-    /// What to do next. The answer stays the same until the search is told something.
+    /// Returns the next step. The answer stays the same until the search gets a verdict.
     pub fn step(&self) -> Step {
         if let Some(count) = self.open {
             return Step::Try { count, rough: false };
@@ -160,13 +161,13 @@ impl Search {
         match (found.passed, found.failed) {
             (0, None) => Step::Try { count: self.options.first, rough: true },
             (passed, None) => Step::Try { count: grown(passed).min(self.options.max), rough: true },
-            // Not even one: found() says narrow then.
+            // If not even one passes, found() reports a narrow gap.
             (0, Some(failed)) => Step::Try { count: shrunk(failed), rough: true },
             (passed, Some(failed)) => Step::Try { count: passed + (failed - passed) / 2, rough: false },
         }
     }
 
-    /// What is known when there is no time for more.
+    /// Returns the known result when there is no time for more.
     pub fn stop(&self) -> Found {
         self.found()
     }

@@ -4,7 +4,8 @@ fn options(first: u32) -> SearchOptions {
     SearchOptions { first, max: 20_000, growth: 2.0, precision: 0.03 }
 }
 
-/// Runs a search against `oracle`, which also gets the number of the trial; returns what was found and every count tried.
+/// Runs a search against `oracle`, which also gets the number of the trial; returns the result and
+/// every count tried.
 fn hunt(options: SearchOptions, mut oracle: impl FnMut(u32, u32) -> Verdict) -> (Found, Vec<u32>) {
     let mut search = Search::new(options);
     let mut tried = Vec::new();

@@ -85,8 +85,9 @@ impl Site {
         command
     }
 
-    /// What comes in on either host is received by that host's cores, not by the one that sent it, which is what a veth pair does by
-    /// itself: each packet costs its sender less than it would cost two machines together.
+    /// Makes each host's cores receive the packets that arrive at it. By itself a veth pair
+    /// receives them on the core that sent them. Each packet then costs its sender less than it
+    /// would cost two machines together.
     ///
     /// # Errors
     /// When the kernel has no receive packet steering.
@@ -148,7 +149,8 @@ pub struct Group {
 }
 
 impl Group {
-    /// Starts `command` in a process group of its own; what it says goes into a file of `site`'s folder.
+    /// Starts `command` in a process group of its own; its output goes into a file of `site`'s
+    /// folder.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -156,7 +158,7 @@ impl Group {
         Self::start_in(&site.dir, name, command)
     }
 
-    /// The same where there is no site: what it says goes into a file of `dir`.
+    /// Does the same without a site: the output goes into a file of `dir`.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -174,7 +176,7 @@ impl Group {
         self.child.id()
     }
 
-    /// Waits until it says a line that begins with `word`.
+    /// Waits until it prints a line that begins with `word`.
     ///
     /// # Errors
     /// When it ends first, or after 20 seconds.
@@ -201,7 +203,7 @@ impl Group {
         bail!("{}: does not say \"{word}\"; its last words: {}", self.name, self.last_words())
     }
 
-    /// The end of what it said.
+    /// Returns the end of its output.
     pub fn last_words(&self) -> String {
         let text = std::fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);

@@ -1,4 +1,4 @@
-//! One trial: so many viewers of one service, what they got and what it took.
+//! One trial: a number of viewers of one service, their quality and the cost.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -22,7 +22,7 @@ use super::site::{CLIENT_INTERFACE, Group, Site};
 pub struct Service<'a> {
     /// Its name in reports.
     pub name: String,
-    /// RTP over UDP or TCP; what is fetched over HTTP is TCP.
+    /// RTP over UDP or TCP; services over HTTP are TCP.
     pub transport: TransportChoice,
     /// How viewers and media come together.
     pub delivery: Delivery,
@@ -36,13 +36,14 @@ pub struct Service<'a> {
     pub media_clock: MediaClock,
     /// Whether viewers may ask for a place where to begin.
     pub takes_range: bool,
-    /// Time after which what a viewer does is done again: a segment of HLS. Zero where media flow evenly.
+    /// Time after which a viewer repeats its actions: a segment of HLS. Zero where media flow
+    /// evenly.
     pub period: Duration,
     /// Never try more viewers than this.
     pub max_viewers: u32,
     /// First number of viewers to try.
     pub first: u32,
-    /// Starts it for so many viewers.
+    /// Starts it for the given number of viewers.
     #[allow(clippy::type_complexity, reason = "a function and what it needs, named once")]
     pub start: Box<dyn Fn(u32) -> anyhow::Result<Running> + Sync + 'a>,
 }
@@ -76,8 +77,8 @@ impl Running {
 }
 
 impl Service<'_> {
-    /// As long as `window`, or somewhat longer: a player of segments is either fetching or at rest, so that nothing shorter than a segment says at which
-    /// rate it fetches.
+    /// Returns `window`, or somewhat more: a player of segments is either fetching or at rest, so a
+    /// time shorter than a segment does not show at which rate it fetches.
     fn whole(&self, window: Duration) -> Duration {
         let period = self.period_in(window);
         if period.is_zero() {
@@ -110,12 +111,12 @@ pub struct TrialPlan {
     pub profile: bool,
 }
 
-/// What came of it.
+/// The result of a trial.
 #[derive(Clone, Debug)]
 pub struct Trial {
     /// What viewers got.
     pub figures: Figures,
-    /// What it took while all watched.
+    /// Usage while all watched.
     pub spent: Option<Spent>,
     /// System calls a second, if counted.
     pub syscalls_per_s: Option<f64>,
@@ -129,14 +130,14 @@ pub(super) const SETTLE_S: f64 = 1.0;
 const INTERVAL: Duration = Duration::from_millis(500);
 /// Trials that are shorter are for show.
 const SHORT: Duration = Duration::from_secs(2);
-/// Media that players over HTTP read ahead, before what the segment that they fetch has more.
+/// Media that players over HTTP read ahead, not counting the rest of the segment that they fetch.
 const READ_AHEAD: Duration = Duration::from_secs(4);
 /// Length of HLS segments: ours, and what others are asked to cut.
 pub const SEGMENT_S: u64 = HLS_TARGET_TICKS / MEDIA_HZ;
-/// Players over HTTP read in bursts, so their rate within a trial is uncertain by so much; whether it is enough shows in
-/// pictures that stand still.
+/// Players over HTTP read in bursts, so their rate within a trial is uncertain by this share;
+/// pictures that stand still show whether it is enough.
 const HTTP_SLACK: f64 = 0.03;
-/// Turns of the receiver's loop that take longer than this spoil what it stamps itself.
+/// Turns of the receiver's loop that take longer than this spoil the times that it stamps itself.
 const SLOW_TURN_US: u64 = 10_000;
 
 /// Runs one trial. `running` holds the server from trial to trial.
@@ -195,7 +196,7 @@ pub fn trial(
     Ok(Trial { figures, spent, syscalls_per_s: syscalls, why })
 }
 
-/// What the receiver is asked to do, and when everybody watches.
+/// Returns the receiver's options, and the time when all viewers watch.
 pub(super) fn load_options(
     site: &Site,
     service: &Service<'_>,
@@ -253,7 +254,7 @@ fn is_about_the_probe(error: &ClientError) -> bool {
     matches!(error, ClientError::Option { option: "probe", .. }) || error.to_string().contains("probe")
 }
 
-/// What is done and noted while a trial runs.
+/// Actions and records while a trial runs.
 struct Watch<'a> {
     cores: &'a [usize],
     service: &'a Service<'a>,
@@ -310,7 +311,8 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// Packets and payload bits a second, from the intervals of which all lies behind `from_s`, as far as they make up whole `period`s.
+/// Returns packets and payload bits a second, from the intervals that lie entirely behind `from_s`,
+/// limited to whole `period`s.
 pub(super) fn rates(series: &[Sample], from_s: f64, period: Duration) -> (f64, f64) {
     let from_ms = (from_s * 1e3) as u64 + INTERVAL.as_millis() as u64;
     let mut steady: Vec<&Sample> = series.iter().filter(|sample| sample.at_ms >= from_ms).collect();

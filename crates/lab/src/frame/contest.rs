@@ -1,9 +1,10 @@
 //! Contenders that take turns in short slots, so that whatever the machine does meets them all alike.
 //!
-//! A round gives every contender one slot, in an order of its own; every batch in a slot is timed. A contender is compared
-//! with the base within a round (p50 over p50), and the answer is the median of that ratio over the rounds with its 95 %
-//! interval. A first round warms up and is thrown away. Before it, every contender does a few batches whose results are
-//! compared: a contender that is fast because it does something else fails the benchmark.
+//! A round gives every contender one slot, in an order of its own; every batch in a slot is timed.
+//! A contender is compared with the base within a round (p50 over p50), and the answer is the
+//! median of this ratio over the rounds with its 95 % interval. A first round warms up and is
+//! thrown away. Before it, every contender runs a few batches whose results are compared: a
+//! contender that is fast because it does something else fails the benchmark.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ use super::stats::{Interval, median_interval, percentile_of_sorted};
 use super::ticks::{TickClock, clock};
 use super::{Axis, Noise, NoiseMeter, Options, Plot, PlotKind, Point, Row};
 
-/// Rounds below which a median over rounds says little.
+/// Fewest rounds for a meaningful median over rounds.
 const LEAST_ROUNDS: usize = 9;
 
 /// How a contest is run.
@@ -30,7 +31,7 @@ pub struct ContestOptions {
     pub check_batches: u64,
     /// Whether the thread stays on one processor, the last that it may use.
     pub is_pinned: bool,
-    /// Whom to tell, and who may stop it.
+    /// Receives the progress, and may stop the contest.
     pub options: Options,
 }
 
@@ -49,7 +50,7 @@ impl ContestOptions {
     }
 }
 
-/// What a contender does in a slot.
+/// The work of a contender in a slot.
 type Work<'a> = Box<dyn FnMut(&mut Slot) -> anyhow::Result<()> + 'a>;
 
 /// Contenders for one thing.
@@ -75,7 +76,7 @@ pub struct Slot {
 enum End {
     /// When the clock is there.
     At(u64),
-    /// After so many more batches.
+    /// After this number of further batches.
     After(u64),
 }
 
@@ -111,7 +112,7 @@ impl Slot {
         result
     }
 
-    /// Times one batch that says itself how many items it had; one without any counts for nothing.
+    /// Times one batch that returns its number of items; a batch without any is not counted.
     pub fn batch_counted(&mut self, work: impl FnOnce() -> u64) -> u64 {
         let from = self.clock.now();
         let items = work();
@@ -127,7 +128,8 @@ impl Slot {
         }
     }
 
-    /// Says what the batch produced, as a number or a hash. Contenders that say anything must say the same, batch by batch.
+    /// Records the batch's result, as a number or a hash. Contenders that record anything must
+    /// record the same, batch by batch.
     pub fn produced(&mut self, result: u64) {
         if self.is_check() {
             self.hash = Some(SplitMix(self.hash.unwrap_or(0) ^ result).next());
@@ -135,12 +137,12 @@ impl Slot {
     }
 }
 
-/// What came out of a contest.
+/// The result of a contest.
 #[derive(Clone, Debug)]
 pub struct ContestResult {
     /// In the order in which they were entered.
     pub contenders: Vec<ContenderResult>,
-    /// What the machine was like.
+    /// The state of the machine.
     pub noise: Noise,
     /// Name of the base.
     pub base: String,
@@ -148,12 +150,12 @@ pub struct ContestResult {
     pub name: String,
 }
 
-/// What a contender's rounds are called where noise is named.
+/// Returns the name of a contender's rounds where noise is named.
 fn rounds_of(contender: &str, contest: &str) -> String {
     format!("{contender} in {contest}")
 }
 
-/// What came out for one contender.
+/// The result of one contender.
 #[derive(Clone, Debug)]
 pub struct ContenderResult {
     /// Its name.
@@ -172,11 +174,11 @@ pub struct ContenderResult {
     pub rounds: Vec<f64>,
     /// p50 over the base's p50 within a round: median over the rounds.
     pub ratio: Interval,
-    /// Hash of what it said that it produced.
+    /// Hash of its recorded results.
     pub hash: Option<u64>,
 }
 
-/// What is gathered of one contender while the contest runs.
+/// Data gathered about one contender while the contest runs.
 #[derive(Default)]
 struct Gathered {
     samples: Vec<f64>,
@@ -186,7 +188,7 @@ struct Gathered {
 }
 
 impl<'a> Contest<'a> {
-    /// Nobody has entered yet.
+    /// Creates a contest without contenders.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), contenders: Vec::new(), base: 0 }
     }
@@ -310,12 +312,13 @@ impl<'a> Contest<'a> {
 }
 
 impl ContestResult {
-    /// The contender of that name.
+    /// Returns the contender called `name`.
     pub fn of(&self, name: &str) -> Option<&ContenderResult> {
         self.contenders.iter().find(|contender| contender.name == name)
     }
 
-    /// What a target is judged by that is about these contenders, for [`super::Promise::by_rows`].
+    /// Returns the rounds that decide a target about these contenders, for
+    /// [`super::Promise::by_rows`].
     pub fn rounds_of(&self, contenders: &[&str]) -> Vec<String> {
         contenders.iter().map(|contender| rounds_of(contender, &self.name)).collect()
     }

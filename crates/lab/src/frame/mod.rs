@@ -1,8 +1,10 @@
 //! One way to write a benchmark, so that all are read the same way.
 //!
-//! A benchmark is a [`Bench`]: a name, what it shows, what it is not for, and a function from [`Options`] to a [`Report`].
-//! What must be compared is a [`Contest`]: contenders take turns in short slots, each batch is timed, and the answer is the
-//! ratio within a round. Whether the machine was fit to measure is a [`Noise`]; what is worth a picture is a [`Plot`].
+//! A benchmark is a [`Bench`]: a name, the result that it shows, the uses that it does not suit,
+//! and a function from [`Options`] to a [`Report`]. Comparisons use a [`Contest`]: contenders take
+//! turns in short slots, each batch is timed, and the answer is the ratio within a round. A
+//! [`Noise`] shows whether the machine was fit to measure; a [`Plot`] holds figures that are worth
+//! a picture.
 //!
 //! ```
 //! use millrace_lab::frame::*;
@@ -68,17 +70,17 @@ pub(crate) use report::groups;
 
 /// A benchmark.
 pub struct Bench {
-    /// What it is called on the command line.
+    /// Its name on the command line.
     pub name: &'static str,
-    /// What it shows, in one line.
+    /// The result that it shows, in one line.
     pub shows: &'static str,
-    /// What it is not for.
+    /// The uses that it does not suit.
     pub not_for: &'static str,
     /// Options of the command line that it looks at, without dashes, beside those that all have.
     pub options: &'static [&'static str],
     /// Its targets. One that is missing in the report was not measured.
     pub targets: &'static [&'static str],
-    /// What it cannot run without.
+    /// Its requirements.
     pub needs: &'static [Need],
     /// Runs it.
     pub run: fn(&Options) -> anyhow::Result<Report>,

@@ -1,5 +1,5 @@
-//! Whether a machine was fit to measure: does it let a thread run, does somebody else take its processors, do the same
-//! things take the same time.
+//! Whether a machine was fit to measure: whether it lets a thread run, whether another program or
+//! guest takes its processors, and whether the same things take the same time.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ const MOST_SPREAD: f64 = 1.3;
 /// Reasons that are shown.
 const SHOWN: usize = 4;
 
-/// What the machine was like.
+/// The state of the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Noise {
     /// Whether figures that were measured meanwhile say little.
@@ -31,7 +31,7 @@ pub struct Noise {
     pub why: Vec<String>,
     /// Whether one of the reasons concerns everything that was measured: load, a hypervisor, a thread kept from running.
     pub is_everywhere: bool,
-    /// What was repeated and scattered: rounds of one contender, runs of one setting.
+    /// Repetitions that scattered: rounds of one contender, runs of one setting.
     pub scattered: Vec<String>,
 }
 
@@ -46,7 +46,8 @@ impl Noise {
         Self { is_noisy: true, is_everywhere: true, why: vec![why.into()], scattered: Vec::new() }
     }
 
-    /// Whether it concerns what was measured as one of `rows`; those that name none are concerned by all of it.
+    /// Returns whether it concerns a measurement named in `rows`; if `rows` is empty, all noise
+    /// concerns it.
     pub fn concerns(&self, rows: &[String]) -> bool {
         let is_scattered = |row: &String| self.scattered.contains(row);
         self.is_noisy && (self.is_everywhere || rows.is_empty() || rows.iter().any(is_scattered))
@@ -98,7 +99,7 @@ pub struct NoiseMeter {
     lost_ns: f64,
     gaps: u64,
     longest_ns: f64,
-    /// The worst spread of what was repeated.
+    /// The worst spread of repetitions.
     spread: Option<(String, Spread)>,
     /// What else scattered too much.
     scattered: Vec<String>,
@@ -123,7 +124,8 @@ impl NoiseMeter {
         meter
     }
 
-    /// Takes another look, of a hundredth of a second: before a round, never inside of what is measured.
+    /// Takes another look, of a hundredth of a second: before a round, never inside the measured
+    /// part.
     pub fn look(&mut self) {
         self.spin(LOOK_NS);
     }
@@ -139,7 +141,7 @@ impl NoiseMeter {
         }
     }
 
-    /// What it comes to.
+    /// Returns the verdict.
     pub fn finish(self) -> Noise {
         let now = CpuTime::read();
         let mut why = self.reasons(now);
@@ -148,7 +150,7 @@ impl NoiseMeter {
         Noise { is_noisy: !why.is_empty(), is_everywhere, why, scattered: self.scattered }
     }
 
-    /// What was repeated and did not take the same time.
+    /// Returns the repetitions that did not take the same time.
     fn scatter(&self) -> Option<String> {
         let (what, spread) = self.spread.as_ref()?;
         let others = match self.scattered.len() {
@@ -233,7 +235,7 @@ impl CpuTime {
         (values.len() == 8).then(|| Self { all: values.iter().sum(), stolen: values[7] })
     }
 
-    /// What a hypervisor has taken of all processors' time since `before`, as a part of it.
+    /// Returns the share of all processors' time that a hypervisor has taken since `before`.
     pub(crate) fn stolen_since(self, before: Self) -> f64 {
         let all = self.all.saturating_sub(before.all);
         self.stolen.saturating_sub(before.stolen) as f64 / all.max(1) as f64

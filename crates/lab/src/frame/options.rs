@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use millrace_core::units::BitRate;
 
-/// How a benchmark is run. What is `None` or empty is the benchmark's own choice.
+/// How a benchmark runs. Where a value is `None` or empty, the benchmark makes its own choice.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Tiny inputs: shows that the benchmark still works, its figures mean nothing.
@@ -24,7 +24,7 @@ pub struct Options {
     pub scratch: PathBuf,
     /// A server to measure instead of ours: a command line.
     pub server_cmd: Option<String>,
-    /// Pattern of that server's addresses.
+    /// Pattern of this server's addresses.
     pub url: Option<String>,
     /// Rates of the titles.
     pub rates: Vec<BitRate>,
@@ -36,9 +36,9 @@ pub struct Options {
     pub peers: Vec<String>,
     /// Names of the parts to measure, where a benchmark has some; all if none is named.
     pub only: Vec<String>,
-    /// Segmentation offload of the veth pair: both ways if not said.
+    /// Segmentation offload of the veth pair: both ways by default.
     pub offload: Option<bool>,
-    /// How our server sends UDP packets: `kernel` or `xdp`, its own choice if not said.
+    /// How our server sends UDP packets: `kernel` or `xdp`; by default, its own choice.
     pub backend: Option<String>,
     /// The offload engine has a TUN device, not an Ethernet interface by AF_XDP.
     pub tun: bool,
@@ -113,7 +113,7 @@ impl Options {
         if self.cancel.load(Ordering::Relaxed) { Err(Cancelled) } else { Ok(()) }
     }
 
-    /// Says what is being done now: a few words, no line break.
+    /// Reports the present step: a few words, no line break.
     pub fn say(&self, step: &str) {
         (self.progress.0)(step);
     }
@@ -129,7 +129,7 @@ impl Progress {
         Self(Arc::new(tell))
     }
 
-    /// To nobody.
+    /// Creates a progress that is discarded.
     pub fn silent() -> Self {
         Self::to(|_| ())
     }

@@ -1,15 +1,15 @@
-//! What is worth a picture, without how it is drawn.
+//! Figures that are worth a picture, without the drawing.
 
 /// One picture.
 #[derive(Clone, Debug)]
 pub struct Plot {
-    /// What it shows.
+    /// The subject of the picture.
     pub title: String,
     /// Across.
     pub x: Axis,
     /// Upwards.
     pub y: Axis,
-    /// What is drawn.
+    /// The data drawn.
     pub series: Vec<Series>,
     /// How it is drawn.
     pub kind: PlotKind,
@@ -29,7 +29,7 @@ pub enum PlotKind {
 /// An axis.
 #[derive(Clone, Debug, Default)]
 pub struct Axis {
-    /// What it counts.
+    /// The quantity counted.
     pub label: String,
     /// In which unit; empty for counts.
     pub unit: String,

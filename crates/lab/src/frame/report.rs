@@ -1,4 +1,4 @@
-//! What came out of a benchmark: rows of figures, promises, plots, and whether it can be believed.
+//! The results of a benchmark: rows of figures, targets, plots, and whether they can be trusted.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{Noise, Plot};
 
-/// What came out. The JSON form is stable: `{bench, commit, machine, rows, promises}`.
+/// The results. The JSON form is stable: `{bench, commit, machine, rows, promises}`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// Name of the benchmark.
@@ -15,9 +15,9 @@ pub struct Report {
     pub commit: String,
     /// The machine.
     pub machine: String,
-    /// What was measured, in order.
+    /// The measurements, in order.
     pub rows: Vec<Row>,
-    /// What was promised.
+    /// The targets.
     pub promises: Vec<Promise>,
     /// Pictures for the report.
     #[serde(skip)]
@@ -33,7 +33,7 @@ pub struct Report {
 /// One measured line: a label and named figures with their units.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// What the line is about.
+    /// The subject of the line.
     pub label: String,
     /// Figures in order.
     pub figures: Vec<Figure>,
@@ -50,7 +50,7 @@ pub struct Figure {
     pub unit: String,
 }
 
-/// What a promise is about.
+/// The kind of a target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PromiseKind {
     /// A measured figure: a noisy machine can spoil it.
@@ -75,10 +75,10 @@ pub struct Promise {
     pub holds: bool,
     /// Whether it could be measured; what could not does not hold.
     pub measured: bool,
-    /// What it is about.
+    /// The kind of this target.
     #[serde(skip)]
     pub kind: PromiseKind,
-    /// What was repeated to measure it, as [`Noise::scattered`] names it; empty: everything.
+    /// The repetitions behind it, as [`Noise::scattered`] names them; empty: everything.
     #[serde(skip)]
     pub rows: Vec<String>,
 }
@@ -108,14 +108,14 @@ impl State {
     }
 }
 
-/// What a check of a report comes to.
+/// The verdict of a check of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Every target is met.
     Holds,
     /// One is missed.
     Missed,
-    /// None is missed, but of some nobody can say: they were not measured, or too noisy.
+    /// None is missed, but some are unknown: they were not measured, or too noisy.
     Unknown,
 }
 
@@ -148,7 +148,7 @@ impl Promise {
         self
     }
 
-    /// What it comes to. Noise excuses no miss of correctness.
+    /// Returns its state. Noise excuses no miss of correctness.
     pub fn state(&self, noise: Option<&Noise>) -> State {
         if !self.measured || self.value.is_nan() {
             State::NotMeasured
@@ -236,7 +236,8 @@ impl Report {
         self.promises.iter().filter(of_state).map(|promise| promise.id.as_str()).collect()
     }
 
-    /// What a check comes to: each target is judged by its own rows, and a miss outranks what nobody can say.
+    /// Returns the verdict of a check: each target is judged by its own rows, and a miss outranks
+    /// an unknown target.
     pub fn verdict(&self) -> Verdict {
         let is_any = |state| self.promises.iter().any(|promise| self.state_of(promise) == state);
         if is_any(State::Missed) {

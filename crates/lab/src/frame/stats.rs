@@ -33,17 +33,18 @@ fn median_of_sorted(sorted: &[f64]) -> f64 {
 pub struct Interval {
     /// Lower end.
     pub low: f64,
-    /// Median of what was measured.
+    /// Median of the measurements.
     pub mid: f64,
     /// Upper end.
     pub high: f64,
-    /// How sure: 0.95 or more, or what the few values allow.
+    /// The confidence: 0.95 or more, or as much as the few values allow.
     pub confidence: f64,
 }
 
-/// Median with its 95 % interval by order statistics: the two ranks, as far inside as can be, that the true median lies
-/// between in at least 95 of 100 cases whatever the distribution. Fewer than six values do not reach that: the interval
-/// is then from the smallest to the largest, and `confidence` says what it is worth. NaN of none.
+/// Returns the median with its 95 % interval by order statistics: the two innermost ranks that
+/// enclose the true median in at least 95 of 100 cases for any distribution. Fewer than six values
+/// do not reach this: the interval is then from the smallest to the largest, and `confidence` shows
+/// its worth. NaN without values.
 pub fn median_interval(values: &[f64]) -> Interval {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);

@@ -61,7 +61,7 @@ impl TickClock {
         to.saturating_sub(from) as f64 * self.ns_per_tick
     }
 
-    /// Ticks in so many nanoseconds.
+    /// Converts `ns` nanoseconds to ticks.
     pub fn ticks(&self, ns: f64) -> u64 {
         (ns / self.ns_per_tick) as u64
     }
@@ -102,14 +102,15 @@ fn counter() -> u64 {
 /// Readings of an empty probe.
 const PROBE_READINGS: usize = 20_001;
 
-/// Times single pieces of work of a few dozen ticks: the counter is read between fences, so that nothing of the work happens
-/// before the first or after the second reading, and what the readings cost is known and subtracted.
+/// Times single pieces of work of a few dozen ticks: the counter is read between fences, so that no
+/// part of the work happens before the first or after the second reading, and the cost of the
+/// readings is known and subtracted.
 #[derive(Clone, Copy, Debug)]
 pub struct Probe {
     /// Ticks between the two readings when there is no work.
     pub cost: f64,
-    /// Smallest step of the counter: what is shorter reads as nothing or as one step. Sums over many probes are right all the
-    /// same, since each reading is early as often as late.
+    /// Smallest step of the counter: a shorter time reads as nothing or as one step. Sums over many
+    /// probes are right all the same, since each reading is early as often as late.
     pub step: u64,
 }
 
@@ -124,7 +125,8 @@ impl Probe {
         Self { cost: kept.iter().sum::<u64>() as f64 / kept.len() as f64, step: step.max(1) }
     }
 
-    /// Ticks that `work` took, and what it returned. Below zero when the readings fell so.
+    /// Returns the ticks that `work` took, and its result. The ticks may be below zero, depending
+    /// on the readings.
     #[inline]
     pub fn time<R>(&self, work: impl FnOnce() -> R) -> (f64, R) {
         let (ticks, result) = Self::raw(work);
@@ -159,7 +161,8 @@ fn counter_fenced() -> u64 {
     }
 }
 
-/// Waits until all loads before it have come, where the processor can: what is timed next pays for its own alone.
+/// Waits until all loads before it have completed, where the processor can: the next timed work
+/// then pays only for its own loads.
 #[inline]
 pub fn settle() {
     std::hint::black_box(counter_fenced());
@@ -193,7 +196,8 @@ mod tests {
         let (inside, to) = (start.elapsed(), clock.now());
         let outside = start.elapsed();
         let ns = clock.ns(from, to);
-        // What the clock says lies between the two readings around it, give or take a hundredth for the calibration.
+        // The clock's value lies between the two readings around it, give or take a hundredth for
+        // the calibration.
         assert!(ns >= inside.as_nanos() as f64 * 0.99 - 1e5, "{ns} {inside:?}");
         assert!(ns <= outside.as_nanos() as f64 * 1.01, "{ns} {outside:?}");
         assert_eq!(clock.ns(to, from), 0.0);

@@ -25,7 +25,7 @@ fn assert_procedures(connection: &Connection, datagram: &Datagram<'_>) {
     assert_eq!(procedures::in_quick_cksum_udp_ip_hdr(connection, datagram), check);
 }
 
-/// Every version writes the same, which is what the template writes.
+/// Asserts that every version writes the same bytes, which are those of the template.
 fn assert_same(link: &LinkHeader, flow: &Flow, datagram: &Datagram<'_>) {
     let connection = Connection::new(link, flow).unwrap();
     assert_procedures(&connection, datagram);
@@ -68,7 +68,7 @@ fn both_zeros() {
                 let datagram =
                     Datagram { rtp: RTP, payload: &payload, payload_sum: sum16(&payload), ip_id: 9 };
                 assert_same(&LINK, flow, &datagram);
-                // What the sum lacks to all ones, so that its complement is zero.
+                // The difference between the sum and all ones, so that its complement is zero.
                 let connection = Connection::new(&LINK, flow).unwrap();
                 let mut out = [0; MAX_HEADER_BYTES];
                 let written = v4(&connection, &datagram, &mut out);

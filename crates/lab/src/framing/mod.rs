@@ -1,4 +1,4 @@
-//! Six ways to frame the same datagram, oldest first: what each of them does at send time is what they are compared by.
+//! Six ways to frame the same datagram, oldest first; they are compared by their work at send time.
 //!
 //! | function | UDP checksum | headers |
 //! | --- | --- | --- |
@@ -9,9 +9,10 @@
 //! | [`v3`] | the same | filled field by field |
 //! | [`v4`] | the same | Ethernet, IP and UDP: one block copy, IP sum included ([`Template`]) |
 //!
-//! All but the last leave IP and Ethernet to code of their own, as the layers of a stack do: it fills those headers and sums the
-//! IPv4 header. The RTP header counts as a header: its twelve bytes are part of what each of them writes and sums.
-//! All give the same bytes. Only [`v4`] runs in the server; the others are here to be measured, and as a check on it.
+//! All but the last leave IP and Ethernet to code of their own, as the layers of a stack do: it
+//! fills those headers and sums the IPv4 header. The RTP header counts as a header: its twelve
+//! bytes are part of the bytes that each of them writes and sums. All give the same bytes. Only
+//! [`v4`] runs in the server; the others serve for measurement, and as a check on it.
 
 mod block;
 pub mod procedures;
@@ -37,7 +38,8 @@ const V4_BYTES: usize = IPV4_HEADER_BYTES + UDP_HEADER_BYTES + RTP_HEADER_BYTES;
 /// IPv6, UDP and RTP header.
 const V6_BYTES: usize = IPV6_HEADER_BYTES + UDP_HEADER_BYTES + RTP_HEADER_BYTES;
 
-/// What is known of a viewer before the first datagram: a protocol control block, with all that any version prepares.
+/// The data known about a viewer before the first datagram: a protocol control block, with all that
+/// any version prepares.
 #[derive(Clone, Copy, Debug)]
 pub struct Connection {
     link: LinkHeader,

@@ -1,4 +1,5 @@
-//! The checksum procedures of the versions by themselves, to be measured: what is left of them when nothing is filled in.
+//! The checksum procedures of the versions by themselves, for measurement: the part that remains
+//! when nothing is filled in.
 
 use super::stack::{Headers, begin, quick_sum};
 use super::traditional::overlay;
@@ -7,7 +8,8 @@ use millrace_core::wire::checksum::{Kind, add, sum16_with};
 use millrace_core::wire::frame::MAX_HEADER_BYTES;
 use millrace_core::wire::frame::udp_check;
 
-/// Pseudo header, UDP header without checksum and RTP header, in one piece: what a traditional stack sums before the payload.
+/// Pseudo header, UDP header without checksum and RTP header, in one piece: the bytes that a
+/// traditional stack sums before the payload.
 #[derive(Clone, Copy, Debug)]
 pub struct Overlay {
     bytes: [u8; V6_BYTES],
@@ -34,7 +36,7 @@ impl Overlay {
     }
 }
 
-/// The traditional procedure, over headers and payload; `kind` says how words are added.
+/// The traditional procedure, over headers and payload; `kind` selects how words are added.
 pub fn in_cksum(kind: Kind, overlay: &Overlay, payload: &[u8]) -> u16 {
     udp_check(add(sum16_with(kind, overlay.bytes()), sum16_with(kind, payload)))
 }

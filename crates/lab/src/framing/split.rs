@@ -39,9 +39,9 @@ pub fn pre_output(source: IpAddr, rtp: &[u8; RTP_HEADER_BYTES], payload: &[u8]) 
     Some(Prebuilt { rtp: *rtp, payload_bytes: payload.len() as u16, check: !sum })
 }
 
-/// Fills in what was unknown, adds it to the stored checksum, and leaves the rest to IP. The connection's source address must be
-/// the one that [`pre_output`] was given. Writes the headers to the beginning of `out`; returns their length, or 0 when they
-/// do not fit.
+/// Fills in the unknown fields, adds them to the stored checksum, and leaves the rest to IP. The
+/// connection's source address must be the one that [`pre_output`] was given. Writes the headers to
+/// the beginning of `out`; returns their length, or 0 when they do not fit.
 pub fn quick_output(connection: &Connection, prebuilt: &Prebuilt, ip_id: u16, out: &mut [u8]) -> usize {
     let payload_bytes = usize::from(prebuilt.payload_bytes);
     let Some(frame) = begin(connection, &prebuilt.rtp, payload_bytes, out) else { return 0 };

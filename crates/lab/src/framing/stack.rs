@@ -1,4 +1,4 @@
-//! What a stack does below UDP, and the steps that the versions share.
+//! The work of a stack below UDP, and the steps that the versions share.
 
 use super::{Connection, Datagram, V4_BYTES, V6_BYTES};
 use millrace_core::limits::RTP_HEADER_BYTES;
@@ -66,8 +66,8 @@ pub(super) fn in_cksum(bytes: &[u8]) -> u16 {
     sum16_with(Kind::Scalar, bytes)
 }
 
-/// Sum of lengths, header template, RTP header and payload, folded, in wire order: what is left of the checksum when the sums of
-/// header template and payload are known.
+/// Sum of lengths, header template, RTP header and payload, folded, in wire order: the rest of the
+/// checksum when the sums of header template and payload are known.
 #[inline]
 pub(super) fn quick_sum(connection: &Connection, datagram: &Datagram<'_>, udp_bytes: u16) -> u16 {
     let words = datagram.rtp.as_chunks::<4>().0.iter();

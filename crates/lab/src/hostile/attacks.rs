@@ -24,7 +24,7 @@ pub const ATTACKS: &[Attack] = &[
     Attack { name: "hang-ups", round: hang_ups },
 ];
 
-/// Between two bytes of those who take their time.
+/// Pause between two bytes of slow clients.
 const PAUSE: Duration = Duration::from_millis(3);
 
 /// A connection of HTTP/2.
@@ -100,7 +100,8 @@ fn continuation(target: &Target) -> anyhow::Result<u64> {
     anyhow::bail!("two million frames of one head were taken")
 }
 
-/// Lists of ranges, and many single bytes asked for at once of which half is not read.
+/// Requests lists of ranges, then many single bytes at once, and leaves half of the responses
+/// unread.
 fn ranges(target: &Target) -> anyhow::Result<u64> {
     let mut client = target.dial()?;
     let list = format!("Range: bytes={}0-\r\n", "5-6,".repeat(1_000));
@@ -117,7 +118,7 @@ fn ranges(target: &Target) -> anyhow::Result<u64> {
     Ok(41)
 }
 
-/// Heads of which a byte comes now and then.
+/// Sends heads slowly, one byte at a time.
 fn slow_heads(target: &Target) -> anyhow::Result<u64> {
     let mut all = (0..30).map(|_| target.dial()).collect::<anyhow::Result<Vec<_>>>()?;
     for byte in target.request("X: y\r\n").as_bytes().iter().take(20) {
@@ -127,7 +128,7 @@ fn slow_heads(target: &Target) -> anyhow::Result<u64> {
     Ok(30)
 }
 
-/// Titles of which a byte is taken now and then.
+/// Reads titles slowly, a few bytes at a time.
 fn slow_readers(target: &Target) -> anyhow::Result<u64> {
     let mut all = (0..10).map(|_| target.dial()).collect::<anyhow::Result<Vec<_>>>()?;
     for client in &mut all {
@@ -140,7 +141,7 @@ fn slow_readers(target: &Target) -> anyhow::Result<u64> {
     Ok(10)
 }
 
-/// Titles that are asked for by somebody who is gone then, with a reset.
+/// Requests a title and then leaves, with a reset.
 fn hang_ups(target: &Target) -> anyhow::Result<u64> {
     let mut client = target.dial()?;
     sends(&mut client, target.request("").as_bytes())?;
@@ -162,7 +163,7 @@ fn smuggling(target: &Target) -> anyhow::Result<u64> {
     ];
     for lines in all {
         let mut client = target.dial()?;
-        // What is hidden in its body would be answered as a request of its own.
+        // The request hidden in its body would be answered as a request of its own.
         let hidden = "0\r\n\r\nGET /healthz HTTP/1.1\r\nHost: tv\r\n\r\n";
         sends(&mut client, (target.request(lines) + hidden).as_bytes())?;
         let Some(response) = Response::read(&mut client)? else { continue };
@@ -217,7 +218,8 @@ fn bad_tokens(target: &Target) -> anyhow::Result<u64> {
     unknown(target, (0..500).map(|n| format!("Bearer {port:04x}{n:028x}")))
 }
 
-/// Passwords that are wrong: each costs the server what a right one costs, until it looks at no more of them.
+/// Sends wrong passwords: each costs the server as much as a right one, until it checks no more of
+/// them.
 fn bad_passwords(target: &Target) -> anyhow::Result<u64> {
     // "boss:wrong"
     unknown(target, (0..100).map(|_| "Basic Ym9zczp3cm9uZw==".to_owned()))

@@ -18,7 +18,7 @@ pub(crate) const END_HEADERS: u8 = 4;
 pub(crate) const CANCEL: u32 = 8;
 pub(crate) const ENHANCE_YOUR_CALM: u32 = 11;
 
-/// What a client says first.
+/// The first bytes that a client sends.
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// The bytes of a frame.
@@ -68,7 +68,7 @@ pub(crate) fn reset(stream: u32) -> Vec<u8> {
     frame(RST_STREAM, 0, stream, &CANCEL.to_be_bytes())
 }
 
-/// What a client says first, with these settings.
+/// Returns the first bytes that a client sends, with these settings.
 pub(crate) fn hello(settings: &[(u16, u32)]) -> Vec<u8> {
     let payload: Vec<u8> = settings
         .iter()

@@ -1,7 +1,8 @@
 //! Clients that want to be a burden to a server's HTTP, for tests and `bench hostile`: each is a round that is repeated, from an address of its own.
 //!
-//! A round fails if the server did something that it must not: gave an answer to what has two readings, a file from elsewhere, or bytes to a bad token. That the
-//! server closes a connection is as good an end of a round as any.
+//! A round fails if the server broke a rule: it answered a request that can be read in two ways, or
+//! gave a file from elsewhere, or bytes to a bad token. If the server closes a connection, the
+//! round has ended as well as any.
 
 mod attacks;
 mod frames;
@@ -18,7 +19,7 @@ use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 pub use attacks::ATTACKS;
 pub use uploads::{Bringer, UPLOADS};
 
-/// For what must happen by itself, on a machine that has other things to do.
+/// Limit for things that must happen by themselves, on a machine with other work.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest head of a response.
 const HEAD_BYTES: usize = 16 << 10;
@@ -37,20 +38,20 @@ pub struct Target {
 /// Something that a hostile client does, again and again.
 #[derive(Clone, Copy, Debug)]
 pub struct Attack {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
     /// One round; how many requests that were.
     pub round: fn(&Target) -> anyhow::Result<u64>,
 }
 
-/// What it came to.
+/// The result.
 #[derive(Clone, Debug, Default)]
 pub struct Done {
     /// Rounds.
     pub rounds: u64,
-    /// Requests, or what the server may take for one.
+    /// Requests, or input that the server may take for one.
     pub requests: u64,
-    /// Rounds in which the server did what it must not.
+    /// Rounds in which the server broke a rule.
     pub wrong: u64,
     /// The last of these.
     pub why: Option<String>,
@@ -158,7 +159,7 @@ impl Response {
     }
 }
 
-/// Whether an error says that the other side has closed the connection.
+/// Returns whether an error means that the other side has closed the connection.
 fn is_closed(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionReset | ConnectionAborted | UnexpectedEof)
@@ -183,7 +184,7 @@ pub fn idle(target: &Target, from: &[IpAddr], count: usize) -> anyhow::Result<Ve
         let from = from[number % from.len()];
         let mut client = Target { from, ..target.clone() }.dial()?;
         client.write_all(asked.as_bytes())?;
-        // It says the length of a body that does not come.
+        // It gives the length of a body that does not come.
         let head = head_of(&mut client)?.context("an idle connection was closed")?;
         ensure!(head.starts_with("HTTP/1.1 200 "), "{head}");
         Ok(client)

@@ -21,7 +21,7 @@ pub struct Bringer {
     pub authorization: String,
 }
 
-/// What a bringer does in a round, and what that is called.
+/// One round of a client that uploads a file, and its name.
 type Round = fn(&Bringer, &Target) -> anyhow::Result<u64>;
 
 /// Both.
@@ -61,7 +61,8 @@ impl Bringer {
         Ok(2)
     }
 
-    /// Brings it again and again in one upload without a length, until the server says that its disk is full.
+    /// Uploads it again and again in one upload without a length, until the server reports that its
+    /// disk is full.
     fn too_much(&self, target: &Target) -> anyhow::Result<u64> {
         let path = format!("/titles/{}", Self::name(target));
         let mut client = target.dial()?;

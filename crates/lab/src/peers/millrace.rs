@@ -22,7 +22,7 @@ const ARRIVALS_PER_S: f64 = 600.0;
 const HTTP_ARRIVALS_PER_S: f64 = 100.0;
 /// Connections by HTTP that one client address may have, for each of the receiver's.
 const MAX_HTTP_VIEWERS: u32 = 8_000;
-/// What a core of some years ago sends with ease: where the search begins.
+/// A rate that a core of some years ago sends with ease: the search begins here.
 const EASY_BITS_PER_S: u64 = 4_000_000_000;
 /// A cache that holds all of one title.
 const CACHE_BYTES: u64 = 512 << 20;
@@ -141,8 +141,8 @@ fn in_segments(service: Service<'_>) -> Service<'_> {
     Service { period: Duration::from_secs(SEGMENT_S), ..service }
 }
 
-/// A server that somebody gives as a command with {ip}, {port}, {file} and {dir} in it, and a URL with {ip}, {port} and
-/// {title}; one service for each transport.
+/// Returns a server that the user gives as a command with {ip}, {port}, {file} and {dir} in it, and
+/// a URL with {ip}, {port} and {title}; one service for each transport.
 pub fn custom<'a>(scene: Scene<'a>, command: &str, url: &str, is_tcp: bool) -> Service<'a> {
     let site = scene.site;
     let fill = |text: &str| {

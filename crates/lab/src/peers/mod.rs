@@ -1,5 +1,5 @@
-//! Other servers, as they are installed here, each with a configuration of its own: who wants to know how good we are needs
-//! somebody to compare with.
+//! Other servers, as they are installed here, each with a configuration of its own: to know how
+//! good we are, we need a comparison.
 //!
 //! Everything that can serve the same titles to the same receiver is a [`Peer`]: how to find it, how to start it, what
 //! viewers ask for. Nothing here is started as a service of the machine: all run in the server's namespace, on the
@@ -46,7 +46,7 @@ pub struct Peer {
     pub name: &'static str,
     /// Where it comes from.
     pub install: &'static str,
-    /// What has to be installed: programs, or a word about what is missing.
+    /// Checks for the required programs, and describes any that are missing.
     missing: fn() -> Option<String>,
     /// The ways in which it can serve.
     services: for<'a> fn(Scene<'a>) -> anyhow::Result<Vec<Service<'a>>>,
@@ -72,7 +72,7 @@ pub const ALL: &[Peer] = &[
 ];
 
 impl Peer {
-    /// What is missing to run it, if anything.
+    /// Describes the requirements that are missing to run it, if any.
     pub fn missing(&self) -> Option<String> {
         (self.missing)().map(|what| format!("missing: {what}; {}", self.install))
     }
@@ -85,13 +85,14 @@ impl Peer {
         (self.services)(scene)
     }
 
-    /// Whether this is one of our own senders that bound what the kernel can do.
+    /// Returns whether this is one of our own senders that bound the kernel's capability.
     pub fn is_reference(&self) -> bool {
         self.name.starts_with("reference")
     }
 }
 
-/// Finds a program: the file that the environment variable names, or one of that name on the PATH.
+/// Finds a program: the file that the environment variable names, or the first of `names` on the
+/// PATH.
 fn program(variable: &str, names: &[&str]) -> Option<PathBuf> {
     if let Some(path) = std::env::var_os(variable).map(PathBuf::from) {
         return path.is_file().then_some(path);
@@ -103,7 +104,7 @@ fn program(variable: &str, names: &[&str]) -> Option<PathBuf> {
     names.iter().flat_map(|name| folders.iter().map(move |dir| dir.join(name))).find(|path| path.is_file())
 }
 
-/// What is missing when one of these programs is.
+/// Returns the names of the missing programs, if any of these is missing.
 fn need(programs: &[&str]) -> Option<String> {
     let missing: Vec<&str> = programs.iter().copied().filter(|name| program("", &[name]).is_none()).collect();
     (!missing.is_empty()).then(|| missing.join(", "))

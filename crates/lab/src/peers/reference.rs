@@ -29,7 +29,7 @@ pub(super) const RING: Peer = Peer {
     services: |scene| {
         let every = [10, LONGEST_WHOLE_MS];
         let mut services = Vec::new();
-        // What a burst costs is a matter of its packets, so lengths in packets are what rates are compared by.
+        // The cost of a burst depends on its packets, so rates are compared by lengths in packets.
         for packets in [8, LONG_BURST_PACKETS] {
             let distance_ms = distance_ms(packets, scene.files.rate);
             if !every.contains(&distance_ms) && distance_ms <= LONGEST_DISTANCE_MS {
@@ -78,7 +78,7 @@ fn ring<'a>(scene: Scene<'a>, label: String, distance_ms: u64) -> Service<'a> {
     pushed(scene, Kind::Ring, &format!("GSO ring, a burst {label}"), distance_ms, 5000.0, 1024)
 }
 
-/// Milliseconds that so many packets of a title of this rate last.
+/// Returns the milliseconds that `packets` packets of a title of this rate last.
 fn distance_ms(packets: u64, rate: BitRate) -> u64 {
     packets * 8 * DEFAULT_PACKET_BYTES as u64 * 1_000 / rate.0.max(1)
 }
@@ -96,7 +96,8 @@ fn command(scene: Scene<'_>, kind: Kind, distance_ms: u64, count: u32) -> std::p
     command
 }
 
-/// A sender of `kind` with bursts every `distance_ms`; also for those who want to compare with just this.
+/// Returns a sender of `kind` with bursts every `distance_ms`; also used for comparisons with just
+/// this one.
 pub(super) fn pushed<'a>(
     scene: Scene<'a>,
     kind: Kind,

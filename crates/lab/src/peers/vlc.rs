@@ -1,5 +1,5 @@
-//! VLC: one title to all who come (`#rtp{sdp=...}`); they share one position. Its on-demand server starts a whole player
-//! for every viewer and is left out.
+//! VLC: one title to all clients that connect (`#rtp{sdp=...}`); they share one position. Its
+//! on-demand server starts a whole player for every viewer and is left out.
 
 use super::{PORT, Peer, need, rtsp_services};
 use crate::capacity::Scene;

@@ -9,7 +9,7 @@ use crate::capacity::trial::{Running, Service};
 
 const VARIABLE: &str = "MILLRACE_PEER_ZLMEDIAKIT";
 const NAME: &str = "MediaServer";
-/// How often it sends what is due, in milliseconds; as it comes, every half second.
+/// Interval in milliseconds between its sends of due packets; its default is half a second.
 const SAMPLE_MS: u32 = 40;
 
 pub(super) const PEER: Peer = Peer {

@@ -35,7 +35,7 @@ impl KernelLoop {
     /// For a bound socket.
     ///
     /// # Errors
-    /// When the kernel does not offer what is wanted.
+    /// When the kernel does not offer the requested path.
     pub fn new(socket: UdpSocket, way: KernelPath) -> io::Result<Self> {
         rustix::net::sockopt::set_socket_send_buffer_size_force(&socket, SEND_BUFFER_BYTES)?;
         let sender = RawSender::new(socket, MESSAGES);
@@ -63,7 +63,7 @@ impl KernelLoop {
     /// Sends all of them.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's error.
     pub fn send(&mut self, messages: &[RawMessage<'_>]) -> io::Result<()> {
         let mut rest = messages;
         while !rest.is_empty() {

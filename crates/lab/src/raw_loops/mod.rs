@@ -1,7 +1,7 @@
-//! Send loops as a program would have them that does nothing else: what the best of them costs is what a device of ours
-//! is measured against.
+//! Send loops of a program that does nothing else: the cost of the best of them is the reference
+//! for a device of ours.
 //!
-//! | loop | what it does for a datagram |
+//! | loop | work per datagram |
 //! | --- | --- |
 //! | [`KernelPath::Single`] | a message of its own, 64 of them in a sendmmsg call |
 //! | [`KernelPath::Gso`] | the datagrams of one viewer in one message that the kernel cuts |

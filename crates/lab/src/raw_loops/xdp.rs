@@ -86,7 +86,7 @@ impl XdpLoop {
     /// Takes a queue of an interface, and `built_extents` and a few more of the extents that `arena` has aside.
     ///
     /// # Errors
-    /// When the queue, the memory or the extents are not to be had.
+    /// When the queue, the memory or the extents are not available.
     pub fn open(
         interface: &str,
         queue: u32,
@@ -152,12 +152,13 @@ impl XdpLoop {
         }
     }
 
-    /// Frames that were built, of which every one may be sent any number of times.
+    /// Returns the number of prebuilt frames; every one may be sent any number of times.
     pub fn built_frames(&self) -> usize {
         self.built.len() * self.frames_per_extent()
     }
 
-    /// Those of them that are sent when media are to be in the processor's cache: 4 MiB.
+    /// Returns the number of these frames that are sent when media must be in the processor's
+    /// cache: 4 MiB.
     pub fn hot_frames(&self) -> usize {
         HOT_FRAMES.min(self.built_frames())
     }
@@ -237,7 +238,7 @@ impl XdpLoop {
         Ok(())
     }
 
-    /// Makes the kernel take everything and takes back what is complete.
+    /// Makes the kernel take everything and takes back all completed frames.
     ///
     /// # Errors
     /// When the interface is gone or takes nothing.

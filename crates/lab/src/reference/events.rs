@@ -92,7 +92,7 @@ struct Batch {
 }
 
 impl Batch {
-    /// Sends what is in the batch, in one call if the kernel takes it all.
+    /// Sends the batch, in one call if the kernel takes it all.
     fn flush(
         &mut self,
         options: &SenderOptions,

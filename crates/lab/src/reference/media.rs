@@ -13,7 +13,7 @@ use super::Pace;
 pub const BLOCK_BYTES: usize = 7 * 188;
 /// An RTP header without extensions.
 pub const HEADER_BYTES: usize = 12;
-/// What goes over the wire in one datagram.
+/// Bytes of one datagram on the wire.
 pub const DATAGRAM_BYTES: usize = HEADER_BYTES + BLOCK_BYTES;
 /// Most blocks of one burst: the largest UDP message is 65,507 bytes, however it is cut.
 pub(super) const MAX_BURST_BLOCKS: u64 = 48;

@@ -1,4 +1,5 @@
-//! Reference senders: what a competent person would write without a media server, to compare with.
+//! Reference senders, for comparison: the programs that a competent person would write without a
+//! media server.
 //!
 //! Each is small and honest: no trick that its author would not know, none left out that everybody knows. They send RTP
 //! (payload type 33) of constant rate, stream `n` to port `base + 2 n`, so that the same receivers measure them as they
@@ -6,10 +7,10 @@
 //!
 //! | kind | how |
 //! | --- | --- |
-//! | `process` | a process a stream: read, send, sleep; `distance` 0: one packet a time, else so many milliseconds |
+//! | `process` | a process a stream: read, send, sleep; `distance` 0: one packet a time, else this number of milliseconds |
 //! | `sendfile` | a process a connection: the same with sendfile(2) into TCP, behind a minimal HTTP response. There is no such thing for RTP: splice(2) into UDP cannot put a header before each block |
 //! | `events` | one thread, a heap of due times, one sendmmsg for all packets that are due |
-//! | `ring` | one thread, streams in a fixed ring, bursts cut by the kernel (UDP_SEGMENT), packets complete in memory: what the kernel itself asks for the work, and so a bound for everybody who uses its sockets |
+//! | `ring` | one thread, streams in a fixed ring, bursts cut by the kernel (UDP_SEGMENT), packets complete in memory: the kernel's own cost of the work, and so a bound for every user of its sockets |
 
 mod events;
 mod http;
@@ -46,7 +47,7 @@ impl Kind {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Process, Self::Sendfile, Self::Events, Self::Ring];
 
-    /// What it is called.
+    /// Returns its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Process => "process",
@@ -133,7 +134,7 @@ impl SenderOptions {
         burst.clamp(1, media::MAX_BURST_BLOCKS)
     }
 
-    /// First block of stream `index`, whose file has so many `blocks`.
+    /// Returns the first block of stream `index`, whose file has `blocks` blocks.
     fn first_block(&self, index: u32, blocks: u64) -> anyhow::Result<u64> {
         let spread_ns = self.spread.as_nanos() as u64;
         let place_ns = u128::from(spread_ns) * u128::from(index) / u128::from(self.streams);

@@ -37,7 +37,8 @@ pub fn make_dir(dir: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(dir).with_context(|| format!("{}: cannot be made", dir.display()))
 }
 
-/// Replaces what lies between `<!-- bench SECTION -->` and `<!-- /bench SECTION -->` in `file` by the tables of this run.
+/// Replaces the text between `<!-- bench SECTION -->` and `<!-- /bench SECTION -->` in `file` by
+/// the tables of this run.
 ///
 /// # Errors
 /// When the file cannot be read or written, or does not have the two markers exactly once; the file is then as before.
@@ -58,7 +59,7 @@ fn with_section(file: &Path, section: &str, body: &str) -> anyhow::Result<String
     markdown::replace_section(&old, section, body).with_context(|| file.display().to_string())
 }
 
-/// Writes beside and renames, so that nobody ever reads half a file.
+/// Writes to a second file and renames it, so that no reader ever sees half a file.
 fn write_whole(path: &Path, content: &str) -> anyhow::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".part");

@@ -34,7 +34,8 @@ impl Scale {
         value.is_finite() && (!self.is_log || value > 0.0)
     }
 
-    /// Place of a value, 0 at the first tick and 1 at the last; what lies outside is put at the end.
+    /// Returns the place of a value, 0 at the first tick and 1 at the last; values outside are put
+    /// at the end.
     pub(super) fn place(&self, value: f64) -> f64 {
         let (first, last) = (self.first(), self.ticks.last().copied().unwrap_or(1.0));
         let place = if self.is_log {

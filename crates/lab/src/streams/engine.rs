@@ -31,7 +31,7 @@ use super::{Plan, Transport, now_ns, say_ready};
 /// Shorter than any interval, and packets of one block have one time: a burst is a block. What departs within it shares a wake-up, as within the
 /// tick of the event loops.
 const BLOCK_BURST_NS: u64 = 1_000_000;
-/// Ports from which it sends.
+/// Source ports of its packets.
 const OWN_PORTS: (u16, u16) = (2_000, 2_999);
 /// Between two looks at the events.
 const LOOK: Duration = Duration::from_millis(50);
@@ -155,7 +155,7 @@ impl Streams {
         self.look()
     }
 
-    /// Hands over what waits, and hears what has happened.
+    /// Hands over the waiting commands, and takes the events.
     fn look(&mut self) -> anyhow::Result<()> {
         while let Some(command) = self.waiting.pop_front() {
             if let Err(back) = self.engine.send(command) {

@@ -16,7 +16,7 @@ use crate::raw_send::{RawMessage, RawSender};
 const BATCH: usize = 64;
 /// Send buffer to ask for.
 const SEND_BUFFER_BYTES: usize = 4 << 20;
-/// It wakes no oftener than this: what is due meanwhile goes together.
+/// It wakes at most this often: packets due meanwhile leave together.
 const TICK_NS: u64 = 1_000_000;
 
 /// One viewer.
@@ -37,7 +37,7 @@ enum To {
 
 /// Where blocks come from.
 enum Origin {
-    /// A file for each title, or for each stream if that has a read of its own in memory.
+    /// A file for each title, or for each stream if streams keep reads of their own in memory.
     Files(Vec<Source>),
     /// Each title, whole.
     Memory(Vec<Vec<u8>>),
@@ -167,8 +167,8 @@ impl<'a> Loop<'a> {
         }
     }
 
-    /// One block more for a connection. What it does not take now is offered again with the next, and a viewer that is a whole block
-    /// behind is waited for.
+    /// Writes one block more to a connection. Bytes that it does not take now are offered again
+    /// with the next block, and a viewer that is a whole block behind is waited for.
     fn write(&mut self, index: u32, blocks: u64) -> anyhow::Result<()> {
         let Self { from, streams, plan, unit, .. } = self;
         let stream = &mut streams[index as usize];
@@ -204,7 +204,7 @@ impl<'a> Loop<'a> {
         Ok(())
     }
 
-    /// Sends what is in the batch, in one call if the kernel takes it all.
+    /// Sends the batch, in one call if the kernel takes it all.
     fn flush(&mut self) -> anyhow::Result<()> {
         if self.jobs.is_empty() {
             return Ok(());
@@ -239,7 +239,8 @@ impl<'a> Loop<'a> {
     }
 }
 
-/// A connection for each stream, which does not block from now on; they begin when all viewers have said that all are there.
+/// Accepts a connection for each stream, which does not block from now on; the streams begin when
+/// all viewers have reported that all are there.
 pub(super) fn accept_all(plan: &Plan) -> anyhow::Result<Vec<TcpStream>> {
     let listener = plan.listener()?;
     say_ready();

@@ -29,14 +29,14 @@ pub struct Media {
     pub dir: PathBuf,
     /// How many there are.
     pub titles: u32,
-    /// Of what they are made.
+    /// Blocks that make up the titles.
     pub blocks: Blocks,
     /// Length of each.
     pub seconds: u64,
 }
 
 impl Media {
-    /// Makes `titles` titles of at least so many `seconds`.
+    /// Makes `titles` titles of at least `seconds` seconds.
     ///
     /// # Errors
     /// When the disk is full or not there.

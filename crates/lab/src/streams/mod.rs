@@ -1,9 +1,10 @@
 //! The experiment of the Stream Engine paper (J. Lemon, Z. Wang, Z. Yang, P. Cao: Stream Engine, 2003): the same blocks at the same times by
 //! senders that are built differently, and how many streams each carries with 90 % of a core.
 //!
-//! A block is what a stream sends at one moment: "the stream engine will always transmit one data block per interval" (section 4.1). All senders
-//! put the same bytes on the wire: by UDP RTP datagrams that lie complete in a file, so that nobody has to assemble
-//! anything, by TCP the transport stream alone. Streams begin evenly spread over an interval and over the title.
+//! A block is the data that a stream sends at one moment: "the stream engine will always transmit
+//! one data block per interval" (section 4.1). All senders put the same bytes on the wire: over UDP
+//! RTP datagrams that lie complete in a file, so that no sender has to assemble anything, over TCP
+//! the transport stream alone. Streams begin evenly spread over an interval and over the title.
 //!
 //! | kind | how |
 //! | --- | --- |
@@ -19,8 +20,8 @@
 //! | --- | --- |
 //! | `media` | titles in the store, and beside it as the other senders read them |
 //! | `process`, `events`, `engine`, `call` | the senders |
-//! | `receive` | who reads from connections, and when blocks came |
-//! | [`trial`] | so many streams of one sender: what arrived and what it took |
+//! | `receive` | the readers of connections, and when blocks came |
+//! | [`trial`] | a number of streams of one sender: the data that arrived and the cost |
 //! | [`search`] | the search for 90 % of a core |
 //! | [`routines`] | where a core's time goes, by perf |
 
@@ -50,7 +51,7 @@ use rustix::time::{ClockId, Timespec};
 
 pub use media::Media;
 
-/// What every sender says when its streams are about to begin.
+/// The line that every sender prints when its streams are about to begin.
 const READY: &str = "ready";
 /// Streams to one address, a port each.
 const PORTS_PER_ADDRESS: u32 = 20_000;
@@ -91,7 +92,7 @@ impl Kind {
         Self::Call,
     ];
 
-    /// What it is called.
+    /// Returns its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Process => "process",
@@ -140,7 +141,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// What it is called.
+    /// Returns its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Udp => "udp",
@@ -173,7 +174,8 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// Blocks of whole transport packets, seven at most in a datagram, about every `interval`: the interval is what the block lasts at `rate`.
+    /// Returns blocks of whole transport packets, seven at most in a datagram, about every
+    /// `interval`: the interval is the time that the block lasts at `rate`.
     ///
     /// # Errors
     /// When such a block is more than one message can hold.
@@ -245,7 +247,7 @@ pub struct Plan {
     pub titles: u32,
     /// By what.
     pub transport: Transport,
-    /// What is sent at a time.
+    /// The data sent at a time.
     pub blocks: Blocks,
     /// Streams.
     pub streams: u32,
@@ -255,9 +257,9 @@ pub struct Plan {
     pub base_port: u16,
     /// Where viewers connect to (TCP).
     pub listen: Option<SocketAddr>,
-    /// Streams begin evenly spread over so much of their title.
+    /// Streams begin evenly spread over this part of their title.
     pub spread: Duration,
-    /// Bytes of each read from disk, past the kernel's cache; 0: blocks are read from that.
+    /// Bytes of each read from disk, past the kernel's cache; 0: blocks are read from the cache.
     pub read_bytes: usize,
     /// Memory of the engine's cache.
     pub cache_bytes: u64,
@@ -273,7 +275,7 @@ impl Plan {
         destination(&self.to, self.base_port, index)
     }
 
-    /// Block with which stream `index` of a title of so many begins.
+    /// Returns the first block of stream `index`, whose title has `blocks` blocks.
     fn first_block(&self, index: u32, blocks: u64) -> anyhow::Result<u64> {
         let spread = self.spread.as_nanos() as u64 / self.blocks.interval_ns.max(1);
         let first = u64::from(index) * spread / u64::from(self.streams.max(1));
@@ -294,7 +296,8 @@ impl Plan {
     fn listener(&self) -> anyhow::Result<TcpListener> {
         let address = self.listen.context("bench-stream: TCP needs --listen ADDRESS:PORT")?;
         let listener = TcpListener::bind(address).with_context(|| format!("listen on {address}"))?;
-        // Viewers come faster than a process is started; those who do not find room come again after a second.
+        // Viewers connect faster than a process is started; those that find no room try again after
+        // a second.
         rustix::net::listen(&listener, BACKLOG).context("listen")?;
         Ok(listener)
     }
@@ -303,7 +306,7 @@ impl Plan {
 /// Receiver of stream `index`, of those who are at `to`.
 ///
 /// # Errors
-/// When there are not so many receivers.
+/// When there are too few receivers.
 pub fn destination(to: &[IpAddr], base_port: u16, index: u32) -> anyhow::Result<SocketAddr> {
     let (receiver, port) = (index / PORTS_PER_ADDRESS, index % PORTS_PER_ADDRESS);
     let ip = to
@@ -329,7 +332,8 @@ pub(crate) fn now_ns() -> u64 {
     MonotonicClock.now().0
 }
 
-/// Sleeps until the monotonic clock says so, by its absolute time: a late wake-up is not added to the next.
+/// Sleeps until the monotonic clock reaches `due_ns`, by its absolute time: a late wake-up is not
+/// added to the next.
 pub(crate) fn sleep_until(due_ns: u64) {
     let at = Timespec { tv_sec: (due_ns / NS_PER_S) as i64, tv_nsec: (due_ns % NS_PER_S) as _ };
     while clock_nanosleep_absolute(ClockId::Monotonic, &at) == Err(rustix::io::Errno::INTR) {}

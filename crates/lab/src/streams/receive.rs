@@ -1,5 +1,5 @@
-//! Viewers who read from connections and throw away what they get: `MSG_TRUNC` discards it in the kernel, so that one core reads for
-//! thousands.
+//! Viewers that read from connections and throw the data away: `MSG_TRUNC` discards it in the
+//! kernel, so that one core reads for thousands.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -14,7 +14,7 @@ use rustix::time::Timespec;
 
 use super::{Blocks, now_ns};
 
-/// What is taken from a connection at once.
+/// Bytes taken from a connection at once.
 const READ_BYTES: usize = 1 << 20;
 /// Connections of one look.
 const EVENTS: usize = 512;
@@ -63,7 +63,7 @@ impl Viewers {
             .context("tell the sender")
     }
 
-    /// Reads until the clock says so, `until` does, or the user wants to stop.
+    /// Reads until `end_ns`, until `until` returns true, or until the user wants to stop.
     pub(super) fn read(
         &mut self,
         end_ns: u64,
@@ -119,7 +119,8 @@ impl Viewers {
     }
 }
 
-/// Up to a minute in microseconds, what is later counts as that: one that grows by itself would not, when it is told a value beyond its end.
+/// Creates a histogram of up to a minute in microseconds; later values count as a minute. A
+/// histogram that resizes itself would not do this for a value beyond its end.
 fn histogram() -> Option<Histogram<u64>> {
     Histogram::new_with_bounds(1, 60_000_000, 3).ok()
 }

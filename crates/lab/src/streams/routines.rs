@@ -23,7 +23,7 @@ pub struct Routine {
     pub is_kernel: bool,
 }
 
-/// What the kernel does when there is nothing to do, and what perf adds to it.
+/// The kernel's routines when it is idle, and those that perf adds.
 const IDLE: &[&str] = &[
     "default_idle",
     "pv_native_safe_halt",

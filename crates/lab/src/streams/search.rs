@@ -1,14 +1,15 @@
-//! The search for the number of streams that take a given share of a core: busy time grows with their number almost in a line, so a few
-//! trials and a line between the two nearest will do. It is told what trials saw and says what to try next.
+//! The search for the number of streams that take a given share of a core: busy time grows with
+//! their number almost in a line, so a few trials and a line between the two nearest will do. It
+//! takes the results of trials and returns the next count to try.
 
-/// What a trial with so many streams saw.
+/// The result of a trial with this number of streams.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Seen {
     /// Streams.
     pub count: u32,
     /// Share of the core that was not idle.
     pub busy: f64,
-    /// Whether everybody got what is due.
+    /// Whether every stream got the data due.
     pub is_kept: bool,
 }
 
@@ -30,13 +31,13 @@ pub struct LoadOptions {
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LoadStep {
-    /// Try so many.
+    /// Try this number.
     Try(u32),
     /// It is over.
     Done(Answer),
 }
 
-/// What was found.
+/// The result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Answer {
     /// Streams at the target.
@@ -54,13 +55,13 @@ pub struct Answer {
 pub enum Bound {
     /// The core is at the target.
     Core,
-    /// Somebody did not get what is due, though the core had time.
+    /// Some stream did not get the data due, though the core had time.
     Delivery,
-    /// So many were never tried: a line through what was seen.
+    /// This number was never tried: it is extrapolated along a line through the results.
     Extrapolated,
 }
 
-/// A busy share from which on nothing can be told from it: the core is full.
+/// A busy share from here on shows nothing: the core is full.
 const FULL: f64 = 0.985;
 /// As near to the target, a line is as good as a trial.
 const NEAR: f64 = 0.02;
@@ -69,7 +70,7 @@ const LEAST_SHARE: f64 = 0.02;
 
 /// From one count to the next while the core has time for all.
 const MOST_GROWTH: u32 = 6;
-/// The same while it is full, which says nothing about by how much.
+/// The same while it is full, which does not show by how much.
 const SHRINK: f64 = 0.3;
 
 /// The search.
@@ -86,7 +87,7 @@ impl LoadSearch {
         Self { options: LoadOptions { max, first: options.first.clamp(1, max), ..options }, seen: Vec::new() }
     }
 
-    /// Takes what a trial saw.
+    /// Takes the result of a trial.
     pub fn tell(&mut self, seen: Seen) {
         self.seen.push(seen);
     }
@@ -95,7 +96,8 @@ impl LoadSearch {
         seen.is_kept && seen.busy <= self.options.target
     }
 
-    /// The most below the target, and the fewest above it or not kept. Contradictions: what is above counts.
+    /// Returns the most below the target, and the fewest above it or not kept. If results
+    /// contradict each other, the one above counts.
     fn bracket(&self) -> (Option<Seen>, Option<Seen>) {
         let above = |seen: &&Seen| !self.is_below(seen);
         let high = self.seen.iter().filter(above).min_by_key(|seen| seen.count).copied();
@@ -103,7 +105,7 @@ impl LoadSearch {
         (self.seen.iter().filter(is_low).max_by_key(|seen| seen.count).copied(), high)
     }
 
-    /// What to do next. The answer stays the same until it is told something.
+    /// Returns the next step. The answer stays the same until it gets a result.
     pub fn step(&self) -> LoadStep {
         let LoadOptions { target, first, max, precision, trials } = self.options;
         let (low, high) = self.bracket();
@@ -113,7 +115,7 @@ impl LoadSearch {
             _ if is_over => return LoadStep::Done(self.answer()),
             (Some(low), None) if low.count >= max => return LoadStep::Done(self.answer()),
             (Some(low), None) => {
-                // A little more than the line says, so that the target lies between.
+                // A little more than the line gives, so that the target lies between.
                 let guess = f64::from(low.count) * (target / low.busy.max(LEAST_SHARE)) * 1.03;
                 (guess as u32).clamp(low.count + 1, low.count.saturating_mul(MOST_GROWTH)).min(max)
             }
@@ -128,7 +130,7 @@ impl LoadSearch {
                     return LoadStep::Done(self.answer());
                 }
                 let guess = match line(low, high, target) {
-                    // Not the core: nothing says where between them.
+                    // The core is not the limit: nothing shows where between them the limit is.
                     _ if high.busy <= target => f64::from(low.count + gap / 2),
                     Some(guess) if high.busy < FULL && high.is_kept => guess,
                     _ => f64::from(low.count) * target / low.busy.max(LEAST_SHARE),
@@ -140,7 +142,8 @@ impl LoadSearch {
         LoadStep::Try(next)
     }
 
-    /// The trial that was so near to the target that it is the answer. Where a lower count was not kept, what came near with more is chance.
+    /// Returns the trial that was near enough to the target to be the answer. Where a lower count
+    /// was not kept, a near result with a higher count is chance.
     fn near(&self) -> Option<Seen> {
         let (_, high) = self.bracket();
         let distance = |seen: &Seen| (seen.busy - self.options.target).abs();

@@ -3,7 +3,8 @@ use super::*;
 const OPTIONS: LoadOptions =
     LoadOptions { target: 0.9, first: 100, max: 100_000, precision: 0.05, trials: 12 };
 
-/// Searches a core on which `busy` says what so many streams take, and everybody is served up to `most` streams.
+/// Searches a core whose busy share for a number of streams is `busy`, and that serves all viewers
+/// up to `most` streams.
 fn hunt(options: LoadOptions, busy: impl Fn(u32) -> f64, most: u32) -> (Answer, Vec<u32>) {
     let mut search = LoadSearch::new(options);
     let mut tried = Vec::new();

@@ -1,4 +1,4 @@
-//! One trial: so many streams of one sender, what their viewers got and what it took.
+//! One trial: a number of streams of one sender, the data that their viewers got and the cost.
 //!
 //! Senders begin together when all of them are there; a second later all is looked at, and again when the window is over. By UDP packets
 //! are counted and dropped at the viewers' interface, by TCP a thread on the viewers' core reads.
@@ -31,11 +31,11 @@ const BASE_PORT: u16 = 10_000;
 const START_WITHIN: Duration = Duration::from_secs(90);
 /// From the word that all begin to the first look.
 const SETTLE: Duration = Duration::from_secs(1);
-/// In which viewers by TCP read what came while all was looked at.
+/// Time for viewers over TCP to read the data that came while all was looked at.
 const CAUGHT_UP: Duration = Duration::from_millis(200);
 /// For how long perf looks where the time goes.
 const SAMPLED_S: u32 = 2;
-/// Parts of what is due that may be missing, of bytes and of packets.
+/// Share of the data due that may be missing, of bytes and of packets.
 const MISSING: f64 = 0.01;
 const LOST: f64 = 0.001;
 /// Threads of ours that send.
@@ -60,7 +60,7 @@ pub struct Stage<'a> {
     pub is_usual: bool,
 }
 
-/// What is tried.
+/// The parameters of a trial.
 #[derive(Clone, Copy, Debug)]
 pub struct Attempt {
     /// The sender.
@@ -75,7 +75,7 @@ pub struct Attempt {
     pub is_profiled: bool,
 }
 
-/// What the engine's thread did in the window.
+/// Activity of the engine's thread in the window.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ThreadUse {
     /// Times that it waited, a second.
@@ -86,10 +86,10 @@ pub struct ThreadUse {
     pub share: f64,
 }
 
-/// What came of it.
+/// The result of an attempt.
 #[derive(Clone, Debug)]
 pub struct Tried {
-    /// What viewers got, and what it took.
+    /// The viewers' results, and the cost.
     pub trial: Trial,
     /// Share of the senders' core that was not idle.
     pub busy: f64,
@@ -102,7 +102,7 @@ pub struct Tried {
 }
 
 impl Tried {
-    /// Whether everybody got what is due.
+    /// Returns whether every stream got the data due.
     pub fn is_kept(&self) -> bool {
         let f = &self.trial.figures;
         f.without == 0 && f.loss_ratio <= LOST && f.delivered_ratio >= 1.0 - MISSING
@@ -141,7 +141,7 @@ pub fn attempt(stage: &Stage<'_>, what: Attempt, cancel: &AtomicBool) -> anyhow:
     Ok(tried(stage, what, seen, stolen.unwrap_or(0.0)))
 }
 
-/// What was seen: the two looks, and what was looked at behind them.
+/// The observations: the two looks, and the data read after them.
 struct Watched {
     first: Look,
     last: Look,
@@ -209,7 +209,7 @@ impl Look {
         }
     }
 
-    /// With what the probe has counted.
+    /// Adds the probe's counts.
     fn with_probe(mut self, probe: &DropProbe, count: u32) -> anyhow::Result<Self> {
         self.at = StdInstant::now();
         for n in 0..count {
@@ -222,7 +222,8 @@ impl Look {
         Ok(self)
     }
 
-    /// With what viewers have read. Nobody reads while the rest is looked at, so they are asked first.
+    /// Takes a look with the bytes that viewers have read. No viewer reads while the rest is looked
+    /// at, so the viewers come first.
     fn take_after(viewers: &Viewers, stage: &Stage<'_>, group: &Group) -> Self {
         let at = StdInstant::now();
         let (bytes, gone) = viewers.bytes();
@@ -266,7 +267,7 @@ fn by_connections(stage: &Stage<'_>, what: Attempt, cancel: &AtomicBool) -> anyh
     }
     viewers.read(now_ns() + ns(SETTLE) + interval, cancel, || false)?;
     let first = Look::take_after(&viewers, stage, &group);
-    // What came while nobody read was not late.
+    // Data that came while no viewer read was not late.
     viewers.read(now_ns() + ns(CAUGHT_UP), cancel, || false)?;
     viewers.begin_counting();
     viewers.read(now_ns() + ns(what.window), cancel, || false)?;
@@ -285,7 +286,7 @@ fn by_connections(stage: &Stage<'_>, what: Attempt, cancel: &AtomicBool) -> anyh
     Ok(Watched { first, last, late, profile })
 }
 
-/// What came into bins since `before`.
+/// Returns the growth of the bins since `before`.
 fn since(before: &[(u64, u64)], now: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let old = |edge| before.binary_search_by_key(&edge, |bin| bin.0).map_or(0, |at| before[at].1);
     let grown = now.iter().map(|&(edge, count)| (edge, count.saturating_sub(old(edge))));

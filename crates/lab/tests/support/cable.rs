@@ -1,5 +1,5 @@
-//! Two kernels at the ends of a veth pair, the first of which shares its end with an offload engine; and a third one behind the other, which lets no
-//! packet of the usual length pass.
+//! Two kernels at the ends of a veth pair; the first shares its end with an offload engine. A third
+//! kernel is behind the other one, and lets no packet of the usual length pass.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
@@ -32,7 +32,7 @@ pub struct Cable {
     pub engine: Option<Engine>,
 }
 
-/// Runs a program to its end, which is a good one; what it said.
+/// Runs a program to its end, which must be a success; returns its output.
 pub fn run(program: &str, args: &str) -> String {
     let output = Command::new(program).args(args.split_whitespace()).output().expect("it starts");
     assert!(output.status.success(), "{program} {args}: {}", String::from_utf8_lossy(&output.stderr));
@@ -50,14 +50,15 @@ impl Cable {
         Self::lay_with(1)
     }
 
-    /// The same with so many queues each way.
+    /// Does the same with `queues` queues in each direction.
     pub fn lay_with(queues: u32) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             eprintln!("skipped: needs root");
             return None;
         }
         let hosts = TwoHosts::with_queues(true, queues).unwrap();
-        // Nobody computes checksums for an XDP program, or cuts what its peer has not cut.
+        // No device computes checksums for an XDP program, or cuts segments that its peer has not
+        // cut.
         let off = "tx off tso off gso off";
         run("ip", &format!("netns exec {} ethtool -K {FAR} {off}", hosts.client));
         run("ip", &format!("-n {} addr add {BEYOND}/32 dev lo", hosts.client));
@@ -99,7 +100,7 @@ impl Cable {
         self.hosts.inside_server(work).unwrap()
     }
 
-    /// What the shared interface is like.
+    /// Returns the features of the shared interface.
     pub fn features(&self) -> DeviceFeatures {
         self.beside(|| DeviceFeatures::of(SHARED).unwrap())
     }
@@ -119,7 +120,8 @@ pub fn far_echo(listener: &std::net::TcpListener, count: usize) {
     });
 }
 
-/// The far kernel calls the engine at each of these addresses, `each` times and all at once; what it says comes back.
+/// The far kernel calls the engine at each of these addresses, `each` times and all at once; the
+/// data that it sends comes back.
 pub fn far_kernel_calls(cable: &Cable, at: &[SocketAddr], each: usize) {
     let listening = Barrier::new(at.len() + 1);
     scope(|scope| {
@@ -143,7 +145,7 @@ pub fn far_kernel_calls(cable: &Cable, at: &[SocketAddr], each: usize) {
     });
 }
 
-/// What a kernel's sockets at both ends of the cable say to each other.
+/// Lets a kernel's sockets at both ends of the cable talk to each other.
 pub fn kernels_talk(cable: &Cable, at: IpAddr, rounds: usize) {
     let datagrams = cable.beside(|| UdpSocket::bind((at, PORT)).unwrap());
     let listener = cable.beside(|| std::net::TcpListener::bind((at, PORT)).unwrap());

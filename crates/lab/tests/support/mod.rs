@@ -22,7 +22,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 /// No call here needs as long on any machine; one that hangs does.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Whether a namespace and a TUN device can be made here; says why not.
+/// Returns whether a namespace and a TUN device can be made here; if not, prints why.
 pub fn can_run() -> bool {
     let root = rustix::process::geteuid().is_root();
     let tun = Path::new("/dev/net/tun").exists();
@@ -87,7 +87,7 @@ struct Line {
 }
 
 impl Line {
-    /// Echoes what can be now. False: it is over.
+    /// Echoes all data that it can now. False: it is over.
     fn echo(&mut self) -> std::io::Result<bool> {
         let mut buffer = [0; 16_384];
         while !self.peer_closed && self.kept.len() < 65_536 {
@@ -132,8 +132,9 @@ pub fn echo_server(host: &Host, at: SocketAddr, count: usize, listens: impl FnOn
     echo_until(host, at, listens, is_over, |error| panic!("echo: {error}"));
 }
 
-/// Echoes every connection that comes to `at`, until `is_over` says so of how many were accepted and how many are open. Those that are open
-/// then end with it. `failed` is told why a connection ended early.
+/// Echoes every connection that comes to `at`, until `is_over` returns true for the numbers of
+/// accepted and open connections. Those that are open then end with it. `failed` gets the error of
+/// each connection that ended early.
 pub fn echo_until(
     host: &Host,
     at: SocketAddr,

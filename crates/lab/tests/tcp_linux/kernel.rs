@@ -29,7 +29,8 @@ pub(crate) fn listen(port: u16, receive_bytes: Option<usize>) -> Result<TcpListe
     Ok(listener)
 }
 
-/// Sends bytes of a pattern and closes its half; meanwhile reads until the end and compares. `before` each read it is told how much has come.
+/// Sends bytes of a pattern and closes its half; meanwhile reads until the end and compares. Before
+/// each read, `before` gets the number of bytes that have come.
 pub(crate) fn talk(
     mut stream: TcpStream,
     (seed, bytes): (u64, usize),
@@ -61,7 +62,7 @@ pub(crate) fn talk(
     if got == expected { Ok(()) } else { Err(Error::other(format!("{got} of {expected} bytes came"))) }
 }
 
-/// Sends back what comes.
+/// Sends the received data back.
 pub(crate) fn echo(mut stream: TcpStream) -> Result<()> {
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_write_timeout(Some(TIMEOUT))?;

@@ -32,12 +32,13 @@ struct Conversation<'a> {
     link: LinkSpec,
     settings: Settings,
     ours: Talker,
-    /// What the kernel's side sends.
+    /// The data that the kernel's side sends.
     kernel: Sends,
     kernel_receive_bytes: Option<usize>,
-    /// Called by the kernel's reader, with what has come so far, before it reads.
+    /// Called by the kernel's reader before it reads, with the bytes that have come until now.
     before_read: &'a (dyn Fn(&TcpHost, &Watch, usize) -> Result<(), String> + Sync),
-    /// What the kernel is set to before anything begins: a file below /proc/sys/net/ipv4, and its content.
+    /// A kernel setting made before anything begins: a file below /proc/sys/net/ipv4, and its
+    /// content.
     sysctl: Option<(&'a str, &'a str)>,
 }
 
@@ -182,7 +183,8 @@ fn a_path_that_lets_less_pass_is_survived_and_one_that_lets_more_pass_again_too(
             Ok(())
         };
         let ended = Conversation { link: both_ways("delay 1ms"), before_read, ..talk }.hold("less passes");
-        // Who is told sends nothing too large twice; otherwise we go on after two time-outs.
+        // With reports, a sender sends nothing too large twice; otherwise we go on after two
+        // timeouts.
         assert!(ended.too_large.iter().all(|&packets| packets > 0), "{ended:?}");
         assert_eq!(ended.tcp.icmp_too_big > 0, is_told, "{ended:?}");
         assert!(is_told || ended.tcp.timeouts >= 2, "{ended:?}");

@@ -19,16 +19,16 @@ pub(crate) enum Caller {
     Kernel,
 }
 
-/// What an end sends before it closes.
+/// The data that an end sends before it closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sends {
-    /// So many bytes of the pattern of a seed.
+    /// A number of bytes of the pattern of a seed.
     Pattern(u64, usize),
-    /// What it gets.
+    /// The data it gets.
     Echo,
 }
 
-/// What is left of connections in a stack.
+/// Resources left of connections in a stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Left {
     pub(crate) connections: u32,
@@ -50,10 +50,10 @@ impl Left {
     }
 }
 
-/// What a test sees of an application while it runs.
+/// A test's view of an application while it runs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
-    /// A test says: connections may be opened.
+    /// Set by a test: connections may be opened.
     pub(crate) may_begin: bool,
     /// How the conversation ended.
     pub(crate) outcome: Option<Result<(), String>>,
@@ -75,7 +75,7 @@ impl Watch {
         result
     }
 
-    /// Waits until something has come about; what was seen last.
+    /// Waits until `has_come` returns true; returns the last state seen.
     pub(crate) fn wait(&self, has_come: impl Fn(&Seen) -> bool) -> Result<Seen, String> {
         let seen = self.0.0.lock().unwrap();
         let (seen, waited) = self.0.1.wait_timeout_while(seen, TIMEOUT, |seen| !has_come(seen)).unwrap();
@@ -95,7 +95,8 @@ impl Watch {
 pub(crate) struct Talker {
     pub(crate) caller: Caller,
     pub(crate) sends: Sends,
-    /// What comes from the other side: so many bytes of the pattern of a seed. An echo takes what comes.
+    /// Data from the other side: a number of bytes of the pattern of a seed. An echo takes all data
+    /// that comes.
     pub(crate) expects: (u64, usize),
     /// It reads when this has come about.
     pub(crate) reads_when: fn(&TcpCounters) -> bool,
@@ -210,7 +211,7 @@ impl Application for Talker {
             let may_read = (self.reads_when)(stack.counters());
             loop {
                 self.send(id, stack, now);
-                // An echo holds what it has, so that the peer is held too.
+                // An echo that still holds data reads no more, so that the peer is held back too.
                 if !may_read || !self.line.kept.is_empty() || !self.read(id, stack, now) {
                     break;
                 }
@@ -266,7 +267,7 @@ impl Aborter {
         }
     }
 
-    /// A connection is done with, whoever has ended it.
+    /// Finishes a connection, whichever side has ended it.
     fn end(&mut self, id: ConnectionId, stack: &mut Stack, now: Instant) {
         self.lines.retain(|line| line.0 != id);
         self.under_way = self.under_way.saturating_sub(1);
@@ -288,7 +289,8 @@ impl Application for Aborter {
             if event.happened.has(Happened::ESTABLISHED) && !is_over {
                 stack.write(id, &[7; 3000], now).expect("it is open");
             }
-            // The kernel knows of the connection now: a reset right behind the SYN would take back what nobody has accepted.
+            // The kernel knows of the connection now: a reset right behind the SYN would withdraw a
+            // connection that was never accepted.
             if by_us && event.happened.has(Happened::ACKED) && !is_over {
                 stack.write(id, &[8; 3000], now).expect("it is open");
                 stack.abort(id, now);

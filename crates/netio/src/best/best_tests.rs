@@ -15,21 +15,22 @@ use crate::null::SliceBatch;
 /// Bytes of a test datagram: an RTP header's room and its number.
 const SEGMENT: usize = 14;
 
-/// Who sent what: stream, number of the datagram, by whom (0 kernel, 1 without copy, 2.. devices).
+/// Log of datagrams: stream, number of the datagram, and its sender (0 kernel, 1 without copy, 2..
+/// devices).
 type Log = Rc<RefCell<Vec<(u32, u16, usize)>>>;
 
-/// What a device answers to an entry.
+/// The answer of a device to an entry.
 #[derive(Clone, Copy, Debug)]
 enum Answer {
     Take,
-    /// So many datagrams, then it is full until the batch ends.
+    /// Takes this number of datagrams, then is full until the batch ends.
     Full(u16),
     Refuse,
-    /// So many datagrams, then it is dead.
+    /// Takes this number of datagrams, then is dead.
     Die(u16),
 }
 
-/// A device that answers as it was told.
+/// A device that gives the prescribed answers.
 struct Fake {
     by: usize,
     log: Log,
@@ -137,11 +138,12 @@ fn train(first: u16, count: usize) -> Vec<u8> {
     (0..count as u16).flat_map(|n| [&[0; 12][..], &(first.wrapping_add(n)).to_be_bytes()].concat()).collect()
 }
 
-/// What a viewer's stream has in store: like the engine, it sends again what was not taken.
+/// The data that a viewer's stream has in store: like the engine, it sends again all data that was
+/// not taken.
 #[derive(Clone, Default)]
 struct Viewer {
     next: u16,
-    /// Datagrams that were said to be gone.
+    /// Datagrams that were reported as gone.
     lost: Vec<u16>,
 }
 
@@ -189,7 +191,8 @@ fn round(tx: &mut BestTx<Fake, Fake>, viewers: &mut [Viewer], wants: &[Want]) {
             SendOutcome::Sent => all,
             SendOutcome::Blocked { taken } => taken,
             SendOutcome::Unreachable { errno } => {
-                // Gone, as the kernel has said; but what a dying device had taken before has left.
+                // Gone, as the kernel has reported; but the datagrams that a dying device had taken
+                // before have left.
                 assert_eq!(errno, libc::EHOSTUNREACH);
                 viewer.lost.extend(*first..first + all);
                 all
@@ -202,7 +205,8 @@ fn round(tx: &mut BestTx<Fake, Fake>, viewers: &mut [Viewer], wants: &[Want]) {
     }
 }
 
-/// Every datagram that was said to be taken is in the log once and in order; those said to be lost at most once.
+/// Checks that every datagram reported as taken is in the log once and in order; those reported as
+/// lost at most once.
 fn check(log: &Log, viewers: &[Viewer]) {
     for (stream, viewer) in viewers.iter().enumerate() {
         let sent: Vec<u16> =

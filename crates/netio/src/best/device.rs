@@ -38,7 +38,8 @@ impl XdpDevice for XdpTx {
     fn tend(&mut self) -> bool {
         self.poll();
         let counters = self.counters();
-        // Of a staged datagram one descriptor comes back; of a chained one the lease tells.
+        // A staged datagram returns one descriptor; for a chained one the lease shows whether it is
+        // under way.
         let is_staged_under_way = !self.strategy().is_chained() && counters.staged > counters.completions;
         !self.has_failed() && (counters.held_leases > 0 || is_staged_under_way)
     }

@@ -2,13 +2,13 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `plan` | classes of bursts, ways, which way for which class |
+//! | `plan` | classes of bursts, egress paths, and the path of each class |
 //! | `streams` | a stream's way, and when it may change |
 //! | `view` | a part of a batch that looks like a batch |
 //! | `exchange` | devices that come and go while the loop runs |
 //! | `supervisor` | the thread that opens and closes them |
 //! | `device` | the real devices behind the names that are used here |
-//! | `measure` | what a datagram costs by each way, here and now |
+//! | `measure` | the cost of a datagram on each path, here and now |
 //! | `tally` | counts |
 //!
 //! ```text
@@ -17,8 +17,9 @@
 //!              +-- interface 0..3 -> one AF_XDP device each    only what it can send
 //! ```
 //!
-//! No packet is lost by the choice: what a device does not take goes by the kernel in the same call, and when a device
-//! fails its streams go on by the kernel. Which way is best is measured, see `docs/design/0007-egress-path.md`.
+//! No packet is lost by the choice: datagrams that a device does not take go through the kernel in
+//! the same call, and when a device fails its streams go on through the kernel. The best path is
+//! found by measurement, see `docs/design/0007-egress-path.md`.
 
 mod device;
 mod exchange;
@@ -46,8 +47,8 @@ use crate::null::taken;
 
 /// A device that sends for one interface, and not for everybody.
 ///
-/// Of one stream's entries in one batch nothing may overtake: after an entry that was not taken whole, it takes nothing
-/// more of that stream in this batch.
+/// Entries of one stream in one batch must not overtake each other: after an entry that was not
+/// taken whole, the device takes nothing more of the same stream in this batch.
 pub trait XdpDevice: PacketTx {
     /// Asks for the memory that [`XdpDevice::can_send`] will need for this stream.
     fn expect(&self, stream: StreamId) {
@@ -59,7 +60,8 @@ pub trait XdpDevice: PacketTx {
     fn has_failed(&self) -> bool;
     /// Why, if it has.
     fn failure(&self) -> Option<String>;
-    /// Takes back what the kernel is done with, and hears of news; whether something is still under way.
+    /// Takes back everything that the kernel is done with, and processes news; returns whether
+    /// something is still under way.
     fn tend(&mut self) -> bool;
 }
 
@@ -67,7 +69,8 @@ pub trait XdpDevice: PacketTx {
 pub trait KernelPath: PacketTx {
     /// Like [`PacketTx::send`], but the kernel may read the datagrams where they lie.
     fn send_zero_copy(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]);
-    /// Takes back what the kernel has read; whether it still reads something. For when nothing is being sent.
+    /// Takes back everything that the kernel has read; returns whether it still reads something.
+    /// For use when nothing is being sent.
     fn reap(&mut self) -> bool {
         false
     }
@@ -102,7 +105,7 @@ pub struct BestTx<K, D> {
     stamp: u32,
     /// Something was sent since the last [`BestTx::tend`].
     has_sent: bool,
-    /// The kernel may still read what it was not to copy.
+    /// The kernel may still read data that it was asked not to copy.
     is_read: bool,
 }
 
@@ -121,8 +124,8 @@ struct Parts<'a> {
 }
 
 impl<K: KernelPath, D: XdpDevice> BestTx<K, D> {
-    /// All by the kernel, as `base` says, until devices arrive through `exchange`. `streams` is the size of the engine's
-    /// table.
+    /// Sends everything through the kernel, as `base` specifies, until devices arrive through
+    /// `exchange`. `streams` is the size of the engine's table.
     pub fn new(kernel: K, base: Plan, streams: usize, exchange: LoopSide<D>) -> Self {
         let mut tx = Self {
             kernel,
@@ -155,8 +158,9 @@ impl<K: KernelPath, D: XdpDevice> BestTx<K, D> {
         &mut self.kernel
     }
 
-    /// Once a turn: devices take back what the kernel is done with, dead ones go, new ones come. Whether something is
-    /// still under way, so that it should be called again soon.
+    /// Called once a turn: devices take back everything that the kernel is done with, dead ones go,
+    /// new ones come. Returns whether something is still under way, so that it should be called
+    /// again soon.
     pub fn tend(&mut self) -> bool {
         self.look_for_devices();
         if !self.chooses {
@@ -194,7 +198,8 @@ impl<K: KernelPath, D: XdpDevice> BestTx<K, D> {
             if let Some(device) = slot.device.take() {
                 match self.exchange.depart(number, device) {
                     Ok(()) => self.tally.lost_device(),
-                    // The ring has room for all devices: it is full only if somebody else fills it. Try again.
+                    // The ring has room for all devices: it is full only if another party fills it.
+                    // Try again.
                     Err(device) => slot.device = Some(device),
                 }
             }
@@ -299,7 +304,7 @@ impl<K: KernelPath, D: XdpDevice> BestTx<K, D> {
         }
     }
 
-    /// Sends what goes by one device; what it does not take is left to the kernel.
+    /// Sends the datagrams of one device; those that it does not take are left to the kernel.
     fn send_by_device(&mut self, number: usize, parts: &mut Parts<'_>, outcomes: &mut [SendOutcome]) {
         let mask = std::mem::take(&mut parts.masks[FIRST_DEVICE + number]);
         let Some(device) = self.slots[number].device.as_mut() else {
@@ -327,7 +332,8 @@ impl<K: KernelPath, D: XdpDevice> BestTx<K, D> {
 }
 
 impl Parts<'_> {
-    /// Datagrams of an entry, or packets of which it sends the bytes; none if it makes no sense.
+    /// Returns the datagrams of an entry, or the packets whose bytes it sends; none if it makes no
+    /// sense.
     fn datagrams(&self, entry: usize) -> usize {
         match &self.shapes[entry] {
             Some(shape) => shape.datagrams(),
@@ -349,7 +355,8 @@ impl Parts<'_> {
     }
 }
 
-/// Of a stream of which a device did not take everything (it will, later), the kernel must not send what comes after.
+/// If a device did not take everything of a stream (it will, later), the kernel must not send later
+/// entries of the stream.
 fn hold_back(parts: &mut Parts<'_>, outcomes: &mut [SendOutcome]) {
     for entry in bits(parts.masks[KERNEL] | parts.masks[ZERO_COPY]) {
         let before = usize::from(parts.befores[entry]);
@@ -380,7 +387,8 @@ fn taken_of(batch: &dyn TransmitBatch, index: usize, outcome: &SendOutcome) -> u
     taken(outcome, datagrams_of(&batch.get(index)))
 }
 
-/// Datagrams of an entry, or packets of which it sends the bytes; none if it makes no sense.
+/// Returns the datagrams of an entry, or the packets whose bytes it sends; none if it makes no
+/// sense.
 fn datagrams_of(transmit: &Transmit<'_>) -> usize {
     match transmit.payload {
         Payload::Bytes(range) => range.count as usize,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Lengths of bursts that are told apart.
+/// Classes of burst lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Class {
     /// One datagram.
@@ -38,8 +38,8 @@ impl Class {
         }
     }
 
-    /// A burst that stands for the class when it is measured: the longest, and for the last one what a UDP GSO send of
-    /// usual datagrams holds.
+    /// Returns a burst that stands for the class when it is measured: the longest, and for the last
+    /// class the size of a UDP GSO send of usual datagrams.
     pub fn sample(self) -> usize {
         [1, 2, 4, 8, 16, 44][self as usize]
     }
@@ -79,7 +79,7 @@ impl EgressPath {
         ["kernel", "kernel-zero-copy", "xdp"][self as usize]
     }
 
-    /// The way of that name.
+    /// Returns the path called `name`.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|way| way.name() == name)
     }
@@ -91,7 +91,7 @@ impl fmt::Display for EgressPath {
     }
 }
 
-/// What is known about an interface without measuring.
+/// The facts about an interface that are known without measuring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceClass {
     /// The driver sends frames where they lie.
@@ -114,10 +114,12 @@ impl Plan {
         Self([way; Class::COUNT])
     }
 
-    /// What is good where nothing could be measured. On virtual Ethernet, nanoseconds a datagram of 1400 bytes that was
-    /// not in the processor's cache: AF_XDP 590 at any length of burst, the kernel's segmentation 1560 at 1, 1080 at 2,
-    /// 700 at 4 and 550 at 8 (`millrace bench backends` repeats it). With frames sent where they lie AF_XDP costs a
-    /// fraction of that; an interface that segments by itself makes the kernel cheap from the third datagram on.
+    /// Returns a good plan where nothing could be measured. On virtual Ethernet, nanoseconds a
+    /// datagram of 1400 bytes that was not in the processor's cache: AF_XDP 590 at any length of
+    /// burst, the kernel's segmentation 1560 at 1, 1080 at 2, 700 at 4 and 550 at 8
+    /// (`millrace bench backends` repeats it). With frames sent where they lie AF_XDP costs a
+    /// fraction of this; an interface that segments by itself makes the kernel cheap from the third
+    /// datagram on.
     pub const fn default_for(class: DeviceClass) -> Self {
         use EgressPath::{Kernel, Xdp};
         match class {
@@ -128,7 +130,7 @@ impl Plan {
         }
     }
 
-    /// The way of bursts of that class.
+    /// Returns the path for bursts of class `class`.
     pub fn way(&self, class: Class) -> EgressPath {
         self.0[class as usize]
     }
@@ -140,7 +142,7 @@ impl Plan {
 }
 
 impl fmt::Display for Plan {
-    /// Neighbours with the same way are said together: `1-4 xdp, 5+ kernel`.
+    /// Neighbours with the same path are printed together: `1-4 xdp, 5+ kernel`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const FIRST: [&str; Class::COUNT] = ["1", "2", "3", "5", "9", "17"];
         const LAST: [&str; Class::COUNT] = ["1", "2", "4", "8", "16", ""];

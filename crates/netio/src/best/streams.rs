@@ -1,4 +1,5 @@
-//! What is remembered of each stream: the way it goes, so that it does not change its way with every burst.
+//! State kept for each stream: its egress path, so that a stream does not change its path with
+//! every burst.
 //!
 //! Packets of one stream that go by different ways may overtake each other: the kernel's way has a queue, the other has
 //! none. So a stream goes on as it went until [`SWITCH_AFTER`] bursts in a row would have gone better by one other way.

@@ -9,7 +9,8 @@ use super::plan::Plan;
 use super::{MAX_DEVICES, XdpDevice};
 use crate::limits::{DEVICE_LOOK_EVERY, FIRST_WAIT_LOOKS, LONGEST_WAIT_LOOKS};
 
-/// Opens the device for a loop and a slot, and says when to use it. `Err`: why it cannot be opened now.
+/// Opens the device for a loop and a slot, and returns when to use it. `Err`: why it cannot be
+/// opened now.
 pub trait Opener<D>: Send {
     /// May wait.
     fn open(&mut self, place: Place) -> Result<(Plan, D), String>;
@@ -33,7 +34,7 @@ pub enum News<'a> {
     Opened,
     /// It failed.
     Lost(&'a str),
-    /// It cannot be opened; said once for each reason in a row.
+    /// It cannot be opened; reported once for each reason in a row.
     NotNow(&'a str),
 }
 
@@ -45,7 +46,7 @@ struct Tended {
     wait: u32,
     /// Looks to wait after the next failure.
     next_wait: u32,
-    /// The last reason that was told.
+    /// The last reason reported.
     told: String,
 }
 
@@ -63,8 +64,8 @@ pub struct DeviceSupervisor {
 }
 
 impl DeviceSupervisor {
-    /// Opens, for each of the loops behind `sides`, its devices `0..devices`, as far as that is possible now; what is not
-    /// is tried again by the thread.
+    /// For each of the loops behind `sides`, opens those of its devices `0..devices` that can be
+    /// opened now; the thread tries the others again.
     ///
     /// # Errors
     /// If the thread cannot be started.
@@ -103,7 +104,7 @@ impl Drop for DeviceSupervisor {
         self.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // A panic of it was already printed; there is nobody left to tell.
+            // A panic of the thread was already printed; there is no caller left to report it to.
             let _ = thread.join();
         }
     }

@@ -32,7 +32,7 @@ impl XdpDevice for Named {
 
 type Said = Arc<Mutex<Vec<String>>>;
 
-/// Opens what it was told, and keeps what was said.
+/// Opens devices as scripted, and keeps the news.
 struct Script(VecDeque<Result<u32, &'static str>>, Said);
 
 impl Opener<Named> for Script {

@@ -1,4 +1,4 @@
-//! What went by which way: written by the loop, read by anybody.
+//! Counts by egress path: written by the loop, read by any thread.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,7 +59,7 @@ impl Tally {
     }
 }
 
-/// What went by which way until now.
+/// Counts by egress path until now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WayCounts {
     /// UDP and TCP packets taken by each way, in the order of [`EgressPath::ALL`].
@@ -77,7 +77,7 @@ pub struct WayCounts {
 }
 
 millrace_core::counters! {
-    /// What went by one path.
+    /// Counts of one path.
     pub struct PathCounters {
         /// UDP and TCP packets taken.
         sum datagrams,
@@ -85,7 +85,7 @@ millrace_core::counters! {
 }
 
 millrace_core::counters! {
-    /// What the choice between paths came to.
+    /// Results of the choice between paths.
     pub struct ChoiceCounters {
         /// Bursts that an AF_XDP device did not take, or not whole, and that went by the kernel at once instead.
         sum fallen,
@@ -99,7 +99,7 @@ millrace_core::counters! {
 }
 
 impl WayCounts {
-    /// What the choice came to.
+    /// Returns the results of the choice.
     pub fn choice(&self) -> ChoiceCounters {
         let &Self { fallen, switches, devices_lost, devices_gained, .. } = self;
         ChoiceCounters { fallen, switches, devices_lost, devices_gained }

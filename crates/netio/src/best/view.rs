@@ -43,7 +43,8 @@ impl<'a> View<'a> {
         view
     }
 
-    /// Writes the outcomes of this part to their places in those of the whole; what had left before counts as taken.
+    /// Writes the outcomes of this part to their places in those of the whole; datagrams that had
+    /// left before count as taken.
     pub(super) fn scatter(&self, part: &[SendOutcome], whole: &mut [SendOutcome]) {
         for (&place, &outcome) in self.places.iter().zip(&part[..self.count]) {
             whole[usize::from(place)] = match outcome {

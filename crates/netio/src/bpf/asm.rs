@@ -17,13 +17,13 @@ pub enum Helper {
     KtimeGetNs = 5,
     /// 32 random bits.
     RandomU32 = 7,
-    /// `R1` packet, `R2` offset, `R3` pointer, `R4` length; 0 if there are so many bytes.
+    /// `R1` packet, `R2` offset, `R3` pointer, `R4` length; 0 if the packet has enough bytes.
     SkbLoadBytes = 26,
     /// `R1` map of sockets or devices, `R2` key, `R3` flags: action of an XDP program.
     RedirectMap = 51,
 }
 
-/// The program cannot be put together: a fault of the code that builds it.
+/// The program cannot be assembled: a fault of the code that builds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AsmError {
     /// A jump leads nowhere.

@@ -1,4 +1,4 @@
-//! What can go wrong with BPF, said with the remedy.
+//! Errors of BPF, with the remedy.
 
 use std::io;
 
@@ -10,9 +10,9 @@ pub enum BpfError {
     /// The kernel refused a call.
     #[error("BPF: cannot {what}: {source}; {remedy}")]
     Call {
-        /// What was to be done.
+        /// The attempted operation.
         what: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
         /// What to do.
         remedy: &'static str,
@@ -22,12 +22,12 @@ pub enum BpfError {
     Verifier {
         /// Name of the program.
         name: String,
-        /// What the call returned.
+        /// The error of the call.
         source: io::Error,
         /// The end of the verifier's log.
         log: String,
     },
-    /// The program could not be put together.
+    /// The program could not be assembled.
     #[error("BPF: the program {name} cannot be put together: {source}")]
     Assemble {
         /// Name of the program.
@@ -40,7 +40,7 @@ pub enum BpfError {
     NoInterface {
         /// The name asked for.
         name: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The kernel is too old for tcx.
@@ -50,7 +50,7 @@ pub enum BpfError {
     NoTcx {
         /// Name of the interface.
         name: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }

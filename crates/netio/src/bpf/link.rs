@@ -50,11 +50,11 @@ fn fault(program: &Program, interface: &str, source: io::Error) -> BpfError {
 /// The number of an interface in the calling thread's network namespace.
 ///
 /// # Errors
-/// When there is no interface of that name.
+/// When no interface has this name.
 pub fn interface_index(name: &str) -> Result<u32, BpfError> {
     let fault =
         |source: rustix::io::Errno| BpfError::NoInterface { name: name.to_owned(), source: source.into() };
-    // A socket made here belongs to this thread's namespace, and so does what it is asked.
+    // A socket made here belongs to this thread's namespace, and so do the answers to its queries.
     let socket =
         socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).map_err(fault)?;
     rustix::net::netdevice::name_to_index(&socket, name).map_err(fault)

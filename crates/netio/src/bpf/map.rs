@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use super::error::BpfError;
 use super::sys::{F_MMAPABLE, MapForm, MapType, MappedWords, RawMap};
 
-/// What a program may refer to as a map.
+/// Anything that a program may refer to as a map.
 pub trait AsMap {
     /// Number of the descriptor.
     fn fd_number(&self) -> i32;
@@ -57,7 +57,7 @@ impl Map {
         self.raw.update(key, value).map_err(|source| self.fault("write to", source))
     }
 
-    /// Removes `key`; says whether it was there.
+    /// Removes `key`; returns whether it was there.
     ///
     /// # Errors
     /// When the key has another length than the map's.

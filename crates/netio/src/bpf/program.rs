@@ -7,15 +7,15 @@ use super::error::BpfError;
 use super::sys::{LoadForm, prog_load, prog_test_run, prog_verified_insns};
 use crate::limits::{VERIFIER_LOG_BYTES, VERIFIER_SHOWN_BYTES};
 
-/// What a program is for.
+/// The purpose of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProgramType {
     /// Packets that an interface received, as the stack gets them (`BPF_TCX_INGRESS`).
     TcxIngress,
     /// Packets that an interface received, before the stack (`BPF_XDP`).
     Xdp,
-    /// The same, and the program does not mind that a packet consists of several pieces, of which it sees the first
-    /// (`BPF_F_XDP_HAS_FRAGS`): needed where the MTU is larger than a page.
+    /// The same, and the program accepts a packet that consists of several pieces, and sees the
+    /// first of them (`BPF_F_XDP_HAS_FRAGS`): needed where the MTU is larger than a page.
     XdpFrags,
 }
 
@@ -62,10 +62,10 @@ pub struct TestRun<'a> {
     pub repeat: u32,
 }
 
-/// What came of it.
+/// The result of a test run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TestRunResult {
-    /// What the program returned.
+    /// The return value of the program.
     pub result: i32,
     /// Nanoseconds of one run on average.
     pub duration_ns: u32,
@@ -75,7 +75,8 @@ impl Program {
     /// Loads a program.
     ///
     /// # Errors
-    /// When it cannot be put together, or the kernel refuses it; the verifier's words are in the error.
+    /// When it cannot be assembled, or the kernel refuses it; the error contains the verifier's
+    /// words.
     pub fn load(name: &str, kind: ProgramType, assembler: Assembler) -> Result<Self, BpfError> {
         let insns =
             assembler.finish().map_err(|source| BpfError::Assemble { name: name.to_owned(), source })?;
@@ -121,7 +122,7 @@ impl Program {
         prog_verified_insns(self.as_fd()).map_err(fault)
     }
 
-    /// What it is for.
+    /// Returns its purpose.
     pub fn kind(&self) -> ProgramType {
         self.kind
     }

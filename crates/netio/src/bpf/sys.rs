@@ -1,6 +1,7 @@
 //! The `bpf` system call and the mapping of a map into memory, behind types that cannot be misused.
 //!
-//! The kernel trusts the caller that a key or value is as long as the map says; [`RawMap`] knows the lengths and checks.
+//! The kernel trusts the caller that a key or value has the length that the map declares;
+//! [`RawMap`] knows the lengths and checks.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_void};
@@ -38,7 +39,8 @@ pub(super) enum MapType {
 /// The map can be mapped into memory.
 pub(super) const F_MMAPABLE: u32 = 1 << 10;
 
-/// `union bpf_attr`, as far as we use it. The kernel takes any length if what it does not know is zero.
+/// `union bpf_attr`, with the fields that we use. The kernel takes any length if the part that it
+/// does not know is zero.
 #[repr(C, align(8))]
 struct Attr {
     bytes: [u8; Attr::BYTES],
@@ -75,7 +77,7 @@ impl Attr {
         if bytes.is_empty() { self } else { self.u64(at, bytes.as_mut_ptr().expose_provenance() as u64) }
     }
 
-    /// A name for people: what the kernel allows of it.
+    /// Sets a name for people, with the characters that the kernel allows.
     fn name(mut self, at: usize, name: &str) -> Self {
         let allowed = name.bytes().filter(|b| b.is_ascii_alphanumeric() || *b == b'_');
         let to = &mut self.bytes[at..at + Self::NAME_BYTES - 1];
@@ -91,7 +93,8 @@ impl Attr {
     /// Every pointer in the attribute must be good for as many bytes as the command reads or writes there.
     unsafe fn call(&mut self, command: Command) -> io::Result<i32> {
         let attr = (&raw mut self.bytes).cast::<c_void>();
-        // SAFETY: `attr` is good for BYTES bytes; what it points to is good by this function's contract.
+        // SAFETY: `attr` is good for BYTES bytes; its pointers are good by this function's
+        // contract.
         let rc = unsafe { libc::syscall(libc::SYS_bpf, command as libc::c_int, attr, Self::BYTES) };
         if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(rc as i32) }
     }
@@ -101,7 +104,7 @@ impl Attr {
     unsafe fn call_for_fd(&mut self, command: Command) -> io::Result<OwnedFd> {
         // SAFETY: by this function's contract.
         let fd = unsafe { self.call(command) }?;
-        // SAFETY: the kernel just made this descriptor for us and nobody else knows it.
+        // SAFETY: the kernel just made this descriptor for us and no other code knows it.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 }
@@ -115,7 +118,7 @@ pub(super) struct RawMap {
     value_bytes: usize,
 }
 
-/// What a map is to be.
+/// Properties of a map to create.
 #[derive(Clone, Copy)]
 pub(super) struct MapForm<'a> {
     pub(super) name: &'a str,
@@ -223,7 +226,7 @@ impl Drop for MappedWords {
     }
 }
 
-/// What is to be loaded.
+/// A program to load.
 pub(super) struct LoadForm<'a> {
     pub(super) name: &'a str,
     pub(super) program_type: u32,
@@ -248,12 +251,12 @@ pub(super) fn prog_load(form: &LoadForm<'_>, log: &mut [u8]) -> io::Result<Owned
         .u32(44, form.flags)
         .name(48, form.name)
         .u32(68, form.attach_type);
-    // SAFETY: the code holds the number of instructions given, the licence ends in zero, the log is as long as said; the
-    // command returns a new descriptor.
+    // SAFETY: the code holds the number of instructions given, the licence ends in zero, the log
+    // has the length given; the command returns a new descriptor.
     unsafe { attr.call_for_fd(Command::ProgLoad) }
 }
 
-/// What a test run returned.
+/// The result of a test run.
 pub(super) struct RawRun {
     pub(super) result: u32,
     pub(super) duration_ns: u32,
@@ -273,7 +276,8 @@ pub(super) fn prog_test_run(
         .u32(32, repeat)
         .u32(40, context.len() as u32)
         .slice(48, context);
-    // SAFETY: packet and context are as long as said and are only read; the lengths of the outputs are zero.
+    // SAFETY: packet and context have the lengths given and are only read; the lengths of the
+    // outputs are zero.
     unsafe { attr.call(Command::ProgTestRun) }?;
     Ok(RawRun { result: attr.read_u32(4), duration_ns: attr.read_u32(36) })
 }
@@ -285,7 +289,8 @@ const PROG_INFO_BYTES: usize = 220;
 pub(super) fn prog_verified_insns(program: BorrowedFd<'_>) -> io::Result<u32> {
     let mut info = [0; PROG_INFO_BYTES];
     let mut attr = Attr::new().fd(0, program).u32(4, info.len() as u32).slice_mut(8, &mut info);
-    // SAFETY: `info` is as long as said. Its fields are zero, so the kernel follows no pointer in it.
+    // SAFETY: `info` has the length given. Its fields are zero, so the kernel follows no pointer in
+    // it.
     unsafe { attr.call(Command::ObjectInfo) }?;
     Ok(u32::from_ne_bytes(std::array::from_fn(|i| info[PROG_INFO_BYTES - 4 + i])))
 }
@@ -318,7 +323,8 @@ pub(super) fn link_interface(link: BorrowedFd<'_>) -> io::Result<u32> {
     let (len, at) = LINK_INFO;
     let mut info = [0; LINK_INFO.0];
     let mut attr = Attr::new().fd(0, link).u32(4, len as u32).slice_mut(8, &mut info);
-    // SAFETY: `info` is as long as said. Its fields are zero, so the kernel follows no pointer in it.
+    // SAFETY: `info` has the length given. Its fields are zero, so the kernel follows no pointer in
+    // it.
     unsafe { attr.call(Command::ObjectInfo) }?;
     Ok(u32::from_ne_bytes(std::array::from_fn(|i| info[at + i])))
 }

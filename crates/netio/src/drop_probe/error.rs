@@ -1,4 +1,4 @@
-//! What can go wrong with the probe.
+//! Errors of the probe.
 
 use crate::bpf::BpfError;
 
@@ -29,7 +29,7 @@ pub enum ProbeError {
     /// The media cannot be measured.
     #[error("probe: {what}; {remedy}")]
     Media {
-        /// What is wrong.
+        /// The fault.
         what: String,
         /// What to do.
         remedy: &'static str,

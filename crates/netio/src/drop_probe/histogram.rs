@@ -4,7 +4,7 @@
 pub(super) const UNIT_BITS: u32 = 10;
 /// Values below `1 << LINEAR_BITS` units have a bin each; each octave above has as many bins.
 pub(super) const LINEAR_BITS: u32 = 6;
-/// Values have at most so many bits of units: 68 s.
+/// Values have at most this number of bits of units: 68 s.
 pub(super) const VALUE_BITS: u32 = 26;
 /// Bins of the histogram.
 pub(super) const BINS: usize = ((VALUE_BITS - LINEAR_BITS + 1) << LINEAR_BITS) as usize;

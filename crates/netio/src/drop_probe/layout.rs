@@ -7,9 +7,11 @@ use super::histogram::bin_of;
 use super::{ProbeAction, ProbeMedia};
 use crate::limits::SLOT_READ_TRIES;
 
-/// Packets behind the highest that are still told apart into late and duplicate ones, as in our receiver.
+/// Packets behind the highest that are still distinguished as late or duplicate, as in our
+/// receiver.
 pub(super) const WINDOW: i32 = 4096;
-/// A step forward of up to this many packets is believed at once (RFC 3550 appendix A.1: MAX_DROPOUT).
+/// A step forward of up to this many packets is accepted at once (RFC 3550 appendix A.1:
+/// MAX_DROPOUT).
 pub(super) const MAX_STEP: i32 = 3000;
 /// Extended numbers begin here.
 pub(super) const BASE: u64 = 1 << 32;
@@ -18,7 +20,7 @@ pub(super) const LEARNED: i32 = 64;
 /// Blocks of 32 numbers that a slot remembers: the window, and room so that no block of it is overwritten.
 pub(super) const BLOCKS: i32 = 256;
 
-/// A 64-bit word of a slot. What every packet needs stands in the first three cache lines.
+/// A 64-bit word of a slot. The words that every packet needs stand in the first three cache lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub(super) enum Word {
@@ -126,7 +128,8 @@ pub(super) enum Total {
 /// Words before the histogram.
 pub(super) const TOTAL_WORDS: usize = 4;
 
-/// What went through the program since it was attached. A train of datagrams that offload kept together is one packet.
+/// Counts of the packets that went through the program since it was attached. A train of datagrams
+/// that offload kept together is one packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProbeTotals {
     /// All packets that the interface received.
@@ -137,7 +140,7 @@ pub struct ProbeTotals {
     pub dropped: u64,
     /// Packets that went on.
     pub passed: u64,
-    /// Datagrams to watched addresses that are not what was agreed.
+    /// Datagrams to watched addresses that do not have the configured form.
     pub malformed: u64,
 }
 
@@ -151,15 +154,15 @@ impl ProbeTotals {
     }
 }
 
-/// What was counted of one stream since it is watched. `datagrams` is the sum of `packets`, `duplicates`, `strays` and
-/// `malformed`.
+/// Counts of one stream since the probe watches it. `datagrams` is the sum of `packets`,
+/// `duplicates`, `strays` and `malformed`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProbeCounts {
     /// All datagrams to the address.
     pub datagrams: u64,
     /// Different packets.
     pub packets: u64,
-    /// What they carried behind the 12 bytes of RTP header.
+    /// Bytes that they carried behind the 12 bytes of RTP header.
     pub payload_bytes: u64,
     /// Numbers missing between the first and the last packet of a run.
     pub lost: u64,
@@ -259,8 +262,8 @@ impl<'a> Slot<'a> {
         wanted.store(next | u64::from(bits.unsigned_abs()), Ordering::Release);
     }
 
-    /// All words but the window, from between two packets. Under a storm of packets it may be from within one: then
-    /// counts may disagree by that packet.
+    /// Returns all words but the window, as they were between two packets. Under a storm of packets
+    /// they may be from within one: then counts may disagree by this packet.
     fn snapshot(&self) -> [u64; WINDOW_WORD] {
         let version = self.word(Word::Version);
         let mut words = [0; WINDOW_WORD];

@@ -6,9 +6,10 @@
 //! dropped, or passed on if the probe only counts. Everything else passes untouched: other ports, fragments, IPv6
 //! packets with extension headers, packets for other hosts.
 //!
-//! That costs the sender of a veth pair, in whose call it runs, some 50 ns a packet and half of that for each datagram of
-//! a train (`cargo test -p millrace-netio --lib cost_of_a_packet -- --ignored --nocapture`), more when the state of
-//! thousands of streams does not fit the cache.
+//! The probe costs the sender of a veth pair, in whose call it runs, some 50 ns a packet and half
+//! as much for each datagram of a train
+//! (`cargo test -p millrace-netio --lib cost_of_a_packet -- --ignored --nocapture`), more when the
+//! state of thousands of streams does not fit the cache.
 //!
 //! What to know:
 //! * A train of datagrams that segmentation offload kept together is counted datagram by datagram; they share one
@@ -49,21 +50,21 @@ pub enum ProbeAction {
     Pass,
 }
 
-/// What is to be probed.
+/// Configuration of a probe.
 #[derive(Clone, Debug)]
 pub struct ProbeConfig {
     /// The receiving interface, in the network namespace of the thread that attaches.
     pub interface: String,
     /// Slots; each takes 3 KB of kernel memory, and the probe 4 MB.
     pub max_streams: u32,
-    /// What happens to what was counted.
+    /// The action on counted packets.
     pub action: ProbeAction,
 }
 
 /// Clock of RTP timestamps of video and of transport streams (RFC 3551 section 5).
 pub const VIDEO_CLOCK_HZ: u32 = 90_000;
 
-/// What a stream is made of.
+/// The form of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeMedia {
     /// RTP of this payload type; anything else that comes is malformed.
@@ -73,8 +74,8 @@ pub enum ProbeMedia {
         /// Ticks of the timestamp in a second.
         clock_hz: u32,
     },
-    /// Datagrams without a header. Lateness is counted against this rate: a datagram is due when what came before it
-    /// has had its time.
+    /// Datagrams without a header. Lateness is counted against this rate: a datagram is due when
+    /// the data before it has had its time.
     Raw {
         /// Nominal rate.
         bytes_per_s: u64,
@@ -162,12 +163,12 @@ impl DropProbe {
     /// Counts datagrams to `local` no longer: they pass. The slot keeps its counts.
     ///
     /// # Errors
-    /// When the kernel refuses. That nobody watched the address is no error.
+    /// When the kernel refuses. It is no error if the address was not watched.
     pub fn unwatch(&self, local: SocketAddr) -> Result<(), ProbeError> {
         self.ports().remove(local)
     }
 
-    /// What was counted in `slot`. Takes no system call.
+    /// Returns the counts of `slot`. Takes no system call.
     ///
     /// # Errors
     /// When there is no such slot.
@@ -185,8 +186,9 @@ impl DropProbe {
         Ok(())
     }
 
-    /// From the next packet of `slot` on nobody knows to which run it belongs, as between the replies to PAUSE and PLAY: it is
-    /// counted, but neither its lateness nor the gap in front of it. Ends with [`Self::begin_run`] or [`Self::resume_clock`].
+    /// From the next packet of `slot` on it is unknown which run a packet belongs to, as between
+    /// the replies to PAUSE and PLAY: the packet is counted, but neither its lateness nor the gap
+    /// in front of it. Ends with [`Self::begin_run`] or [`Self::resume_clock`].
     ///
     /// # Errors
     /// When there is no such slot.
@@ -195,8 +197,8 @@ impl DropProbe {
         Ok(())
     }
 
-    /// The next packet of `slot` begins a run whose numbers follow those before it: what is missing between them is lost, and
-    /// lateness is counted from a new baseline.
+    /// The next packet of `slot` begins a run whose numbers follow those before it: numbers missing
+    /// between them are lost, and lateness is counted from a new baseline.
     ///
     /// # Errors
     /// When there is no such slot.
@@ -205,9 +207,9 @@ impl DropProbe {
         Ok(())
     }
 
-    /// Lateness of the packets of all slots since the probe was attached: lower edge in microseconds and number of
-    /// packets of each bin that is not empty, in order. Bins are at most 1.6 % or 1.024 us wide; what is later than a
-    /// minute is in the last.
+    /// Returns the lateness of the packets of all slots since the probe was attached: lower edge in
+    /// microseconds and number of packets of each bin that is not empty, in order. Bins are at most
+    /// 1.6 % or 1.024 us wide; packets more than a minute late are in the last.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -223,13 +225,13 @@ impl DropProbe {
         Ok(histogram::edges(&bins))
     }
 
-    /// Adds what a slot holds back to the histogram, before the slot is cleared.
+    /// Adds the packets that a slot holds back to the histogram, before the slot is cleared.
     fn fold(&self, slot: &Slot<'_>) {
         let mut folded = self.folded.lock().unwrap_or_else(PoisonError::into_inner);
         slot.add_learned(&mut folded);
     }
 
-    /// What went through the program.
+    /// Returns the counts of the packets that went through the program.
     ///
     /// # Errors
     /// When the kernel refuses.

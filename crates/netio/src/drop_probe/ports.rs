@@ -32,7 +32,7 @@ impl PortWord {
 
 /// Words of a port: whole cache lines.
 const PORT_WORDS: u32 = 8;
-/// Nobody watches the port.
+/// The port is not watched.
 pub(super) const PORT_FREE: i32 = 0;
 /// One address does, which stands in the table.
 pub(super) const PORT_OF_ONE: i32 = 1;

@@ -19,7 +19,8 @@ pub(super) fn features(interface: &str) -> io::Result<DeviceFeatures> {
         features.driver = Some(driver);
     }
     features.is_tx_no_linear = features.driver.as_deref() == Some("virtio_net");
-    // Older kernels do not have these families, or not all of their questions; what is not said is not known.
+    // Older kernels do not have these families, or not all of their queries; values that are not
+    // reported stay unknown.
     let mut generic = Netlink::open(Family::Generic)?;
     if let Ok(family) = family_id(&mut generic, b"netdev\0") {
         let index = features.if_index;
@@ -41,7 +42,7 @@ pub(super) fn features(interface: &str) -> io::Result<DeviceFeatures> {
 
 fn ethtool_driver(interface: &str) -> io::Result<String> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-    // A socket made here belongs to this thread's namespace, and so does what it is asked.
+    // A socket made here belongs to this thread's namespace, and so do the answers to its queries.
     let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     ethtool::driver(socket.as_fd(), interface)
 }

@@ -1,5 +1,6 @@
-//! What a network interface can do, as the kernel tells it: rtnetlink for what every interface has, the netdev family for
-//! XDP and queues, the ethtool family for offloads. All is asked in the calling thread's network namespace.
+//! Capabilities of a network interface, as the kernel reports them: rtnetlink for properties that
+//! every interface has, the netdev family for XDP and queues, the ethtool family for offloads. All
+//! queries are made in the calling thread's network namespace.
 
 mod ask;
 
@@ -8,7 +9,7 @@ use std::io;
 
 use crate::error::NetError;
 
-/// What a driver can do with XDP (linux/netdev.h).
+/// Capabilities of a driver with XDP (linux/netdev.h).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpFeatures(pub u64);
 
@@ -45,7 +46,7 @@ impl fmt::Display for XdpFeatures {
     }
 }
 
-/// What a driver can do for frames of AF_XDP sockets (linux/netdev.h).
+/// Capabilities of a driver for frames of AF_XDP sockets (linux/netdev.h).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XskFeatures(pub u64);
 
@@ -64,7 +65,7 @@ impl fmt::Display for XskFeatures {
     }
 }
 
-/// What the device does for packets that sockets send.
+/// Work of the device on packets that sockets send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offloads {
     /// Cuts TCP.
@@ -77,7 +78,7 @@ pub struct Offloads {
     pub checksum: bool,
 }
 
-/// An interface. What is `None` the kernel cannot say.
+/// An interface. A value is `None` if the kernel cannot report it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceFeatures {
     /// Its name.
@@ -98,17 +99,17 @@ pub struct DeviceFeatures {
     pub rx_queues: Option<u32>,
     /// Queues that send.
     pub tx_queues: Option<u32>,
-    /// What the driver can do with XDP.
+    /// Capabilities of the driver with XDP.
     pub xdp_features: Option<XdpFeatures>,
     /// Pieces of one frame that the driver sends without copying.
     pub zc_max_segs: Option<u32>,
-    /// What the driver can do for AF_XDP frames.
+    /// Capabilities of the driver for AF_XDP frames.
     pub xsk_features: Option<XskFeatures>,
     /// In copy mode frames go out from where they lie (`IFF_TX_SKB_NO_LINEAR`): virtio-net alone does so.
     pub is_tx_no_linear: bool,
     /// A program is at its XDP hook.
     pub has_xdp_program: Option<bool>,
-    /// What it does for sockets.
+    /// Its work for sockets.
     pub offloads: Option<Offloads>,
 }
 
@@ -140,7 +141,7 @@ fn write_words<'a>(f: &mut fmt::Formatter<'_>, words: impl Iterator<Item = &'a s
     if is_first { f.write_str("nothing") } else { Ok(()) }
 }
 
-/// One line for each thing that somebody may want to know or change.
+/// One line for each thing that a user may want to know or change.
 impl fmt::Display for DeviceFeatures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unknown = || "unknown".to_owned();

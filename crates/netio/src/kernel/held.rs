@@ -1,10 +1,12 @@
-//! What the kernel still reads: the leases of sends without copying, until it says that it is done with them.
+//! Memory that the kernel still reads: the leases of zero-copy sends, held until the kernel reports
+//! completion.
 //!
-//! The kernel numbers the `MSG_ZEROCOPY` sends of a socket and puts ranges of numbers into its error queue when they are
-//! complete, in any order (Documentation/networking/msg_zerocopy.rst). A lease lies here under the number of its send, so
-//! nobody writes the extent before the kernel has read it. The count of numbers is kept on both sides; a send that fails
-//! may or may not have used one up, and which it was is in the error queue: until that has been read to its end nothing
-//! more is sent without copying.
+//! The kernel numbers the `MSG_ZEROCOPY` sends of a socket and puts ranges of numbers into its
+//! error queue when they are complete, in any order (Documentation/networking/msg_zerocopy.rst).
+//! Each lease is kept under the number of its send, so no writer touches the extent before the
+//! kernel has read it. Both sides count the numbers. A failed send may or may not have used one up,
+//! and only the error queue shows which: until the queue has been read to its end, no further send
+//! is zero-copy.
 
 use millrace_core::pool::Lease;
 
@@ -21,7 +23,7 @@ pub enum ZeroCopy {
     Ready,
     /// The kernel does not offer them (`SO_ZEROCOPY`).
     NotOffered {
-        /// What it said.
+        /// The errno that the kernel returned.
         errno: i32,
     },
     /// The kernel copied most of the bytes after all: the receivers are on this host, or the device cannot gather and
@@ -29,11 +31,11 @@ pub enum ZeroCopy {
     CopiedAnyway,
     /// The kernel took one send after the other only with copying.
     Refused {
-        /// What it said to the last.
+        /// The errno that the kernel returned for the last one.
         errno: i32,
     },
-    /// The kernel spoke of a send that we do not know of, so it is not certain what a completion means. Extents that
-    /// are out are kept until the sender is dropped.
+    /// The kernel reported a send that we do not know of, so the meaning of a completion is
+    /// uncertain. Outstanding extents are kept until the sender is dropped.
     Miscounted,
 }
 
@@ -63,7 +65,8 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// For a socket whose kernel offers it, or said why not.
+    /// Creates the state for a socket whose kernel offers zero-copy sends, or has returned the
+    /// reason why not.
     pub(super) fn new(state: ZeroCopy) -> Self {
         Self {
             leases: (0..HELD_SENDS).map(|_| None).collect(),
@@ -90,7 +93,7 @@ impl Held {
         self.next.wrapping_sub(self.oldest)
     }
 
-    /// Sends for which there is room now.
+    /// Returns the number of sends that fit now.
     pub(super) fn room(&self) -> u32 {
         if self.state != ZeroCopy::Ready || self.unsure {
             return 0;
@@ -124,7 +127,7 @@ impl Held {
         self.unsure
     }
 
-    /// The error queue was read to its end: whatever failed sends had to say has been said.
+    /// The error queue was read to its end: it holds no more reports about failed sends.
     pub(super) fn read_to_end(&mut self) {
         self.unsure = false;
         self.read_at = self.now + COMPLETION_BATCHES;
@@ -170,7 +173,7 @@ impl Held {
             self.state = ZeroCopy::CopiedAnyway;
             self.retry_at = self.now + ZERO_COPY_RETRY_BATCHES;
         }
-        // What was short when the kernel refused may be there again.
+        // The memory that was short when the kernel refused may be available again.
         self.most = (2 * self.most).min(HELD_SENDS as u32);
         (self.complete, self.copied) = (0, 0);
     }

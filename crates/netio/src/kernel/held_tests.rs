@@ -48,7 +48,7 @@ fn ranges_in_any_order_give_the_leases_back() {
     assert_eq!((held.outstanding(), films.out()), (10, 7), "the oldest are still out");
     held.complete(0, 3, false);
     assert_eq!((held.outstanding(), films.out()), (3, 3));
-    // What was said before changes nothing.
+    // A completion that was already reported changes nothing.
     held.complete(0, 6, false);
     held.complete(7, 9, false);
     assert_eq!((held.outstanding(), films.out(), held.room()), (0, 0, 128));
@@ -160,7 +160,8 @@ fn a_kernel_without_it_is_asked_for_nothing() {
 }
 
 proptest! {
-    /// Against a map of what is outstanding: sends and completions in any order, in pieces of any length.
+    /// Compares with a map of the outstanding sends: sends and completions in any order, in ranges
+    /// of any length.
     #[test]
     fn a_lease_is_out_exactly_as_long_as_its_send(
         start in any::<u32>(),

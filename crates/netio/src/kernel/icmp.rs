@@ -1,16 +1,18 @@
-//! What ICMP says about viewers, kept apart from the sends of others.
+//! ICMP messages about viewers, separated from messages about sends by others.
 //!
 //! One socket serves all viewers. With `IP_RECVERR` the kernel puts every ICMP error into the socket's error queue,
 //! with the address that the bad datagram had been sent to, and also lets the *next* send fail, whoever it is for
 //! (ip(7)). So a send that fails with something that ICMP can say is tried again after the queue has been emptied, and
 //! the address goes into a table: its own next send is answered `Unreachable`.
 //!
-//! Anybody can write an ICMP message about anybody else. What counts is what a viewer's own address says ("port
-//! unreachable") and what this host says to itself ("host unreachable": nobody answers to that address on the link).
-//! What others say is hearsay: it is counted, and changes nothing for the viewer it is about.
+//! Any host can send an ICMP message about any other. Only two sources count: the viewer's own
+//! address ("port unreachable") and this host ("host unreachable": no station on the link answers
+//! to that address). Messages from all other sources are hearsay: they are counted and change
+//! nothing for the viewer concerned.
 //!
-//! Where several senders have one port, ICMP messages come to its receiver ([`super::UdpPorts`]), which reads them with
-//! [`IcmpReader`]. Who knows which sender serves the viewer tells it ([`super::KernelTx::note_unreachable`]).
+//! Where several senders share one port, ICMP messages arrive at its receiver
+//! ([`super::UdpPorts`]), which reads them with [`IcmpReader`]. The code that knows which sender
+//! serves the viewer reports them to it ([`super::KernelTx::note_unreachable`]).
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -95,24 +97,25 @@ impl IcmpLog {
         self.news.push_back((dest, errno));
     }
 
-    /// The error about `dest` that its sender has not met yet; told once.
+    /// Takes the error about `dest` that its sender has not met yet; each is returned once.
     pub(super) fn take(&mut self, dest: SocketAddr, now: u64) -> Option<i32> {
         self.pending.take(dest, now)
     }
 
-    /// The next error in the order of arrival; told once, apart from [`IcmpLog::take`].
+    /// Takes the next error in order of arrival; each is returned once, independently of
+    /// [`IcmpLog::take`].
     pub(super) fn poll(&mut self) -> Option<(SocketAddr, i32)> {
         self.news.pop_front()
     }
 }
 
-/// What one message of an error queue says.
+/// The content of one error queue message.
 enum Report {
     /// These sends without copying are complete.
     Complete { first: u32, last: u32, was_copied: bool },
     /// A viewer cannot be reached, and why: ICMP from its own address or from this host.
     Unreachable(SocketAddr, i32),
-    /// ICMP about a viewer from somebody else.
+    /// ICMP about a viewer from any other host.
     Hearsay,
     /// ICMP that the kernel has acted on.
     Noted,
@@ -138,7 +141,7 @@ impl Report {
     }
 }
 
-/// Reads what ICMP says at a socket that receives and sends nothing.
+/// Reads the ICMP messages of a socket that receives and sends nothing.
 pub struct IcmpReader {
     arena: RecvArena,
     hearsay: u64,
@@ -151,8 +154,9 @@ impl Default for IcmpReader {
 }
 
 impl IcmpReader {
-    /// Takes what there is, at most 128 messages, and names each address that itself, or this host, says cannot be reached, and why (an
-    /// errno). Whether there may be more.
+    /// Reads the pending messages, at most 128, and reports each address that is unreachable
+    /// according to itself or to this host, with the reason (an errno). Returns whether there may
+    /// be more.
     pub fn read(&mut self, socket: &UdpSocket, mut tell: impl FnMut(SocketAddr, i32)) -> bool {
         for _ in 0..MAX_ICMP_CALLS {
             // Nothing there, or the socket is of no use: that shows where datagrams are received.
@@ -171,13 +175,15 @@ impl IcmpReader {
         true
     }
 
-    /// Messages so far that came from neither the viewer they were about nor this host.
+    /// Returns the number of messages that came from neither the viewer they were about nor this
+    /// host.
     pub fn hearsay(&self) -> u64 {
         self.hearsay
     }
 }
 
-/// Has the kernel put ICMP errors into the socket's error queue, each with the address of ours that it came to; or what it refused.
+/// Makes the kernel put ICMP errors into the socket's error queue, each with the local address that
+/// it arrived at. Returns the option that the kernel refused.
 pub(super) fn hear_icmp(socket: &UdpSocket, is_v4: bool) -> Result<(), (&'static str, io::Error)> {
     let (level, name) = recverr(is_v4);
     set_int(socket.as_fd(), level, name, 1).map_err(|error| ("turn on RECVERR", error))?;

@@ -4,10 +4,10 @@
 //! | --- | --- |
 //! | `udp` | pairs of ports, and several sockets on one pair |
 //! | `udp_socket` | one UDP socket for all viewers: batches, GSO, whose fault an error is |
-//! | `icmp` | what ICMP says about viewers |
+//! | `icmp` | ICMP messages about viewers |
 //! | `held` | extents that the kernel reads after a send without copying |
 //! | `tcp` | frames in RTSP connections, and bytes in others |
-//! | `pieces` | what goes out in a connection, packet by packet |
+//! | `pieces` | the data sent on a connection, packet by packet |
 //! | `watch` | which full connections can be written again |
 //! | `table` | a small table of addresses |
 
@@ -57,7 +57,7 @@ pub enum GsoMode {
     Off,
 }
 
-/// What a [`KernelTx`] is made of.
+/// The configuration of a [`KernelTx`].
 #[derive(Debug, Default)]
 pub struct KernelTxConfig {
     /// Sockets for IPv4 viewers.
@@ -71,7 +71,7 @@ pub struct KernelTxConfig {
 }
 
 millrace_core::counters! {
-    /// What a [`KernelTx`] has done since it was made.
+    /// The work of a [`KernelTx`] since it was created.
     pub struct TxCounters {
         /// Batches with at least one entry.
         sum batches,
@@ -89,7 +89,7 @@ millrace_core::counters! {
         sum gso_refused,
         /// Messages that the kernel need not copy.
         sum zero_copy_sends,
-        /// Those of them that it said to have copied after all.
+        /// Those of them that the kernel reported as copied after all.
         sum zero_copy_copied,
         /// Messages that were copied because too many others were still out.
         sum zero_copy_full,
@@ -120,8 +120,8 @@ millrace_core::counters! {
 
 /// Sends through the kernel's sockets: two UDP sockets per address family for all viewers, and TCP connections.
 ///
-/// Allocates in [`KernelTx::new`] and [`KernelTx::add_multicast`], and never else. Errors of one destination stay with that viewer; see
-/// [`SendOutcome`].
+/// Allocates only in [`KernelTx::new`] and [`KernelTx::add_multicast`]. Errors of one destination
+/// affect only that viewer; see [`SendOutcome`].
 pub struct KernelTx {
     /// RTP and RTCP of IPv4, RTP and RTCP of IPv6.
     senders: [Option<UdpSender>; UDP_SENDERS],
@@ -176,7 +176,8 @@ impl KernelTx {
         Ok(MulticastId(id as u8))
     }
 
-    /// Takes the writing side of a connected TCP socket, of which it sets `TCP_NODELAY` and `TCP_NOTSENT_LOWAT` (256 KiB), or of a Unix stream.
+    /// Takes the writing side of a connected TCP socket, and sets its `TCP_NODELAY` and
+    /// `TCP_NOTSENT_LOWAT` (256 KiB), or the writing side of a Unix stream.
     ///
     /// # Errors
     /// If the id is beyond the table or in use, or it is another kind of socket; the descriptor is closed then.
@@ -194,8 +195,9 @@ impl KernelTx {
         self.conns.write_control(conn, bytes, &mut self.counters)
     }
 
-    /// Gives a connection back ([`KernelTx::poll_conn_returned`]) when the kernel has taken all that it was given; nothing more may be sent
-    /// there. If it breaks before, [`KernelTx::poll_conn_gone`] says so instead. `false`: there is no such connection.
+    /// Returns a connection ([`KernelTx::poll_conn_returned`]) when the kernel has taken all the
+    /// data queued on it; nothing more may be sent there. If it breaks first,
+    /// [`KernelTx::poll_conn_gone`] reports it instead. `false`: there is no such connection.
     pub fn return_conn(&mut self, conn: ConnId) -> bool {
         self.conns.give_back(conn, &mut self.counters)
     }
@@ -216,7 +218,8 @@ impl KernelTx {
         self.conns.flush_all(&mut self.counters)
     }
 
-    /// A connection that held back what it was to send ([`SendOutcome::Blocked`]) and can be written again, once for each time.
+    /// Returns a connection that held back data ([`SendOutcome::Blocked`]) and can be written
+    /// again, once for each time.
     pub fn poll_conn_writable(&mut self) -> Option<ConnId> {
         self.conns.poll_writable()
     }
@@ -237,22 +240,23 @@ impl KernelTx {
         self.conns.poll_gone()
     }
 
-    /// An address that itself, or this host, said by ICMP that it cannot be reached (and why, as an errno), once for
-    /// each message; the last 64 are kept. The entry for that address that is sent next is answered `Unreachable`,
-    /// apart from this.
+    /// Returns an address that was reported as unreachable over ICMP by itself or by this host
+    /// (with the reason, as an errno), once for each message; the last 64 are kept. Independently
+    /// of this, the next entry sent to that address gets the outcome `Unreachable`.
     pub fn poll_unreachable(&mut self) -> Option<(SocketAddr, i32)> {
         self.kit.memory.icmp.poll()
     }
 
-    /// Somebody else has read from ICMP that `dest` cannot be reached, as [`IcmpReader`] does where several senders have one port. It is as
-    /// if it had been read here.
+    /// Records that another reader has learned from ICMP that `dest` is unreachable, as
+    /// [`IcmpReader`] does where several senders share one port. The effect is the same as if it
+    /// had been read here.
     pub fn note_unreachable(&mut self, dest: SocketAddr, errno: i32) {
         self.counters.icmp_errors += 1;
         let memory = &mut self.kit.memory;
         memory.icmp.put(canonical(dest), errno, memory.batches);
     }
 
-    /// What has been done.
+    /// Returns the counters of the work done.
     pub fn counters(&self) -> &TxCounters {
         &self.counters
     }
@@ -262,10 +266,11 @@ impl KernelTx {
         self.senders.iter().flatten().any(UdpSender::gso)
     }
 
-    /// The same as [`PacketTx::send`], but without a copy of what is long enough ([`ZERO_COPY_MIN_BYTES`]), goes by GSO and
-    /// lies in an extent ([`TransmitBatch::source`], [`Payload::Wire`]). The extent's lease is held until the kernel is
-    /// done with the bytes. Where that does not work, or as long as too many sends are out, the bytes are copied as
-    /// ever; [`KernelTx::zero_copy`] says whether it is used at all.
+    /// Sends like [`PacketTx::send`], but without copying payloads that are long enough
+    /// ([`ZERO_COPY_MIN_BYTES`]), go by GSO and lie in an extent ([`TransmitBatch::source`],
+    /// [`Payload::Wire`]). The extent's lease is held until the kernel is done with the bytes.
+    /// Where this does not work, or while too many sends are outstanding, the bytes are copied as
+    /// usual; [`KernelTx::zero_copy`] reports whether it is used at all.
     ///
     /// # Panics
     /// If `outcomes` is shorter than the batch.
@@ -288,8 +293,9 @@ impl KernelTx {
         all.map(|sender| sender.reap(&mut kit.memory, counters)).sum()
     }
 
-    /// Asks for another send buffer for each UDP socket (4 MiB are asked for at the start); returns the smallest that
-    /// the kernel gave, which counts its own overhead and so is about twice what was asked.
+    /// Requests another send buffer size for each UDP socket (the initial request is 4 MiB).
+    /// Returns the smallest that the kernel granted, which includes its own overhead and so is
+    /// about twice the size requested.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -355,7 +361,7 @@ impl KernelTx {
             return Err(SendOutcome::Sent);
         }
         if let Dest::Multicast { via, .. } = transmit.dest {
-            // Nobody says by ICMP that a group cannot be reached.
+            // ICMP never reports a group as unreachable.
             return match self.multicast.get(usize::from(via.0)) {
                 Some(_) => {
                     let entry = Entry { stream: transmit.stream, dest, source: None, shape, lease: None };
@@ -423,8 +429,9 @@ impl PacketTx for KernelTx {
 }
 
 impl Drop for KernelTx {
-    /// Gives all leases back. What the kernel was sent without a copy is waited for, a tenth of a second at most; what
-    /// is still in a queue then is sent with the bytes that the extent has by that time.
+    /// Returns all leases. Waits, a tenth of a second at most, for the kernel to finish its
+    /// zero-copy sends; data that is still queued after this is sent with the bytes that the extent
+    /// then contains.
     fn drop(&mut self) {
         for sender in self.senders.iter_mut().filter_map(Option::take).chain(self.multicast.drain(..)) {
             sender.close(&mut self.kit.memory, &mut self.counters);
@@ -432,7 +439,8 @@ impl Drop for KernelTx {
     }
 }
 
-/// Whether all bytes of a payload lie in the extent, as they have to if they are to be kept by its lease.
+/// Returns whether all bytes of a payload lie in the extent, as they must for its lease to keep
+/// them.
 fn holds(lease: &Lease, shape: &Shape<'_>) -> bool {
     let (extent, bytes) = (lease.bytes().as_ptr_range(), shape.wire_bytes().map(<[u8]>::as_ptr_range));
     bytes.is_some_and(|bytes| extent.start <= bytes.start && bytes.end <= extent.end)

@@ -1,4 +1,5 @@
-//! What goes out in a connection, packet by packet: interleaved frames, or bytes without anything around them.
+//! The data sent on a connection, packet by packet: interleaved frames, or bytes without any
+//! framing.
 
 use millrace_core::limits::{FRAME_PREFIX_BYTES, MAX_BURST_PACKETS, RTP_HEADER_BYTES};
 use millrace_core::seam::ByteRange;

@@ -1,20 +1,23 @@
 //! Connections: RTP and RTCP interleaved (RFC 2326 section 10.12: `$`, channel, length, packet), or a title's bytes with nothing around
 //! them ([`pieces`](super::pieces)).
 //!
-//! Many packets go out in one call, straight from where the packets lie. A connection may take part of one; the
-//! rest of that one is copied aside and goes first next time, so that the byte stream never tears, and nobody
-//! has to keep the packet. Control bytes (RTSP replies) wait behind it: they always begin at a packet's border.
+//! One call sends many packets, straight from their place in memory. A connection may take part of
+//! a packet; the rest is copied aside and goes first next time, so that the byte stream never tears
+//! and the packet need not be kept. Control bytes (RTSP replies) wait behind it: they always begin
+//! at a packet boundary.
 //!
-//! Send buffer: left to the kernel's own tuning, so that a long fat path fills, but with `TCP_NOTSENT_LOWAT` at
-//! 256 KiB for frames, two of the longest writes: a connection counts as writable when less than half of that waits, so it takes a whole one then. What TCP
-//! has not sent yet is bounded by that, whatever the buffer grew to: at 8 Mb/s 0.26 s of media. So a viewer that stops reading is
-//! noticed soon, a pause or seek leaves little stale media in the kernel, and a path with a second of round trip still has its
-//! 1 MB in flight. A fixed `SO_SNDBUF` counts in-flight and waiting bytes alike and can have only one of the three. Bytes taken
-//! from us before a viewer with a receive buffer of 64 KiB that reads nothing is noticed (Linux 6.18, loopback):
-//! default 3.9 MB, `SO_SNDBUF` of 1 MiB 2.1 MB, `TCP_NOTSENT_LOWAT` of 128 KiB 0.26 MB.
+//! Send buffer: left to the kernel's autotuning, so that a long fat path fills, but with
+//! `TCP_NOTSENT_LOWAT` at 256 KiB for frames, two of the longest writes. A connection counts as
+//! writable when less than half of this limit waits, so it then takes a whole write. This bounds
+//! the data TCP has not sent yet, however large the buffer grew: at 8 Mb/s 0.26 s of media. So a
+//! viewer that stops reading is noticed soon, a pause or seek leaves little stale media in the
+//! kernel, and a path with a second of round trip still has its 1 MB in flight. A fixed `SO_SNDBUF`
+//! counts in-flight and waiting bytes alike and can achieve only one of the three. Bytes taken from
+//! us before a viewer with a receive buffer of 64 KiB that reads nothing is noticed (Linux 6.18,
+//! loopback): default 3.9 MB, `SO_SNDBUF` of 1 MiB 2.1 MB, `TCP_NOTSENT_LOWAT` of 128 KiB 0.26 MB.
 //!
-//! A connection that carries bytes has four times as much ([`BYTES_NOT_SENT`]): nobody pauses or seeks in it, and each time that it can be written
-//! again costs a wake-up, which two extents go out in then.
+//! A connection that carries bytes has four times as much ([`BYTES_NOT_SENT`]): it never pauses or
+//! seeks, and each time that it becomes writable costs a wake-up, which then sends two extents.
 //!
 //! A connection that is full is watched until it can be written again ([`watch`](super::watch)).
 
@@ -54,7 +57,7 @@ const _: () = assert!(MAX_PACKET <= u16::MAX as usize, "the length field of a fr
 
 struct Conn {
     socket: OwnedFd,
-    /// It is a TCP connection that has carried nothing but frames so far.
+    /// This is a TCP connection that has carried only frames until now.
     is_tuned_for_frames: bool,
     /// Bytes that wait, from `start` of the connection's room.
     start: usize,
@@ -63,18 +66,20 @@ struct Conn {
     control: usize,
     /// Why it is of no use any more.
     broken: Option<i32>,
-    /// Whether somebody looks when it can be written again.
+    /// How the connection is watched for becoming writable again.
     watched: Watched,
     /// It is in the list of connections that are tried again by time.
     is_retried: bool,
-    /// It was said to be writable, and nothing has been taken since.
+    /// It was reported writable, and has taken nothing since.
     is_ready: bool,
-    /// It is to be given back when nothing waits any more.
+    /// The connection must be returned once nothing waits any more.
     is_leaving: bool,
-    /// An entry was answered `Blocked`: it is to be told when there is room, and whether that is about to be.
+    /// An entry got `Blocked`, so the caller must be notified when there is room; `is_told`: the
+    /// notification is already queued.
     has_refused: bool,
     is_told: bool,
-    /// The batch in which it blocked last: what is behind in that batch may not overtake what was held back.
+    /// The last batch in which it blocked: later entries of the same batch must not overtake the
+    /// data held back.
     blocked_in: Option<u64>,
 }
 
@@ -84,19 +89,19 @@ pub(super) struct Conns {
     /// [`ROOM`] bytes for each; untouched rooms take no memory, because the kernel hands out zeroed pages on first use.
     rooms: Box<[u8]>,
     watch: Watch,
-    /// Connections that were said to be writable and were not (the kernel is short of memory): watching them would be a
-    /// busy loop. Each is in here at most once.
+    /// Connections that were reported writable and were not (the kernel is short of memory):
+    /// watching them would be a busy loop. Each is in here at most once.
     retried: VecDeque<u32>,
     /// Connections that refused an entry and can be written again; each is in here at most once.
     writable: VecDeque<ConnId>,
-    /// Connections that were to be given back and can be; each is in here at most once.
+    /// Connections whose return was requested and is now possible; each is in here at most once.
     returned: VecDeque<ConnId>,
-    /// Broken connections that nobody has been told of; each is in here at most once.
+    /// Broken connections that have not been reported yet; each is in here at most once.
     gone: VecDeque<ConnId>,
     prefixes: Box<[Prefix; FRAMES_PER_CALL]>,
 }
 
-/// What a write came to.
+/// The result of a write.
 enum Write {
     Took(usize),
     Full,
@@ -132,7 +137,7 @@ impl Conns {
             }
         };
         let family = sockopt::socket_domain(&socket).map_err(|e| refused("look at its family")(e.into()))?;
-        // A Unix socket hands over what it gets at once, and holds little.
+        // A Unix socket hands over its data at once, and holds little.
         let is_tcp = family != AddressFamily::UNIX;
         if is_tcp {
             // Frames leave in bursts already; waiting for more would only add delay (RFC 1122 section 4.2.3.4).
@@ -176,7 +181,8 @@ impl Conns {
         Some(conn.socket)
     }
 
-    /// The connection is to be given back, alive, once all that it was given has been taken by the kernel. `false`: there is none.
+    /// Returns the connection, alive, once the kernel has taken all the data queued on it. `false`:
+    /// there is none.
     pub(super) fn give_back(&mut self, id: ConnId, counters: &mut TxCounters) -> bool {
         let Some(Some(conn)) = self.conns.get_mut(id.0 as usize) else { return false };
         if !std::mem::replace(&mut conn.is_leaving, true) && self.flush(id, counters) == Ok(true) {
@@ -333,7 +339,8 @@ impl Conns {
         Ok(count)
     }
 
-    /// Puts control bytes behind what has been sent, at once if there is room, else into the connection's room.
+    /// Appends control bytes to the data sent: at once if there is room, else to the connection's
+    /// buffer.
     pub(super) fn write_control(
         &mut self,
         id: ConnId,
@@ -404,7 +411,8 @@ impl Conns {
         !self.retried.is_empty()
     }
 
-    /// A connection may be written again: what waits goes first, then whom it refused is told.
+    /// A connection may be writable again: waiting data goes first, then a connection that refused
+    /// an entry is reported.
     fn has_room(&mut self, id: ConnId, counters: &mut TxCounters) {
         if self.flush(id, counters) != Ok(true) {
             return;
@@ -447,7 +455,8 @@ impl Conns {
         }
     }
 
-    /// Writes what waits; `Ok(true)` if nothing waits any more, the errno if the connection is of no use. What is left then is watched.
+    /// Writes the waiting data. Returns `Ok(true)` if nothing waits any more, the errno if the
+    /// connection is unusable. A connection with data left is then watched.
     fn flush(&mut self, id: ConnId, counters: &mut TxCounters) -> Result<bool, i32> {
         let Some(Some(conn)) = self.conns.get_mut(id.0 as usize) else { return Err(libc::ENOTCONN) };
         if let Some(errno) = conn.broken {

@@ -70,7 +70,7 @@ fn a_packet_too_long_for_a_frame_is_refused_and_the_stream_goes_on() {
     assert_eq!(got[4 + MAX_PACKET..], [b'$', 6, 0, 1, 1]);
 }
 
-/// Whether something still waits after what can be sent has been sent.
+/// Returns whether data still waits after everything that can be sent has been sent.
 fn is_stuck(conns: &mut Conns, counters: &mut TxCounters) -> bool {
     conns.flush_all(counters);
     conns.is_waiting(ID)
@@ -191,7 +191,7 @@ fn a_removed_connection_leaves_nothing_behind() {
         assert!(conns.writable_fd().is_none());
         assert_eq!(conns.poll_writable(), None);
         assert_eq!(conns.poll_gone(), None, "nobody is told of a connection that was removed");
-        // Given back, and asked for before that is told.
+        // The connection is returned, and removed before that is reported.
         conns.add(ID, connection().0.into()).unwrap();
         assert!(conns.give_back(ID, &mut counters) && conns.remove(ID).is_some());
         conns.add(ID, connection().0.into()).unwrap();

@@ -28,14 +28,15 @@ impl UdpPair {
 
 /// Several senders and one receiver, all on the same two ports: whoever sends, viewers see one source.
 ///
-/// Nobody else can have the ports, not even a program of the same user that is ready to share them. Why it works, and what it was
-/// chosen over: `docs/design/0018-several-engines.md`.
+/// No other program can bind the ports, not even one of the same user that is ready to share them.
+/// Why this works, and the alternatives considered: `docs/design/0018-several-engines.md`.
 #[derive(Debug)]
 pub struct UdpPorts {
     /// Everything from outside comes in here: datagrams, and ICMP errors about what any of the senders has sent
     /// ([`super::IcmpReader`]).
     pub receiver: UdpPair,
-    /// A pair for each sender. Nothing comes in but what the kernel says about the sends of this pair.
+    /// A pair for each sender. It receives nothing but the kernel's reports about the sends of this
+    /// pair.
     pub senders: Vec<UdpPair>,
 }
 
@@ -51,7 +52,7 @@ pub fn bind_pair(addr: IpAddr, first_port: u16, last_port: u16) -> Result<UdpPai
     })
 }
 
-/// The same for so many senders beside a receiver; at least one.
+/// Does the same for `senders` senders beside a receiver; at least one.
 ///
 /// # Errors
 /// As [`bind_pair`]; Linux before 4.5 cannot do it.
@@ -99,15 +100,17 @@ fn first_free<T>(
     }
 }
 
-/// A receiver and so many senders on one port.
+/// Binds a receiver and `senders` senders to one port.
 ///
 /// The first socket is bound without `SO_REUSEPORT`, which fails if anybody has the port, shared or not. Only then it is shared.
 ///
-/// The kernel keeps the sockets of a port in a list. The first of them decides whether one more may be bound, and gets what comes in if it
-/// does not share the port: that must be the receiver. With IPv4 it is the socket bound last, with IPv6 the one bound first. A kernel with
-/// another order would find a sender there. That one shares the port, so the program of the group decides, and it always names socket 0.
-/// Sockets are numbered in the order in which they were bound, and when one is closed the last takes its number (socket(7),
-/// `SO_ATTACH_REUSEPORT_CBPF`): so the receiver is number 0 in both families.
+/// The kernel keeps the sockets of a port in a list. The first of them decides whether one more may
+/// be bound, and gets the incoming datagrams if it does not share the port: that must be the
+/// receiver. With IPv4 it is the socket bound last, with IPv6 the one bound first. A kernel with
+/// another order would find a sender there. A sender shares the port, so the program of the group
+/// decides, and it always names socket 0. Sockets are numbered in the order in which they were
+/// bound, and when one is closed the last takes its number (socket(7), `SO_ATTACH_REUSEPORT_CBPF`):
+/// so the receiver is number 0 in both families.
 fn bind_shared(local: SocketAddr, senders: usize) -> Result<(UdpSocket, Vec<UdpSocket>), Refused> {
     let refused = |error: io::Error| (local, error);
     let first = bind_for(local, Use::Alone)?;
@@ -126,14 +129,14 @@ fn bind_shared(local: SocketAddr, senders: usize) -> Result<(UdpSocket, Vec<UdpS
     Ok((receiver, sockets))
 }
 
-/// Who may have the port beside a socket.
+/// Which other sockets may have the port beside a socket.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
-    /// Nobody.
+    /// None.
     Alone,
     /// Others that share it.
     Shared,
-    /// The same; and no datagram is ever queued here, where nobody would read it.
+    /// Others that share it; and no datagram is ever queued here, where it would never be read.
     Sending,
 }
 

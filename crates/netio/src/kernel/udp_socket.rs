@@ -1,10 +1,11 @@
-//! One UDP socket that serves all viewers: bursts go out in as few calls as the kernel allows, and the trouble of one
-//! viewer stays with that viewer.
+//! One UDP socket that serves all viewers: bursts go out in as few calls as the kernel allows, and
+//! one viewer's errors affect only that viewer.
 //!
-//! A call is planned from the entries that are not done, handed over with sendmmsg, and booked message by message.
-//! After a message that failed the rest is planned again, because the failure may have changed the plan: its entry is
-//! done with, or goes without GSO, or takes its whole stream along. Each failure is tried again a bounded number of
-//! times, goes from GSO to single datagrams once, or ends an entry; so a call ends whatever the network says.
+//! A call is planned from the entries that are not done, handed over with sendmmsg, and accounted
+//! for message by message. After a failed message the rest is planned again, because the failure
+//! may have changed the plan: its entry is finished, or goes without GSO, or takes its whole stream
+//! along. Each failure is retried a bounded number of times, goes from GSO to single datagrams
+//! once, or ends an entry; so a call ends however the network behaves.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -70,19 +71,19 @@ impl Job {
     }
 }
 
-/// What the sockets of one sender share: everything that is allocated.
+/// State shared by the sockets of one sender: everything that is allocated.
 pub(super) struct Kit {
     arena: SendArena,
     jobs: Box<[Job]>,
     pub(super) memory: Memory,
 }
 
-/// What has been learned about viewers.
+/// Facts learned about viewers.
 pub(super) struct Memory {
     pub(super) icmp: IcmpLog,
     /// Viewers whose path refused GSO.
     plain: AddrTable<()>,
-    /// Batches sent so far: the clock of the tables.
+    /// Batches sent until now: the clock of the tables.
     pub(super) batches: u64,
 }
 
@@ -105,13 +106,13 @@ pub(super) struct Call<'a, 'd> {
     rest: u64,
     /// Entries that go without GSO from now on.
     plain: u64,
-    /// Those of them of which it is not known yet whether that helps.
+    /// Those of them where it is not known yet whether that helps.
     suspect: u64,
     /// Entries that may go without copying.
     zero_copy: u64,
-    /// Entries that were refused without copying and of which it is not known yet whether copying helps.
+    /// Entries that were refused without copying, where it is not known yet whether copying helps.
     refused: u64,
-    /// What was said to the last of them.
+    /// The errno of the last refusal.
     refused_errno: i32,
     /// Datagrams taken, by entry.
     taken: [u16; MAX_BATCH_BURSTS],
@@ -181,7 +182,8 @@ impl<'a, 'd> Call<'a, 'd> {
         self.outcomes[index] = outcome;
     }
 
-    /// Ends the entries of one stream, or of all, as blocked: nothing of a stream may overtake what was held back.
+    /// Ends the entries of one stream, or of all, as blocked: later data of a stream must not
+    /// overtake the data held back.
     fn block(&mut self, whose: Option<StreamId>) {
         for index in bits(self.rest) {
             if whose.is_none_or(|stream| self.entry(index).stream == stream) {
@@ -191,7 +193,7 @@ impl<'a, 'd> Call<'a, 'd> {
     }
 }
 
-/// What a failed message means.
+/// How to react to a failed message.
 enum Verdict {
     /// Try the same message again.
     Again,
@@ -207,7 +209,7 @@ enum Verdict {
     SocketFull,
 }
 
-/// One UDP socket and what has been learned about it.
+/// One UDP socket and the facts learned about it.
 pub(super) struct UdpSender {
     socket: UdpSocket,
     /// (level, name) of RECVERR for the socket's family.
@@ -218,7 +220,7 @@ pub(super) struct UdpSender {
     deaf_until: Option<u64>,
     /// Batch at which the error queue is read again.
     drain_at: u64,
-    /// What the kernel has not copied.
+    /// Sends that the kernel has not copied.
     held: Held,
 }
 
@@ -266,7 +268,7 @@ impl UdpSender {
         self.held.outstanding()
     }
 
-    /// Waits a moment for the kernel to be done with what it was sent: a device may still be reading.
+    /// Waits a moment for the kernel to finish its sends: a device may still be reading.
     pub(super) fn close(mut self, memory: &mut Memory, counters: &mut TxCounters) {
         for _ in 0..CLOSE_ROUNDS {
             if self.reap(memory, counters) == 0 {
@@ -283,7 +285,7 @@ impl UdpSender {
         self.gso
     }
 
-    /// The send buffer: asks for `bytes`, returns what the kernel gave.
+    /// Requests a send buffer of `bytes`; returns the size that the kernel granted.
     pub(super) fn set_send_buffer(&self, bytes: usize) -> io::Result<usize> {
         raise_buffer(self.socket.as_fd(), Buffer::Send, bytes)
     }
@@ -313,7 +315,8 @@ impl UdpSender {
                         self.took(*job, &mut kit.memory, &mut call);
                     }
                     at += count;
-                    // Stopped in the middle: the kernel forgets the errno then, but not what ICMP said.
+                    // Stopped in the middle: the kernel then forgets the errno, but not the ICMP
+                    // messages.
                     if at < until {
                         self.failed(is_zero_copy);
                         self.listen(&mut kit.memory, &mut call);
@@ -381,7 +384,7 @@ impl UdpSender {
         }
     }
 
-    /// Finds out what a failed message means.
+    /// Determines the meaning of a failed message.
     fn verdict(&mut self, errno: i32, job: Job, memory: &mut Memory, call: &mut Call<'_, '_>) -> Verdict {
         call.tries += 1;
         match errno {
@@ -412,8 +415,8 @@ impl UdpSender {
         }
     }
 
-    /// Empties the error queue; whether ICMP had said something. Under a storm of ICMP errors the socket goes deaf for a
-    /// while: nobody's send may be held up by them.
+    /// Empties the error queue; returns whether it held ICMP messages. Under a storm of ICMP errors
+    /// the socket stops listening to them for a while: they must not delay the sends of any viewer.
     fn listen(&mut self, memory: &mut Memory, call: &mut Call<'_, '_>) -> bool {
         let heard = memory.icmp.drain(&self.socket, memory.batches, call.counters, &mut self.held) > 0;
         call.icmp_rounds += u32::from(heard);

@@ -91,7 +91,7 @@ fn an_address_of_somebody_else_is_an_error_at_once() {
 /// One address and all, of both families.
 const PLACES: [IpAddr; 4] = [V4, IpAddr::V4(Ipv4Addr::UNSPECIFIED), V6, IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
 
-/// Ports for so many senders, and the first of them. No other test shares any in this range.
+/// Ports for `senders` senders, and the first of them. No other test shares any in this range.
 fn some_ports(addr: IpAddr, senders: usize) -> (UdpPorts, u16) {
     let ports = bind_ports(addr, 40_000 + (std::process::id() % 5_000) as u16, 65_000, senders).unwrap();
     let port = ports.receiver.ports().unwrap().0;
@@ -134,7 +134,7 @@ fn whatever_comes_in_comes_to_the_receiver() {
                 }
                 sockopt::set_socket_reuseport(socket, false).unwrap();
             }
-            // When one closes, the others are numbered anew.
+            // When one socket closes, the kernel renumbers the others.
             if ports.senders.is_empty() {
                 break;
             }

@@ -1,10 +1,10 @@
-//! What a link does to the bytes of a packet: bits flipped on the way, and marks of congestion.
+//! The effects of a link on the bytes of a packet: bits flipped on the path, and congestion marks.
 
 use millrace_core::wire::checksum::sum16;
 
-/// What an [`super::ImpairmentModel`] carries: an IP packet, or whatever stands for one.
+/// The unit that an [`super::ImpairmentModel`] carries: an IP packet, or a stand-in for one.
 pub trait Packet {
-    /// Flips bits so that a checksum over them fails; `random` says which.
+    /// Flips bits so that a checksum over them fails; `random` selects them.
     fn flip_bits(&mut self, random: u64);
 
     /// Marks it as having experienced congestion; whether it could be marked.

@@ -1,9 +1,10 @@
-//! Which packets are RTP: told from the bytes, so that a link can count media apart from everything else.
+//! Recognizes RTP from the bytes of a packet, so that a link can count media apart from everything
+//! else.
 
 use millrace_core::limits::RTP_HEADER_BYTES;
 use millrace_core::wire::frame::UDP_HEADER_BYTES;
 
-/// What a packet seems to be.
+/// The apparent type of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
     /// RTP in UDP.
@@ -29,7 +30,7 @@ pub fn classify(packet: &[u8]) -> Traffic {
     }
 }
 
-/// What a UDP datagram carries, if the packet is one and not a later fragment.
+/// Returns the payload of a UDP datagram, if the packet is one and not a later fragment.
 fn udp_payload(packet: &[u8]) -> Option<&[u8]> {
     let first = *packet.first()?;
     let header_bytes = match first >> 4 {

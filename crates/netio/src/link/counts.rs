@@ -1,4 +1,4 @@
-//! What a link did to the packets that it was given.
+//! The actions of a link on the packets passed to it.
 
 use std::fmt;
 

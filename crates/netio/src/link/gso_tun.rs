@@ -41,8 +41,9 @@ impl GsoTun {
         Ok(said(&self.packet[..bytes]))
     }
 
-    /// Takes a packet: `head`, then what lies in `body`, of which there are fewer than
-    /// [`MAX_PACKET_PIECES`](millrace_core::limits::tcp::MAX_PACKET_PIECES). False: the kernel has no room for the packets before it.
+    /// Takes a packet: `head`, then the pieces in `body`, fewer than
+    /// [`MAX_PACKET_PIECES`](millrace_core::limits::tcp::MAX_PACKET_PIECES). False: the kernel has
+    /// no room for the packets before it.
     ///
     /// # Errors
     /// If the device is gone or broken; more pieces than that.
@@ -61,7 +62,7 @@ impl GsoTun {
         outcome(self.tun.write_pieces(front.into_iter().chain(body.iter().copied())))
     }
 
-    /// What was taken leaves. False: the kernel has no room now.
+    /// Sends the packets taken. False: the kernel has no room now.
     ///
     /// # Errors
     /// If the device is gone or broken.
@@ -81,7 +82,7 @@ impl GsoTun {
 fn outcome(written: io::Result<()>) -> io::Result<bool> {
     match written {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
-        // What the kernel does not want is lost, as on any network; it is sent again.
+        // A packet that the kernel rejects is lost, as on any network; it is retransmitted.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(true),
         other => other.map(|()| true),
     }
@@ -89,7 +90,7 @@ fn outcome(written: io::Result<()>) -> io::Result<bool> {
 
 impl Drop for GsoTun {
     fn drop(&mut self) {
-        // A device that outlives this may be taken by somebody who knows nothing of trains.
+        // A device that outlives this may be taken over by a program that knows nothing of trains.
         let _ = accept_whole_segments(self.tun.as_fd(), false);
     }
 }

@@ -4,15 +4,15 @@
 //! | --- | --- |
 //! | `spec` | [`Impairment`] and [`LinkSpec`]: the words in which a link is described |
 //! | `model` | [`ImpairmentModel`]: what happens to each packet and when it leaves, without I/O or clock |
-//! | `counts` | [`LinkCounts`]: exactly what was done |
+//! | `counts` | [`LinkCounts`]: exact counts of the link's actions |
 //! | `alter` | bits that are flipped and marks that are set in packets |
 //! | `classify` | which packets are RTP |
 //! | `tun` | [`Tun`]: a network device whose packets are read and written as a file |
 //! | `gso_tun`, `train` | [`GsoTun`]: the same for a TCP stack, whose segments go through it in trains |
 //! | `run` | [`TunLink`]: two such devices, joined by a thread |
 //!
-//! A kernel may be built without `netem`; TUN devices are nearly everywhere. What the link did is counted packet by
-//! packet, so that a receiver's own counts can be held against it.
+//! A kernel may be built without `netem`; TUN devices are available nearly everywhere. The link
+//! counts its actions packet by packet, so that a receiver's own counts can be compared with them.
 
 mod alter;
 mod classify;

@@ -1,4 +1,5 @@
-//! What a bad link does to each packet, and when it leaves: a state machine without I/O and without a clock.
+//! The effects of a bad link on each packet, and when it leaves: a state machine without I/O and
+//! without a clock.
 //!
 //! A packet passes the bottleneck (whose queue is reckoned, not kept: it is known at arrival when the packet's last bit
 //! will have left), may get lost, doubled, marked or damaged, waits for its delay, and may be held back at the end. Since order is
@@ -36,7 +37,7 @@ pub struct ImpairmentModel<P> {
     spec: Impairment,
     bottleneck: Option<Bottleneck>,
     bursts: Option<Bursts>,
-    // One generator for each effect: adding one does not change what the others do.
+    // One generator for each effect: adding one does not change the behavior of the others.
     loss: SplitMix,
     duplicate: SplitMix,
     jitter: SplitMix,
@@ -73,7 +74,7 @@ struct Held<P> {
     waiting: Waiting<P>,
     /// Value of `passed` when it was put aside.
     since: u64,
-    /// It leaves when so many have passed.
+    /// It leaves when `passed` has reached this value.
     until_passed: u64,
     /// Or at this time.
     until_ns: u64,
@@ -234,19 +235,19 @@ impl<P: Packet> ImpairmentModel<P> {
         self.line.len() + self.held.len()
     }
 
-    /// What was done with all packets.
+    /// Returns the counts of all packets.
     pub fn counts(&self) -> LinkCounts {
         let [rtp, other] = self.counts;
         rtp.plus(&other)
     }
 
-    /// What was done with packets of one kind.
+    /// Returns the counts of the packets of one kind.
     pub fn counts_of(&self, class: Traffic) -> LinkCounts {
         self.counts[class as usize]
     }
 }
 
-/// Gilbert's model: a chain of two states, of which the bad one loses everything.
+/// Gilbert's model: a chain of two states; the bad one loses everything.
 #[derive(Debug)]
 struct Bursts {
     bad: bool,

@@ -19,7 +19,7 @@ impl Packet for u64 {
     }
 }
 
-/// What came out: number, copies, time.
+/// The output: number, copies, time.
 type Out = Vec<(u64, u32, u64)>;
 
 fn drain(model: &mut ImpairmentModel<u64>, now: Instant, out: &mut Out) {
@@ -162,7 +162,8 @@ fn bursts_have_the_wanted_share_and_length() {
 fn delay_is_exact_and_jitter_keeps_order() {
     let (out, _) = steady("delay 20ms", 1000, MS / 3);
     assert!(out.iter().all(|(number, _, at)| *at == number * (MS / 3) + 20 * MS));
-    // Packets so far apart that order does not press them together: the whole range is used, evenly.
+    // The packets are spaced widely enough that preserving their order does not compress the gaps:
+    // the whole range is used, evenly.
     let (out, counts) = steady("delay 20ms, jitter 10ms", 10_000, 11 * MS);
     let extra: Vec<u64> = out.iter().map(|(number, _, at)| at - number * 11 * MS - 20 * MS).collect();
     assert!(extra.iter().all(|ns| *ns <= 10 * MS));
@@ -238,13 +239,13 @@ fn exactly_so_many_overtake_as_was_said() {
 
 #[test]
 fn nobody_is_held_for_ever() {
-    // One packet a 40 ms: only two others come by within 100 ms, and after the last nobody.
+    // One packet per 40 ms: only two others pass within 100 ms, and none after the last.
     let (out, counts) = steady("reorder 10% by 3", 1000, 40 * MS);
     assert_eq!(out.len(), 1000);
     assert!(out.iter().all(|(number, _, at)| *at == number * 40 * MS || *at == (number * 40 + 100) * MS));
     assert!(overtaken(&out).iter().all(|(_, by)| *by <= 2));
     assert_eq!(overtaken(&out).len() as u64, counts.reordered);
-    // Everything is held, so nobody overtakes anybody.
+    // Every packet is held, so none overtakes another.
     let (out, counts) = steady("reorder 100% by 1", 100, MS);
     assert!(out.iter().all(|(number, _, at)| *at == (number + 100) * MS));
     assert_eq!(counts.reordered, 0);

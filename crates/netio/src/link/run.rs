@@ -23,10 +23,11 @@ pub struct TunLink {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread tells.
+/// State that the thread reports.
 #[derive(Debug)]
 struct Shared {
-    /// The side that sends in each direction: asked for what the kernel dropped before it.
+    /// The sending end in each direction: queried for the packets that the kernel dropped before
+    /// it.
     ends: [Tun; 2],
     state: Mutex<State>,
 }
@@ -38,11 +39,11 @@ struct State {
 }
 
 impl TunLink {
-    /// Joins two devices: what comes in at `server` leaves at `viewers` after what `spec.there` does to it, and `spec.back`
-    /// holds for the other direction.
+    /// Joins two devices: packets that arrive at `server` leave at `viewers` after the effects of
+    /// `spec.there`, and `spec.back` applies to the other direction.
     ///
     /// # Errors
-    /// If there is no descriptor or no thread to be had.
+    /// If no descriptor or no thread is available.
     pub fn start(server: Tun, viewers: Tun, spec: &LinkSpec) -> Result<Self, NetError> {
         let refused = |what, remedy| {
             let socket = format!("link between {} and {}", server.name(), viewers.name());
@@ -70,7 +71,8 @@ impl TunLink {
         Ok(Self { shared, stop, thread: Some(thread) })
     }
 
-    /// What has been done so far, towards the viewers and back. A packet is counted within a turn of the thread.
+    /// Returns the statistics up to now, towards the viewers and back. A packet is counted within a
+    /// turn of the thread.
     pub fn stats(&self) -> [LinkStats; 2] {
         let mut stats = self.shared.lock().stats;
         for (stats, end) in stats.iter_mut().zip(&self.shared.ends) {
@@ -177,7 +179,7 @@ impl Runner {
         Ok(fds[2].revents().is_empty())
     }
 
-    /// Reads what has come in for one way; whether there may be more.
+    /// Reads the packets that have arrived for one direction; returns whether there may be more.
     fn take_in(&mut self, way: usize) -> Result<bool, String> {
         let end = &self.shared.ends[way];
         for _ in 0..LINK_READS_PER_TURN {
@@ -198,7 +200,7 @@ impl Runner {
         Ok(true)
     }
 
-    /// Writes what is due to the other side.
+    /// Writes the packets that are due to the other side.
     fn let_out(&mut self, way: usize) {
         let now = self.now();
         let end = &self.shared.ends[1 - way];

@@ -46,7 +46,7 @@ pub struct BurstLoss {
 pub struct Reorder {
     /// Share of packets that is held back.
     pub share: Share,
-    /// So many others overtake each of them.
+    /// The number of other packets that overtake each of them.
     pub by_packets: u32,
     /// A packet is not held longer than this, though fewer may have come by.
     pub within: Duration,
@@ -55,9 +55,9 @@ pub struct Reorder {
 /// How much may wait for the bottleneck, apart from the packet that is being sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueBound {
-    /// So many packets.
+    /// A number of packets.
     Packets(u32),
-    /// So many bytes, network headers included.
+    /// A number of bytes, network headers included.
     Bytes(u64),
 }
 
@@ -70,7 +70,8 @@ pub struct RateLimit {
     pub queue: QueueBound,
 }
 
-/// What a link does to the packets of one direction, in this order: bottleneck, loss, duplication, marks, damage, delay, reordering.
+/// The effects of a link on the packets of one direction, in this order: bottleneck, loss,
+/// duplication, marks, damage, delay, reordering.
 ///
 /// The default does nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]

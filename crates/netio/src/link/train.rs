@@ -1,5 +1,6 @@
-//! Segments of one connection that follow each other, put together for one write: the kernel cuts them apart again behind its own stack, or hands
-//! them on whole (`struct virtio_net_hdr`, Linux `include/uapi/linux/virtio_net.h`).
+//! Consecutive segments of one connection, joined for one write: the kernel cuts them apart again
+//! behind its own stack, or hands them on whole (`struct virtio_net_hdr`, Linux
+//! `include/uapi/linux/virtio_net.h`).
 
 use millrace_core::wire::checksum::{fold, sum16};
 use millrace_core::wire::frame::layout::{
@@ -14,7 +15,7 @@ pub(super) const PACKET_BYTES: usize = 65_535;
 
 /// `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the sum of the pseudo-header stands where the checksum will.
 const NEEDS_CHECKSUM: u8 = 1;
-/// `VIRTIO_NET_HDR_F_DATA_VALID`: somebody has looked at the checksum.
+/// `VIRTIO_NET_HDR_F_DATA_VALID`: the checksum has been verified.
 const IS_VALID: u8 = 2;
 /// `VIRTIO_NET_HDR_GSO_TCPV4` and `_TCPV6`.
 const CUT_V4: u8 = 1;
@@ -33,8 +34,9 @@ const FIN: u8 = 1;
 const PSH: u8 = 8;
 const ACK: u8 = 16;
 
-/// A packet that the kernel hands over, and what is said in front of it: its checksum is right, or left out because it has not been on any wire.
-/// `None`: it is cut off.
+/// Returns a packet that the kernel hands over, and the statement of its header: the checksum is
+/// right, or is omitted because the packet has not been on any wire. `None`: the packet is
+/// truncated.
 pub(super) fn said(bytes: &[u8]) -> Option<(&[u8], bool)> {
     let (front, packet) = bytes.split_at_checked(VNET_BYTES)?;
     Some((packet, front[0] & (NEEDS_CHECKSUM | IS_VALID) != 0))
@@ -110,7 +112,7 @@ pub(super) enum Joined {
     Alone,
 }
 
-/// A train that is being put together; empty at first.
+/// A train under construction; empty at first.
 #[derive(Debug)]
 pub(super) struct Train {
     /// The kernel's header, and the packet behind it.
@@ -177,7 +179,7 @@ impl Train {
             && layout.is_same(head, &self.buffer[VNET_BYTES..VNET_BYTES + self.head_bytes])
     }
 
-    /// What is to be written for it.
+    /// Completes the headers and returns the bytes to write.
     pub(super) fn seal(&mut self) -> &[u8] {
         let (head, bytes) = (self.head_bytes, self.bytes);
         let (front, packet) = self.buffer.split_at_mut(VNET_BYTES);
@@ -187,7 +189,7 @@ impl Train {
             let ip = self.layout.ip;
             front[0] = NEEDS_CHECKSUM;
             front[1] = if self.layout.is_v4() { CUT_V4 } else { CUT_V6 };
-            // In the machine's order of bytes, for a device of which nobody has said otherwise.
+            // In native byte order, which applies to a device unless it is configured otherwise.
             for (at, value) in [(2, head), (4, self.segment_bytes), (6, ip), (8, CHECK)] {
                 front[at..at + 2].copy_from_slice(&(value as u16).to_ne_bytes());
             }

@@ -56,7 +56,8 @@ fn segment(shape: Shape) -> Segment {
     Segment { head, body }
 }
 
-/// What a kernel does with what is written: a train is cut into segments again, each with its own lengths and checksums.
+/// Imitates the kernel's handling of the data written: cuts a train into segments again, each with
+/// its own lengths and checksums.
 fn cut(written: &[u8]) -> Vec<Vec<u8>> {
     let (front, packet) = written.split_at(VNET_BYTES);
     let field = |at: usize| usize::from(u16::from_ne_bytes([front[at], front[at + 1]]));
@@ -129,7 +130,7 @@ fn written(segments: &[Segment]) -> Vec<Vec<u8>> {
     all
 }
 
-/// What may differ: PSH within a train.
+/// Removes the one permitted difference: PSH within a train.
 fn without_push(mut packet: Vec<u8>) -> Vec<u8> {
     let ip = if packet[0] >> 4 == 4 { IPV4_HEADER_BYTES } else { IPV6_HEADER_BYTES };
     if packet[ip + FLAGS] & PSH != 0 {

@@ -1,4 +1,5 @@
-//! A TUN device: what the kernel sends through it is read here, what is written here the kernel receives from it.
+//! A TUN device: packets that the kernel sends through it are read here, and packets written here
+//! are received by the kernel.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Seek, SeekFrom};
@@ -18,7 +19,8 @@ use crate::sys::tun::{Carries, make};
 pub struct Tun {
     fd: OwnedFd,
     name: String,
-    /// `/proc/thread-self/net/dev` as the maker saw it: stays with the namespace, whoever reads it.
+    /// `/proc/thread-self/net/dev` as opened by the creating thread: it stays with the namespace,
+    /// whichever thread reads it.
     devices: File,
 }
 
@@ -31,7 +33,7 @@ impl Tun {
         Self::open_as(name, Carries::Packets, false)
     }
 
-    /// The same for a TAP device: what it reads and writes are Ethernet frames.
+    /// Opens a TAP device in the same way: it reads and writes Ethernet frames.
     ///
     /// # Errors
     /// As [`Tun::open`].
@@ -62,7 +64,7 @@ impl Tun {
         Ok(Self { fd, name: name.to_owned(), devices })
     }
 
-    /// Whether an error of [`Tun::open`] says that the name is taken.
+    /// Returns whether an error of [`Tun::open`] means that the name is taken.
     pub fn is_taken(error: &NetError) -> bool {
         matches!(error, NetError::Socket { source, .. } if source.raw_os_error() == Some(libc::EBUSY))
     }
@@ -104,7 +106,8 @@ impl Tun {
         rustix::io::retry_on_intr(|| rustix::io::writev(&self.fd, pieces)).map(drop).map_err(io::Error::from)
     }
 
-    /// Packets that the kernel dropped because nobody had read those before them.
+    /// Returns the number of packets that the kernel dropped because the packets before them had
+    /// not been read.
     pub fn missed(&self) -> u64 {
         let mut text = String::new();
         let mut devices = &self.devices;
@@ -119,7 +122,7 @@ impl AsFd for Tun {
     }
 }
 
-/// The column "drop" of what a device sends, in /proc/net/dev.
+/// Returns the "drop" column of a device's transmit side in /proc/net/dev.
 fn sent_drops(text: &str, name: &str) -> Option<u64> {
     const COLUMN: usize = 11;
     let line = text.lines().find_map(|line| line.trim_start().strip_prefix(name)?.strip_prefix(':'))?;

@@ -1,7 +1,8 @@
 //! Netlink messages: a header of 16 bytes, a fixed part that depends on the kind, then attributes, each with length and
 //! kind in front. Numbers are in this machine's order, everything begins at a multiple of four bytes.
 //!
-//! Readers never look beyond what they were given: what claims to be longer ends the walk.
+//! Readers never look beyond the bytes passed to them: an item that claims to be longer ends the
+//! walk.
 
 /// `struct nlmsghdr`.
 const HEADER_BYTES: usize = 16;
@@ -12,7 +13,7 @@ const KIND_MASK: u16 = 0x3fff;
 const NESTED: u16 = 0x8000;
 const ALIGN: usize = 4;
 
-/// The first `N` bytes at `at`, if there are so many.
+/// Returns the first `N` bytes at `at`, if that many exist.
 pub(crate) fn bytes_of<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at.checked_add(N)?)?.try_into().ok()
 }
@@ -39,7 +40,8 @@ impl Request {
         Self { bytes }
     }
 
-    /// Adds an attribute. Values that no length field can tell are left out; nothing here is nearly so long.
+    /// Adds an attribute. Omits values whose length does not fit into the length field; nothing
+    /// here is nearly that long.
     pub(crate) fn with(mut self, kind: u16, value: &[u8]) -> Self {
         if let Ok(length) = u16::try_from(ATTRIBUTE_HEADER_BYTES + value.len()) {
             self.bytes.extend_from_slice(&length.to_ne_bytes());
@@ -65,7 +67,7 @@ impl Request {
         self
     }
 
-    /// The bytes, with the sequence number by which the answer is known and more flags.
+    /// Returns the bytes, with further flags and the sequence number that identifies the answer.
     pub(crate) fn finish(mut self, sequence: u32, flags: u16) -> Vec<u8> {
         let length = self.bytes.len() as u32;
         self.bytes[..4].copy_from_slice(&length.to_ne_bytes());
@@ -124,7 +126,7 @@ impl<'a> Attributes<'a> {
         Self(body.get(fixed.next_multiple_of(ALIGN)..).unwrap_or_default())
     }
 
-    /// The value of the first attribute of that kind.
+    /// Returns the value of the first attribute of type `kind`.
     pub(crate) fn get(&self, kind: u16) -> Option<&'a [u8]> {
         self.clone().find(|(k, _)| *k == kind).map(|(_, value)| value)
     }

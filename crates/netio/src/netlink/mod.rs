@@ -1,4 +1,5 @@
-//! Netlink: how Linux is asked about interfaces, routes and neighbours, and says what changes.
+//! Netlink: queries Linux about interfaces, routes and neighbours, and receives its notifications
+//! of changes.
 //!
 //! | file | holds |
 //! | --- | --- |

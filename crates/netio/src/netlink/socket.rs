@@ -52,7 +52,7 @@ impl Netlink {
         Ok(Self { fd, buffer: vec![0; NETLINK_BUFFER_BYTES], sequence: 0 })
     }
 
-    /// A socket that is told what changes.
+    /// Opens a socket that is notified of changes.
     pub(crate) fn listen(family: Family, groups: &[u32]) -> io::Result<Self> {
         let socket = Self::open(family)?;
         // More room means fewer overruns; without the privilege the system's limit is what there is.
@@ -66,7 +66,7 @@ impl Netlink {
     /// Sends a question; `each` gets the messages of the answer.
     ///
     /// # Errors
-    /// What the kernel answers instead, as an errno.
+    /// The error that the kernel returns instead of an answer, as an errno.
     pub(crate) fn ask(&mut self, request: Request, each: impl FnMut(Message<'_>)) -> io::Result<()> {
         self.exchange(request, NLM_F_ACK, each)
     }
@@ -91,7 +91,7 @@ impl Netlink {
         loop {
             let length = self.receive(RecvFlags::empty())?;
             for message in Messages::new(&self.buffer[..length]) {
-                // What was left of an answer that was given up.
+                // The rest of an answer that was abandoned.
                 if message.sequence != self.sequence {
                     continue;
                 }
@@ -104,10 +104,10 @@ impl Netlink {
         }
     }
 
-    /// Takes what has been told, without waiting; returns whether there may be more.
+    /// Takes the notifications received, without waiting; returns whether there may be more.
     ///
     /// # Errors
-    /// `ENOBUFS` when more was told than there was room for: then something is missing.
+    /// `ENOBUFS` when there were more notifications than fit: some are missing then.
     pub(crate) fn take(&mut self, mut each: impl FnMut(Message<'_>)) -> io::Result<bool> {
         for _ in 0..EVENTS_PER_CALL {
             match self.receive(RecvFlags::DONTWAIT) {

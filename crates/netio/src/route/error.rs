@@ -1,4 +1,4 @@
-//! What can go wrong with rtnetlink, said with the remedy.
+//! Possible rtnetlink failures, each reported with its remedy.
 
 use std::io;
 
@@ -8,9 +8,9 @@ pub enum RouteError {
     /// A netlink socket refused a call.
     #[error("routes (rtnetlink): cannot {what}: {source}; {remedy}")]
     Socket {
-        /// What was to be done.
+        /// The operation that failed.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
         /// What to do.
         remedy: &'static str,
@@ -18,7 +18,7 @@ pub enum RouteError {
     /// The thread cannot be started.
     #[error("routes: cannot start the thread: {source}; raise the limit of threads (ulimit -u)")]
     Thread {
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }

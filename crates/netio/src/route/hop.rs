@@ -52,7 +52,8 @@ pub struct HopId {
 }
 
 impl HopId {
-    /// Leads to no next hop, ever: of what goes to groups by the socket of this number.
+    /// Returns an id that never leads to a next hop: for packets sent to groups by the socket with
+    /// this number.
     pub(crate) fn of_multicast(via: u8) -> Self {
         Self { slot: u32::MAX, tenancy: via.into() }
     }

@@ -12,7 +12,7 @@
 //! | `hop` | [`Hop`]: the answer; [`HopId`]: its place in a table |
 //! | `table` | [`HopTable`]: the loop's side; neither locks nor allocates nor waits |
 //! | `wire` | what rtnetlink's messages say |
-//! | `neighbour_table` | what is known, and which loops want to hear of it: messages in, updates out |
+//! | `neighbour_table` | the known state, and which loops subscribe to it: messages in, updates out |
 //! | `outbox` | updates that wait for room in a loop's ring |
 //! | `watch` | [`RouteWatch`]: the thread with the sockets |
 //!

@@ -1,9 +1,10 @@
-//! What is known of links, neighbours and routes, and which loops want to hear of it: what the kernel says and what loops ask goes
-//! in, what is to be asked and said comes out. No socket, no clock.
+//! The known links, neighbours and routes, and which loops subscribe to them: kernel notifications
+//! and requests of loops go in, queries and updates come out. No socket, no clock.
 //!
-//! A destination is looked up when it is first asked for, when the kernel tells of something that may concern it, and every
-//! [`HOP_REFRESH_NS`], since nobody tells of a path's MTU. What it needs of its neighbour is shared by all destinations behind
-//! that neighbour. Only neighbours that a destination needs are kept.
+//! A destination is looked up when it is first requested, when the kernel reports a change that may
+//! concern it, and every [`HOP_REFRESH_NS`], since changes of a path's MTU are not reported. The
+//! state it needs of its neighbour is shared by all destinations behind that neighbour. Only
+//! neighbours that a destination needs are kept.
 
 use std::collections::hash_map::Entry as Place;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -20,7 +21,7 @@ use super::wire::{Link, LinkKind, Mac, Neighbour, NeighbourKey, NeighbourState, 
 /// Which table.
 pub(super) type TableId = u32;
 
-/// What is to be done.
+/// An action for the caller to carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     /// Ask for the route; the answer goes to [`NeighbourTable::route`].
@@ -44,10 +45,10 @@ struct Destination {
     route: Route,
     /// Neighbours that were counted for it.
     needs: Vec<NeighbourKey>,
-    /// What was said last.
+    /// The last hop reported.
     hop: Hop,
     subscribers: Vec<Subscriber>,
-    /// Somebody waits for an answer.
+    /// A loop waits for an answer.
     is_owed: bool,
     is_dirty: bool,
     looked_up_ns: u64,
@@ -80,7 +81,7 @@ pub(super) struct Defaults {
     pub(super) hop_limit_v4: u8,
 }
 
-/// Hop limit of multicast unless the route says otherwise, as for sockets: it stays on the link.
+/// Hop limit of multicast unless the route specifies another, as for sockets: it stays on the link.
 const MULTICAST_HOP_LIMIT: u8 = 1;
 /// Of a host that does not say (RFC 1700).
 pub(super) const HOP_LIMIT: u8 = 64;
@@ -93,7 +94,7 @@ enum EgressPath {
     None,
 }
 
-/// What is known.
+/// The known links, neighbours and destinations.
 #[derive(Debug)]
 pub(super) struct NeighbourTable {
     defaults: Defaults,
@@ -120,7 +121,7 @@ impl NeighbourTable {
         }
     }
 
-    /// What is to be done next.
+    /// Takes the next action.
     pub(super) fn next_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
@@ -133,7 +134,8 @@ impl NeighbourTable {
     /// A loop asks for a destination.
     pub(super) fn ask(&mut self, table: TableId, id: HopId, destination: IpAddr, now_ns: u64) {
         let subscriber = Subscriber { table, id };
-        // A loop that asks again keeps what is known; the place of another is given away.
+        // A loop that asks again keeps the known state; the slot of another destination is given
+        // up.
         if self.places.get(&(table, id.slot)) != Some(&destination) {
             self.forget_place(table, id.slot);
             self.places.insert((table, id.slot), destination);
@@ -198,7 +200,7 @@ impl NeighbourTable {
         }
     }
 
-    /// What the kernel tells.
+    /// Handles a notification of the kernel.
     pub(super) fn told(&mut self, told: Told, now_ns: u64) {
         match told {
             Told::Link(link) => {
@@ -271,7 +273,7 @@ impl NeighbourTable {
         self.neighbour_is(key, known, now_ns);
     }
 
-    /// Does what is due.
+    /// Does the work that is due.
     pub(super) fn tick(&mut self, now_ns: u64) {
         while let Some(&(due_ns, destination)) = self.due.first().filter(|(ns, _)| *ns <= now_ns) {
             self.due.remove(&(due_ns, destination));
@@ -300,7 +302,7 @@ impl NeighbourTable {
         }
     }
 
-    /// Gives back what the kernel was asked to keep, at the end.
+    /// Releases the neighbours that the kernel was asked to keep, at the end.
     pub(super) fn end(&mut self) {
         let kept = self.neighbours.iter().filter(|(_, n)| n.is_kept_by_us);
         self.actions.extend(kept.map(|(key, _)| Action::Use { key: *key, is_kept: false }));
@@ -361,11 +363,12 @@ impl NeighbourTable {
             NeighbourState::Valid { mac, is_stale } => (Known::Valid(mac), is_stale),
             NeighbourState::Failed => (Known::Failed, false),
         };
-        // What we send confirms nothing to the kernel, so it has to be told that the neighbour is in use.
+        // Packets that we send confirm nothing to the kernel, so it must be notified that the
+        // neighbour is in use.
         if is_stale && !told.is_foreign {
             self.use_neighbour(told.key, now_ns);
         }
-        // Found as failed, or never asked for: nobody has tried for us yet.
+        // Found as failed, or never requested: no attempt has been made for us yet.
         let is_untried = self.neighbours[&told.key].used_ns.is_none();
         if is_untried && !told.is_foreign && !matches!(known, Known::Valid(_)) {
             self.use_neighbour(told.key, now_ns);
@@ -378,7 +381,8 @@ impl NeighbourTable {
     fn use_neighbour(&mut self, key: NeighbourKey, now_ns: u64) {
         let Some(entry) = self.neighbours.get_mut(&key) else { return };
         entry.used_ns = Some(now_ns);
-        // Somebody else's wish to keep it is repeated, or it would be taken back; but it is not ours to end.
+        // Another program's request to keep the neighbour is repeated, or it would be revoked; but
+        // it is not ours to end.
         entry.is_kept_by_us |= !entry.is_managed;
         self.actions.push_back(Action::Use { key, is_kept: true });
     }
@@ -424,7 +428,7 @@ impl NeighbourTable {
         }
     }
 
-    /// Says how the destination is reached, if that is news or somebody waits for it.
+    /// Reports how the destination is reached, if that has changed or a loop waits for it.
     fn settle(&mut self, destination: IpAddr, now_ns: u64) {
         let Some(entry) = self.destinations.get(&destination) else { return };
         let hop = match self.way(destination, &entry.route) {
@@ -513,7 +517,8 @@ impl NeighbourTable {
             IpAddr::V4(_) => self.defaults.hop_limit_v4,
             IpAddr::V6(_) => device.hop_limit_v6.unwrap_or(HOP_LIMIT),
         };
-        // What the kernel reports for multicast is that of the route to other hosts.
+        // The hop limit that the kernel reports for multicast is the one of the route to other
+        // hosts.
         route.hop_limit.filter(|_| !destination.is_multicast()).unwrap_or(default)
     }
 }

@@ -47,13 +47,13 @@ fn actions(neighbour_table: &mut NeighbourTable) -> Vec<Action> {
     std::iter::from_fn(|| neighbour_table.next_action()).collect()
 }
 
-/// What is done in a turn at `now_ns`.
+/// Returns the actions of a turn at `now_ns`.
 fn turn(neighbour_table: &mut NeighbourTable, now_ns: u64) -> Vec<Action> {
     neighbour_table.tick(now_ns);
     actions(neighbour_table)
 }
 
-/// The hops that were said, and nothing else.
+/// Returns the hops reported; fails on any other action.
 fn said(actions: Vec<Action>) -> Vec<(u32, Hop)> {
     let one = |action| match action {
         Action::Say { update: Update::Hop { id, hop }, .. } => (id.slot, hop),
@@ -100,7 +100,7 @@ fn a_destination_is_looked_up_its_neighbour_found_and_its_hop_said() {
     neighbour_table.route(ip("10.1.0.2"), Some(route), 3);
     let other = Hop { source: ip("10.0.0.8"), mtu: 1300, hop_limit: 5, ..hop };
     assert_eq!(said(actions(&mut neighbour_table)), [(8, other)]);
-    // And who asks for a known one is told at once.
+    // A loop that asks for a known destination is answered at once.
     neighbour_table.ask(1, id(0), ip("10.1.0.1"), 4);
     assert_eq!(said(turn(&mut neighbour_table, 4)), [(0, hop)]);
 }
@@ -113,7 +113,7 @@ fn neighbours_change_fail_and_come_back() {
     assert_eq!(said(actions(&mut neighbour_table))[0].1.link.destination[5], 2);
     neighbour_table.told(neighbour(gateway, valid(2)), S);
     assert_eq!(actions(&mut neighbour_table), []);
-    // Of others nobody wants to hear.
+    // Other neighbours interest no loop.
     neighbour_table.told(neighbour(key(2, "10.0.0.77"), valid(3)), S);
     neighbour_table.told(Told::NeighbourGone(key(3, GATEWAY)), S);
     assert_eq!(actions(&mut neighbour_table), []);
@@ -172,7 +172,7 @@ fn neighbours_of_others_are_left_alone() {
     };
     neighbour_table.told(told(true, false, true), S);
     assert_eq!(said(actions(&mut neighbour_table)).len(), 1);
-    // One that somebody else has the kernel keep stays kept.
+    // A neighbour that the kernel keeps for another program stays kept.
     neighbour_table.told(told(false, true, true), S);
     assert_eq!(actions(&mut neighbour_table), [Action::Use { key: key(2, GATEWAY), is_kept: true }]);
     neighbour_table.end();
@@ -185,7 +185,7 @@ fn what_was_asked_of_the_kernel_is_taken_back() {
     let stale = NeighbourState::Valid { mac: [1; 6], is_stale: true };
     neighbour_table.told(neighbour(key(2, GATEWAY), stale), S);
     actions(&mut neighbour_table);
-    // The route moves to another gateway: nobody needs the first one any more.
+    // The route moves to another gateway: the first one is no longer needed.
     neighbour_table.route(ip("10.1.0.1"), Some(via(3, Some("10.0.1.1"))), S);
     let all = actions(&mut neighbour_table);
     assert_eq!(all[0], Action::Find(key(3, "10.0.1.1")));
@@ -251,7 +251,7 @@ fn changes_concern_those_they_can_concern() {
         (Told::Anything, true),
     ];
     for (told, is_meant) in cases {
-        // However often it is told, one look-up.
+        // However often it is reported, there is one look-up.
         neighbour_table.told(told.clone(), S);
         neighbour_table.told(told.clone(), S);
         let found = turn(&mut neighbour_table, S);
@@ -366,7 +366,7 @@ fn look_ups_come_in_portions() {
     assert_eq!((neighbour_table.deadline_ns(), turn(&mut neighbour_table, 0).len()), (Some(0), 9));
 }
 
-/// What may happen, in small numbers so that it meets.
+/// Possible events, with small numbers so that they collide.
 #[derive(Clone, Debug)]
 enum Step {
     Ask(u32, u8),
@@ -441,7 +441,7 @@ proptest! {
     fn whatever_happens_the_book_is_in_order(steps in proptest::collection::vec(step(), 1..60)) {
         let (mut neighbour_table, mut now_ns) = (neighbour_table(), 0);
         let to = |n: u8| IpAddr::from([10, 1, 0, n]);
-        // What each place was told last.
+        // The last hop reported to each slot.
         let mut heard: HashMap<u32, Hop> = HashMap::new();
         for step in steps {
             match step {
@@ -467,7 +467,8 @@ proptest! {
             }
             is_in_order(&neighbour_table);
             for (to, destination) in &neighbour_table.destinations {
-                // Who may send has been told so, and how; and the way is really there.
+                // Every loop that may send has received the current hop, and the path really
+                // exists.
                 let way = neighbour_table.way(*to, &destination.route);
                 for s in &destination.subscribers {
                     let last = heard.get(&s.id.slot).copied().unwrap_or(Hop::UNUSABLE);

@@ -1,4 +1,5 @@
-//! What is to be said to one loop, should its ring be full: only the last word about a destination counts.
+//! Updates waiting for one loop, in case its ring is full: only the last update per destination
+//! counts.
 
 use std::collections::{HashMap, VecDeque};
 

@@ -1,8 +1,9 @@
 //! The loop's side: a table of next hops that is asked per packet, and the two rings that join it to the watch.
 //!
-//! A destination is asked for once; the watch follows it from then on and says what changes. While there is no way, one
-//! question at a time is out, which the watch answers at most once a second. Now and then the watch asks back whether a
-//! destination is still used; if it was not looked at since, its place becomes free.
+//! A destination is requested once; from then on the watch follows it and reports changes. While
+//! there is no path, one request at a time is outstanding, which the watch answers at most once a
+//! second. Now and then the watch asks whether a destination is still used; if it was not looked up
+//! since, its slot becomes free.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -15,16 +16,17 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use super::hop::{Hop, HopId};
 use crate::limits::{EVICTION_STEPS, HOP_RING_RECORDS, MAX_HOPS};
 
-/// What the loop says to the watch.
+/// A message from the loop to the watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
-    /// How is this destination reached? What had the place before is forgotten.
+    /// How is this destination reached? The slot's previous destination is forgotten.
     EgressPath { id: HopId, destination: IpAddr },
-    /// Nobody sends there any more.
+    /// Nothing is sent there any more.
     Forget { id: HopId },
 }
 
-/// What the watch says to the loop. What comes for a place that was given away meanwhile means nothing.
+/// A message from the watch to the loop. A message for a slot that was reassigned in the meantime
+/// means nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Update {
     /// The way is this from now on (the generation is the table's to give).
@@ -117,7 +119,8 @@ impl HopTable {
         }
     }
 
-    /// A table that nobody follows: these destinations, and no others. For tests, and devices whose rings are in memory.
+    /// Creates a table without a watch: these destinations, and no others. For tests, and devices
+    /// whose rings are in memory.
     pub fn fixed(hops: Vec<(IpAddr, Hop)>) -> Self {
         let mut table = Self::alone(hops.len());
         for (destination, hop) in hops {
@@ -133,7 +136,7 @@ impl HopTable {
         table
     }
 
-    /// A table that somebody else than the kernel feeds: for tests in which hops change.
+    /// Creates a table that is not fed by the kernel: for tests in which hops change.
     pub fn fed() -> (Self, HopFeed) {
         let (table, end) = Self::joined(MAX_HOPS, None);
         (table, HopFeed { end, known: HashMap::new() })
@@ -156,9 +159,10 @@ impl HopTable {
         self.slots[slot as usize].hop.usable.then(|| self.id(slot))
     }
 
-    /// Puts the question, for what anybody may cause who invents addresses: it takes a free place only, which counts as unused, so that others may have it
-    /// at any time. Whether there was one. The answer is what is [`known`](Self::known) then; the place goes back by
-    /// [`forget_unused`](Self::forget_unused).
+    /// Sends the request for a destination that may be an invented address from any host. It takes
+    /// only a free slot, which counts as unused, so that others may take it at any time. Returns
+    /// whether there was one. The answer is available from [`known`](Self::known);
+    /// [`forget_unused`](Self::forget_unused) frees the slot.
     pub fn ask_unused(&mut self, destination: IpAddr) -> bool {
         let destination = destination.to_canonical();
         match self.places.get(&destination) {
@@ -168,7 +172,8 @@ impl HopTable {
         self.places.contains_key(&destination)
     }
 
-    /// The destination's place is free again, if nothing was sent there meanwhile but by what is [`known`](Self::known).
+    /// Frees the destination's slot, unless packets were sent there in the meantime other than by
+    /// [`known`](Self::known).
     pub fn forget_unused(&mut self, destination: IpAddr) {
         let Some(&slot) = self.places.get(&destination.to_canonical()) else { return };
         if !self.slots[slot as usize].is_used.get() {
@@ -185,14 +190,15 @@ impl HopTable {
         }
     }
 
-    /// What is known of a destination, if frames may be sent there now. Nobody is asked, and this is no use of its place.
+    /// Returns the known hop of a destination, if frames may be sent there now. Sends no request,
+    /// and does not count as a use of the slot.
     pub fn known(&self, destination: IpAddr) -> Option<&Hop> {
         let &slot = self.places.get(&destination.to_canonical())?;
         Some(&self.slots[slot as usize].hop).filter(|hop| hop.usable)
     }
 
-    /// What is known of it now; [`Hop::UNUSABLE`] if the place belongs to another destination by now. Ask [`Self::hop`]
-    /// again when it is not usable.
+    /// Returns the known hop now; [`Hop::UNUSABLE`] if the slot belongs to another destination by
+    /// now. Ask [`Self::hop`] again when it is not usable.
     pub fn get(&self, id: HopId) -> &Hop {
         match self.slots.get(id.slot as usize) {
             Some(entry) if entry.tenancy == id.tenancy => {
@@ -203,13 +209,14 @@ impl HopTable {
         }
     }
 
-    /// Applies what the watch has said. Should the watch be gone, nothing is usable any more.
+    /// Applies the updates of the watch. If the watch is gone, no hop is usable any more.
     pub fn poll(&mut self) {
         while let Some(update) = self.end.as_mut().and_then(|end| end.updates.pop().ok()) {
             self.apply(update);
         }
         if self.end.as_ref().is_some_and(|end| end.updates.is_abandoned()) {
-            // What it said last, between the look above and its end, says no more than that there is no way.
+            // An update sent between the loop above and the end of the watch could only report that
+            // there is no path.
             self.end = None;
             for slot in 0..self.slots.len() as u32 {
                 self.set(self.id(slot), Hop::UNUSABLE);
@@ -244,7 +251,7 @@ impl HopTable {
         }
     }
 
-    /// The place is free, and the watch is told. Nothing happens if there is no room for that.
+    /// Frees the slot and notifies the watch. Does nothing if the ring has no room for the message.
     fn give_up(&mut self, slot: u32) {
         let id = self.id(slot);
         if self.end.as_mut().is_some_and(|end| end.ask(Ask::Forget { id })) {
@@ -253,7 +260,7 @@ impl HopTable {
         }
     }
 
-    /// The place belongs to nobody from now on.
+    /// Makes the slot ownerless from now on.
     fn leave(&mut self, slot: u32) {
         let entry = &mut self.slots[slot as usize];
         self.places.remove(&entry.destination);
@@ -324,7 +331,8 @@ impl HopFeed {
         asked
     }
 
-    /// Says what the hop of a destination is from now on. Whether the table has asked for it and there was room.
+    /// Reports a destination's hop from now on. Returns whether the table has requested it and
+    /// there was room.
     pub fn say(&mut self, destination: IpAddr, hop: Hop) -> bool {
         self.known
             .get(&destination.to_canonical())

@@ -88,7 +88,8 @@ fn places_that_nobody_uses_become_free() {
     say(&mut table, &mut end, Update::IsUsed { id });
     assert_eq!(end.asks.pop(), Ok(Ask::Forget { id }));
     assert_eq!(*table.get(id), Hop::UNUSABLE);
-    // The place goes to somebody else; the old number does not lead there, nor does an answer that was under way.
+    // The slot goes to another destination; the old id does not lead there, nor does an answer that
+    // was in flight.
     let other = learn(&mut table, &mut end, 2);
     assert_eq!(other.slot, id.slot);
     say(&mut table, &mut end, Update::Hop { id, hop: hop(9) });
@@ -143,7 +144,7 @@ fn a_look_at_what_is_known_asks_nobody_and_keeps_no_place() {
     assert_eq!(known(&table), None);
 }
 
-/// Who asks for what it does not use gets free places only; those are anybody's, and go back.
+/// A request without use gets free slots only; others may take those slots, and they are returned.
 #[test]
 fn places_that_are_asked_for_and_not_used_are_had_by_others() {
     let (mut table, mut end) = HopTable::joined(SLOTS, None);
@@ -164,7 +165,7 @@ fn places_that_are_asked_for_and_not_used_are_had_by_others() {
     let Ok(Ask::Forget { id }) = end.asks.pop() else { panic!("it is kept") };
     assert!(!table.get(id).usable && end.asks.pop().is_err());
     assert_eq!([1, 2, 3].map(|last| table.known(address(last)).is_some()), [true, false, true]);
-    // The free place, then that of the one that nobody uses; then there is none.
+    // The free slot, then the slot of the unused destination; then there is none.
     let places = [6, 7].map(|last| learn(&mut table, &mut end, last).slot);
     assert!(places[0] == id.slot && table.known(address(4)).is_none());
     assert_eq!(table.hop(address(8)), None);

@@ -19,7 +19,7 @@ use super::wire::{self, Told};
 use crate::limits::{FULL_RING_NS, LONGEST_SLEEP_NS, MAX_HOPS};
 use crate::netlink::{Family, Netlink};
 
-/// What the watch has done.
+/// Counts of the watch's work.
 #[derive(Debug, Default)]
 struct Counters {
     look_ups: AtomicU64,
@@ -29,10 +29,11 @@ struct Counters {
 /// Follows routes and neighbours for [`HopTable`]s, on a thread named "route". Tables of a watch that was dropped know no
 /// way any more, so that packets go by the kernel.
 ///
-/// Neighbours that destinations need are kept fresh, for which `CAP_NET_ADMIN` is needed; without it the kernel asks for
-/// them when it sends something there itself. From Linux 5.16 on it keeps them fresh by its own (`NTF_EXT_MANAGED`),
-/// which is taken back when nobody needs them any more and at the end; if the process is killed, it lasts until the
-/// neighbour is deleted, at the price of a question now and then.
+/// Neighbours that destinations need are kept fresh, which requires `CAP_NET_ADMIN`; without it the
+/// kernel resolves them when it sends something there itself. From Linux 5.16 on the kernel keeps
+/// them fresh by itself (`NTF_EXT_MANAGED`); this is revoked when no destination needs them any
+/// more and at the end. If the process is killed, it lasts until the neighbour is deleted, at the
+/// cost of a query now and then.
 #[derive(Debug)]
 pub struct RouteWatch {
     bell: Arc<OwnedFd>,
@@ -46,7 +47,7 @@ impl RouteWatch {
     /// Starts in the calling thread's network namespace.
     ///
     /// # Errors
-    /// When a netlink socket or the thread cannot be had.
+    /// When a netlink socket or the thread cannot be created.
     pub fn start() -> Result<Self, RouteError> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let bell = eventfd(0, flags).map_err(|e| RouteError::socket("make an event descriptor", e))?;
@@ -83,12 +84,13 @@ impl RouteWatch {
         table
     }
 
-    /// Routes looked up so far.
+    /// Returns the number of routes looked up.
     pub fn look_ups(&self) -> u64 {
         self.counters.look_ups.load(Ordering::Relaxed)
     }
 
-    /// How often the kernel told more than there was room for, after which everything was asked again.
+    /// Returns how often the kernel's notifications overflowed the socket; each time everything was
+    /// queried again.
     pub fn overruns(&self) -> u64 {
         self.counters.overruns.load(Ordering::Relaxed)
     }
@@ -237,7 +239,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Does what the neighbour table wants done, until it wants nothing more.
+    /// Carries out the neighbour table's actions until there are none left.
     fn act(&mut self) {
         while let Some(action) = self.neighbour_table.next_action() {
             let now_ns = self.now_ns();
@@ -251,7 +253,8 @@ impl Worker {
                         _ => self.neighbour_table.no_neighbour(key, now_ns),
                     }
                 }
-                // Refused without the privilege: then the kernel's own packets find the neighbour, and it is told of.
+                // Refused without the privilege: then the kernel's own packets find the neighbour,
+                // and the kernel reports it.
                 Action::Use { key, is_kept } => {
                     let _ = self.questions.ask(wire::use_neighbour(key, is_kept), |_| ());
                 }
@@ -272,7 +275,7 @@ impl Worker {
         self.neighbour_table.route(destination, route.filter(|_| answer.is_ok()), now_ns);
     }
 
-    /// Whether every loop had room for what it is to be told.
+    /// Returns whether every loop had room for its updates.
     fn flush(&mut self) -> bool {
         let mut is_all = true;
         for table in &mut self.tables {

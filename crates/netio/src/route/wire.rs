@@ -1,5 +1,5 @@
-//! Rtnetlink: the questions, and what the kernel's messages say about links, neighbours, addresses and routes
-//! (linux/rtnetlink.h, linux/if_link.h, linux/neighbour.h).
+//! Rtnetlink: the queries, and the content of the kernel's messages about links, neighbours,
+//! addresses and routes (linux/rtnetlink.h, linux/if_link.h, linux/neighbour.h).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -65,7 +65,7 @@ pub(super) struct Link {
     pub(super) hop_limit_v6: Option<u8>,
 }
 
-/// What is known of a neighbour.
+/// The known state of a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Neighbour {
     pub(super) key: NeighbourKey,
@@ -111,14 +111,14 @@ impl NextHop {
 /// How the kernel would send to one destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Route {
-    /// In the order in which they are to be tried; none: packets must not leave by a device of ours.
+    /// In the order in which to try them; empty: packets must not leave by a device of ours.
     pub(super) next_hops: Vec<NextHop>,
     pub(super) source: Option<IpAddr>,
     pub(super) mtu: Option<u32>,
     pub(super) hop_limit: Option<u8>,
 }
 
-/// What the kernel tells.
+/// A notification of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Told {
     Link(Link),
@@ -203,7 +203,7 @@ const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
 const NDA_FLAGS_EXT: u16 = 15;
 
-/// What the kernel knows of a neighbour.
+/// Requests the kernel's state of a neighbour.
 pub(super) fn find_neighbour(key: NeighbourKey) -> Request {
     Request::new(RTM_GETNEIGH, 0, &neighbour_head(key, 0)).with(NDA_DST, &octets(key.address))
 }
@@ -217,7 +217,7 @@ pub(super) fn use_neighbour(key: NeighbourKey, is_kept: bool) -> Request {
     if is_kept { request.with_u32(NDA_FLAGS_EXT, NTF_EXT_MANAGED) } else { request }
 }
 
-/// What a message tells; `None` for what does not matter here, or is too short to say it.
+/// Reads a message; `None` if it is irrelevant here, or too short for its content.
 pub(super) fn read(message: Message<'_>) -> Option<Told> {
     let body = message.body;
     match message.kind {
@@ -339,7 +339,7 @@ fn prefix(body: &[u8]) -> Option<Prefix> {
         (None, AF_INET6) => Ipv6Addr::UNSPECIFIED.into(),
         _ => return None,
     };
-    // What a host has as its own, or keeps of the paths' MTU, concerns that address alone.
+    // A route to one of the host's own addresses, or for a path's MTU, concerns that address alone.
     Some(Prefix { address, bits })
 }
 

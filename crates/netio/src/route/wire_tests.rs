@@ -61,7 +61,7 @@ fn devices() {
     assert_eq!(kind_of(vlan(0x88a8)), LinkKind::Other);
     // The device below is in another namespace: its number means nothing here.
     assert_eq!(kind_of(vlan(0x8100).with_u32(37, 0)), LinkKind::Other);
-    // A port of a bridge, told by the bridge.
+    // A port of a bridge, reported by the bridge.
     let mut port = message(device(1, UP));
     port[16] = libc::AF_BRIDGE as u8;
     assert_eq!(told(&port), None);
@@ -151,7 +151,7 @@ fn several_ways_are_taken_in_order_and_dead_ones_left_out() {
     let route = route_of(route_message(RTN_UNICAST, AF_INET).with(9, &ways));
     let hop = |if_index, last: u8| NextHop { if_index, gateway: Some(IpAddr::from([10, 0, 0, last])) };
     assert_eq!(route.next_hops, [hop(3, 1), hop(6, 4)]);
-    // Cut short anywhere: what is whole counts.
+    // Truncated anywhere: the complete next hops count.
     for end in 0..ways.len() {
         let route = route_of(route_message(RTN_UNICAST, AF_INET).with(9, &ways[..end]));
         assert!(route.next_hops.len() <= 1 + end / 48, "{end}");

@@ -84,7 +84,7 @@ impl SendControl {
     }
 }
 
-/// The control messages in what the kernel wrote: (level, type, data).
+/// Returns the control messages that the kernel wrote: (level, type, data).
 pub(crate) fn messages(mut control: &[u8]) -> impl Iterator<Item = (i32, i32, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from_ne_bytes(field(control, 0)?);
@@ -104,7 +104,7 @@ pub(crate) const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;
 /// It was copied after all.
 pub(crate) const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
 
-/// What the error queue says with one message (ip(7), IP_RECVERR).
+/// The error queue's report about one message (ip(7), IP_RECVERR).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ExtendedError {
     /// The error as an errno.

@@ -1,4 +1,4 @@
-//! The name of an interface's driver, which only an ioctl tells.
+//! The name of an interface's driver, which is available only through an ioctl.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -72,11 +72,11 @@ mod tests {
         for name in ["nosuch0", "", "a-name-of-sixteen"] {
             assert_eq!(errno(name), Some(libc::ENODEV), "{name}");
         }
-        // Loopback has no driver, and the kernel says so.
+        // Loopback has no driver, and the kernel reports this.
         assert_eq!(errno("lo"), Some(libc::EOPNOTSUPP));
         let file = std::fs::File::open("/dev/null").unwrap();
         assert_eq!(driver(file.as_fd(), "lo").unwrap_err().raw_os_error(), Some(libc::ENOTTY));
-        // Any other interface that has one tells its name in letters.
+        // Any other interface that has a driver reports its name in letters.
         for entry in std::fs::read_dir("/sys/class/net").unwrap().flatten() {
             if let Ok(name) = driver(socket.as_fd(), &entry.file_name().to_string_lossy()) {
                 assert!(

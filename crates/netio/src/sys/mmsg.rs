@@ -25,7 +25,8 @@ const EMPTY_IOVEC: libc::iovec = libc::iovec { iov_base: ptr::null_mut(), iov_le
 
 /// A message header with nothing in it.
 fn empty_header() -> libc::mmsghdr {
-    // SAFETY: mmsghdr is a C structure of integers and raw pointers, for which all-zero bytes are a valid value (null).
+    // SAFETY: mmsghdr is a C structure of integers and raw pointers. All-zero bytes are a valid
+    // value (null) for them.
     unsafe { std::mem::zeroed() }
 }
 
@@ -129,9 +130,9 @@ impl<'data> Plan<'_, 'data> {
         self.messages += 1;
     }
 
-    /// Hands `messages` to the kernel in one call that does not wait; returns how many of them it took, or the errno of
-    /// the first. `flags` besides: `MSG_ZEROCOPY`, with which the kernel goes on reading the bytes after this call and
-    /// after `'data`; see [`Plan::send_zero_copy`].
+    /// Hands `messages` to the kernel in one call that does not wait; returns how many of them it
+    /// took, or the errno of the first. Additional `flags`: `MSG_ZEROCOPY`, where the kernel
+    /// continues to read the bytes after this call and after `'data`; see [`Plan::send_zero_copy`].
     fn hand_over(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -184,9 +185,10 @@ impl<'data> Plan<'_, 'data> {
         self.hand_over(socket, messages, 0)
     }
 
-    /// The same, but the kernel need not copy (`MSG_ZEROCOPY`): it holds on to the pages and reads them when a device
-    /// wants them. That is sound whatever becomes of the memory (the kernel only reads, and keeps freed pages), but a
-    /// byte that is changed before the completion has come goes out changed: the caller keeps it from that.
+    /// Does the same, but the kernel need not copy (`MSG_ZEROCOPY`): it holds on to the pages and
+    /// reads them when a device needs them. This is sound whatever happens to the memory (the
+    /// kernel only reads, and keeps freed pages), but a byte that is changed before the completion
+    /// arrives goes out changed: the caller must prevent this.
     pub(crate) fn send_zero_copy(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -245,7 +247,8 @@ impl RecvArena {
         }
     }
 
-    /// Takes what has arrived, without waiting; `flags` e.g. `MSG_ERRQUEUE`. Returns the number of messages.
+    /// Takes the messages that have arrived, without waiting; `flags` e.g. `MSG_ERRQUEUE`. Returns
+    /// their number.
     pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>, flags: i32) -> Result<usize, i32> {
         self.filled = 0;
         let bytes = self.bytes.as_mut_ptr();

@@ -65,7 +65,7 @@ impl RawAddr {
         raw
     }
 
-    /// What the kernel wrote; `None` if it wrote no Internet address.
+    /// Parses the address that the kernel wrote; `None` if it wrote no Internet address.
     pub(crate) fn parse(&self) -> Option<SocketAddr> {
         Self::parse_bytes(&self.bytes)
     }
@@ -96,7 +96,7 @@ impl RawAddr {
     }
 }
 
-/// `N` bytes at `at`, if there are so many.
+/// Returns `N` bytes at `at`, if that many exist.
 pub(crate) fn field<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at + N)?.try_into().ok()
 }
@@ -168,8 +168,8 @@ pub(crate) fn errno() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// Asks for a send or receive buffer of `bytes`, beyond `net.core.{w,r}mem_max` if this process may; returns what the
-/// kernel gave (it doubles the value for its own overhead).
+/// Requests a send or receive buffer of `bytes`, beyond `net.core.{w,r}mem_max` if this process
+/// may; returns the size that the kernel granted (it doubles the value for its own overhead).
 pub(crate) fn raise_buffer(fd: BorrowedFd<'_>, buffer: Buffer, bytes: usize) -> io::Result<usize> {
     let (force, plain) = match buffer {
         Buffer::Send => (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),

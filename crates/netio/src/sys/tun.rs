@@ -25,7 +25,7 @@ const _: () = assert!(std::mem::size_of::<InterfaceRequest>() == std::mem::size_
 const _: () = assert!(TUNSETIFF == 0x4004_54ca);
 const _: () = assert!(TUNSETOFFLOAD == 0x4004_54d0);
 
-/// What a device reads and writes.
+/// The unit that a device reads and writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carries {
     /// IP packets: TUN.
@@ -34,8 +34,9 @@ pub(crate) enum Carries {
     Frames,
 }
 
-/// Makes a device named `name`, without packet information in front of what it carries, of an open `/dev/net/tun`; with
-/// `takes_trains` a `struct virtio_net_hdr` stands there. It lives as long as the descriptor.
+/// Makes a device named `name`, without packet information before each packet, from an open
+/// `/dev/net/tun`; with `takes_trains` a `struct virtio_net_hdr` stands there. It lives as long as
+/// the descriptor.
 pub(crate) fn make(fd: BorrowedFd<'_>, name: &str, carries: Carries, takes_trains: bool) -> io::Result<()> {
     if name.is_empty() || name.len() > MAX_NAME_BYTES {
         return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));

@@ -1,4 +1,4 @@
-//! What can go wrong with AF_XDP, said with the interface and the remedy.
+//! Possible AF_XDP failures, each reported with the interface and the remedy.
 
 use std::io;
 
@@ -12,7 +12,7 @@ pub enum XdpError {
     NoInterface {
         /// Its name.
         interface: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A call was refused.
@@ -22,9 +22,9 @@ pub enum XdpError {
         interface: String,
         /// The queue.
         queue: u32,
-        /// What was to be done.
+        /// The operation that failed.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
         /// What to do.
         remedy: &'static str,
@@ -39,7 +39,7 @@ pub enum XdpError {
         interface: String,
         /// Bytes of the arena.
         bytes: usize,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The interface has more queues than one device takes.
@@ -92,7 +92,7 @@ pub enum XdpError {
         interface: String,
         /// The queue.
         queue: u32,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }

@@ -1,4 +1,5 @@
-//! A network card in memory: takes descriptors as a driver does, shows the frames, and completes when it is told to.
+//! A network card in memory: takes descriptors as a driver does, shows the frames, and completes on
+//! request.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,7 +23,8 @@ pub struct MemoryPacket {
     pub descriptors: Vec<Desc>,
 }
 
-/// The other end of an [`XdpTx`](super::XdpTx) over memory, or of what an [`XdpRaw`](super::XdpRaw) sends.
+/// The other end of an [`XdpTx`](super::XdpTx) over memory, or of the sending side of an
+/// [`XdpRaw`](super::XdpRaw).
 pub struct MemoryNic {
     tx: Consumer<Desc>,
     completion: Producer<u64>,
@@ -84,7 +86,7 @@ impl MemoryNic {
         self.completion.publish();
     }
 
-    /// Gives an address back that perhaps nobody has out: what a broken driver might do.
+    /// Completes an address that may not be outstanding at all, as a broken driver might do.
     pub fn complete_address(&mut self, address: u64) -> bool {
         let has_room = self.completion.push(address);
         self.completion.publish();
@@ -106,7 +108,7 @@ impl MemoryNic {
         self.tx.ask_for_wakeup(wanted);
     }
 
-    /// Calls so far.
+    /// Returns the number of calls.
     pub fn wakeups(&self) -> u64 {
         self.bell.rings.load(Ordering::SeqCst)
     }

@@ -1,11 +1,12 @@
 //! AF_XDP: frames that are built here, headers and all, go straight to the driver of a network interface.
 //!
-//! The whole arena is registered with the kernel once, so a payload can be sent from the one copy of the title in memory.
-//! For each datagram the loop writes 54 to 78 bytes of header from a prebuilt template, with a checksum made of stored
-//! sums, and one or two descriptors of 16 bytes into a ring; then one call, or none where the driver looks by itself, for
-//! many datagrams. What the kernel does in between with sockets (routing, buffers of its own, segmentation, checksums)
-//! does not take place; so routes and neighbours are looked after in [`route`](crate::route), and the length is checked
-//! against the MTU here, because the kernel drops a frame that is too long without a word.
+//! The whole arena is registered with the kernel once, so a payload can be sent from the one copy
+//! of the title in memory. For each datagram the loop writes 54 to 78 bytes of header from a
+//! prebuilt template, with a checksum made of stored sums, and one or two descriptors of 16 bytes
+//! into a ring; then one call, or none where the driver polls by itself, sends many datagrams. The
+//! kernel's work for sockets (routing, buffers of its own, segmentation, checksums) does not take
+//! place; so routes and neighbours are maintained in [`route`](crate::route), and the length is
+//! checked against the MTU here, because the kernel silently drops a frame that is too long.
 //!
 //! ```text
 //!   arena = UMEM   | media extents ................................ | extents aside |
@@ -24,17 +25,17 @@
 //! | `umem` | the registered memory, frames, leases held for the device |
 //! | `socket` | making and binding a socket |
 //! | `strategy` | [`Strategy`]: copy or not, one descriptor or two, and which suits which device |
-//! | `row` | what is kept for each stream: its way and its template |
+//! | `row` | the state of each stream: its path and its template |
 //! | `output` | datagrams into rings |
 //! | `tx` | [`XdpTx`]: the egress path |
 //! | `rx` | [`XdpRx`]: the ingress path |
 //! | `raw` | [`XdpRaw`]: whole frames both ways, for a network stack of one's own |
 //! | `queues` | [`XdpQueues`]: the same by all queues of an interface |
 //! | `memory` | [`MemoryNic`]: the other end of rings in memory, for tests |
-//! | `steer` | the program that says which packets come in by sockets of ours |
+//! | `steer` | the program that selects the packets for our sockets |
 //! | `sys` | shared memory, the only `unsafe` |
 //!
-//! What it needs, and which strategy runs where: `docs/guide/xdp.md`.
+//! Its requirements, and which strategy runs where: `docs/guide/xdp.md`.
 
 mod error;
 mod memory;

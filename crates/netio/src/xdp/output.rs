@@ -1,5 +1,5 @@
-//! Datagrams into rings: a frame for the header, or for all of it, descriptors, the call that makes the kernel look, and
-//! what comes back.
+//! Datagrams into rings: a frame for the header, or for the whole datagram, descriptors, the call
+//! that makes the kernel look, and the completions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -25,7 +25,7 @@ const PREFETCH_DATAGRAMS: usize = 4;
 const PAGE_BYTES: u64 = 4096;
 
 millrace_core::counters! {
-    /// What an [`XdpTx`](super::XdpTx) has done since it was made.
+    /// Counts of an [`XdpTx`](super::XdpTx) since it was created.
     pub struct XdpCounters {
         /// Batches with at least one entry.
         sum batches,
@@ -62,7 +62,7 @@ millrace_core::counters! {
     }
 }
 
-/// The other end of rings in memory: what it says when it is woken up.
+/// The other end of rings in memory: its answer when it is woken up.
 #[derive(Debug, Default)]
 pub(super) struct MemoryBell {
     pub(super) rings: AtomicU64,
@@ -70,7 +70,7 @@ pub(super) struct MemoryBell {
     pub(super) errno: AtomicI32,
 }
 
-/// What is behind the rings.
+/// The other end of the rings.
 pub(super) enum Far {
     Kernel(Box<XdpSocket>),
     Memory(Arc<MemoryBell>),
@@ -91,7 +91,7 @@ impl Far {
     }
 }
 
-/// The rings, and what is behind them.
+/// The rings, and their other end.
 pub(super) struct Port {
     // In this order: the socket is closed before memory is given back.
     pub(super) far: Far,
@@ -103,7 +103,7 @@ pub(super) struct Port {
 pub(super) struct Job<'a> {
     pub(super) template: &'a Template,
     pub(super) shape: Shape<'a>,
-    /// Whether the datagrams begin with an RTP header, of which the stored sums say nothing.
+    /// Whether the datagrams begin with an RTP header, which the stored sums do not cover.
     pub(super) is_rtp: bool,
     /// Stored sums of the payloads, and the extent that they lie in.
     pub(super) source: Option<(&'a [[u8; PacketMeta::BYTES]], &'a Lease)>,
@@ -140,7 +140,7 @@ pub(super) struct Ahead<'a> {
 
 impl<'a> Ahead<'a> {
     pub(super) fn of(batch: &'a dyn TransmitBatch, strategy: Strategy) -> Self {
-        // What is not copied is not asked for either.
+        // Payloads that are not copied are not prefetched either.
         let mut ahead = Self { batch, entry: 0, at: None, is_on: !strategy.is_chained() };
         (0..PREFETCH_DATAGRAMS).for_each(|_| ahead.step());
         ahead
@@ -387,8 +387,8 @@ impl Output {
         }
     }
 
-    /// Lets the kernel see what is in the ring, makes it look as long as that moves something, and takes back what it is
-    /// done with.
+    /// Shows the ring's contents to the kernel, makes it look while that makes progress, and takes
+    /// back everything it has finished with.
     pub(super) fn flush(&mut self) {
         self.waiting = 0;
         self.port.tx.publish();
@@ -408,7 +408,7 @@ impl Output {
         }
     }
 
-    /// Takes back what the device is done with.
+    /// Takes back everything the device has finished with.
     pub(super) fn collect(&mut self) {
         while let Some(address) = self.port.completion.pop() {
             let is_ours = if address < self.film_bytes {
@@ -423,11 +423,11 @@ impl Output {
         self.note_held();
     }
 
-    /// Asks the kernel whether the interface is still there and what it has refused.
+    /// Asks the kernel whether the interface is still there and which descriptors it has refused.
     pub(super) fn check(&mut self) {
         let Far::Kernel(socket) = &self.port.far else { return };
-        // A driver that looks at the ring by itself is not called for sending, and an interface that was only taken down
-        // leaves no error: a call says so.
+        // A driver that polls the ring by itself is not called for sending, and an interface that
+        // was only taken down leaves no error: a call reports it.
         let gone = socket.pending_error().or(match socket.kick() {
             Kick::Dead(errno) => Some(errno),
             Kick::Done | Kick::Again => None,
@@ -439,8 +439,9 @@ impl Output {
         }
     }
 
-    /// Gives back every frame and every lease: the device is dead. What it may still have had queued is lost; should a
-    /// page of it be rewritten before the queue is gone, the datagram's checksum no longer holds.
+    /// Returns every frame and every lease: the device is dead. Any data it still had queued is
+    /// lost; if one of these pages is rewritten before the queue is gone, the datagram's checksum
+    /// no longer holds.
     pub(super) fn give_back(&mut self) {
         self.frames.give_back();
         self.held.give_back();

@@ -26,14 +26,15 @@ impl XdpQueues {
     /// Opens the first `count` queues. Many share the frames to receive into.
     ///
     /// # Errors
-    /// Says which step failed, with which queue, and what to do about it; more than [`MAX_XDP_RAW_QUEUES`].
+    /// Reports the failed step, the queue and the remedy; or more than [`MAX_XDP_RAW_QUEUES`]
+    /// queues.
     pub fn open(config: &XdpRawConfig, count: u32) -> Result<Self, XdpError> {
         if count > MAX_XDP_RAW_QUEUES {
             return Err(XdpError::Queues { interface: config.interface.clone(), count });
         }
         let each = |queue| XdpRawConfig { queue, ..config.share_of(count, queue == 0) };
         let bytes = Self::memory_bytes(config, count);
-        // What cannot be locked is all of it: one queue alone may have fitted.
+        // The error names the memory of all queues: one queue alone may have fitted.
         let of_all = |error| match error {
             XdpError::Locked { interface, source, .. } => XdpError::Locked { interface, bytes, source },
             other => other,
@@ -53,7 +54,7 @@ impl XdpQueues {
         Ok(this)
     }
 
-    /// Bytes of memory that the kernel locks for so many queues.
+    /// Returns the bytes of memory that the kernel locks for `count` queues.
     pub fn memory_bytes(config: &XdpRawConfig, count: u32) -> usize {
         (0..count).map(|queue| config.share_of(count, queue == 0).memory_bytes()).sum()
     }

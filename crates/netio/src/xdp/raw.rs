@@ -24,7 +24,7 @@ use super::socket::{Kick, SocketConfig, XdpSocket};
 use super::umem::{CHUNK_BYTES, FrameKind, Frames};
 use crate::limits::{DEFAULT_XDP_RAW_FRAMES, MAX_XDP_RX_FRAMES, RX_LOOK_NS, XDP_RAW_FULL_QUEUES};
 
-/// What an [`XdpRaw`] is made of.
+/// The configuration of an [`XdpRaw`].
 #[derive(Clone, Debug)]
 pub struct XdpRawConfig {
     /// The interface, in the calling thread's network namespace.
@@ -51,8 +51,8 @@ impl XdpRawConfig {
         }
     }
 
-    /// What each of `count` queues takes: a whole device's frames to receive into, or its part of those of [`XDP_RAW_FULL_QUEUES`]. Only the
-    /// first one sends.
+    /// Returns the share of each of `count` queues: a whole device's receive frames, or its part of
+    /// those of [`XDP_RAW_FULL_QUEUES`]. Only the first one sends.
     pub(super) fn share_of(&self, count: u32, is_first: bool) -> Self {
         let send_frames = if is_first { self.send_frames } else { 0 };
         let frames = self.frames * XDP_RAW_FULL_QUEUES / count.max(XDP_RAW_FULL_QUEUES);
@@ -82,19 +82,19 @@ fn whole_ring(frames: u32) -> u32 {
     frames.clamp(RX_BATCH_PACKETS as u32, MAX_XDP_RX_FRAMES).next_power_of_two()
 }
 
-/// Extents that so many frames take.
+/// Returns the number of extents that `frames` frames take.
 fn extents(frames: u32) -> u32 {
     frames.div_ceil((EXTENT_BYTES / CHUNK_BYTES) as u32)
 }
 
 millrace_core::counters! {
-    /// What an [`XdpRaw`] has done.
+    /// Counts of an [`XdpRaw`].
     pub struct XdpRawCounters {
         /// Frames put into the ring.
         sum sent,
         /// Frames that were too long or empty: not sent.
         sum unfit,
-        /// Frames for which there was no room.
+        /// Frames that found no room.
         sum refused,
         /// Calls that made the kernel look at the ring.
         sum wakeups,
@@ -217,7 +217,7 @@ impl XdpRaw {
         self.gather(frame, &[])
     }
 
-    /// The same with a frame in pieces, which are put together where it goes.
+    /// Does the same with a frame in pieces, which are joined at their destination.
     ///
     /// # Errors
     /// The interface is down or gone.
@@ -259,8 +259,9 @@ impl XdpRaw {
         self.tx.push(Desc { address, len: end as u32, more: false })
     }
 
-    /// Makes the kernel send what is in the ring, as long as that moves something. False: some of it is still there, call again. Now and
-    /// then the kernel is asked whether the interface is still there: nothing else would tell a device that only waits, not even poll.
+    /// Makes the kernel send the ring's contents, while that makes progress. False: some of it is
+    /// still there, call again. Now and then the kernel is asked whether the interface is still
+    /// there: a device that only waits would not learn it otherwise, not even by poll.
     ///
     /// # Errors
     /// The interface is down or gone.
@@ -292,7 +293,7 @@ impl XdpRaw {
         Ok(true)
     }
 
-    /// Takes back what the device is done with.
+    /// Takes back everything the device has finished with.
     fn collect(&mut self) {
         while let Some(address) = self.completion.pop() {
             self.counters.stray_completions += u64::from(!self.outgoing.complete(address));
@@ -338,7 +339,7 @@ impl XdpRaw {
 
     fn check(&self) -> Result<(), XdpError> {
         let Far::Kernel(socket) = &self.far else { return Ok(()) };
-        // An interface that was only taken down leaves no error: a call to send says so.
+        // An interface that was only taken down leaves no error: a send call reports it.
         let gone = socket.pending_error().or(match socket.kick() {
             Kick::Dead(errno) => Some(errno),
             Kick::Done | Kick::Again => None,
@@ -351,7 +352,7 @@ impl XdpRaw {
         XdpError::Gone { interface: self.config.interface.clone(), queue: self.config.queue, source }
     }
 
-    /// What it has done.
+    /// Returns its counters.
     pub fn counters(&self) -> &XdpRawCounters {
         &self.counters
     }

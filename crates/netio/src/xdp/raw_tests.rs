@@ -3,7 +3,7 @@
 use super::*;
 
 const FRAMES: u32 = 64;
-/// What the kernel leaves free before a frame.
+/// The bytes that the kernel leaves free before a frame.
 const HEADROOM: u64 = 256;
 
 /// The driver's ends.
@@ -86,7 +86,8 @@ fn a_full_ring_refuses_and_what_comes_back_is_room_again() {
     assert_eq!(rest[0], frame(1));
     device.flush(Instant(1)).unwrap();
     assert_eq!(driver.nic.run(), [frame(77)]);
-    // What was never out makes no room and is no harm, be it a frame to receive into.
+    // An address that was never outstanding makes no room and does no harm, even that of a receive
+    // frame.
     let incoming = driver.fill.pop().unwrap();
     for address in [0, u64::MAX, 1, incoming] {
         assert!(driver.nic.complete_address(address));

@@ -1,10 +1,11 @@
 //! Rings between this process and the kernel (or, in tests, between two ends in memory): one writes entries and counts
 //! them, the other reads them and counts those.
 //!
-//! Both counts run on for ever and wrap at 2^32; an entry's place is its number modulo the ring's size, a power of two.
-//! The writer publishes its count with release order after the entries, the reader loads it with acquire order before
-//! them; the other way round for places that are free again. Each end keeps a copy of the other's count and looks at
-//! the shared word only when the copy says that there is nothing left: the words' cache lines move between processors.
+//! Both counts run on for ever and wrap at 2^32; an entry's slot is its number modulo the ring's
+//! size, a power of two. The writer publishes its count with release order after the entries, the
+//! reader loads it with acquire order before them; the other way round for slots that are free
+//! again. Each end keeps a copy of the other's count and reads the shared word only when the copy
+//! shows that nothing is left: the words' cache lines move between processors.
 
 use std::io;
 use std::marker::PhantomData;
@@ -15,7 +16,7 @@ use rustix::net::xdp::{XdpRingFlags, XdpRingOffset};
 
 use super::sys::RingMemory;
 
-/// What lies in a ring: a fixed number of 64-bit words.
+/// An entry of a ring: a fixed number of 64-bit words.
 pub trait Entry: Copy {
     /// Words of one entry.
     const WORDS: usize;
@@ -25,7 +26,7 @@ pub trait Entry: Copy {
     fn load(words: &[AtomicU64]) -> Self;
 }
 
-/// An address in the UMEM: what lies in fill and completion rings.
+/// An address in the UMEM: the entry of fill and completion rings.
 impl Entry for u64 {
     const WORDS: usize = 1;
     fn store(self, words: &[AtomicU64]) {
@@ -161,7 +162,7 @@ impl<T: Entry> Producer<T> {
         true
     }
 
-    /// Lets the other end read what was written.
+    /// Lets the other end read the entries written.
     pub fn publish(&mut self) {
         if self.published != self.written {
             self.ring.memory.producer().store(self.written, Ordering::Release);
@@ -233,7 +234,8 @@ impl<T: Entry> Consumer<T> {
         }
     }
 
-    /// Tells the writing end whether to wake this one up by a call: what a driver does. For tests of the other end.
+    /// Sets whether the writing end must wake this one up by a call, as a driver does. For tests of
+    /// the other end.
     pub fn ask_for_wakeup(&self, wanted: bool) {
         if let Some(flags) = self.ring.memory.flags() {
             let bits = if wanted { XdpRingFlags::XDP_RING_NEED_WAKEUP.bits() } else { 0 };

@@ -1,4 +1,4 @@
-//! What is kept for each stream: where it goes, by which next hop, and its headers prebuilt.
+//! The state of each stream: its destination, its next hop, and its prebuilt headers.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -34,7 +34,7 @@ pub(super) struct OwnLink {
     pub(super) mtu: u32,
 }
 
-/// What a way allows.
+/// The limits of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Limit {
     /// Longest UDP payload.
@@ -76,7 +76,7 @@ impl Rows {
         Self { rows: vec![None; streams].into(), hops, if_index, port, counts: RowCounts::default() }
     }
 
-    /// Applies what has become known about next hops.
+    /// Applies the changes of next hops.
     pub(super) fn poll(&mut self) {
         self.hops.poll();
     }
@@ -156,7 +156,8 @@ impl Rows {
         Some(Self::limit(&hop, to.is_ipv4()))
     }
 
-    /// Whether datagrams of such a socket can leave here: by this interface, and for nobody on this host.
+    /// Returns whether datagrams of such a socket can leave here: by this interface, and for no
+    /// receiver on this host.
     pub(super) fn takes(&self, settings: &MulticastSettings) -> bool {
         !settings.is_looped && self.if_index.is_none_or(|ours| ours == settings.if_index)
     }

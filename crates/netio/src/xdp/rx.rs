@@ -6,8 +6,9 @@
 //!                     └─► parse ─► sink ─► fill ring
 //! ```
 //!
-//! Every frame is either on its way to the driver and back or being shown, so the rings, which have a place for each frame,
-//! never overflow: when all frames are full, the kernel has none to receive into, drops what comes and counts it.
+//! Every frame is either on its way to the driver and back or being shown, so the rings, which have
+//! a place for each frame, never overflow: when all frames are full, the kernel has none to receive
+//! into, drops the arriving packets and counts them.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -29,7 +30,7 @@ pub(super) const OFFSET_SHIFT: u32 = 48;
 /// Frames in an extent.
 const FRAMES_PER_EXTENT: u32 = (EXTENT_BYTES / CHUNK_BYTES) as u32;
 
-/// What an [`XdpRx`] is made of.
+/// The configuration of an [`XdpRx`].
 #[derive(Clone)]
 pub struct XdpRxConfig {
     /// The interface, in the calling thread's network namespace.
@@ -52,8 +53,9 @@ impl XdpRxConfig {
 
 /// Receives the packets of one queue that a [`Steering`](super::steer::Steering) program gives to its socket.
 ///
-/// Lengths and checksums are verified here, because no kernel does; what is wrong is counted and passed over. A packet takes one
-/// frame, 256 bytes of which are the kernel's: interfaces with an MTU above 3,800 bytes are not for this.
+/// Lengths and checksums are verified here, because no kernel does; a wrong packet is counted and
+/// skipped. A packet takes one frame, where the kernel takes 256 bytes: interfaces with an MTU
+/// above 3,800 bytes are not supported.
 ///
 /// A packet's arrival is the moment at which it was fetched.
 ///
@@ -163,7 +165,7 @@ impl XdpRx {
         self.fill.push(frame);
     }
 
-    /// Lets the driver have the frames of what was shown.
+    /// Returns the frames of the packets shown to the driver.
     fn give_back(&mut self) {
         self.rx.release();
         self.fill.publish();
@@ -175,7 +177,7 @@ impl XdpRx {
         }
     }
 
-    /// Asks the kernel what it has dropped and whether the interface is still there.
+    /// Asks the kernel for its drop count and whether the interface is still there.
     fn look(&mut self) {
         let Some(socket) = &self.socket else { return };
         if let Ok(statistics) = socket.statistics() {
@@ -215,7 +217,7 @@ impl PacketRx for XdpRx {
             self.look();
         }
         match self.gone {
-            // What came before it went has been shown.
+            // The packets that arrived before the interface went have been shown.
             Some(errno) if taken == 0 => Err(DeviceGone { errno }),
             _ => Ok(taken),
         }

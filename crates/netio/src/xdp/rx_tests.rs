@@ -8,7 +8,7 @@ use millrace_core::wire::frame::{Flow, LinkHeader, Template};
 use super::*;
 
 const FRAMES: u32 = 64;
-/// What the kernel leaves free before a packet.
+/// The bytes that the kernel leaves free before a packet.
 const HEADROOM: usize = 256;
 
 /// The driver's ends.

@@ -24,10 +24,10 @@ use crate::sys::socket::{Buffer, get_int, raise_buffer, set_int};
 
 /// `XDP_MAX_TX_SKB_BUDGET` (Linux 6.17): descriptors that one call sends in copy mode.
 const MAX_TX_SKB_BUDGET: i32 = 9;
-/// What the kernel sends in one call without that option.
+/// The number of descriptors that the kernel sends in one call without that option.
 pub const KERNEL_TX_BUDGET: u32 = 32;
 
-/// What a socket is to be.
+/// The configuration of a socket.
 #[derive(Clone)]
 pub struct SocketConfig {
     /// The interface, in the calling thread's network namespace.
@@ -73,7 +73,7 @@ pub enum Kick {
 }
 
 impl Kick {
-    /// What the kernel's answer to a send call means.
+    /// Interprets the kernel's answer to a send call.
     pub fn of(answer: Result<(), i32>) -> Self {
         match answer {
             Ok(()) => Self::Done,
@@ -93,7 +93,7 @@ pub struct XdpSocket {
     _arena: Arc<ExtentArena>,
 }
 
-/// Says what a failed call of a socket means.
+/// Explains a failed call of a socket.
 struct Fault<'a>(&'a SocketConfig);
 
 impl Fault<'_> {
@@ -165,14 +165,14 @@ impl XdpSocket {
             xdp_options(&fd).is_ok_and(|options| options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY));
         let arena = Arc::clone(&config.arena);
         let socket = Self { fd, if_index, zero_copy, tx_budget, _arena: arena };
-        // An interface that is down can be bound to, but a call to send says so.
+        // An interface that is down can be bound to, but a send call reports it.
         match socket.kick() {
             Kick::Dead(errno) => Err(fault.bind(io::Error::from_raw_os_error(errno))),
             Kick::Done | Kick::Again => Ok((socket, rings)),
         }
     }
 
-    /// Makes the kernel send what is in the TX ring.
+    /// Makes the kernel send the contents of the TX ring.
     pub fn kick(&self) -> Kick {
         let answer = rustix::net::send(&self.fd, &[], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         Kick::of(answer.map(|_| ()).map_err(Errno::raw_os_error))
@@ -184,7 +184,7 @@ impl XdpSocket {
         let _ = rustix::net::recv(&self.fd, &mut [0u8; 0], RecvFlags::DONTWAIT);
     }
 
-    /// What the kernel has counted.
+    /// Returns the kernel's counters.
     ///
     /// # Errors
     /// When the interface is gone.
@@ -226,7 +226,7 @@ impl AsFd for XdpSocket {
 
 /// Number of an interface in the calling thread's network namespace.
 fn interface_index(name: &str) -> io::Result<u32> {
-    // A socket made here belongs to this thread's namespace, and so does what it is asked.
+    // A socket made here belongs to this thread's namespace, and so do the answers to its queries.
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     Ok(rustix::net::netdevice::name_to_index(&socket, name)?)
@@ -255,7 +255,7 @@ fn rings(fd: BorrowedFd<'_>, config: &SocketConfig) -> io::Result<SocketRings> {
     })
 }
 
-/// Asks for the number of descriptors that one call sends; what it is now.
+/// Requests the number of descriptors that one call sends; returns the number now in force.
 fn set_budget(fd: BorrowedFd<'_>, config: &SocketConfig) -> u32 {
     let budget = config.tx_budget.clamp(KERNEL_TX_BUDGET, config.tx_entries.max(KERNEL_TX_BUDGET));
     // The kernel reads an unsigned int, which has the length of an int and this value's bits.

@@ -1,4 +1,5 @@
-//! What can be seen of sockets without a network: what errors mean, and that they say so.
+//! Properties of sockets that can be tested without a network: the interpretation of errors, and
+//! their texts.
 
 use super::*;
 use millrace_core::pool::HeapRegion;

@@ -9,7 +9,7 @@ use std::fmt;
 /// | `Staging` | copy | copied behind its header into a small ring of frames that stays in the processor's cache | one | most drivers: the kernel copies anyway, and from hot memory it does so faster |
 /// | `Chained` | copy | sent from the cache's memory | header, then payload | virtio_net, which takes pages without copying them |
 /// | `ZeroCopyStaging` | zero-copy | copied into a frame, fetched by the device | one | drivers that take one descriptor a packet |
-/// | `ZeroCopyChained` | zero-copy | fetched by the device from the cache's memory | header, then payload | drivers that take several (ice, i40e): nobody copies a payload |
+/// | `ZeroCopyChained` | zero-copy | fetched by the device from the cache's memory | header, then payload | drivers that take several (ice, i40e): the payload is never copied |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Strategy {
     /// Copy payload and header into a frame; the kernel copies it.
@@ -48,10 +48,11 @@ impl fmt::Display for Strategy {
     }
 }
 
-/// What is known of a device before anything is tried.
+/// The facts known about a device before anything is tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Abilities {
-    /// Whether the driver has a zero-copy mode; `None` if the kernel cannot say, so that only trying tells.
+    /// Whether the driver has a zero-copy mode; `None` if the kernel cannot report it, so that only
+    /// a trial shows it.
     pub zero_copy: Option<bool>,
     /// Most descriptors of one packet in zero-copy mode; `None` if the kernel cannot say.
     pub zero_copy_segments: Option<u32>,

@@ -1,5 +1,5 @@
-//! The memory that is shared with the kernel: ring mappings as atomic words, frames to read back in tests, and memory
-//! that can be locked away to show that nobody reads it.
+//! The memory shared with the kernel: ring mappings as atomic words, frames to read back in tests,
+//! and memory that can be locked away to prove that it is never read.
 //!
 //! Everything in a ring is an atomic word, entries too, so that a ring used wrongly can carry nonsense but never breaks
 //! the rules of the language; on x86-64 and aarch64 a relaxed load or store of a word is an ordinary move.
@@ -25,7 +25,8 @@ struct Mapping {
     len: usize,
 }
 
-// SAFETY: the mapping belongs to this value alone; what is in it is only lent out as atomics, or governed by an arena.
+// SAFETY: the mapping belongs to this value alone; its contents are only lent out as atomics, or
+// governed by an arena.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -65,7 +66,7 @@ const COUNT_WORDS: usize = CACHE_LINE_BYTES / 8;
 const HEAD_WORDS: usize = 3 * COUNT_WORDS;
 
 impl RingMemory {
-    /// Maps a ring of the socket: `words` words of entries, laid out as the kernel says in `at`.
+    /// Maps a ring of the socket: `words` words of entries, at the kernel's offsets in `at`.
     pub(super) fn map(fd: BorrowedFd<'_>, place: u64, at: &XdpRingOffset, words: usize) -> io::Result<Self> {
         let len = at.desc as usize + words * 8;
         let counts = [Some(at.producer), Some(at.consumer), at.flags];
@@ -97,8 +98,9 @@ impl RingMemory {
     pub(super) fn heap(words: usize) -> Self {
         let ring: Arc<[AtomicU64]> = (0..HEAD_WORDS + words).map(|_| AtomicU64::new(0)).collect();
         let base = NonNull::from(&*ring).cast::<AtomicU64>();
-        // SAFETY: the slice has HEAD_WORDS + `words` words, so all of these offsets are inside it. An AtomicU32 in the
-        // place of an AtomicU64 is aligned, and nobody reaches these words by the other type: the slice is private.
+        // SAFETY: the slice has HEAD_WORDS + `words` words, so all of these offsets are inside it.
+        // An AtomicU32 in the place of an AtomicU64 is aligned, and no code reaches these words by
+        // the other type: the slice is private.
         let at = |word: usize| unsafe { base.add(word) };
         Self {
             producer: at(0).cast(),
@@ -140,14 +142,16 @@ pub(super) fn read_memory(arena: &ExtentArena, address: u64, len: usize) -> Opti
     let start = usize::try_from(address).ok()?;
     start.checked_add(len).filter(|&end| end <= bytes)?;
     let mut copy = vec![0; len];
-    // SAFETY: the range was just checked to be inside the arena's region, which is initialised memory and lives as long as
-    // the arena. Frames and leased extents in a ring are written by nobody until their completion.
+    // SAFETY: the range was just checked to be inside the arena's region, which is initialised
+    // memory and lives as long as the arena. Nothing writes to frames and leased extents in a ring
+    // until their completion.
     unsafe { std::ptr::copy_nonoverlapping(base.as_ptr().add(start), copy.as_mut_ptr(), len) };
     Some(copy)
 }
 
-/// Memory for an arena of which parts can be taken from this process, while the kernel goes on using them: any read
-/// of ours there ends the process. For the proof that a device sends without looking.
+/// Memory for an arena. Parts of it can be taken from this process while the kernel continues to
+/// use them: any read of ours there ends the process. It proves that a device sends without
+/// looking.
 #[derive(Debug)]
 pub struct GuardedRegion(Arc<Mapping>);
 
@@ -191,8 +195,8 @@ impl Guard {
     }
 }
 
-// SAFETY: one zero-filled private mapping, page aligned, alive until the last of region and guard is dropped, shared with
-// nobody: the guard changes access, not contents.
+// SAFETY: one zero-filled private mapping, page aligned, alive until the last of region and guard
+// is dropped, shared with no other process: the guard changes access, not contents.
 unsafe impl Region for GuardedRegion {
     fn base(&self) -> NonNull<u8> {
         self.0.base
@@ -242,7 +246,7 @@ mod tests {
     fn locked_pages_come_back_with_their_bytes() {
         let (region, guard) = GuardedRegion::new(3 * PAGE_BYTES).unwrap();
         let base = region.base();
-        // SAFETY: inside the fresh mapping, which nobody else uses.
+        // SAFETY: inside the fresh mapping, which no other code uses.
         unsafe { base.add(PAGE_BYTES).write(7) };
         guard.set_locked(PAGE_BYTES..2 * PAGE_BYTES, true).unwrap();
         assert!(guard.set_locked(1..PAGE_BYTES, true).is_err());

@@ -36,17 +36,17 @@ const MEMORY_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 /// MTU of Ethernet, where nothing else is known.
 const USUAL_MTU: u32 = 1500;
 
-/// What an [`XdpTx`] is made of.
+/// The configuration of an [`XdpTx`].
 #[derive(Clone)]
 pub struct XdpConfig {
     /// The interface, in the calling thread's network namespace.
     pub interface: String,
     /// Its queue.
     pub queue: u32,
-    /// The cache's memory, all of which the kernel will lock. The device takes up to [`XDP_ASIDE_EXTENTS`] of its extents
-    /// aside.
+    /// The cache's memory; the kernel will lock all of it. The device sets aside up to
+    /// [`XDP_ASIDE_EXTENTS`] of the arena's extents.
     pub arena: Arc<ExtentArena>,
-    /// How datagrams are handed over; `None`: by what the driver can do.
+    /// How datagrams are handed over; `None`: chosen by the driver's abilities.
     pub strategy: Option<Strategy>,
     /// Streams: their indices run from 0 to `streams - 1`.
     pub streams: usize,
@@ -60,8 +60,9 @@ pub struct XdpConfig {
 
 /// Sends UDP datagrams as frames by one queue of one interface.
 ///
-/// Allocates in [`XdpTx::open`] and not after. Does not send what it cannot: destinations behind other interfaces or
-/// tunnels, TCP, datagrams longer than the MTU; ask [`XdpTx::can_send`] first and leave these to the kernel.
+/// Allocates only in [`XdpTx::open`]. Does not send unsupported data: destinations behind other
+/// interfaces or tunnels, TCP, datagrams longer than the MTU; ask [`XdpTx::can_send`] first and
+/// leave these to the kernel.
 pub struct XdpTx {
     out: Output,
     rows: Rows,
@@ -72,12 +73,12 @@ pub struct XdpTx {
     link: OwnLink,
     /// Sockets for multicast whose datagrams leave here too.
     multicast: [Option<MulticastSettings>; MAX_MULTICAST_SOCKETS],
-    /// Streams of which an entry of this batch was not taken whole: nothing may overtake it.
+    /// Streams with an entry of this batch that was not taken whole: nothing may overtake it.
     refused: Vec<StreamId>,
     failure: Option<XdpError>,
 }
 
-/// What is known of the device before it is opened.
+/// The facts known about the device before it is opened.
 #[derive(Clone, Copy)]
 struct Device {
     abilities: Abilities,
@@ -85,8 +86,8 @@ struct Device {
 }
 
 impl Device {
-    /// What the kernel says. An interface of which nothing can be learned is tried as any other: opening it says what is
-    /// wrong with it.
+    /// Queries the kernel. An interface without any information is tried like any other: opening it
+    /// reports the fault.
     fn of(config: &XdpConfig) -> Self {
         let features = DeviceFeatures::of(&config.interface).ok();
         let of = features.as_ref();
@@ -111,7 +112,7 @@ impl Device {
     }
 }
 
-/// What the datagrams of an entry are headed with.
+/// The headers of an entry's datagrams.
 enum EgressPath {
     /// The stream's row.
     Row(usize),
@@ -200,8 +201,9 @@ impl XdpTx {
         })
     }
 
-    /// Names the sockets for multicast, in the order in which the kernel's path has them: what goes to groups by this interface leaves
-    /// here then. The device's Ethernet address is that which it had when it was opened.
+    /// Sets the sockets for multicast, in the order of the kernel's path: datagrams to groups by
+    /// this interface then leave here. The device keeps using the Ethernet address that it had when
+    /// it was opened.
     pub fn set_multicast(&mut self, all: &[MulticastSettings]) {
         self.multicast = std::array::from_fn(|at| all.get(at).copied().filter(|one| self.rows.takes(one)));
     }
@@ -223,19 +225,20 @@ impl XdpTx {
         self.rows.prefetch(stream.index as usize);
     }
 
-    /// Takes back what the device is done with, and looks whether it is still there; whether something is still under way.
-    /// For turns without anything to send: leases of the last batch would be held until the next.
+    /// Takes back everything the device has finished with, and checks that it is still there.
+    /// Returns whether something is still in flight. For turns without anything to send: leases of
+    /// the last batch would be held until the next.
     pub fn poll(&mut self) -> bool {
         if self.failure.is_none() {
             self.begin();
-            // What a full device did not take at the last batch.
+            // The descriptors that a full device did not take at the last batch.
             self.out.flush();
             self.note_death();
         }
         self.failure.is_none() && self.out.in_flight() > 0
     }
 
-    /// What it has done.
+    /// Returns its counters.
     pub fn counters(&self) -> &XdpCounters {
         &self.out.counters
     }
@@ -274,7 +277,7 @@ impl XdpTx {
         }
     }
 
-    /// How the datagrams of an entry go out, or the errno that says why they cannot.
+    /// Returns how the datagrams of an entry go out, or the errno that explains why they cannot.
     fn way(&mut self, transmit: &Transmit<'_>, shape: &Shape<'_>) -> Result<EgressPath, i32> {
         let is_rtcp = matches!(transmit.payload, Payload::Rtcp(_));
         let to = transmit.dest.address(is_rtcp).ok_or(libc::EOPNOTSUPP)?;
@@ -311,7 +314,8 @@ impl XdpTx {
         self.rows.refresh_multicast(index, to, (via.0, settings), self.link)
     }
 
-    /// Asks for what every entry will need: the stream's row, and the sums of its payloads.
+    /// Prefetches the data that every entry will need: the stream's row, and the sums of its
+    /// payloads.
     fn prefetch(&self, batch: &dyn TransmitBatch) {
         for index in 0..batch.len() {
             self.rows.prefetch(batch.get(index).stream.index as usize);
@@ -362,7 +366,7 @@ impl XdpTx {
     }
 }
 
-/// The sums of an entry's payloads and their extent, if that has so many packets.
+/// Returns the sums of an entry's payloads and their extent, if it has `count` packets.
 fn known_sums(source: Source<'_>, count: usize) -> Option<(&[[u8; PacketMeta::BYTES]], &Lease)> {
     let (lease, count) = (source.lease, u32::try_from(count).ok()?);
     let end = source.place.checked_add(count)?;
@@ -383,7 +387,7 @@ fn open_socket(config: &XdpConfig, strategy: Strategy) -> Result<Port, XdpError>
     Ok(Port { far: Far::Kernel(Box::new(socket)), tx: rings.tx, completion: rings.completion })
 }
 
-/// Whether the kernel says that the driver cannot do what was asked.
+/// Returns whether the kernel's error means that the driver does not support the request.
 fn cannot(source: &io::Error) -> bool {
     matches!(source.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL))
 }

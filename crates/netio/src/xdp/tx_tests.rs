@@ -1,4 +1,5 @@
-//! Devices over rings in memory: frames byte for byte against an independent builder, and what is held for how long.
+//! Devices over rings in memory: frames byte for byte against an independent builder, and how long
+//! memory is held.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -33,7 +34,7 @@ fn bytes(seed: u32, length: usize) -> Vec<u8> {
     (0..length).map(|_| next()).collect()
 }
 
-/// An arena with two media extents, the first of which is full of packets, and `aside` extents for frames.
+/// An arena with two media extents, the first filled with packets, and `aside` extents for frames.
 fn film(aside: u32, packet_bytes: usize, packets: u32) -> (Arc<ExtentArena>, Lease) {
     let arena = ExtentArena::with_aside(Box::new(HeapRegion::new(2 + aside as usize)), aside);
     let layout = WireLayout::new(packet_bytes).unwrap();
@@ -131,7 +132,8 @@ fn send(tx: &mut XdpTx, entries: Vec<(Transmit<'_>, Option<Source<'_>>)>) -> Vec
     outcomes
 }
 
-/// The same frame by somebody else's code. The identification is ours to choose, so it is taken over.
+/// The same frame by an independent implementation. The identification is ours to choose, so it is
+/// taken over.
 fn oracle(frame: &[u8], to: &str, vlan: Option<u16>, port: u16, payload: &[u8]) -> Vec<u8> {
     let to = addr(to);
     let hop = hop(to.is_ipv4(), vlan);
@@ -187,7 +189,8 @@ fn every_strategy_builds_the_frames_that_others_build() {
         let (mut patched, source) = wire(1, to, &lease, 10, 30);
         patched.payload = Payload::Patched { headers: &headers, bytes: lease.wire(10, 30), segment: SEGMENT };
         let rtcp = Transmit { stream: stream(0), dest: udp(to), payload: Payload::Rtcp(&report) };
-        // The same from memory of which nothing is known, with lengths that are odd, and shorter than an RTP header.
+        // The same from memory without a known source, with odd lengths, and shorter than an RTP
+        // header.
         let loose = bytes(6, 3 * SEGMENT + 7);
         let mut unknown = plain.0;
         unknown.payload = Payload::Wire { bytes: &loose, segment: SEGMENT };
@@ -528,7 +531,8 @@ fn steps() -> impl proptest::strategy::Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases / 4, ..ProptestConfig::default() })]
 
-    /// Whatever a device takes and completes when: what was taken of each entry arrives once, in order, unharmed.
+    /// Whatever a device takes, and whenever it completes it: the part taken of each entry arrives
+    /// once, in order, unharmed.
     #[test]
     fn all_that_was_taken_arrives(steps in steps(), chained: bool) {
         let (arena, lease) = film(2, 1316, 196);

@@ -21,7 +21,7 @@ const HUGE_PAGE_BYTES: u64 = 2 << 20;
 /// of the socket keeps the arena.
 ///
 /// # Errors
-/// What the kernel says: `ENOBUFS` or `ENOMEM` if the memory may not be locked.
+/// The kernel's error: `ENOBUFS` or `ENOMEM` if the memory may not be locked.
 pub fn register(socket: impl AsFd, arena: &ExtentArena) -> io::Result<()> {
     let (base, bytes) = arena.memory();
     let form = XdpUmemReg {
@@ -64,7 +64,7 @@ fn page_bytes(smaps: &str, address: u64) -> Option<u64> {
     None
 }
 
-/// What a frame is for.
+/// The purpose of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
     /// A header alone: [`HEADER_FRAME_BYTES`].

@@ -1,4 +1,5 @@
-//! Connections over the loopback device, with little room, and what a test needs to drive them.
+//! Connections over the loopback device, with small buffers, and the helpers a test needs to drive
+//! them.
 // Each test program uses a part of this, and none exports it.
 #![allow(dead_code, unreachable_pub)]
 

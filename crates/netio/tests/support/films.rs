@@ -59,7 +59,7 @@ pub struct Piece<'a> {
     pub count: u32,
     /// Headers of its own.
     pub headers: Option<&'a [u8]>,
-    /// Whether the batch says where the bytes lie.
+    /// Whether the batch states where the bytes lie.
     pub is_known: bool,
 }
 

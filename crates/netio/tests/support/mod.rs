@@ -1,4 +1,5 @@
-//! What the integration tests share: entries, senders, receivers, and network namespaces that clean up after themselves.
+//! Helpers of the integration tests: entries, senders, receivers, and network namespaces that clean
+//! up after themselves.
 // Each test program uses a part of this, and none exports it.
 #![allow(dead_code, unreachable_pub)]
 
@@ -17,7 +18,7 @@ use millrace_netio::{GsoMode, KernelTx, KernelTxConfig, bind_pair};
 
 /// Something that never is an outcome of these tests: shows that an outcome was written.
 pub const UNSET: SendOutcome = SendOutcome::Closed { errno: -1 };
-/// Long enough for any datagram on a loaded machine; tests never wait so long unless they fail.
+/// Long enough for any datagram on a loaded machine; tests wait this long only if they fail.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 
 pub fn stream(index: u32) -> StreamId {
@@ -123,7 +124,7 @@ pub fn receive(rx: &mut UdpRx, count: usize) -> Vec<Vec<u8>> {
     got
 }
 
-/// What is there now.
+/// Returns the datagrams available now.
 pub fn receive_now(rx: &mut UdpRx) -> Vec<Vec<u8>> {
     let mut got = Vec::new();
     loop {
@@ -135,8 +136,9 @@ pub fn receive_now(rx: &mut UdpRx) -> Vec<Vec<u8>> {
     }
 }
 
-/// An address that answers "port unreachable", for as long as the socket lives: it is connected to somebody else, so
-/// that it takes no datagrams of ours, and nobody else can have the port meanwhile.
+/// An address that answers "port unreachable" while the socket lives: the socket is connected to
+/// another address, so that it takes no datagrams of ours, and no other program can have the port
+/// meanwhile.
 pub fn closed_port(addr: &str) -> (UdpSocket, SocketAddr) {
     let ip: IpAddr = addr.parse().expect("an address");
     let socket = UdpSocket::bind((ip, 0)).expect("a free port");
@@ -167,8 +169,8 @@ impl Netns {
         run("ip", &all);
     }
 
-    /// Waits until a link carries packets. The kernel sees to that after `ip` has ended, late where many namespaces come and go at once,
-    /// and drops what is sent before.
+    /// Waits until a link carries packets. The kernel brings it up after `ip` has ended, late where
+    /// many namespaces come and go at once, and drops packets sent before.
     pub fn wait_until_up(&self, device: &str) {
         let end = Instant::now() + TIMEOUT;
         while !self.must(&format!("ip -o link show dev {device}")).contains("state UP") {
@@ -187,7 +189,7 @@ impl Netns {
         Command::new("ip").args(["netns", "exec", &self.name]).args(words).output().expect("the ip program")
     }
 
-    /// Runs a command in here; panics if it fails; what it printed.
+    /// Runs a command in here; panics if it fails. Returns its output.
     pub fn must(&self, command: &str) -> String {
         let output = self.command(command);
         let errors = String::from_utf8_lossy(&output.stderr);

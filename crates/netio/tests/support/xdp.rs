@@ -1,4 +1,5 @@
-//! What the AF_XDP tests share: titles in arenas, entries that say where they lie, devices on one end of a veth pair.
+//! Helpers of the AF_XDP tests: titles in arenas, entries that state their place, devices on one
+//! end of a veth pair.
 // Each test program uses a part of this, and none exports it.
 #![allow(dead_code, unreachable_pub)]
 

@@ -1,12 +1,13 @@
-//! Connections of an engine that has a thread of its own, written by a loop: it is the host of their queue pair, and gives ranges of leased extents by
-//! request, as any host may. Whatever is given waits for nobody; a connection that is full is told of when it takes something again.
+//! Connections of an engine with its own thread, written by a loop: the loop is the host of their
+//! queue pair, and gives ranges of leased extents by request, as any host may. Writes never wait; a
+//! full connection is reported when it takes data again.
 //!
 //! ```text
 //!   loop ──► EngineTx ──► Apart ══ requests, ranges of extents ══► engine's thread ─► stack ─► device
 //!                              ◄═ counts, events ═══════════════
 //! ```
 //!
-//! Nobody reads here: what peers say is thrown away.
+//! Nothing is read here: data from peers is discarded.
 
 use std::collections::VecDeque;
 use std::io;
@@ -56,7 +57,8 @@ fn errno_of(fault: Option<Fault>) -> i32 {
 
 impl Apart {
     /// # Errors
-    /// An engine of another process, which takes no extents; an area that does not hold what a connection may be given at once.
+    /// An engine of another process, which takes no extents; an area too small for the data a
+    /// connection may be given at once.
     pub(super) fn new(sockets: Sockets) -> io::Result<Self> {
         let settings = sockets.settings()?;
         let area = u64::from(settings.send_bytes) * u64::from(settings.send_buffers);
@@ -72,8 +74,9 @@ impl Apart {
         Ok(Self { sockets, lent, news })
     }
 
-    /// Readable when the engine has something to tell. To be asked for whenever the loop is about to sleep: what has come by then is found by
-    /// [`Apart::has_events`], and no ring that is still under way wakes it twice.
+    /// Readable when the engine has something to report. Request this whenever the loop is about to
+    /// sleep: events that have arrived by then are found by [`Apart::has_events`], and no ring that
+    /// is still in flight wakes it twice.
     pub(super) fn readable(&self) -> BorrowedFd<'_> {
         self.sockets.await_events();
         self.sockets.readiness()
@@ -89,7 +92,7 @@ impl Apart {
         !self.news.is_empty() || self.has_events()
     }
 
-    /// Takes in what the engine has told.
+    /// Takes in the engine's events.
     ///
     /// # Errors
     /// There is no engine any more.
@@ -127,7 +130,7 @@ impl Apart {
         else {
             return;
         };
-        // A failure is told by its event.
+        // A failure is reported by its event.
         if self.sockets.takes(socket, 1).unwrap_or(false) {
             lent.is_full = false;
             self.news.push_back(News::Writable(lent.conn));
@@ -138,7 +141,8 @@ impl Apart {
         self.news.pop_front()
     }
 
-    /// What was asked reaches the engine. How much was done: nothing that keeps a loop from sleeping.
+    /// Passes the requests to the engine. Returns the work done: none that keeps a loop from
+    /// sleeping.
     pub(super) fn depart(&mut self) -> usize {
         self.sockets.give_back_all();
         self.sockets.flush();
@@ -160,12 +164,12 @@ impl Apart {
             return Err(libc::EBUSY);
         }
         *place = Some(Lent { conn, is_full: false, is_gone: false });
-        // Frames leave in bursts already. Without an engine the loop is told in its next turn.
+        // Frames leave in bursts already. Without an engine the loop is notified in its next turn.
         let _ = self.sockets.set_nodelay(socket, true);
         Ok(Way { socket: (name.pair, socket), conn })
     }
 
-    /// The connection is nobody's any more: it is closed, behind what it was given.
+    /// The connection has no owner any more: closes it, after the data queued on it.
     pub(super) fn take_back(&mut self, way: Way) {
         self.news
             .retain(|news| !matches!(news, News::Writable(conn) | News::Gone(conn, _) if *conn == way.conn));
@@ -179,7 +183,7 @@ impl Apart {
         self.lent.get_mut(way.socket.1 as usize)?.as_mut().filter(|lent| lent.conn == way.conn)
     }
 
-    /// What has become of something that was given.
+    /// Converts the outcome of a write.
     fn given(&mut self, way: Way, outcome: io::Result<Option<()>>) -> Given {
         let socket = way.socket.1;
         match outcome {
@@ -216,7 +220,7 @@ impl Apart {
         self.given(way, outcome)
     }
 
-    /// Control bytes: they go behind what was given, though the connection is full.
+    /// Writes control bytes: they go after the data already given, even if the connection is full.
     ///
     /// # Errors
     /// As an errno: the connection is over, or there is no room even for them.
@@ -237,7 +241,7 @@ impl Apart {
         (lent.conn == way.conn).then(|| self.sockets.outstanding(way.socket.1))
     }
 
-    /// The peers are told that nothing more comes, behind what was given.
+    /// Signals the end to all peers, after the data already given.
     pub(super) fn shut_all(&mut self) {
         self.sockets.close_all();
         self.lent.fill(None);

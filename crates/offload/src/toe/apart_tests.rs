@@ -21,7 +21,8 @@ impl Rig {
         Self::handed_over_with(1, change).0
     }
 
-    /// The same with so many connections, of which the first one is the rig's: their names, and their sockets here and there.
+    /// Does the same with `count` connections, the first of them being the rig's; returns their
+    /// names, and their sockets here and there.
     fn handed_over_with(
         count: usize,
         change: impl Fn(&mut EngineSettings),
@@ -78,7 +79,7 @@ fn names_that_are_no_connection_of_the_pair_are_refused() {
     assert_eq!(rig.tx.add_conn(ConnId(4), name.into()), Err(libc::EBUSY));
 }
 
-/// What a viewer says is read by nobody, and takes no buffer for good.
+/// Data from a viewer is never read, and takes no buffer for good.
 #[test]
 fn what_a_viewer_says_holds_up_nothing() {
     let film = Film::new(rtp(), &[]);
@@ -99,7 +100,8 @@ fn what_a_viewer_says_holds_up_nothing() {
     }
 }
 
-/// Who was told of room is not told again before something was refused again, whatever else the engine tells.
+/// A connection reported as writable is not reported again before it has refused data again,
+/// whatever else the engine reports.
 #[test]
 fn room_is_told_once_whatever_else_is_told() {
     let film = Film::new(rtp(), &[]);
@@ -120,7 +122,7 @@ fn room_is_told_once_whatever_else_is_told() {
     }
 }
 
-/// What has happened to a connection and was not told yet is not told of the next one of its name.
+/// Unreported news of a connection does not reach the next one with the same name.
 #[test]
 fn news_of_a_connection_that_was_given_up_do_not_reach_the_next_one_of_its_name() {
     let (mut rig, connections) = Rig::handed_over_with(2, |_| {});
@@ -131,7 +133,7 @@ fn news_of_a_connection_that_was_given_up_do_not_reach_the_next_one_of_its_name(
         rig.now = rig.now.plus_ns(STEP_NS);
         rig.turn_peer();
     }
-    // Its end has come here, and nobody has been told.
+    // Its end has arrived here, and has not been reported.
     rig.tx.tend(rig.now);
     let Some(Behind::Apart(apart)) = &rig.tx.engine else { panic!("no engine") };
     assert!(apart.has_news());
@@ -144,7 +146,8 @@ fn news_of_a_connection_that_was_given_up_do_not_reach_the_next_one_of_its_name(
     rig.read_all();
 }
 
-/// Connections of a loop that ends, or drops its pair, end behind what they were given, whether it writes to them or not.
+/// Connections of a loop that ends, or drops its pair, end after the data already given, whether it
+/// writes to them or not.
 #[test]
 fn a_loop_that_ends_or_goes_shuts_the_connections_of_its_pair() {
     for (is_lent, is_dropped) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -236,7 +239,8 @@ fn replies_to_a_viewer_who_does_not_read_end_the_connection_at_last() {
     rig.read_all();
 }
 
-/// A head takes a chunk of its own, since what is behind it lies in an extent: a connection that finds none is told when there is one.
+/// A head takes a chunk of its own, since the data after it lies in an extent: a connection that
+/// finds none is notified when there is one.
 #[test]
 fn a_connection_without_a_chunk_is_told_when_there_is_one() {
     let film = Film::new(rtp(), &[]);

@@ -1,4 +1,5 @@
-//! What the connections of an egress path stand behind: an engine that its loop turns, or a queue pair of an engine that has a thread of its own.
+//! The engine behind the connections of an egress path: one that its loop turns, or a queue pair of
+//! one that has a thread of its own.
 
 use std::os::fd::BorrowedFd;
 
@@ -23,7 +24,7 @@ pub(super) enum Behind {
 }
 
 impl Behind {
-    /// The first half of a turn: what has come in.
+    /// Runs the first half of a turn: takes in packets and events.
     ///
     /// # Errors
     /// Why it is over.
@@ -41,7 +42,7 @@ impl Behind {
         }
     }
 
-    /// The second half: what goes out; how much was done.
+    /// Runs the second half: sends; returns the amount of work done.
     ///
     /// # Errors
     /// Why it is over.
@@ -55,7 +56,7 @@ impl Behind {
         }
     }
 
-    /// It is over, for whoever asks why.
+    /// Records the end and its reason, for later queries.
     pub(super) fn ended(&self, why: String) {
         if let Self::Turned(engine) = self {
             engine.home.ended(why);
@@ -105,7 +106,7 @@ impl Behind {
     }
 
     /// # Errors
-    /// As an errno: there is no such connection, it is over, or somebody writes to it already.
+    /// As an errno: there is no such connection, it is over, or it already has a writer.
     pub(super) fn lend(&mut self, name: EngineSocket, conn: ConnId, now: Instant) -> Result<Way, i32> {
         match self {
             Self::Turned(engine) => engine.core.lend(name, conn, now),

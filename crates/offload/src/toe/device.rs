@@ -1,4 +1,4 @@
-//! What the engine sends by and receives from.
+//! The device that the engine sends and receives by.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -23,7 +23,8 @@ impl<'a> Inbound<'a> {
     }
 }
 
-/// A device of the engine, which nobody else uses. Packets are what the link of the engine's interface says: bare IP, or frames of Ethernet.
+/// A device of the engine, without any other user. The link of the engine's interface determines
+/// the packets: bare IP, or frames of Ethernet.
 pub trait Device: Send {
     /// Shows the next packet to `take`; false: there is none now.
     ///
@@ -37,8 +38,9 @@ pub trait Device: Send {
     /// The device is gone or broken: the engine ends.
     fn send(&mut self, packet: &[u8]) -> io::Result<bool>;
 
-    /// The same with a packet in pieces: headers, then what lies in `body`. A device that cannot put them together where they go has it done in
-    /// `room`, which is long enough for all of them.
+    /// Does the same with a packet in pieces: headers, then the pieces in `body`. A device that
+    /// cannot join them at their destination joins them in `room`, which is long enough for all of
+    /// them.
     ///
     /// # Errors
     /// The device is gone or broken: the engine ends.
@@ -50,7 +52,8 @@ pub trait Device: Send {
         self.send(&room[..bytes])
     }
 
-    /// A turn has given what it had: all that was taken leaves. False: some of it has to wait, and this wants to be called again.
+    /// Ends a turn's output: all packets taken leave. False: some of them must wait, and this must
+    /// be called again.
     ///
     /// # Errors
     /// The device is gone or broken: the engine ends.
@@ -109,10 +112,11 @@ pub struct TunDevice {
 }
 
 impl TunDevice {
-    /// The TUN device of that name, which exists and which nobody else has open (`ip tuntap add NAME mode tun`); one that does not exist is made.
+    /// Opens the TUN device `name`, which exists and is not open elsewhere
+    /// (`ip tuntap add NAME mode tun`); creates one that does not exist.
     ///
     /// # Errors
-    /// Rights that are missing; somebody else has it.
+    /// Missing rights; the device is open elsewhere.
     pub fn open(name: &str) -> io::Result<Self> {
         let named = |error: NetError| io::Error::other(error.to_string());
         Ok(Self::new(GsoTun::open(name).map_err(named)?))

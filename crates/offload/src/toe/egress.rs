@@ -39,7 +39,8 @@ use crate::core_loop::LoopTx;
 struct Conn {
     name: EngineSocket,
     way: Way,
-    /// The batch in which it was full last: what is behind in that batch may not overtake what was held back.
+    /// The last batch in which it was full: later entries of the same batch must not overtake the
+    /// data held back.
     blocked_in: u64,
     /// Why it is of no use any more.
     broken: Option<i32>,
@@ -83,8 +84,9 @@ impl Seat {
         Ok(engine)
     }
 
-    /// Gives the loop a queue pair of an engine that has a thread of its own: it writes to the pair's connections from its next turn on, and nobody
-    /// reads from them. Those that it is done with are closed, all when it ends or another engine ends.
+    /// Gives the loop a queue pair of an engine that has a thread of its own: it writes to the
+    /// pair's connections from its next turn on, and nothing is read from them. Connections it has
+    /// finished with are closed, all of them when it ends or another engine ends.
     ///
     /// # Errors
     /// The engine is another process, or the pair's area is small; another engine waits already, or the loop has ended.
@@ -158,7 +160,8 @@ impl<T: LoopTx> EngineTx<T> {
         self.conns.get_mut(conn.0 as usize)?.as_mut()
     }
 
-    /// The engine is over: its hosts and its connections are told, and every extent that its stack held goes back.
+    /// The engine is over: notifies its hosts and its connections, and returns every extent that
+    /// its stack held.
     #[cold]
     fn end(&mut self, why: String) {
         let Some(engine) = self.engine.take() else { return };
@@ -189,7 +192,7 @@ impl<T: LoopTx> EngineTx<T> {
         }
     }
 
-    /// What the engine has to tell of connections.
+    /// Takes the engine's news about connections.
     fn hear(&mut self) {
         let Some(engine) = &mut self.engine else { return };
         while let Some(news) = engine.poll_news() {

@@ -27,7 +27,7 @@ const PACKETS: u32 = 40;
 const CONN: ConnId = ConnId(3);
 const CHANNELS: [u8; 2] = [4, 5];
 
-/// What the wire does, from the test's hand.
+/// A wire that the test operates.
 #[derive(Default)]
 struct Wire {
     queue: VecDeque<Vec<u8>>,
@@ -66,7 +66,7 @@ impl Device for End {
     }
 }
 
-/// The path inside: it remembers what it was asked to send.
+/// The inner path: it records its sends.
 #[derive(Default)]
 struct Inner {
     sent: Vec<Dest>,
@@ -114,7 +114,7 @@ impl LoopTx for Inner {
     }
 }
 
-/// An extent of a title, and what lies in it.
+/// An extent of a title, and its content.
 struct Film {
     arena: Arc<ExtentArena>,
     content: ExtentContent,
@@ -182,7 +182,8 @@ impl TransmitBatch for Batch<'_> {
 const INTERLEAVED: Dest =
     Dest::Interleaved { conn: CONN, rtp_channel: CHANNELS[0], rtcp_channel: CHANNELS[1] };
 
-/// What a viewer gets of frames `place..place + count`, with these headers in place of their own.
+/// Returns the bytes that a viewer gets for frames `place..place + count`, with these headers in
+/// place of their own.
 fn framed(lease: &Lease, place: u32, count: u32, headers: Option<&[u8]>) -> Vec<u8> {
     let mut all = Vec::new();
     for index in 0..count {
@@ -214,7 +215,7 @@ struct Rig {
     name: EngineSocket,
     /// The connection's socket here and there.
     sockets: [u32; 2],
-    /// What the viewer has to get, and has got.
+    /// The data that the viewer must get, and the data it has got.
     due: Vec<u8>,
     got: Vec<u8>,
 }
@@ -305,7 +306,7 @@ impl Rig {
         }
     }
 
-    /// A turn of the loop, in which nothing is sent that waits for nobody.
+    /// Runs a turn of the loop without sending a batch.
     fn turn(&mut self) {
         self.now = self.now.plus_ns(STEP_NS);
         self.tx.tend(self.now);
@@ -362,7 +363,7 @@ impl Rig {
         self.due.extend_from_slice(bytes);
     }
 
-    /// The viewer reads what has come.
+    /// Reads the data that has reached the viewer.
     fn read(&mut self) -> bool {
         let mut buffer = [0; 8192];
         let count = self.far.read(self.sockets[1], &mut buffer, true).unwrap();
@@ -416,7 +417,7 @@ fn frames_replies_and_rtcp_arrive_whole_and_in_order_and_leases_go_back() {
             let source = Some(Source { lease: &lease, place: 3 });
             assert_eq!(rig.send(INTERLEAVED, payload, source), SendOutcome::Sent);
             rig.due.extend(framed(&lease, 3, 5, None));
-            // From memory of which nothing is known.
+            // From memory without a known source.
             let elsewhere = lease.wire(9, 2).to_vec();
             let payload = Payload::Wire { bytes: &elsewhere, segment: rtp().slot_bytes() };
             assert_eq!(rig.send(INTERLEAVED, payload, None), SendOutcome::Sent);
@@ -477,7 +478,7 @@ fn a_connection_goes_to_the_loop_and_back() {
         rig.tx.add_conn(CONN, rig.name.into()).unwrap();
         rig.write_control(b"a reply in the same turn");
         assert_eq!(rig.tx.add_conn(ConnId(4), rig.name.into()), Err(libc::EBUSY));
-        // What the host gives now is nobody's.
+        // Data that the host gives now is rejected.
         let before = rig.engine().counters.rejected;
         rig.near.inject(&crate::toe::record::Request::Send { socket: here, offset: 0, bytes: 9 }.encode());
         rig.turn();
@@ -507,7 +508,8 @@ fn a_connection_goes_to_the_loop_and_back() {
     assert_eq!(rig.leases(), 0);
 }
 
-/// The host has written more than the stack takes ahead of its acknowledgments: the loop's bytes wait for that.
+/// The host has written more than the stack takes ahead of its acknowledgments: the loop's bytes
+/// wait for it.
 #[test]
 fn what_the_host_has_written_goes_first_however_long_it_waits() {
     let film = Film::new(rtp(), &[]);
@@ -533,7 +535,7 @@ fn what_the_host_has_written_goes_first_however_long_it_waits() {
     assert!(rig.got == rig.due, "other bytes came than were sent");
 }
 
-/// Who takes nothing of what is long leaves the others room for what is short.
+/// A connection whose peer takes none of its long data leaves the others room for short data.
 #[test]
 fn the_last_chunks_are_for_connections_that_have_none() {
     let mut rig = Rig::accepted(|settings| settings.pair.send_reserve = 60);
@@ -546,7 +548,7 @@ fn the_last_chunks_are_for_connections_that_have_none() {
     // A chunk each, as long as there is one.
     assert_eq!(rig.near.write(here, &[IoSlice::new(&short)]).unwrap(), Some(8192));
     assert_eq!(rig.near.write(here, &[IoSlice::new(&short)]).unwrap(), None);
-    // Nobody is woken for those that are left: they would be refused again.
+    // No task is woken for the remaining chunks: it would be refused again.
     rig.near.wake_later(first[0], Interest::Write, Waker::noop());
     rig.near.wake_for_chunks();
     assert_eq!(rig.near.take_woken(Vec::new()).len(), 0);
@@ -561,7 +563,7 @@ fn the_last_chunks_are_for_connections_that_have_none() {
     rig.until(|rig| rig.near.write(first[0], &[IoSlice::new(&long)]).unwrap());
 }
 
-/// What has happened to a connection and was not told yet is not told of the next one of its name.
+/// Unreported news of a connection does not reach the next one with the same name.
 #[test]
 fn news_of_a_connection_do_not_reach_the_next_one() {
     let mut rig = Rig::new();
@@ -590,7 +592,7 @@ fn holds_its_share(mut rig: Rig) {
     let mut most = 0;
     for _ in 0..3 {
         most = most.max(rig.fill_up(&lease));
-        // What is behind in a batch does not overtake, however small it is.
+        // Later entries of a batch do not overtake, however small they are.
         let wire = || Payload::Wire { bytes: lease.wire(0, 9), segment: rtp().slot_bytes() };
         let source = Some(Source { lease: &lease, place: 0 });
         let batch = Batch(vec![
@@ -615,7 +617,7 @@ fn holds_its_share(mut rig: Rig) {
         assert_eq!(told, 1);
         assert!(rig.got == rig.due, "other bytes came than were sent");
     }
-    // What waits, what the viewer's window takes, a frame.
+    // Waiting data, the viewer's window, and a frame.
     assert!(most < (256 << 10) + (256 << 10) + 4096, "{most} bytes");
 }
 
@@ -645,7 +647,7 @@ fn a_viewer_that_goes_takes_nothing_with_it() {
         let there = rig.sockets[1];
         rig.far.close(there, is_reset);
         let gone = rig.until(|rig| rig.tx.poll_conn_gone());
-        // Its data meets nobody: it is answered by a reset too.
+        // Its data finds no socket: it is answered by a reset too.
         assert_eq!(gone, (CONN, libc::ECONNRESET));
         assert_eq!(
             (rig.tx.poll_conn_gone(), rig.tx.write_control(CONN, b"x")),
@@ -658,7 +660,7 @@ fn a_viewer_that_goes_takes_nothing_with_it() {
     }
 }
 
-/// A host that lies, or closes too early, has what it closes closed.
+/// If a host misbehaves, or closes too early, the connection is closed.
 #[test]
 fn a_host_that_closes_a_connection_ends_it_for_the_loop() {
     for is_reset in [false, true] {
@@ -671,7 +673,7 @@ fn a_host_that_closes_a_connection_ends_it_for_the_loop() {
         let gone = rig.until(|rig| rig.tx.poll_conn_gone());
         assert_eq!(gone, (CONN, if is_reset { libc::ECONNABORTED } else { 0 }));
         if !is_reset {
-            // What was taken is still sent, and the end behind it.
+            // The data taken is still sent, and the end after it.
             rig.until(|rig| rig.read().then_some(()));
             assert!(rig.got == rig.due, "other bytes came than were sent");
         }
@@ -733,7 +735,7 @@ fn a_viewer_who_stands_still_pins_nothing_and_goes_on_when_the_extents_are_back(
     }
 }
 
-/// What a connection is given while its viewer stands still goes back too.
+/// Extents given to a connection while its viewer stands still are returned too.
 #[test]
 fn what_is_given_to_a_viewer_who_stands_still_is_not_pinned_either() {
     let film = Film::new(rtp(), &[]);
@@ -760,7 +762,8 @@ fn what_is_given_to_a_viewer_who_stands_still_is_not_pinned_either() {
     assert!(rig.got == rig.due, "other bytes came than were sent");
 }
 
-/// The title of a run that has ended is closed, its connection is too: what is left of it still arrives.
+/// The title of a finished run is closed, and so is its connection: the rest of its data still
+/// arrives.
 #[test]
 fn the_tail_of_a_run_arrives_although_its_title_is_closed() {
     for closed_before in [false, true] {
@@ -774,7 +777,7 @@ fn the_tail_of_a_run_arrives_although_its_title_is_closed() {
         }
         rig.until(|rig| (rig.now.ns_since(begun) > 3_000_000_000).then_some(()));
         assert_eq!(rig.leases() > 0, closed_before);
-        // What the cache does of a title that stays open.
+        // The cache does this with a title that stays open.
         assert_eq!(film.arena.close_title(film.content.title), closed_before);
         rig.tx.remove_conn(CONN);
         let here = rig.sockets[0];
@@ -818,7 +821,7 @@ fn replies_have_pages_when_media_has_taken_the_rest_and_are_bounded() {
     assert_eq!(outcomes, [SendOutcome::Blocked { taken: 0 }; 2]);
     assert_eq!(rig.tx.write_control(CONN, &[b'x'; 2000]), Ok(()));
     assert_eq!(rig.tx.write_control(CONN, &[b'x'; 65_000]), Err(libc::ENOBUFS));
-    // Somebody else's pages are free again: it hears of that.
+    // Another connection's pages are free again: this one is notified.
     rig.until(|rig| {
         rig.read();
         rig.tx.poll_conn_writable()

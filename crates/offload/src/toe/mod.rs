@@ -46,9 +46,9 @@
 //! | `egress` | [`EngineTx`]: media from the loop that turns an engine |
 //! | `host/` | [`Host`], [`TcpStream`], [`TcpListener`]; the same for tokio (feature `tokio`) |
 //! | `remote/` | the engine as a process of its own: [`Engine::serve`], [`connect`] |
-//! | `status` | counters, and what is shown of connections |
+//! | `status` | counters, and the displayed state of connections |
 //! | `device` | packets from and to a device; a TUN device |
-//! | `capture` | what a device sends and receives, in a file |
+//! | `capture` | the packets that a device sends and receives, in a file |
 //! | `xdp` | an Ethernet interface by AF_XDP |
 //! | `steered/` | the same where the addresses are the kernel's, and the engine has TCP ports of them |
 
@@ -116,13 +116,14 @@ pub struct EngineSettings {
     pub interface: ip::Settings,
     /// The addresses are the kernel's: of them the engine has the TCP ports `stack.ports`, and nothing else ([`on_ports`](Self::on_ports)).
     pub has_ports_only: bool,
-    /// Listeners of the kernel's at these ports may stay: they hear nothing while the engine runs, and whoever calls afterwards comes to them.
+    /// Listeners of the kernel at these ports may stay: they hear nothing while the engine runs,
+    /// and clients that connect afterwards reach them.
     pub is_beside_listeners: bool,
     /// Queue pairs for threads of this program: host threads at once.
     pub pairs: usize,
     /// Queue pairs for threads of other programs ([`Engine::serve`]).
     pub remote_pairs: usize,
-    /// What each is like.
+    /// The settings of each pair.
     pub pair: PairSettings,
     /// How long received bytes may wait for their buffer to be filled, in nanoseconds; 0: not at all.
     pub hand_over_ns: u64,
@@ -181,11 +182,11 @@ impl EngineSettings {
 }
 
 millrace_core::counters! {
-    /// What an engine has done.
+    /// Counts of an engine's work.
     pub struct ToeCounters {
         /// Packets for the engine that came in.
         sum packets_in,
-        /// Packets that were for somebody else, or no TCP.
+        /// Packets for another host, or without TCP.
         sum packets_passed,
         /// Packets sent.
         sum packets_out,
@@ -201,7 +202,7 @@ millrace_core::counters! {
         sum sent_bytes,
         /// Times that the stack had no descriptor or page for bytes of a host.
         sum short,
-        /// Writers that were told that there is room.
+        /// Writers that were notified of room.
         sum wakes,
         /// Receive buffers handed over.
         sum buffers,

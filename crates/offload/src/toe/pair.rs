@@ -7,8 +7,8 @@
 //!
 //! Who sleeps: a word for each side, used where the sides are two processes (`remote/`).
 //!
-//! Counts: of each socket the bytes that were acknowledged since it became a connection. The engine writes them, the host reads them when it
-//! likes: nobody is woken for them.
+//! Counts: per socket, the bytes acknowledged since it became a connection. The engine writes them,
+//! the host reads them when it likes: no thread is woken for them.
 
 use std::io;
 use std::sync::Arc;
@@ -42,7 +42,8 @@ pub struct PairSettings {
     pub receive_bytes: u32,
     /// How many.
     pub receive_buffers: u32,
-    /// Receive buffers of one connection that the host may hold at once: who does not read holds no more, and others have the rest.
+    /// Receive buffers of one connection that the host may hold at once: a slow reader holds no
+    /// more, and others have the rest.
     pub receive_share: u32,
     /// Bytes of one connection that may be given and not acknowledged; then its writer sleeps.
     pub send_share_bytes: u32,
@@ -68,7 +69,7 @@ impl Default for PairSettings {
     }
 }
 
-/// What the engine says in the state word.
+/// The engine's value in the state word.
 pub(super) const STOPPED: u64 = 1;
 /// Where it is: alone in its cache line.
 const STATE: usize = 0;
@@ -178,7 +179,7 @@ pub(super) struct EngineEnd {
     pub(super) extents: Option<rtrb::Consumer<Extent>>,
     /// Wakes the host's thread.
     pub(super) bell: Arc<EventBell>,
-    /// What the host rings if it is another process; the engine's own bell otherwise.
+    /// The bell that the host rings if it is another process; the engine's own bell otherwise.
     pub(super) doorbell: Option<EventBell>,
 }
 
@@ -227,7 +228,7 @@ impl EngineEnd {
         (area.bytes > 0).then_some(area)
     }
 
-    /// The engine is no more: whoever waits is told.
+    /// Marks the engine as gone and notifies waiting threads.
     pub(super) fn stop(&self) {
         self.words.store(STATE, STOPPED);
         self.bell.ring();
@@ -256,7 +257,7 @@ impl HostEnd {
         Ok(Self { words, layout, requests, events, extents: None, bell })
     }
 
-    /// The engine has said that it is no more, or its process has been seen to be gone.
+    /// Returns whether the engine has reported its end, or its process is known to be gone.
     pub(super) fn is_stopped(&self) -> bool {
         self.words.load(STATE) == STOPPED || self.bell.is_hung_up()
     }

@@ -66,7 +66,7 @@ pub(super) enum Request {
     Close {
         /// The socket.
         socket: u32,
-        /// The peer is told by a reset that something is lost.
+        /// The peer is notified by a reset that data is lost.
         is_reset: bool,
     },
     /// Change an option. Answered by [`Event::Done`].
@@ -78,7 +78,7 @@ pub(super) enum Request {
         /// On or off.
         is_on: bool,
     },
-    /// Answer with one [`Event::Room`] when so many bytes have been acknowledged.
+    /// Answer with one [`Event::Room`] when this many bytes have been acknowledged.
     Wake {
         /// The connection.
         socket: u32,
@@ -178,11 +178,11 @@ pub(super) enum Event {
     },
 }
 
-/// What can go wrong with a socket.
+/// The possible faults of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Fault {
-    /// Nobody listens there.
+    /// There is no listener.
     Refused = 1,
     /// The peer reset the connection.
     Reset,
@@ -190,7 +190,7 @@ pub enum Fault {
     TimedOut,
     /// The connection was aborted on this side.
     Aborted,
-    /// Somebody listens there already, or such a connection exists.
+    /// There already is a listener, or such a connection exists.
     InUse,
     /// The engine has no place left.
     NoRoom,
@@ -200,7 +200,7 @@ pub enum Fault {
     NotConnected,
     /// Nothing can be sent after a shutdown.
     Shut,
-    /// The network says that nothing gets there.
+    /// The network reports that the destination is unreachable.
     Unreachable,
     /// The address is the kernel's, and the port none of those of it that the engine has.
     NotOwnPort,

@@ -1,4 +1,4 @@
-//! Each record is read as it was written; what is no record is refused; nothing panics.
+//! Each record is read as it was written; anything else is refused; nothing panics.
 
 use super::*;
 
@@ -79,7 +79,7 @@ fn first_only(word: u64) -> Record {
     [word, 0, 0, 0, 0, 0, 0]
 }
 
-/// What is read of any seven words says, written and read again, the same.
+/// A record read from any seven words stays the same when it is written and read again.
 #[test]
 fn any_words_are_a_record_or_none() {
     bolero::check!().with_type::<[u64; 7]>().for_each(|record| {

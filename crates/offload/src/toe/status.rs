@@ -1,4 +1,5 @@
-//! What an engine shows of itself: counters, and of each connection what `ss -ti` shows of the kernel's.
+//! An engine's figures: counters, and per connection the data that `ss -ti` shows for those of the
+//! kernel.
 //!
 //! Counters lie on sheets that anybody can read. Connections belong to the engine's thread: it is asked for a few of them at a time
 //! (`engine/survey.rs`), and goes on with its work between two such questions.
@@ -26,7 +27,7 @@ struct Sheets {
 }
 
 impl CounterSheets {
-    /// What the engine has done.
+    /// Returns the engine's counters.
     pub fn engine(&self) -> ToeCounters {
         self.0.engine.read()
     }
@@ -41,7 +42,7 @@ impl CounterSheets {
         self.0.ip.read()
     }
 
-    /// What has happened at the socket of [`Engine::serve`](super::Engine::serve).
+    /// Returns the counters of the socket of [`Engine::serve`](super::Engine::serve).
     pub fn gate(&self) -> GateCounters {
         self.0.gate.read()
     }
@@ -83,7 +84,7 @@ millrace_core::counters! {
         gauge ssthresh_bytes,
         /// Most payload of a segment.
         gauge mss_bytes,
-        /// Bytes believed to be in the network.
+        /// Bytes estimated to be in the network.
         gauge in_flight_bytes,
         /// Bytes that the host has given and the stack has not taken yet.
         gauge waiting_bytes,
@@ -95,11 +96,11 @@ millrace_core::counters! {
         gauge unread_bytes,
         /// Receive buffers with bytes of this connection that the host holds.
         gauge host_buffers,
-        /// What the peer may be sent at once.
+        /// Bytes that may be sent to the peer at once.
         gauge send_window_bytes,
-        /// What the peer may send at once.
+        /// Bytes that the peer may send at once.
         gauge receive_window_bytes,
-        /// Bytes that the host, or the loop, has given so far.
+        /// Bytes that the host, or the loop, has given until now.
         sum given_bytes,
         /// Segments sent again.
         sum retransmitted,
@@ -168,14 +169,14 @@ pub struct EngineStatus {
     pub addresses: Vec<(IpAddr, u8)>,
     /// The TCP ports that it has of them; `None`: all, they are its own.
     pub ports: Option<PortSet>,
-    /// What it has done.
+    /// Its counters.
     pub engine: ToeCounters,
     /// What its TCP has done.
     pub stack: TcpCounters,
     /// What its IP layer has done.
     pub ip: IpCounters,
-    /// What has happened at its socket.
+    /// The counters of its socket.
     pub gate: GateCounters,
-    /// Who has a queue pair.
+    /// The hosts that have a queue pair.
     pub hosts: Vec<HostStatus>,
 }

@@ -29,7 +29,8 @@ use crate::affinity;
 use crate::bell::EventBell;
 use crate::clock::{MonotonicClock, wall_offset_ns};
 
-/// Engines of this program so far: each has a number, so that a name of a connection is not taken for one of the next engine.
+/// Engines of this program until now: each has a number, so that a connection's name is not
+/// mistaken for one of the next engine.
 static ENGINES: AtomicU32 = AtomicU32::new(0);
 
 /// What hosts and the handle share; the engine's thread never looks at the list.
@@ -83,7 +84,8 @@ impl Home {
         let _ = self.end.set(why);
     }
 
-    /// A host's thread has no more use for its pair. What it has closed may still be on its way.
+    /// Takes back the pair of a host's thread that has no more use for it. Data of closed
+    /// connections may still be in flight.
     pub(super) fn take_back(&self, state: HostState) {
         // Another process gives its pair back by hanging up.
         if self.link.is_none() {
@@ -92,7 +94,7 @@ impl Home {
     }
 }
 
-/// A running engine. It ends when this is dropped; threads that wait for it are told.
+/// A running engine. It ends when this is dropped; threads that wait for it are notified.
 pub struct Engine {
     home: Arc<Home>,
     sheets: CounterSheets,
@@ -103,7 +105,7 @@ pub struct Engine {
     pair: PairSettings,
 }
 
-/// What an engine has done that was stopped.
+/// The final counters of a stopped engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopped {
     /// The engine itself.
@@ -232,12 +234,12 @@ impl Engine {
         state.map(|state| Host::new(state, Arc::clone(&self.home))).ok_or_else(none)
     }
 
-    /// What it has done so far, as it was at most a turn ago.
+    /// Returns the engine's counters, at most a turn old.
     pub fn counters(&self) -> ToeCounters {
         self.sheets.engine()
     }
 
-    /// The same, and what its TCP, its IP layer and its socket have done; for whoever watches it.
+    /// Returns the same, and the counters of its TCP, its IP layer and its socket; for monitoring.
     pub fn sheets(&self) -> &CounterSheets {
         &self.sheets
     }
@@ -261,7 +263,7 @@ impl Engine {
     }
 
     fn finish(&mut self) -> Option<io::Result<Stopped>> {
-        // Nobody connects any more.
+        // No program can connect any more.
         self.gate = None;
         self.home.stop();
         let thread = self.thread.take()?;
@@ -276,7 +278,8 @@ impl Drop for Engine {
     }
 }
 
-/// An engine for whoever turns it: its thread, or a loop. Dropped, it tells all hosts that there is no engine any more.
+/// An engine for the code that turns it: its thread, or a loop. When dropped, it notifies all hosts
+/// that there is no engine any more.
 pub struct Turning {
     pub(super) core: Core,
     pub(super) device: Box<dyn Device>,
@@ -291,7 +294,7 @@ pub struct Turning {
 
 impl Drop for Turning {
     fn drop(&mut self) {
-        // However it ends: nobody waits for an engine that is no more.
+        // However it ends: no thread waits for an engine that is gone.
         self.core.stop();
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::*;
 use crate::toe::Inbound;
 
-/// A device from which nothing comes, and which wants to be called every millisecond.
+/// A device that receives nothing, and must be called every millisecond.
 struct Restless {
     never: OwnedFd,
     flushes: Arc<AtomicU32>,

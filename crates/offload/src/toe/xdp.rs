@@ -113,7 +113,7 @@ pub(super) fn no_ethernet(interface: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, text)
 }
 
-/// Whether what the engine sends fits the interface, and what comes for it reaches the queue.
+/// Checks that the engine's packets fit the interface, and that packets for it reach the queue.
 fn check(features: &DeviceFeatures, settings: &ip::Settings) -> io::Result<()> {
     let name = &features.name;
     let own = station(features).ok_or_else(|| no_ethernet(name))?;
@@ -134,7 +134,8 @@ fn check(features: &DeviceFeatures, settings: &ip::Settings) -> io::Result<()> {
     Ok(())
 }
 
-/// Has the interface receive what is sent to the groups of the engine's IPv6 addresses, for as long as the descriptor is open.
+/// Makes the interface receive packets sent to the groups of the engine's IPv6 addresses, while the
+/// descriptor is open.
 fn join(features: &DeviceFeatures, settings: &ip::Settings) -> io::Result<Option<OwnedFd>> {
     let fault = |group: Ipv6Addr, source: Errno| {
         let source = io::Error::from(source);
@@ -163,7 +164,7 @@ fn join(features: &DeviceFeatures, settings: &ip::Settings) -> io::Result<Option
     Ok(socket)
 }
 
-/// An error that also says what needs none of this.
+/// Returns an error that also names the alternative without these requirements.
 fn with_remedy(source: Option<&io::Error>, error: &dyn std::error::Error) -> io::Error {
     let kind = source.map_or(io::ErrorKind::Other, io::Error::kind);
     io::Error::new(kind, format!("{error}. Or give the engine a TUN device, which needs CAP_NET_ADMIN only"))

@@ -1,4 +1,4 @@
-//! What is refused before anything is touched.
+//! Settings that are refused before anything is touched.
 
 use std::net::IpAddr;
 

@@ -82,7 +82,7 @@ pub fn film_bytes(packets: usize) -> Vec<u8> {
     bytes
 }
 
-/// A clock that goes on when it is told to.
+/// A clock that advances only on command.
 #[derive(Clone)]
 pub struct StepClock(Arc<AtomicU64>);
 

@@ -20,7 +20,8 @@ const UIO_MAXIOV: usize = 1024;
 /// A program's memory to be written to.
 ///
 /// # Safety
-/// As `read`: the program has so many bytes there, and nobody else uses them until the call has ended.
+/// As for `read`: the program has `bytes` bytes there, and nothing else uses them until the call
+/// has ended.
 unsafe fn room<'a>(at: *mut c_void, bytes: size_t) -> Outcome<IoSliceMut<'a>> {
     if at.is_null() && bytes > 0 {
         return Err(Errno::FAULT);
@@ -30,7 +31,7 @@ unsafe fn room<'a>(at: *mut c_void, bytes: size_t) -> Outcome<IoSliceMut<'a>> {
     } else {
         (at.cast(), bytes.min(isize::MAX as usize))
     };
-    // SAFETY: what the caller has promised; of an empty one nothing is touched.
+    // SAFETY: guaranteed by the caller; an empty slice touches no memory.
     Ok(IoSliceMut::new(unsafe { from_raw_parts_mut(at, bytes) }))
 }
 
@@ -44,7 +45,7 @@ unsafe fn bytes_at<'a>(at: *const c_void, bytes: size_t) -> Outcome<IoSlice<'a>>
     }
     let (at, bytes) =
         if at.is_null() { (std::ptr::dangling(), 0) } else { (at.cast(), bytes.min(isize::MAX as usize)) };
-    // SAFETY: what the caller has promised; of an empty one nothing is touched.
+    // SAFETY: guaranteed by the caller; an empty slice touches no memory.
     Ok(IoSlice::new(unsafe { from_raw_parts(at, bytes) }))
 }
 
@@ -57,7 +58,7 @@ unsafe fn rooms<'a>(at: *const iovec, count: usize) -> Outcome<&'a mut [IoSliceM
         0 => Ok(&mut []),
         _ if at.is_null() => Err(Errno::FAULT),
         1..=UIO_MAXIOV => {
-            // SAFETY: what the caller has promised. The parts themselves are not written.
+            // SAFETY: guaranteed by the caller. The parts themselves are not written.
             Ok(unsafe { from_raw_parts_mut(at.cast_mut().cast(), count) })
         }
         _ => Err(Errno::INVAL),
@@ -72,7 +73,7 @@ unsafe fn parts<'a>(at: *const iovec, count: usize) -> Outcome<&'a [IoSlice<'a>]
     match count {
         0 => Ok(&[]),
         _ if at.is_null() => Err(Errno::FAULT),
-        // SAFETY: what the caller has promised.
+        // SAFETY: guaranteed by the caller.
         1..=UIO_MAXIOV => Ok(unsafe { from_raw_parts(at.cast(), count) }),
         _ => Err(Errno::INVAL),
     }
@@ -212,7 +213,7 @@ unsafe extern "C-unwind" fn recvfrom(
         return unsafe { real::recvfrom(fd, to, bytes, flags, address, length) };
     };
     if !address.is_null() && !length.is_null() {
-        // SAFETY: the program's place for the length. A stream says no address.
+        // SAFETY: the length is the program's. A stream reports no address.
         unsafe { *length = 0 };
     }
     // SAFETY: the program's own call.

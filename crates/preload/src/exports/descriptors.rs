@@ -28,7 +28,7 @@ unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     if flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0 || first > last {
-        // SAFETY: no memory is involved; what is ours goes with the program anyway.
+        // SAFETY: no memory is involved; our descriptors go with the program anyway.
         return unsafe { real::close_range(first, last, flags) };
     }
     status(|| {
@@ -81,8 +81,9 @@ unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     doubled(fd, unsafe { real::dup3(fd, to, flags) })
 }
 
-// In C these two have a variable number of arguments. The third comes in the same register on the architectures that there are; without one it is
-// anything, and is passed on to who does not look at it.
+// In C, these two functions are variadic. On the supported architectures, the third argument
+// arrives in the same register; if there is none, its value is arbitrary and is passed on to a
+// function that ignores it.
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {

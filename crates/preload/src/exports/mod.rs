@@ -19,7 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::errno::{Errno, Outcome};
 use crate::{message, real};
 
-/// What a call of ours comes to, as the C library says it.
+/// Returns the result of one of our calls in the C library's form.
 fn answer<T: TryInto<isize>>(call: impl FnOnce() -> Outcome<T>) -> isize {
     // A fault of this library is an error of the call: nothing unwinds into a program that knows no such thing.
     let outcome = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {
@@ -40,7 +40,7 @@ fn status(call: impl FnOnce() -> Outcome<c_int>) -> c_int {
     answer(call) as c_int
 }
 
-/// What cannot be: said once, and an errno.
+/// Refuses an unsupported call: reports it once and sets errno.
 fn refuse(text: &str, errno: Errno) -> c_int {
     message::once(text);
     real::set_errno(errno);

@@ -20,14 +20,14 @@ const STORAGE_BYTES: usize = 128;
 /// The address that a program has given; `None`: of no family of ours.
 ///
 /// # Safety
-/// As `connect`: null, or so many bytes.
+/// As for `connect`: null, or `length` bytes.
 unsafe fn given(address: *const sockaddr, length: socklen_t) -> Option<SocketAddr> {
     if address.is_null() {
         return None;
     }
     let mut bytes = [0_u8; STORAGE_BYTES];
     let count = (length as usize).min(STORAGE_BYTES);
-    // SAFETY: the program has so many bytes there, and here is room for them.
+    // SAFETY: the program has at least `count` bytes there, and the destination has space for them.
     unsafe { std::ptr::copy_nonoverlapping(address.cast::<u8>(), bytes.as_mut_ptr(), count) };
     address::parse(&bytes[..count])
 }
@@ -35,7 +35,7 @@ unsafe fn given(address: *const sockaddr, length: socklen_t) -> Option<SocketAdd
 /// Writes an address to where a program wants it: as much as there is room, and how much there would be.
 ///
 /// # Safety
-/// As `accept`: null, or so many bytes as the length says.
+/// As for `accept`: null, or as many bytes as `length` indicates.
 unsafe fn give(
     of: SocketAddr,
     family: Family,
@@ -178,7 +178,7 @@ unsafe extern "C-unwind" fn getsockopt(
     }
     status(|| {
         match process::get_option(index, level, name)? {
-            // SAFETY: the kernel has written as many bytes as the length says now.
+            // SAFETY: the kernel has written as many bytes as `length` now indicates.
             Some(Answer::Number(number)) if unsafe { *length } as usize >= size_of::<c_int>() => unsafe {
                 value.cast::<c_int>().write_unaligned(number);
             },
@@ -209,7 +209,7 @@ unsafe extern "C-unwind" fn setsockopt(
         // SAFETY: the program's own call.
         match unsafe { real::setsockopt(fd, level, name, value, length) } {
             0 => process::set_option(index, fd, level, name).map(|()| 0),
-            // errno says why.
+            // errno holds the reason.
             _ => Err(real::last()),
         }
     })

@@ -23,7 +23,7 @@ fn milliseconds(limit: c_int) -> Until {
 /// # Safety
 /// Null, or a time.
 unsafe fn nanoseconds(limit: *const timespec) -> Outcome<Until> {
-    // SAFETY: what the caller has promised.
+    // SAFETY: guaranteed by the caller.
     let Some(limit) = (unsafe { limit.as_ref() }) else { return Ok(Until::within(None)) };
     let (seconds, nanoseconds) = (u64::try_from(limit.tv_sec), u32::try_from(limit.tv_nsec));
     match (seconds, nanoseconds) {
@@ -39,7 +39,7 @@ unsafe fn nanoseconds(limit: *const timespec) -> Outcome<Until> {
 /// # Safety
 /// As `poll`.
 unsafe fn has_ours(fds: *const pollfd, count: nfds_t) -> bool {
-    // SAFETY: what the caller has promised.
+    // SAFETY: guaranteed by the caller.
     !fds.is_null()
         && unsafe { from_raw_parts(fds, count as usize) }
             .iter()
@@ -99,10 +99,10 @@ unsafe extern "C-unwind" fn __ppoll_chk(
     unsafe { ppoll(fds, count, limit, mask) }
 }
 
-/// The sets of a `select` as words of 64 descriptors: to be read, written, and of what is exceptional.
+/// The sets of a `select` as words of 64 descriptors: read, write and exceptional conditions.
 struct Sets<'a>([Option<&'a mut [u64]>; 3]);
 
-/// What each set asks of `poll`, and what of its answer is in the set.
+/// The `poll` events that each set requests, and the returned events that belong to the set.
 const ASKED: [i16; 3] = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
 const ANSWERED: [i16; 3] = [
     libc::POLLIN | libc::POLLRDNORM | libc::POLLRDBAND | libc::POLLHUP | libc::POLLERR,
@@ -115,7 +115,7 @@ impl Sets<'_> {
     /// As `select`: null, or sets of `count` bits at least.
     unsafe fn new(count: c_int, sets: [*mut fd_set; 3]) -> Self {
         let words = usize::try_from(count).unwrap_or(0).div_ceil(64);
-        // SAFETY: what the caller has promised; a set is an array of words of 64 bits.
+        // SAFETY: guaranteed by the caller; a set is an array of words of 64 bits.
         Self(sets.map(|set| (!set.is_null()).then(|| unsafe { from_raw_parts_mut(set.cast(), words) })))
     }
 
@@ -131,7 +131,7 @@ impl Sets<'_> {
         all.filter(|of| of.events != 0).collect()
     }
 
-    /// Writes what has come of it; how many bits are set.
+    /// Writes the results; returns the number of bits set.
     fn answer(&mut self, fds: &[pollfd]) -> Outcome<c_int> {
         if fds.iter().any(|of| of.revents & libc::POLLNVAL != 0) {
             return Err(Errno::BADF);
@@ -180,7 +180,7 @@ unsafe extern "C-unwind" fn select(
         return unsafe { real::select(count, read, write, except, limit) };
     };
     if let Some(place) = place {
-        // Linux says what is left.
+        // Linux reports the time left.
         let rest = until.rest();
         *place = timeval { tv_sec: rest.as_secs() as i64, tv_usec: i64::from(rest.subsec_micros()) };
     }
@@ -262,7 +262,7 @@ unsafe fn wait_for_set(
         real::set_errno(if count <= 0 { Errno::INVAL } else { Errno::FAULT });
         return -1;
     }
-    // SAFETY: what the caller has promised.
+    // SAFETY: guaranteed by the caller.
     let events = unsafe { from_raw_parts_mut(events, count as usize) };
     status(|| wait::epoll_wait(set, index, events, until?, mask).map(|count| count as c_int))
 }

@@ -47,7 +47,8 @@ impl Process {
         }
     }
 
-    /// A connection is over: whoever is told first is told why, as by the kernel.
+    /// Ends a call on a connection that is over: the first caller gets the reason, as from the
+    /// kernel.
     fn over(&mut self, index: u32, error: &std::io::Error, later: Outcome<usize>) -> Outcome<Option<usize>> {
         let errno = errno::of(error);
         if errno == Errno::PIPE {
@@ -57,7 +58,7 @@ impl Process {
         if is_told { later.map(Some) } else { Err(errno) }
     }
 
-    /// What has come, as far as it fits.
+    /// Reads the received data that fits.
     fn read(&mut self, index: u32, parts: &mut [IoSliceMut<'_>], takes: bool) -> Outcome<Option<usize>> {
         let Some(number) = self.connection(index, Errno::NOTCONN)? else { return Ok(None) };
         let mut done = 0;
@@ -65,7 +66,7 @@ impl Process {
             match self.engine()?.read(number, part, takes) {
                 Ok(Some(bytes)) => {
                     done += bytes;
-                    // What is only looked at would come again.
+                    // Peeked data would be returned again.
                     if bytes < part.len() || !takes {
                         return Ok(Some(done));
                     }
@@ -85,7 +86,8 @@ impl Process {
         match engine.write(number, parts) {
             Ok(Some(bytes)) => {
                 if bytes < parts.iter().map(|part| part.len()).sum() {
-                    // Who writes without waiting counts on being told when there is room for the rest.
+                    // A nonblocking writer relies on being notified when there is space for the
+                    // rest.
                     let _ = engine.room(number);
                 }
                 Ok(Some(bytes))
@@ -105,7 +107,7 @@ impl Process {
         }
     }
 
-    /// A call has said whether more comes.
+    /// Records whether a call announced more data.
     fn expect(&mut self, index: u32, more: bool) -> Outcome<()> {
         self.cork(index, |socket| socket.expects_more = more)
     }
@@ -116,7 +118,7 @@ impl Process {
     }
 }
 
-/// What is left of parts behind `skip` bytes of them.
+/// Returns the rest of the parts after their first `skip` bytes.
 fn behind<'a>(parts: &[IoSlice<'a>], mut skip: usize) -> Vec<IoSlice<'a>> {
     let mut rest = parts.to_vec();
     let mut all = &mut rest[..];
@@ -175,7 +177,8 @@ pub(crate) fn send(index: u32, parts: &[IoSlice<'_>], flags: Flags) -> Outcome<u
         }
     };
     if was_held && !flags.expects_more && outcome.is_ok() {
-        // What it has taken goes out together with what waited for it. It is taken, whatever comes of this.
+        // The data taken goes out together with the data held back before. It is taken, whatever
+        // the result here.
         let _ = with(|process| process.expect(index, false));
     }
     if outcome == Err(Errno::PIPE) && !flags.no_signal {
@@ -184,7 +187,8 @@ pub(crate) fn send(index: u32, parts: &[IoSlice<'_>], flags: Flags) -> Outcome<u
     outcome
 }
 
-/// `sendfile` to a socket of ours, by reading. The second result is where in the file it has come to, if it was told an offset.
+/// Implements `sendfile` to a socket of ours, by reading. The second result is the position reached
+/// in the file, if an offset was given.
 pub(crate) fn send_file(index: u32, file: i32, offset: Option<i64>, bytes: usize) -> (Outcome<usize>, i64) {
     let mut done = 0;
     let sent = send_chunks(index, file, offset, bytes, &mut done);
@@ -205,7 +209,7 @@ fn send_chunks(index: u32, file: i32, offset: Option<i64>, bytes: usize, done: &
     let mut chunk = [0; FILE_CHUNK_BYTES];
     let until = with(|process| process.until(index, true, false))??;
     while *done < bytes {
-        // Not a byte is read that nobody takes: where the file stands is the program's.
+        // No byte is read that cannot be written: the file position is the program's.
         let room = wait_for(index, until, |process| process.room(index))?;
         let most = room.min(bytes - *done).min(chunk.len());
         let read = real::read_file(file, &mut chunk[..most], offset.map(|at| at + *done as i64))?;

@@ -32,7 +32,7 @@ impl Process {
                 if socket.refs > 0 {
                     return Ok(());
                 }
-                // Threads that still wait for it are told.
+                // Wakes threads that still wait for it.
                 self.mark(index);
                 let Some(mut socket) = self.sockets.remove(index) else { return Ok(()) };
                 for (set, fd) in std::mem::take(&mut socket.watchers) {
@@ -107,7 +107,8 @@ pub(crate) fn close(fd: i32) -> Outcome<()> {
     }
 }
 
-/// Closes what is ours in a range; calls `rest` with the ranges in between that the kernel is to close.
+/// Closes our descriptors in a range; calls `rest` with the ranges in between, which the kernel
+/// must close.
 pub(crate) fn close_all(first: u32, last: u32, mut rest: impl FnMut(u32, u32) -> Outcome<()>) -> Outcome<()> {
     let mut begin = first;
     let ours: Vec<(i32, Kind)> = table::ours(first, last).collect();

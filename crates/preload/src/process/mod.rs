@@ -2,7 +2,7 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `socket` | a socket: how far it is, and what it is ready for |
+//! | `socket` | a socket: its stage and its readiness |
 //! | `opening` | bind, connect, listen, accept, shutdown |
 //! | `bytes` | reading and writing |
 //! | `options` | options that mean something to the engine |
@@ -58,7 +58,8 @@ pub(crate) fn is_configured() -> bool {
     CONFIG.engine.is_some()
 }
 
-/// Things with numbers. A number says its place and how many have been there before: one that is closed is not taken for the next.
+/// Numbered items. A number consists of the place and the count of its earlier items, so a closed
+/// item is not mistaken for the next one.
 pub(crate) struct Slab<T> {
     places: Vec<(u32, Option<T>)>,
     /// Those with nothing in them: they are found under the process's lock, however many others there are.
@@ -108,7 +109,7 @@ impl<T> Slab<T> {
 
 /// How far the way to the engine is.
 enum Way {
-    /// Nobody has needed it yet.
+    /// Not needed yet.
     Unknown,
     /// It was tried: sockets are the kernel's.
     None,
@@ -177,7 +178,8 @@ impl Process {
         }
     }
 
-    /// Takes in what has happened: sets of which a socket has news have it in their queues, threads that wait for it are woken.
+    /// Processes events: sets get their sockets with news into their queues, and threads that wait
+    /// for them are woken.
     fn hear(&mut self) {
         let Self { way: Way::Open(open), sockets, sets, owners, waiters } = self else { return };
         open.sockets.hear();
@@ -228,7 +230,8 @@ impl Process {
 
     // --- waiting ---
 
-    /// Before a thread sleeps. `None`: something has happened. Else the descriptor that says when something does; -1: there is none.
+    /// Prepares a thread's sleep. Returns `None` if something has happened, else the descriptor
+    /// that signals the next event; -1: there is none.
     pub(crate) fn begin_wait(&mut self, interest: Interest, bell: &Arc<OwnedFd>) -> Option<i32> {
         let mut engine = -1;
         if let Way::Open(open) = &mut self.way {
@@ -266,7 +269,8 @@ impl Process {
         count
     }
 
-    /// Events of the engine's sockets in a set; and whether the kernel's are to be looked for before the next sleep.
+    /// Returns the events of the engine's sockets in a set, and whether the kernel's events must be
+    /// checked before the next sleep.
     pub(crate) fn take_events(&mut self, index: u32, events: &mut [epoll_event]) -> (usize, bool) {
         let Ok(set) = self.sets.get(index) else { return (0, false) };
         set.turn = set.turn.wrapping_add(1);
@@ -310,7 +314,7 @@ impl Process {
         self.waiters.clear();
     }
 
-    /// At the end of the process: what it has written is still sent, as the kernel would.
+    /// Called at the end of the process: its written data is still sent, as by the kernel.
     fn leave(&mut self) -> bool {
         let mut numbers: Vec<u32> = Vec::new();
         self.sockets.iter_mut().for_each(|socket| numbers.extend(socket.take_numbers().1));
@@ -388,7 +392,7 @@ extern "C" fn in_child() {
 }
 
 extern "C" fn at_end() {
-    // Best effort: a process that ends says nothing any more.
+    // Best effort: an ending process reports nothing any more.
     let _ = std::panic::catch_unwind(|| {
         if with(Process::leave) != Ok(true) {
             return;
@@ -432,7 +436,7 @@ mod tests {
         let numbers: Vec<u32> = (0..100).map(|value| slab.insert(value)).collect();
         for (value, &number) in numbers.iter().enumerate().filter(|(value, _)| value % 3 != 0) {
             assert_eq!(slab.remove(number), Some(value));
-            // The second time it is nobody's any more, and no second place.
+            // The second removal returns nothing and frees no second place.
             assert_eq!(slab.remove(number), None);
         }
         assert_eq!(slab.free.len(), 66);

@@ -41,7 +41,7 @@ fn tcp_family(fd: i32) -> Option<Family> {
 }
 
 impl Process {
-    /// The socket becomes the engine's, with what was set on it so far.
+    /// Makes the socket the engine's, with the options already set on it.
     fn adopt(&mut self, fd: i32, family: Family, local: SocketAddr) -> Option<u32> {
         let index = self.sockets.insert(Socket::in_place_of(fd, family, local));
         if table::set(fd, Kind::Socket(index)) {
@@ -65,7 +65,7 @@ impl Process {
             Stage::Lost => return Err(lost()),
         };
         if let Some(errno) = socket.error.take() {
-            // A second call is told what has become of the first.
+            // A second call returns the result of the first.
             return Err(errno);
         }
         let remote = canonical(remote);
@@ -157,7 +157,7 @@ impl Process {
     }
 }
 
-/// What a child is told that uses its parent's socket.
+/// Returns the error for a child that uses its parent's socket.
 pub(super) fn lost() -> Errno {
     message::once(
         "a socket of the engine is used by a process that has inherited it (ENOTCONN): sockets of the engine stay with the process that has made them. \
@@ -190,7 +190,7 @@ pub(crate) fn connect(fd: i32, remote: SocketAddr) -> Option<Outcome<()>> {
             let family = tcp_family(fd)?;
             with(|process| {
                 let subnets = process.subnets()?;
-                // What is bound to an address or a port of the kernel's stays there.
+                // A socket bound to an address or a port of the kernel stays there.
                 if !CONFIG.connects(remote, subnets) || is_bound(fd) {
                     return None;
                 }
@@ -214,7 +214,8 @@ fn connect_ours(index: u32, remote: SocketAddr) -> Outcome<()> {
         Ok(process.sockets.get(index)?.until_written(false))
     })??;
     if matches!(until, Until::Now) {
-        // What has become of it is asked later, however fast the engine was: programs are used to that from the kernel.
+        // The program asks for the result later, however fast the engine was: programs are used to
+        // this from the kernel.
         return Err(Errno::INPROGRESS);
     }
     let outcome = wait_for(index, until, |process| {
@@ -310,7 +311,7 @@ pub(crate) fn accept(index: u32, flags: i32) -> Outcome<(i32, SocketAddr, Family
                 Ok((fd, ends.1, family))
             }
             Err(errno) => {
-                // Nobody can have it: its peer is told.
+                // No program can receive the connection: its peer is notified.
                 process.engine()?.close(number, true);
                 Err(errno)
             }
@@ -333,7 +334,7 @@ pub(crate) fn shutdown(index: u32, how: i32) -> Outcome<()> {
             Stage::Connected { number, .. } => number,
             Stage::Lost => return Err(lost()),
             Stage::Listening { local, .. } => {
-                // Nobody is let in any more.
+                // No further connections are admitted.
                 let (_, numbers) = socket.take_numbers();
                 socket.stage = Stage::Bound(local);
                 numbers.iter().for_each(|&number| process.give_up(number));

@@ -5,7 +5,7 @@ use super::with;
 use crate::errno::{self, Errno, Outcome};
 use crate::{message, real};
 
-/// What the engine knows better than the socket that holds the number.
+/// Option values that the engine knows better than the socket that holds the descriptor number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Number(i32),
@@ -13,7 +13,7 @@ pub(crate) enum Answer {
     State(u8),
 }
 
-/// Options that would change what is sent or received.
+/// Options that would change the data sent or received.
 const REFUSED: [(i32, i32, &str); 6] = [
     (libc::IPPROTO_TCP, libc::TCP_ULP, "TCP_ULP"),
     (libc::IPPROTO_TCP, libc::TCP_REPAIR, "TCP_REPAIR"),

@@ -1,4 +1,4 @@
-//! A socket of the engine: how far it is, and what it is ready for. Several descriptors may be of it.
+//! A socket of the engine: its stage and its readiness. Several descriptors may refer to it.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -44,18 +44,18 @@ pub(crate) struct Socket {
     pub(super) has_keepalive: bool,
     /// By its option.
     pub(super) has_cork: bool,
-    /// By its last call, which said that more comes.
+    /// Set by its last call, which announced more data.
     pub(super) expects_more: bool,
     /// A close is a reset.
     pub(super) resets: bool,
     pub(super) read_timeout: Option<Duration>,
     pub(super) write_timeout: Option<Duration>,
     pub(super) is_write_shut: bool,
-    /// Why a connection has failed, until somebody is told.
+    /// Why a connection failed, until this is reported.
     pub(super) error: Option<Errno>,
-    /// Somebody was told why it is over: reads say the end from then on.
+    /// The reason for the end was reported: reads return the end from then on.
     pub(super) is_error_told: bool,
-    /// Sets that it is in, and by which descriptor.
+    /// Sets that contain it, and the descriptor under which each does.
     pub(super) watchers: Vec<(u32, i32)>,
 }
 
@@ -133,7 +133,8 @@ const HUP: u32 = libc::POLLHUP as u32;
 const ERR: u32 = libc::POLLERR as u32;
 
 impl Process {
-    /// What has become of a connection that is being opened: it is one, or has failed and can be asked why.
+    /// Updates a connection that is being opened: it is established, or it failed and the reason
+    /// can be queried.
     pub(super) fn settle(&mut self, index: u32) -> Outcome<()> {
         let socket = self.sockets.get(index)?;
         let Stage::Connecting { number, local, .. } = socket.stage else { return Ok(()) };
@@ -172,7 +173,8 @@ impl Process {
         Ok(())
     }
 
-    /// Changes what holds short segments back, and tells the engine if that makes a difference.
+    /// Changes the conditions that hold back short segments, and notifies the engine if that makes
+    /// a difference.
     pub(super) fn cork(&mut self, index: u32, change: impl FnOnce(&mut Socket)) -> Outcome<()> {
         let socket = self.sockets.get(index)?;
         let was_on = socket.is_corked();
@@ -186,7 +188,8 @@ impl Process {
         }
     }
 
-    /// What a socket is ready for, in the bits of `poll` and `epoll`. That there is room is only found out for those who want it.
+    /// Returns the readiness of a socket, in the bits of `poll` and `epoll`. Space is checked only
+    /// for callers that want to write.
     pub(super) fn events(&mut self, index: u32, wants: u32) -> u32 {
         if self.settle(index).is_err() {
             return ERR | HUP;
@@ -202,7 +205,8 @@ impl Process {
             Stage::Listening { numbers, .. } => {
                 let numbers = numbers.clone();
                 let Ok(engine) = self.engine() else { return 0 };
-                // Without an engine nobody comes any more: no reason to wake a server again and again.
+                // Without an engine, no connection arrives any more: no reason to wake a server
+                // again and again.
                 let has_next = |&number: &u32| {
                     let ready = engine.ready(number);
                     ready.is_readable && ready.fault.is_none()

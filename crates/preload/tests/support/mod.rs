@@ -1,4 +1,5 @@
-//! What the tests with real programs share: the library, engines that serve, programs that are ended whatever happens.
+//! Common parts of the tests with real programs: the library, running engines, and programs that
+//! are terminated in any case.
 // Each test program uses a part of this, and none exports it.
 #![allow(dead_code, unreachable_pub)]
 
@@ -33,7 +34,7 @@ pub fn library() -> PathBuf {
     path
 }
 
-/// Whether these programs are here; says which are not.
+/// Returns whether these programs are installed; reports the missing ones.
 pub fn have(programs: &[&str]) -> bool {
     let is_there = |program: &&&str| {
         let dirs = std::env::var_os("PATH").unwrap_or_default();
@@ -46,7 +47,7 @@ pub fn have(programs: &[&str]) -> bool {
     missing.is_empty()
 }
 
-/// Whether a namespace and a TUN device can be made here; says why not.
+/// Returns whether a namespace and a TUN device can be created here; reports why not.
 pub fn has_tun() -> bool {
     let root = std::fs::read_dir("/proc/1/fd").is_ok();
     let tun = Path::new("/dev/net/tun").exists();
@@ -62,7 +63,8 @@ fn for_programs(mut settings: EngineSettings) -> EngineSettings {
     settings
 }
 
-/// An engine opposite the kernel that loses so many of a thousand packets; where it is asked.
+/// Starts an engine opposite the kernel that loses `lost` packets per thousand; also returns the
+/// path of its socket.
 pub fn engine_and_kernel(dir: &Path, lost: u64) -> (ToeHost, PathBuf) {
     let path = dir.join("engine.sock");
     let mut toe = ToeHost::start_with_loss(&for_programs(ToeHost::settings()), lost).unwrap();
@@ -70,7 +72,7 @@ pub fn engine_and_kernel(dir: &Path, lost: u64) -> (ToeHost, PathBuf) {
     (toe, path)
 }
 
-/// Two engines on one wire that loses so many of a thousand packets.
+/// Starts two engines on one wire that loses `lost` packets per thousand.
 pub fn two_engines(dir: &Path, lost: u64) -> [(Engine, PathBuf); 2] {
     let [a, b] = wire().unwrap();
     let start = |address: [u8; 4], device, name| {
@@ -130,7 +132,7 @@ pub fn run(command: &mut Command) -> Output {
     Output { status, stdout, stderr }
 }
 
-/// What a program has printed that has ended well.
+/// Returns the output of a program, which must succeed.
 pub fn output(command: &mut Command) -> String {
     let output = run(command);
     let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());

@@ -6,7 +6,8 @@ use millrace_core::limits::DEFAULT_MAX_BUSY_PERMILLE;
 const VIEWER: Demand = Demand { packets_per_s: 760, bits_per_s: 8_000_000 };
 const S: u64 = 1_000_000_000;
 
-/// A core that carries so many packets a second, with viewers of one rate. Time goes in steps of a look.
+/// A core that carries `carries` packets per second, with viewers of one rate. Time advances in
+/// steps of one look.
 struct Core {
     now: Instant,
     carries: u64,
@@ -43,7 +44,7 @@ impl Core {
         (self.backlog * S).checked_div(self.promised().packets_per_s).unwrap_or(0)
     }
 
-    /// One step: who is behind catches up with 5/4 of the rate.
+    /// Runs one step: viewers that are behind catch up with 5/4 of the rate.
     fn step(&mut self) {
         self.now = self.now.plus_ns(ADMISSION_LOOK_NS);
         let of_step = |per_s: u64| per_s * ADMISSION_LOOK_NS / S;
@@ -77,7 +78,7 @@ impl Core {
         self.sums.busy_ns += worked_ns + (ADMISSION_LOOK_NS - worked_ns) / 2;
     }
 
-    /// Steps for so long; admission ends whom it wants to.
+    /// Runs steps for `ns`; admission ends the viewers that it chooses.
     fn run(&mut self, admission: &mut Admission, ns: u64) {
         for _ in 0..ns / ADMISSION_LOOK_NS {
             self.step();
@@ -106,7 +107,7 @@ impl Core {
         let end = self.now.plus_ns(ns);
         while self.now < end {
             for _ in 0..ADMISSION_LOOK_NS / every_ns {
-                // Whoever is refused goes away.
+                // A refused viewer goes away.
                 let _ = self.ask(admission);
             }
             self.run(admission, ADMISSION_LOOK_NS);
@@ -169,7 +170,7 @@ fn who_has_paused_keeps_his_place() {
     let (full, promised) = (core.viewers, core.promised());
     core.viewers = 10;
     core.run(&mut admission, 3 * S);
-    // The ten play, the others have paused: what was promised to them is not given away.
+    // The ten play, the others have paused: their reservations are not given away.
     let room = admission.room(0, promised, promised.bits_per_s, VIEWER);
     assert!(matches!(room, Err(Full::Processor { .. })), "{room:?} with {full}");
 }

@@ -5,7 +5,7 @@ use millrace_core::time::Instant;
 use crate::limits::control::{LOAD_CALM_PERMILLE, LOAD_LOOKS, MAX_MARGIN_PERMILLE};
 use crate::limits::{ADMISSION_LOOK_NS, FIRST_PACKET_COST_NS, MIN_PACKETS_FOR_COST};
 
-/// What a loop has done so far: sums.
+/// Totals of a loop's work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineFigures {
     /// Time spent in turns that found work.
@@ -131,8 +131,9 @@ impl EngineLoad {
         if permille(total) < LOAD_CALM_PERMILLE { measured_ns.min(FIRST_PACKET_COST_NS) } else { measured_ns }
     }
 
-    /// How busy the core would be, in thousandths, if all of `packets_per_s` were sent: what it is now, with a margin for rates that
-    /// vary, and the cost of what is not yet, or not now, sent of it.
+    /// Returns how busy the core would be, in thousandths, if all of `packets_per_s` were sent: the
+    /// current load, a margin for rates that vary, and the cost of the packets that are not yet, or
+    /// not now, sent.
     pub fn expected_permille(&self, packets_per_s: u64) -> u64 {
         let unsent = packets_per_s.saturating_sub(self.packets_per_s());
         let unsent_permille = (unsent * self.packet_cost_ns()).div_ceil(1_000_000);

@@ -20,8 +20,9 @@ impl InUse {
 }
 
 impl Admission {
-    /// What is measured, if anything is; `promised` is what each engine has promised to viewers, `beside` what viewers get that no engine sends to, in bits a
-    /// second.
+    /// Returns the measured values, if anything is measured; `promised` is the demand that each
+    /// engine has promised to viewers, `beside` the rate of viewers that no engine sends to, in
+    /// bits per second.
     pub fn in_use(&self, promised: impl Iterator<Item = Demand>, beside: u64) -> Vec<InUse> {
         if !self.config.is_on {
             return Vec::new();

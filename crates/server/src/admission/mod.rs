@@ -1,5 +1,6 @@
-//! Admission from measured capacity: whether an engine's core, the disks, the cache and the link carry one more viewer, and who has
-//! to go when they no longer carry those who are there (`docs/design/0017-admission.md`).
+//! Admission from measured capacity: whether an engine's core, the disks, the cache and the link
+//! carry one more viewer, and which viewers must go when they no longer carry those present
+//! (`docs/design/0017-admission.md`).
 //!
 //! ```text
 //!   figures of the loops, every 100 ms          a viewer asks                     a viewer is ended
@@ -28,7 +29,7 @@ pub use shed::Shedder;
 use crate::limits::control::CACHE_LOOK_NS;
 use crate::limits::{ADMISSION_NEWS_NS, DISK_LATE_PERMILLE, MIN_LATE_GRANTS};
 
-/// What a viewer needs, or several together.
+/// The demand of one viewer, or of several together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
     /// Media packets a second, FEC included.
@@ -66,11 +67,11 @@ pub enum OverloadPolicy {
     /// The newest streams are ended, until the rest are in time.
     #[default]
     EndNewest,
-    /// Nobody is ended; all are late.
+    /// No stream is ended; all become late.
     Share,
 }
 
-/// What an operator may choose.
+/// The operator's choices.
 #[derive(Clone, Debug)]
 pub struct AdmissionConfig {
     /// Off: only `--max-streams` and `--max-rate` count.
@@ -165,7 +166,7 @@ impl fmt::Display for Full {
     }
 }
 
-/// What can run out.
+/// A resource that can run out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
     /// An engine's core.
@@ -192,10 +193,10 @@ impl Resource {
 
 const RESOURCES: usize = 4;
 
-/// What the cache has done and can hold, as far as admission asks.
+/// The cache's activity and capacity, for admission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheFigures {
-    /// Extents granted so far.
+    /// Total of extents granted.
     pub grants: u64,
     /// Of these, after their time.
     pub late_grants: u64,
@@ -212,14 +213,14 @@ pub enum News {
     Full {
         /// For want of what.
         full: Full,
-        /// How many since this was said last, this one included.
+        /// Refusals since the last report, this one included.
         refused: u64,
     },
     /// Streams are ended, because the engine serves less than it has promised.
     Shedding {
         /// The engine.
         engine: usize,
-        /// What it sends, in thousandths of what it should.
+        /// Its send rate, in thousandths of the rate it should have.
         served_permille: u64,
     },
     /// It is in time again.
@@ -263,7 +264,7 @@ struct Refusals {
     last: Option<Full>,
 }
 
-/// The verdicts, and what they are made from.
+/// The decisions, and their inputs.
 #[derive(Debug)]
 pub struct Admission {
     config: AdmissionConfig,
@@ -294,9 +295,11 @@ impl Admission {
         self.config.is_on
     }
 
-    /// What an engine has done by now, and what has been `promised` to its viewers that play. Call it about every 100 ms.
+    /// Records an engine's work until now, and the demand `promised` to those of its viewers that
+    /// play. Call it about every 100 ms.
     ///
-    /// Returns the packets a second by which its streams have to become fewer: end the newest until that is done.
+    /// Returns the rate in packets per second that its streams must lose: end the newest until this
+    /// is done.
     pub fn look(&mut self, now: Instant, engine: usize, figures: EngineFigures, promised: Demand) -> u64 {
         if !self.config.is_on {
             return 0;
@@ -319,14 +322,15 @@ impl Admission {
         excess
     }
 
-    /// So many streams of this engine have been ended because [`Admission::look`] said so.
+    /// Records that `streams` streams of this engine were ended because [`Admission::look`]
+    /// required it.
     pub fn ended(&mut self, now: Instant, engine: usize, streams: u64) {
         if let Some((_, shedder)) = self.engines.get_mut(engine) {
             shedder.ended(now, streams);
         }
     }
 
-    /// What the cache has done by now.
+    /// Records the cache's work until now.
     pub fn look_at_cache(&mut self, now: Instant, figures: CacheFigures) {
         self.cache.look(now, figures);
     }
@@ -352,14 +356,14 @@ impl Admission {
         }
         let expected_permille = load.expected_permille(promised.packets_per_s + viewer.packets_per_s);
         let max_permille = self.config.max_busy_permille;
-        // Whoever comes to an idle engine is served, however much it asks for.
+        // A viewer of an idle engine is served, however much it asks for.
         if expected_permille > max_permille && promised.packets_per_s > 0 {
             return Err(Full::Processor { engine, expected_permille, max_permille });
         }
         self.cache.verdict()
     }
 
-    /// Whether the links carry so many bits a second more beside all that have been promised.
+    /// Checks whether the links carry `more` bits per second beside all that was promised.
     ///
     /// # Errors
     /// They do not.
@@ -401,7 +405,7 @@ impl Admission {
         }
     }
 
-    /// What the operator should know since it was asked last.
+    /// Returns the news for the operator since the last call.
     pub fn poll_news(&mut self) -> Option<News> {
         self.tell_refusals();
         (!self.news.is_empty()).then(|| self.news.remove(0))

@@ -1,9 +1,10 @@
-//! Which part of what an engine has promised it must give up to be in time again.
+//! Which part of its promised rate an engine must give up to be in time again.
 //!
-//! Being late alone is no reason: after a hole of a moment an engine catches up by itself, and sends more than usual meanwhile. It
-//! has promised too much if it is late, its core is full, and it still sends less than its viewers play. What it sends then is what
-//! the core carries; viewers are ended down to four fifths of that, because those who are behind take 5/4 of their rate until they
-//! have caught up ([`millrace_core::limits::CATCH_UP_RATIO`]).
+//! Being late alone is no reason: after a momentary gap an engine catches up by itself, and sends
+//! more than usual meanwhile. It has promised too much if it is late, its core is full, and it
+//! still sends less than its viewers play. Its send rate is then the rate that the core carries;
+//! viewers are ended down to four fifths of this rate, because viewers that are behind take 5/4 of
+//! their rate until they have caught up ([`millrace_core::limits::CATCH_UP_RATIO`]).
 //!
 //! Only the engine's own work makes its core full. A loop that works for a hundredth of the time
 //! and waits for the core otherwise is late however few viewers it has, and sends everything it has
@@ -34,7 +35,8 @@ pub struct Shedder {
 }
 
 impl Shedder {
-    /// Packets a second that have to go now; `promised` is what those play who do play.
+    /// Returns the packets per second to shed now; `promised` is the demand of the viewers that
+    /// currently play.
     pub(super) fn look(&mut self, now: Instant, load: &EngineLoad, promised: u64) -> u64 {
         self.forget(now);
         let latest = load.latest(SHED_LOOKS);
@@ -72,18 +74,18 @@ impl Shedder {
         excess.min(promised / SHED_STEP_SHARE)
     }
 
-    /// So many streams have been ended.
+    /// Records that `streams` streams were ended.
     pub(super) fn ended(&mut self, now: Instant, streams: u64) {
         self.began.get_or_insert(now);
         self.ended += streams;
     }
 
-    /// Whether nobody new should be let in.
+    /// Returns whether new viewers should be refused.
     pub(super) fn is_behind(&self) -> bool {
         self.behind_last.is_some()
     }
 
-    /// Whether nobody has been ended yet in this overload.
+    /// Returns whether no stream has been ended yet in this overload.
     pub(super) fn is_first(&self) -> bool {
         self.began.is_none()
     }

@@ -31,8 +31,9 @@ use super::trick::USUAL_SPEEDS;
 /// A file whose content is in the store already is not added again. If another film has its name, it gets the name of its folder before it, or a
 /// number; see --replace and --if-absent.
 ///
-/// With --server the files are uploaded to a running server, which converts them as it does its own. An upload whose connection breaks goes on by itself; one that was
-/// interrupted goes on if the same command is given again within ten minutes, and the file still begins with what was sent.
+/// With --server, the files are uploaded to a running server, which converts them like its own. An
+/// upload whose connection breaks continues by itself; an interrupted one continues if the same
+/// command is given again within ten minutes and the file still begins with the data sent.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  millrace add film.ts\n  millrace add --name lobby-loop lobby.mp4\n  millrace add --replace news.ts\n  \
@@ -54,13 +55,15 @@ pub(super) struct AddArgs {
     /// Display name: what people see [default: NAME of --name, the title in the file's tags, or the file name]
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["join", "server"])]
     title: Option<String>,
-    /// Take the place of the title of that name, or of the title made from the same path: name and rights stay, viewers of the old one see it to its end
+    /// Replace the title with this name, or the title made from the same path: name and rights
+    /// stay, viewers of the old one see it to its end
     #[arg(long, conflicts_with_all = ["if_absent", "ladder", "join", "server"])]
     replace: bool,
-    /// Do nothing if there is a title of that name already
+    /// Do nothing if a title with this name already exists
     #[arg(long, conflicts_with_all = ["join", "server"])]
     if_absent: bool,
-    /// With --server: upload from the beginning, and discard what the server has of an interrupted upload of this name
+    /// With --server: upload from the beginning, and discard the server's part of an interrupted
+    /// upload with this name
     #[arg(long, requires = "server")]
     restart: bool,
     /// Also build metadata files for these packet sizes: bytes (multiples of 188), or 1k, 2k, 4k, 8k. 1316 is always built;
@@ -72,18 +75,22 @@ pub(super) struct AddArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', num_args = 0..=1, require_equals = true,
           default_missing_value = USUAL_SPEEDS)]
     trick: Vec<Scale>,
-    /// Encode the film anew as renditions between which viewers can change without a gap: LABEL:RATE, the best first. A label begins with
-    /// the height of the pictures, and is what the rendition is called; a rate is the most that all of it takes in any second. The best rendition
-    /// is the title. All appear together; after an interruption the same command goes on with what is encoded [default:
-    /// 2160p:16M,1080p:6M,720p:3M,480p:1.2M,240p:500k, as far as the film is as large]
+    /// Encode the film again as renditions that viewers can switch between without a gap:
+    /// LABEL:RATE, the best first. A label begins with the picture height, and is the name of the
+    /// rendition; a rate is the maximum of the whole rendition in any second. The best rendition is
+    /// the title. All appear together; after an interruption, the same command continues after the
+    /// part already encoded [default: 2160p:16M,1080p:6M,720p:3M,480p:1.2M,240p:500k, except those
+    /// larger than the film]
     #[arg(long, value_name = "LIST", num_args = 0..=1, default_missing_value = ladder::USUAL, value_parser = ladder::parse)]
     ladder: Option<Ladder>,
     /// Add MPEG-TS files as renditions of this title: LABEL=FILE each, checked to have the same clock, counters, sound and pictures at the same access
     /// points. What does not fit is listed. A title without renditions gets its own label here too: TITLE=LABEL
     #[arg(long, value_name = "TITLE[=LABEL]", conflicts_with_all = ["ladder", "trick", "name"])]
     join: Option<String>,
-    /// Add subtitles to this title: FILE each, SubRip, ASS/SSA or WebVTT, in place of those of the same language and kind. The file name says which
-    /// (film.de.srt, film.en.forced.srt, film.pt-BR.sdh.vtt), or LABEL=FILE does (de, en.forced, pt-BR.sdh). To remove them: millrace rm --subtitles
+    /// Add subtitles to this title: FILE each, SubRip, ASS/SSA or WebVTT, in place of those of the
+    /// same language and kind. The file name determines both (film.de.srt, film.en.forced.srt,
+    /// film.pt-BR.sdh.vtt), or LABEL=FILE does (de, en.forced, pt-BR.sdh). To remove them: millrace
+    /// rm --subtitles
     #[arg(long, value_name = "TITLE", conflicts_with_all = ["ladder", "trick", "name", "join", "packet_sizes", "restart"])]
     subtitles: Option<String>,
     /// With --ladder: preset of the encoder x264, from ultrafast to veryslow: how much time it takes for better pictures
@@ -103,7 +110,8 @@ pub(super) struct AddArgs {
     remote: RemoteArgs,
 }
 
-/// A name that somebody has chosen. Titles whose files have none that can be used are called film; whoever gives a name wants that one.
+/// Checks a name chosen by the user. Titles whose files have no usable name are called film; a
+/// chosen name must be used as it is.
 fn title_name(text: &str) -> Result<String, String> {
     match is_usable(text) {
         true => Ok(text.to_owned()),

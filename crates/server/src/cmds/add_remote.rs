@@ -1,5 +1,6 @@
-//! `millrace add --server`: films to a running server, by PUT, gone on with where the server is when a connection breaks, if what it has are the
-//! first bytes of the same file (`docs/design/0041-uploads.md`).
+//! `millrace add --server`: uploads films to a running server, by PUT. When a connection breaks, it
+//! continues where the server is, if the server's data are the first bytes of the same file
+//! (`docs/design/0041-uploads.md`).
 //!
 //! ```text
 //!   GET titles/NAME ─► nothing there ─────────► PUT from the first byte ─┬─► 201: a title
@@ -32,11 +33,11 @@ use crate::limits::control::{
 };
 use crate::limits::web::MAX_API_BYTES;
 
-/// What is to be brought, and how that is shown.
+/// The files to upload, and how this is shown.
 pub(super) struct Upload<'a> {
     pub(super) files: &'a [PathBuf],
     pub(super) name: Option<&'a str>,
-    /// What an earlier command left on the server is not gone on with.
+    /// Do not continue with data that an earlier command left on the server.
     pub(super) restart: bool,
     pub(super) quiet: bool,
     pub(super) json: bool,
@@ -70,7 +71,7 @@ pub(super) fn run(upload: &Upload<'_>, remote: &Remote) -> anyhow::Result<ExitCo
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// One file; the title that it has become, as the server's API says it.
+/// Uploads one file; returns the resulting title as the server's API reports it.
 fn bring(upload: &Upload<'_>, remote: &Remote, path: &Path) -> anyhow::Result<Value> {
     let file = File::open(path)?;
     let about = file.metadata()?;
@@ -117,7 +118,7 @@ struct One<'a> {
     name: String,
     file: File,
     total: u64,
-    /// It begins anew, whatever the server has of it.
+    /// Start from the beginning, whatever the server has of it.
     restart: bool,
     cancel: &'a AtomicBool,
     bar: &'a ProgressBar,
@@ -125,11 +126,11 @@ struct One<'a> {
     shown: String,
     /// The most that was sent, now or before.
     reached: u64,
-    /// What the server makes the display name of.
+    /// The server derives the display name from this.
     file_name: String,
     /// The server has taken it on.
     is_begun: bool,
-    /// The server has said that all of it has arrived.
+    /// The server has reported that all of it has arrived.
     is_whole: bool,
     /// How often the server had lost it.
     restarts: u32,
@@ -144,7 +145,7 @@ fn percent_encoded(text: &str) -> String {
     text.bytes().map(encode).collect()
 }
 
-/// What comes of an attempt.
+/// The result of an attempt.
 enum Next {
     /// It is a title.
     Done(Value),
@@ -152,12 +153,12 @@ enum Next {
     Again { why: String, after: Duration },
 }
 
-/// What the server says of an upload that is under way.
+/// The server's report on an upload in progress.
 #[derive(Deserialize)]
 struct State {
     received_bytes: u64,
     total_bytes: Option<u64>,
-    /// Of what has been received, while no connection brings more.
+    /// Hash of the received data, while no connection brings more.
     received_blake3: Option<String>,
     is_sending: bool,
     is_whole: bool,
@@ -175,7 +176,7 @@ impl One<'_> {
             let (why, after) = match tried {
                 Ok(Next::Done(title)) => return Ok(title),
                 Ok(Next::Again { why, after }) => (why, after),
-                // What was never begun is not tried again: the address may be wrong.
+                // An upload that never began is not retried: the address may be wrong.
                 Err(error) if !self.is_begun => return Err(error),
                 Err(error) => match error.downcast::<Lost>() {
                     Ok(Lost(why)) => (why, UPLOAD_RETRY),
@@ -283,7 +284,7 @@ impl One<'_> {
         Ok(hash.finalize().to_hex().to_string())
     }
 
-    /// Reads the next of so many bytes of the file.
+    /// Reads the next of the `left` remaining bytes of the file.
     fn read<'p>(&mut self, piece: &'p mut [u8], left: u64) -> anyhow::Result<&'p [u8]> {
         let most = piece.len().min(usize::try_from(left).unwrap_or(usize::MAX));
         let count = self.file.read(&mut piece[..most])?;
@@ -291,7 +292,7 @@ impl One<'_> {
         Ok(&piece[..count])
     }
 
-    /// The title that it has become while nobody was told.
+    /// Returns the title that the upload has become without notice.
     fn title(&self) -> anyhow::Result<Option<Value>> {
         let (head, text) = self.ask(&format!("api/v1/titles/{}", self.name))?;
         if head.status != 200 {
@@ -311,7 +312,7 @@ impl One<'_> {
         Ok(is_whole)
     }
 
-    /// What is at this address.
+    /// Requests this address.
     fn ask(&self, path: &str) -> anyhow::Result<(AnswerHead, Vec<u8>)> {
         let answer = self.remote.try_ask("GET", path).map_err(|error| self.lost(error))?;
         let head = answer.head.clone();
@@ -341,7 +342,8 @@ impl One<'_> {
             BufReader::new(Waiting { stream, cancel: self.cancel, timeout: UPLOAD_CONTINUE_WAIT });
         let sent = stream.get_mut().write_all(format!("{head}\r\n").as_bytes());
         sent.and_then(|()| stream.get_mut().flush()).map_err(|error| self.lost(error.into()))?;
-        // A server that says nothing to that expects the body all the same (RFC 9110 section 10.1.1).
+        // A server that does not answer this expects the body all the same (RFC 9110 section
+        // 10.1.1).
         match read_head(&mut stream) {
             Ok(AnswerHead { status: 100, .. }) => {}
             Ok(head) => return self.read_and_judge(&head, stream),
@@ -354,7 +356,7 @@ impl One<'_> {
         if sent.is_ok() {
             self.bar.set_message(format!("writing out {}", self.shown));
         }
-        // One that does not want the rest has said so before it closed the connection.
+        // A server that does not want the rest has reported this before it closed the connection.
         let answer = loop {
             match read_head(&mut stream) {
                 Ok(AnswerHead { status: 100, .. }) => {}
@@ -367,7 +369,8 @@ impl One<'_> {
         self.read_and_judge(&answer, stream)
     }
 
-    /// Sends so much of the file. The outer error is the file's, the inner one the connection's.
+    /// Sends `left` bytes of the file. The outer error is the file's, the inner one the
+    /// connection's.
     fn send(&mut self, to: &mut impl Write, mut left: u64) -> anyhow::Result<io::Result<()>> {
         let mut piece = vec![0; UPLOAD_PIECE_BYTES];
         while left > 0 {
@@ -386,12 +389,13 @@ impl One<'_> {
         let mut text = Vec::new();
         match body.take(MAX_API_BYTES).read_to_end(&mut text) {
             Err(error) if head.status == 201 => Err(self.lost(error.into())),
-            // A connection that ends within an error has said what counts in its head.
+            // If a connection ends within an error response, the head already holds the essential
+            // part.
             _ => self.judge(head, &text),
         }
     }
 
-    /// What the server has said.
+    /// Evaluates the server's answer.
     fn judge(&self, head: &AnswerHead, text: &[u8]) -> anyhow::Result<Next> {
         let hint = match head.status {
             201 => return Ok(Next::Done(serde_json::from_slice(text).context("the answer is not JSON")?)),
@@ -470,7 +474,7 @@ impl<S> Waiting<'_, S> {
     fn wait<T>(&mut self, mut act: impl FnMut(&mut S) -> io::Result<T>) -> io::Result<T> {
         let start = StdInstant::now();
         loop {
-            // Not `Interrupted`, on which those who read and write begin anew.
+            // Not `Interrupted`, because readers and writers retry on it.
             if self.cancel.load(Ordering::Relaxed) {
                 return Err(io::Error::other("interrupted"));
             }

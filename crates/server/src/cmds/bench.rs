@@ -10,9 +10,9 @@ use millrace_core::units::{BitRate, HumanDuration};
 use millrace_lab::frame::{Bench, Cancelled, Options, Progress, Report, State, Verdict};
 use millrace_lab::{benches, report};
 
-/// What `--check` says when a target could not be measured, or was too noisy to judge.
+/// Exit code of `--check` when a target could not be measured, or was too noisy to judge.
 const EXIT_UNKNOWN: u8 = 3;
-/// What a shell says of a program that was interrupted.
+/// A shell's exit code for an interrupted program.
 const EXIT_INTERRUPTED: u8 = 130;
 
 /// Measure Millrace's performance targets; prints the machine, the commit and the spread
@@ -260,7 +260,7 @@ fn code_of(verdict: Verdict) -> u8 {
     }
 }
 
-/// The benchmark of that name, if it understands the options.
+/// Returns the benchmark with this name, if it understands the options.
 fn find(args: &BenchArgs) -> anyhow::Result<&'static Bench> {
     let bench = benches::find(&args.name).ok_or_else(|| {
         let names: Vec<&str> = benches::ALL.iter().map(|b| b.name).collect();
@@ -318,7 +318,8 @@ fn publish(args: &BenchArgs, bench: &Bench, measured: &Report) -> anyhow::Result
     Ok(())
 }
 
-/// What the benchmark is doing: one line that is redrawn on a terminal, a line for each step elsewhere.
+/// The current step of the benchmark: one line that is redrawn on a terminal, one line per step
+/// elsewhere.
 struct ProgressLine {
     bar: Option<ProgressBar>,
     name: &'static str,

@@ -32,7 +32,7 @@ pub(super) struct BenchSenderArgs {
     /// Media time between two bursts of a stream; 0ms: one packet a time
     #[arg(long, value_name = "TIME", default_value = "10ms")]
     distance: HumanDuration,
-    /// Streams begin evenly spread over so much media
+    /// Start the streams evenly spread over this length of media
     #[arg(long, value_name = "TIME", default_value = "0s")]
     spread: HumanDuration,
     /// Where `sendfile` listens

@@ -44,7 +44,7 @@ pub(super) struct BenchStreamArgs {
     /// Where viewers connect to
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<SocketAddr>,
-    /// Streams begin evenly spread over so much media
+    /// Start the streams evenly spread over this length of media
     #[arg(long, value_name = "TIME", default_value = "0s")]
     spread: HumanDuration,
     /// Size of reads past the kernel's cache; 0: through it

@@ -1,4 +1,4 @@
-//! `millrace config`: what the settings are, what holds here, whether a file is right.
+//! `millrace config`: the list of settings, the values in effect here, and whether a file is valid.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ struct CheckArgs {
     file: PathBuf,
 }
 
-/// List all settings: name, variable, what a value may be, default, what it is for
+/// List all settings: name, variable, allowed values, default, purpose
 #[derive(Args)]
 struct ListArgs {
     /// Print them as one JSON array
@@ -169,7 +169,7 @@ fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a value may be and is if none is given.
+/// Returns the allowed values and the default.
 fn limits(setting: &Setting) -> String {
     let default = setting
         .default

@@ -33,7 +33,8 @@ pub(super) struct Timed {
 }
 
 impl Connection {
-    /// To where a URL says; by `https://` the certificate has to be trusted: by the system, or by a file of one's own.
+    /// Connects to the host of a URL. With `https://` the certificate must be trusted: by the
+    /// system, or by the user's own file.
     pub(super) fn open(url: &Url, ca: Option<&Path>) -> anyhow::Result<Self> {
         let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
         let trust = match url.scheme() {

@@ -9,7 +9,7 @@ use millrace_core::limits::FFMPEG_MEMORY_BYTES;
 use millrace_core::units::{ByteLen, HumanDuration};
 use millrace_store::ingest::{FfmpegBounds, IngestOptions, WebAudio};
 
-/// The ffmpeg program and what it may use.
+/// The ffmpeg program and the resources it may use.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Conversion by ffmpeg")]
 pub(crate) struct FfmpegArgs {

@@ -24,7 +24,7 @@ pub(super) struct FsckArgs {
     store: StoreArgs,
 }
 
-/// Checks and prints what was found.
+/// Checks and prints the findings.
 pub(super) fn run(args: &FsckArgs) -> anyhow::Result<ExitCode> {
     let dir = args.store.dir()?;
     let depth = if args.full { Depth::Full } else { Depth::Quick };

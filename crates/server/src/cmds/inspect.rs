@@ -72,7 +72,7 @@ pub(super) fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Checks a transport stream and prints what was found.
+/// Checks a transport stream and prints the findings.
 fn analyse(args: &InspectArgs) -> anyhow::Result<ExitCode> {
     let Some(what) = &args.what else {
         return Err(super::usage(anyhow::anyhow!("--ts: name a title or a file to check")));

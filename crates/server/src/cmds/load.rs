@@ -24,7 +24,7 @@ use millrace_lab::link_host::{LinkHost, LinkSpec};
 
 use super::percent::Percent;
 
-/// Load any server with many viewers, and measure what arrives, how late, and what is missing
+/// Load any server with many viewers, and measure received packets, lateness and loss
 ///
 /// All randomness derives from --seed. The exit code is 0 when nothing failed, nothing was lost and every limit was
 /// met, 1 otherwise, 2 for invalid options. Ctrl-C tears down all sessions and still prints the report.
@@ -162,7 +162,7 @@ impl WebArgs {
     }
 }
 
-/// What comes out.
+/// The output.
 #[derive(Args)]
 #[command(next_help_heading = "Output and limits")]
 struct OutputArgs {
@@ -277,7 +277,7 @@ pub(super) fn run(args: &LoadArgs) -> anyhow::Result<ExitCode> {
     Ok(if broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What the viewers saw, and what the link between has done.
+/// Prints the viewers' measurements, and the activity of the link in between.
 fn print_report(report: &LoadReport, host: Option<&LinkHost>, is_json: bool) -> anyhow::Result<()> {
     if !is_json {
         print!("{report}{}", host.map(LinkHost::report).unwrap_or_default());
@@ -327,7 +327,7 @@ struct ReportFiles<'a> {
 }
 
 impl<'a> ReportFiles<'a> {
-    /// What is in them stays until there is a report.
+    /// Existing content stays until there is a report.
     fn open(output: &'a OutputArgs) -> anyhow::Result<Self> {
         let open = |option: &str, path: &'a Option<PathBuf>| {
             let Some(path) = path.as_deref() else { return Ok(None) };
@@ -370,7 +370,7 @@ impl<'a> ReportFiles<'a> {
     }
 }
 
-/// What was not kept, in words.
+/// Returns the limits that were exceeded, in words.
 fn broken_limits(output: &OutputArgs, report: &LoadReport) -> Vec<String> {
     let mut broken = Vec::new();
     if report.failed > output.max_failed {

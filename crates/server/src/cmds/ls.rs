@@ -1,4 +1,4 @@
-//! `millrace ls`: what is in the store.
+//! `millrace ls`: the contents of the store.
 
 use std::collections::HashSet;
 use std::io::Write;
@@ -66,12 +66,12 @@ impl LsArgs {
     }
 }
 
-/// A title as JSON: what is known of it, and whether it can be played.
+/// A title as JSON: its properties, and whether it can be played.
 #[derive(Serialize)]
 struct JsonTitle {
     #[serde(flatten)]
     info: TitleInfo,
-    /// The bit rates that it can be had at, best first, if there are several.
+    /// Its available bit rates, best first, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     renditions: Vec<JsonRendition>,
     /// Whether enough of its members are there.
@@ -157,7 +157,7 @@ struct Row {
     mean: BitRate,
     peak: BitRate,
     size: ByteLen,
-    /// Codecs, and what else is to be said.
+    /// Codecs and further remarks.
     rest: String,
 }
 
@@ -181,7 +181,7 @@ impl From<RemoteTitle> for Row {
     }
 }
 
-/// What a running server has.
+/// Lists the titles of a running server.
 fn run_remote(args: &LsArgs, remote: &Remote) -> anyhow::Result<ExitCode> {
     if args.all || args.urls.is_some() {
         return Err(super::usage(anyhow::anyhow!(
@@ -242,7 +242,7 @@ fn local_server() -> anyhow::Result<String> {
     Ok(invite::base_url(&invite::own_host(SocketAddr::from(([0, 0, 0, 0], port))), port))
 }
 
-/// What a title can be had at, for the end of its line.
+/// Returns the renditions of a title, for the end of its line.
 fn renditions(title: &TitleInfo, derived: &[TitleInfo]) -> String {
     let names: Vec<String> =
         Rendition::of(title, derived).iter().map(|rendition| rendition.name.to_string()).collect();
@@ -261,7 +261,7 @@ fn made_on_use(volume: &Volume, info: &TitleInfo) -> String {
     at.map(|at| format!("; made on use, last watched {at}")).unwrap_or_default()
 }
 
-/// Prints a table, or what was asked for instead.
+/// Prints a table, or the output requested instead.
 pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
     if let Some(remote) = args.remote.named_or_store(&args.store)? {
         return run_remote(args, &remote);
@@ -276,7 +276,7 @@ pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
         args.named(titles.iter().map(|title| (title.info.name.clone(), title.info.id.to_string())))?;
     titles.retain(|title| match args.titles.is_empty() {
         true => args.all || title.info.derived.is_none(),
-        // A pattern does not stand for what is made of the titles that fit it.
+        // A pattern does not include titles made from the titles that match it.
         false => {
             let is_own = args.all || title.info.derived.is_none();
             named.contains(&title.info.name) && (is_own || args.titles.contains(&title.info.name))

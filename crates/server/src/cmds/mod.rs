@@ -96,7 +96,7 @@ enum Command {
     BenchStream(bench_stream::BenchStreamArgs),
 }
 
-/// What a store can be left in for all commands.
+/// The variable that can hold the store for all commands.
 const STORE: &str = "MILLRACE_STORE";
 
 /// Where the titles are kept.
@@ -157,7 +157,7 @@ impl StoreArgs {
         Ok(&self.members)
     }
 
-    /// Opens what is there.
+    /// Opens the existing volume.
     fn open(&self) -> anyhow::Result<Volume> {
         Ok(warned(match self.members()? {
             [] => Volume::open(&self.dir()?)?,
@@ -173,7 +173,7 @@ impl StoreArgs {
         })
     }
 
-    /// Opens what is there, with however few of its members.
+    /// Opens the existing volume, with however few of its members.
     fn open_any(&self) -> anyhow::Result<Volume> {
         Ok(warned(match self.members()? {
             [] => Volume::open_any(&self.dir()?)?,
@@ -198,7 +198,8 @@ impl NewStoreArgs {
         self.old.dir()
     }
 
-    /// Opens what is there, or makes it, and says so: a disk that is not mounted looks like a store that is not there yet.
+    /// Opens the existing volume, or creates one and reports this: an unmounted disk looks like a
+    /// store that does not exist yet.
     fn open_or_create(&self) -> anyhow::Result<Volume> {
         self.open_or_create_by(Volume::open_or_create, Volume::open_members).map(warned)
     }
@@ -245,7 +246,7 @@ impl NewStoreArgs {
     }
 }
 
-/// Says once what is unusual about a volume that was opened and does not keep anybody from using it.
+/// Reports once an unusual condition of an opened volume that does not prevent its use.
 fn warned(volume: Volume) -> Volume {
     if let Some(why) = volume.catalogue_in_memory() {
         eprintln!("millrace: {why}");
@@ -301,7 +302,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Says what is wrong with the settings.
+/// Reports the faults in the settings.
 fn refuse(faults: settings::Faults) -> ExitCode {
     match faults {
         settings::Faults::Line(error) => error.exit(),
@@ -339,12 +340,13 @@ fn of_client(error: ClientError) -> anyhow::Error {
     }
 }
 
-/// Says on standard error what went wrong.
+/// Reports an error on standard error.
 fn complain(error: &anyhow::Error) {
     eprintln!("millrace: {}", words(error));
 }
 
-/// An error and its causes, each said once: many name their cause in their own words already.
+/// Returns an error and its causes, each stated once: many already name their cause in their own
+/// words.
 fn words(error: &anyhow::Error) -> String {
     let mut said = String::new();
     for cause in error.chain().map(ToString::to_string) {

@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr};
 use tokio::signal::unix::SignalKind;
 
-/// A new password: typed twice, or the first line of what is piped in.
+/// Reads a new password: typed twice, or the first line of piped input.
 pub(super) fn new_password(user: &str) -> anyhow::Result<String> {
     if !stdin().is_terminal() {
         return line().context("standard input: cannot be read");
@@ -18,14 +18,14 @@ pub(super) fn new_password(user: &str) -> anyhow::Result<String> {
         std::process::exit(130);
     })?;
     let password = typed(&format!("Password of {user}: "))?;
-    // Whoever cannot see what is typed mistypes it sooner or later.
+    // A user that cannot see the input mistypes it sooner or later.
     let again = typed("The same again: ")?;
     ensure!(password == again, "the two passwords are not the same; try again");
     Ok(password)
 }
 
 fn typed(prompt: &str) -> anyhow::Result<String> {
-    // First: what is typed at a prompt must not be shown.
+    // First, because input at a prompt must not be shown.
     let hidden = Hidden::begin().context("terminal: its echo cannot be turned off; pipe the password in")?;
     eprint!("{prompt}");
     let password = line();
@@ -43,10 +43,11 @@ fn line() -> std::io::Result<String> {
     Ok(line)
 }
 
-/// How the terminal was, while it does not show what is typed.
+/// The terminal's previous state, while it does not show input.
 static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
 
-/// While it lives, the terminal does not show what is typed. It does again if a signal ends the program meanwhile, see [`new_password`].
+/// While it lives, the terminal does not show input. It does again if a signal ends the program
+/// meanwhile, see [`new_password`].
 struct Hidden(());
 
 impl Hidden {
@@ -73,7 +74,7 @@ impl Drop for Hidden {
 fn show() {
     let before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(before) = before {
-        // If it cannot be set back, `stty sane` helps; there is nobody to tell.
+        // If it cannot be set back, `stty sane` helps; an error cannot be reported here.
         let _ = tcsetattr(stdin(), OptionalActions::Now, &before);
     }
 }

@@ -48,7 +48,8 @@ pub(super) struct PlayArgs {
     /// Compare every byte with this file
     #[arg(long, value_name = "FILE")]
     verify: Option<PathBuf>,
-    /// Check the transport stream received against TR 101 290, as inspect --ts does; what the network lost is no fault of the stream
+    /// Check the received transport stream against TR 101 290, as inspect --ts does; losses in the
+    /// network are no fault of the stream
     #[arg(long)]
     analyse: bool,
     /// Position to start at
@@ -149,7 +150,7 @@ fn show(line: &indicatif::ProgressBar, progress: &Progress) {
     line.tick();
 }
 
-/// As --help says it.
+/// Returns the exit code documented in --help.
 fn exit_code(verdict: Verdict) -> ExitCode {
     ExitCode::from(match verdict {
         Verdict::Right => 0,

@@ -11,10 +11,11 @@ use super::StoreArgs;
 
 /// Prepare stored titles for more packet sizes
 ///
-/// Adds range sums, from which every packet size can be served, and CRCs, which detect damage that 16-bit checksums miss, to
-/// titles added by older versions; those versions cannot read such titles afterwards. --packet-sizes also builds a metadata file
-/// for each size. The media data are read once and compared with the stored sums and with the hash recorded when the title was
-/// added: a title that differs is left unchanged (run millrace scrub first).
+/// Adds range sums, which allow every packet size to be served, and CRCs, which detect damage that
+/// 16-bit checksums miss, to titles added by older versions; those versions cannot read such titles
+/// afterwards. --packet-sizes also builds a metadata file for each size. The media data are read
+/// once and compared with the stored sums and with the hash recorded when the title was added: a
+/// title that differs is left unchanged (run millrace scrub first).
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  millrace prepare --all\n  millrace prepare my-film --packet-sizes 8k\n  \

@@ -1,4 +1,4 @@
-//! Progress bars: rate, time left, for ingest media time; silent when nobody looks.
+//! Progress bars: rate, time left, for ingest media time; silent without a terminal.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use millrace_core::units::{BitRate, ByteLen};

@@ -20,10 +20,10 @@ use crate::limits::control::REMOTE_WAIT;
 use crate::limits::web::{DEFAULT_HTTP_PORT, HTTP_PORTS, MAX_API_BYTES};
 use crate::rtsp::target::decode;
 
-/// What a token can be left in, so that no list of processes shows it.
+/// The variable that can hold a token, so that no process list shows it.
 const TOKEN: &str = "MILLRACE_TOKEN";
 
-/// Which server, and who asks.
+/// The server, and the credentials for it.
 #[derive(Args, Clone, Debug)]
 pub(super) struct RemoteArgs {
     /// Page of a running server: http://HOST:PORT/ or https://HOST:PORT/, with USER:PASSWORD@ before the host if the server asks for a user
@@ -123,7 +123,7 @@ pub(super) struct Answer {
     body: BufReader<Connection>,
 }
 
-/// What the head of an answer says.
+/// The contents of a response head.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct AnswerHead {
     pub(super) status: u16,
@@ -137,7 +137,7 @@ pub(super) struct AnswerHead {
 }
 
 impl Remote {
-    /// Where it is, without what is nobody's business.
+    /// Returns its location without confidential parts.
     pub(super) fn place(&self) -> String {
         let port = self.url.port().map(|port| format!(":{port}")).unwrap_or_default();
         format!(
@@ -148,7 +148,7 @@ impl Remote {
         )
     }
 
-    /// What is at this address below the page, as JSON.
+    /// Returns the resource at this address below the page, as JSON.
     pub(super) fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         let text = self.ask("GET", path)?.text()?;
         serde_json::from_slice(&text).with_context(|| {
@@ -169,7 +169,8 @@ impl Remote {
         let answer = self.try_ask("GET", PATH).with_context(|| format!("{}{PATH}", self.place()))?;
         match answer.head.status {
             401 | 429 | 503 => self.accepted(PATH, answer).map(drop),
-            // A server that does not know this address, or something else: what is asked next says what it is.
+            // A server that does not know this address, or something else: the next request shows
+            // which.
             _ => Ok(()),
         }
     }
@@ -237,7 +238,7 @@ impl Remote {
         serde_json::from_slice(&text).with_context(place)
     }
 
-    /// Has something done; an answer of 300 and more is an error, which says what the server said.
+    /// Sends a request; a status of 300 or more is an error with the server's reason.
     pub(super) fn ask(&self, method: &str, path: &str) -> anyhow::Result<Answer> {
         let answer = self.try_ask(method, path).with_context(|| format!("{}{path}", self.place()))?;
         self.accepted(path, answer)
@@ -252,7 +253,8 @@ impl Remote {
         Err(self.refusal(path, &head, &answer.text().unwrap_or_default(), ""))
     }
 
-    /// What another answer says, with what to do; `hint` stands where nothing better is known.
+    /// Returns the error for any other answer, with a remedy; `hint` is used if nothing better is
+    /// known.
     pub(super) fn refusal(&self, path: &str, head: &AnswerHead, text: &[u8], hint: &str) -> anyhow::Error {
         let status = head.status;
         if let (300..=399, Some(location)) = (status, &head.location) {

@@ -1,4 +1,5 @@
-//! `millrace repair`: what is missing on a member is rebuilt from the others. Also what `scrub` shares with it.
+//! `millrace repair`: rebuilds the missing parts of a member from the others. Also the code that it
+//! shares with `scrub`.
 
 mod watchdog;
 
@@ -27,10 +28,11 @@ use crate::limits::control::REPAIR_SILENCE;
 
 /// Could not be done, or was stopped: apart from what repair and scrub have found.
 const FAILED: u8 = 3;
-/// A title, or what a volume needs to be opened, is lost. Not 2, which says that the command line is wrong.
+/// A title, or a part that a volume needs to be opened, is lost. Not 2, which stands for a wrong
+/// command line.
 pub(super) const LOST: u8 = 4;
 
-/// Rebuild what is missing on a member of a volume from the others
+/// Rebuild the missing parts of a member of a volume from the others
 ///
 /// Members that were missing or have been replaced are cleaned up and brought up to date title by title; then they are
 /// active again. A server can keep serving the volume meanwhile. A repair that was stopped or killed resumes where it was.
@@ -45,7 +47,7 @@ pub(super) struct RepairArgs {
     work: WorkArgs,
 }
 
-/// What repair and scrub are both told.
+/// The options of both repair and scrub.
 #[derive(Args)]
 pub(super) struct WorkArgs {
     /// Total read and write rate over all members: 200MB/s, 1GiB/s, or none for no limit
@@ -61,7 +63,7 @@ pub(super) struct WorkArgs {
     pub(super) store: StoreArgs,
 }
 
-/// Repairs and says what was done.
+/// Repairs and reports the work done.
 pub(super) fn run(args: &RepairArgs) -> anyhow::Result<ExitCode> {
     Ok(or_failed(attempt(&args.work)))
 }
@@ -140,7 +142,7 @@ fn show(bar: &ProgressBar, progress: &Progress) {
     bar.set_message(format!("{} ({title} of {})", name(&progress.title), progress.titles_total));
 }
 
-/// What went wrong is said, and has an exit code of its own, unless it is the command line.
+/// Reports an error, which has an exit code of its own unless it is in the command line.
 pub(super) fn or_failed(result: anyhow::Result<ExitCode>) -> ExitCode {
     result.unwrap_or_else(|error| {
         super::complain(&error);
@@ -179,7 +181,7 @@ pub(super) fn print_report(report: &Report, what: &str) -> anyhow::Result<()> {
     super::print_json(&value)
 }
 
-/// The machine's monotonic clock. Whoever asks for the time is alive.
+/// The machine's monotonic clock. A thread that asks for the time is alive.
 struct SystemTime(Arc<Pulse>);
 
 impl Clock for SystemTime {

@@ -90,7 +90,7 @@ fn remove_subtitles(
     Ok(if missing == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What is named of a running server's titles.
+/// Returns the named titles of a running server.
 fn titles_on(args: &RmArgs, remote: &Remote) -> anyhow::Result<Vec<String>> {
     expanded(&args.titles, || {
         let listed: serde_json::Value = remote.get("api/v1/titles")?;
@@ -99,7 +99,7 @@ fn titles_on(args: &RmArgs, remote: &Remote) -> anyhow::Result<Vec<String>> {
     })
 }
 
-/// What is named of a store's titles. Those that are made of others go with them.
+/// Returns the named titles of a store. Titles made from them go with them.
 fn titles_in(args: &RmArgs, volume: &Volume) -> anyhow::Result<Vec<String>> {
     expanded(&args.titles, || {
         let own = volume.titles()?.into_iter().filter(|title| title.derived.is_none());

@@ -28,7 +28,7 @@ pub(super) struct ScrubArgs {
     work: WorkArgs,
 }
 
-/// Scrubs and says what was found.
+/// Scrubs and reports the findings.
 pub(super) fn run(args: &ScrubArgs) -> anyhow::Result<ExitCode> {
     Ok(or_failed(attempt(args)))
 }

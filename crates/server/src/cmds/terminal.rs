@@ -1,6 +1,7 @@
 //! Everything that commands print goes through here, so that two things hold for all of it:
 //!
-//! * Text from outside reaches no terminal raw: what is not printable is escaped ([`millrace_core::text`]), line ends excepted.
+//! * Text from outside reaches no terminal raw: unprintable characters are escaped
+//!   ([`millrace_core::text`]), line ends excepted.
 //! * When the reader has seen enough (`millrace volume status | head -1`), the rest is dropped and the command goes on to its end.
 //!
 //! [`stdout`] is the writer; `println!` and its like mean those of this module everywhere in [`crate::cmds`].
@@ -17,7 +18,7 @@ use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer, debug_f
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Nobody reads standard output any more.
+/// The reader of standard output is gone.
 static STDOUT_CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// Standard output for text.
@@ -30,7 +31,7 @@ pub(crate) fn media_stdout() -> io::StdoutLock<'static> {
     io::stdout().lock()
 }
 
-/// Standard output for a display that moves the cursor: what is text in it has gone through [`name`].
+/// Standard output for a display that moves the cursor: its text has passed through [`name`].
 pub(crate) fn screen() -> io::StdoutLock<'static> {
     io::stdout().lock()
 }
@@ -50,7 +51,8 @@ pub(crate) fn stderr_is_terminal() -> bool {
     io::stderr().is_terminal()
 }
 
-/// A writer of text that escapes what is not printable, and drops everything once its reader is gone.
+/// A writer of text that escapes unprintable characters, and drops everything once its reader is
+/// gone.
 pub(crate) struct TextOut<W> {
     to: W,
     closed: &'static AtomicBool,
@@ -115,7 +117,8 @@ macro_rules! eprintln {
     ($($text:tt)*) => { $crate::cmds::terminal::eprint(format_args!($($text)*), "\n") };
 }
 
-/// JSON in which every string is printable: what is not is written as `\u202e`, which means the same to whoever reads it.
+/// Returns JSON in which every string is printable: other characters are written like `\u202e`,
+/// which means the same to any reader.
 pub(crate) fn printable_json(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     for c in json.chars() {
@@ -226,7 +229,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes so many bytes, then nobody reads any more.
+    /// Accepts a number of bytes, then its reader is gone.
     struct Pipe(Vec<u8>, usize);
 
     impl Write for Pipe {

@@ -10,8 +10,8 @@ fn is_pattern(wanted: &str) -> bool {
     wanted.contains(['*', '?'])
 }
 
-/// Whether a title fits what is wanted: its name, its id, or a pattern of names in which `*` stands for any characters and `?`
-/// for one.
+/// Returns whether a title matches the request: its name, its id, or a pattern of names in which
+/// `*` stands for any characters and `?` for one.
 pub(super) fn fits(wanted: &str, name: &str, id: &str) -> bool {
     match is_pattern(wanted) {
         true => millrace_rights::fits(wanted, name),

@@ -67,7 +67,7 @@ pub(super) struct TransformArgs {
     store: StoreArgs,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Default)]
 struct Written {
     bytes: u64,
@@ -135,7 +135,7 @@ fn of_config(path: &Path) -> anyhow::Result<Vec<String>> {
     Ok(texts.into_iter().flatten().cloned().collect())
 }
 
-/// The output, which is not to be what is read.
+/// Opens the output, which must not be the input.
 fn open_output(output: &str, source: Option<&File>) -> anyhow::Result<Box<dyn Write>> {
     if output == "-" {
         return Ok(Box::new(super::terminal::media_stdout()));
@@ -239,7 +239,7 @@ fn of_stream(
         "{}: is no MPEG transport stream of 188-byte packets; add it to a store (millrace add), and transform the title",
         path.display()
     );
-    // Not one of a store: its failures are told at the end, of one title.
+    // The id stands for no title of a store: failures are reported at the end, for one title.
     let derivation = Derivation::bind(named, TitleId([0; 16]), &head)
         .with_context(|| format!("transformation {} of {}", named.name(), path.display()))?;
     let mut out = open_output(output, Some(&source))?;

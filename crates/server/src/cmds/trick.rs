@@ -72,7 +72,7 @@ fn speeds(named: &[Scale]) -> Vec<Scale> {
     }
 }
 
-/// Builds speeds of a title and says what became of each; returns how many are not there.
+/// Builds speeds of a title and reports the result of each; returns how many are missing.
 pub(super) fn build(
     volume: &Volume,
     title: &TitleInfo,

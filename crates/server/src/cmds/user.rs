@@ -18,10 +18,11 @@ use super::{StoreArgs, password, serve};
 use crate::limits::MAX_LINK_TIME;
 use crate::rtsp::date::rfc1123;
 
-/// Add and remove users, say what they may do, make tokens and signed links
+/// Add and remove users, set their rights, create tokens and signed links
 ///
-/// Without users everybody who reaches the server may watch, and only programs on its own machine may change anything. With them, `serve --watching users`
-/// lets users watch what they were granted, by RTSP and HTTP. A running server follows changes within a second or two.
+/// Without users, any client that reaches the server may watch, and only programs on its own
+/// machine may change anything. With users, `serve --watching users` lets users watch the titles
+/// granted to them, by RTSP and HTTP. A running server follows changes within a second or two.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  millrace user add anna --grant '*'          may watch everything\n  \
                         millrace user group kids 'cartoon-*' zoo     a group of titles\n  millrace user grant ben @kids\n  \
@@ -102,7 +103,8 @@ struct AddArgs {
     /// It may also add titles by HTTP, from everywhere
     #[arg(long)]
     upload: bool,
-    /// Do not keep what RTSP Digest needs: whoever steals the file could sign in with that. Players then send the password in clear text
+    /// Do not store the data for RTSP Digest: a thief of the file could sign in with them. Players
+    /// then send the password in clear text
     #[arg(long)]
     no_digest: bool,
     #[command(flatten)]
@@ -160,7 +162,7 @@ struct GrantArgs {
     file: FileArgs,
 }
 
-/// Bound what a user may have at once; what is not named is as anybody's from then on
+/// Set a user's limits on simultaneous use; omitted limits become the same as for other viewers
 #[derive(Args)]
 struct LimitArgs {
     /// Name
@@ -198,25 +200,26 @@ struct TokenArgs {
     /// It ends after this time [default: never]
     #[arg(long, value_name = "TIME")]
     expires: Option<HumanDuration>,
-    /// Remove this token instead; millrace user ls shows what they are called
+    /// Remove this token instead; millrace user ls shows the names
     #[arg(long, value_name = "TOKEN", conflicts_with = "expires")]
     remove: Option<String>,
     #[command(flatten)]
     file: FileArgs,
 }
 
-/// Print addresses of a title that hold for a time, for whoever has them
+/// Print addresses of a title that are valid for a limited time, for any client that has them
 #[derive(Args)]
 #[command(after_help = "Examples:\n  millrace user sign zoo --for 2h --base rtsp://tv.example:8554/\n  \
                         millrace user sign zoo --for 30m --base https://tv.example/\n  millrace user sign --renew-key")]
 struct SignArgs {
-    /// The title; what was made of it (renditions) is covered as well
+    /// The title; titles made from it (renditions) are covered as well
     #[arg(value_name = "TITLE", required_unless_present = "renew_key")]
     title: Option<String>,
     /// How long the address holds
     #[arg(long = "for", value_name = "TIME", required_unless_present = "renew_key")]
     time: Option<HumanDuration>,
-    /// Where the server is: rtsp://HOST:PORT/ or http://HOST:PORT/ [default: what comes behind these is printed, for both]
+    /// Address of the server: rtsp://HOST:PORT/ or http://HOST:PORT/ [default: print only the part
+    /// after these, for both]
     #[arg(long, value_name = "URL")]
     base: Option<String>,
     /// Make every link void that was signed before
@@ -395,7 +398,7 @@ fn ls(args: &LsArgs, now: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a user may, in words.
+/// Returns a user's rights, in words.
 fn rights(user: &ListedUser) -> String {
     let watches = match user.grants.is_empty() {
         true => "watches nothing".to_owned(),

@@ -57,7 +57,8 @@ struct CreateArgs {
     /// Data units per stripe (k) [default: chosen for the number of members and for ST 2022-1 FEC]
     #[arg(long, value_name = "K")]
     data_units: Option<u16>,
-    /// Packets per unit (U), 1 to 20: a burst of that many lost packets can be repaired [default: chosen for K]
+    /// Packets per unit (U), 1 to 20: a burst of U lost packets can be repaired [default: chosen
+    /// for K]
     #[arg(long, value_name = "U")]
     unit_packets: Option<u32>,
 }
@@ -131,7 +132,7 @@ pub(super) fn geometry(members: usize, parity: Option<usize>, fec: usize) -> any
         .map_err(|what| super::usage(anyhow!("volume: {what}")))
 }
 
-/// The same, with what the user wants otherwise.
+/// Returns the same, with the user's changes.
 fn wanted(args: &CreateArgs) -> anyhow::Result<Geometry> {
     let members = args.dirs.len();
     let mut geometry = geometry(members, args.parity, args.fec.unwrap_or(0))?;
@@ -221,7 +222,7 @@ fn count(members: usize) -> String {
     if members == 1 { "1 member".to_owned() } else { format!("{members} members") }
 }
 
-/// How many members, and what they carry.
+/// Returns the number of members, and the layout on them.
 pub(super) fn summary(geometry: &Geometry) -> String {
     format!("{}: {}", count(usize::from(geometry.members)), in_words(geometry))
 }
@@ -240,7 +241,7 @@ fn in_words(geometry: &Geometry) -> String {
     }
 }
 
-/// What the members are, also if too few of them are there to open the volume.
+/// Prints the state of the members, even if too few of them are there to open the volume.
 fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     let members = match (&args.dir, args.store.members()?) {
         (Some(dir), _) => Members::find(dir)?,

@@ -1,4 +1,5 @@
-//! What requests wait for that is found out elsewhere: whether a password is right, and what the operator's program says.
+//! Results from elsewhere that requests wait for: whether a password is right, and the answer of
+//! the operator's program.
 
 use millrace_rights::{Check, Question};
 
@@ -6,10 +7,11 @@ use super::hub::Hub;
 use crate::service::ConnKey;
 
 impl Hub {
-    /// Has a password checked on another thread, which says so on the way that [`Hub::password_checked`] is called from.
+    /// Starts the check of a password on another thread, which reports its end through the channel
+    /// that [`Hub::password_checked`] is called from.
     pub(super) fn check_password(&self, conn: ConnKey, check: Check) {
         let checked = self.checked.clone();
-        // Nobody hears it any more when the server ends.
+        // When the server ends, there is no receiver any more.
         let done = move || {
             let _ = checked.send(conn);
         };
@@ -19,10 +21,10 @@ impl Hub {
         }
     }
 
-    /// Has the operator's program asked, which is told as a checked password is.
+    /// Asks the operator's program; its answer is reported like a checked password.
     pub(super) fn ask_beside(&self, conn: ConnKey, question: Question) {
         let checked = self.checked.clone();
-        // Nobody hears it any more when the server ends.
+        // When the server ends, there is no receiver any more.
         let done = move || {
             let _ = checked.send(conn);
         };

@@ -166,7 +166,7 @@ fn handle(hub: &Shared, line: &Line, framer: &mut Framer) -> Turn {
         Turn::More
     };
     let now = hub.now();
-    // What is held back here is not the viewer's delay.
+    // Data held back here are not the viewer's delay.
     let mid_message = matches!(turn, Turn::Done) && framer.is_mid_message();
     hub.server.conn_progress(now, key, mid_message);
     turn

@@ -1,4 +1,5 @@
-//! What the control plane has done since it was started, and what it holds now. All sums are made of the stream of events.
+//! The work of the control plane since it was started, and its present state. All sums are made
+//! from the stream of events.
 
 use crate::service::{Cause, ConnRefusal, EndReason, Event, FecChange, FecMode, Playing, Refusal};
 
@@ -77,7 +78,7 @@ millrace_core::counters! {
         sum rendition_failed,
         /// RTCP datagrams and frames of a known session.
         sum rtcp_received,
-        /// RTCP datagrams of nobody known.
+        /// RTCP datagrams of unknown senders.
         sum rtcp_unknown,
         /// Datagrams on the RTP port of a known session (hole punches).
         sum punches,
@@ -93,7 +94,7 @@ millrace_core::counters! {
 }
 
 impl Counters {
-    /// Counts what has happened.
+    /// Counts an event.
     pub fn count(&mut self, event: &Event) {
         let is_trick = matches!(event, Event::Playing(Playing { scale, .. }) if !scale.is_normal());
         self.trick_plays += u64::from(is_trick);
@@ -156,7 +157,8 @@ impl Counters {
         *counter += 1;
     }
 
-    /// What a refusal counts as, beside being one; `None`: it is not for lack of streams or bit rate.
+    /// Returns the counter of a refusal's reason, beside the general one; `None`: it is not for
+    /// lack of streams or bit rate.
     fn refused(&mut self, refusal: &Refusal) -> Option<&mut u64> {
         let reason = match refusal {
             Refusal::Full(_) => &mut self.refused_measured,

@@ -21,7 +21,7 @@ pub trait EnginePort: Send {
     fn event_fd(&self) -> BorrowedFd<'_>;
     /// Makes the descriptor quiet until the next event; called before the events are polled to the end.
     fn rearm(&mut self);
-    /// What it has done so far, for admission; `None` if it does not say.
+    /// Returns the totals of its work, for admission; `None` if it does not report them.
     fn figures(&self) -> Option<EngineFigures> {
         None
     }

@@ -37,7 +37,7 @@ pub fn http_by_offload(mut engines: watch::Receiver<Weak<Engine>>, ends: Vec<Soc
 /// Until the engine has ended.
 async fn serve(engine: Arc<Engine>, ends: &[SocketAddr], arrivals: &Arrivals) {
     let listened = listen(&engine, ends);
-    // Nobody here keeps it from ending.
+    // No reference here keeps it from ending.
     drop(engine);
     let (host, listeners) = match listened {
         Ok(listened) => listened,

@@ -51,7 +51,7 @@ pub(super) struct Hub {
     offload_before: OffloadCounters,
     /// The loops are being stopped, and the offload engine with them.
     is_ending: bool,
-    /// Where it is said that a password was checked.
+    /// Where checked passwords are reported.
     pub(super) checked: mpsc::UnboundedSender<ConnKey>,
     /// Rung when a command had to wait.
     pub(super) backlog: Rc<Notify>,
@@ -72,7 +72,7 @@ enum Writer {
     Control,
     /// An engine, which calls the connection this.
     Engine(usize, ConnId),
-    /// Nobody, until an engine has got it from another one: these bytes wait.
+    /// No writer, until an engine has received it from another one: these bytes wait.
     Nobody(Vec<u8>),
 }
 
@@ -93,14 +93,14 @@ pub(super) struct Line {
     pub(super) wake: Notify,
     /// The tunnel, if this connection is its GET.
     pub(super) tunnel: RefCell<Option<TunnelKey>>,
-    /// What has happened to the order that came with it, if one has.
+    /// News of the order that came with it, if one has.
     pub(super) order: OrderNews,
 }
 
-/// What has happened to an order (`orders.rs`).
+/// News of an order (`orders.rs`).
 #[derive(Debug, Default)]
 pub(super) struct OrderNews {
-    /// What it waited for has been opened, or could not be.
+    /// The title it waited for was opened, or could not be opened.
     pub(super) opened: Cell<bool>,
     /// The last byte has been taken.
     pub(super) sent: Cell<bool>,
@@ -141,7 +141,7 @@ impl Line {
         !self.out.borrow().is_empty()
     }
 
-    /// Writes what the socket takes.
+    /// Writes as much as the socket takes.
     pub(super) fn flush(&self, now: Instant) {
         let mut out = self.out.borrow_mut();
         while !out.is_empty() && !self.broken.get() {
@@ -274,12 +274,13 @@ impl Hub {
         self.flush();
     }
 
-    /// ICMP errors that came in: about these addresses, and so many that do not count.
+    /// Handles received ICMP errors: about these addresses, and `hearsay` of them that do not
+    /// count.
     pub(super) fn icmp_errors(&mut self, unreachable: &[(SocketAddr, i32)], hearsay: u64) {
         for _ in 0..hearsay {
             self.publish_event(&service::Event::IcmpHearsay);
         }
-        // An engine that is not told now is told of the next one.
+        // An engine that is not notified now is notified of the next one.
         if !self.is_congested() {
             let now = self.now();
             for &(dest, errno) in unreachable {
@@ -295,14 +296,14 @@ impl Hub {
         self.publish_event(&service::Event::OffloadUp { at });
     }
 
-    /// What the offload engine that runs has done.
+    /// Publishes the counters of the running offload engine.
     pub(super) fn offload_counts(&self, now: &OffloadCounters) {
         self.sheets.offload.publish(&self.offload_before.and(now));
     }
 
     /// What one has done that runs no more.
     pub(super) fn offload_counted(&mut self, all: &OffloadCounters) {
-        // Of what it held nothing is left.
+        // Nothing that it held is left.
         self.offload_before = self.offload_before.and(all).and(&OffloadCounters::default());
         self.sheets.offload.publish(&self.offload_before);
     }
@@ -328,7 +329,7 @@ impl Hub {
         self.lines.len()
     }
 
-    /// Carries out what the session server wants.
+    /// Carries out the outputs of the session server.
     pub(super) fn flush(&mut self) {
         while let Some(output) = self.server.poll_output() {
             match output {
@@ -353,7 +354,7 @@ impl Hub {
         }
     }
 
-    /// What has happened goes to all subscribers: one more is one more line here.
+    /// Sends an event to all subscribers: one more is one more line here.
     fn publish_event(&mut self, event: &service::Event) {
         let now = self.now();
         self.counters.count(event);
@@ -364,7 +365,7 @@ impl Hub {
         self.tell_order(event);
     }
 
-    /// An order's task is told what it waits for.
+    /// Notifies an order's task of the events it waits for.
     fn tell_order(&self, event: &service::Event) {
         let tell = |conn: &ConnKey, tell: fn(&Line)| {
             if let Some(line) = self.lines.get(conn) {
@@ -399,8 +400,8 @@ impl Hub {
         line.wake.notify_one();
     }
 
-    /// From here on the engine is the only writer. Nothing waits to be written but what was held back: requests are taken one by one, and
-    /// only when the reply before has gone out.
+    /// From here on, the engine is the only writer. Only held-back bytes wait to be written:
+    /// requests are taken one by one, and only when the previous reply has gone out.
     fn attach(&mut self, key: ConnKey, engine: usize, id: ConnId) {
         let Some(line) = self.lines.get(&key).cloned() else { return };
         let before = line.writer.replace(Writer::Engine(engine, id));
@@ -453,7 +454,7 @@ impl Hub {
         waiting
     }
 
-    /// Whether connections should not be read now: what they ask for could not be handed over.
+    /// Returns whether connections should not be read now: their requests could not be handed over.
     pub(super) fn is_congested(&self) -> bool {
         self.engines.iter().any(|link| link.waiting.len() > MAX_BACKLOG)
     }
@@ -462,7 +463,7 @@ impl Hub {
         self.engines.get(engine).map(|link| &*link.handle)
     }
 
-    /// Takes what an engine has to say; whether there may be more.
+    /// Takes an engine's events; returns whether there may be more.
     pub(super) fn take_events(&mut self, engine: usize) -> bool {
         self.engines[engine].handle.rearm();
         for _ in 0..EVENTS_PER_TURN {
@@ -492,7 +493,7 @@ impl Hub {
         self.flush();
     }
 
-    /// What is to be looked at now and then.
+    /// Does the periodic checks.
     pub(super) fn tick(&mut self) {
         let now = self.now();
         self.server.set_wall_offset_ns(millrace_offload::clock::wall_offset_ns());
@@ -518,7 +519,7 @@ impl Hub {
         self.publish();
     }
 
-    /// What the engines and the cache have done, for admission.
+    /// Passes the totals of the engines and the cache on to admission.
     pub(super) fn look_at_load(&mut self) {
         let now = self.now();
         self.server.look_at_cache(now);

@@ -1,8 +1,9 @@
 //! Log lines that clients can cause, all through one limiter: whoever opens and ends sessions as fast as it can fills no disk
 //! and hides nothing.
 //!
-//! At most [`MAX_CLIENT_LINES_PER_S`] are written in any second, and some of these only for what an operator should look after. How
-//! many were left out is logged about once a second. Left-out lines are written at level `debug`, for those who ask for them.
+//! At most [`MAX_CLIENT_LINES_PER_S`] are written in any second, and some of these only for
+//! problems that need an operator's attention. The number of lines left out is logged about once a
+//! second. Left-out lines are written at level `debug`, for operators that want them.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -43,7 +44,7 @@ impl ClientLog {
         }
     }
 
-    /// What has come between two lines: call it now and then.
+    /// Logs how many lines were left out between two lines: call it now and then.
     pub(super) fn tell_left_out(&mut self, now: Instant) {
         if let Some(left_out) = self.limiter.left_out(now) {
             tracing::warn!("{left_out}");
@@ -70,7 +71,7 @@ impl ClientLog {
     }
 }
 
-/// What was not written.
+/// The lines not written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct LeftOut {
     lines: u64,
@@ -85,7 +86,7 @@ impl fmt::Display for LeftOut {
     }
 }
 
-/// At most so many lines in any second.
+/// A limit on the lines in any second.
 #[derive(Debug, Default)]
 struct Limiter {
     /// When the lines of the last second were written.
@@ -115,7 +116,7 @@ impl Limiter {
         self.left_out.warnings += u64::from(is_warning);
     }
 
-    /// What was left out, if it is time to log it.
+    /// Returns the number of lines left out, if it is time to log it.
     fn left_out(&mut self, now: Instant) -> Option<LeftOut> {
         if now.ns_since(self.since?) < NS_PER_S || !self.admit(now, true) {
             return None;
@@ -148,8 +149,8 @@ impl Repeated {
 mod tests {
     use super::*;
 
-    /// A flood of `lines` a second for `seconds`; when lines were written (those that count what was left out too), and how
-    /// many lines are accounted for.
+    /// Runs a flood of `lines` per second for `seconds`; returns when lines were written (including
+    /// those that count left-out lines), and how many lines are accounted for.
     fn flood(lines: u64, seconds: u64) -> (Vec<Instant>, u64) {
         let mut limiter = Limiter::default();
         let (mut written, mut known) = (Vec::new(), 0);

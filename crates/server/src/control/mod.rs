@@ -10,9 +10,10 @@
 //! Connections come by the kernel's TCP, and by an offload engine's where there is one ([`Offload`]); from there on they are the same. Those of HTTP are the
 //! web side's in both cases ([`http_by_offload`]).
 //!
-//! A connection is read only while nothing waits to be written to it, no answer of an engine or of the library is being waited for and the
-//! engines' rings have room: a viewer that does not read its replies, or sends faster than they can be made, holds up
-//! nobody but itself. Once a connection carries RTP, the engine is its only writer and replies go to it as commands.
+//! A connection is read only while nothing waits to be written to it, no answer of an engine or of
+//! the library is pending and the engines' rings have space: a viewer that does not read its
+//! replies, or sends faster than they can be made, holds up only itself. Once a connection carries
+//! RTP, the engine is its only writer and replies go to it as commands.
 //!
 //! ```no_run
 //! # use millrace_server::control::{Control, ControlConfig, EnginePort, Sockets, UdpSockets};
@@ -80,7 +81,7 @@ pub struct ControlConfig {
     pub session: ServerConfig,
     /// A connection that does not take its replies for this long is closed.
     pub write_timeout_ns: u64,
-    /// Where the web side's listeners are told what happens.
+    /// Where events are reported to the web side's listeners.
     pub feed: millrace_web::Feed,
 }
 
@@ -91,14 +92,16 @@ impl Default for ControlConfig {
     }
 }
 
-/// What the control plane listens on. Made by the caller, who knows about privileges and systemd.
+/// The sockets that the control plane listens on. Made by the caller, which knows about privileges
+/// and systemd.
 #[derive(Debug)]
 pub struct Sockets {
     /// RTSP.
     pub listeners: Vec<TcpListener>,
     /// RTSP that came by TLS, in the clear from here on.
     pub secure: Option<mpsc::Receiver<millrace_tls::Relayed>>,
-    /// The sockets that receive on the ports from which the engines send, at most one pair of each address family.
+    /// The sockets that receive on the engines' sending ports, at most one pair of each address
+    /// family.
     pub udp: Vec<UdpSockets>,
     /// The offload engine that carries connections beside the kernel, if there is one.
     pub offload: Option<Offload>,
@@ -124,19 +127,19 @@ pub enum ControlError {
     /// A socket cannot be used.
     #[error("control: {what} of {address}: {source}; give a bound, open socket")]
     Socket {
-        /// What was tried.
+        /// The attempted operation.
         what: &'static str,
         /// On which socket.
         address: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The system lacks something.
     #[error("control: {what}: {source}; {remedy}")]
     System {
-        /// What was tried.
+        /// The attempted operation.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
         /// What to do.
         remedy: &'static str,
@@ -164,7 +167,7 @@ pub struct Snapshot {
     pub reserved_rate: u64,
     /// How much viewers use of what there is.
     pub in_use: Vec<InUse>,
-    /// Who was turned away lately, the newest first.
+    /// Viewers turned away lately, the newest first.
     pub turned_away: Vec<TurnedAway>,
 }
 
@@ -180,9 +183,10 @@ impl Asker {
         answered.recv_timeout(SNAPSHOT_WAIT).ok()
     }
 
-    /// Asks whether a viewer may have a segment; returns at once, and whoever asks is told.
+    /// Asks whether a viewer may have a segment; returns at once, and the requester gets the
+    /// answer.
     pub fn fetch(&self, fetch: millrace_web::Fetch) {
-        // Without a control side nobody is told: the server ends.
+        // Without a control side there is no answer: the server ends.
         drop(self.0.send(Ask::Fetch(Box::new(fetch))));
     }
 
@@ -209,7 +213,7 @@ pub struct Farewell {
     pub connections_left: usize,
 }
 
-/// Where other threads can read what the control plane does, twice a second.
+/// Where other threads can read the activity of the control plane, twice a second.
 #[derive(Clone, Debug, Default)]
 pub struct ControlSheets {
     /// Sums since the start.
@@ -218,7 +222,7 @@ pub struct ControlSheets {
     pub held: Arc<Sheet<Held>>,
     /// The same of each title.
     pub titles: Arc<TitleSheets>,
-    /// What the offload engine has done, those before it included.
+    /// Work of the offload engine, including those before it.
     pub offload: Arc<OffloadSheets>,
 }
 
@@ -296,7 +300,7 @@ impl Control {
     }
 }
 
-/// Looks at the sockets: what they are bound to, and that they do not block.
+/// Prepares the sockets: determines their addresses, and ensures that they do not block.
 fn prepare(config: &mut ServerConfig, sockets: &Sockets) -> Result<Vec<SocketAddr>, ControlError> {
     let refused = |what| move |source| ControlError::Socket { what, address: "a socket".to_owned(), source };
     let mut addresses = Vec::new();
@@ -337,7 +341,7 @@ pub struct ControlHandle {
 }
 
 impl ControlHandle {
-    /// What it has done and holds, for other threads.
+    /// Returns its totals and its present state, for other threads.
     pub fn sheets(&self) -> ControlSheets {
         self.sheets.clone()
     }
@@ -370,7 +374,7 @@ impl ControlHandle {
 
     fn end(&mut self, limit: Duration) -> Option<Farewell> {
         let thread = self.thread.take()?;
-        // If nobody listens any more the thread has ended, and join() says how.
+        // If there is no receiver any more, the thread has ended, and join() returns how.
         let _ = self.asks.send(Ask::ShutDown(limit));
         thread.join().ok()
     }

@@ -1,4 +1,4 @@
-//! What happens to viewers, for those who listen at the web side.
+//! Events of viewers, for the listeners at the web side.
 
 use millrace_web::{Feed, News};
 

@@ -1,7 +1,8 @@
 //! The offload engine beside the kernel's TCP: its listeners, and what happens when its device goes and comes back.
 //!
-//! The kernel's listeners know nothing of it. When the device goes, the connections that it carried are over, and whoever comes next comes by the
-//! kernel's addresses; from then on it is looked for again, first soon and then ever less often.
+//! The kernel's listeners know nothing of it. When the device goes, the connections that it carried
+//! are over, and new clients come through the kernel's addresses. From then on the engine is looked
+//! for again, first soon and then less and less often.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -32,7 +33,7 @@ pub trait OpenOffload: Send {
 
 /// An offload engine for viewers, and where it listens.
 pub struct Offload {
-    /// The engine that runs; or why none does, which the operator has been told.
+    /// The running engine; or why none runs, which was reported to the operator.
     pub engine: Result<toe::Engine, String>,
     /// How another one is started when that one has ended.
     pub opener: Box<dyn OpenOffload>,
@@ -42,7 +43,8 @@ pub struct Offload {
     pub port: u16,
     /// The loop that writes to its connections.
     pub writer: usize,
-    /// Where each engine is told of that another thread may also be a host of ([`http_by_offload`](super::http_by_offload)).
+    /// Where each engine is announced, so that another thread may also be a host of it
+    /// ([`http_by_offload`](super::http_by_offload)).
     pub shown: watch::Sender<Weak<toe::Engine>>,
 }
 
@@ -55,7 +57,7 @@ impl fmt::Debug for Offload {
     }
 }
 
-/// What an offload engine, or several one after the other, have done.
+/// The work of an offload engine, or of several one after the other.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct OffloadCounters {
     engine: ToeCounters,

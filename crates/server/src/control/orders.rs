@@ -29,7 +29,7 @@ use crate::service::{
     ConnKey, EndReason, FecWish, Fetch, Fetching, Path, Refusal, Request, Segment, StreamKey, Which,
 };
 
-/// What is ordered, without the connection.
+/// The ordered data, without the connection.
 struct Wanted {
     peer: SocketAddr,
     title: String,
@@ -42,21 +42,22 @@ struct Wanted {
     segment: Option<Segment>,
 }
 
-/// What the viewer has said meanwhile.
+/// The viewer's input meanwhile.
 #[derive(Default)]
 struct Heard {
     bytes: Vec<u8>,
-    /// It says no more, or has gone: if it takes no more either, the engine that writes to it will notice.
+    /// It sends no more, or has gone: if it takes no more either, the engine that writes to it will
+    /// notice.
     is_over: bool,
 }
 
-/// What came of it instead.
+/// The outcome of an order that was not carried out.
 enum Failure {
     Refused(Refused),
     Broken,
 }
 
-/// Takes orders for as long as there is somebody who gives any.
+/// Takes orders for as long as there is a sender.
 pub(super) async fn take(hub: Shared, mut orders: UnboundedReceiver<Order>) {
     while let Some(order) = orders.recv().await {
         spawn_local(serve(Rc::clone(&hub), order));
@@ -96,7 +97,7 @@ async fn serve(hub: Shared, order: Order) {
     let read = heard.bytes;
     hub.borrow_mut().hang_up(line.key);
     let socket = Rc::into_inner(line).and_then(|line| line.stream.into_order());
-    // Nobody may wait for it any more: then the connection ends here.
+    // The receiver may be gone: then the connection ends here.
     let _ = done.send(match (outcome, socket) {
         (Ok(()), Some(socket)) => Delivery::Sent { socket, read },
         (Err(Failure::Refused(why)), Some(socket)) => Delivery::Refused { socket, read, why },
@@ -104,7 +105,8 @@ async fn serve(hub: Shared, order: Order) {
     });
 }
 
-/// Sends what is wanted; returns when the last byte has been taken, or something else has come of it.
+/// Sends the ordered data; returns when the last byte has been taken, or the order has ended
+/// otherwise.
 async fn deliver(hub: &Shared, line: &Line, wanted: &Wanted, heard: &mut Heard) -> Result<(), Failure> {
     if wanted.before.len() > MAX_ORDER_HEAD_BYTES {
         return Err(Failure::Refused(Refused::Broken("the head of the response is too long".to_owned())));
@@ -123,7 +125,7 @@ async fn deliver(hub: &Shared, line: &Line, wanted: &Wanted, heard: &mut Heard) 
     }
 }
 
-/// Waits until something has happened to the order, or the viewer says something.
+/// Waits until there is news of the order, or input from the viewer.
 async fn hear(line: &Line, heard: &mut Heard) {
     let has_room = heard.bytes.len() < MAX_ORDER_READ_BYTES;
     tokio::select! {
@@ -140,7 +142,7 @@ async fn hear(line: &Line, heard: &mut Heard) {
     }
 }
 
-/// Has the title opened, and everything taken that its sending needs.
+/// Waits for the title to be opened, and takes everything that its sending needs.
 async fn begin(hub: &Shared, line: &Line, wanted: &Wanted) -> Result<StreamKey, Failure> {
     let room = Rc::clone(&hub.borrow().room);
     let opening = async {
@@ -199,7 +201,8 @@ fn refused(refusal: &Refusal) -> Refused {
     }
 }
 
-/// Tells a viewer of segments that the web side makes whether it may have one, and hears what it has taken of it.
+/// Answers whether a viewer of segments that the web side makes may have one, and learns how much
+/// of it the viewer has taken.
 pub(super) fn fetch(hub: &Shared, fetch: millrace_web::Fetch) {
     let (may, done, over) = hub.borrow_mut().try_fetch(fetch);
     let fetching = match may {
@@ -218,7 +221,7 @@ pub(super) fn fetch(hub: &Shared, fetch: millrace_web::Fetch) {
     });
 }
 
-/// Whether there is room, and by what the web side is told and tells.
+/// Whether there is room, and the channels to and from the web side.
 type Tried = (Result<Fetching, Refusal>, oneshot::Sender<Result<(), Refused>>, oneshot::Receiver<Taken>);
 
 impl Hub {
@@ -275,7 +278,7 @@ impl Hub {
         tried
     }
 
-    /// Behind what goes before, the bytes.
+    /// Sends the part that goes before, then the bytes.
     fn play_order(&mut self, conn: ConnKey, stream: StreamKey, wanted: &Wanted) -> Result<(), Refusal> {
         let now = self.now();
         self.write_to(conn, wanted.before.clone());

@@ -16,7 +16,7 @@ pub struct TurnedAway {
     pub more: u64,
 }
 
-/// Whether somebody was turned away.
+/// Returns whether a client was turned away.
 pub(super) fn is_refusal(event: &Event) -> bool {
     matches!(event, Event::NoRoom { .. } | Event::ConnectionRefused { .. } | Event::Broken { .. })
 }

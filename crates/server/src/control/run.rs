@@ -28,7 +28,7 @@ use crate::limits::control::{BYE_LIMIT, CONTROL_TICK, END_POLL, LISTEN_BACKLOG, 
 use crate::service::{ConnKey, Library};
 use crate::session::{Entropy, Server, UdpPort};
 
-/// What the thread is given.
+/// The inputs of the thread.
 pub(super) struct Parts {
     pub(super) config: ControlConfig,
     pub(super) library: Box<dyn Library>,
@@ -53,7 +53,8 @@ pub(super) async fn run(
     spawn_local(hear_checks(Rc::clone(&hub), hears_checked));
     let (listeners, limit) = match start(&hub, count, sockets) {
         Ok(listeners) => {
-            // If nobody waits for the start any more, the handle is gone and `asked` ends at once.
+            // If the caller does not wait for the start any more, the handle is gone and `asked`
+            // ends at once.
             let _ = ready.send(Ok(()));
             (listeners, answer(&hub, &mut asked).await)
         }
@@ -126,7 +127,7 @@ fn start(hub: &Shared, engines: usize, sockets: Sockets) -> Result<Vec<JoinHandl
     Ok(listeners)
 }
 
-/// A descriptor in the reactor, watched for what can be read.
+/// Registers a descriptor in the reactor, and watches it for readability.
 pub(super) fn watch<T: AsRawFd>(fd: T) -> io::Result<AsyncFd<T>> {
     // Deprecated for types that may close or change their descriptor while it is registered; those that come here do
     // neither, and its successor is `unsafe`, which this crate does without.
@@ -158,7 +159,8 @@ async fn accept(hub: Shared, listener: TcpListener) {
     }
 }
 
-/// Takes connections that came by TLS. One for which there is no room is dropped, and its viewer sees the end of it.
+/// Takes connections that came by TLS. If there is no room for one, it is dropped, and its viewer
+/// sees the end of it.
 async fn take_secure(hub: Shared, mut arrivals: mpsc::Receiver<millrace_tls::Relayed>) {
     while let Some(millrace_tls::Relayed { stream, peer, local }) = arrivals.recv().await {
         match UnixStream::from_std(stream) {
@@ -233,7 +235,7 @@ async fn hear_checks(hub: Shared, mut checked: mpsc::UnboundedReceiver<ConnKey>)
 
 /// Takes the library's answers when its bell rings.
 async fn hear_library(hub: Shared, fd: AsyncFd<OwnedFd>) {
-    // What was asked for before the bell was listened to.
+    // Takes the answers to requests made before the bell was watched.
     hub.borrow_mut().take_openings();
     while let Ok(mut guard) = fd.readable().await {
         guard.clear_ready();
@@ -286,7 +288,7 @@ async fn shut_down(hub: &Shared, engines: usize, limit: Duration) -> Farewell {
                 sleep(END_POLL).await;
             }
         };
-        // Whoever has not been told by then is not told.
+        // Viewers that were not notified by then are not notified.
         let _ = timeout(BYE_LIMIT.min(limit), bye).await;
     }
     {
@@ -304,7 +306,7 @@ async fn shut_down(hub: &Shared, engines: usize, limit: Duration) -> Farewell {
             sleep(END_POLL).await;
         }
     };
-    // What is left is counted below.
+    // The rest is counted below.
     let _ = timeout(limit, end).await;
     let mut hub = hub.borrow_mut();
     hub.finish_log();

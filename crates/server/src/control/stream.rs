@@ -37,12 +37,13 @@ pub(super) enum ViewerStream {
     Inside(UnixStream),
     /// A socket of the offload engine's that the web side's thread has. It reads it too; here is only its name, for the loop that writes to it.
     Elsewhere(toe::EngineSocket),
-    /// The connection of an order. An engine writes to it, and each time that it can, after it could not, whoever watches for that is woken: so here it is
-    /// watched for what comes alone.
+    /// The connection of an order. An engine writes to it, and each time that it can do so again
+    /// after it could not, any watcher for writability is woken. So here it is watched for input
+    /// alone.
     Ordered(AsyncFd<OrderEnd>),
 }
 
-/// What the connection of an order is in the kernel.
+/// The connection of an order, in the kernel.
 #[derive(Debug)]
 pub(super) enum OrderEnd {
     /// The viewer's own.
@@ -87,7 +88,7 @@ impl ViewerStream {
         })
     }
 
-    /// The way back; `None`: it cannot be had, or was none.
+    /// Converts it back to the socket of the order; `None`: this is impossible, or it was none.
     pub(super) fn into_order(self) -> Option<OrderSocket> {
         match self {
             Self::Elsewhere(name) => Some(OrderSocket::Carried(Arc::new(name))),
@@ -116,7 +117,7 @@ impl ViewerStream {
             Self::Kernel(stream) => stream.writable().await,
             Self::Offload(stream) => stream.writable().await,
             Self::Inside(stream) => stream.writable().await,
-            // What goes out here goes out by an engine.
+            // An engine sends the output of these.
             Self::Elsewhere(_) | Self::Ordered(_) => pending().await,
         }
     }
@@ -143,9 +144,9 @@ impl ViewerStream {
         }
     }
 
-    /// The viewer sees the end of the stream behind what has been written.
+    /// Ends the stream: the viewer sees its end behind the data written.
     pub(super) fn shut_write(&self) {
-        // A connection that is over already has no end to be told of.
+        // A connection that is already over has no end to signal.
         match self {
             Self::Kernel(stream) => drop(rustix::net::shutdown(stream, Shutdown::Write)),
             Self::Offload(stream) => drop(stream.shut(std::net::Shutdown::Write)),
@@ -155,7 +156,7 @@ impl ViewerStream {
         }
     }
 
-    /// What the loop that is to write to it is given.
+    /// Returns the socket for the loop that must write to it.
     ///
     /// # Errors
     /// No descriptor is left.

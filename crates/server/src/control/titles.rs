@@ -1,7 +1,10 @@
-//! Counters of each title: summed up on the control thread from what happens, shown to whoever reads the registry.
+//! Counters of each title: summed up on the control thread from events, shown to readers of the
+//! registry.
 //!
-//! So many titles have a line of their own ([`MAX_TITLE_SHEETS`]). One more gets the line of the title that nobody has watched for the longest
-//! time, whose sums go over to the line of all others; while every title that has a line is being watched, it is counted there itself.
+//! As many titles as [`MAX_TITLE_SHEETS`] have a line of their own. One more gets the line of the
+//! title that has been without viewers for the longest time, whose sums go over to the line of all
+//! others. While every title that has a line is being watched, the new one is counted in the line
+//! of all others itself.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,7 +15,7 @@ use crate::limits::control::MAX_TITLE_SHEETS;
 use crate::service::{Event, Playing};
 
 millrace_core::counters! {
-    /// What was sent of a title, and to how many.
+    /// The data sent of a title, and the number of its viewers.
     pub struct TitleCounters {
         /// Sessions that have it now, playing or not, and viewers who fetch its segments.
         gauge viewers,
@@ -55,7 +58,7 @@ struct Line {
 }
 
 impl Titles {
-    /// Counts what has happened.
+    /// Counts an event.
     pub(super) fn count(&mut self, event: &Event) {
         match event {
             Event::Started { title, .. } | Event::FetchBegan { title, .. } => {
@@ -95,7 +98,8 @@ impl Titles {
         line.left = self.departures;
     }
 
-    /// A line for a title that has a viewer, if one is free or can be taken from a title that has none.
+    /// Gives a line to a title with a viewer, if one is free or can come from a title without
+    /// viewers.
     fn give_line(&mut self, title: &str) {
         if self.by_name.contains_key(title) {
             return;

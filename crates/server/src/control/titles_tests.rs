@@ -1,4 +1,5 @@
-//! Lines of titles: what is counted in which, who gets one and who gives his up.
+//! Lines of titles: the events counted in each, the titles that get one and those that give theirs
+//! up.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -112,7 +113,7 @@ fn the_title_left_the_longest_ago_gives_its_line_up() {
     for title in ["title-9", "title-4", "title-6"] {
         goes(&mut titles, title);
     }
-    // It was left before the others, but somebody came back.
+    // It was left before the others, but a viewer came back.
     comes(&mut titles, "title-9");
     comes(&mut titles, "new");
     let found = shown(&mut titles, &sheets);
@@ -121,7 +122,7 @@ fn the_title_left_the_longest_ago_gives_its_line_up() {
     assert_eq!(found["new"], TitleCounters { viewers: 1, sessions: 1, ..TitleCounters::ZERO });
     let gone = TitleCounters { sessions: 1, packets: 5, bytes: 5 * 1328, ..TitleCounters::ZERO };
     assert_eq!(found[OTHERS], gone);
-    // What is still told of a title without a line counts among the others.
+    // Later events of a title without a line count among the others.
     sent(&mut titles, "title-4", 20);
     let others = shown(&mut titles, &sheets)[OTHERS];
     assert_eq!((others.packets, others.missing, others.viewers), (25, 2, 0));

@@ -1,4 +1,5 @@
-//! What comes in on the UDP ports: receiver reports, hole punches, and ICMP errors about what the engines have sent.
+//! Input on the UDP ports: receiver reports, hole punches, and ICMP errors about packets that the
+//! engines have sent.
 //!
 //! All of it comes to a socket of our own beside those of the engines ([`millrace_offload::UdpPorts`]). Nothing is sent from it: a thread that
 //! waits with epoll on a socket that sends would be called each time a packet leaves the machine.
@@ -29,7 +30,8 @@ pub(super) async fn listen(hub: Shared, port: UdpPort, socket: AsyncFd<UdpSocket
     }
 }
 
-/// Takes what has come, as much as a turn allows; returns how often it tried before there was nothing.
+/// Takes the received datagrams, as many as a turn allows; returns how often it tried before there
+/// was none.
 fn take_datagrams(hub: &Shared, socket: &UdpSocket, port: UdpPort, bytes: &mut [u8]) -> usize {
     let mut hub = hub.borrow_mut();
     let mut tries = 0;

@@ -11,7 +11,8 @@ use millrace_store::volume::TitleFiles;
 
 use crate::service::{AccessPoint, AccessPoints};
 
-/// Index and packet times of a title in one packet size. An opener puts the files in; whoever reads never waits for one to be opened.
+/// Index and packet times of a title in one packet size. An opener puts the files in; readers never
+/// wait for one to be opened.
 pub(super) struct Access {
     packet_bytes: usize,
     held: Mutex<Held>,
@@ -45,16 +46,18 @@ impl Access {
     pub(super) fn set(&self, files: TitleFiles) {
         let now = Held { files: Some(Arc::new(files)), is_stale: false };
         let before = std::mem::replace(&mut *self.lock(), now);
-        // Closes them, for which a disk may be waited for: the lock has been let go.
+        // Closes them, which may wait for a disk: the lock has been released.
         drop(before);
     }
 
-    /// `None` if they are not open, or are damaged: then the title starts at its beginning, and opening it will say what is wrong.
+    /// Returns the files, or `None` if they are not open, or are damaged: then the title starts at
+    /// its beginning, and opening it will report the error.
     pub(super) fn files(&self) -> Option<Arc<TitleFiles>> {
         self.lock().files.clone()
     }
 
-    /// Reads a page of the files. If that fails, or does not come as fast as media is read, they are to be opened again.
+    /// Reads a page of the files. If this fails, or is not as fast as media reads, they must be
+    /// opened again.
     fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&TitleFiles) -> Result<T, StoreError> + Send + 'static,
@@ -84,7 +87,8 @@ impl AccessPoints for Access {
         if self.packet_bytes == DEFAULT_PACKET_BYTES {
             return AccessPoint { packet: point.packet, time: point.time };
         }
-        // The packet with that byte begins before it, and earlier: what is announced must be its own time.
+        // The packet with this byte begins before it, and earlier: the announced time must be the
+        // packet's own.
         let packet = files.packet_of_default(point.packet);
         self.time_of(packet).map_or(start, |time| AccessPoint { packet, time })
     }

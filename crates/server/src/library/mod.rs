@@ -5,9 +5,9 @@
 //! | [`watch`] | which files of a folder are titles that have come to rest |
 //! | [`sidecars`] | subtitles that appear beside a film later |
 //! | [`writers`] | which files other programs still write |
-//! | [`skipped`] | what was said of files and folders that were left out |
+//! | [`skipped`] | the reports made about files and folders that were left out |
 //! | [`open_titles`] | the titles of the store, as the control plane sees them |
-//! | [`reader`] | the control thread's hand among them: looks them up, has them opened |
+//! | [`reader`] | the control thread's access to them: looks them up, requests their opening |
 //! | [`on_use`] | which speeds viewers wish for, which titles were made so, and which of those go |
 //! | `access` | index and packet times of one |
 //! | `openers` | the threads that open them |

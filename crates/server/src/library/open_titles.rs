@@ -3,7 +3,8 @@
 //! The library thread keeps them in step with the store ([`OpenTitles::refresh`]); the control thread looks titles up and has them
 //! opened ([`Reader`](super::reader::Reader)).
 //!
-//! A title of which too many members are lost stays among the open titles: a request for it is answered with that, and not with 404.
+//! A title that has lost too many members stays among the open titles: the answer to a request for
+//! it is this, and not 404.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,11 +26,11 @@ pub struct OpenTitles {
     version: AtomicU64,
 }
 
-/// What the open titles come from.
+/// The origin of the open titles.
 #[derive(Default)]
 struct Listed {
     as_of: Option<ListedAt>,
-    /// What has changed since it was told last.
+    /// Changes since the last report.
     news: Changes,
 }
 
@@ -39,7 +40,7 @@ pub(super) struct ServedTitle {
     pub(super) listed: ListedTitle,
     /// Index and packet times in the default size.
     pub(super) access: Arc<Access>,
-    /// The same for other packet sizes that were asked for and can be had.
+    /// The same for other packet sizes that were requested and are available.
     sized: Mutex<BTreeMap<u16, Arc<Access>>>,
 }
 
@@ -50,9 +51,9 @@ pub struct Changes {
     pub added: Vec<TitleInfo>,
     /// Names of titles that are gone.
     pub removed: Vec<String>,
-    /// Titles of which too many members are missing now.
+    /// Titles with too many missing members now.
     pub lost: usize,
-    /// What lies among the titles and cannot be read, and why.
+    /// Unreadable entries among the titles, and why.
     pub unreadable: Vec<String>,
 }
 
@@ -62,7 +63,7 @@ impl OpenTitles {
         self.titles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the catalogue again; returns what has changed since it was told last.
+    /// Reads the catalogue again; returns the changes since the last report.
     ///
     /// # Errors
     /// When the store cannot be read; the open titles stay as they were.
@@ -73,7 +74,7 @@ impl OpenTitles {
         Ok(std::mem::replace(&mut listed.news, untold))
     }
 
-    /// Reads the catalogue again, and leaves it to [`OpenTitles::refresh`] to tell what has changed.
+    /// Reads the catalogue again, and leaves the report of changes to [`OpenTitles::refresh`].
     ///
     /// # Errors
     /// As [`OpenTitles::refresh`].
@@ -97,7 +98,8 @@ impl OpenTitles {
             let name = info.name.clone();
             next.insert(name, same.unwrap_or_else(|| Arc::new(ServedTitle::new(listed))));
         }
-        // What is there and cannot be read is the answer to requests for it.
+        // A title that is there and cannot be read stays, so that this is the answer to requests
+        // for it.
         let broken: HashSet<TitleId> = unreadable.iter().map(|title| title.id).collect();
         for (name, shelved) in titles.iter().filter(|(_, shelved)| broken.contains(&shelved.listed.info.id)) {
             next.entry(name.clone()).or_insert_with(|| Arc::clone(shelved));
@@ -111,7 +113,8 @@ impl OpenTitles {
         let before = std::mem::replace(&mut *titles, next);
         drop(titles);
         self.version.fetch_add(1, Ordering::Relaxed);
-        // Closes the files of titles that are gone, for which a disk may be waited for: the control thread looks titles up meanwhile.
+        // Closes the files of titles that are gone, which may wait for a disk: the control thread
+        // looks titles up meanwhile.
         drop(before);
         *as_of = now;
         Ok(())
@@ -144,13 +147,13 @@ impl OpenTitles {
         infos.filter(|info| info.derived.is_none()).cloned().collect()
     }
 
-    /// The titles that show the one of this name at other speeds, by what is in memory.
+    /// Returns the titles that show the one of this name at other speeds, from memory.
     pub(super) fn speeds_of(&self, name: &str) -> Vec<(Scale, String)> {
         let speed = |info: &TitleInfo| Some((info.derived?.speed()?, info.name.clone()));
         self.with_derived(name, |_, derived| derived.filter_map(speed).collect())
     }
 
-    /// What the one of this name can be had at, itself included, by what is in memory.
+    /// Returns the renditions of the title of this name, itself included, from memory.
     pub fn renditions_of(&self, name: &str) -> Vec<Rendition> {
         self.with_derived(name, |title, derived| Rendition::of(title, derived))
     }
@@ -171,19 +174,19 @@ impl OpenTitles {
         look(title, &mut derived)
     }
 
-    /// What a title is called.
+    /// Returns the name of a title.
     pub fn name_of(&self, id: TitleId) -> Option<String> {
         self.info(id).map(|info| info.name)
     }
 
-    /// What is known of a title.
+    /// Returns the description of a title.
     pub fn info(&self, id: TitleId) -> Option<TitleInfo> {
         let titles = self.lock();
         let mut infos = titles.values().map(|served| &served.listed.info);
         infos.find(|info| info.id == id).cloned()
     }
 
-    /// What is known of the title of this name.
+    /// Returns the description of the title of this name.
     pub fn info_named(&self, name: &str) -> Option<TitleInfo> {
         self.lock().get(name).map(|served| served.listed.info.clone())
     }

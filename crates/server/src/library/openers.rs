@@ -19,7 +19,7 @@ use millrace_store::bell::EventBell;
 
 type Job<T> = Box<dyn FnOnce() -> T + Send>;
 
-/// The threads. Dropped, they end when they have done what they are at; nobody waits for that.
+/// The threads. When dropped, they end after their current work; nothing waits for this.
 pub(super) struct Openers<T> {
     jobs: Sender<(Job<T>, Job<T>)>,
     results: Receiver<T>,
@@ -34,7 +34,7 @@ pub(super) struct Results<T> {
 }
 
 impl<T> Results<T> {
-    /// Adds one, and wakes the control thread. One that nobody takes any more is dropped.
+    /// Adds a result, and wakes the control thread. A result without a receiver is dropped.
     pub(super) fn send(&self, result: T) {
         let _ = self.sender.send(result);
         self.bell.ring();
@@ -111,7 +111,7 @@ mod tests {
 
     use super::*;
 
-    /// The next result, when the bell rings for it; nobody rings without one.
+    /// Returns the next result, when the bell rings for it; the bell does not ring without one.
     fn next(openers: &Openers<u32>) -> u32 {
         for _ in 0..2 {
             openers.rearm();

@@ -1,8 +1,10 @@
-//! The control thread's hand among the titles: looks them up, has them opened, and counts their viewers.
+//! The control thread's access to the titles: looks them up, requests their opening, and counts
+//! their viewers.
 //!
-//! Nothing here waits for a disk. What a request needs is opened by a thread of `openers` and answered through the bell; what is open is
-//! handed out at once. A title that was opened stays open when its last viewer leaves, so that what the cache holds of it is there for the
-//! next one; only the most recently used idle titles are kept.
+//! Nothing here waits for a disk. If a request needs something that is not open, a thread of
+//! `openers` opens it and answers through the bell; open titles are handed out at once. A title
+//! that was opened stays open when its last viewer leaves, so that its data in the cache are there
+//! for the next one; only the most recently used idle titles are kept.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::BorrowedFd;
@@ -29,7 +31,7 @@ use crate::service::{
     Entry, FecMatrix, Library, Need, OpenError, Part, Presentation, Rendition, TimeBase, Track, Transformed,
 };
 
-/// What the index says of the title's time stamps, which are moved by `offset`.
+/// Returns the title's time stamps according to the index, moved by `offset`.
 fn presentation(index: &TitleIndex, offset: u64) -> Presentation {
     let bases = index.bases().iter().map(|base| {
         let first_pts = (base.first_pts + offset) % PTS_MODULUS;
@@ -38,7 +40,8 @@ fn presentation(index: &TitleIndex, offset: u64) -> Presentation {
     Presentation::new(index.parts().end, bases.collect())
 }
 
-/// What can be sent as FEC of these rows; `None` without parity, or if a header of ST 2022-1 has no room for them.
+/// Returns the FEC that can be sent for these stripes; `None` without parity, or if a header of ST
+/// 2022-1 has no room for them.
 fn matrix(stripes: &StripeLayout) -> Option<FecMatrix> {
     let small = |n: usize| u8::try_from(n).ok().filter(|&n| n > 0);
     Some(FecMatrix {
@@ -59,9 +62,10 @@ pub struct Reader {
     by_ref: HashMap<TitleRef, Key>,
     /// Open titles without viewers, the longest unused first.
     idle: VecDeque<Key>,
-    /// What could not be opened and why, the last ones: the requests that have waited for it are told.
+    /// The last failures to open something, with their reasons, for the requests that have waited
+    /// for it.
     failed: VecDeque<(Key, OpenError)>,
-    /// Where viewers' wishes go, if any are to be heard.
+    /// Where viewers' wishes go, if they are collected.
     on_use: Option<Arc<OnUse>>,
 }
 
@@ -93,11 +97,11 @@ enum Done {
     Removed(TitleId),
 }
 
-/// Has the files of titles closed that were removed, for their space is free only then.
+/// Requests the closing of files of removed titles, because only then their space is free.
 pub struct Closer(Results<Done>);
 
 impl Closer {
-    /// This title has been removed, and nobody watches it.
+    /// Reports that this title has been removed and has no viewers.
     pub fn removed(&self, id: TitleId) {
         self.0.send(Done::Removed(id));
     }
@@ -110,7 +114,7 @@ enum Opened {
     Track(Key, Result<Box<Ready>, OpenError>),
 }
 
-/// What the cache is about to be given.
+/// An opened title or parity track before it goes to the cache.
 struct Ready {
     title: ReadyTitle,
     packets: u32,
@@ -156,11 +160,11 @@ impl Reader {
         Closer(self.openers.results())
     }
 
-    /// Members that the volume misses. How well the others are read says nothing of whether a title can be had: each packet of it is
-    /// asked of all of them.
+    /// Returns the members that the volume misses. How well the others are read does not determine
+    /// whether a title is available: each packet of it is requested from all of them.
     fn lost_of(&self, served: &ServedTitle) -> Option<String> {
         let members = self.volume.members();
-        // Nothing can be lost of a store with one directory but all of it, and that is told as it is.
+        // A store with one directory can only lose all of it, and this is reported as it is.
         if members.len() < 2 {
             return None;
         }
@@ -174,7 +178,7 @@ impl Reader {
         self.open_titles.get(&entry.name).filter(|served| served.id() == entry.id)
     }
 
-    /// What the cache calls it.
+    /// Returns its key in the cache.
     fn key(served: &ServedTitle, part: Part) -> Option<Key> {
         let id = served.id();
         match part {
@@ -241,7 +245,7 @@ impl Reader {
         self.failed.retain(|(failed, _)| *failed != key);
         if let Err(error) = &adopted {
             self.failed.push_back((key, error.clone()));
-            // Of as many as are under way at once somebody may still have to be told.
+            // As many requests as are under way at once may still wait for their answer.
             if self.failed.len() > MAX_OPENINGS {
                 self.failed.pop_front();
             }
@@ -256,7 +260,7 @@ impl Reader {
         }
     }
 
-    /// Closes what is open without viewers of a title that was removed.
+    /// Closes the open parts without viewers of a removed title.
     fn close_removed(&mut self, id: TitleId) {
         let (removed, idle) =
             std::mem::take(&mut self.idle).into_iter().partition::<VecDeque<_>, _>(|key| key.id() == id);
@@ -284,7 +288,8 @@ fn panicked() -> OpenError {
 fn open_times(volume: &Volume, served: &ServedTitle, part: Part) -> Result<(), OpenError> {
     let Part::Times { packet_bytes } = part else { return Ok(()) };
     let files = volume.open_title(served.id(), packet_bytes).map_err(|error| said_of(volume, error))?;
-    // What cannot be had in this size is asked for again the next time: range sums may come while the server runs.
+    // A title that is unavailable in this size is requested again the next time: range sums may
+    // come while the server runs.
     let access = served.access(packet_bytes).or_else(|| served.add_access(packet_bytes));
     if let Some(access) = access {
         access.set(files);
@@ -321,7 +326,7 @@ fn open_track(volume: &Volume, transforms: &Transforms, key: Key) -> Result<Box<
     Ok(Box::new(Ready { title, packets, layout }))
 }
 
-/// What the viewer who has asked for the transformation is told.
+/// Returns the error for the viewer that requested the transformation.
 fn unfit(volume: &Volume, name: &str, error: DeriveTitleError) -> OpenError {
     match error {
         DeriveTitleError::Store(error) => said_of(volume, error),
@@ -339,7 +344,8 @@ fn said_of(volume: &Volume, error: StoreError) -> OpenError {
     }
 }
 
-/// Members may have gone since the titles were brought up to date. Viewers are not told where the operator's disks are.
+/// Members may have gone since the titles were brought up to date. Viewers do not learn where the
+/// operator's disks are.
 fn not_opened(error: StoreError) -> OpenError {
     match error {
         StoreError::MembersLost { lost, may, .. } => OpenError::MembersLost(format!(
@@ -352,7 +358,8 @@ fn not_opened(error: StoreError) -> OpenError {
 
 impl Library for Reader {
     fn has(&mut self, need: &Need) -> bool {
-        // What is said of one that is not there, or of which too much is lost, is known without its files.
+        // The answer for a title that is not there, or has lost too much, is known without its
+        // files.
         let Some(served) = self.open_titles.get(&need.title) else { return true };
         if self.lost_of(&served).is_some() {
             return true;
@@ -393,7 +400,7 @@ impl Library for Reader {
             match self.openers.poll()? {
                 Done::Opened(need, Opened::Times(result)) => return Some((need, result)),
                 Done::Opened(need, Opened::Track(key, ready)) => {
-                    // One that was removed meanwhile would keep its space for nobody.
+                    // A title that was removed meanwhile would keep its space for no viewer.
                     let is_there = self.open_titles.get(&need.title).is_some_and(|at| at.id() == key.id());
                     let ready = ready.and_then(|ready| if is_there { Ok(ready) } else { Err(removed()) });
                     return Some((need, self.adopt_or_note(key, ready)));

@@ -43,7 +43,7 @@ impl Site {
         self.open_titles.refresh(&self.volume).unwrap();
     }
 
-    /// What an opener makes of it: the reader has not heard of it yet.
+    /// Returns an opener's result, which the reader has not received yet.
     fn opened(&mut self, need: &Need) -> Done {
         self.reader.begin(need);
         let begun = RealInstant::now();
@@ -87,7 +87,7 @@ fn a_title_that_is_removed_while_it_is_being_opened_is_not_kept_open() {
         assert_eq!(site.hear(opened), Err(removed()), "{is_replaced}");
         assert!(site.reader.open.is_empty() && site.reader.idle.is_empty(), "{is_replaced}");
         assert_eq!(site.held(), [""; 0].map(PathBuf::from), "{is_replaced}");
-        // The one of that name that is there now can be had.
+        // The title that has this name now is available.
         if is_replaced {
             let times = site.opened(&Need::title("film"));
             let opened = site.opened(&need);

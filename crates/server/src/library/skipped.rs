@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::watch::ScanError;
 
-/// What has been said of them.
+/// The reports made about them.
 #[derive(Debug, Default)]
 pub struct Skipped {
     /// Why each file was left out the last time.

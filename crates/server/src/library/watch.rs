@@ -83,7 +83,7 @@ pub struct Watcher {
     links: Links,
 }
 
-/// What is done with symbolic links.
+/// Treatment of symbolic links.
 #[derive(Default)]
 struct Links {
     /// Wherever they lead; else only those to files within the same folder.
@@ -92,7 +92,7 @@ struct Links {
     root: PathBuf,
     /// Directories that this scan has come to by a link: a link to its own parent is followed once.
     entered: HashSet<PathBuf>,
-    /// Those that were left out, each of which is named once.
+    /// Links that were left out; each is named once.
     left_out: HashSet<PathBuf>,
 }
 
@@ -122,18 +122,18 @@ impl Links {
 pub struct ScanError {
     /// The folder.
     pub path: PathBuf,
-    /// What the system said.
+    /// The system's error.
     pub error: std::io::Error,
 }
 
 impl Watcher {
-    /// Watches `folders` and what is below them.
+    /// Watches `folders` and everything below them.
     pub fn new(folders: Vec<PathBuf>) -> Self {
         let links = Links::default();
         Self { folders, rest: SETTLE, handed: HashMap::new(), settling: HashMap::new(), links }
     }
 
-    /// Follows symbolic links to wherever they lead, if `follow` says so.
+    /// Follows symbolic links to wherever they lead, if `follow` is true.
     pub fn following_symlinks(mut self, follow: bool) -> Self {
         self.links.follow = follow;
         self
@@ -151,7 +151,7 @@ impl Watcher {
         let mut scan = Scan::default();
         let mut found = Vec::new();
         for folder in &self.folders {
-            // What cannot be resolved cannot be read either, and is named for that.
+            // A folder that cannot be resolved cannot be read either, and is named then.
             self.links.root = std::fs::canonicalize(folder).unwrap_or_else(|_| folder.clone());
             self.links.entered = HashSet::from([self.links.root.clone()]);
             let first = found.len();

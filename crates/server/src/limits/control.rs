@@ -13,7 +13,7 @@ use crate::limits::MAX_CLIENT_LINES_PER_S;
 pub const MAX_CLIENT_FRAME_BYTES: usize = 4096;
 /// Memory that a framer keeps between messages: most requests fit, and thousands of connections have no more.
 pub const FRAMER_KEPT_BYTES: usize = 1024;
-/// What a request line has beside its address: method, two spaces, version, line end.
+/// Bytes of a request line beside its address: method, two spaces, version, line end.
 pub const REQUEST_LINE_EXTRA_BYTES: usize = 64;
 /// Bytes read from a connection at once: any request of a known player fits.
 pub const CONN_READ_BYTES: usize = 4096;
@@ -33,7 +33,8 @@ pub const EVENTS_PER_TURN: usize = 256;
 pub const FAILURE_LINES: usize = 3;
 /// A lack of open files lasts: it is logged this often.
 pub const NO_FILES_EVERY_NS: u64 = 60 * NS_PER_S;
-/// How long the handle of the control side waits for it when it is dropped: it says BYE first ([`BYE_LIMIT`]).
+/// How long the handle of the control side waits for it when it is dropped: it sends BYE first
+/// ([`BYE_LIMIT`]).
 pub const DROP_LIMIT: Duration = Duration::from_secs(2);
 /// Time-outs are looked for this often: a tenth of the shortest
 /// (`MIN_SESSION_TIMEOUT_NS`).
@@ -43,14 +44,15 @@ pub const RING_RETRY: Duration = Duration::from_millis(1);
 /// Connections that wait to be accepted: after a power cut all boxes of a hotel come at once, and one that finds the
 /// queue full (128 by default) tries again a whole second later. The kernel takes `net.core.somaxconn` if that is less.
 pub const LISTEN_BACKLOG: i32 = 4096;
-/// Pause before the offload engine is started again when its device has gone: an interface that is set up anew is away for about that long.
+/// Pause before the offload engine is restarted when its device has gone: an interface that is set
+/// up again is away for about this long.
 pub const OFFLOAD_RETRY_FIRST: Duration = Duration::from_secs(1);
 /// Each pause is twice the one before, up to this: a device that stays away costs a look a minute, and one that is back is used within that.
 pub const OFFLOAD_RETRY_MOST: Duration = Duration::from_secs(60);
 /// Connections of the offload engine at once: a place in its tables each, and 20 KiB of addresses and counts in all.
 pub const OFFLOAD_CONNECTIONS: u32 = 4096;
-/// Descriptors for what they have under way, two for each frame: 870 viewers of 8 Mb/s at a round trip of 100 ms, or forty who read nothing any more.
-/// 80 bytes each.
+/// Descriptors for their data under way, two for each frame: 870 viewers of 8 Mb/s at a round trip
+/// of 100 ms, or forty that have stopped reading. 80 bytes each.
 pub const OFFLOAD_DESCRIPTORS: u32 = 1 << 18;
 /// Bytes that come from one of them and are not read yet, in receive buffers of the engine: requests and reports are short, and a viewer that sends
 /// more than is taken waits.
@@ -58,13 +60,15 @@ pub const OFFLOAD_RECEIVE_SHARE: u32 = 8;
 /// Chunks of 8 KiB for replies of each of the two threads that use it, RTSP's and HTTP's: long ones to 32 viewers at once, as the next ones have it, at full speed.
 /// Titles' bytes are not among them.
 pub const OFFLOAD_SEND_BUFFERS: u32 = 2048;
-/// Chunks of these that only a connection without any gets: so many viewers have to take nothing of a reply before others are not answered.
+/// Chunks of these that only a connection without any gets: this many viewers must take nothing of
+/// a reply before others are not answered.
 pub const OFFLOAD_SEND_RESERVE: u32 = 1024;
 /// Bytes of replies that one of them has not acknowledged: 20 Mb/s at a round trip of 100 ms, for segments that are made in memory.
 pub const OFFLOAD_SEND_SHARE_BYTES: u32 = 256 << 10;
 /// How long the engines may take to say BYE to their viewers when the server ends: a thousand turns of their loops.
 pub const BYE_LIMIT: Duration = Duration::from_secs(1);
-/// How often that end is looked for: nothing else is done meanwhile, and nobody notices so little.
+/// Interval between checks for this end: nothing else is done meanwhile, and such a short time goes
+/// unnoticed.
 pub const END_POLL: Duration = Duration::from_millis(2);
 /// How long another thread waits for the control thread to say how things stand: it does so between two tasks, of milliseconds at most.
 pub const SNAPSHOT_WAIT: Duration = Duration::from_secs(1);
@@ -95,7 +99,7 @@ pub const MAX_TUNNEL_COOKIE_BYTES: usize = 128;
 pub const CACHE_LOOK_NS: u64 = 1_000_000_000;
 /// Looks that the verdict that an engine is overloaded is made from: 300 ms, so that it comes within a second.
 pub const SHED_LOOKS: usize = 3;
-/// The core counts as full from this busy share: it has nothing left for what comes late.
+/// The core counts as full from this busy share: it has nothing left for late work.
 pub const FULL_PERMILLE: u64 = 950;
 /// An engine that works for less than this share of the time does not fill its core, however long
 /// it waits for the core: each of twelve equal threads on one core gets less than that.
@@ -103,21 +107,24 @@ pub const MIN_WORK_PERMILLE: u64 = 100;
 /// From this share on, the engine's own work may make packets late although its core is not full.
 /// Below it, other threads hold the core, and one more viewer delays no packets.
 pub const BUSY_WORK_PERMILLE: u64 = 250;
-/// Share of overdue packets from which an engine counts as behind: fewer are a moment's hiccup.
+/// An engine counts as behind from this share of overdue packets: fewer are a momentary hiccup.
 pub const BEHIND_PERMILLE: u64 = 50;
 /// How long it has to last: a machine may stand still for a moment.
 pub const SUSTAINED_NS: u64 = 700_000_000;
-/// Streams are ended in steps, each at most this long after the one before, so that the next step sees what it did.
+/// Streams are ended in steps, each at least this long after the one before, so that the next step
+/// sees its effect.
 pub const SHED_STEP_NS: u64 = 250_000_000;
-/// One part in so many of what has been promised goes in one step at most: what is seen may be the end of a disturbance.
+/// At most one part in this many of the promised rate goes in one step: the observed overload may
+/// be the end of a disturbance.
 pub const SHED_STEP_SHARE: u64 = 2;
-/// Whoever is late and catches up by less than this share of what it plays takes too long: after [`SLOW_NS`] it counts as
-/// overloaded too.
+/// An engine that is late and sends less than this share of its viewers' rate to catch up takes too
+/// long: after [`SLOW_NS`] it counts as overloaded too.
 pub const SLOW_CATCH_UP_PERMILLE: u64 = 1_100;
 /// How long a slow catch-up is watched: at `CATCH_UP_RATIO` half a second is made up in this
 /// time.
 pub const SLOW_NS: u64 = 2_000_000_000;
-/// Nobody new is let in for so long after the last overdue packet: those who were late are still catching up.
+/// No new viewer is admitted for this long after the last overdue packet: late viewers are still
+/// catching up.
 pub const CALM_NS: u64 = 2_000_000_000;
 
 // Counters of titles.
@@ -149,7 +156,7 @@ pub const RETRY_AT_MOST: Duration = Duration::from_secs(600);
 /// Open files of other programs that are examined to find media files that are still being written.
 /// On a machine with more, the server waits for files to rest instead.
 pub const MAX_OPEN_FILES_LOOKED_AT: usize = 1 << 20;
-/// Folders below folders of a library: nobody sorts deeper, and links may go in circles.
+/// Depth of folders in a library: users do not sort deeper, and links may go in circles.
 pub const MAX_FOLDER_DEPTH: usize = 8;
 /// Files looked at in one scan; more is a folder of something else.
 pub const MAX_LIBRARY_FILES: usize = 100_000;
@@ -162,12 +169,13 @@ pub const MEMBERS_LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// How often the main thread looks for a signal and for trouble to report: people do not notice.
 pub const SIGNAL_LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How long viewers get to be told that the server ends: longer than [`BYE_LIMIT`], shorter than service managers wait.
+/// Time to notify viewers that the server ends: longer than [`BYE_LIMIT`], shorter than service
+/// managers wait.
 pub const STOP_FAREWELL: Duration = Duration::from_secs(3);
 /// Streams an engine's table has room for beyond those admitted: closed ones whose totals are still under way, for a turn
 /// or two.
 pub const SPARE_STREAMS: usize = 64;
-/// Time between two writings of the counters: those who watch want to see each second.
+/// Time between two writes of the counters: observers want to see each second.
 pub const STATS_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the end waits for the last writing: the disk may hang.
 pub const STATS_LAST: Duration = Duration::from_millis(500);
@@ -186,10 +194,12 @@ pub const REMOTE_WAIT: Duration = Duration::from_secs(15);
 /// Longest time for its whole answer: the list of 10,000 titles has 8 MB, which takes about this
 /// long at 1 Mb/s.
 pub const REMOTE_ANSWER: Duration = Duration::from_secs(60);
-/// How long a viewer that fetches segments is held to have what it has fetched ahead, at most: players keep half a minute in their buffers.
+/// How far ahead a viewer of segments is assumed to have fetched, at most: players keep half a
+/// minute in their buffers.
 pub const FETCH_AHEAD_NS: u64 = 30_000_000_000;
-/// How long it may take to fetch the next one when what it has is played, before its room goes to others: players fetch early, so a pause is seen within this time
-/// and a slow network forgiven.
+/// How long it may take to fetch the next one after it has played all fetched media, before its
+/// room goes to others: players fetch early, so a pause is detected within this time and a slow
+/// network is tolerated.
 pub const FETCH_GRACE_NS: u64 = 4_000_000_000;
 /// Most segments that one player is sent at once, and most places in titles at which it fetches: it
 /// fetches video and audio, and after a seek it may still hold the segments from before. A client
@@ -197,18 +207,20 @@ pub const FETCH_GRACE_NS: u64 = 4_000_000_000;
 pub const VIEWERS_OF_PLAYER: usize = 4;
 /// How often an upload looks whether the user has had enough: as quickly as people expect of Ctrl-C.
 pub const UPLOAD_TURN: Duration = Duration::from_millis(250);
-/// How long a server may take to say whether it wants an upload: it may have a password to check and disks to ask. One that says nothing is sent the file.
+/// How long a server may take to answer whether it wants an upload: it may have a password to check
+/// and disks to ask. A server that does not answer is sent the file.
 pub const UPLOAD_CONTINUE_WAIT: Duration = Duration::from_secs(10);
 /// How long a server may take nothing of an upload, or not end what another connection has begun: it waits 30 s for a client that has gone
 /// (`limits::web::UPLOAD_STALL`), and reads nothing while its disks are busy with viewers.
 pub const UPLOAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// After what time an upload is tried again.
 pub const UPLOAD_RETRY: Duration = Duration::from_secs(1);
-/// How often one begins anew because the server has lost it: a server that is restarted again and again takes none.
+/// How often an upload starts again from the beginning because the server has lost it: a server
+/// that is restarted again and again takes none.
 pub const UPLOAD_RESTARTS: u32 = 3;
 /// Bytes of an upload that are read and sent at once.
 pub const UPLOAD_PIECE_BYTES: usize = 64 << 10;
-/// How long `top` waits for a key before it looks for news: nobody notices a tenth of a second.
+/// How long `top` waits for a key before it looks for news: a tenth of a second goes unnoticed.
 pub const TOP_KEY_WAIT: Duration = Duration::from_millis(100);
 /// After what time `top` asks a server again that did not answer.
 pub const TOP_RETRY: Duration = Duration::from_secs(2);
@@ -219,7 +231,8 @@ pub const TOP_EVENTS: usize = 50;
 /// After what silence repair and scrub are over. Reads have their own, shorter limit; but a file that is made durable may
 /// be all that fits in memory, on a disk that is slow and shared with viewers.
 pub const REPAIR_SILENCE: Duration = Duration::from_nanos(10 * REPAIR_ANSWER_NS);
-/// How often signs of life of a repair are looked for: its end is told that late.
+/// Interval between checks for signs of life of a repair: its end is reported up to this much
+/// later.
 pub const WATCHDOG_LOOK_EVERY: Duration = Duration::from_millis(100);
 
 const _: () = {

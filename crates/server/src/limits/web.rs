@@ -17,18 +17,19 @@ pub const UPLOAD_LOOK_BYTES: u64 = 64 << 20;
 
 // The web side in the server.
 
-/// What is read of a connection while bytes are sent on it: the beginning of what the viewer asks for next. The rest waits in the kernel.
+/// Bytes read from a connection while bytes are sent on it: the beginning of the viewer's next
+/// request. The rest waits in the kernel.
 pub const MAX_ORDER_READ_BYTES: usize = 16 * 1024;
 /// That much of it at once: most requests are no longer.
 pub const ORDER_READ_BYTES: usize = 2 * 1024;
-/// Where HTTP is listened for if nothing else is said: this port, or the first free one of the next.
+/// Default port for HTTP: this one, or the first free one of the next.
 pub const DEFAULT_HTTP_PORT: u16 = 8080;
-/// So many are tried.
+/// Number of ports that are tried.
 pub const HTTP_PORTS: u16 = 10;
 /// Indexes of titles that are kept for playlists: those that were asked for last. An hour of film has some 50 KB.
 pub const MAX_WEB_INDEXES: usize = 64;
 
-// What happens, told to whoever listens.
+// Events, reported to listeners.
 
 /// Longest answer that a command reads of a server: 50,000 titles of 1 KiB.
 pub const MAX_API_BYTES: u64 = 64 * 1024 * 1024;

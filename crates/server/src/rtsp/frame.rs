@@ -17,7 +17,7 @@ use crate::limits::{MAX_RTSP_HEADERS, MAX_RTSP_URL_BYTES};
 pub enum Incoming {
     /// A request; header values hold no line ends.
     Request(Box<Request>),
-    /// A response: the server asks nothing, so nobody waits for it.
+    /// A response: the server sends no requests, so nothing waits for it.
     Response,
     /// `$`, channel, length, bytes.
     Interleaved {
@@ -37,13 +37,14 @@ pub enum Incoming {
 pub struct FrameError {
     /// The answer.
     pub status: StatusCode,
-    /// What was wrong.
+    /// The error.
     pub what: &'static str,
     /// `CSeq` of the message, where it could be found.
     pub cseq: Option<u32>,
 }
 
-/// Cuts a byte stream. Call [`Framer::push`] with what was read, then [`Framer::next_incoming`] until `None`.
+/// Splits a byte stream. Call [`Framer::push`] with the bytes read, then [`Framer::next_incoming`]
+/// until `None`.
 #[derive(Debug, Default)]
 pub struct Framer {
     buf: Vec<u8>,
@@ -60,7 +61,8 @@ pub struct Framer {
 enum Frame {
     Whole(Incoming),
     Incomplete,
-    /// Longer than any that is kept; what has arrived of it is gone, the rest will be skipped.
+    /// Longer than any frame that is kept; the part that has arrived is gone, the rest will be
+    /// skipped.
     Dropped,
 }
 
@@ -77,7 +79,7 @@ struct HeadScan {
 }
 
 impl Framer {
-    /// Takes what was read.
+    /// Takes the bytes read.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.broken {
             return;
@@ -101,7 +103,8 @@ impl Framer {
         self.skipped_frames
     }
 
-    /// Bytes held, at most [`MAX_RTSP_MESSAGE_BYTES`] once [`Framer::next_incoming`] has said `None`.
+    /// Returns the number of bytes held, at most [`MAX_RTSP_MESSAGE_BYTES`] once
+    /// [`Framer::next_incoming`] has returned `None`.
     pub fn buffered_bytes(&self) -> usize {
         self.buf.len() - self.start
     }
@@ -116,7 +119,7 @@ impl Framer {
     /// The next whole thing.
     ///
     /// # Errors
-    /// What came is not RTSP or breaks a limit; nothing more comes out of this framer.
+    /// The input is not RTSP or breaks a limit; nothing more comes out of this framer.
     pub fn next_incoming(&mut self) -> Result<Option<Incoming>, FrameError> {
         if self.broken {
             return Ok(None);
@@ -301,7 +304,8 @@ fn first_line(head: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-/// Method, URL and version, or a status line; says which status tells the peer what is wrong.
+/// Checks method, URL and version, or a status line; returns the status that reports the error to
+/// the peer.
 fn check_first_line(head: &[u8]) -> Result<(), (u16, &'static str)> {
     let line = first_line(head);
     if line.starts_with(b"RTSP/") {

@@ -7,7 +7,7 @@
 //! | [`transport`] | the `Transport` header |
 //! | [`range`] | the `Range` header and normal play time |
 //! | [`speeds`] | the `Scale` and `Speed` headers |
-//! | [`target`] | what a URL names |
+//! | [`target`] | the title or track that a URL names |
 //! | [`tunnel`] | RTSP in HTTP |
 //! | [`date`] | the `Date` header |
 //!

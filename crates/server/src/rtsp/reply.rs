@@ -15,7 +15,7 @@ pub struct ReplyHead {
     pub cseq: Option<u32>,
     /// `Timestamp` (RFC 2326 section 12.38: the server must echo it).
     pub timestamp: Option<String>,
-    /// What was asked, for the log; empty where that could not be read.
+    /// The requested method, for the log; empty if it could not be read.
     pub method: &'static str,
 }
 
@@ -23,7 +23,7 @@ pub struct ReplyHead {
 #[derive(Clone, Debug)]
 pub struct Reply {
     status: u16,
-    /// Instead of the standard phrase: it says what was wrong, and shows up in players' logs.
+    /// Replaces the standard phrase: it describes the error, and shows up in players' logs.
     reason: Option<String>,
     headers: Vec<(HeaderName, String)>,
     /// Values of `WWW-Authenticate`.
@@ -51,7 +51,7 @@ impl Reply {
         }
     }
 
-    /// A status with the standard phrase and what was wrong.
+    /// Returns a status with the standard phrase and the error.
     pub fn error(status: u16, what: impl std::fmt::Display) -> Self {
         let phrase = phrase(status);
         let what: String = what.to_string().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
@@ -63,7 +63,7 @@ impl Reply {
         self.status
     }
 
-    /// What its status line says behind the code.
+    /// Returns the text of its status line after the code.
     pub fn reason(&self) -> &str {
         self.reason.as_deref().unwrap_or_else(|| phrase(self.status))
     }

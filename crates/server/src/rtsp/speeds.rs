@@ -1,5 +1,6 @@
-//! The `Scale` and `Speed` headers (RFC 2326 sections 12.34 and 12.35, RFC 7826 sections 18.46 and 18.50). What is out of range is the nearest
-//! that is in it: "a non-supported value in a request does not generate an error, it only forces the server to choose the closest value".
+//! The `Scale` and `Speed` headers (RFC 2326 sections 12.34 and 12.35, RFC 7826 sections 18.46 and
+//! 18.50). A value out of range becomes the nearest one in range: "a non-supported value in a
+//! request does not generate an error, it only forces the server to choose the closest value".
 
 use millrace_core::scale::Scale;
 
@@ -23,7 +24,7 @@ fn thousandths(text: &str) -> Option<u64> {
     if whole.is_empty() && part.is_empty() || !are_digits(whole) || !are_digits(part) {
         return None;
     }
-    // What is too large for a number is faster than anything there is.
+    // A value too large for a number is faster than any speed there is.
     let whole = if whole.is_empty() { 0 } else { whole.parse::<u32>().unwrap_or(u32::MAX) };
     let digit = |place: usize| part.as_bytes().get(place).map_or(0, |byte| u64::from(byte - b'0'));
     let rounded = u64::from(digit(3) >= 5);
@@ -58,12 +59,12 @@ pub fn parse_speed(value: &str) -> Result<Speed, SpeedsError> {
     if upper < lower { Err(SpeedsError::Speed) } else { Ok(Speed::nearest(upper)) }
 }
 
-/// As a reply says it: `4.0`, `-0.5`.
+/// Returns it in the form of a reply: `4.0`, `-0.5`.
 pub fn format_scale(scale: Scale) -> String {
     with_decimals(scale.to_string())
 }
 
-/// As a reply says it: `2.0`.
+/// Returns it in the form of a reply: `2.0`.
 pub fn format_speed(speed: Speed) -> String {
     let permille = speed.permille();
     let text = format!("{}.{:03}", permille / 1_000, permille % 1_000);

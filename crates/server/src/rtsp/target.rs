@@ -1,4 +1,4 @@
-//! What a request's URL names: a title, or the one track of a title.
+//! The target of a request's URL: a title, or the one track of a title.
 
 use rtsp_types::Url;
 
@@ -27,7 +27,7 @@ pub fn parse(url: &Url) -> Option<Target> {
 /// Names a transformation in the query of a URL.
 pub const TRANSFORM: &str = "transform";
 
-/// What the URL's query says of `name`.
+/// Returns the value of `name` in the URL's query.
 pub fn query(url: &Url, name: &str) -> Option<String> {
     url.query_pairs().find(|(found, _)| found == name).map(|(_, value)| value.into_owned())
 }

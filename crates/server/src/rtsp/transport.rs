@@ -1,4 +1,5 @@
-//! The `Transport` header (RFC 2326 section 12.39): a list of what the viewer can take, best first.
+//! The `Transport` header (RFC 2326 section 12.39): a list of the transports that the viewer
+//! accepts, best first.
 
 /// One entry of the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,11 +14,12 @@ pub struct Offer {
     pub interleaved: Option<(u8, Option<u8>)>,
     /// No `mode`, or one that contains PLAY.
     pub mode_is_play: bool,
-    /// Where the viewer would like packets to go. They go to its own address, whatever this says.
+    /// The destination that the viewer prefers for packets. They go to its own address, whatever
+    /// this contains.
     pub destination: Option<String>,
 }
 
-/// What a viewer names before the first `;`.
+/// The part of a viewer's transport before the first `;`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spec {
     /// The name that the viewer used; the reply repeats it.

@@ -1,5 +1,5 @@
-//! Whether a stream should get a lower or a higher bit rate: a state machine without I/O. What is heard of its viewer comes in with the time, a
-//! verdict comes out.
+//! Whether a stream should get a lower or a higher bit rate: a state machine without I/O. Reports
+//! on its viewer come in with the time, a verdict comes out.
 //!
 //! ```text
 //!            a slow reader · sustained loss · an engine that is overloaded
@@ -10,8 +10,9 @@
 //!      └───────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A viewer by TCP is judged by how far what it has taken is behind what is due. How fast it falls behind says what its way carries: what it did not
-//! fall behind by it has taken. A viewer by UDP is judged by its receiver reports, never by one alone.
+//! A viewer by TCP is judged by how far the media it has taken is behind the media due. How fast it
+//! falls behind shows the capacity of its path: it has taken everything except the amount it fell
+//! behind by. A viewer by UDP is judged by its receiver reports, never by one alone.
 
 use millrace_core::time::Instant;
 
@@ -36,7 +37,7 @@ pub enum Trouble {
 pub enum Verdict {
     /// Send less.
     Down {
-        /// Share of what is sent that gets through, in thousandths, as far as that is known.
+        /// Share of the data sent that gets through, in thousandths, if it is known.
         through_permille: u64,
         /// Why.
         trouble: Trouble,
@@ -45,7 +46,7 @@ pub enum Verdict {
     Up,
 }
 
-/// What is known of one stream.
+/// The known state of one stream.
 #[derive(Clone, Debug)]
 pub struct Adapter {
     /// When its rendition was changed last.
@@ -61,7 +62,8 @@ pub struct Adapter {
     fell_from: Option<(Instant, u64)>,
     /// Reports in a row of high loss: the first one's and the last one's time, how many, the sum of their fractions.
     loss: Option<(Instant, Instant, u32, u32)>,
-    /// Its last report was of loss: until one says otherwise, time without reports proves nothing.
+    /// Its last report showed loss: until another one does not, time without reports proves
+    /// nothing.
     is_lossy: bool,
     /// A reason to send less that has not been acted upon.
     trouble: Option<(Trouble, u64)>,
@@ -84,7 +86,7 @@ impl Default for Adapter {
 }
 
 impl Adapter {
-    /// So much media that is due has not been taken by the viewer's end of its connection.
+    /// Records how much of the media due the viewer's end of its connection has not taken.
     pub fn behind(&mut self, now: Instant, behind_ns: u64) {
         let earlier_ns = self.behind.replace(behind_ns);
         if behind_ns <= GOOD_READER_NS {
@@ -98,7 +100,7 @@ impl Adapter {
         if behind_ns < SLOW_READER_NS || !is_falling {
             return self.forget(Trouble::SlowReader);
         }
-        // Of what was due in that time it has not taken what it has fallen behind by.
+        // Of the media due in this time, it has not taken the amount that it has fallen behind by.
         let lost_permille = behind_ns.saturating_sub(from_ns).saturating_mul(1_000) / passed_ns;
         self.note(Trouble::SlowReader, 1_000 - lost_permille.min(1_000));
     }
@@ -132,19 +134,21 @@ impl Adapter {
         self.good_since = None;
     }
 
-    /// More could not be had.
+    /// Records that more was not available.
     pub fn refused(&mut self, now: Instant) {
         self.good_since = Some(now);
     }
 
-    /// The rendition has been changed, or is about to be: what was heard of the one before says nothing any more.
+    /// Records that the rendition has been changed, or is about to change: reports on the one
+    /// before mean nothing any more.
     pub fn changed(&mut self, now: Instant, is_up: bool) {
         self.changed = Some(now);
         self.raised = if is_up { Some(now) } else { self.raised };
         self.interrupted();
     }
 
-    /// What is sent is not what it was, or nothing is: what was heard until now says nothing of what comes.
+    /// Records that the media sent is no longer the same, or that none is sent: earlier reports
+    /// mean nothing for later media.
     pub fn interrupted(&mut self) {
         (self.good_since, self.loss, self.trouble) = (None, None, None);
         (self.behind, self.fell_from, self.is_lossy) = (None, None, false);

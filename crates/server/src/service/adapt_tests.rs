@@ -17,7 +17,7 @@ struct Viewer {
 }
 
 impl Viewer {
-    /// For so many seconds, with this each second; what is said is done.
+    /// Runs for `seconds` seconds, with this report each second; verdicts are carried out.
     fn live(&mut self, seconds: u64, mut heard: impl FnMut(&mut Adapter, Instant, u64)) {
         for second in 0..seconds {
             self.tenths += 10;
@@ -42,7 +42,7 @@ fn a_viewer_that_falls_behind_gets_what_its_way_carries() {
     viewer.live(9, |adapter, now, second| adapter.behind(now, second * 4 * S / 10));
     let down = Verdict::Down { through_permille: 600, trouble: Trouble::SlowReader };
     assert_eq!(viewer.verdicts, [(4, down)]);
-    // What it was behind before it began to fall behind does not count.
+    // Its lag before it began to fall behind does not count.
     let mut late = Viewer::default();
     late.live(5, |adapter, now, second| adapter.behind(now, (3 + second * 4) * S / 10));
     assert_eq!(late.verdicts, [(3, down)]);
@@ -114,7 +114,7 @@ fn each_try_that_fails_doubles_the_time_to_the_next() {
     reads_well(&mut viewer, 25);
     let mut ups = Vec::new();
     for _ in 0..6 {
-        // What is tried is too much.
+        // The attempted rate is too much.
         viewer.live(13, |adapter, now, second| adapter.behind(now, second * S));
         let begins = viewer.verdicts.last().expect("it has gone down").0;
         let before = viewer.verdicts.len();
@@ -155,7 +155,8 @@ fn an_overload_and_a_refusal_put_off_the_next_try() {
     assert_eq!(viewer.times().len(), 1);
 }
 
-/// A viewer whose rendition is changed at 10 s, after so much was heard, and what is said of it in the 25 s behind that.
+/// Simulates a viewer whose rendition is changed at 10 s, after the reports of `before`; returns
+/// the verdicts in the 25 s after the change.
 fn after_a_change(
     before: impl Fn(&mut Adapter, Instant, u64),
     behind: impl Fn(&mut Adapter, Instant, u64),

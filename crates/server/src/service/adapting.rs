@@ -1,4 +1,5 @@
-//! Renditions that the server chooses: what is heard of viewers goes into [`super::adapt`], and its verdicts are carried out.
+//! Renditions that the server chooses: reports on viewers go into [`super::adapt`], and its
+//! verdicts are carried out.
 
 use millrace_core::time::{Instant, NS_PER_S};
 
@@ -26,7 +27,8 @@ impl Stream {
             && self.moves_to.is_none()
     }
 
-    /// Its connection was given so many bytes that its viewer has not acknowledged, and the next packet has been due for so long.
+    /// Records that its connection holds `bytes` bytes that its viewer has not acknowledged, and
+    /// that the next packet has been due for `behind_ns`.
     pub(super) fn hear_backlog(&mut self, now: Instant, bytes: u64, behind_ns: u64) {
         let Media::Running(run) = self.media else { return };
         let rate = self.title_rate();
@@ -49,7 +51,7 @@ impl Stream {
         }
     }
 
-    /// How far what the engine sends is behind its position, as far as that is known.
+    /// Returns how far the engine's sending is behind its position, if it is known.
     pub(super) fn known_behind_ns(&self, now: Instant) -> u64 {
         let known = self.behind.filter(|(at, _)| now.ns_since(*at) < RENDITION_STALE_NS);
         known.map_or(0, |(_, behind_ns)| behind_ns)
@@ -57,11 +59,12 @@ impl Stream {
 }
 
 impl Service {
-    /// What a stream begins with, and which engine takes it. One whose rendition the server chooses begins with the best that there is room for: `entry`
+    /// Returns the rendition that a stream begins with, and the engine that takes it. A stream
+    /// whose rendition the server chooses begins with the best one that there is room for: `entry`
     /// is the title itself.
     ///
     /// # Errors
-    /// What is lacking for what it should begin with.
+    /// The resource that is lacking for the rendition it should begin with.
     pub(super) fn place_first(
         &mut self,
         now: Instant,
@@ -77,7 +80,7 @@ impl Service {
                 Ok(place) => return Ok((first, place)),
                 Err(refusal) => refusal,
             };
-            // Who has seen one rendition goes on with it.
+            // A viewer that has seen one rendition stays with it.
             let helps = own.is_none()
                 && refusal.is_of_rate()
                 && renditions.begin_lower(|all, one| self.unread.allows(now, all, one));
@@ -88,10 +91,10 @@ impl Service {
         }
     }
 
-    /// Changes what has to be changed, and asks the engines how far viewers are behind: what they say counts the next time. Call it about
-    /// once a second.
+    /// Makes the changes that are due, and asks the engines how far viewers are behind: the answers
+    /// count the next time. Call it about once a second.
     pub(super) fn adapt_all(&mut self, now: Instant) {
-        // What was heard before a pause, or at another speed, is no reason for anything behind it.
+        // Reports from before a pause, or at another speed, are no reason for anything after it.
         let others = self.streams.values_mut().filter(|stream| !stream.adapts());
         others.for_each(|stream| stream.renditions.adapter.interrupted());
         let mut adapting: Vec<_> =
@@ -132,7 +135,8 @@ impl Service {
         }
     }
 
-    /// The server's own wish. What cannot be opened, which the operator has been told, is left alone for a while.
+    /// Carries out the server's own wish. A rendition that cannot be opened, which was reported to
+    /// the operator, is left alone for a while.
     fn go_over(&mut self, now: Instant, key: StreamKey, wanted: usize, cause: Cause) -> Result<(), Refusal> {
         let wish = self.want_rendition(now, key, wanted, cause, None);
         if wish.as_ref().is_err_and(Refusal::is_of_title) {
@@ -141,15 +145,17 @@ impl Service {
         wish
     }
 
-    /// Nothing that was heard of what was sent before says anything of what is sent now.
+    /// Records a change: reports on earlier media mean nothing for the media sent now.
     pub(super) fn note_change(&mut self, now: Instant, key: StreamKey, is_up: bool) {
         if let Some(stream) = self.streams.get_mut(&key) {
             stream.renditions.adapter.changed(now, is_up);
         }
     }
 
-    /// An engine serves less than it has promised: of the newest streams whose rendition the server chooses so many are sent the lowest until
-    /// so many packets a second are gone. Returns how many are; those that are on their way down count.
+    /// Relieves an engine that serves less than it has promised: of the newest streams whose
+    /// rendition the server chooses, enough are sent the lowest one that `packets_per_s` packets
+    /// per second are gone. Returns how many are gone; those of streams already on their way down
+    /// count.
     pub(super) fn lower_newest(&mut self, now: Instant, engine: usize, packets_per_s: u64) -> u64 {
         let newest: Vec<_> = self.newest(engine).into_iter().map(|stream| stream.key).collect();
         let relief = |service: &Self, key: StreamKey| {
@@ -165,7 +171,7 @@ impl Service {
             let may_change = stream.adapts() && stream.renditions.adapter.may_change(now);
             let lowest = stream.renditions.lowest(|one| unread.allows(now, &stream.renditions, *one));
             let Some(lowest) = lowest.filter(|_| may_change) else { continue };
-            // Who cannot change is left to what comes behind this.
+            // Streams that cannot change are left to the steps after this.
             if self.go_over(now, key, lowest, Cause::Trouble(Trouble::Overload)).is_ok() {
                 self.note_change(now, key, false);
                 gone += relief(self, key).unwrap_or(0);

@@ -21,22 +21,22 @@ use super::room::Place;
 use super::scale::Speed;
 use super::stream::{EndReason, Media, Path, Stream, StreamKey, ports_of};
 
-/// What a viewer asks for.
+/// A viewer's request.
 #[derive(Debug)]
 pub struct Request {
     /// Whether it has a stream already.
     pub which: Which,
     /// The viewer: packets by UDP go to its address, and it is that which room is counted for.
     pub viewer: std::net::SocketAddr,
-    /// The connection by which it asks.
+    /// The connection of the request.
     pub conn: Option<ConnKey>,
     /// The title.
     pub entry: Entry,
     /// How packets are to reach the viewer.
     pub path: Path,
-    /// What it wishes beside them.
+    /// The requested FEC beside them.
     pub fec: FecWish,
-    /// Which rendition it wishes; `None`: nothing was said about that.
+    /// The requested rendition; `None`: not specified.
     pub rendition: Option<RenditionWish>,
     /// What its user may have.
     pub quota: Option<Quota>,
@@ -51,7 +51,7 @@ pub enum Which {
     New {
         /// What log lines call it.
         label: String,
-        /// What the viewer's program calls itself.
+        /// The name that the viewer's program gives itself.
         agent: Option<String>,
     },
     /// This one, which does not play: it keeps its name and its place in the title, and gets another path.
@@ -63,11 +63,11 @@ pub enum Which {
 pub struct Admitted {
     /// Its name.
     pub stream: StreamKey,
-    /// Whether it gets FEC; `None`: nothing was said about that.
+    /// Whether it gets FEC; `None`: not specified.
     pub fec: Option<Result<(), FecRefusal>>,
 }
 
-/// What has been taken for a stream.
+/// The resources taken for a stream.
 struct Taken {
     place: Place,
     id: StreamId,
@@ -78,7 +78,7 @@ impl Service {
     /// Takes everything that a stream needs before it plays, or nothing.
     ///
     /// # Errors
-    /// What is lacking; [`Refusal::Opening`] if it is lacking yet.
+    /// The resource that is lacking; [`Refusal::Opening`] if it is still lacking.
     pub fn admit(&mut self, now: Instant, mut request: Request) -> Result<Admitted, Refusal> {
         // Packets by UDP go to the viewer that asks, whatever address was named.
         request.path = request.path.at(request.viewer);
@@ -334,9 +334,9 @@ impl Service {
         key
     }
 
-    /// The stream keeps its name and what it has played; its place in the engine is rebuilt.
+    /// Moves a stream: it keeps its name and its progress; its place in the engine is rebuilt.
     fn move_stream(&mut self, now: Instant, key: StreamKey, request: &Request, entry: &Entry, taken: &Taken) {
-        // Its place is known as long as what it shows is open.
+        // Its position is known as long as the media it shows is open.
         if let Some(stream) = self.streams.get_mut(&key) {
             stream.go_back_to_title();
         }

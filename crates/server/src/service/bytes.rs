@@ -34,7 +34,7 @@ impl Service {
     /// Reserves room for bytes that are about to be sent: after this nothing that is full keeps [`Service::play_bytes`] from it.
     ///
     /// # Errors
-    /// What is used up; [`Refusal::EmptyRange`] if the title has no such bytes.
+    /// The resource that is used up; [`Refusal::EmptyRange`] if the title has no such bytes.
     pub fn reserve_bytes(&mut self, now: Instant, key: StreamKey, bytes: &Range<u64>) -> Result<(), Refusal> {
         let stream = self.streams.get(&key).ok_or(Refusal::Gone)?;
         packets_of(&stream.entry, bytes).ok_or(Refusal::EmptyRange)?;
@@ -43,9 +43,10 @@ impl Service {
         self.reserve(now, key)
     }
 
-    /// Sends bytes of the title, once: so much media as fast as the viewer takes it, the rest at the title's pace.
-    /// [`Event::BytesSent`](super::Event::BytesSent) says that the last one has been taken, [`Event::Ended`](super::Event::Ended) that something else
-    /// has come of it.
+    /// Sends bytes of the title, once: the first `ahead_ms` of media as fast as the viewer takes
+    /// it, the rest at the title's pace. [`Event::BytesSent`](super::Event::BytesSent) reports that
+    /// the last one has been taken, [`Event::Ended`](super::Event::Ended) that the stream ended
+    /// otherwise.
     ///
     /// # Errors
     /// As [`Service::reserve_bytes`]; [`Refusal::Busy`] if it has been played before.
@@ -74,7 +75,8 @@ impl Service {
             scale_permille: Speed::NORMAL.permille(),
             step: None,
         };
-        // Only for those who want to know how far it is: a page that is read for it costs more than all else here.
+        // Only for observers of the progress: reading a page for it would cost more than everything
+        // else here.
         let time_of = |packet| stream.entry.access.time_near(packet);
         let end = if packets.end < all { time_of(packets.end) } else { None };
         stream.media = Media::Running(Run {

@@ -1,4 +1,4 @@
-//! What an operator may choose, whatever the protocol, and the defaults.
+//! The operator's settings, whatever the protocol, and the defaults.
 
 use millrace_core::limits;
 use millrace_core::units::BitRate;
@@ -22,13 +22,14 @@ pub struct ServiceConfig {
     /// Share of `max_streams` and of `max_rate` that one IPv4 address or one IPv6 /64 may have, in percent. One stream it always
     /// may have.
     pub address_share_percent: u8,
-    /// Streams at once of one title, with what was made of it; `None`: only those of all titles count.
+    /// Streams at once of one title, including those of titles made from it; `None`: only the limit
+    /// for all titles counts.
     pub max_streams_per_title: Option<usize>,
     /// How long a session that has paused, or has come to the end, keeps its stream and its bit rate.
     pub pause_reservation_ns: u64,
     /// Ceiling of the bit rates of these streams together; `None`: only their number counts.
     pub max_rate: Option<BitRate>,
-    /// Who is let in below these ceilings.
+    /// Admission below these ceilings.
     pub admission: AdmissionConfig,
     /// Which rate of a title counts against `max_rate`.
     pub rate_basis: RateBasis,

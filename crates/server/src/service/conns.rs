@@ -92,8 +92,9 @@ impl Service {
         Ok(key)
     }
 
-    /// Only this engine can write to the connection: its socket is there. What goes through it is sent by that engine, however much others have
-    /// to do, and it never goes over to another one.
+    /// Binds the connection to the only engine that can write to it: its socket is there. This
+    /// engine sends everything that goes through it, however much others have to do, and it never
+    /// moves to another one.
     pub fn bind_conn(&mut self, key: ConnKey, engine: usize) {
         if let Some(conn) = self.conns.get_mut(&key) {
             conn.bound_to = Some(engine).filter(|engine| *engine < self.slots.len());
@@ -258,7 +259,7 @@ impl Service {
         }
     }
 
-    /// An engine's thread has ended, with what it had not written yet.
+    /// Handles the end of an engine's thread, with the data that it had not written yet.
     pub(super) fn lose_conns_of(&mut self, now: Instant, engine: usize) {
         let leaving = self.conns.values().filter_map(|conn| conn.leaving).filter(|(from, _)| *from == engine);
         for (engine, id) in leaving.collect::<Vec<_>>() {

@@ -14,20 +14,23 @@ use super::scale::Speed;
 use super::stream::{EndReason, Media, Path, Run, Stream, StreamKey, ports_of};
 use crate::limits::ENGINE_ANSWER_TIMEOUT_NS;
 
-/// A place that its engine has been told to clear: it is taken, and its title open, until it says so.
+/// A place that its engine was ordered to clear: it is taken, and its title open, until the engine
+/// reports that it is clear.
 pub(super) struct Closing {
     pub(super) title: TitleRef,
-    /// What was made of it and is open beside it.
+    /// Titles made from it that are open beside it.
     pub(super) made: Vec<TitleRef>,
-    /// The title's name, for what is still to be told of its runs; `None`: FEC, of which nothing is.
+    /// The title's name, for reports on its runs still to come; `None`: FEC, which has no such
+    /// reports.
     pub(super) name: Option<String>,
     /// What to tell then; `None` if the stream goes on in another place.
     pub(super) ended: Option<Event>,
 }
 
 impl Service {
-    /// The stream is over: its name is forgotten now, its place when the engine has let go. If the service was about to end it, that is
-    /// the reason that is told: a player who hears BYE may come first with its TEARDOWN.
+    /// Ends the stream: its name is forgotten now, its place when the engine has let go. If the
+    /// service was about to end it, that reason is reported: a player that gets BYE may come first
+    /// with its TEARDOWN.
     pub fn close(&mut self, now: Instant, key: StreamKey, reason: EndReason) {
         let reason = self.streams.get(&key).and_then(|stream| stream.ending).unwrap_or(reason);
         self.retire_stream(now, key, Some(reason));
@@ -42,7 +45,7 @@ impl Service {
             self.fetchers.end_segment(now, number, false, reason == EndReason::Sent);
         }
         self.tell(Event::Ended { stream: key, is_bytes, conn: stream.owner, reason });
-        // It may have been the last for which the others of its connection waited.
+        // It may have been the last one that the others of its connection waited for.
         self.finish_conn_move(now, stream.path);
     }
 
@@ -66,7 +69,7 @@ impl Service {
         self.command(engine, Command::Close { stream: place });
     }
 
-    /// What comes from this port is no longer the stream's.
+    /// Forgets this port: datagrams from it are no longer the stream's.
     pub(super) fn forget_port(&mut self, key: StreamKey, ip: IpAddr, port: u16) {
         if let Some(keys) = self.by_port.get_mut(&(ip, port)) {
             keys.retain(|other| *other != key);
@@ -95,8 +98,8 @@ impl Service {
         }
     }
 
-    /// Ends the newest streams of an engine that play, so many of them: each viewer is sent BYE, and its stream ends with that. Returns
-    /// how many there were. What they have reserved is given back at once.
+    /// Ends the newest `count` streams of an engine that play: each viewer is sent BYE, and its
+    /// stream ends with it. Returns how many there were. Their reservations are given back at once.
     pub fn end_newest(&mut self, now: Instant, engine: usize, count: usize) -> usize {
         let newest = self.newest(engine);
         let newest: Vec<_> = newest.into_iter().take(count).map(|stream| stream.key).collect();
@@ -159,7 +162,7 @@ impl Service {
         self.release_reservation(key);
     }
 
-    /// Looks for what is overdue. Call it about once a second.
+    /// Checks for overdue work. Call it about once a second.
     pub fn tick(&mut self, now: Instant) {
         let late: Vec<_> = self
             .streams
@@ -178,9 +181,10 @@ impl Service {
         self.adapt_all(now);
     }
 
-    /// The server stops: no more connections and streams. Returns how many viewers have been sent something, so that
-    /// their players wait for more or for BYE: stop their engines first ([`Command::Stop`] says BYE), and call
-    /// [`Service::shut_down`] when [`Service::unfinished_count`] is 0.
+    /// Begins the shutdown: no more connections and streams. Returns how many viewers have been
+    /// sent something, so that their players wait for more or for BYE: stop their engines first
+    /// ([`Command::Stop`] sends BYE), and call [`Service::shut_down`] when
+    /// [`Service::unfinished_count`] is 0.
     pub fn begin_shutdown(&mut self) -> usize {
         self.shutting_down = true;
         self.unfinished_count()
@@ -193,7 +197,8 @@ impl Service {
         self.streams.values().filter(|stream| unfinished(stream.media)).count()
     }
 
-    /// Ends all streams, accepts no more. [`Service::place_count`] says when the engines have let go.
+    /// Ends all streams, accepts no more. [`Service::place_count`] shows when the engines have let
+    /// go.
     pub fn shut_down(&mut self, now: Instant) {
         self.shutting_down = true;
         self.end_all_fetchers(now);
@@ -205,7 +210,7 @@ impl Service {
     }
 }
 
-/// What is told when the engine has forgotten it.
+/// Returns the event for the time when the engine has forgotten the stream.
 fn ended(stream: &Stream, now: Instant, reason: EndReason) -> Event {
     let (label, title) = (stream.label.to_string(), stream.entry.name.clone());
     let (peer, lasted_ns) = (stream.viewer, now.ns_since(stream.started));

@@ -1,4 +1,4 @@
-//! What the engines say.
+//! Events of the engines.
 
 use std::net::SocketAddr;
 
@@ -47,7 +47,7 @@ impl Service {
         }
         let Some(&key) = self.by_place.get(&(engine, place)) else { return };
         if self.is_companion(key, place) {
-            // It is told what to do and when; only that it cannot is news.
+            // It follows commands; only its failure is news.
             if let StreamEvent::Failed { reason, .. } = event {
                 self.companion_failed(now, key, reason.to_string());
             }
@@ -69,8 +69,9 @@ impl Service {
         }
     }
 
-    /// Asks the engine how much of a stream its viewer has not got ([`super::Stream::backlog_bytes`]): it answers within a turn of its loop.
-    /// Nothing is asked of what goes through no connection.
+    /// Asks the engine how much of a stream its viewer has not received
+    /// ([`super::Stream::backlog_bytes`]): it answers within a turn of its loop. Nothing is asked
+    /// for streams that go through no connection.
     pub fn measure(&mut self, key: StreamKey) {
         let Some(stream) = self.streams.get(&key).filter(|stream| stream.path.conn().is_some()) else {
             return;
@@ -79,7 +80,7 @@ impl Service {
         self.command(engine, Command::Measure { stream: place });
     }
 
-    /// What a viewer has reported of a stream.
+    /// Records a viewer's report on a stream.
     pub fn note_report(&mut self, now: Instant, key: StreamKey, report: ReportBlock) {
         if let Some(stream) = self.streams.get_mut(&key) {
             stream.report = Some(report);
@@ -99,7 +100,7 @@ impl Service {
         }
     }
 
-    /// What a run has sent counts for its title, also when its stream is over.
+    /// Reports the data that a run has sent for its title, also when its stream is over.
     fn tell_sent(&mut self, engine: usize, place: StreamId, end: &RunEnd) {
         if end.packets == 0 && end.missing == 0 {
             return;
@@ -159,7 +160,8 @@ impl Service {
             return;
         }
         let Some(stream) = self.streams.get_mut(&key) else { return };
-        // What was queued ends with it; what it was for is asked for again, or left until the stream plays.
+        // The queued run ends with it; its purpose is requested again, or left until the stream
+        // plays.
         stream.queued.take_if(|queued| queued.next != Next::Fec);
         let (next_packet, next_sequence, stop) = (end.next_packet, end.next_sequence, run.stop);
         match end.reason {
@@ -186,7 +188,8 @@ impl Service {
         self.go_on(now, key);
     }
 
-    /// Carries out what has been waiting for the stream to stand still, and for its connection to have an engine.
+    /// Carries out the request that has been waiting for the stream to stand still, and for its
+    /// connection to have an engine.
     pub(super) fn go_on(&mut self, now: Instant, key: StreamKey) {
         if self.streams.get(&key).is_some_and(|stream| self.is_being_moved(stream.path)) {
             return;
@@ -223,7 +226,8 @@ impl Service {
         }
     }
 
-    /// ICMP says that this address cannot be reached. The engines that send there are told, if any does.
+    /// Handles an ICMP report that this address cannot be reached. The engines that send there are
+    /// notified, if any does.
     pub fn unreachable(&mut self, dest: SocketAddr, errno: i32) {
         let streams = self.at_port(dest.ip(), dest.port()).iter().filter_map(|key| self.streams.get(key));
         let mut engines: Vec<_> = streams.map(|stream| stream.engine).collect();
@@ -234,7 +238,7 @@ impl Service {
         }
     }
 
-    /// The engine's thread has ended: what it still had will never be closed by it.
+    /// Handles the end of the engine's thread, which will never close its remaining streams.
     pub fn engine_gone(&mut self, now: Instant, engine: usize) {
         let mine = self.streams.values().filter(|stream| stream.engine == engine);
         let streams: Vec<_> = mine.map(|stream| stream.key).collect();

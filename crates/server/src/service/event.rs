@@ -30,16 +30,16 @@ pub enum Event {
         peer: SocketAddr,
         /// `udp 5000-5001` or `tcp channels 0-1`.
         transport: String,
-        /// What the viewer's program calls itself, if it does.
+        /// The name that the viewer's program gives itself, if it does.
         agent: Option<String>,
-        /// The connection by which it was asked for.
+        /// The connection of the request.
         conn: Option<ConnKey>,
         /// The engine that sends it.
         engine: usize,
     },
     /// It plays, for the first time or again: its first packet has not left yet.
     Playing(Playing),
-    /// What was asked of a busy stream cannot be done now that it stands still.
+    /// A request for a busy stream cannot be carried out now that it stands still.
     PlayRefused {
         /// The stream.
         stream: StreamKey,
@@ -59,9 +59,9 @@ pub enum Event {
         session: String,
         /// The title.
         title: String,
-        /// What was sent.
+        /// The rendition sent before.
         from: RenditionName,
-        /// What is sent from now on.
+        /// The rendition sent from now on.
         to: RenditionName,
         /// From this place on, where that is known.
         at: Option<MediaTicks>,
@@ -74,7 +74,7 @@ pub enum Event {
         session: String,
         /// The title.
         title: String,
-        /// What was to be sent.
+        /// The rendition that should have been sent.
         to: RenditionName,
         /// Why it is not.
         reason: String,
@@ -99,10 +99,10 @@ pub enum Event {
         title: String,
         /// The viewer.
         peer: SocketAddr,
-        /// What the viewer's program calls itself, if it does.
+        /// The name that the viewer's program gives itself, if it does.
         agent: Option<String>,
     },
-    /// It is counted no longer: most have played what they have, and fetch no more.
+    /// It is no longer counted: most viewers have then played their media, and fetch no more.
     FetchEnded {
         /// What log lines call it.
         session: String,
@@ -138,7 +138,7 @@ pub enum Event {
         reason: EndReason,
         /// Nanoseconds from its admission to its end.
         lasted_ns: u64,
-        /// What was sent; `None` if the engine was gone before it could tell.
+        /// Totals of the data sent; `None` if the engine was gone before it could report them.
         totals: Option<Totals>,
     },
     /// The stream is over: it can be named no longer. [`Event::Closed`] follows, or [`Event::Delivered`].
@@ -164,14 +164,15 @@ pub enum Event {
         reason: EndReason,
         /// Nanoseconds from set-up to end.
         lasted_ns: u64,
-        /// What was sent in its last place; `None` if the engine was gone before it could tell.
+        /// Totals of the data sent in its last place; `None` if the engine was gone before it could
+        /// report them.
         totals: Option<Totals>,
-        /// What the viewer said last that it had lost.
+        /// The viewer's last report of its loss.
         reported_loss: Option<ReportedLoss>,
         /// Bytes that its connection was given and that it has not acknowledged.
         backlog_bytes: Option<u64>,
     },
-    /// A run of media is over, and this is what was sent of its title.
+    /// A run of media is over, with these data sent of its title.
     Sent {
         /// The title.
         title: String,
@@ -182,7 +183,7 @@ pub enum Event {
         /// Packets passed over, because they are damaged or left to the viewer to repair.
         missing: u64,
     },
-    /// What is sent beside a session's media is settled, or has changed.
+    /// The FEC sent beside a session's media is settled, or has changed.
     Fec {
         /// The session.
         session: String,
@@ -190,9 +191,9 @@ pub enum Event {
         title: String,
         /// How much.
         mode: FecMode,
-        /// What was the occasion.
+        /// The occasion.
         change: FecChange,
-        /// What did not let the viewer have what it asked for.
+        /// The reason why the viewer did not get the requested FEC.
         trouble: Option<String>,
     },
     /// Something is used up: a stream was not admitted, or may not play.
@@ -201,7 +202,7 @@ pub enum Event {
         peer: SocketAddr,
         /// The title.
         title: String,
-        /// What is used up.
+        /// The resource that is used up.
         refusal: Refusal,
     },
     /// A viewer's request was turned down, with this status of its protocol.
@@ -219,7 +220,7 @@ pub enum Event {
     Answered {
         /// The connection that it came by.
         conn: ConnKey,
-        /// What was asked; empty where that could not be read.
+        /// The requested method; empty if it could not be read.
         method: &'static str,
         /// The number that the viewer gave it.
         number: Option<u32>,
@@ -235,7 +236,7 @@ pub enum Event {
         /// Why.
         reason: String,
     },
-    /// The engine did not say in time where the stream stopped; what was asked is given up.
+    /// The engine did not report in time where the stream stopped; the request is given up.
     EngineSilent {
         /// The stream.
         stream: StreamKey,
@@ -270,44 +271,45 @@ pub enum Event {
         /// Where it listens.
         at: Vec<SocketAddr>,
     },
-    /// The offload engine has ended; the kernel's TCP carries whoever comes.
+    /// The offload engine has ended; the kernel's TCP carries new connections.
     OffloadLost {
         /// Connections that ended with it.
         connections: usize,
         /// Why.
         why: String,
     },
-    /// A connection broke under the engine's writes: it is to be closed.
+    /// A connection broke under the engine's writes: it must be closed.
     ConnectionLost {
         /// The connection.
         conn: ConnKey,
     },
-    /// No engine writes to a connection any more, and everything that was to be written has been ([`super::Service::take_back`]).
+    /// No engine writes to a connection any more, and all data that had to be written has been
+    /// ([`super::Service::take_back`]).
     ConnectionReturned {
         /// The connection.
         conn: ConnKey,
     },
-    /// Somebody sends what the protocol does not know.
+    /// A peer sends data that the protocol does not know.
     BadMessage {
         /// Who.
         peer: SocketAddr,
         /// Its name.
         protocol: &'static str,
-        /// What was wrong.
+        /// The error.
         what: &'static str,
     },
     /// A connection was closed because nothing, or nothing whole, came from it in time.
     TooSlow {
         /// Who.
         peer: SocketAddr,
-        /// What was missing.
+        /// The missing part.
         what: &'static str,
     },
-    /// A connection was closed because its client did not take what was written to it.
+    /// A connection was closed because its client did not take the data written to it.
     NotReading,
 }
 
-/// What is about to be sent.
+/// The media about to be sent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Playing {
     /// The stream.
@@ -334,7 +336,7 @@ pub struct Playing {
     pub seek: bool,
     /// Why it plays without the FEC that it was promised.
     pub without_fec: Option<String>,
-    /// The transformation of what is sent.
+    /// The transformation of the media sent.
     pub transform: Option<Arc<str>>,
 }
 
@@ -349,7 +351,7 @@ pub enum FecChange {
     Failed,
 }
 
-/// What an engine says about a stream at its end.
+/// An engine's totals of a stream at its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Media packets sent.
@@ -386,7 +388,8 @@ impl Event {
         )
     }
 
-    /// Whether it has a line in the log of those who follow single requests: what comes with every one of them.
+    /// Returns whether it has a line in the log of single requests: the events that come with every
+    /// one of them.
     pub fn is_traced(&self) -> bool {
         matches!(
             self,
@@ -520,7 +523,7 @@ impl fmt::Display for Event {
     }
 }
 
-/// What comes with every request.
+/// Formats the events that come with every request.
 fn show_request(f: &mut fmt::Formatter<'_>, event: &Event) -> fmt::Result {
     match event {
         Event::ConnectionOpened { conn, peer } => write!(f, "{conn} opened by {peer}"),

@@ -1,5 +1,7 @@
-//! Viewers that fetch a title segment by segment, whether engines send the segments or the web side makes them. The one place that tells such viewers apart: whoever
-//! counts or shows them asks here. Each holds room as a stream does, for as long as it goes on fetching; the streams by which engines send its segments hold none.
+//! Viewers that fetch a title segment by segment, whether engines send the segments or the web side
+//! makes them. This is the one place that distinguishes such viewers: code that counts or shows
+//! them asks here. Each holds room as a stream does, for as long as it goes on fetching; the
+//! engines' streams that send its segments hold none.
 //!
 //! ```text
 //!   segment ─► whose is it?
@@ -9,8 +11,9 @@
 //!                                                 └─► what it has got is played, and no more was fetched ─► its room is free
 //! ```
 //!
-//! Nothing but addresses, programs, users with limits and places in a title tells viewers apart. Two behind one address who watch the same title by the same program are
-//! two as long as they are at different places in it; limits of users and titles take them for one (`quota`).
+//! Only addresses, programs, users with limits and places in a title distinguish viewers. Two
+//! behind one address that watch the same title with the same program are two as long as they are
+//! at different places in it; limits of users and titles take them for one (`quota`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -35,7 +38,7 @@ use crate::limits::control::{FETCH_AHEAD_NS, FETCH_GRACE_NS};
 /// A segment of a title.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// The connection by which it is asked for, as whoever has that calls it.
+    /// The connection of the request, under the name that its owner gives it.
     pub conn: u64,
     /// Which one.
     pub number: u32,
@@ -45,7 +48,7 @@ pub struct Segment {
     pub length: MediaTicks,
 }
 
-/// Who wants one.
+/// A request for a segment.
 #[derive(Clone, Copy, Debug)]
 pub struct Fetch<'a> {
     /// The viewer.
@@ -69,7 +72,7 @@ pub struct Fetch<'a> {
 }
 
 impl<'a> Fetch<'a> {
-    /// `None`: what is asked for is no segment.
+    /// Returns `None` if the request is not for a segment.
     pub(super) fn of(request: &'a Request, entry: &'a Entry) -> Option<Self> {
         let Which::New { label, agent } = &request.which else { return None };
         Some(Self {
@@ -91,7 +94,7 @@ impl<'a> Fetch<'a> {
 pub struct Fetcher {
     /// What log lines call it.
     pub label: String,
-    /// What it fetches: a title, or a rendition of one.
+    /// The title, or rendition of one, that it fetches.
     pub title: String,
     /// Where it is.
     pub viewer: SocketAddr,
@@ -113,18 +116,18 @@ pub struct Fetcher {
     sending: u32,
 }
 
-/// How far a viewer is with what it fetches one segment after the other.
+/// A viewer's progress in fetching one segment after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Track {
     /// The connection of the last segment.
     conn: u64,
     /// The one that comes next.
     next: u32,
-    /// When what it has fetched is played.
+    /// When the fetched media has been played.
     played: Instant,
 }
 
-/// What is known of who fetches, and the segment that comes next.
+/// The known identity of a fetching viewer, and the segment that comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Next {
     who: u64,
@@ -297,7 +300,7 @@ impl Fetcher {
     }
 }
 
-/// A segment that is sent to a viewer by nobody's engine: [`Service::end_fetch`] takes it back.
+/// A segment that is sent to a viewer without an engine: [`Service::end_fetch`] takes it back.
 #[derive(Debug)]
 #[must_use]
 pub struct Fetching {
@@ -310,11 +313,11 @@ pub struct Fetching {
 }
 
 impl Service {
-    /// A viewer wants a segment that no engine sends: whether it may have it. If it may, its bit rate is reserved until it has played what it has fetched, and
-    /// at least until it has the segment.
+    /// Decides whether a viewer may have a segment that no engine sends. If it may, its bit rate is
+    /// reserved until it has played the fetched media, and at least until it has the segment.
     ///
     /// # Errors
-    /// What is used up. Who has a place keeps it, at the rate that it had.
+    /// The resource that is used up. A viewer with a place keeps it, at the rate that it had.
     pub fn fetch(&mut self, now: Instant, fetch: &Fetch<'_>) -> Result<Fetching, Refusal> {
         let &Fetch { viewer, label, title, is_sound, .. } = fetch;
         let counted = self.count_fetch(now, fetch, Sender::Web);
@@ -324,7 +327,8 @@ impl Service {
         Ok(Fetching { fetcher, is_sound, label, title, viewer, since: now })
     }
 
-    /// It has taken so many bytes of it: all that it wanted, or the segment was cut off.
+    /// Records that the viewer has taken `bytes` bytes of it: all that it wanted, or the segment
+    /// was cut off.
     pub fn end_fetch(&mut self, now: Instant, fetching: Fetching, bytes: u64, is_whole: bool) {
         let Fetching { fetcher, is_sound, label, title, viewer: peer, since } = fetching;
         self.fetchers.end_segment(now, fetcher, is_sound, is_whole);
@@ -365,7 +369,7 @@ impl Service {
         let before = number.and_then(|number| Some((number, self.fetchers.remove(number)?)));
         let holds = before.as_ref().map(|(_, before)| before.rate);
         if holds != Some(rate) {
-            // What it has is not counted against it.
+            // Its present reservation is not counted against it.
             if let Some((_, before)) = &before {
                 self.give_back_fetched(before);
             }
@@ -419,7 +423,7 @@ impl Service {
         (self.new_key(), fetcher)
     }
 
-    /// Reserves what a viewer holds.
+    /// Reserves the resources that a viewer holds.
     fn take_fetched(&mut self, fetcher: &Fetcher) {
         self.take_rate(fetcher.engine, fetcher.rate);
         let usage = self.usage.entry(network_of(fetcher.viewer.ip())).or_default();
@@ -452,7 +456,7 @@ impl Service {
         }
     }
 
-    /// Forgets those who have played what they have, and fetch no more.
+    /// Forgets viewers that have played their media and fetch no more.
     pub(super) fn end_fetchers(&mut self, now: Instant) {
         while let Some(&(end, number)) = self.fetchers.ends.first().filter(|(end, _)| *end <= now) {
             match self.fetchers.all.get(&number) {

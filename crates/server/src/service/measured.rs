@@ -9,14 +9,14 @@ use super::refusal::Refusal;
 use super::stream::Stream;
 use crate::admission::{Demand, EngineFigures, Full};
 
-/// What a viewer of this title needs at `rate` bits a second, FEC included.
+/// Returns the demand of a viewer of this title at `rate` bits per second, FEC included.
 pub(super) fn demand_of(entry: &Entry, rate: u64) -> Demand {
     let packet_bits = entry.layout.packet_bytes() as u64 * 8;
     Demand { packets_per_s: rate.div_ceil(packet_bits.max(1)), bits_per_s: rate }
 }
 
 impl Stream {
-    /// What it needs while it plays.
+    /// Returns its demand while it plays.
     pub(super) fn demand(&self) -> Demand {
         demand_of(&self.entry, self.rate)
     }
@@ -41,8 +41,9 @@ impl Service {
         self.tell_admission_news();
     }
 
-    /// What an engine has done by now: call it about every [`crate::limits::ADMISSION_LOOK_NS`]. The newest viewers of an engine
-    /// that no longer serves all go over to others that have room, are sent less, or end.
+    /// Records an engine's work until now: call it about every
+    /// [`crate::limits::ADMISSION_LOOK_NS`]. The newest viewers of an engine that no longer serves
+    /// all go over to others that have room, are sent less, or end.
     pub fn look_at_load(&mut self, now: Instant, engine: usize, figures: EngineFigures) {
         if !self.admission.is_on() || engine >= self.slots.len() {
             return;
@@ -59,14 +60,15 @@ impl Service {
         self.tell_admission_news();
     }
 
-    /// What the cache has done by now: call it as often.
+    /// Records the cache's work until now: call it as often.
     pub fn look_at_cache(&mut self, now: Instant) {
         if let Some(figures) = self.library.cache_figures() {
             self.admission.look_at_cache(now, figures);
         }
     }
 
-    /// How many of the newest streams of an engine send so many packets a second together.
+    /// Returns how many of the newest streams of an engine send `packets_per_s` packets per second
+    /// together.
     fn newest_with(&self, engine: usize, packets_per_s: u64) -> usize {
         let mut sum = 0;
         let needed = self.newest(engine).into_iter().take_while(|stream| {

@@ -1,5 +1,6 @@
-//! What every protocol serves viewers with: titles, room, streams in the engines. A state machine without I/O: what viewers ask, what
-//! engines say and the clock come in, [`Output`]s go out.
+//! The service that every protocol offers to viewers: titles, room, streams in the engines. A state
+//! machine without I/O: viewers' requests, engines' events and the clock come in, [`Output`]s go
+//! out.
 //!
 //! ```text
 //!   session (RTSP) · orders (HTTP) · later casts              control: log, counters, later webhooks
@@ -14,11 +15,13 @@
 //!                              engines
 //! ```
 //!
-//! Order of calls: any method that is given the time, then [`Service::poll_output`] until `None`. Outputs are to be carried out in their
-//! order: [`Event::Playing`], on which a protocol tells its viewer what will come, stands before the command that lets the packets out.
+//! Order of calls: any method that takes the time, then [`Service::poll_output`] until `None`.
+//! Outputs must be carried out in their order: [`Event::Playing`], which lets a protocol announce
+//! the coming media to its viewer, stands before the command that lets the packets out.
 //!
-//! What a viewer cannot have is a [`Refusal`]; each protocol has one place that makes statuses of them. A service knows no protocol:
-//! nothing here names a method, a status or a header, and `cargo xtask tidy` holds that.
+//! The answer to a viewer's request that cannot be granted is a [`Refusal`]; each protocol has one
+//! place that makes statuses of them. A service knows no protocol: nothing here names a method, a
+//! status or a header, and `cargo xtask tidy` enforces this.
 //!
 //! | module | holds |
 //! | --- | --- |
@@ -26,7 +29,7 @@
 //! | [`config`] | settings and their defaults |
 //! | [`stream`] | one viewer's stream, and where it stands |
 //! | [`event`] | what happened, for protocols, logs and counters |
-//! | [`refusal`] | why something cannot be had |
+//! | [`refusal`] | why a request cannot be granted |
 //! | `admit` | a new stream, and one that moves to another path |
 //! | `room` | whether there is room: `admit` checks, `play` reserves, a long pause gives back |
 //! | `quota` | what one user may have, and how many may watch one title |
@@ -35,7 +38,7 @@
 //! | `opening` | titles that are being opened, and the requests that wait for them |
 //! | `bytes` | bytes of a title in a connection |
 //! | `play`, `seek` | play and pause; which media time a place means |
-//! | `scale` | other speeds: what is sent in place of the title, and faster delivery |
+//! | `scale` | other speeds: the media sent in place of the title, and faster delivery |
 //! | `unread` | which of those could not be read, and are left out for a while |
 //! | [`rendition`] | other bit rates: which one is sent, and going over to another |
 //! | [`adapt`], `adapting` | when the server changes that by itself |
@@ -43,10 +46,10 @@
 //! | [`fetch`] | viewers of segments that are made beside the engines |
 //! | `fec` | parity beside the title: wishes, grants, the streams that carry it |
 //! | `end` | how streams end, one by one and all together |
-//! | `engines` | what the engines say |
+//! | `engines` | events of the engines |
 //! | `conns` | connections that streams are made on, or go through |
 //! | [`packet_size`] | how large a viewer's packets are |
-//! | `slots` | what is taken of each engine |
+//! | `slots` | the resources taken of each engine |
 #![forbid(unsafe_code)]
 
 pub mod adapt;
@@ -107,7 +110,7 @@ pub use seek::{From, Presentation, Span, TimeBase};
 use slots::EngineSlots;
 pub use stream::{EndReason, Path, ReportedLoss, Stream, StreamKey};
 
-/// What is to be done, in this order.
+/// The actions to carry out, in this order.
 #[derive(Debug)]
 pub enum Output {
     /// Send this command to an engine.
@@ -127,7 +130,8 @@ pub enum Output {
         /// Its name there.
         id: ConnId,
     },
-    /// No engine writes to this connection for a while: keep what is to be written to it until the next [`Output::Attach`].
+    /// No engine writes to this connection for a while: keep its output until the next
+    /// [`Output::Attach`].
     Hold {
         /// The connection.
         conn: ConnKey,
@@ -159,7 +163,7 @@ pub struct Service {
     /// UDP ports of viewers that something is sent to: media, its reports, FEC.
     by_port: HashMap<(IpAddr, u16), Vec<StreamKey>>,
     by_place: HashMap<(usize, StreamId), StreamKey>,
-    /// Places that the engines have been told to clear.
+    /// Places that the engines were ordered to clear.
     closing: HashMap<(usize, StreamId), Closing>,
     conns: HashMap<ConnKey, Conn>,
     /// Those of them that are lent.
@@ -170,7 +174,7 @@ pub struct Service {
     watched: quota::Watched,
     slots: Vec<EngineSlots>,
     admission: Admission,
-    /// What was made of titles and could not be read.
+    /// Titles made from others that could not be read.
     unread: unread::Unread,
     outputs: VecDeque<Output>,
     shutting_down: bool,
@@ -217,17 +221,17 @@ impl Service {
         &self.config
     }
 
-    /// The title of this name, with what is open of it ([`Service::prepare`]).
+    /// Returns the title of this name, with its open parts ([`Service::prepare`]).
     pub fn find(&mut self, name: &str) -> Option<Entry> {
         self.library.find(name)
     }
 
-    /// The title transformed by what the operator calls so; `None`: there is nothing of that name.
+    /// Returns the title with the operator's transformation of this name; `None`: there is none.
     pub fn transformed(&mut self, entry: &Entry, name: &str) -> Option<Entry> {
         self.library.transformed(entry, name)
     }
 
-    /// Whether so much of the title is there that it can be played.
+    /// Checks whether enough of the title is there for playing it.
     ///
     /// # Errors
     /// [`Refusal::MembersLost`].
@@ -252,12 +256,13 @@ impl Service {
         self.streams.len()
     }
 
-    /// Of these, those that somebody set up, and that are not for bytes alone.
+    /// Returns the number of those that a viewer set up, and that are not for bytes alone.
     pub fn session_count(&self) -> usize {
         self.streams.values().filter(|stream| !matches!(stream.path, Path::Bytes { .. })).count()
     }
 
-    /// Places in the engines that are taken, also by what they are about to forget.
+    /// Returns the number of places taken in the engines, including those of streams that they are
+    /// about to forget.
     pub fn place_count(&self) -> usize {
         self.by_place.len() + self.closing.len()
     }

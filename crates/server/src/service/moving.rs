@@ -1,5 +1,6 @@
-//! Streams that go over to another engine. Only where nothing is under way: a stream that stands still, or between two runs. Its title,
-//! packets, numbers and ports stay the same; what is new is its place.
+//! Moves streams to another engine, but only while nothing is in progress: when a stream is
+//! stopped, or between two runs. The title, packets, numbers and ports stay the same; only the
+//! place is new.
 //!
 //! One engine writes to a connection: the streams that go through it move together, and it goes with them. One whose socket is an engine's own
 //! ([`Service::bind_conn`]) stays there, with its streams.
@@ -26,7 +27,7 @@ use crate::admission::Demand;
 struct NewPlace {
     key: StreamKey,
     title: TitleRef,
-    /// One more opening of what was made of it.
+    /// One more opening of each title made from it.
     made: Vec<Made>,
     place: StreamId,
 }
@@ -39,8 +40,8 @@ impl Stream {
 }
 
 impl Service {
-    /// The engines, the one with the least load first: by what their cores are seen to do, and by what all sessions will need, or by that
-    /// alone where nothing is measured.
+    /// Returns the engines, least loaded first: by the measured load of their cores and the demand
+    /// of all sessions, or by the demand alone where nothing is measured.
     pub(super) fn engines_by_load(&self) -> Vec<usize> {
         let mut engines: Vec<_> = (0..self.slots.len()).collect();
         engines.sort_by_cached_key(|&engine| {

@@ -1,4 +1,5 @@
-//! What has to be opened before a request can be granted: the library is asked for it, and the request waits for the answer.
+//! Opens everything that a request needs before it can be granted: the service asks the library,
+//! and the request waits for the answer.
 //!
 //! A request that needs something which is not open is refused with [`Refusal::Opening`], before it has taken anything; whoever made it
 //! keeps it and makes it again, unchanged, when [`Service::take_openings`] names its connection. It may find then that more is needed, and
@@ -26,8 +27,9 @@ use crate::limits::{MAX_OPENINGS, OPENING_NS};
 /// The openings under way, and the requests that wait for them.
 #[derive(Default)]
 pub(super) struct Openings {
-    /// By what is being opened: the connections whose requests wait for it, in their order. An opening that nobody waits for any more stays
-    /// here until it has been answered, because it keeps a thread busy.
+    /// Maps each opening to the connections whose requests wait for it, in their order. An opening
+    /// that no request waits for any more stays here until it has been answered, because it keeps a
+    /// thread busy.
     under_way: HashMap<Need, Vec<ConnKey>>,
     waiting: HashMap<ConnKey, Waiting>,
 }
@@ -85,12 +87,14 @@ impl Service {
         self.openings.waiting.get(&conn).is_some_and(|waiting| waiting.missing > 0)
     }
 
-    /// The request on this connection has been answered, or will not be: it waits for nothing. What is being opened for it is opened.
+    /// Ends the wait of the request on this connection: it has been answered, or never will be. An
+    /// opening that is under way for it still completes.
     pub fn end_opening(&mut self, conn: ConnKey) {
         self.openings.forget(conn);
     }
 
-    /// Takes what the library has answered; returns the connections whose requests can be made again, in the order of the answers.
+    /// Takes the library's answers; returns the connections whose requests can be retried, in the
+    /// order of the answers.
     pub fn take_openings(&mut self, now: Instant) -> Vec<ConnKey> {
         let mut complete = Vec::new();
         self.library.rearm();
@@ -121,8 +125,8 @@ impl Service {
         self.library.event_fd()
     }
 
-    /// Everything that a request on `conn` needs, all at once. One that comes by no connection cannot wait: it is refused, and finds what it
-    /// needs the next time.
+    /// Opens everything that a request on `conn` needs, all at once. A request without a connection
+    /// cannot wait: it is refused, and finds everything it needs the next time.
     ///
     /// # Errors
     /// [`Refusal::Opening`], or why it is not opened.

@@ -18,19 +18,19 @@ use super::scale::{Shown, Speed};
 use super::seek::{self, From, Sought, Span};
 use super::stream::{Media, Pending, Plan, Run, Start, Stop, Stream, StreamKey};
 
-/// What a viewer asks a stream to play.
+/// A viewer's request to play a stream.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wanted {
-    /// Which part; `None`: nothing was said about that.
+    /// The part to play; `None` if the request does not mention it.
     pub span: Option<Span>,
-    /// How fast, and in which direction; `None`: nothing was said about that, which means normal speed where anything else was said, or the
-    /// stream does not play.
+    /// Speed and direction of showing; `None` if the request does not mention them, which means
+    /// normal speed if it mentions anything else or if the stream does not play.
     pub scale: Option<Scale>,
     /// How fast its packets are to come; `None` as for `scale`.
     pub speed: Option<Speed>,
     /// The player counts in presentation time stamps, as FFmpeg's library does.
     pub in_stamps: bool,
-    /// The connection by which the viewer is told what will come: packets wait until that is out.
+    /// The connection that carries the announcement to the viewer: packets wait until it is out.
     pub told_by: Option<ConnKey>,
 }
 
@@ -39,21 +39,21 @@ pub struct Wanted {
 pub enum Played {
     /// It plays that already, and goes on.
     GoesOn,
-    /// [`Event::Playing`] says what will come.
+    /// [`Event::Playing`] announces the run.
     Begun,
     /// The engine must first say where the stream stopped: [`Event::Playing`], [`Event::PlayRefused`], [`Event::EngineSilent`] or
     /// [`Event::Ended`] will come.
     Waits,
 }
 
-/// What a wish amounts to.
+/// The outcome of a play request.
 enum Decision {
     GoesOn,
     Do(Plan),
 }
 
 impl Service {
-    /// Plays a stream, or another part of it, or at another speed: the nearest that can be had.
+    /// Plays a stream, or another part of it, or at another speed: the nearest available one.
     ///
     /// # Errors
     /// Why it stays as it is; [`Refusal::Opening`] if its times, or what shows it at that speed, are being opened.
@@ -85,7 +85,7 @@ impl Service {
         };
         let entry = stream.entry.clone();
         if !stream.is_reserved {
-            // What it had for a run that is over is not asked for again.
+            // The extra rate that the stream had for a finished run is not requested again.
             self.set_speed_rate(key, 0);
         }
         self.check_members(&entry)?;
@@ -109,7 +109,7 @@ impl Service {
         Ok(Played::Waits)
     }
 
-    /// Plays a stream that stands still: tells what will come, then lets the packets out.
+    /// Plays a stopped stream: announces the run, then lets the packets out.
     pub(super) fn start(&mut self, now: Instant, key: StreamKey, plan: Plan) -> Result<(), Refusal> {
         let stream = self.streams.get(&key).ok_or(Refusal::Gone)?;
         let (rendition, start) = stream.rendition_for(&plan);
@@ -122,7 +122,7 @@ impl Service {
         }
         let numbers = numbers(stream, shown, &plan, from);
         let at = now.plus_ns(self.gap_ns(stream, plan.told_by));
-        // What a player has in its buffer when it pauses it still has when it goes on.
+        // A player that pauses still has the contents of its buffer when it resumes.
         let is_plain = plan.scale.is_normal() && plan.speed.is_normal();
         let ahead_ms = if plan.start == Start::Resume || !is_plain { 0 } else { self.lead_ms(stream) };
         let is_jump = matches!(plan.start, Start::At(_)) && stream.media != Media::Fresh;
@@ -181,9 +181,10 @@ impl Service {
         Ok(())
     }
 
-    /// Least time from what the viewer is told to the first packet. A player that reads frames from the connection loses what comes right
-    /// behind an answer; what an engine writes may go out after the packets of another one; and FEC is told to play when its media has
-    /// been read, which should not be after it is due.
+    /// Returns the least time from the announcement to the first packet. A player that reads frames
+    /// from the connection loses packets that directly follow a reply; data written by one engine
+    /// may go out after the packets of another one; and FEC receives its play command when its
+    /// media has been read, which should not be after it is due.
     fn gap_ns(&self, stream: &Stream, told_by: Option<ConnKey>) -> u64 {
         let waits = stream.path.conn().is_some() || stream.spare() > 0;
         let attached = told_by.is_some_and(|conn| self.attachment(conn).is_some());
@@ -216,7 +217,7 @@ impl Service {
     }
 }
 
-/// Where to start in what is sent.
+/// Finds the start in the entry that is sent.
 fn place(stream: &Stream, shown: Shown<'_>, start: Start, scale: Scale) -> Result<Origin, Refusal> {
     // Nothing of the place depends on the clock while it stands still.
     let here = || stream.position(Instant(0)).unwrap_or_default();
@@ -243,7 +244,7 @@ fn place(stream: &Stream, shown: Shown<'_>, start: Start, scale: Scale) -> Resul
 #[derive(Clone, Copy)]
 struct Origin {
     packet: u32,
-    /// In what is sent.
+    /// In the entry that is sent.
     time: Option<MediaTicks>,
 }
 
@@ -274,13 +275,14 @@ fn numbers(stream: &Stream, shown: Shown<'_>, plan: &Plan, from: Origin) -> Numb
         return Numbers { numbering: stream.numbering(shown, first), sequence: first, timeline: own };
     }
     let timestamp = stream.next_timestamp().unwrap_or(own.timestamp_base);
-    // Where the time cannot be read, timestamps have a jump, and nobody is told of a first one.
+    // If the time cannot be read, timestamps jump, and no viewer is informed of the first
+    // timestamp.
     let timestamp_base = timestamp.wrapping_sub(shown_ticks(shown, from));
     let timeline = Timeline { ssrc: own.ssrc, timestamp_base };
     Numbers { numbering: Numbering::Own(first), sequence: first, timeline }
 }
 
-/// What a timestamp has of the media time of a run's first packet.
+/// Returns the contribution of the media time of a run's first packet to its timestamp.
 fn shown_ticks(shown: Shown<'_>, from: Origin) -> u32 {
     from.time.unwrap_or_else(|| shown.sent.access.access_at_or_before(MediaTicks(0)).time).0 as u32
 }
@@ -298,7 +300,7 @@ fn resumed_stop(stream: &Stream, shown: Shown<'_>, start: Start, scale: Scale) -
     }
 }
 
-/// Reads a wish in the light of where the stream stands. `scale` is the speed that can be had.
+/// Interprets a play request, given where the stream stands. `scale` is the available speed.
 fn decide(stream: &Stream, now: Instant, wanted: &Wanted, scale: Scale) -> Result<Decision, Refusal> {
     let is_reverse = scale.is_reverse();
     let span = wanted.span.map(|span| span.in_direction(is_reverse));

@@ -1,4 +1,4 @@
-//! What the service needs from outside, as traits: behind them stand the store, or a test.
+//! External interfaces of the service, as traits: the store or a test implements them.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -22,18 +22,19 @@ use crate::admission::CacheFigures;
 pub struct Entry {
     /// Permanent identity. Another title may have its name later.
     pub id: TitleId,
-    /// Its name, by which it is asked for.
+    /// Its name, used to request it.
     pub name: String,
     /// Its display name.
     pub title: String,
-    /// It was made of another title: it is sent in place of that, and cannot be asked for by name ([`Library::derived`],
-    /// [`Library::renditions`]).
+    /// It was made from another title: it is sent in its place and cannot be requested by name
+    /// ([`Library::derived`], [`Library::renditions`]).
     pub is_made: bool,
     /// How fast it shows the title that it was made of; normal for a title itself and its renditions.
     pub scale: Scale,
     /// Media time that its packets take.
     pub duration: MediaTicks,
-    /// What is known of its time stamps: how players count that do so in them, and when the last picture has been shown.
+    /// Known facts about its time stamps: how players that use them count, and when the last
+    /// picture has been shown.
     pub presentation: Presentation,
     /// Mean bit rate of its transport stream.
     pub mean_rate: BitRate,
@@ -68,7 +69,8 @@ impl Entry {
         self.presentation.end.map_or(self.duration, |end| end.max(self.duration))
     }
 
-    /// The same without RTP headers, for receivers of plain datagrams; `None` if it cannot be had so.
+    /// Returns the same entry without RTP headers, for receivers of plain datagrams; `None` if it
+    /// is not available in this form.
     pub fn raw(&self) -> Option<Self> {
         Some(Self { layout: self.layout.raw()?, ..self.clone() })
     }
@@ -83,22 +85,22 @@ impl fmt::Debug for Entry {
     }
 }
 
-/// A packet from which a decoder can start, and its media time.
+/// A packet at which a decoder can start, and its media time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccessPoint {
     /// Where sending starts.
     pub packet: u32,
-    /// Media time of that packet.
+    /// Media time of this packet.
     pub time: MediaTicks,
 }
 
-/// One of the bit rates that a title can be had at: the title itself, or another title that shows the same at the same times, with access points
-/// at the same times.
+/// One of the available bit rates of a title: the title itself, or another title that shows the
+/// same at the same times, with access points at the same times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rendition {
-    /// What it is called.
+    /// Name of the rendition.
     pub name: RenditionName,
-    /// The name by which [`Library::find`] knows it.
+    /// The name under which [`Library::find`] finds it.
     pub title: String,
     /// Mean bit rate of its transport stream.
     pub mean_rate: BitRate,
@@ -119,7 +121,8 @@ pub trait AccessPoints: Send + Sync {
     fn access_at_or_after(&self, time: MediaTicks) -> Option<AccessPoint>;
     /// First packet at or after `time`; the number of packets if there is none.
     fn packet_at(&self, time: MediaTicks) -> u32;
-    /// Media time of a packet. `None` if it cannot be read: then the reply leaves out what must be exact or absent.
+    /// Returns the media time of a packet; `None` if it cannot be read: then the reply leaves out
+    /// anything that must be exact or absent.
     fn time_of(&self, packet: u32) -> Option<MediaTicks>;
     /// About the same, without reading anything where that can be done.
     fn time_near(&self, packet: u32) -> Option<MediaTicks> {
@@ -136,7 +139,7 @@ pub struct Need {
     pub part: Part,
 }
 
-/// What of a title is to be opened.
+/// The part of a title to open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
     /// Its index and the times of its packets: [`Library::find`], and [`Library::sized`] for sizes but the default.
@@ -196,8 +199,9 @@ impl Need {
 
 /// The titles. Called on the control thread between two requests: nothing here waits for a disk, but for a page of a file that is open.
 ///
-/// What is not open is asked for ([`Library::begin`]) and answered later ([`Library::poll_answer`]). A library that has everything in memory
-/// leaves those methods as they are.
+/// Anything that is not open is requested ([`Library::begin`]) and answered later
+/// ([`Library::poll_answer`]). A library that has everything in memory leaves those methods as they
+/// are.
 pub trait Library: Send {
     /// Whether a need is met: what uses it can be called now. Also if it cannot be met and that is known without a disk.
     fn has(&mut self, need: &Need) -> bool {
@@ -219,15 +223,16 @@ pub trait Library: Send {
     }
     /// Makes the descriptor quiet until the next answer; called before the answers are polled to the end.
     fn rearm(&mut self) {}
-    /// The title of this name, with what is open of it.
+    /// Returns the title of this name, with the parts of it that are open.
     fn find(&mut self, name: &str) -> Option<Entry>;
-    /// The same title in packets of another size: packets, times, timeline and layout are those of that size. `None` if it
-    /// cannot be had in it, or its times are not open.
+    /// Returns the same title in packets of another size: packets, times, timeline and layout match
+    /// this size. `None` if it is not available in this size, or if its times are not open.
     fn sized(&mut self, entry: &Entry, packet_bytes: usize) -> Option<Entry> {
         (entry.layout.packet_bytes() == packet_bytes).then(|| entry.clone())
     }
-    /// The same title transformed by what the operator calls so: time stamps and timeline are those that its viewers see. `None`: there
-    /// is nothing of that name.
+    /// Returns the same title under the transformation that the operator has given this name: time
+    /// stamps and timeline are those that its viewers see. `None` if there is no transformation of
+    /// this name.
     fn transformed(&mut self, entry: &Entry, name: &str) -> Option<Entry> {
         let _ = (entry, name);
         None
@@ -245,14 +250,15 @@ pub trait Library: Send {
         let _ = entry;
         Err(OpenError::Broken(format!("it has no parity track {track}")))
     }
-    /// The titles that were made of this one to be sent in its place at another speed: each speed once, with the name by which
-    /// [`Library::find`] knows it. Cheap: asked at each such play.
+    /// Returns the titles that were made from this one to be sent in its place at another speed:
+    /// each speed once, with the name under which [`Library::find`] finds it. Cheap: called at each
+    /// such play.
     fn derived(&mut self, entry: &Entry) -> Vec<(Scale, String)> {
         let _ = entry;
         Vec::new()
     }
-    /// The bit rates that this title can be had at, the best first, itself among them; empty if that is the only one. Cheap: asked for each
-    /// new stream.
+    /// Returns the available bit rates of this title, the best first, including its own; empty if
+    /// that is the only one. Cheap: called for each new stream.
     fn renditions(&mut self, entry: &Entry) -> Vec<Rendition> {
         let _ = entry;
         Vec::new()
@@ -262,13 +268,13 @@ pub trait Library: Send {
     fn wish(&mut self, entry: &Entry, scale: Scale) {
         let _ = (entry, scale);
     }
-    /// What is lost of a title of which so much is lost that it cannot be played: in words for viewers. `None`: nothing, or
-    /// little enough.
+    /// Describes, in words for viewers, the losses of a title that has lost too much to be played.
+    /// `None` if nothing is lost, or little enough.
     fn lost(&mut self, entry: &Entry) -> Option<String> {
         let _ = entry;
         None
     }
-    /// What the cache has done so far, for admission; `None` if there is none.
+    /// Returns the cache's figures up to now, for admission; `None` if there is no cache.
     fn cache_figures(&self) -> Option<CacheFigures> {
         None
     }
@@ -293,16 +299,16 @@ pub enum OpenError {
     /// Too many titles are open.
     #[error("too many titles are open at once; try again later")]
     Full,
-    /// More members of its volume are lost than its parity makes up for; says which.
+    /// More members of its volume are lost than its parity makes up for; names them.
     #[error("{0}")]
     MembersLost(String),
-    /// It has not got what its transformation needs; says what.
+    /// It lacks something that its transformation needs; names it.
     #[error("{0}")]
     Unfit(String),
-    /// Its disks do not answer: the reason is logged, not told.
+    /// Its disks do not respond: the reason is logged and not sent to the viewer.
     #[error("title cannot be opened: {0}")]
     TimedOut(String),
-    /// Its files are damaged or cannot be read: the reason is logged, not told.
+    /// Its files are damaged or cannot be read: the reason is logged and not sent to the viewer.
     #[error("title cannot be opened: {0}")]
     Broken(String),
 }

@@ -1,6 +1,7 @@
-//! Runs that the engine goes over to without a break (`docs/design/0012-runs.md`): with other FEC, or in another rendition. One at a time: the
-//! engine takes a cut for one in the run that it sends, and which that is is known for certain only while nothing is queued. What is asked
-//! meanwhile follows when the queued run has taken over.
+//! Runs that the engine switches to without a break (`docs/design/0012-runs.md`): with other FEC,
+//! or in another rendition. Only one can be queued: the engine takes a cut for it in the run that
+//! it is sending, and only while nothing is queued does the service know for certain which run that
+//! is. Requests made meanwhile follow when the queued run has taken over.
 
 use millrace_core::ids::RunSerial;
 use millrace_core::time::{Instant, MediaTicks};
@@ -10,22 +11,22 @@ use super::Service;
 use super::rendition::Cause;
 use super::stream::{Media, Run, Stop, StreamKey};
 
-/// A run that the engine has been told to go over to.
+/// A run that the engine has been ordered to switch to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Queued {
-    /// What the engine calls it.
+    /// The engine's name for it.
     pub(super) run: RunSerial,
-    /// Its first packet, in what it sends.
+    /// Its first packet, in the entry that it sends.
     pub(super) from: u32,
-    /// The place in the title of that packet.
+    /// The place of this packet in the title.
     pub(super) time: MediaTicks,
     /// Where it ends.
     pub(super) stop: Stop,
-    /// What it is for.
+    /// Its purpose.
     pub(super) next: Next,
 }
 
-/// What is different in a queued run.
+/// How a queued run differs from the one before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// What its viewer can repair.

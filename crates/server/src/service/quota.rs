@@ -14,12 +14,12 @@ use super::refusal::{FecRefusal, Refusal};
 use super::stream::Stream;
 use crate::limits::control::VIEWERS_OF_PLAYER;
 
-/// What is counted together.
+/// A group of viewers that is counted together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Whose {
     /// What this user watches.
     User(Arc<str>),
-    /// Who watches this title, or what was made of it.
+    /// The viewers of this title, or of titles made from it.
     Title(Box<str>),
 }
 
@@ -38,7 +38,7 @@ impl Player {
     }
 }
 
-/// As what somebody counts who watches.
+/// How a viewer is counted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counted<'a> {
     pub(super) title: &'a str,
@@ -63,7 +63,7 @@ impl<'a> Counted<'a> {
     }
 }
 
-/// What is watched, for each user with limits and of each title.
+/// The use of each title, and of each user with limits.
 #[derive(Debug, Default)]
 pub(super) struct Watched(HashMap<Whose, Taken>);
 
@@ -76,7 +76,7 @@ struct Taken {
 }
 
 impl Watched {
-    /// Somebody watches from now on.
+    /// Counts one more viewer.
     pub(super) fn begin(&mut self, who: Counted<'_>) {
         for whose in who.whose() {
             let taken = self.0.entry(whose).or_default();
@@ -190,7 +190,8 @@ impl Service {
         if is_one { Ok(()) } else { self.room_by_counts(who, None) }
     }
 
-    /// Whether the user of a stream may have so many bits a second more, for what is beside the title.
+    /// Checks whether the user of a stream may have this many more bits a second, for data beside
+    /// the title.
     pub(super) fn user_room_for_more(&self, stream: &Stream, more: u64) -> Result<(), FecRefusal> {
         let Some(Quota { user, limits }) = &stream.quota else { return Ok(()) };
         let Some(max) = limits.bits_per_s.map(BitRate) else { return Ok(()) };

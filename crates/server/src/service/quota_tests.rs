@@ -71,6 +71,6 @@ fn a_title_is_counted_with_what_was_made_of_it_and_nothing_is_kept_of_who_is_gon
     assert_eq!(watched.used(&Whose::Title("other".into()), None, |_| 0), (0, 0));
     all.into_iter().for_each(|who| watched.end(who));
     assert!(watched.0.is_empty(), "{watched:?}");
-    // Whoever ends twice takes nothing from others.
+    // A viewer that ends twice takes nothing from others.
     watched.end(all[1]);
 }

@@ -1,11 +1,11 @@
-//! Why something cannot be had: what is full, and what to do.
+//! Reasons for refusals: which resource is full, and the remedy.
 
 use millrace_core::units::BitRate;
 
 use super::ports::Rendition;
 use crate::admission::Full;
 
-/// Why a viewer cannot have what it asks for.
+/// Why a viewer's request is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The server stops.
@@ -91,31 +91,32 @@ pub enum Refusal {
     /// The engine can write to no more connections.
     #[error("all interleaved connections of the engine are in use")]
     EngineConnections,
-    /// Too much of the title is lost; says what.
+    /// Too much of the title is lost; names the loss.
     #[error("{0}")]
     MembersLost(String),
-    /// The title has not got what the transformation needs; says what.
+    /// The title lacks something that the transformation needs; names it.
     #[error("{0}")]
     Unfit(String),
-    /// What the title needs is being opened; the same request is to be made again when [`super::Service::take_openings`] names its connection.
+    /// Parts of the title are being opened; repeat the same request when
+    /// [`super::Service::take_openings`] names its connection.
     #[error("the title is being opened")]
     Opening,
-    /// So many titles are being opened that this one was not begun.
+    /// Too many titles are being opened, so this opening did not begin.
     #[error("too many titles are being opened now")]
     TooManyOpenings,
     /// The disks of the title do not answer, or not in time.
     #[error("the title's disks do not answer")]
     TimedOut,
-    /// Too many titles are open in the cache ([`super::Event::Broken`] tells the operator).
+    /// Too many titles are open in the cache ([`super::Event::Broken`] informs the operator).
     #[error("the title cannot be played now")]
     TooManyTitles,
-    /// The title's files are damaged ([`super::Event::Broken`] says how).
+    /// The title's files are damaged ([`super::Event::Broken`] reports how).
     #[error("the title cannot be played now")]
     Broken,
     /// There is no such stream, or no such connection, any more.
     #[error("the stream has ended")]
     Gone,
-    /// What was asked before is still being carried out.
+    /// An earlier request is still being carried out.
     #[error("the stream is still busy with what was asked before")]
     Busy,
     /// The machine has become too slow: the stream is about to end.
@@ -127,7 +128,7 @@ pub enum Refusal {
     /// The title has been played to its end.
     #[error("the end has been reached")]
     EndReached,
-    /// It was to be played backwards from its beginning.
+    /// The request was to play it backwards from its beginning.
     #[error("the beginning has been reached")]
     BeginningReached,
     /// There is nothing that shows the title backwards.
@@ -142,13 +143,13 @@ pub enum Refusal {
         /// Their names.
         there: String,
     },
-    /// The stream has to go on with what it is sent.
+    /// The stream must keep the rendition that it is being sent.
     #[error("the rendition cannot be changed now: {0}")]
     RenditionHeld(&'static str),
     /// No packet lies between start and end.
     #[error("there is nothing left to play")]
     NothingLeft,
-    /// Other FEC cannot be had.
+    /// Other FEC is not available.
     #[error(transparent)]
     Fec(#[from] FecRefusal),
 }
@@ -171,7 +172,7 @@ impl Refusal {
         matches!(self, Self::Broken | Self::Unfit(_) | Self::TimedOut | Self::MembersLost(_))
     }
 
-    /// What is used up, if that is the reason.
+    /// Returns the exhausted resource, if that is the reason.
     pub fn resource(&self) -> Option<&'static str> {
         Some(match self {
             Self::ConnectionSessions => "sessions of the connection",
@@ -203,7 +204,7 @@ pub enum FecRefusal {
     /// Its packets go through a connection.
     #[error("FEC is sent by UDP only")]
     UdpOnly,
-    /// Its packets have no sequence numbers by which one could be named.
+    /// Its packets have no sequence numbers to name them by.
     #[error("FEC goes with RTP only")]
     RtpOnly,
     /// The title has none.
@@ -254,10 +255,10 @@ pub enum FecRefusal {
     /// The stream's engine has no free place.
     #[error("the engine has no free stream")]
     EngineStreams,
-    /// The parity's files are damaged ([`super::Event::Broken`] says how).
+    /// The parity's files are damaged ([`super::Event::Broken`] reports how).
     #[error("the title's parity cannot be read now")]
     Broken,
-    /// Another rendition than the title itself is to be sent.
+    /// The rendition to send is not the title itself.
     #[error("FEC goes with the title itself, not with another rendition")]
     Rendition,
     /// It was admitted without a wish for FEC: its title's packets may not be those that parity protects.

@@ -6,8 +6,8 @@
 //!
 //! | a run begins | it sends | and then |
 //! | --- | --- | --- |
-//! | with a jump, or where another speed ends | what is wanted | |
-//! | with the packet before which the stream stopped | what was sent before | what is wanted is queued at the next access point |
+//! | with a jump, or where another speed ends | the wanted rendition | |
+//! | with the packet before which the stream stopped | the rendition sent before | the wanted rendition is queued at the next access point |
 
 use std::fmt;
 
@@ -39,7 +39,7 @@ pub enum RenditionWish {
 }
 
 impl RenditionWish {
-    /// As a viewer says it.
+    /// Parses a viewer's notation.
     pub fn parse(text: &str) -> Self {
         if text.eq_ignore_ascii_case("auto") { Self::Auto } else { Self::Named(text.to_ascii_lowercase()) }
     }
@@ -71,7 +71,7 @@ impl fmt::Display for Cause {
 /// What becomes of a wish for a rendition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// What is to be sent.
+    /// The rendition that will be sent.
     pub to: RenditionName,
     /// When that begins.
     pub begins: Begins,
@@ -99,9 +99,9 @@ pub(super) struct Renditions {
     own: usize,
     /// What its last run sent at normal speed.
     pub(super) sent: usize,
-    /// What is to be sent.
+    /// The rendition to send.
     wanted: usize,
-    /// Why that is not what is sent.
+    /// Why it differs from `sent`.
     cause: Option<Cause>,
     /// The server chooses.
     pub(super) is_auto: bool,
@@ -140,7 +140,7 @@ impl Renditions {
         (0..self.all.len()).any(|rendition| self.made(rendition) == Some(name))
     }
 
-    /// Whether the made title of this name is sent, or is to be.
+    /// Returns whether the made title of this name is the one sent or the one wanted.
     pub(super) fn needs(&self, name: &str) -> bool {
         [self.sent, self.wanted].into_iter().any(|rendition| self.made(rendition) == Some(name))
     }
@@ -164,7 +164,7 @@ impl Renditions {
         found.ok_or_else(|| Refusal::no_rendition(&self.all))
     }
 
-    /// What it costs; 0 if there are none.
+    /// Returns the bit rate of a rendition; 0 if there are none.
     fn rate(&self, rendition: usize, basis: RateBasis) -> u64 {
         let of = |rendition: &Rendition| match basis {
             RateBasis::Mean => rendition.mean_rate.0,
@@ -173,12 +173,12 @@ impl Renditions {
         self.all.get(rendition).map_or(0, of)
     }
 
-    /// Whether something else is to be sent than what is.
+    /// Returns whether the rendition to send differs from the one sent.
     pub(super) fn is_changing(&self) -> bool {
         self.sent != self.wanted
     }
 
-    /// The next better one of those that can be had: all but what is left alone for a while.
+    /// Returns the next better one that is available and not avoided at the moment.
     pub(super) fn higher(&self, can: impl Fn(&usize) -> bool) -> Option<usize> {
         (0..self.sent).rev().find(can)
     }
@@ -198,7 +198,7 @@ impl Renditions {
         lower.is_some()
     }
 
-    /// The best one of those that needs no more than this share of what is sent, in thousandths, or the lowest.
+    /// Returns the best one within this share of the current rate (thousandths), or the lowest.
     pub(super) fn lower(
         &self,
         through_permille: u64,
@@ -211,12 +211,12 @@ impl Renditions {
         Some((self.sent + 1..lowest).find(fits).unwrap_or(lowest))
     }
 
-    /// Bits a second that are saved when what is wanted is sent.
+    /// Returns the bits a second saved once the wanted rendition is sent.
     pub(super) fn relief(&self, basis: RateBasis) -> u64 {
         self.rate(self.sent, basis).saturating_sub(self.rate(self.wanted, basis))
     }
 
-    /// What a stream costs that plays at this speed: of two that are sent one behind the other, both for as long as it takes.
+    /// Returns a stream's rate at this speed; during a switch, one that covers both renditions.
     fn cost(&self, scale: Scale, basis: RateBasis) -> u64 {
         if scale.is_normal() {
             self.rate(self.sent, basis).max(self.rate(self.wanted, basis))
@@ -228,16 +228,16 @@ impl Renditions {
 
 /// Where a stream can go over.
 struct Crossing {
-    /// Before this packet of what is sent.
+    /// The cut is before this packet of the rendition that is sent.
     packet: u32,
-    /// To this one of what is wanted.
+    /// The access point where the wanted rendition begins.
     to: AccessPoint,
     /// Where that ends.
     stop: Stop,
 }
 
 impl Stream {
-    /// What is sent of the renditions of its title, or will be when it plays; `None` if it has none.
+    /// Returns the rendition sent now or at the next PLAY; `None` if the title has none.
     pub fn rendition(&self) -> Option<RenditionName> {
         let Renditions { sent, wanted, .. } = self.renditions;
         self.renditions.name(if self.is_fresh() { wanted } else { sent })
@@ -274,7 +274,7 @@ impl Stream {
         if is_as_stored { Numbering::Sequence(first) } else { Numbering::Own(first) }
     }
 
-    /// The first place, behind `after` if that is given, where what is sent now can give way to what is wanted.
+    /// Returns the first place for the switch, behind `after` if given.
     fn next_cut(&self, now: Instant, run: Run, after: Option<MediaTicks>) -> Option<Crossing> {
         let (sent, wanted) = (self.shown(), self.at(Scale::NORMAL, self.renditions.wanted)?);
         let ahead_ns = QUEUE_AHEAD_NS * u64::from(run.speed.permille()) / 1_000;
@@ -282,7 +282,7 @@ impl Stream {
         let from = match after {
             Some(after) => MediaTicks(after.0 + 1),
             None => {
-                // What is measured to be behind its position is met earlier.
+                // A stream behind its position reaches the point earlier in the title.
                 let behind = MediaTicks::from_ns(self.known_behind_ns(now));
                 MediaTicks((self.position(now)?.0 + ahead.0).saturating_sub(behind.0))
             }
@@ -325,12 +325,12 @@ fn lacking(refusal: FecRefusal) -> Refusal {
 }
 
 impl Service {
-    /// The bit rates that a title can be had at, the best first; empty if there is one only.
+    /// Returns the available bit rates of a title, the best first; empty if there is only one.
     pub fn renditions(&mut self, entry: &Entry) -> Vec<Rendition> {
         self.library.renditions(entry)
     }
 
-    /// The renditions of a title, and the one of them with which a new stream begins.
+    /// Returns the renditions of a title, and selects the one that a new stream begins with.
     ///
     /// # Errors
     /// There is none of the name that is wished.
@@ -374,7 +374,7 @@ impl Service {
     /// from the next access point on.
     ///
     /// # Errors
-    /// Why it stays as it is; [`Refusal::Opening`] while what was asked for is being opened.
+    /// Why the current one is kept; [`Refusal::Opening`] while the requested one opens.
     pub fn set_rendition(
         &mut self,
         now: Instant,
@@ -406,7 +406,7 @@ impl Service {
         Ok(Change { to, begins })
     }
 
-    /// Opens a rendition for a stream, charges what it costs more, and sends it from the next access point on.
+    /// Opens a rendition, charges its additional rate and sends it from the next access point on.
     pub(super) fn want_rendition(
         &mut self,
         now: Instant,
@@ -432,7 +432,7 @@ impl Service {
         Ok(())
     }
 
-    /// What a stream is to get that is about to play.
+    /// Opens the wanted rendition of a stream that is about to play.
     ///
     /// # Errors
     /// [`Refusal::Opening`], or why it cannot be opened.
@@ -458,7 +458,7 @@ impl Service {
         self.open_made(now, key, conn, &name, Scale::NORMAL)
     }
 
-    /// Counts at least so many bits a second for a stream's title.
+    /// Counts at least this many bits a second for a stream's title.
     ///
     /// # Errors
     /// What there is not enough of.
@@ -480,7 +480,7 @@ impl Service {
         self.charge(key, cost).map_err(|refusal| self.told(viewer, &title, refusal))
     }
 
-    /// Counts for a stream what it costs now.
+    /// Counts the current rate of a stream.
     pub(super) fn settle_charge(&mut self, key: StreamKey) {
         let Some(stream) = self.streams.get(&key).filter(|stream| !stream.renditions.is_empty()) else {
             return;
@@ -489,8 +489,7 @@ impl Service {
         self.change_rate(key, stream.rate - stream.title_rate() + cost);
     }
 
-    /// Has the engine go over to what is wanted, at the first access point that can still be met and lies behind `after`. Nothing happens
-    /// while another run is queued, or if there is no such point.
+    /// Switches to the wanted rendition at the first access point behind `after` that can be met.
     pub(super) fn queue_rendition(&mut self, now: Instant, key: StreamKey, after: Option<MediaTicks>) {
         let Some(stream) = self.streams.get_mut(&key) else { return };
         let Renditions { sent, wanted, .. } = stream.renditions;
@@ -537,7 +536,7 @@ impl Service {
         }
         self.settle_charge(key);
         self.release_made(key);
-        // What has been asked for meanwhile.
+        // Handles a request made meanwhile.
         self.queue_rendition(now, key, None);
     }
 
@@ -552,7 +551,7 @@ impl Service {
     ) {
         match missed {
             Missed::Passed => self.queue_rendition(now, key, Some(at)),
-            // The run that lasts is at its end: what is wanted comes with the next one.
+            // The current run is at its end: the wanted rendition comes with the next one.
             Missed::Refused => {}
             Missed::Failed(reason) => {
                 if matches!(reason, FailReason::ReadError(_)) {

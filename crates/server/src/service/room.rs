@@ -1,9 +1,10 @@
-//! Admission: `admit` checks whether there is room, `play` reserves it, a long pause gives it back. FEC is part of what a stream
-//! reserves, and its grant or switch asks for what it is more.
+//! Admission: `admit` checks whether there is room, `play` reserves it, and a long pause releases
+//! it. FEC is part of a stream's reservation; granting or switching it requests only the increase.
 //!
-//! A stream that is not playing holds no part of what the operator allows: it occupies an entry of the table of streams and places
-//! of an engine's table, which have room for more streams than may play. When these tables fill up, the streams that have not
-//! played for the longest time end first.
+//! A stream that is not playing holds no part of the operator's limits: it occupies an entry of the
+//! table of streams and places of an engine's table, which have room for more streams than may
+//! play. When these tables fill up, the streams that have not played for the longest time end
+//! first.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -37,7 +38,7 @@ pub(super) struct Place {
 /// Who would send something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sender {
-    /// This engine, what it has to send with it; `None`: none has a place.
+    /// This engine, with the load to send; `None` if no engine has a free place.
     Engine(Option<usize>, Demand),
     /// None.
     Web,
@@ -48,7 +49,7 @@ pub(super) enum Sender {
 struct Candidate<'a> {
     /// At this address.
     ip: IpAddr,
-    /// The title, the bit rate, and for whom.
+    /// The title, its bit rate, and its user.
     who: Counted<'a>,
     /// By whom.
     sender: Sender,
@@ -61,7 +62,7 @@ impl Service {
     /// one place that decides it.
     ///
     /// # Errors
-    /// What is used up ([`Refusal::resource`]).
+    /// The exhausted resource ([`Refusal::resource`]).
     fn room(&self, candidate: &Candidate<'_>) -> Result<(), Refusal> {
         let own = candidate.own.and_then(|key| self.streams.get(&key)).filter(|stream| stream.is_reserved);
         self.room_for_all(candidate, own)?;
@@ -74,14 +75,14 @@ impl Service {
                 return room.map_err(Refusal::Full);
             }
         };
-        // Who has a reservation is counted already.
+        // A stream with a reservation is counted already.
         if own.is_some() { Ok(()) } else { self.room_as_measured(engine, load, Demand::default()) }
     }
 
     /// Whether there is room for one more viewer that fetches segments, at this address.
     ///
     /// # Errors
-    /// What is used up.
+    /// The exhausted resource.
     pub(super) fn room_for_fetcher(
         &self,
         ip: IpAddr,
@@ -130,18 +131,19 @@ impl Service {
         Ok(())
     }
 
-    /// What one address may have of so many bits a second.
+    /// Returns the share of this bit rate that one address may use.
     fn address_rate(&self, max: BitRate) -> BitRate {
         let percent = u128::from(self.config.address_share_percent);
         BitRate((u128::from(max.0) * percent / 100) as u64)
     }
 
-    /// Whether there is room for so many bits a second more beside a stream: asked when FEC is granted, switched on or raised, and for faster
-    /// delivery. What the stream has so far counts as taken, also while it does not play; and an address has no claim to either, as it
-    /// has to a title.
+    /// Checks whether there is room for this many more bits a second beside a stream: used when FEC
+    /// is granted, switched on or raised, and for faster delivery. The stream's current rate counts
+    /// as used, even while it does not play; and unlike a title, neither is guaranteed to an
+    /// address.
     ///
     /// # Errors
-    /// What is used up.
+    /// The exhausted resource.
     pub(super) fn room_for_more(&self, stream: &Stream, more: u64) -> Result<(), FecRefusal> {
         let own = if stream.is_reserved { Demand::default() } else { stream.demand() };
         let used = self.reserved_rate() + own.bits_per_s;
@@ -258,7 +260,7 @@ impl Service {
     /// Reserves room for a stream that is about to play, unless it has it already.
     ///
     /// # Errors
-    /// What is used up.
+    /// The exhausted resource.
     pub(super) fn reserve(&mut self, now: Instant, key: StreamKey) -> Result<(), Refusal> {
         if self.streams.get(&key).is_some_and(|stream| stream.is_reserved) {
             return Ok(());
@@ -305,7 +307,7 @@ impl Service {
         self.watched.begin(who);
     }
 
-    /// Gives back what a stream has reserved; from then on it counts as idle.
+    /// Releases a stream's reservation; from then on it counts as idle.
     pub(super) fn release_reservation(&mut self, key: StreamKey) {
         let Some(stream) = self.streams.get_mut(&key).filter(|stream| stream.is_reserved) else { return };
         stream.is_reserved = false;
@@ -354,7 +356,8 @@ impl Service {
         }
     }
 
-    /// How much viewers use of what there is: the operator's limits, then what is measured.
+    /// Returns how much of each resource viewers use: first of the operator's limits, then of the
+    /// measured ones.
     pub fn in_use(&self) -> Vec<InUse> {
         let streams = InUse::new("streams", self.reserved_streams() as u64, self.config.max_streams as u64);
         let rate = self.config.max_rate.map(|max| InUse::new("bits a second", self.reserved_rate(), max.0));

@@ -1,10 +1,12 @@
 //! Other speeds: fast forward, rewind and slow motion are titles that were made of the one that is watched, and are sent in its place; faster
 //! delivery is the same packets at another pace. See `docs/design/0026-trick-play.md`.
 //!
-//! Where a viewer is, is always said in the time of the title that it watches ("shown time"). A made title has a time of its own ("media
-//! time"), and both run evenly: at media time `t` a title made for speed `s` shows `t * s`, or, backwards, the duration less `t * |s|`.
+//! A viewer's position is always given in the time of the title that it watches ("shown time"). A
+//! made title has a time of its own ("media time"), and both run evenly: at media time `t` a title
+//! made for speed `s` shows `t * s`, or, backwards, the duration less `t * |s|`.
 //!
-//! Whoever watches a title transformed gets what was made of it transformed as well: a speed that cannot be had so is not played.
+//! A viewer that watches a title transformed receives the titles made from it transformed as well:
+//! a speed that is not available in this form is not played.
 
 use std::cmp::Ordering;
 
@@ -30,7 +32,7 @@ impl Speed {
     /// As fast as they are watched.
     pub const NORMAL: Self = Self(1_000);
 
-    /// The nearest that can be had.
+    /// Returns the nearest available speed.
     pub fn nearest(permille: u64) -> Self {
         let slowest = u64::from(MIN_SPEED_PERMILLE);
         Self(permille.clamp(slowest, u64::from(MAX_SPEED_PERMILLE)) as u16)
@@ -46,7 +48,7 @@ impl Speed {
         self.0 == Self::NORMAL.0
     }
 
-    /// What so many bits a second become beyond themselves.
+    /// Returns by how much this speed increases a rate in bits a second.
     fn more_of(self, rate: u64) -> u64 {
         rate.saturating_mul(u64::from(self.0.saturating_sub(1_000))) / 1_000
     }
@@ -68,12 +70,12 @@ pub(super) struct Made {
     pub(super) title: TitleRef,
 }
 
-/// What a stream shows at one speed: its title, and what is sent of it.
+/// A stream's title and the entry sent for it at one speed.
 #[derive(Clone, Copy)]
 pub(super) struct Shown<'a> {
-    /// What is watched.
+    /// The title that the viewer watches.
     title: &'a Entry,
-    /// What is sent: the same, or what was made of it.
+    /// The entry that is sent: the same, or one made from it.
     pub(super) sent: &'a Entry,
 }
 
@@ -96,7 +98,7 @@ impl<'a> Shown<'a> {
         if self.scale().is_normal() { shown } else { self.scale().own_time(shown, self.title.duration) }
     }
 
-    /// Where a shown time can be begun with, in what is sent.
+    /// Returns the access point for a shown time, in the entry that is sent.
     pub(super) fn access(self, shown: MediaTicks) -> AccessPoint {
         self.sent.access.access_at_or_before(self.media_time(shown))
     }
@@ -117,7 +119,7 @@ impl<'a> Shown<'a> {
         Stop { packet: self.sent.access.packet_at(self.media_time(time)).min(end.packet), time }
     }
 
-    /// Where it is when so much of what is sent has been seen from `from` on.
+    /// Returns the shown time once `seen` of the sent entry has been seen from `from` on.
     pub(super) fn after(self, from: MediaTicks, seen: MediaTicks, stop: Stop) -> MediaTicks {
         let moved = self.scale().speeded(seen).0;
         if self.scale().is_reverse() {
@@ -151,13 +153,14 @@ fn worth_making(wished: Scale, nearest: Option<Scale>) -> Option<Scale> {
 }
 
 impl Stream {
-    /// What is sent for it at this speed, or at normal speed in this rendition; `None` if that is not open.
+    /// Returns the entry to send at this speed, or at normal speed in this rendition; `None` if it
+    /// is not open.
     pub(super) fn at(&self, scale: Scale, rendition: usize) -> Option<Shown<'_>> {
         let (entry, _) = self.open_at(scale, rendition)?;
         Some(Shown::new(&self.entry, entry))
     }
 
-    /// The same, and what the cache calls it.
+    /// The same, with the cache's reference to it.
     fn open_at(&self, scale: Scale, rendition: usize) -> Option<(&Entry, TitleRef)> {
         let made = match self.renditions.made(rendition) {
             _ if !scale.is_normal() => self.trick(scale)?,
@@ -172,7 +175,8 @@ impl Stream {
         self.at(self.scale, self.renditions.sent).unwrap_or(Shown::new(&self.entry, &self.entry))
     }
 
-    /// What a run at this speed, or at normal speed in this rendition, sends on the stream's timeline.
+    /// Returns the media that a run at this speed, or at normal speed in this rendition, sends on
+    /// the stream's timeline.
     pub(super) fn media_at(&self, scale: Scale, rendition: usize) -> command::Media {
         let (entry, title) = self.open_at(scale, rendition).unwrap_or((&self.entry, self.title));
         let Entry { packets, layout, .. } = *entry;
@@ -184,14 +188,15 @@ impl Stream {
         self.made.iter().find(|made| made.entry.scale == scale && !scale.is_normal())
     }
 
-    /// Whether this is what is sent, or will be.
+    /// Returns whether this one is sent, or will be.
     fn needs(&self, made: &Made) -> bool {
         let Entry { scale, name, .. } = &made.entry;
         if scale.is_normal() { self.renditions.needs(name) } else { *scale == self.scale }
     }
 
-    /// A stream that stands still gets another path, where its packets are numbered anew: it stands in its title, which was not open in this
-    /// size, where it was in what was made of it.
+    /// Prepares a stopped stream for another path, where packet numbering starts over: the stream
+    /// now stands in its title, which was not open in this size, at the position that it had in the
+    /// title made from it.
     pub(super) fn go_back_to_title(&mut self) {
         let shown = self.position(Instant(0));
         let is_title = self.scale.is_normal() && self.renditions.made(self.renditions.sent).is_none();
@@ -205,7 +210,8 @@ impl Stream {
         self.renditions.go_back_to_title();
     }
 
-    /// Why nothing of the FEC that it has comes with what is sent now; told with each such run.
+    /// Returns why none of its FEC accompanies the media that is sent now; reported with each such
+    /// run.
     pub(super) fn fec_rests(&self) -> Option<String> {
         let rests = !self.is_plain() && self.fec_mode() != FecMode::Off;
         rests.then(|| "FEC goes with normal speed only".to_owned())
@@ -218,10 +224,12 @@ impl Stream {
 }
 
 impl Service {
-    /// The speed nearest to this one, in its direction, at which the stream can be played. What is to be sent for it is open then.
+    /// Returns the speed nearest to this one, in its direction, at which the stream can be played.
+    /// The entry to send for it is open then.
     ///
     /// # Errors
-    /// [`Refusal::NoReverse`]; [`Refusal::Opening`] while it is being opened; [`Refusal::Broken`] if nothing of what goes backwards can be.
+    /// [`Refusal::NoReverse`]; [`Refusal::Opening`] while it is being opened; [`Refusal::Broken`]
+    /// if no reverse title can be opened.
     pub(super) fn nearest_scale(
         &mut self,
         now: Instant,
@@ -271,7 +279,7 @@ impl Service {
                 Err(wait @ (Refusal::Opening | Refusal::TooManyOpenings | Refusal::ShuttingDown)) => {
                     return Err(wait);
                 }
-                // The operator has been told; the viewer gets the next one.
+                // The operator has been informed; the viewer gets the next one.
                 Err(_) => {}
             }
         }
@@ -302,7 +310,7 @@ impl Service {
         let entry = if is_raw { entry.raw().ok_or(Refusal::Broken)? } else { entry };
         self.need(now, conn, [Need::media(&entry)])?;
         let title = self.open_title(&entry).inspect_err(|refusal| {
-            // The viewer gets another speed, so the operator is told.
+            // The viewer gets another speed, so the operator is informed.
             if let Refusal::Unfit(reason) = refusal {
                 self.tell(Event::Broken { title: name.to_owned(), reason: reason.clone() });
             }
@@ -313,7 +321,8 @@ impl Service {
         Ok(())
     }
 
-    /// Once more what a stream has open of what was made of its title, for another place of it; `None` if that cannot be had.
+    /// Opens all made titles of a stream once more, for another place of the stream; `None` if that
+    /// fails.
     pub(super) fn open_made_again(&mut self, key: StreamKey) -> Option<Vec<Made>> {
         let made = self.streams.get(&key).map_or(&[][..], |stream| stream.made.as_slice()).iter();
         let entries: Vec<_> = made.map(|trick| trick.entry.clone()).collect();
@@ -334,7 +343,8 @@ impl Service {
         made.into_iter().for_each(|trick| self.library.close(trick.title));
     }
 
-    /// Closes the made titles that a stream has open, but for what it plays from now on and the rendition that is to follow.
+    /// Closes the made titles that a stream has open, except the one that it plays from now on and
+    /// the rendition that will follow.
     pub(super) fn release_made(&mut self, key: StreamKey) {
         let Some(stream) = self.streams.get_mut(&key) else { return };
         let made = std::mem::take(&mut stream.made);
@@ -343,7 +353,8 @@ impl Service {
         self.close_made(done);
     }
 
-    /// Reserves what a speed of delivery costs beyond the normal one: the fastest up to the one that is wished for which there is room.
+    /// Reserves the rate of faster delivery beyond the normal one, at the highest speed up to the
+    /// requested one that there is room for.
     pub(super) fn reserve_speed(&mut self, key: StreamKey, wished: Speed) -> Speed {
         let Some(stream) = self.streams.get(&key) else { return Speed::NORMAL };
         let (title_rate, has) = (stream.title_rate(), stream.speed_rate);
@@ -357,7 +368,7 @@ impl Service {
         granted
     }
 
-    /// What a stream's speed costs beyond the normal one is this from now on.
+    /// Sets the rate of a stream's delivery beyond the normal one.
     pub(super) fn set_speed_rate(&mut self, key: StreamKey, more: u64) {
         let Some(stream) = self.streams.get_mut(&key) else { return };
         let before = std::mem::replace(&mut stream.speed_rate, more);
@@ -365,8 +376,8 @@ impl Service {
         self.change_rate(key, rate);
     }
 
-    /// Media that a run may send ahead: what the operator allows, to viewers whose packets come by a connection and wait there until they
-    /// are read, if there is room for as much again.
+    /// Returns the media that a run may send ahead: the operator's limit for viewers whose packets
+    /// wait in a connection until they are read, if there is room for as much again.
     pub(super) fn lead_ms(&self, stream: &Stream) -> u16 {
         let ahead_ms = self.config.fast_start_ms;
         let is_for_it = ahead_ms > 0 && stream.path.conn().is_some();

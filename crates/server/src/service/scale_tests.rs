@@ -56,7 +56,7 @@ fn shown_times_and_places_in_what_is_sent() {
         (400, 40, 4_000, 40),
         (400, 43, 4_000, 40),
         (-400, 40, 8_000, 40),
-        // The access point before it shows what comes later in the title.
+        // The access point before it shows a later part of the title.
         (-400, 43, 7_600, 44),
         (50, 30, 24_000, 30),
         (-100, 0, 48_000, 0),
@@ -87,7 +87,7 @@ fn ends_and_stops() {
     assert_eq!(back.stop_at(MediaTicks(40 * S)), Stop { packet: 8_000, time: MediaTicks(40 * S) });
     assert_eq!(back.stop_at(MediaTicks(0)), back.end());
     assert_eq!(forward.stop_at(MediaTicks(500 * S)), forward.end());
-    // A moment of it is so many moments of the title.
+    // One second of the made title is several seconds of the title.
     let second = MediaTicks(S);
     assert_eq!(forward.after(MediaTicks(40 * S), second, forward.end()), MediaTicks(44 * S));
     assert_eq!(back.after(MediaTicks(40 * S), second, back.end()), MediaTicks(36 * S));

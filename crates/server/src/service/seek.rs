@@ -21,11 +21,12 @@ pub enum From {
     Beginning,
     /// At the end of the title. Like a position after it, this plays from the last access point.
     End,
-    /// At this many ticks; players that add their stream's start time to what they ask for may go below 0.
+    /// At this many ticks; players that add their stream's start time to the requested time may go
+    /// below 0.
     At(i64),
 }
 
-/// What a viewer wants to see.
+/// The part that a viewer wants to see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// From here.
@@ -35,8 +36,8 @@ pub struct Span {
 }
 
 impl Span {
-    /// The same as it is meant in this direction. Some players name the two ends of what is to be played backwards in the order in which they
-    /// lie in the title; live555's server takes them either way, too.
+    /// Returns the same span as it is meant in this direction. For playing backwards, some players
+    /// name the two ends in their order in the title; live555's server accepts both orders, too.
     pub(super) fn in_direction(self, is_reverse: bool) -> Self {
         match self {
             Self { from: From::At(from), to: Some(to) }
@@ -57,11 +58,12 @@ const PTS_MODULUS: i64 = 1 << 33;
 pub struct TimeBase {
     /// Where it begins.
     pub time: MediaTicks,
-    /// The PTS that players take for that moment.
+    /// The PTS that players assign to this moment.
     pub first_pts: u64,
 }
 
-/// What is known of a title's presentation time stamps; nothing, of titles that were stored by an older version.
+/// Known facts about a title's presentation time stamps; empty for titles stored by an older
+/// version.
 #[derive(Clone, Debug, Default)]
 pub struct Presentation {
     /// When the last picture has been shown.
@@ -117,7 +119,7 @@ fn counted_from(base: TimeBase, asked: i64, end: i64) -> i64 {
 pub(super) struct Sought {
     /// In the title: from 0 to its end.
     pub(super) time: MediaTicks,
-    /// What the player adds to media times.
+    /// The offset that the player adds to media times.
     offset: i64,
 }
 
@@ -139,8 +141,9 @@ impl Sought {
     }
 }
 
-/// The media time that `asked` means. For players that count in stamps it is always counted so, for others where it does
-/// not lie in the title otherwise. What lies outside then too is moved to the title's end or beginning.
+/// Returns the media time that `asked` means. For players that count in stamps it is always counted
+/// in stamps, for others only if it is not within the title otherwise. A time that is outside even
+/// then is moved to the title's end or beginning.
 pub(super) fn locate(stream: &Stream, now: Instant, asked: i64, in_stamps: bool) -> Sought {
     let end = stream.entry.end().0.cast_signed();
     // FFmpeg first plays from 0, before it knows any stamp.
@@ -169,7 +172,7 @@ mod tests {
         }
     }
 
-    /// In a title of an hour with these bases, for somebody who plays at `playing_s`.
+    /// In a title of an hour with these bases, for a viewer that plays at `playing_s`.
     fn asked(bases: &[TimeBase], playing_s: u64, ticks: i64) -> Option<i64> {
         let presentation = Presentation::new(None, bases.to_vec());
         presentation.time_of(ticks, || MediaTicks(playing_s * 90_000), 3600 * S)

@@ -1,4 +1,4 @@
-//! What is taken of each engine: places, and what sessions need of it.
+//! Use of each engine: its occupied places, and the demand of its sessions.
 
 use millrace_offload::places::EnginePlaces;
 
@@ -12,7 +12,7 @@ pub(super) struct EngineSlots {
     pub(super) admitted: Demand,
     /// Sessions of it that have reserved a stream.
     pub(super) reserved_streams: usize,
-    /// What they have reserved.
+    /// Their reservations.
     pub(super) reserved: Demand,
 }
 

@@ -1,6 +1,7 @@
-//! One viewer's stream: what it plays, where its packets go, and where it stands in the engine.
+//! One viewer's stream: the title it plays, the destination of its packets, and its state in the
+//! engine.
 //!
-//! | from \ what comes | play | pause | the run's end | close, failure |
+//! | from \ event | play | pause | the run's end | close, failure |
 //! | --- | --- | --- | --- | --- |
 //! | `Fresh` | `Running` | nothing | - | over |
 //! | `Running` | `Pausing`, then `Running`: a seek | `Pausing` | `Ended` | over |
@@ -37,9 +38,9 @@ pub struct StreamKey(pub u64);
 /// Packets under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
-    /// What the engine calls it.
+    /// The engine's name for it.
     pub(super) serial: RunSerial,
-    /// Its first packet, in what is sent, and the sequence number of that.
+    /// Its first packet, in the entry that is sent, and the sequence number of this packet.
     pub(super) from: u32,
     pub(super) sequence: u16,
     /// Where in the title its first packet is, where that is known.
@@ -52,7 +53,7 @@ pub(super) struct Run {
     pub(super) stop: Stop,
     /// How fast its packets leave.
     pub(super) speed: Speed,
-    /// Media that it may have sent ahead of that, in milliseconds.
+    /// Media that it may have sent ahead of schedule, in milliseconds.
     pub(super) ahead_ms: u16,
 }
 
@@ -65,10 +66,10 @@ impl Run {
     }
 }
 
-/// The end of what is played.
+/// The end of the span that is played.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stop {
-    /// Packet of what is sent before which sending ends.
+    /// Packet of the sent entry before which sending ends.
     pub(super) packet: u32,
     /// The place in the title, which is announced.
     pub(super) time: MediaTicks,
@@ -81,9 +82,9 @@ pub(super) enum Media {
     Fresh,
     /// The engine sends.
     Running(Run),
-    /// The engine has been told to pause and has not answered yet.
+    /// The engine has been ordered to pause and has not answered yet.
     Pausing(Run),
-    /// The engine has stopped before this packet of what it sent.
+    /// The engine has stopped before this packet of the entry that it sent.
     Paused { next_packet: u32, next_sequence: u16, stop: Stop },
     /// BYE has been sent.
     Ended { next_sequence: u16, stop: Stop },
@@ -127,13 +128,13 @@ pub(super) fn ports_of(path: Path) -> impl Iterator<Item = u16> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) start: Start,
-    /// The place in the title where it ends; `None`: the end that was played to so far, or that of the title.
+    /// The place in the title where it ends; `None`: the previous end, or the end of the title.
     pub(super) stop: Option<MediaTicks>,
-    /// How fast the title is shown: what is sent for that is open.
+    /// How fast the title is shown: the entry to send at this speed is open.
     pub(super) scale: Scale,
     /// How fast it is delivered.
     pub(super) speed: Speed,
-    /// The connection by which the viewer is told of it, before the first packet.
+    /// The connection that announces it to the viewer, before the first packet.
     pub(super) told_by: Option<ConnKey>,
 }
 
@@ -185,7 +186,7 @@ pub struct Stream {
     pub(super) last_run: RunSerial,
     /// Bits a second that admission counts for it.
     pub(super) rate: u64,
-    /// It holds a stream and `rate` of what the operator allows.
+    /// It holds one stream and `rate` of the operator's limits.
     pub(super) is_reserved: bool,
     /// Since when it has not played, while it does not.
     pub(super) idle_since: Instant,
@@ -196,17 +197,17 @@ pub struct Stream {
     pub(super) scale: Scale,
     /// How fast that was delivered.
     pub(super) speed: Speed,
-    /// The RTP timeline of that run.
+    /// The RTP timeline of this run.
     pub(super) timeline: Timeline,
-    /// That of what it was admitted with: its SSRC is the stream's.
+    /// The timeline of the entry it was admitted with: its SSRC is the stream's.
     pub(super) home: Timeline,
     /// It has shown its title at another speed: from then on its timestamps go on from run to run.
     pub(super) has_own_timeline: bool,
-    /// What was made of its title and is open for it.
+    /// The titles made from its title that are open for it.
     pub(super) made: Vec<Made>,
-    /// The renditions of its title, which of them is sent and which is to be.
+    /// The renditions of its title, with the one that is sent and the one that is wanted.
     pub(super) renditions: Renditions,
-    /// The run that the engine has been told to go over to.
+    /// The run that the engine has been ordered to switch to.
     pub(super) queued: Option<Queued>,
     /// Bits a second of its rate for faster delivery than the normal one.
     pub(super) speed_rate: u64,
@@ -215,18 +216,19 @@ pub struct Stream {
     pub(super) moves_to: Option<usize>,
     /// It is to end when its BYE is out.
     pub(super) ending: Option<EndReason>,
-    /// What it has got when it asked for FEC.
+    /// Its FEC, if it asked for FEC.
     pub(super) fec: Option<Fec>,
     pub(super) started: Instant,
     /// What its viewer reported last.
     pub(super) report: Option<ReportBlock>,
-    /// What its engine said last.
+    /// The last value that its engine reported.
     pub(super) backlog_bytes: Option<u64>,
-    /// When it said last for how long its next packet had been due, and that.
+    /// When the engine last reported for how long the next packet had been due, and this time.
     pub(super) behind: Option<(Instant, u64)>,
 }
 
-/// What a viewer says that it has lost. No single report is acted upon: first reports of common players are nonsense.
+/// The loss that a viewer reports. No single report is acted upon: first reports of common players
+/// are nonsense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReportedLoss {
     /// Packets in all; negative if more came than were sent.
@@ -246,12 +248,12 @@ impl Stream {
         &self.label
     }
 
-    /// What it plays.
+    /// The entry that it plays.
     pub fn entry(&self) -> &Entry {
         &self.entry
     }
 
-    /// The RTP source that its viewer was told.
+    /// The RTP source announced to its viewer.
     pub fn ssrc(&self) -> u32 {
         self.home.ssrc
     }
@@ -299,7 +301,7 @@ impl Stream {
         self.report
     }
 
-    /// What its viewer says that it has lost, if it says anything.
+    /// The loss that its viewer reports, if it sends reports.
     pub fn reported_loss(&self) -> Option<ReportedLoss> {
         let ReportBlock { cumulative_lost, fraction_lost, .. } = self.report?;
         Some(ReportedLoss { packets: cumulative_lost, fraction_256: fraction_lost })
@@ -403,7 +405,7 @@ pub enum EndReason {
     NoMoreFetched,
     /// Nothing was heard from the viewer for the announced time.
     Expired,
-    /// Its connection is gone; for UDP, after the viewer's RTCP said BYE.
+    /// Its connection is gone; for UDP, after the viewer's RTCP BYE.
     Disconnected,
     /// The viewer has set up another session on the same UDP port.
     Replaced,

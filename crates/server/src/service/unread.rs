@@ -1,5 +1,6 @@
-//! Titles made of others that could not be read or opened: whoever asks for their speed has the nearest other one, and the server sends nobody
-//! their bit rate, until they may have been repaired.
+//! Made titles that could not be read or opened: a viewer that asks for their speed gets the
+//! nearest other one, and the server sends their bit rate to no viewer, until they may have been
+//! repaired.
 
 use std::collections::VecDeque;
 
@@ -13,7 +14,7 @@ use super::rendition::Renditions;
 use super::stream::StreamKey;
 use crate::limits::trick::{MAX_UNREAD, UNREAD_NS};
 
-/// The last ones, the oldest first: their names, and when a viewer came to what cannot be read.
+/// The last ones, the oldest first: their names, and when a viewer reached the unreadable part.
 #[derive(Debug, Default)]
 pub(super) struct Unread(VecDeque<(String, Instant)>);
 
@@ -37,7 +38,8 @@ impl Unread {
 }
 
 impl Service {
-    /// A stream has failed. It ends all the same: its viewer was told a speed and a range, and RTSP has no word for others while it plays.
+    /// Records that a stream has failed. It ends all the same: a speed and a range were announced
+    /// to its viewer, and RTSP cannot announce others while it plays.
     pub(super) fn note_unread(&mut self, now: Instant, key: StreamKey, reason: FailReason) {
         let Some(stream) = self.streams.get(&key) else { return };
         if !matches!(reason, FailReason::ReadError(_)) {
@@ -52,7 +54,8 @@ impl Service {
         self.tell(Event::Broken { title, reason });
     }
 
-    /// A rendition of a stream's title could not be read or opened. Who wishes for it by its name gets it all the same, if it can be had.
+    /// Records that a rendition of a stream's title could not be read or opened. A viewer that asks
+    /// for it by name still gets it, if it is available.
     pub(super) fn leave_alone(&mut self, now: Instant, key: StreamKey, rendition: usize) {
         let made = self.streams.get(&key).and_then(|stream| stream.renditions.made(rendition));
         if let Some(title) = made.map(str::to_owned) {
@@ -60,8 +63,8 @@ impl Service {
         }
     }
 
-    /// A title could not be opened, and no request is refused for that: if it is a rendition, the server has wished for it, and would again the
-    /// next second.
+    /// Records that a title could not be opened when no request is refused for it: if it is a
+    /// rendition, the server wanted it, and would want it again the next second.
     pub(super) fn note_unopened(&mut self, now: Instant, title: String, error: &OpenError) {
         let is_made = |stream: &super::Stream| stream.renditions.have_made(&title);
         if *error == OpenError::Full || !self.streams.values().any(is_made) {

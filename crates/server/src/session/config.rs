@@ -1,4 +1,4 @@
-//! What an operator may choose of RTSP, and its defaults.
+//! The operator's choices for RTSP, and their defaults.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::service::{ServiceConfig, kernel_source};
 /// Settings of the RTSP server.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// Who may have what.
+    /// The limits and other settings of the service.
     pub service: ServiceConfig,
     /// `Server` header.
     pub name: String,
@@ -31,7 +31,7 @@ pub struct ServerConfig {
     pub route_source: fn(SocketAddr) -> Option<IpAddr>,
     /// Unix time minus monotonic time, for the `Date` header.
     pub wall_offset_ns: u64,
-    /// Who may watch; `None`: everybody.
+    /// Viewing access; `None`: all viewers.
     pub gate: Option<Arc<Gate>>,
 }
 

@@ -40,7 +40,7 @@ impl Server {
         self.conns.remove(&key);
     }
 
-    /// Looks for what is overdue. Call it about once a second.
+    /// Looks for overdue sessions and connections. Call it about once a second.
     pub fn tick(&mut self, now: Instant) {
         self.service.tick(now);
         self.absorb(now);
@@ -97,9 +97,10 @@ impl Server {
         }
     }
 
-    /// The server stops: no more connections and sessions. Returns how many viewers have been sent something, so that
-    /// their players wait for more or for BYE: stop their engines first ([`Command::Stop`] says BYE), and call
-    /// [`Server::shut_down`] when [`Service::unfinished_count`] is 0.
+    /// Begins to stop the server: it accepts no more connections and sessions. Returns how many
+    /// viewers have received data, so that their players wait for more or for BYE: stop their
+    /// engines first ([`Command::Stop`] sends BYE), and call [`Server::shut_down`] when
+    /// [`Service::unfinished_count`] is 0.
     ///
     /// [`Command::Stop`]: millrace_offload::command::Command::Stop
     /// [`Service::unfinished_count`]: crate::service::Service::unfinished_count
@@ -107,8 +108,8 @@ impl Server {
         self.service.begin_shutdown()
     }
 
-    /// Ends all sessions, closes all connections, accepts no more. [`Service::place_count`] says when the engines have
-    /// let go.
+    /// Ends all sessions, closes all connections, accepts no more. [`Service::place_count`] reports
+    /// when the engines have let go.
     ///
     /// [`Service::place_count`]: crate::service::Service::place_count
     pub fn shut_down(&mut self, now: Instant) {

@@ -1,6 +1,6 @@
 //! Where session names come from.
 
-/// Where session names come from: they are the only key to a session, so nobody may guess them.
+/// The source of session names: they are the only key to a session, so they must not be guessable.
 pub trait Entropy: Send {
     /// Sixteen unpredictable bytes; `None` when the system gives none.
     fn bytes16(&mut self) -> Option<[u8; 16]>;

@@ -1,4 +1,5 @@
-//! What the service says: replies that have waited for it, sessions and connections that are over.
+//! Handles the service's events: replies that have waited for it, sessions and connections that are
+//! over.
 
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_offload::command;
@@ -19,25 +20,28 @@ impl Server {
         self.absorb(now);
     }
 
-    /// The engine's thread has ended: what it still had will never be closed by it.
+    /// Handles the end of an engine's thread: the engine will never close the streams and
+    /// connections it still had.
     pub fn engine_gone(&mut self, now: Instant, engine: usize) {
         self.service.engine_gone(now, engine);
         self.absorb(now);
     }
 
-    /// What an engine has done by now ([`crate::service::Service::look_at_load`]).
+    /// Passes on the figures that an engine has reached by now
+    /// ([`crate::service::Service::look_at_load`]).
     pub fn look_at_load(&mut self, now: Instant, engine: usize, figures: EngineFigures) {
         self.service.look_at_load(now, engine, figures);
         self.absorb(now);
     }
 
-    /// What the cache has done by now ([`crate::service::Service::look_at_cache`]).
+    /// Passes on the figures that the cache has reached by now
+    /// ([`crate::service::Service::look_at_cache`]).
     pub fn look_at_cache(&mut self, now: Instant) {
         self.service.look_at_cache(now);
     }
 
-    /// Takes over what the service wants to be done, in its order, and acts on what it says. Called after each call to it that may have
-    /// changed something.
+    /// Takes over the service's outputs in their order and acts on them. Called after each call to
+    /// the service that may have changed something.
     pub(super) fn absorb(&mut self, now: Instant) {
         while let Some(output) = self.service.poll_output() {
             match output {
@@ -128,7 +132,8 @@ impl Server {
             let reply = Reply::error(454, "the session has ended meanwhile");
             self.answer_pending(now, &pending, &reply);
         }
-        // Without BYE a player waits for ever; that its connection closes is what it notices, if nothing else uses it.
+        // Without BYE a player waits for ever; it notices when its connection closes, so close it
+        // if nothing else uses it.
         if matches!(reason, EndReason::Failed(_) | EndReason::Disconnected)
             && let Some(conn) = conn
             && self.service.streams_of(conn).is_empty()

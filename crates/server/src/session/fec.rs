@@ -11,7 +11,8 @@ pub(super) fn fec_header() -> HeaderName {
     HeaderName::from_static_str("X-Millrace-FEC").expect("the name is ASCII")
 }
 
-/// What a SETUP or DESCRIBE wishes: the header, else the query of its URL.
+/// Returns the FEC that a SETUP or DESCRIBE requests: from the header, else from the query of its
+/// URL.
 pub(super) fn wish(request: &Request) -> FecWish {
     let named = header(request, &fec_header()).map(|value| value.trim().to_owned());
     let asked = named.or_else(|| target::query(request.request_uri()?, "fec"));
@@ -22,7 +23,8 @@ pub(super) fn wish(request: &Request) -> FecWish {
     }
 }
 
-/// `off` with its reason, as a header says it: the reason is quoted text, which a quotation mark inside would end.
+/// Returns `off` with its reason, in header notation: the reason is quoted text, which a quotation
+/// mark inside would end.
 pub(super) fn off_because(why: impl ToString) -> String {
     format!("off;reason=\"{}\"", why.to_string().replace('"', "'"))
 }

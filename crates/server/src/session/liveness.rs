@@ -1,4 +1,5 @@
-//! What viewers send beside requests: RTCP by UDP or interleaved, and hole punches. Signs of life; what they report is the service's to judge.
+//! Packets that viewers send beside requests: RTCP by UDP or interleaved, and hole punches. They
+//! are signs of life; the service judges their reports.
 
 use std::net::SocketAddr;
 
@@ -17,7 +18,7 @@ pub enum UdpPort {
     Rtcp,
 }
 
-/// What a compound RTCP packet says that matters here.
+/// The relevant content of a compound RTCP packet.
 #[derive(Clone, Copy, Debug, Default)]
 struct Heard {
     /// It begins with RTCP at all.
@@ -40,8 +41,9 @@ fn read(bytes: &[u8]) -> Heard {
 }
 
 impl Server {
-    /// ICMP says that this address cannot be reached ([`crate::service::Service::unreachable`]). It is no reason to end a session: a
-    /// player may come back, and one that does not is silent.
+    /// Handles an ICMP report that this address is unreachable
+    /// ([`crate::service::Service::unreachable`]). It is no reason to end a session: a player may
+    /// come back, and one that does not is silent.
     pub fn handle_unreachable(&mut self, now: Instant, dest: SocketAddr, errno: i32) {
         self.service.unreachable(canonical(dest), errno);
         self.absorb(now);
@@ -61,8 +63,8 @@ impl Server {
         }
     }
 
-    /// A report from a port that nobody named (some players send from another one): counts if the address has exactly
-    /// one session with this source.
+    /// Finds the session for a report from an unannounced port (some players send from another
+    /// one): it counts if the address has exactly one session with this source.
     fn only_session_of(&self, from: SocketAddr, heard: &Heard) -> Option<StreamKey> {
         let ssrc = heard.block?.ssrc;
         self.service.only_stream_of(from.ip(), ssrc)

@@ -3,8 +3,9 @@
 //! Order of calls: any `handle_*`, `conn_*` or [`Server::tick`], then [`Server::poll_output`] until `None`. Outputs are
 //! to be carried out in their order: a PLAY reply stands before the command that lets the packets out.
 //!
-//! What a viewer may have, and what it has, the [`service`](crate::service) knows. Here is what RTSP adds: connections on which one
-//! request is answered after the other, names of sessions, headers and statuses, time-outs.
+//! The [`service`](crate::service) knows the limits and the state of each viewer. This module adds
+//! the RTSP part: connections that answer one request after the other, names of sessions, headers
+//! and statuses, time-outs.
 //!
 //! | module | holds |
 //! | --- | --- |
@@ -14,9 +15,9 @@
 //! | `server` | connections, and which request goes where |
 //! | `describe`, `setup`, `play`, `params` | the methods |
 //! | `fec` | `X-Millrace-FEC` |
-//! | `rights` | who may watch, and how players are asked who they are |
-//! | `refusal` | statuses of what was refused, and the log line of a request that was turned down |
-//! | `events` | what the service says: replies that waited, sessions that are over |
+//! | `rights` | viewing access, and how players are asked to identify themselves |
+//! | `refusal` | statuses of refusals, and the log line of a refused request |
+//! | `events` | the service's events: replies that waited, sessions that are over |
 //! | `opening` | requests that wait for their title to be opened |
 //! | `end` | TEARDOWN, expiry, shutdown |
 //! | `liveness` | what viewers send beside requests: RTCP, hole punches |

@@ -1,5 +1,6 @@
-//! Requests that wait for their title to be opened ([`crate::service::Service::take_openings`]). A request is kept as it came and carried out
-//! again when all that it needs has been answered: there is one path for what is open and what is not.
+//! Requests that wait for their title to be opened ([`crate::service::Service::take_openings`]). A
+//! request is kept as it came and carried out again when all its needs have been answered: open and
+//! unopened titles share one path.
 
 use millrace_core::time::Instant;
 
@@ -10,7 +11,8 @@ use crate::rtsp::Request;
 use crate::service::{ConnKey, Refusal};
 
 impl Server {
-    /// The library has answered: carries out what has waited for that. Returns the connections of others for which the same has happened.
+    /// Handles the library's answers: carries out the requests that have waited for them. Returns
+    /// the connections of others whose requests can now go on as well.
     pub fn take_openings(&mut self, now: Instant) -> Vec<ConnKey> {
         let mut others = self.service.take_openings(now);
         others.retain(|&conn| {

@@ -51,7 +51,8 @@ impl Server {
         self.with_session(reply, key)
     }
 
-    /// Without a body it is a keep-alive. What can be set is `fec`: `on`, `off`, `xor` or `all`; and `rendition`: a name or `auto`.
+    /// Handles SET_PARAMETER. Without a body it is a keep-alive. The parameters are `fec`: `on`,
+    /// `off`, `xor` or `all`; and `rendition`: a name or `auto`.
     pub(super) fn set_parameter(
         &mut self,
         now: Instant,
@@ -126,7 +127,7 @@ fn value(request: &Request) -> &str {
     body.trim().split_once(':').map_or("", |(_, value)| value.trim())
 }
 
-/// RFC 2326 section 11.3.3: the body lists what was not understood.
+/// RFC 2326 section 11.3.3: the body lists the parameters that were not understood.
 fn not_understood(names: &[&str]) -> Reply {
     let what: String = names.join(", ").chars().take(100).collect();
     Reply::error(451, what).header(CONTENT_TYPE, TEXT).body(names.join("\r\n") + "\r\n")

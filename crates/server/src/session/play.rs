@@ -32,7 +32,8 @@ pub(super) fn late_end(request: &Request) -> MediaTicks {
     }
 }
 
-/// What a PLAY asks for, and which headers its reply has to have; or the reply to one that is not understood.
+/// Parses the PLAY parameters, and determines which headers its reply must have; fails with the
+/// reply to a PLAY that is not understood.
 fn wish(request: &Request) -> Result<(Wanted, Asked), Reply> {
     let span = header(request, &RANGE).map(range::parse).transpose().map_err(|error| {
         // RFC 2326 section 12.29: a time format that is not understood is answered with 501.

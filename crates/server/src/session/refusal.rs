@@ -8,7 +8,8 @@ use super::server::{Server, header};
 use crate::rtsp::{Reply, Request, target};
 use crate::service::{ConnKey, Event, Refusal, StreamKey};
 
-/// When it is worth asking again for what cannot be had now: disks that are back are used within seconds.
+/// Time after which a retry is worthwhile for a resource that is unavailable now: disks that are
+/// back are used within seconds.
 const RETRY_AFTER_S: &str = "10";
 
 /// The status of each refusal (RFC 2326 section 11).
@@ -45,14 +46,15 @@ fn status(refusal: &Refusal) -> u16 {
     }
 }
 
-/// Whether its log line says only that: the viewer did nothing wrong, and what it asked does not matter.
+/// Returns whether its log line contains only the refusal: the viewer did nothing wrong, and its
+/// request does not matter.
 fn is_own_line(refusal: &Refusal) -> bool {
     let members = matches!(refusal, Refusal::AddressSessions | Refusal::MembersLost(_));
     let full = status(refusal) == 453 && !matches!(refusal, Refusal::EngineConnections | Refusal::Fec(_));
     members || full
 }
 
-/// The reply to what the service has refused.
+/// Returns the reply to a request that the service has refused.
 pub(super) fn refusal_reply(refusal: &Refusal) -> Reply {
     let status = status(refusal);
     let reply = match refusal {
@@ -71,7 +73,8 @@ pub(super) fn refusal_reply(refusal: &Refusal) -> Reply {
 }
 
 impl Server {
-    /// The reply to what the service has refused to the viewer on this connection.
+    /// Returns the reply to a request that the service has refused to the viewer on this
+    /// connection.
     pub(super) fn refuse(&mut self, conn: ConnKey, title: &str, refusal: &Refusal) -> Reply {
         let reply = refusal_reply(refusal);
         if matches!(refusal, Refusal::Full(_)) {
@@ -87,7 +90,8 @@ impl Server {
         reply.logged()
     }
 
-    /// The reply to a PLAY of which only a stream that stands still could tell that there is nothing to play.
+    /// Returns the reply to a PLAY that had nothing left to play, which became known only once the
+    /// stream had stopped.
     pub(super) fn refuse_play(&mut self, key: StreamKey, refusal: &Refusal) -> Reply {
         let reply = refusal_reply(refusal).logged();
         if let Some(stream) = self.service.stream(key) {
@@ -121,7 +125,7 @@ impl Server {
     }
 }
 
-/// What a viewer has sent, so that it cannot write lines of its own into a log.
+/// Makes text from a viewer printable, so that it cannot write lines of its own into a log.
 fn printable(text: &str) -> String {
     let shown = |c: char| if c.is_ascii_graphic() || c == ' ' { c } else { '?' };
     text.chars().take(MAX_QUOTED).map(shown).collect()

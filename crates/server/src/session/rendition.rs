@@ -1,4 +1,5 @@
-//! Renditions in requests and replies (`docs/ref/rtsp.md`): `?rendition=` in a URL, the parameter `rendition`, and what a change is answered with.
+//! Renditions in requests and replies (`docs/ref/rtsp.md`): `?rendition=` in a URL, the parameter
+//! `rendition`, and the reply to a change.
 
 use rtsp_types::HeaderName;
 
@@ -11,13 +12,13 @@ pub(super) fn rendition_header() -> HeaderName {
     HeaderName::from_static_str("X-Millrace-Rendition").expect("the name is ASCII")
 }
 
-/// What the URL of a SETUP or DESCRIBE wishes.
+/// Returns the rendition that the URL of a SETUP or DESCRIBE requests.
 pub(super) fn wish(request: &Request) -> Option<RenditionWish> {
     let (_, value) = request.request_uri()?.query_pairs().find(|(name, _)| name == "rendition")?;
     Some(RenditionWish::parse(&value))
 }
 
-/// What a description repeats of a wish, so that SETUP has it too.
+/// Returns the requested rendition as a description repeats it, so that SETUP requests it too.
 ///
 /// # Errors
 /// There is no such rendition.
@@ -32,7 +33,7 @@ pub(super) fn described(wish: &RenditionWish, there: &[Rendition]) -> Result<Str
     }
 }
 
-/// What a header says of a change.
+/// Formats a change for a header.
 pub(super) fn told(change: &Change) -> String {
     let to = change.to;
     match change.begins {

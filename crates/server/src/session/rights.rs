@@ -1,6 +1,8 @@
-//! Who may watch: what a request is in the words of rights, and how RTSP asks players who they are (RFC 2326 section 14, RFC 7616).
+//! Viewing access: how a request maps to the terms of rights, and how RTSP asks players to identify
+//! themselves (RFC 2326 section 14, RFC 7616).
 //!
-//! A connection remembers who was let in. Players show their credentials with every request, but a signed link stands in the URL of DESCRIBE alone.
+//! A connection remembers its admitted visitor. Players send their credentials with every request,
+//! but a signed link stands in the URL of DESCRIBE alone.
 
 use std::sync::Arc;
 
@@ -21,7 +23,8 @@ pub(super) enum Stage {
     New,
     /// The password that it shows has been checked.
     Checked,
-    /// It was let in, and has waited for something since. What it shows must not be looked at twice: an answer to a challenge is good once.
+    /// It was let in, and has waited for something since. Its credentials must not be checked
+    /// twice: an answer to a challenge is valid once.
     LetIn,
 }
 
@@ -34,12 +37,13 @@ pub(super) enum LetIn {
 }
 
 impl Server {
-    /// Whom the server asks who may watch.
+    /// Returns the gate that decides on viewing access.
     pub fn gate(&self) -> Option<&Arc<Gate>> {
         self.config.gate.as_ref()
     }
 
-    /// A password has been checked, or a question answered, for which a request on this connection waits.
+    /// Carries on with the request that waits on this connection: its password has been checked, or
+    /// its webhook question answered.
     pub fn password_checked(&mut self, now: Instant, conn: ConnKey) {
         let Some(state) = self.conns.get_mut(&conn).filter(|conn| conn.is_checking) else { return };
         let question = state.question.take();
@@ -149,7 +153,8 @@ impl Server {
         let reply = match verdict {
             Verdict::Ask { is_wrong, is_stale } => {
                 let reply = match (is_wrong, is_stale) {
-                    // What every player is told at first, and again now and then, is nothing for the log.
+                    // The challenge that every player gets at first, and again now and then, does
+                    // not belong in the log.
                     (false, _) | (_, true) => Reply::status(401).logged(),
                     (true, false) => Reply::error(401, "name or password is wrong"),
                 };
@@ -166,7 +171,7 @@ impl Server {
     }
 }
 
-/// What is answered to a viewer that may not watch.
+/// Returns the reply to a viewer that may not watch.
 fn against(advice: Advice) -> Option<Reply> {
     match advice {
         Advice::Allow => None,

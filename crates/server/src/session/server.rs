@@ -21,7 +21,7 @@ use crate::rtsp::reply::{PUBLIC as METHODS, ReplyHead};
 use crate::rtsp::{FrameError, Reply, Request};
 use crate::service::{ConnKey, ConnRefusal, Event, Library, Path, Service, Stream, StreamKey};
 
-/// What is to be done, in this order.
+/// Actions that the caller must take, in this order.
 #[derive(Debug)]
 pub enum Output {
     /// Send these bytes: by the engine once the connection has been attached to it, by the control side before.
@@ -53,7 +53,8 @@ pub enum Output {
         /// What.
         command: Command,
     },
-    /// Close the connection once what was written to it has gone out; then say [`Server::conn_closed`].
+    /// Close the connection once all data written to it has gone out; then call
+    /// [`Server::conn_closed`].
     Close {
         /// The connection.
         conn: ConnKey,
@@ -95,7 +96,7 @@ pub struct SessionInfo {
     pub rate: u64,
     /// Nanoseconds since SETUP.
     pub age_ns: u64,
-    /// What the viewer reported last.
+    /// The viewer's last report.
     pub report: Option<ReportBlock>,
 }
 
@@ -111,7 +112,7 @@ pub(super) struct Conn {
     /// It waits for a password, or for an answer to `question`.
     pub(super) is_checking: bool,
     pub(super) question: Option<Question>,
-    /// Who was let in.
+    /// The admitted visitor.
     pub(super) visitor: Visitor,
     pub(super) opened: Instant,
     /// When the last whole message came; `None` before the first.
@@ -122,7 +123,7 @@ pub(super) struct Conn {
     pub(super) is_encrypted: bool,
     /// It is the POST of a tunnel and ends with the tunnel.
     pub(super) is_post: bool,
-    /// It is to be closed; nothing more is answered.
+    /// It must be closed; no further request is answered.
     pub(super) closing: bool,
     /// Close once the answer that is being waited for is out.
     pub(super) close_after_reply: bool,
@@ -165,12 +166,12 @@ impl Server {
         self.outputs.pop_front()
     }
 
-    /// What it serves with.
+    /// Returns the service that it uses.
     pub fn service(&self) -> &Service {
         &self.service
     }
 
-    /// Does something with the service that no viewer has asked for, and acts on what comes of it.
+    /// Performs an action of the service that no viewer has requested, and acts on its outputs.
     pub fn with_service<R>(&mut self, now: Instant, act: impl FnOnce(&mut Service) -> R) -> R {
         let done = act(&mut self.service);
         self.absorb(now);
@@ -239,7 +240,7 @@ impl Server {
         self.service.bind_conn(conn, engine);
     }
 
-    /// The connection came by TLS: nothing of what it asks for is sent in the clear beside it.
+    /// Marks a connection as TLS: no media requested on it is sent in the clear beside it.
     pub fn conn_is_encrypted(&mut self, conn: ConnKey) {
         if let Some(conn) = self.conns.get_mut(&conn) {
             conn.is_encrypted = true;
@@ -258,7 +259,7 @@ impl Server {
         }
     }
 
-    /// What came is not RTSP: one answer, then the connection is closed.
+    /// Handles data that is not RTSP: one reply, then the connection is closed.
     pub fn handle_bad_message(&mut self, now: Instant, conn: ConnKey, error: &FrameError) {
         let Some(peer) = self.conns.get(&conn).filter(|conn| !conn.closing).map(|conn| conn.peer) else {
             return;
@@ -281,7 +282,8 @@ impl Server {
         self.carry_out(now, conn, request, Stage::New);
     }
 
-    /// A request for the first time, or again when what it needs has been opened or checked.
+    /// Carries out a request for the first time, or again when its needs have been opened or
+    /// checked.
     pub(super) fn carry_out(&mut self, now: Instant, conn: ConnKey, request: &Request, stage: Stage) {
         let head = head(request);
         let reply = match self.check(request, &head).map(|()| self.let_in(now, conn, request, stage)) {
@@ -290,7 +292,7 @@ impl Server {
             Ok(LetIn::Later) => return,
         };
         if self.service.is_opening(conn) {
-            // It has changed nothing, and the reply says only that it waits.
+            // The request has changed nothing, and the reply only reports that it waits.
             if let Some(conn) = self.conns.get_mut(&conn) {
                 conn.waiting = Some(Box::new(request.clone()));
             }
@@ -316,7 +318,7 @@ impl Server {
         }
     }
 
-    /// What is wrong with a request whatever its method.
+    /// Checks a request for errors that do not depend on its method.
     fn check(&self, request: &Request, head: &ReplyHead) -> Result<(), Reply> {
         if request.version() != Version::V1_0 {
             return Err(Reply::error(505, "this server speaks RTSP/1.0"));
@@ -391,7 +393,7 @@ impl Server {
         self.service.adopt(key, conn);
     }
 
-    /// The session that the request names; `Err` if there is none of that name.
+    /// Returns the session that the request names; `Err` if there is none of this name.
     pub(super) fn session_of(&self, request: &Request) -> Result<Option<StreamKey>, ()> {
         let Some(value) = header(request, &SESSION) else { return Ok(None) };
         let id = value.split(';').next().unwrap_or_default().trim();
@@ -405,7 +407,7 @@ impl Server {
         }
     }
 
-    /// 455 with what is allowed instead.
+    /// Returns a 455 that lists the allowed methods.
     pub(super) fn wrong_state(&self, session: Option<StreamKey>) -> Reply {
         let state = session.and_then(|key| self.service.stream(key)).map(State::of);
         let now = state.map_or("no session is set up", State::as_str);
@@ -440,7 +442,7 @@ impl Server {
     }
 }
 
-/// What a reply repeats of its request.
+/// Returns the parts of a request that its reply repeats.
 fn head(request: &Request) -> ReplyHead {
     ReplyHead {
         cseq: header(request, &CSEQ).and_then(|value| value.parse().ok()),
@@ -449,7 +451,7 @@ fn head(request: &Request) -> ReplyHead {
     }
 }
 
-/// What a method is called in the log; viewers may send others by any name.
+/// Returns the log's name of a method; viewers may send others by any name.
 fn name_of(method: &Method) -> &'static str {
     const NAMES: [&str; 9] = [
         "OPTIONS",
@@ -466,12 +468,12 @@ fn name_of(method: &Method) -> &'static str {
     NAMES.into_iter().find(|known| *known == name).unwrap_or("another method")
 }
 
-/// Whether the connection is to be closed after the reply.
+/// Returns whether the connection must be closed after the reply.
 fn wants_close(request: &Request) -> bool {
     header(request, &CONNECTION).is_some_and(|value| value.eq_ignore_ascii_case("close"))
 }
 
-/// `X-Millrace-Transform`, in replies: the transformation of what is sent.
+/// `X-Millrace-Transform`, in replies: the transformation of the media that is sent.
 pub(super) fn transform_header() -> HeaderName {
     HeaderName::from_static_str("X-Millrace-Transform").expect("the name is ASCII")
 }

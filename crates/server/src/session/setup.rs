@@ -75,7 +75,8 @@ impl Server {
         }
     }
 
-    /// The title that a URL names, as a whole or by its one track; or what a request for it is answered with.
+    /// Returns the title that a URL names, as a whole or by its one track; or the reply to a
+    /// request for it.
     pub(super) fn named(&mut self, now: Instant, conn: ConnKey, url: &Url) -> Result<(Target, Entry), Reply> {
         let no_title = || Reply::error(404, "no such title");
         let target = target::parse(url).filter(|target| target.track.is_none_or(|track| track == 1));
@@ -88,13 +89,14 @@ impl Server {
         Ok((target, entry.ok_or_else(|| Reply::error(404, "no transformation of that name"))?))
     }
 
-    /// The answer to a request for a title of which too much is lost; `None` if it can be played.
+    /// Returns the reply to a request for a title that has lost too much; `None` if it can be
+    /// played.
     pub(super) fn refusal_if_lost(&mut self, conn: ConnKey, entry: &Entry) -> Option<Reply> {
         let refusal = self.service.check_members(entry).err()?;
         Some(self.refuse(conn, &entry.name, &refusal))
     }
 
-    /// What a connection can ask for.
+    /// Returns the transports that a connection can ask for.
     fn possible(&self, conn: ConnKey) -> &'static str {
         match self.conns.get(&conn) {
             Some(conn) if conn.is_encrypted => {
@@ -150,7 +152,8 @@ impl Server {
         Some(ChosenTransport { spec: offer.spec, path })
     }
 
-    /// The channels asked for if they are free on this connection, else the first free even pair: the reply tells.
+    /// Returns the requested channels if they are free on this connection, else the first free even
+    /// pair: the reply names them.
     fn channels(
         &self,
         key: ConnKey,
@@ -190,7 +193,7 @@ impl Server {
         if ip.is_ipv4() { self.config.ports_v4 } else { self.config.ports_v6 }
     }
 
-    /// The session, new or with another transport, and what the reply says about FEC.
+    /// Admits the session, new or with another transport, and returns the reply's FEC part.
     fn admit(
         &mut self,
         now: Instant,

@@ -65,9 +65,10 @@ pub(super) struct Pending {
     pub(super) asks: Asked,
 }
 
-/// Which of two headers a request had: then the reply has them too (RFC 2326 section 12.34: "The response MUST contain the actual scale value
-/// chosen by the server"). What is not normal is said in any case, and with `Scale` always `Speed` too: GStreamer takes the first of the two,
-/// `Speed` before `Scale`, for the rate at which it has to show what comes, and shows nothing at -4.
+/// Which of two headers a request had: then the reply has them too (RFC 2326 section 12.34: "The
+/// response MUST contain the actual scale value chosen by the server"). A value that is not normal
+/// is sent in any case, and with `Scale` always `Speed` too: GStreamer uses the first of the two,
+/// `Speed` before `Scale`, as the rate for showing the received media, and shows nothing at -4.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     pub(super) scale: bool,
@@ -77,7 +78,7 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// The reply with what is played.
+    /// Adds the actual scale and speed to the reply.
     pub(super) fn answer(self, reply: Reply, scale: Scale, speed: Speed) -> Reply {
         let is_scaled = !scale.is_normal();
         let (says_scale, says_speed) =
@@ -89,7 +90,7 @@ impl Asked {
 
 /// What RTSP adds to a viewer's stream. Both have the same name, and end together.
 pub(super) struct Session {
-    /// What the viewer calls it.
+    /// The viewer's name for it.
     pub(super) id: Box<str>,
     /// The URL of SETUP, for `RTP-Info`.
     pub(super) url: String,

@@ -12,7 +12,7 @@ use millrace_offload::command::{
 
 use super::{SECOND, packets_per_s};
 
-/// What the real engine answers, without its packets; `rtsp_fake_engine.rs` compares the two.
+/// Answers as the real engine does, without its packets; `rtsp_fake_engine.rs` compares the two.
 #[derive(Default)]
 pub struct FakeEngine {
     pub streams: HashMap<StreamId, FakeStream>,
@@ -21,15 +21,15 @@ pub struct FakeEngine {
     pub silent: bool,
     /// Connections are not given back: their viewers read nothing.
     pub keeps_conns: bool,
-    /// Those that were to be.
+    /// Those that should have been.
     pub kept: Vec<ConnId>,
     pub events: VecDeque<Event>,
     /// What `Closed` will claim.
     pub max_streams: usize,
-    /// What was sent of each stream, run by run, with the packet before which it ended.
+    /// The sent part of each stream, run by run, with the packet before which it ended.
     pub sent: Vec<(StreamId, RunSpec, u32)>,
     runs: HashMap<(StreamId, RunSerial), RunSpec>,
-    /// What it answers when it is asked how far a viewer is behind.
+    /// Its answer to the question how far a viewer is behind.
     pub backlog_bytes: u64,
     pub behind_ns: u64,
     /// How long the first extent of a run takes to be read.
@@ -102,7 +102,7 @@ fn end_of_queued(spec: &RunSpec, reason: StopReason) -> RunEnd {
 }
 
 impl FakeStream {
-    /// Packets that have left by `now`, and what is told of that.
+    /// Advances to the packets that have left by `now`, and reports them.
     fn advance(&mut self, id: StreamId, now: Instant, news: &mut Vec<StreamEvent>) {
         while let Some(run) = &mut self.playing
             && now >= run.read_at
@@ -163,7 +163,7 @@ impl FakeEngine {
         self.events.push_back(Event::Stream(event));
     }
 
-    /// Ends the run that lasts, if one does, and what is queued behind it.
+    /// Ends the current run, if there is one, and the run queued behind it.
     pub fn end_run(&mut self, stream: StreamId, reason: StopReason) {
         let Some(state) = self.streams.get_mut(&stream) else { return };
         let (Some(run), queued) = (state.playing.take(), state.queued.take()) else { return };

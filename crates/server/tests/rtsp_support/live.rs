@@ -33,7 +33,7 @@ pub const TIMEOUT: Duration = Duration::from_secs(20);
 /// Payload of a made-up packet.
 const PAYLOAD: usize = 1316;
 
-/// What the engine thread and its handle share.
+/// State shared by the engine thread and its handle.
 pub struct EngineState {
     pub fake: FakeEngine,
     conns: HashMap<u32, TcpStream>,
@@ -43,13 +43,13 @@ pub struct EngineState {
     sent: HashMap<millrace_core::ids::StreamId, u32>,
     /// The command ring has no room.
     pub full: bool,
-    /// What admission is told of its core.
+    /// The load of its core, as reported to admission.
     pub core: Core,
     figures: EngineFigures,
     finished: bool,
 }
 
-/// What a made-up core has done in each of admission's looks.
+/// The load of a made-up core in each of admission's looks.
 #[derive(Clone, Copy, Default)]
 pub struct Core {
     pub busy_percent: u64,
@@ -107,7 +107,7 @@ impl EngineState {
         }
     }
 
-    /// Sends what is due.
+    /// Sends the packets that are due.
     fn run(&mut self, now: millrace_core::time::Instant) {
         self.fake.advance(now);
         let mut due = Vec::new();
@@ -246,10 +246,10 @@ pub struct Live {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What an engine and its thread share, its port, and the thread.
+/// The state shared by an engine and its thread, its port, and the thread.
 type Started = (Arc<Mutex<EngineState>>, FakePort, JoinHandle<()>);
 
-/// An engine that sends from these sockets until it is told to stop.
+/// Starts an engine that sends from these sockets until it is stopped.
 fn start_engine(rtp: &UdpSocket, rtcp: &UdpSocket, stop: &Arc<AtomicBool>) -> Started {
     let bell = Arc::new(EventBell::new().unwrap());
     bell.announce_sleep();
@@ -330,7 +330,7 @@ impl Live {
         }
     }
 
-    /// The engine has something to say, and says so.
+    /// Signals that the engine has events.
     pub fn bell_rings(&self) {
         self.bell.ring();
     }
@@ -373,7 +373,7 @@ impl Drop for Live {
     }
 }
 
-/// What comes over the RTSP connection.
+/// An item received over the RTSP connection.
 #[derive(Debug, PartialEq)]
 pub enum Item {
     Answer(Answer),

@@ -1,5 +1,5 @@
-//! A small world around the session server: a library of made-up titles, an engine without packets, and a clock that
-//! stands still until it is told to move.
+//! A small world around the session server: a library of made-up titles, an engine without packets,
+//! and a clock that stands still until the test moves it.
 #![allow(dead_code, unreachable_pub)] // each test binary uses its own part
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -81,12 +81,13 @@ pub struct World {
     pub engine: FakeEngine,
     pub open_titles: SharedTitles,
     pub now: Instant,
-    /// What came out, in order: `reply 200`, `open`, `play 0..24000 seq 0 in 50ms`, `pause`, `close`, `attach`, `drop conn`.
+    /// The output, in order: `reply 200`, `open`, `play 0..24000 seq 0 in 50ms`, `pause`, `close`,
+    /// `attach`, `drop conn`.
     pub log: Vec<String>,
     pub answers: HashMap<ConnKey, VecDeque<Answer>>,
     pub attached: HashSet<ConnKey>,
     pub closed: HashSet<ConnKey>,
-    /// What has happened, as far as it has a line in the log.
+    /// The events that have a line in the log.
     pub notices: Vec<Event>,
     counters: Counters,
     /// Requests handed in and replies that came out, by connection.
@@ -241,7 +242,7 @@ impl World {
         }
     }
 
-    /// What has been counted by now.
+    /// Returns the current counters.
     pub fn counters(&mut self) -> Counters {
         self.settle();
         self.counters
@@ -286,12 +287,12 @@ impl World {
         answer
     }
 
-    /// The oldest opening under way is done, and the server is told; returns what that was.
+    /// Completes the oldest opening under way, and informs the server; returns the completed need.
     pub fn opened(&mut self, result: Result<(), OpenError>) -> Need {
         let need = self.open_titles.answer(result);
         self.server.take_openings(self.now);
         self.settle();
-        // What was held back meanwhile.
+        // Input held back meanwhile.
         let mut conns: Vec<_> = self.framers.keys().copied().collect();
         conns.sort_unstable();
         for conn in conns {
@@ -364,7 +365,7 @@ fn packets_of(run: &RunSpec) -> String {
     format!("{}..{} seq {first}{speed}", run.from, run.until)
 }
 
-/// What may be missing of media; FEC goes with whatever there is.
+/// Returns how much of the media may be missing; FEC accepts any holes.
 fn spare_of(run: &RunSpec) -> String {
     match run.media.spare {
         0 => String::new(),

@@ -1,4 +1,4 @@
-//! A library of made-up titles, in memory or as if on disks that answer when they are told to.
+//! A library of made-up titles, in memory or as if on disks that answer on command.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -23,13 +23,15 @@ const TORN: &str = "2 members lost (b, c), 1 may be";
 /// An access point every two seconds.
 pub const GOP_PACKETS: u32 = 800;
 
-/// What `ladder` and `turning` can be had at, and how long a packet of that lasts in ticks.
+/// The available renditions of `ladder` and `turning`, and how long a packet of each lasts in
+/// ticks.
 pub const RENDITIONS: [(&str, u64); 3] = [("1080p", PACKET_TICKS), ("720p", 300), ("480p", 750)];
 
 /// By how much the access points of the renditions of `foreign` are later: those of the second fit, those of the third do not.
 pub const FOREIGN_TICKS: [u64; 3] = [0, 180, 181];
 
-/// Packets a second of the title with so many packets: no made-up title has as many as a rendition of another one.
+/// Returns packets a second of the title with `packets` packets: no made-up title has as many as a
+/// rendition of another one.
 pub fn packets_per_s(packets: u32) -> u64 {
     match packets {
         20_100 | 300_000 => 90_000 / RENDITIONS[1].1,
@@ -48,7 +50,7 @@ pub struct Even {
     pub is_stale: bool,
 }
 
-/// The same title with access points so many ticks later.
+/// The same title with access points `ticks` ticks later.
 struct Late {
     of: Even,
     ticks: u64,
@@ -143,8 +145,8 @@ pub fn entry(name: &str, seconds: u64) -> Entry {
     }
 }
 
-/// A title whose time stamps begin at so many seconds from so many seconds of film on, and whose last picture is shown 0.7 s
-/// after its last packet.
+/// Makes a title of `seconds` seconds whose time stamps begin at a given second from a given second
+/// of film on, and whose last picture is shown 0.7 s after its last packet.
 fn with_stamps(seconds: u64, bases: &[(u64, i64)]) -> Entry {
     let base = |&(time, first): &(u64, i64)| TimeBase {
         time: MediaTicks(time * 90_000),
@@ -157,7 +159,8 @@ fn with_stamps(seconds: u64, bases: &[(u64, i64)]) -> Entry {
     }
 }
 
-/// Speeds at which a title is shown by what was made of it, in hundredths. That of 3200 cannot be opened.
+/// Returns the speeds of the titles made from a title, in hundredths. The one for 3200 cannot be
+/// opened.
 fn speeds_of(name: &str) -> &'static [i16] {
     match name {
         "film" | "long" | "safe" | "turning" | "ladder" => &[-400, -100, 50, 400, 1_600, 3_200],
@@ -182,7 +185,7 @@ fn made_of(title: &Entry, scale: Scale) -> Entry {
     }
 }
 
-/// A rendition of `title`: its place among them says its rate.
+/// Returns a rendition of `title`: its place among the renditions determines its rate.
 fn rendition_of(title: &Entry, place: usize) -> Entry {
     let (label, ticks) = RENDITIONS[place];
     let packets = (title.duration.0 / ticks) as u32;
@@ -212,15 +215,15 @@ fn rendition_of(title: &Entry, place: usize) -> Entry {
 #[derive(Default)]
 pub struct OpenTitles {
     pub open: HashMap<TitleRef, u32>,
-    /// Members are lost, so many that no title can be played.
+    /// Too many members are lost for any title to be played.
     pub members_lost: bool,
     /// What else cannot be opened.
     pub broken: Option<String>,
     /// Everything has to be opened before it is used.
     pub on_disk: bool,
-    /// What has been asked to be opened and has not been answered yet, the oldest first.
+    /// The openings that have been requested and not answered yet, the oldest first.
     pub begun: VecDeque<Need>,
-    /// What has been opened, or why it could not be.
+    /// The results of openings: done, or why it failed.
     opened: HashMap<Need, Result<(), OpenError>>,
     answers: VecDeque<(Need, Result<(), OpenError>)>,
     /// Which titles were wished for at which speeds, in hundredths.

@@ -1,4 +1,4 @@
-//! The service, an engine or two, and no protocol: what comes out is carried out, what happened is kept.
+//! The service, an engine or two, and no protocol: outputs are carried out, events are kept.
 #![allow(dead_code, unreachable_pub)] // each test binary uses its own part
 
 use std::collections::{HashMap, HashSet};
@@ -23,14 +23,14 @@ pub struct Desk {
     pub second: FakeEngine,
     pub titles: SharedTitles,
     pub now: Instant,
-    /// Which engine writes to a connection, and what it calls that.
+    /// The engine that writes to each connection, and its name for the connection.
     writers: HashMap<ConnKey, (usize, u32)>,
-    /// Connections to which nobody may write now.
+    /// Connections that must not be written to now.
     pub held: HashSet<ConnKey>,
     /// Commands to the engine, in order; those to the second begin with `2: `.
     pub commands: Vec<String>,
     pub events: Vec<Event>,
-    /// What the last run may send ahead, in milliseconds.
+    /// How far ahead the last run may send, in milliseconds.
     pub led: Option<u16>,
     pub counters: Counters,
 }
@@ -69,7 +69,7 @@ impl Desk {
         self.service.conn_opened(peer.parse().unwrap()).expect("accepted")
     }
 
-    /// What a viewer on `conn` would ask for.
+    /// Returns the request of a viewer on `conn`.
     pub fn request(&mut self, title: &str, conn: ConnKey, path: Path) -> Request {
         Request {
             which: Which::New { label: title.to_owned(), agent: None },

@@ -40,7 +40,7 @@ impl Certificate {
     }
 }
 
-/// What a server has printed behind these words.
+/// Returns the rest of a server's line that begins with these words.
 pub fn line<'a>(server: &'a Server, begin: &str) -> &'a str {
     let found = server.log.iter().find_map(|line| line.strip_prefix(begin));
     found.unwrap_or_else(|| panic!("{begin} is printed: {:?}", server.log))

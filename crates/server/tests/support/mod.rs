@@ -1,4 +1,4 @@
-//! What the end-to-end tests share: films, a running server, a clock with a limit.
+//! Shared parts of the end-to-end tests: films, a running server, a clock with a limit.
 #![allow(dead_code, unreachable_pub)] // every test file uses its part
 
 use std::io::{BufRead, BufReader, Read};
@@ -62,7 +62,7 @@ pub fn film(dir: &Path, name: &str, secs: u64) -> PathBuf {
     path
 }
 
-/// Makes a volume of these directories, `parity` of which may be lost.
+/// Makes a volume of these directories that tolerates the loss of `parity` of them.
 pub fn volume(members: &[PathBuf], parity: usize) {
     let parity = parity.to_string();
     let mut args = vec!["volume", "create", "--parity", &parity];
@@ -86,7 +86,7 @@ pub struct Server {
     /// Its address.
     pub addr: std::net::SocketAddr,
     lines: mpsc::Receiver<String>,
-    /// Everything it has said so far.
+    /// Its output up to now.
     pub log: Vec<String>,
 }
 
@@ -110,15 +110,16 @@ impl Server {
 
     /// Starts `command` and waits for its ready line.
     pub fn spawn(mut command: Command) -> Self {
-        // Tests wait for lines about single viewers, of which the limit leaves out some.
+        // Tests wait for lines about single viewers, and the rate limit omits some of these lines.
         if !command.get_envs().any(|(name, _)| name == "MILLRACE_LOG") {
             command.env("MILLRACE_LOG", "info,millrace_server::control::log=debug");
         }
-        // What a debug build carries on a busy machine is not what most tests are about.
+        // The capacity of a debug build on a busy machine is not the subject of most tests.
         if !command.get_envs().any(|(name, _)| name == "MILLRACE_ADMISSION") {
             command.env("MILLRACE_ADMISSION", "off");
         }
-        // Whatever is right with two engines is right with one; a test that is about one says so.
+        // Whatever is right with two engines is right with one; a test about one engine sets the
+        // number.
         if !command.get_envs().any(|(name, _)| name == "MILLRACE_ENGINES") {
             command.env("MILLRACE_ENGINES", "2");
         }
@@ -166,7 +167,7 @@ impl Server {
         }
     }
 
-    /// All lines said until now that contain `text`.
+    /// Returns all lines up to now that contain `text`.
     pub fn said(&mut self, text: &str) -> Vec<String> {
         self.log.extend(self.lines.try_iter());
         self.log.iter().filter(|line| line.contains(text)).cloned().collect()
@@ -177,15 +178,15 @@ impl Server {
         format!("{}{name}", self.url)
     }
 
-    /// Ends it as Ctrl-C does; returns whether it said BYE with exit code 0.
+    /// Ends it as Ctrl-C does; returns whether it sent BYE with exit code 0.
     pub fn interrupt(&mut self) -> bool {
         signal(self.child.id(), "INT");
         self.ends()
     }
 
-    /// Waits until it ends, as it does when it was told to; whether with exit code 0.
+    /// Waits until it ends, after it was ordered to; returns whether with exit code 0.
     pub fn ends(&mut self) -> bool {
-        // A disk that many write to may take its time with what is flushed at the end.
+        // A disk with many writers may take its time with the data flushed at the end.
         let end = Instant::now() + Duration::from_secs(60);
         loop {
             if let Some(status) = self.child.try_wait().expect("the server is our child") {
@@ -233,7 +234,7 @@ pub fn read_head(stream: &mut impl Read) -> String {
     String::from_utf8(head).expect("a head is text")
 }
 
-/// Reads a message: its head, and as much body as that says.
+/// Reads a message: its head, and as many body bytes as the head announces.
 pub fn read_message(stream: &mut impl Read) -> (String, String) {
     let head = read_head(stream);
     let bytes = header(&head, "Content-Length").map_or(0, |bytes| bytes.parse().expect("a number"));

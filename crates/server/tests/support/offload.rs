@@ -15,18 +15,18 @@ use serde_json::Value;
 use crate::support::Server;
 use crate::two_hosts::Site;
 
-/// What has the engine at the TUN device.
+/// Options that put the engine at the TUN device.
 pub const AT_TUN: [&str; 6] =
     ["--tcp", "engine", "--tcp-interface", "mill0", "--tcp-address", "10.78.0.1/24"];
 /// RTSP at the kernel's address.
 pub const KERNEL: &str = "10.77.0.1:8554";
-/// For what must happen by itself, on a machine that has other things to do.
+/// For things that must happen on their own, on a machine that has other things to do.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
-/// What the server says when its engine listens.
+/// The server's log line when its engine listens.
 pub const UP: &str = "the offload engine carries connections to";
 /// The same of HTTP, which another thread listens for.
 pub const HTTP_UP: &str = "the offload engine carries HTTP to";
-/// What it says when the device has gone.
+/// Its log line when the device has gone.
 pub const LOST: &str = "the offload engine has ended";
 
 pub fn ip(namespace: &str, args: &str) {
@@ -69,7 +69,7 @@ pub fn at_tun(film_secs: u64, args: &[&str]) -> Option<Site> {
     Some(site)
 }
 
-/// Waits until the server has said so, if it has not yet.
+/// Waits until the server has logged this, if it has not yet.
 pub fn up(server: &mut Server, what: &str) {
     if server.said(what).is_empty() {
         server.wait_for(what, TIMEOUT);

@@ -106,7 +106,8 @@ fn unmount(at: &Path) {
     let _ = Command::new("umount").arg("-l").arg(at).stderr(Stdio::null()).status();
 }
 
-/// A small file system in a file. Cut short, reads of what was behind the cut fail with EIO, as on a disk that is broken.
+/// A small file system in a file. After the file is truncated, reads behind the cut fail with EIO,
+/// as on a broken disk.
 pub(crate) struct FailingDisk {
     image: PathBuf,
     pub(crate) at: PathBuf,
@@ -159,7 +160,7 @@ impl Tmpfs {
 }
 
 impl Tmpfs {
-    /// The directory is empty from now on, whoever has files open there.
+    /// The directory is empty from now on, even for processes that have files open there.
     pub(crate) fn disappear(&self) {
         unmount(&self.at);
         assert!(!is_mounted(&self.at));

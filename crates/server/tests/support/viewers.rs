@@ -1,4 +1,4 @@
-//! Many viewers of `millrace load`, and what each of them must have got.
+//! Many viewers of `millrace load`, and the data that each of them must have received.
 #![allow(dead_code, unreachable_pub)] // every test file uses its part
 
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::support::{Server, millrace};
 
-/// What the viewers of a load do.
+/// The behaviour of a load's viewers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Viewers {
     /// They seek all the time, so that they are everywhere in their films and disks are asked all the time.
@@ -45,7 +45,7 @@ impl Load {
         Self { child, viewers, how }
     }
 
-    /// What came of it, whatever it was.
+    /// Returns its result, whatever it is.
     pub fn end(self) -> (Value, Output) {
         let output = self.child.wait_with_output().unwrap();
         let report =
@@ -59,8 +59,9 @@ impl Load {
         let _ = self.child.wait();
     }
 
-    /// Everybody got everything: judged by what is missing anywhere, by how much each viewer got, and by the exit code. How late
-    /// it came is not judged: this machine may be busy.
+    /// Asserts that all viewers received everything: judged by missing packets anywhere, by how
+    /// much each viewer received, and by the exit code. How late it came is not judged: this
+    /// machine may be busy.
     pub fn assert_nothing_missing(self) -> Value {
         let (viewers, how) = (self.viewers, self.how);
         let (report, output) = self.end();
@@ -87,8 +88,9 @@ impl Load {
         assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
         let together = Duration::from_millis(report["together_ms"].as_u64().unwrap());
         for one in each(&report, viewers) {
-            // 2 Mb/s in packets of 1316 bytes, but for what was late at the end, or at the beginning on a busy machine. A seek costs 50 ms
-            // and what a busy machine adds to it.
+            // 2 Mb/s in packets of 1316 bytes, except those that were late at the end, or at the
+            // beginning on a busy machine. A seek costs 50 ms and any delay that a busy machine
+            // adds.
             let us = |what: &str| one[what].as_u64().unwrap_or(0);
             let late = Duration::from_micros(us("lateness_max_us") + us("setup_us"));
             let share = if how == Viewers::Steady { 0.9 } else { 0.5 };

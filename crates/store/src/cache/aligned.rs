@@ -19,7 +19,7 @@ impl AlignedBuf {
     /// `len` bytes, rounded up to whole pages, at least one.
     ///
     /// # Errors
-    /// When the memory cannot be had.
+    /// If the memory cannot be allocated.
     pub(super) fn new(len: usize) -> std::io::Result<Self> {
         let len = len.max(1).next_multiple_of(ALIGN);
         // SAFETY: an anonymous private mapping at an address of the kernel's choice touches nothing that exists.
@@ -44,9 +44,10 @@ impl AlignedBuf {
 impl Deref for AlignedBuf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: `base..base + len` is one mapping, zeroed at first, that lives as long as `self`; bytes are changed
-        // only through `&mut self` or by the kernel, to which `read/uring.rs` lends parts of it by address: nobody makes a slice
-        // of it before the kernel is done with all of them.
+        // SAFETY: `base..base + len` is one mapping, zeroed at first, that lives as long as `self`;
+        // bytes are changed only through `&mut self` or by the kernel, to which `read/uring.rs`
+        // lends parts of it by address: no code makes a slice of it before the kernel is done with
+        // all of them.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
     }
 }

@@ -1,5 +1,6 @@
-//! Titles that are transformed when an extent is filled: what is read, verified and decoded is that of the title below, and what comes of it
-//! is changed before it is lent. The changed extents are cached for all who watch the transformed track; they are not those of the title.
+//! Titles that are transformed when an extent is filled: the cache reads, verifies and decodes the
+//! data of the title below, and changes the result before it leases it. The changed extents are
+//! cached for all viewers of the transformed track; they are not those of the title.
 
 use std::ops::Range;
 use std::path::Path;
@@ -30,7 +31,7 @@ impl DerivedTitle {
     }
 }
 
-/// What the title below says, but for its identity.
+/// The properties of the title below, except for its identity.
 impl TitleSource for DerivedTitle {
     fn id(&self) -> TitleId {
         self.parent.source().id()
@@ -84,7 +85,7 @@ impl Kind for DerivedTitle {
         self
     }
 
-    /// What is stored as parity repairs the packets that are stored: whoever watches these needs them whole.
+    /// Stored parity repairs the stored packets: a viewer of these needs them whole.
     fn order(
         &self,
         title: &OpenTitle,

@@ -1,5 +1,5 @@
-//! Whom to evict: whatever will be read last (Belady's rule over the playheads that are known); among what nobody will
-//! read, what was used longest ago.
+//! Which extent to evict: the one that will be read last (Belady's rule over the known playheads);
+//! among those that no playhead will read, the one used longest ago.
 //!
 //! Candidates are chosen in batches, so that looking at every extent costs little per eviction. The caller checks a
 //! candidate once more when its turn comes.
@@ -71,7 +71,8 @@ impl Victims {
         self.barren = false;
     }
 
-    /// Chooses the batch from everything that may go now, for which `looked_at` extents and playheads were looked at.
+    /// Chooses the batch from everything that may go now; the search has looked at `looked_at`
+    /// extents and playheads.
     pub(super) fn choose(&mut self, now: Ns, looked_at: usize, candidates: impl Iterator<Item = Candidate>) {
         let batch_len = (looked_at / LOOKED_AT_PER_CANDIDATE).max(1);
         self.batch.clear();

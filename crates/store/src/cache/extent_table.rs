@@ -1,4 +1,5 @@
-//! What lies in the arena: which extent of it holds what, which are free, which may go.
+//! The content of the arena: the data in each extent, the free extents, and the extents that may
+//! go.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,21 +25,21 @@ enum Slot {
         /// Stamp of its last use.
         used: u64,
     },
-    /// Filled with what nobody may have any more (its title is closed, or it has holes and is here, or can be
-    /// had, without by now), but
-    /// still lent out.
+    /// Filled with data that may no longer be leased (its title is closed, or it has holes and by
+    /// now the extent is here, or available, without holes), but still leased.
     Orphan,
 }
 
-/// What an extent is wanted for: what may go for it.
+/// The purpose of an extent, which determines the extents that may go for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Brings {
-    /// Somebody waits for it and needs it soon: anything may go.
+    /// A stream waits for it and needs it soon: anything may go.
     Demand,
-    /// It is needed at this moment: only what is needed later may go.
+    /// It is needed at this moment: only extents that are needed later may go.
     Ahead(Ns),
-    /// A playhead will need it some time later: only what nobody will read may go. What is read early takes room early, and
-    /// what has to go for it is read once more: no need for that yet.
+    /// A playhead will need it some time later: only extents that no playhead will read may go.
+    /// Reading early takes room early, and any extent evicted for it must be read once more: there
+    /// is no need yet.
     FarAhead,
 }
 
@@ -52,7 +53,7 @@ impl Brings {
     }
 }
 
-/// The arena's extents and what they hold.
+/// The arena's extents and their content.
 pub(super) struct ExtentTable {
     arena: Arc<ExtentArena>,
     slots: Box<[Slot]>,
@@ -65,7 +66,8 @@ pub(super) struct ExtentTable {
 }
 
 impl ExtentTable {
-    /// An empty extent table. The arena belongs to it: nobody else fills or reclaims its extents.
+    /// Makes an empty extent table. The arena belongs to it: no other code fills or reclaims its
+    /// extents.
     pub(super) fn new(arena: Arc<ExtentArena>) -> Self {
         let extents = arena.extents();
         Self {
@@ -95,18 +97,18 @@ impl ExtentTable {
         self.by_key.len()
     }
 
-    /// Extents evicted so far.
+    /// Returns the number of extents evicted up to now.
     pub(super) fn evictions(&self) -> usize {
         self.evictions
     }
 
-    /// Extents that nobody may have any more and that are still lent out.
+    /// Returns the number of extents that may no longer be leased and are still leased.
     pub(super) fn orphans(&self) -> usize {
         self.orphans.len()
     }
 
-    /// Whether this is here, as whole as somebody needs it who can do without `spare` packets of a codeword, or as whole as it
-    /// can be had.
+    /// Returns whether this extent is here, either complete enough for a viewer that can spare
+    /// `spare` packets of a codeword, or as complete as it can be made.
     pub(super) fn holds(&self, key: ExtentKey, spare: u8) -> bool {
         self.held_spare(key).is_some_and(|held| does(held, spare))
     }
@@ -118,7 +120,8 @@ impl ExtentTable {
         }
     }
 
-    /// Lends an extent to somebody who can do without `spare` packets of a codeword, if it is here and as whole as that.
+    /// Leases an extent to a viewer that can spare `spare` packets of a codeword, if it is here and
+    /// this complete.
     pub(super) fn lend(&mut self, key: ExtentKey, spare: u8) -> Option<Lease> {
         let slot = *self.by_key.get(&key)?;
         let Slot::Held { content, used, .. } = &mut self.slots[slot as usize] else { return None };
@@ -130,8 +133,9 @@ impl ExtentTable {
         self.arena.lend(slot, *content)
     }
 
-    /// Puts what was read where it can be lent, in place of the same with more holes. What is damaged can be lent to everybody,
-    /// so it takes the place of anything that cannot, and what was read later that of what was read before.
+    /// Makes the data of a read available for leases, in place of the same extent with more holes.
+    /// Damaged data may be leased to all viewers, so it replaces anything that may not, and data
+    /// read later replaces data read earlier.
     pub(super) fn put(&mut self, fill: Fill, content: ExtentContent, start_ns: Ns) {
         let key = ExtentKey { title: content.title, extent: content.number };
         let damaged = ExtentContent::DAMAGED;
@@ -148,7 +152,8 @@ impl ExtentTable {
         }
     }
 
-    /// A slot whose content is not to be lent any more, or that was taken for a title that is fed, not in the table: free, as soon as nobody has it.
+    /// Retires a slot whose content must not be leased any more, or that was taken for a title that
+    /// is fed and is not in the table: it is free as soon as no lease remains.
     pub(super) fn retire(&mut self, slot: u32) {
         if self.arena.reclaim(slot) {
             self.slots[slot as usize] = Slot::Empty;
@@ -177,7 +182,7 @@ impl ExtentTable {
             if let Some(fill) = self.arena.fill(slot) {
                 return Some(fill);
             }
-            // Somebody else writes into our arena: this extent is none of ours, do without it.
+            // Other code writes into our arena: this extent is not ours, do without it.
         }
     }
 
@@ -241,12 +246,13 @@ impl ExtentTable {
         true
     }
 
-    /// Drops everything of a title; what is still lent out goes when it comes back ([`ExtentTable::sweep`]).
+    /// Drops all extents of a title; an extent that is still leased goes when it comes back
+    /// ([`ExtentTable::sweep`]).
     pub(super) fn drop_title(&mut self, title: TitleRef) {
         self.drop_those(|content| content.title == title);
     }
 
-    /// The same of everything with holes: what is missing there can be had now.
+    /// The same for all extents with holes: the missing data is available now.
     pub(super) fn drop_holes(&mut self) {
         self.drop_those(|content| content.spare > 0);
     }
@@ -271,7 +277,7 @@ impl ExtentTable {
         }
     }
 
-    /// Frees the extents that nobody may have any more and that have come back.
+    /// Frees the extents that may no longer be leased and have come back.
     pub(super) fn sweep(&mut self) {
         let (arena, slots, free) = (&self.arena, &mut self.slots, &mut self.free);
         self.orphans.retain(|&slot| {
@@ -285,7 +291,8 @@ impl ExtentTable {
     }
 }
 
-/// Whether what has been read with `held` holes does for somebody who can do without `spare` packets of a codeword.
+/// Returns whether data read with `held` holes suffices for a viewer that can spare `spare` packets
+/// of a codeword.
 fn does(held: u8, spare: u8) -> bool {
     held <= spare || held == ExtentContent::DAMAGED
 }

@@ -21,11 +21,11 @@ use super::source::{Geometry, OpenTitle, TitleSource};
 use super::stripes::Decoder;
 use crate::sums::congruent;
 
-/// What was read is not what was stored.
+/// The data read differs from the data stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Damaged;
 
-/// What a read of a title on one member has brought.
+/// The result of reading a title on one member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Staged<'a> {
     /// Payload.
@@ -47,7 +47,7 @@ impl Staged<'_> {
     }
 }
 
-/// Data that came block by block, put together.
+/// Data that came block by block, joined.
 #[derive(Default)]
 struct Joined {
     bytes: Vec<u8>,
@@ -55,8 +55,9 @@ struct Joined {
 }
 
 impl Joined {
-    /// The data of an order of a title without members, which is `read` of its file: as it came, if it was ordered as a whole, else
-    /// put together. And the `errno` of what has not come.
+    /// Returns the data of an order of a title without members, which is `read` of its file: as it
+    /// came, if it was ordered as a whole, else joined. Also returns the `errno` of any data that
+    /// has not come.
     fn of<'a>(
         &'a mut self,
         order: &Order,
@@ -80,7 +81,7 @@ impl Joined {
             if end < span.bytes.end {
                 self.missing.push(end..span.bytes.end);
             }
-            // That something was given up says less than why something failed.
+            // A read that was given up reveals less than the reason of a failure.
             error = result.err().filter(|_| error.is_none_or(|known| known == libc::ETIMEDOUT)).or(error);
         }
         (Staged { data: &self.bytes, missing: &self.missing, ..Staged::default() }, error)
@@ -100,7 +101,7 @@ pub(super) struct Builder {
     pub(super) metas: Vec<PacketMeta>,
     pub(super) crcs: Crcs,
     pub(super) decoder: Decoder,
-    /// Whether each packet of a title without members has a record that can be read; empty: they all have.
+    /// Whether each packet of a title without members has a readable record; empty: they all have.
     recorded: Vec<bool>,
     joined: Joined,
 }
@@ -130,7 +131,7 @@ impl Builder {
         };
         let mut joined = std::mem::take(&mut self.joined);
         let built = match joined.of(order, results, &geometry.read) {
-            // Whoever reads it again reads it in blocks.
+            // The next attempt reads it in blocks.
             (_, Some(errno)) if !order.in_blocks || !title.1.source().has_sums() => {
                 Built::failed(ReadFailure::Io(errno))
             }
@@ -140,7 +141,7 @@ impl Builder {
         built
     }
 
-    /// The same from the data that came; `errno` says why it is not all of it.
+    /// The same from the data that came; `errno` is the reason why it is incomplete.
     fn assemble_staged<'a>(
         &mut self,
         title: (TitleRef, &OpenTitle),
@@ -152,7 +153,8 @@ impl Builder {
         let mut thorough = order.thorough;
         for (span, result) in order.spans.iter().zip(results) {
             match (span.role, result) {
-                // Without them the CRCs are; whoever reads them again waits for the same error.
+                // Without them there are still the CRCs; another read of them would wait for the
+                // same error.
                 (Role::Meta | Role::Sums, Err(_)) => thorough = true,
                 (Role::Meta, Ok(bytes)) => staged.meta = bytes,
                 (Role::Sums, Ok(bytes)) => staged.sums = bytes,
@@ -183,9 +185,9 @@ impl Builder {
         }
     }
 
-    /// Builds extent `number` of `title` in `extent` from the bytes of its files that `geometry` says; its CRCs have been
-    /// loaded, if they are known. If it is read again (`thorough`), packets that do not match their checksum, or have none, are marked
-    /// as missing.
+    /// Builds extent `number` of `title` in `extent` from the bytes of its files that `geometry`
+    /// gives; its CRCs have been loaded, if they are known. If it is read again (`thorough`),
+    /// packets that do not match their checksum, or have none, are marked as missing.
     ///
     /// # Errors
     /// If at the first try anything does not match its checksum, or there are too few bytes; `extent` is half written then.
@@ -301,7 +303,7 @@ pub(super) fn read_each(
     make_up(|packet| source.media_time(packet), first, metas, recorded);
 }
 
-/// These bytes of a file, of which those from `start` on came.
+/// Returns these bytes of a file; only the bytes from `start` on came.
 fn part<'a>(came: &'a [u8], start: u64, bytes: &Range<u64>) -> &'a [u8] {
     let within = |at: u64| at.saturating_sub(start) as usize;
     came.get(within(bytes.start)..within(bytes.end)).unwrap_or(&[])

@@ -102,16 +102,18 @@ pub struct CacheHandle {
 }
 
 impl CacheHandle {
-    /// Asks for an extent; the answer comes as a [`Grant`]. Also tells where the stream is, so that what comes after
-    /// this extent is read ahead. A want for an extent for which the run is already waiting changes its deadline.
+    /// Requests an extent; the answer comes as a [`Grant`]. Also reports the stream's position, so
+    /// that the extents after this one are read ahead. A want for an extent that the run is already
+    /// waiting for changes its deadline.
     ///
     /// `false`: the ring is full, ask again; the engine's bell rings when there is room.
     pub fn want(&mut self, want: &Want) -> bool {
         self.ask(Ask::Want(*want))
     }
 
-    /// The stream needs nothing more (paused, ended, gone): its place is forgotten and what it waits for is not
-    /// granted any more. Grants already under way may still arrive.
+    /// Reports that the stream needs nothing more (paused, ended, gone): its place is forgotten and
+    /// the extents it waits for are not granted any more. Grants already under way may still
+    /// arrive.
     ///
     /// `false`: the ring is full, say it again.
     pub fn leave(&mut self, stream: StreamId) -> bool {
@@ -160,8 +162,8 @@ pub(super) struct ManagerEnd {
     grants: Producer<Grant>,
     flags: Arc<Flags>,
     bell: Arc<dyn Doorbell>,
-    /// Grants for which the ring had no room. While there are any, no asks are taken, so their number is bounded by
-    /// the wants that were waiting at that moment.
+    /// Grants that did not fit into the ring. While there are any, no asks are taken, so their
+    /// number is bounded by the wants that were waiting at that moment.
     held: VecDeque<Grant>,
     /// Whether something was done since the bell was last rung that the engine should see.
     news: bool,
@@ -192,7 +194,7 @@ impl ManagerEnd {
         self.flags.ask_refused.load(Ordering::Acquire) && self.asks.slots() < RING_RECORDS
     }
 
-    /// Whether the engine's end is gone: nobody asks and nobody takes grants any more.
+    /// Returns whether the engine's end is gone: it sends no asks and takes no grants any more.
     pub(super) fn is_gone(&self) -> bool {
         self.flags.gone.load(Ordering::Acquire)
     }

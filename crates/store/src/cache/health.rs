@@ -9,13 +9,15 @@
 //!   missing, stale: as the volume says; missing members are asked for nothing, stale ones last, for data and parity
 //! ```
 //!
-//! Health says in which order members are asked, and nothing else: of an extent that cannot be had without members that are
-//! suspended, late or behind, these are asked too before anybody is told that it cannot be had ([`Effort`](super::order::Effort)).
+//! Health determines the order in which members are asked, and nothing else: for an extent that is
+//! unavailable without members that are suspended, late or behind, these are asked too before the
+//! extent is reported as unavailable ([`Effort`](super::order::Effort)).
 //!
-//! Hysteresis keeps a member that comes and goes from being asked each time it comes: a probe is a read of what that
-//! member gave rightly before; several must be answered in time; and who fails again soon after it came back waits twice as
-//! long. That holds for wrong bytes too: a probe does not look at them, but the first extents that are read from the member
-//! again do, and nobody is sent them.
+//! Hysteresis keeps an unstable member from being asked each time it comes back: a probe reads data
+//! that the member returned correctly before; several must be answered in time; and a member that
+//! fails again soon after it came back waits twice as long. This also applies to wrong bytes: a
+//! probe does not look at them, but the first extents that are read from the member again do, and
+//! no viewer is sent them.
 
 use crate::limits::MAX_MEMBERS;
 use crate::limits::cache::{ERROR_POINTS, PAROLE_NS, POINT_NS, PROBE_GAP_NS, SUSPEND_POINTS, WRONG_POINTS};
@@ -25,10 +27,10 @@ use millrace_core::time::Instant;
 use super::order::{MemberView, bit};
 use crate::members::Members;
 
-/// What the volume says of a member.
+/// The volume's view of a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// It holds what it should.
+    /// It holds all its data.
     #[default]
     Active,
     /// It is not there.
@@ -38,7 +40,7 @@ pub(super) enum Standing {
 }
 
 impl Standing {
-    /// What the volume says of a member now.
+    /// Returns the volume's current view of a member.
     pub(super) fn of(members: &Members, member: u16) -> Self {
         let slot = usize::from(member);
         if members.is_usable(slot) {
@@ -185,8 +187,8 @@ pub(super) struct Health {
 }
 
 impl Health {
-    /// What the volume says of a member, and on which disk it is ([`Members::disk`]). On another one what was known of it is
-    /// forgotten, and the answer is `true`.
+    /// Records the volume's view of a member, and its disk ([`Members::disk`]). If the disk is
+    /// another one, the known state is forgotten, and the answer is `true`.
     pub(super) fn stand(&mut self, now: Instant, member: u16, standing: Standing, disk: u32) -> bool {
         let Some(known) = self.members.get_mut(usize::from(member)) else { return false };
         let is_other = known.disk != disk;
@@ -239,8 +241,9 @@ impl Health {
         }
     }
 
-    /// Whom to ask first: missing and stale members and those that hang are not, suspended ones are avoided. Of an extent that
-    /// cannot be had so, everybody is asked who is there.
+    /// Returns the members to ask first: missing, stale and hanging members are not asked,
+    /// suspended ones are avoided. For an extent that is unavailable this way, all present members
+    /// are asked.
     pub(super) fn view(&self, now: Instant) -> MemberView {
         let mut view = MemberView { now, ..MemberView::default() };
         for (number, member) in (0..).map(bit).zip(&self.members) {
@@ -269,7 +272,8 @@ impl Health {
         }
     }
 
-    /// A member that is to be probed now; [`Health::probed`] has to follow. None is probed while it owes answers.
+    /// Returns a member that must be probed now; [`Health::probed`] has to follow. A member is not
+    /// probed while it owes answers.
     pub(super) fn next_probe(&mut self, now: Instant) -> Option<u16> {
         let at = self.members.iter().position(|member| member.probe_at().is_some_and(|at| at <= now.0))?;
         if let Some(suspension) = &mut self.members[at].suspended {
@@ -278,7 +282,7 @@ impl Health {
         Some(at as u16)
     }
 
-    /// What the probe has brought.
+    /// Records the result of the probe.
     pub(super) fn probed(&mut self, now: Instant, member: u16, good: bool) {
         if let Some(known) = self.members.get_mut(usize::from(member)) {
             known.probed(now.0, good);

@@ -157,7 +157,7 @@ fn what_the_volume_says_goes_before_everything() {
     assert_eq!((health.of(2), health.owed(2)), (MemberHealth::Healthy, 0));
     health.unstuck(at(0), 2, 0);
     assert_eq!(health.owed(2), 0);
-    // Numbers that no member has harm nobody.
+    // Numbers without a member harm no other one.
     health.stand(at(0), 99, Standing::Missing, 1);
     health.stuck(99, at(0));
     health.unstuck(at(0), 99, 0);
@@ -187,7 +187,7 @@ fn who_fails_again_soon_waits_twice_as_long() {
     assert_eq!(health.poll_at(), Some(at(now + FIRST_PROBE_NS)));
 }
 
-/// What can happen to one member.
+/// The events of one member.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Wait(u64),
@@ -216,8 +216,9 @@ fn outcome(kind: u8) -> Outcome {
 }
 
 proptest! {
-    /// Whatever happens: who is suspended comes back only after that many good probes in a row, is probed one at a time,
-    /// not while it owes answers, and no sooner than it should be; other members notice nothing.
+    /// Whatever happens: a suspended member comes back only after that many good probes in a row,
+    /// is probed one at a time, not while it owes answers, and no sooner than it should be; other
+    /// members notice nothing.
     #[test]
     fn the_way_back_is_through_good_probes_only(events in proptest::collection::vec(event(), 1..300)) {
         let mut health = Health::default();

@@ -1,5 +1,6 @@
-//! What the kinds of titles differ in: what is to be read for an extent, and how the extent is assembled from that. Everybody else asks the
-//! title, which was given its kind when it was opened; `docs/design/0015-sources.md`.
+//! The differences between the kinds of titles: the data to read for an extent, and how the extent
+//! is assembled from it. All other code asks the title, which was given its kind when it was
+//! opened; `docs/design/0015-sources.md`.
 
 use std::path::Path;
 
@@ -26,11 +27,11 @@ pub(super) struct TitleMembers<'a> {
 
 /// One kind of titles.
 pub(super) trait Kind: Send + Sync {
-    /// What any title says of itself.
+    /// Returns the properties that any title has.
     fn source(&self) -> &dyn TitleSource;
 
-    /// What to read for an extent, for whoever can make do with `spare` missing packets in a codeword. `thorough`: what was read for it
-    /// before was not good enough.
+    /// Returns the order for an extent, for a viewer that can spare `spare` packets in a codeword.
+    /// `thorough`: the previous read for it was not good enough.
     ///
     /// # Errors
     /// [`ReadFailure::OutOfRange`]; [`ReadFailure::MembersLost`] if too few members may be asked.
@@ -67,7 +68,7 @@ pub(super) trait Kind: Send + Sync {
         false
     }
 
-    /// What is done to an extent that has been assembled, before it is lent.
+    /// Returns the change made to an assembled extent before it is leased.
     fn derivation(&self) -> Option<&Derivation> {
         None
     }

@@ -44,14 +44,14 @@ pub struct LiveTitle {
     /// Extents that are held, with those that the feeder has in hand: when another one is begun the oldest goes.
     /// [`MIN_LIVE_EXTENTS`](millrace_core::limits::MIN_LIVE_EXTENTS) to [`MAX_LIVE_EXTENTS`](millrace_core::limits::MAX_LIVE_EXTENTS).
     pub extents: usize,
-    /// What may go for that.
+    /// Which extents may go for it.
     pub keep: Keep,
 }
 
 /// What of a live title stays when all its extents are in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Keep {
-    /// What is newest: the oldest extent goes, whoever needs it ([`ReadFailure::Passed`]).
+    /// The newest extents: the oldest one goes, even if it is needed ([`ReadFailure::Passed`]).
     #[default]
     Newest,
     /// What its viewers have not got: the feeder has no room ([`FeedError::NoRoom`]) until all streams that play have asked for the second extent behind the
@@ -77,7 +77,7 @@ impl TitleSource for LiveTitle {
     fn packet_bytes_at(&self, _packet: u32) -> usize {
         self.layout.packet_bytes()
     }
-    /// Not known before it is written, and nobody plans with it.
+    /// The time is not known before the packet is written, and no code plans with it.
     fn media_time(&self, _packet: u32) -> MediaTicks {
         MediaTicks(0)
     }
@@ -118,7 +118,8 @@ impl Kind for LiveTitle {
 /// Why a packet was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FeedError {
-    /// The cache has not brought the next extent yet, or has no memory for it. The feeder's bell rings when it has; what cannot wait is lost.
+    /// The cache has not provided the next extent yet, or has no memory for it. The feeder's bell
+    /// rings when it has; data that cannot wait is lost.
     #[error("live title: the cache has no memory for the next packet now; try again when the bell rings")]
     NoRoom,
     /// The title was closed.
@@ -127,7 +128,7 @@ pub enum FeedError {
     /// Packets of a title are numbered with 32 bits.
     #[error("live title: it has as many packets as a title may have; open another one")]
     TooLong,
-    /// A packet has another size than the title's layout says.
+    /// A packet's size differs from the title's layout.
     #[error("live title: a packet of {0} bytes; pad it to the size of the title's packets")]
     Size(usize),
 }
@@ -148,8 +149,8 @@ struct Shared {
     end: AtomicU8,
 }
 
-/// The way in for the media of one live title. Nothing here blocks or allocates. Dropped before [`Feeder::finish`], it has failed: viewers get
-/// what was published, and then the error.
+/// The input for the media of one live title. Nothing here blocks or allocates. Dropped before
+/// [`Feeder::finish`], it has failed: viewers get the published packets, and then the error.
 pub struct Feeder {
     timeline: Timeline,
     layout: WireLayout,
@@ -169,8 +170,9 @@ impl Feeder {
         self.next
     }
 
-    /// Adds a packet: it is copied behind its header and summed in the same pass. `flags` and `time` as in [`PacketMeta`]; `time` must not
-    /// descend. Nobody can read it before [`Feeder::publish`], which happens by itself where an extent is full.
+    /// Adds a packet: it is copied behind its header and summed in the same pass. `flags` and
+    /// `time` as in [`PacketMeta`]; `time` must not descend. The packet is not readable before
+    /// [`Feeder::publish`], which happens by itself where an extent is full.
     ///
     /// # Errors
     /// [`FeedError`]; nothing has changed then.
@@ -199,8 +201,8 @@ impl Feeder {
         Ok(())
     }
 
-    /// Lets viewers have all packets so far. Each time wakes the manager if it sleeps: worth it for some milliseconds of media, not for
-    /// each packet of a fast title.
+    /// Makes all packets up to now available to viewers. Each call wakes the manager if it sleeps:
+    /// worth it for some milliseconds of media, not for each packet of a fast title.
     ///
     /// # Errors
     /// [`FeedError::Closed`]
@@ -249,7 +251,7 @@ impl Drop for Feeder {
     }
 }
 
-/// The manager's end of a feed: what is held of the title, and who waits for more.
+/// The manager's end of a feed: the held part of the title, and the streams that wait for more.
 pub(super) struct Feed {
     arena: Arc<ExtentArena>,
     title: LiveTitle,
@@ -320,7 +322,7 @@ impl Feed {
         self.shared.news.load(Ordering::Acquire)
     }
 
-    /// Whether the feeder can take another extent, and what it takes the place of may go.
+    /// Returns whether the feeder can take another extent, and the extent that it replaces may go.
     pub(super) fn has_room(&self) -> bool {
         let may_begin = self.slots.len() < self.most()
             || match self.title.keep {
@@ -331,7 +333,8 @@ impl Feed {
         may_begin && !self.to_feeder.is_full() && !self.to_feeder.is_abandoned()
     }
 
-    /// A stream has asked for an extent; `None`: it plays no more. Whether the feeder may have room for that.
+    /// Records that a stream has asked for an extent; `None`: it plays no more. Returns whether the
+    /// feeder may have room as a result.
     pub(super) fn note_reader(&mut self, stream: StreamKey, extent: Option<u32>) -> bool {
         if self.title.keep != Keep::Unread {
             return false;
@@ -352,10 +355,10 @@ impl Feed {
         self.slots.pop_front()
     }
 
-    /// Gives the feeder another extent, for which [`Feed::has_room`].
+    /// Gives the feeder another extent, if [`Feed::has_room`].
     pub(super) fn give(&mut self, fill: Fill) {
         self.slots.push_back(fill.extent());
-        // If it is gone, nobody writes the extent, and it goes with the title.
+        // If the feeder is gone, the extent is never written, and it goes with the title.
         let _ = self.to_feeder.push(fill.grow(self.title.layout));
         self.bell.0.ring();
     }
@@ -381,7 +384,7 @@ impl Feed {
         }
     }
 
-    /// Lends what can be read of an extent now.
+    /// Leases the part of an extent that is readable now.
     pub(super) fn lend(&self, key: ExtentKey) -> Option<Lease> {
         let slot = *self.slots.get(key.extent.checked_sub(self.first)? as usize)?;
         let layout = self.title.layout;
@@ -400,7 +403,8 @@ impl Feed {
         )
     }
 
-    /// The title is closed: where its extents lie, and who still waits. The feeder's bell rings, and it is told when it looks.
+    /// Closes the title: returns the places of its extents, and the streams that still wait. The
+    /// feeder's bell rings, and the feeder learns of it when it looks.
     pub(super) fn close(self) -> (VecDeque<u32>, Vec<(ExtentKey, Waiter)>) {
         (self.slots, self.waiters)
     }

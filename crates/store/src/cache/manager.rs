@@ -5,8 +5,8 @@
 //!                                                 what takes too long, probes
 //! ```
 //!
-//! `flights` is what becomes of a read, `member_monitor` what is known of the members that were asked, `damage` what cannot be had of the
-//! titles, `transforms` the last step of transformed titles.
+//! `flights` tracks reads, `member_monitor` the state of the members that were asked, `damage` the
+//! parts of titles that are unavailable, `transforms` the last step of transformed titles.
 
 mod damage;
 mod flights;
@@ -51,7 +51,7 @@ pub(super) enum Control {
     Stop,
 }
 
-/// What the manager thread owns.
+/// The state of the manager thread.
 pub(super) struct Manager {
     policy: Policy,
     reader: Box<dyn Reader>,
@@ -68,14 +68,14 @@ pub(super) struct Manager {
     counters: Arc<Counters>,
     /// [`CacheConfig::read_bytes`].
     read_bytes: usize,
-    /// [`MemberMonitor::returns`] when what has holes was dropped last.
+    /// [`MemberMonitor::returns`] when extents with holes were last dropped.
     returns: u64,
     /// When the probe under way was begun.
     probe: Option<Instant>,
     stopping: bool,
 }
 
-/// What the manager is made of.
+/// The parts of a manager.
 pub(super) struct Parts {
     pub(super) config: CacheConfig,
     pub(super) arena: Arc<ExtentArena>,
@@ -125,7 +125,7 @@ impl Manager {
         self.reader.name()
     }
 
-    /// Runs until told to stop. Reads in flight end before the reader is dropped.
+    /// Runs until it is stopped. Reads in flight end before the reader is dropped.
     pub(super) fn run(mut self) {
         let mut due = self.clock.now();
         while !self.stopping {
@@ -148,7 +148,7 @@ impl Manager {
     /// Lets work come together, unless the control side has some. Gives when this thread should run again.
     fn gather(&mut self, now: Instant) -> Instant {
         if self.is_reading() {
-            // What was begun goes to the disks before.
+            // Reads that have begun go to the disks first.
             self.reader.wait(now, Some(Duration::ZERO));
         }
         if let Ok(control) = self.control.recv_timeout(GATHER) {
@@ -286,7 +286,8 @@ impl Manager {
         work
     }
 
-    /// Probes a member: reads again what it gave rightly last, from the file that lies there now.
+    /// Probes a member: reads the data again that it last returned correctly, from the file that is
+    /// there now.
     fn begin_probe(&mut self, now: Instant, title: TitleRef, mut span: SpanOrder) {
         if span.member.is_some_and(|member| self.monitor.is_failing(member))
             && let Some(title) = self.policy.title(title)
@@ -354,7 +355,8 @@ impl Manager {
     }
 }
 
-/// Asks the kernel to forget what it has cached of a span. If it does not, it is read again all the same, from there.
+/// Asks the kernel to drop its cached pages of a span. If it does not, the span is read again all
+/// the same, from there.
 fn forget_cached(span: &SpanOrder) {
     let length = std::num::NonZeroU64::new(span.bytes.end - span.bytes.start);
     let _ = rustix::fs::fadvise(span.file.get(), span.bytes.start, length, rustix::fs::Advice::DontNeed);

@@ -27,7 +27,7 @@ enum Fate {
 /// The title of a title on one member.
 const DATA: Role = Role::Data { position: 0 };
 
-/// A reader that works, but for what the script says.
+/// A working reader, except for the script's faults.
 struct Scripted {
     inner: Box<dyn Reader>,
     script: VecDeque<Fate>,
@@ -101,7 +101,7 @@ impl Reader for Scripted {
     }
 }
 
-/// A stream that nobody knows.
+/// A stream that is not known.
 const NOBODY: StreamId = StreamId { index: 999, generation: 0 };
 
 struct NoBell;
@@ -199,7 +199,7 @@ impl World {
     }
 }
 
-/// The space of a title that was removed is free when nobody has its files.
+/// The space of a removed title is free when no code has its files open.
 #[test]
 fn the_files_of_a_closed_title_are_let_go() {
     let mut world = World::new(&[]);
@@ -262,7 +262,7 @@ fn an_error_of_the_disk_everywhere_is_passed_on_and_reported() {
     assert_eq!(world.manager.counters.snapshot().read_errors, 1);
 }
 
-/// What cannot be read as a whole is read in blocks: nothing is missing if all of them come.
+/// Data that cannot be read as a whole is read in blocks: nothing is missing if all of them come.
 #[test]
 fn an_error_of_a_large_read_costs_nothing_if_the_blocks_come() {
     for errno in [libc::EIO, libc::ENODATA] {
@@ -276,7 +276,7 @@ fn an_error_of_a_large_read_costs_nothing_if_the_blocks_come() {
     let mut world = World::new(&[Fate::Garbled, Fate::Fails(DATA, libc::EIO), Fate::Good]);
     let lease = world.fetch().lease.unwrap();
     world.sample.check(&lease, 0);
-    // What has gone altogether is not asked for every block.
+    // A device that has gone altogether is not asked for every block.
     let mut world = World::new(&[Fate::Fails(DATA, libc::ENXIO), Fate::Good]);
     assert_eq!(world.fetch().lease.err(), Some(ReadFailure::Io(libc::ENXIO)));
 }
@@ -324,8 +324,8 @@ fn work_that_came_just_before_is_seen_before_sleep() {
     assert!(world.manager.handles[0].is_none());
 }
 
-/// With everything lent out each look for room is a look at all of the memory. Whether something has come back is looked at now and
-/// then, not each time that somebody asks for something else.
+/// With everything leased, each look for room is a look at all of the memory. The manager looks now
+/// and then for returned extents, not each time that another extent is requested.
 #[test]
 fn who_asks_causes_no_look_for_room_and_time_does() {
     let mut world = World::new(&[]);
@@ -350,7 +350,7 @@ fn who_asks_causes_no_look_for_room_and_time_does() {
         world.manager.sleep(Instant(7));
         assert_eq!((world.manager.turn(Instant(7)), reading(&world)), (1, 0), "an ask, and no look for room");
     }
-    // Nobody asks any more.
+    // No more requests come.
     let _handle = world.asker.lock().unwrap().take();
     world.manager.sleep(Instant(7));
     assert_eq!((world.manager.turn(Instant(7)), reading(&world)), (1, 1), "the read has begun");

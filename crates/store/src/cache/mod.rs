@@ -1,8 +1,8 @@
 //! The one copy of the title in memory: read ahead, lent to many, evicted by next use.
 //!
-//! One manager thread owns all policy and all disk input. Each engine loop has a [`CacheHandle`]: it says what its
-//! streams want and takes [`Grant`]s, through two rings, without ever blocking or allocating. The control side holds
-//! the [`Cache`].
+//! One manager thread owns all policy and all disk input. Each engine loop has a [`CacheHandle`]:
+//! it sends the wants of its streams and takes [`Grant`]s, through two rings, without ever blocking
+//! or allocating. The control side holds the [`Cache`].
 //!
 //! ```text
 //!   engine loop ── CacheHandle ══ wants, leaves ══►  manager ── policy: playheads, plan, extent table
@@ -14,26 +14,28 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `manager` | the thread's loop: read this first |
-//! | `policy` | what it decides, as a state machine without I/O |
-//! | `playheads`, `plan`, `extent_table`, `evict` | where the viewers are; what to read; what lies where; who goes |
+//! | `policy` | its decisions, as a state machine without I/O |
+//! | `playheads`, `plan`, `extent_table`, `evict` | the viewers' positions; the reads to make; the content of the extents; eviction |
 //! | `streams`, `titles` | the two tables of names |
-//! | `source` | what is needed of a title; where an extent's bytes lie |
-//! | `kind`, `plain` | what the kinds of titles differ in; titles that are whole in one file |
+//! | `source` | the parts needed of a title; the place of an extent's bytes |
+//! | `kind`, `plain` | the differences between the kinds of titles; titles that are whole in one file |
 //! | `derived` | titles that are transformed when an extent is filled ([`crate::transform`]) |
 //! | `live` | titles that are still being written: the way in for their media |
-//! | `order` | what is to be read for an extent, and what became of it |
+//! | `order` | the reads for an extent, and their results |
 //! | `read` | reading many extents at once, each from one file or from files on many members |
 //! | `health` | which members are asked |
 //! | `stripes` | titles on several members, parity: what to read, decoding, FEC datagrams |
 //! | `fill` | from file bytes to wire layout, summed on the way |
-//! | `crcs` | the CRCs of what an extent consists of |
+//! | `crcs` | the CRCs of an extent's parts |
 //! | `handle`, `stats` | the rings, the counters |
 //!
-//! An extent that does not match its stored checksums is read once more. What still does not and cannot be restored is left
-//! out: those packets are marked as missing and nobody is sent a wrong byte ([`Cache::damage`]). What a disk cannot read as a whole is read
-//! packet by packet, or block by block, and costs what lies in its bad sectors. Damaged records, where no
+//! An extent that does not match its stored checksums is read once more. Packets that still do not
+//! match and cannot be restored are left out: they are marked as missing and no viewer is sent a
+//! wrong byte ([`Cache::damage`]). Data that a disk cannot read as a whole is read packet by
+//! packet, or block by block, and costs only the data in its bad sectors. Damaged records, where no
 //! copy of them is good, cost only packets that nothing else proves. Where too much of a title is
-//! damaged, those who want it are told ([`ReadFailure::Checksum`]). All other extents go on.
+//! damaged, the streams that want it get an error ([`ReadFailure::Checksum`]). All other extents go
+//! on.
 #![deny(unsafe_code)]
 
 mod aligned;
@@ -114,7 +116,7 @@ pub enum ReadBackend {
 /// Settings of a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheConfig {
-    /// Media time that is read ahead of each playhead; 0: only what is asked for is read.
+    /// Media time that is read ahead of each playhead; 0: only requested extents are read.
     pub prefetch_ns: u64,
     /// Reads in flight, 1 to [`MAX_READS_IN_FLIGHT`].
     pub reads_in_flight: usize,
@@ -123,8 +125,10 @@ pub struct CacheConfig {
     pub read_bytes: usize,
     /// How to read.
     pub backend: ReadBackend,
-    /// Packets of a thousand that may be damaged beyond repair in [`DAMAGE_WINDOW_EXTENTS`](crate::limits::DAMAGE_WINDOW_EXTENTS) extents of a title: so many are
-    /// left out of what is lent. Beyond that those who want the extent are told that it cannot be had; with 0, always.
+    /// Packets of a thousand that may be damaged beyond repair in
+    /// [`DAMAGE_WINDOW_EXTENTS`](crate::limits::DAMAGE_WINDOW_EXTENTS) extents of a title: this
+    /// many are left out of leased extents. Beyond this limit, streams that want the extent get an
+    /// error; with 0, always.
     pub max_damaged_permille: u32,
 }
 
@@ -152,7 +156,7 @@ pub enum CacheError {
         millrace_core::limits::EXTENT_BYTES
     )]
     NoMemory,
-    /// io_uring was asked for and cannot be had.
+    /// io_uring was requested and is not available.
     #[error("cache: io_uring: {0}; allow it (kernel.io_uring_disabled, seccomp) or read with threads")]
     Uring(#[source] io::Error),
     /// Threads, memory or descriptors were refused.
@@ -169,7 +173,7 @@ pub enum CacheError {
     /// The table of titles is full.
     #[error("cache: {MAX_OPEN_TITLES} titles are open; close one first")]
     TooManyTitles,
-    /// A live title cannot hold so many extents.
+    /// A live title cannot hold this many extents.
     #[error("cache: a live title holds {MIN_LIVE_EXTENTS} to {MAX_LIVE_EXTENTS} extents, not {0}")]
     LiveExtents(usize),
     /// Live titles may have half of the memory.
@@ -233,8 +237,9 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Starts the manager thread on an arena that nobody else fills. One handle per engine loop, each with the bell
-    /// that is rung when there are grants for it. `clock` is the clock of the wants' deadlines.
+    /// Starts the manager thread on an arena that no other code fills. One handle per engine loop,
+    /// each with the bell that is rung when there are grants for it. `clock` is the clock of the
+    /// wants' deadlines.
     ///
     /// # Errors
     /// When a setting is out of range, or the system refuses a thread, memory, descriptors or the way of reading.
@@ -319,8 +324,9 @@ impl Cache {
         answer.recv().map_err(|_| CacheError::Stopped)?.ok_or(CacheError::TooManyTitles)
     }
 
-    /// From now on members are what this volume says they are: missing and stale ones are asked for nothing. Opening a
-    /// title of a volume does this by itself. Whoever holds the volume calls [`Members::refresh`].
+    /// Uses this volume's view of its members from now on: missing and stale ones are asked for
+    /// nothing. Opening a title of a volume does this by itself. The owner of the volume calls
+    /// [`Members::refresh`].
     ///
     /// # Errors
     /// [`CacheError::Stopped`].
@@ -358,9 +364,11 @@ impl Cache {
         Ok((title, feeder))
     }
 
-    /// Closes a title. When this returns, no want for it is granted any more ([`ReadFailure::NoTitle`]); what it
-    /// holds in memory is freed as the leases on it come back. A title that is not open: nothing happens. While a connection may need extents
-    /// of it again ([`millrace_core::pool::Recall`]), it stays open for that, unless it is a live one.
+    /// Closes a title. When this returns, no want for it is granted any more
+    /// ([`ReadFailure::NoTitle`]); its memory is freed as the leases on it come back. For a title
+    /// that is not open, nothing happens. While a connection may need extents of it again
+    /// ([`millrace_core::pool::Recall`]), it stays open for this connection, unless it is a live
+    /// one.
     pub fn close_title(&self, title: TitleRef) {
         let (reply, done) = sync_channel(1);
         if self.tell(Control::Close(title, reply)).is_ok() {
@@ -369,14 +377,14 @@ impl Cache {
         }
     }
 
-    /// What it has done and holds.
+    /// Returns its counters and its current use.
     pub fn stats(&self) -> CacheStats {
         let leased = (0..self.arena.extents()).filter(|&extent| self.arena.leases(extent) > 0).count();
         CacheStats { leased: leased as u64, ..self.counters.snapshot() }
     }
 
-    /// Whether there is room for viewers at further places. Reads two counters and waits for nobody, so what has been let in within
-    /// the last few milliseconds may not be counted yet.
+    /// Returns whether there is room for viewers at further places. Reads two counters and never
+    /// blocks, so viewers admitted within the last few milliseconds may not be counted yet.
     pub fn positions(&self) -> Positions {
         self.counters.positions()
     }

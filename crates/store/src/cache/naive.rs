@@ -1,5 +1,5 @@
-//! What a cache should do, for tests: viewers in lock step, and a simulation of the rules that shares nothing with the
-//! code under test. Included by the tests in `tests/` too.
+//! The expected behaviour of a cache, for tests: viewers in lock step, and a simulation of the
+//! rules that shares nothing with the code under test. Included by the tests in `tests/` too.
 #![allow(dead_code, unreachable_pub, missing_docs)] // each test uses a part of it
 
 use std::collections::HashMap;
@@ -47,7 +47,7 @@ impl Audience {
 
 #[derive(Clone, Copy, PartialEq)]
 pub enum Rule {
-    /// The one that will be needed last, of what is known of the viewers who have begun.
+    /// The one that will be needed last, judging by the known viewers that have begun.
     NextUse,
     /// The one used longest ago.
     Lru,
@@ -59,9 +59,9 @@ struct Naive {
     capacity: usize,
     /// Extent and when it was used last.
     resident: HashMap<u32, u64>,
-    /// What each viewer holds.
+    /// The extent that each viewer holds.
     playing: HashMap<usize, u32>,
-    /// Each viewer's next want: in which step, of which extent.
+    /// Each viewer's next want: its step and its extent.
     known: HashMap<usize, (u32, u32)>,
     clock: u64,
     reads: u64,

@@ -1,5 +1,5 @@
-//! What is to be read for one extent, and what became of it: the seam between those who know where a title's bytes are
-//! ([`Kind`](super::kind::Kind)) and those who read.
+//! The reads for one extent, and their results: the seam between the code that knows where a
+//! title's bytes are ([`Kind`](super::kind::Kind)) and the code that reads.
 //!
 //! ```text
 //!   order(extent, spare, members, thorough) ──► Order { spans } ──► (read) ──► build(order, results) ──► Built
@@ -7,8 +7,8 @@
 //!                    └────────────────────── More: the same, thorough, without what failed ◄──────────────┘
 //! ```
 //!
-//! Orders of extents that follow one another may be begun together, so that what lies together on a member is one read
-//! ([`Order::join`]).
+//! Orders of consecutive extents may be begun together, so that adjacent data on a member is one
+//! read ([`Order::join`]).
 //!
 //! A title whole in one file without parity has one data span, as many spans of records as it needs, and none that
 //! could stand in for another.
@@ -26,7 +26,7 @@ use super::handle::ReadFailure;
 use super::plain::PlainFiles;
 use super::source::ALIGN;
 
-/// What a span holds. A *position* is the place of a member among the members of its title.
+/// The content of a span. A *position* is the place of a member among the members of its title.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// Data units of the member at this position; the title itself, if it is on one member.
@@ -39,7 +39,7 @@ pub(super) enum Role {
         /// The position.
         position: u16,
     },
-    /// Records of the packets of the extent, or what they are derived from.
+    /// Records of the packets of the extent, or the data they are derived from.
     Meta,
     /// Range sums that they are derived from.
     Sums,
@@ -92,7 +92,8 @@ impl SpanFile {
         self.may_wait
     }
 
-    /// Whether it is the same open file. What was opened again since is another: the file may be another as well.
+    /// Returns whether it is the same open file. A file opened again since counts as another: it
+    /// may be another file as well.
     fn is_same(&self, other: &Self) -> bool {
         match (&self.of, &other.of) {
             (FileOf::Own(file), FileOf::Own(other)) => Arc::ptr_eq(file, other),
@@ -127,10 +128,10 @@ impl std::fmt::Debug for SpanFile {
     }
 }
 
-/// Bytes of one file that are to be read as a whole.
+/// Bytes of one file to read as a whole.
 #[derive(Clone, Debug)]
 pub(super) struct SpanOrder {
-    /// What it holds.
+    /// Its content.
     pub(super) role: Role,
     /// Slot of the member in its volume, if the title is on several or has parity: its health is kept by this.
     pub(super) member: Option<u16>,
@@ -168,7 +169,7 @@ pub(super) struct Order {
     pub(super) spare: u8,
     /// Everything that survives of the stripes, data and parity, is read: missing members or a second try.
     pub(super) thorough: bool,
-    /// Everybody who is there was asked for everything: what this has not brought cannot be had.
+    /// All present members were asked for everything: anything still missing is unavailable.
     pub(super) all: bool,
     /// The data of a title without members is read block by block, each by itself: it may fail, or be given up, alone.
     pub(super) in_blocks: bool,
@@ -194,25 +195,26 @@ pub(super) struct MemberView {
     /// A larger read of these has failed for this extent: when `all` are asked, each packet is read by itself. A title without
     /// members counts as member 0 and is read block by block.
     pub(super) pieces: u32,
-    /// These did not have what they should: their files are opened again if they have been open for a while. They may have been
-    /// repaired.
+    /// These did not have the expected data: their files are opened again if they have been open
+    /// for a while. They may have been repaired.
     pub(super) reopen: u32,
-    /// Everybody who is not lost is asked for everything: what this does not bring cannot be had.
+    /// All members that are not lost are asked for everything: anything still missing is
+    /// unavailable.
     pub(super) all: bool,
     /// When that is so: files that could not be opened are tried again after a while.
     pub(super) now: Instant,
 }
 
-/// How hard one tries to get an extent: each step costs more than the one before, and the verdict that it cannot be had is given
-/// after the last.
+/// The effort to get an extent: each step costs more than the one before, and the extent is
+/// declared unavailable only after the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Effort {
-    /// What the extent has, from members that are well; around those that are not, if that works.
+    /// The extent's own data, from members that are well; around the other members, if that works.
     Usual,
     /// Data and parity of its stripes from members that are well and have not failed for it.
     Thorough,
-    /// The same from everybody who is there and answers, and every copy of the records. Of a title without members, what could not
-    /// be read as a whole, block by block.
+    /// The same from all members that are present and respond, and every copy of the records. For a
+    /// title without members, data that could not be read as a whole is read block by block.
     All,
     /// Also from those who have not answered others for long.
     Last,
@@ -225,8 +227,8 @@ impl Order {
         Self { extent, spare, thorough, all, in_blocks, spans: Vec::new(), absent, left_out }
     }
 
-    /// Marks what can be read together with spans of the extents before this one in its run. A member may have nothing of some of
-    /// them.
+    /// Marks the spans that can be read together with spans of the extents before this one in its
+    /// run. A member may have nothing of some of them.
     pub(super) fn join<'a>(&mut self, run: impl Iterator<Item = &'a Self> + Clone) {
         for span in &mut self.spans {
             let mut before = run.clone().flat_map(|order| &order.spans);
@@ -251,11 +253,12 @@ pub(super) fn bit(number: u16) -> u32 {
 /// A built extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Filled {
-    /// What it holds.
+    /// Its content.
     pub(super) content: ExtentContent,
     /// Bytes of media that were decoded for it.
     pub(super) decoded_bytes: u64,
-    /// The title has CRCs, but those of this extent could not be had: only the sums of 16 bits were compared.
+    /// The title has CRCs, but those of this extent were unavailable: only the sums of 16 bits were
+    /// compared.
     pub(super) sums_only: bool,
     /// Packets whose records are damaged, in every copy if there are several. Those that it holds all the same are proved by their CRCs.
     pub(super) unrecorded: Option<LeftOut>,
@@ -263,7 +266,7 @@ pub(super) struct Filled {
     pub(super) wrong: u32,
 }
 
-/// Packets of an extent that cannot be had, or whose records cannot.
+/// Packets of an extent that are unavailable, or whose records are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LeftOut {
     /// The first of them, counted from the title's start.
@@ -275,12 +278,13 @@ pub(super) struct LeftOut {
 }
 
 impl LeftOut {
-    /// What is marked as missing in the records of an extent that begins with packet `first`.
+    /// Returns the packets marked as missing in the records of an extent that begins with packet
+    /// `first`.
     pub(super) fn of(first: u32, metas: &[PacketMeta]) -> Option<Self> {
         Self::among(first, metas.iter().map(|meta| meta.is_missing()))
     }
 
-    /// Those of the packets from `first` on of which this is said.
+    /// Returns the packets from `first` on that are selected by `is_one`.
     pub(super) fn among(first: u32, is_one: impl Iterator<Item = bool>) -> Option<Self> {
         let those = (first..).zip(is_one).filter(|(_, is_one)| *is_one);
         those.fold(None, |found: Option<Self>, (packet, _)| {
@@ -290,27 +294,28 @@ impl LeftOut {
     }
 }
 
-/// What came of building an extent.
+/// The result of building an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Built {
     /// It is there.
     Done(Filled),
-    /// Something is wrong or missing: order it again, thorough and past what the kernel remembers. Never the answer to
-    /// a thorough order. `wrong`: as in [`Filled`].
+    /// Something is wrong or missing: order it again, thorough and bypassing the kernel's cache.
+    /// Never the answer to a thorough order. `wrong`: as in [`Filled`].
     More {
         /// Slots of members whose bytes did not have their stored sums, as bits.
         wrong: u32,
     },
-    /// Some of its packets cannot be had; those are marked. To be lent only if nothing better can be read.
+    /// Some of its packets are unavailable; those are marked. Lease it only if nothing better can
+    /// be read.
     Damaged {
-        /// What can be had.
+        /// The available packets.
         filled: Filled,
-        /// What cannot.
+        /// The unavailable packets.
         left_out: LeftOut,
         /// Why not.
         failure: ReadFailure,
     },
-    /// It cannot be had. `wrong`: as in [`Filled`].
+    /// It is unavailable. `wrong`: as in [`Filled`].
     Failed {
         /// Why.
         failure: ReadFailure,
@@ -320,7 +325,7 @@ pub(super) enum Built {
 }
 
 impl Built {
-    /// It cannot be had, and nobody's bytes were wrong.
+    /// Returns the failure of an extent that is unavailable without wrong bytes from any member.
     pub(super) fn failed(failure: ReadFailure) -> Self {
         Self::Failed { failure, wrong: 0 }
     }

@@ -22,7 +22,7 @@ pub(super) struct PlainFiles {
     source: Box<dyn PlainSource>,
     /// The data file once more, for direct reads, where the file system has them.
     direct: Option<File>,
-    /// [`may_wait`] says so of them.
+    /// Result of [`may_wait`] for these files.
     may_wait: bool,
 }
 
@@ -32,7 +32,8 @@ impl PlainFiles {
         self.may_wait
     }
 
-    /// The file to read a span with this role from; the data past the page cache if it is to be read so and can be.
+    /// Returns the file to read a span with this role from. For data, this is the file that
+    /// bypasses the page cache if `direct` is set and there is one.
     pub(super) fn file(&self, role: Role, direct: bool) -> &File {
         match (role, &self.direct) {
             (Role::Data { .. } | Role::Parity { .. }, Some(file)) if direct => file,
@@ -50,7 +51,7 @@ pub(super) struct Plain {
 }
 
 impl Plain {
-    /// Opens the data file once more for direct reads, if that can be had.
+    /// Opens the data file a second time for direct reads, if possible.
     pub(super) fn open(source: Box<dyn PlainSource>) -> Self {
         let (direct, may_wait) = open_direct_of(&*source);
         Self { files: Arc::new(PlainFiles { source, direct, may_wait }) }

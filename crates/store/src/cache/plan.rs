@@ -1,4 +1,4 @@
-//! What is to be read, most urgent first, and who waits for it.
+//! The planned reads, most urgent first, and their waiters.
 //!
 //! An extent is asked for by streams that wait for it (a *demand*) or by a playhead that will come to it (*ahead*).
 //! It is in the plan once, however many ask; its deadline is the soonest of all of theirs.
@@ -36,16 +36,16 @@ pub(super) struct Next {
     pub(super) key: ExtentKey,
     /// By when.
     pub(super) by: Ns,
-    /// Whether somebody waits for it.
+    /// Whether a stream waits for it.
     pub(super) demand: bool,
-    /// Packets of one codeword that everybody who wants it can do without.
+    /// Packets of one codeword that every requester can do without.
     pub(super) spare: u8,
 }
 
 #[derive(Debug)]
 struct Asked {
     by: Ns,
-    /// The least of all who asked; somebody who has left may have asked for it.
+    /// The minimum over all requests, which may include one of a stream that has left.
     spare: u8,
     reading: bool,
     /// There was no room for it when its turn came.
@@ -64,9 +64,9 @@ impl Asked {
 /// Reads that have not begun, by deadline.
 #[derive(Debug, Default)]
 struct Queues {
-    /// Somebody waits.
+    /// Reads that a stream waits for.
     demand: BTreeSet<(Ns, ExtentKey)>,
-    /// Nobody waits yet.
+    /// Reads that no stream waits for yet.
     ahead: BTreeSet<(Ns, ExtentKey)>,
 }
 
@@ -88,7 +88,7 @@ impl Queues {
     }
 }
 
-/// What is to be read and what is being read.
+/// The planned reads and those in progress.
 #[derive(Debug)]
 pub(super) struct Plan {
     asked: HashMap<ExtentKey, Asked>,
@@ -97,7 +97,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// A plan with at most `ahead_limit` reads for which nobody waits.
+    /// Creates a plan with at most `ahead_limit` reads that no stream waits for.
     pub(super) fn new(ahead_limit: usize) -> Self {
         Self { asked: HashMap::new(), queues: Queues::default(), ahead_limit }
     }
@@ -107,8 +107,9 @@ impl Plan {
         self.queues.demand.len() + self.queues.ahead.len()
     }
 
-    /// A stream that can do without `spare` packets of a codeword waits for `key` by `by`. `is_live` tells which of the old
-    /// waiters still count. Returns whether the extent was in the plan already.
+    /// Adds a stream that can do without `spare` packets of a codeword and waits for `key` by `by`.
+    /// `is_live` decides which of the old waiters still count. Returns whether the extent was
+    /// already in the plan.
     pub(super) fn demand(
         &mut self,
         key: ExtentKey,
@@ -130,8 +131,9 @@ impl Plan {
         joined
     }
 
-    /// A playhead whose stream can do without `spare` packets of a codeword will come to `key` at `by`: plans to read it, or hastens what is planned. Returns whether this is
-    /// a new read; not if too much is planned ahead already.
+    /// Plans the read of `key` for a playhead that will reach it at `by` and whose stream can do
+    /// without `spare` packets of a codeword, or makes the planned read more urgent. Returns
+    /// whether this is a new read; it is not if too much is already planned ahead.
     pub(super) fn ahead(&mut self, key: ExtentKey, by: Ns, spare: u8) -> bool {
         if self.asked.contains_key(&key) {
             self.hasten(key, by, spare);
@@ -146,8 +148,8 @@ impl Plan {
         true
     }
 
-    /// `key`, if it is in the plan, is needed by `by` already, and by somebody who can do without `spare` packets of a
-    /// codeword.
+    /// If `key` is in the plan, brings its deadline forward to `by`, for a stream that can do
+    /// without `spare` packets of a codeword.
     pub(super) fn hasten(&mut self, key: ExtentKey, by: Ns, spare: u8) {
         let Some(asked) = self.asked.get_mut(&key) else { return };
         asked.spare = asked.spare.min(spare);
@@ -167,12 +169,12 @@ impl Plan {
         }
     }
 
-    /// The most urgent read for which somebody waits.
+    /// Returns the most urgent read that a stream waits for.
     pub(super) fn first_demand(&self) -> Option<Next> {
         self.queues.demand.first().map(|&(by, key)| Next { key, by, demand: true, spare: self.spare(key) })
     }
 
-    /// The most urgent read for which nobody waits yet.
+    /// Returns the most urgent read that no stream waits for yet.
     pub(super) fn first_ahead(&self) -> Option<Next> {
         self.queues.ahead.first().map(|&(by, key)| Next { key, by, demand: false, spare: self.spare(key) })
     }
@@ -205,15 +207,16 @@ impl Plan {
         self.asked.get_mut(&key).is_some_and(|asked| !std::mem::replace(&mut asked.waited, true))
     }
 
-    /// Takes `key` out of the plan, with everybody who was noted as waiting for it; some may not wait any more.
+    /// Removes `key` from the plan. Returns all its recorded waiters; some may no longer be
+    /// waiting.
     pub(super) fn finish(&mut self, key: ExtentKey) -> Vec<Waiter> {
         let Some(asked) = self.asked.remove(&key) else { return Vec::new() };
         self.queues.remove(key, &asked);
         asked.waiters
     }
 
-    /// Takes a title out of the plan, with everybody who was noted as waiting for it. Reads that have begun stay,
-    /// without waiters, until [`Plan::finish`].
+    /// Removes a title from the plan. Returns all its recorded waiters. Reads already in progress
+    /// stay, without waiters, until [`Plan::finish`].
     pub(super) fn forget_title(&mut self, title: TitleRef) -> Vec<(ExtentKey, Waiter)> {
         let mut waiters = Vec::new();
         self.queues.demand.retain(|(_, key)| key.title != title);

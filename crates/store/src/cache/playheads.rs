@@ -1,4 +1,4 @@
-//! Where the viewers of a title are, and from that: when an extent will be read next.
+//! The positions of a title's viewers, and the next use of each extent derived from them.
 //!
 //! A playhead is the first extent that its stream has not got yet, with the *offset* of its clock: the moment at which
 //! the title's media time zero would have been due. It reaches extent `e` at `offset + media time of e`. So the next
@@ -24,7 +24,7 @@ pub(super) struct StreamKey {
 /// When an extent will be read next. Sooner is less; `Never` is greatest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum NextUse {
-    /// At this moment; in the past for a viewer who is late.
+    /// At this time; in the past for a late viewer.
     At(Ns),
     /// No known playhead will reach it.
     Never,
@@ -72,7 +72,8 @@ impl Horizon {
 pub(super) struct Playheads {
     order: BTreeSet<(Place, StreamKey)>,
     horizon: Horizon,
-    /// A playhead came or jumped since the horizon was built: something may be needed sooner than it says.
+    /// A playhead appeared or jumped since the horizon was built: an extent may be needed sooner
+    /// than the horizon indicates.
     jumped: bool,
     /// Extents at which playheads are.
     places: usize,
@@ -110,7 +111,8 @@ impl Playheads {
         self.order.range(first..).next().is_some_and(|(place, _)| place.extent == extent)
     }
 
-    /// Extents at which playheads are: those at the same one share what they hold.
+    /// Returns the number of extents with playheads. Playheads at the same extent share the extents
+    /// they hold.
     pub(super) fn places(&self) -> usize {
         self.places
     }
@@ -131,8 +133,8 @@ impl Playheads {
         self.horizon.next_use(extent, start_ns)
     }
 
-    /// Whether a playhead reaches `extent` (whose media time is `start_ns`) by `until`. Looks at the nearest
-    /// playheads only and says yes when in doubt.
+    /// Returns whether a playhead reaches `extent` (whose media time is `start_ns`) by `until`.
+    /// Looks at the nearest playheads only and returns `true` when in doubt.
     pub(super) fn reached_by(&self, extent: u32, start_ns: Ns, until: Ns) -> bool {
         const LOOKED_AT: usize = 64;
         let nearest = (Place { extent, offset: Ns::MAX }, StreamKey { handle: u16::MAX, index: u32::MAX });

@@ -1,4 +1,4 @@
-//! What the cache decides, without doing it: a state machine on a clock that is passed in.
+//! The cache's decisions without their execution: a state machine on a clock that is passed in.
 //!
 //! ```text
 //!   want, leave ──►  playheads ──►  plan (what to read, most urgent first)  ──► next_read ──► (I/O, fill)
@@ -41,7 +41,7 @@ pub(super) struct ReadOrder {
     pub(super) title: Arc<OpenTitle>,
     /// Whereto.
     pub(super) fill: Fill,
-    /// Packets of one codeword that may be missing: nobody who waits for it can make do with more.
+    /// Packets of one codeword that may be missing: the most that all waiters can do without.
     pub(super) spare: u8,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Policy {
     max_reads: usize,
     /// Extents that may be in flight when a read is begun; a run may go beyond it.
     max_extents: usize,
-    /// Reads ahead that may be in flight at once; the others are kept for those who wait.
+    /// Maximum number of reads ahead in flight; the other reads are reserved for waiting streams.
     max_reads_ahead: usize,
     /// Extents read ahead of one playhead.
     max_ahead: u32,
@@ -64,7 +64,7 @@ pub(super) struct Policy {
     titles: Titles,
     /// Of these, those that are being written.
     live: Vec<(TitleRef, Feed)>,
-    /// Those that are to be closed when nobody may need them again.
+    /// Titles to close when no connection may need them again.
     closing: Vec<TitleRef>,
     streams: Streams,
     plan: Plan,
@@ -73,12 +73,12 @@ pub(super) struct Policy {
     timers: BinaryHeap<Reverse<(Ns, StreamKey, u32)>>,
     grants: VecDeque<(u16, Grant)>,
     failed: VecDeque<(ExtentKey, Ns)>,
-    /// What was read and is damaged, and until when that is believed.
+    /// Extents that were read and are damaged, and until when that result is trusted.
     damaged: VecDeque<(ExtentKey, Ns)>,
     next_sweep: Ns,
     /// Reads ahead were put off for want of room.
     ahead_put_off: bool,
-    /// Somebody waits for something for which there was no room when it was tried last.
+    /// A stream waits for an extent that found no memory at the last attempt.
     no_room: bool,
     /// Playheads of all titles.
     heads: usize,
@@ -92,7 +92,7 @@ fn ns(at: Instant) -> Ns {
 }
 
 impl Policy {
-    /// An empty cache for so many engines.
+    /// Creates an empty cache for `handles` engines.
     pub(super) fn new(
         arena: Arc<ExtentArena>,
         handles: usize,
@@ -146,12 +146,13 @@ impl Policy {
         self.titles.get(title).map(|title| &*title.open)
     }
 
-    /// A member is well again: what has holes because of it is read again for whoever wants it next.
+    /// Handles the recovery of a member: extents with holes because of it are read again for the
+    /// next request.
     pub(super) fn drop_holes(&mut self) {
         self.extent_table.drop_holes();
     }
 
-    /// What was damaged some time ago may have been repaired.
+    /// Forgets damage found some time ago, because it may have been repaired.
     fn drop_damaged(&mut self, now: Ns) {
         while let Some(&(key, until)) = self.damaged.front()
             && until <= now
@@ -267,8 +268,8 @@ impl Policy {
         self.move_head(stream, (place.extent < extents).then_some(Head { place, ..head }));
     }
 
-    /// Plans to read what the playhead will come to within the time to look ahead: all of it again (`again`), or only
-    /// what has come within sight since last time.
+    /// Plans the reads of the extents that the playhead will reach within the look-ahead time: all
+    /// of them again (`again`), or only those that came within sight since the last call.
     fn look_ahead(&mut self, now: Ns, stream: StreamKey, anew: bool) {
         let Some(head) = self.streams.head(stream).filter(|_| self.prefetch_ns > 0) else { return };
         let Some(title) = self.titles.get(head.title) else { return };
@@ -349,7 +350,8 @@ impl Policy {
         self.extent_table.retry();
     }
 
-    /// Whether more reads may be in flight, ahead or not: what is not begun then waits for room or has no hurry.
+    /// Returns whether more reads may be in flight, ahead or not. If so, any read not begun waits
+    /// for memory or is not urgent.
     pub(super) fn has_free_reads(&self) -> bool {
         let reads = self.reading - self.joined.len();
         reads < self.max_reads_ahead && self.reading <= self.max_extents * 3 / 4
@@ -364,7 +366,7 @@ impl Policy {
             return None;
         }
         let demand = self.plan.first_demand();
-        // The rest is kept for those who wait.
+        // The remaining reads are reserved for waiting streams.
         let may_look_ahead = self.has_free_reads();
         let ahead = self.first_needed_ahead(now).filter(|_| may_look_ahead);
         let ahead_is_sooner = match (demand, ahead) {
@@ -410,7 +412,8 @@ impl Policy {
             self.read_ahead(key, by, before.spare);
         }
         let next = self.plan.unread(key)?;
-        // It is read early because that costs little now, so what is needed later than it may go.
+        // It is read early because that costs little now, so it may displace only extents needed
+        // later than it.
         let brings = if next.demand { self.brings(now, &next) } else { Brings::Ahead(next.by) };
         let order = self.begin(now, next, brings);
         if order.is_some() {
@@ -421,7 +424,8 @@ impl Policy {
         order
     }
 
-    /// The most urgent read ahead that a playhead still needs; those that nobody needs any more are dropped.
+    /// Returns the most urgent read ahead that a playhead still needs; drops those no longer
+    /// needed.
     fn first_needed_ahead(&mut self, now: Ns) -> Option<Next> {
         loop {
             let next = self.plan.first_ahead()?;
@@ -457,8 +461,8 @@ impl Policy {
         Some(ReadOrder { key: next.key, title, fill, spare: next.spare })
     }
 
-    /// A read has ended: what was read is lent to everybody who waits for it. Who began to wait while it was read with more
-    /// holes than he can do with goes on waiting: it is read again for him.
+    /// Ends a read: leases the extent to all its waiters. A stream that began to wait during the
+    /// read and can do with fewer holes than it had keeps waiting: the extent is read again for it.
     pub(super) fn finish(
         &mut self,
         now: Instant,
@@ -515,7 +519,7 @@ impl Policy {
         });
         let granted = lease.is_ok();
         self.grants.push_back((waiter.handle, grant(waiter.stream, run, key, lease)));
-        // Whoever waits for what is not written yet is not late by the fault of this cache.
+        // If a stream waits for data not written yet, its lateness is not the fault of this cache.
         if granted && live.is_none() {
             self.note_late(now, by);
             self.step_head(StreamKey { handle: waiter.handle, index: waiter.stream.index }, key);
@@ -547,7 +551,8 @@ impl Policy {
     }
 }
 
-/// Places in titles that so many extents carry, of which so many may be in flight for others at the same time.
+/// Positions in titles that `extents` extents support while `in_flight` of them may be in flight
+/// for other positions.
 fn positions_of(extents: usize, in_flight: usize) -> usize {
     (extents - in_flight.min(extents)) * 1000 / PINNED_PERMILLE_PER_POSITION
 }

@@ -5,11 +5,13 @@ use millrace_core::limits::LEASE_AHEAD_NS;
 use super::*;
 use crate::cache::Positions;
 
-/// A disk takes this long: with the reads that may be in flight it gives twice what is needed.
+/// Time of one disk read. With the reads allowed in flight, the disk delivers twice the data
+/// needed.
 const READ_NS: u64 = 5_000_000;
 const MS: u64 = 1_000_000;
 
-/// A viewer at a place of its own, as the engine is: it holds what it sends from and asks for the next when that is nearly over.
+/// A viewer at a position of its own, behaving like the engine: it holds the extent it sends from
+/// and requests the next one when the current one is nearly over.
 struct Viewer {
     title: TitleRef,
     extent: u32,
@@ -19,7 +21,8 @@ struct Viewer {
     held: Vec<Lease>,
 }
 
-/// Lets so many viewers, each in a title of its own, play five seconds. The cache's counters after that.
+/// Plays five seconds with `viewers` viewers, each in a title of its own. Returns the cache's
+/// counters afterwards.
 fn play_apart(extents: usize, viewers: u32) -> (World, u64) {
     let mut world = World::new(extents, 2_000_000_000);
     let begin = world.now;
@@ -34,7 +37,7 @@ fn play_apart(extents: usize, viewers: u32) -> (World, u64) {
     let begin = begin.plus_ns(3_000 * MS);
     while world.now < begin.plus_ns(5_000 * MS) {
         for (index, viewer) in (0..).zip(&mut audience) {
-            // What it is behind goes back.
+            // It returns the extents it has passed.
             if world.now >= viewer.by {
                 viewer.held.clear();
             } else if world.now.plus_ns(EXTENT_NS) >= viewer.by && viewer.held.len() > 1 {
@@ -92,14 +95,14 @@ fn viewers_of_the_same_place_count_once_and_who_pauses_not_at_all() {
     assert_eq!(world.counters.positions().used, 3);
     world.read_all();
     let held = world.granted();
-    // Each is one further, and holds what it got.
+    // Each viewer is one extent further and holds the extents it was granted.
     let leased = |world: &World| (0..16).filter(|&extent| world.arena.leases(extent) > 0).count();
     assert_eq!((world.counters.positions().used, leased(&world)), (3, 3));
     world.leave(1);
     world.leave(2);
     world.policy.publish();
     assert_eq!(world.counters.positions().used, 2, "one is still where another has left");
-    // What the engine does when it pauses: its leases go back and it says that it has left.
+    // Do as the engine does when it pauses: return its leases and report that it has left.
     drop(held);
     [0, 3, 4].into_iter().for_each(|index| world.leave(index));
     world.read_all();

@@ -1,9 +1,9 @@
-//! Who can do with how many holes, over a run of extents.
+//! How many holes each stream can do with, over a run of extents.
 
 use super::*;
 
-/// After a seek into a stripe the first extent is wanted whole: the FEC of a stripe that began before is not sent. What is read
-/// ahead behind it may have holes as ever.
+/// After a seek into a stripe the first extent is wanted whole, because the FEC of a stripe that
+/// began earlier is not sent. The extents read ahead after it may have holes as usual.
 #[test]
 fn one_extent_that_is_wanted_whole_says_nothing_of_those_behind_it() {
     let mut world = World::new(64, 2_000_000_000);

@@ -117,7 +117,7 @@ impl World {
         self.policy.finish(self.now, order.key, order.fill, Ok(content));
     }
 
-    /// Time passes, and everything that is to be read is read.
+    /// Advances the time and performs all planned reads.
     fn read_all(&mut self) {
         self.policy.handle_time(self.now);
         while let Some(order) = self.policy.next_read(self.now) {
@@ -283,7 +283,7 @@ fn a_stream_of_a_new_generation_is_another_stream() {
     world.read_all();
     let ids = |grants: Vec<Grant>| grants.iter().map(|g| (g.stream.generation, g.extent)).collect::<Vec<_>>();
     assert_eq!(ids(world.granted()), [(1, 7), (1, 8)]);
-    // The same stream after a pause: what it waited for before is not granted twice.
+    // The same stream after a pause: its earlier request is not granted a second time.
     world.want(1, title, 9, 0);
     world.leave(1);
     world.want(1, title, 9, 0);
@@ -442,8 +442,9 @@ fn play(audience: &Audience, capacity: usize, prefetch_ns: u64) -> u64 {
     world.counters.reads.get()
 }
 
-/// On demand and reading ahead: the number of reads is that of the rule and far below that of LRU. (Reading ahead costs
-/// some reads in a cache that is too small: what is read early takes room early.)
+/// On demand and with reading ahead, the number of reads equals that of the next-use rule and is
+/// far below that of LRU. (Reading ahead costs some reads in a cache that is too small: extents
+/// read early occupy memory early.)
 #[test]
 fn eviction_is_as_good_as_the_next_use_rule_and_better_than_lru() {
     let mut sums = [0; 5];
@@ -456,7 +457,7 @@ fn eviction_is_as_good_as_the_next_use_rule_and_better_than_lru() {
         println!(
             "seed {seed}: LRU {lru}; next use {rule:?}, this cache {cache:?} (on demand, reading ahead)"
         );
-        // What was put off for want of room is tried again at other moments than in the simulation.
+        // Reads deferred for lack of memory are retried at other times than in the simulation.
         for ((cache, rule), within) in cache.into_iter().zip(rule).zip([1.01, 1.08]) {
             assert!(cache as f64 <= rule as f64 * within, "seed {seed}: {cache} reads, not {rule}");
             assert!(cache < lru, "seed {seed}: {cache} reads, LRU {lru}");
@@ -630,7 +631,8 @@ fn what_has_holes_is_lent_to_whoever_repairs_and_read_again_for_others() {
     assert!(held.iter().all(|lease| lease.content().spare == 1), "no more than all of them can do with");
     world.want_spare(2, title, 2, 0, 3);
     assert_eq!(spare(world.policy.poll_grant().unwrap()), Ok(1), "there already");
-    // Who wants it whole while it is read with holes goes on waiting; who changes his mind too.
+    // A stream that wants the extent whole while it is read with holes keeps waiting; so does a
+    // stream that changes its mind.
     world.want_spare(3, title, 3, 0, 1);
     world.want_spare(4, title, 3, 0, 1);
     let order = world.policy.next_read(world.now).unwrap();
@@ -657,7 +659,8 @@ mod positions;
 #[path = "policy_spare_tests.rs"]
 mod spare;
 
-/// Extents are read together as far as somebody will want them soon and there is room that nobody needs.
+/// Extents are read together while a playhead will want them soon and there is memory that no other
+/// extent needs.
 #[test]
 fn a_run_goes_as_far_as_a_playhead_and_the_room() {
     let second = 1_000_000_000;
@@ -677,7 +680,8 @@ fn a_run_goes_as_far_as_a_playhead_and_the_room() {
     let free = world.policy.extent_table.free();
     assert_eq!(free, 0, "what nobody needs yet takes what is free and nothing else");
     world.read_all();
-    // The end of the title, what is here already, and what is not wanted soon end it too.
+    // The end of the title, an extent already in memory, and an extent not wanted soon also end the
+    // run.
     let other = world.open(2, 3);
     world.want(1, other, 2, EXTENT_NS);
     let end = world.policy.next_read(world.now).unwrap();

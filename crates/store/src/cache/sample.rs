@@ -17,7 +17,7 @@ use super::{DeriveError, MetaError, PlainSource, SourceKind, TitleSource};
 const BLOCK: usize = 4096;
 const RECORDS: usize = 510;
 
-/// What the files hold, and where they are.
+/// The contents of the files, and their location.
 pub struct Sample {
     pub dir: tempfile::TempDir,
     pub id: TitleId,
@@ -62,7 +62,7 @@ impl Sample {
         Self::new_in(&std::env::temp_dir(), packet_bytes, bytes)
     }
 
-    /// So many full extents and a bit, in packets of the default size.
+    /// Creates `extents` full extents and part of another, in packets of the default size.
     pub fn of_extents(extents: usize) -> Self {
         Self::new(1316, extents * 196 * 1316 - 1316 * 50 - 188)
     }

@@ -1,4 +1,5 @@
-//! What the cache needs of a title, of which kinds titles are, and where the bytes of one extent lie in their files.
+//! The cache's requirements on a title, the kinds of titles, and the location of one extent's bytes
+//! in their files.
 
 use std::fs::File;
 use std::ops::Range;
@@ -71,7 +72,7 @@ pub enum SourceKind {
 
 /// Media that is whole in files of its own.
 pub trait PlainSource: TitleSource {
-    /// Who is sent to its disk. By itself: nobody has been before.
+    /// Returns the blocking calls on its disk. The default is a new set without earlier calls.
     fn blocking(&self) -> BlockingCalls {
         BlockingCalls::default()
     }
@@ -104,8 +105,9 @@ pub trait ParitySource: StripedSource {
     fn duration(&self) -> MediaTicks;
 }
 
-/// What the cache needs of any title. [`TitleFiles`] is one; tests have others. How its packets lie in an extent, as RTP datagrams or as
-/// whatever else, is the source's choice: the cache moves them as they are.
+/// The cache's requirements on any title. [`TitleFiles`] is one implementation; tests have others.
+/// The layout of packets in an extent, as RTP datagrams or in another form, is the source's choice:
+/// the cache moves them unchanged.
 pub trait TitleSource: Send + Sync {
     /// Its identity: the same title in the same layout is cached once, however often it is opened.
     fn id(&self) -> TitleId;
@@ -133,7 +135,8 @@ pub trait TitleSource: Send + Sync {
     fn sums_range(&self, _first: u32, _count: u32) -> Range<u64> {
         0..0
     }
-    /// Whether its records say what its bytes add up to. Without, bytes are taken as they are read, and what cannot be read is not made up for.
+    /// Returns whether its records contain the sums of its bytes. Without them, bytes are accepted
+    /// as read, and unreadable bytes are not made up for.
     fn has_sums(&self) -> bool {
         true
     }
@@ -241,7 +244,8 @@ pub(super) struct Geometry {
     pub(super) last_packet_bytes: u16,
     /// Their payload in the data file.
     pub(super) data: Range<u64>,
-    /// What is read of it: the same, and of a title with CRCs up to the borders of default-size packets.
+    /// The range read from the data file: the same range, extended to the boundaries of
+    /// default-size packets if the title has CRCs.
     pub(super) read: Range<u64>,
     /// Those default-size packets; none of a title without CRCs.
     pub(super) crc_packets: Range<u32>,
@@ -249,7 +253,7 @@ pub(super) struct Geometry {
     pub(super) crcs: Range<u64>,
     /// Their records in the metadata file.
     pub(super) meta: Range<u64>,
-    /// What they are derived from in the range sums file; empty if they are not.
+    /// The part of the range sums file that they are derived from; empty if they are not derived.
     pub(super) sums: Range<u64>,
 }
 
@@ -263,7 +267,8 @@ pub(super) struct OpenTitle {
 }
 
 impl OpenTitle {
-    /// Opens the files that are read first, if that can be had: those of a title that is removed later can still be read.
+    /// Opens the files that are read first, if possible, so that a title removed later can still be
+    /// read.
     pub(super) fn new(source: Box<dyn TitleSource>) -> Self {
         let (layout, packets) = (source.layout(), source.packets());
         let kind = Self::kind_of(source);
@@ -359,8 +364,8 @@ impl OpenTitle {
         fits.then_some(geometry)
     }
 
-    /// What to read for an extent, for whoever can make do with `spare` missing packets in a codeword. `thorough`: what was
-    /// read for it before was not good enough.
+    /// Returns the reads for an extent, for a viewer that can do without `spare` packets of a
+    /// codeword. `thorough`: the data read for it before was not good enough.
     ///
     /// # Errors
     /// [`ReadFailure::OutOfRange`]; [`ReadFailure::MembersLost`] if too few members may be asked.
@@ -387,12 +392,14 @@ impl OpenTitle {
         Some(SpanFile::own(open.file, open.may_wait))
     }
 
-    /// Members, by slot in the volume, of which files could not be opened since this was asked last, and why.
+    /// Returns the members, by slot in the volume, whose files could not be opened since the last
+    /// call, each with the cause.
     pub(super) fn take_refusals(&self) -> Vec<(u16, i32)> {
         self.kind.members().map(|members| members.table.take_refusals()).unwrap_or_default()
     }
 
-    /// Members, by slot in the volume as bits, that did not answer when files were to be opened since this was asked last.
+    /// Returns the members, by slot in the volume as bits, that did not answer when their files
+    /// were opened since the last call.
     pub(super) fn take_silent(&self) -> u32 {
         self.kind.members().map_or(0, |members| members.table.take_silent())
     }

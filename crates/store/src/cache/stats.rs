@@ -19,7 +19,8 @@ use crate::limits::{MAX_DAMAGE_UNTOLD, MAX_MEMBERS};
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $kind:ident $name:ident,)+) => {
         millrace_core::counters! {
-            /// What the cache has done and holds, at one moment. Every want is either a hit, a join or a miss.
+            /// A snapshot of the cache's activity and contents. Every request is either a hit, a
+            /// join or a miss.
             pub struct CacheStats {
                 $($(#[doc = $doc])+ $kind $name,)+
                 /// Extents that are lent out now.
@@ -31,7 +32,7 @@ macro_rules! counters {
         #[derive(Default)]
         pub(super) struct Counters {
             $(pub(super) $name: Counter,)+
-            /// What was read from each member; those of a volume of one are not counted.
+            /// The reads from each member; a volume with one member is not counted.
             pub(super) of_members: [MemberCounters; MAX_MEMBERS],
             trouble: Mutex<Troubles>,
             damage: Mutex<VecDeque<Damage>>,
@@ -63,13 +64,14 @@ counters! {
     gauge titles,
     /// Playheads known: streams that will need something.
     gauge playheads,
-    /// Places in titles at which they are, by extent: those at the same place share what they hold.
+    /// Their positions in titles, by extent: playheads at the same position share the extents they
+    /// hold.
     gauge positions,
     /// Such places that the memory carries: beyond it viewers wait for each other's memory.
     gauge positions_max,
     /// Reads begun.
     sum reads,
-    /// Of these, reads ahead for which nobody waited yet when they began.
+    /// Of these, reads ahead that no stream waited for when they began.
     sum reads_ahead,
     /// Reads that wait for their turn.
     gauge queued,
@@ -79,21 +81,23 @@ counters! {
     sum bytes_read,
     /// Bytes read from metadata files.
     sum meta_bytes_read,
-    /// Wants for what was in memory.
+    /// Requests for extents in memory.
     sum hits,
-    /// Wants for what was about to be read for somebody else or ahead: they shared that read.
+    /// Requests for extents about to be read for another stream or ahead: they shared that read.
     sum joins,
     /// Wants that caused a read.
     sum misses,
     /// Extents that had to go for others.
     sum evictions,
-    /// Reads with somebody waiting that found every extent lent out and had to wait for one to come back.
+    /// Reads with a waiting stream that found every extent leased and had to wait for one to be
+    /// returned.
     sum waits_for_space,
     /// Grants after their deadline.
     sum late_grants,
     /// Extents whose bytes did not match their checksums even when read again.
     sum checksum_errors,
-    /// Extents of which packets were left out because they are damaged and cannot be restored, each time one was read.
+    /// Extents with packets left out because they are damaged and cannot be restored, counted each
+    /// time one is read.
     sum damaged,
     /// Packets that were left out of them.
     sum damaged_packets,
@@ -109,7 +113,8 @@ counters! {
     sum degraded,
     /// Bytes of media that were decoded from what survived.
     sum decoded_bytes,
-    /// Extents of titles with CRCs of which no copy of the CRCs could be read: only the sums of 16 bits were compared.
+    /// Extents of titles with CRCs when no copy of the CRCs could be read: only the sums of 16 bits
+    /// were compared.
     sum sums_only,
     /// Extents that were given with holes, to viewers who repair them.
     sum with_holes,
@@ -124,7 +129,7 @@ counters! {
 }
 
 millrace_core::counters! {
-    /// What the cache has read of one member of the volume.
+    /// The cache's reads from one member of the volume.
     pub struct MemberFigures {
         /// Reads that came in time and were right; one for each file that extents which were read together came from.
         sum reads,
@@ -132,13 +137,13 @@ millrace_core::counters! {
         sum bytes,
         /// Of these reads, those of media and parity; the others are of records.
         sum unit_reads,
-        /// What they brought.
+        /// The bytes they returned.
         sum unit_bytes,
         /// Reads that failed.
         sum errors,
         /// Reads that were not answered in time.
         sum late,
-        /// Extents for which it gave bytes that did not have their stored sums.
+        /// Extents with bytes from it that did not match their stored sums.
         sum wrong,
         /// How often it was suspended.
         sum suspensions,
@@ -159,7 +164,8 @@ pub struct Positions {
 }
 
 impl Positions {
-    /// Whether so many viewers more have room if each is at a place of its own.
+    /// Checks whether there is capacity for `more` additional viewers, each at a position of its
+    /// own.
     ///
     /// # Errors
     /// [`CacheError::NoRoom`] if they have not.
@@ -169,7 +175,7 @@ impl Positions {
     }
 }
 
-/// What the cache knows of one member of the volume, at one moment.
+/// The cache's view of one member of the volume at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct MemberReport {
     /// Its place in the volume.
@@ -182,7 +188,7 @@ pub struct MemberReport {
     pub bytes: u64,
     /// Of these reads, those of media and parity; the others are of records.
     pub unit_reads: u64,
-    /// What they brought.
+    /// The bytes they returned.
     pub unit_bytes: u64,
     /// Reads that failed.
     pub errors: u64,
@@ -190,7 +196,7 @@ pub struct MemberReport {
     pub last_errno: u64,
     /// Reads that were not answered in time.
     pub late: u64,
-    /// Extents for which it gave bytes that did not have their stored sums.
+    /// Extents with bytes from it that did not match their stored sums.
     pub wrong: u64,
     /// How often it was suspended.
     pub suspensions: u64,
@@ -199,7 +205,7 @@ pub struct MemberReport {
 }
 
 impl MemberReport {
-    /// What can be counted of it.
+    /// Returns the part of the report that can be counted.
     pub fn figures(&self) -> MemberFigures {
         let &Self { reads, bytes, unit_reads, unit_bytes, errors, late, wrong, suspensions, owed, .. } = self;
         let healthy = u64::from(self.health == MemberHealth::Healthy);
@@ -310,13 +316,13 @@ pub struct Trouble {
     pub track: TrackId,
     /// Its extent.
     pub extent: u32,
-    /// What is wrong with it.
+    /// The kind of failure.
     pub failure: ReadFailure,
     /// The data file, if the title is whole in one and has no parity.
     pub path: Option<std::path::PathBuf>,
     /// Where the extent's bytes lie in the title.
     pub bytes: std::ops::Range<u64>,
-    /// Members of the volume that did not give what they should, as far as is known.
+    /// Members of the volume that did not deliver the correct data, if known.
     pub members: Vec<u16>,
     /// Failures since the last report, this one included.
     pub failures: u64,
@@ -371,12 +377,12 @@ pub struct Damage {
     pub are_sent: bool,
     /// Where the span lies in the title.
     pub bytes: Range<u64>,
-    /// Members of the volume that did not give what they should, as far as is known.
+    /// Members of the volume that did not deliver the correct data, if known.
     pub members: Vec<u16>,
 }
 
 impl Damage {
-    /// For the log. `name`: what the title is called, if that is known.
+    /// Returns a message for the log. `name`: the title's name, if known.
     pub fn summary(&self, name: Option<&str>) -> String {
         let title = name.map_or_else(|| self.id.to_string(), ToOwned::to_owned);
         let (packets, first, last) = (self.packets, self.span.start, self.span.end.saturating_sub(1));
@@ -454,7 +460,7 @@ impl Counters {
         self.damage.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop_front()
     }
 
-    /// What is known of each member of the volume.
+    /// Returns a report on each member of the volume.
     pub(super) fn member_reports(&self) -> Vec<MemberReport> {
         let members = self.of_members.iter().take(self.members.get() as usize);
         (0..).zip(members).map(|(index, member)| member.report(index)).collect()

@@ -1,4 +1,4 @@
-//! What is known of each stream: where it is, what it waits for.
+//! The state of each stream: its position and the extents it waits for.
 
 use millrace_core::ids::{RunSerial, StreamId, TitleRef};
 use millrace_core::limits::{AGAIN_PLACES, MAX_STREAMS_PER_ENGINE};
@@ -49,8 +49,9 @@ struct Stream {
     /// Unanswered wants, oldest first.
     open: [Option<Open>; MAX_WANTS_PER_STREAM],
     head: Option<Head>,
-    /// Packets of one codeword that it can do without: the most that it has ever said. It may want an extent whole because
-    /// it does not get all of its stripes; that says nothing of those behind it.
+    /// Packets of one codeword that it can do without: the maximum of all its requests. It may want
+    /// one extent whole because it does not receive all stripes of the extent; this does not apply
+    /// to the extents after it.
     spare: u8,
     /// Up to where the title was read ahead for this playhead.
     ahead_end: u32,
@@ -62,12 +63,13 @@ struct Stream {
 #[derive(Debug)]
 pub(super) struct Streams {
     handles: Vec<Vec<Option<Stream>>>,
-    /// Serial number of the last want of all streams: never the same twice, whoever takes whose place.
+    /// Serial number of the last request of all streams. It never repeats, even when one stream
+    /// takes the place of another.
     serial: u64,
 }
 
 impl Streams {
-    /// Nobody yet, for so many engines.
+    /// Creates an empty table for `handles` engines.
     pub(super) fn new(handles: usize) -> Self {
         Self { handles: vec![Vec::new(); handles], serial: 0 }
     }
@@ -106,7 +108,7 @@ impl Streams {
         self.get(key).map_or(0, |stream| stream.spare)
     }
 
-    /// Forgets a stream; returns its playhead and what it was waiting for.
+    /// Removes a stream. Returns its playhead and the requests it was waiting for.
     pub(super) fn remove(
         &mut self,
         key: StreamKey,
@@ -135,7 +137,7 @@ impl Streams {
         std::mem::replace(&mut stream.head, head)
     }
 
-    /// If this run of the stream waits for this extent already, it needs it as it says now.
+    /// If this run of the stream already waits for this extent, replaces its need.
     pub(super) fn rewant(&mut self, key: StreamKey, extent: ExtentKey, need: Need) -> bool {
         let Some(stream) = self.get_mut(key) else { return false };
         let same = |open: &&mut Open| open.key == extent && open.need.run == need.run;
@@ -175,7 +177,7 @@ impl Streams {
         self.open(extent, waiter).is_some()
     }
 
-    /// What a waiter asks of the extent; `None`: it does not wait any more.
+    /// Returns a waiter's need for the extent; `None` if it no longer waits.
     pub(super) fn needs(&self, extent: ExtentKey, waiter: &Waiter) -> Option<Need> {
         self.open(extent, waiter).map(|open| open.need)
     }
@@ -209,7 +211,7 @@ impl Streams {
     }
 }
 
-/// Moves what is there to the front, in the same order.
+/// Moves the entries to the front, in the same order.
 fn close_gaps(open: &mut [Option<Open>]) {
     let mut kept = 0;
     for i in 0..open.len() {

@@ -62,7 +62,8 @@ fn a_place_whose_generations_are_used_up_is_not_used_again() {
 fn the_table_is_full_at_its_limit() {
     let sample = Sample::new(1316, 5000);
     let mut titles = Titles::default();
-    // The files of so many titles would not fit the descriptors of this process: fill the table with free places.
+    // The process does not have enough descriptors for the files of all these titles, so fill the
+    // table with free places.
     titles.places.resize_with(MAX_OPEN_TITLES, Place::default);
     assert_eq!(titles.add(open(&sample, 1)), None);
     titles.free.push_back(4095);

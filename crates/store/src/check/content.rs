@@ -98,7 +98,8 @@ fn data_is_as_ingested(
     }
 }
 
-/// Where the data is wrong, as far as sums and CRCs tell. The CRCs see what the sums see, and more.
+/// Returns where the data is wrong, according to sums and CRCs. The CRCs detect all that the sums
+/// detect, and more.
 fn place(sums: &[SumCheck<'_>], wrong_crcs: Option<(u64, u32)>) -> String {
     let by_sum = sums.iter().find(|sum| sum.wrong > 0).map(|sum| {
         let byte = u64::from(sum.first_wrong) * sum.packet_bytes as u64;
@@ -112,7 +113,7 @@ fn place(sums: &[SumCheck<'_>], wrong_crcs: Option<(u64, u32)>) -> String {
     })
 }
 
-/// So many packets have another CRC than the stored one.
+/// Reports that `wrong` packets have a CRC other than the stored one.
 pub(super) fn wrong_crc(wrong: u64, first: u32) -> String {
     format!("{} with a wrong CRC, the first is packet {first}", Count(wrong, "packet"))
 }

@@ -62,7 +62,7 @@ pub(super) struct CrcCheck<'a> {
     packets: Packets,
 }
 
-/// What has been seen.
+/// The packets seen.
 #[derive(Default)]
 struct Packets {
     next: u32,

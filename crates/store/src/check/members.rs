@@ -8,7 +8,7 @@ use crate::format::superblock::Superblock;
 use crate::members::{MemberState, Members, read_record};
 use crate::volume::dirs::Dirs;
 
-/// A member that is there and believed.
+/// A member that is present and trusted.
 pub(super) struct Member {
     pub(super) slot: u16,
     pub(super) dirs: Dirs,

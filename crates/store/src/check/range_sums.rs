@@ -65,7 +65,8 @@ fn range_sum_blocks_are_whole(title: &mut TitleCheck<'_, '_>, sums: &SumsFile) -
     first_bad.is_none() && broken.is_none()
 }
 
-/// What is wrong with a block of which `used` sums are in use, where the data before it has the sum `before`.
+/// Returns the error in a block with `used` sums in use, where the data before it has the sum
+/// `before`.
 fn contradiction(block: SumsBlock<'_>, used: usize, before: Option<u16>) -> Option<String> {
     if let Some(before) = before.filter(|&before| before != block.base()) {
         return Some(format!("begins at {:04x}; the block before it ends at {before:04x}", block.base()));

@@ -26,7 +26,7 @@ use crate::repair::{Progress, RepairError, Setting, Timekeeper};
 use crate::sums::SumsFile;
 use crate::volume::{open_crcs, open_meta, open_sums};
 
-/// Nothing is bounded here, so nobody waits.
+/// There is no rate limit here, so nothing waits.
 #[derive(Default)]
 struct NoWait(Cell<u64>);
 
@@ -62,7 +62,7 @@ pub(super) fn check(set: &TitleSet, report: &mut Report<'_>) {
     report.progress.bytes_done = if is_alone { before } else { before + set.stripes.media_bytes() };
 }
 
-/// What is held against the stripes as they go by.
+/// The state to verify against the stripes as they are read.
 struct StripeLayout<'a> {
     media: Media<'a>,
     contradictions: u64,

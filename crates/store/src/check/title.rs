@@ -1,4 +1,4 @@
-//! The promises of one title: its files, its records, and what they say of each other.
+//! The guarantees of one title: its files, its records, and their consistency with each other.
 
 use std::path::{Path, PathBuf};
 

@@ -21,7 +21,7 @@ const SECTOR_BYTES: u64 = 512;
 /// `EIO` as reads return it.
 const EIO: i32 = 5;
 
-/// What is wrong with reads from one member, or how they are to be held up.
+/// How reads from one member fail or are delayed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadFault {
     /// Nothing.
@@ -33,15 +33,16 @@ pub enum ReadFault {
     Hang,
     /// Every read is answered this much later, in nanoseconds.
     SlowNs(u64),
-    /// As a disk with one arm: reads are answered one after another, and each takes so long for its seek and for its bytes. The
-    /// cache's reads of records take no time: a percent of what is stored, they lie in the kernel's memory.
+    /// Like a disk with one arm: reads are answered one after another, and each takes time for its
+    /// seek and for its bytes. The cache's reads of records take no time: they are a percent of the
+    /// stored data and lie in the kernel's memory.
     Arm {
         /// From one place to another, in nanoseconds.
         seek_ns: u64,
         /// How fast it reads; at least 1.
         bytes_per_s: u64,
     },
-    /// Every read returns only half of what was asked for.
+    /// Every read returns only half of the bytes requested.
     Short,
     /// In about one of `one_in` sectors of 512 bytes one bit is wrong: always the same ones for a seed.
     Flip {
@@ -67,7 +68,7 @@ pub enum ReadFault {
 }
 
 impl ReadFault {
-    /// What it means for a read of these bytes of a file.
+    /// Returns the effect on a read of these bytes of a file.
     pub(crate) fn on(self, read: &Range<u64>) -> Self {
         let touches = |at: u64, bytes: u64| at < read.end && read.start < at.saturating_add(bytes);
         match self {
@@ -78,7 +79,8 @@ impl ReadFault {
         }
     }
 
-    /// How much later a read of so many bytes is answered, in nanoseconds, when its turn has come.
+    /// Returns how much later a read of `bytes` bytes is answered, in nanoseconds, once its turn
+    /// has come.
     pub(crate) fn delay_ns(self, bytes: usize) -> u64 {
         match self {
             Self::SlowNs(delay_ns) => delay_ns,
@@ -166,13 +168,14 @@ impl ReadFaults {
         self.table.as_ref().map_or(0, |table| table.lock().waiting)
     }
 
-    /// What is wrong with `member` now: for readers that do not block.
+    /// Returns the current fault of `member`, for readers that do not block.
     pub fn of(&self, member: u16) -> ReadFault {
         let Some(table) = &self.table else { return ReadFault::None };
         table.lock().members.get(usize::from(member)).copied().unwrap_or_default()
     }
 
-    /// Waits as the member's fault says before a read of so many bytes at `at`, however long that is: for readers that block.
+    /// Waits as the member's fault requires before a read of `bytes` bytes at `at`, however long
+    /// that takes; for readers that block.
     ///
     /// # Errors
     /// `EIO` if the member's fault is that, now or after the wait.
@@ -216,8 +219,8 @@ impl ReadFaults {
         }
     }
 
-    /// Damages what has been read into `bytes` from offset `at` of a file of `member`, and says how many of the bytes
-    /// count as read.
+    /// Damages the data read into `bytes` from offset `at` of a file of `member`, and returns how
+    /// many of the bytes count as read.
     ///
     /// # Errors
     /// `EIO` if the member's fault is that.
@@ -231,7 +234,8 @@ impl ReadFaults {
         Ok(bytes.len())
     }
 
-    /// Reads what is at `at`, or less, as the member's fault has it; blocks where that says so.
+    /// Reads the bytes at `at`, or fewer, as the member's fault requires; blocks if the fault
+    /// requires it.
     ///
     /// # Errors
     /// Those of the file, and `EIO` on order.

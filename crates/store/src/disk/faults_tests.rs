@@ -165,7 +165,7 @@ fn an_arm_does_one_thing_at_a_time() {
         (8_000_000, 9_000_000, 0)
     );
     let faults = ReadFaults::settable();
-    // Nobody waits for so long: the first is under way, and the others wait for it.
+    // The delay is too long to wait for: the first read is in progress, and the others wait for it.
     faults.set(0, ReadFault::Arm { seek_ns: u64::MAX / 2, bytes_per_s: 1 });
     let readers: Vec<_> = (0..3)
         .map(|_| {

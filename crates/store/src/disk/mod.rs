@@ -1,8 +1,10 @@
 //! Every operation of the store that must survive a power cut, behind one cheap handle.
 //!
-//! [`Disk`] is the operating system's files by default and then costs one test of a pointer per operation. A test puts a
-//! [`Watch`] in its place: the simulated disk in `tests/sim` records what is done, refuses what it is told to refuse, and rebuilds in a fresh
-//! directory what a power cut may have left (`docs/design/0009-power-cuts.md`). [`ReadFaults`] is the same for readers.
+//! [`Disk`] uses the operating system's files by default and then costs one test of a pointer per
+//! operation. A test puts a [`Watch`] in its place: the simulated disk in `tests/sim` records the
+//! operations, refuses those it is configured to refuse, and rebuilds in a fresh directory the
+//! state that a power cut may have left (`docs/design/0009-power-cuts.md`). [`ReadFaults`] is the
+//! same for readers.
 //!
 //! Only what changes a disk goes through here. Locks are the kernel's and gone after a power cut; the catalogue is a cache
 //! that may be lost at any time.
@@ -24,7 +26,7 @@ const FILE_MODE: u32 = 0o640;
 /// Mode of new directories, for the same reason.
 const DIR_MODE: u32 = 0o750;
 
-/// One opening of a file, told apart from all others of this process.
+/// One opening of a file, distinct from all others of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(u64);
 
@@ -60,7 +62,7 @@ pub enum Op<'a> {
         file: FileId,
         /// Offset in bytes.
         at: u64,
-        /// What is written there.
+        /// The bytes written there.
         bytes: &'a [u8],
     },
     /// An open file cut or grown.
@@ -89,7 +91,7 @@ pub enum Op<'a> {
         /// Its path.
         path: &'a Path,
     },
-    /// A file or directory moved; what was at the new path is replaced.
+    /// A file or directory moved; an existing one at the new path is replaced.
     Rename {
         /// Where it was.
         from: &'a Path,
@@ -109,7 +111,7 @@ pub enum Op<'a> {
 }
 
 impl Op<'_> {
-    /// What is done, as a verb, and to which path: for messages of tests.
+    /// Returns the operation, as a verb, and its path, for test messages.
     pub fn name(&self) -> (&'static str, &Path) {
         match self {
             Self::CreateFile { path, .. } => ("create", path),
@@ -128,8 +130,8 @@ impl Op<'_> {
 
 /// Stands between the store and the operating system.
 pub trait Watch: Send + Sync + std::fmt::Debug {
-    /// Does `op` by calling `perform`, or fails in its place. `perform` is told how many of a write's bytes to write
-    /// (`usize::MAX`: all); an error after fewer is a short write.
+    /// Does `op` by calling `perform`, or fails in its place. `perform` takes the number of a
+    /// write's bytes to write (`usize::MAX`: all); an error after fewer is a short write.
     ///
     /// # Errors
     /// Those of `perform`, or one that was ordered.
@@ -225,8 +227,8 @@ impl Disk {
         self.run(&Op::SyncDir { path }, |_| File::open(path)?.sync_all())
     }
 
-    /// Renames within one file system, replacing what is at `to`. Durable after [`Disk::sync_dir`] of the directory it
-    /// leads to.
+    /// Renames within one file system, replacing any file at `to`. Durable after [`Disk::sync_dir`]
+    /// of the destination directory.
     ///
     /// # Errors
     /// As [`fs::rename`].
@@ -306,7 +308,8 @@ impl DiskFile {
     /// Makes content and length durable. The file's name needs [`Disk::sync_dir`].
     ///
     /// # Errors
-    /// As [`File::sync_all`]. What was written since the last success may then be lost, whatever later calls say.
+    /// As [`File::sync_all`]. Data written since the last success may then be lost, whatever later
+    /// calls report.
     pub fn sync_all(&self) -> io::Result<()> {
         self.disk.run(&Op::SyncFile { path: &self.path, file: self.id }, |_| self.file.sync_all())
     }

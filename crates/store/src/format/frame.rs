@@ -1,4 +1,5 @@
-//! The 64 bytes at the start of every file but the title itself: what it is, which version, how long, checksums.
+//! The 64 bytes at the start of every file but the title itself: its kind, its version, its length,
+//! checksums.
 
 use super::bytes::{Fields, put};
 use super::{FormatError, crc32c};
@@ -25,7 +26,7 @@ const _: () = {
     assert!(at::FRAME_CRC + 4 == FRAME_BYTES);
 };
 
-/// What a file holds.
+/// The contents of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `volume.mrv`
@@ -104,7 +105,7 @@ impl Kind {
 /// A frame's fields, its own checksum verified. Whether the body is right is for [`open`] to say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// What the file holds.
+    /// The contents of the file.
     pub kind: Kind,
     /// Format version of the body.
     pub version: u16,

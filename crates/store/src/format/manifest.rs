@@ -1,5 +1,5 @@
-//! `manifest.mrm`: what a title is, where its units lie, and the BLAKE3 of each of its files. Written last; a title
-//! without a valid manifest does not exist.
+//! `manifest.mrm`: the description of a title, the placement of its units, and the BLAKE3 of each
+//! of its files. Written last; a title without a valid manifest does not exist.
 //!
 //! The body is JSON, so that a person can read it; the frame's checksum protects it like any other record.
 
@@ -52,7 +52,7 @@ pub fn meta_file(packet_bytes: u16) -> String {
 /// A title's manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// What is known of the title.
+    /// The properties of the title.
     pub title: TitleInfo,
     /// Where its units lie.
     pub placement: Placement,
@@ -407,8 +407,8 @@ fn is_blake3(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Whether `name` can be a title's name: `a-z 0-9 - _ .`, at most [`MAX_TITLE_NAME_BYTES`], not a dot first (a hidden
-/// file elsewhere), and not like an id, for which it could be mistaken.
+/// Returns whether `name` can be a title's name: `a-z 0-9 - _ .`, at most [`MAX_TITLE_NAME_BYTES`],
+/// no leading dot (a hidden file elsewhere), and not like an id, to avoid confusion.
 pub fn is_slug(name: &str) -> bool {
     let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_' | b'.');
     !name.is_empty()

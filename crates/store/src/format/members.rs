@@ -1,5 +1,6 @@
-//! `members.mrm`: which directories a volume is made of, and which of them are believed. Every member has a copy; the
-//! one with the highest generation counts. A volume of one member without parity has none.
+//! `members.mrm`: the directories that make up a volume, and which of them are trusted. Every
+//! member has a copy; the one with the highest generation counts. A volume of one member without
+//! parity has none.
 //!
 //! The body is JSON, so that a person can read it; the frame's checksum protects it like any other record.
 
@@ -18,7 +19,7 @@ const RECORD: &str = "list of members";
 /// Name of the file.
 pub const MEMBERS_FILE: &str = "members.mrm";
 
-/// Whether a member is believed.
+/// Whether a member is trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MemberState {
@@ -26,7 +27,7 @@ pub enum MemberState {
     Active,
     /// It is being filled: nothing is read from it until it is complete.
     Rebuilding,
-    /// It missed a change: what it says is out of date.
+    /// It missed a change: its contents are out of date.
     Stale,
 }
 
@@ -51,7 +52,7 @@ pub struct MemberEntry {
     /// Where it was last: absolute.
     #[serde(with = "json::path")]
     pub path: PathBuf,
-    /// Whether it is believed.
+    /// Whether it is trusted.
     pub state: MemberState,
 }
 

@@ -21,7 +21,7 @@ pub const RECORDS_PER_BLOCK: u32 = PacketMeta::PER_BLOCK;
 /// Room for records in a block.
 const RECORDS_BYTES: usize = 4080;
 
-/// What a file of records has of each packet.
+/// The entry for each packet in a file of records.
 pub trait Record: Copy + Default + PartialEq + fmt::Debug {
     /// The kind of file that holds these records.
     const KIND: Kind;
@@ -50,8 +50,8 @@ impl Record for PacketMeta {
     }
 }
 
-/// CRC-32C of the stored bytes of a packet of the default size, of media or parity. It sees what a sum of 16 bits cannot:
-/// words that have changed places, and errors that add up to nothing.
+/// CRC-32C of the stored bytes of a packet of the default size, of media or parity. It detects
+/// errors that a sum of 16 bits cannot: swapped words, and errors that add up to nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacketCrc(pub u32);
 
@@ -106,12 +106,12 @@ const _: () = {
     assert!(block_at::RESERVED + 8 == block_at::END && block_at::END == META_BLOCK_BYTES);
 };
 
-/// What a metadata file says of itself.
+/// The header of a metadata file.
 pub type MetaHeader = RecordsHeader<PacketMeta>;
-/// What a file of CRCs says of itself.
+/// The header of a file of CRCs.
 pub type CrcHeader = RecordsHeader<PacketCrc>;
 
-/// What a file of records says of itself.
+/// The header of a file of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordsHeader<R> {
     /// The title.
@@ -194,7 +194,7 @@ impl<R: Record> RecordsHeader<R> {
     }
 }
 
-/// A block of metadata is not what it should be.
+/// A block of metadata is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MetaError {
     /// The block's checksum does not match its bytes.
@@ -215,7 +215,7 @@ pub enum MetaError {
         /// The number it carries.
         found: u32,
     },
-    /// Records were asked for that the given blocks or the file do not hold.
+    /// The given blocks or the file do not hold the requested records.
     #[error("metadata of packets {first}+{count}: only packets {from}..{to} are there")]
     OutOfRange {
         /// First record asked for.

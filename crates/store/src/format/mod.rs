@@ -15,7 +15,7 @@ pub mod meta;
 pub mod sums;
 pub mod superblock;
 
-/// A file does not hold what its format promises: which record, which field, what was found.
+/// A file violates its format: which record, which field, and the value found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
     /// The record ends before its last field.
@@ -37,9 +37,9 @@ pub enum FormatError {
         record: &'static str,
         /// The field.
         field: &'static str,
-        /// What was found.
+        /// The value found.
         found: String,
-        /// What is allowed.
+        /// The allowed values.
         expected: String,
     },
     /// A later version of Millrace wrote this, or it needs what this version cannot do.
@@ -51,9 +51,9 @@ pub enum FormatError {
         record: &'static str,
         /// The field.
         field: &'static str,
-        /// What was found.
+        /// The value found.
         found: u64,
-        /// What is supported.
+        /// The supported values.
         supported: &'static str,
     },
     /// A checksum does not match.
@@ -61,7 +61,7 @@ pub enum FormatError {
     Checksum {
         /// The record.
         record: &'static str,
-        /// What it covers.
+        /// The part it covers.
         what: &'static str,
         /// As stored.
         found: u32,

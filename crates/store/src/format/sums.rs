@@ -48,7 +48,7 @@ const _: () = {
     assert!(block_at::RESERVED_2 + 4 == block_at::END && block_at::END == SUMS_BLOCK_BYTES);
 };
 
-/// What a range sums file says of itself.
+/// The header of a range sums file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SumsHeader {
     /// The title.
@@ -70,7 +70,7 @@ impl SumsHeader {
         fits.then_some(header)
     }
 
-    /// Grains, the last of which may be short.
+    /// Returns the number of grains; the last one may be short.
     pub fn grains(&self) -> u64 {
         self.data_bytes.div_ceil(u64::from(self.grain_bytes.max(1)))
     }
@@ -134,7 +134,7 @@ impl SumsHeader {
     }
 }
 
-/// A block of range sums is not what it should be, or not there.
+/// A block of range sums is invalid or missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SumsError {
     /// The block's checksum does not match its bytes.
@@ -157,7 +157,7 @@ pub enum SumsError {
         /// The number it carries.
         found: u32,
     },
-    /// A sum was asked for that the given blocks or the file do not hold.
+    /// The given blocks or the file do not hold the requested sum.
     #[error("range sums of grains {from}..{to}: not among the blocks that were read")]
     OutOfRange {
         /// First grain asked for.
@@ -217,7 +217,7 @@ impl<'a> SumsBlock<'a> {
     /// Sum of the block's first `grains` grains, at most [`SUMS_PER_BLOCK`].
     ///
     /// # Panics
-    /// If there are not so many in a block.
+    /// If a block does not have `grains` grains.
     pub fn prefix(self, grains: usize) -> u16 {
         match grains.checked_sub(1) {
             None => 0,

@@ -54,7 +54,7 @@ impl Geometry {
         u64::from(packets).div_ceil(stripe)
     }
 
-    /// Refuses what is contradictory in itself.
+    /// Refuses values that contradict each other.
     pub fn validate(&self, record: &'static str) -> Result<(), FormatError> {
         if self.k == 0 {
             return Err(FormatError::value(record, "data units k", 0, "at least 1"));

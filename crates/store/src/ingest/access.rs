@@ -6,7 +6,7 @@ use super::codec::VideoSyntax;
 use super::layout;
 use crate::limits::volume::MAX_LOOK_BYTES;
 
-/// What is known of the picture at the start of a PES packet.
+/// The type of the picture at the start of a PES packet, if known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// A decoder can start here.
@@ -182,7 +182,8 @@ fn find_start_code(bytes: &[u8], from: usize) -> Option<usize> {
     bytes.get(from..)?.windows(3).position(|w| w == [0, 0, 1]).map(|at| from + at)
 }
 
-/// Whether an H.264 slice header (`first_mb_in_slice`, `slice_type`; section 7.3.3) says I.
+/// Returns whether an H.264 slice header (`first_mb_in_slice`, `slice_type`; section 7.3.3)
+/// indicates an I slice.
 fn slice_is_i(header: &[u8]) -> bool {
     let mut bits = header.iter().flat_map(|byte| (0..8).rev().map(move |i| byte >> i & 1));
     let mut exp_golomb = || {

@@ -166,7 +166,7 @@ impl AccessList {
         if before.is_some_and(|last| last.packet >= packet) {
             return;
         }
-        // As the packet's own record says it, also where that is clamped.
+        // The time in the packet's own record, even where it is clamped.
         let time = PacketMeta::new(0, 0, MediaTicks(ticks / SYSTEM_TICKS_PER_MEDIA_TICK)).time();
         let point = RandomAccessPoint { packet, time, byte: candidate.byte };
         if is_audio {

@@ -127,8 +127,8 @@ impl AccessWatch {
         }
     }
 
-    /// Returns the offset before which all packets have their marks; `bytes` is the length of the
-    /// data so far.
+    /// Returns the offset before which all packets have their marks; `bytes` is the current length
+    /// of the data.
     pub(super) fn decided_up_to(&mut self, bytes: u64) -> u64 {
         if let (Some(look), Some(unit)) = (&self.look, self.undecided)
             && bytes - unit.byte > MAX_UNDECIDED_BYTES
@@ -144,7 +144,7 @@ impl AccessWatch {
         std::mem::take(&mut self.marks)
     }
 
-    /// Pictures found so far without their parameter sets.
+    /// Returns the pictures found without their parameter sets.
     pub(super) fn bare(&self) -> BarePictures {
         self.bare
     }

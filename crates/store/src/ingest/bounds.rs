@@ -40,7 +40,7 @@ impl Default for FfmpegBounds {
 }
 
 impl FfmpegBounds {
-    /// Those of the program while it works on a file of so many bytes.
+    /// Returns the bounds of the program while it works on a file of `source_bytes` bytes.
     pub(super) fn of_process(&self, source_bytes: u64) -> ProcessBounds {
         let by_size = || {
             let mib = source_bytes.div_ceil(1 << 20);
@@ -51,7 +51,7 @@ impl FfmpegBounds {
         ProcessBounds { memory: self.memory, processor, silence: self.silence }
     }
 
-    /// Most that it may write for a file of so many bytes.
+    /// Returns the most that it may write for a file of `source_bytes` bytes.
     fn most_output(&self, source_bytes: u64) -> u64 {
         let by_size = FFMPEG_OUTPUT_BYTES.saturating_add(source_bytes.saturating_mul(FFMPEG_OUTPUT_RATIO));
         self.output.map_or(by_size, |output| output.0)
@@ -84,7 +84,7 @@ impl ProcessBounds {
     }
 }
 
-/// Watches how much ffmpeg has written, and what is free where it goes.
+/// Watches how much ffmpeg has written, and the free space at the destination.
 pub(super) struct OutputBound {
     source_bytes: u64,
     most: u64,
@@ -93,12 +93,13 @@ pub(super) struct OutputBound {
 }
 
 impl OutputBound {
-    /// For a file of so many bytes that becomes a title in `dirs`, one on each disk.
+    /// Creates the bound for a file of `source_bytes` bytes that becomes a title in `dirs`, one on
+    /// each disk.
     pub(super) fn new(bounds: &FfmpegBounds, source_bytes: u64, dirs: Vec<PathBuf>) -> Self {
         Self { source_bytes, most: bounds.most_output(source_bytes), next_look: 0, dirs }
     }
 
-    /// After so many bytes of output.
+    /// Checks the bound after `written` bytes of output.
     pub(super) fn check(&mut self, written: u64) -> Result<(), Exceeded> {
         if written > self.most {
             return Err(Exceeded::Output { most: ByteLen(self.most), file: ByteLen(self.source_bytes) });
@@ -124,7 +125,7 @@ impl OutputBound {
     }
 }
 
-/// What must stay free on a disk of so many bytes.
+/// Returns the space that must stay free on a disk of `disk_bytes` bytes.
 pub(crate) fn reserve(disk_bytes: u64) -> u64 {
     DISK_RESERVE_BYTES.min(disk_bytes / DISK_RESERVE_PARTS)
 }

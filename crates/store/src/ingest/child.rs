@@ -18,7 +18,7 @@ use super::error::Exceeded;
 use super::pass::read_retrying;
 use crate::limits::volume::{CHILD_LOOK_EVERY, LOOK_FOR_END_EVERY, MAX_SAID_BYTES};
 
-/// How a program that is refused memory says so: the C library's words, and libx264's.
+/// The messages of a program that is refused memory: those of the C library and of libx264.
 const NO_MEMORY: &[&str] = &["Cannot allocate memory", "malloc of size"];
 
 /// Why reading ended early.
@@ -111,7 +111,8 @@ impl HelperProgram {
         &self.program
     }
 
-    /// Reads what it writes; 0 when it has closed its output. While it is silent, `idle` is called every 50 ms.
+    /// Reads its output; returns 0 when it has closed its output. While it is silent, `idle` is
+    /// called every 50 ms.
     pub(super) fn read(
         &mut self,
         room: &mut [u8],
@@ -137,7 +138,7 @@ impl HelperProgram {
         }
     }
 
-    /// It has been silent for so much longer.
+    /// Adds `longer` to the time that it has been silent.
     fn was_silent(&mut self, longer: Duration) -> Result<(), ChildStop> {
         self.silent += longer;
         let most = self.bounds.silence;
@@ -179,13 +180,13 @@ impl HelperProgram {
                     self.said.drain(..surplus);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Nothing more now, or the pipe is broken: the exit status tells what matters.
+                // Nothing more now, or the pipe is broken: the exit status is decisive.
                 Err(_) => return,
             }
         }
     }
 
-    /// Lines of messages so far.
+    /// Returns the number of message lines read.
     pub(super) fn said_lines(&self) -> u64 {
         self.said_lines
     }
@@ -199,9 +200,10 @@ impl HelperProgram {
         last.join("; ")
     }
 
-    /// Its output is closed: waits until it is gone. An error if it says it failed.
+    /// Waits for the program to end after it has closed its output. Returns an error if the program
+    /// reports failure.
     pub(super) fn finish(&mut self, cancel: &AtomicBool, idle: &mut dyn FnMut()) -> Result<(), ChildStop> {
-        // It is looked at before it is waited for: what it has used is known only until then.
+        // Look at it before waiting for it: its resource usage is known only until then.
         let ended = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         loop {
             match waitid(WaitId::Pid(self.pid()), ended) {
@@ -230,7 +232,8 @@ impl HelperProgram {
     fn why_it_failed(&self, status: ExitStatus, used: Option<Duration>) -> ChildStop {
         let said = self.said(8);
         let ProcessBounds { memory, processor, .. } = self.bounds;
-        // The limit counts whole clock ticks, as they happen to hit the program; what it has really used may be a good deal less.
+        // The limit counts whole clock ticks, as they happen to hit the program; the actual usage
+        // may be much less.
         let all_used = used.is_some_and(|used| used * 2 >= processor);
         if all_used && status.signal() == Some(Signal::KILL.as_raw()) {
             return ChildStop::Exceeded(Exceeded::Processor { most: HumanDuration(processor) });
@@ -241,7 +244,8 @@ impl HelperProgram {
         ChildStop::Failed { status: status.to_string(), said }
     }
 
-    /// The messages' pipe closes when the program ends; waits for that, at most [`LOOK_FOR_END_EVERY`].
+    /// Waits until the pipe for messages closes because the program ends, at most
+    /// [`LOOK_FOR_END_EVERY`].
     fn wait_for_end(&mut self) -> io::Result<()> {
         let timeout = Timespec::try_from(LOOK_FOR_END_EVERY).map_err(io::Error::other)?;
         let mut fds: Vec<PollFd<'_>> = self.err.iter().map(|err| PollFd::new(err, PollFlags::IN)).collect();
@@ -259,8 +263,8 @@ impl Drop for HelperProgram {
         if self.gone {
             return;
         }
-        // It must not go on writing into a closed pipe, nor stay as a zombie; nor may what it has started, if it is a script
-        // around the real program.
+        // It must not keep writing into a closed pipe, nor stay as a zombie; nor may its children,
+        // if it is a script around the real program.
         let _ = kill_process_group(self.pid(), Signal::KILL);
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,16 +1,17 @@
 //! From clock references in the stream to a smooth media time for every byte.
 //!
-//! An *anchor* says: at this byte the source's clock reads so many 27 MHz ticks. Between two anchors bytes pass at a
-//! constant rate (ISO/IEC 13818-1 section 2.4.2.2), so media time is linear over the bytes there. What comes out is a
-//! list of *points*, (byte, media time), the first at byte 0 and time 0, between which time is linear.
+//! An *anchor* gives the source's clock, in 27 MHz ticks, at one byte. Between two anchors bytes
+//! pass at a constant rate (ISO/IEC 13818-1 section 2.4.2.2), so media time is linear over the
+//! bytes there. The result is a list of *points*, (byte, media time), the first at byte 0 and time
+//! 0, with linear time between them.
 //!
 //! A clock is a *jump* and is taken out of the timeline if
 //! * the discontinuity indicator announces a new time base, or
 //! * it runs back, or
-//! * it runs more than 1 s further than the bytes in between explain at the rate of the last second, unless no packet
-//!   is missing there (continuity counters, no damage) and it is at most 10 s: then nothing was sent for a while,
-//!   because the picture stood still (screen recordings, slides). A clock that `ffmpeg` has just written for us is
-//!   believed at any length.
+//! * it advances more than 1 s further than the bytes in between explain at the rate of the last
+//!   second, unless no packet is missing there (continuity counters, no damage) and it is at most
+//!   10 s: then nothing was sent for a while, because the picture stood still (screen recordings,
+//!   slides). A clock that `ffmpeg` has just written for us is trusted at any length.
 //!
 //! Time *coasts* over a jump, before the first anchor and behind the last one: bytes take the time they would at the
 //! mean rate of the last second (at the start: the first second), but not longer than the longest interval of anchors
@@ -29,7 +30,7 @@ pub(super) use crate::limits::volume::MAX_BYTES_BETWEEN_ANCHORS;
 
 use super::ts_packet::{PCR_MODULUS, SYSTEM_HZ, SYSTEM_TICKS_PER_MEDIA_TICK};
 
-/// A clock this far ahead of what the bytes explain is a jump...
+/// A clock this far ahead of the time that the bytes explain is a jump...
 const JUMP_TICKS: u64 = SYSTEM_HZ;
 /// ...but up to here only if packets are missing.
 const STANDSTILL_TICKS: u64 = 10 * SYSTEM_HZ;
@@ -37,7 +38,8 @@ const STANDSTILL_TICKS: u64 = 10 * SYSTEM_HZ;
 const WINDOW_TICKS: u64 = SYSTEM_HZ;
 /// Intervals are gathered to pieces of at least this much time: shorter ones say more about jitter than about rate.
 const PIECE_TICKS: u64 = SYSTEM_HZ / 100;
-/// A constant rate varies less than 1 %, measured over at least 100 ms, where 0.5 ms of clock jitter are half of that.
+/// A constant rate varies less than 1 %, measured over at least 100 ms, where 0.5 ms of clock
+/// jitter account for half of the 1 %.
 const CONSTANT_PIECE_TICKS: u64 = SYSTEM_HZ / 10;
 const CONSTANT_PERCENT: u128 = 1;
 
@@ -177,8 +179,8 @@ pub(super) struct MediaClock {
     last_anchor: Option<Anchor>,
     /// Media time of `last_anchor` before the time of what precedes the first anchor is added.
     last_ticks: u64,
-    /// Last point of the timeline so far, counted like `last_ticks`. It lies beyond the last anchor
-    /// if time coasted or was estimated.
+    /// Last point of the timeline, counted like `last_ticks`. It lies beyond the last anchor if
+    /// time coasted or was estimated.
     end: Point,
     /// Whether `end` was estimated from time stamps.
     is_estimated: bool,
@@ -250,7 +252,8 @@ impl MediaClock {
         Some(ahead.cast_signed() - if is_ahead { 0 } else { PCR_MODULUS.cast_signed() })
     }
 
-    /// Media time, in 27 MHz ticks, at which the clock reads what a time stamp of 33 bits says.
+    /// Returns the media time, in 27 MHz ticks, at which the clock has the value of a time stamp of
+    /// 33 bits.
     pub(super) fn ticks_of_stamp(&self, stamp: u64) -> Option<i64> {
         let now = self.now_ticks();
         Some(i64::try_from(now).ok()?.saturating_add(self.distance_of(stamp)?))
@@ -265,7 +268,8 @@ impl MediaClock {
             return;
         };
         let delta = (anchor.ticks + PCR_MODULUS - last.ticks) % PCR_MODULUS;
-        // The same clock again says nothing, and neither does one at the same place.
+        // A repeated clock value carries no information, and neither does a value at the same
+        // place.
         if anchor.byte <= self.end.byte || delta == 0 && !anchor.new_base {
             return;
         }
@@ -287,7 +291,7 @@ impl MediaClock {
             self.jumps += 1;
             self.first_jump.get_or_insert(anchor.byte);
         } else {
-            // A standstill says nothing about the rate, unless it is all there is.
+            // A standstill gives no information about the rate, unless there is nothing else.
             if unexplained <= JUMP_TICKS || !self.has_rate() {
                 self.rates.add(bytes, passed);
             }

@@ -1,4 +1,4 @@
-//! Which PID's clock is the title's: the program's PCR, or what has to do instead.
+//! Which PID's clock is the title's: the program's PCR, or a substitute.
 //!
 //! In this order: the PCR of the PID that the program map announces; if none comes there, that of the PID where most
 //! come; if there is none at all, the decoding time stamps of the pictures (or of the sound). Until one of them gives
@@ -24,7 +24,7 @@ const SILENT_TICKS: u64 = MEDIA_HZ;
 /// measures time.
 const MAX_STEP_TICKS: u64 = MEDIA_HZ;
 
-/// What a title's time comes from.
+/// The source of a title's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockOrigin {
     /// PCRs on this PID, which the program map announces.
@@ -54,7 +54,7 @@ pub(super) struct Found {
     pub value: u64,
     /// A new time base was announced.
     pub new_base: bool,
-    /// Places so far where packets are missing.
+    /// Number of places where packets are missing.
     pub losses: u64,
 }
 
@@ -101,7 +101,7 @@ impl ClockSource {
         }
     }
 
-    /// What was chosen, once there is a rate.
+    /// Returns the chosen origin, once there is a rate.
     pub(super) fn origin(&self) -> Option<ClockOrigin> {
         self.origin
     }
@@ -125,7 +125,7 @@ impl ClockSource {
         }
     }
 
-    /// The program map says that the clock is on `pid`.
+    /// Handles a program map that announces the clock on `pid`.
     pub(super) fn announce(&mut self, pid: u16, out: &mut Vec<Point>) {
         if self.announced.replace(pid) == Some(pid) {
             return;
@@ -246,7 +246,7 @@ impl ClockSource {
         self.last_losses = 0;
     }
 
-    /// As soon as the clock has a rate the choice is made.
+    /// Makes the choice as soon as the clock has a rate.
     fn settle(&mut self, origin: ClockOrigin) {
         if self.clock.has_rate() {
             self.origin = Some(origin);

@@ -1,4 +1,5 @@
-//! What a PMT entry means: stream type and descriptors to a codec name and the way its access points are found.
+//! The meaning of a PMT entry: maps stream type and descriptors to a codec name and the way its
+//! access points are found.
 
 use crate::volume::StreamRole;
 
@@ -24,7 +25,7 @@ pub(crate) enum VideoSyntax {
     H264,
     /// H.265 (ISO/IEC 23008-2).
     H265,
-    /// Another: only the random access indicator tells.
+    /// Another: only the random access indicator is available.
     Opaque,
 }
 
@@ -78,7 +79,7 @@ pub(crate) fn identify(stream_type: u8, descriptors: &[u8], program: &[u8]) -> (
 /// Types of PES packets with private data, whose coding the tables do not name. The last two are
 /// DTS unless something else is registered.
 const PRIVATE_TYPES: [u8; 3] = [0x06, 0x82, 0x8a];
-/// Name of such a stream until its content tells ([`private_sound`]).
+/// Name of such a stream until its content identifies it ([`private_sound`]).
 pub(crate) const PRIVATE: &str = "private data";
 
 /// The codec of sound that the tables call private data, from the beginning of a PES packet's payload.
@@ -103,7 +104,7 @@ pub(crate) fn private_sound(payload: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Name of stream types 3 and 4 until a frame header tells the layer ([`mpeg_audio_layer`]).
+/// Name of stream types 3 and 4 until a frame header gives the layer ([`mpeg_audio_layer`]).
 pub(crate) const MPEG_AUDIO: &str = "MPEG audio";
 
 /// "MP1", "MP2" or "MP3" from the first frame header in `payload` (ISO/IEC 11172-3 section 2.4.1.3).

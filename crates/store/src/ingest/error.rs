@@ -1,4 +1,4 @@
-//! Why a title could not be taken in: what is wrong, where, and what to do.
+//! Why a title could not be ingested: the problem, its location, and the remedy.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ pub enum IngestError {
     Open {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
@@ -38,7 +38,7 @@ pub enum IngestError {
     NotAFile {
         /// The path.
         path: PathBuf,
-        /// What it is.
+        /// The kind of object found instead.
         what: &'static str,
     },
     /// Nothing in it.
@@ -52,7 +52,7 @@ pub enum IngestError {
     NotMedia {
         /// The file.
         path: PathBuf,
-        /// What ffprobe said.
+        /// The message of ffprobe.
         said: String,
     },
     /// A container without pictures or sound.
@@ -60,7 +60,7 @@ pub enum IngestError {
     NothingToPlay {
         /// The file.
         path: PathBuf,
-        /// What it has.
+        /// The contents found.
         found: String,
     },
     /// The transport stream cannot be used.
@@ -79,7 +79,7 @@ pub enum IngestError {
         path: PathBuf,
         /// The program.
         program: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
@@ -182,7 +182,7 @@ pub enum Exceeded {
         "it needs more than {most} of memory; the file is damaged or made to exhaust memory; if you trust it, raise --ffmpeg-memory"
     )]
     Memory {
-        /// What it may have.
+        /// The limit on its memory.
         most: ByteLen,
     },
     /// Output.
@@ -190,7 +190,7 @@ pub enum Exceeded {
         "it wrote more than {most} from a file of {file}, which looks like a decompression bomb; if you trust the file, raise --ffmpeg-output"
     )]
     Output {
-        /// What it may write.
+        /// The limit on its output.
         most: ByteLen,
         /// Length of the file.
         file: ByteLen,
@@ -198,7 +198,7 @@ pub enum Exceeded {
     /// Processor time.
     #[error("it used more than {most} of processor time; if you trust the file, raise --ffmpeg-time")]
     Processor {
-        /// What it may use.
+        /// The limit on its usage.
         most: HumanDuration,
     },
     /// Time without output.
@@ -215,9 +215,9 @@ pub enum Exceeded {
     Space {
         /// A directory on that disk.
         dir: PathBuf,
-        /// What is free.
+        /// The free space.
         free: ByteLen,
-        /// What must stay free.
+        /// The space that must stay free.
         reserve: ByteLen,
     },
 }
@@ -230,7 +230,7 @@ pub enum StreamError {
     Read {
         /// Offset in the source.
         offset: u64,
-        /// What the system said.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
@@ -254,7 +254,7 @@ pub enum StreamError {
         /// Bytes that are packets.
         kept_bytes: u64,
     },
-    /// No tables, so nobody could play it.
+    /// No tables, so no player could play it.
     #[error(
         "no {missing} in the first {bytes} bytes, so no player can find its streams; pass it through ffmpeg (ffmpeg -i IN -map 0 -c copy OUT.ts) and add that"
     )]

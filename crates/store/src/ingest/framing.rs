@@ -1,8 +1,8 @@
 //! Finds the packets in a stream of bytes: 188 bytes each, or 192 with a time stamp before (Blu-ray's M2TS), or 204
 //! with a Reed-Solomon suffix (DVB); steps over damage.
 //!
-//! A packet is taken when its own sync byte and that of the next packet are in place. Where the next one is missing,
-//! the first place from which [`CONFIRM`] packets follow each other decides:
+//! A packet is taken when its own sync byte and that of the next packet are in place. Where the
+//! next one is missing, the first place followed by [`CONFIRM`] consecutive packets decides:
 //!
 //! ```text
 //!   s            s+stride                          packet s is
@@ -50,7 +50,8 @@ impl Framing {
         if self == Self::M2ts { 4 } else { 0 }
     }
 
-    /// Bytes of the last packet that must be there: what comes behind the 188 may be cut off.
+    /// Returns how many bytes of the last packet must be there: bytes behind the 188 may be cut
+    /// off.
     fn needed(self) -> usize {
         self.lead() + TS_PACKET_BYTES
     }
@@ -78,8 +79,9 @@ impl Framing {
     }
 }
 
-/// How packets lie in a source that begins with `head`, and how much is before the first; `None` if it is not a
-/// transport stream. `whole` says that `head` is all there is.
+/// Returns the layout of packets in a source that begins with `head`, and the number of bytes
+/// before the first packet; `None` if it is not a transport stream. `whole`: `head` is the entire
+/// source.
 pub(super) fn detect(head: &[u8], whole: bool) -> Option<(Framing, usize)> {
     let starts = |framing: Framing, at: usize| {
         // A file of a few packets must consist of them; else chance would find two packets at the end of anything.
@@ -115,7 +117,7 @@ pub struct Skipped {
 pub(super) struct Framer {
     framing: Framing,
     buffer: Vec<u8>,
-    /// What is read and not yet given out.
+    /// The bytes read and not yet returned.
     held: Range<usize>,
     /// Offset in the source of `held.start`.
     offset: u64,
@@ -132,7 +134,8 @@ pub(super) struct Framer {
 }
 
 impl Framer {
-    /// For packets of 188 bytes until [`Framer::set_framing`] says otherwise; the buffer has at least 4 KiB.
+    /// Creates a framer for packets of 188 bytes until [`Framer::set_framing`] changes this; the
+    /// buffer has at least 4 KiB.
     pub(super) fn new(buffer_bytes: usize) -> Self {
         Self {
             framing: Framing::Plain,
@@ -153,12 +156,12 @@ impl Framer {
         self.framing = framing;
     }
 
-    /// What was read and not given out.
+    /// Returns the bytes read and not yet returned.
     pub(super) fn held(&self) -> &[u8] {
         &self.buffer[self.held.clone()]
     }
 
-    /// Bytes read so far.
+    /// Returns the number of bytes read.
     pub(super) fn offset(&self) -> u64 {
         self.offset + self.held.len() as u64
     }
@@ -187,7 +190,7 @@ impl Framer {
         self.ended = true;
     }
 
-    /// What was left out so far.
+    /// Returns the bytes left out until now.
     pub(super) fn skipped(&self) -> Skipped {
         self.skipped
     }
@@ -269,7 +272,8 @@ impl Framer {
         }
     }
 
-    /// Out of step: drops what is before the next packet. Returns as [`Framer::look`] does.
+    /// After a loss of sync: drops the bytes before the next packet. Returns as [`Framer::look`]
+    /// does.
     fn search(&mut self) -> Option<usize> {
         let bytes = &self.buffer[self.held.clone()];
         let least = if self.ended { 1 } else { CONFIRM };
@@ -297,7 +301,7 @@ impl Framer {
         self.drop_front(bytes);
     }
 
-    /// A packet begins here: what was dropped before it is one place of damage.
+    /// A packet begins here: the bytes dropped before it are one place of damage.
     fn regain(&mut self) {
         self.synced = true;
         let gap = std::mem::take(&mut self.gap_bytes);

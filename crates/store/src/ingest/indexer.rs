@@ -124,12 +124,12 @@ impl Indexer {
         MediaTicks(self.clock.clock().now_ticks() / SYSTEM_TICKS_PER_MEDIA_TICK)
     }
 
-    /// Bytes of data so far.
+    /// Returns the number of bytes of data.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// A run of whole packets; `gap` says that bytes are missing before it.
+    /// Takes a run of whole packets; `gap`: bytes are missing before it.
     pub(crate) fn run<S: IndexSink>(
         &mut self,
         ts: &[u8],
@@ -366,7 +366,7 @@ impl Indexer {
         }
     }
 
-    /// Looks for what the tables do not tell of a stream.
+    /// Looks for properties of a stream that the tables do not give.
     fn codec(&mut self, pid: u16, start: Option<PesStart<'_>>) {
         let Some(payload) = start.map(|s| s.payload) else { return };
         for stream in self.streams.iter_mut().filter(|s| s.pid == pid) {

@@ -8,9 +8,10 @@
 //!                                           └ packetize: sum, flags and time of every media packet
 //! ```
 //!
-//! A transport stream is taken byte for byte (`framing` strips what is not packets). Other containers are turned into
-//! one by the `ffmpeg` program, copying picture and sound wherever a transport stream can carry them (`plan`). Both go
-//! through the same one pass (`pass`): each byte is read once, and written, hashed, summed and parsed while in cache.
+//! A transport stream is taken byte for byte (`framing` strips all bytes outside packets). The
+//! `ffmpeg` program converts other containers into one, copying video and audio wherever a
+//! transport stream can carry them (`plan`). Both go through the same one pass (`pass`): each byte
+//! is read once, and written, hashed, summed and parsed while in cache.
 
 mod access;
 mod access_list;
@@ -126,7 +127,8 @@ impl Default for IngestOptions {
 /// a second in between.
 ///
 /// # Errors
-/// [`IngestError`] says what is wrong with the file, the options, ffmpeg or the store. The store is then as before.
+/// [`IngestError`] describes the problem with the file, the options, ffmpeg or the store. The store
+/// is then as before.
 pub fn ingest(
     volume: &Volume,
     source: &Path,
@@ -179,8 +181,7 @@ fn ingest_as(
     match derived {
         None if file.has_folder() => taken.subtitles.add_beside(source, taken.source_start),
         None => {}
-        // Subtitles belong to the title from which this one is derived, so a derived title has
-        // none.
+        // Subtitles belong to the parent title, so a derived title has none.
         Some(_) => taken.subtitles = FoundSubtitles::default(),
     }
     watch.stage(Stage::Committing);
@@ -219,7 +220,7 @@ fn as_alone(file_name: &str) -> PathBuf {
 /// Looks whether there is a file at `source` that can be opened and has something in it.
 ///
 /// # Errors
-/// As [`ingest`] says it of such a file.
+/// As for [`ingest`] of such a file.
 pub fn check_file(source: &Path) -> Result<(), IngestError> {
     SourceFile::open(source).map(drop)
 }

@@ -1,4 +1,4 @@
-//! What the operator should know of a title, in words.
+//! Notes on a title for the operator, in words.
 
 use super::clock_source::ClockOrigin;
 use super::framing::{Framing, Skipped};

@@ -26,7 +26,7 @@ pub(super) struct Ready {
     pub bytes: usize,
     /// Media time of its first byte in 27 MHz ticks.
     pub ticks: u64,
-    /// What is stored of it.
+    /// The record stored for it.
     pub meta: PacketMeta,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Packetizer {
     whole: usize,
     /// How many of `pending` have their time.
     timed: usize,
-    /// Bytes so far of the packet that is not whole.
+    /// Bytes already present of the packet that is not whole.
     partial_bytes: usize,
     /// Bytes with a flag, ascending for each flag.
     access: VecDeque<u64>,

@@ -49,11 +49,11 @@ pub(super) trait ByteSource {
 /// The result of a pass.
 #[derive(Debug)]
 pub struct Passed {
-    /// What the indexer found.
+    /// The result of the indexer.
     pub indexed: Indexed,
     /// How packets lay in the source.
     pub framing: Framing,
-    /// What was left out of the source.
+    /// The bytes left out of the source.
     pub skipped: Skipped,
     /// Bytes read.
     pub source_bytes: u64,
@@ -106,8 +106,8 @@ pub(super) fn pass<R: ByteSource, S: IndexSink>(
     Ok(Passed { indexed, framing, skipped, source_bytes: done.source_bytes })
 }
 
-/// Indexes a transport stream from any reader: what an ingest does, without volume, progress and cancellation. For
-/// tools, tests and benchmarks; errors of the reader end it.
+/// Indexes a transport stream from any reader: the work of an ingest, without volume, progress and
+/// cancellation. For tools, tests and benchmarks; errors of the reader end it.
 pub fn index_only<S: IndexSink>(
     reader: &mut dyn Read,
     options: &IndexOptions,

@@ -1,4 +1,5 @@
-//! What becomes of each stream of a container: copied, transcoded or left out; and the ffmpeg arguments for that.
+//! The treatment of each stream of a container: copied, transcoded or left out; and the ffmpeg
+//! arguments for it.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -157,16 +158,16 @@ struct SideData {
     rotation: Option<f64>,
 }
 
-/// What is done, as ffmpeg arguments and in words.
+/// The conversion, as ffmpeg arguments and in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RemuxPlan {
     /// Container format, as ffprobe calls it.
     pub format: String,
-    /// Media time, if the container says.
+    /// Media time, if the container gives it.
     pub duration: Option<MediaTicks>,
     /// The `title` tag of the container.
     pub title: Option<String>,
-    /// For the operator: what is transcoded and what is left out, and why.
+    /// For the operator: which streams are transcoded or left out, and why.
     pub notes: Vec<String>,
     /// Whether AAC is added beside other audio.
     pub adds_audio: bool,
@@ -179,7 +180,7 @@ pub(super) struct RemuxPlan {
 /// Why there is nothing to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NothingToPlay {
-    /// What the container has instead.
+    /// The contents of the container instead.
     pub found: String,
 }
 
@@ -304,7 +305,7 @@ impl Probe {
         self.pictures().is_some()
     }
 
-    /// What a ladder can be made of; `None` if the pictures' size or rate is not known.
+    /// Returns the source for a ladder; `None` if the pictures' size or rate is not known.
     pub(super) fn film(&self) -> Option<Film> {
         let pictures = self.pictures()?;
         let (width, height) = pictures.shown_size()?;

@@ -17,7 +17,7 @@ use super::ts_packet::SYSTEM_TICKS_PER_MEDIA_TICK;
 struct Stream {
     pid: u16,
     highest: i64,
-    /// The highest but one: what lies between is the duration of the last frame.
+    /// The second highest: the difference is the duration of the last frame.
     before: Option<i64>,
 }
 
@@ -54,7 +54,7 @@ impl Presentation {
     /// A PES packet of sound or picture begins on `pid`.
     pub(super) fn stamp(&mut self, pid: u16, stamp: u64, clock: &MediaClock) {
         let is_near = clock.distance_of(stamp).is_none_or(|far| far.unsigned_abs() <= MAX_DISTANCE_TICKS);
-        // The very first stamps count whatever the clock says: players have nothing else either.
+        // The very first stamps count regardless of the clock: players have nothing else either.
         if !is_near && (self.base_start > 0 || self.streams.iter().any(|stream| stream.pid == pid)) {
             return;
         }

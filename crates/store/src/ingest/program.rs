@@ -8,7 +8,7 @@ use super::psi::{self, Pmt, SectionAssembler};
 use super::ts_packet::{PID_PAT, TsPacket};
 use crate::limits::volume::MAX_PROGRAMS;
 
-/// What a packet of a table told.
+/// The news from a packet of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TableNews {
     /// A PAT section is complete.

@@ -1,4 +1,4 @@
-//! Program association and program map tables: sections put together from packets, checked, read
+//! Program association and program map tables: sections assembled from packets, checked, read
 //! (ISO/IEC 13818-1 section 2.4.4).
 
 use crc_fast::CrcAlgorithm;
@@ -53,7 +53,7 @@ impl SectionAssembler {
         wrong + self.take(sections, &mut each)
     }
 
-    /// Appends to the section being collected and cuts off what is complete.
+    /// Appends to the section being collected and cuts off complete sections.
     fn take(&mut self, mut bytes: &[u8], each: &mut impl FnMut(&[u8])) -> u64 {
         let mut wrong = 0;
         while self.collecting && !bytes.is_empty() {
@@ -98,8 +98,9 @@ pub(crate) fn section_bytes(bytes: &[u8]) -> Option<usize> {
     Some(HEADER_BYTES + (usize::from(header[1] & 0x0f) << 8 | usize::from(header[2])))
 }
 
-/// Writes a section without the streams of these PIDs, if it is a program map table whose CRC is right, else as it is: into the beginning
-/// of `out`, which has room for the section. Gives the length of what was written, and whether it differs from the section.
+/// Writes a section to the beginning of `out`, which has room for it: without the streams of these
+/// PIDs if it is a program map table with a correct CRC, otherwise unchanged. Returns the length
+/// written, and whether it differs from the section.
 pub(crate) fn without_streams(
     section: &[u8],
     is_dropped: impl Fn(u16) -> bool,

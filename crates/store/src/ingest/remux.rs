@@ -17,7 +17,7 @@ use super::watch::Watch;
 use super::web_audio::WebAudio;
 use crate::limits::volume::MAX_PROBE_BYTES;
 
-/// What ffmpeg says when a container is not on the list of those that are read.
+/// ffmpeg's message when a container is not on the list of those that are read.
 const NOT_LISTED: &str = "not on whitelist";
 
 /// Why ffmpeg's output ended early.
@@ -25,7 +25,7 @@ const NOT_LISTED: &str = "not on whitelist";
 pub(super) enum RemuxStop {
     /// ffmpeg.
     Child(ChildStop),
-    /// What it wrote.
+    /// ffmpeg's output.
     Stream(StreamError),
 }
 
@@ -48,12 +48,12 @@ pub(super) struct Remuxer<'a> {
     pub source: &'a SourceFile,
     /// ffmpeg; ffprobe is looked for beside it.
     pub ffmpeg: &'a Path,
-    /// What each of them may use.
+    /// The resources that each of them may use.
     pub bounds: ProcessBounds,
 }
 
 impl Remuxer<'_> {
-    /// Asks ffprobe what is in the file, and decides what to do with it.
+    /// Asks ffprobe for the contents of the file, and decides how to convert it.
     pub(super) fn plan(&self, web_audio: WebAudio, watch: &mut Watch<'_>) -> Result<RemuxPlan, IngestError> {
         self.probe(watch)?.plan(web_audio).map_err(|nothing| IngestError::NothingToPlay {
             path: self.source.path().to_path_buf(),
@@ -61,7 +61,7 @@ impl Remuxer<'_> {
         })
     }
 
-    /// Asks ffprobe what is in the file.
+    /// Asks ffprobe for the contents of the file.
     pub(super) fn probe(&self, watch: &mut Watch<'_>) -> Result<Probe, IngestError> {
         let program = ffprobe_beside(self.ffmpeg);
         let failed = |stop| self.error(&program, stop);

@@ -1,4 +1,4 @@
-//! Where the indexer puts what it makes.
+//! The destination of the indexer's output.
 
 use millrace_core::packet::PacketMeta;
 
@@ -18,7 +18,7 @@ pub trait IndexSink {
 }
 
 impl IndexSink for TitleWriter {
-    /// The writer sums what it writes.
+    /// The writer sums the data it writes.
     const SUMS: bool = false;
 
     fn data(&mut self, ts: &[u8]) -> Result<(), StoreError> {

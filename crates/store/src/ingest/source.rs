@@ -158,7 +158,8 @@ impl SourceFile {
         Ok(framing_of(&head, filled as u64 == self.identity.bytes))
     }
 
-    /// An error if the file is no longer what it was when it was opened: somebody is still writing it.
+    /// Returns an error if the file has changed since it was opened: another process is still
+    /// writing it.
     pub(super) fn check_unchanged(&self) -> Result<(), IngestError> {
         let path = || self.identity.path.clone();
         let metadata = self.file.metadata().map_err(|error| IngestError::Open { path: path(), error })?;
@@ -184,7 +185,8 @@ impl SourceFile {
     }
 }
 
-/// How packets lie in what begins with `head`; `None` if it is no transport stream. `whole` says that `head` is all there is.
+/// Returns the layout of packets in a source that begins with `head`; `None` if it is no transport
+/// stream. `whole`: `head` is the entire source.
 pub(super) fn framing_of(head: &[u8], whole: bool) -> Option<Framing> {
     let is_container = CONTAINER_MARKS.iter().any(|&(at, mark)| head.get(at..at + mark.len()) == Some(mark));
     if is_container { None } else { framing::detect(head, whole).map(|(framing, _)| framing) }
@@ -209,7 +211,8 @@ impl ByteSource for FileSource<'_, '_> {
     }
 }
 
-/// What tells this file from others and from its former self: to ask a store whether it has the title already.
+/// Returns the properties that distinguish this file from others and from its earlier versions, to
+/// ask a store whether it already has the title.
 ///
 /// # Errors
 /// When the file is not there or may not be looked at.

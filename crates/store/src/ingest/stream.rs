@@ -20,12 +20,12 @@ use crate::StoreError;
 use crate::volume::dirs::unix_s;
 use crate::volume::{SourceIdentity, TitleInfo, TitleWriter, Volume};
 
-/// What is known of an upload before its first byte.
+/// The properties of an upload that are known before its first byte.
 #[derive(Clone, Copy, Debug)]
 pub struct UploadNames<'a> {
     /// Name of the title.
     pub name: &'a str,
-    /// What the file is called where it comes from; the display name is made of it.
+    /// The file's name at its origin; the display name is derived from it.
     pub file_name: Option<&'a str>,
 }
 
@@ -34,7 +34,7 @@ pub struct UploadNames<'a> {
 /// containers, which have to be converted after the last byte.
 ///
 /// # Errors
-/// [`IngestError`] says what is wrong with the media or the store, which is then as before.
+/// [`IngestError`] describes the problem with the media or the store, which is then as before.
 pub fn ingest_stream(
     volume: &Volume,
     upload: UploadNames<'_>,
@@ -70,8 +70,8 @@ pub fn ingest_stream(
     ingest_file(volume, &file, &options, progress)
 }
 
-/// What the display name is made of: the last part of the file's name, because clients may send a
-/// whole path.
+/// Returns the basis of the display name: the last part of the file's name, because clients may
+/// send a whole path.
 fn shown_name<'a>(upload: UploadNames<'a>) -> &'a str {
     let of_file = upload.file_name.and_then(|name| name.rsplit(['/', '\\']).next());
     of_file.filter(|name| !name.is_empty()).unwrap_or(upload.name)

@@ -136,7 +136,7 @@ pub struct PesStart<'a> {
     pub decode_stamp: Option<u64>,
     /// Presentation time stamp; 90 kHz, 33 bits.
     pub presentation_stamp: Option<u64>,
-    /// What lies behind the header in this TS packet.
+    /// The bytes behind the header in this TS packet.
     pub payload: &'a [u8],
 }
 

@@ -16,13 +16,13 @@ pub struct Progress {
     pub bytes_total: Option<u64>,
     /// Media time done.
     pub media_done: MediaTicks,
-    /// Media time there will be, if the container says.
+    /// Total media time, if the container gives it.
     pub media_total: Option<MediaTicks>,
-    /// What is being done.
+    /// The current stage.
     pub stage: Stage,
 }
 
-/// What an ingest is doing.
+/// The stages of an ingest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Finding out what kind of file it is.

@@ -13,7 +13,7 @@ use crate::format::meta::{META_BLOCK_BYTES, PacketCrc, Record, RecordsHeader, op
 
 /// Records as they are shown.
 pub(super) trait Shown: Record {
-    /// What a block that can be read says, beside where it is.
+    /// Returns the contents of a readable block, in addition to its location.
     fn of_block(records: &[Self]) -> Map<String, Value>;
     /// The record of a packet.
     fn of_packet(self, packet: u32) -> Value;

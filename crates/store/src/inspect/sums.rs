@@ -1,4 +1,4 @@
-//! The range sums of a title, and what the metadata of each packet size costs on disk.
+//! The range sums of a title, and the disk space for the metadata of each packet size.
 
 use std::ops::Range;
 use std::path::Path;
@@ -55,8 +55,9 @@ fn line(form: &str, packet_bytes: Option<u16>, bytes: u64, data_bytes: u64, stor
     })
 }
 
-/// What each form of metadata takes, for the title's packet sizes and the named ones, stored or not: whole records, sums
-/// alone (2 bytes a packet), and the range sums that stand for every size; last, what all that is stored adds up to.
+/// Returns the size of each form of metadata, for the title's packet sizes and the named ones,
+/// stored or not: whole records, sums alone (2 bytes a packet), and the range sums that stand for
+/// every size; last, the total of all that are stored.
 pub(super) fn storage(manifest: &Manifest) -> Value {
     let (title, data) = (&manifest.title, manifest.title.bytes);
     let file_bytes = |name: &str| manifest.file(name).map(|file| file.bytes);

@@ -1,4 +1,4 @@
-//! Bounds of the cache and of what it reads from the members of a volume.
+//! Limits of the cache and of its reads from the members of a volume.
 
 use std::time::Duration;
 
@@ -12,9 +12,10 @@ use crate::limits::{EXTENTS_PER_READ, MAX_ASIDE_BYTES, MAX_RUN_EXTENTS, PREFETCH
 pub const ASKS_PER_TURN: usize = 256;
 /// Extents built in a turn; each takes some 50 us, so asks wait for less than half a millisecond.
 pub const FILLS_PER_TURN: usize = 8;
-/// Asks, and reads that end, are gathered for this long: what is asked for lies in memory as a rule, and is not needed for tens of
-/// milliseconds. Without it a thousand viewers who seek wake this thread some five thousand times a second, on a core that an engine
-/// may be using. Not if that left a disk without work, nor if the control side waits.
+/// Requests and ended reads are gathered for this long: the data requested is usually in memory,
+/// and is not needed for tens of milliseconds. Without this, a thousand viewers who seek wake this
+/// thread some five thousand times a second, on a core that an engine may be using. There is no
+/// gathering if it would leave a disk without work, or if the control side waits.
 pub const GATHER: Duration = Duration::from_millis(2);
 /// A read of many members is looked at each time that this has passed: a slow member is known a quarter after it became
 /// slow.
@@ -25,12 +26,14 @@ pub const MAX_READ_NS: u64 = 4 * HUNG_NS;
 /// An extent is read so often at most: once for each step of `Effort`, once more for a file that takes no direct reads, and while a
 /// member does not answer when its files are opened.
 pub const MAX_READ_TRIES: u32 = 8 + (HUNG_NS / READ_LOOK_NS) as u32;
-/// The manager itself comes so much later than it meant to only if the machine is busy or it had to wait for something else.
+/// The manager itself runs late by this much only if the machine is busy or it had to wait for
+/// something else.
 pub const STALL_NS: u64 = SLOW_READ_NS / 10;
-/// Members that hang are asked for more only while no more memory than this waits for their answers: what they owe already has
-/// asked them often enough.
+/// Members that hang get further requests only while at most this much memory waits for their
+/// answers: with more outstanding, they have been asked often enough.
 pub const MAX_HUNG_BYTES: usize = MAX_ASIDE_BYTES / 4;
-/// A probe of a member reads so much of what it reads again: what a disk passes in the time of a seek.
+/// A probe of a member reads this much of the data it repeats: the amount that passes under a
+/// disk's head in the time of a seek.
 pub const PROBE_BYTES: u64 = 64 * 1024;
 /// The volume's list of members is looked at again after this time; it is brought up to date each second.
 pub const MEMBER_LOOK_NS: u64 = 250_000_000;
@@ -41,23 +44,27 @@ pub const MAX_SPANS: usize = 1024;
 /// A playhead that goes on smoothly may move its clock by this much (rounding, a catch-up after a hole) without the
 /// candidates for eviction being looked at again.
 pub const SMOOTH_NS: u64 = 100_000_000;
-/// Looking at one extent or playhead costs some 50 ns. One candidate for so many of them: 3 us for each eviction,
-/// which is nothing beside the read that it makes room for, and a batch so small that it does not grow stale.
+/// Looking at one extent or playhead costs some 50 ns. One candidate per this many of them: 3 us
+/// for each eviction, which is nothing beside the read that it makes room for, and a batch small
+/// enough not to become stale.
 pub const LOOKED_AT_PER_CANDIDATE: usize = 64;
 /// With this age for each extent, looking takes at most a few percent of the time.
 pub const AGE_PER_EXTENT_NS: i64 = 2_000;
 /// Youngest age at which a batch of candidates is replaced although it is not used up: younger ones have hardly changed.
 pub const MIN_AGE_NS: i64 = 50_000_000;
-/// What could not be read is not read ahead again for this time; somebody who asks for it is not held up by this.
+/// An extent that could not be read is not read ahead again for this time; this does not delay a
+/// stream that asks for it.
 pub const FAILED_FOR_NS: i64 = 5_000_000_000;
-/// Failures that are remembered for that; a disk that has more is suspended before.
+/// Number of failures remembered for this time; a disk that has more is suspended before.
 pub const FAILED_REMEMBERED: usize = 64;
-/// What somebody waits for may displace anything when no more than this time, or the time to look ahead, is left: some
-/// ten reads of a slow disk. Before that it displaces only what is needed later.
+/// An extent that a stream waits for may displace anything when at most this time, or the
+/// look-ahead time, is left: some ten reads of a slow disk. Before that it displaces only extents
+/// needed later.
 pub const URGENT_NS: i64 = 500_000_000;
-/// Extents of closed titles that are still lent out are looked after at this interval: nobody waits for them.
+/// Extents of closed titles that are still leased are checked at this interval: nothing waits for
+/// them.
 pub const SWEEP_NS: i64 = 100_000_000;
-/// Reads ahead that find no room are looked at again after this time, a hundredth of what is read ahead.
+/// Reads ahead that find no memory are retried after this time, a hundredth of the time read ahead.
 pub const AHEAD_RETRY_NS: i64 = 20_000_000;
 /// At most one trouble with reads is reported in this time, so that a failed disk does not fill the log.
 pub const TROUBLE_INTERVAL_NS: u64 = 1_000_000_000;
@@ -82,20 +89,23 @@ pub const PROBE_GAP_NS: u64 = 250_000_000;
 pub const FIRST_PROBE_NS: u64 = 1_000_000_000;
 /// Longest time between probes: a disk that was plugged in again is used within a minute.
 pub const MAX_PROBE_NS: u64 = 60_000_000_000;
-/// A member that was well for so long after it came back begins again with [`FIRST_PROBE_NS`].
+/// A member that was healthy for this long after it came back begins again with [`FIRST_PROBE_NS`].
 pub const PAROLE_NS: u64 = 60_000_000_000;
-/// A member that has not answered a read for so long hangs: until it answers it is asked last. The time that is read ahead: an
-/// answer that comes later helps no viewer.
+/// A member that has not answered a read for this long hangs: until it answers, it is asked last.
+/// This is the time that is read ahead: a later answer helps no viewer.
 pub const HUNG_NS: u64 = 8 * SLOW_READ_NS;
-/// Codes of which the plans are kept: a volume's titles have one, and a few more after its geometry was changed.
+/// Number of codes whose plans are kept: a volume's titles have one, and a few more after its
+/// geometry was changed.
 pub const CODES_KEPT: usize = 8;
 /// A file that could not be opened is tried again after this time, or as soon as its member is another or was repaired: a
 /// disk that refuses takes its time to do so, and all viewers wait for the thread that asks it.
 pub const FILE_RETRY_NS: u64 = 5_000_000_000;
-/// Files of a member that did not have what they should are opened again, or tried again, if that was done longer ago than this: other
-/// files may lie there by now. The volume says so too, but later.
+/// Files of a member that lacked the expected contents are opened or tried again if the last time
+/// was longer ago than this: other files may lie there by now. The volume also reports this, but
+/// later.
 pub const REOPEN_NS: u64 = 1_000_000_000;
-/// Parity units with less than this between them are read as one span: what a disk reads in the time of a seek.
+/// Parity units with a smaller gap than this are read as one span: the amount that a disk reads in
+/// the time of a seek.
 pub const GAP_BYTES: u64 = 64 * 1024;
 
 // Reads.
@@ -106,8 +116,8 @@ pub const MAX_INTERRUPTIONS: u32 = 100;
 pub const SMALLEST_STAGING_BYTES: usize = 32 * 1024;
 /// Sizes of buffers that are kept, each twice the one before: up to 2 MiB, which the largest run of extents needs.
 pub const STAGING_SIZES: usize = 7;
-/// Memory that is kept besides the home buffers for the next read: what the extents in flight need that are read together, and sizes
-/// are up to twice that.
+/// Memory kept for the next read besides the home buffers: the needs of the extents in flight that
+/// are read together; buffer sizes are up to twice that.
 pub const STAGING_KEPT_BYTES: usize = 2 * EXTENTS_PER_READ * MAX_READS_IN_FLIGHT * EXTENT_BYTES;
 /// Threads: enough to keep a disk's queue filled, few enough not to matter to a small machine.
 pub const MAX_READ_THREADS: usize = 8;
@@ -116,7 +126,8 @@ pub const MAX_READ_THREADS: usize = 8;
 pub const MAX_STUCK_THREADS: usize = 32;
 /// Reads of one member that are under way at once, or of blocks: one that hangs must not take all threads.
 pub const MAX_OF_MEMBER: usize = MAX_READ_THREADS / 2;
-/// When the pool is dropped, reads under way are waited for no longer than this: what they write to is theirs.
+/// When the pool is dropped, it waits for the reads in progress no longer than this: they keep the
+/// memory they write to.
 pub const THREADS_LAST_WAIT: Duration = Duration::from_secs(2);
 /// Entries of the ring for each read. Those of many members may need more: they wait for room.
 pub const ENTRIES_PER_READ: usize = 3;

@@ -18,7 +18,8 @@ use millrace_core::limits::{
 
 // The loop.
 
-/// Descriptors beside its bell that a thread's sleep watches: full connections, a device of our own TCP, what comes in by UDP.
+/// Descriptors beside its bell that a thread's sleep watches: full connections, a device of our own
+/// TCP, incoming UDP.
 pub const MAX_WATCHED: usize = 3;
 /// Media time the cache reads ahead of each playhead.
 pub const PREFETCH_NS: u64 = 2_000_000_000;
@@ -32,7 +33,8 @@ pub const MAX_DISPLAY_NAME_BYTES: usize = 512;
 /// Copies of a title's source file that its manifest lists. The server compares further copies by
 /// their content each time it starts.
 pub const MAX_SOURCE_COPIES: usize = 16;
-/// What a derived title's name has behind its parent's: `@` and a rendition's name, which no speed is longer than.
+/// Suffix of a derived title's name after its parent's: `@` and a rendition's name, which no speed
+/// is longer than.
 pub const MAX_DERIVED_SUFFIX_BYTES: usize = 1 + MAX_RENDITION_NAME_BYTES;
 /// Longest time, in 90 kHz ticks, from a title's last packet to the announced end of its last picture. Decoders hold a second
 /// of pictures (ISO/IEC 13818-1 section 2.4.2.6); time stamps that claim more than 5 s are damaged, and players would wait.
@@ -42,12 +44,14 @@ pub const MAX_END_AFTER_LAST_PACKET_TICKS: u64 = 5 * 90_000;
 pub const MAX_WANTS_PER_STREAM: usize = 4;
 /// Extents the cache reads ahead of one playhead at most, however high the bit rate: 32 MiB, 2 s of 130 Mb/s.
 pub const MAX_PREFETCH_EXTENTS: u32 = 128;
-/// What a viewer at a place of its own pins of the cache, in thousandths of an extent: the one that it sends from, and for
-/// `LEASE_AHEAD_NS` and the time of a read (some 20 ms) the next. With extents of 140 ms, 15 Mb/s, that is half of its time;
-/// slower viewers need less, and the rest is what has just been read for them.
+/// The share of the cache that a viewer at a position of its own pins, in thousandths of an extent:
+/// the extent that it sends from, and for `LEASE_AHEAD_NS` and the time of a read (some 20 ms) the
+/// next. With extents of 140 ms, 15 Mb/s, this is half of its time; slower viewers need less, and
+/// the rest is the data just read for them.
 pub const PINNED_PERMILLE_PER_POSITION: usize = 1_500;
-/// When every extent of the cache is lent out, reads wait and look again after this time: nobody is told when a lease
-/// is given back. A tenth of the shortest time in which a viewer of 20 Mb/s plays an extent.
+/// When every extent of the cache is leased, reads wait and look again after this time, because the
+/// return of a lease is not signalled. A tenth of the shortest time in which a viewer of 20 Mb/s
+/// plays an extent.
 pub const CACHE_SPACE_RETRY_NS: u64 = 10_000_000;
 /// Metadata or range sums of a title that a reader holds at a time: 64 blocks of 4096 bytes. Enough to read at a disk's
 /// pace, and 43 MB of media whatever its length: such a file of a title of 1 TB has 6 to 11 GB and is never read whole.
@@ -59,20 +63,24 @@ pub const MAX_RUN_EXTENTS: usize = 8;
 /// Extents in flight for each read that may be: when extents are read together, more of them are on their way. Beyond it no other read
 /// is begun: with `MAX_READS_IN_FLIGHT` that is 16 MiB of the cache and as much to read into.
 pub const EXTENTS_PER_READ: usize = 2;
-/// An extent that nobody wants yet is read together with the one before it if a playhead comes to it this long after the time that
-/// is read ahead anyway: 8 extents of 2 Mb/s are 8 s. What is read earlier than that keeps memory from others for too long.
+/// An extent that no stream wants yet is read together with the one before it if a playhead comes
+/// to it within this time after the time that is read ahead anyway: 8 extents of 2 Mb/s are 8 s. An
+/// extent read earlier than this keeps memory from others for too long.
 pub const RUN_AHEAD_NS: u64 = 8_000_000_000;
 /// Memory of reads that were given up because a disk did not answer, and that the kernel may still write to: all that
 /// `MAX_READS_IN_FLIGHT` reads of whole rows with their parity have, twice. Beyond it reads wait for their disk.
 pub const MAX_ASIDE_BYTES: usize = MAX_READS_IN_FLIGHT * EXTENT_BYTES * 4;
-/// Media over which damage is measured: 64 extents, 16 MiB, a quarter of a minute at 8 Mb/s. A hole of that length is an evening
-/// spoilt, however good the rest of the title is.
+/// Media over which damage is measured: 64 extents, 16 MiB, a quarter of a minute at 8 Mb/s. A hole
+/// of this length spoils an evening, however good the rest of the title is.
 pub const DAMAGE_WINDOW_EXTENTS: u32 = 64;
-/// What is known to be damaged is read again after this time if it is wanted then: it may have been repaired.
+/// Data known to be damaged is read again after this time if it is wanted then: it may have been
+/// repaired.
 pub const DAMAGED_KEPT_NS: u64 = 5_000_000_000;
-/// Titles whose damage was said and is remembered; after that it may be said once more.
+/// Titles whose damage was reported and is remembered; beyond this number it may be reported once
+/// more.
 pub const MAX_DAMAGE_SAID: usize = 4096;
-/// What is read of that list, with the titles' names: whatever else was written there.
+/// Maximum bytes read of the list of damaged titles, with the titles' names, whatever else was
+/// written there.
 pub const MAX_DAMAGED_LIST_BYTES: u64 = 256 * 1024;
 /// Damaged titles that were not taken from the cache yet: it is asked twenty times a second, and finds them again.
 pub const MAX_DAMAGE_UNTOLD: usize = 64;
@@ -108,21 +116,24 @@ pub const FFMPEG_ENCODER_THREADS: usize = 16;
 /// What ffmpeg may write for a file of any size by default: hours of a still picture or of a quiet tone are a file of a few MB, and a
 /// transport stream of 75 kb/s for its clock alone, 340 MB in ten hours.
 pub const FFMPEG_OUTPUT_BYTES: u64 = 256 << 20;
-/// And so many times the length of the file beside it: copied, a title grows by a tenth; transcoded from the best codecs to H.264 by ten.
+/// And this many times the length of the file in addition: copied, a title grows by a tenth;
+/// transcoded from the best codecs to H.264 by ten.
 pub const FFMPEG_OUTPUT_RATIO: u64 = 64;
 /// Processor time that ffmpeg may use for a file of any size by default, all its threads together.
 pub const FFMPEG_PROCESSOR_NS: u64 = 20 * 60 * 1_000_000_000;
-/// And so much for each MiB of the file beside it: 4 s of a title of 2 Mb/s, transcoded at a thirtieth of its speed.
+/// And this much for each MiB of the file in addition: 4 s of a title of 2 Mb/s, transcoded at a
+/// thirtieth of its speed.
 pub const FFMPEG_PROCESSOR_NS_PER_MIB: u64 = 2 * 60 * 1_000_000_000;
 /// ffmpeg is stopped when it has written nothing for this long: a disk that was asleep wakes in half a minute, and the index of a
 /// long title is read in less than one.
 pub const FFMPEG_SILENCE_NS: u64 = 5 * 60 * 1_000_000_000;
-/// What one file that ffmpeg converts must leave free on each disk: this much, or one part in [`DISK_RESERVE_PARTS`] of a small disk.
-/// How much ffmpeg will write nobody knows beforehand, and a disk that is full stops more than this one ingest.
+/// Space that a file converted by ffmpeg must leave free on each disk: this much, or one part in
+/// [`DISK_RESERVE_PARTS`] of a small disk. The size of ffmpeg's output is unknown beforehand, and a
+/// full disk stops more than this one ingest.
 pub const DISK_RESERVE_BYTES: u64 = 1 << 30;
 /// See [`DISK_RESERVE_BYTES`].
 pub const DISK_RESERVE_PARTS: u64 = 20;
-/// Free space is looked at each time that ffmpeg has written so much, more often when there is little.
+/// Free space is checked each time ffmpeg has written this much, more often when there is little.
 pub const DISK_LOOK_BYTES: u64 = 16 << 20;
 
 const _: () = assert!(DISK_LOOK_BYTES * 4 <= DISK_RESERVE_BYTES);

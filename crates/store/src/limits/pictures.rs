@@ -9,7 +9,7 @@ use millrace_core::time::MEDIA_HZ;
 pub const MAX_STILLS: usize = 100;
 /// Side by side on the sheet.
 pub const SHEET_COLUMNS: u32 = 10;
-/// Least time between two of them: nobody points closer on a bar of some hundred pixels.
+/// Least time between two of them: no user points more precisely on a bar of some hundred pixels.
 pub const LEAST_BETWEEN_TICKS: u64 = 2 * MEDIA_HZ;
 /// Largest picture that is looked at: at 100 Mb/s key pictures have a few MB.
 pub const MAX_STILL_BYTES: usize = 4 << 20;
@@ -25,7 +25,7 @@ pub const POSTER_FROM_PERMILLE: u64 = 50;
 pub const POSTER_TO_PERMILLE: u64 = 400;
 /// Longest JPEG: a sheet of noise has 1 MB.
 pub const MAX_JPEG_BYTES: usize = 4 << 20;
-/// Longest line that says what they are: a hundred times and some 300 bytes.
+/// Longest line that describes them: a hundred times and some 300 bytes.
 pub const MAX_ABOUT_BYTES: u64 = 16 << 10;
 /// Memory that ffmpeg may use for them: decoding one picture of 8K takes 200 MB.
 pub const PICTURES_MEMORY: u64 = 1 << 30;

@@ -12,7 +12,8 @@ const SYSTEM_HZ: u64 = MEDIA_HZ * 300;
 
 // Calls that a disk may hold up.
 
-/// A thread that has not begun has not had a processor, so no disk is to blame: it is waited for so many times longer.
+/// A thread that has not begun has not had a processor, so no disk is to blame: the wait for it is
+/// this many times longer.
 pub const MAX_STARTS: u32 = 7;
 /// How long one process waits for another's write to the catalogue; writes take milliseconds.
 pub const CATALOGUE_BUSY: Duration = Duration::from_secs(10);
@@ -44,7 +45,7 @@ pub const WRITE_BYTES: usize = 1 << 20;
 pub const COPY_BYTES: usize = 1 << 20;
 /// Data read at a time: about a megabyte, whole default-size packets.
 pub const RESIZE_READ_BYTES: usize = 800 * DEFAULT_PACKET_BYTES;
-/// Most grains that `inspect` lists: a screen is what they are for.
+/// Most grains that `inspect` lists: they are meant for a screen.
 pub const MAX_LISTED: u64 = 100_000;
 
 // Repair.
@@ -54,19 +55,19 @@ pub const MAX_LISTED: u64 = 100_000;
 pub const ASK_SLICE_NS: u64 = 100_000_000;
 /// Time that was not used (the disk was slower than the bound) is good for a burst of this length, no longer.
 pub const PACE_SLICE_NS: u64 = 100_000_000;
-/// Titles may come, go or change while a repair runs; it starts over for those. More often than this nobody changes titles
-/// on purpose.
+/// Titles may come, go or change while a repair runs; it starts over for those. Users do not
+/// deliberately change titles more often than this.
 pub const MAX_ROUNDS: usize = 16;
 
 // Ingest.
 
-/// Most bytes of an access unit that are looked through before its first picture; what comes before it (parameter
-/// sets, supplemental information) takes a few hundred.
+/// Most bytes of an access unit that are searched for its first picture; the data before it
+/// (parameter sets, supplemental information) takes a few hundred.
 pub const MAX_LOOK_BYTES: usize = 16 * 1024;
 /// Table places remembered; at the usual 10 a second, 400 s.
 pub const MAX_TABLES: usize = 4096;
-/// Access points closer than this are thinned out: nobody seeks finer, and a title of intra pictures only would
-/// have an index of megabytes.
+/// Access points closer than this are thinned out: viewers do not seek more finely, and a title of
+/// intra pictures only would have an index of megabytes.
 pub const MIN_GAP_TICKS: u64 = SYSTEM_HZ / 10;
 /// The same for sound alone, where every PES packet is an access point.
 pub const MIN_GAP_AUDIO_TICKS: u64 = SYSTEM_HZ / 2;
@@ -84,7 +85,7 @@ pub const MIN_LOOK_BYTES: u64 = 256 << 10;
 pub const CHILD_LOOK_EVERY: Duration = Duration::from_millis(50);
 /// The same while it ends, which takes milliseconds.
 pub const LOOK_FOR_END_EVERY: Duration = Duration::from_millis(5);
-/// What is kept of ffmpeg's messages: the last lines say why it ended.
+/// Bytes kept of ffmpeg's messages: the last lines explain why it ended.
 pub const MAX_SAID_BYTES: usize = 4096;
 /// Most bytes between two anchors. Anchors must come every 100 ms (section 2.7.2); at that rate this is 2.7 Gb/s. What
 /// lies between two anchors waits in memory for its time, so there must be a bound; beyond it time coasts.
@@ -119,7 +120,8 @@ pub const MAX_TRANSCODED_HZ: u32 = 120;
 /// Time stamps are ahead of the clock by the decoder's buffer: 1 s at most but for still pictures (ISO/IEC 13818-1 section
 /// 2.4.2.6). One that is further away is damaged, or is of another base.
 pub const MAX_DISTANCE_TICKS: u64 = 10 * SYSTEM_HZ;
-/// Bases remembered. A recording with more jumps than this is damaged all over; its later bases are not told apart.
+/// Bases remembered. A recording with more jumps than this is damaged all over; its later bases are
+/// not distinguished.
 pub const MAX_BASES: usize = 4096;
 /// Streams of all layouts of a title: four days in which the pictures and two audio streams change
 /// every five minutes take 3,456. Further layouts are not recorded, and their streams are played as

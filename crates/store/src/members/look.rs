@@ -1,4 +1,4 @@
-//! What is found in a member's directory.
+//! The findings in a member's directory.
 
 use std::fs;
 use std::io;
@@ -12,7 +12,7 @@ use crate::format::superblock::Superblock;
 use crate::volume::dirs::{Dirs, TITLES_DIR, read_whole};
 use crate::volume::read_superblock;
 
-/// What was found in a directory.
+/// The findings in a directory.
 #[derive(Debug)]
 pub(super) struct Look {
     pub(super) dir: PathBuf,
@@ -27,14 +27,14 @@ pub(super) struct Look {
     pub(super) blocking: BlockingCalls,
 }
 
-/// What was found where a member's titles are.
+/// The findings where a member's titles are.
 #[derive(Debug)]
 pub(super) enum Titles {
     /// They can be listed; whether there are any.
     Listed { any: bool },
     /// There is no such directory: the member is new, or has lost it.
     None,
-    /// They, or what is being made beside them, cannot be listed.
+    /// They, or the titles being made beside them, cannot be listed.
     Unlisted(StoreError),
 }
 
@@ -103,8 +103,8 @@ impl Look {
         begun.into_iter().map(take).collect()
     }
 
-    /// Why nothing can be read from it although it is the right member. One that is to be believed has its titles, if
-    /// `any` member has some.
+    /// Returns why nothing can be read from it although it is the right member. A trusted member
+    /// has its titles, if `any` member has some.
     pub(super) fn why_unlisted(&self, state: MemberState, any: bool) -> Option<String> {
         match &self.titles {
             Titles::Unlisted(error) => Some(error.to_string()),

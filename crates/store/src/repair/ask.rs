@@ -1,8 +1,10 @@
 //! Questions to disks that may never answer.
 //!
-//! A system call on a disk that hangs does not return, and nothing can end it. So each is made on a thread of its member's
-//! own; the caller waits a bounded time. A member that has not answered by then is given up for the rest of the run: nobody asks
-//! it again, and its thread stays where it is until the disk lets it go or the process ends. There is at most one for each member.
+//! A system call on a disk that hangs does not return, and nothing can end it. Each call is
+//! therefore made on a thread that belongs to its member; the caller waits a bounded time. A member
+//! that has not answered by then is given up for the rest of the run: it is not asked again, and
+//! its thread stays where it is until the disk releases it or the process ends. There is at most
+//! one thread for each member.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -13,7 +15,7 @@ use crate::limits::volume::ASK_SLICE_NS;
 /// A question as its thread takes it: it sends the answer itself.
 type Question = Box<dyn FnOnce() + Send>;
 
-/// What a member has said so far.
+/// Whether a member has answered until now.
 enum Member {
     Answers(Sender<Question>),
     GivenUp,
@@ -55,7 +57,7 @@ impl Asker {
         check: impl Fn() -> Result<(), E>,
     ) -> Result<Option<T>, E> {
         let (reply, answer) = channel();
-        // Nobody hears an answer that comes too late.
+        // An answer that comes too late has no receiver.
         let question: Question = Box::new(move || drop(reply.send(question())));
         match self.members.get(&slot) {
             Some(Member::GivenUp) => return Ok(None),

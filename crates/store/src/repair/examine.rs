@@ -1,4 +1,4 @@
-//! What a member lacks of a title: at a glance, or with every byte read.
+//! The data that a member lacks of a title: at a glance, or with every byte read.
 
 use std::io;
 use std::path::Path;

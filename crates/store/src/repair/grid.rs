@@ -1,7 +1,9 @@
-//! Some stripes of a title in memory: what was read of them, what of that is right, and what the code gives back.
+//! Some stripes of a title in memory: the data read, the correct part of it, and the data restored
+//! by the code.
 //!
-//! A symbol is one packet of a unit: packet j of all units of a stripe is a codeword. Symbol i is data unit i below k, and parity
-//! unit i - k from there on. What lies beyond the title's end is zero and always right.
+//! A symbol is one packet of a unit: packet j of all units of a stripe is a codeword. Symbol i is
+//! data unit i below k, and parity unit i - k from there on. Data beyond the title's end is zero
+//! and always correct.
 
 use millrace_core::fec::{Code, Plans};
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
@@ -120,14 +122,15 @@ impl Grid {
         self.first_stripe..self.first_stripe + self.stripes
     }
 
-    /// What was read of a unit, from its first packet on: each packet with its stored sum and CRC counts as right. Returns
-    /// the packets that had others.
+    /// Stores the data read from a unit, starting at its first packet: each packet that matches its
+    /// stored sum and CRC counts as correct. Returns the packets that do not match.
     pub(crate) fn put(&mut self, stripe: u32, unit: usize, bytes: &[u8]) -> Vec<usize> {
         let mut wrong = Vec::new();
         let start = self.unit_start(stripe, unit);
         for (j, packet) in bytes.chunks(PACKET).enumerate().take(self.in_unit()) {
             let index = start + j;
-            // A short packet is the title's last one: what is behind it is zero and adds nothing to the sum.
+            // A short packet is the title's last one: the data behind it is zero and adds nothing
+            // to the sum.
             let right =
                 (!self.knows(unit) || sum16(packet) == self.sums[index]) && self.has_crc(index, packet);
             let word = self.word(stripe, j);
@@ -155,9 +158,9 @@ impl Grid {
         self.right[first..first + self.in_unit()].iter().all(|right| right >> unit & 1 != 0)
     }
 
-    /// Restores whatever is not right from what is. With `suspects` (the symbols of a stripe whose files have a wrong hash)
-    /// codewords are also held against the code where all sums are right. Returns the codewords that cannot be restored;
-    /// what is not right there stays so.
+    /// Restores all incorrect data from the correct data. With `suspects` (the symbols of a stripe
+    /// whose files have a wrong hash), codewords are also compared with the code where all sums
+    /// match. Returns the codewords that cannot be restored; their incorrect data stays as it is.
     pub(crate) fn solve(&mut self, suspects: Option<&dyn Fn(u32) -> u128>) -> Vec<Unsolved> {
         let all = (1u128 << self.units()) - 1;
         let mut unsolved = Vec::new();
@@ -213,8 +216,8 @@ impl Grid {
         agreed
     }
 
-    /// Whether place `place` of what was made for place `j` of a stripe has the symbols that were `right`, and the stored sums of
-    /// the others.
+    /// Returns whether place `place` of the data reconstructed for place `j` of a stripe matches
+    /// the symbols that were `right`, and the stored sums of the others.
     fn agrees(&self, stripe: u32, j: usize, right: u128, place: usize, made: &[Vec<u8>]) -> bool {
         made.iter().enumerate().all(|(unit, made)| {
             let made = &made[place * PACKET..][..PACKET];
@@ -306,7 +309,8 @@ impl Grid {
         self.parity_known || unit < self.shape.k()
     }
 
-    /// Takes place `place` of what was made for place `j` of a stripe: from here on all of that codeword is right.
+    /// Takes place `place` of the data reconstructed for place `j` of a stripe: from here on the
+    /// whole codeword is correct.
     fn take(&mut self, stripe: u32, j: usize, place: usize, made: &[Vec<u8>]) {
         for (unit, made) in made.iter().enumerate() {
             let index = self.unit_start(stripe, unit) + j;

@@ -1,4 +1,4 @@
-//! What the code can give back it gives back, and nothing is made up.
+//! All data that the code can restore is restored, and nothing is made up.
 
 use proptest::prelude::*;
 

@@ -1,22 +1,23 @@
-//! `repair`: what is missing or wrong on a member is rebuilt from the others, title by title.
+//! `repair`: rebuilds missing or wrong data of a member from the others, title by title.
 //!
-//! Everything that is made is written below the member's `tmp`, held against the BLAKE3 that the manifest promises, made
-//! durable and then renamed into place: a file of a title is never changed where it lies, and bytes that are not those
-//! that were ingested never come into a title. What cannot be had from what is left is reported and nothing is touched.
+//! All rebuilt data is written below the member's `tmp`, compared with the BLAKE3 in the manifest,
+//! made durable and then renamed into place: a file of a title is never changed where it lies, and
+//! bytes other than those ingested never enter a title. Data that cannot be rebuilt from the rest
+//! is reported and nothing is touched.
 //!
 //! | file | does |
 //! | --- | --- |
 //! | `run` | a whole volume |
 //! | `title` | one title: what its members lack is made and put in place |
-//! | `examine` | what a member lacks of a title |
+//! | `examine` | the data that a member lacks of a title |
 //! | `set` | a title as all its members together have it |
 //! | `reading` | reads its stripes from all members |
-//! | `grid` | stripes in memory: what is right, and what the code gives back |
-//! | `out`, `shared`, `again` | the files that are made: units of one member, copies of what all have, sums of which no copy is left |
+//! | `grid` | stripes in memory: the correct data, and the data restored by the code |
+//! | `out`, `shared`, `again` | the files that are made: units of one member, copies of files that all have, sums that have no copy left |
 //! | `place` | where a title that is not there at all is made, and how a killed repair goes on |
 //! | `work`, `pace` | how fast: the bound on bytes a second, and the wish to stop |
 //! | `ask` | disks that do not answer |
-//! | `report` | what was found and what became of it |
+//! | `report` | the findings and their outcome |
 
 mod ask;
 pub(crate) mod examine;
@@ -49,7 +50,7 @@ pub struct RepairOptions {
     pub rate_bytes_per_s: u64,
 }
 
-/// Why a repair or a scrub ended early. What was repaired until then stays repaired.
+/// Why a repair or a scrub ended early. Repairs completed until then are kept.
 #[derive(Debug, thiserror::Error)]
 pub enum RepairError {
     /// The store cannot be worked with.

@@ -29,7 +29,8 @@ pub(crate) struct Out {
 }
 
 impl Out {
-    /// Makes the file at `path`, or goes on with what is there: as many stripes of it as have their sums.
+    /// Creates the file at `path`, or continues an existing one: keeps the stripes that match their
+    /// sums.
     pub(crate) fn open(
         set: &TitleSet,
         position: usize,
@@ -56,7 +57,8 @@ impl Out {
         let step = super::reading::Reading::stripes_at_once(set);
         while self.next_stripe < set.stripes.stripes() {
             let last = set.stripes.stripes().min(self.next_stripe.saturating_add(step));
-            // A write that was interrupted leaves less than a whole batch: what it left is taken by the stripe.
+            // An interrupted write leaves less than a whole batch: its data is taken stripe by
+            // stripe.
             let there = |&end: &u32| set.range(self.position, self.units, self.next_stripe..end).end <= len;
             let Some(end) = (self.next_stripe + 1..=last).rev().find(there).filter(|_| len > 0) else {
                 return Ok(());
@@ -120,7 +122,7 @@ impl Out {
         Ok(())
     }
 
-    /// Makes the file durable if it is what was ingested, else says why not.
+    /// Makes the file durable if it matches the ingested data, otherwise returns why it does not.
     pub(crate) fn finish(self, blake3: &str) -> Result<Result<(), String>, StoreError> {
         if let Some(lost) = self.lost {
             return Ok(Err(lost));

@@ -20,7 +20,7 @@ pub(crate) struct Pace<'a> {
     stop: &'a AtomicBool,
     /// 0: no bound.
     bytes_per_s: u64,
-    /// When the bytes counted so far may have been moved at the earliest.
+    /// The earliest time at which the bytes counted until now may have been moved.
     due: Instant,
 }
 
@@ -46,7 +46,7 @@ impl<'a> Pace<'a> {
         self.due = self.due.max(idle_since).plus_ns(u64::try_from(cost).unwrap_or(u64::MAX));
         let mut left = self.due.ns_since(now);
         while left > 0 {
-            // In slices, so that a user who wants to stop need not wait for a slow bound.
+            // In slices, so that a user can stop without waiting for a slow bound.
             let slice = left.min(PACE_SLICE_NS);
             self.time.wait_ns(slice);
             self.check()?;

@@ -21,13 +21,13 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Makes it, or takes over what a killed repair left there.
+    /// Creates it, or takes over the data that a killed repair left there.
     ///
     /// # Errors
     /// If another repair is at work there, or the disk refuses.
     pub(crate) fn take(dirs: &Dirs, id: TitleId) -> Result<Self, StoreError> {
         let path = dirs.tmp.join(id.to_string());
-        // Held until the directory has a lock of its own, so that nobody sweeps it in between.
+        // Held until the directory has a lock of its own, so that it is not swept in between.
         let _store = StoreLock::take(dirs)?;
         if !path.is_dir() {
             dirs.disk.create_dir(&path).map_err(|e| StoreError::write("create", &path, 0, 0, e))?;
@@ -68,7 +68,8 @@ impl Place {
         }
     }
 
-    /// Removes what is not one of `names`: left by the repair of an older state of the title.
+    /// Removes all files except `names`; the others were left by the repair of an older state of
+    /// the title.
     pub(crate) fn keep_only(&self, names: &[&str]) -> Result<(), StoreError> {
         for entry in fs::read_dir(&self.path).map_err(StoreError::io("list", &self.path))? {
             let entry = entry.map_err(StoreError::io("list", &self.path))?;

@@ -133,11 +133,11 @@ struct Source {
     len: u64,
     hasher: blake3::Hasher,
     trouble: Trouble,
-    /// Only with its BLAKE3 can it be used: there are no sums of what is in it.
+    /// It can be used only with its BLAKE3: there are no sums of its contents.
     by_hash: bool,
 }
 
-/// What was wrong with a file of units.
+/// The faults of a file of units.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Trouble {
     /// Packets that have another sum or CRC than the stored one, and the byte where the first begins.
@@ -238,7 +238,8 @@ impl Reading {
         Ok(&mut self.grid)
     }
 
-    /// What was wrong with a file of units, after all stripes have been loaded. `None` if it could not be opened.
+    /// Returns the faults of a file of units, after all stripes have been loaded. `None` if it
+    /// could not be opened.
     pub(crate) fn trouble(&self, position: usize, units: Units, blake3: &str) -> Option<Trouble> {
         let source = self.sources.iter().find(|s| (s.position, s.units) == (position, units))?;
         let mut trouble = source.trouble.clone();

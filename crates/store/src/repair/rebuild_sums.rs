@@ -24,7 +24,7 @@ pub(crate) fn follows(name: &str) -> bool {
     matches!(name, SUMS_FILE | PARITY_META_FILE | CRC_FILE | PARITY_CRC_FILE)
 }
 
-/// Makes the file at `to`, durable. Else says why not, and leaves nothing there.
+/// Creates the file at `to`, durable. Otherwise returns the reason, and leaves nothing there.
 pub(crate) fn make(
     set: &TitleSet,
     entry: &FileEntry,
@@ -95,7 +95,8 @@ impl Out {
         })
     }
 
-    /// What it has of a stripe; `false` if that is not in the grid. `time` is that of the stripe's first packet.
+    /// Takes its part of a stripe; `false` if the part is not in the grid. `time` is the time of
+    /// the stripe's first packet.
     fn take(
         &mut self,
         set: &TitleSet,

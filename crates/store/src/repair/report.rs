@@ -1,4 +1,4 @@
-//! What a repair or a scrub found and what became of it.
+//! The findings of a repair or a scrub, and their outcome.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ pub enum Fate {
     Repaired,
     /// It can be repaired; nothing was changed, because only a look was wanted.
     Repairable,
-    /// What is left does not suffice. Nothing was touched.
+    /// The remaining data does not suffice. Nothing was touched.
     Lost,
 }
 
@@ -30,7 +30,7 @@ pub struct Found {
     /// The file or directory.
     #[serde(serialize_with = "as_text")]
     pub path: PathBuf,
-    /// What was wrong with it.
+    /// The fault found.
     pub what: String,
     /// What became of it.
     pub fate: Fate,
@@ -68,7 +68,7 @@ pub enum Verdict {
     Lost,
 }
 
-/// What was found, what was done.
+/// The findings and the work done.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// Titles looked at.
@@ -77,7 +77,8 @@ pub struct Report {
     pub found: Vec<Found>,
     /// Members that this repair has made active again, by their places in the volume.
     pub activated: Vec<u16>,
-    /// Members that are not there, are not those of this volume, or are not active: what is on them was not looked at.
+    /// Members that are not present, are not those of this volume, or are not active: their
+    /// contents were not examined.
     pub absent: Vec<u16>,
     /// Members that did not answer in time: from then on nothing was asked of them. They count as absent too.
     pub silent: Vec<u16>,
@@ -100,7 +101,7 @@ impl Report {
         }
     }
 
-    /// How many of what was found met this fate.
+    /// Returns the number of findings that met this fate.
     pub fn count(&self, fate: Fate) -> usize {
         self.found.iter().filter(|found| found.fate == fate).count()
     }

@@ -22,17 +22,18 @@ use crate::volume::manifest_io::{read_manifest, read_manifest_file};
 use crate::volume::recover::{TmpEntry, look_at_tmp};
 use crate::volume::{Volume, make_subdirectories};
 
-/// Makes what is missing or wrong on any member from the others; members that were behind are cleaned, brought up to date and
-/// made active in a new generation. A server may work with the volume meanwhile.
+/// Rebuilds missing or wrong data on any member from the others; stale members are cleaned, brought
+/// up to date and made active in a new generation. A server may use the volume meanwhile.
 ///
 /// # Errors
-/// If a disk refuses, or the user wants to stop. What is done stays done; the next repair goes on from there.
+/// If a disk refuses, or the user wants to stop. Completed work is kept; the next repair continues
+/// from there.
 pub fn repair(volume: &Volume, options: &RepairOptions, setting: Setting<'_>) -> Result<Report, RepairError> {
     let mut work = Work::new(setting, options.rate_bytes_per_s);
     for _ in 0..MAX_ROUNDS {
         volume.members().refresh();
         let behind = begin_rebuilding(volume)?;
-        // What could not be had or repaired is tried again, and said once.
+        // Data that was unavailable or could not be repaired is tried again, and reported once.
         work.report.found.retain(|found| found.fate == Fate::Repaired);
         let titles = titles(volume, &mut work)?;
         begin(&titles, &mut work);
@@ -62,8 +63,9 @@ pub fn repair(volume: &Volume, options: &RepairOptions, setting: Setting<'_>) ->
     Ok(end(volume, work))
 }
 
-/// One step for a title. If a member falls silent without which it cannot go on, it is done again with what the others have;
-/// each time there is one member less. Processes that have the title open are told to open its files again, if one was repaired.
+/// Performs one step for a title. If a member that the step needs falls silent, the step is
+/// repeated with the data of the others; each time there is one member less. If a title was
+/// repaired, processes that have it open are notified to open its files again.
 pub(crate) fn each(
     volume: &Volume,
     set: &TitleSet,
@@ -124,9 +126,9 @@ fn begin_rebuilding(volume: &Volume) -> Result<Vec<(usize, Uuid)>, StoreError> {
     Ok(behind)
 }
 
-/// Makes durable the names of all files that are in place. An earlier repair may have failed behind a rename, and what it
-/// left is whole: nothing else would write its directory again. An active member whose disk cannot do that keeps no other
-/// one from being filled.
+/// Makes durable the names of all files that are in place. An earlier repair may have failed after
+/// a rename, and its files are complete: nothing else would write their directory again. If the
+/// disk of an active member cannot do this, the other members can still be filled.
 fn settle(volume: &Volume, behind: &[(usize, Uuid)], work: &mut Work<'_>) -> Result<(), RepairError> {
     for slot in (0..volume.members().len()).filter(|&slot| volume.members().is_present(slot)) {
         let dirs = volume.dirs_of(slot);
@@ -189,7 +191,8 @@ fn repair_title(set: &TitleSet, work: &mut Work<'_>) -> Result<(), RepairError> 
     Ok(())
 }
 
-/// Every title that an active member has, as the newest readable manifest says. Those without one are reported.
+/// Returns every title that an active member has, according to the newest readable manifest. Titles
+/// without one are reported.
 pub(crate) fn titles(volume: &Volume, work: &mut Work<'_>) -> Result<Vec<TitleSet>, RepairError> {
     let mut sets = Vec::new();
     for id in ids(volume, work)? {
@@ -291,7 +294,8 @@ fn is_same(
     Ok(now.len() == titles.len() && now.iter().zip(titles).all(same))
 }
 
-/// Removes from a member that was behind what the volume has removed meanwhile, and what dead processes left there.
+/// Removes from a formerly stale member the titles that the volume has removed meanwhile, and the
+/// data that dead processes left there.
 fn clean(volume: &Volume, slot: usize, titles: &[TitleSet]) -> Result<(), StoreError> {
     let dirs = volume.dirs_of(slot);
     let known: BTreeSet<TitleId> = titles.iter().map(TitleSet::id).collect();
@@ -314,7 +318,8 @@ fn clean(volume: &Volume, slot: usize, titles: &[TitleSet]) -> Result<(), StoreE
     Ok(())
 }
 
-/// Whether a title that only a member behind has was removed: so many active members lack it that it cannot be there.
+/// Returns whether a title that only a stale member has was removed: too many active members lack
+/// it for it to exist.
 fn is_removed(volume: &Volume, slot: usize, id: TitleId) -> bool {
     let Ok(manifest) = read_manifest(&volume.dirs_of(slot), id) else { return false };
     let placed: Vec<usize> = manifest.placement.members.iter().map(|m| usize::from(m.index)).collect();

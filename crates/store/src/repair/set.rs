@@ -13,7 +13,7 @@ use crate::volume::dirs::Dirs;
 pub(crate) struct Home {
     /// Its paths, and the way to its disk.
     pub(crate) dirs: Dirs,
-    /// Whether the volume believes what is on it.
+    /// Whether the volume trusts its contents.
     pub(crate) active: bool,
 }
 
@@ -29,7 +29,7 @@ pub(crate) enum Units {
 /// A title and where it is.
 #[derive(Clone, Debug)]
 pub(crate) struct TitleSet {
-    /// What it should be.
+    /// Its intended state.
     pub(crate) manifest: Manifest,
     /// The manifest as it lies on the disks.
     pub(crate) manifest_bytes: Vec<u8>,
@@ -105,7 +105,7 @@ impl TitleSet {
         }
     }
 
-    /// What a file of units has of some stripes.
+    /// Returns the range that some stripes take in a file of units.
     pub(crate) fn range(
         &self,
         position: usize,

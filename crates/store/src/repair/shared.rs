@@ -18,8 +18,8 @@ const BLOCK_BYTES: usize = meta::META_BLOCK_BYTES;
 /// A right copy that this repair has made, where it was made: name, slot of the member, path.
 pub(crate) type Fresh = (String, u16, PathBuf);
 
-/// Makes the file at `to`, durable, from a `fresh` copy or those of the members, if one of them or all together have
-/// it. Else says why not.
+/// Creates the file at `to`, durable, from a `fresh` copy or those of the members, if one of them
+/// or all together have it. Otherwise returns the reason.
 pub(crate) fn make(
     set: &TitleSet,
     entry: &FileEntry,
@@ -63,7 +63,8 @@ pub(crate) fn find(
     Ok(None)
 }
 
-/// Copies one file. `false`, and nothing left at `to`, if it is not what was ingested.
+/// Copies one file. Returns `false`, and leaves nothing at `to`, if it differs from the ingested
+/// file.
 fn copy(
     slot: u16,
     from: &Path,
@@ -91,8 +92,8 @@ fn copy(
     Ok(false)
 }
 
-/// Takes of each block the first copy that has its checksum. `false`, and nothing left at `to`, if that is not what was
-/// ingested, or it is not a file of such blocks.
+/// Takes the first copy of each block that has its checksum. Returns `false`, and leaves nothing at
+/// `to`, if the result differs from the ingested file, or it is not a file of such blocks.
 fn merge(
     copies: &[(u16, PathBuf)],
     entry: &FileEntry,
@@ -143,7 +144,7 @@ fn merge(
     Ok(false)
 }
 
-/// Whether a block, the first of which is the header, has its checksum.
+/// Returns whether a block has its checksum; the first block is the header.
 fn is_whole(block: &[u8; BLOCK_BYTES], number: u32) -> bool {
     match number.checked_sub(1) {
         None => {

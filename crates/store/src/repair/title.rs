@@ -1,4 +1,4 @@
-//! One title: what its members lack is made from what they have.
+//! One title: rebuilds the data that its members lack from the data they have.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -29,14 +29,14 @@ use crate::volume::drop_unnamed;
 use crate::volume::lock::StoreLock;
 use crate::volume::workspace::Workspace;
 
-/// What a member lacks of a title.
+/// The data that a member lacks of a title.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Need {
     /// Its position.
     pub(crate) position: usize,
     /// The title's directory is not there at all.
     pub(crate) whole: bool,
-    /// Files that are missing or wrong, each with what is wrong; the manifest may be among them.
+    /// Files that are missing or wrong, each with its fault; the manifest may be among them.
     pub(crate) files: Vec<(String, String)>,
 }
 
@@ -85,12 +85,12 @@ impl Site {
     }
 }
 
-/// What could be made, by position and name: `Err` says why not.
+/// The files that could be made, by position and name: `Err` gives the reason for a failure.
 type Made = HashMap<(usize, String), Result<(), String>>;
 
-/// Makes what the members lack and puts it in place; what became of it goes into the report. In files
-/// that are `suspects` even a packet with the right sum may be wrong, so the code is asked too. If the title was removed or changed meanwhile,
-/// nothing is done.
+/// Makes the files that the members lack and puts them in place; the outcome goes into the report.
+/// In files that are `suspects` even a packet with the right sum may be wrong, so it is also
+/// checked against the code. If the title was removed or changed meanwhile, nothing is done.
 pub(crate) fn mend(
     set: &TitleSet,
     needs: &[Need],
@@ -115,7 +115,8 @@ pub(crate) fn mend(
     Ok(())
 }
 
-/// What a member lacks that does not answer: nothing can be written there now.
+/// Reports the files that are lacking on a member that does not answer: nothing can be written
+/// there now.
 fn leave_alone(set: &TitleSet, need: &Need, work: &mut Work<'_>) {
     let Some(dir) = set.dir(need.position) else { return };
     if need.whole {
@@ -126,13 +127,14 @@ fn leave_alone(set: &TitleSet, need: &Need, work: &mut Work<'_>) {
     }
 }
 
-/// The entries of the files that are to be made, without the manifest.
+/// Returns the entries of the files to make, without the manifest.
 fn wanted<'a>(set: &'a TitleSet, need: &'a Need) -> impl Iterator<Item = &'a FileEntry> {
     let is_wanted = |entry: &&FileEntry| need.whole || need.files.iter().any(|(name, _)| *name == entry.name);
     set.manifest.files_on(need.position).into_iter().filter(is_wanted)
 }
 
-/// Makes the files that all members have: those first from which nothing follows, since others are computed with their help.
+/// Makes the files that all members have: first those that are not derived from others, because the
+/// others are computed with their help.
 fn make_all_shared(
     set: &TitleSet,
     sites: &[(&Need, Site)],
@@ -254,7 +256,8 @@ fn make_units(
     Ok(())
 }
 
-/// Damage of the files that were read is told of: it counts among what may be lost, and only a scrub repairs it.
+/// Reports damage of the files that were read: it counts toward the tolerated losses, and only a
+/// scrub repairs it.
 fn tell_of_sources(set: &TitleSet, reading: &Reading, outs: &[Out], is_all_read: bool, work: &mut Work<'_>) {
     let files =
         (0..set.homes.len()).flat_map(|position| [(position, Units::Data), (position, Units::Parity)]);
@@ -263,7 +266,7 @@ fn tell_of_sources(set: &TitleSet, reading: &Reading, outs: &[Out], is_all_read:
         let is_silent = work.has_given_up(set.slot(position));
         let Some(entry) = set.entry(position, units).filter(|_| !is_made && !is_silent) else { continue };
         let Some(mut trouble) = reading.trouble(position, units, &entry.blake3) else { continue };
-        // What a killed repair had made already was not read for again.
+        // For the data that a killed repair had already made, the sources were not read again.
         trouble.wrong_hash &= is_all_read;
         if let (Some(what), Some(dir)) = (trouble.describe(), set.dir(position)) {
             let path = dir.join(set.name(units));
@@ -287,7 +290,7 @@ pub(crate) fn stripe_sums(
     Ok(Some(StripeSums::new(meta, parity).with_crcs(crcs, parity_crcs)))
 }
 
-/// A file of records from a member whose copy has the right BLAKE3, and the slot of that.
+/// Returns a file of records from a member whose copy has the right BLAKE3, and that member's slot.
 fn find_records<R: Record + Send + Sync + 'static>(
     set: &TitleSet,
     name: &str,
@@ -300,7 +303,7 @@ fn find_records<R: Record + Send + Sync + 'static>(
     Ok(Some((slot, Arc::new(file))))
 }
 
-/// Puts in place what was made and reports it.
+/// Puts the rebuilt files in place and reports them.
 fn finish(
     set: &TitleSet,
     need: &Need,
@@ -374,7 +377,8 @@ fn replace(set: &TitleSet, workspace: &Workspace, dirs: &Dirs, names: &[&str]) -
     }
     let (disk, dir) = (&dirs.disk, dirs.title(set.id()));
     if names.contains(&MANIFEST_FILE) {
-        // With a manifest the next open would put all that is there in place, should this process die: only what is good may be.
+        // With a manifest, the next open would put all files there in place if this process died:
+        // only good files may be there.
         let entries = fs::read_dir(workspace.path()).map_err(StoreError::io("list", workspace.path()))?;
         for entry in entries {
             let entry = entry.map_err(StoreError::io("list", workspace.path()))?;

@@ -1,4 +1,5 @@
-//! Titles made by hand on some members: what is lost, stale or damaged there comes back byte for byte.
+//! Titles made by hand on some members: data that is lost, stale or damaged there comes back byte
+//! for byte.
 
 use std::fs;
 

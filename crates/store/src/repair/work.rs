@@ -1,4 +1,5 @@
-//! What every step of a repair or scrub needs: the pace, the readers' faults, the counts, and where progress is reported.
+//! The requirements of every step of a repair or scrub: the pace, the readers' faults, the counts,
+//! and the receiver of progress reports.
 
 use std::fs::File;
 use std::io;
@@ -19,7 +20,7 @@ pub(crate) struct Work<'a> {
     pace: Pace<'a>,
     faults: ReadFaults,
     asker: Asker,
-    /// What is read goes through here: a thread that hangs must not hold the reader's memory.
+    /// All data read goes through here: a thread that hangs must not hold the reader's memory.
     buffer: Vec<u8>,
     pub(crate) report: Report,
     pub(crate) progress: Progress,
@@ -79,8 +80,8 @@ impl<'a> Work<'a> {
         }))
     }
 
-    /// What the member in `slot` answers to a question about its files. The outer error ends the work, the inner one is the
-    /// disk's, or that it does not answer.
+    /// Returns the answer of the member in `slot` to a question about its files. The outer error
+    /// ends the work, the inner one is the disk's, or reports that it does not answer.
     pub(crate) fn ask<T: Send + 'static>(
         &mut self,
         slot: u16,
@@ -161,7 +162,7 @@ impl<'a> Work<'a> {
         Ok(Ok((hasher.finalize(), len)))
     }
 
-    /// What is wrong with a file that should have this length and BLAKE3; `None` if nothing is.
+    /// Returns the fault of a file that should have this length and BLAKE3; `None` if it has none.
     pub(crate) fn wrong_with(
         &mut self,
         slot: u16,

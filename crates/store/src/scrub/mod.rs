@@ -1,8 +1,9 @@
-//! `scrub`: reads every byte of every member, finds what has changed since it was ingested, and repairs it.
+//! `scrub`: reads every byte of every member, finds changes since the ingest, and repairs them.
 //!
-//! silent corruption is found by three things that know nothing of each other: the BLAKE3 of every file, the sum of every
-//! packet of media and parity, and the code that ties the two together. What is repaired is written again below `tmp` and
-//! renamed over the damaged file; a file is never changed where it lies.
+//! Silent corruption is found by three independent checks: the BLAKE3 of every file, the sum of
+//! every packet of media and parity, and the code that ties the two together. Repaired data is
+//! written again below `tmp` and renamed over the damaged file; a file is never changed where it
+//! lies.
 
 mod title;
 
@@ -22,11 +23,12 @@ pub struct ScrubOptions {
     pub mend: bool,
 }
 
-/// Reads every byte of every active member, and repairs what is wrong if that is wanted: first of the titles in which serving found damage.
-/// Those that are whole then are no longer listed as damaged. A server may work with the volume meanwhile.
+/// Reads every byte of every active member, and repairs damage if requested, beginning with the
+/// titles in which serving found damage. Those that are whole then are no longer listed as damaged.
+/// A server may use the volume meanwhile.
 ///
 /// # Errors
-/// If a disk refuses to write, or the user wants to stop. What was repaired until then stays repaired.
+/// If a disk refuses to write, or the user wants to stop. Repairs completed until then are kept.
 pub fn scrub(volume: &Volume, options: &ScrubOptions, setting: Setting<'_>) -> Result<Report, RepairError> {
     let mut work = Work::new(setting, options.rate_bytes_per_s);
     volume.members().refresh();

@@ -1,4 +1,4 @@
-//! Sums of which no copy is left.
+//! Sums that have no copy left.
 
 use std::fs;
 
@@ -61,7 +61,8 @@ fn beside_them_a_member_may_be_lost() {
 
 #[test]
 fn what_does_not_follow_is_lost_and_nothing_is_touched() {
-    // One member is gone and a packet of another is wrong: without the sums nobody knows which parity is right.
+    // One member is gone and a packet of another is wrong: without the sums it is unknown which
+    // parity is correct.
     let world = World::new(geometry(3, 1), 500);
     damage_all(&world, "parity.mrp");
     fs::remove_dir_all(world.title(1)).unwrap();

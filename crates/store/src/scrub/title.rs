@@ -9,14 +9,14 @@ use crate::repair::title::{Need, is_current, mend, stripe_sums};
 use crate::repair::work::Work;
 use crate::repair::{examine, rebuild_sums};
 
-/// What was found in a title.
+/// The findings in a title.
 #[derive(Default)]
 struct Look {
     /// By position.
     needs: Vec<Need>,
     /// Damaged files: in them even a packet whose sum is right may be wrong.
     suspects: Vec<(usize, Units)>,
-    /// Files that cannot be made from what is left, by position and name.
+    /// Files that cannot be made from the remaining data, by position and name.
     lost: Vec<(usize, String)>,
     /// Stripes whose parity is not that of the title, though every file is as it was ingested.
     contradictions: u64,
@@ -77,7 +77,7 @@ fn look_at_stripes(set: &TitleSet, look: &mut Look, work: &mut Work<'_>) -> Resu
         .filter(|&(position, units)| set.entry(position, units).is_some())
         .collect();
     let Some(sums) = stripe_sums(set, &[], work)? else {
-        // Nothing can be restored without the sums; the hashes still tell what is right.
+        // Nothing can be restored without the sums; the hashes still show which files are correct.
         look.follow_not();
         for (position, units) in files {
             let Some(entry) = set.entry(position, units) else { continue };
@@ -118,7 +118,7 @@ fn look_at_stripes(set: &TitleSet, look: &mut Look, work: &mut Work<'_>) -> Resu
 }
 
 impl Look {
-    /// A file of which no copy is right and that cannot be made.
+    /// Records a file that has no correct copy and cannot be made.
     fn lose_all(&mut self, name: &str) {
         self.lost.extend(self.needs.iter().map(|need| (need.position, name.to_owned())));
     }
@@ -143,7 +143,7 @@ impl Look {
         self.add(Need { position, whole: false, files });
     }
 
-    /// Adds what was found to what is known of the same member; each file once.
+    /// Adds the findings to those known of the same member; each file once.
     fn add(&mut self, found: Need) {
         let Some(need) = self.needs.iter_mut().find(|need| need.position == found.position) else { return };
         for (name, what) in found.files {

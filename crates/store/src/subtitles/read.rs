@@ -98,7 +98,8 @@ fn allowed_settings(settings: &str) -> String {
     settings.split_ascii_whitespace().filter(is_allowed).take(5).collect::<Vec<_>>().join(" ")
 }
 
-/// Adds a line with tags (`<i>`), references (`&amp;`) and, in SubRip, what it has from ASS (`{\an8}`).
+/// Adds a line with tags (`<i>`), references (`&amp;`) and, in SubRip, its elements of ASS
+/// (`{\an8}`).
 fn marked_up(line: &str, is_webvtt: bool, faces: &mut [u8; 3], to: &mut Payload) {
     let (mut rest, last_end) = (line, BlockEnd::of(line));
     while let Some(letter) = rest.chars().next() {

@@ -31,7 +31,8 @@ pub enum DeriveError {
     Sums(#[from] SumsError),
 }
 
-/// What is known of the time and the flags of any byte of a title: the records of its default-size packets, and its end.
+/// The source of the time and the flags of any byte of a title: the records of its default-size
+/// packets, and its end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rule {
     pub(crate) data_bytes: u64,

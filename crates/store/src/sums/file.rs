@@ -34,7 +34,7 @@ impl SumsFile {
         Ok(Self { file, path: path.to_path_buf(), header })
     }
 
-    /// What the file says of itself.
+    /// Returns the header of the file.
     pub fn header(&self) -> &SumsHeader {
         &self.header
     }
@@ -107,8 +107,8 @@ impl SumsFile {
         StoreError::Sums { path: self.path.clone(), error }
     }
 
-    /// Every grain's sum one after the other, by windows of [`META_WINDOW_BYTES`]: for readers of the whole file.
-    /// `with` is given each block's number and what is in it, or why it cannot be used.
+    /// Reads every grain's sum in order, by windows of [`META_WINDOW_BYTES`]: for readers of the
+    /// whole file. `with` receives each block's number and its contents, or why it cannot be used.
     pub(crate) fn each_block(&self, mut with: impl FnMut(u32, Result<SumsBlock<'_>, StoreError>)) {
         let mut window = vec![0; META_WINDOW_BYTES];
         let per_window = (META_WINDOW_BYTES / SUMS_BLOCK_BYTES) as u32;
@@ -134,7 +134,7 @@ pub(crate) struct SumsWriter {
     buffer: Vec<u8>,
     grain_bytes: u16,
     grains: u64,
-    /// Sum of all data before the block being filled, and of what is in that block.
+    /// Sum of all data before the block being filled, and of the data in that block.
     base: u16,
     local: u16,
     written: u64,

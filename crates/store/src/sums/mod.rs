@@ -1,8 +1,9 @@
 //! The range sum index: the one's-complement sum of any range of a title's bytes from two stored numbers.
 //!
-//! One file (`sums.mrr`) serves every packet size, every segment of a TCP stream and every byte range of a request: the
-//! sum of `a..b` is the prefix sum at `b` less that at `a`. The borders of a range that lie inside a grain are put
-//! together from the bytes there ([`Cut`]), of which there is less than a grain at either end.
+//! One file (`sums.mrr`) serves every packet size, every segment of a TCP stream and every byte
+//! range of a request: the sum of `a..b` is the prefix sum at `b` less that at `a`. The ends of a
+//! range that lie inside a grain are computed from the bytes there ([`Cut`]), less than a grain at
+//! either end.
 //!
 //! **Zero.** One's-complement arithmetic has two zeros: 0x0000, the sum of nothing but zeros, and 0xffff, that of anything
 //! else which adds up to a multiple of 0xffff. A difference of prefix sums cannot tell them apart. The rule here: a
@@ -33,8 +34,8 @@ pub fn congruent(a: u16, b: u16) -> bool {
     a == b || (a == 0 || a == 0xffff) && (b == 0 || b == 0xffff)
 }
 
-/// The sum of what lies between two prefix sums, not empty: `before` is that of all data before it, `through` that of all
-/// data through its end. See above for its zeros.
+/// Returns the sum of the data between two prefix sums, not empty: `before` is that of all data
+/// before it, `through` that of all data through its end. See above for its zeros.
 pub fn difference(through: u16, before: u16) -> u16 {
     if through == 0 { 0 } else { add(through, !before) }
 }
@@ -45,7 +46,8 @@ pub fn join(a: u16, a_bytes: u64, b: u16) -> u16 {
     add(a, if a_bytes % 2 == 1 { b.swap_bytes() } else { b })
 }
 
-/// How a range of bytes is put together: bytes before the first border of a grain, whole grains, bytes behind the last.
+/// The composition of a range of bytes: bytes before the first border of a grain, whole grains,
+/// bytes behind the last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// Bytes before the first border in the range; all of it, if it has none.
@@ -86,7 +88,7 @@ impl Cut {
     /// The sum of the range: `grains` is that of its whole grains, `head` and `tail` are the bytes at its edges.
     ///
     /// # Errors
-    /// If the edges do not have the lengths that the cut says.
+    /// If the edges do not have the lengths given by the cut.
     pub fn sum(&self, head: &[u8], grains: u16, tail: &[u8]) -> Result<u16, SumsError> {
         let odd = |given: &[u8], range: &Range<u64>| {
             let (given, needed) = (given.len() as u64, range.end - range.start);
@@ -95,7 +97,8 @@ impl Cut {
         if let Some(error) = odd(head, &self.head).or_else(|| odd(tail, &self.tail)) {
             return Err(error);
         }
-        // Grains are even, and a short one is the last: what comes behind them is at an even offset from their start.
+        // Grains are even, and a short one is the last: the bytes behind them are at an even offset
+        // from their start.
         let rest = add(grains, sum16(tail));
         Ok(join(sum16(head), head.len() as u64, rest))
     }
@@ -109,7 +112,7 @@ pub struct SumsBlocks<'a> {
 }
 
 impl<'a> SumsBlocks<'a> {
-    /// Verifies whole blocks, the first of which has number `first_block`. Nothing is allocated.
+    /// Verifies whole blocks, starting with block number `first_block`. Nothing is allocated.
     ///
     /// # Errors
     /// If one of them is damaged.

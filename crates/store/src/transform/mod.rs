@@ -1,5 +1,5 @@
-//! Transformations of a title's packets of the same length, made when an extent is filled and shared by all who watch the transformed
-//! track.
+//! Transformations of a title's packets that keep their length, made when an extent is filled and
+//! shared by all viewers of the transformed track.
 //!
 //! ```text
 //!   --transform 'deu=select:audio=deu,subtitles=none'
@@ -16,7 +16,7 @@
 //! | [`select`] | streams left out: null packets, and program map tables without them |
 //! | [`restamp`] | clock, time stamps and continuity counters moved |
 //! | [`wasm`] | a module of the operator's |
-//! | [`report`] | what came of it |
+//! | [`report`] | the outcome |
 //!
 //! A transformation sees one block at a time, an extent's packets, and keeps nothing from one to the next: extents are filled in any order
 //! and more than once. It changes bytes within TS packets; how many there are, how long, and when they leave stays as it is.
@@ -127,7 +127,7 @@ impl<'a> Block<'a> {
     }
 }
 
-/// What was done to a block, beside changing it.
+/// The outcome for a block, beside its change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
     /// TS packets that could not be changed as they should and were made null packets.
@@ -164,15 +164,15 @@ pub enum TransformError {
     /// The module has stopped.
     #[error("the module has stopped: {0}")]
     Trap(String),
-    /// The module has used what it may.
+    /// The module has reached its limit.
     #[error("the module has taken longer than a block may take ({0} units of work)")]
     OutOfFuel(u64),
     /// The module has given something else than the block's length.
     #[error("the module has returned {got} in place of the block's length, {want}")]
     WrongLength {
-        /// What it returned.
+        /// The value it returned.
         got: i64,
-        /// What it should have.
+        /// The value it should have returned.
         want: usize,
     },
     /// The module has named memory that it has not got.
@@ -183,7 +183,8 @@ pub enum TransformError {
     Internal(String),
 }
 
-/// Why a transformation cannot be had of a title. For the viewer who asks for it, so it names nothing of the server's.
+/// Why a transformation is unavailable for a title. For the viewer who requests it, so it names
+/// nothing of the server's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BindError {
     /// The title's beginning has no tables.
@@ -197,7 +198,7 @@ pub enum BindError {
         /// Languages that there are.
         has: String,
     },
-    /// A table of what is left does not fit where it has to.
+    /// A table of the remaining streams does not fit in its place.
     #[error(
         "the map table of program {program} has {bytes} bytes without the streams that are left out; more than 183 cannot be replaced"
     )]
@@ -207,13 +208,13 @@ pub enum BindError {
         /// Bytes of the table.
         bytes: usize,
     },
-    /// A time stamp is not in the TS packet with which its PES packet begins.
+    /// A time stamp is not in the TS packet in which its PES packet begins.
     #[error("time stamps of PID {pid} lie across TS packets, which cannot be re-stamped")]
     SplitHeader {
         /// The PID.
         pid: u16,
     },
-    /// What is scrambled cannot be read.
+    /// Scrambled data cannot be read.
     #[error("PID {pid} is scrambled: its time stamps cannot be changed")]
     Scrambled {
         /// The PID.
@@ -285,7 +286,7 @@ impl Derivation {
     /// Of the title whose first bytes `head` are, whole TS packets.
     ///
     /// # Errors
-    /// [`BindError`]: the title has not got what the transformation needs.
+    /// [`BindError`]: the title lacks something that the transformation needs.
     pub fn bind(named: &Arc<NamedTransform>, title: TitleId, head: &[u8]) -> Result<Self, BindError> {
         let steps = named.bind(&StreamTables::of(head), head)?;
         Ok(Self::new(named, title, Chain(steps)))
@@ -299,7 +300,8 @@ impl Derivation {
     /// Of a title of a volume. Reads its beginning.
     ///
     /// # Errors
-    /// [`DeriveTitleError`]: that cannot be read, or the title has not got what the transformation needs.
+    /// [`DeriveTitleError`]: the beginning cannot be read, or the title lacks something that the
+    /// transformation needs.
     pub fn of_title(
         named: &Arc<NamedTransform>,
         volume: &Volume,
@@ -350,7 +352,8 @@ impl Derivation {
         }
     }
 
-    /// The same of an extent's memory: `content` says what lies in it. The records get the sums of the packets as they are now.
+    /// The same for an extent's memory: `content` describes it. The records get the sums of the
+    /// packets as they are now.
     pub fn apply_to_extent(&self, content: &ExtentContent, extent: &mut [u8], scratch: &mut Vec<u8>) {
         let ExtentContent { layout, first_packet, packets, last_packet_bytes, .. } = *content;
         let (slots, records) = extent.split_at_mut(layout.meta_offset(0, packets));

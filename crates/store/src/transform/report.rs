@@ -1,4 +1,5 @@
-//! What came of a transformation: counted by whoever fills extents, read by whoever shows counters and writes the log.
+//! The results of a transformation: counted by the code that fills extents, read by the code that
+//! shows counters and writes the log.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +12,7 @@ use super::{Applied, TransformError};
 use crate::limits::transform::{MAX_TRANSFORM_WARNED, TRANSFORM_WARN_EVERY_NS};
 
 millrace_core::counters! {
-    /// What a transformation has done.
+    /// The activity of a transformation.
     pub struct TransformCounters {
         /// Blocks (extents of packets) that it has changed.
         sum transformed_blocks,
@@ -33,7 +34,7 @@ pub struct Failure {
     pub error: TransformError,
 }
 
-/// What a transformation has done, of all titles.
+/// The activity of a transformation, for all titles.
 #[derive(Debug, Default)]
 pub struct Report {
     blocks: AtomicU64,
@@ -44,7 +45,7 @@ pub struct Report {
 
 #[derive(Debug, Default)]
 struct Last {
-    /// Failures that nobody has taken yet: the last one of each title.
+    /// Failures that have not been taken yet: the last one of each title.
     failures: VecDeque<Failure>,
     /// When a failure of a title was taken last.
     taken: VecDeque<(TitleId, Instant)>,
@@ -63,7 +64,8 @@ impl Report {
         push_bounded(&mut last.failures, Failure { title, first_ts, error });
     }
 
-    /// A failure that is to be logged: the last one of a title, none of which has been taken for a minute.
+    /// Returns a failure to log: the last one of a title that has had no failure taken for a
+    /// minute.
     pub fn take_failure(&self, now: Instant) -> Option<Failure> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let Last { failures, taken } = &mut *last;
@@ -76,7 +78,7 @@ impl Report {
         Some(failure)
     }
 
-    /// What has been counted.
+    /// Returns the current counts.
     pub fn counters(&self) -> TransformCounters {
         TransformCounters {
             transformed_blocks: self.blocks.load(Ordering::Relaxed),

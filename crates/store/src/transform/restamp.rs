@@ -6,9 +6,10 @@
 //! | PTS, DTS (section 2.4.3.7) | + offset modulo 2^33 |
 //! | continuity counter (section 2.4.3.3) | + the PID's offset modulo 16; of null packets it stays |
 //!
-//! The original PCR stays, as the standard wants it. Time stamps lie in the TS packet with which their PES packet begins, unless an
-//! adaptation field leaves no room for them there. What follows is in a packet of which nothing says that it goes on with a header, and
-//! which may be in another extent. Such a packet is left out: its PES packet is lost, and nothing has a wrong time.
+//! The original PCR stays, as the standard requires. Time stamps lie in the TS packet in which
+//! their PES packet begins, unless an adaptation field leaves no room for them there. The rest is
+//! then in a packet that does not show that it continues a header, and that may be in another
+//! extent. Such a packet is left out: its PES packet is lost, and nothing has a wrong time.
 
 use millrace_core::limits::TS_PACKET_BYTES;
 
@@ -41,14 +42,14 @@ pub struct Restamp {
 enum Stamps {
     /// It has none.
     None,
-    /// Here, so many.
+    /// At this offset, this many.
     At(usize, usize),
     /// It has some, or may have, and not all of them are in it.
     Beyond,
 }
 
 impl Restamp {
-    /// By so much.
+    /// Creates a transformation with the offsets of `spec`.
     pub fn new(spec: &RestampSpec) -> Self {
         let mut continuity = Box::new([0; PIDS]);
         match &spec.continuity {
@@ -61,7 +62,7 @@ impl Restamp {
         Self { ticks: spec.ticks % PTS_MODULUS, continuity }
     }
 
-    /// Whether a title can be re-stamped, as far as its beginning says.
+    /// Checks whether a title can be re-stamped, according to its beginning.
     ///
     /// # Errors
     /// [`BindError::SplitHeader`], [`BindError::Scrambled`].

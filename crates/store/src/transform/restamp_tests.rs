@@ -107,7 +107,7 @@ fn counters_move_by_pid_and_stuffing_has_none() {
     assert_eq!(counters(&after, VIDEO)[5], (counters(&before, VIDEO)[5] + 3) & 15);
 }
 
-/// A PES packet with two stamps whose first TS packet has only so many bytes of it.
+/// Returns a PES packet with two stamps whose first TS packet has only `bytes` bytes of it.
 fn split(bytes: usize) -> Vec<u8> {
     let mut mux = Mux::new();
     mux.pes_start(VIDEO, Adapt::default(), 90_000, IDR);

@@ -8,7 +8,7 @@
 //! | a longer one, as it was at the title's beginning | the shorter one in the first packet, stuffing in the others |
 //! | any other | itself |
 //!
-//! Each packet is changed by what is in it alone.
+//! The change of a packet depends on its own contents alone.
 
 use millrace_core::limits::TS_PACKET_BYTES;
 
@@ -25,7 +25,7 @@ const PAYLOAD_BYTES: usize = TS_PACKET_BYTES - 4;
 const TABLE_BYTES: usize = PAYLOAD_BYTES - 1;
 const STUFFING: u8 = 0xff;
 
-/// A packet that says nothing.
+/// A packet without information.
 pub const NULL_PACKET: TsBytes = {
     let mut packet = [STUFFING; TS_PACKET_BYTES];
     [packet[0], packet[1], packet[2], packet[3]] = [SYNC, (PID_NULL >> 8) as u8, PID_NULL as u8, 0x10];
@@ -56,7 +56,7 @@ pub struct SelectPids {
 }
 
 impl SelectPids {
-    /// What is left out of a title with these programmes.
+    /// Selects the streams to leave out of a title with these programmes.
     ///
     /// # Errors
     /// [`BindError`]: there is no table, none of the languages, or a table that cannot be replaced.
@@ -73,7 +73,7 @@ impl SelectPids {
         for pid in dropped.chain(spec.drop.iter().copied()) {
             fates[usize::from(pid)] = Fate::Drop;
         }
-        // A PID with tables is none of a stream's, whatever a damaged table says.
+        // A PID with tables belongs to no stream, whatever a damaged table claims.
         fates[usize::from(crate::ingest::ts_packet::PID_PAT)] = Fate::Keep;
         for program in &tables.programs {
             let clock = &mut fates[usize::from(program.pmt.pcr_pid) % PIDS];
@@ -123,7 +123,8 @@ impl Transform for SelectPids {
     }
 }
 
-/// What a selection of languages was made for has to be there; what has no sound at all is in any language.
+/// Checks that a language of the selection is present; a title without any audio matches every
+/// language.
 fn check_audio(spec: &SelectSpec, tables: &StreamTables) -> Result<(), BindError> {
     let Choice::Languages(wanted) = &spec.audio else { return Ok(()) };
     let streams = tables.programs.iter().flat_map(|program| &program.pmt.streams);

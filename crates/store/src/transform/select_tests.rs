@@ -99,7 +99,7 @@ fn what_is_chosen_is_what_is_kept() {
     assert_eq!(kept("data=none"), [VIDEO, ENGLISH, GERMAN, SUBTITLES]);
     let none = select("audio=fra", &before).unwrap_err();
     assert_eq!(none, BindError::NoSuchAudio { wanted: "fra".into(), has: "eng, deu".into() });
-    // What has no sound is in any language.
+    // A title without audio matches every language.
     let silent = select("audio=none", &before).unwrap();
     assert_eq!(select("audio=fra", &silent).unwrap(), silent);
     let no_tables = select("audio=deu", &before[2 * 188..3 * 188]).unwrap_err();
@@ -124,7 +124,8 @@ fn the_clock_of_a_stream_that_is_left_out_stays() {
     assert_eq!(packets(&after).filter(|packet| packet.pid() == ENGLISH).count(), 2);
 }
 
-/// A map table with so many sounds in each of three languages, in as many packets as it takes, after a PAT; so often.
+/// Returns a PAT, then a map table with `each` audio streams in each of three languages, in as many
+/// packets as it takes, `times` times.
 fn long_tables(each: usize, times: usize) -> Vec<u8> {
     let (mut one, mut mux) = (Mux::new(), Mux::new());
     let languages = [language("eng"), language("deu"), language("fra")];

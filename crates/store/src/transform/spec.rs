@@ -30,7 +30,8 @@ pub enum Choice {
     All,
     /// None.
     None,
-    /// Those in one of these languages (ISO 639-2, three letters; `und`: those of which none is known).
+    /// Those in one of these languages (ISO 639-2, three letters; `und`: those without a known
+    /// language).
     Languages(Vec<String>),
 }
 
@@ -73,7 +74,7 @@ enum Step {
     Wasm(Arc<WasmModule>),
 }
 
-/// A transformation under the name by which viewers ask for it.
+/// A transformation with the name under which viewers request it.
 #[derive(Debug)]
 pub struct NamedTransform {
     name: String,
@@ -94,12 +95,12 @@ impl NamedTransform {
         self.number
     }
 
-    /// What it does, as the operator wrote it.
+    /// Returns its description, as the operator wrote it.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The oldest line of text that a module of it has said and nobody has taken.
+    /// Returns the oldest line of text from one of its modules that has not been taken.
     pub fn take_line(&self) -> Option<String> {
         self.steps.iter().find_map(|step| match step {
             #[cfg(feature = "wasm")]
@@ -108,7 +109,7 @@ impl NamedTransform {
         })
     }
 
-    /// What came of it.
+    /// Returns the report of its results.
     pub fn report(&self) -> &Report {
         &self.report
     }

@@ -5,7 +5,7 @@ use millrace_core::time::MediaTicks;
 use super::mux::usual_film;
 use super::*;
 
-/// Changes everything, and fails if it is told to.
+/// Changes everything, and fails if the flag is set.
 struct Invert(bool);
 
 impl Transform for Invert {
@@ -35,7 +35,8 @@ fn derivation(steps: Vec<Box<dyn Transform>>) -> (Derivation, Arc<NamedTransform
     (Derivation { named: Arc::clone(&named), title: TitleId([3; 16]), transform: Chain(steps) }, named)
 }
 
-/// An extent as it is filled, with these packets missing; and what it holds.
+/// Returns an extent as it is filled, with these packets missing, and a description of its
+/// contents.
 fn extent(layout: WireLayout, packets: u32, last: u16, missing: &[u32]) -> (Vec<u8>, ExtentContent) {
     let mut extent: Vec<u8> = (0..EXTENT_BYTES).map(|at| (at * 7 + at / 251) as u8).collect();
     for place in 0..packets {

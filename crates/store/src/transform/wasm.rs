@@ -1,4 +1,5 @@
-//! A WebAssembly module of the operator's that changes blocks. `docs/ref/transform-modules.md` describes what it has to export.
+//! A WebAssembly module of the operator's that changes blocks. `docs/ref/transform-modules.md`
+//! describes its required exports.
 //!
 //! ```text
 //!   module: memory, alloc(len) -> ptr, transform(ptr, len, first) -> len        import: millrace.log(ptr, len)
@@ -7,9 +8,10 @@
 //!                                   └── anything else: the block stays as it was
 //! ```
 //!
-//! Each block gets a new instance, so that nothing is left of the blocks before it. What an instance may use is bounded: work by fuel, which is
-//! counted by instructions and not by a clock, memory and tables by their sizes, calls by their depth. It has no clock, no random numbers, no
-//! files; it can say lines of text. A block's result depends on the block alone.
+//! Each block gets a new instance, so that nothing remains of the blocks before it. The resources
+//! of an instance are bounded: work by fuel, which is counted by instructions and not by a clock,
+//! memory and tables by their sizes, calls by their depth. It has no clock, no random numbers, no
+//! files; it can log lines of text. A block's result depends on the block alone.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -30,7 +32,7 @@ use crate::limits::transform::{
     MAX_WASM_STACK_BYTES, MAX_WASM_TABLE_ELEMENTS, WASM_FUEL, WASM_LOG_FUEL,
 };
 
-/// Names of what a module imports and exports.
+/// Names of a module's imports and exports.
 const IMPORT: (&str, &str) = ("millrace", "log");
 const MEMORY: &str = "memory";
 const ALLOC: &str = "alloc";
@@ -66,7 +68,7 @@ pub struct WasmModule {
     engine: Engine,
     module: Module,
     linker: Linker<Guest>,
-    /// Lines that it has said and nobody has taken.
+    /// Lines that it has logged and that have not been taken.
     said: Arc<Mutex<VecDeque<String>>>,
 }
 
@@ -76,7 +78,7 @@ impl std::fmt::Debug for WasmModule {
     }
 }
 
-/// What is kept beside an instance.
+/// The state kept beside an instance.
 struct Guest {
     limits: StoreLimits,
     said: Arc<Mutex<VecDeque<String>>>,
@@ -108,7 +110,8 @@ impl WasmModule {
         if !bytes.starts_with(MAGIC) {
             return Err(ModuleError::NotBinary);
         }
-        // What the interpreter has not thought of is the module's fault, and not the end of the server.
+        // A case that the interpreter does not foresee is the module's fault, and must not end the
+        // server.
         let loaded = catch_unwind(|| Self::load(bytes));
         loaded.unwrap_or_else(|_| Err(ModuleError::Refused("the interpreter has failed at it".into())))
     }
@@ -140,7 +143,7 @@ impl WasmModule {
         Ok(this)
     }
 
-    /// The oldest line that it has said and nobody has taken.
+    /// Returns the oldest line that it has logged and that has not been taken.
     pub fn take_line(&self) -> Option<String> {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
@@ -218,7 +221,7 @@ fn failure(error: &wasmi::Error) -> TransformError {
     }
 }
 
-/// `millrace.log`: a line of text. It costs fuel, and what is too much or too long is cut off.
+/// `millrace.log`: a line of text. It costs fuel; excess lines and excess length are cut off.
 fn log(mut caller: Caller<'_, Guest>, place: i32, length: i32) -> Result<(), wasmi::Error> {
     let rest = caller.get_fuel()?.checked_sub(WASM_LOG_FUEL);
     caller.set_fuel(rest.ok_or(TrapCode::OutOfFuel)?)?;

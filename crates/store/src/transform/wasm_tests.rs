@@ -18,7 +18,7 @@ fn load(text: &str) -> Result<WasmModule, ModuleError> {
     WasmModule::new(&wat::parse_str(text).unwrap())
 }
 
-/// What comes of a block, or why it stays.
+/// Returns the changed block, or why it stays as it is.
 fn run(module: &WasmModule, first: u32, block: &[u8]) -> Result<Vec<u8>, TransformError> {
     let mut out = block.to_vec();
     let done = module.run(&mut Block::of_bytes(first, 1316, &mut out));
@@ -109,7 +109,7 @@ fn each_block_has_all_of_its_fuel() {
         load(&with("", &body)).unwrap()
     };
     let block = vec![0; 1316];
-    // What a turn costs is the interpreter's affair: a few units.
+    // The cost of a turn depends on the interpreter: a few units.
     let (mut fits, mut too_many) = (WASM_FUEL / 100, WASM_FUEL);
     assert!(run(&turns(fits), 0, &block).is_ok());
     assert_eq!(run(&turns(too_many), 0, &block), Err(TransformError::OutOfFuel(WASM_FUEL)));

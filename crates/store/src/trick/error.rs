@@ -18,13 +18,13 @@ pub enum TrickError {
     /// Sound alone.
     #[error("it has no pictures, so there is nothing to be shown at another speed")]
     NoPictures,
-    /// Nobody can look into it.
+    /// Its pictures cannot be examined.
     #[error("its pictures are scrambled, so they cannot be told apart; add a descrambled copy")]
     Scrambled,
     /// Not one of those that are known.
     #[error("its pictures are {codec}; other speeds are made of H.264, H.265 and MPEG-2 only")]
     Codec {
-        /// As the program map says.
+        /// As given in the program map.
         codec: String,
     },
     /// No access points, or none with a time.
@@ -56,7 +56,7 @@ pub enum TrickError {
         /// The bound.
         most: usize,
     },
-    /// What was made cannot be taken in: an error of this program.
+    /// The result cannot be ingested: an error of this program.
     #[error("what was made of it is no stream that can be stored: {0}; please report this")]
     Stream(#[source] Box<StreamError>),
     /// Whoever wanted it has no space for it.

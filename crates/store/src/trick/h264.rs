@@ -1,9 +1,10 @@
 //! H.264 (ITU-T H.264, ISO/IEC 14496-10): which pictures can be decoded alone, and how one becomes an IDR picture.
 //!
-//! A picture of I slices needs no other, but only as an IDR picture may it follow any other: a decoder that meets another's frame number
-//! or order count takes that for a loss. So the slice headers of a picture that is to stand alone are written anew (section 7.3.3):
-//! IDR, frame number 0, an `idr_pic_id` that differs from the one before (section 7.4.3), order count 0, no old reference. The slice
-//! data stays bit for bit.
+//! A picture of I slices needs no other, but only as an IDR picture may it follow any other: a
+//! decoder that meets another's frame number or order count takes this for a loss. The slice
+//! headers of a picture that must stand alone are therefore rewritten (section 7.3.3): IDR, frame
+//! number 0, an `idr_pic_id` that differs from the one before (section 7.4.3), order count 0, no
+//! old reference. The slice data stays bit for bit.
 
 use super::units::{split, trimmed};
 use crate::bits::{Bits, BitsOut, escape, unescape};
@@ -207,12 +208,13 @@ fn is_slice(nal: &[u8]) -> bool {
     nal.first().is_some_and(|byte| matches!(byte & 0x1f, nal::SLICE | nal::IDR))
 }
 
-/// What a slice becomes.
+/// The kind of slice to rewrite a slice as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Become {
     /// One of an IDR picture with this `idr_pic_id`.
     Idr(u32),
-    /// One of the second field behind such a field, whose own slices are I slices too. `first` is a slice of that field as it was.
+    /// One of the second field behind such a field, whose own slices are I slices too. `first` is a
+    /// slice of the first field as it was.
     SecondField(Slice),
 }
 
@@ -269,7 +271,8 @@ pub(super) fn rewrite(nal: &[u8], sps: &SpsStart, pps: &Pps, as_: Become, out: &
     Some(())
 }
 
-/// Order counts: 0 for the earlier field of an IDR picture (section 8.2.1), and of a second field what lies between.
+/// Order counts: 0 for the earlier field of an IDR picture (section 8.2.1), and for a second field
+/// the difference between the two.
 fn write_order(was: &Header, sps: &SpsStart, as_: Become, to: &mut BitsOut) {
     if sps.order_type == 0 {
         let order = match as_ {

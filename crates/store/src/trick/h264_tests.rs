@@ -55,7 +55,8 @@ fn pps(is_cabac: bool) -> Pps {
     Pps::parse(out.bytes()).unwrap()
 }
 
-/// An I slice that is not of an IDR picture, with data behind its header; what it is like is in `frame_num` and `order`.
+/// Returns an I slice that is not of an IDR picture, with data behind its header; `frame_num` and
+/// `order` describe it.
 fn slice(
     sps: &SpsStart,
     pps: &Pps,

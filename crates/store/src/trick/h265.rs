@@ -1,7 +1,8 @@
 //! H.265 (ITU-T H.265, ISO/IEC 23008-2): which pictures can be decoded alone.
 //!
-//! An IRAP picture needs no other. A CRA picture that does not come first names pictures that followers need; called BLA, for which only
-//! its type has to change, it begins anew like one behind a splice (sections 7.4.2.2 and 8.1.3).
+//! An IRAP picture needs no other. A CRA picture that does not come first names pictures that
+//! followers need; relabelled as BLA, which changes only its type, it starts afresh like one behind
+//! a splice (sections 7.4.2.2 and 8.1.3).
 
 use std::collections::BTreeMap;
 
@@ -105,7 +106,8 @@ pub(super) fn is_set(head: &u8) -> bool {
     matches!(head >> 1 & 0x3f, VPS | SPS | PPS)
 }
 
-/// Appends a unit of an IRAP picture as one that may follow anything; what is no slice is left out.
+/// Appends a unit of an IRAP picture as one that may follow anything; units other than slices are
+/// left out.
 pub(super) fn rewrite(nal: &[u8], out: &mut Vec<u8>) {
     let kind = nal.first().map_or(u8::MAX, |byte| byte >> 1 & 0x3f);
     if !IRAP.contains(&kind) {

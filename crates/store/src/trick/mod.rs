@@ -5,9 +5,11 @@
 //!           verified  one pass: where pictures are                 which, when                       40 ms slots    as an ingest
 //! ```
 //!
-//! A derived title (`volume/derived.rs`) has the pictures of its parent at other times, and no sound. Fast and backwards it shows pictures
-//! that can be decoded alone; up to twice as fast all that others refer to, if these fit; slowly all. Its rate is never above the
-//! parent's peak, and it has no picture that is damaged in the parent. `docs/design/0025-trick-titles.md` says why.
+//! A derived title (`volume/derived.rs`) has the pictures of its parent at other times, and no
+//! audio. Fast and backwards it shows pictures that can be decoded alone; up to twice as fast all
+//! that others refer to, if these fit; slowly all. Its rate is never above the parent's peak, and
+//! it has no picture that is damaged in the parent. `docs/design/0025-trick-titles.md` explains
+//! why.
 
 pub(crate) mod alone;
 mod error;
@@ -43,9 +45,9 @@ use crate::volume::{Derived, FinishTitle, Naming, TitleInfo, TitleWriter, Volume
 /// How far the making of derived titles is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrickProgress {
-    /// The parent is read, so many bytes of it.
+    /// The parent is being read: the bytes read.
     Reading(u64),
-    /// The title of this speed is written, so many of so many pictures.
+    /// The title of this speed is being written: the pictures written, and their total.
     Writing(Scale, u64, u64),
 }
 
@@ -58,11 +60,13 @@ pub struct Made {
     pub result: Result<Option<TitleInfo>, TrickError>,
 }
 
-/// Makes titles of these speeds of `parent`, those that are not there yet. The parent is read once; then each speed is made whole,
-/// durable and visible before the next begins. `tell` hears how far it is; `cancel` stops it within a fraction of a second.
+/// Makes titles of these speeds from `parent`, except those that exist already. The parent is read
+/// once; then each speed is made complete, durable and visible before the next begins. `tell`
+/// receives the progress; `cancel` stops it within a fraction of a second.
 ///
 /// # Errors
-/// If nothing can be made of the parent at any speed; what is wrong with one speed is in its [`Made`].
+/// If nothing can be made of the parent at any speed; the error of a single speed is in its
+/// [`Made`].
 pub fn make(
     volume: &Volume,
     parent: &TitleInfo,
@@ -73,11 +77,12 @@ pub fn make(
     build(volume, parent, scales, cancel, tell, None)
 }
 
-/// The same for one speed that a viewer has asked for: the title is marked as made on use. `room` is asked before anything is written
-/// whether there is space for so many bytes on all members together.
+/// The same for one speed that a viewer has requested: the title is marked as made on use. Before
+/// anything is written, `room` is called to find out whether there is space for this many bytes on
+/// all members together.
 ///
 /// # Errors
-/// As [`make`], and [`TrickError::NoSpace`] if `room` says no.
+/// As [`make`], and [`TrickError::NoSpace`] if `room` refuses.
 pub fn make_on_use(
     volume: &Volume,
     parent: &TitleInfo,
@@ -90,7 +95,7 @@ pub fn make_on_use(
     made.pop().map_or(Ok(None), |made| made.result)
 }
 
-/// Asked whether there is space for so many bytes.
+/// Called to find out whether there is space for this many bytes.
 type AskRoom<'a> = Option<&'a mut dyn FnMut(u64) -> bool>;
 
 fn build(
@@ -105,7 +110,7 @@ fn build(
         return Err(TrickError::Derived);
     }
     let found = volume.speeds_of(parent.id)?;
-    // What viewers have asked for before is asked for by somebody else now, and stays.
+    // A title that was made for viewers is now requested by another caller, and stays.
     let is_wanted = |scale: &Scale, info: &TitleInfo| {
         scales.contains(scale) && info.derived.is_some_and(|derived| derived.on_use)
     };
@@ -249,7 +254,8 @@ impl Making<'_> {
         std::iter::once(default).chain(others).collect()
     }
 
-    /// Puts into `out` what the picture is as one that may follow any other. `number` tells it from its neighbours.
+    /// Writes the picture to `out` as one that may follow any other. `number` distinguishes it from
+    /// its neighbours.
     fn alone(&self, shown: &Shown, number: u32, picture: &[u8], out: &mut Vec<u8>) -> bool {
         out.clear();
         let found = &self.scanned.pictures[shown.number].found;

@@ -68,7 +68,8 @@ impl Reader {
     }
 }
 
-/// Appends a picture of one frame as one that may follow anything: without what is before its header, numbered 0 in a closed group.
+/// Appends a picture of one frame as one that may follow anything: without the data before its
+/// header, numbered 0 in a closed group.
 pub(super) fn rewrite(picture: &[u8], out: &mut Vec<u8>) {
     out.extend(CLOSED_GROUP);
     let mut has_begun = false;

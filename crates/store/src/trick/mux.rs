@@ -39,7 +39,7 @@ impl Mux {
         mux
     }
 
-    /// What was written since it was last asked.
+    /// Returns the data written since the last call.
     pub(super) fn take(&mut self) -> &mut Vec<u8> {
         &mut self.packets.out
     }
@@ -86,7 +86,8 @@ impl Mux {
     }
 }
 
-/// Private streams are announced by descriptors, which are left out: as what they are.
+/// Private streams are announced by descriptors, which are left out: they get the stream type of
+/// their actual syntax.
 fn stream_type(program: &Program) -> u8 {
     match program.syntax {
         VideoSyntax::H265 => 0x24,

@@ -81,7 +81,7 @@ impl Pace {
         self.shape.least.saturating_sub(self.used)
     }
 
-    /// Sends so many packets, the first in slot `from` or later; returns the slot of the last.
+    /// Sends `packets` packets, the first in slot `from` or later; returns the slot of the last.
     pub(super) fn send(&mut self, from: u64, packets: u64) -> u64 {
         if self.slot < from {
             (self.slot, self.used) = (from, overhead(from));

@@ -1,7 +1,7 @@
 //! Finds the pictures of an elementary stream: where each begins and ends, which stand alone, which none refers to.
 //!
-//! A picture here is what is shown at once: a frame, or both fields of one. It begins with the first unit that belongs to it, so tables
-//! and parameter sets before it are its own.
+//! A picture here is everything shown at once: a frame, or both fields of one. It begins with the
+//! first unit that belongs to it, so tables and parameter sets before it are its own.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -48,12 +48,12 @@ pub(super) struct Found {
     pub(super) is_broken: bool,
 }
 
-/// What has to come before a picture that stands alone.
+/// The data that must come before a picture that stands alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Parameters {
     /// With start codes.
     pub(super) bytes: Vec<u8>,
-    /// Of H.264: what is needed to write slice headers anew.
+    /// For H.264: the data needed to rewrite slice headers.
     pub(super) h264: Option<(SpsStart, Vec<h264::Pps>)>,
 }
 
@@ -65,9 +65,9 @@ pub(super) struct Open {
     stamps: Option<Stamps>,
     /// Whether its own data has begun.
     pub(super) has_data: bool,
-    /// Whether all of it seen so far needs no other picture.
+    /// Whether all of it seen until now needs no other picture.
     pub(super) is_alone: bool,
-    /// Whether all of it seen so far needs nothing but the other field of its frame.
+    /// Whether all of it seen until now needs nothing but the other field of its frame.
     pub(super) follows: bool,
     pub(super) is_reference: bool,
     pub(super) is_access: bool,
@@ -79,7 +79,7 @@ pub(super) struct Open {
     pub(super) parameters: Option<u16>,
 }
 
-/// What the three syntaxes have in common.
+/// The common interface of the three syntaxes.
 #[derive(Debug)]
 enum Codec {
     H264(H264),
@@ -106,7 +106,7 @@ pub(super) struct Finder {
 }
 
 impl Finder {
-    /// `None` for a syntax whose pictures cannot be told apart.
+    /// Returns `None` for a syntax whose pictures cannot be distinguished.
     pub(super) fn new(syntax: VideoSyntax) -> Option<Self> {
         let codec = match syntax {
             VideoSyntax::H264 => Codec::H264(H264::default()),
@@ -339,7 +339,8 @@ impl Finder {
     }
 }
 
-/// Whether an H.264 unit may begin a picture (section 7.4.1.2.3): what comes before its slices, or its first slice.
+/// Returns whether an H.264 unit may begin a picture (section 7.4.1.2.3): a unit that comes before
+/// its slices, or its first slice.
 fn h264_begins(head: &[u8]) -> bool {
     match head[0] & 0x1f {
         6..=nal::AUD | 14..=18 => true,

@@ -36,7 +36,7 @@ pub(super) enum How {
     All,
 }
 
-/// What is sent.
+/// The pictures to send.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) how: How,
@@ -59,8 +59,9 @@ pub(super) struct Order<'a> {
 }
 
 impl Order<'_> {
-    /// Slow motion shows all pictures. Up to twice as fast shows what can be decoded without those that no other refers to, if that is
-    /// not more than the parent gives a decoder to do. All else, and all that goes backwards, shows key pictures.
+    /// Slow motion shows all pictures. Up to twice the speed leaves out the pictures that no other
+    /// refers to, if the rest is not more than the parent gives a decoder to do. All else, and all
+    /// that goes backwards, shows key pictures.
     pub(super) fn plan(&self) -> Result<Plan, TrickError> {
         let scale = self.derived.scale();
         if scale.is_reverse() || scale.speed_hundredths() > 200 {
@@ -128,7 +129,7 @@ impl Order<'_> {
             let sent = pace.send(slot_of(next.pts), packets(&next));
             let is_in_time =
                 (sent + 1) * TRICK_SLOT_TICKS <= next.pts.unsigned_abs() + delay * TRICK_SLOT_TICKS;
-            // The last slot is without pictures: nothing behind it says how long it takes.
+            // The last slot is without pictures: nothing behind it gives its duration.
             (is_in_time && sent + 1 < end).then_some(pace)
         };
         for next in candidates {
@@ -172,7 +173,7 @@ impl Order<'_> {
             }
             let next = Shown { number, pts: stretched(pts), dts: stretched(dts) };
             let sent = pace.send(slot_of(next.dts), self.packets(picture));
-            // What comes behind the end of a title that was cut off is left out, as there.
+            // Pictures behind the end of a title that was cut off are left out, as there.
             if sent + 1 >= end {
                 break;
             }
@@ -191,12 +192,13 @@ impl Order<'_> {
     }
 }
 
-/// How often a picture has to be shown again before the next, so that nobody waits for one.
+/// Returns how often a picture must be shown again before the next, so that no viewer waits for
+/// one.
 fn repetitions(last: Option<Shown>, next: Shown) -> i64 {
     last.map_or(0, |last| (next.pts - last.pts - 1) / MAX_PICTURE_TICKS.cast_signed())
 }
 
-/// The last picture so many times more, evenly up to the next.
+/// Returns the last picture `times` more times, evenly up to the next.
 fn repeated(last: Option<Shown>, next: Shown, times: i64) -> impl Iterator<Item = Shown> {
     (1..=times).zip(std::iter::repeat(last)).filter_map(move |(time, last)| {
         let last = last?;

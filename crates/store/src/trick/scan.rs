@@ -21,7 +21,7 @@ pub(super) struct Picture {
     pub(super) times: Option<(i64, i64)>,
 }
 
-/// What the tables say of the program that is shown.
+/// The tables' description of the program that is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Program {
     pub(super) number: u16,
@@ -52,7 +52,8 @@ struct Followed {
     scrambled: u64,
 }
 
-/// Reads all of `source`. `all`: pictures that need others are kept too. `tell` hears how many bytes were read and says whether to go on.
+/// Reads all of `source`. `all`: pictures that need others are kept too. `tell` receives the number
+/// of bytes read and returns whether to continue.
 pub(super) fn scan(
     source: &mut Source,
     all: bool,

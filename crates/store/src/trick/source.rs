@@ -1,4 +1,4 @@
-//! The parent's bytes, verified: what is wrong on a disk never gets into a title with sums of its own.
+//! The parent's bytes, verified: wrong data on a disk never gets into a title with sums of its own.
 
 use millrace_core::ids::TitleId;
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, TS_PACKET_BYTES};
@@ -32,10 +32,10 @@ impl Source {
         self.reader.files()
     }
 
-    /// What lies from `byte` on, at most as much as is read at a time; empty at the end.
+    /// Returns the data from `byte` on, at most as much as is read at a time; empty at the end.
     ///
     /// # Errors
-    /// If it cannot be read, or is not what was ingested and cannot be restored.
+    /// If it cannot be read, or is not as ingested and cannot be restored.
     pub(super) fn at(&mut self, byte: u64) -> Result<&[u8], StoreError> {
         let start = self.first * PACKET;
         if !(start..start + self.held.len() as u64).contains(&byte) {

@@ -7,7 +7,7 @@ use crate::limits::trick::MAX_UNIT_HEAD_BYTES;
 pub(super) struct Unit<'a> {
     /// Offset of its start code in the elementary stream.
     pub(super) start: u64,
-    /// What lies behind the start code, at most [`MAX_UNIT_HEAD_BYTES`] of it.
+    /// The bytes behind the start code, at most [`MAX_UNIT_HEAD_BYTES`] of them.
     pub(super) head: &'a [u8],
 }
 
@@ -42,7 +42,7 @@ impl Units {
         }
     }
 
-    /// No more bytes come, or what comes does not go on from here.
+    /// Ends the unit: no more bytes come, or the next bytes do not continue from here.
     pub(super) fn end(&mut self, ends: impl FnOnce(Unit<'_>)) {
         self.end_at(self.at, ends);
     }
@@ -57,7 +57,8 @@ impl Units {
     }
 }
 
-/// A NAL unit without the zeros behind it, one of which may belong to the next start code: none ends with a zero.
+/// Returns a NAL unit without the zeros behind it; one of them may belong to the next start code,
+/// and no unit ends with a zero.
 pub(super) fn trimmed(nal: &[u8]) -> &[u8] {
     let end = nal.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
     &nal[..end]

@@ -1,7 +1,7 @@
 //! Titles in which serving found damage: a list for the next scrub, and for people to read.
 //!
-//! It is a hint and never the truth. The same small text file lies on every member; it is written where that can be done, and
-//! what cannot be read of it does not count. Nothing ever fails because of it.
+//! It is a hint and never the truth. The same small text file lies on every member; it is written
+//! where possible, and unreadable parts of it do not count. Nothing ever fails because of it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -61,7 +61,7 @@ impl Volume {
 fn change(volume: &Inner, with: impl Fn(&mut List) + Clone + Send + 'static) {
     for slot in volume.members.usable() {
         let (dirs, with) = (volume.dirs(slot), with.clone());
-        // Whoever does not hear of it has one title too many or too few in its list.
+        // A member that misses the change has one title too many or too few in its list.
         let _ = volume.members.ask(slot, Timeout::Work, move |_| change_on(&dirs, with));
     }
 }
@@ -73,7 +73,7 @@ fn change_on(dirs: &Dirs, with: impl Fn(&mut List)) -> Result<(), StoreError> {
         with(&mut list);
         (list != before).then_some(list)
     };
-    // Nearly always there is nothing to change, and nobody to wait for.
+    // Nearly always there is nothing to change, and no lock to wait for.
     if changed().is_none() {
         return Ok(());
     }
@@ -84,7 +84,7 @@ fn change_on(dirs: &Dirs, with: impl Fn(&mut List)) -> Result<(), StoreError> {
         return dirs.disk.remove_file(&path).map_err(StoreError::io("remove", &path));
     }
     replace(dirs, DAMAGED_FILE, write(&list).as_bytes()).inspect_err(|_| {
-        // What a full disk took of it.
+        // The part that a full disk accepted.
         let _ = dirs.disk.remove_file(&dirs.root.join(format!("{DAMAGED_FILE}.new")));
     })
 }
@@ -92,7 +92,7 @@ fn change_on(dirs: &Dirs, with: impl Fn(&mut List)) -> Result<(), StoreError> {
 /// The list of a member; empty if there is none.
 fn read(dirs: &Dirs) -> List {
     let mut bytes = Vec::new();
-    // What came before an error counts.
+    // The data before an error counts.
     let _ = File::open(dirs.root.join(DAMAGED_FILE))
         .and_then(|file| file.take(MAX_DAMAGED_LIST_BYTES).read_to_end(&mut bytes));
     parse(&bytes)

@@ -28,7 +28,7 @@ fn what_was_written_is_read_and_garbage_is_not() {
     assert!(write(&full).len() as u64 <= MAX_DAMAGED_LIST_BYTES);
 }
 
-/// The list without what a title must be there for.
+/// Changes the list without the steps that need the title to exist.
 fn note(volume: &Volume, title: TitleId) {
     change(&volume.inner, move |list| drop(list.insert(title, "film".to_owned())));
 }

@@ -46,7 +46,7 @@ impl DataWriter {
         Ok(Self { file, buffer, filled: 0, hashed: 0, written: 0, hasher: blake3::Hasher::new() })
     }
 
-    /// Bytes taken so far.
+    /// Returns the number of bytes taken.
     pub(crate) fn bytes(&self) -> u64 {
         self.written + self.filled as u64
     }
@@ -145,7 +145,7 @@ impl SizeWriter {
         self.packet_bytes as u16
     }
 
-    /// Media time of the last packet told.
+    /// Returns the media time of the last packet received.
     pub(crate) fn last_time(&self) -> MediaTicks {
         self.last_time
     }
@@ -178,7 +178,7 @@ impl SizeWriter {
         true
     }
 
-    /// Writes the records of which both halves have come.
+    /// Writes the records that have both halves.
     pub(crate) fn settle(&mut self) -> Result<(), StoreError> {
         while !self.sums.is_empty()
             && let Some(meta) = self.metas.pop_front()

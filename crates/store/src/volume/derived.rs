@@ -1,5 +1,5 @@
-//! Titles that are made of another title: what it is called, which of its times shows which time of the parent, and what becomes of it
-//! when the parent goes.
+//! Titles that are made of another title: their names, the mapping of their times to those of the
+//! parent, and their fate when the parent goes.
 //!
 //! A derived title is a title like any other, but for its name, which no user can give: `PARENT@4`, `PARENT@-16`, `PARENT@0.5` show the
 //! parent at another speed, `PARENT@720p` is a rendition of it.
@@ -24,20 +24,20 @@ use crate::limits::MAX_DERIVED_SUFFIX_BYTES;
 /// Between the parent's name and the speed or rendition; in no name that users give.
 pub(super) const MARK: char = '@';
 
-/// What a title is made of, if not of a file.
+/// The origin of a title that is not made of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Stored", into = "Stored")]
 pub struct Derived {
     /// The title that it shows.
     pub parent: TitleId,
-    /// What it is of that title.
+    /// Its relation to the parent.
     pub kind: DerivedKind,
-    /// Made because a viewer asked for its speed, and removed when its space is needed. What an operator has asked for stays. Never a
-    /// rendition.
+    /// Made because a viewer requested its speed, and removed when its space is needed. A title
+    /// that an operator has requested stays. Never a rendition.
     pub on_use: bool,
 }
 
-/// What a derived title is of its parent.
+/// The relation of a derived title to its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DerivedKind {
     /// It shows it so fast, and in this direction. Never normal.
@@ -57,7 +57,7 @@ impl Derived {
         Self { parent, kind: DerivedKind::Rendition(name), on_use: false }
     }
 
-    /// The speed, if that is what it was made for.
+    /// Returns the speed, if the title was made for one.
     pub fn speed(self) -> Option<Scale> {
         match self.kind {
             DerivedKind::Speed(scale) => Some(scale),
@@ -65,7 +65,7 @@ impl Derived {
         }
     }
 
-    /// What the rendition is called, if it is one.
+    /// Returns the name of the rendition, if it is one.
     pub fn rendition(self) -> Option<RenditionName> {
         match self.kind {
             DerivedKind::Speed(_) => None,
@@ -106,7 +106,7 @@ impl Derived {
         index.access_at_or_before(self.own_time(parent_time, parent_duration))
     }
 
-    /// What the title is called whose parent has this name.
+    /// Returns the name of the title whose parent has this name.
     pub fn name(self, parent: &str) -> String {
         format!("{parent}{MARK}{}", self.kind)
     }
@@ -175,10 +175,10 @@ impl TryFrom<Stored> for Derived {
     }
 }
 
-/// One of the bit rates that a title can be had at: the title itself, or one of its renditions.
+/// One of the bit rates available for a title: the title itself, or one of its renditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rendition {
-    /// What it is called.
+    /// Its name.
     pub name: RenditionName,
     /// Name of the title in the store.
     pub title: String,
@@ -189,7 +189,8 @@ pub struct Rendition {
 }
 
 impl Rendition {
-    /// What `parent` can be had at, best first: itself and those of `others` that are renditions of it. Empty if it has none.
+    /// Returns the bit rates available for `parent`, best first: itself and those of `others` that
+    /// are renditions of it. Empty if it has none.
     pub fn of<'a>(parent: &'a TitleInfo, others: impl IntoIterator<Item = &'a TitleInfo>) -> Vec<Self> {
         let is_of_it = |info: &&TitleInfo| info.derived.is_some_and(|derived| derived.parent == parent.id);
         let mut found: Vec<Self> = std::iter::once(parent)
@@ -230,7 +231,8 @@ impl Volume {
         Ok(speeds)
     }
 
-    /// The bit rates that `parent` can be had at, itself included, best first. Empty if it has no renditions.
+    /// Returns the bit rates available for `parent`, itself included, best first. Empty if it has
+    /// no renditions.
     ///
     /// # Errors
     /// As [`Volume::derived_of`]; if there is no such title.
@@ -240,7 +242,7 @@ impl Volume {
         Ok(Rendition::of(&info, &self.derived_of(parent)?))
     }
 
-    /// Names a title among the renditions that it is to have.
+    /// Names a title among its future renditions.
     ///
     /// # Errors
     /// If it is derived itself or has another name already; if there is no such title, or the store cannot be written to.
@@ -342,7 +344,7 @@ mod tests {
             let shown = MediaTicks((duration as f64 * part) as u64);
             let own = derived.own_time(shown, whole);
             prop_assert!(own <= derived.duration(whole));
-            // A tick of its own is so many of the parent's.
+            // One of its own ticks is this many of the parent's.
             let step = u64::from(scale.speed_hundredths()).div_ceil(100) + 1;
             prop_assert!(derived.parent_time(own, whole).0.abs_diff(shown.0) <= step);
             let own = MediaTicks((derived.duration(whole).0 as f64 * part) as u64);

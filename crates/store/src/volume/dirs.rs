@@ -24,7 +24,7 @@ pub const TITLES_DIR: &str = "titles";
 pub const LOCK_FILE: &str = "lock";
 /// Ends the name of a title below `tmp` that is being removed.
 pub(crate) const REMOVED_SUFFIX: &str = ".rm";
-/// Below `tmp`: what was encoded for a ladder, and is kept for a while if that is interrupted.
+/// Below `tmp`: the data encoded for a ladder, kept for a while if the encoding is interrupted.
 pub(crate) const LADDER_SUFFIX: &str = ".ladder";
 
 /// The paths of one store.
@@ -33,7 +33,7 @@ pub(crate) struct Dirs {
     pub(crate) root: PathBuf,
     pub(crate) tmp: PathBuf,
     pub(crate) titles: PathBuf,
-    /// What every change goes through.
+    /// The handle that every change goes through.
     pub(crate) disk: Disk,
 }
 

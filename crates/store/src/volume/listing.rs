@@ -1,4 +1,5 @@
-//! What the catalogue says of each title: what it is, which members it lies on, and which of those are lost.
+//! The catalogue's data on each title: its properties, the members it lies on, and which of those
+//! are lost.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,7 +10,8 @@ use super::{TitleInfo, UnreadableTitle, Volume};
 use crate::error::StoreError;
 use crate::format::manifest::Placement;
 
-/// On how many members a title lies: the first so many of its volume, for members only ever come behind those there are.
+/// The number of members that a title lies on: the first ones of its volume, because new members
+/// are only ever added behind the existing ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlacedOn {
     /// Members that it lies on.
@@ -27,19 +29,20 @@ impl PlacedOn {
 /// A title that the volume has, whether it can be played now or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedTitle {
-    /// What is known of it.
+    /// Its properties.
     pub info: TitleInfo,
     /// Where it lies.
     pub placed: PlacedOn,
     /// Members that were there when the volume was looked at, and did not have it although they should.
     pub lacking: Vec<usize>,
-    /// Members that are there but behind, and have it all the same: what they hold is proved by its stored sums. Only looked for
-    /// where too few others have it.
+    /// Members that are present but stale, and have it all the same: their stored sums verify the
+    /// contents. Only looked for where too few others have it.
     pub behind: Vec<usize>,
 }
 
 impl ListedTitle {
-    /// What is lost of it, if that is more than may be; `is_usable` says of a member whether it can be read now.
+    /// Returns the members lost to it, if these are more than it tolerates; `is_usable` returns
+    /// whether a member can be read now.
     pub fn lost(&self, is_usable: impl Fn(usize) -> bool) -> Option<LostMembers> {
         let PlacedOn { members: of, may } = self.placed;
         let is_lost = |slot: &usize| self.lacking.contains(slot) || !is_usable(*slot);
@@ -81,13 +84,13 @@ impl fmt::Display for LostMembers {
 pub struct Listing {
     /// Titles, by name.
     pub titles: Vec<ListedTitle>,
-    /// What lies among them and cannot be read although its members are there.
+    /// Titles among them that cannot be read although their members are present.
     pub unreadable: Vec<UnreadableTitle>,
     /// For [`Volume::listing_since`]; `None` if a change may go unnoticed from here.
     pub as_of: Option<ListedAt>,
 }
 
-/// What a listing was made from.
+/// The basis of a listing.
 #[derive(Clone, Debug)]
 pub struct ListedAt {
     /// The directories `titles` and their modification times.
@@ -98,12 +101,13 @@ pub struct ListedAt {
 }
 
 impl Volume {
-    /// All titles with what is lost of each, and what cannot be read.
+    /// Returns all titles, each with its losses, and the titles that cannot be read.
     ///
     /// # Errors
     /// If no member can be looked at, or the catalogue not be used.
     pub fn listing(&self) -> Result<Listing, StoreError> {
-        // If it cannot be put in order, whoever wants to change something is told; what is there can be listed all the same.
+        // If it cannot be put in order, a caller that wants to change something gets an error; the
+        // existing titles can be listed all the same.
         let _ = self.inner.tidy();
         self.inner.with_catalogue(Catalogue::listing)
     }

@@ -31,8 +31,9 @@ impl StoreLock {
         Ok(Self { _files: vec![file] })
     }
 
-    /// The same at all members that are there: in the order of their slots, so that nobody waits for each other. Returns
-    /// also the paths of those that can be used, as they are once the lock is held.
+    /// The same at all members that are present: in the order of their slots, so that no processes
+    /// wait for each other. Also returns the paths of the usable members, as they are once the lock
+    /// is held.
     pub(crate) fn take_all(
         members: &Members,
         on: &dyn Fn(usize) -> Dirs,
@@ -55,7 +56,8 @@ impl StoreLock {
                     Err(error) => taken = taken.and(Err(error)),
                 }
             }
-            // Whoever had the lock before may have changed who the members are, and one that cannot be opened may be missing.
+            // The previous holder of the lock may have changed the members, and one that cannot be
+            // opened may be missing.
             members.refresh();
             if there == those_there() {
                 return taken
@@ -106,7 +108,8 @@ fn holder_in(locks: &str, inode: u64) -> Option<u32> {
     })
 }
 
-/// Whether somebody alive holds the lock of this file. A missing file is locked by nobody.
+/// Returns whether a live process holds the lock of this file. No process holds the lock of a
+/// missing file.
 pub(crate) fn is_held(path: &Path) -> Result<bool, StoreError> {
     let file = match File::open(path) {
         Ok(file) => file,

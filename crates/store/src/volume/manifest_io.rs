@@ -46,7 +46,8 @@ pub(crate) fn read_manifest_file(dirs: &Dirs, id: TitleId) -> Result<(Manifest, 
 /// The manifest of title `id` on the first member that has a good one, and that member's slot.
 ///
 /// # Errors
-/// [`StoreError::NoTitle`] if no member has the title, else what is wrong with the first that has it.
+/// [`StoreError::NoTitle`] if no member has the title, otherwise the error of the first that has
+/// it.
 pub(super) fn find_manifest(members: &Members, id: TitleId) -> Result<(usize, Manifest), StoreError> {
     let mut first = None;
     for slot in members.usable() {

@@ -1,5 +1,6 @@
-//! The bytes of a title, wherever they lie: from the one file, or from stripes on several members, whatever of them is missing or
-//! wrong. For those who read a title from its beginning to its end; the cache has its own way.
+//! The bytes of a title, wherever they lie: from the one file, or from stripes on several members,
+//! even if some of them are missing or wrong. For readers of a title from its beginning to its end;
+//! the cache has its own method.
 
 use std::fs::File;
 use std::ops::Range;
@@ -53,11 +54,11 @@ impl MediaReader {
         &self.files
     }
 
-    /// Reads bytes of the title from `start` on. In stripes every packet is compared with its stored sum and CRC, and what is missing or
-    /// wrong is restored from the parity.
+    /// Reads bytes of the title from `start` on. In stripes, every packet is compared with its
+    /// stored sum and CRC, and missing or wrong data is restored from the parity.
     ///
     /// # Errors
-    /// If the title has no such bytes, or they cannot be had.
+    /// If the title has no such bytes, or they are unavailable.
     pub fn read_exact(&mut self, start: u64, out: &mut [u8]) -> Result<(), StoreError> {
         let Some(reader) = &mut self.stripes else {
             let files = &self.files;
@@ -166,7 +167,7 @@ impl StripeReader {
         Ok(())
     }
 
-    /// Takes what a position has of the stripe, as far as it can be read.
+    /// Takes the readable part of a position's data of the stripe.
     fn put(&mut self, position: usize, stripe: u32, data: bool) {
         let shape = self.shape;
         let (file, range): (_, Range<u64>) = match data {

@@ -13,7 +13,7 @@ use crate::members::{MemberEntry, MemberState, Members, hint, read_record};
 pub(super) fn replace(home: &Dirs, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
     let (path, new) = (home.root.join(name), home.root.join(format!("{name}.new")));
     let failed = |e| StoreError::write("write", &new, 0, bytes.len() as u64, e);
-    // What a crash left of an earlier try is written over.
+    // Overwrites the remains of an earlier attempt that a crash interrupted.
     let file = home.disk.open_or_create(&new).map_err(failed)?;
     file.set_len(0)
         .and_then(|()| file.write_all_at(bytes, 0))
@@ -45,16 +45,17 @@ pub(super) fn change(
     };
     let planned = members.with_list(record.clone());
     let mut there: Vec<_> = planned.there().collect();
-    // Members that are active come first: a list that only others have heard of could not be told from one of their own.
+    // Active members come first: a list known only to the other members could not be distinguished
+    // from one of their own.
     there.sort_by_key(|&(_, member, _)| !active(member));
     for (dir, _, state) in there {
         match write(&Dirs::on(dir, disk.clone()), &record) {
-            // Nobody believes it anyway.
+            // The list of an inactive member is not trusted anyway.
             Err(_) if state != MemberState::Active => {}
             result => result?,
         }
     }
-    // Not before: what is on the disks is what the next change has to begin with.
+    // Only now, because the next change must start from the list that is on the disks.
     members.install(planned);
     Ok(())
 }
@@ -94,8 +95,8 @@ pub(super) fn leave_missing_behind(
         // They may be stale by a change that failed when not all members had heard of it.
         return heal(members, disk, store);
     }
-    // Whoever asked may have waited for the lock since it saw that enough are there: what is stale for ever may be no more
-    // than the parity makes up for.
+    // The caller may have waited for the lock after it saw that enough members were present. No
+    // more members may become permanently stale than the parity makes up for.
     let first = members.usable().first().map(|&slot| members.dir(slot)).unwrap_or_default();
     enough(&first, members)?;
     change(members, disk, store, |record| {
@@ -128,7 +129,7 @@ pub(super) fn heal(members: &Members, disk: &Disk, store: &StoreLock) -> Result<
         match (same, slot.state) {
             (true, _) => {}
             (false, MemberState::Active) => write(&Dirs::on(&slot.dir, disk.clone()), &record)?,
-            // Nobody believes it anyway.
+            // The list of an inactive member is not trusted anyway.
             (false, _) => drop(write(&Dirs::on(&slot.dir, disk.clone()), &record)),
         }
     }

@@ -7,7 +7,7 @@ use super::*;
 use crate::format::superblock::Geometry;
 use crate::volume::Volume;
 
-/// A volume of three members, of which one may be lost.
+/// Creates a volume of three members that tolerates the loss of one.
 fn volume() -> (tempfile::TempDir, Vec<PathBuf>, Volume) {
     let root = tempfile::tempdir().unwrap();
     let dirs: Vec<PathBuf> = (0..3).map(|i| root.path().join(i.to_string())).collect();
@@ -25,7 +25,7 @@ fn leave_behind(volume: &Volume) -> Result<(), StoreError> {
 fn no_more_members_are_left_behind_than_may_be_lost() {
     let (root, dirs, volume) = volume();
     let away = |i: usize| root.path().join(format!("away{i}"));
-    // A controller dies while somebody waits for the lock.
+    // A controller dies while a caller waits for the lock.
     for i in [1, 2] {
         fs::rename(&dirs[i], away(i)).unwrap();
     }

@@ -1,18 +1,20 @@
 //! A volume: the directory where titles come in whole, are found, and are removed.
 //!
-//! What is visible is decided by one rename each: `tmp/<id>` to `titles/<id>` when a title comes, back to `tmp/<id>.rm`
-//! when it goes. Everything under `tmp` that no living process has locked is rubbish and is swept at the next open.
-//! The catalogue is a cache of the manifests and never the truth.
+//! One rename each decides visibility: `tmp/<id>` to `titles/<id>` when a title is added, back to
+//! `tmp/<id>.rm` when it is removed. Everything under `tmp` that no living process has locked is
+//! garbage and is swept at the next open. The catalogue is a cache of the manifests and never the
+//! truth.
 //!
-//! With several members each of them has such directories, and the renames are done on one after the other. Everything is
-//! durable on all before the first; what a crash leaves between two of them is finished at the next open.
+//! With several members, each of them has such directories, and the renames are done on one after
+//! the other. Everything is durable on all members before the first rename; if a crash interrupts
+//! the renames, the next open finishes them.
 //!
 //! | file | does |
 //! | --- | --- |
 //! | `access` | keeps other users out |
 //! | `create` | makes a volume; adds and replaces members |
 //! | `writer` | writes a title |
-//! | `publish` | makes what was written visible: a title, or one with its renditions |
+//! | `publish` | makes written data visible: one title, or a title with its renditions |
 //! | `data` | the one pass over its bytes |
 //! | `stripe_writer` | stripes of units on the members, with their parity |
 //! | `open` | opens a title's files, checked against each other |
@@ -20,12 +22,12 @@
 //! | `resize` | adds packet sizes and range sums to a title |
 //! | `subtitles` | subtitles that are kept with a title |
 //! | `catalogue` | finds titles by name, id, source |
-//! | `listing` | where titles lie, and what of that is lost |
+//! | `listing` | where titles are stored, and which parts are lost |
 //! | `derived` | titles made of other titles: names, times, removal with the parent |
 //! | `on_use` | derived titles that are made and removed as viewers want them |
 //! | `damaged` | titles in which serving found damage: a list for the next scrub |
-//! | `remove` | removes a title, and what was derived from it |
-//! | `recover` | sweeps `tmp`, finishes what was begun on some of the members |
+//! | `remove` | removes a title, and the titles derived from it |
+//! | `recover` | sweeps `tmp`, finishes changes begun on some of the members |
 //! | `members_io` | the list of members on the disks |
 //! | `edit` | changes the display name and the source in a title's manifest |
 //! | `sources` | finds the title made from a file, even if the file was moved |
@@ -98,10 +100,10 @@ pub use writer::{FinishTitle, Naming, TitleWriter};
 /// How many members must be there for a volume to be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Need {
-    /// So many that the parity makes up for the others.
+    /// Enough members that the parity makes up for the others.
     Enough,
-    /// One. What is on too few members is listed and cannot be opened until they are back; the volume is put in order when
-    /// enough of them are.
+    /// One. A title on too few members is listed and cannot be opened until they are back; the
+    /// volume is put in order when enough of them are.
     Any,
 }
 
@@ -133,9 +135,10 @@ struct CatalogueService {
 }
 
 impl Inner {
-    /// Has something done with the catalogue, which looks at all members. If one of them does not answer, the thread that waits
-    /// for it keeps the catalogue, and whoever comes next gets another, which leaves that member out: no more threads are
-    /// lost than there are members. A thread that panicked left at worst a stale cache.
+    /// Runs `work` on the catalogue, which examines all members. If a member does not answer, the
+    /// thread that waits for it keeps the catalogue, and the next caller gets another one, which
+    /// leaves that member out: no more threads are lost than there are members. A thread that
+    /// panicked left at worst a stale cache.
     fn with_catalogue<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Catalogue) -> Result<T, StoreError> + Send + 'static,
@@ -175,7 +178,8 @@ impl Inner {
         self.members.usable().into_iter().map(|slot| self.dirs(slot)).collect()
     }
 
-    /// Refuses what a member that is there could not take: half of it would be done on the others.
+    /// Refuses a change that a present member could not accept, because the others would be left
+    /// with half of it.
     fn writable(&self, action: &'static str) -> Result<(), StoreError> {
         for slot in self.members.usable() {
             let may = |dir: &Path| rustix::fs::access(dir, rustix::fs::Access::WRITE_OK);
@@ -262,8 +266,9 @@ impl Volume {
         Self::open_members_on(dirs, disk)
     }
 
-    /// Opens the volume that the store in `dir` is a member of; recovers as [`Volume::open_or_create`] does. Its other members
-    /// are found by what `members.mrm` says; it opens without some of them, if the parity makes up for those.
+    /// Opens the volume that the store in `dir` is a member of; recovers as
+    /// [`Volume::open_or_create`] does. Its other members are located through `members.mrm`; it
+    /// opens without some of them if the parity makes up for those.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         Self::open_on(dir, Disk::default())
     }
@@ -284,7 +289,8 @@ impl Volume {
         Self::open_found(dir, Members::find(dir)?, Disk::default(), Need::Any)
     }
 
-    /// Opens a volume whose members are in exactly these directories, whatever `members.mrm` says about where they are.
+    /// Opens a volume whose members are in exactly these directories, regardless of the locations
+    /// in `members.mrm`.
     ///
     /// # Errors
     /// If they are of different volumes, or too few of the volume's members are among them.
@@ -321,8 +327,8 @@ impl Volume {
         // With too few of them nothing is changed: the others may know better.
         match there {
             Ok(()) => match put_in_order(&members, &usable, &disk, &lock) {
-                // So most disks end that do not end at once. What can be read is still played; whoever wants to write is told. On a
-                // full disk titles can still be removed.
+                // Most disks that do not fail at once end in this state. Readable titles still
+                // play; writers get an error. On a full disk titles can still be removed.
                 Err(error) if error.is_read_only() || error.is_no_space() => {
                     in_order.store(false, Ordering::Release);
                 }
@@ -339,7 +345,8 @@ impl Volume {
         drop(lock);
         let volume = Self { inner: Arc::new(inner) };
         if volume.inner.in_order.load(Ordering::Acquire) {
-            // What cannot be removed now is no hindrance: fsck reports it, and the next open tries again.
+            // Remains that cannot be removed now do not prevent the open: fsck reports them, and
+            // the next open tries again.
             let _ = volume.remove_orphans();
             let _ = volume.finish_replacements();
         }
@@ -370,7 +377,7 @@ impl Volume {
         &self.inner.superblock
     }
 
-    /// The members; call [`Members::refresh`] to see what has become of them.
+    /// Returns the members; call [`Members::refresh`] to update their state.
     pub fn members(&self) -> &Arc<Members> {
         &self.inner.members
     }
@@ -391,13 +398,14 @@ impl Volume {
         Ok(())
     }
 
-    /// Gives the catalogue to members that are to have a copy. One that cannot be written now is written when titles are listed next.
+    /// Gives the catalogue to the members that should have a copy. A copy that cannot be written
+    /// now is written when titles are listed next.
     fn share_catalogue(&self) {
         let _ = self.inner.with_catalogue(Catalogue::refresh);
     }
 
-    /// Gives slot `slot` a new, empty member in `dir`, which must not be a store yet. It is filled by a repair, and believed
-    /// from then on; what was there is not believed any more.
+    /// Gives slot `slot` a new, empty member in `dir`, which must not be a store yet. A repair
+    /// fills it, and from then on it is trusted; the previous member is no longer trusted.
     ///
     /// # Errors
     /// If too many others are missing, or a disk refuses.
@@ -405,7 +413,8 @@ impl Volume {
         create::replace(&self.inner, slot, dir)
     }
 
-    /// Says what the volume thinks of a slot, in a new generation that is durable on all members that are there.
+    /// Sets the state that the volume records for a slot, in a new generation that is durable on
+    /// all present members.
     ///
     /// # Errors
     /// If there is no such slot, or a disk refuses.
@@ -420,8 +429,8 @@ impl Volume {
         })
     }
 
-    /// Makes these slots active in a new generation, durable on all members that are there, if `still` says so while nobody can
-    /// change the volume. Returns whether it did.
+    /// Makes these slots active in a new generation, durable on all present members, if `still`
+    /// returns `true` while no other process can change the volume. Returns whether it did.
     ///
     /// # Errors
     /// If there is no such slot, or a disk refuses.
@@ -506,7 +515,8 @@ impl Volume {
         open::open_title(&self.inner.members, id, packet_bytes, true)
     }
 
-    /// Opens what the parity packets of a title are made of: `track` 1 is the first parity (plain XOR), 2 all others.
+    /// Opens the files that a title's parity packets are made from: `track` 1 is the first parity
+    /// (plain XOR), 2 all others.
     ///
     /// # Errors
     /// If the title has no such parity, or its files cannot be opened.
@@ -550,7 +560,7 @@ fn first_of(dirs: &[PathBuf]) -> &Path {
     dirs.first().map_or(Path::new(""), PathBuf::as_path)
 }
 
-/// Finishes what was begun on some of the members, and sweeps what dead processes left.
+/// Finishes changes begun on some of the members, and sweeps the remains of dead processes.
 fn put_in_order(members: &Members, usable: &[Dirs], disk: &Disk, lock: &StoreLock) -> Result<(), StoreError> {
     for dirs in usable {
         make_subdirectories(dirs)?;

@@ -1,5 +1,6 @@
-//! Derived titles that are made because viewers ask for them, and removed when their space is needed: what a volume knows of them beyond
-//! what it knows of all titles. Who makes and removes them, and when, is decided elsewhere.
+//! Derived titles that are made because viewers request them, and removed when their space is
+//! needed: the volume's knowledge of them beyond its knowledge of all titles. The policy (which
+//! component makes and removes them, and when) is elsewhere.
 //!
 //! When one was used last is the modification time of its index: a date that costs no write of its own format, that is copied with the
 //! directory, and that no check looks at.
@@ -27,7 +28,7 @@ impl Volume {
         self.inner.all_members("adding a title").map(drop)
     }
 
-    /// Has a derived title stay that was made on use.
+    /// Keeps a derived title that was made on use.
     ///
     /// # Errors
     /// If there is no such title, or a member cannot be written.
@@ -35,7 +36,8 @@ impl Volume {
         resize::keep(&self.inner, id)
     }
 
-    /// Removes a title if it was made on use; `false`: it was not, or somebody has asked for it to stay meanwhile.
+    /// Removes a title if it was made on use. Returns `false` if it was not, or if a request to
+    /// keep it has arrived meanwhile.
     ///
     /// # Errors
     /// As [`Volume::remove`].
@@ -56,17 +58,19 @@ impl Volume {
         Ok(positions.flat_map(|position| manifest.files_on(position)).map(|file| file.bytes).sum())
     }
 
-    /// What so many bytes of media will take on all members together, at most: with parity, sums and times, in so many packet sizes.
+    /// Returns the maximum number of bytes that `media_bytes` of media take on all members
+    /// together: with parity, sums and times, in `packet_sizes` packet sizes.
     pub fn bytes_to_store(&self, media_bytes: u64, packet_sizes: usize) -> u64 {
         let geometry = self.inner.members.geometry();
         let (k, m) = (u64::from(geometry.k.max(1)), u64::from(geometry.m));
-        // Of each packet 12 bytes and some of parity's, 2 of each TS packet, and what is there once; records of small packets take most.
+        // 12 bytes per packet and some for parity, 2 per TS packet, and a fixed part; records of
+        // small packets take most.
         let records = (media_bytes / 32).saturating_mul(packet_sizes.max(1) as u64).saturating_add(32 << 10);
         let units = media_bytes.saturating_add(media_bytes.saturating_mul(m) / k);
         units.saturating_add(records.saturating_mul(u64::from(geometry.members.max(1))))
     }
 
-    /// Bytes that each member that is there has room for, beyond what is to stay free on a disk.
+    /// Returns the bytes that each present member has free beyond the reserve on its disk.
     ///
     /// # Errors
     /// If one does not answer, or cannot say.

@@ -154,10 +154,10 @@ pub(super) fn open_title(
     })
 }
 
-/// What the parity packets of a title are made of.
+/// The files that a title's parity packets are made from.
 #[derive(Debug)]
 pub struct ParityFiles {
-    /// What is known of the title.
+    /// Information about the title.
     pub info: Arc<TitleInfo>,
     /// 1: the first parity, plain XOR. 2: all others.
     pub track: u8,
@@ -219,12 +219,14 @@ pub(crate) fn open_parity_meta(
     open_records(path, info, DEFAULT_PACKET_BYTES as u16, bytes)
 }
 
-/// The CRCs of a title's media, or of its parity, of which there are so many bytes: header and length right.
+/// Opens the CRCs of a title's media or parity, which is `bytes` bytes long; header and length are
+/// right.
 pub(crate) fn open_crcs(path: &Path, info: &TitleInfo, bytes: u64) -> Result<CrcFile, StoreError> {
     open_records(path, info, DEFAULT_PACKET_BYTES as u16, bytes)
 }
 
-/// How this packet size can be had: `None` from its own metadata file, else derived from the range sums.
+/// Determines how this packet size is available: `None` from its own metadata file, otherwise
+/// derived from the range sums.
 fn form(
     dir: &Path,
     manifest: &Manifest,
@@ -244,7 +246,8 @@ fn form(
     Ok(Some(DerivedFrom { sums, rule }))
 }
 
-/// The range sums of a title: header and length right, and of the title and data that the manifest says.
+/// Opens the range sums of a title: header and length are right, and title and data match the
+/// manifest.
 pub(crate) fn open_sums(path: &Path, info: &TitleInfo) -> Result<SumsFile, StoreError> {
     let sums = match SumsFile::open(path) {
         Err(StoreError::Io { error, action, .. }) => return Err(missing_or_io(action, path)(error)),
@@ -270,7 +273,7 @@ fn open_data(path: &Path, bytes: u64) -> Result<File, StoreError> {
     Err(damaged(path, format!("is {found} bytes long; the manifest promises {bytes}")))
 }
 
-/// The index of a title: readable, and of the same data and duration as the manifest says.
+/// Opens the index of a title: it is readable, and its data and duration match the manifest.
 pub(crate) fn open_index(path: &Path, info: &TitleInfo) -> Result<TitleIndex, StoreError> {
     let bytes = match read_whole(path, MAX_INDEX_BYTES) {
         Err(StoreError::Io { error, action, .. }) => return Err(missing_or_io(action, path)(error)),
@@ -288,7 +291,8 @@ pub(crate) fn open_index(path: &Path, info: &TitleInfo) -> Result<TitleIndex, St
     Ok(index)
 }
 
-/// The metadata file of a title: header and length right, and of the title, size and data that the manifest says.
+/// Opens the metadata file of a title: header and length are right, and title, size and data match
+/// the manifest.
 pub(crate) fn open_meta(path: &Path, info: &TitleInfo, packet_bytes: u16) -> Result<MetaFile, StoreError> {
     open_records(path, info, packet_bytes, info.bytes)
 }

@@ -1,5 +1,5 @@
-//! The CRCs of a title's parity, made from its title: for titles that came before there were CRCs. What is stored as parity is
-//! not asked, so it need not be trusted.
+//! Computes the CRCs of a title's parity from the title itself, for titles that predate CRCs. The
+//! stored parity is not read, so it need not be trusted.
 
 use std::path::Path;
 

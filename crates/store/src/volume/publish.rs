@@ -15,11 +15,12 @@ use crate::error::StoreError;
 use crate::format::manifest::{MANIFEST_FILE, Manifest};
 use crate::volume::TitleInfo;
 
-/// A title of which all but the manifest is written.
+/// A title whose files are all written except the manifest.
 #[derive(Debug)]
 pub(super) struct Ready {
     pub(super) volume: Arc<Inner>,
-    /// The members it is on, by position, and the list of members that says so.
+    /// Members that hold the title, by position, and the generation of the member list they come
+    /// from.
     pub(super) homes: Vec<Dirs>,
     pub(super) generation: u64,
     pub(super) workspace: Workspace,
@@ -28,8 +29,9 @@ pub(super) struct Ready {
     pub(super) naming: Naming,
 }
 
-/// Name, manifest, renames, catalogue: under the locks of all members, so that no other process takes the name meanwhile. Of several titles the
-/// others are derived from the first, which is renamed last: with that all are there.
+/// Name, manifest, renames, catalogue: under the locks of all members, so that no other process
+/// takes the name meanwhile. With several titles, the others are derived from the first, which is
+/// renamed last: once it is visible, all are there.
 ///
 /// If the first title replaces another one, the old title is removed afterwards under the same
 /// locks, preceded by all titles derived from it. After a crash, its remains are no longer listed,
@@ -164,7 +166,8 @@ impl Ready {
         self.workspace.unmark(lock)?;
         for (home, path) in self.homes.iter().zip(self.workspace.paths()) {
             sync_dir(&home.disk, path)?;
-            // Whoever finds it visible on one member must find it on all: what is not renamed there yet is renamed then.
+            // If recovery finds the title visible on one member, it must find it on all: it then
+            // performs the renames still missing.
             sync_dir(&home.disk, &home.tmp)?;
         }
         Ok(())

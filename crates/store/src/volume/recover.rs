@@ -1,5 +1,5 @@
-//! Puts a volume in order after a crash: what dead processes left below `tmp` goes, and what was begun on some members is
-//! finished on all.
+//! Puts a volume in order after a crash: removes the remains of dead processes below `tmp`, and
+//! finishes on all members the changes begun on some.
 //!
 //! | found | done |
 //! | --- | --- |
@@ -33,10 +33,10 @@ use crate::limits::MAX_MANIFEST_BYTES;
 use crate::limits::ladder::LADDER_KEPT_S;
 use crate::members::{MemberState, Members};
 
-/// What an entry of `tmp` is.
+/// Classification of an entry of `tmp`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum TmpEntry {
-    /// Somebody works there.
+    /// A process is working there.
     Live(PathBuf),
     /// Its maker died, or its removal was interrupted.
     Stale(PathBuf),
@@ -82,7 +82,7 @@ fn is_ladder(name: &OsStr) -> bool {
     key.is_some_and(|key| id_of_name(OsStr::new(key)).is_some())
 }
 
-/// Whether something was begun in it not long ago. What cannot be looked at is kept.
+/// Returns whether work began in it recently. A directory that cannot be examined is kept.
 fn is_young(path: &Path) -> bool {
     let modified = fs::metadata(path).and_then(|metadata| metadata.modified());
     let since = modified.ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
@@ -122,7 +122,8 @@ pub(super) fn recover(
             remove_tree(disk, &dirs.removed(id))?;
         }
     }
-    // All is looked at before anything is changed: what is found on one member depends on what is on the others.
+    // All members are examined before any change: the meaning of an entry on one member depends on
+    // the others.
     let mut left = Vec::new();
     for dirs in usable {
         for entry in look_at_tmp(dirs)? {

@@ -1,4 +1,4 @@
-//! Removes titles, and what was derived from them.
+//! Removes titles, and the titles derived from them.
 
 use millrace_core::ids::TitleId;
 
@@ -9,15 +9,15 @@ use super::{Inner, TitleInfo, Volume, enough, manifest_io, members_io, recover};
 use crate::error::StoreError;
 
 impl Volume {
-    /// Removes a title, readable or not. Whoever has it open can go on reading.
+    /// Removes a title, readable or not. A viewer that has it open can go on reading.
     ///
     /// The catalogue's row goes first, then one rename makes the title invisible, then its files are deleted. After a
     /// crash in between the title is either still there or gone; the rest is done at the next open.
     /// With several members the renames are durable on all of them before anything is deleted; a member that is missing is
     /// declared stale before, so that it does not bring the title back.
     ///
-    /// What was derived from it goes with it, after it: nothing can be derived from it any more by then, and what a crash leaves has
-    /// no parent, which the next open sees.
+    /// Its derived titles are removed after it: by then no title can be derived from it any more,
+    /// and derived titles that a crash leaves have no parent, which the next open detects.
     pub fn remove(&self, id: TitleId) -> Result<(), StoreError> {
         let named = self.inner.with_catalogue(move |catalogue| catalogue.by_id(id)).ok().flatten();
         self.remove_one(id, |_| Ok(true))?;
@@ -38,7 +38,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Removes a title if it is there and `is_due` says so of the members' directories under the lock.
+    /// Removes a title if it exists and `is_due` returns `true` for the members' directories under
+    /// the lock.
     pub(super) fn remove_if_there(
         &self,
         id: TitleId,
@@ -50,8 +51,8 @@ impl Volume {
         }
     }
 
-    /// Removes a title if `is_due` says so of the members' directories under the lock, when nobody else can change the volume; whether
-    /// it did.
+    /// Removes a title if `is_due` returns `true` for the members' directories under the lock, when
+    /// no other process can change the volume. Returns whether it did.
     pub(super) fn remove_one(
         &self,
         id: TitleId,

@@ -87,15 +87,16 @@ pub(super) fn homes(volume: &Inner, id: TitleId, action: &'static str) -> Result
     if homes.is_empty() { Err(StoreError::NoTitle { id }) } else { Ok(homes) }
 }
 
-/// What the title lacks.
+/// Files that the title lacks.
 struct Wants {
     sizes: Vec<u16>,
     sums: bool,
     crcs: bool,
 }
 
-/// Makes the files in the workspace: one pass over the data, which must have the BLAKE3 that it had when it came. Sums of 16
-/// bits do not see everything, and what is made here vouches for the data from now on.
+/// Makes the files in the workspace in one pass over the data, whose BLAKE3 must be the same as at
+/// ingest. 16-bit sums do not detect everything, and the files made here vouch for the data from
+/// now on.
 fn make(
     files: TitleFiles,
     workspace: &Workspace,
@@ -183,7 +184,7 @@ impl Makers {
     }
 }
 
-/// Has a derived title stay that was made on use.
+/// Keeps a derived title that was made on use.
 pub(super) fn keep(volume: &Inner, id: TitleId) -> Result<(), StoreError> {
     change(volume, id, "keeping a title", |manifest| {
         manifest.title.derived = manifest.title.derived.map(|derived| Derived { on_use: false, ..derived });
@@ -191,7 +192,7 @@ pub(super) fn keep(volume: &Inner, id: TitleId) -> Result<(), StoreError> {
     })
 }
 
-/// Names a title among the renditions that it is to have: no new files, only what its manifest says.
+/// Gives a title its name among its future renditions. Creates no files; only the manifest changes.
 pub(super) fn name_rendition(volume: &Inner, id: TitleId, name: RenditionName) -> Result<(), StoreError> {
     change(volume, id, "naming a rendition", |manifest| match manifest.title.rendition {
         Some(is) if is != name => {
@@ -204,7 +205,7 @@ pub(super) fn name_rendition(volume: &Inner, id: TitleId, name: RenditionName) -
     })
 }
 
-/// Changes nothing but what a title's manifest says.
+/// Changes only a title's manifest.
 pub(super) fn change(
     volume: &Inner,
     id: TitleId,
@@ -295,7 +296,7 @@ fn replace(
 struct Sizer {
     size: u16,
     writer: MetaWriter,
-    /// First byte of the packet that is not whole yet, its bytes so far, and their sum.
+    /// First byte of the incomplete packet, the number of bytes it has, and their sum.
     start: u64,
     filled: u64,
     sum: u16,

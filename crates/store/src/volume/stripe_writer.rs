@@ -26,7 +26,8 @@ const PACKET: usize = DEFAULT_PACKET_BYTES;
 /// The stripes of a title being written.
 #[derive(Debug)]
 pub(super) struct StripeWriter {
-    /// Where units go; its title is as long as one can be, since nobody knows how long this one is.
+    /// Location of the units. The layout assumes the maximum title length, because the length of
+    /// this title is not known yet.
     shape: StripeLayout,
     code: Code,
     /// The stripe that is being filled, and how much of it is.
@@ -49,11 +50,11 @@ struct MemberWriter {
     parity: Option<UnitsWriter>,
 }
 
-/// What is left when all is written and durable.
+/// Result after everything is written and durable.
 pub(super) struct StripesDone {
     /// The title as a whole, if no file holds it whole.
     pub(super) media: Option<Finished>,
-    /// By member: names and what they hold.
+    /// File names and contents, per member.
     pub(super) members: Vec<Vec<(&'static str, Finished)>>,
     /// Of the parity's sums and times, which are the same for all members.
     pub(super) parity_meta: Option<Finished>,
@@ -62,8 +63,8 @@ pub(super) struct StripesDone {
 }
 
 impl StripeWriter {
-    /// Creates the files in a directory on each member; what is the same for all is made in the first one only. `None` if the
-    /// geometry is one plain file.
+    /// Creates the files in a directory on each member; files that are the same for all are created
+    /// in the first one only. `None` if the geometry is one plain file.
     pub(super) fn create(
         geometry: &Geometry,
         homes: &[Dirs],
@@ -108,7 +109,7 @@ impl StripeWriter {
         }))
     }
 
-    /// Bytes of media taken so far.
+    /// Returns the bytes of media taken until now.
     pub(super) fn bytes(&self) -> u64 {
         self.media_bytes
     }
@@ -137,7 +138,7 @@ impl StripeWriter {
         }
     }
 
-    /// Writes the records of parity of which both halves have come.
+    /// Writes the parity records whose two halves have both arrived.
     pub(super) fn settle(&mut self) -> Result<(), StoreError> {
         self.parity_meta.as_mut().map_or(Ok(()), ParityMeta::settle)
     }

@@ -1,4 +1,4 @@
-//! What is known of a title, and its open files.
+//! Information about a title, and its open files.
 
 use std::fs::File;
 use std::ops::Range;
@@ -34,7 +34,7 @@ use crate::sums::{self, DeriveError, SUMS_BLOCK_BYTES, SUMS_PER_BLOCK, SumsFile}
 const WINDOW_MEDIA_BYTES: usize =
     (META_WINDOW_BYTES / SUMS_BLOCK_BYTES - 2) * SUMS_PER_BLOCK * TS_PACKET_BYTES;
 
-/// What is known of a title.
+/// Information about a title.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TitleInfo {
     /// Identity for ever.
@@ -76,19 +76,19 @@ pub struct TitleInfo {
     pub added_unix_s: u64,
     /// BLAKE3 of the data file, 64 hexadecimal digits.
     pub blake3: String,
-    /// What the operator should know: what was transcoded, what damage was found.
+    /// Notes for the operator: transcoding done, damage found.
     pub notes: Vec<String>,
     /// The title that it was made from, and how; `None`: it was made from its source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub derived: Option<Derived>,
-    /// What it is called among its renditions, if it has some: it is the best of them.
+    /// Its name among its renditions, if it has any: it is the best of them.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "json::rendition")]
     pub rendition: Option<RenditionName>,
     /// Subtitles that are kept with it, by label. Those of teletext are in its media and not here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub subtitles: Vec<SubtitleTrack>,
     /// Start of the title on the clock of its source file, as players show that file, in ticks.
-    /// Subtitles timed by that clock are earlier in the title by this value.
+    /// Subtitles timed on that clock are earlier in the title by this value.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub source_start: i64,
 }
@@ -115,7 +115,7 @@ impl TitleInfo {
         self.origin.blake3.as_deref().or(is_as_it_was.then_some(self.blake3.as_str()))
     }
 
-    /// What it is called among the renditions of a title: of its parent, or its own.
+    /// Returns its name among the renditions of a title: of its parent, or its own.
     pub fn rendition_name(&self) -> Option<RenditionName> {
         self.derived.map_or(self.rendition, Derived::rendition)
     }
@@ -124,7 +124,8 @@ impl TitleInfo {
     /// synchronisation source of its own too: no two sizes of a title share one, and that of the default size is the
     /// stored one.
     pub fn timeline_of(&self, packet_bytes: usize) -> Timeline {
-        // A multiple of an odd number: different for all 2^32 distances from the default, of which there are 48.
+        // A multiple of an odd number: different for all 2^32 distances from the default; only 48
+        // occur.
         let distance = (packet_bytes / TS_PACKET_BYTES).wrapping_sub(DEFAULT_TS_PER_PACKET) as u32;
         let ssrc = self.timeline.ssrc.wrapping_add(distance.wrapping_mul(0x9e37_79b1));
         Timeline { ssrc, ..self.timeline }
@@ -210,7 +211,7 @@ impl Origin {
 /// A title's files, open and checked against each other.
 #[derive(Debug)]
 pub struct TitleFiles {
-    /// What is known of it.
+    /// Information about the title.
     pub info: Arc<TitleInfo>,
     /// How its packets lie in an extent.
     pub layout: WireLayout,
@@ -314,7 +315,8 @@ impl TitleFiles {
             let error = MetaError::OutOfRange { first, count, from: 0, to: self.packets() };
             return Err(StoreError::Meta { path: self.meta.path().to_path_buf(), error });
         }
-        // The records of so many bytes of media fill less than a window, whatever the packets' size.
+        // The records of `WINDOW_MEDIA_BYTES` of media fill less than a window, whatever the packet
+        // size.
         let step = (WINDOW_MEDIA_BYTES / self.layout.packet_bytes()).max(1);
         for (out, first) in out.chunks_mut(step).zip((first..).step_by(step)) {
             let count = out.len() as u32;

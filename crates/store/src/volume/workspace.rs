@@ -23,7 +23,7 @@ pub(crate) struct Workspace {
 struct Part {
     path: PathBuf,
     disk: Disk,
-    /// The lock tells [`super::recover`] of other processes that the maker lives.
+    /// While this lock is held, [`super::recover`] in other processes treats the owner as alive.
     _lock: File,
 }
 
@@ -33,8 +33,8 @@ impl Workspace {
         Self::create_on(std::slice::from_ref(dirs))
     }
 
-    /// Makes one on each of these members, under one id. A store's lock is held until the lock there is, so that nobody
-    /// sweeps it in between.
+    /// Creates a workspace on each of these members, under one id. The store lock is held until the
+    /// workspace has its own lock, so that no process sweeps it in between.
     pub(crate) fn create_on(members: &[Dirs]) -> Result<Self, StoreError> {
         let mut workspace = Self { id: TitleId(random()?), parts: Vec::new(), gone: false };
         for dirs in members {
@@ -83,7 +83,8 @@ impl Workspace {
     pub(crate) fn remove(&mut self) {
         if !std::mem::replace(&mut self.gone, true) {
             for part in &self.parts {
-                // An error here has no one to go to; what is left is swept when the store is opened next.
+                // An error here has no caller to go to; the remains are swept when the store is
+                // opened next.
                 let _ = remove_tree(&part.disk, &part.path);
             }
         }
@@ -104,7 +105,8 @@ impl Part {
         match made {
             Ok(file) => Ok(Self { path, disk, _lock: file }),
             Err(error) => {
-                // The first error is the one to report; what cannot be removed now is swept at the next open.
+                // Report the first error; remains that cannot be removed now are swept at the next
+                // open.
                 let _ = remove_tree(&disk, &path);
                 Err(error)
             }

@@ -38,7 +38,8 @@ const DEFAULT_SIZE: u16 = DEFAULT_PACKET_BYTES as u16;
 #[derive(Debug)]
 pub struct TitleWriter {
     volume: Arc<Inner>,
-    /// The members it is written on, by position, and the list of members that says so.
+    /// Members that the title is written on, by position, and the generation of the member list
+    /// they come from.
     homes: Vec<Dirs>,
     generation: u64,
     workspace: Workspace,
@@ -63,7 +64,7 @@ struct Files {
     metas: u64,
 }
 
-/// What is only known when all of a title has been read.
+/// Information that is known only when the whole title has been read.
 #[derive(Clone, Debug)]
 pub struct FinishTitle {
     /// Wished name; made URL-safe and unique. Of a derived title the parent's counts.
@@ -82,11 +83,11 @@ pub struct FinishTitle {
     pub streams: Vec<ElementaryStream>,
     /// The index; its time index, length and duration are filled in at commit.
     pub index: TitleIndex,
-    /// What the operator should know.
+    /// Notes for the operator.
     pub notes: Vec<String>,
     /// The title that it was made from, and how: decides its name.
     pub derived: Option<Derived>,
-    /// What it is called among its renditions, if it is to have some.
+    /// Its name among its renditions, if it will have any.
     pub rendition: Option<RenditionName>,
     /// Display name, folder, hash of the source, and the title to replace.
     pub naming: Naming,
@@ -162,7 +163,7 @@ impl TitleWriter {
         self.subtitles.push(track);
     }
 
-    /// Bytes taken so far; 0 after an error.
+    /// Returns the bytes taken until now; 0 after an error.
     pub fn bytes(&self) -> u64 {
         self.files.as_ref().map_or(0, Files::bytes)
     }
@@ -180,8 +181,8 @@ impl TitleWriter {
         self.or_give_up(|id, files| files.push_meta(id, packet_bytes, meta))
     }
 
-    /// A half-written media on a full disk must not stand in the way of others until somebody drops the writer: after
-    /// an error its files are closed and removed at once.
+    /// After an error, closes and removes the files at once, so that half-written media on a full
+    /// disk does not obstruct other work until the writer is dropped.
     fn or_give_up(
         &mut self,
         step: impl FnOnce(TitleId, &mut Files) -> Result<(), StoreError>,
@@ -207,10 +208,12 @@ impl TitleWriter {
         titles.pop().ok_or_else(|| gave_up(id))
     }
 
-    /// The same for a title and its renditions, the title first: all become visible or none does. Each has its name in
-    /// [`FinishTitle::rendition`]; what they are called is decided by the title's name.
+    /// Does the same for a title and its renditions, the title first: all become visible or none
+    /// does. Each has its name in [`FinishTitle::rendition`]; the title's name determines the names
+    /// that they get.
     ///
-    /// The renditions are renamed first, the title last. What a crash leaves before that has no parent, and the next open removes it.
+    /// The renditions are renamed first, the title last. Renditions that a crash leaves before that
+    /// have no parent, and the next open removes them.
     ///
     /// # Errors
     /// As [`TitleWriter::commit`].
@@ -256,7 +259,7 @@ impl TitleWriter {
     }
 }
 
-/// What the files of a title are when all is written and durable.
+/// The files of a title when everything is written and durable.
 struct Written {
     media: Finished,
     /// Files that all members have; they are on the first.
@@ -278,7 +281,7 @@ fn gave_up(id: TitleId) -> StoreError {
 }
 
 impl Files {
-    /// Bytes of media taken so far.
+    /// Returns the bytes of media taken until now.
     fn bytes(&self) -> u64 {
         let stripes = self.stripes.as_ref().map_or(0, StripeWriter::bytes);
         self.data.as_ref().map_or(stripes, DataWriter::bytes)
@@ -343,7 +346,7 @@ impl Files {
         self.settle()
     }
 
-    /// Writes the records of which both halves have come.
+    /// Writes the records whose two halves have both arrived.
     fn settle(&mut self) -> Result<(), StoreError> {
         self.sizes.iter_mut().try_for_each(SizeWriter::settle)?;
         self.stripes.as_mut().map_or(Ok(()), StripeWriter::settle)
@@ -425,7 +428,7 @@ fn placement(volume: &Inner, own: Vec<Vec<FileEntry>>, bytes: u64) -> Result<Pla
     Ok(placement)
 }
 
-/// Copies what is the same for all members from the first to the others, durably.
+/// Copies the files that are the same for all members from the first to the others, durably.
 fn copy_to_others(workspace: &Workspace, homes: &[Dirs], same: &[FileEntry]) -> Result<(), StoreError> {
     for (home, path) in homes.iter().zip(workspace.paths()).skip(1) {
         for file in same {

@@ -1,4 +1,4 @@
-//! What the tests of the cache share: titles, clocks, bells, a cache with its handles.
+//! Helpers that the cache tests share: titles, clocks, bells, a cache with its handles.
 #![allow(dead_code, unreachable_pub)] // each test uses a part of it
 
 #[path = "../../src/cache/naive.rs"]
@@ -20,7 +20,7 @@ use millrace_store::disk::ReadFaults;
 pub use millrace_store::meta::MetaError;
 pub use millrace_store::sums::DeriveError;
 
-/// Nothing here takes a tenth of this; who waits longer has lost something.
+/// Nothing here takes a tenth of this; a longer wait means that something was lost.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A bell that can be waited for.

@@ -121,7 +121,7 @@ impl Film {
     }
 }
 
-/// Where a title called `name` is said to come from.
+/// Returns the stated source of a title called `name`.
 pub(crate) fn source(name: &str) -> SourceIdentity {
     SourceIdentity {
         path: PathBuf::from(format!("/films/{name}")),

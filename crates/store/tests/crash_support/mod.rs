@@ -1,8 +1,9 @@
 //! Looks at a store after every power cut and every failed operation that a piece of work can meet.
 //!
-//! A test does its work on a simulated disk and marks what it promises to a user; [`each_state`] then rebuilds what a power
-//! cut at any moment may leave, each state once, and [`Library::verify`] holds it against the promises.
-//! `MILLRACE_CRASH_SEEDS=N` tries N random states at every moment (a few by default): `make crash` runs it with many.
+//! A test does its work on a simulated disk and marks the guarantees that it gives to a user;
+//! [`each_state`] then rebuilds the states that a power cut at any moment may leave, each once, and
+//! [`Library::verify`] verifies them against the guarantees. `MILLRACE_CRASH_SEEDS=N` tries N
+//! random states at every moment (a few by default): `make crash` runs it with many.
 #![allow(dead_code)] // each test file uses its own part
 
 use std::collections::{BTreeMap, HashSet};
@@ -25,18 +26,19 @@ pub(crate) fn scratch() -> tempfile::TempDir {
     in_memory.unwrap_or_else(|| tempfile::tempdir().unwrap())
 }
 
-/// Random states to look at for each moment, beside the plain ones; `few` unless the environment says otherwise.
+/// Returns the number of random states to examine for each moment, besides the plain ones; `few`
+/// unless the environment sets another.
 pub(crate) fn seeds(few: u64) -> u64 {
     std::env::var("MILLRACE_CRASH_SEEDS")
         .ok()
         .map_or(few, |n| n.parse().expect("MILLRACE_CRASH_SEEDS: a number"))
 }
 
-/// What a power cut left.
+/// State after a power cut.
 pub(crate) struct Left<'a> {
     /// The directories, in the order of the simulation's.
     pub(crate) roots: &'a [PathBuf],
-    /// What had been promised before.
+    /// Guarantees given before it.
     pub(crate) marks: Vec<&'a str>,
     /// Where and how the power was cut: repeats it.
     pub(crate) what: String,
@@ -44,7 +46,8 @@ pub(crate) struct Left<'a> {
     pub(crate) number: u64,
 }
 
-/// Rebuilds every state that a power cut may leave, each once, and has it looked at. Returns how many there were.
+/// Rebuilds every state that a power cut may leave, each once, and passes it to `look`. Returns the
+/// number of states.
 pub(crate) fn each_state(
     recording: &Recording,
     roots: usize,
@@ -90,7 +93,7 @@ pub(crate) fn spoil_catalogue(root: &Path, other: &Path, number: u64) {
 #[derive(Default)]
 pub(crate) struct Library(pub(crate) BTreeMap<&'static str, Film>);
 
-/// What has been promised of one title.
+/// Guarantee given for one title.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Promise {
     /// An ingest was begun, or nothing: it may be there, whole.
@@ -159,7 +162,8 @@ fn promised_sizes<'a>(marks: &'a [&str], name: &'a str) -> impl Iterator<Item = 
     })
 }
 
-/// Every packet of a title is what was ingested, with its sum and time, however its bytes have to be had.
+/// Asserts that every packet of a title is as it was ingested, with its sum and time, however its
+/// bytes must be obtained.
 fn assert_reads(volume: &Volume, info: &TitleInfo, film: &Film, size: u16, what: &str) {
     let mut bytes = vec![0; film.bytes.len()];
     let read = MediaReader::open(volume, info.id).and_then(|mut reader| reader.read_exact(0, &mut bytes));
@@ -211,8 +215,8 @@ impl Older {
         }
     }
 
-    /// Another try upgrades what is not yet: then all files of all titles are as if the present version had made them, and none is
-    /// there beside them.
+    /// Another attempt upgrades the remaining titles: then all files of all titles are as if the
+    /// present version had made them, and there are no others beside them.
     pub(crate) fn complete(&self, volume: &Volume, roots: &[PathBuf], what: &str) {
         let titles = volume.titles().unwrap();
         for info in &titles {

@@ -4,8 +4,9 @@ use std::path::Path;
 
 use super::ffmpeg;
 
-/// Writes a Matroska file of 25 pictures a second that all begin with the same `picture_bytes` bytes: they are in the file once, as
-/// what the track's "header stripping" puts before each picture, and in what ffmpeg makes of it once for each picture.
+/// Writes a Matroska file of 25 pictures a second that all begin with the same `picture_bytes`
+/// bytes. The file holds these once, as the prefix that the track's "header stripping" puts before
+/// each picture; ffmpeg's output holds them once for each picture.
 pub fn matroska(out: &Path, picture_bytes: usize, pictures: usize) {
     let one = out.with_extension("m2v");
     let source =

@@ -1,5 +1,5 @@
-//! What the ingest tests share: a small multiplexer, a sink that remembers, references that share nothing with the
-//! code under test, and the ffmpeg program.
+//! Helpers that the ingest tests share: a small multiplexer, a sink that remembers, references that
+//! share nothing with the code under test, and the ffmpeg program.
 #![allow(dead_code, unreachable_pub)]
 
 pub mod bombs;
@@ -50,7 +50,7 @@ impl Memory {
     }
 }
 
-/// Indexes `source` and checks what must hold for every stream.
+/// Indexes `source` and checks the properties that every stream must have.
 pub fn index(source: &[u8]) -> (Passed, Memory) {
     try_index(source, &IndexOptions::default()).unwrap()
 }
@@ -62,7 +62,7 @@ pub fn try_index(source: &[u8], options: &IndexOptions) -> Result<(Passed, Memor
     Ok((passed, sink))
 }
 
-/// What must hold for every stream, however damaged.
+/// Checks the properties that every stream must have, however damaged.
 pub fn check(passed: &Passed, sink: &Memory, sizes: &[u16]) {
     let indexed = &passed.indexed;
     assert_eq!(indexed.bytes, sink.data.len() as u64);

@@ -16,7 +16,7 @@ pub struct Mux {
     counters: Vec<u8>,
 }
 
-/// What goes into an adaptation field.
+/// Content of an adaptation field.
 #[derive(Clone, Copy, Default)]
 pub struct Adapt {
     pub pcr: Option<u64>,
@@ -29,7 +29,7 @@ impl Mux {
         Self { out: Vec::new(), counters: vec![0; 8192] }
     }
 
-    /// Packets so far.
+    /// Returns the number of packets written until now.
     pub fn packets(&self) -> u64 {
         self.out.len() as u64 / 188
     }

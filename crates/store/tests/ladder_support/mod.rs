@@ -1,4 +1,5 @@
-//! What the tests of ladders share: films whose pictures carry their numbers, and what must hold of a rung and of any row of rungs.
+//! Helpers that the ladder tests share: films whose pictures carry their numbers, and the
+//! properties required of a rung and of any sequence of rungs.
 #![allow(dead_code, unreachable_pub)] // each test file uses its own part
 
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ const HEIGHT: usize = 180;
 const NUMBER: &str =
     "geq=lum='if(lt(Y,32),16+219*mod(floor(N/pow(2,floor(X/20))),2),lum(X,Y))':cb=128:cr=128";
 
-/// Runs ffmpeg; panics with its messages if it fails, or says anything.
+/// Runs ffmpeg; panics with its messages if it fails or prints any.
 pub fn ffmpeg(args: &[&str]) -> Vec<u8> {
     let output =
         Command::new("ffmpeg").args(["-nostdin", "-v", "warning"]).args(args).stdin(Stdio::null()).output();
@@ -26,7 +27,7 @@ pub fn ffmpeg(args: &[&str]) -> Vec<u8> {
     output.stdout
 }
 
-/// A film of so many pictures at this rate ("25", "30000/1001"), with `sounds` tones.
+/// Makes a film of `pictures` pictures at this rate ("25", "30000/1001"), with `sounds` tones.
 pub fn film(path: &Path, pictures: u64, rate: &str, sounds: usize) {
     let source = format!("testsrc2=size={WIDTH}x{HEIGHT}:rate={rate}");
     let mut args = vec!["-y", "-f", "lavfi", "-i", &source];
@@ -66,14 +67,16 @@ impl Fixture {
         make(&self.volume, &self.path, &self.options, tell)
     }
 
-    /// The rungs, best first: what each is, and its bytes from each access point to the next.
+    /// Returns the rungs, best first: the title of each, and its bytes from each access point to
+    /// the next.
     pub fn rungs(&self) -> Vec<Rung> {
         let LadderMade { title, renditions, .. } = self.make(&mut |_| ()).unwrap_or_else(|e| panic!("{e}"));
         std::iter::once(title).chain(renditions).map(|info| Rung::read(&self.volume, info)).collect()
     }
 
-    /// All that must hold of a stream put together from rungs: nothing wrong with it, each picture and all sound is there, and ffmpeg has
-    /// nothing to say. Returns a hash of the sound.
+    /// Checks the required properties of a stream assembled from rungs: nothing is wrong with it,
+    /// each picture and all audio is there, and ffmpeg reports nothing. Returns a hash of the
+    /// audio.
     pub fn check(&self, stream: &[u8], pictures: u64, sounds: usize, what: &str) -> Vec<u8> {
         let report = analyse(stream);
         assert_eq!(report.verdict, Verdict::Clean, "{what}: {report}");
@@ -114,7 +117,7 @@ impl Rung {
     }
 }
 
-/// What the analyser of transport streams says of it, the decoder's buffers included.
+/// Returns the report of the transport stream analyser, the decoder's buffers included.
 pub fn analyse(stream: &[u8]) -> Report {
     let mut analyser = Analyser::new(Options { buffers: true, ..Options::default() });
     analyser.push(stream);

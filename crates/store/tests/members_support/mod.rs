@@ -15,7 +15,8 @@ pub(crate) struct Disks {
 }
 
 impl Disks {
-    /// A new volume of `count` members, `tolerance` of which may be lost; `network` parity units if it is one member.
+    /// Creates a volume of `count` members that tolerates the loss of `tolerance`; `network` parity
+    /// units if it has one member.
     pub(crate) fn volume(count: usize, tolerance: usize, network: usize) -> (Self, Volume) {
         let disks = Self { dir: tempfile::tempdir().unwrap(), count };
         let geometry = Geometry::choose(count, tolerance, network).unwrap();
@@ -49,7 +50,7 @@ impl Disks {
         self.at(i).join("tmp").join(name)
     }
 
-    /// What lies in `tmp` of all members that are there.
+    /// Returns the contents of `tmp` on all members that are present.
     pub(crate) fn left(&self) -> Vec<PathBuf> {
         let there = (0..self.count).map(|i| self.at(i).join("tmp")).filter(|tmp| tmp.is_dir());
         there.flat_map(|tmp| fs::read_dir(tmp).unwrap().map(|entry| entry.unwrap().path())).collect()

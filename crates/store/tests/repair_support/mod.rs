@@ -15,7 +15,7 @@ use millrace_store::repair::{Progress, RepairError, RepairOptions, Report, Setti
 use millrace_store::scrub::{ScrubOptions, scrub};
 use millrace_store::volume::Volume;
 
-/// Nobody waits; after `stop_at_ns` of waiting somebody wants to stop.
+/// Waits take no real time; after `stop_at_ns` of waiting, a stop is requested.
 pub(crate) struct Counted {
     now: Cell<u64>,
     stop_at_ns: u64,
@@ -56,7 +56,8 @@ impl Timekeeper for Counted {
     }
 }
 
-/// A volume of `members` directories below one of which `tolerance` may be lost.
+/// A volume of `members` directories below a common one that tolerates the loss of `tolerance` of
+/// them.
 pub(crate) struct Members {
     pub(crate) root: tempfile::TempDir,
     pub(crate) dirs: Vec<PathBuf>,
@@ -106,7 +107,7 @@ pub(crate) fn run_repair(volume: &Volume) -> Report {
     repair(volume, &options, time.setting(tell, &ReadFaults::default())).unwrap()
 }
 
-/// Until somebody wants to stop.
+/// Runs a repair until a stop is requested.
 pub(crate) fn run_repair_until(volume: &Volume, rate: u64, stop_at_ns: u64) -> Result<Report, RepairError> {
     let (time, tell) = (Counted::new(stop_at_ns), &mut |_: &Progress| ());
     let options = RepairOptions { rate_bytes_per_s: rate };

@@ -1,22 +1,25 @@
 //! A disk that loses power and fails, on order.
 //!
-//! [`Sim`] does every operation for real in the directories of a test and notes it. From its [`Recording`] it can rebuild,
-//! in fresh directories, what a power cut after any operation may have left: [`CrashState`]. It also refuses operations:
-//! an error, a short write, a full disk.
+//! [`Sim`] does every operation for real in the directories of a test and records it. From its
+//! [`Recording`] it can rebuild, in fresh directories, the state that a power cut after any
+//! operation may have left: [`CrashState`]. It also refuses operations: an error, a short write, a
+//! full disk.
 //!
 //! The model is harsher than any file system in use, but one promise is kept: a rename happens whole or not at all.
 //!
-//! * What a file holds is durable after its own sync. Until then each write may be lost, kept, kept for some of its
-//!   512-byte sectors, or show as zeros of the right length, whatever happened to writes before and after it.
+//! * The content of a file is durable after its own sync. Until then each write may be lost, kept,
+//!   kept for some of its 512-byte sectors, or show as zeros of the right length, whatever happened
+//!   to writes before and after it.
 //! * A name (create, rename, remove) is durable after a sync of its directory, a rename after that of the directory it leads
 //!   to. Until then it may be lost or kept, in any order but that of one name's own changes. Syncing a file does not keep
 //!   its name.
-//! * After a sync that failed, what it should have kept can never be relied on, even if a later sync succeeds.
+//! * After a failed sync, the data that it should have kept can never be relied on, even if a later
+//!   sync succeeds.
 //!
 //! | file | does |
 //! | --- | --- |
-//! | `model` | replays operations: what is durable, and what may still be lost |
-//! | `state` | decides what is lost, and writes the rest into fresh directories |
+//! | `model` | replays operations: which changes are durable, and which may still be lost |
+//! | `state` | decides which changes are lost, and writes the rest into fresh directories |
 
 #![allow(dead_code, unreachable_pub)] // every test file uses its part
 
@@ -87,7 +90,8 @@ struct State {
 }
 
 impl Sim {
-    /// Starts with what is in the directories `roots` now, all of it durable. Files of the catalogue are not looked at.
+    /// Starts with the present contents of the directories `roots`, all of them durable. Files of
+    /// the catalogue are not examined.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -97,12 +101,13 @@ impl Sim {
         Ok(Arc::new(Self { roots, base, state: Mutex::default() }))
     }
 
-    /// The handle to give to the store. What it changes outside the roots is done but not recorded.
+    /// Returns the handle to give to the store. Changes outside the roots are made but not
+    /// recorded.
     pub fn disk(self: &Arc<Self>) -> Disk {
         Disk::watched(Arc::clone(self) as Arc<dyn Watch>)
     }
 
-    /// What is to fail from now on, in place of what was ordered before.
+    /// Sets the failure to inject from now on, in place of the previous order.
     pub fn order(&self, order: Option<Order>) {
         self.lock().order = order;
     }
@@ -117,7 +122,7 @@ impl Sim {
         self.lock().tried
     }
 
-    /// All that has happened so far.
+    /// Returns everything that has happened until now.
     pub fn recording(&self) -> Recording {
         Recording { base: self.base.clone(), events: self.lock().events.clone() }
     }
@@ -189,7 +194,7 @@ impl Sim {
     }
 }
 
-/// What was done, in order.
+/// Operations performed, in order.
 #[derive(Clone, Debug)]
 pub struct Recording {
     base: Vec<Tree>,
@@ -207,7 +212,7 @@ impl Recording {
         point.checked_sub(1).and_then(|i| self.events.get(i)).map_or("nothing".to_owned(), Event::describe)
     }
 
-    /// What has been promised before `point`, in order.
+    /// Returns the guarantees given before `point`, in order.
     pub fn marks(&self, point: usize) -> Vec<&str> {
         let events = self.events.iter().take(point);
         let marks = events.filter_map(|event| match event {
@@ -217,7 +222,7 @@ impl Recording {
         marks.collect()
     }
 
-    /// What a power cut at `point` may have left, decided by `fate`.
+    /// Returns a state that a power cut at `point` may have left, decided by `fate`.
     pub fn state(&self, point: usize, fate: Fate) -> CrashState {
         let mut model = Model::new(&self.base);
         for event in self.events.iter().take(point) {

@@ -1,4 +1,5 @@
-//! Replays operations on a model of a file system that knows what is durable and what may still be lost.
+//! Replays operations on a model of a file system that tracks which changes are durable and which
+//! may still be lost.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -150,8 +151,8 @@ impl Model {
         self.add(Kind::Dir { base: names.clone(), now: names })
     }
 
-    /// Does an event. One that cannot be (a path that is not there) did not happen in the model either: it comes from
-    /// what was done past the recording.
+    /// Applies an event. An impossible one (for a path that does not exist) did not happen in the
+    /// model either: it results from operations past the recording.
     pub(super) fn replay(&mut self, event: &Event) {
         match event {
             Event::Open(place, file) => self.open(place, *file),

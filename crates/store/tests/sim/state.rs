@@ -1,4 +1,5 @@
-//! What a power cut leaves: decides what of the changes that are not durable is lost, and writes the rest.
+//! The state that a power cut leaves: decides which of the changes that are not durable are lost,
+//! and writes the rest.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -85,7 +86,7 @@ impl Fate {
     }
 }
 
-/// What is left of all roots.
+/// Remaining state of all roots.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CrashState {
     roots: Vec<BTreeMap<PathBuf, Option<Vec<u8>>>>,
@@ -149,7 +150,7 @@ impl CrashState {
         self.roots.get(root).into_iter().flat_map(BTreeMap::keys).map(PathBuf::as_path)
     }
 
-    /// What the file at `path` in root `root` holds.
+    /// Returns the content of the file at `path` in root `root`.
     pub fn content(&self, root: usize, path: &Path) -> Option<&[u8]> {
         self.roots.get(root)?.get(path)?.as_deref()
     }

@@ -1,4 +1,5 @@
-//! What the tests of derived titles share: media whose pictures carry their numbers, and what must hold of a derived title.
+//! Helpers that the tests of derived titles share: media whose pictures carry their numbers, and
+//! the properties required of a derived title.
 #![allow(dead_code, unreachable_pub)] // each test file uses its own part
 
 use std::collections::BTreeMap;
@@ -38,7 +39,7 @@ pub const X264: &[&str] = &[
     "3",
 ];
 
-/// Runs ffmpeg; panics with its messages if it fails, or says anything although it should not.
+/// Runs ffmpeg; panics with its messages if it fails, or prints any although it should not.
 pub fn ffmpeg(args: &[&str]) -> Vec<u8> {
     let output =
         Command::new("ffmpeg").args(["-nostdin", "-v", "error"]).args(args).stdin(Stdio::null()).output();
@@ -49,8 +50,8 @@ pub fn ffmpeg(args: &[&str]) -> Vec<u8> {
     output.stdout
 }
 
-/// Makes a film of so many seconds, with noise, so that it has a rate as films have, whose pictures carry their number ([`NUMBER`]).
-/// `more` comes before the name of the file.
+/// Makes a film of `secs` seconds whose pictures carry their number ([`NUMBER`]). Noise gives it a
+/// rate as films have. `more` comes before the name of the file.
 pub fn film(out: &Path, secs: u64, more: &[&str]) {
     let picture = format!("testsrc2=size={WIDTH}x{HEIGHT}:rate={FPS}:duration={secs}");
     let numbered = format!("noise=alls=15:allf=t,{NUMBER}");
@@ -81,7 +82,8 @@ pub fn numbers(stream: &Path) -> Vec<u64> {
     pictures.chunks(WIDTH * HEIGHT).map(|picture| (0..16).map(|i| block(picture, i)).sum()).collect()
 }
 
-/// Presentation time stamps of a stream's pictures and whether these are key pictures, as ffprobe says, in the order of sending.
+/// Returns the presentation time stamps of a stream's pictures and whether these are key pictures,
+/// as ffprobe reports them, in transmission order.
 pub fn packets(stream: &Path) -> Vec<(i64, bool)> {
     let args = ["-v", "error", "-select_streams", "v", "-show_entries", "packet=pts,flags", "-of", "csv=p=0"];
     let output = Command::new("ffprobe").args(args).arg(stream).output().unwrap();
@@ -212,7 +214,8 @@ pub fn check(volume: &Volume, parent: &TitleInfo, info: &TitleInfo, path: &Path)
     pictures
 }
 
-/// What must hold of the packets of a derived title: no fault that its parent has not, clock and tables in time, not above its peak rate.
+/// Checks the packets of a derived title: no fault that its parent does not have, clock and tables
+/// in time, not above the parent's peak rate.
 pub fn check_stream(volume: &Volume, parent: &TitleInfo, info: &TitleInfo) {
     let bytes = media(volume, info);
     let (report, of_parent) = (analyse(&bytes), analyse(&media(volume, parent)));
@@ -223,14 +226,15 @@ pub fn check_stream(volume: &Volume, parent: &TitleInfo, info: &TitleInfo) {
     assert!(info.peak_rate <= parent.peak_rate, "{} above {}", info.peak_rate, parent.peak_rate);
 }
 
-/// What the analyser of transport streams says of it, the decoder's buffers included.
+/// Returns the report of the transport stream analyser, the decoder's buffers included.
 pub fn analyse(stream: &[u8]) -> Report {
     let mut analyser = Analyser::new(Options { buffers: true, ..Options::default() });
     analyser.push(stream);
     analyser.finish()
 }
 
-/// What a derived title promises beyond being a transport stream without faults: how often clock and tables come, and how much in a second.
+/// Guarantees of a derived title beyond being a transport stream without faults: the intervals of
+/// clock and tables, and the amount per second.
 pub struct Stream {
     /// Packet number and value in 27 MHz ticks of each clock value.
     clock: Vec<(usize, i64)>,
@@ -275,7 +279,8 @@ impl Stream {
         from + (to - from) * (packet as i64 - a as i64) / (b as i64 - a as i64)
     }
 
-    /// The clock once in 40 ms, tables once in 100 ms (ETSI TS 101 154), and so many bits a second.
+    /// Checks the clock once in 40 ms, tables once in 100 ms (ETSI TS 101 154), and at most `peak`
+    /// bits a second.
     fn check(&self, peak: u64) {
         assert_eq!(self.clock[0].0, 0, "the clock comes first");
         assert!(self.clock.windows(2).all(|pair| pair[1].1 - pair[0].1 <= 27_000_000 / 25));

@@ -17,7 +17,7 @@ pub fn noise(bytes: usize) -> Vec<u8> {
     out
 }
 
-/// A transport stream of so many seconds with picture and sound, 2 Mb/s.
+/// Makes a transport stream of `seconds` seconds with video and audio, 2 Mb/s.
 pub fn film(seconds: u32) -> tempfile::NamedTempFile {
     let file = tempfile::Builder::new().suffix(".ts").tempfile().unwrap();
     make(
@@ -43,7 +43,7 @@ pub fn film(seconds: u32) -> tempfile::NamedTempFile {
     file
 }
 
-/// Sound of so many seconds, 128 kb/s.
+/// Makes audio of `seconds` seconds, 128 kb/s.
 pub fn sound(seconds: u32) -> tempfile::NamedTempFile {
     let file = tempfile::Builder::new().suffix(".mp2").tempfile().unwrap();
     make(
@@ -64,7 +64,7 @@ fn make(inputs: &[&str], options: &[&str], file: &tempfile::NamedTempFile) {
     assert!(status.expect("ffmpeg").success());
 }
 
-/// Whether a program is installed; says that a test is left out if not.
+/// Returns whether a program is installed; reports that a test is left out if not.
 pub fn has(program: &str) -> bool {
     let found = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
         .any(|folder| folder.join(program).is_file());

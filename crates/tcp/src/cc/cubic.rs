@@ -9,13 +9,14 @@ use crate::seq::Seq;
 const BETA: f32 = 0.7;
 /// C in segments per cubed second.
 const C: f32 = 0.4;
-/// alpha_cubic = 3 (1 - beta) / (1 + beta), with which the Reno-friendly region grows as Reno would with beta.
+/// alpha_cubic = 3 (1 - beta) / (1 + beta): the Reno-friendly region then grows as Reno would with
+/// beta.
 const ALPHA: f32 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 /// An epoch counts as no longer than this, in ticks (37 minutes): times are kept modulo twice as much, and long before, the window is
 /// where the receiver's or the path's limit is.
 const EPOCH_MAX: u32 = u32::MAX / 2;
 
-/// What a reduction may have to restore.
+/// State to restore if a reduction is undone.
 #[derive(Clone, Copy, Debug)]
 struct Saved {
     windows: Windows,
@@ -24,7 +25,7 @@ struct Saved {
     epoch: Tick,
 }
 
-/// Slow start's state until the first reduction, or what was before the last one: never both.
+/// Slow start's state until the first reduction, or the state before the last one: never both.
 #[derive(Clone, Copy, Debug)]
 enum Spare {
     SlowStart(HyStart),
@@ -238,7 +239,7 @@ impl Control for Cubic {
         (self.w_max, self.k_s, self.epoch) = (w_max, k_s, epoch);
         self.prior = self.windows.cwnd;
         self.w_est = self.windows.cwnd;
-        // Where there was an epoch, it goes on; what was slow start begins one when it ends.
+        // Where there was an epoch, it goes on; a slow start begins one when it ends.
         self.has_epoch = w_max > 0 && !self.is_slow_start();
     }
 

@@ -130,7 +130,8 @@ fn a_long_epoch_outlasts_the_clock() {
     assert!(control.cwnd() <= crate::limits::CWND_MAX);
 }
 
-// What is left of an acknowledgment counts towards the next segment: else stretch ACKs would make the window grow more slowly.
+// The remainder of an acknowledgment counts towards the next segment: otherwise stretch ACKs would
+// make the window grow more slowly.
 #[test]
 fn the_estimate_counts_every_byte_that_is_acknowledged() {
     let mut control = cubic(100_000, 100_000);

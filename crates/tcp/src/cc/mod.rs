@@ -40,7 +40,7 @@ pub(crate) struct Growth {
     pub(crate) rtt: Option<u32>,
     pub(crate) una: Seq,
     pub(crate) nxt: Seq,
-    /// Repairs what a retransmission time-out left.
+    /// Repairs the effects of a retransmission time-out.
     pub(crate) is_recovering: bool,
     pub(crate) is_paced: bool,
     /// The window was made use of (RFC 7661 section 4.4): otherwise it does not grow.
@@ -63,7 +63,8 @@ pub(crate) trait Control {
     fn ssthresh(&self) -> u32;
     /// New data was acknowledged outside of fast recovery.
     fn on_ack(&mut self, growth: &Growth);
-    /// Loss was found: sets the threshold, and the window to it. What it was is kept for [`Control::on_undo`].
+    /// Handles a loss that was found: sets the threshold, and the window to it. The previous values
+    /// are kept for [`Control::on_undo`].
     fn on_loss(&mut self, cut: &Cut);
     /// The network marked a segment instead of dropping it.
     fn on_ecn(&mut self, cut: &Cut) {
@@ -73,11 +74,12 @@ pub(crate) trait Control {
         //# ECN-Capable TCP.
         self.on_loss(cut);
     }
-    /// A retransmission time-out. `is_repeated`: for what a time-out has sent again already.
+    /// Handles a retransmission time-out. `is_repeated`: for data that a time-out has sent again
+    /// already.
     fn on_rto(&mut self, cut: &Cut, is_repeated: bool);
     /// The last reduction was for nothing.
     fn on_undo(&mut self);
-    /// Nothing was in flight for so many ticks.
+    /// Handles `idle` ticks with nothing in flight.
     fn on_idle(&mut self, idle: u32);
     /// Sets the window for a reason of its own (F-RTO, validation).
     fn set(&mut self, cwnd: u32, ssthresh: u32);
@@ -88,7 +90,7 @@ pub(crate) trait Control {
     }
 }
 
-/// What every algorithm has: windows in bytes.
+/// State that every algorithm has: windows in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Windows {
     pub(crate) cwnd: u32,

@@ -6,7 +6,7 @@ use crate::cc::{Control, Cut, Growth, Windows};
 #[derive(Debug)]
 pub(crate) struct Reno {
     windows: Windows,
-    /// What they were before the last reduction.
+    /// The windows before the last reduction.
     saved: Windows,
     /// bytes_acked of RFC 3465.
     acked: u32,

@@ -1,4 +1,5 @@
-//! Whether the congestion window was made use of (RFC 7661): what was not used does not grow, and is not trusted for long.
+//! Validation of the congestion window (RFC 7661): an unused window does not grow, and is not
+//! trusted for long.
 
 use crate::cc::{Control, Controller, initial};
 use crate::limits::UNVALIDATED_NS;

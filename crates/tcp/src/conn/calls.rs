@@ -91,24 +91,24 @@ impl Connection {
         env.store.append_area(&mut self.queue, area, at, bytes)
     }
 
-    /// What is queued needs no area any more; false: some of it still does.
+    /// Makes the queued data independent of all areas; returns false if some of it still needs one.
     pub(crate) fn keep_areas(&mut self, env: &mut Env<'_>) -> bool {
         env.store.keep_areas(&mut self.queue)
     }
 
     fn before_append(&mut self, env: &Env<'_>) {
         if self.queue.is_empty() && self.is_synchronized() {
-            // What is queued now begins to wait now.
+            // Data queued now begins to wait now.
             self.progress = self.progress.max(env.now);
         }
-        // What is queued now is pinned, and goes back like what was before it.
+        // Data queued now is pinned, and goes back like the data before it.
         self.marks.remove(Marks::UNPINNED);
     }
 
     //= RFC 9293 section 3.9.1.2
     //# If the URGENT flag is set, segments sent to the destination TCP peer
     //# will have the urgent pointer set.
-    /// What is queued is urgent.
+    /// Marks the queued data as urgent.
     pub(crate) fn mark_urgent(&mut self) {
         self.snd_up = self.queue.end();
         self.marks.insert(Marks::SENDS_URGENT);
@@ -157,7 +157,7 @@ impl Connection {
         self.queue.end().since(self.sender.nxt()).max(0) as u32
     }
 
-    /// Gives everything back: nobody has a use for it any more.
+    /// Gives everything back: it has no use any more.
     pub(crate) fn dissolve(&mut self, env: &mut Env<'_>) {
         self.release_all(env);
         self.receiver.clear(env.pages);

@@ -4,7 +4,7 @@ use super::{Connection, Env, Happened, Marks, NEVER, Reason, State};
 use crate::wire::{Flags, Head};
 
 impl Connection {
-    /// CLOSE: nothing more will be queued. False if that was said already.
+    /// CLOSE: nothing more will be queued. Returns false if it was called already.
     pub(crate) fn close(&mut self, env: &mut Env<'_>) -> bool {
         match self.state {
             State::SynSent => {

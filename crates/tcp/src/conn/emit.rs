@@ -1,4 +1,5 @@
-//! Which segment goes next. [`Connection::plan`] says, without changing what was sent; [`Connection::commit`] is told that it went.
+//! Selects the next segment. [`Connection::plan`] selects it without changing the record of sent
+//! data; [`Connection::commit`] records that it went.
 
 use millrace_core::pool::ExtentContent;
 use millrace_core::time::Instant;
@@ -51,7 +52,7 @@ impl Plan {
 }
 
 impl Connection {
-    /// What goes next.
+    /// Returns the next action.
     pub(crate) fn plan(&mut self, env: &mut Env<'_>) -> Planned {
         match self.state {
             State::Closed | State::TimeWait => return Planned::Idle(None),
@@ -167,11 +168,11 @@ impl Connection {
 
     /// A segment of at most `most` bytes from `seq` on; with the FIN if it has room behind the data.
     fn plan_range(&mut self, env: &mut Env<'_>, seq: Seq, mss: u32, most: u32, is_again: bool) -> Planned {
-        // A part of what is to go again may be acknowledged already.
+        // A part of the data to send again may be acknowledged already.
         let done = self.snd_una().since(seq).max(0) as u32;
         if done >= most && is_again {
-            // All of it is (a segment that was cut in two after its begin was acknowledged): that part counts as sent, and what is not
-            // acknowledged goes.
+            // All of it is (a segment that was cut in two after its beginning was acknowledged):
+            // this part counts as sent, and the unacknowledged data goes.
             let _ = self.sender.sent(env.records, env.now, seq, most as u16, true);
             self.sender.device_done(env.records, seq, most as u16);
             let left = self.sender.outstanding().min(mss);
@@ -193,7 +194,7 @@ impl Connection {
         self.plan_cut(env, seq, cut, most, is_again)
     }
 
-    /// A segment of exactly `len` bytes, whatever the grid says.
+    /// Plans a segment of exactly `len` bytes, regardless of the grid.
     fn plan_mtu_probe(&mut self, env: &mut Env<'_>, len: u32) -> Planned {
         let seq = self.snd_nxt();
         match env.store.cut_exactly(&mut self.queue, seq, len) {
@@ -244,8 +245,9 @@ impl Connection {
         Planned::Segment(Plan { head, cut, is_ect, kind: Kind::Data { is_again } })
     }
 
-    /// New data, unless a cork, Nagle or the avoidance of silly windows hold it back (RFC 9293 section 3.8.6.2.1). What a cork
-    /// holds back goes at the latest when the persist timer runs out.
+    /// Plans new data, unless a cork, Nagle or silly-window avoidance hold it back (RFC 9293
+    /// section 3.8.6.2.1). Data that a cork holds back goes at the latest when the persist timer
+    /// runs out.
     fn plan_new(&mut self, env: &mut Env<'_>, mss: u32, most: u32) -> Planned {
         let nxt = self.snd_nxt();
         let data = self.queue.end().since(nxt).max(0) as u32;
@@ -290,7 +292,8 @@ impl Connection {
         self.plan_cut(env, nxt, Some(cut), most, false)
     }
 
-    /// What the persist timer forces out: what the window has room for, or one byte if it has none.
+    /// Plans the data that the persist timer forces out: as much as the window has room for, or one
+    /// byte if it has none.
     fn plan_window_probe(&mut self, env: &mut Env<'_>) -> Planned {
         let nxt = self.snd_nxt();
         let usable = (self.snd_una() + self.snd_wnd).since(nxt).max(0) as u32;

@@ -7,7 +7,8 @@ use crate::stack::{IcmpKind, Undelivered};
 use crate::wire::options::STAMPS_BYTES;
 
 impl Connection {
-    /// A message that quotes a segment of this connection. False: it is not believed.
+    /// Handles a message that quotes a segment of this connection. Returns false if it is not
+    /// trusted.
     pub(crate) fn icmp(&mut self, env: &mut Env<'_>, seq: Seq, kind: IcmpKind) -> bool {
         if !self.is_in_flight(seq) {
             return false;
@@ -58,12 +59,12 @@ impl Connection {
         if !is_v4 && mtu < IPV6_MTU_MIN {
             return false;
         }
-        // A router that knows RFC 792 only says nothing of sizes (RFC 1191 section 5).
+        // A router that knows only RFC 792 reports no sizes (RFC 1191 section 5).
         let mtu = match mtu {
             0 => MTU_PLATEAUS.into_iter().find(|&plateau| plateau < packet).unwrap_or(0),
             mtu => mtu,
         };
-        // What it says it did not take would have passed.
+        // By its own report, the packet that it did not take would have passed.
         if mtu >= packet {
             return false;
         }

@@ -1,4 +1,5 @@
-//! STATUS in full (RFC 9293 section 3.9.1.6): everything about a connection that somebody who looks for a fault wants to see.
+//! STATUS in full (RFC 9293 section 3.9.1.6): everything about a connection that helps in the
+//! search for a fault.
 
 use millrace_core::time::Instant;
 
@@ -31,9 +32,9 @@ pub struct Info {
     pub unsent_bytes: u32,
     /// Received and not read.
     pub unread_bytes: u32,
-    /// What the peer may be sent at once.
+    /// Bytes that may be sent to the peer at once.
     pub send_window_bytes: u32,
-    /// What the peer may send at once.
+    /// Bytes that the peer may send at once.
     pub receive_window_bytes: u32,
     /// Segments sent again; at `u16::MAX` at least as many.
     pub retransmitted: u16,

@@ -6,19 +6,19 @@ pub(crate) struct Marks(u32);
 impl Marks {
     /// It came from a listener.
     pub(crate) const PASSIVE: Self = Self(1);
-    /// A SYN or SYN,ACK is to be sent.
+    /// A SYN or SYN,ACK must be sent.
     pub(crate) const SYN_NOW: Self = Self(1 << 1);
-    /// An ACK is to be sent.
+    /// An ACK must be sent.
     pub(crate) const ACK_NOW: Self = Self(1 << 2);
     /// The application has closed: a FIN follows the queue.
     pub(crate) const FIN_QUEUED: Self = Self(1 << 3);
     /// The FIN was sent.
     pub(crate) const FIN_SENT: Self = Self(1 << 4);
-    /// A window probe is to be sent, or what the silly-window avoidance holds back.
+    /// A window probe must be sent, or the data that silly-window avoidance holds back.
     pub(crate) const PROBE_NOW: Self = Self(1 << 5);
     /// One byte behind SND.NXT was sent as a window probe.
     pub(crate) const PROBED: Self = Self(1 << 6);
-    /// A keep-alive probe is to be sent.
+    /// A keep-alive probe must be sent.
     pub(crate) const KEEP_ALIVE_NOW: Self = Self(1 << 7);
     pub(crate) const HAS_STAMPS: Self = Self(1 << 8);
     pub(crate) const HAS_SACK: Self = Self(1 << 9);
@@ -31,7 +31,7 @@ impl Marks {
     pub(crate) const KEEP_ALIVE: Self = Self(1 << 13);
     /// ECE goes with every ACK until CWR comes (RFC 3168 section 6.1.3).
     pub(crate) const ECHO_CE: Self = Self(1 << 14);
-    /// The application was told of urgent data that it has not reached.
+    /// The application was notified of urgent data that it has not reached.
     pub(crate) const URGENT: Self = Self(1 << 15);
     /// The leases went back for want of progress.
     pub(crate) const UNPINNED: Self = Self(1 << 16);
@@ -57,7 +57,7 @@ impl Marks {
     pub(crate) const UNSEEN: Self = Self(1 << 26);
 
     pub(crate) const IS_V4: Self = Self(1 << 27);
-    /// What was last heard acknowledged something new, or was new data in order.
+    /// The segment last received acknowledged something new, or was new data in order.
     pub(crate) const MOVED: Self = Self(1 << 28);
 
     pub(crate) const fn has(self, other: Self) -> bool {

@@ -2,18 +2,19 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `open` | OPEN, active and passive; what a handshake agrees upon |
+//! | `open` | OPEN, active and passive; the agreement of a handshake |
 //! | `arrive/` | SEGMENT ARRIVES: a file for each step of section 3.10.7.4 |
 //! | `calls` | SEND, RECEIVE |
 //! | `info` | STATUS |
 //! | `close` | CLOSE and ABORT |
 //! | `icmp` | error messages of ICMP |
-//! | `emit` | which segment goes next: what was lost, new data, probes, acknowledgments |
+//! | `emit` | which segment goes next: lost data, new data, probes, acknowledgments |
 //! | `timers` | time-outs: SYN, window probe, keep-alive, user time-out, release of extents |
 //! | `stamps` | RFC 7323: time stamps, PAWS |
 //!
-//! LISTEN is not a state of a connection here but a listener's, SYN-RECEIVED of a listener and TIME-WAIT have records of their own
-//! ([`crate::stack`]): so many of them may exist that they have to be small.
+//! LISTEN is not a state of a connection here but of a listener. SYN-RECEIVED of a listener and
+//! TIME-WAIT have records of their own ([`crate::stack`]): a great number of them may exist, so
+//! they must be small.
 
 pub(crate) mod arrive;
 mod calls;
@@ -80,7 +81,7 @@ pub enum Reason {
     Finished,
     /// The peer refused it: RST in answer to the SYN.
     Refused,
-    /// The SYN cannot reach the peer's TCP, an ICMP message says.
+    /// The SYN cannot reach the peer's TCP, according to an ICMP message.
     Unreachable,
     /// The peer reset it.
     Reset,
@@ -90,7 +91,7 @@ pub enum Reason {
     TimedOut,
     /// No keep-alive probe was answered.
     Silent,
-    /// Not more than a request for one: back to LISTEN, nobody is told.
+    /// Not more than a request for a connection: back to LISTEN, without a report.
     Forgotten,
 }
 
@@ -185,7 +186,8 @@ millrace_core::counters! {
         sum old_stamps,
         /// Segments without the time stamp that was agreed upon.
         sum stampless,
-        /// Acknowledgments of what was never sent, or of what was acknowledged too long ago (RFC 5961 section 5).
+        /// Acknowledgments of data that was never sent, or that was acknowledged too long ago (RFC
+        /// 5961 section 5).
         sum bad_acks,
         /// Challenge ACKs sent (RFC 5961).
         sum challenges,
@@ -225,7 +227,7 @@ millrace_core::counters! {
         sum icmp_in,
         /// ICMP messages that concern no connection, or nothing in flight, or are unlikely.
         sum icmp_ignored,
-        /// ICMP messages by which segments were made smaller, or the search for larger ones ended.
+        /// ICMP messages that made segments smaller, or ended the search for larger ones.
         sum icmp_too_big,
         /// Noted acknowledgments processed after the output stage.
         sum acks_deferred,
@@ -244,7 +246,7 @@ pub(crate) struct Env<'a> {
     pub(crate) counters: &'a mut TcpCounters,
 }
 
-/// What the application is told of; several happenings of one kind are one.
+/// Events reported to the application; several events of one kind are one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Happened(pub u8);
 
@@ -264,11 +266,12 @@ impl Happened {
     //= RFC 9293 section 3.9.1.8
     //# There MUST be a mechanism for reporting soft TCP error conditions to
     //# the application (MUST-47).
-    /// The same segment was sent again and again without an answer. Whoever has the IP layer may look for another gateway; the connection goes
-    /// on until its user time-out.
+    /// The same segment was sent again and again without an answer. The owner of the IP layer may
+    /// look for another gateway; the connection goes on until its user time-out.
     pub const STALLED: Self = Self(128);
 
-    /// A segment did not arrive, an ICMP message says ([`crate::stack::Stack::undelivered`]); it is sent again all the same.
+    /// A segment did not arrive, according to an ICMP message
+    /// ([`crate::stack::Stack::undelivered`]); it is sent again all the same.
     pub const UNDELIVERED: Self = Self(64);
 
     /// Whether all of `other` happened.
@@ -289,7 +292,7 @@ impl Happened {
 /// No moment: the timer is not set.
 const NEVER: Instant = Instant(u64::MAX);
 
-/// A connection's state. What is of variable size lies in the pools that connections share.
+/// A connection's state. Data of variable size is in the pools that connections share.
 pub(crate) struct Connection {
     sender: Sender,
     receiver: Receiver,
@@ -319,7 +322,7 @@ pub(crate) struct Connection {
     state: State,
     reason: Reason,
     happened: Happened,
-    /// What ICMP last said, if nothing was acknowledged since.
+    /// The last ICMP report, if nothing was acknowledged since.
     undelivered: Option<Undelivered>,
     snd_scale: u8,
     rcv_scale: u8,
@@ -328,7 +331,8 @@ pub(crate) struct Connection {
     challenges: u8,
 }
 
-// What a stack has of each connection, idle or not: [`crate::stack::IDLE_CONNECTION_BYTES`] counts it.
+// Memory of each connection in a stack, idle or not: [`crate::stack::IDLE_CONNECTION_BYTES`] counts
+// it.
 const _: () = assert!(size_of::<Connection>() <= 416);
 
 impl Connection {
@@ -390,7 +394,7 @@ impl Connection {
         self.receiver.next()
     }
 
-    /// RCV.WND: what the peer may send, as it knows it.
+    /// Returns RCV.WND: the bytes that the peer may send, as it knows it.
     pub(crate) fn rcv_wnd(&self) -> u32 {
         self.receiver.open_bytes()
     }
@@ -424,7 +428,7 @@ impl Connection {
         self.marks.has(Marks::FIN_SENT) && self.sender.una() == self.snd_end()
     }
 
-    /// Asks for what an acknowledgment reads in the pools.
+    /// Prefetches the data that an acknowledgment reads in the pools.
     pub(crate) fn fetch(&self, records: &Records, store: &Store) {
         self.sender.fetch(records);
         store.fetch(&self.queue);
@@ -437,7 +441,7 @@ impl Connection {
         self.release_all(env);
     }
 
-    /// Gives back everything that lies in the pools but what the application has not read yet.
+    /// Gives back everything in the pools except the data that the application has not read yet.
     fn release_all(&mut self, env: &mut Env<'_>) {
         env.store.clear(&mut self.queue);
         self.sender.abandon(env.records);

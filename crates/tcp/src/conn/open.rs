@@ -1,4 +1,4 @@
-//! OPEN (RFC 9293 section 3.10.1), and what the two SYNs agree upon.
+//! OPEN (RFC 9293 section 3.10.1), and the agreement of the two SYNs.
 
 use super::stamps::ms;
 use super::{Config, Connection, Env, Happened, Marks, NEVER, Reason, State};
@@ -23,7 +23,8 @@ pub(super) const fn header_bytes(is_v4: bool) -> u16 {
     if is_v4 { HEADERS_V4 } else { HEADERS_V6 }
 }
 
-/// What a SYN says that outlives it: all that has to be remembered of a request for a connection.
+/// Information in a SYN that outlives it: all that must be remembered of a request for a
+/// connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Agreed {
     /// Our initial sequence number.
@@ -42,7 +43,7 @@ pub struct Agreed {
     pub has_ecn: bool,
     /// Time stamps are used; the peer's last one.
     pub ts_recent: Option<u32>,
-    /// What is added to our clock.
+    /// Offset added to our clock.
     pub ts_offset: u32,
     /// The SYN,ACK was sent more than once.
     pub is_repeated: bool,
@@ -75,12 +76,13 @@ impl Config {
         self.mtu.saturating_sub(header_bytes(is_v4)).max(MIN_MSS)
     }
 
-    /// The smallest scale with which the receive buffer can be announced.
+    /// Returns the smallest scale that can announce the receive buffer.
     pub(crate) fn scale(&self) -> u8 {
         window::scale_for(self.receive_bytes)
     }
 
-    /// What a SYN offers: ours if it is the first, else as much of it as the peer's SYN offered.
+    /// Returns the options that a SYN offers: ours if it is the first, otherwise those of ours that
+    /// the peer's SYN offered.
     pub(crate) fn syn_options(&self, is_v4: bool, agreed: Option<&Agreed>, stamps: Stamps) -> Options {
         let (scales, sack, has_stamps) = match agreed {
             None => (self.scaling, self.sack, self.stamps),
@@ -103,7 +105,7 @@ impl Config {
         }
     }
 
-    /// What a SYN and our wishes come to.
+    /// Combines a SYN and our settings into an agreement.
     pub(crate) fn agree(&self, is_v4: bool, syn: &Segment<'_>, iss: Seq, ts_offset: u32) -> Agreed {
         let scale = syn.options.scale.filter(|_| self.scaling);
         let asks_ecn = match syn.flags.has(Flags::ACK) {
@@ -128,7 +130,7 @@ impl Config {
     }
 }
 
-/// In whole seconds, of which 16 bits are 18 hours.
+/// Returns whole seconds; 16 bits are 18 hours.
 fn seconds(ns: u64) -> u16 {
     ns.div_ceil(1_000_000_000).min(u64::from(u16::MAX)) as u16
 }

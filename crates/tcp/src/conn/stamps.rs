@@ -1,4 +1,5 @@
-//! Time stamps (RFC 7323): what goes out, what came last, and protection against wrapped sequence numbers.
+//! Time stamps (RFC 7323): those sent, the last one received, and protection against wrapped
+//! sequence numbers.
 
 use millrace_core::time::Instant;
 
@@ -13,7 +14,7 @@ pub(super) fn ms(now: Instant) -> u32 {
     (now.0 / 1_000_000) as u32
 }
 
-/// What the time stamps of a segment say about it.
+/// Age of a segment by its time stamps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Age {
     Current,
@@ -39,7 +40,7 @@ impl Connection {
         self.age(stamps, now) == Age::Current
     }
 
-    /// R1 of section 5.3, and what section 3.2 says of segments without the option.
+    /// R1 of section 5.3, and the rule of section 3.2 for segments without the option.
     pub(super) fn age(&self, stamps: Option<Stamps>, now: Instant) -> Age {
         if !self.marks.has(Marks::HAS_STAMPS) {
             return Age::Current;

@@ -11,7 +11,7 @@ use crate::recv::AckDue;
 use crate::sender::Fired;
 
 impl Connection {
-    /// When [`Connection::fired`] is to be called next.
+    /// Returns when [`Connection::fired`] must be called next.
     pub(crate) fn due(&self, env: &Env<'_>) -> Option<Instant> {
         if matches!(self.state, State::Closed | State::TimeWait) {
             return None;
@@ -31,7 +31,7 @@ impl Connection {
         (due != NEVER).then_some(due)
     }
 
-    /// The time is now: does what is due.
+    /// Does everything that is due now.
     pub(crate) fn fired(&mut self, env: &mut Env<'_>) {
         if !self.is_synchronized() {
             return self.fire_syn(env);
@@ -124,13 +124,15 @@ impl Connection {
         //# send acknowledgments in response to the probe segments, the sending
         //# TCP peer MUST allow the connection to stay open (MUST-37).
         let is_shut = self.snd_wnd == 0 || self.marks.has(Marks::PERSISTS);
-        // But not without anybody here to end it: whoever asks for much and takes nothing would collect connections (RFC 6429 section 4).
+        // But not if no application is left to end it: a peer that requests much and takes nothing
+        // would collect connections (RFC 6429 section 4).
         let is_shut = is_shut && !self.marks.has(Marks::ORPHAN);
         let since = if is_shut { self.heard(env).max(self.progress) } else { self.progress };
         self.has_unacked().then(|| since.plus_ns(u64::from(self.user_timeout_s) * 1_000_000_000))
     }
 
-    /// When FIN-WAIT-2 has lasted too long without anybody to read what may come.
+    /// Returns when FIN-WAIT-2 has lasted too long without an application to read data that may
+    /// come.
     fn fin_wait_2_at(&self, env: &Env<'_>) -> Option<Instant> {
         (self.state == State::FinWait2 && self.marks.has(Marks::ORPHAN))
             .then(|| self.heard(env).plus_ns(FIN_WAIT_2_NS))

@@ -155,7 +155,8 @@ impl Addresses {
         }
     }
 
-    /// Whether nobody can have sent from that address: it is of no host, of a whole subnet, or own.
+    /// Returns whether no host can have sent from this address: it belongs to no host, is the
+    /// address of a whole subnet, or is an own address.
     #[inline]
     pub(super) fn is_martian(&self, source: Key, ip: IpAddr) -> bool {
         !is_host(ip) || self.is_own(source) || self.is_broadcast(source)

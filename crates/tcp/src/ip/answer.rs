@@ -1,4 +1,5 @@
-//! What is answered: ARP requests, neighbour solicitations, echo requests; and what is announced of the own addresses.
+//! Answers to ARP requests, neighbour solicitations and echo requests; announcements of the own
+//! addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -19,7 +20,7 @@ use super::v6::pseudo_sum;
 use super::{Incoming, Interface, arp, nd, v4, v6};
 use crate::limits::{ANNOUNCE_NS, ANNOUNCEMENTS, DEFEND_NS};
 
-/// What is left to be announced, and when own addresses were defended.
+/// Announcements left to send, and when own addresses were defended.
 #[derive(Debug)]
 pub(super) struct Announcements {
     left: u8,
@@ -49,7 +50,7 @@ impl Interface {
         let (sender, target) = (key_v4(message.sender), key_v4(message.target));
         let is_for_us = self.addresses.is_own(target);
         if message.sender_mac == self.link.mac() {
-            // The device has returned what was sent from here.
+            // The device has returned a frame sent from here.
             return Err(Fate::ForKernel);
         }
         if !is_station(message.sender_mac) {
@@ -59,7 +60,8 @@ impl Interface {
             self.conflict(IpAddr::from(message.sender), now);
             return Ok(Incoming::Done);
         }
-        // Only what was asked for, or asks for an own address, is remembered; of others only what contradicts is of interest.
+        // Only requested answers and requests for an own address are remembered; of others only
+        // contradictions are of interest.
         if self.is_neighbour(sender) {
             let is_answer = !message.is_request && is_for_us && message.target_mac == self.link.mac();
             let claim = if is_answer { Claim::Answer } else { Claim::Told };
@@ -87,7 +89,8 @@ impl Interface {
         Ok(Incoming::Done)
     }
 
-    /// Something is told of a neighbour. `may_begin`: it will probably be sent to, so it is worth a place that nobody uses.
+    /// Takes in information about a neighbour. `may_begin`: it will probably be sent to, so it is
+    /// worth an unused place.
     fn learn(
         &mut self,
         key: super::addresses::Key,
@@ -186,7 +189,8 @@ impl Interface {
         is_sent
     }
 
-    /// Another host uses an own address. It is told so, but not endlessly (RFC 5227 section 2.4 (c)).
+    /// Another host uses an own address. It is notified, but not endlessly (RFC 5227 section 2.4
+    /// (c)).
     fn conflict(&mut self, ip: IpAddr, now: Instant) {
         self.counters.conflicts += 1;
         if self.may_defend(ip, now) {
@@ -205,7 +209,8 @@ impl Interface {
         true
     }
 
-    /// Own addresses are announced a few times at the start, so that nobody keeps the Ethernet address of who had them before.
+    /// Announces own addresses a few times at the start, so that no host keeps the Ethernet address
+    /// of their previous owner.
     pub(super) fn announce(&mut self, now: Instant) {
         if self.announcements.due().is_none_or(|due| due > now) {
             return;

@@ -5,7 +5,7 @@ use super::super::rig::*;
 use super::*;
 use crate::ip::Outgoing;
 
-/// What a frame of ours says by ARP.
+/// Returns the content of the ARP message in a frame of ours.
 fn said_v4(frame: &[u8]) -> (ArpOperation, (Mac, Ipv4Addr), (Mac, Ipv4Addr)) {
     let sliced = SlicedPacket::from_ethernet(frame).unwrap();
     assert_eq!(
@@ -17,7 +17,8 @@ fn said_v4(frame: &[u8]) -> (ArpOperation, (Mac, Ipv4Addr), (Mac, Ipv4Addr)) {
     (arp.operation, (arp.sender_mac, arp.sender_ipv4.into()), (arp.target_mac, arp.target_ipv4.into()))
 }
 
-/// What a frame of ours advertises, as smoltcp reads it: target, flags, and to whom.
+/// Returns the content of the advertisement in a frame of ours, as smoltcp reads it: target, flags,
+/// and destination.
 fn said_v6(frame: &[u8]) -> (Ipv6Addr, NdiscNeighborFlags, Ipv6Addr) {
     let ip = Ipv6Packet::new_checked(&frame[14..]).unwrap();
     let icmp = Icmpv6Packet::new_checked(ip.payload()).unwrap();
@@ -38,7 +39,7 @@ fn requests_for_own_addresses_are_answered() {
     let replies = sent(&mut interface);
     assert_eq!((replies.len(), to(&replies[0]), replies[0].len()), (1, THEIR_MAC, 42));
     assert_eq!(said_v4(&replies[0]), (ArpOperation::REPLY, (OUR_MAC, OUR_V4), (THEIR_MAC, THEIR_V4)));
-    // Who asks is known from then on.
+    // The sender of a request is known from then on.
     assert_eq!(to(&send(&mut interface, &flow(THEIR_V4), 1, START).1), THEIR_MAC);
 
     for own in [OUR_V6, OUR_LOCAL_V6] {
@@ -121,7 +122,8 @@ fn an_own_address_is_defended_but_not_endlessly() {
         }
         assert_eq!((defences, interface.counters().conflicts), (vec![0, 10, 20], 25));
     }
-    // Who probes before he takes an address (RFC 5227, RFC 4862) is told that it is taken; nothing is remembered of him.
+    // A host that probes an address before it takes it (RFC 5227, RFC 4862) is notified that it is
+    // taken; nothing is remembered of this host.
     let mut interface = interface();
     let _ = interface.input(&arp_request((OTHER_MAC, unspecified), OUR_V4), START);
     let reply = &sent(&mut interface)[0];
@@ -134,7 +136,7 @@ fn an_own_address_is_defended_but_not_endlessly() {
     let _ = interface.input(&probe, START);
     assert_eq!(sent(&mut interface).len(), 1, "each of them has to be told");
     assert_eq!(interface.counters().conflicts, 0);
-    // What the device returns of our own is no conflict.
+    // Frames of our own that the device returns are no conflict.
     let own = [
         arp_request((OUR_MAC, OUR_V4), OUR_V4),
         discovery(
@@ -191,7 +193,8 @@ fn discovery_that_breaks_its_rules_is_refused() {
         assert_eq!(sent(&mut interface).len(), 1);
         assert_eq!(to(&send(&mut interface, &flow(THEIR_V6), 1, START).1), THEIR_MAC);
     }
-    // Another option of the same length is no address: who asks is answered, and has to be asked for his.
+    // Another option of the same length is no address: the host is answered, and must be asked for
+    // its address.
     let frame = discovery((THEIR_V6, OUR_V6), macs, [135, 0, 0], OUR_V6, &[14, 1, 2, 0, 0, 0, 0, 9]);
     let mut other = interface();
     assert!(matches!(other.input(&frame, START), Incoming::Done));
@@ -217,7 +220,7 @@ fn nobody_has_an_ethernet_address_of_a_group_or_an_address_of_none() {
         let _ = interface.input(&frame, START);
     }
     assert_eq!((interface.counters().martians, sent(&mut interface).len()), (6, 0));
-    // Of these nothing is remembered, whoever is answered.
+    // Nothing is remembered of these, whichever are answered.
     for ip in ["127.0.0.1", "224.0.0.1", "192.0.2.255", "198.51.100.7"] {
         let _ = interface.input(&arp_request((THEIR_MAC, ip.parse().unwrap()), OUR_V4), START);
     }

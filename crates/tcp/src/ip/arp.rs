@@ -19,7 +19,7 @@ pub(super) struct Message {
     pub(super) target: [u8; 4],
 }
 
-/// What cannot be taken apart.
+/// Why a message cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoMessage {
     /// It ends too early.

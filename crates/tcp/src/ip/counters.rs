@@ -9,17 +9,17 @@ millrace_core::counters! {
         sum segments_in,
         /// Of those, ICMP errors for TCP.
         sum errors_in,
-        /// Of those, about neighbours, or echo requests: nobody else has to know of them.
+        /// Of those, about neighbours, or echo requests: no other layer needs to know of them.
         sum handled,
         /// Of those, for the kernel.
         sum for_kernel,
         /// Of those for the kernel, fragments for an own address.
         sum fragments,
-        /// Dropped: a header ends too early, or says what cannot be.
+        /// Dropped: a header ends too early, or is impossible.
         sum malformed,
         /// Dropped: a checksum of IP, ICMP or neighbour discovery is wrong.
         sum bad_checksums,
-        /// Dropped: no host sends from that address.
+        /// Dropped: no host sends from this address.
         sum martians,
         /// Dropped: for an own address, but sent to another station or to a group of them.
         sum misdirected,
@@ -47,7 +47,7 @@ millrace_core::counters! {
         sum table_full,
         /// Another host used an own address.
         sum conflicts,
-        /// Segments for which a frame was made.
+        /// Segments that a frame was made for.
         sum segments_out,
         /// Segments that were kept until their neighbour is found.
         sum segments_waiting,

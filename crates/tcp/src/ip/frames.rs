@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::limits::WAITING_FRAMES;
 
-/// A buffer of the pool. Whoever has it gives it back by [`Frames::push`] or [`Frames::release`].
+/// A buffer of the pool. Its holder gives it back by [`Frames::push`] or [`Frames::release`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot(u16);
 

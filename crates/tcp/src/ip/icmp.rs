@@ -25,7 +25,7 @@ const ECHO_REPLY_V6: u8 = 129;
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
 
-/// What a message is.
+/// Classification of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message<'f> {
     /// An echo request.
@@ -60,7 +60,7 @@ pub(super) fn sort_v6(bytes: &[u8]) -> Option<Message<'_>> {
 /// Why an error is not passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoQuote {
-    /// It quotes too little, or what was never sent from here.
+    /// It quotes too little, or a packet that was never sent from here.
     Malformed,
     /// It quotes something other than TCP.
     OtherProtocol,

@@ -227,7 +227,7 @@ fn errors_that_quote_anything_else_are_not() {
     let nowhere = segment_v4(OUR_V4, Ipv4Addr::LOCALHOST, b"");
     assert!(is_dropped(&interface.input(&raw_v4(3, 3, [0; 4], &quoted(&nowhere, 28)), START)));
     assert_eq!(interface.counters().martians, 2);
-    // Nobody may say that twice: source quench, redirects and router advertisements are not errors for TCP.
+    // Source quench, redirects and router advertisements are not errors for TCP.
     let quote = quoted(&our_v4(), 28);
     assert!(is_for_kernel(&interface.input(&raw_v4(4, 0, [0; 4], &quote), START)));
     assert!(is_for_kernel(&interface.input(&raw_v4(5, 1, [192, 0, 2, 9], &quote), START)));

@@ -1,4 +1,4 @@
-//! A frame comes in: whose it is, what is in it, and what becomes of it.
+//! Input of a frame: its addressee, its content, and its fate.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

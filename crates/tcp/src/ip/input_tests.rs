@@ -32,7 +32,8 @@ fn segment<'f>(interface: &mut Interface, frame: &'f [u8]) -> Arrived<'f> {
 fn a_segment_over_ipv4_is_found_whatever_is_around_it() {
     let plain = segment_v4(FAR_V4, OUR_V4, b"odd");
     let tcp = plain[34..].to_vec();
-    // No operation, Record Route with room for one address, one of two bytes that nobody knows, end of the list, padding.
+    // No operation, Record Route with room for one address, an unknown option of two bytes, end of
+    // the list, padding.
     let mut options = ipv4(FAR_V4, OUR_V4);
     options.options = [1, 7, 7, 4, 0, 0, 0, 0, 30, 2, 0, 0][..].try_into().unwrap();
     let with_options = segment_behind(IpHeaders::Ipv4(options, Default::default()), b"odd");
@@ -246,7 +247,7 @@ fn what_is_not_for_this_layer_is_for_the_kernel() {
     for destination in [THEIR_V6, super::super::nd::ALL_NODES] {
         leaves(&segment_v6(FAR_V6, destination, b""));
     }
-    // What is wrong with a packet for others is theirs to find.
+    // Faults in a packet for others are theirs to find.
     leaves(&extended(
         segment_v6(FAR_V6, super::super::nd::ALL_NODES, b""),
         &[(DESTINATION, &[0x80, 4, 0, 0, 0, 0])],

@@ -17,7 +17,7 @@ pub(super) const LINK_BYTES: usize = ETHERNET_HEADER_BYTES + VLAN_TAG_BYTES;
 /// The VLAN identifier in a tag; the bits above are the priority.
 const VLAN_ID: u16 = 0x0fff;
 
-/// What a link header says.
+/// Content of a link header.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame<'f> {
     /// Sent to this station alone, or there is no link header that could say otherwise.

@@ -16,8 +16,8 @@
 //! | `input`, `link`, `v4`, `v6` | a frame comes in: its headers |
 //! | `icmp` | echo requests and errors, both families |
 //! | `arp`, `nd` | messages about neighbours |
-//! | `answer` | what is answered to them, and own announcements |
-//! | `neighbours` | the table of neighbours, their states, who makes room for whom |
+//! | `answer` | answers to them, and own announcements |
+//! | `neighbours` | the table of neighbours, their states, the order of eviction |
 //! | `resolve` | segments that wait for a neighbour, solicitations |
 //! | `output` | headers of segments that go out |
 //! | `frames` | memory of own frames |
@@ -57,7 +57,7 @@ use self::rate::Rate;
 use crate::keyed::HashKey;
 use crate::stack::{Arrived, IcmpError};
 
-/// What a frame is.
+/// Classification of a frame.
 #[derive(Clone, Copy, Debug)]
 pub enum Incoming<'f> {
     /// A segment for [`Stack::input`](crate::stack::Stack::input). Its checksum has not been looked at.
@@ -66,7 +66,7 @@ pub enum Incoming<'f> {
     Error(IcmpError),
     /// Nothing that anybody else has to know of. It may have been answered: [`Interface::output`].
     Done,
-    /// Dropped; [`IpCounters`] says why.
+    /// Dropped; [`IpCounters`] gives the reason.
     Dropped,
     /// Nothing for this layer: as if it had not been looked at.
     ForKernel,
@@ -75,15 +75,15 @@ pub enum Incoming<'f> {
 /// What became of a segment that goes out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outgoing {
-    /// So many bytes were written.
+    /// Number of bytes written.
     Written(usize),
     /// It was copied, and goes when its neighbour is found: [`Interface::output`].
     Waiting,
-    /// Dropped, as a network would: no way to there, or no room. [`IpCounters`] says why.
+    /// Dropped, as a network would: no route, or no room. [`IpCounters`] gives the reason.
     Dropped,
 }
 
-/// An interface: what goes on below one [`Stack`](crate::stack::Stack).
+/// An interface: the layer below one [`Stack`](crate::stack::Stack).
 ///
 /// A turn of its host: [`input`](Self::input) for each frame, [`protocol`](Self::protocol) once, [`headers`](Self::headers) or
 /// [`frame`](Self::frame) for each segment of [`Stack::output`](crate::stack::Stack::output), [`output`](Self::output) once.
@@ -105,10 +105,11 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// An interface of which no neighbour is known yet. All its memory is taken here. Its addresses are announced from `now` on.
+    /// Creates an interface that knows no neighbour yet. All its memory is taken here. Its
+    /// addresses are announced from `now` on.
     ///
     /// # Errors
-    /// Says what cannot be in the settings.
+    /// Reports impossible settings.
     pub fn new(settings: &Settings, now: Instant) -> Result<Self, SettingsError> {
         settings.check()?;
         let addresses = Addresses::new(settings);
@@ -133,7 +134,7 @@ impl Interface {
         })
     }
 
-    /// What happened so far.
+    /// Returns the counters of events until now.
     pub fn counters(&self) -> &IpCounters {
         &self.counters
     }

@@ -1,4 +1,4 @@
-//! The table of neighbours: what is known of each, and who makes room for whom.
+//! The table of neighbours: the knowledge of each, and the order of eviction.
 //!
 //! ```text
 //!            used                answered
@@ -8,8 +8,8 @@
 //!                     ▲ no answer  Probe ◄── Delay ◄── used ── Stale ◄── heard of
 //! ```
 //!
-//! The table is made of sets of a few places, found by a keyed hash, so nobody can choose whom an address competes with. Gateways have places of
-//! their own behind the sets.
+//! The table is made of sets of a few places, found by a keyed hash, so no attacker can choose
+//! which addresses compete. Gateways have places of their own behind the sets.
 
 use millrace_core::time::Instant;
 use millrace_core::wheel::Wheel;
@@ -25,16 +25,16 @@ use crate::limits::{
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum State {
-    /// Nothing is known, and nobody was asked.
+    /// Nothing is known, and no host was asked.
     #[default]
     Empty,
     /// Everybody was asked.
     Incomplete,
-    /// Nobody answered.
+    /// No host answered.
     Failed,
     /// It answered a short while ago.
     Reachable,
-    /// It is known from what it sent.
+    /// It is known from its own messages.
     Stale,
     /// It may have gone; TCP has a while to prove the opposite.
     Delay,
@@ -51,18 +51,18 @@ struct Cell {
     mac: Mac,
     state: State,
     tries: u8,
-    /// Somebody has claimed another Ethernet address.
+    /// Another Ethernet address has been claimed for it.
     is_contradicted: bool,
     /// The segment that waits for it.
     waiting: Option<Slot>,
 }
 
-/// What a sender may do.
+/// Action open to a sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
     /// Send there.
     Send(Mac),
-    /// Wait; somebody has to be asked first.
+    /// Wait; a request must be sent first.
     Ask,
     /// Wait; everybody was asked.
     Wait,
@@ -70,27 +70,27 @@ pub(super) enum Use {
     Unreachable,
 }
 
-/// What the time has brought.
+/// Action due at a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fired {
     /// Ask everybody.
     Ask(u32),
     /// Ask the neighbour itself.
     Probe(u32, Mac),
-    /// Nobody has answered.
+    /// No host has answered.
     Failed(u32),
 }
 
-/// What was heard of a neighbour.
+/// Kind of information received about a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Claim {
     /// An answer to this host.
     Answer,
-    /// It was told without being asked, or is the sender of a request.
+    /// It was sent without a request, or is the sender of a request.
     Told,
 }
 
-/// What follows from that.
+/// Consequence of this information.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Heard {
     /// Nothing.
@@ -154,8 +154,9 @@ impl Neighbours {
         (gateways..self.keys.len()).chain(set).find(|&at| self.keys[at] == key).map(|at| at as u32)
     }
 
-    /// Puts a neighbour in that is not there. `is_wanted`: something is to be sent to it; else it was only heard of. Returns its place, and the
-    /// segment that waited for whoever was there before. `None`: there is no room.
+    /// Puts a neighbour in that is not there. `is_wanted`: something will be sent to it; otherwise
+    /// only a message about it was received. Returns its place, and the segment that waited for the
+    /// previous neighbour there. `None`: there is no room.
     pub(super) fn insert(&mut self, key: Key, is_wanted: bool, now: Instant) -> Option<(u32, Option<Slot>)> {
         if self.sets == 0 || key == NO_KEY {
             return None;
@@ -170,7 +171,7 @@ impl Neighbours {
         Some((at as u32, evicted.waiting))
     }
 
-    /// Something is to be sent to a neighbour, by a connection whose data moved `moved_ns` ago.
+    /// Prepares to send to a neighbour, for a connection whose data moved `moved_ns` ago.
     #[inline]
     pub(super) fn use_at(&mut self, index: u32, now: Instant, moved_ns: u64) -> Use {
         let cell = &mut self.cells[index as usize];
@@ -207,7 +208,7 @@ impl Neighbours {
         &mut self.cells[index as usize].waiting
     }
 
-    /// Something was heard of a neighbour: its Ethernet address, if that was said.
+    /// Takes in a message about a neighbour: its Ethernet address, if the message had it.
     pub(super) fn heard(&mut self, index: u32, mac: Option<Mac>, claim: Claim, now: Instant) -> Heard {
         let cell = &mut self.cells[index as usize];
         match (cell.state, mac) {
@@ -220,7 +221,8 @@ impl Neighbours {
             (State::Empty | State::Incomplete | State::Failed, Some(mac)) => {
                 (cell.mac, cell.state) = (mac, State::Stale);
                 self.timers.cancel(index);
-                // What has waited is a use: whether it still is there has to be asked.
+                // A waiting segment is a use: the neighbour must be asked whether it is still
+                // there.
                 if cell.waiting.is_some() {
                     cell.state = State::Delay;
                     self.timers.set(index, now.plus_ns(DELAY_PROBE_NS), now);
@@ -245,7 +247,8 @@ impl Neighbours {
     //# The link-layer address in the Target Link-Layer Address option
     //# MUST be inserted in the cache (if one is supplied and differs
     //# from the already recorded address).
-    /// Somebody claims another Ethernet address for a neighbour: it is asked at once, but not more often than once in a retry.
+    /// Another Ethernet address is claimed for a neighbour: it is asked at once, but not more often
+    /// than once in a retry.
     fn contradict(&mut self, index: u32, now: Instant) {
         let cell = &mut self.cells[index as usize];
         if cell.is_contradicted || cell.state == State::Probe {
@@ -263,8 +266,9 @@ impl Neighbours {
     //# packets are reaching the peer, they must also be reaching the
     //# sender's next-hop neighbor; thus, "forward progress" is a
     //# confirmation that the next-hop neighbor is reachable.
-    /// Packets had reached a neighbour at this moment, as data of a connection through it shows. Whoever has claimed another Ethernet address
-    /// for it since is not refuted by that: it is asked all the same.
+    /// Packets had reached a neighbour at this moment, as data of a connection through it shows.
+    /// This does not refute a claim of another Ethernet address for it since: it is asked all the
+    /// same.
     fn confirm(&mut self, index: u32, at: Instant) {
         let cell = &self.cells[index as usize];
         if matches!(cell.state, State::Reachable | State::Stale | State::Delay | State::Probe)
@@ -286,7 +290,7 @@ impl Neighbours {
         self.timers.next_due()
     }
 
-    /// What the time has brought, one at a time.
+    /// Returns the actions due at timers, one at a time.
     pub(super) fn pop_fired(&mut self, now: Instant) -> Option<Fired> {
         while let Some(index) = self.timers.pop_due(now) {
             let fired = self.fired(index, now);
@@ -315,7 +319,7 @@ impl Neighbours {
                 (State::Incomplete, 1, retry_at, Fired::Ask(index))
             }
             State::Failed => {
-                // It keeps its place until somebody else needs it.
+                // It keeps its place until another neighbour needs it.
                 *cell = Cell::default();
                 return None;
             }

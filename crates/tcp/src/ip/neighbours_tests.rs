@@ -104,7 +104,7 @@ fn an_answer_to_a_probe_and_progress_of_tcp_confirm_a_neighbour() {
     assert_eq!(table.state(index), State::Probe);
     table.use_at(index, at_s(405), 0);
     assert!(history(&mut table, 405).is_empty());
-    // Progress says nothing of somebody whose address is not known.
+    // Progress proves nothing about a neighbour whose address is not known.
     let (other, _) = table.insert(key(2), true, START).unwrap();
     assert_eq!(table.use_at(other, at_s(500), 0), Use::Ask);
     assert_eq!(table.use_at(other, at_s(500), 0), Use::Wait);
@@ -116,7 +116,7 @@ fn progress_does_not_refute_a_claim_of_another_address() {
     let mut table = table(8);
     let index = reachable(&mut table, 1);
     assert_eq!(table.heard(index, Some(OTHER_MAC), Claim::Told, at_s(10)), Heard::Contradicted);
-    // What was acknowledged may have been sent before a gateway failed over.
+    // The data acknowledged may have been sent before a gateway failed over.
     assert_eq!(table.use_at(index, at_s(10), 1), Use::Send(THEIR_MAC));
     assert_eq!(fired(&mut table, at_s(10)), [Fired::Probe(index, THEIR_MAC)]);
 }
@@ -125,14 +125,14 @@ fn progress_does_not_refute_a_claim_of_another_address() {
 fn what_was_not_asked_for_is_believed_only_until_it_is_used() {
     let mut table = table(8);
     let (index, _) = table.insert(key(1), false, START).unwrap();
-    // An answer that nobody asked for is no better than what is told.
+    // An answer without a request is no better than an announcement.
     assert_eq!(table.heard(index, Some(THEIR_MAC), Claim::Answer, START), Heard::Found(THEIR_MAC));
     assert_eq!(table.state(index), State::Stale);
     assert_eq!(table.heard(index, Some(THEIR_MAC), Claim::Answer, START), Heard::Nothing);
     assert_eq!(table.state(index), State::Stale);
     assert_eq!(table.use_silently(index, START), Use::Send(THEIR_MAC));
     assert_eq!(history(&mut table, 0)[0], (5, Fired::Probe(index, THEIR_MAC)));
-    // Who is searched for may also be found by what it asks.
+    // A neighbour that is searched for may also be found by its own request.
     let (index, _) = table.insert(key(2), true, START).unwrap();
     table.use_silently(index, START);
     assert_eq!(table.heard(index, None, Claim::Answer, START), Heard::Nothing);
@@ -198,7 +198,7 @@ fn who_was_only_heard_of_never_takes_the_place_of_who_is_used() {
             table.heard(index, Some(OTHER_MAC), Claim::Told, at_s(1));
         }
     }
-    // And as many are answered that nobody has.
+    // And answers go to as many addresses that no host has.
     for number in 200_000..300_000 {
         if let Some((index, _)) = table.insert(key(number), true, at_s(2)) {
             table.use_silently(index, at_s(2));

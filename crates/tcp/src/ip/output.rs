@@ -40,7 +40,7 @@ impl Recent {
 #[derive(Debug)]
 pub(super) struct Templates {
     v4: [u8; IPV4_HEADER_BYTES],
-    /// Sum of that as it lies in memory.
+    /// Sum of the IPv4 header as it is in memory.
     v4_sum: u16,
     v6: [u8; IPV6_HEADER_BYTES],
     /// Secret factor of flow labels.
@@ -60,8 +60,8 @@ impl Templates {
     pub(super) fn new(hop_limit: u8, dscp: u8, labels: u64) -> Self {
         let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
         let flow = Flow { source: any, destination: any, hop_limit, traffic_class: dscp << 2 };
-        // The identification stays zero: "Don't Fragment" is set, so it means nothing (RFC 6864 section 4.1), tells nobody how much is sent,
-        // and lets receivers merge segments.
+        // The identification stays zero: "Don't Fragment" is set, so it means nothing (RFC 6864
+        // section 4.1), does not reveal how much is sent, and lets receivers merge segments.
         let mut v4 = ipv4(&flow, Ipv4Addr::UNSPECIFIED, Ipv4Addr::UNSPECIFIED);
         v4[IPV4_PROTOCOL] = TCP;
         let mut v6 = ipv6(&flow, Ipv6Addr::UNSPECIFIED, Ipv6Addr::UNSPECIFIED);

@@ -1,8 +1,8 @@
-//! So many a second, and no more than a tenth of that at once.
+//! Limits events to a number per second, and to a tenth of this number at once.
 
 use millrace_core::time::{Instant, NS_PER_S};
 
-/// What is granted is spread evenly, but for what fits the depth.
+/// Grants are spread evenly, except for those that fit the depth.
 #[derive(Debug)]
 pub(super) struct Rate {
     /// Nanoseconds from one to the next.

@@ -105,7 +105,7 @@ impl Interface {
         }
     }
 
-    /// What the time has brought for neighbours.
+    /// Does the timer actions due for neighbours.
     pub(super) fn fire_neighbours(&mut self, now: Instant) {
         while let Some(fired) = self.neighbours.pop_fired(now) {
             match fired {
@@ -162,7 +162,7 @@ impl Interface {
         self.counters.own_dropped += u64::from(!is_sent);
     }
 
-    /// Whether a neighbour of that address may be remembered.
+    /// Returns whether a neighbour of this address may be remembered.
     pub(super) fn is_neighbour(&self, key: Key) -> bool {
         key != NO_KEY && self.addresses.is_on_link(key) && !self.addresses.is_martian(key, ip_of(key))
             || self.addresses.gateways().contains(&key) && key != NO_KEY

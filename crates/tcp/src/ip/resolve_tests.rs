@@ -8,7 +8,8 @@ use super::*;
 use crate::limits::{OWN_FRAMES, SOLICITS_PER_SECOND, WAITING_FRAMES};
 use crate::send::Payload;
 
-/// What a frame of ours asks for by ARP: to whom the frame goes, from which address, for which.
+/// Returns the content of the ARP request in a frame of ours: the frame's destination, the sender's
+/// address, the requested address.
 fn asked_v4(frame: &[u8]) -> (Mac, Ipv4Addr, Ipv4Addr) {
     let sliced = SlicedPacket::from_ethernet(frame).unwrap();
     let Some(etherparse::NetSlice::Arp(arp)) = sliced.net else { panic!("{frame:02x?}") };
@@ -63,7 +64,7 @@ fn a_segment_waits_until_its_neighbour_is_found() {
                 assert_eq!(asked_v6(question), (nd::group_mac(group), own, group, ip));
             }
         }
-        // A later one takes its place and asks nobody again.
+        // A later one takes its place and causes no further request.
         assert_eq!(send(&mut interface, &flow, 2, START).0, Outgoing::Waiting);
         assert!(sent(&mut interface).is_empty());
         learn(&mut interface, THEIR_MAC, neighbour, START);
@@ -149,7 +150,7 @@ fn a_flood_of_requests_evicts_no_neighbour_in_use_and_starves_no_resolution() {
         let (outgoing, frame) = send(&mut interface, &flow(ip), 1, at_s(2));
         assert_eq!((outgoing, to(&frame)), (Outgoing::Written(54), THEIR_MAC));
     }
-    // There still is a place for somebody new.
+    // There still is a place for a new neighbour.
     assert_eq!(send(&mut interface, &flow(Ipv4Addr::new(192, 2, 0, 1)), 1, at_s(2)).0, Outgoing::Waiting);
     assert_eq!(interface.counters().conflicts, 0);
 }
@@ -175,7 +176,8 @@ fn answers_to_addresses_that_nobody_has_are_no_broadcast_storm() {
     let limit = SOLICITS_PER_SECOND as usize * 11 / 10;
     assert!(questions <= limit, "{questions}");
     assert!(interface.counters().solicits_limited > 10_000);
-    // Who is known is still sent to, and gateways are asked for whatever else is asked.
+    // Segments to known neighbours are still sent, and gateways are asked for whatever the other
+    // requests are.
     assert_eq!(to(&send(&mut interface, &flow(THEIR_V4), 1, START).1), THEIR_MAC);
     send(&mut interface, &flow(FAR_V4), 1, START);
     assert!(sent(&mut interface).iter().any(|frame| asked_v4(frame).2 == GATEWAY_V4));
@@ -255,14 +257,14 @@ fn the_neighbour_of_the_last_segment_is_not_taken_for_another_one() {
         interface.protocol(at_s(s));
     }
     sent(&mut interface);
-    // It is asked for again, by its own address, as long as nobody needs its place.
+    // It is asked for again, by its own address, as long as no other neighbour needs its place.
     assert_eq!(send(&mut interface, &flow(ips[7]), 1, at_s(7)).0, Outgoing::Waiting);
     assert_eq!(asked_v4(&sent(&mut interface)[0]), (EVERYBODY, OUR_V4, ips[7]));
     for s in 8..=13 {
         interface.protocol(at_s(s));
     }
     sent(&mut interface);
-    // Somebody who asks for us gets the place.
+    // A host that asks for us gets the place.
     let _ = interface.input(&arp_request((OTHER_MAC, ips[8]), OUR_V4), at_s(14));
     assert_eq!(interface.counters().table_full, 0);
     assert_eq!(send(&mut interface, &flow(ips[7]), 1, at_s(14)).0, Outgoing::Waiting);

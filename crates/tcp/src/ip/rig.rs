@@ -154,7 +154,7 @@ pub(super) fn arp(
     frame
 }
 
-/// Who has `target`?
+/// Builds an ARP request for `target`.
 pub(super) fn arp_request(sender: ([u8; 6], Ipv4Addr), target: Ipv4Addr) -> Vec<u8> {
     arp(ArpOperation::REQUEST, sender, ([0; 6], target), EVERYBODY)
 }
@@ -191,7 +191,7 @@ pub(super) fn link_option(kind: u8, mac: [u8; 6]) -> Vec<u8> {
     option
 }
 
-/// Who has `target`?
+/// Builds a neighbour solicitation for `target`.
 pub(super) fn solicitation(source: ([u8; 6], Ipv6Addr), target: Ipv6Addr) -> Vec<u8> {
     let group = super::nd::solicited_group(target);
     let macs = (source.0, super::nd::group_mac(group));

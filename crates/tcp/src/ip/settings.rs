@@ -1,4 +1,5 @@
-//! What an interface is: its link, its addresses and where everybody else is. All of it static.
+//! Settings of an interface: its link, its addresses and where all other hosts are. All of it
+//! static.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -46,7 +47,7 @@ pub struct Settings {
     pub mtu: u16,
     /// Number of the interface, which goes with link-local addresses.
     pub scope: u32,
-    /// TTL and hop limit of what is sent.
+    /// TTL and hop limit of packets sent.
     pub hop_limit: u8,
     /// Differentiated services code point of TCP segments, 6 bits.
     pub dscp: u8,
@@ -134,7 +135,8 @@ pub(super) fn is_station(mac: [u8; 6]) -> bool {
 /// Whether a host can have that address on a network.
 pub(super) fn is_host(ip: IpAddr) -> bool {
     match ip {
-        // "This network", loopback, and what is neither unicast nor will be (RFC 1122 section 3.2.1.3, RFC 1112 section 4).
+        // "This network", loopback, and addresses that neither are nor will be unicast (RFC 1122
+        // section 3.2.1.3, RFC 1112 section 4).
         IpAddr::V4(ip) => !matches!(ip.octets()[0], 0 | 127 | 224..),
         IpAddr::V6(ip) => {
             !ip.is_unspecified() && !ip.is_loopback() && !ip.is_multicast() && ip.to_ipv4_mapped().is_none()
@@ -155,9 +157,9 @@ pub enum SettingsError {
     Mac([u8; 6]),
     /// The MTU is too small for IP.
     Mtu {
-        /// What was asked for.
+        /// The MTU that was requested.
         mtu: u16,
-        /// What the addresses need.
+        /// The MTU that the addresses need.
         least: u16,
     },
     /// The size of the neighbour table is out of bounds.

@@ -13,7 +13,7 @@ const NO_OPERATION: u8 = 1;
 const LOOSE_SOURCE_ROUTE: u8 = 131;
 const STRICT_SOURCE_ROUTE: u8 = 137;
 
-/// What is wrong with a header.
+/// Fault of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unfit {
     /// It ends too early, or a length in it cannot be.
@@ -122,7 +122,8 @@ impl<'f> Packet<'f> {
 //# The IP
 //# and transport layer MUST each interpret those IP options
 //# that they understand and silently ignore the others.
-/// Passes over all options. Source routes are refused: nobody has a use for them that does not want to be where he is not.
+/// Passes over all options. Source routes are refused: only a host that wants to appear where it is
+/// not has a use for them.
 fn verify_options(mut rest: &[u8]) -> Result<(), Unfit> {
     while let Some(&kind) = rest.first() {
         match kind {

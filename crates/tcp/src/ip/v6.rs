@@ -14,7 +14,7 @@ const DESTINATION_OPTIONS: u8 = 60;
 const ROUTING: u8 = 43;
 /// Next Header: a piece of a packet.
 pub(super) const FRAGMENT: u8 = 44;
-/// Options of which each packet may have some: padding.
+/// Padding options, which each packet may have.
 const PAD_1: u8 = 0;
 const PAD_N: u8 = 1;
 /// What to do about an option that is not known: its two upper bits. Not zero: drop the packet.
@@ -28,7 +28,7 @@ pub(super) struct Packet<'f> {
     rest: &'f [u8],
 }
 
-/// What is behind the headers.
+/// Content behind the headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Upper<'f> {
     pub(super) protocol: u8,
@@ -85,7 +85,8 @@ impl<'f> Packet<'f> {
         self.header[7]
     }
 
-    /// Goes past the extension headers to what the packet is for. A fragment, and what is not known, is returned as it is.
+    /// Goes past the extension headers to the packet's actual content. Returns a fragment, or an
+    /// unknown header, as it is.
     #[inline]
     pub(super) fn upper(&self) -> Result<Upper<'f>, Unfit> {
         let upper = Upper { protocol: self.header[6], bytes: self.rest };

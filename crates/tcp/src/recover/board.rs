@@ -44,7 +44,7 @@ impl Board {
         }
     }
 
-    /// The first byte that somebody needs, if anybody does.
+    /// Returns the first byte that is still needed, if any is.
     pub(crate) fn first_kept(&self, slab: &Records) -> Option<Seq> {
         let block = slab.block(self.head)?;
         block.records[block.all()].first().map(|record| record.seq)
@@ -144,7 +144,7 @@ impl Board {
         self.release(slab);
     }
 
-    /// Gives back the blocks at the front that nobody needs.
+    /// Gives back the blocks at the front that are not needed any more.
     pub(super) fn release(&mut self, slab: &mut Records) {
         while let Some(block) = slab.block_mut(self.head) {
             if block.device == 0 {
@@ -168,8 +168,8 @@ impl Board {
         }
     }
 
-    /// The receiver has `left..right`: shows each record of which this was not known. Records that are covered in part are
-    /// passed over, as a receiver keeps whole segments.
+    /// The receiver has `left..right`: passes each record not known to be there to `each`. Records
+    /// that are covered in part are passed over, as a receiver keeps whole segments.
     pub(crate) fn sack(&mut self, slab: &mut Records, left: Seq, right: Seq, mut each: impl FnMut(&Record)) {
         let mut index = self.pending;
         while let Some(block) = slab.block_mut(index) {

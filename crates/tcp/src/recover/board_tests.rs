@@ -3,7 +3,7 @@ use crate::recover::records::RETRANSMITTED;
 use crate::rtt::Tick;
 
 impl Board {
-    /// Compares everything that is counted with what the records say.
+    /// Compares all counters with the records.
     pub(crate) fn verify(&self, slab: &Records) {
         let (mut index, mut is_pending, mut is_device) = (self.head, false, self.device == NONE);
         let (mut segments, mut sacked, mut flying_bytes, mut sacked_bytes, mut lost_bytes) = (0, 0, 0, 0, 0);
@@ -49,7 +49,7 @@ fn at(segment: u32) -> Seq {
     FIRST + segment * 100
 }
 
-/// A board with so many segments of 100 bytes.
+/// Creates a board with `segments` segments of 100 bytes.
 fn board(segments: u32) -> (Board, Records) {
     let (mut board, mut slab) = (Board::new(), Records::new(12));
     for segment in 0..segments {

@@ -8,7 +8,7 @@ pub(crate) enum Frto {
     /// Not running.
     #[default]
     Off,
-    /// Step 2: waits for the acknowledgment of what was sent again.
+    /// Step 2: waits for the acknowledgment of the data that was sent again.
     Retransmitted,
     /// Step 2b: two segments of new data may go, then step 3.
     SendsTwo,
@@ -18,12 +18,12 @@ pub(crate) enum Frto {
     Decides,
 }
 
-/// What it found.
+/// Result of the algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Nothing yet, or nothing any more.
     None,
-    /// The time-out was genuine: the window is to be at most so many segments.
+    /// The time-out was genuine: the window must be at most this number of segments.
     Genuine(u32),
     /// The time-out was spurious.
     Spurious,
@@ -34,7 +34,7 @@ pub(crate) enum Verdict {
 pub(crate) struct FrtoAck {
     pub(crate) ack: Seq,
     pub(crate) has_advanced: bool,
-    /// Where the last of what it selectively acknowledges for the first time ends.
+    /// End of the last data that it selectively acknowledges for the first time.
     pub(crate) sacked_until: Option<Seq>,
     pub(crate) recovery_point: Seq,
 }

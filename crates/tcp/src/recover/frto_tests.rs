@@ -1,7 +1,7 @@
 use crate::sender::Fired;
 use crate::sender::rig::{Rig, setup};
 
-/// Ten segments, of which the first goes again after a time-out.
+/// Ten segments; the first of them goes again after a time-out.
 fn timed_out() -> Rig {
     let mut rig = Rig::in_flight(&setup(), 10);
     rig.sender.tlp.has_sample = false;

@@ -6,7 +6,7 @@ use crate::recover::records::{LOST, MTU_PROBE, RETRANSMITTED, Record, Records, S
 use crate::rtt::Tick;
 use crate::seq::Seq;
 
-/// What a search for losses found.
+/// Result of a search for losses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Losses {
     pub(crate) bytes: u32,
@@ -19,7 +19,8 @@ pub(crate) struct Losses {
 }
 
 impl Board {
-    /// Marks as lost what `is_lost` says true of; ends where it says None. It is asked about segments in the network only.
+    /// Marks each segment as lost if `is_lost` returns true; ends where it returns None. It is
+    /// called only for segments in the network.
     pub(crate) fn mark_lost(
         &mut self,
         slab: &mut Records,
@@ -57,7 +58,7 @@ impl Board {
         found
     }
 
-    /// What was marked as lost is in the network after all.
+    /// Restores the segments marked as lost: they are in the network after all.
     pub(crate) fn unmark_lost(&mut self, slab: &mut Records) {
         let mut index = self.pending;
         while let Some(block) = slab.block_mut(index) {
@@ -75,7 +76,8 @@ impl Board {
         self.lost_bytes = 0;
     }
 
-    /// The receiver has dropped what it had said to have: all of that is lost (RFC 2018 section 8).
+    /// The receiver has dropped data that it had reported: all of this data is lost (RFC 2018
+    /// section 8).
     pub(crate) fn forget_sacked(&mut self, slab: &mut Records) {
         let mut index = self.pending;
         while let Some(block) = slab.block_mut(index) {
@@ -108,8 +110,8 @@ impl Board {
         None
     }
 
-    /// Bytes from `seq` on, `len` of them, were sent again: their records are in the network from `now` on. One that they end in is cut
-    /// there: what is left of it was not sent.
+    /// Records that `len` bytes from `seq` on were sent again: their records are in the network
+    /// from `now` on. A record that they end in is cut there: its remainder was not sent.
     pub(crate) fn sent_again(&mut self, slab: &mut Records, seq: Seq, len: u16, now: Tick) {
         let end = seq + u32::from(len);
         self.split_at(slab, end);
@@ -230,7 +232,7 @@ impl Board {
             block.end += 1;
             block.records[at + 1] = second;
         } else {
-            // What is behind the cut goes to a block of its own.
+            // The records behind the cut go to a block of their own.
             let Some(new) = slab.take() else { return false };
             let rest = block.records.len() - (at + 1);
             if let Some(fresh) = slab.block_mut(new) {

@@ -1,4 +1,4 @@
-//! What is in flight, what of it is lost, and what to do about it.
+//! The data in flight, its lost part, and the reaction to the loss.
 
 pub(crate) mod board;
 pub(crate) mod frto;

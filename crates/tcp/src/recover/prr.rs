@@ -9,13 +9,13 @@ pub(crate) struct Prr {
     out: u32,
     /// RecoverFS.
     flight_at_start: u32,
-    /// What may be sent now.
+    /// Bytes that may be sent now.
     quota: u32,
-    /// Of what was sent: retransmissions (R of RFC 7661 section 4.4.1).
+    /// Retransmissions among the bytes sent (R of RFC 7661 section 4.4.1).
     pub(crate) retransmitted: u32,
 }
 
-/// What an acknowledgment means to it.
+/// Progress that an acknowledgment reports.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Progress {
     /// DeliveredData: bytes that arrived, cumulatively or selectively acknowledged for the first time.

@@ -1,8 +1,9 @@
 use super::*;
 use crate::sender::rig::{Rig, setup};
 
-/// In segments of RFC 6937 section 3.1: the window is 20, the threshold 10 (Reno), and the 20 acknowledgments of the first round
-/// trip come one by one. New segments to begin with, then what was sent for each.
+/// In segments of RFC 6937 section 3.1: the window is 20, the threshold 10 (Reno), and the 20
+/// acknowledgments of the first round trip come one by one. New segments to begin with, then the
+/// segments sent for each acknowledgment.
 fn example(lost: u32) -> (Vec<String>, Rig) {
     let mut rig = Rig::in_flight(&setup(), 20);
     rig.limit = 100;
@@ -23,8 +24,8 @@ fn a_single_loss_sends_for_every_other_acknowledgment() {
     let (sent, rig) = example(1);
     assert_eq!(sent[..3], ["N", "N", "R"]);
     let total: usize = sent.iter().map(String::len).sum();
-    // RFC 6937 counts 11 with the two of limited transmit in prr_out's absence; RFC 9937 takes what was selectively
-    // acknowledged before off RecoverFS: one more or less.
+    // RFC 6937 counts 11, including the two of limited transmit, which are not in prr_out; RFC 9937
+    // subtracts the data selectively acknowledged before from RecoverFS: one more or less.
     assert!((10..=12).contains(&total), "{sent:?}");
     assert!(
         sent[3..17].windows(3).all(|three| three.iter().map(String::len).sum::<usize>() <= 2),

@@ -1,4 +1,5 @@
-//! RACK: what was sent before something that has arrived, and long enough ago, is lost (RFC 8985 section 6).
+//! RACK: a segment sent before another one that has arrived, and long enough ago, is lost (RFC 8985
+//! section 6).
 
 use millrace_core::time::Instant;
 
@@ -24,7 +25,7 @@ pub(crate) struct Rack {
     /// RACK.xmit_ts and RACK.end_seq: when the segment was sent that was sent last of those that have arrived, and where it ends.
     sent: Tick,
     end: Seq,
-    /// RACK.rtt in ticks; 0 while nothing has arrived that what is in flight can be compared with.
+    /// RACK.rtt in ticks; 0 while nothing has arrived that the data in flight can be compared with.
     rtt: u32,
     /// RACK.fack: up to where anything arrived.
     fack: Seq,
@@ -62,8 +63,8 @@ impl Rack {
         }
     }
 
-    /// Nothing is in flight: what arrived so far is compared with nothing any more. (Times of departure are kept modulo 73
-    /// minutes; a connection may rest for longer.)
+    /// Nothing is in flight: earlier arrivals are compared with nothing any more. (Times of
+    /// departure are kept modulo 73 minutes; a connection may rest for longer.)
     pub(crate) fn rest(&mut self) {
         self.rtt = 0;
     }
@@ -110,7 +111,7 @@ impl Rack {
         }
     }
 
-    /// Step 5: marks what is lost.
+    /// Step 5: marks lost segments.
     pub(crate) fn detect(&self, board: &mut Board, slab: &mut Records, window: u32, now: Tick) -> Losses {
         if self.rtt == 0 {
             return Losses::default();
@@ -139,7 +140,7 @@ impl Rack {
         losses
     }
 
-    /// Marks what is lost when the retransmission time-out has run out.
+    /// Marks lost segments when the retransmission time-out has run out.
     pub(crate) fn mark_on_timeout(
         &self,
         board: &mut Board,
@@ -160,13 +161,13 @@ impl Rack {
     }
 }
 
-/// What one acknowledgment says has arrived.
+/// The arrivals that one acknowledgment reports.
 #[derive(Debug)]
 pub(crate) struct Delivery {
     arrived: Instant,
     echo: Option<u32>,
     min_rtt: u32,
-    /// RACK.segment among what is new: departure, end, round-trip time.
+    /// RACK.segment among the new arrivals: departure, end, round-trip time.
     newest: Option<(Tick, Seq, u32)>,
     /// Bytes that arrived for the first time.
     pub(crate) bytes: u32,
@@ -177,7 +178,7 @@ pub(crate) struct Delivery {
     /// Round-trip times of segments sent once: of the one sent first and the one sent last.
     pub(crate) longest: Option<u32>,
     pub(crate) shortest: Option<u32>,
-    /// Where the last of what was selectively acknowledged ends.
+    /// End of the last data that was selectively acknowledged.
     pub(crate) sacked_until: Option<Seq>,
     /// The probe for a larger MTU was among it.
     pub(crate) mtu_probe: Option<u16>,
@@ -214,7 +215,8 @@ impl Delivery {
         self.sacked_bytes += u32::from(record.len);
         let end = record.end();
         self.sacked_until = Some(self.sacked_until.map_or(end, |until| until.max(end)));
-        // The echo is that of the last segment in order (RFC 7323 section 4.3): it says nothing about this one.
+        // The echo is from the last segment in order (RFC 7323 section 4.3): it proves nothing
+        // about this one.
         self.arrived(rack, record, None);
     }
 
@@ -257,7 +259,7 @@ impl Delivery {
         }
     }
 
-    /// RACK takes over what was sent last.
+    /// Passes the arrived segment that was sent last to RACK.
     pub(crate) fn finish(&self, rack: &mut Rack) {
         let Some((sent, end, rtt)) = self.newest else { return };
         if rack.rtt == 0 || is_sent_after(sent, end, rack.sent, rack.end) {

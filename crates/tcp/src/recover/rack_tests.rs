@@ -2,8 +2,8 @@ use crate::recover::records::LOST;
 use crate::sender::rig::{Rig, setup};
 use crate::sender::{Fired, Setup};
 
-/// Window of ten, of which each segment leaves a millisecond after the one before; 100 ms later `now` is when the first one's
-/// acknowledgment comes.
+/// Window of ten: each segment leaves a millisecond after the one before; 100 ms later `now` is
+/// when the first one's acknowledgment comes.
 fn spaced(segments: u32) -> Rig {
     let mut rig = Rig::new(&setup());
     rig.set_cwnd(segments, segments);

@@ -1,9 +1,10 @@
 //! Records of segments in flight, of all connections of a loop, in one slab of blocks.
 //!
-//! A connection's records stand in a chain of blocks, [`RECORDS_IN_BLOCK`] to a block, in sequence order: an acknowledgment
-//! walks through neighbours in memory, and a block's header, which says how many of its records are in which state, lets a walk
-//! pass over it without a look at the records. (A linked node per segment would cost a cache miss for each; a ring per connection
-//! would have to be as large as the largest window, or move when it grows.) A connection without anything in flight has no block.
+//! A connection's records are in a chain of blocks, [`RECORDS_IN_BLOCK`] to a block, in sequence
+//! order: an acknowledgment walks through neighbours in memory, and a block's header, which counts
+//! its records by state, lets a walk pass over it without a look at the records. (A linked node per
+//! segment would cost a cache miss for each; a ring per connection would have to be as large as the
+//! largest window, or move when it grows.) A connection without anything in flight has no block.
 
 use crate::limits::RECORDS_IN_BLOCK;
 use crate::rtt::Tick;
@@ -12,7 +13,7 @@ use crate::seq::Seq;
 /// No block.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// The receiver said that it has the segment (RFC 2018).
+/// The receiver has reported that it has the segment (RFC 2018).
 pub(crate) const SACKED: u8 = 1;
 /// The last transmission of the segment is taken for lost, and it was not sent again since.
 pub(crate) const LOST: u8 = 2;
@@ -89,7 +90,7 @@ impl Block {
         }; RECORDS_IN_BLOCK],
     };
 
-    /// Indices of what is not acknowledged.
+    /// Returns the indices of the records that are not acknowledged.
     pub(crate) fn pending(&self) -> std::ops::Range<usize> {
         usize::from(self.open)..usize::from(self.end)
     }
@@ -103,7 +104,7 @@ impl Block {
         usize::from(self.end) == RECORDS_IN_BLOCK
     }
 
-    /// Counts anew what the header says.
+    /// Recomputes the counts in the header.
     pub(crate) fn recount(&mut self) {
         let pending = &self.records[self.pending()];
         self.flying = pending.iter().filter(|record| record.is_flying()).count() as u8;
@@ -119,11 +120,11 @@ impl Block {
 /// What happened on all connections of a slab.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// SACK blocks outside of what is in flight: passed over.
+    /// SACK blocks outside of the data in flight: passed over.
     pub ignored_sacks: u64,
     /// Reports of bytes that arrived twice (RFC 2883).
     pub dsacks: u64,
-    /// Time-outs at which the receiver had dropped what it had said to have (RFC 2018 section 8).
+    /// Time-outs at which the receiver had dropped data that it had reported (RFC 2018 section 8).
     pub reneged: u64,
     /// Acknowledgments of bytes that were never sent.
     pub beyond: u64,
@@ -172,12 +173,12 @@ impl Records {
         Self { blocks: all, free, free_blocks: blocks, counts: Counts::default() }
     }
 
-    /// Bytes of so many blocks.
+    /// Returns the bytes of `blocks` blocks.
     pub const fn bytes(blocks: u32) -> usize {
         blocks as usize * size_of::<Block>()
     }
 
-    /// Blocks that nobody uses.
+    /// Returns the number of unused blocks.
     pub fn free_blocks(&self) -> u32 {
         self.free_blocks
     }

@@ -31,7 +31,7 @@ pub(crate) struct Tlp {
     pub(crate) has_sample: bool,
 }
 
-/// What an acknowledgment says of a probe.
+/// Information from an acknowledgment about a probe.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProbeAck {
     pub(crate) ack: Seq,
@@ -70,7 +70,7 @@ impl Tlp {
         2 * nanoseconds(rtt.srtt()) + delay_ns
     }
 
-    /// The wait is over: whether a probe is to be sent.
+    /// Handles the end of the wait: returns whether a probe must be sent.
     pub(crate) fn expire(&mut self) -> bool {
         //= RFC 8985 section 7.3
         //# When the PTO timer expires, the sender MUST check whether both of the

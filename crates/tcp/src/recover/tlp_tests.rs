@@ -1,7 +1,7 @@
 use crate::sender::rig::{Rig, setup};
 use crate::sender::{Fired, Permit};
 
-/// Four segments of which the first is acknowledged after 100 ms.
+/// Four segments; the first of them is acknowledged after 100 ms.
 fn tail() -> Rig {
     let mut rig = Rig::in_flight(&setup(), 4);
     rig.wait_ms(100);
@@ -105,7 +105,7 @@ fn a_loss_that_the_probe_repaired_is_answered() {
         rig.wait_ms(100);
         rig
     };
-    // One acknowledgment of all, and nothing that says that the probe came twice; new data confirms it.
+    // One acknowledgment of all, and no report that the probe came twice; new data confirms it.
     let mut rig = probed();
     rig.ack(4, &[]);
     assert_eq!(rig.sender.cwnd(), 10_000);

@@ -16,7 +16,7 @@ enum Episode {
 /// State of an episode of loss.
 #[derive(Debug, Default)]
 pub(crate) struct Undo {
-    /// Segments sent again of which the receiver did not say that they came twice.
+    /// Segments sent again that the receiver has not reported as duplicates.
     unreported: u16,
     /// Time stamp of the first of them (RFC 3522: RetransmitTS).
     stamp: u32,
@@ -25,7 +25,7 @@ pub(crate) struct Undo {
     has_seen_dsack: bool,
 }
 
-/// What an acknowledgment says about it.
+/// Information from an acknowledgment about the episode.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Evidence {
     pub(crate) echo: Option<u32>,

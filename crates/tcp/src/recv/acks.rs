@@ -25,12 +25,12 @@ pub enum AckDue {
 #[repr(C, packed(4))]
 struct Due(u64);
 
-/// What is known of ACKs to be sent.
+/// State of the ACKs to send.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Acks {
     /// When the delayed ACK is due; the end of time if none is.
     due: Due,
-    /// What the last ACK acknowledged.
+    /// The sequence number that the last ACK acknowledged.
     pub(super) acked: Seq,
     /// SACK blocks and duplicates.
     report: ReportId,
@@ -88,7 +88,7 @@ impl Acks {
         reports.get(self.report).map(|report| report.blocks[0]).filter(|block| !is_empty(*block))
     }
 
-    /// What is below `next` is acknowledged without blocks.
+    /// Takes note that everything below `next` is acknowledged without blocks.
     pub(super) fn advance(&mut self, reports: &mut Reports, next: Seq) {
         if !self.report.is_none() {
             reports.change(&mut self.report, |report| report.advance(next));
@@ -136,7 +136,8 @@ impl Receiver {
         self.acks.sent(pages.reports(), self.next);
     }
 
-    /// What the last ACK acknowledged: Last.ACK.sent of RFC 7323 section 4.3.
+    /// Returns the sequence number that the last ACK acknowledged: Last.ACK.sent of RFC 7323
+    /// section 4.3.
     #[inline]
     pub fn last_ack_sent(&self) -> Seq {
         self.acks.acked

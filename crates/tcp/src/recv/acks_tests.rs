@@ -3,7 +3,7 @@ use millrace_core::time::Instant;
 use super::*;
 use crate::recv::{Arrival, ClusterSize, Offered, Pages, ReceiverSettings, Refused};
 
-/// A receiver, its pages, and segments of which only place and length matter.
+/// A receiver, its pages, and segments whose place and length alone matter.
 struct Peer {
     receiver: Receiver,
     pages: Pages,
@@ -36,7 +36,7 @@ impl Peer {
         self.receiver.offer(&mut self.pages, self.now, &arrival)
     }
 
-    /// Offers, and says what the ACK has, which has to be due at once.
+    /// Offers a segment, and returns the content of the ACK, which must be due at once.
     fn ack(&mut self, from: u32, to: u32) -> (u32, Vec<(u32, u32)>) {
         self.offer(from, to);
         assert_eq!(self.receiver.ack_due(), AckDue::Now);
@@ -85,7 +85,7 @@ fn every_second_full_segment_is_acknowledged_at_once_whatever_full_is() {
             assert_eq!(peer.ack((2 * i + 1) * bytes, (2 * i + 2) * bytes), ((2 * i + 2) * bytes, vec![]));
         }
     }
-    // What is longer than any segment that was announced counts as several.
+    // A segment longer than any that was announced counts as several.
     let mut peer = Peer::new(0);
     assert_eq!(peer.ack(0, 2920), (2920, vec![]));
     peer.offer(2920, 4380);
@@ -119,7 +119,7 @@ fn holes_fins_marks_and_segments_for_nothing_are_acknowledged_at_once() {
     peer.offer_more(210, 220, true, false);
     assert_eq!(peer.receiver.ack_due(), AckDue::Now, "FIN");
     assert_eq!(peer.sent(), (221, vec![]));
-    // A FIN that came early is reached by what comes in order.
+    // A FIN that came early is reached by data in order.
     let mut peer = Peer::new(0);
     peer.offer_more(10, 10, true, false);
     peer.sent();

@@ -3,7 +3,7 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`pages`] | pages of fixed size, shared by all connections |
-//! | [`reassembly`] | what a connection has in pages, in order of sequence numbers |
+//! | [`reassembly`] | a connection's data in pages, in order of sequence numbers |
 //! | [`receiver`] | one connection's receiver: [`Receiver`] |
 //! | [`window`] | what of the window is announced, and which segments are acceptable |
 //! | [`acks`] | when an ACK is due, and its SACK blocks |

@@ -1,9 +1,10 @@
 //! Memory for received data, in pages of fixed size (NTT 1996 section 4.1).
 //!
-//! The memory is divided into clusters. A cluster has an address and a mask: a page's place is the address with the masked value of a
-//! cyclic counter as its page number, so that taking one is an addition and a look whether it is free, and the size of a cluster's
-//! pages is changed by changing its mask. A page still in use when the counter comes around is skipped and counted. What is in a page
-//! is an offset and an effective length; a segment never lies in a chain of buffers.
+//! The memory is divided into clusters. A cluster has an address and a mask: a page's place is the
+//! address with the masked value of a cyclic counter as its page number, so taking a page is an
+//! addition and a check whether it is free, and changing a cluster's mask changes the size of its
+//! pages. A page still in use when the counter comes around is skipped and counted. The data in a
+//! page is defined by an offset and an effective length; a segment is never in a chain of buffers.
 
 use super::reassembly::EARLY;
 use super::reports::{Report, ReportId, Reports};
@@ -60,7 +61,7 @@ impl ClusterSize {
     }
 }
 
-/// What is known of a page in use.
+/// State of a page in use.
 #[derive(Clone, Copy, Debug)]
 pub struct Page {
     /// Sequence number of the first effective byte.
@@ -108,7 +109,7 @@ struct Cluster {
 pub struct Pages {
     memory: Box<[u8]>,
     clusters: Box<[Cluster]>,
-    /// What goes with data that lies in them out of order.
+    /// Reports on data that is in them out of order.
     reports: Reports,
     skipped: u64,
     refused: u64,
@@ -150,7 +151,7 @@ impl Pages {
         &mut self.reports
     }
 
-    /// Bytes that clusters of these sizes take, what lies between them too.
+    /// Returns the bytes that clusters of these sizes take, including the gaps between them.
     pub fn bytes_of(sizes: &[ClusterSize]) -> usize {
         let mut end = 0;
         let pages = |size: &ClusterSize| {
@@ -230,7 +231,7 @@ impl Pages {
         cluster.shares.give(page.group);
     }
 
-    /// What is known of a page; `None` if it is not in use.
+    /// Returns the state of a page; `None` if it is not in use.
     #[inline]
     pub fn page(&self, id: PageId) -> Option<&Page> {
         let cluster = self.clusters.get(id.cluster())?;

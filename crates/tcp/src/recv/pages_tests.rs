@@ -127,7 +127,8 @@ fn groups_have_their_shares_of_clusters_that_are_empty() {
     let mut pages = Pages::new(&[sizes(8192, 1024), sizes(8192, 1024)]);
     let used = taken(&mut pages, 0);
     pages.share_out(2);
-    // Half of eight pages are divided: two for each group, and four for whoever asks first.
+    // Half of eight pages are divided: two for each group; the other four are first come, first
+    // served.
     let mut take = |cluster| (0..8).filter(|_| pages.take_for(0, cluster, Seq(0)).is_some()).count();
     assert_eq!((take(0), take(1)), (7, 6), "the first one was in use");
     assert!(pages.take_for(1, 1, Seq(0)).is_some());

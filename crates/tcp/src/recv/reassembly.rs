@@ -1,8 +1,10 @@
-//! What one connection has in pages, in order of sequence numbers: first what is ready to be read, then what came early, behind holes.
+//! The data of one connection in pages, in order of sequence numbers: first the data ready to be
+//! read, then the early data, behind holes.
 //!
-//! Of bytes that come twice the first are kept, whatever the second say: what has been acknowledged is never replaced, and nobody can
-//! change what is kept by sending it again. Small segments that follow one another share a page. Early data is bounded in pages, by
-//! connection and by the cluster, so that a flood of single bytes with holes between them costs no more than that.
+//! Of bytes that come twice the first are kept, whatever the second contain: acknowledged data is
+//! never replaced, and no peer can change kept data by sending it again. Small segments that follow
+//! one another share a page. Early data is bounded in pages, by connection and by the cluster, so a
+//! flood of single bytes with holes between them costs no more than this bound.
 
 use millrace_core::wire::checksum::{add, copy_sum16};
 
@@ -36,11 +38,11 @@ pub(super) struct Inserted {
     pub(super) bytes: u32,
     /// There was no page for all of them.
     pub(super) is_cut: bool,
-    /// The first of what was there already.
+    /// The first data that was there already.
     pub(super) duplicate: Option<(Seq, Seq)>,
 }
 
-/// What became of data that was to be appended.
+/// Outcome of appending data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Appended {
     Kept,
@@ -67,8 +69,9 @@ impl Queue {
         if self.ready_tail.is_none() { &[] } else { pages.bytes(self.head) }
     }
 
-    /// Copies data that follows what is ready into one page while it is summed, and keeps it if the sum is right. `before` is the sum
-    /// of the `before_bytes` bytes of the payload that stand before it and are there already.
+    /// Copies data that follows the ready data into one page while it is summed, and keeps it if
+    /// the sum is right. `before` is the sum of the `before_bytes` bytes of the payload that come
+    /// before it and are there already.
     #[inline]
     pub(super) fn append(
         &mut self,
@@ -121,7 +124,7 @@ impl Queue {
         let mut inserted = Inserted::default();
         let mut previous = self.before(pages, seq);
         while !data.is_empty() {
-            // What the page before has already.
+            // Data that the page before has already.
             if let Some(page) = pages.page(previous) {
                 let there = (page.end().since(seq).max(0) as usize).min(data.len());
                 inserted.add_duplicate(seq, there);
@@ -150,8 +153,9 @@ impl Queue {
         inserted
     }
 
-    /// Puts the beginning of `piece` behind the page `previous`: into what is free of that page, if it ends where the piece begins, else
-    /// into a new one. The page, and how many bytes.
+    /// Puts the beginning of `piece` behind the page `previous`: into the free part of this page,
+    /// if it ends where the piece begins, otherwise into a new one. Returns the page and the number
+    /// of bytes.
     fn put(
         &mut self,
         pages: &mut Pages,

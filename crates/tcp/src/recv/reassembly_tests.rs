@@ -14,7 +14,7 @@ fn insert(queue: &mut Queue, pages: &mut Pages, seq: u32, data: &[u8]) -> Insert
     queue.insert(pages, Seq(seq), data, EARLY)
 }
 
-/// All pages: where they begin and what is in them.
+/// Returns where all pages begin, and their contents.
 fn contents(queue: &Queue, pages: &Pages) -> Vec<(u32, Vec<u8>)> {
     let mut at = queue.head;
     let mut found = Vec::new();
@@ -74,7 +74,7 @@ fn a_flood_of_holes_costs_no_more_than_the_bound() {
         assert_eq!((inserted.bytes, inserted.is_cut), (u32::from(is_kept), !is_kept), "{i}");
     }
     assert_eq!(pages.used(EARLY).0, u32::from(MAX_EARLY_PAGES));
-    // What is missing still fits, since it goes to the other cluster, and makes all of it ready.
+    // Missing data still fits, since it goes to the other cluster, and makes all of it ready.
     let first = u32::MAX - 501;
     for i in 0..=u32::from(MAX_EARLY_PAGES) {
         let seq = Seq(first.wrapping_add(2 * i));
@@ -117,7 +117,8 @@ fn data_in_order_is_kept_only_if_its_sum_is_right() {
     assert_eq!(queue.append(&mut pages, Seq(4), b"abd", (0, 0), sum), Appended::WrongSum);
     assert_eq!(queue.ready(&pages), b"abc");
     assert_eq!(queue.append(&mut pages, Seq(4), b"def", (0, 0), Some(sum16(b"def"))), Appended::Kept);
-    // What is there already stands before it: one byte, so that the others have the other places in their words.
+    // The data there already comes before it: one byte, so that the others have the other places in
+    // their words.
     assert_eq!(
         queue.append(&mut pages, Seq(7), b"gh", (sum16(b"f"), 1), Some(sum16(b"fgh"))),
         Appended::Kept
@@ -127,7 +128,8 @@ fn data_in_order_is_kept_only_if_its_sum_is_right() {
         Appended::Kept
     );
     assert_eq!((pages.used(READY).0, queue.ready(&pages)), (1, &b"abcdefghij"[..]));
-    // More than the page has left begins another; more than a page is not plain, nor is what has early data behind it.
+    // More data than the page has room for begins another page; data larger than a page is not
+    // plain, nor is data with early data behind it.
     assert_eq!(queue.append(&mut pages, Seq(11), &[7; 1024], (0, 0), None), Appended::Kept);
     assert_eq!(pages.used(READY).0, 2);
     assert_eq!(queue.append(&mut pages, Seq(1035), &[7; 1025], (0, 0), None), Appended::NotPlain);

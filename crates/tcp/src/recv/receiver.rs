@@ -10,7 +10,7 @@ use super::window;
 use crate::seq::Seq;
 use crate::wire::header::is_same_sum;
 
-/// What a receiver is made with, once both SYNs are known.
+/// Settings of a receiver, once both SYNs are known.
 #[derive(Clone, Copy, Debug)]
 pub struct ReceiverSettings {
     /// The sequence number of the first byte: the peer's initial one and 1.
@@ -36,16 +36,17 @@ pub struct Arrival<'a> {
     pub is_fin: bool,
     /// Whether a router has marked it (ECN).
     pub is_marked: bool,
-    /// What the payload has to add up to ([`crate::wire::payload_sum`]); `None` when the checksum has been checked already.
+    /// Sum that the payload must have ([`crate::wire::payload_sum`]); `None` when the checksum has
+    /// been checked already.
     pub expected_sum: Option<u16>,
 }
 
 /// What became of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offered {
-    /// So many more bytes are ready to be read; 0 if only the FIN was new.
+    /// More bytes are ready to be read; 0 if only the FIN was new.
     Ready {
-        /// Bytes, those included that had come early and now have what was missing before them.
+        /// Number of bytes, including those that had come early and are no longer behind a hole.
         bytes: u32,
     },
     /// Something in it is kept behind a hole.
@@ -70,7 +71,8 @@ pub enum Refused {
     NoRoom,
 }
 
-/// What a connection has received and can receive: 64 bytes, and pages while there is data that has not been read.
+/// Received data of a connection and its receive window: 64 bytes, and pages while there is unread
+/// data.
 #[derive(Debug)]
 pub struct Receiver {
     /// RCV.NXT.
@@ -84,7 +86,7 @@ pub struct Receiver {
 
 const _: () = assert!(size_of::<Receiver>() <= 64);
 
-/// What is neither sequence numbers nor pages nor ACKs.
+/// State other than sequence numbers, pages and ACKs.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) limit_bytes: u32,
@@ -145,14 +147,16 @@ impl Receiver {
         self.state.unread_bytes
     }
 
-    /// Whether data has come for which something before it is missing.
+    /// Returns whether data has come that is behind a hole.
     #[inline]
     pub fn has_early(&self) -> bool {
         self.queue.has_early()
     }
 
-    /// Takes in a segment; one without data or a FIN has its checksum looked at and changes nothing. Data in order is summed while it is copied and kept only if the sum is right; nothing else
-    /// of a segment may be believed before this has not said [`Refused::WrongSum`].
+    /// Takes in a segment; one without data or a FIN has its checksum verified and changes nothing.
+    /// Data in order is summed while it is copied, and kept only if the sum is right; no other part
+    /// of a segment may be trusted until this has returned something other than
+    /// [`Refused::WrongSum`].
     #[inline]
     pub fn offer(&mut self, pages: &mut Pages, now: Instant, arrival: &Arrival<'_>) -> Offered {
         if arrival.payload.is_empty() && !arrival.is_fin {
@@ -169,7 +173,7 @@ impl Receiver {
             Offered::Ready { .. } if !had_early && !arrival.is_marked && !self.state.is_finished => {
                 self.acks.took(now, self.next, arrival.payload.len(), self.state.mss);
             }
-            // RFC 5681 section 4.2: at once for what comes out of order and for what fills a hole.
+            // RFC 5681 section 4.2: at once for data out of order and for data that fills a hole.
             _ => self.acks.want_now(),
         }
         offered
@@ -189,7 +193,7 @@ impl Receiver {
         let data = &payload[from as usize..to as usize];
         let is_whole = to == length;
         if from > 0 || self.next == seq {
-            // It begins with what is expected next, or with what is there already.
+            // It begins with the data expected next, or with data that is there already.
             if !data.is_empty() && is_whole {
                 let before = (if from > 0 { sum16(&payload[..from as usize]) } else { 0 }, from as usize);
                 match self.queue.append(pages, self.next, data, before, expected_sum) {
@@ -262,7 +266,7 @@ impl Receiver {
         }
     }
 
-    /// Remembers the block of early data that the segment is in: the first to be told.
+    /// Remembers the block of early data that the segment is in: the first to report.
     fn note_early(&mut self, pages: &mut Pages, from: Seq, to: Seq) {
         if from == to || !self.queue.has_early() {
             return;
@@ -312,7 +316,7 @@ impl Receiver {
         reaches
     }
 
-    /// What is to be read next, as far as it lies together: empty only if nothing is ready.
+    /// Returns the data to read next, as far as it is contiguous: empty only if nothing is ready.
     #[inline]
     pub fn peek<'a>(&self, pages: &'a Pages) -> &'a [u8] {
         self.queue.ready(pages)
@@ -326,7 +330,7 @@ impl Receiver {
         consumed
     }
 
-    /// Copies what is ready to `to`, as much as fits, and lets go of it.
+    /// Copies ready data to `to`, as much as fits, and releases it.
     pub fn read(&mut self, pages: &mut Pages, to: &mut [u8]) -> usize {
         let mut at = 0;
         self.read_to(pages, to.len(), &mut |bytes| {
@@ -335,7 +339,8 @@ impl Receiver {
         })
     }
 
-    /// Shows what is ready to `take`, up to `most` bytes, piece by piece, and lets go of it. How many there were.
+    /// Passes ready data to `take`, up to `most` bytes, piece by piece, and releases it. Returns
+    /// the number of bytes.
     pub fn read_to(&mut self, pages: &mut Pages, most: usize, take: &mut dyn FnMut(&[u8])) -> usize {
         let mut done = 0;
         while done < most {
@@ -350,7 +355,8 @@ impl Receiver {
         done
     }
 
-    /// Gives all pages back: the connection ends, or nobody reads any more. What comes later is not kept either if it is not offered.
+    /// Gives all pages back: the connection ends, or is not read any more. Later data is not kept
+    /// either if it is not offered.
     pub fn clear(&mut self, pages: &mut Pages) {
         self.queue.clear(pages);
         self.acks.forget(pages.reports());

@@ -135,7 +135,7 @@ fn a_fin_that_contradicts_what_is_there_is_no_fin() {
     let (mut receiver, mut pages) = (receiver(Seq(100)), pages());
     offer(&mut receiver, &mut pages, 100, b"ab", false);
     offer(&mut receiver, &mut pages, 110, b"x", false);
-    // Before what has been received, before what came early, outside the window.
+    // Before the data received, before the early data, outside the window.
     offer(&mut receiver, &mut pages, 101, b"", true);
     offer(&mut receiver, &mut pages, 105, b"", true);
     offer(&mut receiver, &mut pages, 100 + LIMIT + 1, b"", true);
@@ -166,7 +166,7 @@ fn what_finds_no_page_has_to_come_again() {
     assert_eq!(offer(&mut one, &mut pages, 200, &[1; 100], false), Offered::Early { bytes: 100 });
     assert_eq!(offer(&mut other, &mut pages, 200, &[1; 100], false), Offered::Refused(Refused::NoRoom));
     assert_eq!((other.next(), other.is_finished(), other.unread_bytes()), (Seq(0), false, 0));
-    // Longer than what is left: part of it is kept, and no FIN behind what is not.
+    // Longer than the room left: part of it is kept, and no FIN behind the part that is not.
     assert_eq!(offer(&mut one, &mut pages, 100, &[1; 3000], true), Offered::Ready { bytes: 612 });
     assert_eq!(offer(&mut one, &mut pages, 712, &[1; 2388], true), Offered::Refused(Refused::NoRoom));
     assert!(!one.is_finished());
@@ -177,7 +177,8 @@ fn what_finds_no_page_has_to_come_again() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// From so far before or behind RCV.NXT, so long, with this byte instead of the true ones, a FIN behind it.
+    /// Distance from RCV.NXT, before or behind it; length; byte instead of the true ones; whether a
+    /// FIN is behind it.
     Offer(i32, usize, Option<u8>, bool),
     Read(usize),
     Ack,

@@ -46,7 +46,8 @@ impl ReportId {
     }
 }
 
-/// Reports of all connections. With all of them in use some connection tells nothing, and its peer sends more again than it has to.
+/// Reports of all connections. When all of them are in use, some connection reports nothing, and
+/// its peer sends more again than it must.
 #[derive(Debug)]
 pub(super) struct Reports {
     reports: Box<[Report]>,
@@ -107,7 +108,7 @@ impl Report {
         }
     }
 
-    /// What is below `next` is acknowledged without blocks.
+    /// Takes note that everything below `next` is acknowledged without blocks.
     pub(super) fn advance(&mut self, next: Seq) {
         let before = self.blocks;
         self.blocks = [EMPTY; REMEMBERED];
@@ -140,7 +141,7 @@ mod tests {
         assert_eq!(reports.get(id).map(|report| report.blocks[0]), Some(B));
         reports.change(&mut id, |report| report.advance(Seq(40)));
         assert_eq!((reports.used(), id.is_none()), (0, true));
-        // What was there is not told of another connection.
+        // The old content is not reported for another connection.
         reports.change(&mut id, |report| report.note_block(A));
         assert_eq!(
             reports.get(id).map(|report| (report.duplicate, report.blocks)),

@@ -61,13 +61,14 @@ impl Receiver {
         field as u16
     }
 
-    /// RCV.WND: what may come now.
+    /// Returns RCV.WND: the bytes that may come now.
     #[inline]
     pub fn open_bytes(&self) -> u32 {
         self.edge.since(self.next).max(0).cast_unsigned()
     }
 
-    /// Whether the window has grown enough by reading for the peer to be told at once: it doubles, or half the buffer is free again.
+    /// Returns whether the window has grown enough by reading to notify the peer at once: it
+    /// doubles, or half the buffer is free again.
     #[inline]
     pub(super) fn has_window_to_tell(&self) -> bool {
         let gain = self.wanted_edge().since(self.edge);

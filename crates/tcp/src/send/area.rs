@@ -2,8 +2,8 @@
 //! stage, and its sum is made of what stands there; so whatever is written meanwhile, a frame and its checksum belong together. A retransmission reads
 //! them again.
 //!
-//! Bytes are the application's again when they are acknowledged. For an application that wants its memory back earlier the queue keeps what is left
-//! in host pages ([`Store::keep_areas`]).
+//! Bytes are the application's again when they are acknowledged. For an application that wants its
+//! memory back earlier, the queue keeps the remaining bytes in host pages ([`Store::keep_areas`]).
 
 use millrace_core::shared::Words;
 
@@ -40,7 +40,8 @@ pub(super) struct Areas {
 }
 
 impl Areas {
-    /// Reads a piece into the stage from `at` on. One whose area is gone is zeros: nobody sends from there any more.
+    /// Reads a piece into the stage from `at` on. A piece whose area is gone is zeros: no
+    /// connection sends from there any more.
     fn read(&mut self, area: u16, from: u32, at: usize, bytes: usize) {
         let Some(to) = self.stage.get_mut(at..at + bytes) else { return };
         let of = self.all.get(usize::from(area)).and_then(Option::as_ref);
@@ -56,7 +57,8 @@ impl Areas {
 }
 
 impl Store {
-    /// Divides the descriptors among areas, but for `reserve` of them and as many as there may be pages of what they have kept.
+    /// Divides the descriptors among areas, except for `reserve` of them and one for each page that
+    /// data kept from areas may take.
     pub(crate) fn share_out(&mut self, groups: u8, reserve: u32) {
         let all = self.descriptors.len() as u32;
         let divided = all.saturating_sub(self.most_kept() + reserve).max(all / 4);
@@ -68,7 +70,8 @@ impl Store {
         self.host.used() < self.most_kept()
     }
 
-    /// Pages that areas may have kept at most: a quarter of those for which there is a descriptor.
+    /// Returns the most pages that data kept from areas may take: a quarter of those that there is
+    /// a descriptor for.
     fn most_kept(&self) -> u32 {
         (self.host.used() + self.host.free()).min(self.descriptors.len() as u32) / 4
     }
@@ -119,8 +122,8 @@ impl Store {
         Ok(())
     }
 
-    /// Copies what the queue has of areas into host pages, as far as there are descriptors and three quarters of the pages are free. False:
-    /// something is left.
+    /// Copies the queue's data in areas into host pages, as far as there are descriptors and three
+    /// quarters of the pages are free. Returns false if some of it is left.
     pub fn keep_areas(&mut self, queue: &mut Queue) -> bool {
         let mut index = queue.head;
         while let Some(descriptor) = self.descriptors.get(index as usize) {

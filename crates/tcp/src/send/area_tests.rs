@@ -95,7 +95,7 @@ fn what_is_written_meanwhile_is_in_the_bytes_and_in_their_sum() {
     assert!(words.write(BEFORE, &[0xff; 1000]));
     let frame = payload.slices().concat();
     assert!(frame == bytes[..1000] && payload.sum % 0xffff == sum16(&frame) % 0xffff);
-    // A retransmission reads what is there now.
+    // A retransmission reads the present content.
     assert_eq!(sent(&mut store, &mut queue, FIRST, 1448), [0xff; 1000]);
 }
 
@@ -146,7 +146,7 @@ fn what_is_kept_needs_no_area() {
             assert!(sent(&mut store, &mut queue, FIRST, 536) == wanted, "whatever the application writes");
             assert!(!cut(&store, &mut queue, FIRST, 1448).is_staged());
         }
-        // What is queued behind it is sent behind it.
+        // Data queued behind it is sent behind it.
         store.append_area(&mut queue, 3, 200_000, 50).unwrap();
         assert_eq!(sent(&mut store, &mut queue, FIRST + wanted.len() as u32, 1448).len(), 50);
         store.clear(&mut queue);

@@ -16,7 +16,7 @@ pub(super) struct Geometry {
     unit: u32,
     /// From one to the next in memory.
     slot: u32,
-    /// Bytes of a slot before what is sent of it.
+    /// Bytes of a slot before the part that is sent.
     lead: u32,
     /// Bytes that are sent of a packet and are not in its stored sum.
     header: u32,
@@ -199,7 +199,8 @@ impl<'a> Payload<'a> {
 }
 
 impl Store {
-    /// The segment that begins at `seq`: at most `mss` bytes by the grid, and of that no more than `most`.
+    /// Returns the segment that begins at `seq`: at most `mss` bytes by the grid, and no more than
+    /// `most` of these.
     pub fn cut(&self, queue: &mut Queue, seq: Seq, mss: u32, most: u32) -> Cutting {
         self.cut_by(queue, seq, mss, most, false)
     }

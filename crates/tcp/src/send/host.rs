@@ -1,4 +1,4 @@
-//! Pages for what the application wrote itself: headers, answers, short messages.
+//! Pages for data that the application wrote itself: headers, answers, short messages.
 
 use crate::limits::HOST_PAGE_BYTES;
 

@@ -1,5 +1,6 @@
-//! The send queue: descriptors of ranges of leased extents, of areas of an application and of host pages. There is no socket buffer: a segment points into what the
-//! descriptors name, a retransmission does so again.
+//! The send queue: descriptors of ranges of leased extents, of areas of an application and of host
+//! pages. There is no socket buffer: a segment points into the memory that the descriptors name,
+//! and so does a retransmission.
 //!
 //! ```text
 //! Queue (24 bytes in the connection)      Store (shared by all connections)
@@ -8,13 +9,14 @@
 //!                               extent         host page      extent
 //! ```
 //!
-//! A descriptor goes when its bytes are acknowledged and the device has given back every frame that points into it. One whose connection makes
-//! no progress gives its lease back earlier and keeps what the extent held: [`Cutting::Wanted`] asks for it again.
+//! A descriptor goes when its bytes are acknowledged and the device has given back every frame that
+//! points into it. One whose connection makes no progress gives its lease back earlier and keeps
+//! the description of the extent's content: [`Cutting::Wanted`] requests it again.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `grid` | where a segment ends, and its sum |
-//! | `host` | pages for what the application wrote itself |
+//! | `host` | pages for data that the application wrote itself |
 //! | `area` | ranges of memory that the application writes to |
 
 mod area;
@@ -43,7 +45,7 @@ pub(crate) const NONE: u32 = u32::MAX;
 /// What of a packet's slot is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// The payload, without what the slot has before it.
+    /// The payload, without the bytes before it in the slot.
     Payloads,
     /// The whole slot: RTP header and payload.
     Frames,
@@ -54,7 +56,7 @@ pub enum Part {
 pub struct ExtentRange {
     /// Packet in the extent that the first byte is of.
     pub place: u32,
-    /// Bytes of that packet before it.
+    /// Bytes of this packet before it.
     pub skip: u32,
     /// How many.
     pub bytes: u32,
@@ -93,7 +95,7 @@ impl std::fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// A lease, or what it was of and how that can be had again.
+/// A lease, or the description of its content and the means to get it again.
 #[derive(Debug)]
 enum Held {
     Lease(Lease),
@@ -135,7 +137,7 @@ struct Descriptor {
     is_unpinned: bool,
     /// Its extent was asked for.
     is_wanted: bool,
-    /// Its lease is not given back before it is done with: nobody could supply another.
+    /// Its lease is not given back before it is done with: another could not be supplied.
     is_held: bool,
 }
 
@@ -192,7 +194,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Bytes of one with so many descriptors and pages.
+    /// Returns the bytes of a store with `descriptors` descriptors and `host_pages` pages.
     pub const fn bytes(descriptors: u32, host_pages: u32) -> usize {
         descriptors as usize * size_of::<Descriptor>() + HostPages::bytes(host_pages)
     }
@@ -329,7 +331,8 @@ impl Store {
         })
     }
 
-    /// The same with bytes that are elsewhere: `fill` copies those from `at` on to the room that it is shown, all of which is queued. `most` are there.
+    /// Does the same with bytes that are elsewhere: `fill` copies those from `at` on to the room
+    /// passed to it, and the whole room is queued. There are `most` bytes.
     pub fn append_from(
         &mut self,
         queue: &mut Queue,
@@ -353,7 +356,7 @@ impl Store {
         done
     }
 
-    /// Has what fits put into the rest of the page of the last descriptor, if it has one.
+    /// Puts as much as fits into the rest of the page of the last descriptor, if it has one.
     fn extend_tail(&mut self, queue: &mut Queue, most: usize, fill: &mut dyn FnMut(&mut [u8])) -> usize {
         let Some(tail) = self.descriptors.get_mut(queue.tail as usize) else { return 0 };
         let Source::Host { page, at } = tail.source else { return 0 };
@@ -446,7 +449,7 @@ impl Store {
         self.used -= 1;
     }
 
-    /// The device has a frame that points into what was cut.
+    /// Takes note that the device has a frame that points into `cut`.
     pub fn handed(&mut self, cut: &Cut) -> Handed {
         let mut index = cut.first();
         for _ in 0..cut.descriptors() {
@@ -477,7 +480,7 @@ impl Store {
 
     fn drop_lease(&mut self, index: u32) {
         let Source::Extent { held, .. } = &mut self.descriptors[index as usize].source else { return };
-        // Without the title nothing could be had again: then the extent stays here.
+        // Without the title its data could not be leased again: then the extent stays here.
         if let Held::Lease(lease) = held
             && let Some(recall) = lease.recall()
         {
@@ -486,8 +489,9 @@ impl Store {
         }
     }
 
-    /// Gives every lease of the queue back, those of frames in the device as soon as it has given them back, and except those of titles that are
-    /// closed. What is queued stays. Whether there was one.
+    /// Gives every lease of the queue back, those of frames in the device as soon as it has given
+    /// them back, except those of titles that are closed. Queued data stays. Returns whether there
+    /// was one.
     pub fn unpin(&mut self, queue: &Queue) -> bool {
         let before = self.leases;
         let mut is_pinned = false;
@@ -515,7 +519,8 @@ impl Store {
         }
     }
 
-    /// What the extent of a descriptor held, if it is not there and was not asked for. It counts as asked for from now on.
+    /// Returns the content of a descriptor's extent, if the extent is not there and was not
+    /// requested. It counts as requested from now on.
     pub(crate) fn want(&mut self, index: u32) -> Option<ExtentContent> {
         let descriptor = self.descriptors.get_mut(index as usize)?;
         let Source::Extent { held: Held::Recall(recall), .. } = &descriptor.source else { return None };

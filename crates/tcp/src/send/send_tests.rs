@@ -44,7 +44,7 @@ fn arena() -> Arc<ExtentArena> {
     ExtentArena::new(Box::new(HeapRegion::new(2)))
 }
 
-/// What a range of an extent has in the stream.
+/// Returns the bytes that a range of an extent has in the stream.
 fn expected(lease: &Lease, range: &ExtentRange) -> Vec<u8> {
     let layout = lease.content().layout;
     let lead = if range.part == Part::Frames { 0 } else { layout.header_bytes() };

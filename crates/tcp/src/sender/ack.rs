@@ -1,4 +1,4 @@
-//! What an acknowledgment does.
+//! The processing of an acknowledgment.
 
 use millrace_core::time::Instant;
 
@@ -18,11 +18,11 @@ use crate::sender::{
 };
 use crate::seq::Seq;
 
-/// What is known of an acknowledgment on the way through.
+/// Information about an acknowledgment on the way through.
 struct Pass {
     una_before: Seq,
     has_advanced: bool,
-    /// It came while what a time-out left was being repaired.
+    /// It came while the effects of a time-out were being repaired.
     was_timed_out: bool,
     /// Segments acknowledged cumulatively.
     segments: u32,
@@ -36,7 +36,7 @@ impl Sender {
     /// Takes an acknowledgment.
     pub fn acked(&mut self, records: &mut Records, now: Instant, ack: &AckIn<'_>) -> Acked {
         let mut acked = Acked::default();
-        // Whoever acknowledges what was never sent gains nothing by it.
+        // A peer that acknowledges data that was never sent gains nothing by it.
         if ack.ack.after(self.nxt) {
             records.counts.beyond += 1;
             acked.is_beyond = true;
@@ -96,7 +96,7 @@ impl Sender {
         Pass { una_before, has_advanced, was_timed_out, segments, outstanding, dsack, delivery }
     }
 
-    /// SACK blocks; returns what is reported to have come twice.
+    /// Processes SACK blocks; returns the range that is reported to have come twice.
     fn take_sacks(
         &mut self,
         records: &mut Records,
@@ -111,7 +111,8 @@ impl Sender {
         //# sequence of data received by the receiver in the most recent packet.
         let is_inside = given.get(1).is_some_and(|second| second.0.up_to(left) && right.up_to(second.1));
         let is_dsack = left.before(right) && (right.up_to(ack.ack) || is_inside);
-        // What lies further back than any window cannot have been sent since (RFC 2883 leaves this to the sender).
+        // Data further back than any window cannot have been sent since (RFC 2883 leaves this to
+        // the sender).
         let is_recent = una_before.since(left) < (1 << 30) && right.up_to(self.nxt);
         let dsack = (is_dsack && is_recent).then_some((left, right));
         records.counts.dsacks += u64::from(dsack.is_some());
@@ -119,7 +120,8 @@ impl Sender {
         let mut blocks = [(Seq(0), Seq(0)); crate::wire::MAX_SACKS];
         let mut count = 0;
         for &(left, right) in &given[usize::from(is_dsack)..] {
-            // Old blocks and such as were never sent say nothing about what is in flight.
+            // Old blocks and blocks of data that was never sent prove nothing about the data in
+            // flight.
             if !left.before(right) || right.up_to(self.una) || right.after(self.nxt) || left.before(self.una)
             {
                 records.counts.ignored_sacks += u64::from(right.after(self.una));
@@ -160,7 +162,8 @@ impl Sender {
             return is_duplicate;
         }
         if pass.has_advanced && self.phase == Phase::Fast {
-            // What is acknowledged now was counted as gone when its duplicate came, but for the hole.
+            // Data acknowledged now was counted as gone when its duplicate came, except for the
+            // hole.
             let known = pass.segments.saturating_sub(1).min(u32::from(self.duplicates));
             self.duplicates -= known as u8;
         } else if pass.has_advanced {
@@ -256,7 +259,7 @@ impl Sender {
         }
     }
 
-    /// What it says of a tail loss probe.
+    /// Evaluates its information about a tail loss probe.
     fn check_probe(&mut self, ack: &AckIn<'_>, pass: &Pass) {
         let has_repaired = self.tlp.acked(&ProbeAck {
             ack: self.una,
@@ -307,7 +310,8 @@ impl Sender {
         self.recovery_point = self.nxt;
     }
 
-    /// The window is what the threshold says (RFC 6937 section 3.1; less where it was not validated: RFC 7661 section 4.4.1).
+    /// Sets the window to the threshold (RFC 6937 section 3.1; less where it was not validated: RFC
+    /// 7661 section 4.4.1).
     fn end_reduction(&mut self) {
         //= RFC 5681 section 4.3
         //# cwnd MUST be set to no more than
@@ -356,7 +360,7 @@ impl Sender {
         self.rack.detect(&mut self.board, records, window, Tick::at(now))
     }
 
-    /// How much of the window was used: what a reduction starts from.
+    /// Returns how much of the window was used: a reduction starts from this.
     pub(super) fn used_bytes(&self, outstanding: u32) -> u32 {
         //= RFC 5681 section 3.1
         //# Implementation Note: An easy mistake to make is to simply use cwnd,
@@ -403,14 +407,15 @@ impl Sender {
         self.begin_reduction(Phase::Fast, sacked);
         self.undo.begin();
         self.tlp.reset();
-        // The window was reduced already for what the network marked in the same window of data.
+        // The window was reduced already for the network's marks in the same window of data.
         if !is_marked {
             self.controller.on_loss(&cut);
         }
     }
 
     fn begin_reduction(&mut self, phase: Phase, sacked: u32) {
-        // RFC 9937 section 6: what was selectively acknowledged before is not delivered during recovery.
+        // RFC 9937 section 6: data selectively acknowledged before is not delivered during
+        // recovery.
         let was_unvalidated = matches!(&self.book, Book::Open(validate) if validate.is_unvalidated());
         self.switches.set(WAS_UNVALIDATED, was_unvalidated);
         self.book = Book::Reducing(Prr::begin(self.outstanding().saturating_sub(sacked)));

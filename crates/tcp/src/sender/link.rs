@@ -1,4 +1,5 @@
-//! For tests: a path in virtual time, a receiver at its end, and a sender that has so many bytes to send. Everything follows from a seed.
+//! For tests: a path in virtual time, a receiver at its end, and a sender with a number of bytes to
+//! send. Everything follows from a seed.
 
 use std::cell::Cell;
 use std::cmp::Reverse;
@@ -13,7 +14,7 @@ use crate::rtt::stamp;
 use crate::seq::Seq;
 use crate::wire::{Sacks, Stamps};
 
-/// What a path does.
+/// Properties of a path.
 #[derive(Clone, Debug)]
 pub(crate) struct Path {
     pub(crate) rate_bps: u64,
@@ -32,7 +33,7 @@ pub(crate) struct Path {
     pub(crate) outage: std::ops::Range<u64>,
     /// Segments with more payload vanish.
     pub(crate) largest: u16,
-    /// The queue marks from so many bytes on.
+    /// The queue marks once it holds this number of bytes.
     pub(crate) mark_bytes: u64,
     pub(crate) has_stamps: bool,
     pub(crate) seed: u64,
@@ -140,7 +141,7 @@ pub(crate) struct Link {
     order: u64,
     /// When the bottleneck is free: senders may share it.
     free_at: Rc<Cell<u64>>,
-    /// New segments wait until so many may go (large segments that a device cuts).
+    /// New segments wait until this number of them may go (large segments that a device cuts).
     train: u32,
     random: u64,
     waits_until: u64,
@@ -186,7 +187,7 @@ impl Link {
     }
 
     fn offset(&self, seq: Seq) -> u64 {
-        // Within 2 GiB of what the receiver has.
+        // Within 2 GiB of the receiver's position.
         let near = self.first + self.receiver.next as u32;
         (self.receiver.next as i64 + i64::from(seq.since(near))) as u64
     }
@@ -338,7 +339,8 @@ impl Link {
         assert!(self.sender.board.segments == 0 || self.sender.due().is_some(), "nothing would wake it");
     }
 
-    /// Another sender, so much later, at the same bottleneck. Its segments go in trains of so many.
+    /// Creates another sender, `later_ns` later, at the same bottleneck. Its segments go in trains
+    /// of `train`.
     pub(crate) fn beside(&self, setup: &Setup, train: u32, later_ns: u64) -> Self {
         let other = Self::new(setup, self.path.clone(), self.total, self.window);
         let mut other = Self { free_at: Rc::clone(&self.free_at), train, ..other };

@@ -18,7 +18,7 @@ fn setup(algorithm: Algorithm) -> Setup {
     }
 }
 
-/// Sends so many segments; the link afterwards.
+/// Sends `segments` segments; returns the link afterwards.
 fn transfer(setup: &Setup, path: Path, segments: u64, limit_s: u64) -> Link {
     let mut link = Link::new(setup, path.clone(), segments * 1448, 4 << 20);
     let done = link.run(START + limit_s * S);

@@ -1,11 +1,14 @@
-//! The sending half of a connection, as far as WHEN and WHAT is sent is concerned: what is in flight, what is lost, how much may go.
+//! The sending half of a connection, as far as the time and the choice of transmissions are
+//! concerned: the data in flight, the data lost, the amount that may go.
 //!
 //! It knows sequence numbers and times only; contents, headers and the receiver's window belong to whoever uses it:
 //!
-//! 1. [`Sender::next`] says what may go now; whoever sends it says so with [`Sender::sent`], and asks again.
+//! 1. [`Sender::next`] returns the data that may go now; the caller that sends it reports this with
+//!    [`Sender::sent`], and asks again.
 //! 2. [`Sender::acked`] takes each acknowledgment, in the order of arrival.
 //! 3. [`Sender::due`] is when [`Sender::fired`] wants to be called, if nothing happens before.
-//! 4. [`Sender::device_done`] says that the device has given a frame back. Bytes before [`Sender::free_until`] are needed by nobody.
+//! 4. [`Sender::device_done`] reports that the device has given a frame back. Bytes before
+//!    [`Sender::free_until`] are not needed any more.
 
 use millrace_core::time::Instant;
 
@@ -29,13 +32,13 @@ mod ack;
 mod output;
 mod timers;
 
-/// What a sender is made from: the outcome of the handshake.
+/// Settings of a sender: the outcome of the handshake.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     /// The first byte to be sent (ISS + 1).
     pub first: Seq,
-    /// Largest payload of a segment to begin with: what the peer allows, the path's MTU as far as it is known, less the options
-    /// that every segment carries. In bytes. A FIN counts as a byte of it.
+    /// Largest payload of a segment to begin with: the peer's limit, the path's MTU as far as it is
+    /// known, less the options that every segment carries. In bytes. A FIN counts as a byte of it.
     pub mss: u16,
     /// Largest payload that probing may raise it to (the device's MTU, the peer's MSS); as `mss` where probing is off.
     pub mss_limit: u16,
@@ -73,7 +76,7 @@ pub struct AckIn<'a> {
     pub has_data: bool,
 }
 
-/// What an acknowledgment did.
+/// Effects of an acknowledgment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Acked {
     /// Bytes acknowledged cumulatively by it.
@@ -96,7 +99,7 @@ pub struct Acked {
     pub is_ecn_reduced: bool,
 }
 
-/// What may be sent now.
+/// Transmission that is permitted now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permit {
     /// Send these bytes again, in one segment.
@@ -151,7 +154,7 @@ pub enum Fired {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// What the sender is about.
+/// Present task of the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Nothing is known to be lost.
@@ -160,11 +163,11 @@ enum Phase {
     Marked,
     /// Fast recovery.
     Fast,
-    /// What a retransmission time-out left is repaired.
+    /// The effects of a retransmission time-out are repaired.
     TimedOut,
 }
 
-/// What the timer is for: they exclude each other (RFC 8985 section 8).
+/// Purpose of the timer: the purposes exclude each other (RFC 8985 section 8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Timer {
     Off,
@@ -173,7 +176,7 @@ enum Timer {
     Probe,
 }
 
-/// What is measured, or counted during a reduction: never both.
+/// Measurements, or counts during a reduction: never both.
 #[derive(Debug)]
 enum Book {
     Open(Validate),
@@ -259,7 +262,7 @@ impl Sender {
             controller: Controller::new(setup.algorithm, u32::from(mss), setup.was_syn_repeated, first),
             book: Book::Open(Validate::new(first, tick)),
             pace: Pace::new(now),
-            // What is sent first is waited for, and must not hang on a probe.
+            // The first data sent is waited for, and must not hang on a probe.
             mtu: Mtu::new(mss, setup.mss_limit, Tick::at(now.plus_ns(MTU_PROBE_PAUSE_NS))),
             due: now,
             rto_at: now,
@@ -315,12 +318,12 @@ impl Sender {
         self.mtu.limit()
     }
 
-    /// The peer has said what it takes; before anything is sent.
+    /// Sets the limit that the peer has announced; before anything is sent.
     pub(crate) fn set_mss_limit(&mut self, limit: u16) {
         self.mtu.set_limit(limit);
     }
 
-    /// The congestion window, in bytes; during a recovery what it will be afterwards.
+    /// Returns the congestion window, in bytes; during a recovery its value afterwards.
     pub fn cwnd(&self) -> u32 {
         self.controller.cwnd()
     }
@@ -330,10 +333,11 @@ impl Sender {
         self.controller.ssthresh()
     }
 
-    /// Bytes believed to be in the network (RFC 6675 section 4: pipe).
+    /// Returns the bytes assumed to be in the network (RFC 6675 section 4: pipe).
     pub fn in_flight(&self) -> u32 {
         let extra = self.tlp.extra_bytes();
-        // Without SACK each duplicate acknowledgment tells that one segment has left the network (RFC 5681 section 3.2).
+        // Without SACK each duplicate acknowledgment shows that one segment has left the network
+        // (RFC 5681 section 3.2).
         let left = u32::from(self.duplicates) * u32::from(self.mss());
         (self.board.flying_bytes + extra).saturating_sub(left)
     }
@@ -411,7 +415,8 @@ impl Sender {
     pub fn too_big(&mut self, records: &mut Records, now: Instant, payload: u16) -> bool {
         let is_news = self.mtu.too_big(payload, Tick::at(now));
         if is_news {
-            // What was too large was dropped, but not by congestion: it goes again in smaller segments (RFC 8201 section 5.4).
+            // Segments that were too large were dropped, but not by congestion: their data goes
+            // again in smaller segments (RFC 8201 section 5.4).
             let largest = self.mtu.mss().max(payload);
             self.board.mark_lost(records, |record| Some(record.len > largest));
         }

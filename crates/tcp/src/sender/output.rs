@@ -1,4 +1,4 @@
-//! What may be sent, and what was.
+//! The data that may be sent, and the data that was.
 
 use millrace_core::time::Instant;
 
@@ -13,7 +13,8 @@ use crate::sender::{Book, Full, IS_FORCED, IS_PACED, Permit, Phase, Sender, Time
 use crate::seq::Seq;
 
 impl Sender {
-    /// What may be sent now. `limit`: up to where there is something to send that the receiver's window takes.
+    /// Returns the data that may be sent now. `limit`: the end of the available data that the
+    /// receiver's window takes.
     pub fn next(&mut self, records: &mut Records, now: Instant, limit: Seq) -> Permit {
         let available = limit.since(self.nxt).max(0) as u32;
         if self.board.segments == 0 && available > 0 {
@@ -140,7 +141,8 @@ impl Sender {
         self.controller.cwnd().saturating_sub(self.in_flight())
     }
 
-    /// Nothing was in flight for some time: a window that was not used for so long is not trusted (RFC 7661 section 4.4.3).
+    /// Nothing was in flight for some time: a window that was not used during this time is not
+    /// trusted (RFC 7661 section 4.4.3).
     fn shrink_after_rest(&mut self, now: Instant) {
         let periods = now.ns_since(self.rto_at) / UNVALIDATED_NS;
         if periods == 0 || self.timer != Timer::Off {
@@ -150,7 +152,7 @@ impl Sender {
         for _ in 0..periods.min(32) {
             shrink(&mut self.controller, mss);
         }
-        // What is counted is not counted again.
+        // Periods that were counted are not counted again.
         self.rto_at = now;
     }
 
@@ -216,7 +218,7 @@ impl Sender {
         if is_off || (is_retransmission && seq.up_to(self.una)) {
             self.rto_at = now.plus_ns(self.rtt.rto_ns());
         }
-        // What may be lost is waited for, whatever is sent meanwhile.
+        // Possible losses are waited for, whatever is sent meanwhile.
         if self.timer != Timer::Reordering {
             self.arm(now, !is_retransmission, 0);
         }

@@ -32,14 +32,14 @@ pub(crate) struct Rig {
     pub(crate) sender: Sender,
     pub(crate) records: Records,
     pub(crate) now: Instant,
-    /// Segments that there are to be sent.
+    /// Segments available for sending.
     pub(crate) limit: u32,
     pub(crate) has_stamps: bool,
     /// What acknowledgments echo; the time a round trip ago where None.
     pub(crate) echo: Option<u32>,
 }
 
-/// What was sent: segments' numbers, N for new and R for sent again.
+/// The transmissions: segments' numbers, N for new and R for sent again.
 pub(crate) type Sent = Vec<(char, u32)>;
 
 impl Rig {

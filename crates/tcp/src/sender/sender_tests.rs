@@ -272,7 +272,7 @@ fn a_segment_with_data_or_another_window_is_no_duplicate() {
     assert!(!rig.ack(10, &[]).is_duplicate, "nothing is outstanding");
 }
 
-// RFC 2018 section 8: the receiver may drop what it said to have.
+// RFC 2018 section 8: the receiver may drop data that it has reported.
 #[test]
 fn what_the_receiver_dropped_again_is_sent_again() {
     let mut rig = Rig::in_flight(&setup(), 4);

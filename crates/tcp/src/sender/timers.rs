@@ -15,18 +15,19 @@ use crate::sender::{
 };
 
 impl Sender {
-    /// When [`Sender::fired`] is to be called.
+    /// Returns when [`Sender::fired`] must be called.
     pub fn due(&self) -> Option<Instant> {
         (self.timer != Timer::Off).then_some(self.due)
     }
 
-    /// Chooses the timer. `is_new`: new data was sent or acknowledged; `wait_ticks`: until what may be lost is.
+    /// Chooses the timer. `is_new`: new data was sent or acknowledged; `wait_ticks`: until segments
+    /// that may be lost are lost.
     pub(super) fn arm(&mut self, now: Instant, is_new: bool, wait_ticks: u32) {
         //= RFC 6298 section 5
         //# (5.2) When all outstanding data has been acknowledged, turn off the
         //# retransmission timer.
         if self.board.segments == 0 {
-            // From now on it says since when nothing is in flight.
+            // From now on it holds the time since when nothing is in flight.
             self.timer = Timer::Off;
             self.rto_at = now;
             return;
@@ -61,7 +62,7 @@ impl Sender {
         self.due = self.rto_at;
     }
 
-    /// The time is `now`: does what was due.
+    /// Does everything that was due at `now`.
     pub fn fired(&mut self, records: &mut Records, now: Instant) -> Fired {
         if self.timer == Timer::Off || now < self.due {
             return Fired::Nothing;

@@ -1,4 +1,4 @@
-//! What an application asks for: OPEN, SEND, RECEIVE, CLOSE, ABORT, STATUS (RFC 9293 section 3.9.1).
+//! Requests of an application: OPEN, SEND, RECEIVE, CLOSE, ABORT, STATUS (RFC 9293 section 3.9.1).
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -251,8 +251,8 @@ impl Stack {
         Ok(())
     }
 
-    /// What a connection has still to send is copied from areas into pages, as far as three quarters of those are free. False: some of it is still in
-    /// an area.
+    /// Copies the data that a connection has still to send from areas into pages, as far as three
+    /// quarters of the pages are free. Returns false if some of it is still in an area.
     pub fn keep_areas(&mut self, id: ConnectionId, now: Instant) -> bool {
         self.connection(id).is_none() || self.with(id.number, now, Connection::keep_areas).unwrap_or(true)
     }
@@ -265,7 +265,8 @@ impl Stack {
         }
     }
 
-    /// RECEIVE: copies what came in order into `to`; 0: nothing is there, or (after [`Happened::PEER_CLOSED`]) nothing will be.
+    /// RECEIVE: copies data that came in order into `to`. Returns 0 if nothing is there, or (after
+    /// [`Happened::PEER_CLOSED`]) nothing will be.
     ///
     /// # Errors
     /// There is no such connection.
@@ -298,7 +299,7 @@ impl Stack {
         Ok(bytes)
     }
 
-    /// CLOSE: nothing more will be sent; what the peer sends can still be read.
+    /// CLOSE: nothing more will be sent; data from the peer can still be read.
     ///
     /// # Errors
     /// There is no such connection, or it was closed already.
@@ -310,7 +311,7 @@ impl Stack {
         if is_first { Ok(()) } else { Err(CallError::Closing) }
     }
 
-    /// ABORT: the peer is told by a reset.
+    /// ABORT: notifies the peer by a reset.
     pub fn abort(&mut self, id: ConnectionId, now: Instant) {
         if self.connection(id).is_some() {
             self.abort_number(id.number, now);
@@ -327,8 +328,9 @@ impl Stack {
         self.settle(number, now, None);
     }
 
-    /// The application has no more use for the connection's number. One that is not closed yet closes by itself; with data left that
-    /// nobody will read it is reset (RFC 9293 section 3.6.1).
+    /// Releases a connection's number, which the application does not need any more. A connection
+    /// that is not closed yet closes by itself; with data left that will not be read, it is reset
+    /// (RFC 9293 section 3.6.1).
     pub fn release(&mut self, id: ConnectionId, now: Instant) {
         let Some(connection) = self.connection(id) else { return };
         let loses_data = connection.unread_bytes() > 0;
@@ -367,7 +369,7 @@ impl Stack {
         self.connection(id).map_or(0, Connection::unacked_bytes)
     }
 
-    /// Bytes queued and never sent: what the windows have held back so far.
+    /// Returns the bytes queued and never sent: those that the windows have held back until now.
     pub fn unsent_bytes(&self, id: ConnectionId) -> u32 {
         self.connection(id).map_or(0, Connection::unsent_bytes)
     }
@@ -377,7 +379,7 @@ impl Stack {
         self.connection(id).map_or(0, Connection::urgent_bytes)
     }
 
-    /// Everything queued so far is urgent (RFC 9293 section 3.8.5).
+    /// Marks everything queued until now as urgent (RFC 9293 section 3.8.5).
     pub fn mark_urgent(&mut self, id: ConnectionId) {
         if self.connection(id).is_some() {
             self.with(id.number, Instant(0), |connection, _| connection.mark_urgent());
@@ -406,8 +408,9 @@ impl Stack {
     //= RFC 9293 section 3.8.3
     //# An application MUST (MUST-21) be able to set the value for R2
     //# for a particular connection.
-    /// How long data of this connection may stay unacknowledged, instead of what [`Config::user_timeout_ns`] says. What a peer asks for
-    /// ([`Config::takes_user_timeout`]) still overrides it.
+    /// Sets how long data of this connection may stay unacknowledged, instead of
+    /// [`Config::user_timeout_ns`]. The value that a peer requests ([`Config::takes_user_timeout`])
+    /// still overrides it.
     ///
     /// [`Config::user_timeout_ns`]: crate::conn::Config::user_timeout_ns
     /// [`Config::takes_user_timeout`]: crate::conn::Config::takes_user_timeout
@@ -423,7 +426,8 @@ impl Stack {
         self.set_mark(id, Marks::NAGLE, on, now);
     }
 
-    /// A segment that is not full waits for more, or for the persist timer; without the cork, what has waited goes as Nagle's algorithm has it.
+    /// Makes a segment that is not full wait for more, or for the persist timer; without the cork,
+    /// waiting data goes as Nagle's algorithm allows.
     pub fn cork(&mut self, id: ConnectionId, on: bool, now: Instant) {
         self.set_mark(id, Marks::CORKED, on, now);
     }

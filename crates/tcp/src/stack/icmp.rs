@@ -1,8 +1,9 @@
 //! Error messages of ICMP and ICMPv6 (RFC 9293 section 3.9.2.2), as the IP layer has read them.
 //!
-//! Whoever guesses the two ends of a connection can forge such a message. So none is believed that does not quote a sequence number which
-//! is in flight (RFC 5927 section 4.1), none ends a connection that is established (section 5.2), and one that says "too big" only counts
-//! for a segment in flight that is larger than it says.
+//! An attacker that guesses the two ends of a connection can forge such a message. So a message is
+//! not trusted unless it quotes a sequence number that is in flight (RFC 5927 section 4.1), none
+//! ends a connection that is established (section 5.2), and "too big" only counts for a segment in
+//! flight that is larger than the size it reports.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -23,11 +24,11 @@ pub struct IcmpError {
     pub remote: SocketAddr,
     /// Its sequence number.
     pub seq: Seq,
-    /// What was wrong with it.
+    /// The error reported for it.
     pub kind: IcmpKind,
 }
 
-/// What an error message says.
+/// Content of an error message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IcmpKind {
     /// Fragmentation needed and DF set (IPv4), packet too big (IPv6).
@@ -48,9 +49,9 @@ pub enum Undelivered {
     Host,
     /// The host has no TCP.
     Protocol,
-    /// Nobody listens at the port.
+    /// No socket listens at the port.
     Port,
-    /// Somebody forbids it.
+    /// It is administratively prohibited.
     Prohibited,
     /// The source route failed.
     SourceRoute,
@@ -86,7 +87,8 @@ impl fmt::Display for Undelivered {
 }
 
 impl IcmpKind {
-    /// What an ICMP message for IPv4 says: its type, its code and bytes 4 to 7 of its header. `None`: no error, or none that concerns TCP.
+    /// Decodes an ICMP message for IPv4 from its type, its code and bytes 4 to 7 of its header.
+    /// Returns `None` if it is no error, or none that concerns TCP.
     pub const fn v4(kind: u8, code: u8, rest: [u8; 4]) -> Option<Self> {
         use Undelivered as U;
         Some(Self::Undelivered(match (kind, code) {
@@ -142,7 +144,7 @@ impl Stack {
     }
 
     fn icmp_for(&mut self, number: u32, error: &IcmpError, now: Instant) -> bool {
-        // What was acknowledged before the message came is no longer in flight.
+        // Data acknowledged before the message came is no longer in flight.
         self.note_new(now);
         self.process_note(number, now);
         let is_used = self
@@ -155,7 +157,7 @@ impl Stack {
         is_used
     }
 
-    /// A SYN,ACK of a listener: the request is forgotten where there is nobody to answer.
+    /// A SYN,ACK of a listener: the request is forgotten where there is no peer to answer.
     fn icmp_for_request(&mut self, flow: &FlowKey, error: &IcmpError) -> bool {
         let IcmpKind::Undelivered(why) = error.kind else { return false };
         let Some(request) = self.requests.find(flow) else { return false };
@@ -170,7 +172,7 @@ impl Stack {
     //# Since these Unreachable messages indicate soft error conditions, a
     //# TCP implementation MUST NOT abort the connection (MUST-56), and it
     //# SHOULD make the information available to the application (SHLD-25).
-    /// What error messages last said of a connection, if nothing was acknowledged since.
+    /// Returns the last error reported for a connection, if nothing was acknowledged since.
     pub fn undelivered(&self, id: ConnectionId) -> Option<Undelivered> {
         self.connection(id).and_then(Connection::undelivered)
     }

@@ -13,7 +13,7 @@ impl Stack {
     pub fn input(&mut self, arrived: &Arrived<'_>, now: Instant) {
         let counters = &mut self.shared.counters;
         counters.segments_in += 1;
-        // Looked at where it was written: a copy would have to wait for what it copies.
+        // Parsed in place: a copy would have to wait for the bytes that it copies.
         let parsed = parse(arrived.bytes);
         let Ok(segment) = &parsed else {
             counters.malformed += 1;

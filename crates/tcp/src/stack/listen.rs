@@ -59,8 +59,9 @@ impl Stack {
         Ok(ListenerId(number as u8))
     }
 
-    /// Changes the backlog of a listener, for an application that keeps connections waiting after it has polled them: whatever waits there, the
-    /// bound is one. With 0 nobody gets in.
+    /// Changes the backlog of a listener, for an application that keeps connections waiting after
+    /// it has polled them: one bound covers everything that waits there. With 0 no connection gets
+    /// in.
     pub fn set_backlog(&mut self, listener: ListenerId, backlog: u32) {
         if let Some(listener) = self.listener_mut(listener) {
             listener.backlog = backlog;
@@ -115,8 +116,9 @@ impl Stack {
         }
     }
 
-    /// LISTEN (RFC 9293 section 3.10.7.2). False: nobody listens there. `above`: where the sequence numbers of the last connection
-    /// between these ends have got to, if the SYN reopens it.
+    /// LISTEN (RFC 9293 section 3.10.7.2). Returns false if there is no listener. `above`: the
+    /// sequence number that the last connection between these ends has reached, if the SYN reopens
+    /// it.
     pub(super) fn arrive_for_listener(
         &mut self,
         flow: &FlowKey,
@@ -195,8 +197,9 @@ impl Stack {
         self.reply(Reply { flow: *flow, head });
     }
 
-    /// Whether an ACK ends a handshake that was answered with a cookie. Then there is a connection; without room for it there is a request, and
-    /// without room for that either it counts as an ACK that ends nothing: it is reset.
+    /// Returns whether an ACK ends a handshake that was answered with a cookie. Then there is a
+    /// connection; without room for it there is a request, and without room for a request either it
+    /// counts as an ACK that ends nothing: it is reset.
     fn take_cookie(&mut self, flow: &FlowKey, segment: &Segment<'_>, id: ListenerId, now: Instant) -> bool {
         let Some(cookies) = self.cookies.as_ref().filter(|_| !segment.flags.has(Flags::SYN)) else {
             return false;

@@ -10,10 +10,10 @@
 //! | --- | --- |
 //! | `input` | the first stage |
 //! | `notes` | ACKs noted on arrival, and merged |
-//! | `output` | the third stage, and what a device says of its frames |
+//! | `output` | the third stage, and a device's reports on its frames |
 //! | `requests` | SYN-RECEIVED of listeners: small records |
 //! | `listen` | listeners, their backlogs, SYN cookies |
-//! | `calls` | what the application asks for |
+//! | `calls` | the requests of the application |
 //! | `icmp` | error messages of ICMP |
 //! | `size` | how much memory all of it takes |
 //! | `settle` | what follows from a changed state: events, timers, TIME-WAIT |
@@ -108,7 +108,7 @@ pub struct Settings {
     pub secret: [u64; 2],
 }
 
-/// Something that an application is told.
+/// An event reported to an application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// Of which connection.
@@ -126,7 +126,7 @@ pub struct Event {
 pub struct Wanted {
     /// Which connection.
     pub connection: ConnectionId,
-    /// What the extent held.
+    /// Content of the extent.
     pub content: ExtentContent,
 }
 
@@ -155,9 +155,10 @@ pub struct Arrived<'a> {
     pub source: SocketAddr,
     /// To which address of this host.
     pub destination: SocketAddr,
-    /// The ECN field of the IP header says congestion experienced.
+    /// The ECN field of the IP header signals congestion experienced.
     pub is_marked: bool,
-    /// Its checksum is not looked at: whoever has it from its sender's memory, or from a card that did, says so.
+    /// Its checksum is not verified: the caller sets this if it has the segment from its sender's
+    /// memory, or from a card that has verified it.
     pub is_checked: bool,
     /// The segment, header first.
     pub bytes: &'a [u8],
@@ -268,7 +269,7 @@ impl Stack {
         }
     }
 
-    /// What happened so far.
+    /// Returns the counters of events until now.
     pub fn counters(&self) -> &TcpCounters {
         &self.shared.counters
     }
@@ -283,8 +284,10 @@ impl Stack {
         &self.shared.pages
     }
 
-    /// Divides connections, descriptors of areas and pages for received data among groups ([`Stack::set_group`]; area n is of group n + 1): half of them
-    /// equally, and of the other half each takes what it needs. Areas do not get the last `descriptors`. To be called before there is any connection.
+    /// Divides connections, descriptors of areas and pages for received data among groups
+    /// ([`Stack::set_group`]; area n is of group n + 1): half of them equally, and of the other
+    /// half each takes as many as it needs. Areas do not get the last `descriptors`. Must be called
+    /// before there is any connection.
     pub fn share_out(&mut self, groups: u8, descriptors: u32) {
         self.shares = Shares::new(self.slots.len() as u32, groups);
         self.shared.store.share_out(groups, descriptors);

@@ -1,8 +1,10 @@
 //! ACKs noted on arrival and processed after the output stage (NTT 1996 section 4.2 item 1).
 //!
-//! A note is the latest ACK of a connection. Another one is merged into it: what it acknowledges, its window, its time stamps and its arrival
-//! replace those of the first, its SACK blocks join them. So a run with notes equals one without in which the merged ACKs were lost but for
-//! their SACK blocks, and those stand in later ACKs too. Only plain ACKs are noted; everything else is processed at once, behind the note.
+//! A note is the latest ACK of a connection. The next ACK is merged into it: its acknowledgment
+//! number, window, time stamps and arrival time replace those of the first; its SACK blocks are
+//! added. A run with notes therefore equals a run without notes in which the merged ACKs were lost
+//! except for their SACK blocks, and later ACKs repeat those blocks too. Only plain ACKs are noted;
+//! everything else is processed at once, after the note.
 //!
 //! Of thousands of connections none is in the cache when its ACK comes. So a plain ACK first stands in a short line while its connection is
 //! fetched, and is looked at when more have come; nothing that comes behind it is processed before.
@@ -19,7 +21,7 @@ use crate::wire::{Flags, FlowKey, Options, Sacks, Segment, Stamps};
 
 const NONE: u32 = u32::MAX;
 
-/// What a plain ACK says.
+/// Contents of a plain ACK.
 #[derive(Clone, Copy, Debug)]
 struct Ack {
     seq: Seq,
@@ -181,7 +183,7 @@ impl Stack {
             if new.ack.before(old.ack) {
                 return false;
             }
-            // As a rule there are none, and nothing has to be put together.
+            // Usually there are none, and no merge is needed.
             if old.sacks.blocks().is_empty() {
                 *old = *new;
             } else {

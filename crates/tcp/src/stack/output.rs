@@ -1,4 +1,4 @@
-//! The third stage: what may go goes; then the noted ACKs are processed.
+//! The third stage: sends everything that may be sent now, then processes the noted ACKs.
 
 use millrace_core::time::Instant;
 
@@ -39,8 +39,9 @@ pub struct Out<'a> {
     pub header: &'a [u8],
     /// The payload, where it lies, and its sum.
     pub payload: Payload<'a>,
-    /// How long ago its peer acknowledged something new or sent something new, in nanoseconds: until then the way there has worked.
-    /// [`Out::NEVER`]: it has not, or the peer has said something else since.
+    /// Time in nanoseconds since the peer last acknowledged or sent something new: until then the
+    /// path to it worked. [`Out::NEVER`]: neither has happened, or the peer has sent something else
+    /// since.
     pub moved_ns: u64,
     /// What to hand back when the device has read the payload, if it did not copy it ([`Stack::device_done`]). `None`: it has to copy what there is of payload.
     pub frame: Option<Frame>,
@@ -60,7 +61,7 @@ pub struct Frame {
     handed: Handed,
 }
 
-/// What a device did with a segment.
+/// How a device disposed of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// It has copied it: nothing is lent any more.
@@ -93,7 +94,8 @@ impl Stack {
         let mut count = 0;
         self.note_new(now);
         if self.send_replies(out, &mut count) {
-            // Those that are ready now have one turn each; who has more to send comes again behind them.
+            // Each connection that is ready now gets one turn; one with more to send is queued
+            // again behind the others.
             let mut left = self.ready.len();
             while left > 0
                 && let Some(number) = self.ready.pop_front()
@@ -176,7 +178,7 @@ impl Stack {
         let Some(flow) = self.table.flow(number).copied() else { return true };
         let connection_id = self.id(number);
         let Some(connection) = self.slots[number as usize].connection.as_mut() else { return true };
-        // What is staged lies there only now.
+        // Staged data is only valid now.
         let lasting = plan.cut.filter(|cut| !cut.is_staged());
         let handed = lasting.map(|cut| self.shared.store.handed(&cut));
         let frame = handed.map(|handed| Frame {

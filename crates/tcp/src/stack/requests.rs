@@ -1,4 +1,5 @@
-//! SYN-RECEIVED of listeners: a record of what both SYNs said, and a timer. The connection itself is made when the handshake ends.
+//! Connections in SYN-RECEIVED of listeners: a record of the contents of both SYNs, and a timer.
+//! The connection itself is created when the handshake ends.
 
 use millrace_core::time::Instant;
 use millrace_core::wheel::Wheel;
@@ -44,7 +45,7 @@ impl Requests {
         }
     }
 
-    /// Bytes of so many.
+    /// Memory in bytes for `capacity` requests.
     pub(super) fn bytes(capacity: u32) -> usize {
         let each = size_of::<Option<Request>>() + size_of::<u32>();
         capacity as usize * each + Table::bytes(capacity) + Wheel::bytes(capacity as usize)
@@ -111,9 +112,10 @@ impl Stack {
         true
     }
 
-    /// A cookie came back, and there is no room for the connection. The peer believes that it is connected; if it waits for us to speak nothing
-    /// would ever tell it otherwise. As a request it has its SYN,ACK repeated, and whatever it answers or says is another try. False if there is
-    /// no room for that either.
+    /// A cookie came back, and there is no room for the connection. The peer considers itself
+    /// connected; if it waits for us to send first, it would never learn otherwise. As a request,
+    /// its SYN,ACK is repeated, and any answer or data from the peer is another attempt. Returns
+    /// false if there is no room for the request either.
     pub(super) fn add_acked_request(
         &mut self,
         flow: &FlowKey,
@@ -206,7 +208,7 @@ impl Stack {
         }
         if self.has_room_for(request.listener) {
             self.drop_request(number);
-            // An answer that had to come again says nothing about the round trip.
+            // A repeated answer is no sample of the round-trip time.
             let since = (!request.is_acked).then_some(request.since);
             self.accept(flow, &request.agreed, request.listener, since, segment, now);
         } else if let Some(Some(request)) = self.requests.records.get_mut(number as usize) {

@@ -42,7 +42,8 @@ impl Stack {
         }
     }
 
-    /// Looks at what a call or a segment has made of a connection. `wait`: when it may send again, if it said so.
+    /// Evaluates the state of a connection after a call or a segment. `wait`: when it may send
+    /// again, if it reported a time.
     pub(super) fn settle(&mut self, number: u32, now: Instant, wait: Option<Instant>) {
         let Some(connection) = self.slots.get_mut(number as usize).and_then(|slot| slot.connection.as_mut())
         else {
@@ -68,7 +69,8 @@ impl Stack {
             Some(due) => {
                 // Never in this moment again: the second stage would not end.
                 let due = due.max(now.plus_ns(1));
-                // As a rule it is later each time, and the timer is set anew only when it has fired once for nothing.
+                // Usually it is later each time; the timer is set again only after it has fired
+                // once without need.
                 if self.wheel.due(number).is_none_or(|set| set > due || set <= now) {
                     self.wheel.set(number, due, now);
                 }

@@ -110,7 +110,7 @@ impl FlowKey {
         })
     }
 
-    /// What a keyed hash is made of.
+    /// Input of a keyed hash.
     #[inline]
     pub const fn words(&self) -> &[u64; 5] {
         &self.words
@@ -121,7 +121,8 @@ impl FlowKey {
     /// The mark of a mapped IPv4 address is in it twice, which changes nothing: it is 0xffff, one of the zeros of this arithmetic.
     #[inline]
     pub fn pseudo_sum(&self) -> u16 {
-        // One word after the other: vectors would have to wait until what has just been written is in memory.
+        // One word at a time: vector instructions would have to wait until the words just written
+        // are in memory.
         let [a, b, c, d] = [0, 1, 2, 3].map(|at| u128::from(self.words[at]));
         let sum = a + b + c + d;
         let (sum, carry) = (sum as u64).overflowing_add((sum >> 64) as u64);

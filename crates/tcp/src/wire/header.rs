@@ -56,7 +56,7 @@ pub fn parse(segment: &[u8]) -> Result<Segment<'_>, Unfit> {
         options,
         payload,
     };
-    // Made where it goes in either case, and not put together before: see [`Unfit`].
+    // Constructed in its final location in either case, not assembled beforehand: see [`Unfit`].
     if let Some(stamps) = options::stamps_alone(option_bytes) {
         return Ok(with(Options::of_stamps(Some(stamps))));
     }
@@ -80,8 +80,9 @@ pub fn is_right(flow: &FlowKey, segment: &[u8]) -> bool {
         .is_ok_and(|length| add(add(flow.pseudo_sum(), length), sum16(segment)) == RIGHT_SUM)
 }
 
-/// What the payload of a segment has to add up to for its checksum to be right (0 and 0xffff are the same sum). Only the header is
-/// read, so that the payload can be summed while it is copied.
+/// Returns the sum that the payload of a segment must have for its checksum to be right (0 and
+/// 0xffff are the same sum). Only the header is read, so that the payload can be summed while it is
+/// copied.
 ///
 /// # Errors
 /// The segment has no header.

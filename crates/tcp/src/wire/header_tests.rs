@@ -125,7 +125,7 @@ proptest! {
         prop_assert!(is_right(&flow, &whole));
         let expected = payload_sum(&flow, &whole).unwrap();
         prop_assert!(is_same_sum(expected, sum16(&payload)), "{:x} {:x}", expected, sum16(&payload));
-        // And one that is wrong by something is told from it.
+        // A payload with one wrong bit does not match it.
         let mut random = SplitMix(u64::from(seq));
         let mut wrong = payload.clone();
         if !wrong.is_empty() {

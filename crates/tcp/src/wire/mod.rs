@@ -1,4 +1,4 @@
-//! Segments as they are on the wire: what is in them, how it is parsed and how it is written.
+//! Segments in their wire format: contents, parsing and writing.
 //!
 //! | module | holds |
 //! | --- | --- |
@@ -69,7 +69,7 @@ impl Flags {
 pub struct Stamps {
     /// TSval: the sender's clock.
     pub value: u32,
-    /// TSecr: what the sender echoes.
+    /// TSecr: the time stamp that the sender echoes.
     pub echo: u32,
 }
 
@@ -108,7 +108,7 @@ impl Sacks {
     }
 }
 
-/// What the options of a header say; options that are not known are passed over (RFC 9293 section 3.1).
+/// The options of a header; unknown options are skipped (RFC 9293 section 3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Maximum segment size (RFC 9293 section 3.7.1).
@@ -165,7 +165,7 @@ impl Options {
 pub struct Segment<'a> {
     /// Port of who sent it.
     pub source: u16,
-    /// Port of whom it is for.
+    /// Destination port.
     pub destination: u16,
     /// Sequence number of the first byte, or of the SYN.
     pub seq: Seq,

@@ -9,7 +9,7 @@ use crate::seq::Seq;
 /// Bytes of a header whose only option are time stamps.
 const STAMPED_BYTES: usize = HEADER_BYTES + STAMPS_BYTES;
 
-/// The payload of a segment, as its header has to know it: length and sum, put together from pieces.
+/// The payload of a segment as far as its header needs it: length and sum, accumulated from pieces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Body {
     bytes: u32,
@@ -26,7 +26,7 @@ impl Body {
         Self { bytes, sum }
     }
 
-    /// Appends a piece, of which `sum` is the sum as if it began at an even offset.
+    /// Appends a piece. `sum` is its sum as if it began at an even offset.
     #[inline]
     pub fn push(&mut self, sum: u16, bytes: u32) {
         // RFC 1071 section 2 (B): behind an odd number of bytes each byte has the other place in its word.
@@ -53,7 +53,8 @@ impl Body {
 pub struct Head {
     /// Sequence number.
     pub seq: Seq,
-    /// Acknowledgment number; has to be zero without [`Flags::ACK`], so that nothing is told that is not meant.
+    /// Acknowledgment number; must be zero without [`Flags::ACK`], so that the header carries no
+    /// unintended value.
     pub ack: Seq,
     /// Control bits.
     pub flags: Flags,
@@ -100,7 +101,7 @@ impl Template {
         }
     }
 
-    /// `WORDS` words, of which all lengths are known when this is compiled: no loop, no checks.
+    /// Writes `WORDS` words. All lengths are known at compile time: no loop, no checks.
     #[inline]
     fn put<const WORDS: usize, const BYTES: usize>(
         &self,

@@ -8,10 +8,10 @@ use millrace_tcp::stack::{CallError, ConnectionId, ListenerId};
 use super::machine::{LOCAL_PORT, Machine};
 use super::script::{Call, Expr};
 
-/// What a call comes to: a number, or -1 and the name of an error.
+/// Result of a call: a number, or -1 and the name of an error.
 pub(super) type Outcome = Result<i64, &'static str>;
 
-/// What a call did.
+/// Outcome of a call.
 pub(super) enum Done {
     Returned(Outcome),
     /// It has to wait.
@@ -42,7 +42,7 @@ struct Socket {
     options: Vec<(String, i64)>,
 }
 
-/// What the application knows of a connection.
+/// The application's knowledge of a connection.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     is_established: bool,
@@ -65,7 +65,7 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Hears what the stack has to tell.
+    /// Takes the events of the stack.
     pub(super) fn hear(&mut self, machine: &mut Machine) {
         while let Some(event) = machine.stack.poll_event() {
             let known = self.known.entry(event.connection).or_default();

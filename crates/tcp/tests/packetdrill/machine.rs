@@ -11,9 +11,10 @@ use super::setup::{Family, Setup, Start};
 use crate::sim::Packet;
 use crate::sim::app::stream;
 
-/// Port of the stack unless a script says another.
+/// Port of the stack unless a script sets another.
 pub(super) const LOCAL_PORT: u16 = 8080;
-/// Port of the peer that connects, unless a script says another; a peer that is connected to has the stack's own.
+/// Port of the peer that connects, unless a script sets another; a peer that the stack connects to
+/// has the stack's own.
 const REMOTE_PORT: u16 = 40_000;
 /// The peer's sequence number 0, and its time stamp 0: both wrap early.
 const THEIR_SEQ: u32 = 0u32.wrapping_sub(2_000);
@@ -33,18 +34,18 @@ pub(super) struct Sent {
     payload: Vec<u8>,
 }
 
-/// What is known of the numbers between two ports.
+/// Known numbers of the flow between two ports.
 #[derive(Debug)]
 struct Flow {
     local: u16,
     remote: u16,
     /// Our sequence number 0.
     our_seq: Option<u32>,
-    /// The next SYN of ours says where our numbers begin.
+    /// Our next SYN sets the start of our numbers.
     is_new: bool,
     /// The peer's last SYN.
     syn: Option<u32>,
-    /// Our time stamps: what a script writes, and what was sent for it.
+    /// Our time stamps: the script's value, and the one sent for it.
     stamps: Vec<(u32, u32)>,
 }
 
@@ -106,7 +107,7 @@ impl Machine {
         Ok(())
     }
 
-    /// A turn of three stages, of which the first is over.
+    /// A turn of three stages; the first is already over.
     fn turn(&mut self) -> Result<(), String> {
         let (now, at) = (self.now, self.script_now());
         self.stack.protocol(now);
@@ -125,7 +126,7 @@ impl Machine {
         Ok(())
     }
 
-    /// The first segment that was sent and nobody has looked at.
+    /// The first sent segment that has not been examined.
     pub(super) fn first_sent(&self) -> Option<&Sent> {
         self.sent.front()
     }
@@ -143,7 +144,7 @@ impl Machine {
         &mut self.flows[self.current]
     }
 
-    /// What a script says from now on is about these ports, the stack's first.
+    /// The script's statements from now on apply to these ports, the stack's first.
     pub(super) fn look_at(&mut self, local: u16, remote: u16) {
         let known = self.flows.iter().position(|flow| (flow.local, flow.remote) == (local, remote));
         self.current = known.unwrap_or_else(|| {
@@ -152,7 +153,7 @@ impl Machine {
         });
     }
 
-    /// A new connection: our numbers begin anew.
+    /// A new connection: our numbers start again.
     pub(super) fn begin_anew(&mut self) {
         self.flows[self.current].is_new = true;
     }
@@ -167,7 +168,7 @@ impl Machine {
         let base = flow.our_seq.unwrap_or(0);
         let echo = |echo: u32| {
             let known = flow.stamps.iter().rev().find(|(known, _)| *known == echo);
-            // One that was never sent: as far from the first as the script says.
+            // A value that was never sent: as far from the first as in the script.
             let guess = flow
                 .stamps
                 .first()
@@ -250,17 +251,17 @@ impl Machine {
         expected.has(ACK) && expected.ack.wrapping_add(THEIR_SEQ) == wire
     }
 
-    /// Whether the payload is what was written, `seq` in the numbers of the script.
+    /// Whether the payload matches the bytes written; `seq` is in the numbers of the script.
     pub(super) fn is_payload_right(sent: &Sent, seq: u32) -> bool {
         sent.payload == payload(OUR_STREAM, seq, sent.segment.has(SYN), sent.payload.len())
     }
 
-    /// What an application writes from byte `at` on.
+    /// The bytes that an application writes from byte `at` on.
     pub(super) fn written(at: u64, bytes: usize) -> Vec<u8> {
         stream(OUR_STREAM, at, bytes)
     }
 
-    /// What an application has to read from byte `at` on.
+    /// The bytes that an application must read from byte `at` on.
     pub(super) fn to_read(at: u64, bytes: usize) -> Vec<u8> {
         stream(THEIR_STREAM, at, bytes)
     }
@@ -271,8 +272,9 @@ impl Flow {
         Self { local, remote, our_seq: None, is_new: true, syn: None, stamps: Vec::new() }
     }
 
-    /// The script's value for a time stamp of ours. The first one is what the script says; from there on both count milliseconds, and what is
-    /// closer than two of them is the same.
+    /// Returns the script's value for one of our time stamps. The first has the value given in the
+    /// script; from there on both count milliseconds, and values within two of each other are the
+    /// same.
     fn note_stamp(&mut self, wire: u32, wanted: Option<u32>) -> u32 {
         let first = *self.stamps.first().unwrap_or(&(wanted.unwrap_or(0), wire));
         // The stack's clock has ticks of 2^20 ns.

@@ -3,8 +3,8 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `text` | a script's text: where in it we are, what is wrong with it |
-//! | `script` | what a script consists of |
+//! | `text` | a script's text: position and errors |
+//! | `script` | the elements of a script |
 //! | `parse` | text into events |
 //! | `segment` | segments: their notation, and their form on the wire |
 //! | `setup` | options and shell commands of a script as settings of a stack |

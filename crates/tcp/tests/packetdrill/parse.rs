@@ -81,7 +81,7 @@ fn call(text: &mut Text<'_>, until: Option<i64>) -> Result<Call, Fault> {
     if text.rest().starts_with('E') {
         errno = Some(text.word().to_owned());
     }
-    // What it means, for people.
+    // Its meaning, for people.
     if text.take("(") {
         text.take_until(")")?;
     }

@@ -9,10 +9,10 @@ use super::segment::{ACK, FIN, Opt, PSH, Segment};
 use super::setup::{Setup, Start};
 use super::text::Fault;
 
-/// How long what a script leaves behind may take to end: the longest time-outs, and TIME-WAIT.
+/// Time allowed for the remains of a script to end: the longest timeouts, and TIME-WAIT.
 const AFTERWARDS_NS: i64 = 400_000_000_000;
 
-/// What a run came to.
+/// Outcome of a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Run {
     /// It is for the other IP.
@@ -39,7 +39,7 @@ struct Runner {
     /// When the event before was.
     before: i64,
     blocked: Option<Blocked>,
-    /// What the last segment acknowledged.
+    /// Acknowledgment number of the last segment.
     acked: Option<u32>,
 }
 
@@ -80,7 +80,7 @@ impl Runner {
         match &event.action {
             Action::Leaves(segment) => {
                 let at = self.leaves(segment, earliest, latest)?;
-                // What has no exact time is where it was.
+                // An event without an exact time counts from when it happened.
                 self.before = if earliest == latest { earliest } else { at };
                 return Ok(());
             }
@@ -277,7 +277,7 @@ impl Runner {
             ));
         }
         self.process.exit(&mut self.machine);
-        // Also what nobody has accepted, and requests, come to their end.
+        // Connections that were not accepted, and requests, also end.
         for _ in 0..2 {
             let until = self.machine.script_now() + AFTERWARDS_NS;
             self.machine.advance(until, |_| true)?;
@@ -308,7 +308,7 @@ fn plain(options: &[Opt]) -> BTreeSet<String> {
     options.iter().filter_map(text).collect()
 }
 
-/// Compares what a call returned, and when, with what the script says.
+/// Compares the result of a call, and its time, with the script.
 fn finish(waiting: &Blocked, done: Result<Done, String>, now: i64, tolerance_ns: i64) -> Result<(), String> {
     let Blocked { line, call, earliest, latest } = waiting;
     let outcome = match done {

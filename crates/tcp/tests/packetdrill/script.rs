@@ -1,16 +1,17 @@
-//! What a script consists of.
+//! The elements of a script.
 
 use std::fmt;
 
 use super::segment::Segment;
 
-/// Whose script it is: what is the same for its author.
+/// Author of a script: determines which differences are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     /// Written for this stack: everything is compared.
     Ours,
-    /// Written for Linux. Not compared: the order of options and what is between them; PSH, which RFC 9293 wants with the last byte only; values
-    /// of time stamps; ACKs that tell nothing but a larger window; what is sent behind the last event. Times may be 4 ms off, packetdrill's
+    /// Written for Linux. Not compared: the order of options and the padding between them; PSH,
+    /// which RFC 9293 requires with the last byte only; values of time stamps; ACKs that report
+    /// only a larger window; segments after the last event. Times may be 4 ms off, packetdrill's
     /// default.
     Linux,
 }
@@ -20,7 +21,7 @@ pub(crate) enum Dialect {
 pub(super) enum When {
     /// At a time of the script.
     At(i64),
-    /// So long after the event before.
+    /// This long after the previous event.
     After(i64),
     /// Between two times.
     Within(i64, i64),

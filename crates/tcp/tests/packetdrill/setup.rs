@@ -48,7 +48,7 @@ pub(crate) struct Start {
     pub(crate) defers: bool,
 }
 
-/// What a script's options and commands come to.
+/// The settings that result from a script's options and commands.
 pub(super) struct Setup {
     pub(super) settings: Settings,
     /// How far from its time an event may be, in nanoseconds.
@@ -59,7 +59,8 @@ pub(super) struct Setup {
     pub(super) passed_over: BTreeSet<String>,
 }
 
-/// What Linux says and this stack has no setting for, whatever it is set to: buffers and batches of its own, and what is always on here.
+/// Linux settings without a counterpart in this stack, whatever their value: buffers and batches of
+/// Linux itself, and features that are always on here.
 const WITHOUT_MEANING: [&str; 16] = [
     "tcp_wmem",
     "tcp_syn_retries",

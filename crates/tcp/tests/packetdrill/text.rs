@@ -1,8 +1,8 @@
-//! A script's text: where in it we are, what is wrong with it.
+//! A script's text: the current position, and errors in it.
 
 use std::fmt;
 
-/// What is wrong, and in which line.
+/// An error, and its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) line: usize,
@@ -38,7 +38,7 @@ impl<'a> Text<'a> {
         &self.all[self.at..]
     }
 
-    /// What comes next, for people.
+    /// Returns the next word, for people.
     fn ahead(&self) -> String {
         match self.rest().split_whitespace().next() {
             Some(word) => format!("'{}'", word.chars().take(30).collect::<String>()),

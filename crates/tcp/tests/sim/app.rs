@@ -1,4 +1,5 @@
-//! An application: sends a stream that its seed makes, and compares what it receives with the other's.
+//! An application: sends a stream generated from its seed, and compares the data it receives with
+//! the peer's stream.
 
 use millrace_core::random::mix;
 use millrace_core::time::Instant;
@@ -27,9 +28,9 @@ pub(crate) struct Side {
     /// Once it has read this many bytes, it reads nothing for `stall_ns`.
     pub(crate) stalls_at: u64,
     pub(crate) stall_ns: u64,
-    /// What is sent comes from extents.
+    /// The data sent comes from extents.
     pub(crate) uses_extents: bool,
-    /// It aborts when so many bytes have gone and come.
+    /// It aborts when this many bytes have been sent and received.
     pub(crate) aborts_at: Option<u64>,
 }
 
@@ -66,7 +67,8 @@ pub(crate) struct App {
 }
 
 impl App {
-    /// Side `number` of a conversation: how it behaves, and what it says to the other side.
+    /// Creates side `number` of a conversation, with its behaviour and the data it sends to the
+    /// other side.
     pub(crate) fn new(sides: &[Side; 2], number: usize, seed: u64) -> Self {
         let (own, peer) = (sides[number], sides[1 - number]);
         Self {
@@ -99,7 +101,7 @@ impl App {
         stream(self.out_seed, self.sent, bytes)
     }
 
-    /// Compares what came.
+    /// Compares the data received.
     pub(crate) fn took(&mut self, bytes: &[u8]) {
         for (offset, &found) in bytes.iter().enumerate() {
             let at = self.received + offset as u64;
@@ -109,7 +111,7 @@ impl App {
         self.received += bytes.len() as u64;
     }
 
-    /// The peer says that there is no more.
+    /// The peer reports the end of its stream.
     pub(crate) fn ended(&mut self) {
         assert_eq!(self.received, self.to_receive, "the end came early");
         self.has_end = true;

@@ -14,7 +14,7 @@ pub(crate) struct Narrow {
     pub(crate) mtu: usize,
 }
 
-/// What a link does to packets; probabilities in parts of a million.
+/// The effect of a link on packets; probabilities in parts per million.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Plan {
     pub(crate) delay_ns: u64,
@@ -33,7 +33,7 @@ pub(crate) struct Plan {
     pub(crate) outage_ns: (u64, u64),
     /// Largest packets, in order of time; longer ones vanish. Before the first everything passes.
     pub(crate) mtus: [Option<Narrow>; 2],
-    /// The sender is told of packets that were too large.
+    /// The sender receives reports of packets that were too large.
     pub(crate) reports_too_big: bool,
 }
 
@@ -117,7 +117,7 @@ pub(crate) struct Link {
 pub(crate) enum Pushed {
     /// It is under way, or it was lost without a word.
     Gone,
-    /// It is too large for the link, which passes this much, and says so.
+    /// It is too large for the link, which passes this much and reports it.
     TooBig(Packet, usize),
 }
 

@@ -2,12 +2,12 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `scenario` | what a run is made of, from a seed; scenarios with one thing less |
+//! | `scenario` | the elements of a run, from a seed; scenarios with one thing less |
 //! | `shrink` | many seeds, and the smallest scenario that still fails |
-//! | `link` | what goes wrong under way |
+//! | `link` | faults on the path |
 //! | `ours`, `smol` | endpoints: this crate's stack, and smoltcp |
-//! | `window` | what an end may send |
-//! | `app` | what an application sends and expects |
+//! | `window` | the data that an end may send |
+//! | `app` | the data that an application sends and expects |
 
 pub(crate) mod app;
 pub(crate) mod link;
@@ -27,7 +27,7 @@ use millrace_tcp::stack::{Arrived, Ecn, Out};
 use self::link::{Link, Pushed};
 
 pub(crate) const MS: u64 = 1_000_000;
-/// From here on the links are perfect: whatever happened, what is left has to come through.
+/// From here on the links are perfect: whatever happened before, the remaining data must arrive.
 pub(crate) const WELL_AT: Instant = Instant(30_000 * MS);
 /// Longest time without progress of a connection on links that are well: two retransmission time-outs at their longest and a third of
 /// a silent black hole.
@@ -86,7 +86,7 @@ pub(crate) trait Endpoint {
     fn take(&mut self, now: Instant, packet: &Packet);
     /// A router reports that this packet of ours is longer than the `mtu` of a link.
     fn too_big(&mut self, _now: Instant, _packet: &Packet, _mtu: usize) {}
-    /// It is `now`: what goes out.
+    /// Runs a turn at `now` and returns the outgoing packets.
     fn turn(&mut self, now: Instant) -> Vec<Packet>;
     /// When it wants its next turn.
     fn due(&mut self, now: Instant) -> Option<Instant>;
@@ -104,7 +104,7 @@ pub(crate) trait Endpoint {
     fn end(&mut self, _now: Instant) {}
 }
 
-/// What a run came to.
+/// Outcome of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) packets: u64,
@@ -113,7 +113,7 @@ pub(crate) struct Outcome {
     pub(crate) counters: Vec<TcpCounters>,
 }
 
-/// Somebody at the hub, and the link from there to the hub. The way back is perfect.
+/// A host at the hub, and the link from it to the hub. The return path is perfect.
 pub(crate) struct Node {
     pub(crate) address: IpAddr,
     pub(crate) end: Box<dyn Endpoint>,
@@ -127,7 +127,7 @@ pub(crate) fn run(nodes: &mut [Node]) -> Outcome {
         for from in 0..nodes.len() {
             while let Some(packet) = nodes[from].link.pop(now) {
                 outcome.packets += 1;
-                // What a flipped bit has sent elsewhere is lost.
+                // A packet misdirected by a flipped bit is lost.
                 let Some(to) = nodes.iter_mut().find(|node| node.address == packet.destination) else {
                     continue;
                 };

@@ -54,7 +54,7 @@ pub(crate) fn settings(config: Config, secret: u64) -> Settings {
 struct Held {
     until: Instant,
     frame: Frame,
-    /// Where its bytes lie, and what they were.
+    /// Addresses of its bytes, and their original content.
     slices: Vec<(usize, Vec<u8>)>,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct End {
     id: Option<ConnectionId>,
     reason: Option<Reason>,
     is_over: bool,
-    /// What had moved when something last moved.
+    /// The progress when it last changed, and the time then.
     moved: (u64, Instant),
 }
 
@@ -101,7 +101,7 @@ struct Shared {
     stack: Stack,
     random: SplitMix,
     arena: Arc<ExtentArena>,
-    /// Which extent of which title lies where.
+    /// Where each extent of each title lies.
     cache: [Option<(u32, u32)>; EXTENTS as usize],
 }
 
@@ -239,7 +239,8 @@ impl Shared {
         }
     }
 
-    /// Extent `number` of the title, read into any extent that nobody has leased; `None`: all are.
+    /// Leases extent `number` of the title, read into any extent without a lease; `None`: all are
+    /// leased.
     fn lease(&mut self, title: u32, number: u32, seed: u64) -> Option<Lease> {
         let content = Self::content(title, number);
         self.arena.open_title(content.title);
@@ -329,7 +330,7 @@ impl Shared {
     }
 }
 
-/// Where the payload of a segment lies, and what it is.
+/// Returns the addresses and the content of a segment's payload.
 fn slices_of(out: &Out<'_>) -> Vec<(usize, Vec<u8>)> {
     out.payload.slices().iter().map(|slice| (slice.as_ptr() as usize, slice.to_vec())).collect()
 }

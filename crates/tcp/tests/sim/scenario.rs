@@ -1,4 +1,5 @@
-//! What a run is made of. Everything that can be left out of it stands here, so that a failure can be made smaller.
+//! The elements of a run. Every part that can be left out is listed here, so that a failure can be
+//! reduced.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -36,7 +37,7 @@ impl Kind {
     }
 }
 
-/// Somebody at the hub.
+/// A host at the hub.
 #[derive(Clone, Debug)]
 pub(crate) struct Host {
     /// The way to the hub.
@@ -81,7 +82,7 @@ fn config(random: &mut SplitMix, is_v6: bool) -> Config {
         ecn,
         paced,
         nagle,
-        // Whoever was aborted without being told finds out soon.
+        // An end that never learned of its peer's abort finds out soon.
         keep_alive_ns: 10_000 * MS,
         algorithm: if random.below(4) == 0 { Algorithm::Reno } else { Algorithm::Cubic },
         ..Config::default()
@@ -101,7 +102,7 @@ fn side(random: &mut SplitMix, most: u64) -> Side {
     }
     side.uses_extents = random.below(2) == 0;
     if random.below(6) == 0 {
-        // So long that windows close and are probed, and that extents go back.
+        // Long enough that windows close and are probed, and that extents go back.
         side.stalls_at = random.below(20_000);
         side.stall_ns = (1_000 + random.below(14_000)) * MS;
     }
@@ -163,7 +164,7 @@ impl Scenario {
             _ => {
                 let mut sides = [side(&mut random, 80_000), side(&mut random, 80_000)];
                 if let Some(number) = smol {
-                    // Ten seconds into TIME-WAIT it throws away what nobody has read.
+                    // Ten seconds into TIME-WAIT, it discards unread data.
                     sides[number].stall_ns = sides[number].stall_ns.min(8_000 * MS);
                     // After duplicate ACKs it sends beyond the window, and where the window is closed then, it probes behind that and
                     // never repeats it: it waits for ever, whatever the window becomes.
@@ -273,10 +274,10 @@ impl Scenario {
     }
 }
 
-/// What can be left out, and how.
+/// The parts that can be left out, and how.
 type Change<T> = (&'static str, fn(&mut T));
 
-/// What can be left out of a host and its link.
+/// The parts of a host and its link that can be left out.
 const HOST: [Change<Host>; 21] = [
     ("outage", |host| host.link.outage_ns = (0, 0)),
     ("burst", |host| host.link.burst = 0),
@@ -301,7 +302,7 @@ const HOST: [Change<Host>; 21] = [
     ("small_window", |host| host.config.receive_bytes = 65_000),
 ];
 
-/// What can be left out of an application.
+/// The parts of an application that can be left out.
 const SIDE: [Change<Side>; 7] = [
     ("abort", |side| side.aborts_at = None),
     ("extents", |side| side.uses_extents = false),

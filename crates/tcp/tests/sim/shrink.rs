@@ -1,6 +1,7 @@
 //! Many seeds; and of a failure the smallest scenario that still fails.
 //!
-//! A failure names its seed. Things are left out of its scenario one by one as long as it goes on failing; what is left is printed, and how to run it again.
+//! A failure names its seed. Parts of its scenario are left out one by one while it still fails;
+//! the rest is printed, with the command to run it again.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, resume_unwind, set_hook, take_hook};
@@ -48,7 +49,7 @@ pub(crate) fn seeds(kind: Kind, count: u64) {
     }
 }
 
-/// Leaves things out as long as it fails; what is left, and what was left out.
+/// Leaves parts out while the scenario fails; returns the rest, and the parts left out.
 pub(crate) fn shrink(mut scenario: Scenario, fails: &dyn Fn(&Scenario) -> bool) -> (Scenario, Vec<String>) {
     let (mut without, mut tries) = (Vec::new(), 0);
     loop {
@@ -59,7 +60,7 @@ pub(crate) fn shrink(mut scenario: Scenario, fails: &dyn Fn(&Scenario) -> bool) 
                 return (scenario, without);
             }
             match fails(&simpler) {
-                // What comes next has taken its place.
+                // The next part has taken its place.
                 true => (scenario, _) = (simpler, without.push(what)),
                 false => place += 1,
             }

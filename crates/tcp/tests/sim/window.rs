@@ -1,4 +1,5 @@
-//! Nobody sends beyond the furthest right edge of a window that it was told of. Most peers trim such segments and say nothing.
+//! No end sends beyond the furthest right edge of a window that it was offered. Most peers trim
+//! such segments silently.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -8,19 +9,19 @@ use millrace_tcp::wire::{Flags, parse};
 
 use super::Packet;
 
-/// What a peer has said about its window.
+/// The window that a peer has announced.
 #[derive(Default)]
 struct Told {
     edge: Option<Seq>,
     scale: u8,
 }
 
-/// What the peers of a host have said, by connection.
+/// The announcements of a host's peers, by connection.
 #[derive(Default)]
 pub(crate) struct Windows(HashMap<(SocketAddr, u16), Told>);
 
 impl Windows {
-    /// A packet comes in. What is damaged says nothing: checksums find one flipped bit.
+    /// Takes an incoming packet. A damaged one does not count: checksums find one flipped bit.
     pub(crate) fn hear(&mut self, packet: &Packet, scales: bool) {
         if packet.is_damaged {
             return;

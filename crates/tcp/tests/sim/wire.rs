@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 
-/// What waits to go in and what goes out.
+/// Packets waiting to go in, and packets going out.
 pub(crate) struct Wire {
     medium: Medium,
     max_bytes: usize,
@@ -13,7 +13,7 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// Of packets or frames of up to so many bytes.
+    /// Creates a wire for packets or frames of up to `max_bytes` bytes.
     pub(crate) fn new(medium: Medium, max_bytes: usize) -> Self {
         Self { medium, max_bytes, inward: VecDeque::new(), outward: Vec::new() }
     }

@@ -15,7 +15,7 @@ const TABLE_PMT: u8 = 2;
 /// PES packets with private data.
 const PRIVATE_TYPE: u8 = 0x06;
 const TELETEXT_DESCRIPTOR: u8 = 0x56;
-/// Types of pages: subtitles, and those for people who do not hear well.
+/// Types of pages: subtitles, and subtitles for the hard of hearing.
 const SUBTITLES: u8 = 0x02;
 const HEARING_IMPAIRED: u8 = 0x05;
 

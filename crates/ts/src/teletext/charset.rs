@@ -1,4 +1,5 @@
-//! Text of a row (EN 300 706 sections 12.2 and 15): Latin letters, of which thirteen places differ by nation, and what stands between them and is none.
+//! Text of a row (EN 300 706 sections 12.2 and 15): Latin letters, with thirteen places that differ
+//! by nation, and the codes among them that are not letters.
 
 use super::coding::seven;
 use super::{Control, Row};
@@ -6,7 +7,7 @@ use super::{Control, Row};
 /// Places of the alphabet whose characters differ (section 15.6.1).
 const PLACES: [u8; 13] = [0x23, 0x24, 0x40, 0x5b, 0x5c, 0x5d, 0x5e, 0x5f, 0x60, 0x7b, 0x7c, 0x7d, 0x7e];
 
-/// What they are, by C12 to C14, the first one lowest (tables 32 and 36). The last is reserved.
+/// Their characters, by C12 to C14, the first one lowest (tables 32 and 36). The last is reserved.
 const SUBSETS: [[char; 13]; 8] = [
     // English
     ['£', '$', '@', '←', '½', '→', '↑', '#', '—', '¼', '‖', '¾', '÷'],
@@ -33,7 +34,7 @@ pub(super) struct Line {
     pub(super) is_high: bool,
 }
 
-/// What is shown of a row.
+/// Returns the text that a row shows.
 pub(super) fn line(row: &Row, control: Control) -> Line {
     let (mut is_in_box, mut is_mosaic, mut is_concealed, mut is_high) = (false, false, false, false);
     let mut text = String::new();

@@ -1,6 +1,6 @@
 //! How bits of teletext are protected (EN 300 706 section 8): four by four, or seven by one.
 
-/// What stands for four bits that cannot be told.
+/// Stands for four bits that cannot be decoded.
 const LOST: u8 = 0xff;
 
 /// Bits of a byte in the order in which they are sent, the first one highest, to the order of their values.

@@ -1,10 +1,10 @@
-//! From when to when a page shows what it shows.
+//! Start and end of the display of a page's content.
 
 use millrace_core::limits::subtitles::LONGEST_CUE_TICKS;
 
 use super::Screen;
 
-/// What a page shows from `time` on.
+/// Content of a page from `time` on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
     /// When it was sent first.
@@ -27,7 +27,8 @@ pub struct Cue {
 }
 
 impl Shown {
-    /// Adds a screen of the same page to a list. One that repeats what is shown adds nothing to it.
+    /// Adds a screen of the same page to a list. A screen that repeats the current one adds
+    /// nothing.
     pub fn add(list: &mut Vec<Self>, screen: Screen) {
         let Screen { time, lines, .. } = screen;
         match list.last_mut() {

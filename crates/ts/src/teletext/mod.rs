@@ -1,4 +1,5 @@
-//! Subtitles in EBU teletext (ETSI EN 300 706, in PES packets as ETSI EN 300 472 has it): payloads of PES packets go in, what the pages show comes out.
+//! Subtitles in EBU teletext (ETSI EN 300 706, carried in PES packets as in ETSI EN 300 472):
+//! payloads of PES packets go in, the content of the pages comes out.
 //!
 //! ```text
 //!  PES payload ─► data units ─► packets ─┬─ header (Y = 0) ─► which page is received in its magazine
@@ -34,7 +35,8 @@ const ROWS: usize = 24;
 /// Data units with teletext (EN 300 472 table 1); subtitles are found in either.
 const UNIT_TELETEXT: u8 = 0x02;
 const UNIT_SUBTITLES: u8 = 0x03;
-/// Behind what says on which line of the picture it was; the bits of a byte are in the order in which they are sent.
+/// Follows the byte that names its line in the picture; the bits of a byte are in transmission
+/// order.
 const FRAMING_CODE: u8 = 0xe4;
 /// Line, framing code, two bytes of address, and the row.
 const UNIT_BYTES: usize = 4 + COLUMNS;
@@ -52,7 +54,7 @@ pub struct PageNumber {
 }
 
 impl PageNumber {
-    /// A page of a magazine, of which 3 bits count.
+    /// Creates the number of a page in a magazine. Only 3 bits of `magazine` count.
     pub fn new(magazine: u8, page: u8) -> Self {
         Self { magazine: magazine & 7, page }
     }
@@ -65,7 +67,7 @@ impl PageNumber {
     }
 }
 
-/// What a page shows from some time on.
+/// Content of a page from some time on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Screen {
     /// Which page.
@@ -76,12 +78,12 @@ pub struct Screen {
     pub lines: Vec<String>,
 }
 
-/// What a header says of its page (EN 300 706 table 2).
+/// Control bits in a page's header (EN 300 706 table 2).
 #[derive(Clone, Copy, Debug)]
 struct Control {
     /// C4: rows that were sent before do not count.
     erases: bool,
-    /// C5 or C6, news flash or subtitle: nothing but what is in boxes is shown.
+    /// C5 or C6, news flash or subtitle: only the content of boxes is shown.
     is_boxed: bool,
     /// C10: nothing is.
     is_hidden: bool,
@@ -96,7 +98,7 @@ struct Control {
 struct Page {
     number: PageNumber,
     rows: [Option<Row>; ROWS],
-    /// Whether what it shows is known: it was erased or had rows since the beginning.
+    /// Whether its content is known: it was erased or had rows since the beginning.
     is_known: bool,
 }
 
@@ -141,7 +143,7 @@ impl Decoder {
         }
     }
 
-    /// Nothing more comes: what has begun is taken as it is.
+    /// Ends the input: incomplete pages are taken as they are.
     pub fn finish(&mut self, out: &mut impl FnMut(Screen)) {
         (0..self.receiving.len()).for_each(|magazine| self.end(magazine, out));
     }

@@ -1,4 +1,4 @@
-//! What the tests share: streams made by ffmpeg, and ways to damage them.
+//! Shared by the tests: streams made by ffmpeg, and ways to damage them.
 #![allow(dead_code, unreachable_pub)] // every test file uses its part
 
 use std::process::Command;
@@ -202,7 +202,7 @@ pub fn set_stamp(bytes: &mut [u8], value: u64) {
     bytes[4] = (value << 1) as u8 | 1;
 }
 
-/// Moves the time stamps of a packet by so many ticks of 90 kHz.
+/// Moves the time stamps of a packet by `ticks` of 90 kHz.
 pub fn shift_stamps(packet: &mut [u8], ticks: i64) {
     let Some((at, count)) = stamps_at(packet) else { return };
     for at in (0..count).map(|n| at + 5 * n) {

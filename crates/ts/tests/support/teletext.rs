@@ -20,7 +20,7 @@ const PLACES: [u8; 13] = *b"#$@[\\]^_`{|}~";
 const HAMMING: [u8; 16] =
     [0x15, 0x02, 0x49, 0x5e, 0x64, 0x73, 0x38, 0x2f, 0xd0, 0xc7, 0x8c, 0x9b, 0xa1, 0xb6, 0xfd, 0xea];
 
-/// What a header says.
+/// Contents of a header.
 #[derive(Clone, Copy, Debug)]
 pub struct Header {
     /// From 1 to 8.
@@ -65,7 +65,7 @@ fn odd(code: u8) -> u8 {
     code | u8::from(code.count_ones().is_multiple_of(2)) << 7
 }
 
-/// A header. What it shows itself is of no interest.
+/// Builds a header. The text that it shows is irrelevant.
 pub fn header(of: Header) -> Unit {
     let flag = |is: bool, bit: u8| u8::from(is) << bit;
     let digits = [
@@ -165,13 +165,14 @@ pub fn crc(bytes: &[u8]) -> u32 {
 /// A page that the PMT names: language, type, number.
 pub type Named = (&'static str, u8, u16);
 
-/// Type of a page with subtitles, and of one for people who do not hear well.
+/// Type of a page with subtitles, and of one with subtitles for the hard of hearing.
 pub const SUBTITLES: u8 = 2;
 pub const HEARING_IMPAIRED: u8 = 5;
 
-/// Adds a stream of teletext to a transport stream of one programme whose PMT is one packet: the pages of `named`, and what is sent at which time stamp, in
-/// ascending order. Each PES packet comes a tenth of a second before its time by the stream's clock,
-/// or at its beginning: ffmpeg takes the clock for the time of one that comes 140 ms or more before.
+/// Adds a stream of teletext to a transport stream of one programme whose PMT is one packet: the
+/// pages of `named`, and the units of `sent` at their time stamps, in ascending order. Each PES
+/// packet comes a tenth of a second before its time by the stream's clock, or at its beginning:
+/// ffmpeg takes the clock as the time of a packet that comes 140 ms or more early.
 pub fn mux(stream: &[u8], pmt: u16, pid: u16, named: &[Named], sent: &[(u64, Vec<Unit>)]) -> Vec<u8> {
     const AHEAD: u64 = 9_000;
     let mut out = Vec::with_capacity(stream.len() + sent.len() * 376);

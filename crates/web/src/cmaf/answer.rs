@@ -26,7 +26,9 @@ use crate::route::Found;
 use crate::shared::{Shared, exhausted, not_sent};
 use crate::site::SiteError;
 
-/// How segments are made. It is part of their addresses: one who makes others of the same title must count it up, because what has an address is kept for ever.
+/// Version of the way that segments are made. It is part of their addresses: a change that makes
+/// other segments of the same title must increment it, because everything with an address is kept
+/// for ever.
 const MAKE: u32 = 2;
 
 /// The rules for segments, as they stand in addresses.
@@ -36,9 +38,10 @@ pub(crate) fn rules() -> String {
 
 /// Addresses of a title's playlists and pieces.
 struct Addresses<'a> {
-    /// What they begin with.
+    /// Their common beginning.
     base: String,
-    /// What stands behind those of a signed link, so that what a playlist names is as good.
+    /// Suffix of the addresses with a signed link, so that the addresses in a playlist are equally
+    /// valid.
     link: &'a str,
 }
 
@@ -139,7 +142,7 @@ fn audio_groups(plan: &Plan, title: &TitleInfo, at: &Addresses<'_>) -> Vec<Audio
 fn described(plan: &Plan, at: &Addresses<'_>, groups: &[AudioGroup]) -> (Vec<Variant>, Option<Still>) {
     let first = &plan.tracks[0];
     let listed = plan.listed(0);
-    // Less than what the transport stream has, by its headers.
+    // Less than in the transport stream, by the size of its headers.
     let rates = master::rates(&listed, target_s(&listed), 0);
     let mut streams = Streams::default();
     let mut still = None;
@@ -183,7 +186,7 @@ fn described(plan: &Plan, at: &Addresses<'_>, groups: &[AudioGroup]) -> (Vec<Var
     (groups.iter().map(of_group).collect(), still)
 }
 
-/// The plan of a title that can be had in this form.
+/// Returns the plan of a title that is available in this form.
 pub(crate) async fn usable(shared: &Arc<Shared>, title: &TitleInfo) -> Result<Planned, Answer> {
     let planned = kept::planned(shared, title.id, &title.name).await.map_err(|error| failed(&error))?;
     match &*planned {
@@ -351,7 +354,7 @@ fn answer_with(
     let tag = format!("\"{}-{CUTS}.{MAKE}-{piece:?}-{track}-{number}\"", content_tag(title));
     let version = Version { tag, made_unix_s: Some(title.added_unix_s) };
     ranged(request, &version, bytes.len() as u64, headers, |part| {
-        // Within what is in memory.
+        // Within the bytes in memory.
         Body::Bytes(bytes.slice(part.start as usize..part.end as usize))
     })
 }

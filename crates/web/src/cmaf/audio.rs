@@ -104,7 +104,7 @@ fn ac3(bytes: &[u8]) -> Option<Header> {
     if bsid > 8 {
         return None;
     }
-    // 1,536 samples in words of 16 bits, rounded down but where the last bit says otherwise.
+    // 1,536 samples in words of 16 bits, rounded down unless the last bit indicates otherwise.
     let words = bit_rate * 1000 * 1536 / 16 / rate + u32::from(code == 1) * u32::from(size & 1);
     // Levels of mixing stand before the bit for the low frequencies' channel.
     let levels = [acmod & 1 == 1 && acmod != 1, acmod & 4 != 0, acmod == 2];
@@ -137,7 +137,7 @@ fn eac3(bytes: &[u8]) -> Option<Header> {
     Some(Header { config, skip: 0, length, is_more: kind == 1 || stream != 0 })
 }
 
-/// What decoders are told, from the first two frames in a row that agree.
+/// Returns the decoder configuration, from the first two frames in a row that agree.
 pub(crate) fn config(stream: &Elementary, coding: Coding) -> Option<AudioConfig> {
     let bytes = &stream.bytes;
     let agrees = |at: usize| {
@@ -248,7 +248,8 @@ impl AudioConfig {
         }
     }
 
-    /// Samples for so many ticks of 90 kHz, to the nearest; and the ticks of a number of samples, times the rate, so that they are exact.
+    /// Returns the nearest number of samples for `scaled`: ticks of 90 kHz times the sample rate,
+    /// so that the ticks of a number of samples are exact.
     pub(crate) fn samples(&self, scaled: i64) -> i64 {
         let hz = MEDIA_HZ.cast_signed();
         (scaled + hz / 2).div_euclid(hz)

@@ -142,7 +142,7 @@ proptest! {
         prop_assert_eq!(found.len(), expected.len());
         for (found, expected) in found.iter().zip(&expected) {
             prop_assert_eq!((found.at, found.length), (expected.at, expected.length));
-            // A PES packet in which no frame begins has a stamp that is nobody's.
+            // A PES packet in which no frame begins has a stamp that belongs to no frame.
             prop_assert!((found.mark, found.samples) == (expected.mark, expected.samples) || expected.mark < first);
         }
     }

@@ -4,7 +4,7 @@ use super::audio::{AudioConfig, Coding};
 use super::sps::Colour;
 use super::video::{Syntax, VideoConfig};
 
-/// What a track has, as decoders are told it.
+/// Configuration of a track, as given to decoders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Config {
     Video(VideoConfig),
@@ -334,7 +334,8 @@ fn aac_config(w: &mut Writer, audio: &AudioConfig) {
     w.bytes(&[6, 1, 2]);
 }
 
-/// What comes before the samples of a media segment: everything up to and with the head of `mdat`. `time`: when the first of them is decoded.
+/// Returns the part of a media segment before its samples: everything up to and including the head
+/// of `mdat`. `time`: when the first of them is decoded.
 pub(crate) fn before_samples(number: u32, time: u64, samples: &[Sample]) -> Vec<u8> {
     let mut w = Writer(Vec::with_capacity(256 + samples.len() * 16));
     w.brands(b"styp");

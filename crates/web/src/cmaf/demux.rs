@@ -65,7 +65,8 @@ impl Demux {
         Self { streams: pids.into_iter().map(|pid| (pid, Elementary::default())).collect() }
     }
 
-    /// Takes whole packets, the first of which is at `byte` of the title. Packets of `wanted` PIDs only.
+    /// Takes whole packets, the first of them at `byte` of the title. Keeps packets of `wanted`
+    /// PIDs only.
     pub(crate) fn push(&mut self, mut byte: u64, bytes: &[u8], wanted: impl Fn(u16) -> bool) {
         for packet in bytes.as_chunks::<TS_PACKET_BYTES>().0 {
             let packet = TsPacket(packet);
@@ -87,7 +88,7 @@ impl Demux {
         }
     }
 
-    /// What came on a PID.
+    /// Returns the data received on a PID.
     pub(crate) fn stream(&self, pid: u16) -> &Elementary {
         static NONE: Elementary = Elementary { bytes: Vec::new(), marks: Vec::new(), counter: None };
         self.streams.iter().find(|(other, _)| *other == pid).map_or(&NONE, |(_, stream)| stream)

@@ -312,7 +312,8 @@ impl Plan {
                 let times: Vec<i64> = self.times_of(demux, of).map(|(_, time)| time).collect();
                 let last = *times.last()?;
                 let before = times.iter().rev().find(|&&time| time < last);
-                // The only picture gets the length of one of 25 a second, as nothing tells how long it stands.
+                // A single picture gets the duration of one of 25 a second, as nothing indicates
+                // how long it is shown.
                 Some(last + before.map_or(MEDIA_HZ.cast_signed() / 25, |before| last - before))
             }
         }

@@ -1,4 +1,4 @@
-//! What was made is kept for those who ask for it next, and made once for all who ask meanwhile.
+//! Keeps results for later requests, and makes each once for all requests that wait for it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,12 +15,13 @@ use crate::memory::{Exhausted, Hold};
 use crate::shared::Shared;
 use crate::site::SiteError;
 
-/// What is known of a title.
+/// The plan of a title, or why it has none.
 pub(crate) type Planned = Arc<Result<Plan, Unsuitable>>;
 /// A segment of every track.
 type Segments = Arc<[Bytes]>;
 
-/// Values by key, the last one that was asked for in front. One who comes while a value is made waits for it.
+/// Values by key, the last one requested in front. A request that arrives while a value is made
+/// waits for it.
 #[derive(Debug)]
 pub(crate) struct Recent<K, V>(Mutex<VecDeque<(K, Arc<OnceCell<V>>)>>);
 
@@ -45,7 +46,7 @@ impl<K: PartialEq, V> Recent<K, V> {
         let mut sum = 0;
         let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         list.retain(|(_, cell)| match cell.get() {
-            // Nobody is making it any more: it could not be made.
+            // It is no longer being made: it could not be made.
             None => Arc::strong_count(cell) > 1,
             Some(value) => {
                 let is_last = sum == 0;
@@ -131,7 +132,7 @@ pub(crate) async fn making<T: Send + 'static>(
     let room =
         shared.room(usize::try_from(bytes).unwrap_or(usize::MAX)).map_err(|Exhausted| NotMade::Full)?;
     let work = move |shared: &Shared| {
-        // Given back by whoever works, also if nobody waits for it any more.
+        // Released by the worker, even if no request waits for it any more.
         let _permit = permit;
         work(shared, room)
     };

@@ -115,8 +115,9 @@ fn look_back(plan: &Plan, bytes: &mut dyn TitleBytes, bounds: &Bounds<'_>) -> Re
     Ok(from)
 }
 
-/// Whether the bytes read so far hold the whole segment. A PES packet of the next segment must have
-/// begun, and another one after it, because only then is the last packet of this segment complete.
+/// Whether the bytes already read hold the whole segment. A PES packet of the next segment must
+/// have begun, and another one after it, because only then is the last packet of this segment
+/// complete.
 fn is_complete(plan: &Plan, demux: &Demux, bounds: &Bounds<'_>, is_last: bool) -> bool {
     let tracks = bounds.part.tracks.iter().enumerate();
     tracks.filter_map(|(track, of)| Some((track, of.as_ref()?))).all(|(track, of)| match of.config {
@@ -168,7 +169,7 @@ fn pictures(
         samples.push(Sample {
             bytes: (data.len() - before) as u32,
             duration: u32::try_from(times[at + 1] - times[at]).unwrap_or(0),
-            // A cut is an access point, whether or not the picture says so itself.
+            // A cut is an access point, whether or not the picture itself is marked as one.
             is_sync: picture.is_sync || at == 0,
             offset: i32::try_from(shown - times[at]).unwrap_or(0),
         });

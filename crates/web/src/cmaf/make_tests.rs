@@ -242,7 +242,7 @@ fn info(bytes: u64) -> TitleInfo {
     }
 }
 
-/// What a made segment says: when it begins, and its samples' bytes with duration and offset.
+/// Reads a made segment back: its start time, and its samples' bytes with duration and offset.
 fn read_back(segment: &[u8]) -> (u64, Vec<(Vec<u8>, u64, i64)>) {
     let number = |at: usize| u64::from(u32::from_be_bytes(segment[at..at + 4].try_into().unwrap()));
     let find = |name: &[u8]| segment.windows(4).position(|w| w == name).map(|at| at + 4);
@@ -385,7 +385,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever has become of the bytes: nothing panics, and what is made is not more than was there.
+    /// For any change to the bytes: nothing panics, and the output is no larger than the input.
     #[test]
     fn damaged_titles(
         recording in recording(),

@@ -1,7 +1,8 @@
 //! Titles as CMAF (ISO/IEC 23000-19): fragmented MP4 made of the stored transport stream, pictures and each sound apart, listed by HLS.
 //!
-//! Browsers play H.265 in nothing else, and choose among sounds only where these are apart. Nothing is stored: a segment is made when it is asked for, all
-//! tracks of it in one pass over its bytes, and kept in memory for the next who asks.
+//! Browsers play H.265 in no other form, and choose among audio tracks only where these are
+//! separate. Nothing is stored: a segment is made on request, all tracks of it in one pass over its
+//! bytes, and kept in memory for the next request.
 //!
 //! ```text
 //!   TS packets ─► demux ─► video, audio ─► make ─► boxes ─► kept ─► answer
@@ -16,7 +17,7 @@
 //! | `join` | timing between the parts of a title |
 //! | `timeline` | the title's time of time stamps |
 //! | `demux` | elementary streams out of TS packets |
-//! | `video`, `audio` | pictures and frames of sound, and what decoders are told before |
+//! | `video`, `audio` | pictures and audio frames, and the configuration for decoders |
 //! | `sps`, `sei` | parameter sets, supplemental information |
 //! | `pce` | program config elements of AAC |
 //! | `make` | one segment of all tracks |

@@ -1,4 +1,5 @@
-//! What is known of a title before any segment of it is made: its tracks, and when each segment begins.
+//! The facts known about a title before any segment of it is made: its tracks, and the start of
+//! each segment.
 //!
 //! Cuts are those of the transport stream's segments. A picture belongs to the segment in whose bytes its PES packet begins; cuts are access points, so
 //! that is where it is in decoding order. A frame of sound belongs to the segment in whose time it begins, wherever in the title it lies. Both rules
@@ -41,7 +42,7 @@ pub(crate) struct Track {
     pub(crate) config: Config,
     /// ISO 639-2.
     pub(crate) language: Option<String>,
-    /// Of a sound; nobody asks for that of pictures.
+    /// Of an audio track; that of video is not used.
     pub(crate) rate: BitRate,
 }
 
@@ -72,7 +73,7 @@ pub(crate) struct Part {
     pub(crate) tracks: Vec<Option<InPart>>,
 }
 
-/// All of that.
+/// All of the above.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) timeline: Timeline,
@@ -91,7 +92,7 @@ pub(crate) struct Plan {
     pub(crate) playlists: Vec<[OnceLock<Text>; 2]>,
 }
 
-/// Why a title cannot be had in this form: for viewers.
+/// Why a title is not available in this form: for viewers.
 pub(crate) type Unsuitable = &'static str;
 
 /// Looks at a title.
@@ -158,7 +159,7 @@ fn first_stamp(
     Ok(found.map_or(0, |(shown, _)| shown))
 }
 
-/// Reads bytes of a title, whole packets, a piece at a time; `each` says whether to go on.
+/// Reads bytes of a title, whole packets, a piece at a time; `each` returns whether to go on.
 pub(crate) fn read(
     bytes: &mut dyn TitleBytes,
     range: Range<u64>,
@@ -177,7 +178,7 @@ pub(crate) fn read(
     Ok(())
 }
 
-/// What a stream can become.
+/// Returns the format that a stream can become.
 fn kind(codec: &str) -> Option<Result<Syntax, Coding>> {
     match codec {
         "H.264" => Some(Ok(Syntax::H264)),
@@ -189,12 +190,13 @@ fn kind(codec: &str) -> Option<Result<Syntax, Coding>> {
     }
 }
 
-/// Whether pictures or a sound of this coding can be had in this form; `Some(true)`: they are pictures.
+/// Returns whether video or audio of this coding is available in this form; `Some(true)`: it is
+/// video.
 pub(crate) fn can_have(codec: &str) -> Option<bool> {
     kind(codec).map(|kind| kind.is_ok())
 }
 
-/// What decoders are told of a stream, if that is in these bytes of it.
+/// Returns the decoder configuration of a stream, if these bytes of it contain it.
 pub(crate) fn config_of(stream: &Elementary, codec: &str) -> Option<Config> {
     match kind(codec)? {
         Ok(syntax) => video::config(stream, syntax).map(Config::Video),

@@ -5,7 +5,7 @@ use millrace_store::sps::{SpsStart, depth};
 
 use crate::limits::{MAX_PICTURE_RATE, MAX_PICTURE_SIDE, MAX_SPS_BYTES};
 
-/// What a sequence parameter set says.
+/// Contents of a sequence parameter set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pictures {
     /// As RFC 6381 spells it.
@@ -50,7 +50,7 @@ struct Usability {
     frame_rate: Option<u32>,
 }
 
-/// What the place of a slice's `field_pic_flag` depends on.
+/// Fields that determine the position of a slice's `field_pic_flag`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FieldSyntax {
     pub(crate) has_colour_planes: bool,
@@ -113,8 +113,9 @@ fn colour(bits: &mut Bits<'_>) -> Option<Option<Colour>> {
 
 fn h264_usability(bits: &mut Bits<'_>) -> Option<Usability> {
     let colour = colour(bits)?;
-    // A tick is a field, and no picture is shorter: it is the highest rate, which is what a playlist says (RFC 8216 section 4.3.4.2). One that counts in
-    // finer ticks than pictures says nothing.
+    // A tick is a field, and no picture is shorter: this is the highest rate, which a playlist must
+    // state (RFC 8216 section 4.3.4.2). A stream that counts in finer ticks than pictures gives no
+    // rate.
     let frame_rate = if bits.bit()? { rate(bits, 2) } else { None };
     Some(Usability { colour, frame_rate })
 }
@@ -290,7 +291,7 @@ pub(crate) fn h265_parameter_rate(nal: &[u8]) -> Option<u32> {
     if bits.bit()? { rate(&mut bits, 1) } else { None }
 }
 
-/// What is shown of a length, with so many samples cut off at both ends.
+/// Returns the displayed part of a length, with this much cropped at both ends.
 fn size(whole: u32, unit: u32, first: u32, last: u32) -> Option<u32> {
     let cut = first.checked_add(last)?.checked_mul(unit)?;
     whole.checked_sub(cut).filter(|&size| (1..=MAX_PICTURE_SIDE).contains(&size))
@@ -332,7 +333,7 @@ mod tests {
         assert_eq!(h264(&bytes(BASELINE_180)), pictures("avc1.42c00c", 320, 180, Some(25_000)));
         assert_eq!(h265(&bytes(MAIN_362)), pictures("hvc1.1.6.L63.90", 642, 362, Some(24_000)));
         for hex in [HIGH_720, BASELINE_180, MAIN_362] {
-            // What is cut off before the size says nothing.
+            // Data cut off before the size yields nothing.
             assert_eq!((h264(&bytes(hex)[..5]), h265(&bytes(hex)[..12])), (None, None));
         }
     }

@@ -14,7 +14,8 @@ pub(crate) struct Timeline {
     index: Arc<TitleIndex>,
     /// Taken for the origin of a title whose index has none.
     first: u64,
-    /// Where a part begins, and how much later it is shown than its clock says: so much that no track of it begins before that track has ended in the part before.
+    /// Where a part begins, and how much later it is shown than its clock indicates: late enough
+    /// that no track of it begins before that track has ended in the previous part.
     shifts: Vec<(u64, i64)>,
 }
 
@@ -23,7 +24,8 @@ impl Timeline {
         Self { index, first, shifts: Vec::new() }
     }
 
-    /// All of the title from `byte` on is shown so much later than its clock says.
+    /// Shifts all of the title from `byte` on: it is shown `by` ticks later than its clock
+    /// indicates.
     pub(crate) fn shift(&mut self, byte: u64, by: i64) {
         self.shifts.push((byte, by));
     }
@@ -50,7 +52,7 @@ impl Timeline {
         self.index.time_of(byte).0.cast_signed() + self.shift_at(byte)
     }
 
-    /// A place so many ticks before or behind `byte`, within these bytes.
+    /// Returns the place `ticks` before or after `byte`, within these bytes.
     pub(crate) fn place(&self, byte: u64, ticks: i64, within: Range<u64>) -> u64 {
         let time = self.index.time_of(byte).0.saturating_add_signed(ticks);
         let packet = u64::from(self.index.packet_at(MediaTicks(time)));

@@ -47,7 +47,8 @@ pub(crate) fn layouts(title: &TitleInfo, index: &TitleIndex) -> Vec<Vec<LayoutSt
     vec![all.collect()]
 }
 
-/// Returns the first byte from which a stream has been unchanged up to the last of these layouts.
+/// Returns the first byte of the unchanged run of a stream that reaches up to the last of these
+/// layouts.
 pub(crate) fn since(layouts: &[Vec<LayoutStream>], stream: &Stream) -> Option<u64> {
     let find = |layout: &Vec<LayoutStream>| {
         let found = layout.iter().find(|other| other.pid == stream.pid && other.codec == stream.codec)?;

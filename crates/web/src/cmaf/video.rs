@@ -19,7 +19,7 @@ pub(crate) enum Syntax {
     H265,
 }
 
-/// What decoders are told of a stream of pictures before its first one.
+/// Decoder configuration of a video stream, needed before its first picture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct VideoConfig {
     pub(crate) syntax: Syntax,
@@ -76,7 +76,7 @@ impl Syntax {
 
     /// Whether a picture begins with this unit, if the one before has its slices (H.264 section 7.4.1.2.3, H.265 section 7.4.2.4.4).
     fn begins(self, kind: u8, nal: &[u8]) -> bool {
-        // A first slice begins with macroblock 0, or says that it is the first.
+        // A first slice begins with macroblock 0, or is marked as the first.
         let is_first = |at: usize| nal.get(at).is_some_and(|byte| byte & 0x80 != 0);
         match self {
             Self::H264 => match kind {
@@ -97,7 +97,7 @@ impl Syntax {
         }
     }
 
-    /// Whether it says nothing that a sample needs.
+    /// Whether it contains nothing that a sample needs.
     fn is_useless(self, kind: u8) -> bool {
         match self {
             Self::H264 => matches!(kind, H264_DELIMITER | H264_FILLER),
@@ -165,7 +165,8 @@ pub(crate) fn units(bytes: &[u8]) -> impl Iterator<Item = (usize, Range<usize>)>
     })
 }
 
-/// The pictures of a stream. What comes before the first beginning of one is left out; the last one may be cut off.
+/// Returns the pictures of a stream. Data before the first beginning of a picture is left out; the
+/// last picture may be cut off.
 pub(crate) fn pictures(stream: &Elementary, syntax: Syntax, config: Option<&VideoConfig>) -> Vec<Picture> {
     let mut list: Vec<Picture> = Vec::new();
     let (mut has_slice, mut last_mark) = (true, None);
@@ -264,7 +265,7 @@ impl Picture {
     }
 }
 
-/// What decoders are told, from the first picture that has parameter sets.
+/// Returns the decoder configuration, from the first picture that has parameter sets.
 pub(crate) fn config(stream: &Elementary, syntax: Syntax) -> Option<VideoConfig> {
     let bytes = &stream.bytes;
     pictures(stream, syntax, None).iter().find_map(|picture| {

@@ -25,11 +25,11 @@ pub struct Figures {
     pub late_packets: Option<u64>,
     /// The longest delay of a packet since the start.
     pub late_max_s: f64,
-    /// What is used up most: it refuses viewers first.
+    /// The resource with the highest usage: it refuses viewers first.
     pub limit: Option<Room>,
     /// The same of each engine.
     pub engines: Vec<EngineFigures>,
-    /// Events of the last second that were not told, because there were too many.
+    /// Events of the last second that were not sent, because there were too many.
     pub left_out: u64,
 }
 
@@ -50,7 +50,7 @@ pub struct EngineFigures {
     pub late_max_s: f64,
 }
 
-/// What an engine has counted.
+/// Counters of an engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
     pub(crate) streams: u64,
@@ -127,7 +127,7 @@ impl Before {
     }
 }
 
-/// What the highest share is used of.
+/// Returns the resource with the highest share in use.
 fn fullest(room: &[Room]) -> Option<Room> {
     let share = |room: &Room| if room.of == 0 { 0.0 } else { room.used as f64 / room.of as f64 };
     room.iter().max_by(|a, b| share(a).total_cmp(&share(b))).cloned()

@@ -7,7 +7,8 @@
 //!     figures, titles, members
 //! ```
 //!
-//! Nobody waits for a listener: one that does not read loses its place, and is told so if it ever reads again. While nobody listens nothing is made.
+//! The server never waits for a listener: one that does not read loses its place, and learns of it
+//! if it ever reads again. Without listeners no events are made.
 
 mod figures;
 mod news;
@@ -28,20 +29,20 @@ use crate::limits::{EVENTS_EVERY, EVENTS_QUEUED, MAX_EVENT_LISTENERS, MAX_EVENTS
 use crate::request::Method;
 use crate::shared::Shared;
 
-/// What the format is called.
+/// Media type of the format.
 pub(crate) const EVENT_STREAM: &str = "text/event-stream";
 
-/// What a listener is told that was too slow; browsers and `top` come back by themselves.
+/// Sent to a listener that was too slow; browsers and `top` reconnect by themselves.
 const TOO_SLOW: &[u8] = b": closed: you do not read as fast as things happen; connect again\n\n";
 
-/// Where what happens is told, from any thread.
+/// Publishes events, from any thread.
 #[derive(Clone, Debug, Default)]
 pub struct Feed(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
     open: Mutex<Open>,
-    /// How many listen: so that nothing is locked while nobody does.
+    /// Number of listeners: nothing is locked while there are none.
     listeners: AtomicUsize,
 }
 
@@ -49,7 +50,7 @@ struct Inner {
 struct Open {
     listeners: Vec<To>,
     is_ticking: bool,
-    /// Events told in this second, and how many were not.
+    /// Events sent in this second, and the number left out.
     told: usize,
     left_out: u64,
 }
@@ -99,7 +100,8 @@ impl Feed {
         self.0.listeners.store(open.listeners.len(), Ordering::Relaxed);
     }
 
-    /// A place for a listener, and whether somebody has to begin to tick; `None`: there are too many.
+    /// Adds a listener, and returns it with whether the caller must start the ticker; `None`: there
+    /// are too many.
     fn listen(&self) -> Option<(Listener, bool)> {
         let mut open = self.open();
         open.listeners.retain(|to| !to.frames.is_closed());
@@ -114,7 +116,8 @@ impl Feed {
         Some((Listener { frames, is_too_slow }, begins))
     }
 
-    /// What of a second is over, with what was left out in it; `None`: nobody listens, and no more ticks are wanted.
+    /// Ends a second and sends its frames, with the number of events left out in it; `None`: there
+    /// are no listeners, and no more ticks are needed.
     fn tick(&self, frames: impl FnOnce(u64) -> Vec<Bytes>) -> Option<()> {
         let mut open = self.open();
         open.told = 0;
@@ -164,7 +167,8 @@ pub(crate) fn answer(shared: &Arc<Shared>, method: Method) -> Answer {
     Answer { status: 200, headers, body: Body::Events(listener) }
 }
 
-/// Tells figures each second, and what has become of titles and members, for as long as anybody listens.
+/// Sends figures every second, and changes of titles and members, for as long as there are
+/// listeners.
 async fn tick(shared: Arc<Shared>) {
     let mut ticks = interval(EVENTS_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -175,7 +179,7 @@ async fn tick(shared: Arc<Shared>) {
             _ = ticks.tick() => {}
             _ = ends.wait_for(|ends| *ends) => return shared.feed.close(),
         }
-        // A control side that does not answer is told by figures without what it would say.
+        // If the control side does not respond, the figures lack its part.
         let summary = shared.reading(|shared| shared.site.summary()).await.unwrap_or_default();
         let news = seen.look(&*shared.site, summary);
         let frames = |left_out| news.into_iter().map(|news| news.leaving_out(left_out).frame()).collect();

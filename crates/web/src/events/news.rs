@@ -1,4 +1,4 @@
-//! What is told, and how it is written.
+//! The events, and their format.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::status::{Member, Status};
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum News {
-    /// Somebody watches by RTSP.
+    /// A viewer watches by RTSP.
     SessionBegun {
         /// What log lines call it.
         session: String,
@@ -25,10 +25,10 @@ pub enum News {
         peer: String,
         /// How it is sent.
         transport: String,
-        /// What the viewer's program calls itself.
+        /// The name that the viewer's program gives itself.
         agent: Option<String>,
     },
-    /// Somebody no longer does.
+    /// A viewer has stopped watching.
     SessionEnded {
         /// What log lines call it.
         session: String,
@@ -45,7 +45,7 @@ pub enum News {
         /// Of these, how many left after their time.
         late_packets: Option<u64>,
     },
-    /// Somebody was turned away.
+    /// A viewer was refused.
     Refusal {
         /// Who, from what, and why.
         what: String,
@@ -109,7 +109,7 @@ impl News {
         format!("event: {}\ndata: {data}\n\n", self.name()).into()
     }
 
-    /// Figures that say how much else was not told.
+    /// Adds the number of events left out to figures.
     pub(super) fn leaving_out(mut self, count: u64) -> Self {
         if let Self::Figures { figures } = &mut self {
             figures.left_out = count;
@@ -118,7 +118,7 @@ impl News {
     }
 }
 
-/// What was seen at the last look.
+/// State at the last look.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     figures: Before,
@@ -135,7 +135,7 @@ struct SeenTitle {
 }
 
 impl Seen {
-    /// What is new, the figures behind it.
+    /// Returns the news, with the figures last.
     pub(super) fn look(&mut self, site: &dyn Site, summary: Status) -> Vec<News> {
         let mut news = self.look_at_titles(site);
         let figures = self.figures.figures(site, &summary);

@@ -25,7 +25,7 @@ use crate::shared::{Place, Shared, refusal};
 use crate::site::{Delivery, OrderSocket, Refused, TunnelConn};
 use crate::stream::WebStream;
 
-/// A connection with what has been read of it and not used yet.
+/// A connection, with bytes read from it and not used yet.
 struct Conn {
     stream: WebStream,
     read: Vec<u8>,
@@ -207,7 +207,8 @@ impl Conn {
         RequestId { conn: self.number, number: self.requests }
     }
 
-    /// Has an engine send what is asked for; gives the connection back if it can be used further.
+    /// Asks an engine to send the requested media; returns the connection if it can be used
+    /// further.
     async fn send_media(
         self,
         media: Media,
@@ -252,7 +253,7 @@ impl Conn {
             None => conn.shared.totals.replied(status),
             Some(why) => conn.write(&refusal(&why), then, true).await.ok()?,
         }
-        // What waits here has been sent ahead; no player does that with so much.
+        // The bytes waiting here were sent ahead; no player sends this many.
         (conn.read.len() <= MAX_PIPELINED_BYTES).then_some(conn)
     }
 
@@ -277,7 +278,8 @@ impl Conn {
                 came = self.stream.read_behind(&mut self.read), if !has_ended => {
                     has_ended = !matches!(came, Ok(1..));
                     if self.read.len() > MAX_PIPELINED_BYTES {
-                        // No player does that. The engine is told that there is no connection any more.
+                        // No player does that. The engine learns that the connection no longer
+                        // exists.
                         drop(self.stream);
                         order.await;
                         shared.totals.replied(status);
@@ -300,7 +302,7 @@ impl Conn {
         Some(self)
     }
 
-    /// Has an engine write into a pair, and passes on what comes out of it: only this side can encrypt.
+    /// Lets an engine write into a pair, and passes on its output: only this side can encrypt.
     async fn pass_media(
         mut self,
         media: Media,
@@ -316,7 +318,7 @@ impl Conn {
         let (shared, peer) = (Arc::clone(&self.shared), self.peer);
         let order = async {
             let socket = OrderSocket::Inside(far);
-            // The engine's end is closed here, and with it what is read below ends.
+            // The engine's end is closed here, which ends the reads below.
             match shared.deliver(socket, peer, media, before, who).await {
                 Delivery::Sent { .. } => Ok(()),
                 Delivery::Refused { why, .. } => Err(Some(why)),
@@ -386,7 +388,7 @@ impl Conn {
         io::ErrorKind::TimedOut.into()
     }
 
-    /// Says by TLS that no more comes, so that an end is told from a connection that was cut.
+    /// Announces the end by TLS, so that it differs from a connection that was cut.
     async fn say_end(&mut self) {
         if let WebStream::Tls(_) = &self.stream {
             // A viewer that takes nothing is not waited for.
@@ -408,7 +410,8 @@ impl Conn {
     }
 }
 
-/// Passes on so many bytes that an engine writes into the other end of a pair; fails if fewer come, or if the viewer takes none for too long.
+/// Passes on the `length` bytes that an engine writes into the other end of a pair; fails if fewer
+/// come, or if the viewer takes none for too long.
 async fn pass_on_all(near: UnixStream, viewer: &mut WebStream, length: u64) -> io::Result<()> {
     let mut left = length;
     while left > 0 {

@@ -10,10 +10,10 @@ use crate::limits::MAX_REQUEST_HEADERS;
 use crate::request::{Fields, Method, Request};
 use crate::route;
 
-/// What an HTTP/2 connection begins with (RFC 9113 section 3.4).
+/// Beginning of an HTTP/2 connection (RFC 9113 section 3.4).
 const H2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// What a connection begins with.
+/// Beginning of a connection, parsed.
 #[derive(Debug)]
 pub(crate) enum Parsed {
     /// It is not whole yet.
@@ -36,7 +36,7 @@ pub(crate) struct FrontRequest {
     pub(crate) request: Request,
     /// Whether the viewer can use the connection further.
     pub(crate) keeps: bool,
-    /// Whether it has to be told that (HTTP/1.0).
+    /// Whether it must be informed of this (HTTP/1.0).
     pub(crate) is_old: bool,
 }
 
@@ -45,13 +45,15 @@ pub(crate) struct FrontRequest {
 pub(crate) struct OtherRequest {
     /// Length of its head.
     pub(crate) length: usize,
-    /// Whether the head is all of it. Else the connection ends with it: how long a body is, hyper says, and nobody else must be asked.
+    /// Whether the head is the whole request. Otherwise the connection ends with it: only hyper may
+    /// determine the length of a body.
     pub(crate) is_whole: bool,
     /// Whether the connection can be used further.
     pub(crate) keeps: bool,
 }
 
-/// Reads what has come. Of that the first `seen` bytes were looked at before, without finding an end.
+/// Parses the bytes received. The first `seen` of them were examined before, without finding an
+/// end.
 pub(crate) fn parse(bytes: &[u8], seen: usize) -> Parsed {
     // An empty line before a request (RFC 9112 section 2.2): some clients send one behind a body.
     let start = if bytes.starts_with(b"\r\n") { 2 } else { 0 };
@@ -150,7 +152,7 @@ fn path_of(target: &str) -> Option<(&str, Option<&str>)> {
     })
 }
 
-/// What the header lines say of the message itself.
+/// Properties of the message itself, from its header lines.
 struct Message {
     fields: Fields,
     has_body: bool,

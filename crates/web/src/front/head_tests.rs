@@ -124,7 +124,8 @@ fn pieces_make_the_same_request() {
     assert_eq!(length, head);
 }
 
-/// Whatever comes, it is judged without a panic, a request is not longer than what came, and more bytes behind it change nothing.
+/// Any input is judged without a panic, a request is no longer than the input, and more bytes after
+/// it change nothing.
 #[test]
 fn anything_at_all() {
     bolero::check!().for_each(|bytes: &[u8]| {

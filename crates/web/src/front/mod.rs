@@ -43,7 +43,8 @@ pub(crate) async fn accept(listener: TcpListener, tls: Option<Acceptor>, shared:
 fn arrive(stream: TcpStream, peer: SocketAddr, tls: Option<&Acceptor>, shared: &Arc<Shared>) {
     let Some(place) = shared.admit(peer) else {
         if tls.is_none() {
-            // So little fits the buffer of a new connection; if not, it is closed all the same.
+            // This little fits the buffer of a new connection; if not, the connection is closed all
+            // the same.
             let _ = stream.try_write(reply::FULL);
         }
         return;
@@ -91,7 +92,7 @@ impl Arrivals {
     }
 }
 
-/// What is set on a connection. Without it everything works, only worse.
+/// Sets the options of a connection. Without them everything works, only worse.
 fn prepare(stream: &TcpStream) {
     let _ = stream.set_nodelay(true);
     let _ = sockopt::set_socket_keepalive(stream, true);

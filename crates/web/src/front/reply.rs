@@ -14,7 +14,7 @@ pub(super) const FULL: &[u8] =
 pub(super) enum Then {
     /// It is used further, as HTTP/1.1 has it.
     Keep,
-    /// It is used further, which an HTTP/1.0 client has to be told.
+    /// It is used further, which an HTTP/1.0 client must be informed of.
     KeepOld,
     Close,
 }

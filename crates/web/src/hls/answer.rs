@@ -21,7 +21,8 @@ use crate::site::{Segment, SiteError};
 /// What playlists are called (RFC 8216 section 4).
 pub(crate) const M3U8: &str = "application/vnd.apple.mpegurl";
 
-/// How titles are cut. It is part of segments' addresses: one who cuts otherwise must count it up, because what has an address is kept for ever.
+/// Version of the rules for cutting titles. It is part of segments' addresses: a change of the
+/// rules must increment it, because everything with an address is kept for ever.
 pub(crate) const CUTS: u32 = 2;
 
 /// `/titles/NAME/media.m3u8`
@@ -113,7 +114,8 @@ pub(crate) async fn segment(
     let start = segment.bytes.start;
     let in_front = tables.len() as u64;
     let length = in_front + (segment.bytes.end - start);
-    // Players fetch segments ahead of what they show, and judge the network by how fast they come.
+    // Players fetch segments ahead of their playback position, and judge the network by how fast
+    // these arrive.
     let ahead_ms = u32::try_from(segment.duration.0 / 90).unwrap_or(u32::MAX).min(u32::from(MAX_AHEAD_MS));
     let fetched = Segment { conn: id.conn, number, at: segment.at, length: segment.duration };
     ranged(request, &version, length, headers, |part| {

@@ -112,8 +112,8 @@ fn is_chosen_by_itself(programme: &Programme<'_>, all: &[Programme<'_>]) -> bool
     programme.number == 0
         && match programme.role {
             None => true,
-            // Players that know the characteristic choose it for viewers who want it. Other players
-            // find the main audio of the same language first.
+            // Players that know the characteristic choose it for viewers who prefer it. Other
+            // players find the main audio of the same language first.
             Some(role) => characteristic(role).is_some() && all.iter().any(is_plain),
         }
 }

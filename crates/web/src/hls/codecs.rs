@@ -1,4 +1,5 @@
-//! What a master playlist says of a title's streams, from the beginning of the title: nothing that is not there is guessed.
+//! Attributes of a title's streams for a master playlist, from the beginning of the title: missing
+//! information is not guessed.
 
 use millrace_store::volume::ElementaryStream;
 

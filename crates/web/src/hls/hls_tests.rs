@@ -33,7 +33,7 @@ fn index(packets: u64, packet_ticks: u64, access: &[u64], jumps: &[u64]) -> Titl
     .unwrap()
 }
 
-/// 100 packets a second, an access point each so many of them.
+/// 100 packets a second, with an access point every `gop` packets.
 fn regular(seconds: u64, gop: u64) -> TitleIndex {
     let access: Vec<u64> = (0..seconds * 100).step_by(gop as usize).collect();
     index(seconds * 100, MEDIA_HZ / 100, &access, &[])
@@ -61,7 +61,7 @@ fn cuts_are_near_the_target_and_at_access_points() {
     // A picture at a scene's cut just behind the beginning is no place to end a segment.
     let found = segments(&index(2000, MEDIA_HZ / 100, &[0, 10, 1200, 1210], &[]));
     assert_eq!(lengths(&found), [12, 8]);
-    // Without access points anywhere will do, and it is said.
+    // Without access points any place will do, and the result reports it.
     let found = segments(&index(2000, MEDIA_HZ / 100, &[], &[]));
     assert_eq!((lengths(&found), found.are_independent), (vec![6, 6, 6, 2], false));
 }
@@ -274,8 +274,9 @@ fn master_playlist_with_captions_announces_each_or_none() {
 }
 
 proptest! {
-    /// Whatever the index: the segments are the title, each byte once and in order, they begin at whole packets, their lengths are the title's
-    /// length, none is longer than the target says, and another reader understands the playlist.
+    /// For any index: the segments are the title, each byte once and in order, they begin at whole
+    /// packets, their lengths add up to the title's length, none is longer than the target, and
+    /// another reader understands the playlist.
     #[test]
     fn segments_are_the_title(
         packets in 1u64..6000,

@@ -1,4 +1,4 @@
-//! What has been found out of titles, kept: cuts, tables, what their streams are.
+//! Caches the information found about titles: cuts, tables, properties of their streams.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -28,7 +28,7 @@ pub(crate) struct LookedAt {
     titles: Mutex<VecDeque<Arc<Look>>>,
 }
 
-/// What has been found out of a title.
+/// Information found about a title.
 #[derive(Debug)]
 pub(crate) struct Look {
     id: TitleId,
@@ -37,7 +37,7 @@ pub(crate) struct Look {
     map_pids: Vec<u16>,
     /// The byte at which each layout begins.
     layouts: Vec<u64>,
-    /// Packet with which sending for the first access point starts.
+    /// Packet where sending for the first access point starts.
     first_access: u64,
     pub(super) segments: Segments,
     pub(super) target_s: u64,
@@ -52,7 +52,7 @@ pub(crate) struct Look {
 }
 
 impl LookedAt {
-    /// What is known of a title without reading.
+    /// Returns the information about a title that is available without reading.
     pub(super) fn known(&self, id: TitleId) -> Option<Arc<Look>> {
         let mut titles = self.titles.lock().unwrap_or_else(PoisonError::into_inner);
         let at = titles.iter().position(|look| look.id == id)?;
@@ -210,7 +210,7 @@ impl Look {
         tables
     }
 
-    /// At most so many bytes from here on, whole packets.
+    /// Reads at most `most` bytes from here on, whole packets.
     fn read(&self, site: &dyn Site, from: u64, most: usize) -> Result<Vec<u8>, SiteError> {
         let left = usize::try_from(self.bytes.saturating_sub(from)).unwrap_or(usize::MAX);
         let mut bytes = vec![0; left.min(most) / TS_PACKET_BYTES * TS_PACKET_BYTES];

@@ -54,7 +54,8 @@ pub(crate) struct Still {
     pub(crate) video_range: Option<&'static str>,
 }
 
-/// What is known of its streams. What is not known is left out of the playlist: players look for themselves then.
+/// Known properties of its streams. Unknown ones are left out of the playlist: players then look
+/// for themselves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Streams {
     /// `CODECS`: the codecs that a player must decode.
@@ -75,7 +76,8 @@ pub(crate) struct Rates {
     pub(crate) mean: u64,
 }
 
-/// The rates of a title cut into these segments, each with so many bytes of tables in front.
+/// Returns the rates of a title cut into these segments, each with `tables` bytes of tables in
+/// front.
 pub(crate) fn rates(segments: &[Segment], target_s: u64, tables: u64) -> Rates {
     let bytes_of = |segment: &Segment| segment.bytes.end - segment.bytes.start + tables;
     let rate = |bytes: u64, ticks: u64| {

@@ -15,11 +15,12 @@
 //! | `language` | languages as tags and as names |
 //! | `codecs` | `CODECS`, `RESOLUTION`, `FRAME-RATE`, `VIDEO-RANGE` from the first bytes of the streams |
 //! | `first_pictures` | whether a segment can be decoded from its first picture, and which captions it has |
-//! | `looked_at` | what has been found out of titles, kept |
+//! | `looked_at` | caches the information found about titles |
 //! | `answer` | answers requests |
 //!
-//! Left out: I-frame playlists, because the index says where pictures that stand alone begin, not where they end; groups of audio, because a
-//! title's sounds are in the same transport stream as its pictures. `cmaf` has both.
+//! Left out: I-frame playlists, because the index records where pictures that stand alone begin,
+//! not where they end; groups of audio, because a title's audio is in the same transport stream as
+//! its pictures. `cmaf` has both.
 
 pub(crate) mod answer;
 pub(crate) mod audio;

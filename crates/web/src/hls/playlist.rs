@@ -1,7 +1,7 @@
 //! Media playlists (RFC 8216 section 4.3.3).
 //!
-//! The writer is told whether the end is known, and the numbers of what comes first: a source whose beginning and end move can be written
-//! with it as well.
+//! The caller specifies whether the end is known, and the numbers of the first items: a source
+//! whose beginning and end move can be written with it as well.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use millrace_core::time::{MEDIA_HZ, MediaTicks};
 
 use super::segments::Segment;
 
-/// What a media playlist is made of.
+/// Contents of a media playlist.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Source<'a> {
     /// The segments of the playlist. In fragmented MP4, segments without samples have length 0 and

@@ -104,7 +104,7 @@ fn whole(packets: &[&[u8]], table: u8) -> Option<usize> {
     Some(count)
 }
 
-/// What is behind header and adaptation field.
+/// Returns the part of a packet after header and adaptation field.
 fn payload(packet: &[u8]) -> Option<&[u8]> {
     match packet[3] >> 4 & 3 {
         1 => packet.get(4..),

@@ -113,7 +113,7 @@ fn find_wants_only_the_map_tables_that_the_pat_names() {
 }
 
 proptest! {
-    /// Whatever was damaged: what is found are whole packets with the PAT first.
+    /// For any damage: the packets found are whole, with the PAT first.
     #[test]
     fn damaged_streams(edits in proptest::collection::vec((0usize..2000, any::<u8>()), 0..8), last in any::<bool>()) {
         let mut bytes = [packets(0, 0, 20, 3), packets(0x1000, 2, 300, 14), other(0x100), packets(0, 0, 20, 4)].concat();

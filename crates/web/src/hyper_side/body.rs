@@ -1,4 +1,5 @@
-//! Bodies of responses: bytes in memory, segments that were made, what an engine writes into a socket pair, or what happens.
+//! Bodies of responses: bytes in memory, segments that were made, bytes that an engine writes into
+//! a socket pair, or events.
 //!
 //! A body ends when its last piece has been written, not when hyper has taken it. Until then the
 //! stream can be reset, and the memory of the body is counted.
@@ -24,7 +25,7 @@ use crate::memory::Hold;
 
 pub(crate) struct WebBody {
     content: Content,
-    /// Bytes that are still to come; `Content-Length` before the first. Of events nobody knows.
+    /// Bytes still to come; `Content-Length` before the first. Unknown for events.
     left: u64,
     progress: Arc<Progress>,
     /// Resources that the response holds until it ends.
@@ -45,7 +46,8 @@ enum Content {
     /// Bytes sent in pieces, so that progress is visible; for a segment, `Sending` counts them for
     /// its viewer.
     Whole(Bytes, Option<Sending>),
-    /// What was read already, and the near end of a socket pair. Whoever reads slowly makes the engine wait, whoever goes closes the pair.
+    /// Bytes already read, and the near end of a socket pair. A slow reader makes the engine wait;
+    /// a client that leaves closes the pair.
     Media(Vec<u8>, UnixStream),
     /// What happens.
     Events(Listener),
@@ -105,7 +107,8 @@ impl WebBody {
                 }
                 let count = buf.filled().len();
                 if count == 0 {
-                    // Cut off: the connection (or stream) is broken off, so that nobody takes it for the whole.
+                    // Cut off: the connection (or stream) is broken off, so that no client takes it
+                    // for the whole.
                     return Poll::Ready(Some(Err(io::ErrorKind::UnexpectedEof.into())));
                 }
                 bytes.truncate(count);

@@ -1,4 +1,5 @@
-//! A connection with what was read of it already, that fails when its viewer takes nothing for too long.
+//! A connection with bytes already read from it, which fails when its viewer takes nothing for too
+//! long.
 
 use std::io;
 use std::pin::Pin;
@@ -13,12 +14,12 @@ use tokio::time::{Sleep, sleep};
 use crate::stream::WebStream;
 use crate::totals::Totals;
 
-/// As for a connection that an engine has: a title's bytes may be what is not taken.
+/// The same as for a connection that an engine has: the data not taken may be a title's bytes.
 const STALL: Duration = Duration::from_nanos(MAX_BYTES_STALL_NS);
 
 pub(super) struct Rewound {
     stream: WebStream,
-    /// Comes before what the connection brings; from `used` on.
+    /// Precedes the data from the connection; from `used` on.
     read: Vec<u8>,
     used: usize,
     /// Nothing comes behind `read`.
@@ -35,7 +36,8 @@ impl Rewound {
         Self { stream, read, used: 0, is_whole: false, is_lent: false, stall: None, totals }
     }
 
-    /// For one request, of which nothing comes behind `read` if it `is_whole`; to be taken back.
+    /// For one request; nothing follows `read` if it `is_whole`. The caller takes the connection
+    /// back.
     pub(super) fn lent(stream: WebStream, read: Vec<u8>, is_whole: bool, totals: Arc<Totals>) -> Self {
         Self { is_whole, is_lent: true, ..Self::new(stream, read, totals) }
     }
@@ -101,7 +103,7 @@ impl AsyncWrite for Rewound {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // By TLS something may be left here of what was taken from the writer.
+        // With TLS, data already taken from the writer may be left here.
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
         self.watch(cx, flushed)
     }

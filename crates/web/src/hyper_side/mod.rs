@@ -4,7 +4,7 @@
 //!
 //! | file | does |
 //! | --- | --- |
-//! | `io` | the connection, with what was read of it already, and a bound on how long it may take nothing |
+//! | `io` | the connection, with bytes already read from it, and a bound on how long it may take nothing |
 //! | `body` | bodies of responses |
 //! | `progress` | the progress of one response |
 //! | `streams` | runs the streams of an HTTP/2 connection, and resets stalled ones |
@@ -57,7 +57,7 @@ pub(crate) struct Lent {
     pub(crate) read: Vec<u8>,
     /// Whether nothing follows the head.
     pub(crate) is_whole: bool,
-    /// Whether the connection is to be used further.
+    /// Whether the connection will be used further.
     pub(crate) keeps: bool,
 }
 
@@ -304,7 +304,7 @@ async fn media_response(
     who: (RequestId, Option<String>),
     orders: &Arc<Semaphore>,
 ) -> Response<WebBody> {
-    // Nobody closes it.
+    // The semaphore is never closed.
     let place = Arc::clone(orders).acquire_owned().await.ok();
     let Some((near, far)) = pair() else {
         return finish(Answer::error(503, "too many files are open"), shared);
@@ -313,7 +313,7 @@ async fn media_response(
     let before = media.before.clone();
     let order = {
         let shared = Arc::clone(shared);
-        // On its own: the response ends before the order is told to be done.
+        // In a task of its own: the response ends before the order is reported as done.
         tokio::spawn(async move {
             let delivery = shared.deliver(OrderSocket::Inside(far), peer, media, before, who).await;
             // A stream that is reset is over at once, the order that it was for only when an engine has noticed. Its place is held until then.
@@ -332,7 +332,7 @@ async fn media_response(
         done = &mut order => done,
     };
     if !matches!(done, Ok(Delivery::Refused { .. })) {
-        // A short one, or one that broke off: what it has sent lies in the pair, and behind it the end.
+        // A short order, or one that broke off: its bytes are in the pair, followed by the end.
         let first = first_bytes(&near).await;
         if !first.is_empty() {
             return response(answer, WebBody::media(near, first, length), shared);
@@ -359,7 +359,7 @@ async fn first_bytes(near: &UnixStream) -> Vec<u8> {
     }
 }
 
-/// What a viewer is told if nothing comes.
+/// Returns the response to a viewer if nothing comes.
 fn refused(done: Result<Delivery, tokio::task::JoinError>) -> Answer {
     match done {
         Ok(Delivery::Refused { why, .. }) => refusal(&why),

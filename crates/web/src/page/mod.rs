@@ -7,8 +7,8 @@ use crate::answer::Answer;
 use crate::conditions;
 use crate::request::Request;
 
-/// What the page may do: load from here, and nothing else; `data:` is an empty list with which hls.js begins subtitles. Titles and their names are put in as text by the
-/// script.
+/// Permissions of the page: it may load from this server, and nothing else; `data:` is an empty
+/// list that hls.js begins subtitles with. The script inserts titles and their names as text.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; media-src 'self' blob: data:; img-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -47,7 +47,7 @@ pub(crate) fn icon() -> Answer {
 
 /// hls.js: always compressed, because every program that could run it takes it so (RFC 9110 section 12.5.3 leaves that to the server).
 pub(crate) fn player(request: &Request) -> Answer {
-    // The end of a gzip file is the CRC and the length of what is in it (RFC 1952 section 2.3).
+    // A gzip file ends with the CRC and the length of its content (RFC 1952 section 2.3).
     let Some((_, [a, b, c, d, ..])) = HLS_JS.split_last_chunk::<8>() else {
         return Answer::error(
             404,
@@ -71,7 +71,7 @@ mod tests {
 
     const PARTS: [&str; 3] = [include_str!("page.html"), include_str!("page.css"), SCRIPT];
 
-    /// Before the page can be used at all, and with what it plays with.
+    /// Size before the page can be used at all, and including its player.
     const MAX_BYTES: usize = 60_000;
     const MAX_BYTES_PLAYING: usize = 300_000;
 

@@ -23,7 +23,9 @@ use crate::route::{Found, Kind};
 use crate::shared::Shared;
 use crate::site::SiteError;
 
-/// How segments are made. It is part of their addresses: one who makes others of the same title must count it up, because what has an address is kept for ever.
+/// Version of the way that segments are made. It is part of their addresses: a change that makes
+/// other segments of the same title must increment it, because everything with an address is kept
+/// for ever.
 const MAKE: u32 = 1;
 
 /// What WebVTT is called (RFC 8216 section 3.5), and how it is written.
@@ -180,7 +182,8 @@ async fn segment(
     if number >= of.segments.len() {
         return Answer::error(404, "the title has no such segment");
     }
-    // When it is shown, how much later what is in it is than among time stamps, and what joins the two.
+    // When the segment is shown, how much later its content is than among time stamps, and the
+    // mapping between the two.
     let (period, later, origin) = match form.plan() {
         None => (of.time(number)..of.time(number + 1), 0, of.origin(number)),
         Some(plan) => {
@@ -212,7 +215,7 @@ async fn segment(
     let tag = format!("\"{}-{rules}-{form}-subtitles-{}-{number}\"", content_tag(title), found.track);
     let version = Version { tag, made_unix_s: Some(title.added_unix_s) };
     ranged(request, &version, text.len() as u64, headers, |part| {
-        // Within what is in memory.
+        // Within the bytes in memory.
         Body::Bytes(text.slice(part.start as usize..part.end as usize))
     })
 }

@@ -1,4 +1,5 @@
-//! What was found of titles and segments, kept for those who ask next; and the cues of a segment, made of what was found in it and around it.
+//! Caches the results for titles and segments, and makes the cues of a segment from the results for
+//! it and for those around it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use crate::memory::Hold;
 use crate::shared::Shared;
 use crate::site::SiteError;
 
-/// By track, what is shown from when on.
+/// By track, the content shown and its start times.
 type All = Arc<[Vec<Shown>]>;
 
 /// Caches for subtitles.
@@ -46,7 +47,7 @@ impl Default for Kept {
     }
 }
 
-/// What the store calls such a stream.
+/// The store's name for such a stream.
 const TELETEXT: &str = "teletext";
 
 /// The teletext pages and times of a title, examined at first use. `None` if it has no subtitles or
@@ -73,7 +74,7 @@ pub(super) async fn subtitled(
     found
 }
 
-/// What the pages show that come in a segment.
+/// Returns the content of the pages that come in a segment.
 async fn shown(
     shared: &Arc<Shared>,
     title: &TitleInfo,

@@ -15,7 +15,7 @@
 //! | file | does |
 //! | --- | --- |
 //! | `title` | which pages a title has, when its segments begin, what their times are among time stamps |
-//! | `shown` | what the pages show that come in a segment |
+//! | `shown` | the content of the pages that come in a segment |
 //! | `kept` | both in memory, each made once; the cues of a segment |
 //! | `text` | tracks stored as WebVTT, and their cues |
 //! | `vtt` | writes them |

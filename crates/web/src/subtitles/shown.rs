@@ -1,4 +1,4 @@
-//! What the pages show that come in a segment.
+//! Content of the pages that come in a segment.
 
 use millrace_ts::teletext::{Decoder, Screen, Shown};
 
@@ -7,8 +7,9 @@ use crate::cmaf::{Demux, read};
 use crate::limits::{MADE_LOOK_BYTES, SUBTITLE_TAIL_TICKS};
 use crate::site::{SiteError, TitleBytes};
 
-/// Of each track, the pages whose header is in a PES packet that begins in the segment's bytes. So each page belongs to one segment, and what is found in one needs nothing
-/// of others: one that stays unchanged is found in each that it is sent in.
+/// Returns, for each track, the pages whose header is in a PES packet that begins in the segment's
+/// bytes. So each page belongs to one segment, and the result for one segment needs no others: a
+/// page that stays unchanged is found in each segment that carries it.
 pub(crate) fn shown(
     of: &Subtitled,
     bytes: &mut dyn TitleBytes,
@@ -37,7 +38,7 @@ fn decode(of: &Subtitled, demux: &Demux, (pid, end): (u16, u64), all: &mut [Vec<
     let stream = demux.stream(pid);
     let is_ours = |track: &&Track| track.pid == pid;
     let mut decoder = Decoder::new(of.tracks.iter().filter(is_ours).map(|track| track.page));
-    // The decoder is told numbers of PES packets, which say more than times.
+    // The decoder gets numbers of PES packets, which carry more information than times.
     let mut take = |screen: Screen| {
         let mark = &stream.marks[screen.time as usize];
         let track = of.tracks.iter().position(|track| track.pid == pid && track.page == screen.page);

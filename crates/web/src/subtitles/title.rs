@@ -1,4 +1,4 @@
-//! What is known of a title's subtitles before any of them is read.
+//! Facts known about a title's subtitles before any of them is read.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ pub(crate) fn look(site: &dyn Site, title: &TitleInfo) -> Result<Option<Subtitle
     let length = usize::try_from(index.data_bytes()).unwrap_or(usize::MAX).min(DESCRIBE_BYTES);
     let mut bytes = vec![0; length / TS_PACKET_BYTES * TS_PACKET_BYTES];
     site.read(&title.name, 0, &mut bytes)?;
-    // Finding a page requires its whole segment, so long segments rule out teletext.
+    // Finding a page requires its whole segment; long segments therefore rule out teletext.
     let tracks = if segments.iter().any(is_long) { Vec::new() } else { tracks(&bytes, title) };
     let starts = segments.iter().map(|segment| index.time_of(segment.bytes.start).0);
     let times = starts.chain([index.end().0]).map(u64::cast_signed).collect();
@@ -90,7 +90,8 @@ impl Subtitled {
         start..end
     }
 
-    /// A time of the title in whole milliseconds, and the time stamp of what is shown then in the segment: its part begins about there.
+    /// Returns a time of the title in whole milliseconds, and the time stamp of the content shown
+    /// then in the segment: its part begins about there.
     pub(crate) fn origin(&self, number: usize) -> (u64, u64) {
         let start = self.segments[number].bytes.start;
         let packet = TS_PACKET_BYTES as u64;

@@ -1,4 +1,5 @@
-//! What a request says of the bytes that it brings: `Content-Length`, `Content-Range` (RFC 9110 section 14.5).
+//! Properties of the bytes that a request brings, as it states them: `Content-Length`,
+//! `Content-Range` (RFC 9110 section 14.5).
 
 use millrace_store::volume::slug;
 
@@ -11,18 +12,18 @@ use crate::route;
 pub(super) struct Asked {
     /// The place of the first one.
     pub(super) from: u64,
-    /// How many there are, if that is said.
+    /// Their number, if stated.
     pub(super) count: Option<u64>,
     /// How long the whole is, if that is known.
     pub(super) total: Option<u64>,
     /// Whether the whole ends where the body does.
     pub(super) is_rest: bool,
-    /// What the file is called where it comes from.
+    /// Name of the file at its source.
     pub(super) file_name: Option<String>,
 }
 
 impl Asked {
-    /// Reads it; `length` is what `Content-Length` says.
+    /// Reads it; `length` is the value of `Content-Length`.
     pub(super) fn read(fields: &Fields, length: Option<u64>) -> Result<Self, Answer> {
         let file_name = fields.content_disposition.as_deref().and_then(file_name);
         let Some(range) = &fields.content_range else {
@@ -108,7 +109,8 @@ fn number(text: &str) -> Option<u64> {
     if is_number { text.parse().ok() } else { None }
 }
 
-/// Checks the name that a title is to have: as it is written, so that whoever uploads knows where it will be.
+/// Checks the name requested for a title: it must be usable as written, so that the uploader knows
+/// where the title will be.
 pub(super) fn check_name(name: &str) -> Result<(), Answer> {
     // The store names a title by the slug of the requested name, and has its own rules for slugs.
     if slug(name) == name {

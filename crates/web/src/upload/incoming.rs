@@ -9,7 +9,7 @@ use hyper::body::{Buf, Bytes};
 use millrace_core::limits::web::UPLOAD_BUFFER_BYTES;
 use tokio::sync::Semaphore;
 
-/// What goes through the queue.
+/// Items of the queue.
 enum Piece {
     Bytes(Bytes),
     /// All is there.
@@ -33,7 +33,7 @@ pub(super) struct Incoming {
     kept: Duration,
 }
 
-/// Nobody reads any more.
+/// The reader is gone.
 #[derive(Debug)]
 pub(super) struct Closed;
 
@@ -49,14 +49,14 @@ impl Line {
     pub(super) async fn put(&self, bytes: Bytes) -> Result<(), Closed> {
         let count = u32::try_from(bytes.len()).map_err(|_| Closed)?;
         let room = self.room.acquire_many(count).await.map_err(|_| Closed)?;
-        // Whoever reads gives it back.
+        // The reader gives it back.
         room.forget();
         self.pieces.send(Piece::Bytes(bytes)).map_err(|_| Closed)
     }
 
     /// All is there.
     pub(super) fn end(&self) {
-        // If nobody reads any more the outcome says why.
+        // If the reader is gone, the outcome gives the reason.
         let _ = self.pieces.send(Piece::End);
     }
 }

@@ -11,8 +11,8 @@
 //!
 //! | file | is about |
 //! | --- | --- |
-//! | `asked` | what a request says of the bytes that it brings |
-//! | `table` | uploads that are under way, and who has them |
+//! | `asked` | properties of the bytes that a request brings |
+//! | `table` | uploads in progress, and their holders |
 //! | `take` | the bytes of one request |
 //! | `pace` | how fast they may come, and how slowly |
 //! | `incoming` | the same bytes, as ingest reads them |

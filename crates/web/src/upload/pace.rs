@@ -1,4 +1,4 @@
-//! How fast uploads may come, and how slowly. Both are told the time.
+//! The maximum and minimum speed of uploads. The caller passes the time to both.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::limits::{LEAST_UPLOAD_RATE, UPLOAD_BURST_BYTES};
 #[derive(Debug)]
 pub(super) struct Pace {
     bytes_per_s: u64,
-    /// When what was let through so far is over at that rate.
+    /// When the bytes already let through are over at that rate.
     free: Option<Instant>,
 }
 
@@ -19,7 +19,7 @@ impl Pace {
         Self { bytes_per_s: (bits_per_s / 8).max(1), free: None }
     }
 
-    /// So many bytes want to go on: how long they have to wait.
+    /// Lets bytes through, and returns how long they must wait.
     pub(super) fn take(&mut self, now: Instant, bytes: usize) -> Duration {
         let burst = self.ns_of(UPLOAD_BURST_BYTES);
         // Time in which nothing came is good for a burst, no more.
@@ -35,7 +35,7 @@ impl Pace {
     }
 }
 
-/// How long a client is waited for: what it brings is good for so much more time.
+/// How long to wait for a client: the bytes that it brings earn additional time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stall {
     most: Duration,
@@ -52,7 +52,7 @@ impl Stall {
         self.left
     }
 
-    /// Bytes came after so long a time.
+    /// Records that bytes came after this much time.
     pub(crate) fn came(&mut self, after: Duration, bytes: usize) {
         let worth = Duration::from_nanos(bytes as u64 * 1_000_000_000 / LEAST_UPLOAD_RATE);
         self.left = (self.left.saturating_sub(after) + worth).min(self.most);
@@ -66,7 +66,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Whoever waits as it is told gets the rate and a burst, and never less than the rate.
+        /// A client that waits as instructed gets the rate and a burst, and never less than the
+        /// rate.
         #[test]
         fn the_rate_is_kept_and_used(rate in 1_000_000u64..1 << 33, pieces in proptest::collection::vec((1usize..600_000, 0u64..50_000), 1..200)) {
             let mut pace = Pace::new(rate);

@@ -30,7 +30,8 @@ use crate::site::NotTaken;
 /// What became of an upload.
 pub(super) type Outcome = Result<TitleInfo, NotTaken>;
 
-/// Where an upload is. Also as an answer says it (draft-ietf-httpbis-resumable-upload calls it so).
+/// Position of an upload, also as the field of an answer (the name is from
+/// draft-ietf-httpbis-resumable-upload).
 const OFFSET: &str = "Upload-Offset";
 
 /// All of them.
@@ -60,7 +61,7 @@ struct Entry {
     begun: Instant,
     /// All has come, and is made a title.
     is_whole: bool,
-    /// What the next connection goes on with; `None` while one has it.
+    /// State that the next connection continues with; `None` while a connection has it.
     parked: Option<Running>,
 }
 
@@ -102,7 +103,7 @@ impl Table {
 /// The thread of an upload, as seen from outside.
 pub(super) struct Running {
     line: Line,
-    /// Of what has come.
+    /// Of the bytes received.
     hash: Box<blake3::Hasher>,
     pub(super) outcome: oneshot::Receiver<Outcome>,
 }
@@ -114,7 +115,7 @@ pub(super) struct Feed {
     number: u64,
     pub(super) received: u64,
     pub(super) total: Option<u64>,
-    /// What the file is called where it comes from.
+    /// Name of the file at its source.
     file_name: Option<String>,
     running: Option<Running>,
 }
@@ -128,7 +129,7 @@ impl Uploads {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long so many bytes must wait for those of others.
+    /// Returns how long this many bytes must wait for those of others.
     pub(super) fn pace(&self, bytes: usize) -> Duration {
         self.pace.lock().unwrap_or_else(PoisonError::into_inner).take(Now::read().mono, bytes)
     }
@@ -141,7 +142,7 @@ impl Uploads {
         let waited = self.ended.wait_timeout_while(table, limit, |table| table.threads > 0);
         let (table, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if table.threads > 0 {
-            // What they leave is swept when the volume is opened next.
+            // Their remains are swept when the volume is opened next.
             tracing::warn!("{} uploads could not be given up in time", table.threads);
         }
     }
@@ -240,12 +241,14 @@ fn go_on(
 }
 
 impl Entry {
-    /// The hash of what has come; not while a connection brings more, or all of it becomes a title.
+    /// Returns the hash of the bytes received; none while a connection brings more, or all of it
+    /// becomes a title.
     fn hash(&self) -> Option<blake3::Hash> {
         self.parked.as_ref().map(|running| running.hash.finalize())
     }
 
-    /// Refuses what is meant for other bytes than those that are here. Looked at last: RFC 9110 section 13.2.1.
+    /// Refuses a request meant for other bytes than those received. Checked last: RFC 9110 section
+    /// 13.2.1.
     fn check(&self, if_match: Option<&str>) -> Result<(), Answer> {
         let Some(wanted) = if_match else { return Ok(()) };
         if self.hash().is_some_and(|hash| has_tag(wanted, &tag(&hash), false)) {
@@ -259,7 +262,7 @@ impl Entry {
     }
 }
 
-/// The entity tag of what has come of an upload.
+/// Returns the entity tag of the bytes received of an upload.
 fn tag(hash: &blake3::Hash) -> String {
     format!("\"{}\"", hash.to_hex())
 }
@@ -299,12 +302,12 @@ impl Feed {
                 Ok(title) => tracing::info!("{}: uploaded", title.name),
                 Err(error) => tracing::info!("{}: the upload became no title: {error}", thread.name),
             }
-            // The name is free before anybody is told.
+            // The name is free before the outcome is reported.
             drop(thread);
             // The client may have gone.
             let _ = done.send(taken);
         };
-        // If it cannot be had, what it was to run is dropped, and with it its place.
+        // If the thread cannot be started, its closure is dropped, and its place with it.
         std::thread::Builder::new().name("upload".to_owned()).spawn(run)?;
         self.running = Some(Running { line, hash: Box::default(), outcome });
         Ok(())
@@ -315,7 +318,7 @@ impl Feed {
         let count = bytes.len() as u64;
         let Some(running) = &mut self.running else { return Err(Closed) };
         running.line.put(bytes.clone()).await?;
-        // Here, and not where ingest reads: that is behind by what lies in the queue.
+        // Hashed here, and not where ingest reads: ingest is behind by the content of the queue.
         running.hash.update(&bytes);
         self.received += count;
         let received = self.received;
@@ -324,7 +327,7 @@ impl Feed {
         Ok(())
     }
 
-    /// All has come: it becomes a title, whether its client waits for that or not.
+    /// Ends a complete upload: it becomes a title, whether or not its client waits for the result.
     pub(super) fn end(mut self) -> Option<oneshot::Receiver<Outcome>> {
         let Running { line, outcome, .. } = self.running.take()?;
         self.shared.uploads.with(&self.name, self.number, |entry| entry.is_whole = true);

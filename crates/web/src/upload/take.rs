@@ -31,8 +31,9 @@ use crate::subtitles;
 /// A piece that is put into the queue: several fit into its room.
 const PIECE_BYTES: usize = UPLOAD_BUFFER_BYTES / 4;
 
-/// Answers an upload. Nothing of its body is looked at, and so no client that waits for 100 (Continue) is told to go on, before it is clear that it may be
-/// taken. `beat` is called whenever something has come of it.
+/// Answers an upload. Its body is not touched, and so no client that waits for 100 (Continue) gets
+/// it, before it is clear that the upload may be accepted. `beat` is called whenever a part of it
+/// has arrived.
 pub(crate) async fn take<B>(
     shared: &Arc<Shared>,
     request: &Request,
@@ -60,8 +61,8 @@ where
     answer.with("X-Content-Type-Options", "nosniff")
 }
 
-/// Takes what is still on its way of a body whose answer is given, for a moment: a stream of HTTP/2 is reset when nobody wants more of it, and some clients take
-/// that for the answer.
+/// Reads the rest of a body whose answer has been given, for a moment: an HTTP/2 stream is reset
+/// when its body is no longer read, and some clients take the reset for the answer.
 pub(crate) fn let_go<B>(mut body: B)
 where
     B: Body<Data = Bytes> + Unpin + Send + 'static,
@@ -87,7 +88,7 @@ async fn admit(
     check_name(name)?;
     let asked = Asked::read(&request.fields, length)?;
     if shared.site.title(name).is_some() {
-        // Whoever asks for that by the condition is told by it (RFC 9110 section 13.1.2).
+        // A client that asks by the condition gets its status (RFC 9110 section 13.1.2).
         let status = if request.fields.if_none_match.is_some() { 412 } else { 409 };
         return Err(Answer::error(
             status,
@@ -144,7 +145,7 @@ where
             return Err(too_slow(&feed));
         };
         let Some(frame) = frame else { break };
-        // Who has gone is told nothing.
+        // A client that has gone gets no answer.
         let frame = frame.map_err(|error| Answer::error(400, &format!("the upload broke off: {error}")))?;
         let Ok(mut bytes) = frame.into_data() else { continue };
         stall.came(Duration::from_nanos(Now::read().mono.ns_since(asked_at)), bytes.len());
@@ -194,7 +195,7 @@ fn made(shared: &Arc<Shared>, (visitor, place): (Visitor, Place), title: TitleIn
     Answer { status: 201, ..api::title(&seen, title) }.with("Location", address)
 }
 
-/// What is said of an upload that became no title.
+/// Returns the answer for an upload that became no title.
 fn refusal(why: &NotTaken) -> Answer {
     let what = why.to_string();
     match why {

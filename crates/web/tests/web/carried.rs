@@ -42,7 +42,7 @@ async fn bring(listener: TcpListener, arrivals: Arrivals) {
     loop {
         let (stream, peer) = listener.accept().await.unwrap();
         let name = TcpStream::from(stream.as_fd().try_clone_to_owned().unwrap());
-        // Dropped, the half that writes ends the connection for whoever has its name too.
+        // When dropped, the writing half ends the connection for the holder of its name too.
         let (from, to) = stream.into_split();
         arrivals.take(Carried::new(Viewer(tokio::io::join(from, to)), Arc::new(name)), peer);
     }
@@ -113,7 +113,7 @@ fn what_is_refused_is_said_and_the_connection_goes_on() {
     assert_eq!((counted.media_refused, counted.replies_server_error, counted.replies_ok), (2, 2, 2));
 }
 
-/// A reply that breaks off ends the connection, so that nobody takes it for a whole one.
+/// A reply that breaks off ends the connection, so that no client takes it for a whole one.
 #[test]
 fn what_breaks_off_ends_the_connection() {
     for manner in [Manner::BreaksOff(1000), Manner::Forgets] {
@@ -126,7 +126,8 @@ fn what_breaks_off_ends_the_connection() {
     }
 }
 
-/// What a viewer says while it is sent to is taken in, up to a bound: it would else fill buffers that others need.
+/// Data that a viewer sends while it is sent to is taken in, up to a bound: otherwise it would fill
+/// buffers that others need.
 #[test]
 fn a_viewer_that_sends_without_end_while_it_is_sent_to_is_cut_off() {
     let site = MadeUp::with(vec![Film::pattern("film", 100, Manner::Keeps)]);

@@ -44,7 +44,7 @@ impl Client {
 
     /// Uses an existing connection.
     pub(crate) fn on(stream: TcpStream) -> Self {
-        // A bound, not a measure: nothing here takes so long unless it hangs.
+        // A bound, not a measurement: nothing here takes this long unless it hangs.
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         Self { stream: BufReader::new(stream) }
     }
@@ -68,7 +68,7 @@ impl Client {
         self.ask("GET", path, "")
     }
 
-    /// Asks for a file with a body, for which the connection goes to hyper, and ends.
+    /// Requests a file with a body, which makes the connection go to hyper, and end.
     pub(crate) fn ask_by_hyper(&mut self, path: &str) {
         self.send(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx"));
     }
@@ -106,7 +106,8 @@ impl Client {
         Some(response)
     }
 
-    /// The next chunk of a response that has no length, of which the first came with its head; `None`: it has ended.
+    /// Returns the next chunk of a response without a length; the first chunk came with its head.
+    /// `None`: it has ended.
     pub(crate) fn chunk(&mut self) -> Option<Vec<u8>> {
         let mut line = String::new();
         if self.stream.read_line(&mut line).unwrap_or(0) == 0 {
@@ -123,7 +124,7 @@ impl Client {
         self.try_response(is_head).expect("a response")
     }
 
-    /// Reads to the end of the connection: what is left, or nothing if it was reset.
+    /// Reads to the end of the connection; returns the remaining bytes, or nothing if it was reset.
     pub(crate) fn rest(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
         let _ = self.stream.read_to_end(&mut rest);

@@ -10,7 +10,7 @@ use super::client::Client;
 use super::hls::{films, run, taken_in};
 use super::site::{MadeUp, serve};
 
-/// A film, and what is in it.
+/// A title, and its content.
 #[derive(Debug)]
 struct Made {
     name: &'static str,
@@ -431,7 +431,8 @@ fn playlists_say_what_segments_have() {
     }
 }
 
-/// H.265 is for browsers in this form only, so it is what the usual address gives; for everything else that stays as it was.
+/// Browsers play H.265 in this form only, so the usual address returns it; for everything else that
+/// address stays as it was.
 #[test]
 fn the_usual_address_gives_what_players_need() {
     let titles = titles();

@@ -21,7 +21,8 @@ pub(crate) fn wait_for(what: &str, is_so: impl Fn() -> bool) {
     panic!("never: {what}");
 }
 
-/// Two thousand that have asked something and are idle now: those who come next are served, and closing gives all places back.
+/// Two thousand connections that have made a request and are idle now: new clients are served, and
+/// closing frees all places.
 #[test]
 fn idle_connections_stand_in_nobodys_way() {
     let site = MadeUp::with(vec![Film::pattern("film", 10, Manner::Sends)]);
@@ -41,7 +42,7 @@ fn idle_connections_stand_in_nobodys_way() {
     let mut last = Client::to(address);
     assert_eq!(last.get("/titles/film.ts").status, 200);
     assert_eq!(totals.read().connections, 2_001);
-    // There is no room for one more, and it is told.
+    // There is no room for one more, and the answer reports it.
     let mut refused = Client::to(address);
     let answer = refused.response(false);
     assert_eq!((answer.status, answer.header("Retry-After")), (503, Some("5")));

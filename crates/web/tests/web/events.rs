@@ -1,4 +1,4 @@
-//! What happens, as listeners are told it.
+//! Events, as listeners receive them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ fn server() -> Server {
     Server { web, address, site, feed }
 }
 
-/// One who listens: the events that came and were not looked at yet.
+/// A listener: the events received and not examined yet.
 struct Listener {
     client: Client,
     text: String,
@@ -130,7 +130,7 @@ fn listeners_are_told_what_happens() {
 #[test]
 fn there_are_so_many_places_and_each_is_given_back() {
     let server = server();
-    // All ask before the first is told anything: what comes first comes with the next figures.
+    // All ask before the first receives anything: the first data comes with the next figures.
     let ask = |_| {
         let mut client = Client::to(server.address);
         client.send("GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n");
@@ -156,7 +156,7 @@ fn there_are_so_many_places_and_each_is_given_back() {
 fn one_who_does_not_read_is_dropped_and_the_end_of_the_server_ends_all() {
     let server = server();
     let (mut slow, mut quick) = (Listener::to(&server), Listener::to(&server));
-    // More than sockets and queues hold: each second as much as is told.
+    // More than sockets and queues hold: the maximum number of events each second.
     let long = "x".repeat(200_000);
     let mut received = 0;
     for _ in 0..60 {

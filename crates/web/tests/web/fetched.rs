@@ -1,4 +1,5 @@
-//! Viewers that fetch segments which are made here: they are asked for, and what they take is told.
+//! Viewers that fetch segments made here: the site is asked about them, and learns the amount that
+//! they take.
 
 use std::cell::{Cell, RefCell};
 use std::io::{Read, Write};
@@ -16,14 +17,15 @@ use super::connections::wait_for;
 use super::h2::{DATA, H2, INITIAL_WINDOW_SIZE, WINDOW_UPDATE, frame, get, reset};
 use super::site::{Film, MadeUp, Manner, serve, serve_at};
 
-/// A site of its own: what is full or counted here is so for nobody else.
+/// A separate site: its limits and counts apply to no other test.
 fn site() -> Arc<MadeUp> {
     let Film { info, index, bytes, .. } = &titles().site.films["open"];
     let (info, index, bytes) = (info.clone(), Arc::clone(index), Arc::clone(bytes));
     MadeUp::with(vec![Film { info, index, bytes, manner: Manner::Sends }])
 }
 
-/// Who fetches pictures or a sound is asked for; what comes before them and what is only looked at is nobody's viewer.
+/// The site is asked about clients that fetch pictures or audio; a request for the data before
+/// them, or one that only looks, counts as no viewer.
 #[test]
 fn viewers_are_counted_and_told_to_come_again_when_all_is_full() {
     let site = site();
@@ -59,7 +61,8 @@ fn viewers_are_counted_and_told_to_come_again_when_all_is_full() {
     assert_eq!(client.get(segment(2)).status, 200, "the connection goes on");
 }
 
-/// What viewers have taken is told when that is over, whether they hang up in the middle or not: by HTTP/1 and HTTP/2.
+/// The amount that a viewer has taken is reported when the transfer is over, whether or not it
+/// hangs up in the middle: by HTTP/1 and HTTP/2.
 #[test]
 fn what_is_taken_of_a_segment_is_told_at_once() {
     let site = site();
@@ -111,7 +114,7 @@ fn what_is_taken_of_a_segment_is_told_at_once() {
     assert!(taken.is_whole && taken.bytes > 1000, "{taken:?}");
 }
 
-/// A connection of which little fits into the kernel's buffers.
+/// A connection whose kernel buffers hold little.
 fn narrow(address: SocketAddr) -> TcpStream {
     let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     set_socket_recv_buffer_size(&socket, 4096).unwrap();

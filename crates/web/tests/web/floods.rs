@@ -24,7 +24,7 @@ fn kept() -> Arc<MadeUp> {
     MadeUp::with(vec![of("film", Manner::Keeps), of("other", Manner::Sends)])
 }
 
-/// Somebody else is answered, and when `flood` has gone nothing is left of it.
+/// Another client is answered, and when `flood` has gone nothing is left of it.
 fn nothing_is_left<T>(flood: T, address: std::net::SocketAddr, totals: &Totals) {
     let mut other = Client::to(address);
     assert_eq!(other.get("/titles/other.ts").status, 200);
@@ -52,7 +52,7 @@ fn streams_that_are_reset_at_once_end_the_connection() {
         sent += 100;
     }
     let code = flood.last_words();
-    // The last words may be lost in what was on its way.
+    // The last frame may be lost in the data in flight.
     assert!(matches!(code, None | Some(ENHANCE_YOUR_CALM)), "{code:?}");
     assert!(site.orders().len() <= MAX_H2_STREAMS as usize, "{} orders of {sent}", site.orders().len());
     site.let_go();
@@ -72,11 +72,11 @@ fn orders_of_streams_that_were_reset_count_until_they_are_over() {
         let expected = most.min(n as usize + 1);
         wait_for("it is ordered", || site.orders().len() >= expected);
         assert!(flood.send(&reset(stream)));
-        // It has been read: what is asked behind it is answered.
+        // It has been read: a later request is answered.
         assert!(flood.is_alive());
     }
     assert_eq!(site.orders().len(), most);
-    // Who waits is answered when others are over.
+    // A waiting request is answered when others are over.
     let last = 6 * MAX_H2_STREAMS + 1;
     assert!(flood.send(&get(last, "/titles/other.ts")));
     site.let_go();
@@ -120,14 +120,14 @@ fn heads_that_unfold_are_refused() {
     head.extend([0x80 | 62; 4_000]);
     assert!(head.len() < MAX_REQUEST_HEAD_BYTES);
     assert!(flood.send(&frame(HEADERS, END_HEADERS | END_STREAM, 1, &head)));
-    // It ends the connection, or is told to be too long.
+    // It ends the connection, or is refused as too long.
     let refused = flood.next_of(HEADERS, 1).map(|answer| status(&answer));
     assert!(matches!(refused, None | Some(431)), "{refused:?}");
     assert!(site.orders().is_empty());
     nothing_is_left(flood, address, &totals);
 }
 
-/// Frames that want an answer or work and give nothing, sent by somebody who reads nothing.
+/// Frames that require an answer or work and yield nothing, from a client that reads nothing.
 #[test]
 fn frames_that_are_only_work_hurt_nobody() {
     let site = kept();
@@ -144,7 +144,7 @@ fn frames_that_are_only_work_hurt_nobody() {
             let mut other = Client::to(address);
             (0..50).all(|_| other.get("/titles/other.ts").status == 200)
         });
-        // As much as the buffers on the way may hold if nobody reads.
+        // As much as the buffers on the path may hold if they are not read.
         let many = piece.repeat(1_000);
         let taken = (0..20).take_while(|_| flood.send_if_room(&many)).count();
         assert!(other.join().unwrap(), "{what}: {taken}");
@@ -232,7 +232,7 @@ fn stream_that_is_not_taken_is_reset_while_its_connection_is_used() {
     wait_for("nothing is held", || totals.read().memory_held_bytes == 0);
 }
 
-/// Lists of ranges, overlapping or not, make no work, however they are told.
+/// Lists of ranges, overlapping or not, make no work, however they are written.
 #[test]
 fn lists_of_ranges_are_refused_whole() {
     let site = kept();

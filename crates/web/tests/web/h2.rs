@@ -1,4 +1,4 @@
-//! A client of HTTP/2 that sends frames as a test wants them, and reads what comes.
+//! An HTTP/2 client that sends frames as a test specifies them, and reads the replies.
 
 #[path = "../../../lab/src/hostile/frames.rs"]
 mod frames;
@@ -29,7 +29,7 @@ pub(crate) struct H2 {
 }
 
 impl H2 {
-    /// Connects and says hello, with these settings.
+    /// Connects and sends the preface, with these settings.
     pub(crate) fn to(address: SocketAddr, settings: &[(u16, u32)]) -> Self {
         Self::on(TcpStream::connect(address).unwrap(), settings)
     }
@@ -106,7 +106,8 @@ impl H2 {
         }
     }
 
-    /// Reads on to the end of the connection; the error code that it ended with, if it was told.
+    /// Reads to the end of the connection; returns the error code that it ended with, if one was
+    /// sent.
     pub(crate) fn last_words(&mut self) -> Option<u32> {
         let mut code = None;
         while let Some(frame) = self.next() {

@@ -14,7 +14,7 @@ use super::client::Client;
 use super::site::{Film, MadeUp, Manner, serve};
 use super::subtitles::{self, FILM, FIRST, PART};
 
-/// Runs ffmpeg or ffprobe; what it writes.
+/// Runs ffmpeg or ffprobe, and returns its output.
 pub(crate) fn run(program: &str, args: &[&str]) -> Vec<u8> {
     let output = Command::new(program).args(args).stdin(std::process::Stdio::null()).output();
     let output = output.unwrap_or_else(|error| {
@@ -253,7 +253,7 @@ fn ffmpeg_plays_every_picture_of_the_film() {
     assert!(frame(&url) == frame(source.to_str().unwrap()));
 }
 
-/// Where the clock jumps players are told, and play both parts.
+/// Where the clock jumps, the playlist marks it, and players play both parts.
 #[test]
 fn joined_recordings_have_a_discontinuity() {
     let Films { site, .. } = films();

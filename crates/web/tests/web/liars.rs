@@ -1,5 +1,5 @@
-//! Requests that lie: about their length, their lines, their path. Each is refused or answered as one request, and what comes behind it is
-//! never taken for another.
+//! Requests that lie: about their length, their lines, their path. Each is refused or answered as
+//! one request, and the data behind it is never taken for another.
 
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ fn what_can_be_read_in_two_ways_ends_the_connection() {
             assert!(client.rest().is_empty(), "{before:?} {path} {lines:?}");
         }
     }
-    // Both at once: what is behind the first is judged when the first has been answered.
+    // Both at once: the data behind the first request is judged when the first has been answered.
     let mut client = Client::to(address);
     client
         .send(format!("GET /healthz HTTP/1.1\r\nHost: a\r\n\r\nGET /healthz HTTP/1.1\nHost: a\n\n{HIDDEN}"));
@@ -143,7 +143,7 @@ fn a_body_ends_its_connection() {
                 client.send(format!(
                     "{method} /nowhere HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: {coding}\r\n\r\n{body}{HIDDEN}"
                 ));
-                // A connection may be reset with what was not read, and the answer be lost with it.
+                // A connection may be reset because of unread data, and the answer lost with it.
                 if let Some(answer) = client.try_response(false) {
                     assert!(
                         matches!(answer.status, 400 | 404 | 405),
@@ -158,7 +158,7 @@ fn a_body_ends_its_connection() {
     assert!(site.orders().is_empty());
 }
 
-/// A body has the length that it says, and what is in it is no request.
+/// A body has its stated length, and its content is no request.
 #[test]
 fn bodies_are_not_requests() {
     let (site, _web, address) = start();
@@ -233,7 +233,7 @@ fn heads_that_are_too_long_or_no_heads_at_all() {
     assert!(site.orders().is_empty());
 }
 
-/// What is not finished is not waited for longer than [`HEAD_TIME`], however often a byte comes.
+/// An unfinished head is waited for no longer than [`HEAD_TIME`], however often a byte comes.
 #[test]
 fn a_head_that_never_ends_is_given_up() {
     let (_site, _web, address) = start();

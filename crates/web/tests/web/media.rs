@@ -184,7 +184,7 @@ fn what_breaks_off_is_cut_off_and_never_looks_whole() {
         let mut client = Client::to(address);
         client.send(format!("GET /titles/{name}.ts HTTP/1.1\r\nHost: a\r\n\r\n"));
         assert!(client.rest().is_empty(), "{name}");
-        // Hyper has not said anything yet when it is told.
+        // Hyper has not sent anything yet when it learns of this.
         let mut client = Client::to(address);
         client.ask_by_hyper(&format!("/titles/{name}.ts"));
         assert_eq!(client.response(false).status, 500, "{name}");
@@ -249,7 +249,7 @@ fn curl_takes_titles_by_both_protocols() {
                 && head.contains(&format!("content-length: {}", film.len()))
         );
     }
-    // What was broken off goes on where it was.
+    // An interrupted transfer continues where it was.
     let dir = tempfile::tempdir().unwrap();
     let copy = dir.path().join("film.ts");
     std::fs::write(&copy, &film[..300_000]).unwrap();
@@ -288,7 +288,7 @@ fn streams_of_http2_side_by_side() {
             sender.clone().send_request(request)
         };
         let not_read = ask().await.unwrap();
-        // Those that are read share the window of the connection with it, and must be read all at once for that.
+        // The others share the connection's window with it, so all of them must be read at once.
         let others: Vec<_> = (0..8)
             .map(|_| {
                 let response = ask();

@@ -1,5 +1,5 @@
-//! `/api/v1/openapi.json` says what the server does: every address of the router is in it and no other, and whatever is asked, the answer is one that it
-//! describes.
+//! `/api/v1/openapi.json` describes the server's behaviour: it has every address of the router and
+//! no other, and the answer to any request is one that it describes.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -44,16 +44,16 @@ impl Described {
         Self { document, schemas, judges }
     }
 
-    /// What is wrong with the data of an event, if anything is.
+    /// Returns the fault in the data of an event, if there is one.
     pub(crate) fn judge_event(&self, data: &Value) -> Result<(), String> {
         self.schemas.validate(data, self.judges["News"]).map_err(|error| format!("{error}: {data}"))
     }
 
-    /// What is wrong with a response, if anything is.
+    /// Returns the fault in a response, if there is one.
     fn judge(&self, path: &str, method: &str, response: &Response) -> Result<(), String> {
         let operation = &self.document["paths"][path][method.to_ascii_lowercase()];
         if operation.is_null() {
-            // 401, 403 and 429 come first: who may not ask learns nothing.
+            // 401, 403 and 429 come first: a client without the right learns nothing.
             return match response.status {
                 405 if response.header("Allow").is_some() => Ok(()),
                 401 | 403 | 404 | 429 => Ok(()),
@@ -123,7 +123,8 @@ fn every_address_of_the_router_is_described_and_no_other() {
     assert_eq!(document["openapi"], "3.1.0");
     let paths: BTreeSet<&str> = document["paths"].as_object().unwrap().keys().map(String::as_str).collect();
     assert_eq!(paths, millrace_web::routes().collect());
-    // Every place in a path is a parameter of it, names of operations are there once, and what is referred to exists.
+    // Every placeholder in a path is one of its parameters, names of operations are unique, and
+    // every reference resolves.
     for (path, item) in document["paths"].as_object().unwrap() {
         let places: Vec<&str> = path.split('{').skip(1).map(|rest| rest.split('}').next().unwrap()).collect();
         let parameters = item["parameters"].as_array().unwrap();
@@ -161,7 +162,7 @@ fn what_the_server_answers_is_described() {
             }
             let response = Client::to(address).ask(&method, &path, "");
             let judged = described.judge(route, &method, &response);
-            // Nothing is being uploaded or changed, nobody has signed in, and the title is there.
+            // There is no upload and no change, no user has signed in, and the title exists.
             let leads_nowhere = ["/titles/{name}", "/api/v1/user"].contains(&route)
                 || ["PUT", "PATCH"].contains(&&method[..]);
             assert!(

@@ -140,7 +140,7 @@ fn every_address_answers_by_each_method() {
                 .map(|(name, value)| (name.to_ascii_lowercase(), value.clone()))
                 .collect();
             for name in ["date", "transfer-encoding", "content-length"] {
-                // Of what has no end nobody knows the length.
+                // An endless response has no known length.
                 if name == "date" || route == "/api/v1/events" {
                     headers.remove(name);
                 }
@@ -179,7 +179,7 @@ fn the_page_refers_to_what_is_there() {
     let policy = page.header("Content-Security-Policy").unwrap();
     assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
     assert_eq!(page.header("Content-Type"), Some("text/html; charset=utf-8"));
-    // What it refers to is there, and below it.
+    // Its references exist, and are below it.
     for (reference, kind) in [
         ("page.css", "text/css; charset=utf-8"),
         ("page.js", "text/javascript; charset=utf-8"),
@@ -229,7 +229,7 @@ fn the_api_describes_titles() {
         assert!(document.contains(&format!("`{field}`")), "{field} is not in docs/ref/http.md");
     }
     assert_eq!((&one["file"], &one["hls"]), (&"/titles/b.ts".into(), &"/titles/b/index.m3u8".into()));
-    // A title without streams has nothing that could be had apart; one with pictures and sound has.
+    // A title without streams has nothing to separate; one with pictures and audio has.
     assert_eq!(one["cmaf"], serde_json::Value::Null);
     let (_web, address, _) = serve(&films().site, WebLimits::default());
     let film: serde_json::Value =
@@ -239,7 +239,7 @@ fn the_api_describes_titles() {
         (&one["bytes"], &one["duration_s"], &one["id"]),
         (&1880.into(), &60.0.into(), &"07".repeat(16).into())
     );
-    // Where the source lies is nobody's business.
+    // The location of the source is private.
     assert!(!answer.text().contains("/films/"));
     assert_eq!(
         client.get("/api/v1/titles/c").text(),
@@ -317,7 +317,8 @@ fn metrics_are_one_family_each() {
     let answer = Client::to(address).get("/metrics");
     assert_eq!(answer.header("Content-Type"), Some("text/plain; version=0.0.4; charset=utf-8"));
     assert_eq!(answer.header("Access-Control-Allow-Origin"), None);
-    // What a proxy on this machine passes on is not from this machine, whatever it says of where it is from.
+    // A request passed on by a proxy on this machine is not from this machine, whatever it claims
+    // about its origin.
     for line in ["X-Forwarded-For: 127.0.0.1", "forwarded: for=127.0.0.1", "X-Real-IP: ::1", "Via: 1.1 a"] {
         let refused = Client::to(address).ask("GET", "/metrics", &format!("{line}\r\n"));
         assert_eq!(refused.status, 403, "{line}");

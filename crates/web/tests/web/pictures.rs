@@ -1,4 +1,4 @@
-//! Posters and pictures for seeking: how they are cached, who gets them, what is said if there are none.
+//! Posters and pictures for seeking: caching, access, and the answer if there are none.
 
 use std::sync::Arc;
 
@@ -77,7 +77,8 @@ fn if_there_are_none_it_is_said_why() {
     assert_eq!(Client::to(address).get("/titles/none/poster.jpg").status, 404);
 }
 
-/// Whoever has a link to the title has its pictures, by addresses that carry the link on; and no shared cache keeps them.
+/// A client with a link to the title has access to its pictures, by addresses that carry the link
+/// on; no shared cache keeps them.
 #[test]
 fn a_link_is_carried_on() {
     let keys = Keys { links: [3; 32], tokens: [4; 32] };

@@ -1,4 +1,4 @@
-//! Who is let in by HTTP, over real sockets: every address without rights, and with those that it needs.
+//! Access by HTTP, over real sockets: every address without rights, and with those that it needs.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -88,9 +88,9 @@ fn whether_credentials_are_right_is_told_where_that_is_asked() {
         }
     }
     let nobody = Arc::new(nobody);
-    // Where there are no users, somebody else has asked for them.
+    // If there are no users, another party has asked for the credentials.
     assert_eq!(ask(&nobody, "/api/v1/user", ANNA).0, 404);
-    // Elsewhere wrong ones are nobody's business, as long as nobody needs any.
+    // Elsewhere wrong credentials are ignored, as long as none are needed.
     for path in ["/api/v1/titles", "/titles/film/index.m3u8", "/"] {
         assert_eq!(ask(&nobody, path, WRONG).0, 200, "{path}");
     }
@@ -142,7 +142,7 @@ fn no_address_answers_without_rights() {
                 assert_eq!(status == 405, answer.header("Allow").is_some(), "{method} {path}");
             }
         }
-        // What browsers ask before they ask says nothing.
+        // The response to a browser's preflight reveals nothing.
         let preflight = Client::to(address).ask("OPTIONS", &path, "");
         assert_eq!((preflight.status, preflight.body.len()), (204, 0), "{path}");
         assert!(preflight.header("Access-Control-Allow-Headers").unwrap().contains("Authorization"));
@@ -473,7 +473,8 @@ fn an_order_says_what_its_user_may_have() {
     assert!(orders.iter().all(|order| order.segment.is_none()), "a file is no segment");
 }
 
-/// Segments are sent in a moment: it is their viewers that count, and the service is told enough to know them, whatever segments are made of.
+/// Segments are sent in a moment: their viewers are counted, and the service gets enough
+/// information to recognize them, whatever segments are made of.
 #[test]
 fn whoever_fetches_segments_is_asked_for_with_what_its_user_may_have() {
     let Film { info, index, bytes, .. } = &films().site.films["film"];

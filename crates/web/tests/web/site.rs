@@ -33,11 +33,11 @@ use tokio::sync::oneshot::Receiver;
 pub(crate) enum Manner {
     /// All is sent.
     Sends,
-    /// So many bytes at a time, with a pause behind each.
+    /// This many bytes at a time, with a pause after each piece.
     Slowly(usize, Duration),
     /// Nothing is.
     Refuses(Refused),
-    /// So many bytes, then the connection is closed.
+    /// This many bytes, then the connection is closed.
     BreaksOff(usize),
     /// The order is dropped without a word.
     Forgets,
@@ -52,7 +52,7 @@ pub(crate) struct Film {
     pub(crate) manner: Manner,
 }
 
-/// What was ordered.
+/// Contents of an order.
 #[derive(Clone, Debug)]
 pub(crate) struct Ordered {
     pub(crate) bytes: std::ops::Range<u64>,
@@ -73,7 +73,7 @@ pub(crate) struct MadeUp {
     pub(crate) fetches: Mutex<Vec<(Segment, Option<Quota>)>>,
     /// Which of them are sounds, with their bit rates.
     pub(crate) sounds: Mutex<Vec<Option<BitRate>>>,
-    /// By which it is told what they have taken.
+    /// Channels that report the amount they have taken.
     pub(crate) overs: Mutex<Vec<Receiver<Taken>>>,
     /// Why they may not.
     pub(crate) no_fetches: Mutex<Option<Refused>>,
@@ -82,16 +82,16 @@ pub(crate) struct MadeUp {
     pub(crate) kept: Mutex<Vec<Order>>,
     /// Titles that are not listed, and how often that has changed.
     pub(crate) hidden: Mutex<(HashSet<String>, u64)>,
-    /// Titles that were to be removed.
+    /// Titles whose removal was requested.
     pub(crate) removed: Mutex<Vec<String>>,
-    /// What is wrong with its member.
+    /// The fault of its member.
     pub(crate) trouble: Mutex<Option<String>>,
-    /// What was uploaded; what of an upload that failed had come.
+    /// The bytes uploaded; for an upload that failed, the bytes that had come.
     pub(crate) taken: Mutex<BTreeMap<String, Vec<u8>>>,
     pub(crate) failed: Mutex<BTreeMap<String, Vec<u8>>>,
-    /// What the files of uploads were called.
+    /// The names of uploaded files.
     pub(crate) file_names: Mutex<BTreeMap<String, String>>,
-    /// What is known of the pictures of every title; if nothing is said, [`made_up_pictures`].
+    /// The state of the pictures of every title; by default, [`made_up_pictures`].
     pub(crate) pictures: Mutex<Option<PicturesState>>,
     /// A sheet of pictures, to replace the small default.
     pub(crate) sheet: Option<Vec<u8>>,
@@ -182,7 +182,7 @@ pub(crate) fn serve_to(
     (handle, address, totals)
 }
 
-/// The same with somebody who tells what happens.
+/// The same with a source of events.
 pub(crate) fn serve_with(
     site: &Arc<MadeUp>,
     limits: WebLimits,
@@ -504,7 +504,7 @@ fn write_all(socket: &mut OrderSocket, mut bytes: &[u8]) -> bool {
     true
 }
 
-/// A little of what the viewer has sent meanwhile, as an engine finds it.
+/// Returns a little of the data that the viewer has sent meanwhile, as an engine finds it.
 fn unread(socket: &mut OrderSocket) -> Vec<u8> {
     let mut read = vec![0; 16];
     let count = match socket {

@@ -1,4 +1,5 @@
-//! Subtitles of a real film: what was written into its teletext is in the segments that players get, at its times.
+//! Subtitles of a real title: the text of its teletext is in the segments that players get, at its
+//! times.
 
 use std::path::Path;
 
@@ -11,7 +12,7 @@ use super::rights::rights;
 use super::site::{Film, MadeUp, Manner, serve, serve_to};
 use super::teletext::{HEARING_IMPAIRED, Named, SUBTITLES, mux, page};
 
-/// What is sent when, in seconds, and the lines; without any the page shows nothing.
+/// Times of sending in seconds, and the lines; without any the page shows nothing.
 pub(crate) type Sent = &'static [(f64, &'static [&'static str])];
 
 /// ffmpeg's first time stamp.
@@ -86,7 +87,8 @@ fn ms(text: &str) -> u64 {
     ((parts[0] * 60 + parts[1]) * 60 + parts[2]) * 1000 + parts[3]
 }
 
-/// A segment of WebVTT: what `X-TIMESTAMP-MAP` says (milliseconds, time stamp), and the cues in milliseconds.
+/// Parses a segment of WebVTT: the values of `X-TIMESTAMP-MAP` (milliseconds, time stamp), and the
+/// cues in milliseconds.
 fn parse(text: &str) -> ((u64, u64), Vec<Cue>) {
     let mut blocks = text.split("\n\n");
     let head = blocks.next().unwrap().strip_prefix("WEBVTT\nX-TIMESTAMP-MAP=LOCAL:").unwrap();
@@ -166,7 +168,7 @@ fn segments_have_the_cues_of_their_time() {
     let sent = expected(FIRST, FILM, 0.0);
     let (last, others) = found.split_last().unwrap();
     check(others, &sent[..sent.len() - 1], "cues of the film");
-    // What is never erased is shown to the title's end, which is that of the last segment.
+    // Text that is never erased is shown to the title's end, which is that of the last segment.
     assert_eq!((last.0, &last.2), (sent.last().unwrap().0, &sent.last().unwrap().2));
     let end = last.1 - FIRST;
     assert!(end.abs_diff(segments.last().unwrap().end_ms * 90) < 9_000, "{end}");
@@ -273,7 +275,7 @@ fn beside_fragmented_mp4_times_are_those_of_its_samples() {
     assert_eq!(found.len(), sent.len());
 }
 
-/// Where the clock jumps it is said, and each part's cues are at the time stamps of that part.
+/// A jump of the clock is marked, and the cues of each part are at its own time stamps.
 #[test]
 fn joined_recordings_have_the_cues_of_both() {
     let (_web, address, _) = serve(&films().site, WebLimits::default());
@@ -377,7 +379,7 @@ fn what_is_not_there_is_404() {
         assert_eq!(answer.status, 404, "{path}");
         assert!(answer.text().contains("no subtitles"), "{}", answer.text());
     }
-    // A segment can be had in parts, and is not sent again to who has it.
+    // A segment is available in parts, and is not sent again to a client that has it.
     let path = format!("/titles/film/subtitles/{segment}");
     let whole = client.get(&path);
     let part = client.ask("GET", &path, "Range: bytes=3-9\r\n");

@@ -10,7 +10,7 @@ use millrace_web::{Refused, WebLimits};
 use super::client::curl;
 use super::site::{Film, MadeUp, Manner, serve_by_tls};
 
-/// Asks for these paths on one connection; what curl says of each is in its standard error.
+/// Requests these paths on one connection; curl's report about each is in its standard error.
 fn fetch(dir: &Path, address: SocketAddr, args: &[&str], paths: &[&str]) -> Output {
     let certificate = dir.join("cert.pem");
     let mut all = vec![

@@ -38,7 +38,7 @@ fn length(bytes: &[u8]) -> String {
     format!("Content-Length: {}\r\n", bytes.len())
 }
 
-/// Waits until what is wanted is so; fails if that takes longer than anything here does.
+/// Waits until the condition holds; fails if that takes longer than anything here does.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
     while !is_so() {
@@ -62,7 +62,7 @@ fn state(address: SocketAddr, name: &str) -> Option<(u64, bool)> {
     Some((received, state["is_sending"].as_bool().unwrap()))
 }
 
-/// Begins an upload of `whole`, and goes away after so many bytes.
+/// Begins an upload of `whole`, and disconnects after `after` bytes.
 fn cut_off(address: SocketAddr, name: &str, whole: &[u8], after: usize) {
     drop(put(address, &format!("/titles/{name}"), &length(whole), &whole[..after]));
     until("the upload waits", || state(address, name) == Some((after as u64, false)));
@@ -233,7 +233,7 @@ fn who_says_which_bytes_are_there_goes_on_behind_these_and_no_others() {
         let state: Value = serde_json::from_str(answer.text()).unwrap();
         (state["received_blake3"].as_str().map(str::to_owned), answer.header("ETag").map(str::to_owned))
     };
-    // What is not there has no bytes that could be named; nor is there a title, so that it can still be begun.
+    // A missing upload has no bytes to name; nor is there a title, so that it can still be begun.
     let mut begun = put(address, "/titles/new", &format!("{}{}", matching(&hash(b"")), length(&whole)), b"");
     assert_eq!(begun.response(false).status, 412);
     cut_off(address, "new", &whole, THERE);
@@ -252,10 +252,10 @@ fn who_says_which_bytes_are_there_goes_on_behind_these_and_no_others() {
         assert_eq!((answer.status, answer.header("Upload-Offset")), (412, Some("1234567")), "{tag}");
         assert_eq!(state(address, "new"), Some((THERE as u64, false)), "{tag}");
     }
-    // Begun anew, but not over what others have brought.
+    // A restart, but not over the data that others have sent.
     let lines = format!("{}{}", matching(&hash(&other[..THERE])), length(&whole));
     assert_eq!(put(address, "/titles/new", &lines, b"").response(false).status, 412);
-    // While more comes nothing is said: it is not true for long.
+    // While more comes, no hash is reported: it would not be true for long.
     let part = THERE..2_000_000;
     let range = format!("Content-Range: bytes {THERE}-1999999/{BYTES}\r\nContent-Length: {}\r\n", part.len());
     let mut sending = put(address, "/titles/new", &format!("{}{range}", matching(&there)), b"");
@@ -263,7 +263,7 @@ fn who_says_which_bytes_are_there_goes_on_behind_these_and_no_others() {
     assert_eq!(told("new"), (None, None));
     sending.send(&whole[part]);
     assert_eq!(sending.response(false).status, 202);
-    // All of what has come, in however many requests.
+    // All of the bytes received, in however many requests.
     let there = hash(&whole[..2_000_000]);
     assert_eq!(told("new"), (Some(there.clone()), Some(format!("\"{there}\""))));
     let film = dir.path().join("film.ts");
@@ -409,7 +409,7 @@ fn a_length_that_is_not_true_makes_no_title_of_it() {
     assert_eq!(client.response(false).status, 201);
     assert!(client.try_response(false).is_none(), "the connection ends");
     assert_eq!(taken(&site, "long").unwrap(), [7; 500]);
-    // More than the range names, in pieces of which nobody said how many they are.
+    // More than the range names, in chunks without a stated total length.
     let lines = "Transfer-Encoding: chunked\r\nContent-Range: bytes 0-4/9\r\n";
     let answer = put(address, "/titles/range", lines, b"6\r\nabcdef\r\n0\r\n\r\n").response(false);
     assert_eq!(answer.status, 400);
@@ -491,7 +491,7 @@ fn the_end_of_the_server_gives_uploads_up() {
     assert!(site.taken.lock().unwrap().is_empty());
 }
 
-/// `anna` may watch, `olga` may upload; nobody is trusted for being here.
+/// `anna` may watch, `olga` may upload; no client is trusted for being here.
 #[test]
 fn uploading_is_a_right_of_its_own() {
     const PASSWORD: &str = "secret-word";
@@ -528,7 +528,7 @@ fn uploading_is_a_right_of_its_own() {
             serde_json::from_str(Client::to(address).ask("GET", "/api/v1/titles", who).text()).unwrap();
         list["upload"].as_str().unwrap().to_owned()
     };
-    // Nobody is asked who it is to see the list.
+    // No client is asked for its identity to see the list.
     assert_eq!(offered(""), "sign-in");
     assert_eq!(offered(&olga), "sign-in");
     assert_eq!(try_all(""), [401; 4]);
@@ -579,7 +579,7 @@ fn uploading_is_a_right_of_its_own() {
     );
     assert_eq!(rest(&olga), 201);
     assert_eq!(taken(&site, "mine").unwrap(), b"hellomore");
-    // Without anybody who may, nobody is asked for a name.
+    // If no user has that right, the server asks no client for a name.
     let gate = Arc::new(Gate::new(policy, Known::default()).unwrap());
     let (_web, address, _) = serve_to(&site, WebLimits::default(), &gate);
     assert!(Client::to(address).get("/api/v1/titles").text().contains("\"upload\":\"no\""));

@@ -1,5 +1,6 @@
-//! Browsers on the page of the server, with real clicks and keys (`scripts/interop/browser/check.mjs`): each picture carries its number, so what is
-//! shown at a time can be compared with what the film has there.
+//! Browsers on the page of the server, with real clicks and keys
+//! (`scripts/interop/browser/check.mjs`): each picture carries its number, so the picture shown at
+//! a time can be compared with the film's picture there.
 
 use std::path::Path;
 
@@ -12,7 +13,7 @@ use crate::workspace;
 
 const NEEDS: &[&str] = &["node", "setpriv"];
 
-/// What is missing for a check.
+/// Returns the prerequisite that a check lacks, if any.
 type Missing = fn() -> Option<String>;
 
 /// Programs, which are packages of Debian too.
@@ -20,7 +21,8 @@ const BROWSERS: [(&str, Missing); 2] = [(CHROMIUM, || missing(CHROMIUM)), (FIREF
 const CHROMIUM: &str = "chromium";
 const FIREFOX: &str = "firefox-esr";
 
-/// What is done with which film, and the browsers in which the short form has it: all of it with both would take too long.
+/// The parts with their films, and the browsers used for each in the short form: all parts with
+/// both would take too long.
 const PARTS: [(&str, &str, &[&str]); 6] = [
     ("page", RUNGS, &[CHROMIUM, FIREFOX]),
     ("sounds", TWO_SOUNDS, &[CHROMIUM, FIREFOX]),
@@ -30,7 +32,7 @@ const PARTS: [(&str, &str, &[&str]); 6] = [
     ("levels", RUNGS, &[]),
 ];
 
-/// Where `scripts/npm.sh` puts what drives them, and what the page plays with.
+/// Where `scripts/npm.sh` puts the library that drives them, and the one that the page plays with.
 const PLAYWRIGHT: &str = "target/npm/browser/node_modules/playwright-core";
 const HLS_JS: &str = "target/npm/hls.js.gz";
 
@@ -54,7 +56,8 @@ pub(super) fn add(checks: &mut Vec<Check>) {
     }
 }
 
-/// What is not there of a browser's package and of what comes from the npm registry.
+/// Returns the part that is missing of a browser's package or of the packages from the npm
+/// registry.
 fn missing(browser: &str) -> Option<String> {
     if !workspace::has_program(browser) {
         return Some(format!(

@@ -11,8 +11,8 @@ use crate::interop::server::Server;
 
 const NEEDS: &[&str] = &["ffmpeg"];
 
-/// What FFmpeg says when packets were lost or damaged; its exit status does not tell. Not asked after a seek: it
-/// has cut the stream in the middle of a picture itself then.
+/// FFmpeg's messages when packets were lost or damaged; its exit status does not show it. Not
+/// checked after a seek: FFmpeg has then cut the stream in the middle of a picture itself.
 const COMPLAINTS: &[&str] =
     &["missed", "corrupt", "max delay reached", "error while", "invalid data", "bad cseq"];
 
@@ -53,8 +53,9 @@ pub(super) fn add(checks: &mut Vec<Check>) {
 /// Near the beginning, in the middle, and the last seconds: from where, and how long, in seconds.
 const TWO_HOURS_SEEKS: [(usize, usize); 3] = [(20, 3), (3600, 3), (7190, 10)];
 
-/// Plays a film to its end: every picture and every sound must be the stored one, and the player must end by itself
-/// because the server said BYE. `extra` seconds are allowed for what happens before the film starts.
+/// Plays a film to its end: every picture and every audio frame must be the stored one, and the
+/// player must end by itself because of the server's RTCP BYE. `extra` seconds are allowed for the
+/// time before the film starts.
 pub(super) fn whole(server: &Server, film: &Film, options: &str, extra: f64, log: &str) -> Outcome {
     let ended = server
         .client("ffmpeg")
@@ -125,9 +126,10 @@ fn seek(
     Ok(format!("asked for {from_s} s: pictures {at} to {got_end} without a gap"))
 }
 
-/// A place in the first of two joined recordings is found as in any film. FFmpeg asks for one in the second by the time stamps of the
-/// first, and the server finds it; but FFmpeg then drops each picture whose time stamp is below the one that it asked for, unless it
-/// is so far below that FFmpeg takes it for one behind a wrap.
+/// A place in the first of two joined recordings is found as in any film. FFmpeg requests a place
+/// in the second by the time stamps of the first, and the server finds it; but FFmpeg then drops
+/// each picture whose time stamp is below the requested one, unless it is far enough below that
+/// FFmpeg takes it for one behind a wrap.
 fn seek_across_the_join(server: &Server, film: &Film, transport: Transport, log: &str) -> Outcome {
     let said = seek(server, film, transport, (3, 3), &format!("{log}-first"))?;
     let from_s = PART_SECONDS + 3.0;

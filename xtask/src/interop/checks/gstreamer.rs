@@ -21,14 +21,15 @@ use crate::workspace;
 pub(super) const LAUNCH: &[&str] = &["gst-launch-1.0"];
 const PLAYER: &[&str] = &["gst-launch-1.0", "python3"];
 
-/// What the sink does that sums pictures.
+/// Options of the sink that sums pictures.
 const SUMS: &str = "hash=md5 sync=false";
 
 /// The same with a sink that shows pictures when they are due, as a player does, and drops none
 /// when the machine is busy.
 const SHOWN: &str = "hash=md5 sync=true qos=false max-lateness=-1";
 
-/// Its jitter buffer delays the first picture by so much; beside that it starts and ends like any player.
+/// Its jitter buffer delays the first picture by this much; otherwise it starts and ends like any
+/// player.
 const LATENCY_SECONDS: f64 = 2.0;
 
 pub(super) fn add(checks: &mut Vec<Check>) {
@@ -71,7 +72,7 @@ pub(super) fn launch(server: &Server, film: &Film, protocols: &str, extra: f64, 
     judge_pictures(server, client, film, extra + LATENCY_SECONDS, log)
 }
 
-/// The same for what is at `url`, by whatever its player chooses for it.
+/// The same for the media at `url`, with the elements that its player chooses for it.
 pub(super) fn decode(server: &Server, film: &Film, url: &str, log: &str) -> Outcome {
     let client = server
         .client("gst-launch-1.0")
@@ -112,7 +113,7 @@ fn sums(out: &str) -> Vec<String> {
     out.lines().filter_map(|line| line.split_whitespace().nth(1)).filter(is_sum).map(str::to_owned).collect()
 }
 
-/// What the player does with a film.
+/// The player's actions with a film.
 struct Scene {
     name: &'static str,
     /// Steps for `scripts/interop/gst_play.py`.
@@ -174,7 +175,8 @@ const ACROSS_THE_JOIN: Scene = Scene {
     ..WHOLE
 };
 
-/// The same by UDP, where a datagram from before a seek back may come behind it: rtspsrc then takes the end for so much nearer.
+/// The same by UDP, where a datagram from before a backward seek may arrive after it: rtspsrc then
+/// takes the end to be nearer by as much.
 const INTO_THE_SECOND: Scene = Scene { steps: "--step 5:seek=12", seeks: &[12.0], ..ACROSS_THE_JOIN };
 
 /// Near the beginning, in the middle, and the last 10 s of two hours.
@@ -217,7 +219,7 @@ fn play(server: &Server, film: &Film, transport: Transport, scene: &Scene, log: 
         .arg(workspace::root().join("scripts/interop/gst_play.py"))
         .arg(server.url(film)?)
         .args(&format!("--transport {} --limit {limit} {}", transport.word(), scene.steps))
-        // The script ends by itself at its limit and says what it has seen until then.
+        // The script ends by itself at its limit and reports everything seen until then.
         .run(&server.log(log), limit + END_SECONDS)?;
     ended.ok("gst_play.py")?;
     let report = serde_json::from_str(&ended.out).map_err(|e| format!("gst_play.py printed no JSON: {e}"))?;
@@ -242,7 +244,8 @@ fn judge(report: &Value, film: &Film, scene: &Scene, transport: Transport) -> Ou
     let Some(end) = report["end_s"].as_f64() else {
         return Err(format!("no end of stream within {} s, {} pictures", report["wall_s"], shown.len()));
     };
-    // After a seek over UDP its count of lost packets says nothing (see gst_play.py); the pictures do.
+    // After a seek over UDP its count of lost packets means nothing (see gst_play.py); the pictures
+    // show losses.
     let jumps = !scene.seeks.is_empty() || scene.is_faster;
     let counts_well = !jumps || transport == Transport::Tcp;
     if counts_well && count("lost") != 0 {
@@ -304,7 +307,7 @@ fn key_pictures(film: &Film, shown: &[String], place: f64) -> Outcome {
     let from = keys.len().checked_sub(behind.len()).unwrap_or(keys.len());
     let begins = (from * GROUP_SECONDS) as f64;
     let found = format!("{} pictures, then {} of {} groups", before.len(), behind.len(), keys.len());
-    // Its position is ahead of what it shows by its jitter buffer and a bit.
+    // Its position is ahead of the picture shown by its jitter buffer and a bit.
     let is_right = (place - 1.2..place + 0.5).contains(&(before.len() as f64 / film.rate as f64))
         && behind.iter().eq(keys[from..].iter().copied())
         && (place - GROUP_SECONDS as f64 - 0.1..place + 0.5).contains(&begins);
@@ -333,7 +336,7 @@ fn changes(film: &Film, shown: &[String], wanted: usize) -> Outcome {
     if is_right { Ok(format!("; {found}")) } else { Err(found) }
 }
 
-/// Takes out what GStreamer makes of a datagram from before a seek, and says so.
+/// Removes the picture that GStreamer makes of a datagram from before a seek, and reports it.
 ///
 /// While rtspsrc flushes and asks for PAUSE it reads nothing by UDP. A datagram that was sent meanwhile waits in its socket until the flush is over,
 /// and is decoded behind it: one damaged picture in front of the first at the new place. By TCP it reads up to the answer.
@@ -452,7 +455,7 @@ mod tests {
         assert!(pause(0..0, Transport::Tcp).unwrap().contains("all equal, end"));
         assert!(pause(97..100, Transport::Udp).unwrap_err().contains("3 of them damaged"));
         assert!(pause(97..103, Transport::Tcp).unwrap_err().contains("97 pictures, then 6 damaged"));
-        // Pictures that are missing, not damaged, were lost by somebody else.
+        // Pictures that are missing, not damaged, were lost elsewhere.
         let missing = [&film.pictures[..97], &film.pictures[101..]].concat();
         assert!(judge(&report(&missing), &film, &SCENES[1], Transport::Tcp).is_err());
     }
@@ -477,7 +480,8 @@ mod tests {
         let mut damaged = good;
         damaged[60] = "damaged".into();
         assert!(seek(damaged, Transport::Udp, 0).unwrap_err().contains("1 of them damaged"));
-        // What is left of a datagram from before the seek comes between the two pieces, once, and by UDP only.
+        // The remains of a datagram from before the seek come between the two pieces, once, and by
+        // UDP only.
         let stale = |count: usize| [&all[..40], &vec!["damaged".into(); count], &all[200..]].concat();
         let verdict = seek(stale(1), Transport::Udp, 0).unwrap();
         assert!(verdict.contains("all equal but 1 from before a seek; seeks"), "{verdict}");

@@ -25,7 +25,7 @@ pub(super) fn add(checks: &mut Vec<Check>) {
                 let film = lab.film(film)?;
                 vlc::record(server, film, &url(server, film)?, &film.pictures, &vlc_log)
             });
-            // VLC 3 gives up where fragmented MP4 begins anew with a header of its own.
+            // VLC 3 gives up where fragmented MP4 restarts with a header of its own.
             let by_vlc = (word == "ts" || film != JOINED).then_some(by_vlc);
             let both = [Some(by_gst), by_vlc].into_iter().flatten();
             checks.extend(both.map(|check| if is_short { check } else { check.only_long() }));

@@ -13,11 +13,11 @@ use super::films::Film;
 use super::network::{Ground, no_namespaces};
 use super::server::Server;
 
-/// A player has to end by itself so long after the film's length: 2.5 s until the server says BYE, the rest
-/// for starting the program, opening and closing the session.
+/// A player must end by itself this long after the film's length: 2.5 s until the server sends BYE,
+/// the rest for starting the program, opening and closing the session.
 const END_SECONDS: f64 = 6.0;
 
-/// Figures if it passed, else what was wrong.
+/// Figures if it passed, otherwise the fault.
 type Outcome = Result<String, String>;
 
 /// Plays something and judges what arrived.
@@ -37,7 +37,7 @@ pub(super) struct Check {
     pub(super) run: Box<Try>,
 }
 
-/// A server on some ground, and what is tried there.
+/// A server on some ground, and the checks tried there.
 pub(super) struct Phase {
     pub(super) word: &'static str,
     pub(super) title: &'static str,

@@ -1,4 +1,4 @@
-//! Our own receiver: what it writes must be the stored file, byte for byte.
+//! Our own receiver: its output must be the stored file, byte for byte.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -81,10 +81,12 @@ fn crowd(lab: &Lab, server: &Server, film: &Film, transport: Transport, log: &st
     Ok(format!("{CROWD} viewers at once, all {} bytes equal for each", film.stored()?.bytes))
 }
 
-/// The shortest time between the last packet and the BYE: players still play what they have buffered.
+/// The shortest time between the last packet and the BYE: players are still playing their buffered
+/// media.
 const BYE_AFTER_US: u64 = 2_000_000;
 
-/// What the receiver saw of the protocol: the end announced and not too early, RTP-Info exact (players trust it).
+/// Judges the protocol as the receiver saw it: the end announced and not too early, RTP-Info exact
+/// (players trust it).
 fn judge(report: &str) -> Outcome {
     let report: Value =
         serde_json::from_str(report).map_err(|e| format!("millrace play printed no JSON: {e}"))?;

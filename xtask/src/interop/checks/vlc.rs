@@ -1,5 +1,6 @@
-//! VLC, as Debian builds it: its RTSP is that of SAT>IP (SETUP without DESCRIBE, one session known by its header
-//! only, no TCP). It records what it receives, because a picture on a screen that is not there proves nothing.
+//! VLC, as Debian builds it: its RTSP is that of SAT>IP (SETUP without DESCRIBE, one session known
+//! by its header only, no TCP). It records the stream, because a picture on a screen that is not
+//! there proves nothing.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -29,7 +30,7 @@ pub(super) fn add(checks: &mut Vec<Check>) {
     }));
 }
 
-/// Records what comes from `url`: the film with these pictures.
+/// Records the stream from `url`: the film with these pictures.
 pub(super) fn record(server: &Server, film: &Film, url: &str, wanted: &[String], log: &str) -> Outcome {
     // VLC refuses to run as root, so its folder must be open to the user it runs as.
     let folder = server.folder().join(log.replace('/', "-") + "-folder");

@@ -1,4 +1,5 @@
-//! Between two namespaces: what the kernel of the receiving side counts, and a firewall that drops UDP.
+//! Between two namespaces: the counters of the receiving side's kernel, and a firewall that drops
+//! UDP.
 
 use super::{Check, Outcome, Transport, ffmpeg, gstreamer, own, vlc};
 use crate::interop::Lab;

@@ -2,12 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Ports from one stream to the next where nothing is said: an even one for RTP, an odd one for RTCP.
+/// Default number of ports from one stream to the next: an even one for RTP, an odd one for RTCP.
 const DEFAULT_STEP: u16 = 2;
-/// Where nothing is said, as other players do.
+/// Default port, as in other players.
 const DEFAULT_PORT: u16 = 5004;
 
-/// What is expected at the port.
+/// The protocol expected at the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carriage {
     /// `udp://`: TS packets in datagrams.
@@ -23,7 +23,7 @@ pub enum Carriage {
 /// the addresses of other players an `@` may stand before the address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenUrl {
-    /// What is expected.
+    /// The protocol expected.
     pub carriage: Carriage,
     /// Address of this machine, or a multicast group.
     pub address: IpAddr,
@@ -39,7 +39,7 @@ impl ListenUrl {
     /// Parses an address.
     ///
     /// # Errors
-    /// What is wrong with it, in a few words.
+    /// Returns the problem with it, in a few words.
     pub fn parse(given: &str) -> Result<Self, &'static str> {
         let (scheme, rest) = given.trim().split_once("://").ok_or("no scheme")?;
         let carriage = match scheme.to_ascii_lowercase().as_str() {

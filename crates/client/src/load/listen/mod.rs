@@ -1,5 +1,5 @@
-//! Listeners: streams that somebody sends without being asked, as TS packets in UDP datagrams or as RTP, to an address
-//! of this machine or to a multicast group.
+//! Listeners: streams that a sender sends without a request, as TS packets in UDP datagrams or as
+//! RTP, to an address of this machine or to a multicast group.
 //!
 //! A listener is up with its first packet; one that hears nothing in the time for a reply fails.
 

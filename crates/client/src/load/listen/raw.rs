@@ -1,9 +1,9 @@
-//! What a listener for TS packets in plain datagrams counts.
+//! The counts of a listener for TS packets in plain datagrams.
 //!
-//! Nothing numbers these datagrams but the continuity counters of the PIDs in them, which count to 16: what they show
-//! as missing is the least that is. A datagram that overtakes another, or comes twice, looks like loss too.
-//! Lateness is that of the program clock references, or where none comes, that of every datagram against the rate that
-//! was given.
+//! Nothing numbers these datagrams but the continuity counters of the PIDs in them, which count to
+//! 16: the loss they show is a minimum. A datagram that overtakes another, or comes twice, looks
+//! like loss too. Lateness is that of the program clock references or, where there are none, that
+//! of every datagram against the given rate.
 
 use hdrhistogram::Histogram;
 use millrace_core::limits::TS_PACKET_BYTES;
@@ -151,7 +151,8 @@ mod tests {
     const MS: u64 = 1_000_000;
     const START: u64 = 1_000_000_000_000;
 
-    /// Seven TS packets of one PID, the first with a clock reference of so many milliseconds if one is given.
+    /// Returns seven TS packets of one PID, the first with a clock reference of `pcr_ms`
+    /// milliseconds if one is given.
     fn datagram(number: u64, pcr_ms: Option<u64>) -> Vec<u8> {
         let first = (number * 7) as u8;
         (0..7)
@@ -171,7 +172,7 @@ mod tests {
         let found = meter.finish(&mut shared, START + 50 * MS);
         assert_eq!((found.counts.received, found.counts.lost, found.malformed), (37, 3, 3));
         assert_eq!((found.payload_bytes, found.longest_gap_us, found.span_ns), (37 * 1316, 11_000, 39 * MS));
-        // What the network lost is not the stream's fault.
+        // Loss by the network is not the stream's fault.
         assert_eq!(found.ts.map(|ts| (ts.packets, ts.continuity_errors)), Some((37 * 7, 0)));
         assert!(shared.is_empty(), "nothing tells what is late");
     }

@@ -1,4 +1,4 @@
-//! A listener: a socket and a meter. It asks nobody for anything.
+//! A listener: a socket and a meter. It sends no requests.
 
 use millrace_core::time::Instant;
 use millrace_core::wire::rtp::{PAYLOAD_TYPE_MP2T, RtpHeader};
@@ -114,7 +114,8 @@ impl Listener {
     }
 }
 
-/// What a stream is whose first packet is this one: a transport stream by its payload type or its looks.
+/// Describes a stream by its first packet: a transport stream is recognized by its payload type or
+/// its looks.
 fn describe(datagram: &[u8]) -> Option<Description> {
     let (header, payload) = RtpHeader::parse(datagram)?;
     let looks_like_ts = payload.len().is_multiple_of(188) && payload.first() == Some(&0x47);

@@ -19,7 +19,7 @@ impl HttpUrl {
     /// Parses an absolute address.
     ///
     /// # Errors
-    /// What is wrong with it, in a few words.
+    /// Returns the problem with it, in a few words.
     pub fn parse(given: &str) -> Result<Self, &'static str> {
         let given = given.trim();
         if given.len() > MAX_HTTP_URL_BYTES {
@@ -28,10 +28,11 @@ impl HttpUrl {
         Self::check(Url::parse(given).map_err(|_| "not an absolute http:// address")?)
     }
 
-    /// The address that `reference`, found in what came from this one, leads to (RFC 3986 section 5).
+    /// Returns the address that `reference`, found in a reply from this one, leads to (RFC 3986
+    /// section 5).
     ///
     /// # Errors
-    /// What is wrong with it, in a few words.
+    /// Returns the problem with it, in a few words.
     pub fn join(&self, reference: &str) -> Result<Self, &'static str> {
         if reference.len() > MAX_HTTP_URL_BYTES {
             return Err("the address is too long");

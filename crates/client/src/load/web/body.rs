@@ -7,7 +7,7 @@ use crate::limits::{MAX_CHUNK_DIGITS, MAX_CHUNK_LINE_BYTES, MAX_HTTP_HEAD_BYTES}
 enum State {
     Length(u64),
     UntilClose,
-    /// In the line with a chunk's length, after so many digits and bytes.
+    /// In the line with a chunk's length, after this many digits and bytes.
     ChunkLine {
         size: u64,
         digits: usize,
@@ -20,7 +20,7 @@ enum State {
     ChunkEnd {
         after_cr: bool,
     },
-    /// In the header lines behind the last chunk: bytes of the line so far, and of all.
+    /// In the header lines behind the last chunk: bytes of the current line, and of all lines.
     Trailer {
         line: usize,
         all: usize,
@@ -55,8 +55,9 @@ impl BodyDecoder {
         self.state == State::Done
     }
 
-    /// Takes some bytes from the front of `bytes`: says how many, and which of them are payload. To be called again
-    /// with the rest until it is empty or the body is over; every call takes at least one byte.
+    /// Takes some bytes from the front of `bytes`; returns how many, and which of them are payload.
+    /// The caller repeats this with the rest until it is empty or the body is over; every call
+    /// takes at least one byte.
     ///
     /// # Errors
     /// [`HttpFault::BadChunk`]; the connection is of no use then.
@@ -89,7 +90,7 @@ impl BodyDecoder {
         }
     }
 
-    /// Some of the [plain bytes](Self::plain_bytes) have come, and nobody has looked at them.
+    /// Skips some of the [plain bytes](Self::plain_bytes) that came without inspection.
     pub fn pass(&mut self, bytes: u64) {
         let rest = |left: u64| left.saturating_sub(bytes);
         self.state = match self.state {

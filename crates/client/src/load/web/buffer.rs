@@ -1,9 +1,10 @@
 //! A player's buffer on a clock that is passed in: how much media is there, how far the picture is, when it stands still.
 //!
-//! Media that has come is given with [`PlayBuffer::received`]. The picture starts when [`BufferPlan::start_ns`] of media
-//! are there, stands still when it reaches the end of what is there, and goes on when `start_ns` are there again.
-//! A piece of media is late by the time from when the picture needed its first byte until the piece was there; what comes
-//! before it is needed is not late at all.
+//! Media received is passed in with [`PlayBuffer::received`]. The picture starts when
+//! [`BufferPlan::start_ns`] of media are present, stands still when it reaches the end of the media
+//! present, and goes on when `start_ns` are present again. A piece of media is late by the time
+//! from when the picture needed its first byte until the piece was present; media that comes before
+//! it is needed is not late at all.
 
 use millrace_core::time::Instant;
 use serde::Serialize;
@@ -11,11 +12,13 @@ use serde::Serialize;
 /// How much media a viewer holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferPlan {
-    /// It reads on until it has so much media ahead of the picture, then only as fast as it plays.
+    /// It reads on until it has this much media ahead of the picture, then only as fast as it
+    /// plays.
     pub goal_ns: u64,
-    /// The picture starts, or goes on after standing still, with so much media. No more than `goal_ns`.
+    /// The picture starts, or goes on after standing still, with this much media. No more than
+    /// `goal_ns`.
     pub start_ns: u64,
-    /// With a full buffer, reading goes on when it has fallen by so much.
+    /// With a full buffer, reading goes on when the buffer has fallen by this much.
     pub step_ns: u64,
 }
 
@@ -40,7 +43,7 @@ enum State {
     Ended { at_ns: u64 },
 }
 
-/// What a viewer has gone through.
+/// A viewer's experience.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct BufferCounts {
     /// From the wish to see the title to the first picture.
@@ -103,7 +106,7 @@ impl PlayBuffer {
         }
     }
 
-    /// Notices that the picture has reached the end of what is there.
+    /// Detects that the picture has reached the end of the media present.
     fn advance(&mut self, now: Instant) {
         let State::Playing { since, from_ns } = self.state else { return };
         let at = since.plus_ns(self.received_ns.saturating_sub(from_ns));
@@ -249,7 +252,7 @@ impl PlayBuffer {
         (self.received_ns, self.is_complete) = (0, false);
     }
 
-    /// What the viewer has gone through up to `now`.
+    /// Returns the viewer's experience up to `now`.
     pub fn counts(&mut self, now: Instant) -> BufferCounts {
         self.advance(now);
         let mut counts = self.counts;

@@ -13,7 +13,7 @@ pub enum ByteRange {
     Whole,
     /// From this byte to the end.
     From(u64),
-    /// So many bytes from this one; not 0.
+    /// `len` bytes from this one; not 0.
     Part {
         /// The first.
         start: u64,
@@ -91,15 +91,16 @@ impl Exchange {
         }
     }
 
-    /// Some of them have come, and nobody has looked at them.
+    /// Skips some of them that came without inspection.
     pub fn pass(&mut self, bytes: u64) {
         if let State::Body(body) = &mut self.state {
             body.pass(bytes);
         }
     }
 
-    /// Takes bytes from the front of `bytes`: how many, and what they were. To be called again with the rest until it is
-    /// empty or the response is over. Interim responses are passed over.
+    /// Takes bytes from the front of `bytes`; returns how many, and their meaning. The caller
+    /// repeats this with the rest until it is empty or the response is over. Interim responses are
+    /// skipped.
     ///
     /// # Errors
     /// What makes it unreadable; the connection is of no use then.
@@ -118,7 +119,7 @@ impl Exchange {
         let Some((head, len)) = parse_head(held)? else {
             return Ok((held.len() - before, Part::Frame));
         };
-        // What was held was no whole head, so this one ends behind it.
+        // The bytes held were not a whole head, so this one ends behind them.
         let taken = len - before;
         if (100..200).contains(&head.status) {
             self.state = State::Head(Vec::new());

@@ -73,7 +73,7 @@ pub struct WebReport {
     pub longest_rebuffer_us: u64,
     /// Media seen by all viewers together.
     pub played_us: u64,
-    /// Time standing still, of that and the media seen.
+    /// Time standing still, divided by this time plus the media seen.
     pub rebuffering_ratio: f64,
     /// Rate at which media came to a viewer from its first byte to its last, the mean of all.
     pub mean_rate_bits_per_s: u64,
@@ -214,7 +214,7 @@ impl WebSums {
 }
 
 impl WebReport {
-    /// What is wrong, in words.
+    /// Returns the problems, in words.
     pub(in crate::load) fn problems(&self) -> Vec<String> {
         let checks = [
             (self.viewers - self.started.min(self.viewers), "viewers over HTTP saw no picture"),

@@ -1,11 +1,11 @@
-//! The head of an HTTP/1.x response: what a viewer needs of it, read with bounds.
+//! The head of an HTTP/1.x response: the parts that a viewer needs, read with bounds.
 
 use crate::limits::{MAX_HTTP_HEAD_BYTES, MAX_HTTP_HEADERS};
 
 /// How the body that follows a head ends (RFC 9112 section 6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyLength {
-    /// After so many bytes.
+    /// After this many bytes.
     Bytes(u64),
     /// With the last chunk.
     Chunked,
@@ -26,7 +26,7 @@ pub struct Head {
     pub location: Option<String>,
     /// First byte and, if known, length of the whole, of `Content-Range`.
     pub content_range: Option<(u64, Option<u64>)>,
-    /// Whether the server says that it takes `Range`.
+    /// Whether the server reports that it takes `Range`.
     pub accepts_ranges: bool,
 }
 
@@ -87,8 +87,8 @@ fn lists(text: &str, token: &str) -> bool {
     text.split(',').any(|part| part.trim().eq_ignore_ascii_case(token))
 }
 
-/// Reads the head at the front of `bytes` and says how long it is; `None` if it is not whole yet. Interim responses
-/// (status 1xx) are given like any other, with an empty body.
+/// Reads the head at the front of `bytes` and returns it with its length; `None` if it is not
+/// complete yet. Interim responses (status 1xx) are returned like any other, with an empty body.
 ///
 /// # Errors
 /// What makes it unreadable; the connection is of no use then.

@@ -1,8 +1,9 @@
-//! What a viewer of HLS fetches next, without I/O.
+//! Decides on the next resource that a viewer of HLS fetches, without I/O.
 //!
-//! Segments are fetched one after the other, each whole before it counts, as players do that hand whole segments to
-//! their decoder. A live playlist is loaded again when all its segments have been fetched, not sooner than its target
-//! duration after the last time, or half of that if it had nothing new (RFC 8216 section 6.3.4).
+//! Segments are fetched one after the other, each whole before it counts, as in players that hand
+//! whole segments to their decoder. A live playlist is loaded again when all its segments have been
+//! fetched, not sooner than its target duration after the last time, or half the target duration if
+//! it had nothing new (RFC 8216 section 6.3.4).
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use super::address::HttpUrl;
 use super::playlist::{MediaPlaylist, Playlist, PlaylistFault, Resource, VariantChoice};
 use crate::limits::{MAX_MASTERS, MIN_RELOAD_NS};
 
-/// A live title begins so many target durations before its end (RFC 8216 section 6.3.3).
+/// A live title begins this many target durations before its end (RFC 8216 section 6.3.3).
 const LIVE_BEHIND: u64 = 3;
 
 /// What to do next.

@@ -88,7 +88,7 @@ fn live_films_begin_near_their_end_and_are_loaded_again_in_time() {
     come(&mut hls, Instant(6 * S), url("x.m3u8"), list(101, 111, "").as_bytes()).unwrap();
     assert_eq!(fetch_all(&mut hls, Instant(6 * S)), (vec!["/a/110.ts".into()], Want::Wait(Instant(10 * S))));
     assert!(!hls.seek(0), "live");
-    // Far behind: what has gone is skipped.
+    // Far behind: segments that are gone are skipped.
     come(&mut hls, Instant(60 * S), url("x.m3u8"), list(115, 118, "").as_bytes()).unwrap();
     assert_eq!((fetch_all(&mut hls, Instant(60 * S)).0.len(), hls.skipped()), (3, 4));
     // The server begins again.

@@ -15,12 +15,12 @@ use crate::net::start_connect;
 /// The kind of the only descriptor that a viewer has.
 const KIND: u8 = 0;
 
-/// What a read gave.
+/// Result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Got {
     /// Nothing now.
     Nothing,
-    /// So many bytes.
+    /// This many bytes.
     Bytes(usize),
     /// The connection is over.
     Closed,
@@ -94,7 +94,8 @@ impl Link {
                 Ok(len) if len > 0 => drop(self.output.drain(..len)),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // A reply may have come all the same; without one, reading says that the connection is over.
+                // A reply may have come all the same; without one, reading reports the end of the
+                // connection.
                 _ => self.output.clear(),
             }
         }
@@ -106,7 +107,8 @@ impl Link {
         self.receive(buffer, RecvFlags::empty())
     }
 
-    /// One read of which nothing but the length counts: the kernel throws the bytes away (`MSG_TRUNC`), and nothing is written to `buffer`.
+    /// Reads once where only the length counts: the kernel discards the bytes (`MSG_TRUNC`), and
+    /// nothing is written to `buffer`.
     pub(super) fn discard(&mut self, buffer: &mut [u8]) -> Got {
         self.receive(buffer, RecvFlags::TRUNC)
     }
@@ -126,7 +128,8 @@ impl Link {
         }
     }
 
-    /// Watches for what is needed next: writing while there is something to write, reading if it is wanted.
+    /// Watches for the events needed next: writing while there is data to write, reading if it is
+    /// wanted.
     pub(super) fn watch(&mut self, lent: &Lent<'_>, wants_bytes: bool) -> io::Result<()> {
         let Some(stream) = &self.stream else { return Ok(()) };
         let is_writing = !self.is_connected || !self.output.is_empty();

@@ -7,7 +7,7 @@ use millrace_core::units::BitRate;
 use super::ts_scan::{Pcr, ScanCounts, TsScan};
 use crate::limits::{CLOCK_SEARCH_BYTES, MAX_CLOCK_STEP_NS};
 
-/// What a body's media time can be told by, best first: its own clock, the rate, the length.
+/// Sources for the media time of a body, best first: its own clock, the rate, the length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClockHints {
     /// Bits a second, if given.
@@ -31,7 +31,7 @@ enum Source {
     },
 }
 
-/// The text says what to give.
+/// The text names the option to give.
 pub const NO_CLOCK: &str = "no clock reference in the first MiB: give the media's bit rate (nominal rate) or its duration (film length)";
 
 /// The media time of one body's bytes.
@@ -104,12 +104,12 @@ impl MediaClock {
         (whole_bytes > 0).then_some(Source::Share { media_ns, whole_bytes })
     }
 
-    /// Media so far, and the bytes it took.
+    /// Returns the media to date, and the bytes it took.
     pub fn media(&self) -> (u64, u64) {
         (self.media_ns, self.bytes)
     }
 
-    /// What the scan found; nothing if it is no transport stream.
+    /// Returns the findings of the scan; nothing if the body is no transport stream.
     pub fn scan(&self) -> ScanCounts {
         if self.is_ts { self.scan.counts() } else { ScanCounts::default() }
     }

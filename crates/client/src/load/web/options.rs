@@ -12,7 +12,7 @@ use crate::limits::{DEFAULT_BUFFER, MIN_SEGMENTS};
 pub struct WebOptions {
     /// Media that a viewer reads ahead; `None`: 10 s, and of HLS at least three segments.
     pub buffer: Option<Duration>,
-    /// Media with which the picture starts, and goes on after it stood still.
+    /// Media needed for the picture to start, and to go on after it stood still.
     pub start_buffer: Duration,
     /// Which variant of an HLS title.
     pub variant: VariantChoice,

@@ -1,4 +1,4 @@
-//! HLS playlists (RFC 8216): what a viewer needs of them, read with bounds by `m3u8-rs`.
+//! HLS playlists (RFC 8216): the parts that a viewer needs, read with bounds by `m3u8-rs`.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,8 +8,8 @@ use super::address::HttpUrl;
 use super::exchange::ByteRange;
 use crate::limits::{MAX_PLAYLIST_BYTES, MAX_REMEMBERED, MAX_SEGMENT_S};
 
-/// Which of the variants of a master playlist a viewer takes. It stays with it: how players change between variants is
-/// theirs, and would hide what the server does.
+/// The variant of a master playlist that a viewer takes. The viewer stays with it: how players
+/// change between variants is their own matter, and would hide the server's behaviour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VariantChoice {
     /// The one with the highest `BANDWIDTH`, the first of these: the hardest for a server.
@@ -33,7 +33,7 @@ pub struct Resource {
 /// A piece of media.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// What is fetched.
+    /// The bytes to fetch.
     pub resource: Resource,
     /// Its length.
     pub media_ns: u64,
@@ -85,7 +85,7 @@ pub enum PlaylistFault {
     /// An address in it cannot be asked for.
     #[error("playlist: {0}")]
     Address(&'static str),
-    /// A segment's or section's byte range cannot be told.
+    /// A segment's or section's byte range is unknown.
     #[error("playlist: a byte range without a beginning")]
     Range,
 }
@@ -133,7 +133,7 @@ struct Known {
 }
 
 impl Playlists {
-    /// Reads the playlist that came from `base`, if nobody has.
+    /// Reads the playlist that came from `base`, unless it has been read before.
     ///
     /// # Errors
     /// Why it cannot be played.
@@ -239,7 +239,8 @@ fn media_playlist(media: &m3u8_rs::MediaPlaylist, base: &HttpUrl) -> Result<Medi
     let longest_ns = segments.iter().map(|segment| segment.media_ns).max().unwrap_or(0);
     Ok(MediaPlaylist {
         first_sequence: media.media_sequence,
-        // It must be there; where it is not, the longest segment is what it should say.
+        // The tag is mandatory; where it is missing, the longest segment gives the value that it
+        // should have.
         target_ns: seconds_ns(media.target_duration as f64).max(longest_ns),
         is_whole: media.end_list,
         segments,

@@ -1,4 +1,5 @@
-//! Which bytes of a file a place in the title is, and whether a reply has the bytes that were asked for.
+//! Maps a position in the title to bytes of a file, and checks that a reply has the bytes
+//! requested.
 
 use super::exchange::ByteRange;
 use super::head::Head;
@@ -15,7 +16,7 @@ pub(super) fn byte_at(media_ns: u64, time_of: impl Fn(u64) -> u64) -> u64 {
     byte - byte % 188
 }
 
-/// What is wrong with a reply to a request for `range`.
+/// Returns the problem with a reply to a request for `range`.
 pub(super) fn judge(head: &Head, range: ByteRange) -> Option<String> {
     let start = match range {
         ByteRange::Whole => 0,

@@ -14,7 +14,7 @@ const FRONT_BYTES: usize = 12;
 const PCR_HZ: u64 = 27_000_000;
 const PCR_WRAP: u64 = (1 << 33) * 300;
 
-/// What was found.
+/// The findings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ScanCounts {
     /// TS packets.
@@ -29,7 +29,7 @@ pub struct ScanCounts {
     pub marked_errors: u64,
     /// Clock references of the PID whose clock is followed.
     pub pcrs: u64,
-    /// Longest distance between two of them up to a second, in media time; what is more is a jump.
+    /// Longest distance between two of them up to a second, in media time; a longer one is a jump.
     pub pcr_interval_max_ns: u64,
 }
 
@@ -51,7 +51,7 @@ impl ScanCounts {
 pub struct Pcr {
     /// In units of 27 MHz.
     pub value: u64,
-    /// Whether the stream itself says that its clock or counters jump here.
+    /// Whether the stream itself signals that its clock or counters jump here.
     pub discontinuity: bool,
 }
 
@@ -134,12 +134,13 @@ impl TsScan {
         true
     }
 
-    /// What comes next does not follow what came: a seek, or another file. Counters and clock begin again.
+    /// Marks a break: the next data does not follow the last, because of a seek or another file.
+    /// Counters and clock begin again.
     pub fn restart(&mut self) {
         *self = Self { counts: self.counts, ..Self::default() };
     }
 
-    /// What was found so far.
+    /// Returns the findings to date.
     pub fn counts(&self) -> ScanCounts {
         self.counts
     }

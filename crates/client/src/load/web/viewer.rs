@@ -1,4 +1,4 @@
-//! A viewer over HTTP: its connection, what it asks for, and its picture.
+//! A viewer over HTTP: its connection, its requests, and its picture.
 
 mod turns;
 
@@ -32,7 +32,7 @@ thread_local! {
     static READ_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; WEB_READ_BYTES]);
 }
 
-/// What is asked for.
+/// The object of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
     File,
@@ -56,7 +56,7 @@ impl Purpose {
 /// The request under way.
 struct Asked {
     purpose: Purpose,
-    /// What was wanted, before redirects.
+    /// The resource wanted, before redirects.
     wanted: Resource,
     /// Where it is asked for now.
     url: HttpUrl,
@@ -85,7 +85,7 @@ pub(in crate::load) struct WebViewer {
     asked: Option<Asked>,
     /// When connecting or the head of a reply is given up.
     deadline: Option<Instant>,
-    /// The buffer is full, or nothing is to be fetched, until then.
+    /// The buffer is full, or there is nothing to fetch, until then.
     rests_until: Option<Instant>,
     course: Course,
     buffer: PlayBuffer,
@@ -141,7 +141,7 @@ impl WebViewer {
             is_inspected: plan.inspects(seat.index),
         };
         if let Course::File { .. } = viewer.course {
-            // Without a rate nobody knows which byte that is before some of the title has come.
+            // Without a rate the byte's number is unknown before some of the title has come.
             let rate = options.nominal_rate.filter(|_| start_ns > 0);
             let byte = rate.map_or(0, |rate| byte_at(start_ns, |bytes| rate_ns(bytes, rate)));
             viewer.ask(now, lent, Purpose::File, Resource { url: url.clone(), range: from(byte) })?;
@@ -214,13 +214,14 @@ impl WebViewer {
         })
     }
 
-    /// Bytes that are coming and that nobody has to look at: of a segment, if it is not inspected.
+    /// Returns how many of the bytes to come need no inspection: those of a segment, if it is not
+    /// inspected.
     fn unseen_bytes(&self) -> u64 {
         let is_segment = self.asked.as_ref().is_some_and(|asked| asked.purpose == Purpose::Segment);
         if is_segment && !self.is_inspected { self.link.exchange.plain_bytes() } else { 0 }
     }
 
-    /// So many of them have come.
+    /// Counts `bytes` of them as received.
     fn pass(&mut self, now: Instant, bytes: u64, lent: &mut Lent<'_>) -> Result<(), String> {
         self.link.exchange.pass(bytes);
         self.count_media(now, bytes);
@@ -407,7 +408,8 @@ impl WebViewer {
         self.rests_until.is_some()
     }
 
-    /// Asks for what is next, if it is time; sees to what the connection is watched for, and to the end of the title.
+    /// Requests the next resource if it is time; updates the events that the connection is watched
+    /// for, and handles the end of the title.
     fn go_on(&mut self, now: Instant, lent: &mut Lent<'_>) {
         self.now = now;
         if self.stage >= Stage::Leaving {
@@ -498,7 +500,7 @@ impl WebViewer {
         true
     }
 
-    /// What was asked for is no longer wanted.
+    /// Drops the request: its resource is no longer wanted.
     fn abandon(&mut self) {
         if self.asked.take().is_some() {
             self.link.close();

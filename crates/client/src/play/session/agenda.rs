@@ -1,4 +1,5 @@
-//! What a session does by the clock: script, receiver reports, progress, and the question whether it is over.
+//! The timed actions of a session: script, receiver reports, progress, and the check whether it is
+//! over.
 
 use std::sync::atomic::Ordering;
 
@@ -16,7 +17,7 @@ use crate::rtsp::dialogue::Phase;
 use crate::rtsp::headers::NptRange;
 use crate::script::Action;
 
-/// When what is to be done.
+/// The times of the actions due.
 pub(super) struct Agenda {
     /// Reply to the first PLAY.
     pub(super) playing_since: Option<Instant>,

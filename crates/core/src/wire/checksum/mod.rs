@@ -20,7 +20,8 @@ pub fn fold(sum: u64) -> u16 {
     (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
 }
 
-/// One's-complement addition of two folded sums: the sum of two pieces of which the first has an even length.
+/// One's-complement addition of two folded sums: the sum of two pieces, the first with an even
+/// length.
 #[inline]
 pub fn add(a: u16, b: u16) -> u16 {
     let (sum, carry) = a.overflowing_add(b);
@@ -100,7 +101,7 @@ pub fn sum16_with(kind: Kind, bytes: &[u8]) -> u16 {
     u16::from_be(fold(sum))
 }
 
-/// What is copied before it is summed: fits the first-level cache twice.
+/// Bytes copied before they are summed: fits the first-level cache twice.
 const COPY_PIECE_BYTES: usize = 4096;
 
 /// Copies `from` to `to` and sums it on the way: each byte is fetched once (NTT 1996, checksum on the fly).
@@ -113,7 +114,8 @@ pub fn copy_sum16(to: &mut [u8], from: &[u8]) -> u16 {
     if kind == Kind::Portable {
         return u16::from_be(fold(portable::copy_sum(to, from)));
     }
-    // A plain copy and a vector sum of what it has just brought into the cache are faster than one loop that does both.
+    // A plain copy, then a vector sum of the bytes that it has just brought into the cache, is
+    // faster than one loop that does both.
     let pieces = to.chunks_mut(COPY_PIECE_BYTES).zip(from.chunks(COPY_PIECE_BYTES));
     pieces.fold(0, |sum, (to, from)| {
         to.copy_from_slice(from);

@@ -5,8 +5,8 @@ use super::tail;
 /// Bytes of a turn of the loop, as stacks unroll it.
 const BLOCK: usize = 32;
 
-/// A sum that folds to that of `bytes`, by 32-bit words. The compiler makes it a chain of add-with-carry instructions, which
-/// is what the assembly of 4.4BSD's descendants was.
+/// Returns a sum that folds to the sum of `bytes`, by 32-bit words. The compiler makes it a chain
+/// of add-with-carry instructions, like the assembly of 4.4BSD's descendants.
 pub(super) fn sum(bytes: &[u8]) -> u64 {
     let (blocks, rest) = bytes.as_chunks::<BLOCK>();
     let (mut sum, mut carry) = (0, false);

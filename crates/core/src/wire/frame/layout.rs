@@ -1,6 +1,6 @@
-//! Where fields lie, and headers as arrays. Numbers go in as they are meant; what comes out is wire order.
+//! Where fields lie, and headers as arrays. Numbers go in as values; the output is in wire order.
 //!
-//! Public for code that frames differently, to compare: [`super::Template`] is what a sender needs.
+//! Public for code that frames differently, to compare: a sender needs [`super::Template`].
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -60,7 +60,7 @@ impl Addresses {
         }
     }
 
-    /// What the Ethernet header calls their protocol.
+    /// Returns their protocol number in the Ethernet header.
     pub fn ethertype(self) -> [u8; 2] {
         match self {
             Self::V4(..) => ETHERTYPE_IPV4,

@@ -46,7 +46,7 @@ pub struct LinkHeader {
     pub vlan: Option<u16>,
 }
 
-/// Between whom datagrams go, and with which marks. Both addresses are of one family.
+/// The endpoints of datagrams, and their marks. Both addresses are of one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
     /// From where.

@@ -1,4 +1,5 @@
-//! A frame from the network, looked at from the front: nothing in it is believed before it has been verified.
+//! A frame from the network, looked at from the front: nothing in it is trusted before it has been
+//! verified.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
@@ -24,7 +25,7 @@ const RIGHT_SUM: u16 = 0xffff;
 /// A packet that a frame carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
-    /// What it is.
+    /// Its protocol.
     pub protocol: Protocol,
     /// Who sent it.
     pub source: SocketAddr,
@@ -39,7 +40,8 @@ pub struct Packet<'a> {
 pub enum Unfit {
     /// Neither IPv4 nor IPv6, with at most one VLAN tag.
     Link,
-    /// The frame ends before a header does, or before a length says; or a length is shorter than its own header.
+    /// The frame ends before a header does, or before a given length; or a length is shorter than
+    /// its own header.
     Length,
     /// An IPv4 header with options.
     Options,
@@ -73,7 +75,7 @@ fn be16(bytes: &[u8], at: usize) -> Result<u16, Unfit> {
     Ok(u16::from_be_bytes(*pair))
 }
 
-/// The type and what is behind it.
+/// Returns the type and the bytes behind it.
 fn link(frame: &[u8]) -> Result<([u8; 2], &[u8]), Unfit> {
     let (header, rest) = frame.split_first_chunk::<ETHERNET_HEADER_BYTES>().ok_or(Unfit::Length)?;
     match [header[12], header[13]] {
@@ -135,7 +137,7 @@ fn v6(ip: &[u8], scope_id: u32) -> Result<Packet<'_>, Unfit> {
     })
 }
 
-/// What is behind the IP header.
+/// The data behind the IP header.
 struct Segment<'a> {
     protocol: Protocol,
     source: u16,

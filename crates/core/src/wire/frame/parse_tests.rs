@@ -1,4 +1,4 @@
-//! Frames that the template built come back; each thing that may be wrong is said.
+//! Frames that the template built come back; each possible fault is reported.
 
 use proptest::prelude::*;
 

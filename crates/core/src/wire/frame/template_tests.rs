@@ -101,7 +101,7 @@ fn is_sound(headers: &[u8], payload: &[u8], flow: &Flow) -> bool {
     sum == 0xffff && headers[udp + 6..udp + 8] != [0, 0]
 }
 
-/// What the template writes, which is sound.
+/// Returns the output of the template, which is sound.
 fn frame(link: &LinkHeader, flow: &Flow, datagram: &Datagram<'_>) -> Vec<u8> {
     let template = Template::new(link, flow).unwrap();
     let mut out = [0xa5; MAX_HEADER_BYTES + 1];
@@ -170,7 +170,8 @@ fn a_checksum_of_zero_is_sent_as_ones() {
                 if round == 1 {
                     assert_eq!(check, [0xff, 0xff]);
                 }
-                // What the sum lacks to all ones, so that the next round's is all ones and its complement zero.
+                // The difference of the sum to all ones, so that the next round's sum is all ones
+                // and its complement zero.
                 let check = [check[0], check[1]];
                 payload[..2].copy_from_slice(&check);
             }
@@ -208,7 +209,7 @@ fn an_addition_never_comes_back_to_zero() {
     }
 }
 
-/// Why sums are never subtracted: what is left when zeros remain comes out as the other zero.
+/// Why sums are never subtracted: a remainder of only zeros comes out as the other zero.
 #[test]
 fn a_subtraction_confuses_the_two_zeros() {
     let (a, b) = ([0x12, 0x34, 0x56, 0x78], [0; 4]);
@@ -217,8 +218,8 @@ fn a_subtraction_confuses_the_two_zeros() {
     assert_eq!(add(whole, !sum16(&a)), 0xffff);
 }
 
-/// The IPv4 identification changes from datagram to datagram: the checksum follows it as RFC 1624's equation 3 says, and is that
-/// of the whole header.
+/// The IPv4 identification changes from datagram to datagram: the checksum follows it by RFC 1624's
+/// equation 3, and is the checksum of the whole header.
 #[test]
 fn the_ipv4_checksum_follows_the_identification() {
     let template = Template::new(&LINK, &flows()[0]).unwrap();

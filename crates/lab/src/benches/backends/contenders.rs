@@ -182,7 +182,7 @@ impl<'s> Egress<'s> {
         [true, false].into_iter().try_for_each(|is_check| wait_for_viewers(self.stage, is_check, device))
     }
 
-    /// Who takes part.
+    /// Returns the contenders' names.
     pub(super) fn names(&self) -> Vec<Name> {
         let kernel = self.kernel_loops.iter().map(|(name, _)| match *name {
             name if name.contains("sendmmsg") => (name, Kind::Sendmmsg),
@@ -196,7 +196,7 @@ impl<'s> Egress<'s> {
         loops.chain(self.ours.iter().map(|(name, _)| name.clone())).collect()
     }
 
-    /// What is to be said beside figures.
+    /// Returns the notes that accompany the figures.
     pub(super) fn notes(self) -> Vec<String> {
         self.notes
     }
@@ -259,7 +259,7 @@ impl<'s> Egress<'s> {
             let list: Vec<u32> = (0..datagrams).map(|_| turns.any_of(place, hot, frames) as u32).collect();
             return slot.batch(datagrams, || xdp.send_built(&list));
         }
-        // Frames that were built are for viewers: what goes to the socket is built at once.
+        // Prebuilt frames are addressed to viewers: frames to the socket are built at once.
         let way = if way == XdpPath::Built { XdpPath::Staging } else { way };
         let headers = &self.headers[usize::from(slot.is_check())];
         let pieces = pieces(picks);

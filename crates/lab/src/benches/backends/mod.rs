@@ -1,10 +1,11 @@
-//! What a datagram costs by every egress path, beside the plain loops: at every length of burst, with media that lie in the
-//! processor's cache and with media that do not.
+//! Cost of a datagram on every egress path, beside the plain loops: at every length of burst, with
+//! media that lie in the processor's cache and with media that do not.
 //!
-//! All send datagrams of the same media to 256 viewers across one veth pair that cuts in software, into a host whose sink
-//! drops everything: the receiving half of a veth pair runs on the sender's core, so it is kept short. The first batches
-//! go to a socket instead, and every byte that arrives there must be the same for all; afterwards the peer's device counts
-//! what came. Contenders take turns in short slots, every batch is timed, ratios are taken within a round.
+//! All send datagrams of the same media to 256 viewers across one veth pair that cuts in software,
+//! into a host whose sink drops everything: the receiving half of a veth pair runs on the sender's
+//! core, so it is kept short. The first batches go to a socket instead, and every byte that arrives
+//! there must be the same for all; afterwards the peer's device counts the arrivals. Contenders
+//! take turns in short slots, every batch is timed, ratios are taken within a round.
 
 mod contenders;
 mod outcome;

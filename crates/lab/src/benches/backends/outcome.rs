@@ -6,19 +6,19 @@ use super::stage::Temperature;
 use crate::frame::stats::{Interval, median, median_interval};
 use crate::frame::{Axis, ContestResult, Noise, Plot, PlotKind, Point, Promise, Report, Row};
 
-/// What the choice has to reach of the best loop's rate.
+/// Share of the best loop's rate that the choice must reach.
 const CHOICE_BOUND: f64 = 0.9;
 /// How many times the rate of sendmmsg staging has to reach with single datagrams.
 const STAGING_BOUND: f64 = 1.8;
 
-/// What a contender is.
+/// The kind of a contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// The loop around sendmmsg of single datagrams.
     Sendmmsg,
     /// Another plain loop.
     Loop,
-    /// A loop that no server could use: not among those that are to be reached.
+    /// A loop that no server could use: not among the loops whose rate must be reached.
     Floor,
     /// A device of ours.
     Ours,
@@ -34,14 +34,14 @@ impl Kind {
     }
 }
 
-/// A contender's name and what it is.
+/// A contender's name and kind.
 #[derive(Clone, Debug)]
 pub(super) struct Name {
     pub(super) text: String,
     pub(super) kind: Kind,
 }
 
-/// What came out so far.
+/// The results until now.
 pub(super) struct Outcome {
     names: Vec<Name>,
     bursts: Vec<usize>,
@@ -50,7 +50,7 @@ pub(super) struct Outcome {
     pub(super) missing: u64,
     /// Datagrams that came with a wrong checksum.
     pub(super) checksum_errors: u64,
-    /// What is to be said beside figures.
+    /// Notes that accompany the figures.
     pub(super) notes: Vec<String>,
 }
 
@@ -104,7 +104,7 @@ impl Outcome {
         report
     }
 
-    /// What targets are judged by that are about contenders of these kinds.
+    /// Returns the rounds that decide the targets about contenders of these kinds.
     fn rounds_where(&self, bursts: &[usize], is_judged: impl Fn(Kind) -> bool) -> Vec<String> {
         let names: Vec<&str> =
             self.names.iter().filter(|name| is_judged(name.kind)).map(|name| name.text.as_str()).collect();

@@ -130,7 +130,7 @@ pub(super) struct Stage {
     sent: AtomicU64,
 }
 
-/// Where viewer `n` is: nobody answers there, and the sink drops what is sent.
+/// Returns the address of viewer `n`: no host answers there, and the sink drops packets to it.
 fn viewer(n: usize) -> SocketAddrV4 {
     SocketAddrV4::new(Ipv4Addr::new(10, 77, 1, n as u8), 6000)
 }
@@ -179,7 +179,7 @@ impl Stage {
         Ok(SERVER_IP.parse()?)
     }
 
-    /// Datagrams sent so far by all.
+    /// Returns the number of datagrams sent by all until now.
     pub(super) fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
     }
@@ -241,7 +241,7 @@ impl<'a> Turns<'a> {
         self.burst * self.entries
     }
 
-    /// One of `count` things of which the first `hot` stay in the cache.
+    /// Picks one of `count` things; the first `hot` of them stay in the cache.
     pub(super) fn any_of(&self, place: &mut Place, hot: usize, count: usize) -> usize {
         let among = if self.temperature == Temperature::Hot { hot.min(count) } else { count };
         place.random.below(among as u64) as usize
@@ -263,7 +263,7 @@ impl<'a> Turns<'a> {
         Pick { piece, lease, place: first }
     }
 
-    /// A slot of somebody who sends batches of bursts with `send`, which times itself.
+    /// Runs a slot of a contender that sends batches of bursts with `send`, which times itself.
     pub(super) fn play(
         &self,
         slot: &mut Slot,
@@ -312,7 +312,7 @@ fn text_of(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// Runs a program to its end; what it printed.
+/// Runs a program to its end and returns its output.
 fn must(program: &str, args: &[&str]) -> anyhow::Result<String> {
     let output =
         Command::new(program).args(args).output().with_context(|| format!("{program}: cannot be started"))?;

@@ -1,4 +1,5 @@
-//! Loops that pace and write headers and do nothing else, around some queue: what a scheduler costs by itself.
+//! Loops that pace and write headers and do nothing else, around some queue: the cost of a
+//! scheduler by itself.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -37,7 +38,7 @@ pub(super) struct Bare<Q> {
     at: usize,
     now: u64,
     step_ns: u64,
-    /// What was sent when, whatever the order within a turn.
+    /// Hash of the packets sent and their times, independent of the order within a turn.
     sent: u64,
 }
 
@@ -105,7 +106,7 @@ impl Bare<Wheel> {
 }
 
 impl Bare<Heap> {
-    /// Takes out who is due, at most as many as there is room; their number.
+    /// Takes out the flows that are due, at most as many as fit; returns their number.
     fn pop_due_into(&mut self, due: &mut [u32]) -> usize {
         let mut count = 0;
         while count < due.len() && self.queue.peek().is_some_and(|&Reverse((at, _))| at <= self.now) {

@@ -52,7 +52,7 @@ impl Framing {
     }
 
     pub(super) fn send(&mut self, batch: &impl TransmitBatch) {
-        // What the entries need is fetched side by side instead of for one after the other.
+        // The data that the entries need is fetched in parallel instead of one after the other.
         for at in 0..batch.len() {
             let transmit = batch.get(at);
             prefetch_all(&self.rows[transmit.stream.index as usize]);

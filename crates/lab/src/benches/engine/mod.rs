@@ -1,8 +1,10 @@
-//! Nanoseconds of one core for each packet, engine only: virtual time, and devices that send nothing: one looks at every
-//! descriptor, as a kernel socket gets it, the other writes every packet's headers, as a device without a kernel behind it
-//! has to (`framing`). Beside it two loops that only pace and write headers: one around the engine's timing wheel,
-//! one around a binary heap (`bare`). The engine while connections come and go beside the streams that stay (`churn`).
-//! The same in real time, with what they cost and what the others notice of it (`visits`). And two engines on two cores beside one (`pair`).
+//! Nanoseconds of one core for each packet, engine only: virtual time, and devices that send
+//! nothing: one looks at every descriptor, as a kernel socket gets it, the other writes every
+//! packet's headers, as a device without a kernel behind it must (`framing`). Beside it two loops
+//! that only pace and write headers: one around the engine's timing wheel, one around a binary heap
+//! (`bare`). The engine while connections come and go beside the streams that stay (`churn`). The
+//! same in real time, with the cost of the connections and their effect on the other streams
+//! (`visits`). And two engines on two cores beside one (`pair`).
 
 mod bare;
 mod churn;
@@ -62,9 +64,10 @@ const WHEEL: &str = "timing wheel, single packets with headers";
 /// The number is [`churn::PER_SECOND`].
 const CHURNED: &str = "engine, bursts, 10,000 connections come and go each second";
 const FRAMED: &str = "engine, single packets with headers";
-/// Streams with which the promises are given.
+/// Number of streams that the targets apply to.
 const PROMISED_STREAMS: u32 = 100_000;
-/// Most nanoseconds for scheduling and framing a packet: less than what a packet of 1400 bytes takes at 100 Gb/s.
+/// Upper limit in nanoseconds for scheduling and framing a packet: less than the time of a packet
+/// of 1400 bytes at 100 Gb/s.
 const FRAMED_BOUND_NS: f64 = 120.0;
 /// Least ratio to the rate of the heap's loop: of the wheel's loop, which is otherwise the same, and of the whole engine, which keeps
 /// sessions, leases, reports and counters as well.
@@ -114,7 +117,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// What is promised of so many streams.
+/// Adds the targets for this number of streams to the report.
 fn promise(result: &ContestResult, report: &mut Report) -> anyhow::Result<()> {
     let of = |name: &str| {
         result.contenders.iter().find(|c| c.name == name).with_context(|| format!("no contender {name:?}"))
@@ -227,7 +230,7 @@ impl Title {
     }
 }
 
-/// What an engine does beside pacing bursts.
+/// The work of an engine beside pacing bursts.
 #[derive(Clone, Copy, Default)]
 struct Kind {
     /// Single packets.
@@ -240,11 +243,11 @@ struct Kind {
     churns: bool,
 }
 
-/// The engine with so many streams, at a time of its own.
+/// An engine with a given number of streams, at a time of its own.
 struct Paced {
     engine: Engine,
     title: Arc<Title>,
-    /// Writes the headers, if somebody is to.
+    /// Writes the headers, if they are wanted.
     framing: Option<Framing>,
     churn: Option<Churn>,
     now: Instant,
@@ -279,7 +282,7 @@ impl Paced {
         Ok(Self { engine, title, framing, churn, now: START, step_ns, failed: 0 })
     }
 
-    /// Sends what is due after a step of time, about a full batch; returns the number of packets.
+    /// Sends the packets due after a step of time, about a full batch; returns their number.
     fn turn(&mut self) -> anyhow::Result<u64> {
         self.now = self.now.plus_ns(self.step_ns);
         if let Some(churn) = &mut self.churn {
@@ -288,7 +291,7 @@ impl Paced {
         self.send_due()
     }
 
-    /// Sends what is due; returns the number of packets.
+    /// Sends the packets that are due; returns their number.
     fn send_due(&mut self) -> anyhow::Result<u64> {
         let engine = &mut self.engine;
         let before = engine.counters().packets;
@@ -310,7 +313,7 @@ impl Paced {
         }
         while let Some(event) = engine.poll_event() {
             if let StreamEvent::Failed { stream, .. } = event {
-                // What goes with its connection is forgotten by the control side too.
+                // The control side also forgets a stream that ends with its connection.
                 if self.churn.as_ref().is_some_and(|churn| churn.has(stream)) {
                     engine.close(self.now, stream).map_err(|e| anyhow!("close: {e:?}"))?;
                 } else {
@@ -335,7 +338,7 @@ fn run_of(title: &Title, run: RunSerial, from: u32, sequence: u16) -> RunSpec {
     RunSpec { run, media, from, until: PACKETS, numbering, scale_permille: 1000, step: None }
 }
 
-/// What a device does that leaves the headers to the kernel.
+/// Does the work of a device that leaves the headers to the kernel.
 fn look(batch: &impl TransmitBatch) {
     for at in 0..batch.len() {
         let transmit = batch.get(at);

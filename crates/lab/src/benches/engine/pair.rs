@@ -1,7 +1,8 @@
 //! Two engines on two cores beside one: what sharing the arena, and nothing else, costs.
 //!
-//! One engine after the other runs alone on its core, then both at once, for the same time; all play the same extents. A device that sends
-//! nothing takes their packets, so that neither the kernel nor a link is what they share.
+//! Each engine first runs alone on its core, one after the other, then both at once, for the same
+//! time; all play the same extents. A device that sends nothing takes their packets, so that they
+//! share neither the kernel nor a link.
 
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -20,7 +21,7 @@ pub(super) const TARGET: &str = "engine-pair-rate";
 const ALONE: &str = "one engine alone";
 const BOTH: &str = "two engines on two cores";
 
-/// What it comes to.
+/// The results.
 pub(super) struct Pair {
     pub(super) rows: Vec<Row>,
     pub(super) promise: Promise,
@@ -66,7 +67,8 @@ pub(super) fn measure(options: &Options) -> anyhow::Result<Option<Pair>> {
     Ok(Some(Pair { rows, promise, noise: noise.finish() }))
 }
 
-/// Runs each engine on its core for so long, all at once; the packets a second of all together.
+/// Runs each engine on its core for `slot`, all at once; returns the packets a second of all
+/// together.
 fn run(engines: &mut [(&mut Paced, usize)], slot: Duration) -> anyhow::Result<f64> {
     let start = &Barrier::new(engines.len());
     std::thread::scope(|scope| {

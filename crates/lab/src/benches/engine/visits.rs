@@ -1,4 +1,5 @@
-//! Streams in real time while connections come and go: what a connection costs, and what everybody else notices of it.
+//! Streams in real time while connections come and go: the cost of a connection, and its effect on
+//! all other streams.
 //!
 //! Two engines with the same streams take turns on one core, each with a clock of its own that stands still while it is not its turn;
 //! to one of them connections come and go. Streams are slow ones, so that a core carries all of them with time to spare: an engine that
@@ -14,13 +15,14 @@ use crate::frame::{Noise, NoiseMeter, Options, Pinned, Promise, Row};
 
 /// 19 packets a second: what 100,000 streams take together is half of what one core schedules.
 const RATE_BITS: u64 = 200_000;
-/// Packets that may be more than a millisecond late because of connections, of all: what a clock that is read between turns lets pass.
+/// Upper limit for packets that are more than a millisecond late because of connections, in percent
+/// of all packets: the effect of a clock that is read between turns.
 const LATE_BOUND_PERCENT: f64 = 0.1;
 const ALONE: &str = "in real time, nobody comes";
 /// The number is [`PER_SECOND`].
 const VISITED: &str = "in real time, 10,000 connections come and go each second";
 
-/// What it comes to.
+/// The results.
 pub(super) struct Visits {
     pub(super) rows: Vec<Row>,
     pub(super) promises: Vec<Promise>,
@@ -60,7 +62,7 @@ pub(super) fn measure(options: &Options) -> anyhow::Result<Visits> {
     Ok(Visits { rows, promises, noise: noise.finish() })
 }
 
-/// An engine, and what it has done.
+/// An engine and its results.
 struct Side {
     name: &'static str,
     paced: Paced,
@@ -73,7 +75,6 @@ struct Side {
     played_s: f64,
 }
 
-/// What is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts {
     packets: u64,
@@ -166,7 +167,8 @@ impl Side {
             .with("failed", c.failed as f64, "streams")
     }
 
-    /// What a connection costs: to come, be played to and go; and with the packets that it is sent.
+    /// Returns the cost of a connection: to arrive, be played to and leave; and the same with the
+    /// packets that it receives.
     fn cost(&self, streams: u32, alone: &Self) -> Row {
         let mut sorted = self.visits.clone();
         let p50 = |side: &Self| Spread::of(&side.busy).p50;
@@ -180,7 +182,7 @@ impl Side {
     }
 }
 
-/// What the connections did to the others, beyond what happened without them.
+/// Judges the effect of the connections on the others, beyond the results without them.
 fn judge(without: Counts, with: Counts) -> Vec<Promise> {
     let own = || [ALONE.to_owned(), VISITED.to_owned()];
     let late = (with.late_percent() - without.late_percent()).max(0.0);

@@ -1,9 +1,11 @@
 //! HTTP by a TCP of our own (`serve --tcp engine`) beside HTTP by the kernel's: the same segments, from memory, as fast as they are taken.
 //!
-//! Each server has two hosts of its own, so that neither interface has more at it than the one needs. Segmentation is left to nobody, which is what AF_XDP has; the
-//! kernel's TCP is measured once more with GSO, where it hands trains down and they are cut behind it. What is received is processed by a kernel thread for each end
-//! of a pair (threaded NAPI): that of the server's end is the server's time as much as that of its own threads, whoever's TCP it is, and nothing of it
-//! is the clients'.
+//! Each server has two hosts of its own, so that neither interface has more attached than the one
+//! server needs. No segmentation is offloaded, as with AF_XDP; the kernel's TCP is measured once
+//! more with GSO, where it hands trains down and they are cut behind it. A kernel thread for each
+//! end of a pair (threaded NAPI) processes received packets: the thread of the server's end counts
+//! as the server's time, like the server's own threads, with either TCP, and none of it counts as
+//! the clients' time.
 //!
 //! ```text
 //!   server's core                          clients' core
@@ -34,7 +36,7 @@ use crate::tcp_host::{KERNEL_IP, OUR_IP};
 
 /// The part's name.
 pub(super) const PART: &str = "engine";
-/// Where HTTP is if nothing is said, which the offload engine has too.
+/// Default HTTP port, which the offload engine has too.
 const PORT: u16 = 8080;
 const RTSP_PORT: u16 = 8554;
 /// The TUN device of a server whose engine has one. The kernel forwards for it.
@@ -44,7 +46,8 @@ const START: Duration = Duration::from_secs(20);
 /// A server that has used less of this is at rest. When it has started it goes on with its cache's memory for a second.
 const LOOK: Duration = Duration::from_millis(50);
 const REST_NS: u64 = LOOK.as_nanos() as u64 / 10;
-/// Threads of the server; what the kernel does for it beside them, at its interface and on its processor; and whoever takes what it sends.
+/// Threads of the server; the kernel's work for it beside them, at its interface and on its
+/// processor; and the threads that take the data it sends.
 const THREADS: [&str; 6] = ["engine", "web", "control", "interface", "soft interrupts", "clients"];
 
 /// A running server, and the hosts that it and its clients are on.
@@ -55,7 +58,7 @@ struct Server {
     at: SocketAddr,
 }
 
-/// What is measured: a server, and what segmentation is left to at its interface.
+/// One measurement: a server, and the kind of segmentation at its interface.
 struct Case {
     name: &'static str,
     server: usize,
@@ -152,7 +155,8 @@ impl Server {
         Ok(server)
     }
 
-    /// Waits until a client gets through. By our TCP the server says no more than that it goes without, if it cannot have the interface: nobody is at this address then.
+    /// Waits until a client gets through. With our TCP the server only reports that it goes without
+    /// it if it cannot have the interface: then no host has this address.
     fn answers(&self) -> anyhow::Result<()> {
         let end = Instant::now() + START;
         loop {
@@ -182,7 +186,7 @@ impl Server {
     }
 }
 
-/// As a search has it: nobody is refused, and nothing is done beside sending.
+/// Arguments as in a search: no client is refused, and the server does nothing beside sending.
 fn arguments(command: &mut Command, store: &Path, cpu: usize, cache: &str) {
     command.args(["serve", "--quiet", "--listen", &format!("{SERVER_IP}:{RTSP_PORT}")]);
     command.args(["--admission", "off", "--engines", "1", "--cpu", &cpu.to_string()]);

@@ -1,5 +1,6 @@
-//! Clients that fetch files one after the other, each on a connection of its own, as fast as they come. What comes is counted and thrown away in the
-//! kernel (`MSG_TRUNC`), so that one core fetches more than one serves. By TLS it has to be read and decrypted.
+//! Clients that fetch files one after the other, each on a connection of its own, as fast as they
+//! come. Received bytes are counted and thrown away in the kernel (`MSG_TRUNC`), so that one core
+//! fetches more than one serves. With TLS they must be read and decrypted.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -16,7 +17,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 /// A client that gets nothing for this long gives up.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// What is taken from a connection at once.
+/// Bytes taken from a connection at once.
 const READ_BYTES: usize = 1 << 20;
 /// Longest head of a response.
 const MAX_HEAD_BYTES: usize = 4096;
@@ -30,7 +31,7 @@ pub(super) struct Shop {
     pub(super) paths: Vec<String>,
 }
 
-/// What has been fetched so far.
+/// The totals fetched until now.
 #[derive(Debug, Default)]
 pub(super) struct Fetched {
     pub(super) bytes: AtomicU64,
@@ -44,11 +45,11 @@ impl Fetched {
     }
 }
 
-/// A connection by which one file after the other is fetched.
+/// A connection that fetches one file after the other.
 pub(super) struct Client {
     stream: Stream,
     host: String,
-    /// What has been read and not used.
+    /// Bytes that were read and not used.
     read: Vec<u8>,
 }
 
@@ -59,7 +60,7 @@ enum Stream {
 }
 
 impl Stream {
-    /// Takes at most so many bytes and throws them away; returns how many.
+    /// Takes at most as many bytes as `room` holds and throws them away; returns their number.
     fn pass(&mut self, room: &mut [u8]) -> std::io::Result<usize> {
         match self {
             Self::Plain(stream) => match rustix::net::recv(&*stream, room, RecvFlags::TRUNC) {
@@ -120,7 +121,7 @@ impl Client {
         Ok(Self { stream, host: server.to_string(), read: Vec::with_capacity(MAX_HEAD_BYTES) })
     }
 
-    /// Asks for a file; the length of what comes.
+    /// Requests a file; returns the length of its data.
     fn ask(&mut self, path: &str) -> anyhow::Result<u64> {
         write!(self.stream, "GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", self.host)?;
         let end = loop {
@@ -178,7 +179,8 @@ impl Client {
     }
 }
 
-/// One client: fetches the shop's files from number `first` on, round and round, until it is told to stop.
+/// One client: fetches the shop's files from number `first` on, round and round, until `stop` is
+/// set.
 pub(super) fn run(shop: &Shop, first: usize, fetched: &Fetched, stop: &AtomicBool) -> anyhow::Result<()> {
     let mut client = Client::to(shop.server, shop.tls.as_ref())?;
     let mut room = vec![0; READ_BYTES];
@@ -198,7 +200,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers so many requests on one connection with `response`.
+    /// Answers `times` requests on one connection with `response`.
     fn answers(response: &'static str, times: usize) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

@@ -1,4 +1,5 @@
-//! What it costs to send files over HTTP as fast as they are taken, beside nginx with sendfile and the same bytes.
+//! Cost of sending files over HTTP as fast as they are taken, beside nginx with sendfile and the
+//! same bytes.
 //!
 //! Both servers run all the time, on the same core; clients on the other cores fetch from one of them at a time, in turns. Everything is in memory: in
 //! the cache of ours, in the page cache for nginx. Bytes are counted by the clients, processor time is that of the server's processes and of the
@@ -74,11 +75,12 @@ struct Turn {
     threads: Vec<(&'static str, f64)>,
 }
 
-/// Bytes and files that were fetched so far, and what has been used by threads that are told apart and by the whole server.
+/// Bytes and files fetched until now, and the time used by the threads that are listed separately
+/// and by the whole server.
 type Look = ((u64, u64), Vec<(&'static str, u64)>, Usage);
 
 impl Turn {
-    /// What has happened between two looks.
+    /// Returns the difference between two looks.
     fn between(name: &str, before: Look, after: Look) -> anyhow::Result<Self> {
         let ((bytes, files), threads, usage) = after;
         let ((bytes_then, files_then), threads_then, usage_then) = before;
@@ -94,12 +96,12 @@ impl Turn {
     }
 }
 
-/// A server, and what is fetched from it.
+/// A server, and the files fetched from it.
 struct Contender<'a> {
     name: &'static str,
     group: u32,
     shop: Shop,
-    /// Threads that are told apart.
+    /// Threads that are listed separately.
     threads: &'a [&'static str],
 }
 
@@ -188,7 +190,8 @@ fn titles(dir: &Path, rate: BitRate, seconds: u64) -> anyhow::Result<MediaFiles>
     Ok(files)
 }
 
-/// What is fetched of ours and of nginx: the same bytes, which ours gives first and nginx then.
+/// Returns the files fetched from ours and from nginx: the same bytes, which ours serves first and
+/// nginx then.
 fn shops(site: &Site, www: &Path, part: &str) -> anyhow::Result<(Shop, Shop)> {
     let address = |port: u16| -> anyhow::Result<SocketAddr> {
         Ok(SocketAddr::new(site.server_ip().parse().context("the server's address")?, port))
@@ -331,7 +334,7 @@ fn gigabytes(turn: &Turn) -> f64 {
     (turn.bytes as f64 / 1e9).max(1e-9)
 }
 
-/// One turn: clients fetch, and what the server takes for it is looked at while all of them do.
+/// One turn: clients fetch, and the server's usage is read while all of them do.
 fn turn(site: &Site, contender: &Contender<'_>, length: Duration) -> anyhow::Result<Turn> {
     let look = |fetched: &Fetched| -> anyhow::Result<Look> {
         let threads = contender.threads.iter().map(|name| Ok((*name, cpu_ns(contender.group, name)?)));
@@ -342,7 +345,7 @@ fn turn(site: &Site, contender: &Contender<'_>, length: Duration) -> anyhow::Res
     Turn::between(contender.name, before, after)
 }
 
-/// Looks twice, with so much time between, while clients fetch on threads that begin with `begin`.
+/// Looks twice, `length` apart, while clients fetch on threads that begin with `begin`.
 fn while_fetching<T>(
     shop: &Shop,
     length: Duration,

@@ -1,7 +1,7 @@
 //! Cost of a packet by batches: many packets between two readings of the clock, contenders in turns, medians.
 //!
-//! The figure to read for work of a few dozen cycles: the readings cost as much as such work itself, and the counter of many
-//! processors moves in steps of that size.
+//! The figure to read for work of a few dozen cycles: the readings cost as much as such work
+//! itself, and the counter of many processors moves in steps of this size.
 
 use crate::framing::Connection;
 use millrace_core::random::SplitMix;
@@ -19,7 +19,7 @@ pub(super) const BATCH: usize = 256;
 /// Frames that headers go round in.
 const FRAMES: usize = 64;
 
-/// What came out for one size and state.
+/// The results for one size and state.
 pub(super) struct Costs {
     pub(super) state: State,
     pub(super) packet_bytes: usize,
@@ -99,7 +99,7 @@ fn batches(
     let mut out: Vec<Room> = vec![[0; 128]; FRAMES];
     let mut compared = 0;
     while slot.goes_on() {
-        // For the comparison everybody takes the same packets; otherwise nobody does.
+        // For the comparison all contenders take the same packets; otherwise no two do.
         let numbers = match slot.is_check() {
             true => compared..compared + BATCH,
             false => stream.take(BATCH),
@@ -120,7 +120,8 @@ fn batches(
     Ok(())
 }
 
-/// What was returned, and the headers of the last packets of the batch. Procedures write none.
+/// Hashes the returned values and the headers of the last packets of the batch. Procedures write
+/// none.
 fn hash(returned: usize, out: &[Room]) -> u64 {
     out.iter()
         .flat_map(|room| room.as_chunks::<8>().0)
@@ -164,7 +165,8 @@ impl Costs {
         (1.0 - self.ratio(V4_FETCHED) / self.ratio(FULL)) * 100.0
     }
 
-    /// The dearer of v4's two forms is not v4's own work but where the sum comes from: what it adds.
+    /// Returns the difference between v4's two forms. The dearer form is not v4's own work: the
+    /// difference is the cost of the source of the sum.
     pub(super) fn fetch_ns(&self) -> f64 {
         self.p50_ns(V4_FETCHED) - self.p50_ns(V4)
     }

@@ -1,4 +1,4 @@
-//! What is measured: the framing versions, and their checksum procedures by themselves.
+//! The contenders: the framing versions, and their checksum procedures by themselves.
 
 use crate::framing::procedures::{Overlay, in_cksum, in_quick_cksum, in_quick_cksum_udp_ip_hdr};
 use crate::framing::{
@@ -68,7 +68,8 @@ pub(super) fn procedures() -> Vec<(&'static str, Task)> {
     all
 }
 
-/// What some datagrams are to a [`Task`], made outside of what is timed. Only the list that it needs has entries.
+/// Some datagrams in the form that a [`Task`] needs, made outside the timed part. Only the list
+/// that the task needs has entries.
 pub(super) struct Prepared<'a> {
     datagrams: Vec<Datagram<'a>>,
     placed: Vec<(usize, Datagram<'a>)>,
@@ -77,7 +78,7 @@ pub(super) struct Prepared<'a> {
     prebuilts: Vec<(Prebuilt, u16)>,
 }
 
-/// What is done with each piece of work: all in one go, or each between two probes.
+/// How each piece of work is timed: all in one go, or each between two probes.
 pub(super) trait Timing {
     fn each<T>(&mut self, items: &[T], work: impl Fn(&T, &mut Room) -> usize);
 }
@@ -85,7 +86,7 @@ pub(super) trait Timing {
 /// All in one go.
 pub(super) struct OneGo<'a> {
     pub(super) out: &'a mut [Room],
-    /// Sum of what the work returned.
+    /// Sum of the values that the work returned.
     pub(super) returned: usize,
 }
 

@@ -41,7 +41,7 @@ pub(super) const BENCH: Bench = Bench {
 /// What version 4 has to save of a traditional stack's framing, the fetch of the stored sum from memory included.
 const FETCHED_BOUND: f64 = 90.0;
 
-/// What was measured of one state.
+/// The results for one state.
 struct Measured {
     state: State,
     costs: Vec<Costs>,

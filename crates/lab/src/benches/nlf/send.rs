@@ -1,4 +1,5 @@
-//! The paper's Figure 4: processor time of a whole send, by `getrusage`, what is prepared for the viewer included.
+//! The paper's Figure 4: processor time of a whole send, by `getrusage`, including the preparation
+//! for the viewer.
 //!
 //! Twice: into a device that only counts, which is what framing itself costs when nothing is copied; and into a TUN device, where each
 //! packet is a system call with headers and payload apart, which the kernel gathers into a buffer of its own. The paper's path
@@ -20,7 +21,7 @@ use crate::frame::ticks::thread_cpu_time;
 use crate::frame::{Options, Row, stats};
 use crate::netns::{add_namespace, inside, ip, namespace_path, unique_name};
 
-/// What a version's sends cost, one line a size and device.
+/// Cost of a version's sends, one line per size and device.
 pub(super) struct Line {
     pub(super) device: &'static str,
     pub(super) packet_bytes: usize,
@@ -42,7 +43,7 @@ impl Line {
     }
 }
 
-/// What the kernel said of packets that it checked.
+/// The kernel's counts of the packets that it checked.
 pub(super) struct Verdict {
     pub(super) sent: u64,
     /// Not accepted: damaged headers or checksums, or lost.
@@ -78,7 +79,7 @@ pub(super) fn into_null(
     })
 }
 
-/// Counts what it is handed: a descriptor for the headers and one for the payload.
+/// Counts the descriptors handed to it: one for the headers and one for the payload.
 #[derive(Default)]
 struct Null {
     frames: u64,
@@ -214,8 +215,8 @@ fn write(tun: &Tun, headers: &[u8], payload: &[u8]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sends to a port of the machine that nobody listens on: the kernel verifies both checksums, counts the packet under "no port"
-/// if they are right, under an error if not, and drops it.
+/// Sends to a port of the machine without a listener: the kernel verifies both checksums, counts
+/// the packet under "no port" if they are right, under an error if not, and drops it.
 fn verify(
     streams: &[Stream<'_>],
     packets: u64,
@@ -241,7 +242,7 @@ fn verify(
     Ok(Verdict { sent: packets, bad: packets.saturating_sub(accepted).max(refused) })
 }
 
-/// What the kernel counts of a namespace.
+/// The kernel's counters of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Counters {
     no_ports: u64,

@@ -1,7 +1,8 @@
 //! The paper's Table 1: every packet of a stream between two probes of its own.
 //!
-//! What the probes cost is subtracted. The counter moves in steps (26 cycles on the machine where this was written), so a minimum or a
-//! percentile of work of a few cycles is one step or none; averages and totals are right.
+//! The cost of the probes is subtracted. The counter moves in steps (26 cycles on the machine where
+//! this was written), so a minimum or a percentile of work of a few cycles is one step or none;
+//! averages and totals are right.
 
 use crate::framing::Connection;
 use millrace_core::random::SplitMix;

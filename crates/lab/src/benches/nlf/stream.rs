@@ -20,14 +20,15 @@ use millrace_offload::hugepage::PageRegion;
 pub(super) const STREAM_BYTES: usize = 225_000_000;
 /// Its packet sizes.
 pub(super) const SIZES: [usize; 4] = [1 << 10, 2 << 10, 4 << 10, 8 << 10];
-/// What a hot stream goes round in: two of the largest packets, half of a first-level cache.
+/// Memory that a hot stream cycles through: two of the largest packets, half of a first-level
+/// cache.
 pub(super) const HOT_BYTES: usize = 16 << 10;
 
 /// Payload bytes, filled and never written again: an arena as the server has it, on huge pages where there are any.
 pub(super) struct Memory {
     extents: Vec<Lease>,
     pub(super) arena: Arc<ExtentArena>,
-    /// What the memory is made of, in words.
+    /// The kind of memory, in words.
     pub(super) kind: &'static str,
 }
 
@@ -36,7 +37,7 @@ impl Memory {
         Self::with_frames(bytes, 0)
     }
 
-    /// The same with so many extents aside, in which a device builds its frames.
+    /// Does the same with `aside` extents set aside, in which a device builds its frames.
     pub(super) fn with_frames(bytes: usize, aside: u32) -> anyhow::Result<Self> {
         let whole = bytes.next_multiple_of(EXTENT_BYTES) + aside as usize * EXTENT_BYTES;
         let region = PageRegion::present(whole as u64).context("memory for the payloads")?;
@@ -94,7 +95,8 @@ impl State {
     }
 }
 
-/// Packets of one size. Everybody who takes some of them takes others, so that nobody finds in a cache what another has read.
+/// Packets of one size. Each user takes different packets, so that none finds packets in a cache
+/// that another has read.
 pub(super) struct Stream<'m> {
     memory: &'m Memory,
     pub(super) packet_bytes: usize,
@@ -127,7 +129,7 @@ impl<'m> Stream<'m> {
         Self { memory, packet_bytes, state, order, metas, next: Cell::new(0), timeline }
     }
 
-    /// What a row of this stream is called.
+    /// Returns the name of a row of this stream.
     pub(super) fn label(&self) -> String {
         format!("{}, {} KB", self.state.name(), self.packet_bytes >> 10)
     }
@@ -148,7 +150,8 @@ impl<'m> Stream<'m> {
         &self.metas
     }
 
-    /// Packet `number`: where its payload lies and what is stored of it. Looks at the metadata, not at the payload.
+    /// Returns packet `number`: the place of its payload and its stored data. Looks at the
+    /// metadata, not at the payload.
     pub(super) fn datagram(&self, number: usize) -> Datagram<'m> {
         let payload_sum = PacketMeta::from_bytes(self.metas[self.place(number)]).sum();
         Datagram { payload_sum, ..self.datagram_without_sum(number) }

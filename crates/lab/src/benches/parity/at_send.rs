@@ -1,8 +1,9 @@
 //! The paper's claim that encoding is removed from the server: an FEC packet from parity that was stored beside one that is
 //! encoded when it is needed.
 //!
-//! What is stored is checked against its sum and copied behind its headers, once for all viewers of the title. What is not stored
-//! has to be computed from k packets; a server that does this where it sends does it for every viewer.
+//! Stored packets are verified against their sum and copied behind their headers, once for all
+//! viewers of the title. Packets that are not stored must be computed from k packets; a server that
+//! does this where it sends does it for every viewer.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::hint::black_box;

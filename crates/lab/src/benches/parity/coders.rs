@@ -1,4 +1,4 @@
-//! Everybody who can compute the parity of a row or what is missing of it.
+//! All coders that can compute the parity of a row or its missing parts.
 
 use anyhow::Context;
 use millrace_core::fec::{Code, Kernel};
@@ -11,7 +11,7 @@ type Run = Box<dyn FnMut(&[&[u8]], &mut [&mut [u8]])>;
 /// One of them.
 pub(super) struct Coder {
     pub(super) name: String,
-    /// Whether it is our code: then its outputs are compared with what they must be.
+    /// Whether it is our code: then its outputs are compared with the expected ones.
     pub(super) is_same_code: bool,
     /// How many outputs it makes.
     pub(super) outputs: usize,

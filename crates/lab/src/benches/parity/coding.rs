@@ -175,7 +175,7 @@ impl Blocks {
     }
 }
 
-/// What is computed of each row.
+/// The computation for each row.
 struct Job {
     /// The symbols that are read.
     sources: Vec<usize>,

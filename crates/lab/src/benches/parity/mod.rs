@@ -56,7 +56,8 @@ mod tests {
 
     #[test]
     fn what_everybody_computes_is_right_and_is_shown() {
-        // Each contender's bytes are compared before it is measured. What the machine cannot do is left out and named.
+        // Each contender's bytes are compared before it is measured. Contenders that the machine
+        // cannot run are left out and named.
         let dir = tempfile::tempdir().unwrap();
         let options = Options { scratch: dir.path().into(), ..Options::tiny("millrace") };
         let report = run(&options).unwrap();

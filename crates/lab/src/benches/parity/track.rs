@@ -1,5 +1,6 @@
-//! What an FEC packet costs on its whole way, engine and kernel backend, at the bursts that really occur: a track of parity has an
-//! eighth or a quarter of the title's rate, so what is due in a burst's time is one packet or two.
+//! Cost of an FEC packet on its whole path, engine and kernel backend, at the bursts that really
+//! occur: a track of parity has an eighth or a quarter of the title's rate, so one packet or two
+//! are due in a burst's time.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -24,19 +25,20 @@ const RATE_BITS: u64 = 8_000_000;
 const VIEWERS: u32 = MAX_BATCH_BURSTS as u32;
 const EXTENTS: u32 = 64;
 const START: Instant = Instant(1 << 50);
-/// A burst: so much of a title leaves at once.
+/// A burst: this much time of a title leaves at once.
 const BURST_NS: u64 = 10_000_000;
-/// What a packet of parity may cost, times one of data in bursts of the same length.
+/// Upper limit for the cost of a packet of parity, relative to one of data in bursts of the same
+/// length.
 const RATIO_BOUND: f64 = 1.05;
 
 const TITLE: &str = "data, 8 Mb/s";
-/// Part of the title's rate: a title of that rate, and a track.
+/// Part of the title's rate: a title with this rate, and a track.
 const PARTS: [(u64, &str, &str); 2] = [
     (8, "data, an eighth of the rate", "FEC track, an eighth of the rate"),
     (4, "data, a quarter of the rate", "FEC track, a quarter of the rate"),
 ];
 
-/// Measures it; returns what came out and how many datagrams were sent.
+/// Measures it; returns the results and the number of datagrams sent.
 pub(super) fn run(
     tx: &RefCell<KernelTx>,
     options: &Options,
@@ -149,7 +151,7 @@ impl Paced {
         self.engine.play(self.now, stream, at, run).map_err(|error| anyhow!("play: {error:?}"))
     }
 
-    /// Sends what is due after a burst's time; returns the number of packets.
+    /// Sends the packets due after a burst's time; returns their number.
     fn turn(&mut self, tx: &mut KernelTx) -> anyhow::Result<u64> {
         let before = self.engine.counters().packets;
         self.now = self.now.plus_ns(self.step_ns);
@@ -169,7 +171,7 @@ impl Paced {
             self.engine.handle_sent(self.now, outcomes);
         }
         while let Some(event) = self.engine.poll_event() {
-            // What is over begins again, so that the load stays the same.
+            // A finished run begins again, so that the load stays the same.
             if let StreamEvent::RunEnded { stream, end } = event
                 && end.reason == StopReason::Finished
             {

@@ -34,7 +34,7 @@ struct Stop(OwnedFd);
 
 impl Drop for Stop {
     fn drop(&mut self) {
-        // Nobody reads it: all runs have it as their control descriptor.
+        // Nothing reads it: all runs have it as their control descriptor.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 }

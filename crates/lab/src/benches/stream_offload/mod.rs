@@ -1,4 +1,5 @@
-//! Paced streams by TCP, and who does what: the four cases of the stream engine paper's section 5 (Stream Engine 2003).
+//! Paced streams over TCP, and the division of the work: the four cases of the stream engine
+//! paper's section 5 (Stream Engine 2003).
 //!
 //! | row | application | TCP |
 //! | --- | --- | --- |
@@ -6,8 +7,8 @@
 //! | this program's stream engine | its core loop over its cache, on the host | the kernel's, which the others are compared with; the engine's: one that works with it |
 //! | the same in the offload engine | its core loop turns the engine | the engine's: one that implements it |
 //!
-//! The paper had a process for each stream and says that a thread has the same overhead; sockets of the offload engine stay in the engine's program,
-//! so here both have threads.
+//! The paper had a process for each stream and states that a thread has the same overhead; sockets
+//! of the offload engine stay in the engine's program, so here both have threads.
 
 mod library;
 mod senders;

@@ -27,7 +27,7 @@ const SETTLE: Duration = Duration::from_millis(300);
 pub(super) const LIMIT: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Who sends, and by which TCP.
+/// The sender, and the TCP that it uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Case {
     EachKernel,
@@ -81,7 +81,7 @@ impl Seen {
     }
 }
 
-/// So many streams for so long.
+/// Carries `count` streams for `length`.
 pub(super) fn carry(
     rig: &mut Rig,
     options: &Options,
@@ -307,7 +307,7 @@ impl Viewers {
 
 impl Drop for Viewers {
     fn drop(&mut self) {
-        // What it has to say is of no use any more: a sender that failed has said so.
+        // Its result is of no use any more: a sender that failed has already reported it.
         let _ = self.0.end();
     }
 }

@@ -1,4 +1,5 @@
-//! What the figures come to: rows, ratios, the steps of the paper's argument, pictures and targets.
+//! Evaluation of the figures: rows, ratios, the steps of the paper's argument, pictures and
+//! targets.
 
 use std::collections::BTreeSet;
 
@@ -15,11 +16,11 @@ const UDP_INTERVAL_MS: u64 = 20;
 const EVENT_LOOP_BOUND: f64 = 1.0;
 /// The engine against a process per stream in connections: 1360 streams instead of 720 (section 4.2), "almost doubled".
 const TCP_BOUND: f64 = 1.9;
-/// What the paper has for the steps of its argument: sendfile measured (15 to 20 %), an event loop estimated (9 % for `schedule`), and
-/// both measured.
+/// The paper's figures for the steps of its argument: sendfile measured (15 to 20 %), an event loop
+/// estimated (9 % for `schedule`), and both measured.
 const PAPER: [f64; 3] = [1.175, 1.09, 1360.0 / 720.0];
 
-/// All that is said of the rows.
+/// Adds everything that is derived from the rows.
 pub(super) fn all(standings: &[Standing], report: &mut Report, noise: &mut NoiseMeter) {
     for standing in standings {
         noise.repeated(&standing.label(), &standing.streams);

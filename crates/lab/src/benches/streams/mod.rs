@@ -134,7 +134,8 @@ fn interval_name(ms: u64) -> String {
     format!("{ms}ms")
 }
 
-/// What a search found: the answer, the trial nearest to it, and streams and busy share of all trials.
+/// The result of a search: the answer, the trial nearest to it, and streams and busy share of all
+/// trials.
 type Found = (Answer, Option<Tried>, Vec<(f64, f64)>);
 
 /// What one line of the rows is about.
@@ -152,7 +153,7 @@ impl Cell {
     }
 }
 
-/// What a sender carries.
+/// The number of streams that a sender carries.
 #[derive(Clone, Debug)]
 struct Standing {
     cell: Cell,
@@ -196,7 +197,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
         parts::files(&bench, rate, &mut report)?;
     }
     if bench.only.part("rows") {
-        // Acknowledgements are the sender's work, what is received is not.
+        // Processing acknowledgements is the sender's work, receiving the data is not.
         site.steer()?;
         bench.rows(by(Transport::Tcp).collect(), &mut standings, &mut report, &mut noise)?;
     }
@@ -216,7 +217,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// What is asked for.
+    /// Returns the requested cells.
     fn cells(&self) -> anyhow::Result<Vec<Cell>> {
         let rates = match self.options.rates.as_slice() {
             [] => RATES[..self.options.pick(1, 1, 2)].iter().map(|rate| BitRate(*rate)).collect(),
@@ -367,7 +368,7 @@ impl Run<'_> {
         }
     }
 
-    /// One trial, told to who watches.
+    /// Runs one trial and reports it as progress.
     fn try_once(&self, stage: &Stage<'_>, what: Attempt) -> anyhow::Result<Tried> {
         self.options.go_on()?;
         let tried = attempt(stage, what, &self.options.cancel)?;
@@ -443,8 +444,8 @@ fn most(effort: &Effort, kind: Kind, transport: Transport) -> u32 {
     if kind.is_process_each() { places.min(effort.max_processes) } else { places }
 }
 
-/// Where a search begins: what a block takes in microseconds, roughly, on a machine like this one. A search that begins too low takes a
-/// trial more.
+/// Returns where a search begins: from the approximate cost of a block in microseconds, on a
+/// machine like this one. A search that begins too low takes one trial more.
 fn first_guess(kind: Kind, transport: Transport, blocks: &Blocks) -> u32 {
     let each = match kind {
         Kind::Process | Kind::Sendfile => 14.0,

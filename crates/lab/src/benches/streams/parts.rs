@@ -10,9 +10,9 @@ use crate::streams::search::Bound;
 use crate::streams::trial::{Attempt, Stage, Tried};
 use crate::streams::{Blocks, Kind, Transport};
 
-/// What the engine's thread may do without smooth viewers, at any number of streams.
+/// Limit for the engine's thread without smooth viewers, at any number of streams.
 const SWITCHES_PER_S: f64 = 125.0;
-/// What it may take of a core with ten viewers.
+/// Share of a core that it may take with ten viewers.
 const TEN_PERCENT: f64 = 3.0;
 const TEN: u32 = 10;
 /// A rate at which ten viewers are no toy.
@@ -20,7 +20,8 @@ const HIGH_RATE: BitRate = BitRate(8_000_000);
 /// What its targets are judged by: nothing else scatters.
 const OWN_SCATTER: &str = "the engine's thread";
 
-/// How often the engine's thread waits: ten streams, half of what it carries, and all of it.
+/// Measures how often the engine's thread waits: with ten streams, with half of its capacity, and
+/// with all of it.
 pub(super) fn thread(run: &Run<'_>, rate: BitRate, report: &mut Report) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     for rate in [HIGH_RATE, rate] {
@@ -80,8 +81,9 @@ const FILES_CACHE_BYTES: u64 = 160 << 20;
 /// Blocks of a tenth of a second: of several datagrams, and no reads by the millisecond.
 const FILES_INTERVAL: Duration = Duration::from_millis(100);
 
-/// 100 titles, none of them in the kernel's cache: each stream reads by itself past that cache, with reads of several sizes; the same
-/// through the cache, which is empty when each trial begins; the engine, whose streams share what it reads.
+/// 100 titles, none of them in the kernel's cache: each stream reads by itself past that cache,
+/// with reads of several sizes; the same through the cache, which is empty when each trial begins;
+/// the engine, whose streams share the data that it reads.
 pub(super) fn files(run: &Run<'_>, rate: BitRate, report: &mut Report) -> anyhow::Result<()> {
     let titles = run.options.pick(3, TITLES, TITLES);
     let media = run.media("files", Blocks::of(rate, FILES_INTERVAL)?, titles)?;

@@ -17,7 +17,8 @@ fn standing(cell: Cell, kind: Kind, streams: &[f64]) -> Standing {
     }
 }
 
-/// What an engine should do: 4.5 times a process per stream, a little more than the better loop, 2.2 times by TCP.
+/// The results that an engine should reach: 4.5 times a process per stream, a little more than the
+/// better loop, 2.2 times over TCP.
 fn good() -> Vec<Standing> {
     let (udp, long, tcp) = (cell(Transport::Udp, 20), cell(Transport::Udp, 500), cell(Transport::Tcp, 100));
     vec![
@@ -94,7 +95,7 @@ fn the_steps_stand_beside_those_of_the_paper() {
     assert_eq!(figures(steps[0]), [1150.0, 3000.0, 4500.0], "{report}");
     let paper = steps.last().unwrap();
     assert!(paper.label.contains("the paper") && figures(paper) == [1175.0, 1090.0, 1889.0], "{report}");
-    // Streams, switches, and what they take of a core, of each transport.
+    // Streams, switches, and their share of a core, for each transport.
     let titles: Vec<&str> = report.plots.iter().map(|plot| plot.title.as_str()).collect();
     assert_eq!(titles.len(), 6, "{titles:?}");
     assert_eq!(report.plots[0].series.len(), 5, "a colour for each sender by UDP");

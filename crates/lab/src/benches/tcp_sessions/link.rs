@@ -20,7 +20,7 @@ use crate::frame::stats::{Spread, median};
 use crate::frame::{Axis, NoiseMeter, Options, Plot, PlotKind, Point, Report, Row};
 use crate::streams::raise_open_files;
 
-/// What is sent at once, as in the paper.
+/// Bytes sent at once, as in the paper.
 const UNIT_BYTES: usize = 4096;
 const WALK_BYTES: usize = 64 << 20;
 const PORT: u16 = 7400;
@@ -33,12 +33,12 @@ const CHUNK_BYTES: u32 = 4096;
 const MOST_PROCESSES: u32 = 64;
 /// The paper's drop with 64 connections, with rescheduling and without.
 const PAPER_DROPS: [f64; 2] = [2.0, 9.0];
-/// Connections at which drops are told; and with the most.
+/// Number of connections at which drops are reported; they are also reported at the largest number.
 const TOLD: u32 = 64;
 /// Open files of the benchmark itself.
 const OWN_FILES: u64 = 512;
 const LIMIT: Duration = Duration::from_secs(60);
-/// A look at the clock after so many sends at most.
+/// Most sends between two looks at the clock.
 const SENDS: usize = 256;
 
 /// Who sends.
@@ -205,7 +205,7 @@ fn slot(rig: &mut Rig, tun: bool, sender: Sender, count: u32, length: Duration) 
     })?
 }
 
-/// Room for so many connections.
+/// Makes room for `count` connections.
 fn size(settings: &mut EngineSettings, count: u32) {
     let share = (AREA_BYTES / 2 / count).clamp(2 * CHUNK_BYTES, 512 << 10);
     settings.pairs = 1;
@@ -224,7 +224,7 @@ fn size(settings: &mut EngineSettings, count: u32) {
     settings.stack.host_pages = 32_768;
 }
 
-/// The peer: all its connections, and what came.
+/// The peer: all its connections, and the bytes that arrived.
 fn peer(rig: &Rig, to: SocketAddr, places: &Places, count: u32) -> anyhow::Result<Readers> {
     Readers::start(rig, places.peer, move |stop| {
         let mut all = Vec::new();
@@ -310,7 +310,7 @@ fn by_engine(
                 next = (next + 1) % all.len();
                 is_sent |= (&all[next]).write(units.next()).is_ok();
             }
-            // All that were tried have no room: until the engine says that there is some.
+            // None of the connections tried has room: wait until the engine reports some.
             if !is_sent && all.len() <= SENDS && !host.arm() {
                 let timeout = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
                 let fd = host.readiness();
@@ -359,7 +359,7 @@ fn by_epoll(
         while Instant::now() < end {
             wait(&watch, &mut events)?;
             for event in &events {
-                // Whoever has no room is told again.
+                // A connection without room is reported again.
                 let _ = (&all[event.data.u64() as usize]).write(units.next());
             }
         }

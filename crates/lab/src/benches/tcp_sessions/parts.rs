@@ -1,4 +1,4 @@
-//! What the processor does for 4 KB, as traditional stacks do it and as ours does: Table 2 and Figure 7 of the paper.
+//! Processor work for 4 KB, in traditional stacks and in ours: Table 2 and Figure 7 of the paper.
 //!
 //! Old: the sum of 16-bit words by the processor, data copied into a chain of small buffers (mbufs) that are allocated and freed one by one,
 //! headers written field by field. New: sums that were stored with the data, a lease of memory that is already there, a header that is there but for
@@ -16,7 +16,7 @@ use millrace_tcp::wire::{Body, Flags, FlowKey, Head, Options as TcpOptions, Stam
 use crate::benches::tcp_turns::{Ground, extent};
 use crate::frame::{Contest, ContestOptions, ContestResult, Noise, Options, Report, Row};
 
-/// What is processed.
+/// The processed unit.
 const UNIT_BYTES: usize = 4096;
 /// Segments of a unit, each of full length but the last.
 const SEGMENT_BYTES: usize = 1316;

@@ -1,5 +1,6 @@
-//! Nanoseconds for a segment, from due to frame and acknowledged, without a device: only what the number of connections changes is left. So a
-//! connection that has its turn always sends as much; how much less it is for each when it sends more at once, is shown beside it.
+//! Nanoseconds for a segment, from due to frame and acknowledged, without a device: only the effect
+//! of the number of connections is left. Therefore a connection always sends the same amount when
+//! it has its turn; how much less it is for each when it sends more at once, is shown beside it.
 
 use std::hint::black_box;
 
@@ -15,14 +16,15 @@ const CONNECTIONS: [u32; 10] = [1, 2, 4, 8, 16, 32, 64, 256, 1000, 10_000];
 const EACH: u32 = 8;
 /// The two that are promised, and how far they may be from the best.
 const PROMISED: [(u32, &str, f64); 2] = [(64, "tcp-sessions-64", 1.02), (10_000, "tcp-sessions-10000", 1.3)];
-/// The paper's unit, and what the processor needed for it beside the transfer, in microseconds.
+/// The paper's unit, and the processor time that it needed beside the transfer, in microseconds.
 const UNIT_BYTES: usize = 4096;
 const PAPER_BEYOND_US: f64 = 19.0;
 const PAPER_TRANSFER_US: f64 = 321.0;
 /// Memory in which the unit is not in any cache.
 const COLD_BYTES: usize = 64 << 20;
 
-/// What was measured with so many connections: of each round, with ACKs behind the output stage and at once.
+/// The results with this number of connections: of each round, with ACKs behind the output stage
+/// and at once.
 struct Seen {
     connections: u32,
     deferred: Vec<f64>,

@@ -1,4 +1,4 @@
-//! What the paper left for later: short connections, and requests with their responses.
+//! The cases that the paper left for later: short connections, and requests with their responses.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener as KernelListener, TcpStream as KernelStream};
@@ -26,7 +26,7 @@ const MOST: usize = 8_000;
 const PORT: u16 = 7301;
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// What is asked for in a slot.
+/// The request made in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
     Requests,
@@ -60,7 +60,7 @@ pub(super) fn run(
     Ok(())
 }
 
-/// What the peer saw, and what the host used.
+/// The peer's measurements, and the host's usage.
 struct Slot {
     /// Nanoseconds of each, sorted.
     took: Vec<f64>,
@@ -155,7 +155,8 @@ fn slot(
     })?
 }
 
-/// Answers until it is told that nothing more will come, or nobody is there any more who could say so.
+/// Answers until the peer announces its last request, or until the peer has gone and cannot
+/// announce it any more.
 fn serve<S: Read + Write>(
     mut accept: impl FnMut() -> std::io::Result<S>,
     is_over: impl Fn() -> bool,

@@ -1,5 +1,6 @@
-//! What the application's copy alone takes: memcpy over the same walk, and the copy through the engine's words with another processor at the other end,
-//! without sockets, requests or events: as it is, and word by word.
+//! Cost of the application's copy alone: memcpy over the same walk, and the copy through the
+//! engine's words with another processor at the other end, without sockets, requests or events: as
+//! it is, and word by word.
 
 use std::hint::{black_box, spin_loop};
 use std::sync::Arc;
@@ -133,7 +134,8 @@ fn across(
             become_("bench-copy", other)?;
             let mut piece = vec![0x47; PIECE.min(chunk)];
             for n in 0.. {
-                // Sending it takes what was put, receiving it puts where there is room.
+                // When sending, it takes the data put there; when receiving, it puts data where
+                // there is room.
                 let is_there = || match way {
                     Way::Send => put.load(Ordering::Acquire) > n,
                     Way::Receive => n < taken.load(Ordering::Acquire) + slots,

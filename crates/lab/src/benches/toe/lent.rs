@@ -1,4 +1,5 @@
-//! Chunks that nobody copies on the host: ranges of leased extents are sent from where they lie, received bytes are lent where they have come.
+//! Chunks that are not copied on the host: ranges of leased extents are sent from where they lie,
+//! and received bytes are leased where they have arrived.
 
 use std::io;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ pub(super) struct Extents {
 
 impl Extents {
     /// # Errors
-    /// Memory is not to be had.
+    /// Memory is not available.
     pub(super) fn new(bytes: usize, chunk: usize) -> anyhow::Result<Self> {
         let layout = WireLayout::new(DEFAULT_PACKET_BYTES).context("no layout")?;
         let (packets, packet) = (layout.packets_per_extent(), layout.packet_bytes());

@@ -1,4 +1,5 @@
-//! What a host's processor has to do for TCP: this kernel's, and the offload engine's (TOAD 2004, tables I and II; its perturbation test; its future work).
+//! Work of a host's processor for TCP: this kernel's, and the offload engine's (TOAD 2004, tables I
+//! and II; its perturbation test; its future work).
 //!
 //! Two hosts are joined by a veth pair. The measured one sends or receives by the kernel's sockets or by the engine's, which has the pair by AF_XDP; the
 //! other one always has the kernel's. Nothing is left to a card that a veth pair does not have: packets are cut and summed by processors, for
@@ -124,7 +125,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Whether there is no AF_XDP here; the reason is told.
+/// Returns whether AF_XDP is missing here; the reason goes into the report.
 pub(super) fn falls_back(rig: &mut Rig, report: &mut Report) -> bool {
     match rig.engine(false, |_| ()) {
         Ok(_) => false,

@@ -1,4 +1,4 @@
-//! Threads of the peer: they work until they are told to stop.
+//! Threads of the peer: they work until they are stopped.
 
 use std::io::{self, ErrorKind};
 use std::net::{TcpListener as KernelListener, TcpStream as KernelStream};
@@ -14,11 +14,11 @@ use rustix::net::{RecvFlags, sockopt};
 
 use super::rig::{PEER, Rig, become_};
 
-/// What is read at once.
+/// Bytes read at once.
 const ROOM_BYTES: usize = 256 << 10;
 /// How long a bench waits for a call of its peer before it looks whether there is still one.
 pub(in crate::benches) const LOOK_UP: Duration = Duration::from_millis(200);
-/// Connections that are told of at once.
+/// Connections reported at once.
 const EVENTS: usize = 256;
 
 /// A thread in the peer's namespace, on its processor.
@@ -76,7 +76,8 @@ impl PeerThread {
     }
 }
 
-/// The next connection; `None`: nobody has called before it was over. `accept` comes back now and then without one.
+/// Returns the next connection; `None`: no client connected before the end. `accept` returns now
+/// and then without one.
 ///
 /// # Errors
 /// Those of `accept`.
@@ -85,7 +86,7 @@ pub(in crate::benches) fn accept_until<S>(
     is_over: impl Fn() -> bool,
 ) -> anyhow::Result<Option<S>> {
     loop {
-        // In this order: whoever has called before it was over is there.
+        // In this order: a client that connected before the end is there.
         let was_over = is_over();
         match accept() {
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
@@ -98,7 +99,8 @@ pub(in crate::benches) fn accept_until<S>(
     }
 }
 
-/// Has `accept` of a listener of the kernel's come back after `limit`. What it accepts reads not longer than that either.
+/// Makes `accept` of a listener of the kernel return after `limit`. Reads on accepted connections
+/// do not last longer either.
 pub(in crate::benches) fn looks_up(listener: &KernelListener, limit: Duration) -> anyhow::Result<()> {
     sockopt::set_socket_timeout(listener, sockopt::Timeout::Recv, Some(limit)).context("limit a listener")
 }
@@ -109,7 +111,7 @@ impl Drop for PeerThread {
     }
 }
 
-/// Connections of the peer, all read by one thread, and what came.
+/// Connections of the peer, all read by one thread, and the bytes that arrived.
 pub(in crate::benches) struct Readers {
     bytes: Arc<AtomicU64>,
     ready: Arc<AtomicBool>,

@@ -14,10 +14,10 @@ use super::work::{WALK_BYTES, Walk, Way};
 use crate::frame::stats::{Spread, median};
 use crate::frame::{NoiseMeter, Options, Report, Row};
 
-/// What the paper measured: 642 MB/s, and 637 with the other processor copying.
+/// The paper's measurement: 642 MB/s, and 637 with the other processor copying.
 const PAPER_PERCENT: f64 = 0.8;
 
-/// What is on the engine's processor meanwhile.
+/// The load on the engine's processor meanwhile.
 const CASES: [&str; 4] = [
     "the engine sleeps",
     "the engine looks for work and finds none",
@@ -102,7 +102,7 @@ fn one(
     }
 }
 
-/// Copies on that processor for so long, or until it is told to stop; MB/s.
+/// Copies on processor `cpu` for `length`, or until `stop` is set; returns MB/s.
 fn copies_on(cpu: usize, bytes: usize, length: Duration, stop: &AtomicBool) -> anyhow::Result<f64> {
     std::thread::scope(|scope| {
         let copying = scope.spawn(|| -> anyhow::Result<f64> {

@@ -1,5 +1,6 @@
-//! Two hosts joined by a veth pair, both of whose ends are served by kernel threads of their own (threaded NAPI): what the kernel does with received
-//! packets is then charged to a thread that can be pinned and read, whoever sent them, and not to whoever happens to run.
+//! Two hosts joined by a veth pair, both of whose ends are served by kernel threads of their own
+//! (threaded NAPI): the kernel's work on received packets, from any sender, is then charged to a
+//! thread that can be pinned and read, and not to the thread that happens to run.
 //!
 //! ```text
 //!   measured host                      the other one
@@ -29,7 +30,7 @@ use crate::netns::{CLIENT_IP, SERVER_IP, TwoHosts, output_of, tun_here};
 use crate::proc;
 use crate::tcp_host::{KERNEL_IP, OUR_IP};
 
-/// Names of threads, by which they are found again.
+/// Names that identify the threads.
 pub(in crate::benches) const HOST: &str = "bench-host";
 pub(in crate::benches) const PEER: &str = "bench-peer";
 const ENGINE: &str = "toe";
@@ -89,7 +90,7 @@ fn at(host: &str, program: &str, args: &[&str]) -> anyhow::Result<()> {
     output_of("ip", &[&["netns", "exec", host, program][..], args].concat()).map(drop)
 }
 
-/// Pins the thread of that id.
+/// Pins the thread with the id `thread`.
 fn pin(thread: u32, cpu: usize) -> anyhow::Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu);
@@ -106,7 +107,7 @@ pub(in crate::benches) fn become_(name: &str, cpu: usize) -> anyhow::Result<()> 
 /// What segmentation and checksums are left to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::benches) enum Offload {
-    /// Nobody: every packet is made and summed by the processor, one at a time.
+    /// None: every packet is made and summed by the processor, one at a time.
     Off,
     /// The kernel sends trains and cuts them at the last moment (GSO), sums by the processor.
     Software,
@@ -205,7 +206,7 @@ impl Rig {
         self.hosts.on_client(work)
     }
 
-    /// Takes the other host's address away: nobody finds a way from there.
+    /// Takes the other host's address away, so that no packet finds a path from there.
     #[cfg(test)]
     pub(in crate::benches) fn cut(&self) -> anyhow::Result<()> {
         at(&self.hosts.client, "ip", &["addr", "flush", "dev", &self.devices[1]])
@@ -224,7 +225,7 @@ impl Rig {
         Ok(Engine::start(&settings, device)?)
     }
 
-    /// What an engine there is made of.
+    /// Returns the parts of an engine there.
     ///
     /// # Errors
     /// As [`Rig::engine`].
@@ -251,7 +252,8 @@ impl Rig {
         Ok((settings, Box::new(xdp)))
     }
 
-    /// Address of the measured host, of its kernel or its engine, and of the peer, for what is measured next.
+    /// Returns the addresses of the measured host, of its kernel or its engine, and of the peer,
+    /// for the next measurement.
     pub(in crate::benches) fn ends(&self, engine: bool) -> anyhow::Result<(IpAddr, IpAddr)> {
         let own = match (self.is_tun, engine) {
             (true, true) => OUR_IP.into(),
@@ -261,7 +263,7 @@ impl Rig {
         Ok((own, CLIENT_IP.parse()?))
     }
 
-    /// What everybody has used so far. To be called on the application's thread.
+    /// Returns the usage of all threads until now. Must be called on the application's thread.
     pub(in crate::benches) fn look(&self) -> anyhow::Result<Look> {
         let pid = std::process::id();
         Ok(Look {
@@ -321,7 +323,7 @@ pub(in crate::benches) struct Look {
 }
 
 impl Look {
-    /// What was used since an earlier one.
+    /// Returns the usage since an earlier look.
     pub(in crate::benches) fn since(&self, before: &Self) -> Self {
         Self {
             host_ns: self.host_ns.saturating_sub(before.host_ns),

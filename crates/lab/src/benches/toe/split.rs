@@ -19,7 +19,7 @@ pub(super) struct Shares {
     pub(super) samples: u64,
 }
 
-/// What a routine belongs to, by its name.
+/// Returns the part that a routine belongs to, by its name.
 fn part_of(symbol: &str) -> usize {
     const COPY: &[&str] = &[
         "memcpy",
@@ -56,7 +56,7 @@ fn part_of(symbol: &str) -> usize {
     }
 }
 
-/// Samples the threads for so long, and says for each side where its time went.
+/// Samples the threads for `seconds`, and returns where the time of each side went.
 ///
 /// # Errors
 /// Without perf, or the right to use it; of a program without symbols.

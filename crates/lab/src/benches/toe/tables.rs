@@ -18,9 +18,11 @@ pub(super) const CHUNKS: [usize; 2] = [128 << 10, 8 << 10];
 pub(super) const LARGE: usize = CHUNKS[0];
 /// Bytes of an application's buffers, sent or received, that wait with the engine.
 const AREA_BYTES: u32 = 8 << 20;
-/// What a connection may have given and not sent: as much was used again and again, were the chunk filled next that became free last.
+/// Most bytes that a connection may have given and not sent. This much memory would be used again
+/// and again if the next chunk filled were the one that became free last.
 const SHARE_BYTES: usize = 512 << 10;
-/// The engine waits so long for a buffer to be filled: as in the paper, where it waits until it is.
+/// Time that the engine waits for a buffer to be filled: as in the paper, where it waits until it
+/// is.
 const HAND_OVER_NS: u64 = 1_000_000;
 
 /// Who moves bytes.
@@ -85,7 +87,7 @@ impl Contender {
     pub(super) fn places(&self) -> Places {
         let places = if self.is_apart { Places::apart() } else { Places::together() };
         match self.kind {
-            // Whoever never sleeps shares its processor with nobody.
+            // An engine that never sleeps shares its processor with no other thread.
             Kind::Engine(u64::MAX) => Places { napi: places.peer, ..places },
             _ => places,
         }
@@ -160,7 +162,7 @@ impl Contender {
 /// Which way, in which chunks, for how long.
 pub(super) type Case = (Way, usize, Duration);
 
-/// What a contender has shown in one of the four cases.
+/// A contender's results in one of the four cases.
 pub(super) struct Shown {
     pub(super) way: Way,
     pub(super) chunk: usize,
@@ -317,7 +319,7 @@ fn show(
     let receiver = middle(&|m| m.percent(m.used.napi_ns));
     let host = each(&|m| host_load(&of, m));
     let total = each(&|m| total_load(&of, m));
-    // Without samples nobody can say.
+    // Without samples the part is unknown.
     let part = |pick: &dyn Fn(&Shares) -> f64| {
         let own = of_side(Side::Application).map_or(f64::NAN, |shares| pick(&shares)) * application;
         let at_interface = of_side(Side::Receiver).filter(|_| of.is_kernel());

@@ -1,4 +1,5 @@
-//! One connection, as fast as it goes, in chunks, through buffers that are walked from end to end; and what it takes.
+//! One connection, as fast as it goes, in chunks, through buffers that are walked from end to end;
+//! and its cost.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener as KernelListener, TcpStream as KernelStream};
@@ -16,7 +17,7 @@ use super::rig::{HOST, Look, Places, Rig, Side, become_};
 
 /// Buffers that applications walk: more than any cache holds.
 pub(super) const WALK_BYTES: usize = 64 << 20;
-/// What a peer reads or writes at once.
+/// Bytes that a peer reads or writes at once.
 const PEER_BYTES: usize = 256 << 10;
 /// Before anything is counted: the first doublings, and buffers that were never touched.
 const WARM_UP: Duration = Duration::from_millis(150);
@@ -49,10 +50,11 @@ pub(super) struct Job {
     pub(super) length: Duration,
 }
 
-/// What is done beside the work, with the threads that do it; the work goes on until it is over.
+/// An activity beside the work, with the threads that do the work; the work goes on until the
+/// activity is over.
 pub(super) type Beside<'a> = Option<&'a (dyn Fn([(Side, Option<u32>); 3]) + Sync)>;
 
-/// What was moved, and what it took.
+/// The bytes moved, and their cost.
 #[derive(Clone, Debug)]
 pub(super) struct Moved {
     pub(super) bytes: u64,
@@ -65,7 +67,8 @@ impl Moved {
         self.bytes as f64 * 8.0 / self.wall_ns.max(1) as f64
     }
 
-    /// So many nanoseconds as percents of a processor for each Gb/s: 1 ns a byte is an eighth of a processor.
+    /// Converts nanoseconds to percents of a processor for each Gb/s: 1 ns a byte is an eighth of a
+    /// processor.
     pub(super) fn percent(&self, ns: u64) -> f64 {
         ns as f64 / self.bytes.max(1) as f64 * 12.5
     }
@@ -163,7 +166,7 @@ fn carry(
     })
 }
 
-/// The peer connects, then reads or writes until it is told to stop or the connection ends.
+/// The peer connects, then reads or writes until it is stopped or the connection ends.
 fn peer(rig: &Rig, to: SocketAddr, job: &Job) -> anyhow::Result<PeerThread> {
     let way = job.way;
     PeerThread::start(rig, job.places.peer, move |stop| {

@@ -15,7 +15,7 @@ pub trait Contender {
     fn way(&self) -> EgressPath;
     /// Sends, and does what belongs to sending.
     fn send(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]);
-    /// Waits, not for long, until what was sent is out of the way; not measured.
+    /// Waits, not for long, until the datagrams sent are out of the way; not measured.
     fn settle(&mut self);
 }
 
@@ -35,8 +35,8 @@ impl Default for Effort {
     }
 }
 
-/// Measures every contender with every class of bursts. `cpu_ns` says how much processor time this thread has had, `now_ns`
-/// what the time is.
+/// Measures every contender with every class of bursts. `cpu_ns` returns the processor time that
+/// this thread has had, `now_ns` the present time.
 pub fn contest(
     contenders: &mut [&mut dyn Contender],
     sample: &mut Sample,
@@ -102,13 +102,13 @@ mod tests {
     use crate::best::plan::Plan;
     use millrace_core::pool::{ExtentArena, HeapRegion};
 
-    /// Costs so much a burst and a datagram, on a clock that it moves itself.
+    /// Costs a given time per burst and per datagram, on a clock that it moves itself.
     struct Priced<'a> {
         way: EgressPath,
         clock: &'a Cell<u64>,
         burst_ns: u64,
         datagram_ns: u64,
-        /// Every so many slots something else takes a millisecond.
+        /// In every `disturbed_every`-th slot something else takes a millisecond.
         disturbed_every: u64,
         slots: u64,
         is_full: bool,

@@ -1,9 +1,10 @@
 //! The real egress paths of one interface, for a moment, and without disturbing anybody.
 //!
-//! What is sent is ordinary datagrams from and to the interface's own Ethernet address: a switch never forwards a frame to
-//! the port that it came from, and a host drops what is not for it. They go to port 9 of an address that is reserved for
-//! documentation (RFC 5737), with a time to live of 1. For the kernel's ways the socket is bound to the interface and
-//! told not to use routers, and the address gets a neighbour entry until the measurement ends, however it ends.
+//! It sends ordinary datagrams from and to the interface's own Ethernet address: a switch never
+//! forwards a frame to the port that it came from, and a host drops frames for other hosts. They go
+//! to port 9 of an address that is reserved for documentation (RFC 5737), with a time to live of 1.
+//! For the kernel's paths the socket is bound to the interface and set not to use routers, and the
+//! address gets a neighbour entry until the measurement ends, however it ends.
 
 use std::cell::RefCell;
 use std::io;
@@ -30,7 +31,7 @@ use crate::netlink::{Family, Netlink, Request};
 use crate::route::{Hop, HopTable};
 use crate::sys::socket::set_int;
 
-/// Networks for documentation: nobody's hosts.
+/// Networks for documentation: no host has these addresses.
 const NOBODY: [Ipv4Addr; 3] =
     [Ipv4Addr::new(192, 0, 2, 77), Ipv4Addr::new(198, 51, 100, 77), Ipv4Addr::new(203, 0, 113, 77)];
 /// The discard service.
@@ -48,7 +49,7 @@ const NUD_PERMANENT: u16 = 0x80;
 /// An interface cannot be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum MeasureError {
-    /// There is none of that name.
+    /// No interface has this name.
     #[error("{interface}: no such interface in this network namespace; there are: {names}")]
     NoInterface {
         /// The name.
@@ -77,16 +78,16 @@ pub enum MeasureError {
     Call {
         /// The interface.
         interface: String,
-        /// What was to be done.
+        /// The attempted operation.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
         /// What to do.
         remedy: &'static str,
     },
 }
 
-/// What came out.
+/// The results.
 #[derive(Clone, Debug)]
 pub struct Measured {
     /// The figures.
@@ -95,7 +96,7 @@ pub struct Measured {
     pub no_xdp: Option<String>,
 }
 
-/// Opens an AF_XDP device that sends what lies in the arena, whose hops are these.
+/// Opens an AF_XDP device that sends data from the arena, with these hops.
 pub type OpenXdp<'a, D> = &'a mut dyn FnMut(Arc<ExtentArena>, HopTable) -> Result<D, String>;
 
 /// Measures an interface, with AF_XDP if there is a way to open it. Takes some tens of milliseconds.
@@ -150,7 +151,7 @@ pub fn measure<D: XdpDevice>(
     Ok(Measured { table, no_xdp })
 }
 
-/// The way to nobody.
+/// Returns the hop to an address that no host has.
 fn hops(target: &Target, own: Ipv4Addr, nobody: Ipv4Addr) -> HopTable {
     let hop = Hop {
         if_index: target.if_index,
@@ -197,7 +198,7 @@ struct Neighbour<'a> {
 }
 
 impl<'a> Neighbour<'a> {
-    /// An entry that says that `address` is the interface itself. Fails if there is one already.
+    /// Adds an entry that maps `address` to the interface itself. Fails if there is one already.
     fn add(netlink: &'a mut Netlink, target: &Target, address: Ipv4Addr) -> io::Result<Self> {
         let request = Self::request(RTM_NEWNEIGH, NLM_F_CREATE_EXCL, target.if_index, address);
         netlink.ask(request.with(NDA_LLADDR, &target.mac), |_| ())?;

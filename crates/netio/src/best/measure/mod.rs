@@ -1,15 +1,15 @@
-//! What a datagram costs by each way, measured here and now.
+//! Cost of a datagram on each egress path, measured here and now.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `table` | the figures, and the plan that follows from them |
 //! | `contest` | the measuring: ways in turn, in short slots, medians |
 //! | `sample` | the bursts that are sent |
-//! | `target` | what an interface is |
-//! | `interface` | the real egress paths of one interface, and why nobody is disturbed |
+//! | `target` | the properties of an interface |
+//! | `interface` | the real egress paths of one interface, and why no host is disturbed |
 //!
-//! What is measured is processor time of the sending thread, because that is what limits a server; a slow link does not
-//! make a way look dear.
+//! The measured quantity is processor time of the sending thread, because this limits a server; a
+//! slow link does not make a path look dear.
 
 mod contest;
 mod interface;

@@ -16,7 +16,7 @@ pub struct Sample {
     leases: Vec<Lease>,
     dest: Dest,
     layout: WireLayout,
-    /// Packets taken so far, over all extents.
+    /// Packets taken until now, over all extents.
     at: u32,
 }
 

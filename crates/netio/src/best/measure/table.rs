@@ -15,17 +15,17 @@ pub struct Table {
 }
 
 impl Table {
-    /// What a datagram costs.
+    /// Returns the cost of a datagram.
     pub fn ns(&self, class: Class, way: EgressPath) -> Option<f64> {
         self.ns[class as usize][way as usize]
     }
 
-    /// Notes what a datagram costs. What is no sensible figure is not noted.
+    /// Records the cost of a datagram. Values that are no sensible figures are not recorded.
     pub fn set(&mut self, class: Class, way: EgressPath, ns: f64) {
         self.ns[class as usize][way as usize] = (ns.is_finite() && ns > 0.0).then_some(ns);
     }
 
-    /// Whether anything was measured by that way.
+    /// Returns whether anything was measured on this path.
     pub fn has(&self, way: EgressPath) -> bool {
         self.ns.iter().any(|row| row[way as usize].is_some())
     }

@@ -1,4 +1,4 @@
-//! What an interface is, as far as measuring and choosing need it.
+//! The properties of an interface that measuring and choosing need.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -60,7 +60,7 @@ impl Target {
         Ok(found)
     }
 
-    /// The interface of that name.
+    /// Returns the interface called `name`.
     ///
     /// # Errors
     /// If there is none, with the names that there are.

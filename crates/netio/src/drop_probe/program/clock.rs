@@ -82,7 +82,7 @@ impl Code {
         self.a.place(fits);
     }
 
-    /// The run is over: its lateness becomes part of that of all runs.
+    /// Ends the run: its lateness becomes part of the lateness of all runs.
     pub(super) fn stop_clock(&mut self) {
         let (stopped, not_latest, learned) = (self.a.label(), self.a.label(), self.a.label());
         self.get(R1, Word::ClockRuns);
@@ -261,8 +261,9 @@ impl Code {
         self.a.store(Width::Double, R1, HISTOGRAM_OFFSET, R2);
     }
 
-    /// `dst` = bits that the 32-bit number in `of` needs. Without jumps: each would double what the verifier has to
-    /// follow. All bits below the highest are set, and then counted in pairs, fours and bytes.
+    /// Sets `dst` to the number of bits that the 32-bit number in `of` needs. Without jumps: each
+    /// would double the paths that the verifier must follow. All bits below the highest are set,
+    /// and then counted in pairs, fours and bytes.
     fn bit_length(&mut self, dst: Reg, of: Reg, scratch: Reg) {
         self.a.mov(dst, of);
         for shift in [1, 2, 4, 8, 16] {

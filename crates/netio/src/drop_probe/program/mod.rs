@@ -31,7 +31,7 @@ mod stack {
     pub(super) const STEP: i16 = -64;
     /// Where the packet's payload ends.
     pub(super) const END: i16 = -72;
-    /// Datagrams of the train so far.
+    /// Datagrams of the train until now.
     pub(super) const TURN: i16 = -80;
     /// Length in the UDP header.
     pub(super) const UDP_LENGTH: i16 = -88;
@@ -73,7 +73,7 @@ const V4_FRAGMENT: i32 = 0x3fff;
 /// Datagrams of a train: the kernel makes trains of at most 128.
 pub(super) const MAX_TURNS: i32 = 128;
 
-/// What the program refers to.
+/// The maps that the program refers to.
 pub(super) struct Maps<'a> {
     pub(super) ports: &'a MappedArray,
     pub(super) streams: &'a Map,
@@ -107,7 +107,7 @@ struct Code {
     pass: Label,
     /// The IP header is read, `R8` and `R9` and the address are set.
     udp: Label,
-    /// A datagram that is not what was agreed.
+    /// A datagram that does not have the configured form.
     malformed: Label,
     /// The packet counts for the sequence and has a timestamp in `R2`.
     timed: Label,
@@ -190,8 +190,8 @@ impl Code {
         self.a.store(Width::Double, R1, offset, R2);
     }
 
-    /// Copies bytes of the packet to the stack; goes to `short` if there are not so many. `R0` to `R5` are lost. `from` is
-    /// a constant, or a register for which the verifier knows a bound.
+    /// Copies bytes of the packet to the stack; goes to `short` if there are too few. `R0` to `R5`
+    /// are lost. `from` is a constant, or a register whose bound the verifier knows.
     ///
     /// Headers mostly lie in the packet's first piece, where they can be read at once; the helper finds them anywhere.
     fn load_front(&mut self, from: impl Into<Operand>, to: i16, bytes: i16, short: Label) {
@@ -229,7 +229,7 @@ impl Code {
         self.a.call(Helper::MapLookup);
     }
 
-    /// Counts the packet as seen and leaves what is not for this host alone.
+    /// Counts the packet as seen and leaves packets for other hosts alone.
     fn begin(&mut self, maps: &Maps<'_>) {
         self.a.mov(R6, R1);
         self.a.store(Width::Word, R10, stack::KEY, 0);
@@ -245,7 +245,7 @@ impl Code {
         self.a.jump_if(Cond::Eq, R1, PACKET_OTHERHOST, self.pass);
     }
 
-    /// Address, place and length of what an IPv4 header holds.
+    /// Finds address, place and length of the content of an IPv4 packet.
     fn parse_v4(&mut self, header_bytes: i32) {
         let other = self.a.label();
         self.a.load(Width::Word, R1, R6, skb::PROTOCOL);
@@ -279,7 +279,7 @@ impl Code {
         self.a.place(other);
     }
 
-    /// The same of an IPv6 header. What has extension headers passes.
+    /// Does the same for an IPv6 header. Packets with extension headers pass.
     fn parse_v6(&mut self, header_bytes: i32) {
         self.a.jump_if(Cond::Ne, R1, i32::from(ETHERTYPE_V6.to_be()), self.pass);
         self.load_front(header_bytes, stack::IP, V6_HEADER_BYTES, self.pass);
@@ -319,7 +319,8 @@ impl Code {
 
     /// From the key on the stack, whose port is in `port` too, to the slot in `R1`, at the label that is returned.
     ///
-    /// Most ports are nobody's, and most of the others one address's: for these the table of ports is enough.
+    /// Most ports are not watched, and most of the others are watched for one address: for these
+    /// the table of ports is enough.
     fn look_up_stream(&mut self, maps: &Maps<'_>, port: Reg) -> Label {
         let (found, several, slot) = (self.a.label(), self.a.label(), self.a.label());
         self.a.store(Width::Word, R10, stack::PORT, port);

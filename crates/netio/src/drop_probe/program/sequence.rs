@@ -1,5 +1,6 @@
-//! Sequence numbers: what arrived, what is missing, what came twice or late. The words mean what they mean in our own
-//! receiver: a far number is believed when the next follows it, and nothing is lost between two runs.
+//! Sequence numbers: packets that arrived, that are missing, that came twice or late. The words
+//! mean the same as in our own receiver: a far number is accepted when the next follows it, and
+//! nothing is lost between two runs.
 
 use super::super::layout::{BASE, BLOCKS, CONTINUES, MAX_STEP, RAW, WINDOW, WINDOW_WORD, Word};
 use super::{Code, RTP_HEADER_BYTES, stack};
@@ -225,7 +226,7 @@ impl Code {
         self.stop_clock();
     }
 
-    /// What is missing of the run is lost.
+    /// Counts the missing numbers of the run as lost.
     fn close_numbers(&mut self) {
         let none = self.a.label();
         self.set(Word::Confirms, 0);

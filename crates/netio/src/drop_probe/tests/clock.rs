@@ -48,7 +48,7 @@ impl Model {
         self.offsets[..count].iter().copied().min().unwrap()
     }
 
-    /// The first packets wait for the baseline; the others count from the best one so far.
+    /// The first packets wait for the baseline; the others count from the best one until then.
     fn lateness(&self) -> Vec<(u64, u64)> {
         let learned = self.offsets.len().min(64);
         let mut bins = vec![0; BINS];
@@ -108,7 +108,7 @@ fn any_timing_is_measured_like_the_model_does() {
             model.observe(u64::from(clock_hz), arrival, timestamp);
         }
         model.assert_same(&probe.read(0).unwrap());
-        // The histogram is of all cases so far.
+        // The histogram is of all cases until now.
         let all = probe.lateness().unwrap();
         let new = |&(edge, count): &(u64, u64)| (edge, count - before.get(&edge).unwrap_or(&0));
         let lateness: Vec<_> = all.iter().map(new).filter(|(_, count)| *count > 0).collect();
@@ -147,7 +147,7 @@ fn a_baseline_found_late_is_said() {
     feed(70, 300_000);
     let counts = probe.read(0).unwrap();
     assert_eq!((counts.understated_ns, counts.lateness_max_ns), (300_000, 300_000));
-    // Another run has a baseline of its own; what is known of the first stays.
+    // Another run has a baseline of its own; the figures of the first stay.
     probe.begin_run(0).unwrap();
     feed(100, 900_000);
     feed(101, 900_000);
@@ -183,8 +183,9 @@ fn datagrams_of_a_train_arrive_together() {
     assert_eq!((counts.lateness_max_ns, counts.longest_gap_ns), (39_000_000, 40_000_000));
 }
 
-/// Nanoseconds of a datagram, for people: `cargo test -p millrace-netio --lib cost_of_a_packet -- --ignored
-/// --nocapture`. The first line is what the kernel needs to call a program that does nothing.
+/// Nanoseconds of a datagram, for people:
+/// `cargo test -p millrace-netio --lib cost_of_a_packet -- --ignored --nocapture`. The first line
+/// is the kernel's time to call a program that does nothing.
 #[test]
 #[ignore = "prints figures and judges nothing"]
 fn cost_of_a_packet() {
@@ -216,8 +217,9 @@ fn cost_of_a_packet() {
     print("RTP, a train of 100, each", &clocked.program, train, 100);
 }
 
-/// The server answers PAUSE before its last packets have left, and a reply may be read after the packets that it announces.
-/// The numbers go on across the seek, so what is lost in between is seen.
+/// The server answers PAUSE before its last packets have left, and a reply may be read after the
+/// packets that it announces. The numbers go on across the seek, so packets lost in between are
+/// seen.
 #[test]
 fn nothing_is_late_because_of_a_seek() {
     let Some(probe) = watching() else { return };

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-/// A frame with UDP in it, every part of which can be changed.
+/// A frame with UDP in it; every part of the frame can be changed.
 #[derive(Clone)]
 pub(super) struct Frame {
     pub(super) to: SocketAddr,
@@ -17,7 +17,7 @@ pub(super) struct Frame {
     pub(super) mac: [u8; 6],
     /// Datagram length of the UDP header, if it is to lie.
     pub(super) udp_length: Option<u16>,
-    /// What IP says of its length, if it is to lie.
+    /// Length in the IP header, if it must be wrong.
     pub(super) ip_length: Option<u16>,
     pub(super) version: Option<u8>,
     pub(super) gso_size: u16,

@@ -20,7 +20,8 @@ fn be16(bytes: &[u8], at: usize) -> Option<usize> {
     Some(usize::from(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?])))
 }
 
-/// Where the IP header ends and how many bytes it says follow, if it is one that leads to UDP at a watched address.
+/// Returns where the IP header ends and how many bytes follow according to it, if it leads to UDP
+/// at a watched address.
 fn parse_ip(frame: &[u8]) -> Option<(usize, i64)> {
     let (ip, watched) = (&frame[14..], |text| local(text).ip());
     match be16(frame, 12)? {
@@ -42,7 +43,7 @@ fn parse_ip(frame: &[u8]) -> Option<(usize, i64)> {
 }
 
 fn fate(frame: &[u8]) -> Fate {
-    // Group addresses are nobody else's.
+    // A group address does not belong to another host alone.
     if frame[..6] != [0; 6] && frame[0] & 1 == 0 {
         return Fate::Pass;
     }

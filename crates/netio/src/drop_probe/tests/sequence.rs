@@ -6,7 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What our own receiver says of sequence numbers (RFC 3550 appendix A.1, with larger bounds), in the plainest form.
+/// The rules of our own receiver for sequence numbers (RFC 3550 appendix A.1, with larger bounds),
+/// in the plainest form.
 #[derive(Default)]
 struct Model {
     run: Option<Run>,
@@ -131,16 +132,16 @@ impl Model {
     }
 }
 
-/// What a network and a sender do to a stream.
+/// Effects of a network and a sender on a stream.
 #[derive(Clone, Debug)]
 enum Event {
-    /// So many packets in order.
+    /// A number of packets in order.
     Flow(u16),
-    /// So many numbers are left out.
+    /// A number of sequence numbers are left out.
     Lose(u16),
-    /// A packet from so far behind, seen before or not.
+    /// A packet from this far behind, seen before or not.
     Behind(u16),
-    /// A packet from so far ahead; the stream goes on where it was.
+    /// A packet from this far ahead; the stream goes on where it was.
     Ahead(u16),
     /// The stream goes on somewhere else.
     Jump(u16),

@@ -1,16 +1,19 @@
-//! Which packets reach AF_XDP sockets and which the kernel: a BPF program at the interface that picks out what was asked
-//! for by protocol, own address and port, or by address alone, and hands everything else to the kernel untouched.
+//! Divides packets between AF_XDP sockets and the kernel: a BPF program at the interface selects
+//! the requested packets by protocol, own address and port, or by address alone, and hands
+//! everything else to the kernel untouched.
 //!
-//! A port of TCP with the ICMP errors about what was sent from it ([`Steering::steer_tcp`]) is for a network stack of one's own that has this port of
-//! an address, of which all else is the kernel's: ARP, neighbour discovery, echo requests, other ports.
+//! A TCP port with the ICMP errors about segments sent from it ([`Steering::steer_tcp`]) is for a
+//! separate network stack that has this port of an address, while the kernel keeps everything else:
+//! ARP, neighbour discovery, echo requests, other ports.
 //!
 //! An address alone ([`Steering::steer_address`]) is for a network stack of one's own that has it: all of TCP and ICMP to it, and whoever
 //! asks for it or answers to it by ARP or neighbour discovery. A neighbour's announcement to everybody is the kernel's.
 //!
-//! A packet goes to the socket that [`Steering::set_socket`] has put in the place of the queue it came by; while that place
-//! is empty, to the kernel. The kernel also gets, whatever their port: fragments (the first one too, so that it can put
-//! the whole together), IPv4 packets with options, IPv6 packets with extension headers, frames with two VLAN tags. What the
-//! program does not look at are lengths and checksums: the socket's owner has to.
+//! A packet goes to the socket that [`Steering::set_socket`] has set for the queue it arrived on;
+//! while none is set, it goes to the kernel. The kernel also gets, whatever their port: fragments
+//! (the first one too, so that it can reassemble the whole), IPv4 packets with options, IPv6
+//! packets with extension headers, frames with two VLAN tags. The program does not check lengths
+//! and checksums: the socket's owner must.
 //!
 //! Of a TCP segment that was cut the socket gets the first fragment, which has the port, and can count it; those behind it have none and are the kernel's.
 //! So the kernel never has the whole, and answers nothing: it knows no connection there, and would reset the peer's. A peer sees loss instead.
@@ -51,7 +54,7 @@ pub struct Steering {
     /// Where it is; none while it is being made. First, so that no packet meets a program whose maps are gone.
     link: Option<InterfaceLink>,
     program: Program,
-    /// What is steered.
+    /// The steered ports and addresses.
     table: Map,
     sockets: SocketMap,
 }
@@ -112,7 +115,7 @@ impl Steering {
         Ok(())
     }
 
-    /// They go to the kernel again; says whether they were steered.
+    /// Returns the packets to the kernel; reports whether they were steered.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -132,7 +135,7 @@ impl Steering {
         Ok(())
     }
 
-    /// They go to the kernel again; says whether they were steered.
+    /// Returns the packets to the kernel; reports whether they were steered.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -144,8 +147,9 @@ impl Steering {
         Ok(is_found)
     }
 
-    /// The AF_XDP socket that gets what comes by `queue`. It must be bound to that queue of that interface, or the kernel
-    /// drops what it is given. A socket that is closed leaves its place.
+    /// Sets the AF_XDP socket that gets the packets of `queue`. It must be bound to this queue of
+    /// the same interface, or the kernel drops the packets passed to it. A socket that is closed
+    /// leaves its place.
     ///
     /// # Errors
     /// When there is no such queue, or it is no AF_XDP socket.
@@ -153,7 +157,7 @@ impl Steering {
         Ok(self.sockets.set(queue, socket)?)
     }
 
-    /// What comes by `queue` goes to the kernel.
+    /// Sends the packets of `queue` to the kernel.
     ///
     /// # Errors
     /// When there is no such queue.

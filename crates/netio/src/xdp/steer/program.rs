@@ -1,7 +1,8 @@
 //! The program: from the front of the frame to "to the socket" or "to the kernel".
 //!
-//! A key with port 0 stands for all ports, and with ICMP's protocol number also for the messages that ask and tell where an address is. One with
-//! ICMP's number and a port stands for errors that quote a TCP segment from that port.
+//! A key with port 0 stands for all ports, and with ICMP's protocol number also for the messages
+//! that query and announce the link-layer address of an address. A key with ICMP's number and a
+//! port stands for errors that quote a TCP segment sent from this port.
 //!
 //! `R6` is the context, `R7` where the IP header begins, `R8` where the packet ends, `R9` the protocol; `R0` to `R5` come
 //! and go.
@@ -56,13 +57,14 @@ const PORTS_BYTES: i16 = 4;
 /// ARP for IPv4 on Ethernet: its length, and how it begins (hardware and protocol type; the lengths of their addresses).
 const ARP_BYTES: i16 = 28;
 const ARP_TYPES: [u16; 3] = [1, ETHERTYPE_V4, 0x0604];
-/// Where ARP has the address that is asked for, or whose owner had asked.
+/// Offset of the target address in ARP: the address requested, or in a reply that of the requester.
 const ARP_TARGET: i16 = 24;
 /// ICMP's protocol numbers.
 pub(super) const ICMP_V4: u8 = 1;
 pub(super) const ICMP_V6: u8 = 58;
 const TCP: i32 = 6;
-/// Behind these bytes of an ICMP message is the packet that an error quotes, of which 8 bytes behind the IP header are enough.
+/// After these bytes of an ICMP message comes the packet that an error quotes; 8 bytes after its IP
+/// header are enough.
 const ICMP_BYTES: i16 = 8;
 const QUOTED_BYTES: i16 = 8;
 /// Errors of ICMPv4: unreachable (with "fragmentation needed"), time exceeded, parameter problem. Those of ICMPv6 are below 128 (RFC 4443 section 2.1).
@@ -118,7 +120,7 @@ fn copy_v6(a: &mut Assembler, from: Reg, at: i16) {
     }
 }
 
-/// `R0` = what the table has at the key.
+/// Sets `R0` to the table's value at the key.
 fn look_up(a: &mut Assembler, table: &Map) {
     a.load_map(R1, table);
     a.mov(R2, R10);
@@ -139,7 +141,7 @@ struct Places {
     /// The key has an address; an ICMP message to it follows.
     icmp_v4: Label,
     icmp_v6: Label,
-    /// The key has an address, and the port from which the segment came that an ICMP error quotes.
+    /// The key has an address, and the source port of the segment that an ICMP error quotes.
     quoted: Label,
 }
 
@@ -189,7 +191,7 @@ pub(super) fn build(table: &Map, sockets: &SocketMap) -> Assembler {
     a
 }
 
-/// Ethernet, with a tag or without; then by type, of which ARP is next.
+/// Ethernet, with a tag or without; then by type: ARP is next.
 fn link(a: &mut Assembler, to: Places) {
     let untagged = a.label();
     need(a, R7, ETHERNET_BYTES, to.pass);
@@ -208,7 +210,7 @@ fn link(a: &mut Assembler, to: Places) {
     a.jump_if(Cond::Ne, R3, as_loaded(ETHERTYPE_ARP), to.pass);
 }
 
-/// Who asks for an address or answers to it.
+/// Handles ARP: requests for an address and replies to it.
 fn arp(a: &mut Assembler, to: Places) {
     need(a, R7, ARP_BYTES, to.pass);
     for (at, word) in (0..).step_by(2).zip(ARP_TYPES) {
@@ -318,7 +320,8 @@ fn quote_v6(a: &mut Assembler, to: Places) {
     a.jump(to.quoted);
 }
 
-/// Goes to `other` unless these words of the packet are those that the key begins with: whoever has sent the quoted segment is who is told.
+/// Goes to `other` unless these words of the packet equal the beginning of the key: the error must
+/// go to the sender of the quoted segment.
 fn same(a: &mut Assembler, at: i16, words: i16, other: Label) {
     for word in 0..words {
         a.load(Width::Word, R3, R7, at + 4 * word);

@@ -12,7 +12,7 @@ use crate::bpf::TestRun;
 
 const V4: &str = "10.1.2.3:5004";
 const V6: &str = "[fd00::77]:443";
-/// Ports of TCP with the errors about them, of addresses of which nothing else is steered but [`V4`].
+/// TCP ports with the errors about them; nothing else of their addresses is steered but [`V4`].
 const STACK: [&str; 2] = ["10.1.2.3:8080", "[fd00::77]:8080"];
 /// Addresses that are steered as a whole.
 const OWN: [&str; 2] = ["10.9.8.7", "fd00::99"];
@@ -53,7 +53,7 @@ fn verdict(steering: &Steering, packet: &[u8]) -> i32 {
     steering.program.test_run(&TestRun { packet, context: &[], repeat: 1 }).unwrap().result
 }
 
-/// A frame to `to`, with so many VLAN tags.
+/// A frame to `to`, with `tags` VLAN tags.
 fn frame(protocol: Protocol, to: SocketAddr, tags: usize) -> Vec<u8> {
     packet(protocol.number(), to, tags)
 }
@@ -107,7 +107,7 @@ fn error(kind: u8, about: SocketAddr, tags: usize) -> Vec<u8> {
     let message = 14 + 4 * tags + header;
     bytes.truncate(message);
     bytes.extend([kind, 4, 0, 0, 0, 0, 5, 0]);
-    // What was sent: its destination is the source that others have here.
+    // The segment sent: its destination is the source that others have here.
     let mut quoted = packet(6, (about.ip(), 0).into(), 0)[14..][..header + 8].to_vec();
     quoted.copy_within(source + (header - source) / 2..header, source);
     quoted[header..header + 4].copy_from_slice(&[about.port().to_be_bytes(), [0, 80]].concat());
@@ -119,7 +119,8 @@ fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
 }
 
-/// The port from which the segment came that an ICMP error to `address` quotes; 0: it is no such error.
+/// Returns the source port of the segment that an ICMP error to `address` quotes; 0: the message is
+/// no such error.
 fn quoted(address: IpAddr, message: &[u8]) -> u16 {
     let found = || {
         let (kind, quote) = (*message.first()?, message.get(8..)?);
@@ -145,7 +146,8 @@ fn quoted(address: IpAddr, message: &[u8]) -> u16 {
     found().unwrap_or(0)
 }
 
-/// The rule: whose packet it is, if it is one that may be steered. Of those about an address the port is 0, of errors that of what they quote.
+/// The rule: the addressee of a packet, if it is one that may be steered. For messages about an
+/// address the port is 0, for errors it is the port of the quoted segment.
 fn addressee(frame: &[u8]) -> Option<(u8, SocketAddr)> {
     let tagged = be16(frame, 12)? == 0x8100;
     let (ether_type, ip) =
@@ -326,7 +328,7 @@ fn a_port_of_tcp_is_steered_with_the_errors_about_it_and_nothing_else() {
             let others = [
                 packet(17, stack, tags),
                 packet(6, (ip, 8081).into(), tags),
-                // What lies where another protocol has its port is none.
+                // Bytes where another protocol has its port are not a port.
                 packet(icmp, stack, tags),
                 error(echo, stack, tags),
                 error(if is_v4 { 0 } else { 129 }, stack, tags),
@@ -338,7 +340,8 @@ fn a_port_of_tcp_is_steered_with_the_errors_about_it_and_nothing_else() {
             for (number, bytes) in others.iter().enumerate() {
                 judge(bytes, XDP_PASS, &format!("{number}, {tags}"));
             }
-            // Quoted: another protocol, a fragment or extension header, somebody else's segment; cut short.
+            // Quoted: another protocol, a fragment or extension header, another host's segment;
+            // truncated.
             let quote = 14 + 4 * tags + if is_v4 { 28 } else { 48 };
             let places = if is_v4 {
                 [(9, 17), (6, 0x20), (0, 0x46), (12, 11)]
@@ -361,7 +364,7 @@ fn a_port_of_tcp_is_steered_with_the_errors_about_it_and_nothing_else() {
     assert!(steering.steer_tcp("0.0.0.0:80".parse().unwrap()).is_err());
 }
 
-/// A fragment of what is in an IPv6 packet, from this offset on; more of them follow.
+/// A fragment of an IPv6 packet's content, from this offset on; more of them follow.
 fn fragment_v6(packet: &[u8], tags: usize, offset: u16) -> Vec<u8> {
     let at = 14 + 4 * tags;
     let mut bytes = packet.to_vec();

@@ -202,7 +202,7 @@ fn a_full_disk_ends_the_capture_and_nothing_else() {
     let full = Capture::to("/dev/full", report);
     let error = open(&full, Vec::new()).err().unwrap().to_string();
     assert!(error.contains("/dev/full") && error.contains("choose"), "{error}");
-    // A file in memory that may not grow is a disk that is full after so many bytes.
+    // A file in memory that may not grow acts as a disk that is full after a number of bytes.
     let fd = rustix::fs::memfd_create("full", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
     let file = File::from(fd.try_clone().unwrap());
     let mut writer = Writer::new(file, &Capture::to("memory", report), LINK).unwrap();

@@ -15,7 +15,7 @@ use crate::limits::{CAPTURE_BATCH_BYTES, CAPTURE_END_BYTES};
 const SECTION: u32 = 0x0a0d_0d0a;
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 const VERSION: [u16; 2] = [1, 0];
-/// Half of a section length that nobody knows yet.
+/// Half of a section length that is not known yet.
 const UNKNOWN: u32 = u32::MAX;
 const INTERFACE: u32 = 1;
 const STATISTICS: u32 = 5;
@@ -34,7 +34,7 @@ const NANOSECONDS: u8 = 9;
 const ETHERNET: u16 = 1;
 const RAW_IP: u16 = 101;
 
-/// A block that is being put together.
+/// A block under construction.
 struct Block<'a> {
     to: &'a mut Vec<u8>,
     start: usize,
@@ -118,7 +118,7 @@ impl Writer {
         Ok(this)
     }
 
-    /// A packet, of which `bytes` were kept.
+    /// Adds a packet; `bytes` is the part that was kept.
     pub(super) fn packet(&mut self, stamp: &Stamp, bytes: &[u8]) -> io::Result<()> {
         let start = self.batch.len();
         Block::new(&mut self.batch, PACKET)
@@ -138,7 +138,7 @@ impl Writer {
         if self.batch.len() >= CAPTURE_BATCH_BYTES { self.flush() } else { Ok(()) }
     }
 
-    /// Writes what has been put together.
+    /// Writes the finished blocks.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         self.file.write_all(&self.batch)?;
         self.written += self.batch.len() as u64;
@@ -158,7 +158,8 @@ impl Writer {
         self.flush()
     }
 
-    /// The file takes no more: it ends behind its last whole block, with the statistics if there is room. What is to be said about it.
+    /// The file takes no more: ends it after its last whole block, with the statistics if there is
+    /// room. Returns the text to report.
     pub(super) fn give_up(&mut self, error: &io::Error, lost: u64) -> String {
         let text = format!(
             "the capture to {} has ended after {} packets: {error}; the engine goes on. Choose another file or a shorter snap length",

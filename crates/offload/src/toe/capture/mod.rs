@@ -1,4 +1,5 @@
-//! What a device has sent and received, in a file that tcpdump and Wireshark read: for finding out what went wrong on a network.
+//! The packets that a device has sent and received, in a file that tcpdump and Wireshark read: for
+//! diagnosing network faults.
 //!
 //! ```text
 //!   engine's thread                      ring of bytes                   thread of its own
@@ -6,8 +7,9 @@
 //!                              no room: counted
 //! ```
 //!
-//! The engine never waits for the file. What the ring has no room for is counted, and the count stands at the end of the file. A file that has
-//! reached its size, or a disk that is full, ends the capture and nothing else.
+//! The engine never waits for the file. Packets that find no room in the ring are counted, and the
+//! count stands at the end of the file. A file that has reached its size, or a disk that is full,
+//! ends the capture and nothing else.
 
 mod file;
 
@@ -30,7 +32,7 @@ use crate::limits::{CAPTURE_FILE_BYTES, CAPTURE_LOOK_EVERY, CAPTURE_RING_BYTES, 
 /// Where a capture goes, and how much of it.
 #[derive(Clone, Debug)]
 pub struct Capture {
-    /// The file. One that is there is replaced; nobody but its owner can read it.
+    /// The file. An existing one is replaced; only its owner can read it.
     pub file: PathBuf,
     /// Bytes kept of each packet.
     pub snap_bytes: u32,
@@ -86,7 +88,7 @@ impl Stamp {
 /// What both threads look at.
 #[derive(Debug, Default)]
 struct Shared {
-    /// The device is gone: write what is left.
+    /// The device is gone: the rest must be written.
     stop: AtomicBool,
     /// The file takes no more.
     is_over: AtomicBool,
@@ -147,7 +149,7 @@ impl<C: Clock> Tap<C> {
         }
         let kept = &packet[..packet.len().min(self.snap_bytes)];
         if self.ring.slots() < Stamp::BYTES + kept.len() {
-            // Nobody else writes it.
+            // There is no other writer.
             self.shared.lost.store(self.shared.lost.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
             return;
         }
@@ -202,7 +204,7 @@ impl<D: Device, C: Clock + Send> Device for Captured<D, C> {
 /// The thread: from the ring to the file, until the device is gone or the file takes no more.
 fn write(mut packets: rtrb::Consumer<u8>, mut writer: Writer, shared: &Shared, report: fn(&str)) {
     loop {
-        // In this order: what was put in before is seen.
+        // In this order: packets put in before the stop are seen.
         let is_last = shared.stop.load(Ordering::Acquire);
         let written = take_all(&mut packets, &mut writer);
         let outcome = match written {
@@ -226,7 +228,7 @@ fn take_all(packets: &mut rtrb::Consumer<u8>, writer: &mut Writer) -> io::Result
     let mut bytes = Vec::new();
     while let Ok(chunk) = packets.read_chunk(Stamp::BYTES) {
         let mut head = [0; Stamp::BYTES];
-        // It stays where it is until what it is in front of is there, too.
+        // The stamp stays where it is until its packet is there, too.
         copy_out(&chunk, &mut head);
         let stamp = Stamp::decode(head);
         let Ok(chunk) = packets.read_chunk(Stamp::BYTES + stamp.kept as usize) else { break };

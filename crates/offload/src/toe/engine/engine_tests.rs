@@ -113,7 +113,7 @@ impl Rig {
         self.check();
     }
 
-    /// Tasks for which something has happened are woken, as a host does.
+    /// Wakes the tasks whose event has occurred, as a host does.
     fn wake(&mut self) {
         for host in self.hosts.iter_mut().flatten() {
             host.wake_for_chunks();
@@ -313,7 +313,7 @@ fn who_does_not_read_a_connection_holds_no_more_than_its_share() {
     rig.transfer((1, 0, there), (0, 0, other), 500_000);
 }
 
-/// The end is told behind the last byte, however long it has to wait for buffers.
+/// The end is reported after the last byte, however long it must wait for buffers.
 #[test]
 fn the_end_comes_behind_the_bytes() {
     const BYTES: usize = 100_000;
@@ -335,8 +335,8 @@ fn the_end_comes_behind_the_bytes() {
     assert_eq!(got, BYTES);
 }
 
-/// Bytes that came and that nobody will read are lost when their socket is closed, and the peer has to know: wherever they lie it sees a reset, and an
-/// end only where all was read.
+/// Received bytes that will never be read are lost when their socket is closed, and the peer must
+/// know: wherever they lie it sees a reset, and an end only where all was read.
 #[test]
 fn who_closes_with_something_unread_resets_the_peer() {
     const LATER_NS: u64 = 500_000_000;
@@ -357,7 +357,7 @@ fn who_closes_with_something_unread_resets_the_peer() {
         let bytes = if at == At::Stack { 20_000 } else { 100 };
         assert_eq!(rig.hosts[0][0].write(here, &[IoSlice::new(&vec![1; bytes])]).unwrap(), Some(bytes));
         if at == At::Stack {
-            // It reads what it has and keeps the buffer, so it gets no other one.
+            // The host reads its data and keeps the buffer, so it gets no other one.
             rig.hosts[1][0].keep_buffers();
         }
         rig.until(|rig| match at {
@@ -399,7 +399,7 @@ fn a_listener_has_no_more_connections_than_its_backlog() {
         rig.until(|rig| rig.hosts[1][0].take_next(listener).unwrap());
     }
     rig.until(|rig| (connected(rig) == 5).then_some(()));
-    // Closed, it sends away who waits there, and the socket that waits comes back.
+    // When closed, the listener turns away waiting connections, and the waiting socket comes back.
     let late = rig.hosts[0][1].connect(any, remote).unwrap();
     rig.until(|rig| rig.hosts[0][1].outcome(late).unwrap());
     rig.hosts[1][0].close(listener, false);
@@ -459,7 +459,7 @@ fn what_was_given_is_sent_though_the_socket_is_closed() {
     assert_eq!(rig.hosts[0][0].unused(), (16, 128), "sockets and chunks");
 }
 
-/// A host of 16 sockets never runs out of them, whatever becomes of what it opens.
+/// A host of 16 sockets never runs out of them, whatever happens to the connections it opens.
 #[test]
 fn no_socket_is_lost() {
     let mut rig = Rig::new(|_| {});
@@ -571,7 +571,7 @@ fn who_reads_no_events_loses_only_its_own() {
     rig.transfer((0, 0, here), (1, 0, there), 100_000);
 }
 
-/// Whoever has the name of a connection that is over does not reach the next one of its socket.
+/// The name of a finished connection does not reach the next one of its socket.
 #[test]
 fn a_socket_that_is_used_again_has_another_name() {
     let mut rig = Rig::new(|_| {});
@@ -620,7 +620,7 @@ fn an_event_wakes_the_task_of_its_socket_and_no_other() {
     let remote = rig.addresses[1];
     let any = SocketAddr::new(rig.addresses[0].ip(), 0);
     let listener = rig.hosts[1][0].listen(remote, 8, false).unwrap();
-    // Who waits at the listener is woken for each that comes.
+    // A task that waits at the listener is woken for each connection.
     let accepts = Arc::new(Task::default());
     let mut sockets = Vec::new();
     for number in 1..=COUNT {
@@ -695,7 +695,7 @@ fn a_task_that_writes_is_woken_once_there_is_room_and_for_chunks_of_others_too()
     assert!(rig.hosts[0][0].is_writable(full).unwrap());
 }
 
-/// A peer that says nothing is asked whether it is still there; one that has vanished without a word is found out.
+/// A silent peer is asked whether it is still there; one that has vanished silently is detected.
 #[test]
 fn who_vanishes_is_noticed_where_connections_are_kept_alive() {
     const SILENCE_NS: u64 = 60_000_000_000;
@@ -724,7 +724,7 @@ fn who_vanishes_is_noticed_where_connections_are_kept_alive() {
     }
 }
 
-/// Who waits for many sockets at once is told which have something new, and what they are ready for.
+/// A thread that waits for many sockets at once learns which ones have news, and their readiness.
 #[test]
 fn news_are_of_sockets_that_something_has_happened_to() {
     const SHARE: usize = 64 << 10;
@@ -751,7 +751,7 @@ fn news_are_of_sockets_that_something_has_happened_to() {
     assert_eq!(rig.hosts[0][0].ready(here), Ready { is_opening: true, ..Ready::default() });
     assert_eq!(rig.hosts[0][0].room_for(here).unwrap(), 0);
     assert_eq!(rig.until(news(0, here)), Ready::default());
-    // Of a connection that nobody has taken the listener has news.
+    // The listener reports a connection that was not taken yet.
     assert!(rig.until(news(1, listener)).is_readable);
     let there = rig.hosts[1][0].take_next(listener).unwrap().unwrap();
     assert!(!rig.hosts[1][0].ready(listener).is_readable);
@@ -769,13 +769,13 @@ fn news_are_of_sockets_that_something_has_happened_to() {
     rig.hosts[1][0].close(there, true);
     let ready = rig.until(|rig| rig.hosts[0][0].next_news().map(|socket| rig.hosts[0][0].ready(socket)));
     assert_eq!((ready.fault, ready.is_readable), (Some(Fault::Reset), true));
-    // Everybody is told once that there is no engine any more.
+    // Every socket is notified once that there is no engine any more.
     rig.cores[0].stop();
     let told: Vec<u32> = std::iter::from_fn(|| rig.hosts[0][0].next_news()).collect();
     assert!(told.len() == 2 && told.contains(&here), "{told:?}");
 }
 
-/// A writer that finds no chunk, since others hold them all, is told when there are some again.
+/// A writer that finds no chunk, since others hold them all, is notified when there are some again.
 #[test]
 fn news_are_of_writers_that_have_waited_for_chunks_of_others() {
     let mut rig = Rig::new(|settings| settings.pair.send_buffers = 8);
@@ -792,8 +792,9 @@ fn news_are_of_writers_that_have_waited_for_chunks_of_others() {
     assert!(rig.hosts[0][0].room_for(other).unwrap() > 0);
 }
 
-/// A host of another process is gone: what it had asked for is done, also what no single turn takes; what it had not closed is reset; whatever it
-/// writes into its memory afterwards is not heard, and the next host has the pair as if there had been none before.
+/// A host of another process is gone: its requests are carried out, even more than a single turn
+/// takes; connections it had not closed are reset; anything it writes into its memory afterwards is
+/// ignored, and the next host gets the pair as if there had been none before.
 #[test]
 fn what_a_host_leaves_is_cleared_away_and_the_next_one_has_its_pair() {
     const BYTES: usize = 20_000;

@@ -5,8 +5,10 @@
 //!                          until `lend`  │ until `take_back`         │
 //! ```
 //!
-//! The host still accepts, reads and closes. What it gives to be sent meanwhile is a wrong request. Its count of acknowledged bytes is of its own
-//! bytes only. A line that its host closes, or that breaks, is the loop's no more: it is told ([`News::Gone`]), and what it gives then reaches nobody.
+//! The host still accepts, reads and closes. A send request of the host in the meantime is invalid.
+//! Its count of acknowledged bytes covers only its own bytes. A connection that its host closes, or
+//! that breaks, no longer belongs to the loop: the loop is notified ([`News::Gone`]), and data it
+//! gives after this reaches no peer.
 
 use millrace_core::ids::ConnId;
 use millrace_core::limits::MAX_CONN_PENDING_BYTES;
@@ -21,10 +23,11 @@ use super::{Core, Line, NONE, SocketId, What};
 use crate::limits::{LOW_DESCRIPTORS, PENDING_SHARE_BYTES};
 use crate::toe::EngineSocket;
 
-/// Bytes of a line that may wait to be sent for the first time: what the kernel's connections of a loop may.
+/// Bytes of a connection that may wait for their first transmission: the same limit as for a loop's
+/// connections of the kernel.
 const NOT_SENT_BYTES: u32 = TCP_NOT_SENT_BYTES as u32;
 
-/// Which part of the pages nobody but a reply gets.
+/// The fraction of the pages reserved for replies: one in `RESERVE`.
 const RESERVE: u32 = 16;
 
 /// A line that the loop writes to, as it calls it.
@@ -43,20 +46,20 @@ pub(in crate::toe) enum News {
     Gone(ConnId, i32),
 }
 
-/// What a line says to what it is given.
+/// The answer of a connection to data given to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::toe) enum Given {
     /// It goes out.
     Taken,
     /// There is no room now; [`News::Writable`] follows.
     Full,
-    /// What is given cannot be sent from where it lies: it has to be copied.
+    /// The data cannot be sent from where it lies: it must be copied.
     Unfit,
     /// The line is over.
     Gone(i32),
 }
 
-/// What a line remembers while the loop writes to it.
+/// State of a connection while the loop writes to it.
 pub(super) struct Lent {
     conn: ConnId,
     /// Bytes of loops in the stack when it was lent: those of the host lie before them.
@@ -117,10 +120,11 @@ fn errno_of(reason: Reason) -> i32 {
 }
 
 impl Core {
-    /// The writes of a connection belong to the loop from now on, behind everything that its host has asked for so far.
+    /// Gives the writes of a connection to the loop from now on, after everything that its host has
+    /// requested until now.
     ///
     /// # Errors
-    /// As an errno: there is no such connection, it is over, or somebody writes to it already.
+    /// As an errno: there is no such connection, it is over, or it already has a writer.
     pub(in crate::toe) fn lend(
         &mut self,
         name: EngineSocket,
@@ -130,7 +134,7 @@ impl Core {
         if name.engine != self.number {
             return Err(libc::EBADF);
         }
-        // What the host asked before the loop was told stands in its ring.
+        // Requests that the host made before the loop was notified are in its ring.
         self.take_all_requests(name.pair, now);
         let socket = (name.pair, name.socket);
         let place = self.pairs.get_mut(usize::from(name.pair));
@@ -154,15 +158,17 @@ impl Core {
         line.lent = Some(lent);
         // Frames leave in bursts already; waiting for more would only add delay (RFC 1122 section 4.2.3.4).
         self.stack.nagle(id, false, now);
-        // A reply of the loop goes behind what the host has said just before, however much of that waits, and not only in the next turn.
+        // A reply of the loop goes after the data that the host has just written, however much of
+        // it waits, without delay until the next turn.
         self.move_ahead(socket, u32::MAX, now);
         self.make_dirty(socket);
         Ok(Way { socket, conn })
     }
 
-    /// The host writes again, behind what the loop has given. Nothing happens if the line is over.
+    /// Lets the host write again, after the data that the loop has given. Does nothing if the
+    /// connection is over.
     pub(in crate::toe) fn take_back(&mut self, way: Way) {
-        // The name is used again: what is not told yet is not told of the next one.
+        // The name is used again: pending news must not be reported for the next connection.
         self.news
             .retain(|news| !matches!(news, News::Writable(conn) | News::Gone(conn, _) if *conn == way.conn));
         if self.lent(way).is_some() {
@@ -259,7 +265,7 @@ impl Core {
         })
     }
 
-    /// Control bytes: they go behind what was given, whatever waits there.
+    /// Writes control bytes: they go after the data already given, however much waits there.
     ///
     /// # Errors
     /// As an errno: the line is over, or too many control bytes are not acknowledged.
@@ -299,7 +305,7 @@ impl Core {
         }
     }
 
-    /// Whether somebody will be told something, or has something to be asked for.
+    /// Returns whether there is something to report, or to request.
     pub(in crate::toe) fn has_news(&self) -> bool {
         !self.news.is_empty()
     }
@@ -314,7 +320,7 @@ impl Core {
         self.stack.poll_wanted()
     }
 
-    /// The answer. Without the extent the bytes cannot be had: the connection is broken off.
+    /// Takes the answer. Without the extent the bytes are unavailable: the connection is aborted.
     pub(in crate::toe) fn supply(&mut self, wanted: &Wanted, lease: Option<&Lease>, now: Instant) {
         let is_supplied = lease.is_some_and(|lease| self.stack.supply(wanted.connection, lease, now));
         if !is_supplied {
@@ -322,7 +328,7 @@ impl Core {
         }
     }
 
-    /// The loop hears of its line what it has to.
+    /// Reports the changes of a connection to its loop.
     pub(super) fn tell_loop(&mut self, (pair, socket): SocketId) {
         let Self { stack, pairs, news, .. } = self;
         let Some(line) = pairs[usize::from(pair)].line(socket) else { return };
@@ -340,7 +346,8 @@ impl Core {
         }
     }
 
-    /// Pages that nobody but a reply gets: a viewer is answered however much the others have under way.
+    /// Returns the number of pages reserved for replies: a viewer is answered however much the
+    /// others have in flight.
     fn reserve_pages(&self) -> u32 {
         self.host_pages / RESERVE
     }

@@ -69,7 +69,7 @@ impl Core {
         Ok((index, listening))
     }
 
-    /// A port that nobody listens on; if there is none, one of them.
+    /// Returns a port without a listener; if there is none, one of the ports.
     fn port_to_listen(&mut self) -> u16 {
         let count = self.ports.count();
         for _ in 0..count {
@@ -148,7 +148,7 @@ impl Core {
         self.tell(pair, &Event::Accepted { socket, error: None, generation, local, remote });
     }
 
-    /// A connection of which nobody has heard: it waits at its listener.
+    /// Handles a connection that no host knows yet: it waits at its listener.
     pub(super) fn hear_of_new(&mut self, event: &StackEvent, now: Instant) {
         let id = event.connection;
         let found = event.listener.and_then(|listener| self.choose(listener));
@@ -190,8 +190,8 @@ impl Core {
         self.stack.release(id, now);
     }
 
-    /// The listener closes. Who waits there goes on to others at the same address, as far as those have room, and is sent away else; so is the
-    /// socket that waits.
+    /// Closes the listener. Connections waiting there go on to others at the same address while
+    /// those have room, and are turned away otherwise; so is the socket that waits.
     pub(super) fn unlisten(&mut self, index: u16, now: Instant) {
         let Some(listening) = self.listeners[usize::from(index)].take() else { return };
         if !self.listeners.iter().flatten().any(|other| other.id == listening.id) {

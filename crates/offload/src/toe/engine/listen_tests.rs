@@ -22,7 +22,7 @@ impl Rig {
         socket
     }
 
-    /// Accepts what is there on a host of side 1.
+    /// Accepts all waiting connections on a host of side 1.
     fn accepts(&mut self, host: usize, listener: u32) -> u32 {
         let mut count = 0;
         loop {
@@ -41,7 +41,7 @@ fn a_connection_goes_to_the_listener_that_waits_and_to_each_in_turn() {
     let mut rig = Rig::new(|_| {});
     let at = rig.addresses[1];
     let listeners = [0, 1].map(|host| rig.listens(host, at, 4, true).unwrap());
-    // Whoever does not share gets no part, and gives none.
+    // A listener that does not share gets no part, and gives none.
     assert_eq!(rig.listens(0, at, 4, false).unwrap_err().kind(), io::ErrorKind::AddrInUse);
     let own = SocketAddr::new(at.ip(), PORT + 1);
     rig.listens(0, own, 4, false).unwrap();
@@ -72,7 +72,7 @@ fn connections_of_a_listener_that_closes_go_on_to_the_others_as_far_as_they_have
     let mut rig = Rig::new(|_| {});
     let at = rig.addresses[1];
     let listeners = [(0, 2), (1, 3)].map(|(host, backlog)| rig.listens(host, at, backlog, true).unwrap());
-    // Nobody waits: two and two.
+    // No host waits: two and two.
     let calls: Vec<u32> = (0..4).map(|_| rig.calls(at)).collect();
     rig.hosts[1][0].close(listeners[0], false);
     (0..20).for_each(|_| rig.turn());
@@ -107,7 +107,8 @@ fn a_backlog_of_0_lets_one_caller_in() {
     assert_eq!(rig.accepts(0, listener), 1);
 }
 
-/// The backlogs of those that share an address are one bound: nobody is let in for whom none has room.
+/// The backlogs of listeners that share an address are one bound: no connection is let in if none
+/// of them has room for it.
 #[test]
 fn listeners_that_share_have_room_for_the_sum_of_their_backlogs() {
     let mut rig = Rig::new(|settings| settings.stack.cookies = false);
@@ -191,10 +192,12 @@ fn no_host_takes_the_listeners_of_another() {
     rig.listens(0, ports[5], 1, false).unwrap();
 }
 
-/// A host has its share of the stack's connections, the closed ones that are not over among them, and no more.
+/// A host has its share of the stack's connections, including closed ones that are not over, and no
+/// more.
 #[test]
 fn no_host_takes_the_connections_of_another() {
-    // Of 12, two are each one's own: those of the other host, and of connections of which nobody has heard yet, are not to be had.
+    // Of 12, each owner has two to itself: those of the other host, and of connections that no host
+    // knows yet, are unavailable.
     const SHARE: usize = 8;
     let mut rig = Rig::new(|settings| settings.stack.connections = 12);
     let [first, second] = [PORT, PORT + 1].map(|port| SocketAddr::new(rig.addresses[1].ip(), port));
@@ -228,7 +231,7 @@ fn no_host_takes_the_connections_of_another() {
     rig.until(|rig| rig.hosts[0][0].outcome(again).unwrap());
 }
 
-/// Whoever does not read takes no page that another host needs, however much comes for it.
+/// A host that does not read takes no page that another host needs, however much data comes for it.
 #[test]
 fn no_host_takes_the_receive_pages_of_another() {
     let mut rig = Rig::new(|settings| {

@@ -12,12 +12,12 @@
 //! | --- | --- |
 //! | `requests` | what hosts ask for, checked |
 //! | `listen` | listeners, and connections that wait to be accepted |
-//! | `serve` | what a line has to do; its end |
+//! | `serve` | the work of a connection; its end |
 //! | `send` | from a host's area to the stack |
 //! | `lend` | from the loop that turns the engine to the stack |
 //! | `receive` | from the stack to anonymous buffers |
 //! | `remote` | hosts of other processes come and go |
-//! | `survey` | a look at the connections, for whoever asks |
+//! | `survey` | a look at the connections, on request |
 
 mod lend;
 mod listen;
@@ -73,10 +73,10 @@ struct Line {
     mirrored: u64,
     /// The loop writes to it.
     lent: Option<Lent>,
-    /// Descriptors of what it has not taken yet.
+    /// Descriptors of the data that the stack has not taken yet.
     first: u32,
     last: u32,
-    /// Count at which the host wants to be told.
+    /// Count at which the host wants a notification.
     wake_at: Option<u64>,
     /// Buffer that is being filled, how far, and since when.
     filling: u32,
@@ -132,7 +132,7 @@ impl Line {
     }
 }
 
-/// What a socket is.
+/// The use of a socket.
 enum What {
     Free,
     /// It is none, and the host knows; until it closes it.
@@ -144,7 +144,7 @@ enum What {
     Line(Line),
 }
 
-/// A socket and the queues that it is in, which outlive what it is.
+/// A socket and the queues that it is in, which outlive its use.
 struct Place {
     what: What,
     /// How many connections it has been, the one that it is among them.
@@ -164,13 +164,13 @@ struct Pair {
     /// Receive buffers that are the engine's and empty. The one that came back first is filled next: few of its lines are still in the cache of the
     /// host's processor, where each write to them would have to wait.
     free: VecDeque<u32>,
-    /// Of each receive buffer whether the host holds it, and of which line.
+    /// Per receive buffer, whether the host holds it, and the connection it belongs to.
     lent: Box<[Option<(u32, ConnectionId)>]>,
     /// Sockets that wait for a receive buffer.
     starved: VecDeque<u32>,
     /// Its host has something to read.
     rings: bool,
-    /// Its host is gone: nobody is told anything.
+    /// Its host is gone: no events are reported.
     is_gone: bool,
 }
 
@@ -249,7 +249,7 @@ struct Listening {
     first: u32,
     last: u32,
     count: u32,
-    /// The socket that is to be the next connection.
+    /// The socket that will be the next connection.
     waiting: Option<u32>,
 }
 
@@ -279,13 +279,13 @@ pub(super) struct Core {
     /// Pairs whose host is gone and that are being cleared, and those that are.
     leaving: Vec<Leaving>,
     departed: Vec<(u16, EngineEnd)>,
-    /// What the loop has not heard yet of the lines that it writes to.
+    /// News that the loop has not received yet of the connections that it writes to.
     news: VecDeque<News>,
     host_pages: u32,
     hand_over_ns: u64,
     keeps_alive: bool,
     packet: Box<[u8]>,
-    /// The device still has packets to send, and wants to be told again.
+    /// The device still has packets to send, and must be called again.
     is_held: bool,
     pub(super) counters: ToeCounters,
 }
@@ -294,7 +294,7 @@ impl Core {
     /// All its memory is taken here.
     ///
     /// # Errors
-    /// What cannot be in the settings of the interface.
+    /// Invalid settings of the interface.
     pub(super) fn new(settings: &EngineSettings, ends: Vec<EngineEnd>, now: Instant) -> io::Result<Self> {
         let interface = Interface::new(&settings.interface, now)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
@@ -346,7 +346,7 @@ impl Core {
         self.depart(device, now)
     }
 
-    /// The first half of a turn: what came in.
+    /// Runs the first half of a turn: handles all input.
     ///
     /// # Errors
     /// The device's.
@@ -361,13 +361,13 @@ impl Core {
         Ok(())
     }
 
-    /// The second half: what goes out, and what follows from it.
+    /// Runs the second half: sends, and handles the consequences.
     ///
     /// # Errors
     /// The device's.
     pub(super) fn depart(&mut self, device: &mut dyn Device, now: Instant) -> io::Result<()> {
         self.send_packets(device, now)?;
-        // The output stage has processed ACKs: what they free is told in this turn.
+        // The output stage has processed ACKs: the memory they free is reported in this turn.
         self.hear(now);
         self.serve_all(now);
         self.hand_over_due(now);
@@ -412,7 +412,7 @@ impl Core {
         !self.has_ports_only || self.ports.contains(port)
     }
 
-    /// All hosts are told that there is no engine any more.
+    /// Notifies all hosts that there is no engine any more.
     pub(super) fn stop(&self) {
         self.pairs.iter().for_each(|pair| pair.end.stop());
     }
@@ -471,7 +471,7 @@ impl Core {
         failed.map_or(Ok(()), Err)
     }
 
-    /// What the stack has to tell reaches its line or its listener.
+    /// Delivers the stack's events to their connection or listener.
     fn hear(&mut self, now: Instant) {
         while let Some(event) = self.stack.poll_event() {
             let id = event.connection;

@@ -7,7 +7,7 @@ use super::{Core, NONE, Pair, SocketId, What};
 use crate::toe::record::Event;
 
 impl Core {
-    /// Fills buffers with what has come for a line.
+    /// Fills buffers with the data received for a connection.
     pub(super) fn fill(&mut self, (pair, socket): SocketId, now: Instant) {
         let Self { stack, pairs, counters, timed, hand_over_ns, .. } = self;
         let Pair { end, settings, places, free, lent, starved, rings, .. } = &mut pairs[usize::from(pair)];

@@ -1,6 +1,7 @@
-//! Hosts of other processes come and go. One that is gone, however that came, has asked for what it has asked for: it is done first. Then its
-//! listeners are closed and its connections reset, but for those that it had closed itself: what it had given to them is sent. Then another host can
-//! have the pair. Everything is done a bounded number a turn.
+//! Hosts of other processes come and go. When a host is gone, for whatever reason, its requests are
+//! carried out first. Then its listeners are closed and its connections reset, except those that it
+//! had closed itself: the data given to them is sent. Then another host can have the pair. Each
+//! turn does a bounded amount of this work.
 
 use std::os::fd::BorrowedFd;
 
@@ -16,7 +17,7 @@ pub(super) struct Leaving {
     /// What takes the place of its end.
     nobody: EngineEnd,
     step: Step,
-    /// Until when what is still to be sent may take.
+    /// Deadline for sending the remaining data.
     until: Instant,
 }
 
@@ -40,7 +41,8 @@ impl Core {
         }
     }
 
-    /// The host of a pair is gone; `nobody` takes the place of its end when the pair is cleared.
+    /// Starts to clear the pair of a departed host; `nobody` takes the place of its end when the
+    /// pair is cleared.
     pub(in crate::toe) fn leave_host(&mut self, pair: u16, nobody: EngineEnd, now: Instant) {
         let Some(of) = self.pairs.get_mut(usize::from(pair)) else { return };
         of.is_gone = true;
@@ -159,7 +161,7 @@ impl Core {
             .for_each(|bell| bell.announce_sleep());
     }
 
-    /// What they ring.
+    /// Returns the descriptors that the hosts ring.
     pub(in crate::toe) fn doorbells(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let bells = self.pairs.iter().filter_map(|pair| pair.end.doorbell.as_ref());
         bells.filter(|bell| !bell.is_hung_up()).map(|bell| bell.fd())

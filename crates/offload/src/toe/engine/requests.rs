@@ -1,5 +1,5 @@
-//! What hosts ask for. Nothing of a record is believed: a socket that is not there, a range outside the area, a buffer that the host does not hold
-//! is counted, and that is all that happens.
+//! The requests of hosts. No record is trusted: a socket that does not exist, a range outside the
+//! area, or a buffer that the host does not hold is counted, and nothing else happens.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,8 @@ use super::{Core, Line, NONE, Owner, Pair, SocketId, What};
 use crate::limits::REQUESTS_PER_TURN;
 use crate::toe::record::{Choice, Event, Fault, GIVEN_AT_ONCE, Request};
 
-/// What the stack counts a pair's connections as. Group 0 is of those that nobody has heard of yet.
+/// Returns the group that the stack counts a pair's connections under. Group 0 is for connections
+/// that no host knows yet.
 pub(super) fn group(pair: u16) -> u8 {
     pair as u8 + 1
 }
@@ -127,7 +128,8 @@ impl Core {
         !self.stack.has_share_for(group(pair))
     }
 
-    /// A socket and a connection of the stack belong together from now on; the generation of that.
+    /// Joins a socket and a connection of the stack from now on; returns the connection's
+    /// generation.
     pub(super) fn join(&mut self, (pair, socket): SocketId, line: Line) -> u16 {
         self.owners[line.id.number() as usize] = Owner::Line(line.id, (pair, socket));
         let pair_of = self.pair(pair);
@@ -235,7 +237,8 @@ impl Core {
         }
         line.given += u64::from(bytes);
         if line.closed.is_some() {
-            // The host does not know yet. What it has given is its own again at once: the count says so.
+            // The host does not know yet. The data it has given is its own again at once: the count
+            // shows it.
             self.make_dirty((pair, socket));
             return true;
         }

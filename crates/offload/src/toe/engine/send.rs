@@ -1,6 +1,8 @@
-//! From a host's area to the stack: ranges wait for the stack to have room. It reads them when it sends them, out of the area: a chunk is the host's
-//! again when it is acknowledged. What was acknowledged is counted, and nobody is woken for it but a writer that has asked to be. A socket that its host
-//! closes is the host's again at once, with its chunks: what is left of its bytes is copied into pages of the stack.
+//! From a host's area to the stack: ranges wait for the stack to have room. It reads them when it
+//! sends them, out of the area: a chunk is the host's again when it is acknowledged. Acknowledged
+//! bytes are counted, and wake only a writer that has requested it. A socket that its host closes
+//! is the host's again at once, with its chunks: the rest of its bytes is copied into pages of the
+//! stack.
 
 use millrace_core::time::Instant;
 
@@ -88,12 +90,12 @@ impl Descriptors {
 }
 
 impl Core {
-    /// Gives the stack of a line's bytes what it has room for.
+    /// Gives the stack as many of a connection's bytes as it has room for.
     pub(super) fn move_bytes(&mut self, socket: SocketId, now: Instant) {
         self.move_ahead(socket, SEND_AHEAD_BYTES, now);
     }
 
-    /// The same, as long as it has less than so many bytes that are not acknowledged.
+    /// Does the same, while the connection has fewer than `most_ahead` unacknowledged bytes.
     pub(super) fn move_ahead(&mut self, (pair, socket): SocketId, most_ahead: u32, now: Instant) {
         let Self { stack, pairs, counters, short, .. } = self;
         let Pair { end, places, descriptors, .. } = &mut pairs[usize::from(pair)];
@@ -110,7 +112,7 @@ impl Core {
             let ahead = most_ahead.saturating_sub(stack.unacked_bytes(line.id));
             let most = bytes.min(ahead);
             if most == 0 {
-                // Acknowledgments make room, and are told.
+                // Acknowledgments make room, and are reported.
                 return;
             }
             let whole = |is_taken, bytes| (bytes, if is_taken { bytes } else { 0 });
@@ -150,7 +152,8 @@ impl Core {
                 *offset += taken;
             }
             if taken < most {
-                // No descriptor or page is free, or the connection is about to be over, which will be told.
+                // No descriptor or page is free, or the connection is about to end, which will be
+                // reported.
                 counters.short += 1;
                 if !std::mem::replace(&mut place.is_short, true) {
                     short.push_back((pair, socket));
@@ -160,7 +163,8 @@ impl Core {
         }
     }
 
-    /// What the stack has of a line's bytes is its own: their chunks can be the host's again. False: there are not pages enough for that now.
+    /// Moves a connection's bytes in the stack to the stack's own pages: their chunks can be the
+    /// host's again. False: there are too few pages for this now.
     pub(super) fn keep_bytes(&mut self, (pair, socket): SocketId, now: Instant) -> bool {
         let Self { stack, pairs, counters, short, .. } = self;
         let place = &mut pairs[usize::from(pair)].places[socket as usize];

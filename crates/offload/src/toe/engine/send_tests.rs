@@ -1,4 +1,5 @@
-//! Sending from a host's area: the bytes go from where they lie, the chunks come back, and who writes there meanwhile hurts nobody else.
+//! Sending from a host's area: the bytes go from where they lie, the chunks come back, and a host
+//! that writes there meanwhile harms no other.
 
 use std::sync::atomic::AtomicBool;
 
@@ -39,7 +40,8 @@ impl Rig {
     }
 }
 
-/// Set when it goes, also by a panic: whoever waits for the thread that looks at it waits no longer.
+/// Sets the flag when dropped, also by a panic: the thread that polls it ends, and so does any wait
+/// for this thread.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -97,8 +99,9 @@ fn a_socket_that_finds_no_pages_closes_when_its_bytes_are_acknowledged() {
     assert_eq!(rig.cores[0].stack().store().used(), 0);
 }
 
-/// A host that writes into its area without an end, while segments are made and made again because some are lost: its peer gets as many bytes as were
-/// given, in segments whose sums are right, and nobody else's bytes are others.
+/// A host writes into its area without end, while segments are built and rebuilt because some are
+/// lost: its peer gets as many bytes as were given, in segments with correct sums, and no other
+/// host's bytes are changed.
 #[test]
 fn who_scribbles_over_its_area_hurts_only_its_own_bytes() {
     const BYTES: usize = 400_000;
@@ -138,7 +141,7 @@ fn who_scribbles_over_its_area_hurts_only_its_own_bytes() {
     assert!(rig.cores[0].stack().counters().retransmitted > 0, "nothing was sent again");
 }
 
-/// Whoever has much to send that is not acknowledged takes no descriptor that another host needs.
+/// A host with much unacknowledged data takes no descriptor that another host needs.
 #[test]
 fn no_host_takes_the_descriptors_of_another() {
     let mut rig = Rig::new(|settings| {
@@ -181,7 +184,7 @@ fn the_engine_is_asked_once_for_room() {
         rig.turn_alone();
     }
     assert_eq!(rig.cores[0].counters.requests, asked + 1);
-    // Who waits until all is acknowledged waits for nobody who has reset the connection.
+    // A wait for all acknowledgments does not wait for a peer that has reset the connection.
     rig.hosts[1][0].close(there, true);
     rig.until(|rig| rig.hosts[0][0].take_fault(here));
     assert!(rig.hosts[0][0].is_flushed(here).unwrap());
@@ -266,7 +269,8 @@ fn a_writer_of_extents_has_its_share() {
     });
 }
 
-/// Who closes, who breaks off, and who is broken off: what was given is sent or not, and no lease is kept.
+/// The host closes, aborts, or is aborted by its peer: the data given is sent or not, and no lease
+/// is kept.
 #[test]
 fn leases_go_back_however_a_connection_ends() {
     for end in 0..3 {
@@ -297,14 +301,15 @@ fn leases_go_back_however_a_connection_ends() {
     }
 }
 
-/// Nobody could supply it again: it stays although there is no progress, and goes on.
+/// The extent cannot be supplied again: it stays although there is no progress, and sending
+/// continues.
 #[test]
 fn a_peer_that_stands_still_gets_the_extent_all_the_same() {
     let (arena, lease, payload) = extent();
     let mut rig = Rig::new(|_| {});
     let (here, there) = rig.connect(0, 0, PORT);
     assert_eq!(rig.hosts[0][0].write_extent(here, &lease, ALL).unwrap(), Some(()));
-    // Longer than a lease stays that somebody could supply again.
+    // Longer than a lease stays if its extent can be supplied again.
     for _ in 0..25 {
         rig.now = rig.now.plus_ns(100_000_000);
         rig.turn_alone();

@@ -1,4 +1,4 @@
-//! What a line has to do, step by step, and its end.
+//! The work of a connection, step by step, and its end.
 
 use millrace_core::time::Instant;
 use millrace_tcp::conn::State;
@@ -28,7 +28,7 @@ impl Core {
         self.finish(id, now);
     }
 
-    /// A connection that is being opened: the host is told once what has become of it.
+    /// Reports to the host, once, the outcome of a connection that is being opened.
     fn tell_opened(&mut self, (pair, socket): SocketId) {
         let place = &self.pairs[usize::from(pair)].places[socket as usize];
         let (What::Line(line), generation) = (&place.what, place.generation) else { return };
@@ -42,13 +42,14 @@ impl Core {
         }
         if let Some(line) = self.pair(pair).line(socket) {
             line.is_connecting = false;
-            // The answer has said it.
+            // The answer has reported it.
             line.close_told = error.is_some();
         }
         self.tell(pair, &Event::Connected { socket, error, generation, local, remote });
     }
 
-    /// Nothing more will come: that the peer has sent everything is told behind the last bytes, a failure at once.
+    /// Nothing more will come: the end of the peer's data is reported after the last bytes, a
+    /// failure at once.
     fn tell_end(&mut self, (pair, socket): SocketId) {
         let Some(line) = self.pair(pair).line(socket) else { return };
         if line.closing.is_some() {
@@ -91,7 +92,8 @@ impl Core {
         }
     }
 
-    /// A line that its host has closed ends when the stack has all its bytes, in pages of its own: it sends them, and nobody waits for that.
+    /// A connection that its host has closed ends when the stack has all its bytes, in pages of its
+    /// own: it sends them, and nothing waits for this.
     fn finish(&mut self, (pair, socket): SocketId, now: Instant) {
         let of = self.pair(pair);
         let Some(line) = of.line(socket) else { return };
@@ -101,7 +103,8 @@ impl Core {
         }
         let of = self.pair(pair);
         let Some(line) = of.line(socket) else { return };
-        // Bytes that came and that nobody will read are lost: the peer has to know (RFC 9293 section 3.6.1).
+        // Received bytes that will never be read are lost: the peer must know (RFC 9293 section
+        // 3.6.1).
         let (id, filling, loses_bytes) = (line.id, line.filling, line.filled > 0);
         if filling != NONE {
             of.free.push_back(filling);

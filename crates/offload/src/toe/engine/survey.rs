@@ -1,4 +1,4 @@
-//! A look at the connections, some at a time: whoever asks goes on where the last look has ended.
+//! A look at the connections, some at a time: each request continues where the last look has ended.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -10,7 +10,7 @@ use crate::toe::status::{ConnectionFigures, ConnectionStatus, Owner};
 
 /// A question for connections, and the answer. Made before it is asked: the engine allocates nothing.
 pub(in crate::toe) struct Survey {
-    /// Where to begin: 0, or what the last answer says.
+    /// Where to begin: 0, or the position from the last answer.
     pub(in crate::toe) from: u32,
     /// Where to go on; `None`: that was all.
     pub(in crate::toe) next: Option<u32>,

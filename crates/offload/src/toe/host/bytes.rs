@@ -20,7 +20,8 @@ pub(super) fn elsewhere() -> io::Error {
 impl HostState {
     // --- receiving ---
 
-    /// Copies what has come to `to`, as far as it goes, and lets go of it if `takes`. `None`: nothing has come yet; 0: nothing will.
+    /// Copies received bytes to `to`, as many as fit, and releases them if `takes`. `None`: nothing
+    /// has come yet; 0: nothing will.
     pub(in crate::toe) fn read(
         &mut self,
         socket: u32,
@@ -78,7 +79,7 @@ impl HostState {
         let from = self.read.len() - count;
         buffers[..count].copy_from_slice(&self.read[from..]);
         self.read.truncate(from);
-        // Without an engine nobody needs them.
+        // Without an engine they are not needed.
         self.ask(&Request::Give { count: count as u8, buffers }).is_ok()
     }
 
@@ -184,7 +185,8 @@ impl HostState {
         Ok(Some(()))
     }
 
-    /// Gives the engine bytes for which no share counts, but what may be kept of a connection's control bytes beside it. False: that is used up.
+    /// Gives the engine bytes that are not limited by the share alone: the allowance for a
+    /// connection's control bytes comes on top. False: it is used up.
     pub(super) fn write_control(&mut self, socket: u32, bytes: &[u8]) -> io::Result<bool> {
         self.may_write(socket)?;
         let most = u64::from(self.settings.send_share_bytes) + MAX_CONN_PENDING_BYTES as u64;
@@ -210,7 +212,7 @@ impl HostState {
         Ok(false)
     }
 
-    /// Whether there are chunks for so many bytes.
+    /// Returns whether there are chunks for `bytes` bytes.
     fn has_chunks(&mut self, socket: u32, bytes: usize) -> bool {
         if self.bytes_in_chunks(socket) < bytes {
             self.reap_all();
@@ -218,7 +220,7 @@ impl HostState {
         self.bytes_in_chunks(socket) >= bytes
     }
 
-    /// What goes into the chunk that was begun, and into those that are free.
+    /// Returns the number of bytes that fit into the chunk that was begun, and into the free ones.
     pub(super) fn bytes_in_chunks(&self, socket: u32) -> usize {
         let last = self.sockets[socket as usize].in_flight.back();
         let begun = last.map_or(0, |last| self.settings.send_bytes.saturating_sub(last.used));

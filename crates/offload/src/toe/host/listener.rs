@@ -11,7 +11,8 @@ use super::waiters::Interest;
 use super::{Host, HostState, TcpStream, Until};
 use crate::limits::DEFAULT_BACKLOG;
 
-/// A listener. It stays on the thread of its [`Host`]; dropped, it closes: connections that nobody has accepted are reset.
+/// A listener. It stays on the thread of its [`Host`]; when dropped, it closes: connections not yet
+/// accepted are reset.
 pub struct TcpListener {
     host: Host,
     socket: u32,
@@ -35,12 +36,13 @@ impl TcpListener {
     /// Listens, with the backlog that the standard library takes. The address may be unspecified; for port 0 the engine chooses one.
     ///
     /// # Errors
-    /// Somebody listens there, or the address is not of this engine.
+    /// The address has a listener already, or is not of this engine.
     pub fn bind(host: &Host, local: SocketAddr) -> io::Result<Self> {
         Self::bind_with_backlog(host, local, DEFAULT_BACKLOG)
     }
 
-    /// The same; at most `backlog` connections wait to be accepted, and who calls then is not answered.
+    /// Does the same; at most `backlog` connections wait to be accepted, and further callers are
+    /// not answered.
     ///
     /// # Errors
     /// As [`TcpListener::bind`].
@@ -53,7 +55,7 @@ impl TcpListener {
     /// the others as far as they have room, and are reset else.
     ///
     /// # Errors
-    /// As [`TcpListener::bind`]; somebody listens there and does not share.
+    /// As [`TcpListener::bind`]; there is a listener that does not share.
     pub fn bind_shared(host: &Host, local: SocketAddr, backlog: u32) -> io::Result<Self> {
         Self::open(host, local, backlog, true)
     }
@@ -87,8 +89,9 @@ impl TcpListener {
         Ok((TcpStream::new(&self.host, socket), ends.1))
     }
 
-    /// The next connection, for a task: it is woken when there is one. Who calls this sees to it that [`Host::arm`] is called when
-    /// [`Host::readiness`] is readable, as `toe::tokio` does.
+    /// Returns the next connection, for a task: it is woken when there is one. The caller must
+    /// ensure that [`Host::arm`] is called when [`Host::readiness`] is readable, as `toe::tokio`
+    /// does.
     ///
     /// # Errors
     /// As [`TcpListener::accept`].
@@ -108,7 +111,7 @@ impl TcpListener {
         Incoming(self)
     }
 
-    /// What has gone wrong with it behind the back of its calls: nothing ever does.
+    /// Returns a fault that occurred outside its calls: there never is one.
     ///
     /// # Errors
     /// None; the standard library's has one.
@@ -124,14 +127,15 @@ impl TcpListener {
         Ok(self.local)
     }
 
-    /// Whether [`TcpListener::accept`] waits, or says [`io::ErrorKind::WouldBlock`]; then [`Host::readiness`] says when to try again.
+    /// Sets whether [`TcpListener::accept`] waits, or returns [`io::ErrorKind::WouldBlock`]; then
+    /// [`Host::readiness`] shows when to try again.
     ///
     /// # Errors
     /// The engine has stopped; no socket is left on this host.
     pub fn set_nonblocking(&self, is_nonblocking: bool) -> io::Result<()> {
         self.is_nonblocking.set(is_nonblocking);
         if is_nonblocking {
-            // Nobody is told of a connection that nobody has asked for.
+            // A connection is reported only when it has been requested.
             self.host.with(|state| state.ask_for_next(self.socket))?;
         }
         Ok(())

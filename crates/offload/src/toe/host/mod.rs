@@ -2,13 +2,13 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `state` | what the host knows of its sockets and buffers; no waiting |
+//! | `state` | the host's view of its sockets and buffers; no waiting |
 //! | `bytes` | from receive buffers, and to chunks of the area |
 //! | `waiters` | tasks that wait for a socket |
 //! | `stream`, `listener` | sockets as the standard library has them |
 //! | `tokio/` | sockets as tokio has them |
 //! | `received` | receive buffers lent to the application |
-//! | `ready` | what a socket is ready for, and which have something new |
+//! | `ready` | the readiness of sockets, and which have something new |
 //! | `sockets` | sockets as numbers, for a layer with locks and waits of its own |
 
 mod bytes;
@@ -65,7 +65,8 @@ struct HostCell {
     state: RefCell<Option<HostState>>,
     bell: Arc<EventBell>,
     home: Arc<Home>,
-    /// Somebody waits, or may wait, for the bell's descriptor: a call that sleeps announces the sleep again when it is over.
+    /// A caller waits, or may wait, for the bell's descriptor: a call that sleeps announces the
+    /// sleep again when it is over.
     is_armed: Cell<bool>,
     /// An empty list, to take those that are woken with.
     spare: Cell<Vec<Waker>>,
@@ -107,9 +108,9 @@ impl Host {
         self.0.bell.fd()
     }
 
-    /// Makes [`Host::readiness`] quiet until the next event; to be called before each wait for it. True: something has happened already, so that the
-    /// sockets are to be tried and nothing is to be waited for. Tasks that wait for one of the sockets to which it has happened are woken
-    /// ([`TcpStream::poll_readable`] and the like).
+    /// Makes [`Host::readiness`] quiet until the next event; must be called before each wait for
+    /// it. True: something has happened already: try the sockets, and do not wait. Tasks that wait
+    /// for one of the sockets concerned are woken ([`TcpStream::poll_readable`] and the like).
     pub fn arm(&self) -> bool {
         self.0.bell.clear();
         self.0.bell.announce_sleep();
@@ -133,7 +134,7 @@ impl Host {
         self.0.home.ports.as_ref()
     }
 
-    /// Nobody waits for the descriptor any more.
+    /// Ends the wait for the descriptor.
     #[cfg(feature = "tokio")]
     fn disarm(&self) {
         self.0.is_armed.set(false);
@@ -145,8 +146,8 @@ impl Host {
         self.with(|state| state.is_stopped())
     }
 
-    /// Puts raw words into the request ring, for tests of what the engine makes of them. False: it is full, or a buffer is lent
-    /// ([`TcpStream::read_lent`]); none is lent afterwards.
+    /// Puts raw words into the request ring, to test how the engine handles them. False: it is
+    /// full, or a buffer is lent ([`TcpStream::read_lent`]); none is lent afterwards.
     #[doc(hidden)]
     pub fn inject(&self, record: &[u64; 7]) -> bool {
         let is_put = self.with(|state| state.inject(record));
@@ -160,8 +161,8 @@ impl Host {
         self.with(HostState::keep_buffers);
     }
 
-    /// Calls `call` with the state, which has heard everything that has happened. The engine is rung for what `call` has asked, and the tasks for which
-    /// something has happened are woken.
+    /// Calls `call` with the state, which has taken in all events. Rings the engine for the
+    /// requests of `call`, and wakes the tasks that had an event.
     fn with<T>(&self, call: impl FnOnce(&mut HostState) -> T) -> T {
         let mut borrowed = self.0.state.borrow_mut();
         let state = borrowed.as_mut().expect("it is there until the cell is dropped");
@@ -206,7 +207,7 @@ impl Host {
                 return Err(state::stopped());
             }
             match until {
-                // Nothing but this says to a caller that never waits that the engine's process is gone.
+                // Only this shows a caller that never waits that the engine's process is gone.
                 Until::Now if self.0.bell.look_for_hang_up() => return Err(state::stopped()),
                 Until::Now => return Err(io::ErrorKind::WouldBlock.into()),
                 Until::Then(Some(deadline)) if MonotonicClock.now() >= deadline => {
@@ -229,7 +230,8 @@ impl Host {
             bell.sleep(Some(Duration::from_nanos(sleep_ns(deadline, MonotonicClock.now()))));
         }
         if self.0.is_armed.get() {
-            // What is in the ring is heard next; whoever waits for the descriptor is told of the rest.
+            // Events in the ring are taken in next; a caller that waits for the descriptor is
+            // notified of the rest.
             bell.announce_sleep();
         }
     }

@@ -1,4 +1,5 @@
-//! What a socket is ready for, and which sockets have something new: for those who wait for many of them at once.
+//! The readiness of sockets, and which of them have something new: for code that waits for many of
+//! them at once.
 
 use std::io;
 
@@ -6,7 +7,7 @@ use super::state::HostState;
 use super::state::{Phase, stopped};
 use crate::toe::record::{Event, Fault};
 
-/// What a socket is ready for.
+/// The readiness of a socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
     /// It is being made: a connection that is not open yet, a listener that the engine has not answered.
@@ -21,7 +22,8 @@ pub struct Ready {
     pub fault: Option<Fault>,
 }
 
-/// Sockets with something new, each once until it is taken. Nothing is noted before somebody asks for it.
+/// Sockets with something new, each once until it is taken. Nothing is recorded before the first
+/// request for it.
 #[derive(Default)]
 pub(super) struct News {
     is_kept: bool,
@@ -74,7 +76,7 @@ impl HostState {
         Some(socket)
     }
 
-    /// What a socket is ready for; for writing [`HostState::room`] says it.
+    /// Returns the readiness of a socket; for writing see [`HostState::room`].
     pub(in crate::toe) fn ready(&self, socket: u32) -> Ready {
         let of = &self.sockets[socket as usize];
         let mut ready = Ready { has_ended: of.has_ended || of.is_read_shut, ..Ready::default() };
@@ -123,7 +125,7 @@ impl HostState {
         self.sockets[socket as usize].sent.saturating_sub(acked)
     }
 
-    /// What has come is given back unread.
+    /// Returns the received buffers unread.
     pub(super) fn throw_away(&mut self, socket: u32) {
         let unread = std::mem::take(&mut self.socket(socket).pieces);
         unread.iter().for_each(|piece| self.give_back(piece.buffer));
@@ -135,7 +137,7 @@ impl HostState {
         self.socket(socket).sent.saturating_sub(acked)
     }
 
-    /// Whether a stop of the engine is still to be told.
+    /// Returns whether a stop of the engine has not been reported yet.
     pub(in crate::toe) fn has_untold_stop(&self) -> bool {
         self.is_stopped() && !self.news.stop_told
     }

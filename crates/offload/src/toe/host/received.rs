@@ -50,11 +50,13 @@ impl Deref for Received {
 fn slice(words: &[AtomicU64], at: usize, bytes: usize) -> &[u8] {
     let end = at.checked_add(bytes).filter(|&end| end <= size_of_val(words));
     assert!(end.is_some(), "a receive buffer lies in its pair's memory");
-    // SAFETY: the bytes lie in the words, which stay where they are as long as they are borrowed, and any byte is a `u8`. Nobody writes to them
-    // meanwhile: the memory is this process's alone (`Words::own`), and its engine writes to a receive buffer only while that is its own, between `Give` and
-    // `Data`; this one is given back when the guard that borrows the words is dropped, and no record but those of this host's own methods gets into
-    // the ring (`Host::inject` puts none there while a buffer is lent). What the engine wrote happened before: its records are stored with Release
-    // behind the bytes, and were loaded with Acquire.
+    // SAFETY: the bytes lie in the words, which stay where they are while they are borrowed, and
+    // any byte is a `u8`. Nothing writes to them meanwhile: the memory is this process's alone
+    // (`Words::own`), and its engine writes to a receive buffer only while that is its own, between
+    // `Give` and `Data`; this one is returned when the guard that borrows the words is dropped, and
+    // only records of this host's own methods get into the ring (`Host::inject` puts none there
+    // while a buffer is lent). The engine's writes happened before: its records are stored with
+    // Release after the bytes, and were loaded with Acquire.
     unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>().add(at), bytes) }
 }
 
@@ -89,7 +91,7 @@ impl HostState {
         }
     }
 
-    /// What has come next, or the end. `None`: nothing has come yet.
+    /// Returns the next received bytes, or the end. `None`: nothing has come yet.
     fn lend_next(&mut self, socket: u32, host: &Host) -> io::Result<Option<Received>> {
         let piece = self.take_piece(socket)?;
         Ok(piece.map(|piece| self.received(piece, host)))
@@ -127,8 +129,8 @@ impl TcpStream {
         self.host.wait_for(until, |state| state.lend_next(self.socket, &self.host))
     }
 
-    /// The same for a task, which is woken when something has come. Who calls this sees to it that [`Host::arm`] is called when [`Host::readiness`] is
-    /// readable, as `toe::tokio` does.
+    /// Does the same for a task, which is woken when something has come. The caller must ensure
+    /// that [`Host::arm`] is called when [`Host::readiness`] is readable, as `toe::tokio` does.
     ///
     /// # Errors
     /// As reading.

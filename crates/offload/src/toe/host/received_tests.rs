@@ -1,4 +1,4 @@
-//! Receive buffers that the application has: what is in them, and when the engine gets them back.
+//! Receive buffers that the application has: their content, and when the engine gets them back.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -71,7 +71,7 @@ fn bytes_are_lent_where_they_lie_and_the_buffer_goes_back_when_they_are_dropped(
     let first = stream.read_lent().unwrap();
     let begin = engine.words.own().unwrap().as_ptr().cast::<u8>();
     assert_eq!((&*first, first.as_ptr()), (&b"hello"[..], begin.wrapping_add(at)));
-    // What is half read is lent from there on.
+    // A half-read buffer is lent from the read position on.
     assert_eq!((&stream).read(&mut [0; 2]).unwrap(), 2);
     let second = stream.read_lent().unwrap();
     assert_eq!(&*second, b"ere");
@@ -183,7 +183,7 @@ fn memory_of_another_process_is_copied() {
     assert_eq!(&*got, b"hello");
 }
 
-/// Whoever can ask the engine for anything could have it write to a buffer that is lent.
+/// Code that can send the engine any request could make it write to a buffer that is lent.
 #[test]
 fn nothing_is_injected_while_a_buffer_is_lent_and_none_is_lent_afterwards() {
     let (mut engine, host, stream) = stream(false);

@@ -20,8 +20,8 @@ use crate::toe::{EngineSocket, PairSettings};
 /// The sockets of a queue pair, for a layer that has locks and waits of its own: a library between programs and their sockets, an executor. Numbers
 /// are those that its calls have given and that are not closed; any other number panics.
 ///
-/// Who waits calls [`Sockets::arm`], waits until [`Sockets::readiness`] is readable, calls [`Sockets::hear`] and then [`Sockets::take_news`] until
-/// there is none.
+/// To wait, call [`Sockets::arm`], wait until [`Sockets::readiness`] is readable, call
+/// [`Sockets::hear`] and then [`Sockets::take_news`] until there is none.
 pub struct Sockets {
     /// Taken out only when this goes.
     state: Option<HostState>,
@@ -52,7 +52,7 @@ impl Sockets {
     /// There are some, or clones of the host.
     pub fn new(host: Host) -> io::Result<Self> {
         let shared = |_| io::Error::new(io::ErrorKind::InvalidInput, "the host has sockets: drop them first");
-        // What is dropped here has no pair any more.
+        // The cell dropped here has no pair any more.
         let cell = Rc::try_unwrap(host.0).map_err(shared)?;
         let mut state = cell.state.borrow_mut().take();
         if let Some(state) = &mut state {
@@ -74,7 +74,8 @@ impl Sockets {
         self.bell.fd()
     }
 
-    /// To be called before each wait for [`Sockets::readiness`]. True: something has happened already, so that nothing is to be waited for.
+    /// Must be called before each wait for [`Sockets::readiness`]. True: something has happened
+    /// already: do not wait.
     pub fn arm(&mut self) -> bool {
         self.bell.announce_sleep();
         let state = self.state();
@@ -89,7 +90,7 @@ impl Sockets {
         self.bell.clear();
     }
 
-    /// Takes in what has happened.
+    /// Takes in all events.
     pub fn hear(&mut self) {
         self.state().hear();
         for listener in std::mem::take(&mut self.hungry) {
@@ -127,7 +128,7 @@ impl Sockets {
         self.state.as_ref().is_none_or(HostState::is_stopped)
     }
 
-    /// A new listener; [`Sockets::outcome`] says what becomes of it.
+    /// Creates a listener; [`Sockets::outcome`] reports the result.
     ///
     /// # Errors
     /// No socket is left on this host; the engine has stopped.
@@ -135,7 +136,8 @@ impl Sockets {
         self.state().listen(local, backlog, false)
     }
 
-    /// A new connection; [`Sockets::outcome`] says what becomes of it. The address of `local` may be unspecified, its port 0.
+    /// Creates a connection; [`Sockets::outcome`] reports the result. The address of `local` may be
+    /// unspecified, its port 0.
     ///
     /// # Errors
     /// No socket is left on this host; the engine has stopped.
@@ -161,7 +163,7 @@ impl Sockets {
     /// The next connection of a listener and its ends, if there is one; the one behind it is asked for.
     ///
     /// # Errors
-    /// What has become of it.
+    /// The fault of the connection or listener.
     pub fn accept(&mut self, listener: u32) -> io::Result<Option<(u32, (SocketAddr, SocketAddr))>> {
         let state = self.state();
         let Some(socket) = state.take_next(listener)? else { return Ok(None) };
@@ -170,7 +172,7 @@ impl Sockets {
         Ok(ends.map(|ends| (socket, ends)))
     }
 
-    /// What a socket is ready for.
+    /// Returns the readiness of a socket.
     pub fn ready(&mut self, socket: u32) -> Ready {
         self.state().ready(socket)
     }
@@ -183,7 +185,8 @@ impl Sockets {
         self.state().room_for(socket)
     }
 
-    /// Copies what has come to `to` and lets go of it if `takes`. `None`: nothing has come yet; 0: nothing will.
+    /// Copies received bytes to `to` and releases them if `takes`. `None`: nothing has come yet; 0:
+    /// nothing will.
     ///
     /// # Errors
     /// Why the connection is over.
@@ -247,7 +250,8 @@ impl Sockets {
         self.state().set(socket, Choice::Cork, is_on)
     }
 
-    /// The socket is used no more: what was written is still sent, unless `is_reset` or something that came was not read.
+    /// Ends the use of the socket: written data is still sent, unless `is_reset` or some received
+    /// data was not read.
     pub fn close(&mut self, socket: u32, is_reset: bool) {
         self.hungry.retain(|&listener| listener != socket);
         self.state().close(socket, is_reset);
@@ -263,7 +267,7 @@ impl Sockets {
         self.state().unacknowledged(socket)
     }
 
-    /// What a connection is called outside of this host.
+    /// Returns the name of a connection outside of this host.
     pub fn engine_socket(&self, socket: u32) -> EngineSocket {
         self.own().name(socket)
     }
@@ -276,7 +280,7 @@ impl Sockets {
         self.own().end.extents.as_ref().map(|_| &self.own().settings).ok_or_else(super::bytes::elsewhere)
     }
 
-    /// Whether the engine has said something that was not heard yet.
+    /// Returns whether there are events of the engine that were not taken in yet.
     pub(in crate::toe) fn has_events(&self) -> bool {
         self.own().has_events()
     }
@@ -329,7 +333,7 @@ impl Sockets {
         self.state().give_back_all();
     }
 
-    /// What has come is not read.
+    /// Discards the received data unread.
     pub(in crate::toe) fn throw_away(&mut self, socket: u32) {
         self.state().throw_away(socket);
     }

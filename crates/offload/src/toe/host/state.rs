@@ -1,4 +1,5 @@
-//! What a host knows of its sockets and buffers: requests go out, events are taken in and brought to their sockets. Nothing here waits.
+//! A host's view of its sockets and buffers: requests go out, events are taken in and delivered to
+//! their sockets. Nothing here waits.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,7 +15,7 @@ use crate::toe::EngineSocket;
 use crate::toe::pair::{HostEnd, PairSettings};
 use crate::toe::record::{Choice, Event, Fault, GIVEN_AT_ONCE, Request};
 
-/// What a call is told when there is no engine any more.
+/// Returns the error of a call when there is no engine any more.
 pub(in crate::toe) fn stopped() -> io::Error {
     let text = "the offload engine has stopped: start it again and connect again";
     io::Error::new(io::ErrorKind::ConnectionAborted, text)
@@ -74,7 +75,7 @@ pub(super) struct Socket {
     pub(super) is_write_shut: bool,
     /// The answer to an option.
     pub(super) done: Option<Option<Fault>>,
-    /// Of a listener: the socket that is to be its next connection.
+    /// For a listener: the socket that will be its next connection.
     pub(super) next: Option<u32>,
     /// Of such a socket: the listener.
     pub(super) listener: Option<u32>,
@@ -125,7 +126,7 @@ pub(in crate::toe) struct HostState {
     pub(super) free_extents: u32,
     /// Sockets that may write more, if there were a chunk.
     pub(super) lacks_chunk: VecDeque<u32>,
-    /// Tasks for which something has happened.
+    /// Tasks that had an event.
     pub(super) woken: Vec<Waker>,
     /// Something has happened to a socket since this was last asked.
     pub(super) has_heard: bool,
@@ -140,9 +141,9 @@ pub(in crate::toe) struct HostState {
     pub(super) has_injected: bool,
     /// Something was asked of the engine since it was rung.
     pub(super) has_asked: bool,
-    /// Requests so far.
+    /// Requests made until now.
     asked: u64,
-    /// Which sockets have something new, for those who ask.
+    /// Sockets that have something new, for callers that request them.
     pub(super) news: News,
 }
 
@@ -194,7 +195,8 @@ impl HostState {
         self.end.events.is_ready()
     }
 
-    /// Whether a wait would be in vain: something has happened since this was last asked, also what a call for another socket has heard.
+    /// Returns whether a wait would be in vain: something has happened since the last call,
+    /// including events taken in by a call for another socket.
     pub(in crate::toe) fn take_news(&mut self) -> bool {
         std::mem::take(&mut self.has_heard) || self.is_stopped()
     }
@@ -231,7 +233,8 @@ impl HostState {
         &mut self.sockets[socket as usize]
     }
 
-    /// Asks the engine for something. A full ring is soon empty: the engine takes what is there whatever this host does.
+    /// Sends a request to the engine. A full ring is soon empty: the engine takes its contents
+    /// whatever this host does.
     pub(super) fn ask(&mut self, request: &Request) -> io::Result<()> {
         self.has_asked = true;
         self.asked += 1;
@@ -274,7 +277,7 @@ impl HostState {
         let Some(of) = self.sockets.get_mut(socket as usize) else { return };
         self.news.hear(&event, of.listener.unwrap_or(socket));
         let waits = match event {
-            // Whoever waits for the next connection waits at its listener.
+            // Tasks that wait for the next connection wait at its listener.
             Event::Accepted { .. } => of.listener.unwrap_or(socket),
             _ => socket,
         };
@@ -347,7 +350,7 @@ impl HostState {
         true
     }
 
-    /// A socket for what is asked next.
+    /// Takes a socket for the next request.
     fn take_socket(&mut self) -> io::Result<u32> {
         let socket = self.free_sockets.pop();
         let none = || {
@@ -410,7 +413,7 @@ impl HostState {
         Ok(outcome?.map(|_| next))
     }
 
-    /// What has become of a socket: `None`, nothing yet; else its ends.
+    /// Returns the outcome of a socket: `None`, nothing yet; else its ends.
     pub(in crate::toe) fn outcome(&mut self, socket: u32) -> io::Result<Option<(SocketAddr, SocketAddr)>> {
         match self.socket(socket).phase {
             Phase::Ready => Ok(Some(self.socket(socket).ends)),
@@ -419,7 +422,7 @@ impl HostState {
         }
     }
 
-    /// What a socket that is a connection is called outside of this host.
+    /// Returns the name, outside of this host, of a socket that is a connection.
     pub(in crate::toe) fn name(&self, socket: u32) -> EngineSocket {
         let generation = self.sockets[socket as usize].generation;
         EngineSocket { engine: self.engine, pair: self.number, generation, socket }
@@ -438,7 +441,8 @@ impl HostState {
         let is_reset = is_reset || !unread.is_empty();
         // Without an engine there is nothing to be closed.
         let _ = self.ask(&Request::Close { socket, is_reset });
-        // What a listener's next connection was to be, or is already and nobody has seen, goes behind it.
+        // A listener's next connection, whether still pending or already open but never accepted,
+        // is closed after it.
         if let Some(next) = next {
             self.close(next, true);
         }
@@ -478,7 +482,7 @@ impl HostState {
         Ok(())
     }
 
-    /// What has come can still be read; then reading ends instead of waiting.
+    /// Received data can still be read; then reading ends instead of waiting.
     pub(in crate::toe) fn shut_read(&mut self, socket: u32) {
         self.socket(socket).is_read_shut = true;
         self.wake(socket, Interest::Read);

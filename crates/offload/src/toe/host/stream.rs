@@ -15,12 +15,13 @@ use super::{Host, Until};
 use crate::toe::EngineSocket;
 use crate::toe::record::Choice;
 
-/// A connection. It stays on the thread of its [`Host`]; dropped, it closes: what was written is still sent, and if something that came was not read the
-/// peer is told by a reset.
+/// A connection. It stays on the thread of its [`Host`]; when dropped, it closes: written data is
+/// still sent, and if some received data was not read the peer gets a reset.
 ///
-/// What the standard library's has and this has not: `try_clone`, since a socket belongs to one thread, where a reference reads and writes and an
-/// `Rc` is a clone; and `ttl`, since every packet of an engine begins with 64. A time-out is [`io::ErrorKind::TimedOut`] here, where Linux says
-/// `WouldBlock`.
+/// Features of the standard library's that are missing here: `try_clone`, since a socket belongs to
+/// one thread, where a reference reads and writes and an `Rc` is a clone; and `ttl`, since every
+/// packet of an engine begins with 64. A time-out is [`io::ErrorKind::TimedOut`] here, where Linux
+/// returns `WouldBlock`.
 pub struct TcpStream {
     pub(super) host: Host,
     pub(super) socket: u32,
@@ -85,7 +86,8 @@ impl TcpStream {
     /// Connects, from an address and port that the engine chooses.
     ///
     /// # Errors
-    /// Nobody listens there, the peer does not answer, the engine has no address of that family or no place left.
+    /// There is no listener, the peer does not answer, the engine has no address of this family or
+    /// no place left.
     pub fn connect(host: &Host, remote: SocketAddr) -> io::Result<Self> {
         Self::open(host, None, remote, None)
     }
@@ -117,7 +119,8 @@ impl TcpStream {
         Ok(stream)
     }
 
-    /// Begins to connect and does not wait: [`TcpStream::is_connected`] and [`TcpStream::poll_connected`] say what has become of it.
+    /// Begins to connect and does not wait: [`TcpStream::is_connected`] and
+    /// [`TcpStream::poll_connected`] report the outcome.
     ///
     /// # Errors
     /// No socket is left on this host; the engine has stopped.
@@ -149,8 +152,9 @@ impl TcpStream {
         outcome.map_ok(|_| ())
     }
 
-    /// Ready when a read would not wait, also for the end or a failure; else the task is woken then. Who calls this sees to it that
-    /// [`Host::arm`] is called when [`Host::readiness`] is readable, as `toe::tokio` does.
+    /// Ready when a read would not wait, also for the end or a failure; else the task is woken
+    /// then. The caller must ensure that [`Host::arm`] is called when [`Host::readiness`] is
+    /// readable, as `toe::tokio` does.
     ///
     /// # Errors
     /// The engine has stopped.
@@ -188,13 +192,14 @@ impl TcpStream {
         Ok(self.ends().1)
     }
 
-    /// What the thread that turns the engine calls this connection. A loop that it was given to
-    /// ([`Command::ConnAdd`](crate::command::Command::ConnAdd)) writes to it from then on, and this only reads.
+    /// Returns the name of this connection for the thread that turns the engine. A loop that
+    /// received it ([`Command::ConnAdd`](crate::command::Command::ConnAdd)) writes to it from then
+    /// on, and this only reads.
     pub fn engine_socket(&self) -> EngineSocket {
         self.host.with(|state| state.name(self.socket))
     }
 
-    /// Copies what has come and leaves it to be read again.
+    /// Copies received data and leaves it to be read again.
     ///
     /// # Errors
     /// As reading.
@@ -212,8 +217,9 @@ impl TcpStream {
         self.host.wait_for(until, |state| state.write(self.socket, parts))
     }
 
-    /// Sends a range of a leased extent behind what was written, from where it lies: nothing is copied. It waits as a write does, for the connection's
-    /// share, and then gives all of the range. The extent stays leased until the peer has acknowledged it or the connection is over.
+    /// Sends a range of a leased extent after the data written, from where it lies: nothing is
+    /// copied. It waits as a write does, for the connection's share, and then gives all of the
+    /// range. The extent stays leased until the peer has acknowledged it or the connection is over.
     ///
     /// # Errors
     /// As writing; the range is not in the lease, or packets of it are missing; the engine is another process.
@@ -223,8 +229,9 @@ impl TcpStream {
         self.host.wait_for(until, |state| state.write_extent(self.socket, lease, range))
     }
 
-    /// The same for a task, which is woken when there is room: then all of the range is given. Who calls this sees to it that [`Host::arm`] is called
-    /// when [`Host::readiness`] is readable, as `toe::tokio` does.
+    /// Does the same for a task, which is woken when there is room: then all of the range is given.
+    /// The caller must ensure that [`Host::arm`] is called when [`Host::readiness`] is readable, as
+    /// `toe::tokio` does.
     ///
     /// # Errors
     /// As [`TcpStream::send_extent`].
@@ -248,7 +255,8 @@ impl TcpStream {
         if self.is_nonblocking.get() { Until::Now } else { Until::within(limit.get()) }
     }
 
-    /// Ends reading, writing or both. Behind the last byte that was written the peer is told that nothing more will come. What has come can still be read.
+    /// Ends reading, writing or both. After the last byte written the peer learns that nothing more
+    /// will come. Received data can still be read.
     ///
     /// # Errors
     /// There is no connection any more; the engine has stopped.
@@ -286,8 +294,8 @@ impl TcpStream {
         Ok(self.write_timeout.get())
     }
 
-    /// A failure that no call has reported yet. Whoever takes it is the one that is told: then there is an end to be read, and writing fails as after a
-    /// shutdown.
+    /// Returns a failure that no call has reported yet. This counts as its report: then reads
+    /// return the end, and writes fail as after a shutdown.
     ///
     /// # Errors
     /// None; the standard library's has one.
@@ -295,8 +303,9 @@ impl TcpStream {
         Ok(self.host.with(|state| state.take_fault(self.socket)).map(io::Error::from))
     }
 
-    /// What dropping this does: `None` returns at once, and what was written is sent; a time waits so long until the peer has acknowledged all of
-    /// it; 0 breaks the connection off, as [`TcpStream::abort`] does.
+    /// Sets the effect of dropping this: `None` returns at once, and the data written is sent; a
+    /// time waits that long for the peer to acknowledge all of it; 0 aborts the connection, as
+    /// [`TcpStream::abort`] does.
     ///
     /// # Errors
     /// None; those of other sockets have one.
@@ -322,7 +331,8 @@ impl TcpStream {
         Ok(())
     }
 
-    /// Whether calls wait, or say [`io::ErrorKind::WouldBlock`]; then [`Host::readiness`] says when to try again.
+    /// Sets whether calls wait, or return [`io::ErrorKind::WouldBlock`]; then [`Host::readiness`]
+    /// shows when to try again.
     ///
     /// # Errors
     /// None; the standard library's has one.
@@ -362,7 +372,7 @@ impl TcpStream {
         self.host.wait_for(Until::Then(None), |state| state.take_done(self.socket))
     }
 
-    /// Breaks the connection off: the peer is told by a reset, and what is not sent yet is lost.
+    /// Aborts the connection: the peer gets a reset, and data not sent yet is lost.
     pub fn abort(self) {
         self.host.with(|state| state.close(self.socket, true));
     }
@@ -376,7 +386,7 @@ impl Read for &TcpStream {
     fn read_vectored(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let mut done = 0;
         for part in parts.iter_mut().filter(|part| !part.is_empty()) {
-            // The first part waits; the others take what is there.
+            // The first part waits; the others take the available data.
             let until = if done == 0 { self.until(&self.read_timeout) } else { Until::Now };
             match self.host.wait_for(until, |state| state.read(self.socket, part, true)) {
                 Ok(bytes) => done += bytes,

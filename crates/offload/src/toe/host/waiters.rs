@@ -1,4 +1,4 @@
-//! Tasks that wait for a socket: each is woken by an event of that socket, and by no other.
+//! Tasks that wait for a socket: each is woken by an event of this socket, and by no other.
 
 use std::io;
 use std::task::{Context, Poll, Waker};
@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 use super::Host;
 use super::state::{HostState, stopped};
 
-/// What a task waits for.
+/// The event that a task waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::toe) enum Interest {
     /// Bytes to read, the next connection, or the end.

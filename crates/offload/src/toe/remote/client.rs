@@ -19,12 +19,14 @@ use crate::toe::host::{Host, HostState};
 use crate::toe::status::{ConnectionStatus, EngineStatus};
 use crate::toe::thread::Home;
 
-/// A queue pair, for this thread, of the engine that listens at `path` ([`Engine::serve`](crate::toe::Engine::serve)). What is made with it are the same sockets as those of
-/// an engine within this process. When the engine ends, however it ends, every call says [`ErrorKind::ConnectionAborted`]; when this process ends,
-/// the engine resets what it had open.
+/// Returns a queue pair, for this thread, of the engine that listens at `path`
+/// ([`Engine::serve`](crate::toe::Engine::serve)). Its sockets are the same as those of an engine
+/// within this process. When the engine ends, however it ends, every call returns
+/// [`ErrorKind::ConnectionAborted`]; when this process ends, the engine resets its open
+/// connections.
 ///
 /// # Errors
-/// Nobody listens there; this user may not; every pair is taken.
+/// No engine listens there; this user may not connect; every pair is taken.
 pub fn connect(path: impl AsRef<Path>) -> io::Result<Host> {
     let path = path.as_ref();
     let socket = dial(path)?;
@@ -38,10 +40,10 @@ pub fn connect(path: impl AsRef<Path>) -> io::Result<Host> {
     Ok(Host::new(state, Arc::new(home)))
 }
 
-/// What the engine that listens at `path` has done, and who uses it.
+/// Returns the counters of the engine that listens at `path`, and its users.
 ///
 /// # Errors
-/// Nobody listens there; this user may not; its answer is none.
+/// No engine listens there; this user may not connect; its answer is invalid.
 pub fn status(path: impl AsRef<Path>) -> io::Result<EngineStatus> {
     let path = path.as_ref();
     let socket = dial(path)?;
@@ -65,7 +67,7 @@ pub fn connections(path: impl AsRef<Path>) -> io::Result<Vec<ConnectionStatus>> 
                 all.extend(page.connections);
                 match page.next {
                     None => return Ok(all),
-                    // It ends, whoever is there.
+                    // This ends, whichever program answers.
                     Some(next) if next > from && all.len() < MAX_SHOWN_CONNECTIONS => from = next,
                     Some(_) => return Err(at(path, no_answer())),
                 }
@@ -110,7 +112,7 @@ pub(super) fn dial(path: &Path) -> io::Result<OwnedFd> {
 
 /// Asks, without anything to be handed over.
 pub(super) fn ask(socket: &OwnedFd, question: &Message) -> io::Result<Message> {
-    // Descriptors that nobody has asked for are closed.
+    // Descriptors that were not requested are closed.
     send(socket, question, &[]).and_then(|()| receive(socket)).map(|(answer, _)| answer)
 }
 

@@ -1,5 +1,6 @@
-//! The thread that owns the engine's socket: who connects is checked and gets a queue pair, who is gone gives it back. The engine's thread sees
-//! neither sockets nor memory being mapped: pairs come to it ready, by a ring, and go back by another one.
+//! The thread that owns the engine's socket: a connecting program is checked and gets a queue pair,
+//! a departed one returns it. The engine's thread sees neither sockets nor memory being mapped:
+//! pairs come to it ready, by a ring, and go back by another one.
 
 use std::io;
 use std::net::IpAddr;
@@ -57,7 +58,7 @@ impl Access {
 }
 
 millrace_core::counters! {
-    /// What has happened at an engine's socket.
+    /// Counts of events at an engine's socket.
     pub struct GateCounters {
         /// Programs that have connected.
         sum callers,
@@ -83,7 +84,7 @@ pub(in crate::toe) struct Gate {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the gate tells its hosts, and whom it lets in.
+/// The information that the gate sends its hosts, and its access rules.
 pub(in crate::toe) struct GateSettings {
     pub(in crate::toe) pair: PairSettings,
     pub(in crate::toe) addresses: Vec<(IpAddr, u8)>,
@@ -137,7 +138,7 @@ impl Drop for Gate {
     }
 }
 
-/// Takes the place of a socket that nobody listens at any more, and of nothing else.
+/// Replaces a socket that has no listener any more, and nothing else.
 fn listen_at(path: &Path, is_own_only: bool) -> io::Result<OwnedFd> {
     use std::os::unix::fs::FileTypeExt as _;
     let fail = |what: &str, error: io::Error| {
@@ -165,7 +166,8 @@ fn listen_at(path: &Path, is_own_only: bool) -> io::Result<OwnedFd> {
     let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     let bound = SocketAddrUnix::new(path).and_then(|at| bind(&listener, &at));
     bound.map_err(|errno| fail("cannot be made", errno.into()))?;
-    // Who may connect is decided by credentials; the file lets nobody come so far who has no business here.
+    // Credentials decide which user may connect; the file's mode already stops users that have no
+    // business here.
     let mode = if is_own_only { 0o600 } else { 0o666 };
     chmod(path, Mode::from_raw_mode(mode)).map_err(|errno| fail("cannot set its mode", errno.into()))?;
     listen(&listener, MAX_CALLERS as i32)?;
@@ -181,10 +183,10 @@ enum Slot {
     Leaving,
 }
 
-/// How far somebody who has connected is.
+/// The progress of a connected program.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Has to say what it wants.
+    /// Must send its request.
     Greeting,
     /// Wants a pair, and one will soon be free.
     Waiting,
@@ -202,7 +204,8 @@ struct Caller {
     socket: OwnedFd,
     pid: u32,
     uid: u32,
-    /// Others are refused when they have said something: a socket that is closed with unread bytes takes its last message along.
+    /// Other callers are refused after their first message: a socket that is closed with unread
+    /// bytes takes its last message along.
     is_allowed: bool,
     stage: Stage,
     since: Instant,
@@ -305,7 +308,8 @@ impl Running {
         self.counters.not_allowed += u64::from(!is_allowed);
         let is_greeting = |caller: &&mut Caller| !matches!(caller.stage, Stage::Host(_));
         if self.callers.iter_mut().filter(is_greeting).count() >= MAX_CALLERS {
-            // The one that has said nothing for the longest time makes room; one that will be refused before all others.
+            // The caller that has been silent for the longest time makes room; one that will be
+            // refused goes before all others.
             let oldest = self
                 .callers
                 .iter_mut()
@@ -351,7 +355,7 @@ impl Running {
                 (caller.stage, caller.since) = (Stage::Asking(from), now);
                 self.ask_engine();
             }
-            // Nobody says anything else.
+            // No other message is valid.
             _ => {
                 self.counters.bad_callers += 1;
                 let text = "this is no request that the engine understands: use the same version of both";
@@ -360,7 +364,8 @@ impl Running {
         }
     }
 
-    /// Answers a caller who may then ask for something else. One who does not read is hung up on.
+    /// Answers a caller, which may then ask for something else. A caller that does not read is
+    /// disconnected.
     fn tell(&mut self, index: usize, message: &Message) {
         if send(&self.callers[index].socket, message, &[]).is_err() {
             self.hang_up(index);
@@ -389,7 +394,8 @@ impl Running {
         }
     }
 
-    /// Has the engine look for whoever waits the longest, if it looks for nobody.
+    /// Makes the engine look for the caller that has waited longest, if it is not looking for
+    /// another one.
     fn ask_engine(&mut self) {
         let asking = self.callers.iter_mut().filter_map(|caller| match caller.stage {
             Stage::Asking(from) => Some((caller, from)),
@@ -497,7 +503,7 @@ impl Running {
         self.callers.retain(|caller| caller.stage != Stage::Over);
     }
 
-    /// Who says nothing is hung up on, and who has waited long enough for a pair is told.
+    /// Disconnects silent callers, and notifies those that have waited long enough for a pair.
     fn look_at_time(&mut self, now: Instant) {
         for index in 0..self.callers.len() {
             let caller = &self.callers[index];

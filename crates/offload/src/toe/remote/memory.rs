@@ -26,7 +26,7 @@ pub(super) fn create(count: usize) -> io::Result<(OwnedFd, Words)> {
     let fd = memfd_create("millrace-pair", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     let bytes = count as u64 * WORD_BYTES as u64;
     ftruncate(&fd, bytes)?;
-    // Pages that cannot be had are missed here, and not in the middle of a turn.
+    // A lack of pages shows here, and not in the middle of a turn.
     fallocate(&fd, FallocateFlags::empty(), 0, bytes)?;
     fcntl_add_seals(&fd, SEALS)?;
     let words = Mapping::new(&fd, count, true)?.into_words();
@@ -76,8 +76,9 @@ impl Mapping {
 
 impl Region for Mapping {
     fn words(&self) -> &[AtomicU64] {
-        // SAFETY: `count` words of a mapping that begins on a page and lives as long as `self`. Any bytes are a word, and no access but atomic ones is
-        // made by this process; what the other one writes is not its business. The seals keep every page present in the file.
+        // SAFETY: `count` words of a mapping that begins on a page and lives as long as `self`. Any
+        // bytes are a word, and this process makes only atomic accesses; the writes of the other
+        // process are not its concern. The seals keep every page present in the file.
         unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.count) }
     }
 }

@@ -1,5 +1,6 @@
-//! What crosses the engine's socket before a queue pair does. Each message is one packet of it: a head of two 32-bit words, magic and kind, then
-//! words that depend on the kind, all little-endian. A packet that is longer or shorter than its kind says is none.
+//! Messages that cross the engine's socket before a queue pair does. Each message is one packet of
+//! it: a head of two 32-bit words, magic and kind, then words that depend on the kind, all
+//! little-endian. A packet that is longer or shorter than its kind requires is not a message.
 
 use std::net::IpAddr;
 
@@ -22,7 +23,7 @@ const STATUS: u32 = 5;
 const ASK_CONNECTIONS: u32 = 6;
 const CONNECTIONS: u32 = 7;
 
-/// What comes or goes.
+/// A message in either direction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Message {
     /// To the engine: a queue pair, please.
@@ -41,7 +42,7 @@ pub(super) enum Message {
     Connections(Page),
 }
 
-/// What a host has to know of its pair and of its engine.
+/// A host's information about its pair and its engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Welcome {
     /// Which of the engine's pairs it is.
@@ -162,7 +163,8 @@ fn words(bytes: &[u8]) -> Option<Vec<u32>> {
     Some(words.iter().map(|word| u32::from_le_bytes(*word)).collect())
 }
 
-/// What of a pair crosses, and in which order; the listeners go before. What a host keeps in reserve is its own affair.
+/// Returns the numbers of a pair that cross, in their order; the listeners go before. A host's
+/// reserve is its own affair.
 fn numbers(pair: &mut PairSettings) -> [&mut u32; 9] {
     let PairSettings {
         sockets,

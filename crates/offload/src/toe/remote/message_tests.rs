@@ -1,4 +1,4 @@
-//! What is read is what was written, and nothing else is a message.
+//! A message is read as it was written, and nothing else is a message.
 
 use std::net::SocketAddr;
 
@@ -121,7 +121,7 @@ fn what_is_cut_longer_or_of_another_version_is_none() {
     }
 }
 
-/// Anything that can come is refused or means what its own encoding says.
+/// Any possible input is refused or equals the encoding of its message.
 #[test]
 fn anything_can_come() {
     let seeds: Vec<Vec<u8>> = all().iter().map(Message::encode).collect();

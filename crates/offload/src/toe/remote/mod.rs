@@ -7,14 +7,15 @@
 //!   Host, TcpStream, TcpListener ◄══ memory of the pair ══► engine thread ┘ Leave ─┘
 //! ```
 //!
-//! The socket stays open. Its end of file tells the gate that the host is gone; that of the bells' sockets tells the host that the engine is.
+//! The socket stays open. Its end of file shows the gate that the host is gone; the end of file of
+//! the bells' sockets shows the host that the engine is.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `memory` | the memory of a pair as a sealed memfd |
 //! | `message` | what crosses the socket |
 //! | `gate` | the thread that owns the socket |
-//! | `ports` | what lies between it and the engine's thread |
+//! | `ports` | the link between it and the engine's thread |
 //! | `report` | the status of an engine, as it crosses the socket |
 //! | `client` | [`connect`], [`status`] and [`connections`] |
 
@@ -49,7 +50,8 @@ pub fn default_socket() -> PathBuf {
     dir.join("millrace/engine.sock")
 }
 
-/// The engine's end of a new pair, and what goes to the host: its memory and its end of the sockets.
+/// Creates the engine's end of a new pair, and the host's part: its memory and its end of the
+/// sockets.
 fn engine_side(settings: &PairSettings) -> io::Result<(EngineEnd, [OwnedFd; 2])> {
     let (fd, words) = memory::create(Layout::new(settings)?.words)?;
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;

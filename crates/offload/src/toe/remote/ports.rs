@@ -1,4 +1,5 @@
-//! What lies between the gate and the engine's thread: a ring of commands, a ring of what comes back, and the bell of the gate.
+//! The link between the gate and the engine's thread: a ring of commands, a ring of returned items,
+//! and the bell of the gate.
 
 use std::io;
 use std::sync::Arc;
@@ -15,17 +16,17 @@ pub(in crate::toe) enum Command {
     Join(u16, EngineEnd),
     /// It is gone. What takes its place until there is another one.
     Leave(u16, EngineEnd),
-    /// Somebody asks for connections.
+    /// A program requests connections.
     Survey(Box<Survey>),
 }
 
-/// What comes back.
+/// An item that the engine's thread returns.
 #[expect(
     clippy::large_enum_variant,
     reason = "the engine's thread allocates nothing, not even for the end of a pair"
 )]
 pub(super) enum Returned {
-    /// The memory of a pair, for which the engine has no more use.
+    /// The memory of a pair that the engine no longer uses.
     Pair(u16, EngineEnd),
     /// The connections that were asked for.
     Survey(Box<Survey>),
@@ -39,7 +40,7 @@ pub(in crate::toe) struct RemotePort {
 }
 
 impl RemotePort {
-    /// What the gate wants next.
+    /// Takes the gate's next command.
     pub(in crate::toe) fn next(&mut self) -> Option<Command> {
         self.commands.pop().ok()
     }
@@ -83,7 +84,8 @@ pub(in crate::toe) struct GatePort {
     pub(super) pairs: u16,
 }
 
-/// What lies between the gate and the engine's thread, for `pairs` pairs from number `first` on.
+/// Creates the link between the gate and the engine's thread, for `pairs` pairs from number `first`
+/// on.
 ///
 /// # Errors
 /// No descriptor for the bell.

@@ -99,7 +99,7 @@ impl Rig {
     }
 }
 
-/// A host as its process would have it, without what it does when it is dropped: it dies.
+/// A host as its process would have it, without the work of its drop: it dies.
 struct Mortal {
     state: HostState,
     engine: Arc<EventBell>,
@@ -180,8 +180,8 @@ fn bytes_go_both_ways_through_an_engine_of_another_process() {
     assert_eq!(connect(&path).unwrap_err().kind(), ErrorKind::NotFound);
 }
 
-/// A thousand hosts that die, one after the other, on a single pair: their peers see a reset, what they had closed themselves arrives, and nothing
-/// is left of them.
+/// A thousand hosts die, one after the other, on a single pair: their peers see a reset, data of
+/// the connections they had closed themselves arrives, and nothing is left of them.
 #[test]
 fn a_host_that_dies_is_cleared_away_and_its_pair_serves_the_next_one() {
     let rig = Rig::new(1);
@@ -240,7 +240,7 @@ fn callers_that_say_nothing_or_anything_are_hung_up_on_and_keep_nobody_out() {
         assert_eq!(answer(&caller).unwrap_err().kind(), ErrorKind::Unsupported);
     }
     echo(&path, &rig.other, PORT, 10_000);
-    // What comes from a host that is one already is no message either.
+    // A further message from a program that is a host already is invalid too.
     let host = dial(&path).unwrap();
     for expected in [true, false] {
         send(&host, &Message::Attach, &[]).unwrap();
@@ -253,7 +253,8 @@ fn callers_that_say_nothing_or_anything_are_hung_up_on_and_keep_nobody_out() {
     assert!(begun.elapsed() >= Duration::from_nanos(HANDSHAKE_NS));
 }
 
-/// Connections, a listener and hosts are shown while they work, also when they do not fit one answer; and whoever asks takes no pair.
+/// Connections, a listener and hosts are shown while they work, also when they do not fit one
+/// answer; and the program that asks takes no pair.
 #[test]
 fn an_engine_shows_what_it_does() {
     const EACH: usize = 10;
@@ -270,7 +271,7 @@ fn an_engine_shows_what_it_does() {
             streams.push((stream, listener.accept().unwrap().0));
         }
     }
-    // One that nobody has accepted, and one with bytes that its host has in a buffer.
+    // One that has not been accepted, and one with bytes that its host has in a buffer.
     let _waits = TcpStream::connect(&peers[0], (OURS, PORT).into()).unwrap();
     streams[0].0.write_all(&[1; 1000]).unwrap();
     streams[0].1.read_exact(&mut [0; 1000]).unwrap();
@@ -308,7 +309,8 @@ fn an_engine_shows_what_it_does() {
     drop(ours);
 }
 
-/// Who asks for connections and does not wait, asks on, or asks for places that are not there keeps nobody from being answered.
+/// A caller that asks for connections and does not wait, asks on, or asks for slots that do not
+/// exist does not delay the answers to others.
 #[test]
 fn questions_of_any_kind_are_answered_or_refused() {
     let rig = Rig::new(1);
@@ -480,7 +482,7 @@ fn a_socket_is_taken_over_from_an_engine_that_is_no_more_and_from_nobody_else() 
     let error = serve(&file).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
     assert_eq!(std::fs::read(&file).unwrap(), b"precious");
-    // What a killed one leaves.
+    // The socket file that a killed engine leaves.
     let old = rig.dir.path().join("old.sock");
     drop(std::os::unix::net::UnixListener::bind(&old).unwrap());
     assert_eq!(dial(&old).unwrap_err().kind(), ErrorKind::ConnectionRefused);

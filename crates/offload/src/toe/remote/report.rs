@@ -69,7 +69,7 @@ impl Writer {
     }
 }
 
-/// Words that are read; each call takes what it needs from the front.
+/// Words to read; each call takes the words it needs from the front.
 pub(super) struct Reader<'a>(pub(super) &'a [u32]);
 
 impl Reader<'_> {

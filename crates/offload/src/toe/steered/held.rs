@@ -1,5 +1,7 @@
-//! The kernel's side of the engine's ports: each is held by a socket of the kernel's that is bound to it and does nothing, so the kernel gives it to
-//! nobody else, and one that is in use already is noticed. Or a listener of the kernel's has it beside the engine; then only its connections are looked for.
+//! The kernel's side of the engine's ports: each is held by a socket of the kernel that is bound to
+//! it and does nothing, so the kernel gives it to no other program, and a port that is in use
+//! already is noticed. Or a listener of the kernel has it beside the engine; then only its
+//! connections are checked.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -22,7 +24,8 @@ impl Held {
     /// Takes the ports of these addresses.
     ///
     /// # Errors
-    /// Somebody has one of them; the kernel does not have an address; rights or descriptors are missing.
+    /// One of them is in use; the kernel does not have an address; rights or descriptors are
+    /// missing.
     pub(super) fn take(addresses: &[IpAddr], ports: &PortSet) -> io::Result<Self> {
         let mut sockets = Vec::new();
         for &address in addresses {
@@ -63,7 +66,7 @@ fn fault(local: SocketAddr, errno: Errno) -> io::Error {
 
 /// TCP sockets of the calling thread's network namespace, of both families.
 const SOCKETS: [&str; 2] = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
-/// What is no connection that somebody uses: TIME-WAIT, CLOSE, LISTEN (`enum` in linux/net/tcp_states.h).
+/// States without a connection in use: TIME-WAIT, CLOSE, LISTEN (`enum` in linux/net/tcp_states.h).
 const UNUSED: [&str; 3] = ["06", "07", "0A"];
 
 /// Whether the kernel has no connections at these ports of these addresses, which an engine would cut. Listeners may be there.

@@ -10,9 +10,9 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `held` | the kernel's side of the ports: nobody else gets one |
+//! | `held` | the kernel's side of the ports, so that no other program gets one |
 //! | `ways` | Ethernet headers, and packets that wait for one |
-//! | `stations` | where answers to whoever calls go back to |
+//! | `stations` | the stations that answers to callers go back to |
 
 mod held;
 mod stations;
@@ -53,7 +53,8 @@ const FRONT_BYTES: usize = 160;
 /// The kernel gets everything again when this is dropped, or the process ends however it does; it knows nothing of the connections, and answers
 /// their segments with resets.
 pub struct XdpPorts {
-    // In this order: no frame is given to a socket that is gone, and nobody gets a port while its segments come here.
+    // Dropped in this order: no frame is given to a socket that is gone, and no other program gets
+    // a port while its segments still arrive here.
     _steering: Steering,
     queues: XdpQueues,
     _held: Option<Held>,
@@ -235,7 +236,8 @@ fn address(head: &[u8], v4: usize, v6: usize) -> Option<IpAddr> {
     Some(Ipv6Addr::from(*head.get(v6..)?.first_chunk::<16>()?).into())
 }
 
-/// What a packet of the engine says of whoever it goes to. Its IP header has neither options nor extension headers.
+/// Classifies a packet of the engine by its relation to the receiver. Its IP header has neither
+/// options nor extension headers.
 fn kind(head: &[u8]) -> Kind {
     const FLAGS: usize = 13;
     let tcp = if is_v4(head) { IPV4_HEADER_BYTES } else { IPV6_HEADER_BYTES };

@@ -1,5 +1,6 @@
-//! By which stations hosts were last heard from. What only answers somebody goes back there, as an echo reply does: so whoever invents addresses takes
-//! no place in the table of ways, and the kernel is asked nothing for it.
+//! The stations that last sent packets of each host. Packets that only answer a caller go back
+//! there, like an echo reply, so a sender of spoofed addresses takes no entry in the egress path
+//! table, and the kernel is not queried for it.
 
 use std::net::IpAddr;
 
@@ -31,7 +32,8 @@ impl Stations {
         Self { key, sets, latest: None }
     }
 
-    /// A packet of the host came from this station. A group or nobody is none.
+    /// Records that a packet of the host came from this station. Group and null addresses are
+    /// ignored.
     pub(super) fn heard(&mut self, host: IpAddr, mac: Mac) {
         let station = Some(Station { host, mac });
         if self.latest == station || mac[0] & 1 != 0 || mac == [0; 6] {
@@ -111,7 +113,7 @@ mod tests {
                 assert_eq!(stations.of(host), Some(mac(3)), "{none:?}");
             }
         }
-        // Somebody in between.
+        // Another host in between.
         stations.heard(host(2), mac(2));
         stations.heard(host(1), mac(1));
         assert_eq!((stations.of(host(1)), stations.of(host(2))), (Some(mac(1)), Some(mac(2))));

@@ -1,11 +1,13 @@
 //! Ethernet headers of packets that go out, as the kernel's routes and neighbours say, and packets that wait until the kernel has found one.
 //!
-//! What belongs to a connection has a place in the table of ways: its peer has shown that it gets what is sent to its address, or a host of the engine
-//! calls it. What only answers a segment that anybody may have sent has one of few places for a second; when those are taken, as in a flood of calls from
-//! invented addresses, it goes back to the station where the segment came from, and the kernel is asked nothing.
+//! The peer of a connection has an entry in the egress path table: it has shown that it receives
+//! packets sent to its address, or a host of the engine connects to it. The receiver of a mere
+//! answer to a segment that any host may have sent gets one of a few entries for a second. When
+//! those are taken, as in a flood of calls from spoofed addresses, the answer goes back to the
+//! station that sent the segment, and the kernel is not queried.
 //!
-//! The kernel is asked by a thread of its own (`netio/src/route`), which also follows what changes. The packet that waits for a host is the latest one to
-//! it, copied: what was sent before it TCP sends again.
+//! A separate thread (`netio/src/route`) queries the kernel and follows changes. Only the latest
+//! packet to a host waits for it, as a copy: TCP retransmits the earlier ones.
 
 use std::collections::VecDeque;
 use std::io;
@@ -25,14 +27,15 @@ pub(super) enum Where {
     There(LinkHeader),
     /// The kernel was asked, or it has no way now.
     NotKnown,
-    /// By another interface, or by a VLAN on this one; or back to where nobody remembers.
+    /// Through another interface, or through a VLAN on this one; or back to a station that is not
+    /// remembered.
     Elsewhere,
 }
 
-/// What a packet says of whoever it goes to.
+/// Kind of a packet, by its relation to the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// The first answer to a caller, who may not be at that address: SYN,ACK.
+    /// The first answer to a caller, which may not be at that address: SYN,ACK.
     Handshake,
     /// The end of a connection, or the answer to what belongs to none: RST.
     Reset,
@@ -70,7 +73,8 @@ pub(super) struct Ways {
 }
 
 impl Ways {
-    /// By the interface with this number and Ethernet address; packets have so many bytes at most.
+    /// Creates the paths through the interface with this number and Ethernet address; packets have
+    /// at most `packet_bytes` bytes.
     pub(super) fn new(
         hops: HopTable,
         watch: Option<RouteWatch>,
@@ -193,7 +197,8 @@ impl Ways {
         self.look_at.get_or_insert(now.plus_ns(WAY_LOOK_NS));
     }
 
-    /// Takes in what the kernel has said, and sends what has waited for it. `send` says whether there was room.
+    /// Processes the kernel's answers and sends the packets that waited for them. `send` returns
+    /// whether there was space.
     pub(super) fn look(
         &mut self,
         now: Instant,

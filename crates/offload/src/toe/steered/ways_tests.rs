@@ -132,7 +132,8 @@ fn station(mac: Mac) -> Where {
     Where::There(LinkHeader { destination: mac, source: OWN, vlan: None })
 }
 
-/// Callers who invent their addresses are answered, and take nothing from those who do not, however long it goes on.
+/// Callers with spoofed addresses are answered, and take nothing from real callers, however long
+/// the flood lasts.
 #[test]
 fn a_flood_of_calls_from_everywhere_takes_few_places_and_asks_little() {
     const CALLERS: u32 = 10_000;
@@ -159,7 +160,8 @@ fn a_flood_of_calls_from_everywhere_takes_few_places_and_asks_little() {
         assert!(feed.asked().len() <= STRANGERS, "second {second}");
         leaves(&mut ways, now);
     }
-    // Somebody who is there, and all places of strangers are taken: it is answered as the others are, and has a way when it has answered in turn.
+    // A real client while all entries for strangers are taken: it is answered like the others, and
+    // has a path once it has answered in turn.
     let (client, now) = (ip(2), begun.plus_ns(200 * STRANGER_NS));
     leaves(&mut ways, now);
     for number in 0..WAITING_ANSWERS {
@@ -197,7 +199,7 @@ fn a_caller_is_answered_by_the_kernels_way_and_keeps_it_if_it_answers() {
         let kind = if is_there { Kind::Other } else { Kind::Handshake };
         assert_eq!(ways.way(caller, kind, soon), Where::There(hop(last).link));
     }
-    // A second later the next call has the place of who was not heard of again.
+    // A second later, the next call gets the entry of a caller that was not heard from again.
     let later = now.plus_ns(STRANGER_NS + 1);
     assert_eq!(ways.way(ip(4), Kind::Handshake, later), Where::NotKnown);
     assert_eq!(feed.asked(), [ip(4)]);
@@ -206,7 +208,8 @@ fn a_caller_is_answered_by_the_kernels_way_and_keeps_it_if_it_answers() {
     assert_eq!(ways.way(ip(3), Kind::Handshake, later), Where::NotKnown);
 }
 
-/// Of those for whom there is no place whoever is not remembered is not answered, unless a connection with it ends.
+/// A caller without an entry whose station is not remembered gets no answer, unless a connection
+/// with it ends.
 #[test]
 fn who_is_forgotten_in_a_flood_is_not_answered() {
     let (mut ways, mut feed) = ways();

@@ -1,4 +1,4 @@
-//! What is looked at beside the sockets that `netio::probe` tries: permissions, limits, memory, processors.
+//! Checks beside the sockets that `netio::probe` tries: permissions, limits, memory, processors.
 
 use std::io;
 
@@ -10,10 +10,11 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::cmds::memory;
 
-/// Each viewer by TCP needs two descriptors; `serve` admits 5000 viewers by default. What is left is for the files of open
-/// titles: up to six for each member of the volume, and three for each parity track that is sent.
+/// Each viewer by TCP needs two descriptors; `serve` admits 5000 viewers by default. The rest is
+/// for the files of open titles: up to six for each member of the volume, and three for each parity
+/// track that is sent.
 const OPEN_FILES: u64 = 16_384;
-/// What the kernel keeps for completions of sends that it does not copy, since Linux 6.8.
+/// Memory that the kernel keeps for completions of zero-copy sends, since Linux 6.8.
 const OPTION_MEMORY_BYTES: u64 = 131_072;
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 const CAP_NET_ADMIN: u32 = 12;
@@ -39,7 +40,7 @@ pub(super) fn all() -> Survey {
     all
 }
 
-/// A result that says what was found in either case.
+/// A result with a description of the findings in either case.
 pub(super) type Found = Result<String, String>;
 
 pub(super) fn finding(

@@ -1,4 +1,5 @@
-//! Whether a TCP offload engine (`millrace engine`, `serve --tcp engine`) can run here: what the kernel lets this process do, and which interfaces it can be at.
+//! Whether a TCP offload engine (`millrace engine`, `serve --tcp engine`) can run here: the
+//! operations that the kernel permits this process, and the interfaces that suit an engine.
 
 use std::io;
 
@@ -96,7 +97,7 @@ impl OffloadEngine {
 }
 
 impl Place {
-    /// `None` if nobody would put an engine there: the loopback device, tunnels.
+    /// `None` if an engine makes no sense there: the loopback device, tunnels.
     fn of(device: &DeviceFeatures, is_ethernet: bool, rights: Rights) -> Option<Self> {
         let (kind, (detail, remedy)) = match (is_ethernet, device.driver.as_deref()) {
             (true, _) => ("Ethernet", ethernet(device, rights)),
@@ -111,7 +112,8 @@ impl Place {
     }
 }
 
-/// Whether an engine can share an Ethernet interface with the kernel: what was found, and what to do if it cannot.
+/// Returns whether an engine can share an Ethernet interface with the kernel: the findings, and a
+/// remedy if it cannot.
 fn ethernet(device: &DeviceFeatures, rights: Rights) -> (String, Option<String>) {
     let name = &device.name;
     let queues = device.rx_queues.unwrap_or(1);
@@ -157,7 +159,7 @@ fn behind_tun(device: &DeviceFeatures, rights: Rights) -> (String, Option<String
     if !device.is_up {
         return ("it is down".to_owned(), Some(format!("ip link set {name} up")));
     }
-    // It has a carrier as long as somebody has it open.
+    // It has a carrier as long as a program has it open.
     if device.has_carrier == Some(true) {
         let remedy =
             format!("end the program that has it, or make another one: ip tuntap add dev {name}b mode tun");
@@ -167,7 +169,7 @@ fn behind_tun(device: &DeviceFeatures, rights: Rights) -> (String, Option<String
     (found, (!rights.has_tun).then(|| "engine-tun above".to_owned()))
 }
 
-/// Tries what an engine at an Ethernet interface begins with.
+/// Tries the first steps of an engine at an Ethernet interface.
 fn af_xdp() -> Finding {
     let socket = rustix::net::socket(AddressFamily::XDP, SocketType::RAW, None)
         .map_err(|errno| format!("no AF_XDP socket: {}", io::Error::from(errno)));

@@ -1,4 +1,5 @@
-//! `millrace doctor`: what this machine can do for a server, what it cannot, and what to do about that.
+//! `millrace doctor`: the features of this machine that a server can use, the features it lacks,
+//! and the remedies.
 
 mod checks;
 mod engine;
@@ -16,7 +17,7 @@ use serde_json::{Value, json};
 use self::engine::OffloadEngine;
 use super::egress::{Outcome, figures_file, measure_now, probe};
 
-/// Report what this machine supports, what is missing, and how to fix it
+/// Report the features that this machine supports, those it lacks, and how to fix them
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  millrace doctor\n  millrace doctor --measure eth0\n  millrace doctor --json\n\nIt only reports: the exit code \
@@ -93,7 +94,7 @@ fn interfaces(all: &[Target]) -> Vec<DeviceFeatures> {
     ethernet.filter_map(|target| DeviceFeatures::of(&target.name).ok()).collect()
 }
 
-/// What is to be said about an interface beyond its features: for each point what to do.
+/// Returns advice on an interface beyond its features: each point with its remedy.
 fn advice(device: &DeviceFeatures) -> Vec<String> {
     let name = &device.name;
     let mut advice = Vec::new();

@@ -44,7 +44,7 @@ impl Devices {
     /// Opens the devices of all engines, as far as that is possible now, and minds them from then on.
     ///
     /// # Errors
-    /// If a thread or a netlink socket cannot be had.
+    /// If a thread or a netlink socket cannot be created.
     pub(crate) fn start(
         egress: &Egress,
         sides: Vec<DeviceSide<XdpTx>>,

@@ -1,4 +1,4 @@
-//! The file that keeps what was measured, so that a server that starts again knows it at once.
+//! The file that keeps the measurements, so that a restarted server knows them at once.
 //!
 //! Figures hold for an interface (name, address, driver, MTU), a kernel and a version of this program; when any of these changes,
 //! they are not found. The file may be deleted at any time.
@@ -61,13 +61,14 @@ impl FiguresFile {
         self.path.as_deref()
     }
 
-    /// What was measured of an interface before.
+    /// Returns the earlier measurement of an interface.
     pub(crate) fn find(&self, target: &Target) -> Option<Outcome> {
         let key = key(target);
         self.read().interfaces.into_iter().find(|entry| entry.key == key)?.outcome()
     }
 
-    /// Keeps what was measured. What cannot be kept is measured again next time; that is said in the log.
+    /// Stores a measurement. If it cannot be stored, the log reports this and the measurement is
+    /// repeated next time.
     pub(crate) fn keep(&self, target: &Target, outcome: &Outcome) {
         let Some(path) = &self.path else { return };
         let key = key(target);

@@ -14,7 +14,7 @@ pub(super) const TX_BUDGET: u32 = 64;
 /// Streams that a measurement pretends to have.
 const STREAMS: usize = 64;
 
-/// What was found out about an interface.
+/// The findings about an interface.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Outcome {
     /// The figures.

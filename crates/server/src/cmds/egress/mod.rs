@@ -1,11 +1,11 @@
-//! Which egress paths the server uses, for which bursts: kernel sockets, and AF_XDP devices on the interfaces that it was
-//! told. Why these rules: `docs/design/0007-egress-path.md`.
+//! The egress paths that the server uses, and the bursts that it uses them for: kernel sockets, and
+//! AF_XDP devices on the configured interfaces. Why these rules: `docs/design/0007-egress-path.md`.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | here | settings, and the decision for each interface |
 //! | `measure` | the self-measurement of one interface |
-//! | `figures` | the file that keeps what was measured |
+//! | `figures` | the file that keeps the measurements |
 //! | `devices` | opening devices, at the start and again later |
 
 mod devices;
@@ -45,7 +45,7 @@ pub(crate) struct EgressArgs {
 /// How packets leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BackendChoice {
-    /// What is best.
+    /// The best path.
     Auto,
     /// Kernel sockets.
     Kernel,
@@ -63,7 +63,7 @@ pub(crate) enum MeasureChoice {
 }
 
 impl EgressArgs {
-    /// Checks what the types cannot.
+    /// Checks the conditions that the types cannot express.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         let named = self.xdp_interfaces.len();
         ensure!(
@@ -100,7 +100,7 @@ impl Interface {
     }
 }
 
-/// What was decided.
+/// The decision.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Egress {
     /// For viewers whom no device reaches.
@@ -110,7 +110,8 @@ pub(crate) struct Egress {
 }
 
 impl Egress {
-    /// Decides, and says so in the log. Whatever goes wrong with AF_XDP, the kernel's sockets remain.
+    /// Decides, and logs the decision. Whatever goes wrong with AF_XDP, the kernel's sockets
+    /// remain.
     ///
     /// # Errors
     /// If an interface does not exist: a slip of the pen.
@@ -223,7 +224,7 @@ fn best(target: &Target, file: &FiguresFile, again: bool) -> (Option<Plan>, Opti
     }
 }
 
-/// A named interface of which there are no figures.
+/// Handles a named interface without measurements.
 fn unmeasured(target: &Target, why: &str) -> Option<Interface> {
     let name = target.name.clone();
     if !target.is_up {

@@ -68,7 +68,7 @@ pub(super) struct EngineArgs {
     /// Threads of other programs that may use the engine at once, 1 to 64; each has 17 MB of memory while it does
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = pairs)]
     pairs: usize,
-    /// User who may connect, beside root and the user of the engine. Repeat it for more
+    /// User that may connect, beside root and the user of the engine. Repeat it for more
     #[arg(long = "allow-uid", value_name = "UID", value_delimiter = ',')]
     uids: Vec<u32>,
     /// Group whose programs may connect. Repeat it for more
@@ -153,7 +153,8 @@ fn start(args: &EngineArgs) -> anyhow::Result<Engine> {
         mtu: args.mtu,
         names: NAMES,
     };
-    // Whoever calls has read what the engine is for, and what is there without one.
+    // The caller of this command has read about the purpose of the engine, and about the
+    // alternative without one.
     let instead = "without an engine programs use the kernel's TCP";
     let refused = |why: String| anyhow!("the offload engine cannot be started: {why}; {instead}");
     let (settings, device) = place.open(|settings| adjust(args, settings)).map_err(refused)?;
@@ -165,7 +166,8 @@ fn start(args: &EngineArgs) -> anyhow::Result<Engine> {
     Ok(engine)
 }
 
-/// What is said of ports that the kernel gives to its own connections: how many could keep an engine from starting, and what prevents that.
+/// Returns the warning about ports that the kernel gives to its own connections: how many could
+/// keep an engine from starting, and how to prevent this.
 fn warning(given_out: Option<(PortSet, String)>) -> Option<String> {
     let (ports, remedy) = given_out?;
     Some(format!(

@@ -65,7 +65,7 @@ fn is_host(ip: IpAddr) -> bool {
     !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || is_mapped || is_this_network)
 }
 
-/// What a command calls the options.
+/// A command's names of the options.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OptionNames {
     pub(crate) interface: &'static str,
@@ -115,7 +115,7 @@ impl OptionNames {
     }
 }
 
-/// An interface, and what the engine has there.
+/// An interface, and the engine's addresses and ports there.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) interface: String,
@@ -131,7 +131,8 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Opens the device, and makes the settings that go with it; `adjust` sets what is not about the place.
+    /// Opens the device and creates the matching settings; `adjust` sets those that do not concern
+    /// the place.
     ///
     /// # Errors
     /// Why that cannot be now: what failed, where, and what to do.

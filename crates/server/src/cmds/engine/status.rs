@@ -1,4 +1,5 @@
-//! `millrace engine status`: what an engine that runs has done, who uses it, and its connections as `ss -ti` shows those of the kernel.
+//! `millrace engine status`: the work done by a running engine, its users, and its connections as
+//! `ss -ti` shows those of the kernel.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,8 @@ use millrace_offload::toe::{
 };
 use serde_json::{Map, Value, json};
 
-/// Show what a running engine does: connections with round-trip times, windows, queues and retransmissions, and totals
+/// Show the activity of a running engine: connections with round-trip times, windows, queues and
+/// retransmissions, and totals
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  millrace engine status\n  millrace engine status --json --socket /run/millrace/engine.sock\n\n\

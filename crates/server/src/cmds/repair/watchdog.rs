@@ -1,8 +1,9 @@
 //! Work on disks that ends although one of them does not answer.
 //!
-//! What reads has a limit of its own in the store, and goes on without the disk. What writes must not: so the whole work is
-//! done by a thread of its own that gives signs of life. If it gives none for too long, it is left where it is and the command
-//! ends; what was done until then is as if the machine had stopped there.
+//! Reads have a limit of their own in the store, and go on without the disk. Writes must not, so a
+//! separate thread does the whole work and gives signs of life. If it gives none for too long, it
+//! is abandoned and the command ends; the work done until then is as if the machine had stopped
+//! there.
 
 use std::io;
 use std::path::PathBuf;
@@ -21,7 +22,7 @@ use crate::limits::control::WATCHDOG_LOOK_EVERY;
 #[derive(Debug, Default)]
 pub(super) struct Pulse {
     beats: AtomicU64,
-    /// What is being done to a disk, and where.
+    /// The current operation on a disk, and its path.
     doing: Mutex<Option<(&'static str, PathBuf)>>,
 }
 
@@ -54,7 +55,7 @@ pub(super) fn wait<T: Send + 'static>(
     work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
 ) -> anyhow::Result<T> {
     let (done, result) = channel();
-    // Nobody hears a result that comes too late.
+    // A result that comes too late has no receiver.
     let run = move || drop(done.send(work()));
     std::thread::Builder::new().name("disks".into()).spawn(run)?;
     let (mut seen, mut silent) = (0, Duration::ZERO);

@@ -1,6 +1,7 @@
-//! The ports for RTSP and HTTP, plain and by TLS: taken at the start, so that a port that somebody else has is said at once, and listened on only when
-//! everything can be answered ([`crate::control`] does that). Until then a player is refused, and tries again, instead of
-//! waiting in a queue or being told that a title is not there.
+//! The ports for RTSP and HTTP, plain and by TLS. They are taken at the start, so that a port in
+//! use elsewhere is reported at once, and listened on only when everything can be answered
+//! ([`crate::control`] does that). Until then a player is refused, and tries again, instead of
+//! waiting in a queue or getting an answer that a title does not exist.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
@@ -8,7 +9,7 @@ use std::net::{SocketAddr, TcpListener};
 use anyhow::Context;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 
-/// What a port is for.
+/// The purpose of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum For {
     Rtsp,
@@ -18,7 +19,7 @@ pub(super) enum For {
 }
 
 impl For {
-    /// Its name, and the setting by which another address is chosen.
+    /// Returns its name, and the setting that chooses another address.
     fn words(self) -> (&'static str, &'static str) {
         match self {
             Self::Rtsp => ("RTSP", "--listen"),
@@ -29,7 +30,7 @@ impl For {
     }
 }
 
-/// Takes the first of `choices` that can be had. Nobody can connect yet.
+/// Takes the first available address of `choices`. No client can connect yet.
 pub(super) fn first_free(choices: &[SocketAddr], what: For) -> anyhow::Result<TcpListener> {
     let mut last = None;
     for &address in choices {
@@ -77,7 +78,7 @@ mod tests {
         assert_eq!(TcpStream::connect(address).unwrap_err().kind(), ErrorKind::ConnectionRefused);
         rustix::net::listen(&listener, 8).unwrap();
         assert!(TcpStream::connect(address).is_ok());
-        // The next choice is taken, and the last failure told.
+        // The next choice is taken, and the last failure reported.
         let second = first_free(&[address, any], For::Rtsp).unwrap();
         assert_ne!(second.local_addr().unwrap(), address);
         assert!(

@@ -6,7 +6,7 @@ use millrace_store::disk::{FaultList, ReadFaults};
 
 use crate::limits::control::MAX_FAULTS_FILE_BYTES;
 
-/// Keeps the faults of members as a file says.
+/// Keeps the faults of members in step with a file.
 pub(super) struct Injector {
     file: Option<PathBuf>,
     faults: ReadFaults,
@@ -27,8 +27,8 @@ impl Injector {
         self.faults.clone()
     }
 
-    /// Reads the file again. One that is not there says that there are no faults; one that cannot be understood changes
-    /// nothing and is told once.
+    /// Reads the file again. A missing file means no faults; an invalid file changes nothing and is
+    /// reported once.
     pub(super) fn look(&mut self) {
         let Some(file) = &self.file else { return };
         let text = match std::fs::metadata(file) {

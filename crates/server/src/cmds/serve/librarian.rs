@@ -1,5 +1,6 @@
-//! The library thread: looks at the folders, adds what has come to rest, keeps the open titles in step with the store, and says what
-//! can be watched: one line a title, and once how to open them.
+//! The library thread: scans the folders, adds files that have come to rest, keeps the open titles
+//! in step with the store, and reports the titles that can be watched: one line per title, and once
+//! how to open them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -28,7 +29,7 @@ use crate::library::watch::{FoundFile, Scan, Watcher};
 use crate::library::writers;
 use crate::limits::control::{LIBRARY_LOOK_EVERY, SETTLE_MISSING};
 
-/// What the thread needs.
+/// Everything that the thread needs.
 pub(super) struct Librarian {
     /// Where titles are kept.
     pub(super) volume: Arc<Volume>,
@@ -46,7 +47,7 @@ pub(super) struct Librarian {
     pub(super) sources: RefCell<(u64, Sources)>,
     /// Titles whose files are missing, and since when.
     pub(super) missing: RefCell<HashMap<TitleId, SystemTime>>,
-    /// The ffmpeg program and what it may use.
+    /// The ffmpeg program and the resources it may use.
     pub(super) ffmpeg: FfmpegArgs,
     /// No progress bars, no lines to paste.
     pub(super) quiet: bool,
@@ -54,7 +55,7 @@ pub(super) struct Librarian {
     pub(super) base_url: String,
     /// Titles that could not be played at the last look, because too many of their members were missing.
     pub(super) lost: Cell<usize>,
-    /// What has been said already.
+    /// Reports already made.
     pub(super) said: Said,
     /// When the open titles were brought up to date.
     pub(super) refreshed: Refreshed,
@@ -98,7 +99,7 @@ pub(super) struct Refreshed {
     is_behind: Cell<bool>,
 }
 
-/// What need not be said again.
+/// Reports that need no repetition.
 #[derive(Default)]
 pub(super) struct Said {
     /// That the catalogue is kept in memory.
@@ -112,8 +113,8 @@ pub(super) struct Said {
 }
 
 impl Librarian {
-    /// Starts the thread; `first` is what was put among the open titles before. `ready` is called once, after the first look at all
-    /// folders.
+    /// Starts the thread; `first` holds the titles opened before. `ready` is called once, after the
+    /// first scan of all folders.
     ///
     /// # Errors
     /// When no thread can be started.
@@ -366,7 +367,7 @@ impl Librarian {
         }
     }
 
-    /// Names a file that is left out, unless the same was said of it before.
+    /// Reports a file that is left out, unless the same reason was reported before.
     fn skip(&self, media: &Path, why: &anyhow::Error) {
         let why = format!("{why:#}");
         if self.said.skipped.borrow_mut().is_new(media, &why) {
@@ -376,7 +377,7 @@ impl Librarian {
         }
     }
 
-    /// Says how titles are opened, when there is one and it has not been said.
+    /// Reports how titles are opened, if there is one and it was not reported before.
     fn invite(&self) {
         if self.said.invitation.get() {
             return;
@@ -403,7 +404,7 @@ impl Librarian {
         self.refreshed.at.set(Some(Instant::now()));
     }
 
-    /// Says what is new among the open titles.
+    /// Reports changes of the open titles.
     fn announce(&self, changes: &Changes) {
         let at_start = !self.said.titles.replace(true);
         for title in &changes.added {

@@ -6,10 +6,10 @@ use std::str::FromStr;
 
 use millrace_core::units::BitRate;
 
-/// What an operator says about the links.
+/// The operator's setting for the links.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum LinkRate {
-    /// What the hardware reports, if it does.
+    /// The rate that the hardware reports, if it reports one.
     #[default]
     Auto,
     /// Not counted.
@@ -45,8 +45,8 @@ impl std::fmt::Display for LinkRate {
     }
 }
 
-/// Of what a link carries, this share is left to media, in percent: the rest are headers (42 bytes and the gap between frames for
-/// 1370 bytes of frame) and what is not ours.
+/// Share of a link's rate that is left to media, in percent: the rest are headers (42 bytes and the
+/// gap between frames for 1370 bytes of frame) and other traffic.
 const MEDIA_PERCENT: u64 = 95;
 
 impl LinkRate {

@@ -1,5 +1,6 @@
-//! The thread that makes titles for speeds that viewers ask for, and removes those that nobody has watched for long when their space is
-//! needed. What is made next and what goes, `library/on_use` decides; here is the thread, and what it has to do with disks.
+//! The thread that makes titles for speeds that viewers request, and removes those not watched for
+//! a long time when their space is needed. `library/on_use` decides which one is made next and
+//! which ones go; here is the thread, and its work on disks.
 //!
 //! It gives way to all others: lowest priority for processor and disk; no work while an engine is busy or the cache late; and while anybody
 //! watches, it rests for as long as it has worked.
@@ -32,7 +33,7 @@ use crate::library::reader::Closer;
 use crate::limits::trick::{LATER_NS, MAKER_LOOK_EVERY, MAKER_REST, MAKER_TURN_NS, NOTE_USES_NS, REFUSED_NS};
 
 millrace_core::counters! {
-    /// What has become of the speeds that viewers have asked for.
+    /// The fate of the speeds that viewers requested.
     pub(crate) struct MadeOnUse {
         /// Speeds of titles that a viewer asked for, that were not there and were put on the list.
         sum wishes,
@@ -52,12 +53,12 @@ millrace_core::counters! {
         gauge waiting,
         /// Titles made on use that there are now.
         gauge titles,
-        /// What they take on all members together.
+        /// Their size on all members together.
         gauge held_bytes,
     }
 }
 
-/// What the thread works with.
+/// The parts that the thread works with.
 pub(super) struct MakerParts {
     pub(super) volume: Arc<Volume>,
     pub(super) open_titles: Arc<OpenTitles>,
@@ -70,20 +71,20 @@ pub(super) struct MakerParts {
     pub(super) space: ByteLen,
 }
 
-/// The thread, and what it keeps to itself.
+/// The thread and its private state.
 pub(super) struct Maker {
     ledger: Ledger,
     loops: Vec<Arc<Sheet<LoadSnapshot>>>,
     pressure: Pressure,
     sheet: Arc<Sheet<MadeOnUse>>,
-    /// Why the volume takes no titles, as far as it has been told.
+    /// The reported reason why the volume takes no titles.
     told: Option<String>,
-    /// Of each title for which there was no space: it has been told.
+    /// For each title that lacked space: the advice already reported.
     told_of_space: BTreeMap<TitleId, &'static str>,
     noted: Instant,
 }
 
-/// The titles that were made on use, and what they take.
+/// The titles that were made on use, and their sizes.
 struct Ledger {
     volume: Arc<Volume>,
     open_titles: Arc<OpenTitles>,
@@ -99,7 +100,7 @@ struct Ledger {
 /// Why something is not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// Nobody can want it any more.
+    /// No viewer can want it any more.
     Gone,
     /// The volume cannot take it now.
     Later,
@@ -183,7 +184,7 @@ impl Maker {
         self.publish();
     }
 
-    /// Writes down what was used last, if that was done so long ago.
+    /// Stores the last uses, if this was last done at least `every_ns` ago.
     fn note_uses(&mut self, every_ns: u64) {
         let now = unix_now();
         if now.ns_since(self.noted) < every_ns {
@@ -216,7 +217,7 @@ impl Maker {
         self.sheet.publish(counters);
     }
 
-    /// Makes one title, and says what became of it.
+    /// Makes one title and reports the result.
     fn make(&mut self, wish: Wish, stop: &AtomicBool) {
         let Wish { parent, scale } = wish;
         let is_parent = |info: &TitleInfo| info.derived.is_none();
@@ -301,7 +302,8 @@ impl Maker {
         }
     }
 
-    /// Nothing can be made now, whatever it is: told once, until something was made again or there is another reason.
+    /// Waits while nothing can be made, whatever it is. This is reported once, until something was
+    /// made again or there is another reason.
     fn wait_for_volume(&mut self, error: &StoreError) {
         let why = error.to_string();
         if self.told.as_ref() != Some(&why) {
@@ -330,7 +332,7 @@ impl Maker {
     }
 }
 
-/// What the server has done so far.
+/// Returns the totals of the server's work.
 pub(super) fn figures(loops: &[Arc<Sheet<LoadSnapshot>>], cache: &Cache) -> Figures {
     let engine = |sheet: &Arc<Sheet<LoadSnapshot>>| {
         let LoadSnapshot { busy_ns, idle_ns, .. } = sheet.read();
@@ -354,7 +356,8 @@ struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// Called between two steps: returns when the next may be done, or when nothing more is to be done.
+    /// Called between two steps: returns when the next step may run, or when no further step must
+    /// run.
     fn take(&mut self) {
         loop {
             let now = MonotonicClock.now();
@@ -405,20 +408,20 @@ impl From<NoSpace> for Lack {
 }
 
 impl Ledger {
-    /// The open titles are what the store has.
+    /// Brings the open titles in step with the store.
     fn look(&self) {
         if let Err(error) = self.open_titles.look(&self.volume) {
             tracing::warn!("the store cannot be read, the list of titles stays as it was: {error}");
         }
     }
 
-    /// What a title takes; if its manifest cannot be read, `media` bytes.
+    /// Returns the size of a title; if its manifest cannot be read, `media` bytes.
     fn bytes_of(&mut self, id: TitleId, media: u64) -> u64 {
         let Self { volume, bytes, .. } = self;
         *bytes.entry(id).or_insert_with(|| volume.stored_bytes(id).unwrap_or(media))
     }
 
-    /// All titles made on use and what they take.
+    /// Returns all titles made on use and their sizes.
     fn sizes(&mut self) -> Vec<(TitleId, u64)> {
         let made = self.open_titles.made_on_use();
         made.into_iter().map(|(id, _)| (id, self.bytes_of(id, 0))).collect()
@@ -437,7 +440,7 @@ impl Ledger {
         kept
     }
 
-    /// Removes what has to go so that `needed` more bytes have room, in the space and on the members.
+    /// Removes titles until `needed` more bytes fit, in the space and on the members.
     fn make_room(&mut self, needed: u64) -> Result<(), Lack> {
         for id in to_evict(&self.kept(), self.space, needed)? {
             if !self.evict(id) {
@@ -458,16 +461,16 @@ impl Ledger {
         }
     }
 
-    /// Removes what is beyond the space.
+    /// Removes titles beyond the space.
     fn trim(&mut self) {
         let kept = self.kept();
-        // What is watched may keep it above.
+        // Titles being watched may keep it above.
         for id in to_evict(&kept, self.space, 0).unwrap_or_default() {
             self.evict(id);
         }
     }
 
-    /// Removes a title, unless somebody watches it by now or it is to stay; whether it is gone.
+    /// Removes a title, unless it is being watched by now or must stay; returns whether it is gone.
     fn evict(&mut self, id: TitleId) -> bool {
         let name = self.open_titles.name_of(id).unwrap_or_default();
         if !self.on_use.lock().uses.claim(id) {
@@ -503,7 +506,8 @@ mod tests {
 
     use super::*;
 
-    /// Work ends between two steps when the server does, and when the title is gone, for which it is looked once a second.
+    /// Work ends between two steps when the server does, and when the title is gone, which is
+    /// checked once a second.
     #[test]
     fn making_is_given_up_when_nobody_wants_it_any_more() {
         let now = MonotonicClock.now();

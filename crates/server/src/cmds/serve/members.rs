@@ -1,5 +1,5 @@
-//! Looks which members of the volume are there and how they answer, and says in the log what has changed. Lists damaged titles for the
-//! next scrub.
+//! Checks which members of the volume are there and how they answer, and logs changes. Lists
+//! damaged titles for the next scrub.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub(super) struct MembersWatch {
 }
 
 impl MembersWatch {
-    /// Starts it; what is missing from the start is said at once.
+    /// Starts it; members missing from the start are reported at once.
     pub(super) fn start(volume: Arc<Volume>) -> anyhow::Result<Self> {
         let (damaged, noted) = channel();
         let mut known = volume.members().report();
@@ -58,13 +58,14 @@ impl MembersWatch {
     pub(super) fn stop(self) {
         drop(self.damaged);
         if self.thread.is_finished() {
-            // It ends only when told, so there is nothing to hear from it.
+            // It ends only on request, so it has nothing to report.
             let _ = self.thread.join();
         }
     }
 }
 
-/// Notes titles as they come, and looks each time that so much time has passed, however many come. Ends with the sender.
+/// Notes titles as they come, and looks each time `look_every` has passed, however many come. Ends
+/// with the sender.
 fn watch(
     titles: &Receiver<TitleId>,
     look_every: Duration,
@@ -93,7 +94,7 @@ pub(super) struct DamageWatch {
 }
 
 impl DamageWatch {
-    /// Has listed what the cache has found damaged since it was asked last.
+    /// Passes on the titles that the cache found damaged since the last call, for the list.
     pub(super) fn look(&mut self, cache: &Cache, members: &MembersWatch) {
         while let Some(title) = cache.damaged_title() {
             let now = MonotonicClock.now();
@@ -106,16 +107,17 @@ impl DamageWatch {
     }
 }
 
-/// How the members answer to reads, as far as it has been told.
+/// How the members answer to reads, as last reported.
 #[derive(Default)]
 pub(super) struct HealthWatch {
     known: Vec<MemberReport>,
-    /// It has been said that CRCs cannot be read.
+    /// It was reported that CRCs cannot be read.
     warned_of_crcs: bool,
 }
 
 impl HealthWatch {
-    /// Says which members are no longer read, or are again. Those that are missing or stale are told by [`MembersWatch`].
+    /// Reports which members are no longer read, or are again. [`MembersWatch`] reports missing and
+    /// stale ones.
     pub(super) fn look(&mut self, cache: &Cache) {
         let now = cache.members();
         for member in &now {
@@ -138,7 +140,7 @@ impl HealthWatch {
     }
 }
 
-/// What is wrong with a slot.
+/// Returns the problem of a slot.
 pub(super) fn trouble(slot: &SlotReport) -> Option<String> {
     let why = match (&slot.absent, slot.state) {
         (Some(absent), _) => absent.clone(),
@@ -165,7 +167,8 @@ fn tell(before: &[SlotReport], now: &[SlotReport]) {
 mod tests {
     use super::*;
 
-    /// Hands so many titles to a watch that looks so often; how many it noted, and how often it looked.
+    /// Hands `titles` titles to a watch that looks every `look_every`; returns how many it noted,
+    /// and how often it looked.
     fn watched(titles: u8, look_every: Duration) -> (usize, usize) {
         let (sender, receiver) = channel();
         (0..titles).for_each(|title| sender.send(TitleId([title; 16])).unwrap());

@@ -1,5 +1,7 @@
-//! `millrace serve`: the server. Its settings are here; `run` starts everything and stops everything, `librarian` keeps
-//! the titles in step with folders and store, `uploads` takes titles in that come by HTTP, `maker` makes them for speeds that viewers ask for, `tcp` starts the offload engine, `invite` says what to paste into a player.
+//! `millrace serve`: the server. Its settings are here; `run` starts everything and stops
+//! everything, `librarian` keeps the titles in step with folders and store, `uploads` takes in
+//! titles that come by HTTP, `maker` makes them for speeds that viewers request, `tcp` starts the
+//! offload engine, `invite` prints the lines to paste into a player.
 
 mod bind;
 mod inject;
@@ -63,8 +65,8 @@ use crate::service::PacketSizes;
                         standard error; MILLRACE_LOG=debug says more, MILLRACE_LOG=warn less."
 )]
 pub(crate) struct ServeArgs {
-    /// Configuration file (TOML): what is not given on the command line or in a variable is looked up there; see also:
-    /// millrace help config
+    /// Configuration file (TOML) for settings that are neither on the command line nor in a
+    /// variable; see also: millrace help config
     #[arg(long, value_name = "FILE", env = "MILLRACE_CONFIG")]
     pub(crate) config: Option<PathBuf>,
     /// Folders with films
@@ -96,8 +98,8 @@ pub(crate) struct ServeArgs {
     /// Pin the engines to these cores, one each, in order
     #[arg(long = "cpu", value_name = "CORE", value_delimiter = ',', help_heading = "Engines")]
     pub(crate) cpus: Vec<usize>,
-    /// What an engine does when nothing is due: busy (spins), adaptive (sleeps until the next burst
-    /// departs) or sleeping (the same, at least 1 ms)
+    /// Behaviour of an engine when nothing is due: busy (spins), adaptive (sleeps until the next
+    /// burst departs) or sleeping (the same, at least 1 ms)
     #[arg(long, value_name = "POLICY", default_value = "adaptive", help_heading = "Engines")]
     pub(crate) idle: IdlePolicy,
     /// Most viewers at once; the next one gets 453
@@ -106,14 +108,16 @@ pub(crate) struct ServeArgs {
     /// Highest total of the mean bit rates of all viewers; a viewer that would exceed it gets 453 [default: no limit]
     #[arg(long, value_name = "RATE", help_heading = "Who is let in")]
     pub(crate) max_rate: Option<BitRate>,
-    /// Who is let in: measured (as many viewers as the engines' cores, the disks, the cache and the links are seen to carry; the next
-    /// one gets 453) or off (as many as --max-streams and --max-rate allow)
+    /// Admission: measured (as many viewers as the engines' cores, the disks, the cache and the
+    /// links carry according to measurements; the next one gets 453) or off (as many as
+    /// --max-streams and --max-rate allow)
     #[arg(long, value_name = "HOW", default_value = "measured", help_heading = "Who is let in")]
     pub(crate) admission: AdmissionChoice,
     /// How busy the core of an engine may become, as a share of the time, before viewers are refused
     #[arg(long, value_name = "PERCENT", default_value_t = Percent(limits::DEFAULT_MAX_BUSY_PERMILLE as f64 / 10.0), help_heading = "Who is let in")]
     pub(crate) max_busy: Percent,
-    /// What the network links carry together: auto (what the hardware reports, less a share for headers), off, or a rate
+    /// Total rate of the network links: auto (the rate that the hardware reports, less a share for
+    /// headers), off, or a rate
     #[arg(long, value_name = "RATE", default_value_t = LinkRate::Auto, help_heading = "Network")]
     pub(crate) link_rate: LinkRate,
     /// What to do when a core has become slower and no longer carries the viewers it has: end-newest (until the rest are in time
@@ -221,10 +225,10 @@ pub(crate) struct ServeArgs {
 /// Ports of RTSP that are tried without --listen: the standard one needs privileges.
 pub(crate) const DEFAULT_PORTS: [u16; 2] = [554, 8554];
 
-/// Who is let in.
+/// How viewers are admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum AdmissionChoice {
-    /// By what the machine is seen to carry, and by the operator's limits.
+    /// By the measured capacity of the machine, and by the operator's limits.
     Measured,
     /// By the operator's limits alone.
     Off,
@@ -246,7 +250,7 @@ pub(crate) enum ReadChoice {
 pub(crate) enum AdaptChoice {
     /// Unless the session names one.
     On,
-    /// Only if the session asks for that.
+    /// Only if the session requests it.
     Off,
 }
 

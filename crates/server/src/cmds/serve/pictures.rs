@@ -1,4 +1,5 @@
-//! The thread that has posters and pictures for seeking made, one title after the other: those that somebody asks for, then the newest. It gives way to all others.
+//! The thread that has posters and pictures for seeking made, one title after the other: requested
+//! titles first, then the newest. It gives way to all others.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
@@ -18,7 +19,7 @@ use super::worker::Worker;
 use crate::library::open_titles::OpenTitles;
 use crate::limits::{MAX_PICTURES_WANTED, PICTURES_LOOK_EVERY};
 
-/// What is known of the pictures of each title: written by the thread, read by whoever shows them.
+/// The state of each title's pictures: written by the thread, read by the code that shows them.
 pub(super) struct Album {
     files: PictureFiles,
     state: Mutex<State>,
@@ -27,7 +28,7 @@ pub(super) struct Album {
 #[derive(Default)]
 struct State {
     titles: HashMap<TitleId, PicturesState>,
-    /// Those that somebody has asked for, the last one behind.
+    /// Requested titles, the latest at the back.
     wanted: VecDeque<TitleId>,
     /// Why no more are made at all.
     never: Option<String>,
@@ -45,7 +46,7 @@ impl Album {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is known of a title's pictures. One that waits is made next.
+    /// Returns the state of a title's pictures. Those of a waiting title are made next.
     pub(super) fn state(&self, id: TitleId) -> PicturesState {
         let mut state = self.lock();
         if let Some(found) = state.titles.get(&id) {
@@ -95,19 +96,19 @@ impl Album {
     }
 }
 
-/// What the thread works with.
+/// The parts that the thread works with.
 pub(super) struct PicturesMaker {
     volume: Arc<Volume>,
     open_titles: Arc<OpenTitles>,
     album: Arc<Album>,
     ffmpeg: PathBuf,
     rests: Rests,
-    /// What the pictures of all titles may take.
+    /// Limit for the pictures of all titles.
     space: ByteLen,
 }
 
 impl PicturesMaker {
-    /// For a volume: where what it makes is shown, and itself.
+    /// Creates, for a volume, the album that shows the results, and the maker itself.
     pub(super) fn of(
         args: &ServeArgs,
         volume: &Arc<Volume>,

@@ -21,7 +21,7 @@ pub(super) struct Rests {
     /// How busy each engine is.
     loops: Vec<Arc<Sheet<LoadSnapshot>>>,
     pressure: Pressure,
-    /// Since when it is worked, and what was worked before that since the last rest.
+    /// Start of the current work, and the amount of work before it since the last rest.
     began: Instant,
     worked_ns: u64,
 }
@@ -31,7 +31,7 @@ impl Rests {
         Self { cache, loops, pressure: Pressure::default(), began: MonotonicClock.now(), worked_ns: 0 }
     }
 
-    /// What came since the last step was no work: it was waited for.
+    /// Records that the time since the last step was spent waiting, not working.
     pub(super) fn waited(&mut self) {
         self.began = MonotonicClock.now();
     }

@@ -1,4 +1,4 @@
-//! Who may watch and change things: the settings, and the gate that all faces ask.
+//! The rights to watch and to change things: the settings, and the gate that all front ends ask.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,19 +19,21 @@ use crate::limits::DEFAULT_ADVICE_TIME;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Rights")]
 pub(crate) struct RightsArgs {
-    /// Who may watch: all (whoever reaches the addresses that are listened to) or users (those who were granted it, and signed links). See also: millrace
-    /// help user
+    /// Viewing access: all (any client that can connect) or users (users with a grant, and signed
+    /// links). See also: millrace help user
     #[arg(long, value_name = "WHO", default_value = "all")]
     watching: WatchingChoice,
     /// File with users and their rights [default: rights.sqlite in the store's directory, a copy on every member]
     #[arg(long, value_name = "FILE")]
     rights: Option<PathBuf>,
-    /// Whether programs of this machine may change things and see who watches without credentials: auto (until there is a user who manages), on (also then),
-    /// or off (never: a relay on this machine that adds nothing to requests looks like one of them)
+    /// Whether programs on this machine may change things and see the viewers without credentials:
+    /// auto (until there is a user that manages), on (also then), or off (never: a relay on this
+    /// machine that adds nothing to requests looks like one of them)
     #[arg(long, value_name = "WHETHER", default_value = "auto")]
     trust_loopback: TrustChoice,
-    /// Address of a program that is asked, beside the rights, whether somebody may watch a title: http://HOST:PORT/PATH or https://HOST:PORT/PATH. It gets a
-    /// POST with JSON; 200 is yes, 403 is no [default: none]
+    /// Address of a program that is asked, in addition to the rights, whether a viewer may watch a
+    /// title: http://HOST:PORT/PATH or https://HOST:PORT/PATH. It gets a POST with JSON; 200 is
+    /// yes, 403 is no [default: none]
     #[arg(long, value_name = "URL", value_parser = parse_webhook)]
     webhook: Option<String>,
     /// PEM file with the certificates of authorities to trust if it is asked by https://, or with its own [default: the system's]
@@ -79,18 +81,18 @@ fn parse_webhook(text: &str) -> Result<String, String> {
 /// What holds without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum FailureChoice {
-    /// Nobody new is let in.
+    /// No new viewer is admitted.
     Refuse,
     /// As if there were no webhook.
     Allow,
 }
 
-/// Who may watch.
+/// Viewing access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum WatchingChoice {
     /// Everybody.
     All,
-    /// Who was granted it.
+    /// Users with a grant.
     Users,
 }
 
@@ -165,7 +167,8 @@ fn by_rights(args: &RightsArgs, members: &Arc<Members>) -> anyhow::Result<Arc<Ga
     if watching == Watching::ByRights || rights.is_some() {
         return Err(failed);
     }
-    // Whoever has not asked for rights is served without them: then nobody can sign in.
+    // If the operator has not requested rights, the server runs without them: then no user can sign
+    // in.
     tracing::warn!("{failed:#}; no user can sign in");
     Ok(Arc::new(Gate::new(policy, Known::default())?))
 }
@@ -181,7 +184,7 @@ fn no_member_may_have_them(members: &Members) -> anyhow::Result<()> {
     )
 }
 
-/// What it does is counted among the rest.
+/// Adds its counters to the rest.
 pub(super) fn register(registry: &mut Registry, gate: &Arc<Gate>) {
     let gate = Arc::clone(gate);
     registry.add("rights", None, move || gate.counters());

@@ -155,7 +155,7 @@ fn hosts(args: &ServeArgs, offload: Option<&Offload>, address: SocketAddr) -> Ho
     Hosts { first, kernel }
 }
 
-/// Ends what works beside the control side. What is being sent by HTTP goes on until the engines end.
+/// Ends the parts beside the control side. Transfers by HTTP go on until the engines end.
 fn stop_aside(web: Option<WebHandle>, makers: Makers, librarian: Worker, members: MembersWatch) {
     if let Some(web) = web {
         web.stop(Duration::ZERO);
@@ -169,7 +169,7 @@ fn stop_aside(web: Option<WebHandle>, makers: Makers, librarian: Worker, members
     members.stop();
 }
 
-/// Tells the operator what goes wrong, as it comes up, until it is over.
+/// Reports problems to the operator as they come up, until it is over.
 fn watch(
     is_over: impl Fn() -> bool,
     cache: &Cache,
@@ -263,7 +263,7 @@ fn librarian(
     }
 }
 
-/// Says what of the titles could not be had since it was asked last.
+/// Reports the parts of titles that could not be read since the last call.
 fn tell_of_damage(cache: &Cache, titles: &OpenTitles) {
     while let Some(damage) = cache.damage() {
         tracing::warn!("{}", damage.summary(titles.name_of(damage.id).as_deref()));
@@ -273,7 +273,7 @@ fn tell_of_damage(cache: &Cache, titles: &OpenTitles) {
     }
 }
 
-/// Log lines go to standard error, so that what is printed to be pasted stays clean.
+/// Sends log lines to standard error, so that output meant for pasting stays clean.
 fn start_log(format: LogFormat) {
     let wanted = std::env::var("MILLRACE_LOG").unwrap_or_default();
     let level = if wanted.is_empty() { "info" } else { &wanted };
@@ -349,7 +349,8 @@ fn start_cache(
     Ok((cache, handles, arena))
 }
 
-/// UDP ports for each address family that is listened on, IPv4 first: one pair of them, from which all engines send.
+/// Binds UDP ports for each address family that is listened on, IPv4 first: one pair for each,
+/// which all engines send from.
 fn bind_udp(args: &ServeArgs, address: SocketAddr) -> anyhow::Result<[Option<UdpPorts>; 2]> {
     let (first, last) = args.udp_ports;
     let bind = |ip, first, last| bind_ports(ip, first, last, usize::from(args.engines));
@@ -459,7 +460,7 @@ fn datagrams_by(tallies: &[Arc<Tally>], path: EgressPath) -> u64 {
     tallies.iter().map(|tally| tally.read().datagrams[path as usize]).sum()
 }
 
-/// What an engine tells about itself while it runs.
+/// An engine's published figures while it runs.
 struct Meters {
     sheets: LoopSheets,
     egress: Arc<Tally>,
@@ -557,7 +558,7 @@ fn control_config(args: &ServeArgs, gate: &Arc<Gate>, web: &Web, sources: Arc<So
     config
 }
 
-/// Ends the control plane and says what it was all about.
+/// Ends the control plane and logs a summary of all the work.
 fn sum_up(control: ControlHandle, cache: &CacheStats, meters: &[Meters]) {
     match control.shut_down(STOP_FAREWELL) {
         Some(farewell) if farewell.streams_left == 0 => {}

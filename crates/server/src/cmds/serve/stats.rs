@@ -51,7 +51,8 @@ impl StatsFile {
     /// Writes for the last time.
     pub(crate) fn stop(mut self) {
         drop(self.stop.take());
-        // It ends by being dropped; when the disk hangs, nobody waits for it.
+        // The thread signals its end by dropping the sender; the server does not wait for a disk
+        // that hangs.
         let _ = self.ended.recv_timeout(STATS_LAST);
     }
 }
@@ -65,7 +66,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// Writes; says so when that begins to fail and when it works again.
+    /// Writes the file; reports when this begins to fail and when it works again.
     fn look(&mut self) {
         let result = self.write();
         match (&result, self.failed) {

@@ -1,4 +1,4 @@
-//! How the server is, as the web side tells it to operators.
+//! The state of the server, as the web side reports it to operators.
 
 use millrace_core::dest::Dest;
 use millrace_core::time::NS_PER_S;

@@ -1,7 +1,8 @@
 //! `--tcp`: whether an offload engine carries connections beside the kernel's TCP, and how it is started.
 //!
-//! What can never be is refused when the settings are read. What cannot be now (rights, the interface, this kernel) leaves the kernel's TCP, with a
-//! sentence that says so, and is tried again ([`OpenOffload`]).
+//! Impossible settings are refused when they are read. If only the present state (rights, the
+//! interface, this kernel) prevents the start, the kernel's TCP remains, with a message about it,
+//! and the start is retried ([`OpenOffload`]).
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -58,7 +59,7 @@ pub(crate) enum TcpChoice {
     Engine,
 }
 
-/// What the options of a place are called here.
+/// The names of a place's options here.
 const NAMES: OptionNames = OptionNames {
     interface: "--tcp-interface",
     address: "--tcp-address",
@@ -103,7 +104,7 @@ impl TcpArgs {
         Ok(())
     }
 
-    /// What the engine has of addresses that are the kernel's, if they are.
+    /// Returns the engine's ports of addresses that are the kernel's, if they are.
     fn ports(&self, rtsp: u16, http: Option<u16>) -> Option<PortSet> {
         let ports = [Some(rtsp), http].into_iter().flatten().map(|port| port..=port);
         PortSet::of(ports).filter(|_| self.tcp_port_only)
@@ -119,8 +120,8 @@ impl TcpArgs {
         self.tcp == TcpChoice::Engine
     }
 
-    /// Starts the engine at the seat of the first loop, if one is wanted; whether that works now is said in the log. Its ports are these, the one of HTTP by
-    /// what it returns beside it.
+    /// Starts the engine at the seat of the first loop, if one is wanted, and logs whether this
+    /// works now. It takes these ports, the one for HTTP through the carrier that is also returned.
     pub(super) fn start(&self, rtsp: u16, http: Option<u16>, seat: Option<Seat>) -> Option<Started> {
         let (seat, interface) = (seat?, self.tcp_interface.clone()?);
         let (addresses, gateways) = (self.tcp_addresses.clone(), self.tcp_gateways.clone());
@@ -159,7 +160,7 @@ struct Opener {
     place: Place,
     /// Threads that use it.
     hosts: usize,
-    /// Where it shows what it does.
+    /// Where it shows its activity.
     socket: Option<PathBuf>,
     seat: Seat,
 }

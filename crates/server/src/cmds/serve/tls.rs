@@ -37,7 +37,7 @@ pub(crate) struct TlsArgs {
     rtsps: Option<ListenChoice>,
 }
 
-/// Ports of RTSPS that are tried if nothing was said: the registered one needs privileges.
+/// RTSPS ports that are tried without a setting: the registered one needs privileges.
 const DEFAULT_RTSPS_PORTS: [u16; 2] = [322, 8322];
 
 impl TlsArgs {
@@ -75,7 +75,7 @@ pub(super) struct Tls {
     rtsps: Option<TcpListener>,
 }
 
-/// RTSP by TLS: its thread, and what comes from there; neither if it is not wanted.
+/// RTSP by TLS: its thread, and the connections from there; neither if it is not wanted.
 pub(super) type Rtsps = (Option<Relay>, Option<mpsc::Receiver<Relayed>>);
 
 impl Tls {
@@ -104,7 +104,7 @@ impl Tls {
         Ok(Some(Self { certificates, totals, https, rtsps }))
     }
 
-    /// What it does is counted among the rest.
+    /// Adds its counters to the rest.
     pub(super) fn register(&self, registry: &mut Registry) {
         let totals = Arc::clone(&self.totals);
         registry.add("tls", None, move || totals.read());

@@ -1,4 +1,4 @@
-//! What becomes of transformations while the server runs: their counters, and what is to be logged of them.
+//! Transformations while the server runs: their counters, and the messages about them for the log.
 
 use millrace_core::counters::Registry;
 use millrace_core::seam::Clock;
@@ -25,7 +25,7 @@ pub(super) struct TransformsWatch {
 }
 
 impl TransformsWatch {
-    /// Looks whether there is something to be said.
+    /// Checks whether there is something to log.
     pub(super) fn look(&mut self, transforms: &Transforms, titles: &OpenTitles) {
         let now = MonotonicClock.now();
         for named in transforms.iter() {

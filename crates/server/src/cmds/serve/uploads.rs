@@ -47,7 +47,7 @@ pub(super) struct Intake {
 }
 
 impl Intake {
-    /// Whether there is room for so many bytes, or for anything.
+    /// Checks whether there is space for `bytes` bytes, or for anything.
     pub(super) fn can_take(&self, bytes: Option<u64>) -> Result<(), NotTaken> {
         self.volume.can_take_titles().map_err(|error| unavailable(&error))?;
         let room = self.volume.room().map_err(|error| unavailable(&error))?;
@@ -59,8 +59,8 @@ impl Intake {
         }
     }
 
-    /// Makes a title of what is read. The thread gives way to all others from now on, and so do the
-    /// programs that it starts.
+    /// Makes a title of the data read. From now on the thread gives way to all others, and so do
+    /// the programs that it starts.
     pub(super) fn take_in(
         &self,
         upload: UploadNames<'_>,
@@ -110,14 +110,15 @@ impl Intake {
     }
 }
 
-/// Reads on when viewers do not need what the work on it takes away from them: it rests while an engine is busy or the cache late, and, while anybody watches,
-/// for as long as it has worked. Whoever brings the bytes waits meanwhile.
+/// Continues reading when viewers do not need the resources that the work on it takes: it rests
+/// while an engine is busy or the cache late, and, while a title is being watched, for as long as
+/// it has worked. The sender of the bytes waits meanwhile.
 struct Considerate<'a> {
     bytes: &'a mut dyn Read,
     intake: &'a Intake,
     rests: Rests,
     count: u64,
-    /// Bytes at which it was last looked what is free.
+    /// Byte count at the last check of the free space.
     looked: u64,
 }
 
@@ -138,7 +139,7 @@ impl Read for Considerate<'_> {
     }
 }
 
-/// What the client is told: no paths of this machine.
+/// Returns the error for the client: no paths of this machine.
 fn not_taken(name: &str, error: &IngestError) -> NotTaken {
     match error {
         IngestError::NotMedia { .. } | IngestError::NothingToPlay { .. } => {

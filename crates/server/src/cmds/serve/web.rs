@@ -1,4 +1,4 @@
-//! What the web side sees of the server, and where it listens.
+//! The server as the web side sees it, and the web side's listen addresses.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -60,7 +60,7 @@ impl FromStr for ListenChoice {
 }
 
 impl ListenChoice {
-    /// Takes the address, if there is to be one.
+    /// Takes the address, if there is one.
     pub(super) fn take(self, what: bind::For) -> anyhow::Result<Option<TcpListener>> {
         match self {
             Self::Off => Ok(None),
@@ -145,12 +145,12 @@ impl Web {
         self.ordered.take()
     }
 
-    /// Where its listeners are told what happens.
+    /// Returns the feed, which reports events to its listeners.
     pub(super) fn feed(&self) -> Feed {
         self.feed.clone()
     }
 
-    /// What it does is counted among the rest. Uploads give way to what the engines have to do.
+    /// Adds its counters to the rest. Uploads give way to the engines' work.
     pub(super) fn register(&mut self, registry: &mut Registry, loops: Vec<Arc<Sheet<LoadSnapshot>>>) {
         self.loops = loops;
         let totals = Arc::clone(&self.totals);
@@ -222,7 +222,7 @@ pub(super) struct Hosts {
     pub(super) kernel: String,
 }
 
-/// What is taken if nothing was said. That there is none is no reason not to serve RTSP.
+/// Takes the default address if none was given. RTSP is served even if none is free.
 pub(super) fn usual(
     listen: Option<SocketAddr>,
     ip: IpAddr,
@@ -230,7 +230,7 @@ pub(super) fn usual(
     what: bind::For,
 ) -> Option<TcpListener> {
     let ports = match listen {
-        // Whoever takes any free port does not want a certain one here.
+        // If RTSP takes any free port, no particular one is wanted here.
         Some(listen) if listen.port() == 0 => 0..1,
         _ => first..first + HTTP_PORTS,
     };

@@ -16,7 +16,8 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Starts it; `run` ends soon after what it is given becomes true, for which it is unparked.
+    /// Starts it; `run` ends soon after the flag that it receives becomes true and the thread is
+    /// unparked.
     ///
     /// # Errors
     /// When no thread can be started.
@@ -35,7 +36,8 @@ impl Worker {
         Ok(Self { name, stop, thread, ended })
     }
 
-    /// Stops the thread; what it was at is given up and leaves nothing behind. What a disk holds for longer than `limit` ends with the process.
+    /// Stops the thread; its current work is given up and leaves nothing behind. If a disk holds it
+    /// for longer than `limit`, it ends with the process.
     pub(super) fn stop(self, limit: Duration) {
         let name = self.name;
         self.stop.store(true, Ordering::Relaxed);

@@ -12,7 +12,7 @@ use toml::de::{DeTable, DeValue};
 use super::{Kind, Setting};
 use crate::limits::MAX_CONFIG_FILE_BYTES;
 
-/// What the file says of a setting.
+/// A setting in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     /// Name of the setting.
@@ -30,7 +30,7 @@ pub(crate) struct Fault {
     pub(crate) path: PathBuf,
     /// The line, from 1; 0 for the file as a whole.
     pub(crate) line: usize,
-    /// What is wrong, and what would be right.
+    /// The fault, and how to correct it.
     pub(crate) what: String,
 }
 
@@ -44,7 +44,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Reads a file. What is right of it comes beside what is wrong, in the order of the lines.
+/// Reads a file. Returns its valid settings beside its faults, in the order of the lines.
 pub(crate) fn read(path: &Path, table: &[Setting]) -> (Vec<Entry>, Vec<Fault>) {
     match text_of(path) {
         Ok(text) => parse(path, &text, table),
@@ -81,7 +81,7 @@ pub(crate) fn parse(path: &Path, text: &str, table: &[Setting]) -> (Vec<Entry>, 
         })
         .collect();
     let mut entries = Vec::new();
-    // What is behind a mistake may have been read otherwise than it was meant.
+    // The text behind a mistake may have been read otherwise than it was meant.
     let parsed = if faults.is_empty() { parsed.into_inner() } else { DeTable::new() };
     for (key, value) in &parsed {
         let (at, name) = (key.span().start, key.get_ref());

@@ -1,5 +1,6 @@
-//! The layers put together: what the command line leaves open is filled in from the environment and the file, and then the
-//! whole is parsed as if it had been typed. So a value means the same wherever it comes from, and is checked by the same code.
+//! The merged layers: the environment and the file fill in the settings that the command line
+//! leaves open, and then the whole is parsed as if it had been typed. So a value means the same
+//! wherever it comes from, and the same code checks it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -66,10 +67,10 @@ impl Origins {
     }
 }
 
-/// What is wrong with the settings; at least one.
+/// The faults in the settings; at least one.
 #[derive(Debug)]
 pub(crate) enum Faults {
-    /// As clap says it.
+    /// As clap reports it.
     Line(Box<clap::Error>),
     /// In the file or in the environment.
     Below(Vec<String>),
@@ -93,13 +94,13 @@ pub(crate) struct Layered {
 /// Parses the program's command line; of `serve` with the layers below it.
 ///
 /// # Errors
-/// What is wrong; help and version are errors for clap too.
+/// The faults; help and version are errors for clap too.
 pub(crate) fn parse(argv: &[OsString]) -> Result<(Cli, Origins), Faults> {
     let layered = layered(argv)?;
     Ok((Cli::from_arg_matches(&layered.matches)?, layered.origins))
 }
 
-/// The same without what the types make of it.
+/// Returns the same before the conversion to types.
 pub(crate) fn layered(argv: &[OsString]) -> Result<Layered, Faults> {
     let matches = command().try_get_matches_from(argv).map_err(|error| of_variable(error, argv))?;
     let Some(("serve", typed)) = matches.subcommand() else {
@@ -115,7 +116,8 @@ pub(crate) fn layered(argv: &[OsString]) -> Result<Layered, Faults> {
     fill(argv, below, faults).map(|matches| Layered { matches, origins })
 }
 
-/// What a file makes of `serve` when nothing stands above it but the variables of settings that it does not name.
+/// Returns the settings of `serve` from a file when only the variables of settings that it does not
+/// name stand above it.
 ///
 /// # Errors
 /// Everything that is wrong with it.
@@ -153,7 +155,7 @@ impl Given<'_> {
     }
 }
 
-/// What the environment and the file say of settings that were not typed.
+/// Returns the values in the environment and the file of settings that were not typed.
 fn below<'a>(typed: &ArgMatches, table: &'a [Setting]) -> (Vec<Given<'a>>, Vec<Fault>) {
     let path = typed.get_one::<PathBuf>(CONFIG);
     let (entries, faults) = path.map(|path| file::read(path, table)).unwrap_or_default();
@@ -205,8 +207,8 @@ fn origins(typed: &ArgMatches, below: &[Given<'_>], table: &[Setting]) -> BTreeM
     above.chain(below).collect()
 }
 
-/// Parses the command line with what is below it filled in. What cannot be is left out and named, so that all of it is named
-/// at once.
+/// Parses the command line with the layers below it filled in. Invalid values are left out and
+/// named, so that all of them are named at once.
 fn fill(argv: &[OsString], mut below: Vec<Given<'_>>, mut faults: Vec<String>) -> Result<ArgMatches, Faults> {
     loop {
         let error = match command().try_get_matches_from(filled(argv, &below)) {
@@ -217,7 +219,7 @@ fn fill(argv: &[OsString], mut below: Vec<Given<'_>>, mut faults: Vec<String>) -
         let Some(place) =
             option_of(&error).and_then(|name| below.iter().position(|given| given.setting.name == name))
         else {
-            // Each was right by itself; what was typed does not go with it.
+            // Each was right by itself, but does not go with the typed settings.
             return Err(if faults.is_empty() { error.into() } else { Faults::Below(faults) });
         };
         let wrong = below.remove(place);
@@ -255,7 +257,7 @@ fn sentence(error: &clap::Error) -> String {
     lines.map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
-/// Says of a value that comes from a variable that it does: nobody typed it.
+/// Names the variable of a value that comes from one, because the user did not type it.
 fn of_variable(error: clap::Error, argv: &[OsString]) -> Faults {
     let Some(name) = option_of(&error) else { return error.into() };
     let option = format!("--{name}");

@@ -1,7 +1,8 @@
-//! The settings of `serve`, in one table: each is declared once, as an option of [`ServeArgs`], and from that declaration come its
-//! name in the configuration file, its environment variable, `millrace config` and `docs/ref/config.md`.
+//! The settings of `serve`, in one table: each is declared once, as an option of [`ServeArgs`], and
+//! the declaration yields its name in the configuration file, its environment variable,
+//! `millrace config` and `docs/ref/config.md`.
 //!
-//! | layer, the first that says something holds | |
+//! | layer, the first one with a value holds | |
 //! | --- | --- |
 //! | command line | `--max-rate 900Mb/s` |
 //! | environment | `MILLRACE_MAX_RATE=900Mb/s` |
@@ -11,7 +12,7 @@
 //! | file | holds |
 //! | --- | --- |
 //! | here | the table |
-//! | `ranges` | what a value may be where its type alone does not say |
+//! | `ranges` | the allowed values where the type alone does not determine them |
 //! | `file` | reading the configuration file |
 //! | `layers` | putting the layers together |
 
@@ -31,10 +32,11 @@ pub(crate) use self::layers::{Faults, Layered, Origin, Origins, layered, of_file
 /// The option that names the file, and so cannot stand in it.
 const CONFIG: &str = "config";
 
-/// Settings of which one stands for the other: where one is given, the other of a layer below has no meaning.
+/// Settings that stand for each other: where one is given, the other one in a layer below has no
+/// meaning.
 const ALTERNATIVES: [[&str; 2]; 1] = [["store", "member"]];
 
-/// What a setting's value looks like.
+/// Form of a setting's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Kind {
@@ -58,7 +60,7 @@ pub(crate) struct Setting {
     pub(crate) variable: String,
     /// Kind of value.
     pub(crate) kind: Kind,
-    /// What the value is called: `SIZE`, `RATE`, `TIME`, `N`...
+    /// Name of the value: `SIZE`, `RATE`, `TIME`, `N`...
     pub(crate) value: String,
     /// Smallest and largest value, or the words to choose from.
     pub(crate) range: Option<String>,
@@ -66,7 +68,7 @@ pub(crate) struct Setting {
     pub(crate) default: Option<String>,
     /// When a change takes effect.
     pub(crate) takes_effect: TakesEffect,
-    /// What it is for.
+    /// Its purpose.
     pub(crate) help: String,
     /// Clap's name for it.
     #[serde(skip)]
@@ -144,7 +146,7 @@ fn variable(name: &str) -> String {
     format!("MILLRACE_{}", name.to_uppercase().replace('-', "_"))
 }
 
-/// Whether an argument of `serve` is a setting; what is hidden is for tests.
+/// Returns whether an argument of `serve` is a setting; hidden ones are for tests.
 fn is_setting(arg: &Arg) -> bool {
     !arg.is_hide_set() && arg.get_id() != CONFIG
 }

@@ -1,4 +1,4 @@
-//! What the value of a setting may be where its type alone does not say.
+//! The allowed values of settings where the type alone does not determine them.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -62,7 +62,7 @@ pub(super) fn of(id: &str) -> Option<Range> {
     })
 }
 
-/// `advice` stands behind what is allowed when a value is refused.
+/// `advice` stands behind the allowed range when a value is refused.
 fn from<T>(least: T, advice: &str) -> Range
 where
     T: FromStr<Err: Display> + PartialOrd + Display + Copy + Send + Sync + 'static,

@@ -3,7 +3,7 @@
 //! | file | does |
 //! | --- | --- |
 //! | `watch` | asks the server, on a thread of its own |
-//! | `view` | what is shown, as lines of text; keys |
+//! | `view` | the display, as lines of text; keys |
 //! | `screen` | the terminal: raw input, another screen, and back |
 
 mod screen;
@@ -22,9 +22,10 @@ use self::view::{Sort, View};
 use self::watch::Update;
 use super::remote::RemoteArgs;
 
-/// Watch a running server: viewers, bit rates, what is used up, how late packets are
+/// Watch a running server: viewers, bit rates, resources in use, lateness of packets
 ///
-/// Asks the server's API, which tells this to programs of its own machine and to users who manage.
+/// Asks the server's API, which reveals this to programs on its own machine and to users that
+/// manage.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  millrace top\n  millrace top --sort lost\n  \
                         millrace top --server http://boss:secret@tv.example:8080/\n  \
@@ -40,7 +41,7 @@ pub(super) struct TopArgs {
     /// Print how the server is, once, and end
     #[arg(long)]
     once: bool,
-    /// With --once: everything that the server says, as one JSON document
+    /// With --once: everything that the server reports, as one JSON document
     #[arg(long, requires = "once")]
     json: bool,
 }

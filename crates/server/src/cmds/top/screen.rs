@@ -1,4 +1,5 @@
-//! The terminal while `top` draws on it: keys come one by one, and what was on it before comes back, whatever ends the program.
+//! The terminal while `top` draws on it: keys come one by one, and the previous contents come back,
+//! whatever ends the program.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, Once, PoisonError};
@@ -77,7 +78,7 @@ impl Screen {
         write(&format!("{HOME}{}{REST_OF_LINE}{REST_OF_SCREEN}", lines.join(&ends)))
     }
 
-    /// What was pressed since; waits a moment for it.
+    /// Returns the keys pressed since the last call; waits a moment for one.
     pub(super) fn keys(&self) -> io::Result<Vec<Key>> {
         let stdin = io::stdin();
         let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
@@ -127,7 +128,7 @@ pub(super) fn leave_at_once() {
     }
 }
 
-/// So that what a panic says is not lost with the other screen.
+/// Ensures that a panic message is not lost with the other screen.
 fn restore_on_panic() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -145,7 +146,7 @@ fn write(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Keys in what a terminal sends; what is not known is passed over.
+/// Returns the keys in a terminal's input; unknown ones are skipped.
 fn keys(mut bytes: &[u8]) -> Vec<Key> {
     const SEQUENCES: [(&[u8], Key); 6] = [
         (b"\x1b[A", Key::Up),

@@ -1,4 +1,5 @@
-//! What is shown: lines of text that fit the terminal, made of what the server says and of the keys that were pressed.
+//! The display: lines of text that fit the terminal, made from the server's reports and the keys
+//! pressed.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! Asks the server: figures as they come, and at each of them who is watching.
+//! Asks the server: figures as they come, and with each of them the viewers.
 
 use std::sync::mpsc::Sender;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::cmds::remote::Remote;
 use crate::limits::control::TOP_RETRY;
 
-/// What is known now.
+/// The current knowledge.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Update {
     /// How the server is.
@@ -86,7 +86,7 @@ impl Update {
         Ok(Self::Now(Box::new((figures, Status::deserialize(status).context(strange)?))))
     }
 
-    /// What has happened, in a line, if that is worth one.
+    /// Returns an event as a line, if it is worth one.
     fn happened(data: &Value) -> Option<Self> {
         let text = |field: &str| data[field].as_str().unwrap_or_default();
         let line = match text("event") {
@@ -102,7 +102,8 @@ impl Update {
     }
 }
 
-/// Tells how the server is until nobody listens; asks again where it does not answer.
+/// Reports the state of the server until the receiver is gone; asks again if the server does not
+/// answer.
 pub(super) fn run(remote: &Remote, to: &Sender<Update>) {
     loop {
         let lost = follow(remote, &mut |update| to.send(update).is_ok());
@@ -115,7 +116,7 @@ pub(super) fn run(remote: &Remote, to: &Sender<Update>) {
     }
 }
 
-/// Passes on what the server says, until it ends or `each` says so.
+/// Passes on the server's reports, until they end or `each` returns false.
 fn follow(remote: &Remote, each: &mut dyn FnMut(Update) -> bool) -> anyhow::Result<()> {
     for data in data(remote)? {
         let data = data?;
@@ -140,7 +141,7 @@ fn data(remote: &Remote) -> anyhow::Result<impl Iterator<Item = anyhow::Result<V
     }))
 }
 
-/// Figures of a second, and the status, as the server says them.
+/// Returns the figures of one second, and the status, as the server reports them.
 pub(super) fn once(remote: &Remote) -> anyhow::Result<(Value, Value)> {
     for data in data(remote)? {
         let data = data?;

@@ -8,9 +8,9 @@
 //!
 //! | module | decides, with the time passed in |
 //! | --- | --- |
-//! | [`wishes`] | what is made next, and what is not tried again |
-//! | [`uses`] | what is in use, and when it was last |
-//! | [`space`] | what goes |
+//! | [`wishes`] | which title is made next, and which one is not tried again |
+//! | [`uses`] | which titles are in use, and when each was last |
+//! | [`space`] | which titles go |
 //! | [`pressure`] | whether others need the machine |
 
 pub mod pressure;
@@ -38,12 +38,12 @@ pub struct OnUse {
     maker: OnceLock<Thread>,
 }
 
-/// What is shared.
+/// The shared state.
 #[derive(Default)]
 pub struct State {
     /// What viewers have asked for.
     pub wishes: Wishes,
-    /// What they watch.
+    /// The titles they watch.
     pub uses: Uses,
     /// Wishes that were new.
     pub heard: u64,

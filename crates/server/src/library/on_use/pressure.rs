@@ -4,7 +4,7 @@ use millrace_core::time::Instant;
 
 use crate::limits::trick::{MAKER_BUSY_PERMILLE, MAKER_CALM_NS, MAKER_PRESSURE_NS};
 
-/// What the server has done so far.
+/// Totals of the server's work.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     /// Of each engine: nanoseconds busy and idle.

@@ -8,11 +8,11 @@ use millrace_core::time::Instant;
 pub struct Kept {
     /// Which.
     pub id: TitleId,
-    /// What it takes on all members together.
+    /// Its size on all members together.
     pub bytes: u64,
     /// When it was used last, or made; since 1970.
     pub last_use: Instant,
-    /// Somebody watches it: it stays.
+    /// It has viewers: it stays.
     pub is_in_use: bool,
 }
 
@@ -25,7 +25,8 @@ pub enum NoSpace {
     InUse,
 }
 
-/// What has to go so that `needed` more bytes fit into `space`: those that were not used for the longest time, as few as will do.
+/// Returns the titles that have to go so that `needed` more bytes fit into `space`: those unused
+/// for the longest time, and as few as will do.
 ///
 /// # Errors
 /// [`NoSpace`]; then nothing should go.

@@ -41,7 +41,7 @@ impl Uses {
         }
     }
 
-    /// Whether somebody watches it.
+    /// Returns whether it has viewers.
     pub fn has_viewers(&self, id: TitleId) -> bool {
         self.titles.get(&id).is_some_and(|title| title.viewers > 0)
     }
@@ -51,7 +51,7 @@ impl Uses {
         self.titles.get(&id).map(|title| title.last).filter(|last| last.0 > 0)
     }
 
-    /// It is to be removed: nobody gets it from now on. `false`: somebody watches it.
+    /// Claims it for removal: no viewer gets it from now on. `false`: it has viewers.
     pub fn claim(&mut self, id: TitleId) -> bool {
         let title = self.titles.entry(id).or_default();
         title.is_leaving = title.viewers == 0;
@@ -70,7 +70,7 @@ impl Uses {
         self.titles.retain(|id, title| title.viewers > 0 || is_there(*id));
     }
 
-    /// What was used since this was asked last, or is in use, and when.
+    /// Returns the titles that were used since the last call, or are in use, and when.
     pub fn take_news(&mut self, now: Instant) -> Vec<(TitleId, Instant)> {
         let mut news = Vec::new();
         for (id, title) in &mut self.titles {

@@ -1,7 +1,9 @@
 //! What viewers have asked for and is not there: a bounded list without duplicates.
 //!
-//! Next is what was asked for most often, of those the oldest. When the list is full, what was asked for least often, and of those not for the
-//! longest time, gives way, unless it has been asked for again. What could not be made is remembered and not taken in again.
+//! Next is the title requested most often, among equals the oldest. When the list is full, the one
+//! requested least often, among equals the one not requested for the longest time, gives way,
+//! unless it was requested again. Titles that could not be made are remembered and not accepted
+//! again.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -30,7 +32,7 @@ pub enum Asked {
     Crowded,
     /// It was on the list, or is being made.
     Known,
-    /// The list is full of what is asked for more often.
+    /// The list is full of titles that are requested more often.
     Dropped,
     /// It cannot be made.
     Refused,
@@ -96,7 +98,8 @@ impl Wishes {
         true
     }
 
-    /// What is to be made next, until [`Wishes::done`], [`Wishes::later`] or [`Wishes::refuse`] says what became of it.
+    /// Returns the title that must be made next, until [`Wishes::done`], [`Wishes::later`] or
+    /// [`Wishes::refuse`] reports the result.
     pub fn next(&mut self, now: Instant) -> Option<Wish> {
         self.forget_old(now);
         let ready = self.waiting.iter().enumerate().filter(|(_, waiting)| waiting.not_before <= now);
@@ -105,12 +108,13 @@ impl Wishes {
         self.making.map(|making| making.wish)
     }
 
-    /// What was being made is there, or nobody can want it any more.
+    /// Records that the title being made is there, or that no viewer can want it any more.
     pub fn done(&mut self) {
         self.making = None;
     }
 
-    /// It could not be made now: it waits for so long, unless the list has been filled meanwhile.
+    /// Records that it could not be made now: it waits for `ns`, unless the list has been filled
+    /// meanwhile.
     pub fn later(&mut self, now: Instant, ns: u64) {
         if let Some(making) = self.making.take()
             && self.waiting.len() < MAX_WISHES
@@ -119,7 +123,8 @@ impl Wishes {
         }
     }
 
-    /// It cannot be made: at no speed, if `all` says so, and for as long as the server runs, if there is no time.
+    /// Records that it cannot be made: at no speed, if `all` is true, and for as long as the server
+    /// runs, if `until` is `None`.
     pub fn refuse(&mut self, all: bool, until: Option<Instant>) {
         let Some(making) = self.making.take() else { return };
         let Wish { parent, scale } = making.wish;
@@ -185,7 +190,7 @@ mod tests {
         assert_eq!(wishes.waiting(), MAX_WISHES);
         assert_eq!(wishes.next(at(4)), Some(wish(0, 400)));
         wishes.done();
-        // What came last has stayed, and then nothing gives way to something new.
+        // The last ones have stayed, and then nothing gives way to something new.
         for title in 256 - MAX_WISHES as u16 + 1..256 {
             assert_eq!(wishes.ask(at(5), wish(title as u8, 400)), Asked::Known, "{title}");
         }

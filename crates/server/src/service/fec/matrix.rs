@@ -1,4 +1,5 @@
-//! What FEC a title offers, what a viewer may wish for, and which FEC packets belong to a run of media packets.
+//! The FEC that a title offers, the modes that a viewer may ask for, and the FEC packets that
+//! belong to a run of media packets.
 
 use std::fmt;
 
@@ -65,7 +66,7 @@ impl fmt::Display for FecMode {
 }
 
 impl FecMatrix {
-    /// The most that the title can give of what is wished.
+    /// Returns the most that the title can provide of the requested mode.
     pub fn at_most(self, wish: FecMode) -> FecMode {
         if wish == FecMode::All && self.parity_units == 1 { FecMode::Xor } else { wish }
     }
@@ -105,13 +106,15 @@ impl FecMatrix {
         u32::try_from(columns).unwrap_or(u32::MAX)
     }
 
-    /// The media packet with which the FEC of a slot leaves: that of a row is spread over the row behind it. The last packet of the
-    /// title for all that would leave after it.
+    /// Returns the media packet that the FEC of a slot leaves with: the FEC of a row is spread over
+    /// the row behind it. This is the last packet of the title for all FEC that would leave after
+    /// it.
     pub fn departure(self, slot: u32, packets: u32) -> u32 {
         self.spread().departs_with(slot).min(u64::from(packets).saturating_sub(1)) as u32
     }
 
-    /// First slot of a track in which there is FEC of a column of which nothing lies before packet `from`.
+    /// Returns the first slot of a track that contains FEC of a column without packets before
+    /// packet `from`.
     pub fn first_whole(self, track: u8, from: u32) -> u32 {
         let (row, place) = (u64::from(from) / self.row_packets(), u64::from(from) % self.row_packets());
         let unit = u64::from(self.unit_packets);
@@ -126,8 +129,9 @@ impl FecMatrix {
         self.spread().first_due(next)
     }
 
-    /// Slots of a track up to the first in which there is FEC of a column that has packets at or behind `until`, in a title of
-    /// `packets`: whoever does not get those must not put them together.
+    /// Returns the slots of a track up to the first that contains FEC of a column with packets at
+    /// or behind `until`, in a title of `packets`: a viewer that does not get those packets must
+    /// not reconstruct them.
     pub fn whole_until(self, track: u8, until: u32, packets: u32) -> u32 {
         if until >= packets {
             return self.columns(packets);
@@ -140,20 +144,20 @@ impl FecMatrix {
         u32::try_from(row * unit + slots).unwrap_or(u32::MAX)
     }
 
-    /// Columns of which a slot of a row has FEC.
+    /// Returns the columns whose FEC is in a slot of a row.
     fn columns_in(self, track: u8, slot: u64) -> impl Iterator<Item = u64> {
         let spread = self.spread();
         spread.parities(track).map(move |parity| u64::from(spread.column(slot as u32, parity)))
     }
 
-    /// What can be asked for, as SDP says it: behind `a=x-millrace-fec:`.
+    /// Returns the available modes in SDP notation: the value of `a=x-millrace-fec:`.
     pub fn offer(self) -> String {
         let most = self.at_most(FecMode::All);
         let modes = if most == FecMode::All { "xor,all" } else { "xor" };
         format!("{modes}{}", self.parameters(most, |track| format!("+{}", port_offset(track))))
     }
 
-    /// What is sent to a viewer with this RTP port, as a reply says it.
+    /// Returns the FEC sent to a viewer with this RTP port, in the notation of a reply.
     pub fn grant(self, mode: FecMode, rtp_port: u16) -> String {
         let port = |track| (u32::from(rtp_port) + u32::from(port_offset(track))).to_string();
         match mode {

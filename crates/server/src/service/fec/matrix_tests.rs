@@ -34,7 +34,8 @@ fn slots_of_a_run() {
         let packets = row * 3 + row / 2 + 1;
         let slots = matrix.columns(packets);
         assert_eq!(slots, 4 * unit);
-        // Packets of the columns of which a slot of a track has FEC, each as far as a title without end goes.
+        // Packets of the columns whose FEC is in a slot of a track, each within a title without
+        // end.
         let protected = |track: u8, slot: u32| -> Vec<Vec<u32>> {
             let each = matrix.column_packets(track);
             let places = (slot * each..(slot + 1) * each).map(|packet| matrix.spread().place(track, packet));

@@ -1,10 +1,12 @@
-//! FEC beside the title: what a viewer asks for, and the quiet streams that carry it (`docs/ref/rtsp.md`).
+//! FEC beside the title: the viewer's request, and the quiet streams that carry it
+//! (`docs/ref/rtsp.md`).
 //!
-//! Each parity track of a title is a title of its own to the engine, and is sent by a stream of its own ("companion") that is opened,
-//! paused and closed with the media stream, and played when the run of that begins. Media whose viewer repairs is played with
-//! `spare`: then it may be lent extents with holes. That belongs to a run, so FEC is switched while playing by queueing another run
-//! behind the one that lasts: the viewer sees neither a gap nor other packet numbers. Where that cannot be done in time, the run ends and
-//! another one begins, some milliseconds later.
+//! To the engine, each parity track of a title is a title of its own. A stream of its own (the
+//! "companion") sends it; it is opened, paused and closed with the media stream, and played when
+//! the media run begins. Media whose viewer repairs is played with `spare`: then its leases may be
+//! extents with holes. `spare` belongs to a run, so FEC is switched during playback by queueing
+//! another run behind the current one: the viewer sees neither a gap nor other packet numbers.
+//! Where that cannot be done in time, the run ends and another one begins, some milliseconds later.
 
 mod matrix;
 mod wanted;
@@ -28,16 +30,16 @@ use super::refusal::FecRefusal;
 use super::stream::{Media, Path, Plan, Run, Stream, StreamKey};
 use crate::limits::QUEUE_AHEAD_NS;
 
-/// A companion can make do with whatever is there: what is missing is not sent.
+/// A companion accepts any number of holes: missing packets are not sent.
 const SPARE_ANY: u8 = u8::MAX;
 
-/// What a viewer wishes beside its title.
+/// The FEC that a viewer asks for beside its title.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FecWish {
-    /// Nothing was said about FEC.
+    /// The request does not mention FEC.
     #[default]
     Silent,
-    /// What was said has no meaning.
+    /// The value is meaningless.
     Unclear,
     /// This much.
     Mode(FecMode),
@@ -49,7 +51,7 @@ pub(super) struct Fec {
     pub(super) matrix: FecMatrix,
     /// What `on` means.
     pub(super) on: FecMode,
-    /// What is, or is about to be, sent.
+    /// The mode that is, or is about to be, sent.
     pub(super) mode: FecMode,
     /// Bits a second of the stream's rate that are FEC.
     rate: u64,
@@ -59,9 +61,9 @@ pub(super) struct Fec {
     /// Packets of a run of media that has not begun: the companions have yet to be played. `true`: only those that do not play, because
     /// the run continues another.
     next_run: Option<(Range<u32>, bool)>,
-    /// The companions are to be changed once the media stream stands still; `true`: and it goes on.
+    /// The companions must change once the media stream stops; `true`: and it resumes afterwards.
     change: Option<bool>,
-    /// Why it has to play without; the viewer has yet to be told.
+    /// Why it has to play without; not yet reported to the viewer.
     left_out: Option<String>,
     /// Tracks that are kept open for companions to come: they were open when the switch was granted, and it may take a moment.
     kept_open: Vec<TitleRef>,
@@ -73,7 +75,7 @@ struct Companion {
     track: u8,
     stream: StreamId,
     media: command::Media,
-    /// It has been told to play.
+    /// Its play command has been sent.
     played: bool,
 }
 
@@ -82,9 +84,9 @@ struct Companion {
 pub(super) enum Granted {
     /// Nothing was asked.
     Silent,
-    /// This can be had, and switched over to.
+    /// This mode is available and can be switched to.
     Possible { matrix: FecMatrix, mode: FecMode },
-    /// It cannot be had.
+    /// It is not available.
     Refused(FecRefusal),
 }
 
@@ -96,7 +98,7 @@ fn companion(entry: &Entry, track: u8, stream: StreamId, opened: Track) -> Compa
 }
 
 impl Stream {
-    /// What the viewer gets beside the title.
+    /// Returns the FEC that the viewer gets beside the title.
     pub fn fec_mode(&self) -> FecMode {
         self.fec.as_ref().map_or(FecMode::Off, |fec| fec.mode)
     }
@@ -128,18 +130,20 @@ impl Stream {
         self.fec.as_ref().map_or(0, |fec| fec.rate)
     }
 
-    /// Why it has to play without FEC; told once.
+    /// Takes the reason why it has to play without FEC; reported once.
     pub(super) fn take_fec_left_out(&mut self) -> Option<String> {
         self.fec.as_mut()?.left_out.take()
     }
 
-    /// What is sent beside the media, and where to, as text; `None` without a wish for FEC.
+    /// Returns the data sent beside the media and its destination, as text; `None` if no FEC was
+    /// requested.
     pub fn fec_grant(&self) -> Option<String> {
         let rtp = self.path.address(false)?;
         self.fec.as_ref().map(|fec| fec.matrix.grant(fec.mode, rtp.port()))
     }
 
-    /// What it gets when its viewer wants FEC and does not say how much; `None` without a wish for FEC at its admission.
+    /// Returns the mode for a viewer that asks for FEC without a mode; `None` if it did not ask for
+    /// FEC at its admission.
     pub fn fec_on(&self) -> Option<FecMode> {
         self.fec.as_ref().map(|fec| fec.on)
     }
@@ -159,7 +163,7 @@ impl Stream {
 }
 
 impl Service {
-    /// What can be made of a wish, as far as title and path go.
+    /// Determines how much of a request can be granted, considering only title and path.
     pub(super) fn grant(&self, wish: FecWish, entry: &Entry, path: Path) -> Granted {
         let (wished, rtp) = match (wish, path.address(false)) {
             (FecWish::Silent, _) => return Granted::Silent,
@@ -178,7 +182,7 @@ impl Service {
         Granted::Possible { matrix, mode: matrix.at_most(wished) }
     }
 
-    /// Gives a stream that has just been admitted its FEC. `None`: nothing was said about that.
+    /// Gives a newly admitted stream its FEC. `None` if the request did not mention FEC.
     pub(super) fn begin_fec(&mut self, key: StreamKey, granted: Granted) -> Option<Result<(), FecRefusal>> {
         let (matrix, mode) = match granted {
             Granted::Silent => return None,
@@ -233,7 +237,8 @@ impl Service {
         Ok(())
     }
 
-    /// Opens what the stream's mode demands and is not open. If that cannot be done it gets none.
+    /// Opens the companions that the stream's mode demands and that are not open. If that fails,
+    /// the stream gets none.
     fn open_companions(&mut self, key: StreamKey) -> Result<(), FecRefusal> {
         let Some(stream) = self.streams.get(&key) else { return Ok(()) };
         let (engine, entry) = (stream.engine, stream.entry.clone());
@@ -275,7 +280,7 @@ impl Service {
         self.command(engine, command);
     }
 
-    /// Tells the engine to forget the companions. What is reserved for them stays reserved.
+    /// Orders the engine to forget the companions. Their reservations stay.
     pub(super) fn retire_companions(&mut self, key: StreamKey) {
         self.retire_companions_but(key, &[]);
     }
@@ -303,7 +308,8 @@ impl Service {
         }
     }
 
-    /// The media stream has been told to play these packets. `anew`: nothing before them counts as sent.
+    /// Records that the media stream has been ordered to play these packets. If `anew`, no packet
+    /// before them counts as sent.
     pub(super) fn prepare_companions(
         &mut self,
         key: StreamKey,
@@ -315,7 +321,8 @@ impl Service {
         let is_plain = stream.is_plain();
         let Some(fec) = stream.fec.as_mut() else { return };
         if !is_plain {
-            // What comes then are not the packets that parity protects, or not when their parity is due.
+            // These packets are not the ones that parity protects, or are not sent when their
+            // parity is due.
             fec.next_run = None;
             return;
         }
@@ -367,7 +374,7 @@ impl Service {
         }
     }
 
-    /// The media stream has been told to pause: so are its companions.
+    /// Pauses the companions, because the media stream has been ordered to pause.
     pub(super) fn pause_companions(&mut self, key: StreamKey) {
         let Some(stream) = self.streams.get(&key) else { return };
         let engine = stream.engine;
@@ -405,7 +412,7 @@ impl Service {
         self.reserve_fec(key, mode)?;
         let Some(media) = self.streams.get(&key).map(|stream| stream.media) else { return Ok(()) };
         match media {
-            // No FEC goes with what is sent now: the run need not know.
+            // The media sent now is not accompanied by FEC: the run need not know.
             Media::Running(_) if self.streams.get(&key).is_some_and(|stream| !stream.is_plain()) => {
                 self.change_companions(key);
             }
@@ -470,7 +477,7 @@ impl Service {
         }
     }
 
-    /// The media stream stands still: what has been put off until then.
+    /// Finishes the switch that was postponed until the media stream stops.
     pub(super) fn finish_switch(&mut self, now: Instant, key: StreamKey) {
         let Some(stream) = self.streams.get_mut(&key) else { return };
         let queued = stream.queued.take_if(|queued| queued.next == Next::Fec);
@@ -488,7 +495,8 @@ impl Service {
         }
     }
 
-    /// The companions that the session's mode demands, and no others. The media's next run is told what its viewer can repair.
+    /// Opens the companions that the session's mode demands, and closes all others. The media's
+    /// next run learns how much its viewer can repair.
     pub(super) fn change_companions(&mut self, key: StreamKey) {
         let Some(stream) = self.streams.get(&key) else { return };
         self.retire_companions_but(key, stream.fec_mode().tracks());
@@ -536,7 +544,8 @@ impl Service {
                 let sends =
                     self.streams.get(&other).is_some_and(|stream| stream.fec_ports().any(|p| p == port));
                 if sends {
-                    // What is sent until the run ends could have been repaired; the port is not its own any more.
+                    // Packets sent until the run ends could have been repaired; the port is no
+                    // longer its own.
                     let _ = self.switch(now, other, FecMode::Off, false);
                     self.retire_companions(other);
                     let trouble = format!("another session has port {port}");

@@ -30,7 +30,7 @@ impl Service {
         let is_open = |track: u8| stream.companions().any(|companion| companion.track == track);
         let missing: Vec<_> = mode.tracks().iter().copied().filter(|&track| !is_open(track)).collect();
         self.need(now, conn, missing.iter().map(|&track| Need::parity(&entry, track)))?;
-        // The engine may go over to the mode only later. What cannot be opened is said then.
+        // The engine may switch to the mode only later. Open failures are reported then.
         let tracks = missing.iter().filter_map(|&track| self.library.open_track(&entry, track).ok());
         let kept: Vec<_> = tracks.map(|track| track.title).collect();
         if let Some(fec) = self.streams.get_mut(&key).and_then(|stream| stream.fec.as_mut()) {

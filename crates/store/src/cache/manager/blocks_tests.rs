@@ -1,5 +1,6 @@
-//! Titles without members that are read block by block because the disk cannot read all of an extent: what is given up, and when. The
-//! manager's turns on a clock that the test moves, real reads, places that hang on order.
+//! Titles without members that are read block by block because the disk cannot read all of an
+//! extent: which reads are given up, and when. The manager runs on a clock that the test moves,
+//! with real reads and places that hang on demand.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant as RealInstant};
@@ -16,7 +17,7 @@ use super::*;
 use crate::bell::EventBell;
 use crate::disk::{ReadFault, ReadFaults};
 
-/// Nothing here takes a tenth of this; who waits longer has lost something.
+/// Nothing here takes a tenth of this; a longer wait means that something was lost.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const MS: u64 = 1_000_000;
 /// Memory of the reads of one block at most, but for the first of an extent.
@@ -53,7 +54,7 @@ impl World {
         let (handle, end) = handle::pair(Arc::clone(&wake), Arc::new(Silent));
         let config = CacheConfig { prefetch_ns: 0, reads_in_flight: 8, backend, ..CacheConfig::default() };
         let faults = ReadFaults::settable();
-        // Nobody commands.
+        // No commands are sent.
         let (_, control) = std::sync::mpsc::channel();
         let manager = Manager::new(Parts {
             config,
@@ -92,7 +93,7 @@ impl World {
         }
     }
 
-    /// Lets the reader see what comes until something is so.
+    /// Lets the reader collect completions until a condition holds.
     fn wait(&mut self, at_ms: u64, is_so: impl Fn(&mut Self) -> bool) {
         let begun = RealInstant::now();
         while !is_so(self) {
@@ -102,7 +103,7 @@ impl World {
         }
     }
 
-    /// Memory of what is missing at all places.
+    /// Returns the memory of the missing data at all places.
     fn missing(&mut self, at_ms: u64) -> usize {
         let places = 0..self.manager.flights.len();
         places.map(|place| self.manager.reader.unanswered(Instant(at_ms * MS), place).bytes).sum()

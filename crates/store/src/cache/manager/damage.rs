@@ -1,5 +1,6 @@
-//! What of the titles is damaged beyond repair: how much of a title may be left out before its stream is ended, and whose damage was
-//! said already. Damaged records of packets that are sent all the same are only said.
+//! Damage beyond repair: how much of a title may be left out before its stream is ended, and which
+//! titles' damage was already reported. Damaged records of packets that are sent anyway are only
+//! reported.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -23,11 +24,12 @@ impl Extents {
     }
 }
 
-/// What is damaged.
+/// The known damage.
 pub(super) struct DamageBook {
     max_permille: u32,
     titles: HashMap<TitleRef, Extents>,
-    /// Of which titles something was said: of damaged packets, or of damaged records of packets that are sent.
+    /// Titles whose damage was reported: damaged packets, or damaged records of packets that are
+    /// sent.
     said: HashSet<(TitleId, bool)>,
 }
 
@@ -36,8 +38,9 @@ impl DamageBook {
         Self { max_permille, titles: HashMap::new(), said: HashSet::new() }
     }
 
-    /// Notes what is left out of an extent. Whether that is bearable: of the window's packets no more than the share that is
-    /// allowed are damaged, or a single one. A title shorter than the window is its own window.
+    /// Records the packets left out of an extent. Returns whether the damage is tolerable: of the
+    /// window's packets, at most the allowed share or a single one is damaged. A title shorter than
+    /// the window is its own window.
     pub(super) fn note(&mut self, read: &ReadOrder, left_out: LeftOut) -> bool {
         let window = DAMAGE_WINDOW_EXTENTS.saturating_mul(read.title.layout().packets_per_extent());
         let window = u64::from(window.min(read.title.source().packets()));
@@ -59,7 +62,7 @@ impl DamageBook {
         }
     }
 
-    /// What is to be said of this damage: nothing, if the like was said of the title before.
+    /// Returns the damage to report; `None` if similar damage of the title was reported before.
     /// `are_sent`: only the records of these packets are damaged.
     pub(super) fn say(
         &mut self,

@@ -1,13 +1,17 @@
-//! From an order to an extent: begin the read, take what has come, build, and read again what has to be read again.
+//! From an order to an extent: begins the read, collects the data, builds the extent, and repeats
+//! reads where necessary.
 //!
-//! An extent that does not come whole is ordered again with more [`Effort`], each step of which asks more members for more: it
-//! cannot be had only if the last step says so, by what came of each codeword. Members that are suspended, failing, late or behind
-//! are asked later than others, but they are asked.
+//! An extent that does not arrive whole is ordered again with more [`Effort`]. Each step asks more
+//! members for more. Only the last step can find the extent unavailable, from the results of each
+//! codeword. Members that are suspended, failing, late or stale are asked later than others, but
+//! they are asked.
 //!
-//! A read of many members that one of them does not answer is given up after [`SLOW_READ_NS`](millrace_core::limits::SLOW_READ_NS) if the others have what is
-//! needed. If they have not, it goes on waiting until [`HUNG_NS`]: a busy disk is no reason to lose a viewer. A title without
-//! members waits as long as its disk takes: there is nothing else to read. If the disk says that it cannot read the extent, it is
-//! asked once more, block by block, and what has come when nothing else does is all there is.
+//! If one member does not answer a read of many members, the read is given up after
+//! [`SLOW_READ_NS`](millrace_core::limits::SLOW_READ_NS) if the others have the data needed. If
+//! they do not, it keeps waiting until [`HUNG_NS`]: a busy disk is no reason to lose a viewer. A
+//! title without members waits as long as its disk takes, because there is nothing else to read. If
+//! the disk reports that it cannot read the extent, it is asked once more, block by block, and the
+//! data received when nothing more arrives is all there is.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,7 +35,7 @@ const PLAIN: u32 = 1;
 
 /// A read that was begun.
 pub(super) struct Flight {
-    /// What it is for.
+    /// The read it serves.
     read: ReadOrder,
     order: Order,
     effort: Effort,
@@ -39,15 +43,16 @@ pub(super) struct Flight {
     /// When the extent was ordered first.
     first: Instant,
     begun: Instant,
-    /// When it is to be looked at: reads of members only.
+    /// Time of the next check; only for reads of members.
     pub(super) look_at: Option<Instant>,
-    /// Nothing is being read: a member does not answer when its files are opened, and without it the extent cannot be had.
+    /// No read is in progress: a member does not answer when its files are opened, and the extent
+    /// is unavailable without it.
     is_waiting: bool,
     /// Members that have failed for this extent, as bits; [`PLAIN`]: the disk of a title without members.
     failed: u32,
     /// Of these, those that did not answer in time.
     timed_out: u32,
-    /// Members of which each packet was read by itself, as bits.
+    /// Members whose packets were each read separately, as bits.
     pieces: u32,
     /// Members that have given wrong bytes for it, as bits.
     wrong: u32,
@@ -57,7 +62,8 @@ pub(super) struct Flight {
     hung: u32,
     /// [`MemberMonitor::returns`](super::member_monitor::MemberMonitor::returns) when the order was made.
     returns: u64,
-    /// Memory of what was missing of a title without members when it was looked at last, and since when it has been no less.
+    /// For a title without members: memory of the data missing at the last check, and since when it
+    /// has not decreased.
     missing: (usize, Instant),
 }
 
@@ -107,7 +113,7 @@ impl Flight {
 }
 
 impl Manager {
-    /// Begins what the policy wants to be read. Gives the number of reads begun.
+    /// Begins the reads that the policy wants. Returns the number of reads begun.
     pub(super) fn begin_reads(&mut self, now: Instant) -> usize {
         let mut begun = 0;
         while let Some(place) = self.free_places.pop() {
@@ -158,7 +164,8 @@ impl Manager {
         }
     }
 
-    /// Orders the extent with the least effort, from the flight's on, with which it may be had. `None`: it has failed, or waits.
+    /// Orders the extent with the least effort that may succeed, starting from the flight's.
+    /// `None`: it has failed, or waits.
     fn make_order(&mut self, now: Instant, place: usize, mut flight: Flight) -> Option<Flight> {
         let title = Arc::clone(&flight.read.title);
         loop {
@@ -204,7 +211,8 @@ impl Manager {
             _ if !thorough => Effort::Thorough,
             Effort::Usual | Effort::Thorough if has_members => Effort::All,
             effort if has_members && flight.failed & !flight.timed_out & !flight.pieces != 0 => effort,
-            // Whoever was asked for this extent already and did not answer is not asked again.
+            // A member that was already asked for this extent and did not answer is not asked
+            // again.
             Effort::All
                 if has_members
                     && flight.hung & !flight.timed_out != 0
@@ -217,7 +225,8 @@ impl Manager {
         true
     }
 
-    /// Whom to ask for an extent, with what effort, after what has been tried.
+    /// Returns which members to ask for an extent, and with what effort, after the previous
+    /// attempts.
     fn view_for(&self, now: Instant, flight: &Flight) -> MemberView {
         let view = self.monitor.view(now);
         let Flight { failed, timed_out, late, wrong, .. } = *flight;
@@ -275,14 +284,14 @@ impl Manager {
             Built::Failed { failure, .. } => (failure, None),
             Built::Damaged { filled, left_out, failure } => (failure, Some((filled, left_out))),
         };
-        // Media that is all there is of a title is read again only if what came of it was wrong, or in blocks.
+        // The only copy is read again only if the data received was wrong, or in blocks.
         let may_try = flight.failed & !flight.pieces != 0
             || flight.read.title.kind().members().is_some()
             || media_came(&flight.order, &results);
         if !may_try || flight.tries >= MAX_READ_TRIES || !self.try_harder(&mut flight) {
             let Some(flight) = self.wait_for_silent(now, place, flight) else { return };
             return match damaged {
-                // Nothing better can be had: what is right is sent, what is not is left out.
+                // Sends the correct packets and leaves the others out.
                 Some((filled, left_out)) if self.is_bearable(&flight, left_out) => {
                     self.count_filled(&flight, &filled.content, filled.decoded_bytes);
                     self.counters.sums_only.add(filled.sums_only.into());
@@ -295,15 +304,15 @@ impl Manager {
             };
         }
         if all_came {
-            // Memory or a cable may have been at fault, not the disk: read again, past what the kernel remembers.
+            // Memory or a cable may have been at fault: read again, past the kernel's cache.
             self.counters.retries.add(1);
             flight.order.spans.iter().for_each(forget_cached);
         }
         self.order_read(now, place, flight);
     }
 
-    /// Nothing more can be done for an extent; it fails, unless a member that has not answered when its files were to be opened may yet
-    /// do so in time.
+    /// Fails an extent that nothing more can be done for, unless a member that did not answer when
+    /// its files were opened may still do so in time.
     fn give_up_or_wait(
         &mut self,
         now: Instant,
@@ -317,7 +326,8 @@ impl Manager {
         }
     }
 
-    /// Gives the flight back unless a member that has not answered when its files were to be opened may yet do so in time.
+    /// Returns the flight unless a member that did not answer when its files were opened may still
+    /// do so in time.
     fn wait_for_silent(&mut self, now: Instant, place: usize, mut flight: Flight) -> Option<Flight> {
         let is_silent = flight.read.title.take_silent() != 0;
         if is_silent && flight.tries < MAX_READ_TRIES && now.ns_since(flight.first) < HUNG_NS {
@@ -329,7 +339,8 @@ impl Manager {
         Some(flight)
     }
 
-    /// Whether a stream may go on without these packets; then they are counted, and said once for each title.
+    /// Returns whether a stream may continue without these packets. If so, they are counted, and
+    /// reported once per title.
     fn is_bearable(&mut self, flight: &Flight, left_out: LeftOut) -> bool {
         if !self.damage.note(&flight.read, left_out) {
             return false;
@@ -341,7 +352,8 @@ impl Manager {
         true
     }
 
-    /// Has it said that packets of a title are damaged, or only their records and they are sent: once.
+    /// Reports, once, that packets of a title are damaged, or that only their records are damaged
+    /// and the packets are sent.
     fn say_damage(&mut self, flight: &Flight, packets: (LeftOut, bool)) {
         let at_fault = flight.failed | flight.wrong | flight.order.absent;
         if let Some(damage) = self.damage.say(&flight.read, packets, at_fault) {
@@ -366,12 +378,14 @@ impl Manager {
         self.free_places.push(place);
         self.policy.finish(now, flight.read.key, flight.read.fill, Ok(content));
         if flight.returns != self.monitor.returns() && content.spare > 0 {
-            // Those who waited make do with it; whoever comes now is to have what can be had now.
+            // The streams that waited accept the holes; later requests must get the data available
+            // now.
             self.policy.drop_holes();
         }
     }
 
-    /// An extent cannot be had; `at_fault`: because of these members of the volume, as bits.
+    /// Fails the read of an unavailable extent; `at_fault`: the members of the volume that caused
+    /// this, as bits.
     fn fail_read(
         &mut self,
         now: Instant,
@@ -409,8 +423,9 @@ impl Manager {
         });
     }
 
-    /// This thread should have run at `due` and does so at `now`: if that is much later, the processor was busy. What the members
-    /// answered meanwhile has not been seen, so the time is not counted against them.
+    /// This thread should have run at `due` and runs at `now`: if that is much later, the processor
+    /// was busy. The members' answers in the meantime have not been seen, so the time is not
+    /// counted against them.
     pub(super) fn forgive(&mut self, now: Instant, due: Instant) {
         let stalled = now.ns_since(due);
         if stalled < STALL_NS {
@@ -423,8 +438,8 @@ impl Manager {
         times.for_each(|at| *at = at.plus_ns(stalled).min(now));
     }
 
-    /// Looks after reads of many members that take long. Gives the number of those given up: never one of which nothing is
-    /// missing, which only waits to be taken.
+    /// Checks reads of many members that take long. Returns the number given up. A read with
+    /// nothing missing only waits for collection and is never given up.
     pub(super) fn look_after_reads(&mut self, now: Instant) -> usize {
         let mut given_up = 0;
         for place in 0..self.flights.len() {
@@ -457,8 +472,9 @@ impl Manager {
         let is_over = now.ns_since(flight.begun) >= MAX_READ_NS;
         let hopeless = missing.late | if is_over { missing.queued } else { missing.queued & silent };
         let news = missing.late & !flight.late;
-        // Who was late and has answered meanwhile is as good as any other: what it gave is at hand. Where one has, others that are
-        // as slow may be about to: they have until the next look.
+        // A late member that has answered in the meantime is as good as any other: its data is
+        // available. If one has answered, others equally slow may be about to: they have until the
+        // next check.
         let came = flight.late & !missing.members != 0;
         flight.late = flight.late & missing.members | hopeless;
         if news != 0 {
@@ -467,7 +483,7 @@ impl Manager {
         if flight.late == 0 || came || self.reader.aside_bytes() + missing.bytes > MAX_ASIDE_BYTES {
             return false;
         }
-        // Who asks everybody waits for everybody.
+        // An order that asks all members waits for all members.
         let others = (flight.effort < Effort::All).then(|| {
             let view = self.view_for(now, flight);
             flight.read.title.order(flight.read.key.extent, flight.read.spare, view, true)
@@ -486,7 +502,8 @@ impl Manager {
 }
 
 impl Manager {
-    /// Of what is read in blocks, `missing` bytes of memory are missing: those blocks are given up when nothing comes any more.
+    /// For a read in blocks with `missing` bytes of memory missing: returns whether to give those
+    /// blocks up because nothing more arrives.
     fn should_give_up_blocks(&self, now: Instant, missing: usize, flight: &mut Flight) -> bool {
         if flight.missing.0 != missing {
             flight.missing = (missing, now);
@@ -496,7 +513,7 @@ impl Manager {
     }
 }
 
-/// Whether an extent of media is lent although packets are missing that nobody can repair.
+/// Returns whether an extent of media is leased although it lacks packets that cannot be repaired.
 fn is_last_resort(flight: &Flight, content: &ExtentContent) -> bool {
     content.is_damaged() && flight.read.title.kind().holes_are_damage()
 }

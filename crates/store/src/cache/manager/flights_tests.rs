@@ -23,7 +23,7 @@ use crate::cache::read::MAX_OF_MEMBER;
 use crate::cache::{CacheConfig, MemberHealth};
 use crate::disk::{ReadFault, ReadFaults};
 
-/// Nothing here takes a tenth of this; who waits longer has lost something.
+/// Nothing here takes a tenth of this; a longer wait means that something was lost.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const MS: u64 = 1_000_000;
 
@@ -41,7 +41,7 @@ impl Clock for StoppedClock {
     }
 }
 
-/// A manager on three members of which one may be lost, or on others.
+/// A manager on three members that can lose one, or on others.
 struct World {
     manager: Manager,
     handle: CacheHandle,
@@ -59,7 +59,7 @@ impl World {
         Self::of(places, extents, sample, (media, 0))
     }
 
-    /// The same of any title; who wants it can do without `spare` packets of a codeword.
+    /// The same for any title; the viewer can do without `spare` packets of a codeword.
     fn of(places: usize, extents: usize, sample: StripeSample, (source, spare): (StripeSource, u8)) -> Self {
         let wake = Arc::new(EventBell::new().unwrap());
         let (handle, end) = handle::pair(Arc::clone(&wake), Arc::new(Silent));
@@ -70,7 +70,7 @@ impl World {
             ..CacheConfig::default()
         };
         let faults = ReadFaults::settable();
-        // Nobody commands.
+        // No commands are sent.
         let (_, control) = std::sync::mpsc::channel();
         let mut manager = Manager::new(Parts {
             config,
@@ -136,8 +136,9 @@ impl World {
         }
     }
 
-    /// Waits until nobody owes an answer, to reads that were given up either: on a busy machine threads of members that answer again may not
-    /// have run yet, and a member that owes answers for two seconds of the test's clock counts as one that hangs.
+    /// Waits until no member owes an answer, including answers to reads that were given up. On a
+    /// busy machine, threads of members that answer again may not have run yet, and a member that
+    /// owes answers for two seconds of the test's clock counts as hung.
     fn wait_owed(&mut self, at_ms: u64) {
         let begun = RealInstant::now();
         while self.manager.monitor.owing() != 0 {
@@ -152,7 +153,7 @@ impl World {
         self.wait_asked(at_ms, |asked| asked.iter().fold(0, |all, asked| all | asked) & members == members);
     }
 
-    /// Waits until at so many places reads of all these members are under way.
+    /// Waits until reads of all these members are in progress at `places` places.
     fn wait_begun_at(&mut self, at_ms: u64, places: usize, members: u32) {
         let is_begun = |asked: &&u32| **asked & members == members;
         self.wait_asked(at_ms, |asked| asked.iter().filter(is_begun).count() == places);
@@ -176,7 +177,7 @@ impl World {
         }
     }
 
-    /// Takes turns at one moment until so many have been granted in all.
+    /// Runs turns at one moment until `count` extents have been granted in total.
     fn wait_any(&mut self, at_ms: u64, count: usize) {
         let begun = RealInstant::now();
         while self.granted.len() < count {
@@ -185,7 +186,7 @@ impl World {
         }
     }
 
-    /// The same of media, each of which has to be right.
+    /// The same for media; every extent must be correct.
     fn wait_granted(&mut self, at_ms: u64, count: usize) {
         self.wait_any(at_ms, count);
         for (extent, lease) in &self.granted {
@@ -306,7 +307,8 @@ fn a_parity_track_waits_for_members_that_nothing_makes_up_for() {
     assert_eq!(lease.content().spare, 0, "nothing is missing");
 }
 
-/// What was read with holes while a member was away is read again once it is back, for whoever wants it then.
+/// An extent read with holes while a member was away is read again for the next request once the
+/// member is back.
 #[test]
 fn holes_do_not_outlive_what_made_them() {
     let sample = StripeSample::of_stripes(geometry(4, 2, 3, 5), 18);
@@ -368,7 +370,8 @@ fn of_a_title_that_was_closed_while_it_was_read_no_file_stays_open() {
     assert!(!world.manager.monitor.remembers(world.title));
 }
 
-/// The manager had no processor: what its members answered meanwhile it has not seen, and blames nobody.
+/// The manager had no processor: it has not seen its members' answers in the meantime, and blames
+/// no member.
 #[test]
 fn a_manager_that_did_not_run_blames_nobody() {
     let mut world = World::new(7, 1);
@@ -406,7 +409,8 @@ fn little_delays_are_not_forgiven() {
     world.faults.set_all(&[]);
 }
 
-/// All members are late and nothing else is left: they are waited for, and for those that have answered nobody gives up the rest.
+/// All members are late and there is no alternative: the manager waits for them, and does not give
+/// up the rest once some have answered.
 #[test]
 fn members_that_are_all_late_are_waited_for() {
     let mut world = World::new(7, 1);
@@ -428,7 +432,7 @@ fn members_that_are_all_late_are_waited_for() {
     assert_eq!((stats.read_errors, stats.hung_reads), (0, 0), "{stats:?}");
 }
 
-/// A title whose files are damaged, and what is known of the damage.
+/// A title with damaged files, and the known damage.
 struct Damaged {
     sample: StripeSample,
     random: u64,
@@ -602,7 +606,8 @@ fn a_member_that_is_back_before_the_verdict_is_asked() {
     assert_eq!(world.manager.counters.snapshot().read_errors, 0);
 }
 
-/// A file is cut in the middle of a unit, and another member is damaged up to there: what is left is taken packet by packet.
+/// One file is truncated in the middle of a unit, and another member is damaged up to there: the
+/// remaining data is taken packet by packet.
 #[test]
 fn files_that_end_too_early_give_what_they_have() {
     let mut damaged = Damaged::new((6, 2, 4, 5), 40, 5);
@@ -652,15 +657,15 @@ fn of_a_member_without_its_data_file_the_parity_is_used() {
 /// Something that happens while viewers play.
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// So many milliseconds pass.
+    /// This many milliseconds pass.
     Wait(u64),
     /// Something becomes of another read of a member.
     Blame(u16, u8),
-    /// A member does not answer for so long, and then does.
+    /// A member does not answer for this long, and then does.
     Late(u16, u64, u32),
-    /// Somebody wants an extent.
+    /// A viewer requests an extent.
     Play(u32),
-    /// The members' files are said to be others.
+    /// The members' files are reported as replaced.
     Repaired,
 }
 

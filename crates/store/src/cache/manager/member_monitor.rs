@@ -1,4 +1,4 @@
-//! The manager's care for the members of the volume: who is asked, who is probed, what is counted.
+//! The manager's member monitor: which members are asked, which are probed, and the counters.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use crate::limits::MAX_MEMBERS;
 use crate::limits::cache::{MEMBER_LOOK_NS, PROBE_BYTES};
 use crate::members::Members;
 
-/// Health of the members, and what is needed to look after it.
+/// Health of the members, and the state needed to monitor it.
 pub(super) struct MemberMonitor {
     health: Health,
     counters: Arc<Counters>,
-    /// What each member gave rightly last: what a probe reads again.
+    /// The last correct span of each member, which a probe reads again.
     known: [Option<(TitleRef, SpanOrder)>; MAX_MEMBERS],
-    /// Reads that were given up and have not ended, and the disk of their member when they were begun: at most what may be put
-    /// aside.
+    /// Reads that were given up and have not ended, each with its member's disk at the start of the
+    /// read; at most as many as may be put aside.
     owed: Vec<(Owed, u32)>,
     /// The member that is being probed.
     probing: Option<u16>,
@@ -65,7 +65,7 @@ impl MemberMonitor {
         self.take_standing(now);
     }
 
-    /// Looks now and then at what the volume says of its members.
+    /// Checks the volume's list of members from time to time.
     pub(super) fn look(&mut self, now: Instant) {
         if let Some((_, at)) = &mut self.volume
             && now.ns_since(*at) >= MEMBER_LOOK_NS
@@ -93,7 +93,8 @@ impl MemberMonitor {
         self.publish();
     }
 
-    /// Counts how often a member has come back or was repaired: what was read before may lack what can be had now.
+    /// Returns how often a member has come back or was repaired. Earlier reads may lack data that
+    /// is available now.
     pub(super) fn returns(&self) -> u64 {
         self.returns
     }
@@ -108,8 +109,9 @@ impl MemberMonitor {
         self.health.owing()
     }
 
-    /// Counts what came of an order's spans, and what it says of the members. `wrong`: members whose bytes did not have
-    /// their sums; `late`: those that were given up. Gives the members whose spans have failed.
+    /// Counts the results of an order's spans and records their meaning for the members' health.
+    /// `wrong`: members whose bytes did not match their sums; `late`: those given up. Returns the
+    /// members whose spans failed.
     pub(super) fn note(
         &mut self,
         now: Instant,
@@ -237,14 +239,15 @@ impl MemberMonitor {
         if self.probing.is_some() { None } else { self.health.poll_at() }
     }
 
-    /// What to read, of which title, to see whether a suspended member is well again. [`MemberMonitor::probed`] has to follow.
+    /// Returns the title and span to read to find out whether a suspended member is healthy again.
+    /// The caller must call [`MemberMonitor::probed`] afterwards.
     pub(super) fn next_probe(&mut self, now: Instant) -> Option<(TitleRef, SpanOrder)> {
         while self.probing.is_none() {
             let member = self.health.next_probe(now)?;
             self.counters.probes.add(1);
             let known = self.known.get(usize::from(member)).and_then(Option::as_ref);
             let Some((title, span)) = known else {
-                // Nothing is known that it should have: who reads from it next will see.
+                // No data is known to be on it: the next read from it will show.
                 self.health.probed(now, member, true);
                 self.publish();
                 continue;
@@ -270,7 +273,7 @@ impl MemberMonitor {
         }
     }
 
-    /// Shows how the members are, and sees who has come back.
+    /// Publishes the members' health, and detects members that have come back.
     fn publish(&mut self) {
         let members = 0..self.members as u16;
         let unwell = members.filter(|&member| self.health.of(member) != MemberHealth::Healthy);

@@ -1,4 +1,5 @@
-//! The last step of a fill: an extent that has been read, verified and put together is changed, if its title is a transformed one.
+//! The last step of a fill: an extent that has been read, verified and assembled is transformed if
+//! its title is a transformed one.
 //!
 //! ```text
 //!   take_read ──► finish_read ── nothing to change ─────────────────────────────► end_read
@@ -24,7 +25,7 @@ use super::flights::Flight;
 use crate::bell::EventBell;
 use crate::limits::cache::FILLS_PER_TURN;
 
-/// An extent that is to be changed, or has been.
+/// An extent to transform, or one already transformed.
 struct Job {
     place: usize,
     flight: Flight,
@@ -53,14 +54,15 @@ fn work(todo: &Receiver<Job>, mut done: Producer<Job>, wake: &EventBell) {
     let mut scratch = Vec::new();
     while let Ok(mut job) = todo.recv() {
         job.flight.transform(&job.content, &mut scratch);
-        // There is a place for each job; without a manager nobody waits for it.
+        // There is a place for each job; without a manager no thread waits for the result.
         let _ = done.push(job);
         wake.ring();
     }
 }
 
 impl Drop for Worker {
-    /// What it is at takes no longer than a block may take; what waits is dropped by it.
+    /// The job in progress takes no longer than a block may take; the thread drops the waiting
+    /// jobs.
     fn drop(&mut self) {
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
@@ -70,7 +72,7 @@ impl Drop for Worker {
     }
 }
 
-/// What the manager has for transformations.
+/// The manager's state for transformations.
 #[derive(Default)]
 pub(super) struct Transformer {
     /// Started when it is needed first.
@@ -114,7 +116,7 @@ impl Manager {
         }
     }
 
-    /// Takes what the thread has changed. Gives the number of extents.
+    /// Collects the extents that the thread has transformed. Returns their number.
     pub(super) fn take_transformed(&mut self, now: Instant) -> usize {
         for taken in 0..FILLS_PER_TURN {
             let done = self.transformer.worker.as_mut().and_then(|worker| worker.done.pop().ok());

@@ -1,5 +1,6 @@
-//! Titles are closed when the last one who opened them closes them, and no connection may need an extent of them again that it has given back
-//! ([`millrace_core::pool::Recall`]). A title that is fed is closed at once: its feeder waits for that.
+//! A title is closed when its last user closes it and no connection may again need an extent that
+//! it has returned ([`millrace_core::pool::Recall`]). A title that is fed is closed at once,
+//! because its feeder waits for it.
 
 use millrace_core::ids::TitleRef;
 use millrace_core::time::Instant;
@@ -16,8 +17,8 @@ impl Policy {
         Some(title)
     }
 
-    /// Closes a title: whoever waits is told so, what it holds is dropped, what is being read for it is thrown away. Later, if somebody may need
-    /// extents of it again ([`Policy::next_closed`]).
+    /// Closes a title: notifies its waiters, drops its extents and discards its reads in progress.
+    /// If a connection may need its extents again, this happens later ([`Policy::next_closed`]).
     pub(in crate::cache) fn close_title(&mut self, now: Instant, title: TitleRef) {
         let is_last = self.titles.opened(title) == 1 && self.live_at(title).is_none();
         if is_last && !self.extent_table.arena().close_title(title) {
@@ -29,7 +30,7 @@ impl Policy {
         self.close_now(now, title);
     }
 
-    /// A title that was to be closed and is now.
+    /// Closes a title whose closing was deferred, and returns it.
     pub(in crate::cache) fn next_closed(&mut self, now: Instant) -> Option<TitleRef> {
         let (titles, arena) = (&self.titles, self.extent_table.arena());
         // Opened again meanwhile, it is closed once less.

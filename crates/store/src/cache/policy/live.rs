@@ -1,4 +1,4 @@
-//! Titles that are still being written: feeders are brought extents, streams wait for what is fed.
+//! Titles that are still being written: feeders receive extents, streams wait for the data fed.
 
 use millrace_core::ids::TitleRef;
 use millrace_core::limits::{MAX_LIVE_EXTENTS, MIN_LIVE_EXTENTS};
@@ -64,14 +64,14 @@ impl Policy {
         self.live.iter().map(|(_, feed)| feed.most()).sum()
     }
 
-    /// What they hold carries no other viewers.
+    /// The extents they hold serve no other viewers.
     fn count_live(&self) {
         let extents = self.extents - self.live_extents();
         self.counters.positions_max.set(positions_of(extents, self.max_extents));
     }
 
-    /// A stream wants an extent of a title that is fed. Where it is does not matter to the cache: nothing is read ahead for it, and what goes
-    /// is what is oldest.
+    /// Handles a stream's request for an extent of a title that is fed. The stream's position does
+    /// not matter to the cache: nothing is read ahead for it, and the oldest extent is evicted.
     pub(super) fn want_live(&mut self, now: Instant, handle: u16, want: &Want, at: usize) {
         let stream = StreamKey { handle, index: want.stream.index };
         let key = ExtentKey { title: want.title, extent: want.extent };
@@ -124,8 +124,8 @@ impl Policy {
         self.live.iter().any(|(_, feed)| feed.has_news())
     }
 
-    /// Lends what was fed to those who wait for it, and brings feeders that have begun an extent another one. Gives the number of those who
-    /// had news.
+    /// Leases the data fed to its waiters, and gives another extent to feeders that have begun one.
+    /// Returns the number of feeds with news.
     pub(in crate::cache) fn take_fed(&mut self, now: Instant) -> usize {
         let mut work = 0;
         for at in 0..self.live.len() {

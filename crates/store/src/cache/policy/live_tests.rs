@@ -57,7 +57,7 @@ impl World {
         self.policy.want(NOW, 0, &want);
     }
 
-    /// Who was answered, with how many packets or why not.
+    /// Returns the streams that were answered, each with the number of packets or the failure.
     fn granted(&mut self) -> Vec<(u32, Result<u32, ReadFailure>)> {
         let grants = std::iter::from_fn(|| self.policy.poll_grant()).map(|(_, grant)| grant);
         grants.map(|grant| (grant.stream.index, grant.lease.map(|lease| lease.content().packets))).collect()
@@ -146,7 +146,7 @@ fn live_titles_have_half_of_the_memory_and_one_feeder_each() {
     assert!(world.open(0, MIN_LIVE_EXTENTS).is_ok());
 }
 
-/// All memory is lent out: the feeder is told so, and goes on when some of it has come back.
+/// All memory is leased: the feeder is refused, and continues when some has been returned.
 #[test]
 fn a_feeder_without_memory_goes_on_when_there_is_some() {
     let mut world = World::new(2 * MIN_LIVE_EXTENTS);
@@ -160,7 +160,7 @@ fn a_feeder_without_memory_goes_on_when_there_is_some() {
     feed(&mut feeder, 1);
 }
 
-/// Packets that the feeder can write before it is told to wait.
+/// Packets that the feeder can write before it must wait.
 fn fill(world: &mut World, feeder: &mut Feeder) -> u32 {
     let (before, mut refused) = (feeder.next_packet(), 0);
     while refused < 2 {

@@ -1,10 +1,11 @@
 //! Reading the spans of an extent (media, parity, records, range sums; of one file or of a file on each member of a volume)
 //! into staging memory: many at once, in any order.
 //!
-//! Two ways with one interface: io_uring ([`uring`]) and a few threads that call `pread` ([`threads`]). What both keep of
-//! the reads under way is in [`parts`]: the spans that one member answers are one *part* ([`part`]), with memory of its own, so
-//! that what a disk does not answer can be put aside until the kernel is done with it while the place is used for other reads.
-//! Orders of extents that follow one another are begun together: then each member has one part for all of them.
+//! Two backends with one interface: io_uring ([`uring`]) and a few threads that call `pread`
+//! ([`threads`]). Their shared state of the reads in progress is in [`parts`]: the spans that one
+//! member answers are one *part* ([`part`]). Each part has memory of its own, so that an unanswered
+//! read can be put aside until the kernel is done with it while the place is used for other reads.
+//! Orders of consecutive extents are begun together: each member then has one part for all of them.
 
 mod part;
 mod parts;
@@ -26,18 +27,19 @@ use super::{CacheError, ReadBackend};
 use crate::bell::EventBell;
 use crate::disk::ReadFaults;
 
-/// What has not been answered at a place. Members are bits.
+/// The unanswered reads at a place. Members are bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Unanswered {
-    /// Members of which something is missing.
+    /// Members with missing data.
     pub(super) members: u32,
     /// Members whose reads have been under way for [`SLOW_READ_NS`](millrace_core::limits::SLOW_READ_NS) or longer.
     pub(super) late: u32,
-    /// Members whose reads have not even been begun: nobody is to blame yet.
+    /// Members whose reads have not even begun: no member is to blame yet.
     pub(super) queued: u32,
-    /// Staging memory of what is missing, in bytes.
+    /// Staging memory of the missing data, in bytes.
     pub(super) bytes: usize,
-    /// When something was seen to come last of what is missing, or to be begun. None: nothing has been begun.
+    /// When part of the missing data was last seen to arrive, or its read to begin. None: no read
+    /// has begun.
     pub(super) news: Option<Instant>,
 }
 
@@ -63,8 +65,8 @@ pub(super) trait Reader {
         self.begin_run(now, &[(place, order)]);
     }
 
-    /// Sees what has come, and sleeps if there is nothing until something comes, until [`EventBell::ring`], or until
-    /// `limit` has passed. With a limit of zero it never sleeps.
+    /// Collects completions. If there are none, sleeps until one arrives, until
+    /// [`EventBell::ring`], or until `limit` has passed. With a limit of zero it never sleeps.
     fn wait(&mut self, now: Instant, limit: Option<Duration>);
 
     /// A place whose read has ended.
@@ -73,35 +75,39 @@ pub(super) trait Reader {
     /// Whether [`Reader::next_done`] or [`Reader::next_late`] has something without [`Reader::wait`].
     fn has_done(&self) -> bool;
 
-    /// What the last read in a place has brought, one result for each span of its order; nothing while it is in flight.
+    /// Returns the results of the last read in a place, one for each span of its order; nothing
+    /// while it is in flight.
     fn results(&self, place: usize) -> Vec<SpanResult<'_>>;
 
-    /// Nobody needs what the last read in a free place has brought: its memory and its files are let go.
+    /// Releases the memory and files of the last read in a free place when its results are no
+    /// longer needed.
     fn forget(&mut self, place: usize) {
         let _ = place;
     }
 
-    /// What is still missing at a place.
+    /// Returns the data still missing at a place.
     fn unanswered(&mut self, now: Instant, place: usize) -> Unanswered;
 
     /// Whoever looks at the reads under way did not run for `ns` before `now`: that time is not counted against them.
     fn forgive(&mut self, now: Instant, ns: u64);
 
-    /// Does not wait any longer for what is missing at a place: its memory is put aside until the kernel is done with it,
-    /// its results are `ETIMEDOUT`, the place is done and [`Reader::next_done`] does not give it. Gives what was put aside.
+    /// Stops waiting for the missing data at a place: its memory is put aside until the kernel is
+    /// done with it, its results are `ETIMEDOUT`, the place is done and [`Reader::next_done`] does
+    /// not return it. Returns the reads put aside.
     fn give_up(&mut self, place: usize) -> Vec<Owed>;
 
-    /// What was given up and has ended after all.
+    /// Returns a read that was given up and has ended after all.
     fn next_late(&mut self) -> Option<Owed>;
 
     /// Memory that is put aside, in bytes.
     fn aside_bytes(&self) -> usize;
 }
 
-/// The way of reading that was asked for, or the best there is, with so many places, and reads that are usual at once.
+/// Starts the requested backend, or the best available, with `places` places, sized for the `usual`
+/// number of simultaneous reads.
 ///
 /// # Errors
-/// When the one asked for cannot be had here, or no memory or threads are left.
+/// If the requested backend is not available here, or no memory or threads are left.
 pub(super) fn start(
     backend: ReadBackend,
     (places, usual): (usize, usize),

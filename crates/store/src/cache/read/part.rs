@@ -1,8 +1,10 @@
-//! What one member is asked for at a time: its reads, the memory they go to, and which spans of which orders they serve.
+//! One request to a member: its reads, the memory they fill, and the spans of the orders they
+//! serve.
 //!
-//! Spans that follow one another in a file are one read ([`SpanOrder::joined`]): a disk is slow to begin a read, not to go on with it.
-//! A read of several spans that fails is made again span by span, so that nobody suffers from his neighbour's bad sector. A title
-//! without members that is read [block by block](Order::in_blocks) has a part for each block, which may be given up alone.
+//! Consecutive spans in a file are one read ([`SpanOrder::joined`]): a disk is slow to begin a
+//! read, not to continue it. A failed read of several spans is repeated span by span, so that a bad
+//! sector affects no other span. A title without members that is read
+//! [block by block](Order::in_blocks) has a part for each block, which may be given up alone.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -29,7 +31,7 @@ impl Share {
     }
 }
 
-/// What a member is to read for some orders.
+/// The reads of one member for some orders.
 pub(super) struct Plan<'a> {
     /// Spans, each with the number of its read.
     wanted: Vec<(usize, &'a SpanOrder)>,
@@ -101,7 +103,7 @@ pub(super) struct Read {
 }
 
 impl Read {
-    /// What is to be read next: bytes of the part's memory, and their offset in the file.
+    /// Returns the next read: bytes of the part's memory, and their offset in the file.
     fn rest(&self) -> (Range<usize>, u64) {
         let (range, offset) = self.span.rest();
         (self.at + range.start..self.at + range.end, offset)
@@ -118,11 +120,11 @@ struct Wanted {
 /// What became of a read after one system call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Arrived {
-    /// The rest is to be asked for.
+    /// The rest must be requested.
     Again,
     /// It has ended.
     Ended,
-    /// It has failed, and these reads are to be made instead.
+    /// It has failed, and these reads must be made instead.
     Split(Range<usize>),
 }
 
@@ -136,12 +138,12 @@ pub(super) struct Part {
     wanted: Vec<Wanted>,
     memory: Option<Memory>,
     left: usize,
-    /// Counts what comes, wherever the part is.
+    /// Counts completions, wherever the part is.
     arrivals: Arc<AtomicU32>,
 }
 
 impl Part {
-    /// As planned. Without memory it has failed with that `errno`.
+    /// Creates a part as planned. Without memory it has failed with the given `errno`.
     pub(super) fn new(share: Share, plan: Plan<'_>, memory: Result<Memory, Option<i32>>) -> Self {
         let (member, is_block) = (share.member, share.block.is_some());
         let (mut reads, mut at) = (Vec::with_capacity(plan.reads.len()), 0);
@@ -171,8 +173,8 @@ impl Part {
         }
     }
 
-    /// The same for the kernel, by address and length: it may be writing to other reads of this part, so nobody may have a slice
-    /// that holds them.
+    /// The same for the kernel, by address and length: the kernel may be writing to other reads of
+    /// this part, so no slice may cover them.
     pub(super) fn target(&mut self, index: usize) -> (*mut u8, usize, Option<u16>, u64) {
         let (range, offset) = self.reads[index].rest();
         match &mut self.memory {
@@ -183,7 +185,7 @@ impl Part {
         }
     }
 
-    /// Notes what a call for [`Part::rest`] has brought.
+    /// Records the result of a call for [`Part::rest`].
     pub(super) fn arrived(&mut self, index: usize, result: i32) -> Arrived {
         self.arrivals.fetch_add(1, Ordering::Relaxed);
         let read = &mut self.reads[index];
@@ -235,7 +237,7 @@ impl Part {
         self.left = 0;
     }
 
-    /// What has come of span number `index`.
+    /// Returns the result of span number `index`.
     pub(super) fn result(&self, index: usize) -> SpanResult<'_> {
         let Wanted { read, bytes } = &self.wanted[index];
         let read = &self.reads[*read];
@@ -254,7 +256,7 @@ impl Part {
         self.memory.as_ref().map_or(0, |memory| memory.buf.len())
     }
 
-    /// Counts what comes of it.
+    /// Returns the counter of its completions.
     pub(super) fn arrivals(&self) -> Arc<AtomicU32> {
         Arc::clone(&self.arrivals)
     }

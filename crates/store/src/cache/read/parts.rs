@@ -1,4 +1,4 @@
-//! The reads under way: which parts a place's read consists of, who has them, and what is put aside.
+//! The reads in progress: the parts of each place's read, their holders, and the parts put aside.
 //!
 //! A part belongs to the places whose orders were begun together. It is theirs until its last read has ended, or until the last of
 //! them gives it up: then it is *aside* and keeps its memory and its files until the kernel (or the thread that has it) is
@@ -22,12 +22,12 @@ pub(super) type PartId = usize;
 struct Slot {
     /// The places whose orders it serves and that have not given it up.
     owners: Vec<usize>,
-    /// Nobody waits for it any more.
+    /// No place waits for it any more.
     aside: bool,
     member: Option<u16>,
     /// When it was begun, as far as is known.
     begun: Option<Instant>,
-    /// What had come of it when it was looked at last, and since when it has been no more.
+    /// The arrivals at the last check, and since when their number has not increased.
     arrivals: Arc<AtomicU32>,
     arrived: u32,
     arrived_at: Option<Instant>,
@@ -81,8 +81,8 @@ impl Parts {
         Self { slots: Vec::new(), free: Vec::new(), seats, staging, done, late, aside_bytes: 0 }
     }
 
-    /// Divides orders into parts, each of which may serve several of them; gives those that are to be read. What no memory can be
-    /// had for has failed.
+    /// Divides orders into parts, which may each serve several orders. Returns the parts to read.
+    /// Parts that get no memory have failed.
     pub(super) fn begin(&mut self, batch: &[(usize, &Order)]) -> Vec<PartId> {
         let mut shares: Vec<Share> = Vec::new();
         for &(place, order) in batch {
@@ -132,7 +132,7 @@ impl Parts {
         })
     }
 
-    /// Lets go of what the last order at a free place has brought, and of the files that it was read from.
+    /// Releases the results of the last order at a free place, and the files it was read from.
     pub(super) fn clear(&mut self, place: usize) {
         let mut seat = std::mem::take(&mut self.seats[place]);
         for id in seat.parts.drain(..) {
@@ -199,7 +199,8 @@ impl Parts {
         }
     }
 
-    /// Nobody has looked at the parts that are being read for `ns` before `now`: that time is not counted.
+    /// Excludes the `ns` before `now` from the times of the parts being read, because they were not
+    /// checked during that time.
     pub(super) fn forgive(&mut self, now: Instant, ns: u64) {
         for slot in self.slots.iter_mut().filter(|slot| !slot.ended) {
             for at in [&mut slot.begun, &mut slot.arrived_at].into_iter().flatten() {
@@ -208,8 +209,8 @@ impl Parts {
         }
     }
 
-    /// What is still missing at a place; `queued` says of a part that it waits for its turn. What does not is taken to
-    /// have been begun now, if nothing better is known.
+    /// Returns the data still missing at a place; `queued` returns whether a part waits for its
+    /// turn. Any other part counts as begun now if no better time is known.
     pub(super) fn unanswered(
         &mut self,
         now: Instant,
@@ -236,15 +237,17 @@ impl Parts {
         missing
     }
 
-    /// Gives up what is missing at a place: what others wait for as well goes on for them; of the rest, what `taken_back` gives back
-    /// unread has failed, and what is being read is put aside. If nothing is missing any more, that is not told a second time.
+    /// Gives up the missing data at a place. Parts that others also wait for continue for them; of
+    /// the rest, those that `taken_back` returns unread have failed, and those being read are put
+    /// aside. If nothing is missing any more, the place is not reported a second time.
     pub(super) fn give_up(
         &mut self,
         place: usize,
         mut taken_back: impl FnMut(PartId) -> Option<Part>,
     ) -> Vec<PartId> {
         let mut aside = Vec::new();
-        // The last of it may have come since somebody looked: the place is taken at once, and may be in use again when its turn comes.
+        // The last data may have arrived since the last check: the place is taken at once, and may
+        // be in use again when its turn comes.
         self.done.retain(|&done| done != place);
         let mut seat = std::mem::take(&mut self.seats[place]);
         seat.left = 0;

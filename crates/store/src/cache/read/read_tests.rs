@@ -261,7 +261,8 @@ fn members_that_fail_on_order_fail_alone() {
         reader.begin(NOW, 0, &order);
         wait_done(&mut *reader, &wake);
         disks.check(&order, &reader.results(0), bit(2), libc::EIO);
-        // Half of what is asked for, again and again, ends as a file that is too short.
+        // If every read returns half of the bytes requested, the result is that of a file that is
+        // too short.
         faults.set(2, ReadFault::Short);
         reader.begin(NOW, 0, &order);
         wait_done(&mut *reader, &wake);
@@ -396,7 +397,8 @@ fn memory_is_given_back() {
     assert!(uring.kept().1 < 1 << 20);
 }
 
-/// The time counts from when a read is under way, and what comes of it is news; time in which nobody looked does not count.
+/// The time counts from the start of a read, and its arrivals are news; time without a check does
+/// not count.
 #[test]
 fn time_counts_from_when_a_read_is_under_way() {
     let disks = Disks::new(2);
@@ -481,7 +483,7 @@ fn a_run_is_one_read_of_each_file() {
             done.sort_unstable();
             assert_eq!(done, [0, 1, 2, 3]);
             (0..4).for_each(|place| disks.check(&run[place], &reader.results(place), 0, 0));
-            // One of the places goes on by itself while the others keep what they have.
+            // One place continues by itself while the others keep their data.
             reader.begin(NOW, 2, &disks.order(round));
             assert_eq!(wait_done(&mut *reader, &wake), 2);
             disks.check(&disks.order(round), &reader.results(2), 0, 0);
@@ -490,7 +492,7 @@ fn a_run_is_one_read_of_each_file() {
     }
 }
 
-/// A file that ends within the run: who wants what is there gets it.
+/// A file that ends within the run: an order for the data present gets it.
 #[test]
 fn who_is_read_together_with_something_bad_does_not_fail() {
     let disks = Disks::new(3);
@@ -531,7 +533,7 @@ fn a_read_for_many_is_put_aside_by_the_last() {
         for place in [0, 2] {
             disks.check(&run[place], &reader.results(place), bit(1), libc::ETIMEDOUT);
         }
-        // What has been given up does not come back to the place.
+        // Data that was given up does not come back to the place.
         let again = disks.run(3, 1).remove(0);
         let mut again = Order { spans: again.spans, ..Order::empty(0, 0) };
         again.spans.retain(|span| span.member != Some(1));
@@ -576,7 +578,7 @@ fn what_is_given_up_as_it_comes_is_done_once() {
         wait_for(&mut *reader, &wake, all_here);
         assert_eq!(reader.give_up(0), vec![]);
         disks.check(&order, &reader.results(0), 0, 0);
-        // The place is taken at once, and only the end of the new order is told.
+        // The place is taken at once, and only the end of the new order is reported.
         let order = disks.order(1);
         reader.begin(NOW, 0, &order);
         assert_eq!(wait_done(&mut *reader, &wake), 0);

@@ -10,7 +10,7 @@ use crate::limits::cache::MAX_INTERRUPTIONS;
 pub(super) enum Step {
     /// Everything needed is there.
     Done,
-    /// The rest is to be asked for.
+    /// The rest must be requested.
     Again,
     /// Failed with this `errno`.
     Failed(i32),

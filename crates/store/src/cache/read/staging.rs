@@ -1,7 +1,8 @@
 //! Staging memory: pages that files are read into before an extent is built from them.
 //!
-//! A read of a title on one member uses one *home* buffer; there are as many as reads are usual at once, and io_uring knows them
-//! beforehand. What a read of many members needs besides is kept in sizes of powers of two.
+//! A read of a title on one member uses one *home* buffer. There are as many home buffers as reads
+//! are usual at once, and they are registered with io_uring in advance. Additional memory for a
+//! read of many members is kept in power-of-two sizes.
 
 use std::io;
 
@@ -10,7 +11,7 @@ use super::super::crcs::CRCS_STAGING_BYTES;
 use super::super::source::{DATA_STAGING_BYTES, META_STAGING_BYTES, SUMS_STAGING_BYTES};
 use crate::limits::cache::{SMALLEST_STAGING_BYTES, STAGING_KEPT_BYTES, STAGING_SIZES};
 
-/// What a title on one member needs for an extent.
+/// The memory for an extent of a title on one member.
 pub(super) const HOME_BYTES: usize =
     DATA_STAGING_BYTES + META_STAGING_BYTES + SUMS_STAGING_BYTES + CRCS_STAGING_BYTES;
 
@@ -22,7 +23,7 @@ pub(super) struct Memory {
     home: bool,
 }
 
-/// The memory that nobody uses now.
+/// The memory not in use.
 pub(super) struct Staging {
     homes: Vec<Memory>,
     spare: [Vec<Memory>; STAGING_SIZES],
@@ -30,10 +31,10 @@ pub(super) struct Staging {
 }
 
 impl Staging {
-    /// So many home buffers.
+    /// Allocates `homes` home buffers.
     ///
     /// # Errors
-    /// When the memory cannot be had.
+    /// If the memory cannot be allocated.
     pub(super) fn new(homes: usize) -> io::Result<Self> {
         let home = |_| Ok(Memory { buf: AlignedBuf::new(HOME_BYTES)?, registered: None, home: true });
         let homes = (0..homes).map(home).collect::<io::Result<_>>()?;
@@ -45,10 +46,10 @@ impl Staging {
         &mut self.homes
     }
 
-    /// At least so many bytes; from the home buffers, if `home` and there is one.
+    /// Takes at least `bytes` bytes; from the home buffers, if `home` is set and one is left.
     ///
     /// # Errors
-    /// When the memory cannot be had.
+    /// If the memory cannot be allocated.
     pub(super) fn take(&mut self, bytes: usize, home: bool) -> io::Result<Memory> {
         if home
             && bytes <= HOME_BYTES
@@ -84,7 +85,8 @@ impl Staging {
     }
 }
 
-/// The smallest size that has so many bytes; [`STAGING_SIZES`] or more: none is kept.
+/// Returns the smallest size class that holds `bytes` bytes. Memory of class [`STAGING_SIZES`] or
+/// more is not kept.
 fn size_of(bytes: usize) -> usize {
     bytes.div_ceil(SMALLEST_STAGING_BYTES).next_power_of_two().trailing_zeros() as usize
 }

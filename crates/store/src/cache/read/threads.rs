@@ -64,7 +64,8 @@ pub(super) struct Threads {
 }
 
 impl Threads {
-    /// A pool with so many places, and threads and memory for the reads that are `usual` at once.
+    /// Creates a pool with `places` places, and with threads and memory for the `usual` number of
+    /// simultaneous reads.
     ///
     /// # Errors
     /// When memory or threads are refused.
@@ -94,7 +95,7 @@ impl Threads {
         spawned.map(drop)
     }
 
-    /// Takes what the threads have ended.
+    /// Collects the reads that the threads have finished.
     fn collect(&mut self) {
         let ended = std::mem::take(&mut self.shared.lock().done);
         for Job { id, part } in ended {
@@ -183,7 +184,8 @@ impl Reader for Threads {
 }
 
 impl Drop for Threads {
-    /// Lets the reads under way end, but for those that are stuck: what they write to and from is theirs.
+    /// Lets the reads in progress end, except those that are stuck: they keep the memory and files
+    /// they use.
     fn drop(&mut self) {
         let mut queues = self.shared.lock();
         queues.stop = true;

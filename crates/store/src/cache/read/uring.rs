@@ -1,9 +1,10 @@
-//! Reading with io_uring: no thread, no copy, one system call for everything that is to be begun and awaited.
+//! Reading with io_uring: no thread, no copy, one system call to begin and await all reads.
 //!
-//! Lifetimes: the kernel writes into a part's memory from when it is sent until the completion has been taken. In that
-//! time the part has not ended: nobody is given a slice of its memory that the kernel may write to, and it keeps that
-//! memory and its files, also when its place has given it up; and dropping the reader waits for the completions before it
-//! frees anything, or does not free it.
+//! Lifetimes: the kernel writes into a part's memory from the submission until the completion has
+//! been taken. During this time the part has not ended: no caller gets a slice of its memory that
+//! the kernel may write to, and the part keeps that memory and its files, even if its place has
+//! given it up. Dropping the reader waits for the completions before it frees anything, or does not
+//! free it.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -35,9 +36,9 @@ const WAKE: u64 = u64::MAX;
 struct Held {
     id: PartId,
     index: usize,
-    /// For so long; none: until the fault is another.
+    /// For this long; none: until the fault changes.
     ns: Option<u64>,
-    /// As long as its turn has not come: nobody knows.
+    /// Unknown until its turn has come.
     until: Option<Instant>,
 }
 
@@ -62,7 +63,8 @@ pub(super) struct Uring {
 }
 
 impl Uring {
-    /// A ring with so many places, and room for the reads that are `usual` at once. Has to be used by the thread that calls this.
+    /// Creates a ring with `places` places and capacity for the `usual` number of simultaneous
+    /// reads. Only the calling thread may use it.
     ///
     /// # Errors
     /// When the kernel has no io_uring, or an old one (before 5.11), or does not allow it, or memory is refused.
@@ -91,7 +93,7 @@ impl Uring {
         Ok(Self { ring, parts, unsent, fresh, in_flight, wake, wake_watched, faults, held, arms, made_up })
     }
 
-    /// Asks for what is missing of one read, unless it is to fail or to be late on order.
+    /// Requests the missing bytes of one read, unless an injected fault makes it fail or be late.
     fn ask(&mut self, id: PartId, index: usize) {
         if self.faults.is_settable() {
             let Some(part) = self.parts.part_mut(id) else { return };
@@ -129,7 +131,7 @@ impl Uring {
         self.unsent.push_back(read.flags(flags).user_data(number(id, index)));
     }
 
-    /// Lets go what has been held back long enough.
+    /// Releases reads that have been held back long enough.
     fn let_go(&mut self, now: Instant) {
         let mut held = std::mem::take(&mut self.held);
         held.retain_mut(|read| {
@@ -176,7 +178,7 @@ impl Uring {
         }
     }
 
-    /// What was given to the ring is under way from now on.
+    /// Records that the parts given to the ring are in progress from now on.
     fn note_begun(&mut self, now: Instant) {
         let (parts, unsent) = (&mut self.parts, &self.unsent);
         self.fresh.retain(|&id| {
@@ -189,7 +191,7 @@ impl Uring {
         });
     }
 
-    /// Lets the kernel begin what was sent and waits for a completion; `false`: it refused.
+    /// Lets the kernel begin the submitted reads and waits for a completion; `false`: it refused.
     fn enter(&mut self, limit: Option<Duration>) -> bool {
         let entered = match limit {
             None => self.ring.submitter().submit_and_wait(1),
@@ -235,8 +237,8 @@ impl Uring {
         {
             let member = part.member.unwrap_or(0);
             let (at, len, _, offset) = part.target(index);
-            // SAFETY: the range is inside the part's memory (see `Part::target`), at most as long as what was asked for
-            // there, and the kernel has just said that it is done with it.
+            // SAFETY: the range is inside the part's memory (see `Part::target`), at most as long
+            // as requested there, and the kernel has just reported that it is done with it.
             let into = unsafe { std::slice::from_raw_parts_mut(at, bytes.min(len)) };
             result = match self.faults.after_read(member, offset, into) {
                 Ok(bytes) => bytes as i32,
@@ -254,13 +256,13 @@ impl Uring {
 
 #[cfg(test)]
 impl Uring {
-    /// Memory that nobody uses now: home buffers, bytes besides.
+    /// Returns the memory not in use: the home buffers, and the bytes of other memory.
     pub(super) fn kept(&self) -> (usize, usize) {
         self.parts.staging().kept()
     }
 }
 
-/// What is wrong on order with what is missing of one read of a part.
+/// Returns the injected fault for the missing bytes of one read of a part.
 fn fault_of(faults: &ReadFaults, part: &mut Part, index: usize) -> ReadFault {
     let (_, len, _, offset) = part.target(index);
     faults.of(part.member.unwrap_or(0)).on(&(offset..offset.saturating_add(len as u64)))
@@ -270,8 +272,8 @@ fn number(id: PartId, index: usize) -> u64 {
     (id * MAX_SPANS + index) as u64
 }
 
-/// Makes the home buffers known to the kernel. It refuses where a process may not lock so much memory: reads work all the
-/// same.
+/// Registers the home buffers with the kernel. The kernel refuses if the process may not lock that
+/// much memory; reads work without registration.
 fn register(ring: &IoUring, staging: &mut Staging) {
     let homes = staging.homes();
     let iovec =

@@ -1,5 +1,5 @@
-//! Stripes of which something is missing or wrong, whole again: codeword by codeword, from data and parity that have their stored
-//! sums and CRCs, as far as these can be read: one of them is enough.
+//! Restores stripes with missing or wrong data, codeword by codeword, from data and parity that
+//! match their stored sums and CRCs, where these can be read: one of the two is enough.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -44,7 +44,7 @@ pub(in crate::cache) struct Decoded<'a> {
     pub(super) bytes: u64,
     /// Positions whose bytes did not have their sums, as bits.
     pub(super) wrong_positions: u32,
-    /// Whether the CRCs of the title were known: what is right has them then.
+    /// Whether the CRCs of the title were known: correct packets then match them.
     pub(super) crcs_known: bool,
 }
 
@@ -62,7 +62,7 @@ impl Decoded<'_> {
     }
 }
 
-/// What is known of one pass over stripes.
+/// The state of one pass over stripes.
 struct Pass<'a> {
     stripes: &'a StripeLayout,
     touched: Range<u32>,
@@ -203,7 +203,7 @@ impl Decoder {
             let in_unit = stripes.media_in_unit(pass.touched.start + stripe as u32, unit);
             let length = in_unit.saturating_sub(column * DEFAULT_PACKET_BYTES).min(DEFAULT_PACKET_BYTES);
             let number = media_records(stripes, &pass.touched).0 + record as u32;
-            // What stands for what is behind the title's end is zero, so the sum of all is that of the packet.
+            // The padding beyond the title's end is zero, so the sum of all is that of the packet.
             let (sum, bytes_of_it) = (sum16(bytes), &bytes[..length]);
             if self.media_metas.prove(record, &self.media_crcs, number, sum, bytes_of_it) == Some(true) {
                 self.media[place(unit)..place(unit) + DEFAULT_PACKET_BYTES].copy_from_slice(bytes);

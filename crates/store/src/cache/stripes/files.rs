@@ -36,22 +36,23 @@ pub enum TitleFile {
 
 const FILES: usize = 8;
 
-/// What the cache needs of a title that lies on several members or has parity. A *position* is the place of a member among
-/// those of the title.
+/// The cache's requirements on a title that lies on several members or has parity. A *position* is
+/// the index of a member among those of the title.
 pub trait MemberFiles: Send + Sync {
     /// Slot in the volume of the member at a position.
     fn slot(&self, position: usize) -> u16;
-    /// Whether that member is there and believed.
+    /// Returns whether that member is present and trusted.
     fn is_usable(&self, position: usize) -> bool;
-    /// Whether that member is there, believed or not: it may hold data and parity, which their stored sums prove.
+    /// Returns whether that member is present, trusted or not: it may hold data and parity, which
+    /// their stored sums verify.
     fn is_present(&self, position: usize) -> bool {
         self.is_usable(position)
     }
     /// Changes when files on that member have to be opened again.
     fn epoch(&self, position: usize) -> u32;
-    /// Where a file is on that member; `None`: this title has none of that kind.
+    /// Returns the path of a file on that member; `None`: this title has no such file.
     fn path(&self, position: usize, file: TitleFile) -> Option<PathBuf>;
-    /// Who is sent to that member. By itself: nobody has been before.
+    /// Returns the blocking calls on that member. The default is a new set without earlier calls.
     fn blocking(&self, _position: usize) -> BlockingCalls {
         BlockingCalls::default()
     }
@@ -63,20 +64,21 @@ pub(in crate::cache) struct OpenFile {
     pub(in crate::cache) file: Arc<File>,
     /// Open for direct reads.
     pub(in crate::cache) direct: bool,
-    /// [`may_wait`] says so of it.
+    /// Result of [`may_wait`] for this file.
     pub(in crate::cache) may_wait: bool,
     epoch: u32,
     /// When it was opened; not known of those that were opened with the title.
     since: Option<Instant>,
 }
 
-/// What is known of a file.
+/// The state of a file.
 #[derive(Clone, Default)]
 enum Known {
     #[default]
     Nothing,
     Open(OpenFile),
-    /// It could not be opened. Until when that is taken for granted is not known before somebody has said what time it is.
+    /// It could not be opened. The time of the next attempt is unknown until a caller supplies the
+    /// current time.
     Refused {
         errno: i32,
         epoch: u32,
@@ -88,9 +90,9 @@ enum Known {
 struct Table {
     /// By position and kind of file.
     files: Vec<[Known; FILES]>,
-    /// Slots of members of which a file could not be opened, and why, since somebody asked.
+    /// Slots of members with a file that could not be opened since the last query, and the cause.
     refusals: Vec<(u16, i32)>,
-    /// Slots of members that did not answer when a file was to be opened, since somebody asked, as bits.
+    /// Slots of members that did not answer when a file was opened since the last query, as bits.
     silent: u32,
 }
 
@@ -101,8 +103,9 @@ pub(in crate::cache) struct FileTable {
 }
 
 impl FileTable {
-    /// Opens what an extent needs as long as nothing is missing: the data files, or the parity files of a parity track, and the
-    /// copies of the records that are read first. Whoever opens a title has time to wait for a disk; who needs an extent has not.
+    /// Opens the files that an extent needs while nothing is missing: the data files, or the parity
+    /// files of a parity track, and the copies of the records that are read first. There is time to
+    /// wait for a disk when a title is opened, but not when an extent is needed.
     pub(in crate::cache) fn open_first(
         &self,
         title: TitleId,
@@ -125,12 +128,12 @@ impl FileTable {
         }
     }
 
-    /// A file of the member at a position: data and parity for direct reads, where the file system has them and `direct` says
-    /// so.
+    /// Returns a file of the member at a position. Data and parity are opened for direct reads if
+    /// the file system supports them and `direct` is set.
     ///
     /// # Errors
-    /// The `errno` with which it cannot be opened; none if the member is not there, has no such file, or does not answer as
-    /// soon as media is needed ([`FileTable::take_silent`]).
+    /// The `errno` of the failed open; none if the member is not present, has no such file, or does
+    /// not answer in the time that media allows ([`FileTable::take_silent`]).
     pub(in crate::cache) fn get(
         &self,
         members: &dyn MemberFiles,
@@ -177,7 +180,7 @@ impl FileTable {
         let path = members.path(position, kind).ok_or(None)?;
         let open = move || open_file(&path, may_direct);
         let opened = members.blocking(position).send(timeout, open);
-        // Whoever does not answer is asked again as its blocking calls allow.
+        // A member that does not answer is asked again as its blocking calls allow.
         let place = &mut files[kind as usize];
         *place = Known::Nothing;
         let opened = opened.inspect_err(|_| *silent |= bit(members.slot(position)));
@@ -189,7 +192,7 @@ impl FileTable {
             }
             Err(errno) if is_exhaustion(errno) => Err(Some(errno)),
             Err(errno) => {
-                // That a file is not there says nothing about the disk.
+                // A missing file is no evidence against the disk.
                 let slot = members.slot(position);
                 if errno != libc::ENOENT && !refusals.contains(&(slot, errno)) {
                     refusals.push((slot, errno));
@@ -201,12 +204,14 @@ impl FileTable {
         }
     }
 
-    /// Slots of members of which files could not be opened since this was asked last, and why.
+    /// Returns the slots of members whose files could not be opened since the last call, each with
+    /// the cause.
     pub(in crate::cache) fn take_refusals(&self) -> Vec<(u16, i32)> {
         std::mem::take(&mut self.lock().refusals)
     }
 
-    /// Slots of members that did not answer when files were to be opened since this was asked last, as bits.
+    /// Returns the slots of members that did not answer when files were opened since the last call,
+    /// as bits.
     pub(in crate::cache) fn take_silent(&self) -> u32 {
         std::mem::take(&mut self.lock().silent)
     }
@@ -257,8 +262,9 @@ fn open_file(path: &Path, direct: bool) -> Result<(File, bool, bool), i32> {
     Ok((file, direct, may_wait))
 }
 
-/// Whether beginning to read from a file may already wait for its disk. These file systems say instead that it would, and
-/// the kernel has the read begun by a thread of its own then; others (FUSE) say nothing and wait. May itself wait.
+/// Returns whether beginning to read from a file may already wait for its disk. These file systems
+/// report instead that it would, and the kernel then begins the read on a thread of its own; others
+/// (FUSE) report nothing and wait. This call may itself wait.
 pub(in crate::cache) fn may_wait(file: &File) -> bool {
     const KNOWN: [i64; 5] = [
         libc::EXT4_SUPER_MAGIC,

@@ -13,7 +13,7 @@ fn members(source: &StripeSource) -> (StripeLayout, &dyn MemberFiles) {
     (source.stripes, source)
 }
 
-/// Puts a link to itself where a file was: it can be listed but not opened, whoever asks.
+/// Replaces a file by a link to itself: any process can list it, but none can open it.
 fn spoil(path: &Path) {
     std::fs::remove_file(path).unwrap();
     std::os::unix::fs::symlink(path, path).unwrap();

@@ -1,4 +1,5 @@
-//! An extent of media from what came of the spans of its members: copied and summed, holes marked or decoded before.
+//! An extent of media from the results of its members' spans: copied and summed, with holes marked
+//! or decoded beforehand.
 
 use std::ops::Range;
 
@@ -130,7 +131,7 @@ struct Maker<'a> {
     order: &'a Order,
     geometry: &'a Geometry,
     results: Results<'a>,
-    /// Whether each packet has a record that can be read; empty: they all have.
+    /// Whether each packet has a readable record; empty: they all have.
     recorded: Vec<bool>,
     /// Slots of members whose bytes did not have their stored sums.
     wrong: u32,
@@ -143,8 +144,9 @@ impl Maker<'_> {
         }
     }
 
-    /// The records of the extent's packets, from the first copies that are good, or put together from what is good of them. If no more
-    /// copies can be had, those of which none is good are made up.
+    /// Reads the records of the extent's packets from the first good copies, or assembles them from
+    /// the good parts of the copies. If no more copies are available, records without a good copy
+    /// are made up.
     fn records(&mut self, metas: &mut Vec<PacketMeta>) -> bool {
         metas.clear();
         metas.resize(self.geometry.packets as usize, PacketMeta::default());
@@ -180,7 +182,7 @@ impl Maker<'_> {
         LeftOut::among(self.geometry.first_packet, self.recorded.iter().map(|recorded| !recorded))
     }
 
-    /// The CRCs of what was read, from the first copy that is good; whether there is one.
+    /// Reads the CRCs of the data read from the first good copy. Returns whether there is one.
     fn crcs(&mut self, crcs: &mut Crcs) -> bool {
         crcs.forget();
         for (span, blocks) in self.results.of(Role::Crcs) {
@@ -237,7 +239,7 @@ impl Maker<'_> {
         if unit == last { bit(position as u16) } else { 0 }
     }
 
-    /// The same from decoded stripes, of which only what is right may be copied.
+    /// The same from decoded stripes; copies only the correct packets.
     fn copy_decoded(&mut self, decoded: &Decoded<'_>, metas: &mut [PacketMeta], extent: &mut [u8]) -> u32 {
         let good = decoded.good_until(&self.geometry.data);
         let mut pieces = Vec::new();
@@ -252,8 +254,9 @@ impl Maker<'_> {
         self.copy(&media, Crcs::default().walk(), metas, extent)
     }
 
-    /// What a viewer must be able to repair to make do with the packets that are not marked; `None`: that does not do, or
-    /// others are missing than those of members that were left out.
+    /// Returns the repair capacity that a viewer needs to make do with the packets not marked;
+    /// `None`: they do not suffice, or other packets are missing than those of members that were
+    /// left out.
     fn spare(&self, metas: &[PacketMeta]) -> Option<u8> {
         let (stripes, layout, left_out) = (&self.stripes, self.title.layout(), self.order.left_out);
         if layout.packet_bytes() != DEFAULT_PACKET_BYTES || self.order.spare == 0 {
@@ -285,7 +288,8 @@ impl Maker<'_> {
         Built::Failed { failure, wrong: self.wrong }
     }
 
-    /// Packets cannot be had by any way; if others can: what is there, those marked.
+    /// Handles packets that are unavailable from any source. If others are available, returns
+    /// those, with the missing packets marked.
     fn damaged(
         &self,
         (title, decoded_bytes, sums_only): (TitleRef, u64, bool),
@@ -310,7 +314,7 @@ impl Maker<'_> {
         }
     }
 
-    /// The records behind the packets, and what it is.
+    /// Writes the records behind the packets, and returns a description of the extent.
     fn seal(&self, title: TitleRef, metas: &[PacketMeta], spare: u8, extent: &mut [u8]) -> ExtentContent {
         let (layout, geometry) = (self.title.layout(), self.geometry);
         let records = &mut extent[layout.meta_offset(0, geometry.packets)..];

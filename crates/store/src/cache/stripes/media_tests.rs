@@ -3,7 +3,8 @@ use super::super::tests::Bench;
 use super::*;
 use crate::cache::order::{MemberView, SpanOrder};
 
-/// Two members of three give wrong bytes where one may: those packets cannot be had, all others can, and both members are named.
+/// Two members of three return wrong bytes where only one may fail: those packets are unavailable,
+/// all others are available, and both members are named.
 #[test]
 fn who_gave_wrong_bytes_is_named_and_the_rest_can_be_had() {
     let mut bench = Bench::new(StripeSample::of_stripes(geometry(4, 2, 3, 16), 8), 1316);

@@ -1,4 +1,5 @@
-//! Titles that lie on several members or have parity: what to read for an extent of them, and how it is put together.
+//! Titles that lie on several members or have parity: which data to read for an extent of them, and
+//! how to assemble it.
 //!
 //! ```text
 //!                        whole, and nobody missing      some lost, the viewer repairs      some missing or wrong
@@ -12,11 +13,11 @@
 //! | `kinds` | the two kinds, as the cache sees them |
 //! | `files` | the members' files, opened when needed |
 //! | `needs` | which spans of them an extent needs |
-//! | `spare` | what a viewer must be able to repair to make do with holes |
-//! | `results` | what has come, unit by unit |
-//! | `records` | the records and CRCs from what has come |
-//! | `media` | an extent of media from that |
-//! | `decode` | stripes of which something is missing or wrong, codeword by codeword |
+//! | `spare` | the repair capacity that a viewer needs to make do with holes |
+//! | `results` | the data received, unit by unit |
+//! | `records` | the records and CRCs from the data received |
+//! | `media` | an extent of media from the data received |
+//! | `decode` | stripes with missing or wrong data, codeword by codeword |
 //! | `sources` | titles of a volume as the cache sees them |
 //! | `track` | an extent of ready FEC datagrams (SMPTE ST 2022-1) |
 //!
@@ -43,7 +44,7 @@ pub(in crate::cache) use self::kinds::{ParityTrack, Striped};
 
 #[cfg(test)]
 mod given {
-    //! What the sample title needs, from wherever it is used.
+    //! The imports of the sample title, wherever it is used.
     pub(super) use super::{MemberFiles, TitleFile};
     pub(super) use crate::cache::sample::{encode, noise};
     pub(super) use crate::cache::{ParitySource, SourceKind, TitleSource, TrackId};

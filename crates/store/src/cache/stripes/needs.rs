@@ -29,12 +29,12 @@ struct Maker<'a> {
     avoided: u32,
     /// Positions that are asked for data and parity only: records on them may be older.
     units_only: u32,
-    /// Positions of which each packet is read by itself.
+    /// Positions whose packets are each read separately.
     pieces: u32,
-    /// Everybody who is not lost is asked for everything.
+    /// Every member that is not lost is asked for everything.
     all: bool,
     now: Instant,
-    /// This process may open no more files: no member is to blame for what is not opened.
+    /// This process can open no more files: no member is to blame for a file not opened.
     exhausted: Option<i32>,
     order: Order,
 }
@@ -95,7 +95,7 @@ fn order<'a>(
         order,
     };
     let made = make(&mut maker);
-    // One that everybody was to be asked for is the last: what could not be opened is not in it.
+    // An order to all members is the last one, and it lacks the files that could not be opened.
     let is_short = view.all && maker.order.left_out.count_ones() as usize > stripes.tolerance();
     match (made, maker.exhausted) {
         (Ok(()), Some(errno)) if is_short => Err(ReadFailure::Io(errno)),
@@ -134,8 +134,8 @@ impl Maker<'_> {
         0..self.stripes.members() as u16
     }
 
-    /// Notes who cannot be asked, or better not. A member whose data file cannot be opened counts as lost; of parity that is
-    /// not there nothing else depends.
+    /// Records which members cannot be asked, or should rather not be. A member whose data file
+    /// cannot be opened counts as lost; nothing else depends on missing parity.
     fn look_at_members(&mut self, view: MemberView, is_media: bool) {
         for position in self.positions() {
             let (place, slot) = (usize::from(position), bit(self.files.slot(position.into())));
@@ -158,7 +158,8 @@ impl Maker<'_> {
         }
     }
 
-    /// The same when everybody is asked for everything: whoever is there may hold something, whatever else it lacks.
+    /// The same when all members are asked for everything: any member that is present may hold some
+    /// of it, whatever else it lacks.
     fn look_at_one_of_all(&mut self, position: u16, pieces: bool) {
         let place = usize::from(position);
         match (self.files.is_usable(place), self.files.is_present(place)) {
@@ -241,9 +242,10 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// Decides between reading what the extent has, the same without what the viewer repairs, and everything; sets `thorough`
-    /// and `left_out`. What is avoided is left out as long as that works, but viewers repair only what is lost: what can be decoded
-    /// or read late is sent, and leaves them their parity for losses on the network.
+    /// Decides between reading the extent's data, the same without the data that the viewer
+    /// repairs, and everything; sets `thorough` and `left_out`. Avoided members are left out as
+    /// long as this works, but viewers repair only lost data: data that can be decoded or read late
+    /// is sent, which leaves viewers their parity for losses on the network.
     fn choose(
         &mut self,
         spans: &[Range<u64>],
@@ -276,7 +278,8 @@ impl Maker<'_> {
         Err(self.members_lost())
     }
 
-    /// Whether each codeword has enough symbols on the members that are asked, as far as these give what they hold.
+    /// Returns whether each codeword has enough symbols on the members that are asked, provided
+    /// they return the data they hold.
     fn can_be_had(&self, touched: &Range<u32>, media: &Range<u64>) -> bool {
         let (stripes, unit_bytes) = (&self.stripes, self.stripes.unit_bytes() as u64);
         let is_gone = |stripe: u32, unit: usize| self.lost >> stripes.position_of(stripe, unit) & 1 != 0;
@@ -314,7 +317,7 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// CRCs, as far as they can be had: without them the sums are still there.
+    /// Adds the CRCs if they are available: without them the sums are still there.
     fn crcs(&mut self, kind: TitleFile, role: Role, bytes: Range<u64>) {
         let _ = self.copies(kind, role, bytes);
     }
@@ -347,14 +350,14 @@ impl Maker<'_> {
         }
     }
 
-    /// The parity units of the stripes that an extent of a parity track is made of. What cannot be read is left out: nothing is
-    /// computed in its place.
+    /// Orders the parity units of the stripes that make up an extent of a parity track. Unreadable
+    /// units are left out: nothing is computed in their place.
     fn track(&mut self, track: u8) -> Result<(), ReadFailure> {
         let units = self.stripes.spread().parities(track);
         let touched = self.title.packets_of(self.order.extent).ok_or(ReadFailure::OutOfRange)?;
         let touched = track_stripes(&self.stripes, track, &touched);
-        // Media goes out with holes that its viewers repair from what is here: members that are only avoided are asked as soon
-        // as the others do not make up for them, as for media.
+        // Media is sent with holes that its viewers repair from this parity. As for media, members
+        // that are only avoided are asked as soon as the others do not make up for them.
         let out = self.lost | self.avoided;
         let does = out.count_ones() as usize <= self.stripes.tolerance() && !self.all;
         let out = if does { out } else { self.lost };

@@ -1,4 +1,4 @@
-//! What is asked of members that are avoided.
+//! Requests to members that are avoided.
 
 use super::super::sample::{StripeSample, geometry};
 use super::super::tests::Bench;
@@ -8,7 +8,7 @@ use super::*;
 const SHAPES: [(u16, u16, u16, u32); 5] =
     [(8, 1, 1, 12), (8, 3, 1, 20), (4, 4, 2, 20), (4, 2, 3, 16), (20, 8, 7, 5)];
 
-/// What is read of a track's parity: members and bytes of their files.
+/// Returns the parity reads for a track: members and bytes of their files.
 fn parity(bench: &Bench, extent: u32, view: MemberView) -> Vec<(Option<u16>, Range<u64>)> {
     let order = bench.order(extent, 255, view, false).unwrap();
     let parity = order.spans.into_iter().filter(|span| matches!(span.role, Role::Parity { .. }));

@@ -1,5 +1,5 @@
-//! Records and CRCs of packets from the copies of them that came: from the first good one, from several of which each has damaged
-//! blocks, and without the blocks of which none is good.
+//! Records and CRCs of packets from the copies received: from the first good copy, from several
+//! copies with different damaged blocks, and without the blocks that have no good copy.
 
 use std::ops::Range;
 
@@ -22,7 +22,8 @@ pub(super) struct Records {
 }
 
 impl Records {
-    /// Takes `count` records from `first` on from what came. Whether there are all of them.
+    /// Takes `count` records starting at `first` from the data received. Returns whether all of
+    /// them are there.
     pub(super) fn read(&mut self, (first, count): (u32, u32), results: Results<'_>, role: Role) -> bool {
         let Self { metas, recorded } = self;
         recorded.clear();

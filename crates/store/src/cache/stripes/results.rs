@@ -1,4 +1,4 @@
-//! What has come of an order, unit by unit.
+//! The results of an order, unit by unit.
 
 use crate::cache::order::{Order, Role, SpanOrder, SpanResult, bit};
 use crate::limits::MAX_MEMBERS;
@@ -19,7 +19,8 @@ impl<'a> Results<'a> {
         self.order.spans.iter().zip(self.results.iter().copied())
     }
 
-    /// What came for a role, with the spans; several copies of records, or several spans of parity.
+    /// Returns the data received for a role, with the spans; several copies of records, or several
+    /// spans of parity.
     pub(super) fn of(self, role: Role) -> impl Iterator<Item = (&'a SpanOrder, &'a [u8])> {
         let came = self.all().filter_map(|(span, result)| Some((span, result.ok()?)));
         came.filter(move |(span, _)| span.role == role)
@@ -30,7 +31,8 @@ impl<'a> Results<'a> {
         self.order.spans.iter().any(|span| span.role == role)
     }
 
-    /// What came of the bytes of a member's file that begin at `from`: what is missing is missing at the end.
+    /// Returns the bytes received of a member's file, beginning at `from`: missing bytes are
+    /// missing at the end.
     pub(super) fn bytes_at(self, role: Role, from: u64, bytes: usize) -> &'a [u8] {
         let holds = |span: &SpanOrder| span.role == role && span.bytes.contains(&from);
         let span = self.of(role).find(|(span, _)| holds(span));
@@ -74,13 +76,14 @@ impl<'a> Results<'a> {
     }
 }
 
-/// What is left of the bytes of each position. In a file the units are one after another, in the order of the title.
+/// The remaining bytes of each position. In a file the units follow one another, in the order of
+/// the title.
 pub(super) struct Cursors<'a> {
     rest: [&'a [u8]; MAX_MEMBERS],
 }
 
 impl<'a> Cursors<'a> {
-    /// The next `bytes` of a position; what is missing is missing at the end.
+    /// Returns the next `bytes` of a position; missing bytes are missing at the end.
     pub(super) fn take(&mut self, position: usize, bytes: usize) -> &'a [u8] {
         let Some(rest) = self.rest.get_mut(position) else { return &[] };
         let (taken, left) = rest.split_at(bytes.min(rest.len()));

@@ -21,7 +21,7 @@ use super::given::{
 
 const PACKET: usize = 1316;
 
-/// What the files hold, and where they are.
+/// The contents of the files, and their location.
 pub struct StripeSample {
     pub dir: tempfile::TempDir,
     pub geometry: Geometry,
@@ -72,7 +72,7 @@ impl StripeSample {
         sample
     }
 
-    /// So many full stripes and a bit.
+    /// Creates `stripes` full stripes and part of another.
     pub fn of_stripes(geometry: Geometry, stripes: usize) -> Self {
         let stripe = usize::from(geometry.k) * geometry.unit_packets as usize * PACKET;
         Self::new(geometry, stripe * stripes + stripe / 2 + 188 * 3)
@@ -166,8 +166,8 @@ impl StripeSample {
         self.epoch.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Whether an extent holds, byte for byte, what it should: headers, payloads, records; what is marked as missing, zeros.
-    /// Returns the packets that are missing.
+    /// Checks that an extent holds, byte for byte, the correct headers, payloads and records, and
+    /// zeros for packets marked as missing. Returns the missing packets.
     pub fn check(&self, content: &ExtentContent, bytes: &[u8]) -> Vec<u32> {
         let (layout, first) = (content.layout, content.first_packet);
         let size = layout.packet_bytes();

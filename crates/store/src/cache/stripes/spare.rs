@@ -1,10 +1,10 @@
-//! What a viewer must be able to repair itself to make do with an extent that has holes.
+//! The repair capacity that a viewer itself needs to make do with an extent that has holes.
 
 use std::ops::Range;
 
 use crate::stripes::StripeLayout;
 
-/// What is missing of a codeword.
+/// The missing symbols of a codeword.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Missing {
     /// Data symbols.
@@ -16,8 +16,8 @@ pub(super) struct Missing {
 }
 
 impl Missing {
-    /// The units of stripe `stripe` on positions whose bits are set: what is missing of its codewords without them. Units behind the
-    /// media's end are zeros and never missing.
+    /// Returns the symbols missing from the codewords of stripe `stripe` without its units on
+    /// positions whose bits are set. Units beyond the end of the media are zeros and never missing.
     pub(super) fn of_stripe(stripes: &StripeLayout, stripe: u32, positions: u32) -> Self {
         let (k, m) = (stripes.k(), stripes.m());
         let gone = |unit: usize| positions >> stripes.position_of(stripe, unit) & 1 != 0;
@@ -28,8 +28,8 @@ impl Missing {
         }
     }
 
-    /// What a viewer must be able to do: nothing (0), repair one packet by XOR (1), or use all `m` parities. `None`: the parities
-    /// that are left do not suffice.
+    /// Returns the repair that a viewer must be capable of: none (0), one packet by XOR (1), or
+    /// with all `m` parities. `None`: the remaining parities do not suffice.
     pub(super) fn demands(self, m: usize) -> Option<u8> {
         match self.data {
             0 => Some(0),
@@ -40,7 +40,8 @@ impl Missing {
     }
 }
 
-/// What somebody must be able to repair who is sent these stripes without what is on the positions whose bits are set.
+/// Returns the repair capacity required of a viewer that receives these stripes without the units
+/// on positions whose bits are set.
 pub(super) fn demanded(stripes: &StripeLayout, touched: &Range<u32>, positions: u32) -> Option<u8> {
     // The same units are missing every n stripes; the last stripe may have fewer.
     let last = touched.end.saturating_sub(1);

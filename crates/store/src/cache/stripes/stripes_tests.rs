@@ -32,7 +32,7 @@ const GEOMETRIES: [Shape; 12] = [
 /// The named sizes, the smallest and the largest, and one that is more than a unit.
 const SIZES: [usize; 7] = [188, 940, 1316, 1880, 3948, 8084, 9024];
 
-/// A title and what to do with what is read of it.
+/// A title, with the means to process the data read from it.
 pub(super) struct Bench {
     pub(super) sample: StripeSample,
     pub(super) title: Arc<OpenTitle>,
@@ -40,7 +40,7 @@ pub(super) struct Bench {
     pub(super) bytes: Vec<u8>,
 }
 
-/// What was read for an order.
+/// The data read for an order.
 pub(super) type Read = Vec<Result<Vec<u8>, i32>>;
 
 impl Bench {
@@ -142,7 +142,8 @@ fn every_geometry_and_size_as_it_was_stored_and_no_byte_more_read_than_needed() 
     }
 }
 
-/// Every loss of one and of two members, in every size: decoded if the parity makes up for it, else said.
+/// Every loss of one and of two members, in every size: decoded if the parity makes up for it,
+/// otherwise reported.
 #[test]
 fn every_loss_of_one_and_two_members() {
     for shape in GEOMETRIES {
@@ -193,7 +194,8 @@ fn what_does_not_come_is_made_up_for_whichever_way_it_fails() {
             let mut read = Bench::read(&order);
             let Built::Done(filled) = bench.build(&order, &read) else { panic!("one of three may be lost") };
             assert!(filled.decoded_bytes > 0 && bench.check(&filled.content).is_empty());
-            // A second one fails while that one is made up for: with its data alone what it has otherwise is used.
+            // A second member fails while the first is made up for: only its data fails, and its
+            // other content is used.
             let span = order.spans.iter().position(|span| matches!(span.role, Role::Data { .. })).unwrap();
             read[span] = Err(libc::ETIMEDOUT);
             let Built::Damaged { filled, left_out, failure } = bench.build(&order, &read) else {
@@ -307,7 +309,8 @@ fn members_that_come_and_go_are_opened_anew() {
     assert!(!decoded(&mut bench));
 }
 
-/// What a viewer who repairs is lent: nothing decoded, holes marked, as many as he can repair and no more.
+/// The lease of a viewer who repairs: nothing decoded, holes marked, as many as the viewer can
+/// repair and no more.
 #[test]
 fn holes_for_those_who_repair() {
     for shape in GEOMETRIES {
@@ -323,7 +326,8 @@ fn holes_for_those_who_repair() {
                 let decoded = filled.decoded_bytes > 0;
                 assert!(filled.content.spare <= spare && (missing.is_empty() == (filled.content.spare == 0)));
                 assert!(missing.is_empty() || !decoded);
-                // What is missing of each codeword, from the packets' numbers and the parity that is lost alone.
+                // The symbols missing from each codeword, computed only from the packets' numbers
+                // and the lost parity.
                 let mut most = 0;
                 for stripe in 0..bench.sample.stripes.stripes() {
                     for column in 0..unit {
@@ -345,7 +349,8 @@ fn holes_for_those_who_repair() {
                         });
                     }
                 }
-                // Of stripes longer than an extent only what all of the stripe misses can be said.
+                // For stripes longer than an extent, only the symbols missing from the whole stripe
+                // are known.
                 let is_exact = u32::from(k) * unit <= 196 && members > 1;
                 assert!(
                     filled.content.spare == most || !is_exact && filled.content.spare > most,
@@ -389,7 +394,8 @@ fn only_what_is_lost_is_left_to_those_who_repair() {
 proptest! {
     // A case makes a whole title: fewer of them, but still as many more as are asked for.
     #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.div_ceil(4)))]
-    /// Whatever is lost, cut or wrong: what is lent is right, and it is lent if what is left suffices.
+    /// Whatever is lost, truncated or wrong: leased data is correct, and it is leased if the
+    /// remaining data suffices.
     #[test]
     fn no_loss_makes_a_wrong_byte(
         index in 0..GEOMETRIES.len() - 1,

@@ -5,8 +5,9 @@
 //!   RTP header (payload type 96, SSRC 0) | FEC header, 16 bytes | parity of 1316 bytes
 //! ```
 //!
-//! Track 1 holds the first parity, track 2 the others, all stripes in order. Which packet of a track is which parity of which column, and
-//! with which packet of the title it leaves, is what [`millrace_core::fec::Spread`] says.
+//! Track 1 holds the first parity, track 2 the others, all stripes in order.
+//! [`millrace_core::fec::Spread`] defines which packet of a track is which parity in which column,
+//! and alongside which packet of the title it is sent.
 
 use millrace_core::fec::field::mul;
 use millrace_core::fec::{Code, FecPlace, Spread};
@@ -30,10 +31,11 @@ use crate::cache::order::{Built, Filled, Order, Role, SpanResult, bit};
 use crate::cache::source::{OpenTitle, ParitySource};
 use crate::stripes::StripeLayout;
 
-/// Spare of an extent of a track with holes: to be had by those only to whom nothing of it is indispensable.
+/// Repair capacity for an extent of a track with holes: only for viewers to whom none of it is
+/// indispensable.
 const HOLES: u8 = u8::MAX;
 
-/// What is known of the stripes of an extent.
+/// The state of the stripes of an extent.
 struct Track<'a> {
     stripes: StripeLayout,
     spread: Spread,
@@ -96,7 +98,8 @@ impl Track<'_> {
         (count > 0).then(|| header.with_recovery(recovery))
     }
 
-    /// Whether bytes with this sum are parity packet `column` of a parity of a stripe; `None`: nothing says so.
+    /// Returns whether bytes with this sum are parity packet `column` of a parity of a stripe;
+    /// `None`: this cannot be verified.
     fn prove(&self, (stripe, column, parity): (u32, u32, usize), sum: u16, bytes: &[u8]) -> Option<bool> {
         let first = self.stripes.parity_record(self.first_stripe, 0, 0);
         let number = self.stripes.parity_record(stripe, parity, column);
@@ -124,7 +127,8 @@ fn without_records(order: &Order, results: Results<'_>) -> Built {
 /// A parity track with its number.
 type Numbered<'a> = (&'a dyn ParitySource, StripeLayout, u8);
 
-/// Builds an extent of a parity track. What is missing or does not have its sum is marked, never computed.
+/// Builds an extent of a parity track. Packets that are missing or do not match their sum are
+/// marked, never computed.
 pub(super) fn assemble(
     (reference, title, (source, stripes, track)): (TitleRef, &OpenTitle, Numbered<'_>),
     order: &Order,

@@ -38,7 +38,7 @@ fn factor(k: usize, parity: usize, unit: usize) -> u8 {
     mul(inverse(((k + parity) ^ unit) as u8), (k ^ unit) as u8)
 }
 
-/// One datagram of the title: what is protected of it.
+/// Returns the protected part of one datagram of the title.
 fn protected(sample: &StripeSample, packet: usize) -> Option<Vec<u8>> {
     let payload = sample.data.chunks(PACKET).nth(packet)?;
     let time = metas_of(&sample.data, PACKET)[packet].time().0 as u32;
@@ -50,7 +50,7 @@ fn protected(sample: &StripeSample, packet: usize) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// A column of a stripe: what is protected of each of its packets.
+/// A column of a stripe: the protected part of each of its packets.
 struct Columns {
     symbols: HashMap<usize, Vec<u8>>,
     k: usize,
@@ -254,7 +254,7 @@ fn wrong_and_short_parity_is_missing_and_its_member_is_named() {
     }
 }
 
-/// Solves for lost packets of a column from what was sent alone.
+/// Solves for lost packets of a column using only the data sent.
 fn repair(
     columns: &Columns,
     stripe: usize,

@@ -242,7 +242,8 @@ impl Sounds {
     }
 }
 
-/// Length of the frame that begins here (ISO/IEC 13818-7 section 6.2); 0 if none does, `None` if that cannot be told yet.
+/// Returns the length of the frame that begins here (ISO/IEC 13818-7 section 6.2); 0 if none does,
+/// `None` if this is not known yet.
 fn frame_length(bytes: &[u8]) -> Option<usize> {
     let &[sync, second, _, a, b, c, ..] = bytes else { return None };
     if sync != 0xff || second & 0xf6 != 0xf0 {

@@ -9,7 +9,8 @@ use super::fit::Misfit;
 use crate::error::StoreError;
 use crate::ingest::{IngestError, StreamError};
 
-/// Nothing became visible. What was encoded is kept for the next try, unless the error says that it is of no use.
+/// No title became visible. Encoded data is kept for the next try, unless the error reports that it
+/// is of no use.
 #[derive(Debug, thiserror::Error)]
 pub enum LadderError {
     /// As of a film that is added alone.
@@ -75,23 +76,23 @@ pub enum LadderError {
         /// Where.
         seconds: u64,
     },
-    /// What ffmpeg wrote is not what it was asked for.
+    /// The output of ffmpeg differs from the request.
     #[error("ladder: {name}: ffmpeg encoded something else than it was asked for: {what}; remove {} and try another version of ffmpeg", path.display())]
     Encoded {
         /// The rung.
         name: String,
-        /// What is wrong.
+        /// The difference.
         what: String,
         /// Where it lies.
         path: PathBuf,
     },
-    /// Somebody is at it.
+    /// Another process is working on it.
     #[error("{}: another process is making a ladder of it; wait for that", path.display())]
     Busy {
         /// The film.
         path: PathBuf,
     },
-    /// What was made cannot be taken in: an error of this program.
+    /// The result cannot be ingested: an error of this program.
     #[error("ladder: {name}: what was made is no stream that can be stored: {error}; please report this")]
     Stream {
         /// The rung.

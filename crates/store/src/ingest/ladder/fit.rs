@@ -1,6 +1,6 @@
 //! Whether two streams are the same media to a viewer who goes from one to the other at an access point: what does not fit, and where.
 //!
-//! One pass over each, side by side; what is held is one access point of each.
+//! One pass over each, side by side; one access point of each is held in memory.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -222,7 +222,7 @@ fn compare(a: &Point, b: &Point, found: &mut Found) {
     }
 }
 
-/// What comes first of a PID behind an access point.
+/// The first data of a PID behind an access point.
 #[derive(Clone, Copy, Debug)]
 struct First {
     starts: bool,
@@ -233,7 +233,7 @@ struct First {
 #[derive(Debug, Default)]
 struct Point {
     time: MediaTicks,
-    /// What the clock shows there, in 27 MHz ticks.
+    /// The clock value there, in 27 MHz ticks.
     clock: Option<u64>,
     /// Packet and value of the clock before, if there is one.
     before: Option<(u64, u64)>,
@@ -320,7 +320,7 @@ impl<'a> Walk<'a> {
         let value = packet.adaptation().and_then(|adaptation| adaptation.pcr());
         if let Some(value) = value.filter(|_| Some(pid) == self.clock_pid) {
             self.clock = Some((self.packet, value));
-            // Before the first value nothing tells what the clock shows.
+            // Before the first value the clock is unknown.
             if let Some(point) = &mut self.point
                 && let Some(before) = point.before.take()
             {
@@ -364,7 +364,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// What the clock shows at a packet between two of its values.
+/// Returns the clock value at a packet between two of its values.
 fn at_packet((from, start): (u64, u64), (to, value): (u64, u64), packet: u64) -> u64 {
     let ticks = (value + PCR_MODULUS - start) % PCR_MODULUS;
     let part = u128::from(ticks) * u128::from(packet - from) / u128::from((to - from).max(1));

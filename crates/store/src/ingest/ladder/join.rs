@@ -17,14 +17,14 @@ use crate::ingest::{
 };
 use crate::volume::{Derived, MediaReader, TitleInfo, Volume};
 
-/// A file that is to be a rendition, and what it is to be called.
+/// A file that becomes a rendition, and the rendition's name.
 pub type Joining = (RenditionName, PathBuf);
 
 /// Adds transport streams as renditions of `title`, which is called `own` among them unless it has a name there. Each is checked first: with its
 /// first misfit nothing is added at all.
 ///
 /// # Errors
-/// If a file does not fit, with all that does not; what is wrong with a file or the store.
+/// If a file does not fit, with all its misfits; for a problem with a file or the store.
 pub fn join(
     volume: &Volume,
     title: &TitleInfo,

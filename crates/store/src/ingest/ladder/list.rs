@@ -11,7 +11,7 @@ use crate::limits::ladder::{MAX_LADDER_LIST_BYTES, MAX_RUNGS};
 /// One rendition that is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rung {
-    /// What it is called. Begins with its height.
+    /// Its name. Begins with its height.
     pub name: RenditionName,
     /// Lines of pictures of 16:9; wider ones have fewer.
     pub height: u32,
@@ -23,15 +23,15 @@ pub struct Rung {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ladder {
     pub(super) rungs: Vec<Rung>,
-    /// Nobody asked for each of them: what is larger than the film is left out.
+    /// The rungs were not requested individually: those larger than the film are left out.
     pub(super) is_usual: bool,
 }
 
-/// What is made if nobody says what.
+/// The default list.
 const USUAL: &str = "2160p:16M,1080p:6M,720p:3M,480p:1.2M,240p:500k";
 
 impl Ladder {
-    /// What is made if nobody says what, as far as a film has so many lines.
+    /// Returns the default list, limited to rungs with no more lines than the film.
     ///
     /// # Panics
     /// Never: the list is a constant that a test reads.
@@ -56,14 +56,14 @@ impl fmt::Display for Rung {
 /// A text that is no [`Ladder`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LadderListError {
-    /// An entry that is none, and what it may have been meant to be.
+    /// An invalid entry, and its probable meaning.
     #[error("ladder: \"{given}\" is no rendition: {why}; write LABEL:RATE, for example {nearest}")]
     Entry {
         /// As given.
         given: String,
-        /// What is wrong with it.
+        /// The error in it.
         why: &'static str,
-        /// What is like it and right.
+        /// The most similar valid entry.
         nearest: String,
     },
     /// Two of one name.
@@ -165,7 +165,7 @@ fn parse(text: &str) -> Result<Rung, &'static str> {
     Ok(Rung { name, height, rate })
 }
 
-/// What was probably meant.
+/// Returns the entry that was probably meant.
 fn nearest(text: &str) -> Option<Rung> {
     let text = text.trim().to_lowercase().replace(['=', '@', '/', ' '], ":");
     let (label, rate) = text.split_once(':')?;

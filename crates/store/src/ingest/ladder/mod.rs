@@ -5,11 +5,12 @@
 //!           plan, encode: closed groups of the same pictures      kept if interrupted            by groups of pictures
 //! ```
 //!
-//! All rungs have the same packets but for the pictures, the same time line, and at each access point the same continuity counters: what follows there in
-//! one rung can follow in every other. So a viewer is changed over by sending other packets, and nothing is rewritten. `docs/design/0029-ladders.md`
-//! says how.
+//! All rungs have the same packets except for the pictures, the same timeline, and the same
+//! continuity counters at each access point: data that follows there in one rung can follow in
+//! every other. A viewer is therefore switched by sending other packets, and nothing is rewritten.
+//! `docs/design/0029-ladders.md` explains how.
 //!
-//! `join` adds files that were made so elsewhere; `fit` tells whether they were.
+//! `join` adds files that were made this way elsewhere; `fit` checks whether they were.
 
 mod encode;
 mod encoded;
@@ -56,7 +57,7 @@ use crate::volume::{FinishTitle, TitleInfo, TitleWriter, Volume};
 pub struct LadderOptions {
     /// Name, packet sizes, ffmpeg and its bounds, as for a film that is added alone.
     pub ingest: IngestOptions,
-    /// What is wanted.
+    /// The requested ladder.
     pub ladder: Ladder,
     /// Preset of x264: how long it looks for a better picture.
     pub preset: String,
@@ -78,13 +79,14 @@ pub struct LadderProgress {
     pub name: Option<RenditionName>,
     /// Whether it is encoded already, and becomes a title.
     pub is_writing: bool,
-    /// Work done and to be done of all rungs, in units of their own; what an interrupted try has left is not counted.
+    /// Work done for all rungs (in `total`: the work to do), in units of its own; data left by an
+    /// interrupted try is not counted.
     pub done: u64,
     /// All of it; 0 if the film does not say how long it is.
     pub total: u64,
 }
 
-/// What was made.
+/// The result of making a ladder.
 #[derive(Clone, Debug)]
 pub struct LadderMade {
     /// The best rendition.
@@ -97,11 +99,12 @@ pub struct LadderMade {
     pub reused: usize,
 }
 
-/// Makes a title of the file `source`, with the renditions that `options` ask for. All become visible together or none does. What was encoded when it
-/// is interrupted is used by the next call for the same file.
+/// Makes a title of the file `source`, with the renditions that `options` ask for. All become
+/// visible together or none does. If it is interrupted, the next call for the same file uses the
+/// data already encoded.
 ///
 /// # Errors
-/// [`LadderError`] says what is wrong with the list, the film, ffmpeg or the store.
+/// [`LadderError`] describes the problem with the list, the film, ffmpeg or the store.
 pub fn make(
     volume: &Volume,
     source: &Path,
@@ -162,14 +165,14 @@ pub fn make(
         (writer, finish)
     });
     let mut titles = TitleWriter::commit_ladder(all.collect())?;
-    // The titles are there; what cannot be removed now is removed in a week.
+    // The titles are there; files that cannot be removed now are removed after a week.
     let _ = work.remove();
     let title = titles.remove(0);
     let notes = film.notes.iter().chain(&plan.left_out).chain(&found.notes).cloned().collect();
     Ok(LadderMade { title, renditions: titles, notes, reused })
 }
 
-/// Asks ffprobe what the film is.
+/// Asks ffprobe for the properties of the film.
 fn film(source: &SourceFile, options: &LadderOptions) -> Result<Film, LadderError> {
     let bounds = options.ingest.bounds.of_process(source.identity().bytes);
     let remuxer = Remuxer { source, ffmpeg: &options.ingest.ffmpeg, bounds };
@@ -202,7 +205,7 @@ struct Making<'a> {
 
 /// What encoding a picture costs beside its size: decoding the film.
 const DECODE_PIXELS: u64 = 500_000;
-/// What a second of sound costs, in the same measure.
+/// Cost of a second of audio, in the same measure.
 const SOUND_PIXELS: u64 = 1_000_000;
 
 impl Making<'_> {
@@ -214,13 +217,14 @@ impl Making<'_> {
         self.options.ingest.cancel.load(Ordering::Relaxed)
     }
 
-    /// What a second of a rung costs, in pixels.
+    /// Returns the cost of a second of a rung, in pixels.
     fn cost(&self, rung: &RungPlan) -> u64 {
         let pixels = u64::from(rung.width) * u64::from(rung.height) + DECODE_PIXELS;
         pixels * self.plan.times.pictures / self.plan.times.seconds
     }
 
-    /// Encodes what is not there yet; the files, best rung first, and that of the sound.
+    /// Encodes the files that are not there yet. Returns the files, best rung first, and that of
+    /// the audio.
     fn encode(&mut self) -> Result<(Vec<PathBuf>, Option<PathBuf>), LadderError> {
         let preset = &self.options.preset;
         let jobs: Vec<(Vec<OsString>, &RungPlan)> = self
@@ -360,7 +364,7 @@ impl Making<'_> {
     }
 }
 
-/// Media time of what ffmpeg has written so far.
+/// Media time of ffmpeg's output until now.
 #[derive(Debug, Default)]
 struct MediaClock {
     rest: Vec<u8>,

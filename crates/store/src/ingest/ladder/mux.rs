@@ -58,7 +58,8 @@ pub(super) struct RungMux<'a> {
 }
 
 impl<'a> RungMux<'a> {
-    /// Of what was encoded. `clock_start`: the clock's first value, ticks of 90 kHz.
+    /// Creates the multiplexer for the encoded data. `clock_start`: the clock's first value, ticks
+    /// of 90 kHz.
     pub(super) fn new(
         plan: &'a RungPlan,
         mut pictures: Pictures,
@@ -105,7 +106,7 @@ impl<'a> RungMux<'a> {
         self.reorder
     }
 
-    /// Pictures written so far.
+    /// Returns the number of pictures written.
     pub(super) fn sent(&self) -> u64 {
         self.sent
     }
@@ -197,7 +198,7 @@ impl<'a> RungMux<'a> {
             self.packets.pes(pes, bytes);
             if pes.packets() == 0 {
                 line.pop();
-                // What is decoded must have come.
+                // A picture must have arrived when it is decoded.
                 if !is_sound && due.pop().is_some_and(|due| (slot + 1) * TRICK_SLOT_TICKS > due) {
                     return Err(self.does_not_fit(slot));
                 }

@@ -1,4 +1,4 @@
-//! How each rung is made: size of the pictures, what the encoder may spend, what a slot may hold.
+//! How each rung is made: size of the pictures, limits of the encoder, capacity of a slot.
 
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, TS_PACKET_BYTES};
 use millrace_core::time::{MEDIA_HZ, MediaTicks};
@@ -22,13 +22,13 @@ pub(in crate::ingest) struct Film {
     /// Size as shown, with square pixels.
     pub(in crate::ingest) width: u32,
     pub(in crate::ingest) height: u32,
-    /// Pictures in so many seconds.
+    /// Number of pictures, and the number of seconds they take.
     pub(in crate::ingest) rate: (u32, u32),
     pub(in crate::ingest) sounds: Vec<Sound>,
     pub(in crate::ingest) duration: Option<MediaTicks>,
     /// The `title` tag of the container.
     pub(in crate::ingest) tag: Option<String>,
-    /// For the operator: what is left out, and why.
+    /// For the operator: which streams are left out, and why.
     pub(in crate::ingest) notes: Vec<String>,
     /// Text subtitles.
     pub(in crate::ingest) texts: Vec<TextStream>,
@@ -66,7 +66,7 @@ pub(super) struct RungPlan {
     pub(super) rung: Rung,
     pub(super) width: u32,
     pub(super) height: u32,
-    /// What the encoder may spend, bits a second and bits at once.
+    /// The limits of the encoder, in bits a second and bits at once.
     pub(super) picture_rate: u64,
     pub(super) buffer_bits: u64,
     /// Most TS packets in a slot.
@@ -128,7 +128,7 @@ fn plan_of(rung: &Rung, film: &Film, times: &Times) -> Result<RungPlan, LadderEr
     let pictures = times.group + times.group * 23 / 184 + 16;
     let packets = (slots * most).checked_sub(others + pictures).ok_or_else(no_room)?;
     let bits = packets * (TS_PACKET_BYTES as u64 - 4) * 8;
-    // What a group has at most: what comes while it lasts, and a full buffer.
+    // The maximum size of a group: the data that arrives while it lasts, and a full buffer.
     let picture_rate = bits * MEDIA_HZ / (ticks + RUNG_BUFFER_TICKS);
     if picture_rate < MIN_PICTURE_BITS {
         return Err(no_room());
@@ -141,7 +141,7 @@ fn plan_of(rung: &Rung, film: &Film, times: &Times) -> Result<RungPlan, LadderEr
 fn size(height: u32, film: &Film) -> (u32, u32) {
     let (w, h) = (u64::from(film.width.max(2)), u64::from(film.height.max(2)));
     let lines = u64::from(height);
-    // 854 for 480 lines: what is a pixel wider than 16:9 by rounding is not squeezed.
+    // 854 for 480 lines: pictures that are a pixel wider than 16:9 by rounding are not squeezed.
     let columns = (lines * 16).div_ceil(9).next_multiple_of(2);
     let (width, height) = if w * lines <= h * columns {
         let lines = lines.min(h);
@@ -173,7 +173,8 @@ const LEVELS: [(&str, u64, u64, u64, u64); 15] = [
     ("5.2", 2_073_600, 36_864, 240_000, 240_000),
 ];
 
-/// The lowest that the best rung, and so each other one, fits. The buffer must hold a whole group beside what is left of the one before.
+/// Returns the lowest level that the best rung, and so each other one, fits. The buffer must hold a
+/// whole group beside the rest of the one before.
 fn level(best: &RungPlan, times: &Times) -> Option<&'static str> {
     let blocks = u64::from(best.width.div_ceil(16)) * u64::from(best.height.div_ceil(16));
     let (a_second, rate) = (blocks * times.pictures / times.seconds, best.rung.rate.0);

@@ -22,7 +22,7 @@ const _: () = assert!((FRAME_SAMPLES * MEDIA_HZ).is_multiple_of(SOUND_HZ));
 /// Pictures at an even rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Times {
-    /// So many in so many seconds.
+    /// Number of pictures in `seconds` seconds.
     pub(super) pictures: u64,
     pub(super) seconds: u64,
     /// Pictures from one access point to the next.
@@ -30,13 +30,13 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// Duration of so many pictures, rounded down.
+    /// Returns the duration of `pictures` pictures, rounded down.
     pub(super) fn ticks(&self, pictures: u64) -> u64 {
         let ticks = u128::from(pictures) * u128::from(self.seconds) * u128::from(MEDIA_HZ);
         u64::try_from(ticks / u128::from(self.pictures)).unwrap_or(u64::MAX)
     }
 
-    /// How many pictures there are in so much time, to the nearest.
+    /// Returns the number of pictures in `ticks`, to the nearest.
     pub(super) fn count(&self, ticks: i64) -> i64 {
         let (pictures, per) = (i128::from(self.pictures), i128::from(self.seconds) * i128::from(MEDIA_HZ));
         let twice = 2 * i128::from(ticks) * pictures + per;
@@ -68,7 +68,8 @@ impl Times {
         self.ticks(group.saturating_mul(self.group)) / TRICK_SLOT_TICKS
     }
 
-    /// The slot behind the last of a film of so many pictures: the last one has been shown by then.
+    /// Returns the slot behind the last of a film of `pictures` pictures: the last one has been
+    /// shown by then.
     pub(super) fn end_slot(&self, pictures: u64, reorder: u64) -> u64 {
         self.shown(pictures, reorder).div_ceil(TRICK_SLOT_TICKS)
     }

@@ -1,5 +1,6 @@
-//! Where encoded rungs lie until all of them are there: `tmp/<key>.ladder`. The key is that of the film, and each file has that of the arguments
-//! that ffmpeg had, so what is there is what would be made again.
+//! The location of encoded rungs until all of them are there: `tmp/<key>.ladder`. The key is that
+//! of the film, and each file has that of ffmpeg's arguments, so an existing file is the same as a
+//! repeated encoding would produce.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -33,7 +34,7 @@ impl WorkDir {
         hasher.update(&of.modified_unix_ns.to_le_bytes());
         let path = dirs.tmp.join(format!("{}{LADDER_SUFFIX}", key(&hasher)));
         let lock_path = path.join(LOCK_FILE);
-        // Nobody sweeps it between being made and being locked.
+        // No sweep can happen between creating and locking it.
         let _store = StoreLock::take(&dirs)?;
         if is_held(&lock_path)? {
             return Err(LadderError::Busy { path: of.path.clone() });
@@ -64,7 +65,7 @@ impl WorkDir {
         self.path.join(format!("{}.ts", key(&hasher)))
     }
 
-    /// Begins a file; what was left of another try is overwritten.
+    /// Begins a file; the rest of an earlier try is overwritten.
     pub(super) fn begin(&self, file: &Path) -> Result<Part, LadderError> {
         let path = file.with_extension("part");
         let part = File::create(&path).map_err(|error| StoreError::write("create", &path, 0, 0, error))?;
@@ -101,7 +102,7 @@ impl Part {
         Ok(())
     }
 
-    /// Bytes so far.
+    /// Returns the number of bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -57,7 +57,7 @@ impl Artist<'_> {
         })
     }
 
-    /// All of a film, so many pictures, small, in rows.
+    /// Draws all `pictures` pictures of a film, small, in rows.
     pub(super) fn sheet(&self, mut film: Film, pictures: usize) -> Result<Vec<u8>, PicturesError> {
         film.end()?;
         let rows = u32::try_from(pictures).unwrap_or(u32::MAX).div_ceil(COLUMNS).max(1);
@@ -163,7 +163,7 @@ impl Drop for Film {
     }
 }
 
-/// Runs it within its bounds; what it has written.
+/// Runs it within its bounds. Returns its output.
 fn run(command: Command, cancel: &AtomicBool) -> Result<Vec<u8>, PicturesError> {
     let bounds = ProcessBounds {
         memory: ByteLen(PICTURES_MEMORY),

@@ -51,7 +51,8 @@ impl PictureFiles {
         Ok(self.dir.join(format!("{id}{WORK}")))
     }
 
-    /// What is known of a title's pictures; `None` if there are none, or they were made by another rule.
+    /// Returns the description of a title's pictures; `None` if there are none, or they were made
+    /// by another rule.
     pub fn about(&self, id: TitleId) -> Option<About> {
         let file = BufReader::new(File::open(self.path(id)).ok()?);
         read_about(&mut file.take(MAX_ABOUT_BYTES))
@@ -70,7 +71,8 @@ impl PictureFiles {
         (about.blake3 == hash(&both, &sheet)).then_some(Pictures { about, poster: both, sheet })
     }
 
-    /// Keeps a title's pictures; returns what they take. A crash leaves them whole or not at all; what a power cut leaves is seen by the hash.
+    /// Keeps a title's pictures; returns the space they take. A crash leaves them whole or not at
+    /// all; the hash detects the remains of a power cut.
     ///
     /// # Errors
     /// If they cannot be written; then there are none.
@@ -96,7 +98,8 @@ impl PictureFiles {
         let _ = fs::remove_file(self.path(id));
     }
 
-    /// Whose pictures there are, and what they take. What was left of work that nobody does any more is removed.
+    /// Returns the titles that have pictures, and the space they take. Removes files left by
+    /// abandoned work.
     pub fn sweep(&self) -> Vec<(TitleId, u64)> {
         let Ok(entries) = fs::read_dir(&self.dir) else { return Vec::new() };
         let mut found = Vec::new();

@@ -4,8 +4,8 @@
 //!   index: where a decoder can start ─► choose, one in so many seconds ─► the bytes of each picture ─► a stream of one picture a second ─► ffmpeg ─► two JPEGs
 //! ```
 //!
-//! Nothing but pictures that can be decoded alone is read of the title, a hundred of them at most. What is made of them is kept in a directory of its own: it is
-//! no part of the title, and may be lost.
+//! Only pictures that can be decoded alone are read of the title, a hundred at most. The result is
+//! kept in a directory of its own: it is no part of the title, and may be lost.
 //!
 //! | file | does |
 //! | --- | --- |
@@ -34,7 +34,7 @@ use self::stills::Still;
 /// Counted up whenever other pictures would be made of the same title.
 pub const RULE: u32 = 2;
 
-/// What is known of a title's pictures.
+/// The description of a title's pictures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct About {
     /// [`RULE`] when they were made.
@@ -58,7 +58,7 @@ pub struct About {
 /// A title's pictures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pictures {
-    /// What they are.
+    /// Their description.
     pub about: About,
     /// JPEG.
     pub poster: Vec<u8>,

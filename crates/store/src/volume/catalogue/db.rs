@@ -39,7 +39,7 @@ const MIGRATIONS: [&str; 3] = [
     CREATE INDEX title_by_name ON title (name);
     CREATE INDEX title_by_source ON title (source_path, source_bytes, source_modified_ns);
 ",
-    // Rows are rebuilt from the manifests: they say what the new columns are to hold.
+    // Rows are rebuilt from the manifests, which supply the values of the new columns.
     "
     DELETE FROM title;
     ALTER TABLE title ADD COLUMN members INTEGER NOT NULL DEFAULT 1; -- it lies on members 0 to this one, not included
@@ -88,7 +88,7 @@ pub(super) struct Db {
 pub(super) enum Check {
     /// All of it, which takes the longer the more titles there are.
     Whole,
-    /// What is read: for [`Db::names`], whose entries have checksums, and for changes.
+    /// Only the entries read: for [`Db::names`], whose entries have checksums, and for changes.
     Entries,
 }
 
@@ -211,7 +211,7 @@ impl Db {
         Ok(Self { connection, file: Some(file), check: Check::Whole, names: None })
     }
 
-    /// Whether `path` is still the file that is open. What is in memory cannot be replaced.
+    /// Returns whether `path` is still the open file. A database in memory cannot be replaced.
     pub(super) fn is_at(&self, path: &Path) -> bool {
         self.is_in_memory() || identity(path) == self.file
     }
@@ -220,12 +220,13 @@ impl Db {
         self.file.is_none()
     }
 
-    /// Whether it was checked at least so far when it was opened.
+    /// Returns whether at least this check was done when it was opened.
     pub(super) fn is_checked(&self, check: Check) -> bool {
         self.check == Check::Whole || check == Check::Entries
     }
 
-    /// What all titles are called, and what they were made from. Read once, and again when another connection has changed the file.
+    /// Returns the names of all titles and the sources that they were made from. Read once, and
+    /// again when another connection has changed the file.
     pub(super) fn names(&mut self) -> rusqlite::Result<&Names> {
         let version = self.connection.pragma_query_value(None, "data_version", |row| row.get(0))?;
         let names = match self.names.take() {

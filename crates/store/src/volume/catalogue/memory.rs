@@ -60,7 +60,7 @@ impl Catalogue {
         self.refresh()
     }
 
-    /// What the files of the members say, as far as they can be read.
+    /// Returns the rows of the members' catalogue files, where these can be read.
     pub(super) fn known_from_files(&self) -> HashMap<TitleId, Row> {
         let others = self.catalogues().into_iter().filter(|path| *path != self.path);
         let mut files = std::iter::once(self.path.clone()).chain(others);

@@ -69,7 +69,7 @@ struct Seen {
     on: Slots,
 }
 
-/// What lies on the members.
+/// Contents found on the members.
 #[derive(Debug, Default)]
 struct Look {
     titles: BTreeMap<TitleId, Seen>,
@@ -107,7 +107,7 @@ impl Slots {
 #[derive(Debug)]
 pub(crate) struct Catalogue {
     members: Arc<Members>,
-    /// The file that is open, or is to be.
+    /// The file that is open or will be opened.
     path: PathBuf,
     db: Option<Db>,
     unreadable: Vec<UnreadableTitle>,
@@ -164,7 +164,7 @@ impl Catalogue {
         self.find(|db| db.by_id(id))
     }
 
-    /// All titles, what is lost of each, and what cannot be read.
+    /// Returns all titles, the losses of each, and the unreadable titles.
     pub(crate) fn listing(&mut self) -> Result<Listing, StoreError> {
         let (at, members) = (Instant::now(), self.states());
         self.seen = None; // what cannot be read is handed out, and has to be found again
@@ -190,7 +190,7 @@ impl Catalogue {
         let mut titles: Vec<ListedTitle> = rows.into_iter().map(listed).collect();
         titles.sort_by(|a, b| (&a.info.name, a.info.id).cmp(&(&b.info.name, b.info.id)));
         let unreadable = std::mem::take(&mut self.unreadable);
-        // What cannot be read may become readable without another modification time.
+        // An unreadable title may become readable without a new modification time.
         let modified = self.seen.clone().filter(|_| unreadable.is_empty());
         let as_of = modified.map(|modified| ListedAt { modified, members, at });
         Ok(Listing { titles, unreadable, as_of })
@@ -419,7 +419,8 @@ impl Catalogue {
         }
     }
 
-    /// Fills a new catalogue with every readable manifest; what is unreadable is for [`Catalogue::refresh`] to report.
+    /// Fills a new catalogue with every readable manifest; [`Catalogue::refresh`] reports
+    /// unreadable ones.
     fn refill(&mut self) -> Result<(), StoreError> {
         let rows = self.rows_of_manifests()?;
         let result = match self.try_with_db(Check::Whole, |db| db.change(&rows, &[])) {
@@ -467,7 +468,7 @@ fn not_replaced(mut rows: Vec<Row>) -> Vec<Row> {
     rows
 }
 
-/// Adds what is below one member's `titles`.
+/// Adds the entries below one member's `titles`.
 fn look_at_titles_of(
     slot: usize,
     dirs: &Dirs,
@@ -501,7 +502,7 @@ fn look_at_titles_of(
     Ok(())
 }
 
-/// What a catalogue says, without changing it: for `fsck`.
+/// Reads the contents of a catalogue without changing it, for `fsck`.
 pub(crate) fn look_at_catalogue(path: &Path) -> rusqlite::Result<Vec<(TitleInfo, PlacedOn)>> {
     Ok(Db::open_to_look(path)?.all()?.into_iter().map(|row| (row.info, row.placed)).collect())
 }

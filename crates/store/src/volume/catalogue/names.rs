@@ -1,8 +1,9 @@
 //! What adding a title has to know of all others: which there are, their names and their sources.
 //!
-//! That is read from an index of the catalogue in which each entry has a checksum, once, and kept in step with the catalogue from then on.
-//! Which titles there are is seen in the names below `titles`; only the manifest of one that has no entry is read. So another title
-//! costs the same beside ten and, but for that list, beside ten thousand.
+//! This is read once from an index of the catalogue that has a checksum per entry, and kept in step
+//! with the catalogue from then on. The names below `titles` show which titles exist; only the
+//! manifest of a title without an entry is read. Another title therefore costs the same beside ten
+//! and, except for listing the names, beside ten thousand.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
@@ -102,7 +103,8 @@ impl Names {
         self.by_source.range(range).map(|&(_, id)| id).collect()
     }
 
-    /// What is `there` and not here, and what is here and not there with the number of its members. No id is `there` twice.
+    /// Returns the ids that are in `there` but not here, and those that are here but not in
+    /// `there`, with their number of members. No id is in `there` twice.
     fn compare(&self, there: &[TitleId]) -> (Vec<TitleId>, Vec<(TitleId, usize)>) {
         let new: Vec<TitleId> = there.iter().filter(|id| !self.titles.contains_key(id)).copied().collect();
         if there.len() - new.len() == self.titles.len() {
@@ -115,8 +117,9 @@ impl Names {
 }
 
 impl Catalogue {
-    /// Brings the catalogue in line with the names below `titles`. Only titles that it does not have are looked at; what else has
-    /// changed of the others, and what cannot be read, is for [`Catalogue::refresh`].
+    /// Brings the catalogue in line with the names below `titles`. Only titles that it does not
+    /// have are examined; other changes of the known titles, and unreadable titles, are left to
+    /// [`Catalogue::refresh`].
     pub(crate) fn catch_up(&mut self) -> Result<(), StoreError> {
         let (there, listed) = self.ids_of_titles()?;
         let (new, unseen) = self.with_names(|names| names.compare(&there))?;
@@ -154,7 +157,8 @@ impl Catalogue {
         Ok(replaced)
     }
 
-    /// The name of a title that is derived as `derived` says. Nothing else can take it: it is the parent's with something behind it.
+    /// Returns the name of a title derived as described by `derived`. No other title can take it:
+    /// it is the parent's name with a suffix.
     ///
     /// # Errors
     /// If there is no such parent, it is derived itself, or there is such a title already; of a rendition also if the parent has no name
@@ -195,7 +199,8 @@ impl Catalogue {
         Ok(name)
     }
 
-    /// Titles derived from `parent`, by name. `name` is what it was called if it is gone.
+    /// Returns the titles derived from `parent`, by name. `name` is the parent's former name if it
+    /// is gone.
     pub(crate) fn derived_of(
         &mut self,
         parent: TitleId,

@@ -1,8 +1,9 @@
 //! Copies of the catalogue on the other members.
 //!
-//! A title that was there before the volume got its last members does not lie on those. So that it is known, and said to be
-//! lost, when only they are left, the catalogue of each member has also what is not on it. A copy is as little the truth as
-//! the catalogue itself: what cannot be written now is written when the volume is opened next.
+//! A title that existed before the volume got its newest members is not stored on them. So that it
+//! is known, and reported as lost, when only those members are left, each member's catalogue also
+//! lists titles that are not on that member. Like the catalogue itself, a copy is never the truth:
+//! a copy that cannot be written now is written when the volume is opened next.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

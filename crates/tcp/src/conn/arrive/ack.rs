@@ -84,7 +84,7 @@ impl Connection {
         self.sender.sent(env.records, env.now, probe, 1, false).is_ok()
     }
 
-    /// What is done in every synchronised state.
+    /// Does the work common to all synchronised states.
     pub(crate) fn acknowledge(&mut self, env: &mut Env<'_>, segment: &Segment<'_>, arrival: Arrival) {
         let (old_window, old_una) = (self.snd_wnd, self.snd_una());
         let ack = AckIn {
@@ -122,8 +122,10 @@ impl Connection {
         //# and SND.WL2 =< SEG.ACK)), set SND.WND <- SEG.WND, set
         //# SND.WL1 <- SEG.SEQ, and set SND.WL2 <- SEG.ACK.
         //
-        // SND.WND counts from SND.UNA. A retransmission bears an old sequence number, but where it acknowledges more than anything
-        // before, it was sent after all that: kept as it was, the window would grow by what is acknowledged, and data be sent beyond it.
+        // SND.WND counts from SND.UNA. A retransmission bears an old sequence number, but where it
+        // acknowledges more than any segment before, it was sent after all of them: if the window
+        // were kept as it was, it would grow by the bytes acknowledged, and data would be sent
+        // beyond it.
         let is_newer = segment.ack.after(old_una)
             || self.snd_wl1.before(segment.seq)
             || self.snd_wl1 == segment.seq && self.snd_wl2.up_to(segment.ack);
@@ -135,7 +137,7 @@ impl Connection {
         }
     }
 
-    /// What an acknowledged FIN means.
+    /// Handles the acknowledgment of our FIN.
     fn advance_state(&mut self, env: &mut Env<'_>) -> Step {
         if !self.is_fin_acked() {
             return NEXT;
@@ -169,7 +171,7 @@ impl Connection {
         let Some(asked) = segment.options.user_timeout.filter(|_| env.config.takes_user_timeout) else {
             return;
         };
-        // RFC 5482 section 3: the highest bit says minutes.
+        // RFC 5482 section 3: the highest bit selects minutes.
         let unit_s: u64 = if asked & 0x8000 != 0 { 60 } else { 1 };
         let asked_ns = u64::from(asked & 0x7fff) * unit_s * 1_000_000_000;
         //= RFC 5482 section 3.1

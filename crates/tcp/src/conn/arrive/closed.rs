@@ -28,7 +28,7 @@ pub(crate) fn answer_closed(segment: &Segment<'_>) -> Option<Head> {
     })
 }
 
-/// LISTEN, and the segment is no SYN that is to be answered: the reset to send.
+/// LISTEN, and the segment is no SYN that must be answered: returns the reset to send.
 pub(crate) fn answer_listen(segment: &Segment<'_>) -> Option<Head> {
     //= RFC 9293 section 3.10.7.2
     //# An incoming RST should be ignored.  Return.

@@ -1,4 +1,4 @@
-//! Eighth, check the FIN bit: what it means once everything before it is there.
+//! Eighth, check the FIN bit: its effect once everything before it is there.
 
 use super::{Connection, Env, State};
 use crate::conn::Happened;

@@ -24,14 +24,14 @@ use self::text::Sum;
 
 pub(crate) use self::closed::{answer_closed, answer_listen};
 
-/// What is known of a segment beside what is in it.
+/// Information about a segment besides its content.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
     /// When it came.
     pub(crate) at: Instant,
     /// The network has marked it: congestion experienced (RFC 3168).
     pub(crate) is_marked: bool,
-    /// What the payload has to add up to; `None`: that was checked.
+    /// Sum that the payload must have; `None`: it was checked.
     pub(crate) expected_sum: Option<u16>,
 }
 
@@ -83,7 +83,7 @@ impl Connection {
         }
     }
 
-    /// Its data was in order and is taken in: what is left of the steps, of which none will refuse it.
+    /// Its data was in order and is taken in: does the remaining steps, which will not refuse it.
     fn arrive_plain(
         &mut self,
         env: &mut Env<'_>,

@@ -1,4 +1,5 @@
-//! Second, check the RST bit, as RFC 5961 section 3 has it. What is outside the window was dropped by the first step.
+//! Second, check the RST bit, as RFC 5961 section 3 requires. The first step dropped everything
+//! outside the window.
 
 use super::{Connection, DONE, Env, NEXT, State, Step};
 use crate::conn::{Marks, Reason};

@@ -9,7 +9,8 @@ use crate::wire::{Flags, Segment};
 
 impl Connection {
     pub(super) fn check_sequence(&mut self, env: &mut Env<'_>, segment: &mut Segment<'_>) -> Step {
-        // In a simultaneous open the peer's SYN comes a second time, with the ACK of ours. What was processed is trimmed off.
+        // In a simultaneous open the peer's SYN comes a second time, with the ACK of ours. The part
+        // that was processed is trimmed off.
         //= RFC 9293 section 3.10.7.4
         //# One could tailor actual segments to fit this
         //# assumption by trimming off any portions that lie outside the
@@ -73,7 +74,8 @@ impl Connection {
         DONE
     }
 
-    /// An ACK in answer to what may be an attack: not more often than the limit allows. Whether it does.
+    /// Sends an ACK in answer to a possible attack, but not more often than the limit allows.
+    /// Returns whether it does.
     pub(super) fn challenge(&mut self, env: &mut Env<'_>) -> bool {
         let second = (env.now.0 / 1_000_000_000) as u8;
         if second != self.challenge_s {
@@ -93,7 +95,7 @@ impl Connection {
         true
     }
 
-    /// All of the segment came before: the ACK says so (RFC 2883 section 4.1).
+    /// All of the segment came before: the ACK reports this (RFC 2883 section 4.1).
     fn report_duplicate(&mut self, env: &mut Env<'_>, segment: &Segment<'_>) {
         let end = segment.seq + segment.payload.len() as u32;
         if !segment.payload.is_empty() && end.up_to(self.rcv_nxt()) {

@@ -8,7 +8,7 @@ use crate::wire::{Flags, Segment};
 
 use millrace_core::wire::checksum::sum16;
 
-/// What the sum of a payload says.
+/// Result of summing a payload.
 pub(super) enum Sum {
     /// It is right.
     Right,
@@ -19,8 +19,9 @@ pub(super) enum Sum {
 }
 
 impl Connection {
-    /// Nothing of a segment may be believed before its payload was summed. What comes in order, as nearly everything does, is summed while
-    /// it is copied to where it will be read (NTT 1996 section 4.1 item 3); everything else first.
+    /// No part of a segment may be trusted before its payload was summed. Data in order, which is
+    /// nearly everything, is summed while it is copied to where it will be read (NTT 1996 section
+    /// 4.1 item 3); everything else first.
     pub(super) fn check_sum(&mut self, env: &mut Env<'_>, segment: &Segment<'_>, arrival: Arrival) -> Sum {
         let Some(expected) = arrival.expected_sum.filter(|_| !segment.payload.is_empty()) else {
             return Sum::Right;

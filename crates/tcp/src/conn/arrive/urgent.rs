@@ -1,4 +1,5 @@
-//! Sixth, check the URG bit. Urgent data is delivered in line; the application is told that there is some, and where it ends.
+//! Sixth, check the URG bit. Urgent data is delivered in line; the application is notified that
+//! there is some, and where it ends.
 
 use super::{Connection, NEXT, Step};
 use crate::conn::{Happened, Marks};

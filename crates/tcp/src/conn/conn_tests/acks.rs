@@ -75,7 +75,8 @@ fn old_segments_do_not_set_the_window() {
     assert_eq!(rig.connection.max_snd_wnd, 65_535);
 }
 
-/// SND.WND counts from SND.UNA: whatever moves that has to say how large the window is from there on, or what was acknowledged would make room.
+/// SND.WND counts from SND.UNA: a segment that moves it must give the size of the window from there
+/// on, or the bytes acknowledged would make room.
 #[test]
 fn what_acknowledges_more_sets_the_window_though_its_data_is_old() {
     let mut rig = Rig::established();

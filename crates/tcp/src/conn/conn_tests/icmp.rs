@@ -14,7 +14,8 @@ fn too_big(mtu: u32) -> IcmpKind {
 }
 
 impl Rig {
-    /// A message about the segment that began with byte `bytes` of the stream; whether it was believed.
+    /// Delivers a message about the segment that began with byte `bytes` of the stream; returns
+    /// whether it was trusted.
     fn icmp(&mut self, bytes: u32, kind: IcmpKind) -> bool {
         let seq = ISS + 1 + bytes;
         self.call(|connection, env| connection.icmp(env, seq, kind))
@@ -121,7 +122,7 @@ fn a_router_that_says_no_size_means_the_next_smaller_one() {
     for mss in [1492 - HEADERS, 1006 - HEADERS, u32::from(MSS_MIN)] {
         assert!(rig.icmp(0, too_big(0)));
         assert_eq!(u32::from(rig.connection.sender().mss()), mss);
-        // What is in flight is as large from now on.
+        // Segments in flight have this size from now on.
         rig.sent();
     }
 }

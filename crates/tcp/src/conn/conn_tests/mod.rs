@@ -33,7 +33,7 @@ struct Rig {
     connection: Connection,
 }
 
-/// What a connection sent.
+/// A segment that a connection sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Sent {
     head: Head,
@@ -216,7 +216,7 @@ impl Rig {
         to
     }
 
-    /// Goes on to `ms` later, firing what is due; what was sent on the way.
+    /// Advances by `ms`, firing everything due; returns the segments sent on the way.
     fn pass_ms(&mut self, ms: u64) -> Vec<Sent> {
         let end = self.now.plus_ns(ms * MS);
         let mut all = Vec::new();

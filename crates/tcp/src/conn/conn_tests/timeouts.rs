@@ -52,7 +52,7 @@ fn an_idle_connection_stays() {
     let mut rig = Rig::new(State::Established);
     assert_eq!(rig.pass_ms(10 * 86_400_000), []);
     assert_eq!(rig.state(), State::Established);
-    // What comes after a long rest has its own time.
+    // Data sent after a long rest has its own time.
     rig.write(b"abc");
     assert_eq!(rig.sent().len(), 1);
     rig.pass_ms(60_000);

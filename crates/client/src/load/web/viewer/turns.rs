@@ -1,4 +1,4 @@
-//! What the loop of a load's thread calls.
+//! The calls from the loop of a load's thread.
 
 use millrace_core::time::Instant;
 
@@ -57,7 +57,7 @@ impl Viewer for WebViewer {
     }
 
     fn drain(&mut self, _now: Instant, _lent: &mut Lent<'_>) {
-        // What a viewer has not read it does not need yet.
+        // A viewer does not yet need the data it has not read.
     }
 
     fn leave(&mut self, now: Instant, _lent: &mut Lent<'_>) {

@@ -1,14 +1,16 @@
 //! The paper's Figure 4 over real paths: processor time of whole sends across a veth pair, a traditional stack beside stored
 //! checksums.
 //!
-//! Traditional is the kernel's UDP socket, which copies a packet and computes its checksum; stored is AF_XDP with headers of version
-//! 4, whose sums are known. Between the two stand what the kernel offers today to avoid the same work (a checksum that is left to
-//! the device, many packets in a call, trains of packets that the kernel cuts) and AF_XDP with a traditional stack's framing.
+//! Traditional is the kernel's UDP socket, which copies a packet and computes its checksum; stored
+//! is AF_XDP with headers of version 4, whose sums are known. Between the two stand the kernel's
+//! present means to avoid the same work (a checksum that is left to the device, many packets in a
+//! call, trains of packets that the kernel cuts) and AF_XDP with a traditional stack's framing.
 //!
-//! The time is the sending thread's, user and system, and that of the kernel thread that helps its core with soft interrupts. The
-//! receiving half of a veth pair runs in the sender's soft interrupts, so it is part of that time, for everybody alike: the peer drops each
-//! packet as soon as its device has counted it. How much of the time soft interrupts are is shown beside it, from the kernel's
-//! own samples, and the saving with and without it.
+//! The time is the sending thread's, user and system, plus the time of the kernel thread that helps
+//! its core with soft interrupts. The receiving half of a veth pair runs in the sender's soft
+//! interrupts, so it is part of this time, for all contenders alike: the peer drops each packet as
+//! soon as its device has counted it. The share of soft interrupts is shown beside the time, from
+//! the kernel's own samples, and the saving with and without it.
 
 mod outcome;
 mod stage;
@@ -49,7 +51,7 @@ pub(in crate::benches) const BENCH: Bench = Bench {
 /// How packets leave.
 #[derive(Clone, Copy)]
 enum Path {
-    /// A message for each packet, so many in a call.
+    /// One message per packet, `call_packets` of them in a call.
     Socket { call_packets: usize },
     /// As many packets in a message as it takes; the kernel cuts.
     Trains,
@@ -57,12 +59,11 @@ enum Path {
     Frames { version: Version, in_place: bool },
 }
 
-/// Who takes part.
 #[derive(Clone, Copy)]
 struct Contender {
     name: &'static str,
     path: Path,
-    /// Whether the device is said to compute checksums, so that the kernel's stack does not.
+    /// Whether the device is declared to compute checksums, so that the kernel's stack does not.
     offload: bool,
 }
 
@@ -125,7 +126,7 @@ impl Cost {
     }
 }
 
-/// What came out for one packet size.
+/// The results for one packet size.
 struct Measured {
     packet_bytes: usize,
     /// In the order of [`CONTENDERS`]; `None`: could not take part.
@@ -197,7 +198,7 @@ fn measure(
     Ok(measured)
 }
 
-/// Finds out who can take part, and whether what it sends arrives as it should.
+/// Finds out which contenders can take part, and whether their packets arrive as they should.
 fn enter(stage: &Stage, egress: &mut Egress<'_>, packet_bytes: usize) -> anyhow::Result<Measured> {
     let mut measured = Measured { packet_bytes, costs: Vec::new(), sent: 0, damaged: 0, notes: Vec::new() };
     for contender in &CONTENDERS {

@@ -11,7 +11,7 @@ const PAPER_8K: f64 = 62.33;
 /// What stored sums alone have to save over one path at the largest packet: more than nothing, whatever the path costs beside.
 const SUMS_8K: f64 = 10.0;
 
-/// What a row, and what was repeated for it, is called.
+/// Returns the name of a row and of the repetitions behind it.
 pub(super) fn label(packet_bytes: usize, name: &str) -> String {
     format!("{} KB: {name}", packet_bytes >> 10)
 }

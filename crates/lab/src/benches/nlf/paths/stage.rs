@@ -51,13 +51,14 @@ impl Stage {
         Ok(Self { hosts, socket })
     }
 
-    /// The sink that drops everything but what goes to the socket, as soon as the receiving device has counted it.
+    /// Builds the sink that drops everything except packets to the socket, as soon as the receiving
+    /// device has counted it.
     pub(super) fn sink(&self) -> anyhow::Result<DropSink<'_>> {
         DropSink::build(&self.hosts)
     }
 
-    /// Sends the same few packets as a contender sends them, to the socket; how many did not arrive as they should. The
-    /// receiving kernel throws away what has a wrong checksum.
+    /// Sends the same few packets to the socket as the contender sends them; returns how many did
+    /// not arrive as they should. The receiving kernel discards packets with a wrong checksum.
     pub(super) fn damaged(&self, egress: &mut Egress<'_>, contender: &Contender) -> anyhow::Result<usize> {
         let to = self.socket.local_addr()?;
         egress.send(contender, to, 0..CHECKED)?;
@@ -73,7 +74,8 @@ impl Stage {
     }
 }
 
-/// Whether the sending device is asked to compute checksums. A veth pair says that it does, and nobody does.
+/// Sets whether the sending device is asked to compute checksums. A veth pair reports that it does,
+/// but nothing computes them.
 pub(super) fn set_checksum_offload(is_on: bool) -> anyhow::Result<()> {
     let word = if is_on { "on" } else { "off" };
     let output = Command::new("ethtool")
@@ -107,7 +109,7 @@ impl<'m> Egress<'m> {
         Ok(Self { memory, stream, port, socket, xdp: xdp.map_err(|error| format!("{error:#}")) })
     }
 
-    /// Why AF_XDP is not to be had, if it is not.
+    /// Returns why AF_XDP is not available, if it is not.
     pub(super) fn refusal(&self) -> Option<&str> {
         self.xdp.as_ref().err().map(String::as_str)
     }

@@ -10,7 +10,7 @@ use ::tokio::task::coop::poll_proceed;
 use super::{Reactor, TcpStream};
 use crate::toe::host;
 
-/// A listener; dropped, it closes: connections that nobody has accepted are reset.
+/// A listener; when dropped, it closes: connections not yet accepted are reset.
 #[derive(Debug)]
 pub struct TcpListener {
     reactor: Reactor,
@@ -21,7 +21,7 @@ impl TcpListener {
     /// Listens, as [`toe::TcpListener::bind`](crate::toe::TcpListener::bind) does: the engine answers within a turn.
     ///
     /// # Errors
-    /// Somebody listens there, or the address is not of this engine.
+    /// The address has a listener already, or is not of this engine.
     pub fn bind(reactor: &Reactor, local: SocketAddr) -> io::Result<Self> {
         Ok(Self::new(reactor, host::TcpListener::bind(reactor.host(), local)?))
     }

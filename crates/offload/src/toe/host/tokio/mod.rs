@@ -80,7 +80,8 @@ impl Reactor {
     /// # Panics
     /// Outside of a `LocalSet`, and of a runtime with I/O.
     pub fn new(host: &Host) -> io::Result<Self> {
-        // The new constructors are `unsafe`: the descriptor has to stay open and the same. One that nobody else has does.
+        // The new constructors are `unsafe`: the descriptor must stay open and the same. A
+        // descriptor without any other owner does.
         let own = host.readiness().try_clone_to_owned()?;
         #[expect(deprecated)]
         let fd = AsyncFd::with_interest(own, Interest::READABLE)?;
@@ -94,8 +95,8 @@ impl Reactor {
     }
 }
 
-/// Hears what has happened, and sleeps when nothing has. While tasks run nobody has to ring: their calls hear what happens, and so does this once
-/// more before it sleeps.
+/// Takes in events, and sleeps when there are none. While tasks run the engine need not ring: their
+/// calls take in events, and so does this once more before it sleeps.
 async fn run(host: Host, fd: AsyncFd<OwnedFd>) {
     loop {
         if host.with(HostState::take_news) || host.arm() {

@@ -14,7 +14,8 @@ use millrace_core::pool::Lease;
 use super::Reactor;
 use crate::toe::{EngineSocket, ExtentRange, Received, host};
 
-/// A connection; dropped, it closes: what was written is still sent, and if something that came was not read the peer is told by a reset.
+/// A connection; when dropped, it closes: written data is still sent, and if some received data was
+/// not read the peer gets a reset.
 ///
 /// A reference reads and writes too, so that two tasks can share one by `Rc`.
 #[derive(Debug)]
@@ -28,7 +29,8 @@ impl TcpStream {
     /// Connects, from an address and port that the engine chooses.
     ///
     /// # Errors
-    /// Nobody listens there, the peer does not answer, the engine has no address of that family or no place left.
+    /// There is no listener, the peer does not answer, the engine has no address of this family or
+    /// no place left.
     pub async fn connect(reactor: &Reactor, remote: SocketAddr) -> io::Result<Self> {
         let inner = host::TcpStream::begin(reactor.host(), None, remote)?;
         poll_fn(|context| inner.poll_connected(context)).await?;
@@ -37,7 +39,7 @@ impl TcpStream {
 
     /// A connection that there is already.
     pub fn new(reactor: &Reactor, stream: host::TcpStream) -> Self {
-        // A call that would wait says so; nothing else can go wrong.
+        // A call that would wait reports it; nothing else can go wrong.
         let _ = stream.set_nonblocking(true);
         Self { inner: stream, _reactor: reactor.clone() }
     }
@@ -84,7 +86,7 @@ impl TcpStream {
         ready
     }
 
-    /// Reads what is there.
+    /// Reads the available data.
     ///
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`]: nothing is. The connection is over.
@@ -116,7 +118,7 @@ impl TcpStream {
         (&self.inner).write_vectored(parts)
     }
 
-    /// Copies what has come and leaves it to be read again; waits until something has.
+    /// Copies received data and leaves it to be read again; waits until there is some.
     ///
     /// # Errors
     /// As reading.
@@ -125,8 +127,10 @@ impl TcpStream {
         self.inner.peek(to)
     }
 
-    /// Sends a range of a leased extent behind what was written, from where it lies: nothing is copied. It waits for the connection's share, and then gives
-    /// all of the range; dropped before, it has given nothing. The extent stays leased until the peer has acknowledged it or the connection is over.
+    /// Sends a range of a leased extent after the data written, from where it lies: nothing is
+    /// copied. It waits for the connection's share, and then gives all of the range; dropped
+    /// before, it has given nothing. The extent stays leased until the peer has acknowledged it or
+    /// the connection is over.
     ///
     /// # Errors
     /// As writing; the range is not in the lease, or packets of it are missing; the engine is another process.
@@ -183,7 +187,8 @@ impl TcpStream {
         self.inner.peer_addr()
     }
 
-    /// What the thread that turns the engine calls this connection, as [`toe::TcpStream::engine_socket`](crate::toe::TcpStream::engine_socket) says.
+    /// Returns the name of this connection for the thread that turns the engine, as
+    /// [`toe::TcpStream::engine_socket`](crate::toe::TcpStream::engine_socket) does.
     pub fn engine_socket(&self) -> EngineSocket {
         self.inner.engine_socket()
     }
@@ -196,8 +201,9 @@ impl TcpStream {
         self.inner.set_nodelay(is_on)
     }
 
-    /// What dropping this does: `None` sends what was written; 0 breaks the connection off, as [`TcpStream::abort`] does. Any other time makes it wait, and
-    /// with it everything on its thread.
+    /// Sets the effect of dropping this: `None` sends the data written; 0 aborts the connection, as
+    /// [`TcpStream::abort`] does. Any other time makes it wait, and everything on its thread with
+    /// it.
     ///
     /// # Errors
     /// None; tokio's has one.
@@ -205,7 +211,7 @@ impl TcpStream {
         self.inner.set_linger(linger)
     }
 
-    /// Breaks the connection off: the peer is told by a reset, and what is not sent yet is lost.
+    /// Aborts the connection: the peer gets a reset, and data not sent yet is lost.
     pub fn abort(self) {
         self.inner.abort();
     }
