@@ -6,7 +6,7 @@
 //! as `active`. So a disk that was out and came back with old titles, or another disk at the same
 //! path, is never mistaken for a member that it is not.
 //!
-//! A member whose disk does not respond counts as missing until it does ([`crate::blocking call`]):
+//! A member whose disk does not respond counts as missing until it does ([`crate::blocking`]):
 //! it holds up no caller.
 
 mod look;
