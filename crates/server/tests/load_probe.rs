@@ -79,11 +79,11 @@ fn a_pause_and_a_seek_are_runs_for_the_probe_too() {
     let Some(site) = site(20) else { return };
     let report = load_at(&site, |options| {
         options.behaviour = "pause@1,play@2,seek@3=10".parse().unwrap();
-        options.duration = Duration::from_secs(5);
+        options.duration = Duration::from_secs(8);
     });
     assert_eq!((report.failed, report.pauses, report.seeks), (0, 8, 8), "{report}");
     assert_eq!((report.lost_in_all(), report.sessions_stalled), (0, 0), "{report}");
-    assert!(report.per_stream.iter().all(|stream| stream.runs == 3 && stream.packets > 200), "{report}");
+    assert!(report.per_stream.iter().all(|stream| stream.runs == 3 && stream.packets > 500), "{report}");
     assert!(report.lateness.max_us < 900_000, "a pause is not lateness: {report}");
 }
 

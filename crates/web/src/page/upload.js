@@ -78,7 +78,7 @@ async function upload(file) {
   at('bringing').hidden = false;
   showProgress(name, from, file.size);
   request.open('PUT', place);
-  request.setRequestHeader('Content-Disposition', "attachment; filename*=UTF-8''" + encodeURIComponent(file.name));
+  request.setRequestHeader('Content-Disposition', "attachment; filename*=UTF-8''" + encodeURIComponent(file.name.replace(/\p{Surrogate}/gu, '_')));
   if (from) request.setRequestHeader('Content-Range', 'bytes ' + from + '-' + (file.size - 1) + '/' + file.size);
   request.upload.addEventListener('progress', (event) => showProgress(name, from + event.loaded, file.size));
   request.addEventListener('loadend', () => uploaded(name, request));

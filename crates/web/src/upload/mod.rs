@@ -1,4 +1,5 @@
-//! Uploads: `PUT /titles/NAME` makes a title of a transport stream, written as it comes.
+//! Uploads: `PUT /titles/NAME` makes a title of a film. A transport stream is written as it
+//! arrives; other containers are spooled and converted.
 //!
 //! ```text
 //!   connection ─► hyper ─► body ─► pace ─► room for a MiB ─► thread "upload": Site::take_in ─► ingest ─► volume
