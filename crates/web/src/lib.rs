@@ -27,6 +27,7 @@
 //! | `page`, `api`, `status`, `metrics` | what people and other programs see of it |
 //! | `events` | events, for listeners |
 //! | `openapi` | the description of all addresses |
+//! | `clients` | open connections, and each client's share of the thread that answers |
 //! | `memory` | the memory for responses, and each client's share of it |
 //! | `upload` | titles that clients bring |
 //! | `pictures` | posters, and pictures for seeking |
@@ -36,6 +37,7 @@
 
 mod answer;
 mod api;
+mod clients;
 mod cmaf;
 mod conditions;
 mod date;
@@ -258,7 +260,7 @@ fn run(
         let accepting: Vec<_> = listeners.into_iter().map(accept).chain(carrying).collect();
         let limit = stopped.wait_for(Option::is_some).await.ok().and_then(|limit| *limit);
         accepting.iter().for_each(Task::abort);
-        let _ = tokio::time::timeout(limit.unwrap_or(WEB_DROP_TIME), shared.all_closed()).await;
+        let _ = tokio::time::timeout(limit.unwrap_or(WEB_DROP_TIME), shared.clients.all_closed()).await;
     });
     drop(tasks);
     // A read of a file that hangs must not hold the end up.

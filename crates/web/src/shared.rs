@@ -1,20 +1,19 @@
 //! State shared by all connections, and the choice of the part that answers a request.
 
-use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use hyper::body::Bytes;
-use millrace_core::address::network_of;
 use millrace_core::text::Printable;
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_rights::Gate;
 use millrace_store::volume::TitleInfo;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
 use crate::answer::{Answer, Body, Media, Sending};
+use crate::clients::{Clients, Place};
 use crate::cmaf::Piece;
 use crate::events::{self, Feed};
 use crate::hls::{self, LookedAt, Wanted};
@@ -45,23 +44,8 @@ pub(crate) struct Shared {
     pub(crate) gate: Arc<Gate>,
     pub(crate) feed: Feed,
     pub(crate) uploads: Uploads,
-    open: Mutex<Open>,
+    pub(crate) clients: Arc<Clients>,
     numbers: AtomicU64,
-    /// Told when the last connection has closed.
-    closed: Notify,
-}
-
-/// Open connections.
-#[derive(Default)]
-struct Open {
-    all: usize,
-    by_address: HashMap<IpAddr, usize>,
-}
-
-/// A place among the open connections; given back when it is dropped.
-pub(crate) struct Place {
-    shared: Arc<Shared>,
-    address: IpAddr,
 }
 
 impl Shared {
@@ -72,14 +56,13 @@ impl Shared {
         totals: Arc<Totals>,
         ends: watch::Receiver<bool>,
     ) -> Self {
-        let (open, looked_at) = (Mutex::default(), LookedAt::default());
-        let memory = Memory::new(limits.memory, &totals);
+        let (memory, clients) = (Memory::new(limits.memory, &totals), Clients::new(&totals));
         Self {
             site,
             limits,
             totals,
             ends,
-            looked_at,
+            looked_at: LookedAt::default(),
             made: cmaf::Kept::default(),
             subtitles: subtitles::Kept::default(),
             lists: api::Lists::default(),
@@ -88,20 +71,8 @@ impl Shared {
             gate,
             feed,
             uploads: Uploads::new(limits.upload_rate),
-            open,
+            clients,
             numbers: AtomicU64::new(0),
-            closed: Notify::new(),
-        }
-    }
-
-    /// Waits until no connection is open.
-    pub(crate) async fn all_closed(&self) {
-        loop {
-            let closed = self.closed.notified();
-            if self.open.lock().unwrap_or_else(PoisonError::into_inner).all == 0 {
-                return;
-            }
-            closed.await;
         }
     }
 
@@ -111,25 +82,8 @@ impl Shared {
     }
 
     /// Lets a connection in; `None`, counted, if there are too many.
-    pub(crate) fn admit(self: &Arc<Self>, peer: SocketAddr) -> Option<Place> {
-        let address = network_of(peer.ip());
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if open.all >= self.limits.connections {
-            self.totals.add(|c| c.connections_refused += 1);
-            return None;
-        }
-        let of_address = open.by_address.entry(address).or_default();
-        if *of_address >= self.limits.connections_per_address {
-            self.totals.add(|c| c.connections_refused_address += 1);
-            return None;
-        }
-        *of_address += 1;
-        open.all += 1;
-        self.totals.add(|c| {
-            c.connections_accepted += 1;
-            c.connections += 1;
-        });
-        Some(Place { shared: Arc::clone(self), address })
+    pub(crate) fn admit(&self, peer: SocketAddr) -> Option<Place> {
+        self.clients.admit(peer, self.limits.connections, self.limits.connections_per_address)
     }
 
     /// Answers a request, which log lines call by its id; for HEAD without the body.
@@ -139,7 +93,8 @@ impl Shared {
         peer: SocketAddr,
         id: RequestId,
     ) -> Answer {
-        let answer = self.find_answer(request, peer, id).await;
+        let turn = self.clients.turn(peer).await;
+        let answer = turn.take(self.find_answer(request, peer, id)).await;
         let answer = self.counted(answer, peer);
         note(request, peer, id, answer.status);
         answer
@@ -368,23 +323,6 @@ impl Shared {
             }
         });
         delivery
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut open = self.shared.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.all -= 1;
-        if let Some(count) = open.by_address.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                open.by_address.remove(&self.address);
-            }
-        }
-        if open.all == 0 {
-            self.shared.closed.notify_waiters();
-        }
-        self.shared.totals.add(|c| c.connections -= 1);
     }
 }
 

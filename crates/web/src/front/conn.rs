@@ -16,12 +16,13 @@ use tokio::time::timeout;
 use super::head::{self, FrontRequest, OtherRequest, Parsed};
 use super::reply::{self, Then};
 use crate::answer::{Answer, Body, Media};
+use crate::clients::Place;
 use crate::hyper_side::{self, Lent};
 use crate::limits::{
     HEAD_TIME, INSIDE_READ_BYTES, LEAST_REPLY_RATE, MAX_PIPELINED_BYTES, WEB_IDLE_TIME, WEB_READ_BYTES,
 };
 use crate::request::RequestId;
-use crate::shared::{Place, Shared, refusal};
+use crate::shared::{Shared, refusal};
 use crate::site::{Delivery, OrderSocket, Refused, TunnelConn};
 use crate::stream::WebStream;
 

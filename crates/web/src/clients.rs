@@ -1,0 +1,229 @@
+//! Open connections, and the share of each client: a number of connections, and its turns on the
+//! thread that answers requests.
+//!
+//! All connections are tasks of one thread, which runs those that are ready one after the other. A
+//! client with a thousand busy connections would have a thousand tasks in front of anybody else's,
+//! so each client gets a bounded number of turns between two looks at the sockets, and its other
+//! requests wait outside of the thread's queue.
+
+use std::collections::HashMap;
+use std::future::{Future, poll_fn};
+use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use millrace_core::address::network_of;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::task::yield_now;
+
+use crate::limits::CLIENT_TURNS;
+use crate::totals::Totals;
+
+/// Open connections.
+#[derive(Debug)]
+pub(crate) struct Clients {
+    open: Mutex<Open>,
+    /// Notified when the last connection has closed.
+    closed: Notify,
+    totals: Arc<Totals>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    all: usize,
+    by_client: HashMap<IpAddr, Client>,
+}
+
+#[derive(Debug)]
+struct Client {
+    connections: usize,
+    turns: Arc<Semaphore>,
+}
+
+/// A place among the open connections; given back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    clients: Arc<Clients>,
+    address: IpAddr,
+}
+
+/// The right to use the thread, until something is waited for.
+#[derive(Debug)]
+pub(crate) struct Turn(Option<OwnedSemaphorePermit>);
+
+impl Clients {
+    pub(crate) fn new(totals: &Arc<Totals>) -> Arc<Self> {
+        let (open, closed) = (Mutex::default(), Notify::new());
+        Arc::new(Self { open, closed, totals: Arc::clone(totals) })
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until no connection is open.
+    pub(crate) async fn all_closed(&self) {
+        loop {
+            let closed = self.closed.notified();
+            if self.open().all == 0 {
+                return;
+            }
+            closed.await;
+        }
+    }
+
+    /// Lets a connection in; `None`, counted, if there are `most` already, or `most_of_client` from
+    /// its address.
+    pub(crate) fn admit(
+        self: &Arc<Self>,
+        peer: SocketAddr,
+        most: usize,
+        most_of_client: usize,
+    ) -> Option<Place> {
+        let address = network_of(peer.ip());
+        let mut open = self.open();
+        if open.all >= most {
+            self.totals.add(|c| c.connections_refused += 1);
+            return None;
+        }
+        let client = open.by_client.entry(address).or_insert_with(|| Client {
+            connections: 0,
+            turns: Arc::new(Semaphore::new(CLIENT_TURNS)),
+        });
+        if client.connections >= most_of_client {
+            self.totals.add(|c| c.connections_refused_address += 1);
+            return None;
+        }
+        client.connections += 1;
+        open.all += 1;
+        self.totals.add(|c| {
+            c.connections_accepted += 1;
+            c.connections += 1;
+        });
+        Some(Place { clients: Arc::clone(self), address })
+    }
+
+    /// Waits for a turn. A client without other requests waits only until the sockets have been
+    /// looked at.
+    pub(crate) async fn turn(&self, peer: SocketAddr) -> Turn {
+        let turns = {
+            let open = self.open();
+            open.by_client.get(&network_of(peer.ip())).map(|client| Arc::clone(&client.turns))
+        };
+        let permit = match turns {
+            // The semaphore is never closed.
+            Some(turns) => turns.acquire_owned().await.ok(),
+            None => None,
+        };
+        // The runtime continues this task after its next look at the sockets: permits that are used
+        // in between are bounded by their number.
+        yield_now().await;
+        Turn(permit)
+    }
+}
+
+impl Turn {
+    /// Runs `work`. The turn is over when it is done, or when it first waits for something: others
+    /// of this client must not wait for a disk or a webhook too.
+    pub(crate) async fn take<T>(mut self, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        poll_fn(|cx| {
+            let done = work.as_mut().poll(cx);
+            self.0 = None;
+            done
+        })
+        .await
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut open = self.clients.open();
+        open.all -= 1;
+        if let Some(client) = open.by_client.get_mut(&self.address) {
+            client.connections -= 1;
+            if client.connections == 0 {
+                open.by_client.remove(&self.address);
+            }
+        }
+        if open.all == 0 {
+            self.clients.closed.notify_waiters();
+        }
+        self.clients.totals.add(|c| c.connections -= 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use tokio::task::{LocalSet, spawn_local};
+
+    use super::*;
+
+    fn peer(host: u8) -> SocketAddr {
+        SocketAddr::from(([192, 0, 2, host], 5000))
+    }
+
+    #[test]
+    fn admit_counts_for_each_client_and_for_all() {
+        let totals = Arc::<Totals>::default();
+        let clients = Clients::new(&totals);
+        let places = [1, 1, 1, 2, 2].map(|host| clients.admit(peer(host), 3, 2));
+        assert_eq!(places.each_ref().map(Option::is_some), [true, true, false, true, false]);
+        let counted = totals.read();
+        assert_eq!((counted.connections, counted.connections_accepted), (3, 3));
+        assert_eq!((counted.connections_refused_address, counted.connections_refused), (1, 1));
+        drop(places);
+        assert_eq!((totals.read().connections, clients.open().by_client.len()), (0, 0));
+    }
+
+    /// Runs `work` on the kind of thread that the web side has.
+    fn run(work: impl Future<Output = ()>) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        LocalSet::new().block_on(&runtime, work);
+    }
+
+    #[test]
+    fn turn_of_a_client_with_many_requests_passes_to_others_between_them() {
+        const MANY: usize = 1000;
+        let clients = Clients::new(&Arc::default());
+        let _places = [1, 2].map(|host| clients.admit(peer(host), 10, 10));
+        let order = Rc::new(RefCell::new(Vec::new()));
+        run(async {
+            let ask = |host: u8| {
+                let (clients, order) = (Arc::clone(&clients), Rc::clone(&order));
+                spawn_local(async move {
+                    let turn = clients.turn(peer(host)).await;
+                    turn.take(async { order.borrow_mut().push(host) }).await;
+                })
+            };
+            let asked: Vec<_> = (0..MANY).map(|_| ask(1)).chain([ask(2)]).collect();
+            for asked in asked {
+                asked.await.unwrap();
+            }
+        });
+        let order = order.take();
+        let before = order.iter().position(|&host| host == 2).unwrap();
+        assert_eq!(order.len(), MANY + 1);
+        // Those that came first have a turn each time that the thread goes through its queue to
+        // reach the other one.
+        assert!(before <= CLIENT_TURNS * (MANY / 61 + 2), "{before}");
+    }
+
+    #[test]
+    fn take_ends_the_turn_at_the_first_wait() {
+        let clients = Clients::new(&Arc::default());
+        let _place = clients.admit(peer(1), 1, 1);
+        run(async {
+            let never = |turn: Turn| spawn_local(turn.take(std::future::pending::<()>()));
+            for _ in 0..2 * CLIENT_TURNS {
+                drop(never(clients.turn(peer(1)).await));
+                yield_now().await;
+            }
+            let turns = Arc::clone(&clients.open().by_client[&peer(1).ip()].turns);
+            assert_eq!(turns.available_permits(), CLIENT_TURNS);
+        });
+    }
+}
