@@ -4,7 +4,8 @@
 #   scripts/npm.sh [--try] NAME...
 #
 #   page      hls.js, which the build puts into the program: browsers play HLS with it (crates/web/page)
-#   browser   playwright-core, which drives Chromium and Firefox in `cargo xtask interop --only browser` (scripts/interop/browser)
+#   browser   playwright-core, which drives Chromium and Firefox in `cargo xtask interop --only browser`, and axe-core, which looks at the page there
+#             (scripts/interop/browser)
 #
 # --try: if it cannot be had, say what will be missing and go on.
 set -euo pipefail

@@ -1,13 +1,12 @@
-//! Open connections, and the share of each client: a number of connections, and its turns on the
-//! thread that answers requests.
+//! Open connections, and the share of each client: a number of connections, and a number of
+//! requests that are worked for at a time.
 //!
-//! All connections are tasks of one thread, which runs those that are ready one after the other. A
-//! client with a thousand busy connections would have a thousand tasks in front of anybody else's,
-//! so each client gets a bounded number of turns between two looks at the sockets, and its other
-//! requests wait outside of the thread's queue.
+//! All connections are tasks of one thread, which runs those that are ready one after the other, and
+//! has files read by other threads in the order in which it asks. A client with a thousand busy
+//! connections would have a thousand tasks in front of anybody else's in both places, so its other
+//! requests wait here.
 
 use std::collections::HashMap;
-use std::future::{Future, poll_fn};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,8 +14,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use millrace_core::address::network_of;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::yield_now;
+use tokio::time::timeout;
 
-use crate::limits::CLIENT_TURNS;
+use crate::limits::{CLIENT_TURNS, TURN_TIME};
 use crate::totals::Totals;
 
 /// Open connections.
@@ -47,9 +47,11 @@ pub(crate) struct Place {
     address: IpAddr,
 }
 
-/// The right to use the thread, until something is waited for.
+/// The right to be worked for.
 #[derive(Debug)]
-pub(crate) struct Turn(Option<OwnedSemaphorePermit>);
+pub(crate) struct Turn {
+    _permit: Option<OwnedSemaphorePermit>,
+}
 
 impl Clients {
     pub(crate) fn new(totals: &Arc<Totals>) -> Arc<Self> {
@@ -86,10 +88,10 @@ impl Clients {
             self.totals.add(|c| c.connections_refused += 1);
             return None;
         }
-        let client = open.by_client.entry(address).or_insert_with(|| Client {
-            connections: 0,
-            turns: Arc::new(Semaphore::new(CLIENT_TURNS)),
-        });
+        let client = open
+            .by_client
+            .entry(address)
+            .or_insert_with(|| Client { connections: 0, turns: Arc::new(Semaphore::new(CLIENT_TURNS)) });
         if client.connections >= most_of_client {
             self.totals.add(|c| c.connections_refused_address += 1);
             return None;
@@ -118,21 +120,20 @@ impl Clients {
         // The runtime continues this task after its next look at the sockets: permits that are used
         // in between are bounded by their number.
         yield_now().await;
-        Turn(permit)
+        Turn { _permit: permit }
     }
 }
 
 impl Turn {
-    /// Runs `work`. The turn is over when it is done, or when it first waits for something: others
-    /// of this client must not wait for a disk or a webhook too.
-    pub(crate) async fn take<T>(mut self, work: impl Future<Output = T>) -> T {
+    /// Runs `work`. The turn is over when it is done, or after [`TURN_TIME`]: others of this client
+    /// must not wait for a disk or a webhook too.
+    pub(crate) async fn take<T>(self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
-        poll_fn(|cx| {
-            let done = work.as_mut().poll(cx);
-            self.0 = None;
-            done
-        })
-        .await
+        if let Ok(done) = timeout(TURN_TIME, &mut work).await {
+            return done;
+        }
+        drop(self);
+        work.await
     }
 }
 
@@ -156,8 +157,10 @@ impl Drop for Place {
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
+    use std::future::pending;
     use std::rc::Rc;
 
+    use std::time::Instant;
     use tokio::task::{LocalSet, spawn_local};
 
     use super::*;
@@ -181,7 +184,7 @@ mod tests {
 
     /// Runs `work` on the kind of thread that the web side has.
     fn run(work: impl Future<Output = ()>) {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         LocalSet::new().block_on(&runtime, work);
     }
 
@@ -213,17 +216,23 @@ mod tests {
     }
 
     #[test]
-    fn take_ends_the_turn_at_the_first_wait() {
+    fn take_gives_the_turn_to_the_next_one_when_work_waits_too_long() {
         let clients = Clients::new(&Arc::default());
         let _place = clients.admit(peer(1), 1, 1);
         run(async {
-            let never = |turn: Turn| spawn_local(turn.take(std::future::pending::<()>()));
-            for _ in 0..2 * CLIENT_TURNS {
-                drop(never(clients.turn(peer(1)).await));
-                yield_now().await;
-            }
-            let turns = Arc::clone(&clients.open().by_client[&peer(1).ip()].turns);
-            assert_eq!(turns.available_permits(), CLIENT_TURNS);
+            let never: Vec<_> = (0..CLIENT_TURNS)
+                .map(|_| {
+                    let clients = Arc::clone(&clients);
+                    spawn_local(async move { clients.turn(peer(1)).await.take(pending::<()>()).await })
+                })
+                .collect();
+            // These have all turns.
+            yield_now().await;
+            let begun = Instant::now();
+            let turn = clients.turn(peer(1)).await;
+            assert!(begun.elapsed() >= TURN_TIME);
+            assert_eq!(turn.take(async { 7 }).await, 7);
+            assert!(never.iter().all(|task| !task.is_finished()));
         });
     }
 }

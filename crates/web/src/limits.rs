@@ -35,10 +35,12 @@ pub const MAX_SUBTITLE_UPLOADS: usize = 4;
 pub const MAX_WEB_CONNECTIONS: usize = 12 * 1024;
 /// HTTP connections from one address by default, as for RTSP: a NAT box hides a whole hotel floor. A proxy in front needs fewer than it has viewers.
 pub const MAX_WEB_CONNECTIONS_PER_ADDRESS: usize = 1024;
-/// Requests of one client that are answered between two looks at the sockets. A response takes some
-/// 50 us, so another client waits less than a millisecond for them, and a look costs less than one
-/// of them.
+/// Requests of one client that are worked for at a time. A response takes some 50 us of the thread
+/// that all share, so another client waits less than a millisecond for them.
 pub const CLIENT_TURNS: usize = 8;
+/// After this time a request that waits, for a disk or a webhook, no longer counts among them: a
+/// reading takes some milliseconds.
+pub const TURN_TIME: Duration = Duration::from_millis(20);
 /// Most header lines of a request: browsers send about 20.
 pub const MAX_REQUEST_HEADERS: usize = 64;
 /// Bytes read from a connection at once: the head of almost every request.

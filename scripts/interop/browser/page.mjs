@@ -1,5 +1,6 @@
 // What people do on the page: search, click, seek, change the quality, use keys alone, look at it in a narrow window, upload a film.
 import { join } from 'node:path';
+import { checkAccess, tellAccess } from './axe.mjs';
 import { browser, check, checkNumbers, checkSought, choose, figures, hasReached, pageUrl, PATIENCE_MS, pictures, picturesTo, title, video } from './common.mjs';
 
 // Firefox takes no such command, and is dark from its start.
@@ -139,6 +140,7 @@ async function look(page) {
     check(await page.locator('#server summary').isVisible(), 'the page does not show how its server is');
     check(found.overhang <= 0, `a window of ${size.width} scrolls sideways by ${found.overhang}`);
     check(found.isDark === (scheme === 'dark') && found.contrast >= 7, `${scheme}: ${JSON.stringify(found)}`);
+    await checkAccess(page, `${wanted}, ${size.width} wide`);
     if (pictures) await page.screenshot({ path: join(pictures, `${name}.png`), fullPage: size === NARROW });
   }
   figures.push('narrow and dark');
@@ -164,6 +166,7 @@ export async function checkPage(page) {
   await choose(page).waitFor();
   const paint = await page.evaluate(() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime);
   figures.push(`first paint after ${Math.round(paint)} ms`);
+  await checkAccess(page, 'the list');
   await search(page);
   await playByClick(page);
   await seek(page);
@@ -172,4 +175,7 @@ export async function checkPage(page) {
   await useKeys(page);
   await look(page);
   await uploadFile(page);
+  await page.locator('details:not([open]) > summary').evaluateAll((all) => all.forEach((one) => one.click()));
+  await checkAccess(page, 'everything unfolded');
+  tellAccess();
 }
