@@ -25,7 +25,7 @@ use crate::capacity::Scratch;
 use crate::capacity::site::{Group, Site};
 use crate::frame::{Bench, Need, NoiseMeter, Options, Promise, Report, Row};
 use crate::held::Held;
-use crate::hostile::{ATTACKS, Bringer, Done, Target, UPLOADS, idle, rounds};
+use crate::hostile::{ATTACKS, Bringer, Done, Target, UPLOADS, idle, rounds, visits};
 use crate::media;
 use crate::peers::{self, HTTP_PORT};
 use crate::proc::resident_bytes;
@@ -33,11 +33,12 @@ use crate::proc::resident_bytes;
 /// The benchmark.
 pub(super) const BENCH: Bench = Bench {
     name: "hostile",
-    shows: "viewers by RTSP beside hostile clients by HTTP and uploads: lateness and loss at the receiver, memory of the server",
+    shows: "viewers by RTSP and a visitor by HTTP beside hostile clients and uploads: lateness and loss at the receiver, how long a playlist takes, memory of the server",
     not_for: "how many hostile clients a server carries: they have one core, and so has the server",
     options: &["streams", "duration", "only"],
     targets: &[
         "hostile-lateness-p99",
+        "hostile-visit-p99",
         "hostile-loss",
         "hostile-failed",
         "hostile-memory",
@@ -60,8 +61,10 @@ const RATE_KBPS: u64 = 2_000;
 const PORT: u16 = 8554;
 /// Clients of each kind at the same time.
 const CLIENTS: usize = 4;
-/// What 99 % of the viewers' packets keep.
+/// What 99 % of the viewers' packets keep, and 99 % of the visitor's playlists.
 const IN_TIME_MS: f64 = 20.0;
+/// Pause of the visitor between two playlists.
+const VISIT_PAUSE: Duration = Duration::from_millis(10);
 /// Limit on the growth of the server's memory: ten thousand idle connections at 4 KB each, and
 /// memory that an allocator keeps.
 const GROWTH_MB: f64 = 64.0;
@@ -255,6 +258,8 @@ struct Stage<'a> {
 struct Phase {
     name: &'static str,
     viewers: LoadReport,
+    /// How long the visitor's playlists took, the shortest first.
+    visits: Vec<Duration>,
     done: Done,
     lasted_s: f64,
     /// Memory before, the most while it went on, and when all were gone.
@@ -272,18 +277,17 @@ impl Stage<'_> {
         let memory = place.memory()?;
         let mut most = memory;
         let (stop, clients) = (AtomicBool::new(false), self.clients(beside)?);
-        let (viewers, done, lasted_s) = place.site.on_client(|| {
+        let visitor = place.target(place.site.client_ips[0])?;
+        let (viewers, mut visits, done, lasted_s) = place.site.on_client(|| {
             std::thread::scope(|scope| -> anyhow::Result<_> {
                 let begun = StdInstant::now();
                 let clients: Vec<_> = clients.iter().map(|client| scope.spawn(|| client(&stop))).collect();
+                let visits = scope.spawn(|| visits(&visitor, VISIT_PAUSE, &stop));
                 let viewers = self.watch(&mut most);
                 stop.store(true, Ordering::Relaxed);
                 let lasted_s = begun.elapsed().as_secs_f64();
-                let join = |client: std::thread::ScopedJoinHandle<'_, Done>| {
-                    client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-                };
                 let done = clients.into_iter().map(join).fold(Done::default(), Done::and);
-                Ok((viewers?, done, lasted_s))
+                Ok((viewers?, join(visits), done, lasted_s))
             })
         })??;
         if let Some(ballast) = ballast {
@@ -293,7 +297,8 @@ impl Stage<'_> {
         let expected = Held { descriptors: u64::MAX, ..before };
         let left = Held::settle(pid, &place.stats, expected, CLEARED)?.beyond(expected);
         let memory = [memory, most, place.memory()?];
-        Ok(Phase { name, viewers, done, lasted_s, memory, left })
+        visits.sort();
+        Ok(Phase { name, viewers, visits, done, lasted_s, memory, left })
     }
 
     /// Returns the clients that run beside the viewers; each goes on until it is stopped.
@@ -336,6 +341,10 @@ impl Stage<'_> {
     }
 }
 
+fn join<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
 /// Keeps idle connections from these addresses until `stop` is set.
 fn stay(target: &Target, from: &[IpAddr], count: usize, stop: &AtomicBool) -> Done {
     match idle(target, from, count) {
@@ -361,6 +370,12 @@ impl Phase {
         self.done.requests as f64 / self.lasted_s.max(1e-9)
     }
 
+    /// The time in which this share of the visitor's playlists came, in milliseconds.
+    fn visit_ms(&self, share: f64) -> f64 {
+        let at = (self.visits.len() as f64 * share) as usize;
+        self.visits.get(at).map_or(0.0, |took| took.as_secs_f64() * 1e3)
+    }
+
     fn row(&self) -> Row {
         let (ms, mb) = (|us: u64| us as f64 / 1e3, |bytes: u64| bytes as f64 / 1e6);
         let LoadReport { lateness, receiver, .. } = &self.viewers;
@@ -373,6 +388,9 @@ impl Phase {
             .with("max", ms(lateness.max_us), "ms")
             .with("lost", self.viewers.lost_in_all() as f64, "packets")
             .with("dropped by the receiver", receiver.socket_drops as f64, "")
+            .with("playlists", self.visits.len() as f64, "")
+            .with("playlist p50", self.visit_ms(0.5), "ms")
+            .with("playlist p99", self.visit_ms(0.99), "ms")
             .with("server's memory before", mb(self.memory[0]), "MB")
             .with("most", mb(self.memory[1]), "MB")
             .with("after", mb(self.memory[2]), "MB")
@@ -395,6 +413,7 @@ fn judge(phases: &[Phase], options: &Options) -> Vec<Promise> {
     let named = |name: &str| phases.iter().find(|phase| phase.name == name);
     let mut promises = vec![
         Promise::at_most("hostile-lateness-p99", p99, IN_TIME_MS, "ms"),
+        Promise::at_most("hostile-visit-p99", worst(&|phase| phase.visit_ms(0.99)), IN_TIME_MS, "ms"),
         none("hostile-loss", sum(&lost), "packets"),
         none("hostile-failed", sum(&failed), "viewers"),
         Promise::at_most("hostile-memory", growth, GROWTH_MB, "MB more than with viewers alone"),

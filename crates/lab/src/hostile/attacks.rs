@@ -22,8 +22,11 @@ pub const ATTACKS: &[Attack] = &[
     Attack { name: "patient reset", round: patient_reset },
     Attack { name: "continuation", round: continuation },
     Attack { name: "hang-ups", round: hang_ups },
+    Attack { name: "crowds", round: crowds },
 ];
 
+/// Connections of a crowd, and the requests that each sends ahead.
+const CROWD: (usize, usize) = (250, 40);
 /// Pause between two bytes of slow clients.
 const PAUSE: Duration = Duration::from_millis(3);
 
@@ -148,6 +151,24 @@ fn hang_ups(target: &Target) -> anyhow::Result<u64> {
     let _ = client.read(&mut [0; 10]);
     rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO))?;
     Ok(1)
+}
+
+/// Keeps many connections busy at once: each asks for lists and playlists far ahead, and reads little
+/// of what comes.
+fn crowds(target: &Target) -> anyhow::Result<u64> {
+    let (connections, ahead) = CROWD;
+    let playlist = target.title.trim_end_matches(".ts").to_owned() + "/index.m3u8";
+    let of_path = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: tv\r\n\r\n");
+    let requests = [of_path("/api/v1/titles"), of_path(&playlist)].concat().repeat(ahead / 2);
+    let mut all = (0..connections).map(|_| target.dial()).collect::<anyhow::Result<Vec<_>>>()?;
+    for client in &mut all {
+        sends(client, requests.as_bytes())?;
+    }
+    for client in &mut all {
+        let Some(response) = Response::read(client)? else { continue };
+        ensure!(matches!(response.status, 200 | 401 | 503), "a list: {}", response.head);
+    }
+    Ok((connections * ahead) as u64)
 }
 
 /// Requests that could be read in two ways: the connection must end with them.
