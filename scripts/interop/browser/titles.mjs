@@ -1,5 +1,5 @@
 // Titles from their beginning to their end: every rendition, each of two sounds, subtitles.
-import { check, checkNumbers, choose, figures, hasReached, pageUrl, PATIENCE_MS, picturesTo, video } from './common.mjs';
+import { check, checkNumbers, choose, figures, hasReached, pageUrl, PATIENCE_MS, picturesTo, title, video } from './common.mjs';
 
 const SEGMENT_AT_MOST_S = 9;
 
@@ -102,4 +102,31 @@ export async function checkSubtitles(page) {
   await page.locator('#subtitles').selectOption({ label: 'None' });
   check(await showing() === 0, 'subtitles are shown that were switched off');
   figures.push(`${texts.size} subtitles at their times, the last at ${last.toFixed(2)} s`);
+}
+
+// A title of two recordings as fragmented MP4, which the page takes only where it has to, is played to its end by hls.js without a hole at the seam.
+export async function checkJoined(page) {
+  await page.goto(pageUrl);
+  const { complaints, frames, length, ended } = await page.evaluate(async ([address, patience]) => {
+    const script = document.createElement('script');
+    script.src = 'hls.js';
+    await new Promise((resolve, reject) => { Object.assign(script, { onload: resolve, onerror: reject }); document.head.append(script); });
+    const video = Object.assign(document.createElement('video'), { muted: true });
+    document.body.append(video);
+    const { Hls } = globalThis;
+    const hls = new Hls({ enableWorker: false });
+    const complaints = [];
+    // It says so if it finds a hole, and goes past it.
+    hls.on(Hls.Events.ERROR, (_, { details }) => { if (details.startsWith('buffer')) complaints.push(`${details} at ${video.currentTime} s`); });
+    hls.loadSource(address);
+    hls.attachMedia(video);
+    await new Promise((resolve) => { hls.on(Hls.Events.MANIFEST_PARSED, resolve); });
+    await video.play();
+    await new Promise((resolve) => { video.addEventListener('ended', resolve, { once: true }); setTimeout(resolve, patience); });
+    return { complaints, frames: video.getVideoPlaybackQuality().totalVideoFrames, length: video.duration, ended: video.ended };
+  }, [`titles/${title}/cmaf.m3u8`, 2 * PATIENCE_MS]);
+  check(complaints.length === 0, complaints.join('; '));
+  check(ended, 'it does not end');
+  check(Math.abs(frames - length * 25) < 3, `${frames} pictures in ${length} s`);
+  figures.push(`${frames} pictures in ${length.toFixed(2)} s, no hole`);
 }

@@ -171,10 +171,10 @@ fn pictures(
             duration: u32::try_from(times[at + 1] - times[at]).unwrap_or(0),
             // A cut is an access point, whether or not the picture itself is marked as one.
             is_sync: picture.is_sync || at == 0,
-            offset: i32::try_from(shown - times[at]).unwrap_or(0),
+            offset: i32::try_from(shown - times[at] - plan.first_delay).unwrap_or(0),
         });
     }
-    segment(bounds.number, times[0], &samples, &data)
+    segment(bounds.number, times[0] + plan.first_delay, &samples, &data)
 }
 
 /// The pictures of a segment. At the start of a part, pictures before the first access point are
@@ -338,9 +338,9 @@ pub(crate) fn first_picture(
         bytes: data.len() as u32,
         duration: u32::try_from(span.end - span.start).unwrap_or(0),
         is_sync: true,
-        offset: i32::try_from(shown - span.start).unwrap_or(0),
+        offset: i32::try_from(shown - span.start - plan.first_delay).unwrap_or(0),
     };
-    Ok(Some(self::segment(number, span.start, &[sample], &data)))
+    Ok(Some(self::segment(number, span.start + plan.first_delay, &[sample], &data)))
 }
 
 #[cfg(test)]

@@ -23,11 +23,12 @@ const FIREFOX: &str = "firefox-esr";
 
 /// The parts with their films, and the browsers used for each in the short form: all parts with
 /// both would take too long.
-const PARTS: [(&str, &str, &[&str]); 6] = [
+const PARTS: [(&str, &str, &[&str]); 7] = [
     ("page", RUNGS, &[CHROMIUM, FIREFOX]),
     ("sounds", TWO_SOUNDS, &[CHROMIUM, FIREFOX]),
     ("subtitles", TWO_SOUNDS, &[CHROMIUM]),
     ("subtitles", SUBTITLED, &[CHROMIUM]),
+    ("joined", SUBTITLED, &[CHROMIUM]),
     ("troubles", RUNGS, &[CHROMIUM]),
     ("levels", RUNGS, &[]),
 ];
