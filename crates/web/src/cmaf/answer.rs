@@ -29,7 +29,7 @@ use crate::site::SiteError;
 /// Version of the way that segments are made. It is part of their addresses: a change that makes
 /// other segments of the same title must increment it, because everything with an address is kept
 /// for ever.
-const MAKE: u32 = 2;
+const MAKE: u32 = 3;
 
 /// The rules for segments, as they stand in addresses.
 pub(crate) fn rules() -> String {

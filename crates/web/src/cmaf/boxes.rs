@@ -17,7 +17,7 @@ pub(crate) struct Sample {
     pub(crate) bytes: u32,
     pub(crate) duration: u32,
     pub(crate) is_sync: bool,
-    /// How much later than its decode time it is shown; earlier if negative.
+    /// How much later than decoded it is shown.
     pub(crate) offset: i32,
 }
 

@@ -18,8 +18,7 @@ use crate::site::{SiteError, TitleBytes};
 /// Results from the beginning of a stream in a part.
 #[derive(Clone, Copy, Debug, Default)]
 struct Beginning {
-    /// When its first picture or frame is decoded, and when it is shown.
-    times: Option<(i64, i64)>,
+    time: Option<i64>,
     rate: BitRate,
 }
 
@@ -51,15 +50,11 @@ impl Plan {
             // Time 0 is the earliest time of any track.
             let mut offset = 0;
             if at == 0 {
-                let first = begins.iter().filter_map(|begin| begin.times).map(|(decoded, _)| decoded).min();
-                self.reorder = -first.unwrap_or(0);
+                self.reorder = -begins.iter().filter_map(|begin| begin.time).min().unwrap_or(0);
                 offset = self.reorder;
-                // Of audio both are the same.
-                let delay = |(decoded, shown): (i64, i64)| shown - decoded;
-                self.first_delay = begins.iter().filter_map(|begin| begin.times.map(delay)).max().unwrap_or(0);
             }
             let mut begins: Vec<Option<i64>> =
-                begins.iter().map(|begin| begin.times.map(|(decoded, _)| decoded + offset)).collect();
+                begins.iter().map(|begin| begin.time.map(|time| time + offset)).collect();
             for (track, change) in changes.iter().enumerate() {
                 if let Some(byte) = change
                     && let Some(seam) = self.seam(bytes, at, track, *byte)?
@@ -208,8 +203,8 @@ impl Plan {
             let mut is_complete = true;
             for (track, begin) in begins.iter_mut().enumerate() {
                 let Some(now) = wanted(track) else { continue };
-                begin.times = begin.times.or_else(|| self.first_times(&demux, now));
-                is_complete &= begin.times.is_some() || now.goes_on.0;
+                begin.time = begin.time.or_else(|| self.first_time(&demux, now));
+                is_complete &= begin.time.is_some() || now.goes_on.0;
             }
             !is_complete
         })?;
@@ -221,12 +216,12 @@ impl Plan {
         Ok(begins)
     }
 
-    fn first_times(&self, demux: &Demux, now: &InPart) -> Option<(i64, i64)> {
+    fn first_time(&self, demux: &Demux, now: &InPart) -> Option<i64> {
         let stream = demux.stream(now.stream.pid);
         let mut marks = stream.marks.iter().filter(|mark| now.reach.contains(&mark.byte));
         match &now.config {
             Config::Audio(_) => {
-                marks.find_map(|mark| self.stamps(mark.byte, mark.stamps))
+                marks.find_map(|mark| self.stamps(mark.byte, mark.stamps)).map(|(time, _)| time)
             }
             Config::Video(config) => {
                 let list = video::pictures(stream, config.syntax, Some(config));
@@ -234,7 +229,7 @@ impl Plan {
                     self.timeline.is_access(stream.marks[picture.mark].byte)
                 })?;
                 let mark = &stream.marks[list[first].mark];
-                self.stamps(mark.byte, mark.stamps)
+                self.stamps(mark.byte, mark.stamps).map(|(time, _)| time)
             }
         }
     }

@@ -153,7 +153,12 @@ fn pictures(
         .collect();
     let decoded: Vec<Option<i64>> = stamps.iter().map(|stamps| Some((*stamps)?.0)).collect();
     let (span, (start, end)) = (plan.span(track, bounds.number), bounds.times[track]);
-    let times = decode_times(&decoded, start.unwrap_or(span.start), end.unwrap_or(span.end));
+    let mut times = decode_times(&decoded, start.unwrap_or(span.start), end.unwrap_or(span.end));
+    let shown: Vec<i64> =
+        stamps.iter().zip(&times).map(|(stamps, time)| stamps.map_or(*time, |(_, shown)| shown)).collect();
+    if is_first {
+        show_first_at_once(&mut times, &shown);
+    }
     let mut data = Vec::with_capacity(stream.bytes.len());
     let mut samples = Vec::with_capacity(list.len());
     // At the start of a part, decoders that ignored its init segment find the parameter sets in its
@@ -165,16 +170,15 @@ fn pictures(
         let is_decided = keeps_here;
         picture.append_to(&mut data, &stream.bytes, config, &mut keeps_here);
         keeps_sets |= keeps_here && !is_decided;
-        let shown = stamps[at].map_or(times[at], |(_, shown)| shown);
         samples.push(Sample {
             bytes: (data.len() - before) as u32,
             duration: u32::try_from(times[at + 1] - times[at]).unwrap_or(0),
             // A cut is an access point, whether or not the picture itself is marked as one.
             is_sync: picture.is_sync || at == 0,
-            offset: i32::try_from(shown - times[at] - plan.first_delay).unwrap_or(0),
+            offset: i32::try_from(shown[at] - times[at]).unwrap_or(0),
         });
     }
-    segment(bounds.number, times[0] + plan.first_delay, &samples, &data)
+    segment(bounds.number, times[0], &samples, &data)
 }
 
 /// The pictures of a segment. At the start of a part, pictures before the first access point are
@@ -220,6 +224,22 @@ fn keep_before(times: &mut [i64], end: i64) {
     }
     for (step, time) in (1..).zip(&mut times[late..]) {
         *time = before + (end - before) * step / steps;
+    }
+}
+
+/// Moves the decode times of the first pictures, evenly, so that the first one is shown when it is
+/// decoded: hls.js takes the decode time at which a part of a title begins for the time at which it is
+/// shown, and would leave a hole before each part. Nothing is moved if a picture would have to be
+/// shown before it is decoded.
+fn show_first_at_once(times: &mut [i64], shown: &[i64]) {
+    let Some(&first) = shown.first() else { return };
+    let early = times.partition_point(|&time| time <= first);
+    let Some(next) = times.get(early) else { return };
+    let moved: Vec<i64> = (0..early as i64).map(|at| first + (next - first) * at / early as i64).collect();
+    let is_possible = moved.iter().zip(shown).all(|(time, shown)| time <= shown)
+        && moved.windows(2).all(|pair| pair[0] < pair[1]);
+    if is_possible {
+        times[..early].copy_from_slice(&moved);
     }
 }
 
@@ -338,9 +358,9 @@ pub(crate) fn first_picture(
         bytes: data.len() as u32,
         duration: u32::try_from(span.end - span.start).unwrap_or(0),
         is_sync: true,
-        offset: i32::try_from(shown - span.start - plan.first_delay).unwrap_or(0),
+        offset: i32::try_from(shown - span.start).unwrap_or(0),
     };
-    Ok(Some(self::segment(number, span.start + plan.first_delay, &[sample], &data)))
+    Ok(Some(self::segment(number, span.start, &[sample], &data)))
 }
 
 #[cfg(test)]

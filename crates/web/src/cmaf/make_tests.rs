@@ -303,8 +303,9 @@ fn check(recordings: &[Recording]) -> Result<(), TestCaseError> {
                     .collect();
                 shown.sort_unstable();
                 prop_assert!(shown.windows(2).all(|pair| pair[1] - pair[0] == 3600), "{shown:?}");
-                // The first one at once: players take its decode time for when it is shown.
-                prop_assert_eq!(shown.first().copied(), Some(start.cast_signed()));
+                // The first one a picture's length after it was decoded; where a part begins, at once.
+                let delay = if is_first { 0 } else { 3600 };
+                prop_assert_eq!(shown.first().copied(), Some(start.cast_signed() + delay));
             }
         }
         let count: u64 = recordings.iter().map(|r| if track == 0 { r.gops * r.gop } else { r.frames }).sum();
@@ -408,6 +409,21 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn show_first_at_once_moves_what_is_decoded_before() {
+    let moved = |mut times: Vec<i64>, shown: &[i64]| {
+        show_first_at_once(&mut times, shown);
+        times
+    };
+    // I P B B P, the first one shown two pictures after it is decoded.
+    assert_eq!(moved(vec![0, 10, 20, 30, 40, 50], &[20, 50, 30, 40, 80]), [20, 23, 26, 30, 40, 50]);
+    // It is so already, or it cannot be.
+    assert_eq!(moved(vec![0, 10, 20], &[0, 10]), [0, 10, 20]);
+    assert_eq!(moved(vec![0, 10, 20], &[15, 10]), [0, 10, 20]);
+    assert_eq!(moved(vec![0, 10], &[30]), [0, 10]);
+    assert_eq!(moved(vec![7], &[]), [7]);
 }
 
 #[test]

@@ -86,10 +86,6 @@ pub(crate) struct Plan {
     /// Delay of all times relative to the first time stamp, so that no picture is decoded and no
     /// audio is played before 0.
     pub(crate) reorder: i64,
-    /// How much later than decoded the first picture is shown. Decode times in segments are later by
-    /// this: hls.js takes the decode time at which a part begins for the time at which it is shown,
-    /// so each part would otherwise begin with a gap.
-    pub(crate) first_delay: i64,
     /// Whether the index records where parameter sets change.
     pub(crate) knows_layouts: bool,
     /// The media playlists of each track: of its segments, and of pictures that stand alone.
@@ -131,7 +127,6 @@ pub(crate) fn plan(
         tracks: Vec::new(),
         parts: Vec::new(),
         reorder: 0,
-        first_delay: 0,
         knows_layouts: index.layouts().next().is_some(),
         playlists: Vec::new(),
     };
