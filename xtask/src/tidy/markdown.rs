@@ -30,12 +30,12 @@ pub(super) fn check(tree: &Tree, findings: &mut Vec<Finding>) {
     }
 }
 
-fn finding(file: &File, line: usize, what: String, remedy: &str) -> Finding {
+pub(super) fn finding(file: &File, line: usize, what: String, remedy: &str) -> Finding {
     Finding { path: file.path.clone(), line, what, remedy: remedy.into() }
 }
 
 /// Lines with their numbers from 1, those inside of code fences left out.
-fn prose(file: &File) -> impl Iterator<Item = (usize, &str)> {
+pub(super) fn prose(file: &File) -> impl Iterator<Item = (usize, &str)> {
     let mut fenced = false;
     file.text.lines().enumerate().filter_map(move |(index, line)| {
         if line.trim_start().starts_with("```") {

@@ -12,12 +12,14 @@
 //! | [`modules`] | every source file is reached and states its purpose |
 //! | [`root`] | the files allowed in the root |
 //! | [`markdown`] | one title, links and paths that lead somewhere, nothing of one machine or one day |
+//! | [`names`] | names in documents are those of something |
 //! | [`allow`] | the exceptions, each with its reason; one that is no longer needed is a fault |
 
 mod allow;
 mod bounds;
 mod markdown;
 mod modules;
+mod names;
 mod prose;
 mod root;
 mod size;
@@ -72,6 +74,7 @@ fn check(tree: &Tree, listed: &'static [allow::Entry]) -> Vec<Finding> {
     size::check(tree, &exceptions, &mut findings);
     modules::check(tree, &mut findings);
     markdown::check(tree, &mut findings);
+    names::check(tree, &mut findings);
     root::check(tree, &mut findings);
     exceptions.check(tree, &mut findings);
     findings.sort();

@@ -25,7 +25,7 @@ use crate::capacity::Scratch;
 use crate::capacity::site::{Group, Site};
 use crate::frame::{Bench, Need, NoiseMeter, Options, Promise, Report, Row};
 use crate::held::Held;
-use crate::hostile::{ATTACKS, Bringer, Done, Target, UPLOADS, idle, rounds, visits};
+use crate::hostile::{ATTACKS, Bringer, Done, Response, Target, UPLOADS, idle, rounds};
 use crate::media;
 use crate::peers::{self, HTTP_PORT};
 use crate::proc::resident_bytes;
@@ -63,6 +63,8 @@ const PORT: u16 = 8554;
 const CLIENTS: usize = 4;
 /// What 99 % of the viewers' packets keep, and 99 % of the visitor's playlists.
 const IN_TIME_MS: f64 = 20.0;
+/// Time counted for a playlist that did not come.
+const NEVER: Duration = Duration::from_secs(60);
 /// Pause of the visitor between two playlists.
 const VISIT_PAUSE: Duration = Duration::from_millis(10);
 /// Limit on the growth of the server's memory: ten thousand idle connections at 4 KB each, and
@@ -356,6 +358,27 @@ fn stay(target: &Target, from: &[IpAddr], count: usize, stop: &AtomicBool) -> Do
         }
         Err(error) => Done { rounds: 1, wrong: 1, why: Some(format!("{error:#}")), ..Done::default() },
     }
+}
+
+/// Fetches a playlist again and again until `stop` is set, each time by a new connection, with a
+/// pause behind each; returns how long each took, [`NEVER`] if it did not come.
+fn visits(target: &Target, pause: Duration, stop: &AtomicBool) -> Vec<Duration> {
+    let playlist = target.title.trim_end_matches(".ts").to_owned() + "/index.m3u8";
+    let request = format!("GET {playlist} HTTP/1.1\r\nHost: tv\r\nConnection: close\r\n\r\n");
+    let visit = || -> anyhow::Result<()> {
+        let mut client = target.dial()?;
+        client.write_all(request.as_bytes())?;
+        let response = Response::read(&mut client)?.context("no response")?;
+        ensure!(response.status == 200, "{}", response.head);
+        Ok(())
+    };
+    let mut took = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        let begun = StdInstant::now();
+        took.push(visit().map_or(NEVER, |()| begun.elapsed()));
+        std::thread::sleep(pause);
+    }
+    took
 }
 
 /// Gives the receiver priority on the cores that it shares with hostile clients: packets that it

@@ -153,8 +153,8 @@ fn hang_ups(target: &Target) -> anyhow::Result<u64> {
     Ok(1)
 }
 
-/// Keeps many connections busy at once: each asks for lists and playlists far ahead, and reads little
-/// of what comes.
+/// Keeps many connections busy at once: each asks for lists and playlists far ahead, and reads only
+/// the first response.
 fn crowds(target: &Target) -> anyhow::Result<u64> {
     let (connections, ahead) = CROWD;
     let playlist = target.title.trim_end_matches(".ts").to_owned() + "/index.m3u8";

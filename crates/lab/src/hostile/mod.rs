@@ -174,27 +174,6 @@ fn sends(to: &mut impl Write, bytes: &[u8]) -> anyhow::Result<bool> {
     }
 }
 
-/// Fetches a playlist again and again until `stop` is set, each time by a new connection, with a
-/// pause behind each; returns how long each took, [`TIMEOUT`] if it did not come.
-pub fn visits(target: &Target, pause: Duration, stop: &AtomicBool) -> Vec<Duration> {
-    let playlist = target.title.trim_end_matches(".ts").to_owned() + "/index.m3u8";
-    let request = format!("GET {playlist} HTTP/1.1\r\nHost: tv\r\nConnection: close\r\n\r\n");
-    let visit = || -> anyhow::Result<()> {
-        let mut client = target.dial()?;
-        client.write_all(request.as_bytes())?;
-        let response = Response::read(&mut client)?.context("no response")?;
-        ensure!(response.status == 200, "{}", response.head);
-        Ok(())
-    };
-    let mut took = Vec::new();
-    while !stop.load(Ordering::Relaxed) {
-        let begun = std::time::Instant::now();
-        took.push(visit().map_or(TIMEOUT, |()| begun.elapsed()));
-        std::thread::sleep(pause);
-    }
-    took
-}
-
 /// Connections that have asked once, and have nothing to say any more: `count` of them, each from one of these addresses in turn.
 ///
 /// # Errors
