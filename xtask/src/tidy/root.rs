@@ -18,6 +18,7 @@ const KNOWN: &[&str] = &[
     "LICENSE-MIT",
     "Makefile",
     "README.md",
+    "changes",
     "clippy.toml",
     "crates",
     "deny.toml",
