@@ -354,13 +354,15 @@ pub(crate) fn first_picture(
     let span = plan.span(0, number);
     let mark = &stream.marks[first.mark];
     let shown = plan.stamps(mark.byte, mark.stamps).map_or(span.start, |(_, shown)| shown);
+    // As in the segment.
+    let decoded = if number == part.segments.start { shown } else { span.start };
     let sample = Sample {
         bytes: data.len() as u32,
-        duration: u32::try_from(span.end - span.start).unwrap_or(0),
+        duration: u32::try_from(span.end - decoded).unwrap_or(0),
         is_sync: true,
-        offset: i32::try_from(shown - span.start).unwrap_or(0),
+        offset: i32::try_from(shown - decoded).unwrap_or(0),
     };
-    Ok(Some(self::segment(number, span.start, &[sample], &data)))
+    Ok(Some(self::segment(number, decoded, &[sample], &data)))
 }
 
 #[cfg(test)]
