@@ -354,7 +354,7 @@ pub(crate) fn first_picture(
     let span = plan.span(0, number);
     let mark = &stream.marks[first.mark];
     let shown = plan.stamps(mark.byte, mark.stamps).map_or(span.start, |(_, shown)| shown);
-    // As in the segment.
+    // As in the segment itself.
     let decoded = if number == part.segments.start { shown } else { span.start };
     let sample = Sample {
         bytes: data.len() as u32,
