@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millrace_core::address::network_of;
@@ -127,9 +127,8 @@ impl Clients {
 impl Turn {
     /// Runs `work`. The turn is over when it is done, or after [`TURN_TIME`]: others of this client
     /// must not wait for a disk or a webhook too.
-    pub(crate) async fn take<T>(self, work: impl Future<Output = T>) -> T {
-        let mut work = pin!(work);
-        if let Ok(done) = timeout(TURN_TIME, &mut work).await {
+    pub(crate) async fn take<T>(self, mut work: Pin<&mut impl Future<Output = T>>) -> T {
+        if let Ok(done) = timeout(TURN_TIME, work.as_mut()).await {
             return done;
         }
         drop(self);
@@ -158,6 +157,7 @@ impl Drop for Place {
 mod tests {
     use std::cell::RefCell;
     use std::future::pending;
+    use std::pin::pin;
     use std::rc::Rc;
 
     use std::time::Instant;
@@ -199,7 +199,7 @@ mod tests {
                 let (clients, order) = (Arc::clone(&clients), Rc::clone(&order));
                 spawn_local(async move {
                     let turn = clients.turn(peer(host)).await;
-                    turn.take(async { order.borrow_mut().push(host) }).await;
+                    turn.take(pin!(async { order.borrow_mut().push(host) })).await;
                 })
             };
             let asked: Vec<_> = (0..MANY).map(|_| ask(1)).chain([ask(2)]).collect();
@@ -223,7 +223,7 @@ mod tests {
             let never: Vec<_> = (0..CLIENT_TURNS)
                 .map(|_| {
                     let clients = Arc::clone(&clients);
-                    spawn_local(async move { clients.turn(peer(1)).await.take(pending::<()>()).await })
+                    spawn_local(async move { clients.turn(peer(1)).await.take(pin!(pending::<()>())).await })
                 })
                 .collect();
             // These have all turns.
@@ -231,7 +231,7 @@ mod tests {
             let begun = Instant::now();
             let turn = clients.turn(peer(1)).await;
             assert!(begun.elapsed() >= TURN_TIME);
-            assert_eq!(turn.take(async { 7 }).await, 7);
+            assert_eq!(turn.take(pin!(async { 7 })).await, 7);
             assert!(never.iter().all(|task| !task.is_finished()));
         });
     }

@@ -1,6 +1,7 @@
 //! State shared by all connections, and the choice of the part that answers a request.
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -94,7 +95,8 @@ impl Shared {
         id: RequestId,
     ) -> Answer {
         let turn = self.clients.turn(peer).await;
-        let answer = turn.take(self.find_answer(request, peer, id)).await;
+        // Pinned here: handed over by value it would take its memory twice.
+        let answer = turn.take(pin!(self.find_answer(request, peer, id))).await;
         let answer = self.counted(answer, peer);
         note(request, peer, id, answer.status);
         answer

@@ -67,9 +67,9 @@ const IN_TIME_MS: f64 = 20.0;
 const NEVER: Duration = Duration::from_secs(60);
 /// Pause of the visitor between two playlists.
 const VISIT_PAUSE: Duration = Duration::from_millis(10);
-/// Limit on the growth of the server's memory: ten thousand idle connections at 4 KB each, a
-/// thousand busy ones at 48 KB, and memory that an allocator keeps.
-const GROWTH_MB: f64 = 112.0;
+/// Limit on the growth of the server's memory: ten thousand idle connections at 4 KB each, and
+/// memory that an allocator keeps.
+const GROWTH_MB: f64 = 64.0;
 /// Bad tokens a minute that have to be stood.
 const TOKENS_PER_MIN: f64 = 100_000.0;
 /// Time that the server may take to release everything that is left.
