@@ -222,8 +222,8 @@ fn data_that_moves_keeps_the_kernel_known_without_any_probe() {
             // The second one acknowledges the data that came back for the first.
             for _ in 0..2 {
                 stream.write_all(&[number; 100]).unwrap();
-                // What is not acknowledged would be repeated after the leap, and the duplicate ACK for
-                // it shows nothing: one that comes last before a segment would cost a probe.
+                // Unacknowledged data would be repeated after the leap. The duplicate ACK for it is no
+                // progress: if it comes last before a segment, that costs a probe.
                 set_tcp_quickack(&stream, true).unwrap();
                 stream.read_exact(&mut [0; 100]).unwrap();
             }
