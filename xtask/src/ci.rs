@@ -117,9 +117,9 @@ fn clippy() -> Outcome {
     step(cargo().args(["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))
 }
 
-fn test(told: &mut Vec<String>) -> Outcome {
+fn test(report: &mut Vec<String>) -> Outcome {
     // It has named each failure with its command.
-    crate::suite::run_telling(&[], told).map_or_else(Outcome::Failed, |()| Outcome::Passed)
+    crate::suite::run_telling(&[], report).map_or_else(Outcome::Failed, |()| Outcome::Passed)
 }
 
 fn loom() -> Outcome {

@@ -81,8 +81,8 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     run_telling(args, &mut Vec::new())
 }
 
-/// The same; adds to `told` the skipped tests, a line for each reason, and those that passed only alone.
-pub(crate) fn run_telling(args: &[String], told: &mut Vec<String>) -> Result<(), String> {
+/// The same; adds to `report` the skipped tests, a line for each reason, and the tests that passed only alone.
+pub(crate) fn run_telling(args: &[String], report: &mut Vec<String>) -> Result<(), String> {
     if args.iter().any(|arg| arg == "--help" || arg == "-h") {
         print!("{HELP}");
         return Ok(());
@@ -100,7 +100,7 @@ pub(crate) fn run_telling(args: &[String], told: &mut Vec<String>) -> Result<(),
     let mut lines = skipped_lines(&ended);
     lines.extend(unsteady_line(&ended));
     print!("{}{}", summary(&ended), lines.iter().map(|line| format!("{line}\n")).collect::<String>());
-    told.extend(lines);
+    report.extend(lines);
     verdict(&ended)
 }
 
@@ -174,7 +174,7 @@ fn run_all(jobs: &[Job], at_once: usize, logs: &Path) -> Vec<Ended> {
     ended.into_inner().expect("printing does not panic")
 }
 
-/// Runs what has failed once more, alone, if it is little.
+/// Gives a few failed programs a second try.
 fn second_tries(jobs: &[Job], ended: &mut [Ended], logs: &Path) {
     let mut failed: Vec<&mut Ended> = ended.iter_mut().filter(|one| one.fault.is_some()).collect();
     if failed.len() > SECOND_TRIES {
@@ -299,7 +299,7 @@ fn skipped_lines(ended: &[Ended]) -> Vec<String> {
     std::iter::once(first).chain(reasons).collect()
 }
 
-/// Tests that passed only alone, for whoever repairs them.
+/// Names the tests that passed only alone.
 fn unsteady_line(ended: &[Ended]) -> Option<String> {
     let unsteady = ended.iter().filter(|one| !one.unsteady.is_empty());
     let names: Vec<String> = unsteady.map(|one| format!("{} {}", one.name, one.unsteady.join(" "))).collect();
@@ -411,7 +411,7 @@ mod tests {
         assert_eq!((unsteady.fault.as_deref(), unsteady.counts.passed, unsteady.counts.failed), (None, 5, 0));
         let line = "UNSTEADY, failed beside other tests and passed alone: crate/one a";
         assert_eq!(unsteady_line(&[unsteady]).as_deref(), Some(line));
-        // It fails again, runs nothing, or crashes.
+        // The second try fails again, runs nothing, or crashes.
         for second in ["true", "echo 'test result: ok. 0 passed; 0 failed'; exit 0", "kill -9 $$"] {
             let failed = after(second);
             assert_eq!((failed.fault.as_deref(), failed.counts.failed), (Some("a"), 1), "{second}");
