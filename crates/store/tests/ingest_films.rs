@@ -358,6 +358,25 @@ fn streams_joined_end_to_end_have_one_timeline() {
 }
 
 #[test]
+fn change_of_codec_within_a_pid_is_told_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let part = |codec: &str| {
+        let path = dir.path().join(format!("{codec}.ts"));
+        ffmpeg::make(&path, 3, &args(&[ffmpeg::H264, &["-c:a", codec, "-f", "mpegts"]]));
+        std::fs::read(&path).unwrap()
+    };
+    let (aac, ac3) = (part("aac"), part("ac3"));
+    let joined = dir.path().join("joined.ts");
+    std::fs::write(&joined, [&*aac, &ac3, &aac].concat()).unwrap();
+    let film = take(dir, joined);
+    let told: Vec<_> =
+        film.info.notes.iter().filter(|note| note.contains("changes from AAC to AC-3")).collect();
+    let [note] = &told[..] else { panic!("{:?}", film.info.notes) };
+    assert!(note.contains("PID 257"), "{note}");
+    assert!(film.info.notes.iter().all(|note| !note.contains("to H.264")), "{:?}", film.info.notes);
+}
+
+#[test]
 fn sound_that_the_program_map_hides_is_named_and_told() {
     // Blu-ray's tables have no type for AAC, so ffmpeg writes it as private data.
     let film = stored("camera.m2ts", 3, &args(&[ffmpeg::H264, &["-c:a", "aac", "-mpegts_m2ts_mode", "1"]]));

@@ -1,5 +1,7 @@
 //! Notes on a title for the operator, in words.
 
+use std::collections::BTreeMap;
+
 use super::clock_source::ClockOrigin;
 use super::framing::{Framing, Skipped};
 use super::pass::Passed;
@@ -22,6 +24,7 @@ pub(super) fn notes(passed: &Passed) -> Vec<String> {
     skipped(&passed.skipped, &mut notes);
     clock(passed, &mut notes);
     untold(passed, &mut notes);
+    codec_changes(passed, &mut notes);
     packets(passed, &mut notes);
     notes
 }
@@ -80,6 +83,22 @@ fn untold(passed: &Passed, notes: &mut Vec<String>) {
             "the sound on PID {pid} is {codec}, but the program map calls it private data (stream type 0x06): VLC and GStreamer \
              stay silent; ffmpeg -i FILE -map 0 -c copy -f mpegts OUT.ts makes a copy that says what it is"
         ));
+    }
+}
+
+/// Streams that change their codec: browsers choose their decoders by the first one. The first change of each PID counts.
+fn codec_changes(passed: &Passed, notes: &mut Vec<String>) {
+    let mut seen: BTreeMap<u16, Option<&str>> = BTreeMap::new();
+    for stream in passed.indexed.index.layouts().flatten().filter(|stream| !stream.codec.is_empty()) {
+        let before = *seen.entry(stream.pid).or_insert(Some(&stream.codec));
+        if let Some(before) = before.filter(|before| *before != stream.codec) {
+            seen.insert(stream.pid, None);
+            notes.push(format!(
+                "the stream on PID {} changes from {before} to {} at byte {} of the data: a player that lacks one of the \
+                 decoders stops there, such as a browser at AC-3; convert the parts to one codec before they are joined",
+                stream.pid, stream.codec, stream.byte
+            ));
+        }
     }
 }
 
