@@ -1,7 +1,6 @@
 //! State shared by all connections, and the choice of the part that answers a request.
 
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -95,8 +94,9 @@ impl Shared {
         id: RequestId,
     ) -> Answer {
         let turn = self.clients.turn(peer).await;
-        // Pinned here: handed over by value it would take its memory twice.
-        let answer = turn.take(pin!(self.find_answer(request, peer, id))).await;
+        // This future is large. In the heap, and from here on: a thousand connections that wait for their turn, or write
+        // to a client that does not read, hold none.
+        let answer = turn.take(Box::pin(self.find_answer(request, peer, id)).as_mut()).await;
         let answer = self.counted(answer, peer);
         note(request, peer, id, answer.status);
         answer

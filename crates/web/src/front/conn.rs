@@ -140,7 +140,8 @@ impl Conn {
             Body::Media(media) => {
                 answer.body = Body::Length(media.length());
                 let before = [reply::head(&answer, then), media.before.clone()].concat();
-                self.send_media(media, before, answer.status, then, request.fields.agent()).await
+                let agent = request.fields.agent();
+                Box::pin(self.send_media(media, before, answer.status, then, agent)).await
             }
             body => {
                 answer.body = body;
