@@ -119,13 +119,15 @@ pub enum Decision {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
     /// It changes or reveals things about others, and no user can sign in for it.
-    #[error("this is for programs on the server's own machine only, as no user who manages is set up")]
+    #[error(
+        "only programs on the server's own machine may do this, because no user may manage the server yet"
+    )]
     HereOnly,
     /// The user has no such right.
     #[error("this user may not manage the server")]
     NoManager,
     /// Uploading, and no user can sign in for it.
-    #[error("uploads are for programs on the server's own machine only, as no user who may upload is set up")]
+    #[error("only programs on the server's own machine may upload, because no user may upload yet")]
     UploadHereOnly,
     /// The user has no such right.
     #[error("this user may not upload")]
@@ -140,7 +142,7 @@ pub enum Reason {
     #[error("the link has expired")]
     OldLink,
     /// The operator's program refuses.
-    #[error("the webhook of this server has refused it")]
+    #[error("the server's webhook refused the request")]
     Advised,
 }
 

@@ -23,7 +23,9 @@ pub enum FileError {
         source: io::Error,
     },
     /// Users other than its owner may use the file.
-    #[error("rights: {path}: others than its owner may use it (mode {mode:03o}); run: chmod 600 {path}")]
+    #[error(
+        "rights: {path}: users other than its owner can access it (mode {mode:03o}); run: chmod 600 {path}"
+    )]
     Mode {
         /// Path of the file.
         path: PathBuf,
@@ -67,11 +69,11 @@ pub enum FileError {
     },
     /// The volume has rights, but no member that is present has a copy.
     #[error(
-        "rights: {0}: records that the volume has users and rights, and no member that is there has them; bring back the member or a copy of rights.sqlite; to begin anew, remove rights.recorded from every member"
+        "rights: {0}: records that the volume has users and rights, but no present member has them; bring back the member or a copy of rights.sqlite; to start over, remove rights.recorded from every member"
     )]
     Lost(PathBuf),
     /// No member is present.
-    #[error("rights: no member of the volume is there; bring one back, or name a file with --rights")]
+    #[error("rights: no member of the volume is present; bring one back, or name a file with --rights")]
     NoMember,
     /// Another process has been changing the rights for too long.
     #[error("rights: {0}: another process has been changing them for too long; end it, or try again")]
@@ -101,7 +103,7 @@ pub enum FileError {
     #[error("{0}: no such user; see: millrace user ls")]
     NoUser(String),
     /// The user exists already.
-    #[error("{0}: there is such a user already; to change its password: millrace user passwd {0}")]
+    #[error("{0}: the user exists already; to change its password: millrace user passwd {0}")]
     UserExists(String),
     /// The group does not exist.
     #[error("@{0}: no such group; make it: millrace user group {0} PATTERN")]
@@ -113,6 +115,6 @@ pub enum FileError {
     #[error("{0}: the user has no such grant; see: millrace user ls")]
     NoGrant(String),
     /// Their number has reached its limit.
-    #[error("there are {0} {1} already, which is the most")]
+    #[error("the limit of {0} {1} is reached")]
     TooMany(usize, &'static str),
 }

@@ -26,7 +26,7 @@ pub enum StartError {
     #[error(transparent)]
     Secret(#[from] SecretError),
     /// Of its thread.
-    #[error("the thread that looks after rights: {0}")]
+    #[error("cannot start the thread that watches the rights: {0}")]
     Thread(io::Error),
 }
 
@@ -130,7 +130,7 @@ impl Source {
             Err(error) => {
                 let said = error.to_string();
                 if self.trouble.as_ref() != Some(&said) {
-                    tracing::warn!("{said}; until then users and rights stay as they are");
+                    tracing::warn!("{said}; until then the previous users and rights stay in use");
                     self.trouble = Some(said);
                 }
                 None

@@ -310,7 +310,7 @@ fn whatever_is_wrong_with_a_title_its_viewers_are_answered() {
         report["place"]["scale_hundredths"].as_i64().unwrap_or_else(|| panic!("{name}: {report}"))
     };
     for (name, why) in [
-        ("radio", "it has no pictures"),
+        ("radio", "it has no video"),
         ("hidden", "its pictures are scrambled"),
         ("worn", "is not what was ingested; run millrace scrub"),
     ] {
@@ -337,9 +337,9 @@ fn nothing_is_made_while_a_member_is_missing() {
     fs::rename(&members[2], dir.path().join("gone")).unwrap();
     let mut server = Server::start(&members[0], &[]);
     assert_eq!((speed(&server, "8"), speed(&server, "16")), (100, 100));
-    server.wait_for("no titles are made for speeds that viewers ask for", LIMIT);
+    server.wait_for("no titles are built for requested speeds", LIMIT);
     assert!(server.interrupt(), "{:?}", server.log);
-    assert_eq!(server.said("no titles are made").len(), 1, "once: {:?}", server.log);
+    assert_eq!(server.said("no titles are built").len(), 1, "once: {:?}", server.log);
     assert!(server.said("being made").is_empty());
 }
 

@@ -237,9 +237,9 @@ fn a_disk_that_hangs_holds_nobody() {
     server.wait_for("member 2 at", Duration::from_secs(60));
     let status = run_within(&["volume", "status", store], COMMAND);
     assert_eq!(status.status.code(), Some(1), "{}", text(&status));
-    assert!(text(&status).contains("does not answer"), "{}", text(&status));
+    assert!(text(&status).contains("not responding"), "{}", text(&status));
     let checked = run_within(&["fsck", "--store", store], COMMAND);
-    assert!(text(&checked).contains("member 2 cannot be used: it does not answer"), "{}", text(&checked));
+    assert!(text(&checked).contains("member 2 cannot be used: disk not responding"), "{}", text(&checked));
     let listed = run_within(&["ls", "--store", store], COMMAND);
     assert!(text(&listed).contains("film-2"), "{}", text(&listed));
     newcomers.assert_nothing_missing();
@@ -268,7 +268,7 @@ fn a_server_starts_while_a_disk_hangs_and_uses_it_when_it_is_back() {
     disk.stop();
     let mut server = Server::start(&members[0], &[]);
     let said = server.said("member 2 at");
-    assert!(said.iter().any(|line| line.contains("does not answer")), "{said:?}");
+    assert!(said.iter().any(|line| line.contains("not responding")), "{said:?}");
     assert_answers(&server, &["film-0"]);
     let viewers = load(&server, &["film-0", "film-1"], (12, 20), Restless);
     let steady = short_film(&server);

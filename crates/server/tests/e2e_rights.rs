@@ -322,10 +322,10 @@ fn a_webhook_is_asked_by_both_protocols() {
             &["--webhook", "http://127.0.0.1:1/", "--webhook-ca", "/none.pem"][..],
             "--webhook-ca: has no effect with a webhook at http://",
         ),
-        (&["--webhook-ca", "/none.pem"], "--webhook-ca: there is no webhook"),
-        (&["--webhook-failure", "allow"], "--webhook-failure: there is no webhook"),
-        (&["--config", config], "millrace.toml:1: --webhook-timeout: there is no webhook"),
-        (&["--tcp-interface", "lo"], "--tcp-interface: has no meaning with --tcp kernel"),
+        (&["--webhook-ca", "/none.pem"], "--webhook-ca: needs a webhook"),
+        (&["--webhook-failure", "allow"], "--webhook-failure: needs a webhook"),
+        (&["--config", config], "millrace.toml:1: --webhook-timeout: needs a webhook"),
+        (&["--tcp-interface", "lo"], "--tcp-interface: has no effect with --tcp kernel"),
     ] {
         // One that is started all the same would run on.
         let mut serve = Command::new("timeout");
@@ -335,7 +335,7 @@ fn a_webhook_is_asked_by_both_protocols() {
         assert!(done.status.code() == Some(2) && said.contains(part), "{more:?}: {said}");
     }
     let said = fails(&["config", "check", config]);
-    assert!(said.contains("--webhook-timeout: there is no webhook"), "{said}");
+    assert!(said.contains("--webhook-timeout: needs a webhook"), "{said}");
 }
 
 #[test]

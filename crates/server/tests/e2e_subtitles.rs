@@ -338,7 +338,7 @@ fn subtitles_are_uploaded_replaced_and_removed_by_http_and_by_commands() {
         (at("de.vtt"), &b"no subtitles"[..], 400, "no cue found"),
         (at("de.vtt"), b"", 400, "no cue found"),
         (at("de.txt"), b"", 400, ".vtt or .srt"),
-        (at("english.vtt"), b"", 400, "is no label"),
+        (at("english.vtt"), b"", 400, "is not a track label"),
         ("/titles/gone/subtitles/de.vtt".to_owned(), SRT.as_bytes(), 404, "no such title"),
         (at("de.vtt"), &huge, 413, "16MiB"),
     ] {

@@ -206,7 +206,7 @@ fn another_certificate_is_used_without_a_drop_and_a_broken_one_is_not() {
     let good = dir.path().join("good.pem");
     std::fs::copy(&certificate.certificate, &good).unwrap();
     std::fs::write(&certificate.certificate, "-----BEGIN CERTIFICATE-----\n").unwrap();
-    let said = server.wait_for("is still used", LONG);
+    let said = server.wait_for("stays in use", LONG);
     assert!(said.contains("ERROR") && said.contains("cert.pem"), "{said}");
     assert!(is_trusted(&good));
     // By signal, at once, and no viewer is dropped.
@@ -288,9 +288,9 @@ fn settings_that_make_no_sense_are_refused() {
     for (more, part) in [
         (&["--tls-certificate", cert][..], "--tls-key"),
         (&["--tls-key", key], "--tls-certificate"),
-        (&["--https", "127.0.0.1:0"], "there is no certificate"),
-        (&["--rtsps", "127.0.0.1:0"], "there is no certificate"),
-        (&["--tls-certificate", key, "--tls-key", key], "there is no certificate in it"),
+        (&["--https", "127.0.0.1:0"], "needs a certificate"),
+        (&["--rtsps", "127.0.0.1:0"], "needs a certificate"),
+        (&["--tls-certificate", key, "--tls-key", key], "contains no certificate"),
         (&["--tls-certificate", cert, "--tls-key", cert], "private key"),
         (&["--tls-certificate", "/none.pem", "--tls-key", key], "No such file"),
     ] {
@@ -331,7 +331,7 @@ fn commands_ask_by_https_and_check_the_certificate() {
     let plain = server.said("page http://")[0].trim_start_matches("page ").trim().replace("http:", "https:");
     for (args, part) in [
         (&["ls", "--server", &page, "--ca", other][..], "--ca FILE"),
-        (&["ls", "--server", &page, "--ca", key], "there is no certificate in it"),
+        (&["ls", "--server", &page, "--ca", key], "contains no certificate"),
         (&["ls", "--server", &page, "--ca", "/none.pem"], "No such file"),
         (&["ls", "--server", &plain, "--ca", ca], "write http://"),
         (&["ls", "--ca", ca], "--server"),

@@ -115,8 +115,8 @@ fn viewers_get_what_they_ask_for_by_name() {
     let unknown = fails(&["play", &url("?transform=nothing"), "-o", "null"]);
     assert!(unknown.contains("404") && unknown.contains("no transformation of that name"), "{unknown}");
     let unfit = fails(&["play", &url("?transform=fra"), "-o", "null"]);
-    assert!(unfit.contains("404") && unfit.contains("no sound in fra"), "{unfit}");
-    server.wait_for("no sound in fra", Duration::from_secs(10));
+    assert!(unfit.contains("404") && unfit.contains("no audio in fra"), "{unfit}");
+    server.wait_for("no audio in fra", Duration::from_secs(10));
     assert!(server.interrupt());
     let stats: serde_json::Value = serde_json::from_slice(&std::fs::read(&stats).unwrap()).unwrap();
     let of = |name: &str| {
@@ -167,7 +167,7 @@ fn a_module_that_fails_costs_nobody_the_film_and_is_told_once() {
     let mut server = Server::start(&store, &["--transform", &spec]);
     plays(&format!("{}?transform=bad", server.title("film")), "tcp", &film);
     let said = server.wait_for("transformation bad: film: ", Duration::from_secs(10));
-    assert!(said.contains("longer than a block may take") && said.contains("WARN"), "{said}");
+    assert!(said.contains("exceeded the work limit of a block") && said.contains("WARN"), "{said}");
     assert!(server.interrupt());
     assert_eq!(server.said("transformation bad: film: ").len(), 1);
 }

@@ -286,7 +286,7 @@ fn where_it_cannot_run_a_sentence_says_why() {
         assert!(code == 1 && said.contains(part), "{interface} {args:?}: {code} {said}");
     }
     for (args, part) in [
-        (["--gateway", "10.99.0.1"], "--gateway: 10.99.0.1 is no other host on a subnet of --address"),
+        (["--gateway", "10.99.0.1"], "--gateway: 10.99.0.1 is not another host on a subnet of --address"),
         (["--address", "10.78.0.1/16"], "--address: 10.78.0.1 is named twice"),
         (["--address", "10.78.0.1"], "10.0.0.5/24"),
         (["--pairs", "65"], "1 to 64"),
@@ -496,7 +496,7 @@ fn ports_of_the_kernels_address_are_steered_to_the_engine_until_it_is_killed() {
         (
             command("10.77.0.1/24", &["--ports", "8200", "--gateway", "10.77.0.2"]),
             2,
-            "--gateway: with --ports",
+            "--gateway: has no effect with --ports",
         ),
         (command("10.77.0.1/24", &["--ports", "1-2000"]), 2, "--ports: got 2000 ports, at most 1024"),
         (command("10.77.0.1/24", &["--ports", "8200-"]), 2, "8080,5540-5560"),

@@ -120,7 +120,7 @@ fn wrong_lists_and_films_are_refused_with_what_to_do() {
     for (list, words) in [
         ("720:3M,480p:1M", "for example 720p:3M"),
         ("480p:1M,720p:3M", "write 720p:3M,480p:1M"),
-        ("480p:1M,480p:900k", "480p is there twice"),
+        ("480p:1M,480p:900k", "480p is named twice"),
         (file, "a file stands before --ladder"),
     ] {
         let output = run(&["add", "--ladder", list, file, at[0], at[1]]);

@@ -305,7 +305,7 @@ fn top_lives_on_a_terminal_and_gives_it_back() {
     let mut terminal = Terminal::of(&page);
     terminal.wait_for("engine 1  ");
     assert!(server.interrupt());
-    terminal.wait_for("no answer, asking again");
+    terminal.wait_for("no response, retrying");
     terminal.end_by("q", 0);
 }
 

@@ -96,7 +96,7 @@ fn where_it_cannot_go() {
     let mut world = World::new();
     let conn = world.connect();
     for (transport, reason) in [
-        ("RTP/AVP/TCP;interleaved=0-1", "FEC is sent by UDP only"),
+        ("RTP/AVP/TCP;interleaved=0-1", "FEC is available over UDP only"),
         ("RTP/AVP;unicast;client_port=65530-65531", "its ports would be beyond 65535"),
         ("RTP/AVP;unicast;client_port=4000-4002", "port 4002 is in use by another stream"),
     ] {

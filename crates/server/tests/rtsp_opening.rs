@@ -7,7 +7,7 @@ use millrace_server::limits::{MAX_OPENINGS, OPENING_NS};
 use millrace_server::service::{ConnKey, Event, Need, OpenError, Part};
 use rtsp_support::{Answer, SECOND, World};
 
-const SLOW: &str = "Service Unavailable: the title's disks do not answer";
+const SLOW: &str = "Service Unavailable: the title's disks do not respond";
 const UDP: &str = "RTP/AVP;unicast;client_port=5000-5001";
 
 /// A world whose titles all have to be opened.
@@ -265,7 +265,7 @@ fn what_cannot_be_opened_is_answered_as_ever_and_tried_again_for_the_next() {
     assert!(is_answered(&mut w, a, 200));
     for (error, status) in [
         (broken(), 500),
-        (Err(OpenError::TimedOut("/disk1: it does not answer".into())), 503),
+        (Err(OpenError::TimedOut("/disk1: disk not responding".into())), 503),
         (Err(OpenError::Full), 503),
         (Err(OpenError::MembersLost("2 members lost".into())), 503),
     ] {

@@ -330,7 +330,7 @@ fn receivers_of_plain_datagrams() {
             a.get("transport"),
             format!("{name};unicast;client_port=5004;server_port=50000;source=192.0.2.1;mode=\"PLAY\"")
         );
-        assert_eq!(a.get("x-millrace-fec"), "off;reason=\"FEC goes with RTP only\"");
+        assert_eq!(a.get("x-millrace-fec"), "off;reason=\"FEC is available over RTP only\"");
         let id = a.session();
         assert_eq!(w.take_log(), ["open raw 192.0.2.7 5004", "reply 200"]);
         // B: the reply gives the range that plays; raw datagrams have no numbers and time stamps.

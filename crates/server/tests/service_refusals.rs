@@ -322,11 +322,11 @@ fn titles(met: &mut Met) {
     let broken = desk.events.iter().filter(|event| matches!(event, Event::Broken { .. }));
     assert_eq!(broken.count(), 2, "the operator is told why");
     met.see(ask(&mut desk, "torn"), "2 members lost (b, c), 1 may be", None);
-    met.see(ask(&mut desk, "silent"), "the title's disks do not answer", None);
+    met.see(ask(&mut desk, "silent"), "the title's disks do not respond", None);
     let mut request = desk.request("film", conn, tcp(conn));
     request.entry =
         desk.service.transformed(&request.entry, "french").expect("a transformation of this name");
-    met.see(desk.admit(request), "transformation french: the title has no sound in fra", None);
+    met.see(desk.admit(request), "transformation french: the title has no audio in fra", None);
     desk.assert_empty();
 }
 
@@ -354,7 +354,7 @@ fn commands(met: &mut Met) {
     assert_eq!(desk.service.pause(StreamKey(77)), Err(Refusal::Gone));
     assert_eq!(desk.service.set_fec(desk.now, StreamKey(77), FecMode::Xor, None), Err(Refusal::Gone));
     let key = desk.udp("film", 5000);
-    met.see(desk.play(key, span(9, Some(9))), "the end of the range is not behind its start", None);
+    met.see(desk.play(key, span(9, Some(9))), "the range must end after its start", None);
     desk.play(key, span(0, Some(4))).unwrap();
     desk.wait(2 * SECOND);
     desk.pause(key);
@@ -382,7 +382,7 @@ fn commands(met: &mut Met) {
     desk.play(key, None).unwrap();
     desk.engine.silent = true;
     desk.play(key, span(10, None)).unwrap();
-    met.see(desk.play(key, span(20, None)), "the stream is still busy with what was asked before", None);
+    met.see(desk.play(key, span(20, None)), "the stream is still processing an earlier request", None);
     let conn = desk.conn();
     let mut moved = desk.request("film", conn, udp(6000));
     moved.which = Which::Moved(key);
@@ -430,16 +430,16 @@ fn fec(met: &mut Met) {
     request.rendition = Some(RenditionWish::parse("480p"));
     met.see_fec(
         desk.admit(request).unwrap().fec,
-        "FEC goes with the title itself, not with another rendition",
+        "FEC is available for the title itself, not for its other renditions",
     );
     let mut request = desk.request("safe", conn, tcp(conn));
     request.fec = xor;
     let by_tcp = desk.admit(request).unwrap();
-    met.see_fec(by_tcp.fec, "FEC is sent by UDP only");
+    met.see_fec(by_tcp.fec, "FEC is available over UDP only");
     let mut request = desk.request("safe", conn, udp(5600));
     (request.fec, request.entry) = (xor, request.entry.raw().unwrap());
     let raw = desk.admit(request).unwrap();
-    met.see_fec(raw.fec, "FEC goes with RTP only");
+    met.see_fec(raw.fec, "FEC is available over RTP only");
     // 5002 is where the FEC of 5000 would go.
     wish(&mut desk, "film", 5402, FecWish::Silent);
     met.see_fec(wish(&mut desk, "safe", 5400, xor).1, "port 5402 is in use by another stream");

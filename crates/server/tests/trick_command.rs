@@ -45,7 +45,7 @@ fn speeds_are_built_listed_and_removed_with_their_title() {
     with(&["trick", "film", "--remove", "--speeds=4,16"]);
     let fails_with = |args: &[&str]| fails(&[args, &at].concat());
     assert!(fails_with(&["trick", "film", "--remove", "--speeds=4"]).contains("film: has no speed 4"));
-    assert!(fails_with(&["trick", "film@-4"]).contains("made of another title itself"));
+    assert!(fails_with(&["trick", "film@-4"]).contains("derived from another title"));
     assert!(fails_with(&["trick", "film", "--speeds=1"]).contains("speed 1 is the title itself"));
     assert_eq!(run(&["trick", "film", "--speeds=33"]).status.code(), Some(2));
     with(&["rm", "film"]);

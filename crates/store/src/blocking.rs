@@ -42,9 +42,7 @@ impl Timeout {
 
 /// A disk has not answered in time, or has not yet answered earlier calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "it does not answer: a system call on it has not come back; look at the disk, its cable, its file server"
-)]
+#[error("disk not responding: a system call has not returned; check the disk, its cable or its file server")]
 pub struct TimedOut;
 
 type Job = Box<dyn FnOnce() + Send>;

@@ -66,7 +66,7 @@ pub enum StoreError {
     },
     /// A disk that blocks every caller.
     #[error(
-        "{}: the disk does not answer: a system call on it has not come back; look at the disk, its cable, its file server", path.display()
+        "{}: disk not responding: a system call has not returned; check the disk, its cable or its file server", path.display()
     )]
     TimedOut {
         /// The member's directory.
@@ -112,7 +112,7 @@ pub enum StoreError {
         action: &'static str,
     },
     /// Something has to be written on a member whose file system may not be written to.
-    #[error("{}: this member's file system is read-only, as the kernel makes it after errors; {action} has to write there: repair and \
+    #[error("{}: this member's file system is read-only, which the kernel sets after errors; {action} must write to it: repair and \
              mount it again, or unmount it, so that the member counts as missing", dir.display())]
     ReadOnly {
         /// The member's directory.

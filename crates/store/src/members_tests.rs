@@ -302,12 +302,12 @@ fn a_member_that_does_not_answer_is_missing_until_it_does() {
     let go = hang(&members, 1);
     assert_eq!((members.usable(), members.missing(), members.is_present(1)), (vec![0, 2], vec![1], false));
     let said = |members: &Members| members.report()[1].absent.clone().unwrap_or_default();
-    assert!(said(&members).contains("does not answer"), "{}", said(&members));
+    assert!(said(&members).contains("not responding"), "{}", said(&members));
     assert!(members.ask(1, Timeout::Work, |_| ()).is_err());
     assert!(members.ask(0, Timeout::Work, Path::is_dir).unwrap());
     // The list of members is the same by others, and this one is not waited for.
     assert!(members.refresh());
-    assert!(said(&members).contains("does not answer"), "{}", said(&members));
+    assert!(said(&members).contains("not responding"), "{}", said(&members));
     assert!(!members.refresh());
     drop(go);
     while members.blocking(1).hangs() {

@@ -108,7 +108,7 @@ fn files_that_fit_are_joined_and_others_are_refused_with_all_that_does_not() {
         &other,
         &["MP2 on PID 301", "continuity counter", "access points, the file", "goes over", "(open group)"],
     );
-    refused(&film.path, &["no transport stream of packets of 188 bytes"]);
+    refused(&film.path, &["not a transport stream of 188-byte packets"]);
     let good: Vec<PathBuf> =
         rungs[1..].iter().map(|rung| file(&film, &format!("{}.ts", rung.info.name), &rung.bytes())).collect();
     assert!(join(None, &[("120p", &good[0])]).unwrap_err().contains("--join best=LABEL"));
@@ -218,10 +218,10 @@ fn what_makes_no_ladder_is_refused_and_leaves_nothing() {
         path.to_str().unwrap(),
     ]);
     sound.path = path;
-    refused(&sound, "it has no pictures");
+    refused(&sound, "no video, which a ladder needs");
     sound.path = film.path.clone();
     sound.options.ingest.ffmpeg = "/nowhere/ffmpeg".into();
     refused(&sound, "cannot be started");
     let poor = Fixture::new(30, "25", 1, "180p:1.2M,90p:150k");
-    refused(&poor, "too little of 150kb/s for pictures");
+    refused(&poor, "too little of 150kb/s for video");
 }

@@ -113,9 +113,7 @@ pub enum Refused {
         most: BitRate,
     },
     /// The core of the engine is as busy as it may be.
-    #[error(
-        "stream engine: its core is busy for {permille} thousandths of the time, allowed are {most}; add an engine"
-    )]
+    #[error("stream engine: its core is {permille} per mille busy, allowed are {most}; add an engine")]
     Busy {
         /// Share of the last second or so.
         permille: u64,

@@ -505,7 +505,7 @@ fn what_cannot_be_transformed_so_is_refused_and_stays_as_it_is() {
     let (mut stream, reader) = site.stream(Transport::tcp);
     let mut refused = |name: &str| stream.assembly(named(name)).unwrap_err().to_string();
     assert!(refused("deu").contains("no transformation is called deu"));
-    assert!(refused("fra").contains("no sound in fra"));
+    assert!(refused("fra").contains("no audio in fra"));
     assert_eq!(site.engine.run(&mut stream).unwrap().reason, Reason::Finished);
     drop(stream);
     assert!(reader.join().unwrap() == site.stored);

@@ -44,7 +44,7 @@ pub enum CertificateError {
     },
     /// There is none in it.
     #[error(
-        "TLS: {0}: there is no certificate in it; put the server's first, and those of the authorities between it and the root behind it"
+        "TLS: {0}: contains no certificate; put the server's certificate first and the intermediate certificates after it"
     )]
     NoCertificate(PathBuf),
     /// There is no key in it.
@@ -56,7 +56,7 @@ pub enum CertificateError {
         source: pem::Error,
     },
     /// The key is not the certificate's, or of a kind that is not known.
-    #[error("TLS: {certificate} and {key} do not go together: {source}; give a certificate with its own key")]
+    #[error("TLS: {certificate} and {key} do not match: {source}; give a certificate with its own key")]
     Unfit {
         /// The certificate.
         certificate: PathBuf,
@@ -77,7 +77,7 @@ pub enum CertificateError {
     },
     /// The file contains no authority to trust.
     #[error(
-        "TLS: {0}: there is no certificate in it; name a PEM file with certificates of authorities, or with the server's own"
+        "TLS: {0}: contains no certificate; name a PEM file with certificates of authorities, or with the server's own"
     )]
     NoAuthority(PathBuf),
     /// The system trusts no authority.
@@ -87,7 +87,7 @@ pub enum CertificateError {
     #[error("TLS: {0}")]
     Library(#[from] rustls::Error),
     /// The files cannot be followed.
-    #[error("TLS: the thread that follows the certificate: {0}; raise the limit of threads")]
+    #[error("TLS: cannot start the thread that watches the certificate: {0}; raise the limit of threads")]
     Watch(io::Error),
 }
 
@@ -104,7 +104,7 @@ impl Certificates {
     /// Reads a chain of certificates, the server's first, and its key.
     ///
     /// # Errors
-    /// They cannot be read or do not go together.
+    /// They cannot be read or do not match.
     pub fn read(certificate: &Path, key: &Path, totals: &Arc<Totals>) -> Result<Arc<Self>, CertificateError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let current = read(certificate, key, &provider)?;
@@ -177,7 +177,7 @@ impl Certificates {
             Ok(()) => {
                 tracing::info!("TLS: the certificate in {} is used from now on", self.certificate.display())
             }
-            Err(error) => tracing::error!("{error}. The certificate that was read before is still used"),
+            Err(error) => tracing::error!("{error}; the previous certificate stays in use"),
         }
     }
 

@@ -24,7 +24,7 @@ fn a_new_certificate_is_used_and_a_broken_one_changes_nothing() {
     // The key of another, half a file, none.
     fs::write(files.at("key.pem"), first.signing_key.serialize_pem()).unwrap();
     let error = certificates.reload().unwrap_err().to_string();
-    assert!(error.contains("do not go together") && error.contains("key.pem"), "{error}");
+    assert!(error.contains("do not match") && error.contains("key.pem"), "{error}");
     files.write(&second);
     let whole = fs::read(files.at("cert.pem")).unwrap();
     fs::write(files.at("cert.pem"), &whole[..whole.len() / 2]).unwrap();
@@ -42,12 +42,12 @@ fn what_is_no_certificate_is_said() {
     assert!(read(&files).unwrap_err().to_string().contains("cert.pem: No such file"));
     files.write(&certificate());
     for (file, content, part) in [
-        ("cert.pem", &b""[..], "there is no certificate in it"),
-        ("cert.pem", b"\x30\x82\x01\x00", "there is no certificate in it"),
-        ("cert.pem", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "do not go together"),
+        ("cert.pem", &b""[..], "contains no certificate"),
+        ("cert.pem", b"\x30\x82\x01\x00", "contains no certificate"),
+        ("cert.pem", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "do not match"),
         ("cert.pem", b"-----BEGIN CERTIFICATE-----\n?\n-----END CERTIFICATE-----\n", "not PEM"),
         ("key.pem", b"", "private key"),
-        ("key.pem", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", "do not go together"),
+        ("key.pem", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", "do not match"),
         ("key.pem", &vec![b'x'; MAX_PEM_BYTES as usize + 1], "longer than any"),
     ] {
         files.write(&certificate());

@@ -49,7 +49,7 @@ pub struct Trust {
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// This is no name that a certificate could be for.
-    #[error("TLS: \"{0}\" can be no name of a server; write a name or an IP address")]
+    #[error("TLS: \"{0}\" is not a valid server name; write a name or an IP address")]
     Host(String),
     /// No trusted authority has signed the certificate.
     #[error(

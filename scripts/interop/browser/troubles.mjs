@@ -22,7 +22,7 @@ async function checkStatus(page) {
   await page.clock.install();
   await page.goto(pageUrl);
   await page.getByText(/3 streams .* most used: places in the cache, 90 %.* at most 12 ms late.* 1 of 2 disks need attention/).click();
-  for (const text of ['<b>film</b>', '192.0.2.1:5000 by UDP', '25.0 %', 'and 4 more, who began earlier', /all 3 streams are in use [(]and 2 more[)]/, /run: millrace repair/]) {
+  for (const text of ['<b>film</b>', '192.0.2.1:5000 by UDP', '25.0 %', 'and 4 more, started earlier', /all 3 streams are in use [(]and 2 more[)]/, /run: millrace repair/]) {
     await page.locator('#server').getByText(text).waitFor();
   }
   const refused = page.waitForResponse((response) => response.status() === 403);
@@ -42,7 +42,7 @@ async function checkRefusedUpload(page) {
   await page.goto(pageUrl);
   const file = page.locator('#file');
   await file.setInputFiles({ name: 'b.ts', mimeType: 'video/mp2t', buffer: Buffer.from('no film') });
-  await page.getByText(/b was not taken: .*not a readable media file/).waitFor();
+  await page.getByText(/b was not added: .*not a readable media file/).waitFor();
   // One that stands still in the middle is stopped by a key, and it is said how to go on.
   await page.route(/titles.[ce]$/, () => {});
   await file.setInputFiles({ name: 'c.ts', mimeType: 'video/mp2t', buffer: Buffer.alloc(1000) });
@@ -55,7 +55,7 @@ async function checkRefusedUpload(page) {
   await page.reload();
   check(await file.isEnabled(), 'after it was loaded again the page takes no file');
   await file.setInputFiles({ name: 'd.ts', mimeType: 'video/mp2t', buffer: Buffer.from('no film') });
-  await page.getByText(/d was not taken: .*not a readable media file/).waitFor();
+  await page.getByText(/d was not added: .*not a readable media file/).waitFor();
   await page.close();
 }
 

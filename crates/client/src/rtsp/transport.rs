@@ -87,7 +87,7 @@ impl TransportReply {
         for part in parts {
             reply
                 .parameter(part, wanted)
-                .map_err(|()| format!("Transport: \"{}\" makes no sense", excerpt(part, 100)))?;
+                .map_err(|()| format!("Transport: \"{}\" is not valid", excerpt(part, 100)))?;
         }
         Ok(reply)
     }

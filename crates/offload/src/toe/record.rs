@@ -252,7 +252,7 @@ impl From<Fault> for io::Error {
     fn from(fault: Fault) -> Self {
         use io::ErrorKind as Kind;
         let (kind, text) = match fault {
-            Fault::Refused => (Kind::ConnectionRefused, "connection refused: nobody listens there"),
+            Fault::Refused => (Kind::ConnectionRefused, "connection refused: nothing listens there"),
             Fault::Reset => (Kind::ConnectionReset, "connection reset by the peer"),
             Fault::TimedOut => (Kind::TimedOut, "connection timed out: the peer does not answer"),
             Fault::Aborted => (Kind::ConnectionAborted, "connection aborted"),

@@ -32,7 +32,7 @@ const LISTEN: u8 = 10;
 pub(crate) fn allow_option(level: i32, name: i32) -> Outcome<()> {
     let refused = REFUSED.iter().find(|option| (option.0, option.1) == (level, name));
     refused.map_or(Ok(()), |(.., text)| {
-        message::once(&format!("setsockopt: {text} is not to be had with the engine (ENOPROTOOPT)"));
+        message::once(&format!("setsockopt: {text} is not supported with the engine (ENOPROTOOPT)"));
         Err(Errno::NOPROTOOPT)
     })
 }

@@ -288,7 +288,7 @@ impl One<'_> {
     fn read<'p>(&mut self, piece: &'p mut [u8], left: u64) -> anyhow::Result<&'p [u8]> {
         let most = piece.len().min(usize::try_from(left).unwrap_or(usize::MAX));
         let count = self.file.read(&mut piece[..most])?;
-        ensure!(count > 0, "has become shorter while it was uploaded");
+        ensure!(count > 0, "became shorter during the upload");
         Ok(&piece[..count])
     }
 

@@ -128,7 +128,7 @@ fn labelled(given: &Path) -> anyhow::Result<(SubtitleLabel, PathBuf)> {
     found.ok_or_else(|| {
         let name = given.display();
         super::usage(anyhow!(
-            "{name}: its name does not say which language it is; write LANGUAGE={name}, for example de={name}"
+            "{name}: the file name contains no language; write LANGUAGE={name}, for example de={name}"
         ))
     })
 }

@@ -30,7 +30,7 @@ use crate::rtsp::date::rfc1123;
                   millrace ls --json | jq '.[].name'\n  millrace ls --server http://tv.example:8080/"
 )]
 pub(super) struct LsArgs {
-    /// Only these: names, ids, or patterns of names: * stands for any characters, ? for one
+    /// Titles to list: names, ids, or patterns of names: * stands for any characters, ? for one
     #[arg(value_name = "TITLE")]
     titles: Vec<String>,
     /// Also list the titles built from others: for fast forward, rewind and slow motion, and renditions
@@ -201,7 +201,7 @@ fn run_remote(args: &LsArgs, remote: &Remote) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let titles = Vec::<RemoteTitle>::deserialize(&listed["titles"])
-        .with_context(|| format!("{}: its titles are not what was expected", remote.place()))?;
+        .with_context(|| format!("{}: cannot read the list of titles", remote.place()))?;
     table(&titles.into_iter().map(Row::from).collect::<Vec<_>>())?;
     Ok(ExitCode::SUCCESS)
 }
@@ -236,7 +236,7 @@ fn local_server() -> anyhow::Result<String> {
     };
     let port = DEFAULT_PORTS.into_iter().find(listens).ok_or_else(|| {
         anyhow::anyhow!(
-            "--urls: no server on this machine at port 554 or 8554; say where it is: --urls rtsp://HOST:PORT/"
+            "--urls: no server on this machine at port 554 or 8554; give its address: --urls rtsp://HOST:PORT/"
         )
     })?;
     Ok(invite::base_url(&invite::own_host(SocketAddr::from(([0, 0, 0, 0], port))), port))

@@ -334,7 +334,7 @@ pub(super) fn read_head(from: &mut impl BufRead) -> anyhow::Result<AnswerHead> {
     let mut read = AnswerHead { status, ..AnswerHead::default() };
     loop {
         line.clear();
-        ensure!(head.read_line(&mut line)? > 0, "the head of the answer is cut off, or too long");
+        ensure!(head.read_line(&mut line)? > 0, "the response head is cut off or too long");
         let line = line.trim_end();
         if line.is_empty() {
             return Ok(read);

@@ -145,7 +145,7 @@ fn open_output(output: &str, source: Option<&File>) -> anyhow::Result<Box<dyn Wr
         && let Ok(there) = File::open(output)
         && of(&there) == of(source)
     {
-        return Err(super::usage(anyhow::anyhow!("-o {output}: is the file that is read; write to another")));
+        return Err(super::usage(anyhow::anyhow!("-o {output}: is the input file; write to another file")));
     }
     Ok(Box::new(BufWriter::new(File::create(output).with_context(|| output.to_owned())?)))
 }

@@ -197,7 +197,7 @@ struct TokenArgs {
     /// Name of the user
     #[arg(value_name = "NAME")]
     name: String,
-    /// It ends after this time [default: never]
+    /// It expires after this time [default: never]
     #[arg(long, value_name = "TIME")]
     expires: Option<HumanDuration>,
     /// Remove this token instead; millrace user ls shows the names
@@ -215,14 +215,14 @@ struct SignArgs {
     /// The title; titles made from it (renditions) are covered as well
     #[arg(value_name = "TITLE", required_unless_present = "renew_key")]
     title: Option<String>,
-    /// How long the address holds
+    /// How long the address is valid
     #[arg(long = "for", value_name = "TIME", required_unless_present = "renew_key")]
     time: Option<HumanDuration>,
     /// Address of the server: rtsp://HOST:PORT/ or http://HOST:PORT/ [default: print only the part
     /// after these, for both]
     #[arg(long, value_name = "URL")]
     base: Option<String>,
-    /// Make every link void that was signed before
+    /// Invalidate all links signed before
     #[arg(long, conflicts_with_all = ["title", "time", "base"])]
     renew_key: bool,
     #[command(flatten)]

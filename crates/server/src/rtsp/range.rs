@@ -9,7 +9,7 @@ use crate::service::{From, Span};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RangeError {
     /// A time of day, or an unsupported unit.
-    #[error("Range is understood in npt and smpte only")]
+    #[error("Range is supported in npt and smpte only")]
     Unit,
     /// Not a valid range in a supported unit.
     #[error("Range is not npt=START-END or smpte=START-END")]

@@ -105,7 +105,7 @@ pub enum Refusal {
     #[error("too many titles are being opened now")]
     TooManyOpenings,
     /// The disks of the title do not answer, or not in time.
-    #[error("the title's disks do not answer")]
+    #[error("the title's disks do not respond")]
     TimedOut,
     /// Too many titles are open in the cache ([`super::Event::Broken`] informs the operator).
     #[error("the title cannot be played now")]
@@ -117,13 +117,13 @@ pub enum Refusal {
     #[error("the stream has ended")]
     Gone,
     /// An earlier request is still being carried out.
-    #[error("the stream is still busy with what was asked before")]
+    #[error("the stream is still processing an earlier request")]
     Busy,
     /// The machine has become too slow: the stream is about to end.
     #[error("the server is overloaded, and ends this stream")]
     Ending,
     /// Nothing lies between start and end.
-    #[error("the end of the range is not behind its start")]
+    #[error("the range must end after its start")]
     EmptyRange,
     /// The title has been played to its end.
     #[error("the end has been reached")]
@@ -202,10 +202,10 @@ pub enum FecRefusal {
     #[error("ask for xor, all or off")]
     NotUnderstood,
     /// Its packets go through a connection.
-    #[error("FEC is sent by UDP only")]
+    #[error("FEC is available over UDP only")]
     UdpOnly,
     /// Its packets have no sequence numbers to name them by.
-    #[error("FEC goes with RTP only")]
+    #[error("FEC is available over RTP only")]
     RtpOnly,
     /// The title has none.
     #[error("the title is stored without parity")]
@@ -259,7 +259,7 @@ pub enum FecRefusal {
     #[error("the title's parity cannot be read now")]
     Broken,
     /// The rendition to send is not the title itself.
-    #[error("FEC goes with the title itself, not with another rendition")]
+    #[error("FEC is available for the title itself, not for its other renditions")]
     Rendition,
     /// It was admitted without a wish for FEC: its title's packets may not be those that parity protects.
     #[error("the session was set up without FEC")]

@@ -336,7 +336,7 @@ impl Library for SharedTitles {
     }
     fn open(&mut self, entry: &Entry) -> Result<TitleRef, OpenError> {
         if entry.transform.as_ref().is_some_and(|transform| transform.number == 1) {
-            return Err(OpenError::Unfit("transformation french: the title has no sound in fra".into()));
+            return Err(OpenError::Unfit("transformation french: the title has no audio in fra".into()));
         }
         if entry.name == "film@-100" && entry.transform.is_some() {
             return Err(OpenError::Unfit("time stamps of PID 256 lie across TS packets".into()));
@@ -349,7 +349,7 @@ impl Library for SharedTitles {
             }
             "crowded" => return Err(OpenError::Full),
             "torn" => return Err(OpenError::MembersLost(TORN.into())),
-            "silent" => return Err(OpenError::TimedOut("/disk: it does not answer".into())),
+            "silent" => return Err(OpenError::TimedOut("/disk: disk not responding".into())),
             _ => {}
         }
         self.open_part(&Need::media(entry))

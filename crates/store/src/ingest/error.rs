@@ -56,7 +56,7 @@ pub enum IngestError {
         said: String,
     },
     /// A container without pictures or sound.
-    #[error("{}: no picture and no sound in it, only {found}", path.display())]
+    #[error("{}: contains neither video nor audio, only {found}", path.display())]
     NothingToPlay {
         /// The file.
         path: PathBuf,
@@ -73,7 +73,7 @@ pub enum IngestError {
         error: Box<StreamError>,
     },
     /// ffmpeg or ffprobe cannot be started.
-    #[error("{}: needs the program {} to be read, which cannot be started: {error}; install ffmpeg (Debian: apt-get install ffmpeg) or set its path, or convert the film to MPEG-TS yourself", path.display(), program.display())]
+    #[error("{}: reading it needs the program {}, which cannot be started: {error}; install ffmpeg (Debian: apt-get install ffmpeg) or set its path, or convert the film to MPEG-TS yourself", path.display(), program.display())]
     NoFfmpeg {
         /// The file.
         path: PathBuf,

@@ -132,7 +132,7 @@ pub struct SubtitleLabel {
 /// A text that is no label.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "subtitles: \"{0}\" is no label of a track; write LANGUAGE, LANGUAGE.forced or LANGUAGE.sdh with a language as in RFC 5646, for example de, pt-BR.sdh, en.forced"
+    "subtitles: \"{0}\" is not a track label; write LANGUAGE, LANGUAGE.forced or LANGUAGE.sdh with a language as in RFC 5646, for example de, pt-BR.sdh, en.forced"
 )]
 pub struct NotALabel(String);
 

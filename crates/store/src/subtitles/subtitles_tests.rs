@@ -171,7 +171,7 @@ fn label_has_one_spelling() {
         "\u{fc}b",
     ] {
         let error = wrong.parse::<SubtitleLabel>().unwrap_err().to_string();
-        assert!(error.contains("no label") && error.contains("for example"), "{error}");
+        assert!(error.contains("is not a track label") && error.contains("for example"), "{error}");
     }
     assert!(serde_json::from_str::<SubtitleLabel>("\"ger\"").is_err(), "one spelling in a manifest");
 }

@@ -165,18 +165,18 @@ pub enum TransformError {
     #[error("the module has stopped: {0}")]
     Trap(String),
     /// The module has reached its limit.
-    #[error("the module has taken longer than a block may take ({0} units of work)")]
+    #[error("the module exceeded the work limit of a block ({0} units of work)")]
     OutOfFuel(u64),
     /// The module has given something else than the block's length.
-    #[error("the module has returned {got} in place of the block's length, {want}")]
+    #[error("the module returned {got} instead of the block's length, {want}")]
     WrongLength {
         /// The value it returned.
         got: i64,
         /// The value it should have returned.
         want: usize,
     },
-    /// The module has named memory that it has not got.
-    #[error("the module has named memory that it has not got: {0} bytes at {1}")]
+    /// The module passed memory that is out of bounds.
+    #[error("the module passed memory that is out of bounds: {0} bytes at {1}")]
     OutOfBounds(usize, i64),
     /// Something in here is wrong.
     #[error("the transformation has failed: {0}")]
@@ -191,7 +191,7 @@ pub enum BindError {
     #[error("the title has no program tables in its first {0} bytes")]
     NoTables(usize),
     /// It has sound, but none in such a language.
-    #[error("the title has no sound in {wanted}; it has: {has}")]
+    #[error("the title has no audio in {wanted}; it has: {has}")]
     NoSuchAudio {
         /// Languages that were asked for.
         wanted: String,

@@ -50,7 +50,7 @@ pub enum ModuleError {
     #[error("the module is longer than {MAX_WASM_MODULE_BYTES} bytes")]
     TooLong,
     /// It is something else.
-    #[error("this is no WebAssembly module in binary form; translate its text with wat2wasm first")]
+    #[error("not a binary WebAssembly module; convert its text with wat2wasm first")]
     NotBinary,
     /// It is not valid, or asks for more than it may have.
     #[error("the module is refused: {0}")]

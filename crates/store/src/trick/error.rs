@@ -10,19 +10,19 @@ use crate::ingest::StreamError;
 #[derive(Debug, thiserror::Error)]
 pub enum TrickError {
     /// Made of another title already.
-    #[error("it is made of another title itself; name that one")]
+    #[error("it is derived from another title; name that title")]
     Derived,
     /// As the title was made.
     #[error("speed 1 is the title itself; give another from 0.25 to 32, or its negative")]
     Normal,
     /// Sound alone.
-    #[error("it has no pictures, so there is nothing to be shown at another speed")]
+    #[error("it has no video, so no other speeds can be built")]
     NoPictures,
     /// Its pictures cannot be examined.
-    #[error("its pictures are scrambled, so they cannot be told apart; add a descrambled copy")]
+    #[error("its pictures are scrambled, so they cannot be examined; add a descrambled copy")]
     Scrambled,
     /// Not one of those that are known.
-    #[error("its pictures are {codec}; other speeds are made of H.264, H.265 and MPEG-2 only")]
+    #[error("its pictures are {codec}; other speeds need H.264, H.265 or MPEG-2")]
     Codec {
         /// As given in the program map.
         codec: String,
@@ -39,7 +39,7 @@ pub enum TrickError {
     },
     /// Pictures without stamps, or stamps that run back.
     #[error(
-        "its pictures have no time stamps in order, which slow motion needs; pass it through ffmpeg (ffmpeg -i IN -map 0 -c copy OUT.ts) and add that"
+        "its time stamps are missing or out of order, but slow motion needs them; pass it through ffmpeg (ffmpeg -i IN -map 0 -c copy OUT.ts) and add that"
     )]
     NoStamps,
     /// The parent's peak rate leaves no room.
@@ -57,10 +57,10 @@ pub enum TrickError {
         most: usize,
     },
     /// The result cannot be ingested: an error of this program.
-    #[error("what was made of it is no stream that can be stored: {0}; please report this")]
+    #[error("the built stream cannot be stored: {0}; please report this")]
     Stream(#[source] Box<StreamError>),
     /// Whoever wanted it has no space for it.
-    #[error("it would take up to {0}, for which there is no space")]
+    #[error("it needs up to {0}, but there is not enough space")]
     NoSpace(ByteLen),
     /// The caller wanted it to stop.
     #[error("cancelled; what was complete is kept, nothing incomplete is left")]

@@ -227,7 +227,7 @@ at('manage').addEventListener('submit', async (event) => {
 // The first press asks for confirmation, the second one deletes.
 at('remove').addEventListener('click', async () => {
   if (at('remove').textContent === 'Delete…') {
-    at('remove').textContent = 'Delete for ever';
+    at('remove').textContent = 'Delete permanently';
     return;
   }
   at('remove').textContent = 'Delete…';

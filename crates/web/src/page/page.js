@@ -184,7 +184,7 @@ function cannotDecode(title) {
   const { error } = at('video');
   const why = error && error.message ? ' (' + error.message + ')' : '';
   return 'This browser cannot ' + (what.length ? 'decode ' + what.join(' and ') : 'decode this title' + why) +
-    '. Another player can: see the lines below.';
+    '. Use another player: see the addresses below.';
 }
 
 function stop() {
@@ -255,8 +255,8 @@ async function start(title) {
     video.src = source;
     begin();
   } else {
-    failed(library ? 'This browser has neither HLS nor what is needed to bring it along.'
-      : 'This browser has no HLS itself, and this build of the server lacks hls.js. Another player can: see the lines below.');
+    failed(library ? 'This browser supports neither HLS nor what hls.js needs to play it.'
+      : 'This browser does not support HLS, and this server was built without hls.js. Use another player: see the addresses below.');
   }
 }
 
@@ -276,7 +276,7 @@ function playWith(Hls, title, source) {
   const lacking = lackingAudio(title);
   const hls = new Hls({ enableWorker: false, backBufferLength: 60, ...(lacking.length && { pLoader: picturesOnly(Hls) }) });
   playing.hls = hls;
-  const hint = lacking.length ? 'This browser cannot decode ' + lacking.join(' and ') + ', so there is no sound. Another player can: see the lines below.' : '';
+  const hint = lacking.length ? 'This browser cannot decode ' + lacking.join(' and ') + ', so there is no sound. Use another player: see the addresses below.' : '';
   if (hint) failed(hint);
   hls.on(Hls.Events.MANIFEST_PARSED, () => {
     showLevels();
@@ -338,7 +338,7 @@ function hlsError(Hls, title, data) {
     if (data.fatal) trouble('The title cannot be loaded: ' + reason(data) + '.');
     else if (is4xx) trouble('Waiting: ' + reason(data) + '.');
   } else if (data.fatal && data.details === Hls.ErrorDetails.BUFFER_STALLED_ERROR) {
-    trouble('Playing has stopped: nothing more comes.');
+    trouble('Playback has stopped: no more data arrives.');
   } else if (data.fatal && data.type === Hls.ErrorTypes.MEDIA_ERROR && data.details !== Hls.ErrorDetails.MANIFEST_INCOMPATIBLE_CODECS_ERROR) {
     decoderFailed(title);
   } else if (data.fatal) {
@@ -464,10 +464,10 @@ function showStatus(status) {
       .forEach((text) => row.append(element('td', text)));
     return row;
   }));
-  at('more').textContent = status.sessions_left_out ? 'and ' + status.sessions_left_out + ' more, who began earlier'
-    : status.sessions.length ? '' : 'no viewer';
+  at('more').textContent = status.sessions_left_out ? 'and ' + status.sessions_left_out + ' more, started earlier'
+    : status.sessions.length ? '' : 'no viewers';
   list('refusals', status.refusals.map(({ at_unix_s, what, more }) =>
-    new Date(at_unix_s * 1000).toLocaleTimeString('en-GB') + ' ' + what + (more ? ' (and ' + more + ' more)' : '')), 'no viewer');
+    new Date(at_unix_s * 1000).toLocaleTimeString('en-GB') + ' ' + what + (more ? ' (and ' + more + ' more)' : '')), 'none');
   at('server').hidden = false;
 }
 

@@ -36,7 +36,7 @@ function showProgress(name, done, total) {
   at('share').value = total ? done / total : 1;
   if (performance.now() - shownAt < 250 && done < total) return;
   shownAt = performance.now();
-  const more = waiting.length ? ' (' + waiting.length + ' more to come)' : '';
+  const more = waiting.length ? ' (' + waiting.length + ' more waiting)' : '';
   at('what-is-brought').textContent = name + ': ' + mebibytes(done) + ' of ' + mebibytes(total) + (done < total ? '' : ', being converted') + more;
 }
 
@@ -62,7 +62,7 @@ function uploadNext() {
   const file = waiting.shift();
   if (!file) return at('file').focus();
   if (file.size === 0) {
-    sayOfUpload(file.name + ' was not taken: it is empty.');
+    sayOfUpload(file.name + ' was not added: the file is empty.');
     return uploadNext();
   }
   upload(file);
@@ -101,9 +101,9 @@ function uploaded(name, request) {
     sayOfUpload((said.title || said.name) + ' was added.');
     load();
   } else if (request.status === 0) {
-    sayOfUpload(name + (isHalted ? ' was stopped' : ': the connection was lost') + '. Choose the file again within ten minutes to go on.');
+    sayOfUpload(name + (isHalted ? ' was stopped' : ': the connection was lost') + '. Choose the file again within ten minutes to resume.');
   } else {
-    sayOfUpload(name + ' was not taken: ' + (said.error ? said.error.message : 'the server answers with status ' + request.status) + '.');
+    sayOfUpload(name + ' was not added: ' + (said.error ? said.error.message : 'the server answers with status ' + request.status) + '.');
   }
   uploadNext();
 }

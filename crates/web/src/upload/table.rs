@@ -143,7 +143,7 @@ impl Uploads {
         let (table, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if table.threads > 0 {
             // Their remains are swept when the volume is opened next.
-            tracing::warn!("{} uploads could not be given up in time", table.threads);
+            tracing::warn!("{} uploads could not be cancelled in time", table.threads);
         }
     }
 

@@ -35,7 +35,7 @@ fn program(name: &'static str) -> Finding {
     finding(
         name,
         version(name),
-        "everything that is no MPEG transport stream: MP4, Matroska, AVI and others; posters, renditions, fast forward",
+        "everything that is not MPEG-TS: MP4, Matroska, AVI and others; posters, renditions, fast forward",
         "apt-get install ffmpeg, or name it: --ffmpeg PROGRAM; its ffprobe is expected beside it",
     )
 }
@@ -72,7 +72,7 @@ fn ports() -> Finding {
         "ports",
         if is_room { Ok(detail) } else { Err(detail) },
         "RTSP at 554 or 8554, HTTP at 8080 or one of the next: where serve listens by itself",
-        "if that is no millrace serve, name other ports: --listen ADDR:PORT, --http ADDR:PORT; who has them: ss -ltnp",
+        "if that is not millrace serve, choose other ports: --listen ADDR:PORT, --http ADDR:PORT; to see what uses them: ss -ltnp",
     )
 }
 
@@ -86,7 +86,7 @@ fn space() -> Finding {
     let found = match StoreArgs::of_environment().dir() {
         Err(error) => Err(error.to_string()),
         Ok(dir) => match free_bytes(&dir) {
-            None => Err(format!("{}: the free space cannot be seen", dir.display())),
+            None => Err(format!("{}: cannot determine the free space", dir.display())),
             Some(free) => {
                 let detail = format!("{} free for {}", ByteLen(free), dir.display());
                 if free < LITTLE_SPACE_BYTES { Err(detail) } else { Ok(detail) }

@@ -72,7 +72,7 @@ impl EgressArgs {
         );
         ensure!(
             self.backend != BackendChoice::Kernel || named == 0,
-            "--xdp-interface: has no meaning with --backend kernel; leave one of them out"
+            "--xdp-interface: has no effect with --backend kernel; omit one of them"
         );
         ensure!(named <= MAX_DEVICES, "--xdp-interface: got {named}, at most {MAX_DEVICES}");
         for (place, name) in self.xdp_interfaces.iter().enumerate() {
@@ -302,7 +302,7 @@ mod tests {
         use BackendChoice::{Auto, Kernel, Xdp};
         let error = |args: EgressArgs| args.check().unwrap_err().to_string();
         assert!(error(args(Xdp, &[])).contains("--xdp-interface eth0"));
-        assert!(error(args(Kernel, &["a"])).contains("no meaning"));
+        assert!(error(args(Kernel, &["a"])).contains("no effect"));
         assert!(error(args(Auto, &["a", "b", "c", "d", "e"])).contains("got 5, at most 4"));
         assert!(error(args(Auto, &["a", "b", "a"])).contains("a is named twice"));
         assert!(args(Auto, &[]).check().is_ok() && args(Xdp, &["a", "b"]).check().is_ok());

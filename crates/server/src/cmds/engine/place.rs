@@ -82,7 +82,7 @@ impl OptionNames {
         ensure!(count <= MAX_OWN_PORTS, "{option}: got {count} ports, at most {MAX_OWN_PORTS}");
         ensure!(
             gateways.is_empty(),
-            "{}: with {option} packets go where the kernel's routes say; leave it out",
+            "{}: has no effect with {option}, which uses the kernel's routes; omit it",
             self.gateway
         );
         Ok(())
@@ -108,7 +108,7 @@ impl OptionNames {
             let is_own = addresses.iter().any(|address| address.ip == *gateway);
             ensure!(
                 is_near && !is_own,
-                "{gateway_option}: {gateway} is no other host on a subnet of {option}; give the router's address there"
+                "{gateway_option}: {gateway} is not another host on a subnet of {option}; give the router's address there"
             );
         }
         Ok(())
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(check("1-1024", &[]), Ok(()));
         assert_eq!(check("1-1025", &[]), Err("--ports: got 1025 ports, at most 1024".to_owned()));
         let error = check("80", &["10.0.0.1"]).unwrap_err();
-        assert!(error.starts_with("--gateway: with --ports"), "{error}");
+        assert!(error.starts_with("--gateway: has no effect with --ports"), "{error}");
     }
 
     #[test]

@@ -398,7 +398,7 @@ impl Librarian {
                 self.announce(&changes);
             }
             Err(error) => {
-                tracing::warn!("the store cannot be read, the list of titles stays as it was: {error}")
+                tracing::warn!("cannot read the store: {error}; keeping the previous list of titles")
             }
         }
         self.refreshed.at.set(Some(Instant::now()));

@@ -307,7 +307,7 @@ impl Maker {
     fn wait_for_volume(&mut self, error: &StoreError) {
         let why = error.to_string();
         if self.told.as_ref() != Some(&why) {
-            tracing::warn!("no titles are made for speeds that viewers ask for, until this is over: {why}");
+            tracing::warn!("no titles are built for requested speeds while this lasts: {why}");
             self.told = Some(why);
         }
         self.ledger.on_use.lock().wishes.later(MonotonicClock.now(), LATER_NS);
@@ -411,7 +411,7 @@ impl Ledger {
     /// Brings the open titles in step with the store.
     fn look(&self) {
         if let Err(error) = self.open_titles.look(&self.volume) {
-            tracing::warn!("the store cannot be read, the list of titles stays as it was: {error}");
+            tracing::warn!("cannot read the store: {error}; keeping the previous list of titles");
         }
     }
 

@@ -121,7 +121,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "RATE", default_value_t = LinkRate::Auto, help_heading = "Network")]
     pub(crate) link_rate: LinkRate,
     /// What to do when a core has become slower and no longer carries the viewers it has: end-newest (until the rest are in time
-    /// again) or share (all are late)
+    /// again) or share (end no stream; all become late)
     #[arg(long, value_name = "POLICY", default_value = "end-newest", help_heading = "Who is let in")]
     pub(crate) overload: OverloadPolicy,
     /// Time without any sign of life after which a session is closed
@@ -206,10 +206,10 @@ pub(crate) struct ServeArgs {
     /// Follow all symbolic links in the folders; otherwise only links to files within the same folder
     #[arg(long, help_heading = "Folders")]
     pub(crate) follow_symlinks: bool,
-    /// How long a file in a folder must not have changed before it is added; one that was seen to grow, five times as long
+    /// How long a file in a folder must not have changed before it is added; five times as long for one that was seen to grow
     #[arg(long, value_name = "TIME", default_value_t = HumanDuration(crate::limits::control::SETTLE), help_heading = "Folders")]
     pub(crate) settle: HumanDuration,
-    /// What becomes of a title whose file was deleted from its folder: keep (the store has a copy) or remove
+    /// What to do with a title whose file was deleted from its folder: keep (the store has a copy) or remove
     #[arg(long, value_name = "WHETHER", default_value = "keep", help_heading = "Folders")]
     pub(crate) deleted_files: DeletedFiles,
     #[command(flatten)]

@@ -36,13 +36,13 @@ pub(crate) struct RightsArgs {
     /// yes, 403 is no [default: none]
     #[arg(long, value_name = "URL", value_parser = parse_webhook)]
     webhook: Option<String>,
-    /// PEM file with the certificates of authorities to trust if it is asked by https://, or with its own [default: the system's]
+    /// PEM file with the certificates of authorities to trust for a webhook at https://, or with the webhook's own [default: the system's]
     #[arg(long, value_name = "FILE")]
     webhook_ca: Option<PathBuf>,
-    /// How long it may take to answer
+    /// How long the webhook may take to answer
     #[arg(long, value_name = "TIME", default_value_t = HumanDuration(DEFAULT_ADVICE_TIME))]
     webhook_timeout: HumanDuration,
-    /// What holds if it does not answer: refuse, or allow
+    /// Decision if the webhook does not answer: refuse, or allow
     #[arg(long, value_name = "WHAT", default_value = "refuse")]
     webhook_failure: FailureChoice,
 }
@@ -60,7 +60,7 @@ impl RightsArgs {
                 ] {
                     ensure!(
                         !is_set,
-                        "{name}: there is no webhook; say where it is with --webhook, or omit {name}"
+                        "{name}: needs a webhook; give its address with --webhook, or omit {name}"
                     );
                 }
                 return Ok(());
@@ -154,7 +154,7 @@ fn by_rights(args: &RightsArgs, members: &Arc<Members>) -> anyhow::Result<Arc<Ga
             }
             if has_none {
                 tracing::warn!(
-                    "--watching users: there is no user yet, so nobody can watch but by signed links; add one: millrace user add NAME"
+                    "--watching users: no user exists, so only signed links give access; add a user: millrace user add NAME"
                 );
             }
             return Ok(gate);
@@ -179,7 +179,7 @@ fn no_member_may_have_them(members: &Members) -> anyhow::Result<()> {
     let missing = (0..members.len()).find(|&slot| !members.is_present(slot));
     let Some(slot) = missing else { return Ok(()) };
     anyhow::bail!(
-        "--watching users: no member that is there has users and rights, and {} is missing, which may have them; bring it back, or add a user: millrace user add NAME",
+        "--watching users: the present members have no users and rights, but the missing {} may have them; bring it back, or add a user: millrace user add NAME",
         members.dir(slot).display()
     )
 }

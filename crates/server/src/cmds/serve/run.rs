@@ -588,7 +588,7 @@ fn sum_up(control: ControlHandle, cache: &CacheStats, meters: &[Meters]) {
     );
     if cache.damaged_packets > 0 {
         tracing::warn!(
-            "cache: {} damaged packets of {} extents were left out of what viewers got",
+            "cache: {} damaged packets of {} extents were not sent to viewers",
             cache.damaged_packets,
             cache.damaged
         );

@@ -80,7 +80,7 @@ impl TcpArgs {
         ] {
             ensure!(
                 !is_set || self.is_engine(),
-                "{name}: has no meaning with --tcp kernel; add --tcp engine, or omit {name}"
+                "{name}: has no effect with --tcp kernel; add --tcp engine, or omit {name}"
             );
         }
         NAMES.check_ports(self.ports(1, None).as_ref(), &self.tcp_gateways)?;
@@ -172,7 +172,7 @@ impl OpenOffload for Opener {
         if let Some(socket) = &self.socket
             && let Err(error) = engine.serve(socket, Access::default())
         {
-            tracing::warn!("--tcp-socket: the status of the offload engine is not to be had: {error}");
+            tracing::warn!("--tcp-socket: cannot serve the status of the offload engine: {error}");
         }
         Ok(engine)
     }
@@ -250,7 +250,7 @@ mod tests {
             args.check(None).unwrap();
         }
         let kernels = TcpArgs { tcp: TcpChoice::Kernel, ..args(&["10.0.0.5/24"], &[]) };
-        assert!(refusal(&kernels).contains("has no meaning with --tcp kernel"));
+        assert!(refusal(&kernels).contains("has no effect with --tcp kernel"));
         let no_interface = TcpArgs { tcp_interface: None, ..args(&["10.0.0.5/24"], &[]) };
         assert!(refusal(&no_interface).contains("--tcp-interface eth0"));
         assert!(refusal(&args(&[], &[])).contains("--tcp-address 10.0.0.5/24"));
@@ -259,12 +259,12 @@ mod tests {
         let shared = TcpArgs { tcp_port_only: true, ..args(&["10.0.0.9/24"], &[]) };
         shared.check(Some("10.0.0.9".parse().unwrap())).unwrap();
         let routed = TcpArgs { tcp_port_only: true, ..args(&["10.0.0.9/24"], &["10.0.0.1"]) };
-        assert!(refusal(&routed).contains("--tcp-gateway: with --tcp-port-only"));
+        assert!(refusal(&routed).contains("--tcp-gateway: has no effect with --tcp-port-only"));
         let many: Vec<_> = (0..=MAX_ADDRESSES).map(|last| format!("10.0.1.{}/24", last + 1)).collect();
         let many: Vec<_> = many.iter().map(String::as_str).collect();
         assert!(refusal(&args(&many, &[])).contains(&format!("at most {MAX_ADDRESSES}")));
         for far in ["10.0.1.1", "fd00::1", "10.0.0.5"] {
-            assert!(refusal(&args(&["10.0.0.5/24"], &[far])).contains(&format!("{far} is no other host")));
+            assert!(refusal(&args(&["10.0.0.5/24"], &[far])).contains(&format!("{far} is not another host")));
         }
         assert!(
             refusal(&args(&["10.0.0.5/8"], &["10.0.0.1", "10.1.0.1"])).contains("10.1.0.1 is the second one")

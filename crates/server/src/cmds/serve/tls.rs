@@ -60,7 +60,7 @@ impl TlsArgs {
         for (name, choice) in [("--https", https), ("--rtsps", rtsps)] {
             ensure!(
                 tls_certificate.is_some() || !matches!(choice, Some(ListenChoice::At(_))),
-                "{name}: there is no certificate; give one with --tls-certificate and --tls-key"
+                "{name}: needs a certificate; give one with --tls-certificate and --tls-key"
             );
         }
         Ok(())
@@ -97,7 +97,7 @@ impl Tls {
                 let ports = if is_any { &[0][..] } else { &DEFAULT_RTSPS_PORTS };
                 let choices: Vec<_> = ports.iter().map(|&port| SocketAddr::new(rtsp.ip(), port)).collect();
                 bind::first_free(&choices, bind::For::Rtsps)
-                    .inspect_err(|error| tracing::warn!("no RTSP by TLS: {error:#}"))
+                    .inspect_err(|error| tracing::warn!("RTSPS is unavailable: {error:#}"))
                     .ok()
             }
         };

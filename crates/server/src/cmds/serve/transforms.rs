@@ -32,7 +32,7 @@ impl TransformsWatch {
             while let Some(failure) = named.report().take_failure(now) {
                 let title = titles.name_of(failure.title).unwrap_or_else(|| failure.title.to_string());
                 tracing::warn!(
-                    "transformation {}: {title}: {}; from TS packet {} on the title was sent as it is stored, and may be again",
+                    "transformation {}: {title}: {}; the title was sent untransformed from TS packet {} on, and may be again",
                     named.name(),
                     failure.error,
                     failure.first_ts

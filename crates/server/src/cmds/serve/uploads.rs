@@ -27,7 +27,7 @@ use crate::limits::web::UPLOAD_LOOK_BYTES;
 #[derive(Args, Clone, Copy, Debug)]
 #[command(next_help_heading = "Uploads")]
 pub(crate) struct UploadArgs {
-    /// Longest title that may be uploaded by HTTP; 0B: none is
+    /// Longest title that may be uploaded by HTTP; 0B allows no uploads
     #[arg(long, value_name = "SIZE", default_value_t = ByteLen(DEFAULT_UPLOAD_BYTES))]
     pub(crate) max_upload: ByteLen,
     /// Bit rate that all uploads together may have; while viewers need the disks it is less
@@ -75,7 +75,7 @@ impl Intake {
         let title = taken.map_err(|error| not_taken(upload.name, &error))?;
         title.notes.iter().for_each(|note| tracing::info!("{}: {note}", title.name));
         if let Err(error) = self.open_titles.look(&self.volume) {
-            tracing::warn!("the store cannot be read, the list of titles stays as it was: {error}");
+            tracing::warn!("cannot read the store: {error}; keeping the previous list of titles");
         }
         Ok(title)
     }

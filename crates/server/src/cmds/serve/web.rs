@@ -236,7 +236,7 @@ pub(super) fn usual(
     };
     let choices: Vec<_> = ports.map(|port| SocketAddr::new(ip, port)).collect();
     bind::first_free(&choices, what)
-        .inspect_err(|error| tracing::warn!("{error:#}; until then there is no page there"))
+        .inspect_err(|error| tracing::warn!("{error:#}; until then the web page is unavailable there"))
         .ok()
 }
 

@@ -35,10 +35,10 @@ use super::remote::RemoteArgs;
 pub(super) struct TopArgs {
     #[command(flatten)]
     remote: RemoteArgs,
-    /// What sessions are sorted by at first
+    /// Initial sort key of the sessions
     #[arg(long, value_name = "KEY", default_value = "rate")]
     sort: Sort,
-    /// Print how the server is, once, and end
+    /// Print the state of the server once, and exit
     #[arg(long)]
     once: bool,
     /// With --once: everything that the server reports, as one JSON document

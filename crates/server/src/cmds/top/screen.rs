@@ -45,7 +45,7 @@ pub(super) struct Screen(());
 impl Screen {
     pub(super) fn enter() -> anyhow::Result<Self> {
         let is_terminal = io::stdin().is_terminal() && terminal::stdout_is_terminal();
-        ensure!(is_terminal, "top draws on a terminal, which this is not; --once prints how the server is");
+        ensure!(is_terminal, "top needs a terminal; use --once to print the state of the server");
         let before = tcgetattr(io::stdin())?;
         let mut raw = before.clone();
         // Ctrl-C stays a signal.

@@ -97,7 +97,7 @@ impl View {
             None => vec![format!("millrace top  {}", name(&self.place)), "waiting for the server".to_owned()],
         };
         let last = match &self.lost {
-            Some(why) => format!("no answer, asking again: {}", name(why)),
+            Some(why) => format!("no response, retrying: {}", name(why)),
             None => "q ends; sorted by r rate  l lost  a age  t title  v viewer; arrows scroll".to_owned(),
         };
         lines.truncate(height.saturating_sub(1));

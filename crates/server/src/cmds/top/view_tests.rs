@@ -119,7 +119,7 @@ fn a_server_that_does_not_answer_is_told_and_what_it_said_stays() {
     let mut view = view(3, 1);
     view.apply(Update::Lost("connection refused\u{1b}[2J".to_owned()));
     let lines = view.lines(80, 24);
-    assert_eq!(lines[23], "no answer, asking again: connection refused\\u{1b}[2J");
+    assert_eq!(lines[23], "no response, retrying: connection refused\\u{1b}[2J");
     assert_eq!(listed(&lines).len(), 3);
     view.apply(now(1, 1));
     assert!(view.lines(80, 24)[23].starts_with("q ends"));

@@ -81,7 +81,7 @@ pub(super) struct Member {
 
 impl Update {
     pub(super) fn of(figures: &Value, status: &Value) -> anyhow::Result<Self> {
-        let strange = "the server says what this version does not understand";
+        let strange = "this version does not understand the server's reply";
         let figures = Figures::deserialize(figures).context(strange)?;
         Ok(Self::Now(Box::new((figures, Status::deserialize(status).context(strange)?))))
     }
@@ -107,8 +107,10 @@ impl Update {
 pub(super) fn run(remote: &Remote, to: &Sender<Update>) {
     loop {
         let lost = follow(remote, &mut |update| to.send(update).is_ok());
-        let why =
-            lost.map_or_else(|error| crate::cmds::words(&error), |()| "the server has ended".to_owned());
+        let why = lost.map_or_else(
+            |error| crate::cmds::words(&error),
+            |()| "the server closed the connection".to_owned(),
+        );
         if to.send(Update::Lost(why)).is_err() {
             return;
         }
@@ -134,9 +136,10 @@ fn follow(remote: &Remote, each: &mut dyn FnMut(Update) -> bool) -> anyhow::Resu
 /// The data of events.
 fn data(remote: &Remote) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Value>>> {
     Ok(remote.lines("api/v1/events")?.filter_map(|line| match line {
-        Ok(line) => {
-            Some(serde_json::from_str(line.strip_prefix("data: ")?).context("an event that is no JSON"))
-        }
+        Ok(line) => Some(
+            serde_json::from_str(line.strip_prefix("data: ")?)
+                .context("the server sent an event that is not JSON"),
+        ),
         Err(error) => Some(Err(error).context("the server is silent")),
     }))
 }
@@ -150,5 +153,5 @@ pub(super) fn once(remote: &Remote) -> anyhow::Result<(Value, Value)> {
             return Ok((data, remote.get("api/v1/status")?));
         }
     }
-    bail!("{}: the server has ended", remote.place())
+    bail!("{}: the server closed the connection", remote.place())
 }

@@ -17,20 +17,20 @@ pub enum LadderError {
     #[error(transparent)]
     Ingest(#[from] IngestError),
     /// Sound alone.
-    #[error("{}: it has no pictures, and a ladder is for pictures at several rates; add it without --ladder", path.display())]
+    #[error("{}: no video, which a ladder needs; add it without --ladder", path.display())]
     NoPictures {
         /// The file.
         path: PathBuf,
     },
     /// Its size or its rate of pictures is not known.
-    #[error("{}: ffprobe does not say how large its pictures are, or how many it has in a second; pass it through ffmpeg (ffmpeg -i IN -c copy OUT.mkv) and add that", path.display())]
+    #[error("{}: ffprobe reports no picture size or no frame rate; pass it through ffmpeg (ffmpeg -i IN -c copy OUT.mkv) and add that", path.display())]
     NoShape {
         /// The file.
         path: PathBuf,
     },
     /// A rung larger than the film.
     #[error(
-        "ladder: {name} is larger than the film, which has {width} x {height}; leave it out, for pictures do not get better when they are enlarged"
+        "ladder: {name} is larger than the film, which has {width} x {height}; omit it, because enlarging does not improve pictures"
     )]
     Larger {
         /// The rung.
@@ -52,7 +52,7 @@ pub enum LadderError {
     },
     /// Nothing is left for pictures.
     #[error(
-        "ladder: {name}: sound, clock and tables leave too little of {rate} for pictures; give it a higher rate"
+        "ladder: {name}: audio, PCR and tables leave too little of {rate} for video; give it a higher rate"
     )]
     NoRoom {
         /// The rung.
@@ -77,7 +77,7 @@ pub enum LadderError {
         seconds: u64,
     },
     /// The output of ffmpeg differs from the request.
-    #[error("ladder: {name}: ffmpeg encoded something else than it was asked for: {what}; remove {} and try another version of ffmpeg", path.display())]
+    #[error("ladder: {name}: ffmpeg did not encode what was requested: {what}; remove {} and try another version of ffmpeg", path.display())]
     Encoded {
         /// The rung.
         name: String,
@@ -93,7 +93,7 @@ pub enum LadderError {
         path: PathBuf,
     },
     /// The result cannot be ingested: an error of this program.
-    #[error("ladder: {name}: what was made is no stream that can be stored: {error}; please report this")]
+    #[error("ladder: {name}: the encoded stream cannot be stored: {error}; please report this")]
     Stream {
         /// The rung.
         name: RenditionName,
@@ -112,13 +112,13 @@ pub enum LadderError {
         misfits: Vec<(Misfit, u64)>,
     },
     /// Not a transport stream, or not a plain one.
-    #[error("{}: no transport stream of packets of 188 bytes; only those can be joined to a title", path.display())]
+    #[error("{}: not a transport stream of 188-byte packets; only those can be joined to a title", path.display())]
     NoStream {
         /// The file.
         path: PathBuf,
     },
     /// Made of another title.
-    #[error("{title}: it is made of another title itself; name that one")]
+    #[error("{title}: it is derived from another title; name that title")]
     Derived {
         /// Its name.
         title: String,

@@ -70,7 +70,7 @@ pub fn join(
 /// passes over the file and one over the title, with an index of the file in memory.
 ///
 /// # Errors
-/// If one of them cannot be read, or the file is no transport stream of packets of 188 bytes.
+/// If one of them cannot be read, or the file is not a transport stream of 188-byte packets.
 pub fn check(volume: &Volume, title: &TitleInfo, file: &Path) -> Result<Vec<(Misfit, u64)>, LadderError> {
     let opened = SourceFile::open(file)?;
     if opened.framing().map_err(|error| stream_error(file, error))? != Some(Framing::Plain) {

@@ -68,7 +68,7 @@ pub enum LadderListError {
     },
     /// Two of one name.
     #[error(
-        "ladder: {name} is there twice; give each rendition a label of its own, for example {name} and {name}-low"
+        "ladder: {name} is named twice; give each rendition a label of its own, for example {name} and {name}-low"
     )]
     Twice {
         /// The name.
@@ -76,7 +76,7 @@ pub enum LadderListError {
     },
     /// One that is not less than the one before.
     #[error(
-        "ladder: {second} stands behind {first} and is not less: rates must fall, heights must not rise; write {sorted}"
+        "ladder: {second} follows {first} but is not lower: rates must fall, heights must not rise; write {sorted}"
     )]
     Order {
         /// The one before.
@@ -87,15 +87,13 @@ pub enum LadderListError {
         sorted: String,
     },
     /// Too few or too many.
-    #[error(
-        "ladder: {count} of 2 to {MAX_RUNGS} renditions; one alone needs no ladder, and more than {MAX_RUNGS} nobody can tell apart"
-    )]
+    #[error("ladder: got {count} renditions, allowed are 2 to {MAX_RUNGS}; change the list")]
     Count {
         /// How many.
         count: usize,
     },
     /// Two of a rate.
-    #[error("ladder: {first} and {second} have the same rate; give the smaller one less")]
+    #[error("ladder: {first} and {second} have the same rate; give the smaller one a lower rate")]
     SameRate {
         /// The one before.
         first: String,
@@ -213,9 +211,9 @@ mod tests {
             ("720p:3Mbps,480p:1M", "for example 720p:3M"),
             ("hd:6M,480p:1M", "does not begin with a height"),
             ("film.mp4", "it has no rate (a file stands before --ladder"),
-            ("720p:3M", "1 of 2 to 8"),
+            ("720p:3M", "got 1 renditions, allowed are 2 to 8"),
             ("720p:3M,", "\"\" is no rendition"),
-            ("720p:3M,720p:1M", "720p is there twice"),
+            ("720p:3M,720p:1M", "720p is named twice"),
             ("720p:3M,1080p:6M", "rates must fall, heights must not rise; write 1080p:6M,720p:3M"),
             ("720p:3M,480p:3M", "720p:3M and 480p:3M have the same rate"),
             ("720p:3,480p:1M", "for example 720p:3M"),

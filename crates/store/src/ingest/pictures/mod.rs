@@ -76,7 +76,7 @@ pub enum PicturesError {
     #[error("pictures need the program ffmpeg, which cannot be started: {0}")]
     NoFfmpeg(io::Error),
     /// ffmpeg has failed, or wanted more than it may have.
-    #[error("ffmpeg makes no pictures of it: {0}")]
+    #[error("ffmpeg cannot make its pictures: {0}")]
     Ffmpeg(String),
     /// The caller asked to stop.
     #[error("given up")]
