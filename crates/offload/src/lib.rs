@@ -17,7 +17,7 @@
 //! | [`reception`] | packets received by a device, passed to a sink |
 //! | [`toe`] | the TCP offload engine: another loop, and sockets for host threads |
 //! | [`background`] | threads that give way to all others |
-//! | [`hugepage`], [`affinity`], [`clock`] | memory, cores and time of the real machine |
+//! | [`hugepage`], [`heap`], [`affinity`], [`clock`] | memory, cores and time of the real machine |
 #![deny(unsafe_code)]
 
 pub mod adaptive_burst;
@@ -28,6 +28,7 @@ pub mod clock;
 pub mod command;
 pub mod core_loop;
 pub mod handle;
+pub mod heap;
 pub mod hugepage;
 pub mod idle;
 pub mod limits;

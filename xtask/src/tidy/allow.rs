@@ -142,6 +142,7 @@ pub(super) const LISTED: &[Entry] = &[
         "crates/offload/src/background.rs",
         "the system call that sets the priority of a thread's reads, which rustix does not know",
     ),
+    entry(Rule::Unsafe, "crates/offload/src/heap.rs", "a setting of the allocator (mallopt)"),
     entry(Rule::Unsafe, "crates/offload/src/hugepage.rs", "maps and advises the memory of the arena"),
     entry(
         Rule::Unsafe,

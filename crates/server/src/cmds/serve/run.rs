@@ -20,6 +20,7 @@ use millrace_offload::bell::EventBell;
 use millrace_offload::best::{BestTx, EgressPath, LoopSide, PathCounters, Tally, exchange};
 use millrace_offload::clock::{MonotonicClock, wall_offset_ns};
 use millrace_offload::handle::{EngineConfig, EngineHandle, ThreadConfig};
+use millrace_offload::heap::give_large_blocks_back;
 use millrace_offload::hugepage::{PageRegion, Touching};
 use millrace_offload::idle::IdlePolicy;
 use millrace_offload::load::{LoadSnapshot, LoopSheets};
@@ -61,6 +62,7 @@ use crate::limits::{LIBRARY_STOP_NS, PICTURES_STOP, session_table_size};
 
 /// Serves until SIGINT, SIGTERM or SIGQUIT.
 pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
+    give_large_blocks_back();
     let cancel = begin(args)?;
     let memory = take_memory(args)?;
     let transforms = args.named_transforms()?;
