@@ -32,7 +32,7 @@ fn root() -> PathBuf {
 /// README and every document below docs.
 fn documents() -> Vec<PathBuf> {
     let mut found = vec![root().join("README.md")];
-    for dir in ["guide", "ref"] {
+    for dir in ["guide", "ref", "reports"] {
         let entries = fs::read_dir(root().join("docs").join(dir)).unwrap();
         // Pictures lie there as well.
         found.extend(
