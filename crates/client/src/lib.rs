@@ -32,6 +32,13 @@
 //! | [`verdict`] | the overall result, for an exit code |
 //!
 //! Every loop here is bounded in time and every buffer in size; whatever the other side sends, nothing panics.
+//!
+//! ## Where to read on
+//!
+//! | topic | read |
+//! | --- | --- |
+//! | FEC at the viewer | `crates/client/src/fec/`, `docs/ref/rtsp.md` section FEC |
+//! | many viewers in one process | `crates/client/src/load/viewer.rs`, then `shard.rs` |
 #![forbid(unsafe_code)]
 
 mod clock;

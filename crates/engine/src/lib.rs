@@ -57,6 +57,17 @@
 //! * Whatever happens to one stream (its disk, its connection, its address) touches no other.
 //! * All operations are O(1) but [`conn_leaves`](Engine::conn_leaves), [`conn_gone`](Engine::conn_gone) and [`conn_writable`](Engine::conn_writable), which take as long as the connection has streams, and
 //!   [`finish`](Engine::finish), which walks the stream table.
+//!
+//! ## Where to read on
+//!
+//! | topic | read |
+//! | --- | --- |
+//! | departure times | `crates/engine/src/lib.rs`, then `pace/` |
+//! | wake-ups of a loop | `docs/design/0031-shared-wake-ups.md`, `crates/engine/src/engine/egress.rs`, `CoreLoop::wait` |
+//! | bytes for HTTP | `crates/engine/src/engine/rush.rs`, `docs/design/0038-web.md`, section "Long writes" |
+//! | viewers that do not read their connection | `docs/design/0013-tcp-egress.md`, `crates/engine/src/engine/waiting.rs` |
+//! | streams and runs | `docs/design/0012-runs.md`, `crates/engine/src/stream.rs` |
+//! | sending ahead, leaving out, and devices that read late | `docs/design/0023-sending-ahead.md`, `crates/engine/src/held.rs` |
 #![forbid(unsafe_code)]
 
 mod batch;

@@ -24,6 +24,13 @@
 //! | [`visitors`] | a client that sets streams up and is gone, as fast as it can |
 //! | [`mod@reference`] | senders that anybody could write, to compare with |
 //! | [`streams`] | the experiment of the Stream Engine paper: its senders, and how many streams a core carries |
+//!
+//! ## Where to read on
+//!
+//! | topic | read |
+//! | --- | --- |
+//! | writing a benchmark | `crates/lab/src/frame/mod.rs` |
+//! | other ways to send the same blocks, and their cost | `crates/lab/src/streams/mod.rs` |
 #![deny(unsafe_code)]
 
 pub mod benches;

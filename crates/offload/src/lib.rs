@@ -18,6 +18,15 @@
 //! | [`toe`] | the TCP offload engine: another loop, and sockets for host threads |
 //! | [`background`] | threads that give way to all others |
 //! | [`hugepage`], [`heap`], [`affinity`], [`clock`] | memory, cores and time of the real machine |
+//!
+//! ## Where to read on
+//!
+//! | topic | read |
+//! | --- | --- |
+//! | one turn of the loop | `crates/offload/src/core_loop.rs`: one turn, its phases |
+//! | ports of the kernel's address for an engine | `docs/design/0035-offload-engine.md`, `crates/offload/src/toe/steered/mod.rs`, `crates/netio/src/xdp/steer/program.rs` |
+//! | media by our own TCP | `docs/design/0036-media-by-our-tcp.md`, `crates/offload/src/toe/egress.rs`, then `engine/lend.rs`; `apart.rs` where the engine has a thread of its own |
+//! | sockets of an offload engine for host threads | `docs/design/0035-offload-engine.md`, `crates/offload/src/toe/mod.rs`, then `engine/`, `host/`, `remote/` |
 #![deny(unsafe_code)]
 
 pub mod adaptive_burst;

@@ -21,6 +21,12 @@
 //! | `config` | settings, from the environment |
 //! | `address` | addresses as the C library has them |
 //! | `message` | messages to the user, each printed once |
+//!
+//! ## Where to read on
+//!
+//! | topic | read |
+//! | --- | --- |
+//! | sockets of an offload engine for existing programs | `docs/design/0037-preload.md`, `crates/preload/src/lib.rs`, then `process/`, `wait.rs` |
 
 #![deny(unsafe_code)]
 // Unit tests keep the C library's own functions: nothing calls these there.

@@ -18,6 +18,12 @@
 //! | `checked`, `throttle` | the memory of earlier clients |
 //! | `name` | names of users, patterns of titles |
 //! | `clock` | the time |
+//!
+//! ## Where to read on
+//!
+//! | topic | read |
+//! | --- | --- |
+//! | users and rights | `docs/design/0039-rights.md`, `crates/rights/src/decide.rs`, then `gate.rs`; in the faces `web/src/rights.rs`, `server/src/session/rights.rs` |
 #![forbid(unsafe_code)]
 
 mod advice;

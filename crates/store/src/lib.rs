@@ -25,6 +25,23 @@
 //! | [`cache`] | the one copy in memory, read ahead, lent to many |
 //!
 //! A store is a directory. `docs/ref/store-format.md` describes it byte by byte.
+//!
+//! ## Where to read on
+//!
+//! | topic | read |
+//! | --- | --- |
+//! | from disk to memory | `crates/store/src/cache/mod.rs` |
+//! | kinds of titles, and the place for another | `docs/design/0015-sources.md`, `crates/store/src/cache/kind.rs` |
+//! | transformations | `docs/design/0028-transformations.md`, `crates/store/src/transform/mod.rs`, `crates/store/src/cache/derived.rs` |
+//! | the place for a live source | `docs/design/0021-growing-extents.md`, `crates/store/src/cache/live.rs` |
+//! | files on disk | `docs/ref/store-format.md`, `millrace inspect` |
+//! | making trick titles | `crates/store/src/trick/mod.rs`, `docs/design/0025-trick-titles.md` |
+//! | ladders of renditions | `crates/store/src/ingest/ladder/mod.rs`, `docs/design/0029-ladders.md` |
+//! | places of a stripe's units | `crates/store/src/stripes.rs` |
+//! | loss of a disk | `docs/design/0010-members.md`, `crates/store/src/cache/stripes/`, `crates/store/src/cache/health.rs` |
+//! | hanging disks | `crates/store/src/blocking.rs` |
+//! | posters and pictures for seeking | `docs/design/0042-pictures.md`, `crates/store/src/ingest/pictures/mod.rs`, `crates/server/src/cmds/serve/pictures.rs`, `crates/web/src/pictures.rs` |
+//! | subtitles as text | `docs/design/0044-subtitles.md`, `crates/store/src/subtitles/mod.rs`, `crates/ts/src/teletext/mod.rs`, `crates/web/src/subtitles/mod.rs`; where they come from: `crates/store/src/ingest/subtitles.rs`, `crates/server/src/library/sidecars.rs` |
 #![deny(unsafe_code)]
 
 pub mod bell;

@@ -66,6 +66,12 @@
 //! once, at the end. Otherwise it awaits [`StreamEngine::run_async`] in any executor. Inside there
 //! is one thread for each engine, one for the cache and one for events, regardless of the number of
 //! streams.
+//!
+//! ## Where to read on
+//!
+//! | topic | read |
+//! | --- | --- |
+//! | the stream engine as a call | `crates/stream/src/lib.rs`, then `calls.rs`; `docs/design/0027-library-call.md` |
 #![forbid(unsafe_code)]
 
 mod buffer;

@@ -17,6 +17,13 @@
 //! | [`ip`] | the layer below: Ethernet, IP, ICMP, neighbours |
 //! | [`stack`] | many connections, listeners, the turn of three stages |
 //! | [`limits`] | bounds and constants, with their reasons |
+//!
+//! ## Where to read on
+//!
+//! | topic | read |
+//! | --- | --- |
+//! | the TCP state machine and its proofs | `docs/design/0033-tcp.md`, `crates/tcp/src/lib.rs`, then `conn/arrive/`, `stack/` |
+//! | the IP layer and its neighbours | `docs/design/0034-ip-layer.md`, `crates/tcp/src/ip/mod.rs`, then `input`, `output`, `neighbours` |
 #![forbid(unsafe_code)]
 
 pub mod cc;

@@ -15,6 +15,12 @@
 //! | `stall` | connections that take nothing |
 //! | `client` | the other side: whom commands and the webhook believe |
 //! | `totals` | counters |
+//!
+//! ## Where to read on
+//!
+//! | topic | read |
+//! | --- | --- |
+//! | TLS handshakes, certificates, and the socket for engines | `docs/design/0043-tls.md`, `crates/tls/src/lib.rs`, then `accept.rs`, `relay.rs`; settings: `crates/server/src/cmds/serve/tls.rs` |
 #![forbid(unsafe_code)]
 
 mod accept;

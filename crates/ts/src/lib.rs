@@ -26,6 +26,12 @@
 //! analyser.push(b"no transport stream");
 //! assert_eq!(analyser.finish().verdict, Verdict::NoStream);
 //! ```
+//!
+//! ## Where to read on
+//!
+//! | topic | read |
+//! | --- | --- |
+//! | checks of a transport stream | `crates/ts/src/lib.rs`, `docs/ref/ts-checks.md`, `docs/design/0024-ts-analyser.md` |
 #![forbid(unsafe_code)]
 
 mod analyser;

@@ -33,6 +33,17 @@
 //! | `pictures` | posters, and pictures for seeking |
 //! | `totals` | counters |
 //! | `webhook` | a program of the operator that is asked for permission to watch |
+//!
+//! ## Where to read on
+//!
+//! | topic | read |
+//! | --- | --- |
+//! | HTTP, and connections lent to an engine | `docs/ref/http.md`, `docs/design/0038-web.md`, `crates/web/src/lib.rs` |
+//! | the description of the API, and its events | `crates/web/src/openapi.rs`, `crates/web/src/events/mod.rs`; `millrace top`, which reads it: `crates/server/src/cmds/top/mod.rs`, `remote.rs` |
+//! | the page, and the hls.js in it | `docs/guide/web.md`, `crates/web/src/page/mod.rs`, `crates/web/build.rs`, `scripts/npm.sh`; browsers on it: `scripts/interop/browser/check.mjs` |
+//! | uploads | `docs/design/0041-uploads.md`, `crates/web/src/upload/mod.rs`; where it goes: `crates/server/src/cmds/serve/uploads.rs`; from where: `crates/server/src/cmds/add_remote.rs` |
+//! | cutting a title into segments | `crates/web/src/hls/mod.rs` |
+//! | segments of fragmented MP4 | `docs/design/0040-cmaf.md`, `crates/web/src/cmaf/mod.rs` |
 #![forbid(unsafe_code)]
 
 mod answer;

@@ -23,6 +23,13 @@ fn a_document_has_one_title_and_it_comes_first() {
 }
 
 #[test]
+fn crate_head_with_stale_path_is_found() {
+    let head = "//! | the words | `crates/a/src/lib.rs`, `crates/a/src/gone.rs` |\n// `crates/no/head.rs`\n";
+    let expected = ["crates/a/src/lib.rs:1 `crates/a/src/gone.rs` is not in the repository"];
+    assert_eq!(found(&[("crates/a/src/lib.rs", head)]), expected);
+}
+
+#[test]
 fn links_lead_somewhere() {
     for good in [
         "[b](b.md) [self](#a) [up](../crates/x.rs)",
