@@ -92,7 +92,7 @@ export async function checkTroubles(page, newPage) {
         }, true);
       });
     }],
-    ['neither HLS nor hls.js', /lacks hls[.]js/, async (page) => {
+    ['neither HLS nor hls.js', /built without hls[.]js/, async (page) => {
       await page.addInitScript(() => { HTMLMediaElement.prototype.canPlayType = () => ''; });
       await page.route('**/hls.js', json(404, { error: { status: 404, message: 'none' } }));
     }],
