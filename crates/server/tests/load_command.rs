@@ -44,11 +44,9 @@ fn a_clean_load_ends_with_zero_and_leaves_its_files() {
         "--arrivals",
         "poisson:20/s",
         "--behaviour",
-        "zap 1s fixed:1,pause 1s fixed for 500ms fixed:1,seek 1s fixed:1",
+        "zap 2200ms fixed:1,pause 1s fixed for 500ms fixed:1,seek 1s fixed:1",
         "--stall",
         "3s",
-        "--max-failed",
-        "6",
         "--json",
         "--series",
         series.to_str().unwrap(),
@@ -57,10 +55,8 @@ fn a_clean_load_ends_with_zero_and_leaves_its_files() {
     ]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let report = json(&output);
-    assert_eq!(report["streams"], 6, "{report}");
-    // On a busy machine, who zaps shortly before the end may not play again in time; nothing else may fail.
-    let failures = report["failures"].as_object().unwrap();
-    assert!(failures.keys().all(|kind| kind == "not playing when time was over"), "{report}");
+    // Sessions after a zap begin less than 2 s before the end, so that a busy machine need not play them in time.
+    assert_eq!((report["streams"].as_u64(), report["failed"].as_u64()), (Some(6), Some(0)), "{report}");
     let deeds = ["zaps", "pauses", "seeks"].map(|deed| report[deed].as_u64().unwrap());
     assert!(deeds.iter().sum::<u64>() >= 6, "{report}");
     assert_eq!(report["lost"], 0, "{report}");
