@@ -30,15 +30,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The longest that are named at the end.
 const NAMED: usize = 12;
 
-/// Programs whose failed tests get a second try, alone: real sockets and real clocks sometimes starve beside other tests on a
-/// busy machine. More failures than this have another cause.
+/// Programs whose failed tests get a second try, alone, if [`order::is_real_time`]. More failures than this have another cause.
 const SECOND_TRIES: usize = 3;
 
 const HELP: &str = "\
 usage: cargo xtask test [--at-once N] [TEXT...]
 
-Builds all tests of the workspace and runs them, several test programs at a time. Tests that fail beside others
-run once more, alone; those that pass then are named at the end.
+Builds all tests of the workspace and runs them, several test programs at a time. Tests with real sockets and
+clocks that fail beside others run once more, alone; those that pass then are named at the end.
 
   --at-once N   test programs at a time [default: twice the processors]
   TEXT          only test programs with TEXT in their name, such as store/ or e2e_serve
@@ -49,8 +48,6 @@ struct Job {
     name: String,
     command: Box<dyn Fn() -> Command + Send + Sync>,
     again: String,
-    /// Whether names behind the command choose tests.
-    takes_names: bool,
 }
 
 /// How a job ended.
@@ -64,10 +61,8 @@ struct Ended {
     skips: Vec<Skip>,
     /// The fault, with the names of the tests that failed.
     fault: Option<String>,
-    /// The tests that failed, by name.
+    /// The tests that failed, by name; without a fault, they passed alone afterwards.
     failed: Vec<String>,
-    /// Tests that failed beside other programs and passed alone.
-    unsteady: Vec<String>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -143,12 +138,10 @@ fn jobs(messages: &[serde_json::Value]) -> Vec<Job> {
             command
         }),
         again: "cargo test --workspace --doc".into(),
-        takes_names: false,
     }];
     jobs.extend(binaries.into_iter().map(|binary| Job {
         name: binary.name.clone(),
         again: binary.again(),
-        takes_names: true,
         command: Box::new(move || binary.command()),
     }));
     jobs
@@ -162,7 +155,7 @@ fn run_all(jobs: &[Job], at_once: usize, logs: &Path) -> Vec<Ended> {
         at_once,
         |job| order::alone(&job.name).is_some(),
         |job| {
-            let log = logs.join(job.name.replace(['/', ' '], "-")).with_extension("log");
+            let log = log_of(job, logs, "");
             let start = Instant::now();
             let (output, worked, result) = run_one((job.command)(), &log, LIMIT);
             let one = judge(job, &output, result, (start.elapsed(), worked));
@@ -176,24 +169,28 @@ fn run_all(jobs: &[Job], at_once: usize, logs: &Path) -> Vec<Ended> {
 
 /// Gives a few failed programs a second try.
 fn second_tries(jobs: &[Job], ended: &mut [Ended], logs: &Path) {
-    let mut failed: Vec<&mut Ended> = ended.iter_mut().filter(|one| one.fault.is_some()).collect();
+    let failed: Vec<&mut Ended> = ended.iter_mut().filter(|one| one.fault.is_some()).collect();
     if failed.len() > SECOND_TRIES {
         return;
     }
-    for one in &mut failed {
+    for one in failed.into_iter().filter(|one| order::is_real_time(&one.name)) {
         let job = jobs.iter().find(|job| job.name == one.name).expect("a job for each end");
         second_try(job, one, logs);
     }
 }
 
+fn log_of(job: &Job, logs: &Path, end: &str) -> PathBuf {
+    logs.join(job.name.replace(['/', ' '], "-") + end + ".log")
+}
+
 /// Runs the tests of a program that failed once more; a program that named none, such as one that crashed, stays failed.
 fn second_try(job: &Job, ended: &mut Ended, logs: &Path) {
-    if !job.takes_names || ended.failed.is_empty() {
+    if ended.failed.is_empty() {
         return;
     }
     let mut command = (job.command)();
     command.arg("--exact").args(&ended.failed);
-    let log = logs.join(job.name.replace(['/', ' '], "-") + "-alone").with_extension("log");
+    let log = log_of(job, logs, "-alone");
     let start = Instant::now();
     let (output, worked, result) = run_one(command, &log, LIMIT);
     let again = judge(job, &output, result, (start.elapsed(), worked));
@@ -202,7 +199,6 @@ fn second_try(job: &Job, ended: &mut Ended, logs: &Path) {
         ended.fault = None;
         ended.counts.failed -= again.counts.passed;
         ended.counts.passed += again.counts.passed;
-        ended.unsteady = std::mem::take(&mut ended.failed);
     }
 }
 
@@ -269,7 +265,7 @@ fn judge(job: &Job, output: &str, result: Result<(), String>, (took, worked): (D
     let skips = outcome::skips(output);
     let failed = failed.into_iter().map(str::to_owned).collect();
     let (name, again) = (job.name.clone(), job.again.clone());
-    Ended { name, again, took, worked, counts, skips, fault, failed, unsteady: Vec::new() }
+    Ended { name, again, took, worked, counts, skips, fault, failed }
 }
 
 fn heading(ended: &Ended) -> String {
@@ -301,8 +297,8 @@ fn skipped_lines(ended: &[Ended]) -> Vec<String> {
 
 /// Names the tests that passed only alone.
 fn unsteady_line(ended: &[Ended]) -> Option<String> {
-    let unsteady = ended.iter().filter(|one| !one.unsteady.is_empty());
-    let names: Vec<String> = unsteady.map(|one| format!("{} {}", one.name, one.unsteady.join(" "))).collect();
+    let unsteady = ended.iter().filter(|one| one.fault.is_none() && !one.failed.is_empty());
+    let names: Vec<String> = unsteady.map(|one| format!("{} {}", one.name, one.failed.join(" "))).collect();
     (!names.is_empty())
         .then(|| format!("UNSTEADY, failed beside other tests and passed alone: {}", names.join(", ")))
 }
@@ -343,24 +339,20 @@ pub(crate) fn built_program(name: &str) -> Result<PathBuf, String> {
 mod tests {
     use super::*;
 
-    fn shell(script: &'static str) -> Job {
+    fn shell(name: &str, script: &str) -> Job {
+        let script = script.to_owned();
         let command = move || {
             let mut command = Command::new("sh");
-            command.args(["-c", script, "sh"]);
+            command.args(["-c", &script, "sh"]);
             command
         };
-        Job {
-            name: "crate/one".into(),
-            command: Box::new(command),
-            again: "cargo test one".into(),
-            takes_names: true,
-        }
+        Job { name: name.into(), command: Box::new(command), again: "cargo test one".into() }
     }
 
     fn ended(script: &'static str, limit: Duration) -> Ended {
         let name = format!("millrace-xtask-suite-{}-{:?}", std::process::id(), std::thread::current().id());
         let log = std::env::temp_dir().join(name);
-        let job = shell(script);
+        let job = shell("crate/one", script);
         let (output, worked, result) = run_one((job.command)(), &log, limit);
         std::fs::remove_file(&log).unwrap();
         judge(&job, &output, result, (Duration::from_millis(1500), worked))
@@ -396,27 +388,27 @@ mod tests {
     fn second_try_clears_only_tests_that_pass_alone() {
         let logs = tempfile::tempdir().unwrap();
         // `$1` is `--exact` in the second try.
-        let after = |second: &'static str| {
-            let job = shell(Box::leak(
-                format!("[ $# -eq 0 ] || {{ {second}; }}; echo 'test a ... FAILED'; echo 'test result: FAILED. 4 passed; 1 failed'; exit 101")
-                    .into_boxed_str(),
-            ));
-            let mut all = run_all(std::slice::from_ref(&job), 1, logs.path());
-            second_tries(std::slice::from_ref(&job), &mut all, logs.path());
+        let first = "echo 'test a ... FAILED'; echo 'test result: FAILED. 4 passed; 1 failed'; exit 101";
+        let after = |name: &str, second: &str| {
+            let jobs = [shell(name, &format!("[ $# -eq 0 ] || {{ {second}; }}; {first}"))];
+            let mut all = run_all(&jobs, 1, logs.path());
+            second_tries(&jobs, &mut all, logs.path());
             all.remove(0)
         };
         let passes =
             "[ \"$1 $2\" = '--exact a' ] || exit 9; echo 'test result: ok. 1 passed; 0 failed'; exit 0";
-        let unsteady = after(passes);
+        let unsteady = after("server/e2e_one", passes);
         assert_eq!((unsteady.fault.as_deref(), unsteady.counts.passed, unsteady.counts.failed), (None, 5, 0));
-        let line = "UNSTEADY, failed beside other tests and passed alone: crate/one a";
+        let line = "UNSTEADY, failed beside other tests and passed alone: server/e2e_one a";
         assert_eq!(unsteady_line(&[unsteady]).as_deref(), Some(line));
         // The second try fails again, runs nothing, or crashes.
         for second in ["true", "echo 'test result: ok. 0 passed; 0 failed'; exit 0", "kill -9 $$"] {
-            let failed = after(second);
+            let failed = after("server/e2e_one", second);
             assert_eq!((failed.fault.as_deref(), failed.counts.failed), (Some("a"), 1), "{second}");
             assert_eq!(unsteady_line(&[failed]), None);
         }
+        // A test without real time has no excuse.
+        assert_eq!(after("server/lib", passes).fault.as_deref(), Some("a"));
     }
 
     #[test]

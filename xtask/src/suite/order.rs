@@ -41,6 +41,15 @@ pub(super) const ALONE: &[(&str, &str)] = &[
     ),
 ];
 
+/// Crates whose test programs have real sockets and real clocks, and sometimes starve beside others on a busy machine.
+const REAL_TIME: &[&str] = &["client", "lab", "netio", "offload", "preload", "server", "stream", "web"];
+
+/// Whether a program's tests may fail for want of a processor. Unit tests and all of the other crates take the clock as an
+/// argument, so a test that fails there sometimes has found a fault.
+pub(super) fn is_real_time(name: &str) -> bool {
+    name.split_once('/').is_some_and(|(folder, target)| REAL_TIME.contains(&folder) && target != "lib")
+}
+
 /// Where a program stands: by its place among the long ones, else behind them.
 pub(super) fn rank(name: &str) -> usize {
     LONG.iter().position(|long| *long == name).unwrap_or(LONG.len())
@@ -69,6 +78,13 @@ mod tests {
             };
             assert!(paths.iter().any(|path| path.is_file()), "{name} is no test program");
         }
+    }
+
+    #[test]
+    fn is_real_time_leaves_out_unit_tests_and_crates_without_a_clock() {
+        assert!(is_real_time("server/e2e_serve") && is_real_time("netio/route"));
+        assert!(!["server/lib", "tcp/packetdrill", "store/trick", "doc tests"].into_iter().any(is_real_time));
+        assert!(REAL_TIME.iter().all(|folder| root().join("crates").join(folder).is_dir()));
     }
 
     #[test]

@@ -136,17 +136,17 @@ fn links(tree: &Tree, file: &File, findings: &mut Vec<Finding>) {
                 ));
             }
         }
-        paths(tree, file, (number, line), findings);
+        paths(tree, file, number, line, findings);
     }
 }
 
 /// Paths in a crate's head, which leads to its files.
 fn entry_points(tree: &Tree, file: &File, findings: &mut Vec<Finding>) {
     let head = file.text.lines().zip(1..).filter(|(line, _)| line.starts_with("//!"));
-    head.for_each(|(line, number)| paths(tree, file, (number, line), findings));
+    head.for_each(|(line, number)| paths(tree, file, number, line, findings));
 }
 
-fn paths(tree: &Tree, file: &File, (number, line): (usize, &str), findings: &mut Vec<Finding>) {
+fn paths(tree: &Tree, file: &File, number: usize, line: &str, findings: &mut Vec<Finding>) {
     for path in quoted_paths(line).filter(|path| !tree.exists(path)) {
         let what = format!("`{path}` is not in the repository");
         findings.push(finding(file, number, what, "repair the path"));
