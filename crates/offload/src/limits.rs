@@ -129,6 +129,6 @@ pub const STATIONS_OF_A_SET: usize = 4;
 pub const WAITING_NS: u64 = 1_000_000_000;
 /// How often it is looked for the way meanwhile: a question to the kernel takes some 0.1 ms, and one on the wire as long again.
 pub const WAY_LOOK_NS: u64 = 1_000_000;
-/// Heap blocks from this size on are mapped apart and unmapped when they are freed: a fifth of a millisecond of page faults each,
-/// for buffers that live for longer than that.
+/// Heap blocks from this size on are mapped apart and unmapped when they are freed: 128 page faults
+/// each, which only buffers of whole jobs (uploads, password checks, made segments) cause.
 pub const HEAP_LARGE_BYTES: i32 = 512 << 10;
