@@ -94,8 +94,8 @@ impl Shared {
         id: RequestId,
     ) -> Answer {
         let turn = self.clients.turn(peer).await;
-        // This future is large. In the heap, and from here on: a thousand connections that wait for their turn, or write
-        // to a client that does not read, hold none.
+        // This future is large, so it lives in the heap and only during a turn: connections that wait for one, or write
+        // to a client that does not read, do not hold it.
         let answer = turn.take(Box::pin(self.find_answer(request, peer, id)).as_mut()).await;
         let answer = self.counted(answer, peer);
         note(request, peer, id, answer.status);
