@@ -391,3 +391,44 @@ fn pictures_before_the_edit_list_are_not_shown() {
     assert!((first("v:0") - first("a:0")).abs() < 0.025, "{} and {}", first("v:0"), first("a:0"));
     film.assert_clean();
 }
+
+/// Shows 2 s from the beginning and 3 s from between two key pictures on.
+fn join_two_pieces(file: &Path) {
+    let mut bytes = std::fs::read(file).unwrap();
+    let places: Vec<usize> =
+        bytes.windows(4).enumerate().filter(|(_, w)| w == b"elst").map(|(at, _)| at).collect();
+    assert_eq!(places.len(), 2, "pictures and sound");
+    for at in places.into_iter().rev() {
+        let track = bytes[..at].windows(4).rposition(|w| w == b"trak").unwrap();
+        let hz_at = track + bytes[track..].windows(4).position(|w| w == b"mdhd").unwrap() + 16;
+        let hz = u32::from_be_bytes(bytes[hz_at..hz_at + 4].try_into().unwrap());
+        let first = u32::from_be_bytes(bytes[at + 16..at + 20].try_into().unwrap());
+        let mut list = 2u32.to_be_bytes().to_vec();
+        // Lengths are of the film's time scale, which ffmpeg writes as 1000 a second.
+        for (length, start) in [(2000u32, first), (3000, first + hz * 138 / 25)] {
+            list.extend([length, start, 1 << 16].map(u32::to_be_bytes).concat());
+        }
+        bytes.splice(at + 8..at + 24, list);
+        for container in [b"elst", b"edts", b"trak", b"moov"] {
+            let at = bytes[..at + 4].windows(4).rposition(|w| w == container).unwrap() - 4;
+            let length = u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap()) + 12;
+            bytes[at..at + 4].copy_from_slice(&length.to_be_bytes());
+        }
+    }
+    std::fs::write(file, bytes).unwrap();
+}
+
+#[test]
+fn pieces_of_an_edit_list_are_joined_as_players_show_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pieces.mp4");
+    let tone = ["-f", "lavfi", "-i", "sine=d=10", "-c:a", "aac", "-g", "25", "-bf", "0"];
+    make(&path, &[&PICTURES_10_S[..], &tone, &X264].concat());
+    join_two_pieces(&path);
+    let shown = ffmpeg::frame_md5(&path, "0:v").len();
+    let film = take(dir, &path, WebAudio::Never);
+    let pictures = ffmpeg::frame_md5(film.data(), "0:v").len();
+    assert!(shown == 125 && pictures == shown, "{pictures} pictures of {shown}");
+    assert!(film.info.notes.iter().any(|note| note.contains("several pieces")), "{:?}", film.info.notes);
+    film.assert_clean();
+}

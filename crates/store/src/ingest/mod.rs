@@ -30,6 +30,7 @@ pub(crate) mod indexer;
 pub mod kinds;
 pub mod ladder;
 mod layout;
+mod mp4;
 mod notes;
 mod packetize;
 mod pass;

@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use super::clock_fill::MUX_DELAY_SECS;
 use super::ladder::{Film, Sound};
+use super::mp4::Joined;
 use super::subtitles::TextStream;
 use super::web_audio::WebAudio;
 use crate::limits::FFMPEG_ENCODER_THREADS;
@@ -71,6 +72,9 @@ pub(super) struct Probe {
     packets: Vec<ProbePacket>,
     #[serde(default)]
     format: ProbeFormat,
+    /// Set by the caller: ffprobe does not print it.
+    #[serde(skip)]
+    pub(super) joined: Option<Joined>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -209,7 +213,7 @@ impl Probe {
                     left_out.push(format!("further picture stream ({})", stream.codec_name))
                 }
                 "video" => {
-                    plan.video(stream, self.trimmed(stream).is_some());
+                    plan.video(stream, self.cut(stream));
                     videos += 1;
                 }
                 "audio" if audios == MAX_AUDIO_STREAMS => {
@@ -271,6 +275,18 @@ impl Probe {
             number += 1;
         }
         plan.adds_audio = number > count;
+    }
+
+    /// Reason in a note that the packets of a picture stream cannot be copied: players leave some out.
+    fn cut(&self, stream: &ProbeStream) -> Option<&'static str> {
+        match self.joined {
+            Some(Joined::Edits) => Some("the file joins several pieces (edit list)"),
+            Some(Joined::Descriptions) => Some("the file joins streams of different parameters"),
+            None if self.trimmed(stream).is_some() => {
+                Some("the file begins between two key pictures (edit list)")
+            }
+            None => None,
+        }
     }
 
     /// Length of the beginning of a stream that players leave out, because the file asks them to
@@ -379,7 +395,7 @@ impl RemuxPlan {
         self.streams.extend(args.map(str::to_owned));
     }
 
-    fn video(&mut self, stream: &ProbeStream, is_trimmed: bool) {
+    fn video(&mut self, stream: &ProbeStream, cut: Option<&str>) {
         self.map(stream);
         let codec = stream.codec_name.as_str();
         let filters = PARAMETER_SETS.iter().find(|(of, _)| *of == codec).map(|(_, filters)| filters);
@@ -392,8 +408,8 @@ impl RemuxPlan {
                 "the file asks players to turn it by {} degrees, which a transport stream cannot carry, so it is turned",
                 stream.rotation()
             )
-        } else if is_trimmed {
-            "the file begins between two key pictures (edit list), which a transport stream cannot".to_owned()
+        } else if let Some(cut) = cut {
+            format!("{cut}, which a transport stream cannot carry")
         } else {
             self.push(["-c:v:0", "copy"]);
             if let Some(filters) = filters {

@@ -10,6 +10,7 @@ use super::bounds::{OutputBound, ProcessBounds};
 use super::child::{ChildStop, HelperProgram};
 use super::clock_fill::ClockFiller;
 use super::error::{IngestError, StreamError};
+use super::mp4::Joined;
 use super::pass::{ByteSource, Done};
 use super::plan::{self, Probe, RemuxPlan};
 use super::source::SourceFile;
@@ -55,10 +56,13 @@ pub(super) struct Remuxer<'a> {
 impl Remuxer<'_> {
     /// Asks ffprobe for the contents of the file, and decides how to convert it.
     pub(super) fn plan(&self, web_audio: WebAudio, watch: &mut Watch<'_>) -> Result<RemuxPlan, IngestError> {
-        self.probe(watch)?.plan(web_audio).map_err(|nothing| IngestError::NothingToPlay {
-            path: self.source.path().to_path_buf(),
-            found: nothing.found,
-        })
+        let path = || self.source.path().to_path_buf();
+        let mut probe = self.probe(watch)?;
+        let joined = self.source.again().and_then(|mut file| Joined::of(&mut file));
+        probe.joined = joined.map_err(|error| IngestError::Open { path: path(), error })?;
+        probe
+            .plan(web_audio)
+            .map_err(|nothing| IngestError::NothingToPlay { path: path(), found: nothing.found })
     }
 
     /// Asks ffprobe for the contents of the file.

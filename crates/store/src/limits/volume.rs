@@ -131,6 +131,8 @@ pub const MAX_LAYOUT_STREAMS: usize = 4096;
 pub const MAX_CODEC_NAME_BYTES: usize = 24;
 /// Programs followed; a multiplex has tens. The others' bytes are kept all the same.
 pub const MAX_PROGRAMS: usize = 256;
+/// Limit on the boxes and edit list entries read of an MP4 file: a film of ten tracks has about 150 boxes.
+pub const MAX_MP4_BOXES: usize = 4096;
 /// Most that ffprobe may print: a few KiB for each stream.
 pub const MAX_PROBE_BYTES: usize = 4 << 20;
 /// Least time between two calls of the caller's function: 20 a second are as smooth as a progress bar gets.
