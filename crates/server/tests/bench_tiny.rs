@@ -94,8 +94,6 @@ fn every_benchmark_runs_and_keeps_the_form() {
         has_the_form(&report, bench.name);
         match bench.name {
             "ingest" => assert!(promise(&report, "ingest-rate")["value"].as_f64().unwrap() > 0.0, "{report}"),
-            "sums" => assert_eq!(promise(&report, "sums-same-records")["value"], 0.0, "{report}"),
-            "transforms" => assert_eq!(promise(&report, "transforms-no-failure")["value"], 0.0, "{report}"),
             "parity" => {
                 let rows = report["rows"].as_array().unwrap();
                 let some =
@@ -159,10 +157,6 @@ fn every_benchmark_runs_and_keeps_the_form() {
             }
             "tcp-turns" => {
                 assert!(promise(&report, "tcp-segment-ns")["value"].as_f64().unwrap() > 0.0, "{report}");
-            }
-            "tcp-frames" => {
-                let figures = report["rows"][0]["figures"].as_array().unwrap();
-                assert!(figures.iter().all(|figure| figure["value"].as_f64().unwrap() > 0.0), "{report}");
             }
             "toe" => {
                 // Each way, each size, each contender has moved bytes.

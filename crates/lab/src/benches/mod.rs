@@ -19,14 +19,11 @@ mod start;
 mod steer;
 mod stream_offload;
 mod streams;
-mod sums;
 mod switches;
 mod tcp;
-mod tcp_frames;
 mod tcp_sessions;
 mod tcp_turns;
 mod toe;
-mod transforms;
 mod tx;
 
 use crate::frame::Bench;
@@ -34,11 +31,8 @@ use crate::frame::Bench;
 /// All of them, in the order in which `bench list` shows them.
 pub const ALL: &[Bench] = &[
     ingest::BENCH,
-    sums::BENCH,
-    transforms::BENCH,
     tcp::BENCH,
     tcp_turns::BENCH,
-    tcp_frames::BENCH,
     toe::BENCH,
     tcp_sessions::BENCH,
     reads::BENCH,
