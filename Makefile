@@ -15,11 +15,12 @@ help: ## this list
 deps: ## install the Debian packages that building, demo and tests need (root or sudo)
 	@scripts/deps.sh build demo test
 
-build: toolchain ## the program, optimised: target/release/millrace, its symbols in millrace.debug beside it, and libmillrace_preload.so
+build: toolchain ## the programs, optimised: target/release/millrace and millrace-lab, symbols in .debug files beside them, and libmillrace_preload.so
 	@scripts/deps.sh --try build
 	@scripts/npm.sh --try page
-	cargo build --release --locked --package millrace-server --package millrace-preload
+	cargo build --release --locked --package millrace-server --package millrace-lab --package millrace-preload
 	@scripts/split-symbols.sh $(TARGET)/release/millrace
+	@scripts/split-symbols.sh $(TARGET)/release/millrace-lab
 	@scripts/split-symbols.sh $(TARGET)/release/libmillrace_preload.so
 
 demo: ## make two films and serve them; PROVE=1: play them too, then end
@@ -35,7 +36,7 @@ test: toolchain ## everything that CI runs; says what was skipped and why
 interop: toolchain ## long runs with FFmpeg, GStreamer, VLC, Chromium, Firefox and our own receiver
 	@scripts/deps.sh --try build test
 	@scripts/npm.sh --try page browser
-	cargo build --release --locked --package millrace-server
+	cargo build --release --locked --package millrace-server --package millrace-lab
 	@$(XTASK) interop --long --millrace $(TARGET)/release/millrace
 
 bench: build ## measure every promise about speed but `bench streams`, which takes an hour; CHECK=1: fail if one does not hold

@@ -186,6 +186,20 @@ pub enum RtspFailure {
     NoMedia(String),
 }
 
+impl ClientError {
+    /// Whether another command line would avoid it.
+    pub fn is_usage(&self) -> bool {
+        matches!(
+            self,
+            Self::Option { .. }
+                | Self::Url { .. }
+                | Self::Target { .. }
+                | Self::Script { .. }
+                | Self::Behaviour { .. }
+        )
+    }
+}
+
 impl RtspFailure {
     /// A short text without numbers that vary, to count failures of a kind.
     pub fn kind(&self) -> String {

@@ -2,6 +2,7 @@
 //!
 //! | module | holds |
 //! | --- | --- |
+//! | [`cmds`] | the commands of the program `millrace-lab` |
 //! | [`frame`] | the common parts of every benchmark: name, purpose, rows, targets, machine and commit |
 //! | [`benches`] | the benchmarks, one file each |
 //! | [`framing`] | the older ways to frame a datagram, to compare with the one that runs |
@@ -35,6 +36,7 @@
 
 pub mod benches;
 pub mod capacity;
+pub mod cmds;
 pub mod frame;
 pub mod framing;
 pub mod held;

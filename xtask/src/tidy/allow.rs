@@ -57,7 +57,7 @@ pub(super) const LISTED: &[Entry] = &[
         "crates/offload/src/clock.rs",
         "the clock of the loops, read once a turn and passed down",
     ),
-    entry(Rule::Clock, "crates/server/src/cmds/bench.rs", "the date in a report, for people"),
+    entry(Rule::Clock, "crates/lab/src/cmds/bench.rs", "the date in a report, for people"),
     entry(Rule::Clock, "crates/server/src/cmds/serve/librarian.rs", "compares with the time stamps of files"),
     entry(Rule::Clock, "crates/store/src/volume/catalogue/mod.rs", "compares with the time stamps of files"),
     entry(Rule::Clock, "crates/store/src/volume/dirs.rs", "the date when a title was added, for people"),

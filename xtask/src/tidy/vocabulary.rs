@@ -26,8 +26,8 @@ const RETIRED: &[(&str, &str)] = &[
 /// The same, each in one folder.
 const RETIRED_IN: &[(&str, (&str, &str))] = &[("crates/lab/", ("film", "a title, media, a media file"))];
 
-/// Where the words may stand: the list itself.
-const EXCEPT: &[&str] = &["xtask/src/tidy/vocabulary.rs"];
+/// Where the words may stand: the list itself, and options that are named for people with films.
+const EXCEPT: &[&str] = &["xtask/src/tidy/vocabulary.rs", "crates/lab/src/cmds/load.rs"];
 
 pub(super) fn check(tree: &Tree, findings: &mut Vec<Finding>) {
     let files = tree.files.iter().filter(|file| !EXCEPT.contains(&&*file.path));

@@ -5,22 +5,36 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use millrace_cli::exit::{complain, exit_code, print_json, usage, words};
+use millrace_cli::signals::{cancel_on, cancel_on_signals, on_signals};
+use millrace_cli::{percent, signals, terminal};
 use millrace_client::ClientError;
 use millrace_store::StoreError;
 use millrace_store::blocking::Timeout;
 use millrace_store::members::Members;
 use millrace_store::volume::{VOLUME_FILE, Volume};
 
-// First: its macros stand for those of the standard library in all that follow.
-#[macro_use]
-mod terminal;
+// First: these stand for those of the standard library in all modules that follow.
+#[allow(unused_macros)]
+macro_rules! print {
+    ($($text:tt)*) => { ::millrace_cli::print!($($text)*) };
+}
+#[allow(unused_macros)]
+macro_rules! println {
+    ($($text:tt)*) => { ::millrace_cli::println!($($text)*) };
+}
+#[allow(unused_macros)]
+macro_rules! eprint {
+    ($($text:tt)*) => { ::millrace_cli::eprint!($($text)*) };
+}
+#[allow(unused_macros)]
+macro_rules! eprintln {
+    ($($text:tt)*) => { ::millrace_cli::eprintln!($($text)*) };
+}
 
 mod add;
 mod add_remote;
 mod add_subtitles;
-mod bench;
-mod bench_sender;
-mod bench_stream;
 mod config;
 mod connection;
 mod doctor;
@@ -29,12 +43,11 @@ pub(crate) mod engine;
 mod ffmpeg;
 mod fsck;
 mod inspect;
+mod lab;
 mod ladder;
-mod load;
 mod ls;
 pub(crate) mod memory;
 mod password;
-mod percent;
 mod play;
 mod prepare;
 pub(crate) mod progress;
@@ -44,7 +57,6 @@ mod rm;
 mod scrub;
 pub(crate) mod serve;
 mod settings;
-pub(crate) mod signals;
 mod title;
 mod title_names;
 mod top;
@@ -52,8 +64,6 @@ mod transform;
 mod trick;
 mod user;
 mod volume;
-
-use signals::{cancel_on, cancel_on_signals, on_signals};
 
 /// A media-on-demand server: a folder of films, paced to many viewers from one copy in memory.
 #[derive(Parser)]
@@ -83,17 +93,19 @@ enum Command {
     Scrub(scrub::ScrubArgs),
     Transform(transform::TransformArgs),
     Play(play::PlayArgs),
-    Load(Box<load::LoadArgs>),
+    /// Load any server with many viewers, and measure received packets, lateness and loss (by millrace-lab)
+    Load(lab::LabArgs),
     Top(top::TopArgs),
     Engine(Box<engine::EngineArgs>),
     Doctor(doctor::DoctorArgs),
     Config(config::ConfigArgs),
     User(user::UserArgs),
-    Bench(bench::BenchArgs),
+    /// Measure Millrace's performance targets; prints the machine, the commit and the spread (by millrace-lab)
+    Bench(lab::LabArgs),
     #[command(hide = true)]
-    BenchSender(bench_sender::BenchSenderArgs),
+    BenchSender(lab::LabArgs),
     #[command(hide = true)]
-    BenchStream(bench_stream::BenchStreamArgs),
+    BenchStream(lab::LabArgs),
 }
 
 /// The variable that can hold the store for all commands.
@@ -263,6 +275,9 @@ fn is_no_store(dir: &Path) -> bool {
 /// Parses the command line, runs the command; 0 when all went well, 1 when not, 2 for a command line that is wrong.
 pub fn main() -> ExitCode {
     let argv: Vec<_> = std::env::args_os().collect();
+    if let Some(result) = lab::help(&argv) {
+        return exit_code(result);
+    }
     let (cli, origins) = match settings::parse(&argv) {
         Ok(parsed) => parsed,
         Err(faults) => return refuse(faults),
@@ -282,24 +297,17 @@ pub fn main() -> ExitCode {
         Command::Scrub(args) => scrub::run(&args),
         Command::Transform(args) => transform::run(&args),
         Command::Play(args) => play::run(&args),
-        Command::Load(args) => load::run(&args),
+        Command::Load(args) => lab::run("load", &args),
         Command::Top(args) => top::run(&args),
         Command::Engine(args) => engine::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Config(args) => config::run(&args),
         Command::User(args) => user::run(&args),
-        Command::Bench(args) => bench::run(&args),
-        Command::BenchSender(args) => bench_sender::run(args),
-        Command::BenchStream(args) => bench_stream::run(args),
+        Command::Bench(args) => lab::run("bench", &args),
+        Command::BenchSender(args) => lab::run("bench-sender", &args),
+        Command::BenchStream(args) => lab::run("bench-stream", &args),
     };
-    match result {
-        Ok(code) => code,
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) => {
-            complain(&error);
-            ExitCode::from(code_of(&error))
-        }
-    }
+    exit_code(result)
 }
 
 /// Reports the faults in the settings.
@@ -313,74 +321,7 @@ fn refuse(faults: settings::Faults) -> ExitCode {
     }
 }
 
-/// A command line that another should take the place of: its exit code is that of one that cannot be read.
-#[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-struct Usage(anyhow::Error);
-
-/// Marks an error as the command line's.
-fn usage(error: anyhow::Error) -> anyhow::Error {
-    Usage(error).into()
-}
-
-/// The exit code that goes with an error.
-fn code_of(error: &anyhow::Error) -> u8 {
-    if error.is::<Usage>() { 2 } else { 1 }
-}
-
 /// The same error, marked if another command line would have helped.
 fn of_client(error: ClientError) -> anyhow::Error {
-    match error {
-        ClientError::Option { .. }
-        | ClientError::Url { .. }
-        | ClientError::Target { .. }
-        | ClientError::Script { .. }
-        | ClientError::Behaviour { .. } => usage(error.into()),
-        _ => error.into(),
-    }
-}
-
-/// Reports an error on standard error.
-fn complain(error: &anyhow::Error) {
-    eprintln!("millrace: {}", words(error));
-}
-
-/// Returns an error and its causes, each stated once: many already name their cause in their own
-/// words.
-fn words(error: &anyhow::Error) -> String {
-    let mut said = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        if !said.contains(&cause) {
-            let colon = if said.is_empty() { "" } else { ": " };
-            said.push_str(colon);
-            said.push_str(&cause);
-        }
-    }
-    said
-}
-
-/// `millrace ls | head` ends when head has seen enough: that is no failure.
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error
-        .chain()
-        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
-        .any(|io| io.kind() == std::io::ErrorKind::BrokenPipe)
-}
-
-/// Writes one JSON document to standard output.
-fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
-    println!("{}", terminal::printable_json(&serde_json::to_string_pretty(value)?));
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn a_cause_is_said_once() {
-        let refused = || std::io::Error::from_raw_os_error(111);
-        let error = anyhow::Error::new(refused()).context(format!("host: {}; look there", refused()));
-        assert_eq!(super::words(&error), "host: Connection refused (os error 111); look there");
-        let error = anyhow::Error::new(refused()).context("listen");
-        assert_eq!(super::words(&error), "listen: Connection refused (os error 111)");
-    }
+    if error.is_usage() { usage(error.into()) } else { error.into() }
 }

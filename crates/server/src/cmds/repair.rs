@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use clap::Args;
 use indicatif::ProgressBar;
+use millrace_cli::exit;
 use millrace_core::limits::REPAIR_ANSWER_NS;
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
@@ -146,7 +147,7 @@ fn show(bar: &ProgressBar, progress: &Progress) {
 pub(super) fn or_failed(result: anyhow::Result<ExitCode>) -> ExitCode {
     result.unwrap_or_else(|error| {
         super::complain(&error);
-        ExitCode::from(if error.is::<super::Usage>() { super::code_of(&error) } else { FAILED })
+        ExitCode::from(if exit::is_usage(&error) { exit::code_of(&error) } else { FAILED })
     })
 }
 

@@ -5,11 +5,11 @@ use std::str::FromStr;
 
 /// A share from 0 to 100 per cent, written with its sign.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
-pub(crate) struct Percent(pub(crate) f64);
+pub struct Percent(pub f64);
 
 impl Percent {
     /// The same in thousandths.
-    pub(crate) fn permille(self) -> u32 {
+    pub fn permille(self) -> u32 {
         (self.0 * 10.0).round() as u32
     }
 }

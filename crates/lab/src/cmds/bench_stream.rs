@@ -4,9 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::streams::{Blocks, Kind, Plan, Transport, run as send};
 use clap::Args;
 use millrace_core::units::HumanDuration;
-use millrace_lab::streams::{Blocks, Kind, Plan, Transport, run as send};
 
 /// Send blocks to many viewers in one of the ways that are compared (for comparisons)
 #[derive(Args)]

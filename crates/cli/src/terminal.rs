@@ -4,7 +4,7 @@
 //!   ([`millrace_core::text`]), line ends excepted.
 //! * When the reader has seen enough (`millrace volume status | head -1`), the rest is dropped and the command goes on to its end.
 //!
-//! [`stdout`] is the writer; `println!` and its like mean those of this module everywhere in [`crate::cmds`].
+//! [`stdout`] is the writer, and the macros of this crate write to it.
 
 use std::fmt;
 use std::io::{self, ErrorKind, IsTerminal, Write};
@@ -22,38 +22,38 @@ use tracing_subscriber::registry::LookupSpan;
 static STDOUT_CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// Standard output for text.
-pub(crate) fn stdout() -> TextOut<io::StdoutLock<'static>> {
+pub fn stdout() -> TextOut<io::StdoutLock<'static>> {
     TextOut { to: io::stdout().lock(), closed: &STDOUT_CLOSED }
 }
 
 /// Standard output for media, which are no text and go to files and pipes.
-pub(crate) fn media_stdout() -> io::StdoutLock<'static> {
+pub fn media_stdout() -> io::StdoutLock<'static> {
     io::stdout().lock()
 }
 
 /// Standard output for a display that moves the cursor: its text has passed through [`name`].
-pub(crate) fn screen() -> io::StdoutLock<'static> {
+pub fn screen() -> io::StdoutLock<'static> {
     io::stdout().lock()
 }
 
 /// The same for whoever must not wait for others that write to it.
-pub(crate) fn screen_without_lock() -> impl AsFd {
+pub fn screen_without_lock() -> impl AsFd {
     io::stdout()
 }
 
 /// Whether standard output is a terminal.
-pub(crate) fn stdout_is_terminal() -> bool {
+pub fn stdout_is_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
 /// Whether standard error is a terminal.
-pub(crate) fn stderr_is_terminal() -> bool {
+pub fn stderr_is_terminal() -> bool {
     io::stderr().is_terminal()
 }
 
 /// A writer of text that escapes unprintable characters, and drops everything once its reader is
 /// gone.
-pub(crate) struct TextOut<W> {
+pub struct TextOut<W> {
     to: W,
     closed: &'static AtomicBool,
 }
@@ -88,38 +88,18 @@ impl<W> TextOut<W> {
 }
 
 /// What `print!` does. Standard output on a full disk is an error that nothing here could handle.
-pub(crate) fn print(text: fmt::Arguments<'_>, end: &str) {
+pub fn print(text: fmt::Arguments<'_>, end: &str) {
     let _ = write!(stdout(), "{text}{end}");
 }
 
 /// What `eprint!` does.
-pub(crate) fn eprint(text: fmt::Arguments<'_>, end: &str) {
+pub fn eprint(text: fmt::Arguments<'_>, end: &str) {
     let _ = write!(io::stderr().lock(), "{}{end}", PrintableLines(text));
-}
-
-// The whole family, lest one of them reaches the terminal raw.
-#[allow(unused_macros)]
-macro_rules! print {
-    ($($text:tt)*) => { $crate::cmds::terminal::print(format_args!($($text)*), "") };
-}
-#[allow(unused_macros)]
-macro_rules! println {
-    () => { $crate::cmds::terminal::print(format_args!(""), "\n") };
-    ($($text:tt)*) => { $crate::cmds::terminal::print(format_args!($($text)*), "\n") };
-}
-#[allow(unused_macros)]
-macro_rules! eprint {
-    ($($text:tt)*) => { $crate::cmds::terminal::eprint(format_args!($($text)*), "") };
-}
-#[allow(unused_macros)]
-macro_rules! eprintln {
-    () => { $crate::cmds::terminal::eprint(format_args!(""), "\n") };
-    ($($text:tt)*) => { $crate::cmds::terminal::eprint(format_args!($($text)*), "\n") };
 }
 
 /// Returns JSON in which every string is printable: other characters are written like `\u202e`,
 /// which means the same to any reader.
-pub(crate) fn printable_json(json: &str) -> String {
+pub fn printable_json(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     for c in json.chars() {
         // Line ends and spaces stand between the values; within strings they are escaped already.
@@ -135,7 +115,7 @@ pub(crate) fn printable_json(json: &str) -> String {
 
 /// What log lines look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum LogFormat {
+pub enum LogFormat {
     /// For people.
     Text,
     /// One JSON object a line.
@@ -143,7 +123,7 @@ pub(crate) enum LogFormat {
 }
 
 /// The log on standard error, every line of it printable.
-pub(crate) fn start_log(filter: tracing_subscriber::EnvFilter, format: LogFormat) {
+pub fn start_log(filter: tracing_subscriber::EnvFilter, format: LogFormat) {
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_target(false).with_writer(io::stderr);
     // A second call in the same process (tests) keeps the first log.
     let _ = match format {
@@ -219,7 +199,7 @@ fn log_fields() -> impl for<'writer> tracing_subscriber::fmt::FormatFields<'writ
 }
 
 /// A name from outside within a line.
-pub(crate) fn name(text: &str) -> String {
+pub fn name(text: &str) -> String {
     Printable(text).to_string()
 }
 

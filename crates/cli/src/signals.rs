@@ -14,7 +14,7 @@ const FILE_TOO_LARGE: i32 = 25;
 
 /// Returns a flag that SIGINT, SIGTERM, SIGQUIT or SIGHUP sets; a second signal ends the process at
 /// once. If the command was started with SIGHUP ignored (`nohup`), SIGHUP stays ignored.
-pub(crate) fn cancel_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
+pub fn cancel_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
     let mut signals = vec![SignalKind::interrupt(), SignalKind::terminate(), SignalKind::quit()];
     if !is_ignored(SignalKind::hangup()) {
         signals.push(SignalKind::hangup());
@@ -25,7 +25,7 @@ pub(crate) fn cancel_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
 
 /// The same for a server: SIGINT, SIGTERM and SIGQUIT set the flag. SIGHUP calls `on_hangup`, and
 /// SIGUSR1 and SIGUSR2 are logged.
-pub(crate) fn cancel_server_on_signals(
+pub fn cancel_server_on_signals(
     on_hangup: impl Fn() + Clone + Send + 'static,
 ) -> anyhow::Result<Arc<AtomicBool>> {
     on_signals(&[SignalKind::hangup()], on_hangup)?;
@@ -38,7 +38,7 @@ pub(crate) fn cancel_server_on_signals(
 
 /// Returns a flag that these signals set. A second signal calls `at_once` and ends the process;
 /// this happens on a separate thread because the others may hang.
-pub(super) fn cancel_on(signals: &[SignalKind], at_once: fn()) -> anyhow::Result<Arc<AtomicBool>> {
+pub fn cancel_on(signals: &[SignalKind], at_once: fn()) -> anyhow::Result<Arc<AtomicBool>> {
     let cancel = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&cancel);
     on_signals(signals, move || {
@@ -51,10 +51,7 @@ pub(super) fn cancel_on(signals: &[SignalKind], at_once: fn()) -> anyhow::Result
 }
 
 /// Starts a thread that calls `act` whenever one of these signals arrives.
-pub(super) fn on_signals(
-    signals: &[SignalKind],
-    act: impl Fn() + Clone + Send + 'static,
-) -> anyhow::Result<()> {
+pub fn on_signals(signals: &[SignalKind], act: impl Fn() + Clone + Send + 'static) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     for &kind in signals {
         let _inside = runtime.enter();

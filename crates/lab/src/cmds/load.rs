@@ -9,8 +9,12 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use crate::link_host::{LinkHost, LinkSpec};
 use anyhow::Context;
 use clap::Args;
+use millrace_cli::exit::{print_json, usage};
+use millrace_cli::percent::Percent;
+use millrace_cli::signals::cancel_on_signals;
 use millrace_client::load::web::playlist::VariantChoice;
 use millrace_client::load::{
     Arrivals, Behaviour, Inspect, LoadOptions, LoadProgress, LoadReport, MediaClock, TitleChoice, WebOptions,
@@ -20,9 +24,6 @@ use millrace_client::play::TransportChoice;
 use millrace_client::{ClientError, FecChoice};
 use millrace_core::time::MediaTicks;
 use millrace_core::units::{BitRate, ByteLen, HumanDuration};
-use millrace_lab::link_host::{LinkHost, LinkSpec};
-
-use super::percent::Percent;
 
 /// Load any server with many viewers, and measure received packets, lateness and loss
 ///
@@ -244,12 +245,12 @@ fn targets(given: &[String]) -> anyhow::Result<Vec<String>> {
 
 /// Loads; the report goes to standard output.
 pub(super) fn run(args: &LoadArgs) -> anyhow::Result<ExitCode> {
-    let mut options = args.options().map_err(super::usage)?;
-    let files = ReportFiles::open(&args.output).map_err(super::usage)?;
+    let mut options = args.options().map_err(usage)?;
+    let files = ReportFiles::open(&args.output).map_err(usage)?;
     let host = args.receiver.link.as_ref().map(LinkHost::new).transpose()?;
     if let Some(host) = &host {
         let targets: Result<_, _> = options.targets.iter().map(|target| host.target_inside(target)).collect();
-        options.targets = targets.map_err(super::usage)?;
+        options.targets = targets.map_err(usage)?;
         if !args.output.quiet {
             let (namespace, url) = (host.namespace_path(), &options.targets[0]);
             eprintln!(
@@ -258,7 +259,7 @@ pub(super) fn run(args: &LoadArgs) -> anyhow::Result<ExitCode> {
             );
         }
     }
-    let cancel = super::cancel_on_signals()?;
+    let cancel = cancel_on_signals()?;
     let bar = indicatif::ProgressBar::new_spinner();
     if args.output.quiet {
         bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
@@ -269,7 +270,7 @@ pub(super) fn run(args: &LoadArgs) -> anyhow::Result<ExitCode> {
         None => load_with(&options, &cancel, &mut line),
     };
     line.bar.finish_and_clear();
-    let report = result.map_err(super::of_client)?;
+    let report = result.map_err(|error| if error.is_usage() { usage(error.into()) } else { error.into() })?;
     files.write(&report)?;
     print_report(&report, host.as_ref(), args.output.json)?;
     let broken = broken_limits(&args.output, &report);
@@ -287,7 +288,7 @@ fn print_report(report: &LoadReport, host: Option<&LinkHost>, is_json: bool) -> 
     if let (Some(fields), Some(host)) = (value.as_object_mut(), host) {
         fields.insert("link".to_owned(), host.report_json());
     }
-    super::print_json(&value)
+    print_json(&value)
 }
 
 fn load_with(options: &LoadOptions, cancel: &AtomicBool, line: &mut Line) -> Result<LoadReport, ClientError> {

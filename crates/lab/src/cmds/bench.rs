@@ -4,11 +4,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
+use crate::frame::{Bench, Cancelled, Options, Progress, Report, State, Verdict};
+use crate::{benches, report};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
+use millrace_cli::exit::{print_json, usage};
+use millrace_cli::signals::cancel_on_signals;
+use millrace_cli::terminal;
 use millrace_core::units::{BitRate, HumanDuration};
-use millrace_lab::frame::{Bench, Cancelled, Options, Progress, Report, State, Verdict};
-use millrace_lab::{benches, report};
 
 /// Exit code of `--check` when a target could not be measured, or was too noisy to judge.
 const EXIT_UNKNOWN: u8 = 3;
@@ -191,9 +194,9 @@ impl BenchArgs {
             tun: what.tun,
             runs: what.runs.map(usize::from),
             cores: what.cores.map(usize::from),
-            cancel: super::cancel_on_signals()?,
+            cancel: cancel_on_signals()?,
             progress,
-            ..Options::new(std::env::current_exe()?)
+            ..Options::new(super::server_program()?)
         })
     }
 }
@@ -215,7 +218,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         print!("{text}");
         return Ok(ExitCode::SUCCESS);
     }
-    let bench = find(args).map_err(super::usage)?;
+    let bench = find(args).map_err(usage)?;
     let missing = bench.missing();
     anyhow::ensure!(missing.is_empty(), "bench {}: needs {}", bench.name, missing.join(", and "));
     if cfg!(debug_assertions) && !args.tiny {
@@ -300,7 +303,7 @@ fn list(bench: &Bench) -> String {
 fn publish(args: &BenchArgs, bench: &Bench, measured: &Report) -> anyhow::Result<()> {
     // Printed first: a folder that cannot be written must not cost the result.
     if args.json {
-        super::print_json(measured)?;
+        print_json(measured)?;
     } else {
         print!("{measured}");
     }
@@ -327,7 +330,7 @@ struct ProgressLine {
 
 impl ProgressLine {
     fn new(name: &'static str) -> Self {
-        let bar = super::terminal::stderr_is_terminal().then(ProgressBar::new_spinner);
+        let bar = terminal::stderr_is_terminal().then(ProgressBar::new_spinner);
         if let Some(bar) = &bar {
             if let Ok(style) = ProgressStyle::with_template("{elapsed} {prefix} {wide_msg}") {
                 bar.set_style(style);

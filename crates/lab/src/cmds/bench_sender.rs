@@ -4,9 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::reference::{Kind, SenderOptions, run as send};
 use clap::Args;
 use millrace_core::units::{BitRate, HumanDuration};
-use millrace_lab::reference::{Kind, SenderOptions, run as send};
 
 /// Send a media file to many ports in one of the ways that people write themselves (for comparisons)
 #[derive(Args)]

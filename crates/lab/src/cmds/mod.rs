@@ -1,0 +1,70 @@
+//! The subcommands: one file each, with its arguments and its `run`. People start them as `millrace bench` and `millrace load`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use millrace_cli::exit::exit_code;
+
+// First: these stand for those of the standard library in all modules that follow.
+#[allow(unused_macros)]
+macro_rules! print {
+    ($($text:tt)*) => { ::millrace_cli::print!($($text)*) };
+}
+#[allow(unused_macros)]
+macro_rules! println {
+    ($($text:tt)*) => { ::millrace_cli::println!($($text)*) };
+}
+#[allow(unused_macros)]
+macro_rules! eprint {
+    ($($text:tt)*) => { ::millrace_cli::eprint!($($text)*) };
+}
+#[allow(unused_macros)]
+macro_rules! eprintln {
+    ($($text:tt)*) => { ::millrace_cli::eprintln!($($text)*) };
+}
+
+mod bench;
+mod bench_sender;
+mod bench_stream;
+mod load;
+
+/// Measurements of Millrace and of other servers: benchmarks and a load generator.
+#[derive(Parser)]
+#[command(
+    name = "millrace-lab",
+    bin_name = "millrace",
+    version,
+    propagate_version = true,
+    arg_required_else_help = true
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Load(Box<load::LoadArgs>),
+    Bench(bench::BenchArgs),
+    #[command(hide = true)]
+    BenchSender(bench_sender::BenchSenderArgs),
+    #[command(hide = true)]
+    BenchStream(bench_stream::BenchStreamArgs),
+}
+
+/// Parses the command line, runs the command; 0 when all went well, 1 when not, 2 for a command line that is wrong.
+pub fn main() -> ExitCode {
+    exit_code(match Cli::parse().command {
+        Command::Load(args) => load::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::BenchSender(args) => bench_sender::run(args),
+        Command::BenchStream(args) => bench_stream::run(args),
+    })
+}
+
+/// The server that benchmarks measure: it lies beside this program or on the search path.
+fn server_program() -> std::io::Result<PathBuf> {
+    let beside = std::env::current_exe()?.with_file_name("millrace");
+    Ok(if beside.exists() { beside } else { PathBuf::from("millrace") })
+}
