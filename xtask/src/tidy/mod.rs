@@ -9,6 +9,7 @@
 //! | [`bounds`] | bounds stand in one place, each with its reason |
 //! | [`unsafe_code`] | `unsafe` only in listed files, each block with its reason |
 //! | [`size`] | length of files and functions |
+//! | [`imports`] | imports of a crate that run up: their number can only fall |
 //! | [`modules`] | every source file is reached and states its purpose |
 //! | [`root`] | the files allowed in the root |
 //! | [`markdown`] | one title, links and paths that lead somewhere, nothing of one machine or one day |
@@ -17,6 +18,7 @@
 
 mod allow;
 mod bounds;
+mod imports;
 mod markdown;
 mod modules;
 mod names;
@@ -73,6 +75,7 @@ fn check(tree: &Tree, listed: &'static [allow::Entry]) -> Vec<Finding> {
     unsafe_code::check(tree, &exceptions, &mut findings);
     size::check(tree, &exceptions, &mut findings);
     modules::check(tree, &mut findings);
+    imports::check(tree, &mut findings);
     markdown::check(tree, &mut findings);
     names::check(tree, &mut findings);
     root::check(tree, &mut findings);
