@@ -1,5 +1,4 @@
 //! Writes teletext subtitles, for tests: there is no program here that does. It shares nothing with the decoder.
-#![allow(dead_code, unreachable_pub)] // every test program uses its part
 
 /// A data unit with one teletext packet: id, length, line, framing code, address, 40 bytes.
 pub type Unit = [u8; 46];

@@ -12,21 +12,21 @@ use millrace_core::wire::rtp::Timeline;
 use millrace_engine::Media;
 
 #[derive(Clone)]
-pub(crate) struct Film {
-    pub(crate) title: TitleRef,
-    pub(crate) layout: WireLayout,
-    pub(crate) packets: u32,
+pub struct Film {
+    pub title: TitleRef,
+    pub layout: WireLayout,
+    pub packets: u32,
     /// Payload of the last packet, in bytes.
-    pub(crate) last_bytes: u16,
-    pub(crate) timeline: Timeline,
+    pub last_bytes: u16,
+    pub timeline: Timeline,
     /// Packets that are not there, for viewers that repair them.
-    pub(crate) missing: fn(u32) -> bool,
+    pub missing: fn(u32) -> bool,
     time: Rc<dyn Fn(u32) -> u64>,
 }
 
 impl Film {
     /// `packets` packets of 1316 bytes; `time` gives each one's ticks.
-    pub(crate) fn new(title: u32, packets: u32, time: impl Fn(u32) -> u64 + 'static) -> Self {
+    pub fn new(title: u32, packets: u32, time: impl Fn(u32) -> u64 + 'static) -> Self {
         Self {
             title: TitleRef(title),
             layout: WireLayout::new(1316).unwrap(),
@@ -39,32 +39,32 @@ impl Film {
     }
 
     /// Constant bit rate.
-    pub(crate) fn constant(title: u32, packets: u32, bits_per_s: u64) -> Self {
+    pub fn constant(title: u32, packets: u32, bits_per_s: u64) -> Self {
         Self::new(title, packets, move |p| u64::from(p) * 1316 * 8 * 90_000 / bits_per_s)
     }
 
     /// With a short last packet.
-    pub(crate) fn ending_with(mut self, last_bytes: u16) -> Self {
+    pub fn ending_with(mut self, last_bytes: u16) -> Self {
         self.last_bytes = last_bytes;
         self
     }
 
     /// Returns the film as a run names it, for a viewer that can repair `spare` packets of a
     /// codeword.
-    pub(crate) fn media(&self, spare: u8) -> Media {
+    pub fn media(&self, spare: u8) -> Media {
         let Self { title, packets, timeline, layout, .. } = *self;
         Media { title, packets, timeline, layout, spare }
     }
 
-    pub(crate) fn time(&self, packet: u32) -> MediaTicks {
+    pub fn time(&self, packet: u32) -> MediaTicks {
         MediaTicks((self.time)(packet))
     }
 
-    pub(crate) fn extents(&self) -> u32 {
+    pub fn extents(&self) -> u32 {
         self.packets.div_ceil(self.layout.packets_per_extent())
     }
 
-    pub(crate) fn content(&self, extent: u32) -> ExtentContent {
+    pub fn content(&self, extent: u32) -> ExtentContent {
         let per_extent = self.layout.packets_per_extent();
         let first_packet = extent * per_extent;
         let packets = per_extent.min(self.packets - first_packet);
@@ -82,7 +82,7 @@ impl Film {
     }
 
     /// Fills free place `at` of `arena` with `extent` (headers and metadata; the engine reads no payload) and lends it.
-    pub(crate) fn load(&self, arena: &Arc<ExtentArena>, at: u32, extent: u32) -> Lease {
+    pub fn load(&self, arena: &Arc<ExtentArena>, at: u32, extent: u32) -> Lease {
         let content = self.content(extent);
         let mut fill = arena.fill(at).expect("a free extent");
         let bytes = fill.bytes_mut();

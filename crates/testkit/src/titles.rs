@@ -1,5 +1,4 @@
 //! Titles for the store's tests: transport packets of pseudo-random bytes with a steady clock, from a seed.
-#![allow(dead_code)] // each test file uses its own part
 
 use std::path::{Path, PathBuf};
 
@@ -14,17 +13,17 @@ use millrace_store::volume::{
 };
 
 /// Default packet size as the store's API has it.
-pub(crate) const SIZE: u16 = DEFAULT_PACKET_BYTES as u16;
+pub const SIZE: u16 = DEFAULT_PACKET_BYTES as u16;
 
 /// A title: its bytes, and one access point every `group` default-size packets.
-pub(crate) struct Film {
-    pub(crate) bytes: Vec<u8>,
-    pub(crate) group: u32,
+pub struct Film {
+    pub bytes: Vec<u8>,
+    pub group: u32,
 }
 
 impl Film {
     /// `ts_packets` packets from `seed`.
-    pub(crate) fn new(ts_packets: usize, seed: u64) -> Self {
+    pub fn new(ts_packets: usize, seed: u64) -> Self {
         let mut state = seed | 1;
         let mut bytes = vec![0; ts_packets * TS_PACKET_BYTES];
         for word in bytes.chunks_mut(8) {
@@ -40,21 +39,21 @@ impl Film {
         Self { bytes, group: 100 }
     }
 
-    pub(crate) fn packets(&self, size: u16) -> u32 {
+    pub fn packets(&self, size: u16) -> u32 {
         self.bytes.len().div_ceil(usize::from(size)) as u32
     }
 
     /// Media time of a byte: 8 ticks for each TS packet, so 13.6 Mb/s.
-    pub(crate) fn time(byte: u64) -> MediaTicks {
+    pub fn time(byte: u64) -> MediaTicks {
         MediaTicks(byte * 8 / TS_PACKET_BYTES as u64)
     }
 
-    pub(crate) fn duration(&self) -> MediaTicks {
+    pub fn duration(&self) -> MediaTicks {
         Self::time(self.bytes.len() as u64)
     }
 
     /// Metadata of a packet of size `size`, without its sum.
-    pub(crate) fn meta(&self, size: u16, packet: u32) -> PacketMeta {
+    pub fn meta(&self, size: u16, packet: u32) -> PacketMeta {
         let start = u64::from(packet) * u64::from(size);
         let end = (start + u64::from(size)).min(self.bytes.len() as u64);
         let group = u64::from(self.group) * u64::from(SIZE);
@@ -62,7 +61,7 @@ impl Film {
         PacketMeta::new(0, if access { PacketMeta::RANDOM_ACCESS } else { 0 }, Self::time(start))
     }
 
-    pub(crate) fn index(&self) -> TitleIndex {
+    pub fn index(&self) -> TitleIndex {
         let points = (0..self.packets(SIZE)).step_by(self.group as usize).map(|packet| {
             let byte = u64::from(packet) * u64::from(SIZE);
             RandomAccessPoint { packet, time: Self::time(byte), byte }
@@ -74,7 +73,7 @@ impl Film {
         TitleIndex::new(points.collect(), pieces, pids).unwrap()
     }
 
-    pub(crate) fn finish(&self, name: &str) -> FinishTitle {
+    pub fn finish(&self, name: &str) -> FinishTitle {
         FinishTitle {
             name: name.to_owned(),
             source: source(name),
@@ -98,7 +97,7 @@ impl Film {
     }
 
     /// Writes data and metadata; the caller commits.
-    pub(crate) fn write(&self, volume: &Volume, sizes: &[u16]) -> Result<TitleWriter, StoreError> {
+    pub fn write(&self, volume: &Volume, sizes: &[u16]) -> Result<TitleWriter, StoreError> {
         let mut writer = TitleWriter::begin(volume, sizes)?;
         // Odd portions, so that no portion ends where a packet or a write ends.
         for portion in self.bytes.chunks(37 * TS_PACKET_BYTES) {
@@ -112,17 +111,17 @@ impl Film {
         Ok(writer)
     }
 
-    pub(crate) fn add(&self, volume: &Volume, name: &str) -> TitleInfo {
+    pub fn add(&self, volume: &Volume, name: &str) -> TitleInfo {
         self.add_sizes(volume, name, &[SIZE])
     }
 
-    pub(crate) fn add_sizes(&self, volume: &Volume, name: &str, sizes: &[u16]) -> TitleInfo {
+    pub fn add_sizes(&self, volume: &Volume, name: &str, sizes: &[u16]) -> TitleInfo {
         self.write(volume, sizes).unwrap().commit(self.finish(name)).unwrap()
     }
 }
 
 /// Returns the stated source of a title called `name`.
-pub(crate) fn source(name: &str) -> SourceIdentity {
+pub fn source(name: &str) -> SourceIdentity {
     SourceIdentity {
         path: PathBuf::from(format!("/films/{name}")),
         bytes: 1234,
@@ -131,7 +130,7 @@ pub(crate) fn source(name: &str) -> SourceIdentity {
 }
 
 /// Everything below a directory, as relative paths in order.
-pub(crate) fn tree(dir: &Path) -> Vec<String> {
+pub fn tree(dir: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut dirs = vec![dir.to_path_buf()];
     while let Some(next) = dirs.pop() {

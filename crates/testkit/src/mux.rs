@@ -24,6 +24,12 @@ pub struct Adapt {
     pub discontinuity: bool,
 }
 
+impl Default for Mux {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Mux {
     pub fn new() -> Self {
         Self { out: Vec::new(), counters: vec![0; 8192] }
